@@ -221,8 +221,10 @@ impl Communicator for Rank {
             return Err(self.stopped(to));
         }
         let bytes = message.elem_count() * message.dtype().size_in_bytes();
-        self.world.count(self.rank, bytes);
         self.mailbox(to).put(self.rank, message);
+        let mut sent = locked(&self.world.sent[self.rank]);
+        sent.messages += 1;
+        sent.bytes += bytes as u64;
         Ok(())
     }
 
@@ -266,15 +268,16 @@ impl Communicator for Rank {
 }
 // ANCHOR_END: rank
 
+impl From<&Rank> for SharedCommunicator {
+    fn from(rank: &Rank) -> Self {
+        Arc::new(rank.clone())
+    }
+}
+
 impl Rank {
     /// The device that this rank drives.
     pub fn compute_device(&self) -> &ComputeDevice {
         &self.device
-    }
-
-    /// The time that this rank waits for a message.
-    pub fn timeout(&self) -> Duration {
-        self.world.timeout
     }
 
     /// The messages that this rank has sent so far, through both connections.
@@ -380,6 +383,13 @@ pub struct RankFailure<E> {
     pub cause: Cause<E>,
 }
 
+impl<E> RankFailure<E> {
+    /// Makes the failure of a rank that returned an error.
+    pub fn new(rank: usize, error: E) -> Self {
+        Self { rank, cause: Cause::Error(error) }
+    }
+}
+
 /// The way in which a rank failed.
 #[derive(Debug)]
 pub enum Cause<E> {
@@ -387,13 +397,6 @@ pub enum Cause<E> {
     Error(E),
     /// The rank panicked, with this message.
     Panic(String),
-}
-
-impl<E> RankFailure<E> {
-    /// Makes the failure of a rank that returned an error.
-    pub fn new(rank: usize, error: E) -> Self {
-        Self { rank, cause: Cause::Error(error) }
-    }
 }
 
 impl<E: fmt::Display> fmt::Display for RankFailure<E> {
@@ -561,12 +564,6 @@ impl World {
             a_rank_ended: Condvar::new(),
             sent: of_each(world_size, Mutex::default),
         }
-    }
-
-    fn count(&self, sender: usize, bytes: usize) {
-        let mut sent = locked(&self.sent[sender]);
-        sent.messages += 1;
-        sent.bytes += bytes as u64;
     }
 
     // ANCHOR: end

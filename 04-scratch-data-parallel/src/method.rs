@@ -1,7 +1,6 @@
 //! The ways to turn the gradients of several devices into one update.
 
 use std::fmt;
-use std::sync::Arc;
 
 use harness::cli::name_of;
 use harness::records::TrainOptions;
@@ -47,15 +46,10 @@ impl Method {
     }
 
     /// Returns the communicator of a rank that has the method's all-reduce.
-    ///
-    /// # Errors
-    ///
-    /// When there is no native all-reduce, or NCCL cannot connect the ranks.
-    pub(crate) fn communicator(&self, rank: &Rank) -> Result<SharedCommunicator, Error> {
-        let rank: SharedCommunicator = Arc::new(rank.clone());
+    pub(crate) fn communicator(&self, rank: &Rank) -> SharedCommunicator {
         match self.algorithm() {
-            Some(Algorithm::Native) => Ok(backends::native(rank, DEFAULT_TIMEOUT)?),
-            _ => Ok(rank),
+            Some(Algorithm::Native) => backends::native(rank.into(), DEFAULT_TIMEOUT),
+            _ => rank.into(),
         }
     }
 

@@ -68,7 +68,7 @@ pub fn train(
     reports[0] = Some(report);
     let outcomes = run_ranks_with(plan, DEFAULT_TIMEOUT, reports, |rank, report| {
         let _rank = trace::rank(&name, rank.rank(), rank.compute_device());
-        let rank = &*method.communicator(rank)?;
+        let rank = &*method.communicator(rank);
         let (mut silent, options) = (Report::silent(), method.options(options, rank));
         let TrainOptions { batch_size, learning_rate, seed, .. } = options;
         let model = Lenet::with_parameters(get_params(initial.parameters(), rank.device())?)?;

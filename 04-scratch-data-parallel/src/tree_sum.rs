@@ -49,7 +49,6 @@ impl TreeSum {
         sum.most_sets()
     }
 
-    // ANCHOR: add
     /// Adds one leaf. Each leaf is added once.
     ///
     /// # Errors
@@ -76,7 +75,6 @@ impl TreeSum {
         self.waiting.push((range, sum));
         Ok(())
     }
-    // ANCHOR_END: add
 
     /// Returns the largest number of partial sums that this rank held at one time.
     pub fn most_sets(&self) -> usize {

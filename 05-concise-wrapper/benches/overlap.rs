@@ -6,14 +6,14 @@
 //! is full. At least 0.7 of that has to be hidden, or this ends with exit code 1.
 
 use std::process::ExitCode;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use candle_core::{DType, Device, Shape, Tensor};
+use concise_wrapper::ddp::Reduction;
 use concise_wrapper::ddp::bucket::BucketCaps;
-use concise_wrapper::ddp::{Lines, Reduction};
 use concise_wrapper::resnet::ResNet18;
-use concise_wrapper::slow_link::Slowness;
+use concise_wrapper::slow_link::{SlowNetwork, Slowness};
 use concise_wrapper::{Ddp, Error, Model, Network};
 use datasets::loader::Epochs as _;
 use datasets::{Split, synthetic};
@@ -37,9 +37,11 @@ const ALTERNATIONS: usize = 9;
 /// The share of what can be hidden that has to be.
 const REQUIRED: f64 = 0.7;
 
-/// Notes when the messages of a step are sent.
+/// The second connection of a rank notes when the messages of a step are sent. It alone is slow.
 struct Watched {
     link: SharedCommunicator,
+    in_background: bool,
+    slow: Option<Arc<SlowNetwork>>,
     first: Arc<Mutex<Option<Instant>>>,
 }
 
@@ -57,9 +59,10 @@ impl Communicator for Watched {
     }
 
     fn send(&self, to: usize, tensor: &Tensor) -> Result<(), communicator::Error> {
-        let mut first = locked(&self.first);
-        first.get_or_insert_with(Instant::now);
-        drop(first);
+        if self.in_background {
+            let mut first = locked(&self.first);
+            first.get_or_insert_with(Instant::now);
+        }
         self.link.send(to, tensor)
     }
 
@@ -73,7 +76,12 @@ impl Communicator for Watched {
     }
 
     fn background(&self) -> Result<SharedCommunicator, communicator::Error> {
-        self.link.background()
+        let (link, slow) = (self.link.background()?, self.slow.clone());
+        let link = match &slow {
+            Some(slow) => slow.slow_down(link),
+            None => link,
+        };
+        Ok(Arc::new(Self { link, in_background: true, slow, first: Arc::clone(&self.first) }))
     }
 }
 
@@ -85,21 +93,19 @@ struct Steps {
 }
 
 impl Steps {
-    fn new(rank: &Rank, slowness: Option<Slowness>, overlap: bool) -> Result<Self, Error> {
+    fn new(rank: &Rank, slow: Option<&Arc<SlowNetwork>>, overlap: bool) -> Result<Self, Error> {
         let network =
             Network::new(1, DType::F32, &Device::Cpu, |vb, norms| ResNet18::new(WIDTH, norms, vb))?;
         let algorithm = Algorithm::Ring;
         let reduction = Reduction::Buckets { caps: CAPS, algorithm, overlap };
-        let lines = Lines::from(rank);
-        let lines = match slowness {
-            // Only what travels in the background is slow: that is what is measured.
-            Some(slowness) => Lines { main: lines.main.clone(), ..lines.slowed(slowness) },
-            None => lines,
-        };
         let first = Arc::default();
-        let background =
-            Arc::new(Watched { link: lines.background.clone(), first: Arc::clone(&first) });
-        let model = Ddp::new(network, Lines { background, ..lines }, reduction)?;
+        let watched: SharedCommunicator = Arc::new(Watched {
+            link: rank.into(),
+            in_background: false,
+            slow: slow.cloned(),
+            first: Arc::clone(&first),
+        });
+        let model = Ddp::new(network, watched, reduction)?;
         let data = synthetic::dataset(Split::Train, BATCH);
         let shares = ShardLoader::new(&data, BATCH, 1, DType::F32, model.hosts());
         let share = shares.epoch(1).collect::<candle_core::Result<Vec<_>>>()?.swap_remove(0);
@@ -128,7 +134,7 @@ struct Measured {
     without: f64,
 }
 
-fn measure(rank: &Rank) -> Result<Measured, Error> {
+fn measure(rank: &Rank, slow: &OnceLock<Arc<SlowNetwork>>) -> Result<Measured, Error> {
     let fast = Steps::new(rank, None, true)?;
     let mut steps = Vec::with_capacity(ALTERNATIONS);
     for _ in 0..=ALTERNATIONS {
@@ -146,8 +152,11 @@ fn measure(rank: &Rank) -> Result<Measured, Error> {
     let weights = &fast.model.network().weights().parameters;
     let bytes: usize = weights.iter().map(|named| named.tensor.elem_count() * 4).sum();
     let bandwidth = bytes as f64 / (0.5 * left);
-    let slowness = Some(Slowness { latency: LATENCY, bandwidth });
-    let (with, without) = (Steps::new(rank, slowness, true)?, Steps::new(rank, slowness, false)?);
+    let slow = slow.get_or_init(|| {
+        SlowNetwork::new(Slowness { latency: LATENCY, bandwidth }, DEFAULT_TIMEOUT)
+    });
+    let (with, without) =
+        (Steps::new(rank, Some(slow), true)?, Steps::new(rank, Some(slow), false)?);
     let (mut seconds_with, mut seconds_without) = (Vec::new(), Vec::new());
     for _ in 0..=ALTERNATIONS {
         seconds_with.push(with.step(rank)?.0);
@@ -167,7 +176,8 @@ fn measure(rank: &Rank) -> Result<Measured, Error> {
 fn run() -> Result<Measured, RankFailure<Error>> {
     let plan = DevicePlan::slices(2);
     let plan = plan.map_err(|error| RankFailure::new(0, candle_core::Error::wrap(error).into()))?;
-    Ok(run_ranks(&plan, DEFAULT_TIMEOUT, measure)?.swap_remove(0))
+    let slow = OnceLock::new();
+    Ok(run_ranks(&plan, DEFAULT_TIMEOUT, |rank| measure(rank, &slow))?.swap_remove(0))
 }
 
 fn main() -> ExitCode {

@@ -1,8 +1,9 @@
 //! A model of one's own, trained on two devices: `cargo run --release -p concise-wrapper --example own_model`.
 
+// ANCHOR: program
 use candle_core::{DType, Module as _, Tensor};
 use concise_wrapper::ddp::{Ddp, Reduction};
-use concise_wrapper::optimiser::{Momentum, Sgd};
+use concise_wrapper::optimizer::{Momentum, Sgd};
 use concise_wrapper::{Error, Model as _, Network};
 use devices::{DeviceKind, DevicePlan};
 use ops::cross_entropy;
@@ -12,8 +13,7 @@ use params_and_allreduce::thread::{DEFAULT_TIMEOUT, run_ranks};
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     harness::cli::prepare(); // before anything else: each device computes on its own cores
     let devices = DevicePlan::new(DeviceKind::Auto, 2, None)?;
-    // ANCHOR: own
-    // This closure runs once for every rank, on a thread of its own.
+    // Each rank runs this closure, on its thread.
     let losses = run_ranks(&devices, DEFAULT_TIMEOUT, |rank| {
         let network = Network::new(1, DType::F32, rank.device(), |vb, _| {
             Ok(candle_nn::seq()
@@ -23,7 +23,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         })?;
         let model = Ddp::new(network, rank, Reduction::default())?; // the one line
         let mut sgd = Sgd::new(Momentum { momentum: 0.9, weight_decay: 0.0 });
-        // Three samples of a class: each rank trains on those of one.
+        // Each rank trains on three samples of one class.
         let samples = |class: usize| -> Result<_, Error> {
             let inputs = Tensor::full(class as f32, (3, 4), rank.device())?;
             Ok((inputs, Tensor::full(class as u32, 3, rank.device())?))
@@ -41,7 +41,6 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         }
         Ok::<_, Error>((before, loss_of_others()?))
     })?;
-    // ANCHOR_END: own
     for (rank, (before, after)) in losses.iter().enumerate() {
         println!(
             "rank {rank}: loss of the other rank's samples {before:.3} before, {after:.3} after"
@@ -49,3 +48,4 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
     Ok(())
 }
+// ANCHOR_END: program

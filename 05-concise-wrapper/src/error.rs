@@ -1,66 +1,52 @@
-//! What can go wrong in a wrapped model.
+//! The errors of a wrapped model.
 
 use params_and_allreduce::communicator;
 use scratch_data_parallel::breakage::RanAway;
 use scratch_data_parallel::replicas::Differs;
 
-use crate::checkpoint;
-
-/// Why training stopped.
+// ANCHOR: error
+/// The reason why training stopped.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A tensor operation failed.
     #[error(transparent)]
     Tensor(#[from] candle_core::Error),
-    /// Another rank stopped, stalled, or does something else.
+    /// Another rank stopped, stalled, or made another call.
     #[error(transparent)]
     Communication(#[from] communicator::Error),
     /// The training loop stopped.
     #[error(transparent)]
     Train(#[from] trainer::Error),
-    /// A checkpoint was not written, or cannot be used.
+    /// A checkpoint was not written, or does not fit.
     #[error(transparent)]
-    Checkpoint(Box<checkpoint::Error>),
-    /// Two ranks were not started alike.
-    #[error("rank {rank} has {what} {here}, rank {first} has {there}: start all ranks alike")]
-    NotAlike {
-        /// The rank that differs.
-        rank: usize,
-        /// The first of the ranks that compare: rank 0, or the first of some.
-        first: usize,
-        /// In what.
-        what: String,
-        /// Its value there.
-        here: String,
-        /// The first rank's.
-        there: String,
-    },
-    /// The loss became infinite or not a number, as a bug on purpose makes it.
+    Checkpoint(Box<checkpoints::Error>),
+    /// Two ranks were not started alike. The text names both, and the setting.
+    #[error("{0}: start all ranks alike")]
+    NotAlike(String),
+    /// A bug on purpose made the loss infinite or NaN.
     #[error(transparent)]
     BrokenOnPurpose(#[from] RanAway),
-    /// This rank's loss is not finite, and all others' are ordinary.
+    /// The loss of this rank is not finite, and the losses of all other ranks are ordinary.
     #[error(
-        "the loss of rank {rank}'s images is not finite, and other ranks' losses are: look at its images, and \
+        "the loss of rank {0}'s images is not finite, and other ranks' losses are: look at its images, and \
          at its device"
     )]
-    LossOfRank {
-        /// The first of them.
-        rank: usize,
-    },
-    /// Replicas that should be equal are not.
+    LossOfRank(usize),
+    /// Replicas that must be equal differ.
     #[error(transparent)]
     ReplicasDiffer(#[from] Differs),
-    /// A model of another kind has failed.
+    /// A model of another crate has failed.
     #[error(transparent)]
     Model(Box<dyn std::error::Error + Send + Sync>),
     /// A device of a [`DataParallel`](crate::DataParallel) model has failed.
     #[error("{0}")]
     Device(String),
 }
+// ANCHOR_END: error
 
-impl From<checkpoint::Error> for Error {
-    fn from(error: checkpoint::Error) -> Self {
-        // Its paths would make every result large.
+impl From<checkpoints::Error> for Error {
+    fn from(error: checkpoints::Error) -> Self {
+        // A box, because the paths in the error would make every result large.
         Self::Checkpoint(Box::new(error))
     }
 }

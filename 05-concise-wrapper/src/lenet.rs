@@ -1,4 +1,4 @@
-//! LeNet of stage 1, built by name: so that the wrappers of this stage can take it too.
+//! LeNet of stage 1, built of named tensors: the wrappers of this stage can wrap it.
 
 use candle_core::{Module, Result, Tensor};
 use candle_nn::VarBuilder;
@@ -6,12 +6,13 @@ use candle_nn::init::{Init, ZERO};
 use ops::{conv2d_relu_pool, flatten, linear, linear_relu};
 use single_gpu::lenet::{SHAPES, WEIGHT_STD};
 
-/// LeNet: `[B, 1, 28, 28]` → `[B, 10]`; names, shapes, initial weights and results of stage 1's.
+// ANCHOR: lenet
+/// LeNet: `[B, 1, 28, 28]` → `[B, 10]`, with the names, shapes, initial weights and results of stage 1.
 pub struct LeNet {
     values: [Tensor; SHAPES.len()],
 }
 
-/// Where the tensor of this name begins: weights at N(0, 0.01²), biases at zero.
+/// Returns the initial distribution of a tensor: weights are N(0, 0.01²), biases are zero.
 pub fn init(name: &str) -> Init {
     match name.starts_with('W') {
         true => Init::Randn { mean: 0.0, stdev: WEIGHT_STD },
@@ -20,11 +21,7 @@ pub fn init(name: &str) -> Init {
 }
 
 impl LeNet {
-    /// A network of these tensors.
-    ///
-    /// # Errors
-    ///
-    /// When they cannot be made.
+    /// Makes a network.
     pub fn new(vb: &VarBuilder<'_>) -> Result<Self> {
         let value = |(name, shape): (&str, &[usize])| vb.get_with_hints(shape, name, init(name));
         let [w1, b1, w2, b2, w3, b3, w4, b4] = SHAPES.map(value);
@@ -42,3 +39,4 @@ impl Module for LeNet {
         linear(&x, w4, b4)
     }
 }
+// ANCHOR_END: lenet

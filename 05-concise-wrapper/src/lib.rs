@@ -1,54 +1,48 @@
-//! Stage 5: the same behind one wrapper.
+//! Stage 5: data parallelism behind one wrapper.
 //!
-//! After stage 4 it is known what data parallelism is. This is the tool one would use: a line that wraps a
-//! model, a loop that does not know how many devices there are, and what makes it hold up in practice.
+//! Stage 4 writes data parallelism out for one model. This crate wraps any model in one line, and its training loop does not
+//! depend on the number of devices. Read the modules in this order (lines with comments, without tests):
 //!
-//! | module | what it teaches |
-//! | --- | --- |
-//! | [`mod@network`], [`weights`] | a network is a function and named tensors, whoever builds, copies or saves it |
-//! | [`initial`] | values that depend on a name and the seed, and on nothing else |
-//! | `gradient_hook` | a parameter that passes its gradient on during the backward pass |
-//! | [`precision`] | layers in bf16, and what has to stay in f32 |
-//! | [`resnet`], [`lenet`] | ResNet-18, and LeNet once more |
-//! | [`batch_norm`] | whose batch is it? local, synchronised, by shard |
-//! | [`model`] | what a training loop needs of a model, plain or wrapped |
-//! | [`mod@data_parallel`] | one line: scatter, replicas, gather |
-//! | [`ddp`] | a rank for each device; buckets that travel during the backward pass |
-//! | [`slow_link`] | a link that is slower than memory, so that there is something to hide |
-//! | [`launch`] | ranks are threads, or processes that `mpirun` has started |
-//! | [`text`] | what ranks tell each other in words, or values as JSON |
-//! | [`sizing`] | less to do on a CPU, unless more is asked for |
-//! | [`optimiser`] | momentum, weight decay, warm-up, the linear scaling rule |
-//! | [`mod@train`] | the loop |
-//! | [`recording`] | where do two runs part? |
-//! | [`checkpoint`] | a run that ended early goes on where it was, to the last bit |
+//! | module | lines | content |
+//! | --- | --- | --- |
+//! | [`mod@network`], [`weights`] | 470 | a network: a module, its named tensors, gradient hooks |
+//! | [`model`], [`mod@train`] | 190 | the model as the training loop sees it, and the loop |
+//! | [`mod@data_parallel`] | 170 | one line: replicate, scatter, apply, gather |
+//! | [`ddp`] | 730 | a rank for each device: gradients travel in buckets during the backward pass |
+//! | [`resnet`], [`lenet`] | 220 | ResNet-18, and LeNet of stage 1 |
+//! | [`batch_norm`] | 380 | statistics of the local shard, of the global batch, or of each shard |
+//! | [`precision`] | 80 | layers in bf16, and sums in f32 |
+//! | [`optimizer`] | 320 | SGD with momentum, AdamW, warm-up, the linear scaling rule |
+//!
+//! The remaining modules serve these: `device_threads` are threads that wait for work, [`recorder`] records the steps of a run,
+//! and `resume` resumes a run on all ranks to the same bits. The engine has [`initial`] values, [`launch`]ing, [`recording`]s,
+//! a [`slow_link`], and [`text`] between ranks.
 
 pub mod batch_norm;
-pub mod checkpoint;
 pub mod data_parallel;
 pub mod ddp;
+mod device_threads;
 mod error;
-mod gradient_hook;
-pub mod initial;
-pub mod launch;
 pub mod lenet;
 pub mod model;
 pub mod network;
-pub mod optimiser;
+pub mod optimizer;
 pub mod precision;
-pub mod recording;
+pub mod recorder;
 pub mod resnet;
-pub mod sizing;
-pub mod slow_link;
-pub mod text;
+mod resume;
 pub mod train;
 pub mod weights;
 
+pub use backends::{launch, native, slow_link, text};
 pub use data_parallel::DataParallel;
 pub use ddp::Ddp;
 pub use error::Error;
+pub use harness::recording;
 pub use model::Model;
 pub use network::Network;
+pub use ops::initial;
 pub use precision::Precision;
 pub use scratch_data_parallel::{allreduce_sums, evaluate, replicas};
 pub use train::train;
+pub use trainer::sizing;

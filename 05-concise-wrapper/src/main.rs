@@ -2,77 +2,61 @@
 
 mod arguments;
 mod comparison;
+mod plan;
 mod runs;
 
+use std::fmt::Display;
 use std::process::ExitCode;
 
-use arguments::{Arguments, Prepared};
+use arguments::Arguments;
 use concise_wrapper::launch::Launch;
 use harness::cli;
 use harness::interrupt;
 use harness::report::line;
-use runs::{Run, Runs};
+use plan::Prepared;
 
 fn main() -> ExitCode {
     cli::prepare();
-    cli::conclude(begin())
+    cli::conclude(run())
 }
 
-/// Meets the other processes, if there are any, and begins if all of them can.
-fn begin() -> anyhow::Result<()> {
-    let (launch, mut prepared) = Launch::begin(Arguments::timeout, Arguments::prepare)?;
+/// Prepares and makes all runs, and reports them. Only the process of rank 0 reports.
+fn run() -> anyhow::Result<()> {
+    let timeout = |flags: &Arguments| flags.launch.timeout();
+    let (launch, mut prepared) = Launch::begin(timeout, Prepared::new)?;
     interrupt::watch()?;
-    prepared.devices = launch.devices(&prepared.several)?;
-    if launch.speaks() { run(prepared, &launch) } else { follow(prepared, &launch) }
-}
-
-/// The runs of a process that speaks.
-fn run(mut prepared: Prepared, launch: &Launch) -> anyhow::Result<()> {
+    let say = |text: &dyn Display| if launch.speaks() { line(text) } else { Ok(()) };
     let headline = prepared.headline();
-    line(&headline)?;
-    for note in prepared.notes() {
-        line(format_args!("note: {note}"))?;
+    say(&headline)?;
+    for note in &prepared.notes {
+        say(&format_args!("note: {note}"))?;
     }
     let mut outputs = std::mem::take(&mut prepared.setup.outputs);
-    if let Some(seeds) = prepared.compare {
-        let compared = comparison::compare(&mut prepared, seeds, launch, &mut outputs);
-        let written = outputs.write(&headline);
-        compared?;
-        return Ok(written?);
-    }
-    let mut runs = Runs::default();
+    let (mut finished, mut failed) = (Vec::new(), None);
     for planned in prepared.plan()? {
-        line(format_args!("\n{planned}"))?;
-        if interrupted(launch)? {
-            line("  left out after the interrupt")?;
+        say(&format_args!("\n{}", planned.title))?;
+        // A signal may have reached one process alone.
+        if launch.any(interrupt::requested())? {
+            say(&"  left out after the interrupt")?;
+            if prepared.flags.compare.is_some() {
+                break;
+            }
             continue;
         }
-        match Run::train(&planned, &prepared, launch, &mut outputs) {
-            Ok(run) => runs.push(run),
+        match runs::train_run(planned, &prepared, &launch, &mut outputs) {
+            Ok(run) => finished.push(run),
             Err(error) => {
-                // What the runs before it have shown is told all the same, and no second error is.
-                let _ = runs.tell(&mut outputs).and_then(|()| Ok(outputs.write(&headline)?));
-                return Err(error);
+                failed = Some(error);
+                break;
             }
         }
     }
-    runs.tell(&mut outputs)?;
-    Ok(outputs.write(&headline)?)
-}
-
-/// Whether all leave the next run out. A signal may have reached one process alone.
-fn interrupted(launch: &Launch) -> anyhow::Result<bool> {
-    Ok(launch.any(interrupt::requested())?)
-}
-
-/// The same runs in a process for which rank 0's speaks.
-fn follow(mut prepared: Prepared, launch: &Launch) -> anyhow::Result<()> {
-    let mut outputs = std::mem::take(&mut prepared.setup.outputs);
-    for planned in prepared.plan()? {
-        if interrupted(launch)? {
-            continue;
-        }
-        Run::train(&planned, &prepared, launch, &mut outputs)?;
-    }
-    Ok(())
+    // After a failure, the earlier runs are reported. The failure stays the error of the program.
+    let reported = match prepared.flags.compare {
+        _ if !launch.speaks() => Ok(()),
+        Some(_) => comparison::report(&finished, prepared.flags.test_norm, &mut outputs),
+        None => runs::report(&finished, &outputs),
+    };
+    let reported = reported.and_then(|()| Ok(outputs.write(&headline)?));
+    failed.map_or(reported, Err)
 }

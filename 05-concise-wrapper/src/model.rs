@@ -1,149 +1,120 @@
-//! What a training loop needs of a model, be it on one device or on many.
+//! The model as the training loop sees it, on one device or on many.
 
-use candle_core::{ModuleT, Result, Tensor};
+use candle_core::{ModuleT, Tensor};
 use datasets::{Batch, Dataset};
 use harness::records::BatchSums;
 use harness::report::trace::COMPUTE;
 use ops::cross_entropy;
 use params_and_allreduce::communicator::SharedCommunicator;
 use single_gpu::evaluate::evaluate;
-use single_gpu::train::Step;
+use split_batch::loader::{LocalBatch, Shards};
 use tracing::info_span;
 use trainer::{DeferredSums, StepSums};
 
 use crate::weights::Weights;
-use crate::{Error, Network, Precision};
-use split_batch::loader::{LocalBatch, Shards};
+use crate::{Error, Network};
 
-/// A model that can be trained: plain, or wrapped.
-///
-/// The loop makes a step of two calls, and knows nothing of devices: [`backward_deferred`](Self::backward_deferred), then an
-/// update of [`weights`](Self::weights) by the gradients that came back. A model has to have
-/// [`backward`](Self::backward) for it.
 // ANCHOR: model
+/// A model that can be trained: a plain network, or a wrapped one.
+///
+/// A step of the loop is two calls: [`backward`](Self::backward), then an update of [`weights`](Self::weights) with the
+/// gradients. The loop does not depend on the number of devices.
 pub trait Model {
-    /// The shards of each global batch that this model is to be given, and how many there are in all.
+    /// Returns the shards of each global batch that this model trains on.
     fn hosts(&self) -> Shards;
 
-    /// Loss and gradients of a global batch, of which `share` holds this model's shards; nothing is
-    /// updated.
+    /// Computes loss and gradients of a global batch, over all devices. Updates nothing.
     ///
-    /// What comes back is summed over the *whole* batch, on however many devices it was.
-    ///
-    /// # Errors
-    ///
-    /// When the batch does not fit the model, or another rank stops or stalls.
-    fn backward(&self, share: &LocalBatch) -> std::result::Result<Step, Error>;
+    /// `batch` holds this model's shards of the global batch. Fails when the batch does not fit the model, or another rank
+    /// stops or stalls.
+    fn backward(&self, batch: &LocalBatch) -> Result<Step, Error>;
 
-    /// [`backward`](Self::backward), with loss and correct answers left where they are, to be read when somebody wants to
-    /// see them: a GPU has the update to do before anybody waits for it.
-    ///
-    /// # Errors
-    ///
-    /// As [`backward`](Self::backward).
-    fn backward_deferred(
-        &self,
-        share: &LocalBatch,
-    ) -> std::result::Result<(StepSums, Vec<Tensor>), Error> {
-        let Step { sums, gradients } = self.backward(share)?;
-        Ok((sums.into(), gradients))
-    }
-
-    /// The loop tells it how many steps were made before its first: some, where it goes on.
-    fn begins_after(&self, _steps: usize) {}
-
-    /// The loop tells it that there are no more steps, also where an interrupt made one the last; all ranks are told
-    /// together.
-    ///
-    /// # Errors
-    ///
-    /// When what is to be done then fails, or another rank stops or stalls.
-    fn ends(&self) -> std::result::Result<(), Error> {
-        Ok(())
-    }
-
-    /// What its weights are kept in, and what its layers compute in.
-    fn precision(&self) -> Precision;
-
-    /// The tensors to update. The wrapper sees to it that all devices use the new values.
+    /// Returns the tensors to update. The wrapper copies the new values to all devices.
     fn weights(&self) -> &Weights;
 
-    /// Sums of loss and correct answers over a data set; `None` on a rank that leaves it to another.
-    ///
-    /// # Errors
-    ///
-    /// When the images do not fit the model, or another rank stops or stalls.
-    fn evaluate(&self, images: &Dataset) -> std::result::Result<Option<BatchSums>, Error>;
+    /// Sums loss and correct answers over a data set. Returns `None` on a rank that leaves the result to another rank. Fails
+    /// when the images do not fit the model, or another rank stops or stalls.
+    fn evaluate(&self, images: &Dataset) -> Result<Option<BatchSums>, Error>;
 
-    /// The connection to the ranks that train together with this one; `None` where there is but one loop.
+    /// Returns the connection to all ranks that run this loop together, or `None` if there is one loop only. Ranks compare
+    /// their settings over it, and checkpoints use it.
     fn rank(&self) -> Option<&SharedCommunicator> {
         None
     }
+}
 
-    /// Whether [`weights`](Self::weights) are the whole model, and not the part of it that this rank holds.
-    fn is_whole(&self) -> bool {
-        true
-    }
+/// Sums over the samples of a *global* batch, over all devices.
+#[derive(Clone, Debug)]
+pub struct Step {
+    /// Loss and correct answers before the update. On a GPU they may stay in GPU memory until the caller reads them.
+    pub sums: StepSums,
+    /// The gradients of the summed loss, in the order of the parameters.
+    pub gradients: Vec<Tensor>,
 }
 // ANCHOR_END: model
 
+// ANCHOR: progress
+/// The progress of a training loop, before its first step and after each update.
+#[derive(Clone, Copy)]
+pub struct Progress<'a> {
+    /// The number of steps so far, with the steps of an earlier run that this run resumes.
+    pub steps: usize,
+    /// The last step, and the batch that it was made on. `None` before the first step.
+    pub last: Option<(&'a LocalBatch, &'a Step)>,
+}
+// ANCHOR_END: progress
+
+// ANCHOR: network
 impl<M: ModuleT> Model for Network<M> {
     fn hosts(&self) -> Shards {
         Shards::WHOLE
     }
 
-    fn backward(&self, share: &LocalBatch) -> std::result::Result<Step, Error> {
-        let (seen, gradients) = self.backward_deferred(share)?;
-        Ok(Step { sums: seen.read()?, gradients })
-    }
-
-    fn backward_deferred(
-        &self,
-        share: &LocalBatch,
-    ) -> std::result::Result<(StepSums, Vec<Tensor>), Error> {
-        let (loss, unread) = loss_of(self, &share.shards[0])?;
-        let gradients = gradients_of(self, &loss)?;
-        Ok((unread.into_step_sums()?, gradients))
-    }
-
-    fn precision(&self) -> Precision {
-        Network::precision(self)
+    fn backward(&self, batch: &LocalBatch) -> Result<Step, Error> {
+        let (loss, sums) = loss_of(self, &batch.shards[0])?;
+        let gradients = self.gradients(&loss)?;
+        Ok(Step { sums: sums.into_step_sums()?, gradients })
     }
 
     fn weights(&self) -> &Weights {
         Network::weights(self)
     }
 
-    fn evaluate(&self, images: &Dataset) -> std::result::Result<Option<BatchSums>, Error> {
+    fn evaluate(&self, images: &Dataset) -> Result<Option<BatchSums>, Error> {
         Ok(Some(evaluate(self, images, self.dtype(), self.device())?))
     }
 }
+// ANCHOR_END: network
 
-/// The loss of a shard, summed over its samples; and what is to be read off the device later, when the
-/// device is not kept waiting by that.
-///
-/// An empty shard is stood in for by one black image whose loss counts nothing: so a rank without samples
-/// does what all others do, layer by layer, and all its gradients are zero.
+// ANCHOR: loss_of
+/// Computes the loss of a shard, summed over its samples, and the deferred sums of loss and correct answers.
 pub(crate) fn loss_of<M: ModuleT>(
     network: &Network<M>,
     shard: &Batch,
-) -> Result<(Tensor, DeferredSums)> {
+) -> candle_core::Result<(Tensor, DeferredSums)> {
     let _span = info_span!(target: COMPUTE, "forward").entered();
     if shard.is_empty() {
-        return Ok((stand_in(network, &shard.images)?, DeferredSums::default()));
+        return Ok((empty_loss(network, &shard.images)?, DeferredSums::default()));
     }
     let shard = shard.to_device(network.device())?;
     let logits = network.forward_training(&shard.images)?;
     let loss = cross_entropy(&logits, &shard.labels)?;
-    let unread = DeferredSums::new(&loss, &logits, &shard)?;
-    Ok((loss, unread))
+    let sums = DeferredSums::new(&loss, &logits, &shard)?;
+    Ok((loss, sums))
 }
+// ANCHOR_END: loss_of
 
-/// The loss where there are no `images`: one of zeros, of their shape, stands in.
-pub(crate) fn stand_in<M: ModuleT>(network: &Network<M>, images: &Tensor) -> Result<Tensor> {
+// ANCHOR: empty_loss
+/// Computes the loss of an empty shard, which is 0: a forward pass of one image of zeros, times zero. All gradients are 0.
+///
+/// So a rank without samples makes the same calls as all other ranks, layer by layer. Batch norms do not count the image.
+pub(crate) fn empty_loss<M: ModuleT>(
+    network: &Network<M>,
+    images: &Tensor,
+) -> candle_core::Result<Tensor> {
     let mut dims = images.dims().to_vec();
     dims[0] = 1;
-    // What is looked up, such as a word's number, stays one.
+    // Inputs that an embedding looks up, such as word numbers, keep their type.
     let dtype = if images.dtype().is_float() { network.dtype() } else { images.dtype() };
     let image = Tensor::zeros(dims, dtype, network.device())?;
     network.norms().stand_in(true);
@@ -152,16 +123,8 @@ pub(crate) fn stand_in<M: ModuleT>(network: &Network<M>, images: &Tensor) -> Res
     stand_in_loss(&logits?)
 }
 
-/// The loss of an image that stands in for an empty shard: 0, and so are all its gradients.
-///
-/// # Errors
-///
-/// When a tensor operation fails.
-pub fn stand_in_loss(logits: &Tensor) -> Result<Tensor> {
+/// Computes a loss of 0 from the logits of an image that replaces an empty shard. All its gradients are 0.
+pub fn stand_in_loss(logits: &Tensor) -> candle_core::Result<Tensor> {
     logits.mul(&logits.zeros_like()?)?.sum_all()
 }
-
-/// The gradients of a loss, with a span.
-pub(crate) fn gradients_of<M: ModuleT>(network: &Network<M>, loss: &Tensor) -> Result<Vec<Tensor>> {
-    info_span!(target: COMPUTE, "backward").in_scope(|| network.gradients(loss))
-}
+// ANCHOR_END: empty_loss

@@ -11,36 +11,32 @@
 //!   dense                                         → [B, 10]
 //! ```
 //!
-//! W is 64 (He et al., "Deep Residual Learning for Image Recognition", 2015); a smaller W makes a network
-//! of the same structure for a smaller machine. Names are those of PyTorch's torchvision, so that weights
-//! can be exchanged.
+//! W is 64 (He et al., "Deep Residual Learning for Image Recognition", 2015). A smaller W makes a network of the same structure
+//! for a smaller machine. The names are torchvision's, so weights can be exchanged.
 //!
-//! The convolutions have no bias. What is constant in a channel, the batch norm after them subtracts
-//! again: a bias there would have a gradient of 0, but for rounding.
+//! The convolutions have no bias: the batch norm after a convolution subtracts any constant of a channel.
 //!
-//! [`Stem`], [`Block`] and [`Head`] are public so that somebody else can put the parts together: stage 6
-//! puts them on several devices.
+//! [`Stem`], [`Block`] and [`Head`] are public: stage 6 puts them on several devices.
 
 use candle_core::{ModuleT, Result, Tensor, bail};
 use candle_nn::VarBuilder;
 use candle_nn::init::{FanInOut, Init, NonLinearity, NormalOrUniform};
 use datasets::CLASSES;
 use ops::{add_relu, conv2d, global_avg_pool, linear, transpose};
+pub use trainer::sizing::WIDTH;
 
 use crate::batch_norm::{BatchNorm, Norms};
 
-/// The planes of the first group in the original.
-pub const WIDTH: usize = 64;
-
-/// The spread that keeps gradients of one size from the last layer to the first: N(0, 2 / fan-out) (He et
-/// al., "Delving deep into rectifiers", 2015), as torchvision has it for its ResNets.
+// ANCHOR: parts
+/// N(0, 2 / fan-out), like torchvision's ResNets. Gradients then have one size from the last layer to the first (He et al.,
+/// "Delving deep into rectifiers", 2015).
 const HE: Init = Init::Kaiming {
     dist: NormalOrUniform::Normal,
     fan: FanInOut::FanOut,
     non_linearity: NonLinearity::ReLU,
 };
 
-/// How many residual blocks there are, two in each group.
+/// The number of residual blocks, two in each group.
 pub const BLOCKS: usize = 8;
 
 /// ResNet-18: `[B, 1, 28, 28]` → `[B, 10]`.
@@ -49,13 +45,10 @@ pub struct ResNet18 {
     blocks: Vec<Block>,
     head: Head,
 }
+// ANCHOR_END: parts
 
 impl ResNet18 {
-    /// A network whose first group has `width` planes.
-    ///
-    /// # Errors
-    ///
-    /// When the tensors cannot be made.
+    /// Makes a network with `width` planes in the first group.
     // ANCHOR: new
     pub fn new(width: usize, norms: &Norms, vb: &VarBuilder<'_>) -> Result<Self> {
         let stem = Stem::new(width, norms, vb)?;
@@ -78,46 +71,32 @@ impl ModuleT for ResNet18 {
     // ANCHOR_END: forward
 }
 
-/// What comes before the blocks: `[B, 1, 28, 28]` → `[B, W, 28, 28]`, with `conv1` and `bn1`.
-pub struct Stem {
-    conv: Conv,
-    norm: BatchNorm,
-}
+// ANCHOR: stem
+/// The layers before the blocks, `conv1` and `bn1`: `[B, 1, 28, 28]` → `[B, W, 28, 28]`.
+pub struct Stem(ConvNorm);
 
 impl Stem {
-    /// The stem of a network whose first group has `width` planes. `vb` is the whole network's.
-    ///
-    /// # Errors
-    ///
-    /// When the tensors cannot be made.
-    // ANCHOR: stem
+    /// Makes the stem of a network with `width` planes in the first group. `vb` is the builder of the whole network.
     pub fn new(width: usize, norms: &Norms, vb: &VarBuilder<'_>) -> Result<Self> {
-        let conv = Conv::new(1, width, 3, 1, &vb.pp("conv1"))?;
-        let norm = BatchNorm::new(width, true, norms, &vb.pp("bn1"))?;
-        Ok(Self { conv, norm })
+        Ok(Self(ConvNorm::new((1, width, 3), 1, true, norms, vb, ["conv1", "bn1"])?))
     }
-    // ANCHOR_END: stem
 }
 
 impl ModuleT for Stem {
     fn forward_t(&self, images: &Tensor, train: bool) -> Result<Tensor> {
-        self.norm.forward_t(&self.conv.forward(images)?, train)
+        self.0.forward_t(images, train)
     }
 }
 
-/// What comes after the blocks: `[B, 8W, H, W]` → `[B, 10]`, the mean over all pixels and `fc`.
+/// The layers after the blocks, the mean over all pixels and `fc`: `[B, 8W, H, W]` → `[B, 10]`.
 pub struct Head {
-    /// `[10, 8W]`, as torchvision has it.
+    /// `[10, 8W]`, like torchvision's.
     weight: Tensor,
     bias: Tensor,
 }
 
 impl Head {
-    /// The head of a network whose first group has `width` planes. `vb` is the whole network's.
-    ///
-    /// # Errors
-    ///
-    /// When the tensors cannot be made.
+    /// Makes the head of a network with `width` planes in the first group. `vb` is the builder of the whole network.
     pub fn new(width: usize, vb: &VarBuilder<'_>) -> Result<Self> {
         let layer = candle_nn::linear(8 * width, CLASSES, vb.pp("fc"))?;
         let (weight, Some(bias)) = (layer.weight(), layer.bias()) else {
@@ -132,24 +111,20 @@ impl ModuleT for Head {
         linear(&global_avg_pool(x)?, &transpose(&self.weight)?, &self.bias)
     }
 }
+// ANCHOR_END: stem
 
-/// Two 3×3 convolutions beside a short cut: the shapes of its group, as above.
+// ANCHOR: block_new
+/// Two 3×3 convolutions and a short cut around them. The table of the module has the shapes.
 pub struct Block {
-    conv1: Conv,
-    bn1: BatchNorm,
-    conv2: Conv,
-    bn2: BatchNorm,
-    /// A 1×1 convolution where the block changes the shape; `None` where the short cut is x itself.
-    downsample: Option<(Conv, BatchNorm)>,
+    conv1: ConvNorm,
+    conv2: ConvNorm,
+    /// A 1×1 convolution if the block changes the shape. If not, the short cut is x itself.
+    downsample: Option<ConvNorm>,
 }
 
 impl Block {
-    /// A block, by its `number` among all eight, from 0, of a network whose first group has `width` planes.
-    /// `vb` is the whole network's: block 2 has `layer2.0.conv1.weight`.
-    ///
-    /// # Errors
-    ///
-    /// When there is no such block, or the tensors cannot be made.
+    /// Makes a block of a network with `width` planes in the first group. `number` counts all blocks from 0. `vb` is the builder
+    /// of the whole network: block 2 has `layer2.0.conv1.weight`.
     pub fn new(number: usize, width: usize, norms: &Norms, vb: &VarBuilder<'_>) -> Result<Self> {
         if number >= BLOCKS {
             bail!("there is no block {number}: ResNet-18 has {BLOCKS}, the first is block 0");
@@ -159,28 +134,24 @@ impl Block {
         let (inputs, stride) =
             if group > 0 && of_group == 0 { (planes / 2, 2) } else { (planes, 1) };
         let vb = vb.pp(format!("layer{}.{of_group}", group + 1));
-        let conv1 = Conv::new(inputs, planes, 3, stride, &vb.pp("conv1"))?;
-        let bn1 = BatchNorm::new(planes, true, norms, &vb.pp("bn1"))?;
-        let conv2 = Conv::new(planes, planes, 3, 1, &vb.pp("conv2"))?;
-        let bn2 = BatchNorm::new(planes, false, norms, &vb.pp("bn2"))?;
-        let downsample = if stride > 1 {
+        let conv1 = ConvNorm::new((inputs, planes, 3), stride, true, norms, &vb, ["conv1", "bn1"])?;
+        let conv2 = ConvNorm::new((planes, planes, 3), 1, false, norms, &vb, ["conv2", "bn2"])?;
+        let downsample = (stride > 1).then(|| {
             let vb = vb.pp("downsample");
-            let conv = Conv::new(inputs, planes, 1, stride, &vb.pp("0"))?;
-            Some((conv, BatchNorm::new(planes, false, norms, &vb.pp("1"))?))
-        } else {
-            None
-        };
-        Ok(Self { conv1, bn1, conv2, bn2, downsample })
+            ConvNorm::new((inputs, planes, 1), stride, false, norms, &vb, ["0", "1"])
+        });
+        Ok(Self { conv1, conv2, downsample: downsample.transpose()? })
     }
 }
+// ANCHOR_END: block_new
 
 impl ModuleT for Block {
     // ANCHOR: block
     fn forward_t(&self, x: &Tensor, train: bool) -> Result<Tensor> {
-        let y = self.bn1.forward_t(&self.conv1.forward(x)?, train)?;
-        let y = self.bn2.forward_t(&self.conv2.forward(&y)?, train)?;
+        let y = self.conv1.forward_t(x, train)?;
+        let y = self.conv2.forward_t(&y, train)?;
         let short_cut = match &self.downsample {
-            Some((conv, norm)) => &norm.forward_t(&conv.forward(x)?, train)?,
+            Some(conv) => &conv.forward_t(x, train)?,
             None => x,
         };
         add_relu(&y, short_cut)
@@ -188,29 +159,34 @@ impl ModuleT for Block {
     // ANCHOR_END: block
 }
 
-/// A convolution without bias that only its stride makes smaller.
-struct Conv {
+// ANCHOR: conv_norm
+/// A convolution without bias, a batch norm, and an optional relu. Its padding keeps the size of the image, up to the stride.
+struct ConvNorm {
     weight: Tensor,
     stride: usize,
-    padding: usize,
+    norm: BatchNorm,
 }
 
-impl Conv {
+impl ConvNorm {
     fn new(
-        inputs: usize,
-        outputs: usize,
-        kernel: usize,
+        (inputs, outputs, kernel): (usize, usize, usize),
         stride: usize,
+        relu: bool,
+        norms: &Norms,
         vb: &VarBuilder<'_>,
+        [conv, norm]: [&str; 2],
     ) -> Result<Self> {
-        let weight = vb.get_with_hints((outputs, inputs, kernel, kernel), "weight", HE)?;
-        Ok(Self { weight, stride, padding: kernel / 2 })
+        let shape = (outputs, inputs, kernel, kernel);
+        let weight = vb.pp(conv).get_with_hints(shape, "weight", HE)?;
+        Ok(Self { weight, stride, norm: BatchNorm::new(outputs, relu, norms, &vb.pp(norm))? })
     }
 
-    fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        conv2d(x, &self.weight, None, self.stride, self.padding)
+    fn forward_t(&self, x: &Tensor, train: bool) -> Result<Tensor> {
+        let padding = self.weight.dim(2)? / 2;
+        self.norm.forward_t(&conv2d(x, &self.weight, None, self.stride, padding)?, train)
     }
 }
+// ANCHOR_END: conv_norm
 
 #[cfg(test)]
 mod tests {

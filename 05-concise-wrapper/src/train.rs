@@ -1,34 +1,37 @@
-//! The loop: written once, for a model on one device and for one on many.
+//! The training loop, written once for a model on one device and for a model on many.
 
+use checkpoints::Checkpoints;
 use datasets::loader::Epochs as _;
 use datasets::source::LoadedData;
 use harness::records::{EpochRecord, TrainOptions};
 use harness::report::Report;
+use split_batch::loader::ShardLoader;
 use trainer::TrainingRun;
 
-use crate::checkpoint::{Checkpoints, Run};
-use crate::optimiser::{Extras, Schedule, Sgd};
+use crate::model::{Model, Progress};
+use crate::optimizer::{Extras, Schedule, Sgd};
 use crate::weights::Snapshot;
-use crate::{Error, Model};
-use split_batch::loader::ShardLoader;
+use crate::{Error, resume};
 
+// ANCHOR: trained
 /// A finished run.
 #[derive(Clone, Debug)]
 pub struct Trained {
-    /// What each epoch measured.
+    /// The measurements of each epoch.
     pub records: Vec<EpochRecord>,
     /// The final parameters and buffers.
     pub weights: Snapshot,
 }
+// ANCHOR_END: trained
 
 /// Trains a model, plain or wrapped. With a [`Ddp`](crate::Ddp) model all ranks call this together.
 ///
-/// With `checkpoints` the run may begin where an earlier one ended; its records are then among the result's.
+/// With `checkpoints` the run may resume an earlier run. Its result then has the records of both.
 ///
-/// # Errors
+/// `observe` is called before the first step and after each update. Pass `|_| Ok(())` to observe nothing.
 ///
-/// The first failure of a step, an evaluation, a checkpoint or a report; when the loss runs away; when ranks
-/// were not started alike; or when another rank stops or stalls.
+/// Returns the first failure of a step, an evaluation, a checkpoint, a report or `observe`. Fails when the loss is not finite,
+/// or ranks were not started alike.
 // ANCHOR: train
 pub fn train(
     model: &impl Model,
@@ -37,32 +40,83 @@ pub fn train(
     extras: &Extras,
     checkpoints: Option<&Checkpoints>,
     report: &mut Report<'_>,
+    mut observe: impl FnMut(Progress<'_>) -> Result<(), Error>,
 ) -> Result<Trained, Error> {
-    let (precision, TrainOptions { batch_size, seed, .. }) = (model.precision(), *options);
-    let shares =
-        ShardLoader::new(&data.train, batch_size, seed, precision.weights(), model.hosts());
+    let (weights, TrainOptions { batch_size, seed, .. }) = (model.weights(), *options);
+    let dtype = weights.precision.weights();
+    let batches = ShardLoader::new(&data.train, batch_size, seed, dtype, model.hosts());
+    let per_epoch = batches.batches_per_epoch();
     let schedule = Schedule { rate: options.learning_rate, warm_up: extras.warm_up };
     let mut sgd = Sgd::new(extras.constants);
-    let about_run =
-        Run::new(checkpoints, data, options, extras, precision, shares.batches_per_epoch());
-    let (saver, start) = about_run.begin(model, &mut sgd, report)?;
-    let mut steps = start.steps(shares.batches_per_epoch());
-    model.begins_after(steps);
-    let mut run = TrainingRun::resume(options, &shares, report, start);
+    let (folder, start) =
+        resume::begin(model, &mut sgd, data, options, extras, checkpoints, report)?;
+    let mut steps = start.steps(per_epoch);
+    observe(Progress { steps, last: None })?;
+
+    let mut run = TrainingRun::resume(options, &batches, report, start);
     while run.next_epoch()? {
-        while let Some(share) = run.next_batch()? {
-            let (sums, gradients) = model.backward_deferred(&share)?;
-            sgd.step(model.weights(), &gradients, schedule.rate(steps), share.samples)?;
+        while let Some(batch) = run.next_batch()? {
+            let step = model.backward(&batch)?;
+            sgd.step(weights, &step.gradients, schedule.rate(steps), batch.samples)?;
             steps += 1;
+            observe(Progress { steps, last: Some((&batch, &step)) })?;
             // A checkpoint has the sums of all steps before it.
-            let sums = if checkpoints.is_some() { sums.read()?.into() } else { sums };
+            let sums = if checkpoints.is_some() { step.sums.read()?.into() } else { step.sums };
             if let Some(state) = run.step_done(sums)? {
-                saver.after_step(state, model.weights(), &sgd)?;
+                resume::after_step(folder.as_ref(), state, weights, &sgd)?;
             }
         }
         run.epoch_done(model.evaluate(&data.test)?)?;
     }
-    model.ends()?;
-    Ok(Trained { records: run.into_records(), weights: model.weights().snapshot()? })
+    Ok(Trained { records: run.into_records(), weights: weights.snapshot()? })
 }
 // ANCHOR_END: train
+
+#[cfg(test)]
+mod tests {
+    use candle_core::{DType, Device};
+    use datasets::{CLASSES, Dataset, PIXELS};
+    use ops::weights_hash::WeightsHash;
+
+    use super::*;
+    use crate::Network;
+    use crate::optimizer::Momentum;
+
+    /// The observer sees every step, and the weights after its update.
+    #[test]
+    fn each_step_is_observed_after_its_update() {
+        let images = Dataset::new(vec![[100; PIXELS]; 6], vec![3; 6]).unwrap();
+        let data = LoadedData { name: String::new(), train: images.clone(), test: images.clone() };
+        let network = || {
+            let build = |vb: &candle_nn::VarBuilder<'_>, _: &_| {
+                let layer = candle_nn::linear(PIXELS, CLASSES, vb.clone())?;
+                Ok(candle_nn::seq().add_fn(|x| x.flatten_from(1)).add(layer))
+            };
+            Network::new(1, DType::F64, &Device::Cpu, build).unwrap()
+        };
+        let hash = |weights: &crate::weights::Weights| {
+            WeightsHash::new(&weights.snapshot().unwrap()).unwrap()
+        };
+        let model = network();
+        let mut expected = vec![hash(model.weights())];
+        let mut sgd = Sgd::new(Momentum::default());
+        for batch in ShardLoader::new(&images, 2, 1, DType::F64, model.hosts()).epoch(1) {
+            let batch = batch.unwrap();
+            let step = model.backward(&batch).unwrap();
+            sgd.step(model.weights(), &step.gradients, 0.1, batch.samples).unwrap();
+            expected.push(hash(model.weights()));
+        }
+        assert!(expected.windows(2).all(|pair| pair[0] != pair[1]), "every step changes them");
+
+        let model = network();
+        let options = TrainOptions { epochs: 1, batch_size: 2, learning_rate: 0.1, seed: 1 };
+        let (extras, mut seen) = (Extras::default(), Vec::new());
+        let observe = |Progress { steps, last }: Progress<'_>| {
+            assert_eq!((steps, last.is_some()), (seen.len(), !seen.is_empty()));
+            seen.push(hash(model.weights()));
+            Ok(())
+        };
+        train(&model, &data, &options, &extras, None, &mut Report::silent(), observe).unwrap();
+        assert_eq!(seen, expected);
+    }
+}

@@ -1,97 +1,80 @@
-//! The named tensors of a network: made while it is built, then walked by everyone else.
+//! The named tensors of a network.
 //!
-//! A network asks for its tensors by name, through candle's [`VarBuilder`]: so layers of `candle_nn` can be
-//! used, but for those whose gradients are wrong (the book's chapter 5 has a list). What is behind that builder
-//! here keeps a list of what was asked for, in order. The wrapper walks it to copy a replica, the optimiser to
-//! update, a checkpoint to save.
+//! A network makes its tensors by name, in the order in which it asks for them. The wrapper copies them to a replica, the
+//! optimizer updates them, and a checkpoint saves them: each of these walks this list.
 //!
-//! Two kinds of tensors are told apart by their names, as `candle_nn`'s and PyTorch's are. *Parameters*
-//! have gradients. *Buffers* (`running_mean`, `running_var`) are changed by the forward pass, and never by
-//! the optimiser.
-//!
-//! A parameter that is asked for in bf16 is kept in f32, and what the layer gets is a rounded copy:
-//! [`precision`](crate::precision) says why. Buffers are f32 in either case.
+//! *Parameters* have gradients. *Buffers* (`running_mean`, `running_var`) are changed by the forward pass, and never by the
+//! optimizer. Their names distinguish them, as in `candle_nn` and PyTorch.
 
-use std::sync::{Arc, Mutex, MutexGuard};
-
-use candle_core::{DType, Device, Result, Shape, Tensor, Var, bail};
-use candle_nn::VarBuilder;
-use candle_nn::init::Init;
-use candle_nn::var_builder::SimpleBackend;
-use devices::move_view;
-use harness::lock::locked;
+use candle_core::{Device, Result, Tensor, bail};
 pub use ops::parameters::Snapshot;
 use ops::parameters::overwrite;
 
-use crate::gradient_hook::{GradientHook, with_gradient_hook};
-use crate::precision::{Copies, Precision};
+use crate::precision::Precision;
 
+// ANCHOR: weights
 /// A tensor and its name, such as `layer1.0.conv1.weight`.
 #[derive(Clone, Debug)]
 pub struct Named {
-    /// Unique within its network. The initial value depends on it.
+    /// The name, unique within the network. The initial value depends on it.
     pub name: String,
-    /// The tensor; clones share its memory.
+    /// The tensor. Clones share its memory.
     pub tensor: Tensor,
 }
 
 impl Named {
-    /// How much memory the tensor takes.
+    /// Returns the size of the tensor in bytes.
     pub fn bytes(&self) -> usize {
         self.tensor.elem_count() * self.tensor.dtype().size_in_bytes()
     }
 }
 
 /// The tensors of one network, each kind in the order in which the network asked for them.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Weights {
-    /// What gradients change.
+    /// The type of the tensors, and the type in which layers compute with them.
+    pub precision: Precision,
+    /// The tensors that the optimizer changes.
     pub parameters: Vec<Named>,
-    /// What the forward pass changes.
+    /// The tensors that the forward pass changes.
     pub buffers: Vec<Named>,
 }
+// ANCHOR_END: weights
 
 impl Weights {
-    /// All tensors: parameters, then buffers.
+    // ANCHOR: methods
+    /// Returns all tensors: parameters, then buffers.
     pub fn iter(&self) -> impl Iterator<Item = &Named> {
         self.parameters.iter().chain(&self.buffers)
     }
 
-    /// How much memory each parameter takes; its gradient takes as much.
+    /// Returns the size of each parameter in bytes. Its gradient has the same size.
     pub fn parameter_sizes(&self) -> Vec<usize> {
         self.parameters.iter().map(Named::bytes).collect()
     }
 
-    /// How much memory the parameters take together; their gradients take as much.
+    /// Returns the size of all parameters together in bytes.
     pub fn parameter_bytes(&self) -> usize {
         self.parameter_sizes().into_iter().sum()
     }
 
-    /// The tensor with this name.
+    /// Returns the tensor with this name.
     pub fn get(&self, name: &str) -> Option<&Tensor> {
         self.iter().find(|named| named.name == name).map(|named| &named.tensor)
     }
 
-    /// Copies of all values.
-    ///
-    /// # Errors
-    ///
-    /// When a copy from the device fails.
+    /// Copies all values to CPU memory.
     pub fn snapshot(&self) -> Result<Snapshot> {
-        self.iter()
-            .map(|Named { name, tensor }| {
-                // `to_device` from the CPU to the CPU shares memory; a copy does not.
-                let copy = tensor.detach().force_contiguous()?;
-                Ok((name.clone(), copy.to_device(&Device::Cpu)?))
-            })
-            .collect()
+        let copy = |Named { name, tensor }: &Named| {
+            // In CPU memory `to_device` returns the same memory.
+            let copy = tensor.detach().force_contiguous()?;
+            Ok((name.clone(), copy.to_device(&Device::Cpu)?))
+        };
+        self.iter().map(copy).collect()
     }
 
-    /// Overwrites all values with those of another replica of the same network.
-    ///
-    /// # Errors
-    ///
-    /// When the two are not of the same structure.
+    /// Overwrites all values with the values of another replica of the same network. Fails when the two replicas differ in
+    /// structure.
     pub fn copy_from(&self, other: &Self) -> Result<()> {
         let [mine, theirs] = [self, other].map(|weights| weights.iter().count());
         if mine != theirs {
@@ -106,157 +89,33 @@ impl Weights {
         Ok(())
     }
 
-    /// Writes values into the tensors of these names, and leaves all others as they are.
-    ///
-    /// # Errors
-    ///
-    /// When a name is unknown, or a value has another shape or type: the message names it.
+    /// Overwrites the tensors of these names, and no other tensors. Fails when a name is unknown, or a value has another
+    /// shape or type: the message names it.
     pub fn set(&self, values: &[(String, Tensor)]) -> Result<()> {
+        let kind = |tensor: &Tensor| format!("{:?} {:?}", tensor.dtype(), tensor.dims());
         for (name, value) in values {
             let Some(tensor) = self.get(name) else { bail!("the network has no tensor {name}") };
-            if tensor.shape() != value.shape() || tensor.dtype() != value.dtype() {
-                bail!(
-                    "{name} is {:?} {:?}, not {:?} {:?}",
-                    tensor.dtype(),
-                    tensor.dims(),
-                    value.dtype(),
-                    value.dims()
-                );
+            if kind(tensor) != kind(value) {
+                bail!("{name} is {}, not {}", kind(tensor), kind(value));
             }
             overwrite(tensor, value)?;
         }
         Ok(())
     }
+    // ANCHOR_END: methods
 }
 
-/// The first value of a tensor, in CPU memory, from its name, shape, distribution and type.
-pub(crate) type Values = dyn Fn(&str, &Shape, Init, DType) -> Result<Tensor> + Send + Sync;
-
-/// Where a network's tensors get their values from while it is built.
-pub(crate) enum Source {
-    /// Made one by one, on the CPU.
-    Fresh(Box<Values>),
-    /// Copied from a network of the same structure.
-    Copy(Weights),
-}
-
-/// What is behind the builder: makes tensors as they are asked for, and keeps them.
-pub(crate) struct Registry {
-    source: Source,
-    hook: Arc<dyn GradientHook>,
-    made: Arc<Mutex<Made>>,
-}
-
-/// What was asked for, so far.
-#[derive(Default)]
-pub(crate) struct Made {
-    pub(crate) weights: Weights,
-    pub(crate) copies: Copies,
-}
-
-impl Made {
-    /// What layers use under this name.
-    fn get(&self, name: &str) -> Option<&Tensor> {
-        self.copies.get(name).or_else(|| self.weights.get(name))
-    }
-}
-
-impl Registry {
-    /// A builder of tensors for layers that compute in `dtype`, and the list that it fills.
-    pub(crate) fn builder(
-        source: Source,
-        hook: Arc<dyn GradientHook>,
-        dtype: DType,
-        device: &Device,
-    ) -> (VarBuilder<'static>, Arc<Mutex<Made>>) {
-        let made = Arc::<Mutex<Made>>::default();
-        let registry = Self { source, hook, made: Arc::clone(&made) };
-        (VarBuilder::from_backend(Box::new(registry), dtype, device.clone()), made)
-    }
-
-    fn made(&self) -> MutexGuard<'_, Made> {
-        locked(&self.made)
-    }
-
-    fn value(
-        &self,
-        shape: &Shape,
-        name: &str,
-        init: Init,
-        dtype: DType,
-        device: &Device,
-    ) -> Result<Tensor> {
-        match &self.source {
-            Source::Fresh(values) => values(name, shape, init, dtype)?.to_device(device),
-            Source::Copy(weights) => match weights.get(name) {
-                Some(tensor) if tensor.shape() == shape => {
-                    move_view(&tensor.detach().force_contiguous()?, device)
-                }
-                Some(tensor) => {
-                    bail!("{name} is {:?} in one replica, {shape:?} in another", tensor.shape())
-                }
-                None => bail!("one replica has a tensor {name}, another has none"),
-            },
-        }
-    }
-}
-
-impl SimpleBackend for Registry {
-    fn get(
-        &self,
-        shape: Shape,
-        name: &str,
-        init: Init,
-        dtype: DType,
-        device: &Device,
-    ) -> Result<Tensor> {
-        let mut made = self.made();
-        if let Some(tensor) = made.get(name) {
-            if tensor.shape() != &shape {
-                bail!("{name} is asked for as {:?} and as {shape:?}", tensor.shape());
-            }
-            return Ok(tensor.clone());
-        }
-        let kept = Precision::from(dtype).weights();
-        let value = self.value(&shape, name, init, kept, device)?;
-        let Made { weights, copies } = &mut *made;
-        let name = name.to_owned();
-        if is_buffer(&name) {
-            let tensor = Var::from_tensor(&value)?.into_inner();
-            weights.buffers.push(Named { name, tensor: tensor.clone() });
-            return Ok(tensor);
-        }
-        let (slot, hook) = (weights.parameters.len(), Arc::clone(&self.hook));
-        let used = with_gradient_hook(&value.to_dtype(dtype)?, kept, slot, hook)?;
-        let tensor = if kept == dtype { used.clone() } else { value };
-        if kept != dtype {
-            copies.push(&name, &tensor, &used);
-        }
-        weights.parameters.push(Named { name, tensor });
-        Ok(used)
-    }
-
-    fn get_unchecked(&self, name: &str, _: DType, _: &Device) -> Result<Tensor> {
-        match self.made().get(name) {
-            Some(tensor) => Ok(tensor.clone()),
-            None => bail!("{name} cannot be made without a shape"),
-        }
-    }
-
-    fn contains_tensor(&self, _: &str) -> bool {
-        // Whatever is asked for is made.
-        true
-    }
-}
-
+// ANCHOR: is_buffer
 /// Whether a tensor of this name is a buffer, and not a parameter.
 pub fn is_buffer(name: &str) -> bool {
-    let last = name.rsplit('.').next().unwrap_or(name);
-    last.starts_with("running_")
+    name.rsplit('.').next().unwrap_or(name).starts_with("running_")
 }
+// ANCHOR_END: is_buffer
 
 #[cfg(test)]
 mod tests {
+    use candle_core::DType;
+
     use super::*;
     use crate::Network;
     use crate::lenet::LeNet;
@@ -267,8 +126,8 @@ mod tests {
         let mut fewer = network.weights().clone();
         fewer.parameters.pop();
         for (mine, theirs) in [(network.weights(), &fewer), (&fewer, network.weights())] {
-            let told = mine.copy_from(theirs).unwrap_err().to_string();
-            assert!(told.starts_with("one replica has "), "{told}");
+            let error = mine.copy_from(theirs).unwrap_err().to_string();
+            assert!(error.starts_with("one replica has "), "{error}");
         }
     }
 }

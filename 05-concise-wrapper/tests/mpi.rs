@@ -10,10 +10,10 @@ use std::time::Duration;
 
 use backends::mpi::World;
 use candle_core::{DType, Device};
+use concise_wrapper::ddp::Reduction;
 use concise_wrapper::ddp::bucket::BucketCaps;
-use concise_wrapper::ddp::{Lines, Reduction};
 use concise_wrapper::lenet::LeNet;
-use concise_wrapper::optimiser::{Momentum, Sgd};
+use concise_wrapper::optimizer::{Momentum, Sgd};
 use concise_wrapper::{Ddp, Error, Model, Network};
 use datasets::loader::Epochs as _;
 use datasets::{Split, synthetic};
@@ -21,6 +21,7 @@ use devices::DevicePlan;
 use harness::launcher as mpirun;
 use ops::weights_hash::WeightsHash;
 use params_and_allreduce::Algorithm;
+use params_and_allreduce::communicator::SharedCommunicator;
 use params_and_allreduce::thread::run_ranks;
 use split_batch::loader::ShardLoader;
 
@@ -31,12 +32,12 @@ const WAIT: Duration = Duration::from_secs(60);
 const RANK: &str = "DDP_UNDER_MPIRUN";
 
 /// Trains for two epochs of three steps, the last of them smaller; what the weights come to.
-fn hash(lines: impl Into<Lines>, reduction: Reduction) -> Result<WeightsHash, Error> {
+fn hash(rank: impl Into<SharedCommunicator>, reduction: Reduction) -> Result<WeightsHash, Error> {
     const BATCH: usize = 8;
     let count = 2 * BATCH + 5;
     let data = synthetic::dataset(Split::Train, count);
     let network = Network::new(3, DType::F32, &Device::Cpu, |vb, _| LeNet::new(vb))?;
-    let model = Ddp::new(network, lines, reduction)?;
+    let model = Ddp::new(network, rank, reduction)?;
     let shares = ShardLoader::new(&data, BATCH, 5, DType::F32, model.hosts());
     let mut sgd = Sgd::new(Momentum { momentum: 0.9, weight_decay: 1e-3 });
     for share in (1..3).flat_map(|epoch| shares.epoch(epoch)) {

@@ -21,9 +21,9 @@ use harness::statistics::median;
 use model_parallel::layers::{Layers, Stage};
 use model_parallel::mesh::Mesh;
 use model_parallel::partition::{LayerCost, cut, measure};
-use model_parallel::pipeline::channel::UNBOUNDED;
+use model_parallel::pipeline::UNBOUNDED;
 use model_parallel::pipeline::predict::Costs;
-use model_parallel::pipeline::{Checked, Kind, PipelineParallel, Timeline, check, predict};
+use model_parallel::pipeline::{Checked, Kind, Timeline, Worker, check, predict};
 use params_and_allreduce::communicator::Communicator as _;
 use params_and_allreduce::thread::{DEFAULT_TIMEOUT, Rank, run_ranks};
 use split_batch::loader::{LocalBatch, ShardLoader};
@@ -74,7 +74,7 @@ fn costs(layers: &Layers, rows: usize) -> anyhow::Result<Vec<LayerCost>> {
 }
 
 /// A batch, cut into as many shards as a model wants.
-fn share(model: &PipelineParallel<'_, Stage>) -> anyhow::Result<LocalBatch> {
+fn share(model: &Worker<'_, Stage>) -> anyhow::Result<LocalBatch> {
     let data = synthetic::dataset(Split::Train, BATCH);
     let shares = ShardLoader::new(&data, BATCH, 1, DType::F32, model.hosts());
     shares.epoch(1).next().context("a batch")?.map_err(Into::into)
@@ -86,10 +86,11 @@ fn model<'a>(
     layers: &Layers,
     cut: &[Range<usize>],
     way: &'a Way,
-) -> Result<PipelineParallel<'a, Stage>, concise_wrapper::Error> {
+) -> Result<Worker<'a, Stage>, concise_wrapper::Error> {
     let network = layers.build(cut[rank.rank()].clone(), 1, DType::F32, rank.device())?;
     let line = Arc::new(rank.clone());
-    PipelineParallel::new(&way.checked, network, line, Mesh::pipeline(2), &SAMPLE)
+    let mesh = Mesh::pipeline(2);
+    Worker::new(&way.checked, vec![network], line, mesh, &SAMPLE, Instant::now())
 }
 
 /// Steps of both ways in turn, of rank 0.
@@ -128,8 +129,8 @@ fn run() -> anyhow::Result<()> {
     let of_stage = |stage: &Range<usize>| totals[stage.clone()].iter().sum::<f64>();
     let shortest = stages.iter().map(of_stage).fold(f64::INFINITY, f64::min);
     let ways = [
-        Way::new(Kind::Naive, 1, &Costs::of_cut(&costs(&layers, BATCH)?, &stages))?,
-        Way::new(Kind::OneFOneB, MICRO_BATCHES, &Costs::of_cut(&of_micro_batch, &stages))?,
+        Way::new(Kind::Naive, 1, &Costs::of_cut(&costs(&layers, BATCH)?, &stages, false))?,
+        Way::new(Kind::OneFOneB, MICRO_BATCHES, &Costs::of_cut(&of_micro_batch, &stages, false))?,
     ];
     let [naive, pipelined] = in_turn(&layers, &stages, &ways)?;
     println!(

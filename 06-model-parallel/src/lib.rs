@@ -1,33 +1,29 @@
 //! Stage 6: when the model does not fit on one device, the model itself is split.
 //!
-//! Each device holds some of the layers and hands on what it has computed. Done simply, one device works
-//! and the others wait. A batch that is cut into micro-batches keeps them all busy, if each device does
-//! the right thing at the right time: what that is, a *schedule* says.
+//! Each device holds some of the layers and sends its result to the next device. In the simplest form one device works
+//! and all other devices wait. A batch that is cut into micro-batches keeps all devices busy, if each device does the right
+//! thing at the right time. A *schedule* is this order of work.
 //!
-//! | module | what it teaches |
+//! Read the modules in this order:
+//!
+//! | module | subject |
 //! | --- | --- |
-//! | [`layers`] | a model as a list of layers, of which a device builds its own alone |
-//! | [`dense`] | a stack of dense layers: the same names and numbers, however it is cut |
+//! | [`layers`], [`networks`] | a model as a list of layers, of which a device builds its own |
 //! | [`partition`] | where to cut the list: the smallest largest stage |
-//! | [`pipeline::schedule`] | who does what, in which order: naive, GPipe, 1F1B, interleaved, zero-bubble |
+//! | [`pipeline::schedule`], [`pipeline::orders`] | the order of work: naive, GPipe, 1F1B, interleaved, zero-bubble |
 //! | [`mod@pipeline::check`] | the laws that every schedule keeps, and deadlock |
-//! | [`mod@pipeline::predict`] | when everything happens, from how long each part takes |
-//! | [`pipeline::timeline`] | what happened when, predicted or measured: bubble, activations alive |
+//! | [`pipeline::timeline`], [`mod@pipeline::predict`] | when everything happens: bubble, activations alive |
 //! | [`mod@pipeline::worker`] | executes any checked schedule, and trains with the numbers of one device |
-//! | [`tensor_parallel`] | the other way: every device holds a part of every layer |
-//! | [`mesh`] | stages or parts together with replicas: who talks to whom |
-//! | `wishes` | which tensors a layer asks for, before it gets any |
-//! | [`held`], [`whole`] | what a device holds, and the whole model put together from it |
+//! | [`tensor_parallel`] | every device holds a part of every layer |
+//! | [`mesh`] | replicas, stages and parts together |
+//! | [`held`] | the bytes that a device holds |
 //!
-//! Left out here: stages whose layers are in parts, activations that are computed a second time, and executing
-//! what interleaved and zero-bubble schedules draw.
+//! Left out here: activations that are computed a second time.
 
-pub mod dense;
 pub mod held;
 pub mod layers;
 pub mod mesh;
+pub mod networks;
 pub mod partition;
 pub mod pipeline;
 pub mod tensor_parallel;
-pub mod whole;
-mod wishes;

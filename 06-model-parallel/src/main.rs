@@ -1,89 +1,77 @@
-//! Trains one model split in several ways, and shows what each way costs.
+//! Trains one model split in several ways, and shows the cost of each way.
 
 mod arguments;
-mod drawings;
-mod outcome;
-mod run;
-mod table;
-mod watched;
-mod way;
+mod draw;
+mod plan;
+mod report;
+mod train;
 
 use std::process::ExitCode;
 
-use arguments::{Arguments, Prepared, Task};
+use arguments::{Arguments, Task};
 use concise_wrapper::launch::Launch;
-use harness::report::line;
+use harness::report::{Report, line};
 use harness::{cli, interrupt};
-use outcome::Outcome;
-use table::Table;
+use report::Outcome;
+use train::{RankTask, train_rank};
 
 fn main() -> ExitCode {
     cli::prepare();
-    cli::conclude(begin())
+    cli::conclude(run())
 }
 
-/// Meets the other processes, if there are any, and begins if all of them can.
-fn begin() -> anyhow::Result<()> {
+/// Trains in all ways, one after the other, and reports the results. Several processes do so together, and one of them
+/// reports.
+fn run() -> anyhow::Result<()> {
     let (launch, task) = Launch::begin(Arguments::timeout, Arguments::task)?;
+    let speaks = launch.speaks();
     let mut prepared = match task {
         Task::Train(prepared) => *prepared,
-        Task::Draw(drawings) if launch.speaks() => return drawings.tell(),
+        Task::Draw(drawings) if speaks => return drawings.print(),
         Task::Draw(_) => return Ok(()),
     };
     interrupt::watch()?;
     prepared.devices = launch.devices(&prepared.several)?;
-    // Every process comes to the same cut: that of the first.
-    let costs = launch.agree(prepared.measure(&launch))?;
-    let planned = launch.agree(prepared.plan(&costs))?;
-    run(prepared, planned, &launch)
-}
-
-/// All ways, one after the other; the process that speaks tells what comes out.
-fn run(mut prepared: Prepared, planned: way::Planned, launch: &Launch) -> anyhow::Result<()> {
-    let headline = prepared.headline();
-    let speaks = launch.speaks();
+    let plan = prepared.plan(&launch)?;
+    let headline = prepared.setup.headline(prepared.layers.name());
     let mut outputs = std::mem::take(&mut prepared.setup.outputs);
     if speaks {
         line(&headline)?;
-        for note in planned.notes(&prepared.notes, prepared.cut.is_some()) {
-            line(format_args!("note: {note}"))?;
-        }
+        plan.notes.iter().try_for_each(|note| line(format_args!("note: {note}")))?;
     }
-    let mut outcomes: Vec<Outcome<'_>> = Vec::new();
-    let mut trained = Ok(());
-    for way in &planned.ways {
+    let (mut outcomes, mut failed) = (Vec::new(), Ok(()));
+    for way in &plan.ways {
         if speaks {
-            line(format_args!("\n{way}"))?;
+            line(format_args!("\n{}", way.title()))?;
         }
-        // A signal may have reached one process alone, and all have to leave out the same.
-        let outcome = launch.any(interrupt::requested()).map_err(anyhow::Error::from);
-        let outcome = outcome.and_then(|interrupted| match interrupted {
-            true if speaks => Ok(line("  left out after the interrupt").map(|()| None)?),
-            true => Ok(None),
-            false => run::run(way, &planned, &prepared, launch, &mut outputs),
-        });
-        match outcome {
-            Ok(outcome) => outcomes.extend(outcome),
-            // What the ways before it have shown is told all the same.
+        // A signal may have reached one process alone, and all processes must leave out the same ways.
+        let trained = match launch.any(interrupt::requested()) {
+            Ok(true) if speaks => line("  left out after the interrupt").map(|()| None)?,
+            Ok(true) => None,
+            Ok(false) => {
+                let report = if speaks { outputs.report(&way.name) } else { Report::silent() };
+                let tasks = RankTask::of_ranks(way, &prepared, report);
+                match launch.run(prepared.devices_of(way), tasks, train_rank) {
+                    Ok(mut of_ranks) => of_ranks.swap_remove(0),
+                    // The results of the ways before are reported too.
+                    Err(error) => {
+                        failed = Err(error.into());
+                        break;
+                    }
+                }
+            }
             Err(error) => {
-                trained = Err(error);
+                failed = Err(error.into());
                 break;
             }
-        }
+        };
+        let outcome = trained.map(|trained| Outcome::new(way, &prepared, trained, &mut outputs));
+        outcomes.extend(outcome.transpose()?);
     }
-    if !speaks || outcomes.is_empty() {
-        return trained;
+    if speaks && !outcomes.is_empty() {
+        let reported = report::report(&outcomes, &prepared, &headline, outputs);
+        // The first error is the one to report.
+        return failed.and(reported);
     }
-    let told = || -> anyhow::Result<()> {
-        Table::new(&outcomes)?.tell()?;
-        // Neither costs the other.
-        let written = outputs.write(&headline);
-        let drawn = prepared.gantt.as_deref();
-        let drawn = drawn.map_or(Ok(()), |path| outcome::write_gantt(path, &headline, &outcomes));
-        written?;
-        drawn
-    };
-    // The first error is the one to tell.
-    let told = told();
-    trained.and(told)
+    failed
 }

@@ -1,34 +1,40 @@
 //! A mesh of devices: data, pipeline and tensor parallelism together.
 //!
-//! Devices are laid out in a box with three axes, and each does something with every line that it lies on:
+//! Ranks lie in a box with three axes. Ranks in a row along an axis exchange messages of one kind:
 //!
 //! ```text
-//! 2x2x1                    pipeline →
-//!                          stage 0   stage 1
-//! data ↓    replica 0      rank 0 ── rank 1       along a row: activations and gradients of activations
-//!                            │         │
-//!           replica 1      rank 2 ── rank 3       along a column: gradients of the same weights, summed
+//! 2x2x2                    pipeline →
+//!                          stage 0                stage 1
+//! data ↓    replica 0      rank 0 ─ rank 1        rank 2 ─ rank 3         tensor axis: terms of activations
+//!           replica 1      rank 4 ─ rank 5        rank 6 ─ rank 7
 //! ```
 //!
-//! Ranks are numbered so that the tensor axis runs fastest and the data axis slowest: those that talk most
-//! are neighbours, and neighbours are likely to lie on one machine (Narayanan et al., arXiv 2104.04473,
-//! section 3.2, say why).
+//! | axis | rows in the drawing | messages |
+//! | --- | --- | --- |
+//! | tensor | 0 1, 2 3, 4 5, 6 7 | terms of sums in the middle of a layer |
+//! | pipeline | 0 2, 1 3, 4 6, 5 7 | activations and their gradients between stages |
+//! | data | 0 4, 1 5, 2 6, 3 7 | gradients of the same weights, summed |
+//!
+//! A rank sends its activation to the rank of the same part in the next stage. If the last layer of the stage is by rows,
+//! both parts send the same whole activation. If this layer is by columns and the next layer by rows, each part sends the
+//! columns that the same part of the next layer needs. So a stage may end at any layer.
+//!
+//! The tensor axis runs fastest and the data axis slowest. So the ranks that exchange most are neighbours, and neighbours
+//! are likely to be on one machine (Narayanan et al., arXiv 2104.04473, section 3.2).
 
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use concise_wrapper::ddp::Lines;
 use params_and_allreduce::communicator::{Error, Group, SharedCommunicator};
 
-/// How many devices there are along each axis.
+// ANCHOR: mesh
+/// The number of devices along each axis: replicas of the model, stages of each replica, and parts of each layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the line above explains the fields")]
 pub struct Mesh {
-    /// Replicas of the model, each of which works on its own part of a batch.
     pub data: usize,
-    /// Stages of each replica.
     pub pipeline: usize,
-    /// Parts of each layer.
     pub tensor: usize,
 }
 
@@ -43,14 +49,12 @@ pub enum Axis {
     Tensor,
 }
 
-/// Where a rank lies, from 0 along each axis.
+/// The location of a rank: the numbers of its replica, its stage and its part, from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the line above explains the fields")]
 pub struct Coordinates {
-    /// The number of its replica.
     pub data: usize,
-    /// The number of its stage.
     pub pipeline: usize,
-    /// The number of its part.
     pub tensor: usize,
 }
 
@@ -65,13 +69,12 @@ impl Mesh {
         Self { data: 1, pipeline: 1, tensor: parts }
     }
 
-    /// How many devices there are.
+    /// The number of devices.
     pub fn devices(&self) -> usize {
         self.data * self.pipeline * self.tensor
     }
 
-    // ANCHOR: coordinates
-    /// Where a rank lies.
+    /// The location of a rank.
     pub fn coordinates(&self, rank: usize) -> Coordinates {
         let Self { pipeline, tensor, .. } = *self;
         Coordinates {
@@ -80,54 +83,37 @@ impl Mesh {
             tensor: rank % tensor,
         }
     }
-    // ANCHOR_END: coordinates
 
-    /// The rank that lies there.
+    /// The rank at a location.
     pub fn rank(&self, at: Coordinates) -> usize {
         (at.data * self.pipeline + at.pipeline) * self.tensor + at.tensor
     }
 
-    /// The ranks on a line through `rank` along an axis, from its beginning to its end.
+    /// The ranks in a row through `rank` along an axis, from the beginning to the end.
     pub fn line(&self, rank: usize, axis: Axis) -> Vec<usize> {
         let at = self.coordinates(rank);
-        let ranks = |length: usize, there: &dyn Fn(usize) -> Coordinates| {
-            (0..length).map(|place| self.rank(there(place))).collect()
+        let (length, first, step) = match axis {
+            Axis::Data => (self.data, Coordinates { data: 0, ..at }, self.pipeline * self.tensor),
+            Axis::Pipeline => (self.pipeline, Coordinates { pipeline: 0, ..at }, self.tensor),
+            Axis::Tensor => (self.tensor, Coordinates { tensor: 0, ..at }, 1),
         };
-        match axis {
-            Axis::Data => ranks(self.data, &|data| Coordinates { data, ..at }),
-            Axis::Pipeline => ranks(self.pipeline, &|pipeline| Coordinates { pipeline, ..at }),
-            Axis::Tensor => ranks(self.tensor, &|tensor| Coordinates { tensor, ..at }),
-        }
+        (0..length).map(|place| self.rank(first) + place * step).collect()
     }
 
-    /// A communicator between the ranks of a line, made of one between all ranks.
-    ///
-    /// # Errors
-    ///
-    /// When `all` does not connect as many ranks as the mesh has devices.
+    /// A communicator between the ranks of a row, made of one between all ranks. Fails when `all` does not connect as
+    /// many ranks as the mesh has devices.
     pub fn along(&self, all: &SharedCommunicator, axis: Axis) -> Result<SharedCommunicator, Error> {
         let (devices, ranks) = (self.devices(), all.world_size());
         if devices != ranks {
-            let text = format!("a mesh of {devices} devices on {ranks} ranks");
-            return Err(candle_core::Error::Msg(text).into());
+            return Err(Error::Other(format!("a mesh of {devices} devices on {ranks} ranks")));
         }
-        let members = self.line(all.rank(), axis);
-        Ok(Arc::new(Group::new(Arc::clone(all), members)?))
-    }
-
-    /// The same for both connections of a rank.
-    ///
-    /// # Errors
-    ///
-    /// As [`along`](Self::along).
-    pub fn lines_along(&self, all: &Lines, axis: Axis) -> Result<Lines, Error> {
-        let Lines { main, background, timeout } = all;
-        let (main, background) = (self.along(main, axis)?, self.along(background, axis)?);
-        Ok(Lines { main, background, timeout: *timeout })
+        Ok(Arc::new(Group::new(Arc::clone(all), self.line(all.rank(), axis))?))
     }
 }
+// ANCHOR_END: mesh
 
-/// Why something is no mesh.
+// ANCHOR: name
+/// A text that is no mesh.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("\"{0}\" is no mesh: it is DATAxPIPELINExTENSOR, three numbers from 1, such as 2x2x1")]
 pub struct NoMesh(String);
@@ -136,13 +122,13 @@ impl FromStr for Mesh {
     type Err = NoMesh;
 
     fn from_str(text: &str) -> Result<Self, NoMesh> {
-        let number = |part: &str| part.parse().ok().filter(|&number: &usize| number > 0);
-        let numbers: Option<Vec<usize>> = text.split('x').map(number).collect();
-        let devices = |numbers: &[usize]| {
-            numbers.iter().try_fold(1usize, |product, &number| product.checked_mul(number))
-        };
-        match numbers.as_deref() {
-            Some(&[data, pipeline, tensor]) if devices(&[data, pipeline, tensor]).is_some() => {
+        let numbers: Vec<usize> = text.split('x').map_while(|part| part.parse().ok()).collect();
+        let devices =
+            numbers.iter().try_fold(1usize, |product, number| product.checked_mul(*number));
+        match numbers.as_slice() {
+            &[data, pipeline, tensor]
+                if text.split('x').count() == 3 && devices.is_some_and(|devices| devices > 0) =>
+            {
                 Ok(Self { data, pipeline, tensor })
             }
             _ => Err(NoMesh(text.to_owned())),
@@ -156,6 +142,7 @@ impl fmt::Display for Mesh {
         write!(f, "{}x{}x{}", self.data, self.pipeline, self.tensor)
     }
 }
+// ANCHOR_END: name
 
 #[cfg(test)]
 mod tests {
@@ -199,15 +186,16 @@ mod tests {
     fn both_connections_run_along_a_line() {
         let mesh: Mesh = "2x2x1".parse().unwrap();
         let received = on_four(|rank| {
-            let lines = mesh.lines_along(&Lines::from(rank), Axis::Data)?;
-            let (other, number) = (1 - lines.main.rank(), rank.rank() as f64);
-            lines.main.send(other, &Tensor::new(number, rank.device())?)?;
-            lines.background.send(other, &Tensor::new(10.0 + number, rank.device())?)?;
+            let main = mesh.along(&rank.into(), Axis::Data)?;
+            let background = main.background()?;
+            let (other, number) = (1 - main.rank(), rank.rank() as f64);
+            main.send(other, &Tensor::new(number, rank.device())?)?;
+            background.send(other, &Tensor::new(10.0 + number, rank.device())?)?;
             let number = |line: &SharedCommunicator| {
                 let received = line.recv(other, &Shape::from(()), DType::F64)?;
                 Ok::<_, Error>(received.to_scalar::<f64>()?)
             };
-            Ok([number(&lines.background)?, number(&lines.main)?])
+            Ok([number(&background)?, number(&main)?])
         });
         assert_eq!(received.unwrap(), [[12.0, 2.0], [13.0, 3.0], [10.0, 0.0], [11.0, 1.0]]);
     }

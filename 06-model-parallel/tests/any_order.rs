@@ -7,7 +7,7 @@
 use std::cell::Cell;
 use std::collections::{HashSet, VecDeque};
 
-use model_parallel::pipeline::channel::UNBOUNDED;
+use model_parallel::pipeline::UNBOUNDED;
 use model_parallel::pipeline::predict::{Costs, StageCost};
 use model_parallel::pipeline::{Action, Checked, Instruction, Kind, Schedule, check, predict};
 use proptest::prelude::*;

@@ -1,4 +1,4 @@
-//! The stage from outside, in one program. Apart is `processes`, which needs MPI.
+//! The stage from outside, in one program. Apart are `processes`, which needs MPI, and `times`.
 
 mod any_order;
 mod broken;

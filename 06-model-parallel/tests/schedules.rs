@@ -2,9 +2,9 @@
 
 #![expect(clippy::unwrap_used, reason = "in a test a panic is the right answer")]
 
-use model_parallel::pipeline::channel::UNBOUNDED;
+use model_parallel::pipeline::UNBOUNDED;
+use model_parallel::pipeline::orders::{MOST_CHUNKS, Refused};
 use model_parallel::pipeline::predict::{Costs, StageCost};
-use model_parallel::pipeline::schedule::{MOST_CHUNKS, Refused};
 use model_parallel::pipeline::{Checked, Kind, Schedule, Timeline, check, predict};
 
 const KINDS: [Kind; 6] = [
@@ -182,33 +182,29 @@ fn the_smallest_capacity_is_the_smallest() {
     }
 }
 
-/// The first drawing in a file's docs.
-fn drawing_in(file: &str) -> String {
-    let docs = file.lines().map(|line| line.trim_start_matches("//!").trim_start());
-    let block = docs.skip_while(|line| *line != "```text").skip(1);
-    block.take_while(|line| *line != "```").map(|line| line.to_owned() + "\n").collect()
+/// The drawing in the docs of the function that generates an order.
+fn drawing_of(function: &str) -> String {
+    let file = include_str!("../src/pipeline/orders.rs");
+    let end = file.find(&format!("pub fn {function}(")).unwrap();
+    let docs = file[..end].lines().rev().skip_while(|line| *line != "/// ```").skip(1);
+    let drawing: Vec<&str> = docs.take_while(|line| *line != "/// ```text").collect();
+    drawing.iter().rev().map(|line| line.trim_start_matches("/// ").to_owned() + "\n").collect()
 }
 
 #[test]
 fn drawings_in_the_docs_are_what_is_generated() {
-    for (kind, stages, micro_batches, column, file) in [
-        (Kind::Naive, 3, 2, 1.0, include_str!("../src/pipeline/schedule/naive.rs")),
-        (Kind::GPipe, 3, 4, 1.0, include_str!("../src/pipeline/schedule/gpipe.rs")),
-        (Kind::OneFOneB, 3, 4, 1.0, include_str!("../src/pipeline/schedule/one_f_one_b.rs")),
-        (
-            Kind::Interleaved { chunks: 2 },
-            2,
-            4,
-            0.5,
-            include_str!("../src/pipeline/schedule/interleaved.rs"),
-        ),
-        (Kind::ZbH1, 3, 4, 1.0, include_str!("../src/pipeline/schedule/zb_h1.rs")),
+    for (kind, stages, micro_batches, column, function) in [
+        (Kind::Naive, 3, 2, 1.0, "naive"),
+        (Kind::GPipe, 3, 4, 1.0, "gpipe"),
+        (Kind::OneFOneB, 3, 4, 1.0, "one_f_one_b"),
+        (Kind::Interleaved { chunks: 2 }, 2, 4, 0.5, "interleaved"),
+        (Kind::ZbH1, 3, 4, 1.0, "zb_h1"),
     ] {
         let checked = check(kind.schedule(stages, micro_batches).unwrap(), 1).unwrap();
         // A whole backward pass takes one column, and so does each of its halves.
         let weight = if kind == Kind::ZbH1 { 1.0 } else { 0.0 };
         let drawing = timeline(&checked, 1.0, 1.0, weight).drawing(column);
-        assert_eq!(drawing_in(file), drawing, "the drawing of {kind}:\n{drawing}");
+        assert_eq!(drawing_of(function), drawing, "the drawing of {kind}:\n{drawing}");
     }
 }
 

@@ -2,9 +2,8 @@
 
 use std::time::Instant;
 
-use model_parallel::pipeline::memory::Kept;
 use model_parallel::pipeline::predict::{Costs, Error, StageCost};
-use model_parallel::pipeline::timeline::Moment;
+use model_parallel::pipeline::timeline::{Kept, Moment};
 use model_parallel::pipeline::{Action, Kind, Timeline, check, predict};
 
 const STAGE: StageCost =

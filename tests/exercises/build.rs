@@ -13,8 +13,8 @@ use std::{env, fs};
 /// How every check begins, for the file that a learner writes in.
 const CANDIDATE: &str = "#[path = \"exercise.rs\"]\nmod exercise;\n";
 
-/// Names a folder whose folders, by exercise, have the wrong answers in place of those here: the small
-/// changes to solutions that `cargo course soak` makes.
+/// Names a folder of wrong answers, `EXERCISE/NAME.rs`, which `cargo course verify` and `soak` write. Without this variable
+/// there are none.
 const WRONG_ANSWERS: &str = "EXERCISES_WRONG_ANSWERS";
 
 /// What the module of an answer that is no model carries.
@@ -75,16 +75,14 @@ fn check(folder: &Path) -> Result<String, Box<dyn Error>> {
 }
 
 fn candidates(folder: &Path) -> Result<Vec<Candidate>, Box<dyn Error>> {
-    let wrong = match env::var_os(WRONG_ANSWERS) {
-        Some(others) => PathBuf::from(others).join(name_of(folder)?),
-        None => folder.join("wrong"),
-    };
-    watch(&wrong);
     let mut candidates = vec![
         Candidate { name: "stub".into(), path: folder.join("exercise.rs"), lints: LENIENT },
         Candidate { name: "solution".into(), path: folder.join("solution.rs"), lints: STRICT },
     ];
-    // Of other wrong answers, an exercise may have none.
+    let Some(wrong) = env::var_os(WRONG_ANSWERS) else { return Ok(candidates) };
+    let wrong = PathBuf::from(wrong).join(name_of(folder)?);
+    watch(&wrong);
+    // An exercise may have no wrong answer.
     for path in if wrong.exists() { listing(&wrong)? } else { Vec::new() } {
         let stem = name_of(&path)?.strip_suffix(".rs").map(str::to_owned);
         let stem = stem.ok_or_else(|| format!("{} is no Rust file", path.display()))?;

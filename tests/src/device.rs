@@ -14,10 +14,7 @@ pub fn on_gpus() -> bool {
 }
 
 /// So many devices: slices of one core, or GPUs, which share those that there are.
-///
-/// # Panics
-///
-/// When a GPU was asked for and there is none.
+/// Panics when a GPU was asked for and there is none.
 #[expect(clippy::expect_used, reason = "a test that was to run on GPUs cannot do without")]
 pub fn plan(devices: usize) -> DevicePlan {
     let (kind, threads) = match on_gpus() {
@@ -28,10 +25,7 @@ pub fn plan(devices: usize) -> DevicePlan {
 }
 
 /// The device of this thread's test: one for each thread, as work on a GPU has an order within a thread.
-///
-/// # Panics
-///
-/// When a GPU was asked for and there is none.
+/// Panics when a GPU was asked for and there is none.
 #[expect(clippy::expect_used, reason = "a test that was to run on a GPU cannot do without one")]
 pub fn device() -> Device {
     thread_local! {
@@ -44,10 +38,7 @@ pub fn device() -> Device {
 }
 
 /// The same tensors in CPU memory, in which they may go to another thread.
-///
-/// # Errors
-///
-/// When a copy from the device fails.
+/// Fails when a copy from the device fails.
 pub fn on_the_cpu(tensors: &[Tensor]) -> Result<Vec<Tensor>> {
     tensors.iter().map(|tensor| tensor.to_device(&Device::Cpu)).collect()
 }

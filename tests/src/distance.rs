@@ -3,10 +3,7 @@
 use candle_core::{DType, Device, Tensor};
 
 /// All elements, in order.
-///
-/// # Panics
-///
-/// When the device fails.
+/// Panics when the device fails.
 #[expect(clippy::unwrap_used, reason = "in a test a panic is the right answer")]
 pub fn values(tensor: &Tensor) -> Vec<f64> {
     let tensor = tensor.to_device(&Device::Cpu).unwrap().to_dtype(DType::F64).unwrap();
@@ -14,10 +11,7 @@ pub fn values(tensor: &Tensor) -> Vec<f64> {
 }
 
 /// ‖a − b‖ / ‖b‖ of all elements of some tensors.
-///
-/// # Panics
-///
-/// When they have not as many.
+/// Panics when they have not as many.
 pub fn distance<'a>(
     a: impl IntoIterator<Item = &'a Tensor>,
     b: impl IntoIterator<Item = &'a Tensor>,

@@ -16,19 +16,13 @@ pub struct Fixture {
 
 impl Fixture {
     /// The operations one by one, and LeNet.
-    ///
-    /// # Errors
-    ///
-    /// When the file is malformed.
+    /// Fails when the file is malformed.
     pub fn load() -> Result<Self> {
         Self::read(OPERATIONS)
     }
 
     /// A narrow ResNet-18 in training.
-    ///
-    /// # Errors
-    ///
-    /// When the file is malformed.
+    /// Fails when the file is malformed.
     pub fn resnet18() -> Result<Self> {
         Self::read(RESNET18)
     }
@@ -49,10 +43,7 @@ impl Fixture {
     }
 
     /// A tensor by its full name.
-    ///
-    /// # Errors
-    ///
-    /// When there is none.
+    /// Fails when there is none.
     pub fn get(&self, name: &str) -> Result<&Tensor> {
         match self.tensors.get(name) {
             Some(tensor) => Ok(tensor),
@@ -61,10 +52,7 @@ impl Fixture {
     }
 
     /// The whole numbers that say what a case is.
-    ///
-    /// # Errors
-    ///
-    /// When there are none.
+    /// Fails when there are none.
     pub fn geometry(&self, case: &str) -> Result<Vec<usize>> {
         let numbers = self.get(&format!("{case}/geometry"))?.to_vec1::<i64>()?;
         Ok(numbers.into_iter().map(|number| number as usize).collect())

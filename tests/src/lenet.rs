@@ -7,10 +7,7 @@ use split_batch::loader::LocalBatch;
 
 /// Weights ten times as large as usual, of the seed 1. With those of a fresh LeNet the loss hardly depends on the images,
 /// and gradients are so small that most of their bits are lost in the update: a difference could hide.
-///
-/// # Panics
-///
-/// When the tensors cannot be made.
+/// Panics when the tensors cannot be made.
 #[expect(clippy::unwrap_used, reason = "in a test a panic is the right answer")]
 pub fn with_large_weights(dtype: DType) -> Lenet {
     let lenet = Lenet::new(1, dtype, &Device::Cpu).unwrap();
@@ -22,10 +19,7 @@ pub fn with_large_weights(dtype: DType) -> Lenet {
 }
 
 /// Cuts a batch into `of` shards, and returns the shards with the numbers `held`.
-///
-/// # Errors
-///
-/// When the numbers of images and labels differ.
+/// Fails when the numbers of images and labels differ.
 pub fn local_batch(
     batch: &Batch,
     of: usize,

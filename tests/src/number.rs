@@ -9,10 +9,6 @@ pub fn four_digits(number: f64) -> f64 {
 }
 
 /// Writes a whole number without a point, and any other as it is.
-///
-/// # Errors
-///
-/// Those of the serializer.
 pub fn without_point<S: Serializer>(number: &f64, serializer: S) -> Result<S::Ok, S::Error> {
     let number = *number;
     if number.fract() == 0.0 && (0.0..1e15).contains(&number) {

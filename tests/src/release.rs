@@ -76,10 +76,7 @@ pub fn disagreements(version: &str, changelog: &str, citation: &str) -> Vec<Stri
 }
 
 /// What the release of `version` tells of itself: its section of the changelog.
-///
-/// # Errors
-///
-/// All [disagreements], and what would be left out because it still stands under "Unreleased".
+/// Fails with all [disagreements], and what would be left out because it still stands under "Unreleased".
 pub fn notes(version: &str, changelog: &str, citation: &str) -> Result<String, Vec<String>> {
     let mut wrong = disagreements(version, changelog, citation);
     let sections = sections(changelog);

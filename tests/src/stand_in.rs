@@ -11,10 +11,7 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Makes a program of a script for `sh`, in place of what is there.
-///
-/// # Errors
-///
-/// When it cannot be written.
+/// Fails when it cannot be written.
 pub fn stand_in(path: impl AsRef<Path>, script: &str) -> io::Result<()> {
     let path = path.as_ref();
     fs::write(path, format!("#!/bin/sh\n{script}\n"))?;
@@ -22,10 +19,7 @@ pub fn stand_in(path: impl AsRef<Path>, script: &str) -> io::Result<()> {
 }
 
 /// Returns once something has happened that another program does.
-///
-/// # Panics
-///
-/// When it has not after a minute.
+/// Panics when it has not after a minute.
 #[track_caller]
 pub fn wait_until(happened: impl Fn() -> bool) {
     let since = Instant::now();

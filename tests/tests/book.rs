@@ -79,7 +79,7 @@ fn the_index_has_every_exercise_in_order() {
 }
 
 #[test]
-fn a_number_with_a_unit_was_measured() {
+fn numbers_that_name_a_field_are_those_of_the_data() {
     keeps("numbers");
 }
 

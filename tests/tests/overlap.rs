@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use candle_core::{CpuStorage, CustomOp1, DType, Device, Layout, ModuleT, Result, Shape, Tensor};
 use candle_nn::init::Init;
+use concise_wrapper::ddp::Reduction;
 use concise_wrapper::ddp::bucket::BucketCaps;
-use concise_wrapper::ddp::{Lines, Reduction};
 use concise_wrapper::{Ddp, Error, Network};
 use devices::DevicePlan;
 use ops::backward::{is_recorded, record_copy};
@@ -22,9 +22,10 @@ use params_and_allreduce::thread::run_ranks;
 /// Far longer than a message takes, and what the test takes where none comes.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// A communicator that raises a flag at its first message.
+/// A communicator that raises a flag at its first message in the background.
 struct Watched {
     link: SharedCommunicator,
+    in_background: bool,
     sent: Arc<AtomicBool>,
 }
 
@@ -42,7 +43,9 @@ impl Communicator for Watched {
     }
 
     fn send(&self, to: usize, tensor: &Tensor) -> std::result::Result<(), communicator::Error> {
-        self.sent.store(true, Ordering::SeqCst);
+        if self.in_background {
+            self.sent.store(true, Ordering::SeqCst);
+        }
         self.link.send(to, tensor)
     }
 
@@ -56,7 +59,8 @@ impl Communicator for Watched {
     }
 
     fn background(&self) -> std::result::Result<SharedCommunicator, communicator::Error> {
-        self.link.background()
+        let (link, sent) = (self.link.background()?, Arc::clone(&self.sent));
+        Ok(Arc::new(Self { link, in_background: true, sent }))
     }
 }
 
@@ -146,12 +150,12 @@ fn sent_during_backward(pass: Pass, overlap: bool) -> Vec<bool> {
             }
         };
         let network = Network::new(1, DType::F32, rank.device(), build)?;
-        let lines = Lines::from(rank);
-        let background = Arc::new(Watched { link: lines.background.clone(), sent: sent.clone() });
+        let watched: SharedCommunicator =
+            Arc::new(Watched { link: rank.into(), in_background: false, sent: Arc::clone(&sent) });
         // A bucket for each layer.
         let caps = BucketCaps { first: 64, others: 64 };
         let reduction = Reduction::Buckets { caps, algorithm: Algorithm::OneShot, overlap };
-        let model = Ddp::new(network, Lines { background, ..lines }, reduction)?;
+        let model = Ddp::new(network, watched, reduction)?;
         let x = Tensor::ones((2, 4), DType::F32, rank.device())?;
         let labels = Tensor::new(&[0u32, 3], rank.device())?;
         let loss = cross_entropy(&model.forward(&x)?, &labels)?;

@@ -8,7 +8,7 @@
 #![expect(clippy::unwrap_used, reason = "in a test a panic is the right answer")]
 
 use candle_core::{DType, Device, Module as _, Result, Tensor};
-use concise_wrapper::optimiser::{Momentum, Schedule, Sgd};
+use concise_wrapper::optimizer::{Momentum, Schedule, Sgd};
 use concise_wrapper::resnet::ResNet18;
 use concise_wrapper::weights::Named;
 use concise_wrapper::{Model, Network};
@@ -81,7 +81,7 @@ fn check_training(dtype: DType) -> Result<()> {
     let logits = network(&fixture, dtype)?.forward_training(images)?;
     compare(&fixture, "train/logits", &logits, bound("logits")?)?;
     let step = model.backward(&share).unwrap();
-    let loss = Tensor::new(&[step.sums.loss], &Device::Cpu)?;
+    let loss = Tensor::new(&[step.sums.read()?.loss], &Device::Cpu)?;
     compare(&fixture, "train/loss", &loss, bound("logits")?)?;
     let parameters = &model.weights().parameters;
     assert_eq!(parameters.len(), 62);

@@ -1,68 +1,89 @@
-//! Ranks that were not started alike are told so before they train.
+//! Ranks compare their settings before they train, and their losses if the sum of all losses is not finite.
 //!
-//! A rank with another learning rate, another seed or a layer more trains without complaint, and what
-//! comes out is nobody's model; or it waits for ever, in the middle of a step, for a message that the
-//! others never send. So every rank compares what it has with what rank 0 has, first thing.
+//! A rank with another learning rate, another seed or another layer trains without an error, and the result is wrong. Or it
+//! waits in the middle of a step for a message that no rank sends. So every rank compares its settings with
+//! rank 0's before the first step.
 
-use candle_core::{DType, Shape};
+use candle_core::{DType, Shape, Tensor};
+use harness::records::BatchSums;
 use params_and_allreduce::communicator::SharedCommunicator;
 
 use crate::weights::{Named, Weights};
-use crate::{Error, Precision, text};
+use crate::{Error, text};
 
-/// Compares named values with rank 0's; all ranks call this together.
-///
-/// # Errors
-///
-/// [`Error::NotAlike`] on a rank that differs, with the first difference. The others are told that it has
-/// stopped.
+// ANCHOR: compare
+/// Compares named values with rank 0's. All ranks call this together. Fails with [`Error::NotAlike`] on a rank that differs,
+/// with the first difference. All ranks without a difference get the error that this rank has stopped.
 pub fn compare(rank: &SharedCommunicator, mine: &[(String, String)]) -> Result<(), Error> {
-    let entries: Vec<(String, String)> = text::value_of_rank_0(&**rank, &mine.to_vec())?;
-    let differs = |what: &str, here: &str, there: &str| Error::NotAlike {
-        rank: rank.world_rank(rank.rank()),
-        first: rank.world_rank(0),
-        what: what.to_owned(),
-        here: here.to_owned(),
-        there: there.to_owned(),
+    let first: Vec<(String, String)> = text::value_of_rank_0(&**rank, &mine.to_vec())?;
+    let differs = |&at: &usize| mine.get(at) != first.get(at);
+    let Some(at) = (0..mine.len().max(first.len())).find(differs) else {
+        // No rank goes on before all ranks agree.
+        return Ok(rank.barrier()?);
     };
-    for (position, (what, here)) in mine.iter().enumerate() {
-        match entries.get(position) {
-            Some((their_what, there)) if their_what == what && there == here => {}
-            Some((their_what, there)) if their_what == what => {
-                return Err(differs(what, here, there));
-            }
-            Some((their_what, _)) => return Err(differs("something else:", what, their_what)),
-            None => return Err(differs(what, here, "nothing of the kind")),
-        }
-    }
-    if let Some((what, there)) = entries.get(mine.len()) {
-        return Err(differs(what, "nothing of the kind", there));
-    }
-    // Nobody goes on before all have found that they agree.
-    Ok(rank.barrier()?)
+    let nothing = (String::new(), "nothing of the kind".to_owned());
+    let (mine, first) = (mine.get(at), first.get(at));
+    let ((what, here), (other, there)) = (mine.unwrap_or(&nothing), first.unwrap_or(&nothing));
+    let (what, here, there) = match (mine, first) {
+        (Some(_), Some(_)) if what != other => ("something else:", what, other),
+        (None, _) => (other.as_str(), here, there),
+        _ => (what.as_str(), here, there),
+    };
+    let (rank, first) = (rank.world_rank(rank.rank()), rank.world_rank(0));
+    Err(Error::NotAlike(format!("rank {rank} has {what} {here}, rank {first} has {there}")))
 }
+// ANCHOR_END: compare
 
-/// Compares the structure of networks: the precision of their layers, then names, shapes and element types of
-/// their tensors, in order.
-///
-/// # Errors
-///
-/// As [`compare`].
-pub fn structure(
-    rank: &SharedCommunicator,
-    precision: Precision,
-    weights: &Weights,
-) -> Result<(), Error> {
+// ANCHOR: structure
+/// Compares the structure of networks: the precision of their layers, then names, shapes and element types of their tensors,
+/// in order. All ranks call this together.
+pub fn structure(rank: &SharedCommunicator, weights: &Weights) -> Result<(), Error> {
     let entry = |Named { name, tensor }: &Named| of_tensor(name, tensor.dtype(), tensor.shape());
-    // Weights in f32 do not tell what layers compute in.
-    let precision = ("precision".to_owned(), precision.to_string());
+    // Weights in f32 do not show in which type the layers compute.
+    let precision = ("precision".to_owned(), weights.precision.to_string());
     compare(rank, &std::iter::once(precision).chain(weights.iter().map(entry)).collect::<Vec<_>>())
 }
 
-/// What [`compare`] is to compare of a tensor.
+/// Returns the entry of a tensor for [`compare`].
 pub fn of_tensor(name: &str, dtype: DType, shape: &Shape) -> (String, String) {
     (format!("tensor {name}"), format!("{dtype:?} {:?}", shape.dims()))
 }
+// ANCHOR_END: structure
+
+// ANCHOR: check_loss
+/// If the sum of all losses is not finite, finds the rank that is the cause. All ranks call this together, each with the sums of
+/// its shards. Fails with [`Error::LossOfRank`] on all ranks, if some ranks' losses are not finite and all remaining losses are
+/// ordinary. If losses are large, the weights of all ranks run away, and the training loop reports that.
+pub(super) fn check_loss(
+    rank: &SharedCommunicator,
+    own: &[BatchSums],
+    loss_of_all: f64,
+) -> Result<(), Error> {
+    /// Above this mean loss of a sample the weights run away. A guess among ten classes has a loss of 2.3.
+    const RUNNING_AWAY: f64 = 1e3;
+    const ORDINARY: u32 = 0;
+    const LARGE: u32 = 1;
+    const NOT_FINITE: u32 = 2;
+    if loss_of_all.is_finite() {
+        return Ok(());
+    }
+    let loss: f64 = own.iter().map(|sums| sums.loss).sum();
+    let samples: u64 = own.iter().map(|sums| sums.samples).sum();
+    let mine = match loss.is_finite() {
+        true if loss.abs() > RUNNING_AWAY * samples as f64 => LARGE,
+        true => ORDINARY,
+        false => NOT_FINITE,
+    };
+    let mine = Tensor::new(&[mine], rank.device())?;
+    let all = rank.all_gather(&mine, rank.world_size())?.to_vec1::<u32>()?;
+    match all.iter().position(|&loss| loss == NOT_FINITE) {
+        Some(bad) if all.contains(&ORDINARY) && !all.contains(&LARGE) => {
+            Err(Error::LossOfRank(rank.world_rank(bad)))
+        }
+        _ => Ok(()),
+    }
+}
+// ANCHOR_END: check_loss
 
 #[cfg(test)]
 mod tests {

@@ -1,126 +1,68 @@
-//! The field's real bugs, in a wrapped model: stage 4's, where a wrapper makes them easier.
+//! Real bugs of the field, in a wrapped model: the bugs of stage 4.
 //!
-//! A loop that trains the network inside the wrapper never synchronises, and nothing complains. Bugs in what
-//! each rank's loop is told ([`Breakage::options`]) do not get so far: ranks compare that before they train.
-
-use std::cell::Cell;
+//! | bug | where it is |
+//! | --- | --- |
+//! | `skip-allreduce` | gradients stay on their rank, as if every backward pass were within `no_sync` |
+//! | `mean-for-sum` | gradients are divided by the number of ranks, and the update divides again |
+//! | `reduce-params` | gradients stay on their rank, and [`after_step`] sums the parameters |
+//! | `same-shard` | every rank asks the loader for the first shard |
+//! | `lone-broadcast` | rank 0 alone makes a broadcast in [`after_step`] |
+//! | `own-shuffle`, `leave-early` | [`Breakage::options`]: the options of a rank's loop |
+//!
+//! `own-shuffle` is found before the first step, because ranks compare their settings.
 
 use candle_core::{ModuleT, Tensor};
-use datasets::Dataset;
-use harness::records::BatchSums;
 use ops::parameters::overwrite;
 use params_and_allreduce::Algorithm;
-use params_and_allreduce::communicator::SharedCommunicator;
 use scratch_data_parallel::breakage::{Breakage, lone_broadcast};
-use single_gpu::evaluate::evaluate;
-use single_gpu::train::Step;
+use split_batch::loader::Shards;
 
-use super::{Ddp, receive_buffers};
-use crate::model::Model;
-use crate::weights::Weights;
-use crate::{Error, Network, Precision};
-use split_batch::loader::{LocalBatch, Shards};
+use super::Ddp;
+use crate::Error;
+use crate::model::{Model as _, Progress};
 
-/// A [`Ddp`] model, broken on purpose.
-pub struct Broken<M> {
-    ddp: Ddp<M>,
-    breakage: Breakage,
-    /// The network as if it had never been wrapped, where that is the bug: it is trained in place of the wrapped one.
-    unwrapped: Option<Network<M>>,
-    updated: Cell<bool>,
+// ANCHOR: broken
+/// Whether the ranks sum their gradients.
+pub(super) fn sums_gradients(breakage: Option<Breakage>) -> bool {
+    !matches!(breakage, Some(Breakage::SkipAllreduce | Breakage::ReduceParams))
 }
 
-impl<M: ModuleT> Broken<M> {
-    /// Breaks a model; all ranks have to, in the same way.
-    ///
-    /// # Errors
-    ///
-    /// When there is no memory for a second replica.
-    pub fn new(ddp: Ddp<M>, breakage: Breakage) -> Result<Self, Error> {
-        let unwrapped = match breakage {
-            Breakage::SkipAllreduce | Breakage::ReduceParams => {
-                let network = ddp.network.replica(ddp.rank.device())?;
-                network.norms().share_as(ddp.network.norms());
-                Some(network)
-            }
-            _ => None,
-        };
-        Ok(Self { ddp, breakage, unwrapped, updated: Cell::new(false) })
-    }
-
-    /// What the loop trains.
-    fn trained(&self) -> &Network<M> {
-        self.unwrapped.as_ref().unwrap_or(&self.ddp.network)
-    }
-
-    /// This rank's gradients alone.
-    fn backward_unwrapped(&self, network: &Network<M>, share: &LocalBatch) -> Result<Step, Error> {
-        // What should have been done to the gradients is done to what they have changed.
-        if self.breakage == Breakage::ReduceParams && self.updated.replace(true) {
-            self.sum_parameters()?;
-        }
-        let step = network.backward(share)?;
-        let sums = self.ddp.sums_of_all(&[step.sums])?;
-        Ok(Step { sums, ..step })
-    }
-
-    fn sum_parameters(&self) -> Result<(), Error> {
-        for named in &self.weights().parameters {
-            let sum = self.ddp.rank.all_reduce(&named.tensor.detach(), Algorithm::Ring)?;
-            overwrite(&named.tensor, &sum)?;
-        }
-        Ok(())
+/// The shards that a rank trains on.
+pub(super) fn shards(breakage: Option<Breakage>, shards: Shards) -> Shards {
+    match breakage {
+        Some(Breakage::SameShard) => Shards { held: 0..1, ..shards },
+        _ => shards,
     }
 }
 
-impl<M: ModuleT> Model for Broken<M> {
-    fn hosts(&self) -> Shards {
-        match self.breakage {
-            Breakage::SameShard => Shards { held: 0..1, ..self.ddp.hosts() },
-            _ => self.ddp.hosts(),
-        }
-    }
-
-    fn backward(&self, share: &LocalBatch) -> Result<Step, Error> {
-        if let Some(network) = &self.unwrapped {
-            return self.backward_unwrapped(network, share);
-        }
-        match self.breakage {
-            Breakage::LoneBroadcast => {
-                lone_broadcast(&*self.ddp.rank)?;
-                self.ddp.backward(share)
-            }
-            Breakage::MeanForSum => {
-                let Step { sums, gradients } = self.ddp.backward(share)?;
-                let ranks = self.ddp.rank.world_size() as f64;
-                let means = gradients.iter().map(|sum: &Tensor| sum / ranks);
-                Ok(Step { sums, gradients: means.collect::<candle_core::Result<_>>()? })
-            }
-            // What is wrong is what the loop is told, or was done above.
-            _ => self.ddp.backward(share),
-        }
-    }
-
-    fn precision(&self) -> Precision {
-        self.ddp.precision()
-    }
-
-    fn weights(&self) -> &Weights {
-        self.trained().weights()
-    }
-
-    fn rank(&self) -> Option<&SharedCommunicator> {
-        self.ddp.rank()
-    }
-
-    fn evaluate(&self, images: &Dataset) -> Result<Option<BatchSums>, Error> {
-        let network = self.trained();
-        receive_buffers(&self.ddp.rank, network.weights())?;
-        // Replicas may differ: rank 0 answers for itself.
-        let alone = || Ok(evaluate(network, images, network.dtype(), network.device())?);
-        (self.ddp.rank.rank() == 0).then(alone).transpose()
+/// Divides the gradients of a step by the number of ranks, if that is the bug.
+pub(super) fn divide(
+    breakage: Option<Breakage>,
+    ranks: usize,
+    gradients: Vec<Tensor>,
+) -> candle_core::Result<Vec<Tensor>> {
+    match breakage {
+        Some(Breakage::MeanForSum) => gradients.iter().map(|sum| sum / ranks as f64).collect(),
+        _ => Ok(gradients),
     }
 }
+
+/// The messages of a rank before the first step and after each update. Pass it to [`train`](crate::train()). Fails when
+/// another rank stops or stalls.
+pub fn after_step<M: ModuleT>(model: &Ddp<M>, progress: Progress<'_>) -> Result<(), Error> {
+    match model.breakage {
+        Some(Breakage::LoneBroadcast) => lone_broadcast(&*model.rank)?,
+        Some(Breakage::ReduceParams) if progress.last.is_some() => {
+            for named in &model.weights().parameters {
+                let sum = model.rank.all_reduce(&named.tensor.detach(), Algorithm::Ring)?;
+                overwrite(&named.tensor, &sum)?;
+            }
+        }
+        _ => {}
+    }
+    Ok(())
+}
+// ANCHOR_END: broken
 
 #[cfg(test)]
 mod tests {
@@ -132,11 +74,14 @@ mod tests {
 
     use params_and_allreduce::communicator::Communicator as _;
 
+    use split_batch::loader::LocalBatch;
+
     use super::*;
+    use crate::Network;
     use crate::ddp::Reduction;
     use crate::resnet::ResNet18;
 
-    /// What the first batch norm's running mean is after a step on other images on each of two ranks.
+    /// Returns the running mean of the first batch norm on two ranks, after a step on different images.
     fn running_means(breakage: Breakage, synchronised: bool) -> Vec<Vec<f32>> {
         let plan = DevicePlan::slices(2).unwrap();
         let images = dataset(Split::Train, 4);
@@ -147,7 +92,7 @@ mod tests {
             let mine = [2 * rank.rank() as u32, 2 * rank.rank() as u32 + 1];
             let model = Ddp::new(network.replica(rank.device())?, rank, Reduction::default())?;
             let model = if synchronised { model.synchronise_norms()? } else { model };
-            let model = Broken::new(model, breakage)?;
+            let model = model.broken(breakage);
             model.backward(&LocalBatch {
                 samples: 4,
                 shards: vec![images.batch(&mine, DType::F32)?],

@@ -1,8 +1,8 @@
-//! Gradients gathered into buckets, so that few large messages are sent in place of many small ones.
+//! Buckets: gradients in a row, which ranks send as few large messages in place of many small ones.
 //!
-//! The gradient of the last layer is finished first. So the buckets are filled from the last parameter to
-//! the first, and the first bucket is small: it is full soon, and the devices begin to talk early. With
-//! caps of 4 and 10, and sizes of
+//! The backward pass completes the gradient of the last layer first. So the buckets are filled from the last parameter to the
+//! first. The first bucket is small: it is full soon, and the ranks begin to communicate early. With caps of 4 and 10, and
+//! sizes of
 //!
 //! ```text
 //! parameter    0  1  2  3  4  5
@@ -10,28 +10,33 @@
 //! bucket       3  2  2  1  0  0      1 + 2, but not 9; 9, but not 2; 2 + 6, but not 3; 3
 //! ```
 //!
-//! A parameter larger than the cap has a bucket of its own. None is ever split.
+//! A parameter larger than the cap has a bucket for itself. No parameter is split.
 
-/// How large buckets are, in bytes.
+use candle_core::{Result, bail};
+
+use crate::weights::Named;
+
+// ANCHOR: caps
+/// The largest sizes of buckets, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BucketCaps {
-    /// The most for the bucket that is full first.
+    /// The cap of the first bucket.
     pub first: usize,
-    /// The most for every other.
+    /// The cap of every other bucket.
     pub others: usize,
 }
 
 impl Default for BucketCaps {
-    /// 1 MB, then 25 MB, as PyTorch's DDP has it (Li et al., "PyTorch Distributed", 2020).
+    /// 1 MB, then 25 MB, like PyTorch's DDP (Li et al., "PyTorch Distributed", 2020).
     fn default() -> Self {
         Self { first: 1 << 20, others: 25 << 20 }
     }
 }
+// ANCHOR_END: caps
 
-/// Which parameters are in which bucket: `sizes` are the parameters' in bytes, in their order.
+/// Assigns parameters to buckets. `sizes` are the sizes of the parameters in bytes, in the order of the parameters.
 ///
-/// The buckets come in the order in which they are to be reduced, and so do the parameters in each: last
-/// layer first.
+/// The buckets are in the order in which ranks sum them: last layer first. So are the parameters of each bucket.
 // ANCHOR: buckets
 pub fn buckets(sizes: &[usize], caps: BucketCaps) -> Vec<Vec<usize>> {
     let mut buckets: Vec<Vec<usize>> = Vec::new();
@@ -50,6 +55,23 @@ pub fn buckets(sizes: &[usize], caps: BucketCaps) -> Vec<Vec<usize>> {
     buckets
 }
 // ANCHOR_END: buckets
+
+// ANCHOR: types
+/// Checks that all parameters have one type, as gradients in a row must have. Fails when a parameter has another type than
+/// the first: the message names both.
+pub(super) fn check_types(parameters: &[Named]) -> Result<()> {
+    let Some(Named { name: first, tensor }) = parameters.first() else { return Ok(()) };
+    let dtype = tensor.dtype();
+    match parameters.iter().find(|named| named.tensor.dtype() != dtype) {
+        None => Ok(()),
+        Some(Named { name, tensor }) => bail!(
+            "{name} is {}, and {first} {}: in buckets all parameters are of one type",
+            tensor.dtype().as_str(),
+            dtype.as_str()
+        ),
+    }
+}
+// ANCHOR_END: types
 
 #[cfg(test)]
 mod tests {

@@ -1,58 +1,64 @@
-//! Distributed data parallel: every rank has a replica, its own share of the images, and a thread that
-//! adds gradients up while the backward pass still runs.
+//! Distributed data parallel: every rank has a replica of the network and a shard of each batch. The ranks sum their gradients
+//! while the backward pass still runs.
 //!
-//! | module | what it teaches |
+//! Read `mod.rs`, then the path of a gradient:
+//!
+//! | module | content |
 //! | --- | --- |
+//! | `ddp` | [`Ddp`], the wrapper: a step of the training loop |
 //! | [`bucket`] | few large messages in place of many small ones |
-//! | `reducer` | a bucket is added up as soon as its last gradient is there |
-//! | `worker` | the thread that adds up |
-//! | `lines` | a rank's two connections, one for each of its threads |
-//! | `step` | a step of the training loop: in buckets, or by shard |
-//! | [`alike`] | ranks that were not started alike are told so, before they train |
-//! | `blame` | whose loss was it that is not a number? |
-//! | [`broken`] | the field's real bugs, to be run on purpose |
+//! | `reducer` | the gradient hook, which fills buckets; sums of buckets become gradients |
+//! | `worker` | the background thread, which sums buckets over all ranks |
+//! | [`alike`] | settings that all ranks must share |
+//! | [`broken`] | real bugs, to be run on purpose |
 
+// ANCHOR: imports
 pub mod alike;
-mod blame;
 pub mod broken;
 pub mod bucket;
-mod lines;
 mod reducer;
-mod step;
 mod worker;
 
 use std::sync::Arc;
 
 use candle_core::{ModuleT, Tensor};
-use harness::report::trace::{COMMUNICATION, COMPUTE};
+use datasets::Dataset;
+use harness::records::BatchSums;
+use harness::report::trace::COMMUNICATION;
 use ops::parameters::overwrite;
 use params_and_allreduce::Algorithm;
 use params_and_allreduce::communicator::SharedCommunicator;
-use scratch_data_parallel::FixedTree;
+use scratch_data_parallel::breakage::Breakage;
+use scratch_data_parallel::evaluate::evaluate_together;
+use scratch_data_parallel::reproducible::tree_sums;
+use scratch_data_parallel::{FixedTree, TreeSum, allreduce_sums, replicas};
+use single_gpu::evaluate::evaluate_part;
+use split_batch::loader::{LocalBatch, Shards};
 use tracing::info_span;
 
-use crate::model::stand_in;
-use crate::weights::{Named, Weights};
+use crate::model::{Model, Step, empty_loss, loss_of};
+use crate::weights::Weights;
 use crate::{Error, Network};
-use bucket::BucketCaps;
-pub use lines::Lines;
-use reducer::{Reducer, one_type};
+use bucket::{BucketCaps, check_types};
+use reducer::Reducer;
+// ANCHOR_END: imports
 
-/// How gradients become sums over all ranks.
+// ANCHOR: reduction
+/// The way in which gradients become sums over all ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reduction {
     /// In buckets, during the backward pass.
     Buckets {
-        /// How large they are.
+        /// The sizes of the buckets.
         caps: BucketCaps,
-        /// How they are added up.
+        /// The all-reduce of a bucket.
         algorithm: Algorithm,
-        /// Whether they travel during the backward pass, or all of them after it.
+        /// Whether buckets travel during the backward pass, or all of them after it.
         overlap: bool,
     },
     /// By shard, along a fixed tree: the same bits on any number of ranks.
     Reproducible {
-        /// Into how many shards every batch is cut.
+        /// The number of shards of every batch.
         shards: usize,
     },
 }
@@ -63,6 +69,7 @@ impl Default for Reduction {
         Self::Buckets { caps, algorithm: Algorithm::Ring, overlap: true }
     }
 }
+// ANCHOR_END: reduction
 
 /// A network on one of several ranks.
 ///
@@ -71,167 +78,225 @@ impl Default for Reduction {
 /// ```
 #[doc = include_str!("../../examples/own_model.rs")]
 /// ```
+// ANCHOR: ddp
 pub struct Ddp<M> {
     network: Network<M>,
     rank: SharedCommunicator,
-    way: Way,
+    reduce: Reduce,
+    breakage: Option<Breakage>,
 }
 
-enum Way {
+enum Reduce {
     Buckets(Arc<Reducer>),
     Tree(FixedTree),
 }
+// ANCHOR_END: ddp
 
 impl<M: ModuleT> Ddp<M> {
-    /// Wraps a network; all ranks call this together. From now on they all have rank 0's weights.
-    ///
-    /// # Errors
-    ///
-    /// When a rank has a network of another structure: its message names the difference. When, in buckets, parameters are
-    /// not all of one type, or, by shard, a batch norm is not this crate's. When there are fewer shards than ranks, or
-    /// another rank stops or stalls.
+    // ANCHOR: new
+    /// Wraps a network. All ranks call this together. Then all ranks have the weights of rank 0. Fails when a rank has a
+    /// network of another structure: the message names the difference. Fails when, in buckets, parameters have more than
+    /// one type, or when, by shard, a batch norm belongs to another crate or there are fewer shards than ranks.
     pub fn new(
         network: Network<M>,
-        rank: impl Into<Lines>,
+        rank: impl Into<SharedCommunicator>,
         reduction: Reduction,
     ) -> Result<Self, Error> {
-        let lines = rank.into();
-        let main = Arc::clone(&lines.main);
-        alike::structure(&main, network.precision(), network.weights())?;
-        match reduction {
-            Reduction::Reproducible { .. } => network.norms().check_all(network.weights())?,
-            Reduction::Buckets { .. } => one_type(&network.weights().parameters)?,
-        }
-        for Named { tensor, .. } in network.weights().iter() {
-            receive(&main, tensor)?;
-        }
-        let way = match reduction {
+        let (rank, weights) = (rank.into(), network.weights());
+        alike::structure(&rank, weights)?;
+        let reduce = match reduction {
             Reduction::Reproducible { shards } => {
+                network.norms().check_all(weights)?;
                 network.norms().by_shard();
-                Way::Tree(FixedTree::new(shards, main.world_size())?)
+                Reduce::Tree(FixedTree::new(shards, rank.world_size())?)
             }
             Reduction::Buckets { caps, algorithm, overlap } => {
-                let parameters = &network.weights().parameters;
-                let reducer = Reducer::new(parameters, caps, lines, algorithm, overlap)?;
-                let reducer = Arc::new(reducer);
-                network.listen(reducer.clone());
-                Way::Buckets(reducer)
+                check_types(&weights.parameters)?;
+                let reducer = Arc::new(Reducer::new(weights, caps, &rank, algorithm, overlap)?);
+                network.register_hook(reducer.hook());
+                Reduce::Buckets(reducer)
             }
         };
-        Ok(Self { network, rank: main, way })
+        weights.iter().try_for_each(|named| receive(&rank, &named.tensor))?;
+        Ok(Self { network, rank, reduce, breakage: None })
     }
+    // ANCHOR_END: new
 
+    // ANCHOR: synchronise
     /// From now on all batch norms use the statistics of all ranks' images together.
     ///
-    /// Where NCCL alone connects the ranks, buckets are then added up after the backward pass: its kernels are to be queued
-    /// in one order on all GPUs, and between statistics and buckets there would be none.
-    ///
-    /// # Errors
-    ///
-    /// When a batch norm is not this crate's.
+    /// If NCCL alone connects the ranks, buckets then travel after the backward pass. All GPUs must run NCCL's kernels in one
+    /// order, and two threads of a rank would queue statistics and buckets in any order. Fails when a batch norm belongs to
+    /// another crate.
     pub fn synchronise_norms(self) -> Result<Self, Error> {
         self.network.norms().check_all(self.network.weights())?;
-        if let (Way::Buckets(reducer), false) = (&self.way, self.rank.has_messages()) {
-            reducer.after_backward();
+        if let (Reduce::Buckets(reducer), false) = (&self.reduce, self.rank.has_messages()) {
+            reducer.no_overlap();
         }
         self.network.norms().synchronise(Arc::clone(&self.rank));
         Ok(self)
     }
+    // ANCHOR_END: synchronise
 
-    /// How many buckets the gradients travel in; 0 where they do not.
+    /// Breaks the model on purpose. All ranks break it in the same way, and pass [`broken::after_step`] to the loop.
+    pub fn broken(self, breakage: Breakage) -> Self {
+        Self { breakage: Some(breakage), ..self }
+    }
+
+    /// Returns the number of buckets, or 0 if gradients do not travel in buckets.
     pub fn buckets(&self) -> usize {
-        match &self.way {
-            Way::Buckets(reducer) => reducer.buckets(),
-            Way::Tree(_) => 0,
+        match &self.reduce {
+            Reduce::Buckets(reducer) => reducer.buckets(),
+            Reduce::Tree(_) => 0,
         }
     }
 
-    /// The network that is wrapped.
+    /// Returns the wrapped network.
     pub fn network(&self) -> &Network<M> {
         &self.network
     }
+}
 
-    /// The logits of this rank's images, in training: at least one, see [`loss`](Self::loss).
-    ///
-    /// # Errors
-    ///
-    /// Those of the layers, and when there are no images.
+impl<M: ModuleT> Model for Ddp<M> {
+    // ANCHOR: hosts
+    fn hosts(&self) -> Shards {
+        let (rank, of) = (self.rank.rank(), self.rank.world_size());
+        let shards = match &self.reduce {
+            Reduce::Buckets(_) => Shards { held: rank..rank + 1, of },
+            Reduce::Tree(tree) => Shards { held: tree.held_by(rank), of: tree.leaves() },
+        };
+        broken::shards(self.breakage, shards)
+    }
+    // ANCHOR_END: hosts
+
+    // ANCHOR: backward
+    fn backward(&self, batch: &LocalBatch) -> Result<Step, Error> {
+        let reducer = match &self.reduce {
+            Reduce::Buckets(reducer) => reducer,
+            Reduce::Tree(tree) => return self.backward_by_shard(batch, tree),
+        };
+        let (loss, sums) = loss_of(&self.network, &batch.shards[0])?;
+        reducer.backward(&loss, broken::sums_gradients(self.breakage))?;
+        let gradients = reducer.finish()?;
+        let own = sums.read()?;
+        let sums = allreduce_sums(&*self.rank, own, Algorithm::OneShot)?;
+        alike::check_loss(&self.rank, &[own], sums.loss)?;
+        let gradients = broken::divide(self.breakage, self.rank.world_size(), gradients)?;
+        Ok(Step { sums: sums.into(), gradients })
+    }
+    // ANCHOR_END: backward
+
+    fn weights(&self) -> &Weights {
+        self.network.weights()
+    }
+
+    // ANCHOR: evaluate
+    /// All ranks share the images, after they have compared their replicas. Rank 0 gets the result.
+    fn evaluate(&self, images: &Dataset) -> Result<Option<BatchSums>, Error> {
+        // With local batch norms the ranks have different buffers.
+        info_span!(target: COMMUNICATION, "share buffers").in_scope(|| {
+            let mut buffers = self.weights().buffers.iter();
+            buffers.try_for_each(|named| receive(&self.rank, &named.tensor))
+        })?;
+        if self.breakage == Some(Breakage::SkipAllreduce) {
+            // The replicas differ.
+            return if self.rank.rank() == 0 { self.network.evaluate(images) } else { Ok(None) };
+        }
+        replicas::compare::<Error>(&*self.rank, || self.weights().snapshot())?;
+        let (dtype, device) = (self.network.dtype(), self.network.device());
+        evaluate_together(&*self.rank, |part| {
+            Ok(evaluate_part(&self.network, images, part, dtype, device)?)
+        })
+    }
+    // ANCHOR_END: evaluate
+
+    fn rank(&self) -> Option<&SharedCommunicator> {
+        Some(&self.rank)
+    }
+}
+
+impl<M: ModuleT> Ddp<M> {
+    // ANCHOR: by_shard
+    /// A step in reproducible mode: the gradients of each shard, then their sum along the tree.
+    fn backward_by_shard(&self, batch: &LocalBatch, tree: &FixedTree) -> Result<Step, Error> {
+        let (mut sum, mut deferred) = (TreeSum::new(*tree), Vec::new());
+        for (number, shard) in batch.shards.iter().enumerate() {
+            self.network.norms().shard(number);
+            let (loss, sums) = loss_of(&self.network, shard)?;
+            let leaf = tree.held_by(self.rank.rank()).start + number;
+            sum.add(leaf, self.network.gradients(&loss)?)?;
+            deferred.push(sums);
+        }
+        let gradients = sum.total(&*self.rank)?;
+        self.network.norms().fold(&*self.rank, tree)?;
+        let own = deferred.iter().map(|sums| sums.read());
+        let own = own.collect::<candle_core::Result<Vec<_>>>()?;
+        let sums = tree_sums(&*self.rank, &own, tree)?;
+        alike::check_loss(&self.rank, &own, sums.loss)?;
+        Ok(Step { sums: sums.into(), gradients })
+    }
+    // ANCHOR_END: by_shard
+}
+
+/// For a training loop of your own.
+impl<M: ModuleT> Ddp<M> {
+    // ANCHOR: forward
+    /// Computes the logits of this rank's images, in training. A rank without images calls [`loss`](Self::loss).
     pub fn forward(&self, images: &Tensor) -> Result<Tensor, Error> {
         if images.dims().first() == Some(&0) {
             let text = "there are no images here, and this rank has to take part all the same: see Ddp::loss";
-            return Err(candle_core::Error::Msg(text.to_owned()).into());
+            return Err(candle_core::Error::msg(text).into());
         }
         Ok(self.network.forward_training(images)?)
     }
 
-    /// A loss of this rank's images, in training: `of` makes it of their logits, as a sum over the samples.
+    /// Computes a loss of this rank's images, in training. `of` makes the loss from the logits, as a sum over the samples.
     ///
-    /// Where there are none, as when a batch has fewer samples than there are ranks, one image of zeros stands in, and `of`
-    /// is not asked: the loss is 0, and so are all gradients. So every rank does the same, layer by layer.
-    ///
-    /// # Errors
-    ///
-    /// Those of the layers, and of `of`.
+    /// If a batch has fewer samples than there are ranks, a rank has no images. Then the rank computes the logits of one
+    /// image of zeros, and `of` is not called: the loss is 0, and so are all gradients. So every rank makes the same calls.
     pub fn loss(
         &self,
         images: &Tensor,
         of: impl FnOnce(&Tensor) -> candle_core::Result<Tensor>,
     ) -> Result<Tensor, Error> {
         if images.dims().first() == Some(&0) {
-            return Ok(stand_in(&self.network, images)?);
+            return Ok(empty_loss(&self.network, images)?);
         }
         Ok(of(&self.forward(images)?)?)
     }
+    // ANCHOR_END: forward
 
-    /// The gradients of every rank's loss, added up over all ranks and over the losses that were
-    /// [`accumulate`](Self::accumulate)d before; all ranks call this together.
-    ///
-    /// # Errors
-    ///
-    /// When a parameter has no gradient here, or another rank stops or stalls.
+    // ANCHOR: gradients
+    /// Computes the gradients of the losses of all ranks, summed over all ranks and over the losses that were
+    /// [`accumulate`](Self::accumulate)d before. All ranks call this together. Fails when a parameter has no gradient on
+    /// this rank, or another rank stops or stalls.
     pub fn gradients(&self, loss: &Tensor) -> Result<Vec<Tensor>, Error> {
-        let reducer = self.reducer()?;
-        reducer.begin(true)?;
-        backward(&self.network, loss)?;
-        let _span = info_span!(target: COMMUNICATION, "wait for buckets").entered();
-        Ok(reducer.finish()?)
+        self.reducer()?.backward(loss, true)?;
+        Ok(self.reducer()?.finish()?)
     }
+    // ANCHOR_END: gradients
 
-    /// Adds the gradients of this rank's loss to those of the next [`gradients`](Self::gradients), without
-    /// a word to the others: PyTorch's `no_sync`.
-    ///
-    /// # Errors
-    ///
-    /// When a parameter has no gradient here.
+    // ANCHOR: accumulate
+    /// Adds the gradients of this rank's loss to the gradients of the next call of [`gradients`](Self::gradients). Sends
+    /// nothing, like PyTorch's `no_sync`. Fails when a parameter has no gradient on this rank.
     pub fn accumulate(&self, loss: &Tensor) -> Result<(), Error> {
-        let reducer = self.reducer()?;
-        reducer.begin(false)?;
-        backward(&self.network, loss)?;
-        Ok(reducer.carry()?)
+        Ok(self.reducer()?.backward(loss, false)?)
     }
-
-    /// Gives every rank rank 0's buffers: with local batch norms each has its own. All ranks call this
-    /// together, before anybody looks at them.
-    ///
-    /// # Errors
-    ///
-    /// When another rank stops or stalls.
-    pub fn share_buffers(&self) -> Result<(), Error> {
-        receive_buffers(&self.rank, self.network.weights())
-    }
+    // ANCHOR_END: accumulate
 
     fn reducer(&self) -> Result<&Reducer, Error> {
-        match &self.way {
-            Way::Buckets(reducer) => Ok(reducer),
-            Way::Tree(_) => {
-                let text = "in reproducible mode gradients are added up by shard, of whole batches";
-                Err(candle_core::Error::Msg(text.to_owned()).into())
+        match &self.reduce {
+            Reduce::Buckets(reducer) => Ok(reducer),
+            Reduce::Tree(_) => {
+                let text = "in reproducible mode gradients are summed by shard, of whole batches";
+                Err(candle_core::Error::msg(text).into())
             }
         }
     }
 }
 
-/// Overwrites a tensor with rank 0's.
+// ANCHOR: receive
+/// Overwrites a tensor with rank 0's. All ranks call this together.
 pub(crate) fn receive(rank: &SharedCommunicator, tensor: &Tensor) -> Result<(), Error> {
     let received = rank.broadcast(&tensor.detach(), 0)?;
     if rank.rank() > 0 {
@@ -239,13 +304,76 @@ pub(crate) fn receive(rank: &SharedCommunicator, tensor: &Tensor) -> Result<(), 
     }
     Ok(())
 }
+// ANCHOR_END: receive
 
-/// Overwrites all buffers with rank 0's.
-fn receive_buffers(rank: &SharedCommunicator, weights: &Weights) -> Result<(), Error> {
-    let _span = info_span!(target: COMMUNICATION, "share buffers").entered();
-    weights.buffers.iter().try_for_each(|named| receive(rank, &named.tensor))
-}
+#[cfg(test)]
+mod tests {
+    use candle_core::{DType, Device, Tensor};
+    use datasets::synthetic::dataset;
+    use datasets::{PIXELS, Split};
+    use devices::DevicePlan;
+    use ops::parameters::overwrite;
+    use params_and_allreduce::thread::{DEFAULT_TIMEOUT, run_ranks};
 
-fn backward<M: ModuleT>(network: &Network<M>, loss: &Tensor) -> Result<(), Error> {
-    Ok(info_span!(target: COMPUTE, "backward").in_scope(|| network.backward_to_listener(loss))?)
+    use params_and_allreduce::communicator::Communicator as _;
+    use single_gpu::evaluate::Part;
+
+    use super::*;
+    use crate::lenet::LeNet;
+
+    #[test]
+    fn all_ranks_answer_for_a_part_of_the_images_and_together_as_one() {
+        let plan = DevicePlan::slices(3).unwrap();
+        // Five batches of 256, the last of them shorter.
+        let images = dataset(Split::Test, 1100);
+        let network = Network::new(1, DType::F64, &Device::Cpu, |vb, _| LeNet::new(vb)).unwrap();
+        let expected = network.evaluate(&images).unwrap();
+        let evaluated = run_ranks(&plan, DEFAULT_TIMEOUT, |rank| {
+            let replica = network.replica(rank.device())?;
+            let alone = Part { nth: rank.rank(), of: 3 };
+            let model = Ddp::new(replica, rank, Reduction::default())?;
+            let samples =
+                evaluate_part(model.network(), &images, alone, DType::F64, rank.device())?;
+            let samples = samples.total().samples;
+            Ok::<_, Error>((model.evaluate(&images)?, samples))
+        });
+        let evaluated = evaluated.unwrap();
+        let (all, samples): (Vec<_>, Vec<_>) = evaluated.into_iter().unzip();
+        assert_eq!(all, [expected, None, None]);
+        assert_eq!(samples, [512, 256 + 76, 256]);
+    }
+
+    #[test]
+    fn a_replica_that_went_its_own_way_is_found_before_an_evaluation() {
+        let plan = DevicePlan::slices(3).unwrap();
+        let images = Dataset::new(vec![[0; PIXELS]; 2], vec![0, 1]).unwrap();
+        let network = Network::new(1, DType::F32, &Device::Cpu, |vb, _| LeNet::new(vb)).unwrap();
+        let failure = run_ranks(&plan, DEFAULT_TIMEOUT, |rank| {
+            let model = Ddp::new(network.replica(rank.device())?, rank, Reduction::default())?;
+            assert_eq!(model.evaluate(&images)?.is_some(), rank.rank() == 0);
+            if rank.rank() == 2 {
+                // In the last places of some weights.
+                let weight = &model.weights().parameters[0].tensor;
+                overwrite(weight, &weight.detach().affine(1.0 + 2e-7, 0.0)?)?;
+            }
+            model.evaluate(&images)
+        });
+        let told = failure.unwrap_err().to_string();
+        assert!(told.contains("rank 0 failed: replica 2 holds weights "), "{told}");
+    }
+
+    #[test]
+    fn a_network_that_is_wrapped_says_who_has_its_gradients() {
+        let plan = DevicePlan::slices(2).unwrap();
+        let network = Network::new(1, DType::F32, &Device::Cpu, |vb, _| LeNet::new(vb)).unwrap();
+        let told = run_ranks(&plan, DEFAULT_TIMEOUT, |rank| {
+            let model = Ddp::new(network.replica(rank.device())?, rank, Reduction::default())?;
+            let image = Tensor::zeros((1, 1, 28, 28), DType::F32, rank.device())?;
+            let loss = model.forward(&image)?.sum_all()?;
+            Ok::<_, Error>(model.network().gradients(&loss).unwrap_err().to_string())
+        });
+        for told in told.unwrap() {
+            assert!(told.contains("this network is wrapped"), "{told}");
+        }
+    }
 }

@@ -1,247 +1,215 @@
-//! Gradients that are added up while the backward pass still runs.
+//! The reducer: sums gradients over all ranks, bucket by bucket, during the backward pass.
 //!
 //! ```text
-//! this thread       backward  layer 8  layer 7  layer 6  layer 5 …          wait  update
-//! background thread                  └ bucket 0 ───── └ bucket 1 ───────────── ┘
+//! main thread        backward  layer 8  layer 7  layer 6  layer 5 …          wait  update
+//! background thread                   └ bucket 0 ───── └ bucket 1 ───────────── ┘
 //! ```
 //!
-//! The backward pass hands out each gradient as soon as it is finished. It is copied to its place in its
-//! bucket, and a bucket that is full goes to a thread of its own, which adds it up over all ranks.
+//! The backward pass calls a [hook](Reducer::hook) as soon as the gradient of a parameter is complete. The hook copies the
+//! gradient to its place in a bucket. A full bucket goes to the background thread.
 //!
-//! Buckets are added up in their order, on every rank: a full bucket waits for those before it. In the
-//! order in which they happen to get full, two ranks could wait for each other's next bucket for ever.
+//! All ranks sum the buckets in the same order, so a full bucket waits for the buckets before it. If each rank summed its
+//! buckets in the order in which they became full, two ranks could wait for each other's next bucket for ever.
 
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 
 use candle_core::{Result, Tensor, bail};
 use devices::move_view;
 use harness::lock::locked;
+use harness::report::trace::{COMMUNICATION, COMPUTE};
+use ops::backward::backward_from;
 use ops::parameters::{no_gradient, overwrite};
-use params_and_allreduce::{Algorithm, communicator};
+use params_and_allreduce::Algorithm;
+use params_and_allreduce::communicator::{self, SharedCommunicator};
+use tracing::info_span;
 
 use super::bucket::{BucketCaps, buckets};
-use super::lines::Lines;
 use super::worker::Worker;
-use crate::gradient_hook::GradientHook;
-use crate::weights::Named;
+use crate::weights::{Named, Weights};
 
-/// Adds gradients up over all ranks, bucket by bucket, in the background.
+// ANCHOR: state
+/// Sums gradients over all ranks.
 pub(super) struct Reducer {
-    /// The bucket of each parameter, and its place there.
-    places: Vec<Place>,
-    names: Vec<String>,
+    parameters: Vec<Named>,
+    /// For each parameter, its bucket and the start of its gradient there. Unused with a world size of 1.
+    places: Vec<(usize, usize)>,
     state: Mutex<State>,
 }
 
-#[derive(Clone, Debug)]
-struct Place {
-    bucket: usize,
-    start: usize,
-    shape: Vec<usize>,
-}
-
+/// The progress of a backward pass.
 struct State {
-    buckets: Vec<Bucket>,
-    /// Which gradients have come in this backward pass.
-    come: Vec<bool>,
-    /// The first bucket that has not been sent.
-    next: usize,
+    /// True from the beginning of a backward pass to its end, and for ever after a failure. At other times gradients belong to
+    /// another loss.
+    under_way: bool,
+    /// Whether this pass ends with the sums over all ranks.
     synchronise: bool,
-    /// What becomes of gradients that come.
-    pass: Pass,
-    overlap: bool,
-    /// Whether sums were made before: on a GPU, where kernels are loaded when they are first used, which may wait for all
-    /// that the GPU does, none are made beside the first backward pass.
-    warm: bool,
-    /// Sums of earlier backward passes that were not synchronised; of all, where there is one rank.
+    /// Whether the gradient of each parameter has come.
+    come: Vec<bool>,
+    /// Sums of earlier passes that were not synchronised. With a world size of 1, the sums of all passes.
     carried: Vec<Option<Tensor>>,
-    /// `None` where there is one rank: then nothing is to be added up.
+    buckets: Vec<Bucket>,
+    /// The first bucket that has not gone to the background thread.
+    next: usize,
+    /// Whether buckets travel during the backward pass.
+    overlap: bool,
+    /// Whether sums were made before. A GPU loads a kernel when the kernel is first used, and may wait for all work before
+    /// that. So no bucket travels during the first backward pass on a GPU.
+    warm: bool,
+    /// `None` with a world size of 1.
     worker: Option<Worker>,
 }
 
-/// Where a backward pass stands.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Pass {
-    /// Nobody has asked for one: gradients that come are of another loss, and not for here.
-    Idle,
-    /// From its beginning to its end; for ever, if it fails.
-    UnderWay,
-}
-
 struct Bucket {
-    /// All gradients in a row.
+    /// All gradients in a row. The next backward pass writes to this memory again. By then [`Reducer::finish`] has waited for
+    /// the sums, and when an all-reduce returns, no other rank reads its input.
     flat: Tensor,
-    parameters: usize,
+    /// The number of gradients.
+    all: usize,
+    /// The number of gradients that have not come in this pass.
     missing: usize,
 }
-
-/// Makes sure that gradients can lie in a row.
-pub(super) fn one_type(parameters: &[Named]) -> Result<()> {
-    let Some(first) = parameters.first() else { return Ok(()) };
-    let (name, dtype) = (&first.name, first.tensor.dtype());
-    match parameters.iter().find(|named| named.tensor.dtype() != dtype) {
-        None => Ok(()),
-        Some(Named { name: other, tensor }) => bail!(
-            "{other} is {}, and {name} {}: in buckets all parameters are of one type",
-            tensor.dtype().as_str(),
-            dtype.as_str()
-        ),
-    }
-}
+// ANCHOR_END: state
 
 impl Reducer {
+    // ANCHOR: new
+    /// Makes the buckets, and starts the background thread if there are other ranks.
     pub(super) fn new(
-        parameters: &[Named],
+        weights: &Weights,
         caps: BucketCaps,
-        lines: Lines,
+        rank: &SharedCommunicator,
         algorithm: Algorithm,
         overlap: bool,
     ) -> std::result::Result<Self, communicator::Error> {
-        let alone = lines.background.world_size() == 1;
-        let sizes: Vec<usize> = parameters.iter().map(Named::bytes).collect();
-        let mut places = vec![None; parameters.len()];
-        let mut made = Vec::new();
-        let buckets = if alone { Vec::new() } else { buckets(&sizes, caps) };
-        for (bucket, members) in buckets.iter().enumerate() {
-            let mut start = 0;
-            for &parameter in members {
-                let tensor = &parameters[parameter].tensor;
-                places[parameter] = Some(Place { bucket, start, shape: tensor.dims().to_vec() });
-                start += tensor.elem_count();
+        let (alone, parameters) = (rank.world_size() == 1, weights.parameters.clone());
+        let members = if alone { Vec::new() } else { buckets(&weights.parameter_sizes(), caps) };
+        let (mut places, mut buckets) = (vec![(0, 0); parameters.len()], Vec::new());
+        for members in members {
+            let mut len = 0;
+            for &parameter in &members {
+                places[parameter] = (buckets.len(), len);
+                len += parameters[parameter].tensor.elem_count();
             }
             let first = &parameters[members[0]].tensor;
-            let flat = Tensor::zeros(start, first.dtype(), first.device())?;
-            made.push(Bucket { flat, parameters: members.len(), missing: members.len() });
+            let flat = Tensor::zeros(len, first.dtype(), first.device())?;
+            buckets.push(Bucket { flat, all: members.len(), missing: members.len() });
         }
         let state = State {
-            buckets: made,
-            come: vec![false; parameters.len()],
-            next: 0,
+            under_way: false,
             synchronise: true,
-            pass: Pass::Idle,
+            come: vec![false; parameters.len()],
             carried: vec![None; parameters.len()],
+            buckets,
+            next: 0,
             overlap,
             warm: !parameters.iter().any(|named| named.tensor.device().is_cuda()),
-            worker: match alone {
-                true => None,
-                false => Some(Worker::start(lines, algorithm)?),
-            },
+            worker: if alone { None } else { Some(Worker::start(rank, algorithm)?) },
         };
-        Ok(Self {
-            places: places.into_iter().flatten().collect(),
-            names: parameters.iter().map(|named| named.name.clone()).collect(),
-            state: Mutex::new(state),
-        })
+        Ok(Self { parameters, places, state: Mutex::new(state) })
     }
+    // ANCHOR_END: new
 
-    fn lock(&self) -> MutexGuard<'_, State> {
-        locked(&self.state)
-    }
-
-    /// How many buckets there are.
+    /// Returns the number of buckets.
     pub(super) fn buckets(&self) -> usize {
-        self.lock().buckets.len()
+        locked(&self.state).buckets.len()
     }
 
-    /// From now on buckets are added up after the backward pass, not during it.
-    pub(super) fn after_backward(&self) {
-        self.lock().overlap = false;
+    /// From now on buckets travel after the backward pass.
+    pub(super) fn no_overlap(&self) {
+        locked(&self.state).overlap = false;
     }
 
-    /// Before a backward pass: whether it is the one at whose end all ranks hold the sum.
-    ///
-    /// What is left of a pass that failed would be added to this one, here and in the background.
-    pub(super) fn begin(&self, synchronise: bool) -> Result<()> {
-        let mut state = self.lock();
-        if std::mem::replace(&mut state.pass, Pass::UnderWay) == Pass::UnderWay {
+    // ANCHOR: backward
+    /// Runs the backward pass of a loss, during which full buckets travel. Without `synchronise` nothing is sent, and the next
+    /// pass adds its gradients to this pass's gradients. Fails when a parameter has no gradient. Fails after a backward pass
+    /// that failed: some of its gradients are in the buckets.
+    pub(super) fn backward(&self, loss: &Tensor, synchronise: bool) -> Result<()> {
+        let mut state = locked(&self.state);
+        if std::mem::replace(&mut state.under_way, true) {
             bail!(
-                "an earlier backward pass has failed, and its gradients are not all where they belong: begin anew"
+                "an earlier backward pass has failed, so the sums of gradients are not valid: make a new model"
             );
         }
-        state.synchronise = synchronise;
-        state.next = 0;
+        (state.synchronise, state.next) = (synchronise, 0);
         state.come.fill(false);
-        for bucket in &mut state.buckets {
-            bucket.missing = bucket.parameters;
+        state.buckets.iter_mut().for_each(|bucket| bucket.missing = bucket.all);
+        // The hook takes the lock.
+        drop(state);
+        let span = info_span!(target: COMPUTE, "backward").entered();
+        backward_from(loss, &loss.ones_like()?)?;
+        drop(span);
+        let mut state = locked(&self.state);
+        if let Some(parameter) = state.come.iter().position(|come| !come) {
+            bail!("{}", no_gradient(&self.parameters[parameter].name));
         }
+        state.under_way = synchronise;
         Ok(())
     }
+    // ANCHOR_END: backward
 
-    /// After a backward pass without synchronisation: makes sure that nothing is missing.
-    pub(super) fn carry(&self) -> Result<()> {
-        let mut state = self.lock();
-        self.nothing_missing(&state)?;
-        state.pass = Pass::Idle;
-        Ok(())
-    }
-
-    /// After a synchronised backward pass: the sums over all ranks, in the order of the parameters.
-    pub(super) fn finish(&self) -> std::result::Result<Vec<Tensor>, communicator::Error> {
-        let mut state = self.lock();
-        self.nothing_missing(&state)?;
-        let carried = std::mem::replace(&mut state.carried, vec![None; self.names.len()]);
-        let State { buckets, next, worker: Some(worker), .. } = &mut *state else {
-            state.pass = Pass::Idle;
-            return Ok(carried.into_iter().flatten().collect());
-        };
-        for (bucket, Bucket { flat, .. }) in buckets.iter().enumerate().skip(*next) {
-            worker.add_up(bucket, flat)?;
-        }
-        let sums = buckets.iter().map(|_| worker.sum());
-        let sums = sums.collect::<std::result::Result<Vec<Tensor>, communicator::Error>>()?;
-        // Back from the background's stream, if it has one of its own; and only once all are under way, as that stream then
-        // waits for this one, which has the whole backward pass ahead of it.
-        let sums =
-            sums.iter().zip(&*buckets).map(|(sum, bucket)| move_view(sum, bucket.flat.device()));
-        let sums = sums.collect::<Result<Vec<Tensor>>>()?;
-        let gradient = |Place { bucket, start, shape }: &Place| {
-            let elements = shape.iter().product();
-            sums[*bucket].narrow(0, *start, elements)?.reshape(shape.as_slice())
-        };
-        let gradients = self.places.iter().map(gradient).collect::<Result<_>>()?;
-        (state.pass, state.warm) = (Pass::Idle, true);
-        Ok(gradients)
-    }
-
-    fn nothing_missing(&self, state: &State) -> Result<()> {
-        match state.come.iter().position(|come| !come) {
-            Some(slot) => bail!("{}", no_gradient(&self.names[slot])),
-            None => Ok(()),
-        }
-    }
-}
-
-impl GradientHook for Reducer {
     // ANCHOR: on_gradient
-    fn on_gradient(&self, slot: usize, gradient: &Tensor) -> Result<()> {
-        let mut state = self.lock();
-        let state = &mut *state;
-        if state.pass == Pass::Idle {
-            return Ok(());
+    /// Returns the gradient hook of all parameters: the backward pass calls it with a parameter's number and gradient.
+    pub(super) fn hook(self: &Arc<Self>) -> impl Fn(usize, &Tensor) -> Result<()> + use<> {
+        let reducer = Arc::clone(self);
+        move |parameter, gradient| {
+            let state = &mut *locked(&reducer.state);
+            if !state.under_way {
+                return Ok(());
+            }
+            state.come[parameter] = true;
+            let sum = match &state.carried[parameter] {
+                Some(earlier) => &ops::sum(earlier, gradient)?,
+                None => gradient,
+            };
+            let Some(worker) = state.worker.as_ref().filter(|_| state.synchronise) else {
+                state.carried[parameter] = Some(sum.clone());
+                return Ok(());
+            };
+            let (bucket, start) = reducer.places[parameter];
+            let bucket = &mut state.buckets[bucket];
+            let place = bucket.flat.narrow(0, start, sum.elem_count())?;
+            overwrite(&place, &sum.flatten_all()?)?;
+            bucket.missing -= 1;
+            while state.overlap
+                && state.warm
+                && let Some(bucket) = state.buckets.get(state.next)
+                && bucket.missing == 0
+            {
+                worker.all_reduce(state.next, &bucket.flat)?;
+                state.next += 1;
+            }
+            Ok(())
         }
-        state.come[slot] = true;
-        let sum = match &state.carried[slot] {
-            Some(earlier) => &ops::sum(earlier, gradient)?,
-            None => gradient,
-        };
-        let Some(worker) = state.worker.as_ref().filter(|_| state.synchronise) else {
-            state.carried[slot] = Some(sum.clone());
-            return Ok(());
-        };
-        let place = &self.places[slot];
-        let bucket = &mut state.buckets[place.bucket];
-        let room = bucket.flat.narrow(0, place.start, sum.elem_count())?;
-        overwrite(&room, &sum.flatten_all()?)?;
-        bucket.missing -= 1;
-        while state.overlap
-            && state.warm
-            && let Some(bucket) = state.buckets.get(state.next)
-            && bucket.missing == 0
-        {
-            worker.add_up(state.next, &bucket.flat)?;
-            state.next += 1;
-        }
-        Ok(())
     }
     // ANCHOR_END: on_gradient
+
+    // ANCHOR: finish
+    /// Ends a backward pass, and returns the gradients in the order of the parameters: the sums over all ranks, or this
+    /// rank's own gradients if the pass was not synchronised. Fails when another rank stops or stalls.
+    pub(super) fn finish(&self) -> std::result::Result<Vec<Tensor>, communicator::Error> {
+        let _span = info_span!(target: COMMUNICATION, "wait for buckets").entered();
+        let state = &mut *locked(&self.state);
+        let carried = state.carried.iter_mut().filter_map(Option::take).collect();
+        let Some(worker) = state.worker.as_ref().filter(|_| state.synchronise) else {
+            state.under_way = false;
+            return Ok(carried);
+        };
+        for (number, bucket) in state.buckets.iter().enumerate().skip(state.next) {
+            worker.all_reduce(number, &bucket.flat)?;
+        }
+        let sums = state.buckets.iter().map(|_| worker.sum());
+        let sums = sums.collect::<std::result::Result<Vec<Tensor>, _>>()?;
+        // On a GPU the sums move from the background's stream to this thread's stream. The background's stream then waits for
+        // this stream, and so for the whole backward pass: all sums must be in its queue before.
+        let home = |(sum, bucket): (&Tensor, &Bucket)| move_view(sum, bucket.flat.device());
+        let sums = sums.iter().zip(&state.buckets).map(home).collect::<Result<Vec<_>>>()?;
+        let gradient = |(parameter, &(bucket, start)): (&Named, &(usize, usize))| {
+            let shape = parameter.tensor.shape();
+            sums[bucket].narrow(0, start, shape.elem_count())?.reshape(shape)
+        };
+        let gradients = self.parameters.iter().zip(&self.places).map(gradient);
+        let gradients = gradients.collect::<Result<_>>()?;
+        (state.under_way, state.warm) = (false, true);
+        Ok(gradients)
+    }
+    // ANCHOR_END: finish
 }

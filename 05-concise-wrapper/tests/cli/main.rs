@@ -219,12 +219,12 @@ fn a_bug_on_purpose_is_to_blame_for_a_loss_that_runs_away() {
         .stderr(contains("this is what --break reduce-params does"));
 }
 
-/// What each rank's loop is told is compared before anybody trains; what a step does is found in the step.
+/// Ranks compare their settings before they train. Other bugs show in a step, or in the epoch that a rank does not train.
 #[test]
 fn a_bug_that_would_leave_ranks_waiting_is_named() {
     for (bug, named) in [
         ("own-shuffle", "rank 1 has seed 2, rank 0 has 1: start all ranks alike"),
-        ("leave-early", "rank 1 has epochs 1, rank 0 has 2: start all ranks alike"),
+        ("leave-early", "rank 0 failed: rank 1 returned early, and rank 0 still needed it"),
         ("lone-broadcast", "rank 1 failed: rank 0 sent F64 [], but rank 1 expected F64 [4]"),
     ] {
         wrapper(&SMALL)

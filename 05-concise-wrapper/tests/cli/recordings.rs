@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::BufReader;
 use std::path::Path;
 
-use concise_wrapper::recording::{Entry, first_divergence, read};
+use harness::recording::{Entry, first_divergence, read};
 
 use crate::{SMALL, wrapper};
 use predicates::str::contains;

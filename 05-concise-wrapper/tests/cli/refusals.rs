@@ -64,8 +64,8 @@ fn bf16_is_refused_on_a_cpu_before_anything_is_written() {
 fn what_makes_no_sense_is_refused_in_one_line() {
     let refusals: [(&[&str], &str); 35] = [
         (&["--wrapper=single"], "--wrapper single trains on one device: add --devices 1"),
-        (&["--wrapper=data-parallel", "--shards=4"], "only --wrapper ddp does"),
-        (&["--wrapper=data-parallel", "--bucket-mb=1"], "are about DDP's buckets"),
+        (&["--wrapper=data-parallel", "--shards=4"], "are about DDP's all-reduce"),
+        (&["--wrapper=data-parallel", "--bucket-mb=1"], "are about DDP's all-reduce"),
         (
             &["--wrapper=data-parallel", "--timeline=t.svg"],
             "--timeline draws a step as ranks make it",
@@ -74,14 +74,14 @@ fn what_makes_no_sense_is_refused_in_one_line() {
         (&["--devices=1", "--break=same-shard"], "use it with --devices 2 or more"),
         (&["--shards=4", "--bn=sync"], "leave one of the two out"),
         (&["--shards=4", "--scale=linear"], "leave one of the two out"),
-        (&["--shards=4", "--algorithm=ring"], "--shards adds up along a tree of its own"),
+        (&["--shards=4", "--algorithm=ring"], "cannot be used with '--algorithm <ALGORITHM>'"),
         (&["--shards=1"], "1 shards cannot be shared out over 2 devices"),
         (&["--shards=300"], "batch size 256 cannot be cut into 300 shards"),
         (&["--compare=2", "--devices=3", "--batch-size=2"], "cannot be cut into 3 shards"),
         (&["--model=lenet", "--width=8"], "LeNet has no such thing"),
         (&["--model=lenet", "--test-norm=batch"], "LeNet has no such thing"),
         (&["--bucket-mb=0"], "a number of megabytes above 0 and up to 1000000"),
-        (&["--wrapper=data-parallel", "--slow-link=100"], "are about DDP's buckets"),
+        (&["--wrapper=data-parallel", "--slow-link=100"], "are about DDP's all-reduce"),
         (&["--slow-link=1e-300"], "a number of megabytes in a second, from 0.001 to 1000000"),
         (&["--slow-link=0.001", "--timeout=2"], "take a faster one, or wait longer"),
         // One copy would be there in time.

@@ -17,9 +17,12 @@ fn flags_that_make_no_sense_are_told_once() {
             "3 processes were started, one for each device, and 2 devices are asked for",
         ),
         (&["--wrapper=data-parallel"], "each of these processes is one rank of --wrapper ddp"),
-        (&["--compare=2"], "started by itself, this program has other wrappers, and --compare"),
+        (
+            &["--compare=2"],
+            "for --compare, --slow-link and other wrappers, start this program by itself",
+        ),
         (&["--shards=2"], "2 shards cannot be shared out over 3 devices"),
-        (&["--slow-link=25", "--algorithm=native"], "--algorithm native sends none: take one-shot"),
+        (&["--slow-link=25"], "for --compare, --slow-link and other wrappers, start this program"),
         (&["--epochs=none"], "invalid value 'none' for '--epochs <N>'"),
         (&["--metrics=/nowhere/at/all"], "--metrics /nowhere/at/all"),
     ];

@@ -1,4 +1,4 @@
-//! The pipeline: devices in a row, each with some of the layers, and micro-batches that pass through.
+//! The pipeline: each device has some of the layers, and micro-batches pass from device to device.
 //!
 //! ```text
 //!             activation →      activation →
@@ -6,8 +6,17 @@
 //!             ← gradient        ← gradient
 //! ```
 //!
-//! A schedule is written down before anything runs, so it can be looked at, checked, and drawn. From the
-//! list of instructions to the prediction:
+//! | file | content |
+//! | --- | --- |
+//! | [`schedule`] | instructions, the parts of the model, messages |
+//! | [`orders`] | naive, GPipe, 1F1B, interleaved 1F1B, ZB-H1 |
+//! | [`mod@check`] | the laws that every schedule keeps, and deadlock |
+//! | [`timeline`] | the times of all instructions: bubble, activations alive; execution without a device |
+//! | [`mod@predict`] | the timeline of a schedule, from the cost of the layers |
+//! | [`worker`] | execution of a checked schedule |
+//! | [`drawing`] | timelines as text and as Gantt charts |
+//!
+//! A schedule exists before anything runs. From the list of instructions to the prediction:
 //!
 //! ```
 //! use model_parallel::pipeline::{Kind, check, predict};
@@ -24,19 +33,17 @@
 //! # Ok::<_, Box<dyn std::error::Error>>(())
 //! ```
 
-pub mod channel;
 pub mod check;
-pub mod memory;
-mod model;
+pub mod drawing;
+pub mod orders;
 pub mod predict;
-mod run;
 pub mod schedule;
 pub mod timeline;
 pub mod worker;
 
 pub use check::{Checked, check};
-pub use model::PipelineParallel;
+pub use orders::Kind;
 pub use predict::predict;
-pub use schedule::{Action, Instruction, Kind, Schedule};
+pub use schedule::{Action, Instruction, Schedule, UNBOUNDED};
 pub use timeline::Timeline;
 pub use worker::Worker;

@@ -1,4 +1,4 @@
-//! The ranks that hold one model together: a tensor-parallel group.
+//! A tensor-parallel group: the ranks that hold one model together.
 
 use std::fmt;
 
@@ -8,73 +8,63 @@ use params_and_allreduce::Algorithm;
 use params_and_allreduce::communicator::SharedCommunicator;
 use tracing::info_span;
 
-use super::cut::Cut;
+use super::sharding::Cut;
 
-/// One rank's end of its tensor-parallel group, and how the group adds up.
+// ANCHOR: group
+/// One rank's end of its tensor-parallel group.
 ///
-/// Layers keep a clone, for their backward pass. All ranks of a group call its operations together, in the
-/// same order: they do so by computing the same network.
+/// Layers keep a clone for their backward pass. All ranks of a group compute the same network, so they call the group's
+/// operations together and in the same order.
 #[derive(Clone)]
 pub struct Group {
-    line: SharedCommunicator,
+    communicator: Option<SharedCommunicator>,
     algorithm: Algorithm,
 }
 
 impl Group {
-    /// A group of all ranks that `line` connects.
-    ///
-    /// Activations are large and numbers of a group few: with two ranks any algorithm will do, with more
-    /// the ring sends least.
-    pub fn new(line: SharedCommunicator, algorithm: Algorithm) -> Self {
-        Self { line, algorithm }
+    /// The group of all ranks of `communicator`. `algorithm` is the all-reduce of activations.
+    pub fn new(communicator: SharedCommunicator, algorithm: Algorithm) -> Self {
+        Self { communicator: Some(communicator), algorithm }
+    }
+
+    /// The group of one device, which holds whole layers.
+    pub fn alone() -> Self {
+        Self { communicator: None, algorithm: Algorithm::OneShot }
     }
 
     /// This rank, from 0.
     pub fn rank(&self) -> usize {
-        self.line.rank()
+        self.communicator.as_ref().map_or(0, |communicator| communicator.rank())
     }
 
-    /// How many ranks hold the model.
+    /// The number of ranks.
     pub fn ranks(&self) -> usize {
-        self.line.world_size()
+        self.communicator.as_ref().map_or(1, |communicator| communicator.world_size())
     }
 
-    /// How the group adds up.
-    pub fn algorithm(&self) -> Algorithm {
-        self.algorithm
+    /// The connection to the other ranks, or `None` in a group of one device.
+    pub fn communicator(&self) -> Option<&SharedCommunicator> {
+        self.communicator.as_ref()
     }
 
-    /// The connection to the other ranks.
-    pub fn line(&self) -> &SharedCommunicator {
-        &self.line
-    }
-
-    /// The sum of all ranks' tensors, the same bits on every rank; a constant, without a gradient.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`Communicator::all_reduce`](params_and_allreduce::communicator::Communicator::all_reduce).
+    /// The sum of all ranks' tensors, with the same bits on every rank; a constant, without a gradient. Fails with the
+    /// errors of [`Communicator::all_reduce`](params_and_allreduce::communicator::Communicator::all_reduce).
     pub fn all_reduce(&self, tensor: &Tensor) -> Result<Tensor> {
-        self.line.all_reduce(tensor, self.algorithm).map_err(Error::wrap)
+        match &self.communicator {
+            Some(ranks) => ranks.all_reduce(tensor, self.algorithm).map_err(Error::wrap),
+            None => Ok(tensor.detach()),
+        }
     }
 
-    /// This rank's part of a whole tensor, a view of it.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`Cut::part`].
+    /// This rank's part of a whole tensor, a view of the tensor. Fails with the errors of [`Cut::part`].
     pub fn part(&self, whole: &Tensor, cut: Cut) -> Result<Tensor> {
         cut.part(whole, self.ranks(), self.rank())
     }
 
-    /// All ranks' parts put together, the same bits on every rank; a constant, without a gradient.
+    /// Joins all ranks' parts, with the same bits on every rank; a constant, without a gradient.
     ///
-    /// Narrow parts are sent with zeros at their end, as wide as the widest: an all-gather moves pieces of
-    /// one size. (Engines demand that, and PyTorch's `DTensor` pads likewise.)
-    ///
-    /// # Errors
-    ///
-    /// When the part is not as the cut says, or another rank stops or stalls.
+    /// The pieces of an all-gather have one size. So a rank adds zeros to a narrow part, as PyTorch's `DTensor` does.
+    /// Fails when the part does not fit the cut, or another rank stops or stalls.
     pub fn all_gather(&self, part: &Tensor, cut: Cut) -> Result<Tensor> {
         let (ranks, axis) = (self.ranks(), cut.axis());
         cut.check(ranks)?;
@@ -87,11 +77,12 @@ impl Group {
                 part.dims()
             );
         }
+        let Some(communicator) = &self.communicator else { return Ok(part.detach()) };
         let part = part.detach().pad_with_zeros(axis, 0, cut.widest(ranks) - own)?;
         let (row, shape) = (part.elem_count(), part.dims());
         let bytes = row * part.dtype().size_in_bytes();
         let span = info_span!(target: COMMUNICATION, "all-gather", bytes, ?shape);
-        let rows = span.in_scope(|| self.line.all_gather(&part.flatten_all()?, row * ranks));
+        let rows = span.in_scope(|| communicator.all_gather(&part.flatten_all()?, row * ranks));
         let rows = rows.map_err(Error::wrap)?;
         let part_of = |rank| {
             let padded = rows.narrow(0, rank * row, row)?.reshape(part.shape())?;
@@ -100,6 +91,7 @@ impl Group {
         Tensor::cat(&(0..ranks).map(part_of).collect::<Result<Vec<_>>>()?, axis)
     }
 }
+// ANCHOR_END: group
 
 impl fmt::Debug for Group {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

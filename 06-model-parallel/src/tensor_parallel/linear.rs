@@ -1,61 +1,55 @@
 //! A dense layer, Y = X·W + b with W `[in, out]`, on k ranks.
 //!
-//! | | a rank holds | it takes | it makes | sent forward | sent backward |
+//! | | a rank holds | input | result | sent forward | sent backward |
 //! | --- | --- | --- | --- | --- | --- |
-//! | by columns | W `[in, out/k]`, b `[out/k]` | X, all of it | its columns of Y | nothing | gradient of X, summed |
+//! | by columns | W `[in, out/k]`, b `[out/k]` | all of X | its columns of Y | nothing | gradient of X, summed |
 //! | by rows | W `[in/k, out]`, b `[out]` | its columns of X | a term of Y, summed | Y | nothing |
 //!
-//! What comes out of the first is what goes into the second: so a layer by columns and then one by rows need
-//! one message forward, after the second, and one backward, before the first. What stands between them has to
-//! work on each number for itself, as relu does; it would be wrong between the terms of a sum and the sum.
+//! The result of a layer by columns is the input of a layer by rows. So such a pair needs one all-reduce forward, after
+//! the second layer, and one backward, before the first. An operation between the two works on each number for itself, as
+//! relu does. Between the terms of a sum and the sum, relu would be wrong.
 //!
-//! These are Megatron-LM's `ColumnParallelLinear` and `RowParallelLinear`. (PyTorch and `candle_nn` store W
-//! transposed, as `[out, in]`: there, a layer by columns holds rows of its matrix.)
+//! On one rank both layers are the layer of one device, with the same bits.
+//!
+//! These are Megatron-LM's `ColumnParallelLinear` and `RowParallelLinear`. PyTorch and `candle_nn` store W transposed, as
+//! `[out, in]`: there, a layer by columns holds rows of its matrix.
 
 use candle_core::{Result, Tensor};
 use ops::{add_bias, add_bias_relu, linear, linear_relu};
 
-use super::conjugate::{copy, reduce};
 use super::group::Group;
+use super::mappings::{copy, reduce};
 
 // ANCHOR: linear
-/// X·W + b by columns: `[B, in]`, `[in, out/k]`, `[out/k]` → `[B, out/k]`, this rank's columns.
-///
-/// # Errors
-///
-/// When the shapes do not fit; backward, when another rank stops or stalls.
+/// X·W + b by columns: `[B, in]`, `[in, out/k]`, `[out/k]` → `[B, out/k]`, this rank's columns. Fails when the shapes
+/// do not fit; backward, fails when another rank stops or stalls.
 pub fn linear_by_column(x: &Tensor, w: &Tensor, b: &Tensor, group: &Group) -> Result<Tensor> {
     linear(&copy(x, group)?, w, b)
 }
 
-/// [`linear_by_column`], then relu: of the columns that are here.
-///
-/// # Errors
-///
-/// Those of [`linear_by_column`].
+/// [`linear_by_column`], then relu of this rank's columns. Fails with the errors of [`linear_by_column`].
 pub fn linear_relu_by_column(x: &Tensor, w: &Tensor, b: &Tensor, group: &Group) -> Result<Tensor> {
     linear_relu(&copy(x, group)?, w, b)
 }
 
 /// X·W + b by rows: `[B, in/k]`, `[in/k, out]`, `[out]` → `[B, out]`, the same on every rank.
 ///
-/// Every rank holds the whole bias and adds it once, after the sum. Were it added before, it would count k
-/// times; were it added by one rank before, only that rank would find its gradient.
-///
-/// # Errors
-///
-/// When the shapes do not fit, or another rank stops or stalls.
+/// Every rank holds the whole bias and adds it once, after the sum. Before the sum, k ranks would add the bias k times.
+/// If one rank alone added the bias before the sum, only this rank would have its gradient. Fails when the shapes do
+/// not fit, or another rank stops or stalls.
 pub fn linear_by_row(x: &Tensor, w: &Tensor, b: &Tensor, group: &Group) -> Result<Tensor> {
-    add_bias(&sum_of_terms(x, w, group)?, b)
+    match group.ranks() {
+        1 => linear(x, w, b),
+        _ => add_bias(&sum_of_terms(x, w, group)?, b),
+    }
 }
 
-/// [`linear_by_row`], then relu, of the sum.
-///
-/// # Errors
-///
-/// Those of [`linear_by_row`].
+/// [`linear_by_row`], then relu of the sum. Fails with the errors of [`linear_by_row`].
 pub fn linear_relu_by_row(x: &Tensor, w: &Tensor, b: &Tensor, group: &Group) -> Result<Tensor> {
-    add_bias_relu(&sum_of_terms(x, w, group)?, b)
+    match group.ranks() {
+        1 => linear_relu(x, w, b),
+        _ => add_bias_relu(&sum_of_terms(x, w, group)?, b),
+    }
 }
 
 fn sum_of_terms(x: &Tensor, w: &Tensor, group: &Group) -> Result<Tensor> {

@@ -1,8 +1,8 @@
 //! Tensor parallelism: every rank holds a part of every layer.
 //!
-//! All ranks see the same whole batch. A rank makes some of a layer's outputs, or all of them from some of
-//! the inputs; what is missing comes from the others, in the middle of the layer. Two dense layers on two
-//! ranks, with one message on the way forward and one on the way back:
+//! All ranks of a group get the same batch. A rank computes some of a layer's outputs, or a term of all of them. The ranks
+//! exchange the rest in the middle of the layer. Two dense layers on two ranks, with one all-reduce forward and one
+//! backward:
 //!
 //! ```text
 //!              rank 0                                 rank 1
@@ -18,59 +18,40 @@
 //!              dX                                     the same
 //! ```
 //!
-//! | module | what it teaches |
+//! | module | content |
 //! | --- | --- |
-//! | [`group`] | the ranks that hold one model together |
-//! | [`cut`] | which part of a tensor a rank holds |
-//! | [`conjugate`] | f and g: what is a copy forward is a sum backward, and the other way round |
+//! | [`mappings`] | f and g: a copy forward is a sum backward, and a sum forward is a copy backward |
 //! | [`linear`] | a dense layer cut by columns, or by rows |
-//! | [`conv2d`] | a convolution cut by output channels (filters), or by input channels |
-//! | [`parts`] | tensors by name, of which each rank gets its part: the same numbers on any number of ranks |
-//! | [`layout`] | which tensors are split, and what they are put together |
-//! | [`mod@model`] | a network in parts, with the loop of stage 5 |
-//! | [`replicated`] | with data parallelism: several replicas, each in parts |
-//! | [`dense`], [`lenet`] | two networks in parts |
-//! | [`memory`], [`exchange`] | bytes that a device holds, and bytes that it sends |
+//! | [`convolution`] | a convolution cut by filters, or by channels |
+//! | [`sharding`] | the part of a tensor that a rank holds |
+//! | [`group`] | the ranks that hold one model together |
 //!
-//! # Which gradients are whose
+//! [`Layers::build_part`](crate::layers::Layers::build_part) builds the part of a network that a rank holds, and a
+//! [`Worker`](crate::pipeline::Worker) trains the part.
 //!
-//! A part's gradient is needed on the rank that holds the part, and is complete there: no gradient of a
-//! weight is ever sent. A tensor that all ranks hold (a bias that is added after a sum) has the same
-//! gradient on all of them, to the last bit: an all-reduce and an all-gather give everyone the same bits, and
-//! from there to the loss, and back, all ranks compute the same. So replicated tensors stay equal although
-//! nobody compares them.
+//! # Gradients
+//!
+//! The gradient of a part is complete on the rank that holds the part, so ranks of a group never send gradients of weights. A tensor that all ranks
+//! hold, such as a bias that is added after a sum, has the same gradient on all ranks, to the last bit: an all-reduce and
+//! an all-gather give all ranks the same bits, and all ranks compute the same from there. So these tensors stay equal,
+//! although nobody compares them.
 //!
 //! # Sources
 //!
-//! Columns, rows, f and g: Shoeybi et al., "Megatron-LM: Training Multi-Billion Parameter Language Models
-//! Using Model Parallelism", arXiv 1909.08053, 2019, section 3. Convolutions: Dryden et al., "Channel and
-//! Filter Parallelism for Large-Scale CNN Training", SC19. That dense layers, with many weights and few
-//! activations, suit this and convolutions suit data parallelism: Krizhevsky, "One weird trick for
-//! parallelizing convolutional neural networks", arXiv 1404.5997, 2014.
+//! Columns, rows, f and g: Shoeybi et al., "Megatron-LM: Training Multi-Billion Parameter Language Models Using Model
+//! Parallelism", arXiv 1909.08053, 2019, section 3. Convolutions: Dryden et al., "Channel and Filter Parallelism for
+//! Large-Scale CNN Training", SC19. Dense layers, with many weights and few activations, suit tensor parallelism, and
+//! convolutions suit data parallelism: Krizhevsky, "One weird trick for parallelizing convolutional neural networks",
+//! arXiv 1404.5997, 2014.
 //!
-//! Left out: a loss of logits that stay cut (Megatron-LM's vocabulary-parallel cross-entropy; here every
-//! rank has all logits), activations cut along the batch or the image between layers (sequence and spatial
-//! parallelism), attention, checkpoints of a network in parts.
+//! Left out: a loss of logits that stay cut (Megatron-LM's vocabulary-parallel cross-entropy), sequence and spatial
+//! parallelism, attention, and checkpoints of a network in parts.
 
-pub mod conjugate;
-pub mod conv2d;
-pub mod cut;
-pub mod dense;
-pub mod exchange;
+pub mod convolution;
 pub mod group;
-pub mod layout;
-pub mod lenet;
 pub mod linear;
-pub mod memory;
-pub mod model;
-pub mod parts;
-pub mod replicated;
+pub mod mappings;
+pub mod sharding;
 
-pub use cut::Cut;
-pub use exchange::Exchange;
 pub use group::Group;
-pub use layout::Layout;
-pub use memory::Memory;
-pub use model::TensorParallel;
-pub use parts::Parts;
-pub use replicated::Replicated;
+pub use sharding::Cut;

@@ -1,7 +1,7 @@
 //! Schedules that keep every law, and in which stages wait for each other.
 
 use model_parallel::pipeline::Action::{Backward, RecvActivation, RecvGradient, SendActivation};
-use model_parallel::pipeline::channel::UNBOUNDED;
+use model_parallel::pipeline::UNBOUNDED;
 use model_parallel::pipeline::{Instruction, Kind, check};
 
 use super::{Edit, gpipe, one_f_one_b};

@@ -6,7 +6,7 @@ mod deadlocks;
 mod laws;
 
 use model_parallel::pipeline::Action;
-use model_parallel::pipeline::channel::UNBOUNDED;
+use model_parallel::pipeline::UNBOUNDED;
 use model_parallel::pipeline::{Kind, Schedule, check};
 
 /// A schedule that is about to be broken.

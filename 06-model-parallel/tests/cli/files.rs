@@ -19,7 +19,7 @@ fn metrics_tell_what_was_predicted_and_measured() {
     let of_kind =
         |kind: &str| -> Vec<&Value> { all.iter().filter(|line| line["kind"] == kind).collect() };
     let (lines, summaries) = (of_kind("split"), of_kind("summary"));
-    assert_eq!(lines.len(), 5);
+    assert_eq!(lines.len(), 7);
     for (line, summary) in lines.iter().zip(summaries) {
         let seconds = |line: &Value, of: &str| line[format!("seconds_per_{of}")].as_f64();
         // Batches of 32, 32 and 6.
@@ -40,6 +40,10 @@ fn metrics_tell_what_was_predicted_and_measured() {
     let held = |device: usize| pipeline["held"][device]["parameters"].as_u64();
     assert_eq!(held(0), Some(4 * (784 * 20 + 20)));
     assert_eq!(held(1), Some(4 * (20 * 18 + 18 + 18 * 16 + 16 + 16 * 10 + 10)));
+    // Activations forward and gradients backward: 70 images in three batches, 32 images in a full one.
+    for device in [0, 1] {
+        assert_eq!(pipeline["held"][device]["sent"], 4 * 32 * 20);
+    }
     assert!(lines[0]["measured"].is_null(), "one device has no stages");
 }
 
@@ -47,12 +51,20 @@ fn metrics_tell_what_was_predicted_and_measured() {
 fn a_gantt_chart_is_written() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("gantt.svg");
-    let arguments = ["--widths=20,18", "--schedule=naive,1f1b", "--gantt"];
+    let arguments = ["--schedule=naive,1f1b,zb-h1", "--gantt"];
     let mut command = program(&[&SMALL[..], &arguments].concat());
     command.arg(&file).assert().success();
     let svg = std::fs::read_to_string(&file).expect("a picture");
     for text in
-        ["naive, whole batch: bubble 50 % predicted", "1F1B, 8 micro-batches", "stage 1 predicted"]
+        // The title and the colour key of the default model, whose name is long.
+        [
+            "naive, whole batch: bubble 50 % predicted",
+            "1F1B, 8 micro-batches",
+            "stage 1 predicted",
+            "One step of dense stack 784-512-512-512-512-512-512-10 on synthetic garments",
+            "forward, by micro-batch",
+            "backward, gradients of weights",
+        ]
     {
         assert!(svg.contains(text), "{text} is missing");
     }

@@ -26,6 +26,9 @@ fn memory_by_hand() {
     assert_eq!(stage("naive, whole batch", 1), bytes(70, &[18, 16, 10]) + 4);
     assert_eq!(stage("GPipe, 8 micro-batches", 1), bytes(70, &[18, 16, 10]) + 8 * 4);
     assert_eq!(stage("1F1B, 8 micro-batches", 0), bytes(2 * 9, &[784, 20, 18]));
+    // One device keeps one micro-batch and its loss at a time.
+    let alone = held("one device, 8 micro-batches", 0, "activations");
+    assert_eq!(alone, bytes(9, &[784, 20, 18, 16, 10]) + 4);
     assert_eq!(stage("1F1B, 8 micro-batches", 1), bytes(9, &[18, 16, 10]) + 4);
     for device in [0, 1] {
         let sets = |run| held(run, device, "gradients") / held(run, device, "parameters");
@@ -55,6 +58,6 @@ fn shards_on_one_device_cost_gradients() {
     assert_eq!(held("one device", 0, "gradients"), held("one device", 0, "parameters"));
     // The largest of three shards of 32 images has 11; what it keeps is as much for each image, but for the last layer's
     // weights, which are transposed.
-    let of_images = |run| held(run, 0, "activations") - 4 * 16 * 10;
-    assert_eq!(32 * of_images(run), 11 * of_images("one device"));
+    let of_images = |run, loss| held(run, 0, "activations") - 4 * 16 * 10 - loss;
+    assert_eq!(32 * of_images(run, 4), 11 * of_images("one device", 0));
 }

@@ -26,19 +26,30 @@ fn all_ways_of_a_small_dense_stack() {
             "s/step  speed-up  predicted  measured  after 1 step  at the end  weights",
         ))
         .stdout(contains("MB held by a device"))
+        .stdout(contains("\nnaive ended with the weights of one device, to the last bit."))
+        .stdout(contains(
+            "GPipe, 1F1B, interleaved 1F1B (2 chunks) and ZB-H1 ended with the weights of one device on 8 micro-batches, \
+             to the last bit.",
+        ))
+        .stdout(contains("Devices wait least under "))
+        .stdout(contains("Activations: one device on 8 micro-batches keeps "))
         .stdout(contains("s/epoch on [cpu:0 (1 core), cpu:1 (1 core)], weights "));
     let runs = hashes(&widths);
     let names: Vec<&str> = runs.iter().map(|(name, _)| name.as_str()).collect();
     let all = [
         "one device",
+        "one device, 8 micro-batches",
         "naive, whole batch",
         "GPipe, 8 micro-batches",
         "1F1B, 8 micro-batches",
+        "interleaved 1F1B, 2 chunks, 8 micro-batches",
+        "ZB-H1, 8 micro-batches",
         "tensor parallel",
     ];
     assert_eq!(names, all);
-    assert_eq!(runs[0].1, runs[1].1, "a batch that passes two stages in one piece");
-    assert_eq!(runs[2].1, runs[3].1, "the order of the schedule is not that of the sum");
+    assert_eq!(runs[0].1, runs[2].1, "a batch that passes two stages in one piece");
+    let same = runs[3..7].iter().all(|run| run.1 == runs[1].1);
+    assert!(same, "the order of the schedule is not that of the sum: {runs:?}");
 }
 
 /// Eight shards of each batch, on one pipeline or two, on two stages or one.
@@ -52,7 +63,10 @@ fn the_same_shards_give_the_same_bits_on_any_mesh() {
         let expected = last(&["--mesh=1x2x1", "--micro-batches=8"]);
         for arguments in [
             &["--mesh=1x3x1", "--micro-batches=8", "--schedule=gpipe"][..],
+            &["--mesh=1x2x1", "--micro-batches=8", "--schedule=interleaved:2"],
+            &["--mesh=1x3x1", "--micro-batches=8", "--schedule=zb-h1"],
             &["--mesh=2x2x1", "--micro-batches=4"],
+            &["--mesh=2x2x1", "--micro-batches=4", "--schedule=zb-h1"],
             &["--mesh=8x1x1"],
         ] {
             assert_eq!(last(arguments), expected, "{model:?} {arguments:?}");
@@ -69,6 +83,7 @@ fn with_norms_a_pipeline_is_one_device_on_the_same_micro_batches() {
     };
     assert_eq!(hash("one device, 3 micro-batches"), hash("1F1B, 3 micro-batches"));
     assert_eq!(hash("one device, 3 micro-batches"), hash("GPipe, 3 micro-batches"));
+    assert_eq!(hash("one device, 3 micro-batches"), hash("ZB-H1, 3 micro-batches"));
     assert_ne!(hash("one device"), hash("1F1B, 3 micro-batches"));
     let several = hashes(&["--model=resnet18", "--width=2", "--mesh=2x2x1", "--micro-batches=2"]);
     let [_, (name, alone), (_, replicas)] = several.as_slice() else { panic!("{several:?}") };
@@ -88,7 +103,7 @@ fn differences(arguments: &[&str], run: &str) -> [String; 2] {
 #[test]
 fn the_table_compares_with_the_device_that_took_the_same_pieces() {
     let resnet18 = [&SMALL[..], &["--model=resnet18", "--width=2"]].concat();
-    for run in ["naive, whole batch", "1F1B, 8 micro-batches"] {
+    for run in ["naive, whole batch", "1F1B, 8 micro-batches", "ZB-H1, 8 micro-batches"] {
         assert_eq!(differences(&resnet18, run), ["0.0e0", "0.0e0"], "{run}");
     }
     // In f32 rounding differs after the first step, and grows.
@@ -104,6 +119,14 @@ fn parts_and_replicas_of_parts() {
         .assert()
         .success()
         .stdout(contains("tensor parallel, mesh 2x1x2: 2 replicas ended with the same weights"));
+    program(&[&SMALL[..], &["--mesh=2x2x2", "--widths=20,18,16", "--dtype=f64"]].concat())
+        .assert()
+        .success()
+        .stdout(contains("one device, 16 micro-batches"))
+        .stdout(contains("1F1B, 8 micro-batches, mesh 2x2x2 on 8 devices"))
+        .stdout(contains(
+            "1F1B, 8 micro-batches, mesh 2x2x2: 2 replicas ended with the same weights",
+        ));
     // Every other layer is cut along its inputs: it may have fewer outputs than there are parts.
     program(&[&SMALL[..], &["--mesh=1x1x3", "--widths=20,2"]].concat()).assert().success();
 }
@@ -125,4 +148,18 @@ fn one_device_alone_has_nothing_to_split() {
         .success()
         .stdout(contains("one device"))
         .stdout(contains("pipeline").not());
+}
+
+/// A default schedule that does not exist for the stages and the layers is left out, with a note.
+#[test]
+fn a_schedule_that_does_not_exist_here_is_left_out() {
+    for (arguments, note) in [
+        (&["--widths=20,18"][..], "3 layers cannot be cut into 4 stages"),
+        (&["--widths=20,18,16", "--micro-batches=3"], "3 micro-batches cannot be interleaved on 2"),
+        (&["--widths=20,18,16", "--cut=2"], "--cut 2 makes 2 stages, not 4"),
+    ] {
+        let said = contains("note: no interleaved 1F1B, 2 chunks: ").and(contains(note));
+        let ways = contains("ZB-H1, ").and(contains("interleaved 1F1B, 2 chunks, ").not());
+        program(&[&SMALL[..], arguments].concat()).assert().success().stdout(said.and(ways));
+    }
 }

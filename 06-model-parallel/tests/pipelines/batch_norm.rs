@@ -4,7 +4,7 @@ use candle_core::{DType, Device, Tensor};
 use candle_nn::VarBuilder;
 use concise_wrapper::Network;
 use concise_wrapper::batch_norm::Norms;
-use concise_wrapper::optimiser::Sgd;
+use concise_wrapper::optimizer::Sgd;
 use concise_wrapper::resnet::ResNet18;
 use model_parallel::pipeline::Kind;
 use ops::cross_entropy;
@@ -64,7 +64,7 @@ fn resnet18_equals_one_device_on_the_same_micro_batches() {
     let mut largest = 0f64;
     for micro_batches in [3, 5, 8] {
         let expected = on_micro_batches(&case, micro_batches);
-        for begins in ["1", "6", "1,3,8", "2,5,9"] {
+        for begins in ["1", "6", "1,3,8", "1,2,4,6,8"] {
             largest = largest.max(equals(&case, begins, micro_batches, &expected, 1e-8));
         }
     }
@@ -99,7 +99,7 @@ fn running_statistics_are_those_of_micro_batches_on_average() {
     let (whole, _) = case.on_one_device(SAMPLES);
     let expected = on_micro_batches(&case, 3).0;
     let checked = checked(Kind::GPipe, 2, 3);
-    let (found, _) = case.pipeline(&checked, &cut("1", 10), SAMPLES).unwrap();
+    let (found, ..) = case.pipeline(&checked, &cut("1", 10), SAMPLES).unwrap();
     let apart = |weights: &Weights, name| {
         relative_difference(&get(&found, name), &get(weights, name)).unwrap()
     };

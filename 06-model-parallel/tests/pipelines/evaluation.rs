@@ -10,8 +10,7 @@ use datasets::{CLASSES, PIXELS, SAMPLE};
 use harness::records::BatchSums;
 use model_parallel::layers::Layers;
 use model_parallel::mesh::Mesh;
-use model_parallel::pipeline::worker::Worker;
-use model_parallel::pipeline::{Kind, PipelineParallel};
+use model_parallel::pipeline::{Kind, Worker};
 use ops::parameters::overwrite;
 use ops::{flatten, linear};
 use params_and_allreduce::communicator::{Communicator, Error as LineError, SharedCommunicator};
@@ -73,8 +72,12 @@ fn a_pipeline_evaluates_as_one_device_and_does_not_run_ahead() {
         let (line, zero) = (Arc::new(rank.clone()), AtomicUsize::default);
         let line = Arc::new(Counted { line, unread: zero(), most: zero() });
         let network = layers.build(cut[rank.rank()].clone(), 1, DType::F64, &Device::Cpu)?;
-        let worker = Worker::new(&checked, network, line.clone(), &SAMPLE, Instant::now()).unwrap();
-        let sums = worker.evaluate(&data, Part::WHOLE).unwrap();
+        let (mesh, all) = (Mesh::pipeline(3), line.clone());
+        let worker = Worker::new(&checked, vec![network], all, mesh, &SAMPLE, Instant::now())?;
+        // The messages before the first step do not count.
+        line.unread.store(0, Ordering::SeqCst);
+        line.most.store(0, Ordering::SeqCst);
+        let sums = worker.evaluate_part(&data, Part::WHOLE)?;
         let count = |count: &AtomicUsize| count.load(Ordering::SeqCst);
         Ok::<_, Error>((sums, count(&line.most), count(&line.unread)))
     });
@@ -102,7 +105,8 @@ fn replicas_of_a_pipeline_find_the_sums_of_one_device_to_the_last_bit() {
             let stage = rank.rank() % 2;
             let network = layers.build(stage..stage + 1, 1, DType::F64, &Device::Cpu)?;
             let line = Arc::new(rank.clone());
-            PipelineParallel::new(&checked, network, line, mesh, &SAMPLE)?.evaluate(&data)
+            Worker::new(&checked, vec![network], line, mesh, &SAMPLE, Instant::now())?
+                .evaluate(&data)
         });
         let found = found.unwrap();
         assert_eq!(found[0], expected, "{replicas} replicas");
@@ -133,12 +137,14 @@ fn stages_keep_nothing_of_a_forward_pass_that_nobody_differentiates() {
         let counts = Arc::new([0, 0].map(AtomicUsize::new));
         let counted = Arc::clone(&counts);
         let network = Network::new(1, DType::F64, &Device::Cpu, move |vb, _| {
+            let vb = vb.pp(inputs);
             let (weight, bias) = (vb.get((inputs, CLASSES), "weight")?, vb.get(CLASSES, "bias")?);
             Ok(Dense { weight, bias, counts: Arc::clone(&counted) })
         })?;
         let line = Arc::new(rank.clone());
-        let worker = Worker::new(&checked, network, line, &SAMPLE, Instant::now()).unwrap();
-        worker.evaluate(&data, Part::WHOLE).unwrap();
+        let mesh = Mesh::pipeline(2);
+        let worker = Worker::new(&checked, vec![network], line, mesh, &SAMPLE, Instant::now())?;
+        worker.evaluate_part(&data, Part::WHOLE)?;
         Ok::<_, Error>(counts.each_ref().map(|count| count.load(Ordering::SeqCst)))
     });
     // The sample that tells of shapes, and one batch.
@@ -153,7 +159,7 @@ fn a_stage_that_is_not_the_other_replicas_is_found_before_an_evaluation() {
         let stage = rank.rank() % 2;
         let network = layers.build(stage..stage + 1, 1, DType::F64, &Device::Cpu)?;
         let line = Arc::new(rank.clone());
-        let model = PipelineParallel::new(&checked, network, line, mesh, &SAMPLE)?;
+        let model = Worker::new(&checked, vec![network], line, mesh, &SAMPLE, Instant::now())?;
         if rank.rank() == 3 {
             let weight = &model.weights().parameters[0].tensor;
             overwrite(weight, &weight.detach().affine(1.0 + 1e-15, 0.0)?)?;

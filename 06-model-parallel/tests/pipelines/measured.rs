@@ -12,11 +12,11 @@ use super::training::{checked, cut, dense, lenet};
 fn the_measured_timeline_has_what_was_predicted() {
     let (case, cut) = (dense(), cut("1,4", 5));
     let stage = StageCost { forward: 1.0, backward_input: 1.0, backward_weight: 1.0, update: 0.1 };
-    for kind in [Kind::Naive, Kind::GPipe, Kind::OneFOneB] {
+    for kind in [Kind::Naive, Kind::GPipe, Kind::OneFOneB, Kind::ZbH1] {
         let checked = checked(kind, 3, 4);
         let predicted = predict(&checked, &Costs::equal(3, stage)).unwrap();
-        let (_, steps) = case.pipeline(&checked, &cut, 8).unwrap();
-        let of_step = |step: usize| steps.iter().map(move |done| done[step].timeline.clone());
+        let (.., stages) = case.pipeline(&checked, &cut, 8).unwrap();
+        let of_step = |step: usize| stages.iter().map(move |stage| stage.steps[step].clone());
         for step in 0..5 {
             let measured = Timeline::joined(of_step(step));
             assert_eq!(measured.stages, 3);
@@ -45,6 +45,24 @@ fn the_measured_timeline_has_what_was_predicted() {
     }
 }
 
+/// With chunks the last stage sends to the first, and two stages send each other activations and gradients.
+#[test]
+fn chunks_execute_their_lists_and_send_what_is_expected() {
+    let (case, cut) = (dense(), cut("1,2,4", 5));
+    for (chunks, stages) in [(2, 2), (4, 1)] {
+        let checked = checked(Kind::Interleaved { chunks }, stages, 4);
+        let (.., measured) = case.pipeline(&checked, &cut, 8).unwrap();
+        for (stage, measured) in measured.iter().enumerate() {
+            let spans = measured.steps[0].of_stage(stage);
+            let list: Vec<_> = spans.map(|span| span.instruction).collect();
+            assert_eq!(list, checked.schedule().instructions[stage]);
+            // Eight samples of the widths at the cuts that separate two stages, forward or backward.
+            let numbers = if stages == 1 { 0 } else { 17 + 13 + 9 };
+            assert_eq!(measured.sent, 8 * 8 * numbers, "{chunks} chunks, stage {stage}");
+        }
+    }
+}
+
 /// Bytes at the peak are what one micro-batch keeps, as often as the checker says that it is alive.
 #[test]
 fn the_measured_peak_is_the_predicted_number_of_micro_batches() {
@@ -52,9 +70,9 @@ fn the_measured_peak_is_the_predicted_number_of_micro_batches() {
         let cut = cut("1,2,4", case.layers.len());
         let peaks = |kind| -> Vec<(usize, usize)> {
             let checked = checked(kind, 4, 5);
-            let (_, steps) = case.pipeline(&checked, &cut, 10).unwrap();
+            let (.., stages) = case.pipeline(&checked, &cut, 10).unwrap();
             let alive = checked.peaks().into_iter().map(|peak| peak.activations);
-            steps.iter().map(|done| done[0].activation_bytes).zip(alive).collect()
+            stages.iter().map(|measured| measured.activations).zip(alive).collect()
         };
         let one: Vec<usize> = peaks(Kind::Naive).into_iter().map(|(bytes, _)| bytes).collect();
         for kind in [Kind::GPipe, Kind::OneFOneB] {
@@ -69,9 +87,9 @@ fn the_measured_peak_is_the_predicted_number_of_micro_batches() {
 #[test]
 fn bytes_of_a_stage_by_hand() {
     let case = dense();
-    let (_, steps) = case.pipeline(&checked(Kind::Naive, 2, 5), &cut("2", 5), 10).unwrap();
+    let (.., stages) = case.pipeline(&checked(Kind::Naive, 2, 5), &cut("2", 5), 10).unwrap();
     let of = |values: usize| 2 * values * 8;
     // Widths 6, 17, 13 | 13, 11, 9, 10. The last stage has the loss as well.
-    assert_eq!(steps[0][0].activation_bytes, of(6 + 17 + 13));
-    assert_eq!(steps[1][0].activation_bytes, of(13 + 11 + 9 + 10) + 8);
+    assert_eq!(stages[0].activations, of(6 + 17 + 13));
+    assert_eq!(stages[1].activations, of(13 + 11 + 9 + 10) + 8);
 }

@@ -5,8 +5,10 @@
 mod batch_norm;
 mod evaluation;
 mod failures;
+mod halves;
 mod layers;
 mod measured;
+mod mesh;
 mod model;
 mod numbers;
 mod training;

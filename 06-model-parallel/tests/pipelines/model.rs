@@ -1,12 +1,12 @@
 //! A pipeline as a model that stage 5's loop trains: its part of a batch, and the whole model again.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use candle_core::{DType, Device};
-use concise_wrapper::checkpoint::{About, Checkpoints};
-use concise_wrapper::optimiser::Extras;
-use concise_wrapper::optimiser::Momentum;
+use checkpoints::{Checkpoints, Configuration};
+use concise_wrapper::optimizer::Extras;
+use concise_wrapper::optimizer::Momentum;
 use concise_wrapper::train::{Trained, train};
 use concise_wrapper::{Error, Model as _};
 use datasets::loader::Epochs as _;
@@ -14,10 +14,10 @@ use datasets::source::LoadedData;
 use datasets::{CLASSES, PIXELS, SAMPLE};
 use harness::records::TrainOptions;
 use harness::report::Report;
+use model_parallel::held::Held;
 use model_parallel::layers::Layers;
 use model_parallel::mesh::Mesh;
-use model_parallel::pipeline::{Kind, PipelineParallel};
-use model_parallel::whole::Whole as _;
+use model_parallel::pipeline::{Kind, Worker};
 use ops::difference::largest_difference;
 use params_and_allreduce::communicator::Communicator as _;
 use params_and_allreduce::thread::run_ranks;
@@ -41,7 +41,7 @@ fn trained(
     checkpoints: Option<&Checkpoints>,
 ) -> Result<Trained, Error> {
     let report = &mut Report::silent();
-    train(model, &data(), &OPTIONS, &EXTRAS, checkpoints, report)
+    train(model, &data(), &OPTIONS, &EXTRAS, checkpoints, report, |_| Ok(()))
 }
 
 #[test]
@@ -55,7 +55,7 @@ fn replicas_of_a_pipeline_train_and_evaluate_as_one_device() {
         let stage = rank.rank() % 2;
         let network = layers.build(stage..stage + 1, 1, DType::F64, &Device::Cpu)?;
         let line = Arc::new(rank.clone());
-        let model = PipelineParallel::new(&checked, network, line, mesh, &SAMPLE)?;
+        let model = Worker::new(&checked, vec![network], line, mesh, &SAMPLE, Instant::now())?;
         let found = trained(&model, None)?;
         let evaluated = model.evaluate(&data().test)?;
         let samples = evaluated.map(|sums| sums.samples);
@@ -64,9 +64,9 @@ fn replicas_of_a_pipeline_train_and_evaluate_as_one_device() {
             (rank.rank() == 0).then_some(300),
             "one rank tells what all have found"
         );
-        Ok::<_, Error>((found.records, model.whole(found.weights)?, model.held(EXTRAS.constants)))
+        Ok::<_, Error>((found.records, model.whole(found.weights)?, model.measured()))
     });
-    for (rank, (records, whole, held)) in ended.unwrap().into_iter().enumerate() {
+    for (rank, (records, whole, measured)) in ended.unwrap().into_iter().enumerate() {
         for (record, expected) in records.iter().zip(&expected.records) {
             let close = |a: f64, b: f64| assert!((a / b - 1.0).abs() < 1e-10, "{rank}: {a} {b}");
             close(record.train_loss, expected.train_loss);
@@ -83,10 +83,14 @@ fn replicas_of_a_pipeline_train_and_evaluate_as_one_device() {
         }
         // Micro-batches of two samples; the last batch of an epoch has smaller ones.
         let (widths, losses) = [(2 * (PIXELS + 9), 0), (9 + CLASSES, 1)][rank % 2];
-        assert_eq!(held.activations, 8 * (2 * widths + losses), "rank {rank}");
-        assert_eq!((held.gradients, held.optimiser), (2 * held.parameters, held.parameters));
-        let nothing = Momentum::default();
-        assert_eq!(model_parallel::held::Held::new(alone.weights(), nothing, 0).optimiser, 0);
+        assert_eq!(measured.activations, 8 * (2 * widths + losses), "rank {rank}");
+        let parameters = 8 * [PIXELS * 9 + 9, 9 * CLASSES + CLASSES][rank % 2];
+        assert_eq!(measured.gradients, 2 * parameters, "rank {rank}");
+        // Two micro-batches of two samples, of nine numbers each.
+        assert_eq!(measured.sent, 8 * 2 * 2 * 9, "rank {rank}");
+        let optimiser = |constants| Held::new(alone.weights(), constants, 0).optimiser;
+        assert_eq!(optimiser(Momentum::default()), 0);
+        assert_eq!(optimiser(EXTRAS.constants), alone.weights().parameter_bytes());
     }
 }
 
@@ -99,7 +103,7 @@ fn to_wait_for_another_replica_is_not_measured_as_work() {
     let busy = run_ranks(&plan(2), Duration::from_secs(60), |rank| {
         let network = layers.build(0..1, 1, DType::F64, &Device::Cpu)?;
         let line = Arc::new(rank.clone());
-        let model = PipelineParallel::new(&checked, network, line, mesh, &SAMPLE)?;
+        let model = Worker::new(&checked, vec![network], line, mesh, &SAMPLE, Instant::now())?;
         let shares = ShardLoader::new(&images(8), 8, 1, DType::F64, model.hosts());
         let share = shares.epoch(1).next().unwrap()?;
         if rank.rank() == 1 {
@@ -115,16 +119,17 @@ fn to_wait_for_another_replica_is_not_measured_as_work() {
 fn a_stage_has_no_checkpoints() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path().join("checkpoints");
-    let about = About::default();
+    let configuration = Configuration::default();
     let checkpoints =
-        Checkpoints { folder: folder.clone(), every: 1, keep: 1, resume: None, about };
+        Checkpoints { folder: folder.clone(), every: 1, keep: 1, resume: None, configuration };
     let layers = Layers::dense(&[PIXELS, 9, CLASSES]).unwrap();
     let checked = checked(Kind::OneFOneB, 2, 2);
     let failure = run_ranks(&plan(2), Duration::from_secs(60), |rank| {
         let stage = rank.rank();
         let network = layers.build(stage..stage + 1, 1, DType::F64, &Device::Cpu)?;
         let line = Arc::new(rank.clone());
-        let model = PipelineParallel::new(&checked, network, line, Mesh::pipeline(2), &SAMPLE)?;
+        let mesh = Mesh::pipeline(2);
+        let model = Worker::new(&checked, vec![network], line, mesh, &SAMPLE, Instant::now())?;
         trained(&model, Some(&checkpoints)).map(drop)
     });
     let told = failure.unwrap_err().to_string();

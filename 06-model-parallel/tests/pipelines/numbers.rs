@@ -1,7 +1,7 @@
 //! Over five steps, weights and losses are those of one device.
 
 use model_parallel::mesh::Mesh;
-use model_parallel::pipeline::channel::UNBOUNDED;
+use model_parallel::pipeline::UNBOUNDED;
 use model_parallel::pipeline::schedule::Action::{self, Backward, Forward, RecvActivation};
 use model_parallel::pipeline::schedule::Action::{
     RecvGradient, SendActivation, SendGradient, Update,
@@ -12,7 +12,15 @@ use ops::weights_hash::WeightsHash;
 
 use super::training::{Case, Weights, checked, cut, dense, lenet, resnet18};
 
-const KINDS: [Kind; 3] = [Kind::Naive, Kind::GPipe, Kind::OneFOneB];
+/// All kinds of schedules that execute a model of so many parts, each with its number of stages.
+pub fn kinds(parts: usize, micro_batches: usize) -> Vec<(Kind, usize)> {
+    let with_chunks = (2..=parts).filter(|chunks| parts.is_multiple_of(*chunks));
+    let interleaved = with_chunks.map(|chunks| (Kind::Interleaved { chunks }, parts / chunks));
+    let one_chunk =
+        [Kind::Naive, Kind::GPipe, Kind::OneFOneB, Kind::ZbH1].map(|kind| (kind, parts));
+    let all = one_chunk.into_iter().chain(interleaved);
+    all.filter(|(kind, stages)| kind.check(*stages, micro_batches).is_ok()).collect()
+}
 
 /// Seven samples: in one piece, in micro-batches of two sizes, of one sample, and more than there are
 /// samples.
@@ -32,21 +40,20 @@ pub fn equals(
         assert!(relative_difference(before, after).unwrap() > 1e-4, "{name} learns nothing");
     }
     let cut = cut(begins, case.layers.len());
-    let outcomes = KINDS.map(|kind| {
+    let outcomes = kinds(cut.len(), micro_batches).into_iter().map(|(kind, stages)| {
         let what = format!("{}, cut {begins}, {micro_batches} × {kind}", case.name);
-        let checked = checked(kind, cut.len(), micro_batches);
-        let (found, steps) = case.pipeline(&checked, &cut, SAMPLES).unwrap();
+        let checked = checked(kind, stages, micro_batches);
+        let (found, steps, _) = case.pipeline(&checked, &cut, SAMPLES).unwrap();
         let difference = largest_difference(&found, weights).unwrap();
         assert!(difference < bound, "{what}: {difference:e}");
-        let last = steps.last().unwrap();
-        assert_eq!(last.len(), losses.len());
-        for (done, loss) in last.iter().zip(losses) {
-            let sums = done.sums.unwrap();
+        assert_eq!(steps.len(), losses.len());
+        for (sums, loss) in steps.iter().zip(losses) {
             assert!((sums.loss / loss - 1.0).abs() < bound, "{what}: {}", sums.loss);
             assert_eq!(sums.samples, SAMPLES as u64, "{what}");
         }
         (WeightsHash::new(&found).unwrap(), difference)
     });
+    let outcomes: Vec<_> = outcomes.collect();
     let what = format!("{}, cut {begins}, {micro_batches} micro-batches", case.name);
     assert!(outcomes.iter().all(|(hash, _)| *hash == outcomes[0].0), "{what}: {outcomes:?}");
     outcomes.into_iter().map(|(_, difference)| difference).fold(0.0, f64::max)
@@ -72,9 +79,10 @@ fn a_dense_stack_equals_one_device() {
     );
 }
 
-/// The micro-batches are the shards: then it does not matter which of the two is split, batch or model.
+/// One device adds the gradients of the same micro-batches up: every schedule has its bits. The micro-batches are the
+/// shards of data parallelism, which has them as well.
 #[test]
-fn the_bits_are_those_of_data_parallelism() {
+fn every_schedule_has_the_bits_of_one_device_and_of_data_parallelism() {
     for case in [lenet(), dense(), resnet18()] {
         for shards in [3, 8] {
             let expected = case.data_parallel(1, SAMPLES, shards);
@@ -83,10 +91,12 @@ fn the_bits_are_those_of_data_parallelism() {
             }
             for begins in ["3", "1,2,4"] {
                 let cut = cut(begins, case.layers.len());
-                let checked = checked(Kind::OneFOneB, cut.len(), shards);
-                let (weights, _) = case.pipeline(&checked, &cut, SAMPLES).unwrap();
-                let hash = WeightsHash::new(&weights).unwrap();
-                assert_eq!(hash, expected, "{}, cut {begins}, {shards} shards", case.name);
+                for (kind, stages) in kinds(cut.len(), shards) {
+                    let checked = checked(kind, stages, shards);
+                    let (weights, ..) = case.pipeline(&checked, &cut, SAMPLES).unwrap();
+                    let (hash, name) = (WeightsHash::new(&weights).unwrap(), case.name);
+                    assert_eq!(hash, expected, "{name}, cut {begins}, {shards} shards, {kind}");
+                }
             }
         }
     }
@@ -96,11 +106,18 @@ fn the_bits_are_those_of_data_parallelism() {
 #[test]
 fn the_bits_do_not_depend_on_the_number_of_replicas() {
     for case in [dense(), resnet18()] {
-        let (cut, expected) = (cut("3", case.layers.len()), case.data_parallel(1, SAMPLES, 8));
-        for data in [1, 2, 4] {
-            let checked = checked(Kind::OneFOneB, 2, 8 / data);
-            let mesh = Mesh { data, ..Mesh::pipeline(2) };
-            assert_eq!(case.mesh(mesh, &checked, &cut, SAMPLES), expected, "{}, {mesh}", case.name);
+        let expected = case.data_parallel(1, SAMPLES, 8);
+        for (kind, begins) in
+            [(Kind::OneFOneB, "3"), (Kind::ZbH1, "3"), (Kind::Interleaved { chunks: 2 }, "1,2,4")]
+        {
+            let cut = cut(begins, case.layers.len());
+            for data in [1, 2, 4] {
+                let checked = checked(kind, 2, 8 / data);
+                let mesh = Mesh { data, ..Mesh::pipeline(2) };
+                let (found, _) = case.on_mesh(mesh, &checked, &cut, SAMPLES);
+                let (found, name) = (WeightsHash::new(&found).unwrap(), case.name);
+                assert_eq!(found, expected, "{name}, {mesh}, {kind}");
+            }
         }
     }
 }

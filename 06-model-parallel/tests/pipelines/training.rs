@@ -1,22 +1,24 @@
 //! Some steps of training: on one device, in a pipeline, and data-parallel.
 
 use std::ops::Range;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use candle_core::{DType, Device, Tensor};
-use concise_wrapper::Model;
 use concise_wrapper::ddp::{Ddp, Reduction};
-use concise_wrapper::optimiser::{Momentum, Sgd};
+use concise_wrapper::optimizer::{Momentum, Sgd};
+use concise_wrapper::{Error, Model, Network};
 use datasets::{Batch, CLASSES, Dataset};
 use devices::DevicePlan;
-use model_parallel::layers::Layers;
-use model_parallel::mesh::Mesh;
-use model_parallel::pipeline::channel::UNBOUNDED;
-use model_parallel::pipeline::worker::{Done, Error, Worker};
-use model_parallel::pipeline::{Checked, Kind, PipelineParallel, check};
+use harness::records::BatchSums;
+use model_parallel::layers::{Layers, Stage};
+use model_parallel::mesh::{Axis, Mesh};
+use model_parallel::pipeline::UNBOUNDED;
+use model_parallel::pipeline::worker::{Measured, Worker};
+use model_parallel::pipeline::{Checked, Kind, check};
+use model_parallel::tensor_parallel::Group;
 use ops::weights_hash::WeightsHash;
-use params_and_allreduce::communicator::Communicator as _;
+use params_and_allreduce::Algorithm;
+use params_and_allreduce::communicator::{Communicator as _, SharedCommunicator};
 use params_and_allreduce::thread::{RankFailure, run_ranks};
 use split_batch::loader::LocalBatch;
 use split_batch::split::split_batch;
@@ -100,7 +102,7 @@ impl Case {
         let losses = (0..self.steps).map(|step| {
             let done = network.backward(&self.share(step, samples, 1)).unwrap();
             sgd.step(network.weights(), &done.gradients, self.rate, samples).unwrap();
-            done.sums.loss
+            done.sums.read().unwrap().loss
         });
         let losses = losses.collect();
         (sorted(network.weights().snapshot().unwrap()), losses)
@@ -113,73 +115,93 @@ impl Case {
             let network = self.layers.build(all, 1, DType::F64, &Device::Cpu)?;
             let ddp = Ddp::new(network, rank, Reduction::Reproducible { shards })?;
             self.train(&ddp, samples)?;
-            Ok::<_, concise_wrapper::Error>(WeightsHash::new(&ddp.weights().snapshot()?)?)
+            Ok::<_, Error>(WeightsHash::new(&ddp.weights().snapshot()?)?)
         });
         hashes.unwrap()[0]
     }
 
-    /// The hash of the weights after pipelines that are data-parallel to each other.
-    pub fn mesh(
+    /// The weights after training on a mesh, and the loss at each step. All replicas are equal.
+    pub fn on_mesh(
         &self,
         mesh: Mesh,
         checked: &Checked,
         cut: &[Range<usize>],
         samples: usize,
-    ) -> WeightsHash {
+    ) -> (Weights, Vec<f64>) {
         let ended = run_ranks(&plan(mesh.devices()), Duration::from_secs(30), |rank| {
-            let layers = cut[mesh.coordinates(rank.rank()).pipeline].clone();
-            let network = self.layers.build(layers, 1, DType::F64, &Device::Cpu)?;
-            let line = Arc::new(rank.clone());
-            let model = PipelineParallel::new(checked, network, line, mesh, self.sample)?;
-            self.train(&model, samples)?;
-            model.weights().snapshot().map_err(concise_wrapper::Error::from)
+            let all: SharedCommunicator = rank.into();
+            let group = match mesh.tensor {
+                1 => Group::alone(),
+                _ => Group::new(mesh.along(&all, Axis::Tensor)?, Algorithm::Ring),
+            };
+            let chunks =
+                self.chunks(checked, cut, mesh.coordinates(rank.rank()).pipeline, &group)?;
+            let worker = Worker::new(checked, chunks, all, mesh, self.sample, Instant::now())?;
+            let steps = self.train(&worker, samples)?;
+            let mine = self.layers.join(worker.weights().snapshot()?, &group)?;
+            let losses: Vec<f64> = steps.iter().map(|sums| sums.loss).collect();
+            Ok::<_, Error>((worker.whole(mine)?, losses))
         });
-        let of_replicas = ended.unwrap();
-        let hashes =
-            of_replicas.chunks(mesh.pipeline).map(|stages| WeightsHash::new(&stages.concat()));
-        let hashes: Vec<_> = hashes.map(Result::unwrap).collect();
-        assert!(hashes.iter().all(|hash| *hash == hashes[0]), "all replicas are equal");
-        hashes[0]
+        let replicas: Vec<_> = ended.unwrap();
+        let losses = replicas[0].1.clone();
+        assert!(replicas.iter().all(|(_, others)| *others == losses), "all ranks know the loss");
+        let replicas: Vec<_> = replicas.into_iter().filter_map(|(whole, _)| whole).collect();
+        assert_eq!(replicas.len(), mesh.data);
+        let hash = |weights| WeightsHash::new(weights).unwrap();
+        assert!(replicas.iter().all(|it| hash(it) == hash(&replicas[0])), "replicas are equal");
+        (sorted(replicas[0].clone()), losses)
     }
 
-    /// All steps of one rank.
-    fn train(&self, model: &impl Model, samples: usize) -> Result<(), concise_wrapper::Error> {
+    /// All steps of one rank: the sums of each.
+    fn train(&self, model: &impl Model, samples: usize) -> Result<Vec<BatchSums>, Error> {
         let mut sgd = Sgd::new(CONSTANTS);
-        for step in 0..self.steps {
+        let step = |step: usize| {
             let LocalBatch { shards, samples } = self.share(step, samples, model.hosts().of);
             let share = LocalBatch { shards: shards[model.hosts().held].to_vec(), samples };
             let done = model.backward(&share)?;
             sgd.step(model.weights(), &done.gradients, self.rate, samples)?;
-        }
-        Ok(())
+            Ok(done.sums.read()?)
+        };
+        (0..self.steps).map(step).collect()
     }
 
-    /// What a pipeline comes to: all stages' weights, and what each stage's steps came to.
+    /// This rank's parts of the chunks of a stage, of a cut with a range of layers for each part of the model.
+    fn chunks(
+        &self,
+        checked: &Checked,
+        cut: &[Range<usize>],
+        stage: usize,
+        group: &Group,
+    ) -> Result<Vec<Network<Stage>>, Error> {
+        let build = |part: usize| {
+            self.layers.build_part(cut[part].clone(), 1, DType::F64, &Device::Cpu, group)
+        };
+        checked.schedule().parts(stage).map(build).collect()
+    }
+
+    /// Trains in a pipeline: the weights of all stages, the loss at each step, and the measurements of each stage.
     pub fn pipeline(
         &self,
         checked: &Checked,
         cut: &[Range<usize>],
         samples: usize,
-    ) -> Result<(Weights, Vec<Vec<Done>>), RankFailure<Error>> {
+    ) -> Result<(Weights, Vec<BatchSums>, Vec<Measured>), RankFailure<Error>> {
         let origin = Instant::now();
         let timeout = Duration::from_secs(30);
         let ended = run_ranks(&plan(checked.schedule().stages()), timeout, |rank| {
-            let layers = cut[rank.rank()].clone();
-            let network = self.layers.build(layers, 1, DType::F64, &Device::Cpu)?;
-            let worker =
-                Worker::new(checked, network, Arc::new(rank.clone()), self.sample, origin)?;
-            let mut sgd = Sgd::new(CONSTANTS);
-            let steps = (0..self.steps).map(|step| {
-                let share = self.share(step, samples, checked.schedule().micro_batches);
-                worker.step(&share, |weights, gradients, samples| {
-                    Ok(sgd.step(weights, gradients, self.rate, samples)?)
-                })
-            });
-            let steps = steps.collect::<Result<Vec<_>, _>>()?;
-            Ok::<_, Error>((worker.network().weights().snapshot()?, steps))
+            let chunks = self.chunks(checked, cut, rank.rank(), &Group::alone())?;
+            let mesh = Mesh::pipeline(rank.world_size());
+            let worker = Worker::new(checked, chunks, rank.into(), mesh, self.sample, origin)?;
+            let steps = self.train(&worker, samples)?;
+            Ok::<_, Error>((worker.weights().snapshot()?, steps, worker.measured()))
         })?;
-        let (weights, steps): (Vec<_>, Vec<_>) = ended.into_iter().unzip();
-        Ok((sorted(weights.concat()), steps))
+        let (mut weights, mut measured, mut sums) = (Vec::new(), Vec::new(), Vec::new());
+        for (of_stage, of_all, measurements) in ended {
+            weights.extend(of_stage);
+            measured.push(measurements);
+            sums = of_all;
+        }
+        Ok((sorted(weights), sums, measured))
     }
 }
 

@@ -1,11 +1,11 @@
-//! Gradients through the conjugate pair against finite differences, of the loss that all ranks compute.
+//! Gradients through f and g against finite differences, of the loss that all ranks compute.
 //!
 //! A weight that is split is moved on the rank that holds it; what all ranks hold is moved on all of them.
 
 use candle_core::{Tensor, Var};
 use concise_wrapper::Error;
-use model_parallel::tensor_parallel::conjugate::{gather, scatter};
 use model_parallel::tensor_parallel::linear::{linear_by_column, linear_by_row};
+use model_parallel::tensor_parallel::mappings::{gather, scatter};
 use model_parallel::tensor_parallel::{Cut, Group};
 use ops::parameters::overwrite;
 

@@ -2,13 +2,13 @@
 
 use candle_core::{Tensor, Var};
 use concise_wrapper::Error;
-use model_parallel::tensor_parallel::conjugate::gather;
-use model_parallel::tensor_parallel::conv2d::{
+use model_parallel::tensor_parallel::convolution::{
     conv2d_relu_pool_by_channel, conv2d_relu_pool_by_filter,
 };
 use model_parallel::tensor_parallel::linear::{
     linear_by_column, linear_by_row, linear_relu_by_column,
 };
+use model_parallel::tensor_parallel::mappings::gather;
 use model_parallel::tensor_parallel::{Cut, Group};
 use ops::{conv2d_relu_pool, linear, linear_relu};
 

@@ -4,27 +4,31 @@
 
 #![expect(clippy::unwrap_used, reason = "in a test a panic is the right answer")]
 
-mod conjugate;
-mod data_parallel;
 mod finite_differences;
 mod initial;
 mod layers;
+mod mappings;
 mod networks;
 mod refusals;
 mod traffic;
 
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::{Arc, LazyLock};
+use std::time::{Duration, Instant};
 
 use candle_core::{DType, Device, Tensor, Var};
 use concise_wrapper::Error;
 use devices::DevicePlan;
+use model_parallel::layers::{Layers, Stage};
+use model_parallel::mesh::{Axis, Mesh};
+use model_parallel::pipeline::{Checked, Kind, UNBOUNDED, Worker, check};
 use model_parallel::tensor_parallel::Group;
 use ops::difference::relative_difference;
 use params_and_allreduce::Algorithm;
+use params_and_allreduce::communicator::SharedCommunicator;
 use params_and_allreduce::thread::{Rank, run_ranks};
 use single_gpu::init;
 
+const SEED: u64 = 3;
 const WAIT: Duration = Duration::from_secs(60);
 
 /// Runs `work` on `ranks` one-core slices; the results in rank order.
@@ -40,6 +44,25 @@ fn on_ranks_with<R: Send>(
 
 fn on_ranks<R: Send>(ranks: usize, work: impl Fn(Group) -> Result<R, Error> + Sync) -> Vec<R> {
     on_ranks_with(ranks, Algorithm::Ring, |_, group| work(group))
+}
+
+/// One stage, and the whole batch at once.
+static WHOLE_BATCH: LazyLock<Checked> =
+    LazyLock::new(|| check(Kind::Naive.schedule(1, 1).unwrap(), UNBOUNDED).unwrap());
+
+/// A rank's part of all layers, on a mesh of one stage. The part's group adds up by `algorithm`.
+fn worker(
+    rank: &Rank,
+    mesh: Mesh,
+    algorithm: Algorithm,
+    layers: &Layers,
+    (sample, dtype): (&[usize], DType),
+) -> Result<(Worker<'static, Stage>, Group), Error> {
+    let all: SharedCommunicator = rank.into();
+    let group = Group::new(mesh.along(&all, Axis::Tensor)?, algorithm);
+    let part = layers.build_part(0..layers.len(), SEED, dtype, &Device::Cpu, &group)?;
+    let worker = Worker::new(&WHOLE_BATCH, vec![part], all, mesh, sample, Instant::now())?;
+    Ok((worker, group))
 }
 
 /// A variable of noise, N(0, 1), that depends on its name alone.

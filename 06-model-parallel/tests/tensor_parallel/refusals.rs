@@ -1,67 +1,67 @@
 //! What makes no sense is refused, and a rank that fails is named.
 
-use std::sync::Arc;
-
-use candle_core::DType;
-use concise_wrapper::batch_norm::Norms;
-use concise_wrapper::checkpoint::{About, Checkpoints};
-use concise_wrapper::ddp::{Lines, Reduction};
-use concise_wrapper::optimiser::Extras;
+use candle_core::{DType, Device};
+use checkpoints::{Checkpoints, Configuration};
+use concise_wrapper::optimizer::Extras;
 use concise_wrapper::train::train;
-use concise_wrapper::{Error, Model as _, Network};
+use concise_wrapper::{Error, Model as _};
+use datasets::SAMPLE;
 use datasets::source::LoadedData;
 use devices::DevicePlan;
 use harness::records::TrainOptions;
 use harness::report::Report;
-use model_parallel::mesh::{Axis, Mesh};
-use model_parallel::tensor_parallel::dense::DenseStack;
-use model_parallel::tensor_parallel::lenet::{Channels, LeNet};
-use model_parallel::tensor_parallel::{Cut, Group, Parts, Replicated, TensorParallel};
+use model_parallel::layers::Layers;
+use model_parallel::mesh::Mesh;
+use model_parallel::networks::Channels;
+use model_parallel::tensor_parallel::Group;
+use ops::difference::largest_difference;
 use ops::parameters::overwrite;
 use params_and_allreduce::Algorithm;
 use params_and_allreduce::communicator::Communicator as _;
 use params_and_allreduce::thread::{Rank, run_ranks};
 
-use super::WAIT;
 use super::networks::images;
+use super::{WAIT, on_ranks, worker};
 
 fn failure(ranks: usize, work: impl Fn(&Rank, Group) -> Result<(), Error> + Sync) -> String {
     let plan = DevicePlan::slices(ranks).unwrap();
-    let work = |rank: &Rank| work(rank, Group::new(Arc::new(rank.clone()), Algorithm::Ring));
+    let work = |rank: &Rank| work(rank, Group::new(rank.into(), Algorithm::Ring));
     run_ranks(&plan, WAIT, work).unwrap_err().to_string()
+}
+
+fn build(layers: &Layers, seed: u64, group: &Group) -> Result<(), Error> {
+    layers.build_part(0..layers.len(), seed, DType::F32, &Device::Cpu, group).map(drop)
 }
 
 #[test]
 fn more_ranks_than_features_are_refused_by_name() {
-    let dense = failure(3, |_, group| {
-        let build = |parts: &Parts<'_>, _: &Norms| DenseStack::new(&[784, 2, 10], parts);
-        TensorParallel::new(1, DType::F32, group, build).map(drop)
-    });
-    assert!(dense.contains("dense0.weight: 2 features cannot be cut into 3 parts"), "{dense}");
-    let lenet = failure(11, |_, group| {
-        let build = |parts: &Parts<'_>, _: &Norms| LeNet::new(Channels::Gathered, parts);
-        TensorParallel::new(1, DType::F32, group, build).map(drop)
-    });
-    assert!(lenet.contains("W4: 10 features cannot be cut into 11 parts"), "{lenet}");
+    for (layers, ranks, refusal) in [
+        (
+            Layers::dense(&[784, 2, 10]).unwrap(),
+            3,
+            "dense0.weight: 2 features cannot be cut into 3 parts",
+        ),
+        (Layers::lenet(), 11, "W4: 10 features cannot be cut into 11 parts"),
+    ] {
+        let told = failure(ranks, |_, group| build(&layers, 1, &group));
+        assert!(told.contains(refusal), "{told}");
+        assert!(layers.check_parts(ranks).unwrap_err().to_string().contains(refusal));
+    }
+    let told = Layers::resnet18(2).check_parts(2).unwrap_err().to_string();
+    assert!(told.contains("no layer of this model can be cut"), "{told}");
 }
 
 #[test]
 fn ranks_that_were_not_started_alike_are_told() {
     let told = failure(2, |rank, group| {
-        let build = |parts: &Parts<'_>, _: &Norms| DenseStack::new(&[784, 8, 10], parts);
-        TensorParallel::new(1 + rank.rank() as u64, DType::F32, group, build).map(drop)
+        build(&Layers::dense(&[784, 8, 10])?, 1 + rank.rank() as u64, &group)
     });
     assert_eq!(told, "rank 1 failed: rank 1 has seed 2, rank 0 has 1: start all ranks alike");
     // 9 or 8 hidden features: rank 0's part is of 5 or of 4, and rank 1's of 4 in either case.
-    let told = failure(2, |rank, group| {
-        let hidden = 9 - rank.rank();
-        let build = move |parts: &Parts<'_>, _: &Norms| DenseStack::new(&[784, hidden, 10], parts);
-        TensorParallel::new(1, DType::F32, group, build).map(drop)
-    });
-    assert!(
-        told.starts_with("rank 1 failed: rank 1 has tensor dense0.weight F32 [784, 8]"),
-        "{told}"
-    );
+    let told =
+        failure(2, |rank, group| build(&Layers::dense(&[784, 9 - rank.rank(), 10])?, 1, &group));
+    let expected = "rank 1 failed: rank 1 has tensor dense0.weight F32 [784, 8]";
+    assert!(told.starts_with(expected), "{told}");
 }
 
 /// Each rank's file would hold a part.
@@ -73,52 +73,32 @@ fn checkpoints_of_parts_are_refused() {
         every: 1,
         keep: 1,
         resume: None,
-        about: About::default(),
+        configuration: Configuration::default(),
     };
     let data = LoadedData { name: "noise".to_owned(), train: images(), test: images() };
     let options = TrainOptions { epochs: 1, batch_size: 7, learning_rate: 0.1, seed: 1 };
-    let trained = |model: &dyn Fn() -> Result<(), Error>| model().unwrap_err().to_string();
+    let layers = Layers::dense(&[784, 8, 10]).unwrap();
     for mesh in ["1x1x2", "2x1x2"] {
         let mesh: Mesh = mesh.parse().unwrap();
         let told = failure(mesh.devices(), |rank, _| {
-            let lines: Lines = rank.into();
-            let group = Group::new(mesh.along(&lines.main, Axis::Tensor)?, Algorithm::Ring);
-            let build = |parts: &Parts<'_>, _: &Norms| DenseStack::new(&[784, 8, 10], parts);
-            let model = TensorParallel::new(1, DType::F64, group, build)?;
-            let (extras, saved, report) = (Extras::default(), Some(&checkpoints), Report::silent);
-            let told = trained(&|| {
-                let report = &mut report();
-                train(&model, &data, &options, &extras, saved, report).map(drop)
-            });
-            assert!(told.contains("a model in parts has no checkpoints"), "{told}");
-            let model = Replicated::new(model, &lines, mesh, Reduction::default())?;
-            train(&model, &data, &options, &extras, saved, &mut report()).map(drop)
+            let settings = (SAMPLE.as_slice(), DType::F64);
+            let (model, _) = worker(rank, mesh, Algorithm::Ring, &layers, settings)?;
+            let (extras, report) = (Extras::default(), &mut Report::silent());
+            train(&model, &data, &options, &extras, Some(&checkpoints), report, |_| Ok(()))
+                .map(drop)
         });
         assert!(told.contains("a model in parts has no checkpoints"), "{told}");
     }
     assert!(!folder.path().join("checkpoints").exists());
 }
 
-#[test]
-fn a_name_has_one_cut() {
-    let told = failure(2, |_, group| {
-        let build = |parts: &model_parallel::tensor_parallel::Parts<'_>, _: &_| {
-            let parts = parts.pp("layer");
-            parts.cut((4, 4), "w", candle_nn::init::ZERO, Cut::new(0, 4))?;
-            parts.cut((4, 4), "w", candle_nn::init::ZERO, Cut::new(1, 4))?;
-            DenseStack::new(&[784, 8, 10], &parts)
-        };
-        TensorParallel::new(1, DType::F32, group, build).map(drop)
-    });
-    assert!(told.contains("layer.w is asked for as"), "{told}");
-}
-
 /// In the middle of a step, with all others waiting for its term of a sum.
 #[test]
 fn a_rank_that_fails_is_named() {
-    let told = failure(3, |rank, group| {
-        let build = |parts: &Parts<'_>, _: &Norms| LeNet::new(Channels::Summed, parts);
-        let model = TensorParallel::new(1, DType::F64, group, build)?;
+    let layers = Layers::lenet_with(Channels::Summed);
+    let told = failure(3, |rank, _| {
+        let (mesh, settings) = (Mesh::tensor(3), (SAMPLE.as_slice(), DType::F64));
+        let (model, _) = worker(rank, mesh, Algorithm::Ring, &layers, settings)?;
         if rank.rank() == 1 {
             return Err(candle_core::Error::Msg("disk full".to_owned()).into());
         }
@@ -129,21 +109,15 @@ fn a_rank_that_fails_is_named() {
 
 #[test]
 fn a_replica_has_the_values_of_its_network() {
-    let plan = DevicePlan::slices(2).unwrap();
-    run_ranks(&plan, WAIT, |rank| {
-        let group = Group::new(Arc::new(rank.clone()), Algorithm::Ring);
-        let build = |parts: &Parts<'_>, _: &Norms| DenseStack::new(&[784, 8, 10], parts);
-        let model = TensorParallel::new(1, DType::F64, group, build)?;
-        let network: &Network<DenseStack> = model.network();
+    let layers = Layers::dense(&[784, 8, 10]).unwrap();
+    on_ranks(2, |group| {
+        let network = layers.build_part(0..2, 1, DType::F64, &Device::Cpu, &group)?;
         let weight = network.weights().get("dense0.weight").unwrap();
         overwrite(weight, &weight.detach().affine(2.0, 0.0)?)?;
-        let replica = network.replica(rank.device())?;
-        let same = ops::difference::largest_difference(
-            &replica.weights().snapshot()?,
-            &network.weights().snapshot()?,
-        )?;
-        assert_eq!(same, 0.0);
-        Ok::<_, Error>(())
-    })
-    .unwrap();
+        let replica = network.replica(network.device())?;
+        let [mine, replicas] =
+            [&network, &replica].map(|network| network.weights().snapshot().unwrap());
+        assert_eq!(largest_difference(&replicas, &mine)?, 0.0);
+        Ok(())
+    });
 }

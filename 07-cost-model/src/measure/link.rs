@@ -7,8 +7,7 @@ use std::time::Instant;
 
 use candle_core::{DType, Tensor};
 use concise_wrapper::Error;
-use concise_wrapper::ddp::Lines;
-use concise_wrapper::slow_link::Slowness;
+use concise_wrapper::slow_link::{SlowNetwork, Slowness};
 use devices::DevicePlan;
 use harness::statistics::slowest;
 use params_and_allreduce::communicator::{Communicator as _, SharedCommunicator};
@@ -64,9 +63,13 @@ fn exchange(
     numbers: usize,
     slowness: Option<Slowness>,
 ) -> Result<[f64; 2], RankFailure<Error>> {
+    let slow = slowness.map(|slowness| SlowNetwork::new(slowness, DEFAULT_TIMEOUT));
     let times = run_ranks(plan, DEFAULT_TIMEOUT, |rank| {
-        let lines = Lines::from(rank);
-        let line = slowness.map_or(lines.clone(), |slowness| lines.slowed(slowness)).background;
+        let background = rank.background()?;
+        let line = match &slow {
+            Some(slow) => slow.slow_down(background),
+            None => background,
+        };
         Ok((messages(rank, &line, 1, TIMES.0)?, messages(rank, &line, numbers, TIMES.1)?))
     })?;
     let (short, long): (Vec<_>, Vec<_>) = times.into_iter().unzip();

@@ -1,9 +1,9 @@
 //! Whole steps of stage 5's training, as anybody would run them: what a prediction is judged by.
 
 use concise_wrapper::ddp::bucket::BucketCaps;
-use concise_wrapper::ddp::{Ddp, Lines, Reduction};
-use concise_wrapper::optimiser::Extras;
-use concise_wrapper::slow_link::Slowness;
+use concise_wrapper::ddp::{Ddp, Reduction};
+use concise_wrapper::optimizer::Extras;
+use concise_wrapper::slow_link::{SlowNetwork, Slowness};
 use concise_wrapper::train::Trained;
 use concise_wrapper::{Error, Model, train};
 use datasets::Dataset;
@@ -48,16 +48,19 @@ pub fn training(
     test.truncate(1);
     let data = LoadedData { name: String::new(), train: data.clone(), test };
     let options = TrainOptions { epochs: 2, batch_size, learning_rate: 1e-3, seed: 1 };
+    let slow = together.slowness.map(|slowness| SlowNetwork::new(slowness, DEFAULT_TIMEOUT));
     let of_ranks = run_ranks(plan, DEFAULT_TIMEOUT, |rank| {
         let network = network(layers, rank.device())?;
         if plan.len() == 1 {
             return trained(&network, &data, &options);
         }
-        let lines = Lines::from(rank);
-        let lines = together.slowness.map_or(lines.clone(), |slowness| lines.slowed(slowness));
+        let rank = match &slow {
+            Some(slow) => slow.slow_down(rank.into()),
+            None => rank.into(),
+        };
         let Together { algorithm, overlap, caps, .. } = *together;
         let reduction = Reduction::Buckets { caps, algorithm, overlap };
-        trained(&Ddp::new(network, lines, reduction)?, &data, &options)
+        trained(&Ddp::new(network, rank, reduction)?, &data, &options)
     })?;
     let steps = data.train.len().div_ceil(batch_size);
     // Rank 0's: nobody is a step ahead of it. It is not a number where Ctrl-C came first.
@@ -71,5 +74,5 @@ fn trained(
     options: &TrainOptions,
 ) -> Result<Trained, Error> {
     let mut report = Report::silent();
-    train(model, data, options, &Extras::default(), None, &mut report)
+    train(model, data, options, &Extras::default(), None, &mut report, |_| Ok(()))
 }

@@ -1,12 +1,22 @@
-//! MPI and NCCL behind stage 2's [`Communicator`](params_and_allreduce::communicator::Communicator).
+//! MPI and NCCL behind stage 2's [`Communicator`](params_and_allreduce::communicator::Communicator), and the ranks of a program.
 //!
-//! The feature `mpi` adds ranks as processes, on one machine or many. The feature `nccl` adds NVIDIA's own collectives, between
-//! GPUs. The program `all-reduce-table` uses both.
+//! | module | content |
+//! | --- | --- |
+//! | [`launch`] | ranks as threads, or as processes of a launcher |
+//! | [`text`] | values that ranks exchange as JSON |
+//! | [`slow_link`] | a link between threads that is slower than memory |
+//! | `mpi` | the feature `mpi`: ranks as processes, on one machine or many |
+//! | `nccl` | the feature `nccl`: NVIDIA's own collectives, between GPUs |
+//!
+//! The program `all-reduce-table` measures MPI and NCCL.
 
+pub mod launch;
 #[cfg(feature = "mpi")]
 pub mod mpi;
 #[cfg(feature = "nccl")]
 pub mod nccl;
+pub mod slow_link;
+pub mod text;
 
 use std::time::Duration;
 
@@ -36,18 +46,14 @@ pub fn check(algorithm: Algorithm, plan: &DevicePlan, ranks: Ranks) -> Result<()
     if algorithm != Algorithm::Native || nccl || mpi { Ok(()) } else { Err(no_native()) }
 }
 
-/// Returns the same rank with NCCL's all-reduce. All ranks call this together, each with its own GPU, and pass a barrier before
-/// one of them drops the communicator: a slower rank may still read this rank's memory.
-///
-/// # Errors
-///
-/// When this build has no NCCL, when a rank's device is no GPU or two ranks share one, or when NCCL cannot connect them.
-pub fn native(rank: SharedCommunicator, timeout: Duration) -> Result<SharedCommunicator, Error> {
+/// Returns the rank with NCCL's all-reduce, if this build has NCCL and the rank has messages and a GPU. Otherwise returns the
+/// rank. NCCL connects the ranks at the first native all-reduce of a connection. All ranks pass a barrier before one of them
+/// drops the communicator: a slower rank may still read this rank's memory.
+pub fn native(rank: SharedCommunicator, timeout: Duration) -> SharedCommunicator {
     #[cfg(feature = "nccl")]
-    return Ok(std::sync::Arc::new(nccl::NcclRank::join(rank, timeout)?));
-    #[cfg(not(feature = "nccl"))]
-    {
-        let _ = (rank, timeout);
-        Err(no_native())
+    if rank.has_messages() && rank.device().is_cuda() {
+        return std::sync::Arc::new(nccl::NcclRank::new(rank, timeout));
     }
+    let _ = timeout;
+    rank
 }

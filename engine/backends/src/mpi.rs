@@ -130,17 +130,18 @@ impl Rank {
         self.device.as_deref().expect("a rank of World::run")
     }
 
-    /// The time that this rank waits for a message.
-    pub fn timeout(&self) -> Duration {
-        self.connection.timeout
-    }
-
     fn check(&self, other: usize) -> Result<(), Error> {
         let (rank, world_size) = (self.rank(), self.world_size());
         if other == rank || other >= world_size {
             return Err(Error::NoSuchRank { rank, other, world_size });
         }
         Ok(())
+    }
+}
+
+impl From<&Rank> for SharedCommunicator {
+    fn from(rank: &Rank) -> Self {
+        Arc::new(rank.clone())
     }
 }
 

@@ -12,11 +12,13 @@ mod world;
 
 use std::ffi::c_char;
 use std::ops::Deref;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use candle_core::{DType, Device, Error as TensorError, Shape, Tensor};
 use cudarc::nccl::result::NcclError;
 use cudarc::nccl::safe::Id;
+use harness::lock::locked;
 use params_and_allreduce::communicator::{Communicator, Error, SharedCommunicator};
 
 use connection::Connection;
@@ -38,10 +40,10 @@ where
     C: Communicator + ?Sized,
     E: From<Error>,
 {
-    let rank = NcclRank::join(messages, timeout)?;
+    let rank = NcclRank::new(messages, timeout);
+    rank.connection()?;
     let outcome = work(&rank)?;
-    messages.barrier()?;
-    rank.connection.leave();
+    rank.leave()?;
     Ok(outcome)
 }
 
@@ -49,19 +51,32 @@ where
 /// ranks, and on the way in which their GPUs are connected. After an error there are no more sums.
 pub struct NcclRank<M> {
     messages: M,
-    connection: Connection,
+    timeout: Duration,
+    /// `None` before the first sum, for which all ranks join.
+    connection: Mutex<Option<Connection>>,
 }
 
 impl<M: Deref<Target: Communicator>> NcclRank<M> {
-    /// Joins. All ranks call this together, and pass a barrier before one of them drops the result.
-    pub(crate) fn join(messages: M, timeout: Duration) -> Result<Self, Error> {
+    /// Makes a rank that joins NCCL at its first sum. All ranks leave together. Any thread may use the result.
+    pub fn new(messages: M, timeout: Duration) -> Self {
+        Self { messages, timeout, connection: Mutex::default() }
+    }
+
+    /// The connection. The first call joins: all ranks make it together. Fails when a rank's device is no GPU or two ranks share
+    /// one, and when NCCL cannot connect the ranks in time.
+    fn connection(&self) -> Result<Connection, Error> {
+        let mut joined = locked(&self.connection);
+        if let Some(connection) = &*joined {
+            return Ok(connection.clone());
+        }
+        let messages = &*self.messages;
         let (device, place) = (messages.device(), (messages.rank(), messages.world_size()));
         let Device::Cuda(gpu) = device else {
             return Err(Error::Other("NCCL adds up tensors on GPUs: use --device cuda".to_owned()));
         };
         // A GPU's number is not enough: every machine counts from 0, and so does a process that has some of the GPUs.
         let uuid = gpu.cuda_stream().context().uuid().map_err(TensorError::wrap)?;
-        let gpus = exchange(&*messages, uuid.bytes.map(|byte| byte.to_ne_bytes()[0]))?;
+        let gpus = exchange(messages, uuid.bytes.map(|byte| byte.to_ne_bytes()[0]))?;
         if let Some((one, other)) = sharers(&gpus) {
             return Err(Error::Other(format!(
                 "ranks {one} and {other} share a GPU, and NCCL needs one for each rank: use no more devices than there are \
@@ -70,10 +85,17 @@ impl<M: Deref<Target: Communicator>> NcclRank<M> {
         }
         // Rank 0 makes an identifier for all.
         let own = if place.0 == 0 { *Id::new().map_err(nccl)?.internal() } else { [0; 128] };
-        let ids = exchange(&*messages, own.map(|byte| byte.to_ne_bytes()[0]))?;
+        let ids = exchange(messages, own.map(|byte| byte.to_ne_bytes()[0]))?;
         let id = Id::uninit(ids[0].map(|byte| c_char::from_ne_bytes([byte])));
-        let connection = Connection::open(device, place, id, timeout)?;
-        Ok(Self { messages, connection })
+        let connection = Connection::open(device, place, id, self.timeout)?;
+        Ok(joined.insert(connection).clone())
+    }
+
+    /// Leaves NCCL once all ranks have called this: a slower rank may still read this rank's memory. There are no more sums.
+    fn leave(&self) -> Result<(), Error> {
+        self.messages.barrier()?;
+        self.connection()?.leave();
+        Ok(())
     }
 }
 
@@ -98,13 +120,12 @@ impl<M: Deref<Target: Communicator> + Send + Sync> Communicator for NcclRank<M> 
         self.messages.recv(from, shape, dtype)
     }
 
-    /// This connection has no NCCL.
     fn background(&self) -> Result<SharedCommunicator, Error> {
-        self.messages.background()
+        Ok(Arc::new(NcclRank::new(self.messages.background()?, self.timeout)))
     }
 
     fn native_all_reduce(&self, tensor: &Tensor) -> Result<Tensor, Error> {
-        self.connection.collective(None, tensor)
+        self.connection()?.collective(None, tensor)
     }
 
     fn world_rank(&self, rank: usize) -> usize {

@@ -16,12 +16,8 @@ const GAP_SHADE: u8 = 64;
 /// The distance from one image to the next in sheet pixels.
 const STEP: usize = SIDE * ZOOM + GAP;
 
-/// Writes a sheet with a row for each class: the first `columns` images of the class, from left to right. If a class has
-/// fewer images, the rest of its row is black.
-///
-/// # Errors
-///
-/// When the file cannot be written.
+/// Writes a sheet with a row for each class: the first `columns` images of the class, from left to right. If a class
+/// has fewer images, the rest of its row is black. Fails when the file cannot be written.
 pub fn write(path: &Path, images: &Dataset, columns: usize) -> io::Result<()> {
     let (width, height, sheet) = draw(images, columns);
     file::write(path, |file| encode(file, width, height, &sheet))

@@ -32,13 +32,7 @@ pub struct Dataset {
 }
 
 impl Dataset {
-    /// Makes a data set of grey 28×28 images and labels of [`CLASSES`] classes.
-    ///
-    /// # Errors
-    ///
-    /// - The number of images differs from the number of labels.
-    /// - There are no images.
-    /// - A label is not below [`CLASSES`].
+    /// Makes a data set of grey 28×28 images and labels of [`CLASSES`] classes. Fails like [`of_shape`](Self::of_shape).
     pub fn new(
         images: Vec<[u8; PIXELS]>,
         labels: Vec<u8>,
@@ -48,15 +42,9 @@ impl Dataset {
 
     /// Makes a data set of images of any shape `[channels, height, width]`, and labels of `classes` classes.
     ///
-    /// `pixels` has the images one after the other, each channel by channel and row by row.
-    ///
-    /// # Errors
-    ///
-    /// - There are more than 256 classes, because a label is a byte.
-    /// - The pixels are not a whole number of images.
-    /// - The number of images differs from the number of labels.
-    /// - There are no images.
-    /// - A label is not below `classes`.
+    /// `pixels` has the images one after the other, each channel by channel and row by row. Fails when there are more
+    /// than 256 classes, because a label is a byte; when the pixels are not a whole number of images; when there are no
+    /// images, or another number of labels; and when a label is not below `classes`.
     pub fn of_shape(
         pixels: Vec<u8>,
         shape: [usize; 3],
@@ -102,8 +90,7 @@ impl Dataset {
         self.shape
     }
 
-    /// The pixels of all images, one byte per pixel. The images are one after the other, each channel by channel and row by
-    /// row.
+    /// The pixels of all images, one byte per pixel, image after image, each channel by channel and row by row.
     pub fn pixels(&self) -> &[u8] {
         &self.pixels
     }
@@ -146,11 +133,8 @@ impl Dataset {
         self.shape.iter().product()
     }
 
-    /// Makes a batch of the samples with these indices, in CPU memory. Pixels are scaled to 0..=1.
-    ///
-    /// # Errors
-    ///
-    /// When an index is out of range or `dtype` is not a floating-point type.
+    /// Makes a batch of the samples with these indices, in CPU memory. Pixels are scaled to 0..=1. Fails when an index
+    /// is out of range or `dtype` is not a floating-point type.
     pub fn batch(&self, indices: &[u32], dtype: DType) -> Result<Batch> {
         if !dtype.is_float() {
             bail!("pixels from 0 to 1 need a floating-point type, not {}", dtype.as_str());
@@ -196,11 +180,7 @@ impl Batch {
         self.len() == 0
     }
 
-    /// Moves the batch to another device. On the CPU both batches share their memory.
-    ///
-    /// # Errors
-    ///
-    /// When the copy fails.
+    /// Moves the batch to another device. On the CPU both batches share their memory. Fails when the copy fails.
     pub fn to_device(&self, device: &Device) -> Result<Self> {
         // The batch may be a shard: a view of a larger batch.
         Ok(Self {

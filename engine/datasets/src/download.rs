@@ -1,10 +1,8 @@
 //! Downloads the missing files of Fashion-MNIST: from mirrors in turn, within a time limit, and verified.
 //!
-//! A file that is in the folder, compressed or unpacked, is used and never replaced: it may be the user's own. A download
-//! stays in memory until its size and its checksum are right. So a download that fails or is interrupted leaves no file
-//! under its name, and two processes that download at once do not disturb each other.
+//! A file that is in the folder, compressed or unpacked, is used and never replaced: it may be the user's own. A
+//! download stays in memory until its size and its checksum are right, so a download that fails leaves no file.
 
-use std::cmp::Ordering;
 use std::fs;
 use std::io::{self, Read as _, Write as _};
 use std::path::{Path, PathBuf};
@@ -106,8 +104,7 @@ fn is_web_address(text: &str) -> bool {
 /// The reason why a file is not in the folder.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The folder has another file under the name of one of Fashion-MNIST's. Drawn images cannot replace it: the user may
-    /// want this file.
+    /// The folder has another file under the name of one of Fashion-MNIST's, which the user may want.
     #[error("{0}")]
     OtherFile(String),
     /// No mirror sent the file, or it cannot be stored.
@@ -122,17 +119,12 @@ pub fn default_folder() -> Option<PathBuf> {
     Some(platform.cache_dir().join("multi-gpu-course").join("fashion-mnist"))
 }
 
-/// The folder of a run without `--data-dir`: the one that the variable [`DATA_FOLDER`] names, or the
-/// [default](default_folder).
+/// The folder of a run without `--data-dir`: that of the variable [`DATA_FOLDER`], or the [default](default_folder).
 pub fn folder() -> Option<PathBuf> {
     std::env::var_os(DATA_FOLDER).map(PathBuf::from).or_else(default_folder)
 }
 
-/// Downloads the `files` that are missing in `folder`.
-///
-/// # Errors
-///
-/// When a file cannot be downloaded or stored.
+/// Downloads the `files` that are missing in `folder`. Fails when a file cannot be downloaded or stored.
 pub fn obtain(
     folder: &Path,
     files: &[RemoteFile],
@@ -191,8 +183,8 @@ fn try_in_turn<R>(
     Err(Error::Unavailable(format!("cannot download {}; {}", file.name, failures.join("; "))))
 }
 
-/// Moves the first mirror that offers `file` to the front. All mirrors together have the time `limit`: each mirror gets an
-/// equal share of the remaining time.
+/// Moves the first mirror that offers `file` to the front. Each mirror gets an equal share of the remaining time
+/// `limit`.
 fn find_answering_mirror(
     mirrors: &mut [&str],
     file: &RemoteFile,
@@ -227,10 +219,10 @@ fn fetch(
         let reason = reason(error.into(), silence);
         return Err(format!("it broke off after {received} of {size} bytes: {reason}"));
     }
-    match received.cmp(&size) {
-        Ordering::Less => return Err(format!("it sent {received} of {size} bytes")),
-        Ordering::Greater => return Err(format!("it sent more than {size} bytes")),
-        Ordering::Equal => {}
+    if received > size {
+        return Err(format!("it sent more than {size} bytes"));
+    } else if received < size {
+        return Err(format!("it sent {received} of {size} bytes"));
     }
     let found = u128::from_be_bytes(Md5::digest(&bytes).into());
     if found != file.md5 {

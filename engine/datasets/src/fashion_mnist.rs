@@ -34,11 +34,7 @@ pub enum Error {
     Unusable(#[from] anyhow::Error),
 }
 
-/// Reads one part of the data set in `folder`.
-///
-/// # Errors
-///
-/// When a file is missing, unreadable or malformed. The message names it.
+/// Reads one part of the data set in `folder`. Fails when a file, which the message names, is missing or malformed.
 pub fn read(folder: &Path, split: Split) -> Result<Dataset, Error> {
     let (images, labels) = match split {
         Split::Train => ("train-images-idx3-ubyte", "train-labels-idx1-ubyte"),

@@ -4,9 +4,9 @@
 //! labels has a magic number (0x0801), the number of labels, and one byte per label. Each number has four bytes, the
 //! highest first.
 //!
-//! The reader does not trust a file. It checks every number, and allocates memory only for bytes that it has read. So a
-//! header that announces four billion images costs nothing. The reader reads at most one byte more than the header
-//! announces. So an endless file costs nothing, and neither does a small file that unpacks to a huge one.
+//! The reader does not trust a file. It checks every number, allocates memory only for bytes that it has read, and
+//! reads at most one byte more than the header announces. So a header that announces four billion images costs nothing,
+//! and neither does a small file that unpacks to a huge one.
 
 use std::io::{self, BufRead, Read};
 
@@ -18,8 +18,7 @@ const IMAGES_MAGIC: u32 = 0x0000_0803;
 const LABELS_MAGIC: u32 = 0x0000_0801;
 const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
 
-/// The most images or labels of one file: a limit on memory. This number of images has 784 MB, and reading them takes up
-/// to three times as much.
+/// The most images or labels of one file: a limit on memory. This number of images has 784 MB.
 pub const MAX_COUNT: u32 = 1_000_000;
 
 /// The reason why a file was refused.
@@ -38,11 +37,7 @@ fn malformed<R>(message: impl Into<String>) -> Result<R, Error> {
     Err(Error::Malformed(message.into()))
 }
 
-/// Reads a file of 28×28 images.
-///
-/// # Errors
-///
-/// When the file is malformed: see [`Error`].
+/// Reads a file of 28×28 images. Fails when the file is malformed: see [`Error`].
 pub fn read_images(file: impl BufRead) -> Result<Vec<[u8; PIXELS]>, Error> {
     with_plain(file, |plain| {
         let count = read_header(plain, "images", IMAGES_MAGIC)?;
@@ -57,11 +52,7 @@ pub fn read_images(file: impl BufRead) -> Result<Vec<[u8; PIXELS]>, Error> {
     })
 }
 
-/// Reads a file of labels.
-///
-/// # Errors
-///
-/// When the file is malformed: see [`Error`].
+/// Reads a file of labels. Fails when the file is malformed: see [`Error`].
 pub fn read_labels(file: impl BufRead) -> Result<Vec<u8>, Error> {
     with_plain(file, |plain| {
         let count = read_header(plain, "labels", LABELS_MAGIC)?;

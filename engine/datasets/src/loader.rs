@@ -1,7 +1,6 @@
 //! The batches of an epoch: every sample once, in an order that depends on the seed and the epoch alone.
 //!
-//! While a device trains on one batch, a second thread makes the next one: [`prefetch`]. On a slice of the CPU this hides
-//! little, because making a batch is short compared with a step. The shorter the steps, the more it hides.
+//! While a device trains on one batch, a second thread makes the next one: [`prefetch`].
 
 use std::ops::Range;
 use std::sync::mpsc::{self, Receiver};
@@ -25,11 +24,7 @@ pub struct Loader {
 }
 
 impl Loader {
-    /// Makes a loader of batches of `batch_size` samples. The last batch of an epoch may be shorter.
-    ///
-    /// # Panics
-    ///
-    /// When `batch_size` is 0.
+    /// Makes a loader of batches of `batch_size` samples. The last batch may be shorter. Panics when `batch_size` is 0.
     pub fn new(dataset: &Dataset, batch_size: usize, seed: u64, dtype: DType) -> Self {
         assert!(batch_size > 0, "a batch has at least one sample");
         Self { dataset: dataset.clone(), batch_size, seed, dtype }

@@ -52,12 +52,8 @@ pub struct LoadedData {
 }
 
 impl DataArguments {
-    /// Loads the images. A note on standard error says if drawn images replace the real ones.
-    ///
-    /// # Errors
-    ///
-    /// A [`UsageError`] when a folder does not exist or lacks a file. Another error when a file is malformed or a
-    /// download fails.
+    /// Loads the images. A note on standard error says if drawn images replace the real ones. Fails with a
+    /// [`UsageError`] when a folder does not exist or lacks a file.
     pub fn load(&self, sizes: Sizes) -> anyhow::Result<LoadedData> {
         if let Some(folder) = self.data_dir.as_deref().filter(|it| it.exists() && !it.is_dir()) {
             bail!(UsageError::new(format_args!(
@@ -86,8 +82,15 @@ impl DataArguments {
             // A folder with one of these names can be written as `./synthetic`.
             _ => {
                 let folder = Path::new(&self.data);
-                check_folder(folder)?;
-                LoadedData::read(folder, &folder_name(folder), sizes)
+                let found = match (folder.is_dir(), folder.exists()) {
+                    (true, _) => return LoadedData::read(folder, &folder_name(folder), sizes),
+                    (false, true) => "this is not a folder",
+                    (false, false) => "there is no such folder",
+                };
+                bail!(UsageError::new(format_args!(
+                    "--data {}: {found}; use auto, fashion-mnist, synthetic, or a folder with Fashion-MNIST's four files",
+                    folder.display()
+                )))
             }
         }
     }
@@ -129,17 +132,6 @@ impl LoadedData {
         let (train, test) = (part(Split::Train, sizes.0)?, part(Split::Test, sizes.1)?);
         Ok(Self { name: name.to_owned(), train, test })
     }
-}
-
-fn check_folder(folder: &Path) -> Result<(), UsageError> {
-    if folder.is_dir() {
-        return Ok(());
-    }
-    let found = if folder.exists() { "this is not a folder" } else { "there is no such folder" };
-    Err(UsageError::new(format_args!(
-        "--data {}: {found}; use auto, fashion-mnist, synthetic, or a folder with Fashion-MNIST's four files",
-        folder.display()
-    )))
 }
 
 fn folder_name(folder: &Path) -> String {

@@ -25,14 +25,10 @@ pub struct DeviceArguments {
 }
 
 impl DeviceArguments {
-    /// Plans `devices` devices, and sets whether this process rounds products to TF32.
-    ///
-    /// # Errors
-    ///
-    /// A [`UsageError`] when this machine cannot have these devices.
+    /// Plans `devices` devices, and sets whether this process rounds products to TF32. Fails with a [`UsageError`] when
+    /// this machine cannot have these devices.
     pub fn plan(&self, devices: usize) -> Result<DevicePlan, UsageError> {
-        let plan = DevicePlan::new(self.device, devices, self.threads_per_device);
-        let plan = plan.map_err(UsageError::new)?;
+        let plan = DevicePlan::new(self.device, devices, self.threads_per_device)?;
         if self.tf32 && plan.is_of_slices() {
             return Err(UsageError::new(
                 "--tf32: only GPUs round to TF32; leave it out, or use --device cuda",
@@ -43,19 +39,11 @@ impl DeviceArguments {
     }
 
     /// Plans one device like each of `several`: of the same kind, with the same number of cores.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`plan`](Self::plan).
     pub fn plan_one_of(&self, several: &DevicePlan) -> Result<DevicePlan, UsageError> {
         Self { threads_per_device: several.threads_per_device(), ..*self }.plan(1)
     }
 
-    /// Parses a number of devices.
-    ///
-    /// # Errors
-    ///
-    /// A message with the valid numbers.
+    /// Parses a number of devices. The error names the valid numbers.
     pub fn parse_devices(argument: &str) -> Result<usize, String> {
         match argument.parse() {
             Ok(devices) if (1..=MAX_DEVICES).contains(&devices) => Ok(devices),
@@ -86,11 +74,7 @@ impl SeveralDevices {
     /// The default number of devices.
     pub const DEFAULT: usize = 2;
 
-    /// Plans all devices.
-    ///
-    /// # Errors
-    ///
-    /// A [`UsageError`] when this machine cannot have these devices.
+    /// Plans all devices. Fails with a [`UsageError`] when this machine cannot have these devices.
     pub fn plan(&self) -> Result<DevicePlan, UsageError> {
         self.each.plan(self.count)
     }

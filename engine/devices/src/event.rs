@@ -1,15 +1,8 @@
 //! An event in a device's work, from which a second thread continues.
 //!
-//! A thread queues work on a GPU's stream long before the GPU does it. A second thread that uses the same stream waits for
-//! all work that the first thread has queued. With an event, the second thread waits for less: the first thread records an
-//! event after it has queued the work for a tensor. The second thread uses another stream
-//! ([`side_stream`](super::ComputeDevice::side_stream)), which waits for this event only:
-//!
-//! ```text
-//! main stream  … gradients of layer 8 ┊ of layer 7, of layer 6, of layer 5 …
-//!                                event└─→ copy, all-reduce, …
-//! side stream
-//! ```
+//! A thread queues work on a GPU's stream long before the GPU does it. The thread records an event after it has queued
+//! the work for a tensor. A second thread uses another stream ([`side_stream`](super::ComputeDevice::side_stream)),
+//! which waits for this event only and not for later work.
 
 use candle_core::{Device, Result, Tensor};
 
@@ -17,41 +10,27 @@ use candle_core::{Device, Result, Tensor};
 use candle_core::cuda_backend::cudarc::driver::CudaEvent;
 
 /// A point in a device's queue of work. A slice of the CPU has no queue: its work is always done.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Event {
     #[cfg(feature = "cuda")]
     event: Option<CudaEvent>,
 }
 
 impl Event {
-    /// Records an event after all work that `device` has in its queue.
-    ///
-    /// # Errors
-    ///
-    /// When the GPU fails.
+    /// Records an event after all work that `device` has in its queue. Fails when the GPU fails.
     pub fn record(device: &Device) -> Result<Self> {
         #[cfg(feature = "cuda")]
-        {
-            let Device::Cuda(gpu) = device else { return Ok(Self { event: None }) };
+        if let Device::Cuda(gpu) = device {
             let event = gpu.cuda_stream().record_event(None);
-            Ok(Self { event: Some(event.map_err(candle_core::Error::wrap)?) })
+            return Ok(Self { event: Some(event.map_err(candle_core::Error::wrap)?) });
         }
-        #[cfg(not(feature = "cuda"))]
-        {
-            let _ = device;
-            Ok(Self {})
-        }
+        let _ = device;
+        Ok(Self::default())
     }
 
-    /// Moves a contiguous tensor, with its elements at the time of the event, to `device`. If the tensor is on `device`,
-    /// nothing is copied.
-    ///
-    /// The GPU may copy later. The tensor must neither change nor be dropped until a result that was computed from the copy
-    /// is there.
-    ///
-    /// # Errors
-    ///
-    /// When the copy fails.
+    /// Moves a contiguous tensor, with its elements at the time of the event, to `device`. If the tensor is on
+    /// `device`, nothing is copied. The GPU may copy later: the tensor must neither change nor be dropped until a
+    /// result that was computed from the copy is there.
     pub fn to_device(&self, tensor: &Tensor, device: &Device) -> Result<Tensor> {
         #[cfg(feature = "cuda")]
         if let (Some(event), Device::Cuda(gpu)) = (&self.event, device)

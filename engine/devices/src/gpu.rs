@@ -1,23 +1,17 @@
 //! GPUs: their contexts, memory pools, streams and clocks.
 //!
-//! A GPU's primary context holds the program's memory and kernels, and the libraries cuBLAS and cuDNN. The driver destroys
-//! a context without users, which waits for the GPU, and creates a new one for the next user. Every open device uses the
-//! context. A program that opens devices one after the other would create a context for each, so this module keeps the
-//! contexts until the program ends.
+//! A GPU's primary context holds the program's memory and kernels, and the libraries cuBLAS and cuDNN. The driver
+//! destroys a context without users and creates a new one for the next user. A program may open devices one after the
+//! other, so this module keeps the contexts until the program ends.
 //!
-//! A stream does its work in order. Two streams are ordered by events: one stream records an event, and the other waits for
-//! the event. cudarc can do this automatically, with two events per allocation: one for the last read and one for the last
-//! write. For each operand of each launch, the stream then waits for one event and records another. Almost every launch of
-//! the course uses the one stream of its device, so a training step would make thousands of useless calls to the driver.
-//! Each of them takes as long as a small kernel. Moreover, the automatic order is incomplete: candle writes results of
-//! kernels to memory that it has borrowed for reading, and cudarc records no write. So the automatic order is off. The few
-//! places where two streams meet record their own events: uploads, NCCL's collectives, [`transferred`], and
+//! A stream does its work in order. Two streams are ordered by events: one stream records an event, and the other waits
+//! for the event. cudarc can do this automatically, with two events per allocation, which costs a training step
+//! thousands of calls to the driver, each as long as a small kernel. Moreover, candle writes results of kernels to
+//! memory that it has borrowed for reading, and cudarc records no write. So the automatic order is off. The few places
+//! where two streams meet record their own events: uploads, NCCL's collectives, [`transferred`], and
 //! [`Event`](super::Event).
 
-#![expect(
-    unsafe_code,
-    reason = "cudarc has no safe calls for memory pools, and without its events the caller has to order the streams"
-)]
+#![expect(unsafe_code, reason = "memory pools have no safe calls, and we order the streams")]
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -66,10 +60,8 @@ fn context(ordinal: usize) -> Result<Arc<CudaContext>> {
     Ok(context)
 }
 
-/// Makes the GPU's pool keep freed memory until the process ends.
-///
-/// By default the driver returns unused memory to the system whenever the program waits for the GPU. A step that reads its
-/// loss waits, and then the next step would allocate all memory from the system again.
+/// Makes the GPU's pool keep freed memory until the process ends. By default the driver returns unused memory to the
+/// system whenever the program waits for the GPU.
 fn keep_memory(context: &CudaContext) -> Result<()> {
     if !context.has_async_alloc() {
         return Ok(());
@@ -85,10 +77,8 @@ fn keep_memory(context: &CudaContext) -> Result<()> {
     .map_err(Error::wrap)
 }
 
-/// Copies a tensor from one GPU to another, or from one stream of a GPU to another.
-///
-/// The copy waits for the work that computes the tensor. Later work that changes or frees the tensor's memory waits for the
-/// copy.
+/// Copies a tensor from one GPU or stream to another. The copy waits for the work that computes the tensor, and later
+/// work on the tensor's memory waits for the copy.
 pub(super) fn transferred(tensor: &Tensor, from: &CudaDevice, to: &CudaDevice) -> Result<Tensor> {
     let (theirs, ours) = (from.cuda_stream(), to.cuda_stream());
     // Before the join: the other stream does this work, too.
@@ -111,8 +101,7 @@ pub(super) struct EventClock {
 }
 
 impl EventClock {
-    /// Waits for the GPU's stream, and starts a clock. Returns `None` if the GPU fails: the next operation on the GPU
-    /// reports the error.
+    /// Waits for the GPU's stream, and starts a clock. Returns `None` if the GPU fails.
     pub(super) fn new(gpu: &CudaDevice) -> Option<Self> {
         let stream = gpu.cuda_stream();
         stream.synchronize().ok()?;

@@ -1,12 +1,12 @@
 //! Devices: GPUs, or slices of the CPU.
 //!
-//! On a machine with GPUs, a device is a GPU. On other machines, a device is a *slice of the CPU*: a thread pool with as
-//! many threads as the slice has cores. A slice is a small but real device. Two slices of a machine with two cores work at
-//! the same time, and communication between them takes time.
+//! On a machine with GPUs, a device is a GPU. On other machines, a device is a *slice of the CPU*: a thread pool with
+//! as many threads as the slice has cores. Two slices of a machine with two cores work at the same time, and
+//! communication between them takes time.
 //!
-//! A [`DevicePlan`] lists the devices of a run before any of them is opened. A plan is cheap, can be printed, and can be
-//! sent to any thread. A [`ComputeDevice`] is opened from a slot of the plan *in the thread that uses it*: each thread has
-//! its own CUDA stream, and the streams do not wait for each other by themselves.
+//! A [`DevicePlan`] lists the devices of a run before any of them is opened. A [`ComputeDevice`] is opened from a slot
+//! of the plan *in the thread that uses it*: each thread has its own CUDA stream, and no stream waits for another by
+//! itself.
 
 mod arguments;
 mod event;
@@ -25,7 +25,7 @@ use rayon::ThreadPool;
 
 pub use arguments::{DeviceArguments, SeveralDevices};
 pub use event::Event;
-pub use plan::{DevicePlan, DeviceSlot, MAX_DEVICES, MAX_THREADS, PlanError};
+pub use plan::{DevicePlan, DeviceSlot, MAX_DEVICES, MAX_THREADS};
 
 use harness::report::trace::{DeviceClock, TracedDevice};
 
@@ -59,17 +59,15 @@ impl ComputeDevice {
     /// The same device with a second stream, for a second thread.
     ///
     /// On a GPU, work on one stream does not wait for work on the other. A tensor goes from the main stream to the side
-    /// stream with a [`Event`], and back with [`move_view`]. If the GPU has no memory for a second stream, this is the main
-    /// stream, and the work of both threads is done in one order. A slice of the CPU has no streams.
+    /// stream with an [`Event`], and back with [`move_view`]. This is the main stream if the GPU has no memory for
+    /// another.
     pub fn side_stream(&self) -> &Device {
         self.side_stream
             .get_or_init(|| self.slot.side_stream().unwrap_or_else(|| self.device.clone()))
     }
 
-    /// Runs `work` on this device's threads, and waits until it ends.
-    ///
-    /// On a CPU slice all parallel code in `work` (our operations, `gemm`, rayon iterators) uses only the slice's threads.
-    /// On a GPU `work` runs in the calling thread, which queues work on the stream.
+    /// Runs `work` on this device's threads, and waits until it ends. All parallel code in `work` uses only the threads
+    /// of the CPU slice. On a GPU `work` runs in the calling thread, which queues work on the stream.
     pub fn run<R: Send>(&self, work: impl FnOnce() -> R + Send) -> R {
         match &self.pool {
             Some(pool) => pool.install(work),
@@ -96,16 +94,9 @@ impl TracedDevice for ComputeDevice {
 
 /// Moves a tensor to another device. Only the tensor's own elements are copied.
 ///
-/// A shard is a view of its batch's memory. For every shard, candle's `to_device` copies the memory of the whole batch to
-/// the GPU, and waits for the copy. This function copies the shard alone, and the GPU goes on working. A view on a GPU is
-/// made contiguous before it leaves the GPU. From CPU to CPU nothing is copied: the result shares the memory.
-///
-/// Between GPUs, too, use this function: each GPU has its own stream, and `to_device` does not wait until the other GPU has
-/// computed the tensor.
-///
-/// # Errors
-///
-/// When the copy fails.
+/// A shard is a view of its batch's memory. candle's `to_device` copies the memory of the whole batch to the GPU, and
+/// waits for the copy. This function copies the shard alone, and the GPU goes on working. From CPU to CPU nothing is
+/// copied. Between GPUs, the copy waits until the other GPU has computed the tensor, and `to_device` does not.
 pub fn move_view(tensor: &Tensor, device: &Device) -> Result<Tensor> {
     // An empty view is moved with the memory that it shares: a GPU cannot allocate 0 bytes for a copy.
     if tensor.elem_count() == 0 || tensor.device().same_device(device) {

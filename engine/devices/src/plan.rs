@@ -8,6 +8,7 @@ use candle_core::{Device, Result};
 use rayon::ThreadPoolBuilder;
 
 use super::{ComputeDevice, DeviceKind, available_cores, gpu, why_no_gpu};
+use harness::cli::UsageError;
 use harness::report::counted;
 
 /// The most devices of a run.
@@ -16,16 +17,14 @@ pub const MAX_DEVICES: usize = 1024;
 /// The most CPU threads of a run, over all devices.
 pub const MAX_THREADS: usize = 4096;
 
-/// The most threads of a CPU slice on a machine with `cores` cores. Idle threads search for work and slow the busy ones
-/// down: on two cores, two steps of LeNet took 0.04 s on two threads, 1.4 s on 256 and 30 s on 900.
+/// The most threads of a CPU slice. Idle threads search for work: on two cores, two steps of LeNet took 0.04 s on two
+/// threads, 1.4 s on 256 and 30 s on 900.
 fn most_threads(cores: usize) -> usize {
     (32 * cores).clamp(256, MAX_THREADS)
 }
 
-/// The reason why this machine cannot have the devices.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct PlanError(String);
+/// The first compute capability of GPUs that compute in bf16: Ampere's.
+const BF16_FROM: (i32, i32) = (8, 0);
 
 /// The devices of a run, in rank order.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,56 +36,46 @@ pub struct DevicePlan {
 impl DevicePlan {
     /// Plans `devices` devices of a kind on this machine.
     ///
-    /// `threads_per_device` is the number of cores of a CPU slice. If it is `None`, each slice gets the same number of
-    /// cores, at least one. GPUs ignore it. There may be more devices than GPUs, or more threads than cores; then the plan
-    /// has a [note](DevicePlan::note).
-    ///
-    /// # Errors
-    ///
-    /// - `devices` is not in `1..=`[`MAX_DEVICES`].
-    /// - There are more than [`MAX_THREADS`] threads, or too many threads on one device.
-    /// - The user asks for CUDA, and there is no GPU.
+    /// `threads_per_device` is the number of cores of a CPU slice, by default an equal share. With more devices than
+    /// GPUs, or more threads than cores, the plan has a [note](DevicePlan::note). Fails when `devices` is not in
+    /// `1..=`[`MAX_DEVICES`], when there are too many threads, and when the user asks for CUDA without a GPU.
     pub fn new(
         kind: DeviceKind,
         devices: usize,
         threads_per_device: Option<NonZeroUsize>,
-    ) -> std::result::Result<Self, PlanError> {
+    ) -> std::result::Result<Self, UsageError> {
         if !(1..=MAX_DEVICES).contains(&devices) {
             let message = format!("{devices} devices: a run has 1 to {MAX_DEVICES}");
-            return Err(PlanError(message));
+            return Err(UsageError::new(message));
         }
         let gpus = if kind == DeviceKind::Cpu { 0 } else { gpu::count() };
         match (kind, gpus) {
-            (DeviceKind::Cuda, 0) => Err(PlanError(why_no_gpu().to_owned())),
+            (DeviceKind::Cuda, 0) => Err(UsageError::new(why_no_gpu())),
             (_, 0) => Self::cpu_slices(devices, threads_per_device),
             (_, gpus) => Ok(Self::gpus(devices, gpus)),
         }
     }
 
-    /// Plans slices of the CPU with one core each, for tests.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`new`](Self::new).
-    pub fn slices(devices: usize) -> std::result::Result<Self, PlanError> {
+    /// Plans slices of the CPU with one core each, for tests. Fails like [`new`](Self::new).
+    pub fn slices(devices: usize) -> std::result::Result<Self, UsageError> {
         Self::new(DeviceKind::Cpu, devices, NonZeroUsize::new(1))
     }
 
     fn cpu_slices(
         devices: usize,
         threads_per_device: Option<NonZeroUsize>,
-    ) -> std::result::Result<Self, PlanError> {
+    ) -> std::result::Result<Self, UsageError> {
         let cores = available_cores();
         let share = NonZeroUsize::new(cores / devices).unwrap_or(NonZeroUsize::MIN);
         let threads = threads_per_device.unwrap_or(share);
         let (all, most) = (threads.get().saturating_mul(devices), most_threads(cores));
         if all > MAX_THREADS {
-            return Err(PlanError(format!(
+            return Err(UsageError::new(format_args!(
                 "{devices} devices of {threads} threads: a run has at most {MAX_THREADS} threads"
             )));
         }
         if threads.get() > most {
-            return Err(PlanError(format!(
+            return Err(UsageError::new(format_args!(
                 "a device of {threads} threads: with {}, one has at most {most}",
                 counted(cores, "core")
             )));
@@ -146,6 +135,16 @@ impl DevicePlan {
         self.slots.iter().all(alone)
     }
 
+    /// Checks that every device computes in bf16 faster than in f32. On a CPU bf16 is for tests. Fails with a sentence about
+    /// the first device that does not.
+    pub fn check_bf16(&self) -> std::result::Result<(), String> {
+        let mut slots = self.slots.iter();
+        match slots.find_map(|slot| Some((slot, no_bf16(slot.compute_capability())?))) {
+            Some((slot, reason)) => Err(format!("{slot} {reason}")),
+            None => Ok(()),
+        }
+    }
+
     /// Whether the devices are slices of the CPU.
     pub fn is_of_slices(&self) -> bool {
         self.threads_per_device().is_some()
@@ -183,22 +182,15 @@ pub struct DeviceSlot {
 }
 
 impl DeviceSlot {
-    /// Opens the device. Call this in the thread that will use the device.
-    ///
-    /// # Errors
-    ///
-    /// When the GPU cannot be opened or the slice's threads cannot be started.
+    /// Opens the device. Call this in the thread that will use the device. Fails when the GPU cannot be opened or the
+    /// slice's threads cannot be started.
     pub fn open(&self) -> Result<ComputeDevice> {
         self.open_with(false)
     }
 
-    /// Opens the device, and makes the calling thread one of its threads until the thread ends. Code of this thread then
-    /// runs on the device without [`ComputeDevice::run`]. For a program with one device: a thread belongs to one device
-    /// only, and its memory in the thread pool is never freed.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`open`](Self::open), and when the calling thread belongs to a device already.
+    /// Opens the device, and makes the calling thread one of its threads until the thread ends. Code of this thread
+    /// then runs on the device without [`ComputeDevice::run`]. Fails like [`open`](Self::open), and when the calling
+    /// thread belongs to a device already.
     pub fn open_in_this_thread(&self) -> Result<ComputeDevice> {
         self.open_with(true)
     }
@@ -231,15 +223,27 @@ impl DeviceSlot {
     }
 
     /// Returns the compute capability of a GPU, such as (9, 0), and `None` for a CPU slice.
-    ///
-    /// # Errors
-    ///
-    /// When the GPU does not answer.
     pub fn compute_capability(&self) -> Result<Option<(i32, i32)>> {
         match self.placement {
             Placement::CpuSlice { .. } => Ok(None),
             Placement::Gpu { ordinal, .. } => gpu::compute_capability(ordinal).map(Some),
         }
+    }
+}
+
+/// Why a device of this compute capability does not compute in bf16 faster than in f32, if it does not.
+fn no_bf16(capability: Result<Option<(i32, i32)>>) -> Option<String> {
+    match capability {
+        Ok(Some(capability)) if capability >= BF16_FROM => None,
+        Ok(Some((major, minor))) => Some(format!(
+            "has compute capability {major}.{minor}, and bf16 begins with 8.0 (Ampere): use f32 there"
+        )),
+        Ok(None) => Some(
+            "is a slice of the CPU, where bf16 is slower than f32: use f32, or GPUs of compute capability 8.0 (Ampere) or \
+             newer"
+                .to_owned(),
+        ),
+        Err(error) => Some(format!("does not report its compute capability: {error}")),
     }
 }
 
@@ -320,8 +324,18 @@ mod tests {
     }
 
     #[test]
-    fn a_slice_has_no_compute_capability() {
+    fn a_gpu_has_bf16_from_8_0_and_a_slice_has_none() {
+        for new in [(8, 0), (8, 6), (9, 0), (10, 0), (12, 1)] {
+            assert_eq!(no_bf16(Ok(Some(new))), None);
+        }
+        for (major, minor) in [(7, 5), (7, 0), (6, 1)] {
+            let reason = no_bf16(Ok(Some((major, minor)))).unwrap();
+            let text = format!("has compute capability {major}.{minor}, and bf16 begins");
+            assert!(reason.starts_with(&text), "{reason}");
+        }
         assert_eq!(slice(0, 1).compute_capability().unwrap(), None);
+        let refused = DevicePlan::slices(2).unwrap().check_bf16().unwrap_err().to_string();
+        assert!(refused.starts_with("cpu:0 (1 core) is a slice of the CPU"), "{refused}");
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! Uploads of batches to a GPU.
 //!
-//! A GPU can read only *pinned* memory of the CPU by itself. For a copy from ordinary memory the driver copies to pinned
-//! memory first, and the processor waits. This module keeps its own pinned memory, so the processor goes on as soon as it
-//! has written there. The upload has its own stream, so it overlaps with the kernels of the last step:
+//! A GPU can read only *pinned* memory of the CPU by itself. This module keeps its own pinned memory, so the processor
+//! goes on as soon as it has written there. The upload has its own stream, so it overlaps with the kernels of the last
+//! step:
 //!
 //! ```text
 //! processor        batch ─→ pinned
@@ -10,9 +10,8 @@
 //! device's stream  … kernels of the last step └→ tensor, kernels of this step …
 //! ```
 //!
-//! The last copy is within the GPU's memory and takes microseconds. With it, tensors own memory that belongs to the
-//! device's stream, and no other code has to know the copy stream. Four buffers are used in turn, for images and labels of
-//! two batches: the processor writes to one buffer while the others are being copied.
+//! The last copy is within the GPU's memory and takes microseconds. With it, tensors own memory of the device's stream.
+//! Four buffers are used in turn, for images and labels of two batches.
 
 #![expect(unsafe_code, reason = "CUDA's copies take addresses; sizes are checked")]
 
@@ -152,8 +151,7 @@ impl Uploads {
 impl Drop for Buffer {
     /// Waits until no copy uses the memory, which is freed after that.
     fn drop(&mut self) {
-        // The copy stream, too: if the second copy failed, `taken` says nothing about the first. If waiting fails, the GPU
-        // has no work left.
+        // The copy stream, too: if the second copy failed, `taken` says nothing about the first.
         let _ = self.staging.stream().synchronize();
         let _ = self.taken.as_ref().map(CudaEvent::synchronize);
     }

@@ -3,10 +3,8 @@
 //! After the first Ctrl-C the run reports its results so far. `SIGTERM`, the signal of `kill` and of schedulers, has the
 //! same effect as Ctrl-C (`SIGINT`).
 //!
-//! Devices that train together must end with the same step. If one device stopped alone, the others would wait for it.
-//! So the training loop does not act on [`requested`] directly. Each device adds the request to the sums of its step
-//! ([`BatchSums::interrupts`](crate::records::BatchSums::interrupts)). The devices all-reduce these sums anyway, and
-//! then every device has the same number.
+//! Devices that train together must end with the same step. So each device adds the request to the sums of its step
+//! ([`BatchSums::interrupts`](crate::records::BatchSums::interrupts)), which the devices all-reduce anyway.
 
 use std::io;
 use std::sync::Mutex;
@@ -28,12 +26,8 @@ static WATCHED: Mutex<Vec<i32>> = Mutex::new(Vec::new());
 
 /// Installs the handlers: from now on the first Ctrl-C is a request, and the second ends the process.
 ///
-/// Before this call, while flags are checked and data is loaded, the first Ctrl-C ends the process. A second call does
-/// nothing, unless the first call failed.
-///
-/// # Errors
-///
-/// When the system refuses a handler.
+/// Before this call the first Ctrl-C ends the process. A second call does nothing, unless the first call failed. Fails
+/// when the system refuses a handler.
 pub fn watch() -> io::Result<()> {
     watch_by(&WATCHED, register)
 }
@@ -55,8 +49,8 @@ fn watch_by(
 }
 
 fn register(signal: i32) -> io::Result<()> {
-    // The order matters. At the first signal, the conditional shutdown runs before the flag is set, and the number is
-    // stored before the flag is set. If a call fails, the flag has no handler yet, so all three can be registered again.
+    // The order matters: at the first signal, the conditional shutdown runs and the number is stored before the flag is
+    // set. If a call fails, the flag has no handler yet, so all three can be registered again.
     flag::register_conditional_shutdown(signal, exit_code_of(signal as usize), &REQUESTED)?;
     flag::register_usize(signal, &SIGNAL, signal as usize)?;
     flag::register(signal, &REQUESTED)?;
@@ -68,8 +62,7 @@ pub fn requested() -> bool {
     REQUESTED.load(Ordering::SeqCst)
 }
 
-/// The exit code of a run that a signal has ended early: 128 plus the number of the signal, as in a shell. This is 130
-/// for Ctrl-C and 143 for `SIGTERM`. `None` without a signal.
+/// The exit code of a run that a signal has ended early: 130 for Ctrl-C and 143 for `SIGTERM`. `None` without a signal.
 pub fn exit_code() -> Option<u8> {
     let code = exit_code_of(SIGNAL.load(Ordering::SeqCst));
     requested().then(|| code.try_into().unwrap_or(u8::MAX))

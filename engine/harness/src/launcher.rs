@@ -1,10 +1,8 @@
 //! Processes that a launcher has started together: `mpirun`, `srun`, or a launcher such as `torchrun`.
 //!
-//! A process has to know this before it does anything else. Otherwise each process would train the same
-//! model. This module is part of every build, so a program that cannot connect the processes refuses to run.
-//!
-//! Launchers set environment variables. Open MPI's `mpirun`, launchers that speak PMI (MPICH's) and Slurm's `srun` set the
-//! number of processes, and MPI knows the rest. `torchrun` sets all that NCCL needs:
+//! A program that cannot connect the processes refuses to run: otherwise each process would train the same model.
+//! Launchers set environment variables. Open MPI's `mpirun`, launchers that speak PMI (MPICH's) and Slurm's `srun` set
+//! the number of processes, and MPI knows the rest. `torchrun` sets all that NCCL needs:
 //!
 //! | variable | meaning |
 //! | --- | --- |
@@ -21,8 +19,8 @@ use std::fs;
 use std::io;
 use std::process::Command;
 
-/// The variables with the number of processes, and the launcher that sets them. Slurm's `srun` with PMIx sets only the last
-/// one. Under `mpirun` in a Slurm job that variable counts the helpers of `mpirun`, so it comes last.
+/// The variables with the number of processes, and the launcher that sets them. Under `mpirun` in a Slurm job the last
+/// one counts the helpers of `mpirun`.
 const SIZES: [(&str, &str); 3] =
     [("OMPI_COMM_WORLD_SIZE", "mpirun"), ("PMI_SIZE", "mpirun"), ("SLURM_STEP_NUM_TASKS", SLURM)];
 
@@ -72,51 +70,31 @@ pub struct Place {
     pub meeting: String,
 }
 
-/// Returns the processes that `mpirun` or `srun` has started together with this one. `None` if this process was started by
-/// neither.
+/// Returns the processes that `mpirun` or `srun` has started together with this one.
 pub fn started() -> Option<Started> {
     started_by_mpi(variable)
 }
 
-/// Returns the number of processes that `mpirun` or `srun` has started.
-pub fn world_size() -> Option<usize> {
-    started().map(|started| started.processes)
-}
-
-/// Returns the place of this process. `None` if it is alone, or if `mpirun` or `srun` has started it.
-///
-/// # Errors
-///
-/// When the launcher's variables contradict each other, or one is missing.
+/// Returns the place of this process. `None` if it is alone, or if `mpirun` or `srun` has started it. Fails when the
+/// launcher's variables contradict each other, or one is missing.
 pub fn place() -> Result<Option<Place>, LaunchError> {
     if started().is_some() { Ok(None) } else { read_place(variable) }
 }
 
-/// Refuses to run as one of several processes that cannot be connected. Call this before anything else.
-///
-/// # Errors
-///
-/// When `mpirun` started this process and the program was built without the feature `mpi`, or another launcher started
-/// several processes.
+/// Refuses to run as one of several processes that cannot be connected: without the feature `mpi`, or by another
+/// launcher than `mpirun`. Call this before anything else.
 pub fn check(built_with_mpi: bool) -> Result<(), LaunchError> {
     check_connected(built_with_mpi, variable)
 }
 
 /// Refuses to run as one of several processes, in a program whose ranks are threads. Call this before anything else.
-///
-/// # Errors
-///
-/// When this process is one of several.
+/// Fails when this process is one of several.
 pub fn check_alone() -> Result<(), LaunchError> {
     check_is_alone(variable)
 }
 
-/// Returns the beginning of a command that starts processes on this machine. Append `-n 4 PROGRAM`. With Open MPI, root may
-/// use it, there may be more processes than cores, and a process may use any core.
-///
-/// # Errors
-///
-/// When there is no `mpirun` here.
+/// Returns the beginning of a command that starts processes on this machine. Append `-n 4 PROGRAM`. With Open MPI, root
+/// may use it, there may be more processes than cores, and a process may use any core. Fails without `mpirun`.
 pub fn command() -> io::Result<Command> {
     Command::new("mpirun").arg("--version").output()?;
     let mut command = Command::new("mpirun");
@@ -134,9 +112,8 @@ pub fn machine() -> String {
 
 /// Returns the port on which rank 0 of NCCL's processes listens, for a launcher's `MASTER_PORT`.
 ///
-/// The launcher itself may listen on `MASTER_PORT`, and another job of this host on the port behind it. So the port lies
-/// 10,000 away, and between 10,000 and 29,999: Linux gives higher ports to outgoing connections. Two jobs do not collide if
-/// their `MASTER_PORT`s are less than 10,000 apart.
+/// The launcher itself may listen on `MASTER_PORT`. The port lies between 10,000 and 29,999, below those of outgoing
+/// connections, and two jobs do not collide if their `MASTER_PORT`s are less than 10,000 apart.
 pub fn meeting_port(master_port: u16) -> u16 {
     10_000 + master_port % 20_000
 }

@@ -7,6 +7,7 @@
 //! | [`cli`] | command lines, error messages and exit codes |
 //! | [`records`] | measurements of a training loop: sums of a batch, a record of an epoch, the state of a run |
 //! | [`report`] | progress, metrics, plots, traces; files that are never half-written |
+//! | [`recording`] | a hash of every tensor in every step, and the first entry in which two runs part |
 //! | [`interrupt`] | Ctrl-C: all devices stop after the same step |
 //! | [`random`] | random numbers that depend on a name and a seed |
 //! | [`launcher`] | the processes that mpirun, srun or torchrun have started together |
@@ -21,6 +22,7 @@ pub mod interrupt;
 pub mod launcher;
 pub mod lock;
 pub mod random;
+pub mod recording;
 pub mod records;
 pub mod report;
 pub mod statistics;

@@ -1,8 +1,7 @@
 //! Random numbers that depend on a seed and on the name of their purpose alone.
 //!
-//! Every random choice of the course has a generator: an initial weight, the shuffle of an epoch, a drawn image. The key
-//! of the generator is a seed and the *name* of the choice. No two choices share a stream of numbers, so a further layer,
-//! device or thread does not change any other number.
+//! Every random choice has a generator, whose key is a seed and the *name* of the choice. No two choices share a stream
+//! of numbers, so a further layer, device or thread does not change any other number.
 
 use rand_chacha::ChaCha12Rng;
 use rand_chacha::rand_core::SeedableRng;

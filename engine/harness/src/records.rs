@@ -21,7 +21,7 @@ pub struct TrainOptions {
 }
 
 /// The metrics of a step or of many steps, as sums: shards of any size can be added.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct BatchSums {
     /// The loss, summed over samples.
     pub loss: f64,
@@ -29,8 +29,9 @@ pub struct BatchSums {
     pub correct: u64,
     /// The number of samples.
     pub samples: u64,
-    /// The number of devices that were interrupted by Ctrl-C. If it is above 0, this step is the last. The number is
-    /// part of the sums, so all devices receive it in the same step and stop together.
+    /// The number of devices that were interrupted by Ctrl-C. If it is above 0, this step is the last of all devices. A
+    /// checkpoint does not store it.
+    #[serde(skip)]
     pub interrupts: u64,
 }
 
@@ -137,7 +138,7 @@ pub fn seconds_per_epoch(records: &[EpochRecord]) -> f64 {
 }
 
 /// The state of the training loop between two steps. A checkpoint stores it.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct TrainerState {
     /// The records of the epochs that have ended.
     pub records: Vec<EpochRecord>,

@@ -1,7 +1,6 @@
 //! Time without the time for which the whole program was stopped.
 //!
-//! While a program is stopped, by Ctrl-Z or by a debugger, clocks go on. A time limit for another thread should count only
-//! the time in which that thread could work.
+//! While a program is stopped, by Ctrl-Z or by a debugger, clocks go on. A time limit for another thread must not.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::thread;
@@ -32,11 +31,8 @@ impl Stopwatch {
     }
 }
 
-/// Receives the next message of a channel, like [`Receiver::recv_timeout`]. A stop of the program does not count.
-///
-/// # Errors
-///
-/// When the other end is closed, and when nothing came before `timeout`.
+/// Receives the next message of a channel, like [`Receiver::recv_timeout`]. A stop of the program does not count. Fails
+/// when the other end is closed, and when nothing came before `timeout`.
 pub fn recv_timeout<T>(channel: &Receiver<T>, timeout: Duration) -> Result<T, RecvTimeoutError> {
     let mut stopwatch = Stopwatch::start();
     loop {

@@ -1,11 +1,8 @@
 //! Adds a bias for each channel to a tensor, with an optional relu after it.
 //!
 //! Convolutions and dense layers add their own bias. When an output is the sum of several devices'
-//! terms, the bias must be added after the sum, by this operation.
-//!
-//! Cost: forward reads and writes each element once. On a GPU it does both twice, because it copies
-//! the tensor first. Backward reads the gradient once. After a relu it also reads the output and
-//! writes the gradient that passes, which the CPU then reads again.
+//! terms, the bias must be added after the sum, by this operation. Cost: forward reads and writes
+//! each element once. Backward reads the gradient once, and after a relu also the output.
 
 #[cfg(feature = "cuda")]
 use candle_core::backend::BackendStorage as _;
@@ -20,20 +17,13 @@ use crate::backward::record;
 #[cfg(feature = "cuda")]
 use crate::gpu::{self, Channels, on_gpu};
 
-/// Computes x + b, channel by channel: `[B, C, …]`, `[C]` → `[B, C, …]`.
-///
-/// # Errors
-///
-/// When the shapes do not fit, or on a dtype other than f32, f64 and bf16.
+/// Computes x + b, channel by channel: `[B, C, …]`, `[C]` → `[B, C, …]`. Fails when the shapes do
+/// not fit, or on a dtype other than f32, f64 and bf16.
 pub fn add_bias(x: &Tensor, bias: &Tensor) -> Result<Tensor> {
     add(x, bias, false)
 }
 
 /// Computes [`add_bias`] and then [`relu`](fn@crate::relu), in one pass over memory.
-///
-/// # Errors
-///
-/// The errors of [`add_bias`].
 pub fn add_bias_relu(x: &Tensor, bias: &Tensor) -> Result<Tensor> {
     add(x, bias, true)
 }
@@ -54,10 +44,9 @@ fn add(x: &Tensor, bias: &Tensor, with_relu: bool) -> Result<Tensor> {
     record("add_bias", y, x.shape(), [&x, &bias], move |y, dy| add_bias.backward(y, dy))
 }
 
-/// The sizes of the operation.
+/// The sizes of the operation. A plane is a channel of one image.
 struct AddBias {
     channels: usize,
-    /// The number of elements of a channel of one image.
     plane: usize,
     with_relu: bool,
 }
@@ -113,8 +102,7 @@ impl AddBias {
         y
     }
 
-    /// Adds up the gradient over images and planes in f64. In f32, thousands of terms would lose
-    /// digits.
+    /// Adds up the gradient over images and planes in f64: f32 would lose digits.
     fn bias_gradient<T: Element>(&self, grad: &[T]) -> Vec<T> {
         /// The least number of neighbouring elements of a task: a cache line in f32.
         const NUMBERS: usize = 16;

@@ -12,13 +12,10 @@
 //! ```
 //!
 //! A pixel outside every window does not change the output, so its gradient is zero. The backward
-//! of candle's pooling spreads gradient over such pixels, because it enlarges the output's gradient
-//! to the whole input.
+//! of candle's pooling spreads gradient over such pixels.
 //!
 //! Cost: one addition for each element of a window. Each plane is read once, and a smaller plane is
-//! written. A task is a plane. [`conv2d_relu_pool`](fn@super::conv2d_relu_pool) pools right after a
-//! convolution and a relu and does not read the plane again. [`global_avg_pool`] ends a network that
-//! takes images of any size.
+//! written. A task is a plane.
 
 use candle_core::backend::BackendStorage as _;
 use candle_core::op::ReduceOp;
@@ -34,12 +31,8 @@ use crate::gpu::{Launch, Source, blocks_of, on_gpu, tensor};
 
 /// Computes the mean over `kernel`×`kernel` windows that start every `stride` rows and columns.
 ///
-/// `[B, C, H, W]` → `[B, C, H', W']` with `H' = (H − kernel) / stride + 1`, rounded down.
-///
-/// # Errors
-///
-/// When `kernel` or `stride` is 0, when a window is larger than the image, or on a dtype other than
-/// f32, f64 and bf16.
+/// `[B, C, H, W]` → `[B, C, H', W']` with `H' = (H − kernel) / stride + 1`, rounded down. Fails
+/// when `kernel` or `stride` is 0, when a window is larger than the image, and on other dtypes.
 pub fn avg_pool2d(x: &Tensor, kernel: usize, stride: usize) -> Result<Tensor> {
     let (batch, channels, height, width) = x.dims4()?;
     let windows = Windows::new(height, width, kernel, stride)?;
@@ -135,7 +128,7 @@ impl Windows {
         self.out_height * self.out_width
     }
 
-    /// 1 / window area: the weight of each element in its window's mean.
+    /// The weight of each element in its window's mean: 1 / area.
     pub(super) fn share<T: Element>(&self) -> T {
         <T as WithDType>::from_f64(1.0 / (self.kernel * self.kernel) as f64)
     }
@@ -194,8 +187,7 @@ impl Windows {
 
 #[cfg(feature = "cuda")]
 impl Launch<'_> {
-    /// Adds the sizes of the windows to the launch, and the weight of an element in its window's
-    /// mean.
+    /// Adds the sizes of the windows, and the weight of an element in its window's mean.
     pub(super) fn windows(self, windows: &Windows) -> Self {
         let Windows { height, width, kernel, stride, out_height, out_width } = *windows;
         let sizes = [height, width, kernel, stride, out_height, out_width];
@@ -203,11 +195,8 @@ impl Launch<'_> {
     }
 }
 
-/// Computes the mean over all pixels: `[B, C, H, W]` → `[B, C]`.
-///
-/// # Errors
-///
-/// When planes are empty, or `x` is none of f32, f64 and bf16.
+/// Computes the mean over all pixels: `[B, C, H, W]` → `[B, C]`. Fails when planes are empty, or
+/// `x` is none of f32, f64 and bf16.
 pub fn global_avg_pool(x: &Tensor) -> Result<Tensor> {
     check_dtype(computed_in(x.dtype()), "global_avg_pool")?;
     let (batch, channels, height, width) = x.dims4()?;

@@ -1,10 +1,8 @@
 //! Copies of a tensor in another shape, order or type.
 //!
-//! candle has all of these operations, and the first two do not copy. But candle's operations do
-//! not put their inputs on the tape of [`backward`](mod@crate::backward). The tape is worth more
-//! than the copy of a small tensor.
-//!
-//! Cost: each element is read and written once.
+//! candle's operations need no copy to flatten and to transpose, but they do not put their inputs
+//! on the tape of [`backward`](mod@crate::backward), which is worth more than the copy of a small
+//! tensor.
 
 use candle_core::{DType, Result, Shape, Storage, Tensor, bail};
 
@@ -16,11 +14,7 @@ use crate::gpu::{Launch, Source, blocks_of, on_gpu};
 /// Merges all axes but the first into one: `[B, …]` → `[B, n]`.
 ///
 /// The function copies only for the tape: when the tensor carries a gradient and does not have two
-/// axes already.
-///
-/// # Errors
-///
-/// When there is no first axis.
+/// axes already. Fails when there is no first axis.
 pub fn flatten(x: &Tensor) -> Result<Tensor> {
     let [batch, others @ ..] = x.dims() else { bail!("flatten: a batch has at least one axis") };
     let shape: Shape = (*batch, others.iter().product::<usize>()).into();
@@ -35,11 +29,7 @@ pub fn flatten(x: &Tensor) -> Result<Tensor> {
     record("flatten", copy, shape, [&x], move |_, dy| Ok([Some(dy.reshape(&x_shape)?)]))
 }
 
-/// Exchanges rows and columns: `[M, N]` → `[N, M]`, contiguous.
-///
-/// # Errors
-///
-/// When there are not two axes.
+/// Exchanges rows and columns: `[M, N]` → `[N, M]`, contiguous. Fails when there are not two axes.
 pub fn transpose(x: &Tensor) -> Result<Tensor> {
     let (rows, columns) = x.dims2()?;
     record("transpose", transposed(x)?, (columns, rows), [x], |_, dy| {
@@ -48,10 +38,7 @@ pub fn transpose(x: &Tensor) -> Result<Tensor> {
 }
 
 /// Converts a tensor of any shape to another type, with rounding. The gradient has the type of `x`.
-///
-/// # Errors
-///
-/// When the device has no such conversion.
+/// Fails when the device has no such conversion.
 pub fn cast(x: &Tensor, to: DType) -> Result<Tensor> {
     let from = x.dtype();
     if from == to {

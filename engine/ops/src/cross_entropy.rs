@@ -2,11 +2,7 @@
 //!
 //! The loss is the *sum*, not the mean. The sum over a batch is the sum of its shards' sums, even
 //! when the shards have different sizes. The one division, by the size of the whole batch, happens
-//! in the update (`sgd` of stage 1). The average of the shards' means is right only when
-//! all shards have the same size.
-//!
-//! Cost: an exponential for each logit, forward and backward. For 256 rows of ten classes the loss
-//! takes some hundredth of a millisecond, so one thread runs one plain loop.
+//! in the update. Cost: an exponential for each logit, in one thread.
 
 use candle_core::{D, DType, Result, Storage, Tensor, WithDType, bail};
 
@@ -21,14 +17,9 @@ use candle_core::Shape;
 /// scalar.
 ///
 /// The largest logit of a row is subtracted before the exponentials, so large logits do not
-/// overflow. The gradient of a row is softmax(logits) − one-hot(label).
-///
-/// # Errors
-///
-/// When the shapes do not fit, when there are no classes, when the logits are neither f32 nor f64,
-/// when the labels are not u32, or when a label is not below the number of classes. An empty batch
-/// is not an error. A GPU cannot report a wrong label: there the loss becomes NaN. The caller
-/// checks the labels first, and `Dataset` of `datasets` does.
+/// overflow. The gradient of a row is softmax(logits) − one-hot(label). Fails when shapes or types
+/// do not fit, and when a label is not below the number of classes, of which there is at least one.
+/// A GPU cannot report a wrong label: there the loss becomes NaN.
 pub fn cross_entropy(logits: &Tensor, labels: &Tensor) -> Result<Tensor> {
     let (batch, classes) = logits.dims2()?;
     if classes == 0 {
@@ -97,14 +88,9 @@ fn backward(logits: &Tensor, labels: &Tensor, dloss: &Tensor) -> Result<Tensor> 
 
 /// Returns the loss of a batch and the number of rows with their largest logit at the label.
 ///
-/// The result is `[2]` in f64, on the device of `logits`, and nothing waits for the device. The
-/// first of equal logits counts as the largest, and a NaN is larger than every number.
-///
-/// A scalar, `[B, classes]`, `[B]` (u32) → `[2]`. The result carries no gradient.
-///
-/// # Errors
-///
-/// When the shapes do not fit.
+/// A scalar, `[B, classes]`, `[B]` (u32) → `[2]` in f64, without a gradient, on the device of
+/// `logits`, for which nothing waits. The first of equal logits is the largest, and a NaN is larger
+/// than all.
 pub fn loss_and_correct(loss: &Tensor, logits: &Tensor, labels: &Tensor) -> Result<Tensor> {
     logits.dims2()?;
     #[cfg(feature = "cuda")]

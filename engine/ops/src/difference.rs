@@ -4,14 +4,9 @@ use candle_core::{DType, Result, Tensor, bail};
 
 /// Returns the largest [`relative_difference`] over all tensors of two sets of weights.
 ///
-/// The difference of a tensor is relative to the tensor's largest entry. Small entries carry the
-/// rounding errors of the large ones, so relative differences of single entries would be large even
-/// for equal computations. If all entries of a tensor of `b` are zero, its absolute difference
-/// counts.
-///
-/// # Errors
-///
-/// When the two sets do not hold tensors of the same names and shapes, in the same order.
+/// The difference of a tensor is relative to the tensor's largest entry, because small entries
+/// carry the rounding errors of the large ones. Fails when the two sets do not hold tensors of the
+/// same names and shapes, in the same order.
 pub fn largest_difference(a: &[(String, Tensor)], b: &[(String, Tensor)]) -> Result<f64> {
     if a.len() != b.len() {
         bail!("{} tensors cannot be compared with {}", a.len(), b.len());
@@ -32,10 +27,7 @@ pub fn largest_difference(a: &[(String, Tensor)], b: &[(String, Tensor)]) -> Res
 }
 
 /// Returns max |a − b| / max |b| of two tensors, or max |a − b| if all entries of `b` are zero.
-///
-/// # Errors
-///
-/// When the shapes differ.
+/// Fails when the shapes differ.
 pub fn relative_difference(a: &Tensor, b: &Tensor) -> Result<f64> {
     let values = |tensor: &Tensor| tensor.to_dtype(DType::F64)?.flatten_all()?.to_vec1::<f64>();
     if a.shape() != b.shape() {

@@ -36,17 +36,12 @@ macro_rules! for_dtype {
 }
 pub(crate) use for_dtype;
 
-/// The type in which operations compute on elements of type `stored`. Kernels call this type
-/// `Real`.
+/// The type in which operations compute on elements of type `stored`: `Real` in kernels.
 pub(crate) fn computed_in(stored: DType) -> DType {
     if stored == DType::BF16 { DType::F32 } else { stored }
 }
 
-/// Checks that `operation` supports `dtype`. The check is the same on every device.
-///
-/// # Errors
-///
-/// When `dtype` is neither f32 nor f64.
+/// Fails when `dtype` is neither f32 nor f64, on every device.
 pub(crate) fn check_dtype(dtype: DType, operation: &str) -> Result<()> {
     for_dtype!(dtype, operation, _T => Ok(()))
 }
@@ -56,11 +51,9 @@ pub(crate) fn tensor(result: Storage, shape: impl Into<Shape>) -> Tensor {
     Tensor::from_storage(result, shape, BackpropOp::none(), false)
 }
 
-/// Locks the memory of tensors for reading.
-///
-/// An operation drops the locks before it records its result: candle locks the inputs once more. A
-/// tensor that is named twice is locked once. A thread must not lock memory twice: if another thread
-/// waits to write between the two, the second lock waits for the writer forever.
+/// Locks the memory of tensors for reading. An operation drops the locks before it records its
+/// result: candle locks the inputs once more. A tensor that is named twice is locked once: a second
+/// lock of the same thread would wait forever for a writer that waits for the first.
 pub(crate) fn lock<'a>(
     tensors: &[&'a Tensor],
 ) -> Locked<'a, impl Deref<Target = Storage> + use<'a>> {
@@ -94,11 +87,7 @@ impl<'a, Guard: Deref<Target = Storage>> Locked<'a, Guard> {
         })
     }
 
-    /// Returns the elements of the `N` tensors, each in order.
-    ///
-    /// # Errors
-    ///
-    /// When a tensor is not in CPU memory, not contiguous, or of another type than `T`.
+    /// Returns the elements of the `N` tensors, which must be contiguous in CPU memory.
     pub(crate) fn elements<T: WithDType, const N: usize>(&self) -> Result<[&[T]; N]> {
         let slices: Vec<&[T]> = self
             .memory()
@@ -107,18 +96,12 @@ impl<'a, Guard: Deref<Target = Storage>> Locked<'a, Guard> {
                 _ => bail!("expected a tensor in CPU memory"),
             })
             .collect::<Result<_>>()?;
-        match slices.try_into() {
-            Ok(slices) => Ok(slices),
-            Err(_) => bail!("the elements of {} tensors, not of {N}", self.of_tensors.len()),
-        }
+        let Ok(slices) = slices.try_into() else { bail!("{N} tensors were expected") };
+        Ok(slices)
     }
 }
 
-/// Returns the elements of contiguous CPU storage, in order.
-///
-/// # Errors
-///
-/// When the layout is not contiguous, or the storage holds another type than `T`.
+/// Returns the elements of contiguous CPU storage of type `T`, in order.
 pub(crate) fn cpu_elements<'a, T: WithDType>(
     storage: &'a CpuStorage,
     layout: &Layout,
@@ -135,10 +118,6 @@ pub(crate) fn cpu_memory<T: WithDType>(elements: Vec<T>) -> Storage {
 }
 
 /// Copies the memory of a tensor as `layout` shows the memory, converted to `dtype`.
-///
-/// # Errors
-///
-/// When the device has no such conversion.
 pub(crate) fn copied(x: &Tensor, layout: &Layout, dtype: DType) -> Result<Storage> {
     fn copy<S: BackendStorage>(memory: &S, layout: &Layout, dtype: DType) -> Result<S> {
         if layout.shape().elem_count() == 0 && memory.dtype() == dtype {

@@ -10,11 +10,9 @@ use crate::BLOCK;
 #[cfg(feature = "cuda")]
 use crate::gpu::{elementwise, on_gpu};
 
-/// Computes an operation by element of contiguous tensors, as a [`Storage`]: the tensors must have
-/// the same shape and type.
-///
-/// A GPU runs the kernel of this name in `elementwise.cu`. The CPU calls the closure with an array of
-/// one element of each tensor. The macro compiles the closure for f32 and for f64.
+/// Computes an operation by element of contiguous tensors of one shape and type, as a [`Storage`].
+/// A GPU runs the kernel of this name in `elementwise.cu`. The CPU calls the closure, compiled for
+/// f32 and for f64, with an array of one element of each tensor.
 macro_rules! by_element {
     ($kernel:literal, $tensors:expr, $of:expr) => {
         $crate::elementwise::of_tensors($kernel, $tensors, $of, $of)
@@ -44,12 +42,10 @@ pub(crate) fn of_tensors<const N: usize>(
     })
 }
 
-/// Applies `of` to the elements of slices of the same length.
-///
-/// A single thread collects the results: the vector needs no initial values, and no work goes to
-/// other threads. This pays for short vectors and for pools of one thread. A thread outside of any
-/// device's pool also works alone. Otherwise rayon would start its global pool for this thread, with
-/// as many threads as the machine has cores.
+/// Applies `of` to the elements of slices of the same length. For short vectors and pools of one
+/// thread, a single thread collects the results in a vector without initial values. A thread
+/// outside of any device's pool also works alone: rayon would start its global pool for this
+/// thread, with as many threads as the machine has cores.
 pub(crate) fn map<T: Element, const N: usize>(
     operands: [&[T]; N],
     of: impl Fn([T; N]) -> T + Sync + Send,
@@ -59,7 +55,8 @@ pub(crate) fn map<T: Element, const N: usize>(
         || rayon::current_thread_index().is_none()
         || rayon::current_num_threads() == 1;
     if for_one_thread {
-        // The length of a run is known to the compiler, so the loop needs no checks and is vectorised.
+        // The length of a run is known to the compiler, so the loop needs no checks and is
+        // vectorised.
         let operands = operands.map(<[T]>::as_chunks::<RUN>);
         let mut results = Vec::with_capacity(len);
         for nth in 0..len / RUN {
@@ -80,20 +77,12 @@ pub(crate) fn map<T: Element, const N: usize>(
 
 /// Computes a + b by element, for tensors of the same shape and type. The sum carries no gradient.
 ///
-/// It adds up two gradients of a tensor with two uses, losses, and the tensors of several devices.
-/// candle adds with the threads of its own pool. [`prepare`](harness::cli::prepare) leaves that pool
-/// at one thread, because the devices would share it. This function adds with the threads of the
-/// device. A caller outside the device's threads adds in its own thread. DDP's thread that adds up
-/// buckets is such a caller: it must not wait for the device's threads, because they wait for its
-/// sums.
+/// This function adds with the threads of the device. candle would add with the threads of its own
+/// pool, which all devices share. A caller outside the device's threads adds in its own thread,
+/// such as DDP's thread for buckets: the device's threads wait for its sums.
 ///
-/// On a GPU, three in four of the threads that candle starts have nothing to add. Before candle's
-/// first addition the GPU's driver also translates all of candle's operations of two tensors,
-/// unless it has kept them from an earlier program. The translation took nine seconds on an H200.
-///
-/// # Errors
-///
-/// When shapes or types differ.
+/// Before candle's first addition on a GPU, the driver translates many kernels, for nine seconds on
+/// an H200. Fails when shapes or types differ.
 pub fn sum(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     let ours = match a.dtype() {
         DType::F32 | DType::F64 => true,

@@ -1,18 +1,15 @@
 //! A safe interface to the `gemm` crate: the product of two matrices in slices.
 //!
 //! The product of an m×k and a k×n matrix costs 2·m·n·k operations. A product with at least some
-//! thousand results runs near the processor's peak. Other operations are therefore expressed as
-//! matrix products.
-//!
-//! This is the only `unsafe` code of the operations on the CPU. Every condition that could make the
-//! call unsound, such as a slice too short for its shape, is checked before the call.
+//! thousand results runs near the processor's peak. This is the only `unsafe` code of the
+//! operations on the CPU: every condition that could make the call unsound is checked before the
+//! call.
 
 use std::ops::Range;
 
 use super::Element;
 
-/// A matrix of `rows` × `cols` elements in a slice. Elements are stored row by row, or column by
-/// column if the matrix is transposed.
+/// A matrix of `rows` × `cols` elements in a slice, row by row, or by columns if it is transposed.
 #[derive(Clone, Copy)]
 pub(crate) struct Matrix<'a, T> {
     data: &'a [T],
@@ -23,11 +20,8 @@ pub(crate) struct Matrix<'a, T> {
 }
 
 impl<'a, T> Matrix<'a, T> {
-    /// A matrix of `rows` × `cols` elements stored row by row.
-    ///
-    /// # Panics
-    ///
-    /// When `data` does not have exactly `rows` · `cols` elements.
+    /// A matrix of `rows` × `cols` elements stored row by row. Panics when `data` does not have
+    /// exactly `rows` · `cols` elements.
     pub(crate) fn new(data: &'a [T], rows: usize, cols: usize) -> Self {
         let needed = rows.checked_mul(cols);
         assert_eq!(Some(data.len()), needed, "a {rows}×{cols} matrix needs its elements");
@@ -35,11 +29,7 @@ impl<'a, T> Matrix<'a, T> {
     }
 
     /// A matrix of `rows` × `cols` elements. Each row begins `row_stride` elements after the
-    /// previous row.
-    ///
-    /// # Panics
-    ///
-    /// When `data` ends before the last element.
+    /// previous row. Panics when `data` ends before the last element.
     pub(crate) fn strided(data: &'a [T], rows: usize, cols: usize, row_stride: usize) -> Self {
         let needed = match rows.checked_sub(1) {
             Some(last) => last.checked_mul(row_stride).and_then(|start| start.checked_add(cols)),
@@ -58,13 +48,8 @@ impl<'a, T> Matrix<'a, T> {
 
     /// The transposed matrix over the same elements.
     pub(crate) fn transposed(self) -> Self {
-        Self {
-            rows: self.cols,
-            cols: self.rows,
-            row_stride: self.col_stride,
-            col_stride: self.row_stride,
-            ..self
-        }
+        let Self { data, rows: cols, cols: rows, row_stride, col_stride } = self;
+        Self { data, rows, cols, row_stride: col_stride, col_stride: row_stride }
     }
 }
 
@@ -78,28 +63,20 @@ pub(crate) enum Store {
 }
 
 /// Multiplies `a`, m × k, by `b`, k × n, into `out`, m × n and row by row, in the calling thread.
-///
 /// The order of the additions depends on the shapes only. On one machine, the result therefore has
-/// the same bits in every thread.
-///
-/// # Panics
-///
-/// When the shapes do not match each other or the length of `out`.
+/// the same bits in every thread. Panics when the shapes do not match.
 #[expect(unsafe_code, reason = "gemm's kernels take raw pointers; lengths are checked")]
 pub(crate) fn gemm<T: Element>(a: Matrix<'_, T>, b: Matrix<'_, T>, out: &mut [T], store: Store) {
     assert_eq!(a.cols, b.rows, "inner dimensions of a product must agree");
     let (m, n, k) = (a.rows, b.cols, a.cols);
     assert_eq!(Some(out.len()), m.checked_mul(n), "a {m}×{n} product needs its room");
-    // `gemm` takes signed strides. A slice has at most isize::MAX bytes, so these casts cannot
-    // wrap.
+    // `gemm` takes signed strides. A slice has at most isize::MAX bytes.
     let signed = |stride: usize| stride as isize;
     let keep = store == Store::Accumulate;
     // SAFETY: a `Matrix` only holds a slice that reaches to the matrix's last element. `new` and
     // `strided` check this, without wrapping. `columns` drops the elements before its first column
-    // and never moves the last column to the right. `transposed` refers to the same elements. So
-    // every element that the kernel reads lies in `a.data` or `b.data`. `out` has exactly m·n
-    // elements. `out` is a unique borrow and overlaps neither `a.data` nor `b.data`. `Element` is
-    // implemented for f32 and f64 only, and `gemm` supports both types.
+    // and never moves the last column to the right. `transposed` refers to the same elements. `out`
+    // is a unique borrow of exactly m·n elements. `gemm` supports both types of `Element`.
     unsafe {
         gemm::gemm(
             m,

@@ -14,20 +14,17 @@
 //! | [`sum`] | x + y of gradients or of devices' tensors, without a backward |
 //! | [`cross_entropy`](mod@cross_entropy) | the *sum* over the batch of −log softmax at the label |
 //!
-//! The course has its own operations because candle's are wrong or slow for its networks. The
-//! gradient of candle's pooling is wrong when the input is not a multiple of the kernel. The
-//! derivative of candle's relu at 0 is 1. The backward of candle's convolution is far below the
-//! processor's speed. Every gradient of this crate is checked against finite differences and
-//! against PyTorch before a stage uses several devices.
+//! The course has its own operations because candle's are wrong or slow for its networks: the
+//! gradient of candle's pooling is wrong when the input is not a multiple of the kernel, the
+//! derivative of candle's relu at 0 is 1, and the backward of candle's convolution is far below the
+//! processor's speed. Tests check every gradient against finite differences and against PyTorch.
 //!
-//! Layers also work on bf16. On the CPU they round as a GPU's tensor cores would (`rounded`), which
-//! shows the effect of the rounding. A batch norm takes images in bf16 and computes in f32, with
-//! f32 parameters. A loss adds up too many terms for bf16 and refuses the type on every device.
+//! Layers also work on bf16. On the CPU they round as a GPU's tensor cores would (`rounded`). A
+//! batch norm computes in f32, and a loss refuses bf16 because it adds up too many terms.
 //!
 //! On the CPU each operation runs on the threads of the device that calls it. On a GPU an operation
-//! runs kernels of this crate (`gpu`) and NVIDIA's libraries: cuBLAS for matrix products, and cuDNN
-//! for convolutions when the build has it. On both, the bits of a result depend on shapes and
-//! values only, never on the number of threads or on their timing.
+//! runs kernels of this crate (`gpu`), cuBLAS, and cuDNN when the build has it. On both, the bits
+//! of a result depend on shapes and values only, never on the number of threads or on their timing.
 
 /// The least number of elements of a parallel task of an elementwise operation. A task of this size
 /// has enough work to be worth handing to another thread.
@@ -53,6 +50,7 @@ pub mod conv2d;
 pub mod copies;
 pub mod cross_entropy;
 pub mod difference;
+pub mod initial;
 pub mod linear;
 pub mod relu;
 pub mod sgd_step;

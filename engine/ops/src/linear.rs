@@ -6,29 +6,18 @@
 //! | gradient of W | Xᵀ · G | \[I, B\]·\[B, O\] | groups of inputs |
 //! | gradient of X | G · Wᵀ | \[B, O\]·\[O, I\] | groups of samples |
 //!
-//! ```text
-//!          O                        O
-//!      ┌───────┐   samples  B   ┌───────┐  task 0
-//!   I  │   W   │    ┌─────────┐ ├───────┤  task 1     64 rows a task,
-//!      │       │    │    X    │ ├───────┤  task 2     whatever the number
-//!      └───────┘    └─────────┘ └───────┘  task 3     of threads
-//!                        I
-//! ```
-//!
-//! On a GPU cuBLAS computes the products, and our kernels add bias and relu.
-//!
 //! Cost: 2·B·I·O operations for each product. Bias and relu are added while a task's rows are in
 //! the cache. One task computes each row of each result, so the number of threads never changes the
-//! bits.
+//! bits. On a GPU cuBLAS computes the products, and our kernels add bias and relu.
 
 use std::borrow::Cow;
 
 #[cfg(feature = "cuda")]
 use candle_core::backend::BackendStorage as _;
-use candle_core::{Result, Storage, Tensor, WithDType, bail};
+use candle_core::{Result, Shape, Storage, Tensor, WithDType, bail};
 use rayon::prelude::*;
 
-use crate::backward::record;
+use crate::backward::{Wanted, record_in_halves};
 use crate::element::{Element, cpu_memory, for_dtype, lock};
 use crate::elementwise::map;
 use crate::gemm::{Matrix, Store, gemm};
@@ -38,31 +27,22 @@ use crate::memory::zeros;
 use crate::relu::{passed, rectified};
 use crate::rounded::{is_rounded, rounded};
 
-/// The number of rows of a task. At this size, reading the other matrix is a small part of the
+/// The number of rows of a task, so large that reading the other matrix is a small part of the
 /// work.
 const ROWS: usize = 64;
 
 /// The number of samples in a run. The type of the tensors adds up the bias gradients of a run.
 const RUN: usize = 256;
 
-/// Computes x · w + b: `[B, in]`, `[in, out]`, `[out]` → `[B, out]`.
-///
-/// # Errors
-///
-/// When the shapes do not fit, when there are no inputs or no outputs, or on a dtype other than
-/// f32, f64 and bf16. An empty batch is not an error.
+/// Computes x · w + b: `[B, in]`, `[in, out]`, `[out]` → `[B, out]`. Fails when the shapes do not
+/// fit, when there are no inputs or no outputs, or on a dtype other than f32, f64 and bf16. An
+/// empty batch is not an error.
 pub fn linear(x: &Tensor, weight: &Tensor, bias: &Tensor) -> Result<Tensor> {
     multiply(x, weight, bias, false)
 }
 
-/// Computes [`linear`](fn@linear) and then [`relu`](fn@crate::relu).
-///
-/// The two operations would compute the same bits, but here the relu needs no separate pass over
-/// memory.
-///
-/// # Errors
-///
-/// The errors of [`linear`](fn@linear).
+/// Computes [`linear`](fn@linear) and then [`relu`](fn@crate::relu), with the same bits in one pass
+/// over memory. Fails like [`linear`](fn@linear).
 pub fn linear_relu(x: &Tensor, weight: &Tensor, bias: &Tensor) -> Result<Tensor> {
     multiply(x, weight, bias, true)
 }
@@ -88,8 +68,8 @@ fn multiply(x: &Tensor, weight: &Tensor, bias: &Tensor, with_relu: bool) -> Resu
     let (x, weight, bias) = (x.contiguous()?, weight.contiguous()?, bias.contiguous()?);
     let y = linear.forward(&x, &weight, &bias)?;
     let (of_x, of_weight) = (x.clone(), weight.clone());
-    record("linear", y, (samples, outputs), [&x, &weight, &bias], move |y, dy| {
-        linear.backward(&of_x, &of_weight, y, dy)
+    record_in_halves("linear", y, (samples, outputs), [&x, &weight, &bias], move |y, dy, wanted| {
+        linear.backward(&of_x, &of_weight, y, dy, wanted)
     })
 }
 
@@ -122,35 +102,43 @@ impl Linear {
         })
     }
 
-    /// Computes the gradients of the input if needed, of the weight, and of the bias.
+    /// Computes the gradients that are wanted: of the input, and of the weight and the bias.
     fn backward(
         &self,
         x: &Tensor,
         weight: &Tensor,
         y: &Tensor,
         grad: &Tensor,
+        wanted: Wanted,
     ) -> Result<[Option<Tensor>; 3]> {
         let grad = grad.contiguous()?;
         #[cfg(feature = "cuda")]
         if grad.device().is_cuda() {
-            let (grad, dbias) = bias_gradients(self.with_relu.then_some(y), &grad)?;
-            let dweight = x.detach().t()?.matmul(&grad)?;
-            let dx = x.track_op().then(|| grad.matmul(&weight.detach().t()?)).transpose()?;
-            return Ok([dx, Some(dweight), Some(dbias)]);
+            let (grad, dbias) = match (self.with_relu, wanted.weights) {
+                // Without a relu the input's gradient needs no pass over the incoming gradient.
+                (false, false) => (grad, None),
+                _ => {
+                    let (grad, dbias) = bias_gradients(self.with_relu.then_some(y), &grad)?;
+                    (grad, wanted.weights.then_some(dbias))
+                }
+            };
+            let dweight = wanted.weights.then(|| x.detach().t()?.matmul(&grad)).transpose()?;
+            let dx = wanted.input.then(|| grad.matmul(&weight.detach().t()?)).transpose()?;
+            return Ok([dx, dweight, dbias]);
         }
         for_dtype!(x.dtype(), "linear", T => {
             let locked = lock(&[x, weight, y, &grad]);
             let [of_x, of_weight, y, grad] = locked.elements::<T, 4>()?;
             let grad = self.sums(y, grad);
-            let dbias = self.bias_gradient(&grad);
-            let dweight = self.weight_gradient(of_x, &grad);
-            let dx = x.track_op().then(|| self.input_gradient(of_weight, &grad));
-            let dx = dx.map(|dx| Tensor::from_vec(dx, x.shape(), x.device())).transpose()?;
-            Ok([
-                dx,
-                Some(Tensor::from_vec(dweight, weight.shape(), x.device())?),
-                Some(Tensor::from_vec(dbias, self.outputs, x.device())?),
-            ])
+            let tensor = |values, shape: &Shape| Tensor::from_vec(values, shape, x.device());
+            let dx = wanted.input.then(|| tensor(self.input_gradient(of_weight, &grad), x.shape()));
+            let dweight = wanted.weights.then(|| {
+                tensor(self.weight_gradient(of_x, &grad), weight.shape())
+            });
+            let dbias = wanted.weights.then(|| {
+                tensor(self.bias_gradient(&grad), &self.outputs.into())
+            });
+            Ok([dx.transpose()?, dweight.transpose()?, dbias.transpose()?])
         })
     }
 
@@ -180,8 +168,8 @@ impl Linear {
         }
     }
 
-    /// Adds up the samples of a run of [`RUN`] in `T`, and the sums of the runs in f64. A large f32
-    /// loses the digits of each small term that is added to it.
+    /// Adds up the samples of a run of [`RUN`] in `T`, and the sums of the runs in f64: a large f32
+    /// would lose the digits of small terms.
     fn bias_gradient<T: Element>(&self, grad: &[T]) -> Vec<T> {
         let mut dbias = vec![0.0; self.outputs];
         let mut of_run = vec![T::zero(); self.outputs];

@@ -1,15 +1,13 @@
 //! Memory for results, initialised by all threads, and scratch memory that a thread uses again.
 //!
-//! Safe Rust initialises a vector before the vector is used. If one thread writes the initial
-//! values, the remaining threads wait. The share of this time grows with the number of threads
-//! (Amdahl's law). Therefore all threads write. [`zeros`] writes zeros for operations that compute
-//! their results in another order. [`made`] writes the results of element-wise operations directly,
-//! so memory is written only once.
+//! Safe Rust initialises a vector before the vector is used. If one thread wrote the initial
+//! values, the others would wait, so all threads write. [`zeros`] writes zeros for operations that
+//! compute their results in another order. [`made`] writes the results of operations by element
+//! directly.
 //!
 //! A convolution needs some megabytes for a short time, again and again. Fresh memory costs twice:
 //! the system clears every page, and no page is in a cache. Each thread therefore keeps the blocks
-//! that its operations have released, and lends them again without clearing them, as [`Scratch`].
-//! The borrower writes an element before reading it.
+//! that its operations have released, and lends them again as [`Scratch`], without clearing them.
 
 use std::cell::RefCell;
 use std::ops::{Deref, DerefMut, Range};
@@ -27,8 +25,8 @@ pub(crate) fn zeros<T: Copy + Default + Send>(len: usize) -> Vec<T> {
     if len < BLOCK { vec![T::default(); len] } else { made(len, |_, _| {}) }
 }
 
-/// Computes `len` numbers in parallel. `make` gets the indices of a run of neighbouring numbers and
-/// the run's memory, which holds zeros. `make` overwrites the zeros with the results.
+/// Computes `len` numbers in parallel. `make` gets the indices of a run of neighbouring numbers,
+/// and overwrites the run's zeros with the results.
 pub(crate) fn made<T: Copy + Default + Send>(
     len: usize,
     make: impl Fn(Range<usize>, &mut [T]) + Sync + Send,
@@ -110,8 +108,7 @@ impl<T: Shelved> Drop for Scratch<T> {
     }
 }
 
-/// An element type with a list of released blocks. A static cannot be generic, so each type
-/// declares its own.
+/// An element type with its list of released blocks, because a static cannot be generic.
 pub(crate) trait Shelved: Copy + Default + 'static {
     fn shelf() -> &'static LocalKey<Shelf<Self>>;
 }

@@ -1,5 +1,7 @@
 //! Named parameters of one replica of a model.
 
+use std::ops::Deref;
+
 use candle_core::{Result, Tensor, Var, bail};
 
 use crate::backward::Gradients;
@@ -8,8 +10,7 @@ use devices::move_view;
 /// One trainable tensor and its name.
 #[derive(Clone, Debug)]
 pub struct Parameter {
-    /// The name, unique within its model. The initial value depends on it
-    /// (`init` of stage 1).
+    /// The name, unique within its model. The initial value depends on the name.
     pub name: String,
     /// The value. Cloning a `Var` shares it; a replica needs a copy.
     pub value: Var,
@@ -32,11 +33,7 @@ pub type Snapshot = Vec<(String, Tensor)>;
 pub struct Parameters(Vec<Parameter>);
 
 impl Parameters {
-    /// Collects parameters.
-    ///
-    /// # Errors
-    ///
-    /// When two parameters have the same name.
+    /// Collects parameters. Fails when two parameters have the same name.
     pub fn new(parameters: Vec<Parameter>) -> Result<Self> {
         for (position, parameter) in parameters.iter().enumerate() {
             if parameters[..position].iter().any(|earlier| earlier.name == parameter.name) {
@@ -46,34 +43,13 @@ impl Parameters {
         Ok(Self(parameters))
     }
 
-    /// Iterates over the parameters, first layer first.
-    pub fn iter(&self) -> std::slice::Iter<'_, Parameter> {
-        self.0.iter()
-    }
-
-    /// The number of parameters.
-    pub fn len(&self) -> usize {
-        self.0.len()
-    }
-
-    /// Whether there are no parameters.
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
     /// Returns the value of the parameter with this name.
     pub fn get(&self, name: &str) -> Option<&Var> {
         self.0.iter().find(|parameter| parameter.name == name).map(|parameter| &parameter.value)
     }
 
-    /// Returns the gradient of every parameter, in order, from the result of
-    /// [`backward`](fn@crate::backward::backward).
-    ///
-    /// # Errors
-    ///
-    /// When a parameter has no gradient: the loss does not depend on it, or only through an
-    /// operation without a backward pass. An all-reduce that waits for the missing tensor would
-    /// hang every other device.
+    /// Returns the gradient of every parameter, in order, from the result of a backward pass. Fails
+    /// when one is missing: an all-reduce that waits for it would hang every other device.
     pub fn gradients(&self, found: &Gradients) -> Result<Vec<Tensor>> {
         self.iter()
             .map(|Parameter { name, value }| match found.get(value) {
@@ -83,11 +59,7 @@ impl Parameters {
             .collect()
     }
 
-    /// Copies all values to CPU memory.
-    ///
-    /// # Errors
-    ///
-    /// When a copy from the device fails.
+    /// Copies all values to CPU memory. Fails when a copy from the device fails.
     pub fn snapshot(&self) -> Result<Snapshot> {
         self.iter()
             .map(|Parameter { name, value }| {
@@ -96,6 +68,14 @@ impl Parameters {
                 Ok((name.clone(), value.to_device(&candle_core::Device::Cpu)?))
             })
             .collect()
+    }
+}
+
+impl Deref for Parameters {
+    type Target = [Parameter];
+
+    fn deref(&self) -> &[Parameter] {
+        &self.0
     }
 }
 
@@ -111,11 +91,7 @@ impl<'a> IntoIterator for &'a Parameters {
 /// Overwrites the elements of `tensor` in place with the elements of `value`.
 ///
 /// `value` has the same shape and type and may be on another device. Tensors that share the memory
-/// of `tensor` see the new values.
-///
-/// # Errors
-///
-/// When the two tensors differ in shape or type, or share memory.
+/// of `tensor` see the new values. Fails when the tensors share memory.
 pub fn overwrite(tensor: &Tensor, value: &Tensor) -> Result<()> {
     let value = move_view(&value.detach(), tensor.device())?.contiguous()?;
     // A scalar cannot be sliced, so both tensors get a new first axis.
@@ -124,13 +100,8 @@ pub fn overwrite(tensor: &Tensor, value: &Tensor) -> Result<()> {
 
 /// Overwrites tensors in place with values of the same shapes, rounded to the types of the tensors.
 ///
-/// A pair is a tensor and its value, on one device. When all values are f32 on a GPU, a few
-/// launches round them.
-///
-/// # Errors
-///
-/// When the two tensors of a pair differ in shape or share memory, or when the device has no such
-/// conversion.
+/// A pair is a tensor and its value, on one device. Fails when the two differ in shape or share
+/// memory.
 pub fn overwrite_rounded(pairs: &[(&Tensor, &Tensor)]) -> Result<()> {
     if let Some((tensor, value)) =
         pairs.iter().find(|(tensor, value)| tensor.dims() != value.dims())

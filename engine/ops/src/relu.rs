@@ -1,12 +1,10 @@
 //! The relu, max(x, 0), of one tensor and of a sum.
 //!
-//! Its derivative at exactly 0 is a choice. The derivative here is 0, the same as in PyTorch. The
-//! choice matters: the black border of an image and a bias that starts at zero put many activations
-//! at exactly 0.
+//! Its derivative at exactly 0 is a choice: 0, as in PyTorch. The choice matters, because the black
+//! border of an image and a bias that starts at zero put many activations at exactly 0.
 //!
-//! Cost: the speed of memory limits a relu. All threads together read and write every element once.
-//! Convolutions and dense layers have variants with a relu, which save this pass. The sum at the end
-//! of a shortcut has one too: [`add_relu`] reads two elements and writes one.
+//! Cost: every element is read and written once. Convolutions and dense layers have variants with a
+//! relu, which save this pass, and so has the sum at the end of a shortcut: [`add_relu`].
 
 use candle_core::{Result, Tensor, bail};
 
@@ -15,11 +13,7 @@ use super::elementwise::by_element;
 use super::rounded::{is_rounded, rounded};
 use crate::backward::{record, record_with_two};
 
-/// Computes max(x, 0) by element, for any shape.
-///
-/// # Errors
-///
-/// When `x` is none of f32, f64 and bf16.
+/// Computes max(x, 0) by element, for any shape. Fails when `x` is none of f32, f64 and bf16.
 pub fn relu(x: &Tensor) -> Result<Tensor> {
     if is_rounded(x) {
         return rounded("relu", [x], |[x]| relu(&x));
@@ -29,15 +23,10 @@ pub fn relu(x: &Tensor) -> Result<Tensor> {
     record("relu", y, x.shape(), [&x], |y, dy| Ok([Some(gradient(y, dy)?)]))
 }
 
-/// Computes max(x + y, 0) by element, for tensors of the same type and of the same shape, any
-/// shape.
+/// Computes max(x + y, 0) by element, for tensors of the same type and shape, any shape.
 ///
-/// The gradients of both inputs are the same tensor. At the start of the next shortcut two gradients
-/// arrive, and the backward pass adds them up in the same pass over memory.
-///
-/// # Errors
-///
-/// When shapes or types differ, or are none of f32, f64 and bf16.
+/// The gradients of both inputs are the same tensor. The backward pass adds up two incoming
+/// gradients in the same pass over memory. Fails when shapes or types differ, or on other types.
 pub fn add_relu(x: &Tensor, y: &Tensor) -> Result<Tensor> {
     if x.shape() != y.shape() || x.dtype() != y.dtype() {
         let ((a, b), (of_a, of_b)) = ((x.dtype(), y.dtype()), (x.dims(), y.dims()));
@@ -62,22 +51,19 @@ pub(super) fn gradient(y: &Tensor, grad: &Tensor) -> Result<Tensor> {
     Ok(tensor(dx, y.shape()))
 }
 
-/// Does the same for the sum of two gradients. All tensors are contiguous, of the shape and type of
-/// `y`.
+/// Does the same for the sum of two gradients, contiguous and of the shape and type of `y`.
 pub(super) fn gradient_of_sum(y: &Tensor, [a, b]: [&Tensor; 2]) -> Result<Tensor> {
     let dx = by_element!("relu_gradient_of_sum", [y, a, b], |[y, a, b]| passed(y, a + b))?;
     Ok(tensor(dx, y.shape()))
 }
 
-/// Returns max(x, 0) of one number, for every operation that ends in a relu.
-///
-/// The code compares with "not above zero", so a NaN stays a NaN and is found where it arises.
+/// Returns max(x, 0) of one number. A NaN stays a NaN and is found where it arises.
 #[inline(always)]
 pub(super) fn rectified<T: Element>(x: T) -> T {
     if x <= T::zero() { T::zero() } else { x }
 }
 
-/// Returns the gradient if it passes the relu with output `y`, else 0. At a NaN, the gradient
+/// Returns the gradient if it passes the relu with output `y`, else 0. At a NaN the gradient
 /// passes.
 #[inline(always)]
 pub(super) fn passed<T: Element>(y: T, grad: T) -> T {

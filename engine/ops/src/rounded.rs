@@ -2,12 +2,8 @@
 //!
 //! Tensor cores multiply numbers of eight binary digits and add the products with the 24 digits of
 //! f32. They round the sum to eight digits once, when they store it. An operation on the CPU gives
-//! the same result by computing in f32: every bf16 number is also an f32 number, and the f32 result
-//! is rounded to bf16. The backward pass works in the same way. The incoming gradient is bf16, and
-//! the gradients of the inputs are rounded to bf16.
-//!
-//! The cost is the cost of f32 plus the conversions. This emulation shows the effect of rounding;
-//! it does not save time.
+//! the same result by computing in f32 and rounding the result, forward and backward. The emulation
+//! shows the effect of rounding and saves no time.
 
 use candle_core::{DType, Result, Tensor, bail};
 
@@ -18,13 +14,8 @@ pub(super) fn is_rounded(x: &Tensor) -> bool {
     x.dtype() == DType::BF16 && x.device().is_cpu()
 }
 
-/// Applies `operation` to bf16 operands in f32, and rounds the result to bf16. Error messages
-/// contain `name`.
-///
-/// # Errors
-///
-/// When an operand has another type than bf16: a GPU does not mix types either. Also the errors of
-/// `operation`.
+/// Applies `operation`, of this `name`, to bf16 operands in f32, and rounds the result to bf16.
+/// Fails when an operand has another type than bf16: a GPU does not mix types either.
 pub(super) fn rounded<const N: usize>(
     name: &str,
     operands: [&Tensor; N],

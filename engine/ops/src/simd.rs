@@ -4,11 +4,9 @@
 //! processors today have vectors of eight or sixteen. [`vectorised`] detects the processor's
 //! vectors once, and runs a version of the loop that was compiled for them.
 //!
-//! The compiler vectorises simple loops by itself. A simple loop works on arrays of known length,
-//! has no branches, and carries no sum from one element to the next. The order of floating-point
-//! additions is part of a program's meaning, and the compiler keeps it. A sum therefore has one
-//! accumulator for each lane. Wider vectors compute the same bits, only more of them at a time:
-//! nothing is fused or reassociated.
+//! The compiler vectorises simple loops by itself: loops over arrays of known length, without
+//! branches and without a sum from one element to the next. A sum therefore has one accumulator for
+//! each lane. Wider vectors compute the same bits: nothing is fused or reassociated.
 //!
 //! # Blocks of sixteen images
 //!
@@ -21,14 +19,12 @@
 //! block    a₀ a₁ … a₁₅ │ b₀ b₁ … b₁₅ │ c₀ c₁ … c₁₅ │ …
 //! ```
 //!
-//! One vector instruction now processes a pixel of sixteen images, as a scalar instruction
-//! processes one pixel. Borders, odd sizes and strides only affect the loop over pixels. A loop
-//! that reads like the formula is also the fast loop. Interleaving costs one read and one write of
-//! each pixel, and so does the conversion back to images.
+//! One vector instruction now processes a pixel of sixteen images. Borders, odd sizes and strides
+//! only affect the loop over pixels, so a loop that reads like the formula is also the fast loop.
+//! Interleaving costs one read and one write of each pixel, and so does the way back.
 //!
-//! If the last block of a batch has fewer than sixteen images, zeros fill the missing lanes. Every
-//! image has its own lane, and lanes never mix. The choice of the images in a block therefore
-//! changes no image's result.
+//! If the last block of a batch has fewer than sixteen images, zeros fill the missing lanes. Lanes
+//! never mix, so the choice of the images in a block changes no image's result.
 
 use std::ops::Range;
 
@@ -72,19 +68,17 @@ pub(crate) fn vectors_mut<T>(numbers: &mut [T]) -> &mut [Simd<T>] {
     vectors
 }
 
-/// Splits a range of images into blocks. The last block can be shorter.
-pub(crate) fn blocks(images: Range<usize>) -> impl Iterator<Item = Range<usize>> {
-    let end = images.end;
-    images.step_by(LANES).map(move |start| start..end.min(start + LANES))
+/// Splits a range of images into runs of whole blocks, about `images` long. The last run can be
+/// shorter, and so can its last block.
+pub(crate) fn runs(all: Range<usize>, images: usize) -> impl Iterator<Item = Range<usize>> {
+    let (end, step) = (all.end, images.next_multiple_of(LANES));
+    all.step_by(step).map(move |start| start..end.min(start + step))
 }
 
-/// Runs `work`, compiled for the widest vectors of this processor.
-///
-/// Only inlined code is compiled for these vectors. Mark the functions that `work` calls
-/// `#[inline(always)]`, and the closure too, as in `vectorised(#[inline(always)] || …)`. A large
-/// function without this mark is compiled once, for the baseline processor, and the wide versions
-/// call it. Work for other threads is not compiled for wide vectors either. Parallel loops
-/// therefore call `vectorised` inside each task.
+/// Runs `work`, compiled for the widest vectors of this processor. Only inlined code is compiled
+/// for these vectors. Mark the functions that `work` calls `#[inline(always)]`, and the closure
+/// too, as in `vectorised(#[inline(always)] || …)`. Work for other threads is not compiled for wide
+/// vectors, so parallel loops call this function in each task.
 #[inline(always)]
 pub(crate) fn vectorised<R>(work: impl FnOnce() -> R) -> R {
     pulp::Arch::new().dispatch(work)

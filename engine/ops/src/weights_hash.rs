@@ -8,24 +8,18 @@ use sha2::{Digest, Sha256};
 
 /// SHA-256 over the name, element type, shape and bytes of every tensor, in the order of the names.
 ///
-/// The hash is printed as its first eight hexadecimal digits. Equal hashes mean equal *bits*: a
-/// difference in the last bit of one number changes the hash.
+/// The hash is printed as its first eight hexadecimal digits. Equal hashes mean equal *bits*.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct WeightsHash([u8; 32]);
 
 impl WeightsHash {
-    /// Hashes named tensors.
-    ///
-    /// # Errors
-    ///
-    /// When a tensor cannot be read, or has an element type other than f32 and f64.
+    /// Hashes named tensors. Fails when an element type is neither f32 nor f64.
     pub fn new(weights: &[(String, Tensor)]) -> Result<Self> {
         let mut sorted: Vec<_> = weights.iter().collect();
         sorted.sort_by_key(|(name, _)| name);
         let mut hash = Sha256::new();
         for (name, value) in sorted {
-            // Every length precedes its data. Two different models therefore never produce the same
-            // bytes.
+            // Every length precedes its data, so different models never produce the same bytes.
             hash.update((name.len() as u64).to_le_bytes());
             hash.update(name.as_bytes());
             hash.update(value.dtype().as_str().as_bytes());
@@ -49,30 +43,17 @@ impl WeightsHash {
     }
 
     /// Copies the hash to a tensor `[32]` of type u8 on `device`, for sending to another device.
-    ///
-    /// # Errors
-    ///
-    /// When the tensor cannot be created on `device`.
+    /// Fails when the tensor cannot be created on `device`.
     pub fn to_tensor(&self, device: &Device) -> Result<Tensor> {
         Tensor::new(&self.0, device)
     }
 
     /// Reads a hash from a tensor of [`to_tensor`](Self::to_tensor).
-    ///
-    /// # Errors
-    ///
-    /// When the tensor is not `[32]` of type u8.
     pub fn from_tensor(tensor: &Tensor) -> Result<Self> {
         match tensor.to_vec1::<u8>()?.try_into() {
             Ok(bytes) => Ok(Self(bytes)),
             Err(_) => bail!("32 bytes of a hash expected, got {:?}", tensor.dims()),
         }
-    }
-}
-
-impl From<[u8; 32]> for WeightsHash {
-    fn from(bytes: [u8; 32]) -> Self {
-        Self(bytes)
     }
 }
 

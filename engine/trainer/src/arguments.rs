@@ -6,7 +6,7 @@ use clap::{Args, ValueEnum};
 use datasets::DataArguments;
 use datasets::source::LoadedData;
 use devices::DevicePlan;
-use harness::cli::{ReportArguments, UsageError};
+use harness::cli::{ReportArguments, UsageError, number};
 use harness::records::{EpochRecord, TrainOptions, epochs_trained, seconds_per_epoch};
 use harness::report::outputs::Outputs;
 use harness::report::summary::{Summary, Versions};
@@ -58,7 +58,8 @@ pub struct TrainArguments {
     pub batch_size: u64,
 
     /// Learning rate
-    #[arg(long, default_value_t = 0.2, value_name = "RATE", value_parser = parse_learning_rate)]
+    #[arg(long, default_value_t = 0.2, value_name = "RATE",
+          value_parser = number(f64::MIN_POSITIVE..=f64::MAX, "a learning rate is a positive number such as 0.2"))]
     pub lr: f64,
 
     /// Decides initial weights and shuffles
@@ -131,21 +132,14 @@ impl TrainSetup {
 }
 
 impl TrainArguments {
-    /// Checks the flags against each other and against the machine, then loads the data.
-    ///
-    /// # Errors
-    ///
-    /// A [`UsageError`] for flags that make no sense. Another error for a malformed data file.
+    /// Checks the flags against each other and against the machine, then loads the data. Fails with a [`UsageError`]
+    /// for flags that make no sense. Fails with another error for a malformed data file.
     pub fn prepare(&self, devices: usize) -> anyhow::Result<TrainSetup> {
         self.prepare_for_shards(devices, devices)
     }
 
-    /// Prepares a run whose batches have another number of shards than there are devices. If each device gets a whole batch
-    /// of the given size, there is one shard.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`prepare`](Self::prepare).
+    /// Prepares a run whose batches have another number of shards than there are devices. If each device gets a whole
+    /// batch of the given size, there is one shard. Fails like [`prepare`](Self::prepare).
     pub fn prepare_for_shards(&self, devices: usize, shards: usize) -> anyhow::Result<TrainSetup> {
         let batch_size = usize::try_from(self.batch_size)?;
         if batch_size < shards {
@@ -177,12 +171,5 @@ impl TrainArguments {
         let data = self.data.load((train_size, test_size))?;
         check(data.train.len())?;
         Ok(data)
-    }
-}
-
-fn parse_learning_rate(argument: &str) -> Result<f64, String> {
-    match argument.parse::<f64>() {
-        Ok(rate) if rate.is_finite() && rate > 0.0 => Ok(rate),
-        _ => Err("a learning rate is a positive number such as 0.2".to_owned()),
     }
 }

@@ -1,8 +1,7 @@
 //! Deferred metrics: the loss and the correct answers of steps, which stay on their device until they are read.
 //!
-//! Reading a number from a GPU waits for all work in the GPU's queue. After that the queue is empty, and the GPU waits for
-//! the first kernel of the next step. So the sums of a step stay on the GPU. They are added there, and read only when a
-//! report needs them.
+//! Reading a number from a GPU waits until the GPU's queue is empty, and then the GPU waits for the next step. So the
+//! sums of a step stay on the GPU. They are added there, and read only when a report needs them.
 
 use std::mem;
 use std::time::{Duration, Instant};
@@ -29,10 +28,6 @@ pub struct DeferredSums {
 
 impl DeferredSums {
     /// Computes the sums of a batch. `loss` is the sum over its samples. Nothing waits for the device.
-    ///
-    /// # Errors
-    ///
-    /// When the shapes do not fit.
     pub fn new(loss: &Tensor, logits: &Tensor, batch: &Batch) -> Result<Self> {
         let sums = loss_and_correct(loss, logits, &batch.labels)?;
         Ok(Self { sums: Some(sums), samples: batch.len() as u64 })
@@ -48,10 +43,6 @@ impl DeferredSums {
     }
 
     /// Waits until the device has computed the sums, and reads them. Adds whether there was a Ctrl-C.
-    ///
-    /// # Errors
-    ///
-    /// When the device fails.
     pub fn read(&self) -> Result<BatchSums> {
         let Some(sums) = &self.sums else { return Ok(BatchSums::of_no_samples()) };
         let _span = info_span!(target: COMPUTE, "read loss").entered();
@@ -64,10 +55,7 @@ impl DeferredSums {
     }
 
     /// Reads the sums at once if they are in CPU memory, where they are computed already. Otherwise they stay deferred.
-    ///
-    /// # Errors
-    ///
-    /// When the device fails.
+    /// Fails when the device fails.
     pub fn into_step_sums(self) -> Result<StepSums> {
         let on_a_gpu = self.sums.as_ref().is_some_and(|sums| !sums.device().is_cpu());
         Ok(if on_a_gpu { StepSums::Deferred(self) } else { StepSums::Sums(self.read()?) })
@@ -75,10 +63,6 @@ impl DeferredSums {
 }
 
 /// Computes and reads the sums of a batch: [`DeferredSums::new`], then [`DeferredSums::read`].
-///
-/// # Errors
-///
-/// The errors of these two functions.
 pub fn read_sums(loss: &Tensor, logits: &Tensor, batch: &Batch) -> Result<BatchSums> {
     DeferredSums::new(loss, logits, batch)?.read()
 }
@@ -93,21 +77,13 @@ pub enum StepSums {
 }
 
 impl StepSums {
-    /// Computes the sums of a batch. `loss` is the sum over its samples. In CPU memory, the sums are read at once; on a GPU
-    /// they stay deferred.
-    ///
-    /// # Errors
-    ///
-    /// When the shapes do not fit, or the device fails.
+    /// Computes the sums of a batch. `loss` is the sum over its samples. In CPU memory, the sums are read at once; on a
+    /// GPU they stay deferred. Fails when the shapes do not fit, or the device fails.
     pub fn new(loss: &Tensor, logits: &Tensor, batch: &Batch) -> Result<Self> {
         DeferredSums::new(loss, logits, batch)?.into_step_sums()
     }
 
-    /// Returns the sums. Waits for the device if they are deferred.
-    ///
-    /// # Errors
-    ///
-    /// When the device fails.
+    /// Returns the sums. Waits for the device if they are deferred. Fails when the device fails.
     pub fn read(self) -> Result<BatchSums> {
         match self {
             Self::Sums(sums) => Ok(sums),
@@ -130,10 +106,9 @@ pub(crate) struct SumsReader {
 }
 
 impl SumsReader {
-    /// Adds the sums of a step. Returns the sums of all steps since the last read, or `None` if the next read is not due.
-    ///
-    /// The first step of a run is read at once: if its loss is NaN, no update is the cause. The `last` step of an epoch is
-    /// read at once, too. All steps of an epoch are of the same kind.
+    /// Adds the sums of a step. Returns the sums of all steps since the last read, or `None` if the next read is not
+    /// due. The `last` step of an epoch is read at once, and so is the first step of a run: if its loss is NaN, no
+    /// update is the cause. All steps of an epoch are of the same kind.
     pub(crate) fn read(&mut self, step: StepSums, last: bool) -> Result<Option<BatchSums>> {
         let deferred = match step {
             StepSums::Sums(sums) => return Ok(Some(sums)),

@@ -3,12 +3,14 @@
 //! | module | content |
 //! | --- | --- |
 //! | `arguments` | the flags of a training run, checked, and the loaded data |
+//! | [`sizing`] | smaller defaults on a CPU |
 //! | `run` | the course of a run: the next batch, the metrics, the reason to stop |
 //! | `deferred` | metrics that stay on a GPU until a report needs them |
 
 mod arguments;
 mod deferred;
 mod run;
+pub mod sizing;
 
 use candle_core::{Device, Result, Tensor, bail};
 use harness::records::BatchSums;
@@ -18,19 +20,11 @@ pub use deferred::{DeferredSums, StepSums, read_sums};
 pub use run::{Error, TrainingRun};
 
 /// Makes a tensor `[4]` (f64) of the sums of a batch. Devices can add such tensors.
-///
-/// # Errors
-///
-/// When the tensor cannot be made on `device`.
 pub fn sums_to_tensor(sums: &BatchSums, device: &Device) -> Result<Tensor> {
     Tensor::new(&sums.to_array(), device)
 }
 
-/// Reads the sums from a tensor of [`sums_to_tensor`].
-///
-/// # Errors
-///
-/// When the tensor is not `[4]`, f64.
+/// Reads the sums from a tensor of [`sums_to_tensor`]. Fails when the tensor is not `[4]`, f64.
 pub fn sums_from_tensor(tensor: &Tensor) -> Result<BatchSums> {
     match tensor.to_vec1::<f64>()?.try_into() {
         Ok(sums) => Ok(BatchSums::from_array(sums)),

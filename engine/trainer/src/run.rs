@@ -80,10 +80,6 @@ impl<'a, 'r, L: Epochs> TrainingRun<'a, 'r, L> {
     }
 
     /// Begins the next epoch. Returns `false` after the last epoch, and after an interrupt.
-    ///
-    /// # Errors
-    ///
-    /// When the report cannot be written.
     pub fn next_epoch(&mut self) -> Result<bool, Error> {
         let (epoch, epochs, done) = (self.state.epoch(), self.options.epochs, self.state.batches);
         if self.interrupted || epoch > epochs {
@@ -97,12 +93,8 @@ impl<'a, 'r, L: Epochs> TrainingRun<'a, 'r, L> {
         Ok(true)
     }
 
-    /// Returns the next batch of the epoch, in CPU memory. Returns `None` at the end of the epoch, and after the step whose
-    /// sums count an interrupt. There the time of the epoch ends: it does not include the evaluation.
-    ///
-    /// # Errors
-    ///
-    /// When the batch cannot be made.
+    /// Returns the next batch of the epoch, in CPU memory. Returns `None` at the end of the epoch, where its time ends,
+    /// and after the step whose sums count an interrupt. Fails when the batch cannot be made.
     pub fn next_batch(&mut self) -> Result<Option<L::Batch>, Error> {
         self.step_span = None;
         if self.state.sums.interrupts > 0 {
@@ -125,11 +117,7 @@ impl<'a, 'r, L: Epochs> TrainingRun<'a, 'r, L> {
     /// Counts a step. `sums` are those of the *whole* batch, over all devices.
     ///
     /// Returns the state after the step. Returns `None` while the sums stay on their device: the state then counts this
-    /// step as soon as they are read.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::NotFinite`], or the device's error when the sums are read.
+    /// step as soon as they are read. Fails with [`Error::NotFinite`], or the device's error when the sums are read.
     pub fn step_done(&mut self, sums: impl Into<StepSums>) -> Result<Option<&TrainerState>, Error> {
         let last = self.step == self.loader.batches_per_epoch();
         let Some(sums) = self.reader.read(sums.into(), last)? else { return Ok(None) };
@@ -142,11 +130,7 @@ impl<'a, 'r, L: Epochs> TrainingRun<'a, 'r, L> {
         Ok(Some(&self.state))
     }
 
-    /// Ends the epoch. `test` are the sums over the test images, or `None` on a device that leaves the evaluation to
-    /// another device.
-    ///
-    /// # Errors
-    ///
+    /// Ends the epoch. `test` are the sums over the test images, if this device evaluates. Fails with
     /// [`Error::NotFinite`], or when the report cannot be written.
     pub fn epoch_done(&mut self, test: Option<BatchSums>) -> Result<(), Error> {
         if let Some(test) = test {

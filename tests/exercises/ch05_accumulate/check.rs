@@ -6,7 +6,7 @@ mod exercise;
 
 use candle_core::{Device, Result};
 use concise_wrapper::ddp::{Ddp, Reduction};
-use concise_wrapper::optimiser::{Momentum, Sgd};
+use concise_wrapper::optimizer::{Momentum, Sgd};
 use concise_wrapper::{Error, Model as _};
 use datasets::Batch;
 use devices::{DeviceKind, DevicePlan};

@@ -7,8 +7,8 @@ mod exercise;
 use std::time::Duration;
 
 use candle_core::{Device, Result};
-use concise_wrapper::optimiser::Extras;
-use concise_wrapper::optimiser::{Momentum, Schedule};
+use concise_wrapper::optimizer::Extras;
+use concise_wrapper::optimizer::{Momentum, Schedule};
 use datasets::source::LoadedData;
 use datasets::{Split, synthetic};
 use exercises::Expectation;
@@ -227,8 +227,9 @@ impl Uninterrupted {
         let extras = Extras { constants, warm_up: schedule.warm_up };
         let report = &mut Report::silent();
         let network = begin(&self.setup)?.network;
-        let trained = concise_wrapper::train(&network, &data, &options, &extras, None, report)
-            .map_err(candle_core::Error::wrap)?;
+        let trained =
+            concise_wrapper::train(&network, &data, &options, &extras, None, report, |_| Ok(()))
+                .map_err(candle_core::Error::wrap)?;
         let expected = WeightsHash::new(&trained.weights)?;
         let saved = exercise::save(&self.after(self.done.len() / 2)?)?;
         let (done, _) = to_the_end(exercise::resume(&self.setup, &saved)?, &self.setup)?;

@@ -1,4 +1,4 @@
-//! Chapter 5, `book/src/ch05-concise-wrapper.md`: going on in the middle of an epoch.
+//! Chapter 5, `book/src/ch05c-processes.md`: going on in the middle of an epoch.
 //!
 //! Check your answer:
 //!

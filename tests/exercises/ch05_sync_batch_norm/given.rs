@@ -1,4 +1,4 @@
-//! Chapter 5, `book/src/ch05-concise-wrapper.md`: batch norm by the statistics of all ranks' images.
+//! Chapter 5, `book/src/ch05b-batch-norm.md`: batch norm by the statistics of all ranks' images.
 //!
 //! Check your answer:
 //!

@@ -1,4 +1,4 @@
-//! Chapter 6, `book/src/ch06-model-parallel.md`: two dense layers on k ranks, one cut by columns, one by rows.
+//! Chapter 6b, `book/src/ch06b-tensor-parallel.md`: two dense layers on k ranks, one cut by columns, one by rows.
 //!
 //! Check your answer:
 //!

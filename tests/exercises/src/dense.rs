@@ -14,10 +14,7 @@ pub struct Dense {
 
 impl Dense {
     /// A network in f64 with the names and the weights of [`Classifier::new`].
-    ///
-    /// # Errors
-    ///
-    /// When the tensors cannot be made on `device`.
+    /// Fails when the tensors cannot be made on `device`.
     pub fn network(seed: u64, device: &Device) -> Result<Network<Self>> {
         let network = Network::new(seed, DType::F64, device, |vb, _| {
             Ok(Self { weights: vb.get((PIXELS, CLASSES), "W")?, biases: vb.get(CLASSES, "b")? })

@@ -71,10 +71,7 @@ impl<'a> Expectation<'a> {
     }
 
     /// Compares numbers one by one.
-    ///
-    /// # Panics
-    ///
-    /// When one differs, or there are more or fewer.
+    /// Panics when one differs, or there are more or fewer.
     #[track_caller]
     pub fn check(&self, expected: &[f64], got: &[f64]) {
         if expected.len() != got.len() {
@@ -100,10 +97,7 @@ impl<'a> Expectation<'a> {
     }
 
     /// Compares two tensors: element type, shape and every number.
-    ///
-    /// # Panics
-    ///
-    /// When they differ, or cannot be read.
+    /// Panics when they differ, or cannot be read.
     #[track_caller]
     pub fn check_tensor(&self, expected: &Tensor, got: &Tensor) {
         let kind = |tensor: &Tensor| format!("{:?} {:?}", tensor.dtype(), tensor.dims());
@@ -148,10 +142,7 @@ impl<'a> Expectation<'a> {
 }
 
 /// The numbers of a tensor in order, in f64.
-///
-/// # Errors
-///
-/// When it holds something else.
+/// Fails when it holds something else.
 pub fn numbers(tensor: &Tensor) -> Result<Vec<f64>> {
     tensor.to_dtype(DType::F64)?.flatten_all()?.to_vec1()
 }

@@ -49,19 +49,13 @@ pub struct Run {
 
 impl Experiment {
     /// The batches of an epoch, shuffled, in CPU memory: the same on every rank.
-    ///
-    /// # Errors
-    ///
-    /// When a batch cannot be made.
+    /// Fails when a batch cannot be made.
     pub fn batches(&self, epoch: usize) -> Result<Vec<Batch>> {
         Loader::new(&self.train, self.global_batch, self.seed, DType::F64).epoch(epoch).collect()
     }
 
     /// Runs `work` on `devices` slices of the CPU, one core each, and returns the results in rank order.
-    ///
-    /// # Errors
-    ///
-    /// The failure of the rank that failed first.
+    /// Returns the failure of the rank that failed first.
     pub fn on_devices<R: Send>(
         &self,
         devices: usize,
@@ -179,10 +173,7 @@ mod tests {
                 let Step { gradients, .. } =
                     model.gradients(&experiment.train.batch(samples, DType::F64)?)?;
                 let everywhere = gradients[1].ones_like()?;
-                overwrite(
-                    model.parameters().iter().nth(1).unwrap().value.as_tensor(),
-                    &everywhere,
-                )?;
+                overwrite(model.parameters()[1].value.as_tensor(), &everywhere)?;
             }
             Ok(())
         };

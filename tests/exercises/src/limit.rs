@@ -24,10 +24,7 @@ pub(crate) fn still_allowed(limit: Duration) -> Duration {
 }
 
 /// What `work` returns, or `None` when it takes longer than `limit`.
-///
-/// # Panics
-///
-/// When `work` does, or no thread can be started.
+/// Panics when `work` does, or no thread can be started.
 pub fn try_within<R: Send + 'static>(
     limit: Duration,
     work: impl FnOnce() -> R + Send + 'static,
@@ -54,11 +51,8 @@ pub fn try_within<R: Send + 'static>(
 }
 
 /// What `work` returns.
-///
-/// # Panics
-///
-/// When `work` does, or takes longer than `limit` (2 s, if something has taken too long before): the
-/// message then says that it was `what` that did not end.
+/// Panics when `work` does, or takes longer than `limit` (2 s, if something has taken too long before): the message
+/// then says that it was `what` that did not end.
 #[track_caller]
 pub fn within<R: Send + 'static>(
     limit: Duration,
@@ -74,10 +68,7 @@ pub fn within<R: Send + 'static>(
 }
 
 /// The same for a call of an answer's function: where it panics, its message is followed by the `call`.
-///
-/// # Panics
-///
-/// As [`within`].
+/// Panics as [`within`] does.
 #[track_caller]
 pub fn called_within<R: Send + 'static>(
     limit: Duration,

@@ -10,10 +10,7 @@ use split_batch::shard_range;
 use crate::tracer;
 
 /// Micro-batches of these sizes: the first has samples 0, 1, 2 …, the next those behind them.
-///
-/// # Errors
-///
-/// When an image has fewer pixels than there are samples.
+/// Fails when an image has fewer pixels than there are samples.
 pub fn batches(sizes: &[usize]) -> Result<Vec<Batch>> {
     ranges(0, sizes).map(tracer::batch).collect()
 }

@@ -11,10 +11,7 @@ use crate::within;
 const LIMIT: Duration = Duration::from_secs(10);
 
 /// Demands that `work` returns an error; `what` it was given is named, and `shown` what it made of it.
-///
-/// # Panics
-///
-/// When `work` returns anything else, panics or never ends.
+/// Panics when `work` returns anything else, panics or never ends.
 #[track_caller]
 pub fn check<R: Send + 'static, E: Display + Send + 'static>(
     what: &str,

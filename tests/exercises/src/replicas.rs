@@ -13,14 +13,8 @@ pub type Weights = Vec<(String, Tensor)>;
 const ROUNDING: f64 = 1e-10;
 
 /// Holds the weights of all ranks against each other.
-///
-/// # Errors
-///
-/// When they cannot be read.
-///
-/// # Panics
-///
-/// When two ranks have different ones: the message begins with `what`.
+/// Fails when they cannot be read.
+/// Panics when two ranks have different ones: the message begins with `what`.
 #[track_caller]
 pub fn agree(what: &str, replicas: &[Weights]) -> Result<()> {
     let hashes = replicas.iter().map(|weights| Ok(WeightsHash::new(weights)?.to_string()));
@@ -33,14 +27,8 @@ pub fn agree(what: &str, replicas: &[Weights]) -> Result<()> {
 }
 
 /// Holds weights against those that they should be.
-///
-/// # Errors
-///
-/// When they are not of one structure.
-///
-/// # Panics
-///
-/// When they differ by more than rounding in f64: the message begins with `what`.
+/// Fails when they are not of one structure.
+/// Panics when they differ by more than rounding in f64: the message begins with `what`.
 #[track_caller]
 pub fn equal(what: &str, expected: &Weights, got: &Weights, law: &str) -> Result<()> {
     let apart = largest_difference(got, expected)?;

@@ -11,10 +11,7 @@ use datasets::{Batch, CLASSES, PIXELS, SIDE};
 use crate::classifier::Classifier;
 
 /// These samples as a batch, in f64; sample i shows pixel i, and has the label i mod 10.
-///
-/// # Errors
-///
-/// When an image has fewer pixels than that.
+/// Fails when an image has fewer pixels than that.
 pub fn batch(samples: Range<usize>) -> Result<Batch> {
     let size = samples.len();
     let images = Tensor::eye(PIXELS, DType::F64, &Device::Cpu)?.narrow(0, samples.start, size)?;
@@ -33,10 +30,7 @@ fn label(sample: usize) -> usize {
 ///
 /// `before` has the weights from before the update, `after` is a
 /// [snapshot](ops::parameters::Parameters::snapshot) from after it.
-///
-/// # Errors
-///
-/// When the weights are of another model.
+/// Fails when the weights are of another model.
 pub fn counted(
     before: &Classifier,
     after: &[(String, Tensor)],

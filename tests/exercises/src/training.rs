@@ -4,7 +4,7 @@
 //! and epoch alone. What it does not have is a checkpoint.
 
 use candle_core::{DType, Device, Result};
-use concise_wrapper::optimiser::{Momentum, Schedule, Sgd};
+use concise_wrapper::optimizer::{Momentum, Schedule, Sgd};
 use concise_wrapper::{Model as _, Network};
 use datasets::Dataset;
 use harness::records::BatchSums;
@@ -47,10 +47,7 @@ impl Setup {
     }
 
     /// A training before its first step, with fresh weights.
-    ///
-    /// # Errors
-    ///
-    /// When the network cannot be made.
+    /// Fails when the network cannot be made.
     pub fn begin(&self) -> Result<Training> {
         Ok(Training {
             network: Dense::network(self.seed, &Device::Cpu)?,
@@ -103,10 +100,7 @@ pub struct Done {
 
 impl Training {
     /// The next step; `None` when all epochs have ended.
-    ///
-    /// # Errors
-    ///
-    /// When an operation fails.
+    /// Fails when an operation fails.
     pub fn step(&mut self, setup: &Setup) -> Result<Option<Done>> {
         if self.epoch > setup.epochs {
             return Ok(None);
@@ -122,11 +116,12 @@ impl Training {
         let step = self.network.backward(&share).map_err(candle_core::Error::wrap)?;
         let (rate, weights) = (setup.schedule.rate(self.steps), self.network.weights());
         self.sgd.step(weights, &step.gradients, rate, samples.len())?;
-        self.sums += step.sums;
+        let sums = step.sums.read()?;
+        self.sums += sums;
         self.batches += 1;
         self.steps += 1;
         let weights = WeightsHash::new(&weights.snapshot()?)?;
-        Ok(Some(Done { epoch: self.epoch, samples, rate, loss: step.sums.loss, weights }))
+        Ok(Some(Done { epoch: self.epoch, samples, rate, loss: sums.loss, weights }))
     }
 }
 

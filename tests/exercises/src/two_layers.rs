@@ -54,10 +54,7 @@ pub struct Outcome {
 }
 
 /// Whole numbers from −3 to 3 in f64, in an order that `salt` decides.
-///
-/// # Errors
-///
-/// When the tensor cannot be made.
+/// Fails when the tensor cannot be made.
 pub fn whole_numbers(shape: &[usize], salt: usize) -> Result<Tensor> {
     let count = shape.iter().product();
     let number =
@@ -66,10 +63,7 @@ pub fn whole_numbers(shape: &[usize], salt: usize) -> Result<Tensor> {
 }
 
 /// Numbers above 0 that round, 1/first, 1/(first + 1), … with `first` at least 1: their sums depend on the order.
-///
-/// # Errors
-///
-/// When the tensor cannot be made.
+/// Fails when the tensor cannot be made.
 pub fn fractions(shape: &[usize], first: u32) -> Result<Tensor> {
     let count = shape.iter().product::<usize>() as u32;
     let numbers = (first..first + count).map(|number| 1.0 / f64::from(number));
@@ -78,10 +72,7 @@ pub fn fractions(shape: &[usize], first: u32) -> Result<Tensor> {
 
 impl TwoLayers {
     /// Layers of [`fractions`].
-    ///
-    /// # Errors
-    ///
-    /// When the tensors cannot be made.
+    /// Fails when the tensors cannot be made.
     pub fn of_fractions(inputs: usize, hidden: usize, outputs: usize) -> Result<Self> {
         let layer = |inputs: usize, outputs: usize, first| {
             let bias = fractions(&[outputs], first + 1)?;
@@ -97,10 +88,7 @@ impl TwoLayers {
     ///
     /// Their weights are whole, and the first layer's biases are not: with a whole input, no number before relu is
     /// zero, where its gradient would be a matter of taste.
-    ///
-    /// # Errors
-    ///
-    /// When the tensors cannot be made.
+    /// Fails when the tensors cannot be made.
     pub fn of_small_numbers(inputs: usize, hidden: usize, outputs: usize) -> Result<Self> {
         let first = Layer {
             weight: whole_numbers(&[inputs, hidden], 1)?,
@@ -116,10 +104,7 @@ impl TwoLayers {
     /// What these layers make of `x` `[B, in]` on one device, when the gradient of Y is `dy` `[B, out]`.
     ///
     /// The gradients are those of automatic differentiation.
-    ///
-    /// # Errors
-    ///
-    /// When the shapes do not fit.
+    /// Fails when the shapes do not fit.
     pub fn on_one_device(&self, x: &Tensor, dy: &Tensor) -> Result<Outcome> {
         let [x, a, a_bias, b, b_bias] = variables(self, x)?;
         let before_relu = x.matmul(&a)?.broadcast_add(&a_bias)?;
@@ -140,10 +125,7 @@ impl TwoLayers {
 }
 
 /// What stage 6's layers make of the same `x` and `dy` on every rank, given its part: Y and the gradients.
-///
-/// # Panics
-///
-/// When the parts do not fit.
+/// Panics when the parts do not fit.
 pub fn by_stage_6(parts: &[TwoLayers], x: &Tensor, dy: &Tensor) -> Vec<(Tensor, Gradients)> {
     let devices = DevicePlan::new(DeviceKind::Cpu, parts.len(), None).expect("slices of the CPU");
     let outcomes = run_ranks(&devices, DEFAULT_TIMEOUT, |rank| {

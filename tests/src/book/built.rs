@@ -37,10 +37,7 @@ fn expression(pattern: &str) -> Regex {
 }
 
 /// What the pages in a folder would fetch from elsewhere.
-///
-/// # Errors
-///
-/// When a file cannot be read, or there are no pages.
+/// Fails when a file cannot be read, or there are no pages.
 pub fn check(folder: &Path) -> io::Result<Vec<Problem>> {
     let mut problems = Vec::new();
     let pages = files_below(folder, "html")?;

@@ -12,10 +12,6 @@ use super::{Book, Problem};
 const LEFT_OUT: &str = "…";
 
 /// Code blocks that hold something else.
-///
-/// # Errors
-///
-/// None; the signature is that of all rules.
 pub fn check(book: &Book) -> io::Result<Vec<Problem>> {
     let mut problems = Vec::new();
     for page in book.pages() {

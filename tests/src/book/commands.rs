@@ -24,10 +24,7 @@ pub struct Command {
 }
 
 /// The commands of all pages, in the order in which they are read, with those of the outputs that they include.
-///
-/// # Errors
-///
-/// When an output cannot be read.
+/// Fails when an output cannot be read.
 pub fn all(book: &Book) -> io::Result<Vec<Command>> {
     let recordings = Recordings::load(book.root())?;
     let mut commands = Vec::new();

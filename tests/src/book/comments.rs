@@ -6,10 +6,6 @@ use std::io;
 use super::{Book, Problem};
 
 /// Comments that begin a line, with words behind them.
-///
-/// # Errors
-///
-/// None.
 pub fn check(book: &Book) -> io::Result<Vec<Problem>> {
     let what = "a comment begins this line, and Markdown takes all of it to be HTML: put the \
                 comment at the end";

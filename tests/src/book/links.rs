@@ -6,10 +6,6 @@ use super::page::{Link, Page};
 use super::{Book, Problem};
 
 /// Links that lead nowhere.
-///
-/// # Errors
-///
-/// None; the signature is that of all rules.
 pub fn check(book: &Book) -> io::Result<Vec<Problem>> {
     let mut problems = Vec::new();
     for page in book.pages() {

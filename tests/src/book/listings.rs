@@ -8,7 +8,7 @@ use super::page::Page;
 use super::{Book, Problem};
 
 /// The pages that keep this rule, each with the files that it prints.
-const CHAPTERS: [(&str, &[&str]); 4] = [
+const CHAPTERS: [(&str, &[&str]); 8] = [
     (
         "ch01-single-gpu.md",
         &[
@@ -53,6 +53,47 @@ const CHAPTERS: [(&str, &[&str]); 4] = [
             "04-scratch-data-parallel/src/tree_sum.rs",
         ],
     ),
+    (
+        "ch05-concise-wrapper.md",
+        &[
+            "05-concise-wrapper/examples/own_model.rs",
+            "05-concise-wrapper/src/network.rs",
+            "05-concise-wrapper/src/weights.rs",
+            "05-concise-wrapper/src/model.rs",
+            "05-concise-wrapper/src/data_parallel.rs",
+            "05-concise-wrapper/src/ddp/bucket.rs",
+            "05-concise-wrapper/src/ddp/reducer.rs",
+            "05-concise-wrapper/src/ddp/worker.rs",
+            "05-concise-wrapper/src/ddp/broken.rs",
+            "05-concise-wrapper/src/optimizer.rs",
+            "05-concise-wrapper/src/resnet.rs",
+        ],
+    ),
+    ("ch05b-batch-norm.md", &["05-concise-wrapper/src/batch_norm.rs"]),
+    (
+        "ch06-model-parallel.md",
+        &[
+            "06-model-parallel/src/pipeline/schedule.rs",
+            "06-model-parallel/src/pipeline/orders.rs",
+            "06-model-parallel/src/pipeline/check.rs",
+            "06-model-parallel/src/pipeline/timeline.rs",
+            "06-model-parallel/src/pipeline/predict.rs",
+            "06-model-parallel/src/pipeline/worker/mod.rs",
+            "06-model-parallel/src/pipeline/worker/step.rs",
+            "06-model-parallel/src/pipeline/worker/evaluate.rs",
+            "06-model-parallel/src/partition.rs",
+        ],
+    ),
+    (
+        "ch06b-tensor-parallel.md",
+        &[
+            "06-model-parallel/src/mesh.rs",
+            "06-model-parallel/src/tensor_parallel/mappings.rs",
+            "06-model-parallel/src/tensor_parallel/linear.rs",
+            "06-model-parallel/src/tensor_parallel/sharding.rs",
+            "06-model-parallel/src/tensor_parallel/group.rs",
+        ],
+    ),
 ];
 
 /// The percentage of a file's code that its chapter prints, at least.
@@ -62,10 +103,7 @@ const AT_LEAST: usize = 80;
 const NEAR: usize = 5;
 
 /// Files that a chapter does not print, listings that it prints twice, and listings without a path.
-///
-/// # Errors
-///
-/// When a file cannot be read.
+/// Fails when a file cannot be read.
 pub fn check(book: &Book) -> io::Result<Vec<Problem>> {
     let mut problems = Vec::new();
     for (name, files) in CHAPTERS {

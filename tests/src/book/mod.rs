@@ -5,7 +5,7 @@
 //!
 //! | module | a rule about |
 //! | --- | --- |
-//! | [`page`], `markdown`, [`directive`] | (what a page consists of, and how that is found) |
+//! | [`page`], [`directive`] | (what a page consists of, and how that is found) |
 //! | [`mod@include`] | files and anchors that pages include; anchors that nobody includes |
 //! | [`comments`] | comments that tear a paragraph in two |
 //! | [`code`] | code that was retyped instead of included |
@@ -17,7 +17,7 @@
 //! | [`listings`] | code that a chapter does not print, and listings without the path of their file |
 //! | [`exercises`] | exercises and the pages that set them |
 //! | [`index`] | the index of exercises |
-//! | [`numbers`] | numbers with a unit that nobody measured |
+//! | [`numbers`] | numbers that name a field of a data file |
 //! | [`commands`] | (the commands that pages print) |
 //! | [`built`] | what a built page would fetch from another host; asked after mdBook has run |
 
@@ -32,7 +32,6 @@ pub mod include;
 pub mod index;
 pub mod links;
 pub mod listings;
-mod markdown;
 pub mod numbers;
 pub mod outputs;
 pub mod page;
@@ -86,10 +85,7 @@ pub const RULES: [(&str, Rule); 13] = [
 
 impl Book {
     /// Reads the pages of the book in the checkout at `root`.
-    ///
-    /// # Errors
-    ///
-    /// When a page cannot be read.
+    /// Fails when a page cannot be read.
     pub fn open(root: &Path) -> io::Result<Self> {
         let folder = root.join("book/src");
         let mut pages = Vec::new();
@@ -125,10 +121,7 @@ impl Book {
     }
 
     /// Everything that is wrong, in order.
-    ///
-    /// # Errors
-    ///
-    /// When a file cannot be read.
+    /// Fails when a file cannot be read.
     pub fn problems(&self) -> io::Result<Vec<Problem>> {
         let mut problems = Vec::new();
         for (_, rule) in RULES {

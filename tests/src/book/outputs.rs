@@ -46,10 +46,7 @@ impl Recordings {
     pub const FILE: &str = "book/outputs/machine.json";
 
     /// Reads them; none where there is no file.
-    ///
-    /// # Errors
-    ///
-    /// When the file cannot be read or is something else.
+    /// Fails when the file cannot be read or is something else.
     pub fn load(root: &Path) -> io::Result<Self> {
         match std::fs::read(root.join(Self::FILE)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Self::default()),
@@ -79,20 +76,14 @@ pub fn needs_gpu(name: &str) -> bool {
 }
 
 /// The names of all outputs, in order.
-///
-/// # Errors
-///
-/// When their folder cannot be read.
+/// Fails when their folder cannot be read.
 pub fn names(root: &Path) -> io::Result<Vec<String>> {
     let files = files_below(&root.join(FOLDER), "txt")?;
     Ok(files.iter().map(|path| stem(path)).collect())
 }
 
 /// Outputs that no page shows, without a command, or of which nobody knows where they are from.
-///
-/// # Errors
-///
-/// When one cannot be read.
+/// Fails when one cannot be read.
 pub fn check(book: &Book) -> io::Result<Vec<Problem>> {
     let shown = book.included();
     let recordings = match Recordings::load(&book.root) {

@@ -1,11 +1,13 @@
-//! What a page consists of: code blocks, prose, links, headings, includes.
+//! What a page consists of: code blocks, links, headings, includes.
 
 use std::path::{Path, PathBuf};
+
+use pulldown_cmark::{BrokenLink, CodeBlockKind, Event, LinkType, Options, Parser, Tag, TagEnd};
 
 use super::directive::{Include, directives};
 
 /// A page of the book.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Page {
     /// Its path below `book/src`.
     pub name: PathBuf,
@@ -13,8 +15,6 @@ pub struct Page {
     pub text: String,
     /// Its code blocks, in order.
     pub blocks: Vec<Block>,
-    /// What is read, a paragraph, a table's cell, a caption at a time.
-    pub prose: Vec<Prose>,
     /// Links and images.
     pub links: Vec<Link>,
     /// The ids of its headings.
@@ -26,7 +26,7 @@ pub struct Page {
 }
 
 /// A code block.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Block {
     /// Where it begins.
     pub line: usize,
@@ -34,17 +34,6 @@ pub struct Block {
     pub info: Option<Vec<String>>,
     /// What is between the fences.
     pub content: String,
-}
-
-/// A piece of text without its code and formulas.
-#[derive(Clone, Debug)]
-pub struct Prose {
-    /// Where it begins.
-    pub line: usize,
-    /// As one line.
-    pub text: String,
-    /// Whether the text between the blank lines around it says where its numbers are from.
-    pub has_source: bool,
 }
 
 /// A link or an image.
@@ -61,17 +50,57 @@ pub struct Link {
 impl Page {
     /// Takes a page apart.
     pub fn new(name: PathBuf, text: String) -> Self {
-        let mut page = Self {
-            includes: directives(&text),
-            name,
-            text: String::new(),
-            blocks: Vec::new(),
-            prose: Vec::new(),
-            links: Vec::new(),
-            headings: Vec::new(),
-            torn: Vec::new(),
+        let mut page = Self { name, includes: directives(&text), ..Self::default() };
+        let mut undefined = Vec::new();
+        let mut broken = |link: BrokenLink<'_>| {
+            // `[text]` alone is no link, just brackets.
+            if matches!(link.link_type, LinkType::Reference | LinkType::Collapsed) {
+                let (line, written) = (line_of(&text, link.span.start), text[link.span].to_owned());
+                undefined.push(Link { line, target: None, written });
+            }
+            None
         };
-        page.read(&text);
+        let parser = Parser::new_with_broken_link_callback(&text, options(), Some(&mut broken));
+        let mut block: Option<Block> = None;
+        let mut heading: Option<(Option<String>, String)> = None;
+        for (event, span) in parser.into_offset_iter() {
+            let line = line_of(&text, span.start);
+            match event {
+                Event::Text(words) | Event::Code(words) => {
+                    if let Some(block) = &mut block {
+                        block.content.push_str(&words);
+                    } else if let Some((_, title)) = &mut heading {
+                        title.push_str(&words);
+                    }
+                }
+                Event::Html(html) => {
+                    let after =
+                        html.trim().strip_prefix("<!--").and_then(|rest| rest.rsplit_once("-->"));
+                    if after.is_some_and(|(_, words)| !words.is_empty()) {
+                        page.torn.push(line);
+                    }
+                }
+                Event::Start(Tag::CodeBlock(kind)) => {
+                    block = Some(Block { line, info: words_behind(&kind), ..Block::default() });
+                }
+                Event::End(TagEnd::CodeBlock) => page.blocks.extend(block.take()),
+                Event::Start(Tag::Link { dest_url, .. } | Tag::Image { dest_url, .. }) => {
+                    let written = text[span].to_owned();
+                    page.links.push(Link { line, target: Some(dest_url.into_string()), written });
+                }
+                Event::Start(Tag::Heading { id, .. }) => {
+                    heading = Some((id.map(|id| id.into_string()), String::new()));
+                }
+                Event::End(TagEnd::Heading(_)) => {
+                    if let Some((id, title)) = heading.take() {
+                        let id = id.unwrap_or_else(|| heading_id(&title, &page.headings));
+                        page.headings.push(id);
+                    }
+                }
+                _ => {}
+            }
+        }
+        page.links.extend(undefined);
         page.text = text;
         page
     }
@@ -85,6 +114,40 @@ impl Page {
 /// The line of a place, from 1.
 pub(super) fn line_of(text: &str, offset: usize) -> usize {
     text[..offset].matches('\n').count() + 1
+}
+
+/// What mdBook's Markdown has, and formulas.
+fn options() -> Options {
+    Options::ENABLE_TABLES
+        | Options::ENABLE_FOOTNOTES
+        | Options::ENABLE_STRIKETHROUGH
+        | Options::ENABLE_TASKLISTS
+        | Options::ENABLE_HEADING_ATTRIBUTES
+        | Options::ENABLE_DEFINITION_LIST
+        | Options::ENABLE_GFM
+        | Options::ENABLE_MATH
+}
+
+fn words_behind(kind: &CodeBlockKind<'_>) -> Option<Vec<String>> {
+    let CodeBlockKind::Fenced(info) = kind else { return None };
+    let words = info.split([' ', ',']).filter(|word| !word.is_empty());
+    Some(words.map(str::to_owned).collect())
+}
+
+/// The id that mdBook gives a heading after those before it.
+fn heading_id(title: &str, before: &[String]) -> String {
+    let id: String = title
+        .trim()
+        .chars()
+        .filter_map(|c| match c {
+            c if c.is_alphanumeric() || c == '_' || c == '-' => Some(c.to_ascii_lowercase()),
+            c if c.is_whitespace() => Some('-'),
+            _ => None,
+        })
+        .collect();
+    let numbered = (1..).map(|number| format!("{id}-{number}"));
+    let mut ids = std::iter::once(id.clone()).chain(numbered);
+    ids.find(|id| !before.contains(id)).unwrap_or(id)
 }
 
 #[cfg(test)]
@@ -103,11 +166,6 @@ mod tests {
              ```rust\n{{#include ../a.rs:b}}\n```\n",
         );
         assert_eq!(page.headings, ["one-step-of-it"]);
-        let prose: Vec<_> = page.prose.iter().map(|prose| (prose.line, &*prose.text)).collect();
-        assert_eq!(
-            prose,
-            [(1, "One ` of it"), (3, "Two words and a link."), (6, "an item of 3 ms")]
-        );
         assert_eq!(page.links[0].target.as_deref(), Some("there.md#x"));
         let [block] = &page.blocks[..] else { panic!("{:?}", page.blocks) };
         assert_eq!((block.line, &*block.content), (8, "{{#include ../a.rs:b}}\n"));
@@ -123,24 +181,10 @@ mod tests {
     }
 
     #[test]
-    fn a_source_counts_for_the_text_between_blank_lines() {
-        let page = page("3 ms\n<!-- source: a book -->\n\n4 ms\n\n5 ms <!-- source: x -->\n");
-        let sources: Vec<_> = page.prose.iter().map(|p| (&*p.text, p.has_source)).collect();
-        assert_eq!(sources, [("3 ms", true), ("4 ms", false), ("5 ms", true)]);
-    }
-
-    #[test]
     fn a_comment_in_front_of_words_tears_a_paragraph() {
         let torn = |text: &str| page(text).torn;
         assert_eq!(torn("one\n<!-- source: x --> *two*\nthree\n"), [2]);
         assert!(torn("one <!-- source: x --> *two*\n<!-- source: y -->\n\nthree\n").is_empty());
         assert!(torn("```html,sketch\n<!-- a --> b\n```\n").is_empty());
-    }
-
-    #[test]
-    fn code_and_formulas_are_not_prose_but_captions_are() {
-        let page = page("a `3 ms` b $4 s$ c\n\n<figcaption>\n5 ms, <b\nclass=\"6 ms\">7 s</b>\n");
-        let prose: Vec<_> = page.prose.iter().map(|prose| &*prose.text).collect();
-        assert_eq!(prose, ["a ` b ` c", "5 ms, 7 s"]);
     }
 }

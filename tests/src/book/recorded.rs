@@ -32,10 +32,7 @@ fn caption(recording: &Recording) -> String {
 }
 
 /// A file that is not of these recordings, and outputs without their line below.
-///
-/// # Errors
-///
-/// When the file cannot be read.
+/// Fails when the file cannot be read.
 pub fn check(book: &Book) -> io::Result<Vec<Problem>> {
     let mut problems = Vec::new();
     if let Ok(recordings) = Recordings::load(&book.root) {

@@ -10,10 +10,6 @@ use super::{Book, Problem};
 pub const FILE: &str = "SUMMARY.md";
 
 /// Pages that are missing in the table of contents, and entries without a page.
-///
-/// # Errors
-///
-/// None; the signature is that of all rules.
 pub fn check(book: &Book) -> io::Result<Vec<Problem>> {
     let Some(summary) = book.page(Path::new(FILE)) else {
         return Ok(vec![Problem::of("book/src", "there is no SUMMARY.md")]);

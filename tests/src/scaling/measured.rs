@@ -44,19 +44,13 @@ fn name(slow: bool) -> &'static str {
 
 impl Measurement {
     /// Reads the file.
-    ///
-    /// # Errors
-    ///
-    /// When it is not such a file.
+    /// Fails when it is not such a file.
     pub fn parse(text: &str) -> anyhow::Result<Self> {
         serde_json::from_str(text).context("this is not what `--measure cost-model-cpu` stores")
     }
 
     /// Takes calibrations and steps out of the lines that `--metrics` wrote.
-    ///
-    /// # Errors
-    ///
-    /// When a line is neither, or has not all fields.
+    /// Fails when a line is neither, or has not all fields.
     pub fn of(
         metrics: &str,
         command: &str,

@@ -122,10 +122,7 @@ pub struct Catalogue {
 
 impl Catalogue {
     /// Asks stage 7 for all that is on paper, and puts what was measured beside it.
-    ///
-    /// # Errors
-    ///
-    /// When a model cannot be built, or when a measurement is not whole.
+    /// Fails when a model cannot be built, or when a measurement is not whole.
     pub fn make(measurement: &Measurement) -> anyhow::Result<Self> {
         let device = Device::default();
         let mut panels = on_paper::panels(&device)?;
@@ -157,10 +154,7 @@ impl Catalogue {
     }
 
     /// The file in the book: JSON, one panel a line.
-    ///
-    /// # Errors
-    ///
-    /// When a value cannot be written as JSON.
+    /// Fails when a value cannot be written as JSON.
     pub fn json(&self) -> serde_json::Result<String> {
         stored::one_a_line(self, "model")
     }

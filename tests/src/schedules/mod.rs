@@ -14,7 +14,7 @@ mod picture;
 mod row;
 
 use anyhow::{Context as _, ensure};
-use model_parallel::pipeline::channel::UNBOUNDED;
+use model_parallel::pipeline::UNBOUNDED;
 use model_parallel::pipeline::predict::{Costs, StageCost};
 use model_parallel::pipeline::{Kind, check, predict};
 use serde::Serialize;
@@ -107,10 +107,7 @@ pub struct Catalogue {
 
 impl Plan {
     /// Asks stage 6 for a schedule, and what will happen.
-    ///
-    /// # Errors
-    ///
-    /// When a generated schedule breaks a law, or cannot be written down in letters.
+    /// Fails when a generated schedule breaks a law, or cannot be written down in letters.
     pub fn of(kind: Kind, stages: usize, micro_batches: usize) -> anyhow::Result<Self> {
         let outcome = match kind.schedule(stages, micro_batches) {
             Err(refused) => Outcome::Refused { refused: refused.to_string() },
@@ -149,10 +146,7 @@ impl Plan {
 
 impl Catalogue {
     /// Asks stage 6 for every kind in every size.
-    ///
-    /// # Errors
-    ///
-    /// As [`Plan::of`].
+    /// Fails as [`Plan::of`] does.
     pub fn make() -> anyhow::Result<Self> {
         let shape = |kind: Kind| Shape {
             kind: kind.to_string(),
@@ -194,10 +188,7 @@ impl Catalogue {
     }
 
     /// The file in the book: JSON, one plan a line.
-    ///
-    /// # Errors
-    ///
-    /// When a value cannot be written as JSON.
+    /// Fails when a value cannot be written as JSON.
     pub fn json(&self) -> serde_json::Result<String> {
         stored::one_a_line(self, "kind")
     }

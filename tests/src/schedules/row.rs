@@ -44,10 +44,7 @@ impl Serialize for Row {
 
 impl Row {
     /// The row of a stage.
-    ///
-    /// # Errors
-    ///
-    /// When the stage does something that has no letter, or that takes another time than its letter says.
+    /// Fails when the stage does something that has no letter, or that takes another time than its letter says.
     pub(super) fn of(
         timeline: &Timeline,
         stage: usize,

@@ -114,10 +114,7 @@ impl Run {
 
 impl Catalogue {
     /// Runs every algorithm on every number of ranks.
-    ///
-    /// # Errors
-    ///
-    /// As [`record`].
+    /// Fails as [`record`] does.
     pub fn record() -> anyhow::Result<Self> {
         let mut runs = Vec::new();
         for algorithm in ALGORITHMS {
@@ -139,22 +136,16 @@ impl Catalogue {
     }
 
     /// The file in the book: JSON, one run a line.
-    ///
-    /// # Errors
-    ///
-    /// When a value cannot be written as JSON.
+    /// Fails when a value cannot be written as JSON.
     pub fn json(&self) -> serde_json::Result<String> {
         stored::one_a_line(self, "algorithm")
     }
 }
 
 /// One all-reduce on so many ranks, and what it sent.
-///
-/// # Errors
-///
-/// When there are not two to eight ranks, when one fails, when a message holds something other than whole
-/// chunks of one partial sum, when the order of the messages cannot be made into steps, or when a rank does
-/// not end with the whole sum.
+/// Fails when there are not two to eight ranks, when one fails, when a message holds something other than whole chunks
+/// of one partial sum, when the order of the messages cannot be made into steps, or when a rank does not end with the
+/// whole sum.
 pub fn record(
     algorithm: &str,
     ranks: usize,

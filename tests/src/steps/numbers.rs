@@ -39,10 +39,7 @@ fn ones(ranks: usize) -> impl Iterator<Item = u32> {
 }
 
 /// The chunks that these numbers are, in order, and the ranks whose contributions are added up in them.
-///
-/// # Errors
-///
-/// With what is wrong, when they are anything else than whole chunks of one partial sum.
+/// Fails with what is wrong, when they are anything else than whole chunks of one partial sum.
 pub(super) fn read(numbers: &[u32], ranks: usize) -> Result<(Vec<usize>, Vec<usize>), String> {
     let first = numbers.first().ok_or("a message without elements")?;
     let (_, sum_of) = read_one(*first, ranks)?;

@@ -37,10 +37,7 @@ impl Plan {
 }
 
 /// The messages of all ranks' events, step by step; within a step in the order of their senders.
-///
-/// # Errors
-///
-/// When a message is never taken, or when ranks take them in an order in which they cannot arrive.
+/// Fails when a message is never taken, or when ranks take them in an order in which they cannot arrive.
 pub(super) fn in_steps(logs: Vec<Vec<Event>>) -> anyhow::Result<Vec<Vec<Message>>> {
     let mut plans: Vec<Plan> = logs.into_iter().map(Plan::new).collect();
     let mut steps = Vec::new();

@@ -30,7 +30,7 @@ fn small_book() -> TempDir {
         (SUMMARY, "# Summary\n\n[One](one.md)\n- [Two](two.md)\n"),
         (
             PAGE,
-            "# One\n\nA step takes 27.1 ms, 29 % of theirs, and 3.5× as fast; see [two](two.md#a-heading) and\n\
+            "# One\n\nA step takes 27.1 ms<!-- data: times.json/rows/0/median -->, 29 % of theirs; see [two](two.md#a-heading) and\n\
              [the web](https://example.com).\n\n```rust\n{{#include ../../01-stage/src/lib.rs:adding}}\n```\n\n\
              <figure>\n{{#include ../figures/drawing.svg}}\n<figcaption>Drawn.</figcaption>\n</figure>\n\n\
              ```console\n{{#include ../outputs/run.txt}}\n```\n{{#include ../outputs/recorded.html:run}}\n\nThe run took 6.1 s.\n",

@@ -4,7 +4,7 @@ use std::fs;
 
 use course_tests::book::{Book, built, commands};
 
-use super::{OTHER, OUTPUT, PAGE, RECORDINGS, SUMMARY, fault, small_book, write};
+use super::{PAGE, RECORDINGS, SUMMARY, fault, small_book, write};
 
 #[test]
 fn the_summary_has_every_page_once_and_nothing_else() {
@@ -41,24 +41,20 @@ fn a_link_within_the_book_leads_to_a_page_and_a_heading() {
 }
 
 #[test]
-fn a_number_with_a_unit_was_measured_or_has_a_source() {
-    let nowhere = |number: &str| format!("\"{number}\" is in no output and in no data file");
-    fault(PAGE, "27.1 ms", "27.3 ms", &[&nowhere("27.3 ms")]);
-    fault(PAGE, "27.1 ms", "27.1 µs", &[&nowhere("27.1 µs")]);
-    fault(PAGE, "29 %", "31 %", &[&nowhere("31 %")]);
-    fault(PAGE, "3.5×", "3.6×", &[&nowhere("3.6 ×")]);
-    // One digit fits too much: 27 ms would do, 30 ms would not.
+fn a_number_that_names_a_field_is_that_of_the_data() {
+    let field = |row: usize| format!("times.json/rows/{row}/median");
+    for number in ["27.2", "2.6", "30"] {
+        let what = format!("one.md:3: \"{number}\" is not 0.02708, as {} has it", field(0));
+        fault(PAGE, "27.1", number, &[&what]);
+    }
     fault(PAGE, "27.1 ms", "27 ms", &[]);
-    fault(PAGE, "27.1 ms", "30 ms", &[&nowhere("30 ms")]);
-    fault(PAGE, "6.1 s", "6.2 s", &[&nowhere("6.2 s")]);
-    fault(OTHER, " <!-- source: physics -->", "", &["two.md:15: \"3.3 ns\" is in no output"]);
-    fault(OTHER, "source: physics", "source:", &[&nowhere("3.3 ns")]);
-    // With three decimals a number needs no unit for that.
-    fault(PAGE, "3.5× as fast", "0.6813 apart", &["0.6813 is in no output"]);
-    // A caption is read as well.
-    fault(PAGE, "Drawn.", "Drawn in 12 s.", &[&nowhere("12 s")]);
-    // The command is not what was measured.
-    fault(OUTPUT, "$ cargo run", "$ sleep 27.3 ms", &[]);
+    fault(PAGE, "27.1 ms", "0.0271 s", &[]);
+    fault(PAGE, "27.1", "", &["\"\" is not 0.02708"]);
+    let gone = format!("there is no number {} in book/data", field(1));
+    fault(PAGE, &field(0), &field(1), &[&gone]);
+    fault(PAGE, "times.json", "time.json", &["there is no number time.json/rows/0/median"]);
+    // A number without a field is plain text.
+    fault(PAGE, "29 %", "31 %", &[]);
 }
 
 #[test]

@@ -3,8 +3,8 @@
 use std::fs;
 
 use candle_core::{DType, Device, Tensor};
+use checkpoints::Resume;
 use concise_wrapper::Model;
-use concise_wrapper::checkpoint::Resume;
 use tempfile::TempDir;
 
 use super::run::{Settings, file, lenet};

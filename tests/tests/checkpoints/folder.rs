@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::fs;
 
-use concise_wrapper::checkpoint::Resume;
+use checkpoints::Resume;
 use tempfile::TempDir;
 
 use super::damage::stored;
@@ -56,11 +56,11 @@ fn a_folder_is_one_run_s() {
     assert_eq!(told.take(), expected.repeat(2));
     // That run is over: but another one that begins anew would mix its checkpoints with these.
     let error = settings.train(&lenet()).unwrap_err().to_string();
-    assert!(error.contains("has checkpoints up to step 3: go on from them with --resume"));
+    assert!(error.contains("it has checkpoints up to step 3: go on from them with --resume"));
     settings.resume(Resume::Newest).train(&lenet()).unwrap();
     let nothing = Settings::keeping(&TempDir::new().unwrap()).resume(Resume::LatestValid);
     let error = nothing.train(&lenet()).unwrap_err().to_string();
-    assert!(error.starts_with("there is no checkpoint in "), "{error}");
+    assert!(error.ends_with(": there is no checkpoint to go on from"), "{error}");
 }
 
 #[test]

@@ -3,9 +3,9 @@
 use std::fs;
 
 use candle_core::{DType, Device, ModuleT};
-use concise_wrapper::checkpoint::Resume;
+use checkpoints::Resume;
 use concise_wrapper::lenet::LeNet;
-use concise_wrapper::optimiser::{Momentum, Schedule, Sgd};
+use concise_wrapper::optimizer::{Momentum, Schedule, Sgd};
 use concise_wrapper::{DataParallel, Model, Network};
 use datasets::loader::Epochs as _;
 use devices::DevicePlan;
@@ -13,7 +13,7 @@ use ops::weights_hash::WeightsHash;
 use split_batch::loader::ShardLoader;
 use tempfile::TempDir;
 
-use super::run::{STEPS, Settings, assert_same, file, hash, lenet, names, resnet18};
+use super::run::{STEPS, Settings, WAIT, assert_same, file, hash, lenet, names, resnet18};
 use super::watched::{Cut, Event, cut};
 
 /// Interrupts a run after each of its steps, and goes on.
@@ -109,7 +109,7 @@ fn without_momentum_there_are_no_velocities() {
 fn data_parallel_goes_on_too() {
     let model = || {
         let plan = DevicePlan::slices(2).unwrap();
-        DataParallel::new(resnet18(), &plan).unwrap()
+        DataParallel::new(resnet18(), &plan, WAIT).unwrap()
     };
     let expected = Settings::new().train(&model()).unwrap();
     let folder = TempDir::new().unwrap();

@@ -1,7 +1,7 @@
 //! A whole checkpoint of another run is refused, with the first difference.
 
 use candle_core::DType;
-use concise_wrapper::checkpoint::{About, NormsOf, Resume};
+use checkpoints::{Checkpoints, Resume};
 use datasets::{CLASSES, Dataset, PIXELS, SAMPLE};
 
 use super::damage::stored;
@@ -48,14 +48,18 @@ fn another_run_s_checkpoint_is_refused_with_the_difference() {
     let hashes = pixel.strip_prefix("of training images with hash ").unwrap_or(&pixel);
     let (there, here) = hashes.split_once(", this run's is ").unwrap();
     assert!(there != here && there.len() == 16 && here.len() == 16, "{pixel}");
-    let about = |change: &dyn Fn(&mut About)| {
-        told(&|run| change(&mut run.checkpoints.as_mut().unwrap().about))
+    // Settings of the program, which the training loop does not know.
+    let further = |name: &str, value: &str| {
+        told(&|run| {
+            let Checkpoints { configuration, .. } = run.checkpoints.as_mut().unwrap();
+            configuration.0.retain(|(own, _)| own != name);
+            configuration.extend([(name, value.to_owned())]);
+        })
     };
-    let model = about(&|about| about.model = "another".to_owned());
-    assert_eq!(model, "of model a network, this run's is another");
-    assert_eq!(about(&|about| about.width = Some(4)), "of width none, this run's is 4");
-    assert_eq!(about(&|about| about.shards = Some(8)), "of shards none, this run's is 8");
-    let norms = about(&|about| about.norms = Some(NormsOf::Parts(2)));
+    assert_eq!(further("model", "another"), "of model a network, this run's is another");
+    assert_eq!(further("width", "4"), "of width none, this run's is 4");
+    assert_eq!(further("shards", "8"), "of shards none, this run's is 8");
+    let norms = further("batch norm", "over each of 2 parts of a batch");
     assert_eq!(norms, "of batch norm none, this run's is over each of 2 parts of a batch");
     // Skipping such a file would be wrong too: the run is not the one that was asked for.
     let valid = told(&|run| {

@@ -3,7 +3,7 @@
 use std::fs;
 
 use candle_core::ModuleT;
-use concise_wrapper::checkpoint::Resume;
+use checkpoints::Resume;
 use concise_wrapper::ddp::Reduction;
 use concise_wrapper::{Ddp, Network};
 use datasets::{CLASSES, Dataset};

@@ -5,12 +5,12 @@ use std::path::Path;
 use std::time::Duration;
 
 use candle_core::{DType, Device, ModuleT};
-use concise_wrapper::checkpoint::{About, Checkpoints, Resume};
+use checkpoints::{Checkpoints, Configuration, Resume};
 use concise_wrapper::ddp::Reduction;
 use concise_wrapper::ddp::bucket::BucketCaps;
 use concise_wrapper::lenet::LeNet;
-use concise_wrapper::optimiser::Extras;
-use concise_wrapper::optimiser::Momentum;
+use concise_wrapper::optimizer::Extras;
+use concise_wrapper::optimizer::Momentum;
 use concise_wrapper::resnet::ResNet18;
 use concise_wrapper::train::{Trained, train};
 use concise_wrapper::{Ddp, Error, Model, Network};
@@ -87,7 +87,7 @@ impl Settings {
             every: 1000,
             keep: 3,
             resume: None,
-            about: About { model: "a network".to_owned(), ..About::default() },
+            configuration: Configuration(vec![("model".to_owned(), "a network".to_owned())]),
         };
         Self { checkpoints: Some(checkpoints), ..Self::new() }
     }
@@ -110,7 +110,7 @@ impl Settings {
     pub(crate) fn train(&self, model: &impl Model) -> Result<Trained, Error> {
         let Self { data, options, extras, checkpoints } = self;
         let report = &mut Report::silent();
-        train(model, data, options, extras, checkpoints.as_ref(), report)
+        train(model, data, options, extras, checkpoints.as_ref(), report, |_| Ok(()))
     }
 
     /// The same on ranks.

@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::Duration;
 
-use concise_wrapper::checkpoint::Resume;
+use checkpoints::Resume;
 use harness::interrupt;
 use tempfile::TempDir;
 

@@ -2,12 +2,12 @@
 
 use std::cell::Cell;
 
+use concise_wrapper::model::Step;
 use concise_wrapper::weights::Weights;
-use concise_wrapper::{Error, Model, Precision};
+use concise_wrapper::{Error, Model};
 use datasets::Dataset;
 use harness::records::BatchSums;
 use params_and_allreduce::communicator::SharedCommunicator;
-use single_gpu::train::Step;
 use split_batch::loader::{LocalBatch, Shards};
 
 /// What happens to a run in the middle of a step.
@@ -56,13 +56,10 @@ impl<M: Model, F: Fn(usize) -> Event> Model for Watched<M, F> {
         if event == Event::Crash {
             return Err(candle_core::Error::msg("crashed on purpose").into());
         }
-        let mut step = self.model.backward(share)?;
-        step.sums.interrupts += u64::from(event == Event::Interrupt);
-        Ok(step)
-    }
-
-    fn precision(&self) -> Precision {
-        self.model.precision()
+        let Step { sums, gradients } = self.model.backward(share)?;
+        let mut sums = sums.read()?;
+        sums.interrupts += u64::from(event == Event::Interrupt);
+        Ok(Step { sums: sums.into(), gradients })
     }
 
     fn weights(&self) -> &Weights {

@@ -80,10 +80,9 @@ impl Checkout {
             file("given.rs", &stub(name, page));
             file("solution.rs", &answer("a + b"));
             file("hint.md", "## Look\n\nAt both.\n\n## Think\n\nOf more.\n\n## Write\n\nA plus.\n");
-            for (wrong, body) in [("product", "a * b"), ("first", "a"), ("less", "b - a")] {
-                let expect = "// expect: expected 5, got";
-                file(&format!("wrong/{wrong}.rs"), &format!("{expect}\n{}", answer(body)));
-            }
+            let wrong = [("product", "a * b"), ("first", "a"), ("less", "b - a")];
+            let wrong = wrong.map(|(name, body)| change(name, "expected 5, got", body));
+            file("wrong.diff", &wrong.concat());
         }
         checkout
     }
@@ -135,6 +134,11 @@ pub fn course_in(folder: &Path, words: &[&str]) -> Command {
 /// An answer with this body.
 pub fn answer(body: &str) -> String {
     format!("//! An answer.\n\npub fn sum(a: i32, b: i32) -> i32 {{\n    {body}\n}}\n")
+}
+
+/// A wrong answer, as a change to the solution.
+pub fn change(name: &str, expect: &str, body: &str) -> String {
+    format!("# {name}\nWrong.\nexpect: {expect}\n@@\n-    a + b\n+    {body}\n\n")
 }
 
 /// What a reader starts from.

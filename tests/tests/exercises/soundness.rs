@@ -3,7 +3,7 @@
 use predicates::prelude::PredicateBooleanExt as _;
 use predicates::str::{contains, ends_with};
 
-use super::fixture::{Checkout, answer};
+use super::fixture::{Checkout, answer, change};
 
 #[test]
 fn sound_exercises_are_counted() {
@@ -25,19 +25,19 @@ fn every_flaw_is_told() {
     };
     sum("exercise.rs", &answer("a + b"));
     std::fs::remove_file(checkout.path("tests/exercises/ch02_ring/given.rs")).unwrap();
-    sum("solution.rs", &answer("let unused = 1;\n    a - b"));
     sum("hint.md", "## Look\n\n## Think\n");
-    sum("wrong/first.rs", &answer("a"));
-    sum("wrong/less.rs", &format!("// expect: law: sum\n{}", answer("b + a")));
-    sum("wrong/product.rs", &format!("// expect: rank 7\n{}", answer("a * b")));
-    ring("wrong/less.rs", &format!("// expect: law\n{}", answer("loop {}")));
-    ring("wrong/first.rs", &format!("// expect: law\n{}", answer("std::process::abort()")));
-    ring("wrong/product.rs", &format!("// expect: law\n{}", answer("a*b")));
+    sum("solution.rs", &answer("let unused = 1;\n    a - b"));
+    let wrong = [("first", "", "a"), ("less", "law: sum", "b + a"), ("product", "rank 7", "a * b")];
+    let wrong = wrong.map(|(name, expect, body)| change(name, expect, body)).concat();
+    sum("wrong.diff", &wrong.replace("a + b", "a - b"));
+    let wrong = [("less", "loop {}"), ("first", "std::process::abort()"), ("product", "a * b")];
+    let wrong = wrong.map(|(name, body)| change(name, "law", body)).concat();
+    ring("wrong.diff", &wrong);
+    ring("check.rs", &format!("{}\n\n", checkout.read("tests/exercises/ch02_ring/check.rs")));
     std::fs::remove_file(checkout.path("book/src/ch01-sums.md")).unwrap();
     checkout.write("book/src/ch02-rings.md", "See `ch02_ring_again`.\n");
     checkout.write("tests/exercises/ch03_lost/exercise.rs", &answer("a"));
     checkout.write("tests/exercises/ch03_lost/solution.rs", &answer("a"));
-    checkout.write("tests/exercises/ch03_lost/wrong/a.rs", &answer("a"));
     checkout
         .write("tests/exercises/ch03_lost/check.rs", "#[path = \"exercise.rs\"]\nmod exercise;\n");
     let verify = checkout.course(&["verify", "--limit", "2"]).assert().code(1);
@@ -52,16 +52,16 @@ fn every_flaw_is_told() {
         "ch01_sum: there is no page book/src/ch01-….md",
         "book/src/ch02-rings.md does not name the exercise",
         "ch03_lost: no [[test]] of the package names its check.rs",
-        &format!("{folder}/wrong/first.rs: its first line is not `// expect: TEXT`"),
+        &format!("{folder}/wrong.diff, first: has no line `expect: TEXT`"),
         &format!("{folder}/exercise.rs: passes: nothing is left to write"),
         &format!("{folder}/solution.rs: 1 of 2 checks fails\nadds: 2 + 3: expected 5, got -1"),
-        &format!("{folder}/wrong/less.rs: passes, and is wrong"),
+        &format!("{folder}/wrong.diff, less: passes, and is wrong"),
         &format!(
-            "{folder}/wrong/product.rs: is rejected without \"rank 7\", but with\nadds: 2 + 3"
+            "{folder}/wrong.diff, product: is rejected without \"rank 7\", but with\nadds: 2 + 3"
         ),
-        "ch02_ring/wrong/less.rs: the check did not end within 2 s in adds",
-        "ch02_ring/wrong/first.rs: the check was ended by a crash in adds",
-        "ch02_ring/wrong/product.rs: rustfmt would change it",
+        "ch02_ring/wrong.diff, less: the check did not end within 2 s in adds",
+        "ch02_ring/wrong.diff, first: the check was ended by a crash in adds",
+        "ch02_ring/check.rs: rustfmt would change it",
         "clippy has something to say",
     ] {
         assert!(told.contains(&format!("\n✗ {flaw}")) || told.contains(flaw), "{flaw}\n{told}");
@@ -70,6 +70,17 @@ fn every_flaw_is_told() {
         "\n2 exercises: 1 stub, 1 solution and 1 wrong answer were judged as they should be\n";
     assert!(told.ends_with(last), "{told}");
     verify.stderr(contains("unused variable").and(ends_with("problems, told above\n")));
+}
+
+#[test]
+fn a_wrong_answer_that_does_not_fit_the_solution_is_named() {
+    let checkout = Checkout::new();
+    checkout.write("tests/exercises/ch01_sum/solution.rs", &answer("b + a"));
+    let told =
+        contains("✗ ch01_sum: wrong.diff: product: these lines stand 0 times in solution.rs")
+            .and(contains("ch01_sum: 0 wrong answers, at least 3 are wanted"))
+            .and(contains("2 solutions and 3 wrong answers were judged as they should be"));
+    checkout.course(&["verify"]).assert().code(1).stdout(told);
 }
 
 #[test]

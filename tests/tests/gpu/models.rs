@@ -4,7 +4,7 @@ use candle_core::DType;
 use concise_wrapper::ddp::bucket::BucketCaps;
 use concise_wrapper::ddp::{Ddp, Reduction};
 use concise_wrapper::lenet::LeNet;
-use concise_wrapper::{Model as _, Network};
+use concise_wrapper::{Model as _, Network, native};
 use params_and_allreduce::Algorithm;
 use params_and_allreduce::communicator::Communicator as _;
 use params_and_allreduce::thread::run_ranks;
@@ -31,10 +31,10 @@ fn models_come_and_go_on_one_line() {
         let mut losses = Vec::new();
         for _ in 0..6 {
             let network = Network::new(1, DType::F32, rank.device(), |vb, _| LeNet::new(vb))?;
-            let model = Ddp::new(network, rank, reduction)?;
+            let model = Ddp::new(network, native(rank.into(), WAIT), reduction)?;
             // Buckets of the first pass follow it, those of the second go beside it.
             for _ in 0..2 {
-                losses.push(model.backward(&share)?.sums.loss);
+                losses.push(model.backward(&share)?.sums.read()?.loss);
             }
         }
         Ok::<_, concise_wrapper::Error>(losses)

@@ -20,7 +20,8 @@ fn after_a_failure(devices: usize, images: usize) -> [String; 2] {
     thread::spawn(move || {
         let network = Network::new(1, DType::F32, &Device::Cpu, |vb, _| LeNet::new(vb));
         let model =
-            DataParallel::new(network.unwrap(), &DevicePlan::slices(devices).unwrap()).unwrap();
+            DataParallel::new(network.unwrap(), &DevicePlan::slices(devices).unwrap(), WAIT)
+                .unwrap();
         let images = Tensor::zeros((images, 3, 28, 28), DType::F32, &Device::Cpu).unwrap();
         let told = [0, 1].map(|_| model.predict(&images).unwrap_err().to_string());
         drop(model);
@@ -45,7 +46,7 @@ fn one_that_fails_is_named_while_the_others_wait_for_orders() {
 #[test]
 fn no_images_are_refused_and_nobody_fails() {
     let network = Network::new(1, DType::F32, &Device::Cpu, |vb, _| LeNet::new(vb)).unwrap();
-    let model = DataParallel::new(network, &DevicePlan::slices(2).unwrap()).unwrap();
+    let model = DataParallel::new(network, &DevicePlan::slices(2).unwrap(), WAIT).unwrap();
     let images = |count| Tensor::zeros((count, 1, 28, 28), DType::F32, &Device::Cpu).unwrap();
     let told = model.predict(&images(0)).unwrap_err().to_string();
     assert_eq!(told, "there are no images to predict");
@@ -72,12 +73,9 @@ fn one_that_stalls_in_a_backward_pass_is_named() {
     for devices in [2, 3] {
         let network =
             Network::new(1, DType::F32, &Device::Cpu, |vb, _| Ok(Stalls(LeNet::new(vb)?)));
-        let model = DataParallel::with_timeout(
-            network.unwrap(),
-            &DevicePlan::slices(devices).unwrap(),
-            TIMEOUT,
-        )
-        .unwrap();
+        let model =
+            DataParallel::new(network.unwrap(), &DevicePlan::slices(devices).unwrap(), TIMEOUT)
+                .unwrap();
         let grey = Tensor::ones((devices - 1, 1, 28, 28), DType::F32, &Device::Cpu).unwrap();
         let images = grey.pad_with_zeros(0, 0, 1).unwrap();
         let labels = Tensor::zeros(devices, DType::U32, &Device::Cpu).unwrap();

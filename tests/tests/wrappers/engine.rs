@@ -5,7 +5,6 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use candle_core::Shape;
-use concise_wrapper::ddp::Lines;
 use concise_wrapper::text;
 use params_and_allreduce::collectives::chunk_range;
 use params_and_allreduce::communicator::{self, Communicator, SharedCommunicator};
@@ -78,19 +77,15 @@ impl Communicator for OfAll {
     }
 }
 
-fn lines(rank: &thread::Rank) -> Lines {
-    noted_lines(rank).0
+fn of_all(rank: &thread::Rank) -> SharedCommunicator {
+    noted(rank).0
 }
 
-/// The same, and which of the two lines made each of the rank's sums.
-fn noted_lines(rank: &thread::Rank) -> (Lines, Arc<Mutex<Vec<Line>>>) {
-    let Lines { main, background, timeout } = rank.into();
+/// The same, and which of the two connections made each of the rank's sums.
+fn noted(rank: &thread::Rank) -> (SharedCommunicator, Arc<Mutex<Vec<Line>>>) {
     let sums = Arc::<Mutex<Vec<Line>>>::default();
-    let of_all = |line, which| -> SharedCommunicator {
-        Arc::new(OfAll { line, which, sums: Arc::clone(&sums) })
-    };
-    let (main, background) = (of_all(main, Line::Main), of_all(background, Line::Background));
-    (Lines { main, background, timeout }, sums)
+    let main = OfAll { line: rank.into(), which: Line::Main, sums: Arc::clone(&sums) };
+    (Arc::new(main), sums)
 }
 
 #[test]
@@ -100,8 +95,8 @@ fn ddp_needs_no_messages() {
     for ranks in [2, 3] {
         let reduction = many_buckets(Algorithm::Native, true);
         let several = run_ranks(&DevicePlan::slices(ranks).unwrap(), WAIT, |rank| {
-            let with_norms = Ddp::new(resnet18(DType::F64), lines(rank), reduction)?;
-            let without_norms = Ddp::new(lenet(DType::F64), lines(rank), reduction)?;
+            let with_norms = Ddp::new(resnet18(DType::F64), of_all(rank), reduction)?;
+            let without_norms = Ddp::new(lenet(DType::F64), of_all(rank), reduction)?;
             Ok::<_, Error>([
                 five_steps(&with_norms.synchronise_norms()?, DType::F64)?,
                 five_steps(&without_norms, DType::F64)?,
@@ -119,8 +114,8 @@ fn ddp_needs_no_messages() {
 fn statistics_and_buckets_are_never_summed_at_once() {
     let reduction = many_buckets(Algorithm::Native, true);
     let seen = run_ranks(&DevicePlan::slices(2).unwrap(), WAIT, |rank| {
-        let (lines, sums) = noted_lines(rank);
-        let model = Ddp::new(resnet18(DType::F32), lines, reduction)?.synchronise_norms()?;
+        let (rank, sums) = noted(rank);
+        let model = Ddp::new(resnet18(DType::F32), rank, reduction)?.synchronise_norms()?;
         let buckets = model.buckets();
         five_steps(&model, DType::F32)?;
         let sums = std::mem::take(&mut *sums.lock().unwrap());
@@ -140,7 +135,7 @@ fn every_collective_is_made_of_sums_and_broadcasts() {
     for (ranks, len) in [(2, 5), (3, 7), (4, 2), (3, 0)] {
         let arrived = AtomicUsize::new(0);
         let seen = run_ranks(&DevicePlan::slices(ranks).unwrap(), WAIT, |rank| {
-            let line = lines(rank).main;
+            let line = of_all(rank);
             let chunk = chunk_range(len, ranks, rank.rank());
             let numbers = |range: std::ops::Range<usize>| range.map(|i| i as f64).collect();
             let all: Vec<f64> = numbers(0..len);
@@ -174,7 +169,7 @@ fn what_needs_messages_says_so() {
     let network = lenet(DType::F32);
     let failure = run_ranks(&DevicePlan::slices(2).unwrap(), WAIT, |rank| {
         let reduction = Reduction::Reproducible { shards: 2 };
-        let model = Ddp::new(network.replica(rank.device())?, lines(rank), reduction)?;
+        let model = Ddp::new(network.replica(rank.device())?, of_all(rank), reduction)?;
         five_steps(&model, DType::F32)
     });
     let told = failure.unwrap_err().to_string();

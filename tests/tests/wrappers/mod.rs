@@ -18,12 +18,11 @@ use std::time::Duration;
 
 use ::devices::DevicePlan;
 use candle_core::{DType, Device, ModuleT, Tensor};
-use concise_wrapper::ddp::Reduction;
-use concise_wrapper::ddp::broken::Broken;
 use concise_wrapper::ddp::bucket::BucketCaps;
+use concise_wrapper::ddp::{Reduction, broken};
 use concise_wrapper::lenet::LeNet;
-use concise_wrapper::optimiser::Extras;
-use concise_wrapper::optimiser::{Momentum, Sgd};
+use concise_wrapper::optimizer::Extras;
+use concise_wrapper::optimizer::{Momentum, Sgd};
 use concise_wrapper::resnet::ResNet18;
 use concise_wrapper::weights::Snapshot;
 use concise_wrapper::{DataParallel, Ddp, Error, Model, Network, train};
@@ -37,7 +36,7 @@ use ops::difference::largest_difference;
 use ops::weights_hash::WeightsHash;
 use params_and_allreduce::Algorithm;
 use params_and_allreduce::communicator::Communicator as _;
-use params_and_allreduce::thread::{self, RankFailure, run_ranks};
+use params_and_allreduce::thread::{RankFailure, run_ranks};
 use scratch_data_parallel::breakage::Breakage;
 use split_batch::loader::{LocalBatch, ShardLoader};
 
@@ -77,7 +76,7 @@ fn five_steps(model: &impl Model, dtype: DType) -> Result<(Snapshot, Vec<BatchSu
         let LocalBatch { samples, .. } = share.as_ref().unwrap();
         let step = model.backward(share.as_ref().unwrap())?;
         sgd.step(model.weights(), &step.gradients, 0.05, *samples)?;
-        sums.push(step.sums);
+        sums.push(step.sums.read()?);
     }
     model.evaluate(&images())?;
     Ok((model.weights().snapshot()?, sums))
@@ -123,6 +122,7 @@ fn assert_close(
     }
 }
 
+// ANCHOR: ddp_is_one_device
 #[test]
 fn ddp_with_synchronised_norms_is_one_device() {
     let alone = five_steps(&resnet18(DType::F64), DType::F64).unwrap();
@@ -134,6 +134,7 @@ fn ddp_with_synchronised_norms_is_one_device() {
         }
     }
 }
+// ANCHOR_END: ddp_is_one_device
 
 #[test]
 fn with_local_norms_it_is_not() {
@@ -144,38 +145,39 @@ fn with_local_norms_it_is_not() {
     assert!(difference > 1e-2, "{difference:.1e}");
 }
 
-/// An epoch of the loop, which every rank may be told otherwise; what all ranks come to.
-fn an_epoch<M: Model>(
-    ranks: usize,
+/// Trains a model for an epoch, on two ranks with a bug or on one rank without. Returns the weights of all ranks.
+fn an_epoch(
+    network: &Network<ResNet18>,
     breakage: Option<Breakage>,
-    wrap: impl Fn(&thread::Rank) -> Result<M, Error> + Sync,
 ) -> Result<Vec<Snapshot>, RankFailure<Error>> {
     let options = TrainOptions { epochs: 1, batch_size: BATCH, learning_rate: 0.05, seed: 5 };
     let data = LoadedData { name: "noise".to_owned(), train: images(), test: images() };
+    let ranks = if breakage.is_some() { 2 } else { 1 };
     run_ranks(&DevicePlan::slices(ranks).unwrap(), WAIT, |rank| {
-        let (model, extras) = (wrap(rank)?, Extras::default());
-        let options = match breakage {
-            Some(breakage) => breakage.options(options, rank.rank(), ranks),
-            None => options,
+        let (extras, silent) = (Extras::default(), &mut Report::silent());
+        let network = network.replica(rank.device())?;
+        let Some(breakage) = breakage else {
+            return Ok(train(&network, &data, &options, &extras, None, silent, |_| Ok(()))?.weights);
         };
-        let mut silent = Report::silent();
-        let trained = train(&model, &data, &options, &extras, None, &mut silent)?;
-        Ok(trained.weights)
+        let model = Ddp::new(network, rank, Reduction::default())?.synchronise_norms()?;
+        let (model, options) =
+            (model.broken(breakage), breakage.options(options, rank.rank(), ranks));
+        let trained = train(&model, &data, &options, &extras, None, silent, |progress| {
+            broken::after_step(&model, progress)
+        });
+        Ok(trained?.weights)
     })
 }
 
 #[test]
 fn every_bug_is_found() {
     let network = resnet18(DType::F64);
-    let alone = an_epoch(1, None, |rank| Ok(network.replica(rank.device())?)).unwrap();
+    let alone = an_epoch(&network, None).unwrap();
     for breakage in Breakage::ALL {
-        let run = an_epoch(2, Some(breakage), |rank| {
-            let model = Ddp::new(network.replica(rank.device())?, rank, Reduction::default())?;
-            Broken::new(model.synchronise_norms()?, breakage)
-        });
+        let run = an_epoch(&network, Some(breakage));
         let named = match breakage {
             Breakage::OwnShuffle => Some("rank 1 has seed 6, rank 0 has 5"),
-            Breakage::LeaveEarly => Some("rank 1 has epochs 0, rank 0 has 1"),
+            Breakage::LeaveEarly => Some("rank 1 returned early, and rank 0 still needed it"),
             Breakage::LoneBroadcast => Some("rank 0 sent F64 [], but rank 1 expected F64"),
             _ => None,
         };
@@ -203,12 +205,12 @@ fn without_norms_ddp_is_one_device() {
 fn data_parallel_is_one_device() {
     let alone = five_steps(&resnet18(DType::F64), DType::F64).unwrap();
     for ranks in [1, 2, 3, 4] {
-        let model = DataParallel::new(resnet18(DType::F64), &plan(ranks)).unwrap();
+        let model = DataParallel::new(resnet18(DType::F64), &plan(ranks), WAIT).unwrap();
         let model = model.synchronise_norms().unwrap();
         assert_close(&five_steps(&model, DType::F64).unwrap(), &alone, 1e-8);
     }
     let alone = five_steps(&lenet(DType::F64), DType::F64).unwrap();
-    let model = DataParallel::new(lenet(DType::F64), &plan(3)).unwrap();
+    let model = DataParallel::new(lenet(DType::F64), &plan(3), WAIT).unwrap();
     assert_close(&five_steps(&model, DType::F64).unwrap(), &alone, 1e-10);
 }
 
@@ -217,7 +219,7 @@ fn parallel_evaluation_gathers_in_order() {
     let images = images().batch(&(0..13).collect::<Vec<u32>>(), DType::F64).unwrap().images;
     let expected = candle_core::Module::forward(&resnet18(DType::F64), &images).unwrap();
     for ranks in [1, 2, 3, 4, 20] {
-        let model = DataParallel::new(resnet18(DType::F64), &plan(ranks)).unwrap();
+        let model = DataParallel::new(resnet18(DType::F64), &plan(ranks), WAIT).unwrap();
         let logits = model.predict(&images).unwrap();
         let difference = ops::difference::relative_difference(&logits, &expected).unwrap();
         assert!(difference < 1e-12, "{ranks} devices: {difference:.1e}");

@@ -7,8 +7,8 @@ use candle_core::{D, DType, Device, Module as _, ModuleT, Tensor};
 use candle_nn::{VarBuilder, ops, rotary_emb};
 use concise_wrapper::batch_norm::{BatchNorm, Norms};
 use concise_wrapper::ddp::Reduction;
-use concise_wrapper::optimiser::Extras;
-use concise_wrapper::optimiser::{Momentum, Sgd};
+use concise_wrapper::optimizer::Extras;
+use concise_wrapper::optimizer::{Momentum, Sgd};
 use concise_wrapper::train::train;
 use concise_wrapper::weights::Snapshot;
 use concise_wrapper::{DataParallel, Ddp, Error, Model, Network};
@@ -67,7 +67,8 @@ fn trained(model: &impl Model) -> Result<Snapshot, Error> {
     // Batches of 7, 7 and 3.
     let options = TrainOptions { epochs: 2, batch_size: 7, learning_rate: 0.05, seed: 1 };
     let extras = Extras { constants: Momentum { momentum: 0.9, weight_decay: 1e-3 }, warm_up: 0 };
-    let trained = train(model, &data, &options, &extras, None, &mut Report::silent())?;
+    let silent = &mut Report::silent();
+    let trained = train(model, &data, &options, &extras, None, silent, |_| Ok(()))?;
     Ok(trained.weights)
 }
 
@@ -201,7 +202,7 @@ fn a_batch_norm_that_cannot_be_synchronised_is_refused() {
         Ok::<_, Error>(())
     });
     done.unwrap();
-    let model = DataParallel::new(stock(), &DevicePlan::slices(1).unwrap()).unwrap();
+    let model = DataParallel::new(stock(), &DevicePlan::slices(1).unwrap(), WAIT).unwrap();
     refused(model.synchronise_norms().map(drop));
 }
 

@@ -1,73 +1,79 @@
 //! A data set through the pipeline, forward only.
-//!
-//! Nothing comes back but the word that a message has been read: without it the first stage would run ahead, and
-//! what it has sent would pile up before a slower one.
 
 use candle_core::{DType, Module as _, ModuleT, Shape, Tensor};
+use concise_wrapper::Error;
 use datasets::Dataset;
 use harness::records::BatchSums;
 use harness::report::trace::COMPUTE;
 use ops::backward::no_grad;
 use ops::cross_entropy;
-use params_and_allreduce::communicator::Error as LineError;
+use params_and_allreduce::communicator;
 use single_gpu::evaluate::{BATCH, Part, SumsByBatch};
 use tracing::info_span;
 use trainer::read_sums;
 
-use super::{Error, Worker, meeting};
+use super::{Chunk, Worker, batch_of, failed};
+use crate::pipeline::schedule::Place;
 
-/// How many messages may lie between two stages.
+// ANCHOR: evaluate
+/// The largest number of messages between two stages.
 const CAPACITY: usize = 2;
 
 impl<M: ModuleT> Worker<'_, M> {
-    /// Sums of loss and correct answers over each batch of a part of a data set, with the running statistics of batch
-    /// norms. The last stage has them; the others know of none. All stages of one pipeline call this together, with the
-    /// same part.
+    /// The sums of loss and correct answers over each batch of a part of a data set, by the running statistics of batch
+    /// norms. The rank with the loss returns the sums, and all other ranks return zeros. All stages of a pipeline call
+    /// this together, with the same part.
     ///
-    /// # Errors
-    ///
-    /// When the images do not fit the model, or another stage stops or stalls: the message names the stage.
-    pub fn evaluate(&self, images: &Dataset, part: Part) -> Result<SumsByBatch, Error> {
+    /// With one chunk a stage, a receiver confirms each activation, so that no stage runs ahead of a slower one. Fails
+    /// when the images do not fit the model, or another stage stops or stalls: the message names the stage.
+    pub fn evaluate_part(&self, images: &Dataset, part: Part) -> Result<SumsByBatch, Error> {
         let _span = info_span!(target: COMPUTE, "evaluate").entered();
-        let stage = self.stage;
-        let failed =
-            |source: LineError| Error::Evaluation { stage, source: Box::new(source.into()) };
-        self.all_batches(images, part).map_err(failed)
-    }
-
-    fn all_batches(&self, images: &Dataset, part: Part) -> Result<SumsByBatch, LineError> {
-        let Self { line, stage, shapes, network, .. } = self;
-        let (dtype, device) = (network.dtype(), network.device());
-        let mut unread = 0;
+        let (line, schedule) = (&self.pipeline, self.checked.schedule());
+        let confirms = schedule.chunks == 1;
+        let confirmed = |from| line.recv(from, &Shape::from(()), DType::U8).map(drop);
+        let mut unconfirmed = 0;
         let sums = part.evaluate(images.len(), BATCH, |samples| {
-            let x = if *stage == 0 {
-                images.batch(samples, dtype)?.images.to_device(device)?
-            } else {
-                let shape = meeting::shape(samples.len(), &shapes.input);
-                let x = line.recv(stage - 1, &shape, dtype)?;
-                line.send(stage - 1, &Tensor::new(0u8, device)?)?;
-                x
-            };
-            let output = no_grad(|| network.forward(&x))?;
-            if self.is_last() {
-                let batch = images.batch(samples, dtype)?.to_device(device)?;
-                let loss = cross_entropy(&output, &batch.labels)?;
-                return Ok(read_sums(&loss, &output, &batch)?);
+            let mut sums = BatchSums::default();
+            let mut handed_on = None;
+            for (chunk, Chunk { network, input, .. }) in self.chunks.iter().enumerate() {
+                let (dtype, device) = (network.dtype(), network.device());
+                let here = Place { stage: self.stage, chunk };
+                let x = match (schedule.before(here), handed_on.take()) {
+                    (None, _) => images.batch(samples, dtype)?.images.to_device(device)?,
+                    (Some(_), Some(x)) => x,
+                    (Some(Place { stage, .. }), None) => {
+                        let x = line.recv(stage, &batch_of(samples.len(), input), dtype)?;
+                        if confirms {
+                            line.send(stage, &Tensor::new(0u8, device)?)?;
+                        }
+                        x
+                    }
+                };
+                let output = no_grad(|| network.forward(&x))?.detach();
+                match schedule.after(here) {
+                    None if !self.has_loss() => {}
+                    None => {
+                        let batch = images.batch(samples, dtype)?.to_device(device)?;
+                        sums = read_sums(&cross_entropy(&output, &batch.labels)?, &output, &batch)?;
+                    }
+                    Some(there) if there.stage == self.stage => handed_on = Some(output),
+                    Some(Place { stage, .. }) => {
+                        if unconfirmed == CAPACITY {
+                            confirmed(stage)?;
+                            unconfirmed -= 1;
+                        }
+                        line.send_shared(stage, &output)?;
+                        unconfirmed += usize::from(confirms);
+                    }
+                }
             }
-            if unread == CAPACITY {
-                self.read()?;
-                unread -= 1;
-            }
-            line.send_shared(stage + 1, &output.detach())?;
-            unread += 1;
-            Ok::<_, LineError>(BatchSums::default())
-        })?;
-        (0..unread).try_for_each(|_| self.read())?;
-        Ok(sums)
-    }
-
-    /// Waits until the next stage has taken a message.
-    fn read(&self) -> Result<(), LineError> {
-        self.line.recv(self.stage + 1, &Shape::from(()), DType::U8).map(drop)
+            Ok::<_, communicator::Error>(sums)
+        });
+        let rest = |sums| {
+            (0..unconfirmed).try_for_each(|_| confirmed(self.stage + 1))?;
+            Ok(sums)
+        };
+        sums.and_then(rest).map_err(|error| failed(self.stage, ", evaluating", error))
     }
 }
+// ANCHOR_END: evaluate

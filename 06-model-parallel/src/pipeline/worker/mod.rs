@@ -1,209 +1,381 @@
-//! The worker: it does what its list says, from the first instruction to the last.
+//! The worker: one stage of a pipeline executes its list of instructions.
 //!
-//! It knows no kinds of schedules. What it may rely on, [`check`](crate::pipeline::check()) has made sure of:
-//! what an instruction needs is there, and nobody waits for ever.
-//!
-//! | file | its idea |
-//! | --- | --- |
-//! | `executable` | which schedules a worker executes |
-//! | `meeting` | before the first step: which shapes travel |
-//! | `pass` | what lies on a stage between two instructions, and what each does with it |
-//! | `evaluate` | a data set through the pipeline, forward only |
-//! | `traced` | what a trace calls an instruction |
-//! | `error` | which stage, which micro-batch, what happened |
+//! A worker knows no kinds of schedules. [`check`](super::check()) has made sure that everything that an instruction
+//! needs is there, and that no stage waits for ever.
 //!
 //! # The sum over micro-batches
 //!
-//! GPipe goes backward from the last micro-batch to the first, 1F1B from the first to the last. Added up as they come,
-//! the same gradients would have sums of different bits. So they are added along one tree over the micro-batches'
-//! numbers, stage 2's [`TreeSum`](scratch_data_parallel::TreeSum): the schedule has no say in it, and with the
-//! shards as micro-batches, the sum has the bits of reproducible data parallelism.
+//! Each schedule computes the gradients of micro-batches in another order, and sums in this order would have other bits. So
+//! a worker adds gradients along one tree over the numbers of the micro-batches, stage 4's
+//! [`TreeSum`](scratch_data_parallel::TreeSum). With the shards as micro-batches the sum has the bits of reproducible data
+//! parallelism.
 //!
 //! # Batch norm
 //!
-//! No stage has the whole batch at one time, so whose mean is a batch norm to subtract? That of the
-//! micro-batch: each is normalised by its own statistics, as in GPipe (Huang et al., arXiv 1811.06965,
-//! section 2.2). The running statistics, which evaluation uses, move once a step: by the mean of what all
-//! micro-batches had, weighted by their sizes. That is stage 5's batch norm by shard
-//! ([`Norms::by_shard`](concise_wrapper::batch_norm::Norms::by_shard)), and the shards are the micro-batches.
+//! A batch norm normalises each micro-batch by its own statistics, as in GPipe (Huang et al., arXiv 1811.06965, section
+//! 2.2). The running statistics move once a step, by the mean over all micro-batches, weighted by their sizes. This is
+//! stage 5's batch norm by shard ([`Norms::by_shard`](concise_wrapper::batch_norm::Norms::by_shard)). The cut, the
+//! schedule and the number of replicas change no bit of the weights and of the running statistics. The number of
+//! micro-batches changes them, and not by rounding: a device with the whole batch trains another function.
 //!
-//! - Cut, schedule and number of replicas do not change a bit of the weights, or of the running statistics.
-//! - The number of micro-batches does, and not by rounding: one device that has the whole batch trains
-//!   another function. The smaller micro-batches are, the noisier their statistics.
-//! - A running variance is the mean of the micro-batches' own variances, as far as they tell that of all images (by n − 1).
-//!   That of the whole batch, which GPipe keeps, has the spread between their means on top.
+//! # Layers in parts
+//!
+//! A stage may hold parts of its layers. Then each rank of its tensor-parallel group has a worker. The layers exchange
+//! terms within the group, and each worker exchanges activations with the worker of the same part in the neighbouring
+//! stage ([`mesh`](crate::mesh)). All parts of the last stage compute the same loss, and the loss of the first part counts.
 
-mod error;
 mod evaluate;
-mod executable;
-mod meeting;
-mod pass;
-mod traced;
+mod step;
 
-use std::sync::Arc;
+use std::cell::RefCell;
+use std::collections::{HashMap, VecDeque};
 use std::time::Instant;
 
-use candle_core::{ModuleT, Tensor};
-use concise_wrapper::Network;
-use concise_wrapper::weights::Weights;
+use candle_core::{DType, Device, Module as _, ModuleT, Shape, Tensor};
+use concise_wrapper::ddp::alike;
+use concise_wrapper::evaluate::{allreduce_by_batch, part_of};
+use concise_wrapper::model::Step;
+use concise_wrapper::weights::{Snapshot, Weights};
+use concise_wrapper::{Error, Model, Network, allreduce_sums, replicas, text};
+use datasets::Dataset;
 use harness::records::BatchSums;
-use params_and_allreduce::communicator::{Group, SharedCommunicator};
+use ops::backward::no_grad;
+use params_and_allreduce::Algorithm;
+use params_and_allreduce::communicator::{self, SharedCommunicator};
 use scratch_data_parallel::FixedTree;
-use split_batch::loader::LocalBatch;
-
-pub use error::Error;
-use executable::executable;
-use meeting::Shapes;
-use pass::{Ended, Pass};
-use traced::span;
+use split_batch::loader::{LocalBatch, Shards};
 
 use super::check::Checked;
-use super::schedule::Action;
+use super::schedule::{Action, Instruction, Message, Place, Schedule};
 use super::timeline::{Span, Timeline};
+use crate::mesh::{Axis, Mesh};
+use step::StepState;
 
-/// One stage of a pipeline, in the thread that drives its device.
+/// The largest number of timelines that a worker keeps.
+const MOST_STEPS: usize = 200;
+
+// ANCHOR: worker
+/// One stage of a pipeline, on one rank of a mesh.
+///
+/// A worker is a [`Model`]: stage 5's loop trains the weights of the stage. The loop's optimiser uses the gradients
+/// that the instruction `Update` has added up.
 pub struct Worker<'a, M> {
     checked: &'a Checked,
     stage: usize,
-    network: Network<M>,
-    line: SharedCommunicator,
-    shapes: Shapes,
-    origin: Instant,
-    /// The ranks that hold the same stage in other replicas of the model; alone where there is one.
+    /// Whether this rank holds the first part of each layer.
+    first_part: bool,
+    chunks: Vec<Chunk<M>>,
+    /// The weights of all chunks.
+    weights: Weights,
+    /// All ranks of the mesh.
+    all: SharedCommunicator,
+    /// The stages of this pipeline.
+    pipeline: SharedCommunicator,
+    /// The ranks that hold the same weights in other pipelines.
     replicas: SharedCommunicator,
-    /// Over the micro-batches of all replicas.
+    hosts: Shards,
+    /// The tree over the micro-batches of all pipelines.
     tree: FixedTree,
-    /// The place there of this replica's first micro-batch.
-    first_leaf: usize,
+    /// The messages from each stage to this one, in the order of sending.
+    incoming: Vec<VecDeque<Message>>,
+    origin: Instant,
+    measured: RefCell<Measured>,
 }
 
-/// What one step of one stage came to.
-#[derive(Clone, Debug)]
-pub struct Done {
-    /// Loss and correct answers of all micro-batches, before the update; on the last stage.
-    pub sums: Option<BatchSums>,
-    /// When this stage did what. It has no spans of other stages: [`Timeline::joined`] puts them together.
-    pub timeline: Timeline,
-    /// The most bytes of activations that were kept at one time for the backward pass: tensors that the
-    /// computation graph holds, without what operations keep to themselves.
-    pub activation_bytes: usize,
-    /// The most bytes of gradients that there were at one time: sums of some micro-batches that wait for others
-    /// are as large as the parameters, each.
-    pub gradient_bytes: usize,
+/// A chunk's layers, and the shapes of one sample without the axis of the batch.
+struct Chunk<M> {
+    network: Network<M>,
+    input: Vec<usize>,
+    output: Vec<usize>,
+}
+
+/// The largest measurements of all steps so far, and their timelines.
+#[derive(Clone, Debug, Default)]
+pub struct Measured {
+    /// The spans of this stage in the first steps.
+    pub steps: Vec<Timeline>,
+    /// The most bytes of activations that the stage kept at one time for backward passes: the tensors of the
+    /// computation graph, and gradients that wait for the second half of a backward pass.
+    pub activations: usize,
+    /// The most bytes of gradients at one time. Partial sums of micro-batches are as large as the parameters, each.
+    pub gradients: usize,
+    /// The bytes of activations and gradients that the stage sent in a step.
+    pub sent: usize,
 }
 
 impl<'a, M: ModuleT> Worker<'a, M> {
-    /// The worker of the stage whose number is `line`'s rank; all stages call this together.
+    /// The worker of a stage on one rank of `mesh`. All ranks call this together.
     ///
-    /// `network` has the stage's layers; from now on its batch norms normalise by micro-batch. `sample` is the
-    /// shape of one sample of the data, without the batch's axis, such as `[1, 28, 28]`; only the first
-    /// stage's counts. Measured times are seconds since `origin`: give all stages the same. A message is sent
-    /// at once, as if channels held any number: a schedule that was checked with a smaller capacity runs too,
-    /// and waits less than predicted.
-    ///
-    /// # Errors
-    ///
-    /// When there are not as many ranks as stages, when the schedule has several chunks on a stage or its
-    /// backward pass in halves, when layers do not fit together, or when another stage stops or stalls.
+    /// `networks` are the chunks of the stage: parts [`Schedule::parts`] of the model. From now on their batch norms
+    /// normalise by micro-batch. `sample` is the shape of one sample of the data, such as `[1, 28, 28]`. Each batch is cut
+    /// into as many shards as there are pipelines times micro-batches. Measured times are seconds since `origin`, the same
+    /// moment for all stages. Fails when mesh, schedule and networks do not fit together, when two stages have a tensor of
+    /// one name, or when another rank stops or stalls.
     pub fn new(
         checked: &'a Checked,
-        network: Network<M>,
-        line: SharedCommunicator,
+        networks: Vec<Network<M>>,
+        all: SharedCommunicator,
+        mesh: Mesh,
         sample: &[usize],
         origin: Instant,
     ) -> Result<Self, Error> {
-        let (stage, ranks) = (line.rank(), line.world_size());
-        executable(checked, ranks)?;
-        network.norms().by_shard();
-        let shapes = meeting::shapes(&*line, &network, sample)
-            .map_err(|error| Error::Start { stage, source: Box::new(error.into()) })?;
-        let alone = Group::new(Arc::clone(&line), vec![stage])
-            .map_err(|error| Error::Start { stage, source: Box::new(error.into()) })?;
-        let replicas = Arc::new(alone);
-        let tree = FixedTree::new(checked.schedule().micro_batches, 1)?;
-        Ok(Self { checked, stage, network, line, shapes, origin, replicas, tree, first_leaf: 0 })
-    }
-
-    /// From now on gradients, and the statistics of batch norms, are added up over several pipelines too, each
-    /// of which works through its own micro-batches of every batch: data parallelism.
-    ///
-    /// `replicas` connects the k ranks that hold this stage. Replica d has the m micro-batches from d·m on, of all
-    /// k·m, and the sum is made along one tree over all of them: it has the bits of one pipeline that works
-    /// through all.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`FixedTree::new`].
-    pub fn replicated(self, replicas: SharedCommunicator) -> Result<Self, Error> {
-        let micro_batches = self.checked.schedule().micro_batches;
-        let tree = FixedTree::new(micro_batches * replicas.world_size(), replicas.world_size())?;
-        let first_leaf = tree.held_by(replicas.rank()).start;
-        Ok(Self { replicas, tree, first_leaf, ..self })
-    }
-
-    /// One step: everything on this stage's list. All stages call this together.
-    ///
-    /// The shards of `share` are the micro-batches, and of any sizes; every stage knows all of them, the
-    /// first one uses the images and the last one the labels. An empty one is stood in for by a black image
-    /// whose loss and statistics count nothing.
-    ///
-    /// `update` is called once, with the weights of this stage, their gradients summed over all
-    /// micro-batches, and the samples of the whole batch: what an update divides by.
-    ///
-    /// # Errors
-    ///
-    /// The instruction that failed, with its stage and micro-batch; when the batch has not as many
-    /// micro-batches as the schedule.
-    pub fn step(
-        &self,
-        share: &LocalBatch,
-        mut update: impl FnMut(&Weights, &[Tensor], usize) -> Result<(), concise_wrapper::Error>,
-    ) -> Result<Done, Error> {
-        self.check(share)?;
-        let (stage, schedule) = (self.stage, self.checked.schedule());
-        let mut pass = Pass::new(self, share);
-        let mut spans = Vec::new();
-        // ANCHOR: step
-        for &instruction in &schedule.instructions[stage] {
-            let failed = |source: concise_wrapper::Error| Error::Failed {
-                stage,
-                instruction,
-                source: Box::new(source),
-            };
-            if instruction.action == Action::Update {
-                // To wait for other replicas is no work.
-                pass.add_up().map_err(failed)?;
-            }
-            let start = self.now();
-            let _span = span(instruction.action).entered();
-            pass.perform(instruction.action, &mut update).map_err(failed)?;
-            if instruction.action.computes() {
-                // A GPU computes on after it was told what.
-                self.network.device().synchronize().map_err(|error| failed(error.into()))?;
-            }
-            spans.push(Span { stage, instruction, start, end: self.now() });
+        let schedule = checked.schedule();
+        let (stages, chunks, each) = (schedule.stages(), schedule.chunks, schedule.micro_batches);
+        if mesh.pipeline != stages {
+            let ranks = mesh.pipeline;
+            return refuse(format!(
+                "a schedule of {stages} stages needs {stages} ranks, one for each, and there are {ranks}"
+            ));
         }
-        // ANCHOR_END: step
-        let Ended { sums, activation_bytes, gradient_bytes } = pass.end()?;
-        let timeline = Timeline { stages: schedule.stages(), spans };
-        Ok(Done { sums, timeline, activation_bytes, gradient_bytes })
+        if networks.len() != chunks {
+            let found = networks.len();
+            return refuse(format!("a schedule of {chunks} chunks on a stage that has {found}"));
+        }
+        let pipeline = mesh.along(&all, Axis::Pipeline)?;
+        let replicas = mesh.along(&all, Axis::Data)?;
+        let stage = pipeline.rank();
+        let precision = networks[0].precision();
+        let mut weights = Weights { precision, parameters: Vec::new(), buffers: Vec::new() };
+        for network in &networks {
+            network.norms().by_shard();
+            weights.parameters.extend(network.weights().parameters.iter().cloned());
+            weights.buffers.extend(network.weights().buffers.iter().cloned());
+            alike::structure(&replicas, network.weights())?;
+        }
+        each_in_one_stage(&pipeline, &weights)?;
+        let tree = FixedTree::new(each * mesh.data, mesh.data)?;
+        let chunks = meet(schedule, networks, &pipeline, sample)
+            .map_err(|error| failed(stage, ", before the first step", error))?;
+        Ok(Self {
+            checked,
+            stage,
+            first_part: mesh.coordinates(all.rank()).tensor == 0,
+            chunks,
+            weights,
+            hosts: Shards { held: tree.held_by(replicas.rank()), of: tree.leaves() },
+            all,
+            pipeline,
+            replicas,
+            tree,
+            incoming: (0..stages).map(|from| schedule.messages(from, stage).collect()).collect(),
+            origin,
+            measured: RefCell::default(),
+        })
     }
 
-    /// The stage's layers.
-    pub fn network(&self) -> &Network<M> {
-        &self.network
+    /// The timelines of the first steps, all stages of a pipeline together, on its first stage. Other stages get no
+    /// timelines. All ranks call this together. Fails when another rank stops or stalls.
+    pub fn timelines(&self) -> Result<Vec<Timeline>, communicator::Error> {
+        let of_stages = text::values_gathered(&*self.pipeline, &self.measured.borrow().steps)?;
+        let steps = of_stages.iter().map(Vec::len).min().unwrap_or(0);
+        let joined =
+            |step: usize| Timeline::joined(of_stages.iter().map(|steps| steps[step].clone()));
+        Ok((0..steps).map(joined).collect())
     }
 
-    fn is_last(&self) -> bool {
-        self.stage + 1 == self.checked.schedule().stages()
+    /// The largest measurements of all steps so far.
+    pub fn measured(&self) -> Measured {
+        self.measured.borrow().clone()
     }
 
-    fn now(&self) -> f64 {
-        self.origin.elapsed().as_secs_f64()
+    /// Joins the tensors of all stages, in stage order. `mine` are this stage's, with the parts of each tensor
+    /// [joined](crate::layers::Layers::join). All ranks call this together. No tensor may be empty.
+    ///
+    /// Returns the tensors of the whole model on the first rank of each replica, and `None` on all other ranks. Fails
+    /// when another rank stops or stalls.
+    pub fn whole(&self, mut mine: Snapshot) -> Result<Option<Snapshot>, Error> {
+        if !self.first_part {
+            return Ok(None);
+        }
+        let stages = &self.pipeline;
+        // Name, shape and type of each tensor, before the tensors themselves.
+        let announced = |(name, tensor): &(String, Tensor)| {
+            (name.clone(), tensor.dims().to_vec(), tensor.dtype().as_str().to_owned())
+        };
+        let announced: Vec<_> = mine.iter().map(announced).collect();
+        let all = text::values_gathered(&**stages, &announced)?;
+        if self.stage > 0 {
+            for (_, tensor) in &mine {
+                stages.send(0, &tensor.to_device(stages.device())?)?;
+            }
+            return Ok(None);
+        }
+        for (stage, of_stage) in all.into_iter().enumerate().skip(1) {
+            for (name, dims, dtype) in of_stage {
+                let dtype = dtype.parse::<DType>().map_err(candle_core::Error::wrap)?;
+                let tensor = stages.recv(stage, &Shape::from(dims), dtype)?;
+                mine.push((name, tensor.to_device(&Device::Cpu)?));
+            }
+        }
+        Ok(Some(mine))
     }
 
-    fn check(&self, share: &LocalBatch) -> Result<(), Error> {
-        let (found, expected) = (share.shards.len(), self.checked.schedule().micro_batches);
-        if found == expected { Ok(()) } else { Err(Error::MicroBatches { found, expected }) }
+    /// Whether the loss of this rank counts.
+    fn has_loss(&self) -> bool {
+        self.first_part && self.stage + 1 == self.checked.schedule().stages()
     }
 }
+// ANCHOR_END: worker
+
+// ANCHOR: model
+impl<M: ModuleT> Model for Worker<'_, M> {
+    fn hosts(&self) -> Shards {
+        self.hosts.clone()
+    }
+
+    /// Executes one step: every instruction of this stage's list. All ranks call this together.
+    ///
+    /// The shards of `share` are the micro-batches, of any sizes. Every stage gets all of them; the first part uses
+    /// the images and the last part the labels. A black image stands in for an empty micro-batch, and its loss and
+    /// statistics count nothing.
+    fn backward(&self, share: &LocalBatch) -> Result<Step, Error> {
+        let (stage, schedule) = (self.stage, self.checked.schedule());
+        let (found, expected) = (share.shards.len(), schedule.micro_batches);
+        if found != expected {
+            return refuse(format!(
+                "a batch of {found} micro-batches for a schedule of {expected}"
+            ));
+        }
+        let mut state = StepState::new(self, share);
+        let mut spans = Vec::new();
+        for &instruction in &schedule.instructions[stage] {
+            if instruction.action == Action::Update {
+                // The update waits for the other pipelines. Waiting is no work.
+                state.add_up().map_err(|error| failed(stage, doing(instruction), error))?;
+            }
+            let start = self.origin.elapsed().as_secs_f64();
+            let executed = state.execute(instruction);
+            executed.map_err(|error| failed(stage, doing(instruction), error))?;
+            let end = self.origin.elapsed().as_secs_f64();
+            spans.push(Span { stage, instruction, start, end });
+        }
+        let timeline = Timeline { stages: schedule.stages(), spans };
+        self.measured.borrow_mut().add(&state.measured, timeline);
+        let mut sums = BatchSums::of_no_samples();
+        if self.has_loss() {
+            for deferred in state.sums_of_micro_batches.values() {
+                sums += deferred.read()?;
+            }
+        }
+        let sums = allreduce_sums(&*self.all, sums, Algorithm::OneShot)?;
+        Ok(Step { sums: sums.into(), gradients: state.gradients })
+    }
+
+    fn weights(&self) -> &Weights {
+        &self.weights
+    }
+
+    fn rank(&self) -> Option<&SharedCommunicator> {
+        Some(&self.all)
+    }
+
+    /// Compares the replicas, which then share the data set. The first rank returns the result.
+    fn evaluate(&self, images: &Dataset) -> Result<Option<BatchSums>, Error> {
+        replicas::compare::<Error>(&*self.replicas, || self.weights.snapshot())?;
+        let of_pipeline = self.evaluate_part(images, part_of(&*self.replicas))?;
+        let of_all = allreduce_by_batch(&*self.all, of_pipeline)?;
+        Ok((self.all.rank() == 0).then(|| of_all.total()))
+    }
+}
+// ANCHOR_END: model
+
+// ANCHOR: measured
+impl Measured {
+    /// Adds a step.
+    fn add(&mut self, step: &Self, timeline: Timeline) {
+        self.activations = self.activations.max(step.activations);
+        self.gradients = self.gradients.max(step.gradients);
+        self.sent = self.sent.max(step.sent);
+        if self.steps.len() < MOST_STEPS {
+            self.steps.push(timeline);
+        }
+    }
+}
+// ANCHOR_END: measured
+
+// ANCHOR: shapes
+/// Checks that no tensor is in two stages, which would train two copies. All stages of a pipeline call this together,
+/// and the first one finds the tensor.
+fn each_in_one_stage(pipeline: &SharedCommunicator, weights: &Weights) -> Result<(), Error> {
+    let mine: Vec<String> = weights.iter().map(|named| named.name.clone()).collect();
+    let mut seen = HashMap::new();
+    for (stage, names) in text::values_gathered(&**pipeline, &mine)?.into_iter().enumerate() {
+        for name in names {
+            if let Some(first) = seen.insert(name.clone(), stage) {
+                return refuse(format!(
+                    "{name} is in stages {first} and {stage}: each would train its own"
+                ));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Finds the shapes that each chunk receives and sends. All stages of a pipeline call this together.
+///
+/// A receiver must know the shape of a message. Only the first part knows its input, a sample of the data. Each part
+/// therefore passes a sample of zeros through its layers, and sends the shape of the result to the next part.
+fn meet<M: ModuleT>(
+    schedule: &Schedule,
+    networks: Vec<Network<M>>,
+    pipeline: &SharedCommunicator,
+    sample: &[usize],
+) -> Result<Vec<Chunk<M>>, Error> {
+    /// The largest number of axes, without the axis of the batch. Shapes with fewer axes end in zeros.
+    const AXES: usize = 7;
+    let stage = pipeline.rank();
+    let mut chunks: Vec<Chunk<M>> = Vec::new();
+    for (chunk, network) in networks.into_iter().enumerate() {
+        let here = Place { stage, chunk };
+        let input = match (schedule.before(here), chunks.last()) {
+            (None, _) => sample.to_vec(),
+            (Some(before), Some(last)) if before.stage == stage => last.output.clone(),
+            (Some(before), _) => {
+                let dims = pipeline.recv(before.stage, &Shape::from(AXES), DType::U32)?;
+                let dims = dims.to_vec1::<u32>()?.into_iter().map(|dim| dim as usize);
+                dims.take_while(|&dim| dim > 0).collect()
+            }
+        };
+        let zeros = Tensor::zeros(batch_of(1, &input), network.dtype(), network.device())?;
+        // In evaluation the statistics of batch norms stay as they are.
+        let output = match no_grad(|| network.forward(&zeros))?.dims() {
+            [1, output @ ..] if output.len() <= AXES => output.to_vec(),
+            other => {
+                return refuse(format!(
+                    "one sample of {input:?} becomes {other:?}: the first axis is the batch's"
+                ));
+            }
+        };
+        if let Some(after) = schedule.after(here).filter(|after| after.stage != stage) {
+            let mut dims: Vec<u32> = output.iter().map(|&dim| dim as u32).collect();
+            dims.resize(AXES, 0);
+            pipeline.send(after.stage, &Tensor::new(dims, pipeline.device())?)?;
+        }
+        chunks.push(Chunk { network, input, output });
+    }
+    Ok(chunks)
+}
+
+/// The shape of a batch of so many samples.
+fn batch_of(rows: usize, sample: &[usize]) -> Shape {
+    [&[rows], sample].concat().into()
+}
+// ANCHOR_END: shapes
+
+// ANCHOR: failures
+fn refuse<T>(text: String) -> Result<T, Error> {
+    Err(candle_core::Error::Msg(text).into())
+}
+
+/// Adds to an error the stage and its instruction or phase.
+fn failed(stage: usize, doing: impl Into<String>, error: impl Into<Error>) -> Error {
+    Error::Model(format!("stage {stage}{}: {}", doing.into(), error.into()).into())
+}
+
+/// `, micro-batch 3: Forward(3) failed`
+fn doing(instruction: Instruction) -> String {
+    let micro_batch = instruction.action.micro_batch();
+    let micro_batch = micro_batch.map(|i| format!(", micro-batch {i}")).unwrap_or_default();
+    format!("{micro_batch}: {instruction} failed")
+}
+// ANCHOR_END: failures

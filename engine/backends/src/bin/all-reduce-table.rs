@@ -38,7 +38,7 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
     let runs = arguments.runs;
     let print = |table: &Table| Ok(line(format_args!("{}\n\n{table}", caption(runs)))?);
     #[cfg(feature = "mpi")]
-    if launcher::world_size().is_some_and(|processes| processes > 1) {
+    if launcher::started().is_some_and(|started| started.processes > 1) {
         let world = backends::mpi::World::connect(DEFAULT_TIMEOUT)?;
         let plan = arguments.devices.each.plan(world.local_size)?;
         let title = format!("{} processes of MPI, here {plan}", world.rank.world_size());

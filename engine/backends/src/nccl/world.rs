@@ -106,16 +106,17 @@ impl Rank {
     pub fn compute_device(&self) -> &ComputeDevice {
         &self.device
     }
-
-    /// The time that this rank waits for a collective.
-    pub fn timeout(&self) -> Duration {
-        self.connection.timeout
-    }
 }
 
 fn no_messages<T>() -> Result<T, Error> {
     let text = "NCCL alone connects these ranks: it has collectives of all ranks, and no messages between two";
     Err(Error::Other(text.to_owned()))
+}
+
+impl From<&Rank> for SharedCommunicator {
+    fn from(rank: &Rank) -> Self {
+        Arc::new(rank.clone())
+    }
 }
 
 impl Communicator for Rank {

@@ -29,8 +29,7 @@ impl Canvas {
         Self { shades: [0.0; PIXELS] }
     }
 
-    /// Fills a polygon in front of the picture. Points are inside by the even-odd rule, and `shade` returns the shade of a
-    /// pixel for its centre.
+    /// Fills a polygon in front of the picture. `shade` returns the shade of a pixel for its centre.
     pub fn fill(&mut self, outline: &[Point], shade: impl Fn(Point) -> f32) {
         let edges = edges(outline);
         let top = edges.iter().map(|edge| edge.top).fold(SIDE as f32, f32::min);

@@ -1,8 +1,7 @@
 //! The random draws of one image.
 //!
-//! Every image has its own stream of random numbers, so an image depends on its seed, split and index alone. It does not
-//! depend on other images or on the thread that draws it. This module converts bits to numbers itself. So a new version of
-//! a random-number crate does not change the images, as long as ChaCha8 stays the same.
+//! Every image has its own stream of random numbers. This module converts bits to numbers itself, so a new version of a
+//! random-number crate does not change the images, as long as ChaCha8 stays the same.
 
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -59,8 +58,7 @@ impl Draws {
     /// Returns a nearly normal number with mean 0 and variance 1: the sum of the four bytes of one word. Without a logarithm
     /// its bits are the same on every machine.
     pub fn bell(&mut self) -> f32 {
-        // A uniform byte has mean 127.5 and variance (256² - 1) / 12. The sum of four bytes has four times the mean and
-        // four times the variance.
+        // A uniform byte has mean 127.5 and variance (256² - 1) / 12, and four bytes have four times both.
         const MEAN: f32 = 510.0;
         const DEVIATION: f32 = 147.8;
         let sum: u32 = self.source.next_u32().to_le_bytes().map(u32::from).iter().sum();

@@ -1,7 +1,6 @@
 //! A garment: polygons of a fabric, from the back to the front.
 //!
-//! The fabric has a shade for every point and does not depend on the polygons. Light, noise and objects in front of the
-//! garment belong to the camera.
+//! The fabric has a shade for every point. Light, noise and objects in front of the garment belong to the camera.
 
 use super::canvas::Canvas;
 use super::draws::Draws;
@@ -27,8 +26,7 @@ impl Garment {
         Self { fabric, parts: Vec::new() }
     }
 
-    /// Adds a part of the fabric, in front of the other parts, with its shade times `tone`. A tone below 1 is for seams,
-    /// ribs and shadows, and a tone above 1 for light parts.
+    /// Adds a part of the fabric, in front of the other parts, with its shade times `tone`.
     pub fn sew(&mut self, outline: Outline, tone: f32) {
         self.parts.push((outline, Paint::Fabric(tone)));
     }
@@ -148,8 +146,7 @@ fn stripe(phase: f32, width: f32) -> f32 {
     f32::from(phase - phase.floor() < width)
 }
 
-/// Draws the direction across the stripes. Its length is the number of stripes per unit. Most stripes are level, some are
-/// upright, and a few are slanted.
+/// Draws the direction across the stripes, whose length is the number of stripes per unit. Most stripes are level.
 fn stripe_direction(draws: &mut Draws) -> Point {
     let frequency = draws.between(1.6, 3.6);
     match draws.pick(&[0.6, 0.3]) {

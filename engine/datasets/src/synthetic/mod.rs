@@ -1,11 +1,9 @@
 //! Synthetic garments: drawings that replace photographs of clothes on a machine without Fashion-MNIST.
 //!
-//! Like Fashion-MNIST, they are grey images of 28 by 28 pixels in ten classes, bright on black, and some classes are hard
-//! to distinguish. Garments are upright, and shoes have the toe to the left. The accuracy on these drawings says nothing
-//! about photographs.
-//!
-//! An image depends on its seed, split and index alone. All drawing operations are exact to the last bit by IEEE 754: +, -,
-//! ×, ÷, √, comparisons and rounding. So an image is the same on every machine and with any number of threads.
+//! Like Fashion-MNIST, they are grey images of 28 by 28 pixels in ten classes, bright on black, and some classes are
+//! hard to distinguish. The accuracy on these drawings says nothing about photographs. An image depends on its seed,
+//! split and index alone. All drawing operations (+, -, ×, ÷, √, comparisons, rounding) are exact to the last bit by
+//! IEEE 754, so an image is the same on every machine.
 
 mod canvas;
 mod clothes;
@@ -47,8 +45,6 @@ const GARMENTS: [(Odds, Sew); CLASSES] = [
 const SEED: u64 = 1;
 
 /// Draws the first `count` images of a split on all cores. If `count` is 0, there is one image.
-#[expect(clippy::missing_panics_doc, reason = "there is a label for every image")]
-#[expect(clippy::expect_used, reason = "there is a label for every image")]
 pub fn dataset(split: Split, count: usize) -> Dataset {
     let count = count.max(1) as u64;
     let drawn = |index| draw(SEED, split, index);

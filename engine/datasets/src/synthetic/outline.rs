@@ -1,7 +1,7 @@
 //! Outlines of garments, and their place in the picture.
 //!
-//! The functions for outlines work in any unit. Garments use garment coordinates: x grows to the right and y down, and a
-//! garment roughly fills the square from (-1, -1) to (1, 1).
+//! Garments use garment coordinates: x grows to the right and y down, and a garment roughly fills the square from (-1,
+//! -1) to (1, 1).
 
 use super::draws::Draws;
 use crate::SIDE;
@@ -72,8 +72,7 @@ impl Pose {
     /// Draws a random pose: a shift, a small turn, a scale for each axis and a shear.
     pub fn draw(draws: &mut Draws) -> Self {
         let centre = (UNIT + draws.between(-1.5, 1.5), UNIT + draws.between(-1.2, 1.2));
-        // t is the tangent of half the angle: cos = (1 - t²) / (1 + t²) and sin = 2t / (1 + t²). The last bit of a
-        // trigonometric function would differ between machines.
+        // t is the tangent of half the angle. The last bit of a trigonometric function would differ between machines.
         let t = draws.between(-0.07, 0.07);
         let (cos, sin) = ((1.0 - t * t) / (1.0 + t * t), 2.0 * t / (1.0 + t * t));
         let size = UNIT * draws.between(0.92, 1.07);

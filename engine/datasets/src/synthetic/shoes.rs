@@ -124,8 +124,7 @@ pub fn ankle_boot(garment: &mut Garment, draws: &mut Draws) {
     let front = draws.between(-0.15, 0.15);
     let toe = ground - draws.between(0.28, 0.45);
     let instep = ground - draws.between(0.6, 0.8);
-    // From the toe over the instep, up the shaft, around its rim, down to the heel and forward
-    // along the arch.
+    // From the toe over the instep, up the shaft, around its rim, to the heel and along the arch.
     let foot = [
         (-0.96, ground - 0.03),
         (-0.95, toe + 0.12),

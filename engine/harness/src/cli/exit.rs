@@ -31,9 +31,7 @@ impl UsageError {
     }
 }
 
-/// An error that another process has reported: only an exit code is left.
-///
-/// Of several processes that were started together, one reports an error for all of them.
+/// An error that another process has reported, one for all processes: only an exit code is left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("exit code {0}, for a reason that is reported elsewhere")]
 pub struct ReportedElsewhere(pub u8);
@@ -66,11 +64,8 @@ pub fn report_error(error: &anyhow::Error) -> u8 {
 
 /// Reports an error and ends the program, for a `main` that cannot return because one of its threads never ends.
 ///
-/// Buffered output is printed first, and half-written files are removed. Results that the program would have written at
-/// its end are lost.
-///
-/// Only a program that has called [`prepare`](super::prepare) ends. Any other process, such as a test, prints the same
-/// message and goes on.
+/// Buffered output is printed first, and half-written files are removed. Only a program that has called
+/// [`prepare`](super::prepare) ends. Any other process, such as a test, prints the same message and goes on.
 #[expect(clippy::disallowed_methods, reason = "where nothing can return")]
 pub fn give_up(error: &anyhow::Error) {
     let ErrorReport { code, message } = ErrorReport::of(error);
@@ -88,9 +83,8 @@ pub fn give_up(error: &anyhow::Error) {
     exit(code.into())
 }
 
-/// Ends this process, one of several that were started together, with exit code 1. No destructors run.
-///
-/// This prints the reason on standard error, in one line, and calls `end_job`, which may end the other processes.
+/// Ends this process, one of several, with exit code 1 and without destructors. Prints the reason on standard error, in
+/// one line, and calls `end_job`, which may end the other processes.
 #[expect(clippy::disallowed_methods, reason = "ends a job in which nothing can return")]
 pub fn end_process(reason: &str, end_job: impl FnOnce() + Send + 'static) -> ! {
     // In one piece: other processes may print at the same time.
@@ -107,8 +101,7 @@ pub fn end_process(reason: &str, end_job: impl FnOnce() + Send + 'static) -> ! {
     exit(1)
 }
 
-/// Calls `work` in another thread and waits for at most `limit`. The work may be stuck in a disk, or in a pipe without a
-/// reader.
+/// Calls `work` in another thread and waits for at most `limit`. The work may be stuck, as in a pipe without a reader.
 fn at_most(limit: Duration, work: impl FnOnce() + Send + 'static) {
     let (working, done) = channel::<()>();
     let work = move || {
@@ -157,8 +150,7 @@ fn with_causes(error: &anyhow::Error) -> String {
     })
 }
 
-/// Whether the reader of standard output has closed it, as `| head` does. This is no failure. A FIFO for a file of
-/// results without a reader is a failure.
+/// Whether the reader of standard output has closed it, as `| head` does. This is no failure.
 fn is_stdout_closed(error: &anyhow::Error) -> bool {
     error
         .chain()

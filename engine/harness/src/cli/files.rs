@@ -8,8 +8,7 @@ use clap::Args;
 use super::UsageError;
 use crate::report::metrics::Metrics;
 use crate::report::outputs::Outputs;
-use crate::report::trace::Trace;
-use crate::report::{file, files_are_wanted};
+use crate::report::{file, files_are_wanted, trace};
 
 /// Flags for the files of results.
 #[derive(Args, Clone, Debug, Default)]
@@ -31,22 +30,14 @@ pub struct ReportArguments {
     pub timeline: Option<PathBuf>,
 }
 
-/// Opens the file of `--metrics`, for a program that writes no other file.
-///
-/// # Errors
-///
-/// A [`UsageError`] when the file cannot be written.
+/// Opens the file of `--metrics`, for a program that writes no other file, if the file can be written.
 pub fn metrics(path: Option<&Path>) -> Result<Option<Metrics>, UsageError> {
     let arguments = ReportArguments { metrics: path.map(Path::to_owned), ..Default::default() };
     arguments.check(&[])?;
     Ok(arguments.open().map_err(UsageError::new)?.metrics)
 }
 
-/// Checks that the file of a flag can be written, and leaves nothing behind.
-///
-/// # Errors
-///
-/// A [`UsageError`] that names the flag and the file.
+/// Checks that the file of a flag can be written, and leaves nothing behind. The error names both.
 pub fn writable(flag: &str, path: &Path) -> Result<(), UsageError> {
     file::check(path).map_err(|error| UsageError::new(file::flag_error(flag, path, &error)))
 }
@@ -71,10 +62,7 @@ impl ReportArguments {
     /// Checks that every file can be written and that no two flags name the same file. Writes nothing.
     ///
     /// `further` are flags of the program that name files, too. If there is any file, [`files_are_wanted`] is called.
-    ///
-    /// # Errors
-    ///
-    /// A [`UsageError`] that names the flag or both flags.
+    /// Fails with a [`UsageError`] that names the flag or both flags.
     pub fn check(&self, further: &[(&str, Option<&Path>)]) -> Result<(), UsageError> {
         let mut named: Vec<(&str, &Path)> = Vec::new();
         for (flag, path) in self.named(further) {
@@ -88,12 +76,8 @@ impl ReportArguments {
         Ok(())
     }
 
-    /// Checks that no file has the same name as the `folder` of another flag. If neither exists yet, only one of the two
-    /// could be created.
-    ///
-    /// # Errors
-    ///
-    /// A [`UsageError`] that names both flags.
+    /// Checks that no file has the same name as the `folder` of another flag. If neither exists yet, only one of the
+    /// two could be created. Fails with a [`UsageError`] that names both flags.
     pub fn check_folder(
         &self,
         further: &[(&str, Option<&Path>)],
@@ -119,17 +103,14 @@ impl ReportArguments {
         all.filter_map(|(flag, path)| Some((flag, path?)))
     }
 
-    /// Opens the files that a run writes while it goes on, and begins to record spans.
-    ///
-    /// # Errors
-    ///
-    /// When a special file cannot be opened, or spans are being recorded already.
+    /// Opens the files that a run writes while it goes on, and begins to record spans. Fails when a special file cannot
+    /// be opened, or spans are being recorded already.
     pub fn open(&self) -> io::Result<Outputs> {
         let Self { metrics, plot, trace, timeline } = self.clone();
         let spans = trace.is_some() || timeline.is_some();
         Ok(Outputs {
             metrics: metrics.as_deref().map(Metrics::new).transpose()?,
-            recording: spans.then(|| Trace::begin(trace.is_some())).transpose()?,
+            recording: spans.then(|| trace::begin(trace.is_some())).transpose()?,
             plot,
             trace,
             timeline,

@@ -1,8 +1,7 @@
 //! The command line of all programs: flags, checks, error messages, exit codes.
 //!
-//! A mistake in the flags is reported in one line on standard error, with exit code 2. Any other failure is one line and
-//! exit code 1. A run that Ctrl-C ends early reports its results and has exit code 130 (`SIGTERM`: 143). A program checks
-//! everything before it writes anything.
+//! A mistake in the flags is one line on standard error, with exit code 2. Any other failure has exit code 1 and one
+//! line. A run that Ctrl-C ends early has exit code 130 (`SIGTERM`: 143). A program checks everything before it writes.
 
 mod exit;
 mod files;
@@ -13,5 +12,5 @@ pub use exit::{
     ErrorReport, ReportedElsewhere, UsageError, conclude, end_process, give_up, report_error,
 };
 pub use files::{ReportArguments, metrics, writable};
-pub use parse::{arguments, each_once, name_of, parse};
+pub use parse::{arguments, each_once, name_of, number, parse};
 pub use process::{DATA_FOLDER, DATA_MIRRORS, prepare};

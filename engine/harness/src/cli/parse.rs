@@ -1,33 +1,19 @@
 //! Parsing the command line, and the names of its values.
 
+use std::ops::RangeBounds;
+
 use clap::{Command, Error, Parser, ValueEnum};
 
 use super::{UsageError, prepare};
 
-/// Prepares the process and parses the command line: the first thing that a program's `main` does.
-///
-/// ```no_run
-/// # use harness::cli;
-/// # #[derive(clap::Parser)] struct Arguments {}
-/// # fn run(arguments: Arguments) -> anyhow::Result<()> { Ok(()) }
-/// fn main() -> std::process::ExitCode {
-///     cli::conclude(cli::arguments().and_then(run))
-/// }
-/// ```
-///
-/// # Errors
-///
-/// clap's error. `--help` is one, too.
+/// Prepares the process and parses the command line. A program's `main` is
+/// `cli::conclude(cli::arguments().and_then(run))`. Fails with clap's error. `--help` is one, too.
 pub fn arguments<A: Parser>() -> anyhow::Result<A> {
     prepare();
     Ok(parse()?)
 }
 
-/// Parses the command line, in a program that has called [`prepare`].
-///
-/// # Errors
-///
-/// clap's error. `--help` is one, too.
+/// Parses the command line, in a program that has called [`prepare`]. Fails with clap's error. `--help` is one, too.
 pub fn parse<A: Parser>() -> Result<A, Error> {
     from_matches(numbers_may_be_negative(A::command()).try_get_matches())
 }
@@ -53,11 +39,19 @@ pub fn name_of(value: &impl ValueEnum) -> String {
     value.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
 }
 
-/// Refuses a flag that has the same value twice. `name` returns the name of a value.
-///
-/// # Errors
-///
-/// A [`UsageError`] that names the flag and the value.
+/// Returns a parser of the numbers in a range. Its error is the text `expected`.
+pub fn number(
+    range: impl RangeBounds<f64> + Clone + Send + Sync + 'static,
+    expected: &'static str,
+) -> impl Fn(&str) -> Result<f64, String> + Clone + Send + Sync + 'static {
+    move |argument| match argument.parse() {
+        Ok(number) if range.contains(&number) => Ok(number),
+        _ => Err(expected.to_owned()),
+    }
+}
+
+/// Refuses a flag that has the same value twice. `name` returns the name of a value. Fails with a [`UsageError`] that
+/// names the flag and the value.
 pub fn each_once<T: PartialEq>(
     flag: &str,
     values: &[T],

@@ -34,19 +34,12 @@ pub(super) fn may_be_ended() -> bool {
 /// Prepares the process. `main` must call this function before anything else.
 ///
 /// - The allocator keeps freed memory.
-/// - candle's elementwise operations run in the thread that calls them. By default they share one pool of spinning threads
-///   behind a lock: a slice of one core would use all cores, and two slices would wait for each other.
+/// - candle's elementwise operations run in the thread that calls them, and not in one pool of all slices.
 /// - Empty environment variables of the course count as unset.
 /// - NCCL gets its variables if a launcher such as `torchrun` started this process.
 /// - A file that exceeds the system's limit causes an error with the name of the file.
 /// - [`give_up`](super::give_up) ends the process.
-///
-/// [`arguments`](super::arguments) calls this function. A benchmark has no flags and calls it directly, so it measures
-/// the same settings.
-#[expect(
-    unsafe_code,
-    reason = "candle and NCCL offer no other way to be set, nor clap to leave out a variable"
-)]
+#[expect(unsafe_code, reason = "candle, NCCL and clap offer no way but the environment")]
 pub fn prepare() {
     const THREADS: &str = "CANDLE_NUM_THREADS";
     PREPARED.store(true, Ordering::SeqCst);

@@ -15,7 +15,11 @@ pub(super) const WIDTH: u32 = 960;
 const LEFT: f64 = 150.0;
 const RIGHT: f64 = 20.0;
 const ROW: f64 = 30.0;
-const TOP: f64 = 44.0;
+/// The height of a line of the title or of the colour key.
+const LINE: f64 = 20.0;
+const TOP: f64 = 10.0;
+/// The largest number of characters of a line of the title.
+const TITLE: usize = 130;
 const BOTTOM: f64 = 40.0;
 
 /// The greatest width of a label's character in pixels.
@@ -71,8 +75,10 @@ pub struct Row {
 /// A chart of rows below each other. Time goes from left to right.
 #[derive(Clone, Debug)]
 pub struct Chart {
-    /// The title, drawn at the top.
+    /// The title, drawn at the top in as many lines as needed.
     pub title: String,
+    /// The colour key: the meaning of each colour. It may be empty.
+    pub key: Vec<(Colour, String)>,
     /// The length of the time axis in seconds. It begins at 0.
     pub seconds: f64,
     /// The groups of rows, each with a heading if it has one.
@@ -83,11 +89,7 @@ pub struct Chart {
 pub(super) type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 impl Chart {
-    /// Draws the picture.
-    ///
-    /// # Errors
-    ///
-    /// When the length of the time axis is not a positive number, or drawing fails.
+    /// Draws the picture. Fails when the length of the time axis is not a positive number, or drawing fails.
     pub fn svg(&self) -> Result<String, Failure> {
         if !self.seconds.is_finite() || self.seconds <= 0.0 {
             return Err(format!("a chart of {} s", self.seconds).into());
@@ -95,22 +97,36 @@ impl Chart {
         let of_group = |(heading, rows): &(Option<String>, Vec<Row>)| {
             ROW * (rows.len() + usize::from(heading.is_some())) as f64
         };
-        let floor = TOP + self.groups.iter().map(of_group).sum::<f64>();
+        let title = lines(&self.title, TITLE);
+        let key = if self.key.is_empty() { 0.0 } else { LINE };
+        let ceiling = TOP + LINE * title.len() as f64 + key + 14.0;
+        let floor = ceiling + self.groups.iter().map(of_group).sum::<f64>();
         let mut svg = String::new();
         {
             let size = (WIDTH, (floor + BOTTOM) as u32);
             let area = SVGBackend::with_string(&mut svg, size).into_drawing_area();
             area.fill(&WHITE)?;
-            let at = (f64::from(WIDTH) / 2.0, 20.0);
-            area.draw(&text(&self.title, at, HPos::Center, 13, &TEXT))?;
+            for (number, line) in title.iter().enumerate() {
+                let at = (f64::from(WIDTH) / 2.0, TOP + LINE * (number as f64 + 0.5));
+                area.draw(&text(line, at, HPos::Center, 13, &TEXT))?;
+            }
+            let (mut left, middle) = (LEFT, ceiling - 14.0 - LINE / 2.0);
+            for (colour, meaning) in &self.key {
+                let corners =
+                    [(left as i32, middle as i32 - 5), (left as i32 + 12, middle as i32 + 5)];
+                let paint = PALETTE[*colour as usize].mix(0.8).filled();
+                area.draw(&Rectangle::new(corners, paint))?;
+                area.draw(&text(meaning, (left + 18.0, middle), HPos::Left, 13, &TEXT))?;
+                left += 42.0 + CHARACTER * meaning.chars().count() as f64;
+            }
             for tick in ticks(self.seconds * 1e3, 8) {
                 let at = self.x(tick / 1e3);
-                let line = [(at as i32, TOP as i32), (at as i32, floor as i32 + 5)];
+                let line = [(at as i32, ceiling as i32), (at as i32, floor as i32 + 5)];
                 area.draw(&PathElement::new(line, GRID.stroke_width(1)))?;
                 let label = format!("{tick} ms");
                 area.draw(&text(&label, (at, floor + 18.0), HPos::Center, 13, &TEXT))?;
             }
-            let mut top = TOP;
+            let mut top = ceiling;
             for (heading, rows) in &self.groups {
                 if let Some(heading) = heading {
                     let at = (LEFT, top + ROW / 2.0);
@@ -158,6 +174,21 @@ impl Chart {
     }
 }
 
+/// Breaks a text into lines of at most `most` characters, at spaces.
+fn lines(text: &str, most: usize) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for word in text.split(' ') {
+        match lines.last_mut() {
+            Some(line) if line.chars().count() + 1 + word.chars().count() <= most => {
+                line.push(' ');
+                line.push_str(word);
+            }
+            _ => lines.push(word.to_owned()),
+        }
+    }
+    lines
+}
+
 /// Returns a text of one line. `at` is the middle of its height, and its left end, its middle or its right end.
 pub(super) fn text<'a>(
     text: &'a str,
@@ -170,8 +201,7 @@ pub(super) fn text<'a>(
     Text::new(text, (at.0 as i32, at.1 as i32), style.pos(Pos::new(horizontal, VPos::Center)))
 }
 
-/// Returns round numbers from 0 to at most `length`, which is positive. They are equally spaced, with at most `gaps`
-/// gaps.
+/// Returns equally spaced round numbers from 0 to at most `length`, which is positive, with at most `gaps` gaps.
 pub fn ticks(length: f64, gaps: u32) -> Vec<f64> {
     let unit = spacing(length, gaps);
     let count = (length / unit) as usize;
@@ -208,8 +238,14 @@ mod tests {
             (Some("first".to_owned()), vec![row("stage 0", true), row("stage 1", false)]),
             (None, vec![row("stage 2", false)]),
         ];
-        let svg = Chart { title: "title".to_owned(), seconds: 0.1, groups }.svg().unwrap();
-        for text in ["title", "first", "stage 0", "stage 1", "stage 2", "wide", "100 ms"] {
+        let title = format!("title {} end", "word ".repeat(40).trim_end());
+        let key = vec![(Colour::Orange, "meaning".to_owned())];
+        let svg = Chart { title, key, seconds: 0.1, groups }.svg().unwrap();
+        // The title does not fit in one line.
+        assert!(svg.matches("word").count() == 40 && svg.lines().all(|line| line.len() < 300));
+        for text in
+            ["title", "end", "meaning", "first", "stage 0", "stage 1", "stage 2", "wide", "100 ms"]
+        {
             assert!(svg.contains(text), "{text} is missing");
         }
         assert!(!svg.contains("narrow") && !svg.contains("NaN"));
@@ -218,7 +254,8 @@ mod tests {
     #[test]
     fn without_time_there_is_nothing_to_draw() {
         for seconds in [0.0, -1.0, f64::NAN, f64::INFINITY] {
-            let chart = Chart { title: String::new(), seconds, groups: Vec::new() };
+            let chart =
+                Chart { title: String::new(), key: Vec::new(), seconds, groups: Vec::new() };
             assert!(chart.svg().is_err(), "{seconds}");
         }
     }

@@ -14,11 +14,7 @@ use crate::lock::locked;
 /// The end of every temporary name.
 pub const PARTIAL: &str = ".partial";
 
-/// Checks that `path` can be written, and leaves nothing behind.
-///
-/// # Errors
-///
-/// The error that writing the file would return.
+/// Checks that `path` can be written, and leaves nothing behind. Fails as writing would.
 pub fn check(path: &Path) -> io::Result<()> {
     if is_special(path) || own_output(path).is_some() {
         // Opening and closing a FIFO would end its reader.
@@ -51,11 +47,7 @@ pub fn flag_error(flag: &str, path: &Path, error: &io::Error) -> io::Error {
 }
 
 /// Writes a file, and returns when it is on the disk. An older file is replaced only after `content` has written
-/// everything.
-///
-/// # Errors
-///
-/// When `content` fails or the file cannot be written. Then the older file is still there.
+/// everything. Fails when `content` fails or the file cannot be written. Then the older file is still there.
 pub fn write(
     path: &Path,
     content: impl FnOnce(&mut dyn Write) -> io::Result<()>,
@@ -76,11 +68,7 @@ pub fn write(
     Ok(())
 }
 
-/// Does the same as [`write()`] for the file of a flag: an error names the flag and the file.
-///
-/// # Errors
-///
-/// The errors of [`write()`].
+/// Does the same as [`write()`] for the file of a flag: an error names the flag and the file. Fails like [`write()`].
 pub fn write_flag(
     flag: &str,
     path: &Path,
@@ -158,8 +146,7 @@ impl Drop for PartialFile {
     }
 }
 
-/// Removes all partial files of this process, which is about to end. A thread that begins a file from now on waits for
-/// ever.
+/// Removes all partial files of this process, which is about to end. A thread that begins another waits for ever.
 pub(crate) fn remove_partial_files() {
     let all = locked(&PARTIAL_FILES);
     for path in &*all {
@@ -176,16 +163,14 @@ fn open_special(path: &Path) -> io::Result<Option<File>> {
     }
 }
 
-/// Whether a path leads to a FIFO, a terminal or a device.
-///
-/// The check uses the path itself and not the end of its links. Where `/dev/stdout` leads to a pipe, its link has a
-/// target that is not a path.
+/// Whether a path leads to a FIFO, a terminal or a device. The check uses the path itself: where `/dev/stdout` leads to
+/// a pipe, the target of its link is not a path.
 fn is_special(path: &Path) -> bool {
     path.exists() && !path.is_file() && !path.is_dir()
 }
 
-/// This process's standard output or standard error, if `path` leads to that file. Replacing the file would lose the
-/// printed lines. Opening it a second time would let the two files overwrite each other.
+/// This process's standard output or standard error, if `path` leads to that file. A second file would overwrite the
+/// lines.
 #[cfg(unix)]
 fn own_output(path: &Path) -> Option<File> {
     use std::os::fd::AsFd as _;
@@ -204,26 +189,22 @@ fn own_output(_path: &Path) -> Option<File> {
     None
 }
 
-/// A file that the first write creates or empties. A run that is refused before it writes leaves an older file as it is.
+/// The file of a flag, which the first write creates or empties. A run that is refused before it writes leaves an older file
+/// as it is. Errors name the flag and the file.
 #[derive(Debug)]
 pub struct LazyFile {
+    flag: &'static str,
     file: Option<File>,
     path: PathBuf,
     resumes: bool,
 }
 
 impl LazyFile {
-    /// Names the file. A special file and this process's own output are opened at once.
-    ///
-    /// # Errors
-    ///
-    /// When a special file cannot be opened.
-    pub fn new(path: &Path) -> io::Result<Self> {
-        Ok(Self { file: open_special(path)?, path: path.to_owned(), resumes: false })
-    }
-
-    pub(super) fn path(&self) -> &Path {
-        &self.path
+    /// Names the file. A special file and this process's own output are opened at once. Fails when a special file cannot be
+    /// opened.
+    pub fn new(flag: &'static str, path: &Path) -> io::Result<Self> {
+        let file = open_special(path).map_err(|error| flag_error(flag, path, &error))?;
+        Ok(Self { flag, file, path: path.to_owned(), resumes: false })
     }
 
     /// Keeps the whole lines of an older file, and appends to them.
@@ -232,14 +213,15 @@ impl LazyFile {
     }
 
     /// The file, created or emptied by the first call.
-    pub(super) fn open(&mut self) -> io::Result<&mut File> {
+    fn open(&mut self) -> io::Result<&mut File> {
         let file = match self.file.take() {
             Some(file) => file,
             None => {
                 // Append: every line goes to the end, even if another process writes there, too.
                 let file = OpenOptions::new().append(true).create(true).open(&self.path)?;
-                let kept = if self.resumes { whole_lines(&fs::read(&self.path)?) } else { 0 };
-                file.set_len(kept as u64)?;
+                let older = if self.resumes { fs::read(&self.path)? } else { Vec::new() };
+                let end = older.iter().rposition(|byte| *byte == b'\n');
+                file.set_len(end.map_or(0, |end| end as u64 + 1))?;
                 file
             }
         };
@@ -247,14 +229,10 @@ impl LazyFile {
     }
 }
 
-/// The number of bytes up to the end of the last line.
-fn whole_lines(text: &[u8]) -> usize {
-    text.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1)
-}
-
 impl Write for LazyFile {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.open()?.write(bytes)
+        let written = self.open().and_then(|file| file.write(bytes));
+        written.map_err(|error| flag_error(self.flag, &self.path, &error))
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -411,18 +389,18 @@ mod tests {
     fn an_older_file_is_there_until_something_is_written() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("file");
-        let mut lazy = LazyFile::new(&path).unwrap();
+        let mut lazy = LazyFile::new("--flag", &path).unwrap();
         lazy.flush().unwrap();
         drop(lazy);
         assert!(!path.exists());
         fs::write(&path, "of before").unwrap();
-        let mut lazy = LazyFile::new(&path).unwrap();
+        let mut lazy = LazyFile::new("--flag", &path).unwrap();
         assert_eq!(fs::read_to_string(&path).unwrap(), "of before");
         lazy.write_all(b"new").unwrap();
         lazy.write_all(b", all of it").unwrap();
         lazy.flush().unwrap();
         assert_eq!(fs::read_to_string(&path).unwrap(), "new, all of it");
-        let mut nowhere = LazyFile::new(&folder.path().join("no/file")).unwrap();
+        let mut nowhere = LazyFile::new("--flag", &folder.path().join("no/file")).unwrap();
         nowhere.write_all(b"new").unwrap_err();
     }
 }

@@ -1,18 +1,16 @@
 //! `--metrics FILE`: one JSON object per line, one line per epoch, and a summary at the end of each run.
 //!
-//! Each line is written at once, so a user can watch a run, and a run that is cut short leaves whole lines only. (A full
-//! disk may leave half a line. A resumed run removes it.)
+//! Each line is written at once, so a user can watch a run, and a run that is cut short leaves whole lines only.
 
 use std::io::{self, Write as _};
 use std::path::Path;
 
 use serde::Serialize;
 
-use super::file::{LazyFile, flag_error};
+use super::file::LazyFile;
 use crate::records::EpochRecord;
 
-/// A metrics file. The first epoch creates or empties the file: a run that is refused before leaves an older file as it
-/// is.
+/// A metrics file, which the first epoch creates or empties: a run that is refused leaves an older file as it is.
 #[derive(Debug)]
 pub struct Metrics(LazyFile);
 
@@ -26,10 +24,9 @@ struct Line<'a, T> {
 }
 
 impl Metrics {
-    /// Names the file. A special file and this process's own output are opened at once. This fails if a special file
-    /// cannot be opened.
+    /// Names the file. A special file and this process's own output are opened at once.
     pub(crate) fn new(path: &Path) -> io::Result<Self> {
-        LazyFile::new(path).map(Self).map_err(|error| flag_error("--metrics", path, &error))
+        LazyFile::new("--metrics", path).map(Self)
     }
 
     /// Appends to the whole lines of an older file: the run resumes an earlier one.
@@ -41,11 +38,8 @@ impl Metrics {
         self.write_line(&Line { kind: "epoch", run: Some(run), content: record })
     }
 
-    /// Writes one line: an object with the fields of `content` and a field `kind`.
-    ///
-    /// # Errors
-    ///
-    /// When the file cannot be written. The message names the file and its flag.
+    /// Writes one line: an object with the fields of `content` and a field `kind`. Fails when the file cannot be
+    /// written. The message names the file and its flag.
     pub fn write(&mut self, kind: &str, content: &impl Serialize) -> io::Result<()> {
         self.write_line(&Line { kind, run: None, content })
     }
@@ -54,18 +48,12 @@ impl Metrics {
         let mut line = serde_json::to_vec(line)?;
         line.push(b'\n');
         // One call writes the whole line or nothing.
-        let written = self.0.write_all(&line);
-        written.map_err(|error| flag_error("--metrics", self.0.path(), &error))
+        self.0.write_all(&line)
     }
 
-    /// Creates or empties the file, unless that has been done.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`write`](Self::write).
+    /// Creates or empties the file, unless that has been done. Fails like [`write`](Self::write).
     pub(super) fn begin(&mut self) -> io::Result<()> {
-        let opened = self.0.open().map(drop);
-        opened.map_err(|error| flag_error("--metrics", self.0.path(), &error))
+        self.0.write(&[]).map(drop)
     }
 }
 

@@ -43,13 +43,9 @@ pub fn files_are_wanted() {
     FILES_ARE_WANTED.store(true, Ordering::Relaxed);
 }
 
-/// Prints a line on standard output.
-///
-/// # Errors
-///
-/// [`StdoutClosed`] in an [`io::Error`] when standard output has no reader, or the system's error. (`println!` panics.) A
-/// missing reader is no error when the run still has to write files: after Ctrl-C, which may have ended the reader, too,
-/// and after [`files_are_wanted`].
+/// Prints a line on standard output. Fails with [`StdoutClosed`] in an [`io::Error`] when standard output has no
+/// reader, or the system's error. (`println!` panics.) A missing reader is no error when the run still has to write
+/// files: after Ctrl-C, which may have ended the reader, too, and after [`files_are_wanted`].
 pub fn line(text: impl std::fmt::Display) -> io::Result<()> {
     match writeln!(io::stdout().lock(), "{text}") {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {

@@ -5,8 +5,9 @@ use std::path::PathBuf;
 
 use super::metrics::Metrics;
 use super::summary::{FinishedRun, Summary, sparklines};
-use super::trace::Trace;
+use super::trace::Recording;
 use super::{Report, file, line, plot, thousands, timeline};
+use crate::lock::locked;
 use crate::records::EpochRecord;
 
 /// The files to write. By default there are none; [`ReportArguments::open`](crate::cli::ReportArguments::open) makes others.
@@ -17,7 +18,7 @@ pub struct Outputs {
     pub(crate) trace: Option<PathBuf>,
     pub(crate) timeline: Option<PathBuf>,
     /// The spans for the trace and the timeline, if one of them is to be written.
-    pub(crate) recording: Option<Trace>,
+    pub(crate) recording: Option<Recording>,
     pub(crate) runs: Vec<FinishedRun>,
 }
 
@@ -39,11 +40,7 @@ impl Outputs {
         }
     }
 
-    /// Adds a run that has ended, interrupted or not.
-    ///
-    /// # Errors
-    ///
-    /// When the metrics cannot be written. The run is still drawn.
+    /// Adds a run that has ended, interrupted or not. Fails when the metrics cannot be written. The run is still drawn.
     pub fn run_ended(&mut self, summary: &Summary, records: &[EpochRecord]) -> io::Result<()> {
         self.runs.push(FinishedRun {
             name: summary.run.clone(),
@@ -54,25 +51,18 @@ impl Outputs {
     }
 
     /// Prints test accuracy by epoch, if a run has at least two epochs.
-    ///
-    /// # Errors
-    ///
-    /// When standard output has no reader any more.
     pub fn print_sparklines(&self) -> io::Result<()> {
         sparklines(&self.runs).map_or(Ok(()), |lines| line(format_args!("\n{lines}")))
     }
 
     /// Writes the trace, the plot and the timeline of all runs that have ended. If no run has ended, because all were
-    /// refused or failed, older files stay as they are.
-    ///
-    /// # Errors
-    ///
-    /// When a file cannot be written. The message names the flag and the file. The other files are still written.
+    /// refused or failed, older files stay as they are. Fails when a file cannot be written. The message names the flag
+    /// and the file. The other files are still written.
     pub fn write(&self, title: &str) -> io::Result<()> {
         if self.runs.is_empty() {
             return Ok(());
         }
-        let recorded = self.recording.as_ref().map(Trace::recorded);
+        let recorded = self.recording.as_deref().map(locked);
         let mut written = Vec::new();
         if let (Some(path), Some(recorded)) = (&self.trace, &recorded) {
             written.push(file::write_flag("--trace", path, |file| recorded.write(file)));
@@ -112,7 +102,7 @@ mod tests {
     fn a_timeline_needs_a_step_and_an_error_names_the_flag() {
         let run = FinishedRun { name: String::new(), devices: String::new(), records: Vec::new() };
         let path = PathBuf::from("of a folder that is not there/timeline.svg");
-        let (timeline, recording) = (Some(path), Some(Trace::default()));
+        let (timeline, recording) = (Some(path), Some(Recording::default()));
         let outputs = Outputs { timeline, recording, runs: vec![run], ..Outputs::default() };
         outputs.write("title").unwrap();
         let owner = RunRank { run: 0, rank: 0 };
@@ -120,7 +110,7 @@ mod tests {
             let duration = Duration::from_millis(milliseconds);
             let (start, fields) = (Duration::ZERO, Fields::default());
             let step = Span { name: "step", target: STEPS, owner, start, duration, fields };
-            outputs.recording.as_ref().unwrap().recorded().spans = vec![step];
+            locked(outputs.recording.as_ref().unwrap()).spans = vec![step];
             let error = outputs.write("title").unwrap_err().to_string();
             assert!(error.starts_with("--timeline of a folder that is not there/"), "{error}");
         }

@@ -1,8 +1,7 @@
 //! `--plot FILE`: accuracy and loss by epoch, as an SVG picture.
 //!
 //! Runs that compute the same have the same curves. So each run's line is thinner than the line below it, and all stay
-//! visible. The colours are those of Okabe and Ito, which colour-blind readers can distinguish
-//! (<https://jfly.uni-koeln.de/color/>). The background is white on light and on dark pages.
+//! visible. The background is white on light and on dark pages.
 
 use itertools::Itertools as _;
 use plotters::coord::Shift;

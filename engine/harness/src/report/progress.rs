@@ -21,8 +21,7 @@ pub fn progress_bar(template: &str) -> ProgressBar {
         .with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
 }
 
-/// The reporter of one run. If the run has several devices, one of them reports, and the others are
-/// [silent](Report::silent).
+/// The reporter of one run. Of several devices one reports, and the others are [silent](Report::silent).
 #[derive(Debug)]
 pub struct Report<'a> {
     run: String,
@@ -58,10 +57,6 @@ impl<'a> Report<'a> {
     }
 
     /// Begins the report of an epoch of `batches` steps, of which `done` are done already.
-    ///
-    /// # Errors
-    ///
-    /// When the metrics file cannot be written.
     pub fn epoch_begins(
         &mut self,
         epoch: usize,
@@ -97,11 +92,7 @@ impl<'a> Report<'a> {
         bar.set_position(batches as u64);
     }
 
-    /// Reports the end of an epoch.
-    ///
-    /// # Errors
-    ///
-    /// When the metrics file cannot be written, or standard output has no reader.
+    /// Reports the end of an epoch. Fails when the metrics file cannot be written, or standard output has no reader.
     pub fn epoch_ends(&mut self, record: &EpochRecord) -> io::Result<()> {
         // The file first: printing fails when standard output has no reader.
         if let Some(metrics) = &mut self.metrics {

@@ -91,8 +91,7 @@ const BLOCKS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█
 /// The most blocks in a line. With the run's name a line has at most 60 columns.
 const WIDEST: usize = 32;
 
-/// Draws the test accuracy of runs by epoch, each as a line of blocks with a common scale. Returns `None` if no run has
-/// two epochs to compare.
+/// Draws the test accuracy of runs by epoch, each as a line of blocks with a common scale. `None` without two epochs.
 pub(super) fn sparklines(runs: &[FinishedRun]) -> Option<String> {
     if runs.iter().all(|run| run.records.len() < 2) {
         return None;

@@ -41,7 +41,7 @@ pub(super) fn draw(title: &str, spans: &[Span]) -> Result<Option<String>, Failur
         }
     }
     let (title, seconds) = (format!("{title}: one step"), step.duration.as_secs_f64());
-    Chart { title, seconds, groups: vec![(None, rows)] }.svg().map(Some)
+    Chart { title, key: Vec::new(), seconds, groups: vec![(None, rows)] }.svg().map(Some)
 }
 
 /// Returns the step of median length of rank 0 in the last run.

@@ -13,15 +13,13 @@
 //! ```
 //!
 //! The first four tracks show the rank's *threads*. A GPU works on after the thread has queued its work, so its rank
-//! has a fifth track: the same spans, timed on the GPU with CUDA events ([`DeviceClock`]). For single kernels use a
-//! profiler such as Nsight Systems.
-//!
-//! Spans are kept in memory and written at the end, so that writing disturbs no measurement.
+//! has a fifth track: the same spans, timed on the GPU with CUDA events ([`DeviceClock`]). Spans are kept in memory and
+//! written at the end, so that writing disturbs no measurement.
 
 use std::cell::RefCell;
 use std::fmt;
 use std::io::{self, Write};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -42,8 +40,7 @@ pub const COMPUTE: &str = "compute";
 pub const COMMUNICATION: &str = "communication";
 /// The target of spans in which a second thread of the device sends and waits, while the first thread computes.
 pub const BACKGROUND: &str = "background";
-/// The track of times on a GPU. No span has this target: spans of [`COMPUTE`] and [`COMMUNICATION`] are drawn on this
-/// track a second time.
+/// The track of times on a GPU, on which spans of [`COMPUTE`] and [`COMMUNICATION`] are drawn a second time.
 const GPU: &str = "GPU";
 
 /// The tracks of each rank, from top to bottom. Only a GPU has the last one.
@@ -52,14 +49,12 @@ const TRACKS: [&str; 5] = [STEPS, COMPUTE, COMMUNICATION, BACKGROUND, GPU];
 /// The target of the span around all work of a rank.
 const RANK: &str = "rank";
 
-/// The most spans of a trace: about three times the number of the default run on two devices, in about 100 MB of memory.
-/// Later spans are left out, and the run reports their number.
+/// The most spans of a trace, in about 100 MB of memory. Later spans are left out, and the run reports their number.
 const MOST_SPANS: usize = 500_000;
 
 /// Measures times on a device that works through a queue, behind the thread that fills the queue.
 pub trait DeviceClock {
-    /// Puts a mark into the device's queue. Returns the number of the mark, counted from 0, or `None` if there can be no
-    /// further mark.
+    /// Puts a mark into the device's queue. Returns its number, from 0, or `None` if there can be no further mark.
     fn mark(&mut self) -> Option<usize>;
 
     /// Waits until the device has reached all marks. Returns the time of each mark since the clock was made.
@@ -114,7 +109,7 @@ struct OnDevice {
     began: Duration,
     /// The spans, each with the numbers of its first and last mark.
     spans: Vec<(Span, usize, usize)>,
-    recorded: Arc<Mutex<Recorded>>,
+    recorded: Recording,
 }
 
 impl OnDevice {
@@ -132,28 +127,20 @@ impl OnDevice {
 }
 
 /// The recording of this process's spans.
-#[derive(Debug, Default)]
-pub(crate) struct Trace(Arc<Mutex<Recorded>>);
+pub(crate) type Recording = Arc<Mutex<Recorded>>;
 
-impl Trace {
-    /// Begins to record the spans of all threads. With `gpus`, spans are timed on GPUs, too.
-    /// This is an error if the process already has a subscriber for spans.
-    pub(crate) fn begin(gpus: bool) -> io::Result<Self> {
-        let (layer, recorded) = Recorder::new(gpus);
-        let subscriber = Registry::default().with(layer);
-        tracing::subscriber::set_global_default(subscriber).map_err(io::Error::other)?;
-        Ok(Self(recorded))
-    }
-
-    /// The spans that have ended.
-    pub(super) fn recorded(&self) -> MutexGuard<'_, Recorded> {
-        locked(&self.0)
-    }
+/// Begins to record the spans of all threads. With `gpus`, spans are timed on GPUs, too. This is an error if the
+/// process already has a subscriber for spans.
+pub(crate) fn begin(gpus: bool) -> io::Result<Recording> {
+    let (layer, recorded) = Recorder::new(gpus);
+    let subscriber = Registry::default().with(layer);
+    tracing::subscriber::set_global_default(subscriber).map_err(io::Error::other)?;
+    Ok(recorded)
 }
 
 /// The recorded runs, ranks and spans.
 #[derive(Debug, Default)]
-pub(super) struct Recorded {
+pub(crate) struct Recorded {
     runs: Vec<String>,
     /// The ranks, each with the name of its device.
     ranks: Vec<(RunRank, String)>,
@@ -306,14 +293,11 @@ struct Recorder {
     began: Instant,
     /// Whether spans are timed on GPUs, too.
     gpus: bool,
-    recorded: Arc<Mutex<Recorded>>,
+    recorded: Recording,
 }
 
 /// The time at which a span was entered, and the number of the mark in the device's queue if the device has a clock.
-struct Entered {
-    at: Instant,
-    mark: Option<usize>,
-}
+struct Entered(Instant, Option<usize>);
 
 /// Puts a mark into the queue of this thread's device, if the device has a clock.
 fn mark(target: &str) -> Option<usize> {
@@ -325,8 +309,8 @@ fn mark(target: &str) -> Option<usize> {
 
 impl Recorder {
     /// Makes a recorder. Returns it with the recording that it fills.
-    fn new(gpus: bool) -> (Self, Arc<Mutex<Recorded>>) {
-        let recorded = Arc::<Mutex<Recorded>>::default();
+    fn new(gpus: bool) -> (Self, Recording) {
+        let recorded = Recording::default();
         (Self { began: Instant::now(), gpus, recorded: Arc::clone(&recorded) }, recorded)
     }
 }
@@ -361,8 +345,8 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Recorder {
 
     fn on_enter(&self, id: &Id, context: Context<'_, S>) {
         if let Some(span) = context.span(id) {
-            let (at, mark) = (Instant::now(), mark(span.metadata().target()));
-            span.extensions_mut().replace(Entered { at, mark });
+            let entered = Entered(Instant::now(), mark(span.metadata().target()));
+            span.extensions_mut().replace(entered);
         }
     }
 
@@ -381,7 +365,7 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Recorder {
             return;
         };
         let mut attached = span.extensions_mut();
-        let Some(Entered { at, mark: first }) = attached.remove() else { return };
+        let Some(Entered(at, first)) = attached.remove() else { return };
         let span = Span {
             name: span.metadata().name(),
             target,

@@ -1,27 +1,18 @@
 //! The backward pass: gradients of a loss by all variables.
 //!
-//! candle's own backward pass returns correct gradients, but it uses more memory traffic than
-//! necessary. It starts every gradient as zeros and adds each incoming gradient to them. For each
-//! tensor between two operations, candle thus writes a tensor of zeros, reads two tensors and
-//! writes a third. Nearly all tensors are used once and have a single incoming gradient. Their
-//! additions are unnecessary, and this module omits them:
-//!
-//! ```text
-//!                      x ──→ conv ──→ y ──→ batch norm ──→ …
-//! candle       dy = 0 + dy'                  the incoming gradient, added to zeros
-//! this one     dy = dy'                      the incoming gradient; later ones are added to it
-//! ```
+//! candle's own backward pass starts every gradient as zeros and adds each incoming gradient to
+//! them. Nearly all tensors are used once and have a single incoming gradient, and this module
+//! omits their additions.
 //!
 //! candle does not expose the operation and the inputs that computed a tensor. Therefore the
 //! course's operations [`record`] their results on a tape: a node with the inputs and the backward
-//! pass of the operation. The sum at the end of a residual block's short cut has a second backward
-//! pass, which takes two gradients in one pass.
-//!
-//! If a loss depends on any other operation, candle's backward pass computes all gradients. Both
-//! passes return the same gradients, except for the sign of a zero.
+//! pass of the operation. If a loss depends on any other operation, candle's backward pass computes
+//! all gradients. Both passes return the same gradients, except for the sign of a zero.
 //!
 //! A forward pass without gradients runs within [`no_grad()`], which records no tape.
+//! [`backward_in_halves`] leaves the gradients of weights for later.
 
+mod halves;
 mod tape;
 #[cfg(test)]
 mod tests;
@@ -29,11 +20,11 @@ mod tests;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use candle_core::backprop::GradStore;
 use candle_core::{Result, Tensor, TensorId, bail};
 
+pub use halves::{SecondHalf, backward_in_halves};
 pub(crate) use tape::record_with_two;
-pub use tape::{no_grad, record, record_copy};
+pub use tape::{Wanted, no_grad, record, record_copy, record_in_halves};
 
 use crate::sum;
 use tape::{Node, node_of};
@@ -50,18 +41,8 @@ impl Gradients {
     }
 }
 
-impl From<GradStore> for Gradients {
-    fn from(store: GradStore) -> Self {
-        let gradient = |&id| store.get_id(id).map(|gradient| (id, gradient.clone()));
-        Self(store.get_ids().filter_map(gradient).collect())
-    }
-}
-
-/// Computes the gradients of a loss, which is a scalar, by all variables that it depends on.
-///
-/// # Errors
-///
-/// When an operation has no backward pass, or its backward pass fails.
+/// Computes the gradients of a loss, which is a scalar, by all variables that it depends on. Fails
+/// when an operation has no backward pass, or its backward pass fails.
 pub fn backward(loss: &Tensor) -> Result<Gradients> {
     backward_from(loss, &loss.ones_like()?)
 }
@@ -69,12 +50,8 @@ pub fn backward(loss: &Tensor) -> Result<Gradients> {
 /// Continues a backward pass from `result`: `gradient` is the gradient of a loss by `result`.
 ///
 /// Returns the gradients of this loss by all variables that `result` depends on. `gradient` has the
-/// shape and type of `result`.
-///
-/// # Errors
-///
-/// When shapes or types differ, when an operation has no backward pass, or when its backward pass
-/// fails.
+/// shape and type of `result`. Fails when shapes or types differ, when an operation has no backward
+/// pass, or when its backward pass fails.
 pub fn backward_from(result: &Tensor, gradient: &Tensor) -> Result<Gradients> {
     match graph(result) {
         Some(graph) => walk(graph, result, gradient),
@@ -83,7 +60,9 @@ pub fn backward_from(result: &Tensor, gradient: &Tensor) -> Result<Gradients> {
         // copy would have size 0. `flatten_all` turns a scalar into a vector.
         None => {
             let loss = (result * gradient.detach())?.flatten_all()?.sum_all()?;
-            Ok(loss.backward()?.into())
+            let store = loss.backward()?;
+            let gradient = |&id| Some((id, store.get_id(id)?.clone()));
+            Ok(Gradients(store.get_ids().filter_map(gradient).collect()))
         }
     }
 }
@@ -108,24 +87,19 @@ fn walk(graph: Vec<(&Tensor, Arc<Node>)>, result: &Tensor, gradient: &Tensor) ->
     for (tensor, node) in graph {
         // The gradient is complete: all tensors computed from this one came earlier in the graph.
         let Some(gradient) = gradients.remove(tensor) else { continue };
-        for (input, gradient) in node.inputs.iter().zip(node.backward(tensor, gradient)?) {
-            if let Some(gradient) = gradient.filter(|_| input.track_op()) {
-                gradients.add(node.name, input, gradient)?;
-            }
-        }
+        gradients.add_all(&node, node.backward(tensor, gradient, Wanted::ALL)?)?;
     }
     // All tape nodes have run, so the accumulators that remain are those of the variables.
-    Ok(Gradients(gradients.sums()?))
+    gradients.sums()
 }
 // ANCHOR_END: walk
 
 /// The gradient accumulator of a tensor: one gradient, or two gradients that are not added yet. All
 /// are contiguous and have the tensor's shape and type.
 ///
-/// The gradient of a tensor is the sum of the gradients from all operations that used the tensor.
-/// If a relu computed the tensor, the relu's backward pass would read this sum once more to mask
-/// it. An accumulator therefore keeps the last two terms apart. An operation that takes two
-/// gradients adds and masks them in one pass.
+/// The relu at the end of a residual block reads the sum of two gradients to mask it. An
+/// accumulator therefore keeps the last two terms apart, and the relu adds and masks them in one
+/// pass.
 #[derive(Debug)]
 enum Accumulator {
     One(Tensor),
@@ -133,11 +107,6 @@ enum Accumulator {
 }
 
 impl Accumulator {
-    /// Adds another gradient.
-    fn and(self, gradient: Tensor) -> Result<Self> {
-        Ok(Self::Two([self.sum()?, gradient]))
-    }
-
     /// Returns the sum of all gradients, added in the order of their arrival.
     fn sum(self) -> Result<Tensor> {
         match self {
@@ -152,11 +121,8 @@ impl Accumulator {
 struct Accumulators(HashMap<TensorId, Accumulator>);
 
 impl Accumulators {
-    /// Adds a gradient from the operation `by` to a tensor's accumulator.
-    ///
-    /// # Errors
-    ///
-    /// When the gradient's shape or type differs from the tensor's.
+    /// Adds a gradient from the operation `by` to a tensor's accumulator. Fails when the gradient's
+    /// shape or type differs from the tensor's.
     fn add(&mut self, by: &str, tensor: &Tensor, gradient: Tensor) -> Result<()> {
         if gradient.shape() != tensor.shape() || gradient.dtype() != tensor.dtype() {
             let ((dtype, dims), found) = ((tensor.dtype(), tensor.dims()), gradient.dtype());
@@ -168,10 +134,20 @@ impl Accumulators {
         // A gradient is a constant: this module does not differentiate twice.
         let gradient = gradient.detach().contiguous()?;
         let all = match self.remove(tensor) {
-            Some(earlier) => earlier.and(gradient)?,
+            Some(earlier) => Accumulator::Two([earlier.sum()?, gradient]),
             None => Accumulator::One(gradient),
         };
         self.0.insert(tensor.id(), all);
+        Ok(())
+    }
+
+    /// Adds the gradients of a node's inputs to their accumulators. Data need no gradient.
+    fn add_all(&mut self, node: &Node, of_inputs: Vec<Option<Tensor>>) -> Result<()> {
+        for (input, gradient) in node.inputs.iter().zip(of_inputs) {
+            if let Some(gradient) = gradient.filter(|_| input.track_op()) {
+                self.add(node.name, input, gradient)?;
+            }
+        }
         Ok(())
     }
 
@@ -181,7 +157,8 @@ impl Accumulators {
     }
 
     /// Returns the sums of all accumulators that remain.
-    fn sums(self) -> Result<HashMap<TensorId, Tensor>> {
-        self.0.into_iter().map(|(id, accumulator)| Ok((id, accumulator.sum()?))).collect()
+    fn sums(self) -> Result<Gradients> {
+        let sums = self.0.into_iter().map(|(id, accumulator)| Ok((id, accumulator.sum()?)));
+        sums.collect::<Result<_>>().map(Gradients)
     }
 }

@@ -3,8 +3,7 @@
 //! An operation computes its result first, and then [`record`] makes a tensor of the result. candle
 //! can attach inputs and a backward pass only to the result of a custom operation, so [`Recorded`]
 //! is one custom operation for all nodes: its forward pass returns the result that was computed.
-//! candle's graph owns the node. The graph's end therefore frees the node with the node's inputs. A
-//! global table maps each result to its node.
+//! candle's graph owns the node and frees it. A global table maps each result to its node.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -19,13 +18,26 @@ use super::Accumulator;
 use crate::element::{copied, tensor};
 use harness::lock::locked;
 
-/// Computes the gradients of the inputs, in their order, from the result and the result's gradient.
-/// An input without a gradient has `None`.
-type Backward = dyn Fn(&Tensor, &Tensor) -> Result<Vec<Option<Tensor>>> + Send + Sync;
+/// Computes the gradients that are wanted from the result and the result's gradient, in the order
+/// of the inputs. An input without a gradient has `None`.
+type Backward = dyn Fn(&Tensor, &Tensor, Wanted) -> Result<Vec<Option<Tensor>>> + Send + Sync;
 
-/// A backward pass for a result with two incoming gradients. The function takes the result and both
-/// gradients, and returns one gradient that is the gradient of every input.
+/// Computes the one gradient of every input from the result and two gradients of the result.
 type BackwardOfTwo = fn(&Tensor, [&Tensor; 2]) -> Result<Tensor>;
+
+/// The gradients that an operation [in two halves](record_in_halves) computes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wanted {
+    /// The gradient of the first input, an activation.
+    pub input: bool,
+    /// The gradients of all other inputs: weights and bias.
+    pub weights: bool,
+}
+
+impl Wanted {
+    /// The gradients of all inputs.
+    pub(super) const ALL: Self = Self { input: true, weights: true };
+}
 
 /// A tape node: the inputs of an operation and its backward pass.
 pub(super) struct Node {
@@ -33,22 +45,31 @@ pub(super) struct Node {
     pub(super) inputs: Vec<Tensor>,
     backward: Box<Backward>,
     backward_of_two: Option<BackwardOfTwo>,
+    /// Whether the gradient of the first input can be computed without the gradients of the others.
+    pub(super) in_halves: bool,
     /// The result, until candle has taken it.
     result: Mutex<Option<(Storage, Shape)>>,
 }
 
 impl Node {
-    /// Returns the gradients of the inputs, in their order. An input without a gradient has `None`.
+    /// Returns the gradients of the inputs, in their order. A node in halves computes those that
+    /// are wanted, and any other node computes all.
     pub(super) fn backward(
         &self,
         result: &Tensor,
         gradient: Accumulator,
+        wanted: Wanted,
     ) -> Result<Vec<Option<Tensor>>> {
         if let (Some(backward), Accumulator::Two([a, b])) = (self.backward_of_two, &gradient) {
-            let of_inputs = backward(result, [a, b])?;
-            return Ok(vec![Some(of_inputs); self.inputs.len()]);
+            return Ok(vec![Some(backward(result, [a, b])?); self.inputs.len()]);
         }
-        (self.backward)(result, &gradient.sum()?)
+        // The first layer's input is data, and nothing uses its gradient.
+        let wanted = Wanted { input: wanted.input && self.inputs[0].track_op(), ..wanted };
+        if wanted.input || wanted.weights {
+            (self.backward)(result, &gradient.sum()?, wanted)
+        } else {
+            Ok(Vec::new())
+        }
     }
 
     fn take_result(&self) -> Result<(Storage, Shape)> {
@@ -63,16 +84,10 @@ impl Node {
 /// gradients of the inputs.
 ///
 /// `storage` holds the result alone, contiguous and of shape `shape`. `backward` takes the result
-/// and its gradient, which has the shape and type of the result. `backward` returns the gradients
-/// of the inputs in their order, each in the shape and type of its input, or `None`. `backward`
-/// must not own the result, because the result owns `backward`.
-///
-/// If no input carries a gradient, or within [`no_grad`](fn@super::no_grad), the result carries none
-/// either. Then neither the inputs nor `backward` are kept.
-///
-/// # Errors
-///
-/// When the result and the inputs are on different devices.
+/// and its gradient, and returns the gradients of the inputs in their order, each in the shape and
+/// type of its input, or `None`. `backward` must not own the result, which owns `backward`. If no
+/// input carries a gradient, or within [`no_grad`](fn@super::no_grad), the result carries none
+/// either, and keeps neither the inputs nor `backward`.
 pub fn record<const N: usize>(
     name: &'static str,
     storage: Storage,
@@ -80,18 +95,28 @@ pub fn record<const N: usize>(
     inputs: [&Tensor; N],
     backward: impl Fn(&Tensor, &Tensor) -> Result<[Option<Tensor>; N]> + Send + Sync + 'static,
 ) -> Result<Tensor> {
-    let backward = move |result: &Tensor, gradient: &Tensor| Ok(backward(result, gradient)?.into());
-    record_node(name, (storage, shape.into()), &inputs, Box::new(backward), None)
+    let backward = move |y: &Tensor, dy: &Tensor, _: Wanted| backward(y, dy);
+    record_node(name, (storage, shape.into()), inputs, (None, false), backward)
 }
 
-/// Does the same as [`record`] for a result that is a tensor already.
+/// Does the same as [`record`] for an operation whose `backward` can be called twice, in a pass [in
+/// two halves](super::backward_in_halves): for the gradient of the first input, an activation, and
+/// later for the gradients of the weights.
 ///
-/// The tensor may be a view, and it may carry a gradient. The function copies the tensor, because
+/// `backward` computes the gradients that are wanted, and returns `None` for the others. It must
+/// compute the same bits in one call as in two. Fails like [`record`].
+pub fn record_in_halves<const N: usize>(
+    name: &'static str,
+    storage: Storage,
+    shape: impl Into<Shape>,
+    inputs: [&Tensor; N],
+    backward: impl Fn(&Tensor, &Tensor, Wanted) -> Result<[Option<Tensor>; N]> + Send + Sync + 'static,
+) -> Result<Tensor> {
+    record_node(name, (storage, shape.into()), inputs, (None, true), backward)
+}
+
+/// Does the same as [`record`] for a copy of a tensor, which may be a view or carry a gradient:
 /// candle treats the memory of a recorded result as the result's own.
-///
-/// # Errors
-///
-/// The errors of [`record`].
 pub fn record_copy<const N: usize>(
     name: &'static str,
     result: &Tensor,
@@ -101,14 +126,8 @@ pub fn record_copy<const N: usize>(
     record(name, copied(result, result.layout(), result.dtype())?, result.shape(), inputs, backward)
 }
 
-/// Does the same as [`record`], with a second backward pass for two incoming gradients.
-///
-/// `of_two` returns the gradient that `backward` would return for each input and the sum of the two
-/// gradients.
-///
-/// # Errors
-///
-/// The errors of [`record`].
+/// Does the same as [`record`], with a second backward pass for two incoming gradients: `of_two`
+/// returns the gradient that `backward` would return for each input and the sum of the two.
 pub(crate) fn record_with_two<const N: usize>(
     name: &'static str,
     storage: Storage,
@@ -117,23 +136,25 @@ pub(crate) fn record_with_two<const N: usize>(
     backward: impl Fn(&Tensor, &Tensor) -> Result<[Option<Tensor>; N]> + Send + Sync + 'static,
     of_two: BackwardOfTwo,
 ) -> Result<Tensor> {
-    let backward = move |result: &Tensor, gradient: &Tensor| Ok(backward(result, gradient)?.into());
-    record_node(name, (storage, shape.into()), &inputs, Box::new(backward), Some(of_two))
+    let backward = move |y: &Tensor, dy: &Tensor, _: Wanted| backward(y, dy);
+    record_node(name, (storage, shape.into()), inputs, (Some(of_two), false), backward)
 }
 
-fn record_node(
+fn record_node<const N: usize>(
     name: &'static str,
     (storage, shape): (Storage, Shape),
-    inputs: &[&Tensor],
-    backward: Box<Backward>,
-    backward_of_two: Option<BackwardOfTwo>,
+    inputs: [&Tensor; N],
+    (backward_of_two, in_halves): (Option<BackwardOfTwo>, bool),
+    backward: impl Fn(&Tensor, &Tensor, Wanted) -> Result<[Option<Tensor>; N]> + Send + Sync + 'static,
 ) -> Result<Tensor> {
     if NO_GRAD.get() || !inputs.iter().any(|input| input.track_op()) {
         return Ok(tensor(storage, shape));
     }
-    let inputs = inputs.iter().copied().cloned().collect();
+    let inputs = inputs.map(Tensor::clone).into();
     let result = Mutex::new(Some((storage, shape)));
-    let node = Arc::new(Node { name, inputs, backward, backward_of_two, result });
+    let backward: Box<Backward> =
+        Box::new(move |y, dy, wanted| Ok(backward(y, dy, wanted)?.into()));
+    let node = Arc::new(Node { name, inputs, backward, backward_of_two, in_halves, result });
     let recorded = Recorded(Arc::clone(&node));
     let result = match node.inputs.as_slice() {
         [x] => x.apply_op1(recorded),
@@ -152,15 +173,10 @@ thread_local! {
 
 /// Runs `run` without recording a tape, like PyTorch's `no_grad`.
 ///
-/// No result that [`record`] makes within `run` carries a gradient. An input of an
-/// operation is freed as soon as nothing else uses it. All values are the same, to the last bit.
-///
-/// A result that carries a gradient keeps its inputs, and these keep their own inputs. The graph
-/// therefore holds all intermediate results of a forward pass in memory until the last result is
-/// dropped. Evaluating a model needs only the last result.
-///
-/// The setting applies to this thread only: work that `run` gives to another thread needs its own
-/// call. candle's own operations on variables still carry gradients.
+/// No result that [`record`] makes within `run` carries a gradient, so the inputs of an operation
+/// are freed as soon as nothing else uses them. All values are the same, to the last bit. The
+/// setting applies to this thread only, and candle's own operations on variables still carry
+/// gradients.
 ///
 /// ```
 /// use candle_core::{Device, Var};
@@ -218,31 +234,13 @@ fn insert(result: &Tensor, node: Weak<Node>) {
     nodes.of.insert(result.id(), node);
 }
 
-/// The custom operation that candle's graph owns: it keeps the tape node alive. candle's backward
-/// pass calls it if a loss also depends on candle's operations.
+/// The custom operation that candle's graph owns, with the tape node. candle's backward pass calls
+/// it if a loss also depends on candle's operations.
 struct Recorded(Arc<Node>);
 
 impl Recorded {
-    fn forward_cpu(&self) -> Result<(CpuStorage, Shape)> {
-        match self.0.take_result()? {
-            (Storage::Cpu(storage), shape) => Ok((storage, shape)),
-            _ => bail!("{}: the inputs are in CPU memory, and the result is not", self.0.name),
-        }
-    }
-
-    fn forward_cuda(&self) -> Result<(CudaStorage, Shape)> {
-        match self.0.take_result()? {
-            (Storage::Cuda(storage), shape) => Ok((storage, shape)),
-            _ => bail!("{}: the inputs are on a GPU, and the result is not", self.0.name),
-        }
-    }
-
-    fn backward<const N: usize>(
-        &self,
-        result: &Tensor,
-        gradient: &Tensor,
-    ) -> Result<[Option<Tensor>; N]> {
-        match (self.0.backward)(result, gradient)?.try_into() {
+    fn backward<const N: usize>(&self, y: &Tensor, dy: &Tensor) -> Result<[Option<Tensor>; N]> {
+        match self.0.backward(y, Accumulator::One(dy.clone()), Wanted::ALL)?.try_into() {
             Ok(gradients) => Ok(gradients),
             Err(_) => bail!("{}: there is a gradient for each input", self.0.name),
         }
@@ -262,14 +260,20 @@ macro_rules! custom_op {
                 &self,
                 $($input: &CpuStorage, $layout: &Layout),+
             ) -> Result<(CpuStorage, Shape)> {
-                self.forward_cpu()
+                match self.0.take_result()? {
+                    (Storage::Cpu(storage), shape) => Ok((storage, shape)),
+                    _ => bail!("{}: inputs in CPU memory, and a result elsewhere", self.0.name),
+                }
             }
 
             fn cuda_fwd(
                 &self,
                 $($input: &CudaStorage, $layout: &Layout),+
             ) -> Result<(CudaStorage, Shape)> {
-                self.forward_cuda()
+                match self.0.take_result()? {
+                    (Storage::Cuda(storage), shape) => Ok((storage, shape)),
+                    _ => bail!("{}: inputs on a GPU, and a result elsewhere", self.0.name),
+                }
             }
 
             fn bwd(
@@ -315,7 +319,7 @@ mod tests {
                     found.unwrap().as_slice::<f64>().unwrap(),
                     expected.to_vec1::<f64>().unwrap()
                 );
-                let again = Recorded(node_of(&result).unwrap()).forward_cpu().unwrap_err();
+                let again = node_of(&result).unwrap().take_result().unwrap_err();
                 assert!(again.to_string().contains("becomes a tensor once"), "{again}");
             }
         }

@@ -1,8 +1,7 @@
 //! The loops over one plane.
 //!
 //! A loop adds up a plane in [`LANES`] interleaved sums, which a processor keeps in one or a few
-//! vector registers. The lanes are then added as a tree. The sums of planes are added in f64,
-//! whatever the plane's type.
+//! vector registers, and then the lanes as a tree. The sums of planes are added in f64.
 
 use candle_core::WithDType;
 
@@ -20,8 +19,7 @@ fn total<T: Element>(lanes: Simd<T>, rest: T) -> f64 {
     for lane in 0..4 {
         four[lane] = eight[lane] + eight[lane + 4];
     }
-    // The sums go through memory. If the compiler sees the end of this tree after a loop, it
-    // arranges the loop's vectors for the tree, with shuffles in every iteration.
+    // The sums go through memory: otherwise the compiler shuffles the vectors in every iteration.
     let [a, b, c, d] = std::hint::black_box(four);
     WithDType::to_f64((a + c) + (b + d)) + WithDType::to_f64(rest)
 }
@@ -41,11 +39,10 @@ fn sum<T: Element>(x: &[T]) -> f64 {
     total(lanes, last)
 }
 
-/// Returns the mean of a plane and the sum of squared distances from the mean.
-///
-/// There are two passes, and the second corrects the rounding of the first (Chan, Golub, LeVeque,
-/// "Algorithms for computing the sample variance", 1983). With K near the mean,
-/// Σ(x − K)² − (Σ(x − K))² / n loses no digits, however far the mean is from zero.
+/// Returns the mean of a plane and the sum of squared distances from the mean. The second pass
+/// corrects the rounding of the first (Chan, Golub, LeVeque, "Algorithms for computing the sample
+/// variance", 1983): with K near the mean, Σ(x − K)² − (Σ(x − K))² / n loses no digits, however far
+/// the mean is from zero.
 #[inline(always)]
 pub(super) fn mean_and_squares<T: Element>(x: &[T]) -> (f64, f64) {
     let share = 1.0 / x.len() as f64;
@@ -88,7 +85,7 @@ pub(super) struct Line<T> {
 
 impl<T: Element> Line<T> {
     /// Builds (x − mean) · scale + bias. The mean is rounded to `T`, and the shift takes the
-    /// rounding error. No digits are lost when the mean is much larger than the deviations.
+    /// rounding error, so no digits are lost when the mean is much larger than the deviations.
     pub(super) fn new(mean: f64, scale: f64, bias: f64) -> Self {
         let centre = centre::<T>(mean);
         Self {
@@ -124,23 +121,14 @@ pub(super) fn beside<T: Element>(centre: T, mean: f64) -> f64 {
     if centre.is_finite() { WithDType::to_f64(centre) - mean } else { 0.0 }
 }
 
-/// Returns Σ dy and Σ dy · (x − centre) over a plane, where dy is the gradient that passes the
-/// relu.
+/// Returns Σ dy and Σ dy · (x − centre) over a plane, for the dy that passes the relu.
 #[inline(always)]
-pub(super) fn gradient_sums<T: Element>(
-    relu: bool,
-    [x, y, grad]: [&[T]; 3],
-    centre: T,
-) -> (f64, f64) {
-    if relu {
-        sums_of::<T, true>(x, y, grad, centre)
-    } else {
-        sums_of::<T, false>(x, y, grad, centre)
-    }
+pub(super) fn gradient_sums<T: Element>(relu: bool, of: [&[T]; 3], centre: T) -> (f64, f64) {
+    if relu { sums_of::<T, true>(of, centre) } else { sums_of::<T, false>(of, centre) }
 }
 
 #[inline(always)]
-fn sums_of<T: Element, const RELU: bool>(x: &[T], y: &[T], grad: &[T], centre: T) -> (f64, f64) {
+fn sums_of<T: Element, const RELU: bool>([x, y, grad]: [&[T]; 3], centre: T) -> (f64, f64) {
     let (mut firsts, mut products) = ([T::zero(); LANES], [T::zero(); LANES]);
     let (mut last_first, mut last_product) = (T::zero(), T::zero());
     let (x_rows, x_rest) = x.as_chunks::<LANES>();
@@ -161,8 +149,7 @@ fn sums_of<T: Element, const RELU: bool>(x: &[T], y: &[T], grad: &[T], centre: T
     (total(firsts, last_first), total(products, last_product))
 }
 
-/// dx = dy · slope − (x − centre) · pull − push over a plane, where dy is the gradient that passes
-/// the relu.
+/// dx = dy · slope − (x − centre) · pull − push over a plane, for the dy that passes the relu.
 #[derive(Clone, Copy)]
 pub(super) struct GradientLine<T> {
     centre: T,
@@ -175,8 +162,7 @@ pub(super) struct GradientLine<T> {
 
 impl<T: Element> GradientLine<T> {
     /// Builds dy · slope − (x − mean) · pull − push, with the mean rounded as in [`Line::new`].
-    /// Pull and push are the gradient through the statistics. They are `None` when the statistics
-    /// are constants.
+    /// Pull and push are the gradient through the statistics, or `None` if these are constants.
     pub(super) fn new(mean: f64, slope: f64, pull_and_push: Option<(f64, f64)>) -> Self {
         let centre = centre::<T>(mean);
         let (pull, push) = pull_and_push.unwrap_or((0.0, 0.0));
@@ -190,23 +176,18 @@ impl<T: Element> GradientLine<T> {
     }
 
     #[inline(always)]
-    pub(super) fn draw(self, relu: bool, [x, y, grad]: [&[T]; 3], dx: &mut [T]) {
+    pub(super) fn draw(self, relu: bool, of: [&[T]; 3], dx: &mut [T]) {
         match (relu, self.constant) {
-            (true, true) => self.loop_over::<true, true>(x, y, grad, dx),
-            (true, false) => self.loop_over::<true, false>(x, y, grad, dx),
-            (false, true) => self.loop_over::<false, true>(x, y, grad, dx),
-            (false, false) => self.loop_over::<false, false>(x, y, grad, dx),
+            (true, true) => self.loop_over::<true, true>(of, dx),
+            (true, false) => self.loop_over::<true, false>(of, dx),
+            (false, true) => self.loop_over::<false, true>(of, dx),
+            (false, false) => self.loop_over::<false, false>(of, dx),
         }
     }
 
     #[inline(always)]
-    fn loop_over<const RELU: bool, const CONSTANT: bool>(
-        self,
-        x: &[T],
-        y: &[T],
-        grad: &[T],
-        dx: &mut [T],
-    ) {
+    fn loop_over<const RELU: bool, const CONSTANT: bool>(self, of: [&[T]; 3], dx: &mut [T]) {
+        let [x, y, grad] = of;
         for (((dx, &x), &y), &grad) in dx.iter_mut().zip(x).zip(y).zip(grad) {
             let grad = passed::<T, RELU>(y, grad);
             let distance = x - self.centre;

@@ -19,19 +19,16 @@
 //! | --- | --- | --- |
 //! | forward | [`Statistics::of`] | [`Statistics::merge`] over all ranks |
 //! | | [`batch_norm_with`] | |
-//! | backward | [`GradientSums::of`] | the sum over all ranks |
-//! | | [`input_gradient`] | |
+//! | backward | [`OutputGradient::sums`] | the sum over all ranks |
+//! | | [`OutputGradient::of_input`] | |
 //!
-//! Images may be bf16. Then the parameters are f32, and all computation is in f32. The eight binary
-//! digits of bf16 are too few for sums over thousands of values and for differences of nearly equal
-//! values.
+//! Images may be bf16. Then the parameters are f32, and all computation is in f32: the eight binary
+//! digits of bf16 are too few for long sums and for differences of nearly equal values.
 //!
-//! **Cost.** A batch norm does a few operations for each byte, so the speed of memory limits it.
-//! [`batch_norm`] and its backward take each block of channels through both their pieces while the
-//! block is in the cache, if it fits. Then in f32, for each element, forward reads `x` and writes
-//! `y`: 8 bytes and 8 operations. Backward reads `x`, the output's gradient and, for the relu, the
-//! output, and writes `dx`: 16 bytes and 9 operations. The separate pieces read everything twice:
-//! 12 and 28 bytes.
+//! **Cost.** The speed of memory limits a batch norm. [`batch_norm`] and its backward take each
+//! block of channels through both their pieces while the block is in the cache, if it fits. Then,
+//! for each element of f32, forward moves 8 bytes and backward 16. The separate pieces read
+//! everything twice: 12 and 28 bytes.
 
 mod gradient;
 mod loops;
@@ -44,7 +41,7 @@ mod tests;
 
 use candle_core::{DType, Result, Storage, Tensor, bail};
 
-pub use gradient::{GradientSums, input_gradient};
+pub use gradient::OutputGradient;
 pub use statistics::{Average, Statistics, average_all};
 
 use crate::backward::record;
@@ -56,33 +53,25 @@ use crate::rounded::is_rounded;
 use on_cpu::{Factors, Planes, Sums};
 
 impl Statistics {
-    /// The statistics of a batch `[B, C, H, W]`.
-    ///
-    /// # Errors
-    ///
-    /// When `x` has another rank or no values, or on a dtype other than f32, f64 and bf16.
+    /// The statistics of a batch `[B, C, H, W]`. Fails when `x` has another rank or no values, or
+    /// on a dtype other than f32, f64 and bf16.
     pub fn of(x: &Tensor) -> Result<Self> {
         let planes = Planes::new(x.shape())?;
-        if is_rounded(x) {
-            return Self::of(&widened(x)?);
-        }
+        let x = contiguous(&widened(x)?)?;
         #[cfg(feature = "cuda")]
         if x.device().is_cuda() {
-            return on_gpu::statistics(&contiguous(x)?);
+            return on_gpu::statistics(&x);
         }
-        Self::new(&on_cpu::moments(x)?, planes.count())
+        Self::new(&on_cpu::moments(&x)?, planes.count())
     }
 }
 
 /// Normalises a batch by its own statistics, and returns the output and the statistics.
 ///
 /// `[B, C, H, W]`, `[C]`, `[C]` → `[B, C, H, W]`. With `relu`, negative results become 0. A channel
-/// of equal values, such as a channel of a single pixel, becomes `bias`.
-///
-/// # Errors
-///
-/// When the shapes or dtypes do not fit, when there are no values, when `epsilon` is not positive,
-/// or on a dtype other than f32, f64 and bf16. When `x` is bf16, the parameters must be f32.
+/// of equal values, such as a channel of a single pixel, becomes `bias`. Fails when the shapes or
+/// dtypes do not fit, when there are no values, when `epsilon` is not positive, or on a dtype other
+/// than f32, f64 and bf16. When `x` is bf16, the parameters must be f32.
 pub fn batch_norm(
     x: &Tensor,
     weight: &Tensor,
@@ -96,10 +85,7 @@ pub fn batch_norm(
 /// Normalises a batch by given statistics, such as running averages in evaluation.
 ///
 /// `[B, C, H, W]`, `[C]`, `[C]` → `[B, C, H, W]`. The gradient treats the statistics as constants.
-///
-/// # Errors
-///
-/// The errors of [`batch_norm`], and when the statistics have another number of channels.
+/// Fails like [`batch_norm`], and when the statistics have another number of channels.
 pub fn batch_norm_with(
     x: &Tensor,
     weight: &Tensor,
@@ -126,10 +112,9 @@ fn normalised(
     let (x, weight, bias) = (contiguous(x)?, weight.contiguous()?, bias.contiguous()?);
     let (y, statistics) = forward([&x, &weight, &bias], given, epsilon, relu)?;
     let count = given.is_none().then_some(statistics.count);
-    let norm = BatchNorm { statistics: statistics.clone(), count, epsilon, relu };
-    let (of_x, of_weight) = (x.clone(), weight.clone());
+    let (of_x, of_weight, of_y) = (x.clone(), weight.clone(), statistics.clone());
     let y = record("batch_norm", y, x.shape(), [&x, &weight, &bias], move |y, dy| {
-        norm.backward(&of_x, &of_weight, y, dy)
+        backward([&of_x, &of_weight, y, dy], &of_y, count, epsilon, relu)
     })?;
     Ok((y, statistics))
 }
@@ -152,63 +137,36 @@ fn forward(
     Ok((y, Statistics::new(&moments, Planes::new(x.shape())?.count())?))
 }
 
-/// The constants of a batch normalisation that its backward pass needs.
-struct BatchNorm {
-    statistics: Statistics,
-    /// The number of values of the batch's own statistics. `None` when the statistics were given,
-    /// and no gradient flows through them.
+/// Computes the gradients of the input if needed, of the weight, and of the bias. `count` is the
+/// number of values of the batch's own statistics, or `None` when the statistics were given, and no
+/// gradient flows through them.
+fn backward(
+    [x, weight, y, dy]: [&Tensor; 4],
+    statistics: &Statistics,
     count: Option<usize>,
     epsilon: f64,
     relu: bool,
-}
-
-impl BatchNorm {
-    /// Computes the gradients of the input if needed, of the weight, and of the bias.
-    fn backward(
-        &self,
-        x: &Tensor,
-        weight: &Tensor,
-        y: &Tensor,
-        grad: &Tensor,
-    ) -> Result<[Option<Tensor>; 3]> {
-        let Self { ref statistics, count, epsilon, relu } = *self;
-        let images = Images::new(x, relu.then_some(y), grad)?;
-        #[cfg(feature = "cuda")]
-        if x.device().is_cuda() {
-            let gpu::Totals { exact, rounded } =
-                on_gpu::gradient_sums(&images, statistics, epsilon)?;
-            let dx = x.track_op().then(|| {
-                on_gpu::input_gradient(&images, weight, statistics, &exact, count, epsilon)
-            });
-            return Ok([dx.transpose()?, Some(rounded.get(1)?), Some(rounded.get(0)?)]);
-        }
-        let weights = weight.detach().to_dtype(DType::F64)?.to_vec1()?;
-        let factors = x.track_op().then_some(Factors { weight: &weights, count });
-        let moments = statistics.to_moments()?;
-        let (dx, sums) = on_cpu::gradients(&images, &moments, epsilon, None, factors)?;
-        let parameter = |of: fn(&Sums) -> f64| {
-            Tensor::from_iter(sums.iter().map(of), x.device())?.to_dtype(weight.dtype())
-        };
-        Ok([dx, Some(parameter(|sums| sums.weight)?), Some(parameter(|sums| sums.bias)?)])
+) -> Result<[Option<Tensor>; 3]> {
+    let dy = OutputGradient::new(x, relu.then_some(y), dy)?;
+    #[cfg(feature = "cuda")]
+    if x.device().is_cuda() {
+        let gpu::Totals { exact, rounded } = on_gpu::gradient_sums(&dy, statistics, epsilon)?;
+        let dx = x
+            .track_op()
+            .then(|| on_gpu::input_gradient(&dy, weight, statistics, &exact, count, epsilon));
+        return Ok([dx.transpose()?, Some(rounded.get(1)?), Some(rounded.get(0)?)]);
     }
+    let weights = weight.detach().to_dtype(DType::F64)?.to_vec1()?;
+    let factors = x.track_op().then_some(Factors { weight: &weights, count });
+    let moments = statistics.to_moments()?;
+    let (dx, sums) = on_cpu::gradients(&dy, &moments, epsilon, None, factors)?;
+    let parameter = |of: fn(&Sums) -> f64| {
+        Tensor::from_iter(sums.iter().map(of), x.device())?.to_dtype(weight.dtype())
+    };
+    Ok([dx, Some(parameter(|sums| sums.weight)?), Some(parameter(|sums| sums.bias)?)])
 }
 
-/// The images that both halves of backward read, each [`contiguous`].
-struct Images {
-    x: Tensor,
-    /// The output, if a relu follows.
-    output: Option<Tensor>,
-    grad: Tensor,
-}
-
-impl Images {
-    fn new(x: &Tensor, output: Option<&Tensor>, grad: &Tensor) -> Result<Self> {
-        let output = output.map(contiguous).transpose()?;
-        Ok(Self { x: contiguous(x)?, output, grad: contiguous(grad)? })
-    }
-}
-
-/// Returns images contiguous, on a GPU at an address from which the kernels can read whole vectors.
+/// Makes images contiguous, on a GPU at an address from which the kernels can read whole vectors.
 fn contiguous(images: &Tensor) -> Result<Tensor> {
     #[cfg(feature = "cuda")]
     if images.device().is_cuda() {
@@ -219,7 +177,7 @@ fn contiguous(images: &Tensor) -> Result<Tensor> {
 
 /// Converts bf16 images on the CPU to the type that the loops compute in.
 fn widened(x: &Tensor) -> Result<Tensor> {
-    cast(x, computed_in(x.dtype()))
+    if is_rounded(x) { cast(x, DType::F32) } else { Ok(x.clone()) }
 }
 
 fn check([x, weight, bias]: [&Tensor; 3], given: Option<&Statistics>, epsilon: f64) -> Result<()> {

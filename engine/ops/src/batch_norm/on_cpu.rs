@@ -8,20 +8,17 @@
 //! image 3        └───────────┘
 //! ```
 //!
-//! Batch normalisation treats each channel separately. One thread computes a block, its images in
-//! order, and no sum crosses threads. The bits therefore do not depend on the number of threads.
-//!
-//! A block usually fits in a core's cache: 64 images of 28×28 pixels are 200 KB. The forward pass
-//! computes a block's statistics and then normalises. The backward pass computes gradient sums and
-//! then the gradient of the input. In both passes the second loop over the block reads from the
-//! cache.
+//! One thread computes a block, its images in order, and no sum crosses threads. The bits therefore
+//! do not depend on the number of threads. A block usually fits in a core's cache: 64 images of
+//! 28×28 pixels are 200 KB. Forward and backward have two loops over a block, and the second loop
+//! reads from the cache.
 
 use std::ops::Range;
 
 use candle_core::{Result, Shape, Storage, Tensor, WithDType, bail};
 use rayon::prelude::*;
 
-use super::Images;
+use super::OutputGradient;
 use super::loops::{self, GradientLine, Line};
 use crate::Element;
 use crate::element::{cpu_memory, for_dtype, lock};
@@ -41,11 +38,8 @@ pub(super) struct Planes {
 }
 
 impl Planes {
-    /// Reads the sizes from the shape of a batch of images.
-    ///
-    /// # Errors
-    ///
-    /// When the shape does not have four dimensions, or has no elements.
+    /// Reads the sizes from the shape of a batch of images. Fails when the shape does not have four
+    /// dimensions, or has no elements.
     pub(super) fn new(images: &Shape) -> Result<Self> {
         let &[batch, channels, height, width] = images.dims() else {
             bail!("batch_norm: images [B, C, H, W] expected, got {:?}", images.dims());
@@ -84,6 +78,17 @@ impl Planes {
         x.chunks_exact(self.channels * self.plane).map(move |image| &image[stretch.clone()])
     }
 
+    /// Returns a block's elements of x, y and grad, image by image.
+    #[inline(always)]
+    fn of_three<'a, T>(
+        &self,
+        [x, y, grad]: [&'a [T]; 3],
+        channels: &Range<usize>,
+    ) -> impl Iterator<Item = [&'a [T]; 3]> + use<'a, T> {
+        let (x, y) = (self.of(x, channels), self.of(y, channels));
+        x.zip(y).zip(self.of(grad, channels)).map(|((x, y), grad)| [x, y, grad])
+    }
+
     /// Splits `x` into the mutable elements of all blocks: by block, and within a block by image.
     pub(super) fn split_mut<'a, T>(&self, x: &'a mut [T]) -> Vec<Vec<&'a mut [T]>> {
         let mut blocks: Vec<_> =
@@ -112,12 +117,10 @@ impl Moments {
         1.0 / (self.variance + epsilon).sqrt()
     }
 
-    /// Computes the moments of a block's channels.
-    ///
-    /// Each plane is one more part that is merged into its channel's sums, by the pairwise formula
-    /// of Chan, Golub and LeVeque. Let `before` be the number of earlier planes, and δ the distance
-    /// from the old mean to the plane's mean. The plane moves the mean by δ / (before + 1). It adds
-    /// δ² · plane · before / (before + 1) to the squares.
+    /// Computes the moments of a block's channels. Each plane is merged into its channel's sums by
+    /// the pairwise formula of Chan, Golub and LeVeque. With `before` earlier planes, and a
+    /// distance δ from the old mean to the plane's, the mean moves by δ / (before + 1), and the
+    /// squares grow by δ² · plane · before / (before + 1).
     #[inline(always)]
     fn of_block<T: Element>(planes: &Planes, x: &[T], channels: &Range<usize>) -> Vec<Self> {
         let mut all = vec![Self { mean: 0.0, variance: 0.0 }; channels.len()];
@@ -140,11 +143,9 @@ impl Moments {
         all
     }
 
-    /// Computes mean and variance of a channel, value by value in f64.
-    ///
-    /// The sums of [`loops::mean_and_squares`] are sums of `T`: in f32, the squares of numbers above
-    /// 1e19 overflow. An infinite variance would turn the whole normalised channel into zeros. If a
-    /// value is infinite, the mean is infinite and the variance NaN.
+    /// Computes mean and variance of a channel, value by value in f64. In f32 the squares of
+    /// [`loops::mean_and_squares`] overflow for numbers above 1e19, and an infinite variance would
+    /// turn the whole normalised channel into zeros.
     #[cold]
     fn by_definition<T: Element>(planes: &Planes, x: &[T], channel: usize) -> Self {
         let values =
@@ -156,11 +157,11 @@ impl Moments {
     }
 }
 
-/// Computes the moments of each channel of images.
+/// Computes the moments of each channel of contiguous images.
 pub(super) fn moments(x: &Tensor) -> Result<Vec<Moments>> {
-    let (planes, x) = (Planes::new(x.shape())?, x.contiguous()?);
+    let planes = Planes::new(x.shape())?;
     for_dtype!(x.dtype(), "batch_norm", T => {
-        let locked = lock(&[&x]);
+        let locked = lock(&[x]);
         let [x] = locked.elements::<T, 1>()?;
         let moments = planes.blocks().into_par_iter().flat_map_iter(|channels| {
             vectorised(#[inline(always)] || Moments::of_block(&planes, x, &channels))
@@ -169,8 +170,8 @@ pub(super) fn moments(x: &Tensor) -> Result<Vec<Moments>> {
     })
 }
 
-/// Normalises images by `given` moments, or by the moments of the batch. Returns the images and the
-/// moments. The tensors are images, weight and bias, all contiguous.
+/// Normalises images by `given` moments or by the batch's, and returns the images and the moments.
+/// The tensors are images, weight and bias, all contiguous.
 pub(super) fn normalise(
     [x, weight, bias]: [&Tensor; 3],
     given: Option<&[Moments]>,
@@ -222,28 +223,6 @@ fn lines<T: Element>(
     lines.collect()
 }
 
-/// The elements of [`Images`].
-#[derive(Clone, Copy)]
-struct Pixels<'a, T> {
-    x: &'a [T],
-    y: &'a [T],
-    grad: &'a [T],
-    relu: bool,
-}
-
-impl<'a, T: Element> Pixels<'a, T> {
-    /// Iterates over the images, and returns for each image the block's elements of x, y and grad.
-    #[inline(always)]
-    fn of(
-        self,
-        planes: &Planes,
-        channels: &Range<usize>,
-    ) -> impl Iterator<Item = [&'a [T]; 3]> + use<'a, T> {
-        let (x, y) = (planes.of(self.x, channels), planes.of(self.y, channels));
-        x.zip(y).zip(planes.of(self.grad, channels)).map(|((x, y), grad)| [x, y, grad])
-    }
-}
-
 /// Σ dy and Σ dy·x̂ of a channel: the gradients of its bias and of its weight.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sums {
@@ -256,18 +235,18 @@ impl Sums {
     #[inline(always)]
     fn of_block<T: Element>(
         planes: &Planes,
-        pixels: Pixels<'_, T>,
+        (pixels, relu): ([&[T]; 3], bool),
         channels: &Range<usize>,
         moments: &[Moments],
         epsilon: f64,
     ) -> Vec<Self> {
         let mut all = vec![Self { bias: 0.0, weight: 0.0 }; channels.len()];
-        for of_image in pixels.of(planes, channels) {
+        for of_image in planes.of_three(pixels, channels) {
             for (channel, (sums, moments)) in all.iter_mut().zip(moments).enumerate() {
                 let plane = channel * planes.plane..(channel + 1) * planes.plane;
                 let plane = of_image.map(|operand| &operand[plane.clone()]);
                 let centre = loops::centre::<T>(moments.mean);
-                let (grad, product) = loops::gradient_sums(pixels.relu, plane, centre);
+                let (grad, product) = loops::gradient_sums(relu, plane, centre);
                 sums.bias += grad;
                 sums.weight += product;
             }
@@ -313,10 +292,9 @@ impl Factors<'_> {
     }
 }
 
-/// Computes both halves of backward. Returns the gradient of the input, if there are `factors`, and
-/// the sums of each channel. The first half is left out when the sums are `given`.
+/// Computes the sums of each channel, unless `given`, and with `factors` the gradient of the input.
 pub(super) fn gradients(
-    Images { x, output, grad }: &Images,
+    OutputGradient { x, output, grad, .. }: &OutputGradient,
     moments: &[Moments],
     epsilon: f64,
     given: Option<&[Sums]>,
@@ -326,9 +304,8 @@ pub(super) fn gradients(
     for_dtype!(x.dtype(), "batch_norm", T => {
         // Without a relu no loop reads the output, so the gradient serves as a placeholder.
         let locked = lock(&[x, output.as_ref().unwrap_or(grad), grad]);
-        let [of_x, y, grad] = locked.elements::<T, 3>()?;
-        let pixels = Pixels { x: of_x, y, grad, relu: output.is_some() };
-        let mut dx = factors.map(|_| zeros(of_x.len()));
+        let (pixels, relu) = (locked.elements::<T, 3>()?, output.is_some());
+        let mut dx = factors.map(|_| zeros(pixels[0].len()));
         let rooms: Vec<Option<_>> = match &mut dx {
             Some(dx) => planes.split_mut(dx).into_iter().map(Some).collect(),
             None => planes.blocks().iter().map(|_| None).collect(),
@@ -341,11 +318,18 @@ pub(super) fn gradients(
                     let moments = &moments[channels.clone()];
                     let sums = match given {
                         Some(given) => given[channels.clone()].to_vec(),
-                        None => Sums::of_block(&planes, pixels, &channels, moments, epsilon),
+                        None => Sums::of_block(&planes, (pixels, relu), &channels, moments, epsilon),
                     };
                     if let (Some(factors), Some(dx)) = (factors, dx) {
                         let lines = factors.lines(&channels, moments, &sums, epsilon);
-                        draw_block(&planes, pixels, &channels, &lines, dx);
+                        for (image, dx) in planes.of_three(pixels, &channels).zip(dx) {
+                            let of_channels = dx.chunks_exact_mut(planes.plane).enumerate();
+                            for ((channel, dx), line) in of_channels.zip(&lines) {
+                                let plane = channel * planes.plane..(channel + 1) * planes.plane;
+                                let image = image.map(|operand| &operand[plane.clone()]);
+                                line.draw(relu, image, dx);
+                            }
+                        }
                     }
                     sums
                 },
@@ -355,21 +339,4 @@ pub(super) fn gradients(
         let dx = dx.map(|dx| Tensor::from_vec(dx, x.shape(), x.device())).transpose()?;
         Ok((dx, sums))
     })
-}
-
-/// Computes a block of the input's gradient.
-#[inline(always)]
-fn draw_block<T: Element>(
-    planes: &Planes,
-    pixels: Pixels<'_, T>,
-    channels: &Range<usize>,
-    lines: &[GradientLine<T>],
-    dx: Vec<&mut [T]>,
-) {
-    for (of_image, dx) in pixels.of(planes, channels).zip(dx) {
-        for ((channel, dx), line) in dx.chunks_exact_mut(planes.plane).enumerate().zip(lines) {
-            let plane = channel * planes.plane..(channel + 1) * planes.plane;
-            line.draw(pixels.relu, of_image.map(|operand| &operand[plane.clone()]), dx);
-        }
-    }
 }

@@ -4,7 +4,7 @@
 
 use candle_core::{CudaStorage, DType, Result, Tensor};
 
-use super::Images;
+use super::OutputGradient;
 use super::statistics::Statistics;
 use crate::element::computed_in;
 use crate::gpu::{self, Channels, Launch, Operand, PartialSums, Source, Totals, alloc, on_gpu};
@@ -35,8 +35,7 @@ pub(super) fn statistics(x: &Tensor) -> Result<Statistics> {
             .result(&mut squares)
             .run(parts)?;
         if sizes.parts() == 1 {
-            // A single part is the whole channel, so its moments are the channel's mean and
-            // variance.
+            // A single part is the whole channel.
             return Ok((means, squares));
         }
         let (mut mean, mut variance) = (alloc(channels)?, alloc(channels)?);
@@ -75,8 +74,7 @@ pub(super) fn normalise(
 }
 
 impl<'a> Launch<'a> {
-    /// Adds the input, the output and the output's gradient to the launch. A kernel without a relu
-    /// does not read the output.
+    /// Adds the input, the output, which only kernels with a relu read, and the output's gradient.
     fn images(self, images: [Operand<'a>; 3], sizes: Channels) -> Self {
         images.into_iter().fold(self, |launch, images| launch.vectors(images, sizes.elements()))
     }
@@ -84,7 +82,7 @@ impl<'a> Launch<'a> {
 
 /// Computes Σ dy and Σ dy·x̂ of each channel, `[2, C]`.
 pub(super) fn gradient_sums(
-    Images { x, output, grad }: &Images,
+    OutputGradient { x, output, grad, .. }: &OutputGradient,
     statistics: &Statistics,
     epsilon: f64,
 ) -> Result<Totals<Tensor>> {
@@ -112,7 +110,7 @@ pub(super) fn gradient_sums(
 /// Computes the images' gradient from `sums`, `[2, C]`. `count` is the number of values of the
 /// statistics, or `None` when the statistics are constants.
 pub(super) fn input_gradient(
-    Images { x, output, grad }: &Images,
+    OutputGradient { x, output, grad, .. }: &OutputGradient,
     weight: &Tensor,
     statistics: &Statistics,
     sums: &Tensor,

@@ -5,7 +5,7 @@ use candle_core::{DType, Device, Result, Tensor, Var, bail};
 use super::on_cpu::Moments;
 
 /// Mean and variance of each channel over `count` values, `[C]` and `[C]`. Both are f64 for every
-/// type of images, because merging and averaging then lose no digits. They carry no gradient.
+/// type of images and carry no gradient.
 #[derive(Clone, Debug)]
 pub struct Statistics {
     /// The mean, `[C]`.
@@ -38,17 +38,11 @@ impl Statistics {
         check_channels("variance", &self.variance, channels)
     }
 
-    /// Merges the statistics of several batches into one, such as each rank's share of a global
-    /// batch.
+    /// Merges the statistics of several batches, such as each rank's share of a global batch.
     ///
-    /// The mean of all values is the mean of the means, weighted by counts. The variance of all
-    /// values is the mean of the variances plus the variance of the means (Chan, Golub, LeVeque
-    /// 1983, for many parts at once). The parts are added in the order given, so the same parts
-    /// give the same bits.
-    ///
-    /// # Errors
-    ///
-    /// When there are no parts, or they differ in channels.
+    /// The mean is the mean of the means, weighted by counts. The variance is the mean of the
+    /// variances plus the variance of the means (Chan, Golub, LeVeque 1983). The parts are added in
+    /// the order given. Fails when there are no parts, or they differ in channels.
     pub fn merge(parts: &[Self]) -> Result<Self> {
         let [first, ..] = parts else { bail!("batch_norm: no statistics to merge") };
         let count: usize = parts.iter().map(|part| part.count).sum();
@@ -66,13 +60,7 @@ impl Statistics {
         Ok(Self { mean, variance, count })
     }
 
-    /// Returns the unbiased estimate of the distribution's variance: n / (n − 1) · variance.
-    ///
-    /// A single value gives no estimate of a variance; the result is 0 then.
-    ///
-    /// # Errors
-    ///
-    /// When the device fails.
+    /// Returns the unbiased estimate of the variance: n / (n − 1) · variance, or 0 for one value.
     pub fn unbiased_variance(&self) -> Result<Tensor> {
         &self.variance * self.unbiased_over_biased()
     }
@@ -82,8 +70,7 @@ impl Statistics {
         self.count as f64 / self.count.saturating_sub(1).max(1) as f64
     }
 
-    /// Pairs the running mean and the running variance with this batch's mean and unbiased
-    /// variance.
+    /// Pairs the running mean and variance with this batch's mean and unbiased variance.
     pub fn averages<'a>(&'a self, mean: &'a Var, variance: &'a Var) -> [Average<'a>; 2] {
         [
             Average { running: mean, fresh: &self.mean, scale: 1.0 },
@@ -116,24 +103,10 @@ pub struct Average<'a> {
     pub scale: f64,
 }
 
-impl Average<'_> {
-    /// Updates the running average; the sum is taken in f64.
-    fn moved(&self, momentum: f64) -> Result<()> {
-        let old = self.running.as_detached_tensor().to_dtype(DType::F64)?;
-        let fresh = ((self.fresh.detach() * self.scale)? * momentum)?;
-        let sum = (old * (1.0 - momentum))?.add(&fresh)?;
-        self.running.set(&sum.to_dtype(self.running.dtype())?)
-    }
-}
-
 /// Updates every average: running = (1 − momentum) · running + momentum · scale · fresh.
 ///
 /// This is PyTorch's convention, with its default momentum of 0.1. On a GPU one launch updates up
-/// to eight averages.
-///
-/// # Errors
-///
-/// When the two tensors of an average differ in shape or device, or `fresh` is not f64.
+/// to eight averages. Fails when the tensors of an average differ in shape or device.
 pub fn average_all(averages: &[Average<'_>], momentum: f64) -> Result<()> {
     let does_not_fit = |of: &&Average<'_>| {
         of.running.dims() != of.fresh.dims()
@@ -154,7 +127,12 @@ pub fn average_all(averages: &[Average<'_>], momentum: f64) -> Result<()> {
         let averages = averages.iter().map(|of| (of.running.as_tensor(), of.fresh, of.scale));
         return crate::gpu::update::average(&averages.collect::<Vec<_>>(), momentum);
     }
-    averages.iter().try_for_each(|average| average.moved(momentum))
+    averages.iter().try_for_each(|Average { running, fresh, scale }| {
+        let old = running.as_detached_tensor().to_dtype(DType::F64)?;
+        let fresh = ((fresh.detach() * *scale)? * momentum)?;
+        let sum = (old * (1.0 - momentum))?.add(&fresh)?;
+        running.set(&sum.to_dtype(running.dtype())?)
+    })
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! Direct convolution, for patches of few input pixels.
 //!
-//! A patch of one grey channel under a 3×3 kernel has nine numbers. A matrix product would spend
-//! its time on copying them. The direct convolution multiplies the nine numbers in place, for four
+//! A patch of one grey channel under a 3×3 kernel has nine numbers, and a matrix product would
+//! spend its time on copying them. The direct convolution multiplies them in place, for four
 //! neighbouring outputs at a time:
 //!
 //! ```text
@@ -12,19 +12,17 @@
 //!   · ■ ■ ■ □ □ □                    s₃ += w · x[p + 3·stride]
 //! ```
 //!
-//! The four sums stay in registers until the loop has processed all weights. The cost is one
-//! multiplication and one addition per weight and output; memory is read once. The same loop
-//! computes the weights' gradient, with the roles of weight and output exchanged.
+//! The four sums stay in registers until the loop has processed all weights. The same loop computes
+//! the weights' gradient, with the roles of weight and output exchanged.
 
 use rayon::prelude::*;
 
 use super::geometry::Geometry;
 use super::padded_plane::PaddedPlane;
-use super::results::{Gradients, Output, Upstream, runs};
+use super::results::{Gradients, Output, Upstream};
 use crate::Element;
 use crate::memory::Scratch;
-use crate::simd::vectorised;
-use crate::simd::{LANES, Simd, add_product, blocks, vectors, vectors_mut};
+use crate::simd::{LANES, Simd, add_product, runs, vectorised, vectors, vectors_mut};
 
 /// The largest patch for direct convolution. Larger patches use a matrix product.
 pub(super) const LARGEST_PATCH: usize = 32;
@@ -58,7 +56,7 @@ impl<'a> Direct<'a> {
     pub(super) fn forward<T: Element>(&self, x: &[T], weight: &[T], output: &mut Output<'_, T>) {
         let (g, width) = (self.geometry, self.geometry.padded().outer_width);
         let unpadded = PaddedPlane::unpadded(g.out_h, g.out_w);
-        for images in runs(g.batch, IMAGES) {
+        for images in runs(0..g.batch, IMAGES) {
             let planes = g.load(x, images.clone());
             output.planes(images).for_each(|mut output| {
                 let planes = vectors(&planes[output.block * g.block()..][..g.block()]);
@@ -88,8 +86,7 @@ impl<'a> Direct<'a> {
         }
     }
 
-    /// Adds up the gradients of weights and bias. This algorithm is never used for the input's
-    /// gradient.
+    /// Adds up the gradients of weights and bias. No input's gradient is computed in this way.
     pub(super) fn backward<T: Element>(
         &self,
         x: &[T],
@@ -97,10 +94,11 @@ impl<'a> Direct<'a> {
         gradients: &mut Gradients<T>,
     ) {
         let g = self.geometry;
+        let Some(dweight) = &mut gradients.weight else { return };
         let unpadded = PaddedPlane::unpadded(g.out_h, g.out_w);
-        for images in runs(g.batch, IMAGES) {
+        for images in runs(0..g.batch, IMAGES) {
             let planes = g.load(x, images.clone());
-            let channels = gradients.weight.par_chunks_mut(g.patch()).zip(&mut gradients.bias);
+            let channels = dweight.par_chunks_mut(g.patch()).zip(&mut gradients.bias);
             channels.enumerate().for_each(|(channel, (dweight, dbias))| {
                 let mut grads = Scratch::new(g.pixels() * LANES);
                 let grads = vectors_mut(&mut grads);
@@ -109,7 +107,8 @@ impl<'a> Direct<'a> {
                 vectorised(
                     #[inline(always)]
                     || {
-                        let blocks = blocks(images.clone()).zip(planes.chunks_exact(g.block()));
+                        let blocks =
+                            runs(images.clone(), LANES).zip(planes.chunks_exact(g.block()));
                         for (images, planes) in blocks {
                             upstream.load(images, channel, unpadded, grads, dbias.as_mut());
                             self.add_weight_gradients(vectors(planes), grads, sums);
@@ -144,8 +143,7 @@ impl<'a> Direct<'a> {
         *out = sums;
     }
 
-    /// Adds grad · x over all output pixels to the sums of every weight. A weight has one vector of
-    /// sums, with one lane per image.
+    /// Adds grad · x over all output pixels to the sums of every weight, one lane per image.
     #[inline(always)]
     fn add_weight_gradients<T: Element>(
         &self,
@@ -167,8 +165,8 @@ impl<'a> Direct<'a> {
         }
     }
 
-    /// Adds the contribution of `N` neighbouring outputs to the sums of every weight. The patch of
-    /// the first output begins at pixel `first`.
+    /// Adds the terms of `N` neighbouring outputs to the sums of every weight. The patch of the
+    /// first output begins at pixel `first`.
     #[inline(always)]
     fn add_abreast<T: Element, const N: usize>(
         &self,

@@ -1,9 +1,8 @@
 //! The epilogue of a convolution: bias, and then possibly relu and average pooling.
 //!
-//! The epilogue runs while a plane of the output is still in the cache. Writing a plane of LeNet's
-//! first convolution to memory and reading it again would take longer than computing it. With 2×2
-//! pooling, only the mean of each four pixels is stored. The backward pass needs one bit of each
-//! pixel: the relu mask, which is set where the pixel is above zero.
+//! The epilogue runs while a plane of the output is still in the cache. With 2×2 pooling, only the
+//! mean of each four pixels is stored. The backward pass needs one bit of each pixel: the relu
+//! mask, which is set where the pixel is above zero.
 //!
 //! ```text
 //! sums (16 images deep)   + b, max(·, 0)    mean of windows     to the tensor
@@ -51,10 +50,8 @@ impl Epilogue {
         }
     }
 
-    /// Applies the epilogue to a plane of sums, and writes one plane of `y` for each image.
-    ///
-    /// The sums lie in the upper left part of the padded plane. `relu_mask` belongs to the plane and
-    /// has the length that [`mask_len`](Self::mask_len) returns.
+    /// Applies the epilogue to a plane of sums, in the upper left part of the padded plane, and
+    /// writes one plane of `y` for each image, and the plane's relu mask.
     #[inline(always)]
     pub(super) fn forward<T: Element>(
         &self,
@@ -112,11 +109,8 @@ impl Epilogue {
         }
     }
 
-    /// Computes the gradient of the sums from the gradient of `y`. Fills all of `sums`, with zeros
-    /// outside of the plane.
-    ///
-    /// If the convolution has a bias, adds the total of the sums' gradient to the bias gradient
-    /// `dbias`.
+    /// Fills `sums` with the gradient of the sums from the gradient of `y`, with zeros outside of
+    /// the plane, and adds the total to the gradient `dbias` of the bias, if there is one.
     #[inline(always)]
     pub(super) fn backward<'a, T: Element>(
         &self,
@@ -171,14 +165,12 @@ impl Epilogue {
     }
 }
 
-/// Borrows memory for one bool per pixel and image. The number of pixels is rounded up to a
-/// multiple of 8. The first contents are arbitrary.
+/// Borrows memory for one bool per pixel and image, for a multiple of 8 pixels.
 fn eights(padded: PaddedPlane) -> Scratch<bool> {
     Scratch::new(padded.inner().next_multiple_of(8) * LANES)
 }
 
-/// Packs bools into bits. Each byte holds eight pixels, the first pixel in the lowest bit. The
-/// length of `positive` is a multiple of 8.
+/// Packs bools into bits, eight pixels per byte and the first pixel in the lowest bit.
 #[inline(always)]
 fn pack(positive: &[Simd<bool>], relu_mask: &mut [ReluMask]) {
     let (eights, _) = positive.as_chunks::<8>();

@@ -4,11 +4,9 @@ use candle_core::{Result, Tensor, bail};
 
 use crate::simd::Simd;
 
-/// The sizes of a convolution. All files of `conv2d` use these names.
-///
-/// The input has `in_channels` planes of `height` × `width` pixels. The kernel covers `kernel_h` ×
-/// `kernel_w` pixels of each input plane. The output has `out_channels` planes of `out_h` × `out_w`
-/// pixels.
+/// The sizes of a convolution. All files of `conv2d` use these names. The input has `in_channels`
+/// planes of `height` × `width` pixels, and the output has `out_channels` planes of `out_h` ×
+/// `out_w`. The kernel covers `kernel_h` × `kernel_w` pixels of each input plane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Geometry {
     pub(crate) batch: usize,
@@ -52,8 +50,7 @@ impl Geometry {
             );
         }
         let padded = |size: usize| size.checked_add(padding.checked_mul(2)?);
-        // The size of a block in bytes. If it does not fit a `usize`, the block does not fit into
-        // memory.
+        // A block whose size in bytes does not fit a `usize` does not fit into memory.
         let countable = |height: usize, width: usize| {
             let sizes = [in_channels.max(out_channels), height, width];
             sizes.into_iter().try_fold(size_of::<Simd<f64>>(), usize::checked_mul).is_some()
@@ -90,12 +87,12 @@ impl Geometry {
         self.in_channels * self.height * self.width
     }
 
-    /// Input elements that one output pixel depends on. The im2col matrix has this many rows.
+    /// Input elements that one output pixel depends on: rows of the im2col matrix.
     pub(crate) fn patch(&self) -> usize {
         self.in_channels * self.kernel_h * self.kernel_w
     }
 
-    /// Pixels of one output plane. The im2col matrix of one image has this many columns.
+    /// Pixels of one output plane: columns of the im2col matrix of one image.
     pub(crate) fn pixels(&self) -> usize {
         self.out_h * self.out_w
     }

@@ -1,8 +1,8 @@
 //! im2col convolution: any convolution as a matrix product.
 //!
-//! im2col turns an image into a matrix. The matrix has one row for each place in a patch. A place is
-//! a channel, a kernel row and a kernel column. The matrix has one column for each output pixel. For
-//! example, this is the matrix of a 1×3×3 image under a 2×2 kernel at stride 1 without padding:
+//! im2col turns an image into a matrix with one row for each place in a patch (a channel, a kernel
+//! row and a kernel column) and one column for each output pixel. For example, this is the matrix
+//! of a 1×3×3 image under a 2×2 kernel at stride 1 without padding:
 //!
 //! ```text
 //! a b c            pixel:  0 1 2 3
@@ -14,15 +14,14 @@
 //!
 //! Each row is a shifted copy of the image, so [`Geometry::im2col`] copies runs of pixels. A pixel
 //! is a vector of sixteen images ([`simd`](crate::simd)), and the plane already has its padding.
-//!
-//! [`Geometry::col2im`] is the transposed map. The gradient with respect to the input needs this
-//! map: `col2im` *adds* each entry to the pixel that the entry was copied from.
+//! [`Geometry::col2im`] is the transposed map, for the gradient of the input: it *adds* each entry
+//! to the pixel that the entry was copied from.
 //!
 //! # The products
 //!
-//! P is the im2col matrix of sixteen images, and G the gradient of their convolution's output. O is
-//! the number of output channels, and K the number of places in a patch. N is the number of columns:
-//! the output pixels of sixteen images.
+//! P is the im2col matrix of sixteen images, and G the gradient of their convolution's output.
+//! There are O output channels, K places in a patch and N columns: the output pixels of sixteen
+//! images.
 //!
 //! | | product | shape | in parallel over |
 //! | --- | --- | --- | --- |
@@ -30,22 +29,9 @@
 //! | gradient of W, transposed | P · Gᵀ, summed over blocks | \[K, N\]·\[N, O\] | groups of input channels |
 //! | gradient of the input | col2im(Wᵀ · G) | \[K, O\]·\[O, N\] | groups of input channels |
 //!
-//! ```text
-//!              N: pixels of 16 images                  band 0   band 1   band 2
-//!           ┌───────────────────────┐                ┌────────┬────────┬───────┐
-//!   K: ch 0 │ a shifted copy        │   forward:     │ im2col │        │       │
-//!      ch 0 │ another, shifted      │   columns cut  │ and    │        │       │
-//!       …   │ …                     │   into bands   │multiply│        │       │
-//!      ch 1 │ …                     │                └────────┴────────┴───────┘
-//!           └───────────────────────┘   backward: rows cut into groups of channels
-//! ```
-//!
-//! Each task makes its part of P just before the product, so this part stays in the cache. All of
-//! P would be K times as large as an input plane. The cost is 2·O·K·N operations and a copy of K·N
-//! numbers.
-//!
-//! Bands and groups depend on shapes alone, and one task computes each number. The number of
-//! threads therefore never changes the bits.
+//! Each task makes its part of P just before the product, so this part stays in the cache. The cost
+//! is 2·O·K·N operations and a copy of K·N numbers. Bands and groups depend on shapes alone, and
+//! one task computes each number, so the number of threads never changes the bits.
 
 use std::ops::Range;
 
@@ -53,51 +39,43 @@ use rayon::prelude::*;
 
 use super::geometry::Geometry;
 use super::padded_plane::{PaddedPlane, by_channel};
-use super::results::{Gradients, Output, Upstream, runs};
+use super::results::{Gradients, Output, Upstream};
 use crate::Element;
 use crate::gemm::{Matrix, Store, gemm};
 use crate::memory::Scratch;
-use crate::simd::{LANES, Simd, add, vectorised, vectors, vectors_mut};
+use crate::simd::{LANES, Simd, add, runs, vectorised, vectors, vectors_mut};
 
-/// The maximum number of elements in a band of the im2col matrix. The band fits in a core's private
-/// cache together with the weights.
+/// The most elements of a band, which fits in a core's private cache together with the weights.
 const BAND: usize = 1 << 18;
 
-/// The minimum number of tasks in a forward pass, if there are that many output rows. Also the
-/// maximum number of tasks in a backward pass.
+/// The fewest tasks of a forward pass with that many output rows, and the most of a backward pass.
 const TASKS: usize = 8;
 
-/// The minimum number of rows of the im2col matrix in a group. Every group reads all gradients of
-/// the output. In a smaller group, these reads would take most of the time.
+/// The fewest rows of the im2col matrix in a group: in a smaller group, reading all gradients of
+/// the output would take most of the time.
 const ROWS: usize = 144;
 
 /// The minimum for 1×1 kernels, which have only one row for each channel.
 const ROWS_OF_PIXELS: usize = 32;
 
 /// A convolution by im2col.
-pub(super) struct Im2col<'a> {
-    geometry: &'a Geometry,
-}
+pub(super) struct Im2col<'a>(pub(super) &'a Geometry);
 
-impl<'a> Im2col<'a> {
-    pub(super) fn new(geometry: &'a Geometry) -> Self {
-        Self { geometry }
-    }
-
+impl Im2col<'_> {
     /// Returns the number of output rows in a band.
     fn band(&self) -> usize {
-        let g = self.geometry;
+        let g = self.0;
         (BAND / (g.patch() * g.out_w * LANES)).clamp(1, (g.out_h / TASKS).max(1))
     }
 
     /// Convolves the batch `x`, applies the epilogue and writes `output`.
     pub(super) fn forward<T: Element>(&self, x: &[T], weight: &[T], output: &mut Output<'_, T>) {
-        let g = self.geometry;
+        let g = self.0;
         let weight = Matrix::new(weight, g.out_channels, g.patch());
         let places = g.kernel_h * g.kernel_w;
         let unpadded = PaddedPlane::unpadded(g.out_h, g.out_w);
         let mut sums = Scratch::new(g.out_image() * LANES);
-        for images in runs(g.batch, LANES) {
+        for images in runs(0..g.batch, LANES) {
             let planes = g.load(x, images.clone());
 
             // `sums` holds one band after another, and each band holds all output channels.
@@ -142,15 +120,16 @@ impl<'a> Im2col<'a> {
         upstream: &Upstream<'_, T>,
         gradients: &mut Gradients<T>,
     ) {
-        let g = self.geometry;
+        let g = self.0;
         let weight = Matrix::new(weight, g.out_channels, g.patch());
         let (padded, places, columns) = (g.padded(), g.kernel_h * g.kernel_w, g.pixels() * LANES);
         let least = if places == 1 { ROWS_OF_PIXELS } else { ROWS };
         let rows = least.max(g.patch().div_ceil(TASKS));
         let group = rows.div_ceil(places).min(g.in_channels);
         let mut grads = Scratch::new(g.out_channels * columns);
+        let wants_weight = gradients.weight.is_some();
         let mut transposed = Scratch::new(g.patch() * g.out_channels);
-        for images in runs(g.batch, LANES) {
+        for images in runs(0..g.batch, LANES) {
             self.load_gradients(upstream, &images, &mut gradients.bias, &mut grads);
             let grads = Matrix::new(&grads, g.out_channels, columns);
 
@@ -172,8 +151,10 @@ impl<'a> Im2col<'a> {
                 let mut patches = Scratch::new(rows * columns);
                 let mut plane = Scratch::new(padded.outer() * LANES);
                 let plane = vectors_mut(&mut plane);
-                self.load_patches(x, first, plane, &mut patches);
-                gemm(Matrix::new(&patches, rows, columns), grads.transposed(), dweight, store);
+                if wants_weight {
+                    self.load_patches(x, first, plane, &mut patches);
+                    gemm(Matrix::new(&patches, rows, columns), grads.transposed(), dweight, store);
+                }
 
                 let Some(dx) = dx else { return };
                 let weight = weight.columns(first * places..first * places + rows);
@@ -190,11 +171,12 @@ impl<'a> Im2col<'a> {
                 }
             });
         }
-        self.transpose(&transposed, &mut gradients.weight);
+        if let Some(dweight) = &mut gradients.weight {
+            self.transpose(&transposed, dweight);
+        }
     }
 
-    /// Loads the gradient of the output of a block of images, `[O, N]`, and adds the block's share to
-    /// the bias gradients.
+    /// Loads the gradient of the output of a block of images, `[O, N]`, and adds it to `dbias`.
     fn load_gradients<T: Element>(
         &self,
         upstream: &Upstream<'_, T>,
@@ -202,7 +184,7 @@ impl<'a> Im2col<'a> {
         dbias: &mut [Option<T>],
         grads: &mut [T],
     ) {
-        let g = self.geometry;
+        let g = self.0;
         let channels = grads.par_chunks_mut(g.pixels() * LANES).zip(dbias).enumerate();
         channels.for_each(|(channel, (plane, dbias))| {
             let unpadded = PaddedPlane::unpadded(g.out_h, g.out_w);
@@ -216,8 +198,8 @@ impl<'a> Im2col<'a> {
         });
     }
 
-    /// Writes the rows of the im2col matrix of the block of images `x`, from input channel `first`
-    /// on. `plane` is memory for a padded plane.
+    /// Writes the rows of the im2col matrix of the images `x`, from input channel `first` on.
+    /// `plane` is memory for a padded plane.
     fn load_patches<T: Element>(
         &self,
         x: &[T],
@@ -225,7 +207,7 @@ impl<'a> Im2col<'a> {
         plane: &mut [Simd<T>],
         patches: &mut [T],
     ) {
-        let (g, padded) = (self.geometry, self.geometry.padded());
+        let (g, padded) = (self.0, self.0.padded());
         let rows_of_channel = g.kernel_h * g.kernel_w * g.pixels() * LANES;
         for (nth, matrix) in patches.chunks_exact_mut(rows_of_channel).enumerate() {
             let start = (first + nth) * padded.inner();
@@ -243,7 +225,7 @@ impl<'a> Im2col<'a> {
 
     /// Writes the transposed gradient of the weight, `[K, O]`, as `[O, K]`.
     fn transpose<T: Element>(&self, transposed: &[T], dweight: &mut [T]) {
-        let g = self.geometry;
+        let g = self.0;
         let sixteen_rows = dweight.par_chunks_mut(LANES * g.patch()).enumerate();
         sixteen_rows.for_each(|(nth, rows)| {
             for (place, from) in transposed.chunks_exact(g.out_channels).enumerate() {
@@ -257,8 +239,8 @@ impl<'a> Im2col<'a> {
 }
 
 impl Geometry {
-    /// Returns the first pixel that each run of the matrix copies. There is one run for each place
-    /// of a channel's patch and each output row in `rows`.
+    /// Returns the first pixel that each run of the matrix copies: one run for each place of a
+    /// channel's patch and each output row in `rows`.
     fn starts(&self, rows: Range<usize>) -> impl Iterator<Item = usize> {
         let (width, stride) = (self.padded().outer_width, self.stride);
         let places = (0..self.kernel_h)
@@ -285,8 +267,7 @@ impl Geometry {
         }
     }
 
-    /// Adds each entry in a channel's rows of the matrix to the pixel that the entry was copied
-    /// from.
+    /// Adds each entry in a channel's rows of the matrix to the pixel that it was copied from.
     #[inline(always)]
     pub(super) fn col2im<T: Element>(
         &self,
@@ -329,8 +310,8 @@ mod tests {
 
     #[test]
     fn folding_is_the_transpose_of_unfolding() {
-        // ⟨im2col(x), m⟩ = ⟨x, col2im(m)⟩ for all x and m. The entries are integers, so the sums are
-        // exact.
+        // ⟨im2col(x), m⟩ = ⟨x, col2im(m)⟩ for all x and m. The entries are integers, so the sums
+        // are exact.
         for (size, kernel, stride, padding) in
             [(5, 3, 1, 0), (5, 3, 1, 2), (6, 3, 2, 1), (7, 2, 3, 1), (4, 4, 1, 0), (3, 5, 2, 2)]
         {

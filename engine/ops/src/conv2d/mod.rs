@@ -13,14 +13,11 @@
 //! A NaN or an infinity reaches the results that depend on it, and no others, with every algorithm.
 //! Planes that are not finite after `winograd` are computed again by `im2col`.
 //!
-//! All algorithms work on blocks of sixteen images side by side (`simd`). They run the epilogue
-//! (`epilogue`) on every finished plane while the plane is in the cache, and divide their work into
-//! tasks by shape. The bits of a result therefore depend on shapes and values alone, never on the
-//! number of threads. An image's result never depends on the contents of the other images of its
-//! batch. The number of images may change the choice of algorithm.
-//!
-//! The backward pass prepares the input again, because this is cheaper than keeping the prepared
-//! input.
+//! All algorithms work on blocks of sixteen images side by side (`simd`). They run the epilogue on
+//! every finished plane while the plane is in the cache, and divide their work into tasks by shape.
+//! The bits of a result therefore depend on shapes and values alone, never on the number of threads
+//! or on the other images of a batch. The number of images may change the choice of algorithm. The
+//! backward pass prepares the input again, which is cheaper than keeping the prepared input.
 
 #[cfg(feature = "cudnn")]
 mod cudnn;
@@ -43,7 +40,7 @@ use super::avg_pool2d::{Windows, avg_pool2d};
 use super::element::{cpu_memory, for_dtype, lock};
 use super::relu::relu;
 use super::rounded::{is_rounded, rounded};
-use crate::backward::record;
+use crate::backward::{Wanted, record_in_halves};
 use crate::simd::LANES;
 use direct::{Direct, LARGEST_PATCH};
 use epilogue::{Epilogue, ReluMask};
@@ -61,12 +58,9 @@ use winograd::Winograd;
 /// NaN.
 ///
 /// If the weights are finite, an output with a patch of zeros equals its bias exactly. On a GPU
-/// only [`conv2d_relu_pool`] guarantees this; here the result depends on cuDNN.
-///
-/// # Errors
-///
-/// When the shapes do not fit, when a size other than the batch's or `stride` is 0, or on a dtype
-/// other than f32, f64 and bf16. On a GPU without cuDNN also when the last patches leave different
+/// only [`conv2d_relu_pool`] guarantees this; here the result depends on cuDNN. Fails when the
+/// shapes do not fit, when a size other than the batch's or `stride` is 0, or on a dtype other than
+/// f32, f64 and bf16. On a GPU without cuDNN it also fails when the last patches leave different
 /// numbers of rows and columns over.
 pub fn conv2d(
     x: &Tensor,
@@ -96,17 +90,10 @@ pub fn conv2d(
 /// Computes [`conv2d`](fn@conv2d) at stride 1 without padding, then [`relu`](fn@crate::relu), then
 /// [`avg_pool2d`](fn@crate::avg_pool2d) over `pool`×`pool` windows that do not overlap.
 ///
-/// The result has the same bits as the three operations in sequence, in a fraction of the time: the
-/// CPU never writes the intermediate results to memory. On a GPU the bits are the same where cuDNN
-/// has the same algorithm for both.
-///
-/// On every device, an output of the convolution with a patch of zeros equals its bias exactly. The
-/// slope of the relu changes at 0, and training begins with a bias of 0. A rounding error must not
-/// turn this 0 into a positive number.
-///
-/// # Errors
-///
-/// The errors of the three operations.
+/// The result has the bits of the three operations in sequence, on a GPU where cuDNN has the same
+/// algorithm for both. The CPU never writes the intermediate results to memory. On every device, an
+/// output of the convolution with a patch of zeros equals its bias exactly: the slope of the relu
+/// changes at 0, and training begins with a bias of 0. Fails like the three operations.
 pub fn conv2d_relu_pool(x: &Tensor, weight: &Tensor, bias: &Tensor, pool: usize) -> Result<Tensor> {
     let geometry = Geometry::new(x, weight, Some(bias), 1, 0)?;
     if is_rounded(x) {
@@ -120,8 +107,7 @@ pub fn conv2d_relu_pool(x: &Tensor, weight: &Tensor, bias: &Tensor, pool: usize)
     }
 }
 
-/// Returns whether this crate has an operation for the device: for the CPU, and for a GPU with
-/// cuDNN.
+/// Whether this crate has an operation for the device: for the CPU, and for a GPU with cuDNN.
 fn has_operation(x: &Tensor) -> bool {
     x.device().is_cpu() || cfg!(feature = "cudnn")
 }
@@ -143,31 +129,28 @@ impl Conv2d {
         }
         let g = &self.geometry;
         let (y, relu_masks) = for_dtype!(x.dtype(), "conv2d", T => {
-            let (locked, locked_bias) = (lock(&[&x, &weight]), bias.as_ref().map(|b| lock(&[b])));
-            let [x, weight] = locked.elements::<T, 2>()?;
-            let bias = match &locked_bias {
-                Some(locked) => Some(locked.elements::<T, 1>()?[0]),
-                None => None,
-            };
-            let mut output = Output::new(g, &self.epilogue, bias);
+            // Without a bias, the weight serves as a placeholder.
+            let locked = lock(&[&x, &weight, bias.as_ref().unwrap_or(&weight)]);
+            let [x, weight, of_bias] = locked.elements::<T, 3>()?;
+            let of_bias = bias.is_some().then_some(of_bias);
+            let mut output = Output::new(g, &self.epilogue, of_bias);
             match Algorithm::new(g) {
                 Algorithm::Direct => Direct::new(g).forward(x, weight, &mut output),
                 Algorithm::Winograd2 => Winograd2::new(g).forward(x, weight, &mut output),
                 Algorithm::Winograd4 => Winograd4::new(g).forward(x, weight, &mut output),
                 Algorithm::Winograd3 => Winograd3::new(g).forward(x, weight, &mut output),
                 Algorithm::Strided1x1 => Strided1x1::new(g).forward(x, weight, &mut output),
-                Algorithm::Im2col => Im2col::new(g).forward(x, weight, &mut output),
+                Algorithm::Im2col => Im2col(g).forward(x, weight, &mut output),
             }
             (cpu_memory(output.y), output.relu_masks)
         });
         let (of_x, of_weight, has_bias) = (x.clone(), weight.clone(), bias.is_some());
-        record_output(y, self.shape(), [&x, &weight], bias.as_ref(), move |dy| {
-            self.backward(&of_x, &of_weight, has_bias, &relu_masks, dy)
+        record_output(y, self.shape(), [&x, &weight], bias.as_ref(), move |dy, wanted| {
+            self.backward(&of_x, &of_weight, has_bias, &relu_masks, dy, wanted)
         })
     }
 
-    /// Computes the gradients of the input if needed, of the weight, and of the bias if there is
-    /// one. `relu_masks` come from the forward pass.
+    /// Computes the gradients that are wanted: of the input, and of the weight and the bias.
     fn backward(
         &self,
         x: &Tensor,
@@ -175,16 +158,15 @@ impl Conv2d {
         has_bias: bool,
         relu_masks: &[ReluMask],
         grad: &Tensor,
+        wanted: Wanted,
     ) -> Result<[Option<Tensor>; 3]> {
         let (g, grad) = (&self.geometry, grad.contiguous()?);
-        // The first layer's input is data. Its gradient is a third of the work, and nothing uses
-        // it.
-        let want_dx = x.track_op();
-        let algorithm = if want_dx { Algorithm::with_dx(g) } else { Algorithm::new(g) };
+        // Both halves of a backward pass choose the algorithm of the whole pass.
+        let algorithm = if x.track_op() { Algorithm::with_dx(g) } else { Algorithm::new(g) };
         for_dtype!(x.dtype(), "conv2d", T => {
             let locked = lock(&[x, weight, &grad]);
             let [of_x, of_weight, grad] = locked.elements::<T, 3>()?;
-            let mut gradients = Gradients::<T>::new(g, want_dx, has_bias);
+            let mut gradients = Gradients::<T>::new(g, wanted, has_bias);
             let upstream = Upstream { geometry: g, epilogue: &self.epilogue, grad, relu_masks };
             let (up, to) = (&upstream, &mut gradients);
             match algorithm {
@@ -195,13 +177,13 @@ impl Conv2d {
                 Algorithm::Winograd4 => Winograd4::new(g).backward(of_x, of_weight, up, to),
                 Algorithm::Winograd3 => Winograd3::new(g).backward(of_x, of_weight, up, to),
                 Algorithm::Strided1x1 => Strided1x1::new(g).backward(of_x, of_weight, up, to),
-                Algorithm::Im2col => Im2col::new(g).backward(of_x, of_weight, up, to),
+                Algorithm::Im2col => Im2col(g).backward(of_x, of_weight, up, to),
             }
             let tensor = |values, shape: &Shape| Tensor::from_vec(values, shape, x.device());
             let dbias: Option<Vec<T>> = gradients.bias.into_iter().collect();
             Ok([
                 gradients.x.map(|dx| tensor(dx, x.shape())).transpose()?,
-                Some(tensor(gradients.weight, weight.shape())?),
+                gradients.weight.map(|dweight| tensor(dweight, weight.shape())).transpose()?,
                 dbias.map(|dbias| tensor(dbias, &g.out_channels.into())).transpose()?,
             ])
         })
@@ -215,33 +197,35 @@ impl Conv2d {
 }
 
 /// Records the output of a convolution on the tape. `backward` computes the gradients of input,
-/// weight and bias from the gradient of the output.
+/// weight and bias, as far as they are wanted, from the gradient of the output.
 fn record_output(
     y: Storage,
     shape: Shape,
     [x, weight]: [&Tensor; 2],
     bias: Option<&Tensor>,
-    backward: impl Fn(&Tensor) -> Result<[Option<Tensor>; 3]> + Send + Sync + 'static,
+    backward: impl Fn(&Tensor, Wanted) -> Result<[Option<Tensor>; 3]> + Send + Sync + 'static,
 ) -> Result<Tensor> {
     match bias {
-        Some(bias) => record("conv2d", y, shape, [x, weight, bias], move |_, dy| backward(dy)),
-        None => record("conv2d", y, shape, [x, weight], move |_, dy| {
-            let [dx, dweight, _] = backward(dy)?;
+        Some(bias) => {
+            let inputs = [x, weight, bias];
+            record_in_halves("conv2d", y, shape, inputs, move |_, dy, wanted| backward(dy, wanted))
+        }
+        None => record_in_halves("conv2d", y, shape, [x, weight], move |_, dy, wanted| {
+            let [dx, dweight, _] = backward(dy, wanted)?;
             Ok([dx, dweight])
         }),
     }
 }
 
-/// The minimum number of input channels and of output channels for Winograd's algorithm. Its
-/// transforms cost time per channel, and it saves multiplications per pair of channels.
+/// The fewest input and output channels for Winograd's algorithm: its transforms cost time per
+/// channel, and it saves multiplications per pair of channels.
 const ENOUGH_CHANNELS: usize = 8;
 
-/// The fixed cost of a weight, in units of the cost of one column of a product. The fixed cost does
-/// not depend on the number of columns.
+/// The fixed cost of a weight, in units of the cost of one column of a product.
 ///
 /// A transformed weight and its gradient are written and read six times in a step. These are 24
-/// bytes, or 2.4 ns from memory at 10 GB/s. A column's three multiplications and additions take
-/// 0.06 ns at 100 GFLOP/s.
+/// bytes, or 2.4 ns at 10 GB/s. A column's three multiplications and additions take 0.06 ns at 100
+/// GFLOP/s.
 const WEIGHT: usize = 40;
 
 /// 3×3 kernels: 4×4 inputs become 2×2 outputs.
@@ -251,8 +235,7 @@ type Winograd4<'a> = Winograd<'a, 4, 3, 6>;
 /// 5×5 kernels: 7×7 inputs become 3×3 outputs.
 type Winograd3<'a> = Winograd<'a, 3, 5, 7>;
 
-/// The algorithms for a convolution. The number in a name is the number of output rows and columns
-/// of a tile.
+/// The algorithms for a convolution. The number in a name is the number of output rows of a tile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Algorithm {
     Direct,
@@ -264,16 +247,15 @@ enum Algorithm {
 }
 
 impl Algorithm {
-    /// Chooses the algorithm for a forward pass, or for a backward pass without the input's
-    /// gradient.
+    /// Chooses the algorithm for a pass without the input's gradient.
     fn new(g: &Geometry) -> Self {
         if g.patch() <= LARGEST_PATCH { Self::Direct } else { Self::with_dx(g) }
     }
 
     /// Chooses the algorithm for a backward pass with the input's gradient.
     ///
-    /// Large tiles need the fewest multiplications. They also have more places, and every place has
-    /// its own weights. If few tiles share these weights, smaller tiles are faster.
+    /// Large tiles need the fewest multiplications, but every place of a tile has its own weights.
+    /// If few tiles share these weights, smaller tiles are faster.
     fn with_dx(g: &Geometry) -> Self {
         let images = g.batch.next_multiple_of(LANES);
         let cost = |places, tiles| places * (images * tiles + WEIGHT);
@@ -286,13 +268,8 @@ impl Algorithm {
         let limit = cost(g.kernel_h * g.kernel_w, g.pixels()) * 2 / 3;
         let enough = g.in_channels.min(g.out_channels) >= ENOUGH_CHANNELS;
         match (g.kernel_h, g.kernel_w, g.stride) {
-            (3, 3, 1) if enough && cost4.min(cost2) < limit => {
-                if cost4 < cost2 {
-                    Self::Winograd4
-                } else {
-                    Self::Winograd2
-                }
-            }
+            (3, 3, 1) if enough && cost4 < cost2.min(limit) => Self::Winograd4,
+            (3, 3, 1) if enough && cost2 < limit => Self::Winograd2,
             (5, 5, 1) if enough && cost3 < limit => Self::Winograd3,
             _ if Strided1x1::suits(g) => Self::Strided1x1,
             _ => Self::Im2col,
@@ -300,12 +277,8 @@ impl Algorithm {
     }
 }
 
-/// Computes [`conv2d`](fn@conv2d) by candle's convolution, for a GPU without cuDNN. The sizes were
-/// checked.
-///
-/// # Errors
-///
-/// When the last patches leave m rows and n columns of the padded input uncovered, and m ≠ n.
+/// Computes [`conv2d`](fn@conv2d) by candle's convolution, for a GPU without cuDNN. Fails when the
+/// last patches leave m rows and n columns of the padded input uncovered, and m ≠ n.
 fn composed(
     x: &Tensor,
     weight: &Tensor,

@@ -6,6 +6,7 @@ use super::cudnn::{Pass, product};
 use super::epilogue::Epilogue;
 use super::{Conv2d, record_output};
 use crate::avg_pool2d::Windows;
+use crate::backward::Wanted;
 use crate::gpu::{
     Channels, Launch, Operand, PartialSums, Source, add_bias, alloc, bias_gradients, blocks_of,
     on_gpu, tensor,
@@ -27,14 +28,13 @@ impl Conv2d {
     ) -> Result<Tensor> {
         let (g, sizes) = (&self.geometry, self.channels());
         let (y, before_bias) = match (&self.epilogue, bias) {
-            (Epilogue::Plain, None) => {
-                (on_gpu([x, weight], |operands| product(g, Pass::Output, operands))?, None)
+            (Epilogue::Plain, bias) => {
+                let mut y = on_gpu([x, weight], |operands| product(g, Pass::Output, operands))?;
+                if let Some(bias) = bias {
+                    on_gpu([bias], |[bias]| add_bias(&mut y, sizes, bias, false))?;
+                }
+                (y, None)
             }
-            (Epilogue::Plain, Some(bias)) => on_gpu([x, weight, bias], |[x, weight, bias]| {
-                let mut y = product(g, Pass::Output, [x, weight])?;
-                add_bias(&mut y, sizes, bias, false)?;
-                Ok((y, None))
-            })?,
             (Epilogue::ReluPool(windows), Some(bias)) => {
                 on_gpu([x, weight, bias], |[x, weight, bias]| {
                     let z = product(g, Pass::OutputForRelu, [x, weight])?;
@@ -47,14 +47,14 @@ impl Conv2d {
             (Epilogue::ReluPool(_), None) => bail!("conv2d: a relu and a pool follow a bias"),
         };
         let (of_x, of_weight, of_bias) = (x.clone(), weight.clone(), bias.cloned());
-        record_output(Storage::Cuda(y), self.shape(), [x, weight], bias, move |dy| {
-            let bias = of_bias.as_ref();
-            self.backward_on_gpu(&of_x, &of_weight, bias, before_bias.as_ref(), &dy.contiguous()?)
+        record_output(Storage::Cuda(y), self.shape(), [x, weight], bias, move |dy, wanted| {
+            let (bias, sums, dy) = (of_bias.as_ref(), before_bias.as_ref(), dy.contiguous()?);
+            self.backward_on_gpu(&of_x, &of_weight, bias, sums, &dy, wanted)
         })
     }
 
-    /// Computes the gradients of the input if needed, of the weight, and of the bias if there is
-    /// one. `before_bias` is the operand of bias and relu.
+    /// Computes the gradients that are wanted: of the input, and of the weight and the bias.
+    /// `before_bias` is the operand of bias and relu.
     fn backward_on_gpu(
         &self,
         x: &Tensor,
@@ -62,14 +62,15 @@ impl Conv2d {
         bias: Option<&Tensor>,
         before_bias: Option<&CudaStorage>,
         grad: &Tensor,
+        wanted: Wanted,
     ) -> Result<[Option<Tensor>; 3]> {
         let (g, sizes) = (&self.geometry, self.channels());
         let (dz, dbias) = match (&self.epilogue, bias, before_bias) {
-            (Epilogue::Plain, None, _) => (grad.clone(), None),
-            (Epilogue::Plain, Some(_), _) => {
+            (Epilogue::Plain, Some(_), _) if wanted.weights => {
                 let (dz, dbias) = bias_gradients(None, grad)?;
                 (dz, Some(dbias))
             }
+            (Epilogue::Plain, ..) => (grad.clone(), None),
             (Epilogue::ReluPool(windows), Some(bias), Some(z)) => {
                 let z = Operand::whole(z, sizes.elements());
                 let (dz, dbias) = on_gpu([bias, grad], |[bias, grad]| {
@@ -81,15 +82,14 @@ impl Conv2d {
             (Epilogue::ReluPool(_), ..) => bail!("conv2d: a relu and a pool follow a bias"),
         };
         let product = |pass, operands| on_gpu(operands, |operands| product(g, pass, operands));
-        let dweight = product(Pass::WeightGradient, [x, &dz])?;
-        // The first layer's input is data. Its gradient is a third of the work, and nothing uses
-        // it.
-        let dx = if x.track_op() {
-            Some(tensor(product(Pass::InputGradient, [weight, &dz])?, x.shape()))
-        } else {
-            None
-        };
-        Ok([dx, Some(tensor(dweight, weight.shape())), dbias])
+        let dweight =
+            wanted.weights.then(|| product(Pass::WeightGradient, [x, &dz])).transpose()?;
+        let dx = wanted.input.then(|| product(Pass::InputGradient, [weight, &dz])).transpose()?;
+        Ok([
+            dx.map(|dx| tensor(dx, x.shape())),
+            dweight.map(|dweight| tensor(dweight, weight.shape())),
+            dbias.filter(|_| wanted.weights),
+        ])
     }
 }
 

@@ -41,10 +41,8 @@ impl PaddedPlane {
         self.outer_height * self.outer_width
     }
 
-    /// Interleaves one channel of a block's images, and writes all of `plane`, including the zeros.
-    ///
-    /// `images` yields the channel's pixels of each image, for at most [`LANES`] images. The lanes
-    /// of missing images are zero.
+    /// Interleaves one channel's pixels of at most [`LANES`] images, and writes all of `plane`,
+    /// including the zeros. The lanes of missing images are zero.
     #[inline(always)]
     pub(super) fn load<'a, T: Element>(
         &self,
@@ -76,8 +74,7 @@ impl PaddedPlane {
         }
     }
 
-    /// Copies the planes of a block back to their images. This is the inverse of
-    /// [`load`](Self::load).
+    /// Copies the planes of a block back to their images: the inverse of [`load`](Self::load).
     #[inline(always)]
     pub(super) fn store<T: Element>(&self, plane: &[Simd<T>], images: &mut [&mut [T]]) {
         let rows = plane.chunks_exact(self.outer_width).skip(self.padding).take(self.height);
@@ -109,9 +106,7 @@ impl Geometry {
         self.in_channels * self.padded().outer() * LANES
     }
 
-    /// Loads a range of images of the batch `x`. Blocks follow in order, and within each block,
-    /// channels follow in order. If the last block has fewer than sixteen images, its other lanes
-    /// are zero.
+    /// Loads a range of images of the batch `x`, block by block, and each block channel by channel.
     pub(super) fn load<T: Element>(&self, x: &[T], images: Range<usize>) -> Scratch<T> {
         let padded = self.padded();
         let mut planes = Scratch::new(images.len().div_ceil(LANES) * self.block());
@@ -131,10 +126,8 @@ impl Geometry {
     }
 }
 
-/// Groups the planes of a block of images by channel. The result has one plane per image for each
-/// channel.
-///
-/// `images` holds whole images of `channels` planes with `plane` elements each.
+/// Groups the planes of a block of images by channel. An image has `channels` planes of `plane`
+/// elements. The result has one plane per image for each channel.
 pub(super) fn by_channel<T>(images: &mut [T], channels: usize, plane: usize) -> Vec<Vec<&mut [T]>> {
     let mut grouped: Vec<Vec<&mut [T]>> =
         (0..channels).map(|_| Vec::with_capacity(LANES)).collect();

@@ -8,18 +8,18 @@ use super::epilogue::{Epilogue, ReluMask};
 use super::geometry::{Geometry, Plane};
 use super::padded_plane::{PaddedPlane, by_channel};
 use crate::Element;
+use crate::backward::Wanted;
 use crate::memory::zeros;
 use crate::simd::{LANES, Simd};
 
 /// The result of a forward pass.
 pub(super) struct Output<'a, T> {
-    geometry: &'a Geometry,
-    epilogue: &'a Epilogue,
-    bias: Option<&'a [T]>,
+    pub(super) geometry: &'a Geometry,
+    pub(super) epilogue: &'a Epilogue,
+    pub(super) bias: Option<&'a [T]>,
     /// The output after the epilogue, `[B, O, H', W']`.
     pub(super) y: Vec<T>,
-    /// The relu mask of each block and channel: where the sums were above zero, as far as the
-    /// epilogue needs the mask.
+    /// The relu mask of each block and channel, if the epilogue needs masks.
     pub(super) relu_masks: Vec<ReluMask>,
 }
 
@@ -30,16 +30,12 @@ pub(super) struct OutputPlanes<'a, T> {
     /// The index of the block in its run.
     pub(super) block: usize,
     pub(super) channel: usize,
-    y: Vec<&'a mut [T]>,
+    /// The output of each image of the block.
+    pub(super) y: Vec<&'a mut [T]>,
     relu_mask: &'a mut [ReluMask],
 }
 
 impl<T: Element> OutputPlanes<'_, T> {
-    /// Returns the number of images in the block.
-    pub(super) fn images(&self) -> usize {
-        self.y.len()
-    }
-
     /// Runs the epilogue on a plane of sums, which lie in the upper left of a padded plane.
     #[inline(always)]
     pub(super) fn apply_epilogue(&mut self, sums: &mut [Simd<T>], padded: PaddedPlane) {
@@ -61,11 +57,6 @@ impl<'a, T: Element> Output<'a, T> {
         Self { geometry, epilogue, bias, y, relu_masks: vec![[0; LANES]; masks] }
     }
 
-    /// Allocates another result of the same convolution.
-    pub(super) fn another(&self) -> Self {
-        Self::new(self.geometry, self.epilogue, self.bias)
-    }
-
     /// Copies these planes from another result of the same convolution.
     pub(super) fn take(&mut self, other: &Self, planes: &[Plane]) {
         let (height, width) = self.epilogue.size(self.geometry);
@@ -83,8 +74,7 @@ impl<'a, T: Element> Output<'a, T> {
         }
     }
 
-    /// Returns the planes of a run of images, for epilogues in parallel. The run begins with a
-    /// block.
+    /// Returns the planes of a run of images, which begins with a block, for parallel epilogues.
     pub(super) fn planes(
         &mut self,
         images: Range<usize>,
@@ -108,12 +98,6 @@ impl<'a, T: Element> Output<'a, T> {
     }
 }
 
-/// Divides a batch into runs of whole blocks, about `images` long.
-pub(super) fn runs(batch: usize, images: usize) -> impl Iterator<Item = Range<usize>> {
-    let step = images.next_multiple_of(LANES);
-    (0..batch).step_by(step).map(move |start| start..batch.min(start + step))
-}
-
 /// The gradient of a convolution's output after the epilogue.
 pub(super) struct Upstream<'a, T> {
     pub(super) geometry: &'a Geometry,
@@ -125,9 +109,8 @@ pub(super) struct Upstream<'a, T> {
 }
 
 impl<T: Element> Upstream<'_, T> {
-    /// Fills `sums` with the gradient of one channel's sums, for one block of images.
-    ///
-    /// If the channel has a bias, the function also adds the block's share to the bias gradient.
+    /// Fills `sums` with the gradient of one channel's sums, for one block of images, and adds the
+    /// block's share to the bias gradient, if there is one.
     #[inline(always)]
     pub(super) fn load(
         &self,
@@ -151,25 +134,25 @@ impl<T: Element> Upstream<'_, T> {
 pub(super) struct Gradients<T> {
     /// The gradient of the input, or `None` when the input needs no gradient.
     pub(super) x: Option<Vec<T>>,
-    pub(super) weight: Vec<T>,
-    /// The gradient of each channel's bias. Most convolutions of a ResNet have no bias, and nothing
-    /// is added up for them.
+    /// The gradient of the weight, or `None` in the first half of a backward pass.
+    pub(super) weight: Option<Vec<T>>,
+    /// The gradient of each channel's bias. Most convolutions of a ResNet have no bias.
     pub(super) bias: Vec<Option<T>>,
 }
 
 impl<T: Element> Gradients<T> {
-    /// Makes gradients of zeros.
-    pub(super) fn new(geometry: &Geometry, want_dx: bool, has_bias: bool) -> Self {
-        let Geometry { batch, out_channels, .. } = *geometry;
+    /// Makes gradients of zeros, those that are wanted.
+    pub(super) fn new(geometry: &Geometry, wanted: Wanted, has_bias: bool) -> Self {
+        let (Wanted { input, weights }, channels) = (wanted, geometry.out_channels);
         Self {
-            x: want_dx.then(|| zeros(batch * geometry.image())),
-            weight: zeros(out_channels * geometry.patch()),
-            bias: vec![has_bias.then(T::zero); out_channels],
+            x: input.then(|| zeros(geometry.batch * geometry.image())),
+            weight: weights.then(|| zeros(channels * geometry.patch())),
+            bias: vec![(weights && has_bias).then(T::zero); channels],
         }
     }
 
-    /// Copies these planes of the input's gradient and these `[O, C]` kernels of the weight's
-    /// gradient from `other`.
+    /// Copies these planes of the input's gradient and `[O, C]` kernels of the weight's from
+    /// `other`.
     pub(super) fn take(
         &mut self,
         geometry: &Geometry,
@@ -185,9 +168,11 @@ impl<T: Element> Gradients<T> {
             }
         }
         let size = geometry.kernel_h * geometry.kernel_w;
-        for kernel in kernels {
-            let start = kernel * size;
-            self.weight[start..][..size].copy_from_slice(&other.weight[start..][..size]);
+        if let (Some(dweight), Some(other)) = (&mut self.weight, &other.weight) {
+            for kernel in kernels {
+                let start = kernel * size;
+                dweight[start..][..size].copy_from_slice(&other[start..][..size]);
+            }
         }
     }
 }

@@ -1,8 +1,8 @@
 //! Strided 1×1 convolution, as in the short cut of a residual block with smaller output planes.
 //!
-//! The kernel reads only one pixel in stride². An im2col convolution would interleave all pixels,
-//! and convert the gradient of all pixels back. This module first gathers the pixels that the
-//! kernel reads. The rest is a convolution of stride 1:
+//! The kernel reads only one pixel in stride², and an im2col convolution would interleave all
+//! pixels. This module first gathers the pixels that the kernel reads. The rest is a convolution of
+//! stride 1:
 //!
 //! ```text
 //! a · b · c
@@ -12,8 +12,6 @@
 //!
 //! The backward pass scatters the gradient to the gathered pixels. All other pixels have gradient
 //! zero.
-//!
-//! The cost is the cost of the smaller convolution, plus a copy of the gathered pixels.
 
 use std::mem::take;
 
@@ -45,7 +43,7 @@ impl<'a> Strided1x1<'a> {
 
     /// Convolves the batch `x`, applies the epilogue and writes `output`.
     pub(super) fn forward<T: Element>(&self, x: &[T], weight: &[T], output: &mut Output<'_, T>) {
-        Im2col::new(&self.dense).forward(&self.gather(x), weight, output);
+        Im2col(&self.dense).forward(&self.gather(x), weight, output);
     }
 
     /// Computes the gradients for the batch `x`.
@@ -61,7 +59,7 @@ impl<'a> Strided1x1<'a> {
             weight: take(&mut gradients.weight),
             bias: take(&mut gradients.bias),
         };
-        let im2col = Im2col::new(&self.dense);
+        let im2col = Im2col(&self.dense);
         im2col.backward(&self.gather(x), weight, upstream, &mut of_gathered);
         if let (Some(dx), Some(gathered)) = (&mut gradients.x, &of_gathered.x) {
             self.scatter(gathered, dx);
@@ -69,8 +67,8 @@ impl<'a> Strided1x1<'a> {
         (gradients.weight, gradients.bias) = (of_gathered.weight, of_gathered.bias);
     }
 
-    /// Gathers the pixels of `x` that the kernel reads. They are a whole batch, so their memory is
-    /// freed after use and is not kept as scratch memory.
+    /// Gathers the pixels of `x` that the kernel reads, of a whole batch: too many for scratch
+    /// memory.
     fn gather<T: Element>(&self, x: &[T]) -> Vec<T> {
         let Geometry { stride, height, width, .. } = *self.geometry;
         let mut gathered = zeros(self.dense.batch * self.dense.image());

@@ -8,11 +8,9 @@ use super::kernels::{Source, THREADS, VECTOR};
 use super::launch::{Launch, alloc, blocks_of};
 use super::operand::{Operand, on_gpu, tensor};
 
-/// Images `[images, channels, plane]`. A dense layer's output has planes of one element.
-///
-/// The values of a channel are divided into parts, and each part belongs to one block. A GPU then
-/// has work for all its processors even if there are few channels, and each block still has enough
-/// work.
+/// Images `[images, channels, plane]`. A dense layer's output has planes of one element. The values
+/// of a channel are divided into parts, one for each block. A GPU then has work for all its
+/// processors even if there are few channels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Channels {
     pub(crate) images: usize,
@@ -21,8 +19,8 @@ pub(crate) struct Channels {
 }
 
 impl Channels {
-    /// The number of a channel's values per block, thirty-two for each thread. With fewer values, a
-    /// block's work before and after its loop would cost as much as the loop.
+    /// The number of a channel's values per block, thirty-two for each thread: with fewer, the work
+    /// before and after a block's loop would cost as much as the loop.
     const PART: usize = 32 * THREADS;
 
     /// Returns the sizes of `[B, C, …]`.
@@ -54,8 +52,7 @@ impl Channels {
 }
 
 impl Launch<'_> {
-    /// Adds the first arguments of kernels that process images channel by channel. The size of a
-    /// plane is counted in vectors.
+    /// Adds the first arguments of kernels that process images by channel, with planes in vectors.
     pub(crate) fn channels(self, sizes: Channels) -> Self {
         let plane = sizes.plane / self.vector();
         self.count(sizes.images).count(sizes.channels).count(plane).count(sizes.parts())
@@ -126,9 +123,8 @@ pub(crate) fn add_bias(
 }
 // ANCHOR_END: add_bias
 
-/// Computes the gradients of a biased tensor and of its bias, `[channels]`, on a GPU.
-///
-/// `behind_relu` is the output of the relu that follows, if one does.
+/// Computes the gradients of a biased tensor and of its bias, `[channels]`, on a GPU. `behind_relu`
+/// is the output of the relu that follows, if one does.
 pub(crate) fn bias_gradients(
     behind_relu: Option<&Tensor>,
     grad: &Tensor,

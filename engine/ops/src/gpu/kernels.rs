@@ -1,7 +1,7 @@
 //! Kernels: CUDA C++ in `kernels/*.cu`, compiled at their first use.
 //!
-//! NVRTC, a library of the CUDA toolkit, compiles a file once in a process for each element type.
-//! The result is PTX, which every driver translates for its GPU.
+//! NVRTC compiles a file once in a process for each element type. The result is PTX, which every
+//! driver translates for its GPU.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -16,12 +16,11 @@ use candle_core::cuda_backend::cudarc::nvrtc::{
 use candle_core::{CudaDevice, DType, Result, bail};
 use harness::lock::locked;
 
-/// The number of threads in a block, in every launch: a power of two, because blocks add up in a
-/// tree.
+/// The number of threads in a block: a power of two, because blocks add up in a tree.
 pub(crate) const THREADS: usize = 256;
 
-/// The number of adjacent elements that a thread reads or writes at once, if the alignment allows
-/// vectors. Four elements of f32 are 16 bytes, the most that a GPU moves for a thread.
+/// The number of adjacent elements that a thread reads or writes at once, if the alignment allows.
+/// Four elements of f32 are 16 bytes, the most that a GPU moves for a thread.
 pub(crate) const VECTOR: usize = 4;
 
 /// The files of kernels.
@@ -61,10 +60,6 @@ pub(super) struct Kernel {
 
 impl Kernel {
     /// Returns the kernel on `gpu`, whose context is current.
-    ///
-    /// # Errors
-    ///
-    /// When there are no kernels for the type, and when NVRTC or the driver fails.
     pub(super) fn on(self, gpu: &CudaDevice) -> Result<CudaFunction> {
         thread_local! {
             /// The kernels that this thread has launched on each GPU. A query to candle and the
@@ -106,8 +101,7 @@ fn compile(source: Source, dtype: DType, vector: usize) -> Result<String> {
     let options = CompileOptions {
         // A product is rounded before it is added to a sum, as on the CPU.
         fmad: Some(false),
-        // bf16 begins with compute capability 8.0, which has an instruction that rounds to bf16.
-        // Newer GPUs have the instruction too.
+        // bf16 begins with compute capability 8.0.
         arch: (dtype == DType::BF16).then_some("compute_80"),
         options: vec![
             format!("-D{stored}"),

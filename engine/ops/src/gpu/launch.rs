@@ -10,8 +10,7 @@ use candle_core::{CudaDevice, CudaStorage, DType, Error, Result, Shape, bail};
 use super::kernels::{Kernel, Source, THREADS};
 use super::operand::Operand;
 
-/// The largest number of elements in a tensor. Kernels count in 32 bits, and may count one round
-/// too far.
+/// The most elements of a tensor: kernels count in 32 bits, and may count one round too far.
 const MOST_ELEMENTS: usize = 1 << 31;
 
 /// The largest number of blocks that share the work of an elementwise kernel.
@@ -25,8 +24,7 @@ pub(crate) fn blocks_of(n: usize) -> usize {
 /// Allocates uninitialised memory for a result: a kernel has to write every element.
 #[expect(unsafe_code, reason = "candle calls memory with anything in it unsafe")]
 pub(crate) fn alloc(gpu: &CudaDevice, elements: usize, dtype: DType) -> Result<CudaStorage> {
-    // SAFETY: the memory holds numbers, of which all bits are valid, and a kernel writes each
-    // element before it is read.
+    // SAFETY: all bits are valid numbers, and a kernel writes each element before it is read.
     unsafe { gpu.alloc_uninit(&Shape::from(elements), dtype) }
 }
 
@@ -87,7 +85,7 @@ impl<'a> Launch<'a> {
         self.and(Argument::Bits(number.to_bits()))
     }
 
-    /// Adds memory that is read, or changed in place: this number of elements of the kernel's type.
+    /// Adds memory that is read or changed: this number of elements of the kernel's type.
     pub(crate) fn memory(self, operand: Operand<'a>, elements: usize) -> Self {
         let dtype = self.kernel.dtype;
         self.memory_as(dtype, operand, elements)
@@ -117,12 +115,8 @@ impl<'a> Launch<'a> {
         self.and_memory(Operand::whole(storage, 0))
     }
 
-    /// Queues a kernel whose last argument is its result, and returns the result: n elements of the
-    /// kernel's type, which the function allocates.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`run`](Self::run), and an error when there is no memory.
+    /// Allocates n elements of the kernel's type as the kernel's last argument, queues the kernel,
+    /// and returns these elements: the result.
     pub(crate) fn compute(self, n: usize, blocks: usize) -> Result<CudaStorage> {
         let mut result = alloc(self.gpu, n, self.kernel.dtype)?;
         let launch: Launch<'_> = self;
@@ -148,13 +142,9 @@ impl<'a> Launch<'a> {
         self
     }
 
-    /// Queues the kernel on this number of blocks, on the GPU's stream. The function returns before
-    /// the kernel has run.
-    ///
-    /// # Errors
-    ///
-    /// When an operand differs from the kernel's in type or size, is on another GPU, or is larger
-    /// than the kernel can count; and when the kernel cannot be compiled or started.
+    /// Queues the kernel on this number of blocks, on the GPU's stream. Fails when an operand
+    /// differs from the kernel's in type or size, is on another GPU, or is larger than the kernel
+    /// can count.
     #[expect(unsafe_code, reason = "nobody can check what a kernel does with its arguments")]
     pub(crate) fn run(self, blocks: usize) -> Result<()> {
         let Self { gpu, kernel, arguments, mismatch } = self;
@@ -196,10 +186,9 @@ impl<'a> Launch<'a> {
     }
 }
 
-/// Returns the address of an operand's first element in its GPU's memory, which must hold all its elements.
-///
-/// The memory is borrowed for reading, and a kernel may write to it, as candle's own kernels do:
-/// cudarc's order between readers and writers is switched off (`devices::gpu`).
+/// Returns the address of an operand's first element in its GPU's memory, which must hold all its
+/// elements. The memory is borrowed for reading, and a kernel may write to it, as candle's own
+/// kernels do.
 pub(crate) fn address<'a>(
     Operand { storage, start, elements }: Operand<'a>,
     stream: &'a CudaStream,
@@ -218,9 +207,7 @@ pub(crate) fn address<'a>(
 }
 
 /// Computes each element of a result from the operands' elements at the same index, by a kernel of
-/// `elementwise.cu`.
-///
-/// The kernel works in vectors if all operands begin and end at a vector's boundary.
+/// `elementwise.cu`, in vectors if all operands begin and end at a vector's boundary.
 pub(crate) fn elementwise<const N: usize>(
     kernel: &'static str,
     operands: [Operand<'_>; N],

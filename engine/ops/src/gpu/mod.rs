@@ -13,18 +13,13 @@
 //! `on_gpu.rs` of its folder. candle calls cuBLAS for products of matrices. cuDNN computes the
 //! products of convolutions (`conv2d::cudnn`).
 //!
-//! A kernel is launched as a number of *blocks* of 256 threads. Threads of a block can wait for
-//! each other and share memory, blocks cannot. The terms of a block's sum depend on shapes alone,
-//! and the sums of blocks are always added in the same order. The bits of a result therefore never
-//! depend on the GPU's timing.
+//! A kernel is launched as a number of *blocks* of 256 threads. The terms of a block's sum depend
+//! on shapes alone, and the sums of blocks are added in a fixed order, so the bits of a result
+//! never depend on the GPU's timing. The speed of memory limits all kernels.
 //!
-//! **Tests without a GPU.** `tests::on_a_gpu` compares every operation on a GPU with the operation on
-//! the CPU. The GPU may be a simulated one (`tests/simulated-gpu`). The simulated GPU also reports a
-//! kernel that reaches beyond its memory, or reads memory that nothing has written.
-//!
-//! **Cost.** All kernels are bound by memory. They read each operand and write each result once.
-//! The exception is batch normalisation, whose statistics have to be complete before anything is
-//! normalised.
+//! **Tests without a GPU.** `tests::on_a_gpu` compares every operation on a GPU, which may be a
+//! simulated one (`tests/simulated-gpu`), with the operation on the CPU. The simulated GPU also
+//! reports a kernel that reaches beyond its memory, or reads memory that nothing has written.
 
 mod channels;
 mod kernels;

@@ -16,11 +16,7 @@ pub(crate) struct Operand<'a> {
 }
 
 impl<'a> Operand<'a> {
-    /// Makes an operand of a tensor's memory.
-    ///
-    /// # Errors
-    ///
-    /// When the tensor is not contiguous.
+    /// Makes an operand of a contiguous tensor's memory.
     pub(crate) fn new(storage: &'a CudaStorage, layout: &Layout) -> Result<Self> {
         let Some((start, end)) = layout.contiguous_offsets() else {
             bail!("a kernel needs contiguous tensors, got strides {:?}", layout.stride());
@@ -50,17 +46,13 @@ impl<'a> Operand<'a> {
 }
 
 /// Calls `work` with the memory of contiguous tensors on a GPU.
-///
-/// # Errors
-///
-/// When a tensor is not on a GPU or not contiguous, and when `work` fails.
 pub(crate) fn on_gpu<R, const N: usize>(
     tensors: [&Tensor; N],
     work: impl FnOnce([Operand<'_>; N]) -> Result<R>,
 ) -> Result<R> {
-    on_gpu_all(&tensors, |operands| match operands.try_into() {
-        Ok(operands) => work(operands),
-        Err(_) => bail!("there is an operand for each tensor"),
+    on_gpu_all(&tensors, |operands| {
+        let Ok(operands) = operands.try_into() else { bail!("one operand for each tensor") };
+        work(operands)
     })
 }
 
@@ -82,8 +74,7 @@ pub(crate) fn tensor(storage: CudaStorage, shape: impl Into<Shape>) -> Tensor {
     element::tensor(Storage::Cuda(storage), shape)
 }
 
-/// Returns the same tensor, contiguous and with a start that is aligned for vectors of this number
-/// of elements.
+/// Returns the tensor contiguous, with a start that is aligned for vectors of so many elements.
 pub(crate) fn aligned(tensor: &Tensor, vector: usize) -> Result<Tensor> {
     let tensor = tensor.contiguous()?;
     if tensor.layout().start_offset().is_multiple_of(vector) {

@@ -1,8 +1,8 @@
 //! In-place updates of several tensors in one launch.
 //!
-//! A launch costs the processor some microseconds, whatever the work of the kernel. An update
-//! changes a tensor for every layer's weights and another for its bias, and most of these tensors
-//! are small. One launch therefore changes up to eight tensors.
+//! A launch costs the processor some microseconds, and most of the tensors that an update changes
+//! are small. One launch therefore changes up to eight tensors. The tensors of a slot have one size
+//! and lie on one GPU, and the tensors that change are contiguous; otherwise an update fails.
 
 use std::ptr;
 
@@ -16,67 +16,34 @@ use super::operand::on_gpu_all;
 /// The number of tensors that one launch changes at most.
 const SLOTS: usize = 8;
 
-/// One tensor that is read, and the tensors of the same size that the update changes.
-struct Slot<'a, const N: usize> {
-    read: &'a Tensor,
-    changed: [&'a Tensor; N],
-    /// A number for this slot alone.
-    scale: Option<f64>,
-}
+/// One tensor that is read, the tensors of the same size that the update changes, and a number for
+/// this slot alone.
+type Slot<'a, const N: usize> = (&'a Tensor, [&'a Tensor; N], Option<f64>);
 
 /// Computes `value −= gradient · step` for pairs of a value and its gradient.
-///
-/// # Errors
-///
-/// When the two tensors differ in size or type or are not on one GPU, or when the value is not
-/// contiguous.
 pub(crate) fn sgd_step(pairs: &[(&Tensor, &Tensor)], step: f64) -> Result<()> {
-    let slots = pairs.iter().map(|&(value, read)| Slot { read, changed: [value], scale: None });
+    let slots = pairs.iter().map(|&(value, gradient)| (gradient, [value], None));
     update("sgd_step", &[step], None, &slots.collect_vec())
 }
 
-/// Takes a momentum step for triples of velocity, value and gradient.
-///
-/// The kernel computes `velocity = velocity · momentum + (gradient · share + value · decay)`, then
-/// `value −= velocity · rate`. `constants` are momentum, share, decay and rate.
-///
-/// # Errors
-///
-/// When the three tensors differ in size or type or are not on one GPU, or when velocity or value
-/// is not contiguous.
+/// Takes a momentum step for triples of velocity, value and gradient. The kernel computes `velocity
+/// = velocity · momentum + (gradient · share + value · decay)`, then `value −= velocity · rate`.
+/// `constants` are momentum, share, decay and rate.
 pub(crate) fn momentum_step(triples: &[[&Tensor; 3]], constants: [f64; 4]) -> Result<()> {
-    let slots = triples.iter().map(|&[velocity, value, read]| Slot {
-        read,
-        changed: [velocity, value],
-        scale: None,
-    });
+    let slots = triples.iter().map(|&[velocity, value, read]| (read, [velocity, value], None));
     update("momentum_step", &constants, None, &slots.collect_vec())
 }
 
 /// Computes `to = from`, rounded to the type of `to`, for pairs of the two. `from` is f32.
-///
-/// # Errors
-///
-/// When the two tensors differ in size or are not on one GPU, or when `to` is not contiguous.
 pub(crate) fn cast(pairs: &[(&Tensor, &Tensor)]) -> Result<()> {
-    let slots = pairs.iter().map(|&(to, read)| Slot { read, changed: [to], scale: None });
+    let slots = pairs.iter().map(|&(to, from)| (from, [to], None));
     update("cast", &[], Some(DType::F32), &slots.collect_vec())
 }
 
-/// Computes `running = (1 − momentum) · running + momentum · scale · fresh` for running averages.
-///
-/// Each average has its fresh values, in f64, and their scale.
-///
-/// # Errors
-///
-/// When a running average and its fresh values differ in size or are not on one GPU, or when the
-/// running average is not contiguous.
+/// Computes `running = (1 − momentum) · running + momentum · scale · fresh` for running averages,
+/// each with its fresh values, in f64, and their scale.
 pub(crate) fn average(averages: &[(&Tensor, &Tensor, f64)], momentum: f64) -> Result<()> {
-    let slots = averages.iter().map(|&(running, read, scale)| Slot {
-        read,
-        changed: [running],
-        scale: Some(scale),
-    });
+    let slots = averages.iter().map(|&(running, fresh, scale)| (fresh, [running], Some(scale)));
     update("average", &[momentum], Some(DType::F64), &slots.collect_vec())
 }
 
@@ -104,10 +71,12 @@ fn update<const N: usize>(
 /// tensor shares its memory with another tensor.
 fn are_apart<const N: usize>(group: &[Slot<'_, N>]) -> bool {
     let memory = |tensor: &Tensor| ptr::from_ref(&*tensor.storage_and_layout().0).addr();
-    let changed = group.iter().flat_map(|slot| slot.changed).map(memory).collect_vec();
+    let changed = group.iter().flat_map(|(_, changed, _)| *changed).map(memory).collect_vec();
+    let mut types =
+        group.iter().map(|(read, changed, _)| (changed.map(Tensor::dtype), read.dtype()));
     changed.iter().all_unique()
-        && group.iter().all(|slot| !changed.contains(&memory(slot.read)))
-        && group.iter().map(|slot| (slot.changed.map(Tensor::dtype), slot.read.dtype())).all_equal()
+        && group.iter().all(|(read, ..)| !changed.contains(&memory(read)))
+        && types.all_equal()
 }
 
 fn launch<const N: usize>(
@@ -116,10 +85,9 @@ fn launch<const N: usize>(
     read_as: Option<DType>,
     group: &[Slot<'_, N>],
 ) -> Result<()> {
-    let reads: Vec<Tensor> =
-        group.iter().map(|slot| slot.read.contiguous()).collect::<Result<_>>()?;
-    let tensors =
-        group.iter().zip(&reads).flat_map(|(slot, read)| [&[read], &slot.changed[..]].concat());
+    let reads: Vec<_> = group.iter().map(|(read, ..)| read.contiguous()).collect::<Result<_>>()?;
+    let slots = group.iter().zip(&reads);
+    let tensors = slots.flat_map(|((_, changed, _), read)| [&[read], &changed[..]].concat());
     on_gpu_all(&tensors.collect_vec(), |operands| {
         let [_, changed, ..] = operands.as_slice() else { bail!("there is nothing to update") };
         let (gpu, dtype) = (changed.gpu(), changed.dtype());
@@ -129,12 +97,12 @@ fn launch<const N: usize>(
         let slots = operands.chunks(1 + N).zip(group).collect_vec();
         for nth in 0..SLOTS {
             // A slot that is left over has no blocks, so its kernel reads and changes nothing.
-            let (operands, slot) = slots[nth.min(slots.len() - 1)];
+            let (operands, (.., scale)) = slots[nth.min(slots.len() - 1)];
             // Each tensor has blocks of its own, in the order of the tensors.
             let n = operands[0].elements;
             let blocks = if nth < slots.len() { blocks_of(n) } else { 0 };
             launch = launch.count(n).count(blocks);
-            launch = slot.scale.into_iter().fold(launch, Launch::number);
+            launch = scale.iter().copied().fold(launch, Launch::number);
             launch = launch.memory_as(read_as.unwrap_or(dtype), operands[0], n);
             launch =
                 operands[1..].iter().fold(launch, |launch, &changed| launch.memory(changed, n));

@@ -30,12 +30,8 @@ pub use sent::Sent;
 const LIMIT: Duration = Duration::from_secs(10);
 
 /// Runs `work` on every rank and returns the results in rank order.
-///
-/// # Panics
-///
-/// When a rank returns an error, panics, or never ends, when ranks wait for each other in a circle, when
-/// a message is sent that nobody receives, and when memory is written to that was shared. The message
-/// names the ranks.
+/// Panics when a rank returns an error, panics, or never ends, when ranks wait for each other in a circle, when a
+/// message is sent that nobody receives, and when memory is written to that was shared. The message names the ranks.
 #[track_caller]
 pub fn run<R: Send + 'static>(
     world_size: usize,
@@ -49,10 +45,7 @@ pub fn run<R: Send + 'static>(
 }
 
 /// [`run`]s `work`.
-///
-/// # Errors
-///
-/// With what `run` panics with.
+/// Fails with what `run` panics with.
 pub fn attempt<R: Send + 'static>(
     world_size: usize,
     sends: Sends,
@@ -75,10 +68,7 @@ const BETWEEN_RANKS: [&str; 5] = [
 /// The `law` is one about ranks that take part, whatever they have. So it is named where ranks missed each other,
 /// and where one has an `empty` shard. Where an operation was refused for another reason, an element type, say, it
 /// would lead astray.
-///
-/// # Panics
-///
-/// Always.
+/// Always panics.
 #[track_caller]
 pub fn fail(what: &str, expected: &str, failure: &str, law: &str, empty: bool) -> ! {
     if empty || BETWEEN_RANKS.iter().any(|part| failure.contains(part)) {

@@ -5,8 +5,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use concise_wrapper::recording::{Entry, first_divergence, read, steps_made};
 use harness::cli::UsageError;
+use harness::recording::{Entry, first_divergence, read, steps_made};
 use harness::report::{line, thousands};
 
 /// Which recordings.

@@ -22,10 +22,7 @@ pub(crate) fn this_machine() -> Machine {
 }
 
 /// The one that this runs on, with its GPUs.
-///
-/// # Errors
-///
-/// When NVIDIA's driver does not name them.
+/// Fails when NVIDIA's driver does not name them.
 pub(crate) fn this_machine_with_gpus() -> anyhow::Result<Machine> {
     let names = ask("nvidia-smi", &["--query-gpu=name", "--format=csv,noheader"]);
     let names = names.map_err(|why| anyhow!("the names of this machine's GPUs: {why}"))?;

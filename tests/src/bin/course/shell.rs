@@ -18,11 +18,8 @@ pub(crate) struct Ended {
 }
 
 /// Runs a command in a folder; nobody types, nothing is coloured, and cargo tells of failures only.
-///
-/// # Errors
-///
-/// When it cannot be started, or has not ended in time, or Ctrl-C was pressed; then it and what it started
-/// are ended.
+/// Fails when it cannot be started, or has not ended in time, or Ctrl-C was pressed; then it and what it started are
+/// ended.
 pub(crate) fn run(command: &str, folder: &Path, limit: Duration) -> anyhow::Result<Ended> {
     let output = Printed::nothing()?;
     let mut shell = Command::new("sh");

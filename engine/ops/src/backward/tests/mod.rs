@@ -6,8 +6,8 @@ use super::*;
 use crate::difference::relative_difference;
 use crate::element::cpu_memory;
 use crate::{
-    add_relu, cast, conv2d_relu_pool, cross_entropy, flatten, global_avg_pool, linear, linear_relu,
-    relu, sum, transpose,
+    add_relu, cast, conv2d, conv2d_relu_pool, cross_entropy, flatten, global_avg_pool, linear,
+    linear_relu, relu, sum, transpose,
 };
 
 fn noise(shape: &[usize]) -> Var {
@@ -242,4 +242,135 @@ fn no_grad_ends_where_it_ends() {
     let panicked = std::panic::catch_unwind(|| no_grad(|| std::panic::resume_unwind(Box::new(()))));
     assert!(panicked.is_err());
     assert!(is_tracked(), "a panic ends it as well");
+}
+
+/// Computes both halves, and returns them as one set of gradients. Fails if a gradient came twice.
+fn in_halves(loss: &Tensor, gradient: &Tensor) -> Gradients {
+    let (first, second) = backward_in_halves(loss, gradient).unwrap();
+    let (mut all, second) = (first.0, second.run().unwrap().0);
+    for (id, gradient) in second {
+        assert!(all.insert(id, gradient).is_none(), "a gradient in both halves");
+    }
+    Gradients(all)
+}
+
+#[test]
+fn both_halves_together_have_the_bits_of_the_whole() {
+    // Every algorithm of a convolution: Winograd's of three sizes, strided 1×1, im2col, direct.
+    let convolutions = [
+        ([5, 16, 17, 17], [16, 16, 3, 3], 1, 1),
+        ([20, 16, 4, 4], [16, 16, 3, 3], 1, 1),
+        ([3, 16, 13, 13], [16, 16, 5, 5], 1, 0),
+        ([3, 16, 9, 8], [16, 16, 1, 1], 2, 0),
+        ([3, 5, 9, 8], [4, 5, 3, 3], 2, 1),
+        ([3, 1, 9, 8], [16, 1, 3, 3], 1, 1),
+    ];
+    for dtype in [DType::F32, DType::F64, DType::BF16] {
+        let variable = |shape: &[usize]| {
+            Var::from_tensor(&noise(shape).as_detached_tensor().to_dtype(dtype).unwrap()).unwrap()
+        };
+        for (x, weight, stride, padding) in convolutions {
+            let (x, weight, bias) = (variable(&x), variable(&weight), variable(&weight[..1]));
+            let plain = conv2d(&x, &weight, None, stride, padding).unwrap();
+            let with_bias = conv2d(&x, &weight, Some(&bias), stride, padding).unwrap();
+            let data = conv2d(&x.as_detached_tensor(), &weight, Some(&bias), stride, padding);
+            let mut results = vec![plain, with_bias, data.unwrap()];
+            if (stride, padding) == (1, 0) {
+                results.push(conv2d_relu_pool(&x, &weight, &bias, 3).unwrap());
+            }
+            for y in results {
+                assert_halves_are_the_whole(&y, &[&x, &weight, &bias]);
+            }
+        }
+        let (x, weight, bias) = (variable(&[70, 40]), variable(&[40, 40]), variable(&[40]));
+        // One weight in two layers, and an input that is also added to their output.
+        let y = linear_relu(&linear(&x, &weight, &bias).unwrap(), &weight, &bias).unwrap();
+        let y = add_relu(&y, &x).unwrap();
+        assert_halves_are_the_whole(&y, &[&x, &weight, &bias]);
+        // A weight that is computed from another, which is also added to the activations.
+        let y = linear(&relu(&x).unwrap(), &relu(&weight).unwrap(), &bias).unwrap();
+        let wide = Var::from_tensor(&x.narrow(0, 0, 40).unwrap().contiguous().unwrap()).unwrap();
+        let z = linear(&add_relu(&wide, &weight).unwrap(), &relu(&weight).unwrap(), &bias).unwrap();
+        let z = add_relu(&z, &weight).unwrap();
+        assert_halves_are_the_whole(&y, &[&x, &weight, &bias]);
+        assert_halves_are_the_whole(&z, &[&wide, &weight, &bias]);
+    }
+}
+
+fn assert_halves_are_the_whole(y: &Tensor, variables: &[&Var]) {
+    let gradient = noise(y.dims()).as_detached_tensor().to_dtype(y.dtype()).unwrap();
+    let (whole, halves) = (backward_from(y, &gradient).unwrap(), in_halves(y, &gradient));
+    assert_eq!(whole.0.len(), halves.0.len());
+    for variable in variables {
+        let [whole, halves] = [&whole, &halves].map(|all| all.get(variable).map(bits));
+        assert_eq!(whole, halves, "{:?}", variable.dims());
+    }
+}
+
+/// An infinity makes Winograd's convolution compute planes and kernels again.
+#[test]
+fn both_halves_agree_on_results_that_are_not_finite() {
+    let (weight, bias) = (noise(&[16, 16, 3, 3]), noise(&[16]));
+    let x = noise(&[5, 16, 9, 9]).as_detached_tensor();
+    let at = Tensor::zeros((1, 1, 1, 1), DType::F64, &Device::Cpu).unwrap();
+    let x = x.slice_assign(&[0..1, 3..4, 4..5, 4..5], &(at + f64::INFINITY).unwrap()).unwrap();
+    let x = Var::from_tensor(&x).unwrap();
+    let y = conv2d(&x, &weight, Some(&bias), 1, 1).unwrap();
+    let whole = backward_from(&y, &y.ones_like().unwrap()).unwrap();
+    let halves = in_halves(&y, &y.ones_like().unwrap());
+    for variable in [&x, &weight, &bias] {
+        assert_eq!(bits(whole.get(variable).unwrap()), bits(halves.get(variable).unwrap()));
+    }
+}
+
+#[test]
+fn the_first_half_computes_no_gradient_of_a_weight() {
+    static ASKED: AtomicUsize = AtomicUsize::new(0);
+    let (x, weight, bias) = (noise(&[3, 4]), noise(&[4, 4]), noise(&[4]));
+    let copy = cpu_memory(x.flatten_all().unwrap().to_vec1::<f64>().unwrap());
+    let backward = |_: &Tensor, dy: &Tensor, wanted: Wanted| {
+        ASKED.fetch_add(1 + 100 * usize::from(wanted.weights), Ordering::SeqCst);
+        let of = |wanted: bool| wanted.then(|| dy.clone());
+        Ok([of(wanted.input), of(wanted.weights).map(|_| weight_like())])
+    };
+    fn weight_like() -> Tensor {
+        noise(&[4, 4]).as_detached_tensor()
+    }
+    let y = record_in_halves("counting", copy, x.shape(), [&x, &weight], backward).unwrap();
+    let y = linear_relu(&relu(&y).unwrap(), &weight, &bias).unwrap();
+    let (first, second) = backward_in_halves(&y, &y.ones_like().unwrap()).unwrap();
+    assert_eq!(ASKED.swap(0, Ordering::SeqCst), 1);
+    assert!(first.get(&x).is_some() && first.get(&weight).is_none() && first.get(&bias).is_none());
+    assert_eq!(second.bytes(), 2 * 3 * 4 * 8);
+    let second = second.run().unwrap();
+    assert_eq!(ASKED.swap(0, Ordering::SeqCst), 101);
+    assert!(
+        second.get(&x).is_none() && second.get(&weight).is_some() && second.get(&bias).is_some()
+    );
+    // Where candle's operations take part, the first half computes everything.
+    let (first, second) = backward_in_halves(&y.sqr().unwrap(), &y.ones_like().unwrap()).unwrap();
+    assert!([&x, &weight, &bias].iter().all(|variable| first.get(variable).is_some()));
+    assert_eq!((second.bytes(), second.run().unwrap().0.len()), (0, 0));
+}
+
+/// The layers themselves, asked directly: what is not wanted is not returned.
+#[test]
+fn layers_compute_what_is_wanted_and_nothing_else() {
+    let (x, weight, bias) = (noise(&[3, 16, 9, 9]), noise(&[16, 16, 3, 3]), noise(&[16]));
+    let (rows, matrix) = (noise(&[3, 16]), noise(&[16, 16]));
+    for y in [
+        conv2d(&x, &weight, Some(&bias), 1, 1).unwrap(),
+        conv2d(&x, &weight, Some(&bias), 2, 1).unwrap(),
+        conv2d_relu_pool(&x, &weight, &bias, 2).unwrap(),
+        linear(&rows, &matrix, &bias).unwrap(),
+        linear_relu(&rows, &matrix, &bias).unwrap(),
+    ] {
+        let (node, gradient) = (tape::node_of(&y).unwrap(), y.ones_like().unwrap());
+        for (input, weights) in [(true, false), (false, true), (true, true)] {
+            let gradient = Accumulator::One(gradient.clone());
+            let found = node.backward(&y, gradient, Wanted { input, weights }).unwrap();
+            let found: Vec<bool> = found.iter().map(Option::is_some).collect();
+            assert_eq!(found, [input, weights, weights]);
+        }
+    }
 }

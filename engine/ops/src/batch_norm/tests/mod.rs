@@ -96,11 +96,11 @@ fn the_four_pieces_one_by_one_make_the_whole() {
         let statistics = Statistics::of(&x).unwrap();
         let y = batch_norm_with(&x, &weight, &bias, &statistics, EPSILON, relu).unwrap();
         assert_close(&y, &whole);
-        let output = relu.then_some(&y);
-        let ours = GradientSums::of(&x, output, &upstream, &statistics, EPSILON).unwrap();
-        assert_close(&ours.weight().unwrap(), gradients.get(&weight).unwrap());
-        assert_close(&ours.bias().unwrap(), gradients.get(&bias).unwrap());
-        let dx = input_gradient(&x, output, &upstream, &weight, &statistics, &ours, EPSILON);
+        let dy = OutputGradient::new(&x, relu.then_some(&y), &upstream).unwrap();
+        let ours = dy.sums(&statistics, EPSILON).unwrap();
+        assert_close(&ours.get(1).unwrap(), gradients.get(&weight).unwrap());
+        assert_close(&ours.get(0).unwrap(), gradients.get(&bias).unwrap());
+        let dx = dy.of_input(&weight, &statistics, &ours, EPSILON);
         assert_close(&dx.unwrap(), gradients.get(&x).unwrap());
     }
 }
@@ -300,8 +300,7 @@ fn what_does_not_fit_is_refused_in_words() {
     let whole = [&x, &weight, &bias].map(|tensor| tensor.to_dtype(DType::U32).unwrap());
     let error = refusal(batch_norm(&whole[0], &whole[1], &whole[2], EPSILON, true));
     assert!(error.contains("f32 and f64, not on U32"), "{error}");
-    let statistics = Statistics::of(&x).unwrap();
-    assert!(GradientSums::of(&x, None, &weight, &statistics, EPSILON).is_err());
+    assert!(OutputGradient::new(&x, None, &weight).is_err());
 }
 
 /// On the CPU, the computation is in f32, from and to rounded images.
@@ -326,14 +325,13 @@ fn images_may_be_bf16_and_everything_else_is_not() {
     let of_values = |tensor: &Tensor| tensor.to_vec1::<f64>().unwrap();
     assert_eq!(of_values(&Statistics::of(&x).unwrap().mean), of_values(&statistics.mean));
 
-    let sums = |x, y, grad| GradientSums::of(x, Some(y), grad, &statistics, EPSILON).unwrap();
-    let (narrow, expected) = (sums(&x, &y, &grad), sums(&wide, &wide_y, &wide_grad));
-    let of_both = |sums: &GradientSums| sums.as_tensor().to_vec2::<f64>().unwrap();
-    assert_eq!(of_both(&narrow), of_both(&expected));
-    let take = |x, y, grad| {
-        input_gradient(x, Some(y), grad, &weight, &statistics, &expected, EPSILON).unwrap()
-    };
-    same(&take(&x, &y, &grad), &take(&wide, &wide_y, &wide_grad));
+    let dy = OutputGradient::new(&x, Some(&y), &grad).unwrap();
+    let wide_dy = OutputGradient::new(&wide, Some(&wide_y), &wide_grad).unwrap();
+    let [narrow, expected] = [&dy, &wide_dy].map(|dy| dy.sums(&statistics, EPSILON).unwrap());
+    assert_eq!(narrow.to_vec2::<f64>().unwrap(), expected.to_vec2::<f64>().unwrap());
+    let [dx, wide_dx] =
+        [&dy, &wide_dy].map(|dy| dy.of_input(&weight, &statistics, &expected, EPSILON).unwrap());
+    same(&dx, &wide_dx);
 }
 
 #[test]
@@ -341,24 +339,24 @@ fn an_input_gradient_refuses_other_channels_in_words() {
     let (x, weight, _) = inputs(&[2, 3, 4, 4]);
     let grad = noise("grad", &[2, 3, 4, 4]);
     let statistics = Statistics::of(&x).unwrap();
-    let sums = GradientSums::of(&x, None, &grad, &statistics, EPSILON).unwrap();
-    let take = |weight: &Tensor, statistics: &Statistics, sums: &GradientSums| {
-        input_gradient(&x, None, &grad, weight, statistics, sums, EPSILON)
+    let dy = OutputGradient::new(&x, None, &grad).unwrap();
+    let sums = dy.sums(&statistics, EPSILON).unwrap();
+    let take = |weight: &Tensor, statistics: &Statistics, sums: &Tensor| {
+        dy.of_input(weight, statistics, sums, EPSILON)
     };
     assert!(take(&weight, &statistics, &sums).is_ok());
     for channels in [2, 4] {
         let other = noise("other", &[channels]).as_detached_tensor();
-        let both = GradientSums::new(Tensor::stack(&[&other, &other], 0).unwrap()).unwrap();
+        let both = Tensor::stack(&[&other, &other], 0).unwrap();
         for (result, expected) in [
             (take(&other, &statistics, &sums), format!("a weight [3], got [{channels}]")),
-            (take(&weight, &statistics, &both), format!("sums [2, 3], got [2, {channels}]")),
+            (take(&weight, &statistics, &both), format!("[2, 3], got F64 [2, {channels}]")),
+            (take(&weight, &statistics, &other), format!("[2, 3], got F64 [{channels}]")),
             (take(&weight, &given(channels), &sums), format!("a mean [3], got [{channels}]")),
         ] {
             let error = result.unwrap_err().to_string();
             assert!(error.starts_with("batch_norm: 3 channels need "), "{error}");
             assert!(error.contains(&expected), "{error}");
         }
-        let error = GradientSums::new(other).unwrap_err().to_string();
-        assert!(error.contains(&format!("F64 [2, channels], got F64 [{channels}]")), "{error}");
     }
 }

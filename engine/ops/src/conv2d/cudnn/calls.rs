@@ -1,8 +1,6 @@
 //! cuDNN's functions: descriptors of sizes and types, the list of algorithms for a product, their
-//! workspace, and the call that runs one.
-//!
-//! cuDNN has separate functions for each of the three products. They differ in names and in the
-//! order of arguments.
+//! workspace, and the call that runs one. There are separate functions for each of the three
+//! products.
 
 #![expect(unsafe_code, reason = "cuDNN is a library in C")]
 
@@ -50,9 +48,8 @@ fn owned<T: Copy>(
 
 impl<T: Copy> Drop for Owned<T> {
     fn drop(&mut self) {
-        // A failure leaks the object, and the caller could do nothing about it.
-        // SAFETY: the object was new when `owned` took it, nothing else destroys it, and nothing
-        // uses it after its owner.
+        // A failure leaks the object, and the caller could do nothing about it. SAFETY: the object
+        // was new when `owned` took it, and nothing else destroys it or uses it after its owner.
         let _ = unsafe { (self.destroy)(self.raw) };
     }
 }
@@ -182,8 +179,6 @@ impl Descriptors {
     }
 
     /// Returns the algorithms for a product as cuDNN's heuristics rank them, the best first.
-    ///
-    /// The function runs none of them.
     pub(super) fn candidates(&self, handle: &Handle, pass: Pass) -> CudnnResult<Vec<Candidate>> {
         let (handle, conv) = (handle.handle.raw, self.convolution.raw);
         let (x, weight, y) = (self.x.raw, self.weight.raw, self.y.raw);
@@ -224,8 +219,8 @@ impl Descriptors {
     ///
     /// The pointers must point into memory of the handle's device, with the sizes that these
     /// descriptors and [`workspace`](Self::workspace) report. The memory must stay allocated until
-    /// the stream has finished this computation. Until then nothing else may write to the memory, or
-    /// read the result or the workspace.
+    /// the stream has finished this computation. Until then nothing else may write to the memory,
+    /// or read the result or the workspace.
     pub(super) unsafe fn queue(
         &self,
         handle: &Handle,
@@ -255,8 +250,7 @@ impl Descriptors {
     }
 }
 
-/// The capacity of a list for every algorithm with and without tensor cores. There are eight
-/// algorithms for the output, fewer for the gradients.
+/// The capacity of a list for every algorithm, at most eight, with and without tensor cores.
 const ENTRIES: c_int = 16;
 
 /// Returns the list that a cuDNN function fills.
@@ -279,12 +273,8 @@ unsafe fn listed<E: Into<Candidate>>(
 
 /// Converts sizes to cuDNN's integer type.
 pub(super) fn counts<const N: usize>(sizes: [usize; N]) -> Result<[c_int; N]> {
-    let mut counts = [0; N];
-    for (count, size) in counts.iter_mut().zip(sizes) {
-        match c_int::try_from(size) {
-            Ok(size) => *count = size,
-            Err(_) => bail!("cuDNN: a size of {size}, and it counts to {} only", c_int::MAX),
-        }
+    if let Some(size) = sizes.iter().find(|&&size| c_int::try_from(size).is_err()) {
+        bail!("cuDNN: a size of {size}, and it counts to {} only", c_int::MAX);
     }
-    Ok(counts)
+    Ok(sizes.map(|size| size as c_int))
 }

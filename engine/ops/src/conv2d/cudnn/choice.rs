@@ -11,8 +11,7 @@ use itertools::Itertools as _;
 use super::calls::{Algorithm, Candidate};
 use super::{Pass, Product};
 
-/// The largest workspace that an algorithm may need, in bytes: 1 GiB. Each thread keeps its
-/// workspace.
+/// The largest workspace of an algorithm in bytes: 1 GiB. Each thread keeps its workspace.
 pub(super) const LARGEST_WORKSPACE: usize = 1 << 30;
 
 /// The algorithm that computes a product.
@@ -25,11 +24,9 @@ pub(super) struct Choice {
 }
 
 /// Ranks the algorithms that may compute a product, each with the math that it may use, the best
-/// first.
-///
-/// The algorithms work, are deterministic, and round no more than the product allows. Algorithms
-/// with a transform that pays come first. The others follow in the order of cuDNN's suggestions.
-/// The usual algorithms come last, because cuDNN's heuristics may have no suggestion for a shape.
+/// first: those with a transform that pays, cuDNN's suggestions in their order, and the usual ones,
+/// because cuDNN's heuristics may have no suggestion for a shape. All of them work, are
+/// deterministic, and round no more than the product allows.
 pub(super) fn ranked(product: &Product, suggested: &[Candidate]) -> Vec<(Algorithm, Math)> {
     let maths = [product.math, Math::CUDNN_DEFAULT_MATH, Math::CUDNN_FMA_MATH];
     let usual = usual(product.pass).into_iter().cartesian_product(maths);
@@ -39,8 +36,7 @@ pub(super) fn ranked(product: &Product, suggested: &[Candidate]) -> Vec<(Algorit
         deterministic: true,
         math,
     });
-    // Transforms leave rounding errors in place of zeros. In bf16 they may also round intermediate
-    // numbers to 16 bits.
+    // Transforms leave rounding errors in place of zeros. In bf16 they may also round to 16 bits.
     let as_they_are = product.pass == Pass::OutputForRelu || product.dtype == DType::BF16;
     let transforms = worthwhile(product);
     let place = |algorithm: Algorithm| {
@@ -76,11 +72,9 @@ fn usual(pass: Pass) -> Vec<Algorithm> {
     }
 }
 
-/// Returns the first algorithm that needs no more than [`LARGEST_WORKSPACE`].
-///
-/// `workspace` returns the bytes that an algorithm needs, or `None` if the algorithm does not work
-/// after all. Each call is a query to cuDNN, so there is no call for the algorithms behind the
-/// choice.
+/// Returns the first algorithm that needs no more than [`LARGEST_WORKSPACE`]. `workspace` asks
+/// cuDNN for the bytes that an algorithm needs, or `None` if it does not work after all. There is
+/// no call for the algorithms behind the choice.
 pub(super) fn first_that_fits(
     ranked: &[(Algorithm, Math)],
     mut workspace: impl FnMut(Algorithm, Math) -> Option<usize>,
@@ -91,8 +85,7 @@ pub(super) fn first_that_fits(
     })
 }
 
-/// Returns the math for an algorithm that wants `wanted`, or `None` if `wanted` rounds more than
-/// `asked`.
+/// Returns the math for an algorithm, or `None` if the `wanted` math rounds more than `asked`.
 fn granted(asked: Math, wanted: Math) -> Option<Math> {
     use Math::{
         CUDNN_DEFAULT_MATH as DEFAULT, CUDNN_FMA_MATH as FMA,
@@ -108,10 +101,8 @@ fn granted(asked: Math, wanted: Math) -> Option<Math> {
     }
 }
 
-/// The transform that an algorithm applies to operands and sums.
-///
-/// An algorithm with a transform multiplies less. It leaves a rounding error of either sign where
-/// all products are zero.
+/// The transform that an algorithm applies to operands and sums. An algorithm with a transform
+/// multiplies less. It leaves a rounding error of either sign where all products are zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Transform {
     /// The Fourier transform of a whole plane at once.
@@ -125,23 +116,16 @@ pub(super) enum Transform {
 /// Returns the transforms that pay for a product, the best first.
 ///
 /// Transforms pay for f32 without tensor cores, for 3×3 kernels at stride 1 with padding 1 and many
-/// channels on both sides. The list is empty for all other products.
+/// channels on both sides, which share the cost of the transforms. A plain kernel takes 9
+/// multiplications for each pixel of the output and each pair of channels. Winograd's transform
+/// takes 36 for 4×4 pixels. The Fourier transform pads a plane to a power of two and takes about 2
+/// for each number of the padded plane: as few, if the plane nearly fills it.
 ///
-/// A plain 3×3 kernel takes 9 multiplications for each pixel of the output and each pair of
-/// channels. Winograd's transform takes 36 for 4×4 pixels. The Fourier transform pads a plane to a
-/// power of two and takes about 2 for each number of the padded plane. This is as few as
-/// Winograd's, if the plane nearly fills the padded plane. The transforms themselves have a cost
-/// for each image and channel, and for each pair of channels of the kernel. Many channels have to
-/// share this cost.
-///
-/// These counts explain the rule; its limits were measured on an H200 with 256 images
-/// (`book/data/gpu-convolutions.json`). The rule concerns 12 products of ResNet-18. For 8 of them
-/// cuDNN's heuristics put a slower algorithm first, by up to a factor of 7. A step took 31.1 ms
-/// with cuDNN's suggestions, and takes 19.0 ms with this rule. With tensor cores, cuDNN's first
-/// suggestion was the best for all 12.
-///
-/// Nothing was measured for other numbers of images, other GPUs, and planes between the measured
-/// ones (28×28, 14×14, 7×7, 4×4). The rule assumes that they behave alike.
+/// The limits were measured on an H200 with 256 images (`book/data/gpu-convolutions.json`), for 12
+/// products of ResNet-18. For 8 of them cuDNN's heuristics put a slower algorithm first, by up to a
+/// factor of 7. A step took 31.1 ms with cuDNN's suggestions, and takes 19.0 ms with this rule.
+/// With tensor cores, cuDNN's first suggestion was the best for all 12. The rule assumes that other
+/// GPUs, numbers of images and planes behave alike.
 pub(super) fn worthwhile(product: &Product) -> &'static [Transform] {
     let g = &product.geometry;
     let fits = (g.kernel_h, g.kernel_w, g.stride, g.padding) == (3, 3, 1, 1);
@@ -152,8 +136,8 @@ pub(super) fn worthwhile(product: &Product) -> &'static [Transform] {
     }
     let padded = |len: usize| (len + 2).next_power_of_two();
     let (plane, padded) = (g.height * g.width, padded(g.height) * padded(g.width));
-    // Planes that fill three quarters of the padded plane. 14×14 and 28×28 do; 4×4 and 7×7 do not,
-    // nor does any smaller plane.
+    // Planes that fill three quarters of the padded plane. 14×14 and 28×28 do; 7×7 and smaller ones
+    // do not.
     if 4 * plane >= 3 * padded && padded <= LARGEST_FOR_FFT {
         &[Transform::Fft, Transform::Winograd]
     } else {
@@ -163,38 +147,20 @@ pub(super) fn worthwhile(product: &Product) -> &'static [Transform] {
 
 /// The fewest channels with which all three products were measured to be faster with a transform.
 const MANY_CHANNELS: usize = 64;
-/// Pixels of the largest padded plane for which the Fourier transform was measured to be faster:
-/// 32×32.
+/// Pixels of the largest padded plane for which the Fourier transform was faster: 32×32.
 const LARGEST_FOR_FFT: usize = 1 << 10;
 
 impl Algorithm {
-    /// Returns the algorithm's transform, or `None` if it multiplies the operands as they are.
+    /// Returns the algorithm's transform, which cuDNN's name for the algorithm contains, or `None`
+    /// if the algorithm multiplies the operands as they are.
     pub(super) fn transform(self) -> Option<Transform> {
-        use Transform::{Fft, FftTiling, Winograd};
-        match self {
-            Self::Output(algorithm) => match algorithm {
-                Forward::CUDNN_CONVOLUTION_FWD_ALGO_FFT => Some(Fft),
-                Forward::CUDNN_CONVOLUTION_FWD_ALGO_FFT_TILING => Some(FftTiling),
-                Forward::CUDNN_CONVOLUTION_FWD_ALGO_WINOGRAD
-                | Forward::CUDNN_CONVOLUTION_FWD_ALGO_WINOGRAD_NONFUSED => Some(Winograd),
-                _ => None,
-            },
-            Self::InputGradient(algorithm) => match algorithm {
-                BackwardData::CUDNN_CONVOLUTION_BWD_DATA_ALGO_FFT => Some(Fft),
-                BackwardData::CUDNN_CONVOLUTION_BWD_DATA_ALGO_FFT_TILING => Some(FftTiling),
-                BackwardData::CUDNN_CONVOLUTION_BWD_DATA_ALGO_WINOGRAD
-                | BackwardData::CUDNN_CONVOLUTION_BWD_DATA_ALGO_WINOGRAD_NONFUSED => Some(Winograd),
-                _ => None,
-            },
-            Self::WeightGradient(algorithm) => match algorithm {
-                BackwardFilter::CUDNN_CONVOLUTION_BWD_FILTER_ALGO_FFT => Some(Fft),
-                BackwardFilter::CUDNN_CONVOLUTION_BWD_FILTER_ALGO_FFT_TILING => Some(FftTiling),
-                BackwardFilter::CUDNN_CONVOLUTION_BWD_FILTER_ALGO_WINOGRAD
-                | BackwardFilter::CUDNN_CONVOLUTION_BWD_FILTER_ALGO_WINOGRAD_NONFUSED => {
-                    Some(Winograd)
-                }
-                _ => None,
-            },
-        }
+        let name = format!("{self:?}");
+        let transforms = [
+            ("_FFT_TILING", Transform::FftTiling),
+            ("_FFT", Transform::Fft),
+            ("_WINOGRAD", Transform::Winograd),
+        ];
+        let found = transforms.into_iter().find(|(part, _)| name.contains(part));
+        found.map(|(_, transform)| transform)
     }
 }

@@ -1,13 +1,11 @@
 //! The three products of a convolution, by cuDNN: its output, and the gradients of its input and of
 //! its kernel.
 //!
-//! cuDNN has several algorithms for each product. The fastest algorithm depends on the shape, and
-//! some algorithms add up in an order that differs from run to run. The choice here has five
-//! properties:
+//! cuDNN has several algorithms for each product, and cudarc takes the first. The choice here has
+//! five properties:
 //!
 //! - **It depends on the shape alone.** cuDNN's heuristics rank the algorithms, except that
-//!   transforms which were measured to pay come first. Nothing is timed. Another GPU or another
-//!   version of cuDNN may rank the algorithms differently.
+//!   transforms which were measured to pay come first. Nothing is timed.
 //! - **It is deterministic.** The same operands give the same bits, again and again.
 //! - **It needs at most 1 GiB** of workspace.
 //! - **It keeps zeros** before a relu: Winograd's and Fourier's transforms turn zeros into nearly
@@ -18,9 +16,6 @@
 //!
 //! If `COURSE_CUDNN_TELL=1` is in the environment, each thread prints cuDNN's suggestions and the
 //! choice for each product on stderr.
-//!
-//! cudarc's own convolutions take the first algorithm of the list, whatever its properties. This
-//! module therefore uses the layer below them.
 //!
 //! | file | its idea |
 //! | --- | --- |
@@ -71,9 +66,8 @@ pub(super) enum Pass {
 
 /// Returns the math that cuDNN may use for a type.
 ///
-/// bf16 uses tensor cores, on every GPU that has bf16. cuDNN's default math does not use tensor
-/// cores for 16 bits. A step of ResNet-18 on an H200 took 190 ms with the default, and takes 7 to 10
-/// ms with tensor cores.
+/// bf16 uses tensor cores, which cuDNN's default math does not use for 16 bits: a step of ResNet-18
+/// on an H200 took 190 ms with the default, and takes 7 to 10 ms with tensor cores.
 fn math(dtype: DType) -> Math {
     match dtype {
         DType::BF16 => Math::CUDNN_TENSOR_OP_MATH,
@@ -115,36 +109,21 @@ impl fmt::Display for Product {
             Pass::InputGradient => "the input's gradient",
             Pass::WeightGradient => "the kernel's gradient",
         };
-        let g = &self.geometry;
+        let Geometry { batch: b, in_channels: c, height: h, width: w, .. } = self.geometry;
+        let Geometry { out_channels: o, kernel_h, kernel_w, stride, padding, .. } = self.geometry;
+        let (x, weight) = ([b, c, h, w], [o, c, kernel_h, kernel_w]);
+        let dtype = self.dtype.as_str();
         write!(
             f,
-            "{what} of a convolution in {} of [{}, {}, {}, {}] with [{}, {}, {}, {}], stride {}, padding {}",
-            self.dtype.as_str(),
-            g.batch,
-            g.in_channels,
-            g.height,
-            g.width,
-            g.out_channels,
-            g.in_channels,
-            g.kernel_h,
-            g.kernel_w,
-            g.stride,
-            g.padding
+            "{what} of a convolution in {dtype} of {x:?} with {weight:?}, stride {stride}, padding {padding}"
         )
     }
 }
 
 /// Computes a product of two operands, in the order in which [`Pass`] names them. An output has no
-/// bias yet.
-///
-/// # Errors
-///
-/// - When there are no images, except for the kernel's gradient.
-/// - When the operands are on different GPUs, differ in type or do not have the sizes of
-///   `geometry`.
-/// - When a size exceeds cuDNN's integer type.
-/// - When cuDNN has no algorithm with the properties that the module requires.
-/// - When cuDNN or CUDA fails.
+/// bias yet. Fails when there are no images, except for the kernel's gradient; when the operands
+/// are on different GPUs, differ in type or do not have the sizes of `geometry`; and when cuDNN
+/// fails or has no algorithm with the properties that the module requires.
 pub(super) fn product(
     geometry: &Geometry,
     pass: Pass,
@@ -188,8 +167,7 @@ static LOGS: LazyLock<bool> =
     LazyLock::new(|| env::var_os("COURSE_CUDNN_TELL").is_some_and(|value| value == "1"));
 
 thread_local! {
-    /// The sessions of this thread, kept until the thread ends. A device that a thread has opened
-    /// and dropped leaves its session behind.
+    /// The sessions of this thread, kept until the thread ends.
     static SESSIONS: RefCell<HashMap<DeviceId, Session>> = RefCell::default();
 }
 
@@ -211,17 +189,15 @@ struct Plan {
 impl Session {
     fn new(device: &CudaDevice) -> Result<Self> {
         let stream = device.cuda_stream();
-        // A handle belongs to the context that is current, and making a handle does not set the
-        // context.
+        // A handle belongs to the context that is current.
         stream.context().bind_to_thread().map_err(Error::wrap)?;
         let handle = Handle::new(stream).map_err(|error| refused("no handle", error))?;
         Ok(Self { handle, plans: HashMap::new(), workspace: None })
     }
 
-    /// Queues a product of `operands` on the device's stream, into `result`.
-    ///
-    /// The lengths of operands and result must agree with [`Product::lengths`]. There must be
-    /// images, and all memory must belong to the device's stream.
+    /// Queues a product of `operands` on the device's stream, into `result`, for at least one
+    /// image. The lengths agree with [`Product::lengths`], and all memory belongs to the device's
+    /// stream.
     fn queue(
         &mut self,
         product: &Product,
@@ -250,10 +226,10 @@ impl Session {
         };
         // SAFETY: operands and result have the elements and the type that the descriptors describe,
         // and all memory here belongs to the handle's stream: the function `product` checks both.
-        // cuDNN writes every element of the result and reads none. Work that is queued on the stream
-        // later, on any memory, runs later, and memory is freed in the stream's order too. So
-        // operands and result stay unchanged until the product is computed, and one workspace serves
-        // one product after another.
+        // cuDNN writes every element of the result and reads none. Work that is queued on the
+        // stream later, on any memory, runs later, and memory is freed in the stream's order too.
+        // So operands and result stay unchanged until the product is computed, and one workspace
+        // serves one product after another.
         let queued = unsafe { descriptors.queue(&self.handle, choice.algorithm, &pointers) };
         queued.or_else(|error| {
             // If earlier work has failed, its error is the cause and is returned instead.
@@ -265,8 +241,7 @@ impl Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        // The handle and the workspace are freed in their context. If the context is gone, they are
-        // gone too.
+        // The handle and the workspace are freed in their context, or are gone with it.
         let _ = self.handle.stream.context().bind_to_thread();
     }
 }
@@ -276,8 +251,7 @@ impl Plan {
         let descriptors = Descriptors::new(&product.geometry, product.dtype)?;
         let asked = descriptors.set_math(product.math);
         let suggested = asked.and_then(|()| descriptors.candidates(handle, product.pass));
-        // An error may mean that the heuristics have no suggestion for a product that cuDNN can
-        // compute.
+        // An error may mean no suggestion for a product that cuDNN can compute.
         let candidates = suggested.as_deref().unwrap_or_default();
         let choice = first_that_fits(&ranked(product, candidates), |algorithm, math| {
             descriptors.set_math(math).ok()?;
@@ -305,8 +279,7 @@ fn log(product: &Product, suggested: &[Candidate], choice: Option<Choice>) {
     for candidate in suggested {
         text += &format!("  suggested: {candidate:?}\n");
     }
-    // One write keeps the lines together, as other threads may print there. A closed stderr is
-    // ignored.
+    // One write keeps the lines together, as other threads may print there.
     drop(io::stderr().write_all(text.as_bytes()));
 }
 

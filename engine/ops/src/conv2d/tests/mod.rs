@@ -25,7 +25,7 @@ fn forward<T: Element>(
         Algorithm::Winograd4 => Winograd4::new(g).forward(x, weight, output),
         Algorithm::Winograd3 => Winograd3::new(g).forward(x, weight, output),
         Algorithm::Strided1x1 => Strided1x1::new(g).forward(x, weight, output),
-        Algorithm::Im2col => Im2col::new(g).forward(x, weight, output),
+        Algorithm::Im2col => Im2col(g).forward(x, weight, output),
     }
 }
 
@@ -44,7 +44,7 @@ fn backward<T: Element>(
         Algorithm::Winograd4 => Winograd4::new(g).backward(x, weight, up, to),
         Algorithm::Winograd3 => Winograd3::new(g).backward(x, weight, up, to),
         Algorithm::Strided1x1 => Strided1x1::new(g).backward(x, weight, up, to),
-        Algorithm::Im2col => Im2col::new(g).backward(x, weight, up, to),
+        Algorithm::Im2col => Im2col(g).backward(x, weight, up, to),
     }
 }
 
@@ -54,11 +54,11 @@ fn results(algorithm: Algorithm, g: &Geometry, operands: &Operands, want_dx: boo
     let mut output = Output::new(g, &Epilogue::Plain, None);
     forward(algorithm, g, x, weight, &mut output);
     let upstream = Upstream { geometry: g, epilogue: &Epilogue::Plain, grad, relu_masks: &[] };
-    let mut gradients = Gradients::new(g, want_dx, true);
+    let mut gradients = Gradients::new(g, Wanted { input: want_dx, weights: true }, true);
     backward(algorithm, x, weight, &upstream, &mut gradients);
     let Gradients { x, weight, bias } = gradients;
     let dbias = bias.into_iter().flatten().collect();
-    Results { y: output.y, dx: x.unwrap_or_default(), dweight: weight, dbias }
+    Results { y: output.y, dx: x.unwrap_or_default(), dweight: weight.unwrap(), dbias }
 }
 
 fn assert_close(name: &str, ours: &[f64], truth: &[f64]) {

@@ -9,11 +9,10 @@ use super::{Winograd, sandwich};
 use crate::Element;
 use crate::conv2d::geometry::Plane;
 use crate::conv2d::padded_plane::by_channel;
-use crate::conv2d::results::{Gradients, Upstream, runs};
+use crate::conv2d::results::{Gradients, Upstream};
 use crate::gemm::{Store, gemm};
 use crate::memory::Scratch;
-use crate::simd::vectorised;
-use crate::simd::{LANES, add, blocks, vectors, vectors_mut};
+use crate::simd::{LANES, add, runs, vectorised, vectors, vectors_mut};
 
 impl<const M: usize, const R: usize, const A: usize> Winograd<'_, M, R, A> {
     /// Adds up the gradients of a batch, run by run.
@@ -26,28 +25,30 @@ impl<const M: usize, const R: usize, const A: usize> Winograd<'_, M, R, A> {
     ) {
         let g = self.geometry;
         let weights = gradients.x.is_some().then(|| self.transform_weights(weight));
-        let mut sums = Scratch::new(Self::PLACES * g.out_channels * g.in_channels);
+        let place = g.out_channels * g.in_channels;
+        let mut sums = gradients.weight.as_ref().map(|_| Scratch::new(Self::PLACES * place));
         let mut planes_not_finite = Vec::new();
-        for images in runs(g.batch, self.images_at_once()) {
+        for images in runs(0..g.batch, self.images_at_once()) {
             let columns = images.len().div_ceil(LANES) * self.tiles() * LANES;
             let pixels = images.start * g.image()..images.end * g.image();
-            let tiles = self.transform_inputs(&x[pixels.clone()]);
+            let tiles = sums.as_ref().map(|_| self.transform_inputs(&x[pixels.clone()]));
             let products =
                 self.transform_gradients(upstream, images.clone(), columns, &mut gradients.bias);
 
             let mut dtiles =
                 weights.as_ref().map(|_| Scratch::new(Self::PLACES * g.in_channels * columns));
-            let rooms: Vec<Option<&mut [T]>> = match &mut dtiles {
-                Some(dtiles) => dtiles.chunks_mut(g.in_channels * columns).map(Some).collect(),
-                None => (0..Self::PLACES).map(|_| None).collect(),
-            };
             let store = if images.start == 0 { Store::Replace } else { Store::Accumulate };
-            let places = sums.par_chunks_mut(g.out_channels * g.in_channels).zip(rooms);
+            let of_places = by_place(sums.as_deref_mut(), place, Self::PLACES).into_par_iter();
+            let dtiles_of_places =
+                by_place(dtiles.as_deref_mut(), g.in_channels * columns, Self::PLACES);
+            let places = of_places.zip(dtiles_of_places);
             places.enumerate().for_each(|(place, (sums, dtiles))| {
-                // dU: the sum over columns, run after run.
                 let products = Self::place_of_rows(&products, g.out_channels, columns, place);
-                let tiles = Self::place_of_rows(&tiles, g.in_channels, columns, place);
-                gemm(products, tiles.transposed(), sums, store);
+                // dU: the sum over columns, run after run.
+                if let (Some(tiles), Some(sums)) = (&tiles, sums) {
+                    let tiles = Self::place_of_rows(tiles, g.in_channels, columns, place);
+                    gemm(products, tiles.transposed(), sums, store);
+                }
                 // dV, while the products are in the cache.
                 if let (Some(weights), Some(dtiles)) = (&weights, dtiles) {
                     let weights =
@@ -61,7 +62,10 @@ impl<const M: usize, const R: usize, const A: usize> Winograd<'_, M, R, A> {
                 planes_not_finite.extend(found.into_iter().map(of_batch));
             }
         }
-        let kernels_not_finite = self.weight_gradients(&sums, &mut gradients.weight);
+        let kernels_not_finite = match (&sums, &mut gradients.weight) {
+            (Some(sums), Some(dweight)) => self.weight_gradients(sums, dweight),
+            _ => Vec::new(),
+        };
         let not_finite = (planes_not_finite.as_slice(), kernels_not_finite.as_slice());
         self.replace_gradients(x, weight, upstream, gradients, not_finite);
     }
@@ -84,7 +88,7 @@ impl<const M: usize, const R: usize, const A: usize> Winograd<'_, M, R, A> {
             vectorised(
                 #[inline(always)]
                 || {
-                    for (block, images) in blocks(images.clone()).enumerate() {
+                    for (block, images) in runs(images.clone(), LANES).enumerate() {
                         upstream.load(images, channel, padded, sums, dbias.as_mut());
                         for (tile, origin) in self.origins(padded).enumerate() {
                             let column = block * self.tiles() + tile;
@@ -107,9 +111,7 @@ impl<const M: usize, const R: usize, const A: usize> Winograd<'_, M, R, A> {
     }
 
     /// Computes B·dV·Bᵀ of every tile and adds the tiles where they overlap: `[places, C, columns]`
-    /// → `[B, C, H, W]`.
-    ///
-    /// Returns the planes in which a gradient is not finite.
+    /// → `[B, C, H, W]`. Returns the planes in which a gradient is not finite.
     fn add_up_tiles<T: Element>(&self, tiles: &[T], columns: usize, dx: &mut [T]) -> Vec<Plane> {
         let (g, padded) = (self.geometry, self.padded_input());
         let tiles = vectors(tiles);
@@ -152,5 +154,13 @@ impl<const M: usize, const R: usize, const A: usize> Winograd<'_, M, R, A> {
             found.into_iter().map(move |image| Plane { image: block * LANES + image, channel })
         });
         finished.collect()
+    }
+}
+
+/// Splits numbers, if there are any, into `places` mutable slices of `len` each.
+fn by_place<T>(numbers: Option<&mut [T]>, len: usize, places: usize) -> Vec<Option<&mut [T]>> {
+    match numbers {
+        Some(numbers) => numbers.chunks_mut(len).map(Some).collect(),
+        None => (0..places).map(|_| None).collect(),
     }
 }

@@ -9,21 +9,20 @@
 //! | an infinity | an infinity | inf − inf = NaN |
 //! | finite, but close to the largest number of the type | finite | the transforms overflow |
 //!
-//! The zero mask of [`mask`](super::zero_mask) would add a fourth case: zeros times a NaN are NaN, and
-//! not zero.
+//! The zero mask of [`mask`](super::zero_mask) would add a fourth case: zeros times a NaN are NaN,
+//! and not zero.
 //!
 //! Each plane of outputs in which a number is not finite is therefore replaced, and so is each such
 //! plane of the input's gradient and each such kernel of the weight's gradient. All other planes
 //! and kernels keep their bits, independent of the contents of other images and channels.
 //!
-//! A check of the results is enough. A number that is not finite stays so in every sum, and in
-//! every product with an entry of the matrices. Each result depends on each of its operands at one
-//! place of the tile at least: otherwise the transforms would lose that operand.
-//!
-//! The check costs one addition for each result. A sum is finite only if all of its terms are.
+//! A check of the results is enough, because a number that is not finite stays so in every sum and
+//! product. The check costs one addition for each result: a sum is finite only if all its terms
+//! are.
 
 use super::Winograd;
 use crate::Element;
+use crate::backward::Wanted;
 use crate::conv2d::geometry::Plane;
 use crate::conv2d::im2col::Im2col;
 use crate::conv2d::padded_plane::PaddedPlane;
@@ -39,8 +38,7 @@ impl<T: Element> Check<T> {
         Self([T::zero(); LANES])
     }
 
-    /// Adds up a plane in four sums, because an addition waits for the previous addition to the same
-    /// sum.
+    /// Adds up a plane in four sums: an addition waits for the previous one to the same sum.
     #[inline(always)]
     pub(super) fn of(plane: &[Simd<T>]) -> Self {
         let mut sums = [[T::zero(); LANES]; 4];
@@ -90,14 +88,13 @@ impl<const M: usize, const R: usize, const A: usize> Winograd<'_, M, R, A> {
         planes: &[Plane],
     ) {
         if !planes.is_empty() {
-            let mut im2col = output.another();
-            Im2col::new(self.geometry).forward(x, weight, &mut im2col);
+            let mut im2col = Output::new(output.geometry, output.epilogue, output.bias);
+            Im2col(self.geometry).forward(x, weight, &mut im2col);
             output.take(&im2col, planes);
         }
     }
 
-    /// Computes these planes of the input's gradient and these kernels of the weight's gradient
-    /// again.
+    /// Computes these planes of the input's gradient and these kernels of the weight's again.
     pub(super) fn replace_gradients<T: Element>(
         &self,
         x: &[T],
@@ -107,8 +104,9 @@ impl<const M: usize, const R: usize, const A: usize> Winograd<'_, M, R, A> {
         (planes, kernels): (&[Plane], &[usize]),
     ) {
         if !(planes.is_empty() && kernels.is_empty()) {
-            let mut im2col = Gradients::new(self.geometry, !planes.is_empty(), false);
-            Im2col::new(self.geometry).backward(x, weight, upstream, &mut im2col);
+            let wanted = Wanted { input: !planes.is_empty(), weights: !kernels.is_empty() };
+            let mut im2col = Gradients::new(self.geometry, wanted, false);
+            Im2col(self.geometry).backward(x, weight, upstream, &mut im2col);
             gradients.take(self.geometry, &im2col, planes, kernels);
         }
     }

@@ -9,11 +9,10 @@ use super::zero_mask::ZeroMask;
 use super::{Winograd, sandwich};
 use crate::Element;
 use crate::conv2d::geometry::Plane;
-use crate::conv2d::results::{Output, runs};
+use crate::conv2d::results::Output;
 use crate::gemm::{Store, gemm};
 use crate::memory::Scratch;
-use crate::simd::vectorised;
-use crate::simd::{LANES, blocks, vectors, vectors_mut};
+use crate::simd::{LANES, runs, vectorised, vectors, vectors_mut};
 
 impl<const M: usize, const R: usize, const A: usize> Winograd<'_, M, R, A> {
     /// Convolves the batch `x` and runs the epilogue into `output`.
@@ -26,7 +25,7 @@ impl<const M: usize, const R: usize, const A: usize> Winograd<'_, M, R, A> {
         let g = self.geometry;
         let weights = self.transform_weights(weight);
         let mut planes_not_finite = Vec::new();
-        for images in runs(g.batch, self.images_at_once()) {
+        for images in runs(0..g.batch, self.images_at_once()) {
             let columns = images.len().div_ceil(LANES) * self.tiles() * LANES;
             let run = &x[images.start * g.image()..images.end * g.image()];
             let (tiles, zero_masks) =
@@ -38,19 +37,13 @@ impl<const M: usize, const R: usize, const A: usize> Winograd<'_, M, R, A> {
                 let tiles = Self::place_of_rows(&tiles, g.in_channels, columns, place);
                 gemm(weights, tiles, products, Store::Replace);
             });
-            planes_not_finite.extend(self.transform_outputs(
-                &products,
-                columns,
-                &zero_masks,
-                images,
-                output,
-            ));
+            let found = self.transform_outputs(&products, columns, &zero_masks, images, output);
+            planes_not_finite.extend(found);
         }
         self.replace_outputs(x, weight, output, &planes_not_finite);
     }
 
-    /// Computes Bᵀ·d·B of every tile, `[B, C, H, W]` → `[C, places, columns]`. A column is a tile
-    /// of an image.
+    /// Computes Bᵀ·d·B of every tile, `[B, C, H, W]` → `[C, places, columns]`, a column per tile.
     pub(super) fn transform_inputs<T: Element>(&self, x: &[T]) -> Scratch<T> {
         let (g, padded) = (self.geometry, self.padded_input());
         let images = x.len() / g.image();
@@ -64,7 +57,7 @@ impl<const M: usize, const R: usize, const A: usize> Winograd<'_, M, R, A> {
             vectorised(
                 #[inline(always)]
                 || {
-                    for (block, images) in blocks(0..images).enumerate() {
+                    for (block, images) in runs(0..images, LANES).enumerate() {
                         let start = |image| (image * g.in_channels + channel) * padded.inner();
                         padded
                             .load(images.map(|image| &x[start(image)..][..padded.inner()]), plane);
@@ -88,9 +81,7 @@ impl<const M: usize, const R: usize, const A: usize> Winograd<'_, M, R, A> {
     }
 
     /// Computes Aᵀ·P·A of every tile of products, `[places, O, columns]` → planes after the
-    /// epilogue.
-    ///
-    /// Returns the planes in which an output is not finite.
+    /// epilogue. Returns the planes in which an output is not finite.
     fn transform_outputs<T: Element>(
         &self,
         products: &[T],
@@ -125,12 +116,11 @@ impl<const M: usize, const R: usize, const A: usize> Winograd<'_, M, R, A> {
                             },
                         );
                     }
-                    // The zero mask and the relu would hide such an output, so the check comes
-                    // first.
+                    // Before the zero mask and the relu, which would hide such an output.
                     let found = if check.passes() {
                         Vec::new()
                     } else {
-                        not_finite(sums, padded, planes.images())
+                        not_finite(sums, padded, planes.y.len())
                     };
                     if let Some(mask) = &zero_masks[planes.block] {
                         mask.apply(sums, padded);

@@ -16,21 +16,14 @@
 //!             └┴ read by both       a matrix product: the sum over input channels
 //! ```
 //!
-//! | kernel | tile | multiplications per output | of a plain convolution's |
-//! | --- | --- | --- | --- |
-//! | 3 × 3 | 6 × 6 → 4 × 4 | 36/16 = 2.25 | 9: a quarter |
-//! | 3 × 3 | 4 × 4 → 2 × 2 | 16/4 = 4 | 9: less than a half |
-//! | 5 × 5 | 7 × 7 → 3 × 3 | 49/9 = 5.4 | 25: a fifth |
+//! An output takes 36/16 or 16/4 multiplications in place of 9, or 49/9 in place of 25.
 //!
 //! The first cost is the transforms: some 2·A³ additions and multiplications for each tile and
 //! *channel*. The products are saved for each *pair* of channels, so the algorithm pays from a
-//! handful of channels on.
-//!
-//! The second cost is rounding. Sums of numbers that cancel lose digits that a plain convolution
-//! keeps. The error grows with the entries of the matrices in [`points`], not with the network. The
-//! test below checks the error against a bound that is derived from the entries. Outputs whose
-//! inputs are all zero have no error: see [`zero_mask`]. Results that are not finite are computed
-//! again without transforms: see [`finite`].
+//! handful of channels on. The second cost is rounding: sums of numbers that cancel lose digits.
+//! The error grows with the entries of the matrices in [`points`], not with the network. Outputs
+//! whose inputs are all zero have no error: see [`zero_mask`]. Results that are not finite are
+//! computed again without transforms: see [`finite`].
 //!
 //! The gradients take the same steps backwards, with every matrix transposed. The table lists all
 //! steps. A place is one of the A² positions in a tile. T is the number of columns: tiles of all
@@ -46,11 +39,9 @@
 //! | weights | dU = Σ dP·Vᵀ per place, dw = Gᵀ·dU·G | \[places, O, C\] | places, output channels |
 //! | tiles | dV = Uᵀ·dP per place, dx = Σ B·dV·Bᵀ | \[places, C, T\] | places, input channels |
 //!
-//! The last sum adds the tiles where they overlap.
-//!
-//! A task writes one run of memory and reads from anywhere. The tasks therefore decide the first
-//! axis of each layout. The number of images that are computed together makes products just wide
-//! enough, so tiles and products are still in a near cache when the next step reads them.
+//! The last sum adds the tiles where they overlap. A task writes one run of memory and reads from
+//! anywhere, so the tasks decide the first axis of each layout. The number of images that are
+//! computed together keeps tiles and products in a near cache until the next step reads them.
 
 mod backward;
 mod finite;

@@ -6,7 +6,7 @@
 //!
 //! The algorithm evaluates both factors at A = M + R − 1 points, multiplies the values, and
 //! computes the coefficients of the product from them. The transposed algorithm has the same steps
-//! in reverse order. It computes M outputs of a correlation of A inputs with R weights:
+//! in reverse order, and computes M outputs of a correlation of A inputs with R weights:
 //!
 //! ```text
 //! y = Aᵀ [ (G w) ⊙ (Bᵀ d) ]        d: A inputs   w: R weights   y: M outputs
@@ -23,10 +23,9 @@
 //! Complexity of Computations*, 1980, and A. Lavin and S. Gray, *Fast Algorithms for Convolutional
 //! Neural Networks*, 2016.
 //!
-//! The choice of the points determines the rounding errors. Small points with short reciprocals
-//! keep the matrices' entries near 1. The points below lose less precision than the usual 0, ±1,
-//! ±2. See B. Barabasz et al., *Error Analysis and Improving the Accuracy of Winograd Convolution
-//! for Deep Neural Networks*, 2020.
+//! The points determine the rounding errors: the points below lose less precision than the usual 0,
+//! ±1, ±2 (B. Barabasz et al., *Error Analysis and Improving the Accuracy of Winograd Convolution
+//! for Deep Neural Networks*, 2020).
 
 /// The points, best first. A convolution with fewer points uses the first ones.
 const POINTS: [f64; 6] = [0.0, 1.0, -1.0, 0.5, -2.0, 2.0];
@@ -84,8 +83,7 @@ pub(super) const fn inputs<const A: usize>() -> [[f64; A]; A] {
     matrix
 }
 
-/// Returns a matrix with 1, p, p², … at point i in row i. The last row belongs to infinity and has
-/// a 1 at the highest power only.
+/// Returns a matrix with 1, p, p², … at point i in row i, and a 1 at the highest power at infinity.
 const fn powers<const N: usize, const A: usize>() -> [[f64; N]; A] {
     let mut matrix = [[0.0; N]; A];
     let mut i = 0;

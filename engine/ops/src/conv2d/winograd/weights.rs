@@ -7,12 +7,10 @@ use super::finite::Check;
 use super::{Winograd, sandwich};
 use crate::Element;
 use crate::memory::Scratch;
-use crate::simd::vectorised;
-use crate::simd::{LANES, Simd};
+use crate::simd::{LANES, Simd, vectorised};
 
 impl<const M: usize, const R: usize, const A: usize> Winograd<'_, M, R, A> {
-    /// Computes G·w·Gᵀ of every kernel, `[O, C, R, R]` → `[O, places, C]`. A SIMD vector holds
-    /// sixteen kernels.
+    /// Computes G·w·Gᵀ of every kernel, `[O, C, R, R]` → `[O, places, C]`, sixteen per SIMD vector.
     pub(super) fn transform_weights<T: Element>(&self, weight: &[T]) -> Scratch<T> {
         let channels = self.geometry.in_channels;
         let mut transformed = Scratch::new(self.geometry.out_channels * Self::PLACES * channels);
@@ -47,9 +45,8 @@ impl<const M: usize, const R: usize, const A: usize> Winograd<'_, M, R, A> {
         transformed
     }
 
-    /// Computes Gᵀ·dU·G of every kernel, `[places, O, C]` → `[O, C, R, R]`.
-    ///
-    /// Returns which of the O · C kernels' gradients are not finite.
+    /// Computes Gᵀ·dU·G of every kernel, `[places, O, C]` → `[O, C, R, R]`. Returns which of the O
+    /// · C kernels' gradients are not finite.
     pub(super) fn weight_gradients<T: Element>(
         &self,
         transformed: &[T],
@@ -101,10 +98,8 @@ impl<const M: usize, const R: usize, const A: usize> Winograd<'_, M, R, A> {
     }
 }
 
-/// Puts sixteen kernels side by side, or fewer kernels and zeros.
-///
-/// The function writes all kernels before anything is read. A SIMD vector that is read right after
-/// its sixteen numbers were written one by one waits until the writes have completed.
+/// Puts sixteen kernels side by side, or fewer kernels and zeros. All kernels are written before a
+/// SIMD vector is read: a read right after sixteen single writes would wait for them.
 #[inline(always)]
 fn side_by_side<T: Element, const R: usize>(kernels: &[T]) -> [[Simd<T>; R]; R] {
     let mut vectors = [[[T::zero(); LANES]; R]; R];

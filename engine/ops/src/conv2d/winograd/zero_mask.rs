@@ -1,13 +1,13 @@
 //! The zero mask: where a convolution is exactly its bias.
 //!
 //! A kernel that reads a patch of zeros, such as the black around a garment, gives 0. Winograd's
-//! outputs are differences of larger numbers, which depend on all pixels of a tile. For a patch of
-//! zeros these numbers cancel except for a remainder: ±1e-18 in f64, ±1e-9 in f32.
+//! outputs are differences of larger numbers, which cancel except for a remainder: ±1e-18 in f64,
+//! ±1e-9 in f32.
 //!
 //! Such a small error matters before a relu, because the relu's slope is 0 at 0 and 1 above. A
-//! network that begins with biases of zero, as LeNet does here, would pass the gradients of half of
-//! all black pixels. The first gradient of that bias would be several percent off, in f32 and f64
-//! alike. The zero mask therefore sets these outputs to exactly zero:
+//! network that begins with biases of zero would pass the gradients of half of all black pixels,
+//! and the first gradient of the bias would be several percent off. The zero mask therefore sets
+//! these outputs to exactly zero:
 //!
 //! ```text
 //! any channel of x ≠ 0       a 3×3 kernel sees      outputs
@@ -19,11 +19,8 @@
 //! ```
 //!
 //! Zeros times a weight that is NaN or infinite are NaN. A plane with such a weight is not finite
-//! before the mask is applied, and is computed again: see [`finite`](super::finite).
-//!
-//! The cost is one pass over the input. The pass ends at the channel after which no pixel is zero
-//! in all channels so far. A ResNet's normalised images have no black, so the pass seldom reads
-//! more than ten channels.
+//! before the mask is applied, and is computed again: see [`finite`](super::finite). The cost is a
+//! pass over the input, which ends at the channel after which no pixel is zero in all channels.
 
 use rayon::prelude::*;
 
@@ -49,8 +46,7 @@ impl ZeroMask {
 }
 
 impl<const M: usize, const R: usize, const A: usize> Winograd<'_, M, R, A> {
-    /// Returns the zero mask of each block of the images `x`, or `None` for a block without such
-    /// outputs.
+    /// Returns the zero mask of each block of the images `x`, or `None` if the mask is empty.
     pub(super) fn zero_masks<T: Element>(&self, x: &[T]) -> Vec<Option<ZeroMask>> {
         let g = self.geometry;
         let blocks = x.par_chunks(LANES * g.image());

@@ -5,7 +5,7 @@ use itertools::Itertools as _;
 
 use super::kernels::{KERNELS, rounded_noise};
 use super::*;
-use crate::batch_norm::{GradientSums, Statistics, input_gradient};
+use crate::batch_norm::{OutputGradient, Statistics};
 
 #[test]
 fn a_gpu_normalises_batches() {
@@ -53,9 +53,10 @@ fn a_gpu_normalises_images_from_wherever_they_begin() {
         let (x, y, grad) = (images("x")?, images("y")?, images("grad")?);
         let weight = noise("weight", &[3]).as_detached_tensor().to_device(device)?;
         let statistics = Statistics::of(&x)?;
-        let sums = GradientSums::of(&x, Some(&y), &grad, &statistics, 1e-3)?;
-        let dx = input_gradient(&x, Some(&y), &grad, &weight, &statistics, &sums, 1e-3)?;
-        Ok::<_, candle_core::Error>([sums.as_tensor().clone(), dx])
+        let dy = OutputGradient::new(&x, Some(&y), &grad)?;
+        let sums = dy.sums(&statistics, 1e-3)?;
+        let dx = dy.of_input(&weight, &statistics, &sums, 1e-3)?;
+        Ok::<_, candle_core::Error>([sums, dx])
     };
     for (found, expected) in pieces(&gpu).unwrap().iter().zip(pieces(&Device::Cpu).unwrap()) {
         let found = found.to_device(&Device::Cpu).unwrap();
@@ -126,11 +127,11 @@ fn a_gpu_normalises_in_four_pieces() {
         close("variance", &statistics.variance, &exact.variance);
         compare(Some([&statistics, &exact]));
 
-        let y = with_relu.then_some(&found[0]);
-        let sums = GradientSums::of(&x, y, &grad, &statistics, epsilon).unwrap();
-        close("sum for the bias", &sums.bias().unwrap(), &expected[3]);
-        close("sum for the weight", &sums.weight().unwrap(), &expected[2]);
-        let dx = input_gradient(&x, y, &grad, &weight, &statistics, &sums, epsilon).unwrap();
+        let dy = OutputGradient::new(&x, with_relu.then_some(&found[0]), &grad).unwrap();
+        let sums = dy.sums(&statistics, epsilon).unwrap();
+        close("sum for the bias", &sums.get(0).unwrap(), &expected[3]);
+        close("sum for the weight", &sums.get(1).unwrap(), &expected[2]);
+        let dx = dy.of_input(&weight, &statistics, &sums, epsilon).unwrap();
         close("gradient in pieces", &dx, &expected[1]);
     }
 }

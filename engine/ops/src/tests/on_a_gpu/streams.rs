@@ -23,7 +23,8 @@ fn a_copy_waits_for_its_event_and_no_later_work() {
     let copy = event.to_device(&twos, there).unwrap();
     assert!(!copy.device().same_device(here));
     assert_eq!(values(&copy), [2.0; 1000]);
-    // The memory of `twos` is freed in the order of its own stream, which does not wait for the copy.
+    // The memory of `twos` is freed in the order of its own stream, which does not wait for the
+    // copy.
     there.synchronize().unwrap();
 
     let set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());

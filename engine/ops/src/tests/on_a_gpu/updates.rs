@@ -7,7 +7,7 @@ use super::kernels::{KERNELS, rounded_noise};
 use super::{assert_close, gpu, has};
 use crate::gpu::update;
 use crate::parameters::overwrite_rounded;
-use crate::sgd_step::{momentum_step_on_gpu, sgd_step, sgd_step_all};
+use crate::sgd_step::{momentum_step, sgd_step, sgd_step_all};
 use crate::tests::agreement::noise;
 
 #[test]
@@ -28,8 +28,8 @@ fn a_gpu_updates_in_place() {
     }
 }
 
-/// Makes eleven tensors: a launch of eight, and three more with the halves of one tensor, which must
-/// not share a launch.
+/// Makes eleven tensors: a launch of eight, and three more with the halves of one tensor, which
+/// must not share a launch.
 ///
 /// One of the gradients is not contiguous.
 fn scattered(name: &str, dtype: DType, device: &Device) -> Result<Vec<Tensor>> {
@@ -86,7 +86,7 @@ fn a_gpu_pushes_several_tensors_at_once() {
         let [velocities, values, gradients] = &updated;
         let slots = velocities.iter().zip(values).zip(gradients);
         let slots: Vec<_> = slots.map(|((velocity, value), g)| [velocity, value, g]).collect();
-        momentum_step_on_gpu(&slots, [momentum, share, decay, rate]).unwrap();
+        momentum_step(&slots, [momentum, share, decay, rate]).unwrap();
         for (found, expected) in updated.iter().zip(&formula) {
             assert_eq!(numbers(found).unwrap(), numbers(expected).unwrap(), "{dtype:?}");
         }

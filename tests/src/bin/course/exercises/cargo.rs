@@ -87,10 +87,7 @@ pub(crate) fn cargo(folder: &Path) -> Command {
 }
 
 /// Asks for the workspace that a folder is in.
-///
-/// # Errors
-///
-/// When there is none, or cargo fails otherwise, with its own words; when it cannot be started.
+/// Fails when there is none, or cargo fails otherwise, with its own words; when it cannot be started.
 pub(super) fn metadata(folder: &Path) -> anyhow::Result<Metadata> {
     let mut command = cargo(folder);
     command.args(["metadata", "--no-deps", "--format-version=1"]);
@@ -122,10 +119,7 @@ impl Build {
 }
 
 /// Has cargo build with a `--message-format` of JSON. Ctrl-C ends it, with the compilers that it has started.
-///
-/// # Errors
-///
-/// When it cannot be started or waited for.
+/// Fails when it cannot be started or waited for.
 pub(super) fn build(command: &mut Command, to_terminal: bool) -> anyhow::Result<Build> {
     let (stdout, stderr) = (Printed::nothing()?, Printed::nothing()?);
     command.stdout(stdout.stream()?);

@@ -95,10 +95,7 @@ impl Outcome {
 }
 
 /// Checks an exercise: the one that is named, or the next.
-///
-/// # Errors
-///
-/// When it does not pass.
+/// Fails when it does not pass.
 pub(super) fn run(tree: &Tree, name: Option<&str>, limit: Duration) -> anyhow::Result<()> {
     interrupt::watch()?;
     let Some(exercise) = Progress::load(tree)?.named_or_next(tree, name)? else {
@@ -116,10 +113,7 @@ pub(super) fn run(tree: &Tree, name: Option<&str>, limit: Duration) -> anyhow::R
 }
 
 /// Compiles and runs a check, and remembers if it passed.
-///
-/// # Errors
-///
-/// When it could not be done; that the check fails is an outcome.
+/// Fails when it could not be done; that the check fails is an outcome.
 pub(super) fn once(tree: &Tree, exercise: &Exercise, limit: Duration) -> anyhow::Result<Outcome> {
     // For the message that says how to get it back.
     exercise.text()?;
@@ -152,10 +146,7 @@ pub(super) fn once(tree: &Tree, exercise: &Exercise, limit: Duration) -> anyhow:
 }
 
 /// Tells an outcome, and where help is.
-///
-/// # Errors
-///
-/// When nobody reads it.
+/// Fails when nobody reads it.
 pub(super) fn tell(tree: &Tree, exercise: &Exercise, outcome: &Outcome) -> anyhow::Result<()> {
     let name = &exercise.name;
     match outcome {

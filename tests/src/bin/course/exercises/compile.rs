@@ -18,6 +18,9 @@ use crate::process::How;
 /// the same at the same time.
 const TIMES: usize = 3;
 
+/// Names a folder of wrong answers, by exercise, to the package's build script.
+pub(super) const WRONG_ANSWERS: &str = "EXERCISES_WRONG_ANSWERS";
+
 /// Of what cargo says when it fails, so many lines are kept: the last.
 const LINES: usize = 8;
 
@@ -40,23 +43,17 @@ pub(super) fn arguments(command: &mut Command, target: &str) {
     command.args(["test", "--release", "--package", PACKAGE, "--test", target, "--no-run"]);
 }
 
-/// Compiles a test target.
-///
-/// # Errors
-///
-/// When cargo cannot be started or understood.
-pub(super) fn compile(tree: &Tree, target: &str) -> anyhow::Result<Compiled> {
-    outcome(build(tree, target)?, target)
+/// Compiles a test target with the wrong answers of a folder.
+/// Fails when cargo cannot be started or understood.
+pub(super) fn compile(tree: &Tree, target: &str, wrong: &Path) -> anyhow::Result<Compiled> {
+    outcome(build(tree, target, Some(wrong))?, target)
 }
 
 /// Compiles the check of an exercise, and the answer, which have this fingerprint.
 ///
 /// cargo goes by the times of files: an older answer that is brought back with its old time is no news to it. So what
 /// it has not compiled just now is believed only if it was seen to be made from this very text.
-///
-/// # Errors
-///
-/// As [`compile`], and when an executable cannot be removed.
+/// Fails as [`compile`], and when an executable cannot be removed.
 pub(super) fn check_of(
     tree: &Tree,
     exercise: &Exercise,
@@ -64,7 +61,7 @@ pub(super) fn check_of(
 ) -> anyhow::Result<Compiled> {
     let target = &exercise.name;
     for _ in 0..TIMES {
-        let build = build(tree, target)?;
+        let build = build(tree, target, None)?;
         let Some((executable, fresh)) = executable(&build, target) else {
             return outcome(build, target);
         };
@@ -79,10 +76,7 @@ pub(super) fn check_of(
 }
 
 /// Notes beside an executable that it is made from an answer and a check with this fingerprint.
-///
-/// # Errors
-///
-/// When that cannot be written.
+/// Fails when that cannot be written.
 pub(super) fn note_made_from(executable: &Path, fingerprint: &Fingerprint) -> anyhow::Result<()> {
     let note = note(executable);
     let identity = identity(executable, fingerprint);
@@ -109,9 +103,10 @@ fn note(executable: &Path) -> PathBuf {
     executable.with_extension("made-from")
 }
 
-fn build(tree: &Tree, target: &str) -> anyhow::Result<Build> {
+fn build(tree: &Tree, target: &str, wrong: Option<&Path>) -> anyhow::Result<Build> {
     let mut command = cargo(&tree.root);
     arguments(&mut command, target);
+    command.envs(wrong.map(|folder| (WRONG_ANSWERS, folder)));
     let colour = if console::colors_enabled_stderr() { "-diagnostic-rendered-ansi" } else { "" };
     command.arg(format!("--message-format=json{colour}"));
     if !stderr().is_terminal() {

@@ -5,10 +5,7 @@ use std::io::{BufRead as _, IsTerminal as _, Write as _, stderr, stdin};
 use harness::cli::UsageError;
 
 /// Asks a question that Enter answers with no.
-///
-/// # Errors
-///
-/// When there is nobody to ask: then `--yes` is the way.
+/// Fails when there is nobody to ask: then `--yes` is the way.
 pub(super) fn confirm(question: &str) -> anyhow::Result<bool> {
     if !stdin().is_terminal() {
         let refusal = format!("nobody can be asked here: {question} If so, add --yes");

@@ -18,10 +18,7 @@ pub(super) struct Step {
 }
 
 /// The steps of a hint: what follows each line that begins with `## `.
-///
-/// # Errors
-///
-/// When the file cannot be read.
+/// Fails when the file cannot be read.
 pub(super) fn steps(exercise: &Exercise) -> anyhow::Result<Vec<Step>> {
     let path = exercise.hint();
     let text = fs::read_to_string(&path).with_context(|| format!("{}", path.display()))?;
@@ -52,10 +49,7 @@ fn parse(text: &str) -> Vec<Step> {
 }
 
 /// Shows the step after those that were read, or all of them, of the exercise that is named or the next.
-///
-/// # Errors
-///
-/// When there is no hint, or what was read cannot be remembered.
+/// Fails when there is no hint, or what was read cannot be remembered.
 pub(super) fn run(tree: &Tree, name: Option<&str>, all: bool) -> anyhow::Result<()> {
     let Some(exercise) = Progress::load(tree)?.named_or_next(tree, name)? else {
         return list::all_solved(tree);

@@ -13,6 +13,7 @@
 //! | [`check`], [`watch`] | the reader's answer: is it right? |
 //! | [`list`], [`hint`], [`solution`], [`reset`] | the other commands of a reader |
 //! | [`mod@confirm`] | asks before what cannot be undone |
+//! | [`wrong`] | wrong answers that are known |
 //! | [`verify`] | the exercises themselves: are they sound? |
 //! | [`soak`] | would the checks notice a small mistake? (`--kills` is something else: [`crate::kills`]) |
 
@@ -31,6 +32,7 @@ mod solution;
 mod tree;
 mod verify;
 mod watch;
+mod wrong;
 
 use std::time::Duration;
 

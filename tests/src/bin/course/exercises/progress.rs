@@ -80,10 +80,7 @@ pub(super) enum Change {
 
 impl Progress {
     /// Reads what is remembered: nothing, where nothing was written yet.
-    ///
-    /// # Errors
-    ///
-    /// When the file is there and cannot be read or understood.
+    /// Fails when the file is there and cannot be read or understood.
     pub(super) fn load(tree: &Tree) -> anyhow::Result<Self> {
         let path = tree.root.join(FOLDER).join("progress.json");
         let told = || format!("{}, which remembers your progress", path.display());
@@ -126,10 +123,7 @@ impl Progress {
     }
 
     /// The exercise of that name, else the next; none if all are solved.
-    ///
-    /// # Errors
-    ///
-    /// When no exercise, or several, are called so.
+    /// Fails when no exercise, or several, are called so.
     pub(super) fn named_or_next<'a>(
         &self,
         tree: &'a Tree,
@@ -147,10 +141,7 @@ impl Progress {
     }
 
     /// Remembers that the answer with this fingerprint passed.
-    ///
-    /// # Errors
-    ///
-    /// When the file cannot be written.
+    /// Fails when the file cannot be written.
     pub(super) fn remember_passed(
         tree: &Tree,
         exercise: &Exercise,
@@ -164,10 +155,7 @@ impl Progress {
 
     /// Remembers the steps of the hint that are to be read now, and returns them: what `choose` makes of how many were
     /// read before. Whoever asks at the same time gets the next.
-    ///
-    /// # Errors
-    ///
-    /// When the file cannot be written.
+    /// Fails when the file cannot be written.
     pub(super) fn remember_hints(
         tree: &Tree,
         exercise: &Exercise,
@@ -182,10 +170,7 @@ impl Progress {
     }
 
     /// Forgets an exercise.
-    ///
-    /// # Errors
-    ///
-    /// When the file cannot be written.
+    /// Fails when the file cannot be written.
     pub(super) fn forget(tree: &Tree, exercise: &Exercise) -> anyhow::Result<()> {
         if !Self::load(tree)?.records.contains_key(&exercise.name) {
             return Ok(());
@@ -226,10 +211,7 @@ impl Progress {
 
 impl Fingerprint {
     /// That of an exercise as it is now.
-    ///
-    /// # Errors
-    ///
-    /// When the answer or its check cannot be read.
+    /// Fails when the answer or its check cannot be read.
     pub(super) fn of(exercise: &Exercise) -> anyhow::Result<Self> {
         Ok(Self { answer: hash(&[exercise.file()])?, check: hash(&[exercise.check()])? })
     }

@@ -15,10 +15,7 @@ use super::progress::{FOLDER, Progress};
 use super::tree::{self, Exercise, Tree};
 
 /// Brings an exercise back as it was given; asks first.
-///
-/// # Errors
-///
-/// When nobody can be asked, or there is no copy of how it was given, or what is there cannot be put aside.
+/// Fails when nobody can be asked, or there is no copy of how it was given, or what is there cannot be put aside.
 pub(super) fn run(tree: &Tree, exercise: &Exercise, yes: bool) -> anyhow::Result<()> {
     let name = &exercise.name;
     let given = tree::read(&exercise.given()).with_context(|| {

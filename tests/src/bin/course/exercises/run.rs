@@ -18,10 +18,7 @@ pub(super) struct Ended {
 
 /// Runs those tests of a test binary whose names contain `filter`, in the package's folder as cargo does. What prints
 /// without end is ended; so is what takes ever more memory, where the harness keeps what is printed.
-///
-/// # Errors
-///
-/// When it cannot be started or waited for.
+/// Fails when it cannot be started or waited for.
 pub(super) fn run(
     executable: &Path,
     folder: &Path,

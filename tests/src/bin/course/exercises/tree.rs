@@ -46,10 +46,7 @@ pub(super) struct Exercise {
 
 impl Tree {
     /// Finds the workspace upwards from the current folder, and its exercises.
-    ///
-    /// # Errors
-    ///
-    /// When there is no workspace, or it has no exercises, or cargo cannot say.
+    /// Fails when there is no workspace, or it has no exercises, or cargo cannot say.
     pub(super) fn find() -> anyhow::Result<Self> {
         let metadata = cargo::metadata(Path::new("."))?;
         let root = metadata.workspace_root;
@@ -82,10 +79,7 @@ impl Tree {
 
     /// The exercise of that name, or the only one that the name fits: without its chapter (`ring`), at the
     /// beginning (`ch01_p`), anywhere (`entropy`). Or the one that the path of a file is in.
-    ///
-    /// # Errors
-    ///
-    /// When there is none, with the nearest names, or when several fit, with those.
+    /// Fails when there is none, with the nearest names, or when several fit, with those.
     pub(super) fn named(&self, asked: &str) -> anyhow::Result<&Exercise> {
         let is_name = |part: &&str| self.exercises.iter().any(|exercise| exercise.name == *part);
         let in_path = asked.split(['/', '\\']).find(is_name);
@@ -128,21 +122,22 @@ impl Tree {
         path.strip_prefix(&self.root).unwrap_or(path).display()
     }
 
-    /// The chapter's page, from the workspace's folder: the one in `book/src` whose name begins with the
-    /// exercise's chapter. There may be none.
+    /// The page of an exercise in `book/src`: of the chapter's pages, such as `ch05-….md` and `ch05b-….md`, the one that
+    /// lists the exercise, or else the first. There may be none.
     pub(super) fn page(&self, exercise: &Exercise) -> Option<PathBuf> {
-        let folder = self.root.join("book").join("src");
-        let prefix = format!("{}-", exercise.chapter());
-        let mut pages: Vec<PathBuf> = fs::read_dir(folder)
-            .ok()?
-            .filter_map(|entry| Some(entry.ok()?.path()))
-            .filter(|page| page.extension().is_some_and(|extension| extension == "md"))
-            .filter(|page| {
-                page.file_name().is_some_and(|name| name.to_string_lossy().starts_with(&prefix))
-            })
-            .collect();
+        let is_of_chapter = |page: &PathBuf| {
+            let name = page.file_name().unwrap_or_default().to_string_lossy();
+            let rest = name.strip_prefix(exercise.chapter()).unwrap_or_default();
+            rest.trim_start_matches(char::is_alphabetic).starts_with('-') && rest.ends_with(".md")
+        };
+        let folder = fs::read_dir(self.root.join("book").join("src")).ok()?;
+        let pages = folder.filter_map(|entry| Some(entry.ok()?.path()));
+        let mut pages: Vec<PathBuf> = pages.filter(is_of_chapter).collect();
         pages.sort();
-        pages.into_iter().next()
+        let listed = format!("`tests/exercises/{}`", exercise.name);
+        let lists =
+            |page: &&PathBuf| fs::read_to_string(page).is_ok_and(|text| text.contains(&listed));
+        pages.iter().find(lists).or(pages.first()).cloned()
     }
 }
 
@@ -169,9 +164,9 @@ impl Exercise {
         self.folder.join("hint.md")
     }
 
-    /// The folder of the known wrong answers.
+    /// The known wrong answers, as changes to the solution.
     pub(super) fn wrong(&self) -> PathBuf {
-        self.folder.join("wrong")
+        self.folder.join("wrong.diff")
     }
 
     /// `ch02` of `ch02_ring`.
@@ -185,10 +180,7 @@ impl Exercise {
     }
 
     /// What the reader has written so far.
-    ///
-    /// # Errors
-    ///
-    /// When the file cannot be read; the message says how to get it back.
+    /// Fails when the file cannot be read; the message says how to get it back.
     pub(super) fn text(&self) -> anyhow::Result<String> {
         let file = self.file();
         let no_text = |_| io::Error::new(io::ErrorKind::InvalidData, "it is no text in UTF-8");
@@ -215,10 +207,7 @@ impl Exercise {
 }
 
 /// Reads a regular file. What else could have its name, such as a pipe, may keep its reader waiting for ever.
-///
-/// # Errors
-///
-/// When it is something else, or cannot be read.
+/// Fails when it is something else, or cannot be read.
 pub(super) fn read(path: &Path) -> io::Result<Vec<u8>> {
     if !fs::metadata(path)?.is_file() {
         return Err(io::Error::other("it is not a regular file; move it away first"));

@@ -32,8 +32,9 @@ static SPARKLINE: LazyLock<Regex> = LazyLock::new(|| expression(r"[▁▂▃▄�
 static CORES: LazyLock<Regex> = LazyLock::new(|| expression(r"\(\d+ cores?\)"));
 /// Where all ranks fail alike, any of them may be the first.
 static FIRST_TO_FAIL: LazyLock<Regex> = LazyLock::new(|| expression(r"rank \d+ failed:"));
-/// Below a table of rates.
-static CONCLUSION: LazyLock<Regex> = LazyLock::new(|| expression(r"^  fastest: .*\.$"));
+/// Below a table of rates, and below a table of schedules.
+static CONCLUSION: LazyLock<Regex> =
+    LazyLock::new(|| expression(r"^(?:  fastest: |Devices wait least under ).*\.$"));
 static SPACES: LazyLock<Regex> = LazyLock::new(|| expression(" {2,}"));
 
 fn expression(pattern: &str) -> Regex {
@@ -52,8 +53,8 @@ impl Mask {
         let mut lines: Vec<String> = Vec::new();
         for line in text.lines() {
             let row = RATES.is_match(line);
-            // Times decide where a model is cut, and which algorithm is the fastest.
-            let cut = line.starts_with("note: ") && line.contains(" stages, cut by measured cost");
+            // Times decide where a model is cut, and which algorithm or schedule is the fastest.
+            let cut = line.starts_with("note: ") && line.contains(" stages, cut ");
             if cut || CONCLUSION.is_match(line) {
                 continue;
             }
@@ -141,7 +142,8 @@ mod tests {
                    one device              0    6.9     6.9    6.9   15.8    36.5         –";
         let other = "1F1B, 8 micro-batches   1.2      1.90×    9 %   11 %   8.1e-7   4.5e-2  e31c2a57\n\
                      1F1B, 8 micro-batches   0    3.2    12.7    3.2    1.1    20.1    2 of 8\n\
-                     one device              0    6.9     6.9    6.9   15.8    36.5         –";
+                     one device              0    6.9     6.9    6.9   15.8    36.5         –\n\
+                     Devices wait least under GPipe (23 % of the time) and most under 1F1B (25 %).";
         assert_eq!(Mask::Times.hide(one), Mask::Times.hide(other));
         for (from, to) in
             [("8.1e-7", "0.0e0"), ("e31c2a57", "f"), ("2 of 8", "8 of 8"), ("15.8", "9")]

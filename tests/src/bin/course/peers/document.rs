@@ -58,10 +58,7 @@ impl Document {
 
     /// The stored table with this one's rows: in place of its rows of the same work, or behind those of the same topic.
     /// Of these topics, rows of work that there is no longer are left out.
-    ///
-    /// # Errors
-    ///
-    /// When the two were not measured in the same way, on the same machine, with the same versions.
+    /// Fails when the two were not measured in the same way, on the same machine, with the same versions.
     pub(super) fn put_into(&self, stored: &str) -> anyhow::Result<Value> {
         let mut stored: Value = serde_json::from_str(stored).context("the stored table")?;
         let new = serde_json::to_value(self)?;
@@ -96,10 +93,7 @@ impl Document {
     }
 
     /// Writes the file: this table, or what `--update` puts into one, with these rows in it.
-    ///
-    /// # Errors
-    ///
-    /// As [`Self::put_into`], and when the file cannot be written.
+    /// Fails as [`Self::put_into`], and when the file cannot be written.
     pub(super) fn write(&self, path: &Path, stored: Option<&str>) -> anyhow::Result<()> {
         let updated = stored.map(|stored| self.put_into(stored)).transpose()?;
         file::write(path, |file| {

@@ -20,6 +20,7 @@
 //! ranges from 2e-7 for 2×2 tiles to 1e-5 for the gradient of the weights of 5×5 kernels. A plain
 //! convolution has about 4e-7.
 
+use crate::backward::Wanted;
 use crate::conv2d::epilogue::Epilogue;
 use crate::conv2d::geometry::Geometry;
 use crate::conv2d::results::{Gradients, Output, Upstream};
@@ -178,10 +179,14 @@ impl<const M: usize, const R: usize, const A: usize> Winograd<'_, M, R, A> {
         self.forward(&x, &weight, &mut output);
         let upstream =
             Upstream { geometry: g, epilogue: &Epilogue::Plain, grad: &grad, relu_masks: &[] };
-        let mut gradients = Gradients::new(g, true, false);
+        let mut gradients = Gradients::new(g, Wanted { input: true, weights: true }, false);
         self.backward(&x, &weight, &upstream, &mut gradients);
         let double = |values: Vec<f32>| values.into_iter().map(f64::from).collect();
-        [double(output.y), double(gradients.weight), double(gradients.x.unwrap_or_default())]
+        [
+            double(output.y),
+            double(gradients.weight.unwrap()),
+            double(gradients.x.unwrap_or_default()),
+        ]
     }
 }
 

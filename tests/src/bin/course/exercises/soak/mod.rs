@@ -47,10 +47,7 @@ pub(crate) struct Arguments {
 }
 
 /// Changes the solutions, tells which changes survive, and why they may.
-///
-/// # Errors
-///
-/// When too many survive, or one without a reason; all has been told by then.
+/// Fails when too many survive, or one without a reason; all has been told by then.
 pub(super) fn run(tree: &Tree, arguments: &Arguments) -> anyhow::Result<()> {
     if let Some(kills) = arguments.kills {
         return kills::run(&tree.root, kills);

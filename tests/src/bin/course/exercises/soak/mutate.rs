@@ -23,10 +23,7 @@ pub(super) struct Mutant {
 }
 
 /// All changes to a solution, in the order of its lines.
-///
-/// # Errors
-///
-/// When the file cannot be read, or is no Rust.
+/// Fails when the file cannot be read, or is no Rust.
 pub(super) fn mutants(solution: &Path) -> anyhow::Result<Vec<Mutant>> {
     let text = fs::read_to_string(solution).with_context(|| format!("{}", solution.display()))?;
     of_text(&text).with_context(|| format!("{}", solution.display()))

@@ -38,10 +38,7 @@ struct Entry {
 
 impl Reasons {
     /// Reads the reasons; where there is no file, there are none.
-    ///
-    /// # Errors
-    ///
-    /// When a line has another form.
+    /// Fails when a line has another form.
     pub(super) fn load(tree: &Tree) -> anyhow::Result<Self> {
         let path = tree.package.join(FILE);
         let text = match fs::read_to_string(&path) {

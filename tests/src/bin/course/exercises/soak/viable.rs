@@ -10,11 +10,9 @@ use super::super::cargo::{self, Diagnostic, Message, cargo};
 use super::super::compile;
 use super::super::tree::{Exercise, Tree};
 use super::super::verify::TARGET;
+use super::super::wrong;
 use super::mutate::Mutant;
 use crate::process::How;
-
-/// Names a folder with other wrong answers, by exercise, to the package's build script.
-const VARIABLE: &str = "EXERCISES_WRONG_ANSWERS";
 
 /// The compiler finds mistakes in a few passes, and tells only those of the first that finds any.
 const ROUNDS: usize = 12;
@@ -29,45 +27,33 @@ pub(super) struct Viable {
 
 /// Compiles the solution with each change in a module of its own, and leaves out the changes that do not
 /// compile; none after Ctrl-C.
-///
-/// # Errors
-///
-/// When something else does not compile, or the files cannot be written.
+/// Fails when something else does not compile, or the files cannot be written.
 pub(super) fn compile(
     tree: &Tree,
     exercise: &Exercise,
     mutants: Vec<Mutant>,
 ) -> anyhow::Result<Option<Viable>> {
     let all = tree.target.join("soak");
-    let folder = all.join(&exercise.name);
+    // The answers of another exercise would be compiled again.
     if all.exists() {
         fs::remove_dir_all(&all).with_context(|| format!("{}", all.display()))?;
     }
-    fs::create_dir_all(&folder).with_context(|| format!("{}", folder.display()))?;
-    let mut mutants: Vec<(PathBuf, Mutant)> = (1..)
-        .map(|number: usize| folder.join(format!("change_{number:03}.rs")))
-        .zip(mutants)
-        .collect();
-    for (path, mutant) in &mutants {
-        fs::write(path, &mutant.text).with_context(|| format!("{}", path.display()))?;
-    }
+    let mut mutants: Vec<(String, Mutant)> =
+        (1..).map(|number: usize| format!("change_{number:03}")).zip(mutants).collect();
     for _ in 0..ROUNDS {
+        wrong::write(&all, exercise, mutants.iter().map(|(name, one)| (&**name, &*one.text)))?;
         match round(tree, &all)? {
             Round::Interrupted => return Ok(None),
             Round::Compiled(executable) => {
-                let module = |path: &Path| {
-                    format!("wrong_{}", path.file_stem().unwrap_or_default().to_string_lossy())
-                };
-                let mutants =
-                    mutants.into_iter().map(|(path, mutant)| (module(&path), mutant)).collect();
+                let module = |(name, mutant)| (format!("wrong_{name}"), mutant);
+                let mutants = mutants.into_iter().map(module).collect();
                 return Ok(Some(Viable { executable, mutants }));
             }
             Round::Errors { files, rendered } => {
                 let before = mutants.len();
-                let broken = |path: &PathBuf| files.iter().any(|file| path.ends_with(file));
-                for (path, _) in mutants.extract_if(.., |(path, _)| broken(path)) {
-                    fs::remove_file(&path).with_context(|| format!("{}", path.display()))?;
-                }
+                let stems = files.iter().filter_map(|file| file.file_stem()?.to_str());
+                let broken: BTreeSet<&str> = stems.collect();
+                mutants.retain(|(name, _)| !broken.contains(&**name));
                 if mutants.len() == before {
                     bail!("{} does not compile, and not because of a change:\n{rendered}", TARGET);
                 }
@@ -79,7 +65,7 @@ pub(super) fn compile(
 
 enum Round {
     Compiled(PathBuf),
-    /// The ends of the paths of files that errors are in, and what the compiler says.
+    /// The files that errors are in, and the compiler's messages.
     Errors {
         files: BTreeSet<PathBuf>,
         rendered: String,
@@ -90,7 +76,7 @@ enum Round {
 fn round(tree: &Tree, wrong_answers: &Path) -> anyhow::Result<Round> {
     let mut command = cargo(&tree.root);
     compile::arguments(&mut command, TARGET);
-    command.args(["--quiet", "--message-format=json"]).env(VARIABLE, wrong_answers);
+    command.args(["--quiet", "--message-format=json"]).env(compile::WRONG_ANSWERS, wrong_answers);
     let build = cargo::build(&mut command, false)?;
     let succeeded = build.succeeded();
     let (mut executable, mut files, mut rendered) = (None, BTreeSet::new(), String::new());

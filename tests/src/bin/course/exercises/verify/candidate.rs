@@ -1,44 +1,46 @@
-//! An answer whose judgement is known beforehand.
+//! An answer, and the result that its check has to give.
 
 use std::fmt;
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Mutex;
 use std::time::Duration;
 
-use anyhow::Context as _;
 use harness::interrupt;
 
 use super::super::check::Outcome;
 use super::super::run;
 use super::super::tree::Tree;
+use super::super::wrong::{self, Wrong};
 
 /// So many run at a time: they wait for each other's ranks more than they compute.
 const AT_A_TIME: usize = 2;
+
+/// Each exercise has at least so many wrong answers.
+const WRONG_ANSWERS: usize = 3;
 
 /// An answer in the test target `verify`.
 #[derive(Clone, Debug)]
 pub(crate) struct Candidate {
     pub(crate) kind: Kind,
-    /// What the names of its tests begin with: `ch02_ring::wrong_drops_the_rest::`.
+    /// The names of its tests begin with this: `ch02_ring::wrong_drops_the_rest::`.
     pub(crate) filter: String,
-    /// Its file, as it is told.
+    /// Its file, for messages.
     file: String,
 }
 
-/// What has to become of an answer.
+/// The kind of an answer decides the result that the check has to give.
 #[derive(Clone, Debug)]
 pub(crate) enum Kind {
     /// It fails, in its own words.
     Stub,
     /// It passes.
     Solution,
-    /// It fails with this text in a message, which its file has to tell.
+    /// It fails with this text in a message.
     Wrong { expect: Option<String> },
 }
 
 impl Kind {
-    /// What is said of an answer that was judged as it should be.
+    /// The result, in words.
     pub(super) fn praise(&self) -> &'static str {
         match self {
             Self::Stub => "fails",
@@ -61,11 +63,8 @@ impl Candidate {
         Self { kind, filter, file }
     }
 
-    /// Whether the check said of this answer what it should.
-    ///
-    /// # Errors
-    ///
-    /// What it said in place of that.
+    /// Compares the result of a check with the one that it has to give.
+    /// Fails with the messages of the check.
     pub(super) fn judge(&self, outcome: &Outcome) -> Result<(), String> {
         match (&self.kind, outcome) {
             (Kind::Solution, Outcome::Passed(_)) | (Kind::Stub, Outcome::Failed(..)) => Ok(()),
@@ -74,7 +73,7 @@ impl Candidate {
             }
             (Kind::Wrong { .. }, Outcome::Passed(_)) => Err("passes, and is wrong".to_owned()),
             (Kind::Wrong { expect: None }, Outcome::Failed(..)) => {
-                Err("its first line is not `// expect: TEXT`".to_owned())
+                Err("has no line `expect: TEXT`".to_owned())
             }
             (Kind::Wrong { expect: Some(expect) }, Outcome::Failed(_, failures)) => {
                 let told = failures.iter().any(|failure| failure.message.contains(expect));
@@ -90,7 +89,7 @@ impl Candidate {
     }
 }
 
-/// What an outcome's author reads.
+/// The messages of an outcome.
 fn messages(outcome: &Outcome) -> String {
     match outcome {
         Outcome::Failed(_, failures) => {
@@ -102,57 +101,40 @@ fn messages(outcome: &Outcome) -> String {
     }
 }
 
-/// All answers of all exercises.
-///
-/// # Errors
-///
-/// When a folder or a file of wrong answers cannot be read.
-pub(super) fn all(tree: &Tree) -> anyhow::Result<Vec<Candidate>> {
+/// Lists all answers of all exercises, and writes the wrong ones to a folder. Adds faults of their files to `problems`.
+pub(super) fn all(tree: &Tree, folder: &Path, problems: &mut Vec<String>) -> Vec<Candidate> {
     let mut candidates = Vec::new();
     for exercise in &tree.exercises {
-        let mut add = |kind, module: &str, file: &Path| {
-            let file = tree.relative(file).to_string();
-            candidates.push(Candidate::new(&exercise.name, kind, module, file));
+        let name = &exercise.name;
+        let mut add = |kind, module: &str, file: String| {
+            candidates.push(Candidate::new(name, kind, module, file));
         };
-        add(Kind::Stub, "stub", &exercise.file());
-        add(Kind::Solution, "solution", &exercise.solution());
-        for file in wrong_answers(&exercise.wrong())? {
-            let text = fs::read_to_string(&file).with_context(|| format!("{}", file.display()))?;
-            let stem = file.file_stem().unwrap_or_default().to_string_lossy();
-            add(Kind::Wrong { expect: expected(&text) }, &format!("wrong_{stem}"), &file);
+        add(Kind::Stub, "stub", tree.relative(&exercise.file()).to_string());
+        add(Kind::Solution, "solution", tree.relative(&exercise.solution()).to_string());
+        let answers = wrong::answers(tree, exercise).and_then(|answers| {
+            wrong::write(folder, exercise, answers.iter().map(|one| (&*one.name, &*one.text)))?;
+            Ok(answers)
+        });
+        let answers = answers.unwrap_or_else(|error| {
+            problems.push(format!("{name}: {error:#}"));
+            Vec::new()
+        });
+        if answers.len() < WRONG_ANSWERS {
+            let number = answers.len();
+            problems.push(format!(
+                "{name}: {number} wrong answers, at least {WRONG_ANSWERS} are wanted"
+            ));
+        }
+        for Wrong { name, expect, .. } in answers {
+            let file = format!("{}, {name}", tree.relative(&exercise.wrong()));
+            add(Kind::Wrong { expect }, &format!("wrong_{name}"), file);
         }
     }
-    Ok(candidates)
+    candidates
 }
 
-/// The files of a folder of wrong answers, by name. There may be no folder.
-///
-/// # Errors
-///
-/// When the folder is there and cannot be read.
-pub(super) fn wrong_answers(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
-    if !folder.exists() {
-        return Ok(Vec::new());
-    }
-    let entries = fs::read_dir(folder).with_context(|| format!("{}", folder.display()))?;
-    let mut files = entries.map(|entry| Ok(entry?.path())).collect::<std::io::Result<Vec<_>>>()?;
-    files.retain(|file| file.extension().is_some_and(|extension| extension == "rs"));
-    files.sort();
-    Ok(files)
-}
-
-/// The text that the author of a wrong answer should see: in its first line.
-fn expected(text: &str) -> Option<String> {
-    let expect = text.lines().next()?.strip_prefix("// expect: ")?.trim();
-    (!expect.is_empty()).then(|| expect.to_owned())
-}
-
-/// Runs the check on every answer, a few at a time, and tells each outcome as it comes. After Ctrl-C the rest
-/// is left out.
-///
-/// # Errors
-///
-/// When a process cannot be started or waited for, or nobody reads what is told.
+/// Runs the check on every answer, a few at a time, and passes each outcome to `tell`. Ctrl-C leaves out the rest.
+/// Fails when a process cannot be started or waited for, or nobody reads what is told.
 pub(crate) fn run_all<'a>(
     tree: &Tree,
     executable: &Path,

@@ -1,5 +1,4 @@
-//! What belongs to every exercise: one TODO, a copy to bring back, steps of a hint, a chapter that leads to it and
-//! back, wrong answers.
+//! What belongs to every exercise: one TODO, a copy to bring back, steps of a hint, a chapter that leads to it and back.
 
 use std::fs;
 
@@ -7,13 +6,9 @@ use anyhow::Context as _;
 
 use super::super::hint;
 use super::super::tree::{self, Exercise, Tree};
-use super::candidate::wrong_answers;
 
 /// Fewer steps are no way from a nudge to the answer.
 const STEPS: usize = 3;
-
-/// Fewer wrong answers say too little of what a check notices.
-const WRONG_ANSWERS: usize = 3;
 
 /// Whether a line is what tells the reader where to write.
 fn todo(line: &str) -> bool {
@@ -21,24 +16,13 @@ fn todo(line: &str) -> bool {
 }
 
 /// Everything that is missing, of all exercises.
-///
-/// # Errors
-///
-/// When the package's folder cannot be read.
+/// Fails when the package's folder cannot be read.
 pub(super) fn problems(tree: &Tree) -> anyhow::Result<Vec<String>> {
     let mut problems = unlisted(tree)?;
     for exercise in &tree.exercises {
         let name = &exercise.name;
         problems
             .extend(of_exercise(tree, exercise).into_iter().map(|what| format!("{name}: {what}")));
-        match wrong_answers(&exercise.wrong()) {
-            Ok(files) if files.len() >= WRONG_ANSWERS => {}
-            Ok(files) => problems.push(format!(
-                "{name}: {} wrong answers in wrong/, at least {WRONG_ANSWERS} are wanted",
-                files.len()
-            )),
-            Err(error) => problems.push(format!("{name}: {error:#}")),
-        }
     }
     Ok(problems)
 }

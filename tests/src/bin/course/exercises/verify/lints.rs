@@ -12,14 +12,10 @@ use anyhow::Context as _;
 use super::super::cargo::cargo;
 use super::super::tree::{PACKAGE, Tree};
 use super::TARGET;
-use super::candidate::wrong_answers;
 use crate::process::{Group, How};
 
 /// Files that are not formatted, and that clippy has something to say, which it tells on standard error.
-///
-/// # Errors
-///
-/// When one of the two cannot be started.
+/// Fails when one of the two cannot be started.
 pub(super) fn problems(tree: &Tree) -> anyhow::Result<Vec<String>> {
     let mut problems = unformatted(tree)?;
     let mut clippy = cargo(&tree.root);
@@ -39,7 +35,6 @@ fn unformatted(tree: &Tree) -> anyhow::Result<Vec<String>> {
     let mut files: Vec<PathBuf> = Vec::new();
     for exercise in &tree.exercises {
         files.extend([exercise.file(), exercise.check(), exercise.solution()]);
-        files.extend(wrong_answers(&exercise.wrong())?);
     }
     let output = Command::new("rustfmt")
         .current_dir(&tree.root)

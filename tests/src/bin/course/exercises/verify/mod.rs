@@ -23,16 +23,14 @@ use super::tree::Tree;
 pub(super) const TARGET: &str = "verify";
 
 /// Runs every check on every answer, and looks at what belongs to each exercise.
-///
-/// # Errors
-///
-/// When anything is not as it should be; all of it has been told by then.
+/// Fails when anything is not as it should be; all of it has been told by then.
 pub(super) fn run(tree: &Tree, limit: Duration) -> anyhow::Result<()> {
     interrupt::watch()?;
     let mut problems: Vec<String> = form::problems(tree)?;
-    let candidates = candidate::all(tree)?;
+    let folder = tree.target.join("verify");
+    let candidates = candidate::all(tree, &folder, &mut problems);
     let mut counts = Counts::default();
-    match compile::compile(tree, TARGET)? {
+    match compile::compile(tree, TARGET, &folder)? {
         Compiled::Interrupted => return Ok(()),
         Compiled::Mistaken => {
             problems.push(format!("the test target `{TARGET}` does not compile"));

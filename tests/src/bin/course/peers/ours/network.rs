@@ -5,7 +5,7 @@ use std::time::Duration;
 use candle_core::{DType, Device, ModuleT};
 use candle_nn::VarBuilder;
 use concise_wrapper::batch_norm::Norms;
-use concise_wrapper::optimiser::{Momentum, Sgd};
+use concise_wrapper::optimizer::{Momentum, Sgd};
 use concise_wrapper::{Error, Model, Network};
 use datasets::Dataset;
 use datasets::loader::Epochs as _;
@@ -52,9 +52,9 @@ pub(super) fn steps(
     let shares: Vec<LocalBatch> = shares.epoch(1).collect::<candle_core::Result<_>>()?;
     let mut sgd = Sgd::new(Momentum::default());
     times(arguments.repetitions, warm_up, || {
-        let (seen, gradients) = model.backward_deferred(&shares[0])?;
-        sgd.step(model.weights(), &gradients, LEARNING_RATE, batch)?;
+        let step = model.backward(&shares[0])?;
+        sgd.step(model.weights(), &step.gradients, LEARNING_RATE, batch)?;
         // As the scripts do, which wait for the loss of every step.
-        Ok(seen.read().map(drop)?)
+        Ok(step.sums.read().map(drop)?)
     })
 }

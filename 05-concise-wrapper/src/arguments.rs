@@ -1,0 +1,274 @@
+//! The flags. clap refuses single flags and pairs of flags; [`Arguments::check`] refuses values and devices that do not fit.
+
+use std::path::PathBuf;
+
+use checkpoints::{Checkpoints, MOST_EPOCHS};
+use clap::{Args, Parser, ValueEnum};
+use concise_wrapper::launch::{Launch, LaunchArguments};
+use concise_wrapper::optimizer::Extras;
+use concise_wrapper::slow_link::parse_speed;
+use harness::cli::{UsageError, number};
+use params_and_allreduce::Algorithm;
+use scratch_data_parallel::breakage::Breakage;
+use trainer::TrainArguments;
+
+/// Train a network behind a wrapper: on one device, then on K with K times the batch and K times the rate.
+///
+/// Without a GPU a device is a slice of the CPU, and the defaults are sized to it: a narrower ResNet-18, on
+/// part of the images.
+#[derive(Debug, Parser)]
+#[command(version, disable_help_flag = true)]
+#[command(mut_arg("lr", |rate| rate.default_value("0.1").help("Learning rate of one device")))]
+#[command(mut_arg("batch_size", |size| size.help("Samples in a batch of one device")))]
+#[command(mut_arg("epochs", |epochs| epochs.default_value("5")))]
+#[command(mut_arg("dtype", |dtype| dtype.help("As in the stages before: --precision f32 or f64")))]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    pub(crate) launch: LaunchArguments,
+
+    /// What is trained
+    #[arg(long, value_enum, default_value_t = ModelKind::Resnet18)]
+    pub(crate) model: ModelKind,
+
+    /// Planes of ResNet-18's first group [default: 64; 16 on a CPU]
+    #[arg(long, value_name = "W", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub(crate) width: Option<u32>,
+
+    /// How the model is put on the K devices
+    #[arg(long, value_enum, default_value_t = WrapperKind::Ddp)]
+    pub(crate) wrapper: WrapperKind,
+
+    /// Whose images batch norm's statistics are of
+    #[arg(long, value_enum, default_value_t = Norm::Local)]
+    pub(crate) bn: Norm,
+
+    /// What batch norm normalises test images by
+    #[arg(long, value_enum, default_value_t = TestNorm::Running)]
+    pub(crate) test_norm: TestNorm,
+
+    /// Batch and rate of the K devices, beside those of one [default: linear; with --shards: none]
+    #[arg(long, value_enum)]
+    pub(crate) scale: Option<Scale>,
+
+    /// What layers compute in [default: f32]
+    #[arg(long, value_enum, conflicts_with = "dtype")]
+    pub(crate) precision: Option<PrecisionKind>,
+
+    #[command(flatten)]
+    pub(crate) reduction: Option<ReductionArguments>,
+
+    #[command(flatten)]
+    pub(crate) extras: Extras,
+
+    #[command(flatten)]
+    pub(crate) train: TrainArguments,
+
+    #[command(flatten)]
+    pub(crate) checkpoints: Option<Checkpoints>,
+
+    /// Write a hash of every tensor in every step on the K devices (of running statistics, rank 0's), and of the weights at
+    /// the end, to this file;
+    /// `cargo course divergence` finds where two of them part
+    #[arg(long, value_name = "FILE.jsonl", conflicts_with = "compare")]
+    pub(crate) record: Option<PathBuf>,
+
+    /// Answer why K devices are less accurate: train with seeds 1 to N, on one device and on K, with the
+    /// same and with K times the batch and rate, with local and with synchronised batch norm
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..=100),
+          conflicts_with_all = ["shards", "breakage", "bn", "scale", "seed"])]
+    #[arg(conflicts_with_all = Checkpoints::FLAGS)]
+    pub(crate) compare: Option<u32>,
+
+    /// Get it wrong on purpose, on the K devices under DDP
+    #[arg(long = "break", value_enum, value_name = "BUG", conflicts_with = "shards")]
+    #[arg(conflicts_with_all = Checkpoints::FLAGS)]
+    pub(crate) breakage: Option<Breakage>,
+
+    /// Print help
+    #[arg(short, long, action = clap::ArgAction::HelpLong)]
+    pub(crate) help: Option<bool>,
+}
+
+/// Flags of the all-reduce in DDP.
+#[derive(Args, Clone, Copy, Debug, Default)]
+pub(crate) struct ReductionArguments {
+    /// Give the same bits on any number of devices: cut every batch into S shards, whatever K is
+    #[arg(long, value_name = "S", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    #[arg(conflicts_with_all = ["algorithm", "bucket_mb", "no_overlap"])]
+    pub(crate) shards: Option<u32>,
+
+    /// How DDP's buckets are added up across devices [default: ring]
+    #[arg(long, value_enum)]
+    pub(crate) algorithm: Option<Algorithm>,
+
+    /// The most that a bucket of gradients holds, in MB; the first holds at most 1 [default: 25]
+    #[arg(long, value_name = "MB", value_parser = number(
+        f64::MIN_POSITIVE..=1e6, "this is a number of megabytes above 0 and up to 1000000, such as 25"))]
+    pub(crate) bucket_mb: Option<f64>,
+
+    /// Send the buckets after the backward pass, not during it
+    #[arg(long)]
+    pub(crate) no_overlap: bool,
+
+    /// Slow the link between the devices down to so many MB a second, on purpose: to see, with --timeline, what
+    /// hides behind the backward pass
+    #[arg(long, value_name = "MB/S", value_parser = parse_speed)]
+    pub(crate) slow_link: Option<f64>,
+}
+
+/// The element type of layers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum PrecisionKind {
+    /// Single precision
+    F32,
+    /// Double precision, to see that differences are rounding and nothing else
+    F64,
+    /// Eight binary digits, on GPUs from compute capability 8.0; weights, statistics and all sums stay in f32
+    Bf16,
+}
+
+/// The networks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ModelKind {
+    /// 18 layers with batch norm
+    Resnet18,
+    /// Stage 1's network
+    Lenet,
+}
+
+/// How a model is put on several devices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum WrapperKind {
+    /// No wrapper: one device only
+    Single,
+    /// One line: scatter, replicas, gather
+    DataParallel,
+    /// A rank for each device; gradients travel during the backward pass
+    Ddp,
+}
+
+/// The images of a batch norm's statistics.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Norm {
+    /// Each device's own
+    Local,
+    /// All devices' together
+    Sync,
+}
+
+/// The statistics that normalise test images.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum TestNorm {
+    /// The averages that training has kept, as whoever uses the model has to
+    Running,
+    /// The statistics of each batch of test images: to tell whether the weights are behind, or the averages
+    Batch,
+}
+
+/// Batch and rate on K devices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Scale {
+    /// K times the batch and K times the rate: each device is as busy as one alone
+    Linear,
+    /// The same batch and the same rate, shared by the devices
+    None,
+}
+
+impl Arguments {
+    /// Whether the gradients of shards are added up along a fixed tree.
+    pub(crate) fn by_shard(&self) -> bool {
+        self.reduction.is_some_and(|reduction| reduction.shards.is_some())
+    }
+
+    /// Batch and rate of the run on several devices.
+    pub(crate) fn scale(&self) -> Scale {
+        self.scale.unwrap_or(if self.by_shard() { Scale::None } else { Scale::Linear })
+    }
+
+    /// Refuses flags that contradict each other, or that make no sense on so many devices.
+    pub(crate) fn check(&self, launch: &Launch, devices: usize) -> Result<(), UsageError> {
+        let Self { wrapper, model, bn, breakage, compare, .. } = *self;
+        let ReductionArguments { algorithm, slow_link, .. } = self.reduction.unwrap_or_default();
+        let (by_shard, slow, ddp) =
+            (self.by_shard(), slow_link.is_some(), wrapper == WrapperKind::Ddp);
+        let own_algorithm = algorithm.is_some_and(|it| it != Algorithm::Native);
+        let needs_messages = by_shard || own_algorithm || breakage == Some(Breakage::LoneBroadcast);
+        let about_norms =
+            self.width.is_some() || bn == Norm::Sync || self.test_norm == TestNorm::Batch;
+        let refusals = [
+            (
+                launch.processes().is_some() && (compare.is_some() || slow || !ddp),
+                "each of these processes is one rank of --wrapper ddp: for --compare, --slow-link and other wrappers, start \
+                 this program by itself",
+            ),
+            (
+                !launch.has_messages() && needs_messages,
+                "NCCL alone connects these processes, without messages between two ranks: leave --shards, --algorithm and \
+                 --break lone-broadcast out, or start them with mpirun",
+            ),
+            (
+                !ddp && self.reduction.is_some(),
+                "--shards, --algorithm, --bucket-mb, --no-overlap and --slow-link are about DDP's all-reduce: use them with \
+                 --wrapper ddp",
+            ),
+            (
+                breakage.is_some() && (!ddp || devices == 1),
+                "--break breaks --wrapper ddp on several devices: use it with --devices 2 or more",
+            ),
+            (
+                wrapper == WrapperKind::DataParallel && self.train.reports.timeline.is_some(),
+                "--timeline draws a step as ranks make it, and --wrapper data-parallel has its loop on none: use it with \
+                 --wrapper ddp",
+            ),
+            (
+                wrapper == WrapperKind::Single && devices > 1,
+                "--wrapper single trains on one device: add --devices 1",
+            ),
+            (
+                by_shard && (bn == Norm::Sync || self.scale == Some(Scale::Linear)),
+                "--shards gives the same bits on any number of devices, and --bn sync and --scale linear depend on that \
+                 number: leave one of the two out",
+            ),
+            (
+                slow && algorithm == Some(Algorithm::Native),
+                "--slow-link slows the course's own messages down, and --algorithm native sends none: take one-shot, naive, \
+                 tree or ring",
+            ),
+            (
+                compare.is_some() && (devices == 1 || model == ModelKind::Lenet),
+                "--compare is about ResNet-18's batch norm on several devices",
+            ),
+            (
+                model == ModelKind::Lenet && about_norms,
+                "--width, --bn and --test-norm are about ResNet-18: LeNet has no such thing",
+            ),
+        ];
+        if let Some((_, why)) = refusals.into_iter().find(|(refused, _)| *refused) {
+            return Err(UsageError::new(why));
+        }
+        let epochs = self.train.epochs;
+        if self.checkpoints.is_some() && epochs as usize > MOST_EPOCHS {
+            return Err(UsageError::new(format_args!(
+                "--checkpoint: a checkpoint has room for what is reported of {MOST_EPOCHS} epochs, and --epochs is {epochs}"
+            )));
+        }
+        Ok(())
+    }
+
+    /// Refuses two flags that name one file, and a recording that a resumed run would overwrite. Nothing is opened or changed.
+    pub(crate) fn check_files(&self) -> Result<(), UsageError> {
+        let further = [("--record", self.record.as_deref())];
+        self.train.reports.check(&further)?;
+        let Some(Checkpoints { folder, resume, .. }) = &self.checkpoints else { return Ok(()) };
+        self.train.reports.check_folder(&further, "--checkpoint", folder)?;
+        match self.record.as_deref().map(|path| (path, path.metadata())) {
+            Some((path, Ok(found))) if resume.is_some() && found.is_file() && found.len() > 0 => {
+                Err(UsageError::new(format_args!(
+                    "--record {}: this is there already, perhaps from before the run was cut: with --resume, take a new file",
+                    path.display()
+                )))
+            }
+            _ => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,554 @@
+//! Batch normalisation over several devices.
+//!
+//! In training, a batch norm normalises each channel by the mean and variance of *the batch*. On several devices this word has
+//! three meanings:
+//!
+//! | | statistics of | equal to one device? |
+//! | --- | --- | --- |
+//! | local | the device's own shard, the default of PyTorch's DDP | no: the batch became smaller |
+//! | synchronised | the global batch: devices exchange sums in every layer, twice | yes |
+//! | by shard | each of a fixed number of shards | the same bits on any number of devices |
+//!
+//! So with batch norm, data parallelism equals one device only if the statistics are synchronised. [`Norms`] says which of the
+//! three a network uses. All layers of a network share one.
+//!
+//! In evaluation there may be no batch, so a channel is normalised by *running statistics*. Each training step moves them a
+//! tenth of the way towards its own statistics. They lag behind weights that change fast: [`Norms::test_by_batch`] measures it.
+
+use std::iter::repeat_n;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use candle_core::{DType, Device, ModuleT, Result, Tensor, Var, bail};
+use candle_nn::VarBuilder;
+use candle_nn::init::Init;
+use harness::lock::locked;
+use ops::backward::record_copy;
+use ops::batch_norm::{
+    Average, OutputGradient, Statistics, average_all, batch_norm, batch_norm_with,
+};
+use params_and_allreduce::Algorithm;
+use params_and_allreduce::communicator::{self, Communicator, SharedCommunicator};
+use scratch_data_parallel::FixedTree;
+
+use crate::precision::Precision;
+use crate::weights::{Named, Weights};
+
+/// Added to variances: the variance of a constant channel is zero. PyTorch's default.
+const EPSILON: f64 = 1e-5;
+
+/// The weight of the newest batch in the running statistics. PyTorch's default.
+const MOMENTUM: f64 = 0.1;
+
+// ANCHOR: layer
+/// One layer: learnt scale and shift, running statistics, and an optional relu after it.
+///
+/// `[B, C, H, W]` → `[B, C, H, W]`.
+pub struct BatchNorm {
+    weight: Tensor,
+    bias: Tensor,
+    running_mean: Var,
+    running_variance: Var,
+    relu: bool,
+    norms: Norms,
+    layer: usize,
+}
+
+impl BatchNorm {
+    /// Makes a layer for `channels` channels: `weight` starts at 1, `bias` at 0, `running_mean` at 0, `running_var` at 1.
+    pub fn new(channels: usize, relu: bool, norms: &Norms, vb: &VarBuilder<'_>) -> Result<Self> {
+        let vb = vb.to_dtype(Precision::from(vb.dtype()).weights());
+        let constant = |name, value| vb.get_with_hints(channels, name, Init::Const(value));
+        let (weight, bias) = (constant("weight", 1.0)?, constant("bias", 0.0)?);
+        let running = |name, value| {
+            let tensor = constant(name, value)?;
+            if !tensor.is_variable() {
+                bail!("{name} has to be a variable, which training can change");
+            }
+            Var::from_tensor(&tensor)
+        };
+        let running_mean = running("running_mean", 0.0)?;
+        let running_variance = running("running_var", 1.0)?;
+        let layer = norms.add(running_mean.clone(), running_variance.clone());
+        let norms = norms.clone();
+        Ok(Self { weight, bias, running_mean, running_variance, relu, norms, layer })
+    }
+
+    fn train(&self, x: &Tensor) -> Result<Tensor> {
+        let (sharing, stand_in) = self.norms.sharing();
+        let Self { weight, bias, relu, .. } = self;
+        let (y, statistics) = match &sharing {
+            Sharing::Local | Sharing::ByShard => batch_norm(x, weight, bias, EPSILON, *relu)?,
+            Sharing::Synchronised(rank) => {
+                synchronised(x, weight, bias, *relu, rank.clone(), !stand_in)?
+            }
+        };
+        let shared = &mut *self.norms.lock();
+        let (shard, seen) = (shared.shard, &mut shared.layers[self.layer].seen);
+        match sharing {
+            Sharing::Local if stand_in => {}
+            Sharing::ByShard if seen.iter().any(|(earlier, _)| *earlier == shard) => bail!(
+                "a batch norm saw shard {shard} twice in one step: a layer that a forward pass uses twice cannot keep \
+                 statistics by shard"
+            ),
+            Sharing::ByShard if stand_in => {
+                seen.push((shard, Statistics { count: 0, ..statistics }))
+            }
+            _ => seen.push((shard, statistics)),
+        }
+        Ok(y)
+    }
+
+    fn evaluate(&self, x: &Tensor) -> Result<Tensor> {
+        if self.norms.lock().tests_by_batch {
+            return Ok(batch_norm(x, &self.weight, &self.bias, EPSILON, self.relu)?.0);
+        }
+        self.norms.average()?;
+        let in_f64 = |running: &Var| running.as_detached_tensor().to_dtype(DType::F64);
+        let statistics = Statistics {
+            mean: in_f64(&self.running_mean)?,
+            variance: in_f64(&self.running_variance)?,
+            count: 1,
+        };
+        batch_norm_with(x, &self.weight, &self.bias, &statistics, EPSILON, self.relu)
+    }
+}
+
+impl ModuleT for BatchNorm {
+    fn forward_t(&self, x: &Tensor, train: bool) -> Result<Tensor> {
+        if train { self.train(x) } else { self.evaluate(x) }
+    }
+}
+// ANCHOR_END: layer
+
+// ANCHOR: norms
+/// The settings that all batch norms of a network share. Clones share them too.
+#[derive(Clone, Default)]
+pub struct Norms(Arc<Mutex<Shared>>);
+
+#[derive(Default)]
+struct Shared {
+    sharing: Sharing,
+    /// The shard of the next forward pass, counted from 0 within this rank.
+    shard: usize,
+    /// Whether the next images replace an empty shard, and do not count.
+    stand_in: bool,
+    /// Whether evaluation, too, uses the statistics of its images.
+    tests_by_batch: bool,
+    layers: Vec<Layer>,
+}
+
+/// The source of the statistics that a layer uses.
+#[derive(Clone, Default)]
+enum Sharing {
+    #[default]
+    Local,
+    Synchronised(SharedCommunicator),
+    ByShard,
+}
+
+/// The running statistics of one layer.
+struct Layer {
+    mean: Var,
+    variance: Var,
+    /// The statistics of batches that have not moved the running statistics yet, each with the number of its shard.
+    seen: Vec<(usize, Statistics)>,
+}
+// ANCHOR_END: norms
+
+impl Norms {
+    // ANCHOR: settings
+    /// From now on layers use the statistics of all ranks' images together.
+    pub fn synchronise(&self, communicator: SharedCommunicator) {
+        self.lock().sharing = Sharing::Synchronised(communicator);
+    }
+
+    /// From now on layers use the statistics of each forward pass's own images, and keep the statistics until
+    /// [`fold`](Self::fold). Call [`shard`](Self::shard) before each forward pass.
+    pub fn by_shard(&self) {
+        self.lock().sharing = Sharing::ByShard;
+    }
+
+    /// From now on layers use the statistics of their own images in evaluation, too. The difference shows whether the weights
+    /// or the running statistics lag behind. Do not use a model in this way: an image's logits depend on its neighbours.
+    pub fn test_by_batch(&self) {
+        self.lock().tests_by_batch = true;
+    }
+
+    /// Makes the norms of a replica, which are local, and evaluate like these.
+    pub(crate) fn replica(&self) -> Self {
+        let tests_by_batch = self.lock().tests_by_batch;
+        Self(Arc::new(Mutex::new(Shared { tests_by_batch, ..Shared::default() })))
+    }
+
+    /// Sets the shard of the next forward pass, counted from 0 within this rank. Shards may come in any order.
+    pub fn shard(&self, number: usize) {
+        self.lock().shard = number;
+    }
+
+    /// Sets whether the images of the next forward pass replace an empty shard. They are normalised, but their statistics do
+    /// not count.
+    pub fn stand_in(&self, yes: bool) {
+        self.lock().stand_in = yes;
+    }
+    // ANCHOR_END: settings
+
+    // ANCHOR: average
+    /// Moves the running statistics of all layers by the statistics since the last call. One call for all layers saves kernel
+    /// launches on a GPU. A [`Network`](crate::Network) calls this after every forward pass. Statistics [by
+    /// shard](Self::by_shard) are kept.
+    pub fn average(&self) -> Result<()> {
+        let mut shared = self.lock();
+        if matches!(shared.sharing, Sharing::ByShard) {
+            return Ok(());
+        }
+        let seen = |layer: &mut Layer| std::mem::take(&mut layer.seen);
+        let seen: Vec<_> = shared.layers.iter_mut().map(seen).collect();
+        let averages = shared.layers.iter().zip(&seen).flat_map(|(layer, seen)| {
+            seen.iter().flat_map(|(_, seen)| seen.averages(&layer.mean, &layer.variance))
+        });
+        average_all(&averages.collect::<Vec<_>>(), MOMENTUM)
+    }
+    // ANCHOR_END: average
+
+    /// Checks that all batch norms of a network are this crate's. A layer of another crate always uses the statistics of
+    /// its images. Fails when there is another layer: the message names it.
+    pub(crate) fn check_all(&self, weights: &Weights) -> Result<()> {
+        let shared = self.lock();
+        let ours = shared.layers.iter().flat_map(|layer| [layer.mean.id(), layer.variance.id()]);
+        let ours: Vec<_> = ours.collect();
+        let foreign = |Named { name, tensor }: &&Named| {
+            (name.ends_with("running_mean") || name.ends_with("running_var"))
+                && !ours.contains(&tensor.id())
+        };
+        match weights.buffers.iter().find(foreign) {
+            None => Ok(()),
+            Some(Named { name, .. }) => bail!(
+                "{name} is of a layer that normalises by itself: use concise_wrapper::batch_norm::BatchNorm, whose statistics \
+                 can be synchronised and kept by shard"
+            ),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Shared> {
+        locked(&self.0)
+    }
+
+    /// Returns the source of the statistics, and whether the next images replace an empty shard.
+    fn sharing(&self) -> (Sharing, bool) {
+        let shared = self.lock();
+        (shared.sharing.clone(), shared.stand_in)
+    }
+
+    /// Adds a layer, and returns its number.
+    fn add(&self, mean: Var, variance: Var) -> usize {
+        let layers = &mut self.lock().layers;
+        layers.push(Layer { mean, variance, seen: Vec::new() });
+        layers.len() - 1
+    }
+
+    // ANCHOR: fold
+    /// Moves every rank's running statistics by the statistics of all ranks' shards since the last call. All ranks call this
+    /// together.
+    ///
+    /// In reproducible mode a device may compute several shards in a step. If each shard moved the running statistics, their
+    /// values would depend on the number of devices. So the statistics of all shards are added along the same fixed tree as the
+    /// gradients. The mean of all images is the mean of the shards' means, weighted by their counts. The running variance is
+    /// the weighted mean of the shards' variances, each with the divisor n − 1, without the spread between the shards' means.
+    /// Fails when a layer has not seen each of this rank's shards once, or another rank stops or stalls.
+    pub fn fold(
+        &self,
+        rank: &(impl Communicator + ?Sized),
+        tree: &FixedTree,
+    ) -> std::result::Result<(), communicator::Error> {
+        let mut shared = self.lock();
+        let hosted = tree.held_by(rank.rank()).len();
+        let mut seen: Vec<Vec<Statistics>> = Vec::new();
+        for layer in &mut shared.layers {
+            let mut of_layer = std::mem::take(&mut layer.seen);
+            of_layer.sort_by_key(|(shard, _)| *shard);
+            let (shards, of_layer): (Vec<usize>, _) = of_layer.into_iter().unzip();
+            if !shards.iter().copied().eq(0..hosted) {
+                let text =
+                    format!("a batch norm saw shards {shards:?}, and the rank hosts {hosted}");
+                return Err(communicator::Error::Other(text));
+            }
+            seen.push(of_layer);
+        }
+        let running = shared.layers.iter().flat_map(|layer| [&layer.mean, &layer.variance]);
+        let running: Vec<&Var> = running.collect();
+        let Some(device) = running.first().map(|running| running.device()) else { return Ok(()) };
+        // A row for each shard: the weighted values of all layers, then the weights.
+        let row = |shard: usize| {
+            let (mut row, mut weights) = (Vec::new(), Vec::new());
+            for statistics in seen.iter().map(|of_layer| &of_layer[shard]) {
+                // With one shard the weight is 1: n · mean / n may differ from the mean in the last bit.
+                let weight = if tree.leaves() == 1 { 1.0 } else { statistics.count as f64 };
+                row.push((&statistics.mean * weight)?);
+                row.push((statistics.unbiased_variance()? * weight)?);
+                weights.push(weight);
+            }
+            row.push(Tensor::new(weights, device)?);
+            Tensor::cat(&row, 0)?.to_device(rank.device())
+        };
+        let sum = tree.sum(rank, &(0..hosted).map(row).collect::<Result<Vec<_>>>()?)?;
+
+        // On the CPU, the sums of each layer are divided by the layer's weight.
+        let sum = sum.to_device(&Device::Cpu)?.to_dtype(DType::F64)?;
+        let values: usize = running.iter().map(|running| running.elem_count()).sum();
+        let weights = sum.narrow(0, values, seen.len())?.to_vec1::<f64>()?;
+        let weights = running.iter().zip(weights.iter().flat_map(|weight| [weight; 2]));
+        let shares =
+            weights.flat_map(|(running, weight)| repeat_n(1.0 / weight, running.elem_count()));
+        let shares = Tensor::from_iter(shares, &Device::Cpu)?;
+        let means = sum.narrow(0, 0, values)?.mul(&shares)?.to_device(device)?;
+        let mut start = 0;
+        let fresh = running.iter().map(|running| {
+            start += running.elem_count();
+            means.narrow(0, start - running.elem_count(), running.elem_count())
+        });
+        let fresh = fresh.collect::<Result<Vec<_>>>()?;
+        let averages = running.iter().zip(&fresh);
+        let averages = averages.map(|(running, fresh)| Average { running, fresh, scale: 1.0 });
+        Ok(average_all(&averages.collect::<Vec<_>>(), MOMENTUM)?)
+    }
+    // ANCHOR_END: fold
+}
+
+// ANCHOR: synchronised
+/// Normalises images by the statistics of all ranks' images. Returns the normalised images and the statistics.
+///
+/// Forward, each rank sends its mean, variance and count to all ranks. All ranks merge them in rank order, so all ranks have
+/// the same statistics, to the last bit, and a rank with fewer images has less weight. Backward, the ranks add up the two sums
+/// of the gradient. Both messages are a few numbers for each channel, but every layer waits for them.
+///
+/// Each rank computes the gradients of weight and bias from its images. The wrapper sums them over the ranks later.
+fn synchronised(
+    x: &Tensor,
+    weight: &Tensor,
+    bias: &Tensor,
+    relu: bool,
+    rank: SharedCommunicator,
+    counts: bool,
+) -> Result<(Tensor, Statistics)> {
+    let own = Statistics::of(&x.detach())?;
+    let statistics = merged(&rank, &own, counts)?;
+    let y =
+        batch_norm_with(&x.detach(), &weight.detach(), &bias.detach(), &statistics, EPSILON, relu)?;
+    let (of_all, of_x, of_weight) = (statistics.clone(), x.detach(), weight.detach());
+    let y = record_copy("synchronised batch_norm", &y, [x, weight, bias], move |y, grad| {
+        let output = relu.then(|| y.detach());
+        let dy = OutputGradient::new(&of_x, output.as_ref(), grad)?;
+        let mut own = dy.sums(&of_all, EPSILON)?;
+        if !counts {
+            own = own.zeros_like()?;
+        }
+        let all = own.to_device(rank.device())?;
+        let all = rank.all_reduce(&all, Algorithm::OneShot).map_err(candle_core::Error::wrap)?;
+        // The statistics do not depend on images that do not count.
+        let dx = match counts {
+            true => dy.of_input(&of_weight, &of_all, &all, EPSILON)?,
+            false => of_x.zeros_like()?,
+        };
+        // Weight and bias have the same type.
+        let parameter = |gradient: Tensor| gradient.to_dtype(of_weight.dtype());
+        Ok([Some(dx), Some(parameter(own.get(1)?)?), Some(parameter(own.get(0)?)?)])
+    })?;
+    Ok((y, statistics))
+}
+// ANCHOR_END: synchronised
+
+// ANCHOR: merged
+/// Merges all ranks' statistics into the statistics of the global batch.
+fn merged(rank: &SharedCommunicator, own: &Statistics, counts: bool) -> Result<Statistics> {
+    let (channels, world_size) = (own.mean.elem_count(), rank.world_size());
+    let count = if counts { own.count } else { 0 };
+    let count = Tensor::new(&[count as f64], &Device::Cpu)?;
+    let to_cpu = |tensor: &Tensor| tensor.to_device(&Device::Cpu);
+    let mine = Tensor::cat(&[to_cpu(&own.mean)?, to_cpu(&own.variance)?, count], 0)?;
+    let row = mine.elem_count();
+    let all = rank.all_gather(&mine.to_device(rank.device())?, row * world_size);
+    let all = all.map_err(candle_core::Error::wrap)?.to_device(&Device::Cpu)?;
+    let mut parts = Vec::with_capacity(world_size);
+    for other in 0..world_size {
+        let part = all.narrow(0, other * row, row)?;
+        let count = part.get(row - 1)?.to_scalar::<f64>()? as usize;
+        if count > 0 {
+            let mean = part.narrow(0, 0, channels)?.to_device(own.mean.device())?;
+            let variance = part.narrow(0, channels, channels)?.to_device(own.mean.device())?;
+            parts.push(Statistics { mean, variance, count });
+        }
+    }
+    Statistics::merge(&parts)
+}
+// ANCHOR_END: merged
+
+#[cfg(test)]
+mod tests {
+    use candle_core::{Device, Module as _};
+    use ops::difference::relative_difference;
+
+    use super::*;
+    use crate::Network;
+
+    fn images() -> Tensor {
+        let values: Vec<f64> = (0..96).map(|i| f64::from(i * 37 % 101) / 7.0).collect();
+        Tensor::from_vec(values, (4, 2, 3, 4), &Device::Cpu).unwrap()
+    }
+
+    fn network() -> Network<BatchNorm> {
+        let build = |vb: &VarBuilder<'_>, norms: &Norms| BatchNorm::new(2, true, norms, vb);
+        Network::new(1, DType::F64, &Device::Cpu, build).unwrap()
+    }
+
+    fn running(network: &Network<BatchNorm>) -> Vec<Vec<f64>> {
+        let buffers = network.weights().buffers.iter();
+        buffers.map(|buffer| buffer.tensor.to_vec1().unwrap()).collect()
+    }
+
+    #[test]
+    fn a_step_moves_running_statistics_by_a_tenth_and_a_test_uses_them() {
+        let (network, images) = (network(), images());
+        let trained = network.forward_training(&images).unwrap();
+        let seen = Statistics::of(&images).unwrap();
+        let [mean, variance] = [&seen.mean, &seen.unbiased_variance().unwrap()]
+            .map(|tensor| tensor.to_vec1::<f64>().unwrap());
+        let [means, variances] = &running(&network)[..] else { panic!("two buffers") };
+        for channel in 0..2 {
+            assert!((means[channel] - 0.1 * mean[channel]).abs() < 1e-12);
+            assert!((variances[channel] - (0.9 + 0.1 * variance[channel])).abs() < 1e-12);
+        }
+        let tested = network.forward(&images).unwrap();
+        assert!(relative_difference(&tested, &trained).unwrap() > 0.1);
+    }
+
+    #[test]
+    fn tested_by_batch_a_network_and_its_replicas_normalise_as_in_training() {
+        let (network, images) = (network(), images());
+        network.norms().test_by_batch();
+        let before = running(&network);
+        for network in [&network, &network.replica(&Device::Cpu).unwrap()] {
+            let tested = network.forward(&images).unwrap();
+            assert_eq!(running(network), before);
+            let trained = network.forward_training(&images).unwrap();
+            assert_eq!(relative_difference(&tested, &trained).unwrap(), 0.0);
+            assert_ne!(running(network), before);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests_by_shard {
+    use std::result::Result;
+
+    use devices::DevicePlan;
+    use params_and_allreduce::communicator::Error;
+    use params_and_allreduce::thread::{DEFAULT_TIMEOUT, run_ranks};
+
+    use super::*;
+    use crate::network::Network;
+
+    const SHARDS: usize = 5;
+    const CHANNELS: usize = 16;
+
+    /// The images of a shard, `[2 + shard, 16, 1, 3]`. Each shard has another number of images and another scale.
+    fn images(shard: usize) -> Tensor {
+        let shape = (2 + shard, CHANNELS, 1, 3);
+        let value = |i: usize| ((shard * 37 + i * 11) % 101) as f64 / 7.0 * 3f64.powi(shard as i32);
+        let values: Vec<f64> = (0..3 * CHANNELS * (2 + shard)).map(value).collect();
+        Tensor::from_vec(values, shape, &Device::Cpu).unwrap()
+    }
+
+    fn layer(device: &Device) -> candle_core::Result<Network<BatchNorm>> {
+        Network::new(1, DType::F64, device, |vb, norms| BatchNorm::new(CHANNELS, false, norms, vb))
+    }
+
+    /// Its running means and variances.
+    fn running(network: &Network<BatchNorm>) -> candle_core::Result<[Vec<f64>; 2]> {
+        let buffers = &network.weights().buffers;
+        Ok([buffers[0].tensor.to_vec1()?, buffers[1].tensor.to_vec1()?])
+    }
+
+    /// Returns the running means and variances after one step of one layer, with the shards in this order. Shard 3 replaces
+    /// an empty shard.
+    fn step(order: &[usize]) -> Result<[Vec<f64>; 2], String> {
+        let plan = DevicePlan::slices(1).unwrap();
+        let ended = run_ranks(&plan, DEFAULT_TIMEOUT, |rank| {
+            let network = layer(rank.device())?;
+            let norms = network.norms();
+            norms.by_shard();
+            for &shard in order {
+                norms.shard(shard);
+                norms.stand_in(shard == 3);
+                network.forward_training(&images(shard))?;
+            }
+            norms.fold(rank, &FixedTree::new(SHARDS, 1)?)?;
+            Ok::<_, Error>(running(&network)?)
+        });
+        ended.map(|mut ended| ended.remove(0)).map_err(|failure| failure.to_string())
+    }
+
+    #[test]
+    fn shards_weigh_what_they_count_and_one_that_stands_in_nothing() {
+        let [means, variances] = step(&[0, 1, 2, 3, 4]).unwrap();
+        for channel in 0..CHANNELS {
+            let (mut mean, mut variance, mut count) = (0.0, 0.0, 0.0);
+            for shard in [0, 1, 2, 4] {
+                let images = images(shard).narrow(1, channel, 1).unwrap();
+                let values = images.flatten_all().unwrap().to_vec1::<f64>().unwrap();
+                let n = values.len() as f64;
+                let of_shard = values.iter().sum::<f64>() / n;
+                let squares: f64 = values.iter().map(|value| (value - of_shard).powi(2)).sum();
+                (mean, count) = (mean + n * of_shard, count + n);
+                variance += n * squares / (n - 1.0);
+            }
+            let expected = [MOMENTUM * mean / count, 1.0 - MOMENTUM + MOMENTUM * variance / count];
+            for (found, expected) in [means[channel], variances[channel]].into_iter().zip(expected)
+            {
+                assert!((found / expected - 1.0).abs() < 1e-14, "{found} and {expected}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_bits_do_not_depend_on_the_order_of_the_shards() {
+        let bits = |order: &[usize]| -> Vec<u64> {
+            step(order).unwrap().concat().into_iter().map(f64::to_bits).collect()
+        };
+        let expected = bits(&[0, 1, 2, 3, 4]);
+        for order in [[4, 3, 2, 1, 0], [2, 0, 4, 3, 1], [3, 1, 4, 0, 2]] {
+            assert_eq!(bits(&order), expected, "{order:?}");
+        }
+    }
+
+    #[test]
+    fn the_statistics_of_one_shard_are_those_of_a_plain_batch_to_the_last_bit() {
+        for shard in 0..SHARDS {
+            let after = |folds: bool| {
+                let plan = DevicePlan::slices(1).unwrap();
+                let ended = run_ranks(&plan, DEFAULT_TIMEOUT, |rank| {
+                    let network = layer(rank.device())?;
+                    if folds {
+                        network.norms().by_shard();
+                    }
+                    network.forward_training(&images(shard))?;
+                    match folds {
+                        true => network.norms().fold(rank, &FixedTree::new(1, 1)?)?,
+                        false => network.norms().average()?,
+                    }
+                    Ok::<_, Error>(running(&network)?)
+                });
+                ended.unwrap().remove(0)
+            };
+            assert_eq!(after(true), after(false), "{shard}");
+        }
+    }
+
+    #[test]
+    fn every_shard_is_seen_once() {
+        let told = |order: &[usize]| step(order).unwrap_err();
+        let missing = told(&[0, 4, 2, 1]);
+        assert!(missing.contains("saw shards [0, 1, 2, 4], and the rank hosts 5"), "{missing}");
+        let twice = told(&[0, 1, 2, 3, 1]);
+        assert!(twice.contains("a batch norm saw shard 1 twice in one step"), "{twice}");
+    }
+}

@@ -1,0 +1,467 @@
+//! Optimizers: stochastic gradient descent with momentum and weight decay, and AdamW. And the learning rate's schedule.
+//!
+//! All formulas are PyTorch's. An optimizer belongs to one replica. Its gradients are *sums* over the samples of a global
+//! batch, and its update divides by the number of samples, once.
+
+use candle_core::{DType, Device, Result, Tensor, bail};
+use clap::Args;
+use clap::builder::TypedValueParser as _;
+use devices::move_view;
+use harness::cli::number;
+use harness::report::trace::COMPUTE;
+use ops::parameters::overwrite;
+use ops::sgd_step::{momentum_step, sgd_step_all};
+use serde::Serialize;
+use single_gpu::sgd::check_gradients;
+use tracing::info_span;
+
+use crate::weights::{Named, Weights};
+
+// ANCHOR: constants
+/// The constants of SGD.
+#[derive(Args, Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Momentum {
+    /// The share of the velocity that is kept from step to step
+    #[arg(long, default_value_t = 0.0, value_name = "SHARE",
+          value_parser = number(0.0..1.0, "momentum is a share from 0 to below 1, such as 0.9"))]
+    pub momentum: f64,
+
+    /// How strongly weights are pulled towards 0
+    #[arg(long, default_value_t = 0.0, value_name = "DECAY",
+          value_parser = number(0.0..=1.0, "weight decay is a number from 0 to 1, such as 0.0005"))]
+    pub weight_decay: f64,
+}
+
+/// The options of training that stage 1's loop does not have.
+#[derive(Args, Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Extras {
+    /// Momentum and weight decay.
+    #[command(flatten)]
+    pub constants: Momentum,
+
+    /// Steps over which the learning rate rises to its full height
+    #[arg(long, default_value = "0", value_name = "STEPS",
+          value_parser = clap::value_parser!(u32).map(|steps| steps as usize))]
+    pub warm_up: usize,
+}
+// ANCHOR_END: constants
+
+// ANCHOR: schedule
+/// A learning rate that rises in equal steps to its full height, and stays there.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Schedule {
+    /// The full rate.
+    pub rate: f64,
+    /// The number of steps until the full rate. 0 and 1 make the rate constant.
+    pub warm_up: usize,
+}
+
+impl Schedule {
+    /// A constant rate.
+    pub fn constant(rate: f64) -> Self {
+        Self { rate, warm_up: 0 }
+    }
+
+    /// The linear scaling rule: k times the batch, k times the rate (Goyal et al., "Accurate, Large Minibatch SGD", 2017).
+    ///
+    /// One step with k times the batch and the rate moves the weights about as far as k small steps, if the gradients hardly
+    /// change over those k steps. At the beginning of a run gradients change quickly, so the rate warms up.
+    pub fn scaled(self, batch: usize, reference_batch: usize) -> Self {
+        Self { rate: self.rate * batch as f64 / reference_batch as f64, ..self }
+    }
+
+    /// The rate of a step, counted from 0 over the whole run.
+    pub fn rate(&self, step: usize) -> f64 {
+        if step + 1 >= self.warm_up {
+            return self.rate;
+        }
+        self.rate * (step + 1) as f64 / self.warm_up as f64
+    }
+}
+// ANCHOR_END: schedule
+
+// ANCHOR: sgd
+/// Stochastic gradient descent with momentum and weight decay.
+///
+/// With g the gradient of the *mean* loss over the global batch, w a parameter and v its velocity:
+///
+/// ```text
+/// v ← momentum · v + g + decay · w
+/// w ← w − rate · v
+/// ```
+///
+/// The rate is outside of v, so a new rate acts at once. Sutskever et al. (2013) put the rate inside v.
+#[derive(Debug)]
+pub struct Sgd {
+    constants: Momentum,
+    /// In the order of the parameters. Empty before the first step, and always if both constants are 0.
+    velocities: Vec<Tensor>,
+}
+// ANCHOR_END: sgd
+
+impl Sgd {
+    /// An optimizer without velocities.
+    pub fn new(constants: Momentum) -> Self {
+        Self { constants, velocities: Vec::new() }
+    }
+
+    // ANCHOR: step
+    /// Updates the weights. `gradients` are sums over `samples` samples, in the order of the parameters. Fails when the
+    /// gradients or the velocities do not fit the weights. Then no weight was changed.
+    pub fn step(
+        &mut self,
+        weights: &Weights,
+        gradients: &[Tensor],
+        rate: f64,
+        samples: usize,
+    ) -> Result<()> {
+        check(weights, gradients, samples)?;
+        let _span = info_span!(target: COMPUTE, "update").entered();
+        self.begin(weights)?;
+        let share = 1.0 / samples as f64;
+        let values = weights.parameters.iter().map(|named| &named.tensor);
+        if self.velocities.is_empty() {
+            return sgd_step_all(values.zip(gradients), rate * share);
+        }
+        let slots = values.zip(gradients).zip(&self.velocities);
+        let slots: Vec<_> = slots.map(|((w, gradient), v)| [v, w, gradient]).collect();
+        let Momentum { momentum, weight_decay } = self.constants;
+        momentum_step(&slots, [momentum, share, weight_decay, rate])
+    }
+    // ANCHOR_END: step
+
+    // ANCHOR: state
+    /// Makes velocities of zeros, if the constants need velocities and there are none. Fails when the velocities do not fit
+    /// the weights.
+    pub(crate) fn begin(&mut self, weights: &Weights) -> Result<()> {
+        if self.constants == Momentum::default() && self.velocities.is_empty() {
+            return Ok(());
+        }
+        begin(&mut self.velocities, "velocities", weights)
+    }
+
+    /// The velocities by the names of their parameters: the state that a checkpoint saves. They share their memory.
+    pub fn velocities(&self, weights: &Weights) -> Vec<(String, Tensor)> {
+        by_name("", weights, &self.velocities).collect()
+    }
+
+    /// Restores all velocities, or removes them if the list is empty. Fails when there is not one velocity for each
+    /// parameter, of its shape and type.
+    pub fn set_velocities(
+        &mut self,
+        weights: &Weights,
+        velocities: &[(String, Tensor)],
+    ) -> Result<()> {
+        if !velocities.is_empty() && velocities.len() != weights.parameters.len() {
+            bail!("{} velocities for {} parameters", velocities.len(), weights.parameters.len());
+        }
+        self.velocities = match velocities {
+            [] => Vec::new(),
+            _ => find("", "velocity", weights, velocities)?,
+        };
+        Ok(())
+    }
+    // ANCHOR_END: state
+}
+
+// ANCHOR: adamw
+/// The constants of AdamW. The default is PyTorch's.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct AdamWOptions {
+    /// The share of the mean gradient that is kept from step to step: β₁.
+    pub beta1: f64,
+    /// The share of the mean squared gradient that is kept from step to step: β₂.
+    pub beta2: f64,
+    /// Keeps the denominator above 0: ε.
+    pub epsilon: f64,
+    /// How strongly weights are pulled towards 0. Without decay, AdamW is Adam.
+    pub weight_decay: f64,
+}
+
+impl Default for AdamWOptions {
+    fn default() -> Self {
+        Self { beta1: 0.9, beta2: 0.999, epsilon: 1e-8, weight_decay: 0.01 }
+    }
+}
+
+/// The name of the number of steps in the state of [`AdamW`].
+const STEP: &str = "step";
+
+/// The beginnings of the names of the means in the state of [`AdamW`], as in PyTorch.
+const MEANS: [&str; 2] = ["exp_avg/", "exp_avg_sq/"];
+
+/// Adam with decoupled weight decay (Loshchilov and Hutter, "Decoupled Weight Decay Regularization", 2019).
+///
+/// With g the gradient of the *mean* loss over the global batch, w a parameter, and t the number of the step, from 1:
+///
+/// ```text
+/// w ← w − rate · decay · w
+/// m ← β₁ · m + (1 − β₁) · g
+/// v ← β₂ · v + (1 − β₂) · g²
+/// w ← w − rate · (m / (1 − β₁ᵗ)) / (√(v / (1 − β₂ᵗ)) + ε)
+/// ```
+///
+/// m and v start at 0, so they are too small at first. The divisions by 1 − βᵗ correct this bias. The decay is decoupled: it
+/// does not pass through m and v. The state has two tensors for each parameter. SGD with momentum has one.
+#[derive(Debug)]
+pub struct AdamW {
+    options: AdamWOptions,
+    steps: u32,
+    /// m and v of each parameter. Empty before the first step.
+    means: [Vec<Tensor>; 2],
+}
+
+impl AdamW {
+    /// An optimizer that has made no step.
+    pub fn new(options: AdamWOptions) -> Self {
+        Self { options, steps: 0, means: [Vec::new(), Vec::new()] }
+    }
+
+    /// Updates the weights. `gradients` are sums over `samples` samples, in the order of the parameters. Fails when the
+    /// gradients or the means do not fit the weights.
+    pub fn step(
+        &mut self,
+        weights: &Weights,
+        gradients: &[Tensor],
+        rate: f64,
+        samples: usize,
+    ) -> Result<()> {
+        check(weights, gradients, samples)?;
+        let _span = info_span!(target: COMPUTE, "update").entered();
+        self.means.iter_mut().try_for_each(|means| begin(means, "means", weights))?;
+        self.steps += 1;
+        let AdamWOptions { beta1, beta2, epsilon, weight_decay } = self.options;
+        let corrected = |beta: f64| 1.0 - beta.powf(self.steps.into());
+        let [means, squares] = &mut self.means;
+        let slots = weights.parameters.iter().zip(gradients).zip(means).zip(squares);
+        for (((Named { tensor: w, .. }, gradient), m), v) in slots {
+            let g = (gradient / samples as f64)?;
+            *m = ((&*m * beta1)? + (&g * (1.0 - beta1))?)?;
+            *v = ((&*v * beta2)? + (g.sqr()? * (1.0 - beta2))?)?;
+            let deviation = (&*v / corrected(beta2))?.sqrt()?;
+            let direction = ((&*m / corrected(beta1))? / (deviation + epsilon)?)?;
+            let decayed = (w.detach() * (1.0 - rate * weight_decay))?;
+            overwrite(w, &(decayed - (direction * rate)?)?)?;
+        }
+        Ok(())
+    }
+
+    /// The state between two steps, by name. Before the first step the list is empty. Fails when there is no memory.
+    pub fn state(&self, weights: &Weights) -> Result<Vec<(String, Tensor)>> {
+        if self.steps == 0 {
+            return Ok(Vec::new());
+        }
+        let steps = Tensor::new(self.steps, &Device::Cpu)?;
+        let means = MEANS.iter().zip(&self.means);
+        let means = means.flat_map(|(prefix, means)| by_name(prefix, weights, means));
+        Ok([(STEP.to_owned(), steps)].into_iter().chain(means).collect())
+    }
+
+    /// Restores a state, or an optimizer that has made no step if the list is empty. Fails when the number of steps is
+    /// missing, or a parameter does not have both means, of its shape and type.
+    pub fn set_state(&mut self, weights: &Weights, state: &[(String, Tensor)]) -> Result<()> {
+        if state.is_empty() {
+            *self = Self::new(self.options);
+            return Ok(());
+        }
+        let Some((_, steps)) = state.iter().find(|(name, _)| name == STEP) else {
+            bail!("the state has no number of steps");
+        };
+        let steps = steps.to_dtype(DType::U32)?.to_scalar()?;
+        let means = find(MEANS[0], "mean gradient", weights, state)?;
+        let squares = find(MEANS[1], "mean squared gradient", weights, state)?;
+        (self.means, self.steps) = ([means, squares], steps);
+        Ok(())
+    }
+}
+// ANCHOR_END: adamw
+
+// ANCHOR: helpers
+/// Checks that there is a gradient for every parameter, of its shape.
+fn check(weights: &Weights, gradients: &[Tensor], samples: usize) -> Result<()> {
+    let named = weights.parameters.iter().map(|named| (named.name.as_str(), &named.tensor));
+    check_gradients(named, gradients, samples)
+}
+
+/// Whether a tensor of the state has the shape and the type of its parameter.
+fn fits(state: &Tensor, Named { tensor, .. }: &Named) -> bool {
+    (state.shape(), state.dtype()) == (tensor.shape(), tensor.dtype())
+}
+
+/// Makes a state of zeros before the first step, and checks that the state fits the parameters.
+fn begin(state: &mut Vec<Tensor>, what: &str, weights: &Weights) -> Result<()> {
+    if state.is_empty() {
+        let zeros = weights.parameters.iter().map(|named| named.tensor.detach().zeros_like());
+        *state = zeros.collect::<Result<_>>()?;
+    }
+    let mut slots = state.iter().zip(&weights.parameters);
+    if state.len() != weights.parameters.len() || !slots.all(|(tensor, named)| fits(tensor, named))
+    {
+        bail!(
+            "this optimiser's {what} do not fit: it has made steps of another network, and each needs its own"
+        );
+    }
+    Ok(())
+}
+
+/// Names the tensors of a state by their parameters.
+fn by_name<'a>(
+    prefix: &'a str,
+    weights: &'a Weights,
+    tensors: &'a [Tensor],
+) -> impl Iterator<Item = (String, Tensor)> + 'a {
+    let named = weights.parameters.iter().zip(tensors);
+    named.map(move |(parameter, tensor)| (format!("{prefix}{}", parameter.name), tensor.clone()))
+}
+
+/// Copies the tensors of a state, in the order of the parameters, to the devices of the parameters.
+fn find(
+    prefix: &str,
+    what: &str,
+    weights: &Weights,
+    state: &[(String, Tensor)],
+) -> Result<Vec<Tensor>> {
+    let find = |parameter: &Named| {
+        let name = format!("{prefix}{}", parameter.name);
+        match state.iter().find(|(found, _)| *found == name) {
+            Some((_, tensor)) if fits(tensor, parameter) => {
+                move_view(&tensor.force_contiguous()?, parameter.tensor.device())
+            }
+            _ => bail!("there is no {what} for parameter {}", parameter.name),
+        }
+    };
+    weights.parameters.iter().map(find).collect()
+}
+// ANCHOR_END: helpers
+
+#[cfg(test)]
+mod tests {
+    use candle_core::Var;
+
+    use super::*;
+
+    #[test]
+    fn a_rate_rises_in_equal_steps_and_stays() {
+        let rates = |warm_up| {
+            (0..6).map(move |step| Schedule { rate: 0.8, warm_up }.rate(step)).collect::<Vec<_>>()
+        };
+        assert_eq!(rates(4), [0.2, 0.4, 0.8 * 3.0 / 4.0, 0.8, 0.8, 0.8]);
+        assert_eq!(rates(0), [0.8; 6]);
+        assert_eq!(rates(1), [0.8; 6]);
+    }
+
+    #[test]
+    fn twice_the_batch_twice_the_rate() {
+        assert_eq!(Schedule::constant(0.1).scaled(512, 256), Schedule::constant(0.2));
+    }
+
+    /// The weights of the fixtures, as two parameters.
+    fn weights() -> Weights {
+        let parameter = |name: &str, values: &[f64]| {
+            let tensor = Tensor::new(values, &Device::Cpu).unwrap();
+            Named { name: name.to_owned(), tensor: Var::from_tensor(&tensor).unwrap().into_inner() }
+        };
+        let parameters = vec![parameter("a", &[0.5, -1.25]), parameter("b", &[2.0])];
+        Weights { parameters, buffers: Vec::new(), precision: DType::F64.into() }
+    }
+
+    fn values(weights: &Weights) -> Vec<f64> {
+        let values = weights.parameters.iter().map(|named| named.tensor.to_vec1::<f64>().unwrap());
+        values.flatten().collect()
+    }
+
+    fn gradients([first, second, third]: [f64; 3]) -> Vec<Tensor> {
+        let tensor = |values: &[f64]| Tensor::new(values, &Device::Cpu).unwrap();
+        vec![tensor(&[first, second]), tensor(&[third])]
+    }
+
+    /// Sums over four samples, step by step.
+    const SUMS: [[f64; 3]; 3] = [[2.0, -4.0, 0.5], [-1.0, 3.0, 0.25], [4.0, 1.0, -8.0]];
+
+    /// PyTorch's formula, in 40 decimal digits, with a rate of 0.1 and the default options.
+    const ADAMW: [[f64; 3]; 3] = [
+        [0.399_500_002, -1.148_750_001, 1.898_000_007_999_999_5],
+        [0.372_466_798_705_846_15, -1.138_668_750_359_535_4, 1.802_884_053_545_268_2],
+        [0.306_283_172_876_383_8, -1.143_297_585_096_303_6, 1.859_788_974_016_176_4],
+    ];
+
+    fn assert_close(found: &[f64], expected: &[f64]) {
+        let close = |(a, b): (&f64, &f64)| (a - b).abs() <= 1e-14 * b.abs();
+        assert!(found.iter().zip(expected).all(close), "{found:?} is not {expected:?}");
+    }
+
+    #[test]
+    fn adamw_follows_pytorchs_formula() {
+        let weights = weights();
+        let mut adamw = AdamW::new(AdamWOptions::default());
+        for (sums, expected) in SUMS.into_iter().zip(ADAMW) {
+            adamw.step(&weights, &gradients(sums), 0.1, 4).unwrap();
+            assert_close(&values(&weights), &expected);
+        }
+    }
+
+    /// With one gradient in all steps, the corrected means are g and g².
+    #[test]
+    fn under_a_constant_gradient_adam_moves_by_the_rate() {
+        let (weights, before) = (weights(), values(&weights()));
+        let options = AdamWOptions { epsilon: 0.0, weight_decay: 0.0, ..AdamWOptions::default() };
+        let mut adam = AdamW::new(options);
+        for step in 1..=50 {
+            adam.step(&weights, &gradients([3.0, -0.001, 700.0]), 0.01, 7).unwrap();
+            let moved = 0.01 * f64::from(step);
+            let expected = [before[0] - moved, before[1] + moved, before[2] - moved];
+            let close = |(a, b): (&f64, &f64)| (a - b).abs() < 1e-12;
+            assert!(values(&weights).iter().zip(&expected).all(close), "step {step}");
+        }
+    }
+
+    #[test]
+    fn adamw_goes_on_from_its_state() {
+        let weights = weights();
+        let mut first = AdamW::new(AdamWOptions::default());
+        assert!(first.state(&weights).unwrap().is_empty());
+        first.step(&weights, &gradients(SUMS[0]), 0.1, 4).unwrap();
+        let mut state = first.state(&weights).unwrap();
+        let names: Vec<&str> = state.iter().map(|(name, _)| name.as_str()).collect();
+        assert_eq!(names, ["step", "exp_avg/a", "exp_avg/b", "exp_avg_sq/a", "exp_avg_sq/b"]);
+        let mut second = AdamW::new(AdamWOptions::default());
+        second.set_state(&weights, &state).unwrap();
+        second.step(&weights, &gradients(SUMS[1]), 0.1, 4).unwrap();
+        assert_close(&values(&weights), &ADAMW[1]);
+        for (missing, told) in [
+            (4, "there is no mean squared gradient for parameter b"),
+            (1, "there is no mean gradient for parameter a"),
+            (0, "the state has no number of steps"),
+        ] {
+            state.remove(missing);
+            let error = second.set_state(&weights, &state).unwrap_err().to_string();
+            assert!(error.contains(told), "{error}");
+        }
+    }
+
+    #[test]
+    fn sgd_goes_on_from_its_velocities() {
+        let constants = Momentum { momentum: 0.9, weight_decay: 0.1 };
+        let (plain, resumed) = (weights(), weights());
+        let mut whole = Sgd::new(constants);
+        for sums in SUMS {
+            whole.step(&plain, &gradients(sums), 0.1, 4).unwrap();
+        }
+        let mut first = Sgd::new(constants);
+        first.step(&resumed, &gradients(SUMS[0]), 0.1, 4).unwrap();
+        let velocities = first.velocities(&resumed);
+        let mut second = Sgd::new(constants);
+        second.set_velocities(&resumed, &velocities).unwrap();
+        for sums in &SUMS[1..] {
+            second.step(&resumed, &gradients(*sums), 0.1, 4).unwrap();
+        }
+        assert_eq!(values(&resumed), values(&plain));
+        // v is 0.5 + 0.1 · 0.5 after the first step.
+        assert_close(&velocities[0].1.to_vec1().unwrap()[..1], &[0.55]);
+        let error = second.set_velocities(&resumed, &velocities[..1]).unwrap_err().to_string();
+        assert!(error.contains("1 velocities for 2 parameters"), "{error}");
+        let other = [velocities[0].clone(), ("c".to_owned(), velocities[1].1.clone())];
+        let error = second.set_velocities(&resumed, &other).unwrap_err().to_string();
+        assert!(error.contains("there is no velocity for parameter b"), "{error}");
+    }
+}

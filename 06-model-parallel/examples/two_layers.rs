@@ -1,0 +1,167 @@
+//! Two dense layers on two devices, with a send and a receive between them:
+//! `cargo run --release -p model-parallel --example two_layers`.
+//!
+//! The program trains three times: on one device, on two, and on two without the messages of the backward pass.
+
+use candle_core::{DType, Device, Tensor, Var};
+use datasets::source::LoadedData;
+use datasets::{Batch, CLASSES, PIXELS};
+use devices::{DeviceKind, DevicePlan};
+use harness::report::line;
+use ops::backward::{Gradients, backward, backward_from};
+use ops::difference::relative_difference;
+use ops::parameters::Parameters;
+use ops::{cross_entropy, flatten, linear, linear_relu};
+use params_and_allreduce::communicator::{Communicator as _, Error};
+use params_and_allreduce::thread::{DEFAULT_TIMEOUT, Rank, run_ranks};
+use single_gpu::init;
+use single_gpu::sgd::sgd;
+
+const SAMPLES: usize = 256;
+const HIDDEN: usize = 64;
+const STEPS: usize = 100;
+const LEARNING_RATE: f64 = 0.1;
+
+// ANCHOR: layer
+/// A dense layer: its parameters, and each of them alone.
+struct Dense {
+    parameters: Parameters,
+    weight: Var,
+    bias: Var,
+}
+
+impl Dense {
+    fn new(name: &str, inputs: usize, outputs: usize, device: &Device) -> Result<Self, Error> {
+        let (weight, bias) = (format!("{name}.weight"), format!("{name}.bias"));
+        let deviation = (2.0 / inputs as f64).sqrt();
+        let weight = init::normal(&weight, &[inputs, outputs], deviation, 1, DType::F32, device)?;
+        let bias = init::zeros(&bias, &[outputs], DType::F32, device)?;
+        let values = (weight.value.clone(), bias.value.clone());
+        let parameters = Parameters::new(vec![weight, bias])?;
+        Ok(Self { parameters, weight: values.0, bias: values.1 })
+    }
+
+    /// Layer 0 and layer 1 of the network.
+    fn first(device: &Device) -> Result<Self, Error> {
+        Self::new("first", PIXELS, HIDDEN, device)
+    }
+
+    fn second(device: &Device) -> Result<Self, Error> {
+        Self::new("second", HIDDEN, CLASSES, device)
+    }
+
+    /// Updates the layer with the gradients that a backward pass has found.
+    fn update(&self, found: &Gradients) -> Result<(), Error> {
+        Ok(sgd(&self.parameters, &self.parameters.gradients(found)?, LEARNING_RATE, SAMPLES)?)
+    }
+}
+// ANCHOR_END: layer
+
+// ANCHOR: first
+/// Device 0: the first layer. Returns its weight.
+fn first_device(rank: &Rank, images: &Tensor, comes_back: bool) -> Result<Results, Error> {
+    let layer = Dense::first(rank.device())?;
+    let images = images.to_device(rank.device())?;
+    for _ in 0..STEPS {
+        let h = linear_relu(&images, &layer.weight, &layer.bias)?;
+        rank.send_shared(1, &h.detach())?;
+        if comes_back {
+            let g = rank.recv(1, h.shape(), h.dtype())?;
+            layer.update(&backward_from(&h, &g)?)?;
+        }
+    }
+    Ok(Results { losses: vec![], weights: vec![layer.weight.to_device(&Device::Cpu)?] })
+}
+// ANCHOR_END: first
+
+// ANCHOR: second
+/// Device 1: the second layer and the loss. Returns the loss of each step, and the weight.
+fn second_device(rank: &Rank, labels: &Tensor, comes_back: bool) -> Result<Results, Error> {
+    let layer = Dense::second(rank.device())?;
+    let labels = labels.to_device(rank.device())?;
+    let mut losses = Vec::new();
+    for _ in 0..STEPS {
+        let h = Var::from_tensor(&rank.recv(0, &(SAMPLES, HIDDEN).into(), DType::F32)?)?;
+        let loss = cross_entropy(&linear(&h, &layer.weight, &layer.bias)?, &labels)?;
+        let found = backward(&loss)?;
+        if let Some(g) = found.get(&h).filter(|_| comes_back) {
+            rank.send_shared(0, g)?;
+        }
+        layer.update(&found)?;
+        losses.push(loss.to_scalar::<f32>()? / SAMPLES as f32);
+    }
+    Ok(Results { losses, weights: vec![layer.weight.to_device(&Device::Cpu)?] })
+}
+// ANCHOR_END: second
+
+/// The loss of each step, and the final weights of both layers.
+#[derive(Default)]
+struct Results {
+    losses: Vec<f32>,
+    weights: Vec<Tensor>,
+}
+
+/// Both layers on one device.
+fn one_device(rank: &Rank, Batch { images, labels }: &Batch) -> Result<Results, Error> {
+    let device = rank.device();
+    let (first, second) = (Dense::first(device)?, Dense::second(device)?);
+    let (images, labels) = (images.to_device(device)?, labels.to_device(device)?);
+    let mut losses = Vec::new();
+    for _ in 0..STEPS {
+        let h = linear_relu(&images, &first.weight, &first.bias)?;
+        let loss = cross_entropy(&linear(&h, &second.weight, &second.bias)?, &labels)?;
+        let found = backward(&loss)?;
+        first.update(&found)?;
+        second.update(&found)?;
+        losses.push(loss.to_scalar::<f32>()? / SAMPLES as f32);
+    }
+    let weights = [&first, &second].map(|layer| layer.weight.to_device(&Device::Cpu));
+    Ok(Results { losses, weights: weights.into_iter().collect::<Result<_, _>>()? })
+}
+
+/// Trains on so many devices, each of which runs `work`.
+fn train(
+    devices: usize,
+    work: impl Fn(&Rank) -> Result<Results, Error> + Sync,
+) -> anyhow::Result<Results> {
+    let plan = DevicePlan::new(DeviceKind::Auto, devices, None)?;
+    let mut all = Results::default();
+    for of_rank in run_ranks(&plan, DEFAULT_TIMEOUT, work)? {
+        all.losses.extend(of_rank.losses);
+        all.weights.extend(of_rank.weights);
+    }
+    Ok(all)
+}
+
+fn main() -> anyhow::Result<()> {
+    harness::cli::prepare(); // before anything else: each device computes on its own cores
+    let garments = LoadedData::draw((Some(SAMPLES), Some(1))).train;
+    let samples: Vec<u32> = (0..SAMPLES as u32).collect();
+    let mut batch = garments.batch(&samples, DType::F32)?;
+    batch.images = flatten(&batch.images)?;
+    let on_two = |comes_back| {
+        train(2, |rank| match rank.rank() {
+            0 => first_device(rank, &batch.images, comes_back),
+            _ => second_device(rank, &batch.labels, comes_back),
+        })
+    };
+    let ways = [
+        ("one device", train(1, |rank| one_device(rank, &batch))?),
+        ("two devices", on_two(true)?),
+        ("two devices, nothing comes back", on_two(false)?),
+    ];
+    let initial = [Dense::first(&Device::Cpu)?.weight, Dense::second(&Device::Cpu)?.weight];
+    line(format_args!("{:32}  loss of step         change of the weight of", ""))?;
+    line(format_args!("{:32}  {:>5}  {STEPS:>5}        layer 0  layer 1", "", 1))?;
+    for (name, Results { losses, weights }) in ways {
+        let change = |layer: usize| relative_difference(&weights[layer], &initial[layer]);
+        line(format_args!(
+            "{name:32}  {:>5.2}  {:>5.2}        {:>7.2}  {:>7.2}",
+            losses[0],
+            losses[STEPS - 1],
+            change(0)?,
+            change(1)?,
+        ))?;
+    }
+    Ok(())
+}

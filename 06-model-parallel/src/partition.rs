@@ -1,0 +1,399 @@
+//! Where to cut a list of layers into the parts of a pipeline.
+//!
+//! A pipeline is as fast as its slowest stage, so a good cut makes the largest part small. The obvious rule, to give a
+//! part layers as long as they fit into its fair share, goes wrong:
+//!
+//! ```text
+//! costs       3  3  3  3  3  1          fair share of three parts: 16 / 3 = 5.33
+//! by share    3 |3 |3  3  3  1          10: the last part has everything that the first parts leave
+//! best        3  3 |3  3 |3  1          6
+//! ```
+//!
+//! Dynamic programming finds the best cut. Let best(s, i) be the largest part when layers i and later are cut into s
+//! parts as well as possible. The first of these parts ends somewhere, at j, and the rest is a smaller question of the
+//! same kind:
+//!
+//! ```text
+//! best(1, i) = cost(i..n)
+//! best(s, i) = min over j of max(cost(i..j), best(s − 1, j))
+//! ```
+
+use std::fmt;
+use std::ops::Range;
+use std::str::FromStr;
+use std::time::Instant;
+
+use candle_core::{Device, ModuleT, Result as TensorResult, Tensor, Var};
+use concise_wrapper::{Network, Precision};
+use serde::{Deserialize, Serialize};
+
+use crate::layers::Layers;
+
+// ANCHOR: cut
+/// Cuts layers of these costs into stages with the smallest largest stage.
+///
+/// Costs have any unit, usually seconds. Every stage has at least one layer. Of equally good cuts the function returns
+/// the one whose first stage has the fewest layers, then whose second stage has, and so on: in a pipeline the first
+/// stages keep the most activations.
+///
+/// ```
+/// use model_parallel::partition::cut;
+///
+/// assert_eq!(cut(&[3.0, 3.0, 3.0, 3.0, 3.0, 1.0], 3)?, [0..2, 2..4, 4..6]);
+/// # Ok::<_, model_parallel::partition::Error>(())
+/// ```
+///
+/// Fails when there are fewer layers than stages or no stages, or a cost is negative or not a finite number.
+pub fn cut(costs: &[f64], stages: usize) -> Result<Vec<Range<usize>>, Error> {
+    let layers = costs.len();
+    if stages == 0 || stages > layers {
+        return Err(Error::Stages { layers, stages });
+    }
+    let nonsense = |&(_, cost): &(usize, &f64)| !(cost.is_finite() && *cost >= 0.0);
+    if let Some((layer, &cost)) = costs.iter().enumerate().find(nonsense) {
+        return Err(Error::Cost { layer, cost });
+    }
+    // best[s][i]. Without a stage there may be no layer.
+    let mut best = vec![vec![f64::INFINITY; layers + 1]; stages + 1];
+    best[0][layers] = 0.0;
+    for s in 1..=stages {
+        for i in 0..layers {
+            let largest = ends(costs, i).map(|(j, cost)| cost.max(best[s - 1][j]));
+            best[s][i] = largest.fold(f64::INFINITY, f64::min);
+        }
+    }
+    let goal = best[stages][0];
+    let mut ranges = Vec::with_capacity(stages);
+    let mut begin = 0;
+    for rest in (0..stages).rev() {
+        let good = |&(j, cost): &(usize, f64)| cost.max(best[rest][j]) <= goal;
+        let end = ends(costs, begin).find(good).map_or(layers, |(j, _)| j);
+        ranges.push(begin..end);
+        begin = end;
+    }
+    Ok(ranges)
+}
+
+/// The possible ends of a stage that begins at layer `i`, each with the cost of the stage.
+fn ends(costs: &[f64], i: usize) -> impl Iterator<Item = (usize, f64)> {
+    let sums = costs[i..].iter().scan(0.0, |sum, cost| {
+        *sum += cost;
+        Some(*sum)
+    });
+    (i + 1..).zip(sums)
+}
+// ANCHOR_END: cut
+
+// ANCHOR: by_hand
+/// The layers at which a new stage begins: `3,7` cuts layers 0, 1, … into 0..3, 3..7 and 7 to the end.
+///
+/// ```
+/// use model_parallel::partition::CutPoints;
+///
+/// let cut: CutPoints = "3,7".parse()?;
+/// assert_eq!(cut.ranges(9)?, [0..3, 3..7, 7..9]);
+/// # Ok::<_, model_parallel::partition::Error>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CutPoints(Vec<usize>);
+
+impl CutPoints {
+    /// The number of stages.
+    pub fn stages(&self) -> usize {
+        self.0.len() + 1
+    }
+
+    /// The layers of every stage, for a model of so many layers. Fails when a stage would begin after the last layer.
+    pub fn ranges(&self, layers: usize) -> Result<Vec<Range<usize>>, Error> {
+        if let Some(&begin) = self.0.iter().find(|&&begin| begin >= layers) {
+            return Err(Error::Beyond { cut: self.to_string(), begin, layers });
+        }
+        let begins = std::iter::once(0).chain(self.0.iter().copied());
+        let ends = self.0.iter().copied().chain([layers]);
+        Ok(begins.zip(ends).map(|(begin, end)| begin..end).collect())
+    }
+}
+
+impl FromStr for CutPoints {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self, Error> {
+        let number = |part: &str| {
+            let part = part.trim();
+            part.parse().map_err(|_| Error::NotANumber { found: part.to_owned() })
+        };
+        let begins = text.split(',').map(number).collect::<Result<Vec<usize>, _>>()?;
+        let mut before = 0;
+        for &begin in &begins {
+            if begin <= before {
+                return Err(Error::NotRising { cut: Self(begins).to_string(), begin, before });
+            }
+            before = begin;
+        }
+        Ok(Self(begins))
+    }
+}
+
+impl fmt::Display for CutPoints {
+    /// `3,7`
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let begins: Vec<String> = self.0.iter().map(ToString::to_string).collect();
+        f.write_str(&begins.join(","))
+    }
+}
+// ANCHOR_END: by_hand
+
+// ANCHOR: measure
+/// Seconds that one layer takes for a micro-batch: the forward pass, the backward pass in one piece, and the two halves of
+/// the backward pass, which compute the gradient of the input and the gradients of the weights.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[expect(missing_docs, reason = "the lines above explain the fields")]
+pub struct LayerCost {
+    pub forward: f64,
+    pub backward: f64,
+    pub backward_input: f64,
+    pub backward_weight: f64,
+}
+
+impl LayerCost {
+    /// Both passes, each in one piece.
+    pub fn total(&self) -> f64 {
+        self.forward + self.backward
+    }
+
+    fn least(self, other: Self) -> Self {
+        Self {
+            forward: self.forward.min(other.forward),
+            backward: self.backward.min(other.backward),
+            backward_input: self.backward_input.min(other.backward_input),
+            backward_weight: self.backward_weight.min(other.backward_weight),
+        }
+    }
+}
+
+/// Measures the cost of every layer, each pass as the least of `times` tries (at least one).
+///
+/// `sample` is the shape of one sample of the data, such as `[1, 28, 28]`, and `rows` the number of samples of a
+/// micro-batch. The function builds one layer at a time, so the whole model need not fit on the device. Call it on the
+/// threads of the device ([`ComputeDevice::run`](devices::ComputeDevice::run)). Fails when a layer cannot be made, or does
+/// not fit the output of the layer before.
+pub fn measure(
+    layers: &Layers,
+    sample: &[usize],
+    rows: usize,
+    times: usize,
+    precision: impl Into<Precision>,
+    device: &Device,
+) -> TensorResult<Vec<LayerCost>> {
+    let precision = precision.into();
+    let shape = [&[rows], sample].concat();
+    let mut x = Tensor::randn(0f32, 1.0, shape, device)?.to_dtype(precision.weights())?;
+    let of_layer = |layer| {
+        let network = layers.build(layer..layer + 1, 0, precision, device)?;
+        let (output, mut least) = once(&network, &x, layer == 0)?;
+        for _ in 1..times {
+            least = least.least(once(&network, &x, layer == 0)?.1);
+        }
+        x = output;
+        Ok(least)
+    };
+    (0..layers.len()).map(of_layer).collect()
+}
+
+/// The result of a layer, and its cost. The first layer's input is data, and needs no gradient.
+fn once<M: ModuleT>(
+    layer: &Network<M>,
+    x: &Tensor,
+    first: bool,
+) -> TensorResult<(Tensor, LayerCost)> {
+    let input = if first { x.clone() } else { Var::from_tensor(x)?.into_inner() };
+    layer.device().synchronize()?;
+    let mut start = Instant::now();
+    let mut seconds = || -> TensorResult<f64> {
+        layer.device().synchronize()?;
+        let seconds = start.elapsed().as_secs_f64();
+        start = Instant::now();
+        Ok(seconds)
+    };
+    let output = layer.forward_training(&input)?;
+    let forward = seconds()?;
+    let gradient = output.ones_like()?;
+    seconds()?;
+    layer.all_gradients(&output, &gradient)?;
+    let backward = seconds()?;
+    let (_, half) = layer.backward_input(&output, &gradient)?;
+    let backward_input = seconds()?;
+    layer.backward_weight(half)?;
+    let backward_weight = seconds()?;
+    let cost = LayerCost { forward, backward, backward_input, backward_weight };
+    Ok((output.detach(), cost))
+}
+// ANCHOR_END: measure
+
+// ANCHOR: errors
+/// Why a list of layers cannot be cut like this.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[expect(missing_docs, reason = "the messages explain the variants")]
+pub enum Error {
+    #[error(
+        "{layers} layers cannot be cut into {stages} stages: every stage has at least one layer, and there is \
+         at least one stage"
+    )]
+    Stages { layers: usize, stages: usize },
+    #[error("layer {layer} costs {cost}: a cost is a finite number, and not negative")]
+    Cost { layer: usize, cost: f64 },
+    #[error(
+        "a cut is the layers at which a new stage begins, such as 3,7; \"{found}\" is no number"
+    )]
+    NotANumber { found: String },
+    #[error(
+        "cut {cut}: a stage that begins at layer {begin} comes after one that begins at layer {before}. \
+         Each stage begins later than the one before it, and the first begins at layer 0"
+    )]
+    NotRising { cut: String, begin: usize, before: usize },
+    #[error("cut {cut}: no stage can begin at layer {begin}; layers are 0 to {}", layers.saturating_sub(1))]
+    Beyond { cut: String, begin: usize, layers: usize },
+}
+// ANCHOR_END: errors
+
+#[cfg(test)]
+mod tests {
+    use candle_core::DType;
+    use datasets::SAMPLE;
+
+    use super::*;
+
+    fn largest(costs: &[f64], ranges: &[Range<usize>]) -> f64 {
+        ranges.iter().map(|range| costs[range.clone()].iter().sum()).fold(0.0, f64::max)
+    }
+
+    /// All cuts, in the order of the first stage's length, then the second's, …
+    fn all(layers: Range<usize>, stages: usize) -> Vec<Vec<Range<usize>>> {
+        if stages == 1 {
+            return vec![vec![layers]];
+        }
+        let of_first = |end| {
+            all(end..layers.end, stages - 1).into_iter().map(move |mut cut| {
+                cut.insert(0, layers.start..end);
+                cut
+            })
+        };
+        (layers.start + 1..layers.end).flat_map(of_first).collect()
+    }
+
+    /// Goes on until a stage has its share, and leaves a layer for each stage that comes.
+    fn by_share(costs: &[f64], stages: usize) -> Vec<Range<usize>> {
+        let share = costs.iter().sum::<f64>() / stages as f64;
+        let mut ranges = Vec::new();
+        let mut begin = 0;
+        for rest in (1..stages).rev() {
+            let fits = |&(j, cost): &(usize, f64)| cost <= share && j + rest <= costs.len();
+            let end = ends(costs, begin).take_while(fits).last().map_or(begin + 1, |(j, _)| j);
+            ranges.push(begin..end);
+            begin = end;
+        }
+        ranges.push(begin..costs.len());
+        ranges
+    }
+
+    #[test]
+    fn no_cut_is_better_and_of_equals_it_is_the_first() {
+        let mut cuts = 0;
+        for layers in 1..=6usize {
+            for number in 0..4usize.pow(layers as u32) {
+                let cost = |i| (number / 4usize.pow(i as u32) % 4) as f64;
+                let costs: Vec<f64> = (0..layers).map(cost).collect();
+                for stages in 1..=layers {
+                    let all = all(0..layers, stages);
+                    let smallest =
+                        all.iter().map(|cut| largest(&costs, cut)).fold(f64::INFINITY, f64::min);
+                    let first = all.iter().find(|cut| largest(&costs, cut) == smallest);
+                    assert_eq!(Some(&cut(&costs, stages).unwrap()), first, "{costs:?} / {stages}");
+                    cuts += 1;
+                }
+            }
+        }
+        assert_eq!(cuts, 4 + 2 * 16 + 3 * 64 + 4 * 256 + 5 * 1024 + 6 * 4096);
+    }
+
+    #[test]
+    fn costs_whose_sums_round_have_a_best_cut_too() {
+        let costs: Vec<f64> = (1..12).map(|i| 0.1 * f64::from(i * 7 % 5) + 1e-3).collect();
+        for stages in 1..=11 {
+            let smallest =
+                all(0..11, stages).iter().map(|cut| largest(&costs, cut)).reduce(f64::min);
+            assert_eq!(Some(largest(&costs, &cut(&costs, stages).unwrap())), smallest);
+        }
+    }
+
+    #[test]
+    fn taking_a_fair_share_in_turn_is_worse() {
+        let costs = [3.0, 3.0, 3.0, 3.0, 3.0, 1.0];
+        assert_eq!(by_share(&costs, 3), [0..1, 1..2, 2..6]);
+        assert_eq!(largest(&costs, &by_share(&costs, 3)), 10.0);
+        assert_eq!(largest(&costs, &cut(&costs, 3).unwrap()), 6.0);
+    }
+
+    #[test]
+    fn what_cannot_be_cut_is_refused() {
+        let stages = |layers, stages| Error::Stages { layers, stages };
+        assert_eq!(cut(&[1.0, 2.0], 3), Err(stages(2, 3)));
+        assert_eq!(cut(&[1.0, 2.0], 0), Err(stages(2, 0)));
+        assert_eq!(cut(&[], 1), Err(stages(0, 1)));
+        for cost in [-1.0, f64::NAN, f64::INFINITY] {
+            let told = cut(&[1.0, cost], 1).unwrap_err().to_string();
+            assert!(told.starts_with(&format!("layer 1 costs {cost}: ")), "{told}");
+        }
+    }
+
+    #[test]
+    fn a_cut_names_the_first_layer_of_each_stage_but_the_first() {
+        let cut: CutPoints = " 1, 4".parse().unwrap();
+        assert_eq!((cut.stages(), cut.to_string()), (3, "1,4".to_owned()));
+        assert_eq!(cut.ranges(5).unwrap(), [0..1, 1..4, 4..5]);
+    }
+
+    #[test]
+    fn cuts_that_make_no_sense_are_refused() {
+        let told = |text: &str, layers| -> String {
+            let cut = text.parse().and_then(|cut: CutPoints| cut.ranges(layers));
+            cut.unwrap_err().to_string()
+        };
+        for (text, found) in [("", ""), ("3,", ""), ("a", "a"), ("-1", "-1"), ("1.5", "1.5")] {
+            assert!(told(text, 9).ends_with(&format!("\"{found}\" is no number")), "{text}");
+        }
+        for text in ["0", "0,3", "3,3", "7,3"] {
+            assert!(told(text, 9).contains("Each stage begins later"), "{text}");
+        }
+        assert_eq!(told("3,9", 9), "cut 3,9: no stage can begin at layer 9; layers are 0 to 8");
+    }
+
+    #[test]
+    fn lenets_convolutions_cost_more_than_flattening() {
+        let layers = Layers::lenet();
+        let costs = measure(&layers, &SAMPLE, 8, 3, DType::F32, &Device::Cpu).unwrap();
+        assert_eq!(costs.len(), 5);
+        let totals: Vec<f64> = costs.iter().map(LayerCost::total).collect();
+        assert!(totals[1] > totals[2], "{costs:?}");
+        assert_eq!(cut(&totals, 2).unwrap().len(), 2);
+    }
+
+    #[test]
+    fn of_several_tries_the_least_counts() {
+        let cost = |forward, backward, backward_input, backward_weight| LayerCost {
+            forward,
+            backward,
+            backward_input,
+            backward_weight,
+        };
+        let (one, other) = (cost(1.0, 4.0, 2.0, 1.0), cost(2.0, 3.0, 1.0, 2.0));
+        assert_eq!(one.least(other), cost(1.0, 3.0, 1.0, 1.0));
+        assert_eq!(one.total(), 5.0);
+    }
+
+    #[test]
+    fn a_sample_that_does_not_fit_is_refused() {
+        let layers = Layers::dense(&[6, 4, 2]).unwrap();
+        assert!(measure(&layers, &[5], 2, 1, DType::F32, &Device::Cpu).is_err());
+    }
+}

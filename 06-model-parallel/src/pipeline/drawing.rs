@@ -1,0 +1,145 @@
+//! Drawings of a timeline: as text, and as a Gantt chart.
+
+use harness::report::chart::{Bar, Chart, Colour, Row};
+
+use super::schedule::{Action, Instruction};
+use super::timeline::{Span, Timeline};
+
+/// The least width of a column of text: `F12` or `B3a`, and a space.
+const COLUMN: usize = 4;
+
+/// A column in which the device waits.
+const WAITS: &str = "··";
+
+impl Timeline {
+    /// Draws a row of text for each stage, with a column for every `seconds`.
+    ///
+    /// `F` is a forward pass, `B` a backward pass or its first half, and `W` its second half. The number is the
+    /// micro-batch. With several chunks a letter names the chunk. `··` is a column in which the device waits.
+    pub fn drawing(&self, seconds: f64) -> String {
+        let chunks = self.spans.iter().any(|span| span.instruction.chunk > 0);
+        let start = self.start();
+        let column = |time: f64| ((time - start) / seconds).round() as usize;
+        let last = column(start + self.makespan());
+        // The passes of each stage: first and last column, and a name.
+        let mut stages = vec![Vec::new(); self.stages];
+        for span in &self.spans {
+            let Instruction { chunk, action } = span.instruction;
+            if let (Some(passes), Some((letter, _, i))) = (stages.get_mut(span.stage), pass(action))
+            {
+                let chunk = char::from_u32('a' as u32 + chunk as u32).filter(|_| chunks);
+                let chunk = chunk.map(String::from).unwrap_or_default();
+                passes.push((column(span.start), column(span.end), format!("{letter}{i}{chunk}")));
+            }
+        }
+        let names = stages.iter().flatten().map(|(.., name)| name.len() + 1);
+        let width = names.max().unwrap_or(0).max(COLUMN);
+        let cells = |text: &str, columns: usize| format!("{text:width$}").repeat(columns);
+        let digits = self.stages.saturating_sub(1).to_string().len();
+        let row = |(stage, passes): (usize, &Vec<(usize, usize, String)>)| {
+            let mut row = format!("stage {stage:<digits$}   ");
+            let mut columns = 0;
+            for (start, end, name) in passes {
+                row.push_str(&cells(WAITS, start.saturating_sub(columns)));
+                row.push_str(&cells(name, end.saturating_sub(*start)));
+                columns = *end;
+            }
+            row.push_str(&cells(WAITS, last.saturating_sub(columns)));
+            row.trim_end().to_owned() + "\n"
+        };
+        stages.iter().enumerate().map(row).collect()
+    }
+}
+
+/// The letter, the colour and the micro-batch of a pass in a drawing, or `None` for an instruction that is not drawn.
+fn pass(action: Action) -> Option<(char, Colour, usize)> {
+    match action {
+        Action::Forward(i) => Some(('F', Colour::Blue, i)),
+        Action::Backward(i) | Action::BackwardInput(i) => Some(('B', Colour::Orange, i)),
+        Action::BackwardWeight(i) => Some(('W', Colour::Green, i)),
+        _ => None,
+    }
+}
+
+/// A step of one pipeline: predicted and measured.
+#[derive(Clone, Copy, Debug)]
+pub struct Beside<'a> {
+    /// The heading of its rows.
+    pub name: &'a str,
+    /// The prediction from the cost of the layers.
+    pub predicted: &'a Timeline,
+    /// The measurement.
+    pub measured: &'a Timeline,
+}
+
+/// Makes a Gantt chart of one or several pipelines: each stage's predicted row, and its measured row below. Every
+/// pipeline begins at 0. A stage waits, sends or receives where nothing is drawn. The colours are the book's.
+pub fn chart(title: &str, pipelines: &[Beside<'_>]) -> Chart {
+    let both = pipelines.iter().flat_map(|beside| [beside.predicted, beside.measured]);
+    let seconds = both.map(Timeline::makespan).fold(0.0, f64::max);
+    let group = |beside: &Beside<'_>| {
+        let percent = |timeline: &Timeline| timeline.bubble() * 100.0;
+        let heading = format!(
+            "{}: bubble {:.0} % predicted (pale), {:.0} % measured",
+            beside.name,
+            percent(beside.predicted),
+            percent(beside.measured)
+        );
+        let rows = (0..beside.measured.stages).flat_map(|stage| {
+            let predicted = row(beside.predicted, stage, format!("stage {stage} predicted"), true);
+            [predicted, row(beside.measured, stage, "measured".to_owned(), false)]
+        });
+        (Some(heading), rows.collect())
+    };
+    let spans = pipelines.iter().flat_map(|beside| &beside.measured.spans);
+    let halves =
+        spans.into_iter().any(|span| matches!(span.instruction.action, Action::BackwardWeight(_)));
+    let weights = (Colour::Green, "backward, gradients of weights".to_owned());
+    let mut key = vec![
+        (Colour::Blue, "forward, by micro-batch".to_owned()),
+        (Colour::Orange, "backward".to_owned()),
+    ];
+    key.extend(Some(weights).filter(|_| halves));
+    Chart { title: title.to_owned(), key, seconds, groups: pipelines.iter().map(group).collect() }
+}
+
+fn row(timeline: &Timeline, stage: usize, name: String, pale: bool) -> Row {
+    let origin = timeline.start();
+    let bar = |&Span { instruction, start, end, .. }: &Span| {
+        let (_, colour, i) = pass(instruction.action)?;
+        Some(Bar { start: start - origin, end: end - origin, label: i.to_string(), colour })
+    };
+    Row { name, bars: timeline.of_stage(stage).filter_map(bar).collect(), pale }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::pipeline::predict::{Costs, StageCost};
+    use crate::pipeline::schedule::UNBOUNDED;
+    use crate::pipeline::{Kind, check, predict};
+
+    use super::*;
+
+    #[test]
+    fn every_stage_is_drawn_twice_with_its_passes() {
+        let cost =
+            StageCost { forward: 0.01, backward_input: 0.01, backward_weight: 0.01, update: 0.0 };
+        let checked = check(Kind::OneFOneB.schedule(2, 3).unwrap(), UNBOUNDED).unwrap();
+        let predicted = predict(&checked, &Costs::equal(2, cost)).unwrap();
+        let mut measured = predicted.clone();
+        for span in &mut measured.spans {
+            // Another origin, and half as quick.
+            (span.start, span.end) = (span.start * 2.0 + 5.0, span.end * 2.0 + 5.0);
+        }
+        let beside = Beside { name: "1F1B", predicted: &predicted, measured: &measured };
+        let chart = chart("title", &[beside]);
+        assert!((chart.seconds - measured.makespan()).abs() < 1e-12);
+        let [(heading, rows)] = chart.groups.as_slice() else { panic!("{:?}", chart.groups) };
+        assert!(heading.as_ref().unwrap().contains("bubble 25 % predicted"), "{heading:?}");
+        assert_eq!(rows.len(), 4);
+        assert!(rows.iter().all(|row| row.bars.len() == 6));
+        assert_eq!(rows.iter().map(|row| row.pale).collect::<Vec<_>>(), [true, false, true, false]);
+        assert!(rows[1].bars[0].start.abs() < 1e-12);
+        assert!(chart.svg().unwrap().contains("stage 1 predicted"));
+    }
+}

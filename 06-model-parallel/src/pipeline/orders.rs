@@ -1,0 +1,319 @@
+//! Five orders of the passes of a pipeline: naive, GPipe, 1F1B, interleaved 1F1B and ZB-H1.
+//!
+//! A function for each kind generates the order in which a stage computes. [`Kind::schedule`] adds the messages: a
+//! stage receives an input right before the pass that needs the input, and sends a result as soon as the result is
+//! computed. Both ends of every channel then have the same order.
+//!
+//! The drawings have a row for each stage and a column for each pass: `F` forward, `B` backward, then the micro-batch.
+//! All passes take equally long and messages take no time; `··` is a device that waits. p is the number of stages and
+//! m the number of micro-batches.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use super::schedule::Action::{self, Backward, BackwardInput, BackwardWeight, Forward};
+use super::schedule::{Instruction, Schedule};
+
+/// Naive: one device works at a time.
+///
+/// A micro-batch passes all stages forward and backward before the next micro-batch begins:
+///
+/// ```text
+/// stage 0   F0  ··  ··  ··  ··  B0  F1  ··  ··  ··  ··  B1
+/// stage 1   ··  F0  ··  ··  B0  ··  ··  F1  ··  ··  B1  ··
+/// stage 2   ··  ··  F0  B0  ··  ··  ··  ··  F1  B1  ··  ··
+/// ```
+///
+/// Every device is idle for (p − 1)/p of the time, for any number of micro-batches. The usual number is one: the whole
+/// batch.
+// ANCHOR: naive
+pub fn naive(_stage: usize, _stages: usize, micro_batches: usize) -> Vec<Action> {
+    (0..micro_batches).flat_map(|i| [Forward(i), Backward(i)]).collect()
+}
+// ANCHOR_END: naive
+
+/// GPipe: all micro-batches forward, then all micro-batches backward.
+///
+/// The backward passes run in the opposite order, from the micro-batch whose loss was computed last:
+///
+/// ```text
+/// stage 0   F0  F1  F2  F3  ··  ··  ··  ··  B3  B2  B1  B0
+/// stage 1   ··  F0  F1  F2  F3  ··  ··  B3  B2  B1  B0  ··
+/// stage 2   ··  ··  F0  F1  F2  F3  B3  B2  B1  B0  ··  ··
+/// ```
+///
+/// A device is idle for (p − 1)/(m + p − 1) of the time. This bubble shrinks as m grows, but a stage keeps the
+/// activations of all m micro-batches.
+///
+/// Source: Huang et al., *GPipe: Efficient Training of Giant Neural Networks using Pipeline Parallelism*, 2019, arXiv
+/// 1811.06965, section 2.3 and figure 2c. GPipe also drops activations and computes them a second time; this course
+/// leaves that out.
+// ANCHOR: gpipe
+pub fn gpipe(_stage: usize, _stages: usize, micro_batches: usize) -> Vec<Action> {
+    let forward = (0..micro_batches).map(Forward);
+    let backward = (0..micro_batches).rev().map(Backward);
+    forward.chain(backward).collect()
+}
+// ANCHOR_END: gpipe
+
+/// 1F1B: one forward pass, one backward pass in turn: a micro-batch comes back as soon as possible.
+///
+/// A stage first runs a forward pass for each later stage, until work reaches the last stage. Then forward and
+/// backward passes alternate:
+///
+/// ```text
+/// stage 0   F0  F1  F2  ··  ··  B0  F3  B1  ··  B2  ··  B3
+/// stage 1   ··  F0  F1  ··  B0  F2  B1  F3  B2  ··  B3  ··
+/// stage 2   ··  ··  F0  B0  F1  B1  F2  B2  F3  B3  ··  ··
+/// ```
+///
+/// The bubble is GPipe's. The gain is memory: stage r keeps the activations of at most p − r micro-batches.
+///
+/// Source: Narayanan et al., *Memory-Efficient Pipeline-Parallel DNN Training*, 2021, arXiv 2006.09503 (there it is
+/// PipeDream-Flush); and *Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM*, 2021,
+/// arXiv 2104.04473, section 2.2.1.
+// ANCHOR: one_f_one_b
+pub fn one_f_one_b(stage: usize, stages: usize, micro_batches: usize) -> Vec<Action> {
+    let ahead = (stages - stage - 1).min(micro_batches);
+    let warm_up = (0..ahead).map(Forward);
+    let in_turn = (ahead..micro_batches).flat_map(|i| [Forward(i), Backward(i - ahead)]);
+    let drain = (micro_batches - ahead..micro_batches).map(Backward);
+    warm_up.chain(in_turn).chain(drain).collect()
+}
+// ANCHOR_END: one_f_one_b
+
+/// Interleaved: 1F1B with v chunks of the model on each stage, which fills the pipeline sooner.
+///
+/// A micro-batch passes every stage v times, and each pass takes a v-th of the work. Micro-batches form groups of p: a
+/// group passes the first chunks, then the second chunks, and so on. The letter is the chunk:
+///
+/// ```text
+/// stage 0   F0a F1a F0b F1b F2a B0b F3a B1b F2b B0a F3b B1a ··  B2b ··  B3b B2a B3a
+/// stage 1   ··  F0a F1a F0b B0b F1b B1b F2a B0a F3a B1a F2b B2b F3b B3b B2a B3a ··
+/// ```
+///
+/// The bubble is (p − 1)/(v·m + p − 1) of the time. The price is v times as many messages, and more activations than
+/// in 1F1B. m is a multiple of p.
+///
+/// Source: Narayanan et al., arXiv 2104.04473, section 2.2.2, where the bubble is (p − 1)/(v·m) of the time without
+/// the bubble.
+// ANCHOR: interleaved
+pub fn interleaved(
+    stage: usize,
+    stages: usize,
+    chunks: usize,
+    micro_batches: usize,
+) -> Vec<Instruction> {
+    // The k-th forward visit to this stage: the micro-batch, and the chunk.
+    let visit = |k: usize| {
+        let (group, within) = (k / (stages * chunks), k % (stages * chunks));
+        (group * stages + within % stages, within / stages)
+    };
+    let forward = |k| {
+        let (micro_batch, chunk) = visit(k);
+        Instruction { chunk, action: Forward(micro_batch) }
+    };
+    let backward = |k| {
+        let (micro_batch, chunk) = visit(k);
+        Instruction { chunk: chunks - 1 - chunk, action: Backward(micro_batch) }
+    };
+    let visits = chunks * micro_batches;
+    // The first group passes all chunks but the last. Then come two visits for every later stage, because a forward
+    // and a backward pass alternate there before the first gradient is back.
+    let ahead = ((chunks - 1) * stages + 2 * (stages - stage - 1)).min(visits);
+    let warm_up = (0..ahead).map(forward);
+    let in_turn = (ahead..visits).flat_map(|k| [forward(k), backward(k - ahead)]);
+    let drain = (visits - ahead..visits).map(backward);
+    warm_up.chain(in_turn).chain(drain).collect()
+}
+// ANCHOR_END: interleaved
+
+/// ZB-H1: 1F1B with the backward pass in two halves, of which the second can wait.
+///
+/// The stage before waits for the gradient of its output, and for nothing else. A stage computes and sends this
+/// gradient first. It computes the gradients of its weights later: stage r after r micro-batches. `B` is the gradient
+/// of the input, and `W` are the gradients of the weights:
+///
+/// ```text
+/// stage 0   F0  F1  F2  ··  ··  B0  W0  F3  B1  W1  B2  W2  B3  W3
+/// stage 1   ··  F0  F1  ··  B0  F2  B1  W0  F3  B2  W1  B3  W2  W3
+/// stage 2   ··  ··  F0  B0  F1  B1  F2  B2  W0  F3  B3  W1  W2  W3
+/// ```
+///
+/// When the three passes take tF, tB and tW, a device is idle for (p − 1)(tF + tB − tW), against (p − 1)(tF + tB + tW)
+/// in 1F1B: a third if the three are equal. This holds from m = p on, and as far as tW is not longer than tF and tB.
+/// As in 1F1B, no stage keeps anything of more than p micro-batches.
+///
+/// Source: Qi et al., *Zero Bubble Pipeline Parallelism*, 2023, arXiv 2401.10241, section 2.1, figure 3 and table 2.
+/// Their schedules without any bubble need more memory, or another order of the layers.
+// ANCHOR: zb_h1
+pub fn zb_h1(stage: usize, stages: usize, micro_batches: usize) -> Vec<Action> {
+    let mut order = Vec::new();
+    for action in one_f_one_b(stage, stages, micro_batches) {
+        match action {
+            Backward(i) => {
+                order.push(BackwardInput(i));
+                order.extend(i.checked_sub(stage).map(BackwardWeight));
+            }
+            forward => order.push(forward),
+        }
+    }
+    order.extend((micro_batches.saturating_sub(stage)..micro_batches).map(BackwardWeight));
+    order
+}
+// ANCHOR_END: zb_h1
+
+// ANCHOR: kind
+/// The largest number of chunks on a stage: a drawing names chunks by the letters from a to z.
+pub const MOST_CHUNKS: usize = 26;
+
+/// The kinds of schedules.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Kind {
+    /// One device works at a time: [`naive`].
+    Naive,
+    /// All forward, then all backward: [`gpipe`].
+    GPipe,
+    /// One forward, one backward: [`one_f_one_b`].
+    #[serde(rename = "1f1b")]
+    OneFOneB,
+    /// 1F1B with several chunks of the model on each stage: [`interleaved`].
+    Interleaved {
+        /// Chunks on each stage, 2 to [`MOST_CHUNKS`].
+        chunks: usize,
+    },
+    /// 1F1B with the backward pass in two halves: [`zb_h1`].
+    ZbH1,
+}
+// ANCHOR_END: kind
+
+// ANCHOR: generate
+impl Kind {
+    /// The number of chunks of the model on each stage.
+    pub fn chunks(self) -> usize {
+        if let Self::Interleaved { chunks } = self { chunks } else { 1 }
+    }
+
+    /// Checks, without generating the schedule, that there is a schedule of this kind for so many stages and
+    /// micro-batches. Fails when there are no stages or no micro-batches, or the kind does not exist for these numbers.
+    pub fn check(self, stages: usize, micro_batches: usize) -> Result<(), Refused> {
+        if stages == 0 || micro_batches == 0 {
+            return Err(Refused::Nothing { stages, micro_batches });
+        }
+        match self {
+            Self::Interleaved { chunks } if !(2..=MOST_CHUNKS).contains(&chunks) => {
+                Err(Refused::Chunks { chunks })
+            }
+            Self::Interleaved { .. } if !micro_batches.is_multiple_of(stages) => {
+                Err(Refused::NotDivisible { stages, micro_batches })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Generates the schedule for so many stages and micro-batches. Fails with the errors of [`check`](Self::check).
+    pub fn schedule(self, stages: usize, micro_batches: usize) -> Result<Schedule, Refused> {
+        self.check(stages, micro_batches)?;
+        let instructions = vec![Vec::new(); stages];
+        let mut schedule = Schedule { micro_batches, chunks: self.chunks(), instructions };
+        for stage in 0..stages {
+            let mut list = Vec::new();
+            for Instruction { chunk, action } in self.order(stage, stages, micro_batches) {
+                let around = match action {
+                    Forward(i) => {
+                        vec![Action::RecvActivation(i), action, Action::SendActivation(i)]
+                    }
+                    Backward(i) | BackwardInput(i) => {
+                        vec![Action::RecvGradient(i), action, Action::SendGradient(i)]
+                    }
+                    _ => vec![action],
+                };
+                let here = around.into_iter().map(|action| Instruction { chunk, action });
+                // The neighbouring part may be missing, or on the same stage.
+                list.extend(
+                    here.filter(|it| {
+                        it.action.computes() || schedule.message(stage, *it).is_some()
+                    }),
+                );
+            }
+            list.push(Action::Update.into());
+            schedule.instructions[stage] = list;
+        }
+        Ok(schedule)
+    }
+
+    /// The order in which a stage computes.
+    fn order(self, stage: usize, stages: usize, micro_batches: usize) -> Vec<Instruction> {
+        let actions = match self {
+            Self::Naive => naive(stage, stages, micro_batches),
+            Self::GPipe => gpipe(stage, stages, micro_batches),
+            Self::OneFOneB => one_f_one_b(stage, stages, micro_batches),
+            Self::ZbH1 => zb_h1(stage, stages, micro_batches),
+            Self::Interleaved { chunks } => {
+                return interleaved(stage, stages, chunks, micro_batches);
+            }
+        };
+        actions.into_iter().map(Instruction::from).collect()
+    }
+}
+// ANCHOR_END: generate
+
+// ANCHOR: names
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Naive => f.write_str("naive"),
+            Self::GPipe => f.write_str("GPipe"),
+            Self::OneFOneB => f.write_str("1F1B"),
+            Self::Interleaved { chunks } => write!(f, "interleaved 1F1B, {chunks} chunks"),
+            Self::ZbH1 => f.write_str("ZB-H1"),
+        }
+    }
+}
+
+impl FromStr for Kind {
+    type Err = NoSuchKind;
+
+    fn from_str(text: &str) -> Result<Self, NoSuchKind> {
+        let unknown = || NoSuchKind(text.to_owned());
+        match text {
+            "naive" => Ok(Self::Naive),
+            "gpipe" => Ok(Self::GPipe),
+            "1f1b" => Ok(Self::OneFOneB),
+            "zb-h1" => Ok(Self::ZbH1),
+            _ => {
+                let chunks = text.strip_prefix("interleaved:").ok_or_else(unknown)?;
+                Ok(Self::Interleaved { chunks: chunks.parse().map_err(|_| unknown())? })
+            }
+        }
+    }
+}
+
+/// A name that no kind of schedule has.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "\"{0}\" is no schedule: there are naive, gpipe, 1f1b, interleaved:CHUNKS (2 to {MOST_CHUNKS}, such as \
+     interleaved:2) and zb-h1"
+)]
+pub struct NoSuchKind(String);
+
+/// The reason why there is no such schedule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[expect(missing_docs, reason = "the messages explain the variants")]
+pub enum Refused {
+    #[error(
+        "{stages} stages and {micro_batches} micro-batches: a schedule needs at least one of each"
+    )]
+    Nothing { stages: usize, micro_batches: usize },
+    #[error(
+        "{micro_batches} micro-batches cannot be interleaved on {stages} stages: their number has to be \
+         a multiple of {stages}, such as {}", (micro_batches / stages + 1) * stages
+    )]
+    NotDivisible { stages: usize, micro_batches: usize },
+    #[error("an interleaved schedule has 2 to {MOST_CHUNKS} chunks on each stage, not {chunks}")]
+    Chunks { chunks: usize },
+}
+// ANCHOR_END: names

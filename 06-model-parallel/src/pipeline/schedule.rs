@@ -1,0 +1,245 @@
+//! The order of work of all stages: a schedule is data.
+//!
+//! A schedule is a list of instructions for every stage. A [worker](super::worker) executes the list of its stage
+//! from first to last. It does not know the kind of the schedule.
+//!
+//! ```text
+//! stage 0   Forward(0)         SendActivation(0)   RecvGradient(0)   Backward(0)        Update
+//! stage 1   RecvActivation(0)  Forward(0)          Backward(0)       SendGradient(0)    Update
+//! ```
+//!
+//! Here are the instructions, the parts of the model, and the messages between stages. [`orders`](super::orders)
+//! generates schedules.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+// ANCHOR: action
+/// One thing that a stage does: with a micro-batch, or with its weights at the end of a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(tag = "do", content = "micro_batch", rename_all = "snake_case")]
+pub enum Action {
+    /// Receives the activation that the part before has computed.
+    RecvActivation(usize),
+    /// Runs the layers, and keeps the activations for the backward pass.
+    Forward(usize),
+    /// Sends the activation to the part after.
+    SendActivation(usize),
+    /// Receives the gradient of the activation that this stage has sent.
+    RecvGradient(usize),
+    /// Computes the gradients of the input and of the weights.
+    Backward(usize),
+    /// The first half of [`Backward`](Self::Backward): the gradient of the input, which the stage before waits for.
+    BackwardInput(usize),
+    /// The second half: the gradients of the weights, which no stage waits for before the update.
+    BackwardWeight(usize),
+    /// Sends the gradient of the input to the part before.
+    SendGradient(usize),
+    /// Updates the weights with the gradients of all micro-batches.
+    Update,
+}
+
+impl Action {
+    /// The micro-batch, or `None` for an update.
+    pub fn micro_batch(self) -> Option<usize> {
+        match self {
+            Self::RecvActivation(i) | Self::SendActivation(i) | Self::Forward(i) => Some(i),
+            Self::RecvGradient(i) | Self::SendGradient(i) | Self::Backward(i) => Some(i),
+            Self::BackwardInput(i) | Self::BackwardWeight(i) => Some(i),
+            Self::Update => None,
+        }
+    }
+
+    /// Whether the action sends a message.
+    pub fn sends(self) -> bool {
+        matches!(self, Self::SendActivation(_) | Self::SendGradient(_))
+    }
+
+    /// Whether the device computes. A device that sends or receives does not.
+    pub fn computes(self) -> bool {
+        !self.sends() && !matches!(self, Self::RecvActivation(_) | Self::RecvGradient(_))
+    }
+}
+// ANCHOR_END: action
+
+// ANCHOR: schedule
+/// An action, and the chunk of the stage's layers that the action is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Instruction {
+    /// The number of the chunk on its stage, from 0. An update is of all chunks and has chunk 0.
+    pub chunk: usize,
+    /// The action.
+    #[serde(flatten)]
+    pub action: Action,
+}
+
+impl From<Action> for Instruction {
+    /// The action for chunk 0.
+    fn from(action: Action) -> Self {
+        Self { chunk: 0, action }
+    }
+}
+
+impl fmt::Display for Instruction {
+    /// Writes `Forward(3)` for chunk 0, and `Forward(3) of chunk 1` for another chunk.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}", self.action)?;
+        match self.chunk {
+            0 => Ok(()),
+            chunk => write!(f, " of chunk {chunk}"),
+        }
+    }
+}
+
+/// The instructions of every stage for one step of training, from the first micro-batch to the update.
+///
+/// Anybody can write a schedule, and [`check`](crate::pipeline::check()) finds its mistakes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Schedule {
+    /// The number of micro-batches of a batch. Micro-batches are numbered from 0.
+    pub micro_batches: usize,
+    /// The number of chunks of the model on each stage: 1, except in interleaved schedules.
+    pub chunks: usize,
+    /// One list for each stage, in stage order.
+    pub instructions: Vec<Vec<Instruction>>,
+}
+// ANCHOR_END: schedule
+
+// ANCHOR: messages
+/// The location of one part of the model: a chunk of a stage.
+///
+/// With two chunks on each of three stages the model has six parts. Every stage has an early part and a late one:
+///
+/// ```text
+///            stage 0   stage 1   stage 2
+/// chunk 0    part 0    part 1    part 2
+/// chunk 1    part 3    part 4    part 5
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[expect(missing_docs, reason = "the lines above explain the fields")]
+pub struct Place {
+    pub stage: usize,
+    pub chunk: usize,
+}
+
+/// The kind of tensors that a channel carries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Carries {
+    /// Activations, towards the end of the model.
+    Activations,
+    /// Gradients, towards the beginning of the model.
+    Gradients,
+}
+
+/// A connection from one stage to another. Messages arrive in the order of sending.
+///
+/// A channel has a capacity: the number of messages that are sent and not yet received.
+///
+/// | capacity | a send | as in |
+/// | --- | --- | --- |
+/// | 0 | waits until the receiver receives: a rendezvous | `MPI_Ssend`, NCCL |
+/// | n | waits while n messages are in the channel | a bounded queue |
+/// | [`UNBOUNDED`] | never waits | stage 2's `Communicator::send`, `MPI_Bsend` |
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Channel {
+    /// The stage that sends.
+    pub from: usize,
+    /// The stage that receives.
+    pub to: usize,
+    /// The kind of tensors.
+    pub carries: Carries,
+}
+
+/// The capacity of a channel that is never full.
+pub const UNBOUNDED: usize = usize::MAX;
+
+/// A message between two stages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Message {
+    pub channel: Channel,
+    /// The chunk of the receiver.
+    pub chunk: usize,
+    pub micro_batch: usize,
+    /// Whether the instruction sends the message, or receives it.
+    pub sends: bool,
+}
+
+impl Message {
+    /// The names of the tensor: its kind, and the chunk and the micro-batch of the receiver.
+    pub fn key(&self) -> (Carries, usize, usize) {
+        (self.channel.carries, self.chunk, self.micro_batch)
+    }
+}
+// ANCHOR_END: messages
+
+// ANCHOR: methods
+impl Schedule {
+    /// A schedule with one chunk a stage, from the list of each stage.
+    ///
+    /// ```
+    /// use model_parallel::pipeline::Schedule;
+    /// use model_parallel::pipeline::schedule::Action::{Backward, Forward, Update};
+    ///
+    /// let alone = Schedule::of(1, 2, |_stage| {
+    ///     vec![Forward(0), Backward(0), Forward(1), Backward(1), Update]
+    /// });
+    /// assert_eq!(alone.stages(), 1);
+    /// ```
+    pub fn of(stages: usize, micro_batches: usize, actions: impl Fn(usize) -> Vec<Action>) -> Self {
+        let list = |stage| actions(stage).into_iter().map(Instruction::from).collect();
+        Self { micro_batches, chunks: 1, instructions: (0..stages).map(list).collect() }
+    }
+
+    /// The number of stages. Each stage has a device.
+    pub fn stages(&self) -> usize {
+        self.instructions.len()
+    }
+
+    /// The numbers of the model's parts on a stage, its first chunk first.
+    pub fn parts(&self, stage: usize) -> impl Iterator<Item = usize> + use<> {
+        let stages = self.stages();
+        (0..self.chunks).map(move |chunk| chunk * stages + stage)
+    }
+
+    /// The location of the part before this one. The first part has none: its input is the data.
+    pub fn before(&self, Place { stage, chunk }: Place) -> Option<Place> {
+        match stage {
+            0 => Some(Place { stage: self.stages() - 1, chunk: chunk.checked_sub(1)? }),
+            _ => Some(Place { stage: stage - 1, chunk }),
+        }
+    }
+
+    /// The location of the part after this one. The last part has none: it ends in the loss.
+    pub fn after(&self, Place { stage, chunk }: Place) -> Option<Place> {
+        match stage + 1 < self.stages() {
+            true => Some(Place { stage: stage + 1, chunk }),
+            false => Some(Place { stage: 0, chunk: chunk + 1 }).filter(|it| it.chunk < self.chunks),
+        }
+    }
+
+    /// The message that an instruction of a stage sends or receives. Returns `None` for an instruction that computes,
+    /// and when the neighbouring part is missing or on the same stage.
+    pub(super) fn message(&self, stage: usize, instruction: Instruction) -> Option<Message> {
+        let here = Place { stage, chunk: instruction.chunk };
+        let (sends, carries, there) = match instruction.action {
+            Action::RecvActivation(_) => (false, Carries::Activations, self.before(here)),
+            Action::SendActivation(_) => (true, Carries::Activations, self.after(here)),
+            Action::RecvGradient(_) => (false, Carries::Gradients, self.after(here)),
+            Action::SendGradient(_) => (true, Carries::Gradients, self.before(here)),
+            _ => return None,
+        };
+        let there = there.filter(|there| there.stage != stage)?;
+        let (from, to) = if sends { (here, there) } else { (there, here) };
+        let channel = Channel { from: from.stage, to: to.stage, carries };
+        let micro_batch = instruction.action.micro_batch()?;
+        Some(Message { channel, chunk: to.chunk, micro_batch, sends })
+    }
+
+    /// The messages from one stage to another, in the order of sending.
+    pub(super) fn messages(&self, from: usize, to: usize) -> impl Iterator<Item = Message> {
+        let messages = self.instructions[from].iter().filter_map(move |&it| self.message(from, it));
+        messages.filter(move |message| message.sends && message.channel.to == to)
+    }
+}
+// ANCHOR_END: methods

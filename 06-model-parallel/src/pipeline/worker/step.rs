@@ -1,0 +1,273 @@
+//! One step of one stage: its state between two instructions, and the execution of each instruction.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
+
+use candle_core::{ModuleT, Result as TensorResult, Tensor, Var, bail};
+use concise_wrapper::Error;
+use concise_wrapper::model::stand_in_loss;
+use concise_wrapper::network::WeightHalf;
+use datasets::Batch;
+use harness::report::trace::{COMMUNICATION, COMPUTE};
+use ops::cross_entropy;
+use scratch_data_parallel::TreeSum;
+use split_batch::loader::LocalBatch;
+use tracing::info_span;
+use trainer::DeferredSums;
+
+use super::{Chunk, Measured, Worker, batch_of, refuse};
+use crate::held::{activations, bytes};
+use crate::pipeline::schedule::{Action, Carries, Instruction, Message, Place};
+
+/// The names of an activation or a gradient: its kind, and the chunk and the micro-batch of the receiver.
+type Key = (Carries, usize, usize);
+
+// ANCHOR: state
+/// The state of a step between two instructions.
+pub(super) struct StepState<'a, M> {
+    worker: &'a Worker<'a, M>,
+    share: &'a LocalBatch,
+    /// Activations and gradients that have arrived or will be sent.
+    inbox: BTreeMap<Key, Tensor>,
+    outbox: BTreeMap<Key, Tensor>,
+    /// The messages that have not arrived, from each stage.
+    incoming: Vec<VecDeque<Message>>,
+    /// The results of forward passes, by chunk and micro-batch.
+    kept: BTreeMap<(usize, usize), Kept>,
+    /// The second halves of backward passes, each with the bytes that it keeps.
+    halves: BTreeMap<(usize, usize), (WeightHalf, usize)>,
+    sums: Vec<TreeSum>,
+    pub(super) gradients: Vec<Tensor>,
+    pub(super) sums_of_micro_batches: BTreeMap<usize, DeferredSums>,
+    /// The bytes of activations that are kept now.
+    bytes: usize,
+    pub(super) measured: Measured,
+}
+
+/// The result of a forward pass, for the backward pass.
+struct Kept {
+    /// The activation that arrived, as a variable: the stage before waits for its gradient.
+    input: Option<Var>,
+    /// The loss, or the activation that was sent.
+    result: Tensor,
+    bytes: usize,
+}
+// ANCHOR_END: state
+
+impl<'a, M: ModuleT> StepState<'a, M> {
+    // ANCHOR: new
+    pub(super) fn new(worker: &'a Worker<'a, M>, share: &'a LocalBatch) -> Self {
+        let sums = worker.chunks.iter().map(|_| TreeSum::new(worker.tree)).collect();
+        Self {
+            worker,
+            share,
+            inbox: BTreeMap::new(),
+            outbox: BTreeMap::new(),
+            incoming: worker.incoming.clone(),
+            kept: BTreeMap::new(),
+            halves: BTreeMap::new(),
+            sums,
+            gradients: Vec::new(),
+            sums_of_micro_batches: BTreeMap::new(),
+            bytes: 0,
+            measured: Measured::default(),
+        }
+    }
+    // ANCHOR_END: new
+
+    // ANCHOR: execute
+    /// Executes one instruction, and waits for the device.
+    pub(super) fn execute(&mut self, instruction: Instruction) -> Result<(), Error> {
+        let Instruction { chunk, action } = instruction;
+        let _span = span(action).entered();
+        match (action, self.worker.checked.schedule().message(self.worker.stage, instruction)) {
+            (Action::Forward(i), _) => self.forward(chunk, i)?,
+            (Action::Backward(i), _) => self.backward(chunk, i, false)?,
+            (Action::BackwardInput(i), _) => self.backward(chunk, i, true)?,
+            (Action::BackwardWeight(i), _) => self.backward_weight(chunk, i)?,
+            (_, Some(message @ Message { sends: false, .. })) => self.receive(message)?,
+            (_, Some(message)) => {
+                let tensor = take(&mut self.outbox, message.key(), "result")?;
+                self.measured.sent += bytes(&tensor);
+                self.worker.pipeline.send_shared(message.channel.to, &tensor)?;
+            }
+            // `add_up` has computed the gradients for the update, and the training loop applies them.
+            (_, None) => {}
+        }
+        if action.computes() {
+            // A GPU goes on computing after the call has returned.
+            self.worker.chunks[chunk].network.device().synchronize()?;
+        }
+        Ok(())
+    }
+
+    /// Receives messages until `wanted` has arrived.
+    ///
+    /// A rank receives the messages of another rank in the order of sending. Two stages with several chunks send each
+    /// other activations and gradients, and a message may arrive before the stage wants it. The schedule gives the order of sending.
+    fn receive(&mut self, wanted: Message) -> Result<(), Error> {
+        let from = wanted.channel.from;
+        while !self.inbox.contains_key(&wanted.key()) {
+            let Some(message) = self.incoming[from].pop_front() else {
+                return refuse(format!("stage {from} sends no more"));
+            };
+            let Chunk { network, input, output } = &self.worker.chunks[message.chunk];
+            let sample = match message.channel.carries {
+                Carries::Activations => input,
+                Carries::Gradients => output,
+            };
+            let shape = batch_of(self.rows(message.micro_batch), sample);
+            let tensor = self.worker.pipeline.recv(from, &shape, network.dtype())?;
+            self.inbox.insert(message.key(), tensor);
+        }
+        Ok(())
+    }
+    // ANCHOR_END: execute
+
+    // ANCHOR: passes
+    /// The number of samples of a micro-batch. One stands in where there is none.
+    fn rows(&self, micro_batch: usize) -> usize {
+        self.share.shards[micro_batch].len().max(1)
+    }
+
+    /// Puts a result where its receiver gets it: another chunk of this stage, or a message to another stage.
+    fn put(&mut self, there: Place, carries: Carries, micro_batch: usize, tensor: &Tensor) {
+        let here = there.stage == self.worker.stage;
+        let to = if here { &mut self.inbox } else { &mut self.outbox };
+        to.insert((carries, there.chunk, micro_batch), tensor.detach());
+    }
+
+    fn forward(&mut self, chunk: usize, i: usize) -> TensorResult<()> {
+        let worker = self.worker;
+        let (schedule, here) = (worker.checked.schedule(), Place { stage: worker.stage, chunk });
+        let Chunk { network, input: sample, .. } = &worker.chunks[chunk];
+        let batch = &self.share.shards[i];
+        let (input, x) = if schedule.before(here).is_some() {
+            let arrived = take(&mut self.inbox, (Carries::Activations, chunk, i), "activation")?;
+            let input = Var::from_tensor(&arrived)?;
+            (Some(input.clone()), input.into_inner())
+        } else if batch.is_empty() {
+            (None, Tensor::zeros(batch_of(1, sample), network.dtype(), network.device())?)
+        } else {
+            (None, batch.images.to_device(network.device())?)
+        };
+        network.norms().shard(i);
+        network.norms().stand_in(batch.is_empty());
+        let output = network.forward_training(&x)?;
+        let result = match schedule.after(here) {
+            None => self.loss(i, &output)?,
+            Some(there) => {
+                self.put(there, Carries::Activations, i, &output);
+                output
+            }
+        };
+        let bytes = activations(&result, &x, network.weights());
+        self.keep(bytes);
+        self.kept.insert((chunk, i), Kept { input, result, bytes });
+        Ok(())
+    }
+
+    /// The sum of the losses of a micro-batch.
+    fn loss(&mut self, i: usize, logits: &Tensor) -> TensorResult<Tensor> {
+        let batch = &self.share.shards[i];
+        if batch.is_empty() {
+            return stand_in_loss(logits);
+        }
+        let labels = batch.labels.to_device(logits.device())?;
+        let loss = cross_entropy(logits, &labels)?;
+        let batch = Batch { images: batch.images.clone(), labels };
+        self.sums_of_micro_batches.insert(i, DeferredSums::new(&loss, logits, &batch)?);
+        Ok(loss)
+    }
+
+    /// Computes the gradient of a micro-batch's loss by the input, and the gradients of the weights now or `later`.
+    ///
+    /// A stage without the loss starts from the gradient of the activation that it sent.
+    fn backward(&mut self, chunk: usize, i: usize, later: bool) -> TensorResult<()> {
+        let worker = self.worker;
+        let (schedule, here) = (worker.checked.schedule(), Place { stage: worker.stage, chunk });
+        let network = &worker.chunks[chunk].network;
+        let Kept { input, result, bytes } = take(&mut self.kept, (chunk, i), "activation kept")?;
+        let gradient = match schedule.after(here) {
+            None => result.ones_like()?,
+            Some(_) => take(&mut self.inbox, (Carries::Gradients, chunk, i), "gradient")?,
+        };
+        let gradients = if later {
+            let (gradients, half) = network.backward_input(&result, &gradient)?;
+            self.keep(half.bytes());
+            let bytes = bytes + half.bytes();
+            self.halves.insert((chunk, i), (half, bytes));
+            gradients
+        } else {
+            let (of_weights, gradients) = network.all_gradients(&result, &gradient)?;
+            self.sums[chunk].add(worker.hosts.held.start + i, of_weights)?;
+            self.bytes -= bytes;
+            gradients
+        };
+        if let (Some(input), Some(before)) = (input, schedule.before(here)) {
+            let Some(gradient) = gradients.get(&input) else {
+                bail!("the output of this stage does not depend on its input");
+            };
+            self.put(before, Carries::Gradients, i, gradient);
+        }
+        Ok(())
+    }
+
+    /// Computes the second half of a backward pass: the gradients of the weights.
+    fn backward_weight(&mut self, chunk: usize, i: usize) -> TensorResult<()> {
+        let (half, bytes) = take(&mut self.halves, (chunk, i), "first half")?;
+        let of_weights = self.worker.chunks[chunk].network.backward_weight(half)?;
+        self.sums[chunk].add(self.worker.hosts.held.start + i, of_weights)?;
+        self.bytes -= bytes;
+        Ok(())
+    }
+    // ANCHOR_END: passes
+
+    // ANCHOR: add_up
+    /// Adds the gradients of all micro-batches of all pipelines, and averages their statistics into the running ones.
+    pub(super) fn add_up(&mut self) -> Result<(), Error> {
+        let Worker { chunks, replicas, tree, .. } = self.worker;
+        for (sum, Chunk { network, .. }) in std::mem::take(&mut self.sums).into_iter().zip(chunks) {
+            self.measured.gradients += sum.most_sets() * network.weights().parameter_bytes();
+            self.gradients.extend(sum.total(&**replicas)?);
+            network.norms().fold(&**replicas, tree)?;
+        }
+        Ok(())
+    }
+
+    /// Counts bytes that are kept from now on.
+    fn keep(&mut self, bytes: usize) {
+        self.bytes += bytes;
+        self.measured.activations = self.measured.activations.max(self.bytes);
+    }
+    // ANCHOR_END: add_up
+}
+
+// ANCHOR: take
+/// Takes something of a micro-batch. A checked schedule makes sure that it is there.
+fn take<K: Ord + fmt::Debug, T>(from: &mut BTreeMap<K, T>, key: K, what: &str) -> TensorResult<T> {
+    match from.remove(&key) {
+        Some(found) => Ok(found),
+        None => bail!("{key:?}: there is no {what}"),
+    }
+}
+// ANCHOR_END: take
+
+/// The span of an instruction in a trace: on the track of a device's computations, or of its messages.
+fn span(action: Action) -> tracing::Span {
+    macro_rules! span {
+        ($track:expr, $name:literal, $i:expr) => {
+            info_span!(target: $track, $name, micro_batch = $i)
+        };
+    }
+    match action {
+        Action::Forward(i) => span!(COMPUTE, "forward", i),
+        Action::Backward(i) | Action::BackwardInput(i) => span!(COMPUTE, "backward", i),
+        Action::BackwardWeight(i) => span!(COMPUTE, "backward, weights", i),
+        Action::Update => info_span!(target: COMPUTE, "update"),
+        Action::RecvActivation(i) => span!(COMMUNICATION, "receive activation", i),
+        Action::SendActivation(i) => span!(COMMUNICATION, "send activation", i),
+        Action::RecvGradient(i) => span!(COMMUNICATION, "receive gradient", i),
+        Action::SendGradient(i) => span!(COMMUNICATION, "send gradient", i),
+    }
+}

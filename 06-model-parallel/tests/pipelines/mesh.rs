@@ -1,0 +1,77 @@
+//! Three axes at once: replicas of pipelines, whose stages hold parts of their layers.
+
+use std::time::{Duration, Instant};
+
+use candle_core::{DType, Device};
+use concise_wrapper::Model as _;
+use datasets::{CLASSES, Dataset, PIXELS, SAMPLE};
+use model_parallel::layers::Layers;
+use model_parallel::mesh::{Axis, Mesh};
+use model_parallel::pipeline::{Kind, Worker};
+use model_parallel::tensor_parallel::Group;
+use ops::difference::largest_difference;
+use params_and_allreduce::Algorithm;
+use params_and_allreduce::communicator::{Communicator as _, SharedCommunicator};
+use params_and_allreduce::thread::run_ranks;
+use single_gpu::evaluate::BATCH;
+
+use super::numbers::SAMPLES;
+use super::training::{checked, cut, dense, images, lenet, plan};
+
+/// The seven samples of a batch make micro-batches of two sizes. Stages of the dense stack begin at a layer by columns,
+/// and in the middle of a pair.
+#[test]
+fn every_mesh_equals_one_device() {
+    let one_f_one_b = (Kind::OneFOneB, "2");
+    let schedules = [one_f_one_b, (Kind::OneFOneB, "3"), (Kind::ZbH1, "2"), (Kind::GPipe, "1")];
+    let interleaved = (Kind::Interleaved { chunks: 2 }, "1,2,4");
+    for case in [dense(), lenet()] {
+        let (weights, losses) = case.on_one_device(SAMPLES);
+        for (kind, begins) in schedules.into_iter().chain([interleaved]) {
+            for mesh in ["1x2x2", "2x1x2", "2x2x1", "2x2x2", "1x2x3"] {
+                let mesh: Mesh = mesh.parse().unwrap();
+                let of_stages = if mesh.pipeline == 1 { "" } else { begins };
+                let kind = if mesh.pipeline == 1 { Kind::Naive } else { kind };
+                let what = format!("{}, {mesh}, {kind}, cut {of_stages}", case.name);
+                let (checked, cut) =
+                    (checked(kind, mesh.pipeline, 4 / mesh.data), cut(of_stages, 5));
+                let (found, steps) = case.on_mesh(mesh, &checked, &cut, SAMPLES);
+                let difference = largest_difference(&found, &weights).unwrap();
+                assert!(difference < 1e-10, "{what}: {difference:e}");
+                for (found, expected) in steps.iter().zip(&losses) {
+                    assert!((found / expected - 1.0).abs() < 1e-10, "{what}: {found} {expected}");
+                }
+            }
+        }
+    }
+}
+
+/// The replicas share several batches, and the loss of one part counts.
+#[test]
+fn every_mesh_evaluates_as_one_device() {
+    let layers = Layers::dense(&[PIXELS, 15, 9, CLASSES]).unwrap();
+    let data: Dataset = images(2 * BATCH + 3);
+    let alone = layers.build(0..3, 1, DType::F64, &Device::Cpu).unwrap();
+    let expected = alone.evaluate(&data).unwrap().unwrap();
+    for mesh in ["1x1x2", "2x1x2", "1x2x2", "2x2x2"] {
+        let mesh: Mesh = mesh.parse().unwrap();
+        let (checked, cut) = (
+            checked(Kind::OneFOneB, mesh.pipeline, 2),
+            cut(if mesh.pipeline == 1 { "" } else { "1" }, 3),
+        );
+        let found = run_ranks(&plan(mesh.devices()), Duration::from_secs(60), |rank| {
+            let all: SharedCommunicator = rank.into();
+            let group = Group::new(mesh.along(&all, Axis::Tensor)?, Algorithm::OneShot);
+            let range = cut[mesh.coordinates(rank.rank()).pipeline].clone();
+            let part = layers.build_part(range, 1, DType::F64, &Device::Cpu, &group)?;
+            let worker = Worker::new(&checked, vec![part], all, mesh, &SAMPLE, Instant::now())?;
+            worker.evaluate(&data)
+        });
+        for (rank, sums) in found.unwrap().into_iter().enumerate() {
+            assert_eq!(sums.is_some(), rank == 0, "{mesh}: one rank tells");
+            let Some(sums) = sums else { continue };
+            assert_eq!((sums.samples, sums.correct), (expected.samples, expected.correct));
+            assert!((sums.loss / expected.loss - 1.0).abs() < 1e-10, "{mesh}");
+        }
+    }
+}

@@ -1,0 +1,277 @@
+//! Where ranks come from: they are threads of this process, or processes that `mpirun`, `srun` or a launcher such as
+//! `torchrun` has started.
+//!
+//! ```console
+//! $ concise-wrapper --devices 4             # four threads
+//! $ mpirun -n 4 concise-wrapper             # four processes, on one machine or on several
+//! $ torchrun --nproc-per-node 4 --no-python concise-wrapper     # four, with a GPU each, which NCCL connects
+//! ```
+//!
+//! The work of a rank is written once, for threads and for processes. Two things differ around this work. Every process runs
+//! `main`, so the process of rank 0 prints for all. And every process reads its own command line on its own machine, so the
+//! processes [agree](Launch::agree) that all of them can begin before any of them does.
+
+use std::fmt::Display;
+use std::time::Duration;
+
+use anyhow::{Result, anyhow};
+use candle_core::Tensor;
+use clap::{Args, Parser};
+use devices::{ComputeDevice, DeviceArguments, DevicePlan, SeveralDevices, available_cores};
+use harness::cli::{self, ErrorReport, ReportedElsewhere, UsageError, report_error};
+use harness::launcher;
+use harness::report::counted;
+use params_and_allreduce::communicator::{self, SharedCommunicator};
+use params_and_allreduce::thread::{DEFAULT_TIMEOUT, RankFailure, run_ranks_with};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+#[cfg(feature = "mpi")]
+use crate::mpi;
+#[cfg(feature = "nccl")]
+use crate::nccl;
+use crate::text::{value_of_rank_0, values_gathered};
+
+/// Flags that choose ranks and their devices.
+#[derive(Args, Clone, Copy, Debug)]
+pub struct LaunchArguments {
+    /// The kind of device.
+    #[command(flatten)]
+    pub each: DeviceArguments,
+
+    /// Number of devices [default: 2; under mpirun the number of processes]
+    // clap must not fill in a default: under mpirun, a given number has to be the number of processes.
+    #[arg(long, value_name = "K", value_parser = DeviceArguments::parse_devices)]
+    pub devices: Option<usize>,
+
+    /// Seconds that a device waits for another before the run ends
+    #[arg(long, default_value_t = DEFAULT_TIMEOUT.as_secs(), value_name = "SECONDS",
+          value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    timeout: u64,
+}
+
+impl LaunchArguments {
+    /// The time that a rank waits for a message.
+    pub fn timeout(&self) -> Duration {
+        Duration::from_secs(self.timeout)
+    }
+}
+
+/// Where ranks come from.
+///
+/// All processes call [`agree`](Self::agree), [`any`](Self::any), [`of_speaker`](Self::of_speaker) and
+/// [`devices`](Self::devices) together. The call fails when another process stops or stalls.
+pub struct Launch {
+    world: World,
+    processes: Option<Processes>,
+}
+
+enum World {
+    /// Ranks are threads of this process. A rank waits so long for a message.
+    Threads(Duration),
+    #[cfg(feature = "mpi")]
+    Mpi(mpi::World),
+    #[cfg(feature = "nccl")]
+    Nccl(Box<nccl::World>),
+}
+
+/// The processes that were started together with this one.
+pub struct Processes {
+    /// This process's end of their connections.
+    pub rank: SharedCommunicator,
+    /// The number of this process on its machine, from 0.
+    pub local_rank: usize,
+    /// The number of devices that this machine needs.
+    pub devices_here: usize,
+}
+
+impl Launch {
+    /// Reads the command line, connects the processes, if there are several, and goes on if all of them can. Returns the
+    /// result of `prepare`. `timeout` returns the time that a rank waits for a message.
+    ///
+    /// # Errors
+    ///
+    /// clap's error, and the errors of `prepare` and of [`agree`](Self::agree). A [`UsageError`] when several processes
+    /// were started and this program was built without the library that connects them. When MPI or NCCL fails.
+    pub fn begin<A: Parser, T>(
+        timeout: impl FnOnce(&A) -> Duration,
+        prepare: impl FnOnce(A, &Self) -> Result<T>,
+    ) -> Result<(Self, T)> {
+        let arguments = cli::parse::<A>();
+        let launch = Self::connect(arguments.as_ref().map_or(DEFAULT_TIMEOUT, timeout))?;
+        let arguments = arguments.map_err(anyhow::Error::from);
+        let prepared = launch.agree(arguments.and_then(|flags| prepare(flags, &launch)))?;
+        Ok((launch, prepared))
+    }
+
+    /// Connects the processes, before any of them reads a file or opens a device.
+    fn connect(timeout: Duration) -> Result<Self> {
+        #[cfg(feature = "nccl")]
+        if let Some(place) = launcher::place().map_err(UsageError::new)? {
+            let world = Box::new(nccl::World::connect(&place, timeout)?);
+            // NCCL does not know how many processes this machine has. Process n of a machine has GPU n.
+            let (rank, local_rank) = ((&world.rank).into(), world.local_rank);
+            let processes = Some(Processes { rank, local_rank, devices_here: local_rank + 1 });
+            return Ok(Self { world: World::Nccl(world), processes });
+        }
+        launcher::check(cfg!(feature = "mpi")).map_err(UsageError::new)?;
+        #[cfg(feature = "mpi")]
+        if launcher::started().is_some_and(|started| started.processes > 1) {
+            let world = mpi::World::connect(timeout)?;
+            let (rank, local_rank) = ((&world.rank).into(), world.local_rank);
+            let processes = Some(Processes { rank, local_rank, devices_here: world.local_size });
+            return Ok(Self { world: World::Mpi(world), processes });
+        }
+        Ok(Self { world: World::Threads(timeout), processes: None })
+    }
+
+    /// The processes, if ranks are processes.
+    pub fn processes(&self) -> Option<&Processes> {
+        self.processes.as_ref()
+    }
+
+    /// Whether two ranks can exchange messages. If not, there are only collectives of all ranks.
+    pub fn has_messages(&self) -> bool {
+        self.processes.as_ref().is_none_or(|processes| processes.rank.has_messages())
+    }
+
+    /// Whether this process prints for all.
+    pub fn speaks(&self) -> bool {
+        self.processes.as_ref().is_none_or(|processes| processes.rank.rank() == 0)
+    }
+
+    /// Plans the devices of this process. Returns the plan and the number of devices of all processes.
+    ///
+    /// # Errors
+    ///
+    /// A [`UsageError`] when there are not as many processes as `devices`, or this machine does not have the devices.
+    pub fn plan(
+        &self,
+        each: &DeviceArguments,
+        devices: Option<usize>,
+    ) -> Result<(DevicePlan, usize), UsageError> {
+        let Some(Processes { rank, devices_here, .. }) = &self.processes else {
+            let devices = devices.unwrap_or(SeveralDevices::DEFAULT);
+            return Ok((each.plan(devices)?, devices));
+        };
+        let processes = rank.world_size();
+        if let Some(devices) = devices.filter(|&devices| devices != processes) {
+            return Err(UsageError::new(format_args!(
+                "{processes} processes were started, one for each device, and {devices} devices are asked for: leave \
+                 that out, or start as many"
+            )));
+        }
+        let plan = each.plan(*devices_here)?;
+        if !rank.has_messages() && plan.is_of_slices() {
+            return Err(UsageError::new(
+                "NCCL, which connects these processes, is for GPUs: leave --device cpu out, or start them with mpirun",
+            ));
+        }
+        Ok((plan, processes))
+    }
+
+    /// A note about times that are measured on the devices of a plan.
+    pub fn note(&self, plan: &DevicePlan) -> Option<String> {
+        let Some(threads) = plan.threads_per_device().filter(|_| self.processes.is_some()) else {
+            return plan.note().map(str::to_owned);
+        };
+        // The launcher may bind each process to some of the cores.
+        let cores = available_cores();
+        (threads.get() > cores).then(|| {
+            format!(
+                "{threads} threads of a process share {}: mpirun binds a process to a core unless it is told --bind-to none",
+                counted(cores, "core")
+            )
+        })
+    }
+
+    // ANCHOR: agree
+    /// Goes on only if all processes can, each with its own outcome. If one has failed, rank 0 prints the error of the first
+    /// rank that failed, and all processes return a [`ReportedElsewhere`].
+    pub fn agree<T>(&self, outcome: Result<T>) -> Result<T> {
+        let Some(Processes { rank, .. }) = &self.processes else { return outcome };
+        let mine = outcome.as_ref().err().map(ErrorReport::of);
+        let all = values_gathered(&**rank, &mine)?;
+        let first = all.into_iter().zip(0usize..).find_map(|(report, rank)| Some((rank, report?)));
+        let Some((failed, ErrorReport { code, message })) = value_of_rank_0(&**rank, &first)?
+        else {
+            return outcome;
+        };
+        if rank.rank() == 0 {
+            let message = format!("on rank {failed}: {}", message.unwrap_or_default());
+            let of_other =
+                if code == 2 { UsageError::new(message).into() } else { anyhow!(message) };
+            report_error(&outcome.err().filter(|_| failed == 0).unwrap_or(of_other));
+        }
+        // When one process ends, the launcher ends all processes. So rank 0 prints before any process ends.
+        rank.barrier()?;
+        Err(ReportedElsewhere(code).into())
+    }
+    // ANCHOR_END: agree
+
+    /// Whether the condition holds for any process.
+    pub fn any(&self, mine: bool) -> Result<bool, communicator::Error> {
+        let Some(Processes { rank, .. }) = &self.processes else { return Ok(mine) };
+        let mine = Tensor::new(&[u32::from(mine)], rank.device())?;
+        Ok(rank.all_gather(&mine, rank.world_size())?.to_vec1::<u32>()?.contains(&1))
+    }
+
+    /// The value of the process that prints, on all processes.
+    pub fn of_speaker<T: Serialize + DeserializeOwned>(
+        &self,
+        mine: T,
+    ) -> Result<T, communicator::Error> {
+        let Some(Processes { rank, .. }) = &self.processes else { return Ok(mine) };
+        value_of_rank_0(&**rank, &mine)
+    }
+
+    /// The names of all ranks' devices, in rank order, in the process that prints.
+    pub fn devices(&self, plan: &DevicePlan) -> Result<Vec<String>, communicator::Error> {
+        let Some(Processes { rank, local_rank, .. }) = &self.processes else {
+            return Ok(plan.slots().iter().map(ToString::to_string).collect());
+        };
+        let mine = (launcher::machine(), plan.slots()[*local_rank].to_string());
+        let all = values_gathered(&**rank, &mine)?;
+        let one_machine = all.iter().all(|(machine, _)| *machine == mine.0);
+        let name =
+            |(machine, device)| if one_machine { device } else { format!("{machine} {device}") };
+        Ok(all.into_iter().map(name).collect())
+    }
+
+    /// Runs `work` for every rank of this process: on its device, with its connections and with its own value. Returns the
+    /// results in rank order. There is a value for every device of the plan. A process has one rank, with the first value.
+    ///
+    /// # Errors
+    ///
+    /// The failure of the rank that failed first, see [`run_ranks_with`]. When the rank of a process fails, the process
+    /// prints the error and ends all processes, and this function does not return.
+    pub fn run<T, R, E>(
+        &self,
+        plan: &DevicePlan,
+        values: Vec<T>,
+        work: impl Fn(&ComputeDevice, SharedCommunicator, T) -> Result<R, E> + Sync,
+    ) -> Result<Vec<R>, RankFailure<E>>
+    where
+        T: Send,
+        R: Send,
+        E: From<communicator::Error> + Display + Send,
+    {
+        #[cfg(any(feature = "mpi", feature = "nccl"))]
+        let first = |values: Vec<T>| values.into_iter().next().expect("a value for every device");
+        // ANCHOR: run
+        match &self.world {
+            World::Threads(timeout) => run_ranks_with(plan, *timeout, values, |rank, value| {
+                work(rank.compute_device(), rank.into(), value)
+            }),
+            #[cfg(feature = "mpi")]
+            World::Mpi(world) => Ok(vec![
+                world.run(plan, |rank| work(rank.compute_device(), rank.into(), first(values))),
+            ]),
+            #[cfg(feature = "nccl")]
+            World::Nccl(world) => {
+                Ok(vec![world.run(|rank| work(rank.compute_device(), rank.into(), first(values)))])
+            }
+        }
+        // ANCHOR_END: run
+    }
+}

@@ -1,0 +1,184 @@
+//! The flags.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use clap::builder::RangedU64ValueParser;
+use clap::{Args, ValueEnum};
+use harness::cli::UsageError;
+use harness::report::file;
+
+use crate::folder::{LOCK, check};
+use crate::{Configuration, Error};
+
+/// Where a run keeps its checkpoints, and whether it resumes from one.
+///
+/// A program flattens `Option<Checkpoints>`, which is `None` without `--checkpoint`.
+#[derive(Args, Clone, Debug, PartialEq, Eq)]
+pub struct Checkpoints {
+    /// Write checkpoints to this folder, from which --resume goes on
+    #[arg(long = "checkpoint", id = "checkpoint", value_name = "DIR", required = false)]
+    pub folder: PathBuf,
+
+    /// Steps from one checkpoint to the next; one is also written at the end, and after Ctrl-C
+    #[arg(long = "checkpoint-every", value_name = "N", default_value_t = 100, requires = "checkpoint",
+          value_parser = count())]
+    pub every: usize,
+
+    /// How many checkpoints to keep
+    #[arg(long, value_name = "N", default_value_t = 3, requires = "checkpoint", value_parser = count())]
+    pub keep: usize,
+
+    /// Go on from the newest checkpoint, and behind what --metrics has; with latest-valid, from the newest that is not
+    /// damaged
+    #[arg(long, value_name = "WHICH", value_enum, num_args = 0..=1, default_missing_value = "newest",
+          requires = "checkpoint")]
+    pub resume: Option<Resume>,
+
+    /// The settings of the run, which a checkpoint stores. A checkpoint with other settings is refused.
+    #[arg(skip)]
+    pub configuration: Configuration,
+}
+
+/// The checkpoint from which a run resumes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Resume {
+    /// The newest; it is an error if that one is damaged.
+    Newest,
+    /// The newest that is not damaged. Newer ones are set aside: they get another name.
+    LatestValid,
+}
+
+/// A number from 1 to more steps than any run has.
+fn count() -> RangedU64ValueParser<usize> {
+    RangedU64ValueParser::new().range(1..=u32::MAX.into())
+}
+
+impl Checkpoints {
+    /// The names of all flags, for flags that conflict with each of them.
+    pub const FLAGS: [&str; 4] = ["checkpoint", "every", "keep", "resume"];
+
+    /// Checks that the folder can be used as the flags ask, and leaves everything as it was. Of several ranks only rank 0
+    /// calls this: only its folder counts.
+    ///
+    /// # Errors
+    ///
+    /// A [`UsageError`] when the folder is none or cannot be made, when it has no checkpoint to resume from, or when it has
+    /// checkpoints and the run does not resume.
+    pub fn check(&self) -> Result<(), UsageError> {
+        let path = &self.folder;
+        let usable = match path.is_dir() {
+            true => file::check(&path.join(LOCK)),
+            false if path.exists() => Err(io::Error::other("this is not a folder")),
+            false => can_be_made(path),
+        };
+        let refused = |error| Error::Refused(format!("{}: {error}", path.display()));
+        let checked = usable.map_err(refused).and_then(|()| check(path, self.resume));
+        checked.map_err(|error| UsageError::new(format_args!("--checkpoint {error}")))
+    }
+}
+
+/// Checks that a folder can be made: makes and removes one of another name in the part of the path that exists. So runs
+/// that begin at the same time do not disturb each other.
+fn can_be_made(folder: &Path) -> io::Result<()> {
+    let exists = |path: &&Path| path.as_os_str().is_empty() || path.symlink_metadata().is_ok();
+    match folder.ancestors().find(exists) {
+        Some(above) if !above.as_os_str().is_empty() => tempfile::tempdir_in(above)?.close(),
+        _ => tempfile::tempdir_in(".")?.close(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Debug, Parser)]
+    struct Program {
+        #[command(flatten)]
+        checkpoints: Option<Checkpoints>,
+        #[arg(long, conflicts_with_all = Checkpoints::FLAGS)]
+        other: bool,
+    }
+
+    fn parse(arguments: &[&str]) -> Result<Option<Checkpoints>, clap::Error> {
+        let all = ["program"].into_iter().chain(arguments.iter().copied());
+        Program::try_parse_from(all).map(|program| program.checkpoints)
+    }
+
+    #[test]
+    fn flags_become_settings() {
+        let settings = |arguments: &[&str]| parse(arguments).unwrap();
+        assert_eq!(settings(&[]), None);
+        assert_eq!(settings(&["--other"]), None);
+        let plain = settings(&["--checkpoint=a"]).unwrap();
+        assert_eq!((plain.folder, plain.every, plain.keep), (PathBuf::from("a"), 100, 3));
+        assert_eq!(plain.resume, None);
+        let all = ["--checkpoint", "a", "--checkpoint-every=7", "--keep=1", "--resume"];
+        let all = settings(&all).unwrap();
+        assert_eq!((all.every, all.keep, all.resume), (7, 1, Some(Resume::Newest)));
+        let named = settings(&["--checkpoint=a", "--resume", "latest-valid"]).unwrap();
+        assert_eq!(named.resume, Some(Resume::LatestValid));
+        for wrong in [
+            &["--resume"] as &[&str],
+            &["--keep=2"],
+            &["--checkpoint-every=2"],
+            &["--checkpoint=a", "--keep=0"],
+            &["--checkpoint=a", "--checkpoint-every=0"],
+            &["--checkpoint=a", "--resume=oldest"],
+        ] {
+            parse(wrong).unwrap_err();
+        }
+        // Each flag by itself conflicts with the other one, and all flags are named.
+        let command = Checkpoints::augment_args(clap::Command::new("program"));
+        let names: Vec<_> = command.get_arguments().map(|flag| flag.get_id().as_str()).collect();
+        assert_eq!(names, Checkpoints::FLAGS);
+        for flag in ["--checkpoint=a", "--resume", "--keep=2", "--checkpoint-every=2"] {
+            let error = parse(&[flag, "--other"]).unwrap_err();
+            assert_eq!(error.kind(), clap::error::ErrorKind::ArgumentConflict, "{flag}");
+        }
+    }
+
+    #[test]
+    fn the_folder_has_to_suit() {
+        let folder = tempfile::tempdir().unwrap();
+        let inside = |name: &str| folder.path().join(name).display().to_string();
+        let check = |folder: &str, more: &[&str]| {
+            let arguments = [&["--checkpoint", folder], more].concat();
+            let checkpoints = parse(&arguments).unwrap().unwrap();
+            checkpoints.check().map_err(|error| error.to_string())
+        };
+        let (full, file) = (inside("full"), inside("file"));
+        std::fs::create_dir(&full).unwrap();
+        std::fs::write(format!("{full}/step-00000070.safetensors"), "").unwrap();
+        std::fs::write(&file, "").unwrap();
+        assert_eq!(check(&inside("new"), &[]), Ok(()));
+        assert_eq!(check(&inside("new/below/it"), &[]), Ok(()));
+        assert!(check(&inside("file/below/it"), &[]).unwrap_err().contains("file/below/it: "));
+        #[cfg(unix)]
+        {
+            std::os::unix::fs::symlink(inside("nowhere/at all"), inside("link")).unwrap();
+            assert!(check(&inside("link"), &[]).unwrap_err().contains("link: "));
+            std::fs::remove_file(inside("link")).unwrap();
+        }
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 2);
+        assert_eq!(check(&full, &["--resume"]), Ok(()));
+        let begins = check(&full, &[]).unwrap_err();
+        let expected = format!(
+            "--checkpoint {full}: it has checkpoints up to step 70: go on from them with --resume, or choose another \
+             folder"
+        );
+        assert_eq!(begins, expected);
+        assert!(check(&file, &[]).unwrap_err().contains("file: this is not a folder"));
+        if cfg!(target_os = "linux") {
+            // No user may write there.
+            check("/proc", &[]).unwrap_err();
+            check("/proc/new/folder", &[]).unwrap_err();
+        }
+        for empty in [inside("new"), inside("")] {
+            let error = check(&empty, &["--resume"]).unwrap_err();
+            assert!(error.contains("there is no checkpoint to go on from"), "{error}");
+        }
+    }
+}

@@ -1,0 +1,257 @@
+//! The folder of a run's checkpoints.
+
+use std::fs::{self, File, TryLockError};
+use std::io::{self, ErrorKind};
+use std::path::{Path, PathBuf};
+
+use candle_core::Tensor;
+use harness::records::TrainerState;
+use harness::report::Report;
+use harness::report::file::PARTIAL;
+
+use crate::{Checkpoints, Error, Resume, file};
+
+/// The file whose lock a run holds. The operating system releases the lock when the process ends, also after a crash. The
+/// file stays.
+pub(crate) const LOCK: &str = "lock";
+
+const PREFIX: &str = "step-";
+const SUFFIX: &str = ".safetensors";
+
+/// A locked folder: only this run writes to it until the folder is dropped.
+#[derive(Debug)]
+pub struct Folder {
+    settings: Checkpoints,
+    batches_per_epoch: usize,
+    epochs: usize,
+    _lock: File,
+}
+
+impl Folder {
+    /// Makes the folder if it is missing, locks it, and removes files that a killed run left half-written.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Refused`] when another run has the lock, when a run that resumes finds no checkpoint, or when a run that
+    /// begins finds one. [`Error::Io`].
+    pub fn open(
+        settings: Checkpoints,
+        batches_per_epoch: usize,
+        epochs: usize,
+    ) -> Result<Self, Error> {
+        let path = &settings.folder;
+        fs::create_dir_all(path).map_err(Error::io("make the folder", path))?;
+        let lock_path = path.join(LOCK);
+        let lock = File::options().write(true).create(true).truncate(false).open(&lock_path);
+        let lock = lock.map_err(Error::io("open", &lock_path))?;
+        lock.try_lock().map_err(|error| match error {
+            TryLockError::WouldBlock => Error::Refused(format!(
+                "another run keeps its checkpoints in {}: choose another folder, or end that run",
+                path.display()
+            )),
+            TryLockError::Error(reason) => Error::io("lock", lock_path)(reason),
+        })?;
+        for (name, path) in entries(path)? {
+            if name.starts_with(PREFIX) && name.ends_with(PARTIAL) {
+                remove(&path)?;
+            }
+        }
+        check(path, settings.resume)?;
+        Ok(Self { settings, batches_per_epoch, epochs, _lock: lock })
+    }
+
+    /// Whether a run writes a checkpoint in this state: after every so many steps, after the last step, after an interrupt.
+    pub fn is_due(&self, state: &TrainerState) -> bool {
+        let last = state.epoch() == self.epochs && state.batches == self.batches_per_epoch;
+        let steps = state.steps(self.batches_per_epoch);
+        steps.is_multiple_of(self.settings.every) || last || state.sums.interrupts > 0
+    }
+
+    /// Writes a checkpoint, and removes the oldest ones until the number to keep is left.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Io`] when a file cannot be written or removed.
+    pub fn save(&self, state: &TrainerState, tensors: &[(String, Tensor)]) -> Result<(), Error> {
+        let Checkpoints { folder, keep, configuration, .. } = &self.settings;
+        let step = state.steps(self.batches_per_epoch);
+        let path = folder.join(format!("{PREFIX}{step:08}{SUFFIX}"));
+        file::write(&path, state, configuration, tensors)?;
+        let checkpoints = checkpoints(folder)?;
+        let surplus = checkpoints.len().saturating_sub((*keep).max(1));
+        checkpoints[..surplus].iter().try_for_each(|(_, path)| remove(path))
+    }
+
+    /// Finds the checkpoint to resume from. Returns the state of the training loop, and the values of `tensors`, in the same
+    /// order, in CPU memory. The report names the checkpoint and every damaged checkpoint that got another name.
+    ///
+    /// # Errors
+    ///
+    /// When the folder has no checkpoint, when the checkpoint does not fit this run or `tensors`, or when the newest checkpoint
+    /// is damaged and the run asked for [`Resume::Newest`].
+    pub fn find(
+        &self,
+        tensors: &[(String, Tensor)],
+        report: &Report<'_>,
+    ) -> Result<(TrainerState, Vec<Tensor>), Error> {
+        let Self { settings, batches_per_epoch, .. } = self;
+        let mut damaged: Vec<(PathBuf, Error)> = Vec::new();
+        for (step, path) in checkpoints(&settings.folder)?.into_iter().rev() {
+            let error = match self.read(step, &path, tensors) {
+                Ok((state, values)) => {
+                    for (path, error) in damaged {
+                        let aside = path.with_added_extension("broken");
+                        fs::rename(&path, &aside).map_err(Error::io("set aside", path))?;
+                        report.note(format_args!("{error}; it is now {}", aside.display()));
+                    }
+                    report.note(format_args!(
+                        "going on after step {step}, which is {} of {batches_per_epoch} in epoch {}, from {}",
+                        state.batches,
+                        state.epoch(),
+                        path.display()
+                    ));
+                    return Ok((state, values));
+                }
+                Err(error @ Error::Damaged { .. }) => error,
+                Err(error) => return Err(error),
+            };
+            if settings.resume != Some(Resume::LatestValid) {
+                return Err(Error::Refused(format!(
+                    "{error}; --resume latest-valid goes on from the newest one that is not"
+                )));
+            }
+            damaged.push((path, error));
+        }
+        let (folder, count) = (settings.folder.display(), damaged.len());
+        Err(damaged.last().map_or_else(
+            || nothing_in(&settings.folder),
+            |(_, oldest)| {
+                let all = format!("all {count} checkpoints in {folder} are damaged");
+                Error::Refused(format!("{all}; the oldest: {oldest}"))
+            },
+        ))
+    }
+
+    /// Reads the checkpoint after a step, and compares it with this run.
+    fn read(
+        &self,
+        step: usize,
+        path: &Path,
+        tensors: &[(String, Tensor)],
+    ) -> Result<(TrainerState, Vec<Tensor>), Error> {
+        let (state, configuration, mut values) = file::read(path)?;
+        let Self { settings, batches_per_epoch, epochs, .. } = self;
+        let (epoch, batches) = (state.epoch(), state.batches);
+        let text =
+            || format!("is in epoch {epoch}, this run ends after {epochs}: ask for more epochs");
+        let beyond = (epoch > *epochs).then(text);
+        let difference = settings.configuration.difference(&configuration);
+        let difference = difference.or_else(|| file::difference(tensors, &values)).or(beyond);
+        if let Some(difference) = difference {
+            return Err(Error::Refused(format!("checkpoint {} {difference}", path.display())));
+        }
+        if step != state.steps(*batches_per_epoch) || batches > *batches_per_epoch {
+            let reason = format!(
+                "step {step} is not that of batch {batches} of {batches_per_epoch} in epoch {epoch}"
+            );
+            return Err(Error::Damaged { path: path.to_owned(), reason });
+        }
+        Ok((state, tensors.iter().filter_map(|(name, _)| values.remove(name)).collect()))
+    }
+}
+
+/// Checks that the folder has a checkpoint if the run resumes, and no checkpoint if the run begins. Otherwise the folder would
+/// have the checkpoints of two runs.
+pub(crate) fn check(folder: &Path, resume: Option<Resume>) -> Result<(), Error> {
+    let newest = if folder.exists() { checkpoints(folder)?.pop() } else { None };
+    match (newest, resume) {
+        (None, Some(_)) => Err(nothing_in(folder)),
+        (Some((step, _)), None) => Err(Error::Refused(format!(
+            "{}: it has checkpoints up to step {step}: go on from them with --resume, or choose another folder",
+            folder.display()
+        ))),
+        _ => Ok(()),
+    }
+}
+
+fn nothing_in(folder: &Path) -> Error {
+    Error::Refused(format!("{}: there is no checkpoint to go on from", folder.display()))
+}
+
+/// The steps and files of the checkpoints in a folder, oldest first.
+fn checkpoints(folder: &Path) -> Result<Vec<(usize, PathBuf)>, Error> {
+    let step = |name: &str| {
+        let digits = name.strip_prefix(PREFIX)?.strip_suffix(SUFFIX)?;
+        digits.bytes().all(|digit| digit.is_ascii_digit()).then(|| digits.parse().ok())?
+    };
+    let named = entries(folder)?.into_iter();
+    let mut found: Vec<_> = named.filter_map(|(name, path)| Some((step(&name)?, path))).collect();
+    found.sort();
+    Ok(found)
+}
+
+/// The names and paths of the files in a folder, without names that are not UTF-8.
+fn entries(folder: &Path) -> Result<Vec<(String, PathBuf)>, Error> {
+    let entry = |entry: io::Result<fs::DirEntry>| {
+        entry.map(|entry| Some((entry.file_name().into_string().ok()?, entry.path()))).transpose()
+    };
+    let list = || -> io::Result<_> { fs::read_dir(folder)?.filter_map(entry).collect() };
+    list().map_err(Error::io("read the folder", folder))
+}
+
+fn remove(path: &Path) -> Result<(), Error> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(Error::io("remove", path)(error)),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use harness::records::EpochRecord;
+
+    use super::*;
+    use crate::Configuration;
+
+    #[test]
+    fn numbers_that_contradict_each_other_are_refused() {
+        let place = tempfile::tempdir().unwrap();
+        let settings = Checkpoints {
+            folder: place.path().join("run"),
+            every: 1,
+            keep: 1,
+            resume: None,
+            configuration: Configuration::default(),
+        };
+        let folder = |batches_per_epoch, epochs| {
+            Folder::open(settings.clone(), batches_per_epoch, epochs).unwrap()
+        };
+        let path = place.path().join("checkpoint");
+        let state = |epochs, batches| {
+            let records = vec![EpochRecord::default(); epochs];
+            TrainerState { records, batches, ..TrainerState::default() }
+        };
+        let read = |folder: Folder, step, state| {
+            file::write(&path, &state, &Configuration::default(), &[]).unwrap();
+            folder.read(step, &path, &[]).map(|(state, _)| state).map_err(|error| error.to_string())
+        };
+        assert_eq!(read(folder(5, 2), 7, state(1, 2)), Ok(state(1, 2)));
+        assert_eq!(read(folder(5, 2), 10, state(1, 5)), Ok(state(1, 5)));
+        let error = read(folder(5, 2), 11, state(1, 6)).unwrap_err();
+        assert!(
+            error.ends_with("is damaged: step 11 is not that of batch 6 of 5 in epoch 2"),
+            "{error}"
+        );
+        for (batches_per_epoch, step, state) in
+            [(6, 7, state(1, 2)), (5, 8, state(1, 2)), (5, 7, state(2, 2)), (5, 7, state(0, 2))]
+        {
+            let error = read(folder(batches_per_epoch, 9), step, state).unwrap_err();
+            assert!(error.contains(" is damaged: step "), "{error}");
+        }
+        let error = read(folder(5, 1), 7, state(1, 2)).unwrap_err();
+        assert!(
+            error.ends_with("is in epoch 2, this run ends after 1: ask for more epochs"),
+            "{error}"
+        );
+    }
+}

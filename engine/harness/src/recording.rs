@@ -1,0 +1,511 @@
+//! Recordings of runs: a hash of every tensor in every step, and the first entry in which two runs part.
+//!
+//! Two runs that should be equal end with other weights. Their last losses say little: one wrong bit has changed every tensor by
+//! then. But the *first* tensor that differs, in the order in which a step computes them, names the computation that differs:
+//!
+//! | in a step, on a rank | if it is the first to differ |
+//! | --- | --- |
+//! | images | another share of the data: sampler, seed, shuffle |
+//! | parameters, and rank 0's buffers | the update of the step before, or the initial values |
+//! | loss | the forward pass |
+//! | gradients, last layer first | the backward pass of that layer, or the sum over ranks |
+//!
+//! A recording has one line of JSON for each of them, in that order, and [`first_divergence`] compares two recordings. After the
+//! last step it has parameters and buffers once more, under the number of the next step. They show the last update, and a run
+//! that resumes this one begins with them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::io::{self, BufRead, Read};
+
+use serde::{Deserialize, Serialize};
+
+/// One tensor at one time, or the loss.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Entry {
+    /// Counted from 1 over the whole run, also in a run that resumes another.
+    pub step: usize,
+    /// The rank.
+    pub rank: usize,
+    /// `images`, `parameter`, `buffer`, `loss` or `gradient`.
+    pub kind: String,
+    /// The name of the tensor. The name of images is the number of their shard.
+    pub name: String,
+    /// The hash of type, shape and bytes. The hash of the loss is its bits.
+    pub hash: String,
+}
+
+impl Entry {
+    fn phase(&self) -> Phase {
+        match self.kind.as_str() {
+            "images" => Phase::Images,
+            "loss" | "gradient" => Phase::Outcome,
+            _ => Phase::Weights,
+        }
+    }
+
+    /// `gradient fc.weight`, or `loss`.
+    fn title(&self) -> String {
+        let Self { kind, name, .. } = self;
+        if kind == name { kind.clone() } else { format!("{kind} {name}") }
+    }
+}
+
+/// The most bytes of a line. An entry has far fewer bytes, and the rest of another file is not read.
+const LONGEST_LINE: u64 = 1 << 20;
+
+/// Reads a recording. Leaves out a last line that ends early: the run was killed.
+///
+/// # Errors
+///
+/// When a line is not an entry: the message has its number.
+pub fn read(mut from: impl BufRead) -> io::Result<Vec<Entry>> {
+    let (mut entries, mut line) = (Vec::new(), Vec::new());
+    for number in 1.. {
+        line.clear();
+        if from.by_ref().take(LONGEST_LINE).read_until(b'\n', &mut line)? == 0 {
+            break;
+        }
+        match serde_json::from_slice(&line) {
+            Ok(entry) => entries.push(entry),
+            Err(error) if error.is_eof() && from.fill_buf()?.is_empty() => break,
+            Err(error) => {
+                let text = format!("line {number} is not of a recording: {error}");
+                return Err(io::Error::new(io::ErrorKind::InvalidData, text));
+            }
+        }
+    }
+    Ok(entries)
+}
+
+/// The kinds of entries of a step, in the order of comparison.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Phase {
+    Images,
+    Weights,
+    /// Loss and gradients. They are sums over all ranks, so a difference on one rank shows on all ranks.
+    Outcome,
+}
+
+/// A step, a phase, a rank, and the number of the entry there. For images the third number is the shard, because its rank
+/// depends on the number of ranks.
+type Place = (usize, Phase, usize, usize);
+
+/// A recording with at least one entry, in the order of comparison.
+struct Run<'a> {
+    entries: BTreeMap<Place, &'a Entry>,
+    first: usize,
+    last: usize,
+    /// Whether the last step was not made: the recording has its weights, and nothing else.
+    ended: bool,
+    last_rank: usize,
+    /// The step, rank and phase of the entry that was written last.
+    end: (usize, usize, Phase),
+}
+
+impl<'a> Run<'a> {
+    fn new(all: &'a [Entry]) -> Option<Self> {
+        let mut sorted: Vec<&Entry> = all.iter().collect();
+        sorted.sort_by_key(|entry| (entry.step, entry.rank));
+        let mut entries = BTreeMap::new();
+        for entry in &sorted {
+            let (step, phase) = (entry.step, entry.phase());
+            let shard = || entry.name.rsplit(' ').next()?.parse::<usize>().ok();
+            let owner = if phase == Phase::Images { shard().unwrap_or(0) } else { entry.rank };
+            let there = (step, phase, owner, 0)..=(step, phase, owner, usize::MAX);
+            let number = entries.range(there).count();
+            // If several ranks have one shard, which is a mistake, the first of them counts.
+            if number == 0 || phase != Phase::Images {
+                entries.insert((step, phase, owner, number), *entry);
+            }
+        }
+        let (first, last) = (sorted.first()?.step, sorted.last()?.step);
+        let mut of_last = sorted.iter().filter(|entry| entry.step == last);
+        let ended = of_last.all(|entry| entry.phase() == Phase::Weights);
+        let last_rank = sorted.iter().map(|entry| entry.rank).max()?;
+        let end = sorted.iter().map(|entry| (entry.step, entry.rank, entry.phase())).max()?;
+        Some(Self { entries, first, last, ended, last_rank, end })
+    }
+
+    /// Whether the place of an entry has an entry of this kind and name.
+    fn has(&self, (step, phase, owner, _): Place, entry: &Entry) -> bool {
+        let there = (step, phase, owner, 0)..=(step, phase, owner, usize::MAX);
+        let mut there = self.entries.range(there);
+        there.any(|(_, own)| (&own.kind, &own.name) == (&entry.kind, &entry.name))
+    }
+
+    /// The number of shards of a batch.
+    fn shards(&self) -> usize {
+        let images = self.entries.keys().filter(|(_, phase, ..)| *phase == Phase::Images);
+        images.map(|(_, _, shard, _)| shard).collect::<BTreeSet<_>>().len()
+    }
+}
+
+/// Returns the steps that a recording has. The final weights belong to no step.
+pub fn steps_made(entries: &[Entry]) -> BTreeSet<usize> {
+    let Some(run) = Run::new(entries) else { return BTreeSet::new() };
+    let steps = entries.iter().map(|entry| entry.step);
+    steps.filter(|&step| !(run.ended && step == run.last)).collect()
+}
+
+/// The first entry in which two recordings differ. Its text names the step, the rank, both entries and the likely cause.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Divergence {
+    /// The entry of the first recording, if it has one.
+    pub first: Option<Entry>,
+    /// The entry of the second recording, if it has one.
+    pub second: Option<Entry>,
+    /// The number of equal entries before it.
+    pub equal: usize,
+    text: String,
+}
+
+impl fmt::Display for Divergence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+/// The way in which two recordings differ in an entry.
+#[derive(Clone, Copy)]
+enum Difference<'a> {
+    Values,
+    /// The recording, `first` or `second`, goes on without this entry.
+    Lacks(&'static str, &'a Entry),
+    /// The recording ends, in the middle of a step.
+    Ends(&'static str),
+}
+
+/// Finds the first difference of two recordings, in the steps that both have. Returns `None` if these are equal.
+///
+/// A run that resumes another begins later, and a run that was killed ends earlier. Recordings of two and of four devices can
+/// be compared: images shard by shard, and everything else on the ranks that both have. An entry that one of them lacks is a
+/// difference. If nothing differs, but a recording ends in the middle of a step, that is the result. The final weights of a run
+/// are compared with the weights before the next step of a longer run.
+pub fn first_divergence(a: &[Entry], b: &[Entry]) -> Option<Divergence> {
+    let (a, b) = (Run::new(a)?, Run::new(b)?);
+    let (first, last) = (a.first.max(b.first), a.last.min(b.last));
+    let common = a.last_rank.min(b.last_rank);
+    let places: BTreeSet<Place> = a.entries.keys().chain(b.entries.keys()).copied().collect();
+    let (mut equal, mut cut_short) = (0, None);
+    for place in places.range((first, Phase::Images, 0, 0)..) {
+        let (step, phase, owner, _) = *place;
+        let images = phase == Phase::Images;
+        let over = [&a, &b].iter().any(|run| run.ended && run.last == step);
+        if step > last || (!images && owner > common) || (over && phase != Phase::Weights) {
+            continue;
+        }
+        let (one, other) = (a.entries.get(place).copied(), b.entries.get(place).copied());
+        // The entry of one recording, where `run` has none.
+        let missing = |which, run: &Run<'_>, entry| {
+            let ends = !images && run.end <= (step, owner, phase);
+            if ends { Difference::Ends(which) } else { Difference::Lacks(which, entry) }
+        };
+        let difference = match (one, other) {
+            (Some(one), Some(other)) if one == other || (images && one.hash == other.hash) => {
+                equal += 1;
+                continue;
+            }
+            (Some(one), Some(_)) if !b.has(*place, one) => Difference::Lacks("second", one),
+            (Some(_), Some(other)) if !a.has(*place, other) => Difference::Lacks("first", other),
+            (Some(_), Some(_)) => Difference::Values,
+            // A shard of a rank that only one recording has, or of the last step, says nothing.
+            (Some(shard), None) if images && (shard.rank > common || step >= b.last) => continue,
+            (None, Some(shard)) if images && (shard.rank > common || step >= a.last) => continue,
+            (Some(one), None) => missing("second", &b, one),
+            (None, Some(other)) => missing("first", &a, other),
+            (None, None) => continue,
+        };
+        let shards = (a.last_rank != b.last_rank).then(|| (a.shards(), b.shards()));
+        let shards = shards.filter(|(first, second)| first != second);
+        let text = describe([one, other], equal, difference, over, shards);
+        let (first, second) = (one.cloned(), other.cloned());
+        let divergence = Divergence { first, second, equal, text };
+        if !matches!(difference, Difference::Ends(_)) {
+            return Some(divergence);
+        }
+        // The outcome of other ranks may still differ.
+        cut_short.get_or_insert(divergence);
+    }
+    cut_short
+}
+
+/// The text of a [`Divergence`]. `over` says whether a run ended before this step, and `shards` are the numbers of shards of a
+/// batch, if they differ with the number of devices.
+fn describe(
+    entries: [Option<&Entry>; 2],
+    equal: usize,
+    difference: Difference<'_>,
+    over: bool,
+    shards: Option<(usize, usize)>,
+) -> String {
+    let Some(Entry { step, rank, kind, .. }) = entries[0].or(entries[1]) else {
+        return String::new();
+    };
+    let when = match over {
+        true => format!("after step {}", step.saturating_sub(1)),
+        false => format!("step {step}"),
+    };
+    let what = match difference {
+        Difference::Ends(which) => format!("the {which} recording ends here"),
+        _ => "the first difference".to_owned(),
+    };
+    let [first, second] = entries.map(|entry| match entry {
+        Some(entry) => format!("{} {}", entry.title(), entry.hash),
+        None => "nothing".to_owned(),
+    });
+    let made_by = |cause: &str| format!("made by {cause}");
+    let cause = match (difference, kind.as_str(), shards) {
+        (Difference::Ends(_), ..) => {
+            "in the middle of a step: nothing differs up to there".to_owned()
+        }
+        (Difference::Lacks(which, entry), ..) => {
+            let ranks = if entry.phase() == Phase::Images { ", on any rank" } else { "" };
+            format!("the {which} recording lacks {} there{ranks}", entry.title())
+        }
+        (_, "images", Some((first, second))) => format!(
+            "the two cut a batch into {first} and {second} shards: --shards makes them the same on any number of devices"
+        ),
+        (_, "images", None) => {
+            "the two have other images: compare seed, batch and sampler".to_owned()
+        }
+        (_, "loss", _) => made_by("the forward pass"),
+        (_, "gradient", _) => made_by("the backward pass, or by the sum over the ranks"),
+        _ if over => made_by("the update of that step"),
+        _ if *step > 1 => made_by("the update of the step before"),
+        _ => "the two began with other weights".to_owned(),
+    };
+    format!(
+        "{when}, rank {rank}: {what}, after {equal} equal tensors\n  first recording:  {first}\n  second recording: \
+         {second}\n  {cause}"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(step: usize, rank: usize, kind: &str, hash: &str) -> Entry {
+        Entry { step, rank, kind: kind.to_owned(), name: "w".to_owned(), hash: hash.to_owned() }
+    }
+
+    /// The entries of `ranks` in a step, with a shard for each.
+    fn step(step: usize, ranks: usize) -> Vec<Entry> {
+        let of_rank = |rank| {
+            let images =
+                Entry { name: format!("shard {rank}"), ..entry(step, rank, "images", "00") };
+            let others =
+                ["parameter", "loss", "gradient"].map(|kind| entry(step, rank, kind, "00"));
+            std::iter::once(images).chain(others)
+        };
+        (0..ranks).flat_map(of_rank).collect()
+    }
+
+    /// Three steps on two ranks, of a run that was cut or is under way.
+    fn run() -> Vec<Entry> {
+        (1..=3).flat_map(|number| step(number, 2)).collect()
+    }
+
+    /// So many steps on two ranks, to the end.
+    fn ended(steps: usize) -> Vec<Entry> {
+        let weights = [0, 1].map(|rank| entry(steps + 1, rank, "parameter", "00"));
+        (1..=steps).flat_map(|number| step(number, 2)).chain(weights).collect()
+    }
+
+    #[test]
+    fn equal_recordings_do_not_part_in_whatever_order_their_ranks_wrote() {
+        let mut other = run();
+        other.rotate_left(4);
+        assert_eq!(first_divergence(&run(), &run()), None);
+        other.sort_by_key(|entry| (entry.step, usize::MAX - entry.rank));
+        assert_eq!(first_divergence(&run(), &other), None);
+        // One ended earlier.
+        assert_eq!(first_divergence(&run(), &run()[..8]), None);
+        assert_eq!(first_divergence(&[], &run()), None);
+    }
+
+    #[test]
+    fn the_first_step_rank_and_tensor_are_found() {
+        let mut other = run();
+        // The parameter of step 2 on rank 1, then the outcome on both ranks, and a later entry.
+        for later in [10, 13, 14, 20] {
+            other[later].hash = "ff".to_owned();
+        }
+        let found = first_divergence(&run(), &other).unwrap();
+        assert_eq!(found.equal, 11);
+        assert_eq!(found.first, Some(entry(2, 1, "parameter", "00")));
+        assert_eq!(found.second, Some(entry(2, 1, "parameter", "ff")));
+        let told = found.to_string();
+        assert!(told.contains("step 2, rank 1: the first difference, after 11 equal"), "{told}");
+        assert!(told.contains("made by the update of the step before"), "{told}");
+    }
+
+    #[test]
+    fn steps_that_only_one_has_are_left_out() {
+        let mut resumed = run().split_off(8);
+        assert_eq!(first_divergence(&run(), &resumed), None);
+        assert_eq!(first_divergence(&resumed, &run()), None);
+        resumed[1].hash = "ff".to_owned();
+        for found in [first_divergence(&run(), &resumed), first_divergence(&resumed, &run())] {
+            // The images of both ranks.
+            assert_eq!(found.unwrap().equal, 2);
+        }
+    }
+
+    #[test]
+    fn ranks_that_only_one_has_are_left_out() {
+        let one_rank: Vec<Entry> = run().into_iter().filter(|entry| entry.rank == 0).collect();
+        assert_eq!(first_divergence(&run(), &one_rank), None);
+    }
+
+    /// The message for a whole recording and this one.
+    fn told(of: &[Entry]) -> String {
+        first_divergence(&run(), of).unwrap().to_string()
+    }
+
+    #[test]
+    fn a_recording_that_ends_in_a_step_is_no_other_computation() {
+        // In step 2, with fewer and fewer of its eight entries.
+        for (length, place, equal) in
+            [(15, "rank 1", 15), (13, "rank 1", 11), (11, "rank 1", 10), (9, "rank 0", 9)]
+        {
+            let cut = &run()[..length];
+            let told = told(cut);
+            let heading = format!("step 2, {place}: the second recording ends here, after {equal}");
+            assert!(told.starts_with(&heading), "{length}: {told}");
+            assert!(told.contains("nothing differs up to there"), "{told}");
+            assert!(!told.contains("made by"), "{told}");
+            let turned = first_divergence(cut, &run()).unwrap().to_string();
+            assert!(turned.contains(": the first recording ends here, after"), "{turned}");
+        }
+    }
+
+    #[test]
+    fn where_a_recording_ends_in_a_step_what_came_out_before_it_is_compared() {
+        // Rank 0 has written all of step 3, rank 1 nothing.
+        for (at, made_by) in [(18, "forward"), (19, "backward")] {
+            let mut cut = run()[..20].to_vec();
+            cut[at].hash = "ff".to_owned();
+            let told = told(&cut);
+            assert!(told.starts_with("step 3, rank 0: the first difference, after "), "{told}");
+            assert!(told.contains(&format!("made by the {made_by} pass")), "{told}");
+        }
+    }
+
+    #[test]
+    fn an_entry_that_one_lacks_is_told_as_lacking() {
+        // The images and the parameter of step 1, the gradients of both ranks of step 2.
+        for (without, lacks) in [
+            (vec![0], "step 1, rank 0: the first difference, after 0"),
+            (vec![1], "step 1, rank 0: the first difference, after 2"),
+            (vec![11], "step 2, rank 0: the first difference, after 13"),
+            (vec![15], "step 2, rank 1: the first difference, after 15"),
+            ((8..16).collect(), "step 2, rank 0: the first difference, after 8"),
+            ((12..16).collect(), "step 2, rank 1: the first difference, after 9"),
+        ] {
+            let mut lacking = run();
+            let gone: Vec<Entry> = without.iter().rev().map(|&at| lacking.remove(at)).collect();
+            let Entry { kind, name, .. } = gone.last().unwrap();
+            let told = told(&lacking);
+            assert!(told.starts_with(lacks), "{without:?}: {told}");
+            let where_else = if kind == "images" { ", on any rank" } else { "" };
+            let lacks = format!("\n  the second recording lacks {kind} {name} there{where_else}");
+            assert!(told.ends_with(&lacks), "{told}");
+            let turned = first_divergence(&lacking, &run()).unwrap().to_string();
+            assert!(turned.ends_with(&lacks.replace("second", "first")), "{turned}");
+        }
+    }
+
+    /// Two steps with four shards in every batch, on so many ranks, to the end.
+    fn by_shard(ranks: usize) -> Vec<Entry> {
+        let of_rank = |step, rank| {
+            let shards = (rank * 4 / ranks..(rank + 1) * 4 / ranks).map(move |shard| Entry {
+                name: format!("shard {shard}"),
+                ..entry(step, rank, "images", &format!("0{shard}"))
+            });
+            let others =
+                ["parameter", "loss", "gradient"].map(|kind| entry(step, rank, kind, "00"));
+            shards.chain(others)
+        };
+        let steps = [1, 2].into_iter().flat_map(|step| (0..ranks).map(move |rank| (step, rank)));
+        let weights = (0..ranks).map(|rank| entry(3, rank, "parameter", "00"));
+        steps.flat_map(|(step, rank)| of_rank(step, rank)).chain(weights).collect()
+    }
+
+    #[test]
+    fn a_shard_is_compared_whichever_rank_has_it() {
+        for (one, other) in [(1, 2), (1, 4), (2, 4), (4, 2), (4, 1)] {
+            let (one, mut other) = (by_shard(one), by_shard(other));
+            assert_eq!(first_divergence(&one, &other), None);
+            // Of a recording that was cut anywhere, nothing differs.
+            for length in 0..other.len() {
+                if let Some(found) = first_divergence(&one, &other[..length]) {
+                    assert!(found.to_string().contains("nothing differs up to there"), "{found}");
+                }
+            }
+            let shard = other.iter().position(|entry| entry.name == "shard 3").unwrap();
+            other[shard].hash = "ff".to_owned();
+            let found = first_divergence(&one, &other).unwrap();
+            assert_eq!((found.equal, found.second.as_ref()), (3, Some(&other[shard])));
+            assert!(found.to_string().ends_with("compare seed, batch and sampler"), "{found}");
+        }
+    }
+
+    #[test]
+    fn batches_that_are_cut_into_other_shards_are_told() {
+        let mut four = by_shard(4);
+        four[0].hash = "ff".to_owned();
+        let found = first_divergence(&run(), &four).unwrap();
+        assert_eq!(found.equal, 0);
+        let told = "the two cut a batch into 2 and 4 shards: --shards makes them the same";
+        assert!(found.to_string().contains(told), "{found}");
+    }
+
+    #[test]
+    fn what_the_last_update_made_is_compared() {
+        let mut other = ended(3);
+        assert_eq!(first_divergence(&ended(3), &other), None);
+        other[25].hash = "ff".to_owned();
+        // With a run that ended there, too, and with a run that went on.
+        for whole in [ended(3), ended(4)] {
+            for found in [first_divergence(&whole, &other), first_divergence(&other, &whole)] {
+                let told = found.unwrap().to_string();
+                let heading = "after step 3, rank 1: the first difference, after 25 equal tensors";
+                assert!(told.starts_with(heading), "{told}");
+                assert!(told.ends_with("made by the update of that step"), "{told}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_run_that_went_on_begins_with_what_the_one_before_ended_with() {
+        let longer = ended(5);
+        for steps in 1..5 {
+            assert_eq!(first_divergence(&ended(steps), &longer), None);
+            assert_eq!(first_divergence(&longer, &ended(steps)), None);
+            let mut rest = longer[steps * 8..].to_vec();
+            assert_eq!(first_divergence(&ended(steps), &rest), None);
+            rest[5].hash = "ff".to_owned();
+            assert_eq!(first_divergence(&ended(steps), &rest).unwrap().equal, 1);
+        }
+        // Only the weights of one rank were written of the end.
+        let cut = ended(3);
+        let told = first_divergence(&cut[..25], &ended(3)).unwrap().to_string();
+        assert!(told.starts_with("after step 3, rank 1: the first recording ends here"), "{told}");
+    }
+
+    #[test]
+    fn what_is_no_recording_is_refused_with_its_line() {
+        let line = serde_json::to_string(&entry(1, 0, "loss", "00")).unwrap();
+        assert_eq!(read(format!("{line}\n{line}\n").as_bytes()).unwrap().len(), 2);
+        // A run that was killed in the middle of a line.
+        assert_eq!(read(format!("{line}\n{}", &line[..20]).as_bytes()).unwrap().len(), 1);
+        let error = read(format!("{line}\nnonsense\n").as_bytes()).unwrap_err().to_string();
+        assert!(error.contains("line 2 is not of a recording"), "{error}");
+        // A file without an end: `read` reads no more than the bytes of a line.
+        for endless in [b'"', 0] {
+            let error = read(io::BufReader::new(io::repeat(endless))).unwrap_err().to_string();
+            assert!(error.contains("line 1 is not of a recording"), "{error}");
+        }
+    }
+}

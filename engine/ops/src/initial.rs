@@ -1,0 +1,56 @@
+//! Initial values of a network's tensors.
+//!
+//! Each layer names a distribution. candle draws all tensors from one stream of random numbers. Here each tensor has its own
+//! stream, named after the tensor. So a value depends on the name and the seed alone. A network that is replicated, or split
+//! over devices, starts from the same values as the whole network on one device.
+
+use candle_core::{DType, Device, Result, Shape, Tensor, bail};
+use candle_nn::init::{Init, NormalOrUniform};
+use harness::random;
+use rand::distr::{Distribution, Uniform};
+use rand_distr::Normal;
+
+// ANCHOR: initial
+/// Draws the initial value of a tensor, in CPU memory.
+///
+/// The numbers are drawn in f64 and rounded to `dtype`, so networks in f32 and f64 start from the same values up to rounding.
+///
+/// # Errors
+///
+/// When the distribution does not exist: a negative deviation, an empty range.
+pub fn value(name: &str, shape: &Shape, init: Init, seed: u64, dtype: DType) -> Result<Tensor> {
+    match init {
+        Init::Const(value) => Tensor::full(value, shape, &Device::Cpu)?.to_dtype(dtype),
+        Init::Randn { mean, stdev } => drawn(Normal::new(mean, stdev), name, shape, seed, dtype),
+        Init::Uniform { lo, up } => drawn(Uniform::new(lo, up), name, shape, seed, dtype),
+        // He et al., "Delving deep into rectifiers", 2015.
+        Init::Kaiming { dist, fan, non_linearity } => {
+            let std = non_linearity.gain() / (fan.for_shape(shape) as f64).sqrt();
+            let bound = 3f64.sqrt() * std;
+            match dist {
+                NormalOrUniform::Normal => drawn(Normal::new(0.0, std), name, shape, seed, dtype),
+                NormalOrUniform::Uniform => {
+                    drawn(Uniform::new(-bound, bound), name, shape, seed, dtype)
+                }
+            }
+        }
+    }
+}
+
+fn drawn<D: Distribution<f64>, E: std::fmt::Display>(
+    distribution: std::result::Result<D, E>,
+    name: &str,
+    shape: &Shape,
+    seed: u64,
+    dtype: DType,
+) -> Result<Tensor> {
+    let distribution = match distribution {
+        Ok(distribution) => distribution,
+        Err(error) => bail!("{name} cannot be drawn: {error}"),
+    };
+    let mut generator = random::generator(seed, &format!("weights/{name}"));
+    let values: Vec<f64> =
+        (0..shape.elem_count()).map(|_| distribution.sample(&mut generator)).collect();
+    Tensor::from_vec(values, shape, &Device::Cpu)?.to_dtype(dtype)
+}
+// ANCHOR_END: initial
