@@ -220,7 +220,7 @@ impl Communicator for Rank {
         if self.has_ended() || self.world.ends[to].get().is_some() {
             return Err(self.stopped(to));
         }
-        let bytes = message.elem_count() * message.dtype().size_in_bytes();
+        let bytes = ops::size_in_bytes(&message);
         self.mailbox(to).put(self.rank, message);
         let mut sent = locked(&self.world.sent[self.rank]);
         sent.messages += 1;

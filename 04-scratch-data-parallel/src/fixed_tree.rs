@@ -115,7 +115,7 @@ impl FixedTree {
             let text = format!("no leaves on a rank that holds {held:?}");
             return Err(Error::Other(text));
         };
-        let bytes = first.elem_count() * first.dtype().size_in_bytes();
+        let bytes = ops::size_in_bytes(first);
         let shape = first.dims();
         let _span = info_span!(target: COMMUNICATION, "tree sum", bytes, ?shape).entered();
         let sum = match self.node(rank, &held, mine, 0..self.leaves)? {

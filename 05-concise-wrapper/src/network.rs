@@ -13,8 +13,8 @@ use devices::move_view;
 use harness::lock::locked;
 use harness::report::trace::COMPUTE;
 use ops::backward::{Gradients, SecondHalf, backward_from, backward_in_halves, record_copy};
-use ops::initial;
 use ops::parameters::{no_gradient, overwrite_rounded};
+use ops::{initial, size_in_bytes};
 use tracing::info_span;
 
 use crate::batch_norm::Norms;
@@ -257,9 +257,8 @@ pub struct WeightHalf {
 impl WeightHalf {
     /// Returns the bytes of the gradients that wait for the second half.
     pub fn bytes(&self) -> usize {
-        let slots = self.slots.iter().flatten();
-        let bytes = slots.map(|tensor| tensor.elem_count() * tensor.dtype().size_in_bytes());
-        self.rest.bytes() + bytes.sum::<usize>()
+        let slots = self.slots.iter().flatten().map(size_in_bytes);
+        self.rest.bytes() + slots.sum::<usize>()
     }
 }
 // ANCHOR_END: halves

@@ -9,6 +9,7 @@
 use candle_core::{Device, Result, Tensor, bail};
 pub use ops::parameters::Snapshot;
 use ops::parameters::overwrite;
+use ops::size_in_bytes;
 
 use crate::precision::Precision;
 
@@ -25,7 +26,7 @@ pub struct Named {
 impl Named {
     /// Returns the size of the tensor in bytes.
     pub fn bytes(&self) -> usize {
-        self.tensor.elem_count() * self.tensor.dtype().size_in_bytes()
+        size_in_bytes(&self.tensor)
     }
 }
 

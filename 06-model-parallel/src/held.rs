@@ -11,6 +11,7 @@ use candle_core::{ModuleT, Result, Storage, Tensor};
 use concise_wrapper::Network;
 use concise_wrapper::optimizer::Momentum;
 use concise_wrapper::weights::Weights;
+use ops::size_in_bytes;
 use serde::{Deserialize, Serialize};
 
 /// Bytes that a device holds in training, and the bytes that it sends.
@@ -60,7 +61,7 @@ pub fn activations(result: &Tensor, input: &Tensor, weights: &Weights) -> usize 
     let computed = result.sorted_nodes().into_iter().filter(|tensor| !tensor.is_variable());
     for tensor in computed.chain([input]) {
         let size = sizes.entry(address(tensor)).or_insert(0);
-        *size = bytes(tensor).max(*size);
+        *size = size_in_bytes(tensor).max(*size);
     }
     for parameter in &weights.parameters {
         sizes.remove(&address(&parameter.tensor));
@@ -72,9 +73,4 @@ pub fn activations(result: &Tensor, input: &Tensor, weights: &Weights) -> usize 
 fn address(tensor: &Tensor) -> *const Storage {
     let (storage, _) = tensor.storage_and_layout();
     &raw const *storage
-}
-
-/// The size of a tensor.
-pub(crate) fn bytes(tensor: &Tensor) -> usize {
-    tensor.elem_count() * tensor.dtype().size_in_bytes()
 }

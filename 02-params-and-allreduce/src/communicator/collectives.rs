@@ -271,7 +271,7 @@ pub(crate) fn wait_until_read(
 }
 
 fn is_small(tensor: &Tensor) -> bool {
-    tensor.elem_count() * tensor.dtype().size_in_bytes() <= SMALL
+    ops::size_in_bytes(tensor) <= SMALL
 }
 
 fn send_empty(rank: &(impl Communicator + ?Sized), to: usize) -> Result<(), Error> {

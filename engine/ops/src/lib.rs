@@ -66,3 +66,8 @@ pub(crate) use element::Element;
 pub use elementwise::sum;
 pub use linear::{linear, linear_relu};
 pub use relu::{add_relu, relu};
+
+/// Returns the size of a tensor in bytes.
+pub fn size_in_bytes(tensor: &candle_core::Tensor) -> usize {
+    tensor.elem_count() * tensor.dtype().size_in_bytes()
+}

@@ -78,17 +78,13 @@ impl Sum {
 
 /// The span of an all-reduce in a trace.
 pub(crate) fn span(tensor: &Tensor) -> EnteredSpan {
-    let (bytes, shape) = (bytes(tensor), tensor.dims());
+    let (bytes, shape) = (ops::size_in_bytes(tensor), tensor.dims());
     info_span!(target: COMMUNICATION, "all-reduce", bytes, ?shape).entered()
-}
-
-fn bytes(tensor: &Tensor) -> usize {
-    tensor.elem_count() * tensor.dtype().size_in_bytes()
 }
 
 /// Whether an all-reduce in one memory sends the tensor in pieces.
 pub(crate) fn is_large(tensor: &Tensor) -> bool {
-    bytes(tensor) > PIECE && tensor.dtype().is_float()
+    ops::size_in_bytes(tensor) > PIECE && tensor.dtype().is_float()
 }
 
 // ANCHOR: in_pieces

@@ -9,14 +9,14 @@ use concise_wrapper::model::stand_in_loss;
 use concise_wrapper::network::WeightHalf;
 use datasets::Batch;
 use harness::report::trace::{COMMUNICATION, COMPUTE};
-use ops::cross_entropy;
+use ops::{cross_entropy, size_in_bytes};
 use scratch_data_parallel::TreeSum;
 use split_batch::loader::LocalBatch;
 use tracing::info_span;
 use trainer::DeferredSums;
 
 use super::{Chunk, Measured, Worker, batch_of, refuse};
-use crate::held::{activations, bytes};
+use crate::held::activations;
 use crate::pipeline::schedule::{Action, Carries, Instruction, Message, Place};
 
 /// The names of an activation or a gradient: its kind, and the chunk and the micro-batch of the receiver.
@@ -88,7 +88,7 @@ impl<'a, M: ModuleT> StepState<'a, M> {
             (_, Some(message @ Message { sends: false, .. })) => self.receive(message)?,
             (_, Some(message)) => {
                 let tensor = take(&mut self.outbox, message.key(), "result")?;
-                self.measured.sent += bytes(&tensor);
+                self.measured.sent += size_in_bytes(&tensor);
                 self.worker.pipeline.send_shared(message.channel.to, &tensor)?;
             }
             // `add_up` has computed the gradients for the update, and the training loop applies them.

@@ -26,6 +26,7 @@ use candle_core::{Result, Tensor};
 
 use super::tape::{Node, Wanted};
 use super::{Accumulator, Accumulators, Gradients, backward_from, graph};
+use crate::size_in_bytes;
 
 /// The second half of a backward pass, with everything that it needs.
 #[derive(Default)]
@@ -119,6 +120,6 @@ impl SecondHalf {
             Step::Run(.., gradient) => gradient.as_ref(),
             Step::Add(.., gradient) => Some(gradient),
         });
-        waiting.map(|gradient| gradient.elem_count() * gradient.dtype().size_in_bytes()).sum()
+        waiting.map(size_in_bytes).sum()
     }
 }
