@@ -1,6 +1,6 @@
 //! Values that ranks exchange as JSON: settings that they compare before they train, errors, and results.
 
-use candle_core::{Device, Error as TensorError, Tensor};
+use candle_core::{DType, Device, Error as TensorError, Tensor};
 use params_and_allreduce::communicator::{Communicator, Error};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -14,8 +14,15 @@ pub fn value_of_rank_0<T: Serialize + DeserializeOwned>(
     communicator: &(impl Communicator + ?Sized),
     mine: &T,
 ) -> Result<T, Error> {
+    let device = communicator.device();
     let mine = if communicator.rank() == 0 { to_json(mine)? } else { String::new() };
-    from_json(&texts_of_all(communicator, &mine, |rank| rank == 0)?[0])
+    let length = communicator.broadcast(&Tensor::new(&[mine.len() as u32], device)?, 0)?;
+    let length = length.to_vec1::<u32>()?[0] as usize;
+    let bytes = match communicator.rank() {
+        0 => Tensor::from_slice(mine.as_bytes(), length, device)?,
+        _ => Tensor::zeros(length, DType::U8, device)?,
+    };
+    from_json(&to_text(&communicator.broadcast(&bytes, 0)?)?)
 }
 
 /// Returns the values of all ranks on rank 0, in rank order. Every other rank gets an empty list. All ranks call this
@@ -41,15 +48,6 @@ pub fn gathered(
     communicator: &(impl Communicator + ?Sized),
     mine: &str,
 ) -> Result<Vec<String>, Error> {
-    texts_of_all(communicator, mine, |_| communicator.rank() == 0)
-}
-
-/// The texts of the ranks that `wanted` names, in rank order.
-fn texts_of_all(
-    communicator: &(impl Communicator + ?Sized),
-    mine: &str,
-    wanted: impl Fn(usize) -> bool,
-) -> Result<Vec<String>, Error> {
     let (device, world_size) = (communicator.device(), communicator.world_size());
     let length = Tensor::new(&[mine.len() as u32], device)?;
     let lengths = communicator.all_gather(&length, world_size)?.to_vec1::<u32>()?;
@@ -58,16 +56,21 @@ fn texts_of_all(
     let mut padded = mine.as_bytes().to_vec();
     padded.resize(longest, 0);
     let padded = Tensor::from_vec(padded, longest, device)?;
-    let all = communicator.all_gather(&padded, longest * world_size)?.to_device(&Device::Cpu)?;
-    let text = |rank: usize| -> Result<String, Error> {
-        let bytes = all.narrow(0, rank * longest, lengths[rank] as usize)?.to_vec1::<u8>()?;
-        Ok(String::from_utf8_lossy(&bytes).into_owned())
-    };
-    (0..world_size).filter(|&rank| wanted(rank)).map(text).collect()
+    let all = communicator.all_gather(&padded, longest * world_size)?;
+    if communicator.rank() > 0 {
+        return Ok(Vec::new());
+    }
+    let text = |rank: usize| to_text(&all.narrow(0, rank * longest, lengths[rank] as usize)?);
+    (0..world_size).map(text).collect()
 }
 
 fn to_json(value: &impl Serialize) -> Result<String, Error> {
     Ok(serde_json::to_string(value).map_err(TensorError::wrap)?)
+}
+
+fn to_text(bytes: &Tensor) -> Result<String, Error> {
+    let bytes = bytes.to_device(&Device::Cpu)?.to_vec1::<u8>()?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
 fn from_json<T: DeserializeOwned>(text: &str) -> Result<T, Error> {
