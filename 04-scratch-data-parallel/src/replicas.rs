@@ -36,12 +36,24 @@ pub fn hashes(
     weights: &Snapshot,
 ) -> Result<Vec<WeightsHash>, Error> {
     let _span = info_span!(target: COMMUNICATION, "replica check").entered();
+    let all = hashes_everywhere(rank, weights)?;
+    Ok(if rank.rank() > 0 { Vec::new() } else { all })
+}
+
+/// Gathers the hashes of all ranks' weights on every rank, in rank order.
+///
+/// All ranks call this together.
+///
+/// # Errors
+///
+/// The errors of [`hashes`].
+pub fn hashes_everywhere(
+    rank: &(impl Communicator + ?Sized),
+    weights: &Snapshot,
+) -> Result<Vec<WeightsHash>, Error> {
     let mine = WeightsHash::new(weights)?.to_tensor(rank.device())?;
     let (bytes, world_size) = (mine.elem_count(), rank.world_size());
     let all = rank.all_gather(&mine, bytes * world_size)?;
-    if rank.rank() > 0 {
-        return Ok(Vec::new());
-    }
     let of = |index: usize| WeightsHash::from_tensor(&all.narrow(0, index * bytes, bytes)?);
     Ok((0..world_size).map(of).collect::<Result<_, _>>()?)
 }

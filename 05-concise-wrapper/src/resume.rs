@@ -22,7 +22,7 @@ use tracing::info_span;
 use crate::ddp::{alike, receive};
 use crate::optimizer::{Extras, Sgd};
 use crate::weights::Weights;
-use crate::{Error, Model, text};
+use crate::{Error, Model, replicas, text};
 
 // ANCHOR: begin
 /// Begins a run, or resumes it from a checkpoint. All ranks call this together.
@@ -114,11 +114,10 @@ fn to_compare(
 
 /// Checks that all ranks have the same parameters. If not, each rank holds a part of the model.
 fn check_replicas(rank: &SharedCommunicator, weights: &Weights) -> Result<(), Error> {
-    let all = weights.snapshot()?;
-    let mine = WeightsHash::new(&all[..weights.parameters.len()])?.to_tensor(rank.device())?;
-    let bytes = mine.elem_count();
-    let all = rank.all_gather(&mine, bytes * rank.world_size())?.to_vec1::<u8>()?;
-    if all.chunks(bytes).any(|hash| hash != &all[..bytes]) {
+    let mut parameters = weights.snapshot()?;
+    parameters.truncate(weights.parameters.len());
+    let hashes = replicas::hashes_everywhere(&**rank, &parameters)?;
+    if replicas::check(&hashes).is_err() {
         let reason = "a model in parts has no checkpoints: each rank would write its own part, and none the whole";
         return Err(Error::Model(reason.into()));
     }
