@@ -17,16 +17,17 @@ use crate::{Error, text};
 /// Records the steps of one rank. All ranks record together, and rank 0 writes.
 pub struct Recorder<'a, M, W> {
     model: &'a M,
-    /// `None` on ranks other than 0.
+    /// The file, on rank 0 only. The other ranks would wait for its lock.
     to: Option<&'a Mutex<W>>,
     /// The weights before the next step.
     weights: Vec<Entry>,
 }
 
 impl<'a, M: Model, W: Write> Recorder<'a, M, W> {
-    /// Makes a recorder. Rank 0 passes a file to write to.
+    /// Makes a recorder. Rank 0 needs a file to write to.
     pub fn new(model: &'a M, to: Option<&'a Mutex<W>>) -> Self {
-        Self { model, to, weights: Vec::new() }
+        let recorder = Self { model, to, weights: Vec::new() };
+        Self { to: to.filter(|_| recorder.rank() == 0), ..recorder }
     }
 
     /// Records a step of [`train`](crate::train()). All ranks call this together. Fails when the recording cannot be

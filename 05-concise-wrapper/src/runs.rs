@@ -62,39 +62,38 @@ pub(crate) fn train_run(
             let timeout = prepared.flags.launch.timeout();
             let slow = prepared.slowness.filter(|_| planned.main);
             let slow = slow.map(|slowness| SlowNetwork::new(slowness, timeout));
-            let mut reports = vec![report];
-            reports.resize_with(plan.len(), Report::silent);
-            let of_ranks = launch.run(plan, reports, |device, rank, mut report| {
-                let _rank = trace::rank(planned.name, rank.rank(), device);
-                let rank = match (&slow, prepared.reduction) {
-                    (Some(slow), _) => slow.slow_down(rank),
-                    (None, Reduction::Buckets { algorithm: Algorithm::Native, .. }) => {
-                        backends::native(rank, timeout)
-                    }
-                    (None, _) => rank,
-                };
-                alike::compare(&rank, &prepared.to_compare(&planned))?;
-                let network = network.replica(device.tensors())?;
-                // ANCHOR: ddp
-                let model = Ddp::new(network, rank.clone(), prepared.reduction)?;
-                // ANCHOR_END: ddp
-                let sync = planned.norm == Norm::Sync;
-                let model = if sync { model.synchronise_norms()? } else { model };
-                let breakage = prepared.breakage(&planned);
-                let model = match breakage {
-                    Some(breakage) => model.broken(breakage),
-                    None => model,
-                };
-                let trained = steps(&model, &planned, prepared, &mut report, |progress| {
-                    broken::after_step(&model, progress)
-                })?;
-                let hashes = match breakage {
-                    // This rank has left the loop, and the other ranks are still in it.
-                    Some(Breakage::LeaveEarly) => Vec::new(),
-                    _ => replicas::hashes(&*rank, &trained.weights)?,
-                };
-                Ok::<_, Error>((trained, hashes))
-            });
+            let of_ranks =
+                launch.run(plan, report.of_ranks(plan.len()), |device, rank, mut report| {
+                    let _rank = trace::rank(planned.name, rank.rank(), device);
+                    let rank = match (&slow, prepared.reduction) {
+                        (Some(slow), _) => slow.slow_down(rank),
+                        (None, Reduction::Buckets { algorithm: Algorithm::Native, .. }) => {
+                            backends::native(rank, timeout)
+                        }
+                        (None, _) => rank,
+                    };
+                    alike::compare(&rank, &prepared.to_compare(&planned))?;
+                    let network = network.replica(device.tensors())?;
+                    // ANCHOR: ddp
+                    let model = Ddp::new(network, rank.clone(), prepared.reduction)?;
+                    // ANCHOR_END: ddp
+                    let sync = planned.norm == Norm::Sync;
+                    let model = if sync { model.synchronise_norms()? } else { model };
+                    let breakage = prepared.breakage(&planned);
+                    let model = match breakage {
+                        Some(breakage) => model.broken(breakage),
+                        None => model,
+                    };
+                    let trained = steps(&model, &planned, prepared, &mut report, |progress| {
+                        broken::after_step(&model, progress)
+                    })?;
+                    let hashes = match breakage {
+                        // This rank has left the loop, and the other ranks are still in it.
+                        Some(Breakage::LeaveEarly) => Vec::new(),
+                        _ => replicas::hashes(&*rank, &trained.weights)?,
+                    };
+                    Ok::<_, Error>((trained, hashes))
+                });
             // Rank 0's, in the process of rank 0.
             of_ranks?.swap_remove(0)
         }
@@ -124,8 +123,8 @@ fn steps<M: Model>(
         None => planned.options,
     };
     let checkpoints = prepared.checkpoints(planned);
-    let recording = prepared.recording.as_ref().filter(|_| rank == 0);
-    let mut recorder = (prepared.records && planned.main).then(|| Recorder::new(model, recording));
+    let mut recorder = (prepared.records && planned.main)
+        .then(|| Recorder::new(model, prepared.recording.as_ref()));
     let trained = train(model, data, &options, extras, checkpoints.as_ref(), report, |progress| {
         after_step(progress)?;
         recorder.as_mut().map_or(Ok(()), |recorder| recorder.step(progress))

@@ -238,9 +238,8 @@ impl Arguments {
         }
         self.train.reports.check(&[("--gantt", self.gantt.as_deref())])?;
         let mut notes: Vec<String> = launch.note(&several).into_iter().collect();
-        if sizing::limit_images(&mut self.train, &several, IMAGES_ON_A_CPU) {
-            notes.push("sized to a CPU: part of the images; --train-size changes that".to_owned());
-        }
+        let part = sizing::limit_images(&mut self.train, &several, IMAGES_ON_A_CPU);
+        notes.extend(sizing::note(None, part));
         let one = match launch.processes() {
             Some(_) => None,
             None => Some(self.launch.each.plan_one_of(&several)?),

@@ -5,7 +5,7 @@ use std::time::Instant;
 use candle_core::{Device, Tensor};
 use concise_wrapper::ddp::alike;
 use concise_wrapper::model::Progress;
-use concise_wrapper::weights::Snapshot;
+use concise_wrapper::weights::{Snapshot, Weights};
 use concise_wrapper::{Error, Model as _, text, train};
 use datasets::SAMPLE;
 use devices::ComputeDevice;
@@ -34,9 +34,8 @@ pub(crate) struct RankTask<'a> {
 impl<'a> RankTask<'a> {
     /// The tasks of all ranks of this process. The first one reports.
     pub(crate) fn of_ranks(way: &'a Way, prepared: &'a Prepared, report: Report<'a>) -> Vec<Self> {
-        let others = std::iter::repeat_with(Report::silent);
-        let reports = std::iter::once(report).chain(others).take(prepared.devices_of(way).len());
-        reports.map(|report| RankTask { way, prepared, report }).collect()
+        let reports = report.of_ranks(prepared.devices_of(way).len());
+        reports.into_iter().map(|report| RankTask { way, prepared, report }).collect()
     }
 }
 
@@ -81,12 +80,7 @@ pub(crate) fn train_rank(
     all.barrier()?;
     let worker = Worker::new(checked, chunks, all.clone(), way.mesh, &SAMPLE, Instant::now())?;
     let mut after_first_step = Vec::new();
-    let observe = |progress: Progress<'_>| {
-        if progress.steps <= 1 {
-            after_first_step = worker.weights().snapshot()?;
-        }
-        Ok(())
-    };
+    let observe = keep_first(worker.weights(), &mut after_first_step);
     let trained = train(&worker, &setup.data, &setup.options, extras, None, &mut report, observe)?;
     let whole = |mine: Snapshot| worker.whole(layers.join(mine, &group)?);
     let weights = [whole(after_first_step)?, whole(trained.weights)?];
@@ -114,14 +108,22 @@ fn train_alone(
     let activations = activations_of(&network.replica(device)?, &input)?;
     let held = Held::new(network.weights(), extras.constants, activations);
     let mut after_first_step = Vec::new();
-    let observe = |progress: Progress<'_>| {
-        if progress.steps <= 1 {
-            after_first_step = network.weights().snapshot()?;
-        }
-        Ok(())
-    };
+    let observe = keep_first(network.weights(), &mut after_first_step);
     let trained = train(&network, &setup.data, &setup.options, extras, None, report, observe)?;
     collect(all, trained.records, [Some(after_first_step), Some(trained.weights)], held, Vec::new())
+}
+
+/// An observer of the training loop that copies the weights after the first step.
+fn keep_first(
+    weights: &Weights,
+    copy: &mut Snapshot,
+) -> impl FnMut(Progress<'_>) -> Result<(), Error> {
+    move |progress| {
+        if progress.steps == 1 {
+            *copy = weights.snapshot()?;
+        }
+        Ok(())
+    }
 }
 
 /// Collects the results of all ranks on rank 0. All ranks call this together.

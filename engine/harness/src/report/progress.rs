@@ -43,6 +43,13 @@ impl<'a> Report<'a> {
         Self { run: String::new(), bar: None, metrics: None, epochs: 0 }
     }
 
+    /// The reporters of so many ranks: this one for the first, and silent ones for the others.
+    pub fn of_ranks(self, ranks: usize) -> Vec<Self> {
+        let mut reports = vec![self];
+        reports.resize_with(ranks, Self::silent);
+        reports
+    }
+
     /// The run's name. A silent reporter has an empty name.
     pub fn run(&self) -> &str {
         &self.run
