@@ -35,9 +35,17 @@ def stop(number, _frame):
     raise Stopped(number)
 
 
-def end_with(parent):
-    """What a step's process does first: it will be asked to end when this program has ended, even if by SIGKILL."""
+def end_with(parent, guard_pipe):
+    """What a step's process does first: it will be asked to end when this program has ended, even if by SIGKILL.
+
+    It tells the guard its number itself: this program may be killed before it could.
+    """
     LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+    # Without a guard the step runs as well.
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    with contextlib.suppress(BrokenPipeError):
+        os.write(guard_pipe, str(os.getpid()).encode())
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     if os.getppid() != parent:
         os.kill(os.getpid(), signal.SIGTERM)
 
@@ -58,14 +66,11 @@ def run(command, folder, environment, output, limit):
                 stdout=file,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                preexec_fn=functools.partial(end_with, os.getpid()),
+                preexec_fn=functools.partial(end_with, os.getpid(), guarding.stdin.fileno()),
             )
         except (OSError, subprocess.SubprocessError) as error:
             return f"cannot be started: {error}", 0.0
         try:
-            # Without a guard it runs as well.
-            with contextlib.suppress(BrokenPipeError):
-                guarding.stdin.write(str(process.pid).encode())
             try:
                 code = process.wait(timeout=limit)
                 ended = f"exit code {code}" if code >= 0 else f"killed by {signal.Signals(-code).name}"
