@@ -122,7 +122,6 @@ impl SlowNetwork {
         Arc::new(SlowLink { link, network: Arc::clone(self) })
     }
 
-    /// Seconds since the start.
     fn now(&self) -> f64 {
         self.started.elapsed().as_secs_f64()
     }

@@ -56,7 +56,6 @@ impl Configuration {
     }
 }
 
-/// The JSON of a checkpoint.
 #[derive(Serialize, Deserialize)]
 struct Header {
     format: u32,

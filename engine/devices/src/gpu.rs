@@ -30,7 +30,6 @@ pub(super) fn count() -> usize {
     CudaContext::device_count().map_or(0, |count| usize::try_from(count).unwrap_or(0))
 }
 
-/// Opens a GPU with a new stream.
 pub(super) fn open(ordinal: usize) -> Result<Device> {
     context(ordinal)?;
     let device = Device::new_cuda_with_stream(ordinal)?;

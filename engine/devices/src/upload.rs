@@ -77,9 +77,7 @@ thread_local! {
 
 const BUFFERS: usize = 4;
 
-/// The uploads to one GPU.
 struct Uploads {
-    /// The device's stream.
     stream: Arc<CudaStream>,
     /// The stream of copies from pinned memory.
     copies: Arc<CudaStream>,

@@ -42,7 +42,6 @@ pub fn cross_entropy(logits: &Tensor, labels: &Tensor) -> Result<Tensor> {
     })
 }
 
-/// Computes the loss, for contiguous tensors.
 fn forward(logits: &Tensor, labels: &Tensor) -> Result<Storage> {
     #[cfg(feature = "cuda")]
     if logits.device().is_cuda() {

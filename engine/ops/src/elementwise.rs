@@ -20,7 +20,6 @@ macro_rules! by_element {
 }
 pub(crate) use by_element;
 
-/// Implements [`by_element`].
 pub(crate) fn of_tensors<const N: usize>(
     kernel: &'static str,
     tensors: [&Tensor; N],

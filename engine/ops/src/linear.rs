@@ -73,7 +73,6 @@ fn multiply(x: &Tensor, weight: &Tensor, bias: &Tensor, with_relu: bool) -> Resu
     })
 }
 
-/// The sizes of the layer.
 struct Linear {
     inputs: usize,
     outputs: usize,
@@ -81,7 +80,6 @@ struct Linear {
 }
 
 impl Linear {
-    /// Computes the output, for contiguous tensors.
     fn forward(&self, x: &Tensor, weight: &Tensor, bias: &Tensor) -> Result<Storage> {
         #[cfg(feature = "cuda")]
         if x.device().is_cuda() {

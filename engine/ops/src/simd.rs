@@ -36,7 +36,6 @@ pub(crate) const LANES: usize = 16;
 /// A SIMD vector: the same pixel of all images of a block, one image per lane.
 pub(crate) type Simd<T> = [T; LANES];
 
-/// a + b in each lane.
 #[inline(always)]
 pub(crate) fn add<T: Element>(a: Simd<T>, b: Simd<T>) -> Simd<T> {
     std::array::from_fn(|lane| a[lane] + b[lane])
@@ -48,7 +47,6 @@ pub(crate) fn add_product<T: Element>(sum: Simd<T>, a: Simd<T>, b: Simd<T>) -> S
     std::array::from_fn(|lane| sum[lane] + a[lane] * b[lane])
 }
 
-/// a · scale in each lane.
 #[inline(always)]
 pub(crate) fn scale<T: Element>(a: Simd<T>, scale: T) -> Simd<T> {
     std::array::from_fn(|lane| a[lane] * scale)

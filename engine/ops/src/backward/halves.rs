@@ -35,7 +35,6 @@ pub struct SecondHalf {
     gradients: Accumulators,
 }
 
-/// A step of the second half.
 enum Step {
     /// Runs a node for its result. With a gradient it computes the weights' gradients only.
     Run(Tensor, Arc<Node>, Option<Tensor>),

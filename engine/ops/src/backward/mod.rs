@@ -23,7 +23,7 @@ use std::sync::Arc;
 use candle_core::{Result, Tensor, TensorId, bail};
 
 pub use halves::{SecondHalf, backward_in_halves};
-pub(crate) use tape::record_with_two;
+pub(crate) use tape::record_node;
 pub use tape::{Wanted, no_grad, record, record_copy, record_in_halves};
 
 use crate::sum;
@@ -156,7 +156,6 @@ impl Accumulators {
         self.0.remove(&tensor.id())
     }
 
-    /// Returns the sums of all accumulators that remain.
     fn sums(self) -> Result<Gradients> {
         let sums = self.0.into_iter().map(|(id, accumulator)| Ok((id, accumulator.sum()?)));
         sums.collect::<Result<_>>().map(Gradients)

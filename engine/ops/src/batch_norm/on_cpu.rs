@@ -111,7 +111,6 @@ pub(super) struct Moments {
 }
 
 impl Moments {
-    /// 1 / √(variance + ε).
     #[inline(always)]
     fn inverse_deviation(self, epsilon: f64) -> f64 {
         1.0 / (self.variance + epsilon).sqrt()

@@ -34,7 +34,6 @@ const IMAGES: usize = 16 * LANES;
 /// or the load and the store of a weight's gradient.
 const ABREAST: usize = 4;
 
-/// The direct convolution.
 pub(super) struct Direct<'a> {
     geometry: &'a Geometry,
     /// The offset of each weight's pixel from the first pixel of its patch.

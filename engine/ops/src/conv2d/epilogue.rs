@@ -24,7 +24,6 @@ use crate::simd::{LANES, Simd, add, scale, vectors_mut};
 /// The relu mask of eight neighbouring pixels: one byte per image, with one bit per pixel.
 pub(super) type ReluMask = [u8; LANES];
 
-/// The kinds of epilogue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Epilogue {
     /// Adds the bias, if there is one.

@@ -58,7 +58,6 @@ const ROWS: usize = 144;
 /// The minimum for 1×1 kernels, which have only one row for each channel.
 const ROWS_OF_PIXELS: usize = 32;
 
-/// A convolution by im2col.
 pub(super) struct Im2col<'a>(pub(super) &'a Geometry);
 
 impl Im2col<'_> {

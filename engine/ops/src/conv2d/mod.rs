@@ -112,7 +112,6 @@ fn has_operation(x: &Tensor) -> bool {
     x.device().is_cpu() || cfg!(feature = "cudnn")
 }
 
-/// A convolution with its epilogue.
 struct Conv2d {
     geometry: Geometry,
     epilogue: Epilogue,
@@ -189,7 +188,6 @@ impl Conv2d {
         })
     }
 
-    /// Returns the shape of the output.
     fn shape(&self) -> Shape {
         let (height, width) = self.epilogue.size(&self.geometry);
         (self.geometry.batch, self.geometry.out_channels, height, width).into()

@@ -23,7 +23,6 @@ use super::results::{Gradients, Output, Upstream};
 use crate::memory::zeros;
 use crate::{BLOCK, Element};
 
-/// A strided 1×1 convolution.
 pub(super) struct Strided1x1<'a> {
     geometry: &'a Geometry,
     /// The sizes of the convolution of stride 1.

@@ -36,7 +36,6 @@ impl Channels {
         if self.plane.is_multiple_of(VECTOR) { VECTOR } else { 1 }
     }
 
-    /// Returns the number of parts of a channel.
     pub(crate) fn parts(&self) -> usize {
         (self.images * self.plane).div_ceil(Self::PART).max(1)
     }

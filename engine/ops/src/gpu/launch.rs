@@ -28,7 +28,6 @@ pub(crate) fn alloc(gpu: &CudaDevice, elements: usize, dtype: DType) -> Result<C
     unsafe { gpu.alloc_uninit(&Shape::from(elements), dtype) }
 }
 
-/// An argument of a kernel.
 enum Argument<'a> {
     Memory(Operand<'a>),
     /// The bits of a number. A count is the lower half of the bits.
@@ -67,7 +66,6 @@ impl<'a> Launch<'a> {
         self.kernel.vector
     }
 
-    /// Adds a size.
     pub(crate) fn count(self, count: usize) -> Self {
         self.check(count <= MOST_ELEMENTS, || {
             format!("kernels count up to 2³¹ elements, and there are {count}")
@@ -75,12 +73,10 @@ impl<'a> Launch<'a> {
         .and(Argument::Bits(count as u64))
     }
 
-    /// Adds a flag.
     pub(crate) fn flag(self, yes: bool) -> Self {
         self.count(yes.into())
     }
 
-    /// Adds a number in f64.
     pub(crate) fn number(self, number: f64) -> Self {
         self.and(Argument::Bits(number.to_bits()))
     }

@@ -116,7 +116,6 @@ pub(super) struct Pointers {
     pub(super) operands: [*const c_void; 2],
     pub(super) result: *mut c_void,
     pub(super) workspace: *mut c_void,
-    /// The size of the workspace in bytes.
     pub(super) workspace_size: usize,
 }
 

@@ -14,7 +14,6 @@ use super::{Pass, Product};
 /// The largest workspace of an algorithm in bytes: 1 GiB. Each thread keeps its workspace.
 pub(super) const LARGEST_WORKSPACE: usize = 1 << 30;
 
-/// The algorithm that computes a product.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Choice {
     pub(super) algorithm: Algorithm,

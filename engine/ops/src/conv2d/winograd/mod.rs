@@ -68,9 +68,7 @@ const COLUMNS: usize = 128;
 /// A convolution with tiles of `A` × `A` inputs and `M` × `M` outputs, and kernels of `R` × `R`.
 pub(super) struct Winograd<'a, const M: usize, const R: usize, const A: usize> {
     geometry: &'a Geometry,
-    /// The number of rows of tiles.
     down: usize,
-    /// The number of columns of tiles.
     across: usize,
 }
 
@@ -81,7 +79,6 @@ impl<'a, const M: usize, const R: usize, const A: usize> Winograd<'a, M, R, A> {
     const WEIGHTS_BACK: [[f64; A]; R] = points::transposed(Self::WEIGHTS);
     const OUTPUTS: [[f64; A]; M] = points::outputs();
     const OUTPUTS_BACK: [[f64; M]; A] = points::transposed(Self::OUTPUTS);
-    /// The number of places in a tile.
     pub(super) const PLACES: usize = A * A;
 
     pub(super) fn new(geometry: &'a Geometry) -> Self {
@@ -89,7 +86,6 @@ impl<'a, const M: usize, const R: usize, const A: usize> Winograd<'a, M, R, A> {
         Self { geometry, down, across }
     }
 
-    /// The number of tiles in a plane.
     pub(super) fn tiles(&self) -> usize {
         self.down * self.across
     }
@@ -151,7 +147,6 @@ fn sandwich<T: Element, const I: usize, const O: usize>(
     }
 }
 
-/// Computes `matrix` · `vector`.
 #[inline(always)]
 fn multiply<T: Element, const I: usize, const O: usize>(
     matrix: &[[f64; I]; O],
