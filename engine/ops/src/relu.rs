@@ -63,8 +63,7 @@ pub(super) fn rectified<T: Element>(x: T) -> T {
     if x <= T::zero() { T::zero() } else { x }
 }
 
-/// Returns the gradient if it passes the relu with output `y`, else 0. At a NaN the gradient
-/// passes.
+/// Returns the gradient if it passes the relu with output `y`, else 0. At a NaN the gradient passes.
 #[inline(always)]
 pub(super) fn passed<T: Element>(y: T, grad: T) -> T {
     if y <= T::zero() { T::zero() } else { grad }

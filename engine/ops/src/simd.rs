@@ -73,10 +73,9 @@ pub(crate) fn runs(all: Range<usize>, images: usize) -> impl Iterator<Item = Ran
     all.step_by(step).map(move |start| start..end.min(start + step))
 }
 
-/// Runs `work`, compiled for the widest vectors of this processor. Only inlined code is compiled
-/// for these vectors. Mark the functions that `work` calls `#[inline(always)]`, and the closure
-/// too, as in `vectorised(#[inline(always)] || …)`. Work for other threads is not compiled for wide
-/// vectors, so parallel loops call this function in each task.
+/// Runs `work`, compiled for the widest vectors of this processor. Only inlined code is compiled for these vectors. Mark the
+/// functions that `work` calls `#[inline(always)]`, and the closure too, as in `vectorised(#[inline(always)] || …)`. Work
+/// for other threads is not compiled for wide vectors, so parallel loops call this function in each task.
 #[inline(always)]
 pub(crate) fn vectorised<R>(work: impl FnOnce() -> R) -> R {
     pulp::Arch::new().dispatch(work)

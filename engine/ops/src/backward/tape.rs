@@ -79,14 +79,12 @@ impl Node {
     }
 }
 
-/// Makes a tensor of a result, and records on the tape how the gradient of the result becomes the
-/// gradients of the inputs.
+/// Makes a tensor of a result, and records on the tape how the gradient of the result becomes the gradients of the inputs.
 ///
-/// `storage` holds the result alone, contiguous and of shape `shape`. `backward` takes the result
-/// and its gradient, and returns the gradients of the inputs in their order, each in the shape and
-/// type of its input, or `None`. `backward` must not own the result, which owns `backward`. If no
-/// input carries a gradient, or within [`no_grad`](fn@super::no_grad), the result carries none
-/// either, and keeps neither the inputs nor `backward`.
+/// `storage` holds the result alone, contiguous and of shape `shape`. `backward` takes the result and its gradient, and
+/// returns the gradients of the inputs in their order, each in the shape and type of its input, or `None`. `backward` must
+/// not own the result, which owns `backward`. If no input carries a gradient, or within [`no_grad`](fn@super::no_grad), the
+/// result carries none either, and keeps neither the inputs nor `backward`.
 pub fn record<const N: usize>(
     name: &'static str,
     storage: Storage,
@@ -161,10 +159,9 @@ thread_local! {
 
 /// Runs `run` without recording a tape, like PyTorch's `no_grad`.
 ///
-/// No result that [`record`] makes within `run` carries a gradient, so the inputs of an operation
-/// are freed as soon as nothing else uses them. All values are the same, to the last bit. The
-/// setting applies to this thread only, and candle's own operations on variables still carry
-/// gradients.
+/// No result that [`record`] makes within `run` carries a gradient, so the inputs of an operation are freed as soon as
+/// nothing else uses them. All values are the same, to the last bit. The setting applies to this thread only, and candle's
+/// own operations on variables still carry gradients.
 ///
 /// ```
 /// use candle_core::{Device, Var};

@@ -1,8 +1,7 @@
 //! The epilogue of a convolution: bias, and then possibly relu and average pooling.
 //!
-//! The epilogue runs while a plane of the output is still in the cache. With 2×2 pooling, only the
-//! mean of each four pixels is stored. The backward pass needs one bit of each pixel: the relu
-//! mask, which is set where the pixel is above zero.
+//! The epilogue runs while a plane of the output is still in the cache. With 2×2 pooling, only the mean of each four pixels
+//! is stored. The backward pass needs one bit of each pixel: the relu mask, which is set where the pixel is above zero.
 //!
 //! ```text
 //! sums (16 images deep)   + b, max(·, 0)    mean of windows     to the tensor

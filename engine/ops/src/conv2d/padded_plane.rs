@@ -1,5 +1,4 @@
-//! Padded planes, and their conversion to and from blocks of sixteen images
-//! ([`simd`](crate::simd)).
+//! Padded planes, and their conversion to and from blocks of sixteen images ([`simd`](crate::simd)).
 
 use std::ops::Range;
 

@@ -8,9 +8,8 @@ use super::kernels::{Source, THREADS, VECTOR};
 use super::launch::{Launch, alloc, blocks_of};
 use super::operand::{Operand, on_gpu, tensor};
 
-/// Images `[images, channels, plane]`. A dense layer's output has planes of one element. The values
-/// of a channel are divided into parts, one for each block. A GPU then has work for all its
-/// processors even if there are few channels.
+/// Images `[images, channels, plane]`. A dense layer's output has planes of one element. The values of a channel are divided
+/// into parts, one for each block. A GPU then has work for all its processors even if there are few channels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Channels {
     pub(crate) images: usize,

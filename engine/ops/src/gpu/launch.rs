@@ -138,9 +138,8 @@ impl<'a> Launch<'a> {
         self
     }
 
-    /// Queues the kernel on this number of blocks, on the GPU's stream. Fails when an operand
-    /// differs from the kernel's in type or size, is on another GPU, or is larger than the kernel
-    /// can count.
+    /// Queues the kernel on this number of blocks, on the GPU's stream. Fails when an operand differs from the kernel's in
+    /// type or size, is on another GPU, or is larger than the kernel can count.
     #[expect(unsafe_code, reason = "nobody can check what a kernel does with its arguments")]
     pub(crate) fn run(self, blocks: usize) -> Result<()> {
         let Self { gpu, kernel, arguments, mismatch } = self;
@@ -182,9 +181,8 @@ impl<'a> Launch<'a> {
     }
 }
 
-/// Returns the address of an operand's first element in its GPU's memory, which must hold all its
-/// elements. The memory is borrowed for reading, and a kernel may write to it, as candle's own
-/// kernels do.
+/// Returns the address of an operand's first element in its GPU's memory, which must hold all its elements. The memory is
+/// borrowed for reading, and a kernel may write to it, as candle's own kernels do.
 pub(crate) fn address<'a>(
     Operand { storage, start, elements }: Operand<'a>,
     stream: &'a CudaStream,
