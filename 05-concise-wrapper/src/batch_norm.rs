@@ -45,8 +45,6 @@ const MOMENTUM: f64 = 0.1;
 pub struct BatchNorm {
     weight: Tensor,
     bias: Tensor,
-    running_mean: Var,
-    running_variance: Var,
     relu: bool,
     norms: Norms,
     layer: usize,
@@ -58,44 +56,37 @@ impl BatchNorm {
         let vb = vb.to_dtype(Precision::from(vb.dtype()).weights());
         let constant = |name, value| vb.get_with_hints(channels, name, Init::Const(value));
         let (weight, bias) = (constant("weight", 1.0)?, constant("bias", 0.0)?);
-        let running = |name, value| {
-            let tensor = constant(name, value)?;
-            if !tensor.is_variable() {
-                bail!("{name} has to be a variable, which training can change");
-            }
-            Var::from_tensor(&tensor)
-        };
-        let running_mean = running("running_mean", 0.0)?;
-        let running_variance = running("running_var", 1.0)?;
-        let (mean, variance) = (running_mean.clone(), running_variance.clone());
+        // The builder's buffers are variables, and these share their memory.
+        let running = |name, value| Var::from_tensor(&constant(name, value)?);
+        let (mean, variance) = (running("running_mean", 0.0)?, running("running_var", 1.0)?);
         let layers = &mut norms.lock().layers;
         layers.push(Layer { mean, variance, seen: Vec::new() });
-        let (norms, layer) = (norms.clone(), layers.len() - 1);
-        Ok(Self { weight, bias, running_mean, running_variance, relu, norms, layer })
+        Ok(Self { weight, bias, relu, norms: norms.clone(), layer: layers.len() - 1 })
     }
 
     fn train(&self, x: &Tensor) -> Result<Tensor> {
-        let Self { weight, bias, relu, .. } = self;
-        let (sharing, stand_in) = {
+        let (sharing, shard, stand_in) = {
             let shared = self.norms.lock();
-            (shared.sharing.clone(), shared.stand_in)
+            (shared.sharing.clone(), shared.shard, shared.stand_in)
         };
-        let (y, mut statistics) = match &sharing {
-            Sharing::Local | Sharing::ByShard => batch_norm(x, weight, bias, EPSILON, *relu)?,
+        let inputs @ [x, weight, bias] = [x, &self.weight, &self.bias];
+        let (y, statistics) = match &sharing {
             Sharing::Synchronised(rank) => {
-                synchronised([x, weight, bias], *relu, rank.clone(), !stand_in)?
+                synchronised(inputs, self.relu, rank.clone(), !stand_in)?
+            }
+            _ => {
+                let (y, own) = batch_norm(x, weight, bias, EPSILON, self.relu)?;
+                let count = if stand_in { 0 } else { own.count };
+                (y, Statistics { count, ..own })
             }
         };
-        let shared = &mut *self.norms.lock();
-        let (shard, seen) = (shared.shard, &mut shared.layers[self.layer].seen);
-        match sharing {
-            Sharing::Local if stand_in => return Ok(y),
-            Sharing::ByShard if seen.iter().any(|(earlier, _)| *earlier == shard) => bail!(
+        let seen = &mut self.norms.lock().layers[self.layer].seen;
+        let of_shards = matches!(sharing, Sharing::ByShard);
+        if of_shards && seen.iter().any(|(earlier, _)| *earlier == shard) {
+            bail!(
                 "a batch norm saw shard {shard} twice in one step: a layer that a forward pass uses twice cannot keep \
                  statistics by shard"
-            ),
-            Sharing::ByShard if stand_in => statistics.count = 0,
-            _ => {}
+            );
         }
         seen.push((shard, statistics));
         Ok(y)
@@ -106,9 +97,11 @@ impl BatchNorm {
             return Ok(batch_norm(x, &self.weight, &self.bias, EPSILON, self.relu)?.0);
         }
         self.norms.average()?;
-        let in_f64 = |running: &Var| running.as_detached_tensor().to_dtype(DType::F64);
-        let (mean, variance) = (in_f64(&self.running_mean)?, in_f64(&self.running_variance)?);
-        let statistics = Statistics { mean, variance, count: 1 };
+        let statistics = {
+            let Layer { mean, variance, .. } = &self.norms.lock().layers[self.layer];
+            let in_f64 = |running: &Var| running.as_detached_tensor().to_dtype(DType::F64);
+            Statistics { mean: in_f64(mean)?, variance: in_f64(variance)?, count: 1 }
+        };
         batch_norm_with(x, &self.weight, &self.bias, &statistics, EPSILON, self.relu)
     }
 }
@@ -150,7 +143,8 @@ enum Sharing {
 struct Layer {
     mean: Var,
     variance: Var,
-    /// The statistics of batches that have not moved the running statistics yet, each with the number of its shard.
+    /// The statistics that have not moved the running statistics yet, each with the number of its shard. Images that replace an
+    /// empty shard have a count of 0.
     seen: Vec<(usize, Statistics)>,
 }
 // ANCHOR_END: norms
@@ -204,7 +198,8 @@ impl Norms {
         let seen = |layer: &mut Layer| std::mem::take(&mut layer.seen);
         let seen: Vec<_> = shared.layers.iter_mut().map(seen).collect();
         let averages = shared.layers.iter().zip(&seen).flat_map(|(layer, seen)| {
-            seen.iter().flat_map(|(_, seen)| seen.averages(&layer.mean, &layer.variance))
+            let seen = seen.iter().map(|(_, seen)| seen).filter(|seen| seen.count > 0);
+            seen.flat_map(|seen| seen.averages(&layer.mean, &layer.variance))
         });
         average_all(&averages.collect::<Vec<_>>(), MOMENTUM)
     }
