@@ -17,11 +17,8 @@ use trainer::read_sums;
 /// images fit into the memory of every device.
 pub const BATCH: usize = 256;
 
-/// Sums the loss and counts the correct answers of a model over a whole data set.
-///
-/// # Errors
-///
-/// When the images do not fit the model.
+/// Sums the loss and counts the correct answers of a model over a whole data set. Fails when the
+/// images do not fit the model.
 pub fn evaluate(
     model: &impl Module,
     dataset: &Dataset,
@@ -32,11 +29,8 @@ pub fn evaluate(
 }
 
 /// Does the same for each batch of a part of the data set, in order. From stage 4 on, the devices
-/// of a run share the batches of a data set in this way.
-///
-/// # Errors
-///
-/// When the images do not fit the model.
+/// of a run share the batches of a data set in this way. Fails when the images do not fit the
+/// model.
 pub fn evaluate_part(
     model: &impl Module,
     dataset: &Dataset,

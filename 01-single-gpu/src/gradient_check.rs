@@ -37,11 +37,8 @@ pub struct GradientError {
 ///
 /// `loss` computes a scalar in f64 from the current values of the `parameters`. The function checks
 /// `elements` elements of each parameter, or all elements of a smaller parameter. Each checked
-/// element costs two forward passes.
-///
-/// # Errors
-///
-/// When `loss` fails, is not in f64, or does not depend on a parameter.
+/// element costs two forward passes. Fails when `loss` fails, is not in f64, or does not depend on
+/// a parameter.
 pub fn gradient_errors(
     parameters: &Parameters,
     elements: usize,
@@ -72,11 +69,8 @@ pub fn gradient_errors(
 ///
 /// The index of an element counts row by row from 0.
 ///
-/// The function restores the values of `x` before it returns.
-///
-/// # Errors
-///
-/// When `loss` fails, or when `loss` or `x` is not in f64.
+/// The function restores the values of `x` before it returns. Fails when `loss` fails, or when
+/// `loss` or `x` is not in f64.
 pub fn finite_differences(
     x: &Var,
     elements: &[usize],

@@ -14,11 +14,7 @@ use ops::parameters::Parameter;
 /// Draws a parameter from N(0, std²).
 ///
 /// The numbers are drawn in f64 and rounded to `dtype`, so an f32 model starts as close to the f64
-/// model as f32 allows.
-///
-/// # Errors
-///
-/// When the tensor cannot be made on `device`.
+/// model as f32 allows. Fails when the tensor cannot be made on `device`.
 pub fn normal(
     name: &str,
     shape: &[usize],
@@ -39,11 +35,7 @@ pub fn normal(
     Ok(Parameter { name: name.to_owned(), value: Var::from_tensor(&value.to_device(device)?)? })
 }
 
-/// Makes a parameter of zeros.
-///
-/// # Errors
-///
-/// When the tensor cannot be made on `device`.
+/// Makes a parameter of zeros. Fails when the tensor cannot be made on `device`.
 pub fn zeros(name: &str, shape: &[usize], dtype: DType, device: &Device) -> Result<Parameter> {
     Ok(Parameter { name: name.to_owned(), value: Var::zeros(shape, dtype, device)? })
 }

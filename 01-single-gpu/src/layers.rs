@@ -34,13 +34,9 @@ use ops::backward::record_copy;
 // ANCHOR: conv2d
 /// Convolves images with O kernels, and adds to each output channel its bias.
 ///
-/// x `[B, C, H, W]`, weight `[O, C, R, S]`, bias `[O]` → `[B, O, H − R + 1, W − S + 1]`. The kernels
-/// move one pixel at a time and stay inside the image. As in PyTorch, the kernels are not mirrored.
-/// The convolution of mathematics mirrors them.
-///
-/// # Errors
-///
-/// When the shapes do not fit.
+/// x `[B, C, H, W]`, weight `[O, C, R, S]`, bias `[O]` → `[B, O, H − R + 1, W − S + 1]`. The
+/// kernels move one pixel at a time and stay inside the image. As in PyTorch, the kernels are not
+/// mirrored. The convolution of mathematics mirrors them. Fails when the shapes do not fit.
 pub fn conv2d(x: &Tensor, weight: &Tensor, bias: &Tensor) -> Result<Tensor> {
     let (images, kernels, biases) = (Array::read(x)?, Array::read(weight)?, Array::read(bias)?);
     let ([_, C, H, W], [O, kernel_C, R, S]) = (images.shape, kernels.shape);
@@ -113,11 +109,8 @@ fn conv2d_backward(x: &Array<4>, weight: &Array<4>, dy: Vec<f64>) -> [Vec<f64>; 
 // ANCHOR: relu
 /// Takes the larger of 0 and x, for each element of x; any shape.
 ///
-/// The derivative at exactly 0 is a choice. As in PyTorch, it is 0.
-///
-/// # Errors
-///
-/// When x is not f32 or f64, or on a GPU.
+/// The derivative at exactly 0 is a choice. As in PyTorch, it is 0. Fails when x is not f32 or f64,
+/// or on a GPU.
 pub fn relu(x: &Tensor) -> Result<Tensor> {
     let inputs = numbers(x)?;
     let y = inputs.iter().map(|&x| where_positive(x, x)).collect();
@@ -137,12 +130,8 @@ fn where_positive(x: f64, value: f64) -> f64 {
 // ANCHOR: pool
 /// Takes the mean of each window of 2×2 pixels.
 ///
-/// x `[B, C, H, W]` → `[B, C, H / 2, W / 2]`, rounded down. Windows do not overlap. If H or W is odd,
-/// the last row or column is in no window.
-///
-/// # Errors
-///
-/// When an image is smaller than a window.
+/// x `[B, C, H, W]` → `[B, C, H / 2, W / 2]`, rounded down. Windows do not overlap. If H or W is
+/// odd, the last row or column is in no window. Fails when an image is smaller than a window.
 pub fn avg_pool2d(x: &Tensor) -> Result<Tensor> {
     let images = Array::read(x)?;
     let [_, _, H, W] = images.shape;
@@ -202,11 +191,7 @@ fn avg_pool2d_backward([B, C, H, W]: [usize; 4], dy: Vec<f64>) -> Vec<f64> {
 // ANCHOR: linear
 /// Multiplies the inputs by a matrix of weights, and adds to each output its bias.
 ///
-/// x `[B, I]`, weight `[I, O]`, bias `[O]` → `[B, O]`.
-///
-/// # Errors
-///
-/// When the shapes do not fit.
+/// x `[B, I]`, weight `[I, O]`, bias `[O]` → `[B, O]`. Fails when the shapes do not fit.
 pub fn linear(x: &Tensor, weight: &Tensor, bias: &Tensor) -> Result<Tensor> {
     let (rows, weights, biases) = (Array::read(x)?, Array::read(weight)?, Array::read(bias)?);
     let ([_, I], [weight_I, O]) = (rows.shape, weights.shape);
@@ -260,11 +245,7 @@ fn linear_backward(x: &Array<2>, weight: &Array<2>, dy: Vec<f64>) -> [Vec<f64>; 
 ///
 /// logits z `[B, K]`, labels `[B]` (u32) → a scalar. The loss is the sum and not the mean. The
 /// losses of two parts of a batch therefore add up to the loss of the batch, and so do the
-/// gradients.
-///
-/// # Errors
-///
-/// When the shapes do not fit, or a label is not below K.
+/// gradients. Fails when the shapes do not fit, or a label is not below K.
 pub fn cross_entropy(logits: &Tensor, labels: &Tensor) -> Result<Tensor> {
     let (z, labels) = (Array::read(logits)?, labels.to_vec1::<u32>()?);
     let [B, K] = z.shape;

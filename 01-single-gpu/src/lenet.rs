@@ -53,11 +53,8 @@ pub struct Lenet {
 }
 
 impl Lenet {
-    /// Makes a replica with initial weights from N(0, 0.01²), zero biases and fast layers.
-    ///
-    /// # Errors
-    ///
-    /// When the tensors cannot be made on `device`.
+    /// Makes a replica with initial weights from N(0, 0.01²), zero biases and fast layers. Fails
+    /// when the tensors cannot be made on `device`.
     pub fn new(seed: u64, dtype: DType, device: &Device) -> Result<Self> {
         let parameters = SHAPES.iter().map(|&(name, shape)| {
             if name.starts_with('W') {
@@ -69,11 +66,8 @@ impl Lenet {
         Self::with_parameters(Parameters::new(parameters.collect::<Result<_>>()?)?)
     }
 
-    /// Makes a replica of these parameters, with fast layers.
-    ///
-    /// # Errors
-    ///
-    /// When a name or a shape is not LeNet's. The message names the first parameter that differs.
+    /// Makes a replica of these parameters, with fast layers. Fails when a name or a shape is not
+    /// LeNet's. The message names the first parameter that differs.
     pub fn with_parameters(parameters: Parameters) -> Result<Self> {
         if parameters.len() != SHAPES.len() {
             bail!("LeNet has {} parameters, got {}", SHAPES.len(), parameters.len());
@@ -105,12 +99,8 @@ impl Lenet {
 
 // ANCHOR: forward
 impl Lenet {
-    /// Computes the logits of a batch: `[B, 1, 28, 28]` → `[B, 10]`.
-    ///
-    /// # Errors
-    ///
-    /// When `images` is not `[B, 1, 28, 28]` or has another dtype than the parameters, and with
-    /// plain layers on a GPU.
+    /// Computes the logits of a batch: `[B, 1, 28, 28]` → `[B, 10]`. Fails when `images` is not
+    /// `[B, 1, 28, 28]` or has another dtype than the parameters, and with plain layers on a GPU.
     pub fn forward(&self, images: &Tensor) -> Result<Tensor> {
         let values: Vec<&Tensor> = self.parameters.iter().map(|p| p.value.as_tensor()).collect();
         let [w1, b1, w2, b2, w3, b3, w4, b4] = values[..] else { bail!("LeNet has 8 parameters") };
@@ -138,11 +128,7 @@ impl Lenet {
     }
 
     /// Computes the loss of a batch: the cross-entropy, summed over the samples. `[B, 10]`, `[B]`
-    /// (u32) → a scalar.
-    ///
-    /// # Errors
-    ///
-    /// When the shapes do not fit, and with plain layers on a GPU.
+    /// (u32) → a scalar. Fails when the shapes do not fit, and with plain layers on a GPU.
     pub fn loss(&self, logits: &Tensor, labels: &Tensor) -> Result<Tensor> {
         match self.layers {
             Layers::Plain => layers::cross_entropy(logits, labels),

@@ -16,11 +16,7 @@ use ops::sgd_step::sgd_step_all;
 /// gradients are divided here and nowhere else.
 ///
 /// Tensors that share memory with a parameter see the update. A [snapshot](Parameters::snapshot)
-/// does not.
-///
-/// # Errors
-///
-/// When [`check_gradients`] fails; then no parameter was changed.
+/// does not. Fails when [`check_gradients`] does: then no parameter was changed.
 pub fn sgd(
     parameters: &Parameters,
     gradients: &[Tensor],
@@ -37,12 +33,8 @@ pub fn sgd(
 }
 
 /// Checks, before anything is changed, that `gradients` fit the named `parameters` and that there
-/// are `samples` to divide by.
-///
-/// # Errors
-///
-/// When there are no samples, or when a gradient is missing or differs in shape or dtype from its
-/// parameter. The message names the first such parameter.
+/// are `samples` to divide by. Fails when there are no samples, or when a gradient is missing or
+/// differs in shape or dtype from its parameter. The message names the first such parameter.
 pub fn check_gradients<'a>(
     parameters: impl ExactSizeIterator<Item = (&'a str, &'a Tensor)>,
     gradients: &[Tensor],

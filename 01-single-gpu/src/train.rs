@@ -24,13 +24,10 @@ use trainer::{Error, StepSums, TrainingRun, read_sums};
 // ANCHOR: train_batch
 /// Makes one training step on one device.
 ///
-/// Returns the sums of loss and correct answers over the batch, before the update. On a GPU the sums
-/// stay in GPU memory until the caller reads them. A caller that reads them waits for the GPU. A
-/// caller that does not read them can start the next step at once.
-///
-/// # Errors
-///
-/// When the batch is empty, or does not fit the model.
+/// Returns the sums of loss and correct answers over the batch, before the update. On a GPU the
+/// sums stay in GPU memory until the caller reads them. A caller that reads them waits for the GPU.
+/// A caller that does not read them can start the next step at once. Fails when the batch is empty,
+/// or does not fit the model.
 pub fn train_batch(model: &Lenet, batch: &Batch, learning_rate: f64) -> Result<StepSums> {
     let span = info_span!(target: COMPUTE, "forward").entered();
     let logits = model.forward(&batch.images)?;
@@ -59,12 +56,8 @@ pub struct Trained {
 /// Trains a new LeNet on one device.
 ///
 /// Call this function on one of the device's threads. `open_in_this_thread` makes the thread that
-/// opens the device one of them.
-///
-/// # Errors
-///
-/// The first failure of a step, an evaluation or a report. [`Error::NotFinite`] when the loss is
-/// infinite or NaN.
+/// opens the device one of them. Fails when a step, an evaluation or a report fails, and with
+/// [`Error::NotFinite`] when the loss is infinite or NaN.
 pub fn train(
     data: &LoadedData,
     options: &TrainOptions,
@@ -103,11 +96,7 @@ pub struct Step {
 ///
 /// Loss and gradients are sums over the samples, so the gradients of shards add up to the gradients
 /// of the batch. A shard may be empty. Then all gradients are zero, and the rank of the shard still
-/// takes part in the all-reduce.
-///
-/// # Errors
-///
-/// When the batch does not fit the model.
+/// takes part in the all-reduce. Fails when the batch does not fit the model.
 pub fn local_gradients(model: &Lenet, batch: &Batch) -> Result<Step> {
     if batch.is_empty() {
         // The operations need memory, and a GPU cannot allocate memory of size 0.

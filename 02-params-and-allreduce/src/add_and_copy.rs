@@ -33,11 +33,8 @@ impl AddAndCopy {
         }
     }
 
-    /// Adds up and copies once. All ranks call this together.
-    ///
-    /// # Errors
-    ///
-    /// When another rank stops or stalls.
+    /// Adds up and copies once. All ranks call this together. Fails when another rank stops or
+    /// stalls.
     pub fn run(&self, communicator: &impl Communicator) -> Result<(), Error> {
         let rank = communicator.rank();
         self.add(rank);

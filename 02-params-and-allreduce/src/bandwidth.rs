@@ -73,10 +73,7 @@ pub struct Table {
 
 impl Table {
     /// Measures the chapter's algorithms and the limit on the devices of a plan. After Ctrl-C it measures nothing more.
-    ///
-    /// # Errors
-    ///
-    /// The failure of the rank that failed first.
+    /// Fails when a rank fails, with the failure of the first rank that failed.
     pub fn measure(plan: &DevicePlan, runs: Option<u32>) -> Result<Self, RankFailure<Error>> {
         let slices = plan.is_of_slices();
         let mut table = Self {
@@ -101,11 +98,7 @@ impl Table {
     }
 
     /// Measures algorithms on the devices of a world that is connected already. All ranks call this together, and get the
-    /// same table.
-    ///
-    /// # Errors
-    ///
-    /// The errors of an all-reduce.
+    /// same table. Fails when an all-reduce fails.
     pub fn measure_rank(
         rank: &impl Communicator,
         title: String,
@@ -133,11 +126,7 @@ impl Table {
         self.columns[column][row].map(|seconds| SIZES[column] as f64 * share / seconds / 1e9)
     }
 
-    /// Writes one line for each number.
-    ///
-    /// # Errors
-    ///
-    /// When the file cannot be written.
+    /// Writes one line for each number. Fails when the file cannot be written.
     pub fn write(&self, metrics: &mut Metrics) -> io::Result<()> {
         for (row, work) in self.names().into_iter().enumerate() {
             for (column, bytes) in SIZES.into_iter().enumerate() {

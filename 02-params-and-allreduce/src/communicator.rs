@@ -34,46 +34,29 @@ pub trait Communicator: Send + Sync {
     /// The device of the tensors that this rank receives.
     fn device(&self) -> &Device;
 
-    /// Sends a copy of a tensor, and returns without waiting for the receiver.
-    ///
-    /// # Errors
-    ///
-    /// When the rank `to` does not exist, is this rank itself, or has ended.
+    /// Sends a copy of a tensor, and returns without waiting for the receiver. Fails when the rank `to` does not exist, is
+    /// this rank itself, or has ended.
     fn send(&self, to: usize, tensor: &Tensor) -> Result<(), Error>;
 
     /// Sends a tensor without a copy, where ranks share memory. Nobody may write to it before its receiver has read it.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`send`](Self::send).
+    /// Fails as [`send`](Self::send) does.
     fn send_shared(&self, to: usize, tensor: &Tensor) -> Result<(), Error> {
         self.send(to, tensor)
     }
 
-    /// Waits for the next tensor from a rank. The tensor is for reading: copy it before you write to it.
-    ///
-    /// # Errors
-    ///
-    /// When the rank `from` does not exist, is this rank itself, has ended, or sends nothing in time. When its tensor has
-    /// another shape or type.
+    /// Waits for the next tensor from a rank. The tensor is for reading: copy it before you write to it. Fails when the rank
+    /// `from` does not exist, is this rank itself, has ended, sends nothing in time, or sends a tensor of another shape or
+    /// type.
     fn recv(&self, from: usize, shape: &Shape, dtype: DType) -> Result<Tensor, Error>;
 
     /// Returns a second connection of the same ranks, for a thread that communicates beside this one. Messages of the two
-    /// connections never meet.
-    ///
-    /// # Errors
-    ///
-    /// When there is none.
+    /// connections never meet. Fails when there is none.
     fn background(&self) -> Result<SharedCommunicator, Error>;
 
     /// Adds up the tensors of all ranks. Every rank gets the same bits.
     ///
-    /// Numbers are added in their own type, as in NCCL: a partial sum of bf16 is rounded to bf16.
-    ///
-    /// # Errors
-    ///
-    /// When the tensors differ in length or type, when another rank ends or sends nothing in time, or when there is no native
-    /// all-reduce.
+    /// Numbers are added in their own type, as in NCCL: a partial sum of bf16 is rounded to bf16. Fails when the tensors
+    /// differ in length or type, when another rank ends or sends nothing in time, or when there is no native all-reduce.
     fn all_reduce(&self, tensor: &Tensor, algorithm: Algorithm) -> Result<Tensor, Error> {
         let _span = all_reduce::span(tensor);
         let tensor = tensor.detach();
@@ -97,48 +80,32 @@ pub trait Communicator: Send + Sync {
         Ok(sum_of(self, &tensor)?.into_tensor()?.reshape(tensor.shape())?)
     }
 
-    /// Adds up the tensors of all ranks by the library that connects the ranks, such as NCCL or MPI.
-    ///
-    /// # Errors
-    ///
-    /// When there is none, and the errors of [`all_reduce`](Self::all_reduce).
+    /// Adds up the tensors of all ranks by the library that connects the ranks, such as NCCL or MPI. Fails when there is
+    /// none, and as [`all_reduce`](Self::all_reduce) does.
     fn native_all_reduce(&self, _tensor: &Tensor) -> Result<Tensor, Error> {
         Err(all_reduce::no_native())
     }
 
-    /// Gives every rank the tensor of the rank `root`. All ranks pass a tensor of the same shape and type.
-    ///
-    /// # Errors
-    ///
-    /// When there is no rank `root`, and the errors of messages.
+    /// Gives every rank the tensor of the rank `root`. All ranks pass a tensor of the same shape and type. Fails when there
+    /// is no rank `root`, or a message fails.
     fn broadcast(&self, tensor: &Tensor, root: usize) -> Result<Tensor, Error> {
         collectives::broadcast(self, tensor, root)
     }
 
     /// Joins the chunks of all ranks, in rank order: `[length of the chunk]` → `[len]`. Rank r passes the numbers of the
-    /// range [`chunk_range`](collectives::chunk_range)`(len, world_size, r)`.
-    ///
-    /// # Errors
-    ///
-    /// When a chunk has another length, and the errors of messages.
+    /// range [`chunk_range`](collectives::chunk_range)`(len, world_size, r)`. Fails when a chunk has another length, or a
+    /// message fails.
     fn all_gather(&self, chunk: &Tensor, len: usize) -> Result<Tensor, Error> {
         collectives::all_gather(self, chunk, len)
     }
 
-    /// Adds up the tensors of all ranks, and gives rank r chunk r of the flattened sum.
-    ///
-    /// # Errors
-    ///
-    /// When the tensors differ in length or type, and the errors of messages.
+    /// Adds up the tensors of all ranks, and gives rank r chunk r of the flattened sum. Fails when the tensors differ in
+    /// length or type, or a message fails.
     fn reduce_scatter(&self, tensor: &Tensor) -> Result<Tensor, Error> {
         collectives::reduce_scatter(self, tensor)
     }
 
-    /// Waits until every rank has called this.
-    ///
-    /// # Errors
-    ///
-    /// The errors of messages.
+    /// Waits until every rank has called this. Fails when a message fails.
     fn barrier(&self) -> Result<(), Error> {
         collectives::barrier(self)
     }
@@ -246,11 +213,8 @@ pub struct Group {
 }
 
 impl Group {
-    /// Makes the group of `members`. The rank of `world` is one of them, and every member makes the same list.
-    ///
-    /// # Errors
-    ///
-    /// When the rank is not a member, or a member is no rank of `world` or is listed twice.
+    /// Makes the group of `members`. The rank of `world` is one of them, and every member makes the same list. Fails when
+    /// the rank is not a member, or a member is no rank of `world` or is listed twice.
     pub fn new(world: SharedCommunicator, members: Vec<usize>) -> Result<Self, Error> {
         let (rank, world_size) = (world.rank(), world.world_size());
         let Some(position) = members.iter().position(|&member| member == rank) else {

@@ -7,11 +7,8 @@ use ops::parameters::{Parameter, Parameters};
 
 /// Copies parameters to a device: new variables with the same names and values.
 ///
-/// A copy has its own memory, even on the same device: an update of the copy leaves the original alone.
-///
-/// # Errors
-///
-/// When a copy fails.
+/// A copy has its own memory, even on the same device: an update of the copy leaves the original alone. Fails when a copy
+/// fails.
 pub fn get_params(parameters: &Parameters, device: &Device) -> Result<Parameters> {
     let copies = parameters.iter().map(|Parameter { name, value }| {
         let value = move_view(&value.as_detached_tensor(), device)?;

@@ -426,11 +426,7 @@ impl<E: std::error::Error + 'static> std::error::Error for RankFailure<E> {
     }
 }
 
-/// Does a rank's work on its device. A panic is a failure, too.
-///
-/// # Errors
-///
-/// The failure of the work.
+/// Does a rank's work on its device. A panic is a failure, too. Fails when `work` fails.
 pub fn attempt<R: Send, E: Send>(
     device: &ComputeDevice,
     work: impl FnOnce() -> Result<R, E> + Send,
@@ -439,11 +435,7 @@ pub fn attempt<R: Send, E: Send>(
 }
 
 /// Runs `work` once for every device of a plan, each in its own thread, and waits for all. Returns the results in rank
-/// order. [`run_ranks_with`] says more.
-///
-/// # Errors
-///
-/// The failure of the rank that failed *first*.
+/// order. [`run_ranks_with`] says more. Fails when a rank fails, with the failure of the *first* rank that failed.
 pub fn run_ranks<R, E>(
     plan: &DevicePlan,
     timeout: Duration,
@@ -468,15 +460,8 @@ where
 ///
 /// A thread cannot be ended from outside. If a rank has failed, and another rank does not end within `timeout` plus
 /// [`GRACE`], this function reports the failure and the ranks that do not end. The course's programs, which begin with
-/// [`cli::arguments`], then exit with code 1. Any other program goes on waiting.
-///
-/// # Errors
-///
-/// The failure of the rank that failed *first*.
-///
-/// # Panics
-///
-/// When there is not one value for each device.
+/// [`cli::arguments`], then exit with code 1. Any other program goes on waiting. Fails when a rank fails, with the failure
+/// of the *first* rank that failed. Panics when there is not one value for each device.
 pub fn run_ranks_with<T, R, E>(
     plan: &DevicePlan,
     timeout: Duration,

@@ -7,10 +7,7 @@ use devices::move_view;
 /// `[B₀ + B₁ + …, …]`.
 ///
 /// A single shard that is already on `device` is returned without a copy, and shares its memory.
-///
-/// # Errors
-///
-/// When there are no shards, or when shards differ in more than the first dimension.
+/// Fails when there are no shards, or when shards differ in more than the first dimension.
 // ANCHOR: gather
 pub fn gather(shards: &[Tensor], device: &Device) -> Result<Tensor> {
     if shards.is_empty() {

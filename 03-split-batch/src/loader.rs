@@ -43,11 +43,8 @@ pub struct ShardLoader {
 }
 
 impl ShardLoader {
-    /// Makes a loader of a rank's shards. A batch of all ranks together has `global_batch` samples.
-    ///
-    /// # Panics
-    ///
-    /// When `global_batch` is 0, or a shard is not below `shards.of`.
+    /// Makes a loader of a rank's shards. A batch of all ranks together has `global_batch` samples. Panics when
+    /// `global_batch` is 0, or a shard is not below `shards.of`.
     pub fn new(
         dataset: &Dataset,
         global_batch: usize,

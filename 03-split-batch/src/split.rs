@@ -6,16 +6,9 @@ use crate::shard_range;
 
 /// Cuts one shard out of a batch: images `[B, …]` and labels `[B]` → the shard's images and labels.
 ///
-/// The shard is a view and shares the batch's memory. Move it to a GPU with [`move_view`](devices::move_view), which
-/// copies the shard alone, and not the whole batch.
-///
-/// # Errors
-///
-/// When the numbers of images and labels differ.
-///
-/// # Panics
-///
-/// When `shard` is not below `shards`.
+/// The shard is a view and shares the batch's memory. Move it to a GPU with [`move_view`](devices::move_view), which copies
+/// the shard alone, and not the whole batch. Fails when the numbers of images and labels differ. Panics when `shard` is not
+/// below `shards`.
 // ANCHOR: cut_shard
 pub fn cut_shard(
     images: &Tensor,
@@ -33,11 +26,8 @@ pub fn cut_shard(
 }
 // ANCHOR_END: cut_shard
 
-/// Cuts a batch into all its shards. [`cut_shard`] cuts each of them.
-///
-/// # Errors
-///
-/// When `shards` is 0, or when the numbers of images and labels differ.
+/// Cuts a batch into all its shards. [`cut_shard`] cuts each of them. Fails when `shards` is 0, or when the numbers of
+/// images and labels differ.
 // ANCHOR: split_batch
 pub fn split_batch(
     images: &Tensor,

@@ -91,11 +91,8 @@ pub struct RanAway {
 }
 
 // ANCHOR: lone_broadcast
-/// Broadcasts on rank 0 only, as in `if rank == 0 { broadcast(…) }`.
-///
-/// # Errors
-///
-/// When another rank ends. The ranks above 0 expect a gradient, and end with an error.
+/// Broadcasts on rank 0 only, as in `if rank == 0 { broadcast(…) }`. Fails when another rank ends. The ranks above 0 expect
+/// a gradient, and end with an error.
 pub fn lone_broadcast(rank: &(impl Communicator + ?Sized)) -> Result<(), communicator::Error> {
     if rank.rank() == 0 {
         rank.broadcast(&Tensor::zeros((), DType::F64, rank.device())?, 0)?;
@@ -113,11 +110,7 @@ fn allreduce_all(
     tensors.iter().map(|tensor| Ok(rank.all_reduce(tensor, algorithm)?)).collect()
 }
 
-/// Makes a step as [`train_batch`](crate::train_batch()) does, but with a bug.
-///
-/// # Errors
-///
-/// The errors of `train_batch`.
+/// Makes a step as [`train_batch`](crate::train_batch()) does, but with a bug. Fails as `train_batch` does.
 pub fn train_batch_broken(
     rank: &(impl Communicator + ?Sized),
     model: &Lenet,

@@ -16,12 +16,8 @@ pub fn part_of(rank: &(impl Communicator + ?Sized)) -> Part {
 
 /// Evaluates this rank's part of a data set, and adds up the sums of all ranks. All ranks call this together.
 ///
-/// Rank 0 gets the sums of loss and correct answers over the whole data set, and every other rank gets `None`. The sums
-/// have the same bits on any number of devices.
-///
-/// # Errors
-///
-/// When this rank's part cannot be evaluated, and the errors of communication.
+/// Rank 0 gets the sums of loss and correct answers over the whole data set, and every other rank gets `None`. The sums have
+/// the same bits on any number of devices. Fails when this rank's part cannot be evaluated, or communication fails.
 pub fn evaluate_together<E: From<Error>>(
     rank: &(impl Communicator + ?Sized),
     evaluate: impl FnOnce(Part) -> Result<SumsByBatch, E>,
@@ -31,11 +27,7 @@ pub fn evaluate_together<E: From<Error>>(
     Ok((rank.rank() == 0).then(|| of_all.total()))
 }
 
-/// Adds up the sums of each batch over all ranks. Every rank gets the same sums.
-///
-/// # Errors
-///
-/// The errors of communication.
+/// Adds up the sums of each batch over all ranks. Every rank gets the same sums. Fails when communication fails.
 pub fn allreduce_by_batch(
     rank: &(impl Communicator + ?Sized),
     mine: SumsByBatch,

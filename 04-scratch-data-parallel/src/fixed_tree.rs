@@ -38,11 +38,8 @@ pub struct FixedTree {
 }
 
 impl FixedTree {
-    /// Makes a tree of `leaves` leaves. The numbers of leaves of two ranks differ by at most one.
-    ///
-    /// # Errors
-    ///
-    /// When a rank would hold no leaf.
+    /// Makes a tree of `leaves` leaves. The numbers of leaves of two ranks differ by at most one. Fails when a rank would
+    /// hold no leaf.
     pub fn new(leaves: usize, world_size: usize) -> Result<Self, Error> {
         if leaves < world_size || world_size == 0 {
             let text = format!("{leaves} leaves cannot be shared out over {world_size} ranks");
@@ -75,12 +72,8 @@ impl FixedTree {
 
     // ANCHOR: sum
     /// Returns the sum of all leaves, on every rank. `mine` are the leaves of this rank, in order. The result owns its
-    /// memory.
-    ///
-    /// # Errors
-    ///
-    /// When `mine` has another length than [`held_by`](Self::held_by), when tensors differ in shape or type, and the errors
-    /// of communication.
+    /// memory. Fails when `mine` has another length than [`held_by`](Self::held_by), tensors differ in shape or type, or
+    /// communication fails.
     pub fn sum(
         &self,
         rank: &(impl Communicator + ?Sized),
@@ -99,12 +92,9 @@ impl FixedTree {
         self.sum_of_nodes(rank, &nodes)
     }
 
-    /// Returns the same sum from nodes of the tree. `mine` are nodes that together hold all leaves of this rank. The bits are
-    /// the same. No rank may write to these tensors any more, because other ranks may hold them.
-    ///
-    /// # Errors
-    ///
-    /// When a leaf of this rank is missing, when tensors differ in shape or type, and the errors of communication.
+    /// Returns the same sum from nodes of the tree. `mine` are nodes that together hold all leaves of this rank. The bits
+    /// are the same. No rank may write to these tensors any more, because other ranks may hold them. Fails when a leaf of
+    /// this rank is missing, tensors differ in shape or type, or communication fails.
     pub fn sum_of_nodes(
         &self,
         rank: &(impl Communicator + ?Sized),

@@ -53,11 +53,8 @@ impl Method {
         }
     }
 
-    /// Returns the shards of a rank. Each rank has one shard of every batch, but several in the reproducible mode.
-    ///
-    /// # Errors
-    ///
-    /// When there are fewer shards than ranks.
+    /// Returns the shards of a rank. Each rank has one shard of every batch, but several in the reproducible mode. Fails
+    /// when there are fewer shards than ranks.
     pub(crate) fn shards(&self, rank: &(impl Communicator + ?Sized)) -> Result<Shards, Error> {
         let (me, of) = (rank.rank(), rank.world_size());
         Ok(match *self {

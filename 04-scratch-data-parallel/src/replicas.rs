@@ -26,11 +26,7 @@ pub struct Differs {
 
 /// Gathers the hashes of all ranks' weights. Rank 0 gets them in rank order, and every other rank gets an empty list.
 ///
-/// All ranks call this together.
-///
-/// # Errors
-///
-/// When a tensor cannot be hashed, and the errors of communication.
+/// All ranks call this together. Fails when a tensor cannot be hashed, or communication fails.
 pub fn hashes(
     rank: &(impl Communicator + ?Sized),
     weights: &Snapshot,
@@ -42,11 +38,7 @@ pub fn hashes(
 
 /// Gathers the hashes of all ranks' weights on every rank, in rank order.
 ///
-/// All ranks call this together.
-///
-/// # Errors
-///
-/// The errors of [`hashes`].
+/// All ranks call this together. Fails as [`hashes`] does.
 pub fn hashes_everywhere(
     rank: &(impl Communicator + ?Sized),
     weights: &Snapshot,
@@ -58,11 +50,8 @@ pub fn hashes_everywhere(
     Ok((0..world_size).map(of).collect::<Result<_, _>>()?)
 }
 
-/// Checks that all replicas have the same hash.
-///
-/// # Errors
-///
-/// The first replica with another hash than replica 0.
+/// Checks that all replicas have the same hash. Fails when a replica has another hash than replica 0: the error names the
+/// first.
 pub fn check<H: Display + PartialEq>(hashes: &[H]) -> Result<(), Differs> {
     let Some(expected) = hashes.first() else { return Ok(()) };
     match hashes.iter().enumerate().find(|(_, hash)| *hash != expected) {
@@ -75,11 +64,8 @@ pub fn check<H: Display + PartialEq>(hashes: &[H]) -> Result<(), Differs> {
 
 /// Gathers the hashes, and checks them on rank 0. All ranks call this together.
 ///
-/// With a world size of 1, this function does not call `snapshot`.
-///
-/// # Errors
-///
-/// On rank 0, the first replica that differs. On all ranks, the errors of [`hashes`] and of the snapshot.
+/// With a world size of 1, this function does not call `snapshot`. Fails on rank 0 when a replica differs: the error names
+/// the first. Fails on all ranks when [`hashes`] or the snapshot fails.
 pub fn compare<E: From<Error> + From<Differs>>(
     rank: &(impl Communicator + ?Sized),
     snapshot: impl FnOnce() -> candle_core::Result<Snapshot>,

@@ -23,11 +23,8 @@ use crate::{Error, FixedTree, TreeSum};
 // ANCHOR_END: imports
 
 // ANCHOR: check_shards
-/// Checks that each device gets a shard, and that a batch can be cut into so many shards.
-///
-/// # Errors
-///
-/// A [`UsageError`] that names both numbers.
+/// Checks that each device gets a shard, and that a batch can be cut into so many shards. Fails when they do not: the error
+/// names both numbers.
 pub fn check_shards(shards: usize, devices: usize, batch_size: u64) -> Result<(), UsageError> {
     if shards < devices {
         return Err(UsageError::new(format_args!(
@@ -46,11 +43,8 @@ pub fn check_shards(shards: usize, devices: usize, batch_size: u64) -> Result<()
 /// Makes one training step on this rank's device, over the shards that the rank holds in the tree. All ranks call it
 /// together.
 ///
-/// The results are as in [`train_batch`](crate::train_batch()).
-///
-/// # Errors
-///
-/// When the number of shards is not that of the tree, when a shard does not fit the model, and the errors of communication.
+/// The results are as in [`train_batch`](crate::train_batch()). Fails when the tree has another number of shards, a shard
+/// does not fit the model, or communication fails.
 // ANCHOR: reproducible
 pub fn train_batch_reproducible(
     rank: &(impl Communicator + ?Sized),
@@ -74,11 +68,7 @@ pub fn train_batch_reproducible(
 
 // ANCHOR: tree_sums
 /// Adds up loss, correct answers, samples and interrupts of all shards along the tree. `sums` are the sums of this rank's
-/// shards, in order.
-///
-/// # Errors
-///
-/// The errors of communication.
+/// shards, in order. Fails when communication fails.
 pub fn tree_sums(
     rank: &(impl Communicator + ?Sized),
     sums: &[BatchSums],

@@ -46,13 +46,9 @@ struct RankOutcome {
 // ANCHOR: train
 /// Trains a fresh LeNet on all devices of a plan.
 ///
-/// Every rank starts from a copy of the same parameters, and loads its own shards of the same global batches.
-/// Each rank evaluates a part of the test images, and rank 0 reports. After each epoch all replicas must have the same
-/// weights hash, unless the `method` is a deliberate bug.
-///
-/// # Errors
-///
-/// The failure of the rank that failed first.
+/// Every rank starts from a copy of the same parameters, and loads its own shards of the same global batches. Each rank
+/// evaluates a part of the test images, and rank 0 reports. After each epoch all replicas must have the same weights hash,
+/// unless the `method` is a deliberate bug. Fails when a rank fails, with the failure of the first rank that failed.
 pub fn train(
     data: &LoadedData,
     options: &TrainOptions,

@@ -15,12 +15,8 @@ use crate::Error;
 
 /// Makes one training step on this rank's device. All ranks call it together, each with its own part of the batch.
 ///
-/// The function returns the sums of loss and correct answers over the whole batch, and the gradients of the update. Both
-/// are the same on every rank.
-///
-/// # Errors
-///
-/// When the shard does not fit the model, and the errors of communication.
+/// The function returns the sums of loss and correct answers over the whole batch, and the gradients of the update. Both are
+/// the same on every rank. Fails when the shard does not fit the model, or communication fails.
 // ANCHOR: train_batch
 pub fn train_batch(
     rank: &(impl Communicator + ?Sized),
@@ -42,11 +38,8 @@ pub fn train_batch(
 // ANCHOR_END: train_batch
 
 // ANCHOR: allreduce
-/// Adds up loss, correct answers, samples and interrupts over the shards of all ranks. Every rank gets the same sums.
-///
-/// # Errors
-///
-/// The errors of communication.
+/// Adds up loss, correct answers, samples and interrupts over the shards of all ranks. Every rank gets the same sums. Fails
+/// when communication fails.
 pub fn allreduce_sums(
     rank: &(impl Communicator + ?Sized),
     sums: BatchSums,

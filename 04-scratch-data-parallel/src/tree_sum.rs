@@ -49,11 +49,8 @@ impl TreeSum {
         sum.most_sets()
     }
 
-    /// Adds one leaf. Each leaf is added once.
-    ///
-    /// # Errors
-    ///
-    /// When two leaves have different numbers of tensors, or tensors that differ in shape or type.
+    /// Adds one leaf. Each leaf is added once. Fails when two leaves have different numbers of tensors, or tensors that
+    /// differ in shape or type.
     pub fn add(&mut self, leaf: usize, tensors: Vec<Tensor>) -> Result<()> {
         let (mut range, mut sum) = (leaf..leaf + 1, tensors);
         self.most_sets = self.most_sets.max(self.waiting.len() + 1);
@@ -82,11 +79,8 @@ impl TreeSum {
     }
 
     /// Returns the sum over the leaves of all ranks, on every rank. All ranks call this together, after each rank has added
-    /// the leaves that it [holds](FixedTree::held_by).
-    ///
-    /// # Errors
-    ///
-    /// When a leaf of this rank is missing, when tensors differ in shape or type, and the errors of communication.
+    /// the leaves that it [holds](FixedTree::held_by). Fails when a leaf of this rank is missing, tensors differ in shape or
+    /// type, or communication fails.
     pub fn total(
         mut self,
         rank: &(impl Communicator + ?Sized),

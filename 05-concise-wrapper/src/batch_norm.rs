@@ -15,7 +15,6 @@
 //! In evaluation there may be no batch, so a channel is normalised by *running statistics*. Each training step moves them a
 //! tenth of the way towards its own statistics. They lag behind weights that change fast: [`Norms::test_by_batch`] measures it.
 
-use std::iter::repeat_n;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use candle_core::{DType, Device, ModuleT, Result, Tensor, Var, bail};
@@ -46,8 +45,6 @@ const MOMENTUM: f64 = 0.1;
 pub struct BatchNorm {
     weight: Tensor,
     bias: Tensor,
-    running_mean: Var,
-    running_variance: Var,
     relu: bool,
     norms: Norms,
     layer: usize,
@@ -59,42 +56,39 @@ impl BatchNorm {
         let vb = vb.to_dtype(Precision::from(vb.dtype()).weights());
         let constant = |name, value| vb.get_with_hints(channels, name, Init::Const(value));
         let (weight, bias) = (constant("weight", 1.0)?, constant("bias", 0.0)?);
-        let running = |name, value| {
-            let tensor = constant(name, value)?;
-            if !tensor.is_variable() {
-                bail!("{name} has to be a variable, which training can change");
-            }
-            Var::from_tensor(&tensor)
-        };
-        let running_mean = running("running_mean", 0.0)?;
-        let running_variance = running("running_var", 1.0)?;
-        let layer = norms.add(running_mean.clone(), running_variance.clone());
-        let norms = norms.clone();
-        Ok(Self { weight, bias, running_mean, running_variance, relu, norms, layer })
+        // The builder's buffers are variables, and these share their memory.
+        let running = |name, value| Var::from_tensor(&constant(name, value)?);
+        let (mean, variance) = (running("running_mean", 0.0)?, running("running_var", 1.0)?);
+        let layers = &mut norms.lock().layers;
+        layers.push(Layer { mean, variance, seen: Vec::new() });
+        Ok(Self { weight, bias, relu, norms: norms.clone(), layer: layers.len() - 1 })
     }
 
     fn train(&self, x: &Tensor) -> Result<Tensor> {
-        let (sharing, stand_in) = self.norms.sharing();
-        let Self { weight, bias, relu, .. } = self;
+        let (sharing, shard, stand_in) = {
+            let shared = self.norms.lock();
+            (shared.sharing.clone(), shared.shard, shared.stand_in)
+        };
+        let inputs @ [x, weight, bias] = [x, &self.weight, &self.bias];
         let (y, statistics) = match &sharing {
-            Sharing::Local | Sharing::ByShard => batch_norm(x, weight, bias, EPSILON, *relu)?,
             Sharing::Synchronised(rank) => {
-                synchronised(x, weight, bias, *relu, rank.clone(), !stand_in)?
+                synchronised(inputs, self.relu, rank.clone(), !stand_in)?
+            }
+            _ => {
+                let (y, own) = batch_norm(x, weight, bias, EPSILON, self.relu)?;
+                let count = if stand_in { 0 } else { own.count };
+                (y, Statistics { count, ..own })
             }
         };
-        let shared = &mut *self.norms.lock();
-        let (shard, seen) = (shared.shard, &mut shared.layers[self.layer].seen);
-        match sharing {
-            Sharing::Local if stand_in => {}
-            Sharing::ByShard if seen.iter().any(|(earlier, _)| *earlier == shard) => bail!(
+        let seen = &mut self.norms.lock().layers[self.layer].seen;
+        let of_shards = matches!(sharing, Sharing::ByShard);
+        if of_shards && seen.iter().any(|(earlier, _)| *earlier == shard) {
+            bail!(
                 "a batch norm saw shard {shard} twice in one step: a layer that a forward pass uses twice cannot keep \
                  statistics by shard"
-            ),
-            Sharing::ByShard if stand_in => {
-                seen.push((shard, Statistics { count: 0, ..statistics }))
-            }
-            _ => seen.push((shard, statistics)),
+            );
         }
+        seen.push((shard, statistics));
         Ok(y)
     }
 
@@ -103,11 +97,10 @@ impl BatchNorm {
             return Ok(batch_norm(x, &self.weight, &self.bias, EPSILON, self.relu)?.0);
         }
         self.norms.average()?;
-        let in_f64 = |running: &Var| running.as_detached_tensor().to_dtype(DType::F64);
-        let statistics = Statistics {
-            mean: in_f64(&self.running_mean)?,
-            variance: in_f64(&self.running_variance)?,
-            count: 1,
+        let statistics = {
+            let Layer { mean, variance, .. } = &self.norms.lock().layers[self.layer];
+            let in_f64 = |running: &Var| running.as_detached_tensor().to_dtype(DType::F64);
+            Statistics { mean: in_f64(mean)?, variance: in_f64(variance)?, count: 1 }
         };
         batch_norm_with(x, &self.weight, &self.bias, &statistics, EPSILON, self.relu)
     }
@@ -150,7 +143,8 @@ enum Sharing {
 struct Layer {
     mean: Var,
     variance: Var,
-    /// The statistics of batches that have not moved the running statistics yet, each with the number of its shard.
+    /// The statistics that have not moved the running statistics yet, each with the number of its shard. Images that replace an
+    /// empty shard have a count of 0.
     seen: Vec<(usize, Statistics)>,
 }
 // ANCHOR_END: norms
@@ -204,7 +198,8 @@ impl Norms {
         let seen = |layer: &mut Layer| std::mem::take(&mut layer.seen);
         let seen: Vec<_> = shared.layers.iter_mut().map(seen).collect();
         let averages = shared.layers.iter().zip(&seen).flat_map(|(layer, seen)| {
-            seen.iter().flat_map(|(_, seen)| seen.averages(&layer.mean, &layer.variance))
+            let seen = seen.iter().map(|(_, seen)| seen).filter(|seen| seen.count > 0);
+            seen.flat_map(|seen| seen.averages(&layer.mean, &layer.variance))
         });
         average_all(&averages.collect::<Vec<_>>(), MOMENTUM)
     }
@@ -216,34 +211,20 @@ impl Norms {
         let shared = self.lock();
         let ours = shared.layers.iter().flat_map(|layer| [layer.mean.id(), layer.variance.id()]);
         let ours: Vec<_> = ours.collect();
-        let foreign = |Named { name, tensor }: &&Named| {
-            (name.ends_with("running_mean") || name.ends_with("running_var"))
-                && !ours.contains(&tensor.id())
-        };
-        match weights.buffers.iter().find(foreign) {
-            None => Ok(()),
-            Some(Named { name, .. }) => bail!(
-                "{name} is of a layer that normalises by itself: use concise_wrapper::batch_norm::BatchNorm, whose statistics \
-                 can be synchronised and kept by shard"
-            ),
+        for Named { name, tensor } in &weights.buffers {
+            let is_norm = name.ends_with("running_mean") || name.ends_with("running_var");
+            if is_norm && !ours.contains(&tensor.id()) {
+                bail!(
+                    "{name} is of a layer that normalises by itself: use concise_wrapper::batch_norm::BatchNorm, whose \
+                     statistics can be synchronised and kept by shard"
+                );
+            }
         }
+        Ok(())
     }
 
     fn lock(&self) -> MutexGuard<'_, Shared> {
         locked(&self.0)
-    }
-
-    /// Returns the source of the statistics, and whether the next images replace an empty shard.
-    fn sharing(&self) -> (Sharing, bool) {
-        let shared = self.lock();
-        (shared.sharing.clone(), shared.stand_in)
-    }
-
-    /// Adds a layer, and returns its number.
-    fn add(&self, mean: Var, variance: Var) -> usize {
-        let layers = &mut self.lock().layers;
-        layers.push(Layer { mean, variance, seen: Vec::new() });
-        layers.len() - 1
     }
 
     // ANCHOR: fold
@@ -260,55 +241,51 @@ impl Norms {
         rank: &(impl Communicator + ?Sized),
         tree: &FixedTree,
     ) -> std::result::Result<(), communicator::Error> {
-        let mut shared = self.lock();
+        let layers = &mut self.lock().layers;
+        let Some(device) = layers.first().map(|layer| layer.mean.device().clone()) else {
+            return Ok(());
+        };
+        // A row for each shard: the weighted values of all layers, then the weights.
         let hosted = tree.held_by(rank.rank()).len();
-        let mut seen: Vec<Vec<Statistics>> = Vec::new();
-        for layer in &mut shared.layers {
-            let mut of_layer = std::mem::take(&mut layer.seen);
-            of_layer.sort_by_key(|(shard, _)| *shard);
-            let (shards, of_layer): (Vec<usize>, _) = of_layer.into_iter().unzip();
+        let mut rows = vec![(Vec::new(), Vec::new()); hosted];
+        for layer in &mut *layers {
+            let mut seen = std::mem::take(&mut layer.seen);
+            seen.sort_by_key(|(shard, _)| *shard);
+            let shards: Vec<usize> = seen.iter().map(|(shard, _)| *shard).collect();
             if !shards.iter().copied().eq(0..hosted) {
                 let text =
                     format!("a batch norm saw shards {shards:?}, and the rank hosts {hosted}");
                 return Err(communicator::Error::Other(text));
             }
-            seen.push(of_layer);
-        }
-        let running = shared.layers.iter().flat_map(|layer| [&layer.mean, &layer.variance]);
-        let running: Vec<&Var> = running.collect();
-        let Some(device) = running.first().map(|running| running.device()) else { return Ok(()) };
-        // A row for each shard: the weighted values of all layers, then the weights.
-        let row = |shard: usize| {
-            let (mut row, mut weights) = (Vec::new(), Vec::new());
-            for statistics in seen.iter().map(|of_layer| &of_layer[shard]) {
+            for ((values, weights), (_, statistics)) in rows.iter_mut().zip(seen) {
                 // With one shard the weight is 1: n · mean / n may differ from the mean in the last bit.
                 let weight = if tree.leaves() == 1 { 1.0 } else { statistics.count as f64 };
-                row.push((&statistics.mean * weight)?);
-                row.push((statistics.unbiased_variance()? * weight)?);
+                values.push((&statistics.mean * weight)?);
+                values.push((statistics.unbiased_variance()? * weight)?);
                 weights.push(weight);
             }
-            row.push(Tensor::new(weights, device)?);
-            Tensor::cat(&row, 0)?.to_device(rank.device())
-        };
-        let sum = tree.sum(rank, &(0..hosted).map(row).collect::<Result<Vec<_>>>()?)?;
+        }
+        let rows = rows.into_iter().map(|(mut values, weights)| {
+            values.push(Tensor::new(weights, &device)?);
+            Tensor::cat(&values, 0)?.to_device(rank.device())
+        });
+        let sum = tree.sum(rank, &rows.collect::<Result<Vec<_>>>()?)?;
 
-        // On the CPU, the sums of each layer are divided by the layer's weight.
-        let sum = sum.to_device(&Device::Cpu)?.to_dtype(DType::F64)?;
-        let values: usize = running.iter().map(|running| running.elem_count()).sum();
-        let weights = sum.narrow(0, values, seen.len())?.to_vec1::<f64>()?;
-        let weights = running.iter().zip(weights.iter().flat_map(|weight| [weight; 2]));
-        let shares =
-            weights.flat_map(|(running, weight)| repeat_n(1.0 / weight, running.elem_count()));
-        let shares = Tensor::from_iter(shares, &Device::Cpu)?;
-        let means = sum.narrow(0, 0, values)?.mul(&shares)?.to_device(device)?;
-        let mut start = 0;
-        let fresh = running.iter().map(|running| {
+        // The mean of a layer is the layer's sum divided by the layer's weight.
+        let weights = sum.narrow(0, sum.elem_count() - layers.len(), layers.len())?;
+        let weights = weights.to_vec1::<f64>()?.into_iter();
+        let (sum, mut start) = (sum.to_device(&device)?, 0);
+        let of_layers = layers.iter().zip(weights);
+        let running = of_layers.flat_map(|(Layer { mean, variance, .. }, weight)| {
+            [(mean, 1.0 / weight), (variance, 1.0 / weight)]
+        });
+        let fresh = running.clone().map(|(running, _)| {
             start += running.elem_count();
-            means.narrow(0, start - running.elem_count(), running.elem_count())
+            sum.narrow(0, start - running.elem_count(), running.elem_count())
         });
         let fresh = fresh.collect::<Result<Vec<_>>>()?;
-        let averages = running.iter().zip(&fresh);
-        let averages = averages.map(|(running, fresh)| Average { running, fresh, scale: 1.0 });
+        let averages = running.zip(&fresh);
+        let averages = averages.map(|((running, scale), fresh)| Average { running, fresh, scale });
         Ok(average_all(&averages.collect::<Vec<_>>(), MOMENTUM)?)
     }
     // ANCHOR_END: fold
@@ -323,35 +300,30 @@ impl Norms {
 ///
 /// Each rank computes the gradients of weight and bias from its images. The wrapper sums them over the ranks later.
 fn synchronised(
-    x: &Tensor,
-    weight: &Tensor,
-    bias: &Tensor,
+    inputs: [&Tensor; 3],
     relu: bool,
     rank: SharedCommunicator,
     counts: bool,
 ) -> Result<(Tensor, Statistics)> {
-    let own = Statistics::of(&x.detach())?;
-    let statistics = merged(&rank, &own, counts)?;
-    let y =
-        batch_norm_with(&x.detach(), &weight.detach(), &bias.detach(), &statistics, EPSILON, relu)?;
-    let (of_all, of_x, of_weight) = (statistics.clone(), x.detach(), weight.detach());
-    let y = record_copy("synchronised batch_norm", &y, [x, weight, bias], move |y, grad| {
+    let [x, weight, bias] = inputs.map(Tensor::detach);
+    let statistics = merged(&rank, &Statistics::of(&x)?, counts)?;
+    let y = batch_norm_with(&x, &weight, &bias, &statistics, EPSILON, relu)?;
+    let of_all = statistics.clone();
+    let y = record_copy("synchronised batch_norm", &y, inputs, move |y, grad| {
         let output = relu.then(|| y.detach());
-        let dy = OutputGradient::new(&of_x, output.as_ref(), grad)?;
-        let mut own = dy.sums(&of_all, EPSILON)?;
-        if !counts {
-            own = own.zeros_like()?;
-        }
-        let all = own.to_device(rank.device())?;
-        let all = rank.all_reduce(&all, Algorithm::OneShot).map_err(candle_core::Error::wrap)?;
+        let dy = OutputGradient::new(&x, output.as_ref(), grad)?;
+        let own = dy.sums(&of_all, EPSILON)?;
+        let own = if counts { own } else { own.zeros_like()? };
+        let all = rank.all_reduce(&own.to_device(rank.device())?, Algorithm::OneShot);
+        let all = all.map_err(candle_core::Error::wrap)?;
         // The statistics do not depend on images that do not count.
         let dx = match counts {
-            true => dy.of_input(&of_weight, &of_all, &all, EPSILON)?,
-            false => of_x.zeros_like()?,
+            true => dy.of_input(&weight, &of_all, &all, EPSILON)?,
+            false => x.zeros_like()?,
         };
         // Weight and bias have the same type.
-        let parameter = |gradient: Tensor| gradient.to_dtype(of_weight.dtype());
-        Ok([Some(dx), Some(parameter(own.get(1)?)?), Some(parameter(own.get(0)?)?)])
+        let parameter = |row: usize| own.get(row)?.to_dtype(weight.dtype());
+        Ok([Some(dx), Some(parameter(1)?), Some(parameter(0)?)])
     })?;
     Ok((y, statistics))
 }
@@ -367,14 +339,13 @@ fn merged(rank: &SharedCommunicator, own: &Statistics, counts: bool) -> Result<S
     let mine = Tensor::cat(&[to_cpu(&own.mean)?, to_cpu(&own.variance)?, count], 0)?;
     let row = mine.elem_count();
     let all = rank.all_gather(&mine.to_device(rank.device())?, row * world_size);
-    let all = all.map_err(candle_core::Error::wrap)?.to_device(&Device::Cpu)?;
+    let all = to_cpu(&all.map_err(candle_core::Error::wrap)?)?;
+    let part = |start: usize| all.narrow(0, start, channels)?.to_device(own.mean.device());
     let mut parts = Vec::with_capacity(world_size);
-    for other in 0..world_size {
-        let part = all.narrow(0, other * row, row)?;
-        let count = part.get(row - 1)?.to_scalar::<f64>()? as usize;
+    for start in (0..world_size).map(|other| other * row) {
+        let count = all.get(start + 2 * channels)?.to_scalar::<f64>()? as usize;
         if count > 0 {
-            let mean = part.narrow(0, 0, channels)?.to_device(own.mean.device())?;
-            let variance = part.narrow(0, channels, channels)?.to_device(own.mean.device())?;
+            let (mean, variance) = (part(start)?, part(start + channels)?);
             parts.push(Statistics { mean, variance, count });
         }
     }

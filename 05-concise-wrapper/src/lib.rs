@@ -5,18 +5,17 @@
 //!
 //! | module | lines | content |
 //! | --- | --- | --- |
-//! | [`mod@network`], [`weights`] | 470 | a network: a module, its named tensors, gradient hooks |
+//! | [`mod@network`] | 400 | a network: a module, its named tensors, gradient hooks |
 //! | [`model`], [`mod@train`] | 190 | the model as the training loop sees it, and the loop |
 //! | [`mod@data_parallel`] | 170 | one line: replicate, scatter, apply, gather |
 //! | [`ddp`] | 730 | a rank for each device: gradients travel in buckets during the backward pass |
 //! | [`resnet`], [`lenet`] | 220 | ResNet-18, and LeNet of stage 1 |
-//! | [`batch_norm`] | 380 | statistics of the local shard, of the global batch, or of each shard |
-//! | [`precision`] | 80 | layers in bf16, and sums in f32 |
-//! | [`optimizer`] | 320 | SGD with momentum, AdamW, warm-up, the linear scaling rule |
+//! | [`batch_norm`] | 360 | statistics of the local shard, of the global batch, or of each shard |
+//! | [`optimizer`] | 270 | SGD with momentum, AdamW, warm-up, the linear scaling rule |
 //!
 //! The remaining modules serve these: `device_threads` are threads that wait for work, [`recorder`] records the steps of a run,
-//! and `resume` resumes a run on all ranks to the same bits. The engine has [`initial`] values, [`launch`]ing, [`recording`]s,
-//! a [`slow_link`], and [`text`] between ranks.
+//! and `resume` resumes a run on all ranks to the same bits. The engine has lists of named [`weights`], their [`initial`]
+//! values and [`precision`], [`launch`]ing, [`recording`]s, a [`slow_link`], and [`text`] between ranks.
 
 pub mod batch_norm;
 pub mod data_parallel;
@@ -27,12 +26,10 @@ pub mod lenet;
 pub mod model;
 pub mod network;
 pub mod optimizer;
-pub mod precision;
 pub mod recorder;
 pub mod resnet;
 mod resume;
 pub mod train;
-pub mod weights;
 
 pub use backends::{launch, native, slow_link, text};
 pub use data_parallel::DataParallel;
@@ -41,8 +38,8 @@ pub use error::Error;
 pub use harness::recording;
 pub use model::Model;
 pub use network::Network;
-pub use ops::initial;
-pub use precision::Precision;
+pub use ops::precision::Precision;
+pub use ops::{initial, precision, weights};
 pub use scratch_data_parallel::{allreduce_sums, evaluate, replicas};
 pub use train::train;
 pub use trainer::sizing;

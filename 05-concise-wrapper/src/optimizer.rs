@@ -3,7 +3,7 @@
 //! All formulas are PyTorch's. An optimizer belongs to one replica. Its gradients are *sums* over the samples of a global
 //! batch, and its update divides by the number of samples, once.
 
-use candle_core::{DType, Device, Result, Tensor, bail};
+use candle_core::{Result, Tensor, bail};
 use clap::Args;
 use clap::builder::TypedValueParser as _;
 use devices::move_view;
@@ -137,12 +137,13 @@ impl Sgd {
         if self.constants == Momentum::default() && self.velocities.is_empty() {
             return Ok(());
         }
-        begin(&mut self.velocities, "velocities", weights)
+        begin(&mut self.velocities, weights)
     }
 
     /// The velocities by the names of their parameters: the state that a checkpoint saves. They share their memory.
     pub fn velocities(&self, weights: &Weights) -> Vec<(String, Tensor)> {
-        by_name("", weights, &self.velocities).collect()
+        let names = weights.parameters.iter().map(|parameter| parameter.name.clone());
+        names.zip(self.velocities.iter().cloned()).collect()
     }
 
     /// Restores all velocities, or removes them if the list is empty. Fails when there is not one velocity for each
@@ -152,44 +153,25 @@ impl Sgd {
         weights: &Weights,
         velocities: &[(String, Tensor)],
     ) -> Result<()> {
-        if !velocities.is_empty() && velocities.len() != weights.parameters.len() {
-            bail!("{} velocities for {} parameters", velocities.len(), weights.parameters.len());
+        let parameters = &weights.parameters[..];
+        let parameters = if velocities.is_empty() { &[] } else { parameters };
+        if velocities.len() != parameters.len() {
+            bail!("{} velocities for {} parameters", velocities.len(), parameters.len());
         }
-        self.velocities = match velocities {
-            [] => Vec::new(),
-            _ => find("", "velocity", weights, velocities)?,
-        };
+        let find =
+            |parameter: &Named| match velocities.iter().find(|(name, _)| *name == parameter.name) {
+                Some((_, velocity)) if fits((velocity, parameter)) => {
+                    move_view(&velocity.force_contiguous()?, parameter.tensor.device())
+                }
+                _ => bail!("there is no velocity for parameter {}", parameter.name),
+            };
+        self.velocities = parameters.iter().map(find).collect::<Result<_>>()?;
         Ok(())
     }
     // ANCHOR_END: state
 }
 
 // ANCHOR: adamw
-/// The constants of AdamW. The default is PyTorch's.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct AdamWOptions {
-    /// The share of the mean gradient that is kept from step to step: β₁.
-    pub beta1: f64,
-    /// The share of the mean squared gradient that is kept from step to step: β₂.
-    pub beta2: f64,
-    /// Keeps the denominator above 0: ε.
-    pub epsilon: f64,
-    /// How strongly weights are pulled towards 0. Without decay, AdamW is Adam.
-    pub weight_decay: f64,
-}
-
-impl Default for AdamWOptions {
-    fn default() -> Self {
-        Self { beta1: 0.9, beta2: 0.999, epsilon: 1e-8, weight_decay: 0.01 }
-    }
-}
-
-/// The name of the number of steps in the state of [`AdamW`].
-const STEP: &str = "step";
-
-/// The beginnings of the names of the means in the state of [`AdamW`], as in PyTorch.
-const MEANS: [&str; 2] = ["exp_avg/", "exp_avg_sq/"];
-
 /// Adam with decoupled weight decay (Loshchilov and Hutter, "Decoupled Weight Decay Regularization", 2019).
 ///
 /// With g the gradient of the *mean* loss over the global batch, w a parameter, and t the number of the step, from 1:
@@ -203,20 +185,30 @@ const MEANS: [&str; 2] = ["exp_avg/", "exp_avg_sq/"];
 ///
 /// m and v start at 0, so they are too small at first. The divisions by 1 − βᵗ correct this bias. The decay is decoupled: it
 /// does not pass through m and v. The state has two tensors for each parameter. SGD with momentum has one.
-#[derive(Debug)]
+///
+/// The default has PyTorch's constants, and has made no step.
+#[derive(Clone, Debug)]
 pub struct AdamW {
-    options: AdamWOptions,
-    steps: u32,
-    /// m and v of each parameter. Empty before the first step.
-    means: [Vec<Tensor>; 2],
+    /// β₁ and β₂: the shares of m and of v that are kept from step to step.
+    pub betas: [f64; 2],
+    /// ε keeps the denominator above 0.
+    pub epsilon: f64,
+    /// How strongly weights are pulled towards 0. Without decay, AdamW is Adam.
+    pub weight_decay: f64,
+    /// The number of steps so far.
+    pub steps: u32,
+    /// m and v of each parameter, in the order of the parameters. Empty before the first step.
+    pub means: [Vec<Tensor>; 2],
+}
+
+impl Default for AdamW {
+    fn default() -> Self {
+        let (betas, means) = ([0.9, 0.999], [Vec::new(), Vec::new()]);
+        Self { betas, epsilon: 1e-8, weight_decay: 0.01, steps: 0, means }
+    }
 }
 
 impl AdamW {
-    /// An optimizer that has made no step.
-    pub fn new(options: AdamWOptions) -> Self {
-        Self { options, steps: 0, means: [Vec::new(), Vec::new()] }
-    }
-
     /// Updates the weights. `gradients` are sums over `samples` samples, in the order of the parameters. Fails when the
     /// gradients or the means do not fit the weights.
     pub fn step(
@@ -228,49 +220,20 @@ impl AdamW {
     ) -> Result<()> {
         check(weights, gradients, samples)?;
         let _span = info_span!(target: COMPUTE, "update").entered();
-        self.means.iter_mut().try_for_each(|means| begin(means, "means", weights))?;
+        self.means.iter_mut().try_for_each(|means| begin(means, weights))?;
         self.steps += 1;
-        let AdamWOptions { beta1, beta2, epsilon, weight_decay } = self.options;
+        let ([beta1, beta2], [means, squares]) = (self.betas, &mut self.means);
         let corrected = |beta: f64| 1.0 - beta.powf(self.steps.into());
-        let [means, squares] = &mut self.means;
         let slots = weights.parameters.iter().zip(gradients).zip(means).zip(squares);
         for (((Named { tensor: w, .. }, gradient), m), v) in slots {
             let g = (gradient / samples as f64)?;
             *m = ((&*m * beta1)? + (&g * (1.0 - beta1))?)?;
             *v = ((&*v * beta2)? + (g.sqr()? * (1.0 - beta2))?)?;
             let deviation = (&*v / corrected(beta2))?.sqrt()?;
-            let direction = ((&*m / corrected(beta1))? / (deviation + epsilon)?)?;
-            let decayed = (w.detach() * (1.0 - rate * weight_decay))?;
+            let direction = ((&*m / corrected(beta1))? / (deviation + self.epsilon)?)?;
+            let decayed = (w.detach() * (1.0 - rate * self.weight_decay))?;
             overwrite(w, &(decayed - (direction * rate)?)?)?;
         }
-        Ok(())
-    }
-
-    /// The state between two steps, by name. Before the first step the list is empty. Fails when there is no memory.
-    pub fn state(&self, weights: &Weights) -> Result<Vec<(String, Tensor)>> {
-        if self.steps == 0 {
-            return Ok(Vec::new());
-        }
-        let steps = Tensor::new(self.steps, &Device::Cpu)?;
-        let means = MEANS.iter().zip(&self.means);
-        let means = means.flat_map(|(prefix, means)| by_name(prefix, weights, means));
-        Ok([(STEP.to_owned(), steps)].into_iter().chain(means).collect())
-    }
-
-    /// Restores a state, or an optimizer that has made no step if the list is empty. Fails when the number of steps is
-    /// missing, or a parameter does not have both means, of its shape and type.
-    pub fn set_state(&mut self, weights: &Weights, state: &[(String, Tensor)]) -> Result<()> {
-        if state.is_empty() {
-            *self = Self::new(self.options);
-            return Ok(());
-        }
-        let Some((_, steps)) = state.iter().find(|(name, _)| name == STEP) else {
-            bail!("the state has no number of steps");
-        };
-        let steps = steps.to_dtype(DType::U32)?.to_scalar()?;
-        let means = find(MEANS[0], "mean gradient", weights, state)?;
-        let squares = find(MEANS[1], "mean squared gradient", weights, state)?;
-        (self.means, self.steps) = ([means, squares], steps);
         Ok(())
     }
 }
@@ -283,60 +246,27 @@ fn check(weights: &Weights, gradients: &[Tensor], samples: usize) -> Result<()> 
     check_gradients(named, gradients, samples)
 }
 
-/// Whether a tensor of the state has the shape and the type of its parameter.
-fn fits(state: &Tensor, Named { tensor, .. }: &Named) -> bool {
-    (state.shape(), state.dtype()) == (tensor.shape(), tensor.dtype())
-}
-
 /// Makes a state of zeros before the first step, and checks that the state fits the parameters.
-fn begin(state: &mut Vec<Tensor>, what: &str, weights: &Weights) -> Result<()> {
+fn begin(state: &mut Vec<Tensor>, weights: &Weights) -> Result<()> {
     if state.is_empty() {
         let zeros = weights.parameters.iter().map(|named| named.tensor.detach().zeros_like());
         *state = zeros.collect::<Result<_>>()?;
     }
-    let mut slots = state.iter().zip(&weights.parameters);
-    if state.len() != weights.parameters.len() || !slots.all(|(tensor, named)| fits(tensor, named))
-    {
-        bail!(
-            "this optimiser's {what} do not fit: it has made steps of another network, and each needs its own"
-        );
+    if state.len() != weights.parameters.len() || !state.iter().zip(&weights.parameters).all(fits) {
+        bail!("this optimizer's state is of another network: each network needs its own optimizer");
     }
     Ok(())
 }
 
-/// Names the tensors of a state by their parameters.
-fn by_name<'a>(
-    prefix: &'a str,
-    weights: &'a Weights,
-    tensors: &'a [Tensor],
-) -> impl Iterator<Item = (String, Tensor)> + 'a {
-    let named = weights.parameters.iter().zip(tensors);
-    named.map(move |(parameter, tensor)| (format!("{prefix}{}", parameter.name), tensor.clone()))
-}
-
-/// Copies the tensors of a state, in the order of the parameters, to the devices of the parameters.
-fn find(
-    prefix: &str,
-    what: &str,
-    weights: &Weights,
-    state: &[(String, Tensor)],
-) -> Result<Vec<Tensor>> {
-    let find = |parameter: &Named| {
-        let name = format!("{prefix}{}", parameter.name);
-        match state.iter().find(|(found, _)| *found == name) {
-            Some((_, tensor)) if fits(tensor, parameter) => {
-                move_view(&tensor.force_contiguous()?, parameter.tensor.device())
-            }
-            _ => bail!("there is no {what} for parameter {}", parameter.name),
-        }
-    };
-    weights.parameters.iter().map(find).collect()
+/// Whether a tensor of the state has the shape and the type of its parameter.
+fn fits((state, Named { tensor, .. }): (&Tensor, &Named)) -> bool {
+    (state.shape(), state.dtype()) == (tensor.shape(), tensor.dtype())
 }
 // ANCHOR_END: helpers
 
 #[cfg(test)]
 mod tests {
-    use candle_core::Var;
+    use candle_core::{DType, Device, Var};
 
     use super::*;
 
@@ -393,7 +323,7 @@ mod tests {
     #[test]
     fn adamw_follows_pytorchs_formula() {
         let weights = weights();
-        let mut adamw = AdamW::new(AdamWOptions::default());
+        let mut adamw = AdamW::default();
         for (sums, expected) in SUMS.into_iter().zip(ADAMW) {
             adamw.step(&weights, &gradients(sums), 0.1, 4).unwrap();
             assert_close(&values(&weights), &expected);
@@ -404,8 +334,7 @@ mod tests {
     #[test]
     fn under_a_constant_gradient_adam_moves_by_the_rate() {
         let (weights, before) = (weights(), values(&weights()));
-        let options = AdamWOptions { epsilon: 0.0, weight_decay: 0.0, ..AdamWOptions::default() };
-        let mut adam = AdamW::new(options);
+        let mut adam = AdamW { epsilon: 0.0, weight_decay: 0.0, ..AdamW::default() };
         for step in 1..=50 {
             adam.step(&weights, &gradients([3.0, -0.001, 700.0]), 0.01, 7).unwrap();
             let moved = 0.01 * f64::from(step);
@@ -418,24 +347,18 @@ mod tests {
     #[test]
     fn adamw_goes_on_from_its_state() {
         let weights = weights();
-        let mut first = AdamW::new(AdamWOptions::default());
-        assert!(first.state(&weights).unwrap().is_empty());
+        let mut first = AdamW::default();
         first.step(&weights, &gradients(SUMS[0]), 0.1, 4).unwrap();
-        let mut state = first.state(&weights).unwrap();
-        let names: Vec<&str> = state.iter().map(|(name, _)| name.as_str()).collect();
-        assert_eq!(names, ["step", "exp_avg/a", "exp_avg/b", "exp_avg_sq/a", "exp_avg_sq/b"]);
-        let mut second = AdamW::new(AdamWOptions::default());
-        second.set_state(&weights, &state).unwrap();
+        let (steps, means) = (first.steps, first.means.clone());
+        let mut second = AdamW { steps, means, ..AdamW::default() };
         second.step(&weights, &gradients(SUMS[1]), 0.1, 4).unwrap();
         assert_close(&values(&weights), &ADAMW[1]);
-        for (missing, told) in [
-            (4, "there is no mean squared gradient for parameter b"),
-            (1, "there is no mean gradient for parameter a"),
-            (0, "the state has no number of steps"),
-        ] {
-            state.remove(missing);
-            let error = second.set_state(&weights, &state).unwrap_err().to_string();
-            assert!(error.contains(told), "{error}");
+        for mean in [0, 1] {
+            let mut other = first.clone();
+            other.means[mean].pop();
+            let error = other.step(&weights, &gradients(SUMS[1]), 0.1, 4).unwrap_err().to_string();
+            assert!(error.contains("this optimizer's state is of another network"), "{error}");
+            assert_close(&values(&weights), &ADAMW[1]);
         }
     }
 

@@ -32,20 +32,13 @@ pub struct Bucket {
 }
 
 impl Model {
-    /// LeNet of stage 1, on images of 28×28 pixels.
-    ///
-    /// # Errors
-    ///
-    /// When its layers cannot be built.
+    /// LeNet of stage 1, on images of 28×28 pixels. Fails when its layers cannot be built.
     pub fn lenet() -> Result<Self> {
         Self::new("LeNet".to_owned(), &Layers::lenet())
     }
 
-    /// ResNet-18 of stage 5, on images of 28×28 pixels; the first group has `width` planes.
-    ///
-    /// # Errors
-    ///
-    /// When its layers cannot be built.
+    /// ResNet-18 of stage 5, on images of 28×28 pixels; the first group has `width` planes. Fails when its layers cannot be
+    /// built.
     pub fn resnet18(width: usize) -> Result<Self> {
         Self::new(format!("ResNet-18 of width {width}"), &Layers::resnet18(width))
     }
@@ -79,12 +72,8 @@ impl Model {
 
     /// The buckets in which stage 5's DDP adds gradients up, and when in the backward pass they are full.
     ///
-    /// `backward` is what the backward pass of each layer takes, in any unit. A layer's gradients are taken to be
-    /// there when all of it is done.
-    ///
-    /// # Panics
-    ///
-    /// When there is not a time for each layer.
+    /// `backward` is what the backward pass of each layer takes, in any unit. A layer's gradients are taken to be there when
+    /// all of it is done. Panics when there is not a time for each layer.
     pub fn buckets(&self, caps: BucketCaps, backward: &[f64]) -> Vec<Bucket> {
         assert_eq!(backward.len(), self.layers.len(), "a time for each layer");
         let whole: f64 = backward.iter().sum();

@@ -25,10 +25,7 @@ impl Part {
     /// Calls `evaluate` for each batch of this part and returns the sums by batch.
     ///
     /// The data set has so many `samples`, in batches of `size`; the last batch may be shorter.
-    ///
-    /// # Errors
-    ///
-    /// The first error of `evaluate`.
+    /// Fails when `evaluate` does.
     pub fn evaluate<E>(
         self,
         samples: usize,
@@ -73,21 +70,14 @@ impl SumsByBatch {
         self.0.is_empty()
     }
 
-    /// The sums as a tensor `[batches, 4]` (f64), to be added up across devices.
-    ///
-    /// # Errors
-    ///
-    /// When the tensor cannot be made on `device`.
+    /// The sums as a tensor `[batches, 4]` (f64), to be added up across devices. Fails when the
+    /// tensor cannot be made on `device`.
     pub fn to_tensor(&self, device: &Device) -> Result<Tensor> {
         let sums: Vec<_> = self.0.iter().flat_map(|batch| batch.to_array()).collect();
         Tensor::from_vec(sums, (self.0.len(), 4), device)
     }
 
-    /// Builds the sums from such a tensor.
-    ///
-    /// # Errors
-    ///
-    /// When the tensor is not `[batches, 4]` in f64.
+    /// Builds the sums from such a tensor. Fails when the tensor is not `[batches, 4]` in f64.
     pub fn from_tensor(tensor: &Tensor) -> Result<Self> {
         let batches = (0..tensor.dim(0)?).map(|batch| sums_from_tensor(&tensor.get(batch)?));
         Ok(Self(batches.collect::<Result<_>>()?))

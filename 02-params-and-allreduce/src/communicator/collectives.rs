@@ -23,9 +23,7 @@ use super::{Communicator, Error};
 /// Chunks are runs of elements in order, and their sizes differ by at most one. With `len` = 10 and `chunks` = 4 they are
 /// 0..3, 3..6, 6..8 and 8..10. With fewer elements than chunks, the last chunks are empty.
 ///
-/// # Panics
-///
-/// When `chunk` is not below `chunks`.
+/// Panics when `chunk` is not below `chunks`.
 // ANCHOR: chunk_range
 pub fn chunk_range(len: usize, chunks: usize, chunk: usize) -> Range<usize> {
     assert!(chunk < chunks, "chunk {chunk} of {chunks}");
@@ -43,11 +41,7 @@ pub(crate) fn neighbours(rank: &(impl Communicator + ?Sized)) -> (usize, usize) 
 }
 
 // ANCHOR: reduce_scatter
-/// Implements [`Communicator::reduce_scatter`].
-///
-/// # Errors
-///
-/// The errors of [`Communicator::reduce_scatter`].
+/// Implements [`Communicator::reduce_scatter`]. Fails as [`Communicator::reduce_scatter`] does.
 pub fn reduce_scatter(
     rank: &(impl Communicator + ?Sized),
     tensor: &Tensor,
@@ -101,11 +95,7 @@ pub(crate) fn add_around_the_ring(
 // ANCHOR_END: reduce_scatter
 
 // ANCHOR: all_gather
-/// Implements [`Communicator::all_gather`].
-///
-/// # Errors
-///
-/// The errors of [`Communicator::all_gather`].
+/// Implements [`Communicator::all_gather`]. Fails as [`Communicator::all_gather`] does.
 pub fn all_gather(
     rank: &(impl Communicator + ?Sized),
     chunk: &Tensor,
@@ -156,11 +146,7 @@ pub(crate) fn pass_around_the_ring(
 // ANCHOR_END: all_gather
 
 // ANCHOR: broadcast
-/// Implements [`Communicator::broadcast`].
-///
-/// # Errors
-///
-/// The errors of [`Communicator::broadcast`].
+/// Implements [`Communicator::broadcast`]. Fails as [`Communicator::broadcast`] does.
 pub fn broadcast(
     rank: &(impl Communicator + ?Sized),
     tensor: &Tensor,
@@ -222,9 +208,7 @@ pub(crate) fn broadcast_shared(
 /// round 3   message from 1           have arrived: all        (1 had messages from 0 and 4)
 /// ```
 ///
-/// # Errors
-///
-/// The errors of messages.
+/// Fails when a message fails.
 pub fn barrier(rank: &(impl Communicator + ?Sized)) -> Result<(), Error> {
     let (me, world_size) = (rank.rank(), rank.world_size());
     let mut distance = 1;

@@ -34,11 +34,7 @@ pub struct Sampler {
 impl Sampler {
     /// Makes the sampler of `rank`. A batch of all ranks together has `global_batch` samples.
     ///
-    /// All ranks pass the same values, except `rank`.
-    ///
-    /// # Panics
-    ///
-    /// When `rank` is not below `world_size`, or `global_batch` is 0.
+    /// All ranks pass the same values, except `rank`. Panics when `rank` is not below `world_size`, or `global_batch` is 0.
     pub fn new(
         samples: usize,
         global_batch: usize,

@@ -19,12 +19,8 @@ use split_batch::loader::LocalBatch;
 use super::network;
 use crate::compute::Measured;
 
-/// Seconds of a step of every device of a plan with a shard of so many samples of its own, the median of
-/// `steps`, each as slow as its slowest device.
-///
-/// # Errors
-///
-/// The failure of the rank that failed first, such as one that has fewer than `samples` images.
+/// Seconds of a step of every device of a plan with a shard of so many samples of its own, the median of `steps`, each as
+/// slow as its slowest device. Fails when a rank fails, such as a rank that has fewer than `samples` images.
 pub fn compute(
     plan: &DevicePlan,
     layers: &Layers,

@@ -29,16 +29,9 @@ pub struct Links {
 
 /// Measures what is between the devices of a plan, of at least two.
 ///
-/// `bytes` is the length of the long message: that of what is to be added up, as short ones stay in caches. What
-/// a byte costs in memory is work of the receiver; what it costs beyond that on a slow link is on the wire.
-///
-/// # Errors
-///
-/// The failure of the rank that failed first.
-///
-/// # Panics
-///
-/// When there is one device only.
+/// `bytes` is the length of the long message: that of what is to be added up, as short ones stay in caches. What a byte
+/// costs in memory is work of the receiver; what it costs beyond that on a slow link is on the wire. Fails when a rank
+/// fails, with the failure of the first rank that failed. Panics when there is one device only.
 pub fn links(
     plan: &DevicePlan,
     bytes: usize,

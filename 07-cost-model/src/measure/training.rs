@@ -31,12 +31,8 @@ pub struct Together {
     pub slowness: Option<Slowness>,
 }
 
-/// Seconds of a step with batches of `batch_size` images over all devices of a plan: of an epoch through all images,
-/// after one that finds memory that was never touched.
-///
-/// # Errors
-///
-/// The failure of the rank that failed first.
+/// Seconds of a step with batches of `batch_size` images over all devices of a plan: of an epoch through all images, after
+/// one that finds memory that was never touched. Fails when a rank fails, with the failure of the first rank that failed.
 pub fn training(
     plan: &DevicePlan,
     layers: &Layers,

@@ -87,12 +87,9 @@ pub struct Processes {
 
 impl Launch {
     /// Reads the command line, connects the processes, if there are several, and goes on if all of them can. Returns the
-    /// result of `prepare`. `timeout` returns the time that a rank waits for a message.
-    ///
-    /// # Errors
-    ///
-    /// clap's error, and the errors of `prepare` and of [`agree`](Self::agree). A [`UsageError`] when several processes
-    /// were started and this program was built without the library that connects them. When MPI or NCCL fails.
+    /// result of `prepare`. `timeout` returns the time that a rank waits for a message. Fails when the flags are wrong,
+    /// `prepare` or [`agree`](Self::agree) fails, MPI or NCCL fails, or several processes were started and this program was
+    /// built without the library that connects them.
     pub fn begin<A: Parser, T>(
         timeout: impl FnOnce(&A) -> Duration,
         prepare: impl FnOnce(A, &Self) -> Result<T>,
@@ -140,11 +137,8 @@ impl Launch {
         self.processes.as_ref().is_none_or(|processes| processes.rank.rank() == 0)
     }
 
-    /// Plans the devices of this process. Returns the plan and the number of devices of all processes.
-    ///
-    /// # Errors
-    ///
-    /// A [`UsageError`] when there are not as many processes as `devices`, or this machine does not have the devices.
+    /// Plans the devices of this process. Returns the plan and the number of devices of all processes. Fails when there are
+    /// not as many processes as `devices`, or this machine does not have the devices.
     pub fn plan(
         &self,
         each: &DeviceArguments,
@@ -240,11 +234,8 @@ impl Launch {
 
     /// Runs `work` for every rank of this process: on its device, with its connections and with its own value. Returns the
     /// results in rank order. There is a value for every device of the plan. A process has one rank, with the first value.
-    ///
-    /// # Errors
-    ///
-    /// The failure of the rank that failed first, see [`run_ranks_with`]. When the rank of a process fails, the process
-    /// prints the error and ends all processes, and this function does not return.
+    /// Fails as [`run_ranks_with`] does. When the rank of a process fails, the process prints the error and ends all
+    /// processes, and this function does not return.
     pub fn run<T, R, E>(
         &self,
         plan: &DevicePlan,

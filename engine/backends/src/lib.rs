@@ -35,11 +35,8 @@ pub enum Ranks {
     Processes,
 }
 
-/// Checks, before any device is opened, that ranks of this kind can run the algorithm on these devices.
-///
-/// # Errors
-///
-/// When a native all-reduce is wanted and nothing has one. The message names the requirements.
+/// Checks, before any device is opened, that ranks of this kind can run the algorithm on these devices. Fails when a native
+/// all-reduce is wanted and nothing has one. The message names the requirements.
 pub fn check(algorithm: Algorithm, plan: &DevicePlan, ranks: Ranks) -> Result<(), Error> {
     let nccl = cfg!(feature = "nccl") && plan.has_a_gpu_each();
     let mpi = ranks == Ranks::Processes && launcher::started().is_some() && cfg!(feature = "mpi");

@@ -45,12 +45,9 @@ pub struct World {
 
 impl World {
     /// Connects this process with all others that `mpirun` started. A program that was started without `mpirun` is a world
-    /// of one. All processes call this, once, before anything else. A rank waits for a message at most `timeout`.
-    ///
-    /// # Errors
-    ///
-    /// When this process was connected before, when several threads cannot use MPI, and when MPI connects another number
-    /// of processes than the launcher has started.
+    /// of one. All processes call this, once, before anything else. A rank waits for a message at most `timeout`. Fails when
+    /// this process was connected before, when several threads cannot use MPI, and when MPI connects another number of
+    /// processes than the launcher has started.
     pub fn connect(timeout: Duration) -> Result<Self, Error> {
         let initialised = ::mpi::initialize_with_threading(Threading::Multiple);
         let again = || Error::Other("MPI connects a process once, and not again".to_owned());

@@ -25,12 +25,8 @@ use connection::Connection;
 pub use world::{Rank, World};
 
 /// Runs `work` with ranks whose native all-reduce is NCCL's. All ranks call this together. Everything else goes over
-/// `messages`. A rank waits at most `timeout` for an all-reduce, and for all ranks to join.
-///
-/// # Errors
-///
-/// When a rank's device is no GPU or two ranks share one, when NCCL cannot connect the ranks, and the errors of `work`. After
-/// an error this rank leaves at once.
+/// `messages`. A rank waits at most `timeout` for an all-reduce, and for all ranks to join. Fails when a rank's device is no
+/// GPU, two ranks share one, NCCL cannot connect the ranks, or `work` fails. After an error this rank leaves at once.
 pub fn with_nccl<C, R, E>(
     messages: &C,
     timeout: Duration,

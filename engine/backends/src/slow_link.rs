@@ -51,11 +51,8 @@ impl Slowness {
     }
 
     /// Refuses a link so slow that a rank would give up waiting: while rank 0 sends all `weights`, or while the ranks add up
-    /// so many bytes of `gradients`, by an algorithm or along a fixed tree.
-    ///
-    /// # Errors
-    ///
-    /// A [`UsageError`] with the time. The error of such a run would name a rank without a fault.
+    /// so many bytes of `gradients`, by an algorithm or along a fixed tree. The error of such a run would name a rank
+    /// without a fault.
     pub fn check(
         &self,
         timeout: Duration,
@@ -93,11 +90,7 @@ impl Slowness {
     }
 }
 
-/// Parses a bandwidth in MB per second.
-///
-/// # Errors
-///
-/// A message with the accepted range.
+/// Parses a bandwidth in MB per second. Fails outside of the accepted range, which the message names.
 pub fn parse_speed(argument: &str) -> Result<f64, String> {
     let expected = "this is a number of megabytes in a second, from 0.001 to 1000000, such as 25";
     cli::number(0.001..=1e6, expected)(argument)
@@ -129,7 +122,6 @@ impl SlowNetwork {
         Arc::new(SlowLink { link, network: Arc::clone(self) })
     }
 
-    /// Seconds since the start.
     fn now(&self) -> f64 {
         self.started.elapsed().as_secs_f64()
     }

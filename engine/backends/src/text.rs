@@ -5,11 +5,8 @@ use params_and_allreduce::communicator::{Communicator, Error};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// Returns the value of rank 0 on every rank. All ranks call this together.
-///
-/// # Errors
-///
-/// When another rank stops or stalls. When JSON cannot hold the value: it has no NaN, for example.
+/// Returns the value of rank 0 on every rank. All ranks call this together. Fails when another rank stops or stalls, or when
+/// JSON cannot hold the value, such as a NaN.
 pub fn value_of_rank_0<T: Serialize + DeserializeOwned>(
     communicator: &(impl Communicator + ?Sized),
     mine: &T,
@@ -26,11 +23,7 @@ pub fn value_of_rank_0<T: Serialize + DeserializeOwned>(
 }
 
 /// Returns the values of all ranks on rank 0, in rank order. Every other rank gets an empty list. All ranks call this
-/// together.
-///
-/// # Errors
-///
-/// The errors of [`value_of_rank_0`].
+/// together. Fails as [`value_of_rank_0`] does.
 pub fn values_gathered<T: Serialize + DeserializeOwned>(
     communicator: &(impl Communicator + ?Sized),
     mine: &T,
@@ -39,11 +32,7 @@ pub fn values_gathered<T: Serialize + DeserializeOwned>(
 }
 
 /// Returns the texts of all ranks on rank 0, in rank order. Every other rank gets an empty list. All ranks call this
-/// together.
-///
-/// # Errors
-///
-/// When another rank stops or stalls.
+/// together. Fails when another rank stops or stalls.
 pub fn gathered(
     communicator: &(impl Communicator + ?Sized),
     mine: &str,

@@ -59,12 +59,8 @@ impl Checkpoints {
     pub const FLAGS: [&str; 4] = ["checkpoint", "every", "keep", "resume"];
 
     /// Checks that the folder can be used as the flags ask, and leaves everything as it was. Of several ranks only rank 0
-    /// calls this: only its folder counts.
-    ///
-    /// # Errors
-    ///
-    /// A [`UsageError`] when the folder is none or cannot be made, when it has no checkpoint to resume from, or when it has
-    /// checkpoints and the run does not resume.
+    /// calls this: only its folder counts. Fails when the path is not a folder and no folder can be made there, when the
+    /// folder has no checkpoint to resume from, or when it has checkpoints and the run does not resume.
     pub fn check(&self) -> Result<(), UsageError> {
         let path = &self.folder;
         let usable = match path.is_dir() {

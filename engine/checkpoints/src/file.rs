@@ -56,7 +56,6 @@ impl Configuration {
     }
 }
 
-/// The JSON of a checkpoint.
 #[derive(Serialize, Deserialize)]
 struct Header {
     format: u32,
@@ -68,11 +67,8 @@ struct Header {
 pub(crate) type Checkpoint = (TrainerState, Configuration, BTreeMap<String, Tensor>);
 
 // ANCHOR: write
-/// Writes a checkpoint. The tensors may be on any device.
-///
-/// # Errors
-///
-/// [`Error::Io`] when a tensor cannot be read or the file cannot be written. Then no part of the file is left behind.
+/// Writes a checkpoint. The tensors may be on any device. Fails when a tensor cannot be read or the file cannot be written.
+/// Then no part of the file is left behind.
 pub(crate) fn write(
     path: &Path,
     state: &TrainerState,
@@ -98,11 +94,8 @@ pub(crate) fn write(
 }
 // ANCHOR_END: write
 
-/// Reads a checkpoint.
-///
-/// # Errors
-///
-/// [`Error::Io`], [`Error::Damaged`], or [`Error::Refused`] for another version of the format.
+/// Reads a checkpoint. Fails when the file cannot be read, is [damaged](Error::Damaged), or has another version of the
+/// format ([`Error::Refused`]).
 pub(crate) fn read(path: &Path) -> Result<Checkpoint, Error> {
     let damaged =
         |reason: &dyn Display| Error::Damaged { path: path.to_owned(), reason: reason.to_string() };

@@ -28,12 +28,9 @@ pub struct Folder {
 }
 
 impl Folder {
-    /// Makes the folder if it is missing, locks it, and removes files that a killed run left half-written.
-    ///
-    /// # Errors
-    ///
+    /// Makes the folder if it is missing, locks it, and removes files that a killed run left half-written. Fails with
     /// [`Error::Refused`] when another run has the lock, when a run that resumes finds no checkpoint, or when a run that
-    /// begins finds one. [`Error::Io`].
+    /// begins finds one.
     pub fn open(
         settings: Checkpoints,
         batches_per_epoch: usize,
@@ -67,11 +64,8 @@ impl Folder {
         steps.is_multiple_of(self.settings.every) || last || state.sums.interrupts > 0
     }
 
-    /// Writes a checkpoint, and removes the oldest ones until the number to keep is left.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Io`] when a file cannot be written or removed.
+    /// Writes a checkpoint, and removes the oldest ones until the number to keep is left. Fails when a file cannot be
+    /// written or removed.
     pub fn save(&self, state: &TrainerState, tensors: &[(String, Tensor)]) -> Result<(), Error> {
         let Checkpoints { folder, keep, configuration, .. } = &self.settings;
         let step = state.steps(self.batches_per_epoch);
@@ -83,11 +77,8 @@ impl Folder {
     }
 
     /// Finds the checkpoint to resume from. Returns the state of the training loop, and the values of `tensors`, in the same
-    /// order, in CPU memory. The report names the checkpoint and every damaged checkpoint that got another name.
-    ///
-    /// # Errors
-    ///
-    /// When the folder has no checkpoint, when the checkpoint does not fit this run or `tensors`, or when the newest checkpoint
+    /// order, in CPU memory. The report names the checkpoint and every damaged checkpoint that got another name. Fails when
+    /// the folder has no checkpoint, when the checkpoint does not fit this run or `tensors`, or when the newest checkpoint
     /// is damaged and the run asked for [`Resume::Newest`].
     pub fn find(
         &self,

@@ -15,11 +15,6 @@ const MOST_CLASSES: usize = 1 << u8::BITS;
 /// The number of bytes of the hash that a fingerprint has.
 const FINGERPRINT: usize = 8;
 
-/// The reason why images and labels are not a data set.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct DatasetError(String);
-
 /// Images and their labels, in CPU memory, with one byte per pixel. Clones share the memory.
 #[derive(Clone, Debug)]
 pub struct Dataset {
@@ -33,10 +28,7 @@ pub struct Dataset {
 
 impl Dataset {
     /// Makes a data set of grey 28×28 images and labels of [`CLASSES`] classes. Fails like [`of_shape`](Self::of_shape).
-    pub fn new(
-        images: Vec<[u8; PIXELS]>,
-        labels: Vec<u8>,
-    ) -> std::result::Result<Self, DatasetError> {
+    pub fn new(images: Vec<[u8; PIXELS]>, labels: Vec<u8>) -> Result<Self> {
         Self::of_shape(images.into_flattened(), SAMPLE, labels, CLASSES)
     }
 
@@ -50,30 +42,24 @@ impl Dataset {
         shape: [usize; 3],
         labels: Vec<u8>,
         classes: usize,
-    ) -> std::result::Result<Self, DatasetError> {
-        let refused = |message: String| Err(DatasetError(message));
+    ) -> Result<Self> {
         if classes > MOST_CLASSES {
-            return refused(format!(
-                "{classes} classes: a label is a byte, which tells {MOST_CLASSES} apart"
-            ));
+            bail!("{classes} classes: a label is a byte, which tells {MOST_CLASSES} apart");
         }
         let image = shape.iter().try_fold(1_usize, |all, &size| all.checked_mul(size));
         let Some(image) = image.filter(|&image| image > 0 && pixels.len().is_multiple_of(image))
         else {
-            return refused(format!("{} pixels are not whole images of {shape:?}", pixels.len()));
+            bail!("{} pixels are not whole images of {shape:?}", pixels.len());
         };
         let images = pixels.len() / image;
         if images != labels.len() {
-            return refused(format!("{images} images, but {} labels", labels.len()));
+            bail!("{images} images, but {} labels", labels.len());
         }
         if images == 0 {
-            return refused("a data set needs at least one image".to_owned());
+            bail!("a data set needs at least one image");
         }
         if let Some(at) = labels.iter().position(|&label| usize::from(label) >= classes) {
-            let label = labels[at];
-            return refused(format!(
-                "label {at} is {label}, but there are {classes} classes, counted from 0"
-            ));
+            bail!("label {at} is {}, but there are {classes} classes, counted from 0", labels[at]);
         }
         let (pixels, labels) = (Arc::new(pixels), Arc::new(labels));
         Ok(Self { pixels, labels, shape, fingerprint: Arc::default() })
@@ -128,7 +114,6 @@ impl Dataset {
         })
     }
 
-    /// The number of pixels of one image.
     fn image(&self) -> usize {
         self.shape.iter().product()
     }

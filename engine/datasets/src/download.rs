@@ -183,8 +183,7 @@ fn try_in_turn<R>(
     Err(Error::Unavailable(format!("cannot download {}; {}", file.name, failures.join("; "))))
 }
 
-/// Moves the first mirror that offers `file` to the front. Each mirror gets an equal share of the remaining time
-/// `limit`.
+/// Moves the first mirror that offers `file` to the front. Each mirror gets an equal share of the remaining time `limit`.
 fn find_answering_mirror(
     mirrors: &mut [&str],
     file: &RemoteFile,

@@ -32,7 +32,6 @@ pub enum Error {
     Malformed(String),
 }
 
-/// Returns the error for a malformed file.
 fn malformed<R>(message: impl Into<String>) -> Result<R, Error> {
     Err(Error::Malformed(message.into()))
 }

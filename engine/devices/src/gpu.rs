@@ -4,12 +4,11 @@
 //! destroys a context without users and creates a new one for the next user. A program may open devices one after the
 //! other, so this module keeps the contexts until the program ends.
 //!
-//! A stream does its work in order. Two streams are ordered by events: one stream records an event, and the other waits
-//! for the event. cudarc can do this automatically, with two events per allocation, which costs a training step
-//! thousands of calls to the driver, each as long as a small kernel. Moreover, candle writes results of kernels to
-//! memory that it has borrowed for reading, and cudarc records no write. So the automatic order is off. The few places
-//! where two streams meet record their own events: uploads, NCCL's collectives, [`transferred`], and
-//! [`Event`](super::Event).
+//! A stream does its work in order. Two streams are ordered by events: one stream records an event, and the other waits for
+//! the event. cudarc can do this automatically, with two events per allocation, which costs a training step thousands of
+//! calls to the driver, each as long as a small kernel. Moreover, candle writes results of kernels to memory that it has
+//! borrowed for reading, and cudarc records no write. So the automatic order is off. The few places where two streams meet
+//! record their own events: uploads, NCCL's collectives, [`transferred`], and [`Event`](super::Event).
 
 #![expect(unsafe_code, reason = "memory pools have no safe calls, and we order the streams")]
 
@@ -30,7 +29,6 @@ pub(super) fn count() -> usize {
     CudaContext::device_count().map_or(0, |count| usize::try_from(count).unwrap_or(0))
 }
 
-/// Opens a GPU with a new stream.
 pub(super) fn open(ordinal: usize) -> Result<Device> {
     context(ordinal)?;
     let device = Device::new_cuda_with_stream(ordinal)?;

@@ -4,9 +4,8 @@
 //! as many threads as the slice has cores. Two slices of a machine with two cores work at the same time, and
 //! communication between them takes time.
 //!
-//! A [`DevicePlan`] lists the devices of a run before any of them is opened. A [`ComputeDevice`] is opened from a slot
-//! of the plan *in the thread that uses it*: each thread has its own CUDA stream, and no stream waits for another by
-//! itself.
+//! A [`DevicePlan`] lists the devices of a run before any of them is opened. A [`ComputeDevice`] is opened from a slot of
+//! the plan *in the thread that uses it*: each thread has its own CUDA stream, and no stream waits for another by itself.
 
 mod arguments;
 mod event;
@@ -59,8 +58,7 @@ impl ComputeDevice {
     /// The same device with a second stream, for a second thread.
     ///
     /// On a GPU, work on one stream does not wait for work on the other. A tensor goes from the main stream to the side
-    /// stream with an [`Event`], and back with [`move_view`]. This is the main stream if the GPU has no memory for
-    /// another.
+    /// stream with an [`Event`], and back with [`move_view`]. This is the main stream if the GPU has no memory for another.
     pub fn side_stream(&self) -> &Device {
         self.side_stream
             .get_or_init(|| self.slot.side_stream().unwrap_or_else(|| self.device.clone()))

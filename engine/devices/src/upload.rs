@@ -1,8 +1,7 @@
 //! Uploads of batches to a GPU.
 //!
-//! A GPU can read only *pinned* memory of the CPU by itself. This module keeps its own pinned memory, so the processor
-//! goes on as soon as it has written there. The upload has its own stream, so it overlaps with the kernels of the last
-//! step:
+//! A GPU can read only *pinned* memory of the CPU by itself. This module keeps its own pinned memory, so the processor goes
+//! on as soon as it has written there. The upload has its own stream, so it overlaps with the kernels of the last step:
 //!
 //! ```text
 //! processor        batch ─→ pinned
@@ -77,9 +76,7 @@ thread_local! {
 
 const BUFFERS: usize = 4;
 
-/// The uploads to one GPU.
 struct Uploads {
-    /// The device's stream.
     stream: Arc<CudaStream>,
     /// The stream of copies from pinned memory.
     copies: Arc<CudaStream>,

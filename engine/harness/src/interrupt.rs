@@ -21,7 +21,6 @@ static REQUESTED: AtomicBool = AtomicBool::new(false);
 /// The number of the signal that arrived.
 static SIGNAL: AtomicUsize = AtomicUsize::new(SIGINT as usize);
 
-/// The signals that have handlers.
 static WATCHED: Mutex<Vec<i32>> = Mutex::new(Vec::new());
 
 /// Installs the handlers: from now on the first Ctrl-C is a request, and the second ends the process.

@@ -24,7 +24,6 @@ use std::process::Command;
 const SIZES: [(&str, &str); 3] =
     [("OMPI_COMM_WORLD_SIZE", "mpirun"), ("PMI_SIZE", "mpirun"), ("SLURM_STEP_NUM_TASKS", SLURM)];
 
-/// Slurm's launcher.
 const SLURM: &str = "srun";
 
 /// A variable that only `torchrun` sets.

@@ -54,11 +54,8 @@ impl Entry {
 /// The most bytes of a line. An entry has far fewer bytes, and the rest of another file is not read.
 const LONGEST_LINE: u64 = 1 << 20;
 
-/// Reads a recording. Leaves out a last line that ends early: the run was killed.
-///
-/// # Errors
-///
-/// When a line is not an entry: the message has its number.
+/// Reads a recording. Leaves out a last line that ends early: the run was killed. Fails when a line is not an entry: the
+/// message has its number.
 pub fn read(mut from: impl BufRead) -> io::Result<Vec<Entry>> {
     let (mut entries, mut line) = (Vec::new(), Vec::new());
     for number in 1.. {

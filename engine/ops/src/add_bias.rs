@@ -52,7 +52,6 @@ struct AddBias {
 }
 
 impl AddBias {
-    /// Computes the output, for contiguous tensors.
     fn forward(&self, x: &Tensor, bias: &Tensor) -> Result<Storage> {
         #[cfg(feature = "cuda")]
         if x.device().is_cuda() {

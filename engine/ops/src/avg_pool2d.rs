@@ -47,7 +47,6 @@ pub fn avg_pool2d(x: &Tensor, kernel: usize, stride: usize) -> Result<Tensor> {
     })
 }
 
-/// Computes the means of all windows, for contiguous `x`.
 fn forward(windows: &Windows, x: &Tensor) -> Result<Storage> {
     #[cfg(feature = "cuda")]
     if x.device().is_cuda() {

@@ -1,8 +1,7 @@
 //! Copies of a tensor in another shape, order or type.
 //!
-//! candle's operations need no copy to flatten and to transpose, but they do not put their inputs
-//! on the tape of [`backward`](mod@crate::backward), which is worth more than the copy of a small
-//! tensor.
+//! candle's operations need no copy to flatten and to transpose, but they do not put their inputs on the tape of
+//! [`backward`](mod@crate::backward), which is worth more than the copy of a small tensor.
 
 use candle_core::{DType, Result, Shape, Storage, Tensor, bail};
 

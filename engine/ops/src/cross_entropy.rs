@@ -13,13 +13,11 @@ use crate::gpu::{Launch, Operand, Source, alloc, blocks_of, on_gpu, tensor};
 #[cfg(feature = "cuda")]
 use candle_core::Shape;
 
-/// Computes Σ over the batch of −log softmax(logits) at the label: `[B, classes]`, `[B]` (u32) →
-/// scalar.
+/// Computes Σ over the batch of −log softmax(logits) at the label: `[B, classes]`, `[B]` (u32) → scalar.
 ///
-/// The largest logit of a row is subtracted before the exponentials, so large logits do not
-/// overflow. The gradient of a row is softmax(logits) − one-hot(label). Fails when shapes or types
-/// do not fit, and when a label is not below the number of classes, of which there is at least one.
-/// A GPU cannot report a wrong label: there the loss becomes NaN.
+/// The largest logit of a row is subtracted before the exponentials, so large logits do not overflow. The gradient of a row
+/// is softmax(logits) − one-hot(label). Fails when shapes or types do not fit, and when a label is not below the number of
+/// classes, of which there is at least one. A GPU cannot report a wrong label: there the loss becomes NaN.
 pub fn cross_entropy(logits: &Tensor, labels: &Tensor) -> Result<Tensor> {
     let (batch, classes) = logits.dims2()?;
     if classes == 0 {
@@ -42,7 +40,6 @@ pub fn cross_entropy(logits: &Tensor, labels: &Tensor) -> Result<Tensor> {
     })
 }
 
-/// Computes the loss, for contiguous tensors.
 fn forward(logits: &Tensor, labels: &Tensor) -> Result<Storage> {
     #[cfg(feature = "cuda")]
     if logits.device().is_cuda() {
@@ -88,9 +85,8 @@ fn backward(logits: &Tensor, labels: &Tensor, dloss: &Tensor) -> Result<Tensor> 
 
 /// Returns the loss of a batch and the number of rows with their largest logit at the label.
 ///
-/// A scalar, `[B, classes]`, `[B]` (u32) → `[2]` in f64, without a gradient, on the device of
-/// `logits`, for which nothing waits. The first of equal logits is the largest, and a NaN is larger
-/// than all.
+/// A scalar, `[B, classes]`, `[B]` (u32) → `[2]` in f64, without a gradient, on the device of `logits`, for which nothing
+/// waits. The first of equal logits is the largest, and a NaN is larger than all.
 pub fn loss_and_correct(loss: &Tensor, logits: &Tensor, labels: &Tensor) -> Result<Tensor> {
     logits.dims2()?;
     #[cfg(feature = "cuda")]

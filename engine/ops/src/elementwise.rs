@@ -20,7 +20,6 @@ macro_rules! by_element {
 }
 pub(crate) use by_element;
 
-/// Implements [`by_element`].
 pub(crate) fn of_tensors<const N: usize>(
     kernel: &'static str,
     tensors: [&Tensor; N],
@@ -42,10 +41,9 @@ pub(crate) fn of_tensors<const N: usize>(
     })
 }
 
-/// Applies `of` to the elements of slices of the same length. For short vectors and pools of one
-/// thread, a single thread collects the results in a vector without initial values. A thread
-/// outside of any device's pool also works alone: rayon would start its global pool for this
-/// thread, with as many threads as the machine has cores.
+/// Applies `of` to the elements of slices of the same length. For short vectors and pools of one thread, a single thread
+/// collects the results in a vector without initial values. A thread outside of any device's pool also works alone: rayon
+/// would start its global pool for this thread, with as many threads as the machine has cores.
 pub(crate) fn map<T: Element, const N: usize>(
     operands: [&[T]; N],
     of: impl Fn([T; N]) -> T + Sync + Send,

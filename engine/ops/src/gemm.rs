@@ -1,9 +1,8 @@
 //! A safe interface to the `gemm` crate: the product of two matrices in slices.
 //!
-//! The product of an m×k and a k×n matrix costs 2·m·n·k operations. A product with at least some
-//! thousand results runs near the processor's peak. This is the only `unsafe` code of the
-//! operations on the CPU: every condition that could make the call unsound is checked before the
-//! call.
+//! The product of an m×k and a k×n matrix costs 2·m·n·k operations. A product with at least some thousand results runs near
+//! the processor's peak. This is the only `unsafe` code of the operations on the CPU: every condition that could make the
+//! call unsound is checked before the call.
 
 use std::ops::Range;
 

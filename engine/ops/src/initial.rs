@@ -13,11 +13,8 @@ use rand_distr::Normal;
 // ANCHOR: initial
 /// Draws the initial value of a tensor, in CPU memory.
 ///
-/// The numbers are drawn in f64 and rounded to `dtype`, so networks in f32 and f64 start from the same values up to rounding.
-///
-/// # Errors
-///
-/// When the distribution does not exist: a negative deviation, an empty range.
+/// The numbers are drawn in f64 and rounded to `dtype`, so networks in f32 and f64 start from the same values up to
+/// rounding. Fails when the distribution does not exist: a negative deviation, an empty range.
 pub fn value(name: &str, shape: &Shape, init: Init, seed: u64, dtype: DType) -> Result<Tensor> {
     match init {
         Init::Const(value) => Tensor::full(value, shape, &Device::Cpu)?.to_dtype(dtype),

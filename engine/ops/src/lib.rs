@@ -52,8 +52,10 @@ pub mod cross_entropy;
 pub mod difference;
 pub mod initial;
 pub mod linear;
+pub mod precision;
 pub mod relu;
 pub mod sgd_step;
+pub mod weights;
 pub mod weights_hash;
 
 pub use add_bias::{add_bias, add_bias_relu};

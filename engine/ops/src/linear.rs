@@ -27,16 +27,14 @@ use crate::memory::zeros;
 use crate::relu::{passed, rectified};
 use crate::rounded::{is_rounded, rounded};
 
-/// The number of rows of a task, so large that reading the other matrix is a small part of the
-/// work.
+/// The number of rows of a task, so large that reading the other matrix is a small part of the work.
 const ROWS: usize = 64;
 
 /// The number of samples in a run. The type of the tensors adds up the bias gradients of a run.
 const RUN: usize = 256;
 
-/// Computes x · w + b: `[B, in]`, `[in, out]`, `[out]` → `[B, out]`. Fails when the shapes do not
-/// fit, when there are no inputs or no outputs, or on a dtype other than f32, f64 and bf16. An
-/// empty batch is not an error.
+/// Computes x · w + b: `[B, in]`, `[in, out]`, `[out]` → `[B, out]`. Fails when the shapes do not fit, when there are no
+/// inputs or no outputs, or on a dtype other than f32, f64 and bf16. An empty batch is not an error.
 pub fn linear(x: &Tensor, weight: &Tensor, bias: &Tensor) -> Result<Tensor> {
     multiply(x, weight, bias, false)
 }
@@ -73,7 +71,6 @@ fn multiply(x: &Tensor, weight: &Tensor, bias: &Tensor, with_relu: bool) -> Resu
     })
 }
 
-/// The sizes of the layer.
 struct Linear {
     inputs: usize,
     outputs: usize,
@@ -81,7 +78,6 @@ struct Linear {
 }
 
 impl Linear {
-    /// Computes the output, for contiguous tensors.
     fn forward(&self, x: &Tensor, weight: &Tensor, bias: &Tensor) -> Result<Storage> {
         #[cfg(feature = "cuda")]
         if x.device().is_cuda() {

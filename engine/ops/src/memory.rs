@@ -1,9 +1,8 @@
 //! Memory for results, initialised by all threads, and scratch memory that a thread uses again.
 //!
-//! Safe Rust initialises a vector before the vector is used. If one thread wrote the initial
-//! values, the others would wait, so all threads write. [`zeros`] writes zeros for operations that
-//! compute their results in another order. [`made`] writes the results of operations by element
-//! directly.
+//! Safe Rust initialises a vector before the vector is used. If one thread wrote the initial values, the others would wait,
+//! so all threads write. [`zeros`] writes zeros for operations that compute their results in another order. [`made`] writes
+//! the results of operations by element directly.
 //!
 //! A convolution needs some megabytes for a short time, again and again. Fresh memory costs twice:
 //! the system clears every page, and no page is in a cache. Each thread therefore keeps the blocks
@@ -61,8 +60,7 @@ pub(crate) struct Scratch<T: Shelved> {
 }
 
 impl<T: Shelved> Scratch<T> {
-    /// Borrows memory for `len` elements: the smallest kept block that is large enough, or a new
-    /// one.
+    /// Borrows memory for `len` elements: the smallest kept block that is large enough, or a new one.
     pub(crate) fn new(len: usize) -> Self {
         let needed = len + LINE / size_of::<T>();
         let kept = T::shelf().with_borrow_mut(|shelf| {

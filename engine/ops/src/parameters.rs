@@ -100,8 +100,7 @@ pub fn overwrite(tensor: &Tensor, value: &Tensor) -> Result<()> {
 
 /// Overwrites tensors in place with values of the same shapes, rounded to the types of the tensors.
 ///
-/// A pair is a tensor and its value, on one device. Fails when the two differ in shape or share
-/// memory.
+/// A pair is a tensor and its value, on one device. Fails when the two differ in shape or share memory.
 pub fn overwrite_rounded(pairs: &[(&Tensor, &Tensor)]) -> Result<()> {
     if let Some((tensor, value)) =
         pairs.iter().find(|(tensor, value)| tensor.dims() != value.dims())

@@ -11,7 +11,7 @@ use candle_core::{Result, Tensor, bail};
 use super::element::{Element, tensor};
 use super::elementwise::by_element;
 use super::rounded::{is_rounded, rounded};
-use crate::backward::{record, record_with_two};
+use crate::backward::{record, record_node};
 
 /// Computes max(x, 0) by element, for any shape. Fails when `x` is none of f32, f64 and bf16.
 pub fn relu(x: &Tensor) -> Result<Tensor> {
@@ -37,11 +37,11 @@ pub fn add_relu(x: &Tensor, y: &Tensor) -> Result<Tensor> {
     }
     let (x, y) = (x.contiguous()?, y.contiguous()?);
     let sum = by_element!("add_relu", [&x, &y], |[x, y]| rectified(x + y))?;
-    let gradients = |sum: &Tensor, grad: &Tensor| {
+    let of_two = (Some(gradient_of_sum as _), false);
+    record_node("add_relu", (sum, x.shape()), [&x, &y], of_two, |sum, grad, _| {
         let gradient = gradient(sum, grad)?;
         Ok([Some(gradient.clone()), Some(gradient)])
-    };
-    record_with_two("add_relu", sum, x.shape(), [&x, &y], gradients, gradient_of_sum)
+    })
 }
 
 /// Returns the part of `grad` that passes the relu with output `y`, by element.
@@ -63,8 +63,7 @@ pub(super) fn rectified<T: Element>(x: T) -> T {
     if x <= T::zero() { T::zero() } else { x }
 }
 
-/// Returns the gradient if it passes the relu with output `y`, else 0. At a NaN the gradient
-/// passes.
+/// Returns the gradient if it passes the relu with output `y`, else 0. At a NaN the gradient passes.
 #[inline(always)]
 pub(super) fn passed<T: Element>(y: T, grad: T) -> T {
     if y <= T::zero() { T::zero() } else { grad }

@@ -1,9 +1,8 @@
 //! bf16 on the CPU, with the rounding of tensor cores.
 //!
-//! Tensor cores multiply numbers of eight binary digits and add the products with the 24 digits of
-//! f32. They round the sum to eight digits once, when they store it. An operation on the CPU gives
-//! the same result by computing in f32 and rounding the result, forward and backward. The emulation
-//! shows the effect of rounding and saves no time.
+//! Tensor cores multiply numbers of eight binary digits and add the products with the 24 digits of f32. They round the sum
+//! to eight digits once, when they store it. An operation on the CPU gives the same result by computing in f32 and rounding
+//! the result, forward and backward. The emulation shows the effect of rounding and saves no time.
 
 use candle_core::{DType, Result, Tensor, bail};
 
@@ -67,8 +66,7 @@ mod tests {
         std::iter::once(y).chain(gradients).collect()
     }
 
-    /// Checks that each bf16 result has the same bits as the f32 result for the same numbers,
-    /// rounded once.
+    /// Checks that each bf16 result has the same bits as the f32 result for the same numbers, rounded once.
     fn assert_rounded_once<const N: usize>(
         operands: [Var; N],
         operation: impl Fn([&Tensor; N]) -> Result<Tensor>,

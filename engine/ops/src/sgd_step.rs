@@ -1,8 +1,7 @@
 //! Updates of tensors in place: the kernels of stochastic gradient descent.
 //!
-//! A kernel updates a tensor in place, in one pass over its elements and its gradient. In f32 this
-//! costs 12 bytes of memory traffic for each element, a quarter of a formula of tensors. On a GPU
-//! eight tensors share one launch.
+//! A kernel updates a tensor in place, in one pass over its elements and its gradient. In f32 this costs 12 bytes of memory
+//! traffic for each element, a quarter of a formula of tensors. On a GPU eight tensors share one launch.
 
 use candle_core::{CpuStorage, InplaceOp2, InplaceOp3, Layout, Result, Tensor, WithDType, bail};
 use rayon::prelude::*;
@@ -46,9 +45,8 @@ pub fn sgd_step_all<'a>(
 
 /// Updates all triples of velocity, value and gradient in place.
 ///
-/// First velocity ← momentum · velocity + (share · gradient + decay · value), then value ← value −
-/// rate · velocity. `constants` are momentum, share, decay and rate. Fails when the three tensors
-/// differ in type, size or device.
+/// First velocity ← momentum · velocity + (share · gradient + decay · value), then value ← value − rate · velocity.
+/// `constants` are momentum, share, decay and rate. Fails when the three tensors differ in type, size or device.
 pub fn momentum_step(slots: &[[&Tensor; 3]], constants: [f64; 4]) -> Result<()> {
     #[cfg(feature = "cuda")]
     if slots.iter().flatten().any(|tensor| tensor.device().is_cuda()) {

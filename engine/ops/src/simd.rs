@@ -36,7 +36,6 @@ pub(crate) const LANES: usize = 16;
 /// A SIMD vector: the same pixel of all images of a block, one image per lane.
 pub(crate) type Simd<T> = [T; LANES];
 
-/// a + b in each lane.
 #[inline(always)]
 pub(crate) fn add<T: Element>(a: Simd<T>, b: Simd<T>) -> Simd<T> {
     std::array::from_fn(|lane| a[lane] + b[lane])
@@ -48,7 +47,6 @@ pub(crate) fn add_product<T: Element>(sum: Simd<T>, a: Simd<T>, b: Simd<T>) -> S
     std::array::from_fn(|lane| sum[lane] + a[lane] * b[lane])
 }
 
-/// a · scale in each lane.
 #[inline(always)]
 pub(crate) fn scale<T: Element>(a: Simd<T>, scale: T) -> Simd<T> {
     std::array::from_fn(|lane| a[lane] * scale)
@@ -75,10 +73,9 @@ pub(crate) fn runs(all: Range<usize>, images: usize) -> impl Iterator<Item = Ran
     all.step_by(step).map(move |start| start..end.min(start + step))
 }
 
-/// Runs `work`, compiled for the widest vectors of this processor. Only inlined code is compiled
-/// for these vectors. Mark the functions that `work` calls `#[inline(always)]`, and the closure
-/// too, as in `vectorised(#[inline(always)] || …)`. Work for other threads is not compiled for wide
-/// vectors, so parallel loops call this function in each task.
+/// Runs `work`, compiled for the widest vectors of this processor. Only inlined code is compiled for these vectors. Mark the
+/// functions that `work` calls `#[inline(always)]`, and the closure too, as in `vectorised(#[inline(always)] || …)`. Work
+/// for other threads is not compiled for wide vectors, so parallel loops call this function in each task.
 #[inline(always)]
 pub(crate) fn vectorised<R>(work: impl FnOnce() -> R) -> R {
     pulp::Arch::new().dispatch(work)

@@ -58,7 +58,6 @@ const CHAPTERS: [(&str, &[&str]); 8] = [
         &[
             "05-concise-wrapper/examples/own_model.rs",
             "05-concise-wrapper/src/network.rs",
-            "05-concise-wrapper/src/weights.rs",
             "05-concise-wrapper/src/model.rs",
             "05-concise-wrapper/src/data_parallel.rs",
             "05-concise-wrapper/src/ddp/bucket.rs",

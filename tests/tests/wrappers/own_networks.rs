@@ -222,7 +222,7 @@ fn an_optimiser_is_of_one_network() {
     step(&dense(2)).unwrap();
     step(&dense(2)).unwrap();
     let told = step(&dense(4)).unwrap_err();
-    assert!(told.contains("this optimiser's velocities do not fit"), "{told}");
+    assert!(told.contains("this optimizer's state is of another network"), "{told}");
 }
 
 /// What chapter 5 says of them. Where a newer candle has mended one, this fails, and the page has to follow.

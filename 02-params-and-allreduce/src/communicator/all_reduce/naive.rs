@@ -19,11 +19,8 @@ use candle_core::Tensor;
 use super::Sum;
 use crate::communicator::{Communicator, Error};
 
-/// Adds up all tensors on rank 0, in rank order, and sends the sum to all ranks.
-///
-/// # Errors
-///
-/// The errors of [`Communicator::all_reduce`].
+/// Adds up all tensors on rank 0, in rank order, and sends the sum to all ranks. Fails as
+/// [`Communicator::all_reduce`] does.
 pub fn naive(rank: &(impl Communicator + ?Sized), tensor: &Tensor) -> Result<Sum, Error> {
     if rank.rank() > 0 {
         rank.send(0, tensor)?;

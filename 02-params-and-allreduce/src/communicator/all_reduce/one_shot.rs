@@ -19,11 +19,7 @@ use super::Sum;
 use crate::communicator::collectives::{send_input, wait_until_read};
 use crate::communicator::{Communicator, Error};
 
-/// Adds up all tensors on every rank, in rank order.
-///
-/// # Errors
-///
-/// The errors of [`Communicator::all_reduce`].
+/// Adds up all tensors on every rank, in rank order. Fails as [`Communicator::all_reduce`] does.
 pub fn one_shot(rank: &(impl Communicator + ?Sized), tensor: &Tensor) -> Result<Sum, Error> {
     let (me, world_size) = (rank.rank(), rank.world_size());
     let others = || (1..world_size).map(|distance| (me + distance) % world_size);

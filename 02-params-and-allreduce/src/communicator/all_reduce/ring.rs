@@ -20,11 +20,8 @@ use super::Sum;
 use crate::communicator::collectives::{add_around_the_ring, pass_around_the_ring};
 use crate::communicator::{Communicator, Error};
 
-/// Adds up all tensors, each chunk in the order of the ring.
-///
-/// # Errors
-///
-/// The errors of [`Communicator::all_reduce`].
+/// Adds up all tensors, each chunk in the order of the ring. Fails as [`Communicator::all_reduce`]
+/// does.
 pub fn ring(rank: &(impl Communicator + ?Sized), tensor: &Tensor) -> Result<Sum, Error> {
     let flat = tensor.flatten_all()?;
     let chunk = add_around_the_ring(rank, &flat)?;

@@ -22,11 +22,7 @@ use super::Sum;
 use crate::communicator::collectives::broadcast_shared;
 use crate::communicator::{Communicator, Error};
 
-/// Adds up all tensors in the order of the tree.
-///
-/// # Errors
-///
-/// The errors of [`Communicator::all_reduce`].
+/// Adds up all tensors in the order of the tree. Fails as [`Communicator::all_reduce`] does.
 pub fn tree(rank: &(impl Communicator + ?Sized), tensor: &Tensor) -> Result<Sum, Error> {
     let (me, world_size) = (rank.rank(), rank.world_size());
     let mut total = tensor.clone();

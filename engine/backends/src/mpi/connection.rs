@@ -266,7 +266,6 @@ impl State {
         self.outgoing.retain_mut(|transfer| transfer.finished().is_none());
     }
 
-    /// Whether a message is on its way.
     fn is_busy(&self) -> bool {
         !self.outgoing.is_empty() || self.incoming.iter().any(|messages| !messages.is_empty())
     }

@@ -29,11 +29,8 @@ pub struct World {
 
 impl World {
     /// Connects this process with all others. All of them call [`prepare`](harness::cli::prepare) and then this, once. A
-    /// rank waits at most `timeout` for a collective, and for all ranks to come here.
-    ///
-    /// # Errors
-    ///
-    /// A [`UsageError`] when this process has no GPU; when NCCL cannot connect it with all others in time.
+    /// rank waits at most `timeout` for a collective, and for all ranks to come here. Fails when this process has no GPU, or
+    /// NCCL cannot connect it with all others in time.
     pub fn connect(place: &Place, timeout: Duration) -> anyhow::Result<Self> {
         let local_rank = place.local_rank;
         // The GPUs up to this process's number.

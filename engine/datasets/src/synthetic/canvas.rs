@@ -24,7 +24,6 @@ struct Edge {
 }
 
 impl Canvas {
-    /// Makes a black canvas.
     pub fn black() -> Self {
         Self { shades: [0.0; PIXELS] }
     }

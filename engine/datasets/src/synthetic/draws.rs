@@ -14,7 +14,6 @@ pub struct Draws {
 }
 
 impl Draws {
-    /// Makes the source of image `index` of a split.
     pub fn new(seed: u64, split: Split, index: u64) -> Self {
         let mut key = [0; 32];
         key[..8].copy_from_slice(&seed.to_le_bytes());
@@ -38,7 +37,6 @@ impl Draws {
         low + (high - low) * self.unit()
     }
 
-    /// Returns true with the given probability.
     pub fn chance(&mut self, probability: f32) -> bool {
         self.unit() < probability
     }

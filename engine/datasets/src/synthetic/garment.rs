@@ -12,7 +12,6 @@ pub struct Garment {
     parts: Vec<(Outline, Paint)>,
 }
 
-/// The colour of a part.
 enum Paint {
     /// The garment's fabric, with its shade times this number.
     Fabric(f32),
@@ -21,7 +20,6 @@ enum Paint {
 }
 
 impl Garment {
-    /// Makes a garment without parts.
     pub fn of(fabric: Fabric) -> Self {
         Self { fabric, parts: Vec::new() }
     }
@@ -42,7 +40,6 @@ impl Garment {
         self.parts.push((outline, Paint::Flat(shade)));
     }
 
-    /// Paints the garment in a pose.
     pub fn paint(&self, pose: &Pose, canvas: &mut Canvas) {
         for (outline, paint) in &self.parts {
             let pixels: Outline = outline.iter().map(|&point| pose.to_pixels(point)).collect();
@@ -72,7 +69,6 @@ pub const WOVEN: Odds = [0.12, 0.25, 0.28, 0.08];
 pub struct Fabric {
     /// The main shade, from 0 (black) to 1 (white).
     base: f32,
-    /// The second shade of the pattern.
     second: f32,
     pattern: Pattern,
     /// The loss of light at the sides of the garment, which face away from the light.
@@ -99,7 +95,6 @@ enum Pattern {
 }
 
 impl Fabric {
-    /// Draws a random fabric.
     pub fn draw(draws: &mut Draws, odds: &Odds) -> Self {
         let base = draws.between(0.48, 1.0);
         // The second shade is visibly darker or lighter than the main shade.

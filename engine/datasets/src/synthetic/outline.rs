@@ -84,13 +84,11 @@ impl Pose {
         Self { matrix, centre }
     }
 
-    /// Maps a point of the garment to pixels.
     pub fn to_pixels(&self, (x, y): Point) -> Point {
         let [a, b, c, d] = self.matrix;
         (a * x + b * y + self.centre.0, c * x + d * y + self.centre.1)
     }
 
-    /// Maps a place in the picture to the point of the garment.
     pub fn to_garment(&self, (column, row): Point) -> Point {
         let [a, b, c, d] = self.matrix;
         let (x, y) = (column - self.centre.0, row - self.centre.1);

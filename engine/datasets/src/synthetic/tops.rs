@@ -30,7 +30,6 @@ const CLOSURES: [[f32; 3]; 4] =
     [[0.06, 0.0, 0.0], [0.03, 0.06, 0.0], [0.18, 0.4, 0.32], [0.7, 0.03, 0.04]];
 /// The probability of ribs at the hem and the cuffs.
 const RIBS: [f32; 4] = [0.05, 0.65, 0.1, 0.06];
-/// The probability of pockets.
 const POCKETS: [f32; 4] = [0.03, 0.06, 0.5, 0.2];
 /// y of the hem, in the middle.
 const HEM: [(f32, f32); 4] = [(0.72, 1.0), (0.62, 0.88), (0.84, 1.0), (0.78, 1.0)];
@@ -45,7 +44,6 @@ const SPREAD: [(f32, f32); 4] = [(0.15, 0.4), (0.1, 0.35), (0.05, 0.3), (0.15, 0
 const NECK_SIZES: [(f32, f32); 5] =
     [(0.1, 0.3), (0.25, 0.5), (0.14, 0.26), (0.06, 0.16), (0.12, 0.22)];
 
-/// The measures of a body.
 struct Body {
     /// Half width of the neck opening.
     neck: f32,
@@ -65,7 +63,6 @@ struct Body {
     depth: f32,
 }
 
-/// Sews a top of one kind.
 pub fn top(garment: &mut Garment, draws: &mut Draws, kind: Kind) {
     let kind = kind as usize;
     let within = |draws: &mut Draws, (low, high)| draws.between(low, high);

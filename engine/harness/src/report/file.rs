@@ -169,8 +169,7 @@ fn is_special(path: &Path) -> bool {
     path.exists() && !path.is_file() && !path.is_dir()
 }
 
-/// This process's standard output or standard error, if `path` leads to that file. A second file would overwrite the
-/// lines.
+/// This process's standard output or standard error, if `path` leads to that file. A second file would overwrite the lines.
 #[cfg(unix)]
 fn own_output(path: &Path) -> Option<File> {
     use std::os::fd::AsFd as _;

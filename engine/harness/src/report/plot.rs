@@ -28,7 +28,6 @@ const MOST_DOTS: usize = 30;
 /// The number of an epoch that a panel shows.
 type Measure = fn(&EpochRecord) -> f64;
 
-/// Draws the runs.
 pub(super) fn draw(title: &str, runs: &[FinishedRun]) -> Result<String, Failure> {
     let legend_height = LEGEND_LINE * (runs.len() as u32 + 1) + 14;
     let size = (WIDTH, TITLE_HEIGHT + PANEL_HEIGHT + legend_height);

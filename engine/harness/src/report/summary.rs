@@ -7,7 +7,6 @@ use serde::Serialize;
 use super::seconds;
 use crate::records::{EpochRecord, TrainOptions};
 
-/// A run that is to be drawn.
 #[derive(Debug)]
 pub(crate) struct FinishedRun {
     pub(super) name: String,

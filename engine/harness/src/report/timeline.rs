@@ -9,7 +9,6 @@ use std::time::Duration;
 use super::chart::{Bar, Chart, Colour, Failure, Row};
 use super::trace::{BACKGROUND, COMMUNICATION, COMPUTE, RunRank, STEPS, Span};
 
-/// The rows of a rank.
 const ROWS: [(&str, Colour); 3] =
     [(COMPUTE, Colour::Blue), (COMMUNICATION, Colour::Orange), (BACKGROUND, Colour::Green)];
 

@@ -157,7 +157,6 @@ pub(super) struct RunRank {
     pub(super) rank: usize,
 }
 
-/// A span that has ended.
 #[derive(Clone, Debug)]
 pub(super) struct Span {
     pub(super) name: &'static str,
@@ -256,7 +255,6 @@ fn event(span: &Span) -> Value {
     })
 }
 
-/// The fields of a span.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Fields(Vec<(&'static str, Value)>);
 
@@ -276,10 +274,6 @@ impl Visit for Fields {
     }
 
     fn record_str(&mut self, field: &Field, value: &str) {
-        self.0.push((field.name(), value.into()));
-    }
-
-    fn record_i64(&mut self, field: &Field, value: i64) {
         self.0.push((field.name(), value.into()));
     }
 

@@ -1,5 +1,4 @@
-//! A backward pass in two halves: first the gradients of activations, later the gradients of
-//! weights.
+//! A backward pass in two halves: first the gradients of activations, later the gradients of weights.
 //!
 //! The stage before in a pipeline waits for the gradient of its output, and for nothing else. The
 //! first half computes this gradient. The second half computes the gradients of the weights from
@@ -11,9 +10,8 @@
 //! ```
 //!
 //! Convolutions and dense layers split their work: operations that were recorded with
-//! [`record_in_halves`](super::record_in_halves). Every other operation computes all its gradients
-//! in the first half. A batch norm's gradient of the input contains its parameters' gradients
-//! anyway.
+//! [`record_in_halves`](super::record_in_halves). Every other operation computes all its gradients in the first half. A
+//! batch norm's gradient of the input contains its parameters' gradients anyway.
 //!
 //! A gradient that arrives in the first half is passed on at once, unless the same tensor also gets
 //! a gradient in the second half. Then all gradients of the tensor wait, in the order of their
@@ -35,7 +33,6 @@ pub struct SecondHalf {
     gradients: Accumulators,
 }
 
-/// A step of the second half.
 enum Step {
     /// Runs a node for its result. With a gradient it computes the weights' gradients only.
     Run(Tensor, Arc<Node>, Option<Tensor>),
@@ -43,9 +40,8 @@ enum Step {
     Add(&'static str, Tensor, Tensor),
 }
 
-/// Computes the first half of a backward pass from `result`, where `gradient` is the gradient of a
-/// loss by `result`. Returns the gradients of all variables that no weight of the second half was
-/// computed from, and the second half.
+/// Computes the first half of a backward pass from `result`, where `gradient` is the gradient of a loss by `result`. Returns
+/// the gradients of all variables that no weight of the second half was computed from, and the second half.
 ///
 /// If `result` depends on an operation that is not on the tape, the first half computes all
 /// gradients, and nothing is left for the second. Fails like [`backward_from`].

@@ -1,8 +1,7 @@
 //! The backward pass: gradients of a loss by all variables.
 //!
-//! candle's own backward pass starts every gradient as zeros and adds each incoming gradient to
-//! them. Nearly all tensors are used once and have a single incoming gradient, and this module
-//! omits their additions.
+//! candle's own backward pass starts every gradient as zeros and adds each incoming gradient to them. Nearly all tensors are
+//! used once and have a single incoming gradient, and this module omits their additions.
 //!
 //! candle does not expose the operation and the inputs that computed a tensor. Therefore the
 //! course's operations [`record`] their results on a tape: a node with the inputs and the backward
@@ -23,7 +22,7 @@ use std::sync::Arc;
 use candle_core::{Result, Tensor, TensorId, bail};
 
 pub use halves::{SecondHalf, backward_in_halves};
-pub(crate) use tape::record_with_two;
+pub(crate) use tape::record_node;
 pub use tape::{Wanted, no_grad, record, record_copy, record_in_halves};
 
 use crate::sum;
@@ -49,9 +48,8 @@ pub fn backward(loss: &Tensor) -> Result<Gradients> {
 
 /// Continues a backward pass from `result`: `gradient` is the gradient of a loss by `result`.
 ///
-/// Returns the gradients of this loss by all variables that `result` depends on. `gradient` has the
-/// shape and type of `result`. Fails when shapes or types differ, when an operation has no backward
-/// pass, or when its backward pass fails.
+/// Returns the gradients of this loss by all variables that `result` depends on. `gradient` has the shape and type of
+/// `result`. Fails when shapes or types differ, when an operation has no backward pass, or when its backward pass fails.
 pub fn backward_from(result: &Tensor, gradient: &Tensor) -> Result<Gradients> {
     match graph(result) {
         Some(graph) => walk(graph, result, gradient),
@@ -97,9 +95,8 @@ fn walk(graph: Vec<(&Tensor, Arc<Node>)>, result: &Tensor, gradient: &Tensor) ->
 /// The gradient accumulator of a tensor: one gradient, or two gradients that are not added yet. All
 /// are contiguous and have the tensor's shape and type.
 ///
-/// The relu at the end of a residual block reads the sum of two gradients to mask it. An
-/// accumulator therefore keeps the last two terms apart, and the relu adds and masks them in one
-/// pass.
+/// The relu at the end of a residual block reads the sum of two gradients to mask it. An accumulator therefore keeps the
+/// last two terms apart, and the relu adds and masks them in one pass.
 #[derive(Debug)]
 enum Accumulator {
     One(Tensor),
@@ -156,7 +153,6 @@ impl Accumulators {
         self.0.remove(&tensor.id())
     }
 
-    /// Returns the sums of all accumulators that remain.
     fn sums(self) -> Result<Gradients> {
         let sums = self.0.into_iter().map(|(id, accumulator)| Ok((id, accumulator.sum()?)));
         sums.collect::<Result<_>>().map(Gradients)

@@ -35,7 +35,6 @@ pub struct Wanted {
 }
 
 impl Wanted {
-    /// The gradients of all inputs.
     pub(super) const ALL: Self = Self { input: true, weights: true };
 }
 
@@ -80,14 +79,12 @@ impl Node {
     }
 }
 
-/// Makes a tensor of a result, and records on the tape how the gradient of the result becomes the
-/// gradients of the inputs.
+/// Makes a tensor of a result, and records on the tape how the gradient of the result becomes the gradients of the inputs.
 ///
-/// `storage` holds the result alone, contiguous and of shape `shape`. `backward` takes the result
-/// and its gradient, and returns the gradients of the inputs in their order, each in the shape and
-/// type of its input, or `None`. `backward` must not own the result, which owns `backward`. If no
-/// input carries a gradient, or within [`no_grad`](fn@super::no_grad), the result carries none
-/// either, and keeps neither the inputs nor `backward`.
+/// `storage` holds the result alone, contiguous and of shape `shape`. `backward` takes the result and its gradient, and
+/// returns the gradients of the inputs in their order, each in the shape and type of its input, or `None`. `backward` must
+/// not own the result, which owns `backward`. If no input carries a gradient, or within [`no_grad`](fn@super::no_grad), the
+/// result carries none either, and keeps neither the inputs nor `backward`.
 pub fn record<const N: usize>(
     name: &'static str,
     storage: Storage,
@@ -96,7 +93,7 @@ pub fn record<const N: usize>(
     backward: impl Fn(&Tensor, &Tensor) -> Result<[Option<Tensor>; N]> + Send + Sync + 'static,
 ) -> Result<Tensor> {
     let backward = move |y: &Tensor, dy: &Tensor, _: Wanted| backward(y, dy);
-    record_node(name, (storage, shape.into()), inputs, (None, false), backward)
+    record_node(name, (storage, shape), inputs, (None, false), backward)
 }
 
 /// Does the same as [`record`] for an operation whose `backward` can be called twice, in a pass [in
@@ -112,7 +109,7 @@ pub fn record_in_halves<const N: usize>(
     inputs: [&Tensor; N],
     backward: impl Fn(&Tensor, &Tensor, Wanted) -> Result<[Option<Tensor>; N]> + Send + Sync + 'static,
 ) -> Result<Tensor> {
-    record_node(name, (storage, shape.into()), inputs, (None, true), backward)
+    record_node(name, (storage, shape), inputs, (None, true), backward)
 }
 
 /// Does the same as [`record`] for a copy of a tensor, which may be a view or carry a gradient:
@@ -126,27 +123,16 @@ pub fn record_copy<const N: usize>(
     record(name, copied(result, result.layout(), result.dtype())?, result.shape(), inputs, backward)
 }
 
-/// Does the same as [`record`], with a second backward pass for two incoming gradients: `of_two`
+/// Records a node that may have a second backward pass, for two incoming gradients: this pass
 /// returns the gradient that `backward` would return for each input and the sum of the two.
-pub(crate) fn record_with_two<const N: usize>(
+pub(crate) fn record_node<const N: usize>(
     name: &'static str,
-    storage: Storage,
-    shape: impl Into<Shape>,
-    inputs: [&Tensor; N],
-    backward: impl Fn(&Tensor, &Tensor) -> Result<[Option<Tensor>; N]> + Send + Sync + 'static,
-    of_two: BackwardOfTwo,
-) -> Result<Tensor> {
-    let backward = move |y: &Tensor, dy: &Tensor, _: Wanted| backward(y, dy);
-    record_node(name, (storage, shape.into()), inputs, (Some(of_two), false), backward)
-}
-
-fn record_node<const N: usize>(
-    name: &'static str,
-    (storage, shape): (Storage, Shape),
+    (storage, shape): (Storage, impl Into<Shape>),
     inputs: [&Tensor; N],
     (backward_of_two, in_halves): (Option<BackwardOfTwo>, bool),
     backward: impl Fn(&Tensor, &Tensor, Wanted) -> Result<[Option<Tensor>; N]> + Send + Sync + 'static,
 ) -> Result<Tensor> {
+    let shape = shape.into();
     if NO_GRAD.get() || !inputs.iter().any(|input| input.track_op()) {
         return Ok(tensor(storage, shape));
     }
@@ -173,10 +159,9 @@ thread_local! {
 
 /// Runs `run` without recording a tape, like PyTorch's `no_grad`.
 ///
-/// No result that [`record`] makes within `run` carries a gradient, so the inputs of an operation
-/// are freed as soon as nothing else uses them. All values are the same, to the last bit. The
-/// setting applies to this thread only, and candle's own operations on variables still carry
-/// gradients.
+/// No result that [`record`] makes within `run` carries a gradient, so the inputs of an operation are freed as soon as
+/// nothing else uses them. All values are the same, to the last bit. The setting applies to this thread only, and candle's
+/// own operations on variables still carry gradients.
 ///
 /// ```
 /// use candle_core::{Device, Var};

@@ -32,9 +32,8 @@ pub struct OutputGradient {
 }
 
 impl OutputGradient {
-    /// Takes the output's gradient and the input `x`. A batch norm with a relu also needs its
-    /// `output`, because the relu passes no gradient where the output is zero. Fails when the
-    /// shapes or types of the three differ.
+    /// Takes the output's gradient and the input `x`. A batch norm with a relu also needs its `output`, because the relu
+    /// passes no gradient where the output is zero. Fails when the shapes or types of the three differ.
     pub fn new(x: &Tensor, output: Option<&Tensor>, grad: &Tensor) -> Result<Self> {
         for other in output.iter().chain([&grad]) {
             if other.shape() != x.shape() || other.dtype() != x.dtype() {
@@ -51,9 +50,8 @@ impl OutputGradient {
         Ok(Self { x: images(x)?, output, grad: images(grad)?, dtype: x.dtype() })
     }
 
-    /// Computes the first half of backward, `[2, C]` in f64: Σ dy of each channel, which is the
-    /// gradient of the bias, then Σ dy·x̂ of each, the gradient of the weight. Fails when the
-    /// statistics have another number of channels.
+    /// Computes the first half of backward, `[2, C]` in f64: Σ dy of each channel, which is the gradient of the bias, then Σ
+    /// dy·x̂ of each, the gradient of the weight. Fails when the statistics have another number of channels.
     pub fn sums(&self, statistics: &Statistics, epsilon: f64) -> Result<Tensor> {
         statistics.check(self.x.dim(1)?)?;
         #[cfg(feature = "cuda")]

@@ -39,10 +39,9 @@ fn sum<T: Element>(x: &[T]) -> f64 {
     total(lanes, last)
 }
 
-/// Returns the mean of a plane and the sum of squared distances from the mean. The second pass
-/// corrects the rounding of the first (Chan, Golub, LeVeque, "Algorithms for computing the sample
-/// variance", 1983): with K near the mean, Σ(x − K)² − (Σ(x − K))² / n loses no digits, however far
-/// the mean is from zero.
+/// Returns the mean of a plane and the sum of squared distances from the mean. The second pass corrects the rounding of the
+/// first (Chan, Golub, LeVeque, "Algorithms for computing the sample variance", 1983): with K near the mean, Σ(x − K)² −
+/// (Σ(x − K))² / n loses no digits, however far the mean is from zero.
 #[inline(always)]
 pub(super) fn mean_and_squares<T: Element>(x: &[T]) -> (f64, f64) {
     let share = 1.0 / x.len() as f64;

@@ -25,10 +25,9 @@
 //! Images may be bf16. Then the parameters are f32, and all computation is in f32: the eight binary
 //! digits of bf16 are too few for long sums and for differences of nearly equal values.
 //!
-//! **Cost.** The speed of memory limits a batch norm. [`batch_norm`] and its backward take each
-//! block of channels through both their pieces while the block is in the cache, if it fits. Then,
-//! for each element of f32, forward moves 8 bytes and backward 16. The separate pieces read
-//! everything twice: 12 and 28 bytes.
+//! **Cost.** The speed of memory limits a batch norm. [`batch_norm`] and its backward take each block of channels through
+//! both their pieces while the block is in the cache, if it fits. Then, for each element of f32, forward moves 8 bytes and
+//! backward 16. The separate pieces read everything twice: 12 and 28 bytes.
 
 mod gradient;
 mod loops;
@@ -68,10 +67,9 @@ impl Statistics {
 
 /// Normalises a batch by its own statistics, and returns the output and the statistics.
 ///
-/// `[B, C, H, W]`, `[C]`, `[C]` → `[B, C, H, W]`. With `relu`, negative results become 0. A channel
-/// of equal values, such as a channel of a single pixel, becomes `bias`. Fails when the shapes or
-/// dtypes do not fit, when there are no values, when `epsilon` is not positive, or on a dtype other
-/// than f32, f64 and bf16. When `x` is bf16, the parameters must be f32.
+/// `[B, C, H, W]`, `[C]`, `[C]` → `[B, C, H, W]`. With `relu`, negative results become 0. A channel of equal values, such as
+/// a channel of a single pixel, becomes `bias`. Fails when the shapes or dtypes do not fit, when there are no values, when
+/// `epsilon` is not positive, or on a dtype other than f32, f64 and bf16. When `x` is bf16, the parameters must be f32.
 pub fn batch_norm(
     x: &Tensor,
     weight: &Tensor,
@@ -137,9 +135,8 @@ fn forward(
     Ok((y, Statistics::new(&moments, Planes::new(x.shape())?.count())?))
 }
 
-/// Computes the gradients of the input if needed, of the weight, and of the bias. `count` is the
-/// number of values of the batch's own statistics, or `None` when the statistics were given, and no
-/// gradient flows through them.
+/// Computes the gradients of the input if needed, of the weight, and of the bias. `count` is the number of values of the
+/// batch's own statistics, or `None` when the statistics were given, and no gradient flows through them.
 fn backward(
     [x, weight, y, dy]: [&Tensor; 4],
     statistics: &Statistics,

@@ -8,10 +8,9 @@
 //! image 3        └───────────┘
 //! ```
 //!
-//! One thread computes a block, its images in order, and no sum crosses threads. The bits therefore
-//! do not depend on the number of threads. A block usually fits in a core's cache: 64 images of
-//! 28×28 pixels are 200 KB. Forward and backward have two loops over a block, and the second loop
-//! reads from the cache.
+//! One thread computes a block, its images in order, and no sum crosses threads. The bits therefore do not depend on the
+//! number of threads. A block usually fits in a core's cache: 64 images of 28×28 pixels are 200 KB. Forward and backward
+//! have two loops over a block, and the second loop reads from the cache.
 
 use std::ops::Range;
 
@@ -111,16 +110,14 @@ pub(super) struct Moments {
 }
 
 impl Moments {
-    /// 1 / √(variance + ε).
     #[inline(always)]
     fn inverse_deviation(self, epsilon: f64) -> f64 {
         1.0 / (self.variance + epsilon).sqrt()
     }
 
-    /// Computes the moments of a block's channels. Each plane is merged into its channel's sums by
-    /// the pairwise formula of Chan, Golub and LeVeque. With `before` earlier planes, and a
-    /// distance δ from the old mean to the plane's, the mean moves by δ / (before + 1), and the
-    /// squares grow by δ² · plane · before / (before + 1).
+    /// Computes the moments of a block's channels. Each plane is merged into its channel's sums by the pairwise formula of
+    /// Chan, Golub and LeVeque. With `before` earlier planes, and a distance δ from the old mean to the plane's, the mean
+    /// moves by δ / (before + 1), and the squares grow by δ² · plane · before / (before + 1).
     #[inline(always)]
     fn of_block<T: Element>(planes: &Planes, x: &[T], channels: &Range<usize>) -> Vec<Self> {
         let mut all = vec![Self { mean: 0.0, variance: 0.0 }; channels.len()];
@@ -143,9 +140,8 @@ impl Moments {
         all
     }
 
-    /// Computes mean and variance of a channel, value by value in f64. In f32 the squares of
-    /// [`loops::mean_and_squares`] overflow for numbers above 1e19, and an infinite variance would
-    /// turn the whole normalised channel into zeros.
+    /// Computes mean and variance of a channel, value by value in f64. In f32 the squares of [`loops::mean_and_squares`]
+    /// overflow for numbers above 1e19, and an infinite variance would turn the whole normalised channel into zeros.
     #[cold]
     fn by_definition<T: Element>(planes: &Planes, x: &[T], channel: usize) -> Self {
         let values =

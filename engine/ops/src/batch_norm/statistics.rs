@@ -25,14 +25,12 @@ impl Statistics {
         Ok(Self { mean: tensor(|of| of.mean)?, variance: tensor(|of| of.variance)?, count })
     }
 
-    /// Returns the moments of each channel in plain memory.
     pub(super) fn to_moments(&self) -> Result<Vec<Moments>> {
         let values = |of: &Tensor| of.detach().to_dtype(DType::F64)?.to_vec1::<f64>();
         let of_channels = values(&self.mean)?.into_iter().zip(values(&self.variance)?);
         Ok(of_channels.map(|(mean, variance)| Moments { mean, variance }).collect())
     }
 
-    /// Checks that there is a mean and a variance for each channel.
     pub(super) fn check(&self, channels: usize) -> Result<()> {
         check_channels("mean", &self.mean, channels)?;
         check_channels("variance", &self.variance, channels)
@@ -83,7 +81,6 @@ impl Statistics {
     }
 }
 
-/// Checks that a tensor has one value for each channel.
 pub(super) fn check_channels(name: &str, tensor: &Tensor, channels: usize) -> Result<()> {
     if tensor.dims() != [channels] {
         let found = tensor.dims();

@@ -1,8 +1,7 @@
 //! Direct convolution, for patches of few input pixels.
 //!
-//! A patch of one grey channel under a 3×3 kernel has nine numbers, and a matrix product would
-//! spend its time on copying them. The direct convolution multiplies them in place, for four
-//! neighbouring outputs at a time:
+//! A patch of one grey channel under a 3×3 kernel has nine numbers, and a matrix product would spend its time on copying
+//! them. The direct convolution multiplies them in place, for four neighbouring outputs at a time:
 //!
 //! ```text
 //!   x (16 images deep)               one weight, four outputs
@@ -34,7 +33,6 @@ const IMAGES: usize = 16 * LANES;
 /// or the load and the store of a weight's gradient.
 const ABREAST: usize = 4;
 
-/// The direct convolution.
 pub(super) struct Direct<'a> {
     geometry: &'a Geometry,
     /// The offset of each weight's pixel from the first pixel of its patch.

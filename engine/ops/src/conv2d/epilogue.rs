@@ -1,8 +1,7 @@
 //! The epilogue of a convolution: bias, and then possibly relu and average pooling.
 //!
-//! The epilogue runs while a plane of the output is still in the cache. With 2×2 pooling, only the
-//! mean of each four pixels is stored. The backward pass needs one bit of each pixel: the relu
-//! mask, which is set where the pixel is above zero.
+//! The epilogue runs while a plane of the output is still in the cache. With 2×2 pooling, only the mean of each four pixels
+//! is stored. The backward pass needs one bit of each pixel: the relu mask, which is set where the pixel is above zero.
 //!
 //! ```text
 //! sums (16 images deep)   + b, max(·, 0)    mean of windows     to the tensor
@@ -24,7 +23,6 @@ use crate::simd::{LANES, Simd, add, scale, vectors_mut};
 /// The relu mask of eight neighbouring pixels: one byte per image, with one bit per pixel.
 pub(super) type ReluMask = [u8; LANES];
 
-/// The kinds of epilogue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Epilogue {
     /// Adds the bias, if there is one.

@@ -12,16 +12,14 @@
 //!              place (1,1) e f h i
 //! ```
 //!
-//! Each row is a shifted copy of the image, so [`Geometry::im2col`] copies runs of pixels. A pixel
-//! is a vector of sixteen images ([`simd`](crate::simd)), and the plane already has its padding.
-//! [`Geometry::col2im`] is the transposed map, for the gradient of the input: it *adds* each entry
-//! to the pixel that the entry was copied from.
+//! Each row is a shifted copy of the image, so [`Geometry::im2col`] copies runs of pixels. A pixel is a vector of sixteen
+//! images ([`simd`](crate::simd)), and the plane already has its padding. [`Geometry::col2im`] is the transposed map, for
+//! the gradient of the input: it *adds* each entry to the pixel that the entry was copied from.
 //!
 //! # The products
 //!
-//! P is the im2col matrix of sixteen images, and G the gradient of their convolution's output.
-//! There are O output channels, K places in a patch and N columns: the output pixels of sixteen
-//! images.
+//! P is the im2col matrix of sixteen images, and G the gradient of their convolution's output. There are O output channels,
+//! K places in a patch and N columns: the output pixels of sixteen images.
 //!
 //! | | product | shape | in parallel over |
 //! | --- | --- | --- | --- |
@@ -58,7 +56,6 @@ const ROWS: usize = 144;
 /// The minimum for 1×1 kernels, which have only one row for each channel.
 const ROWS_OF_PIXELS: usize = 32;
 
-/// A convolution by im2col.
 pub(super) struct Im2col<'a>(pub(super) &'a Geometry);
 
 impl Im2col<'_> {

@@ -1,7 +1,6 @@
 //! Two-dimensional convolution with its epilogue.
 //!
-//! Four algorithms compute the convolution behind one operation. The choice depends on shapes
-//! alone:
+//! Four algorithms compute the convolution behind one operation. The choice depends on shapes alone:
 //!
 //! | algorithm | used for | cost per output and pair of channels |
 //! | --- | --- | --- |
@@ -52,16 +51,14 @@ use winograd::Winograd;
 
 /// Convolves `x` with `weight` and adds `bias`, if there is one.
 ///
-/// `[B, C, H, W]`, `[O, C, KH, KW]`, `[O]` → `[B, O, H', W']` with
-/// `H' = (H + 2·padding − KH) / stride + 1`, rounded down. The kernel is not flipped, as usual in
-/// this field. The padding consists of zeros, and zero times a weight that is NaN or infinite is
-/// NaN.
+/// `[B, C, H, W]`, `[O, C, KH, KW]`, `[O]` → `[B, O, H', W']` with `H' = (H + 2·padding − KH) / stride + 1`, rounded down.
+/// The kernel is not flipped, as usual in this field. The padding consists of zeros, and zero times a weight that is NaN or
+/// infinite is NaN.
 ///
-/// If the weights are finite, an output with a patch of zeros equals its bias exactly. On a GPU
-/// only [`conv2d_relu_pool`] guarantees this; here the result depends on cuDNN. Fails when the
-/// shapes do not fit, when a size other than the batch's or `stride` is 0, or on a dtype other than
-/// f32, f64 and bf16. On a GPU without cuDNN it also fails when the last patches leave different
-/// numbers of rows and columns over.
+/// If the weights are finite, an output with a patch of zeros equals its bias exactly. On a GPU only [`conv2d_relu_pool`]
+/// guarantees this; here the result depends on cuDNN. Fails when the shapes do not fit, when a size other than the batch's
+/// or `stride` is 0, or on a dtype other than f32, f64 and bf16. On a GPU without cuDNN it also fails when the last patches
+/// leave different numbers of rows and columns over.
 pub fn conv2d(
     x: &Tensor,
     weight: &Tensor,
@@ -112,7 +109,6 @@ fn has_operation(x: &Tensor) -> bool {
     x.device().is_cpu() || cfg!(feature = "cudnn")
 }
 
-/// A convolution with its epilogue.
 struct Conv2d {
     geometry: Geometry,
     epilogue: Epilogue,
@@ -189,7 +185,6 @@ impl Conv2d {
         })
     }
 
-    /// Returns the shape of the output.
     fn shape(&self) -> Shape {
         let (height, width) = self.epilogue.size(&self.geometry);
         (self.geometry.batch, self.geometry.out_channels, height, width).into()
@@ -223,9 +218,8 @@ const ENOUGH_CHANNELS: usize = 8;
 
 /// The fixed cost of a weight, in units of the cost of one column of a product.
 ///
-/// A transformed weight and its gradient are written and read six times in a step. These are 24
-/// bytes, or 2.4 ns at 10 GB/s. A column's three multiplications and additions take 0.06 ns at 100
-/// GFLOP/s.
+/// A transformed weight and its gradient are written and read six times in a step. These are 24 bytes, or 2.4 ns at 10 GB/s.
+/// A column's three multiplications and additions take 0.06 ns at 100 GFLOP/s.
 const WEIGHT: usize = 40;
 
 /// 3×3 kernels: 4×4 inputs become 2×2 outputs.

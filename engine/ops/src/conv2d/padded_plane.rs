@@ -1,5 +1,4 @@
-//! Padded planes, and their conversion to and from blocks of sixteen images
-//! ([`simd`](crate::simd)).
+//! Padded planes, and their conversion to and from blocks of sixteen images ([`simd`](crate::simd)).
 
 use std::ops::Range;
 
@@ -26,7 +25,6 @@ pub(super) struct PaddedPlane {
 }
 
 impl PaddedPlane {
-    /// A plane without padding.
     pub(super) fn unpadded(height: usize, width: usize) -> Self {
         Self { height, width, padding: 0, outer_height: height, outer_width: width }
     }
@@ -90,7 +88,6 @@ impl PaddedPlane {
 }
 
 impl Geometry {
-    /// An input plane with its padding.
     pub(super) fn padded(&self) -> PaddedPlane {
         PaddedPlane {
             height: self.height,

@@ -151,8 +151,7 @@ impl<T: Element> Gradients<T> {
         }
     }
 
-    /// Copies these planes of the input's gradient and `[O, C]` kernels of the weight's from
-    /// `other`.
+    /// Copies these planes of the input's gradient and `[O, C]` kernels of the weight's from `other`.
     pub(super) fn take(
         &mut self,
         geometry: &Geometry,

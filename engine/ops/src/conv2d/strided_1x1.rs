@@ -1,8 +1,7 @@
 //! Strided 1×1 convolution, as in the short cut of a residual block with smaller output planes.
 //!
-//! The kernel reads only one pixel in stride², and an im2col convolution would interleave all
-//! pixels. This module first gathers the pixels that the kernel reads. The rest is a convolution of
-//! stride 1:
+//! The kernel reads only one pixel in stride², and an im2col convolution would interleave all pixels. This module first
+//! gathers the pixels that the kernel reads. The rest is a convolution of stride 1:
 //!
 //! ```text
 //! a · b · c
@@ -10,8 +9,7 @@
 //! d · e · f            d e f
 //! ```
 //!
-//! The backward pass scatters the gradient to the gathered pixels. All other pixels have gradient
-//! zero.
+//! The backward pass scatters the gradient to the gathered pixels. All other pixels have gradient zero.
 
 use std::mem::take;
 
@@ -23,7 +21,6 @@ use super::results::{Gradients, Output, Upstream};
 use crate::memory::zeros;
 use crate::{BLOCK, Element};
 
-/// A strided 1×1 convolution.
 pub(super) struct Strided1x1<'a> {
     geometry: &'a Geometry,
     /// The sizes of the convolution of stride 1.
@@ -67,8 +64,7 @@ impl<'a> Strided1x1<'a> {
         (gradients.weight, gradients.bias) = (of_gathered.weight, of_gathered.bias);
     }
 
-    /// Gathers the pixels of `x` that the kernel reads, of a whole batch: too many for scratch
-    /// memory.
+    /// Gathers the pixels of `x` that the kernel reads, of a whole batch: too many for scratch memory.
     fn gather<T: Element>(&self, x: &[T]) -> Vec<T> {
         let Geometry { stride, height, width, .. } = *self.geometry;
         let mut gathered = zeros(self.dense.batch * self.dense.image());

@@ -8,9 +8,8 @@ use super::kernels::{Source, THREADS, VECTOR};
 use super::launch::{Launch, alloc, blocks_of};
 use super::operand::{Operand, on_gpu, tensor};
 
-/// Images `[images, channels, plane]`. A dense layer's output has planes of one element. The values
-/// of a channel are divided into parts, one for each block. A GPU then has work for all its
-/// processors even if there are few channels.
+/// Images `[images, channels, plane]`. A dense layer's output has planes of one element. The values of a channel are divided
+/// into parts, one for each block. A GPU then has work for all its processors even if there are few channels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Channels {
     pub(crate) images: usize,
@@ -36,7 +35,6 @@ impl Channels {
         if self.plane.is_multiple_of(VECTOR) { VECTOR } else { 1 }
     }
 
-    /// Returns the number of parts of a channel.
     pub(crate) fn parts(&self) -> usize {
         (self.images * self.plane).div_ceil(Self::PART).max(1)
     }

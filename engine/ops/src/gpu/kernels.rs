@@ -23,7 +23,6 @@ pub(crate) const THREADS: usize = 256;
 /// Four elements of f32 are 16 bytes, the most that a GPU moves for a thread.
 pub(crate) const VECTOR: usize = 4;
 
-/// The files of kernels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Source {
     BatchNorm,

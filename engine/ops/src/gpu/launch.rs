@@ -28,7 +28,6 @@ pub(crate) fn alloc(gpu: &CudaDevice, elements: usize, dtype: DType) -> Result<C
     unsafe { gpu.alloc_uninit(&Shape::from(elements), dtype) }
 }
 
-/// An argument of a kernel.
 enum Argument<'a> {
     Memory(Operand<'a>),
     /// The bits of a number. A count is the lower half of the bits.
@@ -67,7 +66,6 @@ impl<'a> Launch<'a> {
         self.kernel.vector
     }
 
-    /// Adds a size.
     pub(crate) fn count(self, count: usize) -> Self {
         self.check(count <= MOST_ELEMENTS, || {
             format!("kernels count up to 2³¹ elements, and there are {count}")
@@ -75,12 +73,10 @@ impl<'a> Launch<'a> {
         .and(Argument::Bits(count as u64))
     }
 
-    /// Adds a flag.
     pub(crate) fn flag(self, yes: bool) -> Self {
         self.count(yes.into())
     }
 
-    /// Adds a number in f64.
     pub(crate) fn number(self, number: f64) -> Self {
         self.and(Argument::Bits(number.to_bits()))
     }
@@ -142,9 +138,8 @@ impl<'a> Launch<'a> {
         self
     }
 
-    /// Queues the kernel on this number of blocks, on the GPU's stream. Fails when an operand
-    /// differs from the kernel's in type or size, is on another GPU, or is larger than the kernel
-    /// can count.
+    /// Queues the kernel on this number of blocks, on the GPU's stream. Fails when an operand differs from the kernel's in
+    /// type or size, is on another GPU, or is larger than the kernel can count.
     #[expect(unsafe_code, reason = "nobody can check what a kernel does with its arguments")]
     pub(crate) fn run(self, blocks: usize) -> Result<()> {
         let Self { gpu, kernel, arguments, mismatch } = self;
@@ -186,9 +181,8 @@ impl<'a> Launch<'a> {
     }
 }
 
-/// Returns the address of an operand's first element in its GPU's memory, which must hold all its
-/// elements. The memory is borrowed for reading, and a kernel may write to it, as candle's own
-/// kernels do.
+/// Returns the address of an operand's first element in its GPU's memory, which must hold all its elements. The memory is
+/// borrowed for reading, and a kernel may write to it, as candle's own kernels do.
 pub(crate) fn address<'a>(
     Operand { storage, start, elements }: Operand<'a>,
     stream: &'a CudaStream,

@@ -9,9 +9,8 @@
 //! | `channels` | images processed channel by channel, and a bias for each channel |
 //! | `update` | in-place updates of several tensors in one launch |
 //!
-//! An operation launches its kernels itself, in its forward and backward functions or in a file
-//! `on_gpu.rs` of its folder. candle calls cuBLAS for products of matrices. cuDNN computes the
-//! products of convolutions (`conv2d::cudnn`).
+//! An operation launches its kernels itself, in its forward and backward functions or in a file `on_gpu.rs` of its folder.
+//! candle calls cuBLAS for products of matrices. cuDNN computes the products of convolutions (`conv2d::cudnn`).
 //!
 //! A kernel is launched as a number of *blocks* of 256 threads. The terms of a block's sum depend
 //! on shapes alone, and the sums of blocks are added in a fixed order, so the bits of a result

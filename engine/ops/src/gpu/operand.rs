@@ -29,7 +29,6 @@ impl<'a> Operand<'a> {
         Self { storage, start: 0, elements }
     }
 
-    /// Returns the GPU that holds the memory.
     pub(crate) fn gpu(&self) -> &'a CudaDevice {
         self.storage.device()
     }

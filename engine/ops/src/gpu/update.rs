@@ -16,8 +16,7 @@ use super::operand::on_gpu_all;
 /// The number of tensors that one launch changes at most.
 const SLOTS: usize = 8;
 
-/// One tensor that is read, the tensors of the same size that the update changes, and a number for
-/// this slot alone.
+/// One tensor that is read, the tensors of the same size that the update changes, and a number for this slot alone.
 type Slot<'a, const N: usize> = (&'a Tensor, [&'a Tensor; N], Option<f64>);
 
 /// Computes `value −= gradient · step` for pairs of a value and its gradient.
@@ -26,9 +25,8 @@ pub(crate) fn sgd_step(pairs: &[(&Tensor, &Tensor)], step: f64) -> Result<()> {
     update("sgd_step", &[step], None, &slots.collect_vec())
 }
 
-/// Takes a momentum step for triples of velocity, value and gradient. The kernel computes `velocity
-/// = velocity · momentum + (gradient · share + value · decay)`, then `value −= velocity · rate`.
-/// `constants` are momentum, share, decay and rate.
+/// Takes a momentum step for triples of velocity, value and gradient. The kernel computes `velocity = velocity · momentum +
+/// (gradient · share + value · decay)`, then `value −= velocity · rate`. `constants` are momentum, share, decay and rate.
 pub(crate) fn momentum_step(triples: &[[&Tensor; 3]], constants: [f64; 4]) -> Result<()> {
     let slots = triples.iter().map(|&[velocity, value, read]| (read, [velocity, value], None));
     update("momentum_step", &constants, None, &slots.collect_vec())

@@ -74,11 +74,13 @@ fn two_gradients_are_taken_at_once_by_an_operation_that_can() {
     static OF_TWO: AtomicUsize = AtomicUsize::new(0);
     let (x, y) = (noise(&[3, 4]), noise(&[3, 4]));
     let sum = cpu_memory(sum(&x, &y).unwrap().flatten_all().unwrap().to_vec1::<f64>().unwrap());
-    let gradients =
-        |_: &Tensor, gradient: &Tensor| Ok([Some(gradient.clone()), Some(gradient.clone())]);
-    let sum = record_with_two("counting", sum, x.shape(), [&x, &y], gradients, |_, [a, b]| {
+    let of_two = |_: &Tensor, [a, b]: [&Tensor; 2]| {
         OF_TWO.fetch_add(1, Ordering::SeqCst);
         a + b
+    };
+    let of_two = (Some(of_two as _), false);
+    let sum = record_node("counting", (sum, x.shape()), [&x, &y], of_two, |_, gradient, _| {
+        Ok([Some(gradient.clone()), Some(gradient.clone())])
     });
     let sum = sum.unwrap();
     let once = relu(&sum).unwrap();

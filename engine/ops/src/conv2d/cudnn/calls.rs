@@ -1,6 +1,5 @@
-//! cuDNN's functions: descriptors of sizes and types, the list of algorithms for a product, their
-//! workspace, and the call that runs one. There are separate functions for each of the three
-//! products.
+//! cuDNN's functions: descriptors of sizes and types, the list of algorithms for a product, their workspace, and the call
+//! that runs one. There are separate functions for each of the three products.
 
 #![expect(unsafe_code, reason = "cuDNN is a library in C")]
 
@@ -116,7 +115,6 @@ pub(super) struct Pointers {
     pub(super) operands: [*const c_void; 2],
     pub(super) result: *mut c_void,
     pub(super) workspace: *mut c_void,
-    /// The size of the workspace in bytes.
     pub(super) workspace_size: usize,
 }
 
@@ -217,10 +215,9 @@ impl Descriptors {
     ///
     /// # Safety
     ///
-    /// The pointers must point into memory of the handle's device, with the sizes that these
-    /// descriptors and [`workspace`](Self::workspace) report. The memory must stay allocated until
-    /// the stream has finished this computation. Until then nothing else may write to the memory,
-    /// or read the result or the workspace.
+    /// The pointers must point into memory of the handle's device, with the sizes that these descriptors and
+    /// [`workspace`](Self::workspace) report. The memory must stay allocated until the stream has finished this computation.
+    /// Until then nothing else may write to the memory, or read the result or the workspace.
     pub(super) unsafe fn queue(
         &self,
         handle: &Handle,

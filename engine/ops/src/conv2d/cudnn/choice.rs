@@ -14,7 +14,6 @@ use super::{Pass, Product};
 /// The largest workspace of an algorithm in bytes: 1 GiB. Each thread keeps its workspace.
 pub(super) const LARGEST_WORKSPACE: usize = 1 << 30;
 
-/// The algorithm that computes a product.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Choice {
     pub(super) algorithm: Algorithm,
@@ -23,10 +22,9 @@ pub(super) struct Choice {
     pub(super) workspace: usize,
 }
 
-/// Ranks the algorithms that may compute a product, each with the math that it may use, the best
-/// first: those with a transform that pays, cuDNN's suggestions in their order, and the usual ones,
-/// because cuDNN's heuristics may have no suggestion for a shape. All of them work, are
-/// deterministic, and round no more than the product allows.
+/// Ranks the algorithms that may compute a product, each with the math that it may use, the best first: those with a
+/// transform that pays, cuDNN's suggestions in their order, and the usual ones, because cuDNN's heuristics may have no
+/// suggestion for a shape. All of them work, are deterministic, and round no more than the product allows.
 pub(super) fn ranked(product: &Product, suggested: &[Candidate]) -> Vec<(Algorithm, Math)> {
     let maths = [product.math, Math::CUDNN_DEFAULT_MATH, Math::CUDNN_FMA_MATH];
     let usual = usual(product.pass).into_iter().cartesian_product(maths);
@@ -72,9 +70,8 @@ fn usual(pass: Pass) -> Vec<Algorithm> {
     }
 }
 
-/// Returns the first algorithm that needs no more than [`LARGEST_WORKSPACE`]. `workspace` asks
-/// cuDNN for the bytes that an algorithm needs, or `None` if it does not work after all. There is
-/// no call for the algorithms behind the choice.
+/// Returns the first algorithm that needs no more than [`LARGEST_WORKSPACE`]. `workspace` asks cuDNN for the bytes that an
+/// algorithm needs, or `None` if it does not work after all. There is no call for the algorithms behind the choice.
 pub(super) fn first_that_fits(
     ranked: &[(Algorithm, Math)],
     mut workspace: impl FnMut(Algorithm, Math) -> Option<usize>,
@@ -115,17 +112,15 @@ pub(super) enum Transform {
 
 /// Returns the transforms that pay for a product, the best first.
 ///
-/// Transforms pay for f32 without tensor cores, for 3×3 kernels at stride 1 with padding 1 and many
-/// channels on both sides, which share the cost of the transforms. A plain kernel takes 9
-/// multiplications for each pixel of the output and each pair of channels. Winograd's transform
-/// takes 36 for 4×4 pixels. The Fourier transform pads a plane to a power of two and takes about 2
-/// for each number of the padded plane: as few, if the plane nearly fills it.
+/// Transforms pay for f32 without tensor cores, for 3×3 kernels at stride 1 with padding 1 and many channels on both sides,
+/// which share the cost of the transforms. A plain kernel takes 9 multiplications for each pixel of the output and each pair
+/// of channels. Winograd's transform takes 36 for 4×4 pixels. The Fourier transform pads a plane to a power of two and takes
+/// about 2 for each number of the padded plane: as few, if the plane nearly fills it.
 ///
-/// The limits were measured on an H200 with 256 images (`book/data/gpu-convolutions.json`), for 12
-/// products of ResNet-18. For 8 of them cuDNN's heuristics put a slower algorithm first, by up to a
-/// factor of 7. A step took 31.1 ms with cuDNN's suggestions, and takes 19.0 ms with this rule.
-/// With tensor cores, cuDNN's first suggestion was the best for all 12. The rule assumes that other
-/// GPUs, numbers of images and planes behave alike.
+/// The limits were measured on an H200 with 256 images (`book/data/gpu-convolutions.json`), for 12 products of ResNet-18.
+/// For 8 of them cuDNN's heuristics put a slower algorithm first, by up to a factor of 7. A step took 31.1 ms with cuDNN's
+/// suggestions, and takes 19.0 ms with this rule. With tensor cores, cuDNN's first suggestion was the best for all 12. The
+/// rule assumes that other GPUs, numbers of images and planes behave alike.
 pub(super) fn worthwhile(product: &Product) -> &'static [Transform] {
     let g = &product.geometry;
     let fits = (g.kernel_h, g.kernel_w, g.stride, g.padding) == (3, 3, 1, 1);

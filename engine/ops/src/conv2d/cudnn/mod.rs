@@ -1,8 +1,6 @@
-//! The three products of a convolution, by cuDNN: its output, and the gradients of its input and of
-//! its kernel.
+//! The three products of a convolution, by cuDNN: its output, and the gradients of its input and of its kernel.
 //!
-//! cuDNN has several algorithms for each product, and cudarc takes the first. The choice here has
-//! five properties:
+//! cuDNN has several algorithms for each product, and cudarc takes the first. The choice here has five properties:
 //!
 //! - **It depends on the shape alone.** cuDNN's heuristics rank the algorithms, except that
 //!   transforms which were measured to pay come first. Nothing is timed.
@@ -52,8 +50,7 @@ use choice::{Choice, LARGEST_WORKSPACE, first_that_fits, ranked};
 /// One of a convolution's three products, with its operands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Pass {
-    /// The output, `[B, O, H', W']`, from the input, `[B, C, H, W]`, and the kernel,
-    /// `[O, C, KH, KW]`.
+    /// The output, `[B, O, H', W']`, from the input, `[B, C, H, W]`, and the kernel, `[O, C, KH, KW]`.
     Output,
     /// The output before a relu: a patch of zeros gives exactly zero, never nearly zero, because
     /// the slope of the relu changes there.
@@ -87,8 +84,7 @@ struct Product {
 }
 
 impl Product {
-    /// Returns the number of elements of the two operands, in the order in which [`Pass`] names
-    /// them, and of the result.
+    /// Returns the number of elements of the two operands, in the order in which [`Pass`] names them, and of the result.
     fn lengths(&self) -> ([usize; 2], usize) {
         let g = &self.geometry;
         let (x, y) = (g.batch * g.image(), g.batch * g.out_image());
@@ -120,10 +116,9 @@ impl fmt::Display for Product {
     }
 }
 
-/// Computes a product of two operands, in the order in which [`Pass`] names them. An output has no
-/// bias yet. Fails when there are no images, except for the kernel's gradient; when the operands
-/// are on different GPUs, differ in type or do not have the sizes of `geometry`; and when cuDNN
-/// fails or has no algorithm with the properties that the module requires.
+/// Computes a product of two operands, in the order in which [`Pass`] names them. An output has no bias yet. Fails when
+/// there are no images, except for the kernel's gradient; when the operands are on different GPUs, differ in type or do not
+/// have the sizes of `geometry`; and when cuDNN fails or has no algorithm with the properties that the module requires.
 pub(super) fn product(
     geometry: &Geometry,
     pass: Pass,
@@ -195,9 +190,8 @@ impl Session {
         Ok(Self { handle, plans: HashMap::new(), workspace: None })
     }
 
-    /// Queues a product of `operands` on the device's stream, into `result`, for at least one
-    /// image. The lengths agree with [`Product::lengths`], and all memory belongs to the device's
-    /// stream.
+    /// Queues a product of `operands` on the device's stream, into `result`, for at least one image. The lengths agree with
+    /// [`Product::lengths`], and all memory belongs to the device's stream.
     fn queue(
         &mut self,
         product: &Product,

@@ -3,8 +3,7 @@
 use crate::conv2d::geometry::Geometry;
 use crate::tests::agreement::noise;
 
-/// Makes a geometry from nine sizes: batch, in, height, width, out, kernel height, kernel width,
-/// stride, padding.
+/// Makes a geometry from nine sizes: batch, in, height, width, out, kernel height, kernel width, stride, padding.
 pub(crate) fn geometry(sizes: [usize; 9]) -> Geometry {
     let [batch, in_channels, height, width, out_channels, kernel_h, kernel_w, stride, padding] =
         sizes;

@@ -88,8 +88,7 @@ const SHAPES: [[usize; 9]; 14] = [
     [1, 3, 3, 3, 2, 3, 3, 1, 0],
 ];
 
-/// Returns the algorithms that can compute a convolution of this shape. `Direct` has no gradient of
-/// the input.
+/// Returns the algorithms that can compute a convolution of this shape. `Direct` has no gradient of the input.
 fn algorithms(g: &Geometry, want_dx: bool) -> Vec<Algorithm> {
     let mut algorithms = vec![Algorithm::Im2col];
     if g.patch() <= direct::LARGEST_PATCH && !want_dx {

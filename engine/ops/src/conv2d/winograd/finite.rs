@@ -9,16 +9,14 @@
 //! | an infinity | an infinity | inf − inf = NaN |
 //! | finite, but close to the largest number of the type | finite | the transforms overflow |
 //!
-//! The zero mask of [`mask`](super::zero_mask) would add a fourth case: zeros times a NaN are NaN,
-//! and not zero.
+//! The zero mask of [`mask`](super::zero_mask) would add a fourth case: zeros times a NaN are NaN, and not zero.
 //!
 //! Each plane of outputs in which a number is not finite is therefore replaced, and so is each such
 //! plane of the input's gradient and each such kernel of the weight's gradient. All other planes
 //! and kernels keep their bits, independent of the contents of other images and channels.
 //!
-//! A check of the results is enough, because a number that is not finite stays so in every sum and
-//! product. The check costs one addition for each result: a sum is finite only if all its terms
-//! are.
+//! A check of the results is enough, because a number that is not finite stays so in every sum and product. The check costs
+//! one addition for each result: a sum is finite only if all its terms are.
 
 use super::Winograd;
 use crate::Element;

@@ -1,10 +1,9 @@
 //! Winograd's convolution: fewer multiplications for kernels at stride 1.
 //!
-//! Neighbouring outputs read nearly the same inputs, and a plain convolution multiplies each input
-//! anew for each output. Here an image is cut into overlapping tiles of A × A inputs, one tile for
-//! each M × M outputs (A = M + R − 1 for an R × R kernel). Tiles and kernels are *transformed* with
-//! a few additions each. The convolution of a tile then takes A² multiplications instead of M² ·
-//! R²:
+//! Neighbouring outputs read nearly the same inputs, and a plain convolution multiplies each input anew for each output.
+//! Here an image is cut into overlapping tiles of A × A inputs, one tile for each M × M outputs (A = M + R − 1 for an R × R
+//! kernel). Tiles and kernels are *transformed* with a few additions each. The convolution of a tile then takes A²
+//! multiplications instead of M² · R²:
 //!
 //! ```text
 //!   inputs, M = 4, R = 3           products, for each of A² places        outputs
@@ -18,16 +17,14 @@
 //!
 //! An output takes 36/16 or 16/4 multiplications in place of 9, or 49/9 in place of 25.
 //!
-//! The first cost is the transforms: some 2·A³ additions and multiplications for each tile and
-//! *channel*. The products are saved for each *pair* of channels, so the algorithm pays from a
-//! handful of channels on. The second cost is rounding: sums of numbers that cancel lose digits.
-//! The error grows with the entries of the matrices in [`points`], not with the network. Outputs
-//! whose inputs are all zero have no error: see [`zero_mask`]. Results that are not finite are
-//! computed again without transforms: see [`finite`].
+//! The first cost is the transforms: some 2·A³ additions and multiplications for each tile and *channel*. The products are
+//! saved for each *pair* of channels, so the algorithm pays from a handful of channels on. The second cost is rounding: sums
+//! of numbers that cancel lose digits. The error grows with the entries of the matrices in [`points`], not with the network.
+//! Outputs whose inputs are all zero have no error: see [`zero_mask`]. Results that are not finite are computed again
+//! without transforms: see [`finite`].
 //!
-//! The gradients take the same steps backwards, with every matrix transposed. The table lists all
-//! steps. A place is one of the A² positions in a tile. T is the number of columns: tiles of all
-//! images at hand, sixteen images per SIMD vector.
+//! The gradients take the same steps backwards, with every matrix transposed. The table lists all steps. A place is one of
+//! the A² positions in a tile. T is the number of columns: tiles of all images at hand, sixteen images per SIMD vector.
 //!
 //! | step | formula | layout | tasks |
 //! | --- | --- | --- | --- |
@@ -68,9 +65,7 @@ const COLUMNS: usize = 128;
 /// A convolution with tiles of `A` × `A` inputs and `M` × `M` outputs, and kernels of `R` × `R`.
 pub(super) struct Winograd<'a, const M: usize, const R: usize, const A: usize> {
     geometry: &'a Geometry,
-    /// The number of rows of tiles.
     down: usize,
-    /// The number of columns of tiles.
     across: usize,
 }
 
@@ -81,7 +76,6 @@ impl<'a, const M: usize, const R: usize, const A: usize> Winograd<'a, M, R, A> {
     const WEIGHTS_BACK: [[f64; A]; R] = points::transposed(Self::WEIGHTS);
     const OUTPUTS: [[f64; A]; M] = points::outputs();
     const OUTPUTS_BACK: [[f64; M]; A] = points::transposed(Self::OUTPUTS);
-    /// The number of places in a tile.
     pub(super) const PLACES: usize = A * A;
 
     pub(super) fn new(geometry: &'a Geometry) -> Self {
@@ -89,7 +83,6 @@ impl<'a, const M: usize, const R: usize, const A: usize> Winograd<'a, M, R, A> {
         Self { geometry, down, across }
     }
 
-    /// The number of tiles in a plane.
     pub(super) fn tiles(&self) -> usize {
         self.down * self.across
     }
@@ -151,7 +144,6 @@ fn sandwich<T: Element, const I: usize, const O: usize>(
     }
 }
 
-/// Computes `matrix` · `vector`.
 #[inline(always)]
 fn multiply<T: Element, const I: usize, const O: usize>(
     matrix: &[[f64; I]; O],

@@ -18,14 +18,12 @@
 //! | G | A × R | the same, divided by Nᵢ = Π (pᵢ − pⱼ) over the other points |
 //! | Bᵀ | A × A | the coefficients of Π (x − pⱼ) over the other points |
 //!
-//! The last point is infinity. A polynomial's "value" at infinity is its highest coefficient, and
-//! the last row of Bᵀ is the product over all points. The sources are S. Winograd, *Arithmetic
-//! Complexity of Computations*, 1980, and A. Lavin and S. Gray, *Fast Algorithms for Convolutional
-//! Neural Networks*, 2016.
+//! The last point is infinity. A polynomial's "value" at infinity is its highest coefficient, and the last row of Bᵀ is the
+//! product over all points. The sources are S. Winograd, *Arithmetic Complexity of Computations*, 1980, and A. Lavin and S.
+//! Gray, *Fast Algorithms for Convolutional Neural Networks*, 2016.
 //!
-//! The points determine the rounding errors: the points below lose less precision than the usual 0,
-//! ±1, ±2 (B. Barabasz et al., *Error Analysis and Improving the Accuracy of Winograd Convolution
-//! for Deep Neural Networks*, 2020).
+//! The points determine the rounding errors: the points below lose less precision than the usual 0, ±1, ±2 (B. Barabasz et
+//! al., *Error Analysis and Improving the Accuracy of Winograd Convolution for Deep Neural Networks*, 2020).
 
 /// The points, best first. A convolution with fewer points uses the first ones.
 const POINTS: [f64; 6] = [0.0, 1.0, -1.0, 0.5, -2.0, 2.0];
@@ -122,8 +120,7 @@ pub(super) const fn transposed<const I: usize, const O: usize>(
 mod tests {
     use super::*;
 
-    /// Checks the coefficient of input i times weight j in every output. It is 1 if i = output + j,
-    /// and 0 otherwise.
+    /// Checks the coefficient of input i times weight j in every output. It is 1 if i = output + j, and 0 otherwise.
     #[expect(clippy::needless_range_loop, reason = "the formula has indices")]
     fn correlates<const M: usize, const R: usize, const A: usize>() {
         let (a, g, b) = (outputs::<M, A>(), weights::<R, A>(), inputs::<A>());

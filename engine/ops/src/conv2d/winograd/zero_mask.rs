@@ -1,13 +1,11 @@
 //! The zero mask: where a convolution is exactly its bias.
 //!
-//! A kernel that reads a patch of zeros, such as the black around a garment, gives 0. Winograd's
-//! outputs are differences of larger numbers, which cancel except for a remainder: ±1e-18 in f64,
-//! ±1e-9 in f32.
+//! A kernel that reads a patch of zeros, such as the black around a garment, gives 0. Winograd's outputs are differences of
+//! larger numbers, which cancel except for a remainder: ±1e-18 in f64, ±1e-9 in f32.
 //!
-//! Such a small error matters before a relu, because the relu's slope is 0 at 0 and 1 above. A
-//! network that begins with biases of zero would pass the gradients of half of all black pixels,
-//! and the first gradient of the bias would be several percent off. The zero mask therefore sets
-//! these outputs to exactly zero:
+//! Such a small error matters before a relu, because the relu's slope is 0 at 0 and 1 above. A network that begins with
+//! biases of zero would pass the gradients of half of all black pixels, and the first gradient of the bias would be several
+//! percent off. The zero mask therefore sets these outputs to exactly zero:
 //!
 //! ```text
 //! any channel of x ≠ 0       a 3×3 kernel sees      outputs
@@ -109,8 +107,7 @@ mod tests {
     use crate::conv2d::results::Output;
     use crate::conv2d::tests::formula::{Operands, geometry};
 
-    /// Makes images that are zero except for a few rows and columns of two channels. These differ
-    /// from image to image.
+    /// Makes images that are zero except for a few rows and columns of two channels. These differ from image to image.
     fn mostly_black(sizes: [usize; 9]) -> Operands {
         let g = geometry(sizes);
         let mut operands = Operands::new(&g);

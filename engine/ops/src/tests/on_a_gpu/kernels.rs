@@ -1,5 +1,4 @@
-//! Tests of each of our kernels at sizes that do not divide evenly, and at sizes at which the
-//! kernel takes another branch.
+//! Tests of each of our kernels at sizes that do not divide evenly, and at sizes at which the kernel takes another branch.
 
 use candle_core::{DType, Device, Result, Tensor};
 use itertools::Itertools as _;
@@ -115,8 +114,7 @@ fn a_gpu_rounds_half_way_bf16_to_even() {
     assert_eq!(y, [[1.0, 1.0 + 4.0 / 256.0]]);
 }
 
-/// Images `[images, channels, plane]`: one part and several, dense layers, fewer values than a
-/// block has threads.
+/// Images `[images, channels, plane]`: one part and several, dense layers, fewer values than a block has threads.
 const IMAGES: [[usize; 3]; 5] =
     [[5, 3, 63], [70, 5, 1], [3, 2, 8331], [1, 300, 1], [1, 1, 33 * 8192 + 1]];
 

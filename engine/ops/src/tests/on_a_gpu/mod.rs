@@ -22,16 +22,14 @@ use devices::{ComputeDevice, DeviceKind, DevicePlan};
 
 /// Types, each with the largest difference of a result from the result in f64.
 ///
-/// Products of 800 terms lose some digits of f32. bf16 is rounded at every write: forward, and at
-/// each operation backward.
+/// Products of 800 terms lose some digits of f32. bf16 is rounded at every write: forward, and at each operation backward.
 const TYPES: [(DType, f64); 3] =
     [(DType::F64, 1e-12), (DType::F32, 1e-5), (DType::BF16, 1.0 / 64.0)];
 
 /// The types for operations that are not computed in bf16.
 const WIDE: &[(DType, f64)] = TYPES.split_at(2).0;
 
-/// The types and bounds for convolutions. cuDNN may choose Winograd's or Fourier transforms, which
-/// cost f32 a digit more.
+/// The types and bounds for convolutions. cuDNN may choose Winograd's or Fourier transforms, which cost f32 a digit more.
 const OF_CONVOLUTIONS: [(DType, f64); 3] = [TYPES[0], (DType::F32, 1e-4), TYPES[2]];
 
 /// Returns whether this GPU has kernels for a type: bf16 begins with compute capability 8.0.
@@ -83,8 +81,7 @@ fn noises(shapes: &[&[usize]]) -> Vec<Tensor> {
     names.map(|(name, shape)| noise(name, shape).as_detached_tensor()).collect()
 }
 
-/// Asserts that GPU and CPU agree on an operation, for noise of these shapes in numbers that every
-/// type represents.
+/// Asserts that GPU and CPU agree on an operation, for noise of these shapes in numbers that every type represents.
 fn assert_same(name: &str, types: &[(DType, f64)], shapes: &[&[usize]], operation: Operation<'_>) {
     let Some(gpu) = gpu() else { return };
     let expected = expected(&noises(shapes), DType::BF16, operation);
@@ -95,8 +92,7 @@ fn assert_same(name: &str, types: &[(DType, f64)], shapes: &[&[usize]], operatio
     }
 }
 
-/// Asserts that GPU and CPU agree on an operation, for these inputs after they are rounded to each
-/// type.
+/// Asserts that GPU and CPU agree on an operation, for these inputs after they are rounded to each type.
 fn assert_same_of(name: &str, types: &[(DType, f64)], inputs: &[Tensor], operation: Operation<'_>) {
     let Some(gpu) = gpu() else { return };
     for &(dtype, bound) in types.iter().filter(|&&(dtype, _)| has(dtype)) {

@@ -10,8 +10,7 @@ use crate::relu;
 
 /// A copy waits for the event and not for later work.
 ///
-/// A real GPU might have done the later work before the copy. The simulated GPU does nothing until
-/// a thread waits for it.
+/// A real GPU might have done the later work before the copy. The simulated GPU does nothing until a thread waits for it.
 #[test]
 fn a_copy_waits_for_its_event_and_no_later_work() {
     let Some(device) = device() else { return };

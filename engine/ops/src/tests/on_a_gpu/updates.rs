@@ -28,8 +28,7 @@ fn a_gpu_updates_in_place() {
     }
 }
 
-/// Makes eleven tensors: a launch of eight, and three more with the halves of one tensor, which
-/// must not share a launch.
+/// Makes eleven tensors: a launch of eight, and three more with the halves of one tensor, which must not share a launch.
 ///
 /// One of the gradients is not contiguous.
 fn scattered(name: &str, dtype: DType, device: &Device) -> Result<Vec<Tensor>> {
@@ -119,8 +118,7 @@ fn second_rows(name: &str, count: usize, dtype: DType) -> Vec<Tensor> {
     rows.collect()
 }
 
-/// Asserts that `update` changes second rows on a GPU as `expected` computes them, and leaves first
-/// rows unchanged.
+/// Asserts that `update` changes second rows on a GPU as `expected` computes them, and leaves first rows unchanged.
 ///
 /// The arguments of `update` and `expected` are the tensors that change and the tensors that are
 /// read. The two groups differ in type.

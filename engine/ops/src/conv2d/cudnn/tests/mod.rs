@@ -97,9 +97,8 @@ const SHAPES: [[usize; 9]; 8] = [
 
 /// Compares the products with the formula, and asserts that a second run gives the same result.
 ///
-/// The largest error must stay below `bound` of the largest magnitude. A magnitude is the sum of
-/// absolute values that belongs to an entry. The argument of `bound` is the number of terms in the
-/// longest sum.
+/// The largest error must stay below `bound` of the largest magnitude. A magnitude is the sum of absolute values that
+/// belongs to an entry. The argument of `bound` is the number of terms in the longest sum.
 fn assert_as_the_formula(dtype: DType, bound: impl Fn(usize) -> f64) {
     let Some(device) = device() else { return };
     let device = device.tensors();
@@ -144,11 +143,10 @@ fn in_f64_a_gpu_computes_the_formula() {
 
 /// A sum of n products in f32 errs by at most n·2⁻²⁴ of its magnitude, in any order.
 ///
-/// An algorithm with Winograd's or Fourier transforms errs by more, because its intermediate
-/// numbers are larger: `winograd::rounding` has measured up to 25 times as much. In long sums
-/// errors cancel. Sums of numbers of both signs err by a few 2⁻²⁴ at any length, so n counts up to
-/// 8, and the bound is 1.2e-5 at the most. TF32 loses half of 2⁻¹⁰ of each operand. Its error in
-/// these sums is 2.7e-5 in the longest and more in all others.
+/// An algorithm with Winograd's or Fourier transforms errs by more, because its intermediate numbers are larger:
+/// `winograd::rounding` has measured up to 25 times as much. In long sums errors cancel. Sums of numbers of both signs err
+/// by a few 2⁻²⁴ at any length, so n counts up to 8, and the bound is 1.2e-5 at the most. TF32 loses half of 2⁻¹⁰ of each
+/// operand. Its error in these sums is 2.7e-5 in the longest and more in all others.
 #[test]
 fn in_f32_a_gpu_is_as_near_as_f32() {
     assert_as_the_formula(DType::F32, |terms| 25.0 * terms.min(8) as f64 * 2f64.powi(-24));

@@ -1,24 +1,21 @@
 //! A bound for the rounding error of Winograd's convolution in f32, and a test of this bound.
 //!
-//! An output is a sum of products of sums of products. The *magnitude* of an output is the result
-//! of the same computation with the absolute values of all inputs and of all matrix entries. The
-//! magnitude includes all terms, even if they cancel in the output. Rounding each operation to a
-//! relative error of at most u = 2⁻²⁴ then moves the result by at most
+//! An output is a sum of products of sums of products. The *magnitude* of an output is the result of the same computation
+//! with the absolute values of all inputs and of all matrix entries. The magnitude includes all terms, even if they cancel
+//! in the output. Rounding each operation to a relative error of at most u = 2⁻²⁴ then moves the result by at most
 //!
 //! ```text
 //! |computed − true| ≤ γₙ · magnitude        γₙ = n·u / (1 − n·u)
 //! ```
 //!
-//! n is the number of roundings that a single term passes through (N. Higham, *Accuracy and
-//! Stability of Numerical Algorithms*, §3.1). A product with a small matrix of L columns adds L + 1
-//! roundings: one of the matrix entry, one of the multiplication, and L − 1 of additions. A
-//! transform consists of two such products. The sum over K channels or columns adds at most K + 1
-//! roundings. The input gradient adds one rounding for each tile that covers a pixel.
+//! n is the number of roundings that a single term passes through (N. Higham, *Accuracy and Stability of Numerical
+//! Algorithms*, §3.1). A product with a small matrix of L columns adds L + 1 roundings: one of the matrix entry, one of the
+//! multiplication, and L − 1 of additions. A transform consists of two such products. The sum over K channels or columns
+//! adds at most K + 1 roundings. The input gradient adds one rounding for each tile that covers a pixel.
 //!
-//! The bound holds for the worst case, in which all errors have the same sign. In practice, the
-//! largest error stays below [`TYPICAL`] times the largest entry. The test prints this ratio. It
-//! ranges from 2e-7 for 2×2 tiles to 1e-5 for the gradient of the weights of 5×5 kernels. A plain
-//! convolution has about 4e-7.
+//! The bound holds for the worst case, in which all errors have the same sign. In practice, the largest error stays below
+//! [`TYPICAL`] times the largest entry. The test prints this ratio. It ranges from 2e-7 for 2×2 tiles to 1e-5 for the
+//! gradient of the weights of 5×5 kernels. A plain convolution has about 4e-7.
 
 use crate::backward::Wanted;
 use crate::conv2d::epilogue::Epilogue;

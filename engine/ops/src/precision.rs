@@ -1,34 +1,15 @@
-//! Mixed precision: layers compute in bf16, and sums stay in f32.
+//! Mixed precision: layers compute in bf16, and weights, statistics, losses and all sums stay in f32 (Micikevicius et al.,
+//! "Mixed Precision Training", ICLR 2018).
 //!
-//! bf16 has the eight exponent bits of f32, and 8 significant bits in place of 24. That is enough for an activation, and the
-//! tensor cores of a GPU multiply such numbers several times as fast. It is not enough for a sum: in bf16, 1 + 1/256 is 1, so a
-//! thousand such steps change nothing. Each number is kept in the type that it needs (Micikevicius et al., "Mixed Precision
-//! Training", ICLR 2018):
-//!
-//! ```text
-//!            forward                              backward                     update
-//! f32    W ─┐        images ─┐   ┌─ logits, loss ─┐        ┌─ dW ─→ sum of all ─→ v ─→ W
-//!           │ rounded        │   │ exactly        │        │ exactly
-//! bf16      └─→ W' ──────────┴─→ conv ─→ …        └─→ … ─→ dW'
-//! ```
-//!
-//! | in bf16 | in f32 |
-//! | --- | --- |
-//! | images, activations, their gradients | weights, velocities, checkpoints |
-//! | convolutions, dense layers, relu, additions | batch norm: statistics, scale, shift, running averages |
-//! | the copy W' of the weights, and its gradient | logits, loss, sums of gradients in buckets and by shard |
-//!
-//! Such a network has the interface of a network in f32: its images, logits and gradients are f32. So wrappers, optimizer and
-//! checkpoints do not depend on bf16.
-//!
-//! The other type of 16 bits, f16, has five exponent bits. Small gradients become zero in f16, unless training scales the loss
-//! up and the gradients down (the same paper). bf16 has the range of f32 and needs no scaling (Kalamkar et al., "A Study of
-//! BFLOAT16 for Deep Learning Training", arXiv 1905.12322, 2019).
+//! bf16 has the eight exponent bits of f32, and 8 significant bits in place of 24. The other type of 16 bits, f16, has five
+//! exponent bits: small gradients become zero in f16, unless training scales the loss up and the gradients down. bf16 needs no
+//! scaling (Kalamkar et al., "A Study of BFLOAT16 for Deep Learning Training", arXiv 1905.12322, 2019).
 
 use std::fmt;
 
 use candle_core::{DType, Result, Tensor};
-use ops::cast;
+
+use crate::cast;
 
 // ANCHOR: precision
 /// The element type in which the layers of a network compute. It decides the element type of the weights.
@@ -54,14 +35,14 @@ impl Precision {
     }
 
     /// Casts images to the type of the layers. Inputs that an embedding looks up, such as word numbers, keep their type.
-    pub(crate) fn images(self, images: &Tensor) -> Result<Tensor> {
+    pub fn images(self, images: &Tensor) -> Result<Tensor> {
         // Without mixed precision, the first layer refuses images of another type.
         let rounds = self.is_mixed() && images.dtype().is_float();
         if rounds { cast(images, self.layers) } else { Ok(images.clone()) }
     }
 
     /// Casts logits to the type of the loss.
-    pub(crate) fn logits(self, logits: &Tensor) -> Result<Tensor> {
+    pub fn logits(self, logits: &Tensor) -> Result<Tensor> {
         if self.is_mixed() { cast(logits, self.weights()) } else { Ok(logits.clone()) }
     }
 }
