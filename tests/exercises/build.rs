@@ -1,9 +1,9 @@
-//! Writes, for `verify.rs`, a copy of each check for every candidate: the exercise as it stands, its
-//! solution, and every known wrong answer.
+//! Writes, for `verify.rs`, a copy of each check for every candidate: the exercise as it is given, its solution, and
+//! every known wrong answer.
 //!
-//! A check begins with `#[path = "exercise.rs"]` and `mod exercise;`. In a copy the path is that of the
-//! candidate, so one compilation of `verify.rs` holds them all, under names such as
-//! `ch02_ring::wrong_whole_tensors::…`.
+//! A check begins with the module of `exercise.rs`, which rustfmt skips: the file is the learner's, and may not be there
+//! yet. In a copy the path is that of the candidate, so one compilation of `verify.rs` holds them all, under names such
+//! as `ch02_ring::wrong_whole_tensors::…`.
 
 use std::error::Error;
 use std::fmt::Write as _;
@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::{env, fs};
 
 /// How every check begins, for the file that a learner writes in.
-const CANDIDATE: &str = "#[path = \"exercise.rs\"]\nmod exercise;\n";
+const CANDIDATE: &str = "#[rustfmt::skip]\n#[path = \"exercise.rs\"]\nmod exercise;\n";
 
 /// Names a folder of wrong answers, `EXERCISE/NAME.rs`, which `cargo course verify` and `soak` write. Without this variable
 /// there are none.
@@ -76,7 +76,7 @@ fn check(folder: &Path) -> Result<String, Box<dyn Error>> {
 
 fn candidates(folder: &Path) -> Result<Vec<Candidate>, Box<dyn Error>> {
     let mut candidates = vec![
-        Candidate { name: "stub".into(), path: folder.join("exercise.rs"), lints: LENIENT },
+        Candidate { name: "stub".into(), path: folder.join("given.rs"), lints: LENIENT },
         Candidate { name: "solution".into(), path: folder.join("solution.rs"), lints: STRICT },
     ];
     let Some(wrong) = env::var_os(WRONG_ANSWERS) else { return Ok(candidates) };

@@ -1,3 +1,4 @@
+#[rustfmt::skip]
 #[path = "exercise.rs"]
 mod exercise;
 

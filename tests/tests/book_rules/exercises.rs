@@ -11,7 +11,7 @@ const ENTRIES: &str = "tests/exercises/Cargo.toml";
 
 #[test]
 fn an_exercise_and_its_page_name_each_other() {
-    fault(EXERCISE, "two.md", "three.md", &["exercise.rs: there is no page book/src/three.md"]);
+    fault(EXERCISE, "two.md", "three.md", &["given.rs: there is no page book/src/three.md"]);
     fault(EXERCISE, "two.md", "one.md", &["book/src/one.md does not name this exercise"]);
     fault(EXERCISE, "//! Set on book/src/two.md.\n", "", &["names no page"]);
     fault(OTHER, "`ch01_adding`", "`ch01_added`", &["two.md:5: there is no exercise ch01_added"]);

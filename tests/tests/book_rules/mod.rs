@@ -22,7 +22,7 @@ const RECORDINGS: &str = "book/outputs/machine.json";
 const RECORDED: &str = "book/outputs/recorded.html";
 const DATA: &str = "book/data/times.json";
 const FIGURE: &str = "book/figures/drawing.svg";
-const EXERCISE: &str = "tests/exercises/ch01_adding/exercise.rs";
+const EXERCISE: &str = "tests/exercises/ch01_adding/given.rs";
 
 /// A checkout that keeps every rule.
 fn small_book() -> TempDir {

@@ -65,7 +65,10 @@ impl Modules {
                 (Some((_, items)), _) => self.add(child, items, (file, text), &folder.join(named)),
                 (None, Some(path)) => {
                     let path = file.parent().unwrap().join(path);
-                    self.add_file(child, &path, path.parent().unwrap());
+                    // A learner's answer to an exercise may not be there yet.
+                    if path.exists() {
+                        self.add_file(child, &path, path.parent().unwrap());
+                    }
                 }
                 (None, None) => {
                     let alone = folder.join(format!("{named}.rs"));

@@ -36,7 +36,8 @@ path = "verify.rs"
 test = false
 "#;
 
-const CHECK: &str = r##"#[path = "exercise.rs"]
+const CHECK: &str = r##"#[rustfmt::skip]
+#[path = "exercise.rs"]
 mod exercise;
 
 #[test]
@@ -76,7 +77,6 @@ impl Checkout {
                 checkout.write(&format!("tests/exercises/{name}/{file}"), text);
             };
             file("check.rs", CHECK);
-            file("exercise.rs", &stub(name, page));
             file("given.rs", &stub(name, page));
             file("solution.rs", &answer("a + b"));
             file("hint.md", "## Look\n\nAt both.\n\n## Think\n\nOf more.\n\n## Write\n\nA plus.\n");

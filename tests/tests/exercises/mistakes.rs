@@ -117,9 +117,12 @@ fn what_cannot_be_read_is_named() {
     std::fs::remove_dir_all(checkout.path(".course")).unwrap();
 
     std::fs::remove_file(checkout.path("tests/exercises/ch01_sum/exercise.rs")).unwrap();
+    let made = checkout.course(&["check", "sum"]).assert().code(1);
+    made.stdout(starts_with("✗ ch01_sum is not written yet"));
+    std::fs::remove_file(checkout.path("tests/exercises/ch01_sum/exercise.rs")).unwrap();
+    std::fs::remove_file(checkout.path("tests/exercises/ch01_sum/given.rs")).unwrap();
     let gone = checkout.course(&["check", "sum"]).assert().code(1);
     gone.stderr(contains("`cargo course reset ch01_sum` brings it back"));
-    std::fs::remove_file(checkout.path("tests/exercises/ch01_sum/given.rs")).unwrap();
     let reset = checkout.course(&["reset", "sum", "--yes"]).assert().code(1);
     reset.stderr(contains("ch01_sum/given.rs").and(contains("fresh copy of the course")));
 }

@@ -8,7 +8,7 @@ use std::fmt;
 use std::fs::{self, File};
 use std::io;
 use std::ops::Range;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use base16ct::HexDisplay;
@@ -34,19 +34,10 @@ pub(super) struct Progress {
 struct Record {
     /// The answer that passed last, and its check.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    passed: Option<Passed>,
+    passed: Option<Fingerprint>,
     /// How many steps of the hint were read.
     #[serde(default)]
     hints: usize,
-}
-
-/// How what passed is remembered.
-#[derive(Clone, Debug, Deserialize, Serialize)]
-#[serde(untagged)]
-enum Passed {
-    Apart(Fingerprint),
-    /// As earlier versions did: one fingerprint of both.
-    Together(String),
 }
 
 /// A fingerprint of what a check judges, the answer, and one of the check itself.
@@ -74,8 +65,6 @@ pub(super) enum Change {
     Answer,
     Check,
     Both,
-    /// One of them, or both: what is remembered does not tell.
-    Either,
 }
 
 impl Progress {
@@ -100,21 +89,13 @@ impl Progress {
             return Standing::Open;
         };
         // What cannot be read is not what passed.
-        let is = |files: &[PathBuf], passed: &String| hash(files).is_ok_and(|now| now == *passed);
-        let change = match passed {
-            Passed::Together(passed) => {
-                (!is(&[exercise.file(), exercise.check()], passed)).then_some(Change::Either)
-            }
-            Passed::Apart(Fingerprint { answer, check }) => {
-                match (is(&[exercise.file()], answer), is(&[exercise.check()], check)) {
-                    (true, true) => None,
-                    (false, true) => Some(Change::Answer),
-                    (true, false) => Some(Change::Check),
-                    (false, false) => Some(Change::Both),
-                }
-            }
-        };
-        change.map_or(Standing::Solved, Standing::Changed)
+        let is = |file: &Path, passed: &String| hash(file).is_ok_and(|now| now == *passed);
+        match (is(&exercise.file(), &passed.answer), is(&exercise.check(), &passed.check)) {
+            (true, true) => Standing::Solved,
+            (false, true) => Standing::Changed(Change::Answer),
+            (true, false) => Standing::Changed(Change::Check),
+            (false, false) => Standing::Changed(Change::Both),
+        }
     }
 
     /// The first exercise that is not solved.
@@ -148,8 +129,7 @@ impl Progress {
         fingerprint: Fingerprint,
     ) -> anyhow::Result<()> {
         Self::change(tree, |records| {
-            records.entry(exercise.name.clone()).or_default().passed =
-                Some(Passed::Apart(fingerprint));
+            records.entry(exercise.name.clone()).or_default().passed = Some(fingerprint);
         })
     }
 
@@ -213,7 +193,7 @@ impl Fingerprint {
     /// That of an exercise as it is now.
     /// Fails when the answer or its check cannot be read.
     pub(super) fn of(exercise: &Exercise) -> anyhow::Result<Self> {
-        Ok(Self { answer: hash(&[exercise.file()])?, check: hash(&[exercise.check()])? })
+        Ok(Self { answer: hash(&exercise.file())?, check: hash(&exercise.check())? })
     }
 }
 
@@ -224,7 +204,6 @@ impl fmt::Display for Change {
             Self::Answer => "it has",
             Self::Check => "its check has",
             Self::Both => "it and its check have",
-            Self::Either => "it or its check has",
         })
     }
 }
@@ -235,14 +214,9 @@ impl fmt::Display for Fingerprint {
     }
 }
 
-/// A hash of what is in files.
-fn hash(files: &[PathBuf]) -> anyhow::Result<String> {
-    let mut hash = Sha256::new();
-    for path in files {
-        let text = tree::read(path).with_context(|| format!("{}", path.display()))?;
-        // The length keeps texts apart.
-        hash.update((text.len() as u64).to_le_bytes());
-        hash.update(text);
-    }
+/// A hash of a file: of its length and its bytes.
+fn hash(path: &Path) -> anyhow::Result<String> {
+    let text = tree::read(path).with_context(|| format!("{}", path.display()))?;
+    let hash = Sha256::new().chain_update((text.len() as u64).to_le_bytes()).chain_update(text);
     Ok(format!("{:x}", HexDisplay(&hash.finalize())))
 }

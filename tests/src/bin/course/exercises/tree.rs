@@ -1,7 +1,7 @@
 //! Where the exercises are: in the checkout that the command is run from.
 
-use std::fs;
-use std::io;
+use std::fs::{self, File};
+use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
@@ -45,8 +45,9 @@ pub(super) struct Exercise {
 }
 
 impl Tree {
-    /// Finds the workspace upwards from the current folder, and its exercises.
-    /// Fails when there is no workspace, or it has no exercises, or cargo cannot say.
+    /// Finds the workspace upwards from the current folder, and its exercises. The reader's file of an exercise that has
+    /// none yet is made, as it is given.
+    /// Fails when there is no workspace, or it has no exercises, or cargo cannot say, or a file cannot be written.
     pub(super) fn find() -> anyhow::Result<Self> {
         let metadata = cargo::metadata(Path::new("."))?;
         let root = metadata.workspace_root;
@@ -68,6 +69,7 @@ impl Tree {
         if exercises.is_empty() {
             bail!("the package `{PACKAGE}` names no test `NAME` with the path \"NAME/check.rs\"");
         }
+        exercises.iter().try_for_each(Exercise::begin)?;
         Ok(Self {
             root,
             package: folder,
@@ -142,12 +144,22 @@ impl Tree {
 }
 
 impl Exercise {
-    /// What the reader writes.
+    /// Makes the reader's file from what is given, unless something has its name already.
+    fn begin(&self) -> anyhow::Result<()> {
+        let Ok(given) = read(&self.given()) else { return Ok(()) };
+        let file = self.file();
+        match File::create_new(&file).and_then(|mut file| file.write_all(&given)) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+            made => made.with_context(|| format!("{}", file.display())),
+        }
+    }
+
+    /// What the reader writes. git ignores it.
     pub(super) fn file(&self) -> PathBuf {
         self.folder.join("exercise.rs")
     }
 
-    /// What the reader starts from, once more: nobody writes in it.
+    /// What the reader starts from.
     pub(super) fn given(&self) -> PathBuf {
         self.folder.join("given.rs")
     }

@@ -109,7 +109,7 @@ pub(super) fn all(tree: &Tree, folder: &Path, problems: &mut Vec<String>) -> Vec
         let mut add = |kind, module: &str, file: String| {
             candidates.push(Candidate::new(name, kind, module, file));
         };
-        add(Kind::Stub, "stub", tree.relative(&exercise.file()).to_string());
+        add(Kind::Stub, "stub", tree.relative(&exercise.given()).to_string());
         add(Kind::Solution, "solution", tree.relative(&exercise.solution()).to_string());
         let answers = wrong::answers(tree, exercise).and_then(|answers| {
             wrong::write(folder, exercise, answers.iter().map(|one| (&*one.name, &*one.text)))?;
