@@ -1,7 +1,5 @@
 //! The book keeps its rules: `course_tests::book` says which.
 
-#![expect(clippy::unwrap_used, reason = "in a test a panic is the right answer")]
-
 use std::path::Path;
 
 use assert_cmd::Command;

@@ -1,7 +1,5 @@
 //! `cargo course divergence` tells where two recordings part, and what one of them does not have.
 
-#![expect(clippy::unwrap_used, reason = "in a test a panic is the right answer")]
-
 use std::fs;
 use std::path::Path;
 

@@ -1,7 +1,5 @@
 //! `cargo course doctor` tells the truth: about a machine with nothing, and about one that has things.
 
-#![expect(clippy::unwrap_used, reason = "in a test a panic is the right answer")]
-
 use assert_cmd::Command;
 use predicates::prelude::PredicateBooleanExt as _;
 use predicates::str::contains;

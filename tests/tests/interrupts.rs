@@ -1,7 +1,6 @@
 //! Ctrl-C ends the tool with what it has started, and the exit code says so.
 
 #![cfg(unix)]
-#![expect(clippy::unwrap_used, reason = "in a test a panic is the right answer")]
 
 use std::fs;
 use std::path::Path;

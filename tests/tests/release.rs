@@ -1,7 +1,5 @@
 //! One version, one date, one licence, one oldest compiler: wherever the course names them.
 
-#![expect(clippy::unwrap_used, reason = "in a test a panic is the right answer")]
-
 use std::path::Path;
 
 use assert_cmd::Command;

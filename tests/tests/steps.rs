@@ -1,7 +1,5 @@
 //! What the book's stepper shows is what the collectives send.
 
-#![expect(clippy::unwrap_used, reason = "in a test a panic is the right answer")]
-
 use candle_core::Tensor;
 use course_tests::steps::{Catalogue, PICTURED, RANKS, Recorder, picture, record};
 use course_tests::stored::check_current;

@@ -4,14 +4,8 @@ mod exercise;
 
 // The gradient of average pooling, against its drawing, its own derivative, and stage 1.
 
-use std::time::Duration;
-
-use candle_core::{Device, Tensor, Var};
-use exercises::expectation::numbers;
-use exercises::{Expectation, called_within};
+use exercises::prelude::*;
 use ops::avg_pool2d;
-
-const LIMIT: Duration = Duration::from_secs(5);
 
 /// Heights and widths: even, odd, not square, LeNet's second pooling, and too small for any window.
 const PLANES: [(usize, usize); 10] =

@@ -4,15 +4,11 @@ mod exercise;
 
 // All-reduce by way of rank 0, on 1 to 5 ranks whose numbers tell who is missing from a sum.
 
-use candle_core::{DType, Tensor, Var};
-use exercises::Expectation;
 use exercises::contributions::{contribution, guess, sum};
-use exercises::expectation::numbers;
-use exercises::ranks::{self, Rank, Sends};
+use exercises::prelude::*;
+use exercises::ranks::Rank;
 use harness::report::counted;
-use params_and_allreduce::Algorithm;
-use params_and_allreduce::communicator::{Communicator, Error};
-use params_and_allreduce::thread::Traffic;
+use params_and_allreduce::communicator::Error;
 
 const SUM: &str = "every rank gets the sum of all ranks; nothing is divided here";
 const VARIABLE: &str =

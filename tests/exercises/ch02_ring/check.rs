@@ -4,15 +4,11 @@ mod exercise;
 
 // All-reduce around a ring, where a send waits for its receiver, on numbers that tell who is missing.
 
-use candle_core::{DType, Device, Tensor, Var};
-use exercises::Expectation;
 use exercises::contributions::{contribution, guess, sum};
-use exercises::expectation::numbers;
-use exercises::mismatch::in_a_row;
-use exercises::ranks::{self, Rank, Sends, Sent};
+use exercises::prelude::*;
+use exercises::ranks::{Rank, Sent};
 use harness::report::counted;
-use params_and_allreduce::Algorithm;
-use params_and_allreduce::communicator::{Communicator, Error};
+use params_and_allreduce::communicator::Error;
 
 const SUM: &str = "after the all-gather every rank has every chunk's whole sum";
 const CHUNKS: &str = "every element is in exactly one chunk, and chunks differ by at most one element; all ranks \

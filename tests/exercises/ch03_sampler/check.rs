@@ -5,13 +5,9 @@ mod exercise;
 // Each law of a sampler in turn, so that the first that is broken is named; then stage 3.
 
 use std::fmt::Write as _;
-use std::time::Duration;
 
-use exercises::mismatch::{fail, in_a_row, in_groups};
-use exercises::within;
+use exercises::prelude::*;
 use split_batch::Sampler;
-
-const LIMIT: Duration = Duration::from_secs(10);
 
 /// Every rank's share of an epoch: rank, step, sample.
 type Shares = Vec<Vec<Vec<u32>>>;

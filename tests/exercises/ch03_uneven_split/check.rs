@@ -4,13 +4,8 @@ mod exercise;
 
 // Each law of a split in turn, so that the first that is broken is named; then stage 3.
 
-use std::time::Duration;
-
-use candle_core::{DType, Device, Result, Tensor};
-use exercises::mismatch::{fail, in_a_row, in_groups};
-use exercises::{refusal, within};
-
-const LIMIT: Duration = Duration::from_secs(10);
+use candle_core::Result;
+use exercises::prelude::*;
 
 type Shards = Vec<(Tensor, Tensor)>;
 

@@ -4,11 +4,9 @@ mod exercise;
 
 // Accuracy from counts that are known, on shards of all kinds.
 
-use candle_core::{Device, Result, Tensor};
+use candle_core::Result;
 use datasets::CLASSES;
-use exercises::mismatch::fail;
-use exercises::ranks::{self, Sends};
-use params_and_allreduce::communicator::Communicator as _;
+use exercises::prelude::*;
 
 const LAW: &str =
     "add up counts, not shares: correct answers and images over all ranks, then divide once";

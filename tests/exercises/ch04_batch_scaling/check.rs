@@ -7,15 +7,9 @@ mod exercise;
 
 use std::ops::Range;
 
-use candle_core::{Device, Result};
-use exercises::classifier::{Classifier, worked};
-use exercises::mismatch::{fail, short};
-use exercises::ranks::{self, Sends};
-use exercises::replicas::{self, Weights};
+use candle_core::Result;
+use exercises::prelude::*;
 use exercises::scaling::{RateRule, Tuned};
-use exercises::tracer::{self, counted, in_words, multiple, taking_part};
-use params_and_allreduce::communicator::Communicator as _;
-use single_gpu::sgd::sgd;
 
 const SEED: u64 = 1;
 const SAMPLES: usize = 18;

@@ -4,13 +4,8 @@ mod exercise;
 
 // Sums, shapes and messages of a fused all-reduce, with numbers that tell where they come from.
 
-use candle_core::{DType, Device, Result, Tensor};
-use exercises::expectation::numbers;
-use exercises::mismatch::fail;
-use exercises::ranks::{self, Sends};
-use params_and_allreduce::Algorithm;
-use params_and_allreduce::communicator::Communicator as _;
-use params_and_allreduce::thread::Traffic;
+use candle_core::Result;
+use exercises::prelude::*;
 
 /// One more than the most elements that a rank brings.
 const BASE: usize = 100;

@@ -5,19 +5,14 @@ mod exercise;
 // A small experiment against the same on one device, which knows nothing of ranks.
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use candle_core::{DType, Device, Result};
+use candle_core::Result;
 use datasets::{Batch, Split, synthetic};
-use exercises::classifier::Classifier;
 use exercises::experiment::{Experiment, Row, Run};
-use exercises::mismatch::fail;
-use exercises::within;
+use exercises::prelude::*;
 use harness::lock::locked;
-use single_gpu::sgd::sgd;
 use split_batch::split_batch;
 
-const LIMIT: Duration = Duration::from_secs(10);
 const RATES: [f64; 3] = [0.01, 0.2, 0.5];
 const DEVICES: [usize; 3] = [1, 2, 3];
 

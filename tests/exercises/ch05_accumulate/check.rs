@@ -5,23 +5,17 @@ mod exercise;
 // Each update against one device with one large batch: which samples, how much each counts, the result, who
 // computed what, what was sent. Then the weights against stage 5's DDP.
 
-use candle_core::{Device, Result};
+use candle_core::Result;
 use concise_wrapper::ddp::{Ddp, Reduction};
 use concise_wrapper::optimizer::{Momentum, Sgd};
 use concise_wrapper::{Error, Model as _};
 use datasets::Batch;
 use devices::{DeviceKind, DevicePlan};
-use exercises::classifier::{Classifier, worked};
 use exercises::dense::Dense;
 use exercises::micro_batches::{self, Update};
-use exercises::mismatch::{fail, short};
-use exercises::ranks::{self, Sends};
-use exercises::replicas::{self, Weights};
-use exercises::tracer::{self, counted, in_words, multiple, taking_part};
+use exercises::prelude::*;
 use ops::cross_entropy;
-use params_and_allreduce::communicator::Communicator as _;
-use params_and_allreduce::thread::{DEFAULT_TIMEOUT, Traffic, run_ranks};
-use single_gpu::sgd::sgd;
+use params_and_allreduce::thread::{DEFAULT_TIMEOUT, run_ranks};
 use split_batch::{shard_range, split_batch};
 
 const SEED: u64 = 1;

@@ -4,13 +4,8 @@ mod exercise;
 
 // Each law of buckets in turn, so that the first that is broken is named; then stage 5.
 
-use std::time::Duration;
-
 use concise_wrapper::ddp::bucket::{BucketCaps, buckets};
-use exercises::mismatch::{fail, in_a_row, in_groups};
-use exercises::within;
-
-const LIMIT: Duration = Duration::from_secs(10);
+use exercises::prelude::*;
 
 /// Parameters that are to be put into buckets.
 struct Case {

@@ -5,23 +5,16 @@ mod exercise;
 // A training that is interrupted, after every step in turn, against one that is not: batches, rates, losses and
 // weights of every step, and what is told of the epochs. Then against stage 5's.
 
-use std::time::Duration;
-
-use candle_core::{Device, Result};
+use candle_core::Result;
 use concise_wrapper::optimizer::Extras;
 use concise_wrapper::optimizer::{Momentum, Schedule};
 use datasets::source::LoadedData;
 use datasets::{Split, synthetic};
-use exercises::Expectation;
-use exercises::classifier::Classifier;
-use exercises::mismatch::{fail, in_a_row, short};
+use exercises::prelude::*;
 use exercises::training::{Done, Setup, Training};
-use exercises::within;
 use harness::records::TrainOptions;
 use harness::report::Report;
 use ops::weights_hash::WeightsHash;
-
-const LIMIT: Duration = Duration::from_secs(10);
 
 /// What is broken where the loss of an epoch is missing that had just ended.
 const ENDED: &str = "every epoch is told of, once: an epoch whose batches are all done is pushed to `losses` by the *next* \

@@ -4,14 +4,9 @@ mod exercise;
 
 // Statistics of shards of all kinds against those of all images on one device; what is sent for them.
 
-use candle_core::{DType, Device, Result, Tensor};
-use exercises::Expectation;
-use exercises::expectation::numbers;
-use exercises::mismatch::fail;
-use exercises::ranks::{self, Sends};
+use candle_core::Result;
+use exercises::prelude::*;
 use ops::batch_norm::Statistics;
-use params_and_allreduce::communicator::Communicator as _;
-use params_and_allreduce::thread::Traffic;
 
 /// All ranks' images: how many each rank has, and of what.
 #[derive(Clone)]

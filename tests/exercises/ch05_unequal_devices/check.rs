@@ -4,21 +4,11 @@ mod exercise;
 
 // Shares against the best that there are, whichever they may be; a step with unequal shares against one device.
 
-use std::time::Duration;
-
-use candle_core::{Device, Result};
-use exercises::classifier::Classifier;
-use exercises::mismatch::{fail, short};
-use exercises::ranks::{self, Sends};
-use exercises::replicas::{self, Weights};
+use candle_core::Result;
+use exercises::prelude::*;
 use exercises::speed::{Speed, step_seconds};
-use exercises::tracer::{self, counted, in_words, multiple, taking_part};
-use exercises::{refusal, within};
 use harness::records::BatchSums;
-use params_and_allreduce::communicator::Communicator as _;
-use single_gpu::sgd::sgd;
 
-const LIMIT: Duration = Duration::from_secs(10);
 const SEED: u64 = 1;
 const RATE: f64 = 0.5;
 

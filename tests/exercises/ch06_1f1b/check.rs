@@ -5,16 +5,11 @@ mod exercise;
 // The lists of all stages together, as a schedule: stage 6 checks it and predicts its times. Then what makes it
 // 1F1B: what is kept, how long devices wait, and the order of stage 6.
 
-use std::time::Duration;
-
-use exercises::mismatch::{fail, short};
-use exercises::within;
+use exercises::prelude::*;
 use model_parallel::pipeline::check::Error;
 use model_parallel::pipeline::predict::{Costs, StageCost};
 use model_parallel::pipeline::schedule::{Action, Instruction, Schedule};
 use model_parallel::pipeline::{Checked, Kind, Timeline, check, predict};
-
-const LIMIT: Duration = Duration::from_secs(10);
 
 /// How many messages a channel holds.
 const CAPACITY: usize = 1;

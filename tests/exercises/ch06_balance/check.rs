@@ -6,14 +6,10 @@ mod exercise;
 
 use std::cmp::Ordering;
 use std::ops::Range;
-use std::time::Duration;
 
 use exercises::limit::try_within;
-use exercises::mismatch::{fail, in_a_row, in_groups};
-use exercises::within;
+use exercises::prelude::*;
 use model_parallel::partition::cut;
-
-const LIMIT: Duration = Duration::from_secs(10);
 
 /// Longer lists are not shown.
 const FEW: usize = 12;

@@ -5,14 +5,11 @@ mod exercise;
 // Cut, forward and backward, each with right input, against one device and automatic differentiation; what is
 // sent; then all three together, against stage 6.
 
-use candle_core::{DType, Result, Tensor};
-use exercises::Expectation;
-use exercises::expectation::numbers;
-use exercises::mismatch::fail;
-use exercises::ranks::{self, Sends};
+use candle_core::Result;
+use exercises::prelude::*;
 use exercises::two_layers::{Layer, Outcome, TwoLayers, by_stage_6, fractions, whole_numbers};
 use model_parallel::tensor_parallel::Cut;
-use params_and_allreduce::communicator::{Communicator as _, Error};
+use params_and_allreduce::communicator::Error;
 
 const TOGETHER: &str =
     "a column of H is one rank's, with its column of A, its number of a and its row of B";

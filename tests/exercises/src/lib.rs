@@ -40,6 +40,7 @@ pub mod limit;
 pub mod micro_batches;
 pub mod mismatch;
 mod panic;
+pub mod prelude;
 pub mod ranks;
 pub mod refusal;
 pub mod replicas;

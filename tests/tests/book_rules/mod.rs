@@ -1,8 +1,6 @@
 //! Each rule of the book finds what it is there for: a small book that keeps them all, and one fault at a
 //! time.
 
-#![expect(clippy::unwrap_used, reason = "in a test a panic is the right answer")]
-
 mod exercises;
 mod includes;
 mod pages;

@@ -6,7 +6,6 @@ use std::io::{BufRead as _, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
-use std::time::Duration;
 
 use checkpoints::Resume;
 use harness::interrupt;
@@ -14,6 +13,7 @@ use tempfile::TempDir;
 
 use super::run::{Settings, file, hash, lenet, measured, names};
 use super::watched::{Event, Watched};
+use crate::prelude::*;
 
 /// Set in the process that trains: how often it writes checkpoints, and where.
 const EVERY: &str = "CHECKPOINTS_EVERY";

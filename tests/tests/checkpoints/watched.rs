@@ -2,13 +2,12 @@
 
 use std::cell::Cell;
 
+use concise_wrapper::Error;
 use concise_wrapper::model::Step;
 use concise_wrapper::weights::Weights;
-use concise_wrapper::{Error, Model};
-use datasets::Dataset;
-use harness::records::BatchSums;
-use params_and_allreduce::communicator::SharedCommunicator;
-use split_batch::loader::{LocalBatch, Shards};
+use split_batch::loader::Shards;
+
+use crate::prelude::*;
 
 /// What happens to a run in the middle of a step.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -4,7 +4,6 @@
 //! Nothing here needs a GPU: shell scripts stand in for programs and for NVIDIA's tools. Without Python, tests are skipped.
 
 #![cfg(target_os = "linux")]
-#![expect(clippy::unwrap_used, reason = "in a test a panic is the right answer")]
 
 mod killed;
 mod package;

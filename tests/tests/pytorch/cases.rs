@@ -1,8 +1,8 @@
 //! One operation at a time: its inputs, as both sides compute them, and what PyTorch's results say of ours.
 
-use candle_core::{DType, Result, Tensor, Var};
-use course_tests::{Fixture, device, noise};
-use ops::difference::relative_difference;
+use candle_core::Result;
+
+use crate::prelude::*;
 
 pub(crate) const INPUT: u64 = 1;
 pub(crate) const WEIGHT: u64 = 2;

@@ -8,25 +8,19 @@
 //!
 //! With `TEST_DEVICE=cuda` all of it runs on a GPU, but for the plain layers.
 
-#![expect(clippy::unwrap_used, reason = "in a test a panic is the right answer")]
-
 mod cases;
 
-use candle_core::{DType, Result, Tensor, Var};
+use candle_core::Result;
 use cases::{BIAS, INPUT, WEIGHT, check_case, for_each_case, precisions, variable};
-use course_tests::{Fixture, device, noise};
-use datasets::Batch;
 use itertools::iproduct;
 use ops::batch_norm::{Statistics, average_all};
-use ops::difference::relative_difference;
-use ops::parameters::{Parameter, Parameters};
 use ops::{
     add_bias, add_bias_relu, add_relu, avg_pool2d, batch_norm, batch_norm_with, conv2d,
     conv2d_relu_pool, cross_entropy, global_avg_pool, linear, relu,
 };
 use single_gpu::layers;
-use single_gpu::lenet::{Layers, Lenet};
-use single_gpu::train::local_gradients;
+
+use crate::prelude::*;
 
 /// Whether the test's device runs the plain layers.
 fn has_plain_layers() -> bool {

@@ -3,8 +3,6 @@
 //! The stored file is read here as a browser reads it, and checked without stage 7: that it has every curve, and that
 //! the laws of scaling hold in it.
 
-#![expect(clippy::unwrap_used, reason = "in a test a panic is the right answer")]
-
 mod drawn;
 mod laws;
 mod measured;

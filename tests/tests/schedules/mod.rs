@@ -3,8 +3,6 @@
 //! The stored file is read here as a browser reads it, and checked without stage 6: that it is a pipeline,
 //! and that what is told about it can be counted in it.
 
-#![expect(clippy::unwrap_used, reason = "in a test a panic is the right answer")]
-
 mod pipelines;
 mod told;
 

@@ -7,10 +7,11 @@ use std::sync::{Arc, Mutex};
 use candle_core::Shape;
 use concise_wrapper::text;
 use params_and_allreduce::collectives::chunk_range;
-use params_and_allreduce::communicator::{self, Communicator, SharedCommunicator};
+use params_and_allreduce::communicator;
 use params_and_allreduce::thread;
 
 use super::*;
+use crate::prelude::*;
 
 /// The engine: it moves its tensors over a connection that nobody else uses, and notes each sum.
 struct OfAll {
