@@ -17,7 +17,6 @@ fn whole() -> String {
     (1..=3).flat_map(|step| kinds.map(|kind| entry(step, kind) + "\n")).collect()
 }
 
-/// A part of its lines.
 fn lines(part: std::ops::Range<usize>) -> String {
     whole().lines().skip(part.start).take(part.len()).map(|line| format!("{line}\n")).collect()
 }

@@ -58,7 +58,6 @@ fn batches(dtype: DType) -> Vec<Batch> {
     batches_of(&OPTIONS, dtype)
 }
 
-/// The batches of a loop that is told these options.
 fn batches_of(options: &TrainOptions, dtype: DType) -> Vec<Batch> {
     let data = synthetic::dataset(Split::Train, STEPS * BATCH);
     let loader = Loader::new(&data, options.batch_size, options.seed, dtype);
@@ -84,7 +83,6 @@ fn on_one_device(dtype: DType) -> Vec<Trace> {
     batches(dtype).iter().map(step).collect()
 }
 
-/// Every rank's trace.
 fn on_devices(devices: usize, dtype: DType, algorithm: Algorithm) -> Vec<Vec<Trace>> {
     on_devices_with(devices, dtype, algorithm, None).unwrap()
 }

@@ -62,7 +62,6 @@ fn started(folder: &Path) -> usize {
     ids.lines().count()
 }
 
-/// The state of a process that has not ended.
 fn goes_on(id: &str) -> Option<String> {
     let answer = Command::new("ps").args(["-o", "stat=", "-p", id]).output().unwrap();
     let state = String::from_utf8(answer.stdout).unwrap();

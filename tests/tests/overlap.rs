@@ -75,7 +75,6 @@ impl WaitsInBackward {
     }
 }
 
-/// For candle's pass.
 impl CustomOp1 for WaitsInBackward {
     fn name(&self) -> &'static str {
         "waits in backward"
@@ -91,14 +90,12 @@ impl CustomOp1 for WaitsInBackward {
     }
 }
 
-/// Whose backward pass it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Pass {
     Ours,
     Candles,
 }
 
-/// Two layers, and the wait between them.
 struct TwoLayers {
     first: Tensor,
     second: Tensor,

@@ -24,7 +24,6 @@ use crate::prelude::*;
 /// What rounding to bf16 changes a number by, at most, as a part of it.
 const ROUNDING: f64 = 1.0 / 256.0;
 
-/// Samples in a batch.
 const SAMPLES: usize = 16;
 
 fn resnet18(dtype: DType) -> Network<ResNet18> {

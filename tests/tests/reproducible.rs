@@ -11,7 +11,6 @@ use crate::prelude::*;
 const SHARDS: usize = 8;
 const STEPS: usize = 3;
 
-/// Shuffled batches of this size.
 fn batches(data: &Dataset, size: usize) -> Vec<Batch> {
     Loader::new(data, size, 1, DType::F32).epoch(1).collect::<Result<_, _>>().unwrap()
 }

@@ -9,7 +9,6 @@ use candle_core::{Module as _, Result};
 
 use crate::prelude::*;
 
-/// A network with the fixture's weights.
 fn network(fixture: &Fixture, dtype: DType) -> Result<Network<ResNet18>> {
     let [width, _] = fixture.tensor_geometry()?;
     let network =
@@ -42,7 +41,6 @@ impl Geometry for Fixture {
     }
 }
 
-/// The batch of a step.
 fn share(step: u64, samples: usize, dtype: DType) -> Result<LocalBatch> {
     let images = noise((samples, 1, 28, 28), 300 + step)?.to_dtype(dtype)?;
     let labels: Vec<u32> = (0..).take(samples).map(|i| (i * 7 + 3 + step as u32) % 10).collect();

@@ -9,13 +9,10 @@ use super::page::line_of;
 /// A directive of mdBook: `{{#include path:anchor}}`.
 #[derive(Clone, Debug)]
 pub struct Include {
-    /// Where it is.
     pub line: usize,
     /// `include`, or another word.
     pub kind: String,
-    /// The path as it is written.
     pub path: String,
-    /// What follows its colon.
     pub anchor: Option<String>,
 }
 

@@ -14,7 +14,6 @@ pub(super) static NAME: LazyLock<Regex> =
     LazyLock::new(|| Regex::new(r"\bch\d\d_[a-z0-9_]+\b").expect("a valid expression"));
 
 /// Exercises that no page sets, or that name another one; names of exercises that are none.
-/// Fails when an exercise cannot be read.
 pub fn check(book: &Book) -> io::Result<Vec<Problem>> {
     let folder = Path::new("tests/exercises");
     let names = names(&book.root.join(folder))?;

@@ -103,7 +103,6 @@ const AT_LEAST: usize = 80;
 const NEAR: usize = 5;
 
 /// Files that a chapter does not print, listings that it prints twice, and listings without a path.
-/// Fails when a file cannot be read.
 pub fn check(book: &Book) -> io::Result<Vec<Problem>> {
     let mut problems = Vec::new();
     for (name, files) in CHAPTERS {

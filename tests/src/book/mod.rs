@@ -55,11 +55,9 @@ pub struct Book {
 /// A rule that is not kept, and where.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Problem {
-    /// Below the checkout's root.
     pub file: PathBuf,
     /// From 1; `None` where it is about the whole file.
     pub line: Option<usize>,
-    /// What was wrong, and what would be right.
     pub what: String,
 }
 
@@ -85,7 +83,6 @@ pub const RULES: [(&str, Rule); 13] = [
 
 impl Book {
     /// Reads the pages of the book in the checkout at `root`.
-    /// Fails when a page cannot be read.
     pub fn open(root: &Path) -> io::Result<Self> {
         let folder = root.join("book/src");
         let mut pages = Vec::new();
@@ -121,7 +118,6 @@ impl Book {
     }
 
     /// Everything that is wrong, in order.
-    /// Fails when a file cannot be read.
     pub fn problems(&self) -> io::Result<Vec<Problem>> {
         let mut problems = Vec::new();
         for (_, rule) in RULES {

@@ -41,24 +41,17 @@ pub const PICTURED: ([Kind; 3], usize, usize) = ([Kind::GPipe, Kind::OneFOneB, K
 /// A kind of schedule.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Shape {
-    /// Its name.
     pub kind: String,
-    /// How many chunks of the model a stage holds.
     pub chunks: usize,
-    /// What its stages do.
     pub passes: Vec<Pass>,
 }
 
 /// A schedule of some kind and size, or why there is none.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Plan {
-    /// The name of its kind.
     pub kind: String,
-    /// How many stages there are.
     pub stages: usize,
-    /// How many micro-batches the batch is cut into.
     pub micro_batches: usize,
-    /// What came of it.
     #[serde(flatten)]
     pub outcome: Outcome,
 }
@@ -90,18 +83,14 @@ pub struct Timeline {
     /// The same with those that wait for their weights' gradient. Left out where backward passes are whole.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub peaks_with_weights: Vec<usize>,
-    /// What each stage does.
     pub rows: Vec<Row>,
 }
 
 /// Every schedule that can be looked at.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Catalogue {
-    /// What makes this file.
     pub command: String,
-    /// The kinds.
     pub shapes: Vec<Shape>,
-    /// Every kind, in every size.
     pub plans: Vec<Plan>,
 }
 
@@ -188,7 +177,6 @@ impl Catalogue {
     }
 
     /// The file in the book: JSON, one plan a line.
-    /// Fails when a value cannot be written as JSON.
     pub fn json(&self) -> serde_json::Result<String> {
         stored::one_a_line(self, "kind")
     }

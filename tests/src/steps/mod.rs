@@ -50,11 +50,8 @@ const TIMEOUT: Duration = Duration::from_secs(20);
 /// What travels from one rank to another at once: whole chunks of the tensor.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Message {
-    /// The sender.
     pub from: usize,
-    /// The receiver.
     pub to: usize,
-    /// Which chunks travel, in order.
     pub chunks: Vec<usize>,
     /// The ranks whose contributions are added up in them, in order.
     pub sum_of: Vec<usize>,
@@ -78,13 +75,10 @@ pub struct Run {
 /// Every run that can be stepped through.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Catalogue {
-    /// What makes this file.
     pub command: String,
-    /// The numbers that each rank contributes.
     pub elements: usize,
     /// The bytes of these numbers.
     pub bytes: u64,
-    /// Each algorithm on each number of ranks.
     pub runs: Vec<Run>,
 }
 
@@ -136,7 +130,6 @@ impl Catalogue {
     }
 
     /// The file in the book: JSON, one run a line.
-    /// Fails when a value cannot be written as JSON.
     pub fn json(&self) -> serde_json::Result<String> {
         stored::one_a_line(self, "algorithm")
     }

@@ -22,7 +22,6 @@ const DATA: &str = "book/data/times.json";
 const FIGURE: &str = "book/figures/drawing.svg";
 const EXERCISE: &str = "tests/exercises/ch01_adding/given.rs";
 
-/// A checkout that keeps every rule.
 fn small_book() -> TempDir {
     let files = [
         (SUMMARY, "# Summary\n\n[One](one.md)\n- [Two](two.md)\n"),
@@ -85,7 +84,6 @@ fn fault(path: &str, part: &str, replacement: &str, told: &[&str]) {
     expect(&folder, told);
 }
 
-/// Adds a file, likewise.
 #[track_caller]
 fn addition(path: &str, text: &str, told: &[&str]) {
     let folder = small_book();

@@ -85,7 +85,6 @@ impl Settings {
         train(model, data, options, extras, checkpoints.as_ref(), report, |_| Ok(()))
     }
 
-    /// The same on ranks.
     pub(crate) fn ddp<M: ModuleT + Send + Sync + 'static>(
         &self,
         network: &Network<M>,
@@ -109,7 +108,6 @@ pub(crate) fn hash(trained: &Trained) -> WeightsHash {
     WeightsHash::new(&trained.weights).unwrap()
 }
 
-/// All that does not depend on time.
 pub(crate) fn measured(trained: &Trained) -> Vec<EpochRecord> {
     let timeless =
         |record: &EpochRecord| EpochRecord { seconds: 0.0, images_per_second: 0.0, ..*record };

@@ -41,7 +41,6 @@ fn child() {
     assert_eq!(interrupt::exit_code(), Some(143));
 }
 
-/// Starts it, and waits until it has made some steps.
 fn begin(folder: &Path, every: usize) -> Child {
     let mut child = Command::new(env::current_exe().unwrap())
         .args(["--exact", "checkpoints::signals::child", "--nocapture"])
@@ -62,7 +61,6 @@ fn kill(child: &Child, signal: &str) {
     assert!(status.unwrap().success());
 }
 
-/// Of which steps there are checkpoints.
 fn steps(settings: &Settings) -> Vec<usize> {
     let all = names(settings.folder()).into_iter();
     let of = |name: String| {

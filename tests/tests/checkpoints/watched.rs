@@ -9,13 +9,11 @@ use split_batch::loader::Shards;
 
 use crate::prelude::*;
 
-/// What happens to a run in the middle of a step.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Event {
     Nothing,
     /// As Ctrl-C: the step is the last one.
     Interrupt,
-    /// The step fails.
     Crash,
 }
 

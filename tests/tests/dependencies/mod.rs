@@ -13,7 +13,6 @@ use modules::Modules;
 use packages::{Package, Place};
 use tempfile::TempDir;
 
-/// The root of the workspace.
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap()
 }
@@ -71,7 +70,6 @@ fn a_dependency_on_a_package_above_is_found() {
     }
 }
 
-/// The cycles of a crate, and how to say them.
 fn cycles_of(root: &Path) -> Vec<(String, String)> {
     let modules = Modules::read(root);
     cycles::of(&modules).iter().map(|cycle| (cycle.to_string(), cycle.told())).collect()
@@ -98,7 +96,6 @@ fn modules_that_lie_side_by_side_form_no_cycle() {
     assert!(problems.is_empty(), "\n{}\n", problems.join("\n"));
 }
 
-/// A crate of these files.
 fn crate_of(files: &[(&str, &str)]) -> (TempDir, PathBuf) {
     let folder = tempfile::tempdir().unwrap();
     for (name, text) in files {

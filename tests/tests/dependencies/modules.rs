@@ -19,11 +19,9 @@ pub(crate) struct Mention {
     pub(crate) of: Names,
     pub(crate) file: PathBuf,
     pub(crate) line: usize,
-    /// The line's text.
     pub(crate) text: String,
 }
 
-/// The modules of a crate.
 #[derive(Debug, Default)]
 pub(crate) struct Modules {
     pub(crate) names: BTreeSet<Names>,
@@ -32,7 +30,6 @@ pub(crate) struct Modules {
 }
 
 impl Modules {
-    /// Reads the crate whose root file this is.
     pub(crate) fn read(root: &Path) -> Self {
         let mut modules = Self::default();
         modules.add_file(Vec::new(), root, root.parent().unwrap());

@@ -53,7 +53,6 @@ fn of_two_numbers_is_another_number() {
 }
 "##;
 
-/// A checkout, gone when dropped.
 pub struct Checkout {
     folder: TempDir,
 }
@@ -118,20 +117,17 @@ impl Checkout {
         }
     }
 
-    /// `cargo course` with these words, run in the checkout.
     pub fn course(&self, words: &[&str]) -> Command {
         course_in(self.folder.path(), words)
     }
 }
 
-/// `cargo course` with these words, run in a folder.
 pub fn course_in(folder: &Path, words: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_course"));
     command.args(words).current_dir(folder).env_remove("CARGO_TARGET_DIR");
     command
 }
 
-/// An answer with this body.
 pub fn answer(body: &str) -> String {
     format!("//! An answer.\n\npub fn sum(a: i32, b: i32) -> i32 {{\n    {body}\n}}\n")
 }

@@ -11,7 +11,6 @@ use tempfile::TempDir;
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../.ci/gpu-run");
 const MODULES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../.ci/gpu_run");
 
-/// What packages have, beside tests.
 const PROGRAMS: [&str; 6] = [
     "course",
     "single-gpu",
@@ -65,12 +64,10 @@ impl Package {
         stand_in(self.root().join(name), script).unwrap();
     }
 
-    /// `./run` there, with these flags.
     pub(crate) fn run(&self, flags: &[&str]) -> assert_cmd::Command {
         assert_cmd::Command::from_std(self.command(flags))
     }
 
-    /// The same, not waited for.
     pub(crate) fn command(&self, flags: &[&str]) -> Command {
         let path = std::env::var("PATH").unwrap();
         let mut command = Command::new("python3");

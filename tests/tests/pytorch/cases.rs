@@ -15,7 +15,6 @@ pub(crate) fn precisions() -> [(DType, f64); 2] {
     [(DType::F64, 1e-12), (DType::F32, if device().is_cuda() { 1e-4 } else { 1e-5 })]
 }
 
-/// A variable of noise.
 pub(crate) fn variable(shape: &[usize], salt: u64, dtype: DType) -> Result<Var> {
     Var::from_tensor(&noise(shape, salt)?.to_dtype(dtype)?)
 }

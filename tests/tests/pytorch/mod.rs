@@ -221,7 +221,6 @@ fn linear_agrees() {
     });
 }
 
-/// The labels of the fixture's classification cases.
 fn labels(batch: usize, classes: usize) -> Result<Tensor> {
     let labels: Vec<u32> = (0..batch).map(|i| ((i * 7 + 3) % classes) as u32).collect();
     Tensor::new(labels, &device())
@@ -251,7 +250,6 @@ fn cross_entropy_agrees() {
     });
 }
 
-/// LeNet with the fixture's weights.
 fn lenet(fixture: &Fixture, dtype: DType) -> Result<Lenet> {
     let scales = fixture.get("lenet/scales")?.to_vec1::<f64>()?;
     let shapes = Lenet::new(1, dtype, &device())?;

@@ -26,13 +26,11 @@ impl Span {
     }
 }
 
-/// What the file says of one schedule.
 #[derive(Clone, Debug)]
 pub struct Told {
     pub what: String,
     pub stages: usize,
     pub letters: Vec<char>,
-    /// In steps of [`GRID`].
     pub time: usize,
     pub plan: Value,
     pub rows: Vec<Vec<Span>>,
@@ -100,7 +98,6 @@ impl Told {
     }
 }
 
-/// Every schedule in the book's file.
 pub fn told() -> Vec<Told> {
     let file: Value =
         serde_json::from_str(&in_the_book("data/pipeline-schedules.json").unwrap()).unwrap();

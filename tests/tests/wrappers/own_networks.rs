@@ -11,7 +11,6 @@ use crate::prelude::*;
 const CLASSES: usize = 5;
 const SHAPE: [usize; 3] = [3, 6, 4];
 
-/// One convolution, a batch norm, and a dense layer.
 struct Small {
     kernel: Tensor,
     norm: BatchNorm,
@@ -106,7 +105,6 @@ fn a_rank_without_images_takes_part_in_a_loop_of_ones_own() {
     }
 }
 
-/// Sums of the vectors of words.
 struct Words(candle_nn::Embedding);
 
 impl ModuleT for Words {

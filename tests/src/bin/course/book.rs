@@ -12,10 +12,8 @@ use crate::{checkout, shell};
 /// Where `book/book.toml` has the pages made.
 const PAGES: &str = "target/book/html";
 
-/// It takes seconds.
 const LIMIT: Duration = Duration::from_secs(300);
 
-/// Builds the book with its links checked; then nothing may come from another host.
 pub(crate) fn run() -> anyhow::Result<()> {
     let root = checkout::root();
     let built = shell::run("mdbook build book", &root, LIMIT)?;

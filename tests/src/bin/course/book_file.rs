@@ -6,7 +6,6 @@ use harness::report::{file, line};
 use crate::checkout;
 
 /// Writes a file, named as from the book's folder, and says so.
-/// Fails when it cannot be written; then an older one is still there.
 pub(crate) fn store(name: &str, text: &str) -> anyhow::Result<()> {
     write(name, text)?;
     line(format_args!("wrote book/{name}"))?;
@@ -14,7 +13,6 @@ pub(crate) fn store(name: &str, text: &str) -> anyhow::Result<()> {
 }
 
 /// The same without a word.
-/// Fails as [`store`] does.
 pub(crate) fn write(name: &str, text: &str) -> anyhow::Result<()> {
     let path = checkout::root().join("book").join(name);
     if let Some(folder) = path.parent() {

@@ -2,7 +2,6 @@
 
 use std::path::{Path, PathBuf};
 
-/// The checkout's root.
 pub(crate) fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("")).to_owned()
 }

@@ -11,7 +11,6 @@ use anyhow::{Context as _, bail};
 use crate::exercises::cargo;
 
 /// Runs stage 5's test of it in the workspace at `root`; it is too long for the ordinary run of the tests.
-/// Fails when it fails, or cannot be built: it needs an MPI library.
 pub(crate) fn run(root: &Path, kills: NonZeroU32) -> anyhow::Result<()> {
     let status = cargo(root)
         .args(["test", "--release", "-p", "concise-wrapper", "--features", "mpi"])

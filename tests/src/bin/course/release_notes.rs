@@ -16,7 +16,6 @@ pub(crate) struct Arguments {
     version: Option<String>,
 }
 
-/// Prints the changelog's section, or everything that stands against a release.
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     if let Some(asked) = arguments.version.as_deref().filter(|&asked| asked != VERSION) {
         bail!("version {asked} was asked for, and Cargo.toml has version {VERSION}");

@@ -10,7 +10,6 @@ use crate::checkout;
 /// What was measured, as `cargo course figures --measure cost-model-cpu` stores it.
 const MEASURED: &str = "data/cost-model-cpu.json";
 
-/// Asks for all curves and stores them, and some as a picture.
 pub(crate) fn run() -> anyhow::Result<()> {
     let path = checkout::root().join("book").join(MEASURED);
     let text = std::fs::read_to_string(&path);

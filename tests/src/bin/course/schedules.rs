@@ -6,7 +6,6 @@ use harness::report::line;
 
 use crate::book_file::store;
 
-/// Asks for all of them and stores them, and some as a picture.
 pub(crate) fn run() -> anyhow::Result<()> {
     let catalogue = Catalogue::make()?;
     let pictured = catalogue.pictured().context("a schedule that is not there")?;

@@ -6,7 +6,6 @@ use harness::report::line;
 
 use crate::book_file::store;
 
-/// Runs all of them and stores their messages, and one of them as a picture.
 pub(crate) fn run() -> anyhow::Result<()> {
     let catalogue = Catalogue::record()?;
     let pictured = catalogue.run(PICTURED.0, PICTURED.1).context("a run that is not recorded")?;

@@ -5,7 +5,6 @@ use std::io::{BufRead as _, IsTerminal as _, Write as _, stderr, stdin};
 use harness::cli::UsageError;
 
 /// Asks a question that Enter answers with no.
-/// Fails when there is nobody to ask: then `--yes` is the way.
 pub(super) fn confirm(question: &str) -> anyhow::Result<bool> {
     if !stdin().is_terminal() {
         let refusal = format!("nobody can be asked here: {question} If so, add --yes");

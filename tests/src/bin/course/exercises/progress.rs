@@ -21,21 +21,18 @@ use super::tree::{self, Exercise, Tree};
 /// The folder of a checkout for what is its reader's own.
 pub(super) const FOLDER: &str = ".course";
 
-/// What is remembered of all exercises.
 #[derive(Debug)]
 pub(super) struct Progress {
     path: PathBuf,
     records: BTreeMap<String, Record>,
 }
 
-/// What is remembered of one exercise.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 struct Record {
     /// The answer that passed last, and its check.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     passed: Option<Fingerprint>,
-    /// How many steps of the hint were read.
     #[serde(default)]
     hints: usize,
 }
@@ -48,14 +45,10 @@ pub(super) struct Fingerprint {
     check: String,
 }
 
-/// What is known of an exercise.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Standing {
-    /// It has not passed yet.
     Open,
-    /// It passed, and something has changed since.
     Changed(Change),
-    /// It passed as it is.
     Solved,
 }
 
@@ -69,7 +62,6 @@ pub(super) enum Change {
 
 impl Progress {
     /// Reads what is remembered: nothing, where nothing was written yet.
-    /// Fails when the file is there and cannot be read or understood.
     pub(super) fn load(tree: &Tree) -> anyhow::Result<Self> {
         let path = tree.root.join(FOLDER).join("progress.json");
         let told = || format!("{}, which remembers your progress", path.display());
@@ -98,13 +90,11 @@ impl Progress {
         }
     }
 
-    /// The first exercise that is not solved.
     pub(super) fn next<'a>(&self, tree: &'a Tree) -> Option<&'a Exercise> {
         tree.exercises.iter().find(|exercise| self.of(exercise) != Standing::Solved)
     }
 
     /// The exercise of that name, else the next; none if all are solved.
-    /// Fails when no exercise, or several, are called so.
     pub(super) fn named_or_next<'a>(
         &self,
         tree: &'a Tree,
@@ -116,13 +106,11 @@ impl Progress {
         }
     }
 
-    /// How many exercises are solved.
     pub(super) fn solved(&self, tree: &Tree) -> usize {
         tree.exercises.iter().filter(|exercise| self.of(exercise) == Standing::Solved).count()
     }
 
     /// Remembers that the answer with this fingerprint passed.
-    /// Fails when the file cannot be written.
     pub(super) fn remember_passed(
         tree: &Tree,
         exercise: &Exercise,
@@ -135,7 +123,6 @@ impl Progress {
 
     /// Remembers the steps of the hint that are to be read now, and returns them: what `choose` makes of how many were
     /// read before. Whoever asks at the same time gets the next.
-    /// Fails when the file cannot be written.
     pub(super) fn remember_hints(
         tree: &Tree,
         exercise: &Exercise,
@@ -149,8 +136,6 @@ impl Progress {
         })
     }
 
-    /// Forgets an exercise.
-    /// Fails when the file cannot be written.
     pub(super) fn forget(tree: &Tree, exercise: &Exercise) -> anyhow::Result<()> {
         if !Self::load(tree)?.records.contains_key(&exercise.name) {
             return Ok(());
@@ -191,7 +176,6 @@ impl Progress {
 
 impl Fingerprint {
     /// That of an exercise as it is now.
-    /// Fails when the answer or its check cannot be read.
     pub(super) fn of(exercise: &Exercise) -> anyhow::Result<Self> {
         Ok(Self { answer: hash(&exercise.file())?, check: hash(&exercise.check())? })
     }

@@ -12,7 +12,6 @@ use super::progress::{FOLDER, Progress};
 use super::tree::{self, Exercise, Tree};
 
 /// Brings an exercise back as it was given; asks first.
-/// Fails when nobody can be asked, or it is not there as it was given, or what is there cannot be put aside.
 pub(super) fn run(tree: &Tree, exercise: &Exercise, yes: bool) -> anyhow::Result<()> {
     let name = &exercise.name;
     let given = tree::read(&exercise.given()).with_context(|| {

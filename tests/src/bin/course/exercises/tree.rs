@@ -9,10 +9,8 @@ use harness::cli::UsageError;
 
 use super::cargo;
 
-/// The package of the exercises.
 pub(super) const PACKAGE: &str = "exercises";
 
-/// What is told where there are no exercises.
 pub(super) const HERE: &str = "run this in a checkout of the course";
 
 /// So many names are offered in place of one that is none.
@@ -21,16 +19,11 @@ const OFFERED: usize = 3;
 /// Of so many letters that were typed, one may be another in a name that is offered.
 const NEAR: usize = 2;
 
-/// A checkout of the course.
 #[derive(Clone, Debug)]
 pub(super) struct Tree {
-    /// The workspace's folder.
     pub(super) root: PathBuf,
-    /// The folder of the package `exercises`.
     pub(super) package: PathBuf,
-    /// Where cargo builds.
     pub(super) target: PathBuf,
-    /// The package's edition of Rust.
     pub(super) edition: String,
     /// In the course's order, which is that of the package's manifest. Never empty.
     pub(super) exercises: Vec<Exercise>,
@@ -47,7 +40,6 @@ pub(super) struct Exercise {
 impl Tree {
     /// Finds the workspace upwards from the current folder, and its exercises. The reader's file of an exercise that has
     /// none yet is made, as it is given.
-    /// Fails when there is no workspace, or it has no exercises, or cargo cannot say, or a file cannot be written.
     pub(super) fn find() -> anyhow::Result<Self> {
         let metadata = cargo::metadata(Path::new("."))?;
         let root = metadata.workspace_root;
@@ -81,7 +73,6 @@ impl Tree {
 
     /// The exercise of that name, or the only one that the name fits: without its chapter (`ring`), at the
     /// beginning (`ch01_p`), anywhere (`entropy`). Or the one that the path of a file is in.
-    /// Fails when there is none, with the nearest names, or when several fit, with those.
     pub(super) fn named(&self, asked: &str) -> anyhow::Result<&Exercise> {
         let is_name = |part: &&str| self.exercises.iter().any(|exercise| exercise.name == *part);
         let in_path = asked.split(['/', '\\']).find(is_name);
@@ -192,7 +183,6 @@ impl Exercise {
     }
 
     /// What the reader has written so far.
-    /// Fails when the file cannot be read; the message says how to get it back.
     pub(super) fn text(&self) -> anyhow::Result<String> {
         let file = self.file();
         let no_text = |_| io::Error::new(io::ErrorKind::InvalidData, "it is no text in UTF-8");
@@ -211,7 +201,6 @@ impl Exercise {
         title.trim_end_matches('.').to_owned()
     }
 
-    /// Name and title in one line.
     pub(super) fn heading(&self) -> String {
         let heading = format!("{}: {}", self.name, self.title());
         heading.trim_end_matches(": ").to_owned()
@@ -219,7 +208,6 @@ impl Exercise {
 }
 
 /// Reads a regular file. What else could have its name, such as a pipe, may keep its reader waiting for ever.
-/// Fails when it is something else, or cannot be read.
 pub(super) fn read(path: &Path) -> io::Result<Vec<u8>> {
     if !fs::metadata(path)?.is_file() {
         return Err(io::Error::other("it is not a regular file; move it away first"));

@@ -49,7 +49,6 @@ pub(crate) struct Arguments {
     measure: Vec<Measured>,
 }
 
-/// What can be measured by running a stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Measured {
     /// Stage 2's table
@@ -113,13 +112,11 @@ impl Measured {
     }
 }
 
-/// A figure and what is said below it.
 pub(super) struct Figure {
     svg: String,
     caption: String,
 }
 
-/// Draws a figure from the texts of its data files.
 type Draw = fn(&[String]) -> anyhow::Result<Figure>;
 
 /// Every figure by its data; the first is also the figure's name.
@@ -133,7 +130,6 @@ const FIGURES: [(&[&str], Draw); 7] = [
     (&["cost-model-cpu"], |texts| cost_model::draw(&texts[0])),
 ];
 
-/// Draws all figures, or checks them.
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let book = checkout::root().join("book");
     for measured in &arguments.measure {

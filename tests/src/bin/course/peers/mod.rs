@@ -138,7 +138,6 @@ impl Arguments {
         }
     }
 
-    /// Those that were asked for.
     fn comparisons(&self) -> Vec<Comparison> {
         let asked = |one: &Comparison| {
             let of_batch = || one.batch.is_some_and(|batch| self.batch.contains(&batch));
@@ -150,7 +149,6 @@ impl Arguments {
         self.all().into_iter().filter(asked).collect()
     }
 
-    /// Whether some of the table is not asked for.
     fn partial(&self) -> bool {
         !(self.only.is_empty()
             && self.batch.is_empty()
@@ -213,7 +211,6 @@ impl Arguments {
     }
 }
 
-/// Measures, prints the table as it grows, and stores it.
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     if cfg!(debug_assertions) && arguments.ours.is_none() {
         bail!("this build is for finding mistakes, and slow: measure with `cargo course peers`");

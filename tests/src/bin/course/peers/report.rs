@@ -10,29 +10,24 @@ use serde::Serialize;
 use super::comparison::{Comparison, Topic, Unit};
 use super::statistics::Ratio;
 
-/// What one side brought home from all alternations.
 #[derive(Clone, Debug)]
 pub(super) struct Outcome {
     pub(super) label: String,
     /// For each alternation, the median of each series.
     pub(super) runs: Vec<Vec<f64>>,
-    /// Why there are no more runs.
     pub(super) failure: Option<String>,
     pub(super) note: Option<String>,
 }
 
 impl Outcome {
-    /// The runs of one series.
     fn of_series(&self, series: usize) -> Vec<f64> {
         self.runs.iter().map(|medians| medians[series]).collect()
     }
 }
 
-/// One side in one row.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Column {
     side: String,
-    /// Over the alternations.
     #[serde(skip_serializing_if = "Option::is_none")]
     median: Option<f64>,
     /// Ours ÷ this, of each alternation.
@@ -64,7 +59,6 @@ impl Column {
     }
 }
 
-/// One thing that was measured: ours, and all peers.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Row {
     pub(super) topic: Topic,
@@ -113,7 +107,6 @@ impl Row {
         comparison.series.iter().enumerate().map(row).collect()
     }
 
-    /// Sides that failed.
     pub(super) fn failures(&self) -> impl Iterator<Item = &str> {
         let columns = self.ours.iter().chain(&self.peers);
         columns.filter(|column| column.failure.is_some()).map(|column| column.side.as_str())
@@ -137,7 +130,6 @@ impl Row {
     }
 }
 
-/// Above the rows.
 pub(super) struct Header;
 
 impl fmt::Display for Header {

@@ -25,12 +25,10 @@ pub(super) struct Answer {
     pub(super) seconds: BTreeMap<String, Vec<f64>>,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(super) bytes: BTreeMap<String, Vec<f64>>,
-    /// What the reader should know about it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) note: Option<String>,
 }
 
-/// The programs that do the work.
 #[derive(Clone, Debug)]
 pub(super) struct Programs {
     /// This tool, or another build of it.
@@ -38,7 +36,6 @@ pub(super) struct Programs {
     pub(super) python: PathBuf,
     /// The folder of PyTorch's scripts.
     pub(super) scripts: PathBuf,
-    /// What each of them may take.
     pub(super) patience: Duration,
 }
 
@@ -124,7 +121,6 @@ fn complaint(status: ExitStatus, last_words: Option<String>) -> String {
     last_words.unwrap_or_else(|| format!("failed without a word ({status})"))
 }
 
-/// The last line that has something in it.
 fn last_of(text: &str) -> Option<String> {
     text.lines().map(str::trim).rfind(|line| !line.is_empty()).map(str::to_owned)
 }

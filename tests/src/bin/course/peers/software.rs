@@ -7,7 +7,6 @@ use serde::Serialize;
 
 use crate::doctor::probe::{ask, first_line};
 
-/// What did the work.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Software {
     #[serde(flatten)]
@@ -18,7 +17,6 @@ pub(super) struct Software {
 }
 
 impl Software {
-    /// Ours, beside theirs.
     pub(super) fn with(peers: BTreeMap<String, Option<String>>) -> Self {
         let rustc = ask("rustc", &["--version"]).ok().map(first_line);
         Self { ours: Versions::of_this_binary(), rustc, peers }

@@ -56,7 +56,6 @@ impl Changes<'_> {
     }
 }
 
-/// Code in one line, for a message.
 fn one_line(code: &str) -> String {
     code.split_whitespace().collect::<Vec<_>>().join(" ")
 }
@@ -204,7 +203,6 @@ fn negated_by_its_operator(condition: &Expr) -> bool {
     matches!(condition, Expr::Binary(ExprBinary { op: BinOp::Eq(_) | BinOp::Ne(_), .. }))
 }
 
-/// What may stand in an operator's place.
 fn others(operator: &BinOp) -> &'static [&'static str] {
     match operator {
         BinOp::Add(_) => &["-"],

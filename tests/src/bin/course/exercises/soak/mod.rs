@@ -47,7 +47,6 @@ pub(crate) struct Arguments {
 }
 
 /// Changes the solutions, tells which changes survive, and why they may.
-/// Fails when too many survive, or one without a reason; all has been told by then.
 pub(super) fn run(tree: &Tree, arguments: &Arguments) -> anyhow::Result<()> {
     if let Some(kills) = arguments.kills {
         return kills::run(&tree.root, kills);
@@ -86,7 +85,6 @@ pub(super) fn run(tree: &Tree, arguments: &Arguments) -> anyhow::Result<()> {
     }
 }
 
-/// How many changes compiled, and how many of those a check noticed.
 #[derive(Clone, Copy, Debug, Default)]
 struct Counts {
     viable: usize,

@@ -9,21 +9,17 @@ use syn::visit::Visit as _;
 
 use super::changes::Changes;
 
-/// A solution with one change.
 #[derive(Clone, Debug)]
 pub(super) struct Mutant {
-    /// The number of the line that is changed.
     pub(super) line: usize,
     /// That line, as it was.
     pub(super) source: String,
     /// The change: what was there, and what is there now.
     pub(super) what: String,
-    /// The whole file, changed.
     pub(super) text: String,
 }
 
 /// All changes to a solution, in the order of its lines.
-/// Fails when the file cannot be read, or is no Rust.
 pub(super) fn mutants(solution: &Path) -> anyhow::Result<Vec<Mutant>> {
     let text = fs::read_to_string(solution).with_context(|| format!("{}", solution.display()))?;
     of_text(&text).with_context(|| format!("{}", solution.display()))

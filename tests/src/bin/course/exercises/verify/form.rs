@@ -10,13 +10,11 @@ use super::super::tree::{Exercise, Tree};
 /// Fewer steps are no way from a nudge to the answer.
 const STEPS: usize = 3;
 
-/// Whether a line is what tells the reader where to write.
 fn todo(line: &str) -> bool {
     line.trim_start().starts_with("// TODO")
 }
 
 /// Everything that is missing, of all exercises.
-/// Fails when the package's folder cannot be read.
 pub(super) fn problems(tree: &Tree) -> anyhow::Result<Vec<String>> {
     let mut problems = unlisted(tree)?;
     for exercise in &tree.exercises {
@@ -82,7 +80,6 @@ fn of_exercise(tree: &Tree, exercise: &Exercise) -> Vec<String> {
     problems
 }
 
-/// Whether a character cannot be part of an exercise's name.
 fn is_no_name(character: char) -> bool {
     !character.is_alphanumeric() && character != '_'
 }

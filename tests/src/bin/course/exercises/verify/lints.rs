@@ -15,7 +15,6 @@ use super::TARGET;
 use crate::process::{Group, How};
 
 /// Files that are not formatted, and that clippy has something to say, which it tells on standard error.
-/// Fails when one of the two cannot be started.
 pub(super) fn problems(tree: &Tree) -> anyhow::Result<Vec<String>> {
     let mut problems = unformatted(tree)?;
     let mut clippy = cargo(&tree.root);
@@ -30,7 +29,6 @@ pub(super) fn problems(tree: &Tree) -> anyhow::Result<Vec<String>> {
     Ok(problems)
 }
 
-/// A problem for each file that rustfmt would change.
 fn unformatted(tree: &Tree) -> anyhow::Result<Vec<String>> {
     let mut files: Vec<PathBuf> = Vec::new();
     for exercise in &tree.exercises {

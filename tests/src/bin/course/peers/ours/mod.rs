@@ -25,7 +25,6 @@ use params_and_allreduce::Algorithm;
 
 use super::side::Answer;
 
-/// The name of this command.
 pub(crate) const COMMAND: &str = "peers-ours";
 
 /// The learning rate of every step; that of the scripts.
@@ -74,7 +73,6 @@ pub(super) enum Precision {
     F32,
     /// Products of f32 numbers that a GPU may round to eleven bits first.
     Tf32,
-    /// Layers in bf16.
     Bf16,
 }
 
@@ -93,7 +91,6 @@ impl Arguments {
 /// A GPU that has rested is slow at first. As long as the scripts let it work before they look at the clock.
 const WARM_UP: Duration = Duration::from_millis(500);
 
-/// Measures, and prints the answer.
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     // Of matrices and of convolutions.
     candle_core::cuda::set_gemm_reduced_precision_f32(arguments.precision == Precision::Tf32);
@@ -132,7 +129,6 @@ fn times<E>(
     (0..repetitions.get()).map(timed).collect()
 }
 
-/// An answer in seconds.
 fn in_seconds<const N: usize>(series: [(&str, Vec<f64>); N]) -> Answer {
     Answer { seconds: named(series), ..Answer::default() }
 }

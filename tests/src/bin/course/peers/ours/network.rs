@@ -40,7 +40,6 @@ pub(super) fn fresh<M: ModuleT>(
     Ok(Network::new(1, layers, device, build)?)
 }
 
-/// Seconds of each step on the same images.
 pub(super) fn steps(
     model: &impl Model,
     images: &Dataset,

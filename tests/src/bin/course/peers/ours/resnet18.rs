@@ -12,7 +12,6 @@ use params_and_allreduce::thread::{DEFAULT_TIMEOUT, run_ranks};
 
 use super::{Answer, Arguments, in_seconds, network, noise};
 
-/// Seconds of a step on one device.
 pub(super) fn on_one_device(arguments: &Arguments) -> anyhow::Result<Answer> {
     network::on_one_device(arguments, build)
 }
