@@ -11,7 +11,7 @@ use harness::interrupt;
 use harness::report::{counted, line};
 
 use crate::doctor::probe::{ask, gpu_answers};
-use crate::{checkout, shell};
+use crate::{book, shell};
 
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Arguments {
@@ -31,7 +31,7 @@ pub(crate) struct Arguments {
 
 /// Runs the commands in the checkout's root, each once.
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
-    let root = checkout::root();
+    let root = book::root();
     let book = Book::open(&root)?;
     let of_page = |command: &Command| match &arguments.page {
         Some(page) => command.page.trim_end_matches(".md") == page.trim_end_matches(".md"),

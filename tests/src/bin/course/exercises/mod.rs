@@ -12,15 +12,13 @@
 //! | [`progress`] | what has passed, and which hints were read |
 //! | [`check`], [`watch`] | the reader's answer: is it right? |
 //! | [`list`], [`hint`], [`solution`], [`reset`] | the other commands of a reader |
-//! | [`mod@confirm`] | asks before what cannot be undone |
 //! | [`wrong`] | wrong answers that are known |
 //! | [`verify`] | the exercises themselves: are they sound? |
-//! | [`soak`] | would the checks notice a small mistake? (`--kills` is something else: [`crate::kills`]) |
+//! | [`soak`] | would the checks notice a small mistake? (`--kills` is something else) |
 
 mod cargo;
 mod check;
 mod compile;
-mod confirm;
 mod hint;
 mod list;
 mod messages;
@@ -38,7 +36,6 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 
-pub(crate) use cargo::cargo;
 use tree::Tree;
 
 #[derive(Clone, Debug, Subcommand)]

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, bail};
 use harness::report::{file, line};
 
-use super::confirm::confirm;
 use super::progress::{FOLDER, Progress};
+use super::solution::confirm;
 use super::tree::{self, Exercise, Tree};
 
 /// Brings an exercise back as it was given; asks first.

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::machine::{this_machine, today};
-use crate::{checkout, shell};
+use crate::{book, shell};
 
 /// Three trainings take a few minutes.
 const LIMIT: Duration = Duration::from_secs(1800);
@@ -68,7 +68,7 @@ pub(super) fn make<T: Serialize>(
 ) -> anyhow::Result<()> {
     let metrics = tempfile::NamedTempFile::new()?;
     let here = command.replace("FILE", &metrics.path().to_string_lossy());
-    let ended = shell::run(&here, &checkout::root(), LIMIT)?;
+    let ended = shell::run(&here, &book::root(), LIMIT)?;
     if !ended.status.success() {
         bail!("`{command}` failed ({}):\n{}", ended.status, ended.output.trim_end());
     }

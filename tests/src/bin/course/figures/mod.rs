@@ -35,8 +35,8 @@ use harness::report::line;
 use measurement::Recorded;
 use serde_json::Value;
 
+use crate::book;
 use crate::machine::{this_machine, today};
-use crate::{book_file, checkout};
 
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Arguments {
@@ -131,25 +131,25 @@ const FIGURES: [(&[&str], Draw); 7] = [
 ];
 
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
-    let book = checkout::root().join("book");
+    let folder = book::root().join("book");
     for measured in &arguments.measure {
         let (name, _) = measured.command();
-        measured.make(&book.join("data").join(name).with_extension("json"))?;
+        measured.make(&folder.join("data").join(name).with_extension("json"))?;
         line(format_args!("{name}: measured"))?;
     }
     let mut stale = Vec::new();
     for (data, draw) in FIGURES {
         let name = data[0];
         let read = |data: &&str| {
-            let path = book.join("data").join(data).with_extension("json");
+            let path = folder.join("data").join(data).with_extension("json");
             std::fs::read_to_string(&path).with_context(|| format!("{}", path.display()))
         };
         let texts = data.iter().map(read).collect::<anyhow::Result<Vec<_>>>()?;
         let figure = draw(&texts).with_context(|| format!("figure {name}"))?;
-        let folder = book.join("figures");
+        let figures = folder.join("figures");
         let parts = [(".svg", figure.svg), (".caption.txt", figure.caption)];
         for (ending, content) in parts {
-            let path = folder.join(format!("{name}{ending}"));
+            let path = figures.join(format!("{name}{ending}"));
             let there = std::fs::read_to_string(&path).unwrap_or_default();
             if there == content {
                 continue;
@@ -157,7 +157,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
             if arguments.check {
                 stale.push(format!("{name}{ending}"));
             } else {
-                book_file::write(&format!("figures/{name}{ending}"), &content)?;
+                book::write(&format!("figures/{name}{ending}"), &content)?;
                 line(format_args!("{name}{ending}: drawn"))?;
             }
         }

@@ -18,7 +18,7 @@ use similar::{ChangeTag, TextDiff};
 
 use crate::doctor::probe::gpu_answers;
 use crate::machine::{this_machine, this_machine_with_gpus, today};
-use crate::{checkout, shell};
+use crate::{book, shell};
 
 const LIMIT: Duration = Duration::from_secs(1800);
 
@@ -48,7 +48,7 @@ enum Outcome {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
-    let root = checkout::root();
+    let root = book::root();
     let known = names(&root)?;
     if let Some(unknown) = arguments.names.iter().find(|name| !known.contains(name)) {
         bail!(harness::cli::UsageError::new(format_args!(
