@@ -6,11 +6,12 @@ use std::path::Path;
 use anyhow::{Context as _, bail};
 use course_tests::Machine;
 use harness::report::file;
+use harness::report::summary::Versions;
 use serde::Serialize;
 use serde_json::Value;
 
 use super::report::Row;
-use super::software::Software;
+use crate::doctor::probe::{ask, first_line};
 use crate::machine::today;
 
 #[derive(Clone, Debug, Serialize)]
@@ -116,4 +117,21 @@ fn comparable(table: &Value, what: &str) -> Value {
         machine.remove("memory");
     }
     entry
+}
+
+/// The versions of what did the work: numbers mean little without them.
+#[derive(Clone, Debug, Serialize)]
+struct Software {
+    #[serde(flatten)]
+    ours: Versions,
+    rustc: Option<String>,
+    #[serde(flatten)]
+    peers: BTreeMap<String, Option<String>>,
+}
+
+impl Software {
+    fn with(peers: BTreeMap<String, Option<String>>) -> Self {
+        let rustc = ask("rustc", &["--version"]).ok().map(first_line);
+        Self { ours: Versions::of_this_binary(), rustc, peers }
+    }
 }

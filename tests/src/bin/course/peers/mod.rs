@@ -13,8 +13,6 @@
 //! | [`environment`] | the Python of the other side |
 //! | [`turns`] | all sides of a comparison, one after the other, again and again |
 //! | [`side`] | one process: started, waited for, believed or not |
-//! | [`statistics`] | ratios of what was measured in turn |
-//! | [`software`] | the versions of what did the work |
 //! | [`report`] | the rows of the table |
 //! | [`document`] | the file |
 
@@ -25,8 +23,6 @@ mod on_a_gpu;
 pub(crate) mod ours;
 mod report;
 mod side;
-mod software;
-mod statistics;
 mod turns;
 
 use std::path::{Path, PathBuf};

@@ -7,12 +7,8 @@
 mod all_reduce;
 mod convolutions;
 mod data;
-mod lenet;
-mod limit;
 mod memory;
-mod network;
-mod noise;
-mod resnet18;
+mod steps;
 
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
@@ -95,13 +91,13 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     // Of matrices and of convolutions.
     candle_core::cuda::set_gemm_reduced_precision_f32(arguments.precision == Precision::Tf32);
     let answer = match arguments.work {
-        Work::LenetStep => lenet::on_one_device(arguments)?,
-        Work::DataParallelStep => lenet::on_two_devices(arguments)?,
-        Work::Resnet18Step => resnet18::on_one_device(arguments)?,
-        Work::Resnet18DdpStep => resnet18::on_two_devices(arguments)?,
+        Work::LenetStep => steps::lenet(arguments)?,
+        Work::DataParallelStep => steps::lenet_on_two_devices(arguments)?,
+        Work::Resnet18Step => steps::resnet18(arguments)?,
+        Work::Resnet18DdpStep => steps::resnet18_on_two_devices(arguments)?,
         Work::Convolutions => convolutions::measure(arguments)?,
         Work::AllReduce => all_reduce::measure(arguments)?,
-        Work::AddAndCopy => limit::measure(arguments)?,
+        Work::AddAndCopy => all_reduce::limit(arguments)?,
         Work::Drawing => data::drawing(arguments)?,
         Work::Decoding => data::decoding(arguments)?,
         Work::Memory => memory::measure(arguments)?,
