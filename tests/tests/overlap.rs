@@ -11,6 +11,7 @@ use concise_wrapper::Error;
 use ops::backward::{is_recorded, record_copy};
 use ops::{cross_entropy, linear};
 use params_and_allreduce::communicator;
+use params_and_allreduce::forward;
 
 use crate::prelude::*;
 
@@ -25,32 +26,13 @@ struct Watched {
 }
 
 impl Communicator for Watched {
-    fn rank(&self) -> usize {
-        self.link.rank()
-    }
-
-    fn world_size(&self) -> usize {
-        self.link.world_size()
-    }
-
-    fn device(&self) -> &Device {
-        self.link.device()
-    }
+    forward!(link: rank, world_size, device, recv);
 
     fn send(&self, to: usize, tensor: &Tensor) -> std::result::Result<(), communicator::Error> {
         if self.in_background {
             self.sent.store(true, Ordering::SeqCst);
         }
         self.link.send(to, tensor)
-    }
-
-    fn recv(
-        &self,
-        from: usize,
-        shape: &Shape,
-        dtype: DType,
-    ) -> std::result::Result<Tensor, communicator::Error> {
-        self.link.recv(from, shape, dtype)
     }
 
     fn background(&self) -> std::result::Result<SharedCommunicator, communicator::Error> {
