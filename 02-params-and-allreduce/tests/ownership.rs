@@ -40,7 +40,6 @@ fn assert_full_of(tensor: &Tensor, number: f32, what: &str) {
     assert_eq!(wrong, None, "{what}: instead of {number}");
 }
 
-/// A rank that reads late whatever arrives.
 struct Late<'a>(&'a Rank);
 
 impl Communicator for Late<'_> {

@@ -1,9 +1,8 @@
 //! The book keeps its rules: `course_tests::book` says which.
 
-use std::path::Path;
+use course_tests::book::{RULES, Rule};
 
-use assert_cmd::Command;
-use course_tests::book::{Book, RULES, Rule, commands};
+use crate::*;
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap()
@@ -62,8 +61,7 @@ fn recorded_pipelines_end_with_the_weights_of_recorded_shards() {
 
 #[test]
 fn figures_are_what_their_data_gives() {
-    let mut course = Command::new(env!("CARGO_BIN_EXE_course"));
-    course.args(["figures", "--check"]).assert().success();
+    course(&["figures", "--check"]).assert().success();
 }
 
 /// All chapters are one page when they are printed: an id would be there twice.
@@ -79,13 +77,10 @@ fn figures_have_no_ids() {
 #[test]
 fn an_output_or_a_page_that_is_not_there_is_refused() {
     for (arguments, told) in [
-        (vec!["outputs", "no-such-output"], "there is no output no-such-output"),
-        (vec!["walk", "--page", "no-such-page"], "no-such-page: there is no such page"),
-        (vec!["outputs", "--all"], "--check"),
+        (&["outputs", "no-such-output"] as &[_], "there is no output no-such-output"),
+        (&["walk", "--page", "no-such-page"], "no-such-page: there is no such page"),
+        (&["outputs", "--all"], "--check"),
     ] {
-        let mut course = Command::new(env!("CARGO_BIN_EXE_course"));
-        let refused = course.args(&arguments).assert().code(2);
-        let stderr = String::from_utf8(refused.get_output().stderr.clone()).unwrap();
-        assert!(stderr.contains(told), "{arguments:?}: {stderr}");
+        course(arguments).assert().code(2).stderr(contains(told));
     }
 }

@@ -1,12 +1,6 @@
 //! `cargo course divergence` tells where two recordings part, and what one of them does not have.
 
-use std::fs;
-use std::path::Path;
-
-use assert_cmd::Command;
-use predicates::prelude::PredicateBooleanExt as _;
-use predicates::str::{contains, diff, starts_with};
-use tempfile::TempDir;
+use crate::*;
 
 /// A recording of three steps on one rank.
 fn whole() -> String {
@@ -22,12 +16,11 @@ fn lines(part: std::ops::Range<usize>) -> String {
 }
 
 fn divergence(folder: &Path) -> Command {
-    let mut course = Command::new(env!("CARGO_BIN_EXE_course"));
-    course.args(["divergence", "whole", "other"]).current_dir(folder);
+    let mut course = course(&["divergence", "whole", "other"]);
+    course.current_dir(folder);
     course
 }
 
-/// A folder with the whole recording and another.
 fn beside(other: &str) -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("whole"), whole()).unwrap();

@@ -1,12 +1,9 @@
 //! `cargo course doctor` tells the truth: about a machine with nothing, and about one that has things.
 
-use assert_cmd::Command;
-use predicates::prelude::PredicateBooleanExt as _;
-use predicates::str::contains;
+use crate::*;
 
 fn doctor() -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_course"));
-    command.arg("doctor");
+    let mut command = course(&["doctor"]);
     command.env("COURSE_DATA_DIR", concat!(env!("CARGO_TARGET_TMPDIR"), "/no-data"));
     for variable in ["CUDA_HOME", "CUDA_PATH", "CUDA_ROOT", "LD_LIBRARY_PATH", "LIBRARY_PATH"] {
         command.env_remove(variable);

@@ -2,14 +2,10 @@
 
 #![cfg(unix)]
 
-use std::fs;
-use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::thread::sleep;
-use std::time::{Duration, Instant};
 
-use course_tests::stand_in::{stand_in, wait_until};
-use tempfile::TempDir;
+use crate::*;
 
 /// Tells that it was started, starts somebody else, and goes on for longer than anybody waits.
 const HANGS: &str = "sleep 300 &\necho $! >>\"$STARTED\"\nwait";

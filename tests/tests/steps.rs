@@ -2,10 +2,11 @@
 
 use candle_core::Tensor;
 use course_tests::steps::{Catalogue, PICTURED, RANKS, Recorder, picture, record};
-use course_tests::stored::check_current;
 use params_and_allreduce::Algorithm;
 use params_and_allreduce::collectives::chunk_range;
 use params_and_allreduce::communicator::{Communicator as _, Error};
+
+use crate::*;
 
 #[test]
 fn the_book_has_what_the_collectives_send_today() {

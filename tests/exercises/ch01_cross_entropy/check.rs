@@ -22,12 +22,10 @@ fn answer(logits: &[f64], labels: &[usize], classes: usize) -> (f64, Vec<f64>) {
     within(LIMIT, "cross_entropy", move || exercise::cross_entropy(&logits, &labels, classes))
 }
 
-/// What these checks expect of a loss.
 fn loss(what: &str) -> Expectation<'static> {
     Expectation::of(format!("the loss of {what}"))
 }
 
-/// What these checks expect of a gradient.
 fn gradient(what: &str, classes: usize) -> Expectation<'static> {
     Expectation::of(format!("the gradient of {what}"))
         .at(move |index| format!("sample {}, class {}", index / classes, index % classes))

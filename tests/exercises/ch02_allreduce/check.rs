@@ -32,7 +32,6 @@ struct Outcome {
     sent: Traffic,
 }
 
-/// Runs the answer on ranks that bring contributions of these shapes.
 #[track_caller]
 fn outcomes(world_size: usize, shapes: &'static [&[usize]]) -> Vec<Outcome> {
     run(world_size, move |rank| {
@@ -41,7 +40,6 @@ fn outcomes(world_size: usize, shapes: &'static [&[usize]]) -> Vec<Outcome> {
     })
 }
 
-/// Runs `work` on ranks, and names the law if it fails.
 #[track_caller]
 fn run<R: Send + 'static>(
     world_size: usize,
@@ -95,7 +93,6 @@ fn is_only_in_the_list(expected: &Tensor, outcome: &Outcome, index: usize) -> bo
     has(&outcome.list) && !has(&outcome.update)
 }
 
-/// Whether the update has the sum as gradient `index` on a rank.
 #[track_caller]
 fn check_sum(
     world_size: usize,
@@ -115,7 +112,6 @@ fn check_sum(
         .check_tensor(&expected, &outcome.update[index]);
 }
 
-/// What these checks expect of gradient `index` on a rank.
 fn on(rank: usize, index: usize, world_size: usize) -> Expectation<'static> {
     Expectation::of(format!("gradient {index} on rank {rank} of {world_size}"))
         .guess(guess(world_size))

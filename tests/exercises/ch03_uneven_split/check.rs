@@ -24,7 +24,6 @@ fn samples(tensor: &Tensor) -> Result<Vec<u32>> {
     Ok(numbers.chunks(size).map(|sample| sample[0]).collect())
 }
 
-/// A batch that is to be cut.
 struct Cut {
     samples: usize,
     shards: usize,
@@ -44,7 +43,6 @@ impl Cut {
         fail(&what, &in_groups(&self.expected), got, law)
     }
 
-    /// Holds what the answer makes of it against each law in turn.
     fn check(&self) -> Result<()> {
         let (images, labels) = batch(self.samples, self.samples)?;
         let parts = match exercise::split_batch(&images, &labels, self.shards) {

@@ -19,7 +19,6 @@ struct Shard {
 }
 
 impl Shard {
-    /// The accuracy of this shard alone.
     fn accuracy(self) -> f64 {
         self.correct as f64 / self.images as f64
     }
@@ -78,7 +77,6 @@ fn check(shards: &[(usize, usize)]) {
     }
 }
 
-/// What a wrong accuracy looks like.
 fn guess(got: f64, rank: usize, all: Shard, shards: &[Shard]) -> String {
     let world_size = shards.len() as f64;
     let mean = shards.iter().filter(|shard| shard.images > 0).map(|shard| shard.accuracy());

@@ -17,7 +17,6 @@ const SAMPLES: usize = 18;
 const TUNED: [Tuned; 2] =
     [Tuned { batch_size: 4, learning_rate: 0.5 }, Tuned { batch_size: 5, learning_rate: 0.2 }];
 
-/// A step that is to be made.
 #[derive(Clone, Copy)]
 struct Step {
     devices: usize,
@@ -83,7 +82,6 @@ impl Step {
         outcomes.into_iter().unzip()
     }
 
-    /// Holds the answer's step against each law in turn.
     fn check(self) -> Result<()> {
         let (found, worked) = self.found();
         let before = Classifier::new(SEED, &Device::Cpu)?;

@@ -23,7 +23,6 @@ struct Case {
     shapes: Vec<Vec<usize>>,
 }
 
-/// What a rank got, and what it sent for that.
 struct Outcome {
     sums: Vec<Tensor>,
     sent: Traffic,
@@ -119,7 +118,6 @@ impl Case {
         Ok(())
     }
 
-    /// A wrong sum, and how it may have come about.
     fn guess(&self, expected: f64, got: f64) -> String {
         if got * self.ranks as f64 == expected {
             return format!("{got}: the mean");
@@ -130,7 +128,6 @@ impl Case {
         self.made_of(got)
     }
 
-    /// A sum, and what it is made of.
     fn made_of(&self, sum: f64) -> String {
         let elements = self.shapes.iter().map(|shape| shape.iter().product::<usize>()).sum();
         let whole = sum as usize;
@@ -148,7 +145,6 @@ impl Case {
         format!("{sum}: {}", names.join(" + "))
     }
 
-    /// Where the element with this number stands.
     fn place(&self, number: usize) -> String {
         let mut element = number - 1;
         for (index, shape) in self.shapes.iter().enumerate() {
@@ -161,7 +157,6 @@ impl Case {
         format!("element {number}")
     }
 
-    /// What each rank sends for one row of all elements.
     fn sent_by_one_call(&self, algorithm: Algorithm) -> Vec<Traffic> {
         let elements: usize = self.shapes.iter().map(|shape| shape.iter().product::<usize>()).sum();
         let dtype = self.dtype;
@@ -226,7 +221,6 @@ impl Case {
     }
 }
 
-/// How many messages each rank sent.
 fn numbers_of_messages(sent: &[Traffic]) -> Vec<u64> {
     sent.iter().map(|sent| sent.messages).collect()
 }

@@ -73,7 +73,6 @@ fn table(rates: &[f64], devices: &[usize]) -> Result<(Vec<Row>, Vec<Run>)> {
     Ok((rows, runs))
 }
 
-/// What one device does.
 fn on_one_device(experiment: &Experiment, learning_rate: f64) -> Result<Row> {
     in_epochs(experiment, learning_rate, 0..experiment.epochs)
 }

@@ -20,19 +20,15 @@ use split_batch::{shard_range, split_batch};
 
 const SEED: u64 = 1;
 
-/// What the answer does on one rank.
 struct Outcome {
     weights: Weights,
     sent: Traffic,
-    /// The samples of each gradient that it computed.
     worked: Vec<usize>,
 }
 
-/// Micro-batches that are to be trained on.
 #[derive(Clone, Copy)]
 struct Case {
     ranks: usize,
-    /// The sizes of the micro-batches.
     sizes: &'static [usize],
     per_update: usize,
     rate: f64,
@@ -54,7 +50,6 @@ impl Case {
         micro_batches::updates(self.sizes, self.per_update, self.ranks, self.rate)
     }
 
-    /// What the answer makes of micro-batches of these sizes, on every rank.
     fn found(self, sizes: &[usize]) -> Vec<Outcome> {
         let sizes = sizes.to_vec();
         let outcomes = ranks::attempt(self.ranks, Sends::Buffered, move |rank| {
@@ -73,7 +68,6 @@ impl Case {
         })
     }
 
-    /// Holds each update against each law in turn.
     fn check(self) -> Result<()> {
         // One device, which goes on as long as the answer does the same.
         let alone = Classifier::new(SEED, &Device::Cpu)?;

@@ -7,11 +7,9 @@ mod exercise;
 use concise_wrapper::ddp::bucket::{BucketCaps, buckets};
 use exercises::prelude::*;
 
-/// Parameters that are to be put into buckets.
 struct Case {
     sizes: Vec<usize>,
     caps: BucketCaps,
-    /// What stage 5 makes of them.
     expected: Vec<Vec<usize>>,
 }
 
@@ -32,7 +30,6 @@ impl Case {
         fail(&what, &drawn(&self.expected), &drawn(found), law)
     }
 
-    /// Holds the buckets against each law in turn.
     fn check(&self) {
         let found = exercise::buckets(&self.sizes, self.caps);
         self.no_bucket_is_empty(&found);

@@ -23,7 +23,6 @@ const ENDED: &str = "every epoch is told of, once: an epoch whose batches are al
 /// What a training did from some step on, and what it told of its epochs.
 type Told = (Vec<Done>, Vec<f64>);
 
-/// The training without an interruption.
 struct Uninterrupted {
     setup: Setup,
     done: Vec<Done>,
@@ -61,7 +60,6 @@ impl Uninterrupted {
         Ok(Self { setup, done, losses })
     }
 
-    /// The training after so many steps.
     fn after(&self, steps: usize) -> Result<Training> {
         let mut training = begin(&self.setup)?;
         for _ in 0..steps {
@@ -201,7 +199,6 @@ impl Uninterrupted {
         told("leads to other weights, with the same samples, rate and loss", expected, got, law)
     }
 
-    /// Which batch these samples are.
     fn place(&self, samples: &[u32]) -> String {
         for epoch in 0..=self.setup.epochs + 1 {
             let mut batches = self.setup.rest_of_epoch(epoch, 0);
@@ -213,7 +210,6 @@ impl Uninterrupted {
         String::new()
     }
 
-    /// Stage 5's own loop does the same.
     fn is_that_of_stage_5(&self) -> Result<()> {
         let Setup { data, epochs, batch_size, seed, schedule, constants } = self.setup.clone();
         let data = LoadedData { name: String::new(), train: data.clone(), test: data };

@@ -44,7 +44,6 @@ fn best(batch: usize, devices: &[Speed]) -> Vec<usize> {
     best.swap_remove(batch)
 }
 
-/// Holds the answer's shares against each law in turn.
 fn check(batch: usize, speeds: &[(f64, f64)]) {
     let devices = devices(speeds);
     let best = best(batch, &devices);
@@ -130,7 +129,6 @@ fn what_is_no_speed_is_refused() {
     }
 }
 
-/// What a rank has after a step, and what it tells of its shard.
 struct Outcome {
     weights: Weights,
     sums: BatchSums,

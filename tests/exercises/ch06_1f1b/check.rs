@@ -11,7 +11,6 @@ use model_parallel::pipeline::predict::{Costs, StageCost};
 use model_parallel::pipeline::schedule::{Action, Instruction, Schedule};
 use model_parallel::pipeline::{Checked, Kind, Timeline, check, predict};
 
-/// How many messages a channel holds.
 const CAPACITY: usize = 1;
 
 /// So many instructions before the wrong one are shown.
@@ -26,7 +25,6 @@ const SENT: &str = "each result is sent before the next pass begins";
 const SENT_FIRST: &str = "each result is sent before anything is awaited";
 const AWAITED: &str = "a message is awaited right before the pass that needs it, and not earlier";
 
-/// A pipeline.
 #[derive(Clone, Copy)]
 struct Case {
     stages: usize,
@@ -44,7 +42,6 @@ impl Case {
         fail(&format!("{stages}, {micro_batches}: {what}"), expected, got, law)
     }
 
-    /// Holds the lists of all stages against each law in turn.
     fn check(self) {
         let Self { stages, micro_batches } = self;
         let lists = Schedule::of(stages, micro_batches, |stage| {

@@ -11,18 +11,15 @@ use exercises::limit::try_within;
 use exercises::prelude::*;
 use model_parallel::partition::cut;
 
-/// Longer lists are not shown.
 const FEW: usize = 12;
 
 /// What sizes of stages may be judged by, and whether less or more of it is better.
 type Measure = (&'static str, fn(&[u64]) -> u64, Ordering);
 
-/// Layers that are to be cut into stages.
 #[derive(Clone)]
 struct Case {
     costs: Vec<u64>,
     stages: usize,
-    /// What stage 6 makes of them.
     expected: Vec<Range<usize>>,
 }
 
@@ -50,7 +47,6 @@ impl Case {
         fail(&format!("{}: {what}", self.told()), &ranges(&self.expected), &ranges(found), law)
     }
 
-    /// Holds the ranges against each law in turn.
     fn check(&self) {
         let found = exercise::balance(&self.costs, self.stages);
         self.a_range_for_each_stage(&found);

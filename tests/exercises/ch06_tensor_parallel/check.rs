@@ -29,7 +29,6 @@ const ALL_USES: &str =
 
 const ORDER: &str = "all ranks add in the same order, or one adds for all: else their results part in the last bits";
 
-/// A batch and two layers, on some ranks.
 #[derive(Clone)]
 struct Case {
     told: String,
@@ -72,7 +71,6 @@ impl Case {
         Ok(Self { told, x, dy, whole, parts, one_device, alone })
     }
 
-    /// What the answer's functions give on every rank.
     fn run<R: Send + 'static>(
         &self,
         what: &str,
@@ -188,7 +186,6 @@ impl Case {
         Ok(())
     }
 
-    /// To the last bit.
     fn all_ranks_have_the_same(&self) -> Result<()> {
         let found = self.run("result", ORDER, |case, rank| {
             let part = &case.parts[rank.rank()];
@@ -264,7 +261,6 @@ impl Case {
     }
 }
 
-/// Every rank's part of layers, or of their gradients.
 fn parts(whole: &TwoLayers, ranks: usize) -> Result<Vec<TwoLayers>> {
     let TwoLayers { first, second } = whole;
     let part = |rank| {
@@ -279,7 +275,6 @@ fn parts(whole: &TwoLayers, ranks: usize) -> Result<Vec<TwoLayers>> {
     (0..ranks).map(part).collect()
 }
 
-/// Whether two tensors hold the same numbers.
 fn same(one: &Tensor, other: &Tensor) -> bool {
     let read = |tensor: &Tensor| tensor.flatten_all()?.to_vec1::<f64>();
     let (Ok(a), Ok(b)) = (read(one), read(other)) else { return false };

@@ -2,24 +2,6 @@
 //!
 //! mdBook puts *nothing* where an anchor is missing and only logs a file that is not there. So the rules
 //! are checked here, on the sources and without mdBook, in every test run.
-//!
-//! | module | a rule about |
-//! | --- | --- |
-//! | [`page`], [`directive`] | (what a page consists of, and how that is found) |
-//! | [`mod@include`] | files and anchors that pages include; anchors that nobody includes |
-//! | [`comments`] | comments that tear a paragraph in two |
-//! | [`code`] | code that was retyped instead of included |
-//! | [`outputs`] | recorded outputs |
-//! | [`recorded`] | where and when each was recorded |
-//! | [`figures`] | drawings |
-//! | [`summary`] | pages that the table of contents does not know |
-//! | [`links`] | links within the book |
-//! | [`listings`] | code that a chapter does not print, and listings without the path of their file |
-//! | [`exercises`] | exercises and the pages that set them |
-//! | [`index`] | the index of exercises |
-//! | [`numbers`] | numbers that name a field of a data file |
-//! | [`commands`] | (the commands that pages print) |
-//! | [`built`] | what a built page would fetch from another host; asked after mdBook has run |
 
 pub mod built;
 pub mod code;

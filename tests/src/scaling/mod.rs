@@ -2,13 +2,6 @@
 //!
 //! Stage 7 says all of it: what a step takes, and how much of that is waiting for the others. Here it is written down,
 //! and small, beside what was measured where devices are.
-//!
-//! | module | what it does |
-//! | --- | --- |
-//! | `link` | what is between devices, and what is assumed of it |
-//! | `on_paper` | curves of machines that are not here |
-//! | `measured` | what stage 7 measured, and curves of that |
-//! | `picture` | some curves as SVG, for paper and for pages without scripts |
 
 mod link;
 mod measured;

@@ -2,12 +2,6 @@
 //!
 //! Stage 6 says all of it: who does what, that it keeps the laws, what channels have to hold, when things
 //! happen, what is kept meanwhile, and how large the bubble is. Here it is written down, and small.
-//!
-//! | module | what it does |
-//! | --- | --- |
-//! | `pass` | what a stage can do, as a letter |
-//! | `row` | what one stage does when, as short lists |
-//! | `picture` | some timelines as SVG, for paper and for pages without scripts |
 
 mod pass;
 mod picture;

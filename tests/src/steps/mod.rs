@@ -3,13 +3,6 @@
 //! The collectives of stage 2 run as they are, on ranks that are threads, through a communicator that
 //! writes down what it passes on. Nothing in the picture is drawn from what we believe an algorithm does.
 //!
-//! | module | what it does |
-//! | --- | --- |
-//! | `numbers` | tensors whose numbers tell which chunk they are and whose contributions they hold |
-//! | `recorder` | a communicator that writes down what it passes on |
-//! | `order` | messages that can travel at the same time, in one step |
-//! | `picture` | a run as SVG, for paper and for pages without scripts |
-//!
 //! One-shot is left out: it is one exchange of everything with everyone, and eight ranks would draw 56
 //! arrows at once.
 

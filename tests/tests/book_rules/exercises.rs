@@ -1,10 +1,7 @@
 //! Exercises, the pages that set them, and their index.
 
-use std::fs;
-
-use tempfile::TempDir;
-
 use super::{EXERCISE, OTHER, SUMMARY, addition, expect, fault, small_book, write};
+use crate::*;
 
 const INDEX: &str = "book/src/exercises.md";
 const ENTRIES: &str = "tests/exercises/Cargo.toml";

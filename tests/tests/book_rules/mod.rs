@@ -5,11 +5,7 @@ mod exercises;
 mod includes;
 mod pages;
 
-use std::fs;
-use std::path::Path;
-
-use course_tests::book::Book;
-use tempfile::TempDir;
+use crate::*;
 
 const SUMMARY: &str = "book/src/SUMMARY.md";
 const PAGE: &str = "book/src/one.md";

@@ -6,12 +6,11 @@ mod modules;
 mod packages;
 
 use std::collections::BTreeSet;
-use std::fs;
-use std::path::{Path, PathBuf};
 
 use modules::Modules;
 use packages::{Package, Place};
-use tempfile::TempDir;
+
+use crate::*;
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap()

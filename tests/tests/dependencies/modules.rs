@@ -2,12 +2,12 @@
 //! left out.
 
 use std::collections::BTreeSet;
-use std::fs;
-use std::path::{Path, PathBuf};
 
 use proc_macro2::{Ident, TokenStream, TokenTree};
 use syn::visit::{self, Visit};
 use syn::{Attribute, Expr, ImplItem, Item, ItemMod, ItemUse, Lit, Macro, Meta, UseTree};
+
+use crate::*;
 
 /// Names from the root of the crate to a module or an item.
 pub(crate) type Names = Vec<String>;

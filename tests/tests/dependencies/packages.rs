@@ -1,9 +1,8 @@
 //! Packages of a workspace, and which of them another may use.
 
-use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use serde_json::Value;
+use crate::*;
 
 #[derive(Clone, Debug)]
 pub(crate) struct Package {

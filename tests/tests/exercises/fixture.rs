@@ -1,10 +1,6 @@
 //! A small workspace with two exercises, for the course tool to work on.
 
-use std::fs;
-use std::path::{Path, PathBuf};
-
-use assert_cmd::Command;
-use tempfile::TempDir;
+use crate::*;
 
 /// The real package's build script and test target: what they do for two exercises they do for all.
 const BUILD: &str = include_str!("../../exercises/build.rs");
@@ -123,8 +119,8 @@ impl Checkout {
 }
 
 pub fn course_in(folder: &Path, words: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_course"));
-    command.args(words).current_dir(folder).env_remove("CARGO_TARGET_DIR");
+    let mut command = course(words);
+    command.current_dir(folder).env_remove("CARGO_TARGET_DIR");
     command
 }
 

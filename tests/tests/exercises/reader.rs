@@ -1,13 +1,11 @@
 //! What a reader does: list, next, check, hint, solution, reset.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::process::{Command, Stdio};
-use std::time::{Duration, SystemTime};
-
-use predicates::prelude::PredicateBooleanExt as _;
-use predicates::str::{contains, diff, starts_with};
+use std::time::SystemTime;
 
 use super::fixture::{Checkout, answer, stub};
+use crate::*;
 
 #[test]
 fn what_passed_is_remembered_until_the_answer_changes() {

@@ -8,11 +8,9 @@
 mod killed;
 mod package;
 
-use std::fs;
-
 use package::Package;
-use predicates::prelude::PredicateBooleanExt as _;
-use predicates::str::{contains, starts_with};
+
+use crate::*;
 
 #[test]
 fn what_is_slow_is_tested_and_not_measured() {

@@ -1,12 +1,8 @@
 //! A package as `.ci/gpu-pack` makes it, whose programs are shell scripts, on a machine whose GPU is one, too.
 
-use std::fs;
-use std::path::Path;
 use std::process::Command;
 
-use course_tests::stand_in::stand_in;
-use serde_json::Value;
-use tempfile::TempDir;
+use crate::*;
 
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../.ci/gpu-run");
 const MODULES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../.ci/gpu_run");

@@ -8,8 +8,8 @@ mod laws;
 mod measured;
 
 use course_tests::scaling::{Catalogue, Measurement, picture};
-use course_tests::stored::{check_current, check_fits_into_a_page, in_the_book};
-use serde_json::{Value, json};
+
+use crate::*;
 
 const LINKS: [&str; 5] = [
     "NVLink between all",

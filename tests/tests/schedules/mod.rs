@@ -7,8 +7,8 @@ mod pipelines;
 mod told;
 
 use course_tests::schedules::{Catalogue, KINDS, MICRO_BATCHES, Plan, STAGES, picture};
-use course_tests::stored::{check_current, check_fits_into_a_page, in_the_book};
-use serde_json::{Value, json};
+
+use crate::*;
 
 #[test]
 fn the_book_has_what_stage_6_says_today() {

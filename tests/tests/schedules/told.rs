@@ -2,8 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use course_tests::stored::in_the_book;
-use serde_json::Value;
+use crate::*;
 
 /// Every time in the file is a multiple of this.
 const GRID: f64 = 0.5;

@@ -4,17 +4,6 @@
 //! An exercise is a folder of the package `exercises`. Its check is a test target of that package, compiled
 //! with the reader's `exercise.rs` and run in a process of its own, so that nothing in the reader's code can
 //! end or stall this tool.
-//!
-//! | module | what it does |
-//! | --- | --- |
-//! | [`tree`] | where the exercises are, and their names |
-//! | [`mod@cargo`], [`compile`], [`mod@run`], [`messages`] | a test target: compiled, run within a time limit, understood |
-//! | [`progress`] | what has passed, and which hints were read |
-//! | [`check`], [`watch`] | the reader's answer: is it right? |
-//! | [`list`], [`hint`], [`solution`], [`reset`] | the other commands of a reader |
-//! | [`wrong`] | wrong answers that are known |
-//! | [`verify`] | the exercises themselves: are they sound? |
-//! | [`soak`] | would the checks notice a small mistake? (`--kills` is something else) |
 
 mod cargo;
 mod check;

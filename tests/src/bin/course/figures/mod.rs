@@ -3,18 +3,6 @@
 //! A figure is `book/figures/NAME.svg`, drawn from `book/data/NAME.json` alone, or from several such files;
 //! beside it lies `NAME.caption.txt`, which says on what it was measured. So a figure changes when its data does,
 //! and a test sees to it that it does.
-//!
-//! | module | what it draws or does |
-//! | --- | --- |
-//! | [`drawing`] | lines and words as SVG that follows the page's theme |
-//! | [`chart`] | axes and curves |
-//! | [`peers`] | our time ÷ PyTorch's |
-//! | [`all_reduce`] | bandwidth of each algorithm by size |
-//! | [`training`] | test accuracy by epoch |
-//! | [`timeline`] | one step of several devices |
-//! | [`pipeline`] | one step of each pipeline, predicted and measured |
-//! | [`cost_model`] | steps of training, predicted and measured |
-//! | [`measurement`] | data that a stage's `--metrics` wrote, with the machine |
 
 mod all_reduce;
 mod chart;

@@ -4,17 +4,6 @@
 //! take turns (A B A B …), so that a machine that is slower for a while is slower for all of them; a ratio
 //! is the median of the ratios of neighbours. Each process makes one run that is not counted, then several,
 //! and their median is its result.
-//!
-//! | module | what it does |
-//! | --- | --- |
-//! | [`comparison`] | what is compared, at which sizes |
-//! | [`on_a_gpu`] | and what of it on a GPU |
-//! | [`ours`] | our side of it, in a process of its own |
-//! | [`environment`] | the Python of the other side |
-//! | [`turns`] | all sides of a comparison, one after the other, again and again |
-//! | [`side`] | one process: started, waited for, believed or not |
-//! | [`report`] | the rows of the table |
-//! | [`document`] | the file |
 
 mod comparison;
 mod document;
