@@ -10,14 +10,11 @@ use super::outputs::{Recording, Recordings};
 /// they take minutes, need a GPU or MPI, wait for a person, change the reader's files, or fail on purpose.
 pub const MARKS: [&str; 6] = ["long", "gpu", "mpi", "interactive", "edits", "fails"];
 
-/// A command of a page.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Command {
-    /// The page's path below `book/src`.
     pub page: String,
     pub line: usize,
     pub text: String,
-    /// What is known about it, from [`MARKS`].
     pub marks: Vec<String>,
 }
 

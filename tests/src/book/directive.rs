@@ -20,7 +20,6 @@ static DIRECTIVE: LazyLock<Regex> = LazyLock::new(|| {
     Regex::new(r"(\\?)\{\{\s*#([a-z_]+)\s+([^}:\s]*)(?::([^}]*?))?\s*\}\}")
         .expect("a valid expression")
 });
-/// All directives of a text, in order.
 pub(super) fn directives(text: &str) -> Vec<Include> {
     let all = DIRECTIVE.captures_iter(text).filter(|found| found[1].is_empty());
     all.map(|found| Include {

@@ -15,7 +15,6 @@ use super::{Book, Problem, files_below, relative};
 static ANCHOR: LazyLock<Regex> =
     LazyLock::new(|| Regex::new(r"ANCHOR(_END)?:\s*([\w-]+)").expect("a valid expression"));
 
-/// Includes that lead nowhere.
 pub fn check(book: &Book) -> io::Result<Vec<Problem>> {
     let mut problems = Vec::new();
     for page in book.pages() {
@@ -105,7 +104,6 @@ fn source_folders(root: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(folders)
 }
 
-/// The anchors of a file, each with its line.
 struct Anchors {
     begin: Vec<(usize, String)>,
     end: Vec<String>,

@@ -9,7 +9,6 @@ use regex::Regex;
 use super::page::Page;
 use super::{Book, Problem, exercises};
 
-/// The page that is the index.
 pub const FILE: &str = "exercises.md";
 
 /// Has an entry for each exercise, in the order of the course.

@@ -114,7 +114,6 @@ fn check_page(
     Ok(problems)
 }
 
-/// The lines of an anchor, or of the whole file, counted from 1.
 fn lines_of(source: &str, anchor: Option<&str>) -> Vec<usize> {
     let numbered = source.lines().enumerate().map(|(line, text)| (line + 1, text.trim()));
     let Some(anchor) = anchor else { return numbered.map(|(line, _)| line).collect() };

@@ -61,7 +61,6 @@ pub(crate) fn write_steps() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Writes down stage 6's schedules.
 pub(crate) fn write_schedules() -> anyhow::Result<()> {
     let catalogue = schedules::Catalogue::make()?;
     let pictured = catalogue.pictured().context("a schedule that is not there")?;
@@ -73,7 +72,6 @@ pub(crate) fn write_schedules() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Writes down stage 7's cost model.
 pub(crate) fn write_scaling() -> anyhow::Result<()> {
     let path = root().join("book").join(MEASURED);
     let text = std::fs::read_to_string(&path);
@@ -96,7 +94,6 @@ fn store(name: &str, text: &str) -> anyhow::Result<()> {
     Ok(line(format_args!("wrote book/{name}"))?)
 }
 
-/// Writes a file, named as from the book's folder.
 pub(crate) fn write(name: &str, text: &str) -> anyhow::Result<()> {
     let path = root().join("book").join(name);
     if let Some(folder) = path.parent() {

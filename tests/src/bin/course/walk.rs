@@ -29,7 +29,6 @@ pub(crate) struct Arguments {
     limit: u64,
 }
 
-/// Runs the commands in the checkout's root, each once.
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let root = book::root();
     let book = Book::open(&root)?;
@@ -92,7 +91,6 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Why a command is not run here.
 fn left_out(command: &Command, all: bool) -> Option<&'static str> {
     let marked = |mark: &str| command.marks.iter().any(|known| known == mark);
     let reasons = [

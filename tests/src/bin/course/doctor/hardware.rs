@@ -67,7 +67,6 @@ pub(crate) fn total_memory() -> Option<String> {
     Some(format!("{:.1} GiB", kibibytes / f64::from(1 << 20)))
 }
 
-/// NVIDIA GPUs and their driver, as nvidia-smi lists them.
 pub(super) fn gpus() -> Finding {
     let query = ["--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"];
     let seen = ask("nvidia-smi", &query).map(|list| list.lines().collect::<Vec<_>>().join("; "));

@@ -16,7 +16,6 @@ use super::tree::HERE;
 use crate::process::{Group, How, Printed};
 use crate::shell;
 
-/// What `cargo metadata` tells of a workspace.
 #[derive(Debug, Deserialize)]
 pub(super) struct Metadata {
     pub(super) packages: Vec<Package>,
@@ -38,7 +37,6 @@ pub(super) struct Target {
     pub(super) src_path: PathBuf,
 }
 
-/// A line of `--message-format=json`.
 #[derive(Debug, Deserialize)]
 #[serde(tag = "reason")]
 pub(super) enum Message {
@@ -75,7 +73,6 @@ pub(crate) fn cargo(folder: &Path) -> Command {
     command
 }
 
-/// Asks for the workspace that a folder is in.
 pub(super) fn metadata(folder: &Path) -> anyhow::Result<Metadata> {
     let mut command = cargo(folder);
     command.args(["metadata", "--no-deps", "--format-version=1"]);

@@ -107,7 +107,6 @@ pub(super) fn run(tree: &Tree, name: Option<&str>, limit: Duration) -> anyhow::R
     }
 }
 
-/// Compiles and runs a check, and remembers if it passed.
 pub(super) fn once(tree: &Tree, exercise: &Exercise, limit: Duration) -> anyhow::Result<Outcome> {
     // For the message that says how to get it back.
     exercise.text()?;
@@ -139,7 +138,6 @@ pub(super) fn once(tree: &Tree, exercise: &Exercise, limit: Duration) -> anyhow:
     Ok(outcome)
 }
 
-/// Tells an outcome, and where help is.
 pub(super) fn tell(tree: &Tree, exercise: &Exercise, outcome: &Outcome) -> anyhow::Result<()> {
     let name = &exercise.name;
     match outcome {

@@ -11,7 +11,6 @@ const LINES: usize = 60;
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) struct Failure {
     pub(super) check: String,
-    /// What it said, without what the test harness adds.
     pub(super) message: String,
 }
 
@@ -31,7 +30,6 @@ pub(super) fn counts(stdout: &str) -> Option<Counts> {
     Some(Counts { passed: number(" passed;")?, failed: number(" failed;")? })
 }
 
-/// The check that was running when the output ended.
 pub(super) fn running(stdout: &str) -> Option<&str> {
     let line = stdout.lines().rev().find(|line| line.starts_with("test "))?;
     let (name, _) = line.strip_prefix("test ")?.split_once(" ... ")?;
@@ -117,7 +115,6 @@ fn panicked_at(line: &str) -> Option<&str> {
     Some(place)
 }
 
-/// Whether a place is in what the reader writes, rather than in the check.
 fn in_the_answer(place: &str) -> bool {
     let file = place.split(".rs:").next().unwrap_or_default();
     Path::new(file).file_name().is_some_and(|name| name == "exercise")

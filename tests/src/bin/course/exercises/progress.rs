@@ -74,7 +74,6 @@ impl Progress {
         Ok(Self { path, records })
     }
 
-    /// What is known of an exercise as it is now.
     pub(super) fn of(&self, exercise: &Exercise) -> Standing {
         let record = self.records.get(&exercise.name);
         let Some(passed) = record.and_then(|record| record.passed.as_ref()) else {
@@ -110,7 +109,6 @@ impl Progress {
         tree.exercises.iter().filter(|exercise| self.of(exercise) == Standing::Solved).count()
     }
 
-    /// Remembers that the answer with this fingerprint passed.
     pub(super) fn remember_passed(
         tree: &Tree,
         exercise: &Exercise,
@@ -175,7 +173,6 @@ impl Progress {
 }
 
 impl Fingerprint {
-    /// That of an exercise as it is now.
     pub(super) fn of(exercise: &Exercise) -> anyhow::Result<Self> {
         Ok(Self { answer: hash(&exercise.file())?, check: hash(&exercise.check())? })
     }

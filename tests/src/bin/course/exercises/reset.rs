@@ -11,7 +11,6 @@ use super::progress::{FOLDER, Progress};
 use super::solution::confirm;
 use super::tree::{self, Exercise, Tree};
 
-/// Brings an exercise back as it was given; asks first.
 pub(super) fn run(tree: &Tree, exercise: &Exercise, yes: bool) -> anyhow::Result<()> {
     let name = &exercise.name;
     let given = tree::read(&exercise.given()).with_context(|| {

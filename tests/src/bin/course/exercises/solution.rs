@@ -10,7 +10,6 @@ use harness::report::line;
 use super::progress::{Progress, Standing};
 use super::tree::{Exercise, Tree};
 
-/// Prints our solution; asks first, unless the exercise is solved.
 pub(super) fn run(tree: &Tree, exercise: &Exercise, yes: bool) -> anyhow::Result<()> {
     let solved = Progress::load(tree)?.of(exercise) == Standing::Solved;
     let question = format!("{} is not solved yet. Show our solution?", exercise.name);

@@ -29,7 +29,6 @@ pub(super) struct Tree {
     pub(super) exercises: Vec<Exercise>,
 }
 
-/// One exercise: a folder with what belongs to it.
 #[derive(Clone, Debug)]
 pub(super) struct Exercise {
     /// `ch02_ring`: the name of its folder and of its test target.
@@ -167,7 +166,6 @@ impl Exercise {
         self.folder.join("hint.md")
     }
 
-    /// The known wrong answers, as changes to the solution.
     pub(super) fn wrong(&self) -> PathBuf {
         self.folder.join("wrong.diff")
     }
@@ -182,7 +180,6 @@ impl Exercise {
         self.name.split_once('_').map_or(&self.name, |(_, topic)| topic)
     }
 
-    /// What the reader has written so far.
     pub(super) fn text(&self) -> anyhow::Result<String> {
         let file = self.file();
         let no_text = |_| io::Error::new(io::ErrorKind::InvalidData, "it is no text in UTF-8");

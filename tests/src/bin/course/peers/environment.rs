@@ -24,7 +24,6 @@ pub(super) fn find() -> anyhow::Result<PathBuf> {
     )
 }
 
-/// Makes the environment, or completes it, and returns its interpreter.
 pub(super) fn set_up(scripts: &Path) -> anyhow::Result<PathBuf> {
     let folder = folder()?;
     let python = interpreter_in(&folder);

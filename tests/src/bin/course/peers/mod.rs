@@ -97,7 +97,6 @@ pub(crate) struct Arguments {
     output: Option<PathBuf>,
 }
 
-/// What is measured on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum On {
     /// Cores of the processor

@@ -175,7 +175,6 @@ impl fmt::Display for Row {
     }
 }
 
-/// A line of the table, with nothing behind its last word.
 fn line(f: &mut fmt::Formatter<'_>, cells: [&str; 6]) -> fmt::Result {
     let [work, threads, ours, peer, theirs, ratio] = cells;
     let line = format!("{work:<46} {threads:>7} {ours:>9}  {peer:<19} {theirs:>9}  {ratio}");

@@ -34,7 +34,6 @@ pub(super) struct Programs {
     /// This tool, or another build of it.
     pub(super) ours: PathBuf,
     pub(super) python: PathBuf,
-    /// The folder of PyTorch's scripts.
     pub(super) scripts: PathBuf,
     pub(super) patience: Duration,
 }
@@ -81,7 +80,6 @@ impl Programs {
         Ok(Measured { medians, note: answer.note })
     }
 
-    /// A Python script, not started yet.
     pub(super) fn script(&self, name: &str) -> Command {
         let mut command = Command::new(&self.python);
         command.arg(self.scripts.join(name));

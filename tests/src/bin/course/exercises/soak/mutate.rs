@@ -19,14 +19,12 @@ use syn::{
 #[derive(Clone, Debug)]
 pub(super) struct Mutant {
     pub(super) line: usize,
-    /// That line, as it was.
     pub(super) source: String,
     /// The change: what was there, and what is there now.
     pub(super) what: String,
     pub(super) text: String,
 }
 
-/// All changes to a solution, in the order of its lines.
 pub(super) fn mutants(solution: &Path) -> anyhow::Result<Vec<Mutant>> {
     let text = fs::read_to_string(solution).with_context(|| format!("{}", solution.display()))?;
     of_text(&text).with_context(|| format!("{}", solution.display()))
@@ -40,7 +38,6 @@ fn of_text(text: &str) -> anyhow::Result<Vec<Mutant>> {
     Ok(changes.found.iter().map(|change| change.applied_to(text)).collect())
 }
 
-/// A piece of the text, and what takes its place.
 #[derive(Debug)]
 struct Change {
     place: Range<usize>,
@@ -89,7 +86,6 @@ impl Changes<'_> {
         self.found.push(Change { place, replacement, what });
     }
 
-    /// Each two neighbours of a list, in each other's place.
     fn swap(&mut self, list: &Punctuated<Expr, Token![,]>, around: Span) {
         let places: Vec<Range<usize>> = list.iter().map(|item| item.span().byte_range()).collect();
         for two in places.windows(2) {
@@ -227,7 +223,6 @@ impl<'ast> Visit<'ast> for Changes<'_> {
 }
 
 impl Changes<'_> {
-    /// Visits what was parsed out of a macro.
     fn visit_owned(&mut self, part: &Expr) {
         let mut inner = Changes { text: self.text, found: Vec::new() };
         inner.visit_expr(part);

@@ -53,7 +53,6 @@ impl Reasons {
         Some(&entry.reason)
     }
 
-    /// Reasons for what does not survive any more.
     pub(super) fn unused(&self, exercise: &str) -> Vec<String> {
         let of_exercise = self.entries.iter().filter(|entry| entry.exercise == exercise);
         let unused = of_exercise.filter(|entry| !entry.used);
@@ -65,7 +64,6 @@ impl Reasons {
     }
 }
 
-/// The line to write for a survivor, but for the reason.
 pub(super) fn entry(exercise: &str, mutant: &Mutant) -> String {
     format!("{exercise} | {} | REASON", change(mutant))
 }

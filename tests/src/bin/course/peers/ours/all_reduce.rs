@@ -58,7 +58,6 @@ fn timed_together<E>(
     (0..repetitions.get()).map(|_| repetition()).collect()
 }
 
-/// Seconds for every size, measured as an all-reduce is.
 pub(super) fn limit(arguments: &Arguments) -> anyhow::Result<Answer> {
     let plan = arguments.plan(2)?;
     let mut all = SIZES.map(|(name, _)| (name, Vec::new()));

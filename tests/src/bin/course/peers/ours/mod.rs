@@ -26,7 +26,6 @@ pub(crate) const COMMAND: &str = "peers-ours";
 /// The learning rate of every step; that of the scripts.
 const LEARNING_RATE: f64 = 0.1;
 
-/// The kinds of work.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(crate) enum Work {
     LenetStep,
@@ -62,7 +61,6 @@ pub(crate) struct Arguments {
     precision: Precision,
 }
 
-/// What a step computes in.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(super) enum Precision {
     #[default]

@@ -44,7 +44,6 @@ pub(super) fn lenet(arguments: &Arguments) -> anyhow::Result<Answer> {
     Ok(in_seconds([("step", seconds)]))
 }
 
-/// Seconds of a step of LeNet on two devices that share the batch.
 pub(super) fn lenet_on_two_devices(arguments: &Arguments) -> anyhow::Result<Answer> {
     let batch = batch(arguments)?;
     let initial = Lenet::new(1, DType::F32, &Device::Cpu)?;
@@ -65,7 +64,6 @@ fn batch(arguments: &Arguments) -> anyhow::Result<Batch> {
     Ok(images(indices.len())?.batch(&indices, DType::F32)?)
 }
 
-/// Seconds of a step of ResNet-18 on one device.
 pub(super) fn resnet18(arguments: &Arguments) -> anyhow::Result<Answer> {
     on_one_device(arguments, build)
 }
