@@ -12,7 +12,6 @@ use harness::cli;
 use single_gpu::lenet::Lenet;
 use single_gpu::train::train_batch;
 
-/// Samples of a step.
 const BATCH: u32 = 256;
 
 fn step(criterion: &mut Criterion) {

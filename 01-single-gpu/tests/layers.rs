@@ -13,7 +13,6 @@ use single_gpu::{init, layers};
 
 const TOLERANCE: f64 = 1e-12;
 
-/// A variable of noise in f64.
 fn noise(name: &str, shape: &[usize]) -> Var {
     init::normal(name, shape, 1.0, 7, DType::F64, &Device::Cpu).unwrap().value
 }

@@ -12,6 +12,7 @@
 
 pub mod all_reduce;
 pub mod collectives;
+mod forward;
 
 use std::sync::Arc;
 

@@ -11,6 +11,7 @@ use devices::DevicePlan;
 use params_and_allreduce::Algorithm;
 use params_and_allreduce::collectives::chunk_range;
 use params_and_allreduce::communicator::{Communicator, Error, Group, SharedCommunicator};
+use params_and_allreduce::forward;
 use params_and_allreduce::thread::{Rank, run_ranks};
 
 const PATIENT: Duration = Duration::from_secs(30);
@@ -39,29 +40,10 @@ fn assert_full_of(tensor: &Tensor, number: f32, what: &str) {
     assert_eq!(wrong, None, "{what}: instead of {number}");
 }
 
-/// A rank that reads late whatever arrives.
 struct Late<'a>(&'a Rank);
 
 impl Communicator for Late<'_> {
-    fn rank(&self) -> usize {
-        self.0.rank()
-    }
-
-    fn world_size(&self) -> usize {
-        self.0.world_size()
-    }
-
-    fn device(&self) -> &Device {
-        self.0.device()
-    }
-
-    fn shares_memory(&self) -> bool {
-        self.0.shares_memory()
-    }
-
-    fn send(&self, to: usize, tensor: &Tensor) -> Result<(), Error> {
-        self.0.send(to, tensor)
-    }
+    forward!(0: rank, world_size, device, shares_memory, send, background);
 
     fn send_shared(&self, to: usize, tensor: &Tensor) -> Result<(), Error> {
         self.0.send_shared(to, tensor)
@@ -72,10 +54,6 @@ impl Communicator for Late<'_> {
         let received = self.0.recv(from, shape, dtype)?;
         std::thread::sleep(LATE);
         Ok(received)
-    }
-
-    fn background(&self) -> Result<SharedCommunicator, Error> {
-        self.0.background()
     }
 }
 

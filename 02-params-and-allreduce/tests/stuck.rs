@@ -27,15 +27,12 @@ const LONG: Duration = Duration::from_secs(60);
 /// What else a run may take, on a busy machine.
 const SLACK: Duration = Duration::from_secs(15);
 
-/// Names the case in the environment of the program.
 const CASE: &str = "STUCK_CASE";
-/// And a folder that it may write to.
 const FOLDER: &str = "STUCK_FOLDER";
 
 /// What the rank is told that waits for another in vain.
 const IN_VAIN: &str = "rank 0 failed: rank 0 waited 1.0 s: rank 1 is alive but sends nothing";
 
-/// How a case ends, how long that takes, and what it leaves in its folder.
 fn run(case: &str) -> (Output, Duration, Vec<PathBuf>) {
     let (folder, started) = (tempfile::tempdir().unwrap(), Instant::now());
     let output = assert_cmd::Command::new(env::current_exe().unwrap())
@@ -80,7 +77,6 @@ fn one_case() {
     }
 }
 
-/// Runs two ranks.
 fn ranks(
     timeout: Duration,
     work: impl Fn(&Rank) -> Result<(), Error> + Sync,

@@ -19,7 +19,6 @@ use proptest::sample::select;
 
 const LARGEST: i64 = 28;
 
-/// What the ranks bring.
 #[derive(Clone, Debug)]
 struct Case {
     shape: Vec<usize>,

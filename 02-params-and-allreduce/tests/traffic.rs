@@ -11,7 +11,6 @@ use params_and_allreduce::collectives::chunk_range;
 use params_and_allreduce::communicator::{Communicator as _, Error};
 use params_and_allreduce::thread::{Rank, Traffic, run_ranks};
 
-/// What every rank sends in one piece of work.
 fn traffic(ranks: usize, work: impl Fn(&Rank) -> Result<(), Error> + Sync) -> Vec<Traffic> {
     let plan = DevicePlan::slices(ranks).unwrap();
     let counted = run_ranks(&plan, Duration::from_secs(20), |rank| {

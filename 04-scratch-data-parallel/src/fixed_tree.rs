@@ -165,33 +165,42 @@ pub fn halves(range: &Range<usize>) -> (Range<usize>, Range<usize>) {
 // ANCHOR_END: sum
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::time::Duration;
 
     use candle_core::Device;
     use devices::DevicePlan;
 
     use super::*;
-    use params_and_allreduce::thread::run_ranks;
+    use params_and_allreduce::thread::{Rank, run_ranks};
 
     /// Returns values of very different sizes. Another order of additions gives other bits.
-    fn leaf(index: usize) -> Vec<f32> {
-        (0..13)
-            .map(|i| ((index * 37 + i * 11) % 101) as f32 * 10f32.powi(index as i32 % 7 - 3))
-            .collect()
+    pub(crate) fn leaf(index: usize) -> Tensor {
+        let value =
+            |i: usize| ((index * 37 + i * 11) % 101) as f32 * 10f32.powi(index as i32 % 7 - 3);
+        Tensor::new((0..13).map(value).collect::<Vec<_>>(), &Device::Cpu).unwrap()
     }
 
-    fn bits(leaves: usize, ranks: usize) -> Vec<u32> {
+    /// Returns the bits of a sum that every rank has.
+    fn bits_of(
+        leaves: usize,
+        ranks: usize,
+        sum: impl Fn(FixedTree, &Rank) -> Result<Tensor, Error> + Sync,
+    ) -> Vec<u32> {
         let plan = DevicePlan::slices(ranks).unwrap();
         let tree = FixedTree::new(leaves, ranks).unwrap();
         let sums = run_ranks(&plan, Duration::from_secs(20), |rank| {
-            let mine = tree.held_by(rank.rank()).map(|i| Tensor::new(leaf(i), &Device::Cpu));
-            let sum = tree.sum(rank, &mine.collect::<Result<Vec<_>, _>>()?)?;
-            Ok::<_, Error>(sum.to_vec1::<f32>()?)
+            Ok::<_, Error>(sum(tree, rank)?.to_vec1::<f32>()?)
         });
         let sums = sums.unwrap();
         assert!(sums.iter().all(|sum| *sum == sums[0]), "every rank has the same sum");
         sums[0].iter().map(|value| value.to_bits()).collect()
+    }
+
+    fn bits(leaves: usize, ranks: usize) -> Vec<u32> {
+        bits_of(leaves, ranks, |tree, rank| {
+            tree.sum(rank, &tree.held_by(rank.rank()).map(leaf).collect::<Vec<_>>())
+        })
     }
 
     #[test]
@@ -211,8 +220,7 @@ mod tests {
                 return Vec::new();
             }
             if range.len() == 1 {
-                let leaf = Tensor::new(leaf(range.start), &Device::Cpu).unwrap();
-                return vec![(range, leaf)];
+                return vec![(range.clone(), leaf(range.start))];
             }
             let (left, right) = halves(&range);
             let nodes = [add(held, left.clone()), add(held, right.clone())].concat();
@@ -223,15 +231,12 @@ mod tests {
                 _ => nodes,
             }
         }
-        let plan = DevicePlan::slices(ranks).unwrap();
-        let tree = FixedTree::new(leaves, ranks).unwrap();
-        let sums = run_ranks(&plan, Duration::from_secs(20), |rank| {
+        bits_of(leaves, ranks, |tree, rank| {
             let nodes = add(&tree.held_by(rank.rank()), 0..leaves);
             let nodes: Vec<_> = nodes.iter().map(|(range, sum)| (range.clone(), sum)).collect();
             assert!(ranks > 1 || nodes.len() == 1);
-            Ok::<_, Error>(tree.sum_of_nodes(rank, &nodes)?.to_vec1::<f32>()?)
-        });
-        sums.unwrap()[ranks - 1].iter().map(|value| value.to_bits()).collect()
+            tree.sum_of_nodes(rank, &nodes)
+        })
     }
 
     #[test]
@@ -249,8 +254,7 @@ mod tests {
         let plan = DevicePlan::slices(1).unwrap();
         let tree = FixedTree::new(3, 1).unwrap();
         let failure = run_ranks(&plan, Duration::from_secs(20), |rank| {
-            let leaf = Tensor::new(leaf(0), &Device::Cpu)?;
-            tree.sum_of_nodes(rank, &[(0..2, &leaf)]).map(drop)
+            tree.sum_of_nodes(rank, &[(0..2, &leaf(0))]).map(drop)
         });
         let message = failure.unwrap_err().to_string();
         assert!(message.contains("leaf 2 is missing on the rank that holds 0..3"), "{message}");
@@ -259,12 +263,9 @@ mod tests {
     #[test]
     fn the_order_of_adding_matters_for_these_values() {
         // Otherwise the tests of this module would pass in any order.
-        let mut in_a_row = leaf(0);
-        for index in 1..8 {
-            in_a_row.iter_mut().zip(leaf(index)).for_each(|(sum, value)| *sum += value);
-        }
-        let in_a_row: Vec<u32> = in_a_row.iter().map(|value| value.to_bits()).collect();
-        assert_ne!(bits(8, 1), in_a_row);
+        let in_a_row = (1..8).fold(leaf(0), |sum, index| (sum + leaf(index)).unwrap());
+        let in_a_row = in_a_row.to_vec1::<f32>().unwrap();
+        assert_ne!(bits(8, 1), in_a_row.into_iter().map(f32::to_bits).collect::<Vec<_>>());
     }
 
     #[test]

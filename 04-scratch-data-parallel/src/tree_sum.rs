@@ -122,18 +122,11 @@ impl TreeSum {
 
 #[cfg(test)]
 mod tests {
-    use candle_core::Device;
     use devices::DevicePlan;
 
     use super::*;
+    use crate::fixed_tree::tests::leaf;
     use params_and_allreduce::thread::{DEFAULT_TIMEOUT, run_ranks};
-
-    /// Returns values of very different sizes. Another order of additions gives other bits.
-    fn leaf(index: usize) -> Tensor {
-        let value =
-            |i: usize| ((index * 37 + i * 11) % 101) as f32 * 10f32.powi(index as i32 % 7 - 3);
-        Tensor::new((0..13).map(value).collect::<Vec<_>>(), &Device::Cpu).unwrap()
-    }
 
     fn bits(sum: &Tensor) -> Vec<u32> {
         sum.to_vec1::<f32>().unwrap().into_iter().map(f32::to_bits).collect()

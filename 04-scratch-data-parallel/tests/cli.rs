@@ -24,7 +24,6 @@ fn scratch(arguments: &[&str]) -> Command {
 const SMALL: [&str; 5] =
     ["--data=synthetic", "--train-size=70", "--test-size=20", "--epochs=2", "--batch-size=32"];
 
-/// Runs with `--metrics` and returns its lines.
 fn metrics(arguments: &[&str]) -> Vec<Value> {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("metrics.jsonl");
@@ -237,7 +236,6 @@ fn what_makes_no_sense_is_refused() {
     }
 }
 
-/// The events of a trace with this name.
 fn named<'a>(trace: &'a Value, name: &str) -> Vec<&'a Value> {
     let events = trace["traceEvents"].as_array().expect("events");
     events.iter().filter(|event| event["name"] == name).collect()

@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
-use candle_core::{DType, Device, Shape, Tensor};
+use candle_core::{DType, Device, Tensor};
 use concise_wrapper::ddp::Reduction;
 use concise_wrapper::ddp::bucket::BucketCaps;
 use concise_wrapper::resnet::ResNet18;
@@ -23,6 +23,7 @@ use harness::lock::locked;
 use harness::statistics::median;
 use params_and_allreduce::Algorithm;
 use params_and_allreduce::communicator::{self, Communicator, SharedCommunicator};
+use params_and_allreduce::forward;
 use params_and_allreduce::thread::{DEFAULT_TIMEOUT, Rank, RankFailure, run_ranks};
 use split_batch::loader::{LocalBatch, ShardLoader};
 
@@ -46,17 +47,7 @@ struct Watched {
 }
 
 impl Communicator for Watched {
-    fn rank(&self) -> usize {
-        self.link.rank()
-    }
-
-    fn world_size(&self) -> usize {
-        self.link.world_size()
-    }
-
-    fn device(&self) -> &Device {
-        self.link.device()
-    }
+    forward!(link: rank, world_size, device, recv);
 
     fn send(&self, to: usize, tensor: &Tensor) -> Result<(), communicator::Error> {
         if self.in_background {
@@ -64,15 +55,6 @@ impl Communicator for Watched {
             first.get_or_insert_with(Instant::now);
         }
         self.link.send(to, tensor)
-    }
-
-    fn recv(
-        &self,
-        from: usize,
-        shape: &Shape,
-        dtype: DType,
-    ) -> Result<Tensor, communicator::Error> {
-        self.link.recv(from, shape, dtype)
     }
 
     fn background(&self) -> Result<SharedCommunicator, communicator::Error> {

@@ -20,7 +20,6 @@ fn program() -> Command {
 
 const SMALL: [&str; 4] = ["--model=lenet", "--devices=2", "--batch-size=16", "--slow-link=500"];
 
-/// Whether a line of the output begins with these words and ends like this.
 fn has_row(output: &str, words: &[&str], end: &str) -> bool {
     let begins = |line: &str| line.split_whitespace().take(words.len()).eq(words.iter().copied());
     output.lines().any(|line| begins(line) && line.ends_with(end))

@@ -15,6 +15,7 @@ use devices::DevicePlan;
 use harness::lock::locked;
 use params_and_allreduce::Algorithm;
 use params_and_allreduce::communicator::{Communicator, Error, Group, SharedCommunicator};
+use params_and_allreduce::forward;
 use params_and_allreduce::thread::{Rank, run_ranks};
 
 /// A rank whose messages take as long as its links say, on its own clock.
@@ -79,17 +80,7 @@ fn bytes(shape: &Shape) -> f64 {
 }
 
 impl Communicator for Clocked {
-    fn rank(&self) -> usize {
-        self.line.rank()
-    }
-
-    fn world_size(&self) -> usize {
-        self.line.world_size()
-    }
-
-    fn device(&self) -> &Device {
-        self.line.device()
-    }
+    forward!(line: rank, world_size, device, background);
 
     fn send(&self, to: usize, tensor: &Tensor) -> Result<(), Error> {
         self.leave(to, tensor)?;
@@ -99,10 +90,6 @@ impl Communicator for Clocked {
     fn recv(&self, from: usize, shape: &Shape, dtype: DType) -> Result<Tensor, Error> {
         self.arrive(from, shape)?;
         self.line.recv(from, shape, dtype)
-    }
-
-    fn background(&self) -> Result<SharedCommunicator, Error> {
-        self.line.background()
     }
 }
 

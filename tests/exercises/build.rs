@@ -1,9 +1,9 @@
-//! Writes, for `verify.rs`, a copy of each check for every candidate: the exercise as it stands, its
-//! solution, and every known wrong answer.
+//! Writes, for `verify.rs`, a copy of each check for every candidate: the exercise as it is given, its solution, and
+//! every known wrong answer.
 //!
-//! A check begins with `#[path = "exercise.rs"]` and `mod exercise;`. In a copy the path is that of the
-//! candidate, so one compilation of `verify.rs` holds them all, under names such as
-//! `ch02_ring::wrong_whole_tensors::…`.
+//! A check begins with the module of `exercise.rs`, which rustfmt skips: the file is the learner's, and may not be there
+//! yet. In a copy the path is that of the candidate, so one compilation of `verify.rs` holds them all, under names such
+//! as `ch02_ring::wrong_whole_tensors::…`.
 
 use std::error::Error;
 use std::fmt::Write as _;
@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::{env, fs};
 
 /// How every check begins, for the file that a learner writes in.
-const CANDIDATE: &str = "#[path = \"exercise.rs\"]\nmod exercise;\n";
+const CANDIDATE: &str = "#[rustfmt::skip]\n#[path = \"exercise.rs\"]\nmod exercise;\n";
 
 /// Names a folder of wrong answers, `EXERCISE/NAME.rs`, which `cargo course verify` and `soak` write. Without this variable
 /// there are none.
@@ -23,13 +23,8 @@ const LENIENT: &str = "#[allow(warnings, clippy::all)]";
 /// What the module of a solution carries: the lints that this package's manifest leaves out, again.
 const STRICT: &str = "#[warn(unused_imports, unused_variables, clippy::todo)]";
 
-/// A file that a check can be run against.
-struct Candidate {
-    /// The name of its module in `verify.rs`.
-    name: String,
-    path: PathBuf,
-    lints: &'static str,
-}
+/// A file that a check can be run against: the name of its module in `verify.rs`, its path, and the module's lints.
+type Candidate = (String, PathBuf, &'static str);
 
 fn main() -> Result<(), Box<dyn Error>> {
     let root = PathBuf::from(env::var("CARGO_MANIFEST_DIR")?);
@@ -39,28 +34,23 @@ fn main() -> Result<(), Box<dyn Error>> {
     watch(&root.join("build.rs"));
     println!("cargo::rerun-if-env-changed={WRONG_ANSWERS}");
     let mut modules = String::new();
-    for folder in exercises(&root)? {
+    for folder in listing(&root)? {
         let exercise = name_of(&folder)?;
+        if !folder.is_dir() || !exercise.starts_with("ch") {
+            continue;
+        }
         let check = check(&folder)?;
         writeln!(modules, "mod {exercise} {{")?;
-        for candidate in candidates(&folder)? {
-            let copy = out.join(format!("{exercise}_{}.rs", candidate.name));
-            let its_own = format!("#[path = {:?}]\nmod exercise;\n", candidate.path);
+        for (name, path, lints) in candidates(&folder)? {
+            let copy = out.join(format!("{exercise}_{name}.rs"));
+            let its_own = format!("#[path = {path:?}]\nmod exercise;\n");
             fs::write(&copy, check.replacen(CANDIDATE, &its_own, 1))?;
-            let Candidate { name, lints, .. } = candidate;
             writeln!(modules, "    {lints}\n    #[path = {copy:?}]\n    mod {name};")?;
         }
         modules.push_str("}\n");
     }
     fs::write(out.join("candidates.rs"), modules)?;
     Ok(())
-}
-
-/// The folders of exercises.
-fn exercises(root: &Path) -> Result<Vec<PathBuf>, Box<dyn Error>> {
-    let mut folders = listing(root)?;
-    folders.retain(|path| path.is_dir() && name_of(path).is_ok_and(|name| name.starts_with("ch")));
-    Ok(folders)
 }
 
 /// The text of an exercise's check.
@@ -76,17 +66,17 @@ fn check(folder: &Path) -> Result<String, Box<dyn Error>> {
 
 fn candidates(folder: &Path) -> Result<Vec<Candidate>, Box<dyn Error>> {
     let mut candidates = vec![
-        Candidate { name: "stub".into(), path: folder.join("exercise.rs"), lints: LENIENT },
-        Candidate { name: "solution".into(), path: folder.join("solution.rs"), lints: STRICT },
+        ("stub".to_owned(), folder.join("given.rs"), LENIENT),
+        ("solution".to_owned(), folder.join("solution.rs"), STRICT),
     ];
     let Some(wrong) = env::var_os(WRONG_ANSWERS) else { return Ok(candidates) };
     let wrong = PathBuf::from(wrong).join(name_of(folder)?);
     watch(&wrong);
     // An exercise may have no wrong answer.
     for path in if wrong.exists() { listing(&wrong)? } else { Vec::new() } {
-        let stem = name_of(&path)?.strip_suffix(".rs").map(str::to_owned);
-        let stem = stem.ok_or_else(|| format!("{} is no Rust file", path.display()))?;
-        candidates.push(Candidate { name: format!("wrong_{stem}"), path, lints: LENIENT });
+        let name = name_of(&path)?;
+        let stem = name.strip_suffix(".rs").ok_or_else(|| format!("{name} is no Rust file"))?;
+        candidates.push((format!("wrong_{stem}"), path, LENIENT));
     }
     Ok(candidates)
 }

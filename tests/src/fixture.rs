@@ -16,13 +16,11 @@ pub struct Fixture {
 
 impl Fixture {
     /// The operations one by one, and LeNet.
-    /// Fails when the file is malformed.
     pub fn load() -> Result<Self> {
         Self::read(OPERATIONS)
     }
 
     /// A narrow ResNet-18 in training.
-    /// Fails when the file is malformed.
     pub fn resnet18() -> Result<Self> {
         Self::read(RESNET18)
     }
@@ -43,7 +41,6 @@ impl Fixture {
     }
 
     /// A tensor by its full name.
-    /// Fails when there is none.
     pub fn get(&self, name: &str) -> Result<&Tensor> {
         match self.tensors.get(name) {
             Some(tensor) => Ok(tensor),
@@ -52,7 +49,6 @@ impl Fixture {
     }
 
     /// The whole numbers that say what a case is.
-    /// Fails when there are none.
     pub fn geometry(&self, case: &str) -> Result<Vec<usize>> {
         let numbers = self.get(&format!("{case}/geometry"))?.to_vec1::<i64>()?;
         Ok(numbers.into_iter().map(|number| number as usize).collect())

@@ -3,6 +3,8 @@
 //! the rules of the book, what an all-reduce sends, step by step, what pipeline schedules come to, what the
 //! cost model says, how numbers and files of the book's data are written, and what a release tells of itself.
 
+#![expect(missing_docs, reason = "the tool and the tests of this package are the only readers")]
+
 pub mod book;
 mod device;
 pub mod distance;

@@ -7,7 +7,6 @@ use serde::{Deserialize, Serialize};
 /// A machine, as far as it tells.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub struct Machine {
-    /// The processor's name.
     pub processor: String,
     /// Its GPUs, as their driver names them, where one took part.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -15,13 +14,9 @@ pub struct Machine {
     /// Numbers that tell processors of the same name apart, and the size of the last cache.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
-    /// That a process may use.
     pub cores: usize,
-    /// Vector instructions, of those that matter here.
     pub instruction_sets: Vec<String>,
-    /// As the system tells it.
     pub memory: Option<String>,
-    /// The operating system.
     pub system: String,
 }
 

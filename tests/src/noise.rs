@@ -9,7 +9,6 @@ use crate::device;
 /// The generator is SplitMix64's finaliser (Steele, Lea, Flood, "Fast splittable pseudorandom number
 /// generators", 2014) over `(index + 1) · 0x9E3779B97F4A7C15 + salt · 0xD1B54A32D192ED03`, of which the
 /// highest 53 bits count. It lies on the test's [`device`](fn@crate::device).
-/// Fails when the tensor cannot be made.
 pub fn noise(shape: impl Into<Shape>, salt: u64) -> Result<Tensor> {
     let shape = shape.into();
     let values = (1..).take(shape.elem_count()).map(|position: u64| {

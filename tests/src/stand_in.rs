@@ -11,7 +11,6 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Makes a program of a script for `sh`, in place of what is there.
-/// Fails when it cannot be written.
 pub fn stand_in(path: impl AsRef<Path>, script: &str) -> io::Result<()> {
     let path = path.as_ref();
     fs::write(path, format!("#!/bin/sh\n{script}\n"))?;

@@ -7,7 +7,6 @@ use anyhow::{Context as _, ensure};
 use serde::Serialize;
 
 /// JSON for a file that people compare line by line: every object that begins with this field begins a line.
-/// Fails when a value cannot be written as JSON.
 pub fn one_a_line(whole: &impl Serialize, field: &str) -> serde_json::Result<String> {
     let begins = format!("{{\"{field}\"");
     let text = serde_json::to_string(whole)?;
@@ -15,7 +14,6 @@ pub fn one_a_line(whole: &impl Serialize, field: &str) -> serde_json::Result<Str
 }
 
 /// The text of a file, named as from the book's folder.
-/// Fails when it is not there, or is no text.
 pub fn in_the_book(name: &str) -> anyhow::Result<String> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../book").join(name);
     let text = fs::read_to_string(path).with_context(|| format!("book/{name}"))?;
@@ -33,7 +31,6 @@ pub fn check_current(name: &str, now: &str, command: &str) -> anyhow::Result<()>
 }
 
 /// Checks that a file can stand in a page, in a script, and makes it no longer than so many bytes.
-/// Fails when it cannot.
 pub fn check_fits_into_a_page(name: &str, most: usize) -> anyhow::Result<()> {
     let text = in_the_book(name)?;
     ensure!(text.len() < most, "book/{name}: {} bytes", text.len());

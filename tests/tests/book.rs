@@ -1,94 +1,22 @@
 //! The book keeps its rules: `course_tests::book` says which.
 
-#![expect(clippy::unwrap_used, reason = "in a test a panic is the right answer")]
+use course_tests::book::{RULES, Rule};
 
-use std::path::Path;
-
-use assert_cmd::Command;
-use course_tests::book::{Book, RULES, Rule, commands};
+use crate::*;
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap()
 }
 
-fn keeps(name: &str) {
-    let (_, rule): &(&str, Rule) = RULES.iter().find(|(rule, _)| *rule == name).unwrap();
-    let problems = rule(&Book::open(root()).unwrap()).unwrap();
-    let told: Vec<String> = problems.iter().map(ToString::to_string).collect();
+#[test]
+fn every_rule_is_kept() {
+    let book = Book::open(root()).unwrap();
+    let told = |(name, rule): &(&str, Rule)| {
+        let problems = rule(&book).unwrap();
+        problems.iter().map(|problem| format!("{name}: {problem}")).collect::<Vec<_>>()
+    };
+    let told: Vec<String> = RULES.iter().flat_map(told).collect();
     assert!(told.is_empty(), "\n{}\n", told.join("\n"));
-}
-
-#[test]
-fn every_page_is_in_the_summary() {
-    keeps("summary");
-}
-
-#[test]
-fn every_include_resolves() {
-    keeps("includes");
-}
-
-#[test]
-fn every_anchor_is_included() {
-    keeps("anchors");
-}
-
-#[test]
-fn code_is_included_or_a_sketch() {
-    keeps("code");
-}
-
-#[test]
-fn chapters_print_their_code() {
-    keeps("listings");
-}
-
-#[test]
-fn no_comment_tears_a_paragraph() {
-    keeps("comments");
-}
-
-#[test]
-fn every_output_is_recorded_and_shown() {
-    keeps("outputs");
-}
-
-#[test]
-fn every_output_says_where_it_was_recorded() {
-    keeps("recorded");
-}
-
-#[test]
-fn every_figure_works_inside_a_page() {
-    keeps("figures");
-}
-
-#[test]
-fn links_within_the_book_resolve() {
-    keeps("links");
-}
-
-#[test]
-fn exercises_and_pages_name_each_other() {
-    keeps("exercises");
-}
-
-#[test]
-fn the_index_has_every_exercise_in_order() {
-    keeps("index");
-}
-
-#[test]
-fn numbers_that_name_a_field_are_those_of_the_data() {
-    keeps("numbers");
-}
-
-#[test]
-fn no_rule_is_left_out_here() {
-    let this = include_str!("book.rs");
-    for (name, _) in RULES {
-        assert!(this.contains(&format!("keeps(\"{name}\")")), "{name}");
-    }
 }
 
 /// Without pages, every rule would be kept.
@@ -133,8 +61,7 @@ fn recorded_pipelines_end_with_the_weights_of_recorded_shards() {
 
 #[test]
 fn figures_are_what_their_data_gives() {
-    let mut course = Command::new(env!("CARGO_BIN_EXE_course"));
-    course.args(["figures", "--check"]).assert().success();
+    course(&["figures", "--check"]).assert().success();
 }
 
 /// All chapters are one page when they are printed: an id would be there twice.
@@ -150,13 +77,10 @@ fn figures_have_no_ids() {
 #[test]
 fn an_output_or_a_page_that_is_not_there_is_refused() {
     for (arguments, told) in [
-        (vec!["outputs", "no-such-output"], "there is no output no-such-output"),
-        (vec!["walk", "--page", "no-such-page"], "no-such-page: there is no such page"),
-        (vec!["outputs", "--all"], "--check"),
+        (&["outputs", "no-such-output"] as &[_], "there is no output no-such-output"),
+        (&["walk", "--page", "no-such-page"], "no-such-page: there is no such page"),
+        (&["outputs", "--all"], "--check"),
     ] {
-        let mut course = Command::new(env!("CARGO_BIN_EXE_course"));
-        let refused = course.args(&arguments).assert().code(2);
-        let stderr = String::from_utf8(refused.get_output().stderr.clone()).unwrap();
-        assert!(stderr.contains(told), "{arguments:?}: {stderr}");
+        course(arguments).assert().code(2).stderr(contains(told));
     }
 }

@@ -1,14 +1,6 @@
 //! `cargo course divergence` tells where two recordings part, and what one of them does not have.
 
-#![expect(clippy::unwrap_used, reason = "in a test a panic is the right answer")]
-
-use std::fs;
-use std::path::Path;
-
-use assert_cmd::Command;
-use predicates::prelude::PredicateBooleanExt as _;
-use predicates::str::{contains, diff, starts_with};
-use tempfile::TempDir;
+use crate::*;
 
 /// A recording of three steps on one rank.
 fn whole() -> String {
@@ -19,18 +11,16 @@ fn whole() -> String {
     (1..=3).flat_map(|step| kinds.map(|kind| entry(step, kind) + "\n")).collect()
 }
 
-/// A part of its lines.
 fn lines(part: std::ops::Range<usize>) -> String {
     whole().lines().skip(part.start).take(part.len()).map(|line| format!("{line}\n")).collect()
 }
 
 fn divergence(folder: &Path) -> Command {
-    let mut course = Command::new(env!("CARGO_BIN_EXE_course"));
-    course.args(["divergence", "whole", "other"]).current_dir(folder);
+    let mut course = course(&["divergence", "whole", "other"]);
+    course.current_dir(folder);
     course
 }
 
-/// A folder with the whole recording and another.
 fn beside(other: &str) -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("whole"), whole()).unwrap();

@@ -1,14 +1,9 @@
 //! `cargo course doctor` tells the truth: about a machine with nothing, and about one that has things.
 
-#![expect(clippy::unwrap_used, reason = "in a test a panic is the right answer")]
-
-use assert_cmd::Command;
-use predicates::prelude::PredicateBooleanExt as _;
-use predicates::str::contains;
+use crate::*;
 
 fn doctor() -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_course"));
-    command.arg("doctor");
+    let mut command = course(&["doctor"]);
     command.env("COURSE_DATA_DIR", concat!(env!("CARGO_TARGET_TMPDIR"), "/no-data"));
     for variable in ["CUDA_HOME", "CUDA_PATH", "CUDA_ROOT", "LD_LIBRARY_PATH", "LIBRARY_PATH"] {
         command.env_remove(variable);
@@ -37,24 +32,18 @@ fn images_are_counted_and_a_malformed_file_is_told() {
     let labels = [0, 0, 8, 1, 0, 0, 0, 2, 3, 9];
     for split in ["train", "t10k"] {
         let file = |name: &str| folder.path().join(format!("{split}-{name}"));
-        std::fs::write(file("images-idx3-ubyte"), &images).unwrap();
-        std::fs::write(file("labels-idx1-ubyte"), labels).unwrap();
+        fs::write(file("images-idx3-ubyte"), &images).unwrap();
+        fs::write(file("labels-idx1-ubyte"), labels).unwrap();
     }
     let whole = doctor().env("COURSE_DATA_DIR", folder.path()).assert().success();
     whole.stdout(contains(": 2 training and 2 test images"));
-    std::fs::write(folder.path().join("t10k-labels-idx1-ubyte"), &labels[..9]).unwrap();
+    fs::write(folder.path().join("t10k-labels-idx1-ubyte"), &labels[..9]).unwrap();
     let broken = doctor().env("COURSE_DATA_DIR", folder.path()).assert().success();
     broken.stdout(contains("– Fashion-MNIST").and(contains("ends after 1 of the 2 bytes")));
 }
 
 #[cfg(unix)]
 mod with_programs {
-    use std::fs;
-    use std::path::Path;
-    use std::time::{Duration, Instant};
-
-    use course_tests::stand_in::stand_in;
-
     use super::*;
 
     fn program(folder: &Path, name: &str, script: &str) {

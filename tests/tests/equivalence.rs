@@ -9,32 +9,17 @@
 //!
 //! With `TEST_DEVICE=cuda` all of it runs on GPUs, which replicas share if there are too few.
 
-#![expect(clippy::unwrap_used, reason = "in a test a panic is the right answer")]
-
-use std::time::Duration;
-
-use candle_core::{DType, Device, Tensor};
-use course_tests::lenet::local_batch;
-use course_tests::{device, on_gpus, on_the_cpu, plan};
-use datasets::loader::{Epochs as _, Loader};
-use datasets::{Batch, Split, synthetic};
-use harness::records::TrainOptions;
-use ops::difference::relative_difference;
-use ops::weights_hash::WeightsHash;
-use params_and_allreduce::communicator::Communicator;
-use params_and_allreduce::thread::{RankFailure, run_ranks};
-use params_and_allreduce::{Algorithm, get_params};
 use scratch_data_parallel::breakage::{Breakage, train_batch_broken};
 use scratch_data_parallel::{Error, train_batch};
-use single_gpu::lenet::Lenet;
-use single_gpu::train::{self, Step, local_gradients};
+use single_gpu::train;
+
+use crate::prelude::*;
 
 const STEPS: usize = 5;
 const BATCH: usize = 50;
 const RATE: f64 = 0.2;
 const OPTIONS: TrainOptions =
     TrainOptions { epochs: 1, batch_size: BATCH, learning_rate: RATE, seed: 1 };
-const WAIT: Duration = Duration::from_secs(60);
 
 /// How many devices. To open a GPU takes longer than to train on it here.
 fn counts() -> &'static [usize] {
@@ -73,7 +58,6 @@ fn batches(dtype: DType) -> Vec<Batch> {
     batches_of(&OPTIONS, dtype)
 }
 
-/// The batches of a loop that is told these options.
 fn batches_of(options: &TrainOptions, dtype: DType) -> Vec<Batch> {
     let data = synthetic::dataset(Split::Train, STEPS * BATCH);
     let loader = Loader::new(&data, options.batch_size, options.seed, dtype);
@@ -99,7 +83,6 @@ fn on_one_device(dtype: DType) -> Vec<Trace> {
     batches(dtype).iter().map(step).collect()
 }
 
-/// Every rank's trace.
 fn on_devices(devices: usize, dtype: DType, algorithm: Algorithm) -> Vec<Vec<Trace>> {
     on_devices_with(devices, dtype, algorithm, None).unwrap()
 }

@@ -7,21 +7,17 @@
 //!
 //! With `TEST_DEVICE=cuda` all of it runs on a GPU, but for the plain layers of stage 1.
 
-#![expect(clippy::unwrap_used, reason = "in a test a panic is the right answer")]
-
-use candle_core::{DType, Result, Tensor, Var};
-use course_tests::{device, noise};
+use candle_core::Result;
 use ops::backward::backward_from;
 use ops::batch_norm::Statistics;
-use ops::difference::relative_difference;
-use ops::parameters::{Parameter, Parameters};
 use ops::{
     add_bias, add_bias_relu, add_relu, avg_pool2d, batch_norm, batch_norm_with, conv2d,
     cross_entropy, flatten, global_avg_pool, linear, relu, transpose,
 };
 use single_gpu::gradient_check::{STEP, finite_differences, gradient_errors};
 use single_gpu::layers;
-use single_gpu::lenet::{Layers, Lenet};
+
+use crate::prelude::*;
 
 const TOLERANCE: f64 = 1e-7;
 

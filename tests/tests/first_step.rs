@@ -3,13 +3,7 @@
 //! Noise for images, as in the other tests, has no black, and a kernel that looks at noise never sees nothing but
 //! zeros. Here most of LeNet's do, and their relu stands exactly on its kink.
 
-#![expect(clippy::unwrap_used, reason = "in a test a panic is the right answer")]
-
-use candle_core::{DType, Device, Tensor};
-use datasets::{Split, synthetic};
-use ops::difference::relative_difference;
-use single_gpu::lenet::Lenet;
-use single_gpu::train::local_gradients;
+use crate::prelude::*;
 
 /// Names and gradients of LeNet's parameters as they begin, for a batch of garments.
 fn first_gradients(dtype: DType) -> Vec<(String, Tensor)> {

@@ -1,16 +1,11 @@
 //! Ctrl-C ends the tool with what it has started, and the exit code says so.
 
 #![cfg(unix)]
-#![expect(clippy::unwrap_used, reason = "in a test a panic is the right answer")]
 
-use std::fs;
-use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::thread::sleep;
-use std::time::{Duration, Instant};
 
-use course_tests::stand_in::{stand_in, wait_until};
-use tempfile::TempDir;
+use crate::*;
 
 /// Tells that it was started, starts somebody else, and goes on for longer than anybody waits.
 const HANGS: &str = "sleep 300 &\necho $! >>\"$STARTED\"\nwait";
@@ -63,7 +58,6 @@ fn started(folder: &Path) -> usize {
     ids.lines().count()
 }
 
-/// The state of a process that has not ended.
 fn goes_on(id: &str) -> Option<String> {
     let answer = Command::new("ps").args(["-o", "stat=", "-p", id]).output().unwrap();
     let state = String::from_utf8(answer.stdout).unwrap();

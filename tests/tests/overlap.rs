@@ -1,23 +1,19 @@
 //! Communication does begin during the backward pass, the course's and candle's. (How much of it hides there is a
 //! measurement: `cargo bench -p concise-wrapper`.)
 
-#![expect(clippy::unwrap_used, reason = "in a test a panic is the right answer")]
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use candle_core::{CpuStorage, CustomOp1, DType, Device, Layout, ModuleT, Result, Shape, Tensor};
+use candle_core::{CpuStorage, CustomOp1, Layout, Result, Shape};
 use candle_nn::init::Init;
-use concise_wrapper::ddp::Reduction;
-use concise_wrapper::ddp::bucket::BucketCaps;
-use concise_wrapper::{Ddp, Error, Network};
-use devices::DevicePlan;
+use concise_wrapper::Error;
 use ops::backward::{is_recorded, record_copy};
 use ops::{cross_entropy, linear};
-use params_and_allreduce::Algorithm;
-use params_and_allreduce::communicator::{self, Communicator, SharedCommunicator};
-use params_and_allreduce::thread::run_ranks;
+use params_and_allreduce::communicator;
+use params_and_allreduce::forward;
+
+use crate::prelude::*;
 
 /// Far longer than a message takes, and what the test takes where none comes.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -30,32 +26,13 @@ struct Watched {
 }
 
 impl Communicator for Watched {
-    fn rank(&self) -> usize {
-        self.link.rank()
-    }
-
-    fn world_size(&self) -> usize {
-        self.link.world_size()
-    }
-
-    fn device(&self) -> &Device {
-        self.link.device()
-    }
+    forward!(link: rank, world_size, device, recv);
 
     fn send(&self, to: usize, tensor: &Tensor) -> std::result::Result<(), communicator::Error> {
         if self.in_background {
             self.sent.store(true, Ordering::SeqCst);
         }
         self.link.send(to, tensor)
-    }
-
-    fn recv(
-        &self,
-        from: usize,
-        shape: &Shape,
-        dtype: DType,
-    ) -> std::result::Result<Tensor, communicator::Error> {
-        self.link.recv(from, shape, dtype)
     }
 
     fn background(&self) -> std::result::Result<SharedCommunicator, communicator::Error> {
@@ -80,7 +57,6 @@ impl WaitsInBackward {
     }
 }
 
-/// For candle's pass.
 impl CustomOp1 for WaitsInBackward {
     fn name(&self) -> &'static str {
         "waits in backward"
@@ -96,14 +72,12 @@ impl CustomOp1 for WaitsInBackward {
     }
 }
 
-/// Whose backward pass it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Pass {
     Ours,
     Candles,
 }
 
-/// Two layers, and the wait between them.
 struct TwoLayers {
     first: Tensor,
     second: Tensor,
@@ -134,7 +108,7 @@ impl ModuleT for TwoLayers {
 /// Whether the last layer's bucket was sent before the first layer's backward.
 fn sent_during_backward(pass: Pass, overlap: bool) -> Vec<bool> {
     let plan = DevicePlan::slices(2).unwrap();
-    let outcomes = run_ranks(&plan, Duration::from_secs(60), |rank| {
+    let outcomes = run_ranks(&plan, WAIT, |rank| {
         let (sent, came) = (Arc::<AtomicBool>::default(), Arc::<AtomicBool>::default());
         let build = {
             let (sent, came) = (Arc::clone(&sent), Arc::clone(&came));

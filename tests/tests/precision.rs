@@ -12,44 +12,22 @@
 //! gradient's elements pass; so those that pass by mistake, or fail to, are 2δ/π of its square, at each of r
 //! relus. That makes √(2rδ/π) of the gradient, with the error of the logits as δ.
 
-#![expect(clippy::unwrap_used, reason = "in a test a panic is the right answer")]
-
 use std::f64::consts::PI;
-use std::time::Duration;
 
-use candle_core::{DType, Device, Module as _, ModuleT, Result, Tensor};
-use concise_wrapper::ddp::bucket::BucketCaps;
-use concise_wrapper::ddp::{Ddp, Reduction};
-use concise_wrapper::lenet::LeNet;
-use concise_wrapper::optimizer::{Momentum, Sgd};
-use concise_wrapper::resnet::ResNet18;
-use concise_wrapper::weights::{Named, Weights};
-use concise_wrapper::{DataParallel, Error, Model, Network, Precision};
+use candle_core::{Module as _, Result};
+use concise_wrapper::weights::Weights;
+use concise_wrapper::{Error, Precision};
 use course_tests::distance::{distance, values};
-use course_tests::lenet::local_batch;
-use course_tests::{noise, plan};
-use datasets::Batch;
-use devices::DevicePlan;
-use ops::weights_hash::WeightsHash;
-use params_and_allreduce::Algorithm;
-use params_and_allreduce::communicator::Communicator as _;
-use params_and_allreduce::thread::run_ranks;
-use split_batch::loader::LocalBatch;
 
-const WAIT: Duration = Duration::from_secs(60);
+use crate::prelude::*;
 
 /// What rounding to bf16 changes a number by, at most, as a part of it.
 const ROUNDING: f64 = 1.0 / 256.0;
 
-/// Samples in a batch.
 const SAMPLES: usize = 16;
 
 fn resnet18(dtype: DType) -> Network<ResNet18> {
     Network::new(3, dtype, &Device::Cpu, |vb, norms| ResNet18::new(8, norms, vb)).unwrap()
-}
-
-fn lenet(dtype: DType) -> Network<LeNet> {
-    Network::new(3, dtype, &Device::Cpu, |vb, _| LeNet::new(vb)).unwrap()
 }
 
 fn batch(samples: usize) -> Batch {
@@ -200,8 +178,7 @@ fn updates_too_small_for_bf16_accumulate() {
 fn buckets_add_up_in_f32() {
     let own = |rank: usize| resnet18(DType::BF16).backward(&share(rank..rank + 1, 2)).unwrap();
     let gradients = [own(0).gradients, own(1).gradients];
-    let caps = BucketCaps { first: 2_000, others: 40_000 };
-    let reduction = Reduction::Buckets { caps, algorithm: Algorithm::Ring, overlap: true };
+    let reduction = many_buckets(Algorithm::Ring, true);
     let outcomes = run_ranks(&DevicePlan::slices(2).unwrap(), WAIT, |rank| {
         let (network, number) = (resnet18(DType::BF16).replica(rank.device())?, rank.rank());
         let model = Ddp::new(network, rank, reduction)?;

@@ -1,12 +1,8 @@
 //! One version, one date, one licence, one oldest compiler: wherever the course names them.
 
-#![expect(clippy::unwrap_used, reason = "in a test a panic is the right answer")]
-
-use std::path::Path;
-
-use assert_cmd::Command;
 use course_tests::release::{disagreements, notes, sections};
-use predicates::str::contains;
+
+use crate::*;
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
@@ -94,21 +90,15 @@ fn whatever_stands_against_a_release_is_told() {
     told("1.2.0", "Unreleased\n", "Unreleased\n\n- More.\n", "under \"Unreleased\"");
 }
 
-fn release_notes(arguments: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_course"));
-    command.arg("release-notes").args(arguments);
-    command
-}
-
 #[test]
 fn the_tool_prints_the_notes_or_what_stands_against_them() {
-    let run = release_notes(&[VERSION]).assert();
+    let run = course(&["release-notes", VERSION]).assert();
     // While the next release is being written, its changes stand under "Unreleased".
     match notes(VERSION, &of_the_course("CHANGELOG.md"), &of_the_course("CITATION.cff")) {
         Ok(notes) => run.success().stdout(format!("{notes}\n")),
         Err(wrong) => run.code(1).stderr(contains(wrong.join("; "))),
     };
-    let asked = release_notes(&["9.9.9"]).assert().code(1);
+    let asked = course(&["release-notes", "9.9.9"]).assert().code(1);
     asked.stderr(contains(format!(
         "version 9.9.9 was asked for, and Cargo.toml has version {VERSION}"
     )));

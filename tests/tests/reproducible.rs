@@ -2,29 +2,15 @@
 //!
 //! With `TEST_DEVICE=cuda` all of it runs on GPUs, which replicas share if there are too few.
 
-#![expect(clippy::unwrap_used, reason = "in a test a panic is the right answer")]
-
 use std::num::NonZeroUsize;
-use std::time::Duration;
 
-use candle_core::{DType, Device};
-use course_tests::lenet::{local_batch, with_large_weights};
-use course_tests::{on_gpus, on_the_cpu, plan};
-use datasets::loader::{Epochs as _, Loader};
-use datasets::{Batch, CLASSES, Dataset, PIXELS, SAMPLE, Split, synthetic};
-use devices::{DeviceKind, DevicePlan};
-use ops::weights_hash::WeightsHash;
-use params_and_allreduce::communicator::Communicator;
-use params_and_allreduce::thread::{Rank, run_ranks};
-use params_and_allreduce::{Algorithm, get_params};
 use scratch_data_parallel::{Error, FixedTree, train_batch_reproducible};
-use single_gpu::lenet::Lenet;
-use single_gpu::train::{Step, local_gradients};
+
+use crate::prelude::*;
 
 const SHARDS: usize = 8;
 const STEPS: usize = 3;
 
-/// Shuffled batches of this size.
 fn batches(data: &Dataset, size: usize) -> Vec<Batch> {
     Loader::new(data, size, 1, DType::F32).epoch(1).collect::<Result<_, _>>().unwrap()
 }
@@ -45,7 +31,7 @@ fn step(
 /// The weights hash after all steps; every rank's must be the same.
 fn hash(batches: &[Batch], plan: &DevicePlan) -> WeightsHash {
     let initial = with_large_weights(DType::F32);
-    let hashes = run_ranks(plan, Duration::from_secs(60), |rank| {
+    let hashes = run_ranks(plan, WAIT, |rank| {
         let model = Lenet::with_parameters(get_params(initial.parameters(), rank.device())?)?;
         for batch in batches {
             step(rank, &model, batch, 0.05, SHARDS)?;
@@ -93,7 +79,7 @@ fn without_it_the_bits_do_depend_on_the_number_of_devices() {
     let batches = batches(&synthetic::dataset(Split::Train, STEPS * 64), 64);
     let hash = |devices| {
         let initial = with_large_weights(DType::F32);
-        let hashes = run_ranks(&plan(devices), Duration::from_secs(60), |rank| {
+        let hashes = run_ranks(&plan(devices), WAIT, |rank| {
             let model = Lenet::with_parameters(get_params(initial.parameters(), rank.device())?)?;
             for batch in &batches {
                 let shard = local_batch(batch, devices, [rank.rank()])?;
@@ -111,7 +97,7 @@ fn it_is_the_step_of_one_device_up_to_rounding() {
     let batch = &batches(&synthetic::dataset(Split::Train, 64), 64)[0];
     let one = Lenet::new(1, DType::F32, &Device::Cpu).unwrap();
     let expected = local_gradients(&one, batch).unwrap();
-    let steps = run_ranks(&plan(3), Duration::from_secs(60), |rank| {
+    let steps = run_ranks(&plan(3), WAIT, |rank| {
         let model = Lenet::new(1, DType::F32, rank.device())?;
         let mut step = step(rank, &model, batch, 0.5, SHARDS)?;
         step.gradients = on_the_cpu(&step.gradients)?;
@@ -136,7 +122,7 @@ fn approx(found: f64, expected: f64, tolerance: f64) {
 #[test]
 fn fewer_shards_than_devices_are_refused() {
     let batch = &batches(&synthetic::dataset(Split::Train, 64), 64)[0];
-    let outcome = run_ranks(&plan(3), Duration::from_secs(60), |rank| {
+    let outcome = run_ranks(&plan(3), WAIT, |rank| {
         let model = Lenet::new(1, DType::F32, rank.device())?;
         step(rank, &model, batch, 0.5, 2)
     });

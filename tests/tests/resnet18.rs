@@ -5,19 +5,10 @@
 //! draws other rounding errors of the same size; a tensor's largest of many is rarely more than a few times
 //! another's. So ours may be ten times as far, and at least 1e-5.
 
-#![expect(clippy::unwrap_used, reason = "in a test a panic is the right answer")]
+use candle_core::{Module as _, Result};
 
-use candle_core::{DType, Device, Module as _, Result, Tensor};
-use concise_wrapper::optimizer::{Momentum, Schedule, Sgd};
-use concise_wrapper::resnet::ResNet18;
-use concise_wrapper::weights::Named;
-use concise_wrapper::{Model, Network};
-use course_tests::{Fixture, noise};
-use datasets::Batch;
-use ops::difference::relative_difference;
-use split_batch::loader::LocalBatch;
+use crate::prelude::*;
 
-/// A network with the fixture's weights.
 fn network(fixture: &Fixture, dtype: DType) -> Result<Network<ResNet18>> {
     let [width, _] = fixture.tensor_geometry()?;
     let network =
@@ -50,7 +41,6 @@ impl Geometry for Fixture {
     }
 }
 
-/// The batch of a step.
 fn share(step: u64, samples: usize, dtype: DType) -> Result<LocalBatch> {
     let images = noise((samples, 1, 28, 28), 300 + step)?.to_dtype(dtype)?;
     let labels: Vec<u32> = (0..).take(samples).map(|i| (i * 7 + 3 + step as u32) % 10).collect();

@@ -1,13 +1,12 @@
 //! What the book's stepper shows is what the collectives send.
 
-#![expect(clippy::unwrap_used, reason = "in a test a panic is the right answer")]
-
 use candle_core::Tensor;
 use course_tests::steps::{Catalogue, PICTURED, RANKS, Recorder, picture, record};
-use course_tests::stored::check_current;
 use params_and_allreduce::Algorithm;
 use params_and_allreduce::collectives::chunk_range;
 use params_and_allreduce::communicator::{Communicator as _, Error};
+
+use crate::*;
 
 #[test]
 fn the_book_has_what_the_collectives_send_today() {

@@ -9,7 +9,6 @@ use predicates::str::contains;
 
 use super::single_gpu;
 
-/// A run of one step, on whatever data there is.
 const ONE_STEP: [&str; 5] =
     ["--train-size=16", "--test-size=10", "--epochs=1", "--batch-size=16", "--device=cpu"];
 
@@ -63,7 +62,6 @@ fn a_folder_may_be_called_like_a_keyword() {
     run.arg(&named).assert().success().stdout(contains("LeNet on Fashion-MNIST: 2 training"));
 }
 
-/// A folder with two training and two test images.
 fn data_folder() -> tempfile::TempDir {
     let header = [0x803u32, 2, 28, 28].map(u32::to_be_bytes).concat();
     let images = [header, vec![7; 2 * 784]].concat();

@@ -22,7 +22,6 @@ fn single_gpu(arguments: &[&str]) -> Command {
     command
 }
 
-/// A run small enough for a test.
 const SMALL: [&str; 6] = [
     "--data=synthetic",
     "--train-size=40",

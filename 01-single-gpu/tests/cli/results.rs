@@ -12,7 +12,6 @@ use predicates::str::contains;
 
 use super::{SMALL, single_gpu};
 
-/// The names of the files in a folder, in order.
 fn files(folder: &Path) -> Vec<String> {
     let entries = fs::read_dir(folder).expect("a folder");
     let name = |entry: std::io::Result<fs::DirEntry>| {
@@ -85,7 +84,6 @@ fn sigterm_does_so_too() {
     a_signal_ends_with_the_results_so_far("-TERM", 143);
 }
 
-/// A run that writes its files into a folder, and what it prints.
 #[cfg(unix)]
 fn begun(folder: &Path, epochs: &str) -> (Child, BufReader<ChildStdout>) {
     let mut run = Process::new(env!("CARGO_BIN_EXE_single-gpu"))

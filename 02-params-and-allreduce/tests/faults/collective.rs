@@ -47,7 +47,6 @@ impl Collective {
         Ok(result.to_vec1()?)
     }
 
-    /// What a rank must get.
     pub fn expected(self, rank: usize, trial: &Trial) -> Vec<f32> {
         match self {
             Self::AllReduce(_) => plain_sum(trial),

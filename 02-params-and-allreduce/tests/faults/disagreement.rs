@@ -52,7 +52,6 @@ fn pieces_of_a_tensor_are_no_tensor() {
     }
 }
 
-/// What comes of it when one rank brings another length or element type than F32 `[10]`.
 fn disagreement(
     collective: Collective,
     ranks: usize,

@@ -3,8 +3,9 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use candle_core::{DType, Device, Shape, Tensor};
-use params_and_allreduce::communicator::{Communicator, Error, SharedCommunicator};
+use candle_core::{DType, Shape, Tensor};
+use params_and_allreduce::communicator::{Communicator, Error};
+use params_and_allreduce::forward;
 use params_and_allreduce::thread::Rank;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,21 +50,7 @@ impl Faulty<'_> {
 }
 
 impl Communicator for Faulty<'_> {
-    fn rank(&self) -> usize {
-        self.rank.rank()
-    }
-
-    fn world_size(&self) -> usize {
-        self.rank.world_size()
-    }
-
-    fn device(&self) -> &Device {
-        self.rank.device()
-    }
-
-    fn shares_memory(&self) -> bool {
-        self.rank.shares_memory()
-    }
+    forward!(rank: rank, world_size, device, shares_memory, background);
 
     fn send(&self, to: usize, tensor: &Tensor) -> Result<(), Error> {
         self.before_message()?;
@@ -78,9 +65,5 @@ impl Communicator for Faulty<'_> {
     fn recv(&self, from: usize, shape: &Shape, dtype: DType) -> Result<Tensor, Error> {
         self.before_message()?;
         self.rank.recv(from, shape, dtype)
-    }
-
-    fn background(&self) -> Result<SharedCommunicator, Error> {
-        self.rank.background()
     }
 }

@@ -26,12 +26,10 @@ use trial::{Trial, check, random_trial};
 
 /// How long a rank waits where the fault is noticed at once: far longer than noticing may take.
 const PATIENT: Duration = Duration::from_secs(30);
-/// When a trial counts as hanging.
 const HUNG: Duration = Duration::from_secs(100);
 /// Trials at a time: nearly all of them only wait.
 const AT_A_TIME: usize = 48;
 
-/// Random trials of a fault in each collective.
 fn trials_in_each(fault: Fault) {
     let trials = if env::var_os("FULL").is_some() { 100 } else { 10 };
     let (finished, next) = (AtomicU64::new(0), AtomicUsize::new(0));

@@ -20,7 +20,6 @@ const SHORT: Duration = Duration::from_secs(2);
 /// What a call may take beyond that, on a busy machine.
 const SLACK: Duration = Duration::from_secs(3);
 
-/// One trial: which rank misbehaves how, before which of its messages.
 #[derive(Clone, Copy, Debug)]
 pub struct Trial {
     pub collective: Collective,
@@ -116,7 +115,6 @@ pub fn check(trial: &Trial) {
     }
 }
 
-/// Whether an error names the culprit, and what it did.
 fn names_it(error: &Error, trial: &Trial) -> bool {
     match error {
         Error::TimedOut { rank, .. } => trial.fault == Fault::Stall && *rank == trial.culprit,

@@ -14,6 +14,7 @@ use model_parallel::pipeline::{Kind, Worker};
 use ops::parameters::overwrite;
 use ops::{flatten, linear};
 use params_and_allreduce::communicator::{Communicator, Error as LineError, SharedCommunicator};
+use params_and_allreduce::forward;
 use params_and_allreduce::thread::run_ranks;
 use single_gpu::evaluate::{BATCH, Part};
 
@@ -27,21 +28,7 @@ struct Counted {
 }
 
 impl Communicator for Counted {
-    fn rank(&self) -> usize {
-        self.line.rank()
-    }
-
-    fn world_size(&self) -> usize {
-        self.line.world_size()
-    }
-
-    fn device(&self) -> &Device {
-        self.line.device()
-    }
-
-    fn send(&self, to: usize, tensor: &Tensor) -> Result<(), LineError> {
-        self.line.send(to, tensor)
-    }
+    forward!(line: rank, world_size, device, send, background);
 
     fn send_shared(&self, to: usize, tensor: &Tensor) -> Result<(), LineError> {
         let unread = self.unread.fetch_add(1, Ordering::SeqCst) + 1;
@@ -54,10 +41,6 @@ impl Communicator for Counted {
             self.unread.fetch_sub(1, Ordering::SeqCst);
         }
         self.line.recv(from, shape, dtype)
-    }
-
-    fn background(&self) -> Result<SharedCommunicator, LineError> {
-        self.line.background()
     }
 }
 

@@ -15,11 +15,12 @@ use std::ops::Deref;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use candle_core::{DType, Device, Error as TensorError, Shape, Tensor};
+use candle_core::{Device, Error as TensorError, Tensor};
 use cudarc::nccl::result::NcclError;
 use cudarc::nccl::safe::Id;
 use harness::lock::locked;
 use params_and_allreduce::communicator::{Communicator, Error, SharedCommunicator};
+use params_and_allreduce::forward;
 
 use connection::Connection;
 pub use world::{Rank, World};
@@ -96,25 +97,7 @@ impl<M: Deref<Target: Communicator>> NcclRank<M> {
 }
 
 impl<M: Deref<Target: Communicator> + Send + Sync> Communicator for NcclRank<M> {
-    fn rank(&self) -> usize {
-        self.messages.rank()
-    }
-
-    fn world_size(&self) -> usize {
-        self.messages.world_size()
-    }
-
-    fn device(&self) -> &Device {
-        self.messages.device()
-    }
-
-    fn send(&self, to: usize, tensor: &Tensor) -> Result<(), Error> {
-        self.messages.send(to, tensor)
-    }
-
-    fn recv(&self, from: usize, shape: &Shape, dtype: DType) -> Result<Tensor, Error> {
-        self.messages.recv(from, shape, dtype)
-    }
+    forward!(messages: rank, world_size, device, send, recv);
 
     fn background(&self) -> Result<SharedCommunicator, Error> {
         Ok(Arc::new(NcclRank::new(self.messages.background()?, self.timeout)))

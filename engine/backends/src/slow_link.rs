@@ -21,6 +21,7 @@ use harness::lock::locked;
 use harness::report::thousands;
 use params_and_allreduce::Algorithm;
 use params_and_allreduce::communicator::{Communicator, Error, SharedCommunicator};
+use params_and_allreduce::forward;
 
 /// The bytes of a megabyte in flags.
 const MEGABYTE: f64 = 1_048_576.0;
@@ -172,17 +173,7 @@ impl SlowLink {
 }
 
 impl Communicator for SlowLink {
-    fn rank(&self) -> usize {
-        self.link.rank()
-    }
-
-    fn world_size(&self) -> usize {
-        self.link.world_size()
-    }
-
-    fn device(&self) -> &Device {
-        self.link.device()
-    }
+    forward!(link: rank, world_size, device);
 
     fn send(&self, to: usize, tensor: &Tensor) -> Result<(), Error> {
         self.announce(to, tensor)?;

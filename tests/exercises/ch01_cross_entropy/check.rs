@@ -1,15 +1,10 @@
+#[rustfmt::skip]
 #[path = "exercise.rs"]
 mod exercise;
+use exercises::prelude::*;
 
 // Cross-entropy, against numbers that can be computed by hand, its own derivative, and stage 1.
 
-use std::time::Duration;
-
-use candle_core::{Device, Tensor, Var};
-use exercises::expectation::numbers;
-use exercises::{Expectation, within};
-
-const LIMIT: Duration = Duration::from_secs(5);
 const CLASSES: usize = 4;
 const LABELS: [usize; 5] = [1, 3, 0, 0, 2];
 
@@ -27,12 +22,10 @@ fn answer(logits: &[f64], labels: &[usize], classes: usize) -> (f64, Vec<f64>) {
     within(LIMIT, "cross_entropy", move || exercise::cross_entropy(&logits, &labels, classes))
 }
 
-/// What these checks expect of a loss.
 fn loss(what: &str) -> Expectation<'static> {
     Expectation::of(format!("the loss of {what}"))
 }
 
-/// What these checks expect of a gradient.
 fn gradient(what: &str, classes: usize) -> Expectation<'static> {
     Expectation::of(format!("the gradient of {what}"))
         .at(move |index| format!("sample {}, class {}", index / classes, index % classes))

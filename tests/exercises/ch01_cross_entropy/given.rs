@@ -1,10 +1,6 @@
 //! Chapter 1, `book/src/ch01-single-gpu.md`: the loss, summed over the batch, and its gradient.
 //!
-//! Check your answer:
-//!
-//! ```text
-//! cargo course check ch01_cross_entropy
-//! ```
+//! Check your answer: `cargo course check ch01_cross_entropy`
 
 /// Cross-entropy, summed over a batch, and its gradient with respect to the logits.
 ///

@@ -1,8 +1,5 @@
 //! With the row's largest logit subtracted first, exponentials are at most 1 and their sum at least 1.
 
-/// Cross-entropy, summed over a batch, and its gradient with respect to the logits.
-///
-/// `logits` is `[B, classes]` row by row, `labels` is `[B]`; the gradient has the shape of the logits.
 pub fn cross_entropy(logits: &[f64], labels: &[usize], classes: usize) -> (f64, Vec<f64>) {
     let mut loss = 0.0;
     let mut gradient = Vec::with_capacity(logits.len());

@@ -1,16 +1,11 @@
+#[rustfmt::skip]
 #[path = "exercise.rs"]
 mod exercise;
 
 // The gradient of average pooling, against its drawing, its own derivative, and stage 1.
 
-use std::time::Duration;
-
-use candle_core::{Device, Tensor, Var};
-use exercises::expectation::numbers;
-use exercises::{Expectation, called_within};
+use exercises::prelude::*;
 use ops::avg_pool2d;
-
-const LIMIT: Duration = Duration::from_secs(5);
 
 /// Heights and widths: even, odd, not square, LeNet's second pooling, and too small for any window.
 const PLANES: [(usize, usize); 10] =
@@ -21,12 +16,10 @@ fn answer(dy: Vec<f64>, height: usize, width: usize) -> Vec<f64> {
     called_within(LIMIT, &call, move || exercise::pool_gradient(&dy, height, width))
 }
 
-/// Something for `dy`, other for every element.
 fn some_gradient(height: usize, width: usize) -> Vec<f64> {
     (0..(height / 2) * (width / 2)).map(|i| f64::from((i * 37 % 11) as u32) - 4.5).collect()
 }
 
-/// What these checks expect of a plane.
 fn dx_of(height: usize, width: usize) -> Expectation<'static> {
     Expectation::of(format!("the gradient of a plane of {height}×{width}"))
         .at(move |index| format!("row {}, column {}", index / width, index % width))

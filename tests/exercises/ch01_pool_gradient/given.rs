@@ -1,10 +1,6 @@
 //! Chapter 1, `book/src/ch01-single-gpu.md`: the gradient of average pooling.
 //!
-//! Check your answer:
-//!
-//! ```text
-//! cargo course check ch01_pool_gradient
-//! ```
+//! Check your answer: `cargo course check ch01_pool_gradient`
 
 /// The way back through average pooling with 2×2 windows that do not overlap.
 ///

@@ -1,8 +1,5 @@
 //! Every element of a window has a quarter of the window's mean, so it gets a quarter of its gradient.
 
-/// The way back through average pooling with 2×2 windows that do not overlap.
-///
-/// `dy` is `[height / 2, width / 2]`, the result `[height, width]`, both row by row.
 pub fn pool_gradient(dy: &[f64], height: usize, width: usize) -> Vec<f64> {
     let (rows, columns) = (height / 2, width / 2);
     // What is in no window keeps this zero.

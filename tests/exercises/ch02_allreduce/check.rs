@@ -1,17 +1,14 @@
+#[rustfmt::skip]
 #[path = "exercise.rs"]
 mod exercise;
 
 // All-reduce by way of rank 0, on 1 to 5 ranks whose numbers tell who is missing from a sum.
 
-use candle_core::{DType, Tensor, Var};
-use exercises::Expectation;
 use exercises::contributions::{contribution, guess, sum};
-use exercises::expectation::numbers;
-use exercises::ranks::{self, Rank, Sends};
+use exercises::prelude::*;
+use exercises::ranks::Rank;
 use harness::report::counted;
-use params_and_allreduce::Algorithm;
-use params_and_allreduce::communicator::{Communicator, Error};
-use params_and_allreduce::thread::Traffic;
+use params_and_allreduce::communicator::Error;
 
 const SUM: &str = "every rank gets the sum of all ranks; nothing is divided here";
 const VARIABLE: &str =
@@ -35,7 +32,6 @@ struct Outcome {
     sent: Traffic,
 }
 
-/// Runs the answer on ranks that bring contributions of these shapes.
 #[track_caller]
 fn outcomes(world_size: usize, shapes: &'static [&[usize]]) -> Vec<Outcome> {
     run(world_size, move |rank| {
@@ -44,7 +40,6 @@ fn outcomes(world_size: usize, shapes: &'static [&[usize]]) -> Vec<Outcome> {
     })
 }
 
-/// Runs `work` on ranks, and names the law if it fails.
 #[track_caller]
 fn run<R: Send + 'static>(
     world_size: usize,
@@ -98,7 +93,6 @@ fn is_only_in_the_list(expected: &Tensor, outcome: &Outcome, index: usize) -> bo
     has(&outcome.list) && !has(&outcome.update)
 }
 
-/// Whether the update has the sum as gradient `index` on a rank.
 #[track_caller]
 fn check_sum(
     world_size: usize,
@@ -118,7 +112,6 @@ fn check_sum(
         .check_tensor(&expected, &outcome.update[index]);
 }
 
-/// What these checks expect of gradient `index` on a rank.
 fn on(rank: usize, index: usize, world_size: usize) -> Expectation<'static> {
     Expectation::of(format!("gradient {index} on rank {rank} of {world_size}"))
         .guess(guess(world_size))

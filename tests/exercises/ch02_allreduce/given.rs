@@ -1,10 +1,6 @@
 //! Chapter 2, `book/src/ch02-all-reduce.md`: all-reduce by way of the first rank.
 //!
-//! Check your answer:
-//!
-//! ```text
-//! cargo course check ch02_allreduce
-//! ```
+//! Check your answer: `cargo course check ch02_allreduce`
 
 use candle_core::Var;
 use params_and_allreduce::communicator::{Communicator, Error};
@@ -32,9 +28,7 @@ use params_and_allreduce::communicator::{Communicator, Error};
 /// every other rank one to rank 0. Use `send`: `send_shared` hands out the variable's own memory, and the update writes
 /// to that memory.
 ///
-/// # Errors
-///
-/// What `send`, `recv` and the sums report.
+/// Fails with what `send`, `recv` and the sums report.
 pub fn allreduce(rank: &impl Communicator, gradients: &mut [Var]) -> Result<(), Error> {
     // TODO: on rank 0 receive, add and send; on every other rank send and receive.
     todo!("all-reduce by way of rank 0")

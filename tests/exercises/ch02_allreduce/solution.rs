@@ -3,11 +3,6 @@
 use candle_core::Var;
 use params_and_allreduce::communicator::{Communicator, Error};
 
-/// Adds up, over all ranks, each of a list of gradients; every variable then holds the sum.
-///
-/// # Errors
-///
-/// What `send`, `recv` and the sums report.
 pub fn allreduce(rank: &impl Communicator, gradients: &mut [Var]) -> Result<(), Error> {
     for gradient in gradients {
         let (shape, dtype) = (gradient.shape(), gradient.dtype());

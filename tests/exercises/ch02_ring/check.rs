@@ -1,17 +1,14 @@
+#[rustfmt::skip]
 #[path = "exercise.rs"]
 mod exercise;
 
 // All-reduce around a ring, where a send waits for its receiver, on numbers that tell who is missing.
 
-use candle_core::{DType, Device, Tensor, Var};
-use exercises::Expectation;
 use exercises::contributions::{contribution, guess, sum};
-use exercises::expectation::numbers;
-use exercises::mismatch::in_a_row;
-use exercises::ranks::{self, Rank, Sends, Sent};
+use exercises::prelude::*;
+use exercises::ranks::{Rank, Sent};
 use harness::report::counted;
-use params_and_allreduce::Algorithm;
-use params_and_allreduce::communicator::{Communicator, Error};
+use params_and_allreduce::communicator::Error;
 
 const SUM: &str = "after the all-gather every rank has every chunk's whole sum";
 const CHUNKS: &str = "every element is in exactly one chunk, and chunks differ by at most one element; all ranks \
@@ -28,7 +25,6 @@ const NEIGHBOURS: &str =
 /// What a failure says where the answer panicked.
 const PANICKED: &str = " panicked: ";
 
-/// What failures between ranks say, and the law that each breaks where chunks are even.
 const BETWEEN_RANKS: [(&str, &str); 6] = [
     (ranks::PROMISE_BROKEN, ranks::PROMISE),
     (
@@ -45,13 +41,11 @@ const BETWEEN_RANKS: [(&str, &str); 6] = [
 /// What is written into a tensor when its sum is there. No sum, mean or difference of contributions is as low.
 const WRITTEN: f32 = -1000.0;
 
-/// What a rank gets, and what it has sent.
 struct Outcome {
     sum: Tensor,
     sent: Sent,
 }
 
-/// Runs `work` on ranks that bring tensors of this shape.
 #[track_caller]
 fn run<R: Send + 'static>(
     world_size: usize,
@@ -77,7 +71,6 @@ fn given(world_size: usize, shape: &[usize]) -> String {
     format!("shape {shape:?} on {}", counted(world_size, "rank"))
 }
 
-/// What there is to know about chunks of this shape, if they are not even.
 fn law_of_chunks(world_size: usize, shape: &[usize]) -> Option<&'static str> {
     match shape.iter().product::<usize>() {
         elements if elements < world_size => Some(FEWER),
@@ -86,7 +79,6 @@ fn law_of_chunks(world_size: usize, shape: &[usize]) -> Option<&'static str> {
     }
 }
 
-/// What the answer makes of even chunks.
 fn with_even_chunks(world_size: usize) -> Result<Vec<Tensor>, String> {
     ranks::attempt(world_size, Sends::WaitForReceiver, move |rank| {
         exercise::ring(rank, &contribution(rank.rank(), 2 * world_size)?)
@@ -110,7 +102,6 @@ fn law_of_a_panic(world_size: usize, shape: &[usize]) -> Option<&'static str> {
     even.err().is_none_or(|failure| !failure.contains(PANICKED)).then_some(law)
 }
 
-/// Runs the answer on ranks that bring contributions of this shape.
 #[track_caller]
 fn outcomes(world_size: usize, shape: &'static [usize]) -> Vec<Outcome> {
     run(world_size, shape, move |rank| {
@@ -119,7 +110,6 @@ fn outcomes(world_size: usize, shape: &'static [usize]) -> Vec<Outcome> {
     })
 }
 
-/// Whether what a rank got is the sum.
 #[track_caller]
 fn check_sum(world_size: usize, shape: &[usize], rank: usize, got: &Tensor, law: &str) {
     let expected = sum(world_size, shape).expect("a sum of contributions can be made");
@@ -134,7 +124,6 @@ fn check_sum(world_size: usize, shape: &[usize], rank: usize, got: &Tensor, law:
         .check_tensor(&expected, got);
 }
 
-/// Whether every rank gets the sum.
 #[track_caller]
 fn check_sums(world_size: usize, shape: &'static [usize]) {
     let law = law(world_size, shape, SUM);

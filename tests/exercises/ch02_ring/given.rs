@@ -1,10 +1,6 @@
 //! Chapter 2, `book/src/ch02-all-reduce.md`: all-reduce around a ring.
 //!
-//! Check your answer:
-//!
-//! ```text
-//! cargo course check ch02_ring
-//! ```
+//! Check your answer: `cargo course check ch02_ring`
 
 use candle_core::Tensor;
 use params_and_allreduce::communicator::{Communicator, Error};
@@ -40,9 +36,7 @@ use params_and_allreduce::communicator::{Communicator, Error};
 ///   received the message, as large messages do under MPI. If all ranks send first, none ever
 ///   receives. If all receive first, none ever sends.
 ///
-/// # Errors
-///
-/// What `send`, `recv` and the sums report.
+/// Fails with what `send`, `recv` and the sums report.
 pub fn ring(rank: &impl Communicator, tensor: &Tensor) -> Result<Tensor, Error> {
     // TODO: cut into chunks, pass partial sums around, then pass the finished chunks around.
     todo!("all-reduce around a ring")

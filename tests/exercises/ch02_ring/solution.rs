@@ -4,11 +4,6 @@
 use candle_core::Tensor;
 use params_and_allreduce::communicator::{Communicator, Error};
 
-/// The sum of all ranks' tensors, made around a ring: reduce-scatter, then all-gather.
-///
-/// # Errors
-///
-/// What `send`, `recv` and the sums report.
 pub fn ring(rank: &impl Communicator, tensor: &Tensor) -> Result<Tensor, Error> {
     let (own, ranks) = (rank.rank(), rank.world_size());
     let flat = tensor.flatten_all()?.force_contiguous()?;

@@ -1,21 +1,17 @@
+#[rustfmt::skip]
 #[path = "exercise.rs"]
 mod exercise;
 
 // Each law of a sampler in turn, so that the first that is broken is named; then stage 3.
 
 use std::fmt::Write as _;
-use std::time::Duration;
 
-use exercises::mismatch::{fail, in_a_row, in_groups};
-use exercises::within;
+use exercises::prelude::*;
 use split_batch::Sampler;
-
-const LIMIT: Duration = Duration::from_secs(10);
 
 /// Every rank's share of an epoch: rank, step, sample.
 type Shares = Vec<Vec<Vec<u32>>>;
 
-/// An epoch that is to be shared out.
 #[derive(Clone, Copy)]
 struct Epoch {
     samples: usize,
@@ -48,7 +44,6 @@ impl Epoch {
         fail(&what, &drawn(&self.expected()), &drawn(found), law)
     }
 
-    /// Holds the shares against each law in turn.
     fn check(self) {
         let found = self.found();
         self.all_ranks_make_the_same_steps(&found);
@@ -151,7 +146,6 @@ impl Epoch {
 fn drawn(shares: &Shares) -> String {
     let mut lines = String::new();
     for (rank, share) in shares.iter().enumerate() {
-        // Writing to a string cannot fail.
         let _ = writeln!(lines, "rank {rank}  {}", in_groups(share));
     }
     lines

@@ -1,10 +1,6 @@
 //! Chapter 3, `book/src/ch03-split-batch.md`: each rank's share of an epoch.
 //!
-//! Check your answer:
-//!
-//! ```text
-//! cargo course check ch03_sampler
-//! ```
+//! Check your answer: `cargo course check ch03_sampler`
 
 use datasets::loader::epoch_order;
 use split_batch::shard_range;

@@ -3,7 +3,6 @@
 use datasets::loader::epoch_order;
 use split_batch::shard_range;
 
-/// The samples that `rank` works on in an epoch, step by step.
 pub fn epoch_share(
     samples: usize,
     global_batch: usize,

@@ -1,15 +1,11 @@
+#[rustfmt::skip]
 #[path = "exercise.rs"]
 mod exercise;
 
 // Each law of a split in turn, so that the first that is broken is named; then stage 3.
 
-use std::time::Duration;
-
-use candle_core::{DType, Device, Result, Tensor};
-use exercises::mismatch::{fail, in_a_row, in_groups};
-use exercises::{refusal, within};
-
-const LIMIT: Duration = Duration::from_secs(10);
+use candle_core::Result;
+use exercises::prelude::*;
 
 type Shards = Vec<(Tensor, Tensor)>;
 
@@ -28,7 +24,6 @@ fn samples(tensor: &Tensor) -> Result<Vec<u32>> {
     Ok(numbers.chunks(size).map(|sample| sample[0]).collect())
 }
 
-/// A batch that is to be cut.
 struct Cut {
     samples: usize,
     shards: usize,
@@ -48,7 +43,6 @@ impl Cut {
         fail(&what, &in_groups(&self.expected), got, law)
     }
 
-    /// Holds what the answer makes of it against each law in turn.
     fn check(&self) -> Result<()> {
         let (images, labels) = batch(self.samples, self.samples)?;
         let parts = match exercise::split_batch(&images, &labels, self.shards) {

@@ -1,10 +1,6 @@
 //! Chapter 3, `book/src/ch03-split-batch.md`: a batch that does not divide evenly.
 //!
-//! Check your answer:
-//!
-//! ```text
-//! cargo course check ch03_uneven_split
-//! ```
+//! Check your answer: `cargo course check ch03_uneven_split`
 
 use candle_core::{Result, Tensor};
 
@@ -23,9 +19,7 @@ use candle_core::{Result, Tensor};
 /// `Tensor::narrow(0, start, len)` is a view of `len` samples from `start` on. Find the rule yourself:
 /// `shard_range` and `chunk_range` of stages 2 and 3, and stage 3's `cut_shard` and `split_batch`, are not to be called.
 ///
-/// # Errors
-///
-/// When there are no shards, or not as many labels as images.
+/// Fails when there are no shards, or not as many labels as images.
 pub fn split_batch(
     images: &Tensor,
     labels: &Tensor,

@@ -2,7 +2,6 @@
 
 use candle_core::{Result, Tensor, bail};
 
-/// Cuts images and labels into the same shards: `[B, …]` and `[B]` → a pair of each for every shard.
 pub fn split_batch(
     images: &Tensor,
     labels: &Tensor,

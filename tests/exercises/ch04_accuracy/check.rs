@@ -1,13 +1,12 @@
+#[rustfmt::skip]
 #[path = "exercise.rs"]
 mod exercise;
 
 // Accuracy from counts that are known, on shards of all kinds.
 
-use candle_core::{Device, Result, Tensor};
+use candle_core::Result;
 use datasets::CLASSES;
-use exercises::mismatch::fail;
-use exercises::ranks::{self, Sends};
-use params_and_allreduce::communicator::Communicator as _;
+use exercises::prelude::*;
 
 const LAW: &str =
     "add up counts, not shares: correct answers and images over all ranks, then divide once";
@@ -20,7 +19,6 @@ struct Shard {
 }
 
 impl Shard {
-    /// The accuracy of this shard alone.
     fn accuracy(self) -> f64 {
         self.correct as f64 / self.images as f64
     }
@@ -79,7 +77,6 @@ fn check(shards: &[(usize, usize)]) {
     }
 }
 
-/// What a wrong accuracy looks like.
 fn guess(got: f64, rank: usize, all: Shard, shards: &[Shard]) -> String {
     let world_size = shards.len() as f64;
     let mean = shards.iter().filter(|shard| shard.images > 0).map(|shard| shard.accuracy());

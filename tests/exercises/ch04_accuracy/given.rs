@@ -1,10 +1,6 @@
 //! Chapter 4, `book/src/ch04-data-parallel.md`: test accuracy on all devices.
 //!
-//! Check your answer:
-//!
-//! ```text
-//! cargo course check ch04_accuracy
-//! ```
+//! Check your answer: `cargo course check ch04_accuracy`
 
 use candle_core::{D, DType, Tensor};
 use params_and_allreduce::Algorithm;
@@ -17,9 +13,7 @@ use params_and_allreduce::communicator::{Communicator, Error};
 /// may differ in size, and a rank may have no images at all: `[0, 10]` and `[0]`. (Then there is no largest
 /// logit to ask candle for.) All ranks together have at least one image.
 ///
-/// # Errors
-///
-/// When a tensor operation fails, or another rank stops or stalls.
+/// Fails when a tensor operation fails, or another rank stops or stalls.
 pub fn accuracy(rank: &impl Communicator, logits: &Tensor, labels: &Tensor) -> Result<f64, Error> {
     // TODO: count here, add up over all ranks, divide once.
     todo!("the accuracy on all devices")

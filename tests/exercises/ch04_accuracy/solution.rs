@@ -4,7 +4,6 @@ use candle_core::{D, DType, Tensor};
 use params_and_allreduce::Algorithm;
 use params_and_allreduce::communicator::{Communicator, Error};
 
-/// The share of all test images that were classified correctly, 0 to 1: the same number on every rank.
 pub fn accuracy(rank: &impl Communicator, logits: &Tensor, labels: &Tensor) -> Result<f64, Error> {
     let counts = [correct(logits, labels)?, labels.elem_count() as f64];
     let counts = Tensor::new(&counts, rank.device())?;

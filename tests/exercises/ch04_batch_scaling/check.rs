@@ -1,3 +1,4 @@
+#[rustfmt::skip]
 #[path = "exercise.rs"]
 mod exercise;
 
@@ -6,15 +7,9 @@ mod exercise;
 
 use std::ops::Range;
 
-use candle_core::{Device, Result};
-use exercises::classifier::{Classifier, worked};
-use exercises::mismatch::{fail, short};
-use exercises::ranks::{self, Sends};
-use exercises::replicas::{self, Weights};
+use candle_core::Result;
+use exercises::prelude::*;
 use exercises::scaling::{RateRule, Tuned};
-use exercises::tracer::{self, counted, in_words, multiple, taking_part};
-use params_and_allreduce::communicator::Communicator as _;
-use single_gpu::sgd::sgd;
 
 const SEED: u64 = 1;
 const SAMPLES: usize = 18;
@@ -22,7 +17,6 @@ const SAMPLES: usize = 18;
 const TUNED: [Tuned; 2] =
     [Tuned { batch_size: 4, learning_rate: 0.5 }, Tuned { batch_size: 5, learning_rate: 0.2 }];
 
-/// A step that is to be made.
 #[derive(Clone, Copy)]
 struct Step {
     devices: usize,
@@ -88,7 +82,6 @@ impl Step {
         outcomes.into_iter().unzip()
     }
 
-    /// Holds the answer's step against each law in turn.
     fn check(self) -> Result<()> {
         let (found, worked) = self.found();
         let before = Classifier::new(SEED, &Device::Cpu)?;

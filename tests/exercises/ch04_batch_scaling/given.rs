@@ -1,10 +1,6 @@
 //! Chapter 4, `book/src/ch04-data-parallel.md`: k devices, a batch k times as large.
 //!
-//! Check your answer:
-//!
-//! ```text
-//! cargo course check ch04_batch_scaling
-//! ```
+//! Check your answer: `cargo course check ch04_batch_scaling`
 
 use datasets::Batch;
 use exercises::classifier::Classifier;
@@ -28,9 +24,7 @@ use split_batch::split_batch;
 ///
 /// The result is what *one* device does with a batch of k·b.
 ///
-/// # Errors
-///
-/// When a tensor operation fails, or another rank stops or stalls.
+/// Fails when a tensor operation fails, or another rank stops or stalls.
 pub fn scaled_step(
     rank: &impl Communicator,
     model: &Classifier,

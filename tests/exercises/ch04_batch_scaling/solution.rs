@@ -8,7 +8,6 @@ use params_and_allreduce::communicator::{Communicator, Error};
 use single_gpu::sgd::sgd;
 use split_batch::split_batch;
 
-/// Step number `step` of an epoch, on k devices that work on `tuned.batch_size` samples *each*.
 pub fn scaled_step(
     rank: &impl Communicator,
     model: &Classifier,

@@ -1,15 +1,11 @@
+#[rustfmt::skip]
 #[path = "exercise.rs"]
 mod exercise;
 
 // Sums, shapes and messages of a fused all-reduce, with numbers that tell where they come from.
 
-use candle_core::{DType, Device, Result, Tensor};
-use exercises::expectation::numbers;
-use exercises::mismatch::fail;
-use exercises::ranks::{self, Sends};
-use params_and_allreduce::Algorithm;
-use params_and_allreduce::communicator::Communicator as _;
-use params_and_allreduce::thread::Traffic;
+use candle_core::Result;
+use exercises::prelude::*;
 
 /// One more than the most elements that a rank brings.
 const BASE: usize = 100;
@@ -27,7 +23,6 @@ struct Case {
     shapes: Vec<Vec<usize>>,
 }
 
-/// What a rank got, and what it sent for that.
 struct Outcome {
     sums: Vec<Tensor>,
     sent: Traffic,
@@ -123,7 +118,6 @@ impl Case {
         Ok(())
     }
 
-    /// A wrong sum, and how it may have come about.
     fn guess(&self, expected: f64, got: f64) -> String {
         if got * self.ranks as f64 == expected {
             return format!("{got}: the mean");
@@ -134,7 +128,6 @@ impl Case {
         self.made_of(got)
     }
 
-    /// A sum, and what it is made of.
     fn made_of(&self, sum: f64) -> String {
         let elements = self.shapes.iter().map(|shape| shape.iter().product::<usize>()).sum();
         let whole = sum as usize;
@@ -152,7 +145,6 @@ impl Case {
         format!("{sum}: {}", names.join(" + "))
     }
 
-    /// Where the element with this number stands.
     fn place(&self, number: usize) -> String {
         let mut element = number - 1;
         for (index, shape) in self.shapes.iter().enumerate() {
@@ -165,7 +157,6 @@ impl Case {
         format!("element {number}")
     }
 
-    /// What each rank sends for one row of all elements.
     fn sent_by_one_call(&self, algorithm: Algorithm) -> Vec<Traffic> {
         let elements: usize = self.shapes.iter().map(|shape| shape.iter().product::<usize>()).sum();
         let dtype = self.dtype;
@@ -230,7 +221,6 @@ impl Case {
     }
 }
 
-/// How many messages each rank sent.
 fn numbers_of_messages(sent: &[Traffic]) -> Vec<u64> {
     sent.iter().map(|sent| sent.messages).collect()
 }

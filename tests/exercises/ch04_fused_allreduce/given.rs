@@ -1,10 +1,6 @@
 //! Chapter 4, `book/src/ch04-data-parallel.md`: all gradients in one all-reduce.
 //!
-//! Check your answer:
-//!
-//! ```text
-//! cargo course check ch04_fused_allreduce
-//! ```
+//! Check your answer: `cargo course check ch04_fused_allreduce`
 
 use candle_core::Tensor;
 use params_and_allreduce::Algorithm;
@@ -28,9 +24,7 @@ use params_and_allreduce::communicator::{Communicator, Error};
 /// A tensor may be a scalar (shape `[]`), have no elements (`[0, 4]`), or be a transposed view. With no
 /// tensors at all there is nothing to send, and nothing comes back.
 ///
-/// # Errors
-///
-/// When a tensor operation fails, or another rank stops or stalls.
+/// Fails when a tensor operation fails, or another rank stops or stalls.
 pub fn allreduce_fused(
     rank: &impl Communicator,
     tensors: &[Tensor],

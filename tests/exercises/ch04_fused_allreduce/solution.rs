@@ -4,7 +4,6 @@ use candle_core::Tensor;
 use params_and_allreduce::Algorithm;
 use params_and_allreduce::communicator::{Communicator, Error};
 
-/// The sum over all ranks of each tensor of a list, by *one* call of `allreduce`.
 pub fn allreduce_fused(
     rank: &impl Communicator,
     tensors: &[Tensor],

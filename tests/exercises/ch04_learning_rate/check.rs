@@ -1,22 +1,18 @@
+#[rustfmt::skip]
 #[path = "exercise.rs"]
 mod exercise;
 
 // A small experiment against the same on one device, which knows nothing of ranks.
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use candle_core::{DType, Device, Result};
+use candle_core::Result;
 use datasets::{Batch, Split, synthetic};
-use exercises::classifier::Classifier;
 use exercises::experiment::{Experiment, Row, Run};
-use exercises::mismatch::fail;
-use exercises::within;
+use exercises::prelude::*;
 use harness::lock::locked;
-use single_gpu::sgd::sgd;
 use split_batch::split_batch;
 
-const LIMIT: Duration = Duration::from_secs(10);
 const RATES: [f64; 3] = [0.01, 0.2, 0.5];
 const DEVICES: [usize; 3] = [1, 2, 3];
 
@@ -77,7 +73,6 @@ fn table(rates: &[f64], devices: &[usize]) -> Result<(Vec<Row>, Vec<Run>)> {
     Ok((rows, runs))
 }
 
-/// What one device does.
 fn on_one_device(experiment: &Experiment, learning_rate: f64) -> Result<Row> {
     in_epochs(experiment, learning_rate, 0..experiment.epochs)
 }

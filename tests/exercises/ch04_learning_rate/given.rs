@@ -1,10 +1,6 @@
 //! Chapter 4, `book/src/ch04-data-parallel.md`: accuracy against learning rate and number of devices.
 //!
-//! Check your answer:
-//!
-//! ```text
-//! cargo course check ch04_learning_rate
-//! ```
+//! Check your answer: `cargo course check ch04_learning_rate`
 
 use datasets::Batch;
 use exercises::classifier::Classifier;
@@ -32,9 +28,7 @@ use split_batch::split_batch;
 /// `experiment.on_devices(k, |rank| …)` runs a closure on k devices and returns the results in rank order.
 /// Call it once for each row; the check counts the runs.
 ///
-/// # Errors
-///
-/// The failure of the rank that failed first.
+/// The error is that of the rank that failed first.
 pub fn rate_table(
     experiment: &Experiment,
     rates: &[f64],

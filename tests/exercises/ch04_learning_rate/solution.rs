@@ -10,7 +10,6 @@ use params_and_allreduce::thread::RankFailure;
 use single_gpu::sgd::sgd;
 use split_batch::split_batch;
 
-/// Trains once for every learning rate on every number of devices, and measures on the test images.
 pub fn rate_table(
     experiment: &Experiment,
     rates: &[f64],

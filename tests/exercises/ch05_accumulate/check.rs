@@ -1,43 +1,34 @@
+#[rustfmt::skip]
 #[path = "exercise.rs"]
 mod exercise;
 
 // Each update against one device with one large batch: which samples, how much each counts, the result, who
 // computed what, what was sent. Then the weights against stage 5's DDP.
 
-use candle_core::{Device, Result};
+use candle_core::Result;
 use concise_wrapper::ddp::{Ddp, Reduction};
 use concise_wrapper::optimizer::{Momentum, Sgd};
 use concise_wrapper::{Error, Model as _};
 use datasets::Batch;
 use devices::{DeviceKind, DevicePlan};
-use exercises::classifier::{Classifier, worked};
 use exercises::dense::Dense;
 use exercises::micro_batches::{self, Update};
-use exercises::mismatch::{fail, short};
-use exercises::ranks::{self, Sends};
-use exercises::replicas::{self, Weights};
-use exercises::tracer::{self, counted, in_words, multiple, taking_part};
+use exercises::prelude::*;
 use ops::cross_entropy;
-use params_and_allreduce::communicator::Communicator as _;
-use params_and_allreduce::thread::{DEFAULT_TIMEOUT, Traffic, run_ranks};
-use single_gpu::sgd::sgd;
+use params_and_allreduce::thread::{DEFAULT_TIMEOUT, run_ranks};
 use split_batch::{shard_range, split_batch};
 
 const SEED: u64 = 1;
 
-/// What the answer does on one rank.
 struct Outcome {
     weights: Weights,
     sent: Traffic,
-    /// The samples of each gradient that it computed.
     worked: Vec<usize>,
 }
 
-/// Micro-batches that are to be trained on.
 #[derive(Clone, Copy)]
 struct Case {
     ranks: usize,
-    /// The sizes of the micro-batches.
     sizes: &'static [usize],
     per_update: usize,
     rate: f64,
@@ -59,7 +50,6 @@ impl Case {
         micro_batches::updates(self.sizes, self.per_update, self.ranks, self.rate)
     }
 
-    /// What the answer makes of micro-batches of these sizes, on every rank.
     fn found(self, sizes: &[usize]) -> Vec<Outcome> {
         let sizes = sizes.to_vec();
         let outcomes = ranks::attempt(self.ranks, Sends::Buffered, move |rank| {
@@ -78,7 +68,6 @@ impl Case {
         })
     }
 
-    /// Holds each update against each law in turn.
     fn check(self) -> Result<()> {
         // One device, which goes on as long as the answer does the same.
         let alone = Classifier::new(SEED, &Device::Cpu)?;

@@ -1,10 +1,6 @@
 //! Chapter 5, `book/src/ch05-concise-wrapper.md`: gradient accumulation without synchronising.
 //!
-//! Check your answer:
-//!
-//! ```text
-//! cargo course check ch05_accumulate
-//! ```
+//! Check your answer: `cargo course check ch05_accumulate`
 
 use candle_core::Tensor;
 use datasets::Batch;
@@ -36,9 +32,7 @@ use split_batch::split_batch;
 /// size: one may have fewer samples than there are ranks, or none at all. Every update has at least one sample,
 /// and `per_update` is at least 1.
 ///
-/// # Errors
-///
-/// When a tensor operation fails, or another rank stops or stalls.
+/// Fails when a tensor operation fails, or another rank stops or stalls.
 pub fn train(
     rank: &impl Communicator,
     model: &Classifier,

@@ -8,7 +8,6 @@ use params_and_allreduce::communicator::{Communicator, Error};
 use single_gpu::sgd::sgd;
 use split_batch::split_batch;
 
-/// Trains on micro-batches, with one update for every `per_update` of them.
 pub fn train(
     rank: &impl Communicator,
     model: &Classifier,

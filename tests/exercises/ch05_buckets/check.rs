@@ -1,21 +1,15 @@
+#[rustfmt::skip]
 #[path = "exercise.rs"]
 mod exercise;
 
 // Each law of buckets in turn, so that the first that is broken is named; then stage 5.
 
-use std::time::Duration;
-
 use concise_wrapper::ddp::bucket::{BucketCaps, buckets};
-use exercises::mismatch::{fail, in_a_row, in_groups};
-use exercises::within;
+use exercises::prelude::*;
 
-const LIMIT: Duration = Duration::from_secs(10);
-
-/// Parameters that are to be put into buckets.
 struct Case {
     sizes: Vec<usize>,
     caps: BucketCaps,
-    /// What stage 5 makes of them.
     expected: Vec<Vec<usize>>,
 }
 
@@ -36,7 +30,6 @@ impl Case {
         fail(&what, &drawn(&self.expected), &drawn(found), law)
     }
 
-    /// Holds the buckets against each law in turn.
     fn check(&self) {
         let found = exercise::buckets(&self.sizes, self.caps);
         self.no_bucket_is_empty(&found);

@@ -1,10 +1,6 @@
 //! Chapter 5, `book/src/ch05-concise-wrapper.md`: gradient buckets by size, last layer first.
 //!
-//! Check your answer:
-//!
-//! ```text
-//! cargo course check ch05_buckets
-//! ```
+//! Check your answer: `cargo course check ch05_buckets`
 
 use concise_wrapper::ddp::bucket::BucketCaps;
 

@@ -2,7 +2,6 @@
 
 use concise_wrapper::ddp::bucket::BucketCaps;
 
-/// Which gradients travel together: the buckets, in the order in which they are reduced.
 pub fn buckets(sizes: &[usize], caps: BucketCaps) -> Vec<Vec<usize>> {
     let (mut closed, mut open) = (Vec::new(), Vec::new());
     let (mut filled, mut cap) = (0, caps.first);

@@ -1,26 +1,20 @@
+#[rustfmt::skip]
 #[path = "exercise.rs"]
 mod exercise;
 
 // A training that is interrupted, after every step in turn, against one that is not: batches, rates, losses and
 // weights of every step, and what is told of the epochs. Then against stage 5's.
 
-use std::time::Duration;
-
-use candle_core::{Device, Result};
+use candle_core::Result;
 use concise_wrapper::optimizer::Extras;
 use concise_wrapper::optimizer::{Momentum, Schedule};
 use datasets::source::LoadedData;
 use datasets::{Split, synthetic};
-use exercises::Expectation;
-use exercises::classifier::Classifier;
-use exercises::mismatch::{fail, in_a_row, short};
+use exercises::prelude::*;
 use exercises::training::{Done, Setup, Training};
-use exercises::within;
 use harness::records::TrainOptions;
 use harness::report::Report;
 use ops::weights_hash::WeightsHash;
-
-const LIMIT: Duration = Duration::from_secs(10);
 
 /// What is broken where the loss of an epoch is missing that had just ended.
 const ENDED: &str = "every epoch is told of, once: an epoch whose batches are all done is pushed to `losses` by the *next* \
@@ -29,7 +23,6 @@ const ENDED: &str = "every epoch is told of, once: an epoch whose batches are al
 /// What a training did from some step on, and what it told of its epochs.
 type Told = (Vec<Done>, Vec<f64>);
 
-/// The training without an interruption.
 struct Uninterrupted {
     setup: Setup,
     done: Vec<Done>,
@@ -67,7 +60,6 @@ impl Uninterrupted {
         Ok(Self { setup, done, losses })
     }
 
-    /// The training after so many steps.
     fn after(&self, steps: usize) -> Result<Training> {
         let mut training = begin(&self.setup)?;
         for _ in 0..steps {
@@ -207,7 +199,6 @@ impl Uninterrupted {
         told("leads to other weights, with the same samples, rate and loss", expected, got, law)
     }
 
-    /// Which batch these samples are.
     fn place(&self, samples: &[u32]) -> String {
         for epoch in 0..=self.setup.epochs + 1 {
             let mut batches = self.setup.rest_of_epoch(epoch, 0);
@@ -219,7 +210,6 @@ impl Uninterrupted {
         String::new()
     }
 
-    /// Stage 5's own loop does the same.
     fn is_that_of_stage_5(&self) -> Result<()> {
         let Setup { data, epochs, batch_size, seed, schedule, constants } = self.setup.clone();
         let data = LoadedData { name: String::new(), train: data.clone(), test: data };

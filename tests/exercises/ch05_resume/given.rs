@@ -1,10 +1,6 @@
 //! Chapter 5, `book/src/ch05c-processes.md`: going on in the middle of an epoch.
 //!
-//! Check your answer:
-//!
-//! ```text
-//! cargo course check ch05_resume
-//! ```
+//! Check your answer: `cargo course check ch05_resume`
 
 use candle_core::{Result, Tensor};
 use exercises::training::{Setup, Training};
@@ -24,9 +20,7 @@ pub struct Checkpoint {
 /// the batches that are left of the epoch, cannot be copied; [`Setup::rest_of_epoch`] makes it anew. When an epoch's
 /// batches are all done, it is still under way: the next step adds its loss to `losses`, and begins another.
 ///
-/// # Errors
-///
-/// When a tensor cannot be copied.
+/// Fails when a tensor cannot be copied.
 pub fn save(training: &Training) -> Result<Checkpoint> {
     Ok(Checkpoint { weights: training.network.weights().snapshot()? })
 }
@@ -43,9 +37,7 @@ pub fn save(training: &Training) -> Result<Checkpoint> {
 ///
 /// No step is made again for that.
 ///
-/// # Errors
-///
-/// When a tensor does not fit the network.
+/// Fails when a tensor does not fit the network.
 pub fn resume(setup: &Setup, checkpoint: &Checkpoint) -> Result<Training> {
     let training = setup.begin()?;
     training.network.weights().set(&checkpoint.weights)?;

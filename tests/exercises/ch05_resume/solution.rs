@@ -17,7 +17,6 @@ pub struct Checkpoint {
     losses: Vec<f64>,
 }
 
-/// A checkpoint of a training between two steps.
 pub fn save(training: &Training) -> Result<Checkpoint> {
     let Training { network, sgd, steps, epoch, batches, sums, losses, .. } = training;
     // The optimiser writes into its velocities.

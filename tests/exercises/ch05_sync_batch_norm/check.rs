@@ -1,16 +1,12 @@
+#[rustfmt::skip]
 #[path = "exercise.rs"]
 mod exercise;
 
 // Statistics of shards of all kinds against those of all images on one device; what is sent for them.
 
-use candle_core::{DType, Device, Result, Tensor};
-use exercises::Expectation;
-use exercises::expectation::numbers;
-use exercises::mismatch::fail;
-use exercises::ranks::{self, Sends};
+use candle_core::Result;
+use exercises::prelude::*;
 use ops::batch_norm::Statistics;
-use params_and_allreduce::communicator::Communicator as _;
-use params_and_allreduce::thread::Traffic;
 
 /// All ranks' images: how many each rank has, and of what.
 #[derive(Clone)]
@@ -21,7 +17,6 @@ struct Images {
     width: usize,
 }
 
-/// The statistics of one channel.
 #[derive(Clone, Copy)]
 struct Channel {
     mean: f64,
@@ -69,7 +64,6 @@ impl Images {
         format!("{shards:?} images of {channels} channels, {height}×{width} pixels")
     }
 
-    /// What the answer says on every rank, and what the rank has sent for it.
     fn found(&self) -> Vec<(Statistics, Traffic)> {
         let images = self.clone();
         let found = ranks::attempt(self.shards.len(), Sends::Buffered, move |rank| {
@@ -204,7 +198,6 @@ fn compare(
     );
 }
 
-/// Compares one number; a `wrong` one is told by its name.
 fn number(given: &str, what: &str, (expected, got): (f64, f64), law: &str, wrong: &[(f64, &str)]) {
     let guess = |_, got: f64| {
         let same = |(other, _): &&(f64, &str)| (got - other).abs() <= 1e-6 * other.abs();

@@ -1,10 +1,6 @@
 //! Chapter 5, `book/src/ch05b-batch-norm.md`: batch norm by the statistics of all ranks' images.
 //!
-//! Check your answer:
-//!
-//! ```text
-//! cargo course check ch05_sync_batch_norm
-//! ```
+//! Check your answer: `cargo course check ch05_sync_batch_norm`
 
 use candle_core::{DType, Device, Tensor};
 use ops::batch_norm::Statistics;
@@ -32,9 +28,7 @@ use params_and_allreduce::communicator::{Communicator, Error};
 /// `Statistics::of(&x)` computes the statistics of a rank's own images, and refuses a batch without any. You may
 /// use it or not. `Statistics::merge` is not to be called: write it.
 ///
-/// # Errors
-///
-/// When a tensor operation fails, or another rank stops or stalls.
+/// Fails when a tensor operation fails, or another rank stops or stalls.
 pub fn statistics(rank: &impl Communicator, x: &Tensor) -> Result<Statistics, Error> {
     // TODO: what does this rank tell the others, and what does everyone make of it?
     todo!("the statistics of all ranks' images")

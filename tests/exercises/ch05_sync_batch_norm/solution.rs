@@ -5,7 +5,6 @@ use ops::batch_norm::Statistics;
 use params_and_allreduce::Algorithm;
 use params_and_allreduce::communicator::{Communicator, Error};
 
-/// Mean and variance of each channel over the images of *all* ranks: on every rank the same, to the last bit.
 pub fn statistics(rank: &impl Communicator, x: &Tensor) -> Result<Statistics, Error> {
     let (images, channels, height, width) = x.dims4()?;
     let x = x.detach().to_dtype(DType::F64)?;

@@ -1,23 +1,14 @@
+#[rustfmt::skip]
 #[path = "exercise.rs"]
 mod exercise;
 
 // Shares against the best that there are, whichever they may be; a step with unequal shares against one device.
 
-use std::time::Duration;
-
-use candle_core::{Device, Result};
-use exercises::classifier::Classifier;
-use exercises::mismatch::{fail, short};
-use exercises::ranks::{self, Sends};
-use exercises::replicas::{self, Weights};
+use candle_core::Result;
+use exercises::prelude::*;
 use exercises::speed::{Speed, step_seconds};
-use exercises::tracer::{self, counted, in_words, multiple, taking_part};
-use exercises::{refusal, within};
 use harness::records::BatchSums;
-use params_and_allreduce::communicator::Communicator as _;
-use single_gpu::sgd::sgd;
 
-const LIMIT: Duration = Duration::from_secs(10);
 const SEED: u64 = 1;
 const RATE: f64 = 0.5;
 
@@ -53,7 +44,6 @@ fn best(batch: usize, devices: &[Speed]) -> Vec<usize> {
     best.swap_remove(batch)
 }
 
-/// Holds the answer's shares against each law in turn.
 fn check(batch: usize, speeds: &[(f64, f64)]) {
     let devices = devices(speeds);
     let best = best(batch, &devices);
@@ -139,7 +129,6 @@ fn what_is_no_speed_is_refused() {
     }
 }
 
-/// What a rank has after a step, and what it tells of its shard.
 struct Outcome {
     weights: Weights,
     sums: BatchSums,

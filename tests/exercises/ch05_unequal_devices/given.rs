@@ -1,10 +1,6 @@
 //! Chapter 5, `book/src/ch05-concise-wrapper.md`: a fast device and a slow one.
 //!
-//! Check your answer:
-//!
-//! ```text
-//! cargo course check ch05_unequal_devices
-//! ```
+//! Check your answer: `cargo course check ch05_unequal_devices`
 
 use candle_core::bail;
 use datasets::Batch;
@@ -30,9 +26,7 @@ use single_gpu::sgd::sgd;
 /// Shares are whole numbers, one for each device in order, and add up to `batch`. No others make the step
 /// shorter; of several that are best, any will do. So a device that would only hold up the others gets 0.
 ///
-/// # Errors
-///
-/// When there are no devices; when a time is not a number of 0 or more (NaN, infinite, negative); and when
+/// Fails when there are no devices; when a time is not a number of 0 or more (NaN, infinite, negative); and when
 /// `per_sample` is 0, for then somebody has not measured it. All that for an empty batch as well.
 pub fn shares(batch: usize, devices: &[Speed]) -> candle_core::Result<Vec<usize>> {
     // TODO: who takes how many, if all are to be done early? And below, a step with these shares.
@@ -49,9 +43,7 @@ pub fn shares(batch: usize, devices: &[Speed]) -> candle_core::Result<Vec<usize>
 /// answers and samples of this rank's own shard, as they were before the update: the `sums` that
 /// `model.gradients` gives.
 ///
-/// # Errors
-///
-/// When a tensor operation fails, or another rank stops or stalls.
+/// Fails when a tensor operation fails, or another rank stops or stalls.
 pub fn step(
     rank: &impl Communicator,
     model: &Classifier,

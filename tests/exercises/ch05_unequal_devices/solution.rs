@@ -9,7 +9,6 @@ use params_and_allreduce::Algorithm;
 use params_and_allreduce::communicator::{Communicator, Error};
 use single_gpu::sgd::sgd;
 
-/// How many samples of a batch each device works on, so that the step ends as soon as it can.
 pub fn shares(batch: usize, devices: &[Speed]) -> candle_core::Result<Vec<usize>> {
     for (device, &Speed { fixed, per_sample }) in devices.iter().enumerate() {
         let possible = |seconds: f64| seconds.is_finite() && seconds >= 0.0;
@@ -30,7 +29,6 @@ pub fn shares(batch: usize, devices: &[Speed]) -> candle_core::Result<Vec<usize>
     Ok(shares)
 }
 
-/// One step on this rank's device: the update that *one* device makes with the whole batch.
 pub fn step(
     rank: &impl Communicator,
     model: &Classifier,

@@ -1,21 +1,16 @@
+#[rustfmt::skip]
 #[path = "exercise.rs"]
 mod exercise;
 
 // The lists of all stages together, as a schedule: stage 6 checks it and predicts its times. Then what makes it
 // 1F1B: what is kept, how long devices wait, and the order of stage 6.
 
-use std::time::Duration;
-
-use exercises::mismatch::{fail, short};
-use exercises::within;
+use exercises::prelude::*;
 use model_parallel::pipeline::check::Error;
 use model_parallel::pipeline::predict::{Costs, StageCost};
 use model_parallel::pipeline::schedule::{Action, Instruction, Schedule};
 use model_parallel::pipeline::{Checked, Kind, Timeline, check, predict};
 
-const LIMIT: Duration = Duration::from_secs(10);
-
-/// How many messages a channel holds.
 const CAPACITY: usize = 1;
 
 /// So many instructions before the wrong one are shown.
@@ -30,7 +25,6 @@ const SENT: &str = "each result is sent before the next pass begins";
 const SENT_FIRST: &str = "each result is sent before anything is awaited";
 const AWAITED: &str = "a message is awaited right before the pass that needs it, and not earlier";
 
-/// A pipeline.
 #[derive(Clone, Copy)]
 struct Case {
     stages: usize,
@@ -48,7 +42,6 @@ impl Case {
         fail(&format!("{stages}, {micro_batches}: {what}"), expected, got, law)
     }
 
-    /// Holds the lists of all stages against each law in turn.
     fn check(self) {
         let Self { stages, micro_batches } = self;
         let lists = Schedule::of(stages, micro_batches, |stage| {

@@ -1,10 +1,6 @@
 //! Chapter 6, `book/src/ch06-model-parallel.md`: what a stage of a pipeline does, in the order of 1F1B.
 //!
-//! Check your answer:
-//!
-//! ```text
-//! cargo course check ch06_1f1b
-//! ```
+//! Check your answer: `cargo course check ch06_1f1b`
 
 use model_parallel::pipeline::Action::{
     self, Backward, Forward, RecvActivation, RecvGradient, SendActivation, SendGradient, Update,

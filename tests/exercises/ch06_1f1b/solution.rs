@@ -5,7 +5,6 @@ use model_parallel::pipeline::Action::{
     self, Backward, Forward, RecvActivation, RecvGradient, SendActivation, SendGradient, Update,
 };
 
-/// Everything that a stage does in one step of training, from the first micro-batch to the update.
 pub fn one_f_one_b(stage: usize, stages: usize, micro_batches: usize) -> Vec<Action> {
     let behind = stages - stage - 1;
     let (first, last) = (stage == 0, behind == 0);

@@ -1,3 +1,4 @@
+#[rustfmt::skip]
 #[path = "exercise.rs"]
 mod exercise;
 
@@ -5,27 +6,20 @@ mod exercise;
 
 use std::cmp::Ordering;
 use std::ops::Range;
-use std::time::Duration;
 
 use exercises::limit::try_within;
-use exercises::mismatch::{fail, in_a_row, in_groups};
-use exercises::within;
+use exercises::prelude::*;
 use model_parallel::partition::cut;
 
-const LIMIT: Duration = Duration::from_secs(10);
-
-/// Longer lists are not shown.
 const FEW: usize = 12;
 
 /// What sizes of stages may be judged by, and whether less or more of it is better.
 type Measure = (&'static str, fn(&[u64]) -> u64, Ordering);
 
-/// Layers that are to be cut into stages.
 #[derive(Clone)]
 struct Case {
     costs: Vec<u64>,
     stages: usize,
-    /// What stage 6 makes of them.
     expected: Vec<Range<usize>>,
 }
 
@@ -53,7 +47,6 @@ impl Case {
         fail(&format!("{}: {what}", self.told()), &ranges(&self.expected), &ranges(found), law)
     }
 
-    /// Holds the ranges against each law in turn.
     fn check(&self) {
         let found = exercise::balance(&self.costs, self.stages);
         self.a_range_for_each_stage(&found);

@@ -1,10 +1,6 @@
 //! Chapter 6, `book/src/ch06-model-parallel.md`: a list of layers, cut into stages.
 //!
-//! Check your answer:
-//!
-//! ```text
-//! cargo course check ch06_balance
-//! ```
+//! Check your answer: `cargo course check ch06_balance`
 
 use std::ops::Range;
 

@@ -12,7 +12,6 @@ struct Best {
     begin: usize,
 }
 
-/// Which layers each stage gets, so that the largest stage is as small as it can be.
 pub fn balance(costs: &[u64], stages: usize) -> Vec<Range<usize>> {
     let layers = costs.len();
     let sums: Vec<u64> = (0..=layers).map(|end| costs[..end].iter().sum()).collect();

@@ -1,17 +1,15 @@
+#[rustfmt::skip]
 #[path = "exercise.rs"]
 mod exercise;
 
 // Cut, forward and backward, each with right input, against one device and automatic differentiation; what is
 // sent; then all three together, against stage 6.
 
-use candle_core::{DType, Result, Tensor};
-use exercises::Expectation;
-use exercises::expectation::numbers;
-use exercises::mismatch::fail;
-use exercises::ranks::{self, Sends};
+use candle_core::Result;
+use exercises::prelude::*;
 use exercises::two_layers::{Layer, Outcome, TwoLayers, by_stage_6, fractions, whole_numbers};
 use model_parallel::tensor_parallel::Cut;
-use params_and_allreduce::communicator::{Communicator as _, Error};
+use params_and_allreduce::communicator::Error;
 
 const TOGETHER: &str =
     "a column of H is one rank's, with its column of A, its number of a and its row of B";
@@ -31,7 +29,6 @@ const ALL_USES: &str =
 
 const ORDER: &str = "all ranks add in the same order, or one adds for all: else their results part in the last bits";
 
-/// A batch and two layers, on some ranks.
 #[derive(Clone)]
 struct Case {
     told: String,
@@ -74,7 +71,6 @@ impl Case {
         Ok(Self { told, x, dy, whole, parts, one_device, alone })
     }
 
-    /// What the answer's functions give on every rank.
     fn run<R: Send + 'static>(
         &self,
         what: &str,
@@ -190,7 +186,6 @@ impl Case {
         Ok(())
     }
 
-    /// To the last bit.
     fn all_ranks_have_the_same(&self) -> Result<()> {
         let found = self.run("result", ORDER, |case, rank| {
             let part = &case.parts[rank.rank()];
@@ -266,7 +261,6 @@ impl Case {
     }
 }
 
-/// Every rank's part of layers, or of their gradients.
 fn parts(whole: &TwoLayers, ranks: usize) -> Result<Vec<TwoLayers>> {
     let TwoLayers { first, second } = whole;
     let part = |rank| {
@@ -281,7 +275,6 @@ fn parts(whole: &TwoLayers, ranks: usize) -> Result<Vec<TwoLayers>> {
     (0..ranks).map(part).collect()
 }
 
-/// Whether two tensors hold the same numbers.
 fn same(one: &Tensor, other: &Tensor) -> bool {
     let read = |tensor: &Tensor| tensor.flatten_all()?.to_vec1::<f64>();
     let (Ok(a), Ok(b)) = (read(one), read(other)) else { return false };

@@ -1,10 +1,6 @@
 //! Chapter 6b, `book/src/ch06b-tensor-parallel.md`: two dense layers on k ranks, one cut by columns, one by rows.
 //!
-//! Check your answer:
-//!
-//! ```text
-//! cargo course check ch06_tensor_parallel
-//! ```
+//! Check your answer: `cargo course check ch06_tensor_parallel`
 
 use candle_core::{DType, Tensor};
 use exercises::two_layers::{Gradients, Layer, TwoLayers};
@@ -28,9 +24,7 @@ use split_batch::shard_range;
 /// Ranks take runs in their order, as in chapter 3: `shard_range(hidden, ranks, rank)`. `hidden` is at least as
 /// large as `ranks`, and need not be a multiple of it.
 ///
-/// # Errors
-///
-/// When a tensor operation fails.
+/// Fails when a tensor operation fails.
 pub fn part(whole: &TwoLayers, rank: usize, ranks: usize) -> Result<TwoLayers, Error> {
     // TODO: the three functions, from here on. Which columns of H are this rank's, and what belongs to them?
     todo!("the columns of the first layer and the rows of the second")
@@ -42,9 +36,7 @@ pub fn part(whole: &TwoLayers, rank: usize, ranks: usize) -> Result<TwoLayers, E
 /// All ranks call this together, each with its part and the same `x`, `[B, in]`. They send no more than one
 /// all-reduce of a tensor like Y.
 ///
-/// # Errors
-///
-/// When a tensor operation fails, or another rank stops or stalls.
+/// Fails when a tensor operation fails, or another rank stops or stalls.
 pub fn forward(
     rank: &impl Communicator,
     part: &TwoLayers,
@@ -64,9 +56,7 @@ pub fn forward(
 ///
 /// The ranks send no more than one all-reduce of a tensor like X.
 ///
-/// # Errors
-///
-/// When a tensor operation fails, or another rank stops or stalls.
+/// Fails when a tensor operation fails, or another rank stops or stalls.
 pub fn backward(
     rank: &impl Communicator,
     part: &TwoLayers,

@@ -7,7 +7,6 @@ use params_and_allreduce::Algorithm;
 use params_and_allreduce::communicator::{Communicator, Error};
 use split_batch::shard_range;
 
-/// One rank's part of two dense layers.
 pub fn part(whole: &TwoLayers, rank: usize, ranks: usize) -> Result<TwoLayers, Error> {
     let TwoLayers { first, second } = whole;
     let mine = shard_range(first.bias.elem_count(), ranks, rank);

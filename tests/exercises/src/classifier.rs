@@ -47,7 +47,6 @@ pub struct Classifier {
 
 impl Classifier {
     /// A replica with fresh weights that depend on the seed alone: W `[784, 10]`, b `[10]`.
-    /// Fails when the tensors cannot be made on `device`.
     pub fn new(seed: u64, device: &Device) -> Result<Self> {
         let weights = init::normal("W", &[PIXELS, CLASSES], 0.01, seed, DType::F64, device)?;
         let biases = init::zeros("b", &[CLASSES], DType::F64, device)?;
@@ -62,7 +61,6 @@ impl Classifier {
 
     /// Loss, correct answers and gradients of a batch or a shard, all summed over its samples; nothing is
     /// updated. An empty shard's are zero. [`worked`] tells how many there were.
-    /// Fails when the batch does not fit the model.
     pub fn gradients(&self, batch: &Batch) -> Result<Step> {
         let weights = WeightsHash::new(&self.parameters.snapshot()?)?;
         WEIGHTS.with_borrow_mut(|all| match all.last() {
@@ -80,7 +78,6 @@ impl Classifier {
     }
 
     /// Loss and correct answers of images that were not trained on, summed over them.
-    /// Fails when the images do not fit the model.
     pub fn evaluate(&self, images: &Batch) -> Result<BatchSums> {
         Ok(no_grad(|| self.forward(images))?.1)
     }

@@ -7,13 +7,11 @@
 use candle_core::{DType, Device, Result, Shape, Tensor};
 
 /// The tensor that a rank brings, in f32: 2^rank · (1, 2, 3, …).
-/// Fails when the tensor cannot be made.
 pub fn contribution(rank: usize, shape: impl Into<Shape>) -> Result<Tensor> {
     counted(1 << rank, shape)
 }
 
 /// The sum of what all ranks bring: (2^world size − 1) · (1, 2, 3, …).
-/// Fails when the tensor cannot be made.
 pub fn sum(world_size: usize, shape: impl Into<Shape>) -> Result<Tensor> {
     counted((1 << world_size) - 1, shape)
 }

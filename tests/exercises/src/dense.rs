@@ -14,7 +14,6 @@ pub struct Dense {
 
 impl Dense {
     /// A network in f64 with the names and the weights of [`Classifier::new`].
-    /// Fails when the tensors cannot be made on `device`.
     pub fn network(seed: u64, device: &Device) -> Result<Network<Self>> {
         let network = Network::new(seed, DType::F64, device, |vb, _| {
             Ok(Self { weights: vb.get((PIXELS, CLASSES), "W")?, biases: vb.get(CLASSES, "b")? })

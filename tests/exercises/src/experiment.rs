@@ -49,7 +49,6 @@ pub struct Run {
 
 impl Experiment {
     /// The batches of an epoch, shuffled, in CPU memory: the same on every rank.
-    /// Fails when a batch cannot be made.
     pub fn batches(&self, epoch: usize) -> Result<Vec<Batch>> {
         Loader::new(&self.train, self.global_batch, self.seed, DType::F64).epoch(epoch).collect()
     }

@@ -5,14 +5,12 @@ use std::fmt::Display;
 /// Ends a check: `what` is wrong, this was `expected`, that was `got`, and it breaks this `law`.
 ///
 /// Either may have several lines.
-/// Always panics.
 #[track_caller]
 pub fn fail(what: &str, expected: &str, got: &str, law: &str) -> ! {
     panic!("{}\n  law: {law}", beside(what, expected, got))
 }
 
 /// The same where no law is known that it breaks.
-/// Always panics.
 #[track_caller]
 pub fn fail_without_law(what: &str, expected: &str, got: &str) -> ! {
     panic!("{}", beside(what, expected, got))

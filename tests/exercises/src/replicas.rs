@@ -13,7 +13,6 @@ pub type Weights = Vec<(String, Tensor)>;
 const ROUNDING: f64 = 1e-10;
 
 /// Holds the weights of all ranks against each other.
-/// Fails when they cannot be read.
 /// Panics when two ranks have different ones: the message begins with `what`.
 #[track_caller]
 pub fn agree(what: &str, replicas: &[Weights]) -> Result<()> {

@@ -47,7 +47,6 @@ impl Setup {
     }
 
     /// A training before its first step, with fresh weights.
-    /// Fails when the network cannot be made.
     pub fn begin(&self) -> Result<Training> {
         Ok(Training {
             network: Dense::network(self.seed, &Device::Cpu)?,
@@ -100,7 +99,6 @@ pub struct Done {
 
 impl Training {
     /// The next step; `None` when all epochs have ended.
-    /// Fails when an operation fails.
     pub fn step(&mut self, setup: &Setup) -> Result<Option<Done>> {
         if self.epoch > setup.epochs {
             return Ok(None);

@@ -54,7 +54,6 @@ pub struct Outcome {
 }
 
 /// Whole numbers from −3 to 3 in f64, in an order that `salt` decides.
-/// Fails when the tensor cannot be made.
 pub fn whole_numbers(shape: &[usize], salt: usize) -> Result<Tensor> {
     let count = shape.iter().product();
     let number =
@@ -63,7 +62,6 @@ pub fn whole_numbers(shape: &[usize], salt: usize) -> Result<Tensor> {
 }
 
 /// Numbers above 0 that round, 1/first, 1/(first + 1), … with `first` at least 1: their sums depend on the order.
-/// Fails when the tensor cannot be made.
 pub fn fractions(shape: &[usize], first: u32) -> Result<Tensor> {
     let count = shape.iter().product::<usize>() as u32;
     let numbers = (first..first + count).map(|number| 1.0 / f64::from(number));
@@ -72,7 +70,6 @@ pub fn fractions(shape: &[usize], first: u32) -> Result<Tensor> {
 
 impl TwoLayers {
     /// Layers of [`fractions`].
-    /// Fails when the tensors cannot be made.
     pub fn of_fractions(inputs: usize, hidden: usize, outputs: usize) -> Result<Self> {
         let layer = |inputs: usize, outputs: usize, first| {
             let bias = fractions(&[outputs], first + 1)?;
@@ -88,7 +85,6 @@ impl TwoLayers {
     ///
     /// Their weights are whole, and the first layer's biases are not: with a whole input, no number before relu is
     /// zero, where its gradient would be a matter of taste.
-    /// Fails when the tensors cannot be made.
     pub fn of_small_numbers(inputs: usize, hidden: usize, outputs: usize) -> Result<Self> {
         let first = Layer {
             weight: whole_numbers(&[inputs, hidden], 1)?,
@@ -104,7 +100,6 @@ impl TwoLayers {
     /// What these layers make of `x` `[B, in]` on one device, when the gradient of Y is `dy` `[B, out]`.
     ///
     /// The gradients are those of automatic differentiation.
-    /// Fails when the shapes do not fit.
     pub fn on_one_device(&self, x: &Tensor, dy: &Tensor) -> Result<Outcome> {
         let [x, a, a_bias, b, b_bias] = variables(self, x)?;
         let before_relu = x.matmul(&a)?.broadcast_add(&a_bias)?;

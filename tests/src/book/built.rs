@@ -37,7 +37,6 @@ fn expression(pattern: &str) -> Regex {
 }
 
 /// What the pages in a folder would fetch from elsewhere.
-/// Fails when a file cannot be read, or there are no pages.
 pub fn check(folder: &Path) -> io::Result<Vec<Problem>> {
     let mut problems = Vec::new();
     let pages = files_below(folder, "html")?;

@@ -10,21 +10,15 @@ use super::outputs::{Recording, Recordings};
 /// they take minutes, need a GPU or MPI, wait for a person, change the reader's files, or fail on purpose.
 pub const MARKS: [&str; 6] = ["long", "gpu", "mpi", "interactive", "edits", "fails"];
 
-/// A command of a page.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Command {
-    /// The page's path below `book/src`.
     pub page: String,
-    /// Where its block begins.
     pub line: usize,
-    /// What is typed behind the prompt.
     pub text: String,
-    /// What is known about it, from [`MARKS`].
     pub marks: Vec<String>,
 }
 
 /// The commands of all pages, in the order in which they are read, with those of the outputs that they include.
-/// Fails when an output cannot be read.
 pub fn all(book: &Book) -> io::Result<Vec<Command>> {
     let recordings = Recordings::load(book.root())?;
     let mut commands = Vec::new();

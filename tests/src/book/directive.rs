@@ -9,13 +9,10 @@ use super::page::line_of;
 /// A directive of mdBook: `{{#include path:anchor}}`.
 #[derive(Clone, Debug)]
 pub struct Include {
-    /// Where it is.
     pub line: usize,
     /// `include`, or another word.
     pub kind: String,
-    /// The path as it is written.
     pub path: String,
-    /// What follows its colon.
     pub anchor: Option<String>,
 }
 
@@ -23,7 +20,6 @@ static DIRECTIVE: LazyLock<Regex> = LazyLock::new(|| {
     Regex::new(r"(\\?)\{\{\s*#([a-z_]+)\s+([^}:\s]*)(?::([^}]*?))?\s*\}\}")
         .expect("a valid expression")
 });
-/// All directives of a text, in order.
 pub(super) fn directives(text: &str) -> Vec<Include> {
     let all = DIRECTIVE.captures_iter(text).filter(|found| found[1].is_empty());
     all.map(|found| Include {

@@ -14,13 +14,12 @@ pub(super) static NAME: LazyLock<Regex> =
     LazyLock::new(|| Regex::new(r"\bch\d\d_[a-z0-9_]+\b").expect("a valid expression"));
 
 /// Exercises that no page sets, or that name another one; names of exercises that are none.
-/// Fails when an exercise cannot be read.
 pub fn check(book: &Book) -> io::Result<Vec<Problem>> {
     let folder = Path::new("tests/exercises");
     let names = names(&book.root.join(folder))?;
     let mut problems = Vec::new();
     for name in &names {
-        let file = folder.join(name).join("exercise.rs");
+        let file = folder.join(name).join("given.rs");
         let text = std::fs::read_to_string(book.root.join(&file))?;
         // Its comment at the top, not what the code below may say.
         let top: String = text.lines().take_while(|line| line.starts_with("//")).collect();
@@ -58,7 +57,7 @@ fn names(folder: &Path) -> io::Result<Vec<String>> {
     let mut names = Vec::new();
     for entry in entries {
         let path = entry?.path();
-        if path.join("exercise.rs").is_file() {
+        if path.join("given.rs").is_file() {
             names.push(path.file_name().unwrap_or_default().to_string_lossy().into_owned());
         }
     }

@@ -15,8 +15,6 @@ static FETCHED: LazyLock<Regex> = LazyLock::new(|| {
     .expect("a valid expression")
 });
 
-/// Drawings that nobody includes or that do not work inside a page.
-/// Fails when one cannot be read.
 pub fn check(book: &Book) -> io::Result<Vec<Problem>> {
     let used = book.included();
     let mut problems = Vec::new();

@@ -15,8 +15,6 @@ use super::{Book, Problem, files_below, relative};
 static ANCHOR: LazyLock<Regex> =
     LazyLock::new(|| Regex::new(r"ANCHOR(_END)?:\s*([\w-]+)").expect("a valid expression"));
 
-/// Includes that lead nowhere.
-/// Fails when a file cannot be read.
 pub fn check(book: &Book) -> io::Result<Vec<Problem>> {
     let mut problems = Vec::new();
     for page in book.pages() {
@@ -60,7 +58,6 @@ fn wrong(book: &Book, page: &Page, include: &Include) -> io::Result<Option<Strin
 }
 
 /// Anchors in the stages, the engine and the exercises that no page includes, that do not end, or that are there twice.
-/// Fails when a file cannot be read.
 pub fn check_anchors_are_used(book: &Book) -> io::Result<Vec<Problem>> {
     let mut used: BTreeSet<(PathBuf, &str)> = BTreeSet::new();
     for page in book.pages() {
@@ -107,7 +104,6 @@ fn source_folders(root: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(folders)
 }
 
-/// The anchors of a file, each with its line.
 struct Anchors {
     begin: Vec<(usize, String)>,
     end: Vec<String>,

@@ -9,7 +9,6 @@ use regex::Regex;
 use super::page::Page;
 use super::{Book, Problem, exercises};
 
-/// The page that is the index.
 pub const FILE: &str = "exercises.md";
 
 /// Has an entry for each exercise, in the order of the course.
@@ -19,7 +18,6 @@ static ENTRY: LazyLock<Regex> =
     LazyLock::new(|| Regex::new(r#"(?m)^name = "(ch\d\d_\w+)"$"#).expect("a valid expression"));
 
 /// The first row of the index that is not the exercise whose turn it is, and rows that name two.
-/// Fails when the exercises' manifest cannot be read.
 pub fn check(book: &Book) -> io::Result<Vec<Problem>> {
     let entries = match std::fs::read_to_string(book.root.join(ENTRIES)) {
         // No exercises, no index.

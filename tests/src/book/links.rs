@@ -5,7 +5,6 @@ use std::io;
 use super::page::{Link, Page};
 use super::{Book, Problem};
 
-/// Links that lead nowhere.
 pub fn check(book: &Book) -> io::Result<Vec<Problem>> {
     let mut problems = Vec::new();
     for page in book.pages() {

@@ -2,24 +2,6 @@
 //!
 //! mdBook puts *nothing* where an anchor is missing and only logs a file that is not there. So the rules
 //! are checked here, on the sources and without mdBook, in every test run.
-//!
-//! | module | a rule about |
-//! | --- | --- |
-//! | [`page`], [`directive`] | (what a page consists of, and how that is found) |
-//! | [`mod@include`] | files and anchors that pages include; anchors that nobody includes |
-//! | [`comments`] | comments that tear a paragraph in two |
-//! | [`code`] | code that was retyped instead of included |
-//! | [`outputs`] | recorded outputs |
-//! | [`recorded`] | where and when each was recorded |
-//! | [`figures`] | drawings |
-//! | [`summary`] | pages that the table of contents does not know |
-//! | [`links`] | links within the book |
-//! | [`listings`] | code that a chapter does not print, and listings without the path of their file |
-//! | [`exercises`] | exercises and the pages that set them |
-//! | [`index`] | the index of exercises |
-//! | [`numbers`] | numbers that name a field of a data file |
-//! | [`commands`] | (the commands that pages print) |
-//! | [`built`] | what a built page would fetch from another host; asked after mdBook has run |
 
 pub mod built;
 pub mod code;
@@ -55,11 +37,9 @@ pub struct Book {
 /// A rule that is not kept, and where.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Problem {
-    /// Below the checkout's root.
     pub file: PathBuf,
     /// From 1; `None` where it is about the whole file.
     pub line: Option<usize>,
-    /// What was wrong, and what would be right.
     pub what: String,
 }
 
@@ -85,7 +65,6 @@ pub const RULES: [(&str, Rule); 13] = [
 
 impl Book {
     /// Reads the pages of the book in the checkout at `root`.
-    /// Fails when a page cannot be read.
     pub fn open(root: &Path) -> io::Result<Self> {
         let folder = root.join("book/src");
         let mut pages = Vec::new();
@@ -121,7 +100,6 @@ impl Book {
     }
 
     /// Everything that is wrong, in order.
-    /// Fails when a file cannot be read.
     pub fn problems(&self) -> io::Result<Vec<Problem>> {
         let mut problems = Vec::new();
         for (_, rule) in RULES {

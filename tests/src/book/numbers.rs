@@ -20,7 +20,6 @@ static MARKED: LazyLock<Regex> = LazyLock::new(|| {
 });
 
 /// Numbers that are not those of the fields that they name.
-/// Fails when a data file cannot be read.
 pub fn check(book: &Book) -> io::Result<Vec<Problem>> {
     let mut problems = Vec::new();
     for page in book.pages() {

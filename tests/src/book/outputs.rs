@@ -18,13 +18,10 @@ const LONG: f64 = 20.0;
 /// How an output came about.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Recording {
-    /// Where.
     pub machine: Machine,
-    /// When, as year, month, day.
     pub date: Option<String>,
     /// How long its command took.
     pub seconds: f64,
-    /// Whether its command fails, on purpose.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub fails: bool,
 }
@@ -46,7 +43,6 @@ impl Recordings {
     pub const FILE: &str = "book/outputs/machine.json";
 
     /// Reads them; none where there is no file.
-    /// Fails when the file cannot be read or is something else.
     pub fn load(root: &Path) -> io::Result<Self> {
         match std::fs::read(root.join(Self::FILE)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Self::default()),
@@ -76,14 +72,12 @@ pub fn needs_gpu(name: &str) -> bool {
 }
 
 /// The names of all outputs, in order.
-/// Fails when their folder cannot be read.
 pub fn names(root: &Path) -> io::Result<Vec<String>> {
     let files = files_below(&root.join(FOLDER), "txt")?;
     Ok(files.iter().map(|path| stem(path)).collect())
 }
 
 /// Outputs that no page shows, without a command, or of which nobody knows where they are from.
-/// Fails when one cannot be read.
 pub fn check(book: &Book) -> io::Result<Vec<Problem>> {
     let shown = book.included();
     let recordings = match Recordings::load(&book.root) {

@@ -11,15 +11,10 @@ use super::directive::{Include, directives};
 pub struct Page {
     /// Its path below `book/src`.
     pub name: PathBuf,
-    /// As it is written.
     pub text: String,
-    /// Its code blocks, in order.
     pub blocks: Vec<Block>,
-    /// Links and images.
     pub links: Vec<Link>,
-    /// The ids of its headings.
     pub headings: Vec<String>,
-    /// mdBook's directives, in code blocks and outside.
     pub includes: Vec<Include>,
     /// Lines of prose that begin with a comment: to Markdown they are HTML, and a paragraph ends before them.
     pub torn: Vec<usize>,
@@ -28,22 +23,18 @@ pub struct Page {
 /// A code block.
 #[derive(Clone, Debug, Default)]
 pub struct Block {
-    /// Where it begins.
     pub line: usize,
     /// The words behind its fence: a language first. `None` for indented code.
     pub info: Option<Vec<String>>,
-    /// What is between the fences.
     pub content: String,
 }
 
 /// A link or an image.
 #[derive(Clone, Debug)]
 pub struct Link {
-    /// Where it begins.
     pub line: usize,
     /// Its target as it is written; `None` when it refers to a definition that is not there.
     pub target: Option<String>,
-    /// What it was written as.
     pub written: String,
 }
 

@@ -32,7 +32,6 @@ fn caption(recording: &Recording) -> String {
 }
 
 /// A file that is not of these recordings, and outputs without their line below.
-/// Fails when the file cannot be read.
 pub fn check(book: &Book) -> io::Result<Vec<Problem>> {
     let mut problems = Vec::new();
     if let Ok(recordings) = Recordings::load(&book.root) {

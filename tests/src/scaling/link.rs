@@ -8,7 +8,6 @@ use crate::number::Rounded;
 /// What is between devices.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Link {
-    /// As the menu has it.
     pub name: String,
     /// Whether lines are predictions of something that was measured.
     pub measured: bool,
@@ -23,7 +22,6 @@ pub struct Link {
 /// What is assumed of a kind of link.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Wired {
-    /// Its name.
     pub name: &'static str,
     /// GB/s.
     pub bandwidth: Rounded,

@@ -15,16 +15,12 @@ use crate::number::Rounded;
 /// `book/data/cost-model-cpu.json`.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Measurement {
-    /// What made it.
     pub command: String,
-    /// The day.
     #[serde(default)]
     pub date: Option<String>,
-    /// Where.
     pub machine: Machine,
     /// What predictions are made of, for each model and number of devices.
     pub calibrations: Vec<Calibration>,
-    /// Predictions, and what came of them.
     pub steps: Vec<Step>,
 }
 

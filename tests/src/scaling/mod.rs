@@ -2,13 +2,6 @@
 //!
 //! Stage 7 says all of it: what a step takes, and how much of that is waiting for the others. Here it is written down,
 //! and small, beside what was measured where devices are.
-//!
-//! | module | what it does |
-//! | --- | --- |
-//! | `link` | what is between devices, and what is assumed of it |
-//! | `on_paper` | curves of machines that are not here |
-//! | `measured` | what stage 7 measured, and curves of that |
-//! | `picture` | some curves as SVG, for paper and for pages without scripts |
 
 mod link;
 mod measured;
@@ -46,7 +39,6 @@ pub struct Assumed {
 /// A way to add gradients up, on every number of devices of its panel.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Curve {
-    /// Its name.
     pub way: String,
     /// Milliseconds of a step, as predicted.
     pub step: Vec<Rounded>,
@@ -75,21 +67,16 @@ pub struct Panel {
     pub model: String,
     /// Such as `ResNet-18 of width 64`.
     pub name: String,
-    /// How many samples there are, and whose.
     pub batch: String,
-    /// The name of the link.
     pub link: String,
     /// The numbers of devices; every list has an entry for each.
     pub devices: Vec<usize>,
-    /// The most samples that a device has.
     pub samples: Vec<usize>,
     /// Milliseconds that a device computes.
     pub compute: Vec<Rounded>,
     /// The curves where gradients travel during the backward pass.
     pub with_overlap: Vec<Curve>,
-    /// Those where they travel after it.
     pub without_overlap: Vec<Curve>,
-    /// What there really was. Left out on paper.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     pub here: Option<Here>,
 }
@@ -97,26 +84,19 @@ pub struct Panel {
 /// The devices that a [`Panel`] was measured on.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Here {
-    /// Their names.
     pub on: Vec<String>,
     /// Microseconds of a message, and GB/s; none for one device.
     pub links: Vec<Option<[Rounded; 2]>>,
-    /// What is to know before believing these times.
     pub notes: Vec<Option<String>>,
 }
 
 /// Everything that can be looked at.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Catalogue {
-    /// What makes this file.
     pub command: String,
-    /// What is assumed of a device.
     pub assumed: Assumed,
-    /// The machine that was measured, and the day.
     pub measured_on: String,
-    /// What there is between devices.
     pub links: Vec<Link>,
-    /// Every link, model and batch.
     pub panels: Vec<Panel>,
 }
 
@@ -154,7 +134,6 @@ impl Catalogue {
     }
 
     /// The file in the book: JSON, one panel a line.
-    /// Fails when a value cannot be written as JSON.
     pub fn json(&self) -> serde_json::Result<String> {
         stored::one_a_line(self, "model")
     }

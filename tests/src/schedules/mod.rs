@@ -2,12 +2,6 @@
 //!
 //! Stage 6 says all of it: who does what, that it keeps the laws, what channels have to hold, when things
 //! happen, what is kept meanwhile, and how large the bubble is. Here it is written down, and small.
-//!
-//! | module | what it does |
-//! | --- | --- |
-//! | `pass` | what a stage can do, as a letter |
-//! | `row` | what one stage does when, as short lists |
-//! | `picture` | some timelines as SVG, for paper and for pages without scripts |
 
 mod pass;
 mod picture;
@@ -41,24 +35,17 @@ pub const PICTURED: ([Kind; 3], usize, usize) = ([Kind::GPipe, Kind::OneFOneB, K
 /// A kind of schedule.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Shape {
-    /// Its name.
     pub kind: String,
-    /// How many chunks of the model a stage holds.
     pub chunks: usize,
-    /// What its stages do.
     pub passes: Vec<Pass>,
 }
 
 /// A schedule of some kind and size, or why there is none.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Plan {
-    /// The name of its kind.
     pub kind: String,
-    /// How many stages there are.
     pub stages: usize,
-    /// How many micro-batches the batch is cut into.
     pub micro_batches: usize,
-    /// What came of it.
     #[serde(flatten)]
     pub outcome: Outcome,
 }
@@ -90,18 +77,14 @@ pub struct Timeline {
     /// The same with those that wait for their weights' gradient. Left out where backward passes are whole.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub peaks_with_weights: Vec<usize>,
-    /// What each stage does.
     pub rows: Vec<Row>,
 }
 
 /// Every schedule that can be looked at.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Catalogue {
-    /// What makes this file.
     pub command: String,
-    /// The kinds.
     pub shapes: Vec<Shape>,
-    /// Every kind, in every size.
     pub plans: Vec<Plan>,
 }
 
@@ -188,7 +171,6 @@ impl Catalogue {
     }
 
     /// The file in the book: JSON, one plan a line.
-    /// Fails when a value cannot be written as JSON.
     pub fn json(&self) -> serde_json::Result<String> {
         stored::one_a_line(self, "kind")
     }

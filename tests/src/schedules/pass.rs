@@ -12,11 +12,8 @@ use super::Units;
 pub struct Pass {
     /// What it is called in a [`Row`](super::Row).
     pub letter: char,
-    /// What it is called in a sentence.
     pub name: &'static str,
-    /// For which of the stage's chunks.
     pub chunk: usize,
-    /// How long it takes.
     pub units: Units,
 }
 

@@ -21,7 +21,6 @@ pub struct Units(#[serde(serialize_with = "without_point")] pub f64);
 pub struct Row {
     /// The letter of the [`Pass`].
     pub passes: String,
-    /// Its micro-batch.
     pub micro_batches: Vec<usize>,
     /// When it begins. It ends after the [`Pass::units`] of its letter.
     pub starts: Vec<Units>,

@@ -3,13 +3,6 @@
 //! The collectives of stage 2 run as they are, on ranks that are threads, through a communicator that
 //! writes down what it passes on. Nothing in the picture is drawn from what we believe an algorithm does.
 //!
-//! | module | what it does |
-//! | --- | --- |
-//! | `numbers` | tensors whose numbers tell which chunk they are and whose contributions they hold |
-//! | `recorder` | a communicator that writes down what it passes on |
-//! | `order` | messages that can travel at the same time, in one step |
-//! | `picture` | a run as SVG, for paper and for pages without scripts |
-//!
 //! One-shot is left out: it is one exchange of everything with everyone, and eight ranks would draw 56
 //! arrows at once.
 
@@ -50,11 +43,8 @@ const TIMEOUT: Duration = Duration::from_secs(20);
 /// What travels from one rank to another at once: whole chunks of the tensor.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Message {
-    /// The sender.
     pub from: usize,
-    /// The receiver.
     pub to: usize,
-    /// Which chunks travel, in order.
     pub chunks: Vec<usize>,
     /// The ranks whose contributions are added up in them, in order.
     pub sum_of: Vec<usize>,
@@ -78,13 +68,10 @@ pub struct Run {
 /// Every run that can be stepped through.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Catalogue {
-    /// What makes this file.
     pub command: String,
-    /// The numbers that each rank contributes.
     pub elements: usize,
     /// The bytes of these numbers.
     pub bytes: u64,
-    /// Each algorithm on each number of ranks.
     pub runs: Vec<Run>,
 }
 
@@ -136,7 +123,6 @@ impl Catalogue {
     }
 
     /// The file in the book: JSON, one run a line.
-    /// Fails when a value cannot be written as JSON.
     pub fn json(&self) -> serde_json::Result<String> {
         stored::one_a_line(self, "algorithm")
     }

@@ -2,9 +2,10 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use candle_core::{DType, Device, Shape, Tensor};
+use candle_core::{DType, Shape, Tensor};
 use harness::lock::locked;
-use params_and_allreduce::communicator::{Communicator, Error, SharedCommunicator};
+use params_and_allreduce::communicator::{Communicator, Error};
+use params_and_allreduce::forward;
 use params_and_allreduce::thread::Rank;
 
 use super::{Message, numbers};
@@ -50,17 +51,7 @@ impl<'a> Recorder<'a> {
 }
 
 impl Communicator for Recorder<'_> {
-    fn rank(&self) -> usize {
-        self.rank.rank()
-    }
-
-    fn world_size(&self) -> usize {
-        self.rank.world_size()
-    }
-
-    fn device(&self) -> &Device {
-        self.rank.device()
-    }
+    forward!(rank: rank, world_size, device, background);
 
     fn send(&self, to: usize, tensor: &Tensor) -> Result<(), Error> {
         self.sent(to, tensor)?;
@@ -76,9 +67,5 @@ impl Communicator for Recorder<'_> {
         let tensor = self.rank.recv(from, shape, dtype)?;
         self.note(Event::Took(from));
         Ok(tensor)
-    }
-
-    fn background(&self) -> Result<SharedCommunicator, Error> {
-        self.rank.background()
     }
 }

@@ -1,17 +1,14 @@
 //! Exercises, the pages that set them, and their index.
 
-use std::fs;
-
-use tempfile::TempDir;
-
 use super::{EXERCISE, OTHER, SUMMARY, addition, expect, fault, small_book, write};
+use crate::*;
 
 const INDEX: &str = "book/src/exercises.md";
 const ENTRIES: &str = "tests/exercises/Cargo.toml";
 
 #[test]
 fn an_exercise_and_its_page_name_each_other() {
-    fault(EXERCISE, "two.md", "three.md", &["exercise.rs: there is no page book/src/three.md"]);
+    fault(EXERCISE, "two.md", "three.md", &["given.rs: there is no page book/src/three.md"]);
     fault(EXERCISE, "two.md", "one.md", &["book/src/one.md does not name this exercise"]);
     fault(EXERCISE, "//! Set on book/src/two.md.\n", "", &["names no page"]);
     fault(OTHER, "`ch01_adding`", "`ch01_added`", &["two.md:5: there is no exercise ch01_added"]);

@@ -1,17 +1,11 @@
 //! Each rule of the book finds what it is there for: a small book that keeps them all, and one fault at a
 //! time.
 
-#![expect(clippy::unwrap_used, reason = "in a test a panic is the right answer")]
-
 mod exercises;
 mod includes;
 mod pages;
 
-use std::fs;
-use std::path::Path;
-
-use course_tests::book::Book;
-use tempfile::TempDir;
+use crate::*;
 
 const SUMMARY: &str = "book/src/SUMMARY.md";
 const PAGE: &str = "book/src/one.md";
@@ -22,9 +16,8 @@ const RECORDINGS: &str = "book/outputs/machine.json";
 const RECORDED: &str = "book/outputs/recorded.html";
 const DATA: &str = "book/data/times.json";
 const FIGURE: &str = "book/figures/drawing.svg";
-const EXERCISE: &str = "tests/exercises/ch01_adding/exercise.rs";
+const EXERCISE: &str = "tests/exercises/ch01_adding/given.rs";
 
-/// A checkout that keeps every rule.
 fn small_book() -> TempDir {
     let files = [
         (SUMMARY, "# Summary\n\n[One](one.md)\n- [Two](two.md)\n"),
@@ -87,7 +80,6 @@ fn fault(path: &str, part: &str, replacement: &str, told: &[&str]) {
     expect(&folder, told);
 }
 
-/// Adds a file, likewise.
 #[track_caller]
 fn addition(path: &str, text: &str, told: &[&str]) {
     let folder = small_book();

@@ -1,10 +1,9 @@
 //! Pages: how they hang together, and what they say.
 
-use std::fs;
-
-use course_tests::book::{Book, built, commands};
+use course_tests::book::built;
 
 use super::{PAGE, RECORDINGS, SUMMARY, fault, small_book, write};
+use crate::*;
 
 #[test]
 fn the_summary_has_every_page_once_and_nothing_else() {

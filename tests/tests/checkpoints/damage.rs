@@ -2,13 +2,12 @@
 
 use std::fs;
 
-use candle_core::{DType, Device, Tensor};
 use checkpoints::Resume;
-use concise_wrapper::Model;
 use tempfile::TempDir;
 
 use super::run::{Settings, file, lenet};
 use super::watched::{Cut, Event, cut};
+use crate::prelude::*;
 
 /// A folder with the checkpoint of LeNet after step 2, and its bytes.
 pub(crate) fn stored() -> (TempDir, Settings, Vec<u8>) {

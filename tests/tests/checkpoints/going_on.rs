@@ -2,19 +2,12 @@
 
 use std::fs;
 
-use candle_core::{DType, Device, ModuleT};
 use checkpoints::Resume;
-use concise_wrapper::lenet::LeNet;
-use concise_wrapper::optimizer::{Momentum, Schedule, Sgd};
-use concise_wrapper::{DataParallel, Model, Network};
-use datasets::loader::Epochs as _;
-use devices::DevicePlan;
-use ops::weights_hash::WeightsHash;
-use split_batch::loader::ShardLoader;
 use tempfile::TempDir;
 
-use super::run::{STEPS, Settings, WAIT, assert_same, file, hash, lenet, names, resnet18};
+use super::run::{STEPS, Settings, assert_same, file, hash, lenet, names, resnet18};
 use super::watched::{Cut, Event, cut};
+use crate::prelude::*;
 
 /// Interrupts a run after each of its steps, and goes on.
 fn every_cut<M: ModuleT>(network: fn() -> Network<M>) {
@@ -62,7 +55,7 @@ fn resnet18_goes_on_after_any_step() {
 
 #[test]
 fn in_bf16_too_what_was_learnt_is_in_the_checkpoint() {
-    every_cut(|| Network::new(3, DType::BF16, &Device::Cpu, |vb, _| LeNet::new(vb)).unwrap());
+    every_cut(|| crate::prelude::lenet(DType::BF16));
 }
 
 #[test]

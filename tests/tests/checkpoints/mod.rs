@@ -4,8 +4,6 @@
 //! Six steps in two epochs, of 7, 7 and 2 samples, with momentum, weight decay and a warm-up of five steps:
 //! each of them changes the next step if it is lost.
 
-#![expect(clippy::unwrap_used, reason = "in a test a panic is the right answer")]
-
 mod damage;
 mod folder;
 mod going_on;

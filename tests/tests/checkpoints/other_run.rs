@@ -1,12 +1,11 @@
 //! A whole checkpoint of another run is refused, with the first difference.
 
-use candle_core::DType;
 use checkpoints::{Checkpoints, Resume};
-use datasets::{CLASSES, Dataset, PIXELS, SAMPLE};
 
 use super::damage::stored;
-use super::run::{Settings, file, lenet, lenet_in, resnet18};
+use super::run::{Settings, file, lenet, resnet18};
 use super::watched::{Cut, Event, cut};
+use crate::prelude::*;
 
 #[test]
 fn another_run_s_checkpoint_is_refused_with_the_difference() {
@@ -21,7 +20,7 @@ fn another_run_s_checkpoint_is_refused_with_the_difference() {
         change(&mut other);
         refused(&other, lenet())
     };
-    let precision = |dtype| refused(&settings, lenet_in(dtype));
+    let precision = |dtype| refused(&settings, crate::prelude::lenet(dtype));
     assert_eq!(precision(DType::F64), "of dtype f32, this run's is f64");
     assert_eq!(precision(DType::BF16), "of precision f32, this run's is bf16");
     let batch = told(&|run| run.options.batch_size = 8);

@@ -2,27 +2,23 @@
 
 use std::fs;
 
-use candle_core::ModuleT;
 use checkpoints::Resume;
-use concise_wrapper::ddp::Reduction;
-use concise_wrapper::{Ddp, Network};
-use datasets::{CLASSES, Dataset};
-use devices::DevicePlan;
-use params_and_allreduce::communicator::Communicator as _;
-use params_and_allreduce::thread::run_ranks;
 use tempfile::TempDir;
 
-use super::run::{Settings, WAIT, assert_same, buckets, file, hash, lenet, resnet18};
+use super::run::{Settings, assert_same, file, hash, lenet, resnet18};
 use super::watched::{Cut, Event};
+use crate::prelude::*;
+
+const BUCKETS: Reduction = many_buckets(Algorithm::Ring, true);
 
 fn ddp_goes_on<M: ModuleT + Send + Sync + 'static>(network: &Network<M>) {
-    let expected = Settings::new().ddp(network, 2, buckets(), Cut::NEVER).unwrap();
+    let expected = Settings::new().ddp(network, 2, BUCKETS, Cut::NEVER).unwrap();
     for step in [1, 3, 5] {
         let folder = TempDir::new().unwrap();
         let settings = Settings::keeping(&folder);
-        settings.ddp(network, 2, buckets(), Cut(step, Event::Interrupt)).unwrap();
+        settings.ddp(network, 2, BUCKETS, Cut(step, Event::Interrupt)).unwrap();
         let again = settings.resume(Resume::Newest);
-        let rest = again.ddp(network, 2, buckets(), Cut::NEVER).unwrap();
+        let rest = again.ddp(network, 2, BUCKETS, Cut::NEVER).unwrap();
         assert_same(&rest, &expected, &format!("two ranks, cut after step {step}"));
     }
 }
@@ -54,12 +50,12 @@ fn by_shard_it_goes_on_on_another_number_of_ranks() {
 fn ranks_that_were_not_started_alike_are_told() {
     let folder = TempDir::new().unwrap();
     let settings = Settings::keeping(&folder);
-    settings.ddp(&lenet(), 2, buckets(), Cut(2, Event::Interrupt)).unwrap();
+    settings.ddp(&lenet(), 2, BUCKETS, Cut(2, Event::Interrupt)).unwrap();
     let told = |other: Settings| {
         let plan = DevicePlan::slices(2).unwrap();
         let own = settings.resume(Resume::Newest);
         let outcome = run_ranks(&plan, WAIT, |rank| {
-            let model = Ddp::new(lenet(), rank, buckets())?;
+            let model = Ddp::new(lenet(), rank, BUCKETS)?;
             if rank.rank() == 1 { other.train(&model) } else { own.train(&model) }
         });
         let failure = outcome.unwrap_err();
@@ -92,10 +88,10 @@ fn ranks_that_were_not_started_alike_are_told() {
     let plan = DevicePlan::slices(2).unwrap();
     let own = settings.resume(Resume::Newest);
     let trained = run_ranks(&plan, WAIT, |rank| {
-        let model = Ddp::new(lenet(), rank, buckets())?;
+        let model = Ddp::new(lenet(), rank, BUCKETS)?;
         if rank.rank() == 1 { elsewhere.train(&model) } else { own.train(&model) }
     });
-    let expected = Settings::new().ddp(&lenet(), 2, buckets(), Cut::NEVER).unwrap();
+    let expected = Settings::new().ddp(&lenet(), 2, BUCKETS, Cut::NEVER).unwrap();
     let trained = trained.unwrap();
     assert_same(&trained[0], &expected, "two folders");
     assert_eq!(hash(&trained[1]), hash(&expected));
@@ -106,9 +102,9 @@ fn ranks_that_were_not_started_alike_are_told() {
 fn a_damaged_file_on_rank_0_ends_all_ranks() {
     let folder = TempDir::new().unwrap();
     let settings = Settings::keeping(&folder);
-    settings.ddp(&lenet(), 2, buckets(), Cut(2, Event::Interrupt)).unwrap();
+    settings.ddp(&lenet(), 2, BUCKETS, Cut(2, Event::Interrupt)).unwrap();
     fs::write(settings.folder().join(file(2)), "no checkpoint").unwrap();
     let again = settings.resume(Resume::Newest);
-    let told = again.ddp(&lenet(), 2, buckets(), Cut::NEVER).unwrap_err();
+    let told = again.ddp(&lenet(), 2, BUCKETS, Cut::NEVER).unwrap_err();
     assert!(told.contains("rank 0") && told.contains("is damaged"), "{told}");
 }

@@ -2,56 +2,24 @@
 
 use std::fs;
 use std::path::Path;
-use std::time::Duration;
 
-use candle_core::{DType, Device, ModuleT};
 use checkpoints::{Checkpoints, Configuration, Resume};
-use concise_wrapper::ddp::Reduction;
-use concise_wrapper::ddp::bucket::BucketCaps;
-use concise_wrapper::lenet::LeNet;
-use concise_wrapper::optimizer::Extras;
-use concise_wrapper::optimizer::Momentum;
-use concise_wrapper::resnet::ResNet18;
-use concise_wrapper::train::{Trained, train};
-use concise_wrapper::{Ddp, Error, Model, Network};
-use course_tests::noise;
-use datasets::source::LoadedData;
-use datasets::{CLASSES, Dataset, PIXELS};
-use devices::DevicePlan;
-use harness::records::{EpochRecord, TrainOptions};
-use harness::report::Report;
-use ops::weights_hash::WeightsHash;
-use params_and_allreduce::Algorithm;
-use params_and_allreduce::communicator::Communicator as _;
-use params_and_allreduce::thread::run_ranks;
+use concise_wrapper::Error;
+use concise_wrapper::train::Trained;
+use harness::records::EpochRecord;
 use tempfile::TempDir;
 
 use super::watched::{Cut, Watched};
+use crate::prelude::{self, *};
 
-pub(crate) const WAIT: Duration = Duration::from_secs(60);
 pub(crate) const STEPS: usize = 6;
 
-pub(crate) fn data() -> LoadedData {
-    let image = |salt| {
-        let values = noise(PIXELS, salt).unwrap().to_vec1::<f64>().unwrap();
-        std::array::from_fn(|pixel| (values[pixel] * 127.0 + 128.0) as u8)
-    };
-    let labels = (0..).map(|index| index % CLASSES as u8).take(16).collect();
-    let train = Dataset::new((400..416).map(image).collect(), labels).unwrap();
-    let test = Dataset::new((500..505).map(image).collect(), vec![1, 3, 5, 7, 9]).unwrap();
-    LoadedData { name: "noise".to_owned(), train, test }
-}
-
 pub(crate) fn lenet() -> Network<LeNet> {
-    lenet_in(DType::F32)
-}
-
-pub(crate) fn lenet_in(precision: DType) -> Network<LeNet> {
-    Network::new(3, precision, &Device::Cpu, |vb, _| LeNet::new(vb)).unwrap()
+    prelude::lenet(DType::F32)
 }
 
 pub(crate) fn resnet18() -> Network<ResNet18> {
-    Network::new(3, DType::F32, &Device::Cpu, |vb, norms| ResNet18::new(4, norms, vb)).unwrap()
+    prelude::resnet18(DType::F32)
 }
 
 /// What makes a run; a test changes a copy.
@@ -66,7 +34,11 @@ pub(crate) struct Settings {
 impl Settings {
     pub(crate) fn new() -> Self {
         Self {
-            data: data(),
+            data: LoadedData {
+                name: "noise".to_owned(),
+                train: noisy_images(400..416),
+                test: noisy_images(500..505),
+            },
             options: TrainOptions { epochs: 2, batch_size: 7, learning_rate: 0.05, seed: 5 },
             extras: Extras {
                 constants: Momentum { momentum: 0.9, weight_decay: 1e-3 },
@@ -113,7 +85,6 @@ impl Settings {
         train(model, data, options, extras, checkpoints.as_ref(), report, |_| Ok(()))
     }
 
-    /// The same on ranks.
     pub(crate) fn ddp<M: ModuleT + Send + Sync + 'static>(
         &self,
         network: &Network<M>,
@@ -137,7 +108,6 @@ pub(crate) fn hash(trained: &Trained) -> WeightsHash {
     WeightsHash::new(&trained.weights).unwrap()
 }
 
-/// All that does not depend on time.
 pub(crate) fn measured(trained: &Trained) -> Vec<EpochRecord> {
     let timeless =
         |record: &EpochRecord| EpochRecord { seconds: 0.0, images_per_second: 0.0, ..*record };
@@ -162,9 +132,4 @@ pub(crate) fn names(folder: &Path) -> Vec<String> {
 
 pub(crate) fn file(step: usize) -> String {
     format!("step-{step:08}.safetensors")
-}
-
-pub(crate) fn buckets() -> Reduction {
-    let caps = BucketCaps { first: 2_000, others: 40_000 };
-    Reduction::Buckets { caps, algorithm: Algorithm::Ring, overlap: true }
 }

@@ -6,7 +6,6 @@ use std::io::{BufRead as _, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
-use std::time::Duration;
 
 use checkpoints::Resume;
 use harness::interrupt;
@@ -14,6 +13,7 @@ use tempfile::TempDir;
 
 use super::run::{Settings, file, hash, lenet, measured, names};
 use super::watched::{Event, Watched};
+use crate::prelude::*;
 
 /// Set in the process that trains: how often it writes checkpoints, and where.
 const EVERY: &str = "CHECKPOINTS_EVERY";
@@ -41,7 +41,6 @@ fn child() {
     assert_eq!(interrupt::exit_code(), Some(143));
 }
 
-/// Starts it, and waits until it has made some steps.
 fn begin(folder: &Path, every: usize) -> Child {
     let mut child = Command::new(env::current_exe().unwrap())
         .args(["--exact", "checkpoints::signals::child", "--nocapture"])
@@ -62,7 +61,6 @@ fn kill(child: &Child, signal: &str) {
     assert!(status.unwrap().success());
 }
 
-/// Of which steps there are checkpoints.
 fn steps(settings: &Settings) -> Vec<usize> {
     let all = names(settings.folder()).into_iter();
     let of = |name: String| {

@@ -2,21 +2,18 @@
 
 use std::cell::Cell;
 
+use concise_wrapper::Error;
 use concise_wrapper::model::Step;
 use concise_wrapper::weights::Weights;
-use concise_wrapper::{Error, Model};
-use datasets::Dataset;
-use harness::records::BatchSums;
-use params_and_allreduce::communicator::SharedCommunicator;
-use split_batch::loader::{LocalBatch, Shards};
+use split_batch::loader::Shards;
 
-/// What happens to a run in the middle of a step.
+use crate::prelude::*;
+
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Event {
     Nothing,
     /// As Ctrl-C: the step is the last one.
     Interrupt,
-    /// The step fails.
     Crash,
 }
 

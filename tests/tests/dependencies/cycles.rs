@@ -39,7 +39,6 @@ impl Cycle {
 /// From a module to those beside it that it or a module in it mentions.
 type Uses<'a> = BTreeMap<&'a str, BTreeMap<&'a str, &'a Mention>>;
 
-/// All cycles of a crate, by parent.
 pub(crate) fn of(modules: &Modules) -> Vec<Cycle> {
     let mut by_parent: BTreeMap<&[String], Uses<'_>> = BTreeMap::new();
     for mention in &modules.mentions {
@@ -53,7 +52,6 @@ pub(crate) fn of(modules: &Modules) -> Vec<Cycle> {
     by_parent.iter().flat_map(|(parent, uses)| among(parent, uses)).collect()
 }
 
-/// The cycles among modules of one parent.
 fn among(parent: &[String], uses: &Uses<'_>) -> Vec<Cycle> {
     let mut seen: BTreeSet<&str> = BTreeSet::new();
     let mut cycles = Vec::new();

@@ -1,21 +1,17 @@
 //! Dependencies point down: no stage uses a later one, no engine crate uses a stage, and in a crate no modules that lie
 //! side by side import each other in a circle.
 
-#![expect(clippy::unwrap_used, reason = "in a test a panic is the right answer")]
-
 mod cycles;
 mod modules;
 mod packages;
 
 use std::collections::BTreeSet;
-use std::fs;
-use std::path::{Path, PathBuf};
 
 use modules::Modules;
 use packages::{Package, Place};
-use tempfile::TempDir;
 
-/// The root of the workspace.
+use crate::*;
+
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap()
 }
@@ -73,7 +69,6 @@ fn a_dependency_on_a_package_above_is_found() {
     }
 }
 
-/// The cycles of a crate, and how to say them.
 fn cycles_of(root: &Path) -> Vec<(String, String)> {
     let modules = Modules::read(root);
     cycles::of(&modules).iter().map(|cycle| (cycle.to_string(), cycle.told())).collect()
@@ -100,7 +95,6 @@ fn modules_that_lie_side_by_side_form_no_cycle() {
     assert!(problems.is_empty(), "\n{}\n", problems.join("\n"));
 }
 
-/// A crate of these files.
 fn crate_of(files: &[(&str, &str)]) -> (TempDir, PathBuf) {
     let folder = tempfile::tempdir().unwrap();
     for (name, text) in files {

@@ -2,12 +2,12 @@
 //! left out.
 
 use std::collections::BTreeSet;
-use std::fs;
-use std::path::{Path, PathBuf};
 
 use proc_macro2::{Ident, TokenStream, TokenTree};
 use syn::visit::{self, Visit};
 use syn::{Attribute, Expr, ImplItem, Item, ItemMod, ItemUse, Lit, Macro, Meta, UseTree};
+
+use crate::*;
 
 /// Names from the root of the crate to a module or an item.
 pub(crate) type Names = Vec<String>;
@@ -19,11 +19,9 @@ pub(crate) struct Mention {
     pub(crate) of: Names,
     pub(crate) file: PathBuf,
     pub(crate) line: usize,
-    /// The line's text.
     pub(crate) text: String,
 }
 
-/// The modules of a crate.
 #[derive(Debug, Default)]
 pub(crate) struct Modules {
     pub(crate) names: BTreeSet<Names>,
@@ -32,7 +30,6 @@ pub(crate) struct Modules {
 }
 
 impl Modules {
-    /// Reads the crate whose root file this is.
     pub(crate) fn read(root: &Path) -> Self {
         let mut modules = Self::default();
         modules.add_file(Vec::new(), root, root.parent().unwrap());
@@ -65,7 +62,10 @@ impl Modules {
                 (Some((_, items)), _) => self.add(child, items, (file, text), &folder.join(named)),
                 (None, Some(path)) => {
                     let path = file.parent().unwrap().join(path);
-                    self.add_file(child, &path, path.parent().unwrap());
+                    // A learner's answer to an exercise may not be there yet.
+                    if path.exists() {
+                        self.add_file(child, &path, path.parent().unwrap());
+                    }
                 }
                 (None, None) => {
                     let alone = folder.join(format!("{named}.rs"));

@@ -1,11 +1,9 @@
 //! Packages of a workspace, and which of them another may use.
 
-use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use serde_json::Value;
+use crate::*;
 
-/// A package.
 #[derive(Clone, Debug)]
 pub(crate) struct Package {
     /// Its folder in the workspace, and those of the packages that it depends on: for what it is, and for its tests.
@@ -16,7 +14,6 @@ pub(crate) struct Package {
     pub(crate) tests: Vec<PathBuf>,
 }
 
-/// Where a package belongs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
     Stage(u32),

@@ -35,7 +35,6 @@ fn reset_asks(checkout: &Checkout) -> Option<(Child, String)> {
     Some((course, told))
 }
 
-/// Types an answer and returns what is told then.
 fn say(mut course: Child, answer: &str) -> String {
     course.stdin.as_mut().unwrap().write_all(answer.as_bytes()).unwrap();
     let mut told = String::new();

@@ -1,10 +1,6 @@
 //! A small workspace with two exercises, for the course tool to work on.
 
-use std::fs;
-use std::path::{Path, PathBuf};
-
-use assert_cmd::Command;
-use tempfile::TempDir;
+use crate::*;
 
 /// The real package's build script and test target: what they do for two exercises they do for all.
 const BUILD: &str = include_str!("../../exercises/build.rs");
@@ -36,7 +32,8 @@ path = "verify.rs"
 test = false
 "#;
 
-const CHECK: &str = r##"#[path = "exercise.rs"]
+const CHECK: &str = r##"#[rustfmt::skip]
+#[path = "exercise.rs"]
 mod exercise;
 
 #[test]
@@ -52,7 +49,6 @@ fn of_two_numbers_is_another_number() {
 }
 "##;
 
-/// A checkout, gone when dropped.
 pub struct Checkout {
     folder: TempDir,
 }
@@ -76,7 +72,6 @@ impl Checkout {
                 checkout.write(&format!("tests/exercises/{name}/{file}"), text);
             };
             file("check.rs", CHECK);
-            file("exercise.rs", &stub(name, page));
             file("given.rs", &stub(name, page));
             file("solution.rs", &answer("a + b"));
             file("hint.md", "## Look\n\nAt both.\n\n## Think\n\nOf more.\n\n## Write\n\nA plus.\n");
@@ -118,20 +113,17 @@ impl Checkout {
         }
     }
 
-    /// `cargo course` with these words, run in the checkout.
     pub fn course(&self, words: &[&str]) -> Command {
         course_in(self.folder.path(), words)
     }
 }
 
-/// `cargo course` with these words, run in a folder.
 pub fn course_in(folder: &Path, words: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_course"));
-    command.args(words).current_dir(folder).env_remove("CARGO_TARGET_DIR");
+    let mut command = course(words);
+    command.current_dir(folder).env_remove("CARGO_TARGET_DIR");
     command
 }
 
-/// An answer with this body.
 pub fn answer(body: &str) -> String {
     format!("//! An answer.\n\npub fn sum(a: i32, b: i32) -> i32 {{\n    {body}\n}}\n")
 }

@@ -1,9 +1,7 @@
 //! What is asked wrongly, or asked in the wrong place, is told in one line.
 
-use predicates::prelude::PredicateBooleanExt as _;
-use predicates::str::{contains, diff, starts_with};
-
 use super::fixture::{Checkout, course_in};
+use crate::*;
 
 #[test]
 fn a_wrong_name_gets_the_nearest_ones() {
@@ -83,7 +81,6 @@ fn what_cargo_fails_at_is_not_the_answers_fault() {
 fn a_pipe_in_an_answers_place_is_refused() {
     let checkout = Checkout::new();
     let file = checkout.path("tests/exercises/ch01_sum/exercise.rs");
-    std::fs::remove_file(&file).unwrap();
     let made = std::process::Command::new("mkfifo").arg(&file).status();
     assert!(made.unwrap().success());
     let course = |words: &[&str]| {
@@ -117,9 +114,12 @@ fn what_cannot_be_read_is_named() {
     std::fs::remove_dir_all(checkout.path(".course")).unwrap();
 
     std::fs::remove_file(checkout.path("tests/exercises/ch01_sum/exercise.rs")).unwrap();
+    let made = checkout.course(&["check", "sum"]).assert().code(1);
+    made.stdout(starts_with("✗ ch01_sum is not written yet"));
+    std::fs::remove_file(checkout.path("tests/exercises/ch01_sum/exercise.rs")).unwrap();
+    std::fs::remove_file(checkout.path("tests/exercises/ch01_sum/given.rs")).unwrap();
     let gone = checkout.course(&["check", "sum"]).assert().code(1);
     gone.stderr(contains("`cargo course reset ch01_sum` brings it back"));
-    std::fs::remove_file(checkout.path("tests/exercises/ch01_sum/given.rs")).unwrap();
     let reset = checkout.course(&["reset", "sum", "--yes"]).assert().code(1);
     reset.stderr(contains("ch01_sum/given.rs").and(contains("fresh copy of the course")));
 }

@@ -1,15 +1,11 @@
 //! What a reader does: list, next, check, hint, solution, reset.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::process::{Command, Stdio};
-use std::time::{Duration, SystemTime};
-
-use base16ct::HexDisplay;
-use predicates::prelude::PredicateBooleanExt as _;
-use predicates::str::{contains, diff, starts_with};
-use sha2::{Digest as _, Sha256};
+use std::time::SystemTime;
 
 use super::fixture::{Checkout, answer, stub};
+use crate::*;
 
 #[test]
 fn what_passed_is_remembered_until_the_answer_changes() {
@@ -68,35 +64,6 @@ fn what_passed_is_remembered_until_the_answer_changes() {
     course(&["list"]).success().stdout(starts_with("? ch01_sum").and(both));
     course(&["check", "sum"]).success();
     course(&["list"]).success().stdout(starts_with("✓ ch01_sum"));
-}
-
-#[test]
-fn what_was_remembered_with_one_fingerprint_still_counts() {
-    let checkout = Checkout::new();
-    checkout.sum_is("a + b");
-    let files = ["exercise.rs", "check.rs"].map(|file| format!("tests/exercises/ch01_sum/{file}"));
-    let mut hash = Sha256::new();
-    for text in files.each_ref().map(|file| checkout.read(file)) {
-        hash.update((text.len() as u64).to_le_bytes());
-        hash.update(text);
-    }
-    let passed = format!("{:x}", HexDisplay(&hash.finalize()));
-    let progress = format!("{{\"ch01_sum\": {{\"passed\": \"{passed}\", \"hints\": 2}}}}");
-    checkout.write(".course/progress.json", &progress);
-    let list = || checkout.course(&["list"]).assert().success();
-    list().stdout(starts_with("✓ ch01_sum").and(contains("1 of 2 solved")));
-    // It does not tell which of the two is another.
-    let either = || contains("(it or its check has changed since it passed)");
-    for file in files {
-        let text = checkout.read(&file);
-        checkout.write(&file, &format!("{text}\n// More.\n"));
-        list().stdout(starts_with("? ch01_sum").and(either()));
-        checkout.write(&file, &text);
-    }
-    checkout.course(&["check", "sum"]).assert().success();
-    checkout.course(&["hint", "sum"]).assert().success().stdout(contains("hint 3 of 3"));
-    checkout.sum_is("b + a");
-    list().stdout(starts_with("? ch01_sum").and(contains("(it has changed since it passed)")));
 }
 
 #[test]

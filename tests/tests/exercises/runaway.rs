@@ -1,11 +1,7 @@
 //! Whatever the reader's code does, it ends the check and not the tool.
 
-use std::time::{Duration, Instant};
-
-use predicates::prelude::PredicateBooleanExt as _;
-use predicates::str::contains;
-
 use super::fixture::Checkout;
+use crate::*;
 
 #[test]
 fn a_crash_is_told_with_its_own_words() {

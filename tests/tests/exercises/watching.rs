@@ -2,9 +2,9 @@
 
 use std::fs::{self, File};
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
 
 use super::fixture::{Checkout, answer};
+use crate::*;
 
 /// Starting cargo on a busy machine takes its time.
 const PATIENCE: Duration = Duration::from_secs(120);

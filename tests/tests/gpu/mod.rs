@@ -3,7 +3,6 @@
 //! With fewer GPUs than ranks, ranks share one: then each has a stream of its own on it.
 
 #![cfg(feature = "cuda")]
-#![expect(clippy::unwrap_used, reason = "in a test a panic is the right answer")]
 
 mod collectives;
 #[cfg(feature = "nccl")]

@@ -1,15 +1,11 @@
 //! What is left of a step when the script is ended: its results, if it had any. When it is killed, and cannot end the step
 //! itself: nothing.
 
-use std::fs;
-use std::path::Path;
 use std::process::Stdio;
 use std::thread::sleep;
-use std::time::Duration;
-
-use course_tests::stand_in::wait_until;
 
 use super::package::Package;
+use crate::*;
 
 /// Kills the script while it runs this step, and waits until the process has ended whose number is in `results/pid`.
 #[track_caller]

@@ -4,16 +4,13 @@
 //! Nothing here needs a GPU: shell scripts stand in for programs and for NVIDIA's tools. Without Python, tests are skipped.
 
 #![cfg(target_os = "linux")]
-#![expect(clippy::unwrap_used, reason = "in a test a panic is the right answer")]
 
 mod killed;
 mod package;
 
-use std::fs;
-
 use package::Package;
-use predicates::prelude::PredicateBooleanExt as _;
-use predicates::str::{contains, starts_with};
+
+use crate::*;
 
 #[test]
 fn what_is_slow_is_tested_and_not_measured() {

@@ -1,17 +1,12 @@
 //! A package as `.ci/gpu-pack` makes it, whose programs are shell scripts, on a machine whose GPU is one, too.
 
-use std::fs;
-use std::path::Path;
 use std::process::Command;
 
-use course_tests::stand_in::stand_in;
-use serde_json::Value;
-use tempfile::TempDir;
+use crate::*;
 
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../.ci/gpu-run");
 const MODULES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../.ci/gpu_run");
 
-/// What packages have, beside tests.
 const PROGRAMS: [&str; 6] = [
     "course",
     "single-gpu",
@@ -65,12 +60,10 @@ impl Package {
         stand_in(self.root().join(name), script).unwrap();
     }
 
-    /// `./run` there, with these flags.
     pub(crate) fn run(&self, flags: &[&str]) -> assert_cmd::Command {
         assert_cmd::Command::from_std(self.command(flags))
     }
 
-    /// The same, not waited for.
     pub(crate) fn command(&self, flags: &[&str]) -> Command {
         let path = std::env::var("PATH").unwrap();
         let mut command = Command::new("python3");

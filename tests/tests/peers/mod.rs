@@ -2,8 +2,6 @@
 //!
 //! Nothing here needs Python: a shell script stands in for both sides, with answers that are known.
 
-#![expect(clippy::unwrap_used, reason = "in a test a panic is the right answer")]
-
 #[cfg(unix)]
 mod stand_ins;
 #[cfg(unix)]
@@ -11,15 +9,13 @@ mod tables;
 #[cfg(unix)]
 mod turns;
 
-use assert_cmd::Command;
 #[cfg(not(debug_assertions))]
 use devices::{DeviceKind, DevicePlan};
-use predicates::prelude::PredicateBooleanExt as _;
-use predicates::str::{contains, starts_with};
-use serde_json::Value;
 
-fn course() -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_course"));
+use crate::*;
+
+fn alone(words: &[&str]) -> Command {
+    let mut command = course(words);
     command.env("XDG_CACHE_HOME", concat!(env!("CARGO_TARGET_TMPDIR"), "/no-cache"));
     command.env("HOME", concat!(env!("CARGO_TARGET_TMPDIR"), "/no-home"));
     command
@@ -27,7 +23,7 @@ fn course() -> Command {
 
 #[test]
 fn mistakes_in_the_flags_are_one_line() {
-    let refused = |flags: &[&str]| course().arg("peers").args(flags).assert().code(2);
+    let refused = |flags: &[&str]| alone(&["peers"]).args(flags).assert().code(2);
     refused(&["--alternations", "0"]).stderr(contains("0 is not in 1..=1000"));
     refused(&["--only", "everything"]).stderr(contains("'everything'").and(contains("lenet-step")));
     refused(&["--set-up", "--python", "p"]).stderr(contains("cannot be used with"));
@@ -36,7 +32,7 @@ fn mistakes_in_the_flags_are_one_line() {
     refused(&["--only", "lenet-step", "--batch", "7"]).stderr(contains("nothing that is measured"));
     refused(&["--batch", "256", "--update"]).stderr(contains("--only"));
     let nowhere = ["--only", "memory", "--ours", "o", "--output", "/no/such/folder/file"];
-    course().arg("peers").args(nowhere).assert().code(1).stderr(starts_with("error: /no/such"));
+    alone(&["peers"]).args(nowhere).assert().code(1).stderr(starts_with("error: /no/such"));
 }
 
 /// On a machine without a GPU; elsewhere there is nothing to refuse.
@@ -46,21 +42,21 @@ fn without_a_gpu_nothing_is_measured_on_one() {
     if DevicePlan::new(DeviceKind::Cuda, 1, None).is_ok() {
         return eprintln!("SKIPPED: there is a GPU");
     }
-    let refused = course().args(["peers", "--device", "cuda"]).assert().code(2).stdout("");
+    let refused = alone(&["peers", "--device", "cuda"]).assert().code(2).stdout("");
     refused.stderr(starts_with("error: ").and(contains("use --device cpu")));
 }
 
 #[cfg(debug_assertions)]
 #[test]
 fn an_unoptimised_build_is_not_measured() {
-    let answer = course().args(["peers", "--only", "memory"]).assert().code(1);
+    let answer = alone(&["peers", "--only", "memory"]).assert().code(1);
     answer.stderr(contains("measure with `cargo course peers`"));
 }
 
 #[cfg(unix)]
 #[test]
 fn without_a_python_the_way_to_one_is_told() {
-    let answer = course().args(["peers", "--only", "memory", "--ours", "o"]).assert().code(1);
+    let answer = alone(&["peers", "--only", "memory", "--ours", "o"]).assert().code(1);
     let told = contains("there is no Python with PyTorch at").and(contains("--set-up"));
     answer.stderr(told.and(contains("multi-gpu-course/peers/bin/python")));
 }
@@ -69,7 +65,7 @@ fn without_a_python_the_way_to_one_is_told() {
 #[test]
 fn our_side_answers_with_what_it_is_asked_for() {
     let answer = |flags: &[&str]| -> Value {
-        let output = course().arg("peers-ours").args(flags).assert().success().get_output().clone();
+        let output = alone(&["peers-ours"]).args(flags).assert().success().get_output().clone();
         serde_json::from_slice(&output.stdout).unwrap()
     };
     let all_positive = |answer: &Value, unit: &str, series: &[&str], repetitions: usize| {

@@ -1,12 +1,7 @@
 //! A shell script in place of both sides, with answers that are known.
 
-use std::fs;
-use std::path::Path;
-
-use assert_cmd::Command;
-use serde_json::Value;
-
-use super::course;
+use super::alone;
+use crate::*;
 
 const STAND_IN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/stand-in.sh");
 
@@ -21,8 +16,8 @@ pub(crate) fn answers(files: &[(&str, &str)]) -> tempfile::TempDir {
 }
 
 pub(crate) fn peers(answers: &Path, flags: &[&str]) -> Command {
-    let mut command = course();
-    command.env("ANSWERS", answers).args(["peers", "--ours", STAND_IN, "--python", STAND_IN]);
+    let mut command = alone(&["peers", "--ours", STAND_IN, "--python", STAND_IN]);
+    command.env("ANSWERS", answers);
     command.arg("--output").arg(answers.join("out.json")).args(flags);
     command
 }

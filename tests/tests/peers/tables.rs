@@ -1,12 +1,7 @@
 //! What is stored: all of it, parts that add up, and when.
 
-use std::fs;
-
-use course_tests::stand_in::stand_in;
-use predicates::str::contains;
-use serde_json::Value;
-
 use super::stand_ins::{answers, peers, stored};
+use crate::*;
 
 #[test]
 fn what_is_stored_has_a_stable_order() {

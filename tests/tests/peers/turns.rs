@@ -1,13 +1,7 @@
 //! Who takes part, in turn, and who fails.
 
-use std::fs;
-
-use course_tests::stand_in::stand_in;
-use predicates::prelude::PredicateBooleanExt as _;
-use predicates::str::{contains, diff, ends_with};
-use serde_json::Value;
-
 use super::stand_ins::{answers, peers, stored};
+use crate::*;
 
 #[test]
 fn sides_take_turns_and_ratios_are_of_neighbours() {

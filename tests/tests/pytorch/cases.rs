@@ -1,8 +1,8 @@
 //! One operation at a time: its inputs, as both sides compute them, and what PyTorch's results say of ours.
 
-use candle_core::{DType, Result, Tensor, Var};
-use course_tests::{Fixture, device, noise};
-use ops::difference::relative_difference;
+use candle_core::Result;
+
+use crate::prelude::*;
 
 pub(crate) const INPUT: u64 = 1;
 pub(crate) const WEIGHT: u64 = 2;
@@ -15,7 +15,6 @@ pub(crate) fn precisions() -> [(DType, f64); 2] {
     [(DType::F64, 1e-12), (DType::F32, if device().is_cuda() { 1e-4 } else { 1e-5 })]
 }
 
-/// A variable of noise.
 pub(crate) fn variable(shape: &[usize], salt: u64, dtype: DType) -> Result<Var> {
     Var::from_tensor(&noise(shape, salt)?.to_dtype(dtype)?)
 }

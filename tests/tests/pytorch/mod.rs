@@ -8,25 +8,19 @@
 //!
 //! With `TEST_DEVICE=cuda` all of it runs on a GPU, but for the plain layers.
 
-#![expect(clippy::unwrap_used, reason = "in a test a panic is the right answer")]
-
 mod cases;
 
-use candle_core::{DType, Result, Tensor, Var};
+use candle_core::Result;
 use cases::{BIAS, INPUT, WEIGHT, check_case, for_each_case, precisions, variable};
-use course_tests::{Fixture, device, noise};
-use datasets::Batch;
 use itertools::iproduct;
 use ops::batch_norm::{Statistics, average_all};
-use ops::difference::relative_difference;
-use ops::parameters::{Parameter, Parameters};
 use ops::{
     add_bias, add_bias_relu, add_relu, avg_pool2d, batch_norm, batch_norm_with, conv2d,
     conv2d_relu_pool, cross_entropy, global_avg_pool, linear, relu,
 };
 use single_gpu::layers;
-use single_gpu::lenet::{Layers, Lenet};
-use single_gpu::train::local_gradients;
+
+use crate::prelude::*;
 
 /// Whether the test's device runs the plain layers.
 fn has_plain_layers() -> bool {
@@ -227,7 +221,6 @@ fn linear_agrees() {
     });
 }
 
-/// The labels of the fixture's classification cases.
 fn labels(batch: usize, classes: usize) -> Result<Tensor> {
     let labels: Vec<u32> = (0..batch).map(|i| ((i * 7 + 3) % classes) as u32).collect();
     Tensor::new(labels, &device())
@@ -257,7 +250,6 @@ fn cross_entropy_agrees() {
     });
 }
 
-/// LeNet with the fixture's weights.
 fn lenet(fixture: &Fixture, dtype: DType) -> Result<Lenet> {
     let scales = fixture.get("lenet/scales")?.to_vec1::<f64>()?;
     let shapes = Lenet::new(1, dtype, &device())?;

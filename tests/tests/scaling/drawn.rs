@@ -1,9 +1,9 @@
 //! The picture for paper, and for pages without scripts.
 
 use course_tests::scaling::PICTURED;
-use course_tests::stored::in_the_book;
 
 use super::{numbers, of_link, stored};
+use crate::*;
 
 #[test]
 fn the_picture_tells_what_the_file_tells() {

@@ -1,10 +1,9 @@
 //! Laws of scaling, which hold on paper whatever is assumed.
 
-use serde_json::{Value, json};
-
 use super::{
     BATCHES, LINKS, MODELS, OVERLAPS, WAYS, close, counts, list, numbers, of_link, on_paper, stored,
 };
+use crate::*;
 
 /// What is wrong with a panel on paper, first of all.
 fn keeps_the_laws(panel: &Value) -> Result<(), String> {

@@ -1,10 +1,9 @@
 //! What was measured where devices are, beside what was predicted.
 
 use course_tests::scaling::{Catalogue, Measurement};
-use course_tests::stored::in_the_book;
-use serde_json::{Value, json};
 
 use super::{OVERLAPS, close, counts, list, numbers, on_paper, stored};
+use crate::*;
 
 /// Each step of the measurement is a point, and its prediction is on a line.
 #[test]

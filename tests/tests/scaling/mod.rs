@@ -3,15 +3,13 @@
 //! The stored file is read here as a browser reads it, and checked without stage 7: that it has every curve, and that
 //! the laws of scaling hold in it.
 
-#![expect(clippy::unwrap_used, reason = "in a test a panic is the right answer")]
-
 mod drawn;
 mod laws;
 mod measured;
 
 use course_tests::scaling::{Catalogue, Measurement, picture};
-use course_tests::stored::{check_current, check_fits_into_a_page, in_the_book};
-use serde_json::{Value, json};
+
+use crate::*;
 
 const LINKS: [&str; 5] = [
     "NVLink between all",

@@ -3,14 +3,12 @@
 //! The stored file is read here as a browser reads it, and checked without stage 6: that it is a pipeline,
 //! and that what is told about it can be counted in it.
 
-#![expect(clippy::unwrap_used, reason = "in a test a panic is the right answer")]
-
 mod pipelines;
 mod told;
 
 use course_tests::schedules::{Catalogue, KINDS, MICRO_BATCHES, Plan, STAGES, picture};
-use course_tests::stored::{check_current, check_fits_into_a_page, in_the_book};
-use serde_json::{Value, json};
+
+use crate::*;
 
 #[test]
 fn the_book_has_what_stage_6_says_today() {

@@ -1,11 +1,11 @@
 //! What can be counted in the file is what the file tells. (That each is a pipeline, and that of the literature, stage 6 tests.)
 
 use course_tests::schedules::{KINDS, MICRO_BATCHES, PICTURED, Plan, STAGES};
-use course_tests::stored::in_the_book;
 use model_parallel::pipeline::predict::{Costs, StageCost};
 use model_parallel::pipeline::{Kind, check, predict};
 
 use super::told::{numbers, told};
+use crate::*;
 
 #[test]
 fn the_bubble_is_what_is_idle() {

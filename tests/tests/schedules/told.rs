@@ -2,8 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use course_tests::stored::in_the_book;
-use serde_json::Value;
+use crate::*;
 
 /// Every time in the file is a multiple of this.
 const GRID: f64 = 0.5;
@@ -26,13 +25,11 @@ impl Span {
     }
 }
 
-/// What the file says of one schedule.
 #[derive(Clone, Debug)]
 pub struct Told {
     pub what: String,
     pub stages: usize,
     pub letters: Vec<char>,
-    /// In steps of [`GRID`].
     pub time: usize,
     pub plan: Value,
     pub rows: Vec<Vec<Span>>,
@@ -100,7 +97,6 @@ impl Told {
     }
 }
 
-/// Every schedule in the book's file.
 pub fn told() -> Vec<Told> {
     let file: Value =
         serde_json::from_str(&in_the_book("data/pipeline-schedules.json").unwrap()).unwrap();

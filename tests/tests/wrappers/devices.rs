@@ -2,16 +2,10 @@
 
 use std::sync::mpsc::channel;
 use std::thread;
-use std::time::Duration;
 
-use candle_core::{DType, Device, ModuleT, Result, Tensor};
-use concise_wrapper::lenet::LeNet;
-use concise_wrapper::{DataParallel, Model as _, Network};
-use datasets::Batch;
-use devices::DevicePlan;
-use split_batch::loader::LocalBatch;
+use candle_core::Result;
 
-use super::WAIT;
+use crate::prelude::*;
 
 /// What two calls come to, of which the first makes a device fail: images that do not fit, of which there are enough
 /// for the first of the devices alone. Nothing else ends this if one call waits for ever.

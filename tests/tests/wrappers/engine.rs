@@ -7,10 +7,12 @@ use std::sync::{Arc, Mutex};
 use candle_core::Shape;
 use concise_wrapper::text;
 use params_and_allreduce::collectives::chunk_range;
-use params_and_allreduce::communicator::{self, Communicator, SharedCommunicator};
+use params_and_allreduce::communicator;
+use params_and_allreduce::forward;
 use params_and_allreduce::thread;
 
 use super::*;
+use crate::prelude::*;
 
 /// The engine: it moves its tensors over a connection that nobody else uses, and notes each sum.
 struct OfAll {
@@ -26,17 +28,7 @@ enum Line {
 }
 
 impl Communicator for OfAll {
-    fn rank(&self) -> usize {
-        self.line.rank()
-    }
-
-    fn world_size(&self) -> usize {
-        self.line.world_size()
-    }
-
-    fn device(&self) -> &Device {
-        self.line.device()
-    }
+    forward!(line: rank, world_size, device);
 
     fn send(&self, _: usize, _: &Tensor) -> Result<(), communicator::Error> {
         Err(communicator::Error::Other("the engine has no messages".to_owned()))

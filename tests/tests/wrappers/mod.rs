@@ -7,63 +7,23 @@
 //! With `TEST_DEVICE=cuda` what is compared with one device, or with other numbers of devices, runs on GPUs, which
 //! replicas share if there are too few; the one device is the CPU.
 
-#![expect(clippy::unwrap_used, reason = "in a test a panic is the right answer")]
-
 mod devices;
 mod engine;
 mod odd_ranks;
 mod own_networks;
 
-use std::time::Duration;
-
-use ::devices::DevicePlan;
-use candle_core::{DType, Device, ModuleT, Tensor};
-use concise_wrapper::ddp::bucket::BucketCaps;
-use concise_wrapper::ddp::{Reduction, broken};
-use concise_wrapper::lenet::LeNet;
-use concise_wrapper::optimizer::Extras;
-use concise_wrapper::optimizer::{Momentum, Sgd};
-use concise_wrapper::resnet::ResNet18;
-use concise_wrapper::weights::Snapshot;
-use concise_wrapper::{DataParallel, Ddp, Error, Model, Network, train};
-use course_tests::{noise, on_the_cpu, plan};
-use datasets::loader::Epochs as _;
-use datasets::source::LoadedData;
-use datasets::{CLASSES, Dataset, PIXELS};
-use harness::records::{BatchSums, TrainOptions};
-use harness::report::Report;
-use ops::difference::largest_difference;
-use ops::weights_hash::WeightsHash;
-use params_and_allreduce::Algorithm;
-use params_and_allreduce::communicator::Communicator as _;
-use params_and_allreduce::thread::{RankFailure, run_ranks};
+use concise_wrapper::Error;
+use concise_wrapper::ddp::broken;
 use scratch_data_parallel::breakage::Breakage;
-use split_batch::loader::{LocalBatch, ShardLoader};
 
-const WAIT: Duration = Duration::from_secs(60);
+use crate::prelude::*;
 
 /// Three steps an epoch, of 7, 7 and 2 samples.
 const BATCH: usize = 7;
 const STEPS: usize = 5;
 
-/// Noise, not garments: their black borders make channels that are constant, whose normalised values are
-/// rounding errors around 0, on either side of relu's kink.
 fn images() -> Dataset {
-    let count = 2 * BATCH + 2;
-    let image = |salt| {
-        let values = noise(PIXELS, salt).unwrap().to_vec1::<f64>().unwrap();
-        std::array::from_fn(|pixel| (values[pixel] * 127.0 + 128.0) as u8)
-    };
-    let labels = (0..).map(|index| index % CLASSES as u8).take(count).collect();
-    Dataset::new((400..).take(count).map(image).collect(), labels).unwrap()
-}
-
-fn resnet18(dtype: DType) -> Network<ResNet18> {
-    Network::new(3, dtype, &Device::Cpu, |vb, norms| ResNet18::new(4, norms, vb)).unwrap()
-}
-
-fn lenet(dtype: DType) -> Network<LeNet> {
-    Network::new(3, dtype, &Device::Cpu, |vb, _| LeNet::new(vb)).unwrap()
+    noisy_images(400..400 + 2 * BATCH as u64 + 2)
 }
 
 /// Trains for five steps; what comes out: weights, and the sums of the steps.
@@ -80,10 +40,6 @@ fn five_steps(model: &impl Model, dtype: DType) -> Result<(Snapshot, Vec<BatchSu
     }
     model.evaluate(&images())?;
     Ok((model.weights().snapshot()?, sums))
-}
-
-fn many_buckets(algorithm: Algorithm, overlap: bool) -> Reduction {
-    Reduction::Buckets { caps: BucketCaps { first: 2_000, others: 40_000 }, algorithm, overlap }
 }
 
 /// The same on `ranks` ranks: what every rank comes to, which must be the same.

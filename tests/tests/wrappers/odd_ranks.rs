@@ -1,18 +1,9 @@
 //! Ranks that are not like the others, or begin with other weights.
 
-use candle_core::{DType, Device, ModuleT, Tensor};
-use concise_wrapper::ddp::Reduction;
-use concise_wrapper::lenet::LeNet;
-use concise_wrapper::resnet::ResNet18;
-use concise_wrapper::{Ddp, Error, Model as _, Network};
-use datasets::loader::Epochs as _;
-use devices::DevicePlan;
-use ops::weights_hash::WeightsHash;
-use params_and_allreduce::communicator::Communicator as _;
-use params_and_allreduce::thread::run_ranks;
-use split_batch::loader::ShardLoader;
+use concise_wrapper::Error;
 
-use super::{BATCH, WAIT, five_steps, images, resnet18};
+use super::{BATCH, five_steps, images};
+use crate::prelude::*;
 
 /// A network whose last parameter is only used where it is told so.
 struct Partly {

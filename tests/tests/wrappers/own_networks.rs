@@ -1,31 +1,16 @@
 //! Networks and data of one's own: what is not the course's works as well, or is refused by name.
 
-use ::ops::difference::{largest_difference, relative_difference};
-use ::ops::weights_hash::WeightsHash;
 use ::ops::{conv2d, cross_entropy, flatten};
-use candle_core::{D, DType, Device, Module as _, ModuleT, Tensor};
+use candle_core::{D, Module as _};
 use candle_nn::{VarBuilder, ops, rotary_emb};
+use concise_wrapper::Error;
 use concise_wrapper::batch_norm::{BatchNorm, Norms};
-use concise_wrapper::ddp::Reduction;
-use concise_wrapper::optimizer::Extras;
-use concise_wrapper::optimizer::{Momentum, Sgd};
-use concise_wrapper::train::train;
-use concise_wrapper::weights::Snapshot;
-use concise_wrapper::{DataParallel, Ddp, Error, Model, Network};
-use datasets::Dataset;
-use datasets::source::LoadedData;
-use devices::DevicePlan;
-use harness::records::TrainOptions;
-use harness::report::Report;
-use params_and_allreduce::communicator::Communicator as _;
-use params_and_allreduce::thread::run_ranks;
 
-use super::WAIT;
+use crate::prelude::*;
 
 const CLASSES: usize = 5;
 const SHAPE: [usize; 3] = [3, 6, 4];
 
-/// One convolution, a batch norm, and a dense layer.
 struct Small {
     kernel: Tensor,
     norm: BatchNorm,
@@ -120,7 +105,6 @@ fn a_rank_without_images_takes_part_in_a_loop_of_ones_own() {
     }
 }
 
-/// Sums of the vectors of words.
 struct Words(candle_nn::Embedding);
 
 impl ModuleT for Words {

@@ -68,7 +68,6 @@ const BETWEEN_RANKS: [&str; 5] = [
 /// The `law` is one about ranks that take part, whatever they have. So it is named where ranks missed each other,
 /// and where one has an `empty` shard. Where an operation was refused for another reason, an element type, say, it
 /// would lead astray.
-/// Always panics.
 #[track_caller]
 pub fn fail(what: &str, expected: &str, failure: &str, law: &str, empty: bool) -> ! {
     if empty || BETWEEN_RANKS.iter().any(|part| failure.contains(part)) {

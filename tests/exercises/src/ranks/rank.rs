@@ -5,6 +5,7 @@ use std::thread::{self as threads, ThreadId};
 
 use candle_core::{DType, Device, Shape, Tensor};
 use params_and_allreduce::communicator::{Communicator, Error, SharedCommunicator};
+use params_and_allreduce::forward;
 use params_and_allreduce::thread::{self, Traffic};
 
 use harness::lock::locked;
@@ -58,17 +59,7 @@ impl Rank<'_> {
 }
 
 impl Communicator for Rank<'_> {
-    fn rank(&self) -> usize {
-        self.slot.rank()
-    }
-
-    fn world_size(&self) -> usize {
-        self.slot.world_size()
-    }
-
-    fn device(&self) -> &Device {
-        self.slot.device()
-    }
+    forward!(slot: rank, world_size, device);
 
     fn send(&self, to: usize, tensor: &Tensor) -> Result<(), Error> {
         self.check_thread()?;

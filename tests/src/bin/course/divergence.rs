@@ -9,7 +9,6 @@ use harness::cli::UsageError;
 use harness::recording::{Entry, first_divergence, read, steps_made};
 use harness::report::{line, thousands};
 
-/// Which recordings.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Arguments {
     /// A file that `--record` wrote
@@ -18,7 +17,6 @@ pub(crate) struct Arguments {
     second: PathBuf,
 }
 
-/// Finds the first difference, and tells it.
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let first = Recording::read(&arguments.first)?;
     let second = Recording::read(&arguments.second)?;
@@ -93,7 +91,6 @@ fn span<'a>(what: &str, numbers: impl Iterator<Item = &'a usize>) -> Option<Stri
     })
 }
 
-/// A recording that was read.
 struct Recording<'a> {
     path: &'a Path,
     entries: Vec<Entry>,

@@ -26,7 +26,6 @@ pub(crate) struct Arguments {
     check: bool,
 }
 
-/// Installs what is not there in its version.
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let mut missing = Vec::new();
     let asked = |name| arguments.names.is_empty() || arguments.names.iter().any(|one| one == name);
@@ -59,7 +58,6 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The version of the program that the PATH leads to.
 fn found(name: &str) -> Result<String, String> {
     let answer = ask(name, &["--version"])?;
     let version = answer.split_whitespace().last().unwrap_or_default();

@@ -7,7 +7,6 @@ use devices::available_cores;
 use crate::doctor::hardware::{cpu_model, cpu_name, instruction_sets, total_memory};
 use crate::doctor::probe::ask;
 
-/// The one that this runs on.
 pub(crate) fn this_machine() -> Machine {
     Machine {
         processor: cpu_name().unwrap_or_else(|| std::env::consts::ARCH.to_owned()),
@@ -22,7 +21,6 @@ pub(crate) fn this_machine() -> Machine {
 }
 
 /// The one that this runs on, with its GPUs.
-/// Fails when NVIDIA's driver does not name them.
 pub(crate) fn this_machine_with_gpus() -> anyhow::Result<Machine> {
     let names = ask("nvidia-smi", &["--query-gpu=name", "--format=csv,noheader"]);
     let names = names.map_err(|why| anyhow!("the names of this machine's GPUs: {why}"))?;

@@ -1,23 +1,17 @@
 //! `cargo course`: the tool around the course.
 
 mod book;
-mod book_file;
-mod checkout;
 mod divergence;
 mod doctor;
 mod exercises;
 mod figures;
 mod install_tools;
-mod kills;
 mod machine;
 mod outputs;
 mod peers;
 mod process;
 mod release_notes;
-mod scaling;
-mod schedules;
 mod shell;
-mod steps;
 mod walk;
 
 use std::process::ExitCode;
@@ -110,13 +104,13 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
         Command::Peers(arguments) => peers::run(&arguments),
         Command::PeersOurs(arguments) => peers::ours::run(&arguments),
         Command::InstallTools(arguments) => install_tools::run(&arguments),
-        Command::Book => book::run(),
+        Command::Book => book::build(),
         Command::Outputs(arguments) => outputs::run(&arguments),
         Command::Figures(arguments) => figures::run(&arguments),
         Command::Walk(arguments) => walk::run(&arguments),
-        Command::Steps => steps::run(),
-        Command::Schedules => schedules::run(),
-        Command::Scaling => scaling::run(),
+        Command::Steps => book::write_steps(),
+        Command::Schedules => book::write_schedules(),
+        Command::Scaling => book::write_scaling(),
         Command::Divergence(arguments) => divergence::run(&arguments),
         Command::ReleaseNotes(arguments) => release_notes::run(&arguments),
     }

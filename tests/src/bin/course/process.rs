@@ -21,20 +21,15 @@ const PRINTED: u64 = 16_000_000;
 /// A modest process has no more in memory: several times what the largest check of an exercise takes.
 const MEMORY: u64 = 2 << 30;
 
-/// How a process ended.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum How {
     /// By itself, or by a crash.
     Alone(ExitStatus),
-    /// It was ended, because it took too long.
     OutOfTime,
-    /// It was ended, because somebody pressed Ctrl-C.
     Interrupted,
-    /// It was ended, because it was not modest.
     TooMuch(Excess),
 }
 
-/// What a process had too much of.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Excess {
     Printed,
@@ -59,7 +54,6 @@ pub(crate) struct Group {
 
 impl Group {
     /// Starts a program; nobody types.
-    /// Fails when it cannot be started, or the system refuses to tell us of Ctrl-C.
     pub(crate) fn start(command: &mut Command) -> io::Result<Self> {
         // A group of its own can be ended as a whole, but the terminal's Ctrl-C does not reach it.
         interrupt::watch()?;
@@ -71,14 +65,12 @@ impl Group {
 
     /// Waits until the program has ended: by itself, or because its time is up, counted from its start, or because
     /// somebody pressed Ctrl-C. In each case all that it started is ended too.
-    /// Fails when it cannot be waited for; then it is ended as well.
     pub(crate) fn wait(self, limit: Duration) -> io::Result<How> {
         self.wait_unless(limit, |_| Ok(None))
     }
 
     /// As [`wait`](Self::wait), and ends the program as soon as it has printed too much there, or takes too much
     /// memory. How much it takes is known on Linux only; elsewhere its time has to do.
-    /// Fails as [`wait`](Self::wait) does.
     pub(crate) fn wait_if_modest(self, limit: Duration, printed: &[&Printed]) -> io::Result<How> {
         self.wait_unless(limit, |leader| {
             for printed in printed {
@@ -137,19 +129,16 @@ pub(crate) struct Printed(File);
 
 impl Printed {
     /// Nothing yet.
-    /// Fails when no file can be made.
     pub(crate) fn nothing() -> io::Result<Self> {
         tempfile::tempfile().map(Self)
     }
 
     /// A process's standard output or standard error. What has several is printed in the order in which it came.
-    /// Fails when the system has no more files to give.
     pub(crate) fn stream(&self) -> io::Result<Stdio> {
         Ok(self.0.try_clone()?.into())
     }
 
     /// What was printed; the last part of it, where that is very long.
-    /// Fails when the file cannot be read.
     pub(crate) fn text(mut self) -> io::Result<String> {
         let mut bytes = Vec::new();
         self.0.seek(SeekFrom::Start(self.length()?.saturating_sub(PRINTED)))?;

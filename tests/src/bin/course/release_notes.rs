@@ -5,7 +5,7 @@ use clap::Args;
 use course_tests::release;
 use harness::report::line;
 
-use crate::checkout;
+use crate::book;
 
 /// Every package of the workspace has this one.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -16,13 +16,12 @@ pub(crate) struct Arguments {
     version: Option<String>,
 }
 
-/// Prints the changelog's section, or everything that stands against a release.
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     if let Some(asked) = arguments.version.as_deref().filter(|&asked| asked != VERSION) {
         bail!("version {asked} was asked for, and Cargo.toml has version {VERSION}");
     }
     let read = |name: &str| {
-        std::fs::read_to_string(checkout::root().join(name))
+        std::fs::read_to_string(book::root().join(name))
             .with_context(|| format!("cannot read {name}"))
     };
     match release::notes(VERSION, &read("CHANGELOG.md")?, &read("CITATION.cff")?) {

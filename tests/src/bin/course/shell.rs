@@ -8,7 +8,6 @@ use anyhow::{Context as _, bail};
 
 use crate::process::{self, Group, How, Printed};
 
-/// What a command did.
 #[derive(Debug)]
 pub(crate) struct Ended {
     pub(crate) status: ExitStatus,
@@ -18,8 +17,6 @@ pub(crate) struct Ended {
 }
 
 /// Runs a command in a folder; nobody types, nothing is coloured, and cargo tells of failures only.
-/// Fails when it cannot be started, or has not ended in time, or Ctrl-C was pressed; then it and what it started are
-/// ended.
 pub(crate) fn run(command: &str, folder: &Path, limit: Duration) -> anyhow::Result<Ended> {
     let output = Printed::nothing()?;
     let mut shell = Command::new("sh");

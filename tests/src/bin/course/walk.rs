@@ -11,7 +11,7 @@ use harness::interrupt;
 use harness::report::{counted, line};
 
 use crate::doctor::probe::{ask, gpu_answers};
-use crate::{checkout, shell};
+use crate::{book, shell};
 
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Arguments {
@@ -29,9 +29,8 @@ pub(crate) struct Arguments {
     limit: u64,
 }
 
-/// Runs the commands in the checkout's root, each once.
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
-    let root = checkout::root();
+    let root = book::root();
     let book = Book::open(&root)?;
     let of_page = |command: &Command| match &arguments.page {
         Some(page) => command.page.trim_end_matches(".md") == page.trim_end_matches(".md"),
@@ -92,7 +91,6 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Why a command is not run here.
 fn left_out(command: &Command, all: bool) -> Option<&'static str> {
     let marked = |mark: &str| command.marks.iter().any(|known| known == mark);
     let reasons = [

@@ -14,7 +14,6 @@ fn inputs(shape: &[usize]) -> (Var, Var, Var) {
     (noise("x", shape), noise("weight", &shape[1..2]), noise("bias", &shape[1..2]))
 }
 
-/// Returns the statistics of another batch.
 fn given(channels: usize) -> Statistics {
     let other = noise("other", &[2, channels, 3, 3]);
     Statistics::of(&(other.as_detached_tensor() + 0.5).unwrap()).unwrap()

@@ -23,14 +23,12 @@ pub(crate) fn geometry(sizes: [usize; 9]) -> Geometry {
     }
 }
 
-/// The operands of a convolution and of its backward pass.
 pub(crate) struct Operands {
     pub(crate) x: Vec<f64>,
     pub(crate) weight: Vec<f64>,
     pub(crate) grad: Vec<f64>,
 }
 
-/// The results of a convolution and of its backward pass.
 pub(crate) struct Results {
     pub(crate) y: Vec<f64>,
     pub(crate) dx: Vec<f64>,
@@ -57,7 +55,6 @@ impl Operands {
         Self { x: round(x), weight: round(weight), grad: round(grad) }
     }
 
-    /// Evaluates the definition, term by term.
     pub(crate) fn by_the_formula(&self, g: &Geometry) -> Results {
         let mut results = Results {
             y: vec![0.0; self.grad.len()],

@@ -11,7 +11,6 @@ use crate::Element;
 use crate::tests::agreement::{assert_agree, assert_empty_batch_is_nothing, noise};
 use formula::{Operands, Results, geometry};
 
-/// Convolves by one algorithm.
 fn forward<T: Element>(
     algorithm: Algorithm,
     g: &Geometry,
@@ -29,7 +28,6 @@ fn forward<T: Element>(
     }
 }
 
-/// Computes the gradients by one algorithm.
 fn backward<T: Element>(
     algorithm: Algorithm,
     x: &[T],

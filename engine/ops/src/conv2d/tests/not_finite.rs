@@ -46,7 +46,6 @@ impl Case {
         }
     }
 
-    /// Sets all pixels to zero except for the first column.
     fn black(self) -> Self {
         let width = self.sizes[3];
         let x = self.x.iter().enumerate();
@@ -113,7 +112,6 @@ impl Case {
         }
     }
 
-    /// Compares every algorithm in f32 and in f64 with the formula.
     fn assert_as_the_formula(&self) {
         let truth = self.truth();
         let g = geometry(self.sizes);

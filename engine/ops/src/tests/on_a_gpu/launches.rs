@@ -13,7 +13,6 @@ fn there(name: &str, shape: &[usize], dtype: DType) -> Option<Tensor> {
     Some(rounded_noise(name, shape, dtype).to_device(&gpu()?).unwrap())
 }
 
-/// A launch of the kernel `relu` on `n` elements of `x`.
 fn relu<'a>(x: Operand<'a>, n: usize) -> Launch<'a> {
     Launch::new(x.gpu(), Source::Elementwise, "relu", x.dtype()).count(n).memory(x, n)
 }

@@ -39,7 +39,6 @@ pub(crate) fn has(dtype: DType) -> bool {
     dtype != DType::BF16 || capability.is_some_and(|capability| capability >= (8, 0))
 }
 
-/// Opens a GPU, if there is one.
 pub(crate) fn device() -> Option<ComputeDevice> {
     match DevicePlan::new(DeviceKind::Cuda, 1, None) {
         Ok(plan) => Some(plan.slots()[0].open().unwrap()),
@@ -75,7 +74,6 @@ fn outcome(
 
 type Operation<'a> = &'a dyn Fn(&[&Tensor]) -> Result<Tensor>;
 
-/// Makes noise of these shapes, in f64.
 fn noises(shapes: &[&[usize]]) -> Vec<Tensor> {
     let names = ["x", "weight", "bias"].iter().zip(shapes);
     names.map(|(name, shape)| noise(name, shape).as_detached_tensor()).collect()
@@ -123,7 +121,6 @@ fn assert_outcome(name: &str, (dtype, bound): (DType, f64), found: &[Tensor], ex
     }
 }
 
-/// Asserts that a result of a GPU differs from the expected result by no more than `bound`.
 #[track_caller]
 fn assert_close(name: &str, found: &Tensor, expected: &Tensor, bound: f64) {
     let found = found.to_dtype(DType::F64).unwrap().to_device(&Device::Cpu).unwrap();

@@ -161,7 +161,6 @@ fn assert_updates<const N: usize>(
     }
 }
 
-/// Computes a · x + b · y.
 fn combined([a, b]: [f64; 2], x: &Tensor, y: &Tensor) -> Result<Tensor> {
     (x * a)? + (y * b)?
 }

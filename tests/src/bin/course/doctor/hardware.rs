@@ -15,7 +15,6 @@ pub(super) fn processor() -> Finding {
     Finding { what: "processor", seen: Ok(format!("{cores}, {name}{sets}")) }
 }
 
-/// The processor's name, where the system tells.
 pub(crate) fn cpu_name() -> Option<String> {
     let info = std::fs::read_to_string("/proc/cpuinfo").ok()?;
     let model = info.lines().find(|line| line.starts_with("model name"))?;
@@ -56,13 +55,11 @@ pub(crate) fn instruction_sets() -> Vec<&'static str> {
     sets
 }
 
-/// The machine's memory.
 pub(super) fn memory() -> Finding {
     let seen = total_memory().ok_or_else(|| "the system does not tell".to_owned());
     Finding { what: "memory", seen }
 }
 
-/// The machine's memory in GiB, where the system tells.
 pub(crate) fn total_memory() -> Option<String> {
     let info = std::fs::read_to_string("/proc/meminfo").ok()?;
     let total = info.lines().find(|line| line.starts_with("MemTotal:"))?;
@@ -70,7 +67,6 @@ pub(crate) fn total_memory() -> Option<String> {
     Some(format!("{:.1} GiB", kibibytes / f64::from(1 << 20)))
 }
 
-/// NVIDIA GPUs and their driver, as nvidia-smi lists them.
 pub(super) fn gpus() -> Finding {
     let query = ["--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"];
     let seen = ask("nvidia-smi", &query).map(|list| list.lines().collect::<Vec<_>>().join("; "));

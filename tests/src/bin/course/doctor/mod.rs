@@ -9,11 +9,9 @@ mod software;
 
 use harness::report::line;
 
-/// One thing that was looked for.
 #[derive(Clone, Debug)]
 struct Finding {
     what: &'static str,
-    /// What was seen, or why nothing was.
     seen: Result<String, String>,
 }
 
@@ -64,7 +62,6 @@ fn print(findings: &[Finding]) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Which chapters run, on what.
 fn verdict(gpu: &Finding, toolkit: &Finding, libraries: &[Finding; 2]) -> Vec<String> {
     let mut said = vec![
         "All chapters run on this machine's CPU: devices are slices of it. Try\n    \

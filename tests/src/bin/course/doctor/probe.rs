@@ -36,12 +36,10 @@ pub(crate) fn ask(program: impl AsRef<Path>, arguments: &[&str]) -> Result<Strin
     }
 }
 
-/// Whether NVIDIA's driver lists a GPU.
 pub(crate) fn gpu_answers() -> bool {
     ask("nvidia-smi", &["--list-gpus"]).is_ok()
 }
 
-/// The first line of a text.
 pub(crate) fn first_line(text: String) -> String {
     text.lines().next().unwrap_or_default().trim().to_owned()
 }

@@ -29,24 +29,20 @@ pub(super) fn cuda_toolkit() -> Finding {
         .or_hint("NVIDIA's CUDA toolkit has it, and .ci/gpu-toolkit can fetch one to compile with")
 }
 
-/// The library of tuned operations, for the feature `cudnn`.
 pub(super) fn cudnn() -> Finding {
     Finding { what: "cuDNN", seen: library("libcudnn.so") }
         .or_hint("only --features cudnn needs it")
 }
 
-/// The library of collectives between GPUs, for the feature `nccl`.
 pub(super) fn nccl() -> Finding {
     Finding { what: "NCCL", seen: library("libnccl.so") }.or_hint("only --features nccl needs it")
 }
 
-/// An MPI launcher.
 pub(super) fn mpi() -> Finding {
     Finding { what: "MPI", seen: ask("mpirun", &["--version"]).map(first_line) }
         .or_hint("Open MPI or MPICH have it; ranks that are threads do not need it")
 }
 
-/// The program that builds the book.
 pub(super) fn mdbook() -> Finding {
     Finding { what: "mdBook", seen: ask("mdbook", &["--version"]).map(first_line) }
         .or_hint("cargo course install-tools")

@@ -16,7 +16,6 @@ use super::tree::HERE;
 use crate::process::{Group, How, Printed};
 use crate::shell;
 
-/// What `cargo metadata` tells of a workspace.
 #[derive(Debug, Deserialize)]
 pub(super) struct Metadata {
     pub(super) packages: Vec<Package>,
@@ -24,7 +23,6 @@ pub(super) struct Metadata {
     pub(super) target_directory: PathBuf,
 }
 
-/// A member of the workspace.
 #[derive(Debug, Deserialize)]
 pub(super) struct Package {
     pub(super) name: String,
@@ -33,47 +31,36 @@ pub(super) struct Package {
     pub(super) targets: Vec<Target>,
 }
 
-/// Something that cargo can build.
 #[derive(Debug, Deserialize)]
 pub(super) struct Target {
     pub(super) name: String,
     pub(super) src_path: PathBuf,
 }
 
-/// A line of `--message-format=json`.
 #[derive(Debug, Deserialize)]
 #[serde(tag = "reason")]
 pub(super) enum Message {
     #[serde(rename = "compiler-artifact")]
-    Artifact {
-        target: Target,
-        executable: Option<PathBuf>,
-        /// Whether it was there already.
-        fresh: bool,
-    },
+    Artifact { target: Target, executable: Option<PathBuf>, fresh: bool },
     #[serde(rename = "compiler-message")]
     Compiler { target: Target, message: Diagnostic },
     #[serde(other)]
     Other,
 }
 
-/// What the compiler has to say.
 #[derive(Debug, Deserialize)]
 pub(super) struct Diagnostic {
     pub(super) level: String,
-    /// As it is told to people.
     pub(super) rendered: Option<String>,
     pub(super) spans: Vec<Place>,
     pub(super) children: Vec<Diagnostic>,
 }
 
-/// Where it is.
 #[derive(Debug, Deserialize)]
 pub(super) struct Place {
     pub(super) file_name: PathBuf,
 }
 
-/// What is told where cargo is not to be had.
 pub(super) const NO_CARGO: &str =
     "cargo cannot be started; it comes with Rust and has to be on the PATH";
 
@@ -86,8 +73,6 @@ pub(crate) fn cargo(folder: &Path) -> Command {
     command
 }
 
-/// Asks for the workspace that a folder is in.
-/// Fails when there is none, or cargo fails otherwise, with its own words; when it cannot be started.
 pub(super) fn metadata(folder: &Path) -> anyhow::Result<Metadata> {
     let mut command = cargo(folder);
     command.args(["metadata", "--no-deps", "--format-version=1"]);
@@ -103,7 +88,6 @@ pub(super) fn metadata(folder: &Path) -> anyhow::Result<Metadata> {
     serde_json::from_slice(&output.stdout).context("what cargo metadata answers")
 }
 
-/// A build that has ended.
 #[derive(Debug)]
 pub(super) struct Build {
     pub(super) how: How,
@@ -119,7 +103,6 @@ impl Build {
 }
 
 /// Has cargo build with a `--message-format` of JSON. Ctrl-C ends it, with the compilers that it has started.
-/// Fails when it cannot be started or waited for.
 pub(super) fn build(command: &mut Command, to_terminal: bool) -> anyhow::Result<Build> {
     let (stdout, stderr) = (Printed::nothing()?, Printed::nothing()?);
     command.stdout(stdout.stream()?);

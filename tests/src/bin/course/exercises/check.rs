@@ -15,13 +15,10 @@ use super::run::{self, Ended};
 use super::tree::{Exercise, Tree};
 use crate::process::{Excess, How};
 
-/// What became of a check.
 #[derive(Clone, Debug)]
 pub(super) enum Outcome {
-    /// So many checks passed, and none failed.
     Passed(usize),
     Failed(Counts, Vec<Failure>),
-    /// The compiler has told why.
     DoesNotCompile,
     /// cargo came to no judgement: its last words, unless a terminal has them.
     CargoFailed(String),
@@ -29,7 +26,6 @@ pub(super) enum Outcome {
     Crashed {
         status: ExitStatus,
         during: Option<String>,
-        /// What it said on standard error.
         said: String,
     },
     OutOfTime {
@@ -95,7 +91,6 @@ impl Outcome {
 }
 
 /// Checks an exercise: the one that is named, or the next.
-/// Fails when it does not pass.
 pub(super) fn run(tree: &Tree, name: Option<&str>, limit: Duration) -> anyhow::Result<()> {
     interrupt::watch()?;
     let Some(exercise) = Progress::load(tree)?.named_or_next(tree, name)? else {
@@ -112,8 +107,6 @@ pub(super) fn run(tree: &Tree, name: Option<&str>, limit: Duration) -> anyhow::R
     }
 }
 
-/// Compiles and runs a check, and remembers if it passed.
-/// Fails when it could not be done; that the check fails is an outcome.
 pub(super) fn once(tree: &Tree, exercise: &Exercise, limit: Duration) -> anyhow::Result<Outcome> {
     // For the message that says how to get it back.
     exercise.text()?;
@@ -145,8 +138,6 @@ pub(super) fn once(tree: &Tree, exercise: &Exercise, limit: Duration) -> anyhow:
     Ok(outcome)
 }
 
-/// Tells an outcome, and where help is.
-/// Fails when nobody reads it.
 pub(super) fn tell(tree: &Tree, exercise: &Exercise, outcome: &Outcome) -> anyhow::Result<()> {
     let name = &exercise.name;
     match outcome {

@@ -24,10 +24,8 @@ pub(super) const WRONG_ANSWERS: &str = "EXERCISES_WRONG_ANSWERS";
 /// Of what cargo says when it fails, so many lines are kept: the last.
 const LINES: usize = 8;
 
-/// What became of a test target.
 #[derive(Clone, Debug)]
 pub(super) enum Compiled {
-    /// Its executable.
     To(PathBuf),
     /// The compiler found mistakes in it, and they were told on standard error, in colour on a terminal.
     Mistaken,
@@ -44,7 +42,6 @@ pub(super) fn arguments(command: &mut Command, target: &str) {
 }
 
 /// Compiles a test target with the wrong answers of a folder.
-/// Fails when cargo cannot be started or understood.
 pub(super) fn compile(tree: &Tree, target: &str, wrong: &Path) -> anyhow::Result<Compiled> {
     outcome(build(tree, target, Some(wrong))?, target)
 }
@@ -53,7 +50,6 @@ pub(super) fn compile(tree: &Tree, target: &str, wrong: &Path) -> anyhow::Result
 ///
 /// cargo goes by the times of files: an older answer that is brought back with its old time is no news to it. So what
 /// it has not compiled just now is believed only if it was seen to be made from this very text.
-/// Fails as [`compile`], and when an executable cannot be removed.
 pub(super) fn check_of(
     tree: &Tree,
     exercise: &Exercise,
@@ -76,7 +72,6 @@ pub(super) fn check_of(
 }
 
 /// Notes beside an executable that it is made from an answer and a check with this fingerprint.
-/// Fails when that cannot be written.
 pub(super) fn note_made_from(executable: &Path, fingerprint: &Fingerprint) -> anyhow::Result<()> {
     let note = note(executable);
     let identity = identity(executable, fingerprint);

@@ -9,16 +9,13 @@ use super::list;
 use super::progress::Progress;
 use super::tree::{Exercise, Tree};
 
-/// One step of a hint.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) struct Step {
-    /// What its heading says.
     pub(super) title: String,
     pub(super) text: String,
 }
 
 /// The steps of a hint: what follows each line that begins with `## `.
-/// Fails when the file cannot be read.
 pub(super) fn steps(exercise: &Exercise) -> anyhow::Result<Vec<Step>> {
     let path = exercise.hint();
     let text = fs::read_to_string(&path).with_context(|| format!("{}", path.display()))?;
@@ -49,7 +46,6 @@ fn parse(text: &str) -> Vec<Step> {
 }
 
 /// Shows the step after those that were read, or all of them, of the exercise that is named or the next.
-/// Fails when there is no hint, or what was read cannot be remembered.
 pub(super) fn run(tree: &Tree, name: Option<&str>, all: bool) -> anyhow::Result<()> {
     let Some(exercise) = Progress::load(tree)?.named_or_next(tree, name)? else {
         return list::all_solved(tree);

@@ -5,7 +5,6 @@ use harness::report::line;
 use super::progress::{Progress, Standing};
 use super::tree::{Exercise, Tree};
 
-/// Lists all exercises with what is known of them.
 pub(super) fn list(tree: &Tree) -> anyhow::Result<()> {
     let progress = Progress::load(tree)?;
     let longest = tree.exercises.iter().map(|one| one.name.len()).max().unwrap_or_default();
@@ -68,7 +67,6 @@ pub(super) fn what_is_next(tree: &Tree) -> anyhow::Result<()> {
     }
 }
 
-/// One line: nothing is left to do.
 pub(super) fn all_solved(tree: &Tree) -> anyhow::Result<()> {
     let all = tree.exercises.len();
     line(format_args!("{all} of {all} solved: nothing is left to do here"))?;

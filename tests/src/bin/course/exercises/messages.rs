@@ -8,16 +8,12 @@ use regex::Regex;
 /// More lines of one check's message than this are left out: a print in a loop should not bury the rest.
 const LINES: usize = 60;
 
-/// A check that failed.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) struct Failure {
-    /// The name of its function.
     pub(super) check: String,
-    /// What it said, without what the test harness adds.
     pub(super) message: String,
 }
 
-/// The checks that ran to their end.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(super) struct Counts {
     pub(super) passed: usize,
@@ -34,14 +30,12 @@ pub(super) fn counts(stdout: &str) -> Option<Counts> {
     Some(Counts { passed: number(" passed;")?, failed: number(" failed;")? })
 }
 
-/// The check that was running when the output ended.
 pub(super) fn running(stdout: &str) -> Option<&str> {
     let line = stdout.lines().rev().find(|line| line.starts_with("test "))?;
     let (name, _) = line.strip_prefix("test ")?.split_once(" ... ")?;
     Some(function(name))
 }
 
-/// The failures, in the order in which the harness tells them.
 pub(super) fn failures(stdout: &str) -> Vec<Failure> {
     let mut failures: Vec<(String, Vec<&str>)> = Vec::new();
     let mut inside = false;
@@ -64,7 +58,6 @@ pub(super) fn failures(stdout: &str) -> Vec<Failure> {
 /// Where an answer says `todo!`, and what is to do there.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) struct Todo {
-    /// The file and the line.
     pub(super) place: String,
     /// Empty where it does not say.
     pub(super) what: String,
@@ -88,7 +81,6 @@ pub(super) fn todo(failures: &[Failure]) -> Option<Todo> {
     all?.into_iter().next()
 }
 
-/// The last part of a test's path.
 fn function(name: &str) -> &str {
     name.rsplit("::").next().unwrap_or(name)
 }
@@ -123,7 +115,6 @@ fn panicked_at(line: &str) -> Option<&str> {
     Some(place)
 }
 
-/// Whether a place is in what the reader writes, rather than in the check.
 fn in_the_answer(place: &str) -> bool {
     let file = place.split(".rs:").next().unwrap_or_default();
     Path::new(file).file_name().is_some_and(|name| name == "exercise")

@@ -4,23 +4,10 @@
 //! An exercise is a folder of the package `exercises`. Its check is a test target of that package, compiled
 //! with the reader's `exercise.rs` and run in a process of its own, so that nothing in the reader's code can
 //! end or stall this tool.
-//!
-//! | module | what it does |
-//! | --- | --- |
-//! | [`tree`] | where the exercises are, and their names |
-//! | [`mod@cargo`], [`compile`], [`mod@run`], [`messages`] | a test target: compiled, run within a time limit, understood |
-//! | [`progress`] | what has passed, and which hints were read |
-//! | [`check`], [`watch`] | the reader's answer: is it right? |
-//! | [`list`], [`hint`], [`solution`], [`reset`] | the other commands of a reader |
-//! | [`mod@confirm`] | asks before what cannot be undone |
-//! | [`wrong`] | wrong answers that are known |
-//! | [`verify`] | the exercises themselves: are they sound? |
-//! | [`soak`] | would the checks notice a small mistake? (`--kills` is something else: [`crate::kills`]) |
 
 mod cargo;
 mod check;
 mod compile;
-mod confirm;
 mod hint;
 mod list;
 mod messages;
@@ -38,7 +25,6 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 
-pub(crate) use cargo::cargo;
 use tree::Tree;
 
 #[derive(Clone, Debug, Subcommand)]

@@ -8,7 +8,7 @@ use std::fmt;
 use std::fs::{self, File};
 use std::io;
 use std::ops::Range;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use base16ct::HexDisplay;
@@ -21,32 +21,20 @@ use super::tree::{self, Exercise, Tree};
 /// The folder of a checkout for what is its reader's own.
 pub(super) const FOLDER: &str = ".course";
 
-/// What is remembered of all exercises.
 #[derive(Debug)]
 pub(super) struct Progress {
     path: PathBuf,
     records: BTreeMap<String, Record>,
 }
 
-/// What is remembered of one exercise.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 struct Record {
     /// The answer that passed last, and its check.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    passed: Option<Passed>,
-    /// How many steps of the hint were read.
+    passed: Option<Fingerprint>,
     #[serde(default)]
     hints: usize,
-}
-
-/// How what passed is remembered.
-#[derive(Clone, Debug, Deserialize, Serialize)]
-#[serde(untagged)]
-enum Passed {
-    Apart(Fingerprint),
-    /// As earlier versions did: one fingerprint of both.
-    Together(String),
 }
 
 /// A fingerprint of what a check judges, the answer, and one of the check itself.
@@ -57,14 +45,10 @@ pub(super) struct Fingerprint {
     check: String,
 }
 
-/// What is known of an exercise.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Standing {
-    /// It has not passed yet.
     Open,
-    /// It passed, and something has changed since.
     Changed(Change),
-    /// It passed as it is.
     Solved,
 }
 
@@ -74,13 +58,10 @@ pub(super) enum Change {
     Answer,
     Check,
     Both,
-    /// One of them, or both: what is remembered does not tell.
-    Either,
 }
 
 impl Progress {
     /// Reads what is remembered: nothing, where nothing was written yet.
-    /// Fails when the file is there and cannot be read or understood.
     pub(super) fn load(tree: &Tree) -> anyhow::Result<Self> {
         let path = tree.root.join(FOLDER).join("progress.json");
         let told = || format!("{}, which remembers your progress", path.display());
@@ -93,37 +74,26 @@ impl Progress {
         Ok(Self { path, records })
     }
 
-    /// What is known of an exercise as it is now.
     pub(super) fn of(&self, exercise: &Exercise) -> Standing {
         let record = self.records.get(&exercise.name);
         let Some(passed) = record.and_then(|record| record.passed.as_ref()) else {
             return Standing::Open;
         };
         // What cannot be read is not what passed.
-        let is = |files: &[PathBuf], passed: &String| hash(files).is_ok_and(|now| now == *passed);
-        let change = match passed {
-            Passed::Together(passed) => {
-                (!is(&[exercise.file(), exercise.check()], passed)).then_some(Change::Either)
-            }
-            Passed::Apart(Fingerprint { answer, check }) => {
-                match (is(&[exercise.file()], answer), is(&[exercise.check()], check)) {
-                    (true, true) => None,
-                    (false, true) => Some(Change::Answer),
-                    (true, false) => Some(Change::Check),
-                    (false, false) => Some(Change::Both),
-                }
-            }
-        };
-        change.map_or(Standing::Solved, Standing::Changed)
+        let is = |file: &Path, passed: &String| hash(file).is_ok_and(|now| now == *passed);
+        match (is(&exercise.file(), &passed.answer), is(&exercise.check(), &passed.check)) {
+            (true, true) => Standing::Solved,
+            (false, true) => Standing::Changed(Change::Answer),
+            (true, false) => Standing::Changed(Change::Check),
+            (false, false) => Standing::Changed(Change::Both),
+        }
     }
 
-    /// The first exercise that is not solved.
     pub(super) fn next<'a>(&self, tree: &'a Tree) -> Option<&'a Exercise> {
         tree.exercises.iter().find(|exercise| self.of(exercise) != Standing::Solved)
     }
 
     /// The exercise of that name, else the next; none if all are solved.
-    /// Fails when no exercise, or several, are called so.
     pub(super) fn named_or_next<'a>(
         &self,
         tree: &'a Tree,
@@ -135,27 +105,22 @@ impl Progress {
         }
     }
 
-    /// How many exercises are solved.
     pub(super) fn solved(&self, tree: &Tree) -> usize {
         tree.exercises.iter().filter(|exercise| self.of(exercise) == Standing::Solved).count()
     }
 
-    /// Remembers that the answer with this fingerprint passed.
-    /// Fails when the file cannot be written.
     pub(super) fn remember_passed(
         tree: &Tree,
         exercise: &Exercise,
         fingerprint: Fingerprint,
     ) -> anyhow::Result<()> {
         Self::change(tree, |records| {
-            records.entry(exercise.name.clone()).or_default().passed =
-                Some(Passed::Apart(fingerprint));
+            records.entry(exercise.name.clone()).or_default().passed = Some(fingerprint);
         })
     }
 
     /// Remembers the steps of the hint that are to be read now, and returns them: what `choose` makes of how many were
     /// read before. Whoever asks at the same time gets the next.
-    /// Fails when the file cannot be written.
     pub(super) fn remember_hints(
         tree: &Tree,
         exercise: &Exercise,
@@ -169,8 +134,6 @@ impl Progress {
         })
     }
 
-    /// Forgets an exercise.
-    /// Fails when the file cannot be written.
     pub(super) fn forget(tree: &Tree, exercise: &Exercise) -> anyhow::Result<()> {
         if !Self::load(tree)?.records.contains_key(&exercise.name) {
             return Ok(());
@@ -210,10 +173,8 @@ impl Progress {
 }
 
 impl Fingerprint {
-    /// That of an exercise as it is now.
-    /// Fails when the answer or its check cannot be read.
     pub(super) fn of(exercise: &Exercise) -> anyhow::Result<Self> {
-        Ok(Self { answer: hash(&[exercise.file()])?, check: hash(&[exercise.check()])? })
+        Ok(Self { answer: hash(&exercise.file())?, check: hash(&exercise.check())? })
     }
 }
 
@@ -224,7 +185,6 @@ impl fmt::Display for Change {
             Self::Answer => "it has",
             Self::Check => "its check has",
             Self::Both => "it and its check have",
-            Self::Either => "it or its check has",
         })
     }
 }
@@ -235,14 +195,9 @@ impl fmt::Display for Fingerprint {
     }
 }
 
-/// A hash of what is in files.
-fn hash(files: &[PathBuf]) -> anyhow::Result<String> {
-    let mut hash = Sha256::new();
-    for path in files {
-        let text = tree::read(path).with_context(|| format!("{}", path.display()))?;
-        // The length keeps texts apart.
-        hash.update((text.len() as u64).to_le_bytes());
-        hash.update(text);
-    }
+/// A hash of a file: of its length and its bytes.
+fn hash(path: &Path) -> anyhow::Result<String> {
+    let text = tree::read(path).with_context(|| format!("{}", path.display()))?;
+    let hash = Sha256::new().chain_update((text.len() as u64).to_le_bytes()).chain_update(text);
     Ok(format!("{:x}", HexDisplay(&hash.finalize())))
 }

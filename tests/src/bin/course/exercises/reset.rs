@@ -1,7 +1,4 @@
-//! `cargo course reset`: an exercise as it was given, from the copy beside it; the reader's text put aside.
-//!
-//! The copy, `given.rs`, is a file like any other: it comes with the course and with its updates, and needs neither
-//! git nor what the reader has committed. `cargo course verify` compares the two where nobody has written yet.
+//! `cargo course reset`: an exercise as it was given, from `given.rs` beside it; the reader's text put aside.
 
 use std::fs;
 use std::io;
@@ -10,17 +7,15 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, bail};
 use harness::report::{file, line};
 
-use super::confirm::confirm;
 use super::progress::{FOLDER, Progress};
+use super::solution::confirm;
 use super::tree::{self, Exercise, Tree};
 
-/// Brings an exercise back as it was given; asks first.
-/// Fails when nobody can be asked, or there is no copy of how it was given, or what is there cannot be put aside.
 pub(super) fn run(tree: &Tree, exercise: &Exercise, yes: bool) -> anyhow::Result<()> {
     let name = &exercise.name;
     let given = tree::read(&exercise.given()).with_context(|| {
-        let copy = exercise.given();
-        format!("{}, to be had from a fresh copy of the course", tree.relative(&copy))
+        let given = exercise.given();
+        format!("{}, to be had from a fresh copy of the course", tree.relative(&given))
     })?;
     let path = exercise.file();
     let question = format!("Bring {name} back as it was given, and put your version aside?");

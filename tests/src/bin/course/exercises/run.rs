@@ -8,7 +8,6 @@ use anyhow::Context as _;
 
 use crate::process::{Group, How, Printed};
 
-/// What a process left behind.
 #[derive(Clone, Debug)]
 pub(super) struct Ended {
     pub(super) how: How,
@@ -18,7 +17,6 @@ pub(super) struct Ended {
 
 /// Runs those tests of a test binary whose names contain `filter`, in the package's folder as cargo does. What prints
 /// without end is ended; so is what takes ever more memory, where the harness keeps what is printed.
-/// Fails when it cannot be started or waited for.
 pub(super) fn run(
     executable: &Path,
     folder: &Path,

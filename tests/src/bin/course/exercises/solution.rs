@@ -1,16 +1,15 @@
 //! `cargo course solution`: ours, for whoever has solved it or wants to see it.
 
 use std::fs;
+use std::io::{BufRead as _, IsTerminal as _, Write as _, stderr, stdin};
 
 use anyhow::Context as _;
+use harness::cli::UsageError;
 use harness::report::line;
 
-use super::confirm::confirm;
 use super::progress::{Progress, Standing};
 use super::tree::{Exercise, Tree};
 
-/// Prints our solution; asks first, unless the exercise is solved.
-/// Fails when nobody can be asked, or there is no solution.
 pub(super) fn run(tree: &Tree, exercise: &Exercise, yes: bool) -> anyhow::Result<()> {
     let solved = Progress::load(tree)?.of(exercise) == Standing::Solved;
     let question = format!("{} is not solved yet. Show our solution?", exercise.name);
@@ -22,4 +21,18 @@ pub(super) fn run(tree: &Tree, exercise: &Exercise, yes: bool) -> anyhow::Result
     let text = fs::read_to_string(&path).with_context(|| format!("{}", path.display()))?;
     line(text.trim_end())?;
     Ok(())
+}
+
+/// Asks a question that Enter answers with no.
+pub(super) fn confirm(question: &str) -> anyhow::Result<bool> {
+    if !stdin().is_terminal() {
+        let refusal = format!("nobody can be asked here: {question} If so, add --yes");
+        return Err(UsageError::new(refusal).into());
+    }
+    let mut terminal = stderr();
+    write!(terminal, "{question} [y/N] ")?;
+    terminal.flush()?;
+    let mut answer = String::new();
+    stdin().lock().read_line(&mut answer)?;
+    Ok(matches!(answer.trim().to_lowercase().as_str(), "y" | "yes"))
 }

@@ -1,7 +1,7 @@
 //! Where the exercises are: in the checkout that the command is run from.
 
-use std::fs;
-use std::io;
+use std::fs::{self, File};
+use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
@@ -9,10 +9,8 @@ use harness::cli::UsageError;
 
 use super::cargo;
 
-/// The package of the exercises.
 pub(super) const PACKAGE: &str = "exercises";
 
-/// What is told where there are no exercises.
 pub(super) const HERE: &str = "run this in a checkout of the course";
 
 /// So many names are offered in place of one that is none.
@@ -21,22 +19,16 @@ const OFFERED: usize = 3;
 /// Of so many letters that were typed, one may be another in a name that is offered.
 const NEAR: usize = 2;
 
-/// A checkout of the course.
 #[derive(Clone, Debug)]
 pub(super) struct Tree {
-    /// The workspace's folder.
     pub(super) root: PathBuf,
-    /// The folder of the package `exercises`.
     pub(super) package: PathBuf,
-    /// Where cargo builds.
     pub(super) target: PathBuf,
-    /// The package's edition of Rust.
     pub(super) edition: String,
     /// In the course's order, which is that of the package's manifest. Never empty.
     pub(super) exercises: Vec<Exercise>,
 }
 
-/// One exercise: a folder with what belongs to it.
 #[derive(Clone, Debug)]
 pub(super) struct Exercise {
     /// `ch02_ring`: the name of its folder and of its test target.
@@ -45,8 +37,8 @@ pub(super) struct Exercise {
 }
 
 impl Tree {
-    /// Finds the workspace upwards from the current folder, and its exercises.
-    /// Fails when there is no workspace, or it has no exercises, or cargo cannot say.
+    /// Finds the workspace upwards from the current folder, and its exercises. The reader's file of an exercise that has
+    /// none yet is made, as it is given.
     pub(super) fn find() -> anyhow::Result<Self> {
         let metadata = cargo::metadata(Path::new("."))?;
         let root = metadata.workspace_root;
@@ -68,6 +60,7 @@ impl Tree {
         if exercises.is_empty() {
             bail!("the package `{PACKAGE}` names no test `NAME` with the path \"NAME/check.rs\"");
         }
+        exercises.iter().try_for_each(Exercise::begin)?;
         Ok(Self {
             root,
             package: folder,
@@ -79,7 +72,6 @@ impl Tree {
 
     /// The exercise of that name, or the only one that the name fits: without its chapter (`ring`), at the
     /// beginning (`ch01_p`), anywhere (`entropy`). Or the one that the path of a file is in.
-    /// Fails when there is none, with the nearest names, or when several fit, with those.
     pub(super) fn named(&self, asked: &str) -> anyhow::Result<&Exercise> {
         let is_name = |part: &&str| self.exercises.iter().any(|exercise| exercise.name == *part);
         let in_path = asked.split(['/', '\\']).find(is_name);
@@ -142,12 +134,22 @@ impl Tree {
 }
 
 impl Exercise {
-    /// What the reader writes.
+    /// Makes the reader's file from what is given, unless something has its name already.
+    fn begin(&self) -> anyhow::Result<()> {
+        let Ok(given) = read(&self.given()) else { return Ok(()) };
+        let file = self.file();
+        match File::create_new(&file).and_then(|mut file| file.write_all(&given)) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+            made => made.with_context(|| format!("{}", file.display())),
+        }
+    }
+
+    /// What the reader writes. git ignores it.
     pub(super) fn file(&self) -> PathBuf {
         self.folder.join("exercise.rs")
     }
 
-    /// What the reader starts from, once more: nobody writes in it.
+    /// What the reader starts from.
     pub(super) fn given(&self) -> PathBuf {
         self.folder.join("given.rs")
     }
@@ -164,7 +166,6 @@ impl Exercise {
         self.folder.join("hint.md")
     }
 
-    /// The known wrong answers, as changes to the solution.
     pub(super) fn wrong(&self) -> PathBuf {
         self.folder.join("wrong.diff")
     }
@@ -179,8 +180,6 @@ impl Exercise {
         self.name.split_once('_').map_or(&self.name, |(_, topic)| topic)
     }
 
-    /// What the reader has written so far.
-    /// Fails when the file cannot be read; the message says how to get it back.
     pub(super) fn text(&self) -> anyhow::Result<String> {
         let file = self.file();
         let no_text = |_| io::Error::new(io::ErrorKind::InvalidData, "it is no text in UTF-8");
@@ -199,7 +198,6 @@ impl Exercise {
         title.trim_end_matches('.').to_owned()
     }
 
-    /// Name and title in one line.
     pub(super) fn heading(&self) -> String {
         let heading = format!("{}: {}", self.name, self.title());
         heading.trim_end_matches(": ").to_owned()
@@ -207,7 +205,6 @@ impl Exercise {
 }
 
 /// Reads a regular file. What else could have its name, such as a pipe, may keep its reader waiting for ever.
-/// Fails when it is something else, or cannot be read.
 pub(super) fn read(path: &Path) -> io::Result<Vec<u8>> {
     if !fs::metadata(path)?.is_file() {
         return Err(io::Error::other("it is not a regular file; move it away first"));

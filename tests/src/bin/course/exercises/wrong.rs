@@ -23,18 +23,15 @@ use anyhow::{Context as _, bail};
 
 use super::tree::{Exercise, Tree};
 
-/// One wrong answer.
 #[derive(Clone, Debug)]
 pub(super) struct Wrong {
     pub(super) name: String,
     /// A part of the message that the check has to print.
     pub(super) expect: Option<String>,
-    /// The answer itself.
     pub(super) text: String,
 }
 
 /// The wrong answers of an exercise, in the order of their file.
-/// Fails when a file cannot be read, or a change does not fit the solution at exactly one place.
 pub(super) fn answers(tree: &Tree, exercise: &Exercise) -> anyhow::Result<Vec<Wrong>> {
     let read =
         |path: &Path| fs::read_to_string(path).with_context(|| tree.relative(path).to_string());
@@ -86,7 +83,6 @@ fn place(change: &str, solution: &str) -> anyhow::Result<(Range<usize>, String)>
 
 /// Writes answers as `FOLDER/EXERCISE/NAME.rs`, and removes what else is in `FOLDER/EXERCISE`. A file that would be the
 /// same is left alone, so that cargo does not compile it again.
-/// Fails when a file cannot be written or removed.
 pub(super) fn write<'a>(
     folder: &Path,
     exercise: &Exercise,

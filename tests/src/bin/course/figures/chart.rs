@@ -11,7 +11,6 @@ const LETTER: f64 = 7.2;
 /// A place on an axis, from 0 to 1, and what is written there.
 pub(super) type Tick = (f64, String);
 
-/// A curve.
 pub(super) struct Curve {
     pub(super) name: String,
     /// From 0 to 1, along and up.
@@ -20,7 +19,6 @@ pub(super) struct Curve {
     pub(super) width: f64,
 }
 
-/// One pair of axes with its curves.
 pub(super) struct Panel {
     pub(super) title: String,
     pub(super) along: (Vec<Tick>, &'static str),
@@ -52,7 +50,6 @@ pub(super) fn legend_height(names: &[String]) -> f64 {
     legend(&mut Drawing::new(0.0, ""), names)
 }
 
-/// Draws a panel whose top is at `top`.
 pub(super) fn panel(drawing: &mut Drawing, top: f64, panel: &Panel) {
     let bottom = top + 34.0 + PLOT;
     let place = |(along, up): (f64, f64)| (LEFT + along * (RIGHT - LEFT), bottom - up * PLOT);

@@ -73,7 +73,6 @@ fn steps<'a>(measurement: &'a Measurement, training: (&str, usize), slow: bool) 
     measurement.steps.iter().filter(of_training).filter(of_link).collect()
 }
 
-/// One link's bars.
 fn half(
     drawing: &mut Drawing,
     steps: &[&Step],

@@ -10,7 +10,6 @@ use course_tests::html::escaped;
 /// Wide enough to be read on a telephone, where it is drawn smaller.
 pub(super) const WIDTH: f64 = 480.0;
 
-/// A drawing under way.
 #[derive(Debug)]
 pub(super) struct Drawing {
     height: f64,
@@ -18,7 +17,6 @@ pub(super) struct Drawing {
     body: String,
 }
 
-/// Where a text stands beside its place.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Anchor {
     Start,
@@ -40,7 +38,6 @@ impl Drawing {
         ));
     }
 
-    /// A line through points.
     pub(super) fn path(&mut self, class: &str, width: f64, points: &[(f64, f64)]) {
         let points: Vec<String> = points.iter().map(|(x, y)| format!("{x:.1},{y:.1}")).collect();
         self.add(format_args!(
@@ -129,7 +126,6 @@ impl Drawing {
     }
 }
 
-/// The class that gives a series its colour.
 pub(super) fn series_class(series: usize) -> String {
     format!("series-{}", series + 1)
 }

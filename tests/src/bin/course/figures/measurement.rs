@@ -12,12 +12,11 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::machine::{this_machine, today};
-use crate::{checkout, shell};
+use crate::{book, shell};
 
 /// Three trainings take a few minutes.
 const LIMIT: Duration = Duration::from_secs(1800);
 
-/// A data file.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(super) struct Recorded {
     command: String,
@@ -31,12 +30,10 @@ impl Recorded {
         Ok(serde_json::from_str(text)?)
     }
 
-    /// Lines that a command wrote here, today.
     pub(super) fn here(command: &str, lines: Vec<Value>) -> Self {
         Self { command: command.to_owned(), date: today(), machine: this_machine(), lines }
     }
 
-    /// The lines of one kind.
     pub(super) fn lines<T: DeserializeOwned>(&self, kind: &str) -> anyhow::Result<Vec<T>> {
         let lines = self.lines.iter().filter(|line| line["kind"] == kind);
         let lines: Vec<T> = lines.map(|line| T::deserialize(line)).collect::<Result<_, _>>()?;
@@ -71,7 +68,7 @@ pub(super) fn make<T: Serialize>(
 ) -> anyhow::Result<()> {
     let metrics = tempfile::NamedTempFile::new()?;
     let here = command.replace("FILE", &metrics.path().to_string_lossy());
-    let ended = shell::run(&here, &checkout::root(), LIMIT)?;
+    let ended = shell::run(&here, &book::root(), LIMIT)?;
     if !ended.status.success() {
         bail!("`{command}` failed ({}):\n{}", ended.status, ended.output.trim_end());
     }

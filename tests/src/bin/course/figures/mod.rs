@@ -3,18 +3,6 @@
 //! A figure is `book/figures/NAME.svg`, drawn from `book/data/NAME.json` alone, or from several such files;
 //! beside it lies `NAME.caption.txt`, which says on what it was measured. So a figure changes when its data does,
 //! and a test sees to it that it does.
-//!
-//! | module | what it draws or does |
-//! | --- | --- |
-//! | [`drawing`] | lines and words as SVG that follows the page's theme |
-//! | [`chart`] | axes and curves |
-//! | [`peers`] | our time ÷ PyTorch's |
-//! | [`all_reduce`] | bandwidth of each algorithm by size |
-//! | [`training`] | test accuracy by epoch |
-//! | [`timeline`] | one step of several devices |
-//! | [`pipeline`] | one step of each pipeline, predicted and measured |
-//! | [`cost_model`] | steps of training, predicted and measured |
-//! | [`measurement`] | data that a stage's `--metrics` wrote, with the machine |
 
 mod all_reduce;
 mod chart;
@@ -35,8 +23,8 @@ use harness::report::line;
 use measurement::Recorded;
 use serde_json::Value;
 
+use crate::book;
 use crate::machine::{this_machine, today};
-use crate::{book_file, checkout};
 
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Arguments {
@@ -49,7 +37,6 @@ pub(crate) struct Arguments {
     measure: Vec<Measured>,
 }
 
-/// What can be measured by running a stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Measured {
     /// Stage 2's table
@@ -113,13 +100,11 @@ impl Measured {
     }
 }
 
-/// A figure and what is said below it.
 pub(super) struct Figure {
     svg: String,
     caption: String,
 }
 
-/// Draws a figure from the texts of its data files.
 type Draw = fn(&[String]) -> anyhow::Result<Figure>;
 
 /// Every figure by its data; the first is also the figure's name.
@@ -133,27 +118,26 @@ const FIGURES: [(&[&str], Draw); 7] = [
     (&["cost-model-cpu"], |texts| cost_model::draw(&texts[0])),
 ];
 
-/// Draws all figures, or checks them.
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
-    let book = checkout::root().join("book");
+    let folder = book::root().join("book");
     for measured in &arguments.measure {
         let (name, _) = measured.command();
-        measured.make(&book.join("data").join(name).with_extension("json"))?;
+        measured.make(&folder.join("data").join(name).with_extension("json"))?;
         line(format_args!("{name}: measured"))?;
     }
     let mut stale = Vec::new();
     for (data, draw) in FIGURES {
         let name = data[0];
         let read = |data: &&str| {
-            let path = book.join("data").join(data).with_extension("json");
+            let path = folder.join("data").join(data).with_extension("json");
             std::fs::read_to_string(&path).with_context(|| format!("{}", path.display()))
         };
         let texts = data.iter().map(read).collect::<anyhow::Result<Vec<_>>>()?;
         let figure = draw(&texts).with_context(|| format!("figure {name}"))?;
-        let folder = book.join("figures");
+        let figures = folder.join("figures");
         let parts = [(".svg", figure.svg), (".caption.txt", figure.caption)];
         for (ending, content) in parts {
-            let path = folder.join(format!("{name}{ending}"));
+            let path = figures.join(format!("{name}{ending}"));
             let there = std::fs::read_to_string(&path).unwrap_or_default();
             if there == content {
                 continue;
@@ -161,7 +145,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
             if arguments.check {
                 stale.push(format!("{name}{ending}"));
             } else {
-                book_file::write(&format!("figures/{name}{ending}"), &content)?;
+                book::write(&format!("figures/{name}{ending}"), &content)?;
                 line(format_args!("{name}{ending}: drawn"))?;
             }
         }

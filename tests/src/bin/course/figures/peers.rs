@@ -53,13 +53,11 @@ struct Drawn {
 }
 
 impl Table {
-    /// The rows that are drawn.
     fn drawn(&self) -> Vec<Drawn> {
         let on_a_gpu = !self.machine.gpus.is_empty();
         self.rows.iter().filter_map(|row| row.drawn(on_a_gpu)).collect()
     }
 
-    /// What both sides computed on.
     fn device(&self) -> &str {
         self.machine.gpus.first().unwrap_or(&self.machine.processor)
     }

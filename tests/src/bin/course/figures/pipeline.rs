@@ -23,7 +23,6 @@ const HEADING: f64 = 22.0;
 const LANE: f64 = 17.0;
 const BAR: f64 = 15.0;
 const STAGE_GAP: f64 = 6.0;
-/// Between two pipelines.
 const GAP: f64 = 8.0;
 const AXIS: f64 = 30.0;
 
@@ -38,7 +37,6 @@ struct Split {
     measured: Option<Timeline>,
 }
 
-/// A pipeline as it is stored.
 #[derive(Debug, Deserialize, PartialEq, Serialize)]
 struct Pipeline {
     kind: String,

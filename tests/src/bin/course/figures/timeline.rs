@@ -22,14 +22,12 @@ const RIGHT: f64 = 8.0;
 const TOP: f64 = 8.0;
 const LANE: f64 = 24.0;
 const BAR: f64 = 17.0;
-/// Between two ranks.
 const GAP: f64 = 10.0;
 const AXIS: f64 = 30.0;
 
 /// A character of a label is no wider.
 const CHARACTER: f64 = 7.5;
 
-/// An event of a trace that lasts.
 #[derive(Deserialize)]
 struct Event {
     ph: String,

@@ -8,7 +8,6 @@ use super::chart::{Curve, PANEL, Panel, Tick, legend, legend_height, panel};
 use super::drawing::Drawing;
 use super::measurement::Recorded;
 
-/// A line of `--metrics` about an epoch.
 #[derive(Deserialize)]
 struct Epoch {
     run: String,
@@ -16,7 +15,6 @@ struct Epoch {
     test_accuracy: f64,
 }
 
-/// The line about a whole run.
 #[derive(Deserialize)]
 struct Summary {
     run: String,
@@ -24,7 +22,6 @@ struct Summary {
     devices: Vec<String>,
 }
 
-/// Draws a curve for each run.
 pub(super) fn draw(text: &str) -> anyhow::Result<Figure> {
     let recorded = Recorded::parse(text)?;
     let epochs: Vec<Epoch> = recorded.lines("epoch")?;

@@ -7,14 +7,12 @@ use std::sync::LazyLock;
 use course_tests::Machine;
 use regex::{Captures, Regex};
 
-/// What is not compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Mask {
     Times,
     TimesAndRounding,
 }
 
-/// Times, rates, speed-ups.
 static TIMES: LazyLock<Regex> = LazyLock::new(|| {
     expression(r"\d[\d,]*(?:\.\d+)?( ?)(ms|µs|s/epoch|s|images/s|GB/s|min)\b|\d+\.\d+(×)")
 });

@@ -18,9 +18,8 @@ use similar::{ChangeTag, TextDiff};
 
 use crate::doctor::probe::gpu_answers;
 use crate::machine::{this_machine, this_machine_with_gpus, today};
-use crate::{checkout, shell};
+use crate::{book, shell};
 
-/// The longest takes a few minutes.
 const LIMIT: Duration = Duration::from_secs(1800);
 
 #[derive(Clone, Debug, Args)]
@@ -42,16 +41,14 @@ pub(crate) struct Arguments {
     fails: bool,
 }
 
-/// What became of an output.
 enum Outcome {
     Done,
     Different,
     LeftOut(&'static str),
 }
 
-/// Makes the outputs, or checks them.
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
-    let root = checkout::root();
+    let root = book::root();
     let known = names(&root)?;
     if let Some(unknown) = arguments.names.iter().find(|name| !known.contains(name)) {
         bail!(harness::cli::UsageError::new(format_args!(

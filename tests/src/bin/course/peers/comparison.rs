@@ -32,7 +32,6 @@ pub(super) enum Topic {
     Memory,
 }
 
-/// What is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Unit {
@@ -49,7 +48,6 @@ pub(super) enum Program {
     Script(&'static str),
 }
 
-/// One of those that do the same work in turn.
 #[derive(Clone, Debug)]
 pub(super) struct Side {
     pub(super) label: String,
@@ -96,7 +94,6 @@ pub(super) struct Comparison {
 }
 
 impl Comparison {
-    /// Work in seconds that nobody does yet.
     fn new(topic: Topic, what: impl Into<String>, threads: usize) -> Self {
         Self {
             topic,

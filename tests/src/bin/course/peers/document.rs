@@ -6,19 +6,18 @@ use std::path::Path;
 use anyhow::{Context as _, bail};
 use course_tests::Machine;
 use harness::report::file;
+use harness::report::summary::Versions;
 use serde::Serialize;
 use serde_json::Value;
 
 use super::report::Row;
-use super::software::Software;
+use crate::doctor::probe::{ask, first_line};
 use crate::machine::today;
 
-/// The whole file.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Document {
     command: String,
     date: Option<String>,
-    /// How often all sides took turns.
     alternations: usize,
     /// Whether this only tried out that everything runs.
     quick: bool,
@@ -31,7 +30,6 @@ pub(super) struct Document {
 }
 
 impl Document {
-    /// An empty table of this machine, made today.
     pub(super) fn new(
         command: String,
         alternations: usize,
@@ -58,7 +56,6 @@ impl Document {
 
     /// The stored table with this one's rows: in place of its rows of the same work, or behind those of the same topic.
     /// Of these topics, rows of work that there is no longer are left out.
-    /// Fails when the two were not measured in the same way, on the same machine, with the same versions.
     pub(super) fn put_into(&self, stored: &str) -> anyhow::Result<Value> {
         let mut stored: Value = serde_json::from_str(stored).context("the stored table")?;
         let new = serde_json::to_value(self)?;
@@ -93,7 +90,6 @@ impl Document {
     }
 
     /// Writes the file: this table, or what `--update` puts into one, with these rows in it.
-    /// Fails as [`Self::put_into`], and when the file cannot be written.
     pub(super) fn write(&self, path: &Path, stored: Option<&str>) -> anyhow::Result<()> {
         let updated = stored.map(|stored| self.put_into(stored)).transpose()?;
         file::write(path, |file| {
@@ -106,7 +102,6 @@ impl Document {
         .with_context(|| format!("{}", path.display()))
     }
 
-    /// Those that failed, each once.
     pub(super) fn failures(&self) -> Vec<&str> {
         let mut failed: Vec<&str> = self.rows.iter().flat_map(Row::failures).collect();
         failed.sort_unstable();
@@ -122,4 +117,21 @@ fn comparable(table: &Value, what: &str) -> Value {
         machine.remove("memory");
     }
     entry
+}
+
+/// The versions of what did the work: numbers mean little without them.
+#[derive(Clone, Debug, Serialize)]
+struct Software {
+    #[serde(flatten)]
+    ours: Versions,
+    rustc: Option<String>,
+    #[serde(flatten)]
+    peers: BTreeMap<String, Option<String>>,
+}
+
+impl Software {
+    fn with(peers: BTreeMap<String, Option<String>>) -> Self {
+        let rustc = ask("rustc", &["--version"]).ok().map(first_line);
+        Self { ours: Versions::of_this_binary(), rustc, peers }
+    }
 }

@@ -12,7 +12,6 @@ use super::side::{PATIENCE, Programs, last_line};
 use crate::process;
 
 /// The interpreter of the environment that `--set-up` makes.
-/// Fails when there is none.
 pub(super) fn find() -> anyhow::Result<PathBuf> {
     let python = interpreter_in(&folder()?);
     if python.is_file() {
@@ -25,8 +24,6 @@ pub(super) fn find() -> anyhow::Result<PathBuf> {
     )
 }
 
-/// Makes the environment, or completes it, and returns its interpreter.
-/// Fails when Python or its package index cannot be had.
 pub(super) fn set_up(scripts: &Path) -> anyhow::Result<PathBuf> {
     let folder = folder()?;
     let python = interpreter_in(&folder);
@@ -41,7 +38,6 @@ pub(super) fn set_up(scripts: &Path) -> anyhow::Result<PathBuf> {
 }
 
 /// The versions of Python and of the packages that matter here, by name; of one that is not there, none.
-/// Fails when this Python has no PyTorch, with its own last words.
 pub(super) fn versions(programs: &Programs) -> anyhow::Result<BTreeMap<String, Option<String>>> {
     let python = programs.python.display();
     let answer = match last_line(&mut programs.script("versions.py"), PATIENCE) {

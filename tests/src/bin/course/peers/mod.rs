@@ -4,19 +4,6 @@
 //! take turns (A B A B …), so that a machine that is slower for a while is slower for all of them; a ratio
 //! is the median of the ratios of neighbours. Each process makes one run that is not counted, then several,
 //! and their median is its result.
-//!
-//! | module | what it does |
-//! | --- | --- |
-//! | [`comparison`] | what is compared, at which sizes |
-//! | [`on_a_gpu`] | and what of it on a GPU |
-//! | [`ours`] | our side of it, in a process of its own |
-//! | [`environment`] | the Python of the other side |
-//! | [`turns`] | all sides of a comparison, one after the other, again and again |
-//! | [`side`] | one process: started, waited for, believed or not |
-//! | [`statistics`] | ratios of what was measured in turn |
-//! | [`software`] | the versions of what did the work |
-//! | [`report`] | the rows of the table |
-//! | [`document`] | the file |
 
 mod comparison;
 mod document;
@@ -25,8 +12,6 @@ mod on_a_gpu;
 pub(crate) mod ours;
 mod report;
 mod side;
-mod software;
-mod statistics;
 mod turns;
 
 use std::path::{Path, PathBuf};
@@ -112,7 +97,6 @@ pub(crate) struct Arguments {
     output: Option<PathBuf>,
 }
 
-/// What is measured on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum On {
     /// Cores of the processor
@@ -138,7 +122,6 @@ impl Arguments {
         }
     }
 
-    /// Those that were asked for.
     fn comparisons(&self) -> Vec<Comparison> {
         let asked = |one: &Comparison| {
             let of_batch = || one.batch.is_some_and(|batch| self.batch.contains(&batch));
@@ -150,7 +133,6 @@ impl Arguments {
         self.all().into_iter().filter(asked).collect()
     }
 
-    /// Whether some of the table is not asked for.
     fn partial(&self) -> bool {
         !(self.only.is_empty()
             && self.batch.is_empty()
@@ -213,7 +195,6 @@ impl Arguments {
     }
 }
 
-/// Measures, prints the table as it grows, and stores it.
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     if cfg!(debug_assertions) && arguments.ours.is_none() {
         bail!("this build is for finding mistakes, and slow: measure with `cargo course peers`");

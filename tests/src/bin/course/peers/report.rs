@@ -8,31 +8,25 @@ use harness::statistics::median;
 use serde::Serialize;
 
 use super::comparison::{Comparison, Topic, Unit};
-use super::statistics::Ratio;
 
-/// What one side brought home from all alternations.
 #[derive(Clone, Debug)]
 pub(super) struct Outcome {
     pub(super) label: String,
     /// For each alternation, the median of each series.
     pub(super) runs: Vec<Vec<f64>>,
-    /// Why there are no more runs.
     pub(super) failure: Option<String>,
     pub(super) note: Option<String>,
 }
 
 impl Outcome {
-    /// The runs of one series.
     fn of_series(&self, series: usize) -> Vec<f64> {
         self.runs.iter().map(|medians| medians[series]).collect()
     }
 }
 
-/// One side in one row.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Column {
     side: String,
-    /// Over the alternations.
     #[serde(skip_serializing_if = "Option::is_none")]
     median: Option<f64>,
     /// Ours ÷ this, of each alternation.
@@ -64,7 +58,6 @@ impl Column {
     }
 }
 
-/// One thing that was measured: ours, and all peers.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Row {
     pub(super) topic: Topic,
@@ -113,7 +106,6 @@ impl Row {
         comparison.series.iter().enumerate().map(row).collect()
     }
 
-    /// Sides that failed.
     pub(super) fn failures(&self) -> impl Iterator<Item = &str> {
         let columns = self.ours.iter().chain(&self.peers);
         columns.filter(|column| column.failure.is_some()).map(|column| column.side.as_str())
@@ -137,7 +129,6 @@ impl Row {
     }
 }
 
-/// Above the rows.
 pub(super) struct Header;
 
 impl fmt::Display for Header {
@@ -184,7 +175,6 @@ impl fmt::Display for Row {
     }
 }
 
-/// A line of the table, with nothing behind its last word.
 fn line(f: &mut fmt::Formatter<'_>, cells: [&str; 6]) -> fmt::Result {
     let [work, threads, ours, peer, theirs, ratio] = cells;
     let line = format!("{work:<46} {threads:>7} {ours:>9}  {peer:<19} {theirs:>9}  {ratio}");
@@ -208,5 +198,51 @@ fn digits(number: f64) -> String {
         10.0.. => format!("{number:.1}"),
         0.1.. => format!("{number:.2}"),
         _ => format!("{number:.3}"),
+    }
+}
+
+/// One quantity ÷ another, over several alternations.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+struct Ratio {
+    median: f64,
+    min: f64,
+    max: f64,
+}
+
+impl Ratio {
+    /// Of numbers that were measured in turn: each pair shares what the machine was like at the time, so the
+    /// ratios are of pairs. `None` where there is no pair.
+    fn of_pairs(ours: &[f64], theirs: &[f64]) -> Option<Self> {
+        let ratios: Vec<f64> =
+            ours.iter().zip(theirs).map(|(ours, theirs)| ours / theirs).collect();
+        if ratios.is_empty() {
+            return None;
+        }
+        Some(Self {
+            median: median(ratios.iter().copied()),
+            min: ratios.iter().copied().fold(f64::INFINITY, f64::min),
+            max: ratios.iter().copied().fold(0.0, f64::max),
+        })
+    }
+
+    /// With as many digits as are worth keeping.
+    fn rounded(self) -> Self {
+        let Self { median, min, max } = self;
+        Self { median: four_digits(median), min: four_digits(min), max: four_digits(max) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ratios_are_of_pairs() {
+        // The machine was twice as slow in the second alternation: no ratio shows it.
+        let ratio = Ratio::of_pairs(&[1.0, 2.0, 1.5], &[2.0, 4.0, 1.0]).unwrap();
+        assert_eq!(ratio, Ratio { median: 0.5, min: 0.5, max: 1.5 });
+        // The ratio of the medians would be another one.
+        assert_eq!(median([1.0, 2.0, 1.5]) / median([2.0, 4.0, 1.0]), 0.75);
+        assert_eq!(Ratio::of_pairs(&[], &[1.0]), None);
     }
 }

@@ -25,20 +25,16 @@ pub(super) struct Answer {
     pub(super) seconds: BTreeMap<String, Vec<f64>>,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(super) bytes: BTreeMap<String, Vec<f64>>,
-    /// What the reader should know about it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) note: Option<String>,
 }
 
-/// The programs that do the work.
 #[derive(Clone, Debug)]
 pub(super) struct Programs {
     /// This tool, or another build of it.
     pub(super) ours: PathBuf,
     pub(super) python: PathBuf,
-    /// The folder of PyTorch's scripts.
     pub(super) scripts: PathBuf,
-    /// What each of them may take.
     pub(super) patience: Duration,
 }
 
@@ -84,7 +80,6 @@ impl Programs {
         Ok(Measured { medians, note: answer.note })
     }
 
-    /// A Python script, not started yet.
     pub(super) fn script(&self, name: &str) -> Command {
         let mut command = Command::new(&self.python);
         command.arg(self.scripts.join(name));
@@ -124,7 +119,6 @@ fn complaint(status: ExitStatus, last_words: Option<String>) -> String {
     last_words.unwrap_or_else(|| format!("failed without a word ({status})"))
 }
 
-/// The last line that has something in it.
 fn last_of(text: &str) -> Option<String> {
     text.lines().map(str::trim).rfind(|line| !line.is_empty()).map(str::to_owned)
 }

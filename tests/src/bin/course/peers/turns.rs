@@ -54,7 +54,6 @@ pub(super) fn measure(
     Row::all(comparison, &outcomes, ended_early.then_some(whole))
 }
 
-/// One that has not had its turn.
 fn silent(side: &Side) -> Outcome {
     Outcome { label: side.label.clone(), runs: Vec::new(), failure: None, note: None }
 }

@@ -16,10 +16,8 @@ use super::product_of;
 use crate::conv2d::tests::formula::geometry;
 
 const FIRST: Algorithm = WeightGradient(BackwardFilter::CUDNN_CONVOLUTION_BWD_FILTER_ALGO_0);
-/// The usual algorithm.
 const SECOND: Algorithm = WeightGradient(BackwardFilter::CUDNN_CONVOLUTION_BWD_FILTER_ALGO_1);
 
-/// A candidate that suits f32 without TF32.
 const GOOD: Candidate =
     Candidate { algorithm: FIRST, works: true, deterministic: true, math: Math::CUDNN_FMA_MATH };
 

@@ -54,12 +54,10 @@ fn descriptors_are_of_sizes_that_cudnn_takes() {
     assert!(error.contains("CUDNN_STATUS"), "{error}");
 }
 
-/// Copies values of a type to a GPU.
 fn upload(device: &Device, dtype: DType, values: &[f64]) -> Tensor {
     Tensor::new(values, &Device::Cpu).unwrap().to_dtype(dtype).unwrap().to_device(device).unwrap()
 }
 
-/// Computes output, input gradient and weight gradient on the GPU.
 fn products(
     device: &Device,
     dtype: DType,

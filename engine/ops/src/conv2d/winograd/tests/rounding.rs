@@ -28,10 +28,8 @@ use crate::conv2d::winograd::Winograd;
 /// An upper limit of the error of f32 in practice, relative to a tensor's largest entry.
 const TYPICAL: f64 = 2e-5;
 
-/// Output, weight gradient, input gradient.
 type Results = [Vec<f64>; 3];
 
-/// Computes matrix · tile · matrixᵀ.
 fn sandwich<const I: usize, const O: usize>(
     matrix: &[[f64; I]; O],
     tile: &[[f64; I]; I],
@@ -50,7 +48,6 @@ fn absolute<const I: usize, const O: usize>(matrix: [[f64; I]; O]) -> [[f64; I];
 }
 
 impl<const M: usize, const R: usize, const A: usize> Winograd<'_, M, R, A> {
-    /// Computes the magnitudes of all results, tile by tile, in the order of the formulas.
     #[expect(clippy::needless_range_loop, reason = "the formulas have indices")]
     fn magnitudes(&self, operands: &Operands) -> Results {
         let g = self.geometry;

@@ -7,25 +7,25 @@
 //! cargo-mutants builds the package once for each change. Here all changes of a solution are compiled at
 //! once, as the wrong answers are for `cargo course verify`, and run one by one.
 //!
-//! With `--kills` the command does something else, in [`crate::kills`]: it kills ranks of a training.
+//! With `--kills` the command kills ranks of a training instead: both run for long and find what shows seldom.
 
-mod changes;
 mod mutate;
 mod survivors;
 mod viable;
 
 use std::num::NonZeroU32;
+use std::path::Path;
 
-use anyhow::bail;
+use anyhow::{Context as _, bail};
 use clap::Args;
 use harness::interrupt;
 use harness::report::{counted, line};
 
 use super::Limit;
+use super::cargo::cargo;
 use super::check::Outcome;
 use super::tree::{Exercise, Tree};
 use super::verify::{Candidate, Kind, run_all};
-use crate::kills;
 use mutate::Mutant;
 use survivors::Reasons;
 
@@ -47,10 +47,9 @@ pub(crate) struct Arguments {
 }
 
 /// Changes the solutions, tells which changes survive, and why they may.
-/// Fails when too many survive, or one without a reason; all has been told by then.
 pub(super) fn run(tree: &Tree, arguments: &Arguments) -> anyhow::Result<()> {
     if let Some(kills) = arguments.kills {
-        return kills::run(&tree.root, kills);
+        return kill_ranks(&tree.root, kills);
     }
     interrupt::watch()?;
     let exercises: Vec<&Exercise> = match &arguments.name {
@@ -86,7 +85,6 @@ pub(super) fn run(tree: &Tree, arguments: &Arguments) -> anyhow::Result<()> {
     }
 }
 
-/// How many changes compiled, and how many of those a check noticed.
 #[derive(Clone, Copy, Debug, Default)]
 struct Counts {
     viable: usize,
@@ -146,4 +144,19 @@ fn soak(
         }
     }
     Ok(Some(counts))
+}
+
+/// Kills ranks of a training under `mpirun` at random moments: stage 5's test of it, which is too long for the ordinary run
+/// of the tests.
+fn kill_ranks(root: &Path, kills: NonZeroU32) -> anyhow::Result<()> {
+    let status = cargo(root)
+        .args(["test", "--release", "-p", "concise-wrapper", "--features", "mpi"])
+        .args(["--test", "mpi", "--", "--ignored", "--nocapture", "kills"])
+        .env("KILLS", kills.to_string())
+        .status()
+        .context("cargo cannot be started")?;
+    if !status.success() {
+        bail!("the run did not come through {kills} kills");
+    }
+    Ok(())
 }

@@ -16,10 +16,8 @@ use anyhow::{Context as _, bail};
 use super::super::tree::Tree;
 use super::mutate::Mutant;
 
-/// The file, in the package's folder.
 pub(super) const FILE: &str = "survivors.txt";
 
-/// The written reasons.
 #[derive(Debug)]
 pub(super) struct Reasons {
     entries: Vec<Entry>,
@@ -31,14 +29,12 @@ struct Entry {
     /// The solution's line and the change, as they are compared.
     change: String,
     reason: String,
-    /// The number of its line.
     line: usize,
     used: bool,
 }
 
 impl Reasons {
     /// Reads the reasons; where there is no file, there are none.
-    /// Fails when a line has another form.
     pub(super) fn load(tree: &Tree) -> anyhow::Result<Self> {
         let path = tree.package.join(FILE);
         let text = match fs::read_to_string(&path) {
@@ -49,7 +45,6 @@ impl Reasons {
         Ok(Self { entries })
     }
 
-    /// The reason why a change may survive.
     pub(super) fn of(&mut self, exercise: &str, mutant: &Mutant) -> Option<&str> {
         let change = change(mutant);
         let fits = |entry: &&mut Entry| entry.exercise == exercise && entry.change == change;
@@ -58,7 +53,6 @@ impl Reasons {
         Some(&entry.reason)
     }
 
-    /// Reasons for what does not survive any more.
     pub(super) fn unused(&self, exercise: &str) -> Vec<String> {
         let of_exercise = self.entries.iter().filter(|entry| entry.exercise == exercise);
         let unused = of_exercise.filter(|entry| !entry.used);
@@ -70,7 +64,6 @@ impl Reasons {
     }
 }
 
-/// The line to write for a survivor, but for the reason.
 pub(super) fn entry(exercise: &str, mutant: &Mutant) -> String {
     format!("{exercise} | {} | REASON", change(mutant))
 }

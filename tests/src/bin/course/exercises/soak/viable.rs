@@ -17,7 +17,6 @@ use crate::process::How;
 /// The compiler finds mistakes in a few passes, and tells only those of the first that finds any.
 const ROUNDS: usize = 12;
 
-/// What compiled.
 #[derive(Debug)]
 pub(super) struct Viable {
     pub(super) executable: PathBuf,
@@ -27,7 +26,6 @@ pub(super) struct Viable {
 
 /// Compiles the solution with each change in a module of its own, and leaves out the changes that do not
 /// compile; none after Ctrl-C.
-/// Fails when something else does not compile, or the files cannot be written.
 pub(super) fn compile(
     tree: &Tree,
     exercise: &Exercise,

@@ -24,23 +24,21 @@ pub(crate) struct Candidate {
     pub(crate) kind: Kind,
     /// The names of its tests begin with this: `ch02_ring::wrong_drops_the_rest::`.
     pub(crate) filter: String,
-    /// Its file, for messages.
     file: String,
 }
 
 /// The kind of an answer decides the result that the check has to give.
 #[derive(Clone, Debug)]
 pub(crate) enum Kind {
-    /// It fails, in its own words.
     Stub,
-    /// It passes.
     Solution,
     /// It fails with this text in a message.
-    Wrong { expect: Option<String> },
+    Wrong {
+        expect: Option<String>,
+    },
 }
 
 impl Kind {
-    /// The result, in words.
     pub(super) fn praise(&self) -> &'static str {
         match self {
             Self::Stub => "fails",
@@ -64,7 +62,6 @@ impl Candidate {
     }
 
     /// Compares the result of a check with the one that it has to give.
-    /// Fails with the messages of the check.
     pub(super) fn judge(&self, outcome: &Outcome) -> Result<(), String> {
         match (&self.kind, outcome) {
             (Kind::Solution, Outcome::Passed(_)) | (Kind::Stub, Outcome::Failed(..)) => Ok(()),
@@ -89,7 +86,6 @@ impl Candidate {
     }
 }
 
-/// The messages of an outcome.
 fn messages(outcome: &Outcome) -> String {
     match outcome {
         Outcome::Failed(_, failures) => {
@@ -109,7 +105,7 @@ pub(super) fn all(tree: &Tree, folder: &Path, problems: &mut Vec<String>) -> Vec
         let mut add = |kind, module: &str, file: String| {
             candidates.push(Candidate::new(name, kind, module, file));
         };
-        add(Kind::Stub, "stub", tree.relative(&exercise.file()).to_string());
+        add(Kind::Stub, "stub", tree.relative(&exercise.given()).to_string());
         add(Kind::Solution, "solution", tree.relative(&exercise.solution()).to_string());
         let answers = wrong::answers(tree, exercise).and_then(|answers| {
             wrong::write(folder, exercise, answers.iter().map(|one| (&*one.name, &*one.text)))?;
@@ -134,7 +130,6 @@ pub(super) fn all(tree: &Tree, folder: &Path, problems: &mut Vec<String>) -> Vec
 }
 
 /// Runs the check on every answer, a few at a time, and passes each outcome to `tell`. Ctrl-C leaves out the rest.
-/// Fails when a process cannot be started or waited for, or nobody reads what is told.
 pub(crate) fn run_all<'a>(
     tree: &Tree,
     executable: &Path,

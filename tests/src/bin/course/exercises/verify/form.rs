@@ -1,22 +1,20 @@
-//! What belongs to every exercise: one TODO, a copy to bring back, steps of a hint, a chapter that leads to it and back.
+//! What belongs to every exercise: one TODO, steps of a hint, a chapter that leads to it and back.
 
 use std::fs;
 
 use anyhow::Context as _;
 
 use super::super::hint;
-use super::super::tree::{self, Exercise, Tree};
+use super::super::tree::{Exercise, Tree};
 
 /// Fewer steps are no way from a nudge to the answer.
 const STEPS: usize = 3;
 
-/// Whether a line is what tells the reader where to write.
 fn todo(line: &str) -> bool {
     line.trim_start().starts_with("// TODO")
 }
 
 /// Everything that is missing, of all exercises.
-/// Fails when the package's folder cannot be read.
 pub(super) fn problems(tree: &Tree) -> anyhow::Result<Vec<String>> {
     let mut problems = unlisted(tree)?;
     for exercise in &tree.exercises {
@@ -34,7 +32,7 @@ fn unlisted(tree: &Tree) -> anyhow::Result<Vec<String>> {
     for entry in fs::read_dir(&tree.package).with_context(told)? {
         let folder = entry.with_context(told)?.path();
         let listed = tree.exercises.iter().any(|exercise| exercise.folder == folder);
-        if !listed && folder.join("exercise.rs").exists() {
+        if !listed && folder.join("given.rs").exists() {
             let folder = tree.relative(&folder);
             problems.push(format!("{folder}: no [[test]] of the package names its check.rs"));
         }
@@ -46,25 +44,17 @@ fn unlisted(tree: &Tree) -> anyhow::Result<Vec<String>> {
 fn of_exercise(tree: &Tree, exercise: &Exercise) -> Vec<String> {
     let mut problems = Vec::new();
     let name = &exercise.name;
-    let text = match exercise.text() {
+    let text = match fs::read_to_string(exercise.given()) {
         Ok(text) => text,
-        Err(error) => return vec![format!("{error:#}")],
+        Err(error) => return vec![format!("given.rs cannot be read: {error}")],
     };
     match text.lines().filter(|line| todo(line)).count() {
         1 => {}
-        number => problems.push(format!("exercise.rs has {number} lines `// TODO`, and not one")),
-    }
-    let copy = "given.rs, which `cargo course reset` brings back,";
-    // Not a reader's answer: that would be what is brought back from then on.
-    let mend = "copy exercise.rs there, if nobody has solved it";
-    match tree::read(&exercise.given()) {
-        Ok(given) if given == text.as_bytes() => {}
-        Ok(_) => problems.push(format!("{copy} is not exercise.rs: {mend}")),
-        Err(error) => problems.push(format!("{copy} cannot be read: {error}; {mend}")),
+        number => problems.push(format!("given.rs has {number} lines `// TODO`, and not one")),
     }
     let command = format!("cargo course check {name}");
     if !text.contains(&command) && !text.contains(&format!("--test {name}")) {
-        problems.push(format!("exercise.rs does not name the command that checks it, {command}"));
+        problems.push(format!("given.rs does not name the command that checks it, {command}"));
     }
     match hint::steps(exercise) {
         Ok(steps) if steps.len() >= STEPS => {}
@@ -80,7 +70,7 @@ fn of_exercise(tree: &Tree, exercise: &Exercise) -> Vec<String> {
             // As the reader writes it, on any system.
             let told = tree.relative(&page).to_string().replace('\\', "/");
             if !text.contains(&told) {
-                problems.push(format!("exercise.rs does not name its chapter's page, {told}"));
+                problems.push(format!("given.rs does not name its chapter's page, {told}"));
             }
             if !fs::read_to_string(&page).unwrap_or_default().split(is_no_name).any(|w| w == name) {
                 problems.push(format!("{told} does not name the exercise"));
@@ -90,7 +80,6 @@ fn of_exercise(tree: &Tree, exercise: &Exercise) -> Vec<String> {
     problems
 }
 
-/// Whether a character cannot be part of an exercise's name.
 fn is_no_name(character: char) -> bool {
     !character.is_alphanumeric() && character != '_'
 }

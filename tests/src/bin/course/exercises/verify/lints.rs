@@ -15,7 +15,6 @@ use super::TARGET;
 use crate::process::{Group, How};
 
 /// Files that are not formatted, and that clippy has something to say, which it tells on standard error.
-/// Fails when one of the two cannot be started.
 pub(super) fn problems(tree: &Tree) -> anyhow::Result<Vec<String>> {
     let mut problems = unformatted(tree)?;
     let mut clippy = cargo(&tree.root);
@@ -30,11 +29,10 @@ pub(super) fn problems(tree: &Tree) -> anyhow::Result<Vec<String>> {
     Ok(problems)
 }
 
-/// A problem for each file that rustfmt would change.
 fn unformatted(tree: &Tree) -> anyhow::Result<Vec<String>> {
     let mut files: Vec<PathBuf> = Vec::new();
     for exercise in &tree.exercises {
-        files.extend([exercise.file(), exercise.check(), exercise.solution()]);
+        files.extend([exercise.given(), exercise.check(), exercise.solution()]);
     }
     let output = Command::new("rustfmt")
         .current_dir(&tree.root)
@@ -44,12 +42,9 @@ fn unformatted(tree: &Tree) -> anyhow::Result<Vec<String>> {
         .output()
         .context("rustfmt cannot be started")?;
     let changed = String::from_utf8_lossy(&output.stdout);
-    let mut files: Vec<&str> = changed.lines().collect();
-    files.sort_unstable();
-    // `check.rs` leads rustfmt to `exercise.rs` a second time.
-    files.dedup();
-    let told = |file: &&str| format!("{}: rustfmt would change it", tree.relative(file.as_ref()));
-    let mut problems: Vec<String> = files.iter().map(told).collect();
+    let told = |file: &str| format!("{}: rustfmt would change it", tree.relative(file.as_ref()));
+    let mut problems: Vec<String> = changed.lines().map(told).collect();
+    problems.sort_unstable();
     if problems.is_empty() && !output.status.success() {
         let why = String::from_utf8_lossy(&output.stderr);
         problems.push(format!("rustfmt failed: {}", why.trim()));

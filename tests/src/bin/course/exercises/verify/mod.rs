@@ -19,11 +19,9 @@ use harness::report::{counted, line};
 use super::compile::{self, Compiled};
 use super::tree::Tree;
 
-/// The test target with all answers.
 pub(super) const TARGET: &str = "verify";
 
 /// Runs every check on every answer, and looks at what belongs to each exercise.
-/// Fails when anything is not as it should be; all of it has been told by then.
 pub(super) fn run(tree: &Tree, limit: Duration) -> anyhow::Result<()> {
     interrupt::watch()?;
     let mut problems: Vec<String> = form::problems(tree)?;
@@ -76,7 +74,6 @@ pub(super) fn run(tree: &Tree, limit: Duration) -> anyhow::Result<()> {
     }
 }
 
-/// Answers that were judged as they should be.
 #[derive(Debug, Default)]
 struct Counts {
     stubs: usize,

@@ -1,20 +1,21 @@
-//! An all-reduce between two ranks of one thread, f32.
+//! An all-reduce between two ranks of one thread, f32; and what it has to do at the least in one computer's memory: each
+//! of two ranks adds up a half, and copies the other half.
 
 use std::num::NonZeroUsize;
 use std::time::Instant;
 
 use candle_core::{DType, Tensor};
+use params_and_allreduce::add_and_copy::AddAndCopy;
 use params_and_allreduce::communicator::{Communicator as _, Error};
-use params_and_allreduce::thread::{DEFAULT_TIMEOUT, Rank, run_ranks};
+use params_and_allreduce::thread::{DEFAULT_TIMEOUT, Rank, RankFailure, run_ranks};
 
 use super::{Answer, Arguments, in_seconds};
 
 /// The tensors, in numbers of four bytes; 45 MB are ResNet-18's gradients.
-pub(super) const SIZES: [(&str, usize); 3] =
-    [("4 KB", 1_000), ("1 MB", 250_000), ("45 MB", 11_250_000)];
+const SIZES: [(&str, usize); 3] = [("4 KB", 1_000), ("1 MB", 250_000), ("45 MB", 11_250_000)];
 
 /// How many calls are timed together: a single short one would measure the clock.
-pub(super) fn calls(numbers: usize) -> usize {
+fn calls(numbers: usize) -> usize {
     (30_000_000 / numbers).clamp(3, 1000)
 }
 
@@ -42,7 +43,7 @@ fn seconds(rank: &Rank, arguments: &Arguments, numbers: usize) -> Result<Vec<f64
 }
 
 /// Seconds of a call of `work`, on average over `calls` calls that follow `begin`, for each repetition.
-pub(super) fn timed_together<E>(
+fn timed_together<E>(
     repetitions: NonZeroUsize,
     calls: usize,
     begin: impl Fn() -> Result<(), E>,
@@ -55,4 +56,20 @@ pub(super) fn timed_together<E>(
         Ok(start.elapsed().as_secs_f64() / calls as f64)
     };
     (0..repetitions.get()).map(|_| repetition()).collect()
+}
+
+pub(super) fn limit(arguments: &Arguments) -> anyhow::Result<Answer> {
+    let plan = arguments.plan(2)?;
+    let mut all = SIZES.map(|(name, _)| (name, Vec::new()));
+    for ((_, seconds), (_, numbers)) in all.iter_mut().zip(SIZES) {
+        let limit = AddAndCopy::new(plan.len(), numbers);
+        let measured: Result<Vec<Vec<f64>>, RankFailure<Error>> =
+            run_ranks(&plan, DEFAULT_TIMEOUT, |rank| {
+                let run = || limit.run(rank);
+                run()?;
+                timed_together(arguments.repetitions, calls(numbers), || rank.barrier(), run)
+            });
+        *seconds = measured?.swap_remove(0);
+    }
+    Ok(in_seconds(all))
 }

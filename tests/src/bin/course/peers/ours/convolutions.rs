@@ -33,7 +33,6 @@ pub(super) fn measure(arguments: &Arguments) -> anyhow::Result<Answer> {
 /// Channels in and out, the kernel's side, the stride, and the input's side.
 type Geometry = (usize, usize, usize, usize, usize);
 
-/// The twenty, in order.
 fn geometries() -> impl Iterator<Item = Geometry> {
     let stem = [(1, 64, 3, 1, SIDE)].into_iter().chain([(64, 64, 3, 1, SIDE); 4]);
     stem.chain([(128, SIDE), (256, SIDE / 2), (512, SIDE / 4)].into_iter().flat_map(
@@ -72,7 +71,6 @@ impl Layer {
     }
 }
 
-/// Seconds of all forward and of all backward passes.
 fn sweep(layers: &[Layer]) -> Result<(f64, f64)> {
     let (mut forward_seconds, mut backward_seconds) = (0.0, 0.0);
     for layer in layers {

@@ -14,7 +14,6 @@ use flate2::write::GzEncoder;
 
 use super::{Answer, Arguments, in_seconds, times};
 
-/// Images of the whole data set.
 const WHOLE: usize = 60_000;
 
 /// Seconds for all images, drawn once: there are enough of them.
@@ -62,7 +61,6 @@ fn real_files(images: NonZeroUsize) -> Option<PathBuf> {
     (packed && whole).then_some(folder)
 }
 
-/// Draws training images and test images.
 pub(super) fn garments(train: usize, test: usize) -> LoadedData {
     LoadedData::draw((Some(train), Some(test)))
 }

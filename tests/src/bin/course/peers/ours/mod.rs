@@ -7,12 +7,8 @@
 mod all_reduce;
 mod convolutions;
 mod data;
-mod lenet;
-mod limit;
 mod memory;
-mod network;
-mod noise;
-mod resnet18;
+mod steps;
 
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
@@ -25,13 +21,11 @@ use params_and_allreduce::Algorithm;
 
 use super::side::Answer;
 
-/// The name of this command.
 pub(crate) const COMMAND: &str = "peers-ours";
 
 /// The learning rate of every step; that of the scripts.
 const LEARNING_RATE: f64 = 0.1;
 
-/// The kinds of work.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(crate) enum Work {
     LenetStep,
@@ -67,14 +61,12 @@ pub(crate) struct Arguments {
     precision: Precision,
 }
 
-/// What a step computes in.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(super) enum Precision {
     #[default]
     F32,
     /// Products of f32 numbers that a GPU may round to eleven bits first.
     Tf32,
-    /// Layers in bf16.
     Bf16,
 }
 
@@ -93,18 +85,17 @@ impl Arguments {
 /// A GPU that has rested is slow at first. As long as the scripts let it work before they look at the clock.
 const WARM_UP: Duration = Duration::from_millis(500);
 
-/// Measures, and prints the answer.
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     // Of matrices and of convolutions.
     candle_core::cuda::set_gemm_reduced_precision_f32(arguments.precision == Precision::Tf32);
     let answer = match arguments.work {
-        Work::LenetStep => lenet::on_one_device(arguments)?,
-        Work::DataParallelStep => lenet::on_two_devices(arguments)?,
-        Work::Resnet18Step => resnet18::on_one_device(arguments)?,
-        Work::Resnet18DdpStep => resnet18::on_two_devices(arguments)?,
+        Work::LenetStep => steps::lenet(arguments)?,
+        Work::DataParallelStep => steps::lenet_on_two_devices(arguments)?,
+        Work::Resnet18Step => steps::resnet18(arguments)?,
+        Work::Resnet18DdpStep => steps::resnet18_on_two_devices(arguments)?,
         Work::Convolutions => convolutions::measure(arguments)?,
         Work::AllReduce => all_reduce::measure(arguments)?,
-        Work::AddAndCopy => limit::measure(arguments)?,
+        Work::AddAndCopy => all_reduce::limit(arguments)?,
         Work::Drawing => data::drawing(arguments)?,
         Work::Decoding => data::decoding(arguments)?,
         Work::Memory => memory::measure(arguments)?,
@@ -132,7 +123,6 @@ fn times<E>(
     (0..repetitions.get()).map(timed).collect()
 }
 
-/// An answer in seconds.
 fn in_seconds<const N: usize>(series: [(&str, Vec<f64>); N]) -> Answer {
     Answer { seconds: named(series), ..Answer::default() }
 }
