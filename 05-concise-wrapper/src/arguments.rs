@@ -1,16 +1,19 @@
-//! The flags. clap refuses single flags and pairs of flags; [`Arguments::check`] refuses values and devices that do not fit.
+//! The flags. clap refuses single flags and pairs of flags. [`Arguments::check`] refuses values that do not fit each other or the
+//! devices.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use checkpoints::{Checkpoints, MOST_EPOCHS};
-use clap::{Args, Parser, ValueEnum};
+use backends::reduction::ReductionArguments;
+use candle_core::DType;
+use checkpoints::Checkpoints;
+use clap::{Parser, ValueEnum};
 use concise_wrapper::launch::{Launch, LaunchArguments};
 use concise_wrapper::optimizer::Extras;
-use concise_wrapper::slow_link::parse_speed;
-use harness::cli::{UsageError, number};
+use harness::cli::UsageError;
+use harness::report::files_are_wanted;
 use params_and_allreduce::Algorithm;
 use scratch_data_parallel::breakage::Breakage;
-use trainer::TrainArguments;
+use trainer::{TrainArguments, layer_type};
 
 /// Train a network behind a wrapper: on one device, then on K with K times the batch and K times the rate.
 ///
@@ -51,8 +54,8 @@ pub(crate) struct Arguments {
     pub(crate) scale: Option<Scale>,
 
     /// What layers compute in [default: f32]
-    #[arg(long, value_enum, conflicts_with = "dtype")]
-    pub(crate) precision: Option<PrecisionKind>,
+    #[arg(long, value_parser = layer_type(), conflicts_with = "dtype")]
+    pub(crate) precision: Option<DType>,
 
     #[command(flatten)]
     pub(crate) reduction: Option<ReductionArguments>,
@@ -87,44 +90,6 @@ pub(crate) struct Arguments {
     /// Print help
     #[arg(short, long, action = clap::ArgAction::HelpLong)]
     pub(crate) help: Option<bool>,
-}
-
-/// Flags of the all-reduce in DDP.
-#[derive(Args, Clone, Copy, Debug, Default)]
-pub(crate) struct ReductionArguments {
-    /// Give the same bits on any number of devices: cut every batch into S shards, whatever K is
-    #[arg(long, value_name = "S", value_parser = clap::value_parser!(u32).range(1..=1024))]
-    #[arg(conflicts_with_all = ["algorithm", "bucket_mb", "no_overlap"])]
-    pub(crate) shards: Option<u32>,
-
-    /// How DDP's buckets are added up across devices [default: ring]
-    #[arg(long, value_enum)]
-    pub(crate) algorithm: Option<Algorithm>,
-
-    /// The most that a bucket of gradients holds, in MB; the first holds at most 1 [default: 25]
-    #[arg(long, value_name = "MB", value_parser = number(
-        f64::MIN_POSITIVE..=1e6, "this is a number of megabytes above 0 and up to 1000000, such as 25"))]
-    pub(crate) bucket_mb: Option<f64>,
-
-    /// Send the buckets after the backward pass, not during it
-    #[arg(long)]
-    pub(crate) no_overlap: bool,
-
-    /// Slow the link between the devices down to so many MB a second, on purpose: to see, with --timeline, what
-    /// hides behind the backward pass
-    #[arg(long, value_name = "MB/S", value_parser = parse_speed)]
-    pub(crate) slow_link: Option<f64>,
-}
-
-/// The element type of layers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum PrecisionKind {
-    /// Single precision
-    F32,
-    /// Double precision, to see that differences are rounding and nothing else
-    F64,
-    /// Eight binary digits, on GPUs from compute capability 8.0; weights, statistics and all sums stay in f32
-    Bf16,
 }
 
 /// The networks.
@@ -175,99 +140,83 @@ pub(crate) enum Scale {
 }
 
 impl Arguments {
-    /// Whether the gradients of shards are added up along a fixed tree.
-    pub(crate) fn by_shard(&self) -> bool {
-        self.reduction.is_some_and(|reduction| reduction.shards.is_some())
+    /// The flags of the all-reduce.
+    pub(crate) fn reduction(&self) -> ReductionArguments {
+        self.reduction.unwrap_or_default()
+    }
+
+    /// The type that layers compute in.
+    pub(crate) fn precision(&self) -> DType {
+        self.precision.unwrap_or(self.train.dtype.into())
     }
 
     /// Batch and rate of the run on several devices.
     pub(crate) fn scale(&self) -> Scale {
-        self.scale.unwrap_or(if self.by_shard() { Scale::None } else { Scale::Linear })
+        let by_shard = self.reduction().shards.is_some();
+        self.scale.unwrap_or(if by_shard { Scale::None } else { Scale::Linear })
     }
 
     /// Refuses flags that contradict each other, or that make no sense on so many devices.
     pub(crate) fn check(&self, launch: &Launch, devices: usize) -> Result<(), UsageError> {
-        let Self { wrapper, model, bn, breakage, compare, .. } = *self;
-        let ReductionArguments { algorithm, slow_link, .. } = self.reduction.unwrap_or_default();
-        let (by_shard, slow, ddp) =
-            (self.by_shard(), slow_link.is_some(), wrapper == WrapperKind::Ddp);
-        let own_algorithm = algorithm.is_some_and(|it| it != Algorithm::Native);
-        let needs_messages = by_shard || own_algorithm || breakage == Some(Breakage::LoneBroadcast);
+        let Self { wrapper, bn, breakage, compare, .. } = *self;
+        let reduction = self.reduction();
+        let (shards, algorithm, slow) =
+            (reduction.shards, reduction.algorithm, reduction.slow_link().is_some());
+        let (ddp, lenet) = (wrapper == WrapperKind::Ddp, self.model == ModelKind::Lenet);
+        let needs_messages = shards.is_some()
+            || algorithm.is_some_and(|algorithm| algorithm != Algorithm::Native)
+            || breakage == Some(Breakage::LoneBroadcast);
         let about_norms =
             self.width.is_some() || bn == Norm::Sync || self.test_norm == TestNorm::Batch;
-        let refusals = [
-            (
-                launch.processes().is_some() && (compare.is_some() || slow || !ddp),
-                "each of these processes is one rank of --wrapper ddp: for --compare, --slow-link and other wrappers, start \
-                 this program by itself",
-            ),
-            (
-                !launch.has_messages() && needs_messages,
-                "NCCL alone connects these processes, without messages between two ranks: leave --shards, --algorithm and \
-                 --break lone-broadcast out, or start them with mpirun",
-            ),
-            (
-                !ddp && self.reduction.is_some(),
-                "--shards, --algorithm, --bucket-mb, --no-overlap and --slow-link are about DDP's all-reduce: use them with \
-                 --wrapper ddp",
-            ),
-            (
-                breakage.is_some() && (!ddp || devices == 1),
-                "--break breaks --wrapper ddp on several devices: use it with --devices 2 or more",
-            ),
-            (
-                wrapper == WrapperKind::DataParallel && self.train.reports.timeline.is_some(),
-                "--timeline draws a step as ranks make it, and --wrapper data-parallel has its loop on none: use it with \
-                 --wrapper ddp",
-            ),
-            (
-                wrapper == WrapperKind::Single && devices > 1,
-                "--wrapper single trains on one device: add --devices 1",
-            ),
-            (
-                by_shard && (bn == Norm::Sync || self.scale == Some(Scale::Linear)),
-                "--shards gives the same bits on any number of devices, and --bn sync and --scale linear depend on that \
-                 number: leave one of the two out",
-            ),
-            (
-                slow && algorithm == Some(Algorithm::Native),
-                "--slow-link slows the course's own messages down, and --algorithm native sends none: take one-shot, naive, \
-                 tree or ring",
-            ),
-            (
-                compare.is_some() && (devices == 1 || model == ModelKind::Lenet),
-                "--compare is about ResNet-18's batch norm on several devices",
-            ),
-            (
-                model == ModelKind::Lenet && about_norms,
-                "--width, --bn and --test-norm are about ResNet-18: LeNet has no such thing",
-            ),
-        ];
-        if let Some((_, why)) = refusals.into_iter().find(|(refused, _)| *refused) {
-            return Err(UsageError::new(why));
-        }
-        let epochs = self.train.epochs;
-        if self.checkpoints.is_some() && epochs as usize > MOST_EPOCHS {
-            return Err(UsageError::new(format_args!(
-                "--checkpoint: a checkpoint has room for what is reported of {MOST_EPOCHS} epochs, and --epochs is {epochs}"
-            )));
-        }
-        Ok(())
+        let of_one_program = compare.is_some() || slow || !ddp;
+        Err(UsageError::new(if launch.processes().is_some() && of_one_program {
+            "each of these processes is one rank of --wrapper ddp: for --compare, --slow-link and other wrappers, start this \
+             program by itself"
+        } else if needs_messages && !launch.has_messages() {
+            "NCCL alone connects these processes, without messages between two ranks: leave --shards, --algorithm and --break \
+             lone-broadcast out, or start them with mpirun"
+        } else if !ddp && self.reduction.is_some() {
+            "--shards, --algorithm, --bucket-mb, --no-overlap and --slow-link are about DDP's all-reduce: use them with \
+             --wrapper ddp"
+        } else if breakage.is_some() && (!ddp || devices == 1) {
+            "--break breaks --wrapper ddp on several devices: use it with --devices 2 or more"
+        } else if wrapper == WrapperKind::DataParallel && self.train.reports.timeline.is_some() {
+            "--timeline draws a step as ranks make it, and --wrapper data-parallel has its loop on none: use it with --wrapper \
+             ddp"
+        } else if wrapper == WrapperKind::Single && devices > 1 {
+            "--wrapper single trains on one device: add --devices 1"
+        } else if shards.is_some() && (bn == Norm::Sync || self.scale == Some(Scale::Linear)) {
+            "--shards gives the same bits on any number of devices, and --bn sync and --scale linear depend on that number: \
+             leave one of the two out"
+        } else if slow && algorithm == Some(Algorithm::Native) {
+            "--slow-link slows the course's own messages down, and --algorithm native sends none: take one-shot, naive, tree or \
+             ring"
+        } else if compare.is_some() && (devices == 1 || lenet) {
+            "--compare is about ResNet-18's batch norm on several devices"
+        } else if lenet && about_norms {
+            "--width, --bn and --test-norm are about ResNet-18: LeNet has no such thing"
+        } else {
+            return Ok(());
+        }))
     }
 
-    /// Refuses two flags that name one file, and a recording that a resumed run would overwrite. Nothing is opened or changed.
+    /// Checks that all files can be written, and refuses two flags that name one file, and a recording that a resumed run would
+    /// overwrite. Nothing is opened or changed.
     pub(crate) fn check_files(&self) -> Result<(), UsageError> {
-        let further = [("--record", self.record.as_deref())];
+        let record = self.record.as_deref();
+        let further = [("--record", record)];
         self.train.reports.check(&further)?;
-        let Some(Checkpoints { folder, resume, .. }) = &self.checkpoints else { return Ok(()) };
-        self.train.reports.check_folder(&further, "--checkpoint", folder)?;
-        match self.record.as_deref().map(|path| (path, path.metadata())) {
-            Some((path, Ok(found))) if resume.is_some() && found.is_file() && found.len() > 0 => {
-                Err(UsageError::new(format_args!(
-                    "--record {}: this is there already, perhaps from before the run was cut: with --resume, take a new file",
-                    path.display()
-                )))
-            }
+        let Some(checkpoints) = &self.checkpoints else { return Ok(()) };
+        checkpoints.check(self.train.epochs as usize)?;
+        self.train.reports.check_folder(&further, "--checkpoint", &checkpoints.folder)?;
+        files_are_wanted();
+        let is_there =
+            |path: &&Path| path.metadata().is_ok_and(|found| found.is_file() && found.len() > 0);
+        match record.filter(is_there) {
+            Some(path) if checkpoints.resume.is_some() => Err(UsageError::new(format_args!(
+                "--record {}: this is there already, perhaps from before the run was cut: with --resume, take a new file",
+                path.display()
+            ))),
             _ => Ok(()),
         }
     }

@@ -19,7 +19,7 @@ pub enum Error {
     Train(#[from] trainer::Error),
     /// A checkpoint was not written, or does not fit.
     #[error(transparent)]
-    Checkpoint(Box<checkpoints::Error>),
+    Checkpoint(#[from] checkpoints::Error),
     /// Two ranks were not started alike. The text names both, and the setting.
     #[error("{0}: start all ranks alike")]
     NotAlike(String),
@@ -43,10 +43,3 @@ pub enum Error {
     Device(String),
 }
 // ANCHOR_END: error
-
-impl From<checkpoints::Error> for Error {
-    fn from(error: checkpoints::Error) -> Self {
-        // A box, because the paths in the error would make every result large.
-        Self::Checkpoint(Box::new(error))
-    }
-}

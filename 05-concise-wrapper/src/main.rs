@@ -1,19 +1,26 @@
 //! Trains ResNet-18 or LeNet behind a wrapper, on one device and on several.
 
 mod arguments;
-mod comparison;
 mod plan;
-mod runs;
+mod report;
 
-use std::fmt::Display;
 use std::process::ExitCode;
 
-use arguments::Arguments;
+use arguments::{Arguments, Norm, WrapperKind};
+use concise_wrapper::ddp::{alike, broken};
 use concise_wrapper::launch::Launch;
-use harness::cli;
-use harness::interrupt;
-use harness::report::line;
-use plan::Prepared;
+use concise_wrapper::model::Progress;
+use concise_wrapper::recorder::record;
+use concise_wrapper::slow_link::SlowNetwork;
+use concise_wrapper::train::Trained;
+use concise_wrapper::{DataParallel, Ddp, Error, replicas, train};
+use harness::report::{Report, trace};
+use harness::{cli, interrupt};
+use ops::weights_hash::WeightsHash;
+use params_and_allreduce::Algorithm;
+use plan::{Prepared, Run};
+use report::Finished;
+use scratch_data_parallel::breakage::Breakage;
 
 fn main() -> ExitCode {
     cli::prepare();
@@ -25,38 +32,115 @@ fn run() -> anyhow::Result<()> {
     let timeout = |flags: &Arguments| flags.launch.timeout();
     let (launch, mut prepared) = Launch::begin(timeout, Prepared::new)?;
     interrupt::watch()?;
-    let say = |text: &dyn Display| if launch.speaks() { line(text) } else { Ok(()) };
-    let headline = prepared.headline();
-    say(&headline)?;
+    launch.say(prepared.headline())?;
     for note in &prepared.notes {
-        say(&format_args!("note: {note}"))?;
+        launch.say(format_args!("note: {note}"))?;
     }
     let mut outputs = std::mem::take(&mut prepared.setup.outputs);
-    let (mut finished, mut failed) = (Vec::new(), None);
-    for planned in prepared.plan()? {
-        say(&format_args!("\n{}", planned.title))?;
-        // A signal may have reached one process alone.
-        if launch.any(interrupt::requested())? {
-            say(&"  left out after the interrupt")?;
-            if prepared.flags.compare.is_some() {
-                break;
-            }
-            continue;
+    let (mut finished, mut failed) = (Vec::new(), Ok(()));
+    for run in prepared.runs(&launch)? {
+        if !launch.announce(prepared.title(&run))? {
+            break;
         }
-        match runs::train_run(planned, &prepared, &launch, &mut outputs) {
+        let report = if launch.speaks() { outputs.report(run.name) } else { Report::silent() };
+        let trained = train_run(&run, &prepared, &launch, report);
+        match trained.and_then(|it| Finished::new(run, it, &launch, &prepared, &mut outputs)) {
             Ok(run) => finished.push(run),
             Err(error) => {
-                failed = Some(error);
+                failed = Err(error);
                 break;
             }
         }
     }
     // After a failure, the earlier runs are reported. The failure stays the error of the program.
-    let reported = match prepared.flags.compare {
-        _ if !launch.speaks() => Ok(()),
-        Some(_) => comparison::report(&finished, prepared.flags.test_norm, &mut outputs),
-        None => runs::report(&finished, &outputs),
+    let reported = match launch.speaks() {
+        true => report::report(&finished, &prepared, &mut outputs),
+        false => Ok(()),
     };
-    let reported = reported.and_then(|()| Ok(outputs.write(&headline)?));
-    failed.map_or(reported, Err)
+    failed.and(reported)
+}
+
+/// Makes a run. Returns the result of rank 0, and a hash of the weights of every rank. Without ranks, there are no hashes.
+fn train_run(
+    run: &Run,
+    prepared: &Prepared,
+    launch: &Launch,
+    mut report: Report<'_>,
+) -> anyhow::Result<(Trained, Vec<WeightsHash>)> {
+    let Prepared { flags, setup, reduction, width, .. } = prepared;
+    let (data, extras, timeout) = (&setup.data, &flags.extras, flags.launch.timeout());
+    let network = flags.network(*width, run.options.seed)?;
+    let checkpoints = prepared.checkpoints(run);
+    let checkpoints = checkpoints.as_ref();
+    let recording = (flags.record.is_some() && run.main).then_some(&prepared.recording);
+    match run.wrapper {
+        WrapperKind::Single => {
+            let device = run.devices.slots()[0].open()?;
+            let trained = device.run(|| {
+                let _rank = trace::rank(run.name, 0, &device);
+                let model = network.replica(device.tensors())?;
+                let observe = record(&model, recording);
+                train(&model, data, &run.options, extras, checkpoints, &mut report, observe)
+            })?;
+            Ok((trained, Vec::new()))
+        }
+        WrapperKind::DataParallel => {
+            // ANCHOR: data_parallel
+            let model = DataParallel::new(network, &run.devices, timeout)?;
+            // ANCHOR_END: data_parallel
+            let sync = run.norm == Norm::Sync;
+            let model = if sync { model.synchronise_norms()? } else { model };
+            let observe = record(&model, recording);
+            let trained =
+                train(&model, data, &run.options, extras, checkpoints, &mut report, observe)?;
+            Ok((trained, Vec::new()))
+        }
+        WrapperKind::Ddp => {
+            let breakage = flags.breakage.filter(|_| run.main);
+            let slow = flags.reduction().slow_link().filter(|_| run.main);
+            let slow = slow.map(|slowness| SlowNetwork::new(slowness, timeout));
+            let native = flags.reduction().algorithm == Some(Algorithm::Native);
+            let reports = report.of_ranks(run.devices.len());
+            let of_ranks = launch.run(&run.devices, reports, |device, rank, mut report| {
+                let _rank = trace::rank(run.name, rank.rank(), device);
+                let rank = match &slow {
+                    Some(slow) => slow.slow_down(rank),
+                    None if native => backends::native(rank, timeout),
+                    None => rank,
+                };
+                alike::compare(&rank, &prepared.to_compare(run))?;
+                let network = network.replica(device.tensors())?;
+                // ANCHOR: ddp
+                let model = Ddp::new(network, rank.clone(), *reduction)?;
+                // ANCHOR_END: ddp
+                let sync = run.norm == Norm::Sync;
+                let model = if sync { model.synchronise_norms()? } else { model };
+                let model = model.broken(breakage);
+                let options = breakage.map_or(run.options, |bug| {
+                    bug.options(run.options, rank.rank(), run.world_size)
+                });
+                let mut record = record(&model, recording);
+                let observe = |progress: Progress<'_>| {
+                    broken::after_step(&model, progress)?;
+                    record(progress)
+                };
+                let trained =
+                    train(&model, data, &options, extras, checkpoints, &mut report, observe);
+                let trained = trained.map_err(|error| match (&error, breakage) {
+                    (Error::Train(cause), Some(bug)) => {
+                        bug.explains(cause).map_or(error, Error::from)
+                    }
+                    _ => error,
+                })?;
+                let hashes = match breakage {
+                    // This rank has left the loop, and the other ranks are still in it.
+                    Some(Breakage::LeaveEarly) => Vec::new(),
+                    _ => replicas::hashes(&*rank, &trained.weights)?,
+                };
+                Ok::<_, Error>((trained, hashes))
+            });
+            // Rank 0's, in the process of rank 0.
+            Ok(of_ranks?.swap_remove(0))
+        }
+    }
 }

@@ -54,12 +54,12 @@ pub struct Step {
 // ANCHOR_END: model
 
 // ANCHOR: progress
-/// The progress of a training loop, before its first step and after each update.
+/// The progress of a training loop: before its first step, after each update, and at its end.
 #[derive(Clone, Copy)]
 pub struct Progress<'a> {
     /// The number of steps so far, with the steps of an earlier run that this run resumes.
     pub steps: usize,
-    /// The last step, and the batch that it was made on. `None` before the first step.
+    /// The last step, and the batch that it was made on. `None` before the first step and at the end.
     pub last: Option<(&'a LocalBatch, &'a Step)>,
 }
 // ANCHOR_END: progress

@@ -1,97 +1,81 @@
 //! `--record FILE`: a hash of every tensor in every step, for [`recording`](crate::recording).
 
-use std::io::Write;
+use std::io::Write as _;
 use std::sync::Mutex;
 
-use base16ct::HexDisplay;
-use candle_core::{Device, Tensor};
+use candle_core::Tensor;
 use harness::lock::locked;
 use harness::recording::Entry;
+use harness::report::file::LazyFile;
 use ops::weights_hash::WeightsHash;
 
 use crate::model::{Model, Progress};
-use crate::weights::Named;
 use crate::{Error, text};
 
 // ANCHOR: recorder
-/// Records the steps of one rank. All ranks record together, and rank 0 writes.
-pub struct Recorder<'a, M, W> {
+/// Returns an observer of [`train`](crate::train()) that records every step, if the run has a recording. All ranks record
+/// together, and rank 0 writes to its file. The observer fails when the file cannot be written, or another rank stops or
+/// stalls.
+pub fn record<'a, M: Model>(
     model: &'a M,
-    /// The file, on rank 0 only. The other ranks would wait for its lock.
-    to: Option<&'a Mutex<W>>,
-    /// The weights before the next step.
-    weights: Vec<Entry>,
-}
-
-impl<'a, M: Model, W: Write> Recorder<'a, M, W> {
-    /// Makes a recorder. Rank 0 needs a file to write to.
-    pub fn new(model: &'a M, to: Option<&'a Mutex<W>>) -> Self {
-        let recorder = Self { model, to, weights: Vec::new() };
-        Self { to: to.filter(|_| recorder.rank() == 0), ..recorder }
-    }
-
-    /// Records a step of [`train`](crate::train()). All ranks call this together. Fails when the recording cannot be
-    /// written, or another rank stops or stalls.
-    pub fn step(&mut self, Progress { steps, last }: Progress<'_>) -> Result<(), Error> {
-        let weights = self.model.weights();
-        if let Some((batch, step)) = last {
-            let mut entries = Vec::new();
-            for (shard, batch) in self.model.hosts().held.zip(&batch.shards) {
+    recording: Option<&'a Mutex<Option<LazyFile>>>,
+) -> impl FnMut(Progress<'_>) -> Result<(), Error> {
+    let rank = model.rank().map_or(0, |rank| rank.rank());
+    let entry = move |step: usize, kind: &str, name: &str, hash: String| Entry {
+        step,
+        rank,
+        kind: kind.to_owned(),
+        name: name.to_owned(),
+        hash,
+    };
+    let weights = model.weights();
+    let mut weights_before = Vec::new();
+    move |Progress { steps, last }| {
+        let Some(recording) = recording else { return Ok(()) };
+        let mut entries = Vec::new();
+        if let Some((batch, _)) = last {
+            for (shard, batch) in model.hosts().held.zip(&batch.shards) {
                 let name = format!("shard {shard}");
-                entries.push(self.entry(steps, "images", &name, hash(&batch.images)?));
+                entries.push(entry(steps, "images", &name, hash(&batch.images)?));
             }
-            entries.append(&mut self.weights);
+        }
+        entries.append(&mut weights_before);
+        if let Some((_, step)) = last {
             let loss = step.sums.clone().read()?.loss;
-            entries.push(self.entry(steps, "loss", "loss", format!("{:016x}", loss.to_bits())));
+            entries.push(entry(steps, "loss", "loss", format!("{:016x}", loss.to_bits())));
             for (named, gradient) in weights.parameters.iter().zip(&step.gradients).rev() {
-                entries.push(self.entry(steps, "gradient", &named.name, hash(gradient)?));
+                entries.push(entry(steps, "gradient", &named.name, hash(gradient)?));
             }
-            self.write(&entries)?;
+        }
+        let mut lines = String::new();
+        for entry in &entries {
+            lines += &serde_json::to_string(entry).map_err(candle_core::Error::wrap)?;
+            lines.push('\n');
+        }
+        if let Some(rank) = model.rank() {
+            lines = text::gathered(&**rank, &lines)?.concat();
+        }
+        // The other ranks would wait for the lock of rank 0.
+        if rank == 0
+            && let Some(file) = locked(recording).as_mut()
+        {
+            file.write_all(lines.as_bytes()).map_err(trainer::Error::from)?;
         }
         // With local batch norms the ranks have different buffers, and before each evaluation all ranks get rank 0's.
-        let buffers = if self.rank() == 0 { &weights.buffers[..] } else { &[] };
-        self.weights.clear();
+        let buffers = if rank == 0 { &weights.buffers[..] } else { &[] };
         for (kind, all) in [("parameter", &weights.parameters[..]), ("buffer", buffers)] {
-            for Named { name, tensor } in all {
-                self.weights.push(self.entry(steps + 1, kind, name, hash(tensor)?));
+            for named in all {
+                weights_before.push(entry(steps + 1, kind, &named.name, hash(&named.tensor)?));
             }
         }
         Ok(())
     }
-
-    /// Records the final weights. All ranks call this together, after the last step.
-    pub fn end(self) -> Result<(), Error> {
-        self.write(&self.weights)
-    }
-
-    fn rank(&self) -> usize {
-        self.model.rank().map_or(0, |rank| rank.rank())
-    }
-
-    fn entry(&self, step: usize, kind: &str, name: &str, hash: String) -> Entry {
-        Entry { step, rank: self.rank(), kind: kind.to_owned(), name: name.to_owned(), hash }
-    }
-
-    /// Writes the entries of all ranks: one line of JSON for each.
-    fn write(&self, entries: &[Entry]) -> Result<(), Error> {
-        let mut mine = String::new();
-        for entry in entries {
-            mine += &serde_json::to_string(entry).map_err(candle_core::Error::wrap)?;
-            mine.push('\n');
-        }
-        let all = match self.model.rank() {
-            Some(rank) => text::gathered(&**rank, &mine)?.concat(),
-            None => mine,
-        };
-        let write = |to: &Mutex<W>| locked(to).write_all(all.as_bytes());
-        Ok(self.to.map_or(Ok(()), write).map_err(trainer::Error::from)?)
-    }
 }
-// ANCHOR_END: recorder
 
 /// Returns the first eight bytes of the hash of a tensor's type, shape and bytes.
 fn hash(tensor: &Tensor) -> candle_core::Result<String> {
-    let tensor = tensor.detach().to_device(&Device::Cpu)?;
-    let hash = WeightsHash::new(&[(String::new(), tensor)])?;
-    Ok(format!("{:x}", HexDisplay(&hash.bytes()[..8])))
+    let mut digits = format!("{:?}", WeightsHash::new(&[(String::new(), tensor.detach())])?);
+    digits.truncate(16);
+    Ok(digits)
 }
+// ANCHOR_END: recorder

@@ -13,11 +13,7 @@ use checkpoints::{Checkpoints, Configuration, Folder};
 use datasets::source::LoadedData;
 use harness::records::{TrainOptions, TrainerState};
 use harness::report::Report;
-use harness::report::trace::COMPUTE;
 use ops::parameters::overwrite;
-use ops::weights_hash::WeightsHash;
-use params_and_allreduce::communicator::SharedCommunicator;
-use tracing::info_span;
 
 use crate::ddp::{alike, receive};
 use crate::optimizer::{Extras, Sgd};
@@ -28,7 +24,7 @@ use crate::{Error, Model, replicas, text};
 /// Begins a run, or resumes it from a checkpoint. All ranks call this together.
 ///
 /// Returns the folder for the checkpoints, which rank 0 alone has, and the state of the training loop. When the run
-/// resumes, the model and the optimiser have the values of the checkpoint. Fails when the ranks have different settings, when
+/// resumes, the model and the optimizer have the values of the checkpoint. Fails when the ranks have different settings, when
 /// the folder or the checkpoint cannot be used, when the model is one part of several, or when another rank stops or stalls.
 pub(crate) fn begin(
     model: &impl Model,
@@ -39,36 +35,51 @@ pub(crate) fn begin(
     checkpoints: Option<&Checkpoints>,
     report: &Report<'_>,
 ) -> Result<(Option<Folder>, TrainerState), Error> {
-    let rank = model.rank();
+    let (rank, weights) = (model.rank(), model.weights());
     if checkpoints.is_none() && rank.is_none() {
         // This run does not need the hash of all images.
         return Ok((None, TrainerState::default()));
     }
-    let mut configuration =
-        checkpoints.map_or_else(Configuration::default, |it| it.configuration.clone());
-    configuration.extend(settings(model.weights(), data, options, extras));
+    let mut configuration = checkpoints.map(|it| it.configuration.clone()).unwrap_or_default();
+    configuration.extend(settings(weights, data, options, extras));
     if let Some(rank) = rank {
-        alike::compare(rank, &to_compare(checkpoints, &configuration, data))?;
+        // A rank that begins must not meet ranks that resume. A run may resume with other test images.
+        let mut all = Configuration::default();
+        let asked = |it: &Checkpoints| format!("every {}, resume {:?}", it.every, it.resume);
+        all.extend([
+            ("checkpoints", checkpoints.map_or_else(|| "none".to_owned(), asked)),
+            ("test images with hash", data.test.fingerprint().to_owned()),
+        ]);
+        all.0.extend_from_slice(&configuration.0);
+        alike::compare(rank, &all.0)?;
     }
     let Some(checkpoints) = checkpoints else { return Ok((None, TrainerState::default())) };
-    rank.map_or(Ok(()), |rank| check_replicas(rank, model.weights()))?;
-    let checkpoints = Checkpoints { configuration, ..checkpoints.clone() };
-    let resumes = checkpoints.resume.is_some();
-    let batches_per_epoch = data.train.len().div_ceil(options.batch_size);
+    if let Some(rank) = rank {
+        let parameters = &weights.snapshot()?[..weights.parameters.len()];
+        if replicas::check(&replicas::hashes_everywhere(&**rank, &parameters.to_vec())?).is_err() {
+            let reason = "a model in parts has no checkpoints: each rank would write its own part, and none the whole";
+            return Err(Error::Model(reason.into()));
+        }
+    }
     let folder = match rank {
         Some(rank) if rank.rank() > 0 => None,
-        _ => Some(Folder::open(checkpoints, batches_per_epoch, options.epochs)?),
+        _ => {
+            let checkpoints = Checkpoints { configuration, ..checkpoints.clone() };
+            let batches_per_epoch = data.train.len().div_ceil(options.batch_size);
+            Some(Folder::open(checkpoints, batches_per_epoch, options.epochs)?)
+        }
     };
-    let state = match resumes {
-        true => restore(folder.as_ref(), model, sgd, report)?,
-        false => TrainerState::default(),
+    let state = match checkpoints.resume {
+        Some(_) => restore(folder.as_ref(), model, sgd, report)?,
+        None => TrainerState::default(),
     };
     Ok((folder, state))
 }
 // ANCHOR_END: begin
 
 // ANCHOR: settings
-/// The settings of the training loop.
+/// The settings of the training loop. The epochs are not among them: a run may resume for longer, and a rank that leaves the
+/// loop early is named by the ranks that wait for it.
 fn settings(
     weights: &Weights,
     data: &LoadedData,
@@ -91,43 +102,12 @@ fn settings(
         ("seed", options.seed.to_string()),
     ]
 }
-
-/// The values that must be the same on all ranks: a rank that begins must not meet ranks that resume. The epochs are not among
-/// them: a rank that leaves the loop early is named by the ranks that wait for it.
-fn to_compare(
-    checkpoints: Option<&Checkpoints>,
-    configuration: &Configuration,
-    data: &LoadedData,
-) -> Vec<(String, String)> {
-    let asked = |it: &Checkpoints| format!("every {}, resume {:?}", it.every, it.resume);
-    let mut all = Configuration::default();
-    all.extend([("checkpoints", checkpoints.map_or_else(|| "none".to_owned(), asked))]);
-    all.0.extend_from_slice(&configuration.0);
-    // Ranks share the test images. They are no setting of a checkpoint: a run may resume with other test images.
-    all.extend([
-        ("test images", data.test.len().to_string()),
-        ("test images with hash", data.test.fingerprint().to_owned()),
-    ]);
-    all.0
-}
 // ANCHOR_END: settings
-
-/// Checks that all ranks have the same parameters. If not, each rank holds a part of the model.
-fn check_replicas(rank: &SharedCommunicator, weights: &Weights) -> Result<(), Error> {
-    let mut parameters = weights.snapshot()?;
-    parameters.truncate(weights.parameters.len());
-    let hashes = replicas::hashes_everywhere(&**rank, &parameters)?;
-    if replicas::check(&hashes).is_err() {
-        let reason = "a model in parts has no checkpoints: each rank would write its own part, and none the whole";
-        return Err(Error::Model(reason.into()));
-    }
-    Ok(())
-}
 
 // ANCHOR: state_of
 /// All tensors that a step changes, by name: parameters, buffers, velocities. They share the memory of the model's and the
-/// optimiser's tensors.
-fn state_of(weights: &Weights, sgd: &Sgd) -> Vec<(String, Tensor)> {
+/// optimizer's tensors.
+pub(crate) fn state_of(weights: &Weights, sgd: &Sgd) -> Vec<(String, Tensor)> {
     let values = weights.iter().map(|named| (named.name.clone(), named.tensor.detach()));
     let velocities = sgd.velocities(weights).into_iter();
     let velocities = velocities.map(|(name, tensor)| (format!("velocity/{name}"), tensor));
@@ -136,8 +116,8 @@ fn state_of(weights: &Weights, sgd: &Sgd) -> Vec<(String, Tensor)> {
 // ANCHOR_END: state_of
 
 // ANCHOR: restore
-/// Overwrites the model and the optimiser with a checkpoint's values, and returns the checkpoint's position. Rank 0 has the
-/// `folder`.
+/// Overwrites the model and the optimizer with a checkpoint's values, and returns the state of the training loop. Rank 0 has
+/// the `folder`.
 fn restore(
     folder: Option<&Folder>,
     model: &impl Model,
@@ -146,34 +126,18 @@ fn restore(
 ) -> Result<TrainerState, Error> {
     sgd.begin(model.weights())?;
     let tensors = state_of(model.weights(), sgd);
-    let mut found = None;
+    let mut state = TrainerState::default();
     if let Some(folder) = folder {
-        let (state, values) = folder.find(&tensors, report)?;
+        let (found, values) = folder.find(&tensors, report)?;
         for ((_, tensor), value) in tensors.iter().zip(&values) {
             overwrite(tensor, value)?;
         }
-        found = Some(state);
+        state = found;
     }
     if let Some(rank) = model.rank() {
-        found = text::value_of_rank_0(&**rank, &found)?;
+        state = text::value_of_rank_0(&**rank, &state)?;
         tensors.iter().try_for_each(|(_, tensor)| receive(rank, tensor))?;
-        let hash = format!("{:?}", WeightsHash::new(&tensors)?);
-        alike::compare(rank, &[("state".to_owned(), hash)])?;
     }
-    Ok(found.ok_or_else(|| candle_core::Error::msg("rank 0 has found no checkpoint"))?)
-}
-
-/// Writes a checkpoint after a step, if one is due. Only rank 0 has a `folder`. Fails when a file cannot be written or removed.
-pub(crate) fn after_step(
-    folder: Option<&Folder>,
-    state: &TrainerState,
-    weights: &Weights,
-    sgd: &Sgd,
-) -> Result<(), Error> {
-    if let Some(folder) = folder.filter(|folder| folder.is_due(state)) {
-        let _span = info_span!(target: COMPUTE, "checkpoint").entered();
-        folder.save(state, &state_of(weights, sgd))?;
-    }
-    Ok(())
+    Ok(state)
 }
 // ANCHOR_END: restore

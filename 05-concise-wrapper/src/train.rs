@@ -28,7 +28,7 @@ pub struct Trained {
 ///
 /// With `checkpoints` the run may resume an earlier run. Its result then has the records of both.
 ///
-/// `observe` is called before the first step and after each update. Pass `|_| Ok(())` to observe nothing.
+/// `observe` is called before the first step, after each update, and at the end. Pass `|_| Ok(())` to observe nothing.
 ///
 /// Returns the first failure of a step, an evaluation, a checkpoint, a report or `observe`. Fails when the loss is not finite,
 /// or ranks were not started alike.
@@ -62,12 +62,13 @@ pub fn train(
             observe(Progress { steps, last: Some((&batch, &step)) })?;
             // A checkpoint has the sums of all steps before it.
             let sums = if checkpoints.is_some() { step.sums.read()?.into() } else { step.sums };
-            if let Some(state) = run.step_done(sums)? {
-                resume::after_step(folder.as_ref(), state, weights, &sgd)?;
+            if let (Some(state), Some(folder)) = (run.step_done(sums)?, &folder) {
+                folder.after_step(state, || resume::state_of(weights, &sgd))?;
             }
         }
         run.epoch_done(model.evaluate(&data.test)?)?;
     }
+    observe(Progress { steps, last: None })?;
     Ok(Trained { records: run.into_records(), weights: weights.snapshot()? })
 }
 // ANCHOR_END: train
@@ -98,22 +99,22 @@ mod tests {
             WeightsHash::new(&weights.snapshot().unwrap()).unwrap()
         };
         let model = network();
-        let mut expected = vec![hash(model.weights())];
+        let mut expected = vec![(0, false, hash(model.weights()))];
         let mut sgd = Sgd::new(Momentum::default());
         for batch in ShardLoader::new(&images, 2, 1, DType::F64, model.hosts()).epoch(1) {
             let batch = batch.unwrap();
             let step = model.backward(&batch).unwrap();
             sgd.step(model.weights(), &step.gradients, 0.1, batch.samples).unwrap();
-            expected.push(hash(model.weights()));
+            expected.push((expected.len(), true, hash(model.weights())));
         }
-        assert!(expected.windows(2).all(|pair| pair[0] != pair[1]), "every step changes them");
+        assert!(expected.windows(2).all(|pair| pair[0].2 != pair[1].2), "every step changes them");
+        expected.push((3, false, expected[3].2));
 
         let model = network();
         let options = TrainOptions { epochs: 1, batch_size: 2, learning_rate: 0.1, seed: 1 };
         let (extras, mut seen) = (Extras::default(), Vec::new());
         let observe = |Progress { steps, last }: Progress<'_>| {
-            assert_eq!((steps, last.is_some()), (seen.len(), !seen.is_empty()));
-            seen.push(hash(model.weights()));
+            seen.push((steps, last.is_some(), hash(model.weights())));
             Ok(())
         };
         train(&model, &data, &options, &extras, None, &mut Report::silent(), observe).unwrap();

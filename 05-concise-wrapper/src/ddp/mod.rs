@@ -139,8 +139,8 @@ impl<M: ModuleT> Ddp<M> {
     // ANCHOR_END: synchronise
 
     /// Breaks the model on purpose. All ranks break it in the same way, and pass [`broken::after_step`] to the loop.
-    pub fn broken(self, breakage: Breakage) -> Self {
-        Self { breakage: Some(breakage), ..self }
+    pub fn broken(self, breakage: impl Into<Option<Breakage>>) -> Self {
+        Self { breakage: breakage.into(), ..self }
     }
 
     /// Returns the number of buckets, or 0 if gradients do not travel in buckets.

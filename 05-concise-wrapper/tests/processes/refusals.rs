@@ -93,7 +93,11 @@ fn ranks_that_were_not_started_alike_are_told_the_difference() {
         (&[], &["--lr=0.3"], "learning rate 0.6, rank 0 has 0.2"),
         (&[], &["--epochs=9"], "epochs 9, rank 0 has 5"),
         (&[], &["--weight-decay=0.1"], "weight decay 0.1, rank 0 has 0.0"),
-        (&["--bn=sync"], &[], "batch norm Local, rank 0 has Sync"),
+        (
+            &["--bn=sync"],
+            &[],
+            "batch norm over each of 2 parts of a batch, rank 0 has over the whole batch",
+        ),
         (&["--algorithm=tree"], &[], "way of adding up gradients"),
         (&["--shards=4"], &[], "way of adding up gradients"),
         (&[&checkpoint], &[], "checkpoints none, rank 0 has every 100"),

@@ -12,6 +12,7 @@
 //! processes [agree](Launch::agree) that all of them can begin before any of them does.
 
 use std::fmt::Display;
+use std::io;
 use std::time::Duration;
 
 use anyhow::{Result, anyhow};
@@ -19,8 +20,8 @@ use candle_core::Tensor;
 use clap::{Args, Parser};
 use devices::{ComputeDevice, DeviceArguments, DevicePlan, SeveralDevices, available_cores};
 use harness::cli::{self, ErrorReport, ReportedElsewhere, UsageError, report_error};
-use harness::launcher;
-use harness::report::counted;
+use harness::report::{counted, line};
+use harness::{interrupt, launcher};
 use params_and_allreduce::communicator::{self, SharedCommunicator};
 use params_and_allreduce::thread::{DEFAULT_TIMEOUT, RankFailure, run_ranks_with};
 use serde::Serialize;
@@ -59,8 +60,8 @@ impl LaunchArguments {
 
 /// Where ranks come from.
 ///
-/// All processes call [`agree`](Self::agree), [`any`](Self::any), [`of_speaker`](Self::of_speaker) and
-/// [`devices`](Self::devices) together. The call fails when another process stops or stalls.
+/// All processes call [`agree`](Self::agree), [`any`](Self::any), [`announce`](Self::announce),
+/// [`of_speaker`](Self::of_speaker) and [`devices`](Self::devices) together. The call fails when another process stops or stalls.
 pub struct Launch {
     world: World,
     processes: Option<Processes>,
@@ -135,6 +136,22 @@ impl Launch {
     /// Whether this process prints for all.
     pub fn speaks(&self) -> bool {
         self.processes.as_ref().is_none_or(|processes| processes.rank.rank() == 0)
+    }
+
+    /// Prints a line, in the process that prints for all. Fails like [`line`].
+    pub fn say(&self, text: impl Display) -> io::Result<()> {
+        if self.speaks() { line(text) } else { Ok(()) }
+    }
+
+    /// Announces a run by its title, and returns whether the processes make this run. After an interrupt of any process, they
+    /// leave the run out: a signal may have reached one process alone.
+    pub fn announce(&self, title: impl Display) -> Result<bool> {
+        self.say(format_args!("\n{title}"))?;
+        let interrupted = self.any(interrupt::requested())?;
+        if interrupted {
+            self.say("  left out after the interrupt")?;
+        }
+        Ok(!interrupted)
     }
 
     /// Plans the devices of this process. Returns the plan and the number of devices of all processes. Fails when there are

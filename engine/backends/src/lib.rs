@@ -3,6 +3,7 @@
 //! | module | content |
 //! | --- | --- |
 //! | [`launch`] | ranks as threads, or as processes of a launcher |
+//! | [`reduction`] | the flags of an all-reduce of gradients |
 //! | [`text`] | values that ranks exchange as JSON |
 //! | [`slow_link`] | a link between threads that is slower than memory |
 //! | `mpi` | the feature `mpi`: ranks as processes, on one machine or many |
@@ -15,6 +16,7 @@ pub mod launch;
 pub mod mpi;
 #[cfg(feature = "nccl")]
 pub mod nccl;
+pub mod reduction;
 pub mod slow_link;
 pub mod text;
 

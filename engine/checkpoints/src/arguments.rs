@@ -9,7 +9,7 @@ use harness::cli::UsageError;
 use harness::report::file;
 
 use crate::folder::{LOCK, check};
-use crate::{Configuration, Error};
+use crate::{Configuration, Error, MOST_EPOCHS};
 
 /// Where a run keeps its checkpoints, and whether it resumes from one.
 ///
@@ -58,10 +58,16 @@ impl Checkpoints {
     /// The names of all flags, for flags that conflict with each of them.
     pub const FLAGS: [&str; 4] = ["checkpoint", "every", "keep", "resume"];
 
-    /// Checks that the folder can be used as the flags ask, and leaves everything as it was. Of several ranks only rank 0
-    /// calls this: only its folder counts. Fails when the path is not a folder and no folder can be made there, when the
-    /// folder has no checkpoint to resume from, or when it has checkpoints and the run does not resume.
-    pub fn check(&self) -> Result<(), UsageError> {
+    /// Checks that the folder can be used as the flags ask by a run of so many epochs, and leaves everything as it was. Of
+    /// several ranks only rank 0 calls this: only its folder counts. Fails with a [`UsageError`] when the folder is none or
+    /// cannot be made, when it has no checkpoint to resume from, when it has checkpoints and the run does not resume, and when a
+    /// checkpoint has no room for the records of so many epochs.
+    pub fn check(&self, epochs: usize) -> Result<(), UsageError> {
+        if epochs > MOST_EPOCHS {
+            return Err(UsageError::new(format_args!(
+                "--checkpoint: a checkpoint has room for what is reported of {MOST_EPOCHS} epochs, and --epochs is {epochs}"
+            )));
+        }
         let path = &self.folder;
         let usable = match path.is_dir() {
             true => file::check(&path.join(LOCK)),
@@ -143,7 +149,7 @@ mod tests {
         let check = |folder: &str, more: &[&str]| {
             let arguments = [&["--checkpoint", folder], more].concat();
             let checkpoints = parse(&arguments).unwrap().unwrap();
-            checkpoints.check().map_err(|error| error.to_string())
+            checkpoints.check(1).map_err(|error| error.to_string())
         };
         let (full, file) = (inside("full"), inside("file"));
         std::fs::create_dir(&full).unwrap();

@@ -8,6 +8,8 @@ use candle_core::Tensor;
 use harness::records::TrainerState;
 use harness::report::Report;
 use harness::report::file::PARTIAL;
+use harness::report::trace::COMPUTE;
+use tracing::info_span;
 
 use crate::{Checkpoints, Error, Resume, file};
 
@@ -57,20 +59,23 @@ impl Folder {
         Ok(Self { settings, batches_per_epoch, epochs, _lock: lock })
     }
 
-    /// Whether a run writes a checkpoint in this state: after every so many steps, after the last step, after an interrupt.
-    pub fn is_due(&self, state: &TrainerState) -> bool {
-        let last = state.epoch() == self.epochs && state.batches == self.batches_per_epoch;
-        let steps = state.steps(self.batches_per_epoch);
-        steps.is_multiple_of(self.settings.every) || last || state.sums.interrupts > 0
-    }
-
-    /// Writes a checkpoint, and removes the oldest ones until the number to keep is left. Fails when a file cannot be
-    /// written or removed.
-    pub fn save(&self, state: &TrainerState, tensors: &[(String, Tensor)]) -> Result<(), Error> {
-        let Checkpoints { folder, keep, configuration, .. } = &self.settings;
+    /// Writes a checkpoint of the state after a step, if one is due: after every so many steps, after the last step, and after an
+    /// interrupt. Then removes the oldest checkpoints until the number to keep is left. `tensors` returns the tensors of the
+    /// checkpoint. Fails with [`Error::Io`] when a file cannot be written or removed.
+    pub fn after_step(
+        &self,
+        state: &TrainerState,
+        tensors: impl FnOnce() -> Vec<(String, Tensor)>,
+    ) -> Result<(), Error> {
+        let Checkpoints { folder, every, keep, configuration, .. } = &self.settings;
         let step = state.steps(self.batches_per_epoch);
+        let last = state.epoch() == self.epochs && state.batches == self.batches_per_epoch;
+        if !(step.is_multiple_of(*every) || last || state.sums.interrupts > 0) {
+            return Ok(());
+        }
+        let _span = info_span!(target: COMPUTE, "checkpoint").entered();
         let path = folder.join(format!("{PREFIX}{step:08}{SUFFIX}"));
-        file::write(&path, state, configuration, tensors)?;
+        file::write(&path, state, configuration, &tensors())?;
         let checkpoints = checkpoints(folder)?;
         let surplus = checkpoints.len().saturating_sub((*keep).max(1));
         checkpoints[..surplus].iter().try_for_each(|(_, path)| remove(path))

@@ -28,7 +28,7 @@ pub use folder::Folder;
 ///
 /// The record of an epoch takes at most 320 bytes of JSON, and at most twice as many inside another JSON text. 16 MiB are
 /// far below safetensors' limit of 100 MB for the header of a file.
-pub const MOST_EPOCHS: usize = (16 << 20) / 2 / 320;
+const MOST_EPOCHS: usize = (16 << 20) / 2 / 320;
 
 /// Why a checkpoint was not written or not used.
 #[derive(Debug, thiserror::Error)]

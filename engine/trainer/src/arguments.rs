@@ -1,6 +1,7 @@
 //! The flags of a training run, and the checks that need more than one flag.
 
 use candle_core::DType;
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
 
 use datasets::DataArguments;
@@ -32,6 +33,20 @@ impl From<ElementType> for DType {
             ElementType::F64 => Self::F64,
         }
     }
+}
+
+/// Returns the parser of a flag for the element type that layers compute in, which may be another type than that of the weights.
+pub fn layer_type() -> impl TypedValueParser<Value = DType> {
+    let value = |name, help| PossibleValue::new(name).help(help);
+    PossibleValuesParser::new([
+        value("f32", "Single precision"),
+        value("f64", "Double precision, to see that differences are rounding and nothing else"),
+        value(
+            "bf16",
+            "Eight binary digits, on GPUs from compute capability 8.0; weights, statistics and all sums stay in f32",
+        ),
+    ])
+    .try_map(|name| name.parse::<DType>())
 }
 
 /// The flags of a training run.

@@ -1,0 +1,63 @@
+//! The flags of an all-reduce of gradients in buckets.
+
+use std::time::Duration;
+
+use clap::Args;
+use devices::DevicePlan;
+use harness::cli::{UsageError, number};
+use params_and_allreduce::Algorithm;
+
+use crate::launch::Launch;
+use crate::slow_link::{Slowness, parse_speed};
+use crate::{Ranks, check};
+
+/// The flags of DDP's all-reduce. A program flattens `Option<ReductionArguments>`, which is `None` without these flags.
+#[derive(Args, Clone, Copy, Debug, Default)]
+pub struct ReductionArguments {
+    /// Give the same bits on any number of devices: cut every batch into S shards, whatever K is
+    #[arg(long, value_name = "S", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    #[arg(conflicts_with_all = ["algorithm", "bucket_mb", "no_overlap"])]
+    pub shards: Option<u32>,
+
+    /// How DDP's buckets are added up across devices [default: ring]
+    #[arg(long, value_enum)]
+    pub algorithm: Option<Algorithm>,
+
+    /// The most that a bucket of gradients holds, in MB; the first holds at most 1 [default: 25]
+    #[arg(long, value_name = "MB", value_parser = number(
+        f64::MIN_POSITIVE..=1e6, "this is a number of megabytes above 0 and up to 1000000, such as 25"))]
+    bucket_mb: Option<f64>,
+
+    /// Send the buckets after the backward pass, not during it
+    #[arg(long)]
+    pub no_overlap: bool,
+
+    /// Slow the link between the devices down to so many MB a second, on purpose: to see, with --timeline, what
+    /// hides behind the backward pass
+    #[arg(long, value_name = "MB/S", value_parser = parse_speed)]
+    slow_link: Option<f64>,
+}
+
+impl ReductionArguments {
+    /// Returns the algorithm. The default is a ring, or the native all-reduce of ranks without messages. Fails with a
+    /// [`UsageError`] when these ranks cannot run the algorithm on the devices of `plan`.
+    pub fn algorithm(&self, launch: &Launch, plan: &DevicePlan) -> Result<Algorithm, UsageError> {
+        let usual = if launch.has_messages() { Algorithm::Ring } else { Algorithm::Native };
+        let algorithm = self.algorithm.unwrap_or(usual);
+        let ranks = if launch.processes().is_some() { Ranks::Processes } else { Ranks::Threads };
+        let checked = check(algorithm, plan, ranks);
+        checked
+            .map_err(|error| UsageError::new(format_args!("--algorithm {algorithm}: {error}")))?;
+        Ok(algorithm)
+    }
+
+    /// Returns the largest size of a bucket in bytes.
+    pub fn bucket_bytes(&self) -> Option<usize> {
+        self.bucket_mb.map(|megabytes| (megabytes * f64::from(1 << 20)) as usize)
+    }
+
+    /// Returns the slowness of the link.
+    pub fn slow_link(&self) -> Option<Slowness> {
+        self.slow_link.map(|speed| Slowness::of_megabytes(speed, Duration::ZERO))
+    }
+}
