@@ -44,6 +44,8 @@ pub struct Network<M> {
     norms: Norms,
     device: Device,
     build: Arc<Build<M>>,
+    /// Whether a wrapper sums the gradients over all ranks.
+    pub(crate) wrapped: bool,
 }
 
 /// The tensors that a module has asked for.
@@ -117,7 +119,7 @@ impl<M: ModuleT> Network<M> {
         let builder = VarBuilder::from_backend(Box::new(registry), layers, device.clone());
         let module = build(&builder, &norms)?;
         let made = locked(&made).clone();
-        Ok(Self { module, made, norms, device: device.clone(), build })
+        Ok(Self { module, made, norms, device: device.clone(), build, wrapped: false })
     }
     // ANCHOR_END: new
 
@@ -152,7 +154,7 @@ impl<M: ModuleT> Network<M> {
 
     // ANCHOR: gradients
     /// Computes the gradient of every parameter, in the order of the parameters. Fails when a parameter has no gradient: the
-    /// message names it.
+    /// message names it. Fails when the network is wrapped by [`Ddp`](crate::Ddp).
     pub fn gradients(&self, loss: &Tensor) -> Result<Vec<Tensor>> {
         let _span = info_span!(target: COMPUTE, "backward").entered();
         self.all_gradients(loss, &loss.ones_like()?).map(|(of_parameters, _)| of_parameters)
@@ -166,6 +168,11 @@ impl<M: ModuleT> Network<M> {
         result: &Tensor,
         gradient: &Tensor,
     ) -> Result<(Vec<Tensor>, Gradients)> {
+        if self.wrapped {
+            bail!(
+                "this network is wrapped, and its gradients go to the wrapper: call the wrapper's `gradients`"
+            );
+        }
         let found = backward_from(result, gradient)?;
         let of_parameters = self.made.used.iter().map(|used| found.get(used).cloned());
         Ok((self.complete(of_parameters)?, found))

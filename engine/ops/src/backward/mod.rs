@@ -65,9 +65,9 @@ pub fn backward_from(result: &Tensor, gradient: &Tensor) -> Result<Gradients> {
 }
 
 // ANCHOR: hook
-/// Does the same as [`backward_from`], and gives each gradient to `hook` as soon as the gradient is
-/// complete: the gradients of the last layer first. The hook gets a parameter or a variable, and its
-/// gradient. If candle computes the gradients, those of variables come at the end.
+/// Computes the gradients of [`backward_from`], and gives each to `hook` as soon as it is complete:
+/// the gradients of the last layer first. The hook gets a parameter or a variable, and its gradient.
+/// If candle computes the gradients, those of variables come at the end.
 pub fn backward_with_hook(
     result: &Tensor,
     gradient: &Tensor,
@@ -111,16 +111,17 @@ pub fn is_recorded(result: &Tensor) -> bool {
     graph(result).is_some()
 }
 
-/// Lists the tensors that `result` was computed from, with their tape nodes. Each tensor comes
-/// after all tensors that were computed from it. A variable and a parameter have no node here:
-/// nothing comes after them. Returns `None` if any other tensor has no tape node.
-fn graph(result: &Tensor) -> Option<Vec<(&Tensor, Option<Arc<Node>>)>> {
-    let with_node = |tensor: &'_ Tensor| match tensor.is_variable() {
-        true => Some(None),
-        false => Some(Some(node_of(tensor)?).filter(|node| node.kind != Kind::Parameter)),
-    };
-    let tensors = result.sorted_nodes().into_iter();
-    tensors.map(|tensor| Some((tensor, with_node(tensor)?))).collect()
+/// The tensors that a result was computed from, with their tape nodes. Each tensor comes after all
+/// tensors that were computed from it. A variable and a parameter have no node here.
+type Graph<'a> = Vec<(&'a Tensor, Option<Arc<Node>>)>;
+
+/// Returns the graph of a result, or `None` if a tensor that is no variable has no tape node.
+fn graph(result: &Tensor) -> Option<Graph<'_>> {
+    let with_node = result.sorted_nodes().into_iter().map(|tensor| match tensor.is_variable() {
+        true => Some((tensor, None)),
+        false => Some((tensor, Some(node_of(tensor)?).filter(|it| it.kind != Kind::Parameter))),
+    });
+    with_node.collect()
 }
 
 /// The gradient accumulator of a tensor: one gradient, or two gradients that are not added yet. All
