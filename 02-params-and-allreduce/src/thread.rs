@@ -7,7 +7,8 @@ use std::fmt;
 use std::hint::spin_loop;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use std::thread::{self, yield_now};
 use std::time::{Duration, Instant};
 
@@ -112,22 +113,14 @@ impl Mailbox {
             if found.is_some() || left.is_zero() {
                 break found;
             }
-            messages = wait_on(&self.arrived, messages, left.min(STRETCH));
+            let woken = self.arrived.wait_timeout(messages, left.min(STRETCH));
+            messages = woken.unwrap_or_else(PoisonError::into_inner).0;
         };
         self.sleepers.fetch_sub(1, Ordering::SeqCst);
         found
     }
 }
 // ANCHOR_END: wait
-
-/// Sleeps until a notice, at most for `limit`.
-fn wait_on<'a, T>(
-    notice: &Condvar,
-    guard: MutexGuard<'a, T>,
-    limit: Duration,
-) -> MutexGuard<'a, T> {
-    notice.wait_timeout(guard, limit).unwrap_or_else(PoisonError::into_inner).0
-}
 
 // ANCHOR: ends
 /// The end of a rank's work.
@@ -174,9 +167,6 @@ struct World {
     ends: Vec<OnceLock<End>>,
     /// For each rank, the last call that failed because of another rank.
     last_error: Vec<Mutex<Option<CallError>>>,
-    /// The ranks that failed, the first failure first.
-    failures: Mutex<Vec<usize>>,
-    a_rank_ended: Condvar,
     sent: Vec<Mutex<Traffic>>,
 }
 // ANCHOR_END: world
@@ -268,18 +258,19 @@ impl Communicator for Rank {
 }
 // ANCHOR_END: rank
 
+impl From<Rank> for SharedCommunicator {
+    fn from(rank: Rank) -> Self {
+        Arc::new(rank)
+    }
+}
+
 impl From<&Rank> for SharedCommunicator {
     fn from(rank: &Rank) -> Self {
-        Arc::new(rank.clone())
+        rank.clone().into()
     }
 }
 
 impl Rank {
-    /// The device that this rank drives.
-    pub fn compute_device(&self) -> &ComputeDevice {
-        &self.device
-    }
-
     /// The messages that this rank has sent so far, through both connections.
     pub fn traffic(&self) -> Traffic {
         *locked(&self.world.sent[self.rank])
@@ -445,12 +436,13 @@ where
     R: Send,
     E: From<Error> + fmt::Display + Send,
 {
-    run_ranks_with(plan, timeout, vec![(); plan.len()], |rank, ()| work(rank))
+    run_ranks_with(plan, timeout, vec![(); plan.len()], |_, rank: Rank, ()| work(&rank))
 }
 
 // ANCHOR: run_ranks
 /// Runs `work` once for every device of a plan, each in its own thread and with its own value. Returns the results in rank
-/// order. A rank's value is dropped at the end of its thread at the latest.
+/// order. A rank's value is dropped at the end of its thread at the latest. `work` gets the rank as a [`Rank`] or as a
+/// [`SharedCommunicator`].
 ///
 /// `work` runs on a thread of the device's own thread pool, so parallel code in `work` uses the cores of this device only.
 ///
@@ -462,55 +454,79 @@ where
 /// [`GRACE`], this function reports the failure and the ranks that do not end. The course's programs, which begin with
 /// [`cli::arguments`], then exit with code 1. Any other program goes on waiting. Fails when a rank fails, with the failure
 /// of the *first* rank that failed. Panics when there is not one value for each device.
-pub fn run_ranks_with<T, R, E>(
+pub fn run_ranks_with<C, T, R, E>(
     plan: &DevicePlan,
     timeout: Duration,
     of_ranks: Vec<T>,
-    work: impl Fn(&Rank, T) -> Result<R, E> + Sync,
+    work: impl Fn(&ComputeDevice, C, T) -> Result<R, E> + Sync,
 ) -> Result<Vec<R>, RankFailure<E>>
 where
+    C: From<Rank>,
     T: Send,
     R: Send,
     E: From<Error> + fmt::Display + Send,
 {
     assert_eq!(of_ranks.len(), plan.len(), "one for each device");
     let world = Arc::new(World::new(plan.len(), timeout));
-    let outcomes: Vec<Result<R, Cause<E>>> = thread::scope(|scope| {
-        let mut threads = Vec::new();
+    let (ended, ends) = channel();
+    let outcomes: Vec<(usize, Result<R, Cause<E>>)> = thread::scope(|scope| {
+        let mut threads = BTreeMap::new();
         for (number, (slot, own)) in plan.slots().iter().zip(of_ranks).enumerate() {
-            let (its_world, work) = (Arc::clone(&world), &work);
+            let (ended, world, work) = (Ended(number, ended.clone()), Arc::clone(&world), &work);
             let run = move || {
-                // A panic is a failure like any other, also a panic of a GPU's library while it opens the device.
-                let outcome = outcome_of(catch_unwind(AssertUnwindSafe(|| {
-                    let device = slot.open_in_this_thread().map_err(Error::from)?;
-                    let (device, world) = (Arc::new(device), Arc::clone(&its_world));
-                    let rank = Rank { rank: number, device, world, connection: 0 };
-                    work(&rank, own)
-                })));
-                its_world.end(number, outcome.as_ref().err());
+                let outcome = match slot.open_in_this_thread().map(Arc::new) {
+                    Ok(device) => {
+                        let (rank, world) = (number, Arc::clone(&world));
+                        let rank = Rank { rank, device: Arc::clone(&device), world, connection: 0 };
+                        work(&device, rank.into(), own).map_err(Cause::Error)
+                    }
+                    Err(error) => Err(Cause::Error(E::from(Error::from(error)))),
+                };
+                // Before other ranks learn of the end, and fail because of it.
+                drop(ended);
+                world.end(number, outcome.as_ref().err());
                 outcome
             };
-            let spawned = thread_of(number).name(slot.to_string()).spawn_scoped(scope, run);
-            threads.push(spawned.map_err(|error| {
-                let text = format!("its thread could not be started: {error}");
-                let cause = Cause::Error(E::from(Error::Other(text)));
-                world.end(number, Some(&cause));
-                cause
-            }));
+            let thread = thread_of(number).name(slot.to_string()).spawn_scoped(scope, run);
+            threads.insert(number, thread);
         }
-        world.wait_until_all_end();
-        let join = |thread: thread::ScopedJoinHandle<'_, _>| outcome_of(thread.join().map(Ok))?;
-        threads.into_iter().map(|thread| thread.and_then(join)).collect()
+        // In the order in which the ranks ended.
+        let (mut outcomes, mut failed) = (Vec::new(), None);
+        while !threads.is_empty() {
+            let number = world.next_end(&ends, failed.as_mut());
+            let outcome = match threads.remove(&number) {
+                Some(Ok(thread)) => outcome_of(thread.join().map(Ok)).flatten(),
+                Some(Err(error)) => {
+                    let text = format!("its thread could not be started: {error}");
+                    Err(Cause::Error(E::from(Error::Other(text))))
+                }
+                None => continue,
+            };
+            // The thread has done this, unless it panicked or was not started.
+            world.end(number, outcome.as_ref().err());
+            if outcome.is_err() {
+                failed.get_or_insert_with(|| (number, Stopwatch::start()));
+            }
+            outcomes.push((number, outcome));
+        }
+        outcomes
     });
-    let mut outcomes: Vec<_> = outcomes.into_iter().enumerate().collect();
-    // `collect` returns the error that it meets first.
-    if let Some(&first) = locked(&world.failures).first() {
-        outcomes.swap(0, first);
-    }
-    let of_rank = |(rank, outcome): (usize, Result<R, Cause<E>>)| {
-        outcome.map_err(|cause| RankFailure { rank, cause })
+    let of_rank = |(rank, outcome): (usize, Result<R, Cause<E>>)| match outcome {
+        Ok(result) => Ok((rank, result)),
+        Err(cause) => Err(RankFailure { rank, cause }),
     };
-    outcomes.into_iter().map(of_rank).collect()
+    // The order of the ends: `collect` returns the first failure.
+    let results: BTreeMap<_, _> = outcomes.into_iter().map(of_rank).collect::<Result<_, _>>()?;
+    Ok(results.into_values().collect())
+}
+
+/// Reports the end of a rank's work when it is dropped, also by a panic.
+struct Ended(usize, Sender<usize>);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        let _ = self.1.send(self.0);
+    }
 }
 // ANCHOR_END: run_ranks
 
@@ -545,8 +561,6 @@ impl World {
             connections: [0, 1].map(|_| of_each(world_size, Mailbox::default)),
             ends: of_each(world_size, OnceLock::new),
             last_error: of_each(world_size, Mutex::default),
-            failures: Mutex::default(),
-            a_rank_ended: Condvar::new(),
             sent: of_each(world_size, Mutex::default),
         }
     }
@@ -554,63 +568,42 @@ impl World {
     // ANCHOR: end
     /// Records the end of a rank's work, and wakes every rank that may wait for it.
     fn end<E: fmt::Display>(&self, rank: usize, failure: Option<&Cause<E>>) {
-        let mut failures = locked(&self.failures);
-        let end = match failure {
-            None => End::Returned,
-            Some(cause) => {
-                let (why, with_causes) = (cause.to_string(), format!("{cause:#}"));
-                failures.push(rank);
-                let last_error = locked(&self.last_error[rank]);
-                // A rank may have handled the last error of its communicator, and failed for another reason.
-                let propagated = last_error.iter().find(|error| with_causes.contains(&error.text));
-                End::Failed { why, because_of: propagated.map(|error| error.origin.clone()) }
-            }
-        };
-        let _ = self.ends[rank].set(end);
-        drop(failures);
-        self.a_rank_ended.notify_all();
+        self.ends[rank].get_or_init(|| {
+            let Some(cause) = failure else { return End::Returned };
+            let (why, with_causes) = (cause.to_string(), format!("{cause:#}"));
+            let last_error = locked(&self.last_error[rank]);
+            // A rank may have handled the last error of its communicator, and failed for another reason.
+            let propagated = last_error.iter().find(|error| with_causes.contains(&error.text));
+            End::Failed { why, because_of: propagated.map(|error| error.origin.clone()) }
+        });
         self.connections.iter().flatten().for_each(Mailbox::wake);
     }
     // ANCHOR_END: end
 
     // ANCHOR: stuck
-    fn running(&self) -> Vec<usize> {
-        (0..self.ends.len()).filter(|&rank| self.ends[rank].get().is_none()).collect()
-    }
-
-    /// Returns when all ranks have ended. If one has failed and others do not end, reports this and returns, too.
-    fn wait_until_all_end(&self) {
-        let mut failures = locked(&self.failures);
-        while failures.is_empty() {
-            if self.running().is_empty() {
-                return;
-            }
-            failures = wait_on(&self.a_rank_ended, failures, STRETCH);
-        }
-        let first = failures[0];
-        let Some(End::Failed { why, because_of }) = self.ends[first].get() else { return };
-        let mut clock = Stopwatch::start();
-        loop {
-            let running = self.running();
-            if running.is_empty() {
-                return;
-            }
+    /// Waits for the end of a rank's work, and returns the rank. `failed` is the first rank that failed, with the time since
+    /// then. If other ranks do not end, reports this.
+    fn next_end(&self, ends: &Receiver<usize>, failed: Option<&mut (usize, Stopwatch)>) -> usize {
+        if let Some((first, clock)) = failed
+            && let Some(End::Failed { why, because_of }) = self.ends[*first].get()
+        {
+            let running = (0..self.ends.len()).filter(|&rank| self.ends[rank].get().is_none());
+            let running: Vec<usize> = running.collect();
             // A rank that was waited for in vain has had its time before.
-            let in_vain = match because_of {
-                Some(Origin::Rank { rank, .. }) if running.contains(rank) => Some(*rank),
-                _ => None,
+            let (stuck, limit) = match because_of {
+                Some(Origin::Rank { rank, .. }) if running.contains(rank) => (vec![*rank], GRACE),
+                _ => (running, self.timeout.saturating_add(GRACE)),
             };
-            let (stuck, limit) = match in_vain {
-                Some(rank) => (vec![rank], GRACE),
-                None => (running, self.timeout.saturating_add(GRACE)),
-            };
-            let waited = clock.elapsed();
-            if waited >= limit {
-                drop(failures);
-                return report_stuck(first, why, waited, &stuck);
+            let mut waited = clock.elapsed();
+            while waited < limit {
+                if let Ok(ended) = ends.recv_timeout(STRETCH.min(limit - waited)) {
+                    return ended;
+                }
+                waited = clock.elapsed();
             }
-            failures = wait_on(&self.a_rank_ended, failures, STRETCH.min(limit - waited));
+            report_stuck(*first, why, waited, &stuck);
         }
+        ends.recv().expect("every rank reports its end")
     }
     // ANCHOR_END: stuck
 }

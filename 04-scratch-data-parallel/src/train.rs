@@ -10,7 +10,7 @@ use harness::report::trace;
 use ops::parameters::Snapshot;
 use ops::weights_hash::WeightsHash;
 use params_and_allreduce::communicator::Communicator;
-use params_and_allreduce::thread::{Cause, DEFAULT_TIMEOUT, RankFailure, run_ranks_with};
+use params_and_allreduce::thread::{Cause, DEFAULT_TIMEOUT, Rank, RankFailure, run_ranks_with};
 use params_and_allreduce::{Algorithm, get_params};
 use single_gpu::evaluate::{Part, evaluate_part};
 use single_gpu::lenet::Lenet;
@@ -62,9 +62,9 @@ pub fn train(
     let name = report.run().to_owned();
     let mut reports: Vec<Option<&mut Report<'_>>> = plan.slots().iter().map(|_| None).collect();
     reports[0] = Some(report);
-    let outcomes = run_ranks_with(plan, DEFAULT_TIMEOUT, reports, |rank, report| {
-        let _rank = trace::rank(&name, rank.rank(), rank.compute_device());
-        let rank = &*method.communicator(rank);
+    let outcomes = run_ranks_with(plan, DEFAULT_TIMEOUT, reports, |device, rank: Rank, report| {
+        let _rank = trace::rank(&name, rank.rank(), device);
+        let rank = &*method.communicator(&rank);
         let (mut silent, options) = (Report::silent(), method.options(options, rank));
         let TrainOptions { batch_size, learning_rate, seed, .. } = options;
         let model = Lenet::with_parameters(get_params(initial.parameters(), rank.device())?)?;

@@ -15,25 +15,28 @@
 //! go to every device and gradients to the first, in every step, after the backward pass. [`Ddp`](crate::Ddp) is faster.
 
 // ANCHOR: imports
-use std::sync::Arc;
+use std::collections::BTreeMap;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use candle_core::{DType, Device, Module as _, ModuleT, Tensor};
 use datasets::{Batch, Dataset};
 use devices::{DevicePlan, move_view};
+use harness::lock::locked;
 use harness::records::BatchSums;
-use harness::report::trace::{COMMUNICATION, COMPUTE};
+use harness::report::trace::{self, COMMUNICATION, COMPUTE};
 use ops::backward::no_grad;
 use ops::parameters::overwrite;
 use params_and_allreduce::communicator::Communicator as _;
-use params_and_allreduce::thread::Rank;
+use params_and_allreduce::thread::{Rank, RankFailure, run_ranks_with};
 use scratch_data_parallel::evaluate::part_of;
 use single_gpu::evaluate::{SumsByBatch, evaluate_part};
 use split_batch::loader::{LocalBatch, Shards};
 use split_batch::{gather, split_batch};
 use tracing::info_span;
 
-use crate::device_threads::DeviceThreads;
 use crate::model::{Model, Step, loss_of};
 use crate::weights::Weights;
 use crate::{Error, Network};
@@ -44,9 +47,20 @@ use crate::{Error, Network};
 pub struct DataParallel<M> {
     /// Holds the weights.
     network: Arc<Network<M>>,
-    /// Each holds a replica of the network.
-    devices: DeviceThreads<Network<M>>,
+    threads: Mutex<Threads<M>>,
     count: usize,
+}
+
+/// Work of one rank, with the replica on its device.
+type Work<M> = Box<dyn FnOnce(&Rank, &Network<M>) -> Result<(), Error> + Send>;
+
+/// The threads of the devices. They stay open between two steps: a GPU's libraries keep buffers for each thread.
+struct Threads<M> {
+    /// A queue of work for each device. Empty after a failure.
+    queues: Vec<Sender<Work<M>>>,
+    /// The thread that started the ranks. It returns their first failure. `None` after a failure.
+    ranks: Option<JoinHandle<Result<(), RankFailure<Error>>>>,
+    failure: String,
 }
 // ANCHOR_END: struct
 
@@ -54,30 +68,76 @@ impl<M: ModuleT + Send + Sync + 'static> DataParallel<M> {
     // ANCHOR: new
     /// Puts a replica of the network on every device of a plan. The network stays on its device.
     ///
-    /// A device has failed if another device waits for it longer than `timeout`, or if it has not answered some seconds later.
+    /// A device has failed if another device waits for it longer than `timeout`.
     pub fn new(
         network: Network<M>,
         devices: &DevicePlan,
         timeout: Duration,
     ) -> Result<Self, Error> {
-        let (network, count) = (Arc::new(network), devices.len());
+        let (network, count, plan) = (Arc::new(network), devices.len(), devices.clone());
+        let (queues, of_ranks): (_, Vec<_>) = (0..count).map(|_| channel()).unzip();
         let original = Arc::clone(&network);
-        let replica = move |rank: &Rank| Ok(original.replica(rank.device())?);
-        let devices = DeviceThreads::start(devices, timeout, replica)?;
-        Ok(Self { network, devices, count })
+        let start = move || {
+            let rank = |device: &_, rank: Rank, queue: Receiver<Work<M>>| {
+                let _rank = trace::rank("data parallel", rank.rank(), device);
+                let replica = original.replica(rank.device())?;
+                queue.into_iter().try_for_each(|work| work(&rank, &replica))
+            };
+            run_ranks_with(&plan, timeout, of_ranks, rank).map(drop)
+        };
+        let ranks = thread::Builder::new().spawn(start).map_err(candle_core::Error::wrap)?;
+        let threads = Threads { queues, ranks: Some(ranks), failure: String::new() };
+        Ok(Self { network, threads: Mutex::new(threads), count })
     }
 
     /// From now on all batch norms use the statistics of all devices' images together. Fails when a batch norm belongs to
     /// another crate, or a device has failed.
     pub fn synchronise_norms(self) -> Result<Self, Error> {
         self.network.norms().check_all(Network::weights(&self.network))?;
-        self.devices.run(vec![(); self.count], |rank, replica, ()| {
-            replica.norms().synchronise(Arc::new(rank.clone()));
+        self.run(vec![(); self.count], |rank, replica, ()| {
+            replica.norms().synchronise(rank.into());
             Ok(())
         })?;
         Ok(self)
     }
     // ANCHOR_END: new
+
+    // ANCHOR: run
+    /// Runs `work` on all devices, each with its own input. Waits for all results, and returns them in rank order. Fails with
+    /// the first failure of a device, and so do all later calls.
+    fn run<I: Send + 'static, T: Send + 'static>(
+        &self,
+        inputs: Vec<I>,
+        work: impl Fn(&Rank, &Network<M>, I) -> Result<T, Error> + Send + Sync + 'static,
+    ) -> Result<Vec<T>, Error> {
+        let Threads { queues, ranks, failure } = &mut *locked(&self.threads);
+        let (work, (answer, answers)) = (Arc::new(work), channel());
+        for (queue, input) in queues.iter().zip(inputs) {
+            let (work, answer) = (Arc::clone(&work), answer.clone());
+            // A rank that has failed drops its work, and so its end of the channel of answers.
+            let _ = queue.send(Box::new(move |rank, replica| {
+                let result = work(rank, replica, input)?;
+                // The error names a device that stalls.
+                rank.barrier()?;
+                let _ = answer.send((rank.rank(), result));
+                Ok(())
+            }));
+        }
+        drop(answer);
+        let results: BTreeMap<usize, T> = answers.into_iter().collect();
+        if results.len() == self.count {
+            return Ok(results.into_values().collect());
+        }
+        queues.clear();
+        if let Some(ranks) = ranks.take() {
+            *failure = match ranks.join() {
+                Ok(Err(first)) => first.to_string(),
+                _ => "a device has ended early".to_owned(),
+            };
+        }
+        Err(Error::Device(failure.clone()))
+    }
+    // ANCHOR_END: run
 
     // ANCHOR: predict
     /// Computes the logits of a batch, as in evaluation: scattered, computed on all devices, gathered in order. Fails when
@@ -90,7 +150,7 @@ impl<M: ModuleT + Send + Sync + 'static> DataParallel<M> {
         let labels = Tensor::zeros(samples, DType::U32, &Device::Cpu)?;
         let network = Arc::clone(&self.network);
         let shards = split_batch(images, &labels, self.count)?;
-        let logits = self.devices.run(shards, move |rank, replica, (images, _)| {
+        let logits = self.run(shards, move |rank, replica, (images, _)| {
             replicate(&network, replica)?;
             let _span = info_span!(target: COMPUTE, "forward").entered();
             if images.dim(0)? == 0 {
@@ -104,6 +164,14 @@ impl<M: ModuleT + Send + Sync + 'static> DataParallel<M> {
     // ANCHOR_END: predict
 }
 
+impl<M> Drop for Threads<M> {
+    /// Waits until all threads have ended.
+    fn drop(&mut self) {
+        self.queues.clear();
+        let _ = self.ranks.take().map(JoinHandle::join);
+    }
+}
+
 impl<M: ModuleT + Send + Sync + 'static> Model for DataParallel<M> {
     fn hosts(&self) -> Shards {
         Shards::WHOLE
@@ -114,7 +182,7 @@ impl<M: ModuleT + Send + Sync + 'static> Model for DataParallel<M> {
         let Batch { images, labels } = &batch.shards[0];
         let network = Arc::clone(&self.network);
         let shards = split_batch(images, labels, self.count)?; // scatter
-        let answers = self.devices.run(shards, move |rank, replica, (images, labels)| {
+        let results = self.run(shards, move |rank, replica, (images, labels)| {
             replicate(&network, replica)?;
             let (loss, sums) = loss_of(replica, &Batch { images, labels })?; // apply
             let gradients = replica.gradients(&loss)?;
@@ -129,7 +197,7 @@ impl<M: ModuleT + Send + Sync + 'static> Model for DataParallel<M> {
             Ok((sums, gradients))
         })?;
         let (mut sums, mut gradients) = (BatchSums::default(), Vec::new());
-        for (of_shard, of_batch) in answers {
+        for (of_shard, of_batch) in results {
             sums += of_shard;
             gradients.extend(of_batch);
         }
@@ -148,11 +216,11 @@ impl<M: ModuleT + Send + Sync + 'static> Model for DataParallel<M> {
         let network = Arc::clone(&self.network);
         // Each device evaluates whole batches: with statistics of each batch, the result does not depend on the devices.
         let images = vec![images.clone(); self.count];
-        let answers = self.devices.run(images, move |rank, replica, images| {
+        let results = self.run(images, move |rank, replica, images| {
             replicate(&network, replica)?;
             Ok(evaluate_part(replica, &images, part_of(rank), replica.dtype(), rank.device())?)
         })?;
-        Ok(answers.into_iter().reduce(SumsByBatch::and).map(|sums| sums.total()))
+        Ok(results.into_iter().reduce(SumsByBatch::and).map(|sums| sums.total()))
     }
     // ANCHOR_END: evaluate
 }
@@ -186,7 +254,8 @@ fn gather_gradients(rank: &Rank, mut gradients: Vec<Tensor>) -> Result<Vec<Tenso
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
-    use candle_core::Result;
+    use candle_core::{Result, bail};
+    use candle_nn::Linear;
     use datasets::synthetic::dataset;
     use datasets::{CLASSES, PIXELS, Split};
     use ops::{flatten, linear};
@@ -254,5 +323,82 @@ mod tests {
         let batch = images.batch(&[0, 1, 2], DType::F32).unwrap();
         assert_eq!(model.predict(&batch.images).unwrap().dims(), [3, CLASSES]);
         assert_eq!(counted(), [0, 4]);
+    }
+
+    fn layers(devices: usize, timeout: Duration) -> DataParallel<Linear> {
+        let network = Network::new(1, DType::F32, &Device::Cpu, |vb, _| {
+            // A rank's thread has the name of its device.
+            match thread::current().name() {
+                Some("cpu:3 (1 core)") => bail!("no memory"),
+                _ => candle_nn::linear(2, 1, vb.clone()),
+            }
+        });
+        let plan = DevicePlan::slices(devices).unwrap();
+        DataParallel::new(network.unwrap(), &plan, timeout).unwrap()
+    }
+
+    #[test]
+    fn results_are_in_the_order_of_ranks() {
+        let model = layers(3, DEFAULT_TIMEOUT);
+        let results = model.run(vec![30, 20, 10], |rank, _, milliseconds| {
+            thread::sleep(Duration::from_millis(milliseconds));
+            Ok((rank.rank(), milliseconds))
+        });
+        assert_eq!(results.unwrap(), [(0, 30), (1, 20), (2, 10)]);
+    }
+
+    #[test]
+    fn a_device_that_panics_is_named_in_every_later_call() {
+        let model = layers(3, DEFAULT_TIMEOUT);
+        for fails in [true, false] {
+            let panics = move |rank: &Rank, _: &Network<_>, ()| {
+                assert!(!fails || rank.rank() != 1, "on purpose");
+                Ok(())
+            };
+            let error = model.run(vec![(); 3], panics).unwrap_err().to_string();
+            assert_eq!(error, "rank 1 panicked: on purpose");
+        }
+    }
+
+    #[test]
+    fn the_first_device_that_fails_is_named_and_not_those_that_wait_for_it() {
+        let model = layers(3, DEFAULT_TIMEOUT);
+        let fails = |rank: &Rank, _: &Network<_>, ()| match rank.rank() {
+            1 => Err(Error::Device("out of memory".to_owned())),
+            _ => Ok(rank.recv(1, &().into(), DType::F32).map(drop)?),
+        };
+        let error = model.run(vec![(); 3], fails).unwrap_err().to_string();
+        assert_eq!(error, "rank 1 failed: out of memory");
+    }
+
+    #[test]
+    fn a_device_that_stalls_is_named() {
+        for late in 0..3 {
+            let model = layers(3, Duration::from_millis(200));
+            let stalls = move |rank: &Rank, _: &Network<_>, ()| {
+                if rank.rank() == late {
+                    thread::sleep(Duration::from_secs(1));
+                }
+                Ok(())
+            };
+            let error = model.run(vec![(); 3], stalls).unwrap_err().to_string();
+            let told = format!("waited 0.2 s: rank {late} is alive but sends nothing");
+            assert!(error.ends_with(&told), "{error}");
+        }
+    }
+
+    #[test]
+    fn devices_that_have_ended_are_not_waited_for() {
+        let model = layers(2, DEFAULT_TIMEOUT);
+        locked(&model.threads).queues = (0..2).map(|_| channel().0).collect();
+        let error = model.run(vec![(); 2], |_, _, ()| Ok(())).unwrap_err().to_string();
+        assert_eq!(error, "a device has ended early");
+    }
+
+    #[test]
+    fn a_device_that_cannot_be_opened_is_named() {
+        let model = layers(4, DEFAULT_TIMEOUT);
+        let error = model.run(vec![(); 4], |_, _, ()| Ok(())).unwrap_err().to_string();
+        assert!(error.starts_with("rank 3 failed: no memory"), "{error}");
     }
 }

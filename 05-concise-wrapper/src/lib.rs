@@ -5,22 +5,21 @@
 //!
 //! | module | lines | content |
 //! | --- | --- | --- |
-//! | [`mod@network`] | 400 | a network: a module, its named tensors, gradient hooks |
+//! | [`mod@network`] | 340 | a network: a module, its named tensors, their gradients |
 //! | [`model`], [`mod@train`] | 190 | the model as the training loop sees it, and the loop |
-//! | [`mod@data_parallel`] | 170 | one line: replicate, scatter, apply, gather |
-//! | [`ddp`] | 730 | a rank for each device: gradients travel in buckets during the backward pass |
+//! | [`mod@data_parallel`] | 250 | one line: replicate, scatter, apply, gather |
+//! | [`ddp`] | 810 | a rank for each device: gradients travel in buckets during the backward pass |
 //! | [`resnet`], [`lenet`] | 220 | ResNet-18, and LeNet of stage 1 |
 //! | [`batch_norm`] | 360 | statistics of the local shard, of the global batch, or of each shard |
 //! | [`optimizer`] | 270 | SGD with momentum, AdamW, warm-up, the linear scaling rule |
 //!
-//! The remaining modules serve these: `device_threads` are threads that wait for work, [`recorder`] records the steps of a run,
-//! and `resume` resumes a run on all ranks to the same bits. The engine has lists of named [`weights`], their [`initial`]
-//! values and [`precision`], [`launch`]ing, [`recording`]s, a [`slow_link`], and [`text`] between ranks.
+//! The remaining modules serve these: [`recorder`] records the steps of a run, and `resume` resumes a run on all ranks to the same
+//! bits. The engine has lists of named [`weights`], their [`initial`] values and [`precision`], [`launch`]ing, [`recording`]s, a
+//! [`slow_link`], and [`text`] between ranks.
 
 pub mod batch_norm;
 pub mod data_parallel;
 pub mod ddp;
-mod device_threads;
 mod error;
 pub mod lenet;
 pub mod model;

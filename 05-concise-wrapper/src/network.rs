@@ -1,9 +1,9 @@
-//! A network: a module, its named tensors, and the hooks that receive its gradients.
+//! A network: a module, its named tensors, and their gradients.
 //!
 //! A module asks for its tensors by name, through candle's [`VarBuilder`]. So layers of `candle_nn` can be used, except those
 //! with a wrong backward pass, which chapter 5 of the book lists. The builder makes each tensor and keeps it in a list.
 
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex};
 
 use candle_core::{DType, Device, Module, ModuleT, Result, Shape, Tensor, Var, bail};
 use candle_nn::VarBuilder;
@@ -12,7 +12,7 @@ use candle_nn::var_builder::SimpleBackend;
 use devices::move_view;
 use harness::lock::locked;
 use harness::report::trace::COMPUTE;
-use ops::backward::{Gradients, SecondHalf, backward_from, backward_in_halves, record_copy};
+use ops::backward::{Gradients, SecondHalf, backward_from, backward_in_halves, record_parameter};
 use ops::parameters::{no_gradient, overwrite_rounded};
 use ops::{initial, size_in_bytes};
 use tracing::info_span;
@@ -42,9 +42,18 @@ pub struct Network<M> {
     module: M,
     made: Made,
     norms: Norms,
-    hooks: Arc<Hooks>,
     device: Device,
     build: Arc<Build<M>>,
+    /// Whether a wrapper sums the gradients over all ranks.
+    pub(crate) wrapped: bool,
+}
+
+/// The tensors that a module has asked for.
+#[derive(Clone)]
+struct Made {
+    weights: Weights,
+    /// The tensors that layers use as parameters. With mixed precision they are rounded copies of the parameters.
+    used: Vec<Tensor>,
 }
 // ANCHOR_END: network
 
@@ -74,12 +83,9 @@ impl<M: ModuleT> Network<M> {
         device: &Device,
         build: impl Fn(&VarBuilder<'_>, &Norms) -> Result<M> + Send + Sync + 'static,
     ) -> Result<Self> {
-        let (precision, build) = (precision.into(), Arc::new(build));
-        Self::built(Box::new(values), Norms::default(), precision, device, build)
+        Self::built(Box::new(values), Norms::default(), precision.into(), device, Arc::new(build))
     }
-    // ANCHOR_END: new
 
-    // ANCHOR: replica
     /// Makes a copy on another device: the same values, in other memory.
     pub fn replica(&self, device: &Device) -> Result<Self> {
         let (weights, to) = (self.weights().clone(), device.clone());
@@ -95,9 +101,7 @@ impl<M: ModuleT> Network<M> {
         let (norms, precision) = (self.norms.replica(), self.precision());
         Self::built(Box::new(values), norms, precision, device, Arc::clone(&self.build))
     }
-    // ANCHOR_END: replica
 
-    // ANCHOR: built
     fn built(
         values: Box<Values>,
         norms: Norms,
@@ -111,14 +115,13 @@ impl<M: ModuleT> Network<M> {
         }
         let weights = Weights { precision, parameters: Vec::new(), buffers: Vec::new() };
         let made = Arc::new(Mutex::new(Made { weights, used: Vec::new() }));
-        let (hooks, device) = (Arc::<Hooks>::default(), device.clone());
-        let registry = Registry { values, hooks: Arc::clone(&hooks), made: Arc::clone(&made) };
+        let registry = Registry { values, made: Arc::clone(&made) };
         let builder = VarBuilder::from_backend(Box::new(registry), layers, device.clone());
         let module = build(&builder, &norms)?;
         let made = locked(&made).clone();
-        Ok(Self { module, made, norms, hooks, device, build })
+        Ok(Self { module, made, norms, device: device.clone(), build, wrapped: false })
     }
-    // ANCHOR_END: built
+    // ANCHOR_END: new
 
     // ANCHOR: forward
     /// Computes the logits of a batch, as in training: batch norms use and keep the statistics of the batch.
@@ -127,13 +130,27 @@ impl<M: ModuleT> Network<M> {
     }
 
     fn logits(&self, images: &Tensor, train: bool) -> Result<Tensor> {
-        self.made.round()?;
+        self.round()?;
         let precision = self.precision();
         let logits = self.module.forward_t(&precision.images(images)?, train)?;
         self.norms.average()?;
         precision.logits(&logits)
     }
     // ANCHOR_END: forward
+
+    // ANCHOR: round
+    /// Rounds all parameters to the type of the layers again: the optimizer has changed the parameters.
+    fn round(&self) -> Result<()> {
+        let Made { weights, used } = &self.made;
+        if !weights.precision.is_mixed() {
+            return Ok(());
+        }
+        let pairs = used.iter().zip(weights.parameters.iter().map(|named| &named.tensor));
+        // A layer may use a parameter in its own type.
+        let rounded = pairs.filter(|(used, parameter)| used.dtype() != parameter.dtype());
+        overwrite_rounded(&rounded.collect::<Vec<_>>())
+    }
+    // ANCHOR_END: round
 
     // ANCHOR: gradients
     /// Computes the gradient of every parameter, in the order of the parameters. Fails when a parameter has no gradient: the
@@ -144,71 +161,59 @@ impl<M: ModuleT> Network<M> {
     }
 
     /// Continues a backward pass from `result`: `gradient` is the gradient of a loss by `result`. Returns the gradient of every
-    /// parameter, in the order of the parameters, and the gradients of all other variables that `result` depends on, such as an
+    /// parameter, in the order of the parameters, and the gradients of all variables that `result` depends on, such as an
     /// input.
     pub fn all_gradients(
         &self,
         result: &Tensor,
         gradient: &Tensor,
     ) -> Result<(Vec<Tensor>, Gradients)> {
-        let (slots, others) = self.collect(None, || backward_from(result, gradient))?;
-        Ok((self.complete(slots)?, others))
+        if self.wrapped {
+            bail!(
+                "this network is wrapped, and its gradients go to the wrapper: call the wrapper's `gradients`"
+            );
+        }
+        let found = backward_from(result, gradient)?;
+        let of_parameters = self.made.used.iter().map(|used| found.get(used).cloned());
+        Ok((self.complete(of_parameters)?, found))
     }
 
-    /// The first half of [`all_gradients`](Self::all_gradients): returns the gradients of all other variables, and the second half,
+    /// The first half of [`all_gradients`](Self::all_gradients): returns the gradients of all variables, and the second half,
     /// which computes the gradients of the parameters.
     pub fn backward_input(
         &self,
         result: &Tensor,
         gradient: &Tensor,
     ) -> Result<(Gradients, WeightHalf)> {
-        let (slots, (others, rest)) =
-            self.collect(None, || backward_in_halves(result, gradient))?;
-        Ok((others, WeightHalf { slots, rest }))
+        let (found, rest) = backward_in_halves(result, gradient)?;
+        let early = self.made.used.iter().map(|used| found.get(used).cloned()).collect();
+        Ok((found, WeightHalf { early, rest }))
     }
 
     /// The second half: returns the gradient of every parameter, in the order of the parameters, with the bits of
     /// [`all_gradients`](Self::all_gradients).
-    pub fn backward_weight(&self, WeightHalf { slots, rest }: WeightHalf) -> Result<Vec<Tensor>> {
-        let (slots, _) = self.collect(Some(slots), || rest.run())?;
-        self.complete(slots)
+    pub fn backward_weight(&self, WeightHalf { early, rest }: WeightHalf) -> Result<Vec<Tensor>> {
+        let found = rest.run()?;
+        let of_parameters = self.made.used.iter().zip(early);
+        self.complete(of_parameters.map(|(used, early)| early.or_else(|| found.get(used).cloned())))
     }
 
-    /// Runs a backward pass or a half of one. Returns the gradients of the parameters, with those of the first half.
-    fn collect<T>(
-        &self,
-        first_half: Option<Slots>,
-        backward: impl FnOnce() -> Result<T>,
-    ) -> Result<(Slots, T)> {
-        if self.hooks.wrapper.get().is_some() {
-            bail!(
-                "this network is wrapped, and its gradients go to the wrapper: call the wrapper's `gradients`"
-            );
-        }
-        let empty = || vec![None; self.weights().parameters.len()];
-        *locked(&self.hooks.gradients) = first_half.unwrap_or_else(empty);
-        let others = backward()?;
-        Ok((std::mem::take(&mut *locked(&self.hooks.gradients)), others))
-    }
-
-    fn complete(&self, slots: Slots) -> Result<Vec<Tensor>> {
-        let slots = self.weights().parameters.iter().zip(slots);
-        let complete = slots.map(|(parameter, gradient)| match gradient {
-            Some(gradient) => Ok(gradient),
-            None => bail!("{}", no_gradient(&parameter.name)),
+    /// Checks that there is a gradient of every parameter, and casts each to the type of its parameter.
+    fn complete(&self, found: impl Iterator<Item = Option<Tensor>>) -> Result<Vec<Tensor>> {
+        let parameters = self.weights().parameters.iter().zip(found);
+        let complete = parameters.map(|(Named { name, tensor }, gradient)| match gradient {
+            Some(gradient) => gradient.to_dtype(tensor.dtype()),
+            None => bail!("{}", no_gradient(name)),
         });
         complete.collect()
     }
-
-    /// From now on every backward pass gives its gradients to `hook`, with the number of the parameter. Call this once.
-    pub(crate) fn register_hook(
-        &self,
-        hook: impl Fn(usize, &Tensor) -> Result<()> + Send + Sync + 'static,
-    ) {
-        let first = self.hooks.wrapper.set(Box::new(hook)).is_ok();
-        assert!(first, "a network has one wrapper");
-    }
     // ANCHOR_END: gradients
+
+    /// Returns the tensors that layers use as parameters, in the order of the parameters. A backward pass returns their
+    /// gradients.
+    pub(crate) fn used(&self) -> &[Tensor] {
+        &self.made.used
+    }
 
     /// Returns the network's tensors.
     pub fn weights(&self) -> &Weights {
@@ -244,116 +249,40 @@ impl<M: ModuleT> Module for Network<M> {
 }
 
 // ANCHOR: halves
-/// The gradient of each parameter, if it is computed already.
-type Slots = Vec<Option<Tensor>>;
-
 /// The second half of a backward pass of a network ([`Network::backward_input`]).
 pub struct WeightHalf {
-    /// The gradients that the first half has computed, such as a batch norm's.
-    slots: Slots,
+    /// The gradients of parameters that the first half has computed, such as a batch norm's.
+    early: Vec<Option<Tensor>>,
     rest: SecondHalf,
 }
 
 impl WeightHalf {
     /// Returns the bytes of the gradients that wait for the second half.
     pub fn bytes(&self) -> usize {
-        let slots = self.slots.iter().flatten().map(size_in_bytes);
-        self.rest.bytes() + slots.sum::<usize>()
+        self.rest.bytes() + self.early.iter().flatten().map(size_in_bytes).sum::<usize>()
     }
 }
 // ANCHOR_END: halves
 
-// ANCHOR: hooks
-/// Receives the number of a parameter and the gradient of the parameter.
-type Hook = dyn Fn(usize, &Tensor) -> Result<()> + Send + Sync;
-
-/// The receivers of a network's gradients.
-#[derive(Default)]
-struct Hooks {
-    /// The gradients of the backward pass that is under way. Empty at other times.
-    gradients: Mutex<Slots>,
-    /// The hook of a wrapper, which gets the gradients instead.
-    wrapper: OnceLock<Box<Hook>>,
-}
-// ANCHOR_END: hooks
-
-// ANCHOR: hook
-/// Makes a parameter with this value, in other memory. The backward pass calls the hook with the number and the gradient of the
-/// parameter, in the type `kept` of the network's weights. Update the parameter in place.
-///
-/// An ordinary backward pass returns all gradients at its end. But the gradient of the last layer is complete soon after the
-/// start. Therefore each parameter is the result of an operation with an unused input. The backward pass calls this operation's
-/// backward function as soon as the gradient of the parameter is complete:
-///
-/// ```text
-/// forward     anchor ─ hook ─→ W ──→ conv ──→ …        W has its value already
-/// backward    anchor   hook ←─ dW ←─ conv ←── …        dW is complete: hook(parameter, dW)
-/// ```
-fn with_gradient_hook(
-    value: &Tensor,
-    kept: DType,
-    parameter: usize,
-    hooks: Arc<Hooks>,
-) -> Result<Tensor> {
-    let anchor = Var::zeros((), DType::F32, value.device())?;
-    record_copy("gradient hook", value, [&anchor], move |_, gradient| {
-        let gradient = gradient.to_dtype(kept)?;
-        if let Some(hook) = hooks.wrapper.get() {
-            hook(parameter, &gradient)?;
-        } else if let Some(slot) = locked(&hooks.gradients).get_mut(parameter) {
-            *slot = Some(gradient);
-        }
-        Ok([None])
-    })
-}
-// ANCHOR_END: hook
-
+// ANCHOR: registry
 /// Returns the first value of a tensor, from its name, shape, distribution and type.
 type Values = dyn Fn(&str, &Shape, Init, DType) -> Result<Tensor> + Send + Sync;
 
-// ANCHOR: made
-/// The tensors that a module has asked for.
-#[derive(Clone)]
-struct Made {
-    weights: Weights,
-    /// The tensors that layers use as parameters. With mixed precision they are rounded copies of the parameters.
-    used: Vec<Tensor>,
-}
-// ANCHOR_END: made
-
-impl Made {
-    // ANCHOR: get
-    /// Returns the tensor that layers use under this name.
-    fn get(&self, name: &str) -> Option<&Tensor> {
-        let Weights { parameters, buffers, .. } = &self.weights;
-        let parameters = parameters.iter().zip(&self.used);
-        let buffers = buffers.iter().map(|buffer| (buffer, &buffer.tensor));
-        let found = parameters.chain(buffers).find(|(named, _)| named.name == name);
-        found.map(|(_, tensor)| tensor)
-    }
-    // ANCHOR_END: get
-
-    // ANCHOR: round
-    /// Rounds all parameters to the type of the layers again: the optimizer has changed the parameters.
-    fn round(&self) -> Result<()> {
-        if !self.weights.precision.is_mixed() {
-            return Ok(());
-        }
-        let pairs = self.used.iter().zip(&self.weights.parameters);
-        // A layer may use a parameter in its own type.
-        let rounded = pairs.filter(|(used, parameter)| used.dtype() != parameter.tensor.dtype());
-        let rounded = rounded.map(|(used, parameter)| (used, &parameter.tensor));
-        overwrite_rounded(&rounded.collect::<Vec<_>>())
-    }
-    // ANCHOR_END: round
-}
-
-// ANCHOR: registry
 /// The backend of the builder: makes each tensor when a layer asks for it first.
 struct Registry {
     values: Box<Values>,
-    hooks: Arc<Hooks>,
     made: Arc<Mutex<Made>>,
+}
+
+impl Registry {
+    /// Returns the tensor that layers use under this name.
+    fn made(&self, name: &str) -> Option<Tensor> {
+        let Made { weights, used } = &*locked(&self.made);
+        let parameters = weights.parameters.iter().zip(used);
+        let buffers = weights.buffers.iter().map(|buffer| (buffer, &buffer.tensor));
+        let found = parameters.chain(buffers).find(|(named, _)| named.name == name);
+        found.map(|(_, tensor)| tensor.clone())
+    }
 }
 
 impl SimpleBackend for Registry {
@@ -365,25 +294,22 @@ impl SimpleBackend for Registry {
         dtype: DType,
         device: &Device,
     ) -> Result<Tensor> {
-        let mut made = locked(&self.made);
-        if let Some(tensor) = made.get(name) {
+        if let Some(tensor) = self.made(name) {
             if tensor.shape() != &shape {
                 bail!("{name} is asked for as {:?} and as {shape:?}", tensor.shape());
             }
-            return Ok(tensor.clone());
+            return Ok(tensor);
         }
         // A parameter that layers use in bf16 is kept in f32, and so is every buffer.
         let kept = Precision::from(dtype).weights();
         let value = (self.values)(name, &shape, init, kept)?.to_device(device)?;
-        let name = name.to_owned();
-        let Made { weights, used } = &mut *made;
+        let (name, Made { weights, used }) = (name.to_owned(), &mut *locked(&self.made));
         if is_buffer(&name) {
             let tensor = Var::from_tensor(&value)?.into_inner();
             weights.buffers.push(Named { name, tensor: tensor.clone() });
             return Ok(tensor);
         }
-        let (number, hooks) = (used.len(), Arc::clone(&self.hooks));
-        let of_layers = with_gradient_hook(&value.to_dtype(dtype)?, kept, number, hooks)?;
+        let of_layers = record_parameter(&value.to_dtype(dtype)?)?;
         let tensor = if kept == dtype { of_layers.clone() } else { value };
         weights.parameters.push(Named { name, tensor });
         used.push(of_layers.clone());
@@ -391,8 +317,8 @@ impl SimpleBackend for Registry {
     }
 
     fn get_unchecked(&self, name: &str, _: DType, _: &Device) -> Result<Tensor> {
-        match locked(&self.made).get(name) {
-            Some(tensor) => Ok(tensor.clone()),
+        match self.made(name) {
+            Some(tensor) => Ok(tensor),
             None => bail!("{name} cannot be made without a shape"),
         }
     }

@@ -57,7 +57,7 @@ pub fn activations_of<M: ModuleT>(network: &Network<M>, input: &Tensor) -> Resul
 /// bf16. An operation may keep more than its operands and its result, which does not count either.
 pub fn activations(result: &Tensor, input: &Tensor, weights: &Weights) -> usize {
     let mut sizes = HashMap::new();
-    // Apart from the input, variables are the anchors of gradient hooks, a number each.
+    // Apart from the input, variables are the anchors of parameters, a number each.
     let computed = result.sorted_nodes().into_iter().filter(|tensor| !tensor.is_variable());
     for tensor in computed.chain([input]) {
         let size = sizes.entry(address(tensor)).or_insert(0);

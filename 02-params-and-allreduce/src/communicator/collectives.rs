@@ -41,22 +41,7 @@ pub(crate) fn neighbours(rank: &(impl Communicator + ?Sized)) -> (usize, usize) 
 }
 
 // ANCHOR: reduce_scatter
-/// Implements [`Communicator::reduce_scatter`]. Fails as [`Communicator::reduce_scatter`] does.
-pub fn reduce_scatter(
-    rank: &(impl Communicator + ?Sized),
-    tensor: &Tensor,
-) -> Result<Tensor, Error> {
-    let flat = tensor.detach().flatten_all()?;
-    if rank.world_size() == 1 {
-        return Ok(flat.force_contiguous()?);
-    }
-    let chunk = add_around_the_ring(rank, &flat)?;
-    let (next, previous) = neighbours(rank);
-    wait_until_read(rank, &flat, [previous], [next])?;
-    Ok(chunk)
-}
-
-/// Adds up the chunks of a flat tensor around the ring, and returns this rank's chunk of the sum.
+/// Implements [`Communicator::reduce_scatter`].
 ///
 /// A chunk starts at the rank after its owner, and reaches the owner after n − 1 hops. Each rank on the way adds its own
 /// numbers. Three ranks, with the tensors a, b and c in three chunks each; parentheses hold what has just arrived:
@@ -68,11 +53,17 @@ pub fn reduce_scatter(
 /// ```
 ///
 /// In each step, every rank sends one chunk. In total, a rank sends (n − 1)/n of the tensor, on any number n of ranks.
-pub(crate) fn add_around_the_ring(
+///
+/// Fails as [`Communicator::reduce_scatter`] does.
+pub fn reduce_scatter(
     rank: &(impl Communicator + ?Sized),
-    flat: &Tensor,
+    tensor: &Tensor,
 ) -> Result<Tensor, Error> {
+    let flat = tensor.detach().flatten_all()?;
     let (me, world_size) = (rank.rank(), rank.world_size());
+    if world_size == 1 {
+        return Ok(flat.force_contiguous()?);
+    }
     let (next, previous) = neighbours(rank);
     let chunk = |index: usize| {
         let range = chunk_range(flat.elem_count(), world_size, index % world_size);
@@ -80,22 +71,35 @@ pub(crate) fn add_around_the_ring(
     };
     send_input(rank, next, &chunk(me + world_size - 1)?)?;
     let mut step = 1;
-    loop {
+    let sum = loop {
         let mine = chunk(me + world_size - 1 - step)?;
         let received = rank.recv(previous, mine.shape(), mine.dtype())?;
         let sum = ops::sum(&mine, &received)?;
         if step == world_size - 1 {
-            return Ok(sum);
+            break sum;
         }
         // Only this rank has seen the sum, and this rank is done with it.
         rank.send_shared(next, &sum)?;
         step += 1;
-    }
+    };
+    wait_until_read(rank, &flat, [previous], [next])?;
+    Ok(sum)
 }
 // ANCHOR_END: reduce_scatter
 
 // ANCHOR: all_gather
-/// Implements [`Communicator::all_gather`]. Fails as [`Communicator::all_gather`] does.
+/// Implements [`Communicator::all_gather`].
+///
+/// In each step, a rank passes on the chunk that it received in the step before. Three ranks:
+///
+/// ```text
+///          rank 0       rank 1       rank 2
+/// before   s₀ ·  ·      ·  s₁ ·      ·  ·  s₂
+/// step 1   s₀ ·  s₂     s₀ s₁ ·      ·  s₁ s₂
+/// step 2   s₀ s₁ s₂     s₀ s₁ s₂     s₀ s₁ s₂
+/// ```
+///
+/// Fails as [`Communicator::all_gather`] does.
 pub fn all_gather(
     rank: &(impl Communicator + ?Sized),
     chunk: &Tensor,
@@ -109,39 +113,18 @@ pub fn all_gather(
             "rank {me} of {world_size} gathers {len} elements: its chunk must be [{expected}], not {found:?}"
         )));
     }
-    let chunks = pass_around_the_ring(rank, chunk.detach().force_contiguous()?, len)?;
-    // The result owns its memory: other ranks hold the chunks too.
-    Ok(Tensor::cat(&chunks, 0)?)
-}
-
-/// Passes the chunks of all ranks around the ring, and returns them in rank order. Nobody may write to a chunk any more.
-///
-/// In each step, a rank passes on the chunk that it received in the step before. Three ranks:
-///
-/// ```text
-///          rank 0       rank 1       rank 2
-/// before   s₀ ·  ·      ·  s₁ ·      ·  ·  s₂
-/// step 1   s₀ ·  s₂     s₀ s₁ ·      ·  s₁ s₂
-/// step 2   s₀ s₁ s₂     s₀ s₁ s₂     s₀ s₁ s₂
-/// ```
-pub(crate) fn pass_around_the_ring(
-    rank: &(impl Communicator + ?Sized),
-    chunk: Tensor,
-    len: usize,
-) -> Result<Vec<Tensor>, Error> {
-    let (me, world_size) = (rank.rank(), rank.world_size());
     let (next, previous) = neighbours(rank);
-    let dtype = chunk.dtype();
     // Every place holds this rank's chunk until another chunk arrives.
-    let mut chunks = vec![chunk; world_size];
+    let mut chunks = vec![chunk.detach().force_contiguous()?; world_size];
     for step in 0..world_size - 1 {
         let passed_on = (me + world_size - step) % world_size;
         let arriving = (me + world_size - step - 1) % world_size;
         rank.send_shared(next, &chunks[passed_on])?;
         let length = chunk_range(len, world_size, arriving).len();
-        chunks[arriving] = rank.recv(previous, &length.into(), dtype)?;
+        chunks[arriving] = rank.recv(previous, &length.into(), chunk.dtype())?;
     }
-    Ok(chunks)
+    // The result owns its memory: other ranks hold the chunks too.
+    Ok(Tensor::cat(&chunks, 0)?)
 }
 // ANCHOR_END: all_gather
 

@@ -21,13 +21,16 @@ pub fn compare(rank: &SharedCommunicator, mine: &[(String, String)]) -> Result<(
         // No rank goes on before all ranks agree.
         return Ok(rank.barrier()?);
     };
-    let nothing = (String::new(), "nothing of the kind".to_owned());
-    let (mine, first) = (mine.get(at), first.get(at));
-    let ((what, here), (other, there)) = (mine.unwrap_or(&nothing), first.unwrap_or(&nothing));
-    let (what, here, there) = match (mine, first) {
-        (Some(_), Some(_)) if what != other => ("something else:", what, other),
-        (None, _) => (other.as_str(), here, there),
-        _ => (what.as_str(), here, there),
+    let nothing = "nothing of the kind";
+    let (what, here, there) = match (mine.get(at), first.get(at)) {
+        (Some((what, here)), Some((same, there))) if what == same => {
+            (what.as_str(), here.as_str(), there.as_str())
+        }
+        (Some((what, _)), Some((other, _))) => ("something else:", what.as_str(), other.as_str()),
+        (Some((what, here)), None) => (what.as_str(), here.as_str(), nothing),
+        (None, other) => {
+            other.map_or(("", "", ""), |(what, there)| (what.as_str(), nothing, there.as_str()))
+        }
     };
     let (rank, first) = (rank.world_rank(rank.rank()), rank.world_rank(0));
     Err(Error::NotAlike(format!("rank {rank} has {what} {here}, rank {first} has {there}")))
@@ -61,23 +64,19 @@ pub(super) fn check_loss(
 ) -> Result<(), Error> {
     /// Above this mean loss of a sample the weights run away. A guess among ten classes has a loss of 2.3.
     const RUNNING_AWAY: f64 = 1e3;
-    const ORDINARY: u32 = 0;
-    const LARGE: u32 = 1;
-    const NOT_FINITE: u32 = 2;
     if loss_of_all.is_finite() {
         return Ok(());
     }
     let loss: f64 = own.iter().map(|sums| sums.loss).sum();
     let samples: u64 = own.iter().map(|sums| sums.samples).sum();
-    let mine = match loss.is_finite() {
-        true if loss.abs() > RUNNING_AWAY * samples as f64 => LARGE,
-        true => ORDINARY,
-        false => NOT_FINITE,
-    };
-    let mine = Tensor::new(&[mine], rank.device())?;
-    let all = rank.all_gather(&mine, rank.world_size())?.to_vec1::<u32>()?;
-    match all.iter().position(|&loss| loss == NOT_FINITE) {
-        Some(bad) if all.contains(&ORDINARY) && !all.contains(&LARGE) => {
+    let mean = Tensor::new(&[loss / samples.max(1) as f64], rank.device())?;
+    let means = rank.all_gather(&mean, rank.world_size())?.to_vec1::<f64>()?;
+    let ordinary = |mean: &f64| mean.abs() <= RUNNING_AWAY;
+    match means.iter().position(|mean| !mean.is_finite()) {
+        Some(bad)
+            if means.iter().any(ordinary)
+                && means.iter().all(|mean| ordinary(mean) || !mean.is_finite()) =>
+        {
             Err(Error::LossOfRank(rank.world_rank(bad)))
         }
         _ => Ok(()),

@@ -12,10 +12,6 @@
 //!
 //! A parameter larger than the cap has a bucket for itself. No parameter is split.
 
-use candle_core::{Result, bail};
-
-use crate::weights::Named;
-
 // ANCHOR: caps
 /// The largest sizes of buckets, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,23 +51,6 @@ pub fn buckets(sizes: &[usize], caps: BucketCaps) -> Vec<Vec<usize>> {
     buckets
 }
 // ANCHOR_END: buckets
-
-// ANCHOR: types
-/// Checks that all parameters have one type, as gradients in a row must have. Fails when a parameter has another type than
-/// the first: the message names both.
-pub(super) fn check_types(parameters: &[Named]) -> Result<()> {
-    let Some(Named { name: first, tensor }) = parameters.first() else { return Ok(()) };
-    let dtype = tensor.dtype();
-    match parameters.iter().find(|named| named.tensor.dtype() != dtype) {
-        None => Ok(()),
-        Some(Named { name, tensor }) => bail!(
-            "{name} is {}, and {first} {}: in buckets all parameters are of one type",
-            tensor.dtype().as_str(),
-            dtype.as_str()
-        ),
-    }
-}
-// ANCHOR_END: types
 
 #[cfg(test)]
 mod tests {

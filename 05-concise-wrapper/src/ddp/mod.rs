@@ -19,12 +19,14 @@ pub mod bucket;
 mod reducer;
 mod worker;
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use candle_core::{ModuleT, Tensor};
 use datasets::Dataset;
+use harness::lock::locked;
 use harness::records::BatchSums;
 use harness::report::trace::COMMUNICATION;
+use ops::backward::backward_with_hook;
 use ops::parameters::overwrite;
 use params_and_allreduce::Algorithm;
 use params_and_allreduce::communicator::SharedCommunicator;
@@ -39,7 +41,7 @@ use tracing::info_span;
 use crate::model::{Model, Step, empty_loss, loss_of};
 use crate::weights::Weights;
 use crate::{Error, Network};
-use bucket::{BucketCaps, check_types};
+use bucket::BucketCaps;
 use reducer::Reducer;
 // ANCHOR_END: imports
 
@@ -87,7 +89,7 @@ pub struct Ddp<M> {
 }
 
 enum Reduce {
-    Buckets(Arc<Reducer>),
+    Buckets(Arc<Mutex<Reducer>>),
     Tree(FixedTree),
 }
 // ANCHOR_END: ddp
@@ -98,7 +100,7 @@ impl<M: ModuleT> Ddp<M> {
     /// network of another structure: the message names the difference. Fails when, in buckets, parameters have more than
     /// one type, or when, by shard, a batch norm belongs to another crate or there are fewer shards than ranks.
     pub fn new(
-        network: Network<M>,
+        mut network: Network<M>,
         rank: impl Into<SharedCommunicator>,
         reduction: Reduction,
     ) -> Result<Self, Error> {
@@ -111,13 +113,12 @@ impl<M: ModuleT> Ddp<M> {
                 Reduce::Tree(FixedTree::new(shards, rank.world_size())?)
             }
             Reduction::Buckets { caps, algorithm, overlap } => {
-                check_types(&weights.parameters)?;
-                let reducer = Arc::new(Reducer::new(weights, caps, &rank, algorithm, overlap)?);
-                network.register_hook(reducer.hook());
-                Reduce::Buckets(reducer)
+                let reducer = Reducer::new(&network, caps, &rank, algorithm, overlap)?;
+                Reduce::Buckets(Arc::new(Mutex::new(reducer)))
             }
         };
         weights.iter().try_for_each(|named| receive(&rank, &named.tensor))?;
+        network.wrapped = matches!(reduce, Reduce::Buckets(_));
         Ok(Self { network, rank, reduce, breakage: None })
     }
     // ANCHOR_END: new
@@ -131,7 +132,7 @@ impl<M: ModuleT> Ddp<M> {
     pub fn synchronise_norms(self) -> Result<Self, Error> {
         self.network.norms().check_all(self.network.weights())?;
         if let (Reduce::Buckets(reducer), false) = (&self.reduce, self.rank.has_messages()) {
-            reducer.no_overlap();
+            locked(reducer).overlap = false;
         }
         self.network.norms().synchronise(Arc::clone(&self.rank));
         Ok(self)
@@ -146,7 +147,7 @@ impl<M: ModuleT> Ddp<M> {
     /// Returns the number of buckets, or 0 if gradients do not travel in buckets.
     pub fn buckets(&self) -> usize {
         match &self.reduce {
-            Reduce::Buckets(reducer) => reducer.buckets(),
+            Reduce::Buckets(reducer) => locked(reducer).buckets.len(),
             Reduce::Tree(_) => 0,
         }
     }
@@ -176,8 +177,9 @@ impl<M: ModuleT> Model for Ddp<M> {
             Reduce::Tree(tree) => return self.backward_by_shard(batch, tree),
         };
         let (loss, sums) = loss_of(&self.network, &batch.shards[0])?;
-        reducer.backward(&loss, broken::sums_gradients(self.breakage))?;
-        let gradients = reducer.finish()?;
+        let hook = Reducer::hook(reducer, broken::sums_gradients(self.breakage))?;
+        backward_with_hook(&loss, &loss.ones_like()?, hook)?;
+        let gradients = locked(reducer).finish()?;
         let own = sums.read()?;
         let sums = allreduce_sums(&*self.rank, own, Algorithm::OneShot)?;
         alike::check_loss(&self.rank, &[own], sums.loss)?;
@@ -271,8 +273,9 @@ impl<M: ModuleT> Ddp<M> {
     /// [`accumulate`](Self::accumulate)d before. All ranks call this together. Fails when a parameter has no gradient on
     /// this rank, or another rank stops or stalls.
     pub fn gradients(&self, loss: &Tensor) -> Result<Vec<Tensor>, Error> {
-        self.reducer()?.backward(loss, true)?;
-        Ok(self.reducer()?.finish()?)
+        let reducer = self.reducer()?;
+        backward_with_hook(loss, &loss.ones_like()?, Reducer::hook(reducer, true)?)?;
+        locked(reducer).finish()
     }
     // ANCHOR_END: gradients
 
@@ -280,11 +283,13 @@ impl<M: ModuleT> Ddp<M> {
     /// Adds the gradients of this rank's loss to the gradients of the next call of [`gradients`](Self::gradients). Sends
     /// nothing, like PyTorch's `no_sync`. Fails when a parameter has no gradient on this rank.
     pub fn accumulate(&self, loss: &Tensor) -> Result<(), Error> {
-        Ok(self.reducer()?.backward(loss, false)?)
+        let reducer = self.reducer()?;
+        backward_with_hook(loss, &loss.ones_like()?, Reducer::hook(reducer, false)?)?;
+        Ok(locked(reducer).check()?)
     }
     // ANCHOR_END: accumulate
 
-    fn reducer(&self) -> Result<&Reducer, Error> {
+    fn reducer(&self) -> Result<&Arc<Mutex<Reducer>>, Error> {
         match &self.reduce {
             Reduce::Buckets(reducer) => Ok(reducer),
             Reduce::Tree(_) => {

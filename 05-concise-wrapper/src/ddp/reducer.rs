@@ -11,204 +11,190 @@
 //! All ranks sum the buckets in the same order, so a full bucket waits for the buckets before it. If each rank summed its
 //! buckets in the order in which they became full, two ranks could wait for each other's next bucket for ever.
 
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
-use candle_core::{Result, Tensor, bail};
+use candle_core::{ModuleT, Result as TensorResult, Tensor, TensorId, bail};
 use devices::move_view;
 use harness::lock::locked;
 use harness::report::trace::{COMMUNICATION, COMPUTE};
-use ops::backward::backward_from;
 use ops::parameters::{no_gradient, overwrite};
 use params_and_allreduce::Algorithm;
-use params_and_allreduce::communicator::{self, SharedCommunicator};
+use params_and_allreduce::communicator::SharedCommunicator;
 use tracing::info_span;
 
 use super::bucket::{BucketCaps, buckets};
-use super::worker::Worker;
-use crate::weights::{Named, Weights};
+use super::worker::{Full, Worker};
+use crate::weights::Named;
+use crate::{Error, Network};
 
 // ANCHOR: state
 /// Sums gradients over all ranks.
 pub(super) struct Reducer {
     parameters: Vec<Named>,
-    /// For each parameter, its bucket and the start of its gradient there. Unused with a world size of 1.
+    /// The number of each parameter, by the tensor that the layers use.
+    numbers: HashMap<TensorId, usize>,
+    /// In the order in which the ranks sum them. Empty with a world size of 1, and so are the places.
+    pub(super) buckets: Vec<Bucket>,
+    /// For each parameter, its bucket and the start of its gradient there.
     places: Vec<(usize, usize)>,
-    state: Mutex<State>,
-}
-
-/// The progress of a backward pass.
-struct State {
-    /// True from the beginning of a backward pass to its end, and for ever after a failure. At other times gradients belong to
-    /// another loss.
-    under_way: bool,
-    /// Whether this pass ends with the sums over all ranks.
-    synchronise: bool,
-    /// Whether the gradient of each parameter has come.
-    come: Vec<bool>,
-    /// Sums of earlier passes that were not synchronised. With a world size of 1, the sums of all passes.
-    carried: Vec<Option<Tensor>>,
-    buckets: Vec<Bucket>,
-    /// The first bucket that has not gone to the background thread.
-    next: usize,
-    /// Whether buckets travel during the backward pass.
-    overlap: bool,
+    /// `None` with a world size of 1.
+    worker: Option<Worker>,
+    /// Whether buckets travel during the backward pass, or all of them after it.
+    pub(super) overlap: bool,
     /// Whether sums were made before. A GPU loads a kernel when the kernel is first used, and may wait for all work before
     /// that. So no bucket travels during the first backward pass on a GPU.
     warm: bool,
-    /// `None` with a world size of 1.
-    worker: Option<Worker>,
+    /// True from the beginning of a backward pass until its gradients are returned, and for ever after a failure.
+    under_way: bool,
+    /// Whether this pass ends with the sums over all ranks.
+    sends: bool,
+    /// Whether the gradient of each parameter has come in this pass.
+    come: Vec<bool>,
+    /// The first bucket that has not gone to the background thread in this pass.
+    next: usize,
+    /// Sums of passes that send nothing.
+    carried: Vec<Option<Tensor>>,
 }
 
-struct Bucket {
+pub(super) struct Bucket {
     /// All gradients in a row. The next backward pass writes to this memory again. By then [`Reducer::finish`] has waited for
     /// the sums, and when an all-reduce returns, no other rank reads its input.
     flat: Tensor,
-    /// The number of gradients.
-    all: usize,
-    /// The number of gradients that have not come in this pass.
-    missing: usize,
+    members: Vec<usize>,
 }
 // ANCHOR_END: state
 
 impl Reducer {
     // ANCHOR: new
-    /// Makes the buckets, and starts the background thread if there are other ranks.
-    pub(super) fn new(
-        weights: &Weights,
+    /// Makes the buckets, and starts the background thread if there are other ranks. Fails when parameters have more than one
+    /// type, because a bucket is one tensor.
+    pub(super) fn new<M: ModuleT>(
+        network: &Network<M>,
         caps: BucketCaps,
         rank: &SharedCommunicator,
         algorithm: Algorithm,
         overlap: bool,
-    ) -> std::result::Result<Self, communicator::Error> {
-        let (alone, parameters) = (rank.world_size() == 1, weights.parameters.clone());
+    ) -> Result<Self, Error> {
+        let (weights, alone) = (network.weights(), rank.world_size() == 1);
+        let parameters = weights.parameters.clone();
+        let dtype = parameters.first().map_or(network.dtype(), |first| first.tensor.dtype());
+        if let Some(other) = parameters.iter().find(|named| named.tensor.dtype() != dtype) {
+            let text = "in buckets all parameters are of one type";
+            let (name, other) = (&other.name, other.tensor.dtype().as_str());
+            let (first, dtype) = (&parameters[0].name, dtype.as_str());
+            let text = format!("{name} is {other}, and {first} {dtype}: {text}");
+            return Err(candle_core::Error::Msg(text).into());
+        }
+        let (mut places, mut filled) = (vec![(0, 0); parameters.len()], Vec::new());
         let members = if alone { Vec::new() } else { buckets(&weights.parameter_sizes(), caps) };
-        let (mut places, mut buckets) = (vec![(0, 0); parameters.len()], Vec::new());
         for members in members {
             let mut len = 0;
-            for &parameter in &members {
-                places[parameter] = (buckets.len(), len);
-                len += parameters[parameter].tensor.elem_count();
+            for &member in &members {
+                places[member] = (filled.len(), len);
+                len += parameters[member].tensor.elem_count();
             }
-            let first = &parameters[members[0]].tensor;
-            let flat = Tensor::zeros(len, first.dtype(), first.device())?;
-            buckets.push(Bucket { flat, all: members.len(), missing: members.len() });
+            let flat = Tensor::zeros(len, dtype, network.device())?;
+            filled.push(Bucket { flat, members });
         }
-        let state = State {
-            under_way: false,
-            synchronise: true,
-            come: vec![false; parameters.len()],
-            carried: vec![None; parameters.len()],
-            buckets,
-            next: 0,
-            overlap,
-            warm: !parameters.iter().any(|named| named.tensor.device().is_cuda()),
+        Ok(Self {
+            numbers: network.used().iter().map(Tensor::id).zip(0..).collect(),
+            buckets: filled,
+            places,
             worker: if alone { None } else { Some(Worker::start(rank, algorithm)?) },
-        };
-        Ok(Self { parameters, places, state: Mutex::new(state) })
+            overlap,
+            warm: !network.device().is_cuda(),
+            under_way: false,
+            sends: false,
+            come: vec![false; parameters.len()],
+            next: 0,
+            carried: vec![None; parameters.len()],
+            parameters,
+        })
     }
     // ANCHOR_END: new
 
-    /// Returns the number of buckets.
-    pub(super) fn buckets(&self) -> usize {
-        locked(&self.state).buckets.len()
-    }
-
-    /// From now on buckets travel after the backward pass.
-    pub(super) fn no_overlap(&self) {
-        locked(&self.state).overlap = false;
-    }
-
-    // ANCHOR: backward
-    /// Runs the backward pass of a loss, during which full buckets travel. Without `synchronise` nothing is sent, and the next
-    /// pass adds its gradients to this pass's gradients. Fails when a parameter has no gradient. Fails after a backward pass
-    /// that failed: some of its gradients are in the buckets.
-    pub(super) fn backward(&self, loss: &Tensor, synchronise: bool) -> Result<()> {
-        let mut state = locked(&self.state);
+    // ANCHOR: on_gradient
+    /// Begins a backward pass, and returns its hook. With `synchronise`, the pass ends with the sums over all ranks. Without, it
+    /// sends nothing, and the next pass adds its gradients to this pass's gradients. Fails after a backward pass that failed.
+    pub(super) fn hook(
+        reducer: &Arc<Mutex<Self>>,
+        synchronise: bool,
+    ) -> TensorResult<impl Fn(&Tensor, &Tensor) -> TensorResult<()> + use<>> {
+        let mut state = locked(reducer);
         if std::mem::replace(&mut state.under_way, true) {
             bail!(
                 "an earlier backward pass has failed, so the sums of gradients are not valid: make a new model"
             );
         }
-        (state.synchronise, state.next) = (synchronise, 0);
+        (state.sends, state.next) = (synchronise && state.worker.is_some(), 0);
         state.come.fill(false);
-        state.buckets.iter_mut().for_each(|bucket| bucket.missing = bucket.all);
-        // The hook takes the lock.
-        drop(state);
-        let span = info_span!(target: COMPUTE, "backward").entered();
-        backward_from(loss, &loss.ones_like()?)?;
-        drop(span);
-        let mut state = locked(&self.state);
-        if let Some(parameter) = state.come.iter().position(|come| !come) {
-            bail!("{}", no_gradient(&self.parameters[parameter].name));
-        }
-        state.under_way = synchronise;
-        Ok(())
-    }
-    // ANCHOR_END: backward
-
-    // ANCHOR: on_gradient
-    /// Returns the gradient hook of all parameters: the backward pass calls it with a parameter's number and gradient.
-    pub(super) fn hook(self: &Arc<Self>) -> impl Fn(usize, &Tensor) -> Result<()> + use<> {
-        let reducer = Arc::clone(self);
-        move |parameter, gradient| {
-            let state = &mut *locked(&reducer.state);
-            if !state.under_way {
-                return Ok(());
-            }
-            state.come[parameter] = true;
-            let sum = match &state.carried[parameter] {
-                Some(earlier) => &ops::sum(earlier, gradient)?,
+        let (reducer, span) = (Arc::clone(reducer), info_span!(target: COMPUTE, "backward"));
+        let span = span.entered();
+        Ok(move |tensor: &Tensor, gradient: &Tensor| {
+            let _until_the_hook_is_dropped = &span;
+            let state = &mut *locked(&reducer);
+            let Some(&number) = state.numbers.get(&tensor.id()) else { return Ok(()) };
+            state.come[number] = true;
+            let gradient = gradient.to_dtype(state.parameters[number].tensor.dtype())?;
+            let sum = match state.carried[number].take() {
+                Some(earlier) => ops::sum(&earlier, &gradient)?,
                 None => gradient,
             };
-            let Some(worker) = state.worker.as_ref().filter(|_| state.synchronise) else {
-                state.carried[parameter] = Some(sum.clone());
+            let Some(worker) = state.worker.as_ref().filter(|_| state.sends) else {
+                state.carried[number] = Some(sum);
                 return Ok(());
             };
-            let (bucket, start) = reducer.places[parameter];
-            let bucket = &mut state.buckets[bucket];
-            let place = bucket.flat.narrow(0, start, sum.elem_count())?;
+            let (bucket, start) = state.places[number];
+            let place = state.buckets[bucket].flat.narrow(0, start, sum.elem_count())?;
             overwrite(&place, &sum.flatten_all()?)?;
-            bucket.missing -= 1;
             while state.overlap
                 && state.warm
                 && let Some(bucket) = state.buckets.get(state.next)
-                && bucket.missing == 0
+                && bucket.members.iter().all(|&member| state.come[member])
             {
-                worker.all_reduce(state.next, &bucket.flat)?;
+                // If the thread has ended, `finish` returns its error.
+                let _ = worker.full.send(Full::new(state.next, &bucket.flat)?);
                 state.next += 1;
             }
             Ok(())
-        }
+        })
     }
     // ANCHOR_END: on_gradient
 
     // ANCHOR: finish
-    /// Ends a backward pass, and returns the gradients in the order of the parameters: the sums over all ranks, or this
-    /// rank's own gradients if the pass was not synchronised. Fails when another rank stops or stalls.
-    pub(super) fn finish(&self) -> std::result::Result<Vec<Tensor>, communicator::Error> {
-        let _span = info_span!(target: COMMUNICATION, "wait for buckets").entered();
-        let state = &mut *locked(&self.state);
-        let carried = state.carried.iter_mut().filter_map(Option::take).collect();
-        let Some(worker) = state.worker.as_ref().filter(|_| state.synchronise) else {
-            state.under_way = false;
-            return Ok(carried);
-        };
-        for (number, bucket) in state.buckets.iter().enumerate().skip(state.next) {
-            worker.all_reduce(number, &bucket.flat)?;
+    /// Checks that every gradient has come, after the backward pass. The message of the error names the parameter.
+    pub(super) fn check(&mut self) -> TensorResult<()> {
+        if let Some(missing) = self.come.iter().position(|come| !come) {
+            bail!("{}", no_gradient(&self.parameters[missing].name));
         }
-        let sums = state.buckets.iter().map(|_| worker.sum());
-        let sums = sums.collect::<std::result::Result<Vec<Tensor>, _>>()?;
+        self.under_way = self.sends;
+        Ok(())
+    }
+
+    /// Ends a backward pass, and returns the gradients in the order of the parameters: the sums over all ranks, or this
+    /// rank's own gradients if the pass sends nothing. Fails when a parameter has no gradient, or another rank stops or stalls.
+    pub(super) fn finish(&mut self) -> Result<Vec<Tensor>, Error> {
+        self.check()?;
+        let _span = info_span!(target: COMMUNICATION, "wait for buckets").entered();
+        let Some(worker) = self.worker.as_ref().filter(|_| self.sends) else {
+            return Ok(self.carried.iter_mut().filter_map(Option::take).collect());
+        };
+        for (number, bucket) in self.buckets.iter().enumerate().skip(self.next) {
+            let _ = worker.full.send(Full::new(number, &bucket.flat)?);
+        }
+        let sums = self.buckets.iter().map(|_| worker.sum()).collect::<Result<Vec<_>, _>>()?;
         // On a GPU the sums move from the background's stream to this thread's stream. The background's stream then waits for
         // this stream, and so for the whole backward pass: all sums must be in its queue before.
         let home = |(sum, bucket): (&Tensor, &Bucket)| move_view(sum, bucket.flat.device());
-        let sums = sums.iter().zip(&state.buckets).map(home).collect::<Result<Vec<_>>>()?;
+        let sums = sums.iter().zip(&self.buckets).map(home).collect::<TensorResult<Vec<_>>>()?;
         let gradient = |(parameter, &(bucket, start)): (&Named, &(usize, usize))| {
             let shape = parameter.tensor.shape();
             sums[bucket].narrow(0, start, shape.elem_count())?.reshape(shape)
         };
         let gradients = self.parameters.iter().zip(&self.places).map(gradient);
-        let gradients = gradients.collect::<Result<_>>()?;
-        (state.under_way, state.warm) = (false, true);
+        let gradients = gradients.collect::<TensorResult<_>>()?;
+        (self.under_way, self.warm) = (false, true);
         Ok(gradients)
     }
     // ANCHOR_END: finish

@@ -8,17 +8,15 @@ use std::cell::RefCell;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{self, JoinHandle};
 
-use candle_core::{Result, Tensor};
+use candle_core::Tensor;
 use devices::Event;
 use harness::report::trace::BACKGROUND;
 use params_and_allreduce::Algorithm;
-use params_and_allreduce::communicator::{self, SharedCommunicator};
+use params_and_allreduce::communicator::{Error, SharedCommunicator};
 use tracing::{Span, info_span};
 
-type Sum = std::result::Result<Tensor, communicator::Error>;
-
 /// A full bucket.
-struct Full {
+pub(super) struct Full {
     bucket: usize,
     /// The gradients in a row.
     flat: Tensor,
@@ -26,10 +24,18 @@ struct Full {
     filled: Event,
 }
 
+impl Full {
+    /// Makes the message of a bucket. The device may still have to do the work that fills the bucket.
+    pub(super) fn new(bucket: usize, flat: &Tensor) -> candle_core::Result<Self> {
+        Ok(Self { bucket, flat: flat.clone(), filled: Event::record(flat.device())? })
+    }
+}
+
 /// The main thread's end of the channels to the background thread.
 pub(super) struct Worker {
-    buckets: Sender<Full>,
-    sums: Receiver<Sum>,
+    /// The buckets, in the same order on all ranks.
+    pub(super) full: Sender<Full>,
+    sums: Receiver<Result<Tensor, Error>>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -42,19 +48,16 @@ thread_local! {
 impl Worker {
     // ANCHOR: start
     /// Starts the thread. All ranks call this together.
-    pub(super) fn start(
-        rank: &SharedCommunicator,
-        algorithm: Algorithm,
-    ) -> std::result::Result<Self, communicator::Error> {
+    pub(super) fn start(rank: &SharedCommunicator, algorithm: Algorithm) -> Result<Self, Error> {
         // One thread at a time receives on the second connection.
         EARLIER.take().into_iter().for_each(|thread| drop(thread.join()));
         let rank = rank.background()?;
-        let ((buckets, full), (done, sums)) = (channel::<Full>(), channel());
+        let ((full, buckets), (done, sums)) = (channel::<Full>(), channel());
         // The trace shows the thread's work in the tracks of this rank.
         let span = Span::current();
         let work = move || {
             let _span = span.enter();
-            for Full { bucket, flat, filled } in full {
+            for Full { bucket, flat, filled } in buckets {
                 let _span = info_span!(target: BACKGROUND, "bucket", bucket).entered();
                 let sum = match filled.to_device(&flat, rank.device()) {
                     Ok(flat) => rank.all_reduce(&flat, algorithm),
@@ -79,25 +82,15 @@ impl Worker {
         // not wait for the thread: if this rank has failed, all ranks must learn of the failure at once.
         let thread = thread::Builder::new().name("buckets".to_owned()).spawn(work);
         let thread = Some(thread.map_err(candle_core::Error::wrap)?);
-        Ok(Self { buckets, sums, thread })
+        Ok(Self { full, sums, thread })
     }
     // ANCHOR_END: start
 
     // ANCHOR: sum
-    /// Gives a bucket to the thread, once the device has done all work that fills the bucket. Does not wait.
-    pub(super) fn all_reduce(&self, bucket: usize, flat: &Tensor) -> Result<()> {
-        let filled = Event::record(flat.device())?;
-        // If the thread has ended, its error is the next result of `sum`.
-        let _ = self.buckets.send(Full { bucket, flat: flat.clone(), filled });
-        Ok(())
-    }
-
-    /// Waits for the sum of the next bucket, in the order of [`all_reduce`](Self::all_reduce). On a GPU the sum belongs to
-    /// the background's stream.
-    pub(super) fn sum(&self) -> Sum {
-        let ended =
-            || communicator::Error::Other("the thread that sums buckets has ended".to_owned());
-        self.sums.recv().unwrap_or_else(|_| Err(ended()))
+    /// Waits for the sum of the next bucket. On a GPU the sum belongs to the background's stream.
+    pub(super) fn sum(&self) -> Result<Tensor, Error> {
+        let ended = |_| Err(Error::Other("the thread that sums buckets has ended".to_owned()));
+        self.sums.recv().unwrap_or_else(ended)
     }
     // ANCHOR_END: sum
 }

@@ -268,9 +268,7 @@ impl Launch {
         let first = |values: Vec<T>| values.into_iter().next().expect("a value for every device");
         // ANCHOR: run
         match &self.world {
-            World::Threads(timeout) => run_ranks_with(plan, *timeout, values, |rank, value| {
-                work(rank.compute_device(), rank.into(), value)
-            }),
+            World::Threads(timeout) => run_ranks_with(plan, *timeout, values, work),
             #[cfg(feature = "mpi")]
             World::Mpi(world) => Ok(vec![
                 world.run(plan, |rank| work(rank.compute_device(), rank.into(), first(values))),

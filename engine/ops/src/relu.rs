@@ -11,7 +11,7 @@ use candle_core::{Result, Tensor, bail};
 use super::element::{Element, tensor};
 use super::elementwise::by_element;
 use super::rounded::{is_rounded, rounded};
-use crate::backward::{record, record_node};
+use crate::backward::{Kind, record, record_node};
 
 /// Computes max(x, 0) by element, for any shape. Fails when `x` is none of f32, f64 and bf16.
 pub fn relu(x: &Tensor) -> Result<Tensor> {
@@ -37,7 +37,7 @@ pub fn add_relu(x: &Tensor, y: &Tensor) -> Result<Tensor> {
     }
     let (x, y) = (x.contiguous()?, y.contiguous()?);
     let sum = by_element!("add_relu", [&x, &y], |[x, y]| rectified(x + y))?;
-    let of_two = (Some(gradient_of_sum as _), false);
+    let of_two = (Some(gradient_of_sum as _), Kind::Operation);
     record_node("add_relu", (sum, x.shape()), [&x, &y], of_two, |sum, grad, _| {
         let gradient = gradient(sum, grad)?;
         Ok([Some(gradient.clone()), Some(gradient)])

@@ -55,13 +55,13 @@ const TIMEOUT: Duration = Duration::from_millis(300);
 impl ModuleT for Stalls {
     fn forward_t(&self, images: &Tensor, train: bool) -> Result<Tensor> {
         if images.max_all()?.to_scalar::<f32>()? == 0.0 {
-            thread::sleep(WAIT);
+            thread::sleep(Duration::from_secs(2));
         }
         self.0.forward_t(images, train)
     }
 }
 
-/// The first device waits for the others' gradients, and so it knows which of them is late.
+/// The other devices wait for it, and so each of them knows which is late.
 #[test]
 fn one_that_stalls_in_a_backward_pass_is_named() {
     for devices in [2, 3] {
@@ -75,12 +75,7 @@ fn one_that_stalls_in_a_backward_pass_is_named() {
         let labels = Tensor::zeros(devices, DType::U32, &Device::Cpu).unwrap();
         let share = LocalBatch { shards: vec![Batch { images, labels }], samples: devices };
         let told = model.backward(&share).unwrap_err().to_string();
-        let late = format!(
-            "rank 0 failed: rank 0 waited 0.3 s: rank {} is alive but sends nothing",
-            devices - 1
-        );
-        assert_eq!(told, late);
-        // To be dropped, it would wait for a while.
-        std::mem::forget(model);
+        let late = format!("waited 0.3 s: rank {} is alive but sends nothing", devices - 1);
+        assert!(told.starts_with("rank ") && told.ends_with(&late), "{told}");
     }
 }

@@ -17,15 +17,36 @@
 use candle_core::Tensor;
 
 use super::Sum;
-use crate::communicator::collectives::{add_around_the_ring, pass_around_the_ring};
+use crate::communicator::collectives::{chunk_range, neighbours, send_input};
 use crate::communicator::{Communicator, Error};
 
 /// Adds up all tensors, each chunk in the order of the ring. Fails as [`Communicator::all_reduce`]
 /// does.
 pub fn ring(rank: &(impl Communicator + ?Sized), tensor: &Tensor) -> Result<Sum, Error> {
+    let (me, world_size) = (rank.rank(), rank.world_size());
+    let (next, previous) = neighbours(rank);
     let flat = tensor.flatten_all()?;
-    let chunk = add_around_the_ring(rank, &flat)?;
-    // The chunk that this rank sent first comes back as part of the sum, so the next rank has read it.
-    Ok(Sum::Shared(pass_around_the_ring(rank, chunk, flat.elem_count())?))
+    let chunk = |index: usize| {
+        let range = chunk_range(flat.elem_count(), world_size, index);
+        flat.narrow(0, range.start, range.len())
+    };
+    let mut chunks = (0..world_size).map(chunk).collect::<candle_core::Result<Vec<_>>>()?;
+    let steps = 2 * (world_size - 1);
+    for step in 0..steps {
+        let passed_on = (me + steps + 1 - step) % world_size;
+        let arriving = (me + steps - step) % world_size;
+        match step {
+            0 => send_input(rank, next, &chunks[passed_on])?,
+            // A sum: this rank does not write to it any more.
+            _ => rank.send_shared(next, &chunks[passed_on])?,
+        }
+        let mine = &chunks[arriving];
+        let received = rank.recv(previous, mine.shape(), mine.dtype())?;
+        // The first half is a reduce-scatter, the second half an all-gather.
+        let adds = step < world_size - 1;
+        chunks[arriving] = if adds { ops::sum(mine, &received)? } else { received };
+    }
+    // The chunk that this rank sent first has come back as part of the sum, so the next rank has read it.
+    Ok(Sum::Shared(chunks))
 }
 // ANCHOR_END: ring

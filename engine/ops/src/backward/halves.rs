@@ -22,7 +22,7 @@ use std::sync::Arc;
 
 use candle_core::{Result, Tensor};
 
-use super::tape::{Node, Wanted};
+use super::tape::{Kind, Node, Wanted};
 use super::{Accumulator, Accumulators, Gradients, backward_from, graph};
 use crate::size_in_bytes;
 
@@ -54,8 +54,10 @@ pub fn backward_in_halves(result: &Tensor, gradient: &Tensor) -> Result<(Gradien
     let mut late = HashSet::new();
     gradients.add("backward", result, gradient.clone())?;
     for (tensor, node) in graph {
+        let Some(node) = node else { continue };
+        let in_halves = node.kind == Kind::InHalves;
         let is_late = late.contains(&tensor.id());
-        let waiting = match (is_late, node.in_halves) {
+        let waiting = match (is_late, in_halves) {
             (true, _) => node.inputs.as_slice(),
             (false, true) => &node.inputs[1..],
             (false, false) => &[],
@@ -71,12 +73,12 @@ pub fn backward_in_halves(result: &Tensor, gradient: &Tensor) -> Result<(Gradien
             continue;
         }
         let Some(mut gradient) = gradients.remove(tensor) else { continue };
-        if node.in_halves {
+        if in_halves {
             let sum = gradient.sum()?;
             second.steps.push(Step::Run(tensor.clone(), Arc::clone(&node), Some(sum.clone())));
             gradient = Accumulator::One(sum);
         }
-        let wanted = Wanted { input: true, weights: !node.in_halves };
+        let wanted = Wanted { input: true, weights: !in_halves };
         for (input, gradient) in node.inputs.iter().zip(node.backward(tensor, gradient, wanted)?) {
             let Some(gradient) = gradient.filter(|_| input.track_op()) else { continue };
             if late.contains(&input.id()) {

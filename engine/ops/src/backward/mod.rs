@@ -16,17 +16,19 @@ mod tape;
 #[cfg(test)]
 mod tests;
 
+use std::cell::RefCell;
 use std::collections::HashMap;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use candle_core::{Result, Tensor, TensorId, bail};
 
 pub use halves::{SecondHalf, backward_in_halves};
-pub(crate) use tape::record_node;
-pub use tape::{Wanted, no_grad, record, record_copy, record_in_halves};
+pub(crate) use tape::{Kind, record_node};
+pub use tape::{Wanted, no_grad, record, record_copy, record_in_halves, record_parameter};
 
 use crate::sum;
-use tape::{Node, node_of};
+use tape::{Hook, Node, node_of, with_hook};
 
 /// The gradients of variables that a backward pass has computed.
 #[derive(Debug)]
@@ -48,21 +50,58 @@ pub fn backward(loss: &Tensor) -> Result<Gradients> {
 
 /// Continues a backward pass from `result`: `gradient` is the gradient of a loss by `result`.
 ///
-/// Returns the gradients of this loss by all variables that `result` depends on. `gradient` has the shape and type of
-/// `result`. Fails when shapes or types differ, when an operation has no backward pass, or when its backward pass fails.
+/// Returns the gradients of this loss by all variables and [parameters](record_parameter) that
+/// `result` depends on. `gradient` has the shape and type of `result`. Fails when shapes or types
+/// differ, when an operation has no backward pass, or when its backward pass fails.
 pub fn backward_from(result: &Tensor, gradient: &Tensor) -> Result<Gradients> {
-    match graph(result) {
-        Some(graph) => walk(graph, result, gradient),
-        // candle starts from a scalar loss. The derivative of Σ result · gradient by the result is
-        // the gradient. candle copies a tensor's dimensions to the GPU, and a scalar has none: the
-        // copy would have size 0. `flatten_all` turns a scalar into a vector.
-        None => {
-            let loss = (result * gradient.detach())?.flatten_all()?.sum_all()?;
-            let store = loss.backward()?;
-            let gradient = |&id| Some((id, store.get_id(id)?.clone()));
-            Ok(Gradients(store.get_ids().filter_map(gradient).collect()))
+    let found = Rc::new(RefCell::new(HashMap::new()));
+    let all = Rc::clone(&found);
+    backward_with_hook(result, gradient, move |tensor, gradient| {
+        all.borrow_mut().insert(tensor.id(), gradient.clone());
+        Ok(())
+    })?;
+    Ok(Gradients(found.take()))
+}
+
+// ANCHOR: hook
+/// Computes the gradients of [`backward_from`], and gives each to `hook` as soon as it is complete:
+/// the gradients of the last layer first. The hook gets a parameter or a variable, and its gradient.
+/// If candle computes the gradients, those of variables come at the end.
+pub fn backward_with_hook(
+    result: &Tensor,
+    gradient: &Tensor,
+    hook: impl Fn(&Tensor, &Tensor) -> Result<()> + 'static,
+) -> Result<()> {
+    let Some(graph) = graph(result) else { return by_candle(result, gradient, Rc::new(hook)) };
+    let mut gradients = Accumulators::default();
+    gradients.add("backward", result, gradient.clone())?;
+    for (tensor, node) in graph {
+        // The gradient is complete: all tensors computed from this one came earlier in the graph.
+        let Some(gradient) = gradients.remove(tensor) else { continue };
+        match node {
+            Some(node) => {
+                gradients.add_all(&node, node.backward(tensor, gradient, Wanted::ALL)?)?;
+            }
+            None => hook(tensor, &gradient.sum()?)?,
         }
     }
+    Ok(())
+}
+// ANCHOR_END: hook
+
+/// candle's backward pass. It starts from a scalar loss: the derivative of Σ result · gradient by
+/// the result is the gradient.
+fn by_candle(result: &Tensor, gradient: &Tensor, hook: Rc<Hook>) -> Result<()> {
+    // candle copies a tensor's dimensions to the GPU, and a scalar has none: the copy would have
+    // size 0. `flatten_all` turns a scalar into a vector.
+    let loss = (result * gradient.detach())?.flatten_all()?.sum_all()?;
+    let store = with_hook(&hook, || loss.backward())?;
+    for variable in result.sorted_nodes().into_iter().filter(|tensor| tensor.is_variable()) {
+        if let Some(gradient) = store.get(variable) {
+            hook(variable, gradient)?;
+        }
+    }
+    Ok(())
 }
 
 /// Whether every tensor between the variables and `result` has a tape node. If so, this module
@@ -71,26 +110,18 @@ pub fn is_recorded(result: &Tensor) -> bool {
     graph(result).is_some()
 }
 
-/// Lists the tensors that `result` was computed from, with their tape nodes. Each tensor comes
-/// after all tensors that were computed from it. Returns `None` if a tensor has no tape node.
-fn graph(result: &Tensor) -> Option<Vec<(&Tensor, Arc<Node>)>> {
-    let computed = result.sorted_nodes().into_iter().filter(|tensor| !tensor.is_variable());
-    computed.map(|tensor| Some((tensor, node_of(tensor)?))).collect()
-}
+/// The tensors that a result was computed from, with their tape nodes. Each tensor comes after all
+/// tensors that were computed from it. A variable and a parameter have no node here.
+type Graph<'a> = Vec<(&'a Tensor, Option<Arc<Node>>)>;
 
-// ANCHOR: walk
-fn walk(graph: Vec<(&Tensor, Arc<Node>)>, result: &Tensor, gradient: &Tensor) -> Result<Gradients> {
-    let mut gradients = Accumulators::default();
-    gradients.add("backward", result, gradient.clone())?;
-    for (tensor, node) in graph {
-        // The gradient is complete: all tensors computed from this one came earlier in the graph.
-        let Some(gradient) = gradients.remove(tensor) else { continue };
-        gradients.add_all(&node, node.backward(tensor, gradient, Wanted::ALL)?)?;
-    }
-    // All tape nodes have run, so the accumulators that remain are those of the variables.
-    gradients.sums()
+/// Returns the graph of a result, or `None` if a tensor that is no variable has no tape node.
+fn graph(result: &Tensor) -> Option<Graph<'_>> {
+    let with_node = result.sorted_nodes().into_iter().map(|tensor| match tensor.is_variable() {
+        true => Some((tensor, None)),
+        false => Some((tensor, Some(node_of(tensor)?).filter(|it| it.kind != Kind::Parameter))),
+    });
+    with_node.collect()
 }
-// ANCHOR_END: walk
 
 /// The gradient accumulator of a tensor: one gradient, or two gradients that are not added yet. All
 /// are contiguous and have the tensor's shape and type.

@@ -5,13 +5,14 @@
 //! is one custom operation for all nodes: its forward pass returns the result that was computed.
 //! candle's graph owns the node and frees it. A global table maps each result to its node.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
+use std::rc::Rc;
 use std::sync::{Arc, LazyLock, Mutex, Weak};
 
 use candle_core::{
-    CpuStorage, CudaStorage, CustomOp1, CustomOp2, CustomOp3, Layout, Result, Shape, Storage,
-    Tensor, TensorId, bail,
+    CpuStorage, CudaStorage, CustomOp1, CustomOp2, CustomOp3, DType, Layout, Result, Shape,
+    Storage, Tensor, TensorId, Var, bail,
 };
 
 use super::Accumulator;
@@ -38,14 +39,24 @@ impl Wanted {
     pub(super) const ALL: Self = Self { input: true, weights: true };
 }
 
+/// The way in which a backward pass treats a tape node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// The node computes the gradients of its inputs.
+    Operation,
+    /// It can compute the gradient of the first input without the gradients of the others.
+    InHalves,
+    /// The result is a [parameter](record_parameter). The inputs have no gradients.
+    Parameter,
+}
+
 /// A tape node: the inputs of an operation and its backward pass.
 pub(super) struct Node {
     pub(super) name: &'static str,
     pub(super) inputs: Vec<Tensor>,
     backward: Box<Backward>,
     backward_of_two: Option<BackwardOfTwo>,
-    /// Whether the gradient of the first input can be computed without the gradients of the others.
-    pub(super) in_halves: bool,
+    pub(super) kind: Kind,
     /// The result, until candle has taken it.
     result: Mutex<Option<(Storage, Shape)>>,
 }
@@ -93,7 +104,7 @@ pub fn record<const N: usize>(
     backward: impl Fn(&Tensor, &Tensor) -> Result<[Option<Tensor>; N]> + Send + Sync + 'static,
 ) -> Result<Tensor> {
     let backward = move |y: &Tensor, dy: &Tensor, _: Wanted| backward(y, dy);
-    record_node(name, (storage, shape), inputs, (None, false), backward)
+    record_node(name, (storage, shape), inputs, (None, Kind::Operation), backward)
 }
 
 /// Does the same as [`record`] for an operation whose `backward` can be called twice, in a pass [in
@@ -109,7 +120,7 @@ pub fn record_in_halves<const N: usize>(
     inputs: [&Tensor; N],
     backward: impl Fn(&Tensor, &Tensor, Wanted) -> Result<[Option<Tensor>; N]> + Send + Sync + 'static,
 ) -> Result<Tensor> {
-    record_node(name, (storage, shape), inputs, (None, true), backward)
+    record_node(name, (storage, shape), inputs, (None, Kind::InHalves), backward)
 }
 
 /// Does the same as [`record`] for a copy of a tensor, which may be a view or carry a gradient:
@@ -123,13 +134,53 @@ pub fn record_copy<const N: usize>(
     record(name, copied(result, result.layout(), result.dtype())?, result.shape(), inputs, backward)
 }
 
+// ANCHOR: parameter
+/// Receives a variable or a parameter and its gradient.
+pub(super) type Hook = dyn Fn(&Tensor, &Tensor) -> Result<()>;
+
+thread_local! {
+    /// The hook of the backward pass that candle runs on this thread.
+    static HOOK: RefCell<Option<Rc<Hook>>> = const { RefCell::new(None) };
+}
+
+/// Makes a parameter with this value, in other memory. A backward pass gives the gradient of the
+/// parameter to its [hook](super::backward_with_hook) as soon as the gradient is complete.
+///
+/// candle's backward pass returns the gradients of variables at its end. But it calls an
+/// operation's backward function during its work. So a parameter is no variable. It is the result
+/// of an operation with an unused input, the anchor:
+///
+/// ```text
+/// forward     anchor ─ parameter ─→ W ──→ conv ──→ …        W has its value already
+/// backward    anchor   parameter ←─ dW ←─ conv ←── …        dW is complete: hook(W, dW)
+/// ```
+pub fn record_parameter(value: &Tensor) -> Result<Tensor> {
+    let anchor = Var::zeros((), DType::F32, value.device())?;
+    let copy = (copied(value, value.layout(), value.dtype())?, value.shape());
+    record_node("parameter", copy, [&anchor], (None, Kind::Parameter), |parameter, gradient, _| {
+        match HOOK.with_borrow(Option::clone) {
+            Some(hook) => hook(parameter, gradient).map(|()| [None]),
+            None => Ok([None]),
+        }
+    })
+}
+// ANCHOR_END: parameter
+
+/// Runs a backward pass of candle with a hook for the gradients of parameters.
+pub(super) fn with_hook<R>(hook: &Rc<Hook>, run: impl FnOnce() -> R) -> R {
+    HOOK.set(Some(Rc::clone(hook)));
+    let returned = run();
+    HOOK.set(None);
+    returned
+}
+
 /// Records a node that may have a second backward pass, for two incoming gradients: this pass
 /// returns the gradient that `backward` would return for each input and the sum of the two.
 pub(crate) fn record_node<const N: usize>(
     name: &'static str,
     (storage, shape): (Storage, impl Into<Shape>),
     inputs: [&Tensor; N],
-    (backward_of_two, in_halves): (Option<BackwardOfTwo>, bool),
+    (backward_of_two, kind): (Option<BackwardOfTwo>, Kind),
     backward: impl Fn(&Tensor, &Tensor, Wanted) -> Result<[Option<Tensor>; N]> + Send + Sync + 'static,
 ) -> Result<Tensor> {
     let shape = shape.into();
@@ -140,7 +191,7 @@ pub(crate) fn record_node<const N: usize>(
     let result = Mutex::new(Some((storage, shape)));
     let backward: Box<Backward> =
         Box::new(move |y, dy, wanted| Ok(backward(y, dy, wanted)?.into()));
-    let node = Arc::new(Node { name, inputs, backward, backward_of_two, in_halves, result });
+    let node = Arc::new(Node { name, inputs, backward, backward_of_two, kind, result });
     let recorded = Recorded(Arc::clone(&node));
     let result = match node.inputs.as_slice() {
         [x] => x.apply_op1(recorded),

@@ -78,7 +78,7 @@ fn two_gradients_are_taken_at_once_by_an_operation_that_can() {
         OF_TWO.fetch_add(1, Ordering::SeqCst);
         a + b
     };
-    let of_two = (Some(of_two as _), false);
+    let of_two = (Some(of_two as _), Kind::Operation);
     let sum = record_node("counting", (sum, x.shape()), [&x, &y], of_two, |_, gradient, _| {
         Ok([Some(gradient.clone()), Some(gradient.clone())])
     });
