@@ -1,88 +1,66 @@
 //! `--draw`: schedules as text, without training.
 
+use devices::SeveralDevices;
 use harness::cli::UsageError;
-use harness::report::{counted, line, thousands};
-use model_parallel::pipeline::orders::Refused;
+use harness::report::{counted, thousands};
 use model_parallel::pipeline::predict::{Costs, StageCost};
 use model_parallel::pipeline::{Kind, UNBOUNDED, check, predict};
+
+use crate::arguments::Arguments;
 
 /// The largest number of columns of a drawing. A file may have more than a terminal shows.
 const MOST_COLUMNS: usize = 1000;
 
-/// The schedules to draw.
-pub(crate) struct Drawings {
-    pub(crate) kinds: Vec<Kind>,
-    pub(crate) stages: usize,
-    pub(crate) micro_batches: usize,
-}
-
-impl Drawings {
-    /// Refuses schedules that do not exist, and drawings that are too wide.
-    pub(crate) fn check(&self) -> Result<(), UsageError> {
-        let Self { kinds, stages, micro_batches } = self;
-        let refused = |error: Refused| UsageError::new(format_args!("--schedule: {error}"));
-        for kind in kinds {
-            kind.check(*stages, *micro_batches).map_err(refused)?;
-            let columns = self.columns(*kind);
-            if columns > MOST_COLUMNS {
-                return Err(UsageError::new(format_args!(
-                    "--draw: {kind} of {} and {} is up to {} columns wide, and a drawing has at most {}: take fewer \
-                     --devices or --micro-batches",
-                    counted(*stages, "stage"),
-                    counted(*micro_batches, "micro-batch"),
-                    thousands(columns),
-                    thousands(MOST_COLUMNS),
-                )));
-            }
+/// Draws the schedules, each with its bubble, its channels, and the micro-batches that stages keep. Fails with a
+/// [`UsageError`] when there is no such schedule, or the drawing is too wide.
+pub(crate) fn drawings(flags: &Arguments) -> anyhow::Result<String> {
+    let stages = flags.launch.devices.unwrap_or(SeveralDevices::DEFAULT);
+    let mut drawings = Vec::new();
+    for (kind, micro_batches) in flags.schedules(stages) {
+        kind.check(stages, micro_batches).map_err(UsageError::new)?;
+        let size = [counted(stages, "stage"), counted(micro_batches, "micro-batch")];
+        let columns = columns(kind, stages, micro_batches);
+        if columns > MOST_COLUMNS {
+            return Err(UsageError::new(format_args!(
+                "--draw: {kind} of {} is up to {} columns wide, and a drawing has at most {}: take fewer --devices or \
+                 --micro-batches",
+                size.join(" and "),
+                thousands(columns),
+                thousands(MOST_COLUMNS),
+            ))
+            .into());
         }
-        Ok(())
-    }
-
-    /// The largest number of columns of a schedule, by [`StageCost::UNITS`] and the bubbles of the literature. A drawing
-    /// of ZB-H1 has fewer when there are enough micro-batches.
-    fn columns(&self, kind: Kind) -> usize {
-        let Self { stages, micro_batches, .. } = *self;
-        // One column forward, two backward.
-        3 * match kind {
-            Kind::Naive => stages * micro_batches,
-            _ => kind.chunks() * micro_batches + stages - 1,
-        }
-    }
-
-    /// Prints each schedule with its bubble, its channels, and the micro-batches that stages keep.
-    pub(crate) fn print(&self) -> anyhow::Result<()> {
-        let Self { kinds, stages, micro_batches } = self;
-        for (number, kind) in kinds.iter().enumerate() {
-            let checked = check(kind.schedule(*stages, *micro_batches)?, UNBOUNDED)?;
-            let timeline = predict(&checked, &Costs::equal(*stages, StageCost::UNITS))?;
-            if number > 0 {
-                line("")?;
-            }
-            line(format_args!(
-                "{kind}: {}, {}",
-                counted(*stages, "stage"),
-                counted(*micro_batches, "micro-batch"),
-            ))?;
+        let checked = check(kind.schedule(stages, micro_batches)?, UNBOUNDED)?;
+        let timeline = predict(&checked, &Costs::equal(stages, StageCost::UNITS))?;
+        let channels = match checked.smallest_capacity() {
+            0 => "no message has to wait in a channel".to_owned(),
+            capacity => format!("channels have to hold {} at least", counted(capacity, "message")),
+        };
+        let kept: Vec<String> = checked.peaks().iter().map(|peak| peak.both.to_string()).collect();
+        drawings.push(format!(
+            "{kind}: {}\n{}\nbubble {:.1} %, {} units of time; {channels}\nmicro-batches{} kept by each stage: {}",
+            size.join(", "),
             // The passes of a chunk are as much shorter as the chunk is.
-            line(timeline.drawing(1.0 / kind.chunks() as f64).trim_end())?;
-            line(format_args!(
-                "bubble {:.1} %, {} units of time; {}",
-                timeline.bubble() * 100.0,
-                (timeline.makespan() * 100.0).round() / 100.0,
-                match checked.smallest_capacity() {
-                    0 => "no message has to wait in a channel".to_owned(),
-                    capacity =>
-                        format!("channels have to hold {} at least", counted(capacity, "message")),
-                },
-            ))?;
-            let kept: Vec<String> =
-                checked.peaks().iter().map(|peak| peak.both.to_string()).collect();
-            let of = if kind.chunks() > 1 { " of a chunk" } else { "" };
-            line(format_args!("micro-batches{of} kept by each stage: {}", kept.join(", ")))?;
-        }
-        Ok(())
+            timeline.drawing(1.0 / kind.chunks() as f64).trim_end(),
+            timeline.bubble() * 100.0,
+            (timeline.makespan() * 100.0).round() / 100.0,
+            if kind.chunks() > 1 { " of a chunk" } else { "" },
+            kept.join(", "),
+        ));
+    }
+    Ok(drawings.join("\n\n"))
+}
+
+/// The largest number of columns of a schedule, by [`StageCost::UNITS`] and the bubbles of the literature. A drawing of ZB-H1
+/// has fewer when there are enough micro-batches.
+fn columns(kind: Kind, stages: usize, micro_batches: usize) -> usize {
+    // One column forward, two backward.
+    3 * match kind {
+        Kind::Naive => stages * micro_batches,
+        _ => kind.chunks() * micro_batches + stages - 1,
     }
 }
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -98,7 +76,7 @@ mod tests {
                 let costs = Costs::equal(stages, StageCost::UNITS);
                 let timeline = predict(&checked, &costs).expect("a prediction");
                 let drawn = (timeline.makespan() / unit).round() as usize;
-                let said = Drawings { kinds: vec![], stages, micro_batches }.columns(kind);
+                let said = columns(kind, stages, micro_batches);
                 assert!(drawn <= said, "{kind} {stages} × {micro_batches}: {drawn}, not {said}");
                 if kind != Kind::ZbH1 {
                     assert_eq!(drawn, said, "{kind} {stages} × {micro_batches}");

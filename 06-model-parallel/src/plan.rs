@@ -1,73 +1,126 @@
-//! The ways in which the program trains the model, one after the other.
+//! From flags to the ways in which the program trains the model.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-use anyhow::{anyhow, bail};
+use anyhow::bail;
 use concise_wrapper::launch::Launch;
+use concise_wrapper::sizing;
 use datasets::SAMPLE;
 use devices::DevicePlan;
+use harness::cli::{ReportArguments, UsageError, each_once};
+use harness::report::{counted, line};
+use model_parallel::layers::Layers;
 use model_parallel::mesh::Mesh;
 use model_parallel::partition::{self, LayerCost};
 use model_parallel::pipeline::predict::Costs;
 use model_parallel::pipeline::{Checked, Kind, Timeline, UNBOUNDED, check, predict};
+use trainer::TrainSetup;
 
-use crate::arguments::Prepared;
+use crate::arguments::Arguments;
+use crate::draw;
+
+/// On a CPU, the number of training and test images without `--train-size` and `--test-size`.
+const IMAGES_ON_A_CPU: (u64, u64) = (10_240, 2_000);
 
 /// The number of times that each layer is measured. The least counts.
 const TIMES: usize = 5;
 
-/// The costs of all layers, for each number of samples of a micro-batch. The smallest number comes first.
-type Measured = Vec<(usize, Vec<LayerCost>)>;
+/// The flags of a call that trains, checked, with the data loaded.
+pub(crate) struct Prepared {
+    pub(crate) flags: Arguments,
+    pub(crate) setup: TrainSetup,
+    pub(crate) layers: Layers,
+    pub(crate) ways: Vec<Way>,
+    pub(crate) notes: Vec<String>,
+    /// The devices of this process.
+    several: DevicePlan,
+    /// One device alone; `None` when each process has one.
+    one: Option<DevicePlan>,
+    /// The names of all processes' devices, in the process that prints.
+    pub(crate) devices: Vec<String>,
+}
 
 /// One way to train: a mesh of devices, and the order of work on the mesh.
 pub(crate) struct Way {
     /// The name in tables and files.
     pub(crate) name: String,
-    /// The devices.
     pub(crate) mesh: Mesh,
-    /// The number of pieces of each batch: each has its own statistics in a batch norm, and gradients are their sum.
+    /// The kind of schedule. One stage has a naive one.
+    pub(crate) kind: Kind,
+    /// The number of micro-batches of each batch, on all replicas together. Each has its own statistics in a batch norm, and
+    /// gradients are the sum over them.
     pub(crate) shards: usize,
-    /// The schedule, or `None` for one device that works on whole batches without a schedule.
-    pub(crate) pipeline: Option<Pipeline>,
-}
-
-/// A schedule, its prediction, and the layers of each part of the model.
-pub(crate) struct Pipeline {
-    /// The name of the kind of schedule.
-    pub(crate) name: String,
     pub(crate) checked: Checked,
-    pub(crate) predicted: Timeline,
+    /// The layers of each part of the model.
     pub(crate) cut: Vec<Range<usize>>,
-}
-
-/// The ways, and notes for the reader of their numbers.
-pub(crate) struct Plan {
-    pub(crate) ways: Vec<Way>,
-    pub(crate) notes: Vec<String>,
+    /// The prediction for a pipeline, in the process that prints.
+    pub(crate) predicted: Option<Timeline>,
 }
 
 impl Way {
+    /// Fails with a [`UsageError`] when there is no such schedule, or the layers cannot be cut so. Without `--cut` the cut is made
+    /// as if all layers cost the same.
     fn new(
-        name: String,
         mesh: Mesh,
         (kind, micro_batches): (Kind, usize),
-        costs: &Costs,
-        cut: Vec<Range<usize>>,
+        layers: &Layers,
+        flags: &Arguments,
     ) -> anyhow::Result<Self> {
+        let schedule = kind.schedule(mesh.pipeline, micro_batches).map_err(UsageError::new)?;
         // Workers send at once, as if channels held any number of messages.
-        let checked = check(kind.schedule(mesh.pipeline, micro_batches)?, UNBOUNDED)?;
-        let predicted = predict(&checked, costs)?;
-        let kind = match kind {
-            Kind::Interleaved { chunks } => format!("interleaved 1F1B ({chunks} chunks)"),
-            kind => kind.to_string(),
+        let checked = check(schedule, UNBOUNDED)?;
+        match mesh.tensor {
+            1 => {}
+            _ if flags.has_norms() => bail!(UsageError::new("ResNet-18 is split in stages only")),
+            parts => layers.check_parts(parts).map_err(UsageError::new)?,
+        }
+        let parts = mesh.pipeline * kind.chunks();
+        let cut = match flags.cut.as_ref().filter(|_| mesh.pipeline > 1) {
+            None => partition::cut(&vec![1.0; layers.len()], parts),
+            Some(cut) if cut.stages() == parts => cut.ranges(layers.len()),
+            Some(cut) => bail!(UsageError::new(format_args!(
+                "--cut {cut} makes {} stages, not {parts}: there are {} with {} each",
+                cut.stages(),
+                counted(mesh.pipeline, "device"),
+                counted(kind.chunks(), "chunk"),
+            ))),
         };
-        let pipeline = Some(Pipeline { name: kind, checked, predicted, cut });
-        Ok(Self { name, mesh, shards: mesh.data * micro_batches, pipeline })
+        let of_network = |error| UsageError::new(format_args!("{}: {error}", layers.name()));
+        let cut = cut.map_err(of_network)?;
+        let pieces = match micro_batches {
+            1 => "whole batch".to_owned(),
+            _ => format!("{micro_batches} micro-batches"),
+        };
+        let name = match (mesh.data, mesh.pipeline, mesh.tensor) {
+            (1, 1, 1) if micro_batches == 1 => "one device".to_owned(),
+            (1, 1, 1) => format!("one device, {pieces}"),
+            (_, 1, 1) => format!("mesh {mesh}"),
+            (1, 1, _) => "tensor parallel".to_owned(),
+            (_, 1, _) => format!("tensor parallel, mesh {mesh}"),
+            (1, _, 1) => format!("{kind}, {pieces}"),
+            _ => format!("{kind}, {pieces}, mesh {mesh}"),
+        };
+        let shards = mesh.data * micro_batches;
+        Ok(Self { name, mesh, kind, shards, checked, cut, predicted: None })
     }
 
     /// Whether one device does everything. The table compares all ways with such a way.
     pub(crate) fn is_alone(&self) -> bool {
         self.mesh.devices() == 1
+    }
+
+    /// Whether the model is cut into stages.
+    pub(crate) fn has_stages(&self) -> bool {
+        self.mesh.pipeline > 1
+    }
+
+    /// The largest number of micro-batches that each stage keeps something of, and the number of all; with chunks, of each
+    /// chunk. `None` without stages.
+    pub(crate) fn alive(&self) -> Option<(Vec<usize>, usize)> {
+        let (peaks, schedule) = (self.checked.peaks(), self.checked.schedule());
+        let alive = peaks.iter().map(|peak| peak.both).collect();
+        self.has_stages().then_some((alive, schedule.micro_batches * schedule.chunks))
     }
 
     /// The name, and the number of devices if there are several.
@@ -76,166 +129,144 @@ impl Way {
         if self.is_alone() { name.clone() } else { format!("{name} on {} devices", mesh.devices()) }
     }
 
-    /// The schedule, if there are several stages.
-    pub(crate) fn stages(&self) -> Option<&Pipeline> {
-        self.pipeline.as_ref().filter(|_| self.mesh.pipeline > 1)
+    /// `2 stages, cut by measured cost: layers 0 to 5 (96 % of the work), layer 6 (4 % of the work)`
+    fn note(&self, how: &str, costs: &[f64]) -> String {
+        let part = |part: &Range<usize>| {
+            let layers = match part.len() {
+                1 => format!("layer {}", part.start),
+                _ => format!("layers {} to {}", part.start, part.end - 1),
+            };
+            let share = costs[part.clone()].iter().sum::<f64>() / costs.iter().sum::<f64>();
+            format!("{layers} ({:.0} % of the work)", share * 100.0)
+        };
+        let parts: Vec<String> = self.cut.iter().map(part).collect();
+        let chunks = match self.kind.chunks() {
+            1 => String::new(),
+            chunks => format!(" of {chunks} chunks"),
+        };
+        format!("{} stages{chunks}, cut {how}: {}", self.mesh.pipeline, parts.join(", "))
     }
 }
 
 impl Prepared {
+    /// Checks the flags against each other and against the machine, plans the ways, then loads the data and opens files. With
+    /// `--draw` prints the drawings, and returns `None`.
+    pub(crate) fn new(mut flags: Arguments, launch: &Launch) -> anyhow::Result<Option<Self>> {
+        each_once("--schedule", &flags.schedules, Kind::to_string)?;
+        if flags.draw {
+            let drawings = draw::drawings(&flags)?;
+            if launch.speaks() {
+                line(drawings)?;
+            }
+            return Ok(None);
+        }
+        let of_mesh = flags.mesh.map(|mesh| mesh.devices());
+        let (several, world_size) =
+            launch.plan(&flags.launch.each, of_mesh.or(flags.launch.devices))?;
+        let mesh = flags.mesh.unwrap_or(Mesh::pipeline(world_size));
+        flags.check(launch, mesh)?;
+        let mut notes: Vec<String> = launch.note(&several).into_iter().collect();
+        let part = sizing::limit_images(&mut flags.train, &several, IMAGES_ON_A_CPU);
+        notes.extend(sizing::note(None, part));
+        let layers = flags.layers(&several)?;
+        let one = match launch.processes() {
+            Some(_) => None,
+            None => Some(flags.launch.each.plan_one_of(&several)?),
+        };
+        let ways = ways(&flags, mesh, &layers, one.is_some(), &mut notes)?;
+        if !launch.speaks() {
+            (flags.train.reports, flags.gantt) = (ReportArguments::default(), None);
+        }
+        flags.train.reports.check(&[("--gantt", flags.gantt.as_deref())])?;
+        let setup = flags.train.prepare(mesh.data)?;
+        Ok(Some(Self { flags, setup, layers, ways, notes, several, one, devices: Vec::new() }))
+    }
+
     /// The devices of this process for a way.
     pub(crate) fn devices_of(&self, way: &Way) -> &DevicePlan {
         self.one.as_ref().filter(|_| way.is_alone()).unwrap_or(&self.several)
     }
 
-    /// Measures the layers on the first device of the process that prints, and plans all ways. All processes call this
-    /// together, and get the same ways.
-    pub(crate) fn plan(&self, launch: &Launch) -> anyhow::Result<Plan> {
-        let cuts = launch.speaks() && self.mesh.pipeline > 1;
-        let mine = if cuts { self.measure() } else { Ok(Measured::new()) };
-        let measured = launch.of_speaker(launch.agree(mine)?)?;
-        launch.agree(self.ways(&measured))
+    /// The number of samples of the largest batch.
+    pub(crate) fn batch(&self) -> usize {
+        self.setup.options.batch_size.min(self.setup.data.train.len())
     }
 
-    fn measure(&self) -> anyhow::Result<Measured> {
-        let mut measured = Measured::new();
-        let slot = self.several.slots().first().ok_or_else(|| anyhow!("there is no device"))?;
-        let (device, dtype) = (slot.open()?, self.setup.dtype);
-        for &(_, micro_batches) in &self.schedules {
-            let rows = self.rows(self.mesh.data * micro_batches);
-            if measured.iter().all(|(known, _)| *known != rows) {
-                let tensors = device.tensors();
-                let costs = device.run(|| {
-                    partition::measure(&self.layers, &SAMPLE, rows, TIMES, dtype, tensors)
-                })?;
-                measured.push((rows, costs));
-            }
+    /// Cuts the model by the measured costs of its layers. All processes call this together: the process that prints measures
+    /// and predicts, and all processes get its cuts.
+    pub(crate) fn cut_by_cost(&mut self, launch: &Launch) -> anyhow::Result<()> {
+        self.devices = launch.devices(&self.several)?;
+        let measures = launch.speaks() && self.ways.iter().any(Way::has_stages);
+        launch.agree(if measures { self.measure() } else { Ok(()) })?;
+        let cuts: Vec<_> = self.ways.iter().map(|way| way.cut.clone()).collect();
+        let cuts = launch.of_speaker(cuts)?;
+        if self.flags.cut.is_none() {
+            self.ways.iter_mut().zip(cuts).for_each(|(way, cut)| way.cut = cut);
         }
-        measured.sort_by_key(|(rows, _)| *rows);
-        Ok(measured)
+        Ok(())
     }
 
-    /// The ways, from the costs of the layers.
-    fn ways(&self, measured: &Measured) -> anyhow::Result<Plan> {
-        let mesh = self.mesh;
-        let mut plan = Plan { ways: Vec::new(), notes: self.notes.clone() };
-        let mut split = Vec::new();
-        if mesh.pipeline > 1 {
-            for &schedule in &self.schedules {
-                split.extend(self.stages(schedule, measured, &mut plan.notes)?);
+    /// Measures the layers on the first device, for each size of a micro-batch. Then cuts and predicts all pipelines.
+    fn measure(&mut self) -> anyhow::Result<()> {
+        let (batch, device) = (self.batch(), self.several.slots()[0].open()?);
+        let (layers, dtype, tensors) = (&self.layers, self.setup.dtype, device.tensors());
+        let rows = |way: &Way| batch.div_ceil(way.shards);
+        let sizes: BTreeSet<usize> =
+            self.ways.iter().filter(|way| way.has_stages()).map(rows).collect();
+        let costs = |rows| {
+            let measure = || partition::measure(layers, &SAMPLE, rows, TIMES, dtype, tensors);
+            Ok((rows, device.run(measure)?))
+        };
+        let measured = sizes.into_iter().map(costs).collect::<anyhow::Result<BTreeMap<_, _>>>()?;
+        // The smallest micro-batches belong to the schedules that should be fast.
+        let smallest = measured.first_key_value().map_or(&[][..], |(_, costs)| costs);
+        let totals: Vec<f64> = smallest.iter().map(LayerCost::total).collect();
+        let asked = self.flags.cut.is_some();
+        for way in self.ways.iter_mut().filter(|way| way.has_stages()) {
+            if !asked {
+                way.cut = partition::cut(&totals, way.cut.len())?;
             }
-        } else if mesh.devices() > 1 {
-            split.push(self.one_stage(mesh, 1)?);
-        }
-        if !self.chosen && mesh.devices() > 1 {
-            match self.model.no_parts(&self.layers, mesh.devices()) {
-                Some(why) => plan.notes.push(format!("no tensor parallelism: {why}")),
-                None => split.push(self.one_stage(Mesh::tensor(mesh.devices()), 1)?),
+            let note = way.note(if asked { "as asked" } else { "by measured cost" }, &totals);
+            if !self.notes.contains(&note) {
+                self.notes.push(note);
             }
+            let costs = Costs::of_cut(&measured[&rows(way)], &way.cut, way.kind == Kind::ZbH1);
+            way.predicted = Some(predict(&way.checked, &costs)?);
         }
-        if self.one.is_some() {
-            // Batch norms see shards. Without batch norms, pipelines have the numbers of the same shards on one device.
-            let has_norms = self.model.has_norms();
-            let compared = split.iter().filter(|way| has_norms || way.stages().is_some());
-            let mut shards: Vec<usize> = compared.map(|way| way.shards).chain([1]).collect();
-            shards.sort_unstable();
-            shards.dedup();
-            for shards in shards {
-                plan.ways.push(self.one_stage(Mesh::pipeline(1), shards)?);
-            }
-        }
-        plan.ways.extend(split);
-        Ok(plan)
+        Ok(())
     }
+}
 
-    /// Plans a way in which no device waits for another stage.
-    fn one_stage(&self, mesh: Mesh, micro_batches: usize) -> anyhow::Result<Way> {
-        let name = match (mesh.devices(), mesh.tensor) {
-            (1, _) if micro_batches == 1 => {
-                let name = "one device".to_owned();
-                return Ok(Way { name, mesh, shards: 1, pipeline: None });
-            }
-            (1, _) => format!("one device, {micro_batches} micro-batches"),
-            (_, 1) => format!("mesh {mesh}"),
-            (devices, parts) if devices == parts => "tensor parallel".to_owned(),
-            _ => format!("tensor parallel, mesh {mesh}"),
-        };
-        let (whole, costs) = (0..self.layers.len(), Costs::equal(1, Default::default()));
-        Way::new(name, mesh, (Kind::Naive, micro_batches), &costs, vec![whole])
+/// The ways to train on `mesh`, each after the ways that it is `compared` with. A default way that does not exist here is left
+/// out with a note. Fails with a [`UsageError`] for other ways that do not exist.
+fn ways(
+    flags: &Arguments,
+    mesh: Mesh,
+    layers: &Layers,
+    compared: bool,
+    notes: &mut Vec<String>,
+) -> anyhow::Result<Vec<Way>> {
+    let chosen = flags.mesh.is_some() || !flags.schedules.is_empty();
+    let schedules = flags.schedules(mesh.pipeline).into_iter();
+    let mut wanted: Vec<_> = schedules.map(|schedule| (mesh, schedule)).collect();
+    if !chosen {
+        wanted.push((Mesh::tensor(mesh.devices()), (Kind::Naive, 1)));
     }
-
-    /// Plans a pipeline, with notes on its cut. Returns `None` for a default schedule that does not exist here.
-    fn stages(
-        &self,
-        (kind, micro_batches): (Kind, usize),
-        measured: &Measured,
-        notes: &mut Vec<String>,
-    ) -> anyhow::Result<Option<Way>> {
-        let mesh = self.mesh;
-        let rows = self.rows(mesh.data * micro_batches);
-        let of_rows = measured.iter().find(|(known, _)| *known == rows);
-        // The cut is by the smallest micro-batches, which belong to the schedules that should be fast.
-        let (Some((_, costs)), Some((_, smallest))) = (of_rows, measured.first()) else {
-            return Err(anyhow!("no costs of {rows} rows"));
-        };
-        let cut = match self.cut_for(kind, micro_batches, smallest) {
-            Ok(cut) => cut,
-            Err(error) if self.chosen => return Err(error),
-            Err(error) => {
-                notes.push(format!("no {kind}: {error}"));
-                return Ok(None);
-            }
-        };
-        let note = self.note_on(&cut, smallest);
-        if !notes.contains(&note) {
-            notes.push(note);
-        }
-        let of_mesh = match mesh == Mesh::pipeline(mesh.pipeline) {
-            true => String::new(),
-            false => format!(", mesh {mesh}"),
-        };
-        let name = match micro_batches {
-            1 => format!("{kind}, whole batch{of_mesh}"),
-            _ => format!("{kind}, {micro_batches} micro-batches{of_mesh}"),
-        };
-        let costs = Costs::of_cut(costs, &cut, kind == Kind::ZbH1);
-        Way::new(name, mesh, (kind, micro_batches), &costs, cut).map(Some)
-    }
-
-    /// The layers of each part of the model for a kind of schedule.
-    fn cut_for(
-        &self,
-        kind: Kind,
-        micro_batches: usize,
-        costs: &[LayerCost],
-    ) -> anyhow::Result<Vec<Range<usize>>> {
-        kind.check(self.mesh.pipeline, micro_batches)?;
-        let parts = self.mesh.pipeline * kind.chunks();
-        let totals: Vec<f64> = costs.iter().map(LayerCost::total).collect();
-        match &self.cut {
-            None => Ok(partition::cut(&totals, parts)?),
-            Some(cut) if cut.stages() == parts => Ok(cut.ranges(totals.len())?),
-            Some(cut) => bail!("--cut {cut} makes {} stages, not {parts}", cut.stages()),
+    let mut ways = Vec::new();
+    for (mesh, schedule @ (kind, _)) in wanted.into_iter().filter(|(mesh, _)| mesh.devices() > 1) {
+        let is_needed = chosen || mesh.pipeline > 1 && kind.chunks() == 1;
+        match Way::new(mesh, schedule, layers, flags) {
+            Ok(way) => ways.push(way),
+            Err(error) if is_needed => return Err(error),
+            Err(error) if mesh.tensor > 1 => notes.push(format!("no tensor parallelism: {error}")),
+            Err(error) => notes.push(format!("no {kind}: {error}")),
         }
     }
-
-    /// `2 stages, cut by measured cost: layers 0 to 5 (96 % of the work), layer 6 (4 % of the work)`
-    fn note_on(&self, cut: &[Range<usize>], costs: &[LayerCost]) -> String {
-        let total = |layers: &[LayerCost]| layers.iter().map(LayerCost::total).sum::<f64>();
-        let part = |range: &Range<usize>| {
-            let layers = match range.len() {
-                1 => format!("layer {}", range.start),
-                _ => format!("layers {} to {}", range.start, range.end - 1),
-            };
-            let share = total(&costs[range.clone()]) / total(costs) * 100.0;
-            format!("{layers} ({share:.0} % of the work)")
-        };
-        let parts: Vec<String> = cut.iter().map(part).collect();
-        let how = if self.cut.is_some() { "as asked" } else { "by measured cost" };
-        let what = match cut.len() / self.mesh.pipeline {
-            1 => format!("{} stages", cut.len()),
-            chunks => format!("{} stages of {chunks} chunks", self.mesh.pipeline),
-        };
-        format!("{what}, cut {how}: {}", parts.join(", "))
+    // Without batch norms, a pipeline alone has the numbers of its micro-batches on one device.
+    let of_shards = ways.iter().filter(|way| flags.has_norms() || way.has_stages());
+    let shards: BTreeSet<usize> = of_shards.map(|way| way.shards).chain([1]).collect();
+    for (place, shards) in shards.into_iter().filter(|_| compared).enumerate() {
+        ways.insert(place, Way::new(Mesh::pipeline(1), (Kind::Naive, shards), layers, flags)?);
     }
+    Ok(ways)
 }

@@ -1,26 +1,20 @@
 //! The results of all ways: tables, sentences, and files.
 
-use std::ops::Range;
+use std::io;
 use std::path::Path;
 
 use concise_wrapper::replicas::verdict;
-use concise_wrapper::weights::Snapshot;
 use harness::report::outputs::Outputs;
 use harness::report::summary::Summary;
 use harness::report::{file, line, seconds};
-use model_parallel::held::Held;
-use model_parallel::pipeline::Timeline;
 use model_parallel::pipeline::drawing::{Beside, chart};
+use model_parallel::pipeline::{Kind, Timeline};
 use ops::difference::largest_difference;
 use ops::weights_hash::WeightsHash;
-use serde::Serialize;
+use serde_json::json;
 
-use crate::arguments::Prepared;
-use crate::plan::{Pipeline, Way};
+use crate::plan::{Prepared, Way};
 use crate::train::Trained;
-
-/// The title of the table of memory.
-const HELD: &str = "MB held by a device";
 
 /// The results of a way.
 pub(crate) struct Outcome<'a> {
@@ -28,67 +22,62 @@ pub(crate) struct Outcome<'a> {
     trained: Trained,
     summary: Summary,
     seconds_per_step: f64,
-    stages: Option<Stages>,
-}
-
-/// The prediction and the measurement of a pipeline.
-#[derive(Clone, Debug, Serialize)]
-struct Stages {
-    predicted: Timeline,
-    /// The step with the median bubble.
-    measured: Timeline,
-    predicted_bubble: f64,
-    measured_bubble: f64,
-    /// The largest number of micro-batches that each stage keeps something of; with chunks, of each chunk.
-    alive: Vec<usize>,
-    /// The number of micro-batches; with chunks, of all chunks.
-    micro_batches: usize,
-}
-
-/// A line of the metrics file.
-#[derive(Serialize)]
-struct SplitLine<'a> {
-    run: &'a str,
-    /// The layers of each part.
-    cut: &'a [Range<usize>],
-    seconds_per_step: f64,
-    /// The bytes of each device.
-    held: &'a [Held],
-    #[serde(flatten)]
-    stages: Option<&'a Stages>,
+    /// The largest differences from the weights of one device, after the first step and at the end.
+    differences: [Option<f64>; 2],
+    /// A pipeline's step with the median bubble.
+    measured: Option<Timeline>,
 }
 
 impl<'a> Outcome<'a> {
-    /// Summarises the results of a way, and writes them to the files of the run.
+    /// Summarises the results of a way, and writes them to the files of the run. `before` has the earlier ways.
     pub(crate) fn new(
         way: &'a Way,
         prepared: &Prepared,
         mut trained: Trained,
+        before: &[Outcome<'_>],
         outputs: &mut Outputs,
     ) -> anyhow::Result<Self> {
-        // Stages come one after the other, and on one device parameters come before buffers.
-        for named in [&mut trained.after_first_step, &mut trained.weights] {
-            named.sort_by(|(a, _), (b, _)| a.cmp(b));
-        }
-        let hash = WeightsHash::new(&trained.weights)?;
-        let devices = prepared.devices_of(way);
-        let mut summary = prepared.setup.summary(&way.name, devices, &trained.records, hash);
+        // A pipeline has its weights by stage, and one device has parameters before buffers.
+        trained.weights.iter_mut().for_each(|named| named.sort_by(|(a, _), (b, _)| a.cmp(b)));
+        let Trained { records, weights, held, .. } = &trained;
+        let (setup, hash) = (&prepared.setup, WeightsHash::new(&weights[1])?);
+        let mut summary = setup.summary(&way.name, prepared.devices_of(way), records, hash);
         if !way.is_alone() {
             summary.devices.clone_from(&prepared.devices);
         }
         summary.method = Some(way.title());
-        outputs.run_ended(&summary, &trained.records)?;
-        let options = &prepared.setup.options;
-        let batches = prepared.setup.data.train.len().div_ceil(options.batch_size);
+        outputs.run_ended(&summary, records)?;
+        let batches = setup.data.train.len().div_ceil(setup.options.batch_size);
         let seconds_per_step = summary.seconds_per_epoch / batches as f64;
-        let steps = std::mem::take(&mut trained.steps);
-        let stages = way.stages().and_then(|pipeline| Stages::new(pipeline, steps));
+        // With batch norms, other micro-batches are another function.
+        let comparable = |it: &&Outcome<'_>| {
+            it.way.is_alone() && (it.way.shards == way.shards || !prepared.flags.has_norms())
+        };
+        let one = before.iter().find(comparable);
+        // After an interrupt, a way may have trained for fewer epochs.
+        let complete = one.filter(|it| it.summary.epochs_trained == summary.epochs_trained);
+        let difference = |one: Option<&Outcome<'_>>, at: usize| {
+            one.map(|it| largest_difference(&weights[at], &it.trained.weights[at])).transpose()
+        };
+        let differences = [difference(one, 0)?, difference(complete, 1)?];
+        let measured = median_step(&trained.steps).filter(|_| way.has_stages());
         if let Some(metrics) = outputs.metrics() {
-            let cut = way.stages().map_or(&[][..], |pipeline| &pipeline.cut);
-            let (run, held, stages) = (way.name.as_str(), trained.held.as_slice(), stages.as_ref());
-            metrics.write("split", &SplitLine { run, cut, seconds_per_step, held, stages })?;
+            let (alive, micro_batches) = way.alive().unzip();
+            let line = json!({
+                "run": way.name,
+                "cut": if way.has_stages() { &way.cut[..] } else { &[] },
+                "seconds_per_step": seconds_per_step,
+                "held": held,
+                "predicted": way.predicted,
+                "predicted_bubble": way.predicted.as_ref().map(Timeline::bubble),
+                "measured": measured,
+                "measured_bubble": measured.as_ref().map(Timeline::bubble),
+                "alive": alive,
+                "micro_batches": micro_batches,
+            });
+            metrics.write("split", &line)?;
         }
-        Ok(Self { way, trained, summary, seconds_per_step, stages })
+        Ok(Self { way, trained, summary, seconds_per_step, differences, measured })
     }
 
     /// The largest number of bytes of activations on a device.
@@ -99,198 +88,161 @@ impl<'a> Outcome<'a> {
     fn hash(&self) -> &str {
         &self.summary.weights_hash[..8]
     }
-}
 
-impl Stages {
-    /// Returns `None` without a step.
-    fn new(Pipeline { checked, predicted, .. }: &Pipeline, steps: Vec<Timeline>) -> Option<Self> {
-        let measured = median_step(steps)?;
-        let schedule = checked.schedule();
-        Some(Self {
-            predicted: predicted.clone(),
-            predicted_bubble: predicted.bubble(),
-            measured_bubble: measured.bubble(),
-            measured,
-            alive: checked.peaks().iter().map(|peak| peak.both).collect(),
-            micro_batches: schedule.micro_batches * schedule.chunks,
-        })
+    /// The way in a sentence.
+    fn subject(&self) -> String {
+        match (self.way.kind, self.way.shards) {
+            (_, 1) if self.way.is_alone() => "one device".to_owned(),
+            (_, shards) if self.way.is_alone() => format!("one device on {shards} micro-batches"),
+            (Kind::Interleaved { chunks }, _) => format!("interleaved 1F1B ({chunks} chunks)"),
+            (kind, _) => kind.to_string(),
+        }
     }
 }
 
 /// The step with the median bubble, without the first step if there are more. The first step uses memory that the
 /// system has not provided yet.
-fn median_step(mut steps: Vec<Timeline>) -> Option<Timeline> {
-    if steps.len() > 1 {
-        steps.remove(0);
-    }
+fn median_step(steps: &[Timeline]) -> Option<Timeline> {
+    let mut steps: Vec<&Timeline> = steps.iter().skip((steps.len() > 1).into()).collect();
     steps.sort_by(|a, b| a.bubble().total_cmp(&b.bubble()));
-    let middle = steps.len() / 2;
-    steps.into_iter().nth(middle)
+    steps.get(steps.len() / 2).copied().cloned()
 }
 
 /// Prints the tables and their conclusions, then writes the files of the run.
 pub(crate) fn report(
     outcomes: &[Outcome<'_>],
-    prepared: &Prepared,
+    gantt: Option<&Path>,
     headline: &str,
-    outputs: Outputs,
+    outputs: &Outputs,
 ) -> anyhow::Result<()> {
-    let width = outcomes.iter().map(|outcome| outcome.way.name.chars().count()).max().unwrap_or(0);
-    let width = width.max(HELD.len());
-    print_times(outcomes, width, prepared)?;
-    print_memory(outcomes, width)?;
+    if outcomes.is_empty() {
+        return Ok(());
+    }
+    print_tables(outcomes)?;
     line("")?;
-    for sentence in conclusions(outcomes) {
-        line(sentence)?;
+    conclusions(outcomes).iter().try_for_each(line)?;
+    for Outcome { summary, .. } in outcomes {
+        line(summary)?;
     }
-    for outcome in outcomes {
-        line(&outcome.summary)?;
-    }
-    for Outcome { way, trained, .. } in outcomes {
-        if trained.replicas.len() > 1 {
-            line(format_args!("{}: {}", way.name, verdict(&trained.replicas)))?;
-        }
+    for Outcome { way, trained, .. } in outcomes.iter().filter(|it| it.trained.replicas.len() > 1) {
+        line(format_args!("{}: {}", way.name, verdict(&trained.replicas)))?;
     }
     // An error of the first file does not prevent the second file.
     let written = outputs.write(headline);
-    let gantt = prepared.gantt.as_deref();
     let drawn = gantt.map_or(Ok(()), |path| write_gantt(path, headline, outcomes));
     written?;
     drawn
 }
 
-const TIMES: &str = "    s/step  speed-up  predicted  measured  after 1 step  at the end  weights";
-const MEMORY: &str =
-    "  device  parameters  gradients  optimiser  activations  in all  sent/step    alive";
+/// The heading of a column, which is as wide as the column, and the cell for a device of a way.
+type Column<'a> = (&'a str, &'a dyn Fn(&Outcome<'_>, usize) -> Option<String>);
 
-/// Prints a row of a table: a name, and cells of these widths.
-fn row<const N: usize>(
-    name: &str,
-    width: usize,
-    widths: [usize; N],
-    cells: [String; N],
-) -> anyhow::Result<()> {
-    let cells = cells.into_iter().zip(widths).map(|(cell, width)| format!("  {cell:>width$}"));
-    Ok(line(format_args!("{name:width$}{}", cells.collect::<String>()))?)
-}
-
-/// Prints times, bubbles, and differences from the weights of one device.
-fn print_times(outcomes: &[Outcome<'_>], width: usize, prepared: &Prepared) -> anyhow::Result<()> {
-    line(format_args!("\n{:width$}  {:>39}  {:>24}", "", "bubble", "largest difference"))?;
-    line(format_args!("{:width$}{TIMES}", ""))?;
-    let has_norms = prepared.model.has_norms();
-    let one = outcomes.iter().find(|outcome| outcome.way.is_alone());
-    for outcome in outcomes {
-        let Outcome { way, summary, seconds_per_step, stages, .. } = outcome;
-        let speed_up = one.map(|one| format!("{:.2}×", one.seconds_per_step / seconds_per_step));
-        let percent = |bubble: f64| format!("{:.0} %", bubble * 100.0);
-        // With batch norms, other shards are another function.
-        let reference = outcomes
-            .iter()
-            .find(|it| it.way.is_alone() && (it.way.shards == way.shards || !has_norms))
-            .filter(|reference| !std::ptr::eq(*reference, outcome));
-        // An interrupt may have ended one way before the other.
-        let complete = reference.filter(|it| it.summary.epochs_trained == summary.epochs_trained);
-        let apart = |weights: fn(&Trained) -> &Snapshot, other: Option<&Outcome<'_>>| {
-            let other = other.map(|other| weights(&other.trained));
-            let apart = other.map(|other| largest_difference(weights(&outcome.trained), other));
-            anyhow::Ok(apart.transpose()?.map(|apart| format!("{apart:.1e}")))
+/// Prints a table of these devices. The title is as wide as the longest name of a way.
+fn print_table<'a>(
+    title: &str,
+    columns: &[Column<'_>],
+    devices: impl Iterator<Item = (&'a Outcome<'a>, usize)>,
+) -> io::Result<()> {
+    let headings: Vec<&str> = columns.iter().map(|(heading, _)| *heading).collect();
+    line(format_args!("{title}  {}", headings.join("  ")))?;
+    for (outcome, device) in devices {
+        let name = if device == 0 { &outcome.way.name } else { "" };
+        let cell = |(heading, cell): &Column<'_>| {
+            let cell = cell(outcome, device).unwrap_or_else(|| "–".to_owned());
+            format!("  {cell:>0$}", heading.chars().count())
         };
-        let cells = [
-            Some(seconds(*seconds_per_step)),
-            speed_up,
-            stages.as_ref().map(|stages| percent(stages.predicted_bubble)),
-            stages.as_ref().map(|stages| percent(stages.measured_bubble)),
-            apart(|trained| &trained.after_first_step, reference)?,
-            apart(|trained| &trained.weights, complete)?,
-            Some(outcome.hash().to_owned()),
-        ];
-        row(&way.name, width, [8, 8, 9, 8, 12, 10, 0], cells.map(or_nothing))?;
+        let cells: String = columns.iter().map(cell).collect();
+        line(format_args!("{name:0$}{cells}", title.chars().count()))?;
     }
     Ok(())
 }
 
-/// Prints the bytes that each device holds and sends.
-fn print_memory(outcomes: &[Outcome<'_>], width: usize) -> anyhow::Result<()> {
-    line(format_args!("\n{HELD:width$}{MEMORY}"))?;
-    for Outcome { way, trained, stages, .. } in outcomes {
-        for (device, held) in trained.held.iter().enumerate() {
-            let stage = way.mesh.coordinates(device).pipeline;
-            let alive =
-                |stages: &Stages| format!("{} of {}", stages.alive[stage], stages.micro_batches);
-            let name = if device == 0 { way.name.as_str() } else { "" };
-            let cells = [
-                device.to_string(),
-                megabytes(held.parameters),
-                megabytes(held.gradients),
-                megabytes(held.optimiser),
-                megabytes(held.activations),
-                megabytes(held.total()),
-                or_nothing((held.sent > 0).then(|| megabytes(held.sent))),
-                or_nothing(stages.as_ref().map(alive)),
-            ];
-            row(name, width, [6, 10, 9, 9, 11, 6, 9, 7], cells)?;
-        }
-    }
-    Ok(())
-}
-
-fn or_nothing(cell: Option<String>) -> String {
-    cell.unwrap_or_else(|| "–".to_owned())
+/// Prints two tables: times, bubbles and differences from one device; and the bytes that each device holds and sends.
+fn print_tables(outcomes: &[Outcome<'_>]) -> io::Result<()> {
+    let title = "MB held by a device";
+    let names = outcomes.iter().map(|it| it.way.name.chars().count());
+    let width = names.chain([title.len()]).max().unwrap_or(0);
+    let one = outcomes.iter().find(|it| it.way.is_alone());
+    let percent =
+        |timeline: Option<&Timeline>| Some(format!("{:.0} %", timeline?.bubble() * 100.0));
+    let difference = |difference: Option<f64>| Some(format!("{:.1e}", difference?));
+    let times: [Column<'_>; _] = [
+        ("  s/step", &|it, _| Some(seconds(it.seconds_per_step))),
+        ("speed-up", &|it, _| Some(format!("{:.2}×", one?.seconds_per_step / it.seconds_per_step))),
+        ("predicted", &|it, _| percent(it.way.predicted.as_ref())),
+        ("measured", &|it, _| percent(it.measured.as_ref())),
+        ("after 1 step", &|it, _| difference(it.differences[0])),
+        ("at the end", &|it, _| difference(it.differences[1])),
+        ("weights", &|it, _| Some(it.hash().to_owned())),
+    ];
+    line(format_args!("\n{:width$}  {:>39}  {:>24}", "", "bubble", "largest difference"))?;
+    print_table(&" ".repeat(width), &times, outcomes.iter().map(|it| (it, 0)))?;
+    let alive = |way: &Way, device| {
+        let (alive, all) = way.alive()?;
+        Some(format!("{} of {all}", alive[way.mesh.coordinates(device).pipeline]))
+    };
+    let bytes: [Column<'_>; _] = [
+        ("device", &|_, device| Some(device.to_string())),
+        ("parameters", &|it, device| Some(megabytes(it.trained.held[device].parameters))),
+        ("gradients", &|it, device| Some(megabytes(it.trained.held[device].gradients))),
+        ("optimizer", &|it, device| Some(megabytes(it.trained.held[device].optimizer))),
+        ("activations", &|it, device| Some(megabytes(it.trained.held[device].activations))),
+        ("in all", &|it, device| Some(megabytes(it.trained.held[device].total()))),
+        ("sent/step", &|it, device| {
+            Some(it.trained.held[device].sent).filter(|&sent| sent > 0).map(megabytes)
+        }),
+        ("  alive", &|it, device| alive(it.way, device)),
+    ];
+    line("")?;
+    let devices =
+        outcomes.iter().flat_map(|it| (0..it.trained.held.len()).map(move |device| (it, device)));
+    print_table(&format!("{title:width$}"), &bytes, devices)
 }
 
 fn megabytes(bytes: usize) -> String {
     format!("{:.1}", bytes as f64 / 1e6)
 }
 
-/// The conclusions from the tables in sentences: weights, bubbles, and activations of pipelines.
+/// The conclusions from the tables in sentences, then an empty line: weights, bubbles, and activations of pipelines.
 fn conclusions(outcomes: &[Outcome<'_>]) -> Vec<String> {
-    let pipelines: Vec<(&str, &Outcome<'_>)> = outcomes
-        .iter()
-        .filter_map(|outcome| Some((outcome.way.stages()?.name.as_str(), outcome)))
-        .collect();
-    let alone = |outcome: &Outcome<'_>| match outcome.way.shards {
-        1 => "one device".to_owned(),
-        shards => format!("one device on {shards} micro-batches"),
-    };
+    let pipelines = || outcomes.iter().filter(|it| it.way.has_stages());
+    let alone = || outcomes.iter().filter(|it| it.way.is_alone());
     let mut sentences = Vec::new();
-    for reference in outcomes.iter().filter(|outcome| outcome.way.is_alone()) {
+    for one in alone() {
+        // Sums over parts of a layer round in another way.
+        let comparable = |it: &&Outcome<'_>| {
+            (it.way.shards, it.way.mesh.tensor) == (one.way.shards, 1)
+                && it.summary.epochs_trained == one.summary.epochs_trained
+        };
         for (equal, text) in [(true, "the weights of"), (false, "other weights than")] {
-            // Sums over parts of a layer round in another way.
-            let same = pipelines.iter().filter(|(_, it)| {
-                it.way.shards == reference.way.shards
-                    && it.way.mesh.tensor == 1
-                    && it.summary.epochs_trained == reference.summary.epochs_trained
-                    && (it.hash() == reference.hash()) == equal
-            });
-            let names = joined(same.map(|(name, _)| (*name).to_owned()));
+            let ways =
+                pipelines().filter(comparable).filter(|it| (it.hash() == one.hash()) == equal);
+            let names = joined(ways.map(Outcome::subject));
             let end = if equal { ", to the last bit" } else { "" };
             if !names.is_empty() {
-                sentences.push(format!("{names} ended with {text} {}{end}.", alone(reference)));
+                sentences.push(format!("{names} ended with {text} {}{end}.", one.subject()));
             }
         }
     }
-    let mut bubbles: Vec<(f64, &str)> = pipelines
-        .iter()
-        .filter_map(|(name, it)| Some((it.stages.as_ref()?.measured_bubble * 100.0, *name)))
-        .collect();
+    let bubble = |it: &Outcome<'_>| Some((it.measured.as_ref()?.bubble() * 100.0, it.subject()));
+    let mut bubbles: Vec<(f64, String)> = pipelines().filter_map(bubble).collect();
     bubbles.sort_by(|a, b| a.0.total_cmp(&b.0));
     if let [(least, first), .., (most, last)] = bubbles.as_slice() {
         sentences.push(format!(
             "Devices wait least under {first} ({least:.0} % of the time) and most under {last} ({most:.0} %)."
         ));
     }
-    let several = outcomes.iter().find(|it| it.way.is_alone() && it.way.shards > 1);
-    let split = || pipelines.iter().filter(|(_, it)| it.way.shards > 1);
-    if let (Some(several), Some(least)) = (several, split().map(|(_, it)| it.activations()).min()) {
-        let of_stages = joined(
-            split().map(|(name, it)| format!("{} MB under {name}", megabytes(it.activations()))),
-        );
+    let cut = || pipelines().filter(|it| it.way.shards > 1);
+    let least = cut().map(Outcome::activations).min();
+    if let (Some(one), Some(least)) = (alone().find(|it| it.way.shards > 1), least) {
+        let each =
+            |it: &Outcome<'_>| format!("{} MB under {}", megabytes(it.activations()), it.subject());
         sentences.push(format!(
-            "Activations: {} keeps {} MB, and the fullest stage keeps {of_stages}. {}.",
-            alone(several),
-            megabytes(several.activations()),
-            match least < several.activations() {
+            "Activations: {} keeps {} MB, and the fullest stage keeps {}. {}.",
+            one.subject(),
+            megabytes(one.activations()),
+            joined(cut().map(each)),
+            match least < one.activations() {
                 true => "Micro-batches save this memory, and the cut into stages can save more",
                 false => "Micro-batches save this memory on one device, too",
             }
@@ -312,11 +264,11 @@ fn joined(names: impl Iterator<Item = String>) -> String {
 
 /// Draws each pipeline's step, measured below predicted.
 fn write_gantt(path: &Path, title: &str, outcomes: &[Outcome<'_>]) -> anyhow::Result<()> {
-    let of_pipelines = outcomes.iter().filter_map(|outcome| {
-        let Stages { predicted, measured, .. } = outcome.stages.as_ref()?;
-        Some(Beside { name: &outcome.way.name, predicted, measured })
+    let beside = outcomes.iter().filter_map(|Outcome { way, measured, .. }| {
+        let (predicted, measured) = way.predicted.as_ref().zip(measured.as_ref())?;
+        Some(Beside { name: &way.name, predicted, measured })
     });
-    let beside: Vec<Beside<'_>> = of_pipelines.collect();
+    let beside: Vec<Beside<'_>> = beside.collect();
     if beside.is_empty() {
         return Ok(());
     }
@@ -349,7 +301,9 @@ mod tests {
 
     #[test]
     fn the_middle_step_is_shown_and_the_first_does_not_count() {
-        let of = |makespans: &[f64]| median_step(makespans.iter().map(|&end| step(end)).collect());
+        let of = |makespans: &[f64]| {
+            median_step(&makespans.iter().map(|&end| step(end)).collect::<Vec<_>>())
+        };
         assert_eq!(of(&[100.0, 4.0, 2.0, 50.0]), Some(step(4.0)));
         assert_eq!(step(4.0).bubble(), 0.75);
         // One step is better than none.

@@ -13,7 +13,7 @@ use harness::records::EpochRecord;
 use harness::report::Report;
 use harness::report::summary::Versions;
 use harness::report::trace;
-use model_parallel::held::{Held, activations_of};
+use model_parallel::held::{Held, activations};
 use model_parallel::mesh::Axis;
 use model_parallel::pipeline::{Timeline, Worker};
 use model_parallel::tensor_parallel::Group;
@@ -21,30 +21,13 @@ use ops::weights_hash::WeightsHash;
 use params_and_allreduce::Algorithm;
 use params_and_allreduce::communicator::SharedCommunicator;
 
-use crate::arguments::Prepared;
-use crate::plan::{Pipeline, Way};
-
-/// The task of one rank.
-pub(crate) struct RankTask<'a> {
-    pub(crate) way: &'a Way,
-    pub(crate) prepared: &'a Prepared,
-    pub(crate) report: Report<'a>,
-}
-
-impl<'a> RankTask<'a> {
-    /// The tasks of all ranks of this process. The first one reports.
-    pub(crate) fn of_ranks(way: &'a Way, prepared: &'a Prepared, report: Report<'a>) -> Vec<Self> {
-        let reports = report.of_ranks(prepared.devices_of(way).len());
-        reports.into_iter().map(|report| RankTask { way, prepared, report }).collect()
-    }
-}
+use crate::plan::{Prepared, Way};
 
 /// The results of a way on rank 0.
 pub(crate) struct Trained {
     pub(crate) records: Vec<EpochRecord>,
-    /// The weights of the whole model, before rounding errors have grown.
-    pub(crate) after_first_step: Snapshot,
-    pub(crate) weights: Snapshot,
+    /// The weights of the whole model: after the first step, before rounding errors have grown, and at the end.
+    pub(crate) weights: [Snapshot; 2],
     /// The hash of each replica's whole weights.
     pub(crate) replicas: Vec<String>,
     /// The bytes of each device.
@@ -57,33 +40,44 @@ pub(crate) struct Trained {
 pub(crate) fn train_rank(
     device: &ComputeDevice,
     all: SharedCommunicator,
-    RankTask { way, prepared, mut report }: RankTask<'_>,
+    (way, prepared, mut report): (&Way, &Prepared, Report<'_>),
 ) -> Result<Option<Trained>, Error> {
     let _rank = trace::rank(&way.name, all.rank(), device);
-    alike::compare(&all, &settings(way, prepared))?;
-    let Some(Pipeline { checked, cut, .. }) = &way.pipeline else {
+    // The training loop compares further settings.
+    let settings = [
+        ("program version", format!("{:?}", Versions::of_this_binary())),
+        ("model", prepared.layers.name().to_owned()),
+        ("epochs", prepared.setup.options.epochs.to_string()),
+        ("way", way.name.clone()),
+        ("cut", format!("{:?}", way.cut)),
+    ];
+    alike::compare(&all, &settings.map(|(what, value)| (what.to_owned(), value)))?;
+    if way.is_alone() && way.shards == 1 {
         return train_alone(prepared, device.tensors(), &all, &mut report);
-    };
-    let Prepared { layers, setup, extras, .. } = prepared;
-    // A ring saves nothing between two ranks.
-    let algorithm = if way.mesh.tensor > 2 { Algorithm::Ring } else { Algorithm::OneShot };
-    let group = match way.mesh.tensor {
+    }
+    let Prepared { flags, layers, setup, .. } = prepared;
+    let Way { mesh, checked, .. } = way;
+    let group = match mesh.tensor {
         1 => Group::alone(),
-        _ => Group::new(way.mesh.along(&all, Axis::Tensor)?, algorithm),
+        // A ring saves nothing between two ranks.
+        2 => Group::new(mesh.along(&all, Axis::Tensor)?, Algorithm::OneShot),
+        _ => Group::new(mesh.along(&all, Axis::Tensor)?, Algorithm::Ring),
     };
-    let (seed, dtype) = (setup.options.seed, setup.dtype);
-    let parts = checked.schedule().parts(way.mesh.coordinates(all.rank()).pipeline);
-    let build =
-        |part: usize| layers.build_part(cut[part].clone(), seed, dtype, device.tensors(), &group);
+    let build = |part: usize| {
+        let (range, seed) = (way.cut[part].clone(), setup.options.seed);
+        layers.build_part(range, seed, setup.dtype, device.tensors(), &group)
+    };
+    let parts = checked.schedule().parts(mesh.coordinates(all.rank()).pipeline);
     let chunks = parts.map(build).collect::<Result<_, _>>()?;
     // From here on the clocks of all stages count.
     all.barrier()?;
-    let worker = Worker::new(checked, chunks, all.clone(), way.mesh, &SAMPLE, Instant::now())?;
-    let mut after_first_step = Vec::new();
-    let observe = keep_first(worker.weights(), &mut after_first_step);
-    let trained = train(&worker, &setup.data, &setup.options, extras, None, &mut report, observe)?;
+    let worker = Worker::new(checked, chunks, all.clone(), *mesh, &SAMPLE, Instant::now())?;
+    let mut first = Vec::new();
+    let observe = keep_first(worker.weights(), &mut first);
+    let (data, options, extras) = (&setup.data, &setup.options, &flags.extras);
+    let trained = train(&worker, data, options, extras, None, &mut report, observe)?;
     let whole = |mine: Snapshot| worker.whole(layers.join(mine, &group)?);
-    let weights = [whole(after_first_step)?, whole(trained.weights)?];
+    let weights = whole(first)?.zip(whole(trained.weights)?);
     let measured = worker.measured();
     let held = Held {
         gradients: measured.gradients,
@@ -100,17 +94,21 @@ fn train_alone(
     all: &SharedCommunicator,
     report: &mut Report<'_>,
 ) -> Result<Option<Trained>, Error> {
-    let Prepared { layers, setup, extras, .. } = prepared;
-    let network = layers.build(0..layers.len(), setup.options.seed, setup.dtype, device)?;
-    let rows = [prepared.rows(1)];
-    let input = Tensor::zeros([&rows, SAMPLE.as_slice()].concat(), setup.dtype, device)?;
-    // Batch norms of a replica see the zeros.
-    let activations = activations_of(&network.replica(device)?, &input)?;
-    let held = Held::new(network.weights(), extras.constants, activations);
-    let mut after_first_step = Vec::new();
-    let observe = keep_first(network.weights(), &mut after_first_step);
-    let trained = train(&network, &setup.data, &setup.options, extras, None, report, observe)?;
-    collect(all, trained.records, [Some(after_first_step), Some(trained.weights)], held, Vec::new())
+    let Prepared { flags, layers, setup, .. } = prepared;
+    let (data, options, extras) = (&setup.data, &setup.options, &flags.extras);
+    let network = layers.build(0..layers.len(), options.seed, setup.dtype, device)?;
+    let kept = {
+        let shape = [&[prepared.batch()], SAMPLE.as_slice()].concat();
+        let input = Tensor::zeros(shape, setup.dtype, device)?;
+        // Batch norms see the zeros.
+        let replica = network.replica(device)?;
+        activations(&replica.forward_training(&input)?, &input, replica.weights())
+    };
+    let held = Held::new(network.weights(), extras.constants, kept);
+    let mut first = Vec::new();
+    let observe = keep_first(network.weights(), &mut first);
+    let trained = train(&network, data, options, extras, None, report, observe)?;
+    collect(all, trained.records, Some((first, trained.weights)), held, Vec::new())
 }
 
 /// An observer of the training loop that copies the weights after the first step.
@@ -126,39 +124,19 @@ fn keep_first(
     }
 }
 
-/// Collects the results of all ranks on rank 0. All ranks call this together.
+/// Collects the results of all ranks on rank 0. All ranks call this together. The first rank of each replica has its
+/// `weights`: after the first step, and at the end.
 fn collect(
     all: &SharedCommunicator,
     records: Vec<EpochRecord>,
-    [after_first_step, weights]: [Option<Snapshot>; 2],
+    weights: Option<(Snapshot, Snapshot)>,
     held: Held,
     steps: Vec<Timeline>,
 ) -> Result<Option<Trained>, Error> {
-    let hash = weights.as_ref().map(|weights| WeightsHash::new(weights)).transpose()?;
-    let replicas = text::values_gathered(&**all, &hash.map(|hash| format!("{hash:?}")))?;
+    let hash = weights.as_ref().map(|(_, last)| WeightsHash::new(last)).transpose()?;
+    let hashes = text::values_gathered(&**all, &hash.map(|hash| format!("{hash:?}")))?;
     let held = text::values_gathered(&**all, &held)?;
-    let replicas = replicas.into_iter().flatten().collect();
-    let whole = after_first_step.zip(weights).filter(|_| all.rank() == 0);
-    Ok(whole.map(|(after_first_step, weights)| Trained {
-        records,
-        after_first_step,
-        weights,
-        replicas,
-        held,
-        steps,
-    }))
-}
-
-/// The settings that must be the same on all ranks, in addition to those that the training loop compares.
-fn settings(way: &Way, prepared: &Prepared) -> Vec<(String, String)> {
-    let cut = way.pipeline.as_ref().map(|pipeline| &pipeline.cut);
-    let settings = [
-        ("program version", format!("{:?}", Versions::of_this_binary())),
-        ("model", prepared.layers.name().to_owned()),
-        ("epochs", prepared.setup.options.epochs.to_string()),
-        ("mesh", prepared.mesh.to_string()),
-        ("way", way.name.clone()),
-        ("cut", format!("{cut:?}")),
-    ];
-    settings.map(|(what, value)| (what.to_owned(), value)).to_vec()
+    let replicas = hashes.into_iter().flatten().collect();
+    let of_rank_0 = weights.filter(|_| all.rank() == 0);
+    Ok(of_rank_0.map(|weights| Trained { records, weights: weights.into(), replicas, held, steps }))
 }

@@ -34,16 +34,16 @@ fn memory_by_hand() {
         let sets = |run| held(run, device, "gradients") / held(run, device, "parameters");
         assert_eq!(sets("naive, whole batch"), 1);
         assert_eq!(sets("1F1B, 8 micro-batches"), 4, "a part for each power of two, and one");
-        let optimiser = held("tensor parallel", device, "optimiser");
-        assert_eq!(optimiser, held("tensor parallel", device, "parameters"));
+        let optimizer = held("tensor parallel", device, "optimizer");
+        assert_eq!(optimizer, held("tensor parallel", device, "parameters"));
     }
 }
 
 #[test]
-fn without_momentum_the_optimiser_keeps_nothing() {
+fn without_momentum_the_optimizer_keeps_nothing() {
     let held = held(&[&SMALL[..], &["--widths=20", "--schedule=1f1b", "--momentum=0"]].concat());
     for (run, device) in [("one device", 0), ("1F1B, 8 micro-batches", 1)] {
-        assert_eq!(held(run, device, "optimiser"), 0, "{run}");
+        assert_eq!(held(run, device, "optimizer"), 0, "{run}");
         assert!(held(run, device, "parameters") > 0, "{run}");
     }
 }

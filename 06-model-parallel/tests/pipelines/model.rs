@@ -88,9 +88,9 @@ fn replicas_of_a_pipeline_train_and_evaluate_as_one_device() {
         assert_eq!(measured.gradients, 2 * parameters, "rank {rank}");
         // Two micro-batches of two samples, of nine numbers each.
         assert_eq!(measured.sent, 8 * 2 * 2 * 9, "rank {rank}");
-        let optimiser = |constants| Held::new(alone.weights(), constants, 0).optimiser;
-        assert_eq!(optimiser(Momentum::default()), 0);
-        assert_eq!(optimiser(EXTRAS.constants), alone.weights().parameter_bytes());
+        let optimizer = |constants| Held::new(alone.weights(), constants, 0).optimizer;
+        assert_eq!(optimizer(Momentum::default()), 0);
+        assert_eq!(optimizer(EXTRAS.constants), alone.weights().parameter_bytes());
     }
 }
 

@@ -8,7 +8,7 @@ fn flags_that_make_no_sense_are_told_once() {
     let _turn = turn();
     let refusals: [(&[&str], &str); 4] = [
         (&["--mesh=2x2x1"], "3 processes were started, one for each device, and 4 devices"),
-        (&["--cut=1"], "--cut 1 makes 2 stages, and there are devices for 3"),
+        (&["--cut=1"], "--cut 1 makes 2 stages, not 3"),
         (&["--widths=2"], "dense stack 784-2-10: 2 layers cannot be cut into 3 stages"),
         (&["--gantt=/nowhere/at/all"], "--gantt /nowhere/at/all"),
     ];
