@@ -11,6 +11,7 @@ use datasets::{CLASSES, PIXELS};
 use devices::{DevicePlan, SeveralDevices};
 use harness::cli::{ReportArguments, UsageError, each_once};
 use harness::report::counted;
+use model_parallel::Refused;
 use model_parallel::layers::Layers;
 use model_parallel::mesh::Mesh;
 use model_parallel::partition::{self, CutPoints};
@@ -298,7 +299,7 @@ impl Arguments {
     /// Refuses schedules and cuts that do not exist for the stages and the layers.
     fn check_cut(&self, mesh: Mesh, layers: &Layers) -> anyhow::Result<()> {
         let of_network =
-            |error: partition::Error| UsageError::new(format_args!("{}: {error}", layers.name()));
+            |error: Refused| UsageError::new(format_args!("{}: {error}", layers.name()));
         let costs = vec![1.0; layers.len()];
         let cut_into = |parts| partition::cut(&costs, parts).map(drop).map_err(of_network);
         cut_into(mesh.pipeline)?;

@@ -2,7 +2,7 @@
 
 use harness::cli::UsageError;
 use harness::report::{counted, line, thousands};
-use model_parallel::pipeline::orders::Refused;
+use model_parallel::Refused;
 use model_parallel::pipeline::predict::{Costs, StageCost};
 use model_parallel::pipeline::{Kind, UNBOUNDED, check, predict};
 
