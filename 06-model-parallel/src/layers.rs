@@ -14,7 +14,7 @@ use candle_nn::init::Init;
 use candle_nn::var_builder::SimpleBackend;
 use concise_wrapper::batch_norm::Norms;
 use concise_wrapper::ddp::alike;
-use concise_wrapper::weights::{Named, Snapshot, is_buffer};
+use concise_wrapper::weights::{Snapshot, is_buffer};
 use concise_wrapper::{Error, Network, Precision, initial};
 use harness::lock::locked;
 
@@ -44,16 +44,14 @@ pub struct Stage(Vec<Box<Forward>>);
 // ANCHOR_END: list
 
 // ANCHOR: spec
-/// A parameter of a layer that is not built yet.
+/// A parameter of a layer that is not built yet: the whole tensor, and the way in which ranks share it, or `None` if each
+/// rank has all of it.
 #[derive(Clone, Debug)]
+#[expect(missing_docs, reason = "the lines above explain the fields")]
 pub struct ParameterSpec {
-    /// The name.
     pub name: String,
-    /// The shape of the whole tensor.
     pub shape: Vec<usize>,
-    /// The distribution of its initial values.
     pub init: Init,
-    /// The way in which ranks share the tensor, or `None` if each rank has all of it.
     pub cut: Option<Cut>,
 }
 // ANCHOR_END: spec
@@ -169,14 +167,6 @@ impl Layers {
     // ANCHOR: parts
     /// Builds this rank's part of some of the layers. All ranks of the group call this together.
     ///
-    /// A rank draws each whole tensor, keeps its part and frees the rest, as Megatron-LM does on the CPU. So all parts
-    /// together are the tensor of one device, to the last bit.
-    ///
-    /// ```text
-    /// rank 0   draw "dense0.weight" [784, 512] → columns   0..256 → [784, 256]
-    /// rank 1   draw "dense0.weight" [784, 512] → columns 256..512 → [784, 256]
-    /// ```
-    ///
     /// Fails with the errors of [`build`](Self::build); when a tensor has fewer features than the group has ranks;
     /// [`Error::NotAlike`] on a rank with another seed, precision or network than rank 0.
     pub fn build_part(
@@ -187,24 +177,21 @@ impl Layers {
         device: &Device,
         group: &Group,
     ) -> std::result::Result<Network<Stage>, Error> {
-        let network = self.build_for(layers, seed, precision.into(), device, group)?;
+        let network = self.build_for(layers.clone(), seed, precision.into(), device, group)?;
         if let Some(communicator) = group.communicator() {
-            let sharded = self.sharded();
-            let mut settings = vec![
-                ("seed".to_owned(), seed.to_string()),
-                ("precision".to_owned(), network.precision().to_string()),
-            ];
-            for Named { name, tensor } in network.weights().iter() {
-                let whole =
-                    sharded.get(name.as_str()).map(|(spec, _)| spec.shape.as_slice().into());
-                let whole = whole.unwrap_or_else(|| tensor.shape().clone());
-                settings.push(alike::of_tensor(name, tensor.dtype(), &whole));
-            }
-            alike::compare(communicator, &settings)?;
+            let settings =
+                [("seed", seed.to_string()), ("precision", network.precision().to_string())];
+            let settings = settings.map(|(what, value)| (what.to_owned(), value));
+            let specs = self.list[layers].iter().flat_map(|layer| &layer.parameters);
+            let whole =
+                specs.map(|spec| (format!("tensor {}", spec.name), format!("{:?}", spec.shape)));
+            alike::compare(communicator, &settings.into_iter().chain(whole).collect::<Vec<_>>())?;
         }
         Ok(network)
     }
 
+    /// A rank draws each whole tensor, keeps its part and frees the rest, as Megatron-LM does on the CPU. So all parts
+    /// together are the tensor of one device, to the last bit.
     fn build_for(
         &self,
         layers: Range<usize>,
@@ -216,8 +203,7 @@ impl Layers {
         let (model, of_values) = (self.clone(), group.clone());
         let values = move |name: &str, shape: &Shape, init, dtype| match model.sharded().get(name) {
             Some((spec, cut)) if of_values.ranks() > 1 => {
-                let whole = spec.shape.as_slice().into();
-                let whole = initial::value(name, &whole, init, seed, dtype)?;
+                let whole = initial::value(name, &spec.shape.clone().into(), init, seed, dtype)?;
                 // A view would keep the whole tensor in memory.
                 of_values.part(&whole, *cut)?.force_contiguous()
             }
@@ -229,14 +215,12 @@ impl Layers {
         };
         let (planned, group) = (planned.to_vec(), group.clone());
         Network::with_values(values, precision, device, move |vb, norms| {
-            let layers = planned.iter().map(|planned| (planned.build)(vb, norms, &group));
-            Ok(Stage(layers.collect::<Result<_>>()?))
+            planned.iter().map(|it| (it.build)(vb, norms, &group)).collect::<Result<_>>().map(Stage)
         })
     }
 
-    /// Joins the parts of all ranks: `values` are this rank's, in CPU memory, by the names of the network's tensors.
-    /// All ranks of the group call this together, and all get the whole tensors. Fails when another rank stops or
-    /// stalls.
+    /// Joins the parts of all ranks: `values` are this rank's, in CPU memory, by name. All ranks of the group call this
+    /// together, and all get the whole tensors. Fails when another rank stops or stalls.
     pub fn join(&self, values: Snapshot, group: &Group) -> Result<Snapshot> {
         let sharded = self.sharded();
         let whole = |(name, value): (String, Tensor)| {

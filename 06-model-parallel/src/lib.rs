@@ -27,3 +27,8 @@ pub mod networks;
 pub mod partition;
 pub mod pipeline;
 pub mod tensor_parallel;
+
+/// A request that cannot be met, such as a cut or a schedule. The text names the numbers.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct Refused(pub String);

@@ -1,17 +1,8 @@
 //! Where to cut a list of layers into the parts of a pipeline.
 //!
-//! A pipeline is as fast as its slowest stage, so a good cut makes the largest part small. The obvious rule, to give a
-//! part layers as long as they fit into its fair share, goes wrong:
-//!
-//! ```text
-//! costs       3  3  3  3  3  1          fair share of three parts: 16 / 3 = 5.33
-//! by share    3 |3 |3  3  3  1          10: the last part has everything that the first parts leave
-//! best        3  3 |3  3 |3  1          6
-//! ```
-//!
-//! Dynamic programming finds the best cut. Let best(s, i) be the largest part when layers i and later are cut into s
-//! parts as well as possible. The first of these parts ends somewhere, at j, and the rest is a smaller question of the
-//! same kind:
+//! A pipeline is as fast as its slowest stage, so a good cut makes the largest part small. Dynamic programming finds the
+//! best cut. Let best(s, i) be the largest part when layers i and later are cut into s parts as well as possible. The first
+//! of these parts ends somewhere, at j, and the rest is a smaller question of the same kind:
 //!
 //! ```text
 //! best(1, i) = cost(i..n)
@@ -27,6 +18,7 @@ use candle_core::{Device, ModuleT, Result as TensorResult, Tensor, Var};
 use concise_wrapper::{Network, Precision};
 use serde::{Deserialize, Serialize};
 
+use crate::Refused;
 use crate::layers::Layers;
 
 // ANCHOR: cut
@@ -40,18 +32,23 @@ use crate::layers::Layers;
 /// use model_parallel::partition::cut;
 ///
 /// assert_eq!(cut(&[3.0, 3.0, 3.0, 3.0, 3.0, 1.0], 3)?, [0..2, 2..4, 4..6]);
-/// # Ok::<_, model_parallel::partition::Error>(())
+/// # Ok::<_, model_parallel::Refused>(())
 /// ```
 ///
 /// Fails when there are fewer layers than stages or no stages, or a cost is negative or not a finite number.
-pub fn cut(costs: &[f64], stages: usize) -> Result<Vec<Range<usize>>, Error> {
+pub fn cut(costs: &[f64], stages: usize) -> Result<Vec<Range<usize>>, Refused> {
     let layers = costs.len();
     if stages == 0 || stages > layers {
-        return Err(Error::Stages { layers, stages });
+        return Err(Refused(format!(
+            "{layers} layers cannot be cut into {stages} stages: every stage has at least one layer, and there is \
+             at least one stage"
+        )));
     }
-    let nonsense = |&(_, cost): &(usize, &f64)| !(cost.is_finite() && *cost >= 0.0);
-    if let Some((layer, &cost)) = costs.iter().enumerate().find(nonsense) {
-        return Err(Error::Cost { layer, cost });
+    if let Some(layer) = costs.iter().position(|cost| !cost.is_finite() || *cost < 0.0) {
+        let cost = costs[layer];
+        let text =
+            format!("layer {layer} costs {cost}: a cost is a finite number, and not negative");
+        return Err(Refused(text));
     }
     // best[s][i]. Without a stage there may be no layer.
     let mut best = vec![vec![f64::INFINITY; layers + 1]; stages + 1];
@@ -63,15 +60,13 @@ pub fn cut(costs: &[f64], stages: usize) -> Result<Vec<Range<usize>>, Error> {
         }
     }
     let goal = best[stages][0];
-    let mut ranges = Vec::with_capacity(stages);
     let mut begin = 0;
-    for rest in (0..stages).rev() {
+    let mut stage = |rest: usize| {
         let good = |&(j, cost): &(usize, f64)| cost.max(best[rest][j]) <= goal;
         let end = ends(costs, begin).find(good).map_or(layers, |(j, _)| j);
-        ranges.push(begin..end);
-        begin = end;
-    }
-    Ok(ranges)
+        std::mem::replace(&mut begin, end)..end
+    };
+    Ok((0..stages).rev().map(&mut stage).collect())
 }
 
 /// The possible ends of a stage that begins at layer `i`, each with the cost of the stage.
@@ -86,14 +81,6 @@ fn ends(costs: &[f64], i: usize) -> impl Iterator<Item = (usize, f64)> {
 
 // ANCHOR: by_hand
 /// The layers at which a new stage begins: `3,7` cuts layers 0, 1, … into 0..3, 3..7 and 7 to the end.
-///
-/// ```
-/// use model_parallel::partition::CutPoints;
-///
-/// let cut: CutPoints = "3,7".parse()?;
-/// assert_eq!(cut.ranges(9)?, [0..3, 3..7, 7..9]);
-/// # Ok::<_, model_parallel::partition::Error>(())
-/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CutPoints(Vec<usize>);
 
@@ -104,33 +91,40 @@ impl CutPoints {
     }
 
     /// The layers of every stage, for a model of so many layers. Fails when a stage would begin after the last layer.
-    pub fn ranges(&self, layers: usize) -> Result<Vec<Range<usize>>, Error> {
-        if let Some(&begin) = self.0.iter().find(|&&begin| begin >= layers) {
-            return Err(Error::Beyond { cut: self.to_string(), begin, layers });
+    pub fn ranges(&self, layers: usize) -> Result<Vec<Range<usize>>, Refused> {
+        if let Some(begin) = self.0.iter().find(|&&begin| begin >= layers) {
+            let last = layers.saturating_sub(1);
+            return Err(Refused(format!(
+                "cut {self}: no stage can begin at layer {begin}; layers are 0 to {last}"
+            )));
         }
-        let begins = std::iter::once(0).chain(self.0.iter().copied());
-        let ends = self.0.iter().copied().chain([layers]);
-        Ok(begins.zip(ends).map(|(begin, end)| begin..end).collect())
+        let borders = [&[0], self.0.as_slice(), &[layers]].concat();
+        Ok(borders.windows(2).map(|pair| pair[0]..pair[1]).collect())
     }
 }
 
 impl FromStr for CutPoints {
-    type Err = Error;
+    type Err = Refused;
 
-    fn from_str(text: &str) -> Result<Self, Error> {
+    fn from_str(text: &str) -> Result<Self, Refused> {
         let number = |part: &str| {
-            let part = part.trim();
-            part.parse().map_err(|_| Error::NotANumber { found: part.to_owned() })
+            part.trim().parse::<usize>().map_err(|_| {
+                Refused(format!(
+                    "a cut is the layers at which a new stage begins, such as 3,7; \"{}\" is no number",
+                    part.trim()
+                ))
+            })
         };
-        let begins = text.split(',').map(number).collect::<Result<Vec<usize>, _>>()?;
-        let mut before = 0;
-        for &begin in &begins {
-            if begin <= before {
-                return Err(Error::NotRising { cut: Self(begins).to_string(), begin, before });
-            }
-            before = begin;
+        let cut = Self(text.split(',').map(number).collect::<Result<_, _>>()?);
+        let begins = [&[0], cut.0.as_slice()].concat();
+        match begins.windows(2).find(|pair| pair[0] >= pair[1]) {
+            None => Ok(cut),
+            Some(pair) => Err(Refused(format!(
+                "cut {cut}: a stage that begins at layer {} comes after one that begins at layer {}. Each stage begins \
+                 later than the one before it, and the first begins at layer 0",
+                pair[1], pair[0]
+            ))),
         }
-        Ok(Self(begins))
     }
 }
 
@@ -211,9 +205,8 @@ fn once<M: ModuleT>(
     let mut start = Instant::now();
     let mut seconds = || -> TensorResult<f64> {
         layer.device().synchronize()?;
-        let seconds = start.elapsed().as_secs_f64();
-        start = Instant::now();
-        Ok(seconds)
+        let end = Instant::now();
+        Ok((end - std::mem::replace(&mut start, end)).as_secs_f64())
     };
     let output = layer.forward_training(&input)?;
     let forward = seconds()?;
@@ -229,32 +222,6 @@ fn once<M: ModuleT>(
     Ok((output.detach(), cost))
 }
 // ANCHOR_END: measure
-
-// ANCHOR: errors
-/// Why a list of layers cannot be cut like this.
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
-#[expect(missing_docs, reason = "the messages explain the variants")]
-pub enum Error {
-    #[error(
-        "{layers} layers cannot be cut into {stages} stages: every stage has at least one layer, and there is \
-         at least one stage"
-    )]
-    Stages { layers: usize, stages: usize },
-    #[error("layer {layer} costs {cost}: a cost is a finite number, and not negative")]
-    Cost { layer: usize, cost: f64 },
-    #[error(
-        "a cut is the layers at which a new stage begins, such as 3,7; \"{found}\" is no number"
-    )]
-    NotANumber { found: String },
-    #[error(
-        "cut {cut}: a stage that begins at layer {begin} comes after one that begins at layer {before}. \
-         Each stage begins later than the one before it, and the first begins at layer 0"
-    )]
-    NotRising { cut: String, begin: usize, before: usize },
-    #[error("cut {cut}: no stage can begin at layer {begin}; layers are 0 to {}", layers.saturating_sub(1))]
-    Beyond { cut: String, begin: usize, layers: usize },
-}
-// ANCHOR_END: errors
 
 #[cfg(test)]
 mod tests {
@@ -336,10 +303,11 @@ mod tests {
 
     #[test]
     fn what_cannot_be_cut_is_refused() {
-        let stages = |layers, stages| Error::Stages { layers, stages };
-        assert_eq!(cut(&[1.0, 2.0], 3), Err(stages(2, 3)));
-        assert_eq!(cut(&[1.0, 2.0], 0), Err(stages(2, 0)));
-        assert_eq!(cut(&[], 1), Err(stages(0, 1)));
+        for (costs, stages) in [(&[1.0, 2.0][..], 3), (&[1.0, 2.0], 0), (&[], 1)] {
+            let told = cut(costs, stages).unwrap_err().to_string();
+            let expected = format!("{} layers cannot be cut into {stages} stages", costs.len());
+            assert!(told.starts_with(&expected), "{told}");
+        }
         for cost in [-1.0, f64::NAN, f64::INFINITY] {
             let told = cut(&[1.0, cost], 1).unwrap_err().to_string();
             assert!(told.starts_with(&format!("layer 1 costs {cost}: ")), "{told}");

@@ -14,6 +14,8 @@ use proptest::prelude::*;
 use proptest::sample::Index;
 use proptest::test_runner::{Config, TestRunner};
 
+use super::schedules::earliest;
+
 /// A generated schedule.
 fn generated() -> impl Strategy<Value = Schedule> {
     let kind = prop_oneof![
@@ -123,45 +125,22 @@ fn runs(schedule: &Schedule) -> bool {
     }
 }
 
-/// Looks at when things happen: nothing begins before the end of what it needs.
+/// Checks the predicted times: nothing begins before the end of what it needs, and a stage does one thing at a time.
 fn in_time(checked: &Checked) {
-    let schedule = checked.schedule();
-    let costs: Vec<StageCost> = (0..schedule.stages())
-        .map(|stage| StageCost {
-            forward: 1.0 + stage as f64,
-            backward_input: 2.0,
-            backward_weight: 0.5 * stage as f64,
-            update: 1.0,
-        })
-        .collect();
-    let timeline = predict(checked, &Costs { stages: costs, message: 0.25 }).unwrap();
-    assert_eq!(timeline.spans.len(), schedule.instructions.concat().len());
-    let stages = schedule.stages();
-    let find = |part: usize, wanted: &[Action]| {
-        let mut spans = timeline.of_stage(part % stages);
-        let of = |chunk| move |a: &Action| (chunk, *a);
-        let wanted: Vec<_> = wanted.iter().map(of(part / stages)).collect();
-        let found = spans.find(|s| wanted.contains(&(s.instruction.chunk, s.instruction.action)));
-        *found.unwrap()
+    let cost = |stage: usize| StageCost {
+        forward: 1.0 + stage as f64,
+        backward_input: 2.0,
+        backward_weight: 0.5 * stage as f64,
+        update: 1.0,
     };
-    let parts = stages * schedule.chunks;
-    for i in 0..schedule.micro_batches {
-        let forward = |part| find(part, &[Action::Forward(i)]);
-        let backward = |part| find(part, &[Action::Backward(i), Action::BackwardInput(i)]);
-        let weight = |part| find(part, &[Action::Backward(i), Action::BackwardWeight(i)]);
-        // A message takes its time where the neighbour is another stage.
-        let way = if stages > 1 { 0.25 } else { 0.0 };
-        for part in 0..parts {
-            if part > 0 {
-                assert!(forward(part).start >= forward(part - 1).end + way);
-                assert!(backward(part - 1).start >= backward(part).end + way);
-            }
-            assert!(backward(part).start >= forward(part).end);
-            assert!(weight(part).end >= backward(part).end);
-            assert!(find(part % stages, &[Action::Update]).start >= weight(part).end);
-        }
+    let schedule = checked.schedule();
+    let costs = Costs { stages: (0..schedule.stages()).map(cost).collect(), message: 0.25 };
+    let timeline = predict(checked, &costs).unwrap();
+    assert_eq!(timeline.spans.len(), schedule.instructions.concat().len());
+    for (span, earliest) in earliest(checked, &timeline, costs.message) {
+        assert!(span.start >= earliest, "{span:?} before {earliest}");
     }
-    for stage in 0..stages {
+    for stage in 0..schedule.stages() {
         let spans: Vec<_> = timeline.of_stage(stage).collect();
         assert!(spans.windows(2).all(|two| two[1].start >= two[0].end), "one thing at a time");
     }

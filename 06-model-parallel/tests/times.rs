@@ -84,7 +84,7 @@ fn bubbles(kind: Kind) -> (f64, f64) {
     let costs = Costs::of_cut(&costs, &cut, kind == Kind::ZbH1);
     let checked = checked(kind, STAGES, MICRO_BATCHES);
     let predicted = predict(&checked, &costs).unwrap().bubble();
-    let (.., stages) = case.pipeline(&checked, &cut, MICRO_BATCHES).unwrap();
+    let (.., stages) = case.pipeline(&checked, &cut, MICRO_BATCHES);
     let of_step = |step: usize| {
         Timeline::joined(stages.iter().map(|stage| stage.steps[step].clone())).bubble()
     };

@@ -20,34 +20,23 @@ impl Timeline {
         let chunks = self.spans.iter().any(|span| span.instruction.chunk > 0);
         let start = self.start();
         let column = |time: f64| ((time - start) / seconds).round() as usize;
-        let last = column(start + self.makespan());
-        // The passes of each stage: first and last column, and a name.
-        let mut stages = vec![Vec::new(); self.stages];
-        for span in &self.spans {
-            let Instruction { chunk, action } = span.instruction;
-            if let (Some(passes), Some((letter, _, i))) = (stages.get_mut(span.stage), pass(action))
-            {
-                let chunk = char::from_u32('a' as u32 + chunk as u32).filter(|_| chunks);
-                let chunk = chunk.map(String::from).unwrap_or_default();
-                passes.push((column(span.start), column(span.end), format!("{letter}{i}{chunk}")));
+        let columns = column(start + self.makespan());
+        let mut rows = vec![vec![WAITS.to_owned(); columns]; self.stages];
+        for Span { stage, instruction: Instruction { chunk, action }, start, end } in &self.spans {
+            if let (Some(row), Some((letter, _, i))) = (rows.get_mut(*stage), pass(*action)) {
+                let chunk = char::from_u32('a' as u32 + *chunk as u32).filter(|_| chunks);
+                let name = format!("{letter}{i}{}", chunk.map(String::from).unwrap_or_default());
+                row[column(*start)..column(*end)].fill(name);
             }
         }
-        let names = stages.iter().flatten().map(|(.., name)| name.len() + 1);
+        let names = rows.iter().flatten().map(|name| name.chars().count() + 1);
         let width = names.max().unwrap_or(0).max(COLUMN);
-        let cells = |text: &str, columns: usize| format!("{text:width$}").repeat(columns);
         let digits = self.stages.saturating_sub(1).to_string().len();
-        let row = |(stage, passes): (usize, &Vec<(usize, usize, String)>)| {
-            let mut row = format!("stage {stage:<digits$}   ");
-            let mut columns = 0;
-            for (start, end, name) in passes {
-                row.push_str(&cells(WAITS, start.saturating_sub(columns)));
-                row.push_str(&cells(name, end.saturating_sub(*start)));
-                columns = *end;
-            }
-            row.push_str(&cells(WAITS, last.saturating_sub(columns)));
-            row.trim_end().to_owned() + "\n"
+        let row = |(stage, cells): (usize, &Vec<String>)| {
+            let cells: String = cells.iter().map(|cell| format!("{cell:width$}")).collect();
+            format!("stage {stage:<digits$}   {cells}").trim_end().to_owned() + "\n"
         };
-        stages.iter().enumerate().map(row).collect()
+        rows.iter().enumerate().map(row).collect()
     }
 }
 
@@ -91,15 +80,14 @@ pub fn chart(title: &str, pipelines: &[Beside<'_>]) -> Chart {
         });
         (Some(heading), rows.collect())
     };
-    let spans = pipelines.iter().flat_map(|beside| &beside.measured.spans);
-    let halves =
-        spans.into_iter().any(|span| matches!(span.instruction.action, Action::BackwardWeight(_)));
-    let weights = (Colour::Green, "backward, gradients of weights".to_owned());
+    let mut spans = pipelines.iter().flat_map(|beside| &beside.measured.spans);
     let mut key = vec![
         (Colour::Blue, "forward, by micro-batch".to_owned()),
         (Colour::Orange, "backward".to_owned()),
     ];
-    key.extend(Some(weights).filter(|_| halves));
+    if spans.any(|span| matches!(span.instruction.action, Action::BackwardWeight(_))) {
+        key.push((Colour::Green, "backward, gradients of weights".to_owned()));
+    }
     Chart { title: title.to_owned(), key, seconds, groups: pipelines.iter().map(group).collect() }
 }
 

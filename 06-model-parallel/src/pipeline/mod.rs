@@ -8,11 +8,9 @@
 //!
 //! | file | content |
 //! | --- | --- |
-//! | [`schedule`] | instructions, the parts of the model, messages |
-//! | [`orders`] | naive, GPipe, 1F1B, interleaved 1F1B, ZB-H1 |
+//! | [`schedule`], [`orders`] | instructions and messages; naive, GPipe, 1F1B, interleaved 1F1B, ZB-H1 |
 //! | [`mod@check`] | the laws that every schedule keeps, and deadlock |
-//! | [`timeline`] | the times of all instructions: bubble, activations alive; execution without a device |
-//! | [`mod@predict`] | the timeline of a schedule, from the cost of the layers |
+//! | [`timeline`], [`mod@predict`] | the times of all instructions, from the cost of the layers: bubble, activations alive |
 //! | [`worker`] | execution of a checked schedule |
 //! | [`drawing`] | timelines as text and as Gantt charts |
 //!

@@ -13,8 +13,12 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use super::schedule::Action::{self, Backward, BackwardInput, BackwardWeight, Forward};
+use super::schedule::Action::{
+    self, Backward, BackwardInput, BackwardWeight, Forward, RecvActivation, RecvGradient,
+    SendActivation, SendGradient,
+};
 use super::schedule::{Instruction, Schedule};
+use crate::Refused;
 
 /// Naive: one device works at a time.
 ///
@@ -47,9 +51,8 @@ pub fn naive(_stage: usize, _stages: usize, micro_batches: usize) -> Vec<Action>
 /// A device is idle for (p − 1)/(m + p − 1) of the time. This bubble shrinks as m grows, but a stage keeps the
 /// activations of all m micro-batches.
 ///
-/// Source: Huang et al., *GPipe: Efficient Training of Giant Neural Networks using Pipeline Parallelism*, 2019, arXiv
-/// 1811.06965, section 2.3 and figure 2c. GPipe also drops activations and computes them a second time; this course
-/// leaves that out.
+/// Source: Huang et al., *GPipe*, 2019, arXiv 1811.06965, section 2.3 and figure 2c. GPipe also drops activations and
+/// computes them a second time; this course leaves that out.
 // ANCHOR: gpipe
 pub fn gpipe(_stage: usize, _stages: usize, micro_batches: usize) -> Vec<Action> {
     let forward = (0..micro_batches).map(Forward);
@@ -58,10 +61,9 @@ pub fn gpipe(_stage: usize, _stages: usize, micro_batches: usize) -> Vec<Action>
 }
 // ANCHOR_END: gpipe
 
-/// 1F1B: one forward pass, one backward pass in turn: a micro-batch comes back as soon as possible.
+/// 1F1B: a forward pass for each later stage, then one forward pass and one backward pass in turn.
 ///
-/// A stage first runs a forward pass for each later stage, until work reaches the last stage. Then forward and
-/// backward passes alternate:
+/// A micro-batch comes back as soon as possible:
 ///
 /// ```text
 /// stage 0   F0  F1  F2  ··  ··  B0  F3  B1  ··  B2  ··  B3
@@ -71,16 +73,24 @@ pub fn gpipe(_stage: usize, _stages: usize, micro_batches: usize) -> Vec<Action>
 ///
 /// The bubble is GPipe's. The gain is memory: stage r keeps the activations of at most p − r micro-batches.
 ///
-/// Source: Narayanan et al., *Memory-Efficient Pipeline-Parallel DNN Training*, 2021, arXiv 2006.09503 (there it is
-/// PipeDream-Flush); and *Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM*, 2021,
-/// arXiv 2104.04473, section 2.2.1.
+/// Source: Narayanan et al., 2021, arXiv 2006.09503, as PipeDream-Flush; and arXiv 2104.04473, section 2.2.1.
 // ANCHOR: one_f_one_b
 pub fn one_f_one_b(stage: usize, stages: usize, micro_batches: usize) -> Vec<Action> {
-    let ahead = (stages - stage - 1).min(micro_batches);
-    let warm_up = (0..ahead).map(Forward);
-    let in_turn = (ahead..micro_batches).flat_map(|i| [Forward(i), Backward(i - ahead)]);
-    let drain = (micro_batches - ahead..micro_batches).map(Backward);
-    warm_up.chain(in_turn).chain(drain).collect()
+    in_turn(stages - stage - 1, micro_batches, Forward, Backward)
+}
+
+/// Forward and backward passes in turn, of `ahead` visits to a stage forward alone before, and backward alone after.
+fn in_turn<T>(
+    ahead: usize,
+    visits: usize,
+    forward: impl Fn(usize) -> T,
+    backward: impl Fn(usize) -> T,
+) -> Vec<T> {
+    let ahead = ahead.min(visits);
+    let mut order: Vec<T> = (0..ahead).map(&forward).collect();
+    order.extend((ahead..visits).flat_map(|visit| [forward(visit), backward(visit - ahead)]));
+    order.extend((visits - ahead..visits).map(&backward));
+    order
 }
 // ANCHOR_END: one_f_one_b
 
@@ -95,10 +105,7 @@ pub fn one_f_one_b(stage: usize, stages: usize, micro_batches: usize) -> Vec<Act
 /// ```
 ///
 /// The bubble is (p − 1)/(v·m + p − 1) of the time. The price is v times as many messages, and more activations than
-/// in 1F1B. m is a multiple of p.
-///
-/// Source: Narayanan et al., arXiv 2104.04473, section 2.2.2, where the bubble is (p − 1)/(v·m) of the time without
-/// the bubble.
+/// in 1F1B. m is a multiple of p. Source: Narayanan et al., arXiv 2104.04473, section 2.2.2.
 // ANCHOR: interleaved
 pub fn interleaved(
     stage: usize,
@@ -119,14 +126,10 @@ pub fn interleaved(
         let (micro_batch, chunk) = visit(k);
         Instruction { chunk: chunks - 1 - chunk, action: Backward(micro_batch) }
     };
-    let visits = chunks * micro_batches;
     // The first group passes all chunks but the last. Then come two visits for every later stage, because a forward
     // and a backward pass alternate there before the first gradient is back.
-    let ahead = ((chunks - 1) * stages + 2 * (stages - stage - 1)).min(visits);
-    let warm_up = (0..ahead).map(forward);
-    let in_turn = (ahead..visits).flat_map(|k| [forward(k), backward(k - ahead)]);
-    let drain = (visits - ahead..visits).map(backward);
-    warm_up.chain(in_turn).chain(drain).collect()
+    let ahead = (chunks - 1) * stages + 2 * (stages - stage - 1);
+    in_turn(ahead, chunks * micro_batches, forward, backward)
 }
 // ANCHOR_END: interleaved
 
@@ -147,7 +150,6 @@ pub fn interleaved(
 /// As in 1F1B, no stage keeps anything of more than p micro-batches.
 ///
 /// Source: Qi et al., *Zero Bubble Pipeline Parallelism*, 2023, arXiv 2401.10241, section 2.1, figure 3 and table 2.
-/// Their schedules without any bubble need more memory, or another order of the layers.
 // ANCHOR: zb_h1
 pub fn zb_h1(stage: usize, stages: usize, micro_batches: usize) -> Vec<Action> {
     let mut order = Vec::new();
@@ -200,18 +202,20 @@ impl Kind {
     /// Checks, without generating the schedule, that there is a schedule of this kind for so many stages and
     /// micro-batches. Fails when there are no stages or no micro-batches, or the kind does not exist for these numbers.
     pub fn check(self, stages: usize, micro_batches: usize) -> Result<(), Refused> {
-        if stages == 0 || micro_batches == 0 {
-            return Err(Refused::Nothing { stages, micro_batches });
-        }
-        match self {
-            Self::Interleaved { chunks } if !(2..=MOST_CHUNKS).contains(&chunks) => {
-                Err(Refused::Chunks { chunks })
-            }
-            Self::Interleaved { .. } if !micro_batches.is_multiple_of(stages) => {
-                Err(Refused::NotDivisible { stages, micro_batches })
-            }
-            _ => Ok(()),
-        }
+        Err(Refused(match self {
+            _ if stages == 0 || micro_batches == 0 => format!(
+                "{stages} stages and {micro_batches} micro-batches: a schedule needs at least one of each"
+            ),
+            Self::Interleaved { chunks } if !(2..=MOST_CHUNKS).contains(&chunks) => format!(
+                "an interleaved schedule has 2 to {MOST_CHUNKS} chunks on each stage, not {chunks}"
+            ),
+            Self::Interleaved { .. } if !micro_batches.is_multiple_of(stages) => format!(
+                "{micro_batches} micro-batches cannot be interleaved on {stages} stages: their number has to be a \
+                 multiple of {stages}, such as {}",
+                micro_batches.next_multiple_of(stages)
+            ),
+            _ => return Ok(()),
+        }))
     }
 
     /// Generates the schedule for so many stages and micro-batches. Fails with the errors of [`check`](Self::check).
@@ -223,21 +227,17 @@ impl Kind {
             let mut list = Vec::new();
             for Instruction { chunk, action } in self.order(stage, stages, micro_batches) {
                 let around = match action {
-                    Forward(i) => {
-                        vec![Action::RecvActivation(i), action, Action::SendActivation(i)]
-                    }
+                    Forward(i) => vec![RecvActivation(i), action, SendActivation(i)],
                     Backward(i) | BackwardInput(i) => {
-                        vec![Action::RecvGradient(i), action, Action::SendGradient(i)]
+                        vec![RecvGradient(i), action, SendGradient(i)]
                     }
                     _ => vec![action],
                 };
                 let here = around.into_iter().map(|action| Instruction { chunk, action });
                 // The neighbouring part may be missing, or on the same stage.
-                list.extend(
-                    here.filter(|it| {
-                        it.action.computes() || schedule.message(stage, *it).is_some()
-                    }),
-                );
+                list.extend(here.filter(|&instruction| {
+                    instruction.action.computes() || schedule.message(stage, instruction).is_some()
+                }));
             }
             list.push(Action::Update.into());
             schedule.instructions[stage] = list;
@@ -247,16 +247,16 @@ impl Kind {
 
     /// The order in which a stage computes.
     fn order(self, stage: usize, stages: usize, micro_batches: usize) -> Vec<Instruction> {
-        let actions = match self {
-            Self::Naive => naive(stage, stages, micro_batches),
-            Self::GPipe => gpipe(stage, stages, micro_batches),
-            Self::OneFOneB => one_f_one_b(stage, stages, micro_batches),
-            Self::ZbH1 => zb_h1(stage, stages, micro_batches),
+        let order = match self {
             Self::Interleaved { chunks } => {
                 return interleaved(stage, stages, chunks, micro_batches);
             }
+            Self::Naive => naive,
+            Self::GPipe => gpipe,
+            Self::OneFOneB => one_f_one_b,
+            Self::ZbH1 => zb_h1,
         };
-        actions.into_iter().map(Instruction::from).collect()
+        order(stage, stages, micro_batches).into_iter().map(Instruction::from).collect()
     }
 }
 // ANCHOR_END: generate
@@ -275,45 +275,22 @@ impl fmt::Display for Kind {
 }
 
 impl FromStr for Kind {
-    type Err = NoSuchKind;
+    type Err = Refused;
 
-    fn from_str(text: &str) -> Result<Self, NoSuchKind> {
-        let unknown = || NoSuchKind(text.to_owned());
+    fn from_str(text: &str) -> Result<Self, Refused> {
+        let chunks = || text.strip_prefix("interleaved:")?.parse().ok();
         match text {
             "naive" => Ok(Self::Naive),
             "gpipe" => Ok(Self::GPipe),
             "1f1b" => Ok(Self::OneFOneB),
             "zb-h1" => Ok(Self::ZbH1),
-            _ => {
-                let chunks = text.strip_prefix("interleaved:").ok_or_else(unknown)?;
-                Ok(Self::Interleaved { chunks: chunks.parse().map_err(|_| unknown())? })
-            }
+            _ => chunks().map(|chunks| Self::Interleaved { chunks }).ok_or_else(|| {
+                Refused(format!(
+                    "\"{text}\" is no schedule: there are naive, gpipe, 1f1b, interleaved:CHUNKS (2 to {MOST_CHUNKS}, \
+                     such as interleaved:2) and zb-h1"
+                ))
+            }),
         }
     }
-}
-
-/// A name that no kind of schedule has.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "\"{0}\" is no schedule: there are naive, gpipe, 1f1b, interleaved:CHUNKS (2 to {MOST_CHUNKS}, such as \
-     interleaved:2) and zb-h1"
-)]
-pub struct NoSuchKind(String);
-
-/// The reason why there is no such schedule.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[expect(missing_docs, reason = "the messages explain the variants")]
-pub enum Refused {
-    #[error(
-        "{stages} stages and {micro_batches} micro-batches: a schedule needs at least one of each"
-    )]
-    Nothing { stages: usize, micro_batches: usize },
-    #[error(
-        "{micro_batches} micro-batches cannot be interleaved on {stages} stages: their number has to be \
-         a multiple of {stages}, such as {}", (micro_batches / stages + 1) * stages
-    )]
-    NotDivisible { stages: usize, micro_batches: usize },
-    #[error("an interleaved schedule has 2 to {MOST_CHUNKS} chunks on each stage, not {chunks}")]
-    Chunks { chunks: usize },
 }
 // ANCHOR_END: names

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::check::Checked;
 use super::schedule::{Action, Instruction};
 use super::timeline::{Timeline, run};
+use crate::Refused;
 use crate::partition::LayerCost;
 
 // ANCHOR: predict
@@ -32,16 +33,6 @@ pub struct Costs {
     pub stages: Vec<StageCost>,
     /// A message between two stages.
     pub message: f64,
-}
-
-/// Why there is no prediction.
-#[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
-#[expect(missing_docs, reason = "the messages explain the variants")]
-pub enum Error {
-    #[error("costs of {costs} stages for a schedule of {stages}")]
-    Stages { costs: usize, stages: usize },
-    #[error("{seconds} s is no time that something takes")]
-    Seconds { seconds: f64 },
 }
 
 impl StageCost {
@@ -77,24 +68,21 @@ impl Costs {
 
 /// Predicts the timeline of a schedule, with the channels that the schedule was checked for. Fails when there is no cost
 /// for each stage or each part, or a cost is negative or not finite.
-pub fn predict(checked: &Checked, costs: &Costs) -> Result<Timeline, Error> {
+pub fn predict(checked: &Checked, costs: &Costs) -> Result<Timeline, Refused> {
     let schedule = checked.schedule();
-    let (stages, chunks) = (schedule.stages(), schedule.chunks);
-    let of_parts = costs.stages.len() == stages * chunks;
-    if !of_parts && costs.stages.len() != stages {
-        return Err(Error::Stages { costs: costs.stages.len(), stages });
+    let (stages, chunks, found) = (schedule.stages(), schedule.chunks, costs.stages.len());
+    let of_parts = found == stages * chunks;
+    if !of_parts && found != stages {
+        return Err(Refused(format!("costs of {found} stages for a schedule of {stages}")));
     }
-    let seconds = costs
-        .stages
-        .iter()
-        .flat_map(|it| [it.forward, it.backward_input, it.backward_weight, it.update]);
-    let wrong = |seconds: &f64| !seconds.is_finite() || *seconds < 0.0;
-    if let Some(seconds) = seconds.chain([costs.message]).find(wrong) {
-        return Err(Error::Seconds { seconds });
+    let times = |it: &StageCost| [it.forward, it.backward_input, it.backward_weight, it.update];
+    let mut seconds = costs.stages.iter().flat_map(times).chain([costs.message]);
+    if let Some(wrong) = seconds.find(|seconds| !seconds.is_finite() || *seconds < 0.0) {
+        return Err(Refused(format!("{wrong} s is no time that something takes")));
     }
     let work = |stage: usize, Instruction { chunk, action }: Instruction| {
         let (cost, share) = match of_parts {
-            true => (&costs.stages[chunk * stages + stage], 1.0),
+            true => (&costs.stages[schedule.part(stage, chunk)], 1.0),
             false => (&costs.stages[stage], chunks as f64),
         };
         match action {
@@ -106,7 +94,7 @@ pub fn predict(checked: &Checked, costs: &Costs) -> Result<Timeline, Error> {
             _ => 0.0,
         }
     };
-    let spans = run(schedule, checked.capacity(), costs.message, work);
+    let spans = run(schedule, checked.capacity, costs.message, work);
     let spans = spans.expect("a checked schedule has no deadlock, however long the passes take");
     Ok(Timeline { stages, spans })
 }

@@ -8,8 +8,7 @@
 //! stage 1   RecvActivation(0)  Forward(0)          Backward(0)       SendGradient(0)    Update
 //! ```
 //!
-//! Here are the instructions, the parts of the model, and the messages between stages. [`orders`](super::orders)
-//! generates schedules.
+//! [`orders`](super::orders) generates schedules.
 
 use std::fmt;
 
@@ -30,7 +29,7 @@ pub enum Action {
     RecvGradient(usize),
     /// Computes the gradients of the input and of the weights.
     Backward(usize),
-    /// The first half of [`Backward`](Self::Backward): the gradient of the input, which the stage before waits for.
+    /// The first half of a backward pass: the gradient of the input, which the stage before waits for.
     BackwardInput(usize),
     /// The second half: the gradients of the weights, which no stage waits for before the update.
     BackwardWeight(usize),
@@ -107,85 +106,56 @@ pub struct Schedule {
 // ANCHOR_END: schedule
 
 // ANCHOR: messages
-/// The location of one part of the model: a chunk of a stage.
-///
-/// With two chunks on each of three stages the model has six parts. Every stage has an early part and a late one:
-///
-/// ```text
-///            stage 0   stage 1   stage 2
-/// chunk 0    part 0    part 1    part 2
-/// chunk 1    part 3    part 4    part 5
-/// ```
+/// The kind of tensors that a message carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[expect(missing_docs, reason = "the lines above explain the fields")]
-pub struct Place {
-    pub stage: usize,
-    pub chunk: usize,
-}
-
-/// The kind of tensors that a channel carries.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Carries {
+pub(super) enum Carries {
     /// Activations, towards the end of the model.
     Activations,
     /// Gradients, towards the beginning of the model.
     Gradients,
 }
 
-/// A connection from one stage to another. Messages arrive in the order of sending.
-///
-/// A channel has a capacity: the number of messages that are sent and not yet received.
-///
-/// | capacity | a send | as in |
-/// | --- | --- | --- |
-/// | 0 | waits until the receiver receives: a rendezvous | `MPI_Ssend`, NCCL |
-/// | n | waits while n messages are in the channel | a bounded queue |
-/// | [`UNBOUNDED`] | never waits | stage 2's `Communicator::send`, `MPI_Bsend` |
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Channel {
-    /// The stage that sends.
-    pub from: usize,
-    /// The stage that receives.
-    pub to: usize,
-    /// The kind of tensors.
-    pub carries: Carries,
-}
+/// The name of an activation or a gradient: its kind, the part of the model that uses the tensor, and the micro-batch.
+pub(super) type Key = (Carries, usize, usize);
 
-/// The capacity of a channel that is never full.
-pub const UNBOUNDED: usize = usize::MAX;
-
-/// A message between two stages.
+/// A message between two stages. A channel carries the messages of one kind from one stage to another, and they arrive in
+/// the order of sending.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Message {
-    pub channel: Channel,
-    /// The chunk of the receiver.
-    pub chunk: usize,
+    pub from: usize,
+    pub to: usize,
+    pub carries: Carries,
+    pub part: usize,
     pub micro_batch: usize,
     /// Whether the instruction sends the message, or receives it.
     pub sends: bool,
 }
 
 impl Message {
-    /// The names of the tensor: its kind, and the chunk and the micro-batch of the receiver.
-    pub fn key(&self) -> (Carries, usize, usize) {
-        (self.channel.carries, self.chunk, self.micro_batch)
+    pub fn channel(&self) -> (usize, usize, Carries) {
+        (self.from, self.to, self.carries)
+    }
+
+    pub fn key(&self) -> Key {
+        (self.carries, self.part, self.micro_batch)
     }
 }
+
+/// The capacity of a channel that is never full.
+///
+/// A capacity is the number of messages that are sent and not yet received:
+///
+/// | capacity | a send | as in |
+/// | --- | --- | --- |
+/// | 0 | waits until the receiver receives: a rendezvous | `MPI_Ssend`, NCCL |
+/// | n | waits while n messages are in the channel | a bounded queue |
+/// | [`UNBOUNDED`] | never waits | stage 2's `Communicator::send`, `MPI_Bsend` |
+pub const UNBOUNDED: usize = usize::MAX;
 // ANCHOR_END: messages
 
 // ANCHOR: methods
 impl Schedule {
     /// A schedule with one chunk a stage, from the list of each stage.
-    ///
-    /// ```
-    /// use model_parallel::pipeline::Schedule;
-    /// use model_parallel::pipeline::schedule::Action::{Backward, Forward, Update};
-    ///
-    /// let alone = Schedule::of(1, 2, |_stage| {
-    ///     vec![Forward(0), Backward(0), Forward(1), Backward(1), Update]
-    /// });
-    /// assert_eq!(alone.stages(), 1);
-    /// ```
     pub fn of(stages: usize, micro_batches: usize, actions: impl Fn(usize) -> Vec<Action>) -> Self {
         let list = |stage| actions(stage).into_iter().map(Instruction::from).collect();
         Self { micro_batches, chunks: 1, instructions: (0..stages).map(list).collect() }
@@ -198,48 +168,51 @@ impl Schedule {
 
     /// The numbers of the model's parts on a stage, its first chunk first.
     pub fn parts(&self, stage: usize) -> impl Iterator<Item = usize> + use<> {
-        let stages = self.stages();
-        (0..self.chunks).map(move |chunk| chunk * stages + stage)
+        (stage..self.stages() * self.chunks).step_by(self.stages())
     }
 
-    /// The location of the part before this one. The first part has none: its input is the data.
-    pub fn before(&self, Place { stage, chunk }: Place) -> Option<Place> {
-        match stage {
-            0 => Some(Place { stage: self.stages() - 1, chunk: chunk.checked_sub(1)? }),
-            _ => Some(Place { stage: stage - 1, chunk }),
-        }
+    /// The number of the part that is a chunk of a stage. With two chunks on each of three stages:
+    ///
+    /// ```text
+    ///            stage 0   stage 1   stage 2
+    /// chunk 0    part 0    part 1    part 2
+    /// chunk 1    part 3    part 4    part 5
+    /// ```
+    pub(super) fn part(&self, stage: usize, chunk: usize) -> usize {
+        chunk * self.stages() + stage
     }
 
-    /// The location of the part after this one. The last part has none: it ends in the loss.
-    pub fn after(&self, Place { stage, chunk }: Place) -> Option<Place> {
-        match stage + 1 < self.stages() {
-            true => Some(Place { stage: stage + 1, chunk }),
-            false => Some(Place { stage: 0, chunk: chunk + 1 }).filter(|it| it.chunk < self.chunks),
-        }
+    /// Whether a part is the last one, which ends in the loss. The first part, 0, begins with the data.
+    pub(super) fn is_last(&self, part: usize) -> bool {
+        part + 1 == self.stages() * self.chunks
     }
 
     /// The message that an instruction of a stage sends or receives. Returns `None` for an instruction that computes,
     /// and when the neighbouring part is missing or on the same stage.
-    pub(super) fn message(&self, stage: usize, instruction: Instruction) -> Option<Message> {
-        let here = Place { stage, chunk: instruction.chunk };
-        let (sends, carries, there) = match instruction.action {
-            Action::RecvActivation(_) => (false, Carries::Activations, self.before(here)),
-            Action::SendActivation(_) => (true, Carries::Activations, self.after(here)),
-            Action::RecvGradient(_) => (false, Carries::Gradients, self.after(here)),
-            Action::SendGradient(_) => (true, Carries::Gradients, self.before(here)),
+    pub(super) fn message(
+        &self,
+        stage: usize,
+        Instruction { chunk, action }: Instruction,
+    ) -> Option<Message> {
+        let (stages, here) = (self.stages(), self.part(stage, chunk));
+        let (sends, carries, there) = match action {
+            Action::RecvActivation(_) => (false, Carries::Activations, here.checked_sub(1)?),
+            Action::SendActivation(_) => (true, Carries::Activations, here + 1),
+            Action::RecvGradient(_) => (false, Carries::Gradients, here + 1),
+            Action::SendGradient(_) => (true, Carries::Gradients, here.checked_sub(1)?),
             _ => return None,
         };
-        let there = there.filter(|there| there.stage != stage)?;
-        let (from, to) = if sends { (here, there) } else { (there, here) };
-        let channel = Channel { from: from.stage, to: to.stage, carries };
-        let micro_batch = instruction.action.micro_batch()?;
-        Some(Message { channel, chunk: to.chunk, micro_batch, sends })
+        let (sender, part) = if sends { (here, there) } else { (there, here) };
+        let (from, to) = (sender % stages, part % stages);
+        let message =
+            Message { from, to, carries, part, micro_batch: action.micro_batch()?, sends };
+        (from != to && there < stages * self.chunks).then_some(message)
     }
 
     /// The messages from one stage to another, in the order of sending.
     pub(super) fn messages(&self, from: usize, to: usize) -> impl Iterator<Item = Message> {
         let messages = self.instructions[from].iter().filter_map(move |&it| self.message(from, it));
-        messages.filter(move |message| message.sends && message.channel.to == to)
+        messages.filter(move |message| message.sends && message.to == to)
     }
 }
 // ANCHOR_END: methods

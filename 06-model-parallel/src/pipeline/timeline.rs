@@ -6,16 +6,13 @@
 //! ```text
 //! bubble = 1 − (seconds in which stages compute, added up) / (number of stages × seconds from start to end)
 //! ```
-//!
-//! The function `run` executes a schedule without a device. Each stage has a clock of its own. A stage goes on until
-//! it has to wait for another stage. The result does not depend on the order of the stages' turns.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::schedule::{Action, Channel, Instruction, Message, Schedule};
+use super::schedule::{Action, Instruction, Schedule};
 
 // ANCHOR: timeline
 /// One instruction of one stage with its times, in seconds. A message starts when the stage begins to wait.
@@ -40,62 +37,36 @@ pub struct Timeline {
 
 // ANCHOR: kept
 /// The number of micro-batches that a stage keeps tensors of. With several chunks, each chunk counts.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Kept {
     /// Micro-batches after their forward and before their backward pass: the stage keeps their activations.
     pub activations: usize,
-    /// Micro-batches between the two halves of their backward pass.
-    pub for_weights: usize,
-}
-
-/// The largest numbers of micro-batches that a stage keeps: with activations, and of either kind.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[expect(missing_docs, reason = "the line above explains the fields")]
-pub struct Peak {
-    pub activations: usize,
+    /// These micro-batches, and those between the two halves of their backward pass.
     pub both: usize,
 }
 
-/// A change in the number of micro-batches that a stage keeps, and its time in seconds.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[expect(missing_docs, reason = "the line above explains the fields")]
-pub struct Moment {
-    pub time: f64,
-    #[serde(flatten)]
-    pub kept: Kept,
-}
-
 impl Kept {
-    /// The micro-batches that a stage keeps after an action. An activation is alive from the start of its forward pass
-    /// to the end of its backward pass.
-    #[must_use]
-    pub fn after(mut self, action: Action) -> Self {
-        // An unchecked schedule may go backward too often.
-        match action {
-            Action::Forward(_) => self.activations += 1,
-            Action::Backward(_) => self.activations = self.activations.saturating_sub(1),
-            Action::BackwardInput(_) => {
-                self.activations = self.activations.saturating_sub(1);
-                self.for_weights += 1;
-            }
-            Action::BackwardWeight(_) => self.for_weights = self.for_weights.saturating_sub(1),
-            _ => {}
-        }
-        self
-    }
-}
-
-impl Peak {
-    /// The peak of a stage that executes these instructions.
-    pub fn of(list: &[Instruction]) -> Self {
-        let mut kept = Kept::default();
-        list.iter().fold(Self::default(), |peak, instruction| {
-            kept = kept.after(instruction.action);
-            Self {
-                activations: peak.activations.max(kept.activations),
-                both: peak.both.max(kept.activations + kept.for_weights),
-            }
+    /// The micro-batches that a stage keeps after each of its actions. An activation is alive from the start of its
+    /// forward pass to the end of its backward pass.
+    pub fn after_each(actions: impl Iterator<Item = Action>) -> impl Iterator<Item = Self> {
+        actions.scan(Self::default(), |kept, action| {
+            let (activations, both) = match action {
+                Action::Forward(_) => (1, 1),
+                Action::Backward(_) => (-1, -1),
+                Action::BackwardInput(_) => (-1, 0),
+                Action::BackwardWeight(_) => (0, -1),
+                _ => (0, 0),
+            };
+            // An unchecked list may go backward too often.
+            kept.activations = kept.activations.saturating_add_signed(activations);
+            kept.both = kept.both.saturating_add_signed(both);
+            Some(*kept)
         })
+    }
+
+    pub(super) fn max(self, other: Self) -> Self {
+        let activations = self.activations.max(other.activations);
+        Self { activations, both: self.both.max(other.both) }
     }
 }
 // ANCHOR_END: kept
@@ -104,12 +75,11 @@ impl Peak {
 impl Timeline {
     /// Joins the timelines that stages measured. Their clocks must agree.
     pub fn joined(parts: impl IntoIterator<Item = Self>) -> Self {
-        let nothing = Self { stages: 0, spans: Vec::new() };
-        parts.into_iter().fold(nothing, |mut all, part| {
-            all.stages = all.stages.max(part.stages);
-            all.spans.extend(part.spans);
-            all
-        })
+        let join = |all: Self, part: Self| Self {
+            stages: all.stages.max(part.stages),
+            spans: [all.spans, part.spans].concat(),
+        };
+        parts.into_iter().reduce(join).unwrap_or(Self { stages: 0, spans: Vec::new() })
     }
 
     /// The spans of one stage, in order.
@@ -139,22 +109,6 @@ impl Timeline {
         let busy: f64 = (0..self.stages).map(|stage| self.busy(stage)).sum();
         if time > 0.0 { 1.0 - busy / time } else { 0.0 }
     }
-
-    /// The micro-batches that a stage keeps over time: one entry for each change. The last entry has nothing.
-    pub fn kept(&self, stage: usize) -> Vec<Moment> {
-        let mut kept = Kept::default();
-        let mut moments = Vec::new();
-        for span in self.of_stage(stage) {
-            let after = kept.after(span.instruction.action);
-            if after != kept {
-                let grows = after.activations > kept.activations;
-                let time = if grows { span.start } else { span.end };
-                moments.push(Moment { time, kept: after });
-                kept = after;
-            }
-        }
-        moments
-    }
 }
 // ANCHOR_END: metrics
 
@@ -176,12 +130,11 @@ impl fmt::Display for Step {
     }
 }
 
-/// A stage that waits for another stage.
+/// An instruction that waits for another stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the line above explains the fields")]
 pub struct Wait {
-    /// The instruction that waits.
     pub step: Step,
-    /// The stage that it waits for.
     pub on: usize,
 }
 
@@ -217,54 +170,48 @@ impl Traffic {
         Some(done)
     }
 
-    /// The time at which a stage that is ready at `now` has received its next message, or `None` if the stage has to
-    /// wait.
+    /// The time at which the stage has received its next message, or `None` if the stage has to wait.
     fn receive(&mut self, now: f64, capacity: usize, seconds: f64) -> Option<f64> {
         let there = now.max(*self.arrives.get(self.taken.len())?);
-        let done = if capacity == 0 { there + seconds } else { there };
-        self.taken.push(done);
-        Some(done)
+        self.taken.push(if capacity == 0 { there + seconds } else { there });
+        self.taken.last().copied()
     }
 }
 
 /// Executes a schedule without a device: the spans of all stages in stage order, or the stages that wait when no stage
-/// can go on.
+/// can go on. Time starts at 0. A message takes `message` seconds, and an instruction that computes takes `work` seconds.
 ///
-/// Time starts at 0. A message takes `message` seconds, and an instruction that computes takes `work` seconds.
-/// Messages of an unchecked schedule that have no receiver take no time.
+/// Each stage has a clock of its own, and goes on until it waits for another stage. The result does not depend on the order
+/// of the stages' turns.
 pub(super) fn run(
     schedule: &Schedule,
     capacity: usize,
     message: f64,
     work: impl Fn(usize, Instruction) -> f64,
 ) -> Result<Vec<Span>, Vec<Wait>> {
-    let mut channels = BTreeMap::<Channel, Traffic>::new();
+    let mut channels = BTreeMap::<_, Traffic>::new();
     let mut spans: Vec<Vec<Span>> = vec![Vec::new(); schedule.stages()];
     loop {
-        let mut progress = false;
-        let mut waiting = Vec::new();
+        let (mut progress, mut waiting) = (false, Vec::new());
         for (stage, (list, done)) in schedule.instructions.iter().zip(&mut spans).enumerate() {
             while let Some(&instruction) = list.get(done.len()) {
                 let start = done.last().map_or(0.0, |span| span.end);
-                let end = match schedule.message(stage, instruction) {
-                    None => Ok(start + work(stage, instruction)),
-                    Some(Message { channel, sends, .. }) => {
-                        let traffic = channels.entry(channel).or_default();
-                        let (end, on) = match sends {
-                            true => (traffic.send(start, capacity, message), channel.to),
-                            false => (traffic.receive(start, capacity, message), channel.from),
-                        };
-                        end.ok_or(on)
+                let (end, on) = match schedule.message(stage, instruction) {
+                    None => (Some(start + work(stage, instruction)), stage),
+                    Some(it) => {
+                        let traffic = channels.entry(it.channel()).or_default();
+                        match it.sends {
+                            true => (traffic.send(start, capacity, message), it.to),
+                            false => (traffic.receive(start, capacity, message), it.from),
+                        }
                     }
                 };
-                match end {
-                    Ok(end) => done.push(Span { stage, instruction, start, end }),
-                    Err(on) => {
-                        let step = Step { stage, position: done.len(), instruction };
-                        waiting.push(Wait { step, on });
-                        break;
-                    }
-                }
+                let Some(end) = end else {
+                    let step = Step { stage, position: done.len(), instruction };
+                    waiting.push(Wait { step, on });
+                    break;
+                };
+                done.push(Span { stage, instruction, start, end });
                 progress = true;
             }
         }

@@ -1,7 +1,6 @@
 //! A convolution on k ranks: cut by output channels, or by input channels.
 //!
-//! Across channels a convolution is a dense layer: each output channel is a sum over all input channels. So the same two
-//! cuts exist, with other names (Dryden et al., SC19):
+//! Across channels a convolution is a dense layer: each output channel is a sum over all input channels.
 //!
 //! | | a rank holds | input | result |
 //! | --- | --- | --- | --- |
@@ -9,9 +8,7 @@
 //! | by channels: input channels | `[O, C/k, KH, KW]`, bias `[O]` | its C/k channels | a term of all O channels |
 //!
 //! Relu and pooling work on each channel for itself. By filters, a rank applies them to its own channels, in one pass with
-//! the convolution. By channels, they come after the sum. Between two convolutions there is a choice: ranks
-//! [gather](super::mappings::gather) the channels and cut the second convolution by filters too, or they cut the second
-//! one by channels and send nothing in between. The shapes decide which way sends less.
+//! the convolution. By channels, they come after the sum.
 
 use candle_core::{Result, Tensor};
 use ops::{add_bias_relu, avg_pool2d, conv2d, conv2d_relu_pool};

@@ -1,9 +1,8 @@
 //! A tensor-parallel group: the ranks that hold one model together.
 
-use std::fmt;
-
 use candle_core::{Error, Result, Tensor, bail};
 use harness::report::trace::COMMUNICATION;
+use ops::size_in_bytes;
 use params_and_allreduce::Algorithm;
 use params_and_allreduce::communicator::SharedCommunicator;
 use tracing::info_span;
@@ -47,8 +46,8 @@ impl Group {
         self.communicator.as_ref()
     }
 
-    /// The sum of all ranks' tensors, with the same bits on every rank; a constant, without a gradient. Fails with the
-    /// errors of [`Communicator::all_reduce`](params_and_allreduce::communicator::Communicator::all_reduce).
+    /// The sum of all ranks' tensors, with the same bits on every rank; a constant, without a gradient. Fails when another
+    /// rank stops or stalls.
     pub fn all_reduce(&self, tensor: &Tensor) -> Result<Tensor> {
         match &self.communicator {
             Some(ranks) => ranks.all_reduce(tensor, self.algorithm).map_err(Error::wrap),
@@ -66,35 +65,28 @@ impl Group {
     /// The pieces of an all-gather have one size. So a rank adds zeros to a narrow part, as PyTorch's `DTensor` does.
     /// Fails when the part does not fit the cut, or another rank stops or stalls.
     pub fn all_gather(&self, part: &Tensor, cut: Cut) -> Result<Tensor> {
-        let (ranks, axis) = (self.ranks(), cut.axis());
+        let (ranks, rank, axis) = (self.ranks(), self.rank(), cut.axis());
         cut.check(ranks)?;
-        let own = cut.range(ranks, self.rank()).len();
-        if part.dim(axis)? != own {
+        let width = |rank| cut.range(ranks, rank).len();
+        if part.dim(axis)? != width(rank) {
             bail!(
-                "rank {} of {ranks} has {own} of {} features along axis {axis}, but brings {:?}",
-                self.rank(),
+                "rank {rank} of {ranks} has {} of {} features along axis {axis}, but brings {:?}",
+                width(rank),
                 cut.features(),
                 part.dims()
             );
         }
         let Some(communicator) = &self.communicator else { return Ok(part.detach()) };
-        let part = part.detach().pad_with_zeros(axis, 0, cut.widest(ranks) - own)?;
-        let (row, shape) = (part.elem_count(), part.dims());
-        let bytes = row * part.dtype().size_in_bytes();
+        let part = part.detach().pad_with_zeros(axis, 0, cut.widest(ranks) - width(rank))?;
+        let (row, shape, bytes) = (part.elem_count(), part.dims(), size_in_bytes(&part));
         let span = info_span!(target: COMMUNICATION, "all-gather", bytes, ?shape);
         let rows = span.in_scope(|| communicator.all_gather(&part.flatten_all()?, row * ranks));
         let rows = rows.map_err(Error::wrap)?;
         let part_of = |rank| {
             let padded = rows.narrow(0, rank * row, row)?.reshape(part.shape())?;
-            padded.narrow(axis, 0, cut.range(ranks, rank).len())
+            padded.narrow(axis, 0, width(rank))
         };
         Tensor::cat(&(0..ranks).map(part_of).collect::<Result<Vec<_>>>()?, axis)
     }
 }
 // ANCHOR_END: group
-
-impl fmt::Debug for Group {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Group(rank {} of {}, {})", self.rank(), self.ranks(), self.algorithm)
-    }
-}

@@ -6,13 +6,10 @@
 //! | by rows | W `[in/k, out]`, b `[out]` | its columns of X | a term of Y, summed | Y | nothing |
 //!
 //! The result of a layer by columns is the input of a layer by rows. So such a pair needs one all-reduce forward, after
-//! the second layer, and one backward, before the first. An operation between the two works on each number for itself, as
-//! relu does. Between the terms of a sum and the sum, relu would be wrong.
+//! the second layer, and one backward, before the first. On one rank both layers are the layer of one device, with the same
+//! bits.
 //!
-//! On one rank both layers are the layer of one device, with the same bits.
-//!
-//! These are Megatron-LM's `ColumnParallelLinear` and `RowParallelLinear`. PyTorch and `candle_nn` store W transposed, as
-//! `[out, in]`: there, a layer by columns holds rows of its matrix.
+//! These are Megatron-LM's `ColumnParallelLinear` and `RowParallelLinear`. PyTorch stores W transposed.
 
 use candle_core::{Result, Tensor};
 use ops::{add_bias, add_bias_relu, linear, linear_relu};

@@ -1,7 +1,6 @@
 //! The mappings between one activation on all ranks and a part of the activation on each rank.
 //!
-//! A mapping has a forward and a backward pass. Mappings come in pairs: the backward pass of one is the forward pass of
-//! the other.
+//! Mappings come in pairs: the backward pass of one is the forward pass of the other.
 //!
 //! | | forward | backward | in Megatron-LM |
 //! | --- | --- | --- | --- |
@@ -10,18 +9,9 @@
 //! | [`scatter`] | this rank's part | all-gather | `scatter_to_tensor_model_parallel_region` |
 //! | [`gather`] | all-gather | this rank's part | `gather_from_tensor_model_parallel_region` |
 //!
-//! Why [`copy`] adds up backward: k ranks use the same x, each for a part of the result, so each computes a term of the
-//! gradient of x. On one device the chain rule adds the terms of all uses of x. Here the uses are on k ranks. Why
-//! [`reduce`] does *not* add up backward: every rank has the same y, and computes the same loss from y. There are k copies
-//! of one loss and not k losses, so the gradient of y on each rank is complete.
-//!
-//! ```text
-//!             ┌─ x·A₀ ─┐                       dx ←┬─ dh₀·A₀ᵀ ←┬─ dy
-//! x ── copy ──┤        ├── reduce ── y             │ +         │      the same dy, twice,
-//!             └─ x·A₁ ─┘                           └─ dh₁·A₁ᵀ ←┘      not 2·dy
-//! ```
-//!
-//! All ranks of the group call these functions together, in the same order.
+//! k ranks use the same x in [`copy`], each for a part of the result, so each computes a term of the gradient of x. Every
+//! rank has the same y from [`reduce`], and computes the same loss from y. There are k copies of one loss and not k losses,
+//! so the gradient of y on each rank is complete. All ranks of the group call these functions together, in the same order.
 
 use candle_core::{Result, Tensor};
 use ops::backward::record_copy;

@@ -18,34 +18,16 @@
 //!              dX                                     the same
 //! ```
 //!
-//! | module | content |
-//! | --- | --- |
-//! | [`mappings`] | f and g: a copy forward is a sum backward, and a sum forward is a copy backward |
-//! | [`linear`] | a dense layer cut by columns, or by rows |
-//! | [`convolution`] | a convolution cut by filters, or by channels |
-//! | [`sharding`] | the part of a tensor that a rank holds |
-//! | [`group`] | the ranks that hold one model together |
+//! [`mappings`] are f and g. [`linear`] and [`convolution`] are layers in parts, [`sharding`] is the part of a tensor that a
+//! rank holds, and [`group`] the ranks that hold one model together.
+//! [`Layers::build_part`](crate::layers::Layers::build_part) builds a rank's part of a network.
 //!
-//! [`Layers::build_part`](crate::layers::Layers::build_part) builds the part of a network that a rank holds, and a
-//! [`Worker`](crate::pipeline::Worker) trains the part.
+//! The gradient of a part is complete on the rank that holds the part, so the ranks of a group never send gradients of
+//! weights. A tensor that all ranks hold has the same gradient on all ranks, to the last bit: an all-reduce and an
+//! all-gather give all ranks the same bits, and all ranks compute the same from there.
 //!
-//! # Gradients
-//!
-//! The gradient of a part is complete on the rank that holds the part, so ranks of a group never send gradients of weights. A tensor that all ranks
-//! hold, such as a bias that is added after a sum, has the same gradient on all ranks, to the last bit: an all-reduce and
-//! an all-gather give all ranks the same bits, and all ranks compute the same from there. So these tensors stay equal,
-//! although nobody compares them.
-//!
-//! # Sources
-//!
-//! Columns, rows, f and g: Shoeybi et al., "Megatron-LM: Training Multi-Billion Parameter Language Models Using Model
-//! Parallelism", arXiv 1909.08053, 2019, section 3. Convolutions: Dryden et al., "Channel and Filter Parallelism for
-//! Large-Scale CNN Training", SC19. Dense layers, with many weights and few activations, suit tensor parallelism, and
-//! convolutions suit data parallelism: Krizhevsky, "One weird trick for parallelizing convolutional neural networks",
-//! arXiv 1404.5997, 2014.
-//!
-//! Left out: a loss of logits that stay cut (Megatron-LM's vocabulary-parallel cross-entropy), sequence and spatial
-//! parallelism, attention, and checkpoints of a network in parts.
+//! Sources: Shoeybi et al., "Megatron-LM", arXiv 1909.08053, section 3; for convolutions Dryden et al., "Channel and Filter
+//! Parallelism for Large-Scale CNN Training", SC19.
 
 pub mod convolution;
 pub mod group;

@@ -76,18 +76,15 @@ impl Cut {
 
     /// Checks that every rank gets a part. Fails when there are more ranks than blocks: the message names both numbers.
     pub fn check(&self, ranks: usize) -> Result<()> {
-        if ranks == 0 || self.blocks < ranks {
-            let what = match self.block {
-                1 => counted(self.blocks, "feature"),
-                block => {
-                    format!("{} of {}", counted(self.blocks, "block"), counted(block, "feature"))
-                }
-            };
-            // A refusal of a command line, so without a backtrace.
-            let text = format!("{what} cannot be cut into {ranks} parts: use fewer ranks");
-            return Err(Error::Msg(text));
+        if ranks > 0 && ranks <= self.blocks {
+            return Ok(());
         }
-        Ok(())
+        let blocks = match self.block {
+            1 => counted(self.blocks, "feature"),
+            block => format!("{} of {}", counted(self.blocks, "block"), counted(block, "feature")),
+        };
+        // A refusal of a command line, so without a backtrace.
+        Err(Error::Msg(format!("{blocks} cannot be cut into {ranks} parts: use fewer ranks")))
     }
 }
 // ANCHOR_END: cut

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use candle_core::{DType, Device, ModuleT, Shape, Tensor};
-use concise_wrapper::{Error, Model as _, Network};
+use concise_wrapper::{Model as _, Network};
 use datasets::{CLASSES, PIXELS, SAMPLE};
 use harness::records::BatchSums;
 use model_parallel::layers::Layers;
@@ -15,12 +15,11 @@ use ops::parameters::overwrite;
 use ops::{flatten, linear};
 use params_and_allreduce::communicator::{Communicator, Error as LineError, SharedCommunicator};
 use params_and_allreduce::forward;
-use params_and_allreduce::thread::run_ranks;
 use single_gpu::evaluate::{BATCH, Part};
 
-use super::training::{checked, cut, images, plan};
+use super::training::{checked, cut, images, on_ranks, one_layer_each};
 
-/// A connection that counts the activations it has sent and nobody has confirmed.
+/// A connection that counts the activations that it has sent, less the confirmations that it has received.
 struct Counted {
     line: SharedCommunicator,
     unread: AtomicUsize,
@@ -51,7 +50,7 @@ fn a_pipeline_evaluates_as_one_device_and_does_not_run_ahead() {
     let alone = layers.build(0..10, 1, DType::F64, &Device::Cpu).unwrap();
     let expected = alone.evaluate(&data).unwrap().unwrap();
     let (checked, cut) = (checked(Kind::GPipe, 3, 2), cut("2,6", 10));
-    let ended = run_ranks(&plan(3), Duration::from_secs(60), |rank| {
+    let ended = on_ranks(3, |rank| {
         let (line, zero) = (Arc::new(rank.clone()), AtomicUsize::default);
         let line = Arc::new(Counted { line, unread: zero(), most: zero() });
         let network = layers.build(cut[rank.rank()].clone(), 1, DType::F64, &Device::Cpu)?;
@@ -61,12 +60,15 @@ fn a_pipeline_evaluates_as_one_device_and_does_not_run_ahead() {
         line.unread.store(0, Ordering::SeqCst);
         line.most.store(0, Ordering::SeqCst);
         let sums = worker.evaluate_part(&data, Part::WHOLE)?;
+        // Nothing of the first evaluation is left between two stages.
+        line.unread.store(0, Ordering::SeqCst);
+        assert_eq!(worker.evaluate_part(&data, Part::WHOLE)?, sums);
         let count = |count: &AtomicUsize| count.load(Ordering::SeqCst);
-        Ok::<_, Error>((sums, count(&line.most), count(&line.unread)))
+        Ok((sums, count(&line.most), count(&line.unread)))
     });
     for (stage, (sums, most, unread)) in ended.unwrap().into_iter().enumerate() {
         assert_eq!(most, if stage < 2 { 2 } else { 0 }, "messages on their way from {stage}");
-        assert_eq!(unread, 0, "nothing is left between two stages");
+        assert_eq!(unread, most, "no stage confirms an activation that nobody waits for");
         let sums = sums.total();
         if stage < 2 {
             assert_eq!(sums, BatchSums::default(), "stage {stage} knows of none");
@@ -84,12 +86,8 @@ fn replicas_of_a_pipeline_find_the_sums_of_one_device_to_the_last_bit() {
     let expected = alone.evaluate(&data).unwrap();
     for (mesh, replicas) in [("1x2x1", 1), ("2x2x1", 2), ("3x2x1", 3)] {
         let (checked, mesh) = (checked(Kind::GPipe, 2, 1), mesh.parse::<Mesh>().unwrap());
-        let found = run_ranks(&plan(2 * replicas), Duration::from_secs(60), |rank| {
-            let stage = rank.rank() % 2;
-            let network = layers.build(stage..stage + 1, 1, DType::F64, &Device::Cpu)?;
-            let line = Arc::new(rank.clone());
-            Worker::new(&checked, vec![network], line, mesh, &SAMPLE, Instant::now())?
-                .evaluate(&data)
+        let found = on_ranks(2 * replicas, |rank| {
+            one_layer_each(rank, mesh, &checked, &layers)?.evaluate(&data)
         });
         let found = found.unwrap();
         assert_eq!(found[0], expected, "{replicas} replicas");
@@ -115,7 +113,7 @@ impl ModuleT for Dense {
 #[test]
 fn stages_keep_nothing_of_a_forward_pass_that_nobody_differentiates() {
     let (checked, data) = (checked(Kind::GPipe, 2, 1), images(5));
-    let ended = run_ranks(&plan(2), Duration::from_secs(60), |rank| {
+    let ended = on_ranks(2, |rank| {
         let inputs = if rank.rank() == 0 { PIXELS } else { CLASSES };
         let counts = Arc::new([0, 0].map(AtomicUsize::new));
         let counted = Arc::clone(&counts);
@@ -124,11 +122,10 @@ fn stages_keep_nothing_of_a_forward_pass_that_nobody_differentiates() {
             let (weight, bias) = (vb.get((inputs, CLASSES), "weight")?, vb.get(CLASSES, "bias")?);
             Ok(Dense { weight, bias, counts: Arc::clone(&counted) })
         })?;
-        let line = Arc::new(rank.clone());
         let mesh = Mesh::pipeline(2);
-        let worker = Worker::new(&checked, vec![network], line, mesh, &SAMPLE, Instant::now())?;
-        worker.evaluate_part(&data, Part::WHOLE)?;
-        Ok::<_, Error>(counts.each_ref().map(|count| count.load(Ordering::SeqCst)))
+        Worker::new(&checked, vec![network], rank.into(), mesh, &SAMPLE, Instant::now())?
+            .evaluate_part(&data, Part::WHOLE)?;
+        Ok(counts.each_ref().map(|count| count.load(Ordering::SeqCst)))
     });
     // The sample that tells of shapes, and one batch.
     assert_eq!(ended.unwrap(), [[0, 2]; 2]);
@@ -138,11 +135,8 @@ fn stages_keep_nothing_of_a_forward_pass_that_nobody_differentiates() {
 fn a_stage_that_is_not_the_other_replicas_is_found_before_an_evaluation() {
     let layers = Layers::dense(&[PIXELS, 9, CLASSES]).unwrap();
     let (checked, mesh) = (checked(Kind::OneFOneB, 2, 2), "2x2x1".parse::<Mesh>().unwrap());
-    let failure = run_ranks(&plan(4), Duration::from_secs(60), |rank| {
-        let stage = rank.rank() % 2;
-        let network = layers.build(stage..stage + 1, 1, DType::F64, &Device::Cpu)?;
-        let line = Arc::new(rank.clone());
-        let model = Worker::new(&checked, vec![network], line, mesh, &SAMPLE, Instant::now())?;
+    let failure = on_ranks(4, |rank| {
+        let model = one_layer_each(rank, mesh, &checked, &layers)?;
         if rank.rank() == 3 {
             let weight = &model.weights().parameters[0].tensor;
             overwrite(weight, &weight.detach().affine(1.0 + 1e-15, 0.0)?)?;

@@ -1,44 +1,39 @@
 //! What cannot be done is refused, and what goes wrong is told with its stage and micro-batch.
 
-use std::sync::Arc;
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use candle_core::{DType, Device, Tensor};
+use candle_core::{Device, Tensor};
 use concise_wrapper::{Error, Model as _};
 use model_parallel::mesh::Mesh;
-use model_parallel::pipeline::{Checked, Kind, Worker};
+use model_parallel::pipeline::{Checked, Kind};
 use params_and_allreduce::communicator::Communicator as _;
 use params_and_allreduce::thread::run_ranks;
 use split_batch::loader::LocalBatch;
 
-use super::training::{checked, cut, dense, plan};
+use super::training::{checked, dense, plan, worker};
 
-/// One step of a dense stack on two devices; what the first stage to fail says. `prepare` is called on every
-/// stage before its step.
+/// One step of a dense stack on two devices, with these layers on each: the message of the first stage that fails.
+/// `prepare` is called on every stage before its step.
 fn told(
-    checked: &Checked,
-    prepare: impl Fn(usize, &mut LocalBatch) -> Result<(), Error> + Sync,
-) -> String {
-    told_within(Duration::from_secs(30), checked, prepare)
-}
-
-fn told_within(
     timeout: Duration,
     checked: &Checked,
+    layers: [Range<usize>; 2],
     prepare: impl Fn(usize, &mut LocalBatch) -> Result<(), Error> + Sync,
 ) -> String {
-    let (case, cut) = (dense(), cut("2", 5));
+    let case = dense();
     let failure = run_ranks(&plan(2), timeout, |rank| {
-        let stage = rank.rank();
-        let network = case.layers.build(cut[stage].clone(), 1, DType::F64, &Device::Cpu)?;
-        let (line, mesh) = (Arc::new(rank.clone()), Mesh::pipeline(2));
-        let worker = Worker::new(checked, vec![network], line, mesh, case.sample, Instant::now())?;
+        let layers = (&case.layers, layers[rank.rank()].clone());
+        let worker = worker(rank, Mesh::pipeline(2), checked, layers, case.sample)?;
         let mut share = case.share(0, 8, 4);
-        prepare(stage, &mut share)?;
+        prepare(rank.rank(), &mut share)?;
         worker.backward(&share)
     });
     failure.unwrap_err().to_string()
 }
+
+const TIMEOUT: Duration = Duration::from_secs(30);
+const LAYERS: [Range<usize>; 2] = [0..2, 2..5];
 
 #[test]
 fn schedules_that_do_not_fit_are_refused() {
@@ -53,46 +48,40 @@ fn schedules_that_do_not_fit_are_refused() {
         ),
         (checked(Kind::GPipe, 2, 3), "a batch of 4 micro-batches for a schedule of 3"),
     ] {
-        let told = told(&checked, |_, _| Ok(()));
+        let told = told(TIMEOUT, &checked, LAYERS, |_, _| Ok(()));
         assert!(told.contains(expected), "{told}");
     }
 }
 
 #[test]
-fn layers_that_do_not_fit_are_told_before_the_first_step() {
-    let case = dense();
-    let failure = run_ranks(&plan(2), Duration::from_secs(5), |rank| {
-        // The second stage lacks a layer before it.
-        let layers = [0..2, 3..5][rank.rank()].clone();
-        let network = case.layers.build(layers, 1, DType::F64, &Device::Cpu)?;
-        let checked = checked(Kind::GPipe, 2, 4);
-        let (line, mesh) = (Arc::new(rank.clone()), Mesh::pipeline(2));
-        Worker::new(&checked, vec![network], line, mesh, case.sample, Instant::now())?;
-        Ok::<_, Error>(())
-    });
-    let told = failure.unwrap_err().to_string();
-    assert!(told.starts_with("rank 1 failed: stage 1, before the first step: "), "{told}");
+fn layers_that_do_not_fit_are_refused_before_the_first_step() {
+    for (layers, expected) in [
+        // The second stage lacks a layer before it; the third layer is in both.
+        ([0..2, 3..5], "rank 1 failed: stage 1, before the first step: "),
+        ([0..3, 2..5], " is in stages 0 and 1: each would train its own"),
+    ] {
+        let told = told(TIMEOUT, &checked(Kind::GPipe, 2, 4), layers, |_, _| Ok(()));
+        assert!(told.contains(expected), "{told}");
+    }
 }
 
 #[test]
 fn an_error_names_stage_and_micro_batch() {
-    let told = told(&checked(Kind::OneFOneB, 2, 4), |stage, share| {
+    let told = told(TIMEOUT, &checked(Kind::OneFOneB, 2, 4), LAYERS, |stage, share| {
         if stage == 1 {
             share.shards[2].labels = Tensor::new(&[10u32, 11], &Device::Cpu)?;
         }
         Ok(())
     });
-    assert!(
-        told.starts_with("rank 1 failed: stage 1, micro-batch 2: Forward(2) failed: "),
-        "{told}"
-    );
+    let expected = "rank 1 failed: stage 1, micro-batch 2: Forward(2) failed: ";
+    assert!(told.starts_with(expected), "{told}");
 }
 
 #[test]
 fn a_stage_that_stalls_is_named_in_time() {
     let begin = Instant::now();
     let checked = checked(Kind::GPipe, 2, 4);
-    let told = told_within(Duration::from_secs(1), &checked, |stage, _| {
+    let told = told(Duration::from_secs(1), &checked, LAYERS, |stage, _| {
         if stage == 0 {
             std::thread::sleep(Duration::from_secs(2));
         }
@@ -106,24 +95,9 @@ fn a_stage_that_stalls_is_named_in_time() {
 
 #[test]
 fn a_stage_that_stops_is_named() {
-    let told = told(&checked(Kind::GPipe, 2, 4), |stage, _| match stage {
+    let told = told(TIMEOUT, &checked(Kind::GPipe, 2, 4), LAYERS, |stage, _| match stage {
         0 => Ok(()),
         _ => Err(candle_core::Error::Msg("no more".to_owned()).into()),
     });
     assert_eq!(told, "rank 1 failed: no more");
-}
-
-#[test]
-fn a_tensor_of_two_stages_is_refused() {
-    let (case, checked) = (dense(), checked(Kind::GPipe, 2, 4));
-    let failure = run_ranks(&plan(2), Duration::from_secs(30), |rank| {
-        // The third layer is in both.
-        let layers = [0..3, 2..5][rank.rank()].clone();
-        let network = case.layers.build(layers, 1, DType::F64, &Device::Cpu).unwrap();
-        let line = Arc::new(rank.clone());
-        let mesh = Mesh::pipeline(2);
-        Worker::new(&checked, vec![network], line, mesh, case.sample, Instant::now()).map(drop)
-    });
-    let told = failure.unwrap_err().to_string();
-    assert!(told.contains(" is in stages 0 and 1: each would train its own"), "{told}");
 }

@@ -15,7 +15,7 @@ fn the_measured_timeline_has_what_was_predicted() {
     for kind in [Kind::Naive, Kind::GPipe, Kind::OneFOneB, Kind::ZbH1] {
         let checked = checked(kind, 3, 4);
         let predicted = predict(&checked, &Costs::equal(3, stage)).unwrap();
-        let (.., stages) = case.pipeline(&checked, &cut, 8).unwrap();
+        let (.., stages) = case.pipeline(&checked, &cut, 8);
         let of_step = |step: usize| stages.iter().map(move |stage| stage.steps[step].clone());
         for step in 0..5 {
             let measured = Timeline::joined(of_step(step));
@@ -25,7 +25,6 @@ fn the_measured_timeline_has_what_was_predicted() {
                     timeline.of_stage(stage).map(|span| span.instruction).collect()
                 };
                 assert_eq!(list(&measured), list(&predicted), "{kind}");
-                assert_eq!(measured.kept(stage).len(), predicted.kept(stage).len());
                 let spans: Vec<_> = measured.of_stage(stage).collect();
                 assert!(spans.iter().all(|span| span.start <= span.end));
                 assert!(spans.windows(2).all(|pair| pair[0].end <= pair[1].start));
@@ -51,7 +50,7 @@ fn chunks_execute_their_lists_and_send_what_is_expected() {
     let (case, cut) = (dense(), cut("1,2,4", 5));
     for (chunks, stages) in [(2, 2), (4, 1)] {
         let checked = checked(Kind::Interleaved { chunks }, stages, 4);
-        let (.., measured) = case.pipeline(&checked, &cut, 8).unwrap();
+        let (.., measured) = case.pipeline(&checked, &cut, 8);
         for (stage, measured) in measured.iter().enumerate() {
             let spans = measured.steps[0].of_stage(stage);
             let list: Vec<_> = spans.map(|span| span.instruction).collect();
@@ -70,7 +69,7 @@ fn the_measured_peak_is_the_predicted_number_of_micro_batches() {
         let cut = cut("1,2,4", case.layers.len());
         let peaks = |kind| -> Vec<(usize, usize)> {
             let checked = checked(kind, 4, 5);
-            let (.., stages) = case.pipeline(&checked, &cut, 10).unwrap();
+            let (.., stages) = case.pipeline(&checked, &cut, 10);
             let alive = checked.peaks().into_iter().map(|peak| peak.activations);
             stages.iter().map(|measured| measured.activations).zip(alive).collect()
         };
@@ -87,7 +86,7 @@ fn the_measured_peak_is_the_predicted_number_of_micro_batches() {
 #[test]
 fn bytes_of_a_stage_by_hand() {
     let case = dense();
-    let (.., stages) = case.pipeline(&checked(Kind::Naive, 2, 5), &cut("2", 5), 10).unwrap();
+    let (.., stages) = case.pipeline(&checked(Kind::Naive, 2, 5), &cut("2", 5), 10);
     let of = |values: usize| 2 * values * 8;
     // Widths 6, 17, 13 | 13, 11, 9, 10. The last stage has the loss as well.
     assert_eq!(stages[0].activations, of(6 + 17 + 13));

@@ -1,6 +1,6 @@
 //! Three axes at once: replicas of pipelines, whose stages hold parts of their layers.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use candle_core::{DType, Device};
 use concise_wrapper::Model as _;
@@ -12,11 +12,10 @@ use model_parallel::tensor_parallel::Group;
 use ops::difference::largest_difference;
 use params_and_allreduce::Algorithm;
 use params_and_allreduce::communicator::{Communicator as _, SharedCommunicator};
-use params_and_allreduce::thread::run_ranks;
 use single_gpu::evaluate::BATCH;
 
 use super::numbers::SAMPLES;
-use super::training::{checked, cut, dense, images, lenet, plan};
+use super::training::{checked, cut, dense, images, lenet, on_ranks};
 
 /// The seven samples of a batch make micro-batches of two sizes. Stages of the dense stack begin at a layer by columns,
 /// and in the middle of a pair.
@@ -35,7 +34,7 @@ fn every_mesh_equals_one_device() {
                 let what = format!("{}, {mesh}, {kind}, cut {of_stages}", case.name);
                 let (checked, cut) =
                     (checked(kind, mesh.pipeline, 4 / mesh.data), cut(of_stages, 5));
-                let (found, steps) = case.on_mesh(mesh, &checked, &cut, SAMPLES);
+                let (found, steps, _) = case.on_mesh(mesh, &checked, &cut, SAMPLES);
                 let difference = largest_difference(&found, &weights).unwrap();
                 assert!(difference < 1e-10, "{what}: {difference:e}");
                 for (found, expected) in steps.iter().zip(&losses) {
@@ -59,7 +58,7 @@ fn every_mesh_evaluates_as_one_device() {
             checked(Kind::OneFOneB, mesh.pipeline, 2),
             cut(if mesh.pipeline == 1 { "" } else { "1" }, 3),
         );
-        let found = run_ranks(&plan(mesh.devices()), Duration::from_secs(60), |rank| {
+        let found = on_ranks(mesh.devices(), |rank| {
             let all: SharedCommunicator = rank.into();
             let group = Group::new(mesh.along(&all, Axis::Tensor)?, Algorithm::OneShot);
             let range = cut[mesh.coordinates(rank.rank()).pipeline].clone();

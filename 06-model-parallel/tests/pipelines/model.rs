@@ -1,7 +1,6 @@
 //! A pipeline as a model that stage 5's loop trains: its part of a batch, and the whole model again.
 
-use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use candle_core::{DType, Device};
 use checkpoints::{Checkpoints, Configuration};
@@ -17,13 +16,12 @@ use harness::report::Report;
 use model_parallel::held::Held;
 use model_parallel::layers::Layers;
 use model_parallel::mesh::Mesh;
-use model_parallel::pipeline::{Kind, Worker};
+use model_parallel::pipeline::Kind;
 use ops::difference::largest_difference;
 use params_and_allreduce::communicator::Communicator as _;
-use params_and_allreduce::thread::run_ranks;
 use split_batch::loader::ShardLoader;
 
-use super::training::{CONSTANTS, checked, images, plan, sorted};
+use super::training::{CONSTANTS, checked, images, on_ranks, one_layer_each, sorted, worker};
 
 /// Test images of three batches, the last of them shorter: the first replica takes two, the second one.
 fn data() -> LoadedData {
@@ -51,20 +49,13 @@ fn replicas_of_a_pipeline_train_and_evaluate_as_one_device() {
     let expected = trained(&alone, None).unwrap();
     let expected_weights = sorted(expected.weights);
     let (checked, mesh) = (checked(Kind::OneFOneB, 2, 2), "2x2x1".parse::<Mesh>().unwrap());
-    let ended = run_ranks(&plan(4), Duration::from_secs(60), |rank| {
-        let stage = rank.rank() % 2;
-        let network = layers.build(stage..stage + 1, 1, DType::F64, &Device::Cpu)?;
-        let line = Arc::new(rank.clone());
-        let model = Worker::new(&checked, vec![network], line, mesh, &SAMPLE, Instant::now())?;
+    let ended = on_ranks(4, |rank| {
+        let model = one_layer_each(rank, mesh, &checked, &layers)?;
         let found = trained(&model, None)?;
         let evaluated = model.evaluate(&data().test)?;
         let samples = evaluated.map(|sums| sums.samples);
-        assert_eq!(
-            samples,
-            (rank.rank() == 0).then_some(300),
-            "one rank tells what all have found"
-        );
-        Ok::<_, Error>((found.records, model.whole(found.weights)?, model.measured()))
+        assert_eq!(samples, (rank.rank() == 0).then_some(300), "one rank returns the sums of all");
+        Ok((found.records, model.whole(found.weights)?, model.measured()))
     });
     for (rank, (records, whole, measured)) in ended.unwrap().into_iter().enumerate() {
         for (record, expected) in records.iter().zip(&expected.records) {
@@ -100,17 +91,15 @@ fn to_wait_for_another_replica_is_not_measured_as_work() {
     let layers = Layers::dense(&[PIXELS, CLASSES]).unwrap();
     let (checked, mesh) = (checked(Kind::Naive, 1, 1), "2x1x1".parse::<Mesh>().unwrap());
     let late = Duration::from_millis(400);
-    let busy = run_ranks(&plan(2), Duration::from_secs(60), |rank| {
-        let network = layers.build(0..1, 1, DType::F64, &Device::Cpu)?;
-        let line = Arc::new(rank.clone());
-        let model = Worker::new(&checked, vec![network], line, mesh, &SAMPLE, Instant::now())?;
+    let busy = on_ranks(2, |rank| {
+        let model = worker(rank, mesh, &checked, (&layers, 0..1), &SAMPLE)?;
         let shares = ShardLoader::new(&images(8), 8, 1, DType::F64, model.hosts());
         let share = shares.epoch(1).next().unwrap()?;
         if rank.rank() == 1 {
             std::thread::sleep(late);
         }
         model.backward(&share)?;
-        Ok::<_, Error>(model.timelines()?[0].busy(0))
+        Ok(model.timelines()?[0].busy(0))
     });
     assert!(busy.unwrap()[0] < late.as_secs_f64() / 2.0);
 }
@@ -124,12 +113,8 @@ fn a_stage_has_no_checkpoints() {
         Checkpoints { folder: folder.clone(), every: 1, keep: 1, resume: None, configuration };
     let layers = Layers::dense(&[PIXELS, 9, CLASSES]).unwrap();
     let checked = checked(Kind::OneFOneB, 2, 2);
-    let failure = run_ranks(&plan(2), Duration::from_secs(60), |rank| {
-        let stage = rank.rank();
-        let network = layers.build(stage..stage + 1, 1, DType::F64, &Device::Cpu)?;
-        let line = Arc::new(rank.clone());
-        let mesh = Mesh::pipeline(2);
-        let model = Worker::new(&checked, vec![network], line, mesh, &SAMPLE, Instant::now())?;
+    let failure = on_ranks(2, |rank| {
+        let model = one_layer_each(rank, Mesh::pipeline(2), &checked, &layers)?;
         trained(&model, Some(&checkpoints)).map(drop)
     });
     let told = failure.unwrap_err().to_string();

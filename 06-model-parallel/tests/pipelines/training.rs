@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use candle_core::{DType, Device, Tensor};
 use concise_wrapper::ddp::{Ddp, Reduction};
 use concise_wrapper::optimizer::{Momentum, Sgd};
-use concise_wrapper::{Error, Model, Network};
-use datasets::{Batch, CLASSES, Dataset};
+use concise_wrapper::{Error, Model};
+use datasets::{Batch, CLASSES, Dataset, SAMPLE};
 use devices::DevicePlan;
 use harness::records::BatchSums;
 use model_parallel::layers::{Layers, Stage};
@@ -19,7 +19,7 @@ use model_parallel::tensor_parallel::Group;
 use ops::weights_hash::WeightsHash;
 use params_and_allreduce::Algorithm;
 use params_and_allreduce::communicator::{Communicator as _, SharedCommunicator};
-use params_and_allreduce::thread::{RankFailure, run_ranks};
+use params_and_allreduce::thread::{Rank, RankFailure, run_ranks};
 use split_batch::loader::LocalBatch;
 use split_batch::split::split_batch;
 
@@ -110,46 +110,65 @@ impl Case {
 
     /// The hash of the weights after reproducible data parallelism.
     pub fn data_parallel(&self, devices: usize, samples: usize, shards: usize) -> WeightsHash {
-        let hashes = run_ranks(&plan(devices), Duration::from_secs(30), |rank| {
+        let hashes = on_ranks(devices, |rank| {
             let all = 0..self.layers.len();
             let network = self.layers.build(all, 1, DType::F64, &Device::Cpu)?;
             let ddp = Ddp::new(network, rank, Reduction::Reproducible { shards })?;
             self.train(&ddp, samples)?;
-            Ok::<_, Error>(WeightsHash::new(&ddp.weights().snapshot()?)?)
+            Ok(WeightsHash::new(&ddp.weights().snapshot()?)?)
         });
         hashes.unwrap()[0]
     }
 
-    /// The weights after training on a mesh, and the loss at each step. All replicas are equal.
+    /// Trains on a mesh: the weights, the loss at each step, and the measurements of each rank. All replicas are equal.
     pub fn on_mesh(
         &self,
         mesh: Mesh,
         checked: &Checked,
         cut: &[Range<usize>],
         samples: usize,
-    ) -> (Weights, Vec<f64>) {
-        let ended = run_ranks(&plan(mesh.devices()), Duration::from_secs(30), |rank| {
+    ) -> (Weights, Vec<f64>, Vec<Measured>) {
+        let origin = Instant::now();
+        let ended = on_ranks(mesh.devices(), |rank| {
             let all: SharedCommunicator = rank.into();
             let group = match mesh.tensor {
                 1 => Group::alone(),
                 _ => Group::new(mesh.along(&all, Axis::Tensor)?, Algorithm::Ring),
             };
-            let chunks =
-                self.chunks(checked, cut, mesh.coordinates(rank.rank()).pipeline, &group)?;
-            let worker = Worker::new(checked, chunks, all, mesh, self.sample, Instant::now())?;
+            // A range of layers for each part of the model.
+            let build = |part: usize| {
+                let layers = cut[part].clone();
+                self.layers.build_part(layers, 1, DType::F64, &Device::Cpu, &group)
+            };
+            let parts = checked.schedule().parts(mesh.coordinates(rank.rank()).pipeline);
+            let chunks = parts.map(build).collect::<Result<_, _>>()?;
+            let worker = Worker::new(checked, chunks, all, mesh, self.sample, origin)?;
             let steps = self.train(&worker, samples)?;
             let mine = self.layers.join(worker.weights().snapshot()?, &group)?;
-            let losses: Vec<f64> = steps.iter().map(|sums| sums.loss).collect();
-            Ok::<_, Error>((worker.whole(mine)?, losses))
+            Ok((worker.whole(mine)?, steps, worker.measured()))
         });
-        let replicas: Vec<_> = ended.unwrap();
-        let losses = replicas[0].1.clone();
-        assert!(replicas.iter().all(|(_, others)| *others == losses), "all ranks know the loss");
-        let replicas: Vec<_> = replicas.into_iter().filter_map(|(whole, _)| whole).collect();
+        let (mut replicas, mut losses, mut measured) = (Vec::new(), Vec::new(), Vec::new());
+        for (whole, steps, of_rank) in ended.unwrap() {
+            assert!(steps.iter().all(|sums| sums.samples == samples as u64));
+            losses.push(steps.into_iter().map(|sums| sums.loss).collect::<Vec<f64>>());
+            replicas.extend(whole);
+            measured.push(of_rank);
+        }
+        assert!(losses.iter().all(|others| *others == losses[0]), "all ranks know the loss");
         assert_eq!(replicas.len(), mesh.data);
         let hash = |weights| WeightsHash::new(weights).unwrap();
         assert!(replicas.iter().all(|it| hash(it) == hash(&replicas[0])), "replicas are equal");
-        (sorted(replicas[0].clone()), losses)
+        (sorted(replicas.swap_remove(0)), losses.swap_remove(0), measured)
+    }
+
+    /// Trains in a pipeline.
+    pub fn pipeline(
+        &self,
+        checked: &Checked,
+        cut: &[Range<usize>],
+        samples: usize,
+    ) -> (Weights, Vec<f64>, Vec<Measured>) {
+        self.on_mesh(Mesh::pipeline(checked.schedule().stages()), checked, cut, samples)
     }
 
     /// All steps of one rank: the sums of each.
@@ -164,45 +183,6 @@ impl Case {
         };
         (0..self.steps).map(step).collect()
     }
-
-    /// This rank's parts of the chunks of a stage, of a cut with a range of layers for each part of the model.
-    fn chunks(
-        &self,
-        checked: &Checked,
-        cut: &[Range<usize>],
-        stage: usize,
-        group: &Group,
-    ) -> Result<Vec<Network<Stage>>, Error> {
-        let build = |part: usize| {
-            self.layers.build_part(cut[part].clone(), 1, DType::F64, &Device::Cpu, group)
-        };
-        checked.schedule().parts(stage).map(build).collect()
-    }
-
-    /// Trains in a pipeline: the weights of all stages, the loss at each step, and the measurements of each stage.
-    pub fn pipeline(
-        &self,
-        checked: &Checked,
-        cut: &[Range<usize>],
-        samples: usize,
-    ) -> Result<(Weights, Vec<BatchSums>, Vec<Measured>), RankFailure<Error>> {
-        let origin = Instant::now();
-        let timeout = Duration::from_secs(30);
-        let ended = run_ranks(&plan(checked.schedule().stages()), timeout, |rank| {
-            let chunks = self.chunks(checked, cut, rank.rank(), &Group::alone())?;
-            let mesh = Mesh::pipeline(rank.world_size());
-            let worker = Worker::new(checked, chunks, rank.into(), mesh, self.sample, origin)?;
-            let steps = self.train(&worker, samples)?;
-            Ok::<_, Error>((worker.weights().snapshot()?, steps, worker.measured()))
-        })?;
-        let (mut weights, mut measured, mut sums) = (Vec::new(), Vec::new(), Vec::new());
-        for (of_stage, of_all, measurements) in ended {
-            weights.extend(of_stage);
-            measured.push(measurements);
-            sums = of_all;
-        }
-        Ok((sorted(weights), sums, measured))
-    }
 }
 
 /// In the order of their names: a network has its buffers last, and a pipeline those of each stage.
@@ -213,6 +193,37 @@ pub fn sorted(mut weights: Weights) -> Weights {
 
 pub fn plan(devices: usize) -> DevicePlan {
     DevicePlan::slices(devices).unwrap()
+}
+
+/// Runs `work` on so many ranks.
+pub fn on_ranks<R: Send>(
+    ranks: usize,
+    work: impl Fn(&Rank) -> Result<R, Error> + Sync,
+) -> Result<Vec<R>, RankFailure<Error>> {
+    run_ranks(&plan(ranks), Duration::from_secs(60), work)
+}
+
+/// The worker of a rank, which holds these layers of a model for samples of this shape.
+pub fn worker<'a>(
+    rank: &Rank,
+    mesh: Mesh,
+    checked: &'a Checked,
+    layers: (&Layers, Range<usize>),
+    sample: &[usize],
+) -> Result<Worker<'a, Stage>, Error> {
+    let network = layers.0.build(layers.1, 1, DType::F64, &Device::Cpu)?;
+    Worker::new(checked, vec![network], rank.into(), mesh, sample, Instant::now())
+}
+
+/// The worker of a rank in a mesh of two stages, with a layer each, for images.
+pub fn one_layer_each<'a>(
+    rank: &Rank,
+    mesh: Mesh,
+    checked: &'a Checked,
+    layers: &Layers,
+) -> Result<Worker<'a, Stage>, Error> {
+    let stage = rank.rank() % 2;
+    worker(rank, mesh, checked, (layers, stage..stage + 1), &SAMPLE)
 }
 
 pub fn checked(kind: Kind, stages: usize, micro_batches: usize) -> Checked {

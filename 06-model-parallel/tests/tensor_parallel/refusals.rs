@@ -60,7 +60,7 @@ fn ranks_that_were_not_started_alike_are_told() {
     // 9 or 8 hidden features: rank 0's part is of 5 or of 4, and rank 1's of 4 in either case.
     let told =
         failure(2, |rank, group| build(&Layers::dense(&[784, 9 - rank.rank(), 10])?, 1, &group));
-    let expected = "rank 1 failed: rank 1 has tensor dense0.weight F32 [784, 8]";
+    let expected = "rank 1 failed: rank 1 has tensor dense0.weight [784, 8]";
     assert!(told.starts_with(expected), "{told}");
 }
 

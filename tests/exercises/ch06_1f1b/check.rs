@@ -61,18 +61,23 @@ impl Case {
     fn not_sound(self, lists: &Schedule, error: &Error) -> ! {
         let last = self.micro_batches - 1;
         let (expected, law, shown) = match error {
-            Error::NoSuch { step, .. } => (
+            Error::NoSuch { step, .. } if step.instruction.action.micro_batch() > Some(last) => (
                 format!("micro-batches 0 to {last}"),
                 "a stage works on the micro-batches that there are; m may be smaller than p",
                 vec![(step.stage, step.position)],
             ),
-            Error::NobodyThere { step, .. } => (
+            Error::NoSuch { step, .. } => (
                 "messages between neighbours".to_owned(),
                 "no stage comes before the first, and none after the last",
                 vec![(step.stage, step.position)],
             ),
+            Error::TooEarly { step, needs, .. } if step.instruction.action == Action::Update => (
+                format!("{} after {}", step.instruction, needs.instruction),
+                "sum, then update once: micro-batches on p stages equal one batch on one device",
+                vec![(needs.stage, needs.position)],
+            ),
             Error::TooEarly { step, needs, .. } => (
-                format!("{needs}, then {}", step.instruction),
+                format!("{}, then {}", needs.instruction, step.instruction),
                 "what is used is there first",
                 vec![(step.stage, step.position)],
             ),
@@ -81,12 +86,7 @@ impl Case {
                 "every micro-batch goes forward once and backward once, and one update changes the weights",
                 vec![(step.stage, step.position)],
             ),
-            Error::EarlyUpdate { update, late } => (
-                format!("{} after {}", update.instruction, late.instruction),
-                "sum, then update once: micro-batches on p stages equal one batch on one device",
-                vec![(late.stage, late.position)],
-            ),
-            Error::Missing { stage, missing, .. } | Error::Unsent { stage, missing, .. } => (
+            Error::Missing { stage, missing, .. } => (
                 format!("{missing} in the list of stage {stage}"),
                 "every micro-batch passes all stages, forward and backward; then the weights change",
                 vec![(*stage, lists.instructions[*stage].len())],

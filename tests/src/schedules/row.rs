@@ -3,6 +3,7 @@
 use anyhow::{Context as _, ensure};
 use model_parallel::pipeline::Timeline;
 use model_parallel::pipeline::schedule::Action;
+use model_parallel::pipeline::timeline::Kept;
 use serde::{Serialize, Serializer};
 
 use super::Pass;
@@ -53,23 +54,19 @@ impl Row {
         let computes = |action: Action| action.computes() && action != Action::Update;
         let spans = timeline.of_stage(stage).filter(|span| computes(span.instruction.action));
         let spans: Vec<_> = spans.collect();
-        // Every pass changes what is kept.
-        let kept = timeline.kept(stage);
-        ensure!(kept.len() == spans.len(), "{} passes, {} changes", spans.len(), kept.len());
+        let kept = Kept::after_each(spans.iter().map(|span| span.instruction.action));
         let mut row = Self::default();
-        for (span, moment) in spans.into_iter().zip(kept) {
+        for (span, kept) in spans.iter().zip(kept) {
             let what = span.instruction;
             let letter = letter(what).with_context(|| format!("{what} has no letter"))?;
             let pass = passes.iter().find(|pass| pass.letter == letter);
             let pass = pass.with_context(|| format!("{letter} is none of the passes"))?;
             ensure!(Units(span.end - span.start) == pass.units, "{what} takes another time");
-            let since = if pass.name == "forward" { span.start } else { span.end };
-            ensure!(moment.time == since, "{what} changes what is kept at another time");
             row.passes.push(letter);
             row.micro_batches.extend(what.action.micro_batch());
             row.starts.push(Units(span.start));
-            row.activations.push(moment.kept.activations);
-            row.for_weights.extend(halves.then_some(moment.kept.for_weights));
+            row.activations.push(kept.activations);
+            row.for_weights.extend(halves.then_some(kept.both - kept.activations));
         }
         Ok(row)
     }

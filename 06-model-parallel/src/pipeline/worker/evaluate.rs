@@ -13,10 +13,9 @@ use tracing::info_span;
 use trainer::read_sums;
 
 use super::{Chunk, Worker, batch_of, failed};
-use crate::pipeline::schedule::Place;
 
 // ANCHOR: evaluate
-/// The largest number of messages between two stages.
+/// The number of activations that a stage sends without a confirmation.
 const CAPACITY: usize = 2;
 
 impl<M: ModuleT> Worker<'_, M> {
@@ -24,56 +23,51 @@ impl<M: ModuleT> Worker<'_, M> {
     /// norms. The rank with the loss returns the sums, and all other ranks return zeros. All stages of a pipeline call
     /// this together, with the same part.
     ///
-    /// With one chunk a stage, a receiver confirms each activation, so that no stage runs ahead of a slower one. Fails
-    /// when the images do not fit the model, or another stage stops or stalls: the message names the stage.
+    /// With one chunk a stage, a sender waits for a confirmation before the third activation and each later one, so no
+    /// stage runs ahead of a slower one. Fails when the images do not fit the model, or another stage stops or stalls: the
+    /// message names the stage.
     pub fn evaluate_part(&self, images: &Dataset, part: Part) -> Result<SumsByBatch, Error> {
         let _span = info_span!(target: COMPUTE, "evaluate").entered();
         let (line, schedule) = (&self.pipeline, self.checked.schedule());
-        let confirms = schedule.chunks == 1;
-        let confirmed = |from| line.recv(from, &Shape::from(()), DType::U8).map(drop);
-        let mut unconfirmed = 0;
+        let stages = schedule.stages();
+        let batches = images.len().div_ceil(BATCH).saturating_sub(part.nth).div_ceil(part.of);
+        let ahead = if schedule.chunks == 1 { CAPACITY } else { batches };
+        let mut batch = 0;
         let sums = part.evaluate(images.len(), BATCH, |samples| {
-            let mut sums = BatchSums::default();
-            let mut handed_on = None;
+            let (mut sums, mut handed_on) = (BatchSums::default(), None);
             for (chunk, Chunk { network, input, .. }) in self.chunks.iter().enumerate() {
                 let (dtype, device) = (network.dtype(), network.device());
-                let here = Place { stage: self.stage, chunk };
-                let x = match (schedule.before(here), handed_on.take()) {
-                    (None, _) => images.batch(samples, dtype)?.images.to_device(device)?,
-                    (Some(_), Some(x)) => x,
-                    (Some(Place { stage, .. }), None) => {
-                        let x = line.recv(stage, &batch_of(samples.len(), input), dtype)?;
-                        if confirms {
-                            line.send(stage, &Tensor::new(0u8, device)?)?;
+                let part = schedule.part(self.stage, chunk);
+                let x = match handed_on.take() {
+                    Some(x) => x,
+                    None if part == 0 => images.batch(samples, dtype)?.images.to_device(device)?,
+                    None => {
+                        let before = (part - 1) % stages;
+                        let x = line.recv(before, &batch_of(samples.len(), input), dtype)?;
+                        if batch + ahead < batches {
+                            line.send(before, &Tensor::new(0u8, device)?)?;
                         }
                         x
                     }
                 };
                 let output = no_grad(|| network.forward(&x))?.detach();
-                match schedule.after(here) {
-                    None if !self.has_loss() => {}
-                    None => {
-                        let batch = images.batch(samples, dtype)?.to_device(device)?;
-                        sums = read_sums(&cross_entropy(&output, &batch.labels)?, &output, &batch)?;
+                if schedule.is_last(part) && self.has_loss() {
+                    let batch = images.batch(samples, dtype)?.to_device(device)?;
+                    sums = read_sums(&cross_entropy(&output, &batch.labels)?, &output, &batch)?;
+                } else if stages == 1 {
+                    handed_on = Some(output);
+                } else if !schedule.is_last(part) {
+                    let after = (part + 1) % stages;
+                    if batch >= ahead {
+                        line.recv(after, &Shape::from(()), DType::U8)?;
                     }
-                    Some(there) if there.stage == self.stage => handed_on = Some(output),
-                    Some(Place { stage, .. }) => {
-                        if unconfirmed == CAPACITY {
-                            confirmed(stage)?;
-                            unconfirmed -= 1;
-                        }
-                        line.send_shared(stage, &output)?;
-                        unconfirmed += usize::from(confirms);
-                    }
+                    line.send_shared(after, &output)?;
                 }
             }
+            batch += 1;
             Ok::<_, communicator::Error>(sums)
         });
-        let rest = |sums| {
-            (0..unconfirmed).try_for_each(|_| confirmed(self.stage + 1))?;
-            Ok(sums)
-        };
-        sums.and_then(rest).map_err(|error| failed(self.stage, ", evaluating", error))
+        sums.map_err(|error| failed(self.stage, ", evaluating", error))
     }
 }
 // ANCHOR_END: evaluate

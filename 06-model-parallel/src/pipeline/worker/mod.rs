@@ -3,32 +3,25 @@
 //! A worker knows no kinds of schedules. [`check`](super::check()) has made sure that everything that an instruction
 //! needs is there, and that no stage waits for ever.
 //!
-//! # The sum over micro-batches
-//!
 //! Each schedule computes the gradients of micro-batches in another order, and sums in this order would have other bits. So
 //! a worker adds gradients along one tree over the numbers of the micro-batches, stage 4's
 //! [`TreeSum`](scratch_data_parallel::TreeSum). With the shards as micro-batches the sum has the bits of reproducible data
 //! parallelism.
 //!
-//! # Batch norm
+//! A batch norm normalises each micro-batch by its own statistics, as in GPipe. The running statistics move once a step, by
+//! the mean over all micro-batches, weighted by their sizes: stage 5's
+//! [`Norms::by_shard`](concise_wrapper::batch_norm::Norms::by_shard). The cut, the schedule and the number of replicas change
+//! no bit of the result. The number of micro-batches changes the result, and not by rounding.
 //!
-//! A batch norm normalises each micro-batch by its own statistics, as in GPipe (Huang et al., arXiv 1811.06965, section
-//! 2.2). The running statistics move once a step, by the mean over all micro-batches, weighted by their sizes. This is
-//! stage 5's batch norm by shard ([`Norms::by_shard`](concise_wrapper::batch_norm::Norms::by_shard)). The cut, the
-//! schedule and the number of replicas change no bit of the weights and of the running statistics. The number of
-//! micro-batches changes them, and not by rounding: a device with the whole batch trains another function.
-//!
-//! # Layers in parts
-//!
-//! A stage may hold parts of its layers. Then each rank of its tensor-parallel group has a worker. The layers exchange
-//! terms within the group, and each worker exchanges activations with the worker of the same part in the neighbouring
-//! stage ([`mesh`](crate::mesh)). All parts of the last stage compute the same loss, and the loss of the first part counts.
+//! A stage may hold parts of its layers. Then each rank of its tensor-parallel group has a worker, which exchanges
+//! activations with the worker of the same part in the neighbouring stage ([`mesh`](crate::mesh)). All parts of the last
+//! stage compute the same loss, and the loss of the first part counts.
 
 mod evaluate;
 mod step;
 
 use std::cell::RefCell;
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::time::Instant;
 
 use candle_core::{DType, Device, Module as _, ModuleT, Shape, Tensor};
@@ -46,7 +39,7 @@ use scratch_data_parallel::FixedTree;
 use split_batch::loader::{LocalBatch, Shards};
 
 use super::check::Checked;
-use super::schedule::{Action, Instruction, Message, Place, Schedule};
+use super::schedule::{Action, Instruction, Schedule};
 use super::timeline::{Span, Timeline};
 use crate::mesh::{Axis, Mesh};
 use step::StepState;
@@ -57,7 +50,7 @@ const MOST_STEPS: usize = 200;
 // ANCHOR: worker
 /// One stage of a pipeline, on one rank of a mesh.
 ///
-/// A worker is a [`Model`]: stage 5's loop trains the weights of the stage. The loop's optimiser uses the gradients
+/// A worker is a [`Model`]: stage 5's loop trains the weights of the stage. The loop's optimizer uses the gradients
 /// that the instruction `Update` has added up.
 pub struct Worker<'a, M> {
     checked: &'a Checked,
@@ -76,8 +69,6 @@ pub struct Worker<'a, M> {
     hosts: Shards,
     /// The tree over the micro-batches of all pipelines.
     tree: FixedTree,
-    /// The messages from each stage to this one, in the order of sending.
-    incoming: Vec<VecDeque<Message>>,
     origin: Instant,
     measured: RefCell<Measured>,
 }
@@ -89,28 +80,13 @@ struct Chunk<M> {
     output: Vec<usize>,
 }
 
-/// The largest measurements of all steps so far, and their timelines.
-#[derive(Clone, Debug, Default)]
-pub struct Measured {
-    /// The spans of this stage in the first steps.
-    pub steps: Vec<Timeline>,
-    /// The most bytes of activations that the stage kept at one time for backward passes: the tensors of the
-    /// computation graph, and gradients that wait for the second half of a backward pass.
-    pub activations: usize,
-    /// The most bytes of gradients at one time. Partial sums of micro-batches are as large as the parameters, each.
-    pub gradients: usize,
-    /// The bytes of activations and gradients that the stage sent in a step.
-    pub sent: usize,
-}
-
 impl<'a, M: ModuleT> Worker<'a, M> {
     /// The worker of a stage on one rank of `mesh`. All ranks call this together.
     ///
     /// `networks` are the chunks of the stage: parts [`Schedule::parts`] of the model. From now on their batch norms
-    /// normalise by micro-batch. `sample` is the shape of one sample of the data, such as `[1, 28, 28]`. Each batch is cut
-    /// into as many shards as there are pipelines times micro-batches. Measured times are seconds since `origin`, the same
-    /// moment for all stages. Fails when mesh, schedule and networks do not fit together, when two stages have a tensor of
-    /// one name, or when another rank stops or stalls.
+    /// normalise by micro-batch. `sample` is the shape of one sample of the data, such as `[1, 28, 28]`. Measured times are
+    /// seconds since `origin`, the same moment for all stages. Fails when mesh, schedule and networks do not fit together,
+    /// when two stages have a tensor of one name, or when another rank stops or stalls.
     pub fn new(
         checked: &'a Checked,
         networks: Vec<Network<M>>,
@@ -120,9 +96,8 @@ impl<'a, M: ModuleT> Worker<'a, M> {
         origin: Instant,
     ) -> Result<Self, Error> {
         let schedule = checked.schedule();
-        let (stages, chunks, each) = (schedule.stages(), schedule.chunks, schedule.micro_batches);
-        if mesh.pipeline != stages {
-            let ranks = mesh.pipeline;
+        let (stages, chunks, ranks) = (schedule.stages(), schedule.chunks, mesh.pipeline);
+        if ranks != stages {
             return refuse(format!(
                 "a schedule of {stages} stages needs {stages} ranks, one for each, and there are {ranks}"
             ));
@@ -143,8 +118,8 @@ impl<'a, M: ModuleT> Worker<'a, M> {
             alike::structure(&replicas, network.weights())?;
         }
         each_in_one_stage(&pipeline, &weights)?;
-        let tree = FixedTree::new(each * mesh.data, mesh.data)?;
-        let chunks = meet(schedule, networks, &pipeline, sample)
+        let tree = FixedTree::new(schedule.micro_batches * mesh.data, mesh.data)?;
+        let chunks = with_shapes(schedule, networks, &pipeline, sample)
             .map_err(|error| failed(stage, ", before the first step", error))?;
         Ok(Self {
             checked,
@@ -157,7 +132,6 @@ impl<'a, M: ModuleT> Worker<'a, M> {
             pipeline,
             replicas,
             tree,
-            incoming: (0..stages).map(|from| schedule.messages(from, stage).collect()).collect(),
             origin,
             measured: RefCell::default(),
         })
@@ -178,22 +152,17 @@ impl<'a, M: ModuleT> Worker<'a, M> {
         self.measured.borrow().clone()
     }
 
-    /// Joins the tensors of all stages, in stage order. `mine` are this stage's, with the parts of each tensor
-    /// [joined](crate::layers::Layers::join). All ranks call this together. No tensor may be empty.
-    ///
-    /// Returns the tensors of the whole model on the first rank of each replica, and `None` on all other ranks. Fails
-    /// when another rank stops or stalls.
+    /// Joins the tensors of all stages, in stage order, on the first rank of each replica; all other ranks get `None`.
+    /// `mine` are this stage's, with the parts of each tensor [joined](crate::layers::Layers::join). All ranks call this
+    /// together. Fails when another rank stops or stalls.
     pub fn whole(&self, mut mine: Snapshot) -> Result<Option<Snapshot>, Error> {
         if !self.first_part {
             return Ok(None);
         }
-        let stages = &self.pipeline;
-        // Name, shape and type of each tensor, before the tensors themselves.
-        let announced = |(name, tensor): &(String, Tensor)| {
-            (name.clone(), tensor.dims().to_vec(), tensor.dtype().as_str().to_owned())
-        };
-        let announced: Vec<_> = mine.iter().map(announced).collect();
-        let all = text::values_gathered(&**stages, &announced)?;
+        let (stages, dtype) = (&self.pipeline, self.weights.precision.weights());
+        // Name and shape of each tensor, before the tensors themselves.
+        let announced = mine.iter().map(|(name, tensor)| (name.clone(), tensor.dims().to_vec()));
+        let all = text::values_gathered(&**stages, &announced.collect::<Vec<_>>())?;
         if self.stage > 0 {
             for (_, tensor) in &mine {
                 stages.send(0, &tensor.to_device(stages.device())?)?;
@@ -201,8 +170,7 @@ impl<'a, M: ModuleT> Worker<'a, M> {
             return Ok(None);
         }
         for (stage, of_stage) in all.into_iter().enumerate().skip(1) {
-            for (name, dims, dtype) in of_stage {
-                let dtype = dtype.parse::<DType>().map_err(candle_core::Error::wrap)?;
+            for (name, dims) in of_stage {
                 let tensor = stages.recv(stage, &Shape::from(dims), dtype)?;
                 mine.push((name, tensor.to_device(&Device::Cpu)?));
             }
@@ -212,7 +180,7 @@ impl<'a, M: ModuleT> Worker<'a, M> {
 
     /// Whether the loss of this rank counts.
     fn has_loss(&self) -> bool {
-        self.first_part && self.stage + 1 == self.checked.schedule().stages()
+        self.first_part && self.stage + 1 == self.pipeline.world_size()
     }
 }
 // ANCHOR_END: worker
@@ -223,29 +191,27 @@ impl<M: ModuleT> Model for Worker<'_, M> {
         self.hosts.clone()
     }
 
-    /// Executes one step: every instruction of this stage's list. All ranks call this together.
+    /// Executes every instruction of this stage's list. All ranks call this together.
     ///
-    /// The shards of `share` are the micro-batches, of any sizes. Every stage gets all of them; the first part uses
-    /// the images and the last part the labels. A black image stands in for an empty micro-batch, and its loss and
-    /// statistics count nothing.
+    /// The shards of `share` are the micro-batches, of any sizes. The first part uses the images and the last part the
+    /// labels. A black image stands in for an empty micro-batch, and its loss and statistics count nothing.
     fn backward(&self, share: &LocalBatch) -> Result<Step, Error> {
         let (stage, schedule) = (self.stage, self.checked.schedule());
         let (found, expected) = (share.shards.len(), schedule.micro_batches);
         if found != expected {
-            return refuse(format!(
-                "a batch of {found} micro-batches for a schedule of {expected}"
-            ));
+            let text = format!("a batch of {found} micro-batches for a schedule of {expected}");
+            return refuse(text);
         }
         let mut state = StepState::new(self, share);
         let mut spans = Vec::new();
         for &instruction in &schedule.instructions[stage] {
+            let named = |error| failed(stage, doing(instruction), error);
             if instruction.action == Action::Update {
                 // The update waits for the other pipelines. Waiting is no work.
-                state.add_up().map_err(|error| failed(stage, doing(instruction), error))?;
+                state.add_up().map_err(named)?;
             }
             let start = self.origin.elapsed().as_secs_f64();
-            let executed = state.execute(instruction);
-            executed.map_err(|error| failed(stage, doing(instruction), error))?;
+            state.execute(instruction).map_err(named)?;
             let end = self.origin.elapsed().as_secs_f64();
             spans.push(Span { stage, instruction, start, end });
         }
@@ -280,6 +246,20 @@ impl<M: ModuleT> Model for Worker<'_, M> {
 // ANCHOR_END: model
 
 // ANCHOR: measured
+/// The largest measurements of all steps so far, and their timelines.
+#[derive(Clone, Debug, Default)]
+pub struct Measured {
+    /// The spans of this stage in the first steps, at most [`MOST_STEPS`].
+    pub steps: Vec<Timeline>,
+    /// The most bytes of activations that the stage kept at one time for backward passes: the tensors of the
+    /// computation graph, and gradients that wait for the second half of a backward pass.
+    pub activations: usize,
+    /// The most bytes of gradients at one time. Partial sums of micro-batches are as large as the parameters, each.
+    pub gradients: usize,
+    /// The bytes of activations and gradients that the stage sent in a step.
+    pub sent: usize,
+}
+
 impl Measured {
     /// Adds a step.
     fn add(&mut self, step: &Self, timeline: Timeline) {
@@ -315,7 +295,7 @@ fn each_in_one_stage(pipeline: &SharedCommunicator, weights: &Weights) -> Result
 ///
 /// A receiver must know the shape of a message. Only the first part knows its input, a sample of the data. Each part
 /// therefore passes a sample of zeros through its layers, and sends the shape of the result to the next part.
-fn meet<M: ModuleT>(
+fn with_shapes<M: ModuleT>(
     schedule: &Schedule,
     networks: Vec<Network<M>>,
     pipeline: &SharedCommunicator,
@@ -323,15 +303,14 @@ fn meet<M: ModuleT>(
 ) -> Result<Vec<Chunk<M>>, Error> {
     /// The largest number of axes, without the axis of the batch. Shapes with fewer axes end in zeros.
     const AXES: usize = 7;
-    let stage = pipeline.rank();
+    let (stage, stages) = (pipeline.rank(), pipeline.world_size());
     let mut chunks: Vec<Chunk<M>> = Vec::new();
-    for (chunk, network) in networks.into_iter().enumerate() {
-        let here = Place { stage, chunk };
-        let input = match (schedule.before(here), chunks.last()) {
-            (None, _) => sample.to_vec(),
-            (Some(before), Some(last)) if before.stage == stage => last.output.clone(),
-            (Some(before), _) => {
-                let dims = pipeline.recv(before.stage, &Shape::from(AXES), DType::U32)?;
+    for (part, network) in schedule.parts(stage).zip(networks) {
+        let input = match (part, chunks.last()) {
+            (0, _) => sample.to_vec(),
+            (_, Some(before)) if stages == 1 => before.output.clone(),
+            _ => {
+                let dims = pipeline.recv((part - 1) % stages, &Shape::from(AXES), DType::U32)?;
                 let dims = dims.to_vec1::<u32>()?.into_iter().map(|dim| dim as usize);
                 dims.take_while(|&dim| dim > 0).collect()
             }
@@ -346,10 +325,10 @@ fn meet<M: ModuleT>(
                 ));
             }
         };
-        if let Some(after) = schedule.after(here).filter(|after| after.stage != stage) {
+        if stages > 1 && !schedule.is_last(part) {
             let mut dims: Vec<u32> = output.iter().map(|&dim| dim as u32).collect();
             dims.resize(AXES, 0);
-            pipeline.send(after.stage, &Tensor::new(dims, pipeline.device())?)?;
+            pipeline.send((part + 1) % stages, &Tensor::new(dims, pipeline.device())?)?;
         }
         chunks.push(Chunk { network, input, output });
     }

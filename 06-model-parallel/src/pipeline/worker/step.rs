@@ -17,20 +17,16 @@ use trainer::DeferredSums;
 
 use super::{Chunk, Measured, Worker, batch_of, refuse};
 use crate::held::activations;
-use crate::pipeline::schedule::{Action, Carries, Instruction, Message, Place};
-
-/// The names of an activation or a gradient: its kind, and the chunk and the micro-batch of the receiver.
-type Key = (Carries, usize, usize);
+use crate::pipeline::schedule::{Action, Carries, Instruction, Key, Message};
 
 // ANCHOR: state
 /// The state of a step between two instructions.
 pub(super) struct StepState<'a, M> {
     worker: &'a Worker<'a, M>,
     share: &'a LocalBatch,
-    /// Activations and gradients that have arrived or will be sent.
-    inbox: BTreeMap<Key, Tensor>,
-    outbox: BTreeMap<Key, Tensor>,
-    /// The messages that have not arrived, from each stage.
+    /// Activations and gradients that wait for a pass of this stage, or for the instruction that sends them.
+    tensors: BTreeMap<Key, Tensor>,
+    /// The messages that have not arrived, from each stage, in the order of sending.
     incoming: Vec<VecDeque<Message>>,
     /// The results of forward passes, by chunk and micro-batch.
     kept: BTreeMap<(usize, usize), Kept>,
@@ -57,16 +53,16 @@ struct Kept {
 impl<'a, M: ModuleT> StepState<'a, M> {
     // ANCHOR: new
     pub(super) fn new(worker: &'a Worker<'a, M>, share: &'a LocalBatch) -> Self {
-        let sums = worker.chunks.iter().map(|_| TreeSum::new(worker.tree)).collect();
+        let (schedule, stage) = (worker.checked.schedule(), worker.stage);
+        let incoming = |from| schedule.messages(from, stage).collect();
         Self {
             worker,
             share,
-            inbox: BTreeMap::new(),
-            outbox: BTreeMap::new(),
-            incoming: worker.incoming.clone(),
+            tensors: BTreeMap::new(),
+            incoming: (0..schedule.stages()).map(incoming).collect(),
             kept: BTreeMap::new(),
             halves: BTreeMap::new(),
-            sums,
+            sums: worker.chunks.iter().map(|_| TreeSum::new(worker.tree)).collect(),
             gradients: Vec::new(),
             sums_of_micro_batches: BTreeMap::new(),
             bytes: 0,
@@ -87,9 +83,9 @@ impl<'a, M: ModuleT> StepState<'a, M> {
             (Action::BackwardWeight(i), _) => self.backward_weight(chunk, i)?,
             (_, Some(message @ Message { sends: false, .. })) => self.receive(message)?,
             (_, Some(message)) => {
-                let tensor = take(&mut self.outbox, message.key(), "result")?;
+                let tensor = take(&mut self.tensors, message.key(), "result")?;
                 self.measured.sent += size_in_bytes(&tensor);
-                self.worker.pipeline.send_shared(message.channel.to, &tensor)?;
+                self.worker.pipeline.send_shared(message.to, &tensor)?;
             }
             // `add_up` has computed the gradients for the update, and the training loop applies them.
             (_, None) => {}
@@ -104,46 +100,38 @@ impl<'a, M: ModuleT> StepState<'a, M> {
     /// Receives messages until `wanted` has arrived.
     ///
     /// A rank receives the messages of another rank in the order of sending. Two stages with several chunks send each
-    /// other activations and gradients, and a message may arrive before the stage wants it. The schedule gives the order of sending.
+    /// other activations and gradients, and a message may arrive before the stage wants it. The schedule gives the order of
+    /// sending.
     fn receive(&mut self, wanted: Message) -> Result<(), Error> {
-        let from = wanted.channel.from;
-        while !self.inbox.contains_key(&wanted.key()) {
+        let (from, pipeline) = (wanted.from, &self.worker.pipeline);
+        while !self.tensors.contains_key(&wanted.key()) {
             let Some(message) = self.incoming[from].pop_front() else {
                 return refuse(format!("stage {from} sends no more"));
             };
-            let Chunk { network, input, output } = &self.worker.chunks[message.chunk];
-            let sample = match message.channel.carries {
+            let Chunk { network, input, output } =
+                &self.worker.chunks[message.part / pipeline.world_size()];
+            let sample = match message.carries {
                 Carries::Activations => input,
                 Carries::Gradients => output,
             };
-            let shape = batch_of(self.rows(message.micro_batch), sample);
-            let tensor = self.worker.pipeline.recv(from, &shape, network.dtype())?;
-            self.inbox.insert(message.key(), tensor);
+            // One sample stands in for an empty micro-batch.
+            let rows = self.share.shards[message.micro_batch].len().max(1);
+            let tensor = pipeline.recv(from, &batch_of(rows, sample), network.dtype())?;
+            self.tensors.insert(message.key(), tensor);
         }
         Ok(())
     }
     // ANCHOR_END: execute
 
     // ANCHOR: passes
-    /// The number of samples of a micro-batch. One stands in where there is none.
-    fn rows(&self, micro_batch: usize) -> usize {
-        self.share.shards[micro_batch].len().max(1)
-    }
-
-    /// Puts a result where its receiver gets it: another chunk of this stage, or a message to another stage.
-    fn put(&mut self, there: Place, carries: Carries, micro_batch: usize, tensor: &Tensor) {
-        let here = there.stage == self.worker.stage;
-        let to = if here { &mut self.inbox } else { &mut self.outbox };
-        to.insert((carries, there.chunk, micro_batch), tensor.detach());
-    }
-
+    /// Runs a chunk's layers on a micro-batch: on the images, or on the activation of the part before.
     fn forward(&mut self, chunk: usize, i: usize) -> TensorResult<()> {
-        let worker = self.worker;
-        let (schedule, here) = (worker.checked.schedule(), Place { stage: worker.stage, chunk });
+        let (worker, schedule) = (self.worker, self.worker.checked.schedule());
+        let part = schedule.part(worker.stage, chunk);
         let Chunk { network, input: sample, .. } = &worker.chunks[chunk];
         let batch = &self.share.shards[i];
-        let (input, x) = if schedule.before(here).is_some() {
-            let arrived = take(&mut self.inbox, (Carries::Activations, chunk, i), "activation")?;
+        let (input, x) = if part > 0 {
+            let arrived = take(&mut self.tensors, (Carries::Activations, part, i), "activation")?;
             let input = Var::from_tensor(&arrived)?;
             (Some(input.clone()), input.into_inner())
         } else if batch.is_empty() {
@@ -154,12 +142,11 @@ impl<'a, M: ModuleT> StepState<'a, M> {
         network.norms().shard(i);
         network.norms().stand_in(batch.is_empty());
         let output = network.forward_training(&x)?;
-        let result = match schedule.after(here) {
-            None => self.loss(i, &output)?,
-            Some(there) => {
-                self.put(there, Carries::Activations, i, &output);
-                output
-            }
+        let result = if schedule.is_last(part) {
+            self.loss(i, &output)?
+        } else {
+            self.tensors.insert((Carries::Activations, part + 1, i), output.detach());
+            output
         };
         let bytes = activations(&result, &x, network.weights());
         self.keep(bytes);
@@ -184,13 +171,13 @@ impl<'a, M: ModuleT> StepState<'a, M> {
     ///
     /// A stage without the loss starts from the gradient of the activation that it sent.
     fn backward(&mut self, chunk: usize, i: usize, later: bool) -> TensorResult<()> {
-        let worker = self.worker;
-        let (schedule, here) = (worker.checked.schedule(), Place { stage: worker.stage, chunk });
+        let (worker, schedule) = (self.worker, self.worker.checked.schedule());
+        let part = schedule.part(worker.stage, chunk);
         let network = &worker.chunks[chunk].network;
         let Kept { input, result, bytes } = take(&mut self.kept, (chunk, i), "activation kept")?;
-        let gradient = match schedule.after(here) {
-            None => result.ones_like()?,
-            Some(_) => take(&mut self.inbox, (Carries::Gradients, chunk, i), "gradient")?,
+        let gradient = match schedule.is_last(part) {
+            true => result.ones_like()?,
+            false => take(&mut self.tensors, (Carries::Gradients, part, i), "gradient")?,
         };
         let gradients = if later {
             let (gradients, half) = network.backward_input(&result, &gradient)?;
@@ -200,15 +187,14 @@ impl<'a, M: ModuleT> StepState<'a, M> {
             gradients
         } else {
             let (of_weights, gradients) = network.all_gradients(&result, &gradient)?;
-            self.sums[chunk].add(worker.hosts.held.start + i, of_weights)?;
-            self.bytes -= bytes;
+            self.add(chunk, i, of_weights, bytes)?;
             gradients
         };
-        if let (Some(input), Some(before)) = (input, schedule.before(here)) {
+        if let Some(input) = input {
             let Some(gradient) = gradients.get(&input) else {
                 bail!("the output of this stage does not depend on its input");
             };
-            self.put(before, Carries::Gradients, i, gradient);
+            self.tensors.insert((Carries::Gradients, part - 1, i), gradient.detach());
         }
         Ok(())
     }
@@ -217,9 +203,19 @@ impl<'a, M: ModuleT> StepState<'a, M> {
     fn backward_weight(&mut self, chunk: usize, i: usize) -> TensorResult<()> {
         let (half, bytes) = take(&mut self.halves, (chunk, i), "first half")?;
         let of_weights = self.worker.chunks[chunk].network.backward_weight(half)?;
-        self.sums[chunk].add(self.worker.hosts.held.start + i, of_weights)?;
+        self.add(chunk, i, of_weights, bytes)
+    }
+
+    /// Adds a micro-batch's gradients of the weights to the sum, and frees what its backward pass has kept.
+    fn add(
+        &mut self,
+        chunk: usize,
+        i: usize,
+        gradients: Vec<Tensor>,
+        bytes: usize,
+    ) -> TensorResult<()> {
         self.bytes -= bytes;
-        Ok(())
+        self.sums[chunk].add(self.worker.hosts.held.start + i, gradients)
     }
     // ANCHOR_END: passes
 

@@ -1,0 +1,375 @@
+//! Schedules with one mistake each, and the messages that their authors get.
+
+#![expect(clippy::unwrap_used, reason = "in a test a panic is the right answer")]
+
+use model_parallel::pipeline::Action::{
+    self, Backward, BackwardInput, BackwardWeight, Forward, RecvActivation, RecvGradient,
+    SendActivation, SendGradient, Update,
+};
+use model_parallel::pipeline::{Instruction, Kind, Schedule, UNBOUNDED, check};
+
+/// A schedule that is about to be broken.
+struct Edit(Schedule);
+
+impl Edit {
+    fn of(kind: Kind, stages: usize, micro_batches: usize) -> Self {
+        Self(kind.schedule(stages, micro_batches).unwrap())
+    }
+
+    fn list(&mut self, stage: usize) -> &mut Vec<Instruction> {
+        &mut self.0.instructions[stage]
+    }
+
+    fn find(&self, stage: usize, action: Action) -> usize {
+        self.0.instructions[stage].iter().position(|it| it.action == action).unwrap()
+    }
+
+    fn drop(mut self, stage: usize, action: Action) -> Self {
+        let position = self.find(stage, action);
+        self.list(stage).remove(position);
+        self
+    }
+
+    fn put(mut self, stage: usize, position: usize, action: Action) -> Self {
+        self.list(stage).insert(position, action.into());
+        self
+    }
+
+    fn swap(mut self, stage: usize, one: Action, other: Action) -> Self {
+        let (one, other) = (self.find(stage, one), self.find(stage, other));
+        self.list(stage).swap(one, other);
+        self
+    }
+
+    fn replace(mut self, stage: usize, action: Action, by: Action) -> Self {
+        let position = self.find(stage, action);
+        self.list(stage)[position].action = by;
+        self
+    }
+
+    /// Changes the chunk of one instruction.
+    fn of_chunk(mut self, stage: usize, position: usize, chunk: usize) -> Self {
+        self.list(stage)[position].chunk = chunk;
+        self
+    }
+
+    /// Moves an instruction of chunk 1 to the beginning.
+    fn at_first(mut self, stage: usize, action: Action) -> Self {
+        let instruction = Instruction { chunk: 1, action };
+        let list = self.list(stage);
+        let position = list.iter().position(|it| *it == instruction).unwrap();
+        list[..=position].rotate_right(1);
+        self
+    }
+
+    #[track_caller]
+    fn rejected(self, message: &str) {
+        self.rejected_with(UNBOUNDED, message);
+    }
+
+    #[track_caller]
+    fn rejected_with(self, capacity: usize, message: &str) {
+        let found = check(self.0, capacity).expect_err("this is broken").to_string();
+        assert_eq!(found, message);
+    }
+}
+
+/// Three stages, four micro-batches.
+fn one_f_one_b() -> Edit {
+    Edit::of(Kind::OneFOneB, 3, 4)
+}
+
+fn gpipe() -> Edit {
+    Edit::of(Kind::GPipe, 3, 4)
+}
+
+fn zb_h1() -> Edit {
+    Edit::of(Kind::ZbH1, 3, 4)
+}
+
+/// Two chunks on each stage.
+fn interleaved(stages: usize, micro_batches: usize) -> Edit {
+    Edit::of(Kind::Interleaved { chunks: 2 }, stages, micro_batches)
+}
+
+// ANCHOR: early
+#[test]
+fn the_update_comes_before_the_last_gradient() {
+    zb_h1().swap(2, BackwardWeight(3), Update).rejected(
+        "stage 2, instruction 19, Update: it needs BackwardWeight(3) first, and that comes \
+         later, as instruction 20. The update comes after the gradients of all micro-batches",
+    );
+}
+// ANCHOR_END: early
+
+#[test]
+fn a_task_comes_before_the_task_that_it_needs() {
+    let needs = |edit: Edit, early: &str, needs: &str, position: usize, law: &str| {
+        edit.rejected(&format!(
+            "{early}: it needs {needs} first, and that comes later, as instruction {position}. {law}"
+        ));
+    };
+    needs(
+        one_f_one_b().swap(0, RecvGradient(0), Backward(0)),
+        "stage 0, instruction 6, Backward(0)",
+        "RecvGradient(0)",
+        7,
+        "The backward pass starts from the gradient that the next stage sends",
+    );
+    needs(
+        one_f_one_b().swap(2, RecvActivation(1), Forward(1)),
+        "stage 2, instruction 4, Forward(1)",
+        "RecvActivation(1)",
+        5,
+        "A stage goes forward with the activation that it has received",
+    );
+    needs(
+        one_f_one_b().swap(2, Forward(1), Backward(1)),
+        "stage 2, instruction 5, Backward(1)",
+        "Forward(1)",
+        6,
+        "The backward pass uses what the forward pass has kept",
+    );
+    needs(
+        gpipe().swap(0, Forward(2), SendActivation(2)),
+        "stage 0, instruction 4, SendActivation(2)",
+        "Forward(2)",
+        5,
+        "What is sent has to be computed first",
+    );
+    needs(
+        zb_h1().swap(2, BackwardInput(1), SendGradient(1)),
+        "stage 2, instruction 6, SendGradient(1)",
+        "BackwardInput(1)",
+        7,
+        "What is sent has to be computed first",
+    );
+    needs(
+        zb_h1().swap(0, BackwardInput(0), BackwardWeight(0)),
+        "stage 0, instruction 7, BackwardWeight(0)",
+        "BackwardInput(0)",
+        8,
+        "The weights' gradient uses what the gradient of the input has left",
+    );
+    let mut chunks = interleaved(1, 2);
+    chunks.list(0).swap(0, 1);
+    needs(
+        chunks,
+        "stage 0, instruction 0, Forward(0) of chunk 1",
+        "Forward(0)",
+        1,
+        "A chunk goes forward with what the chunk before it has computed",
+    );
+    let mut chunks = interleaved(1, 2);
+    let backward = chunks.find(0, Backward(0));
+    let other = chunks.list(0)[backward + 1..].iter().position(|it| it.action == Backward(0));
+    chunks.list(0).swap(backward, backward + 1 + other.unwrap());
+    needs(
+        chunks,
+        "stage 0, instruction 2, Backward(0)",
+        "Backward(0) of chunk 1",
+        4,
+        "A chunk's gradient comes from the chunk after it",
+    );
+}
+
+#[test]
+fn a_task_is_done_twice() {
+    let end = one_f_one_b().find(0, Update);
+    for (edit, step, first) in [
+        (
+            one_f_one_b().replace(0, Forward(2), Forward(1)),
+            "stage 0, instruction 4, Forward(1)",
+            "instruction 2, Forward(1)",
+        ),
+        (
+            zb_h1().put(1, 9, Backward(0)),
+            "stage 1, instruction 9, Backward(0)",
+            "instruction 7, BackwardInput(0)",
+        ),
+        (
+            one_f_one_b().put(0, end, Update),
+            "stage 0, instruction 17, Update",
+            "instruction 16, Update",
+        ),
+    ] {
+        edit.rejected(&format!(
+            "{step}: {first}, has done that already. Every micro-batch goes forward once and backward once, every \
+             message is sent once, and there is one update"
+        ));
+    }
+}
+
+#[test]
+fn a_task_is_forgotten() {
+    let edit = one_f_one_b().drop(2, SendGradient(3));
+    edit.rejected("stage 2 never does SendGradient(3), and stage 1 waits for it");
+    let edit = one_f_one_b().drop(1, RecvActivation(2));
+    edit.rejected("stage 1 never does RecvActivation(2), and stage 0 sends it");
+    for (edit, missing) in [
+        (
+            gpipe().drop(2, Forward(3)).drop(2, Backward(3)).drop(2, SendGradient(3)),
+            "stage 2 never does Forward(3)",
+        ),
+        (gpipe().drop(2, Backward(1)).drop(2, SendGradient(1)), "stage 2 never does Backward(1)"),
+        (zb_h1().drop(2, BackwardWeight(3)), "stage 2 never does BackwardWeight(3)"),
+        (one_f_one_b().drop(1, Update), "stage 1 never does Update"),
+    ] {
+        edit.rejected(&format!(
+            "{missing}. On every stage, every micro-batch goes forward once and backward once, in one piece or in \
+             both halves, and a step ends with the update"
+        ));
+    }
+}
+
+#[test]
+fn messages_arrive_in_another_order() {
+    // Both are computed by then.
+    let sends_swapped = gpipe().drop(0, SendActivation(0));
+    let behind = sends_swapped.find(0, SendActivation(1)) + 1;
+    let receives_swapped =
+        gpipe().swap(2, RecvActivation(1), RecvActivation(2)).swap(2, Forward(1), Forward(2));
+    for (edit, receiving, sending) in [
+        (
+            sends_swapped.put(0, behind, SendActivation(0)),
+            "stage 1, instruction 0, RecvActivation(0)",
+            "SendActivation(1), instruction 2 of stage 0",
+        ),
+        (
+            receives_swapped,
+            "stage 2, instruction 2, RecvActivation(2)",
+            "SendActivation(1), instruction 5 of stage 1",
+        ),
+        (
+            interleaved(3, 3).at_first(1, RecvActivation(0)),
+            "stage 1, instruction 0, RecvActivation(0) of chunk 1",
+            "SendActivation(0), instruction 1 of stage 0",
+        ),
+    ] {
+        let law = "What is sent first arrives first";
+        edit.rejected(&format!("{receiving}: what arrives is {sending}. {law}"));
+    }
+}
+
+#[test]
+fn an_instruction_does_not_exist() {
+    let last = interleaved(2, 4).find(0, Update);
+    for (edit, message) in [
+        (
+            one_f_one_b().replace(0, Forward(3), Forward(4)),
+            "stage 0, instruction 8, Forward(4): there is no micro-batch 4; the last one is micro-batch 3",
+        ),
+        (
+            interleaved(2, 4).of_chunk(0, 3, 2),
+            "stage 0, instruction 3, SendActivation(1) of chunk 2: there is no chunk 2; the last one is chunk 1",
+        ),
+        (
+            interleaved(2, 4).of_chunk(0, last, 1),
+            "stage 0, instruction 40, Update of chunk 1: there is no update of chunk 1; the last one is update of \
+             chunk 0",
+        ),
+        (
+            one_f_one_b().put(0, 0, RecvActivation(0)),
+            "stage 0, instruction 0, RecvActivation(0): this is the beginning of the model: its input is the data, \
+             which no other stage sends, and which needs no gradient",
+        ),
+        (
+            one_f_one_b().put(2, 2, SendActivation(0)),
+            "stage 2, instruction 2, SendActivation(0): this is the end of the model: its activation goes into the \
+             loss, and its gradient begins at the loss",
+        ),
+        (
+            interleaved(1, 2).put(0, 1, SendActivation(0)),
+            "stage 0, instruction 1, SendActivation(0): the neighbouring chunk is on the same stage, without a message",
+        ),
+    ] {
+        edit.rejected(message);
+    }
+}
+
+#[test]
+fn nothing_to_do() {
+    let no_stages = Schedule::of(0, 4, |_| vec![]);
+    for (schedule, sizes) in [
+        (no_stages, "stages: 0, chunks on each: 1, micro-batches: 4"),
+        (Schedule { chunks: 0, ..gpipe().0 }, "stages: 3, chunks on each: 0, micro-batches: 4"),
+    ] {
+        Edit(schedule).rejected(&format!("{sizes}; a schedule has at least one of each"));
+    }
+}
+
+// ANCHOR: deadlock
+#[test]
+fn every_send_waits_for_its_receiver() {
+    one_f_one_b().rejected_with(
+        0,
+        "deadlock with channels that hold 0 messages: stage 1 (instruction 5, \
+         SendActivation(1)) waits for stage 2 to receive, stage 2 (instruction 3, \
+         SendGradient(0)) waits for stage 1 to receive. Channels that hold 1 message would do",
+    );
+}
+// ANCHOR_END: deadlock
+
+/// Stage 0 does all forward, then all backward; stage 1 one forward, one backward, without warm-up.
+fn mixed(micro_batches: usize) -> Edit {
+    let mut mixed = Edit::of(Kind::GPipe, 2, micro_batches);
+    *mixed.list(1) = Edit::of(Kind::Naive, 2, micro_batches).list(1).clone();
+    // Stage 0 takes the gradients in the order in which stage 1 sends them.
+    let backward = mixed.find(0, RecvGradient(micro_batches - 1));
+    let in_order = (0..micro_batches).flat_map(|i| [RecvGradient(i), Backward(i)]);
+    for (instruction, action) in mixed.list(0)[backward..].iter_mut().zip(in_order) {
+        instruction.action = action;
+    }
+    mixed
+}
+
+#[test]
+fn stages_of_different_kinds_need_larger_channels() {
+    mixed(4).rejected_with(
+        1,
+        "deadlock with channels that hold 1 message: stage 0 (instruction 7, \
+         SendActivation(3)) waits for stage 1 to receive, stage 1 (instruction 7, \
+         SendGradient(1)) waits for stage 0 to receive. Channels that hold 2 messages would \
+         do",
+    );
+    // The smallest capacity is found, however large it is.
+    for micro_batches in 1..20 {
+        let Edit(schedule) = mixed(micro_batches);
+        let smallest = check(schedule.clone(), UNBOUNDED).unwrap().smallest_capacity();
+        assert_eq!(smallest, micro_batches / 2);
+        assert!(check(schedule.clone(), smallest).is_ok());
+        if let Some(smaller) = smallest.checked_sub(1) {
+            assert!(check(schedule, smaller).is_err());
+        }
+    }
+}
+
+#[test]
+fn stages_wait_in_a_circle_that_no_channel_opens() {
+    for (edit, circle) in [
+        (
+            // A stage waits for what it has yet to cause.
+            gpipe().swap(0, SendActivation(3), RecvGradient(3)),
+            "stage 0 (instruction 7, RecvGradient(3)) waits for stage 1 to send, stage 1 (instruction 9, \
+             RecvActivation(3)) waits for stage 0 to send",
+        ),
+        (
+            // Stages 0 and 1 wait for the circle, and are not part of it.
+            interleaved(4, 4).at_first(0, RecvActivation(0)).at_first(2, RecvGradient(0)),
+            "stage 2 (instruction 0, RecvGradient(0) of chunk 1) waits for stage 3 to send, stage 3 (instruction 0, \
+             RecvActivation(0)) waits for stage 2 to send",
+        ),
+        (
+            // Chunks make a ring of the stages: stage 0 is also behind stage 2.
+            interleaved(3, 3).at_first(0, RecvActivation(0)),
+            "stage 0 (instruction 0, RecvActivation(0) of chunk 1) waits for stage 2 to send, stage 2 (instruction 0, \
+             RecvActivation(0)) waits for stage 1 to send, stage 1 (instruction 0, RecvActivation(0)) waits for stage \
+             0 to send",
+        ),
+    ] {
+        edit.rejected(&format!(
+            "deadlock with channels that hold any number of messages: {circle}. No channel helps, however much it \
+             holds: each needs what another has yet to send"
+        ));
+    }
+}
