@@ -3,7 +3,6 @@
 use devices::SeveralDevices;
 use harness::cli::UsageError;
 use harness::report::{counted, thousands};
-use model_parallel::Refused;
 use model_parallel::pipeline::predict::{Costs, StageCost};
 use model_parallel::pipeline::{Kind, UNBOUNDED, check, predict};
 
