@@ -5,6 +5,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::hint::spin_loop;
+use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -494,14 +495,8 @@ where
         let (mut outcomes, mut failed) = (Vec::new(), None);
         while !threads.is_empty() {
             let number = world.next_end(&ends, failed.as_mut());
-            let outcome = match threads.remove(&number) {
-                Some(Ok(thread)) => outcome_of(thread.join().map(Ok)).flatten(),
-                Some(Err(error)) => {
-                    let text = format!("its thread could not be started: {error}");
-                    Err(Cause::Error(E::from(Error::Other(text))))
-                }
-                None => continue,
-            };
+            let Some(thread) = threads.remove(&number) else { continue };
+            let outcome = outcome_of_thread(thread);
             // The thread has done this, unless it panicked or was not started.
             world.end(number, outcome.as_ref().err());
             if outcome.is_err() {
@@ -537,6 +532,19 @@ fn thread_of(_rank: usize) -> thread::Builder {
         return thread::Builder::new().stack_size(isize::MAX as usize);
     }
     thread::Builder::new()
+}
+
+/// Waits for the end of a rank's thread. A thread that was not started is a failure, too.
+fn outcome_of_thread<R, E: From<Error>>(
+    thread: io::Result<thread::ScopedJoinHandle<'_, Result<R, Cause<E>>>>,
+) -> Result<R, Cause<E>> {
+    match thread {
+        Ok(thread) => outcome_of(thread.join().map(Ok)).flatten(),
+        Err(error) => {
+            let text = format!("its thread could not be started: {error}");
+            Err(Cause::Error(E::from(Error::Other(text))))
+        }
+    }
 }
 
 /// Makes a panic a failure like others.

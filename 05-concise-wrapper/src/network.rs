@@ -207,7 +207,6 @@ impl<M: ModuleT> Network<M> {
         });
         complete.collect()
     }
-    // ANCHOR_END: gradients
 
     /// Returns the tensors that layers use as parameters, in the order of the parameters. A backward pass returns their
     /// gradients.
@@ -224,6 +223,7 @@ impl<M: ModuleT> Network<M> {
     pub fn norms(&self) -> &Norms {
         &self.norms
     }
+    // ANCHOR_END: gradients
 
     /// Returns the element type of weights, images and logits.
     pub fn dtype(&self) -> DType {

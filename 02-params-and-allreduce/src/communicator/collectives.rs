@@ -215,11 +215,7 @@ pub(crate) fn send_input(
     to: usize,
     tensor: &Tensor,
 ) -> Result<(), Error> {
-    if is_small(tensor) || !rank.shares_memory() {
-        rank.send(to, tensor)
-    } else {
-        rank.send_shared(to, tensor)
-    }
+    if is_copied(rank, tensor) { rank.send(to, tensor) } else { rank.send_shared(to, tensor) }
 }
 
 /// Sends an empty message to each rank in `read`: this rank has read their inputs. Then waits for an empty message from
@@ -230,15 +226,16 @@ pub(crate) fn wait_until_read(
     read: impl IntoIterator<Item = usize>,
     by: impl IntoIterator<Item = usize>,
 ) -> Result<(), Error> {
-    if is_small(tensor) || !rank.shares_memory() {
+    if is_copied(rank, tensor) {
         return Ok(());
     }
     read.into_iter().try_for_each(|other| send_empty(rank, other))?;
     by.into_iter().try_for_each(|other| recv_empty(rank, other))
 }
 
-fn is_small(tensor: &Tensor) -> bool {
-    ops::size_in_bytes(tensor) <= SMALL
+/// Whether the collective sends copies of an input of this size.
+pub(crate) fn is_copied(rank: &(impl Communicator + ?Sized), tensor: &Tensor) -> bool {
+    ops::size_in_bytes(tensor) <= SMALL || !rank.shares_memory()
 }
 
 fn send_empty(rank: &(impl Communicator + ?Sized), to: usize) -> Result<(), Error> {

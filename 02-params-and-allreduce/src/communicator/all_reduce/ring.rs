@@ -17,7 +17,7 @@
 use candle_core::Tensor;
 
 use super::Sum;
-use crate::communicator::collectives::{chunk_range, neighbours, send_input};
+use crate::communicator::collectives::{chunk_range, is_copied, neighbours};
 use crate::communicator::{Communicator, Error};
 
 /// Adds up all tensors, each chunk in the order of the ring. Fails as [`Communicator::all_reduce`]
@@ -35,10 +35,12 @@ pub fn ring(rank: &(impl Communicator + ?Sized), tensor: &Tensor) -> Result<Sum,
     for step in 0..steps {
         let passed_on = (me + steps + 1 - step) % world_size;
         let arriving = (me + steps - step) % world_size;
-        match step {
-            0 => send_input(rank, next, &chunks[passed_on])?,
-            // A sum: this rank does not write to it any more.
-            _ => rank.send_shared(next, &chunks[passed_on])?,
+        let outgoing = &chunks[passed_on];
+        // Only the first chunk is a part of this rank's input.
+        if step == 0 && is_copied(rank, outgoing) {
+            rank.send(next, outgoing)?;
+        } else {
+            rank.send_shared(next, outgoing)?;
         }
         let mine = &chunks[arriving];
         let received = rank.recv(previous, mine.shape(), mine.dtype())?;
