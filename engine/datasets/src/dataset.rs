@@ -15,6 +15,11 @@ const MOST_CLASSES: usize = 1 << u8::BITS;
 /// The number of bytes of the hash that a fingerprint has.
 const FINGERPRINT: usize = 8;
 
+/// The reason why images and labels are not a data set.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct DatasetError(String);
+
 /// Images and their labels, in CPU memory, with one byte per pixel. Clones share the memory.
 #[derive(Clone, Debug)]
 pub struct Dataset {
@@ -28,7 +33,10 @@ pub struct Dataset {
 
 impl Dataset {
     /// Makes a data set of grey 28×28 images and labels of [`CLASSES`] classes. Fails like [`of_shape`](Self::of_shape).
-    pub fn new(images: Vec<[u8; PIXELS]>, labels: Vec<u8>) -> Result<Self> {
+    pub fn new(
+        images: Vec<[u8; PIXELS]>,
+        labels: Vec<u8>,
+    ) -> std::result::Result<Self, DatasetError> {
         Self::of_shape(images.into_flattened(), SAMPLE, labels, CLASSES)
     }
 
@@ -42,24 +50,30 @@ impl Dataset {
         shape: [usize; 3],
         labels: Vec<u8>,
         classes: usize,
-    ) -> Result<Self> {
+    ) -> std::result::Result<Self, DatasetError> {
+        let refused = |message: String| Err(DatasetError(message));
         if classes > MOST_CLASSES {
-            bail!("{classes} classes: a label is a byte, which tells {MOST_CLASSES} apart");
+            return refused(format!(
+                "{classes} classes: a label is a byte, which tells {MOST_CLASSES} apart"
+            ));
         }
         let image = shape.iter().try_fold(1_usize, |all, &size| all.checked_mul(size));
         let Some(image) = image.filter(|&image| image > 0 && pixels.len().is_multiple_of(image))
         else {
-            bail!("{} pixels are not whole images of {shape:?}", pixels.len());
+            return refused(format!("{} pixels are not whole images of {shape:?}", pixels.len()));
         };
         let images = pixels.len() / image;
         if images != labels.len() {
-            bail!("{images} images, but {} labels", labels.len());
+            return refused(format!("{images} images, but {} labels", labels.len()));
         }
         if images == 0 {
-            bail!("a data set needs at least one image");
+            return refused("a data set needs at least one image".to_owned());
         }
         if let Some(at) = labels.iter().position(|&label| usize::from(label) >= classes) {
-            bail!("label {at} is {}, but there are {classes} classes, counted from 0", labels[at]);
+            let label = labels[at];
+            return refused(format!(
+                "label {at} is {label}, but there are {classes} classes, counted from 0"
+            ));
         }
         let (pixels, labels) = (Arc::new(pixels), Arc::new(labels));
         Ok(Self { pixels, labels, shape, fingerprint: Arc::default() })

@@ -20,7 +20,7 @@ pub mod loader;
 pub mod source;
 pub mod synthetic;
 
-pub use dataset::{Batch, Dataset};
+pub use dataset::{Batch, Dataset, DatasetError};
 pub use source::DataArguments;
 
 /// The height and the width of an image in pixels.

@@ -277,6 +277,10 @@ impl Visit for Fields {
         self.0.push((field.name(), value.into()));
     }
 
+    fn record_i64(&mut self, field: &Field, value: i64) {
+        self.0.push((field.name(), value.into()));
+    }
+
     fn record_u64(&mut self, field: &Field, value: u64) {
         self.0.push((field.name(), value.into()));
     }
