@@ -7,7 +7,6 @@ use harness::records::BatchSums;
 use harness::report::trace::COMPUTE;
 use ops::backward::no_grad;
 use ops::cross_entropy;
-use params_and_allreduce::communicator;
 use single_gpu::evaluate::{BATCH, Part, SumsByBatch};
 use tracing::info_span;
 use trainer::read_sums;
@@ -65,7 +64,7 @@ impl<M: ModuleT> Worker<'_, M> {
                 }
             }
             batch += 1;
-            Ok::<_, communicator::Error>(sums)
+            Ok::<_, Error>(sums)
         });
         sums.map_err(|error| failed(self.stage, ", evaluating", error))
     }
