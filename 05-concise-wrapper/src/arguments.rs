@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use backends::reduction::ReductionArguments;
 use candle_core::DType;
 use checkpoints::Checkpoints;
+use clap::builder::ArgPredicate;
 use clap::{Parser, ValueEnum};
 use concise_wrapper::launch::{Launch, LaunchArguments};
 use concise_wrapper::optimizer::Extras;
@@ -50,15 +51,16 @@ pub(crate) struct Arguments {
     pub(crate) test_norm: TestNorm,
 
     /// Batch and rate of the K devices, beside those of one [default: linear; with --shards: none]
-    #[arg(long, value_enum)]
-    pub(crate) scale: Option<Scale>,
+    #[arg(long, value_enum, default_value_t = Scale::Linear, hide_default_value = true,
+          default_value_if("shards", ArgPredicate::IsPresent, "none"))]
+    pub(crate) scale: Scale,
 
     /// What layers compute in [default: f32]
     #[arg(long, value_parser = layer_type(), conflicts_with = "dtype")]
     pub(crate) precision: Option<DType>,
 
     #[command(flatten)]
-    pub(crate) reduction: Option<ReductionArguments>,
+    pub(crate) reduction: ReductionArguments,
 
     #[command(flatten)]
     pub(crate) extras: Extras,
@@ -140,28 +142,16 @@ pub(crate) enum Scale {
 }
 
 impl Arguments {
-    /// The flags of the all-reduce.
-    pub(crate) fn reduction(&self) -> ReductionArguments {
-        self.reduction.unwrap_or_default()
-    }
-
     /// The type that layers compute in.
     pub(crate) fn precision(&self) -> DType {
         self.precision.unwrap_or(self.train.dtype.into())
     }
 
-    /// Batch and rate of the run on several devices.
-    pub(crate) fn scale(&self) -> Scale {
-        let by_shard = self.reduction().shards.is_some();
-        self.scale.unwrap_or(if by_shard { Scale::None } else { Scale::Linear })
-    }
-
     /// Refuses flags that contradict each other, or that make no sense on so many devices.
     pub(crate) fn check(&self, launch: &Launch, devices: usize) -> Result<(), UsageError> {
         let Self { wrapper, bn, breakage, compare, .. } = *self;
-        let reduction = self.reduction();
-        let (shards, algorithm, slow) =
-            (reduction.shards, reduction.algorithm, reduction.slow_link().is_some());
+        let ReductionArguments { shards, algorithm, .. } = self.reduction;
+        let slow = self.reduction.slow_link().is_some();
         let (ddp, lenet) = (wrapper == WrapperKind::Ddp, self.model == ModelKind::Lenet);
         let needs_messages = shards.is_some()
             || algorithm.is_some_and(|algorithm| algorithm != Algorithm::Native)
@@ -175,7 +165,7 @@ impl Arguments {
         } else if needs_messages && !launch.has_messages() {
             "NCCL alone connects these processes, without messages between two ranks: leave --shards, --algorithm and --break \
              lone-broadcast out, or start them with mpirun"
-        } else if !ddp && self.reduction.is_some() {
+        } else if !ddp && self.reduction != ReductionArguments::default() {
             "--shards, --algorithm, --bucket-mb, --no-overlap and --slow-link are about DDP's all-reduce: use them with \
              --wrapper ddp"
         } else if breakage.is_some() && (!ddp || devices == 1) {
@@ -185,7 +175,7 @@ impl Arguments {
              ddp"
         } else if wrapper == WrapperKind::Single && devices > 1 {
             "--wrapper single trains on one device: add --devices 1"
-        } else if shards.is_some() && (bn == Norm::Sync || self.scale == Some(Scale::Linear)) {
+        } else if shards.is_some() && (bn == Norm::Sync || self.scale == Scale::Linear) {
             "--shards gives the same bits on any number of devices, and --bn sync and --scale linear depend on that number: \
              leave one of the two out"
         } else if slow && algorithm == Some(Algorithm::Native) {

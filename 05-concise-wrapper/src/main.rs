@@ -97,9 +97,9 @@ fn train_run(
         }
         WrapperKind::Ddp => {
             let breakage = flags.breakage.filter(|_| run.main);
-            let slow = flags.reduction().slow_link().filter(|_| run.main);
+            let slow = flags.reduction.slow_link().filter(|_| run.main);
             let slow = slow.map(|slowness| SlowNetwork::new(slowness, timeout));
-            let native = flags.reduction().algorithm == Some(Algorithm::Native);
+            let native = flags.reduction.algorithm == Some(Algorithm::Native);
             let reports = report.of_ranks(run.devices.len());
             let of_ranks = launch.run(&run.devices, reports, |device, rank, mut report| {
                 let _rank = trace::rank(run.name, rank.rank(), device);

@@ -82,7 +82,7 @@ impl Prepared {
         }
         let width = sizing::width(flags.width, &several);
         let reduction = reduction(&flags, launch, &several, world_size)?;
-        if let Some(slowness) = flags.reduction().slow_link().filter(|_| world_size > 1) {
+        if let Some(slowness) = flags.reduction.slow_link().filter(|_| world_size > 1) {
             let (bytes, algorithm) = sent(flags.network(width, 0)?.weights(), reduction);
             slowness.check(flags.launch.timeout(), world_size, bytes, algorithm)?;
         }
@@ -102,7 +102,7 @@ impl Prepared {
             flags.train.reports = ReportArguments::default();
         }
         // With the linear rule each device has a whole batch. `--compare` trains with both rules.
-        let whole_batches = flags.scale() == Scale::Linear && flags.compare.is_none();
+        let whole_batches = flags.scale == Scale::Linear && flags.compare.is_none();
         let shards = if whole_batches { 1 } else { world_size };
         let mut setup = flags.train.prepare_for_shards(world_size, shards)?;
         setup.dtype = flags.precision();
@@ -124,7 +124,7 @@ impl Prepared {
             wrapper: match flags.wrapper {
                 WrapperKind::DataParallel if self.world_size == 1 => WrapperKind::DataParallel,
                 // By shard, one device works through the same shards as several.
-                WrapperKind::Ddp if flags.reduction().shards.is_some() => WrapperKind::Ddp,
+                WrapperKind::Ddp if flags.reduction.shards.is_some() => WrapperKind::Ddp,
                 _ => WrapperKind::Single,
             },
             options: self.setup.options,
@@ -142,7 +142,7 @@ impl Prepared {
             };
             return Ok((1..=seeds.into()).flat_map(with_seed).collect());
         }
-        let several = || self.on_several(flags.scale(), flags.bn);
+        let several = || self.on_several(flags.scale, flags.bn);
         Ok(match launch.processes() {
             _ if self.world_size == 1 => vec![one],
             None if flags.checkpoints.is_none() => vec![one, several()],
@@ -190,9 +190,18 @@ impl Prepared {
 
     /// The checkpoints of a run, if it has any, with the settings that the training loop does not know.
     pub(crate) fn checkpoints(&self, run: &Run) -> Option<Checkpoints> {
-        let mut checkpoints = self.flags.checkpoints.clone().filter(|_| run.main)?;
-        checkpoints.configuration.extend(self.settings(run));
-        Some(checkpoints)
+        let checkpoints = self.flags.checkpoints.clone().filter(|_| run.main)?;
+        Some(Checkpoints { configuration: self.settings(run), ..checkpoints })
+    }
+
+    /// The settings of a run that decide its numbers, besides those of the training loop.
+    fn settings(&self, run: &Run) -> Configuration {
+        let (model, shards) = (self.flags.model, self.flags.reduction.shards);
+        let norms = normalised_images(model, run.norm, shards.is_some(), run.world_size);
+        let shards = shards.map_or_else(|| "none".to_owned(), |shards| shards.to_string());
+        let mut settings = Configuration::default();
+        settings.extend([("model", self.model()), ("batch norm", norms), ("shards", shards)]);
+        settings
     }
 
     /// The settings that have to be the same on all ranks. The training loop compares further settings.
@@ -207,16 +216,7 @@ impl Prepared {
             ("--break", format!("{:?}", self.flags.breakage)),
             ("--record", self.flags.record.is_some().to_string()),
         ]);
-        all.extend(self.settings(run));
-        all.0
-    }
-
-    /// The settings of a checkpoint, beside those of the training loop.
-    fn settings(&self, run: &Run) -> [(&'static str, String); 3] {
-        let (model, shards) = (self.flags.model, self.flags.reduction().shards);
-        let norms = normalised_images(model, run.norm, shards.is_some(), run.world_size);
-        let shards = shards.map_or_else(|| "none".to_owned(), |shards| shards.to_string());
-        [("model", self.model()), ("batch norm", norms), ("shards", shards)]
+        [all.0, self.settings(run).0].concat()
     }
 }
 
@@ -252,17 +252,16 @@ fn reduction(
     plan: &DevicePlan,
     devices: usize,
 ) -> Result<Reduction, UsageError> {
-    let asked = flags.reduction();
+    let asked = flags.reduction;
     if let Some(shards) = asked.shards {
         let shards = shards as usize;
         check_shards(shards, devices, flags.train.batch_size)?;
         return Ok(Reduction::Reproducible { shards });
     }
     let algorithm = asked.algorithm(launch, plan)?;
-    let mut caps = BucketCaps::default();
-    if let Some(bytes) = asked.bucket_bytes() {
-        caps = BucketCaps { first: caps.first.min(bytes), others: bytes };
-    }
+    let usual = BucketCaps::default();
+    let others = asked.bucket_bytes().unwrap_or(usual.others);
+    let caps = BucketCaps { first: usual.first.min(others), others };
     // Two sums at a time would come in another order on each GPU.
     let in_turn = flags.bn == Norm::Sync && devices > 1 && !launch.has_messages();
     Ok(Reduction::Buckets { caps, algorithm, overlap: !asked.no_overlap && !in_turn })

@@ -55,7 +55,7 @@ pub fn record<'a, M: Model>(
         if let Some(rank) = model.rank() {
             lines = text::gathered(&**rank, &lines)?.concat();
         }
-        // The other ranks would wait for the lock of rank 0.
+        // Ranks above 0 would wait for the lock of rank 0.
         if rank == 0
             && let Some(file) = locked(recording).as_mut()
         {

@@ -65,7 +65,7 @@ fn method(run: &Run, Prepared { flags, reduction, .. }: &Prepared) -> String {
             format!("ddp: buckets {when} backward ({algorithm}){norms}")
         }
     };
-    if let Some(slowness) = flags.reduction().slow_link().filter(|_| run.main) {
+    if let Some(slowness) = flags.reduction.slow_link().filter(|_| run.main) {
         method += &format!(", link slowed down to {} MB/s", slowness.megabytes());
     }
     if let Some(breakage) = flags.breakage.filter(|_| run.main) {

@@ -1,7 +1,7 @@
 //! Checkpoints of a run on one rank or on several.
 //!
 //! Rank 0 alone reads and writes the files, and broadcasts the state of the run. Hosts need no common file system, and all
-//! ranks resume from the same checkpoint. The other ranks wait while rank 0 writes, so writing must take less than the time
+//! ranks resume from the same checkpoint. Ranks above 0 wait while rank 0 writes, so writing must take less than the time
 //! limit of a collective.
 //!
 //! A run may resume on another number of ranks, with one exception: local batch norms normalise by each rank's part of a
@@ -78,8 +78,8 @@ pub(crate) fn begin(
 // ANCHOR_END: begin
 
 // ANCHOR: settings
-/// The settings of the training loop. The epochs are not among them: a run may resume for longer, and a rank that leaves the
-/// loop early is named by the ranks that wait for it.
+/// The settings of the training loop, without the epochs: a run may resume for longer, and the ranks that wait for a rank name
+/// a rank that leaves the loop early.
 fn settings(
     weights: &Weights,
     data: &LoadedData,

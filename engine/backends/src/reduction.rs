@@ -11,8 +11,8 @@ use crate::launch::Launch;
 use crate::slow_link::{Slowness, parse_speed};
 use crate::{Ranks, check};
 
-/// The flags of DDP's all-reduce. A program flattens `Option<ReductionArguments>`, which is `None` without these flags.
-#[derive(Args, Clone, Copy, Debug, Default)]
+/// The flags of DDP's all-reduce. Without these flags, it is the default value.
+#[derive(Args, Clone, Copy, Debug, Default, PartialEq)]
 pub struct ReductionArguments {
     /// Give the same bits on any number of devices: cut every batch into S shards, whatever K is
     #[arg(long, value_name = "S", value_parser = clap::value_parser!(u32).range(1..=1024))]
