@@ -8,7 +8,7 @@
 //! | [`mod@network`] | 340 | a network: a module, its named tensors, their gradients |
 //! | [`model`], [`mod@train`] | 190 | the model as the training loop sees it, and the loop |
 //! | [`mod@data_parallel`] | 250 | one line: replicate, scatter, apply, gather |
-//! | [`ddp`] | 810 | a rank for each device: gradients travel in buckets during the backward pass |
+//! | [`ddp`] | 820 | a rank for each device: gradients travel in buckets during the backward pass |
 //! | [`resnet`], [`lenet`] | 220 | ResNet-18, and LeNet of stage 1 |
 //! | [`batch_norm`] | 360 | statistics of the local shard, of the global batch, or of each shard |
 //! | [`optimizer`] | 270 | SGD with momentum, AdamW, warm-up, the linear scaling rule |
