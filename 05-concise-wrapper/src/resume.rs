@@ -57,7 +57,7 @@ pub(crate) fn begin(
     let batches_per_epoch = data.train.len().div_ceil(options.batch_size);
     let folder = match rank {
         Some(rank) if rank.rank() > 0 => None,
-        _ => Some(Folder::open(checkpoints, batches_per_epoch, options.epochs)?),
+        _ => Some(Folder::open(checkpoints, batches_per_epoch, options.epochs, report)?),
     };
     let state = match resumes {
         true => restore(folder.as_ref(), model, sgd, report)?,

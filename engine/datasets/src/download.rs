@@ -17,6 +17,8 @@ use ureq::Agent;
 use harness::cli::DATA_FOLDER;
 use harness::report::{file, progress_bar, seconds};
 
+use crate::fashion_mnist::paths;
+
 /// How long the mirrors may take. A download that makes progress, however slowly, has no limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TimeLimits {
@@ -45,6 +47,13 @@ pub struct RemoteFile {
     pub size: u64,
     /// The MD5 checksum that the data set's authors publish, as a number.
     pub md5: u128,
+}
+
+impl RemoteFile {
+    /// The name of the file when it is unpacked.
+    pub(crate) fn plain_name(&self) -> &'static str {
+        self.name.trim_end_matches(".gz")
+    }
 }
 
 /// The four files of Fashion-MNIST, the smallest first.
@@ -247,10 +256,11 @@ fn reason(error: ureq::Error, limit: Duration) -> String {
 fn missing<'a>(folder: &Path, files: &'a [RemoteFile]) -> Result<Vec<&'a RemoteFile>, Error> {
     let mut missing = Vec::new();
     for file in files {
-        let path = folder.join(file.name);
-        if path.with_extension("").is_file() {
+        let [plain, dotted, compressed, dotted_compressed] = paths(folder, file.plain_name());
+        if plain.is_file() || dotted.is_file() {
             continue;
         }
+        let path = if dotted_compressed.is_file() { dotted_compressed } else { compressed };
         match fs::metadata(&path).map(|metadata| metadata.len()) {
             Ok(found) if found == file.size => {}
             Ok(found) => {

@@ -71,6 +71,7 @@ impl DataArguments {
                 Ok(folder) => LoadedData::read(&folder, REAL, sizes),
                 Err(error @ download::Error::OtherFile(_)) => Err(error).context(REAL),
                 Err(error) => {
+                    self.check_for_other_files(&error)?;
                     // The run goes on when standard error has no reader.
                     let _ = writeln!(
                         std::io::stderr(),
@@ -93,6 +94,20 @@ impl DataArguments {
                 )))
             }
         }
+    }
+
+    /// Refuses a folder of `--data-dir` with other files only: drawn images are not what its user wants.
+    fn check_for_other_files(&self, error: &download::Error) -> Result<(), UsageError> {
+        let Some(folder) = &self.data_dir else { return Ok(()) };
+        let others = fashion_mnist::others(folder, &FASHION_MNIST.map(|file| file.plain_name()));
+        if others.is_empty() {
+            return Ok(());
+        }
+        Err(UsageError::new(format_args!(
+            "--data-dir {}: Fashion-MNIST is not among {others}, and cannot be had ({error}); name the folder of its files, or \
+             use --data synthetic",
+            folder.display()
+        )))
     }
 
     /// Downloads the missing files of Fashion-MNIST, and returns their folder.
