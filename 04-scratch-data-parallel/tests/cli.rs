@@ -233,7 +233,7 @@ fn a_shell_of_slurm_s_starts_one_process() {
         println!("skipped: there is no `script`");
         return;
     }
-    shell.assert().success().stdout(contains("exit code 0").and(contains("two devices")));
+    shell.assert().success().stdout(contains("exit code 0").and(contains("data parallel")));
 }
 
 #[test]

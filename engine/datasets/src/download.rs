@@ -78,6 +78,13 @@ const PUBLIC: [&str; 2] = [
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mirrors(Vec<String>);
 
+impl Mirrors {
+    /// No mirror: nothing is downloaded.
+    pub(crate) fn none() -> Self {
+        Self(Vec::new())
+    }
+}
+
 impl Default for Mirrors {
     fn default() -> Self {
         Self(PUBLIC.map(str::to_owned).to_vec())

@@ -9,6 +9,7 @@
 //! itself.
 
 mod arguments;
+mod cores;
 mod event;
 #[cfg(feature = "cuda")]
 mod gpu;
@@ -24,6 +25,7 @@ use candle_core::{Device, Result, Tensor};
 use rayon::ThreadPool;
 
 pub use arguments::{DeviceArguments, SeveralDevices};
+pub use cores::CoreSet;
 pub use event::Event;
 pub use plan::{DevicePlan, DeviceSlot, MAX_DEVICES, MAX_THREADS};
 

@@ -38,7 +38,7 @@ impl From<ElementType> for DType {
 #[derive(Args, Clone, Debug)]
 pub struct TrainArguments {
     #[command(flatten)]
-    data: DataArguments,
+    pub data: DataArguments,
 
     /// Use only the first N training images
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=MAX_IMAGES))]
