@@ -37,6 +37,7 @@ impl From<ElementType> for DType {
 /// The flags of a training run.
 #[derive(Args, Clone, Debug)]
 pub struct TrainArguments {
+    /// The images.
     #[command(flatten)]
     pub data: DataArguments,
 
