@@ -203,8 +203,36 @@ fn help_explains_the_bugs() {
 fn several_processes_are_refused_as_its_ranks_are_threads() {
     let mut started = scratch(&["--data=synthetic"]);
     started.env("OMPI_COMM_WORLD_SIZE", "4").assert().code(2).stdout("").stderr(contains(
-        "mpirun started 4 processes, but this program's ranks are threads: start it without mpirun",
+        "mpirun started 4 processes, but this program's ranks are threads: start it with --devices 4 without mpirun",
     ));
+    // A step of Slurm's, without a terminal: its other tasks may exist.
+    let mut task = scratch(&["--data=synthetic"]);
+    task.env("SLURM_STEP_NUM_TASKS", "4")
+        .env("SLURM_PTY_PORT", "1")
+        .assert()
+        .code(2)
+        .stderr(contains("without srun, or in a shell of srun with env -u SLURM_STEP_NUM_TASKS"));
+}
+
+/// In a shell of `srun --pty` the variables are those of a step, and its user starts this program alone.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_shell_of_slurm_s_starts_one_process() {
+    let program = env!("CARGO_BIN_EXE_scratch-data-parallel");
+    let flags = "--device=cpu --threads-per-device=1 --data=synthetic --train-size=8 --test-size=8 --epochs=1";
+    // This gives a terminal to a shell.
+    let mut shell = Command::new("script");
+    shell.args([
+        "-qec",
+        &format!("{program} {flags} --batch-size=8; echo \"exit code $?\""),
+        "/dev/null",
+    ]);
+    shell.env("SHELL", "/bin/sh").env("SLURM_STEP_NUM_TASKS", "4").env("SLURM_PTY_PORT", "1");
+    if std::process::Command::new("script").arg("--version").output().is_err() {
+        println!("skipped: there is no `script`");
+        return;
+    }
+    shell.assert().success().stdout(contains("exit code 0").and(contains("data parallel")));
 }
 
 #[test]

@@ -104,7 +104,10 @@ impl Prepared {
         // With the linear rule each device has a whole batch. `--compare` trains with both rules.
         let whole_batches = flags.scale == Scale::Linear && flags.compare.is_none();
         let shards = if whole_batches { 1 } else { world_size };
-        let mut setup = flags.train.prepare_for_shards(world_size, shards)?;
+        let mut setup = launch.one_first(|first| {
+            flags.train.data.follows = !first;
+            flags.train.prepare_for_shards(world_size, shards)
+        })?;
         setup.dtype = flags.precision();
         if let Some(Checkpoints { resume: Some(_), .. }) = flags.checkpoints {
             setup.outputs.resume();

@@ -66,7 +66,7 @@ pub(crate) fn begin(
         _ => {
             let checkpoints = Checkpoints { configuration, ..checkpoints.clone() };
             let batches_per_epoch = data.train.len().div_ceil(options.batch_size);
-            Some(Folder::open(checkpoints, batches_per_epoch, options.epochs)?)
+            Some(Folder::open(checkpoints, batches_per_epoch, options.epochs, report)?)
         }
     };
     let state = match checkpoints.resume {

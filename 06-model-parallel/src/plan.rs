@@ -178,7 +178,10 @@ impl Prepared {
             (flags.train.reports, flags.gantt) = (ReportArguments::default(), None);
         }
         flags.train.reports.check(&[("--gantt", flags.gantt.as_deref())])?;
-        let setup = flags.train.prepare(mesh.data)?;
+        let setup = launch.one_first(|first| {
+            flags.train.data.follows = !first;
+            flags.train.prepare(mesh.data)
+        })?;
         Ok(Some(Self { flags, setup, layers, ways, notes, several, one, devices: Vec::new() }))
     }
 

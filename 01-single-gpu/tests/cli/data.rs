@@ -105,7 +105,45 @@ fn a_missing_file_is_named() {
     let folder = data_folder();
     fs::remove_file(folder.path().join("t10k-labels-idx1-ubyte")).unwrap();
     let refusal = single_gpu(&["--data"]).arg(folder.path()).assert().code(2);
-    refusal.stderr(contains("no t10k-labels-idx1-ubyte, nor t10k-labels-idx1-ubyte.gz"));
+    refusal.stderr(contains(
+        "no t10k-labels-idx1-ubyte, nor t10k-labels-idx1-ubyte.gz; there are t10k-images-idx3-ubyte, train-images",
+    ));
+    // Some archives unpack to a folder of the file's name.
+    let unpacked = folder.path().join("t10k-labels-idx1-ubyte");
+    fs::create_dir(&unpacked).unwrap();
+    let refusal = single_gpu(&["--data"]).arg(folder.path()).assert().code(2);
+    refusal.stderr(contains(format!("; {} is a folder", unpacked.display())));
+}
+
+#[test]
+fn names_of_files_may_have_a_dot() {
+    let folder = data_folder();
+    for split in ["train", "t10k"] {
+        for (hyphen, dot) in
+            [("images-idx3-ubyte", "images.idx3-ubyte"), ("labels-idx1-ubyte", "labels.idx1-ubyte")]
+        {
+            let path = |name: &str| folder.path().join(format!("{split}-{name}"));
+            fs::rename(path(hyphen), path(dot)).unwrap();
+        }
+    }
+    for flag in ["--data", "--data-dir"] {
+        let mut run = single_gpu(&["--device=cpu", "--epochs=1", flag]);
+        run.arg(folder.path()).assert().success().stdout(contains(": 2 training and 2 test"));
+    }
+}
+
+#[test]
+fn a_folder_of_other_files_is_not_replaced_by_drawn_images() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut run = single_gpu(&["--device=cpu", "--data-dir"]);
+    run.arg(folder.path()).args(["--train-size=8", "--test-size=8", "--epochs=1"]);
+    // An empty folder is one to download to.
+    run.assert().success().stderr(contains("using synthetic garments"));
+    for name in ["a.npz", "images.npy"] {
+        fs::write(folder.path().join(name), "").unwrap();
+    }
+    let text = "Fashion-MNIST is not among a.npz, images.npy, and cannot be had (cannot download ";
+    run.assert().code(2).stderr(contains(text).and(contains("or use --data synthetic")));
 }
 
 #[test]

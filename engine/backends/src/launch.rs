@@ -13,6 +13,7 @@
 
 use std::fmt::Display;
 use std::io;
+use std::num::NonZeroUsize;
 use std::time::Duration;
 
 use anyhow::{Result, anyhow};
@@ -84,6 +85,8 @@ pub struct Processes {
     pub local_rank: usize,
     /// The number of devices that this machine needs.
     pub devices_here: usize,
+    /// The cores of this process, if it shares them with other processes of this machine. `None` with NCCL alone.
+    cores: Option<NonZeroUsize>,
 }
 
 impl Launch {
@@ -109,7 +112,8 @@ impl Launch {
             let world = Box::new(nccl::World::connect(&place, timeout)?);
             // NCCL does not know how many processes this machine has. Process n of a machine has GPU n.
             let (rank, local_rank) = ((&world.rank).into(), world.local_rank);
-            let processes = Some(Processes { rank, local_rank, devices_here: local_rank + 1 });
+            let devices_here = local_rank + 1;
+            let processes = Some(Processes { rank, local_rank, devices_here, cores: None });
             return Ok(Self { world: World::Nccl(world), processes });
         }
         launcher::check(cfg!(feature = "mpi")).map_err(UsageError::new)?;
@@ -117,7 +121,8 @@ impl Launch {
         if launcher::started().is_some_and(|started| started.processes > 1) {
             let world = mpi::World::connect(timeout)?;
             let (rank, local_rank) = ((&world.rank).into(), world.local_rank);
-            let processes = Some(Processes { rank, local_rank, devices_here: world.local_size });
+            let (devices_here, cores) = (world.local_size, Some(world.cores));
+            let processes = Some(Processes { rank, local_rank, devices_here, cores });
             return Ok(Self { world: World::Mpi(world), processes });
         }
         Ok(Self { world: World::Threads(timeout), processes: None })
@@ -161,7 +166,7 @@ impl Launch {
         each: &DeviceArguments,
         devices: Option<usize>,
     ) -> Result<(DevicePlan, usize), UsageError> {
-        let Some(Processes { rank, devices_here, .. }) = &self.processes else {
+        let Some(Processes { rank, devices_here, cores, .. }) = &self.processes else {
             let devices = devices.unwrap_or(SeveralDevices::DEFAULT);
             return Ok((each.plan(devices)?, devices));
         };
@@ -172,7 +177,7 @@ impl Launch {
                  that out, or start as many"
             )));
         }
-        let plan = each.plan(*devices_here)?;
+        let plan = each.or_threads(*cores).plan(*devices_here)?;
         if !rank.has_messages() && plan.is_of_slices() {
             return Err(UsageError::new(
                 "NCCL, which connects these processes, is for GPUs: leave --device cpu out, or start them with mpirun",
@@ -201,6 +206,10 @@ impl Launch {
     /// rank that failed, and all processes return a [`ReportedElsewhere`].
     pub fn agree<T>(&self, outcome: Result<T>) -> Result<T> {
         let Some(Processes { rank, .. }) = &self.processes else { return outcome };
+        // The processes have agreed on this error already.
+        if outcome.as_ref().is_err_and(|error| error.is::<ReportedElsewhere>()) {
+            return outcome;
+        }
         let mine = outcome.as_ref().err().map(ErrorReport::of);
         let all = values_gathered(&**rank, &mine)?;
         let first = all.into_iter().zip(0usize..).find_map(|(report, rank)| Some((rank, report?)));
@@ -219,6 +228,19 @@ impl Launch {
         Err(ReportedElsewhere(code).into())
     }
     // ANCHOR_END: agree
+
+    /// Calls `work` in the first process of each machine, and then in the others, with whether the process is the first: so
+    /// one process downloads, and the others find its files. All processes call this together. The others wait at most the
+    /// time limit. Fails as [`agree`](Self::agree) when one of the first processes fails, and when `work` fails.
+    pub fn one_first<T>(&self, work: impl FnOnce(bool) -> Result<T>) -> Result<T> {
+        match self.processes.as_ref().is_none_or(|processes| processes.local_rank == 0) {
+            true => self.agree(work(true)),
+            false => {
+                self.agree(Ok(()))?;
+                work(false)
+            }
+        }
+    }
 
     /// Whether the condition holds for any process.
     pub fn any(&self, mine: bool) -> Result<bool, communicator::Error> {

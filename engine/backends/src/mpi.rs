@@ -11,15 +11,16 @@ mod wait_graph;
 
 use std::fmt;
 use std::marker::PhantomData;
+use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use ::mpi::Threading;
 use ::mpi::environment::Universe;
-use ::mpi::traits::Communicator as _;
+use ::mpi::traits::{Communicator as _, CommunicatorCollectives as _};
 use candle_core::{DType, Device, Shape, Tensor};
-use devices::{ComputeDevice, DevicePlan, move_view};
+use devices::{ComputeDevice, CoreSet, DevicePlan, available_cores, move_view};
 use harness::launcher;
 use params_and_allreduce::communicator::{Communicator, Error, SharedCommunicator};
 use params_and_allreduce::thread::{Cause, attempt};
@@ -34,6 +35,9 @@ pub struct World {
     pub local_rank: usize,
     /// The number of processes on this machine. It needs a device for each.
     pub local_size: usize,
+    /// The number of cores that this process may use: those that it shares with other processes of this machine are
+    /// divided between them.
+    pub cores: NonZeroUsize,
     /// This process's rank before it has a device: it receives tensors in CPU memory. It has the same connections as the rank
     /// that [`run`](Self::run) makes.
     pub rank: Rank,
@@ -68,11 +72,15 @@ impl World {
         }
         // The processes that share this machine's memory, in the order of their ranks.
         let here = world.split_shared(world.rank());
+        let mine = CoreSet::of_this_process();
+        let mut all = vec![0; mine.0.len() * here.size() as usize];
+        here.all_gather_into(&mine.0[..], &mut all[..]);
         let (connection, thread) = Connection::open(timeout)?;
         let (background, second_thread) = Connection::open(timeout)?;
         Ok(Self {
             local_rank: here.rank() as usize,
             local_size: here.size() as usize,
+            cores: mine.share(&all, available_cores()),
             rank: Rank { connection, background, device: None, tensors: Device::Cpu },
             progress_threads: vec![thread, second_thread],
             _universe: universe,

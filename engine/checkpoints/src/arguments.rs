@@ -30,7 +30,7 @@ pub struct Checkpoints {
     pub keep: usize,
 
     /// Go on from the newest checkpoint, and behind what --metrics has; with latest-valid, from the newest that is not
-    /// damaged
+    /// damaged and can be read
     #[arg(long, value_name = "WHICH", value_enum, num_args = 0..=1, default_missing_value = "newest",
           requires = "checkpoint")]
     pub resume: Option<Resume>,
@@ -43,9 +43,9 @@ pub struct Checkpoints {
 /// The checkpoint from which a run resumes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Resume {
-    /// The newest; it is an error if that one is damaged.
+    /// The newest; it is an error if that one is damaged or cannot be read.
     Newest,
-    /// The newest that is not damaged. Newer ones are set aside: they get another name.
+    /// The newest that can be used. Newer ones are set aside: they get another name.
     LatestValid,
 }
 

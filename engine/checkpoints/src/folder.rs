@@ -5,6 +5,7 @@ use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
 use candle_core::Tensor;
+use harness::lock::has_no_locks;
 use harness::records::TrainerState;
 use harness::report::Report;
 use harness::report::file::PARTIAL;
@@ -30,26 +31,34 @@ pub struct Folder {
 }
 
 impl Folder {
-    /// Makes the folder if it is missing, locks it, and removes files that a killed run left half-written. Fails with
-    /// [`Error::Refused`] when another run has the lock, when a run that resumes finds no checkpoint, or when a run that
-    /// begins finds one.
+    /// Makes the folder if it is missing, locks it, and removes files that a killed run left half-written. The report notes if
+    /// the file system has no locks. Fails with [`Error::Refused`] when another run has the lock, when a run that resumes finds
+    /// no checkpoint, or when a run that begins finds one.
     pub fn open(
         settings: Checkpoints,
         batches_per_epoch: usize,
         epochs: usize,
+        report: &Report<'_>,
     ) -> Result<Self, Error> {
         let path = &settings.folder;
         fs::create_dir_all(path).map_err(Error::io("make the folder", path))?;
         let lock_path = path.join(LOCK);
         let lock = File::options().write(true).create(true).truncate(false).open(&lock_path);
         let lock = lock.map_err(Error::io("open", &lock_path))?;
-        lock.try_lock().map_err(|error| match error {
-            TryLockError::WouldBlock => Error::Refused(format!(
-                "another run keeps its checkpoints in {}: choose another folder, or end that run",
+        match lock.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => {
+                return Err(Error::Refused(format!(
+                    "another run keeps its checkpoints in {}: choose another folder, or end that run",
+                    path.display()
+                )));
+            }
+            Err(TryLockError::Error(reason)) if has_no_locks(&reason) => report.note(format_args!(
+                "the file system of {} has no locks: see to it that no other run writes there",
                 path.display()
             )),
-            TryLockError::Error(reason) => Error::io("lock", lock_path)(reason),
-        })?;
+            Err(TryLockError::Error(reason)) => return Err(Error::io("lock", lock_path)(reason)),
+        }
         for (name, path) in entries(path)? {
             if name.starts_with(PREFIX) && name.ends_with(PARTIAL) {
                 remove(&path)?;
@@ -60,8 +69,11 @@ impl Folder {
     }
 
     /// Writes a checkpoint of the state after a step, if one is due: after every so many steps, after the last step, and after an
-    /// interrupt. Then removes the oldest checkpoints until the number to keep is left. `tensors` returns the tensors of the
-    /// checkpoint. Fails with [`Error::Io`] when a file cannot be written or removed.
+    /// interrupt. `tensors` returns the tensors of the checkpoint. Fails with [`Error::Io`] when a file cannot be written or
+    /// removed.
+    ///
+    /// The folder has room for one checkpoint more than the number to keep: the oldest ones beyond that number are removed
+    /// before, and one after. So one whole checkpoint is there at any time.
     pub fn after_step(
         &self,
         state: &TrainerState,
@@ -75,15 +87,26 @@ impl Folder {
         }
         let _span = info_span!(target: COMPUTE, "checkpoint").entered();
         let path = folder.join(format!("{PREFIX}{step:08}{SUFFIX}"));
-        file::write(&path, state, configuration, &tensors())?;
-        let checkpoints = checkpoints(folder)?;
-        let surplus = checkpoints.len().saturating_sub((*keep).max(1));
-        checkpoints[..surplus].iter().try_for_each(|(_, path)| remove(path))
+        let keep = (*keep).max(1);
+        let remove_surplus = || {
+            let checkpoints = checkpoints(folder)?;
+            let surplus = checkpoints.len().saturating_sub(keep);
+            checkpoints[..surplus].iter().try_for_each(|(_, path)| remove(path))
+        };
+        remove_surplus()?;
+        file::write(&path, state, configuration, &tensors()).map_err(|error| match error {
+            Error::Io { task, path, reason } if is_full(&reason) => {
+                let room = format!("{reason}; --keep {keep} takes the room of {}", keep + 1);
+                Error::Io { task, path, reason: io::Error::other(format!("{room} checkpoints")) }
+            }
+            error => error,
+        })?;
+        remove_surplus()
     }
 
     /// Finds the checkpoint to resume from. Returns the state of the training loop, and the values of `tensors`, in the same
-    /// order, in CPU memory. The report names the checkpoint and every damaged checkpoint that got another name. Fails when
-    /// the folder has no checkpoint, when the checkpoint does not fit this run or `tensors`, or when the newest checkpoint
+    /// order, in CPU memory. The report names the checkpoint, and each damaged or unreadable checkpoint that got another name.
+    /// Fails when the folder has no checkpoint, when the checkpoint does not fit this run or `tensors`, or when the newest checkpoint
     /// is damaged and the run asked for [`Resume::Newest`].
     pub fn find(
         &self,
@@ -108,12 +131,12 @@ impl Folder {
                     ));
                     return Ok((state, values));
                 }
-                Err(error @ Error::Damaged { .. }) => error,
+                Err(error @ (Error::Damaged { .. } | Error::Io { .. })) => error,
                 Err(error) => return Err(error),
             };
             if settings.resume != Some(Resume::LatestValid) {
                 return Err(Error::Refused(format!(
-                    "{error}; --resume latest-valid goes on from the newest one that is not"
+                    "{error}; --resume latest-valid goes on from the newest one that can be used"
                 )));
             }
             damaged.push((path, error));
@@ -122,7 +145,7 @@ impl Folder {
         Err(damaged.last().map_or_else(
             || nothing_in(&settings.folder),
             |(_, oldest)| {
-                let all = format!("all {count} checkpoints in {folder} are damaged");
+                let all = format!("none of the {count} checkpoints in {folder} can be used");
                 Error::Refused(format!("{all}; the oldest: {oldest}"))
             },
         ))
@@ -195,6 +218,10 @@ fn entries(folder: &Path) -> Result<Vec<(String, PathBuf)>, Error> {
     list().map_err(Error::io("read the folder", folder))
 }
 
+fn is_full(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded)
+}
+
 fn remove(path: &Path) -> Result<(), Error> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != ErrorKind::NotFound => Err(Error::io("remove", path)(error)),
@@ -220,7 +247,8 @@ mod tests {
             configuration: Configuration::default(),
         };
         let folder = |batches_per_epoch, epochs| {
-            Folder::open(settings.clone(), batches_per_epoch, epochs).unwrap()
+            let report = Report::silent();
+            Folder::open(settings.clone(), batches_per_epoch, epochs, &report).unwrap()
         };
         let path = place.path().join("checkpoint");
         let state = |epochs, batches| {

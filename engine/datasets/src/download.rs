@@ -17,6 +17,8 @@ use ureq::Agent;
 use harness::cli::DATA_FOLDER;
 use harness::report::{file, progress_bar, seconds};
 
+use crate::fashion_mnist::paths;
+
 /// How long the mirrors may take. A download that makes progress, however slowly, has no limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TimeLimits {
@@ -47,6 +49,13 @@ pub struct RemoteFile {
     pub md5: u128,
 }
 
+impl RemoteFile {
+    /// The name of the file when it is unpacked.
+    pub(crate) fn plain_name(&self) -> &'static str {
+        self.name.trim_end_matches(".gz")
+    }
+}
+
 /// The four files of Fashion-MNIST, the smallest first.
 pub const FASHION_MNIST: [RemoteFile; 4] = [
     file("t10k-labels-idx1-ubyte.gz", 5_148, 0xbb300cfdad3c16e7a12a480ee83cd310),
@@ -68,6 +77,13 @@ const PUBLIC: [&str; 2] = [
 /// The web addresses of folders with the files, in the order in which they are tried. By default the public ones.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mirrors(Vec<String>);
+
+impl Mirrors {
+    /// No mirror: nothing is downloaded.
+    pub(crate) fn none() -> Self {
+        Self(Vec::new())
+    }
+}
 
 impl Default for Mirrors {
     fn default() -> Self {
@@ -246,10 +262,11 @@ fn reason(error: ureq::Error, limit: Duration) -> String {
 fn missing<'a>(folder: &Path, files: &'a [RemoteFile]) -> Result<Vec<&'a RemoteFile>, Error> {
     let mut missing = Vec::new();
     for file in files {
-        let path = folder.join(file.name);
-        if path.with_extension("").is_file() {
+        let [plain, dotted, compressed, dotted_compressed] = paths(folder, file.plain_name());
+        if plain.is_file() || dotted.is_file() {
             continue;
         }
+        let path = if dotted_compressed.is_file() { dotted_compressed } else { compressed };
         match fs::metadata(&path).map(|metadata| metadata.len()) {
             Ok(found) if found == file.size => {}
             Ok(found) => {

@@ -7,9 +7,10 @@
 //! | `t10k-images-idx3-ubyte` | test images |
 //! | `t10k-labels-idx1-ubyte` | their labels |
 //!
-//! Each file may be compressed and have `.gz` at the end of its name. If both files exist, the plain one is read.
+//! Each file may be compressed and have `.gz` at the end of its name. If both files exist, the plain one is read. Mirrors of
+//! MNIST write a dot: `train-images.idx3-ubyte`.
 
-use std::fs::File;
+use std::fs::{self, DirEntry, File};
 use std::io::BufReader;
 use std::path::{Path, PathBuf};
 
@@ -21,7 +22,7 @@ use super::{Dataset, Split, idx};
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// One of the four files is missing.
-    #[error("{}: no {file}, nor {file}.gz", folder.display())]
+    #[error("{}: no {file}, nor {file}.gz; {}", folder.display(), found(folder, file))]
     Missing {
         /// The folder.
         folder: PathBuf,
@@ -52,11 +53,44 @@ fn read_file<R>(
     file: &'static str,
     parse: impl FnOnce(BufReader<File>) -> Result<R, idx::Error>,
 ) -> Result<R, Error> {
-    let candidates = [folder.join(file), folder.join(format!("{file}.gz"))];
-    let Some(path) = candidates.into_iter().find(|path| path.is_file()) else {
+    let Some(path) = paths(folder, file).into_iter().find(|path| path.is_file()) else {
         return Err(Error::Missing { folder: folder.to_owned(), file });
     };
     let opened = File::open(&path).map_err(idx::Error::from);
     let parsed = opened.and_then(|file| parse(BufReader::new(file)));
     Ok(parsed.with_context(|| path.display().to_string())?)
+}
+
+/// The paths under which a file may be in a folder: with a hyphen or a dot, plain or compressed. Plain files come first.
+pub(crate) fn paths(folder: &Path, file: &str) -> [PathBuf; 4] {
+    let dotted = file.replace("-idx", ".idx");
+    [file, &dotted, &format!("{file}.gz"), &format!("{dotted}.gz")].map(|name| folder.join(name))
+}
+
+/// Describes a folder without this file.
+fn found(folder: &Path, file: &str) -> String {
+    let of_the_name = paths(folder, file).into_iter().find(|path| path.exists());
+    match of_the_name {
+        Some(path) if path.is_dir() => format!("{} is a folder", path.display()),
+        Some(path) => format!("{} is not a regular file", path.display()),
+        None => match others(folder, &[]) {
+            names if names.is_empty() => "the folder is empty".to_owned(),
+            names => format!("there are {names}"),
+        },
+    }
+}
+
+/// The names in a folder that are not names of these files, in one text: the first few.
+pub(crate) fn others(folder: &Path, files: &[&str]) -> String {
+    const SHOWN: usize = 5;
+    let known: Vec<PathBuf> = files.iter().flat_map(|file| paths(folder, file)).collect();
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let others = entries.filter(|entry| !known.contains(&entry.path()));
+    let name = |entry: DirEntry| entry.file_name().to_string_lossy().into_owned();
+    let mut names: Vec<String> = others.map(name).collect();
+    names.sort();
+    let more = names.len().saturating_sub(SHOWN);
+    names.truncate(SHOWN);
+    let names = names.join(", ");
+    if more > 0 { format!("{names} and {more} more") } else { names }
 }

@@ -75,11 +75,49 @@ fn with_plain<R>(
     if !file.fill_buf()?.starts_with(&GZIP_MAGIC) {
         return parse(&mut file);
     }
-    let mut decoder = GzDecoder::new(file);
-    let parsed = parse(&mut decoder)?;
-    match decoder.into_inner().fill_buf()?.is_empty() {
-        true => Ok(parsed),
-        false => malformed("goes on after its compressed data"),
+    let mut members = Members { member: Some(GzDecoder::new(file)), garbage: false };
+    let parsed = parse(&mut members);
+    if members.garbage {
+        return malformed("goes on after its compressed data with bytes that are not gzip");
+    }
+    parsed
+}
+
+/// Uncompresses all members of a gzip file, one after the other (RFC 1952, section 2.2). Zeros after a member are skipped:
+/// tapes and some programs fill a file up with zeros.
+struct Members<R> {
+    /// `None` at the end of the file.
+    member: Option<GzDecoder<R>>,
+    /// Whether a member is followed by bytes that are neither zeros nor a member.
+    garbage: bool,
+}
+
+impl<R: BufRead> Read for Members<R> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        while let Some(member) = &mut self.member {
+            let count = member.read(into)?;
+            if count > 0 || into.is_empty() {
+                return Ok(count);
+            }
+            let next = skip_zeros(member.get_mut())?;
+            self.garbage = next.is_some_and(|byte| byte != GZIP_MAGIC[0]);
+            let file = self.member.take().map(GzDecoder::into_inner);
+            self.member = file.filter(|_| next == Some(GZIP_MAGIC[0])).map(GzDecoder::new);
+        }
+        Ok(0)
+    }
+}
+
+/// Skips zeros. Returns the next byte and leaves it there, or `None` at the end of the file.
+fn skip_zeros(file: &mut impl BufRead) -> io::Result<Option<u8>> {
+    loop {
+        let bytes = file.fill_buf()?;
+        let zeros = bytes.iter().take_while(|&&byte| byte == 0).count();
+        let next = bytes.get(zeros).copied();
+        file.consume(zeros);
+        if next.is_some() || zeros == 0 {
+            return Ok(next);
+        }
     }
 }
 

@@ -38,6 +38,11 @@ pub struct DataArguments {
     /// Web addresses to download Fashion-MNIST from, separated by spaces [default: the public ones]
     #[arg(long, value_name = "URLS", env = DATA_MIRRORS, hide_env_values = true)]
     data_mirrors: Option<Mirrors>,
+
+    /// Whether another process of this machine has loaded the images before: then this process downloads nothing, and
+    /// leaves notes to the other.
+    #[arg(skip)]
+    pub follows: bool,
 }
 
 /// Both parts of a data set.
@@ -70,7 +75,9 @@ impl DataArguments {
             Some("auto") => match self.obtain(TimeLimits::OPTIONAL) {
                 Ok(folder) => LoadedData::read(&folder, REAL, sizes),
                 Err(error @ download::Error::OtherFile(_)) => Err(error).context(REAL),
+                Err(_) if self.follows => Ok(LoadedData::draw(sizes)),
                 Err(error) => {
+                    self.check_for_other_files(&error)?;
                     // The run goes on when standard error has no reader.
                     let _ = writeln!(
                         std::io::stderr(),
@@ -95,6 +102,20 @@ impl DataArguments {
         }
     }
 
+    /// Refuses a folder of `--data-dir` with other files only: drawn images are not what its user wants.
+    fn check_for_other_files(&self, error: &download::Error) -> Result<(), UsageError> {
+        let Some(folder) = &self.data_dir else { return Ok(()) };
+        let others = fashion_mnist::others(folder, &FASHION_MNIST.map(|file| file.plain_name()));
+        if others.is_empty() {
+            return Ok(());
+        }
+        Err(UsageError::new(format_args!(
+            "--data-dir {}: Fashion-MNIST is not among {others}, and cannot be had ({error}); name the folder of its files, or \
+             use --data synthetic",
+            folder.display()
+        )))
+    }
+
     /// Downloads the missing files of Fashion-MNIST, and returns their folder.
     fn obtain(&self, limits: TimeLimits) -> Result<PathBuf, download::Error> {
         let folder = self.data_dir.clone().or_else(download::default_folder);
@@ -102,7 +123,11 @@ impl DataArguments {
             let message = "this machine names no folder for downloads; --data-dir can";
             download::Error::Unavailable(message.to_owned())
         })?;
-        let mirrors = self.data_mirrors.clone().unwrap_or_default();
+        let mirrors = match &self.data_mirrors {
+            _ if self.follows => Mirrors::none(),
+            Some(mirrors) => mirrors.clone(),
+            None => Mirrors::default(),
+        };
         download::obtain(&folder, &FASHION_MNIST, &mirrors, limits)?;
         Ok(folder)
     }

@@ -1,6 +1,6 @@
 //! The IDX reader believes nothing.
 
-use std::io::Write as _;
+use std::io::{BufReader, Write as _};
 
 use datasets::idx::{Error, read_images, read_labels};
 use flate2::Compression;
@@ -85,12 +85,38 @@ fn labels_must_be_classes() {
 }
 
 #[test]
+fn gzip_files_may_have_several_members_and_zeros_at_the_end() {
+    let labels = file(&[LABELS, 700], 700);
+    let expected = read_labels(&labels[..]).unwrap();
+    let (first, second) = labels.split_at(100);
+    let members = [gzip(first), gzip(b""), gzip(second)];
+    let zeros = vec![0; 10_000];
+    let padded = [members.concat(), zeros.clone()].concat();
+    let each_padded = [&members[0], &zeros, &members[1], &members[2], &zeros[..1]];
+    let each_padded: Vec<u8> = each_padded.into_iter().flatten().copied().collect();
+    for bytes in [members.concat(), [gzip(&labels), zeros.clone()].concat(), padded, each_padded] {
+        assert_eq!(read_labels(&bytes[..]).unwrap(), expected);
+        // A reader that has one byte at a time.
+        assert_eq!(read_labels(BufReader::with_capacity(2, &bytes[..])).unwrap(), expected);
+    }
+    for garbage in [&b"x"[..], b"\0\0\0x", b"\n"] {
+        let bytes = [&members.concat(), garbage].concat();
+        let told = refusal(read_labels(&bytes[..]));
+        assert_eq!(told, "goes on after its compressed data with bytes that are not gzip");
+    }
+    // A member that is cut, and one too many.
+    let cut = [&members[0][..], &members[2][..members[2].len() / 2]].concat();
+    assert!(matches!(read_labels(&cut[..]), Err(Error::Read(_))));
+    let told = refusal(read_labels(&[members.concat(), gzip(b"!")].concat()[..]));
+    assert_eq!(told, "goes on after the 700 bytes that its header announces");
+    let told = refusal(read_labels(&members[0][..]));
+    assert_eq!(told, "ends after 92 of the 700 bytes that its header announces");
+}
+
+#[test]
 fn damaged_compression_is_an_error() {
     let mut bytes = gzip(&file(&[LABELS, 12], 12));
     let middle = bytes.len() / 2;
     bytes.truncate(middle);
     assert!(matches!(read_labels(&bytes[..]), Err(Error::Read(_))));
-    let mut bytes = gzip(&file(&[LABELS, 12], 12));
-    bytes.push(0);
-    assert_eq!(refusal(read_labels(&bytes[..])), "goes on after its compressed data");
 }

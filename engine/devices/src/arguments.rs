@@ -38,6 +38,12 @@ impl DeviceArguments {
         Ok(if self.tf32 { plan.with_note("f32 products are rounded to TF32") } else { plan })
     }
 
+    /// The same flags with so many cores for each device, if the user has not chosen a number.
+    #[must_use]
+    pub fn or_threads(self, threads: Option<NonZeroUsize>) -> Self {
+        Self { threads_per_device: self.threads_per_device.or(threads), ..self }
+    }
+
     /// Plans one device like each of `several`: of the same kind, with the same number of cores.
     pub fn plan_one_of(&self, several: &DevicePlan) -> Result<DevicePlan, UsageError> {
         Self { threads_per_device: several.threads_per_device(), ..*self }.plan(1)

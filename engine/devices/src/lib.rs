@@ -8,6 +8,7 @@
 //! the plan *in the thread that uses it*: each thread has its own CUDA stream, and no stream waits for another by itself.
 
 mod arguments;
+mod cores;
 mod event;
 #[cfg(feature = "cuda")]
 mod gpu;
@@ -23,6 +24,7 @@ use candle_core::{Device, Result, Tensor};
 use rayon::ThreadPool;
 
 pub use arguments::{DeviceArguments, SeveralDevices};
+pub use cores::CoreSet;
 pub use event::Event;
 pub use plan::{DevicePlan, DeviceSlot, MAX_DEVICES, MAX_THREADS};
 

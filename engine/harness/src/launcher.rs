@@ -16,13 +16,19 @@
 use std::env;
 use std::fmt;
 use std::fs;
-use std::io;
+use std::io::{self, IsTerminal as _};
 use std::process::Command;
 
 /// The variables with the number of processes, and the launcher that sets them. Under `mpirun` in a Slurm job the last
 /// one counts the helpers of `mpirun`.
 const SIZES: [(&str, &str); 3] =
-    [("OMPI_COMM_WORLD_SIZE", "mpirun"), ("PMI_SIZE", "mpirun"), ("SLURM_STEP_NUM_TASKS", SLURM)];
+    [("OMPI_COMM_WORLD_SIZE", "mpirun"), ("PMI_SIZE", "mpirun"), (TASKS, SLURM)];
+
+/// Slurm's number of tasks in a step.
+const TASKS: &str = "SLURM_STEP_NUM_TASKS";
+
+/// A variable that `srun --pty` sets.
+const PTY: &str = "SLURM_PTY_PORT";
 
 const SLURM: &str = "srun";
 
@@ -118,7 +124,37 @@ pub fn meeting_port(master_port: u16) -> u16 {
 }
 
 fn variable(name: &str) -> Option<String> {
-    env::var(name).ok()
+    let in_a_shell = || {
+        let is_pty = env::var_os(PTY).is_some() && io::stdin().is_terminal();
+        is_pty && is_shell(&parent().unwrap_or_default())
+    };
+    // `srun --pty` sets the variables of all its tasks in a shell, where its user starts this program alone.
+    env::var(name).ok().filter(|_| name != TASKS || !in_a_shell())
+}
+
+/// Whether a program that has started this one in a step of Slurm's is a shell: `slurmstepd` starts the tasks of a step.
+fn is_shell(parent: &str) -> bool {
+    !parent.is_empty() && parent != "slurmstepd"
+}
+
+/// Returns the name of the program that has started this one.
+#[cfg(unix)]
+fn parent() -> Option<String> {
+    let comm = format!("/proc/{}/comm", std::os::unix::process::parent_id());
+    Some(fs::read_to_string(comm).ok()?.trim().to_owned())
+}
+
+#[cfg(not(unix))]
+fn parent() -> Option<String> {
+    None
+}
+
+/// Says how to start one process, and not several.
+fn without(by: &str) -> String {
+    match by {
+        SLURM => format!("without srun, or in a shell of srun with env -u {TASKS}"),
+        by => format!("without {by}"),
+    }
 }
 
 /// The number of processes that a launcher such as `torchrun` started. Other programs use `WORLD_SIZE` for their own
@@ -150,8 +186,8 @@ fn check_connected(
     match (started_by_mpi(&variable), started_by_other(variable)) {
         (Some(started), _) if mpi || started.processes == 1 => Ok(()),
         (Some(started), _) => Err(LaunchError(format!(
-            "{started} of a program that was built without MPI: build it with --features mpi, or start it without {}",
-            started.by
+            "{started} of a program that was built without MPI: build it with --features mpi, or start it {}",
+            without(started.by)
         ))),
         (None, Some(processes)) => Err(LaunchError(format!(
             "RANK and WORLD_SIZE say that a launcher started {processes} processes: start them with mpirun (DDP, with a \
@@ -165,7 +201,8 @@ fn check_is_alone(variable: impl Fn(&str) -> Option<String>) -> Result<(), Launc
     let other = || Some(Started { processes: started_by_other(&variable)?, by: OTHER });
     match started_by_mpi(&variable).or_else(other).filter(|started| started.processes > 1) {
         Some(started @ Started { by, processes }) => Err(LaunchError(format!(
-            "{started}, but this program's ranks are threads: start it without {by}, with --devices {processes}"
+            "{started}, but this program's ranks are threads: start it with --devices {processes} {}",
+            without(by)
         ))),
         None => Ok(()),
     }
@@ -231,6 +268,13 @@ mod tests {
     }
 
     #[test]
+    fn what_a_shell_starts_in_a_step_is_no_task() {
+        for (parent, shell) in [("bash", true), ("zsh", true), ("slurmstepd", false), ("", false)] {
+            assert_eq!(is_shell(parent), shell, "{parent}");
+        }
+    }
+
+    #[test]
     fn several_processes_need_mpi_and_one_does_not() {
         assert_eq!(check_connected(false, with(&[])), Ok(()));
         assert_eq!(check_connected(true, with(&[("PMI_SIZE", "4")])), Ok(()));
@@ -240,7 +284,8 @@ mod tests {
         let slurm = with(&[("SLURM_STEP_NUM_TASKS", "4")]);
         let refusal = check_connected(false, slurm).unwrap_err().to_string();
         assert!(refusal.starts_with("srun started 4 processes"), "{refusal}");
-        assert!(refusal.ends_with("start it without srun"), "{refusal}");
+        let how = "start it without srun, or in a shell of srun with env -u SLURM_STEP_NUM_TASKS";
+        assert!(refusal.ends_with(how), "{refusal}");
     }
 
     #[test]
@@ -256,8 +301,8 @@ mod tests {
         }
         assert_eq!(
             check_is_alone(with(torchrun)).unwrap_err().to_string(),
-            "a launcher such as torchrun started 2 processes, but this program's ranks are threads: start it without \
-             a launcher such as torchrun, with --devices 2"
+            "a launcher such as torchrun started 2 processes, but this program's ranks are threads: start it with \
+             --devices 2 without a launcher such as torchrun"
         );
     }
 

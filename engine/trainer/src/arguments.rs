@@ -52,8 +52,9 @@ pub fn layer_type() -> impl TypedValueParser<Value = DType> {
 /// The flags of a training run.
 #[derive(Args, Clone, Debug)]
 pub struct TrainArguments {
+    /// The images.
     #[command(flatten)]
-    data: DataArguments,
+    pub data: DataArguments,
 
     /// Use only the first N training images
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=MAX_IMAGES))]

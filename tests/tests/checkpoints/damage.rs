@@ -26,7 +26,9 @@ fn assert_damaged(settings: &Settings, model: &impl Model, bytes: &[u8], told: &
     let error = settings.train(model).unwrap_err().to_string();
     let begin = format!("checkpoint {} is damaged: ", path.display());
     assert!(error.starts_with(&begin), "{told}: {error}");
-    assert!(error.ends_with("; --resume latest-valid goes on from the newest one that is not"));
+    assert!(
+        error.ends_with("; --resume latest-valid goes on from the newest one that can be used")
+    );
 }
 
 #[test]

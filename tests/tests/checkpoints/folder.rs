@@ -31,8 +31,30 @@ fn the_latest_valid_is_found_and_the_others_set_aside() {
         fs::write(settings.folder().join(file(step)), b"").unwrap();
     }
     let error = settings.resume(Resume::LatestValid).train(&lenet()).unwrap_err().to_string();
-    assert!(error.starts_with("all 2 checkpoints in "), "{error}");
+    assert!(error.starts_with("none of the 2 checkpoints in "), "{error}");
     assert!(error.contains("00000002.safetensors is damaged: it has 0 bytes"), "{error}");
+}
+
+/// A link that leads to itself can be read by nobody, as a file of a disk that fails.
+#[cfg(unix)]
+#[test]
+fn a_checkpoint_that_cannot_be_read_is_left_for_the_one_before_it() {
+    let expected = Settings::new().train(&lenet()).unwrap();
+    let folder = TempDir::new().unwrap();
+    let settings = Settings::keeping(&folder).every(1);
+    settings.train(&cut(lenet(), Cut(4, Event::Crash))).unwrap_err();
+    let newest = settings.folder().join(file(3));
+    fs::remove_file(&newest).unwrap();
+    std::os::unix::fs::symlink(&newest, &newest).unwrap();
+    let error = settings.resume(Resume::Newest).train(&lenet()).unwrap_err().to_string();
+    assert!(error.starts_with(&format!("cannot read {}: ", newest.display())), "{error}");
+    assert!(
+        error.ends_with("; --resume latest-valid goes on from the newest one that can be used")
+    );
+    let trained = settings.resume(Resume::LatestValid).every(1000).train(&lenet()).unwrap();
+    assert_same(&trained, &expected, "after step 2");
+    let aside = file(3) + ".broken";
+    assert_eq!(names(settings.folder()), ["lock", &file(1), &file(2), &aside, &file(6)]);
 }
 
 #[test]
@@ -101,6 +123,29 @@ fn a_full_disk_is_told_and_costs_no_earlier_checkpoint() {
     assert!(error.starts_with(&begin), "{error}");
     assert_eq!(names(settings.folder()), ["lock", &file(2)]);
     assert_same(&settings.resume(Resume::Newest).train(&lenet()).unwrap(), &expected, "after 2");
+}
+
+/// Three checkpoints fill a disk. A run that keeps one removes two of them before it writes.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_run_that_keeps_fewer_makes_room_first() {
+    let folder = TempDir::new().unwrap();
+    let settings = Settings::keeping(&folder).every(1);
+    settings.train(&cut(lenet(), Cut(4, Event::Crash))).unwrap_err();
+    let three = ["lock".to_owned(), file(1), file(2), file(3)];
+    assert_eq!(names(settings.folder()), three);
+    let mut keeping_one = settings.resume(Resume::Newest);
+    keeping_one.checkpoints.as_mut().unwrap().keep = 1;
+    let partial = format!("{}.{}.partial", file(4), std::process::id());
+    let filling = Watched::new(lenet(), |_| {
+        std::os::unix::fs::symlink("/dev/full", settings.folder().join(&partial)).unwrap();
+        Event::Nothing
+    });
+    let error = keeping_one.train(&filling).unwrap_err().to_string();
+    let told = "No space left on device (os error 28); --keep 1 takes the room of 2 checkpoints";
+    assert!(error.ends_with(told), "{error}");
+    assert_eq!(names(settings.folder()), ["lock", &file(3)]);
+    keeping_one.train(&lenet()).unwrap();
 }
 
 #[cfg(unix)]

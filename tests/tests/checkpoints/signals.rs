@@ -42,7 +42,11 @@ fn child() {
 }
 
 fn begin(folder: &Path, every: usize) -> Child {
-    let mut child = Command::new(env::current_exe().unwrap())
+    begin_with(folder, every, Command::new(env::current_exe().unwrap()))
+}
+
+fn begin_with(folder: &Path, every: usize, mut program: Command) -> Child {
+    let mut child = program
         .args(["--exact", "checkpoints::signals::child", "--nocapture"])
         .env(FOLDER, folder)
         .env(EVERY, every.to_string())
@@ -108,4 +112,49 @@ fn a_kill_at_any_moment_leaves_whole_checkpoints() {
     assert_goes_on(&settings);
     assert!(names(settings.folder()).iter().all(|name| !name.ends_with(".partial")));
     assert!(fs::read_dir(settings.folder()).unwrap().count() <= 4);
+}
+
+/// What NFS and FUSE may answer: there are no locks, and a folder cannot be synced.
+#[cfg(target_os = "linux")]
+const POOR_FILE_SYSTEM: &str = r#"
+    #include <errno.h>
+    #include <sys/stat.h>
+    #include <sys/syscall.h>
+    #include <unistd.h>
+
+    int flock(int file, int operation) {
+        errno = ENOLCK;
+        return -1;
+    }
+
+    int fsync(int file) {
+        struct stat about;
+        if (fstat(file, &about) == 0 && S_ISDIR(about.st_mode)) {
+            errno = EINVAL;
+            return -1;
+        }
+        return syscall(SYS_fsync, file);
+    }
+"#;
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_poor_file_system_keeps_checkpoints() {
+    let folder = TempDir::new().unwrap();
+    let (source, library) = (folder.path().join("poor.c"), folder.path().join("poor.so"));
+    fs::write(&source, POOR_FILE_SYSTEM).unwrap();
+    let mut compiler = Command::new("cc");
+    compiler.args(["-shared", "-fPIC", "-o"]).args([&library, &source]);
+    if compiler.status().is_err() {
+        println!("skipped: there is no C compiler");
+        return;
+    }
+    let settings = Settings::keeping_in(folder.path());
+    let mut program = Command::new(env::current_exe().unwrap());
+    program.env("LD_PRELOAD", &library);
+    let mut child = begin_with(folder.path(), 1, program);
+    kill(&child, "-TERM");
+    assert!(child.wait().unwrap().success());
+    assert!(steps(&settings).len() >= 3);
+    assert_goes_on(&settings);
 }

@@ -31,7 +31,11 @@ fn what_passed_is_remembered_until_the_answer_changes() {
     checkout.sum_is("a * b");
     let law = contains("    2 + 3: expected 5, got 6\n    law: sum, then divide once\n");
     let verdict = contains("error: ch01_sum does not pass yet: 2 of 2 checks fail");
-    course(&["check", "sum"]).code(1).stdout(law).stderr(verdict);
+    course(&["check", "sum"]).code(1).stdout(law.clone()).stderr(verdict);
+
+    let mut with_variables = checkout.course(&["check", "sum"]);
+    with_variables.env("RUST_TEST_NOCAPTURE", "1").env("RUST_TEST_SHUFFLE", "1");
+    with_variables.assert().code(1).stdout(law);
 
     checkout.sum_is("panic!(\"like {}\", a - a + b - b)");
     let once = contains("✗ adds\n✗ of_two_numbers_is_another_number\n    at ");

@@ -40,7 +40,7 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
     #[cfg(feature = "mpi")]
     if launcher::started().is_some_and(|started| started.processes > 1) {
         let world = backends::mpi::World::connect(DEFAULT_TIMEOUT)?;
-        let plan = arguments.devices.each.plan(world.local_size)?;
+        let plan = arguments.devices.each.or_threads(Some(world.cores)).plan(world.local_size)?;
         let title = format!("{} processes of MPI, here {plan}", world.rank.world_size());
         let table = world.run(&plan, |rank| measure(rank, title, &plan, Ranks::Processes, runs));
         return if world.rank.rank() == 0 { print(&table) } else { Ok(()) };

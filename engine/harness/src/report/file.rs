@@ -62,10 +62,21 @@ pub fn write(
     partial.file.sync_all()?;
     fs::rename(&partial.path, path)?;
     if cfg!(unix) {
-        // Not every file system can do this.
-        let _ = File::open(folder_of(path)).and_then(|folder| folder.sync_all());
+        let synced = File::open(folder_of(path)).and_then(|folder| folder.sync_all());
+        return unless_impossible(synced);
     }
     Ok(())
+}
+
+/// Ignores that a folder cannot be opened or synced at all: its file is whole. A failure of the disk stays a failure.
+fn unless_impossible(synced: io::Result<()>) -> io::Result<()> {
+    use io::ErrorKind::{InvalidInput, PermissionDenied, Unsupported};
+    match synced {
+        Err(error) if matches!(error.kind(), InvalidInput | PermissionDenied | Unsupported) => {
+            Ok(())
+        }
+        synced => synced,
+    }
 }
 
 /// Does the same as [`write()`] for the file of a flag: an error names the flag and the file. Fails like [`write()`].
@@ -257,6 +268,20 @@ mod tests {
         write(&path, |file| file.write_all(b"new")).unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"new");
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_folder_that_cannot_be_synced_is_ignored_and_a_disk_that_fails_is_not() {
+        let synced = |code| unless_impossible(Err(io::Error::from_raw_os_error(code)));
+        let (einval, eopnotsupp, enosys, eacces) = (22, 95, 38, 13);
+        for code in [einval, eopnotsupp, enosys, eacces] {
+            synced(code).unwrap();
+        }
+        let (eio, enospc, edquot) = (5, 28, 122);
+        for code in [eio, enospc, edquot] {
+            assert_eq!(synced(code).unwrap_err().raw_os_error(), Some(code));
+        }
     }
 
     #[test]

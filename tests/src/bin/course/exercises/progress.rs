@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use base16ct::HexDisplay;
+use harness::lock::has_no_locks;
 use harness::report::file;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
@@ -154,7 +155,7 @@ impl Progress {
         let lock = File::create(&path).with_context(told)?;
         match lock.lock() {
             // Some file systems have no locks. Then it is as likely as ever that nobody else is there.
-            Err(error) if error.kind() == io::ErrorKind::Unsupported => {}
+            Err(error) if has_no_locks(&error) => {}
             locked => locked.with_context(told)?,
         }
         let mut progress = Self::load(tree)?;

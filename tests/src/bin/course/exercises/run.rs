@@ -1,5 +1,7 @@
 //! One test binary, run in a process of its own until it ends or has to be ended.
 
+use std::env;
+use std::ffi::OsString;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
@@ -28,6 +30,11 @@ pub(super) fn run(
     command.arg(filter).current_dir(folder);
     // One after the other: then the last line names the test that was running.
     command.args(["--test-threads=1", "--color=never"]);
+    // Variables of the reader's shell, such as RUST_TEST_NOCAPTURE, would change what the harness prints.
+    let of_harness = |name: &OsString| name.to_string_lossy().starts_with("RUST_TEST_");
+    for (name, _) in env::vars_os().filter(|(name, _)| of_harness(name)) {
+        command.env_remove(name);
+    }
     // A backtrace of a check says nothing about the answer.
     command.env("RUST_BACKTRACE", "0");
     command.stdout(stdout.stream()?).stderr(stderr.stream()?);

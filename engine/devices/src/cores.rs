@@ -1,0 +1,99 @@
+//! The cores that processes of one machine share.
+
+use std::fs;
+use std::num::NonZeroUsize;
+
+/// The words of a [`CoreSet`].
+const WORDS: usize = 64;
+
+/// A set of cores: core `n` is bit `n % 64` of word `n / 64`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CoreSet(pub [u64; WORDS]);
+
+impl CoreSet {
+    /// The cores that this process may use. The set is empty where the system has no list of them.
+    pub fn of_this_process() -> Self {
+        let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+        let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
+        Self::of_list(list.unwrap_or_default())
+    }
+
+    /// Parses a list such as `0-3,8`. Cores that the set has no room for are left out.
+    fn of_list(list: &str) -> Self {
+        let mut words = [0; WORDS];
+        for part in list.trim().split(',') {
+            let (first, last) = part.split_once('-').unwrap_or((part, part));
+            let (Ok(first), Ok(last)) = (first.parse(), last.parse::<usize>()) else { continue };
+            (first..=last.min(64 * WORDS - 1))
+                .for_each(|core: usize| words[core / 64] |= 1 << (core % 64));
+        }
+        Self(words)
+    }
+
+    fn has(words: &[u64; WORDS], core: usize) -> bool {
+        words[core / 64] >> (core % 64) & 1 == 1
+    }
+
+    /// The number of cores for a process with this set: a core that several processes may use is divided between them.
+    ///
+    /// `all` are the words of all processes' sets, this one's included. `available` is the number of cores that the system
+    /// gives this process. If it is smaller than the set, it is a limit for all processes together, as that of a container.
+    pub fn share(&self, all: &[u64], available: usize) -> NonZeroUsize {
+        let all = all.as_chunks::<WORDS>().0;
+        let own: Vec<usize> = (0..64 * WORDS).filter(|&core| Self::has(&self.0, core)).collect();
+        let users = |core: usize| all.iter().filter(|set| Self::has(set, core)).count().max(1);
+        let parts = own.iter().map(|&core| 1.0 / users(core) as f64);
+        // A third of a core, three times, is one core.
+        let share = (parts.sum::<f64>() + 1e-6) as usize;
+        let of_container = available / all.len().max(1);
+        let share = match own.len() {
+            0 => of_container,
+            cores if cores > available => share.min(of_container),
+            _ => share,
+        };
+        NonZeroUsize::new(share).unwrap_or(NonZeroUsize::MIN)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The shares of processes with these lists of cores.
+    fn shares(lists: &[&str], available: usize) -> Vec<usize> {
+        let sets: Vec<CoreSet> = lists.iter().map(|list| CoreSet::of_list(list)).collect();
+        let all: Vec<u64> = sets.iter().flat_map(|set| set.0).collect();
+        sets.iter().map(|set| set.share(&all, available).get()).collect()
+    }
+
+    #[test]
+    fn only_cores_that_processes_share_are_divided() {
+        // Each process has four cores of its own: `mpirun --map-by slot:PE=4`.
+        assert_eq!(shares(&["0-3", "4-7", "8-11", "12-15"], 4), [4; 4]);
+        // No process is bound.
+        assert_eq!(shares(&["0-15"; 4], 16), [4; 4]);
+        assert_eq!(shares(&["0-1,4"; 3], 3), [1; 3]);
+        // Two processes on each socket.
+        assert_eq!(shares(&["0-7", "8-15", "0-7", "8-15"], 8), [4; 4]);
+        // More processes than cores.
+        assert_eq!(shares(&["0-1"; 8], 2), [1; 8]);
+        assert_eq!(shares(&["0-3", "2-5"], 4), [3, 3]);
+        // A container may use four of 64 cores, in all processes together.
+        assert_eq!(shares(&["0-63"; 2], 4), [2; 2]);
+        assert_eq!(shares(&["", ""], 4), [2; 2]);
+    }
+
+    #[test]
+    fn lists_of_the_system_are_understood() {
+        let cores = |list: &str| {
+            let CoreSet(words) = CoreSet::of_list(list);
+            (0..64 * WORDS).filter(|&core| CoreSet::has(&words, core)).collect::<Vec<_>>()
+        };
+        assert_eq!(cores("\t0-2,64,4095"), [0, 1, 2, 64, 4095]);
+        assert_eq!(cores("4094-9999"), [4094, 4095]);
+        assert!(cores("").is_empty() && cores("none").is_empty());
+        if cfg!(target_os = "linux") {
+            assert_ne!(CoreSet::of_this_process(), CoreSet::of_list(""));
+        }
+    }
+}
