@@ -7,6 +7,7 @@ use tracing::info_span;
 
 pub use self::part::{Part, SumsByBatch};
 use datasets::Dataset;
+use harness::interrupt;
 use harness::records::BatchSums;
 use harness::report::trace::COMPUTE;
 use ops::backward::no_grad;
@@ -40,6 +41,10 @@ pub fn evaluate_part(
 ) -> Result<SumsByBatch> {
     let _span = info_span!(target: COMPUTE, "evaluate").entered();
     part.evaluate(dataset.len(), BATCH, |samples| {
+        if interrupt::is_new() {
+            // The sums are not used.
+            return Ok(BatchSums::of_no_samples());
+        }
         let batch = dataset.batch(samples, dtype)?.to_device(device)?;
         // No backward pass follows, so the layers need not keep their inputs for one.
         let logits = no_grad(|| model.forward(&batch.images))?;

@@ -16,15 +16,14 @@ pub fn part_of(rank: &(impl Communicator + ?Sized)) -> Part {
 
 /// Evaluates this rank's part of a data set, and adds up the sums of all ranks. All ranks call this together.
 ///
-/// Rank 0 gets the sums of loss and correct answers over the whole data set, and every other rank gets `None`. The sums have
-/// the same bits on any number of devices. Fails when this rank's part cannot be evaluated, or communication fails.
+/// Every rank gets the sums of loss and correct answers over the whole data set, and learns of a Ctrl-C on any rank. The sums
+/// have the same bits on any number of devices. Fails when this rank's part cannot be evaluated, or communication fails.
 pub fn evaluate_together<E: From<Error>>(
     rank: &(impl Communicator + ?Sized),
     evaluate: impl FnOnce(Part) -> Result<SumsByBatch, E>,
-) -> Result<Option<BatchSums>, E> {
+) -> Result<BatchSums, E> {
     let mine = evaluate(part_of(rank))?;
-    let of_all = allreduce_by_batch(rank, mine)?;
-    Ok((rank.rank() == 0).then(|| of_all.total()))
+    Ok(allreduce_by_batch(rank, mine)?.total())
 }
 
 /// Adds up the sums of each batch over all ranks. Every rank gets the same sums. Fails when communication fails.
@@ -73,8 +72,7 @@ mod tests {
                 })
             });
             let found = found.unwrap();
-            assert_eq!(found[0], Some(expected), "{devices} devices");
-            assert!(found[1..].iter().all(Option::is_none));
+            assert_eq!(found, vec![expected; devices], "{devices} devices");
         }
     }
 }

@@ -109,9 +109,9 @@ pub fn train(
 // ANCHOR_END: train
 
 // ANCHOR: evaluate
-/// Compares the replicas, evaluates this rank's part of the test images, and returns the sums of all ranks on rank 0.
+/// Compares the replicas, evaluates this rank's part of the test images, and returns the sums of all ranks.
 ///
-/// After a deliberate bug, the replicas can differ. Then rank 0 evaluates all images alone.
+/// After a deliberate bug, the replicas can differ. Then rank 0 evaluates all images alone, and every other rank gets `None`.
 fn evaluate(
     rank: &(impl Communicator + ?Sized),
     model: &Lenet,
@@ -123,11 +123,12 @@ fn evaluate(
         Ok(evaluate_part(model, images, part, dtype, rank.device())?)
     };
     if method.breakage().is_some() {
-        let alone = || Ok(evaluate_mine(Part::WHOLE)?.total());
+        // The other ranks do not learn of a Ctrl-C here.
+        let alone = || Ok(BatchSums { interrupts: 0, ..evaluate_mine(Part::WHOLE)?.total() });
         return (rank.rank() == 0).then(alone).transpose();
     }
     replicas::compare::<Error>(rank, || model.parameters().snapshot())?;
-    evaluate_together(rank, evaluate_mine)
+    evaluate_together(rank, evaluate_mine).map(Some)
 }
 // ANCHOR_END: evaluate
 

@@ -38,6 +38,9 @@ const EPSILON: f64 = 1e-5;
 /// The weight of the newest batch in the running statistics. PyTorch's default.
 const MOMENTUM: f64 = 0.1;
 
+/// Above this mean or variance the weights of all ranks run away.
+const RUNNING_AWAY: f64 = 1e12;
+
 // ANCHOR: layer
 /// One layer: learnt scale and shift, running statistics, and an optional relu after it.
 ///
@@ -80,6 +83,12 @@ impl BatchNorm {
                 (y, Statistics { count, ..own })
             }
         };
+        if statistics.count == 1 {
+            bail!(
+                "a batch norm has one value for each channel of {:?}, and no variance: train with more images, or larger ones",
+                x.dims()
+            );
+        }
         let seen = &mut self.norms.lock().layers[self.layer].seen;
         let of_shards = matches!(sharing, Sharing::ByShard);
         if of_shards && seen.iter().any(|(earlier, _)| *earlier == shard) {
@@ -259,7 +268,8 @@ impl Norms {
             }
             for ((values, weights), (_, statistics)) in rows.iter_mut().zip(seen) {
                 // With one shard the weight is 1: n · mean / n may differ from the mean in the last bit.
-                let weight = if tree.leaves() == 1 { 1.0 } else { statistics.count as f64 };
+                let weight = statistics.count as f64;
+                let weight = if tree.leaves() == 1 { weight.min(1.0) } else { weight };
                 values.push((&statistics.mean * weight)?);
                 values.push((statistics.unbiased_variance()? * weight)?);
                 weights.push(weight);
@@ -273,7 +283,12 @@ impl Norms {
 
         // The mean of a layer is the layer's sum divided by the layer's weight.
         let weights = sum.narrow(0, sum.elem_count() - layers.len(), layers.len())?;
-        let weights = weights.to_vec1::<f64>()?.into_iter();
+        let weights = weights.to_vec1::<f64>()?;
+        if weights.contains(&0.0) {
+            // The global batch is empty.
+            return Ok(());
+        }
+        let weights = weights.into_iter();
         let (sum, mut start) = (sum.to_device(&device)?, 0);
         let of_layers = layers.iter().zip(weights);
         let running = of_layers.flat_map(|(Layer { mean, variance, .. }, weight)| {
@@ -342,12 +357,29 @@ fn merged(rank: &SharedCommunicator, own: &Statistics, counts: bool) -> Result<S
     let all = to_cpu(&all.map_err(candle_core::Error::wrap)?)?;
     let part = |start: usize| all.narrow(0, start, channels)?.to_device(own.mean.device());
     let mut parts = Vec::with_capacity(world_size);
+    let values = all.to_vec1::<f64>()?;
+    let of_rank = |other: usize| &values[other * row..][..2 * channels];
+    let ordinary = |other: &usize| of_rank(*other).iter().all(|value| value.abs() < RUNNING_AWAY);
+    let bad = |other: &usize| of_rank(*other).iter().any(|value| !value.is_finite());
+    // After the merge all ranks would have a NaN, and no rank could be named.
+    if let Some(bad) = (0..world_size).find(bad)
+        && (0..world_size).any(|other| ordinary(&other))
+    {
+        bail!(
+            "a batch norm got a value that is not finite from the images of rank {}",
+            rank.world_rank(bad)
+        );
+    }
     for start in (0..world_size).map(|other| other * row) {
-        let count = all.get(start + 2 * channels)?.to_scalar::<f64>()? as usize;
+        let count = values[start + 2 * channels] as usize;
         if count > 0 {
             let (mean, variance) = (part(start)?, part(start + channels)?);
             parts.push(Statistics { mean, variance, count });
         }
+    }
+    if parts.is_empty() {
+        // All images stand in for empty shards.
+        return Ok(Statistics { count: 0, ..own.clone() });
     }
     Statistics::merge(&parts)
 }
@@ -356,7 +388,9 @@ fn merged(rank: &SharedCommunicator, own: &Statistics, counts: bool) -> Result<S
 #[cfg(test)]
 mod tests {
     use candle_core::{Device, Module as _};
+    use devices::DevicePlan;
     use ops::difference::relative_difference;
+    use params_and_allreduce::thread::{DEFAULT_TIMEOUT, Rank, run_ranks};
 
     use super::*;
     use crate::Network;
@@ -521,5 +555,81 @@ mod tests_by_shard {
         assert!(missing.contains("saw shards [0, 1, 2, 4], and the rank hosts 5"), "{missing}");
         let twice = told(&[0, 1, 2, 3, 1]);
         assert!(twice.contains("a batch norm saw shard 1 twice in one step"), "{twice}");
+    }
+
+    /// Constant channels with a relu behind them: an error in the last bit of a mean would pass the relu as a gradient.
+    #[test]
+    fn a_constant_channel_is_normalised_as_on_one_device() {
+        for shards in [&[3, 1][..], &[1, 2, 5], &[4, 1, 1, 2], &[1, 7, 3, 2, 2]] {
+            let images = shards.iter().sum();
+            let x = Tensor::new(&[0.1, 1.0 / 3.0], &Device::Cpu).unwrap().reshape((1, 2, 1, 1));
+            let x = x.unwrap().broadcast_as((images, 2, 3, 4)).unwrap().contiguous().unwrap();
+            let gradient = (&super::tests::images().narrow(0, 0, 1).unwrap() + 1.0).unwrap();
+            let plan = DevicePlan::slices(shards.len()).unwrap();
+            let outcomes = run_ranks(&plan, DEFAULT_TIMEOUT, |rank: &Rank| {
+                let network = network();
+                network.norms().synchronise(Arc::new(rank.clone()));
+                let first = shards[..rank.rank()].iter().sum::<usize>();
+                let x = Var::from_tensor(&x.narrow(0, first, shards[rank.rank()])?)?;
+                let y = network.forward_training(&x)?;
+                let (_, found) = network.all_gradients(&y, &gradient.broadcast_as(y.shape())?)?;
+                let largest = |tensor: &Tensor| tensor.abs()?.max_all()?.to_scalar::<f64>();
+                let dx = found.get(&x).map_or(Ok(0.0), largest)?;
+                Ok::<_, communicator::Error>((largest(&y)?, dx))
+            });
+            assert_eq!(outcomes.unwrap(), vec![(0.0, 0.0); shards.len()], "{shards:?}");
+        }
+    }
+
+    #[test]
+    fn an_empty_global_batch_changes_no_statistics() {
+        let plan = DevicePlan::slices(2).unwrap();
+        let ended = run_ranks(&plan, DEFAULT_TIMEOUT, |rank: &Rank| {
+            for by_shard in [false, true] {
+                let network = network();
+                let before = running(&network);
+                match by_shard {
+                    true => network.norms().by_shard(),
+                    false => network.norms().synchronise(Arc::new(rank.clone())),
+                }
+                network.norms().stand_in(true);
+                let y = network.forward_training(&images().narrow(0, 0, 1)?)?;
+                let loss = (y * 0.0)?.sum_all()?;
+                let gradients = network.gradients(&loss)?;
+                if by_shard {
+                    network.norms().fold(rank, &FixedTree::new(2, 2)?)?;
+                }
+                assert_eq!(loss.to_scalar::<f64>()?, 0.0);
+                for gradient in gradients {
+                    assert_eq!(gradient.to_vec1::<f64>()?, [0.0; 2]);
+                }
+                assert_eq!(running(&network), before);
+            }
+            Ok::<_, communicator::Error>(())
+        });
+        ended.unwrap();
+    }
+
+    #[test]
+    fn one_value_for_each_channel_is_refused() {
+        let network = network();
+        let one = Tensor::ones((1, 2, 1, 1), DType::F64, &Device::Cpu).unwrap();
+        let told = network.forward_training(&one).unwrap_err().to_string();
+        assert!(told.contains("one value for each channel of [1, 2, 1, 1]"), "{told}");
+        network.forward_training(&images().narrow(0, 0, 1).unwrap()).unwrap();
+        network.forward(&one).unwrap();
+    }
+
+    #[test]
+    fn the_rank_whose_statistics_are_not_finite_is_named() {
+        let plan = DevicePlan::slices(3).unwrap();
+        let failure = run_ranks(&plan, DEFAULT_TIMEOUT, |rank: &Rank| {
+            let network = network();
+            network.norms().synchronise(Arc::new(rank.clone()));
+            let images = if rank.rank() == 1 { (images() * f64::NAN)? } else { images() };
+            Ok::<_, communicator::Error>(network.forward_training(&images).map(drop)?)
+        });
+        let told = failure.unwrap_err().to_string();
+        assert!(told.contains("not finite from the images of rank 1"), "{told}");
     }
 }

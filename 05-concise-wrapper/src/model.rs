@@ -32,8 +32,8 @@ pub trait Model {
     /// Returns the tensors to update. The wrapper copies the new values to all devices.
     fn weights(&self) -> &Weights;
 
-    /// Sums loss and correct answers over a data set. Returns `None` on a rank that leaves the result to another rank. Fails
-    /// when the images do not fit the model, or another rank stops or stalls.
+    /// Sums loss and correct answers over a data set. Returns `None` on a rank that leaves the result to another rank, and does
+    /// not learn of a Ctrl-C meanwhile. Fails when the images do not fit the model, or another rank stops or stalls.
     fn evaluate(&self, images: &Dataset) -> Result<Option<BatchSums>, Error>;
 
     /// Returns the connection to all ranks that run this loop together, or `None` if there is one loop only. Ranks compare

@@ -25,6 +25,9 @@ use crate::weights::{Named, Weights, is_buffer};
 /// Builds a module of named tensors. Each replica calls it once.
 type Build<M> = dyn Fn(&VarBuilder<'_>, &Norms) -> Result<M> + Send + Sync;
 
+/// Whether the parameter of a name is [frozen](Network::freeze).
+type Frozen = dyn Fn(&str) -> bool + Send + Sync;
+
 /// One replica of a network.
 ///
 /// ```
@@ -44,6 +47,7 @@ pub struct Network<M> {
     norms: Norms,
     device: Device,
     build: Arc<Build<M>>,
+    frozen: Arc<Frozen>,
     /// Whether a wrapper sums the gradients over all ranks.
     pub(crate) wrapped: bool,
 }
@@ -83,11 +87,27 @@ impl<M: ModuleT> Network<M> {
         device: &Device,
         build: impl Fn(&VarBuilder<'_>, &Norms) -> Result<M> + Send + Sync + 'static,
     ) -> Result<Self> {
-        Self::built(Box::new(values), Norms::default(), precision.into(), device, Arc::new(build))
+        let (norms, frozen) = (Norms::default(), Arc::new(|_: &str| false));
+        Self::built(Box::new(values), norms, precision.into(), device, Arc::new(build), frozen)
     }
 
     /// Makes a copy on another device: the same values, in other memory.
     pub fn replica(&self, device: &Device) -> Result<Self> {
+        self.copied(device, Arc::clone(&self.frozen))
+    }
+
+    /// Makes constants of the parameters of some names, like PyTorch's `requires_grad_(False)`. They become buffers: no backward
+    /// pass computes their gradients, no optimizer updates them, and no rank sends them in a step. All ranks freeze the same
+    /// parameters, before they wrap the network. Fails when no parameter has such a name.
+    pub fn freeze(self, frozen: impl Fn(&str) -> bool + Send + Sync + 'static) -> Result<Self> {
+        if !self.weights().parameters.iter().any(|named| frozen(&named.name)) {
+            bail!("no parameter of this network has a name that is to be frozen");
+        }
+        let earlier = Arc::clone(&self.frozen);
+        self.copied(&self.device, Arc::new(move |name: &str| earlier(name) || frozen(name)))
+    }
+
+    fn copied(&self, device: &Device, frozen: Arc<Frozen>) -> Result<Self> {
         let (weights, to) = (self.weights().clone(), device.clone());
         let values = move |name: &str, shape: &Shape, _: Init, _: DType| match weights.get(name) {
             Some(tensor) if tensor.shape() == shape => {
@@ -99,7 +119,7 @@ impl<M: ModuleT> Network<M> {
             None => bail!("one replica has a tensor {name}, another has none"),
         };
         let (norms, precision) = (self.norms.replica(), self.precision());
-        Self::built(Box::new(values), norms, precision, device, Arc::clone(&self.build))
+        Self::built(Box::new(values), norms, precision, device, Arc::clone(&self.build), frozen)
     }
 
     fn built(
@@ -108,6 +128,7 @@ impl<M: ModuleT> Network<M> {
         precision: Precision,
         device: &Device,
         build: Arc<Build<M>>,
+        frozen: Arc<Frozen>,
     ) -> Result<Self> {
         let layers = precision.layers();
         if !matches!(layers, DType::F32 | DType::F64 | DType::BF16) {
@@ -115,11 +136,11 @@ impl<M: ModuleT> Network<M> {
         }
         let weights = Weights { precision, parameters: Vec::new(), buffers: Vec::new() };
         let made = Arc::new(Mutex::new(Made { weights, used: Vec::new() }));
-        let registry = Registry { values, made: Arc::clone(&made) };
+        let registry = Registry { values, made: Arc::clone(&made), frozen: Arc::clone(&frozen) };
         let builder = VarBuilder::from_backend(Box::new(registry), layers, device.clone());
         let module = build(&builder, &norms)?;
         let made = locked(&made).clone();
-        Ok(Self { module, made, norms, device: device.clone(), build, wrapped: false })
+        Ok(Self { module, made, norms, device: device.clone(), build, frozen, wrapped: false })
     }
     // ANCHOR_END: new
 
@@ -272,6 +293,7 @@ type Values = dyn Fn(&str, &Shape, Init, DType) -> Result<Tensor> + Send + Sync;
 struct Registry {
     values: Box<Values>,
     made: Arc<Mutex<Made>>,
+    frozen: Arc<Frozen>,
 }
 
 impl Registry {
@@ -304,8 +326,10 @@ impl SimpleBackend for Registry {
         let kept = Precision::from(dtype).weights();
         let value = (self.values)(name, &shape, init, kept)?.to_device(device)?;
         let (name, Made { weights, used }) = (name.to_owned(), &mut *locked(&self.made));
-        if is_buffer(&name) {
-            let tensor = Var::from_tensor(&value)?.into_inner();
+        let is_frozen = (self.frozen)(&name);
+        if is_buffer(&name) || is_frozen {
+            let value = if is_frozen { value.to_dtype(dtype)? } else { value };
+            let tensor = Var::from_tensor(&value)?.into_inner().detach();
             weights.buffers.push(Named { name, tensor: tensor.clone() });
             return Ok(tensor);
         }
@@ -329,3 +353,89 @@ impl SimpleBackend for Registry {
     }
 }
 // ANCHOR_END: registry
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use candle_nn::{FuncT, func_t};
+    use ops::cross_entropy;
+
+    use super::*;
+    use crate::lenet::LeNet;
+    use crate::optimizer::{Momentum, Sgd};
+
+    fn lenet() -> Network<LeNet> {
+        Network::new(1, DType::F64, &Device::Cpu, |vb, _| LeNet::new(vb)).unwrap()
+    }
+
+    /// The gradients of an image that is different for each salt.
+    fn gradients(network: &Network<LeNet>, salt: u32) -> Vec<Vec<f64>> {
+        let pixels = (0..784).map(|pixel| f64::from(pixel * (salt + 3) % 101) / 50.0 - 1.0);
+        let image = Tensor::from_iter(pixels, &Device::Cpu).unwrap();
+        let logits = network.forward_training(&image.reshape((1, 1, 28, 28)).unwrap()).unwrap();
+        let label = Tensor::new(&[salt % 10], &Device::Cpu).unwrap();
+        let gradients = network.gradients(&cross_entropy(&logits, &label).unwrap()).unwrap();
+        let values = gradients.iter().map(|gradient| gradient.flatten_all()?.to_vec1());
+        values.collect::<Result<_>>().unwrap()
+    }
+
+    #[test]
+    fn threads_that_differentiate_one_network_get_their_own_gradients() {
+        let network = lenet();
+        let expected: Vec<_> = (0..8).map(|salt| gradients(&network, salt)).collect();
+        thread::scope(|scope| {
+            for (salt, expected) in (0..).zip(&expected) {
+                let network = &network;
+                scope.spawn(move || {
+                    for _ in 0..15 {
+                        assert!(gradients(network, salt) == *expected, "thread {salt}");
+                    }
+                });
+            }
+        });
+    }
+
+    #[test]
+    fn frozen_parameters_have_no_gradient_and_no_update() {
+        let network = lenet().freeze(|name| name.starts_with("conv")).unwrap();
+        let whole = lenet();
+        let names = |named: &[Named]| named.iter().map(|it| it.name.clone()).collect::<Vec<_>>();
+        let (all, rest) =
+            (names(&whole.weights().parameters), names(&network.weights().parameters));
+        let frozen = names(&network.weights().buffers);
+        assert!(!rest.is_empty() && frozen.iter().all(|name| name.starts_with("conv")));
+        assert_eq!([frozen.clone(), rest.clone()].concat().len(), all.len());
+        let of_rest = all.iter().zip(gradients(&whole, 5)).filter(|(name, _)| rest.contains(name));
+        assert_eq!(gradients(&network, 5), of_rest.map(|(_, it)| it).collect::<Vec<_>>());
+
+        let before = network.weights().snapshot().unwrap();
+        let image = Tensor::ones((2, 1, 28, 28), DType::F64, &Device::Cpu).unwrap();
+        let loss = network.forward_training(&image).unwrap().sum_all().unwrap();
+        let found = network.gradients(&loss).unwrap();
+        Sgd::new(Momentum::default()).step(network.weights(), &found, 0.1, 2).unwrap();
+        for ((name, before), (_, after)) in before.iter().zip(network.weights().snapshot().unwrap())
+        {
+            let moved = (before - after).unwrap().abs().unwrap().max_all().unwrap();
+            assert_eq!(moved.to_scalar::<f64>().unwrap() > 0.0, rest.contains(name), "{name}");
+        }
+        // A replica is frozen as well.
+        let replica = network.replica(&Device::Cpu).unwrap();
+        assert_eq!(names(&replica.weights().buffers), frozen);
+        assert!(lenet().freeze(|name| name == "fc9").is_err());
+    }
+
+    #[test]
+    fn in_bf16_frozen_parameters_are_rounded_once() {
+        let build = |vb: &VarBuilder<'_>, _: &Norms| -> Result<FuncT<'static>> {
+            let (weight, bias) = (vb.get((3, 2), "a.weight")?, vb.get(3, "a.bias")?);
+            Ok(func_t(move |x, _| ops::linear(x, &weight, &bias)))
+        };
+        let network = Network::new(1, DType::BF16, &Device::Cpu, build).unwrap();
+        let frozen = network.freeze(|name| name == "a.weight").unwrap();
+        assert_eq!(frozen.weights().buffers[0].tensor.dtype(), DType::BF16);
+        let x = Tensor::ones((1, 2), DType::F32, &Device::Cpu).unwrap();
+        let loss = frozen.forward_training(&x).unwrap().sum_all().unwrap();
+        assert_eq!(frozen.gradients(&loss).unwrap().len(), 1);
+    }
+}

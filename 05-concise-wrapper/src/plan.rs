@@ -18,6 +18,7 @@ use devices::DevicePlan;
 use harness::cli::{ReportArguments, UsageError, name_of};
 use harness::records::TrainOptions;
 use harness::report::file::LazyFile;
+use harness::report::rounded;
 use harness::report::summary::Versions;
 use params_and_allreduce::Algorithm;
 use scratch_data_parallel::check_shards;
@@ -170,8 +171,8 @@ impl Prepared {
     /// `ddp: train(2, 512, 0.2)`
     pub(crate) fn title(&self, run: &Run) -> String {
         let TrainOptions { batch_size, learning_rate, seed, .. } = run.options;
-        let title =
-            format!("{}: train({}, {batch_size}, {learning_rate})", run.name, run.world_size);
+        let rate = rounded(learning_rate);
+        let title = format!("{}: train({}, {batch_size}, {rate})", run.name, run.world_size);
         match self.flags.compare {
             Some(_) => format!("seed {seed}, batch norm {}: {title}", run.batch_norm()),
             None => title,

@@ -10,9 +10,9 @@ use concise_wrapper::launch::Launch;
 use concise_wrapper::train::Trained;
 use harness::cli::name_of;
 use harness::records::TrainOptions;
-use harness::report::line;
 use harness::report::outputs::Outputs;
 use harness::report::summary::Summary;
+use harness::report::{line, rounded};
 use ops::weights_hash::WeightsHash;
 use scratch_data_parallel::replicas::verdict;
 use serde::Serialize;
@@ -153,7 +153,8 @@ fn compare(runs: &[Finished], test_norm: TestNorm, outputs: &mut Outputs) -> any
         let each: Vec<_> = accuracies.iter().map(|accuracy| format!("{accuracy:.3}")).collect();
         let each = each.join(" ");
         line(format_args!(
-            "{devices:>7}  {batch_norm:<13}{batch_size:>6}{learning_rate:>7}   {mean:.3} ± {deviation:.3}  ({each})"
+            "{devices:>7}  {batch_norm:<13}{batch_size:>6}{:>7}   {mean:.3} ± {deviation:.3}  ({each})",
+            rounded(*learning_rate)
         ))?;
         if let Some(metrics) = outputs.metrics() {
             metrics.write("accuracy", row)?;

@@ -66,7 +66,10 @@ pub fn train(
                 folder.after_step(state, || resume::state_of(weights, &sgd))?;
             }
         }
-        run.epoch_done(model.evaluate(&data.test)?)?;
+        let interrupted = run.epoch_done(model.evaluate(&data.test)?)?;
+        if let (Some(state), Some(folder)) = (interrupted, &folder) {
+            folder.after_step(&state, || resume::state_of(weights, &sgd))?;
+        }
     }
     observe(Progress { steps, last: None })?;
     Ok(Trained { records: run.into_records(), weights: weights.snapshot()? })

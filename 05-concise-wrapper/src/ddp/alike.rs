@@ -8,7 +8,7 @@ use candle_core::{DType, Shape, Tensor};
 use harness::records::BatchSums;
 use params_and_allreduce::communicator::SharedCommunicator;
 
-use crate::weights::{Named, Weights};
+use crate::weights::{Named, Weights, is_buffer};
 use crate::{Error, text};
 
 // ANCHOR: compare
@@ -44,7 +44,11 @@ pub fn structure(rank: &SharedCommunicator, weights: &Weights) -> Result<(), Err
     let entry = |Named { name, tensor }: &Named| of_tensor(name, tensor.dtype(), tensor.shape());
     // Weights in f32 do not show in which type the layers compute.
     let precision = ("precision".to_owned(), weights.precision.to_string());
-    compare(rank, &std::iter::once(precision).chain(weights.iter().map(entry)).collect::<Vec<_>>())
+    let frozen = weights.buffers.iter().map(|named| named.name.as_str());
+    let frozen = frozen.filter(|name| !is_buffer(name)).collect::<Vec<_>>().join(", ");
+    let frozen = if frozen.is_empty() { "none".to_owned() } else { frozen };
+    let settings = [precision, ("frozen parameters".to_owned(), frozen)].into_iter();
+    compare(rank, &settings.chain(weights.iter().map(entry)).collect::<Vec<_>>())
 }
 
 /// Returns the entry of a tensor for [`compare`].

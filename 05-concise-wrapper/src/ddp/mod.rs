@@ -193,7 +193,7 @@ impl<M: ModuleT> Model for Ddp<M> {
     }
 
     // ANCHOR: evaluate
-    /// All ranks share the images, after they have compared their replicas. Rank 0 gets the result.
+    /// All ranks share the images, after they have compared their replicas.
     fn evaluate(&self, images: &Dataset) -> Result<Option<BatchSums>, Error> {
         // With local batch norms the ranks have different buffers.
         info_span!(target: COMMUNICATION, "share buffers").in_scope(|| {
@@ -202,13 +202,14 @@ impl<M: ModuleT> Model for Ddp<M> {
         })?;
         if self.breakage == Some(Breakage::SkipAllreduce) {
             // The replicas differ.
-            return if self.rank.rank() == 0 { self.network.evaluate(images) } else { Ok(None) };
+            let alone = || self.network.evaluate(images).map(Option::unwrap_or_default);
+            let alone = || Ok(BatchSums { interrupts: 0, ..alone()? });
+            return (self.rank.rank() == 0).then(alone).transpose();
         }
         replicas::compare::<Error>(&*self.rank, || self.weights().snapshot())?;
         let (dtype, device) = (self.network.dtype(), self.network.device());
-        evaluate_together(&*self.rank, |part| {
-            Ok(evaluate_part(&self.network, images, part, dtype, device)?)
-        })
+        let evaluate_mine = |part| Ok(evaluate_part(&self.network, images, part, dtype, device)?);
+        evaluate_together(&*self.rank, evaluate_mine).map(Some)
     }
     // ANCHOR_END: evaluate
 
@@ -344,7 +345,7 @@ mod tests {
         });
         let evaluated = evaluated.unwrap();
         let (all, samples): (Vec<_>, Vec<_>) = evaluated.into_iter().unzip();
-        assert_eq!(all, [expected, None, None]);
+        assert_eq!(all, [expected; 3]);
         assert_eq!(samples, [512, 256 + 76, 256]);
     }
 
@@ -355,7 +356,7 @@ mod tests {
         let network = Network::new(1, DType::F32, &Device::Cpu, |vb, _| LeNet::new(vb)).unwrap();
         let failure = run_ranks(&plan, DEFAULT_TIMEOUT, |rank| {
             let model = Ddp::new(network.replica(rank.device())?, rank, Reduction::default())?;
-            assert_eq!(model.evaluate(&images)?.is_some(), rank.rank() == 0);
+            assert!(model.evaluate(&images)?.is_some());
             if rank.rank() == 2 {
                 // In the last places of some weights.
                 let weight = &model.weights().parameters[0].tensor;
@@ -365,6 +366,31 @@ mod tests {
         });
         let told = failure.unwrap_err().to_string();
         assert!(told.contains("rank 0 failed: replica 2 holds weights "), "{told}");
+    }
+
+    #[test]
+    fn frozen_parameters_are_neither_sent_nor_updated_and_frozen_alike() {
+        let plan = DevicePlan::slices(2).unwrap();
+        let network = || Network::new(1, DType::F32, &Device::Cpu, |vb, _| LeNet::new(vb)).unwrap();
+        let frozen = network().freeze(|name| name.starts_with("conv1")).unwrap();
+        let numbers = run_ranks(&plan, DEFAULT_TIMEOUT, |rank| {
+            let model = Ddp::new(frozen.replica(rank.device())?, rank, Reduction::default())?;
+            let image = Tensor::ones((1, 1, 28, 28), DType::F32, rank.device())?;
+            Ok::<_, Error>(model.gradients(&model.forward(&image)?.sum_all()?)?.len())
+        });
+        let whole = network().weights().parameters.len();
+        assert_eq!(numbers.unwrap(), [whole - 2; 2]);
+        let failure = run_ranks(&plan, DEFAULT_TIMEOUT, |rank| {
+            let network = network();
+            let network = match rank.rank() {
+                0 => network,
+                _ => network.freeze(|name| name == "fc1.bias")?,
+            };
+            Ddp::new(network, rank, Reduction::default()).map(drop)
+        });
+        let told = failure.unwrap_err().to_string();
+        let expected = "rank 1 has frozen parameters fc1.bias, rank 0 has none";
+        assert!(told.contains(expected), "{told}");
     }
 
     #[test]

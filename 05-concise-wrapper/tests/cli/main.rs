@@ -68,7 +68,7 @@ fn a_batch_of_one_device_may_be_small() {
         let small = small.iter().chain(&["--epochs=1", "--devices=3", "--batch-size=2"]);
         wrapper(&small.chain(flags).copied().collect::<Vec<_>>()).assert()
     };
-    run(&[]).success().stdout(contains("ddp: train(3, 6, ")).stdout(contains("same weights"));
+    run(&[]).success().stdout(contains("ddp: train(3, 6, 0.3)")).stdout(contains("same weights"));
     let refused = run(&["--scale=none"]).code(2).stdout("");
     refused.stderr(contains("batch size 2 cannot be cut into 3 shards"));
 }

@@ -41,6 +41,18 @@ fn mpis_own_sum_is_for_several_processes() {
     refused(job, 2, "--algorithm native: there is no native all-reduce here: it needs NCCL");
 }
 
+/// One process of a machine looks for the images, and tells what it uses.
+#[test]
+fn missing_images_are_told_once() {
+    let _turn = turn();
+    let Some(mut job) = processes(3) else { return };
+    let small = SMALL.iter().filter(|flag| **flag != "--data=synthetic");
+    job.args(small).arg("--epochs=1");
+    let Ended { success, text, .. } = Started::new(job).end();
+    assert!(success, "{text}");
+    assert_eq!(text.matches("note: Fashion-MNIST is not on this machine").count(), 1, "{text}");
+}
+
 #[test]
 fn help_is_told_once() {
     let _turn = turn();

@@ -3,6 +3,8 @@
 //! After the first Ctrl-C the run reports its results so far. `SIGTERM`, the signal of `kill` and of schedulers, has the
 //! same effect as Ctrl-C (`SIGINT`).
 //!
+//! A signal that comes during an evaluation ends the evaluation ([`is_new`]).
+//!
 //! Devices that train together must end with the same step. So each device adds the request to the sums of its step
 //! ([`BatchSums::interrupts`](crate::records::BatchSums::interrupts)), which the devices all-reduce anyway.
 
@@ -17,6 +19,9 @@ use crate::lock::locked;
 
 /// Whether a signal has arrived. A signal goes to a process, so all runs of the process share this flag.
 static REQUESTED: AtomicBool = AtomicBool::new(false);
+
+/// Whether the training loop knows of the signal.
+static KNOWN: AtomicBool = AtomicBool::new(false);
 
 /// The number of the signal that arrived.
 static SIGNAL: AtomicUsize = AtomicUsize::new(SIGINT as usize);
@@ -59,6 +64,16 @@ fn register(signal: i32) -> io::Result<()> {
 /// Whether `SIGINT` (Ctrl-C) or `SIGTERM` has arrived.
 pub fn requested() -> bool {
     REQUESTED.load(Ordering::SeqCst)
+}
+
+/// Whether a signal has arrived, and no step of the training loop has counted it yet.
+pub fn is_new() -> bool {
+    requested() && !KNOWN.load(Ordering::SeqCst)
+}
+
+/// From now on the training loop knows of the signal: the evaluation after its last step is made as a whole.
+pub fn is_known() {
+    KNOWN.store(true, Ordering::SeqCst);
 }
 
 /// The exit code of a run that a signal has ended early: 130 for Ctrl-C and 143 for `SIGTERM`. `None` without a signal.

@@ -22,6 +22,7 @@ use tracing::info_span;
 use tracing::span::EnteredSpan;
 
 use datasets::loader::{Epochs, Prefetch};
+use harness::interrupt;
 use harness::records::{BatchSums, EpochRecord, TrainOptions, TrainerState};
 use harness::report::Report;
 use harness::report::trace::{COMPUTE, STEPS};
@@ -98,6 +99,7 @@ impl<'a, 'r, L: Epochs> TrainingRun<'a, 'r, L> {
     pub fn next_batch(&mut self) -> Result<Option<L::Batch>, Error> {
         self.step_span = None;
         if self.state.sums.interrupts > 0 {
+            interrupt::is_known();
             self.batches = None;
         }
         let load = info_span!(target: COMPUTE, "load").entered();
@@ -132,7 +134,17 @@ impl<'a, 'r, L: Epochs> TrainingRun<'a, 'r, L> {
 
     /// Ends the epoch. `test` are the sums over the test images, if this device evaluates. Fails with
     /// [`Error::NotFinite`], or when the report cannot be written.
-    pub fn epoch_done(&mut self, test: Option<BatchSums>) -> Result<(), Error> {
+    ///
+    /// An interrupt during the evaluation ends the run: the epoch has no result of its test images. Then this function returns
+    /// the state before the evaluation. A run that resumes from this state begins with the evaluation.
+    pub fn epoch_done(&mut self, test: Option<BatchSums>) -> Result<Option<TrainerState>, Error> {
+        let is_cut =
+            self.state.sums.interrupts == 0 && test.is_some_and(|test| test.interrupts > 0);
+        let test = test.filter(|_| !is_cut);
+        let before = is_cut.then(|| {
+            self.state.sums.interrupts = 1;
+            self.state.clone()
+        });
         if let Some(test) = test {
             // The test images are the first that see the last update.
             self.check_loss(test.loss, true)?;
@@ -144,7 +156,7 @@ impl<'a, 'r, L: Epochs> TrainingRun<'a, 'r, L> {
         records.push(record);
         self.state.records = records;
         self.interrupted = sums.interrupts > 0;
-        Ok(())
+        Ok(before)
     }
 
     /// Returns the measurements of each epoch.

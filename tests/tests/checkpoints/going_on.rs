@@ -6,7 +6,7 @@ use checkpoints::Resume;
 use tempfile::TempDir;
 
 use super::run::{STEPS, Settings, assert_same, file, hash, lenet, names, resnet18};
-use super::watched::{Cut, Event, cut};
+use super::watched::{Cut, CutInEvaluation, Event, cut};
 use crate::prelude::*;
 
 /// Interrupts a run after each of its steps, and goes on.
@@ -26,6 +26,21 @@ fn every_cut<M: ModuleT>(network: fn() -> Network<M>) {
 
 /// What the tests below call the expected run is itself compared with a loop by hand: a mistake in both of its
 /// halves alike would not show otherwise.
+#[test]
+fn a_signal_in_an_evaluation_leaves_a_checkpoint_before_it() {
+    let expected = Settings::new().train(&lenet()).unwrap();
+    let folder = TempDir::new().unwrap();
+    let settings = Settings::keeping(&folder);
+    let trained = settings.train(&CutInEvaluation(lenet())).unwrap();
+    assert_eq!(trained.records.len(), 1, "one epoch, and no step of the next");
+    assert!(trained.records[0].test_accuracy.is_nan());
+    assert_eq!(names(settings.folder()), ["lock", &file(3)]);
+    let rest = cut(lenet(), Cut::NEVER);
+    let trained = settings.resume(Resume::Newest).train(&rest).unwrap();
+    assert_same(&trained, &expected, "after the first epoch's last step");
+    assert_eq!(rest.steps.get(), 3);
+}
+
 #[test]
 fn a_run_without_a_cut_is_what_it_says() {
     let Settings { data, options, extras, .. } = Settings::new();

@@ -72,6 +72,32 @@ impl<M: Model, F: Fn(usize) -> Event> Model for Watched<M, F> {
     }
 }
 
+/// A model whose evaluations a signal ends.
+pub(crate) struct CutInEvaluation<M>(pub(crate) M);
+
+impl<M: Model> Model for CutInEvaluation<M> {
+    fn hosts(&self) -> Shards {
+        self.0.hosts()
+    }
+
+    fn backward(&self, share: &LocalBatch) -> Result<Step, Error> {
+        self.0.backward(share)
+    }
+
+    fn weights(&self) -> &Weights {
+        self.0.weights()
+    }
+
+    fn evaluate(&self, images: &Dataset) -> Result<Option<BatchSums>, Error> {
+        let sums = self.0.evaluate(images)?;
+        Ok(sums.map(|sums| BatchSums { interrupts: 1, ..sums }))
+    }
+
+    fn rank(&self) -> Option<&SharedCommunicator> {
+        self.0.rank()
+    }
+}
+
 pub(crate) fn cut<M: Model>(model: M, cut: Cut) -> Watched<M, impl Fn(usize) -> Event> {
     Watched::new(model, move |step| cut.at(step))
 }

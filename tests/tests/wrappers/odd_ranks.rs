@@ -86,6 +86,39 @@ fn a_backward_pass_that_nobody_asked_for_changes_no_gradient() {
     }
 }
 
+/// After an error on all ranks, and after an error on one rank before it has sent anything.
+#[test]
+fn a_step_can_be_repeated() {
+    for ranks in [2, 3] {
+        let repeated = run_ranks(&DevicePlan::slices(ranks).unwrap(), WAIT, |rank| {
+            let number = rank.rank();
+            let network = Network::new(1, DType::F32, &Device::Cpu, |vb, _| LeNet::new(vb))?;
+            let model = Ddp::new(network, rank, Reduction::default())?;
+            let shares = ShardLoader::new(&images(), BATCH, 5, DType::F32, model.hosts());
+            let share = || shares.epoch(1).next().unwrap();
+            let expected = model.backward(&share()?)?.gradients;
+            let mut infinite = share()?;
+            if number == 1 {
+                infinite.shards[0].images = (&infinite.shards[0].images * f64::NAN)?;
+            }
+            let told = model.backward(&infinite).map(drop).unwrap_err().to_string();
+            assert!(told.contains("rank 1"), "{told}");
+            if number == 0 {
+                let mut narrow = share()?;
+                narrow.shards[0].images = narrow.shards[0].images.narrow(3, 0, 20)?;
+                assert!(model.backward(&narrow).is_err());
+            }
+            let again = model.backward(&share()?)?.gradients;
+            let equal = expected.iter().zip(&again).map(|(expected, again)| {
+                let values = |tensor: &Tensor| tensor.flatten_all()?.to_vec1::<f32>();
+                Ok(values(expected)? == values(again)?)
+            });
+            Ok::<_, Error>(equal.collect::<candle_core::Result<Vec<_>>>()?)
+        });
+        assert!(repeated.unwrap().concat().iter().all(|equal| *equal), "{ranks} ranks");
+    }
+}
+
 #[test]
 fn another_structure_on_one_rank_is_refused() {
     let failure = run_ranks(&DevicePlan::slices(3).unwrap(), WAIT, |rank| {

@@ -240,7 +240,7 @@ impl<M: ModuleT> Model for Worker<'_, M> {
         replicas::compare::<Error>(&*self.replicas, || self.weights.snapshot())?;
         let of_pipeline = self.evaluate_part(images, part_of(&*self.replicas))?;
         let of_all = allreduce_by_batch(&*self.all, of_pipeline)?;
-        Ok((self.all.rank() == 0).then(|| of_all.total()))
+        Ok(Some(of_all.total()))
     }
 }
 // ANCHOR_END: model

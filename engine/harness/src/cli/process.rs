@@ -1,5 +1,6 @@
 //! Settings of the whole process. They are made before another thread exists.
 
+use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 #[cfg(unix)]
@@ -31,7 +32,7 @@ pub(super) fn may_be_ended() -> bool {
     PREPARED.load(Ordering::SeqCst)
 }
 
-/// Prepares the process. `main` must call this function before anything else.
+/// Prepares the process. `main` calls this function before anything else.
 ///
 /// - The allocator keeps freed memory.
 /// - candle's elementwise operations run in the thread that calls them, and not in one pool of all slices.
@@ -39,6 +40,9 @@ pub(super) fn may_be_ended() -> bool {
 /// - NCCL gets its variables if a launcher such as `torchrun` started this process.
 /// - A file that exceeds the system's limit causes an error with the name of the file.
 /// - [`give_up`](super::give_up) ends the process.
+///
+/// A process that has several threads already, or whose threads cannot be counted, keeps its environment: another thread may
+/// read it.
 #[expect(unsafe_code, reason = "candle, NCCL and clap offer no way but the environment")]
 pub fn prepare() {
     const THREADS: &str = "CANDLE_NUM_THREADS";
@@ -49,8 +53,11 @@ pub fn prepare() {
         let _ = flag::register(SIGXFSZ, &TOO_LARGE);
     }
     allocator::keep_freed_memory();
+    if !has_one_thread() {
+        return;
+    }
     if std::env::var_os(THREADS).is_none() {
-        // SAFETY: `main` calls this function first. No other thread exists that could read or write the environment.
+        // SAFETY: this is the only thread, so no other thread reads or writes the environment, or could begin to.
         unsafe {
             std::env::set_var(THREADS, "1");
         }
@@ -74,5 +81,13 @@ pub fn prepare() {
                 std::env::remove_var(variable);
             }
         }
+    }
+}
+
+/// Whether this thread is the only one of the process.
+fn has_one_thread() -> bool {
+    match cfg!(target_os = "linux") {
+        true => fs::read_dir("/proc/self/task").is_ok_and(|threads| threads.count() == 1),
+        false => false,
     }
 }

@@ -17,6 +17,16 @@ pub fn counted(number: usize, noun: &str) -> String {
     format!("{number} {noun}{ending}")
 }
 
+/// Formats an accuracy: `0.842`, or a dash where nothing was tested.
+pub fn accuracy(accuracy: f64) -> String {
+    if accuracy.is_nan() { "–".to_owned() } else { format!("{accuracy:.3}") }
+}
+
+/// The number with 15 digits. Products such as 3 · 0.1 differ from it in the last bit.
+pub fn rounded(number: f64) -> f64 {
+    format!("{number:.14e}").parse().unwrap_or(number)
+}
+
 /// Formats a number of seconds with about two digits: `12.3`, `0.17`, `0.0042`, `0.00062`.
 pub fn seconds(seconds: f64) -> String {
     /// No clock measures less.
@@ -34,6 +44,15 @@ pub fn seconds(seconds: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn products_are_rounded_to_what_was_asked_for() {
+        let product = 3.0 * 0.1;
+        assert_eq!(format!("{product} is {}", rounded(product)), "0.30000000000000004 is 0.3");
+        for number in [0.1, 1e-300, 123_456_789.125, 0.0, f64::MAX] {
+            assert_eq!(rounded(number).to_bits(), number.to_bits());
+        }
+    }
 
     #[test]
     fn seconds_keep_two_digits() {

@@ -25,7 +25,7 @@ use std::io::{self, Write as _};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 pub(crate) use file::remove_partial_files;
-pub use format::{counted, seconds, thousands};
+pub use format::{accuracy, counted, rounded, seconds, thousands};
 pub use progress::{Report, progress_bar};
 
 use crate::interrupt;

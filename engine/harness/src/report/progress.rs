@@ -112,9 +112,10 @@ impl<'a> Report<'a> {
             part if part < 1.0 => format!(" ({:.0} %)", 100.0 * part),
             _ => String::new(),
         };
+        let test = super::accuracy(*test_accuracy);
         let text = format!(
             "  epoch {epoch:>width$}/{epochs}{part}  loss {train_loss:.4}  train acc {train_accuracy:.3}  \
-             test acc {test_accuracy:.3}  {} s  {:.0} images/s",
+             test acc {test}  {} s  {:.0} images/s",
             super::seconds(*seconds),
             record.images_per_second
         );

@@ -52,9 +52,9 @@ impl fmt::Display for Summary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{}: test acc {:.3}, {} s/epoch on [{}], weights {}",
+            "{}: test acc {}, {} s/epoch on [{}], weights {}",
             self.data,
-            self.test_accuracy,
+            super::accuracy(self.test_accuracy),
             seconds(self.seconds_per_epoch),
             self.devices.join(", "),
             &self.weights_hash[..8]

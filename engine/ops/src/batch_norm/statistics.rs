@@ -40,7 +40,8 @@ impl Statistics {
     ///
     /// The mean is the mean of the means, weighted by counts. The variance is the mean of the
     /// variances plus the variance of the means (Chan, Golub, LeVeque 1983). The parts are added in
-    /// the order given. Fails when there are no parts, or they differ in channels.
+    /// the order given, as differences from the first mean: equal means merge into exactly that
+    /// mean. Fails when there are no parts, or they differ in channels.
     pub fn merge(parts: &[Self]) -> Result<Self> {
         let [first, ..] = parts else { bail!("batch_norm: no statistics to merge") };
         let count: usize = parts.iter().map(|part| part.count).sum();
@@ -50,7 +51,9 @@ impl Statistics {
                 crate::sum(&sum, &(term? * (part.count as f64 / count as f64))?)
             })
         };
-        let mean = weighted(&mut parts.iter().map(|part| Ok(part.mean.clone())))?;
+        let minus_first = first.mean.neg()?;
+        let from_first = |part: &Self| crate::sum(&part.mean, &minus_first);
+        let mean = crate::sum(&first.mean, &weighted(&mut parts.iter().map(from_first))?)?;
         let minus_mean = mean.neg()?;
         let within_and_between =
             |part: &Self| crate::sum(&part.variance, &crate::sum(&part.mean, &minus_mean)?.sqr()?);
@@ -156,6 +159,20 @@ mod tests {
             assert_abs_diff_eq!(relative_difference(merged, whole).unwrap(), 0.0, epsilon = 1e-14);
         }
         assert!(Statistics::merge(&[]).is_err());
+    }
+
+    #[test]
+    fn equal_means_merge_into_exactly_that_mean() {
+        for counts in [[1, 1, 1], [5, 1, 3], [7, 11, 100]] {
+            for mean in [0.1, 1.0 / 3.0, -123.456, 1e-300] {
+                let (mean, variance) = (tensor(&[mean]), tensor(&[0.0]));
+                let part =
+                    |count| Statistics { mean: mean.clone(), variance: variance.clone(), count };
+                let merged = Statistics::merge(&counts.map(part)).unwrap();
+                assert_eq!(merged.mean.to_vec1::<f64>().unwrap(), mean.to_vec1::<f64>().unwrap());
+                assert_eq!(merged.variance.to_vec1::<f64>().unwrap(), [0.0], "{counts:?}");
+            }
+        }
     }
 
     #[test]
