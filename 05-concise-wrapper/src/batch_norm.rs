@@ -439,6 +439,82 @@ mod tests {
             assert_ne!(running(network), before);
         }
     }
+
+    /// Constant channels with a relu behind them: an error in the last bit of a mean would pass the relu as a gradient.
+    #[test]
+    fn a_constant_channel_is_normalised_as_on_one_device() {
+        for shards in [&[3, 1][..], &[1, 2, 5], &[4, 1, 1, 2], &[1, 7, 3, 2, 2]] {
+            let count = shards.iter().sum();
+            let x = Tensor::new(&[0.1, 1.0 / 3.0], &Device::Cpu).unwrap().reshape((1, 2, 1, 1));
+            let x = x.unwrap().broadcast_as((count, 2, 3, 4)).unwrap().contiguous().unwrap();
+            let gradient = (&images().narrow(0, 0, 1).unwrap() + 1.0).unwrap();
+            let plan = DevicePlan::slices(shards.len()).unwrap();
+            let outcomes = run_ranks(&plan, DEFAULT_TIMEOUT, |rank: &Rank| {
+                let network = network();
+                network.norms().synchronise(Arc::new(rank.clone()));
+                let first = shards[..rank.rank()].iter().sum::<usize>();
+                let x = Var::from_tensor(&x.narrow(0, first, shards[rank.rank()])?)?;
+                let y = network.forward_training(&x)?;
+                let (_, found) = network.all_gradients(&y, &gradient.broadcast_as(y.shape())?)?;
+                let largest = |tensor: &Tensor| tensor.abs()?.max_all()?.to_scalar::<f64>();
+                let dx = found.get(&x).map_or(Ok(0.0), largest)?;
+                Ok::<_, communicator::Error>((largest(&y)?, dx))
+            });
+            assert_eq!(outcomes.unwrap(), vec![(0.0, 0.0); shards.len()], "{shards:?}");
+        }
+    }
+
+    #[test]
+    fn an_empty_global_batch_changes_no_statistics() {
+        let plan = DevicePlan::slices(2).unwrap();
+        let ended = run_ranks(&plan, DEFAULT_TIMEOUT, |rank: &Rank| {
+            for by_shard in [false, true] {
+                let network = network();
+                let before = running(&network);
+                match by_shard {
+                    true => network.norms().by_shard(),
+                    false => network.norms().synchronise(Arc::new(rank.clone())),
+                }
+                network.norms().stand_in(true);
+                let y = network.forward_training(&images().narrow(0, 0, 1)?)?;
+                let loss = (y * 0.0)?.sum_all()?;
+                let gradients = network.gradients(&loss)?;
+                if by_shard {
+                    network.norms().fold(rank, &FixedTree::new(2, 2)?)?;
+                }
+                assert_eq!(loss.to_scalar::<f64>()?, 0.0);
+                for gradient in gradients {
+                    assert_eq!(gradient.to_vec1::<f64>()?, [0.0; 2]);
+                }
+                assert_eq!(running(&network), before);
+            }
+            Ok::<_, communicator::Error>(())
+        });
+        ended.unwrap();
+    }
+
+    #[test]
+    fn one_value_for_each_channel_is_refused() {
+        let network = network();
+        let one = Tensor::ones((1, 2, 1, 1), DType::F64, &Device::Cpu).unwrap();
+        let told = network.forward_training(&one).unwrap_err().to_string();
+        assert!(told.contains("one value for each channel of [1, 2, 1, 1]"), "{told}");
+        network.forward_training(&images().narrow(0, 0, 1).unwrap()).unwrap();
+        network.forward(&one).unwrap();
+    }
+
+    #[test]
+    fn the_rank_whose_statistics_are_not_finite_is_named() {
+        let plan = DevicePlan::slices(3).unwrap();
+        let failure = run_ranks(&plan, DEFAULT_TIMEOUT, |rank: &Rank| {
+            let network = network();
+            network.norms().synchronise(Arc::new(rank.clone()));
+            let images = if rank.rank() == 1 { (images() * f64::NAN)? } else { images() };
+            Ok::<_, communicator::Error>(network.forward_training(&images).map(drop)?)
+        });
+        let told = failure.unwrap_err().to_string();
+        assert!(told.contains("not finite from the images of rank 1"), "{told}");
+    }
 }
 
 #[cfg(test)]
@@ -555,81 +631,5 @@ mod tests_by_shard {
         assert!(missing.contains("saw shards [0, 1, 2, 4], and the rank hosts 5"), "{missing}");
         let twice = told(&[0, 1, 2, 3, 1]);
         assert!(twice.contains("a batch norm saw shard 1 twice in one step"), "{twice}");
-    }
-
-    /// Constant channels with a relu behind them: an error in the last bit of a mean would pass the relu as a gradient.
-    #[test]
-    fn a_constant_channel_is_normalised_as_on_one_device() {
-        for shards in [&[3, 1][..], &[1, 2, 5], &[4, 1, 1, 2], &[1, 7, 3, 2, 2]] {
-            let images = shards.iter().sum();
-            let x = Tensor::new(&[0.1, 1.0 / 3.0], &Device::Cpu).unwrap().reshape((1, 2, 1, 1));
-            let x = x.unwrap().broadcast_as((images, 2, 3, 4)).unwrap().contiguous().unwrap();
-            let gradient = (&super::tests::images().narrow(0, 0, 1).unwrap() + 1.0).unwrap();
-            let plan = DevicePlan::slices(shards.len()).unwrap();
-            let outcomes = run_ranks(&plan, DEFAULT_TIMEOUT, |rank: &Rank| {
-                let network = network();
-                network.norms().synchronise(Arc::new(rank.clone()));
-                let first = shards[..rank.rank()].iter().sum::<usize>();
-                let x = Var::from_tensor(&x.narrow(0, first, shards[rank.rank()])?)?;
-                let y = network.forward_training(&x)?;
-                let (_, found) = network.all_gradients(&y, &gradient.broadcast_as(y.shape())?)?;
-                let largest = |tensor: &Tensor| tensor.abs()?.max_all()?.to_scalar::<f64>();
-                let dx = found.get(&x).map_or(Ok(0.0), largest)?;
-                Ok::<_, communicator::Error>((largest(&y)?, dx))
-            });
-            assert_eq!(outcomes.unwrap(), vec![(0.0, 0.0); shards.len()], "{shards:?}");
-        }
-    }
-
-    #[test]
-    fn an_empty_global_batch_changes_no_statistics() {
-        let plan = DevicePlan::slices(2).unwrap();
-        let ended = run_ranks(&plan, DEFAULT_TIMEOUT, |rank: &Rank| {
-            for by_shard in [false, true] {
-                let network = network();
-                let before = running(&network);
-                match by_shard {
-                    true => network.norms().by_shard(),
-                    false => network.norms().synchronise(Arc::new(rank.clone())),
-                }
-                network.norms().stand_in(true);
-                let y = network.forward_training(&images().narrow(0, 0, 1)?)?;
-                let loss = (y * 0.0)?.sum_all()?;
-                let gradients = network.gradients(&loss)?;
-                if by_shard {
-                    network.norms().fold(rank, &FixedTree::new(2, 2)?)?;
-                }
-                assert_eq!(loss.to_scalar::<f64>()?, 0.0);
-                for gradient in gradients {
-                    assert_eq!(gradient.to_vec1::<f64>()?, [0.0; 2]);
-                }
-                assert_eq!(running(&network), before);
-            }
-            Ok::<_, communicator::Error>(())
-        });
-        ended.unwrap();
-    }
-
-    #[test]
-    fn one_value_for_each_channel_is_refused() {
-        let network = network();
-        let one = Tensor::ones((1, 2, 1, 1), DType::F64, &Device::Cpu).unwrap();
-        let told = network.forward_training(&one).unwrap_err().to_string();
-        assert!(told.contains("one value for each channel of [1, 2, 1, 1]"), "{told}");
-        network.forward_training(&images().narrow(0, 0, 1).unwrap()).unwrap();
-        network.forward(&one).unwrap();
-    }
-
-    #[test]
-    fn the_rank_whose_statistics_are_not_finite_is_named() {
-        let plan = DevicePlan::slices(3).unwrap();
-        let failure = run_ranks(&plan, DEFAULT_TIMEOUT, |rank: &Rank| {
-            let network = network();
-            network.norms().synchronise(Arc::new(rank.clone()));
-            let images = if rank.rank() == 1 { (images() * f64::NAN)? } else { images() };
-            Ok::<_, communicator::Error>(network.forward_training(&images).map(drop)?)
-        });
-        let told = failure.unwrap_err().to_string();
-        assert!(told.contains("not finite from the images of rank 1"), "{told}");
     }
 }
