@@ -83,6 +83,10 @@ impl<'a, const M: usize, const R: usize, const A: usize> Winograd<'a, M, R, A> {
     const OUTPUTS_BACK: [[f64; M]; A] = points::transposed(Self::OUTPUTS);
     /// The number of places in a tile.
     pub(super) const PLACES: usize = A * A;
+    /// The most columns that one product adds up for the gradient of the weights. The transforms of
+    /// 5×5 kernels magnify the rounding errors of long sums in f32. Nine tiles, as in LeNet, of
+    /// sixteen images are one sum.
+    const SUMMED: usize = if R == 5 { 9 * LANES } else { usize::MAX };
 
     pub(super) fn new(geometry: &'a Geometry) -> Self {
         let (down, across) = (geometry.out_h.div_ceil(M), geometry.out_w.div_ceil(M));
