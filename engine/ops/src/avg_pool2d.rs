@@ -109,6 +109,10 @@ impl Windows {
         if kernel > height || kernel > width {
             bail!("avg_pool2d: a {kernel}×{kernel} window does not fit a {height}×{width} image");
         }
+        // Only images of an empty batch can have such sizes.
+        if height.checked_mul(width).is_none() {
+            bail!("avg_pool2d: {height}×{width} images have more pixels than a tensor can have");
+        }
         Ok(Self {
             height,
             width,
@@ -292,9 +296,20 @@ mod tests {
     #[test]
     fn windows_that_do_not_fit_are_refused() {
         let x = Tensor::ones((1, 1, 3, 5), DType::F32, &Device::Cpu).unwrap();
-        assert!(avg_pool2d(&x, 4, 1).is_err());
-        assert!(avg_pool2d(&x, 0, 1).is_err());
-        assert!(avg_pool2d(&x, 2, 0).is_err());
+        for (kernel, stride, complaint) in [
+            (0, 1, "kernel 0 and stride 1 must be at least 1"),
+            (2, 0, "kernel 2 and stride 0 must be at least 1"),
+            (4, 1, "a 4×4 window does not fit a 3×5 image"),
+            (usize::MAX, 1, "window does not fit a 3×5 image"),
+        ] {
+            let error = avg_pool2d(&x, kernel, stride).unwrap_err().to_string();
+            assert!(error.contains(complaint), "{error}");
+        }
+        // A stride beyond the image leaves one window.
+        assert_eq!(avg_pool2d(&x, 2, usize::MAX).unwrap().dims(), [1, 1, 1, 1]);
+        let none = Tensor::zeros((0, 1, 1 << 40, 1 << 40), DType::F32, &Device::Cpu).unwrap();
+        let error = avg_pool2d(&none, 2, 2).unwrap_err().to_string();
+        assert!(error.contains("more pixels than a tensor can have"), "{error}");
     }
 
     #[test]

@@ -10,12 +10,17 @@ use harness::random;
 use rand::distr::{Distribution, Uniform};
 use rand_distr::Normal;
 
+use crate::memory::{excess, product};
+
 // ANCHOR: initial
 /// Draws the initial value of a tensor, in CPU memory.
 ///
 /// The numbers are drawn in f64 and rounded to `dtype`, so networks in f32 and f64 start from the same values up to
 /// rounding. Fails when the distribution does not exist: a negative deviation, an empty range.
 pub fn value(name: &str, shape: &Shape, init: Init, seed: u64, dtype: DType) -> Result<Tensor> {
+    if let Some(excess) = excess(product(shape.dims()), DType::F64) {
+        bail!("{name} {shape:?} {excess}");
+    }
     match init {
         Init::Const(value) => Tensor::full(value, shape, &Device::Cpu)?.to_dtype(dtype),
         Init::Randn { mean, stdev } => drawn(Normal::new(mean, stdev), name, shape, seed, dtype),
@@ -51,3 +56,19 @@ fn drawn<D: Distribution<f64>, E: std::fmt::Display>(
     Tensor::from_vec(values, shape, &Device::Cpu)?.to_dtype(dtype)
 }
 // ANCHOR_END: initial
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tensor_beyond_the_machines_memory_is_refused() {
+        for shape in [vec![1 << 30, 1 << 30], vec![usize::MAX, 3], vec![1 << 50]] {
+            for init in [Init::Const(1.0), Init::Randn { mean: 0.0, stdev: 1.0 }] {
+                let shape = Shape::from(shape.clone());
+                let error = value("w", &shape, init, 0, DType::F32).unwrap_err().to_string();
+                assert!(error.starts_with(&format!("w {shape:?} needs at least")), "{error}");
+            }
+        }
+    }
+}

@@ -23,7 +23,7 @@ use crate::elementwise::map;
 use crate::gemm::{Matrix, Store, gemm};
 #[cfg(feature = "cuda")]
 use crate::gpu::{Channels, add_bias, bias_gradients, on_gpu};
-use crate::memory::zeros;
+use crate::memory::{excess, product, zeros};
 use crate::relu::{passed, rectified};
 use crate::rounded::{is_rounded, rounded};
 
@@ -33,8 +33,9 @@ const ROWS: usize = 64;
 /// The number of samples in a run. The type of the tensors adds up the bias gradients of a run.
 const RUN: usize = 256;
 
-/// Computes x · w + b: `[B, in]`, `[in, out]`, `[out]` → `[B, out]`. Fails when the shapes do not fit, when there are no
-/// inputs or no outputs, or on a dtype other than f32, f64 and bf16. An empty batch is not an error.
+/// Computes x · w + b: `[B, in]`, `[in, out]`, `[out]` → `[B, out]`. Fails when the shapes do not
+/// fit, when there are no inputs or no outputs, on a dtype other than f32, f64 and bf16, or on a CPU
+/// when the output is larger than the machine's memory. An empty batch is not an error.
 pub fn linear(x: &Tensor, weight: &Tensor, bias: &Tensor) -> Result<Tensor> {
     multiply(x, weight, bias, false)
 }
@@ -56,6 +57,11 @@ fn multiply(x: &Tensor, weight: &Tensor, bias: &Tensor, with_relu: bool) -> Resu
     }
     if inputs == 0 || outputs == 0 {
         bail!("linear: inputs and outputs must be at least 1, got weights {:?}", weight.dims());
+    }
+    if x.device().is_cpu()
+        && let Some(excess) = excess(product(&[samples, outputs]), x.dtype())
+    {
+        bail!("linear: an output [{samples}, {outputs}] {excess}");
     }
     if is_rounded(x) {
         return rounded("linear", [x, weight, bias], |[x, weight, bias]| {
@@ -244,6 +250,15 @@ mod tests {
             let error = linear(&x, &weight, &zeros(&[outputs])).unwrap_err().to_string();
             assert!(error.contains("must be at least 1"), "{error}");
         }
+    }
+
+    #[test]
+    fn an_output_beyond_the_machines_memory_is_refused() {
+        let zeros = |shape: &[usize]| Tensor::zeros(shape, DType::F32, &Device::Cpu).unwrap();
+        let (many, bias) = (1 << 23, 1 << 22);
+        let error = linear(&zeros(&[many, 1]), &zeros(&[1, bias]), &zeros(&[bias])).unwrap_err();
+        let expected = "linear: an output [8388608, 4194304] needs at least 131072 GiB of memory";
+        assert!(error.to_string().starts_with(expected), "{error}");
     }
 
     #[test]

@@ -7,17 +7,56 @@
 //! A convolution needs some megabytes for a short time, again and again. Fresh memory costs twice:
 //! the system clears every page, and no page is in a cache. Each thread therefore keeps the blocks
 //! that its operations have released, and lends them again as [`Scratch`], without clearing them.
+//!
+//! A few sizes in an operation's arguments can ask for more memory than the machine has, and the
+//! system would end the process. Operations whose memory is not in proportion to their operands
+//! therefore ask [`excess`] first.
 
 use std::cell::RefCell;
+use std::fs::read_to_string;
 use std::ops::{Deref, DerefMut, Range};
+use std::sync::LazyLock;
 use std::thread::LocalKey;
 
+use candle_core::DType;
 use rayon::prelude::*;
 
 use super::BLOCK;
 
 /// The number of neighbouring elements that are computed together, such as by one call of `make`.
 pub(crate) const RUN: usize = 256;
+
+/// Returns the product of sizes, or the largest `usize` if the product is larger.
+pub(crate) fn product(sizes: &[usize]) -> usize {
+    sizes.iter().fold(1, |product: usize, &size| product.saturating_mul(size))
+}
+
+/// Compares the memory for this many numbers of a type with the machine's memory. Returns the words
+/// that end an error if the machine has less.
+pub(crate) fn excess(numbers: usize, dtype: DType) -> Option<String> {
+    let needed = numbers.saturating_mul(dtype.size_in_bytes());
+    let gibibytes = |bytes: usize| bytes as f64 / f64::from(1 << 30);
+    (needed > *MACHINE).then(|| {
+        let (needed, machine) = (gibibytes(needed), gibibytes(*MACHINE));
+        format!("needs at least {needed:.0} GiB of memory, and this machine has {machine:.1} GiB")
+    })
+}
+
+/// The bytes of memory that the machine or its container has, swap space included. Where the system
+/// does not report them, 1 TiB is assumed.
+static MACHINE: LazyLock<usize> = LazyLock::new(|| {
+    let info = read_to_string("/proc/meminfo").unwrap_or_default();
+    let kibibytes = |line: &str| {
+        let amount = ["MemTotal:", "SwapTotal:"].iter().find_map(|name| line.strip_prefix(name));
+        amount?.trim().strip_suffix(" kB")?.parse::<usize>().ok()
+    };
+    let machine = match info.lines().filter_map(kibibytes).sum::<usize>() {
+        0 => 1 << 40,
+        kibibytes => kibibytes.saturating_mul(1024),
+    };
+    let container = read_to_string("/sys/fs/cgroup/memory.max").unwrap_or_default();
+    container.trim().parse().map_or(machine, |container| machine.min(container))
+});
 
 /// Allocates memory for `len` numbers, filled with zeros.
 pub(crate) fn zeros<T: Copy + Default + Send>(len: usize) -> Vec<T> {
@@ -128,6 +167,18 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use super::*;
+
+    #[test]
+    fn more_numbers_than_the_machine_has_memory_for_are_an_excess() {
+        assert!(*MACHINE > 1 << 20, "{}", *MACHINE);
+        assert_eq!(product(&[3, 5]), 15);
+        assert_eq!(product(&[usize::MAX, usize::MAX, 0]), 0);
+        assert!(excess(1 << 10, DType::F64).is_none());
+        let numbers = product(&[1 << 40, 1 << 40]);
+        assert_eq!(numbers, usize::MAX);
+        let words = excess(numbers, DType::F32).unwrap();
+        assert!(words.starts_with("needs at least 17179869184 GiB of memory, and this"), "{words}");
+    }
 
     #[test]
     fn every_number_is_made_once_at_its_place() {

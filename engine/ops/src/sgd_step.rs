@@ -45,8 +45,10 @@ pub fn sgd_step_all<'a>(
 
 /// Updates all triples of velocity, value and gradient in place.
 ///
-/// First velocity ← momentum · velocity + (share · gradient + decay · value), then value ← value − rate · velocity.
-/// `constants` are momentum, share, decay and rate. Fails when the three tensors differ in type, size or device.
+/// First velocity ← momentum · velocity + (share · gradient + decay · value), then value ← value −
+/// rate · velocity. `constants` are momentum, share, decay and rate. A momentum or a decay of 0 has
+/// no term, as in PyTorch, even where 0 · ∞ would be a NaN. Fails when the three tensors differ in
+/// type, size or device.
 pub fn momentum_step(slots: &[[&Tensor; 3]], constants: [f64; 4]) -> Result<()> {
     #[cfg(feature = "cuda")]
     if slots.iter().flatten().any(|tensor| tensor.device().is_cuda()) {
@@ -66,10 +68,11 @@ struct Accelerate([f64; 3]);
 impl Accelerate {
     fn walk<T: WithDType>(&self, velocity: &mut [T], gradient: &[T], value: &[T]) {
         let [momentum, share, decay] = self.0.map(T::from_f64);
+        let term = |factor: T, of: T| if factor == T::zero() { T::zero() } else { of * factor };
         let blocks = velocity.par_chunks_mut(BLOCK).zip(gradient.par_chunks(BLOCK));
         blocks.zip(value.par_chunks(BLOCK)).for_each(|((velocity, gradient), value)| {
             for ((velocity, &gradient), &value) in velocity.iter_mut().zip(gradient).zip(value) {
-                *velocity = *velocity * momentum + (gradient * share + value * decay);
+                *velocity = term(momentum, *velocity) + (gradient * share + term(decay, value));
             }
         });
     }

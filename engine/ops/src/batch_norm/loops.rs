@@ -90,7 +90,7 @@ impl<T: Element> Line<T> {
         Self {
             centre,
             scale: WithDType::from_f64(scale),
-            shift: WithDType::from_f64(bias + beside(centre, mean) * scale),
+            shift: WithDType::from_f64(bias + correction(centre, mean, scale)),
         }
     }
 
@@ -114,10 +114,16 @@ pub(super) fn centre<T: Element>(mean: f64) -> T {
     WithDType::from_f64(mean)
 }
 
-/// Returns the rounding error of a mean, `centre` − `mean`. An infinite mean has no rounding error.
+/// Returns `factor` times the rounding error of a mean, `centre` − `mean`. An infinite mean has no
+/// rounding error. An infinite factor gives 0: zero times infinity would be a NaN, and the other
+/// terms of the sum are infinite already.
 #[inline(always)]
-pub(super) fn beside<T: Element>(centre: T, mean: f64) -> f64 {
-    if centre.is_finite() { WithDType::to_f64(centre) - mean } else { 0.0 }
+pub(super) fn correction<T: Element>(centre: T, mean: f64, factor: f64) -> f64 {
+    if centre.is_finite() && factor.is_finite() {
+        (WithDType::to_f64(centre) - mean) * factor
+    } else {
+        0.0
+    }
 }
 
 /// Returns Σ dy and Σ dy · (x − centre) over a plane, for the dy that passes the relu.
@@ -157,20 +163,30 @@ pub(super) struct GradientLine<T> {
     push: T,
     /// Whether the statistics are constants; then pull and push are zero.
     constant: bool,
+    /// A weight that is not finite. It multiplies the line of a weight of 1, because ∞ · dy − ∞ ·
+    /// Σdy / n would be a NaN.
+    weight: Option<T>,
 }
 
 impl<T: Element> GradientLine<T> {
     /// Builds dy · slope − (x − mean) · pull − push, with the mean rounded as in [`Line::new`].
     /// Pull and push are the gradient through the statistics, or `None` if these are constants.
-    pub(super) fn new(mean: f64, slope: f64, pull_and_push: Option<(f64, f64)>) -> Self {
+    /// `weight` multiplies the result, if there is one.
+    pub(super) fn new(
+        mean: f64,
+        slope: f64,
+        pull_and_push: Option<(f64, f64)>,
+        weight: Option<f64>,
+    ) -> Self {
         let centre = centre::<T>(mean);
         let (pull, push) = pull_and_push.unwrap_or((0.0, 0.0));
         Self {
             centre,
             slope: WithDType::from_f64(slope),
             pull: WithDType::from_f64(pull),
-            push: WithDType::from_f64(push + beside(centre, mean) * pull),
+            push: WithDType::from_f64(push + correction(centre, mean, pull)),
             constant: pull_and_push.is_none(),
+            weight: weight.map(WithDType::from_f64),
         }
     }
 
@@ -181,6 +197,9 @@ impl<T: Element> GradientLine<T> {
             (true, false) => self.loop_over::<true, false>(of, dx),
             (false, true) => self.loop_over::<false, true>(of, dx),
             (false, false) => self.loop_over::<false, false>(of, dx),
+        }
+        if let Some(weight) = self.weight {
+            dx.iter_mut().for_each(|dx| *dx *= weight);
         }
     }
 

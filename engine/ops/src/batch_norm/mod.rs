@@ -36,7 +36,7 @@ mod on_cpu;
 mod on_gpu;
 mod statistics;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use candle_core::{DType, Result, Storage, Tensor, bail};
 

@@ -249,8 +249,8 @@ impl Sums {
         }
         for (sums, moments) in all.iter_mut().zip(moments) {
             // The loops took the distances from the mean rounded to `T`.
-            let beside = loops::beside(loops::centre::<T>(moments.mean), moments.mean);
-            sums.weight += beside * sums.bias;
+            let centre = loops::centre::<T>(moments.mean);
+            sums.weight += loops::correction(centre, moments.mean, sums.bias);
             sums.weight *= moments.inverse_deviation(epsilon);
         }
         all
@@ -275,14 +275,16 @@ impl Factors<'_> {
         epsilon: f64,
     ) -> Vec<GradientLine<T>> {
         let of_channels = self.weight[channels.clone()].iter().zip(moments).zip(sums);
-        let lines = of_channels.map(|((weight, moments), sums)| {
+        let lines = of_channels.map(|((&weight, moments), sums)| {
             let inverse_deviation = moments.inverse_deviation(epsilon);
+            let (weight, last) =
+                if weight.is_finite() { (weight, None) } else { (1.0, Some(weight)) };
             let slope = weight * inverse_deviation;
             let pull_and_push = self.count.map(|count| {
                 let share = slope / count as f64;
                 (sums.weight * share * inverse_deviation, sums.bias * share)
             });
-            GradientLine::new(moments.mean, slope, pull_and_push)
+            GradientLine::new(moments.mean, slope, pull_and_push, last)
         });
         lines.collect()
     }

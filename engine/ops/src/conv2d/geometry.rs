@@ -1,7 +1,8 @@
 //! The sizes of one convolution, checked once.
 
-use candle_core::{Result, Tensor, bail};
+use candle_core::{DType, Result, Tensor, bail};
 
+use crate::memory::{excess, product};
 use crate::simd::Simd;
 
 /// The sizes of a convolution. All files of `conv2d` use these names. The input has `in_channels`
@@ -49,25 +50,15 @@ impl Geometry {
                 weight.dims()
             );
         }
-        let padded = |size: usize| size.checked_add(padding.checked_mul(2)?);
-        // A block whose size in bytes does not fit a `usize` does not fit into memory.
-        let countable = |height: usize, width: usize| {
-            let sizes = [in_channels.max(out_channels), height, width];
-            sizes.into_iter().try_fold(size_of::<Simd<f64>>(), usize::checked_mul).is_some()
-        };
-        let (padded_h, padded_w) = match (padded(height), padded(width)) {
-            (Some(padded_h), Some(padded_w)) if countable(padded_h, padded_w) => {
-                (padded_h, padded_w)
-            }
-            _ => bail!("conv2d: padding {padding} is too much for a {height}×{width} input"),
-        };
+        let padded = |size: usize| size.saturating_add(padding.saturating_mul(2));
+        let (padded_h, padded_w) = (padded(height), padded(width));
         if kernel_h > padded_h || kernel_w > padded_w {
             bail!(
                 "conv2d: a {kernel_h}×{kernel_w} kernel does not fit a {height}×{width} input with padding \
                  {padding}"
             );
         }
-        Ok(Self {
+        let geometry = Self {
             batch,
             in_channels,
             height,
@@ -75,11 +66,35 @@ impl Geometry {
             out_channels,
             kernel_h,
             kernel_w,
-            stride,
+            // A longer stride leaves the same single output.
+            stride: stride.min(padded_h.max(padded_w)),
             padding,
             out_h: (padded_h - kernel_h) / stride + 1,
             out_w: (padded_w - kernel_w) / stride + 1,
-        })
+        };
+        // A block whose size in bytes does not fit a `usize` does not fit into memory.
+        let block = [in_channels.max(out_channels), padded_h, padded_w, size_of::<Simd<f64>>()];
+        if product(&block) == usize::MAX {
+            geometry.check_memory(usize::MAX, DType::F64)?;
+        }
+        Ok(geometry)
+    }
+
+    /// Fails when the convolution needs memory for this many numbers and the machine has less.
+    pub(super) fn check_memory(&self, numbers: usize, dtype: DType) -> Result<()> {
+        let Some(excess) = excess(numbers, dtype) else { return Ok(()) };
+        let Self { height, width, kernel_h, kernel_w, padding, .. } = self;
+        let sees_images = kernel_h.max(kernel_w) - 1;
+        if *padding > sees_images {
+            bail!(
+                "conv2d: padding {padding} is too much for a {height}×{width} input and {excess}. Beyond \
+                 padding {sees_images}, a {kernel_h}×{kernel_w} kernel sees zeros alone"
+            );
+        }
+        bail!(
+            "conv2d: a {kernel_h}×{kernel_w} kernel on a {height}×{width} input with padding {padding} \
+             {excess}"
+        )
     }
 
     /// Elements of one input image.

@@ -40,7 +40,7 @@ use super::padded_plane::{PaddedPlane, by_channel};
 use super::results::{Gradients, Output, Upstream};
 use crate::Element;
 use crate::gemm::{Matrix, Store, gemm};
-use crate::memory::Scratch;
+use crate::memory::{Scratch, product};
 use crate::simd::{LANES, Simd, add, runs, vectorised, vectors, vectors_mut};
 
 /// The most elements of a band, which fits in a core's private cache together with the weights.
@@ -62,7 +62,26 @@ impl Im2col<'_> {
     /// Returns the number of output rows in a band.
     fn band(&self) -> usize {
         let g = self.0;
-        (BAND / (g.patch() * g.out_w * LANES)).clamp(1, (g.out_h / TASKS).max(1))
+        (BAND / product(&[g.patch(), g.out_w, LANES])).clamp(1, (g.out_h / TASKS).max(1))
+    }
+
+    /// Returns the number of input channels in a group.
+    fn group(&self) -> usize {
+        let (g, places) = (self.0, self.0.kernel_h * self.0.kernel_w);
+        let least = if places == 1 { ROWS_OF_PIXELS } else { ROWS };
+        let rows = least.max(g.patch().div_ceil(TASKS));
+        rows.div_ceil(places).min(g.in_channels)
+    }
+
+    /// Returns the size of a task's part of the im2col matrix, in numbers, in a forward pass.
+    pub(super) fn numbers_forward(&self) -> usize {
+        product(&[self.0.patch(), self.band(), self.0.out_w, LANES])
+    }
+
+    /// Returns the same for a backward pass.
+    pub(super) fn numbers_backward(&self) -> usize {
+        let g = self.0;
+        product(&[self.group(), g.kernel_h, g.kernel_w, g.pixels(), LANES])
     }
 
     /// Convolves the batch `x`, applies the epilogue and writes `output`.
@@ -120,9 +139,7 @@ impl Im2col<'_> {
         let g = self.0;
         let weight = Matrix::new(weight, g.out_channels, g.patch());
         let (padded, places, columns) = (g.padded(), g.kernel_h * g.kernel_w, g.pixels() * LANES);
-        let least = if places == 1 { ROWS_OF_PIXELS } else { ROWS };
-        let rows = least.max(g.patch().div_ceil(TASKS));
-        let group = rows.div_ceil(places).min(g.in_channels);
+        let group = self.group();
         let mut grads = Scratch::new(g.out_channels * columns);
         let wants_weight = gradients.weight.is_some();
         let mut transposed = Scratch::new(g.patch() * g.out_channels);

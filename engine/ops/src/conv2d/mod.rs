@@ -33,13 +33,14 @@ mod strided_1x1;
 pub(super) mod tests;
 mod winograd;
 
-use candle_core::{Result, Shape, Storage, Tensor, bail};
+use candle_core::{DType, Result, Shape, Storage, Tensor, bail};
 
 use super::avg_pool2d::{Windows, avg_pool2d};
 use super::element::{cpu_memory, for_dtype, lock};
 use super::relu::relu;
 use super::rounded::{is_rounded, rounded};
 use crate::backward::{Wanted, record_in_halves};
+use crate::memory::product;
 use crate::simd::LANES;
 use direct::{Direct, LARGEST_PATCH};
 use epilogue::{Epilogue, ReluMask};
@@ -55,10 +56,11 @@ use winograd::Winograd;
 /// The kernel is not flipped, as usual in this field. The padding consists of zeros, and zero times a weight that is NaN or
 /// infinite is NaN.
 ///
-/// If the weights are finite, an output with a patch of zeros equals its bias exactly. On a GPU only [`conv2d_relu_pool`]
-/// guarantees this; here the result depends on cuDNN. Fails when the shapes do not fit, when a size other than the batch's
-/// or `stride` is 0, or on a dtype other than f32, f64 and bf16. On a GPU without cuDNN it also fails when the last patches
-/// leave different numbers of rows and columns over.
+/// If the weights are finite, an output with a patch of zeros equals its bias exactly. On a GPU
+/// only [`conv2d_relu_pool`] guarantees this; here the result depends on cuDNN. Fails when the
+/// shapes do not fit, when a size other than the batch's or `stride` is 0, when the machine has too
+/// little memory, or on a dtype other than f32, f64 and bf16. On a GPU without cuDNN it also fails
+/// when the last patches leave different numbers of rows and columns over.
 pub fn conv2d(
     x: &Tensor,
     weight: &Tensor,
@@ -117,6 +119,9 @@ struct Conv2d {
 impl Conv2d {
     /// Convolves `x`, runs the epilogue, and records the result on the tape.
     fn forward(self, x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
+        if x.device().is_cpu() {
+            self.check_memory(x.dtype())?;
+        }
         let (x, weight) = (x.contiguous()?, weight.contiguous()?);
         let bias = bias.map(Tensor::contiguous).transpose()?;
         #[cfg(feature = "cudnn")]
@@ -131,6 +136,8 @@ impl Conv2d {
             let of_bias = bias.is_some().then_some(of_bias);
             let mut output = Output::new(g, &self.epilogue, of_bias);
             match Algorithm::new(g) {
+                // An empty batch has no outputs.
+                _ if g.batch == 0 => {}
                 Algorithm::Direct => Direct::new(g).forward(x, weight, &mut output),
                 Algorithm::Winograd2 => Winograd2::new(g).forward(x, weight, &mut output),
                 Algorithm::Winograd4 => Winograd4::new(g).forward(x, weight, &mut output),
@@ -159,6 +166,9 @@ impl Conv2d {
         let (g, grad) = (&self.geometry, grad.contiguous()?);
         // Both halves of a backward pass choose the algorithm of the whole pass.
         let algorithm = if x.track_op() { Algorithm::with_dx(g) } else { Algorithm::new(g) };
+        if algorithm == Algorithm::Im2col && g.batch > 0 {
+            g.check_memory(Im2col(g).numbers_backward(), x.dtype())?;
+        }
         for_dtype!(x.dtype(), "conv2d", T => {
             let locked = lock(&[x, weight, &grad]);
             let [of_x, of_weight, grad] = locked.elements::<T, 3>()?;
@@ -183,6 +193,26 @@ impl Conv2d {
                 dbias.map(|dbias| tensor(dbias, &g.out_channels.into())).transpose()?,
             ])
         })
+    }
+
+    /// Fails when the machine has too little memory for a forward pass on the CPU: for the output and
+    /// the planes of a block of images, or for the im2col matrix. An empty batch needs no memory.
+    fn check_memory(&self, dtype: DType) -> Result<()> {
+        let (g, (height, width)) = (&self.geometry, self.epilogue.size(&self.geometry));
+        if g.batch == 0 {
+            return Ok(());
+        }
+        let output = product(&[g.batch, g.out_channels, height, width]);
+        let planes = if Strided1x1::suits(g) {
+            product(&[g.in_channels, g.pixels(), LANES])
+        } else {
+            g.block()
+        };
+        g.check_memory(output.saturating_add(planes), dtype)?;
+        match Algorithm::new(g) {
+            Algorithm::Im2col => g.check_memory(Im2col(g).numbers_forward(), dtype),
+            _ => Ok(()),
+        }
     }
 
     fn shape(&self) -> Shape {

@@ -7,6 +7,9 @@ use crate::difference::relative_difference;
 use harness::random;
 use rand_distr::{Distribution as _, StandardNormal};
 
+/// The numbers that are not finite.
+pub(crate) const NOT_FINITE: [f64; 3] = [f64::NAN, f64::INFINITY, f64::NEG_INFINITY];
+
 /// Returns a variable of noise from N(0, 1) in f64. The same name gives the same noise.
 pub(crate) fn noise(name: &str, shape: &[usize]) -> Var {
     let mut generator = random::generator(7, &format!("weights/{name}"));
@@ -30,6 +33,23 @@ pub(crate) fn assert_agree(
     for input in inputs {
         let (ours, composed) = (ours.get(input).unwrap(), composed.get(input).unwrap());
         assert_abs_diff_eq!(relative_difference(composed, ours).unwrap(), 0.0, epsilon = 1e-12);
+    }
+}
+
+/// Asserts NaN where the truth is NaN, the same infinity where the truth is infinite, and otherwise
+/// numbers that differ by at most `bound` of the largest number, or of 1: where the formula's sum has
+/// no terms, Winograd's sums cancel up to rounding.
+pub(crate) fn assert_same_kind(name: &str, found: &[f64], truth: &[f64], bound: f64) {
+    assert_eq!(found.len(), truth.len(), "{name}");
+    let finite = truth.iter().filter(|truth| truth.is_finite());
+    let largest = finite.fold(1f64, |largest, truth| largest.max(truth.abs()));
+    for (place, (found, truth)) in found.iter().zip(truth).enumerate() {
+        let same = match truth {
+            truth if truth.is_nan() => found.is_nan(),
+            truth if truth.is_infinite() => found == truth,
+            _ => (found - truth).abs() <= bound * largest,
+        };
+        assert!(same, "{name}, element {place}: {found:e} for {truth:e}");
     }
 }
 

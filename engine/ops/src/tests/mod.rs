@@ -1,5 +1,6 @@
 //! Tests of several operations, and helpers for the tests of one.
 
 pub(crate) mod agreement;
+mod not_finite;
 #[cfg(feature = "cuda")]
 pub(crate) mod on_a_gpu;

@@ -5,6 +5,7 @@ use candle_core::{DType, Device, Var};
 use rayon::ThreadPoolBuilder;
 
 use super::*;
+use crate::backward::backward_from;
 use crate::difference::relative_difference;
 use crate::tests::agreement::{assert_agree, noise};
 
@@ -244,10 +245,16 @@ fn numbers_whose_squares_overflow_are_normalised() {
 
 #[test]
 fn given_statistics_pass_on_a_gradient_whatever_the_input() {
+    assert_given_statistics_are_constants(&Device::Cpu);
+}
+
+/// Checks that a NaN or an infinity among the inputs does not reach the input's gradient, which is
+/// weight / √(variance + ε) · dy for given statistics.
+pub(crate) fn assert_given_statistics_are_constants(device: &Device) {
     let infinity = f64::INFINITY;
     let x = [f64::NAN, infinity, -infinity, 0.5, -0.5, 1.0];
-    let x = Tensor::new(&x, &Device::Cpu).unwrap().reshape((1, 1, 2, 3)).unwrap();
-    let one = |value: f64| Tensor::new(&[value], &Device::Cpu).unwrap();
+    let x = Tensor::new(&x, device).unwrap().reshape((1, 1, 2, 3)).unwrap();
+    let one = |value: f64| Tensor::new(&[value], device).unwrap();
     for dtype in [DType::F32, DType::F64] {
         let [x, weight, bias] = [&x, &one(2.0), &one(0.25)]
             .map(|tensor| Var::from_tensor(&tensor.to_dtype(dtype).unwrap()).unwrap());
@@ -260,13 +267,59 @@ fn given_statistics_pass_on_a_gradient_whatever_the_input() {
             (0.5, f64::NAN),
         ] {
             let given = Statistics { mean: one(mean), variance: one(variance), count: 6 };
-            let y = batch_norm_with(&x, &weight, &bias, &given, EPSILON, false).unwrap();
-            let gradients = (y.sum_all().unwrap() * 3.0).unwrap().backward().unwrap();
             let scale = 2.0 / (variance + EPSILON).sqrt();
-            let by_formula = |x: &f64| (x - mean) * scale + 0.25;
-            assert_same_kind(&values(&y), &values(&x).iter().map(by_formula).collect::<Vec<_>>());
-            assert_same_kind(&values(gradients.get(&x).unwrap()), &[3.0 * scale; 6]);
+            for relu in [false, true] {
+                let y = batch_norm_with(&x, &weight, &bias, &given, EPSILON, relu).unwrap();
+                let upstream = (y.ones_like().unwrap() * 3.0).unwrap();
+                let gradients = backward_from(&y, &upstream).unwrap();
+                let by_formula = |x: &f64| (x - mean) * scale + 0.25;
+                let z: Vec<_> = values(&x).iter().map(by_formula).collect();
+                let passes = |z: &f64| !(relu && *z <= 0.0);
+                let masked = |z: &f64, value: f64| if passes(z) { value } else { 0.0 };
+                let outputs: Vec<_> = z.iter().map(|z| masked(z, *z)).collect();
+                assert_same_kind(&values(&y), &outputs);
+                let dx = values(gradients.get(&x).unwrap());
+                // A gradient that the relu stops is 0, and 0 · scale is NaN if the scale is.
+                let expected: Vec<_> = z.iter().map(|z| masked(z, 3.0) * scale).collect();
+                assert_same_kind(&dx, &expected);
+            }
         }
+    }
+}
+
+/// An infinite weight or gradient makes infinities of its channel, with the signs of the formula,
+/// not a channel of NaN.
+#[test]
+fn an_infinite_weight_or_gradient_keeps_the_signs_of_its_channel() {
+    let infinity = f64::INFINITY;
+    for dtype in [DType::F32, DType::F64] {
+        let (x, _, bias) = inputs(&[3, 2, 3, 3]);
+        let weight = Tensor::new(&[infinity, 0.5], &Device::Cpu).unwrap();
+        let [x, weight, bias] = [x.as_tensor(), &weight, bias.as_tensor()]
+            .map(|tensor| Var::from_tensor(&tensor.to_dtype(dtype).unwrap()).unwrap());
+        let (y, statistics) = batch_norm(&x, &weight, &bias, EPSILON, false).unwrap();
+        let mut upstream = values(noise("upstream", &[3, 2, 3, 3]).as_tensor());
+        upstream[9] = infinity;
+        let upstream = Tensor::from_vec(upstream, (3, 2, 3, 3), &Device::Cpu).unwrap();
+        let gradients = backward_from(&y, &upstream.to_dtype(dtype).unwrap()).unwrap();
+        let (means, dx) = (values(&statistics.mean), values(gradients.get(&x).unwrap()));
+        let (x, dweight) = (values(&x), values(gradients.get(&weight).unwrap()));
+        for (place, (y, dx)) in values(&y).into_iter().zip(dx).enumerate() {
+            let above = x[place] > means[place / 9 % 2];
+            if place / 9 % 2 == 0 {
+                assert_eq!(y, if above { infinity } else { -infinity });
+                assert!(dx.is_infinite(), "{dtype:?}, {place}: {dx}");
+            } else {
+                assert!(y.is_finite());
+                // Of the two infinite terms, −Σdy / n and −x̂ · Σ(dy·x̂) / n, the second has the sign
+                // of the first where x lies on the side of the infinite gradient's x.
+                let same_side = above == (x[9] > means[1]);
+                let expected = if place != 9 && same_side { -infinity } else { f64::NAN };
+                assert_same_kind(&[dx], &[expected]);
+            }
+        }
+        let sign = if x[9] > means[1] { 1.0 } else { -1.0 };
+        assert_eq!(dweight[1], sign * infinity);
     }
 }
 

@@ -307,3 +307,64 @@ fn a_padding_that_nobody_can_count_is_refused() {
     }
     assert!(conv2d(&x, &weight, None, 1, 40).is_ok());
 }
+
+#[test]
+fn sizes_beyond_the_machines_memory_are_refused() {
+    let zeros = |shape: [usize; 4]| {
+        Tensor::zeros(&shape, candle_core::DType::F32, &candle_core::Device::Cpu).unwrap()
+    };
+    let (x, weight) = (zeros([1, 1, 4, 4]), zeros([1, 1, 3, 3]));
+    let bias = zeros([1, 1, 1, 1]).flatten_all().unwrap();
+    for padding in [1 << 20, 1_000_000] {
+        let plain = conv2d(&x, &weight, None, 1, padding).unwrap_err().to_string();
+        // The output of this stride is small, but the padded plane is not.
+        let strided = conv2d(&x, &weight, Some(&bias), 1 << 20, padding).unwrap_err().to_string();
+        for error in [plain, strided] {
+            let expected =
+                format!("conv2d: padding {padding} is too much for a 4×4 input and needs");
+            assert!(error.starts_with(&expected), "{error}");
+            assert!(error.contains("GiB of memory, and this machine has"), "{error}");
+            assert!(error.contains("Beyond padding 2, a 3×3 kernel sees zeros alone"), "{error}");
+        }
+    }
+    let padding = 1 << 20;
+    // bf16 is computed in f32, and an empty batch needs no memory.
+    let [x, weight] = [&x, &weight].map(|t| t.to_dtype(candle_core::DType::BF16).unwrap());
+    let error = conv2d(&x, &weight, None, 1, padding).unwrap_err().to_string();
+    assert!(error.contains("padding 1048576 is too much for a 4×4 input"), "{error}");
+    for channels in [1, 4] {
+        let (none, weight) = (zeros([0, channels, 4, 4]), zeros([1, channels, 3, 3]));
+        let none = conv2d(&none, &weight, None, 1, padding).unwrap();
+        assert_eq!(none.dims(), [0, 1, 2_097_154, 2_097_154]);
+    }
+
+    // The im2col matrix has a row for each place of the kernel and a column for each output.
+    let view = |size: usize| zeros([1, 1, 1, 1]).broadcast_as((1, 1, size, size)).unwrap();
+    let error = conv2d(&view(40_000), &view(20_000), None, 1, 0).unwrap_err().to_string();
+    assert!(
+        error.contains("a 20000×20000 kernel on a 40000×40000 input with padding 0"),
+        "{error}"
+    );
+    // In the backward pass the matrix holds all output rows at once.
+    let g = geometry([1, 1, 1200, 1200, 1, 600, 600, 1, 0]);
+    let im2col = Im2col(&g);
+    assert_eq!(im2col.numbers_forward(), 360_000 * 601 * LANES);
+    assert_eq!(im2col.numbers_backward(), 360_000 * 601 * 601 * LANES);
+}
+
+#[test]
+fn a_stride_beyond_the_image_leaves_one_output() {
+    for (kernel, padding) in [(1, 0), (3, 0), (3, 1)] {
+        let (x, weight) = (noise("x", &[2, 3, 4, 4]), noise("weight", &[2, 3, kernel, kernel]));
+        let results = |stride: usize| {
+            let y = conv2d(&x, &weight, None, stride, padding).unwrap();
+            assert_eq!(y.dims(), [2, 2, 1, 1]);
+            let gradients = y.sum_all().unwrap().backward().unwrap();
+            let results = [&y, gradients.get(&x).unwrap(), gradients.get(&weight).unwrap()];
+            results.map(|tensor| tensor.flatten_all().unwrap().to_vec1::<f64>().unwrap())
+        };
+        for stride in [1 << 40, 1 << 62, usize::MAX] {
+            assert_eq!(results(stride), results(6), "stride {stride}");
+        }
+    }
+}

@@ -6,8 +6,7 @@ use proptest::sample::{Index, select};
 
 use super::*;
 use crate::backward::Wanted;
-
-const NOT_FINITE: [f64; 3] = [f64::NAN, f64::INFINITY, f64::NEG_INFINITY];
+use crate::tests::agreement::{NOT_FINITE, assert_same_kind};
 
 /// A convolution with a bias; with relu and pooling over 2×2 windows if `pooled`.
 #[derive(Clone, Debug)]
@@ -140,23 +139,6 @@ fn epilogue(g: &Geometry, pooled: bool) -> Epilogue {
         Epilogue::ReluPool(Windows::new(g.out_h, g.out_w, 2, 2).unwrap())
     } else {
         Epilogue::Plain
-    }
-}
-
-/// Asserts NaN where the truth is NaN, the same infinity where the truth is infinite, and otherwise
-/// numbers that differ by at most `bound` of the largest number, or of 1: where the formula's sum has
-/// no terms, Winograd's sums cancel up to rounding.
-fn assert_same_kind(name: &str, found: &[f64], truth: &[f64], bound: f64) {
-    assert_eq!(found.len(), truth.len(), "{name}");
-    let finite = truth.iter().filter(|truth| truth.is_finite());
-    let largest = finite.fold(1f64, |largest, truth| largest.max(truth.abs()));
-    for (place, (found, truth)) in found.iter().zip(truth).enumerate() {
-        let same = match truth {
-            truth if truth.is_nan() => found.is_nan(),
-            truth if truth.is_infinite() => found == truth,
-            _ => (found - truth).abs() <= bound * largest,
-        };
-        assert!(same, "{name}, element {place}: {found:e} for {truth:e}");
     }
 }
 

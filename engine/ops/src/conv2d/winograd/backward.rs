@@ -47,7 +47,12 @@ impl<const M: usize, const R: usize, const A: usize> Winograd<'_, M, R, A> {
                 // dU: the sum over columns, run after run.
                 if let (Some(tiles), Some(sums)) = (&tiles, sums) {
                     let tiles = Self::place_of_rows(tiles, g.in_channels, columns, place);
-                    gemm(products, tiles.transposed(), sums, store);
+                    for first in (0..columns).step_by(Self::SUMMED) {
+                        let part = first..columns.min(first.saturating_add(Self::SUMMED));
+                        let store = if first == 0 { store } else { Store::Accumulate };
+                        let tiles = tiles.columns(part.clone());
+                        gemm(products.columns(part), tiles.transposed(), sums, store);
+                    }
                 }
                 // dV, while the products are in the cache.
                 if let (Some(weights), Some(dtiles)) = (&weights, dtiles) {

@@ -77,6 +77,10 @@ impl<'a, const M: usize, const R: usize, const A: usize> Winograd<'a, M, R, A> {
     const OUTPUTS: [[f64; A]; M] = points::outputs();
     const OUTPUTS_BACK: [[f64; M]; A] = points::transposed(Self::OUTPUTS);
     pub(super) const PLACES: usize = A * A;
+    /// The most columns that one product adds up for the gradient of the weights. The transforms of
+    /// 5×5 kernels magnify the rounding errors of long sums in f32. Nine tiles, as in LeNet, of
+    /// sixteen images are one sum.
+    const SUMMED: usize = if R == 5 { 9 * LANES } else { usize::MAX };
 
     pub(super) fn new(geometry: &'a Geometry) -> Self {
         let (down, across) = (geometry.out_h.div_ceil(M), geometry.out_w.div_ceil(M));

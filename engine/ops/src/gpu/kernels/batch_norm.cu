@@ -3,10 +3,12 @@
 
 // Computes the mean of a part's values and the sum of squared distances from the mean. If the part
 // is the whole channel, the second result is the variance. Distances are taken from a value of the
-// part, so no digits are lost, however far the mean is from zero.
+// part, so no digits are lost, however far the mean is from zero. Distances from an infinity would
+// make the mean a NaN.
 KERNEL moments_of_parts(IMAGES, const Vector *x, double *mean, double *squares) {
     Part part(images, channels, plane, parts);
     Real from = part.begin < part.end ? real(x[part.first()].of[0]) : 0, distances = 0, squared = 0;
+    if (!is_finite(from)) from = 0;
     FOR_EACH_OF(part, walk) {
         Vector values = x[walk.at()];
         FOR_EACH_OF_VECTOR(k) {
@@ -53,6 +55,13 @@ KERNEL merged_moments(IMAGES, const double *means, const double *squares, double
 
 __device__ inline double inverse_deviation(double variance, double epsilon) { return 1 / sqrt(variance + epsilon); }
 
+// Returns `factor` times the rounding error of a mean, `centre` − `mean`. An infinite mean has no
+// rounding error. An infinite factor gives 0: zero times infinity would be a NaN, and the other
+// terms of the sum are infinite already.
+__device__ inline double correction(Real centre, double mean, double factor) {
+    return is_finite(centre) && is_finite(factor) ? (centre - mean) * factor : 0;
+}
+
 // The line of a channel's values: (x − centre) · scale + shift.
 struct Line {
     Real centre, scale, shift;
@@ -72,7 +81,7 @@ KERNEL normalise(
         double slope = weight[channel] * inverse_deviation(variance[channel], epsilon);
         of_channel.centre = mean[channel];
         of_channel.scale = slope;
-        of_channel.shift = bias[channel] + (of_channel.centre - mean[channel]) * slope;
+        of_channel.shift = bias[channel] + correction(of_channel.centre, mean[channel], slope);
     }
     __syncthreads();
     Line line = of_channel;
@@ -124,7 +133,7 @@ KERNEL gradient_sums_of_parts(
         double *of_bias = sums + part.number * 2 * channels, *of_weight = of_bias + channels;
         of_bias[part.channel] = sum;
         // The rounding error of the mean is in every product.
-        product += (centre - mean[part.channel]) * sum;
+        product += correction(centre, mean[part.channel], sum);
         product *= inverse_deviation(variance[part.channel], epsilon);
         of_weight[part.channel] = product;
         if (part.is_whole()) {
@@ -140,20 +149,23 @@ struct GradientLine {
 };
 
 // Computes dx = γ / √(variance + ε) · (dy − Σdy / n − x̂ · Σ(dy·x̂) / n). `share` is 1 / n, or 0
-// for given statistics, and `sums` are [2, channels].
+// for given statistics, and `sums` are [2, channels]. Given statistics are constants: the two terms
+// with sums are left out, because zero times a NaN or an infinity would be a NaN.
 KERNEL input_gradient(
     IMAGES, Count relu, double epsilon, double share, const Vector *x, const Vector *y, const Vector *grad,
     const Real *weight, const double *mean, const double *variance, const double *sums, Vector *dx
 ) {
     Part part(images, channels, plane, parts);
+    bool constant = share == 0;
     __shared__ GradientLine of_channel;
     if (threadIdx.x == 0) {
         Count channel = part.channel;
         double inverse = inverse_deviation(variance[channel], epsilon);
-        double pull = sums[channels + channel] * share * inverse;
+        double pull = constant ? 0 : sums[channels + channel] * share * inverse;
+        double push = constant ? 0 : sums[channel] * share;
         of_channel.centre = mean[channel];
         of_channel.pull = pull;
-        of_channel.push = sums[channel] * share + (of_channel.centre - mean[channel]) * pull;
+        of_channel.push = push + correction(of_channel.centre, mean[channel], pull);
         of_channel.slope = weight[channel] * inverse;
     }
     __syncthreads();
@@ -163,7 +175,7 @@ KERNEL input_gradient(
         Vector values = x[at];
         Passed through(at, relu, y, grad);
         FOR_EACH_OF_VECTOR(k) {
-            Real pulled = (real(values.of[k]) - line.centre) * line.pull;
+            Real pulled = constant ? 0 : (real(values.of[k]) - line.centre) * line.pull;
             values.of[k] = stored((through.of[k] - line.push - pulled) * line.slope);
         }
         dx[at] = values;

@@ -144,6 +144,9 @@ __device__ inline void leave_sum(const Part &part, Real own, double *sums, Store
     if (part.is_whole()) rounded[part.channel] = stored(sum);
 }
 
+// The difference of an infinity or a NaN from itself is a NaN.
+template <class Number> __device__ inline bool is_finite(Number x) { return x - x == 0; }
+
 // Returns max(x, 0). The comparison is "not above zero", so a NaN stays a NaN.
 __device__ inline Real rectified(Real x) { return x <= 0 ? 0 : x; }
 

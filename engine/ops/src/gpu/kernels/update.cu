@@ -22,14 +22,17 @@
 
 KERNEL sgd_step(double step, SLOTS(SGD_SLOT)) { EACH(SGD_STEP) }
 
+// A factor of 0 has no term: zero times an infinity would be a NaN.
+__device__ inline Real term(double factor, Real of) { return (Real)factor == 0 ? 0 : of * (Real)factor; }
+
 // The SGD step with a velocity.
 #define CONSTANTS double momentum, double share, double decay, double rate
 #define MOMENTUM_SLOT(k) SIZES(k), const Stored *gradient##k, Stored *velocity##k, Stored *value##k
 #define MOMENTUM_STEP(k)                                                                          \
     FOR_EACH_IN(i, k) {                                                                           \
         Real value = real(value##k[i]);                                                           \
-        Real pull = real(gradient##k[i]) * (Real)share + value * (Real)decay;                     \
-        Stored velocity = stored(real(velocity##k[i]) * (Real)momentum + pull);                   \
+        Real pull = real(gradient##k[i]) * (Real)share + term(decay, value);                      \
+        Stored velocity = stored(term(momentum, real(velocity##k[i])) + pull);                    \
         velocity##k[i] = velocity;                                                                \
         value##k[i] = stored(value - real(velocity) * (Real)rate);                                \
     }

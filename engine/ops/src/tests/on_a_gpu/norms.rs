@@ -28,6 +28,33 @@ fn a_gpu_normalises_batches() {
 }
 
 #[test]
+fn a_gpu_passes_on_a_gradient_behind_given_statistics_whatever_the_input() {
+    if let Some(gpu) = gpu() {
+        crate::batch_norm::tests::assert_given_statistics_are_constants(&gpu);
+    }
+}
+
+/// The first value of a part is the one that distances are taken from.
+#[test]
+fn a_gpu_finds_the_mean_of_an_infinity() {
+    let Some(gpu) = gpu() else { return };
+    for place in [0, 5] {
+        for value in [f64::INFINITY, f64::NEG_INFINITY, f64::NAN] {
+            let mut x = [0.5, 1.0, 0.25, -1.0, 2.0, 0.125, 1.5, -2.0];
+            x[place] = value;
+            let x = Tensor::new(&x, &gpu).unwrap().reshape((1, 1, 2, 4)).unwrap();
+            for dtype in [DType::F32, DType::F64] {
+                let Statistics { mean, variance, .. } =
+                    Statistics::of(&x.to_dtype(dtype).unwrap()).unwrap();
+                let mean = mean.to_vec1::<f64>().unwrap()[0];
+                assert!(mean == value || mean.is_nan() && value.is_nan(), "{mean} for {value}");
+                assert!(variance.to_vec1::<f64>().unwrap()[0].is_nan());
+            }
+        }
+    }
+}
+
+#[test]
 fn a_gpu_normalises_images_of_more_parts_than_a_block_has_threads() {
     // A channel with 258 parts.
     let shapes: [&[usize]; 3] = [&[168, 1, 112, 112], &[1], &[1]];

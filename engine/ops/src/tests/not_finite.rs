@@ -1,0 +1,630 @@
+//! NaN and infinities in any operand: each operation has them where its plain definition has them,
+//! and numbers elsewhere. The convolutions have tests of their own.
+//!
+//! Where PyTorch differs from the arithmetic of a formula, the definition is PyTorch's: the relu of
+//! a NaN is a NaN and passes its gradient, a NaN is the largest logit, and a momentum or a decay of
+//! 0 has no term.
+
+use candle_core::{DType, Device, Result, Tensor, Var};
+use itertools::{Itertools as _, izip};
+use proptest::prelude::*;
+use proptest::sample::{Index, select};
+
+use crate::backward::backward_from;
+use crate::batch_norm::{OutputGradient, Statistics, average_all};
+use crate::parameters::overwrite_rounded;
+use crate::sgd_step::{momentum_step, sgd_step};
+use crate::tests::agreement::{NOT_FINITE, assert_same_kind, noise};
+use crate::{
+    add_bias, add_bias_relu, add_relu, avg_pool2d, batch_norm, batch_norm_with, cast,
+    cross_entropy, flatten, global_avg_pool, linear, linear_relu, loss_and_correct, relu, sum,
+    transpose,
+};
+
+const EPSILON: f64 = 1e-3;
+
+/// Types, each with the largest difference from the definition in f64, relative to the largest
+/// finite entry of a result.
+const WIDE: &[(DType, f64)] = &[(DType::F32, 1e-4), (DType::F64, 1e-10)];
+const ALL: &[(DType, f64)] = &[WIDE[0], WIDE[1], (DType::BF16, 1.0 / 64.0)];
+const TO_BF16: &[(DType, f64)] = &[(DType::F32, 1.0 / 64.0), (DType::F64, 1.0 / 64.0)];
+
+type Ours<'a> = dyn Fn(&[Tensor]) -> Result<Vec<Tensor>> + 'a;
+type Plain<'a> = dyn Fn(&[Vec<f64>]) -> Vec<Vec<f64>> + 'a;
+
+/// An operation, forward and backward, and its definition. Both map operands to results. The last
+/// operand of a differentiable operation is the gradient of its output.
+struct Operation<'a> {
+    name: &'static str,
+    types: &'static [(DType, f64)],
+    shapes: Vec<Vec<usize>>,
+    /// The operand that is a variance.
+    variance: Option<usize>,
+    ours: Box<Ours<'a>>,
+    plain: Box<Plain<'a>>,
+}
+
+impl<'a> Operation<'a> {
+    fn new(
+        name: &'static str,
+        types: &'static [(DType, f64)],
+        shapes: &[&[usize]],
+        ours: impl Fn(&[Tensor]) -> Result<Vec<Tensor>> + 'a,
+        plain: impl Fn(&[Vec<f64>]) -> Vec<Vec<f64>> + 'a,
+    ) -> Self {
+        let shapes = shapes.iter().map(|shape| shape.to_vec()).collect();
+        Self { name, types, shapes, variance: None, ours: Box::new(ours), plain: Box::new(plain) }
+    }
+
+    /// Returns finite operands, in numbers that every type of the operation represents.
+    fn operands(&self) -> Vec<Vec<f64>> {
+        let rounded = if self.types.contains(&ALL[2]) { DType::BF16 } else { DType::F32 };
+        let operand = |(nth, shape): (usize, &Vec<usize>)| {
+            let values = noise(&format!("operand {nth}"), shape).to_dtype(rounded).unwrap();
+            let values = numbers(&values).into_iter();
+            let value = |value: f64| if self.variance == Some(nth) { value.abs() } else { value };
+            values.map(value).collect()
+        };
+        self.shapes.iter().enumerate().map(operand).collect()
+    }
+
+    /// Compares the operation with its definition.
+    fn assert_as_defined(&self, operands: &[Vec<f64>], device: &Device, types: &[DType]) {
+        let truth = (self.plain)(operands);
+        for &(dtype, bound) in self.types.iter().filter(|(dtype, _)| types.contains(dtype)) {
+            let tensors = operands.iter().zip(&self.shapes).map(|(values, shape)| {
+                let tensor = Tensor::from_slice(values, shape.as_slice(), &Device::Cpu)?;
+                tensor.to_dtype(dtype)?.to_device(device)
+            });
+            let found = (self.ours)(&tensors.collect::<Result<Vec<_>>>().unwrap()).unwrap();
+            for (nth, (found, truth)) in found.iter().zip_eq(&truth).enumerate() {
+                let name = format!("{} {:?} in {dtype:?}, result {nth}", self.name, self.shapes);
+                assert_same_kind(&name, &numbers(found), truth, bound);
+            }
+        }
+    }
+}
+
+fn numbers(tensor: &Tensor) -> Vec<f64> {
+    let tensor = tensor.to_device(&Device::Cpu).unwrap().to_dtype(DType::F64).unwrap();
+    tensor.flatten_all().unwrap().to_vec1().unwrap()
+}
+
+/// Computes the output and the gradients of the first `variables` operands. The last operand is the
+/// gradient of the output.
+fn differentiated(
+    variables: usize,
+    operands: &[Tensor],
+    operation: impl Fn(&[&Tensor]) -> Result<Tensor>,
+) -> Result<Vec<Tensor>> {
+    let (dy, inputs) = operands.split_last().unwrap();
+    let (variables, constants) = inputs.split_at(variables);
+    let variables: Vec<Var> = variables.iter().map(Var::from_tensor).collect::<Result<_>>()?;
+    let y = operation(&variables.iter().map(Var::as_tensor).chain(constants).collect_vec())?;
+    let gradients = backward_from(&y, &dy.to_dtype(y.dtype())?)?;
+    let gradients = variables.iter().map(|of| gradients.get(of).unwrap().clone());
+    Ok([y.clone()].into_iter().chain(gradients).collect())
+}
+
+/// Returns `value` where the relu, if there is one, of z lets a value pass.
+fn passed(with_relu: bool, z: f64, value: f64) -> f64 {
+    if with_relu && z <= 0.0 { 0.0 } else { value }
+}
+
+fn map<const N: usize>(operands: [&[f64]; N], of: impl Fn([f64; N]) -> f64) -> Vec<f64> {
+    (0..operands[0].len()).map(|place| of(operands.map(|operand| operand[place]))).collect()
+}
+
+/// The sizes of images, of windows, and the numbers that are not finite: the index of an operand,
+/// the index of a number, and its value.
+#[derive(Clone, Debug)]
+struct Case {
+    batch: usize,
+    channels: usize,
+    height: usize,
+    width: usize,
+    kernel: usize,
+    stride: usize,
+    momentum: f64,
+    decay: f64,
+    specials: Vec<(Index, Index, f64)>,
+}
+
+impl Case {
+    fn assert_as_defined(&self, device: &Device, types: &[DType]) {
+        let operations = [self.elementwise(), self.pools(), self.products(), self.updates()];
+        for operation in operations.into_iter().flatten().chain(self.batch_norms()) {
+            if operation.types[0] == TO_BF16[0] && !types.contains(&DType::BF16) {
+                continue;
+            }
+            let mut operands = operation.operands();
+            for (nth, place, value) in &self.specials {
+                let operand = nth.index(operands.len());
+                let place = place.index(operands[operand].len());
+                operands[operand][place] = *value;
+            }
+            operation.assert_as_defined(&operands, device, types);
+        }
+    }
+
+    fn elementwise(&self) -> Vec<Operation<'_>> {
+        let row = self.channels * self.height * self.width;
+        let (image, matrix) =
+            ([self.batch, self.channels, self.height, self.width], [self.batch, row]);
+        let copies = |operands: &[Vec<f64>]| operands.to_vec();
+        vec![
+            Operation::new(
+                "relu",
+                ALL,
+                &[&matrix, &matrix],
+                |t| differentiated(1, t, |t| relu(t[0])),
+                |t| {
+                    let y = map([&t[0]], |[x]| passed(true, x, x));
+                    vec![y, map([&t[0], &t[1]], |[x, dy]| passed(true, x, dy))]
+                },
+            ),
+            Operation::new(
+                "add_relu",
+                ALL,
+                &[&matrix, &matrix, &matrix],
+                |t| differentiated(2, t, |t| add_relu(t[0], t[1])),
+                |t| {
+                    let y = map([&t[0], &t[1]], |[x, y]| passed(true, x + y, x + y));
+                    let dx = map([&t[0], &t[1], &t[2]], |[x, y, dy]| passed(true, x + y, dy));
+                    vec![y, dx.clone(), dx]
+                },
+            ),
+            Operation::new(
+                "sum",
+                ALL,
+                &[&matrix, &matrix],
+                |t| Ok(vec![sum(&t[0], &t[1])?]),
+                |t| vec![map([&t[0], &t[1]], |[x, y]| x + y)],
+            ),
+            Operation::new(
+                "flatten",
+                ALL,
+                &[&image, &matrix],
+                |t| differentiated(1, t, |t| flatten(t[0])),
+                copies,
+            ),
+            Operation::new(
+                "transpose, twice",
+                ALL,
+                &[&matrix, &matrix],
+                |t| differentiated(1, t, |t| transpose(&transpose(t[0])?)),
+                copies,
+            ),
+            Operation::new(
+                "cast",
+                TO_BF16,
+                &[&matrix, &matrix],
+                |t| differentiated(1, t, |t| cast(t[0], DType::BF16)),
+                copies,
+            ),
+        ]
+    }
+
+    fn pools(&self) -> Vec<Operation<'_>> {
+        let &Self { batch, channels, height, width, kernel, stride, .. } = self;
+        let kernel = kernel.min(height).min(width);
+        let (rows, columns) = ((height - kernel) / stride + 1, (width - kernel) / stride + 1);
+        let image = [batch, channels, height, width];
+        vec![
+            Operation::new(
+                "avg_pool2d",
+                ALL,
+                &[&image, &[batch, channels, rows, columns]],
+                move |t| differentiated(1, t, |t| avg_pool2d(t[0], kernel, stride)),
+                move |t| {
+                    let (mut y, mut dx) = (vec![0.0; t[1].len()], vec![0.0; t[0].len()]);
+                    for (out, y) in y.iter_mut().enumerate() {
+                        let (column, row) = (out % columns, out / columns % rows);
+                        for (i, j) in (0..kernel).cartesian_product(0..kernel) {
+                            let row = out / columns / rows * height + row * stride + i;
+                            let place = row * width + column * stride + j;
+                            *y += t[0][place] / (kernel * kernel) as f64;
+                            dx[place] += t[1][out] / (kernel * kernel) as f64;
+                        }
+                    }
+                    vec![y, dx]
+                },
+            ),
+            Operation::new(
+                "global_avg_pool",
+                ALL,
+                &[&image, &[batch, channels]],
+                |t| differentiated(1, t, |t| global_avg_pool(t[0])),
+                move |t| {
+                    let pixels = height * width;
+                    let means = t[0].chunks(pixels).map(|x| x.iter().sum::<f64>() / pixels as f64);
+                    let dx = t[1].iter().flat_map(|dy| vec![dy / pixels as f64; pixels]);
+                    vec![means.collect(), dx.collect()]
+                },
+            ),
+        ]
+    }
+
+    fn products(&self) -> Vec<Operation<'_>> {
+        let &Self { batch, channels, height, width, .. } = self;
+        let (inputs, outputs) = (channels * height * width, channels * width + 1);
+        let image = [batch, channels, height, width];
+        let mut all = Vec::new();
+        for with_relu in [false, true] {
+            all.push(Operation::new(
+                if with_relu { "linear_relu" } else { "linear" },
+                ALL,
+                &[&[batch, inputs], &[inputs, outputs], &[outputs], &[batch, outputs]],
+                move |t| {
+                    let operation = if with_relu { linear_relu } else { linear };
+                    differentiated(3, t, |t| operation(t[0], t[1], t[2]))
+                },
+                move |t| {
+                    let mut y = vec![0.0; batch * outputs];
+                    let mut gradients = t[..3].iter().map(|of| vec![0.0; of.len()]).collect_vec();
+                    for (b, o) in (0..batch).cartesian_product(0..outputs) {
+                        let terms =
+                            (0..inputs).map(|i| t[0][b * inputs + i] * t[1][i * outputs + o]);
+                        let z = t[2][o] + terms.sum::<f64>();
+                        y[b * outputs + o] = passed(with_relu, z, z);
+                        let dz = passed(with_relu, z, t[3][b * outputs + o]);
+                        gradients[2][o] += dz;
+                        for i in 0..inputs {
+                            gradients[0][b * inputs + i] += dz * t[1][i * outputs + o];
+                            gradients[1][i * outputs + o] += dz * t[0][b * inputs + i];
+                        }
+                    }
+                    gradients.insert(0, y);
+                    gradients
+                },
+            ));
+            all.push(Operation::new(
+                if with_relu { "add_bias_relu" } else { "add_bias" },
+                ALL,
+                &[&image, &[channels], &image],
+                move |t| {
+                    let operation = if with_relu { add_bias_relu } else { add_bias };
+                    differentiated(2, t, |t| operation(t[0], t[1]))
+                },
+                move |t| {
+                    let channel = |place: usize| place / (height * width) % channels;
+                    let (mut y, mut dx, mut dbias) = (vec![], vec![], vec![0.0; channels]);
+                    for (place, (x, dy)) in t[0].iter().zip(&t[2]).enumerate() {
+                        let z = x + t[1][channel(place)];
+                        y.push(passed(with_relu, z, z));
+                        dx.push(passed(with_relu, z, *dy));
+                        dbias[channel(place)] += passed(with_relu, z, *dy);
+                    }
+                    vec![y, dx, dbias]
+                },
+            ));
+        }
+        let classes = width + 1;
+        let labels = (0..batch).map(|row| (row * 7 + 3) % classes).collect_vec();
+        let tensor = |labels: &[usize], device: &Device| {
+            Tensor::from_iter(labels.iter().map(|&label| label as u32), device)
+        };
+        let (of_loss, of_count) = (labels.clone(), labels.clone());
+        all.push(Operation::new(
+            "cross_entropy",
+            WIDE,
+            &[&[batch, classes], &[]],
+            move |t| {
+                differentiated(1, t, |t| cross_entropy(t[0], &tensor(&of_loss, t[0].device())?))
+            },
+            move |t| {
+                let (mut loss, mut gradient) = (0.0, Vec::new());
+                for (row, &label) in t[0].chunks(classes).zip(&labels) {
+                    let largest = row.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+                    let sum: f64 = row.iter().map(|z| (z - largest).exp()).sum();
+                    loss += sum.ln() - (row[label] - largest);
+                    gradient.extend(row.iter().enumerate().map(|(class, z)| {
+                        let target = if class == label { 1.0 } else { 0.0 };
+                        t[1][0] * ((z - largest).exp() / sum - target)
+                    }));
+                }
+                vec![vec![loss], gradient]
+            },
+        ));
+        let labels = of_count.clone();
+        all.push(Operation::new(
+            "loss_and_correct",
+            ALL,
+            &[&[], &[batch, classes]],
+            move |t| Ok(vec![loss_and_correct(&t[0], &t[1], &tensor(&of_count, t[1].device())?)?]),
+            move |t| {
+                let answers = t[1].chunks(classes).map(|row| {
+                    let nan = row.iter().position(|z| z.is_nan());
+                    let largest = row.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+                    nan.or_else(|| row.iter().position(|&z| z == largest)).unwrap()
+                });
+                let correct = answers.zip(&labels).filter(|(answer, label)| answer == *label);
+                vec![vec![t[0][0], correct.count() as f64]]
+            },
+        ));
+        all
+    }
+
+    fn updates(&self) -> Vec<Operation<'_>> {
+        let &Self { batch, channels, height, width, momentum, decay, .. } = self;
+        let shape: &[usize] = &[batch, channels, height, width];
+        let copy = |of: &Tensor| Var::from_tensor(of);
+        vec![
+            Operation::new(
+                "sgd_step",
+                WIDE,
+                &[shape; 2],
+                move |t| {
+                    let value = copy(&t[0])?;
+                    sgd_step(&value, &t[1], 0.1)?;
+                    Ok(vec![value.as_detached_tensor()])
+                },
+                |t| vec![map([&t[0], &t[1]], |[value, gradient]| value - 0.1 * gradient)],
+            ),
+            Operation::new(
+                "momentum_step",
+                WIDE,
+                &[shape; 3],
+                move |t| {
+                    let (velocity, value) = (copy(&t[0])?, copy(&t[1])?);
+                    let slot: [&Tensor; 3] = [&velocity, &value, &t[2]];
+                    momentum_step(&[slot], [momentum, 0.25, decay, 0.1])?;
+                    Ok([velocity, value].iter().map(Var::as_detached_tensor).collect())
+                },
+                move |t| {
+                    let term = |factor: f64, of: f64| if factor == 0.0 { 0.0 } else { factor * of };
+                    let velocity = map([&t[0], &t[1], &t[2]], |[velocity, value, gradient]| {
+                        term(momentum, velocity) + (0.25 * gradient + term(decay, value))
+                    });
+                    let value = map([&t[1], &velocity], |[value, velocity]| value - 0.1 * velocity);
+                    vec![velocity, value]
+                },
+            ),
+            Operation::new(
+                "average_all",
+                WIDE,
+                &[shape; 2],
+                move |t| {
+                    let (running, fresh) = (copy(&t[0])?, t[1].to_dtype(DType::F64)?);
+                    let statistics = Statistics { mean: fresh.clone(), variance: fresh, count: 5 };
+                    average_all(&statistics.averages(&running, &copy(&running)?)[..1], 0.125)?;
+                    Ok(vec![running.as_detached_tensor()])
+                },
+                |t| vec![map([&t[0], &t[1]], |[running, fresh]| 0.875 * running + 0.125 * fresh)],
+            ),
+            Operation::new(
+                "overwrite_rounded",
+                &TO_BF16[..1],
+                &[shape],
+                move |t| {
+                    let rounded = Tensor::zeros(t[0].shape(), DType::BF16, t[0].device())?;
+                    overwrite_rounded(&[(&rounded, &t[0])])?;
+                    Ok(vec![rounded])
+                },
+                |t| t.to_vec(),
+            ),
+        ]
+    }
+
+    fn batch_norms(&self) -> Vec<Operation<'_>> {
+        let &Self { batch, channels, height, width, .. } = self;
+        // With fewer values, gradients of zero would depend on rounding.
+        let image: &[usize] = &[batch + 2, channels, height, width];
+        let sizes = [batch + 2, channels, height * width];
+        let (of_channels, of_sums): (&[usize], &[usize]) = (&[channels], &[2, channels]);
+        let count = (batch + 2) * height * width;
+        let statistics = move |mean: &Tensor, variance: &Tensor| {
+            let (mean, variance) = (mean.to_dtype(DType::F64)?, variance.to_dtype(DType::F64)?);
+            Ok::<_, candle_core::Error>(Statistics { mean, variance, count })
+        };
+        let mut all = vec![Operation::new(
+            "statistics",
+            WIDE,
+            &[image],
+            |t| {
+                let Statistics { mean, variance, .. } = Statistics::of(&t[0])?;
+                Ok(vec![mean, variance])
+            },
+            move |t| {
+                let of = (0..channels).map(|channel| moments(&channel_of(&t[0], sizes, channel)));
+                let (mean, variance) = of.unzip();
+                vec![mean, variance]
+            },
+        )];
+        for with_relu in [false, true] {
+            all.push(Operation::new(
+                if with_relu { "batch_norm and relu" } else { "batch_norm" },
+                WIDE,
+                &[image, of_channels, of_channels, image],
+                move |t| {
+                    let normalised =
+                        |t: &[&Tensor]| batch_norm(t[0], t[1], t[2], EPSILON, with_relu);
+                    differentiated(3, t, |t| Ok(normalised(t)?.0))
+                },
+                move |t| {
+                    let [x, weight, bias, dy] = t else { panic!("four operands") };
+                    by_channel(sizes, |channel| {
+                        let [x, dy] = [x, dy].map(|images| channel_of(images, sizes, channel));
+                        let parameters = [weight[channel], bias[channel]];
+                        Channel::new(&x, parameters, moments(&x)).gradients(&dy, with_relu, true)
+                    })
+                },
+            ));
+            let mut given = Operation::new(
+                if with_relu { "batch_norm_with and relu" } else { "batch_norm_with" },
+                WIDE,
+                &[image, of_channels, of_channels, of_channels, of_channels, image],
+                move |t| {
+                    differentiated(3, t, |t| {
+                        let given = statistics(t[3], t[4])?;
+                        batch_norm_with(t[0], t[1], t[2], &given, EPSILON, with_relu)
+                    })
+                },
+                move |t| {
+                    let [x, weight, bias, mean, variance, dy] = t else { panic!("six operands") };
+                    by_channel(sizes, |channel| {
+                        let [x, dy] = [x, dy].map(|images| channel_of(images, sizes, channel));
+                        let parameters = [weight[channel], bias[channel]];
+                        let given = (mean[channel], variance[channel]);
+                        Channel::new(&x, parameters, given).gradients(&dy, with_relu, false)
+                    })
+                },
+            );
+            given.variance = Some(4);
+            all.push(given);
+            let mut halves = Operation::new(
+                if with_relu { "gradient in halves, with relu" } else { "gradient in halves" },
+                WIDE,
+                &[image, image, image, of_channels, of_channels, of_channels, of_sums],
+                move |t| {
+                    let [x, y, dy, weight, mean, variance, sums] = t else {
+                        panic!("seven operands")
+                    };
+                    let (given, sums) = (statistics(mean, variance)?, sums.to_dtype(DType::F64)?);
+                    let dy = OutputGradient::new(x, with_relu.then_some(y), dy)?;
+                    let dx = dy.of_input(weight, &given, &sums, EPSILON)?;
+                    Ok(vec![dy.sums(&given, EPSILON)?, dx])
+                },
+                move |t| {
+                    let [x, y, dy, weight, mean, variance, sums] = t else {
+                        panic!("seven operands")
+                    };
+                    let (mut first, mut second, mut dx) = (vec![], vec![], vec![]);
+                    for channel in 0..channels {
+                        let of = |images: &[f64]| channel_of(images, sizes, channel);
+                        let dz = izip!(of(y), of(dy)).map(|(y, dy)| passed(with_relu, y, dy));
+                        let (x, dz) = (of(x), dz.collect_vec());
+                        let given = (mean[channel], variance[channel]);
+                        let layer = Channel::new(&x, [weight[channel], 0.0], given);
+                        let [dweight, dbias] = layer.sums(&dz);
+                        first.push(dbias);
+                        second.push(dweight);
+                        dx.push(layer.dx(&dz, [sums[channels + channel], sums[channel]]));
+                    }
+                    first.extend(second);
+                    vec![first, images_of(&dx, sizes)]
+                },
+            );
+            halves.variance = Some(5);
+            all.push(halves);
+        }
+        all
+    }
+}
+
+/// Returns the values of one channel of images `[images, channels, plane]`.
+fn channel_of(images: &[f64], [_, channels, plane]: [usize; 3], channel: usize) -> Vec<f64> {
+    images.chunks(plane).skip(channel).step_by(channels).flatten().copied().collect()
+}
+
+/// The inverse of [`channel_of`], for all channels.
+fn images_of(of_channels: &[Vec<f64>], [images, _, plane]: [usize; 3]) -> Vec<f64> {
+    let image = |nth: usize| of_channels.iter().flat_map(move |of| &of[nth * plane..][..plane]);
+    (0..images).flat_map(image).copied().collect()
+}
+
+fn moments(x: &[f64]) -> (f64, f64) {
+    let mean = x.iter().sum::<f64>() / x.len() as f64;
+    (mean, x.iter().map(|x| (x - mean) * (x - mean)).sum::<f64>() / x.len() as f64)
+}
+
+/// The output of a channel, the gradient of its input, and those of its weight and bias.
+type OfChannel = (Vec<f64>, Vec<f64>, [f64; 2]);
+
+/// Collects the results of all channels: output, and the gradients of input, weight and bias.
+fn by_channel(sizes: [usize; 3], of: impl Fn(usize) -> OfChannel) -> Vec<Vec<f64>> {
+    let results = (0..sizes[1]).map(of).collect_vec();
+    let images = |of: fn(&OfChannel) -> &Vec<f64>| {
+        images_of(&results.iter().map(|results| of(results).clone()).collect_vec(), sizes)
+    };
+    let parameter = |nth: usize| results.iter().map(|results| results.2[nth]).collect();
+    vec![images(|results| &results.0), images(|results| &results.1), parameter(0), parameter(1)]
+}
+
+/// A batch norm of one channel, as its formula.
+struct Channel<'a> {
+    x: &'a [f64],
+    weight: f64,
+    bias: f64,
+    mean: f64,
+    deviation: f64,
+}
+
+impl<'a> Channel<'a> {
+    fn new(x: &'a [f64], [weight, bias]: [f64; 2], (mean, variance): (f64, f64)) -> Self {
+        Self { x, weight, bias, mean, deviation: (variance + EPSILON).sqrt() }
+    }
+
+    fn normalised(&self) -> Vec<f64> {
+        map([self.x], |[x]| (x - self.mean) / self.deviation)
+    }
+
+    /// Returns the gradients of weight and bias.
+    fn sums(&self, dz: &[f64]) -> [f64; 2] {
+        [map([&self.normalised(), dz], |[x, dz]| dz * x).iter().sum(), dz.iter().sum()]
+    }
+
+    /// Returns the input's gradient, through the statistics too.
+    fn dx(&self, dz: &[f64], [dweight, dbias]: [f64; 2]) -> Vec<f64> {
+        let n = self.x.len() as f64;
+        map([&self.normalised(), dz], |[x, dz]| {
+            self.weight / self.deviation * (dz - dbias / n - x * dweight / n)
+        })
+    }
+
+    /// Returns the output, and the gradients of the input and of the parameters.
+    fn gradients(&self, dy: &[f64], with_relu: bool, through_statistics: bool) -> OfChannel {
+        let z = map([&self.normalised()], |[x]| x * self.weight + self.bias);
+        let dz = map([&z, dy], |[z, dy]| passed(with_relu, z, dy));
+        let sums = self.sums(&dz);
+        let dx = if through_statistics {
+            self.dx(&dz, sums)
+        } else {
+            map([&dz], |[dz]| self.weight / self.deviation * dz)
+        };
+        (map([&z], |[z]| passed(with_relu, z, z)), dx, sums)
+    }
+}
+
+fn any_case() -> impl Strategy<Value = Case> {
+    let batch = prop_oneof![1..4usize, 15..19usize];
+    let special = (any::<Index>(), any::<Index>(), select(&NOT_FINITE[..]));
+    (
+        (batch, 1..4usize, 1..8usize, 1..8usize),
+        (1..4usize, 1..4usize),
+        (select(vec![0.0, 0.9]), select(vec![0.0, 0.01])),
+        prop::collection::vec(special, 0..4),
+    )
+        .prop_map(
+            |((batch, channels, height, width), windows, (momentum, decay), specials)| {
+                let (kernel, stride) = windows;
+                Case { batch, channels, height, width, kernel, stride, momentum, decay, specials }
+            },
+        )
+}
+
+proptest! {
+    // A failing case is printed. It belongs in a test of its own, not in a file next to this one.
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn every_operation_has_the_kinds_of_its_definition(case in any_case()) {
+        case.assert_as_defined(&Device::Cpu, &[DType::F32, DType::F64, DType::BF16]);
+    }
+}
+
+#[cfg(feature = "cuda")]
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, cases: 16, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_gpu_has_the_kinds_of_the_definitions(case in any_case()) {
+        use super::on_a_gpu::{device, has};
+
+        if let Some(gpu) = device() {
+            let mut types = vec![DType::F32, DType::F64];
+            types.extend(has(DType::BF16).then_some(DType::BF16));
+            case.assert_as_defined(gpu.tensors(), &types);
+        }
+    }
+}
