@@ -528,13 +528,13 @@ fn moments(x: &[f64]) -> (f64, f64) {
     (mean, x.iter().map(|x| (x - mean) * (x - mean)).sum::<f64>() / x.len() as f64)
 }
 
+/// The output of a channel, the gradient of its input, and those of its weight and bias.
+type OfChannel = (Vec<f64>, Vec<f64>, [f64; 2]);
+
 /// Collects the results of all channels: output, and the gradients of input, weight and bias.
-fn by_channel(
-    sizes: [usize; 3],
-    of: impl Fn(usize) -> (Vec<f64>, Vec<f64>, [f64; 2]),
-) -> Vec<Vec<f64>> {
+fn by_channel(sizes: [usize; 3], of: impl Fn(usize) -> OfChannel) -> Vec<Vec<f64>> {
     let results = (0..sizes[1]).map(of).collect_vec();
-    let images = |of: fn(&(Vec<f64>, Vec<f64>, [f64; 2])) -> &Vec<f64>| {
+    let images = |of: fn(&OfChannel) -> &Vec<f64>| {
         images_of(&results.iter().map(|results| of(results).clone()).collect_vec(), sizes)
     };
     let parameter = |nth: usize| results.iter().map(|results| results.2[nth]).collect();
@@ -573,12 +573,7 @@ impl<'a> Channel<'a> {
     }
 
     /// Returns the output, and the gradients of the input and of the parameters.
-    fn gradients(
-        &self,
-        dy: &[f64],
-        with_relu: bool,
-        through_statistics: bool,
-    ) -> (Vec<f64>, Vec<f64>, [f64; 2]) {
+    fn gradients(&self, dy: &[f64], with_relu: bool, through_statistics: bool) -> OfChannel {
         let z = map([&self.normalised()], |[x]| x * self.weight + self.bias);
         let dz = map([&z, dy], |[z, dy]| passed(with_relu, z, dy));
         let sums = self.sums(&dz);
