@@ -615,7 +615,11 @@ proptest! {
 
 #[cfg(feature = "cuda")]
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, cases: 16, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        failure_persistence: None,
+        cases: 48,
+        ..ProptestConfig::default()
+    })]
 
     #[test]
     fn a_gpu_has_the_kinds_of_the_definitions(case in any_case()) {
