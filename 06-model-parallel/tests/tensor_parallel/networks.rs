@@ -91,7 +91,7 @@ fn compare(alone: &Run, mesh: Mesh, momentum: f64, layers: &Layers) -> Vec<Memor
         let logits = part.forward_training(&fixed("images", &[2, 1, 28, 28]))?;
         assert!(is_recorded(&logits), "its backward pass is not left to candle");
         let run = five_steps(&model, momentum, |mine| layers.join(mine, &group))?;
-        assert_eq!(run.evaluated.is_some(), rank.rank() == 0);
+        assert!(run.evaluated.is_some());
         // What all ranks hold, each of its own.
         let held = model.weights().snapshot()?;
         let whole = |name: &str| run.weights[0].iter().find(|(other, _)| other == name).unwrap();

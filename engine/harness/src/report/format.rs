@@ -24,7 +24,9 @@ pub fn accuracy(accuracy: f64) -> String {
 
 /// The number with 15 digits. Products such as 3 · 0.1 differ from it in the last bit.
 pub fn rounded(number: f64) -> f64 {
-    format!("{number:.14e}").parse().unwrap_or(number)
+    let rounded = format!("{number:.14e}").parse::<f64>();
+    // The largest numbers are rounded to infinity.
+    rounded.ok().filter(|rounded| rounded.is_finite()).unwrap_or(number)
 }
 
 /// Formats a number of seconds with about two digits: `12.3`, `0.17`, `0.0042`, `0.00062`.
