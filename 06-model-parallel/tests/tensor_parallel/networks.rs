@@ -15,7 +15,6 @@ use ops::backward::is_recorded;
 use ops::difference::largest_difference;
 use ops::weights_hash::WeightsHash;
 use params_and_allreduce::Algorithm;
-use params_and_allreduce::communicator::Communicator as _;
 use split_batch::loader::{LocalBatch, ShardLoader, Shards};
 
 use super::{SEED, fixed, on_ranks_with, worker};
