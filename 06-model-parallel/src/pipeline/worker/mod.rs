@@ -249,7 +249,7 @@ impl<M: ModuleT> Model for Worker<'_, M> {
 /// The largest measurements of all steps so far, and their timelines.
 #[derive(Clone, Debug, Default)]
 pub struct Measured {
-    /// The spans of this stage in the first steps, at most [`MOST_STEPS`].
+    /// The spans of this stage in the first steps, at most `MOST_STEPS`.
     pub steps: Vec<Timeline>,
     /// The most bytes of activations that the stage kept at one time for backward passes: the tensors of the
     /// computation graph, and gradients that wait for the second half of a backward pass.
