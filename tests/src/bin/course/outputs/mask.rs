@@ -23,6 +23,8 @@ static SECONDS: LazyLock<Regex> = LazyLock::new(|| expression(r"\d+(?:\.\d+)?( +
 static PERCENT: LazyLock<Regex> = LazyLock::new(|| expression(r"\d+( %)"));
 /// What a stage holds, in stage 6's table of memory: that is a matter of the cut.
 static HELD: LazyLock<Regex> = LazyLock::new(|| expression(r"(?: +\d+\.\d){5} +\d+ of \d+$"));
+/// The note about a cut, of stages or of their chunks.
+static CUT: LazyLock<Regex> = LazyLock::new(|| expression(r" stages(?: of \d+ chunks)?, cut "));
 static DECIMALS: LazyLock<Regex> =
     LazyLock::new(|| expression(r"-?\d+(?:\.\d+)?e-?\d+|-?\d+\.\d+"));
 static HASHES: LazyLock<Regex> = LazyLock::new(|| expression(r"weights [0-9a-f]{8}\b"));
@@ -52,7 +54,7 @@ impl Mask {
         for line in text.lines() {
             let row = RATES.is_match(line);
             // Times decide where a model is cut, and which algorithm or schedule is the fastest.
-            let cut = line.starts_with("note: ") && line.contains(" stages, cut ");
+            let cut = line.starts_with("note: ") && CUT.is_match(line);
             if cut || CONCLUSION.is_match(line) {
                 continue;
             }
@@ -62,7 +64,7 @@ impl Mask {
                 line = SECONDS.replace_all(&line, "#$1").into_owned();
                 line = PERCENT.replace_all(&line, "#$1").into_owned();
             }
-            if row || HELD.is_match(&line) {
+            if row || HELD.is_match(&line) || line.starts_with("Activations: ") {
                 line = DECIMALS.replace_all(&line, "#").into_owned();
             }
             if self == Self::TimesAndRounding {
@@ -135,10 +137,13 @@ mod tests {
     #[test]
     fn of_pipelines_times_bubbles_and_the_cut_are_hidden_and_no_difference() {
         let one = "note: 2 stages, cut by measured cost: layers 0 to 2 (44 % of the work)\n\
+                   note: 2 stages of 2 chunks, cut by measured cost: layers 0 to 1 (17 % of the work)\n\
+                   Activations: one device keeps 9.3 MB, and the fullest stage keeps 50.2 MB under GPipe.\n\
                    1F1B, 8 micro-batches   0.64     0.50×   18 %   24 %   8.1e-7   4.5e-2  e31c2a57\n\
                    1F1B, 8 micro-batches   0    3.7    14.8    3.7    2.4    24.6    2 of 8\n\
                    one device              0    6.9     6.9    6.9   15.8    36.5         –";
-        let other = "1F1B, 8 micro-batches   1.2      1.90×    9 %   11 %   8.1e-7   4.5e-2  e31c2a57\n\
+        let other = "Activations: one device keeps 9.3 MB, and the fullest stage keeps 58.2 MB under GPipe.\n\
+                     1F1B, 8 micro-batches   1.2      1.90×    9 %   11 %   8.1e-7   4.5e-2  e31c2a57\n\
                      1F1B, 8 micro-batches   0    3.2    12.7    3.2    1.1    20.1    2 of 8\n\
                      one device              0    6.9     6.9    6.9   15.8    36.5         –\n\
                      Devices wait least under GPipe (23 % of the time) and most under 1F1B (25 %).";
