@@ -76,7 +76,7 @@ pub fn train(
             let batch = batch.to_device(device.tensors())?;
             run.step_done(train_batch(&model, &batch, learning_rate)?)?;
         }
-        run.epoch_done(Some(evaluate(&model, &data.test, dtype, device.tensors())?))?;
+        run.epoch_done(evaluate(&model, &data.test, dtype, device.tensors())?)?;
     }
     Ok(Trained { records: run.into_records(), weights: model.parameters().snapshot()? })
 }

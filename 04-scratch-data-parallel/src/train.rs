@@ -111,24 +111,26 @@ pub fn train(
 // ANCHOR: evaluate
 /// Compares the replicas, evaluates this rank's part of the test images, and returns the sums of all ranks.
 ///
-/// After a deliberate bug, the replicas can differ. Then rank 0 evaluates all images alone, and every other rank gets `None`.
+/// After a deliberate bug, the replicas can differ. Then rank 0 evaluates all images alone, and every other rank none.
 fn evaluate(
     rank: &(impl Communicator + ?Sized),
     model: &Lenet,
     images: &Dataset,
     dtype: DType,
     method: Method,
-) -> Result<Option<BatchSums>, Error> {
+) -> Result<BatchSums, Error> {
     let evaluate_mine = |part| -> Result<_, Error> {
         Ok(evaluate_part(model, images, part, dtype, rank.device())?)
     };
     if method.breakage().is_some() {
-        // The other ranks do not learn of a Ctrl-C here.
-        let alone = || Ok(BatchSums { interrupts: 0, ..evaluate_mine(Part::WHOLE)?.total() });
-        return (rank.rank() == 0).then(alone).transpose();
+        return match rank.rank() {
+            // The other ranks do not learn of a Ctrl-C here.
+            0 => Ok(BatchSums { interrupts: 0, ..evaluate_mine(Part::WHOLE)?.total() }),
+            _ => Ok(BatchSums::default()),
+        };
     }
     replicas::compare::<Error>(rank, || model.parameters().snapshot())?;
-    evaluate_together(rank, evaluate_mine).map(Some)
+    evaluate_together(rank, evaluate_mine)
 }
 // ANCHOR_END: evaluate
 

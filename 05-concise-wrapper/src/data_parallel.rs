@@ -212,7 +212,7 @@ impl<M: ModuleT + Send + Sync + 'static> Model for DataParallel<M> {
     }
 
     // ANCHOR: evaluate
-    fn evaluate(&self, images: &Dataset) -> Result<Option<BatchSums>, Error> {
+    fn evaluate(&self, images: &Dataset) -> Result<BatchSums, Error> {
         let network = Arc::clone(&self.network);
         // Each device evaluates whole batches: with statistics of each batch, the result does not depend on the devices.
         let images = vec![images.clone(); self.count];
@@ -220,7 +220,8 @@ impl<M: ModuleT + Send + Sync + 'static> Model for DataParallel<M> {
             replicate(&network, replica)?;
             Ok(evaluate_part(replica, &images, part_of(rank), replica.dtype(), rank.device())?)
         })?;
-        Ok(results.into_iter().reduce(SumsByBatch::and).map(|sums| sums.total()))
+        let sums = results.into_iter().reduce(SumsByBatch::and);
+        Ok(sums.map(|sums| sums.total()).unwrap_or_default())
     }
     // ANCHOR_END: evaluate
 }
@@ -318,7 +319,7 @@ mod tests {
         let counted = || counts.each_ref().map(|count| count.load(Ordering::SeqCst));
         // A batch for each device.
         let images = dataset(Split::Test, 300);
-        assert_eq!(model.evaluate(&images).unwrap().unwrap().samples, 300);
+        assert_eq!(model.evaluate(&images).unwrap().samples, 300);
         assert_eq!(counted(), [0, 2]);
         let batch = images.batch(&[0, 1, 2], DType::F32).unwrap();
         assert_eq!(model.predict(&batch.images).unwrap().dims(), [3, CLASSES]);

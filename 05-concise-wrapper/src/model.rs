@@ -32,9 +32,9 @@ pub trait Model {
     /// Returns the tensors to update. The wrapper copies the new values to all devices.
     fn weights(&self) -> &Weights;
 
-    /// Sums loss and correct answers over a data set. Returns `None` on a rank that leaves the result to another rank, and does
-    /// not learn of a Ctrl-C meanwhile. Fails when the images do not fit the model, or another rank stops or stalls.
-    fn evaluate(&self, images: &Dataset) -> Result<Option<BatchSums>, Error>;
+    /// Sums loss and correct answers over a data set: the same sums on all ranks. Fails when the images do not fit the model, or
+    /// another rank stops or stalls.
+    fn evaluate(&self, images: &Dataset) -> Result<BatchSums, Error>;
 
     /// Returns the connection to all ranks that run this loop together, or `None` if there is one loop only. Ranks compare
     /// their settings over it, and checkpoints use it.
@@ -80,8 +80,8 @@ impl<M: ModuleT> Model for Network<M> {
         Network::weights(self)
     }
 
-    fn evaluate(&self, images: &Dataset) -> Result<Option<BatchSums>, Error> {
-        Ok(Some(evaluate(self, images, self.dtype(), self.device())?))
+    fn evaluate(&self, images: &Dataset) -> Result<BatchSums, Error> {
+        Ok(evaluate(self, images, self.dtype(), self.device())?)
     }
 }
 // ANCHOR_END: network

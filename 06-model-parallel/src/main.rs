@@ -6,12 +6,11 @@ mod plan;
 mod report;
 mod train;
 
-use std::fmt::Display;
 use std::process::ExitCode;
 
 use arguments::Arguments;
 use concise_wrapper::launch::Launch;
-use harness::report::{Report, line};
+use harness::report::Report;
 use harness::{cli, interrupt};
 use plan::Prepared;
 use report::Outcome;
@@ -31,18 +30,14 @@ fn run() -> anyhow::Result<()> {
     prepared.cut_by_cost(&launch)?;
     let mut outputs = std::mem::take(&mut prepared.setup.outputs);
     let prepared = prepared;
-    let say = |text: &dyn Display| if launch.speaks() { line(text) } else { Ok(()) };
     let headline = prepared.setup.headline(prepared.layers.name());
-    say(&headline)?;
+    launch.say(&headline)?;
     for note in &prepared.notes {
-        say(&format_args!("note: {note}"))?;
+        launch.say(format_args!("note: {note}"))?;
     }
     let (mut outcomes, mut failed) = (Vec::new(), Ok(()));
     for way in &prepared.ways {
-        say(&format_args!("\n{}", way.title()))?;
-        // A signal may have reached one process alone, and all processes must leave out the same ways.
-        if launch.any(interrupt::requested())? {
-            say(&"  left out after the interrupt")?;
+        if !launch.announce(way.title())? {
             continue;
         }
         let report = if launch.speaks() { outputs.report(&way.name) } else { Report::silent() };

@@ -9,7 +9,7 @@ use concise_wrapper::sizing;
 use datasets::SAMPLE;
 use devices::DevicePlan;
 use harness::cli::{ReportArguments, UsageError, each_once};
-use harness::report::{counted, line};
+use harness::report::counted;
 use model_parallel::layers::Layers;
 use model_parallel::mesh::Mesh;
 use model_parallel::partition::{self, LayerCost};
@@ -155,9 +155,7 @@ impl Prepared {
         each_once("--schedule", &flags.schedules, Kind::to_string)?;
         if flags.draw {
             let drawings = draw::drawings(&flags)?;
-            if launch.speaks() {
-                line(drawings)?;
-            }
+            launch.say(drawings)?;
             return Ok(None);
         }
         let of_mesh = flags.mesh.map(|mesh| mesh.devices());

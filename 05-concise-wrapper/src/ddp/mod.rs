@@ -194,7 +194,7 @@ impl<M: ModuleT> Model for Ddp<M> {
 
     // ANCHOR: evaluate
     /// All ranks share the images, after they have compared their replicas.
-    fn evaluate(&self, images: &Dataset) -> Result<Option<BatchSums>, Error> {
+    fn evaluate(&self, images: &Dataset) -> Result<BatchSums, Error> {
         // With local batch norms the ranks have different buffers.
         info_span!(target: COMMUNICATION, "share buffers").in_scope(|| {
             let mut buffers = self.weights().buffers.iter();
@@ -202,14 +202,17 @@ impl<M: ModuleT> Model for Ddp<M> {
         })?;
         if self.breakage == Some(Breakage::SkipAllreduce) {
             // The replicas differ.
-            let alone = || self.network.evaluate(images).map(Option::unwrap_or_default);
-            let alone = || Ok(BatchSums { interrupts: 0, ..alone()? });
-            return (self.rank.rank() == 0).then(alone).transpose();
+            return match self.rank.rank() {
+                // The other ranks do not learn of a Ctrl-C here.
+                0 => Ok(BatchSums { interrupts: 0, ..self.network.evaluate(images)? }),
+                _ => Ok(BatchSums::default()),
+            };
         }
         replicas::compare::<Error>(&*self.rank, || self.weights().snapshot())?;
         let (dtype, device) = (self.network.dtype(), self.network.device());
-        let evaluate_mine = |part| Ok(evaluate_part(&self.network, images, part, dtype, device)?);
-        evaluate_together(&*self.rank, evaluate_mine).map(Some)
+        evaluate_together(&*self.rank, |part| {
+            Ok(evaluate_part(&self.network, images, part, dtype, device)?)
+        })
     }
     // ANCHOR_END: evaluate
 
@@ -356,7 +359,7 @@ mod tests {
         let network = Network::new(1, DType::F32, &Device::Cpu, |vb, _| LeNet::new(vb)).unwrap();
         let failure = run_ranks(&plan, DEFAULT_TIMEOUT, |rank| {
             let model = Ddp::new(network.replica(rank.device())?, rank, Reduction::default())?;
-            assert!(model.evaluate(&images)?.is_some());
+            assert_eq!(model.evaluate(&images)?.samples, 2);
             if rank.rank() == 2 {
                 // In the last places of some weights.
                 let weight = &model.weights().parameters[0].tensor;

@@ -71,8 +71,8 @@ pub fn is_new() -> bool {
     requested() && !KNOWN.load(Ordering::SeqCst)
 }
 
-/// From now on the training loop knows of the signal: the evaluation after its last step is made as a whole.
-pub fn is_known() {
+/// From now on the signal is not [new](is_new): the evaluation after the last step is made as a whole.
+pub fn acknowledge() {
     KNOWN.store(true, Ordering::SeqCst);
 }
 

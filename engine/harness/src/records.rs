@@ -103,17 +103,16 @@ fn number_or_none<'de, D: Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
 }
 
 impl EpochRecord {
-    /// Makes a record of the sums over the training samples, the sums over the test images if they were evaluated, and
-    /// the time without the evaluation.
+    /// Makes a record of the sums over the training samples, the sums over the test images that were evaluated, and the time
+    /// without the evaluation.
     pub fn new(
         epoch: usize,
         part: f64,
         train: &BatchSums,
-        test: Option<BatchSums>,
+        test: BatchSums,
         elapsed: Duration,
     ) -> Self {
         let seconds = elapsed.as_secs_f64();
-        let test = test.unwrap_or_default();
         Self {
             epoch,
             part,
@@ -169,7 +168,7 @@ mod tests {
     #[test]
     fn an_epoch_without_a_test_is_read_as_it_was_written() {
         let sums = BatchSums { loss: 6.0, correct: 1, samples: 3, ..BatchSums::default() };
-        let record = EpochRecord::new(2, 1.0, &sums, None, Duration::from_secs(3));
+        let record = EpochRecord::new(2, 1.0, &sums, BatchSums::default(), Duration::from_secs(3));
         let text = serde_json::to_string(&record).unwrap();
         let read: EpochRecord = serde_json::from_str(&text).unwrap();
         assert!(read.test_loss.is_nan() && read.test_accuracy.is_nan(), "{text}");

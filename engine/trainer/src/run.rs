@@ -99,7 +99,7 @@ impl<'a, 'r, L: Epochs> TrainingRun<'a, 'r, L> {
     pub fn next_batch(&mut self) -> Result<Option<L::Batch>, Error> {
         self.step_span = None;
         if self.state.sums.interrupts > 0 {
-            interrupt::is_known();
+            interrupt::acknowledge();
             self.batches = None;
         }
         let load = info_span!(target: COMPUTE, "load").entered();
@@ -132,23 +132,20 @@ impl<'a, 'r, L: Epochs> TrainingRun<'a, 'r, L> {
         Ok(Some(&self.state))
     }
 
-    /// Ends the epoch. `test` are the sums over the test images, if this device evaluates. Fails with
+    /// Ends the epoch. `test` are the sums over the test images that were evaluated. Fails with
     /// [`Error::NotFinite`], or when the report cannot be written.
     ///
     /// An interrupt during the evaluation ends the run: the epoch has no result of its test images. Then this function returns
     /// the state before the evaluation. A run that resumes from this state begins with the evaluation.
-    pub fn epoch_done(&mut self, test: Option<BatchSums>) -> Result<Option<TrainerState>, Error> {
-        let is_cut =
-            self.state.sums.interrupts == 0 && test.is_some_and(|test| test.interrupts > 0);
-        let test = test.filter(|_| !is_cut);
+    pub fn epoch_done(&mut self, test: BatchSums) -> Result<Option<TrainerState>, Error> {
+        let is_cut = self.state.sums.interrupts == 0 && test.interrupts > 0;
+        let test = if is_cut { BatchSums::default() } else { test };
         let before = is_cut.then(|| {
             self.state.sums.interrupts = 1;
             self.state.clone()
         });
-        if let Some(test) = test {
-            // The test images are the first that see the last update.
-            self.check_loss(test.loss, true)?;
-        }
+        // The test images are the first that see the last update.
+        self.check_loss(test.loss, true)?;
         let TrainerState { mut records, sums, elapsed, .. } = mem::take(&mut self.state);
         let part = sums.samples as f64 / self.loader.samples_per_epoch() as f64;
         let record = EpochRecord::new(records.len() + 1, part, &sums, test, elapsed);
@@ -240,7 +237,7 @@ mod tests {
         state: TrainerState,
         mut step: impl FnMut(&Batch) -> CandleResult<S>,
         mut after_step: impl FnMut(&TrainerState),
-        test: Option<BatchSums>,
+        test: BatchSums,
     ) -> Result<Vec<EpochRecord>, Error> {
         let report = &mut Report::silent();
         let mut run = TrainingRun::resume(&OPTIONS, loader, report, state);
@@ -263,7 +260,7 @@ mod tests {
             number += 1;
             Ok(sums(number, batch.len() as u64))
         };
-        train(&loader(6, 2), TrainerState::default(), step, |_| (), None)
+        train(&loader(6, 2), TrainerState::default(), step, |_| (), BatchSums::default())
     }
 
     #[test]
@@ -289,7 +286,7 @@ mod tests {
     fn a_loss_of_the_test_images_that_is_not_finite_is_the_updates() {
         let sums = |loss| BatchSums { loss, samples: 2, ..BatchSums::default() };
         let step = |_: &Batch| Ok(sums(1.0));
-        let test = Some(sums(f64::NAN));
+        let test = sums(f64::NAN);
         let error = train(&loader(2, 8), TrainerState::default(), step, |_| (), test).unwrap_err();
         let message = error.to_string();
         let expected = "the loss is NaN at step 1 of epoch 1: the weights have";
@@ -299,7 +296,7 @@ mod tests {
     #[test]
     fn after_an_interrupt_that_is_the_last_step_that_was_made() {
         let step = |_: &Batch| Ok(BatchSums { samples: 2, interrupts: 1, ..BatchSums::default() });
-        let test = Some(BatchSums { loss: f64::NAN, samples: 6, ..BatchSums::default() });
+        let test = BatchSums { loss: f64::NAN, samples: 6, ..BatchSums::default() };
         let error = train(&loader(6, 2), TrainerState::default(), step, |_| (), test).unwrap_err();
         assert!(matches!(error, Error::NotFinite { epoch: 1, step: 1, .. }), "{error}");
     }
@@ -317,7 +314,7 @@ mod tests {
                 Ok(BatchSums { loss, samples: batch.len() as u64, ..BatchSums::default() })
             };
             let after_step = |state: &TrainerState| states.push(state.clone());
-            let records = train(&loader, from, step, after_step, None);
+            let records = train(&loader, from, step, after_step, BatchSums::default());
             (labels_seen, states, records.unwrap())
         };
         let measured = |records: &[EpochRecord]| {
@@ -371,7 +368,8 @@ mod tests {
                 Ok(if later { StepSums::Deferred(sums) } else { StepSums::Sums(sums.read()?) })
             };
             let after_step = |state: &TrainerState| states.push(state.batches);
-            let records = train(&loader, TrainerState::default(), step, after_step, None);
+            let records =
+                train(&loader, TrainerState::default(), step, after_step, BatchSums::default());
             let of = |record: &EpochRecord| {
                 (record.epoch, record.part, record.train_loss, record.train_accuracy)
             };
@@ -395,7 +393,7 @@ mod tests {
                 number += 1;
                 Ok(StepSums::Deferred(deferred(if number >= bad { f64::NAN } else { 1.0 })))
             };
-            train(&loader, TrainerState::default(), step, |_| (), None).unwrap_err()
+            train(&loader, TrainerState::default(), step, |_| (), BatchSums::default()).unwrap_err()
         };
         assert!(matches!(error(4), Error::NotFinite { epoch: 2, .. }), "{}", error(4));
         let first = error(1).to_string();

@@ -10,12 +10,18 @@ use super::damage::stored;
 use super::run::{STEPS, Settings, assert_same, file, lenet, names};
 use super::watched::{Cut, Event, Watched, cut};
 
+/// A folder with the checkpoints of all steps before this one, in which a run has crashed.
+fn crashed_in(step: usize) -> (TempDir, Settings) {
+    let folder = TempDir::new().unwrap();
+    let settings = Settings::keeping(&folder).every(1);
+    settings.train(&cut(lenet(), Cut(step, Event::Crash))).unwrap_err();
+    (folder, settings)
+}
+
 #[test]
 fn the_latest_valid_is_found_and_the_others_set_aside() {
     let expected = Settings::new().train(&lenet()).unwrap();
-    let folder = TempDir::new().unwrap();
-    let settings = Settings::keeping(&folder).every(1);
-    settings.train(&cut(lenet(), Cut(5, Event::Crash))).unwrap_err();
+    let (_folder, settings) = crashed_in(5);
     assert_eq!(names(settings.folder()), ["lock", &file(2), &file(3), &file(4)]);
     for step in [3, 4] {
         fs::write(settings.folder().join(file(step)), b"").unwrap();
@@ -40,9 +46,7 @@ fn the_latest_valid_is_found_and_the_others_set_aside() {
 #[test]
 fn a_checkpoint_that_cannot_be_read_is_left_for_the_one_before_it() {
     let expected = Settings::new().train(&lenet()).unwrap();
-    let folder = TempDir::new().unwrap();
-    let settings = Settings::keeping(&folder).every(1);
-    settings.train(&cut(lenet(), Cut(4, Event::Crash))).unwrap_err();
+    let (_folder, settings) = crashed_in(4);
     let newest = settings.folder().join(file(3));
     fs::remove_file(&newest).unwrap();
     std::os::unix::fs::symlink(&newest, &newest).unwrap();
@@ -129,9 +133,7 @@ fn a_full_disk_is_told_and_costs_no_earlier_checkpoint() {
 #[cfg(target_os = "linux")]
 #[test]
 fn a_run_that_keeps_fewer_makes_room_first() {
-    let folder = TempDir::new().unwrap();
-    let settings = Settings::keeping(&folder).every(1);
-    settings.train(&cut(lenet(), Cut(4, Event::Crash))).unwrap_err();
+    let (_folder, settings) = crashed_in(4);
     let three = ["lock".to_owned(), file(1), file(2), file(3)];
     assert_eq!(names(settings.folder()), three);
     let mut keeping_one = settings.resume(Resume::Newest);

@@ -6,7 +6,7 @@ use checkpoints::Resume;
 use tempfile::TempDir;
 
 use super::run::{STEPS, Settings, assert_same, file, hash, lenet, names, resnet18};
-use super::watched::{Cut, CutInEvaluation, Event, cut};
+use super::watched::{Cut, Event, cut};
 use crate::prelude::*;
 
 /// Interrupts a run after each of its steps, and goes on.
@@ -31,7 +31,7 @@ fn a_signal_in_an_evaluation_leaves_a_checkpoint_before_it() {
     let expected = Settings::new().train(&lenet()).unwrap();
     let folder = TempDir::new().unwrap();
     let settings = Settings::keeping(&folder);
-    let trained = settings.train(&CutInEvaluation(lenet())).unwrap();
+    let trained = settings.train(&cut(lenet(), Cut(3, Event::InterruptEvaluation))).unwrap();
     assert_eq!(trained.records.len(), 1, "one epoch, and no step of the next");
     assert!(trained.records[0].test_accuracy.is_nan());
     assert_eq!(names(settings.folder()), ["lock", &file(3)]);

@@ -14,6 +14,8 @@ pub(crate) enum Event {
     Nothing,
     /// As Ctrl-C: the step is the last one.
     Interrupt,
+    /// As Ctrl-C in the evaluation after the step.
+    InterruptEvaluation,
     Crash,
 }
 
@@ -34,11 +36,12 @@ pub(crate) struct Watched<M, F> {
     model: M,
     event: F,
     pub(crate) steps: Cell<usize>,
+    last: Cell<Event>,
 }
 
 impl<M: Model, F: Fn(usize) -> Event> Watched<M, F> {
     pub(crate) fn new(model: M, event: F) -> Self {
-        Self { model, event, steps: Cell::new(0) }
+        Self { model, event, steps: Cell::new(0), last: Cell::new(Event::Nothing) }
     }
 }
 
@@ -50,6 +53,7 @@ impl<M: Model, F: Fn(usize) -> Event> Model for Watched<M, F> {
     fn backward(&self, share: &LocalBatch) -> Result<Step, Error> {
         self.steps.set(self.steps.get() + 1);
         let event = (self.event)(self.steps.get());
+        self.last.set(event);
         if event == Event::Crash {
             return Err(candle_core::Error::msg("crashed on purpose").into());
         }
@@ -63,38 +67,14 @@ impl<M: Model, F: Fn(usize) -> Event> Model for Watched<M, F> {
         self.model.weights()
     }
 
-    fn evaluate(&self, images: &Dataset) -> Result<Option<BatchSums>, Error> {
-        self.model.evaluate(images)
+    fn evaluate(&self, images: &Dataset) -> Result<BatchSums, Error> {
+        let mut sums = self.model.evaluate(images)?;
+        sums.interrupts += u64::from(self.last.get() == Event::InterruptEvaluation);
+        Ok(sums)
     }
 
     fn rank(&self) -> Option<&SharedCommunicator> {
         self.model.rank()
-    }
-}
-
-/// A model whose evaluations a signal ends.
-pub(crate) struct CutInEvaluation<M>(pub(crate) M);
-
-impl<M: Model> Model for CutInEvaluation<M> {
-    fn hosts(&self) -> Shards {
-        self.0.hosts()
-    }
-
-    fn backward(&self, share: &LocalBatch) -> Result<Step, Error> {
-        self.0.backward(share)
-    }
-
-    fn weights(&self) -> &Weights {
-        self.0.weights()
-    }
-
-    fn evaluate(&self, images: &Dataset) -> Result<Option<BatchSums>, Error> {
-        let sums = self.0.evaluate(images)?;
-        Ok(sums.map(|sums| BatchSums { interrupts: 1, ..sums }))
-    }
-
-    fn rank(&self) -> Option<&SharedCommunicator> {
-        self.0.rank()
     }
 }
 

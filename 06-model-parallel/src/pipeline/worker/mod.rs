@@ -236,11 +236,10 @@ impl<M: ModuleT> Model for Worker<'_, M> {
     }
 
     /// Compares the replicas, which then share the data set. The first rank returns the result.
-    fn evaluate(&self, images: &Dataset) -> Result<Option<BatchSums>, Error> {
+    fn evaluate(&self, images: &Dataset) -> Result<BatchSums, Error> {
         replicas::compare::<Error>(&*self.replicas, || self.weights.snapshot())?;
         let of_pipeline = self.evaluate_part(images, part_of(&*self.replicas))?;
-        let of_all = allreduce_by_batch(&*self.all, of_pipeline)?;
-        Ok(Some(of_all.total()))
+        Ok(allreduce_by_batch(&*self.all, of_pipeline)?.total())
     }
 }
 // ANCHOR_END: model

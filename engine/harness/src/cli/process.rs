@@ -86,8 +86,6 @@ pub fn prepare() {
 
 /// Whether this thread is the only one of the process.
 fn has_one_thread() -> bool {
-    match cfg!(target_os = "linux") {
-        true => fs::read_dir("/proc/self/task").is_ok_and(|threads| threads.count() == 1),
-        false => false,
-    }
+    // Only Linux has this folder.
+    fs::read_dir("/proc/self/task").is_ok_and(|threads| threads.count() == 1)
 }

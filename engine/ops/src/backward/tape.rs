@@ -168,9 +168,9 @@ pub fn record_parameter(value: &Tensor) -> Result<Tensor> {
 
 /// Runs a backward pass of candle with a hook for the gradients of parameters.
 pub(super) fn with_hook<R>(hook: &Rc<Hook>, run: impl FnOnce() -> R) -> R {
-    HOOK.set(Some(Rc::clone(hook)));
+    let before = HOOK.replace(Some(Rc::clone(hook)));
     let returned = run();
-    HOOK.set(None);
+    HOOK.set(before);
     returned
 }
 
