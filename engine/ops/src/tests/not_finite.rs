@@ -57,11 +57,16 @@ impl<'a> Operation<'a> {
     }
 
     /// Returns finite operands, in numbers that every type of the operation represents.
+    ///
+    /// For BF16 they are multiples of 1/4. Products are then exact up to 16, and beyond 16 no bias
+    /// changes the sign: rounding puts nothing on the other side of a relu's kink.
     fn operands(&self) -> Vec<Vec<f64>> {
-        let rounded = if self.types.contains(&ALL[2]) { DType::BF16 } else { DType::F32 };
+        let in_quarters = self.types.contains(&ALL[2]);
         let operand = |(nth, shape): (usize, &Vec<usize>)| {
-            let values = noise(&format!("operand {nth}"), shape).to_dtype(rounded).unwrap();
+            let values = noise(&format!("operand {nth}"), shape).to_dtype(DType::F32).unwrap();
             let values = numbers(&values).into_iter();
+            let values =
+                values.map(|value| if in_quarters { (value * 4.0).round() / 4.0 } else { value });
             let value = |value: f64| if self.variance == Some(nth) { value.abs() } else { value };
             values.map(value).collect()
         };

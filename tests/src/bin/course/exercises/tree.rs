@@ -1,11 +1,12 @@
 //! Where the exercises are: in the checkout that the command is run from.
 
-use std::fs::{self, File};
-use std::io::{self, Write as _};
+use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
 use harness::cli::UsageError;
+use harness::report::file;
 
 use super::cargo;
 
@@ -136,12 +137,14 @@ impl Tree {
 impl Exercise {
     /// Makes the reader's file from what is given, unless something has its name already.
     fn begin(&self) -> anyhow::Result<()> {
-        let Ok(given) = read(&self.given()) else { return Ok(()) };
-        let file = self.file();
-        match File::create_new(&file).and_then(|mut file| file.write_all(&given)) {
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
-            made => made.with_context(|| format!("{}", file.display())),
+        let path = self.file();
+        // A link that leads nowhere is the reader's, too.
+        if path.symlink_metadata().is_ok() {
+            return Ok(());
         }
+        let Ok(given) = read(&self.given()) else { return Ok(()) };
+        let written = file::write(&path, |file| file.write_all(&given));
+        written.with_context(|| format!("{}", path.display()))
     }
 
     /// What the reader writes. git ignores it.
