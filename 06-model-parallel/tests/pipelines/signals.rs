@@ -1,4 +1,4 @@
-//! A signal during an evaluation of a pipeline ends the evaluation on all stages.
+//! A signal during an evaluation ends the evaluation, on all stages of a pipeline and under DDP.
 
 use std::env;
 use std::process::{self, Command};
@@ -8,12 +8,13 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use candle_core::{DType, Device, ModuleT, Tensor};
+use concise_wrapper::ddp::{Ddp, Reduction};
 use concise_wrapper::optimizer::Extras;
-use concise_wrapper::{Network, train};
+use concise_wrapper::{Error, Model, Network, train};
 use datasets::source::LoadedData;
 use datasets::{CLASSES, PIXELS, SAMPLE};
 use harness::interrupt;
-use harness::records::TrainOptions;
+use harness::records::{EpochRecord, TrainOptions};
 use harness::report::Report;
 use model_parallel::mesh::{Axis, Mesh};
 use model_parallel::pipeline::{Kind, Worker};
@@ -26,8 +27,8 @@ use single_gpu::evaluate::BATCH;
 
 use super::training::{checked, images, on_ranks};
 
-/// The variable with the case of a process that a test starts: the mesh, the chunks of each stage, and the rank whose third
-/// batch of the evaluation brings the signal.
+/// The variable with the case of a process that a test starts: the mesh, the chunks of each stage, and the rank that sends the
+/// signal during the evaluation. With 0 chunks DDP trains.
 const CASE: &str = "SIGNAL_IN_AN_EVALUATION";
 
 /// A dense layer that counts the batches that it evaluates. The parts of a stage compute each batch together.
@@ -44,7 +45,6 @@ impl ModuleT for Dense {
         let y = linear(&flatten(x)?, &self.weight, &self.bias)?;
         if !train {
             self.parts.all_reduce(&y.detach())?;
-            // The sample for the shapes counts as a batch.
             if self.batches.fetch_add(1, Ordering::SeqCst) == 3 && self.sends_signal {
                 let process = process::id().to_string();
                 assert!(Command::new("kill").args(["-TERM", &process]).status()?.success());
@@ -64,10 +64,8 @@ fn child() {
     let [mesh, chunks, sender] = case.split(' ').collect::<Vec<_>>()[..] else { panic!("{case}") };
     let mesh: Mesh = mesh.parse().unwrap();
     let (chunks, sender) = (chunks.parse().unwrap(), sender.parse::<usize>().unwrap());
-    let kind = if chunks == 1 { Kind::GPipe } else { Kind::Interleaved { chunks } };
+    let kind = if chunks < 2 { Kind::GPipe } else { Kind::Interleaved { chunks } };
     let checked = checked(kind, mesh.pipeline, 2);
-    let data = LoadedData { name: String::new(), train: images(4), test: images(40 * BATCH) };
-    let options = TrainOptions { epochs: 2, batch_size: 4, learning_rate: 0.1, seed: 1 };
     interrupt::watch().unwrap();
     let ended = on_ranks(mesh.devices(), |rank| {
         let all: SharedCommunicator = rank.into();
@@ -85,11 +83,14 @@ fn child() {
             })
         };
         let stage = mesh.coordinates(rank.rank()).pipeline;
-        let layers = checked.schedule().parts(stage).map(layer).collect::<Result<_, _>>()?;
-        let worker = Worker::new(&checked, layers, all, mesh, &SAMPLE, Instant::now())?;
-        let (extras, report) = (Extras::default(), &mut Report::silent());
-        let trained = train(&worker, &data, &options, &extras, None, report, |_| Ok(()))?;
-        Ok((trained.records, batches.load(Ordering::SeqCst)))
+        let mut layers: Vec<_> =
+            checked.schedule().parts(stage).map(layer).collect::<Result<_, _>>()?;
+        let records = if chunks == 0 {
+            records_of(&Ddp::new(layers.remove(0), rank, Reduction::default())?)
+        } else {
+            records_of(&Worker::new(&checked, layers, all, mesh, &SAMPLE, Instant::now())?)
+        };
+        Ok((records?, batches.load(Ordering::SeqCst)))
     });
     let replica = |rank| mesh.coordinates(rank).data;
     for (rank, (records, batches)) in ended.unwrap().into_iter().enumerate() {
@@ -101,8 +102,16 @@ fn child() {
     assert_eq!(interrupt::exit_code(), Some(143));
 }
 
+/// Trains for two epochs of one step each.
+fn records_of(model: &impl Model) -> Result<Vec<EpochRecord>, Error> {
+    let data = LoadedData { name: String::new(), train: images(4), test: images(40 * BATCH) };
+    let options = TrainOptions { epochs: 2, batch_size: 4, learning_rate: 0.1, seed: 1 };
+    let (extras, report) = (Extras::default(), &mut Report::silent());
+    Ok(train(model, &data, &options, &extras, None, report, |_| Ok(()))?.records)
+}
+
 #[test]
-fn a_signal_cuts_the_evaluation_of_all_stages() {
+fn a_signal_cuts_the_evaluation_on_all_ranks() {
     for case in [
         "1x2x1 1 0",
         "1x3x1 1 2",
@@ -112,6 +121,8 @@ fn a_signal_cuts_the_evaluation_of_all_stages() {
         "1x1x2 1 1",
         "1x2x2 1 0",
         "2x2x2 1 7",
+        "1x1x1 0 0",
+        "3x1x1 0 1",
     ] {
         assert_cmd::Command::new(env::current_exe().unwrap())
             .args(["--exact", "pipelines::signals::child", "--nocapture"])
