@@ -1,7 +1,14 @@
 //! The binary as a newcomer meets it.
 
+#[cfg(unix)]
+#[path = "../../tests/src/signals.rs"]
+mod signals;
+
 use assert_cmd::Command;
 use predicates::str::contains;
+
+#[cfg(unix)]
+use self::signals::with_default_sigint;
 
 fn params_and_allreduce(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_params-and-allreduce"));
@@ -114,7 +121,7 @@ fn interrupted(
 
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("metrics.jsonl");
-    let mut run = Command::new(env!("CARGO_BIN_EXE_params-and-allreduce"))
+    let mut run = with_default_sigint(env!("CARGO_BIN_EXE_params-and-allreduce"))
         .args(["--device=cpu", "--threads-per-device=1", "--devices=3", runs, "--metrics"])
         .arg(&file)
         .stdout(Stdio::piped())

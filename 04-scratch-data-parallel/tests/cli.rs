@@ -1,9 +1,16 @@
 //! The binary as a newcomer meets it: three runs and a comparison, deliberate bugs, and refusals.
 
+#[cfg(unix)]
+#[path = "../../tests/src/signals.rs"]
+mod signals;
+
 use assert_cmd::Command;
 use predicates::prelude::*;
 use predicates::str::contains;
 use serde_json::Value;
+
+#[cfg(unix)]
+use self::signals::with_default_sigint;
 
 /// A mirror that nobody runs.
 const NOBODY: &str = "http://127.0.0.1:9";
@@ -306,7 +313,7 @@ fn ctrl_c_ends_all_ranks_together() {
     use std::process::{Command, Stdio};
 
     let folder = tempfile::tempdir().expect("a folder");
-    let mut run = Command::new(env!("CARGO_BIN_EXE_scratch-data-parallel"))
+    let mut run = with_default_sigint(env!("CARGO_BIN_EXE_scratch-data-parallel"))
         .args(["--device=cpu", "--threads-per-device=1", "--devices=3", "--data=synthetic"])
         .args(["--train-size=300", "--test-size=20", "--epochs=40", "--batch-size=32"])
         .args(["--metrics=m.jsonl", "--plot=p.svg", "--trace=t.json"])

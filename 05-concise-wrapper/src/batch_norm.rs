@@ -390,6 +390,7 @@ mod tests {
     use candle_core::{Device, Module as _};
     use devices::DevicePlan;
     use ops::difference::relative_difference;
+    use ops::parameters::overwrite;
     use params_and_allreduce::thread::{DEFAULT_TIMEOUT, Rank, run_ranks};
 
     use super::*;
@@ -441,10 +442,12 @@ mod tests {
         }
     }
 
-    /// Constant channels with a relu behind them: an error in the last bit of a mean would pass the relu as a gradient.
+    /// Constant channels with a relu behind them: an error in the last bit of a mean would pass the relu as a gradient. With
+    /// weights of both signs, an error in either direction passes.
     #[test]
     fn a_constant_channel_is_normalised_as_on_one_device() {
-        for shards in [&[3, 1][..], &[1, 2, 5], &[4, 1, 1, 2], &[1, 7, 3, 2, 2]] {
+        let shards = [&[3, 1][..], &[1, 2, 5], &[4, 1, 1, 2], &[1, 7, 3, 2, 2]];
+        for (shards, weight) in shards.iter().flat_map(|shards| [(shards, 1.0), (shards, -1.0)]) {
             let count = shards.iter().sum();
             let x = Tensor::new(&[0.1, 1.0 / 3.0], &Device::Cpu).unwrap().reshape((1, 2, 1, 1));
             let x = x.unwrap().broadcast_as((count, 2, 3, 4)).unwrap().contiguous().unwrap();
@@ -452,6 +455,10 @@ mod tests {
             let plan = DevicePlan::slices(shards.len()).unwrap();
             let outcomes = run_ranks(&plan, DEFAULT_TIMEOUT, |rank: &Rank| {
                 let network = network();
+                overwrite(
+                    &network.weights().parameters[0].tensor,
+                    &Tensor::new(&[weight; 2], rank.device())?,
+                )?;
                 network.norms().synchronise(Arc::new(rank.clone()));
                 let first = shards[..rank.rank()].iter().sum::<usize>();
                 let x = Var::from_tensor(&x.narrow(0, first, shards[rank.rank()])?)?;

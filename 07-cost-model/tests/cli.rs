@@ -2,6 +2,10 @@
 
 #![expect(clippy::unwrap_used, reason = "in a test a panic is the right answer")]
 
+#[cfg(unix)]
+#[path = "../../tests/src/signals.rs"]
+mod signals;
+
 use assert_cmd::Command;
 use cost_model::compute::Line;
 use cost_model::paper::{Batch, Device, Scenario, Wire};
@@ -11,6 +15,9 @@ use predicates::function::function;
 use predicates::prelude::PredicateBooleanExt as _;
 use predicates::str::contains;
 use serde_json::Value;
+
+#[cfg(unix)]
+use self::signals::with_default_sigint;
 
 fn program() -> Command {
     let mut command = Command::cargo_bin("cost-model").unwrap();
@@ -67,7 +74,7 @@ fn ctrl_c_ends_with_what_was_predicted_so_far() {
     use std::io::{BufRead as _, BufReader};
     use std::process::{Command, Stdio};
 
-    let mut run = Command::new(env!("CARGO_BIN_EXE_cost-model"))
+    let mut run = with_default_sigint(env!("CARGO_BIN_EXE_cost-model"))
         .args(["--model=lenet", "--devices=2", "--device=cpu"])
         .stdout(Stdio::piped())
         .spawn()

@@ -18,6 +18,8 @@ pub mod release;
 pub mod scaling;
 pub mod schedules;
 #[cfg(unix)]
+pub mod signals;
+#[cfg(unix)]
 pub mod stand_in;
 pub mod steps;
 pub mod stored;

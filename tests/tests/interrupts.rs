@@ -5,6 +5,8 @@
 use std::process::{Child, Command, Output, Stdio};
 use std::thread::sleep;
 
+use course_tests::signals::with_default_sigint;
+
 use crate::*;
 
 /// Tells that it was started, starts somebody else, and goes on for longer than anybody waits.
@@ -25,7 +27,7 @@ fn interrupted(folder: &Path, flags: &[&str]) -> Output {
 fn signalled(folder: &Path, flags: &[&str], signal: &str) -> Output {
     let started = folder.join("started");
     let path = std::env::var("PATH").unwrap();
-    let child = Command::new(env!("CARGO_BIN_EXE_course"))
+    let child = with_default_sigint(env!("CARGO_BIN_EXE_course"))
         .args(flags)
         .env("PATH", format!("{}:{path}", folder.display()))
         .env("CARGO", folder.join("cargo"))

@@ -2,6 +2,9 @@
 
 mod data;
 mod results;
+#[cfg(unix)]
+#[path = "../../../tests/src/signals.rs"]
+mod signals;
 
 use std::fs;
 

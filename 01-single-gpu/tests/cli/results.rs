@@ -10,6 +10,8 @@ use std::process::{Child, ChildStdout, Command as Process, Stdio};
 use predicates::prelude::*;
 use predicates::str::contains;
 
+#[cfg(unix)]
+use super::signals::with_default_sigint;
 use super::{SMALL, single_gpu};
 
 fn files(folder: &Path) -> Vec<String> {
@@ -86,7 +88,12 @@ fn sigterm_does_so_too() {
 
 #[cfg(unix)]
 fn begun(folder: &Path, epochs: &str) -> (Child, BufReader<ChildStdout>) {
-    let mut run = Process::new(env!("CARGO_BIN_EXE_single-gpu"))
+    begun_by(with_default_sigint(env!("CARGO_BIN_EXE_single-gpu")), folder, epochs)
+}
+
+#[cfg(unix)]
+fn begun_by(mut command: Process, folder: &Path, epochs: &str) -> (Child, BufReader<ChildStdout>) {
+    let mut run = command
         .args(SMALL.iter().filter(|argument| !argument.starts_with("--epochs")))
         .args([epochs, "--threads-per-device=1"])
         .args(FILES)
@@ -99,14 +106,19 @@ fn begun(folder: &Path, epochs: &str) -> (Child, BufReader<ChildStdout>) {
 }
 
 #[cfg(unix)]
+fn send(signal: &str, run: &Child) {
+    let kill = Process::new("kill").args([signal, &run.id().to_string()]).status();
+    assert!(kill.expect("kill").success());
+}
+
+#[cfg(unix)]
 fn a_signal_ends_with_the_results_so_far(signal: &str, exit_code: i32) {
     let folder = tempfile::tempdir().expect("a folder");
     let (mut run, mut output) = begun(folder.path(), "--epochs=100000");
     // It has begun to train when it has told of two epochs.
     let lines: Vec<_> = output.by_ref().lines().map_while(Result::ok).take(3).collect();
     assert!(lines[2].contains("epoch      2/100000"), "{lines:?}");
-    let kill = Process::new("kill").args([signal, &run.id().to_string()]).status();
-    assert!(kill.expect("kill").success());
+    send(signal, &run);
     let mut rest = String::new();
     output.read_to_string(&mut rest).expect("text");
     assert_eq!(run.wait().expect("an end").code(), Some(exit_code));
@@ -116,6 +128,32 @@ fn a_signal_ends_with_the_results_so_far(signal: &str, exit_code: i32) {
     let last = metrics.lines().last().expect("a line");
     let summary: serde_json::Value = serde_json::from_str(last).expect("JSON");
     assert_eq!((&summary["kind"], &summary["interrupted"]), (&"summary".into(), &true.into()));
+}
+
+/// A script's background job ignores Ctrl-C.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_signal_that_was_ignored_from_the_start_stays_ignored() {
+    for (epochs, ending, code) in [("100000", Some("-TERM"), 143), ("200", None, 0)] {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut command = Process::new("env");
+        command.args(["--ignore-signal=INT", env!("CARGO_BIN_EXE_single-gpu")]);
+        let (mut run, output) = begun_by(command, folder.path(), &format!("--epochs={epochs}"));
+        let mut lines = output.lines().map_while(Result::ok);
+        let mut wait_for = |epoch: &str| {
+            let words = format!("epoch {epoch:>width$}/{epochs}", width = epochs.len());
+            assert!(lines.any(|line| line.contains(&words)), "no {words:?}");
+        };
+        wait_for("2");
+        send("-INT", &run);
+        wait_for("20");
+        if let Some(signal) = ending {
+            send(signal, &run);
+        }
+        let rest = lines.collect::<Vec<_>>().join("\n");
+        assert_eq!(run.wait().expect("an end").code(), Some(code), "{rest}");
+        assert_eq!(rest.contains("(interrupted after "), code != 0, "{rest}");
+    }
 }
 
 #[cfg(unix)]

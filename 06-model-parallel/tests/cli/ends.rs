@@ -3,6 +3,8 @@
 use predicates::prelude::*;
 use predicates::str::contains;
 
+#[cfg(unix)]
+use super::signals::with_default_sigint;
 use super::{SMALL, program};
 
 /// In the middle of the second way, of one that has others after it; and on all ranks of a mesh at once.
@@ -16,7 +18,7 @@ fn an_interrupt_ends_a_pipeline_and_leaves_the_rest_out() {
     ] {
         let folder = tempfile::tempdir().expect("a folder");
         let (metrics, told) = (folder.path().join("metrics"), folder.path().join("told"));
-        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_model-parallel"));
+        let mut command = with_default_sigint(env!("CARGO_BIN_EXE_model-parallel"));
         command.args(["--device=cpu", "--threads-per-device=1"]).args(&SMALL[..3]);
         command.args(["--epochs=1000", "--widths=20,18", "--batch-size=32"]).args(flags);
         command.arg("--metrics").arg(&metrics);

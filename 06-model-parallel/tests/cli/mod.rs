@@ -4,6 +4,9 @@ mod ends;
 mod files;
 mod held;
 mod refusals;
+#[cfg(unix)]
+#[path = "../../../tests/src/signals.rs"]
+mod signals;
 mod ways;
 
 use assert_cmd::Command;

@@ -11,4 +11,6 @@ mod measured;
 mod mesh;
 mod model;
 mod numbers;
+#[cfg(unix)]
+mod signals;
 mod training;

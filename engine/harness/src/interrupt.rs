@@ -5,9 +5,13 @@
 //!
 //! A signal that comes during an evaluation ends the evaluation ([`is_new`]).
 //!
+//! A signal that the program ignored from its start stays ignored, as a shell expects: a script's background jobs ignore
+//! Ctrl-C. Only Linux reports ignored signals. On other systems the program handles them.
+//!
 //! Devices that train together must end with the same step. So each device adds the request to the sums of its step
 //! ([`BatchSums::interrupts`](crate::records::BatchSums::interrupts)), which the devices all-reduce anyway.
 
+use std::fs;
 use std::io;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -30,19 +34,31 @@ static WATCHED: Mutex<Vec<i32>> = Mutex::new(Vec::new());
 
 /// Installs the handlers: from now on the first Ctrl-C is a request, and the second ends the process.
 ///
-/// Before this call the first Ctrl-C ends the process. A second call does nothing, unless the first call failed. Fails
-/// when the system refuses a handler.
+/// Before this call the first Ctrl-C ends the process. A second call does nothing, unless the first call failed. Ignored
+/// signals get no handler. Fails when the system refuses a handler.
 pub fn watch() -> io::Result<()> {
-    watch_by(&WATCHED, register)
+    let ignored = ignored(&fs::read_to_string("/proc/self/status").unwrap_or_default());
+    watch_by(&WATCHED, ignored, register)
 }
 
-/// Registers each signal that has no handler yet.
+/// Reads the set of ignored signals from Linux's status of a process: bit `n - 1` is signal `n`. Without such a line the
+/// set is empty.
+fn ignored(status: &str) -> u64 {
+    let digits = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    digits.and_then(|digits| u64::from_str_radix(digits.trim(), 16).ok()).unwrap_or(0)
+}
+
+/// Registers each signal that has no handler yet and is not in the set of ignored signals.
 fn watch_by(
     watched: &Mutex<Vec<i32>>,
+    ignored: u64,
     mut register: impl FnMut(i32) -> io::Result<()>,
 ) -> io::Result<()> {
     let mut watched = locked(watched);
     for signal in [SIGINT, SIGTERM] {
+        if ignored >> (signal - 1) & 1 == 1 {
+            continue;
+        }
         // With two handlers for one signal, the first Ctrl-C would count as the second.
         if !watched.contains(&signal) {
             register(signal)?;
@@ -95,7 +111,7 @@ mod tests {
         let (watched, mut asked) = (Mutex::default(), Vec::new());
         let mut watch = |refused: Option<i32>| {
             asked.clear();
-            let watching = watch_by(&watched, |signal| {
+            let watching = watch_by(&watched, 0, |signal| {
                 asked.push(signal);
                 if refused == Some(signal) { Err(io::Error::other("refused")) } else { Ok(()) }
             });
@@ -107,5 +123,25 @@ mod tests {
         assert_eq!(watch(Some(SIGTERM)), (refused, vec![SIGTERM]));
         assert_eq!(watch(None), (Ok(()), vec![SIGTERM]));
         assert_eq!(watch(None), (Ok(()), vec![]));
+    }
+
+    #[test]
+    fn an_ignored_signal_gets_no_handler() {
+        let status = |set: &str| format!("Name:\tsh\nSigBlk:\tffffffffffffffff\nSigIgn:\t{set}\n");
+        for (status, expected) in [
+            (status("0000000000000000"), vec![SIGINT, SIGTERM]),
+            (status("0000000000000002"), vec![SIGTERM]),
+            (status("0000000000004000"), vec![SIGINT]),
+            (status("fffffffc7ffbfeff"), vec![]),
+            (String::new(), vec![SIGINT, SIGTERM]),
+        ] {
+            let mut registered = Vec::new();
+            let register = |signal| {
+                registered.push(signal);
+                Ok(())
+            };
+            watch_by(&Mutex::default(), ignored(&status), register).unwrap();
+            assert_eq!(registered, expected, "{status}");
+        }
     }
 }

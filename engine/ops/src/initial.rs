@@ -16,7 +16,8 @@ use crate::memory::{excess, product};
 /// Draws the initial value of a tensor, in CPU memory.
 ///
 /// The numbers are drawn in f64 and rounded to `dtype`, so networks in f32 and f64 start from the same values up to
-/// rounding. Fails when the distribution does not exist: a negative deviation, an empty range.
+/// rounding. Fails when the distribution does not exist, such as one with a negative deviation or an empty range, and when
+/// the numbers need more memory than the machine has.
 pub fn value(name: &str, shape: &Shape, init: Init, seed: u64, dtype: DType) -> Result<Tensor> {
     if let Some(excess) = excess(product(shape.dims()), DType::F64) {
         bail!("{name} {shape:?} {excess}");

@@ -3,6 +3,8 @@
 use std::fs::{self, File};
 use std::process::{Child, Command, Stdio};
 
+use course_tests::signals::with_default_sigint;
+
 use super::fixture::{Checkout, answer};
 use crate::*;
 
@@ -16,7 +18,7 @@ struct Watch<'a> {
 
 impl<'a> Watch<'a> {
     fn start(checkout: &'a Checkout) -> Self {
-        let process = Command::new(env!("CARGO_BIN_EXE_course"))
+        let process = with_default_sigint(env!("CARGO_BIN_EXE_course"))
             .arg("watch")
             .current_dir(checkout.path(""))
             .env_remove("CARGO_TARGET_DIR")

@@ -3,6 +3,7 @@
 use candle_core::{DType, Module as _, ModuleT, Shape, Tensor};
 use concise_wrapper::Error;
 use datasets::Dataset;
+use harness::interrupt;
 use harness::records::BatchSums;
 use harness::report::trace::COMPUTE;
 use ops::backward::no_grad;
@@ -19,12 +20,15 @@ const CAPACITY: usize = 2;
 
 impl<M: ModuleT> Worker<'_, M> {
     /// The sums of loss and correct answers over each batch of a part of a data set, by the running statistics of batch
-    /// norms. The rank with the loss returns the sums, and all other ranks return zeros. All stages of a pipeline call
-    /// this together, with the same part.
+    /// norms. The rank with the loss returns the sums, and all other ranks return zeros. Every rank counts a signal that has
+    /// reached its process. All stages of a pipeline call this together, with the same part.
     ///
     /// With one chunk a stage, a sender waits for a confirmation before the third activation and each later one, so no
     /// stage runs ahead of a slower one. Fails when the images do not fit the model, or another stage stops or stalls: the
     /// message names the stage.
+    ///
+    /// After a signal the stages exchange zeros for the rest of the data set. A stage computes nothing more, and no other stage
+    /// waits for its messages. The sums are then not used.
     pub fn evaluate_part(&self, images: &Dataset, part: Part) -> Result<SumsByBatch, Error> {
         let _span = info_span!(target: COMPUTE, "evaluate").entered();
         let (line, schedule) = (&self.pipeline, self.checked.schedule());
@@ -33,8 +37,9 @@ impl<M: ModuleT> Worker<'_, M> {
         let ahead = if schedule.chunks == 1 { CAPACITY } else { batches };
         let mut batch = 0;
         let sums = part.evaluate(images.len(), BATCH, |samples| {
-            let (mut sums, mut handed_on) = (BatchSums::default(), None);
-            for (chunk, Chunk { network, input, .. }) in self.chunks.iter().enumerate() {
+            let is_cut = self.is_cut()?;
+            let (mut sums, mut handed_on) = (BatchSums::of_no_samples(), None);
+            for (chunk, Chunk { network, input, output }) in self.chunks.iter().enumerate() {
                 let (dtype, device) = (network.dtype(), network.device());
                 let part = schedule.part(self.stage, chunk);
                 let x = match handed_on.take() {
@@ -49,8 +54,12 @@ impl<M: ModuleT> Worker<'_, M> {
                         x
                     }
                 };
-                let output = no_grad(|| network.forward(&x))?.detach();
-                if schedule.is_last(part) && self.has_loss() {
+                let output = if is_cut {
+                    Tensor::zeros(batch_of(samples.len(), output), dtype, device)?
+                } else {
+                    no_grad(|| network.forward(&x))?.detach()
+                };
+                if schedule.is_last(part) && self.has_loss() && !is_cut {
                     let batch = images.batch(samples, dtype)?.to_device(device)?;
                     sums = read_sums(&cross_entropy(&output, &batch.labels)?, &output, &batch)?;
                 } else if stages == 1 {
@@ -67,6 +76,17 @@ impl<M: ModuleT> Worker<'_, M> {
             Ok::<_, Error>(sums)
         });
         sums.map_err(|error| failed(self.stage, ", evaluating", error))
+    }
+
+    /// Whether a signal has cut the evaluation. The parts of a stage compute each batch together, so the first part decides
+    /// for all parts.
+    fn is_cut(&self) -> Result<bool, Error> {
+        let is_new = interrupt::is_new();
+        if self.parts.world_size() == 1 {
+            return Ok(is_new);
+        }
+        let decision = Tensor::new(&[u8::from(is_new)], self.parts.device())?;
+        Ok(self.parts.broadcast(&decision, 0)?.to_vec1::<u8>()? == [1])
     }
 }
 // ANCHOR_END: evaluate

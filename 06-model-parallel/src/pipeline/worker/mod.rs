@@ -55,8 +55,6 @@ const MOST_STEPS: usize = 200;
 pub struct Worker<'a, M> {
     checked: &'a Checked,
     stage: usize,
-    /// Whether this rank holds the first part of each layer.
-    first_part: bool,
     chunks: Vec<Chunk<M>>,
     /// The weights of all chunks.
     weights: Weights,
@@ -64,6 +62,8 @@ pub struct Worker<'a, M> {
     all: SharedCommunicator,
     /// The stages of this pipeline.
     pipeline: SharedCommunicator,
+    /// The parts of this stage.
+    parts: SharedCommunicator,
     /// The ranks that hold the same weights in other pipelines.
     replicas: SharedCommunicator,
     hosts: Shards,
@@ -124,10 +124,10 @@ impl<'a, M: ModuleT> Worker<'a, M> {
         Ok(Self {
             checked,
             stage,
-            first_part: mesh.coordinates(all.rank()).tensor == 0,
             chunks,
             weights,
             hosts: Shards { held: tree.held_by(replicas.rank()), of: tree.leaves() },
+            parts: mesh.along(&all, Axis::Tensor)?,
             all,
             pipeline,
             replicas,
@@ -156,7 +156,7 @@ impl<'a, M: ModuleT> Worker<'a, M> {
     /// `mine` are this stage's, with the parts of each tensor [joined](crate::layers::Layers::join). All ranks call this
     /// together. Fails when another rank stops or stalls.
     pub fn whole(&self, mut mine: Snapshot) -> Result<Option<Snapshot>, Error> {
-        if !self.first_part {
+        if self.parts.rank() > 0 {
             return Ok(None);
         }
         let (stages, dtype) = (&self.pipeline, self.weights.precision.weights());
@@ -180,7 +180,7 @@ impl<'a, M: ModuleT> Worker<'a, M> {
 
     /// Whether the loss of this rank counts.
     fn has_loss(&self) -> bool {
-        self.first_part && self.stage + 1 == self.pipeline.world_size()
+        self.parts.rank() == 0 && self.stage + 1 == self.pipeline.world_size()
     }
 }
 // ANCHOR_END: worker

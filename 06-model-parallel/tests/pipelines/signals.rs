@@ -1,0 +1,135 @@
+//! A signal during an evaluation ends the evaluation, on all stages of a pipeline and under DDP.
+
+use std::env;
+use std::process::{self, Command};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use candle_core::{DType, Device, ModuleT, Tensor};
+use concise_wrapper::ddp::{Ddp, Reduction};
+use concise_wrapper::optimizer::Extras;
+use concise_wrapper::{Error, Model, Network, train};
+use datasets::source::LoadedData;
+use datasets::{CLASSES, PIXELS, SAMPLE};
+use harness::interrupt;
+use harness::records::{EpochRecord, TrainOptions};
+use harness::report::Report;
+use model_parallel::mesh::{Axis, Mesh};
+use model_parallel::pipeline::{Kind, Worker};
+use model_parallel::tensor_parallel::Group;
+use ops::{flatten, linear};
+use params_and_allreduce::Algorithm;
+use params_and_allreduce::communicator::{Communicator as _, SharedCommunicator};
+use predicates::str::contains;
+use single_gpu::evaluate::BATCH;
+
+use super::training::{checked, images, on_ranks};
+
+/// The variable with the case of a process that a test starts: the mesh, the chunks of each stage, and the rank that sends the
+/// signal during the evaluation. With 0 chunks DDP trains.
+const CASE: &str = "SIGNAL_IN_AN_EVALUATION";
+
+/// A dense layer that counts the batches that it evaluates. The parts of a stage compute each batch together.
+struct Dense {
+    weight: Tensor,
+    bias: Tensor,
+    parts: Group,
+    batches: Arc<AtomicUsize>,
+    sends_signal: bool,
+}
+
+impl ModuleT for Dense {
+    fn forward_t(&self, x: &Tensor, train: bool) -> candle_core::Result<Tensor> {
+        let y = linear(&flatten(x)?, &self.weight, &self.bias)?;
+        if !train {
+            self.parts.all_reduce(&y.detach())?;
+            if self.batches.fetch_add(1, Ordering::SeqCst) == 3 && self.sends_signal {
+                let process = process::id().to_string();
+                assert!(Command::new("kill").args(["-TERM", &process]).status()?.success());
+                while !interrupt::requested() {
+                    thread::yield_now();
+                }
+            }
+        }
+        Ok(y)
+    }
+}
+
+/// Trains in a process that another test starts. Alone, this test does nothing.
+#[test]
+fn child() {
+    let Ok(case) = env::var(CASE) else { return };
+    let [mesh, chunks, sender] = case.split(' ').collect::<Vec<_>>()[..] else { panic!("{case}") };
+    let mesh: Mesh = mesh.parse().unwrap();
+    let (chunks, sender) = (chunks.parse().unwrap(), sender.parse::<usize>().unwrap());
+    let kind = if chunks < 2 { Kind::GPipe } else { Kind::Interleaved { chunks } };
+    let checked = checked(kind, mesh.pipeline, 2);
+    interrupt::watch().unwrap();
+    let ended = on_ranks(mesh.devices(), |rank| {
+        let all: SharedCommunicator = rank.into();
+        let group = Group::new(mesh.along(&all, Axis::Tensor)?, Algorithm::OneShot);
+        let batches = Arc::new(AtomicUsize::new(0));
+        let layer = |part: usize| {
+            let inputs = if part == 0 { PIXELS } else { CLASSES };
+            let (parts, batches) = (group.clone(), Arc::clone(&batches));
+            let sends_signal = rank.rank() == sender;
+            Network::new(1, DType::F64, &Device::Cpu, move |vb, _| {
+                let vb = vb.pp(part);
+                let weight = vb.get((inputs, CLASSES), "weight")?;
+                let (bias, parts) = (vb.get(CLASSES, "bias")?, parts.clone());
+                Ok(Dense { weight, bias, parts, batches: Arc::clone(&batches), sends_signal })
+            })
+        };
+        let stage = mesh.coordinates(rank.rank()).pipeline;
+        let mut layers: Vec<_> =
+            checked.schedule().parts(stage).map(layer).collect::<Result<_, _>>()?;
+        let records = if chunks == 0 {
+            records_of(&Ddp::new(layers.remove(0), rank, Reduction::default())?)
+        } else {
+            records_of(&Worker::new(&checked, layers, all, mesh, &SAMPLE, Instant::now())?)
+        };
+        Ok((records?, batches.load(Ordering::SeqCst)))
+    });
+    let replica = |rank| mesh.coordinates(rank).data;
+    for (rank, (records, batches)) in ended.unwrap().into_iter().enumerate() {
+        assert_eq!(records.len(), 1, "an epoch, and no step of the next");
+        assert!(records[0].test_accuracy.is_nan(), "{records:?}");
+        // A stage is at most three batches ahead of the next stage. Other replicas may have ended before the signal.
+        assert!(batches <= 10 || replica(rank) != replica(sender), "{batches} batches of {rank}");
+    }
+    assert_eq!(interrupt::exit_code(), Some(143));
+}
+
+/// Trains for two epochs of one step each.
+fn records_of(model: &impl Model) -> Result<Vec<EpochRecord>, Error> {
+    let data = LoadedData { name: String::new(), train: images(4), test: images(40 * BATCH) };
+    let options = TrainOptions { epochs: 2, batch_size: 4, learning_rate: 0.1, seed: 1 };
+    let (extras, report) = (Extras::default(), &mut Report::silent());
+    Ok(train(model, &data, &options, &extras, None, report, |_| Ok(()))?.records)
+}
+
+#[test]
+fn a_signal_cuts_the_evaluation_on_all_ranks() {
+    for case in [
+        "1x2x1 1 0",
+        "1x3x1 1 2",
+        "1x2x1 2 0",
+        "2x2x1 1 2",
+        "1x1x2 1 0",
+        "1x1x2 1 1",
+        "1x2x2 1 0",
+        "2x2x2 1 7",
+        "1x1x1 0 0",
+        "3x1x1 0 1",
+    ] {
+        assert_cmd::Command::new(env::current_exe().unwrap())
+            .args(["--exact", "pipelines::signals::child", "--nocapture"])
+            .env(CASE, case)
+            .timeout(Duration::from_secs(120))
+            .assert()
+            .success()
+            .stdout(contains("1 passed"));
+    }
+}
