@@ -29,9 +29,6 @@ type Build<M> = dyn Fn(&VarBuilder<'_>, &Norms) -> Result<M> + Send + Sync;
 /// Returns the first value of a tensor, from its name, shape, distribution and type.
 type Values = dyn Fn(&str, &Shape, Init, DType) -> Result<Tensor> + Send + Sync;
 
-/// Whether the parameter of a name is [frozen](Network::freeze).
-type Frozen = dyn Fn(&str) -> bool + Send + Sync;
-
 /// One replica of a network.
 ///
 /// ```
@@ -51,7 +48,6 @@ pub struct Network<M> {
     norms: Norms,
     device: Device,
     build: Arc<Build<M>>,
-    frozen: Arc<Frozen>,
     /// Whether a wrapper sums the gradients over all ranks.
     pub(crate) wrapped: bool,
 }
@@ -91,28 +87,30 @@ impl<M: ModuleT> Network<M> {
         device: &Device,
         build: impl Fn(&VarBuilder<'_>, &Norms) -> Result<M> + Send + Sync + 'static,
     ) -> Result<Self> {
-        let (norms, frozen) = (Norms::default(), Arc::new(|_: &str| false));
+        let (norms, frozen) = (Norms::default(), Vec::new());
         Self::built(Box::new(values), norms, precision.into(), device, Arc::new(build), frozen)
     }
 
     /// Makes a copy on another device: the same values, in other memory.
     pub fn replica(&self, device: &Device) -> Result<Self> {
-        self.copied(device, Arc::clone(&self.frozen))
+        self.copied(device, |_| false)
     }
 
     /// Makes constants of the parameters of some names, like PyTorch's `requires_grad_(False)`. They become buffers: no backward
     /// pass computes their gradients, no optimizer updates them, and no rank sends them in a step. All ranks freeze the same
     /// parameters, before they wrap the network. Fails when no parameter has such a name.
-    pub fn freeze(self, frozen: impl Fn(&str) -> bool + Send + Sync + 'static) -> Result<Self> {
+    pub fn freeze(self, frozen: impl Fn(&str) -> bool) -> Result<Self> {
         if !self.weights().parameters.iter().any(|named| frozen(&named.name)) {
             bail!("no parameter of this network has a name that is to be frozen");
         }
-        let earlier = Arc::clone(&self.frozen);
-        self.copied(&self.device, Arc::new(move |name: &str| earlier(name) || frozen(name)))
+        self.copied(&self.device, frozen)
     }
 
-    fn copied(&self, device: &Device, frozen: Arc<Frozen>) -> Result<Self> {
+    fn copied(&self, device: &Device, freezes: impl Fn(&str) -> bool) -> Result<Self> {
         let (weights, to) = (self.weights().clone(), device.clone());
+        let frozen = weights.parameters.iter().filter(|named| freezes(&named.name));
+        // The parameters that were frozen before are buffers.
+        let frozen = frozen.chain(&weights.buffers).map(|named| named.name.clone()).collect();
         let values = move |name: &str, shape: &Shape, _: Init, _: DType| match weights.get(name) {
             Some(tensor) if tensor.shape() == shape => {
                 move_view(&tensor.detach().force_contiguous()?, &to)
@@ -132,7 +130,7 @@ impl<M: ModuleT> Network<M> {
         precision: Precision,
         device: &Device,
         build: Arc<Build<M>>,
-        frozen: Arc<Frozen>,
+        frozen: Vec<String>,
     ) -> Result<Self> {
         let layers = precision.layers();
         if !matches!(layers, DType::F32 | DType::F64 | DType::BF16) {
@@ -140,11 +138,11 @@ impl<M: ModuleT> Network<M> {
         }
         let weights = Weights { precision, parameters: Vec::new(), buffers: Vec::new() };
         let made = Arc::new(Mutex::new(Made { weights, of_layers: HashMap::new() }));
-        let registry = Registry { values, made: Arc::clone(&made), frozen: Arc::clone(&frozen) };
+        let registry = Registry { values, made: Arc::clone(&made), frozen };
         let builder = VarBuilder::from_backend(Box::new(registry), layers, device.clone());
         let module = build(&builder, &norms)?;
         let made = locked(&made).clone();
-        Ok(Self { module, made, norms, device: device.clone(), build, frozen, wrapped: false })
+        Ok(Self { module, made, norms, device: device.clone(), build, wrapped: false })
     }
     // ANCHOR_END: new
 
@@ -242,7 +240,7 @@ impl<M: ModuleT> Module for Network<M> {
 struct Registry {
     values: Box<Values>,
     made: Arc<Mutex<Made>>,
-    frozen: Arc<Frozen>,
+    frozen: Vec<String>,
 }
 
 impl SimpleBackend for Registry {
@@ -265,15 +263,15 @@ impl SimpleBackend for Registry {
         let kept = Precision::from(dtype).weights();
         let value = (self.values)(name, &shape, init, kept)?.to_device(device)?;
         let named = |tensor: &Tensor| Named { name: name.to_owned(), tensor: tensor.clone() };
-        let tensor = if (self.frozen)(name) {
+        let tensor = if is_buffer(name) {
+            let buffer = Var::from_tensor(&value)?.into_inner();
+            weights.buffers.push(named(&buffer));
+            buffer
+        } else if self.frozen.iter().any(|frozen| frozen == name) {
             // A backward pass stops at a frozen parameter.
             let frozen = Var::from_tensor(&value.to_dtype(dtype)?)?.into_inner().detach();
             weights.buffers.push(named(&frozen));
             frozen
-        } else if is_buffer(name) {
-            let buffer = Var::from_tensor(&value)?.into_inner();
-            weights.buffers.push(named(&buffer));
-            buffer
         } else {
             let parameter = record_parameter(&value.to_dtype(dtype)?)?;
             weights.parameters.push(named(if kept == dtype { &parameter } else { &value }));
@@ -304,6 +302,7 @@ mod tests {
     use ops::cross_entropy;
 
     use super::*;
+    use crate::batch_norm::BatchNorm;
     use crate::lenet::LeNet;
     use crate::optimizer::{Momentum, Sgd};
 
@@ -365,6 +364,19 @@ mod tests {
         let replica = network.replica(&Device::Cpu).unwrap();
         assert_eq!(names(&replica.weights().buffers), frozen);
         assert!(lenet().freeze(|name| name == "W9").is_err());
+    }
+
+    #[test]
+    fn a_frozen_batch_norm_still_moves_its_running_statistics() {
+        let build = |vb: &VarBuilder<'_>, norms: &Norms| BatchNorm::new(2, false, norms, vb);
+        let network = Network::new(1, DType::F64, &Device::Cpu, build).unwrap();
+        let network = network.freeze(|_| true).unwrap();
+        let frozen = ["weight", "bias", "running_mean", "running_var"];
+        assert!(network.weights().buffers.iter().map(|named| &named.name).eq(&frozen));
+        let images = Tensor::new(&[1.0, 2.0, 3.0, 5.0], &Device::Cpu).unwrap();
+        network.forward_training(&images.reshape((2, 2, 1, 1)).unwrap()).unwrap();
+        let mean = network.weights().get("running_mean").unwrap().to_vec1::<f64>().unwrap();
+        assert!((mean[0] - 0.2).abs() < 1e-12 && (mean[1] - 0.35).abs() < 1e-12, "{mean:?}");
     }
 
     #[test]

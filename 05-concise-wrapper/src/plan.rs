@@ -154,10 +154,9 @@ impl Prepared {
     fn on_several(&self, scale: Scale, norm: Norm) -> Run {
         let (wrapper, mut options) = (self.flags.wrapper, self.setup.options);
         if scale == Scale::Linear {
-            let batch_size = options.batch_size * self.world_size;
-            options.learning_rate =
-                scaled_rate(options.learning_rate, batch_size, options.batch_size);
-            options.batch_size = batch_size;
+            let TrainOptions { batch_size, learning_rate, .. } = options;
+            options.batch_size *= self.world_size;
+            options.learning_rate = scaled_rate(learning_rate, options.batch_size, batch_size);
         }
         let name = if wrapper == WrapperKind::DataParallel { "data parallel" } else { "ddp" };
         let (devices, world_size) = (self.several.clone(), self.world_size);
