@@ -44,7 +44,7 @@ pub fn train_batch(model: &Lenet, batch: &Batch, learning_rate: f64) -> Result<S
 // ANCHOR_END: train_batch
 
 // ANCHOR: train
-/// A finished run on one device.
+/// A finished run.
 #[derive(Clone, Debug)]
 pub struct Trained {
     /// The measurements of each epoch.

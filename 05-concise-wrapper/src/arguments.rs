@@ -123,6 +123,13 @@ pub(crate) enum Norm {
     Sync,
 }
 
+impl Norm {
+    /// `local` or `synchronised`.
+    pub(crate) fn name(self) -> &'static str {
+        if self == Self::Sync { "synchronised" } else { "local" }
+    }
+}
+
 /// The statistics that normalise test images.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum TestNorm {

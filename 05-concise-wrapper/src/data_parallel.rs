@@ -11,10 +11,8 @@
 //! ```
 //!
 //! The caller's network holds the weights, and the caller's optimizer updates them, as on one device. PyTorch's
-//! `nn.DataParallel` works in the same way, except that it computes the loss on the first device. The wrapper is slow: weights
-//! go to every device and gradients to the first, in every step, after the backward pass. [`Ddp`](crate::Ddp) is faster.
+//! `nn.DataParallel` works in the same way, except that it computes the loss on the first device.
 
-// ANCHOR: imports
 use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
@@ -30,17 +28,16 @@ use harness::report::trace::{self, COMMUNICATION, COMPUTE};
 use ops::backward::no_grad;
 use ops::parameters::overwrite;
 use params_and_allreduce::communicator::Communicator as _;
-use params_and_allreduce::thread::{Rank, RankFailure, run_ranks_with};
+use params_and_allreduce::thread::{Rank, run_ranks_with};
 use scratch_data_parallel::evaluate::part_of;
 use single_gpu::evaluate::{SumsByBatch, evaluate_part};
-use split_batch::loader::{LocalBatch, Shards};
+use split_batch::loader::LocalBatch;
 use split_batch::{gather, split_batch};
 use tracing::info_span;
 
 use crate::model::{Model, Step, loss_of};
 use crate::weights::Weights;
 use crate::{Error, Network};
-// ANCHOR_END: imports
 
 // ANCHOR: struct
 /// A network on several devices.
@@ -59,7 +56,7 @@ struct Threads<M> {
     /// A queue of work for each device. Empty after a failure.
     queues: Vec<Sender<Work<M>>>,
     /// The thread that started the ranks. It returns their first failure. `None` after a failure.
-    ranks: Option<JoinHandle<Result<(), RankFailure<Error>>>>,
+    ranks: Option<JoinHandle<Option<String>>>,
     failure: String,
 }
 // ANCHOR_END: struct
@@ -83,40 +80,38 @@ impl<M: ModuleT + Send + Sync + 'static> DataParallel<M> {
                 let replica = original.replica(rank.device())?;
                 queue.into_iter().try_for_each(|work| work(&rank, &replica))
             };
-            run_ranks_with(&plan, timeout, of_ranks, rank).map(drop)
+            run_ranks_with(&plan, timeout, of_ranks, rank).err().map(|first| first.to_string())
         };
         let ranks = thread::Builder::new().spawn(start).map_err(candle_core::Error::wrap)?;
-        let threads = Threads { queues, ranks: Some(ranks), failure: String::new() };
-        Ok(Self { network, threads: Mutex::new(threads), count })
+        let failure = "a device has ended early".to_owned();
+        let threads = Mutex::new(Threads { queues, ranks: Some(ranks), failure });
+        Ok(Self { network, threads, count })
     }
 
     /// From now on all batch norms use the statistics of all devices' images together. Fails when a batch norm belongs to
     /// another crate, or a device has failed.
     pub fn synchronise_norms(self) -> Result<Self, Error> {
         self.network.norms().check_all(Network::weights(&self.network))?;
-        self.run(vec![(); self.count], |rank, replica, ()| {
+        self.run(|rank, replica| {
             replica.norms().synchronise(rank.into());
             Ok(())
         })?;
         Ok(self)
     }
-    // ANCHOR_END: new
 
-    // ANCHOR: run
-    /// Runs `work` on all devices, each with its own input. Waits for all results, and returns them in rank order. Fails with
-    /// the first failure of a device, and so do all later calls.
-    fn run<I: Send + 'static, T: Send + 'static>(
+    /// Runs `work` on all devices. Waits for all results, and returns them in rank order. Fails with the first failure of a
+    /// device, and so do all later calls.
+    fn run<T: Send + 'static>(
         &self,
-        inputs: Vec<I>,
-        work: impl Fn(&Rank, &Network<M>, I) -> Result<T, Error> + Send + Sync + 'static,
+        work: impl Fn(&Rank, &Network<M>) -> Result<T, Error> + Send + Sync + 'static,
     ) -> Result<Vec<T>, Error> {
         let Threads { queues, ranks, failure } = &mut *locked(&self.threads);
         let (work, (answer, answers)) = (Arc::new(work), channel());
-        for (queue, input) in queues.iter().zip(inputs) {
+        for queue in &*queues {
             let (work, answer) = (Arc::clone(&work), answer.clone());
             // A rank that has failed drops its work, and so its end of the channel of answers.
             let _ = queue.send(Box::new(move |rank, replica| {
-                let result = work(rank, replica, input)?;
+                let result = work(rank, replica)?;
                 // The error names a device that stalls.
                 rank.barrier()?;
                 let _ = answer.send((rank.rank(), result));
@@ -129,17 +124,12 @@ impl<M: ModuleT + Send + Sync + 'static> DataParallel<M> {
             return Ok(results.into_values().collect());
         }
         queues.clear();
-        if let Some(ranks) = ranks.take() {
-            *failure = match ranks.join() {
-                Ok(Err(first)) => first.to_string(),
-                _ => "a device has ended early".to_owned(),
-            };
+        if let Some(Ok(Some(first))) = ranks.take().map(JoinHandle::join) {
+            *failure = first;
         }
         Err(Error::Device(failure.clone()))
     }
-    // ANCHOR_END: run
 
-    // ANCHOR: predict
     /// Computes the logits of a batch, as in evaluation: scattered, computed on all devices, gathered in order. Fails when
     /// there are no images, when they do not fit the network, or when a device has failed.
     pub fn predict(&self, images: &Tensor) -> Result<Tensor, Error> {
@@ -150,18 +140,18 @@ impl<M: ModuleT + Send + Sync + 'static> DataParallel<M> {
         let labels = Tensor::zeros(samples, DType::U32, &Device::Cpu)?;
         let network = Arc::clone(&self.network);
         let shards = split_batch(images, &labels, self.count)?;
-        let logits = self.run(shards, move |rank, replica, (images, _)| {
+        let logits = self.run(move |rank, replica| {
             replicate(&network, replica)?;
             let _span = info_span!(target: COMPUTE, "forward").entered();
+            let (images, _) = &shards[rank.rank()];
             if images.dim(0)? == 0 {
                 return Ok(None);
             }
-            let images = move_view(&images, rank.device())?;
+            let images = move_view(images, rank.device())?;
             Ok(Some(no_grad(|| replica.forward(&images))?.detach()))
         })?;
         Ok(gather(&logits.into_iter().flatten().collect::<Vec<_>>(), images.device())?)
     }
-    // ANCHOR_END: predict
 }
 
 impl<M> Drop for Threads<M> {
@@ -173,17 +163,30 @@ impl<M> Drop for Threads<M> {
 }
 
 impl<M: ModuleT + Send + Sync + 'static> Model for DataParallel<M> {
-    fn hosts(&self) -> Shards {
-        Shards::WHOLE
+    fn weights(&self) -> &Weights {
+        Network::weights(&self.network)
     }
+
+    fn evaluate(&self, images: &Dataset) -> Result<BatchSums, Error> {
+        let (network, images) = (Arc::clone(&self.network), images.clone());
+        // Each device evaluates whole batches: with statistics of each batch, the result does not depend on the devices.
+        let results = self.run(move |rank, replica| {
+            replicate(&network, replica)?;
+            Ok(evaluate_part(replica, &images, part_of(rank), replica.dtype(), rank.device())?)
+        })?;
+        let sums = results.into_iter().reduce(SumsByBatch::and);
+        Ok(sums.map(|sums| sums.total()).unwrap_or_default())
+    }
+    // ANCHOR_END: new
 
     // ANCHOR: backward
     fn backward(&self, batch: &LocalBatch) -> Result<Step, Error> {
         let Batch { images, labels } = &batch.shards[0];
         let network = Arc::clone(&self.network);
         let shards = split_batch(images, labels, self.count)?; // scatter
-        let results = self.run(shards, move |rank, replica, (images, labels)| {
+        let results = self.run(move |rank, replica| {
             replicate(&network, replica)?;
+            let (images, labels) = shards[rank.rank()].clone();
             let (loss, sums) = loss_of(replica, &Batch { images, labels })?; // apply
             let gradients = replica.gradients(&loss)?;
             let sums = sums.read()?;
@@ -206,24 +209,6 @@ impl<M: ModuleT + Send + Sync + 'static> Model for DataParallel<M> {
         Ok(Step { sums: sums.into(), gradients })
     }
     // ANCHOR_END: backward
-
-    fn weights(&self) -> &Weights {
-        Network::weights(&self.network)
-    }
-
-    // ANCHOR: evaluate
-    fn evaluate(&self, images: &Dataset) -> Result<BatchSums, Error> {
-        let network = Arc::clone(&self.network);
-        // Each device evaluates whole batches: with statistics of each batch, the result does not depend on the devices.
-        let images = vec![images.clone(); self.count];
-        let results = self.run(images, move |rank, replica, images| {
-            replicate(&network, replica)?;
-            Ok(evaluate_part(replica, &images, part_of(rank), replica.dtype(), rank.device())?)
-        })?;
-        let sums = results.into_iter().reduce(SumsByBatch::and);
-        Ok(sums.map(|sums| sums.total()).unwrap_or_default())
-    }
-    // ANCHOR_END: evaluate
 }
 
 // ANCHOR: replicate
@@ -341,7 +326,8 @@ mod tests {
     #[test]
     fn results_are_in_the_order_of_ranks() {
         let model = layers(3, DEFAULT_TIMEOUT);
-        let results = model.run(vec![30, 20, 10], |rank, _, milliseconds| {
+        let results = model.run(|rank, _| {
+            let milliseconds = [30, 20, 10][rank.rank()];
             thread::sleep(Duration::from_millis(milliseconds));
             Ok((rank.rank(), milliseconds))
         });
@@ -352,11 +338,11 @@ mod tests {
     fn a_device_that_panics_is_named_in_every_later_call() {
         let model = layers(3, DEFAULT_TIMEOUT);
         for fails in [true, false] {
-            let panics = move |rank: &Rank, _: &Network<_>, ()| {
+            let panics = move |rank: &Rank, _: &Network<_>| {
                 assert!(!fails || rank.rank() != 1, "on purpose");
                 Ok(())
             };
-            let error = model.run(vec![(); 3], panics).unwrap_err().to_string();
+            let error = model.run(panics).unwrap_err().to_string();
             assert_eq!(error, "rank 1 panicked: on purpose");
         }
     }
@@ -364,11 +350,11 @@ mod tests {
     #[test]
     fn the_first_device_that_fails_is_named_and_not_those_that_wait_for_it() {
         let model = layers(3, DEFAULT_TIMEOUT);
-        let fails = |rank: &Rank, _: &Network<_>, ()| match rank.rank() {
+        let fails = |rank: &Rank, _: &Network<_>| match rank.rank() {
             1 => Err(Error::Device("out of memory".to_owned())),
             _ => Ok(rank.recv(1, &().into(), DType::F32).map(drop)?),
         };
-        let error = model.run(vec![(); 3], fails).unwrap_err().to_string();
+        let error = model.run(fails).unwrap_err().to_string();
         assert_eq!(error, "rank 1 failed: out of memory");
     }
 
@@ -376,13 +362,13 @@ mod tests {
     fn a_device_that_stalls_is_named() {
         for late in 0..3 {
             let model = layers(3, Duration::from_millis(200));
-            let stalls = move |rank: &Rank, _: &Network<_>, ()| {
+            let stalls = move |rank: &Rank, _: &Network<_>| {
                 if rank.rank() == late {
                     thread::sleep(Duration::from_secs(1));
                 }
                 Ok(())
             };
-            let error = model.run(vec![(); 3], stalls).unwrap_err().to_string();
+            let error = model.run(stalls).unwrap_err().to_string();
             let told = format!("waited 0.2 s: rank {late} is alive but sends nothing");
             assert!(error.ends_with(&told), "{error}");
         }
@@ -392,14 +378,14 @@ mod tests {
     fn devices_that_have_ended_are_not_waited_for() {
         let model = layers(2, DEFAULT_TIMEOUT);
         locked(&model.threads).queues = (0..2).map(|_| channel().0).collect();
-        let error = model.run(vec![(); 2], |_, _, ()| Ok(())).unwrap_err().to_string();
+        let error = model.run(|_, _| Ok(())).unwrap_err().to_string();
         assert_eq!(error, "a device has ended early");
     }
 
     #[test]
     fn a_device_that_cannot_be_opened_is_named() {
         let model = layers(4, DEFAULT_TIMEOUT);
-        let error = model.run(vec![(); 4], |_, _, ()| Ok(())).unwrap_err().to_string();
+        let error = model.run(|_, _| Ok(())).unwrap_err().to_string();
         assert!(error.starts_with("rank 3 failed: no memory"), "{error}");
     }
 }

@@ -5,17 +5,16 @@
 //!
 //! | module | lines | content |
 //! | --- | --- | --- |
-//! | [`mod@network`] | 340 | a network: a module, its named tensors, their gradients |
-//! | [`model`], [`mod@train`] | 190 | the model as the training loop sees it, and the loop |
-//! | [`mod@data_parallel`] | 250 | one line: replicate, scatter, apply, gather |
-//! | [`ddp`] | 820 | a rank for each device: gradients travel in buckets during the backward pass |
-//! | [`resnet`], [`lenet`] | 220 | ResNet-18, and LeNet of stage 1 |
+//! | [`mod@network`] | 300 | a network: a module, its named tensors, their gradients |
+//! | [`model`], [`mod@train`] | 180 | the model as the training loop sees it, and the loop |
+//! | [`mod@data_parallel`] | 240 | one line: replicate, scatter, apply, gather |
+//! | [`ddp`] | 770 | a rank for each device: gradients travel in buckets during the backward pass |
+//! | [`resnet`], [`lenet`] | 200 | ResNet-18, and LeNet of stage 1 |
 //! | [`batch_norm`] | 360 | statistics of the local shard, of the global batch, or of each shard |
-//! | [`optimizer`] | 270 | SGD with momentum, AdamW, warm-up, the linear scaling rule |
+//! | [`optimizer`] | 220 | SGD with momentum, AdamW, warm-up, the linear scaling rule |
 //!
 //! The remaining modules serve these: [`recorder`] records the steps of a run, and `resume` resumes a run on all ranks to the same
-//! bits. The engine has lists of named [`weights`], their [`initial`] values and [`precision`], [`launch`]ing, [`recording`]s, a
-//! [`slow_link`], and [`text`] between ranks.
+//! bits.
 
 pub mod batch_norm;
 pub mod data_parallel;

@@ -72,6 +72,7 @@ fn train_run(
     let network = flags.network(*width, run.options.seed)?;
     let checkpoints = prepared.checkpoints(run);
     let checkpoints = checkpoints.as_ref();
+    let sync = run.norm == Norm::Sync;
     let recording = (flags.record.is_some() && run.main).then_some(&prepared.recording);
     match run.wrapper {
         WrapperKind::Single => {
@@ -88,7 +89,6 @@ fn train_run(
             // ANCHOR: data_parallel
             let model = DataParallel::new(network, &run.devices, timeout)?;
             // ANCHOR_END: data_parallel
-            let sync = run.norm == Norm::Sync;
             let model = if sync { model.synchronise_norms()? } else { model };
             let observe = record(&model, recording);
             let trained =
@@ -113,7 +113,6 @@ fn train_run(
                 // ANCHOR: ddp
                 let model = Ddp::new(network, rank.clone(), *reduction)?;
                 // ANCHOR_END: ddp
-                let sync = run.norm == Norm::Sync;
                 let model = if sync { model.synchronise_norms()? } else { model };
                 let model = model.broken(breakage);
                 let options = breakage.map_or(run.options, |bug| {

@@ -15,18 +15,15 @@ use crate::weights::Weights;
 use crate::{Error, Network};
 
 // ANCHOR: model
-/// A model that can be trained: a plain network, or a wrapped one.
-///
-/// A step of the loop is two calls: [`backward`](Self::backward), then an update of [`weights`](Self::weights) with the
-/// gradients. The loop does not depend on the number of devices.
+/// A model that can be trained, on any number of devices: a plain network, or a wrapped one.
 pub trait Model {
-    /// Returns the shards of each global batch that this model trains on.
-    fn hosts(&self) -> Shards;
+    /// Returns the shards of each global batch that this model trains on: by default, the whole batch.
+    fn hosts(&self) -> Shards {
+        Shards::WHOLE
+    }
 
-    /// Computes loss and gradients of a global batch, over all devices. Updates nothing.
-    ///
-    /// `batch` holds this model's shards of the global batch. Fails when the batch does not fit the model, or another rank
-    /// stops or stalls.
+    /// Computes loss and gradients of a global batch, over all devices. Updates nothing. `batch` holds this model's shards.
+    /// Fails when the batch does not fit the model, or another rank stops or stalls.
     fn backward(&self, batch: &LocalBatch) -> Result<Step, Error>;
 
     /// Returns the tensors to update. The wrapper copies the new values to all devices.
@@ -36,8 +33,7 @@ pub trait Model {
     /// another rank stops or stalls.
     fn evaluate(&self, images: &Dataset) -> Result<BatchSums, Error>;
 
-    /// Returns the connection to all ranks that run this loop together, or `None` if there is one loop only. Ranks compare
-    /// their settings over it, and checkpoints use it.
+    /// Returns the connection to all ranks that run this loop together, or `None` if there is one loop only.
     fn rank(&self) -> Option<&SharedCommunicator> {
         None
     }
@@ -51,9 +47,7 @@ pub struct Step {
     /// The gradients of the summed loss, in the order of the parameters.
     pub gradients: Vec<Tensor>,
 }
-// ANCHOR_END: model
 
-// ANCHOR: progress
 /// The progress of a training loop: before its first step, after each update, and at its end.
 #[derive(Clone, Copy)]
 pub struct Progress<'a> {
@@ -62,14 +56,10 @@ pub struct Progress<'a> {
     /// The last step, and the batch that it was made on. `None` before the first step and at the end.
     pub last: Option<(&'a LocalBatch, &'a Step)>,
 }
-// ANCHOR_END: progress
+// ANCHOR_END: model
 
 // ANCHOR: network
 impl<M: ModuleT> Model for Network<M> {
-    fn hosts(&self) -> Shards {
-        Shards::WHOLE
-    }
-
     fn backward(&self, batch: &LocalBatch) -> Result<Step, Error> {
         let (loss, sums) = loss_of(self, &batch.shards[0])?;
         let gradients = self.gradients(&loss)?;
@@ -84,9 +74,7 @@ impl<M: ModuleT> Model for Network<M> {
         Ok(evaluate(self, images, self.dtype(), self.device())?)
     }
 }
-// ANCHOR_END: network
 
-// ANCHOR: loss_of
 /// Computes the loss of a shard, summed over its samples, and the deferred sums of loss and correct answers.
 pub(crate) fn loss_of<M: ModuleT>(
     network: &Network<M>,
@@ -102,12 +90,11 @@ pub(crate) fn loss_of<M: ModuleT>(
     let sums = DeferredSums::new(&loss, &logits, &shard)?;
     Ok((loss, sums))
 }
-// ANCHOR_END: loss_of
+// ANCHOR_END: network
 
 // ANCHOR: empty_loss
-/// Computes the loss of an empty shard, which is 0: a forward pass of one image of zeros, times zero. All gradients are 0.
-///
-/// So a rank without samples makes the same calls as all other ranks, layer by layer. Batch norms do not count the image.
+/// Computes the loss of an empty shard: a forward pass of one image of zeros, times zero. All gradients are 0. Batch norms do
+/// not count the image.
 pub(crate) fn empty_loss<M: ModuleT>(
     network: &Network<M>,
     images: &Tensor,

@@ -3,6 +3,7 @@
 //! A module asks for its tensors by name, through candle's [`VarBuilder`]. So layers of `candle_nn` can be used, except those
 //! with a wrong backward pass, which chapter 5 of the book lists. The builder makes each tensor and keeps it in a list.
 
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
 use candle_core::{DType, Device, Module, ModuleT, Result, Shape, Tensor, Var, bail};
@@ -12,9 +13,9 @@ use candle_nn::var_builder::SimpleBackend;
 use devices::move_view;
 use harness::lock::locked;
 use harness::report::trace::COMPUTE;
-use ops::backward::{Gradients, SecondHalf, backward_from, backward_in_halves, record_parameter};
+use ops::backward::{Gradients, backward, record_parameter};
+use ops::initial;
 use ops::parameters::{no_gradient, overwrite_rounded};
-use ops::{initial, size_in_bytes};
 use tracing::info_span;
 
 use crate::batch_norm::Norms;
@@ -25,8 +26,8 @@ use crate::weights::{Named, Weights, is_buffer};
 /// Builds a module of named tensors. Each replica calls it once.
 type Build<M> = dyn Fn(&VarBuilder<'_>, &Norms) -> Result<M> + Send + Sync;
 
-/// Whether the parameter of a name is [frozen](Network::freeze).
-type Frozen = dyn Fn(&str) -> bool + Send + Sync;
+/// Returns the first value of a tensor, from its name, shape, distribution and type.
+type Values = dyn Fn(&str, &Shape, Init, DType) -> Result<Tensor> + Send + Sync;
 
 /// One replica of a network.
 ///
@@ -47,7 +48,6 @@ pub struct Network<M> {
     norms: Norms,
     device: Device,
     build: Arc<Build<M>>,
-    frozen: Arc<Frozen>,
     /// Whether a wrapper sums the gradients over all ranks.
     pub(crate) wrapped: bool,
 }
@@ -56,8 +56,8 @@ pub struct Network<M> {
 #[derive(Clone)]
 struct Made {
     weights: Weights,
-    /// The tensors that layers use as parameters. With mixed precision they are rounded copies of the parameters.
-    used: Vec<Tensor>,
+    /// The tensors that layers use, by name. With mixed precision they are rounded copies of the parameters.
+    of_layers: HashMap<String, Tensor>,
 }
 // ANCHOR_END: network
 
@@ -79,36 +79,38 @@ impl<M: ModuleT> Network<M> {
         Self::with_values(values, precision, device, build)
     }
 
-    /// Makes a network with the initial weights that `values` returns, from a tensor's name, its shape, the distribution that
-    /// the layer asks for, and the element type. With [`initial::value`], each depends on its name and a seed alone.
+    /// Makes a network with the initial weights that `values` returns, from the name, the shape, the distribution and the
+    /// element type of a tensor.
     pub fn with_values(
         values: impl Fn(&str, &Shape, Init, DType) -> Result<Tensor> + Send + Sync + 'static,
         precision: impl Into<Precision>,
         device: &Device,
         build: impl Fn(&VarBuilder<'_>, &Norms) -> Result<M> + Send + Sync + 'static,
     ) -> Result<Self> {
-        let (norms, frozen) = (Norms::default(), Arc::new(|_: &str| false));
+        let (norms, frozen) = (Norms::default(), Vec::new());
         Self::built(Box::new(values), norms, precision.into(), device, Arc::new(build), frozen)
     }
 
     /// Makes a copy on another device: the same values, in other memory.
     pub fn replica(&self, device: &Device) -> Result<Self> {
-        self.copied(device, Arc::clone(&self.frozen))
+        self.copied(device, |_| false)
     }
 
     /// Makes constants of the parameters of some names, like PyTorch's `requires_grad_(False)`. They become buffers: no backward
     /// pass computes their gradients, no optimizer updates them, and no rank sends them in a step. All ranks freeze the same
     /// parameters, before they wrap the network. Fails when no parameter has such a name.
-    pub fn freeze(self, frozen: impl Fn(&str) -> bool + Send + Sync + 'static) -> Result<Self> {
+    pub fn freeze(self, frozen: impl Fn(&str) -> bool) -> Result<Self> {
         if !self.weights().parameters.iter().any(|named| frozen(&named.name)) {
             bail!("no parameter of this network has a name that is to be frozen");
         }
-        let earlier = Arc::clone(&self.frozen);
-        self.copied(&self.device, Arc::new(move |name: &str| earlier(name) || frozen(name)))
+        self.copied(&self.device, frozen)
     }
 
-    fn copied(&self, device: &Device, frozen: Arc<Frozen>) -> Result<Self> {
+    fn copied(&self, device: &Device, freezes: impl Fn(&str) -> bool) -> Result<Self> {
         let (weights, to) = (self.weights().clone(), device.clone());
+        let frozen = weights.parameters.iter().filter(|named| freezes(&named.name));
+        // The parameters that were frozen before are buffers.
+        let frozen = frozen.chain(&weights.buffers).map(|named| named.name.clone()).collect();
         let values = move |name: &str, shape: &Shape, _: Init, _: DType| match weights.get(name) {
             Some(tensor) if tensor.shape() == shape => {
                 move_view(&tensor.detach().force_contiguous()?, &to)
@@ -128,23 +130,36 @@ impl<M: ModuleT> Network<M> {
         precision: Precision,
         device: &Device,
         build: Arc<Build<M>>,
-        frozen: Arc<Frozen>,
+        frozen: Vec<String>,
     ) -> Result<Self> {
         let layers = precision.layers();
         if !matches!(layers, DType::F32 | DType::F64 | DType::BF16) {
             bail!("layers compute in f32, f64 or bf16, not in {}", layers.as_str());
         }
         let weights = Weights { precision, parameters: Vec::new(), buffers: Vec::new() };
-        let made = Arc::new(Mutex::new(Made { weights, used: Vec::new() }));
-        let registry = Registry { values, made: Arc::clone(&made), frozen: Arc::clone(&frozen) };
+        let made = Arc::new(Mutex::new(Made { weights, of_layers: HashMap::new() }));
+        let registry = Registry { values, made: Arc::clone(&made), frozen };
         let builder = VarBuilder::from_backend(Box::new(registry), layers, device.clone());
         let module = build(&builder, &norms)?;
         let made = locked(&made).clone();
-        Ok(Self { module, made, norms, device: device.clone(), build, frozen, wrapped: false })
+        Ok(Self { module, made, norms, device: device.clone(), build, wrapped: false })
     }
     // ANCHOR_END: new
 
-    // ANCHOR: forward
+    // ANCHOR: round
+    /// Rounds all parameters to the type of the layers again: the optimizer has changed the parameters.
+    fn round(&self) -> Result<()> {
+        if !self.precision().is_mixed() {
+            return Ok(());
+        }
+        let pairs = self.used().zip(self.weights().parameters.iter().map(|named| &named.tensor));
+        // A layer may use a parameter in its own type.
+        let rounded = pairs.filter(|(used, parameter)| used.dtype() != parameter.dtype());
+        overwrite_rounded(&rounded.collect::<Vec<_>>())
+    }
+    // ANCHOR_END: round
+
+    // ANCHOR: gradients
     /// Computes the logits of a batch, as in training: batch norms use and keep the statistics of the batch.
     pub fn forward_training(&self, images: &Tensor) -> Result<Tensor> {
         self.logits(images, true)
@@ -157,82 +172,33 @@ impl<M: ModuleT> Network<M> {
         self.norms.average()?;
         precision.logits(&logits)
     }
-    // ANCHOR_END: forward
 
-    // ANCHOR: round
-    /// Rounds all parameters to the type of the layers again: the optimizer has changed the parameters.
-    fn round(&self) -> Result<()> {
-        let Made { weights, used } = &self.made;
-        if !weights.precision.is_mixed() {
-            return Ok(());
-        }
-        let pairs = used.iter().zip(weights.parameters.iter().map(|named| &named.tensor));
-        // A layer may use a parameter in its own type.
-        let rounded = pairs.filter(|(used, parameter)| used.dtype() != parameter.dtype());
-        overwrite_rounded(&rounded.collect::<Vec<_>>())
-    }
-    // ANCHOR_END: round
-
-    // ANCHOR: gradients
     /// Computes the gradient of every parameter, in the order of the parameters. Fails when a parameter has no gradient: the
     /// message names it. Fails when the network is wrapped by [`Ddp`](crate::Ddp).
     pub fn gradients(&self, loss: &Tensor) -> Result<Vec<Tensor>> {
         let _span = info_span!(target: COMPUTE, "backward").entered();
-        self.all_gradients(loss, &loss.ones_like()?).map(|(of_parameters, _)| of_parameters)
-    }
-
-    /// Continues a backward pass from `result`: `gradient` is the gradient of a loss by `result`. Returns the gradient of every
-    /// parameter, in the order of the parameters, and the gradients of all variables that `result` depends on, such as an
-    /// input.
-    pub fn all_gradients(
-        &self,
-        result: &Tensor,
-        gradient: &Tensor,
-    ) -> Result<(Vec<Tensor>, Gradients)> {
         if self.wrapped {
             bail!(
                 "this network is wrapped, and its gradients go to the wrapper: call the wrapper's `gradients`"
             );
         }
-        let found = backward_from(result, gradient)?;
-        let of_parameters = self.made.used.iter().map(|used| found.get(used).cloned());
-        Ok((self.complete(of_parameters)?, found))
+        self.parameter_gradients(&backward(loss)?)
     }
 
-    /// The first half of [`all_gradients`](Self::all_gradients): returns the gradients of all variables, and the second half,
-    /// which computes the gradients of the parameters.
-    pub fn backward_input(
-        &self,
-        result: &Tensor,
-        gradient: &Tensor,
-    ) -> Result<(Gradients, WeightHalf)> {
-        let (found, rest) = backward_in_halves(result, gradient)?;
-        let early = self.made.used.iter().map(|used| found.get(used).cloned()).collect();
-        Ok((found, WeightHalf { early, rest }))
-    }
-
-    /// The second half: returns the gradient of every parameter, in the order of the parameters, with the bits of
-    /// [`all_gradients`](Self::all_gradients).
-    pub fn backward_weight(&self, WeightHalf { early, rest }: WeightHalf) -> Result<Vec<Tensor>> {
-        let found = rest.run()?;
-        let of_parameters = self.made.used.iter().zip(early);
-        self.complete(of_parameters.map(|(used, early)| early.or_else(|| found.get(used).cloned())))
-    }
-
-    /// Checks that there is a gradient of every parameter, and casts each to the type of its parameter.
-    fn complete(&self, found: impl Iterator<Item = Option<Tensor>>) -> Result<Vec<Tensor>> {
-        let parameters = self.weights().parameters.iter().zip(found);
-        let complete = parameters.map(|(Named { name, tensor }, gradient)| match gradient {
+    /// Selects the gradients of all parameters, in the order and the types of the parameters, from the gradients of a
+    /// backward pass. Fails when a parameter has no gradient: the message names it.
+    pub fn parameter_gradients(&self, found: &Gradients) -> Result<Vec<Tensor>> {
+        let parameters = self.weights().parameters.iter().zip(self.used());
+        let gradient = |(Named { name, tensor }, used): (&Named, &Tensor)| match found.get(used) {
             Some(gradient) => gradient.to_dtype(tensor.dtype()),
             None => bail!("{}", no_gradient(name)),
-        });
-        complete.collect()
+        };
+        parameters.map(gradient).collect()
     }
 
-    /// Returns the tensors that layers use as parameters, in the order of the parameters. A backward pass returns their
-    /// gradients.
-    pub(crate) fn used(&self) -> &[Tensor] {
-        &self.made.used
+    /// Returns the tensors that layers use as parameters, in order. A backward pass returns their gradients.
+    pub(crate) fn used(&self) -> impl Iterator<Item = &Tensor> {
+        self.weights().parameters.iter().map(|named| &self.made.of_layers[&named.name])
     }
 
     /// Returns the network's tensors.
@@ -269,42 +235,12 @@ impl<M: ModuleT> Module for Network<M> {
     }
 }
 
-// ANCHOR: halves
-/// The second half of a backward pass of a network ([`Network::backward_input`]).
-pub struct WeightHalf {
-    /// The gradients of parameters that the first half has computed, such as a batch norm's.
-    early: Vec<Option<Tensor>>,
-    rest: SecondHalf,
-}
-
-impl WeightHalf {
-    /// Returns the bytes of the gradients that wait for the second half.
-    pub fn bytes(&self) -> usize {
-        self.rest.bytes() + self.early.iter().flatten().map(size_in_bytes).sum::<usize>()
-    }
-}
-// ANCHOR_END: halves
-
 // ANCHOR: registry
-/// Returns the first value of a tensor, from its name, shape, distribution and type.
-type Values = dyn Fn(&str, &Shape, Init, DType) -> Result<Tensor> + Send + Sync;
-
 /// The backend of the builder: makes each tensor when a layer asks for it first.
 struct Registry {
     values: Box<Values>,
     made: Arc<Mutex<Made>>,
-    frozen: Arc<Frozen>,
-}
-
-impl Registry {
-    /// Returns the tensor that layers use under this name.
-    fn made(&self, name: &str) -> Option<Tensor> {
-        let Made { weights, used } = &*locked(&self.made);
-        let parameters = weights.parameters.iter().zip(used);
-        let buffers = weights.buffers.iter().map(|buffer| (buffer, &buffer.tensor));
-        let found = parameters.chain(buffers).find(|(named, _)| named.name == name);
-        found.map(|(_, tensor)| tensor.clone())
-    }
+    frozen: Vec<String>,
 }
 
 impl SimpleBackend for Registry {
@@ -316,42 +252,44 @@ impl SimpleBackend for Registry {
         dtype: DType,
         device: &Device,
     ) -> Result<Tensor> {
-        if let Some(tensor) = self.made(name) {
+        let Made { weights, of_layers } = &mut *locked(&self.made);
+        if let Some(tensor) = of_layers.get(name) {
             if tensor.shape() != &shape {
                 bail!("{name} is asked for as {:?} and as {shape:?}", tensor.shape());
             }
-            return Ok(tensor);
+            return Ok(tensor.clone());
         }
         // A parameter that layers use in bf16 is kept in f32, and so is every buffer.
         let kept = Precision::from(dtype).weights();
         let value = (self.values)(name, &shape, init, kept)?.to_device(device)?;
-        let (name, Made { weights, used }) = (name.to_owned(), &mut *locked(&self.made));
-        let is_frozen = (self.frozen)(&name);
-        if is_buffer(&name) || is_frozen {
-            let value = if is_frozen { value.to_dtype(dtype)? } else { value };
-            let tensor = Var::from_tensor(&value)?.into_inner();
+        let named = |tensor: &Tensor| Named { name: name.to_owned(), tensor: tensor.clone() };
+        let tensor = if is_buffer(name) {
+            let buffer = Var::from_tensor(&value)?.into_inner();
+            weights.buffers.push(named(&buffer));
+            buffer
+        } else if self.frozen.iter().any(|frozen| frozen == name) {
             // A backward pass stops at a frozen parameter.
-            let tensor = if is_frozen { tensor.detach() } else { tensor };
-            weights.buffers.push(Named { name, tensor: tensor.clone() });
-            return Ok(tensor);
-        }
-        let of_layers = record_parameter(&value.to_dtype(dtype)?)?;
-        let tensor = if kept == dtype { of_layers.clone() } else { value };
-        weights.parameters.push(Named { name, tensor });
-        used.push(of_layers.clone());
-        Ok(of_layers)
+            let frozen = Var::from_tensor(&value.to_dtype(dtype)?)?.into_inner().detach();
+            weights.buffers.push(named(&frozen));
+            frozen
+        } else {
+            let parameter = record_parameter(&value.to_dtype(dtype)?)?;
+            weights.parameters.push(named(if kept == dtype { &parameter } else { &value }));
+            parameter
+        };
+        of_layers.insert(name.to_owned(), tensor.clone());
+        Ok(tensor)
     }
 
     fn get_unchecked(&self, name: &str, _: DType, _: &Device) -> Result<Tensor> {
-        match self.made(name) {
-            Some(tensor) => Ok(tensor),
+        match locked(&self.made).of_layers.get(name) {
+            Some(tensor) => Ok(tensor.clone()),
             None => bail!("{name} cannot be made without a shape"),
         }
     }
 
     fn contains_tensor(&self, _: &str) -> bool {
-        // The builder makes every tensor that a layer asks for.
-        true
+        true // The builder makes every tensor that a layer asks for.
     }
 }
 // ANCHOR_END: registry
@@ -364,6 +302,7 @@ mod tests {
     use ops::cross_entropy;
 
     use super::*;
+    use crate::batch_norm::BatchNorm;
     use crate::lenet::LeNet;
     use crate::optimizer::{Momentum, Sgd};
 
@@ -427,6 +366,19 @@ mod tests {
         let replica = network.replica(&Device::Cpu).unwrap();
         assert_eq!(names(&replica.weights().buffers), frozen);
         assert!(lenet().freeze(|name| name == "W9").is_err());
+    }
+
+    #[test]
+    fn a_frozen_batch_norm_still_moves_its_running_statistics() {
+        let build = |vb: &VarBuilder<'_>, norms: &Norms| BatchNorm::new(2, false, norms, vb);
+        let network = Network::new(1, DType::F64, &Device::Cpu, build).unwrap();
+        let network = network.freeze(|_| true).unwrap();
+        let frozen = ["weight", "bias", "running_mean", "running_var"];
+        assert!(network.weights().buffers.iter().map(|named| &named.name).eq(&frozen));
+        let images = Tensor::new(&[1.0, 2.0, 3.0, 5.0], &Device::Cpu).unwrap();
+        network.forward_training(&images.reshape((2, 2, 1, 1)).unwrap()).unwrap();
+        let mean = network.weights().get("running_mean").unwrap().to_vec1::<f64>().unwrap();
+        assert!((mean[0] - 0.2).abs() < 1e-12 && (mean[1] - 0.35).abs() < 1e-12, "{mean:?}");
     }
 
     #[test]

@@ -4,51 +4,19 @@
 //! batch, and its update divides by the number of samples, once.
 
 use candle_core::{Result, Tensor, bail};
-use clap::Args;
-use clap::builder::TypedValueParser as _;
 use devices::move_view;
-use harness::cli::number;
 use harness::report::trace::COMPUTE;
 use ops::parameters::overwrite;
 use ops::sgd_step::{momentum_step, sgd_step_all};
-use serde::Serialize;
 use single_gpu::sgd::check_gradients;
 use tracing::info_span;
+pub use trainer::{Extras, Momentum};
 
 use crate::weights::{Named, Weights};
 
-// ANCHOR: constants
-/// The constants of SGD.
-#[derive(Args, Clone, Copy, Debug, Default, PartialEq, Serialize)]
-pub struct Momentum {
-    /// The share of the velocity that is kept from step to step
-    #[arg(long, default_value_t = 0.0, value_name = "SHARE",
-          value_parser = number(0.0..1.0, "momentum is a share from 0 to below 1, such as 0.9"))]
-    pub momentum: f64,
-
-    /// How strongly weights are pulled towards 0
-    #[arg(long, default_value_t = 0.0, value_name = "DECAY",
-          value_parser = number(0.0..=1.0, "weight decay is a number from 0 to 1, such as 0.0005"))]
-    pub weight_decay: f64,
-}
-
-/// The options of training that stage 1's loop does not have.
-#[derive(Args, Clone, Copy, Debug, Default, PartialEq, Serialize)]
-pub struct Extras {
-    /// Momentum and weight decay.
-    #[command(flatten)]
-    pub constants: Momentum,
-
-    /// Steps over which the learning rate rises to its full height
-    #[arg(long, default_value = "0", value_name = "STEPS",
-          value_parser = clap::value_parser!(u32).map(|steps| steps as usize))]
-    pub warm_up: usize,
-}
-// ANCHOR_END: constants
-
-// ANCHOR: schedule
+// ANCHOR: sgd
 /// A learning rate that rises in equal steps to its full height, and stays there.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Schedule {
     /// The full rate.
     pub rate: f64,
@@ -57,19 +25,6 @@ pub struct Schedule {
 }
 
 impl Schedule {
-    /// A constant rate.
-    pub fn constant(rate: f64) -> Self {
-        Self { rate, warm_up: 0 }
-    }
-
-    /// The linear scaling rule: k times the batch, k times the rate (Goyal et al., "Accurate, Large Minibatch SGD", 2017).
-    ///
-    /// One step with k times the batch and the rate moves the weights about as far as k small steps, if the gradients hardly
-    /// change over those k steps. At the beginning of a run gradients change quickly, so the rate warms up.
-    pub fn scaled(self, batch: usize, reference_batch: usize) -> Self {
-        Self { rate: self.rate * batch as f64 / reference_batch as f64, ..self }
-    }
-
     /// The rate of a step, counted from 0 over the whole run.
     pub fn rate(&self, step: usize) -> f64 {
         if step + 1 >= self.warm_up {
@@ -78,9 +33,15 @@ impl Schedule {
         self.rate * (step + 1) as f64 / self.warm_up as f64
     }
 }
-// ANCHOR_END: schedule
 
-// ANCHOR: sgd
+/// The linear scaling rule: k times the batch, k times the rate (Goyal et al., "Accurate, Large Minibatch SGD", 2017).
+///
+/// The rule holds while the gradients hardly change over k small steps. At the beginning of a run gradients change quickly, so
+/// the rate warms up.
+pub fn scaled_rate(rate: f64, batch: usize, reference_batch: usize) -> f64 {
+    rate * batch as f64 / reference_batch as f64
+}
+
 /// Stochastic gradient descent with momentum and weight decay.
 ///
 /// With g the gradient of the *mean* loss over the global batch, w a parameter and v its velocity:
@@ -97,13 +58,52 @@ pub struct Sgd {
     /// In the order of the parameters. Empty before the first step, and always if both constants are 0.
     velocities: Vec<Tensor>,
 }
-// ANCHOR_END: sgd
 
 impl Sgd {
     /// An optimizer without velocities.
     pub fn new(constants: Momentum) -> Self {
         Self { constants, velocities: Vec::new() }
     }
+
+    /// Makes velocities of zeros, if the constants need velocities and there are none. Fails when the velocities do not fit
+    /// the weights.
+    pub(crate) fn begin(&mut self, weights: &Weights) -> Result<()> {
+        if self.constants == Momentum::default() && self.velocities.is_empty() {
+            return Ok(());
+        }
+        begin(&mut self.velocities, weights)
+    }
+
+    /// The velocities by the names of their parameters: the state that a checkpoint saves. They share their memory.
+    pub fn velocities(&self, weights: &Weights) -> Vec<(String, Tensor)> {
+        let names = weights.parameters.iter().map(|parameter| parameter.name.clone());
+        names.zip(self.velocities.iter().cloned()).collect()
+    }
+
+    /// Restores all velocities, or removes them if the list is empty. Fails when there is not one velocity for each
+    /// parameter, of its shape and type.
+    pub fn set_velocities(
+        &mut self,
+        weights: &Weights,
+        velocities: &[(String, Tensor)],
+    ) -> Result<()> {
+        let parameters = if velocities.is_empty() { &[][..] } else { &weights.parameters };
+        if velocities.len() != parameters.len() {
+            bail!("{} velocities for {} parameters", velocities.len(), parameters.len());
+        }
+        let restored = parameters.iter().map(|parameter| {
+            let found = velocities.iter().find(|(name, _)| *name == parameter.name);
+            match found.filter(|(_, velocity)| fits((velocity, parameter))) {
+                Some((_, velocity)) => {
+                    move_view(&velocity.force_contiguous()?, parameter.tensor.device())
+                }
+                None => bail!("there is no velocity for parameter {}", parameter.name),
+            }
+        });
+        self.velocities = restored.collect::<Result<_>>()?;
+        Ok(())
+    }
+    // ANCHOR_END: sgd
 
     // ANCHOR: step
     /// Updates the weights. `gradients` are sums over `samples` samples, in the order of the parameters. Fails when the
@@ -129,46 +129,6 @@ impl Sgd {
         momentum_step(&slots, [momentum, share, weight_decay, rate])
     }
     // ANCHOR_END: step
-
-    // ANCHOR: state
-    /// Makes velocities of zeros, if the constants need velocities and there are none. Fails when the velocities do not fit
-    /// the weights.
-    pub(crate) fn begin(&mut self, weights: &Weights) -> Result<()> {
-        if self.constants == Momentum::default() && self.velocities.is_empty() {
-            return Ok(());
-        }
-        begin(&mut self.velocities, weights)
-    }
-
-    /// The velocities by the names of their parameters: the state that a checkpoint saves. They share their memory.
-    pub fn velocities(&self, weights: &Weights) -> Vec<(String, Tensor)> {
-        let names = weights.parameters.iter().map(|parameter| parameter.name.clone());
-        names.zip(self.velocities.iter().cloned()).collect()
-    }
-
-    /// Restores all velocities, or removes them if the list is empty. Fails when there is not one velocity for each
-    /// parameter, of its shape and type.
-    pub fn set_velocities(
-        &mut self,
-        weights: &Weights,
-        velocities: &[(String, Tensor)],
-    ) -> Result<()> {
-        let parameters = &weights.parameters[..];
-        let parameters = if velocities.is_empty() { &[] } else { parameters };
-        if velocities.len() != parameters.len() {
-            bail!("{} velocities for {} parameters", velocities.len(), parameters.len());
-        }
-        let find =
-            |parameter: &Named| match velocities.iter().find(|(name, _)| *name == parameter.name) {
-                Some((_, velocity)) if fits((velocity, parameter)) => {
-                    move_view(&velocity.force_contiguous()?, parameter.tensor.device())
-                }
-                _ => bail!("there is no velocity for parameter {}", parameter.name),
-            };
-        self.velocities = parameters.iter().map(find).collect::<Result<_>>()?;
-        Ok(())
-    }
-    // ANCHOR_END: state
 }
 
 // ANCHOR: adamw
@@ -182,9 +142,6 @@ impl Sgd {
 /// v ← β₂ · v + (1 − β₂) · g²
 /// w ← w − rate · (m / (1 − β₁ᵗ)) / (√(v / (1 − β₂ᵗ)) + ε)
 /// ```
-///
-/// m and v start at 0, so they are too small at first. The divisions by 1 − βᵗ correct this bias. The decay is decoupled: it
-/// does not pass through m and v. The state has two tensors for each parameter. SGD with momentum has one.
 ///
 /// The default has PyTorch's constants, and has made no step.
 #[derive(Clone, Debug)]
@@ -209,8 +166,7 @@ impl Default for AdamW {
 }
 
 impl AdamW {
-    /// Updates the weights. `gradients` are sums over `samples` samples, in the order of the parameters. Fails when the
-    /// gradients or the means do not fit the weights.
+    /// Updates the weights, like [`Sgd::step`].
     pub fn step(
         &mut self,
         weights: &Weights,
@@ -237,9 +193,7 @@ impl AdamW {
         Ok(())
     }
 }
-// ANCHOR_END: adamw
 
-// ANCHOR: helpers
 /// Checks that there is a gradient for every parameter, of its shape.
 fn check(weights: &Weights, gradients: &[Tensor], samples: usize) -> Result<()> {
     let named = weights.parameters.iter().map(|named| (named.name.as_str(), &named.tensor));
@@ -262,7 +216,7 @@ fn begin(state: &mut Vec<Tensor>, weights: &Weights) -> Result<()> {
 fn fits((state, Named { tensor, .. }): (&Tensor, &Named)) -> bool {
     (state.shape(), state.dtype()) == (tensor.shape(), tensor.dtype())
 }
-// ANCHOR_END: helpers
+// ANCHOR_END: adamw
 
 #[cfg(test)]
 mod tests {
@@ -282,7 +236,7 @@ mod tests {
 
     #[test]
     fn twice_the_batch_twice_the_rate() {
-        assert_eq!(Schedule::constant(0.1).scaled(512, 256), Schedule::constant(0.2));
+        assert_eq!(scaled_rate(0.1, 512, 256), 0.2);
     }
 
     /// The weights of the fixtures, as two parameters.

@@ -10,7 +10,7 @@ use concise_wrapper::ddp::Reduction;
 use concise_wrapper::ddp::bucket::{BucketCaps, buckets};
 use concise_wrapper::launch::Launch;
 use concise_wrapper::lenet::LeNet;
-use concise_wrapper::optimizer::Schedule;
+use concise_wrapper::optimizer::scaled_rate;
 use concise_wrapper::resnet::ResNet18;
 use concise_wrapper::weights::Weights;
 use concise_wrapper::{Network, sizing};
@@ -64,11 +64,7 @@ pub(crate) struct Run {
 impl Run {
     /// The images of the batch norms' statistics.
     pub(crate) fn batch_norm(&self) -> &'static str {
-        match self.norm {
-            _ if self.world_size == 1 => "of the batch",
-            Norm::Local => "local",
-            Norm::Sync => "synchronised",
-        }
+        if self.world_size == 1 { "of the batch" } else { self.norm.name() }
     }
 }
 
@@ -158,10 +154,9 @@ impl Prepared {
     fn on_several(&self, scale: Scale, norm: Norm) -> Run {
         let (wrapper, mut options) = (self.flags.wrapper, self.setup.options);
         if scale == Scale::Linear {
-            let schedule = Schedule::constant(options.learning_rate);
-            let batch_size = options.batch_size * self.world_size;
-            options.learning_rate = schedule.scaled(batch_size, options.batch_size).rate;
-            options.batch_size = batch_size;
+            let TrainOptions { batch_size, learning_rate, .. } = options;
+            options.batch_size *= self.world_size;
+            options.learning_rate = scaled_rate(learning_rate, options.batch_size, batch_size);
         }
         let name = if wrapper == WrapperKind::DataParallel { "data parallel" } else { "ddp" };
         let (devices, world_size) = (self.several.clone(), self.world_size);
@@ -274,13 +269,13 @@ fn reduction(
 /// The bytes of all parameters, the most bytes of gradients that are added up at a time, and the algorithm if there is one.
 fn sent(weights: &Weights, reduction: Reduction) -> ((usize, usize), Option<Algorithm>) {
     let sizes = weights.parameter_sizes();
-    let (largest, algorithm) = match reduction {
-        Reduction::Buckets { caps, algorithm, .. } => {
-            let bytes = |bucket: Vec<usize>| bucket.into_iter().map(|nth| sizes[nth]).sum();
-            (buckets(&sizes, caps).into_iter().map(bytes).max(), Some(algorithm))
-        }
-        Reduction::Reproducible { .. } => (sizes.iter().copied().max(), None),
+    let (caps, algorithm) = match reduction {
+        Reduction::Buckets { caps, algorithm, .. } => (caps, Some(algorithm)),
+        // Each gradient by itself.
+        Reduction::Reproducible { .. } => (BucketCaps { first: 0, others: 0 }, None),
     };
+    let bytes = |bucket: Vec<usize>| bucket.into_iter().map(|nth| sizes[nth]).sum();
+    let largest = buckets(&sizes, caps).into_iter().map(bytes).max();
     ((sizes.iter().sum(), largest.unwrap_or(0)), algorithm)
 }
 

@@ -14,44 +14,38 @@ use crate::{Error, text};
 
 // ANCHOR: recorder
 /// Returns an observer of [`train`](crate::train()) that records every step, if the run has a recording. All ranks record
-/// together, and rank 0 writes to its file. The observer fails when the file cannot be written, or another rank stops or
-/// stalls.
+/// together. The observer fails when the file of rank 0 cannot be written, or another rank stops or stalls.
 pub fn record<'a, M: Model>(
     model: &'a M,
     recording: Option<&'a Mutex<Option<LazyFile>>>,
 ) -> impl FnMut(Progress<'_>) -> Result<(), Error> {
     let rank = model.rank().map_or(0, |rank| rank.rank());
-    let entry = move |step: usize, kind: &str, name: &str, hash: String| Entry {
-        step,
-        rank,
-        kind: kind.to_owned(),
-        name: name.to_owned(),
-        hash,
+    let entry = move |step: usize, kind: &str, name: &str, hash: String| {
+        let (kind, name) = (kind.to_owned(), name.to_owned());
+        Entry { step, rank, kind, name, hash }
     };
     let weights = model.weights();
     let mut weights_before = Vec::new();
     move |Progress { steps, last }| {
         let Some(recording) = recording else { return Ok(()) };
         let mut entries = Vec::new();
-        if let Some((batch, _)) = last {
+        if let Some((batch, step)) = last {
             for (shard, batch) in model.hosts().held.zip(&batch.shards) {
                 let name = format!("shard {shard}");
                 entries.push(entry(steps, "images", &name, hash(&batch.images)?));
             }
-        }
-        entries.append(&mut weights_before);
-        if let Some((_, step)) = last {
+            entries.append(&mut weights_before);
             let loss = step.sums.clone().read()?.loss;
             entries.push(entry(steps, "loss", "loss", format!("{:016x}", loss.to_bits())));
             for (named, gradient) in weights.parameters.iter().zip(&step.gradients).rev() {
                 entries.push(entry(steps, "gradient", &named.name, hash(gradient)?));
             }
         }
-        let mut lines = String::new();
-        for entry in &entries {
-            lines += &serde_json::to_string(entry).map_err(candle_core::Error::wrap)?;
-            lines.push('\n');
-        }
+        // At the end, the weights after the last update.
+        entries.append(&mut weights_before);
+        let line =
+            |entry| Ok(serde_json::to_string(entry).map_err(candle_core::Error::wrap)? + "\n");
+        let mut lines = entries.iter().map(line).collect::<Result<String, Error>>()?;
         if let Some(rank) = model.rank() {
             lines = text::gathered(&**rank, &lines)?.concat();
         }

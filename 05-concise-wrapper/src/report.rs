@@ -1,23 +1,22 @@
 //! The results of the runs: each by itself, together, and the table of `--compare`.
 //!
 //! `--compare N` answers why several devices are less accurate than one. With K devices, K times the batch and K times the rate,
-//! two things change at once: there are fewer and longer steps, and a local batch norm sees other images. Accuracy also differs
-//! from seed to seed. So each of the two changes by itself, with several seeds. A third cause is the statistics that normalise
-//! test images after few and long steps: `--test-norm` changes these.
+//! there are fewer and longer steps, and a local batch norm sees other images. So each of the two changes by itself, with
+//! several seeds. A third cause is the statistics that normalise test images: `--test-norm` changes these.
 
 use concise_wrapper::ddp::Reduction;
 use concise_wrapper::launch::Launch;
 use concise_wrapper::train::Trained;
 use harness::cli::name_of;
-use harness::records::TrainOptions;
 use harness::report::outputs::Outputs;
 use harness::report::summary::Summary;
 use harness::report::{line, rounded};
+use itertools::Itertools as _;
 use ops::weights_hash::WeightsHash;
 use scratch_data_parallel::replicas::verdict;
 use serde::Serialize;
 
-use crate::arguments::{ModelKind, Norm, TestNorm, WrapperKind};
+use crate::arguments::{ModelKind, TestNorm, WrapperKind};
 use crate::plan::{Prepared, Run};
 
 /// A finished run.
@@ -49,10 +48,9 @@ impl Finished {
 
 /// Describes how the gradients of several devices became one update.
 fn method(run: &Run, Prepared { flags, reduction, .. }: &Prepared) -> String {
-    let norms = match run.norm {
-        _ if flags.model == ModelKind::Lenet => "",
-        Norm::Local => ", local batch norm",
-        Norm::Sync => ", synchronised batch norm",
+    let norms = match flags.model {
+        ModelKind::Lenet => String::new(),
+        ModelKind::Resnet18 => format!(", {} batch norm", run.norm.name()),
     };
     let mut method = match (run.wrapper, reduction) {
         (WrapperKind::Single, _) => "one device".to_owned(),
@@ -113,30 +111,19 @@ struct Row {
 
 /// Prints the table of all combinations, and writes it to the metrics.
 fn compare(runs: &[Finished], test_norm: TestNorm, outputs: &mut Outputs) -> anyhow::Result<()> {
-    let mut rows: Vec<Row> = Vec::new();
-    for Finished { run, summary, .. } in runs.iter().filter(|run| !run.summary.interrupted) {
-        let (devices, batch_norm) = (run.world_size, run.batch_norm());
-        let TrainOptions { batch_size, learning_rate, .. } = run.options;
-        let key = (devices, batch_norm, batch_size);
-        let of_row = |row: &&mut Row| (row.devices, row.batch_norm, row.batch_size) == key;
-        let accuracy = summary.test_accuracy;
-        match rows.iter_mut().find(of_row) {
-            Some(row) => row.accuracies.push(accuracy),
-            None => {
-                let (test_norm, accuracies) = (name_of(&test_norm), vec![accuracy]);
-                rows.push(Row {
-                    devices,
-                    batch_norm,
-                    batch_size,
-                    learning_rate,
-                    test_norm,
-                    accuracies,
-                });
-            }
-        }
-    }
+    let combination = |Finished { run, .. }: &&Finished| {
+        (run.world_size, run.batch_norm(), run.options.batch_size)
+    };
+    let finished = runs.iter().filter(|run| !run.summary.interrupted);
+    let rows = finished.clone().unique_by(combination).map(|first| {
+        let (devices, batch_norm, batch_size) = combination(&first);
+        let of_row = finished.clone().filter(|run| combination(run) == combination(&first));
+        let accuracies = of_row.map(|run| run.summary.test_accuracy).collect();
+        let (learning_rate, test_norm) = (first.run.options.learning_rate, name_of(&test_norm));
+        Row { devices, batch_norm, batch_size, learning_rate, test_norm, accuracies }
+    });
     // A standard deviation needs two accuracies. After an interrupt or a failure, a row may have fewer.
-    rows.retain(|row| row.accuracies.len() > 1);
+    let rows: Vec<Row> = rows.filter(|row| row.accuracies.len() > 1).collect();
     if rows.is_empty() {
         return Ok(());
     }
@@ -150,11 +137,10 @@ fn compare(runs: &[Finished], test_norm: TestNorm, outputs: &mut Outputs) -> any
         let mean = accuracies.iter().sum::<f64>() / seeds;
         let squares: f64 = accuracies.iter().map(|accuracy| (accuracy - mean).powi(2)).sum();
         let deviation = (squares / (seeds - 1.0)).sqrt();
-        let each: Vec<_> = accuracies.iter().map(|accuracy| format!("{accuracy:.3}")).collect();
-        let each = each.join(" ");
         line(format_args!(
-            "{devices:>7}  {batch_norm:<13}{batch_size:>6}{:>7}   {mean:.3} ± {deviation:.3}  ({each})",
-            rounded(*learning_rate)
+            "{devices:>7}  {batch_norm:<13}{batch_size:>6}{:>7}   {mean:.3} ± {deviation:.3}  ({:.3})",
+            rounded(*learning_rate),
+            accuracies.iter().format(" ")
         ))?;
         if let Some(metrics) = outputs.metrics() {
             metrics.write("accuracy", row)?;

@@ -1,12 +1,8 @@
 //! Checkpoints of a run on one rank or on several.
 //!
-//! Rank 0 alone reads and writes the files, and broadcasts the state of the run. Hosts need no common file system, and all
-//! ranks resume from the same checkpoint. Ranks above 0 wait while rank 0 writes, so writing must take less than the time
-//! limit of a collective.
-//!
-//! A run may resume on another number of ranks, with one exception: local batch norms normalise by each rank's part of a
-//! batch, so the number of parts is one of the settings. A run with `--shards` ends with the same bits on any number of
-//! ranks.
+//! Rank 0 alone reads and writes the files, and broadcasts the state of the run. Ranks above 0 wait while rank 0 writes, so
+//! writing must take less than the time limit of a collective. A run may resume on another number of ranks, except with local
+//! batch norms, which normalise by each rank's part of a batch.
 
 use candle_core::Tensor;
 use checkpoints::{Checkpoints, Configuration, Folder};
@@ -21,11 +17,11 @@ use crate::weights::Weights;
 use crate::{Error, Model, replicas, text};
 
 // ANCHOR: begin
-/// Begins a run, or resumes it from a checkpoint. All ranks call this together.
+/// Begins a run, or resumes it from a checkpoint. All ranks call this together. Returns the folder for the checkpoints, which
+/// rank 0 alone has, and the state of the training loop.
 ///
-/// Returns the folder for the checkpoints, which rank 0 alone has, and the state of the training loop. When the run
-/// resumes, the model and the optimizer have the values of the checkpoint. Fails when the ranks have different settings, when
-/// the folder or the checkpoint cannot be used, when the model is one part of several, or when another rank stops or stalls.
+/// Fails when the ranks have different settings, when the folder or the checkpoint cannot be used, when the model is one part of
+/// several, or when another rank stops or stalls.
 pub(crate) fn begin(
     model: &impl Model,
     sgd: &mut Sgd,
@@ -75,9 +71,7 @@ pub(crate) fn begin(
     };
     Ok((folder, state))
 }
-// ANCHOR_END: begin
 
-// ANCHOR: settings
 /// The settings of the training loop, without the epochs: a run may resume for longer, and the ranks that wait for a rank name
 /// a rank that leaves the loop early.
 fn settings(
@@ -102,20 +96,16 @@ fn settings(
         ("seed", options.seed.to_string()),
     ]
 }
-// ANCHOR_END: settings
+// ANCHOR_END: begin
 
-// ANCHOR: state_of
-/// All tensors that a step changes, by name: parameters, buffers, velocities. They share the memory of the model's and the
-/// optimizer's tensors.
+// ANCHOR: restore
+/// All tensors that a step changes, by name: parameters, buffers, velocities. The tensors share the memory of the originals.
 pub(crate) fn state_of(weights: &Weights, sgd: &Sgd) -> Vec<(String, Tensor)> {
     let values = weights.iter().map(|named| (named.name.clone(), named.tensor.detach()));
     let velocities = sgd.velocities(weights).into_iter();
-    let velocities = velocities.map(|(name, tensor)| (format!("velocity/{name}"), tensor));
-    values.chain(velocities).collect()
+    values.chain(velocities.map(|(name, v)| (format!("velocity/{name}"), v))).collect()
 }
-// ANCHOR_END: state_of
 
-// ANCHOR: restore
 /// Overwrites the model and the optimizer with a checkpoint's values, and returns the state of the training loop. Rank 0 has
 /// the `folder`.
 fn restore(

@@ -3,36 +3,24 @@
 use checkpoints::Checkpoints;
 use datasets::loader::Epochs as _;
 use datasets::source::LoadedData;
-use harness::records::{EpochRecord, TrainOptions};
+use harness::records::TrainOptions;
 use harness::report::Report;
+pub use single_gpu::train::Trained;
 use split_batch::loader::ShardLoader;
 use trainer::TrainingRun;
 
 use crate::model::{Model, Progress};
 use crate::optimizer::{Extras, Schedule, Sgd};
-use crate::weights::Snapshot;
 use crate::{Error, resume};
 
-// ANCHOR: trained
-/// A finished run.
-#[derive(Clone, Debug)]
-pub struct Trained {
-    /// The measurements of each epoch.
-    pub records: Vec<EpochRecord>,
-    /// The final parameters and buffers.
-    pub weights: Snapshot,
-}
-// ANCHOR_END: trained
-
+// ANCHOR: train
 /// Trains a model, plain or wrapped. With a [`Ddp`](crate::Ddp) model all ranks call this together.
 ///
-/// With `checkpoints` the run may resume an earlier run. Its result then has the records of both.
-///
-/// `observe` is called before the first step, after each update, and at the end. Pass `|_| Ok(())` to observe nothing.
+/// With `checkpoints` the run may resume an earlier run. Its result then has the records of both. `observe` is called before
+/// the first step, after each update, and at the end: `|_| Ok(())` observes nothing.
 ///
 /// Returns the first failure of a step, an evaluation, a checkpoint, a report or `observe`. Fails when the loss is not finite,
 /// or ranks were not started alike.
-// ANCHOR: train
 pub fn train(
     model: &impl Model,
     data: &LoadedData,

@@ -5,7 +5,7 @@ use candle_nn::VarBuilder;
 use candle_nn::init::{Init, ZERO};
 use concise_wrapper::batch_norm::Norms;
 use concise_wrapper::lenet::init;
-use concise_wrapper::resnet::{BLOCKS, Block, Head, Stem};
+use concise_wrapper::resnet::{BLOCKS, Block, ConvNorm, Head};
 use datasets::CLASSES;
 use ops::flatten;
 use single_gpu::lenet::SHAPES;
@@ -150,7 +150,7 @@ impl Layers {
     /// shapes and initial weights; the first group has `width` planes, 64 in the original. No layer can be cut.
     pub fn resnet18(width: usize) -> Self {
         let layers = Self::named(format!("ResNet-18 of width {width}"));
-        let stem = layers.then("stem", move |vb, norms| Stem::new(width, norms, vb));
+        let stem = layers.then("stem", move |vb, norms| ConvNorm::stem(width, norms, vb));
         let blocks = (0..BLOCKS).fold(stem, |layers, number| {
             let build =
                 move |vb: &VarBuilder<'_>, norms: &Norms| Block::new(number, width, norms, vb);

@@ -16,6 +16,7 @@ use std::time::Instant;
 
 use candle_core::{Device, ModuleT, Result as TensorResult, Tensor, Var};
 use concise_wrapper::{Network, Precision};
+use ops::backward::{backward_from, backward_in_halves};
 use serde::{Deserialize, Serialize};
 
 use crate::Refused;
@@ -212,11 +213,12 @@ fn once<M: ModuleT>(
     let forward = seconds()?;
     let gradient = output.ones_like()?;
     seconds()?;
-    layer.all_gradients(&output, &gradient)?;
+    layer.parameter_gradients(&backward_from(&output, &gradient)?)?;
     let backward = seconds()?;
-    let (_, half) = layer.backward_input(&output, &gradient)?;
+    let (mut found, second) = backward_in_halves(&output, &gradient)?;
     let backward_input = seconds()?;
-    layer.backward_weight(half)?;
+    found.extend(second.run()?);
+    layer.parameter_gradients(&found)?;
     let backward_weight = seconds()?;
     let cost = LayerCost { forward, backward, backward_input, backward_weight };
     Ok((output.detach(), cost))

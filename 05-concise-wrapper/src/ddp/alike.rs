@@ -1,8 +1,7 @@
 //! Ranks compare their settings before they train, and their losses if the sum of all losses is not finite.
 //!
-//! A rank with another learning rate, another seed or another layer trains without an error, and the result is wrong. Or it
-//! waits in the middle of a step for a message that no rank sends. So every rank compares its settings with
-//! rank 0's before the first step.
+//! A rank with another learning rate, another seed or another layer trains without an error, and the result is wrong. Or the rank
+//! waits in the middle of a step for a message that no rank sends.
 
 use candle_core::{DType, Shape, Tensor};
 use harness::records::BatchSums;
@@ -21,23 +20,18 @@ pub fn compare(rank: &SharedCommunicator, mine: &[(String, String)]) -> Result<(
         // No rank goes on before all ranks agree.
         return Ok(rank.barrier()?);
     };
-    let nothing = "nothing of the kind";
-    let (what, here, there) = match (mine.get(at), first.get(at)) {
-        (Some((what, here)), Some((same, there))) if what == same => {
-            (what.as_str(), here.as_str(), there.as_str())
+    let both @ [mine, first] = [mine.get(at), first.get(at)];
+    let [here, there] = both.map(|of| of.map_or("nothing of the kind", |(_, value)| value));
+    let (what, here, there) = match (mine, first) {
+        (Some((what, _)), Some((other, _))) if what != other => {
+            ("something else:", what.as_str(), other.as_str())
         }
-        (Some((what, _)), Some((other, _))) => ("something else:", what.as_str(), other.as_str()),
-        (Some((what, here)), None) => (what.as_str(), here.as_str(), nothing),
-        (None, other) => {
-            other.map_or(("", "", ""), |(what, there)| (what.as_str(), nothing, there.as_str()))
-        }
+        _ => (mine.or(first).map_or("", |(what, _)| what), here, there),
     };
     let (rank, first) = (rank.world_rank(rank.rank()), rank.world_rank(0));
     Err(Error::NotAlike(format!("rank {rank} has {what} {here}, rank {first} has {there}")))
 }
-// ANCHOR_END: compare
 
-// ANCHOR: structure
 /// Compares the structure of networks: the precision of their layers, then names, shapes and element types of their tensors,
 /// in order. All ranks call this together.
 pub fn structure(rank: &SharedCommunicator, weights: &Weights) -> Result<(), Error> {
@@ -55,7 +49,7 @@ pub fn structure(rank: &SharedCommunicator, weights: &Weights) -> Result<(), Err
 pub fn of_tensor(name: &str, dtype: DType, shape: &Shape) -> (String, String) {
     (format!("tensor {name}"), format!("{dtype:?} {:?}", shape.dims()))
 }
-// ANCHOR_END: structure
+// ANCHOR_END: compare
 
 // ANCHOR: check_loss
 /// If the sum of all losses is not finite, finds the rank that is the cause. All ranks call this together, each with the sums of
@@ -75,13 +69,11 @@ pub(super) fn check_loss(
     let samples: u64 = own.iter().map(|sums| sums.samples).sum();
     let mean = Tensor::new(&[loss / samples.max(1) as f64], rank.device())?;
     let means = rank.all_gather(&mean, rank.world_size())?.to_vec1::<f64>()?;
-    let ordinary = |mean: &f64| mean.abs() <= RUNNING_AWAY;
-    match means.iter().position(|mean| !mean.is_finite()) {
-        Some(bad)
-            if means.iter().any(ordinary)
-                && means.iter().all(|mean| ordinary(mean) || !mean.is_finite()) =>
-        {
-            Err(Error::LossOfRank(rank.world_rank(bad)))
+    let (finite, bad): (Vec<_>, Vec<_>) = (0..).zip(means).partition(|(_, mean)| mean.is_finite());
+    let all_ordinary = finite.iter().all(|(_, mean)| mean.abs() <= RUNNING_AWAY);
+    match bad.first() {
+        Some((bad, _)) if !finite.is_empty() && all_ordinary => {
+            Err(Error::LossOfRank(rank.world_rank(*bad)))
         }
         _ => Ok(()),
     }

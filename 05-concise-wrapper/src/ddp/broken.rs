@@ -1,15 +1,5 @@
-//! Real bugs of the field, in a wrapped model: the bugs of stage 4.
-//!
-//! | bug | where it is |
-//! | --- | --- |
-//! | `skip-allreduce` | gradients stay on their rank, as if every backward pass were within `no_sync` |
-//! | `mean-for-sum` | gradients are divided by the number of ranks, and the update divides again |
-//! | `reduce-params` | gradients stay on their rank, and [`after_step`] sums the parameters |
-//! | `same-shard` | every rank asks the loader for the first shard |
-//! | `lone-broadcast` | rank 0 alone makes a broadcast in [`after_step`] |
-//! | `own-shuffle`, `leave-early` | [`Breakage::options`]: the options of a rank's loop |
-//!
-//! `own-shuffle` is found before the first step, because ranks compare their settings.
+//! Real bugs of the field, in a wrapped model: the bugs of stage 4. `own-shuffle` and `leave-early` are in
+//! [`Breakage::options`], the options of a rank's loop.
 
 use candle_core::{ModuleT, Tensor};
 use ops::parameters::overwrite;
@@ -22,7 +12,7 @@ use crate::Error;
 use crate::model::{Model as _, Progress};
 
 // ANCHOR: broken
-/// Whether the ranks sum their gradients.
+/// Whether the ranks sum their gradients. If not, each backward pass sends nothing, as within PyTorch's `no_sync`.
 pub(super) fn sums_gradients(breakage: Option<Breakage>) -> bool {
     !matches!(breakage, Some(Breakage::SkipAllreduce | Breakage::ReduceParams))
 }

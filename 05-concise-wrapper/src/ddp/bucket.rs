@@ -1,16 +1,7 @@
 //! Buckets: gradients in a row, which ranks send as few large messages in place of many small ones.
 //!
 //! The backward pass completes the gradient of the last layer first. So the buckets are filled from the last parameter to the
-//! first. The first bucket is small: it is full soon, and the ranks begin to communicate early. With caps of 4 and 10, and
-//! sizes of
-//!
-//! ```text
-//! parameter    0  1  2  3  4  5
-//! size         3  6  2  9  2  1
-//! bucket       3  2  2  1  0  0      1 + 2, but not 9; 9, but not 2; 2 + 6, but not 3; 3
-//! ```
-//!
-//! A parameter larger than the cap has a bucket for itself. No parameter is split.
+//! first. The first bucket is small: it is full soon, and the ranks begin to communicate early.
 
 // ANCHOR: caps
 /// The largest sizes of buckets, in bytes.
@@ -32,7 +23,8 @@ impl Default for BucketCaps {
 
 /// Assigns parameters to buckets. `sizes` are the sizes of the parameters in bytes, in the order of the parameters.
 ///
-/// The buckets are in the order in which ranks sum them: last layer first. So are the parameters of each bucket.
+/// The buckets are in the order in which ranks sum them: last layer first. So are the parameters of each bucket. A parameter
+/// larger than the cap has a bucket for itself. No parameter is split.
 // ANCHOR: buckets
 pub fn buckets(sizes: &[usize], caps: BucketCaps) -> Vec<Vec<usize>> {
     let mut buckets: Vec<Vec<usize>> = Vec::new();

@@ -1,18 +1,9 @@
 //! Distributed data parallel: every rank has a replica of the network and a shard of each batch. The ranks sum their gradients
 //! while the backward pass still runs.
 //!
-//! Read `mod.rs`, then the path of a gradient:
-//!
-//! | module | content |
-//! | --- | --- |
-//! | `ddp` | [`Ddp`], the wrapper: a step of the training loop |
-//! | [`bucket`] | few large messages in place of many small ones |
-//! | `reducer` | the gradient hook, which fills buckets; sums of buckets become gradients |
-//! | `worker` | the background thread, which sums buckets over all ranks |
-//! | [`alike`] | settings that all ranks must share |
-//! | [`broken`] | real bugs, to be run on purpose |
+//! Read `mod.rs`, then the path of a gradient: [`bucket`], `reducer` and `worker`. The module [`alike`] compares settings that all
+//! ranks must share, and [`broken`] has real bugs, to be run on purpose.
 
-// ANCHOR: imports
 pub mod alike;
 pub mod broken;
 pub mod bucket;
@@ -26,7 +17,6 @@ use datasets::Dataset;
 use harness::lock::locked;
 use harness::records::BatchSums;
 use harness::report::trace::COMMUNICATION;
-use ops::backward::backward_with_hook;
 use ops::parameters::overwrite;
 use params_and_allreduce::Algorithm;
 use params_and_allreduce::communicator::SharedCommunicator;
@@ -43,9 +33,8 @@ use crate::weights::Weights;
 use crate::{Error, Network};
 use bucket::BucketCaps;
 use reducer::Reducer;
-// ANCHOR_END: imports
 
-// ANCHOR: reduction
+// ANCHOR: ddp
 /// The way in which gradients become sums over all ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reduction {
@@ -71,7 +60,6 @@ impl Default for Reduction {
         Self::Buckets { caps, algorithm: Algorithm::Ring, overlap: true }
     }
 }
-// ANCHOR_END: reduction
 
 /// A network on one of several ranks.
 ///
@@ -80,7 +68,6 @@ impl Default for Reduction {
 /// ```
 #[doc = include_str!("../../examples/own_model.rs")]
 /// ```
-// ANCHOR: ddp
 pub struct Ddp<M> {
     network: Network<M>,
     rank: SharedCommunicator,
@@ -146,82 +133,14 @@ impl<M: ModuleT> Ddp<M> {
 
     /// Returns the number of buckets, or 0 if gradients do not travel in buckets.
     pub fn buckets(&self) -> usize {
-        match &self.reduce {
-            Reduce::Buckets(reducer) => locked(reducer).buckets.len(),
-            Reduce::Tree(_) => 0,
-        }
+        self.reducer().map_or(0, |reducer| locked(reducer).buckets.len())
     }
 
     /// Returns the wrapped network.
     pub fn network(&self) -> &Network<M> {
         &self.network
     }
-}
 
-impl<M: ModuleT> Model for Ddp<M> {
-    // ANCHOR: hosts
-    fn hosts(&self) -> Shards {
-        let (rank, of) = (self.rank.rank(), self.rank.world_size());
-        let shards = match &self.reduce {
-            Reduce::Buckets(_) => Shards { held: rank..rank + 1, of },
-            Reduce::Tree(tree) => Shards { held: tree.held_by(rank), of: tree.leaves() },
-        };
-        broken::shards(self.breakage, shards)
-    }
-    // ANCHOR_END: hosts
-
-    // ANCHOR: backward
-    fn backward(&self, batch: &LocalBatch) -> Result<Step, Error> {
-        let reducer = match &self.reduce {
-            Reduce::Buckets(reducer) => reducer,
-            Reduce::Tree(tree) => return self.backward_by_shard(batch, tree),
-        };
-        let (loss, sums) = loss_of(&self.network, &batch.shards[0])?;
-        let hook = Reducer::hook(reducer, broken::sums_gradients(self.breakage))?;
-        backward_with_hook(&loss, &loss.ones_like()?, hook)?;
-        let gradients = locked(reducer).finish()?;
-        let own = sums.read()?;
-        let sums = allreduce_sums(&*self.rank, own, Algorithm::OneShot)?;
-        alike::check_loss(&self.rank, &[own], sums.loss)?;
-        let gradients = broken::divide(self.breakage, self.rank.world_size(), gradients)?;
-        Ok(Step { sums: sums.into(), gradients })
-    }
-    // ANCHOR_END: backward
-
-    fn weights(&self) -> &Weights {
-        self.network.weights()
-    }
-
-    // ANCHOR: evaluate
-    /// All ranks share the images, after they have compared their replicas.
-    fn evaluate(&self, images: &Dataset) -> Result<BatchSums, Error> {
-        // With local batch norms the ranks have different buffers.
-        info_span!(target: COMMUNICATION, "share buffers").in_scope(|| {
-            let mut buffers = self.weights().buffers.iter();
-            buffers.try_for_each(|named| receive(&self.rank, &named.tensor))
-        })?;
-        if self.breakage == Some(Breakage::SkipAllreduce) {
-            // The replicas differ.
-            return match self.rank.rank() {
-                // The other ranks do not learn of a Ctrl-C here.
-                0 => Ok(BatchSums { interrupts: 0, ..self.network.evaluate(images)? }),
-                _ => Ok(BatchSums::default()),
-            };
-        }
-        replicas::compare::<Error>(&*self.rank, || self.weights().snapshot())?;
-        let (dtype, device) = (self.network.dtype(), self.network.device());
-        evaluate_together(&*self.rank, |part| {
-            Ok(evaluate_part(&self.network, images, part, dtype, device)?)
-        })
-    }
-    // ANCHOR_END: evaluate
-
-    fn rank(&self) -> Option<&SharedCommunicator> {
-        Some(&self.rank)
-    }
-}
-
-impl<M: ModuleT> Ddp<M> {
     // ANCHOR: by_shard
     /// A step in reproducible mode: the gradients of each shard, then their sum along the tree.
     fn backward_by_shard(&self, batch: &LocalBatch, tree: &FixedTree) -> Result<Step, Error> {
@@ -244,6 +163,71 @@ impl<M: ModuleT> Ddp<M> {
     // ANCHOR_END: by_shard
 }
 
+impl<M: ModuleT> Model for Ddp<M> {
+    // ANCHOR: backward
+    fn backward(&self, batch: &LocalBatch) -> Result<Step, Error> {
+        if let Reduce::Tree(tree) = &self.reduce {
+            return self.backward_by_shard(batch, tree);
+        }
+        let (loss, sums) = loss_of(&self.network, &batch.shards[0])?;
+        let gradients = self.in_buckets(&loss, broken::sums_gradients(self.breakage))?;
+        let own = sums.read()?;
+        let sums = allreduce_sums(&*self.rank, own, Algorithm::OneShot)?;
+        alike::check_loss(&self.rank, &[own], sums.loss)?;
+        let gradients = broken::divide(self.breakage, self.rank.world_size(), gradients)?;
+        Ok(Step { sums: sums.into(), gradients })
+    }
+    // ANCHOR_END: backward
+
+    // ANCHOR: evaluate
+    fn hosts(&self) -> Shards {
+        let (rank, of) = (self.rank.rank(), self.rank.world_size());
+        let shards = match &self.reduce {
+            Reduce::Buckets(_) => Shards { held: rank..rank + 1, of },
+            Reduce::Tree(tree) => Shards { held: tree.held_by(rank), of: tree.leaves() },
+        };
+        broken::shards(self.breakage, shards)
+    }
+
+    /// All ranks share the images, after they have compared their replicas.
+    fn evaluate(&self, images: &Dataset) -> Result<BatchSums, Error> {
+        // With local batch norms the ranks have different buffers.
+        info_span!(target: COMMUNICATION, "share buffers").in_scope(|| {
+            let mut buffers = self.weights().buffers.iter();
+            buffers.try_for_each(|named| receive(&self.rank, &named.tensor))
+        })?;
+        if self.breakage == Some(Breakage::SkipAllreduce) {
+            // The replicas differ, so rank 0 alone evaluates. The other ranks do not learn of a Ctrl-C here.
+            let is_first = self.rank.rank() == 0;
+            let sums = if is_first { self.network.evaluate(images)? } else { BatchSums::default() };
+            return Ok(BatchSums { interrupts: 0, ..sums });
+        }
+        replicas::compare::<Error>(&*self.rank, || self.weights().snapshot())?;
+        let (dtype, device) = (self.network.dtype(), self.network.device());
+        evaluate_together(&*self.rank, |part| {
+            Ok(evaluate_part(&self.network, images, part, dtype, device)?)
+        })
+    }
+
+    fn weights(&self) -> &Weights {
+        self.network.weights()
+    }
+
+    fn rank(&self) -> Option<&SharedCommunicator> {
+        Some(&self.rank)
+    }
+}
+
+/// Overwrites a tensor with rank 0's. All ranks call this together.
+pub(crate) fn receive(rank: &SharedCommunicator, tensor: &Tensor) -> Result<(), Error> {
+    let received = rank.broadcast(&tensor.detach(), 0)?;
+    if rank.rank() > 0 {
+        overwrite(tensor, &received)?;
+    }
+    Ok(())
+}
+// ANCHOR_END: evaluate
+
 /// For a training loop of your own.
 impl<M: ModuleT> Ddp<M> {
     // ANCHOR: forward
@@ -258,8 +242,7 @@ impl<M: ModuleT> Ddp<M> {
 
     /// Computes a loss of this rank's images, in training. `of` makes the loss from the logits, as a sum over the samples.
     ///
-    /// If a batch has fewer samples than there are ranks, a rank has no images. Then the rank computes the logits of one
-    /// image of zeros, and `of` is not called: the loss is 0, and so are all gradients. So every rank makes the same calls.
+    /// A rank without images does not call `of`: the loss is 0, and so are all gradients.
     pub fn loss(
         &self,
         images: &Tensor,
@@ -270,28 +253,20 @@ impl<M: ModuleT> Ddp<M> {
         }
         Ok(of(&self.forward(images)?)?)
     }
-    // ANCHOR_END: forward
 
-    // ANCHOR: gradients
     /// Computes the gradients of the losses of all ranks, summed over all ranks and over the losses that were
     /// [`accumulate`](Self::accumulate)d before. All ranks call this together. Fails when a parameter has no gradient on
     /// this rank, or another rank stops or stalls.
     pub fn gradients(&self, loss: &Tensor) -> Result<Vec<Tensor>, Error> {
+        self.in_buckets(loss, true)
+    }
+
+    /// Without `synchronise`, the gradients stay those of this rank.
+    fn in_buckets(&self, loss: &Tensor, synchronise: bool) -> Result<Vec<Tensor>, Error> {
         let reducer = self.reducer()?;
-        backward_with_hook(loss, &loss.ones_like()?, Reducer::hook(reducer, true)?)?;
+        Reducer::backward(reducer, loss, synchronise)?;
         locked(reducer).finish()
     }
-    // ANCHOR_END: gradients
-
-    // ANCHOR: accumulate
-    /// Adds the gradients of this rank's loss to the gradients of the next call of [`gradients`](Self::gradients). Sends
-    /// nothing, like PyTorch's `no_sync`. Fails when a parameter has no gradient on this rank.
-    pub fn accumulate(&self, loss: &Tensor) -> Result<(), Error> {
-        let reducer = self.reducer()?;
-        backward_with_hook(loss, &loss.ones_like()?, Reducer::hook(reducer, false)?)?;
-        Ok(locked(reducer).check()?)
-    }
-    // ANCHOR_END: accumulate
 
     fn reducer(&self) -> Result<&Arc<Mutex<Reducer>>, Error> {
         match &self.reduce {
@@ -302,18 +277,18 @@ impl<M: ModuleT> Ddp<M> {
             }
         }
     }
-}
+    // ANCHOR_END: forward
 
-// ANCHOR: receive
-/// Overwrites a tensor with rank 0's. All ranks call this together.
-pub(crate) fn receive(rank: &SharedCommunicator, tensor: &Tensor) -> Result<(), Error> {
-    let received = rank.broadcast(&tensor.detach(), 0)?;
-    if rank.rank() > 0 {
-        overwrite(tensor, &received)?;
+    // ANCHOR: accumulate
+    /// Adds the gradients of this rank's loss to the gradients of the next call of [`gradients`](Self::gradients). Sends
+    /// nothing, like PyTorch's `no_sync`. Fails when a parameter has no gradient on this rank.
+    pub fn accumulate(&self, loss: &Tensor) -> Result<(), Error> {
+        let reducer = self.reducer()?;
+        Reducer::backward(reducer, loss, false)?;
+        Ok(locked(reducer).check()?)
     }
-    Ok(())
+    // ANCHOR_END: accumulate
 }
-// ANCHOR_END: receive
 
 #[cfg(test)]
 mod tests {

@@ -5,11 +5,9 @@
 //! background thread                   └ bucket 0 ───── └ bucket 1 ───────────── ┘
 //! ```
 //!
-//! The backward pass calls a [hook](Reducer::hook) as soon as the gradient of a parameter is complete. The hook copies the
-//! gradient to its place in a bucket. A full bucket goes to the background thread.
-//!
-//! All ranks sum the buckets in the same order, so a full bucket waits for the buckets before it. If each rank summed its
-//! buckets in the order in which they became full, two ranks could wait for each other's next bucket for ever.
+//! The backward pass calls a hook as soon as the gradient of a parameter is complete. The hook copies the gradient to its place
+//! in a bucket. A full bucket goes to the background thread. All ranks sum the buckets in the same order, so a full bucket waits
+//! for the buckets before it.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -18,13 +16,14 @@ use candle_core::{ModuleT, Result as TensorResult, Tensor, TensorId, bail};
 use devices::move_view;
 use harness::lock::locked;
 use harness::report::trace::{COMMUNICATION, COMPUTE};
+use ops::backward::backward_with_hook;
 use ops::parameters::{no_gradient, overwrite};
 use params_and_allreduce::Algorithm;
 use params_and_allreduce::communicator::SharedCommunicator;
 use tracing::info_span;
 
 use super::bucket::{BucketCaps, buckets};
-use super::worker::{Full, Worker};
+use super::worker::Worker;
 use crate::weights::Named;
 use crate::{Error, Network};
 
@@ -42,8 +41,8 @@ pub(super) struct Reducer {
     worker: Option<Worker>,
     /// Whether buckets travel during the backward pass, or all of them after it.
     pub(super) overlap: bool,
-    /// Whether sums were made before. A GPU loads a kernel when the kernel is first used, and may wait for all work before
-    /// that. So no bucket travels during the first backward pass on a GPU.
+    /// Whether sums were made before: no bucket travels during the first backward pass on a GPU, which loads kernels and may
+    /// wait for all work before that.
     warm: bool,
     /// True from the beginning of a backward pass until its gradients are returned, and for ever after a failure.
     under_way: bool,
@@ -63,10 +62,8 @@ pub(super) struct Bucket {
     flat: Tensor,
     members: Vec<usize>,
 }
-// ANCHOR_END: state
 
 impl Reducer {
-    // ANCHOR: new
     /// Makes the buckets, and starts the background thread if there are other ranks. Fails when parameters have more than one
     /// type, because a bucket is one tensor.
     pub(super) fn new<M: ModuleT>(
@@ -80,10 +77,10 @@ impl Reducer {
         let parameters = weights.parameters.clone();
         let dtype = parameters.first().map_or(network.dtype(), |first| first.tensor.dtype());
         if let Some(other) = parameters.iter().find(|named| named.tensor.dtype() != dtype) {
-            let text = "in buckets all parameters are of one type";
-            let (name, other) = (&other.name, other.tensor.dtype().as_str());
-            let (first, dtype) = (&parameters[0].name, dtype.as_str());
-            let text = format!("{name} is {other}, and {first} {dtype}: {text}");
+            let [other_type, dtype] = [other.tensor.dtype(), dtype].map(|dtype| dtype.as_str());
+            let both =
+                format!("{} is {other_type}, and {} {dtype}", other.name, parameters[0].name);
+            let text = format!("{both}: in buckets all parameters are of one type");
             return Err(candle_core::Error::Msg(text).into());
         }
         let (mut places, mut filled) = (vec![(0, 0); parameters.len()], Vec::new());
@@ -98,7 +95,7 @@ impl Reducer {
             filled.push(Bucket { flat, members });
         }
         Ok(Self {
-            numbers: network.used().iter().map(Tensor::id).zip(0..).collect(),
+            numbers: network.used().map(Tensor::id).zip(0..).collect(),
             buckets: filled,
             places,
             worker: if alone { None } else { Some(Worker::start(rank, algorithm)?) },
@@ -112,15 +109,17 @@ impl Reducer {
             parameters,
         })
     }
-    // ANCHOR_END: new
+    // ANCHOR_END: state
 
-    // ANCHOR: on_gradient
-    /// Begins a backward pass, and returns its hook. With `synchronise`, the pass ends with the sums over all ranks. Without, it
-    /// sends nothing, and the next pass adds its gradients to this pass's gradients. Fails after a backward pass that failed.
-    pub(super) fn hook(
+    // ANCHOR: backward
+    /// Runs a backward pass. With `synchronise`, full buckets travel, and [`finish`](Self::finish) returns the sums over all
+    /// ranks. Without, the pass sends nothing, and the next pass adds its gradients to this pass's gradients. Fails after a
+    /// backward pass that failed.
+    pub(super) fn backward(
         reducer: &Arc<Mutex<Self>>,
+        loss: &Tensor,
         synchronise: bool,
-    ) -> TensorResult<impl Fn(&Tensor, &Tensor) -> TensorResult<()> + use<>> {
+    ) -> TensorResult<()> {
         let mut state = locked(reducer);
         if std::mem::replace(&mut state.under_way, true) {
             bail!(
@@ -129,10 +128,10 @@ impl Reducer {
         }
         (state.sends, state.next) = (synchronise && state.worker.is_some(), 0);
         state.come.fill(false);
-        let (reducer, span) = (Arc::clone(reducer), info_span!(target: COMPUTE, "backward"));
-        let span = span.entered();
-        Ok(move |tensor: &Tensor, gradient: &Tensor| {
-            let _until_the_hook_is_dropped = &span;
+        drop(state);
+        let _span = info_span!(target: COMPUTE, "backward").entered();
+        let reducer = Arc::clone(reducer);
+        backward_with_hook(loss, &loss.ones_like()?, move |tensor, gradient| {
             let state = &mut *locked(&reducer);
             let Some(&number) = state.numbers.get(&tensor.id()) else { return Ok(()) };
             state.come[number] = true;
@@ -153,14 +152,13 @@ impl Reducer {
                 && let Some(bucket) = state.buckets.get(state.next)
                 && bucket.members.iter().all(|&member| state.come[member])
             {
-                // If the thread has ended, `finish` returns its error.
-                let _ = worker.full.send(Full::new(state.next, &bucket.flat)?);
+                worker.add(state.next, &bucket.flat)?;
                 state.next += 1;
             }
             Ok(())
         })
     }
-    // ANCHOR_END: on_gradient
+    // ANCHOR_END: backward
 
     // ANCHOR: finish
     /// Checks that every gradient has come, after the backward pass. The message of the error names the parameter.
@@ -181,7 +179,7 @@ impl Reducer {
             return Ok(self.carried.iter_mut().filter_map(Option::take).collect());
         };
         for (number, bucket) in self.buckets.iter().enumerate().skip(self.next) {
-            let _ = worker.full.send(Full::new(number, &bucket.flat)?);
+            worker.add(number, &bucket.flat)?;
         }
         let sums = self.buckets.iter().map(|_| worker.sum()).collect::<Result<Vec<_>, _>>()?;
         // On a GPU the sums move from the background's stream to this thread's stream. The background's stream then waits for

@@ -3,7 +3,7 @@
 //! The thread has a second connection, and on a GPU a second stream. So a bucket travels while the rank's main thread goes on
 //! with the backward pass.
 
-// ANCHOR: channels
+// ANCHOR: worker
 use std::cell::RefCell;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{self, JoinHandle};
@@ -15,26 +15,10 @@ use params_and_allreduce::Algorithm;
 use params_and_allreduce::communicator::{Error, SharedCommunicator};
 use tracing::{Span, info_span};
 
-/// A full bucket.
-pub(super) struct Full {
-    bucket: usize,
-    /// The gradients in a row.
-    flat: Tensor,
-    /// The event after which the gradients are in `flat`.
-    filled: Event,
-}
-
-impl Full {
-    /// Makes the message of a bucket. The device may still have to do the work that fills the bucket.
-    pub(super) fn new(bucket: usize, flat: &Tensor) -> candle_core::Result<Self> {
-        Ok(Self { bucket, flat: flat.clone(), filled: Event::record(flat.device())? })
-    }
-}
-
 /// The main thread's end of the channels to the background thread.
 pub(super) struct Worker {
-    /// The buckets, in the same order on all ranks.
-    pub(super) full: Sender<Full>,
+    /// The number of a bucket, its gradients in a row, and the event after which the gradients are there.
+    full: Sender<(usize, Tensor, Event)>,
     sums: Receiver<Result<Tensor, Error>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -43,21 +27,19 @@ thread_local! {
     /// The threads of this rank's earlier models.
     static EARLIER: RefCell<Vec<JoinHandle<()>>> = const { RefCell::new(Vec::new()) };
 }
-// ANCHOR_END: channels
 
 impl Worker {
-    // ANCHOR: start
     /// Starts the thread. All ranks call this together.
     pub(super) fn start(rank: &SharedCommunicator, algorithm: Algorithm) -> Result<Self, Error> {
         // One thread at a time receives on the second connection.
         EARLIER.take().into_iter().for_each(|thread| drop(thread.join()));
         let rank = rank.background()?;
-        let ((full, buckets), (done, sums)) = (channel::<Full>(), channel());
+        let ((full, buckets), (done, sums)) = (channel::<(usize, Tensor, Event)>(), channel());
         // The trace shows the thread's work in the tracks of this rank.
         let span = Span::current();
         let work = move || {
             let _span = span.enter();
-            for Full { bucket, flat, filled } in buckets {
+            for (bucket, flat, filled) in buckets {
                 let _span = info_span!(target: BACKGROUND, "bucket", bucket).entered();
                 let sum = match filled.to_device(&flat, rank.device()) {
                     Ok(flat) => rank.all_reduce(&flat, algorithm),
@@ -84,15 +66,20 @@ impl Worker {
         let thread = Some(thread.map_err(candle_core::Error::wrap)?);
         Ok(Self { full, sums, thread })
     }
-    // ANCHOR_END: start
 
-    // ANCHOR: sum
+    /// Hands over a full bucket, in the same order on all ranks. The device may still have to do the work that fills the bucket.
+    pub(super) fn add(&self, bucket: usize, flat: &Tensor) -> candle_core::Result<()> {
+        let filled = Event::record(flat.device())?;
+        // If the thread has ended, `sum` returns its error.
+        let _ = self.full.send((bucket, flat.clone(), filled));
+        Ok(())
+    }
+
     /// Waits for the sum of the next bucket. On a GPU the sum belongs to the background's stream.
     pub(super) fn sum(&self) -> Result<Tensor, Error> {
         let ended = |_| Err(Error::Other("the thread that sums buckets has ended".to_owned()));
         self.sums.recv().unwrap_or_else(ended)
     }
-    // ANCHOR_END: sum
 }
 
 impl Drop for Worker {
@@ -100,3 +87,4 @@ impl Drop for Worker {
         EARLIER.with_borrow_mut(|earlier| earlier.extend(self.thread.take()));
     }
 }
+// ANCHOR_END: worker

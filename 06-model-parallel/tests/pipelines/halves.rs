@@ -1,6 +1,7 @@
 //! The backward pass of a network in two halves: the bits of the whole.
 
 use candle_core::{DType, Device, Tensor, Var};
+use ops::backward::{Gradients, SecondHalf, backward_from, backward_in_halves};
 
 use super::training::{Case, dense, lenet, resnet18};
 
@@ -19,16 +20,20 @@ fn both_halves_together_have_the_bits_of_the_whole() {
             let x = Var::from_tensor(&x.to_dtype(network.dtype()).unwrap()).unwrap();
             let y = network.forward_training(&x).unwrap();
             let gradient = y.ones_like().unwrap();
-            let (expected, others) = network.all_gradients(&y, &gradient).unwrap();
+            let whole = backward_from(&y, &gradient).unwrap();
             // Several micro-batches are between their halves at one time.
-            let (first, half) = network.backward_input(&y, &gradient).unwrap();
-            let (_, other) = network.backward_input(&y, &gradient).unwrap();
-            assert!(half.bytes() > 0);
-            let (half, other) =
-                (network.backward_weight(half).unwrap(), network.backward_weight(other).unwrap());
-            let of_input = |gradients: &ops::backward::Gradients| bits(gradients.get(&x).unwrap());
-            assert_eq!(of_input(&first), of_input(&others), "{name}, {dtype:?}");
-            for ((found, again), expected) in half.iter().zip(&other).zip(&expected) {
+            let (first, second) = backward_in_halves(&y, &gradient).unwrap();
+            let (other, other_second) = backward_in_halves(&y, &gradient).unwrap();
+            assert!(second.bytes() > 0);
+            let of_input = |gradients: &Gradients| bits(gradients.get(&x).unwrap());
+            assert_eq!(of_input(&first), of_input(&whole), "{name}, {dtype:?}");
+            let both = |mut first: Gradients, second: SecondHalf| {
+                first.extend(second.run().unwrap());
+                network.parameter_gradients(&first).unwrap()
+            };
+            let (found, again) = (both(first, second), both(other, other_second));
+            let expected = network.parameter_gradients(&whole).unwrap();
+            for ((found, again), expected) in found.iter().zip(&again).zip(&expected) {
                 assert_eq!(bits(found), bits(expected), "{name}, {dtype:?}");
                 assert_eq!(bits(again), bits(expected), "{name}, {dtype:?}");
             }

@@ -15,7 +15,7 @@ pub mod sizing;
 use candle_core::{Device, Result, Tensor, bail};
 use harness::records::BatchSums;
 
-pub use arguments::{ElementType, TrainArguments, TrainSetup, layer_type};
+pub use arguments::{ElementType, Extras, Momentum, TrainArguments, TrainSetup, layer_type};
 pub use deferred::{DeferredSums, StepSums, read_sums};
 pub use run::{Error, TrainingRun};
 

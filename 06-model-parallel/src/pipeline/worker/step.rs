@@ -6,9 +6,9 @@ use std::fmt;
 use candle_core::{ModuleT, Result as TensorResult, Tensor, Var, bail};
 use concise_wrapper::Error;
 use concise_wrapper::model::stand_in_loss;
-use concise_wrapper::network::WeightHalf;
 use datasets::Batch;
 use harness::report::trace::{COMMUNICATION, COMPUTE};
+use ops::backward::{Gradients, SecondHalf, backward_from, backward_in_halves};
 use ops::{cross_entropy, size_in_bytes};
 use scratch_data_parallel::TreeSum;
 use split_batch::loader::LocalBatch;
@@ -30,8 +30,8 @@ pub(super) struct StepState<'a, M> {
     incoming: Vec<VecDeque<Message>>,
     /// The results of forward passes, by chunk and micro-batch.
     kept: BTreeMap<(usize, usize), Kept>,
-    /// The second halves of backward passes, each with the bytes that it keeps.
-    halves: BTreeMap<(usize, usize), (WeightHalf, usize)>,
+    /// Backward passes after their first half: the gradients of parameters so far, the second half, and the bytes kept.
+    halves: BTreeMap<(usize, usize), (Gradients, SecondHalf, usize)>,
     sums: Vec<TreeSum>,
     pub(super) gradients: Vec<Tensor>,
     pub(super) sums_of_micro_batches: BTreeMap<usize, DeferredSums>,
@@ -173,48 +173,42 @@ impl<'a, M: ModuleT> StepState<'a, M> {
     fn backward(&mut self, chunk: usize, i: usize, later: bool) -> TensorResult<()> {
         let (worker, schedule) = (self.worker, self.worker.checked.schedule());
         let part = schedule.part(worker.stage, chunk);
-        let network = &worker.chunks[chunk].network;
         let Kept { input, result, bytes } = take(&mut self.kept, (chunk, i), "activation kept")?;
         let gradient = match schedule.is_last(part) {
             true => result.ones_like()?,
             false => take(&mut self.tensors, (Carries::Gradients, part, i), "gradient")?,
         };
-        let gradients = if later {
-            let (gradients, half) = network.backward_input(&result, &gradient)?;
-            self.keep(half.bytes());
-            let bytes = bytes + half.bytes();
-            self.halves.insert((chunk, i), (half, bytes));
-            gradients
-        } else {
-            let (of_weights, gradients) = network.all_gradients(&result, &gradient)?;
-            self.add(chunk, i, of_weights, bytes)?;
-            gradients
+        let (mut found, second) = match later {
+            true => backward_in_halves(&result, &gradient)?,
+            false => (backward_from(&result, &gradient)?, SecondHalf::default()),
         };
         if let Some(input) = input {
-            let Some(gradient) = gradients.get(&input) else {
+            let Some(gradient) = found.remove(&input) else {
                 bail!("the output of this stage does not depend on its input");
             };
             self.tensors.insert((Carries::Gradients, part - 1, i), gradient.detach());
         }
+        if !later {
+            return self.add(chunk, i, found, bytes);
+        }
+        // Some gradients of parameters, such as a batch norm's, are complete in the first half.
+        let waiting = found.bytes() + second.bytes();
+        self.keep(waiting);
+        self.halves.insert((chunk, i), (found, second, bytes + waiting));
         Ok(())
     }
 
     /// Computes the second half of a backward pass: the gradients of the weights.
     fn backward_weight(&mut self, chunk: usize, i: usize) -> TensorResult<()> {
-        let (half, bytes) = take(&mut self.halves, (chunk, i), "first half")?;
-        let of_weights = self.worker.chunks[chunk].network.backward_weight(half)?;
-        self.add(chunk, i, of_weights, bytes)
+        let (mut found, second, bytes) = take(&mut self.halves, (chunk, i), "first half")?;
+        found.extend(second.run()?);
+        self.add(chunk, i, found, bytes)
     }
 
     /// Adds a micro-batch's gradients of the weights to the sum, and frees what its backward pass has kept.
-    fn add(
-        &mut self,
-        chunk: usize,
-        i: usize,
-        gradients: Vec<Tensor>,
-        bytes: usize,
-    ) -> TensorResult<()> {
+    fn add(&mut self, chunk: usize, i: usize, found: Gradients, bytes: usize) -> TensorResult<()> {
         self.bytes -= bytes;
+        let gradients = self.worker.chunks[chunk].network.parameter_gradients(&found)?;
         self.sums[chunk].add(self.worker.hosts.held.start + i, gradients)
     }
     // ANCHOR_END: passes

@@ -27,7 +27,7 @@ pub use halves::{SecondHalf, backward_in_halves};
 pub(crate) use tape::{Kind, record_node};
 pub use tape::{Wanted, no_grad, record, record_copy, record_in_halves, record_parameter};
 
-use crate::sum;
+use crate::{size_in_bytes, sum};
 use tape::{Hook, Node, node_of, with_hook};
 
 /// The gradients of variables that a backward pass has computed.
@@ -39,6 +39,21 @@ impl Gradients {
     /// differentiated result does not depend on the variable.
     pub fn get(&self, variable: &Tensor) -> Option<&Tensor> {
         self.0.get(&variable.id())
+    }
+
+    /// Takes the gradient of a variable out, if there is one.
+    pub fn remove(&mut self, variable: &Tensor) -> Option<Tensor> {
+        self.0.remove(&variable.id())
+    }
+
+    /// Adds the gradients of the second half of a [backward pass in halves](backward_in_halves).
+    pub fn extend(&mut self, second: Self) {
+        self.0.extend(second.0);
+    }
+
+    /// Returns the size of all gradients in bytes.
+    pub fn bytes(&self) -> usize {
+        self.0.values().map(size_in_bytes).sum()
     }
 }
 
