@@ -3,7 +3,7 @@
 use devices::SeveralDevices;
 use harness::cli::UsageError;
 use harness::report::{counted, thousands};
-use model_parallel::pipeline::predict::{Costs, StageCost};
+use model_parallel::partition::Cost;
 use model_parallel::pipeline::{Kind, UNBOUNDED, check, predict};
 
 use crate::arguments::Arguments;
@@ -31,7 +31,7 @@ pub(crate) fn drawings(flags: &Arguments) -> anyhow::Result<String> {
             .into());
         }
         let checked = check(kind.schedule(stages, micro_batches)?, UNBOUNDED)?;
-        let timeline = predict(&checked, &Costs::equal(stages, StageCost::UNITS))?;
+        let timeline = predict(&checked, &vec![Cost::UNITS; stages], 0.0)?;
         let channels = match checked.smallest_capacity() {
             0 => "no message has to wait in a channel".to_owned(),
             capacity => format!("channels have to hold {} at least", counted(capacity, "message")),
@@ -51,7 +51,7 @@ pub(crate) fn drawings(flags: &Arguments) -> anyhow::Result<String> {
     Ok(drawings.join("\n\n"))
 }
 
-/// The largest number of columns of a schedule, by [`StageCost::UNITS`] and the bubbles of the literature. A drawing of ZB-H1
+/// The largest number of columns of a schedule, by [`Cost::UNITS`] and the bubbles of the literature. A drawing of ZB-H1
 /// has fewer when there are enough micro-batches.
 fn columns(kind: Kind, stages: usize, micro_batches: usize) -> usize {
     // One column forward, two backward.
@@ -73,8 +73,8 @@ mod tests {
                 let Ok(schedule) = kind.schedule(stages, micro_batches) else { continue };
                 let unit = 1.0 / schedule.chunks as f64;
                 let checked = check(schedule, UNBOUNDED).expect("a schedule");
-                let costs = Costs::equal(stages, StageCost::UNITS);
-                let timeline = predict(&checked, &costs).expect("a prediction");
+                let costs = vec![Cost::UNITS; stages];
+                let timeline = predict(&checked, &costs, 0.0).expect("a prediction");
                 let drawn = (timeline.makespan() / unit).round() as usize;
                 let said = columns(kind, stages, micro_batches);
                 assert!(drawn <= said, "{kind} {stages} × {micro_batches}: {drawn}, not {said}");

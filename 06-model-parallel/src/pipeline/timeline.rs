@@ -1,11 +1,5 @@
 //! The times of all instructions: predicted by [`predict`](super::predict()), or measured by a
-//! [worker](super::worker).
-//!
-//! The *bubble* of a timeline is the part of the time in which devices do not compute:
-//!
-//! ```text
-//! bubble = 1 − (seconds in which stages compute, added up) / (number of stages × seconds from start to end)
-//! ```
+//! [worker](super::worker). The *bubble* of a timeline is the part of all devices' time in which they do not compute.
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -1,21 +1,12 @@
 //! The worker: one stage of a pipeline executes its list of instructions.
 //!
 //! A worker knows no kinds of schedules. [`check`](super::check()) has made sure that everything that an instruction
-//! needs is there, and that no stage waits for ever.
-//!
-//! Each schedule computes the gradients of micro-batches in another order, and sums in this order would have other bits. So
-//! a worker adds gradients along one tree over the numbers of the micro-batches, stage 4's
-//! [`TreeSum`](scratch_data_parallel::TreeSum). With the shards as micro-batches the sum has the bits of reproducible data
-//! parallelism.
-//!
-//! A batch norm normalises each micro-batch by its own statistics, as in GPipe. The running statistics move once a step, by
-//! the mean over all micro-batches, weighted by their sizes: stage 5's
-//! [`Norms::by_shard`](concise_wrapper::batch_norm::Norms::by_shard). The cut, the schedule and the number of replicas change
-//! no bit of the result. The number of micro-batches changes the result, and not by rounding.
+//! needs is there, and that no stage waits for ever. The cut, the schedule and the number of replicas change no bit of the
+//! result: gradients are added along one tree over the numbers of the micro-batches, and a batch norm normalises each
+//! micro-batch by its own statistics.
 //!
 //! A stage may hold parts of its layers. Then each rank of its tensor-parallel group has a worker, which exchanges
-//! activations with the worker of the same part in the neighbouring stage ([`mesh`](crate::mesh)). All parts of the last
-//! stage compute the same loss, and the loss of the first part counts.
+//! activations with the worker of the same part in the neighbouring stage ([`mesh`](crate::mesh)).
 
 mod evaluate;
 mod step;
@@ -124,7 +115,7 @@ impl<'a, M: ModuleT> Worker<'a, M> {
         Ok(Self {
             checked,
             stage,
-            first_part: mesh.coordinates(all.rank()).tensor == 0,
+            first_part: mesh.coordinate(all.rank(), Axis::Tensor) == 0,
             chunks,
             weights,
             hosts: Shards { held: tree.held_by(replicas.rank()), of: tree.leaves() },
@@ -244,7 +235,7 @@ impl<M: ModuleT> Model for Worker<'_, M> {
 }
 // ANCHOR_END: model
 
-// ANCHOR: measured
+// ANCHOR: parts
 /// The largest measurements of all steps so far, and their timelines.
 #[derive(Clone, Debug, Default)]
 pub struct Measured {
@@ -270,9 +261,7 @@ impl Measured {
         }
     }
 }
-// ANCHOR_END: measured
 
-// ANCHOR: shapes
 /// Checks that no tensor is in two stages, which would train two copies. All stages of a pipeline call this together,
 /// and the first one finds the tensor.
 fn each_in_one_stage(pipeline: &SharedCommunicator, weights: &Weights) -> Result<(), Error> {
@@ -338,9 +327,7 @@ fn with_shapes<M: ModuleT>(
 fn batch_of(rows: usize, sample: &[usize]) -> Shape {
     [&[rows], sample].concat().into()
 }
-// ANCHOR_END: shapes
 
-// ANCHOR: failures
 fn refuse<T>(text: String) -> Result<T, Error> {
     Err(candle_core::Error::Msg(text).into())
 }
@@ -356,4 +343,4 @@ fn doing(instruction: Instruction) -> String {
     let micro_batch = micro_batch.map(|i| format!(", micro-batch {i}")).unwrap_or_default();
     format!("{micro_batch}: {instruction} failed")
 }
-// ANCHOR_END: failures
+// ANCHOR_END: parts
