@@ -3,6 +3,7 @@
 use devices::SeveralDevices;
 use harness::cli::UsageError;
 use harness::report::{counted, thousands};
+use itertools::Itertools as _;
 use model_parallel::partition::Cost;
 use model_parallel::pipeline::{Kind, UNBOUNDED, check, predict};
 
@@ -36,16 +37,15 @@ pub(crate) fn drawings(flags: &Arguments) -> anyhow::Result<String> {
             0 => "no message has to wait in a channel".to_owned(),
             capacity => format!("channels have to hold {} at least", counted(capacity, "message")),
         };
-        let kept: Vec<String> = checked.peaks().iter().map(|peak| peak.both.to_string()).collect();
+        let kept = checked.peaks().iter().map(|peak| peak.both).join(", ");
         drawings.push(format!(
-            "{kind}: {}\n{}\nbubble {:.1} %, {} units of time; {channels}\nmicro-batches{} kept by each stage: {}",
+            "{kind}: {}\n{}\nbubble {:.1} %, {} units of time; {channels}\nmicro-batches{} kept by each stage: {kept}",
             size.join(", "),
             // The passes of a chunk are as much shorter as the chunk is.
             timeline.drawing(1.0 / kind.chunks() as f64).trim_end(),
             timeline.bubble() * 100.0,
             (timeline.makespan() * 100.0).round() / 100.0,
             if kind.chunks() > 1 { " of a chunk" } else { "" },
-            kept.join(", "),
         ));
     }
     Ok(drawings.join("\n\n"))

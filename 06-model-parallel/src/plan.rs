@@ -144,12 +144,12 @@ impl Way {
             let share = costs[part.clone()].iter().sum::<f64>() / costs.iter().sum::<f64>();
             format!("{layers} ({:.0} % of the work)", share * 100.0)
         };
-        let parts: Vec<String> = self.cut.iter().map(part).collect();
+        let parts = self.cut.iter().map(part).join(", ");
         let chunks = match self.kind.chunks() {
             1 => String::new(),
             chunks => format!(" of {chunks} chunks"),
         };
-        format!("{} stages{chunks}, cut {how}: {}", self.mesh.pipeline, parts.join(", "))
+        format!("{} stages{chunks}, cut {how}: {parts}", self.mesh.pipeline)
     }
 }
 

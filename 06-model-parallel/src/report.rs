@@ -145,16 +145,15 @@ fn print_table<'a>(
     columns: &[Column<'_>],
     devices: impl Iterator<Item = (&'a Outcome<'a>, usize)>,
 ) -> io::Result<()> {
-    let headings: Vec<&str> = columns.iter().map(|(heading, _)| *heading).collect();
-    line(format_args!("{title}  {}", headings.join("  ")))?;
+    line(format_args!("{title}  {}", columns.iter().map(|(heading, _)| heading).join("  ")))?;
     for (outcome, device) in devices {
         let name = if device == 0 { &outcome.way.name } else { "" };
         let cell = |(heading, cell): &Column<'_>| {
             let cell = cell(outcome, device).unwrap_or_else(|| "–".to_owned());
-            format!("  {cell:>0$}", heading.chars().count())
+            format!("{cell:>0$}", heading.chars().count())
         };
-        let cells: String = columns.iter().map(cell).collect();
-        line(format_args!("{name:0$}{cells}", title.chars().count()))?;
+        let cells = columns.iter().map(cell).join("  ");
+        line(format_args!("{name:0$}  {cells}", title.chars().count()))?;
     }
     Ok(())
 }

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::iter::successors;
 
 use harness::report::counted;
+use itertools::Itertools as _;
 
 use super::schedule::Action::{
     Backward, BackwardInput, BackwardWeight, Forward, RecvActivation, RecvGradient, SendActivation,
@@ -217,13 +218,13 @@ fn smallest_capacity(schedule: &Schedule, capacity: usize) -> Result<usize, Erro
             "stage {stage} (instruction {position}, {instruction}) waits for stage {on} to {does}"
         )
     };
-    let waits: Vec<String> = circle.iter().map(wait).collect();
+    let waits = circle.iter().map(wait).join(", ");
     let remedy = match suffices {
         Some(suffices) => format!("Channels that hold {} would do", messages(suffices)),
         None => "No channel helps, however much it holds: each needs what another has yet to send"
             .to_owned(),
     };
-    let text = format!("{}: {}. {remedy}", messages(capacity), waits.join(", "));
+    let text = format!("{}: {waits}. {remedy}", messages(capacity));
     Err(Error::Deadlock { circle, text })
 }
 

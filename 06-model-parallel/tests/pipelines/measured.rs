@@ -52,7 +52,7 @@ fn chunks_execute_their_lists_and_send_what_is_expected() {
         let checked = checked(Kind::Interleaved { chunks }, stages, 4);
         let (.., measured) = case.pipeline(&checked, &cut, 8);
         for (stage, measured) in measured.iter().enumerate() {
-            let spans = measured.steps[0].of_stage(stage);
+            let spans = measured.steps[0].iter();
             let list: Vec<_> = spans.map(|span| span.instruction).collect();
             assert_eq!(list, checked.schedule().instructions[stage]);
             // Eight samples of the widths at the cuts that separate two stages, forward or backward.

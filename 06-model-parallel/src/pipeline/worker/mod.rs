@@ -206,8 +206,7 @@ impl<M: ModuleT> Model for Worker<'_, M> {
             let end = self.origin.elapsed().as_secs_f64();
             spans.push(Span { stage, instruction, start, end });
         }
-        let timeline = Timeline { stages: schedule.stages(), spans };
-        self.measured.borrow_mut().add(&state.measured, timeline);
+        self.measured.borrow_mut().add(&state.measured, spans);
         let mut sums = BatchSums::of_no_samples();
         if self.has_loss() {
             for deferred in state.sums_of_micro_batches.values() {
@@ -226,7 +225,7 @@ impl<M: ModuleT> Model for Worker<'_, M> {
         Some(&self.all)
     }
 
-    /// Compares the replicas, which then share the data set. The first rank returns the result.
+    /// Compares the replicas, which then share the data set.
     fn evaluate(&self, images: &Dataset) -> Result<BatchSums, Error> {
         replicas::compare::<Error>(&*self.replicas, || self.weights.snapshot())?;
         let of_pipeline = self.evaluate_part(images, part_of(&*self.replicas))?;
@@ -236,11 +235,11 @@ impl<M: ModuleT> Model for Worker<'_, M> {
 // ANCHOR_END: model
 
 // ANCHOR: parts
-/// The largest measurements of all steps so far, and their timelines.
+/// The largest measurements of all steps so far, and the spans of the first steps.
 #[derive(Clone, Debug, Default)]
 pub struct Measured {
     /// The spans of this stage in the first steps, at most `MOST_STEPS`.
-    pub steps: Vec<Timeline>,
+    pub steps: Vec<Vec<Span>>,
     /// The most bytes of activations that the stage kept at one time for backward passes: the tensors of the
     /// computation graph, and gradients that wait for the second half of a backward pass.
     pub activations: usize,
@@ -252,12 +251,12 @@ pub struct Measured {
 
 impl Measured {
     /// Adds a step.
-    fn add(&mut self, step: &Self, timeline: Timeline) {
+    fn add(&mut self, step: &Self, spans: Vec<Span>) {
         self.activations = self.activations.max(step.activations);
         self.gradients = self.gradients.max(step.gradients);
         self.sent = self.sent.max(step.sent);
         if self.steps.len() < MOST_STEPS {
-            self.steps.push(timeline);
+            self.steps.push(spans);
         }
     }
 }
