@@ -353,7 +353,8 @@ mod tests {
         let before = network.weights().snapshot().unwrap();
         let image = Tensor::ones((2, 1, 28, 28), DType::F64, &Device::Cpu).unwrap();
         let loss = network.forward_training(&image).unwrap().sum_all().unwrap();
-        let (found, all) = network.all_gradients(&loss, &loss.ones_like().unwrap()).unwrap();
+        let all = ops::backward::backward_from(&loss, &loss.ones_like().unwrap()).unwrap();
+        let found = network.parameter_gradients(&all).unwrap();
         let has_gradient = |named: &Named| all.get(&named.tensor).is_some();
         assert!(!network.weights().buffers.iter().any(has_gradient), "computed and thrown away");
         Sgd::new(Momentum::default()).step(network.weights(), &found, 0.1, 2).unwrap();

@@ -20,9 +20,8 @@ use harness::cli;
 use harness::statistics::median;
 use model_parallel::layers::{Layers, Stage};
 use model_parallel::mesh::Mesh;
-use model_parallel::partition::{LayerCost, cut, measure};
+use model_parallel::partition::{Cost, cut, measure};
 use model_parallel::pipeline::UNBOUNDED;
-use model_parallel::pipeline::predict::Costs;
 use model_parallel::pipeline::{Checked, Kind, Timeline, Worker, check, predict};
 use params_and_allreduce::communicator::Communicator as _;
 use params_and_allreduce::thread::{DEFAULT_TIMEOUT, Rank, run_ranks};
@@ -49,9 +48,9 @@ struct Way {
 }
 
 impl Way {
-    fn new(kind: Kind, micro_batches: usize, costs: &Costs) -> anyhow::Result<Self> {
-        let checked = check(kind.schedule(costs.stages.len(), micro_batches)?, UNBOUNDED)?;
-        let predicted = predict(&checked, costs)?;
+    fn new(kind: Kind, micro_batches: usize, costs: &[Cost]) -> anyhow::Result<Self> {
+        let checked = check(kind.schedule(costs.len(), micro_batches)?, UNBOUNDED)?;
+        let predicted = predict(&checked, costs, 0.0)?;
         Ok(Self { checked, predicted })
     }
 }
@@ -68,7 +67,7 @@ fn plan() -> anyhow::Result<DevicePlan> {
 }
 
 /// What each layer costs on one slice, for so many images.
-fn costs(layers: &Layers, rows: usize) -> anyhow::Result<Vec<LayerCost>> {
+fn costs(layers: &Layers, rows: usize) -> anyhow::Result<Vec<Cost>> {
     let device = plan()?.slots()[0].open()?;
     Ok(device.run(|| measure(layers, &SAMPLE, rows, 5, DType::F32, device.tensors()))?)
 }
@@ -124,13 +123,13 @@ fn typical(steps: impl IntoIterator<Item = f64>) -> f64 {
 fn run() -> anyhow::Result<()> {
     let layers = Layers::resnet18(WIDTH);
     let of_micro_batch = costs(&layers, BATCH / MICRO_BATCHES)?;
-    let totals: Vec<f64> = of_micro_batch.iter().map(LayerCost::total).collect();
+    let totals: Vec<f64> = of_micro_batch.iter().map(Cost::total).collect();
     let stages = cut(&totals, 2)?;
     let of_stage = |stage: &Range<usize>| totals[stage.clone()].iter().sum::<f64>();
     let shortest = stages.iter().map(of_stage).fold(f64::INFINITY, f64::min);
     let ways = [
-        Way::new(Kind::Naive, 1, &Costs::of_cut(&costs(&layers, BATCH)?, &stages, false))?,
-        Way::new(Kind::OneFOneB, MICRO_BATCHES, &Costs::of_cut(&of_micro_batch, &stages, false))?,
+        Way::new(Kind::Naive, 1, &Cost::of_parts(&costs(&layers, BATCH)?, &stages))?,
+        Way::new(Kind::OneFOneB, MICRO_BATCHES, &Cost::of_parts(&of_micro_batch, &stages))?,
     ];
     let [naive, pipelined] = in_turn(&layers, &stages, &ways)?;
     println!(

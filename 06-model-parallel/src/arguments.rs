@@ -1,7 +1,6 @@
 //! The flags. clap refuses single flags and pairs of flags; [`Arguments::check`] refuses flags that do not fit together, or do
 //! not fit the devices.
 
-use std::fmt::Display;
 use std::path::PathBuf;
 
 use clap::builder::TypedValueParser as _;
@@ -15,7 +14,6 @@ use harness::cli::UsageError;
 use harness::report::counted;
 use model_parallel::layers::Layers;
 use model_parallel::mesh::Mesh;
-use model_parallel::partition::CutPoints;
 use model_parallel::pipeline::Kind;
 use trainer::TrainArguments;
 
@@ -65,8 +63,8 @@ pub(crate) struct Arguments {
     pub(crate) schedules: Vec<Kind>,
 
     /// The layers at which a new stage begins, such as 3,7 [default: the smallest largest stage, by measured cost]
-    #[arg(long, value_name = "LAYER,…")]
-    pub(crate) cut: Option<CutPoints>,
+    #[arg(long, value_name = "LAYER,…", value_delimiter = ',', value_parser = layer)]
+    pub(crate) cut: Vec<usize>,
 
     /// Several axes at once: replicas, stages of each, parts of each layer; such as 2x2x1
     #[arg(long, value_name = "DATAxPIPELINExTENSOR")]
@@ -95,6 +93,16 @@ pub(crate) struct Arguments {
     /// Print help
     #[arg(short, long, action = clap::ArgAction::HelpLong)]
     help: Option<bool>,
+}
+
+/// Reads one layer of `--cut`.
+fn layer(text: &str) -> Result<usize, String> {
+    let text = text.trim();
+    text.parse().map_err(|_| {
+        format!(
+            "a cut is the layers at which a new stage begins, such as 3,7; \"{text}\" is no number"
+        )
+    })
 }
 
 /// The networks.
@@ -144,47 +152,34 @@ impl Arguments {
     /// Refuses flags that contradict each other on the devices of `mesh`.
     pub(crate) fn check(&self, launch: &Launch, mesh: Mesh) -> Result<(), UsageError> {
         let (of_mesh, devices) = (mesh.devices(), self.launch.devices.unwrap_or(mesh.devices()));
-        let batch_size = self.train.batch_size;
-        let each = self.schedules(mesh.pipeline).iter().map(|&(_, number)| number).max();
-        let (replicas, each) = (counted(mesh.data, "replica"), each.unwrap_or(1));
-        let pieces = mesh.data * each;
         let of_dense = !self.widths.is_empty() && self.model != ModelKind::Dense;
         let of_resnet = self.width.is_some() && self.model != ModelKind::Resnet18;
         let of_order = !self.schedules.is_empty() || self.micro_batches.is_some();
-        let of_stages = of_order || self.cut.is_some() || self.gantt.is_some();
+        let of_stages = of_order || !self.cut.is_empty() || self.gantt.is_some();
         let several = Mesh { pipeline: mesh.tensor.max(2), tensor: 1, ..mesh };
-        let refusals: [(bool, &dyn Display); _] = [
-            (
-                !launch.has_messages(),
-                &"stages send each other activations, and NCCL, which alone connects these processes, has no messages \
-                  between two: start them with mpirun",
-            ),
-            (
-                of_mesh != devices,
-                &format!(
-                    "a mesh of {of_mesh} devices and --devices {devices}: leave one of the two out"
-                ),
-            ),
-            (
-                of_dense || of_resnet,
-                &"--widths is about --model dense, and --width is about --model resnet18",
-            ),
-            (
-                mesh.pipeline == 1 && of_stages,
-                &format!(
-                    "--schedule, --micro-batches, --cut and --gantt are about pipelines, and there is one stage: ask for \
-                     several, such as --mesh {several}"
-                ),
-            ),
-            (
-                batch_size < pieces as u64,
-                &format!(
-                    "batch size {batch_size} cannot be cut into {pieces} micro-batches ({replicas} × {each}): each needs at \
-                     least one sample"
-                ),
-            ),
-        ];
-        let refused = refusals.into_iter().find(|(refused, _)| *refused);
-        refused.map_or(Ok(()), |(_, why)| Err(UsageError::new(why)))
+        let each = self.schedules(mesh.pipeline).iter().map(|&(_, number)| number).max();
+        let (batch_size, each) = (self.train.batch_size, each.unwrap_or(1));
+        let (pieces, replicas) = (mesh.data * each, counted(mesh.data, "replica"));
+        Err(UsageError::new(if !launch.has_messages() {
+            "stages send each other activations, and NCCL, which alone connects these processes, has no messages between \
+             two: start them with mpirun"
+                .to_owned()
+        } else if of_mesh != devices {
+            format!("a mesh of {of_mesh} devices and --devices {devices}: leave one of the two out")
+        } else if of_dense || of_resnet {
+            "--widths is about --model dense, and --width is about --model resnet18".to_owned()
+        } else if mesh.pipeline == 1 && of_stages {
+            format!(
+                "--schedule, --micro-batches, --cut and --gantt are about pipelines, and there is one stage: ask for \
+                 several, such as --mesh {several}"
+            )
+        } else if batch_size < pieces as u64 {
+            format!(
+                "batch size {batch_size} cannot be cut into {pieces} micro-batches ({replicas} × {each}): each needs at \
+                 least one sample"
+            )
+        } else {
+            return Ok(());
+        }))
     }
 }

@@ -3,7 +3,8 @@
 use devices::SeveralDevices;
 use harness::cli::UsageError;
 use harness::report::{counted, thousands};
-use model_parallel::pipeline::predict::{Costs, StageCost};
+use itertools::Itertools as _;
+use model_parallel::partition::Cost;
 use model_parallel::pipeline::{Kind, UNBOUNDED, check, predict};
 
 use crate::arguments::Arguments;
@@ -31,27 +32,26 @@ pub(crate) fn drawings(flags: &Arguments) -> anyhow::Result<String> {
             .into());
         }
         let checked = check(kind.schedule(stages, micro_batches)?, UNBOUNDED)?;
-        let timeline = predict(&checked, &Costs::equal(stages, StageCost::UNITS))?;
+        let timeline = predict(&checked, &vec![Cost::UNITS; stages], 0.0)?;
         let channels = match checked.smallest_capacity() {
             0 => "no message has to wait in a channel".to_owned(),
             capacity => format!("channels have to hold {} at least", counted(capacity, "message")),
         };
-        let kept: Vec<String> = checked.peaks().iter().map(|peak| peak.both.to_string()).collect();
+        let kept = checked.peaks().iter().map(|peak| peak.both).join(", ");
         drawings.push(format!(
-            "{kind}: {}\n{}\nbubble {:.1} %, {} units of time; {channels}\nmicro-batches{} kept by each stage: {}",
+            "{kind}: {}\n{}\nbubble {:.1} %, {} units of time; {channels}\nmicro-batches{} kept by each stage: {kept}",
             size.join(", "),
             // The passes of a chunk are as much shorter as the chunk is.
             timeline.drawing(1.0 / kind.chunks() as f64).trim_end(),
             timeline.bubble() * 100.0,
             (timeline.makespan() * 100.0).round() / 100.0,
             if kind.chunks() > 1 { " of a chunk" } else { "" },
-            kept.join(", "),
         ));
     }
     Ok(drawings.join("\n\n"))
 }
 
-/// The largest number of columns of a schedule, by [`StageCost::UNITS`] and the bubbles of the literature. A drawing of ZB-H1
+/// The largest number of columns of a schedule, by [`Cost::UNITS`] and the bubbles of the literature. A drawing of ZB-H1
 /// has fewer when there are enough micro-batches.
 fn columns(kind: Kind, stages: usize, micro_batches: usize) -> usize {
     // One column forward, two backward.
@@ -73,8 +73,8 @@ mod tests {
                 let Ok(schedule) = kind.schedule(stages, micro_batches) else { continue };
                 let unit = 1.0 / schedule.chunks as f64;
                 let checked = check(schedule, UNBOUNDED).expect("a schedule");
-                let costs = Costs::equal(stages, StageCost::UNITS);
-                let timeline = predict(&checked, &costs).expect("a prediction");
+                let costs = vec![Cost::UNITS; stages];
+                let timeline = predict(&checked, &costs, 0.0).expect("a prediction");
                 let drawn = (timeline.makespan() / unit).round() as usize;
                 let said = columns(kind, stages, micro_batches);
                 assert!(drawn <= said, "{kind} {stages} × {micro_batches}: {drawn}, not {said}");

@@ -1,9 +1,4 @@
 //! The bytes that a device holds and sends in training.
-//!
-//! | | one device | a pipeline's stage | a part of every layer |
-//! | --- | --- | --- | --- |
-//! | parameters, gradients, optimizer | all | those of its layers | those of its parts |
-//! | activations | of the whole batch | of the micro-batches under way | of its parts, and copies of shared ones |
 
 use std::collections::HashMap;
 

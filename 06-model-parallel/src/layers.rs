@@ -6,17 +6,15 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
-use candle_core::{DType, Device, Error as TensorError, ModuleT, Result, Shape, Tensor, Var, bail};
+use candle_core::{Device, Error as TensorError, ModuleT, Result, Shape, Tensor, bail};
 use candle_nn::VarBuilder;
 use candle_nn::init::Init;
-use candle_nn::var_builder::SimpleBackend;
 use concise_wrapper::batch_norm::Norms;
 use concise_wrapper::ddp::alike;
-use concise_wrapper::weights::{Snapshot, is_buffer};
+use concise_wrapper::weights::Snapshot;
 use concise_wrapper::{Error, Network, Precision, initial};
-use harness::lock::locked;
 
 use crate::tensor_parallel::{Cut, Group};
 
@@ -33,7 +31,6 @@ pub struct Layers {
 
 #[derive(Clone)]
 struct PlannedLayer {
-    name: String,
     build: Arc<Build>,
     /// The weight and the bias of a layer that ranks can share.
     parameters: Vec<ParameterSpec>,
@@ -41,6 +38,12 @@ struct PlannedLayer {
 
 /// Some layers of a model, one after the other.
 pub struct Stage(Vec<Box<Forward>>);
+
+impl ModuleT for Stage {
+    fn forward_t(&self, x: &Tensor, train: bool) -> Result<Tensor> {
+        self.0.iter().try_fold(x.clone(), |x, layer| layer(&x, train))
+    }
+}
 // ANCHOR_END: list
 
 // ANCHOR: spec
@@ -53,6 +56,29 @@ pub struct ParameterSpec {
     pub shape: Vec<usize>,
     pub init: Init,
     pub cut: Option<Cut>,
+}
+
+impl ParameterSpec {
+    /// The same parameter, shared along an axis.
+    pub(crate) fn cut(self, axis: usize) -> Self {
+        Self { cut: Some(Cut::new(axis, self.shape[axis])), ..self }
+    }
+
+    /// Checks that each of so many ranks gets a part.
+    fn check(&self, ranks: usize) -> Result<()> {
+        let checked = self.cut.map_or(Ok(()), |cut| cut.check(ranks));
+        checked.map_err(|error| TensorError::Msg(format!("{}: {error}", self.name)))
+    }
+
+    /// This rank's part of the tensor.
+    fn get(&self, vb: &VarBuilder<'_>, group: &Group) -> Result<Tensor> {
+        self.check(group.ranks())?;
+        let mut shape = self.shape.clone();
+        if let Some(cut) = self.cut {
+            shape[cut.axis()] = cut.range(group.ranks(), group.rank()).len();
+        }
+        vb.get_with_hints(shape, &self.name, self.init)
+    }
 }
 // ANCHOR_END: spec
 
@@ -74,15 +100,13 @@ impl Layers {
     #[must_use]
     pub fn then<L: ModuleT + Send + Sync + 'static>(
         mut self,
-        name: impl Into<String>,
         build: impl Fn(&VarBuilder<'_>, &Norms) -> Result<L> + Send + Sync + 'static,
     ) -> Self {
         let build = move |vb: &VarBuilder<'_>, norms: &Norms, _: &Group| -> Result<Box<Forward>> {
             let layer = build(vb, norms)?;
             Ok(Box::new(move |x: &Tensor, train| layer.forward_t(x, train)))
         };
-        let (name, build) = (name.into(), Arc::new(build));
-        self.list.push(PlannedLayer { name, build, parameters: Vec::new() });
+        self.list.push(PlannedLayer { build: Arc::new(build), parameters: Vec::new() });
         self
     }
     // ANCHOR_END: then
@@ -91,7 +115,6 @@ impl Layers {
     /// Adds a layer with a weight and a bias, which the ranks of a group share.
     pub(crate) fn affine(
         mut self,
-        name: impl Into<String>,
         [weight, bias]: [ParameterSpec; 2],
         layer: impl Fn(&Tensor, &Tensor, &Tensor, &Group) -> Result<Tensor>
         + Copy
@@ -105,7 +128,7 @@ impl Layers {
             let group = group.clone();
             Ok(Box::new(move |x: &Tensor, _| layer(x, &weight, &bias, &group)))
         };
-        self.list.push(PlannedLayer { name: name.into(), build: Arc::new(build), parameters });
+        self.list.push(PlannedLayer { build: Arc::new(build), parameters });
         self
     }
     // ANCHOR_END: affine
@@ -120,25 +143,14 @@ impl Layers {
         self.list.is_empty()
     }
 
-    /// The layers' names, the first layer's first.
-    pub fn names(&self) -> impl Iterator<Item = &str> {
-        self.list.iter().map(|planned| planned.name.as_str())
+    /// Builds a layer of tensors from another source, and drops the layer. Fails when there is no such layer, and with the
+    /// errors of the source.
+    pub fn build_from(&self, layer: usize, source: &VarBuilder<'_>) -> Result<()> {
+        match self.list.get(layer) {
+            Some(it) => (it.build)(source, &Norms::default(), &Group::alone()).map(drop),
+            None => bail!("there is no layer {layer} in a model of {}", self.len()),
+        }
     }
-
-    // ANCHOR: size
-    /// The names and shapes of the parameters of a layer, in order. The layer is built of tensors without memory, so the
-    /// layer may be larger than the memory of this machine. Fails when there is no such layer.
-    pub fn parameters(&self, layer: usize) -> Result<Vec<(String, Shape)>> {
-        let Some(planned) = self.list.get(layer) else {
-            bail!("there is no layer {layer} in a model of {}", self.len());
-        };
-        let recorder = SpecRecorder::default();
-        let specs = Arc::clone(&recorder.0);
-        let vb = VarBuilder::from_backend(Box::new(recorder), DType::F32, Device::Cpu);
-        drop((planned.build)(&vb, &Norms::default(), &Group::alone())?);
-        Ok(std::mem::take(&mut *locked(&specs)))
-    }
-    // ANCHOR_END: size
 
     /// Checks that layers can be cut into so many parts. Fails when no layer can be cut, or a tensor has too few
     /// features: the message names the tensor.
@@ -179,13 +191,13 @@ impl Layers {
     ) -> std::result::Result<Network<Stage>, Error> {
         let network = self.build_for(layers.clone(), seed, precision.into(), device, group)?;
         if let Some(communicator) = group.communicator() {
-            let settings =
-                [("seed", seed.to_string()), ("precision", network.precision().to_string())];
-            let settings = settings.map(|(what, value)| (what.to_owned(), value));
-            let specs = self.list[layers].iter().flat_map(|layer| &layer.parameters);
-            let whole =
-                specs.map(|spec| (format!("tensor {}", spec.name), format!("{:?}", spec.shape)));
-            alike::compare(communicator, &settings.into_iter().chain(whole).collect::<Vec<_>>())?;
+            let precision = network.precision().to_string();
+            let mut settings = vec![("seed".to_owned(), seed.to_string())];
+            settings.push(("precision".to_owned(), precision));
+            for spec in self.list[layers].iter().flat_map(|layer| &layer.parameters) {
+                settings.push((format!("tensor {}", spec.name), format!("{:?}", spec.shape)));
+            }
+            alike::compare(communicator, &settings)?;
         }
         Ok(network)
     }
@@ -239,70 +251,3 @@ impl Layers {
     }
     // ANCHOR_END: parts
 }
-
-// ANCHOR: stage
-impl ModuleT for Stage {
-    fn forward_t(&self, x: &Tensor, train: bool) -> Result<Tensor> {
-        self.0.iter().try_fold(x.clone(), |x, layer| layer(&x, train))
-    }
-}
-// ANCHOR_END: stage
-
-// ANCHOR: of_spec
-impl ParameterSpec {
-    /// The same parameter, shared along an axis.
-    pub(crate) fn cut(self, axis: usize) -> Self {
-        Self { cut: Some(Cut::new(axis, self.shape[axis])), ..self }
-    }
-
-    /// Checks that each of so many ranks gets a part.
-    fn check(&self, ranks: usize) -> Result<()> {
-        let checked = self.cut.map_or(Ok(()), |cut| cut.check(ranks));
-        checked.map_err(|error| TensorError::Msg(format!("{}: {error}", self.name)))
-    }
-
-    /// This rank's part of the tensor.
-    fn get(&self, vb: &VarBuilder<'_>, group: &Group) -> Result<Tensor> {
-        self.check(group.ranks())?;
-        let mut shape = self.shape.clone();
-        if let Some(cut) = self.cut {
-            shape[cut.axis()] = cut.range(group.ranks(), group.rank()).len();
-        }
-        vb.get_with_hints(shape, &self.name, self.init)
-    }
-}
-// ANCHOR_END: of_spec
-
-// ANCHOR: recorder
-/// A source of tensors that records the name and the shape of each parameter.
-#[derive(Default)]
-struct SpecRecorder(Arc<Mutex<Vec<(String, Shape)>>>);
-
-impl SimpleBackend for SpecRecorder {
-    fn get(
-        &self,
-        shape: Shape,
-        name: &str,
-        _: Init,
-        dtype: DType,
-        device: &Device,
-    ) -> Result<Tensor> {
-        if is_buffer(name) {
-            // Batch norms need a variable with memory: a number for each channel.
-            return Ok(Var::zeros(shape, dtype, device)?.into_inner());
-        }
-        // One number in memory, which stands in every place of the shape.
-        let tensor = Tensor::zeros((), dtype, device)?.broadcast_as(&shape)?;
-        locked(&self.0).push((name.to_owned(), shape));
-        Ok(tensor)
-    }
-
-    fn get_unchecked(&self, name: &str, _: DType, _: &Device) -> Result<Tensor> {
-        bail!("{name} cannot be made without a shape")
-    }
-
-    fn contains_tensor(&self, _: &str) -> bool {
-        true
-    }
-}
-// ANCHOR_END: recorder

@@ -13,12 +13,11 @@
 //! | [`pipeline::schedule`], [`pipeline::orders`] | the order of work: naive, GPipe, 1F1B, interleaved, zero-bubble |
 //! | [`mod@pipeline::check`] | the laws that every schedule keeps, and deadlock |
 //! | [`pipeline::timeline`], [`mod@pipeline::predict`] | when everything happens: bubble, activations alive |
+//! | [`pipeline::drawing`] | timelines as text and as Gantt charts |
 //! | [`mod@pipeline::worker`] | executes any checked schedule, and trains with the numbers of one device |
 //! | [`tensor_parallel`] | every device holds a part of every layer |
 //! | [`mesh`] | replicas, stages and parts together |
 //! | [`held`] | the bytes that a device holds |
-//!
-//! Left out here: activations that are computed a second time.
 
 pub mod held;
 pub mod layers;

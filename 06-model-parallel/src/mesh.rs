@@ -9,16 +9,6 @@
 //!           replica 1      rank 4 ─ rank 5        rank 6 ─ rank 7
 //! ```
 //!
-//! | axis | rows in the drawing | messages |
-//! | --- | --- | --- |
-//! | tensor | 0 1, 2 3, 4 5, 6 7 | terms of sums in the middle of a layer |
-//! | pipeline | 0 2, 1 3, 4 6, 5 7 | activations and their gradients between stages |
-//! | data | 0 4, 1 5, 2 6, 3 7 | gradients of the same weights, summed |
-//!
-//! A rank sends its activation to the rank of the same part in the next stage. If the last layer of the stage is by rows,
-//! both parts send the same whole activation. If this layer is by columns and the next layer by rows, each part sends the
-//! columns that the same part of the next layer needs. So a stage may end at any layer.
-//!
 //! The tensor axis runs fastest and the data axis slowest. So the ranks that exchange most are neighbours, and neighbours
 //! are likely to be on one machine (Narayanan et al., arXiv 2104.04473, section 3.2).
 
@@ -27,6 +17,8 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use params_and_allreduce::communicator::{Error, Group, SharedCommunicator};
+
+use crate::Refused;
 
 // ANCHOR: mesh
 /// The number of devices along each axis: replicas of the model, stages of each replica, and parts of each layer.
@@ -49,15 +41,6 @@ pub enum Axis {
     Tensor,
 }
 
-/// The location of a rank: the numbers of its replica, its stage and its part, from 0.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(missing_docs, reason = "the line above explains the fields")]
-pub struct Coordinates {
-    pub data: usize,
-    pub pipeline: usize,
-    pub tensor: usize,
-}
-
 impl Mesh {
     /// Stages of one replica, and nothing else.
     pub fn pipeline(stages: usize) -> Self {
@@ -74,30 +57,26 @@ impl Mesh {
         self.data * self.pipeline * self.tensor
     }
 
-    /// The location of a rank.
-    pub fn coordinates(&self, rank: usize) -> Coordinates {
-        let Self { pipeline, tensor, .. } = *self;
-        Coordinates {
-            data: rank / (pipeline * tensor),
-            pipeline: rank / tensor % pipeline,
-            tensor: rank % tensor,
+    /// The number of ranks in a row along an axis, and the difference between two neighbours' numbers.
+    fn row(&self, axis: Axis) -> (usize, usize) {
+        match axis {
+            Axis::Data => (self.data, self.pipeline * self.tensor),
+            Axis::Pipeline => (self.pipeline, self.tensor),
+            Axis::Tensor => (self.tensor, 1),
         }
     }
 
-    /// The rank at a location.
-    pub fn rank(&self, at: Coordinates) -> usize {
-        (at.data * self.pipeline + at.pipeline) * self.tensor + at.tensor
+    /// The number of a rank's replica, stage or part, from 0.
+    pub fn coordinate(&self, rank: usize, axis: Axis) -> usize {
+        let (length, step) = self.row(axis);
+        rank / step % length
     }
 
     /// The ranks in a row through `rank` along an axis, from the beginning to the end.
     pub fn line(&self, rank: usize, axis: Axis) -> Vec<usize> {
-        let at = self.coordinates(rank);
-        let (length, first, step) = match axis {
-            Axis::Data => (self.data, Coordinates { data: 0, ..at }, self.pipeline * self.tensor),
-            Axis::Pipeline => (self.pipeline, Coordinates { pipeline: 0, ..at }, self.tensor),
-            Axis::Tensor => (self.tensor, Coordinates { tensor: 0, ..at }, 1),
-        };
-        (0..length).map(|place| self.rank(first) + place * step).collect()
+        let (length, step) = self.row(axis);
+        let first = rank - self.coordinate(rank, axis) * step;
+        (0..length).map(|place| first + place * step).collect()
     }
 
     /// A communicator between the ranks of a row, made of one between all ranks. Fails when `all` does not connect as
@@ -113,25 +92,18 @@ impl Mesh {
 // ANCHOR_END: mesh
 
 // ANCHOR: name
-/// A text that is no mesh.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("\"{0}\" is no mesh: it is DATAxPIPELINExTENSOR, three numbers from 1, such as 2x2x1")]
-pub struct NoMesh(String);
-
 impl FromStr for Mesh {
-    type Err = NoMesh;
+    type Err = Refused;
 
-    fn from_str(text: &str) -> Result<Self, NoMesh> {
-        let numbers: Vec<usize> = text.split('x').map_while(|part| part.parse().ok()).collect();
-        let devices =
-            numbers.iter().try_fold(1usize, |product, number| product.checked_mul(*number));
-        match numbers.as_slice() {
-            &[data, pipeline, tensor]
-                if text.split('x').count() == 3 && devices.is_some_and(|devices| devices > 0) =>
-            {
-                Ok(Self { data, pipeline, tensor })
-            }
-            _ => Err(NoMesh(text.to_owned())),
+    fn from_str(text: &str) -> Result<Self, Refused> {
+        let numbers: Result<Vec<usize>, _> = text.split('x').map(str::parse).collect();
+        let numbers = numbers.unwrap_or_default();
+        let devices = numbers.iter().try_fold(1usize, |product, &next| product.checked_mul(next));
+        match (numbers.as_slice(), devices) {
+            (&[data, pipeline, tensor], Some(1..)) => Ok(Self { data, pipeline, tensor }),
+            _ => Err(Refused(format!(
+                "\"{text}\" is no mesh: it is DATAxPIPELINExTENSOR, three numbers from 1, such as 2x2x1"
+            ))),
         }
     }
 }
@@ -159,9 +131,10 @@ mod tests {
         let mesh: Mesh = "2x3x4".parse().unwrap();
         assert_eq!((mesh.devices(), mesh.to_string()), (24, "2x3x4".to_owned()));
         for rank in 0..24 {
-            let at = mesh.coordinates(rank);
-            assert_eq!(mesh.rank(at), rank);
-            assert!(at.data < 2 && at.pipeline < 3 && at.tensor < 4);
+            let [data, pipeline, tensor] =
+                [Axis::Data, Axis::Pipeline, Axis::Tensor].map(|axis| mesh.coordinate(rank, axis));
+            assert_eq!((data * 3 + pipeline) * 4 + tensor, rank);
+            assert!(data < 2 && pipeline < 3 && tensor < 4);
             for axis in [Axis::Data, Axis::Pipeline, Axis::Tensor] {
                 assert!(mesh.line(rank, axis).contains(&rank));
             }

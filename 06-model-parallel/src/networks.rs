@@ -7,11 +7,11 @@ use concise_wrapper::batch_norm::Norms;
 use concise_wrapper::lenet::init;
 use concise_wrapper::resnet::{BLOCKS, Block, ConvNorm, Head};
 use datasets::CLASSES;
+use itertools::Itertools as _;
 use ops::flatten;
 use single_gpu::lenet::SHAPES;
 
 use crate::layers::{Layers, ParameterSpec};
-use crate::tensor_parallel::Cut;
 use crate::tensor_parallel::convolution::{
     conv2d_relu_pool_by_channel, conv2d_relu_pool_by_filter,
 };
@@ -19,6 +19,7 @@ use crate::tensor_parallel::linear::{
     linear_by_column, linear_by_row, linear_relu_by_column, linear_relu_by_row,
 };
 use crate::tensor_parallel::mappings::gather;
+use crate::tensor_parallel::{Cut, Group};
 
 // ANCHOR: channels
 /// The way in which LeNet's second convolution gets the channels that other ranks have computed.
@@ -33,8 +34,8 @@ pub enum Channels {
 
 impl Layers {
     // ANCHOR: dense
-    /// A dense stack: `[B, …]`, flattened to `[B, widths[0]]`, → `[B, widths[last]]`, with a relu between two layers. Its
-    /// tensors are those of [`dense_parameters`].
+    /// A dense stack: `[B, …]`, flattened to `[B, widths[0]]`, → `[B, widths[last]]`, with a relu between two layers. Layer
+    /// i has a weight `dense{i}.weight` of `[widths[i], widths[i + 1]]` and a bias `dense{i}.bias` of `[widths[i + 1]]`.
     ///
     /// In a group, layers are cut by columns and by rows in turn:
     ///
@@ -53,20 +54,16 @@ impl Layers {
         let parameters = dense_parameters(widths)?;
         let count = parameters.len();
         let logits = Cut::new(1, widths[count]);
-        let names: Vec<String> = widths.iter().map(ToString::to_string).collect();
-        let mut layers = Self::named(format!("dense stack {}", names.join("-")));
+        let mut layers = Self::named(format!("dense stack {}", widths.iter().join("-")));
         for (number, [weight, bias]) in parameters.into_iter().enumerate() {
-            let (name, last) = (format!("dense {number}"), number + 1 == count);
+            let last = number + 1 == count;
             layers = if number.is_multiple_of(2) {
-                layers.affine(name, [weight.cut(1), bias.cut(0)], move |x, w, b, group| {
-                    let x = flatten(x)?;
-                    match last {
-                        true => gather(&linear_by_column(&x, w, b, group)?, logits, group),
-                        false => linear_relu_by_column(&x, w, b, group),
-                    }
+                layers.affine([weight.cut(1), bias.cut(0)], move |x, w, b, group| match last {
+                    true => gather(&linear_by_column(&flatten(x)?, w, b, group)?, logits, group),
+                    false => linear_relu_by_column(&flatten(x)?, w, b, group),
                 })
             } else {
-                layers.affine(name, [weight.cut(0), bias], move |x, w, b, group| match last {
+                layers.affine([weight.cut(0), bias], move |x, w, b, group| match last {
                     true => linear_by_row(&flatten(x)?, w, b, group),
                     false => linear_relu_by_row(&flatten(x)?, w, b, group),
                 })
@@ -97,9 +94,8 @@ impl Layers {
     ///                 gather       [B, 10]
     /// ```
     ///
-    /// On the left all tensors are cut but the bias of the first dense layer. The rows of this layer's weight go with
-    /// the channels that they belong to, 16 to a channel. On the right all tensors are cut but the biases of the second
-    /// convolution and of the last layer.
+    /// A layer by rows or by channels has a whole bias. The rows of the first dense weight go with the channels that they
+    /// belong to, 16 to a channel.
     pub fn lenet_with(channels: Channels) -> Self {
         let spec = |(name, shape): (&str, &[usize])| ParameterSpec {
             name: name.to_owned(),
@@ -111,36 +107,29 @@ impl Layers {
         let (first, second) = (w1.shape[0], w2.shape[0]);
         let blocks = Cut::in_blocks(0, second, w3.shape[0] / second);
         let flatten = |_: &VarBuilder<'_>, _: &Norms| Ok(|x: &Tensor| flatten(x));
+        let by_filter = |x: &Tensor, w: &Tensor, b: &Tensor, group: &Group| {
+            conv2d_relu_pool_by_filter(x, w, b, 2, group)
+        };
         let layers = Self::named("LeNet");
         match channels {
             Channels::Gathered => layers
-                .affine("convolution 1", [w1.cut(0), b1.cut(0)], move |x, w, b, group| {
-                    let here = conv2d_relu_pool_by_filter(x, w, b, 2, group)?;
-                    gather(&here, Cut::new(1, first), group)
+                .affine([w1.cut(0), b1.cut(0)], move |x, w, b, group| {
+                    gather(&by_filter(x, w, b, group)?, Cut::new(1, first), group)
                 })
-                .affine("convolution 2", [w2.cut(0), b2.cut(0)], |x, w, b, group| {
-                    conv2d_relu_pool_by_filter(x, w, b, 2, group)
-                })
-                .then("flatten", flatten)
-                .affine(
-                    "dense 1",
-                    [ParameterSpec { cut: Some(blocks), ..w3 }, b3],
-                    linear_relu_by_row,
-                )
-                .affine("dense 2", [w4.cut(1), b4.cut(0)], |x, w, b, group| {
-                    let here = linear_by_column(x, w, b, group)?;
-                    gather(&here, Cut::new(1, CLASSES), group)
+                .affine([w2.cut(0), b2.cut(0)], by_filter)
+                .then(flatten)
+                .affine([ParameterSpec { cut: Some(blocks), ..w3 }, b3], linear_relu_by_row)
+                .affine([w4.cut(1), b4.cut(0)], |x, w, b, group| {
+                    gather(&linear_by_column(x, w, b, group)?, Cut::new(1, CLASSES), group)
                 }),
             Channels::Summed => layers
-                .affine("convolution 1", [w1.cut(0), b1.cut(0)], |x, w, b, group| {
-                    conv2d_relu_pool_by_filter(x, w, b, 2, group)
-                })
-                .affine("convolution 2", [w2.cut(1), b2], |x, w, b, group| {
+                .affine([w1.cut(0), b1.cut(0)], by_filter)
+                .affine([w2.cut(1), b2], |x, w, b, group| {
                     conv2d_relu_pool_by_channel(x, w, b, 2, group)
                 })
-                .then("flatten", flatten)
-                .affine("dense 1", [w3.cut(1), b3.cut(0)], linear_relu_by_column)
-                .affine("dense 2", [w4.cut(0), b4], linear_by_row),
+                .then(flatten)
+                .affine([w3.cut(1), b3.cut(0)], linear_relu_by_column)
+                .affine([w4.cut(0), b4], linear_by_row),
         }
     }
     // ANCHOR_END: lenet
@@ -150,24 +139,19 @@ impl Layers {
     /// shapes and initial weights; the first group has `width` planes, 64 in the original. No layer can be cut.
     pub fn resnet18(width: usize) -> Self {
         let layers = Self::named(format!("ResNet-18 of width {width}"));
-        let stem = layers.then("stem", move |vb, norms| ConvNorm::stem(width, norms, vb));
+        let stem = layers.then(move |vb, norms| ConvNorm::stem(width, norms, vb));
         let blocks = (0..BLOCKS).fold(stem, |layers, number| {
-            let build =
-                move |vb: &VarBuilder<'_>, norms: &Norms| Block::new(number, width, norms, vb);
-            layers.then(format!("block {number}"), build)
+            layers.then(move |vb, norms| Block::new(number, width, norms, vb))
         });
-        blocks.then("head", move |vb, _| Head::new(width, vb))
+        blocks.then(move |vb, _| Head::new(width, vb))
     }
     // ANCHOR_END: resnet18
 }
 
 // ANCHOR: dense_parameters
-/// Weight and bias of each layer of a stack, `[B, widths[0]]` → `[B, widths[last]]`, the first layer first.
-///
-/// Layer i has a weight `dense{i}.weight` of `[widths[i], widths[i + 1]]`, from `N(0, 2 / widths[i])` (He et al.,
-/// "Delving deep into rectifiers", 2015), and a bias `dense{i}.bias` of `[widths[i + 1]]`, zeros. Fails when there are
-/// fewer than two widths, or one is 0.
-pub fn dense_parameters(widths: &[usize]) -> Result<Vec<[ParameterSpec; 2]>> {
+/// Weight and bias of each layer of a stack: weights from `N(0, 2 / inputs)` (He et al., "Delving deep into rectifiers",
+/// 2015), and zeros. Fails when there are fewer than two widths, or one is 0.
+fn dense_parameters(widths: &[usize]) -> Result<Vec<[ParameterSpec; 2]>> {
     if widths.len() < 2 || widths.contains(&0) {
         bail!("a dense stack has at least two widths, none of them 0; got {widths:?}");
     }

@@ -1,23 +1,20 @@
-//! Where to cut a list of layers into the parts of a pipeline.
+//! Where to cut a list of layers into the parts of a pipeline, so that the largest part is as small as possible.
 //!
-//! A pipeline is as fast as its slowest stage, so a good cut makes the largest part small. Dynamic programming finds the
-//! best cut. Let best(s, i) be the largest part when layers i and later are cut into s parts as well as possible. The first
-//! of these parts ends somewhere, at j, and the rest is a smaller question of the same kind:
+//! Let best(s, i) be the largest part when layers i and later are cut into s parts as well as possible. The first of these
+//! parts ends before some layer j, and the rest is a smaller question of the same kind:
 //!
 //! ```text
 //! best(1, i) = cost(i..n)
 //! best(s, i) = min over j of max(cost(i..j), best(s − 1, j))
 //! ```
 
-use std::fmt;
 use std::ops::Range;
-use std::str::FromStr;
 use std::time::Instant;
 
 use candle_core::{Device, ModuleT, Result as TensorResult, Tensor, Var};
 use concise_wrapper::{Network, Precision};
+use itertools::Itertools as _;
 use ops::backward::{backward_from, backward_in_halves};
-use serde::{Deserialize, Serialize};
 
 use crate::Refused;
 use crate::layers::Layers;
@@ -81,87 +78,67 @@ fn ends(costs: &[f64], i: usize) -> impl Iterator<Item = (usize, f64)> {
 // ANCHOR_END: cut
 
 // ANCHOR: by_hand
-/// The layers at which a new stage begins: `3,7` cuts layers 0, 1, … into 0..3, 3..7 and 7 to the end.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CutPoints(Vec<usize>);
-
-impl CutPoints {
-    /// The number of stages.
-    pub fn stages(&self) -> usize {
-        self.0.len() + 1
-    }
-
-    /// The layers of every stage, for a model of so many layers. Fails when a stage would begin after the last layer.
-    pub fn ranges(&self, layers: usize) -> Result<Vec<Range<usize>>, Refused> {
-        if let Some(begin) = self.0.iter().find(|&&begin| begin >= layers) {
-            let last = layers.saturating_sub(1);
-            return Err(Refused(format!(
-                "cut {self}: no stage can begin at layer {begin}; layers are 0 to {last}"
-            )));
-        }
-        let borders = [&[0], self.0.as_slice(), &[layers]].concat();
-        Ok(borders.windows(2).map(|pair| pair[0]..pair[1]).collect())
-    }
-}
-
-impl FromStr for CutPoints {
-    type Err = Refused;
-
-    fn from_str(text: &str) -> Result<Self, Refused> {
-        let number = |part: &str| {
-            part.trim().parse::<usize>().map_err(|_| {
-                Refused(format!(
-                    "a cut is the layers at which a new stage begins, such as 3,7; \"{}\" is no number",
-                    part.trim()
-                ))
-            })
-        };
-        let cut = Self(text.split(',').map(number).collect::<Result<_, _>>()?);
-        let begins = [&[0], cut.0.as_slice()].concat();
-        match begins.windows(2).find(|pair| pair[0] >= pair[1]) {
-            None => Ok(cut),
-            Some(pair) => Err(Refused(format!(
-                "cut {cut}: a stage that begins at layer {} comes after one that begins at layer {}. Each stage begins \
-                 later than the one before it, and the first begins at layer 0",
-                pair[1], pair[0]
-            ))),
-        }
-    }
-}
-
-impl fmt::Display for CutPoints {
-    /// `3,7`
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let begins: Vec<String> = self.0.iter().map(ToString::to_string).collect();
-        f.write_str(&begins.join(","))
-    }
+/// Cuts so many layers at `begins`, the layers at which a new stage begins: 3 and 7 make stages of layers 0..3, 3..7, and 7
+/// to the end. Fails when a stage would have no layer.
+pub fn cut_by_hand(begins: &[usize], layers: usize) -> Result<Vec<Range<usize>>, Refused> {
+    let borders = [&[0], begins, &[layers]].concat();
+    let stages: Vec<Range<usize>> = borders.windows(2).map(|pair| pair[0]..pair[1]).collect();
+    let Some(empty) = stages.iter().position(Range::is_empty) else { return Ok(stages) };
+    let (Range { start, end }, cut) = (&stages[empty], begins.iter().join(","));
+    Err(Refused(if empty < begins.len() {
+        format!(
+            "cut {cut}: a stage that begins at layer {end} comes after one that begins at layer {start}. Each stage begins \
+             later than the one before it, and the first begins at layer 0"
+        )
+    } else {
+        let last = layers.saturating_sub(1);
+        format!("cut {cut}: no stage can begin at layer {start}; layers are 0 to {last}")
+    }))
 }
 // ANCHOR_END: by_hand
 
 // ANCHOR: measure
-/// Seconds that one layer takes for a micro-batch: the forward pass, the backward pass in one piece, and the two halves of
-/// the backward pass, which compute the gradient of the input and the gradients of the weights.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+/// The seconds that some layers take for one micro-batch: the forward pass, the backward pass in one piece, the two halves of
+/// the backward pass, and the update, once a step.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 #[expect(missing_docs, reason = "the lines above explain the fields")]
-pub struct LayerCost {
+pub struct Cost {
     pub forward: f64,
     pub backward: f64,
     pub backward_input: f64,
     pub backward_weight: f64,
+    pub update: f64,
 }
 
-impl LayerCost {
+impl Cost {
+    /// In units of time instead of seconds: a forward pass takes one, and so does each half of a backward pass.
+    pub const UNITS: Self = Self {
+        forward: 1.0,
+        backward: 2.0,
+        backward_input: 1.0,
+        backward_weight: 1.0,
+        update: 0.0,
+    };
+
     /// Both passes, each in one piece.
     pub fn total(&self) -> f64 {
         self.forward + self.backward
     }
 
-    fn least(self, other: Self) -> Self {
+    /// The costs of the parts of a cut, from those of all layers. Panics when the cut has a layer without a cost.
+    pub fn of_parts(layers: &[Self], cut: &[Range<usize>]) -> Vec<Self> {
+        let add = |sum: Self, layer: &Self| sum.with(layer, |sum, seconds| sum + seconds);
+        cut.iter().map(|part| layers[part.clone()].iter().fold(Self::default(), add)).collect()
+    }
+
+    /// Combines each time with the same time of another cost.
+    fn with(&self, other: &Self, combine: impl Fn(f64, f64) -> f64) -> Self {
         Self {
-            forward: self.forward.min(other.forward),
-            backward: self.backward.min(other.backward),
-            backward_input: self.backward_input.min(other.backward_input),
-            backward_weight: self.backward_weight.min(other.backward_weight),
+            forward: combine(self.forward, other.forward),
+            backward: combine(self.backward, other.backward),
+            backward_input: combine(self.backward_input, other.backward_input),
+            backward_weight: combine(self.backward_weight, other.backward_weight),
+            update: combine(self.update, other.update),
         }
     }
 }
@@ -179,7 +156,7 @@ pub fn measure(
     times: usize,
     precision: impl Into<Precision>,
     device: &Device,
-) -> TensorResult<Vec<LayerCost>> {
+) -> TensorResult<Vec<Cost>> {
     let precision = precision.into();
     let shape = [&[rows], sample].concat();
     let mut x = Tensor::randn(0f32, 1.0, shape, device)?.to_dtype(precision.weights())?;
@@ -187,7 +164,7 @@ pub fn measure(
         let network = layers.build(layer..layer + 1, 0, precision, device)?;
         let (output, mut least) = once(&network, &x, layer == 0)?;
         for _ in 1..times {
-            least = least.least(once(&network, &x, layer == 0)?.1);
+            least = least.with(&once(&network, &x, layer == 0)?.1, f64::min);
         }
         x = output;
         Ok(least)
@@ -196,11 +173,7 @@ pub fn measure(
 }
 
 /// The result of a layer, and its cost. The first layer's input is data, and needs no gradient.
-fn once<M: ModuleT>(
-    layer: &Network<M>,
-    x: &Tensor,
-    first: bool,
-) -> TensorResult<(Tensor, LayerCost)> {
+fn once<M: ModuleT>(layer: &Network<M>, x: &Tensor, first: bool) -> TensorResult<(Tensor, Cost)> {
     let input = if first { x.clone() } else { Var::from_tensor(x)?.into_inner() };
     layer.device().synchronize()?;
     let mut start = Instant::now();
@@ -220,7 +193,7 @@ fn once<M: ModuleT>(
     found.extend(second.run()?);
     layer.parameter_gradients(&found)?;
     let backward_weight = seconds()?;
-    let cost = LayerCost { forward, backward, backward_input, backward_weight };
+    let cost = Cost { forward, backward, backward_input, backward_weight, update: 0.0 };
     Ok((output.detach(), cost))
 }
 // ANCHOR_END: measure
@@ -318,24 +291,18 @@ mod tests {
 
     #[test]
     fn a_cut_names_the_first_layer_of_each_stage_but_the_first() {
-        let cut: CutPoints = " 1, 4".parse().unwrap();
-        assert_eq!((cut.stages(), cut.to_string()), (3, "1,4".to_owned()));
-        assert_eq!(cut.ranges(5).unwrap(), [0..1, 1..4, 4..5]);
+        assert_eq!(cut_by_hand(&[1, 4], 5).unwrap(), [0..1, 1..4, 4..5]);
+        assert_eq!(cut_by_hand(&[], 5).unwrap().first(), Some(&(0..5)));
     }
 
     #[test]
     fn cuts_that_make_no_sense_are_refused() {
-        let told = |text: &str, layers| -> String {
-            let cut = text.parse().and_then(|cut: CutPoints| cut.ranges(layers));
-            cut.unwrap_err().to_string()
-        };
-        for (text, found) in [("", ""), ("3,", ""), ("a", "a"), ("-1", "-1"), ("1.5", "1.5")] {
-            assert!(told(text, 9).ends_with(&format!("\"{found}\" is no number")), "{text}");
+        let told = |begins: &[usize]| cut_by_hand(begins, 9).unwrap_err().to_string();
+        for begins in [&[0][..], &[0, 3], &[3, 3], &[7, 3], &[9, 3]] {
+            assert!(told(begins).contains("Each stage begins later"), "{begins:?}");
         }
-        for text in ["0", "0,3", "3,3", "7,3"] {
-            assert!(told(text, 9).contains("Each stage begins later"), "{text}");
-        }
-        assert_eq!(told("3,9", 9), "cut 3,9: no stage can begin at layer 9; layers are 0 to 8");
+        assert_eq!(told(&[3, 9]), "cut 3,9: no stage can begin at layer 9; layers are 0 to 8");
+        assert!(told(&[12]).starts_with("cut 12: no stage can begin at layer 12"));
     }
 
     #[test]
@@ -343,22 +310,24 @@ mod tests {
         let layers = Layers::lenet();
         let costs = measure(&layers, &SAMPLE, 8, 3, DType::F32, &Device::Cpu).unwrap();
         assert_eq!(costs.len(), 5);
-        let totals: Vec<f64> = costs.iter().map(LayerCost::total).collect();
+        let totals: Vec<f64> = costs.iter().map(Cost::total).collect();
         assert!(totals[1] > totals[2], "{costs:?}");
         assert_eq!(cut(&totals, 2).unwrap().len(), 2);
     }
 
     #[test]
-    fn of_several_tries_the_least_counts() {
-        let cost = |forward, backward, backward_input, backward_weight| LayerCost {
-            forward,
-            backward,
-            backward_input,
-            backward_weight,
+    fn of_several_tries_the_least_counts_and_a_part_costs_what_its_layers_cost() {
+        let cost = |times: [f64; 4]| {
+            let [forward, backward, backward_input, backward_weight] = times;
+            Cost { forward, backward, backward_input, backward_weight, update: 0.0 }
         };
-        let (one, other) = (cost(1.0, 4.0, 2.0, 1.0), cost(2.0, 3.0, 1.0, 2.0));
-        assert_eq!(one.least(other), cost(1.0, 3.0, 1.0, 1.0));
+        let (one, other) = (cost([1.0, 4.0, 2.0, 1.0]), cost([2.0, 3.0, 1.0, 2.0]));
+        assert_eq!(one.with(&other, f64::min), cost([1.0, 3.0, 1.0, 1.0]));
         assert_eq!(one.total(), 5.0);
+        let layers: Vec<Cost> =
+            (1..=4).map(|n| cost([1.0, 10.0, 5.0, 7.0].map(|each| each * f64::from(n)))).collect();
+        let parts = [cost([1.0, 10.0, 5.0, 7.0]), cost([9.0, 90.0, 45.0, 63.0])];
+        assert_eq!(Cost::of_parts(&layers, &[0..1, 1..4]), parts);
     }
 
     #[test]

@@ -10,10 +10,10 @@ use datasets::SAMPLE;
 use devices::DevicePlan;
 use harness::cli::{ReportArguments, UsageError, each_once};
 use harness::report::counted;
+use itertools::Itertools as _;
 use model_parallel::layers::Layers;
 use model_parallel::mesh::Mesh;
-use model_parallel::partition::{self, LayerCost};
-use model_parallel::pipeline::predict::Costs;
+use model_parallel::partition::{self, Cost};
 use model_parallel::pipeline::{Checked, Kind, Timeline, UNBOUNDED, check, predict};
 use trainer::TrainSetup;
 
@@ -76,18 +76,23 @@ impl Way {
             parts => layers.check_parts(parts).map_err(UsageError::new)?,
         }
         let parts = mesh.pipeline * kind.chunks();
-        let cut = match flags.cut.as_ref().filter(|_| mesh.pipeline > 1) {
-            None => partition::cut(&vec![1.0; layers.len()], parts),
-            Some(cut) if cut.stages() == parts => cut.ranges(layers.len()),
-            Some(cut) => bail!(UsageError::new(format_args!(
-                "--cut {cut} makes {} stages, not {parts}: there are {} with {} each",
-                cut.stages(),
-                counted(mesh.pipeline, "device"),
-                counted(kind.chunks(), "chunk"),
-            ))),
+        let cut = match flags.cut.as_slice() {
+            begins if begins.is_empty() || mesh.pipeline == 1 => {
+                partition::cut(&vec![1.0; layers.len()], parts)
+            }
+            begins => partition::cut_by_hand(begins, layers.len()),
         };
         let of_network = |error| UsageError::new(format_args!("{}: {error}", layers.name()));
         let cut = cut.map_err(of_network)?;
+        if cut.len() != parts {
+            bail!(UsageError::new(format_args!(
+                "--cut {} makes {} stages, not {parts}: there are {} with {} each",
+                flags.cut.iter().join(","),
+                cut.len(),
+                counted(mesh.pipeline, "device"),
+                counted(kind.chunks(), "chunk"),
+            )));
+        }
         let pieces = match micro_batches {
             1 => "whole batch".to_owned(),
             _ => format!("{micro_batches} micro-batches"),
@@ -139,12 +144,12 @@ impl Way {
             let share = costs[part.clone()].iter().sum::<f64>() / costs.iter().sum::<f64>();
             format!("{layers} ({:.0} % of the work)", share * 100.0)
         };
-        let parts: Vec<String> = self.cut.iter().map(part).collect();
+        let parts = self.cut.iter().map(part).join(", ");
         let chunks = match self.kind.chunks() {
             1 => String::new(),
             chunks => format!(" of {chunks} chunks"),
         };
-        format!("{} stages{chunks}, cut {how}: {}", self.mesh.pipeline, parts.join(", "))
+        format!("{} stages{chunks}, cut {how}: {parts}", self.mesh.pipeline)
     }
 }
 
@@ -201,7 +206,7 @@ impl Prepared {
         launch.agree(if measures { self.measure() } else { Ok(()) })?;
         let cuts: Vec<_> = self.ways.iter().map(|way| way.cut.clone()).collect();
         let cuts = launch.of_speaker(cuts)?;
-        if self.flags.cut.is_none() {
+        if self.flags.cut.is_empty() {
             self.ways.iter_mut().zip(cuts).for_each(|(way, cut)| way.cut = cut);
         }
         Ok(())
@@ -212,17 +217,15 @@ impl Prepared {
         let (batch, device) = (self.batch(), self.several.slots()[0].open()?);
         let (layers, dtype, tensors) = (&self.layers, self.setup.dtype, device.tensors());
         let rows = |way: &Way| batch.div_ceil(way.shards);
-        let sizes: BTreeSet<usize> =
-            self.ways.iter().filter(|way| way.has_stages()).map(rows).collect();
-        let costs = |rows| {
+        let mut measured = BTreeMap::new();
+        for rows in self.ways.iter().filter(|way| way.has_stages()).map(rows).unique() {
             let measure = || partition::measure(layers, &SAMPLE, rows, TIMES, dtype, tensors);
-            Ok((rows, device.run(measure)?))
-        };
-        let measured = sizes.into_iter().map(costs).collect::<anyhow::Result<BTreeMap<_, _>>>()?;
+            measured.insert(rows, device.run(measure)?);
+        }
         // The smallest micro-batches belong to the schedules that should be fast.
-        let smallest = measured.first_key_value().map_or(&[][..], |(_, costs)| costs);
-        let totals: Vec<f64> = smallest.iter().map(LayerCost::total).collect();
-        let asked = self.flags.cut.is_some();
+        let smallest = measured.values().next().into_iter().flatten();
+        let totals: Vec<f64> = smallest.map(Cost::total).collect();
+        let asked = !self.flags.cut.is_empty();
         for way in self.ways.iter_mut().filter(|way| way.has_stages()) {
             if !asked {
                 way.cut = partition::cut(&totals, way.cut.len())?;
@@ -231,8 +234,8 @@ impl Prepared {
             if !self.notes.contains(&note) {
                 self.notes.push(note);
             }
-            let costs = Costs::of_cut(&measured[&rows(way)], &way.cut, way.kind == Kind::ZbH1);
-            way.predicted = Some(predict(&way.checked, &costs)?);
+            let costs = Cost::of_parts(&measured[&rows(way)], &way.cut);
+            way.predicted = Some(predict(&way.checked, &costs, 0.0)?);
         }
         Ok(())
     }

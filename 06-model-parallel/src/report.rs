@@ -7,7 +7,9 @@ use concise_wrapper::replicas::verdict;
 use harness::report::outputs::Outputs;
 use harness::report::summary::Summary;
 use harness::report::{file, line, seconds};
-use model_parallel::pipeline::drawing::{Beside, chart};
+use itertools::Itertools as _;
+use model_parallel::mesh::Axis;
+use model_parallel::pipeline::drawing::chart;
 use model_parallel::pipeline::{Kind, Timeline};
 use ops::difference::largest_difference;
 use ops::weights_hash::WeightsHash;
@@ -143,16 +145,15 @@ fn print_table<'a>(
     columns: &[Column<'_>],
     devices: impl Iterator<Item = (&'a Outcome<'a>, usize)>,
 ) -> io::Result<()> {
-    let headings: Vec<&str> = columns.iter().map(|(heading, _)| *heading).collect();
-    line(format_args!("{title}  {}", headings.join("  ")))?;
+    line(format_args!("{title}  {}", columns.iter().map(|(heading, _)| heading).join("  ")))?;
     for (outcome, device) in devices {
         let name = if device == 0 { &outcome.way.name } else { "" };
         let cell = |(heading, cell): &Column<'_>| {
             let cell = cell(outcome, device).unwrap_or_else(|| "–".to_owned());
-            format!("  {cell:>0$}", heading.chars().count())
+            format!("{cell:>0$}", heading.chars().count())
         };
-        let cells: String = columns.iter().map(cell).collect();
-        line(format_args!("{name:0$}{cells}", title.chars().count()))?;
+        let cells = columns.iter().map(cell).join("  ");
+        line(format_args!("{name:0$}  {cells}", title.chars().count()))?;
     }
     Ok(())
 }
@@ -179,7 +180,7 @@ fn print_tables(outcomes: &[Outcome<'_>]) -> io::Result<()> {
     print_table(&" ".repeat(width), &times, outcomes.iter().map(|it| (it, 0)))?;
     let alive = |way: &Way, device| {
         let (alive, all) = way.alive()?;
-        Some(format!("{} of {all}", alive[way.mesh.coordinates(device).pipeline]))
+        Some(format!("{} of {all}", alive[way.mesh.coordinate(device, Axis::Pipeline)]))
     };
     let bytes: [Column<'_>; _] = [
         ("device", &|_, device| Some(device.to_string())),
@@ -253,27 +254,22 @@ fn conclusions(outcomes: &[Outcome<'_>]) -> Vec<String> {
 }
 
 /// `a, b and c`
-fn joined(names: impl Iterator<Item = String>) -> String {
-    let names: Vec<String> = names.collect();
-    match names.split_last() {
-        Some((last, [])) => last.clone(),
-        Some((last, rest)) => format!("{} and {last}", rest.join(", ")),
-        None => String::new(),
-    }
+fn joined(mut names: impl Iterator<Item = String>) -> String {
+    let names = names.join(", ");
+    names.rsplit_once(", ").map_or(names.clone(), |(rest, last)| format!("{rest} and {last}"))
 }
 
 /// Draws each pipeline's step, measured below predicted.
 fn write_gantt(path: &Path, title: &str, outcomes: &[Outcome<'_>]) -> anyhow::Result<()> {
-    let beside = outcomes.iter().filter_map(|Outcome { way, measured, .. }| {
-        let (predicted, measured) = way.predicted.as_ref().zip(measured.as_ref())?;
-        Some(Beside { name: &way.name, predicted, measured })
+    let pipelines = outcomes.iter().filter_map(|Outcome { way, measured, .. }| {
+        Some((way.name.as_str(), [way.predicted.as_ref()?, measured.as_ref()?]))
     });
-    let beside: Vec<Beside<'_>> = beside.collect();
-    if beside.is_empty() {
+    let pipelines: Vec<_> = pipelines.collect();
+    if pipelines.is_empty() {
         return Ok(());
     }
     let title = format!("One step of {title}");
-    let svg = chart(&title, &beside).svg().map_err(anyhow::Error::from_boxed)?;
+    let svg = chart(&title, &pipelines).svg().map_err(anyhow::Error::from_boxed)?;
     Ok(file::write_flag("--gantt", path, |file| file.write_all(svg.as_bytes()))?)
 }
 

@@ -67,7 +67,7 @@ pub(crate) fn train_rank(
         let (range, seed) = (way.cut[part].clone(), setup.options.seed);
         layers.build_part(range, seed, setup.dtype, device.tensors(), &group)
     };
-    let parts = checked.schedule().parts(mesh.coordinates(all.rank()).pipeline);
+    let parts = checked.schedule().parts(mesh.coordinate(all.rank(), Axis::Pipeline));
     let chunks = parts.map(build).collect::<Result<_, _>>()?;
     // From here on the clocks of all stages count.
     all.barrier()?;

@@ -7,8 +7,8 @@
 use std::cell::Cell;
 use std::collections::{HashSet, VecDeque};
 
+use model_parallel::partition::Cost;
 use model_parallel::pipeline::UNBOUNDED;
-use model_parallel::pipeline::predict::{Costs, StageCost};
 use model_parallel::pipeline::{Action, Checked, Instruction, Kind, Schedule, check, predict};
 use proptest::prelude::*;
 use proptest::sample::Index;
@@ -127,17 +127,18 @@ fn runs(schedule: &Schedule) -> bool {
 
 /// Checks the predicted times: nothing begins before the end of what it needs, and a stage does one thing at a time.
 fn in_time(checked: &Checked) {
-    let cost = |stage: usize| StageCost {
+    let cost = |stage: usize| Cost {
         forward: 1.0 + stage as f64,
+        backward: 2.0 + 0.5 * stage as f64,
         backward_input: 2.0,
         backward_weight: 0.5 * stage as f64,
         update: 1.0,
     };
     let schedule = checked.schedule();
-    let costs = Costs { stages: (0..schedule.stages()).map(cost).collect(), message: 0.25 };
-    let timeline = predict(checked, &costs).unwrap();
+    let (costs, message) = ((0..schedule.stages()).map(cost).collect::<Vec<_>>(), 0.25);
+    let timeline = predict(checked, &costs, message).unwrap();
     assert_eq!(timeline.spans.len(), schedule.instructions.concat().len());
-    for (span, earliest) in earliest(checked, &timeline, costs.message) {
+    for (span, earliest) in earliest(checked, &timeline, message) {
         assert!(span.start >= earliest, "{span:?} before {earliest}");
     }
     for stage in 0..schedule.stages() {

@@ -2,16 +2,11 @@
 
 use std::time::Instant;
 
-use model_parallel::pipeline::predict::{Costs, StageCost};
+use model_parallel::partition::Cost;
 use model_parallel::pipeline::timeline::Kept;
 use model_parallel::pipeline::{Action, Kind, Timeline, check, predict};
 
-const STAGE: StageCost =
-    StageCost { forward: 1.0, backward_input: 1.0, backward_weight: 1.0, update: 0.25 };
-
-fn costs(stages: usize, message: f64) -> Costs {
-    Costs { message, ..Costs::equal(stages, STAGE) }
-}
+const STAGE: Cost = Cost { update: 0.25, ..Cost::UNITS };
 
 /// When a stage begins and ends everything that it does.
 fn times(timeline: &Timeline, stage: usize) -> Vec<(Action, f64, f64)> {
@@ -23,7 +18,7 @@ fn a_message_takes_its_time_and_the_sender_goes_on() {
     use Action::{Backward, Forward, RecvActivation, RecvGradient};
     use Action::{SendActivation, SendGradient, Update};
     let checked = check(Kind::GPipe.schedule(2, 2).unwrap(), 1).unwrap();
-    let timeline = predict(&checked, &costs(2, 1.5)).unwrap();
+    let timeline = predict(&checked, &[STAGE; 2], 1.5).unwrap();
     assert_eq!(
         times(&timeline, 0),
         [
@@ -61,7 +56,7 @@ fn a_message_takes_its_time_and_the_sender_goes_on() {
 #[test]
 fn messages_of_a_channel_are_one_after_the_other_on_their_way() {
     let checked = check(Kind::GPipe.schedule(2, 3).unwrap(), 3).unwrap();
-    let timeline = predict(&checked, &costs(2, 5.0)).unwrap();
+    let timeline = predict(&checked, &[STAGE; 2], 5.0).unwrap();
     let received = |timeline: &Timeline| -> Vec<f64> {
         let all = times(timeline, 1).into_iter();
         all.filter(|(a, ..)| matches!(a, Action::RecvActivation(_))).map(|(.., end)| end).collect()
@@ -72,7 +67,7 @@ fn messages_of_a_channel_are_one_after_the_other_on_their_way() {
 #[test]
 fn a_rendezvous_holds_up_both() {
     let checked = check(Kind::GPipe.schedule(2, 2).unwrap(), 0).unwrap();
-    let timeline = predict(&checked, &costs(2, 1.5)).unwrap();
+    let timeline = predict(&checked, &[STAGE; 2], 1.5).unwrap();
     assert_eq!(
         times(&timeline, 0)[..5],
         [
@@ -90,9 +85,8 @@ fn a_rendezvous_holds_up_both() {
 #[test]
 fn a_slow_stage_holds_up_all() {
     let checked = check(Kind::OneFOneB.schedule(3, 6).unwrap(), 1).unwrap();
-    let mut costs = costs(3, 0.0);
-    costs.stages[1].forward = 4.0;
-    let timeline = predict(&checked, &costs).unwrap();
+    let slow = Cost { forward: 4.0, ..STAGE };
+    let timeline = predict(&checked, &[STAGE, slow, STAGE], 0.0).unwrap();
     // Stage 1 begins after a forward pass of stage 0, is never idle, and ends before a backward of it.
     let slow = 6.0 * (4.0 + 2.0);
     assert_eq!(timeline.busy(1), slow + 0.25);
@@ -113,7 +107,7 @@ fn micro_batches_kept_after_each_pass() {
 #[test]
 fn a_timeline_is_data_and_may_begin_at_any_time() {
     let checked = check(Kind::OneFOneB.schedule(3, 4).unwrap(), 1).unwrap();
-    let predicted = predict(&checked, &costs(3, 0.5)).unwrap();
+    let predicted = predict(&checked, &[STAGE; 3], 0.5).unwrap();
     let mut measured = predicted.clone();
     for span in &mut measured.spans {
         span.start += 1024.0;
@@ -134,7 +128,7 @@ fn a_timeline_is_data_and_may_begin_at_any_time() {
 #[test]
 fn large_timelines_are_drawn_at_once_and_in_columns() {
     let checked = check(Kind::OneFOneB.schedule(150, 150).unwrap(), 1).unwrap();
-    let timeline = predict(&checked, &Costs::equal(150, StageCost::UNITS)).unwrap();
+    let timeline = predict(&checked, &[Cost::UNITS; 150], 0.0).unwrap();
     let started = Instant::now();
     let drawing = timeline.drawing(1.0);
     assert!(started.elapsed().as_secs() < 2, "{:?}", started.elapsed());
@@ -160,13 +154,12 @@ fn nothing_takes_no_time() {
 #[test]
 fn costs_that_make_no_sense_are_refused() {
     let checked = check(Kind::OneFOneB.schedule(3, 4).unwrap(), 1).unwrap();
-    let refused = predict(&checked, &costs(2, 0.0)).unwrap_err();
+    let refused = predict(&checked, &[STAGE; 2], 0.0).unwrap_err();
     assert_eq!(refused.to_string(), "costs of 2 stages for a schedule of 3");
     for time in [-1.0, f64::NAN, f64::INFINITY] {
-        let mut of_update = costs(3, 0.0);
-        of_update.stages[2].update = time;
-        for costs in [costs(3, time), of_update] {
-            let told = predict(&checked, &costs).unwrap_err().to_string();
+        let of_update = Cost { update: time, ..STAGE };
+        for (last, message) in [(STAGE, time), (of_update, 0.0)] {
+            let told = predict(&checked, &[STAGE, STAGE, last], message).unwrap_err().to_string();
             assert_eq!(told, format!("{time} s is no time that something takes"));
         }
     }

@@ -17,8 +17,7 @@ use concise_wrapper::batch_norm::Norms;
 use datasets::CLASSES;
 use harness::statistics::median;
 use model_parallel::layers::Layers;
-use model_parallel::partition::measure;
-use model_parallel::pipeline::predict::Costs;
+use model_parallel::partition::{Cost, measure};
 use model_parallel::pipeline::{Kind, Timeline, predict};
 use ops::backward::{backward_from, backward_in_halves, record_in_halves};
 use ops::{conv2d, linear};
@@ -64,7 +63,7 @@ impl ModuleT for Sleeping {
 
 fn case() -> Case {
     let layers = (0..2 * STAGES).fold(Layers::default(), |layers, number| {
-        layers.then(format!("sleeping {number}"), move |vb, _| {
+        layers.then(move |vb, _| {
             let name = |what| format!("sleeping{number}.{what}");
             let first = number == 0;
             let scale = first.then(|| vb.get((CLASSES, CLASSES), &name("scale"))).transpose()?;
@@ -81,9 +80,8 @@ fn bubbles(kind: Kind) -> (f64, f64) {
     let each = case.layers.len() / parts;
     let cut: Vec<_> = (0..parts).map(|part| part * each..(part + 1) * each).collect();
     let costs = measure(&case.layers, case.sample, 1, 5, DType::F64, &Device::Cpu).unwrap();
-    let costs = Costs::of_cut(&costs, &cut, kind == Kind::ZbH1);
     let checked = checked(kind, STAGES, MICRO_BATCHES);
-    let predicted = predict(&checked, &costs).unwrap().bubble();
+    let predicted = predict(&checked, &Cost::of_parts(&costs, &cut), 0.0).unwrap().bubble();
     let (.., stages) = case.pipeline(&checked, &cut, MICRO_BATCHES);
     let of_step = |step: usize| {
         Timeline::joined(stages.iter().map(|stage| stage.steps[step].clone())).bubble()
@@ -108,7 +106,7 @@ fn the_bubble_of_each_schedule_is_the_predicted_one() {
 #[test]
 fn the_first_half_takes_three_quarters_of_the_whole_at_most() {
     let layers = (0..3).fold(Layers::default(), |layers, number| {
-        layers.then(format!("convolution {number}"), move |vb: &VarBuilder<'_>, _: &Norms| {
+        layers.then(move |vb: &VarBuilder<'_>, _: &Norms| {
             let weight = vb.get((32, 32, 3, 3), &format!("convolution{number}.weight"))?;
             Ok(move |x: &Tensor| conv2d(x, &weight, None, 1, 1))
         })

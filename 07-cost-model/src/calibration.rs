@@ -9,7 +9,7 @@ use cost_model::record::Calibration;
 use datasets::{Dataset, SAMPLE};
 use devices::DevicePlan;
 use model_parallel::layers::Layers;
-use model_parallel::partition::{self, LayerCost};
+use model_parallel::partition::{self, Cost};
 
 /// How many steps are timed in a row.
 const STEPS: usize = 5;
@@ -47,7 +47,7 @@ impl Layered {
         let costs = device
             .run(|| partition::measure(layers, &SAMPLE, rows, TIMES, dtype, device.tensors()))?;
         let forward: f64 = costs.iter().map(|cost| cost.forward).sum();
-        let both: f64 = costs.iter().map(LayerCost::total).sum();
+        let both: f64 = costs.iter().map(Cost::total).sum();
         let backward: Vec<f64> = costs.iter().map(|cost| cost.backward).collect();
         let buckets = model.buckets(BucketCaps::default(), &backward);
         Ok(Self { forward: forward / both, buckets })

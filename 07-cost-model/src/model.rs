@@ -1,7 +1,14 @@
 //! What of a model decides how long it takes: for each layer its parameters, and its multiplications.
 
-use candle_core::{DType, Result, Shape};
+use std::sync::{Arc, Mutex};
+
+use candle_core::{DType, Device, Result, Shape, Tensor, Var, bail};
+use candle_nn::VarBuilder;
+use candle_nn::init::Init;
+use candle_nn::var_builder::SimpleBackend;
 use concise_wrapper::ddp::bucket::{BucketCaps, buckets};
+use concise_wrapper::weights::is_buffer;
+use harness::lock::locked;
 use model_parallel::layers::Layers;
 
 /// A model's layers, the first layer's first.
@@ -43,10 +50,9 @@ impl Model {
         Self::new(format!("ResNet-18 of width {width}"), &Layers::resnet18(width))
     }
 
-    /// Each layer says what it would ask for. Weights are not made: a model on paper may fit no machine that is here.
     fn new(name: String, layers: &Layers) -> Result<Self> {
         let layer = |index: usize| {
-            let parameters = layers.parameters(index)?;
+            let parameters = parameters(layers, index)?;
             let operations = parameters.iter().map(operations).sum();
             let bytes =
                 |(_, shape): &(String, Shape)| shape.elem_count() * DType::F32.size_in_bytes();
@@ -94,6 +100,48 @@ impl Model {
     }
 }
 
+/// Returns the names and shapes of the parameters of a layer, in order. The layer is built of tensors without memory: a model
+/// on paper may fit no machine that is here. Fails when there is no such layer.
+fn parameters(layers: &Layers, layer: usize) -> Result<Vec<(String, Shape)>> {
+    let recorder = Recorder::default();
+    let recorded = Arc::clone(&recorder.0);
+    let source = VarBuilder::from_backend(Box::new(recorder), DType::F32, Device::Cpu);
+    layers.build_from(layer, &source)?;
+    Ok(std::mem::take(&mut *locked(&recorded)))
+}
+
+/// A source of tensors that records the name and the shape of each parameter.
+#[derive(Default)]
+struct Recorder(Arc<Mutex<Vec<(String, Shape)>>>);
+
+impl SimpleBackend for Recorder {
+    fn get(
+        &self,
+        shape: Shape,
+        name: &str,
+        _: Init,
+        dtype: DType,
+        device: &Device,
+    ) -> Result<Tensor> {
+        if is_buffer(name) {
+            // Batch norms need a variable with memory: a number for each channel.
+            return Ok(Var::zeros(shape, dtype, device)?.into_inner());
+        }
+        // One number in memory, which stands in every place of the shape.
+        let tensor = Tensor::zeros((), dtype, device)?.broadcast_as(&shape)?;
+        locked(&self.0).push((name.to_owned(), shape));
+        Ok(tensor)
+    }
+
+    fn get_unchecked(&self, name: &str, _: DType, _: &Device) -> Result<Tensor> {
+        bail!("{name} cannot be made without a shape")
+    }
+
+    fn contains_tensor(&self, _: &str) -> bool {
+        true
+    }
+}
+
 /// Floating point operations in which a parameter takes part, in a forward pass of one sample.
 ///
 /// A weight of a dense layer is used once, one of a convolution at every pixel of its output. What biases and
@@ -124,10 +172,13 @@ fn pixels(name: &str) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use candle_core::Device;
     use concise_wrapper::weights::Named;
 
     use super::*;
+
+    fn dense() -> Layers {
+        Layers::dense(&[6, 17, 13, 11, 9, 10]).unwrap()
+    }
 
     #[test]
     fn what_is_counted_is_what_is_built() {
@@ -135,16 +186,21 @@ mod tests {
             (Model::lenet(), Layers::lenet()),
             (Model::resnet18(1), Layers::resnet18(1)),
             (Model::resnet18(5), Layers::resnet18(5)),
+            (Model::new("dense stack".to_owned(), &dense()), dense()),
         ] {
             let model = model.unwrap();
             assert_eq!(model.layers.len(), layers.len(), "{}", model.name);
             for (index, layer) in model.layers.iter().enumerate() {
                 let built = layers.build(index..index + 1, 0, DType::F32, &Device::Cpu).unwrap();
-                let bytes: Vec<usize> =
-                    built.weights().parameters.iter().map(Named::bytes).collect();
+                let built = &built.weights().parameters;
+                let bytes: Vec<usize> = built.iter().map(Named::bytes).collect();
                 assert_eq!(layer.parameters, bytes, "{}, layer {index}", model.name);
+                let built = built.iter().map(|it| (it.name.clone(), it.tensor.shape().clone()));
+                assert_eq!(parameters(&layers, index).unwrap(), built.collect::<Vec<_>>());
             }
         }
+        let told = parameters(&Layers::lenet(), 5).unwrap_err().to_string();
+        assert!(told.contains("there is no layer 5 in a model of 5"), "{told}");
     }
 
     /// Its weights would take 11 GB. Parameters are a polynomial of second degree of the width.

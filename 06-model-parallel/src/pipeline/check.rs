@@ -1,10 +1,5 @@
-//! The laws that every schedule keeps.
-//!
-//! | law | found in |
-//! | --- | --- |
-//! | of one stage: a result is computed before its use, every pass happens once, and the update comes last | its list |
-//! | of two stages: messages arrive in the order in which the receiver expects them | both ends of a channel |
-//! | of all stages: no stage waits for ever | an execution without a device |
+//! The laws that every schedule keeps: each stage computes a result before its use, two stages have their messages in one
+//! order, and no stage waits for ever.
 //!
 //! The third law depends on the capacity of the channels. A schedule may be sound with channels that hold one message,
 //! and have a deadlock when every send waits for its receiver.
@@ -13,6 +8,7 @@ use std::collections::BTreeMap;
 use std::iter::successors;
 
 use harness::report::counted;
+use itertools::Itertools as _;
 
 use super::schedule::Action::{
     Backward, BackwardInput, BackwardWeight, Forward, RecvActivation, RecvGradient, SendActivation,
@@ -194,7 +190,7 @@ fn check_order_of_messages(schedule: &Schedule) -> Result<(), Error> {
     }
     for [sends, receives] in channels.into_values() {
         for ((sent, sending), (expected, receiving)) in sends.into_iter().zip(receives) {
-            if sent.key() != expected.key() {
+            if sent.key != expected.key {
                 return Err(Error::Order { sending, receiving });
             }
         }
@@ -206,12 +202,10 @@ fn check_order_of_messages(schedule: &Schedule) -> Result<(), Error> {
 fn smallest_capacity(schedule: &Schedule, capacity: usize) -> Result<usize, Error> {
     // The order counts, and the times do not.
     let stuck = |capacity| run(schedule, capacity, 0.0, |_, _| 0.0).err();
+    let enough = |&capacity: &usize| stuck(capacity).is_none();
     // No channel ever carries more messages.
     let most = schedule.chunks * schedule.micro_batches;
-    let suffices = match stuck(most) {
-        Some(_) => None,
-        None => (0..=most).find(|&capacity| stuck(capacity).is_none()),
-    };
+    let suffices = if enough(&most) { (0..=most).find(enough) } else { None };
     let Some(waiting) = stuck(capacity) else { return Ok(suffices.unwrap_or(capacity)) };
     let messages = |capacity| match capacity {
         UNBOUNDED => "any number of messages".to_owned(),
@@ -224,13 +218,13 @@ fn smallest_capacity(schedule: &Schedule, capacity: usize) -> Result<usize, Erro
             "stage {stage} (instruction {position}, {instruction}) waits for stage {on} to {does}"
         )
     };
-    let waits: Vec<String> = circle.iter().map(wait).collect();
+    let waits = circle.iter().map(wait).join(", ");
     let remedy = match suffices {
         Some(suffices) => format!("Channels that hold {} would do", messages(suffices)),
         None => "No channel helps, however much it holds: each needs what another has yet to send"
             .to_owned(),
     };
-    let text = format!("{}: {}. {remedy}", messages(capacity), waits.join(", "));
+    let text = format!("{}: {waits}. {remedy}", messages(capacity));
     Err(Error::Deadlock { circle, text })
 }
 

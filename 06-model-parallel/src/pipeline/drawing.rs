@@ -50,37 +50,23 @@ fn pass(action: Action) -> Option<(char, Colour, usize)> {
     }
 }
 
-/// A step of one pipeline: predicted and measured.
-#[derive(Clone, Copy, Debug)]
-pub struct Beside<'a> {
-    /// The heading of its rows.
-    pub name: &'a str,
-    /// The prediction from the cost of the layers.
-    pub predicted: &'a Timeline,
-    /// The measurement.
-    pub measured: &'a Timeline,
-}
-
-/// Makes a Gantt chart of one or several pipelines: each stage's predicted row, and its measured row below. Every
-/// pipeline begins at 0. A stage waits, sends or receives where nothing is drawn. The colours are the book's.
-pub fn chart(title: &str, pipelines: &[Beside<'_>]) -> Chart {
-    let both = pipelines.iter().flat_map(|beside| [beside.predicted, beside.measured]);
-    let seconds = both.map(Timeline::makespan).fold(0.0, f64::max);
-    let group = |beside: &Beside<'_>| {
-        let percent = |timeline: &Timeline| timeline.bubble() * 100.0;
-        let heading = format!(
-            "{}: bubble {:.0} % predicted (pale), {:.0} % measured",
-            beside.name,
-            percent(beside.predicted),
-            percent(beside.measured)
-        );
-        let rows = (0..beside.measured.stages).flat_map(|stage| {
-            let predicted = row(beside.predicted, stage, format!("stage {stage} predicted"), true);
-            [predicted, row(beside.measured, stage, "measured".to_owned(), false)]
+/// Makes a Gantt chart of one or several pipelines, each with its name, its predicted step and its measured step. A stage
+/// has its measured row below its predicted one. Every pipeline begins at 0. A stage waits, sends or receives where nothing
+/// is drawn. The colours are the book's.
+pub fn chart(title: &str, pipelines: &[(&str, [&Timeline; 2])]) -> Chart {
+    let both = pipelines.iter().flat_map(|(_, both)| both);
+    let seconds = both.map(|timeline| timeline.makespan()).fold(0.0, f64::max);
+    let group = |&(name, both): &(&str, [&Timeline; 2])| {
+        let [predicted, measured] = both.map(|timeline| timeline.bubble() * 100.0);
+        let heading =
+            format!("{name}: bubble {predicted:.0} % predicted (pale), {measured:.0} % measured");
+        let rows = (0..both[1].stages).flat_map(|stage| {
+            let predicted = row(both[0], stage, format!("stage {stage} predicted"), true);
+            [predicted, row(both[1], stage, "measured".to_owned(), false)]
         });
         (Some(heading), rows.collect())
     };
-    let mut spans = pipelines.iter().flat_map(|beside| &beside.measured.spans);
+    let mut spans = pipelines.iter().flat_map(|(_, [_, measured])| &measured.spans);
     let mut key = vec![
         (Colour::Blue, "forward, by micro-batch".to_owned()),
         (Colour::Orange, "backward".to_owned()),
@@ -102,7 +88,7 @@ fn row(timeline: &Timeline, stage: usize, name: String, pale: bool) -> Row {
 
 #[cfg(test)]
 mod tests {
-    use crate::pipeline::predict::{Costs, StageCost};
+    use crate::partition::Cost;
     use crate::pipeline::schedule::UNBOUNDED;
     use crate::pipeline::{Kind, check, predict};
 
@@ -110,17 +96,15 @@ mod tests {
 
     #[test]
     fn every_stage_is_drawn_twice_with_its_passes() {
-        let cost =
-            StageCost { forward: 0.01, backward_input: 0.01, backward_weight: 0.01, update: 0.0 };
+        let cost = Cost { forward: 0.01, backward: 0.02, ..Cost::default() };
         let checked = check(Kind::OneFOneB.schedule(2, 3).unwrap(), UNBOUNDED).unwrap();
-        let predicted = predict(&checked, &Costs::equal(2, cost)).unwrap();
+        let predicted = predict(&checked, &[cost; 2], 0.0).unwrap();
         let mut measured = predicted.clone();
         for span in &mut measured.spans {
             // Another origin, and half as quick.
             (span.start, span.end) = (span.start * 2.0 + 5.0, span.end * 2.0 + 5.0);
         }
-        let beside = Beside { name: "1F1B", predicted: &predicted, measured: &measured };
-        let chart = chart("title", &[beside]);
+        let chart = chart("title", &[("1F1B", [&predicted, &measured])]);
         assert!((chart.seconds - measured.makespan()).abs() < 1e-12);
         let [(heading, rows)] = chart.groups.as_slice() else { panic!("{:?}", chart.groups) };
         assert!(heading.as_ref().unwrap().contains("bubble 25 % predicted"), "{heading:?}");

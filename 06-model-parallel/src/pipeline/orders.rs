@@ -4,14 +4,11 @@
 //! stage receives an input right before the pass that needs the input, and sends a result as soon as the result is
 //! computed. Both ends of every channel then have the same order.
 //!
-//! The drawings have a row for each stage and a column for each pass: `F` forward, `B` backward, then the micro-batch.
-//! All passes take equally long and messages take no time; `··` is a device that waits. p is the number of stages and
-//! m the number of micro-batches.
+//! `model-parallel --draw` draws all orders. Below, p is the number of stages and m the number of micro-batches. Bubbles are
+//! those of stages that take equally long, with messages that take no time.
 
 use std::fmt;
 use std::str::FromStr;
-
-use serde::{Deserialize, Serialize};
 
 use super::schedule::Action::{
     self, Backward, BackwardInput, BackwardWeight, Forward, RecvActivation, RecvGradient,
@@ -20,39 +17,19 @@ use super::schedule::Action::{
 use super::schedule::{Instruction, Schedule};
 use crate::Refused;
 
-/// Naive: one device works at a time.
-///
-/// A micro-batch passes all stages forward and backward before the next micro-batch begins:
-///
-/// ```text
-/// stage 0   F0  ··  ··  ··  ··  B0  F1  ··  ··  ··  ··  B1
-/// stage 1   ··  F0  ··  ··  B0  ··  ··  F1  ··  ··  B1  ··
-/// stage 2   ··  ··  F0  B0  ··  ··  ··  ··  F1  B1  ··  ··
-/// ```
-///
-/// Every device is idle for (p − 1)/p of the time, for any number of micro-batches. The usual number is one: the whole
-/// batch.
+/// Naive: a micro-batch passes all stages forward and backward before the next micro-batch begins. One device works at a
+/// time, so the bubble is (p − 1)/p for any m. The usual number of micro-batches is one: the whole batch.
 // ANCHOR: naive
 pub fn naive(_stage: usize, _stages: usize, micro_batches: usize) -> Vec<Action> {
     (0..micro_batches).flat_map(|i| [Forward(i), Backward(i)]).collect()
 }
 // ANCHOR_END: naive
 
-/// GPipe: all micro-batches forward, then all micro-batches backward.
+/// GPipe: all micro-batches forward, then all micro-batches backward, from the one whose loss was computed last.
 ///
-/// The backward passes run in the opposite order, from the micro-batch whose loss was computed last:
-///
-/// ```text
-/// stage 0   F0  F1  F2  F3  ··  ··  ··  ··  B3  B2  B1  B0
-/// stage 1   ··  F0  F1  F2  F3  ··  ··  B3  B2  B1  B0  ··
-/// stage 2   ··  ··  F0  F1  F2  F3  B3  B2  B1  B0  ··  ··
-/// ```
-///
-/// A device is idle for (p − 1)/(m + p − 1) of the time. This bubble shrinks as m grows, but a stage keeps the
-/// activations of all m micro-batches.
-///
-/// Source: Huang et al., *GPipe*, 2019, arXiv 1811.06965, section 2.3 and figure 2c. GPipe also drops activations and
-/// computes them a second time; this course leaves that out.
+/// The bubble is (p − 1)/(m + p − 1), and a stage keeps the activations of all m micro-batches. Source: Huang et al.,
+/// *GPipe*, 2019, arXiv 1811.06965, section 2.3 and figure 2c. GPipe also drops activations and computes them a second time;
+/// this course leaves that out.
 // ANCHOR: gpipe
 pub fn gpipe(_stage: usize, _stages: usize, micro_batches: usize) -> Vec<Action> {
     let forward = (0..micro_batches).map(Forward);
@@ -63,17 +40,8 @@ pub fn gpipe(_stage: usize, _stages: usize, micro_batches: usize) -> Vec<Action>
 
 /// 1F1B: a forward pass for each later stage, then one forward pass and one backward pass in turn.
 ///
-/// A micro-batch comes back as soon as possible:
-///
-/// ```text
-/// stage 0   F0  F1  F2  ··  ··  B0  F3  B1  ··  B2  ··  B3
-/// stage 1   ··  F0  F1  ··  B0  F2  B1  F3  B2  ··  B3  ··
-/// stage 2   ··  ··  F0  B0  F1  B1  F2  B2  F3  B3  ··  ··
-/// ```
-///
-/// The bubble is GPipe's. The gain is memory: stage r keeps the activations of at most p − r micro-batches.
-///
-/// Source: Narayanan et al., 2021, arXiv 2006.09503, as PipeDream-Flush; and arXiv 2104.04473, section 2.2.1.
+/// The bubble is GPipe's, and stage r keeps the activations of at most p − r micro-batches. Source: Narayanan et al., 2021,
+/// arXiv 2006.09503, as PipeDream-Flush; and arXiv 2104.04473, section 2.2.1.
 // ANCHOR: one_f_one_b
 pub fn one_f_one_b(stage: usize, stages: usize, micro_batches: usize) -> Vec<Action> {
     in_turn(stages - stage - 1, micro_batches, Forward, Backward)
@@ -96,16 +64,9 @@ fn in_turn<T>(
 
 /// Interleaved: 1F1B with v chunks of the model on each stage, which fills the pipeline sooner.
 ///
-/// A micro-batch passes every stage v times, and each pass takes a v-th of the work. Micro-batches form groups of p: a
-/// group passes the first chunks, then the second chunks, and so on. The letter is the chunk:
-///
-/// ```text
-/// stage 0   F0a F1a F0b F1b F2a B0b F3a B1b F2b B0a F3b B1a ··  B2b ··  B3b B2a B3a
-/// stage 1   ··  F0a F1a F0b B0b F1b B1b F2a B0a F3a B1a F2b B2b F3b B3b B2a B3a ··
-/// ```
-///
-/// The bubble is (p − 1)/(v·m + p − 1) of the time. The price is v times as many messages, and more activations than
-/// in 1F1B. m is a multiple of p. Source: Narayanan et al., arXiv 2104.04473, section 2.2.2.
+/// A micro-batch passes every stage v times. Micro-batches form groups of p: a group passes the first chunks, then the second
+/// chunks, and so on. The bubble is (p − 1)/(v·m + p − 1). The price is v times as many messages, and more activations than in
+/// 1F1B. m is a multiple of p. Source: Narayanan et al., arXiv 2104.04473, section 2.2.2.
 // ANCHOR: interleaved
 pub fn interleaved(
     stage: usize,
@@ -133,23 +94,13 @@ pub fn interleaved(
 }
 // ANCHOR_END: interleaved
 
-/// ZB-H1: 1F1B with the backward pass in two halves, of which the second can wait.
-///
-/// The stage before waits for the gradient of its output, and for nothing else. A stage computes and sends this
-/// gradient first. It computes the gradients of its weights later: stage r after r micro-batches. `B` is the gradient
-/// of the input, and `W` are the gradients of the weights:
-///
-/// ```text
-/// stage 0   F0  F1  F2  ··  ··  B0  W0  F3  B1  W1  B2  W2  B3  W3
-/// stage 1   ··  F0  F1  ··  B0  F2  B1  W0  F3  B2  W1  B3  W2  W3
-/// stage 2   ··  ··  F0  B0  F1  B1  F2  B2  W0  F3  B3  W1  W2  W3
-/// ```
+/// ZB-H1: 1F1B with the backward pass in two halves. A stage computes and sends the gradient of the input first, and
+/// computes the gradients of its weights later: stage r after r micro-batches.
 ///
 /// When the three passes take tF, tB and tW, a device is idle for (p − 1)(tF + tB − tW), against (p − 1)(tF + tB + tW)
-/// in 1F1B: a third if the three are equal. This holds from m = p on, and as far as tW is not longer than tF and tB.
-/// As in 1F1B, no stage keeps anything of more than p micro-batches.
-///
-/// Source: Qi et al., *Zero Bubble Pipeline Parallelism*, 2023, arXiv 2401.10241, section 2.1, figure 3 and table 2.
+/// in 1F1B. This holds from m = p on, and as far as tW is not longer than tF and tB. As in 1F1B, no stage keeps anything of
+/// more than p micro-batches. Source: Qi et al., *Zero Bubble Pipeline Parallelism*, 2023, arXiv 2401.10241, section 2.1,
+/// figure 3 and table 2.
 // ANCHOR: zb_h1
 pub fn zb_h1(stage: usize, stages: usize, micro_batches: usize) -> Vec<Action> {
     let mut order = Vec::new();
@@ -172,15 +123,13 @@ pub fn zb_h1(stage: usize, stages: usize, micro_batches: usize) -> Vec<Action> {
 pub const MOST_CHUNKS: usize = 26;
 
 /// The kinds of schedules.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// One device works at a time: [`naive`].
     Naive,
     /// All forward, then all backward: [`gpipe`].
     GPipe,
     /// One forward, one backward: [`one_f_one_b`].
-    #[serde(rename = "1f1b")]
     OneFOneB,
     /// 1F1B with several chunks of the model on each stage: [`interleaved`].
     Interleaved {
@@ -189,6 +138,38 @@ pub enum Kind {
     },
     /// 1F1B with the backward pass in two halves: [`zb_h1`].
     ZbH1,
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Naive => f.write_str("naive"),
+            Self::GPipe => f.write_str("GPipe"),
+            Self::OneFOneB => f.write_str("1F1B"),
+            Self::Interleaved { chunks } => write!(f, "interleaved 1F1B, {chunks} chunks"),
+            Self::ZbH1 => f.write_str("ZB-H1"),
+        }
+    }
+}
+
+impl FromStr for Kind {
+    type Err = Refused;
+
+    fn from_str(text: &str) -> Result<Self, Refused> {
+        let chunks = || text.strip_prefix("interleaved:")?.parse().ok();
+        match text {
+            "naive" => Ok(Self::Naive),
+            "gpipe" => Ok(Self::GPipe),
+            "1f1b" => Ok(Self::OneFOneB),
+            "zb-h1" => Ok(Self::ZbH1),
+            _ => chunks().map(|chunks| Self::Interleaved { chunks }).ok_or_else(|| {
+                Refused(format!(
+                    "\"{text}\" is no schedule: there are naive, gpipe, 1f1b, interleaved:CHUNKS (2 to {MOST_CHUNKS}, \
+                     such as interleaved:2) and zb-h1"
+                ))
+            }),
+        }
+    }
 }
 // ANCHOR_END: kind
 
@@ -260,37 +241,3 @@ impl Kind {
     }
 }
 // ANCHOR_END: generate
-
-// ANCHOR: names
-impl fmt::Display for Kind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Naive => f.write_str("naive"),
-            Self::GPipe => f.write_str("GPipe"),
-            Self::OneFOneB => f.write_str("1F1B"),
-            Self::Interleaved { chunks } => write!(f, "interleaved 1F1B, {chunks} chunks"),
-            Self::ZbH1 => f.write_str("ZB-H1"),
-        }
-    }
-}
-
-impl FromStr for Kind {
-    type Err = Refused;
-
-    fn from_str(text: &str) -> Result<Self, Refused> {
-        let chunks = || text.strip_prefix("interleaved:")?.parse().ok();
-        match text {
-            "naive" => Ok(Self::Naive),
-            "gpipe" => Ok(Self::GPipe),
-            "1f1b" => Ok(Self::OneFOneB),
-            "zb-h1" => Ok(Self::ZbH1),
-            _ => chunks().map(|chunks| Self::Interleaved { chunks }).ok_or_else(|| {
-                Refused(format!(
-                    "\"{text}\" is no schedule: there are naive, gpipe, 1f1b, interleaved:CHUNKS (2 to {MOST_CHUNKS}, \
-                     such as interleaved:2) and zb-h1"
-                ))
-            }),
-        }
-    }
-}
-// ANCHOR_END: names

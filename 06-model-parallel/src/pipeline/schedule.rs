@@ -1,14 +1,7 @@
 //! The order of work of all stages: a schedule is data.
 //!
-//! A schedule is a list of instructions for every stage. A [worker](super::worker) executes the list of its stage
-//! from first to last. It does not know the kind of the schedule.
-//!
-//! ```text
-//! stage 0   Forward(0)         SendActivation(0)   RecvGradient(0)   Backward(0)        Update
-//! stage 1   RecvActivation(0)  Forward(0)          Backward(0)       SendGradient(0)    Update
-//! ```
-//!
-//! [`orders`](super::orders) generates schedules.
+//! A schedule is a list of instructions for every stage. [`orders`](super::orders) generates schedules. A
+//! [worker](super::worker) executes the list of its stage from first to last, and does not know the kind of the schedule.
 
 use std::fmt;
 
@@ -124,36 +117,23 @@ pub(super) type Key = (Carries, usize, usize);
 pub(super) struct Message {
     pub from: usize,
     pub to: usize,
-    pub carries: Carries,
-    pub part: usize,
-    pub micro_batch: usize,
+    pub key: Key,
     /// Whether the instruction sends the message, or receives it.
     pub sends: bool,
 }
 
 impl Message {
     pub fn channel(&self) -> (usize, usize, Carries) {
-        (self.from, self.to, self.carries)
-    }
-
-    pub fn key(&self) -> Key {
-        (self.carries, self.part, self.micro_batch)
+        (self.from, self.to, self.key.0)
     }
 }
 
-/// The capacity of a channel that is never full.
+/// The capacity of a channel that is never full, as in stage 2's `Communicator::send`.
 ///
-/// A capacity is the number of messages that are sent and not yet received:
-///
-/// | capacity | a send | as in |
-/// | --- | --- | --- |
-/// | 0 | waits until the receiver receives: a rendezvous | `MPI_Ssend`, NCCL |
-/// | n | waits while n messages are in the channel | a bounded queue |
-/// | [`UNBOUNDED`] | never waits | stage 2's `Communicator::send`, `MPI_Bsend` |
+/// A capacity is the largest number of messages that are sent and not yet received. With capacity 0 a send waits until the
+/// receiver receives, as in `MPI_Ssend` and NCCL.
 pub const UNBOUNDED: usize = usize::MAX;
-// ANCHOR_END: messages
 
-// ANCHOR: methods
 impl Schedule {
     /// A schedule with one chunk a stage, from the list of each stage.
     pub fn of(stages: usize, micro_batches: usize, actions: impl Fn(usize) -> Vec<Action>) -> Self {
@@ -204,8 +184,7 @@ impl Schedule {
         };
         let (sender, part) = if sends { (here, there) } else { (there, here) };
         let (from, to) = (sender % stages, part % stages);
-        let message =
-            Message { from, to, carries, part, micro_batch: action.micro_batch()?, sends };
+        let message = Message { from, to, key: (carries, part, action.micro_batch()?), sends };
         (from != to && there < stages * self.chunks).then_some(message)
     }
 
@@ -215,4 +194,4 @@ impl Schedule {
         messages.filter(move |message| message.sends && message.to == to)
     }
 }
-// ANCHOR_END: methods
+// ANCHOR_END: messages

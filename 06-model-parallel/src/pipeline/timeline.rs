@@ -1,11 +1,5 @@
 //! The times of all instructions: predicted by [`predict`](super::predict()), or measured by a
-//! [worker](super::worker).
-//!
-//! The *bubble* of a timeline is the part of the time in which devices do not compute:
-//!
-//! ```text
-//! bubble = 1 − (seconds in which stages compute, added up) / (number of stages × seconds from start to end)
-//! ```
+//! [worker](super::worker). The *bubble* of a timeline is the part of all devices' time in which they do not compute.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -73,13 +67,10 @@ impl Kept {
 
 // ANCHOR: metrics
 impl Timeline {
-    /// Joins the timelines that stages measured. Their clocks must agree.
-    pub fn joined(parts: impl IntoIterator<Item = Self>) -> Self {
-        let join = |all: Self, part: Self| Self {
-            stages: all.stages.max(part.stages),
-            spans: [all.spans, part.spans].concat(),
-        };
-        parts.into_iter().reduce(join).unwrap_or(Self { stages: 0, spans: Vec::new() })
+    /// Joins the spans that each stage measured. The clocks of all stages must agree.
+    pub fn joined(stages: impl IntoIterator<Item = Vec<Span>>) -> Self {
+        let stages: Vec<Vec<Span>> = stages.into_iter().collect();
+        Self { stages: stages.len(), spans: stages.concat() }
     }
 
     /// The spans of one stage, in order.

@@ -1,14 +1,11 @@
 //! A convolution on k ranks: cut by output channels, or by input channels.
 //!
-//! Across channels a convolution is a dense layer: each output channel is a sum over all input channels.
-//!
 //! | | a rank holds | input | result |
 //! | --- | --- | --- | --- |
 //! | by filters: output channels | `[O/k, C, KH, KW]`, bias `[O/k]` | all C channels | its O/k channels |
 //! | by channels: input channels | `[O, C/k, KH, KW]`, bias `[O]` | its C/k channels | a term of all O channels |
 //!
-//! Relu and pooling work on each channel for itself. By filters, a rank applies them to its own channels, in one pass with
-//! the convolution. By channels, they come after the sum.
+//! Relu and pooling work on each channel for itself, so by channels they come after the sum.
 
 use candle_core::{Result, Tensor};
 use ops::{add_bias_relu, avg_pool2d, conv2d, conv2d_relu_pool};

@@ -5,11 +5,8 @@
 //! | by columns | W `[in, out/k]`, b `[out/k]` | all of X | its columns of Y | nothing | gradient of X, summed |
 //! | by rows | W `[in/k, out]`, b `[out]` | its columns of X | a term of Y, summed | Y | nothing |
 //!
-//! The result of a layer by columns is the input of a layer by rows. So such a pair needs one all-reduce forward, after
-//! the second layer, and one backward, before the first. On one rank both layers are the layer of one device, with the same
-//! bits.
-//!
-//! These are Megatron-LM's `ColumnParallelLinear` and `RowParallelLinear`. PyTorch stores W transposed.
+//! On one rank both layers are the layer of one device, with the same bits. These are Megatron-LM's
+//! `ColumnParallelLinear` and `RowParallelLinear`. PyTorch stores W transposed.
 
 use candle_core::{Result, Tensor};
 use ops::{add_bias, add_bias_relu, linear, linear_relu};

@@ -1,6 +1,5 @@
-//! The mappings between one activation on all ranks and a part of the activation on each rank.
-//!
-//! Mappings come in pairs: the backward pass of one is the forward pass of the other.
+//! The mappings between one activation on all ranks and a part of the activation on each rank. The backward pass of a
+//! mapping is the forward pass of another.
 //!
 //! | | forward | backward | in Megatron-LM |
 //! | --- | --- | --- | --- |
@@ -9,9 +8,7 @@
 //! | [`scatter`] | this rank's part | all-gather | `scatter_to_tensor_model_parallel_region` |
 //! | [`gather`] | all-gather | this rank's part | `gather_from_tensor_model_parallel_region` |
 //!
-//! k ranks use the same x in [`copy`], each for a part of the result, so each computes a term of the gradient of x. Every
-//! rank has the same y from [`reduce`], and computes the same loss from y. There are k copies of one loss and not k losses,
-//! so the gradient of y on each rank is complete. All ranks of the group call these functions together, in the same order.
+//! All ranks of the group call these functions together, in the same order.
 
 use candle_core::{Result, Tensor};
 use ops::backward::record_copy;

@@ -1,8 +1,7 @@
 //! Tensor parallelism: every rank holds a part of every layer.
 //!
-//! All ranks of a group get the same batch. A rank computes some of a layer's outputs, or a term of all of them. The ranks
-//! exchange the rest in the middle of the layer. Two dense layers on two ranks, with one all-reduce forward and one
-//! backward:
+//! All ranks of a group get the same batch. A rank computes some of a layer's outputs, or a term of all of them. Two dense
+//! layers on two ranks, with one all-reduce forward and one backward:
 //!
 //! ```text
 //!              rank 0                                 rank 1
@@ -20,14 +19,8 @@
 //!
 //! [`mappings`] are f and g. [`linear`] and [`convolution`] are layers in parts, [`sharding`] is the part of a tensor that a
 //! rank holds, and [`group`] the ranks that hold one model together.
-//! [`Layers::build_part`](crate::layers::Layers::build_part) builds a rank's part of a network.
-//!
-//! The gradient of a part is complete on the rank that holds the part, so the ranks of a group never send gradients of
-//! weights. A tensor that all ranks hold has the same gradient on all ranks, to the last bit: an all-reduce and an
-//! all-gather give all ranks the same bits, and all ranks compute the same from there.
-//!
-//! Sources: Shoeybi et al., "Megatron-LM", arXiv 1909.08053, section 3; for convolutions Dryden et al., "Channel and Filter
-//! Parallelism for Large-Scale CNN Training", SC19.
+//! [`Layers::build_part`](crate::layers::Layers::build_part) builds a rank's part of a network. The ranks of a group never
+//! send gradients of weights.
 
 pub mod convolution;
 pub mod group;

@@ -45,6 +45,10 @@ fn what_makes_no_sense_is_refused_in_one_line() {
         (&["--cut=3,5"], "--cut 3,5 makes 3 stages, not 2: there are 2 devices with 1 chunk each"),
         (&["--cut=7"], "no stage can begin at layer 7"),
         (&["--cut=x"], "\"x\" is no number"),
+        (&["--cut="], "\"\" is no number"),
+        (&["--cut=3,"], "\"\" is no number"),
+        (&["--cut=3, -1"], "\"-1\" is no number"),
+        (&["--cut=1.5"], "\"1.5\" is no number"),
         (&["--micro-batches=0"], "0 is not in 1..=1024"),
         (&["--batch-size=7"], "batch size 7 cannot be cut into 8 micro-batches"),
         (

@@ -61,23 +61,7 @@ fn a_stage_builds_its_own_layers_and_no_others() {
         }
     }
     // Flattening has no weights.
-    assert_eq!(lenet().layers.names().nth(2), Some("flatten"));
     assert_eq!(weights(&lenet().layers, 2..3).len(), 0);
-}
-
-#[test]
-fn layers_tell_what_they_will_ask_for() {
-    for case in [lenet(), dense(), resnet18()] {
-        for layer in 0..case.layers.len() {
-            let built = case.layers.build(layer..layer + 1, 1, DType::F64, &Device::Cpu).unwrap();
-            let parameters = built.weights().parameters.iter();
-            let parameters = parameters.map(|it| (it.name.clone(), it.tensor.shape().clone()));
-            let told = case.layers.parameters(layer).unwrap();
-            assert_eq!(told, parameters.collect::<Vec<_>>(), "{}, layer {layer}", case.name);
-        }
-    }
-    let told = Layers::lenet().parameters(5).unwrap_err().to_string();
-    assert!(told.contains("there is no layer 5 in a model of 5"), "{told}");
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! What a pipeline measures of itself is of the same kind as what was predicted.
 
-use model_parallel::pipeline::predict::{Costs, StageCost};
+use model_parallel::partition::Cost;
 use model_parallel::pipeline::schedule::Action::{
     RecvActivation, RecvGradient, SendActivation, SendGradient,
 };
@@ -11,10 +11,10 @@ use super::training::{checked, cut, dense, lenet};
 #[test]
 fn the_measured_timeline_has_what_was_predicted() {
     let (case, cut) = (dense(), cut("1,4", 5));
-    let stage = StageCost { forward: 1.0, backward_input: 1.0, backward_weight: 1.0, update: 0.1 };
+    let stage = Cost { update: 0.1, ..Cost::UNITS };
     for kind in [Kind::Naive, Kind::GPipe, Kind::OneFOneB, Kind::ZbH1] {
         let checked = checked(kind, 3, 4);
-        let predicted = predict(&checked, &Costs::equal(3, stage)).unwrap();
+        let predicted = predict(&checked, &[stage; 3], 0.0).unwrap();
         let (.., stages) = case.pipeline(&checked, &cut, 8);
         let of_step = |step: usize| stages.iter().map(move |stage| stage.steps[step].clone());
         for step in 0..5 {
@@ -52,7 +52,7 @@ fn chunks_execute_their_lists_and_send_what_is_expected() {
         let checked = checked(Kind::Interleaved { chunks }, stages, 4);
         let (.., measured) = case.pipeline(&checked, &cut, 8);
         for (stage, measured) in measured.iter().enumerate() {
-            let spans = measured.steps[0].of_stage(stage);
+            let spans = measured.steps[0].iter();
             let list: Vec<_> = spans.map(|span| span.instruction).collect();
             assert_eq!(list, checked.schedule().instructions[stage]);
             // Eight samples of the widths at the cuts that separate two stages, forward or backward.

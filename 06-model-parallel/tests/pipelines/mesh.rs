@@ -61,7 +61,7 @@ fn every_mesh_evaluates_as_one_device() {
         let found = on_ranks(mesh.devices(), |rank| {
             let all: SharedCommunicator = rank.into();
             let group = Group::new(mesh.along(&all, Axis::Tensor)?, Algorithm::OneShot);
-            let range = cut[mesh.coordinates(rank.rank()).pipeline].clone();
+            let range = cut[mesh.coordinate(rank.rank(), Axis::Pipeline)].clone();
             let part = layers.build_part(range, 1, DType::F64, &Device::Cpu, &group)?;
             let worker = Worker::new(&checked, vec![part], all, mesh, &SAMPLE, Instant::now())?;
             worker.evaluate(&data)

@@ -140,7 +140,7 @@ impl Case {
                 let layers = cut[part].clone();
                 self.layers.build_part(layers, 1, DType::F64, &Device::Cpu, &group)
             };
-            let parts = checked.schedule().parts(mesh.coordinates(rank.rank()).pipeline);
+            let parts = checked.schedule().parts(mesh.coordinate(rank.rank(), Axis::Pipeline));
             let chunks = parts.map(build).collect::<Result<_, _>>()?;
             let worker = Worker::new(checked, chunks, all, mesh, self.sample, origin)?;
             let steps = self.train(&worker, samples)?;
@@ -232,8 +232,6 @@ pub fn checked(kind: Kind, stages: usize, micro_batches: usize) -> Checked {
 
 /// The layers of each stage, from where the stages begin.
 pub fn cut(begins: &str, layers: usize) -> Vec<Range<usize>> {
-    if begins.is_empty() {
-        return std::iter::once(0..layers).collect();
-    }
-    begins.parse::<model_parallel::partition::CutPoints>().unwrap().ranges(layers).unwrap()
+    let begins = begins.split_terminator(',').map(|begin| begin.parse().unwrap());
+    model_parallel::partition::cut_by_hand(&begins.collect::<Vec<_>>(), layers).unwrap()
 }

@@ -6,8 +6,8 @@ mod exercise;
 // 1F1B: what is kept, how long devices wait, and the order of stage 6.
 
 use exercises::prelude::*;
+use model_parallel::partition::Cost;
 use model_parallel::pipeline::check::Error;
-use model_parallel::pipeline::predict::{Costs, StageCost};
 use model_parallel::pipeline::schedule::{Action, Instruction, Schedule};
 use model_parallel::pipeline::{Checked, Kind, Timeline, check, predict};
 
@@ -156,8 +156,8 @@ impl Case {
 
 /// When everything happens if every pass takes a second, and messages no time.
 fn timeline(checked: &Checked) -> Result<Timeline, Box<dyn std::error::Error>> {
-    let cost = StageCost { forward: 1.0, backward_input: 0.5, backward_weight: 0.5, update: 0.0 };
-    Ok(predict(checked, &Costs::equal(checked.schedule().stages(), cost))?)
+    let cost = Cost { forward: 1.0, backward: 1.0, ..Cost::default() };
+    Ok(predict(checked, &vec![cost; checked.schedule().stages()], 0.0)?)
 }
 
 /// What makes devices wait too long, and the law that it breaks: passes in another order than stage 6's, or messages

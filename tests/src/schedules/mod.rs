@@ -8,8 +8,8 @@ mod picture;
 mod row;
 
 use anyhow::{Context as _, ensure};
+use model_parallel::partition::Cost;
 use model_parallel::pipeline::UNBOUNDED;
-use model_parallel::pipeline::predict::{Costs, StageCost};
 use model_parallel::pipeline::{Kind, check, predict};
 use serde::Serialize;
 
@@ -96,7 +96,7 @@ impl Plan {
             Err(refused) => Outcome::Refused { refused: refused.to_string() },
             Ok(schedule) => {
                 let checked = check(schedule, UNBOUNDED)?;
-                let timeline = predict(&checked, &Costs::equal(stages, StageCost::UNITS))?;
+                let timeline = predict(&checked, &vec![Cost::UNITS; stages], 0.0)?;
                 ensure!(timeline.start() == 0.0, "time starts at 0");
                 let halves = kind == Kind::ZbH1;
                 let row = |stage| {

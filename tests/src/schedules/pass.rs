@@ -1,6 +1,6 @@
 //! What a stage can do, as a letter: large for its first chunk, small for its second.
 
-use model_parallel::pipeline::predict::StageCost;
+use model_parallel::partition::Cost;
 use model_parallel::pipeline::schedule::Action;
 use model_parallel::pipeline::{Instruction, Kind};
 use serde::Serialize;
@@ -20,25 +20,22 @@ pub struct Pass {
 /// What the stages of a kind of schedule do.
 pub fn passes(kind: Kind) -> Vec<Pass> {
     let chunks = kind.chunks();
-    let StageCost { forward, backward_input, backward_weight, .. } = StageCost::UNITS;
-    let of_chunk = |cost: f64| cost / chunks as f64;
-    let (one, input, weight) =
-        (of_chunk(forward), of_chunk(backward_input), of_chunk(backward_weight));
+    let Cost { forward, backward, backward_input, backward_weight, .. } = Cost::UNITS;
     let actions = match kind {
         Kind::ZbH1 => vec![
-            (Action::Forward(0), "forward", one),
-            (Action::BackwardInput(0), "backward B (input)", input),
-            (Action::BackwardWeight(0), "backward W (weights)", weight),
+            (Action::Forward(0), "forward", forward),
+            (Action::BackwardInput(0), "backward B (input)", backward_input),
+            (Action::BackwardWeight(0), "backward W (weights)", backward_weight),
         ],
         _ => vec![
-            (Action::Forward(0), "forward", one),
-            (Action::Backward(0), "backward", input + weight),
+            (Action::Forward(0), "forward", forward),
+            (Action::Backward(0), "backward", backward),
         ],
     };
     let of_chunk = |chunk| {
         actions.iter().filter_map(move |&(action, name, units)| {
             let letter = letter(Instruction { chunk, action })?;
-            Some(Pass { letter, name, chunk, units: Units(units) })
+            Some(Pass { letter, name, chunk, units: Units(units / chunks as f64) })
         })
     };
     (0..chunks).flat_map(of_chunk).collect()

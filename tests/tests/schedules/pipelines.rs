@@ -1,7 +1,7 @@
 //! What can be counted in the file is what the file tells. (That each is a pipeline, and that of the literature, stage 6 tests.)
 
 use course_tests::schedules::{KINDS, MICRO_BATCHES, PICTURED, Plan, STAGES};
-use model_parallel::pipeline::predict::{Costs, StageCost};
+use model_parallel::partition::Cost;
 use model_parallel::pipeline::{Kind, check, predict};
 
 use super::told::{numbers, told};
@@ -61,7 +61,7 @@ fn the_smallest_channels_are_as_fast_as_any() {
                 let Some(timeline) = plan.timeline() else { continue };
                 let schedule = kind.schedule(stages, micro_batches).unwrap();
                 let tight = check(schedule, timeline.capacity).unwrap();
-                let tight = predict(&tight, &Costs::equal(stages, StageCost::UNITS)).unwrap();
+                let tight = predict(&tight, &vec![Cost::UNITS; stages], 0.0).unwrap();
                 let what = format!("{kind}, {stages} × {micro_batches}");
                 assert_eq!(tight.makespan(), timeline.units.0, "{what}");
             }

@@ -1,21 +1,12 @@
 //! The worker: one stage of a pipeline executes its list of instructions.
 //!
 //! A worker knows no kinds of schedules. [`check`](super::check()) has made sure that everything that an instruction
-//! needs is there, and that no stage waits for ever.
-//!
-//! Each schedule computes the gradients of micro-batches in another order, and sums in this order would have other bits. So
-//! a worker adds gradients along one tree over the numbers of the micro-batches, stage 4's
-//! [`TreeSum`](scratch_data_parallel::TreeSum). With the shards as micro-batches the sum has the bits of reproducible data
-//! parallelism.
-//!
-//! A batch norm normalises each micro-batch by its own statistics, as in GPipe. The running statistics move once a step, by
-//! the mean over all micro-batches, weighted by their sizes: stage 5's
-//! [`Norms::by_shard`](concise_wrapper::batch_norm::Norms::by_shard). The cut, the schedule and the number of replicas change
-//! no bit of the result. The number of micro-batches changes the result, and not by rounding.
+//! needs is there, and that no stage waits for ever. The cut, the schedule and the number of replicas change no bit of the
+//! result: gradients are added along one tree over the numbers of the micro-batches, and a batch norm normalises each
+//! micro-batch by its own statistics.
 //!
 //! A stage may hold parts of its layers. Then each rank of its tensor-parallel group has a worker, which exchanges
-//! activations with the worker of the same part in the neighbouring stage ([`mesh`](crate::mesh)). All parts of the last
-//! stage compute the same loss, and the loss of the first part counts.
+//! activations with the worker of the same part in the neighbouring stage ([`mesh`](crate::mesh)).
 
 mod evaluate;
 mod step;
@@ -215,8 +206,7 @@ impl<M: ModuleT> Model for Worker<'_, M> {
             let end = self.origin.elapsed().as_secs_f64();
             spans.push(Span { stage, instruction, start, end });
         }
-        let timeline = Timeline { stages: schedule.stages(), spans };
-        self.measured.borrow_mut().add(&state.measured, timeline);
+        self.measured.borrow_mut().add(&state.measured, spans);
         let mut sums = BatchSums::of_no_samples();
         if self.has_loss() {
             for deferred in state.sums_of_micro_batches.values() {
@@ -235,7 +225,7 @@ impl<M: ModuleT> Model for Worker<'_, M> {
         Some(&self.all)
     }
 
-    /// Compares the replicas, which then share the data set. The first rank returns the result.
+    /// Compares the replicas, which then share the data set.
     fn evaluate(&self, images: &Dataset) -> Result<BatchSums, Error> {
         replicas::compare::<Error>(&*self.replicas, || self.weights.snapshot())?;
         let of_pipeline = self.evaluate_part(images, part_of(&*self.replicas))?;
@@ -244,12 +234,12 @@ impl<M: ModuleT> Model for Worker<'_, M> {
 }
 // ANCHOR_END: model
 
-// ANCHOR: measured
-/// The largest measurements of all steps so far, and their timelines.
+// ANCHOR: parts
+/// The largest measurements of all steps so far, and the spans of the first steps.
 #[derive(Clone, Debug, Default)]
 pub struct Measured {
     /// The spans of this stage in the first steps, at most `MOST_STEPS`.
-    pub steps: Vec<Timeline>,
+    pub steps: Vec<Vec<Span>>,
     /// The most bytes of activations that the stage kept at one time for backward passes: the tensors of the
     /// computation graph, and gradients that wait for the second half of a backward pass.
     pub activations: usize,
@@ -261,18 +251,16 @@ pub struct Measured {
 
 impl Measured {
     /// Adds a step.
-    fn add(&mut self, step: &Self, timeline: Timeline) {
+    fn add(&mut self, step: &Self, spans: Vec<Span>) {
         self.activations = self.activations.max(step.activations);
         self.gradients = self.gradients.max(step.gradients);
         self.sent = self.sent.max(step.sent);
         if self.steps.len() < MOST_STEPS {
-            self.steps.push(timeline);
+            self.steps.push(spans);
         }
     }
 }
-// ANCHOR_END: measured
 
-// ANCHOR: shapes
 /// Checks that no tensor is in two stages, which would train two copies. All stages of a pipeline call this together,
 /// and the first one finds the tensor.
 fn each_in_one_stage(pipeline: &SharedCommunicator, weights: &Weights) -> Result<(), Error> {
@@ -338,9 +326,7 @@ fn with_shapes<M: ModuleT>(
 fn batch_of(rows: usize, sample: &[usize]) -> Shape {
     [&[rows], sample].concat().into()
 }
-// ANCHOR_END: shapes
 
-// ANCHOR: failures
 fn refuse<T>(text: String) -> Result<T, Error> {
     Err(candle_core::Error::Msg(text).into())
 }
@@ -356,4 +342,4 @@ fn doing(instruction: Instruction) -> String {
     let micro_batch = micro_batch.map(|i| format!(", micro-batch {i}")).unwrap_or_default();
     format!("{micro_batch}: {instruction} failed")
 }
-// ANCHOR_END: failures
+// ANCHOR_END: parts

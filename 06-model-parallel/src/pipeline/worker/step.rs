@@ -48,10 +48,8 @@ struct Kept {
     result: Tensor,
     bytes: usize,
 }
-// ANCHOR_END: state
 
 impl<'a, M: ModuleT> StepState<'a, M> {
-    // ANCHOR: new
     pub(super) fn new(worker: &'a Worker<'a, M>, share: &'a LocalBatch) -> Self {
         let (schedule, stage) = (worker.checked.schedule(), worker.stage);
         let incoming = |from| schedule.messages(from, stage).collect();
@@ -69,7 +67,7 @@ impl<'a, M: ModuleT> StepState<'a, M> {
             measured: Measured::default(),
         }
     }
-    // ANCHOR_END: new
+    // ANCHOR_END: state
 
     // ANCHOR: execute
     /// Executes one instruction, and waits for the device.
@@ -83,7 +81,7 @@ impl<'a, M: ModuleT> StepState<'a, M> {
             (Action::BackwardWeight(i), _) => self.backward_weight(chunk, i)?,
             (_, Some(message @ Message { sends: false, .. })) => self.receive(message)?,
             (_, Some(message)) => {
-                let tensor = take(&mut self.tensors, message.key(), "result")?;
+                let tensor = take(&mut self.tensors, message.key, "result")?;
                 self.measured.sent += size_in_bytes(&tensor);
                 self.worker.pipeline.send_shared(message.to, &tensor)?;
             }
@@ -104,20 +102,21 @@ impl<'a, M: ModuleT> StepState<'a, M> {
     /// sending.
     fn receive(&mut self, wanted: Message) -> Result<(), Error> {
         let (from, pipeline) = (wanted.from, &self.worker.pipeline);
-        while !self.tensors.contains_key(&wanted.key()) {
+        while !self.tensors.contains_key(&wanted.key) {
             let Some(message) = self.incoming[from].pop_front() else {
                 return refuse(format!("stage {from} sends no more"));
             };
+            let (carries, part, micro_batch) = message.key;
             let Chunk { network, input, output } =
-                &self.worker.chunks[message.part / pipeline.world_size()];
-            let sample = match message.carries {
+                &self.worker.chunks[part / pipeline.world_size()];
+            let sample = match carries {
                 Carries::Activations => input,
                 Carries::Gradients => output,
             };
             // One sample stands in for an empty micro-batch.
-            let rows = self.share.shards[message.micro_batch].len().max(1);
+            let rows = self.share.shards[micro_batch].len().max(1);
             let tensor = pipeline.recv(from, &batch_of(rows, sample), network.dtype())?;
-            self.tensors.insert(message.key(), tensor);
+            self.tensors.insert(message.key, tensor);
         }
         Ok(())
     }
@@ -230,10 +229,8 @@ impl<'a, M: ModuleT> StepState<'a, M> {
         self.bytes += bytes;
         self.measured.activations = self.measured.activations.max(self.bytes);
     }
-    // ANCHOR_END: add_up
 }
 
-// ANCHOR: take
 /// Takes something of a micro-batch. A checked schedule makes sure that it is there.
 fn take<K: Ord + fmt::Debug, T>(from: &mut BTreeMap<K, T>, key: K, what: &str) -> TensorResult<T> {
     match from.remove(&key) {
@@ -241,7 +238,7 @@ fn take<K: Ord + fmt::Debug, T>(from: &mut BTreeMap<K, T>, key: K, what: &str) -
         None => bail!("{key:?}: there is no {what}"),
     }
 }
-// ANCHOR_END: take
+// ANCHOR_END: add_up
 
 /// The span of an instruction in a trace: on the track of a device's computations, or of its messages.
 fn span(action: Action) -> tracing::Span {
