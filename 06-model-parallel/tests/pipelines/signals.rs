@@ -82,7 +82,7 @@ fn child() {
                 Ok(Dense { weight, bias, parts, batches: Arc::clone(&batches), sends_signal })
             })
         };
-        let stage = mesh.coordinates(rank.rank()).pipeline;
+        let stage = mesh.coordinate(rank.rank(), Axis::Pipeline);
         let mut layers: Vec<_> =
             checked.schedule().parts(stage).map(layer).collect::<Result<_, _>>()?;
         let records = if chunks == 0 {
@@ -92,7 +92,7 @@ fn child() {
         };
         Ok((records?, batches.load(Ordering::SeqCst)))
     });
-    let replica = |rank| mesh.coordinates(rank).data;
+    let replica = |rank| mesh.coordinate(rank, Axis::Data);
     for (rank, (records, batches)) in ended.unwrap().into_iter().enumerate() {
         assert_eq!(records.len(), 1, "an epoch, and no step of the next");
         assert!(records[0].test_accuracy.is_nan(), "{records:?}");
