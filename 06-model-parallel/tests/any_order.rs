@@ -108,7 +108,11 @@ fn runs(schedule: &Schedule) -> bool {
                     }
                     Action::Update => (0..schedule.chunks).all(|chunk| {
                         (0..schedule.micro_batches).all(|i| {
-                            has(chunk, Action::Backward(i)) || has(chunk, Action::BackwardWeight(i))
+                            let last = stages == 1
+                                || chunk * stages + stage == 0
+                                || has(chunk, Action::SendGradient(i));
+                            last && (has(chunk, Action::Backward(i))
+                                || has(chunk, Action::BackwardWeight(i)))
                         })
                     }),
                 };

@@ -103,6 +103,14 @@ fn the_update_comes_before_the_last_gradient() {
 // ANCHOR_END: early
 
 #[test]
+fn the_update_comes_before_a_gradient_is_sent() {
+    one_f_one_b().swap(2, SendGradient(3), Update).rejected(
+        "stage 2, instruction 15, Update: it needs SendGradient(3) first, and that comes later, as instruction 16. The \
+         update comes last: the stage before waits for the gradient, and nothing waits for the update",
+    );
+}
+
+#[test]
 fn a_task_comes_before_the_task_that_it_needs() {
     let needs = |edit: Edit, early: &str, needs: &str, position: usize, law: &str| {
         edit.rejected(&format!(

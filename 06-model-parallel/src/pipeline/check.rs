@@ -110,7 +110,7 @@ fn tasks(Instruction { chunk, action }: Instruction) -> Vec<Instruction> {
 }
 
 /// The order of the tasks of a micro-batch: a task, a task that needs the first one, and the law.
-fn order(chunk: usize, i: usize) -> [(Instruction, Instruction, &'static str); 9] {
+fn order(chunk: usize, i: usize) -> [(Instruction, Instruction, &'static str); 10] {
     let here = |action| Instruction { chunk, action };
     let next = |action| Instruction { chunk: chunk + 1, action };
     let sent = "What is sent has to be computed first";
@@ -119,6 +119,7 @@ fn order(chunk: usize, i: usize) -> [(Instruction, Instruction, &'static str); 9
     let gradient = "The backward pass starts from the gradient that the next stage sends";
     let rest = "The weights' gradient uses what the gradient of the input has left";
     let update = "The update comes after the gradients of all micro-batches";
+    let last = "The update comes last: the stage before waits for the gradient, and nothing waits for the update";
     let forward = "A chunk goes forward with what the chunk before it has computed";
     let backward = "A chunk's gradient comes from the chunk after it";
     [
@@ -129,6 +130,7 @@ fn order(chunk: usize, i: usize) -> [(Instruction, Instruction, &'static str); 9
         (here(Backward(i)), here(SendGradient(i)), sent),
         (here(Backward(i)), here(BackwardWeight(i)), rest),
         (here(BackwardWeight(i)), Update.into(), update),
+        (here(SendGradient(i)), Update.into(), last),
         (here(Forward(i)), next(Forward(i)), forward),
         (next(Backward(i)), here(Backward(i)), backward),
     ]
