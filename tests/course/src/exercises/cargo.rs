@@ -1,0 +1,117 @@
+//! What cargo is asked, and what it answers.
+//!
+//! Only the fields that are used here. The crate `cargo_metadata` has them all, and asks serde_json for a
+//! feature that the course's own programs do without: they would be compiled anew after every use of this
+//! tool.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use serde::Deserialize;
+
+use super::tree::HERE;
+use crate::process::{Group, How, Printed};
+use crate::shell;
+
+#[derive(Debug, Deserialize)]
+pub struct Metadata {
+    pub packages: Vec<Package>,
+    pub workspace_root: PathBuf,
+    pub target_directory: PathBuf,
+}
+
+#[derive(Debug, Deserialize)]
+pub struct Package {
+    pub name: String,
+    pub manifest_path: PathBuf,
+    pub edition: String,
+    pub targets: Vec<Target>,
+}
+
+#[derive(Debug, Deserialize)]
+pub struct Target {
+    pub name: String,
+    pub src_path: PathBuf,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(tag = "reason")]
+pub enum Message {
+    #[serde(rename = "compiler-artifact")]
+    Artifact { target: Target, executable: Option<PathBuf>, fresh: bool },
+    #[serde(rename = "compiler-message")]
+    Compiler { target: Target, message: Diagnostic },
+    #[serde(other)]
+    Other,
+}
+
+#[derive(Debug, Deserialize)]
+pub struct Diagnostic {
+    pub level: String,
+    pub rendered: Option<String>,
+    pub spans: Vec<Place>,
+    pub children: Vec<Diagnostic>,
+}
+
+#[derive(Debug, Deserialize)]
+pub struct Place {
+    pub file_name: PathBuf,
+}
+
+pub const NO_CARGO: &str = "cargo cannot be started; it comes with Rust and has to be on the PATH";
+
+/// The cargo that this tool was started by.
+pub fn cargo(folder: &Path) -> Command {
+    let program = std::env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo"));
+    let mut command = Command::new(program);
+    command.current_dir(folder).stdin(Stdio::null());
+    shell::forget_cargo(&mut command);
+    command
+}
+
+pub fn metadata(folder: &Path) -> anyhow::Result<Metadata> {
+    let mut command = cargo(folder);
+    command.args(["metadata", "--no-deps", "--format-version=1"]);
+    let output = command.output().context(NO_CARGO)?;
+    if !output.status.success() {
+        let told = String::from_utf8_lossy(&output.stderr);
+        let told = told.lines().next().unwrap_or("without a word").trim_start_matches("error: ");
+        match told.contains("could not find `Cargo.toml`") {
+            true => bail!("{HERE}: {told}"),
+            false => bail!("cargo metadata failed: {told}"),
+        }
+    }
+    serde_json::from_slice(&output.stdout).context("what cargo metadata answers")
+}
+
+#[derive(Debug)]
+pub struct Build {
+    pub how: How,
+    pub messages: Vec<Message>,
+    /// What cargo said to people; nothing where it said so itself, to a terminal.
+    pub said: String,
+}
+
+impl Build {
+    pub fn succeeded(&self) -> bool {
+        matches!(self.how, How::Alone(status) if status.success())
+    }
+}
+
+/// Has cargo build with a `--message-format` of JSON. Ctrl-C ends it, with the compilers that it has started.
+pub fn build(command: &mut Command, to_terminal: bool) -> anyhow::Result<Build> {
+    let (stdout, stderr) = (Printed::nothing()?, Printed::nothing()?);
+    command.stdout(stdout.stream()?);
+    if !to_terminal {
+        command.stderr(stderr.stream()?);
+    }
+    // It takes as long as it takes: on a slow machine, all of the course may have to be compiled.
+    let how = Group::start(command).context(NO_CARGO)?.wait(Duration::MAX)?;
+    // A line that is no message, such as a print of a build script, is left out.
+    let message = |line: &str| serde_json::from_str(line).ok();
+    let messages = stdout.text()?.lines().filter_map(message).collect();
+    Ok(Build { how, messages, said: stderr.text()? })
+}

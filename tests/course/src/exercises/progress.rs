@@ -1,0 +1,204 @@
+//! What has passed, and which hints were read: a file of the reader's own, which git ignores.
+//!
+//! It lies beside the sources and not among what cargo builds, so `cargo clean` does not forget it. What is
+//! remembered is not a name but the very text that passed: an edit afterwards makes the exercise unsolved.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::fs::{self, File};
+use std::io;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context as _;
+use base16ct::HexDisplay;
+use harness::lock::has_no_locks;
+use harness::report::file;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
+
+use super::tree::{self, Exercise, Tree};
+
+/// The folder of a checkout for what is its reader's own.
+pub const FOLDER: &str = ".course";
+
+#[derive(Debug)]
+pub struct Progress {
+    path: PathBuf,
+    records: BTreeMap<String, Record>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+struct Record {
+    /// The answer that passed last, and its check.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    passed: Option<Fingerprint>,
+    #[serde(default)]
+    hints: usize,
+}
+
+/// A fingerprint of what a check judges, the answer, and one of the check itself.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct Fingerprint {
+    answer: String,
+    check: String,
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Standing {
+    Open,
+    Changed(Change),
+    Solved,
+}
+
+/// What is another than it was when an exercise passed.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Change {
+    Answer,
+    Check,
+    Both,
+}
+
+impl Progress {
+    /// Reads what is remembered: nothing, where nothing was written yet.
+    pub fn load(tree: &Tree) -> anyhow::Result<Self> {
+        let path = tree.root.join(FOLDER).join("progress.json");
+        let told = || format!("{}, which remembers your progress", path.display());
+        let records = match fs::read(&path) {
+            Ok(text) => serde_json::from_slice(&text)
+                .with_context(|| format!("{}; delete it to start over", told()))?,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => BTreeMap::new(),
+            Err(error) => return Err(error).with_context(told),
+        };
+        Ok(Self { path, records })
+    }
+
+    pub fn of(&self, exercise: &Exercise) -> Standing {
+        let record = self.records.get(&exercise.name);
+        let Some(passed) = record.and_then(|record| record.passed.as_ref()) else {
+            return Standing::Open;
+        };
+        // What cannot be read is not what passed.
+        let is = |file: &Path, passed: &String| hash(file).is_ok_and(|now| now == *passed);
+        match (is(&exercise.file(), &passed.answer), is(&exercise.check(), &passed.check)) {
+            (true, true) => Standing::Solved,
+            (false, true) => Standing::Changed(Change::Answer),
+            (true, false) => Standing::Changed(Change::Check),
+            (false, false) => Standing::Changed(Change::Both),
+        }
+    }
+
+    pub fn next<'a>(&self, tree: &'a Tree) -> Option<&'a Exercise> {
+        tree.exercises.iter().find(|exercise| self.of(exercise) != Standing::Solved)
+    }
+
+    /// The exercise of that name, else the next; none if all are solved.
+    pub fn named_or_next<'a>(
+        &self,
+        tree: &'a Tree,
+        name: Option<&str>,
+    ) -> anyhow::Result<Option<&'a Exercise>> {
+        match name {
+            Some(name) => tree.named(name).map(Some),
+            None => Ok(self.next(tree)),
+        }
+    }
+
+    pub fn solved(&self, tree: &Tree) -> usize {
+        tree.exercises.iter().filter(|exercise| self.of(exercise) == Standing::Solved).count()
+    }
+
+    pub fn remember_passed(
+        tree: &Tree,
+        exercise: &Exercise,
+        fingerprint: Fingerprint,
+    ) -> anyhow::Result<()> {
+        Self::change(tree, |records| {
+            records.entry(exercise.name.clone()).or_default().passed = Some(fingerprint);
+        })
+    }
+
+    /// Remembers the steps of the hint that are to be read now, and returns them: what `choose` makes of how many were
+    /// read before. Whoever asks at the same time gets the next.
+    pub fn remember_hints(
+        tree: &Tree,
+        exercise: &Exercise,
+        choose: impl FnOnce(usize) -> Range<usize>,
+    ) -> anyhow::Result<Range<usize>> {
+        Self::change(tree, |records| {
+            let record = records.entry(exercise.name.clone()).or_default();
+            let chosen = choose(record.hints);
+            record.hints = chosen.end;
+            chosen
+        })
+    }
+
+    pub fn forget(tree: &Tree, exercise: &Exercise) -> anyhow::Result<()> {
+        if !Self::load(tree)?.records.contains_key(&exercise.name) {
+            return Ok(());
+        }
+        Self::change(tree, |records| drop(records.remove(&exercise.name)))
+    }
+
+    /// Changes what is remembered, and nobody else does so meanwhile.
+    fn change<T>(
+        tree: &Tree,
+        change: impl FnOnce(&mut BTreeMap<String, Record>) -> T,
+    ) -> anyhow::Result<T> {
+        let folder = tree.root.join(FOLDER);
+        fs::create_dir_all(&folder).with_context(|| format!("{}", folder.display()))?;
+        // A file of its own: the other is replaced as a whole, and a lock with it.
+        let path = folder.join("progress.lock");
+        let told = || format!("{}", path.display());
+        let lock = File::create(&path).with_context(told)?;
+        match lock.lock() {
+            // Some file systems have no locks. Then it is as likely as ever that nobody else is there.
+            Err(error) if has_no_locks(&error) => {}
+            locked => locked.with_context(told)?,
+        }
+        let mut progress = Self::load(tree)?;
+        let result = change(&mut progress.records);
+        progress.store()?;
+        Ok(result)
+    }
+
+    fn store(&self) -> anyhow::Result<()> {
+        file::write(&self.path, |file| {
+            serde_json::to_writer_pretty(&mut *file, &self.records)?;
+            writeln!(file)
+        })
+        .with_context(|| format!("{}", self.path.display()))
+    }
+}
+
+impl Fingerprint {
+    pub fn of(exercise: &Exercise) -> anyhow::Result<Self> {
+        Ok(Self { answer: hash(&exercise.file())?, check: hash(&exercise.check())? })
+    }
+}
+
+/// Of the exercise: "it has", as in "it has changed".
+impl fmt::Display for Change {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Answer => "it has",
+            Self::Check => "its check has",
+            Self::Both => "it and its check have",
+        })
+    }
+}
+
+impl fmt::Display for Fingerprint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.answer, self.check)
+    }
+}
+
+/// A hash of a file: of its length and its bytes.
+fn hash(path: &Path) -> anyhow::Result<String> {
+    let text = tree::read(path).with_context(|| format!("{}", path.display()))?;
+    let hash = Sha256::new().chain_update((text.len() as u64).to_le_bytes()).chain_update(text);
+    Ok(format!("{:x}", HexDisplay(&hash.finalize())))
+}
