@@ -26,6 +26,7 @@ pub enum How {
     /// By itself, or by a crash.
     Alone(ExitStatus),
     OutOfTime,
+    /// By Ctrl-C, or because the caller has no use for the program any more.
     Interrupted,
     TooMuch(Excess),
 }
@@ -69,24 +70,34 @@ impl Group {
         self.wait_unless(limit, |_| Ok(None))
     }
 
-    /// As [`wait`](Self::wait), and ends the program as soon as it has printed too much there, or takes too much
-    /// memory. How much it takes is known on Linux only; elsewhere its time has to do.
-    pub fn wait_if_modest(self, limit: Duration, printed: &[&Printed]) -> io::Result<How> {
+    /// As [`wait`](Self::wait), and ends the program as soon as it is not `wanted` any more.
+    pub fn wait_while(self, wanted: &dyn Fn() -> bool) -> io::Result<How> {
+        self.wait_unless(Duration::MAX, |_| Ok((!wanted()).then_some(How::Interrupted)))
+    }
+
+    /// As [`wait`](Self::wait), and ends the program as soon as it is not `wanted` any more, has printed too much, or takes
+    /// too much memory. How much memory it takes is known on Linux only; elsewhere its time has to do.
+    pub fn wait_if_modest(
+        self,
+        limit: Duration,
+        printed: &Printed,
+        wanted: &dyn Fn() -> bool,
+    ) -> io::Result<How> {
         self.wait_unless(limit, |leader| {
-            for printed in printed {
-                if printed.length()? > PRINTED {
-                    return Ok(Some(Excess::Printed));
-                }
-            }
-            let much = resident(leader.id()).is_some_and(|bytes| bytes > MEMORY);
-            Ok(much.then_some(Excess::Memory))
+            Ok(if printed.length()? > PRINTED {
+                Some(How::TooMuch(Excess::Printed))
+            } else if resident(leader.id()).is_some_and(|bytes| bytes > MEMORY) {
+                Some(How::TooMuch(Excess::Memory))
+            } else {
+                (!wanted()).then_some(How::Interrupted)
+            })
         })
     }
 
     fn wait_unless(
         mut self,
         limit: Duration,
-        too_much: impl Fn(&Child) -> io::Result<Option<Excess>>,
+        end: impl Fn(&Child) -> io::Result<Option<How>>,
     ) -> io::Result<How> {
         let how = loop {
             match self.leader.try_wait() {
@@ -96,9 +107,9 @@ impl Group {
                 Ok(None) => {}
                 Err(error) => break Err(error),
             }
-            match too_much(&self.leader) {
+            match end(&self.leader) {
                 Ok(None) => std::thread::sleep(LOOK),
-                Ok(Some(excess)) => break Ok(How::TooMuch(excess)),
+                Ok(Some(how)) => break Ok(how),
                 Err(error) => break Err(error),
             }
         };
@@ -213,7 +224,7 @@ mod tests {
         let mut command = Command::new("sh");
         command.args(["-c", "yes again"]).stdout(printed.stream().unwrap());
         let group = Group::start(&mut command).unwrap();
-        let how = group.wait_if_modest(Duration::from_secs(20), &[&printed]).unwrap();
+        let how = group.wait_if_modest(Duration::from_secs(20), &printed, &|| true).unwrap();
         assert!(matches!(how, How::TooMuch(Excess::Printed)), "{how:?}");
         assert_eq!(printed.text().unwrap().len() as u64, PRINTED);
     }

@@ -7,14 +7,12 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use serde::Deserialize;
 
 use super::tree::HERE;
 use crate::process::{Group, How, Printed};
-use crate::shell;
 
 #[derive(Debug, Deserialize)]
 pub struct Metadata {
@@ -51,6 +49,7 @@ pub enum Message {
 #[derive(Debug, Deserialize)]
 pub struct Diagnostic {
     pub level: String,
+    pub code: Option<Code>,
     pub rendered: Option<String>,
     pub spans: Vec<Place>,
     pub children: Vec<Diagnostic>,
@@ -59,6 +58,19 @@ pub struct Diagnostic {
 #[derive(Debug, Deserialize)]
 pub struct Place {
     pub file_name: PathBuf,
+    #[serde(default)]
+    pub text: Vec<Line>,
+}
+
+#[derive(Debug, Deserialize)]
+pub struct Code {
+    pub code: String,
+}
+
+/// A line of the source that a diagnostic shows.
+#[derive(Debug, Deserialize)]
+pub struct Line {
+    pub text: String,
 }
 
 pub const NO_CARGO: &str = "cargo cannot be started; it comes with Rust and has to be on the PATH";
@@ -68,8 +80,25 @@ pub fn cargo(folder: &Path) -> Command {
     let program = std::env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo"));
     let mut command = Command::new(program);
     command.current_dir(folder).stdin(Stdio::null());
-    shell::forget_cargo(&mut command);
+    forget_cargo(&mut command);
     command
+}
+
+/// Keeps from a program what cargo told this tool about itself.
+///
+/// The build script of a dependency asks for these variables. A cargo that is started with them finds them
+/// changed, and compiles that dependency anew with all that depends on it; then so does the reader's own next
+/// command, without them.
+pub fn forget_cargo(command: &mut Command) {
+    for (name, _) in std::env::vars_os() {
+        let text = name.to_string_lossy();
+        if ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_BIN_", "CARGO_CRATE_"]
+            .iter()
+            .any(|prefix| text.starts_with(prefix))
+        {
+            command.env_remove(&name);
+        }
+    }
 }
 
 pub fn metadata(folder: &Path) -> anyhow::Result<Metadata> {
@@ -101,15 +130,20 @@ impl Build {
     }
 }
 
-/// Has cargo build with a `--message-format` of JSON. Ctrl-C ends it, with the compilers that it has started.
-pub fn build(command: &mut Command, to_terminal: bool) -> anyhow::Result<Build> {
+/// Has cargo build with a `--message-format` of JSON, as long as the result is `wanted`. Ctrl-C ends the build, with the
+/// compilers that cargo has started.
+pub fn build(
+    command: &mut Command,
+    to_terminal: bool,
+    wanted: &dyn Fn() -> bool,
+) -> anyhow::Result<Build> {
     let (stdout, stderr) = (Printed::nothing()?, Printed::nothing()?);
     command.stdout(stdout.stream()?);
     if !to_terminal {
         command.stderr(stderr.stream()?);
     }
     // It takes as long as it takes: on a slow machine, all of the course may have to be compiled.
-    let how = Group::start(command).context(NO_CARGO)?.wait(Duration::MAX)?;
+    let how = Group::start(command).context(NO_CARGO)?.wait_while(wanted)?;
     // A line that is no message, such as a print of a build script, is left out.
     let message = |line: &str| serde_json::from_str(line).ok();
     let messages = stdout.text()?.lines().filter_map(message).collect();

@@ -3,11 +3,15 @@
 use std::fs;
 
 use anyhow::{Context as _, bail};
+use console::measure_text_width;
 use harness::report::line;
 
-use super::list;
 use super::progress::Progress;
 use super::tree::{Exercise, Tree};
+use super::{list, report};
+
+/// No line of a hint is longer, however wide the terminal is.
+const WIDEST: usize = 100;
 
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Step {
@@ -59,10 +63,11 @@ pub fn run(tree: &Tree, name: Option<&str>, all: bool) -> anyhow::Result<()> {
         if all || read >= steps.len() { 0..steps.len() } else { read..read + 1 }
     })?;
     let shown_last = shown.end == steps.len();
+    let columns = report::columns().min(WIDEST);
     for number in shown.clone() {
         let Step { title, text } = &steps[number];
         line(format_args!("{} · hint {} of {}: {title}", exercise.name, number + 1, steps.len()))?;
-        line(format_args!("\n{text}\n"))?;
+        line(format_args!("\n{}\n", wrapped(text, columns)))?;
     }
     let name = &exercise.name;
     if shown_last {
@@ -71,6 +76,58 @@ pub fn run(tree: &Tree, name: Option<&str>, all: bool) -> anyhow::Result<()> {
         line(format_args!("The next step: cargo course hint {name} (all of them: --all)"))?;
     }
     Ok(())
+}
+
+/// Markdown with lines of at most so many columns. Code and tables keep their lines.
+fn wrapped(text: &str, columns: usize) -> String {
+    let (mut lines, mut paragraph): (Vec<String>, Vec<&str>) = (Vec::new(), Vec::new());
+    let mut in_code = false;
+    for line in text.lines() {
+        let is_fence = line.trim_start().starts_with("```");
+        let stays = in_code || is_fence || line.is_empty() || line.starts_with(['|', '#']);
+        in_code ^= is_fence;
+        if stays || marker(line) > 0 || (paragraph.is_empty() && line.starts_with("    ")) {
+            lines.extend(fill(&std::mem::take(&mut paragraph), columns));
+        }
+        if stays || (paragraph.is_empty() && line.starts_with("    ")) {
+            lines.push(line.to_owned());
+        } else {
+            paragraph.push(line);
+        }
+    }
+    lines.extend(fill(&paragraph, columns));
+    lines.join("\n")
+}
+
+/// The columns of the mark that begins an item of a list, with the space behind it: 2 of `- item`, 3 of `1. item`.
+fn marker(line: &str) -> usize {
+    let text = line.trim_start();
+    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
+    let mark = match digits {
+        0 if text.starts_with("- ") || text.starts_with("* ") => 2,
+        1.. if text[digits..].starts_with(". ") => digits + 2,
+        _ => return 0,
+    };
+    line.len() - text.len() + mark
+}
+
+/// The words of a paragraph in lines of at most so many columns. An item of a list keeps its indentation.
+fn fill(paragraph: &[&str], columns: usize) -> Vec<String> {
+    let Some(first) = paragraph.first() else { return Vec::new() };
+    let indent = " ".repeat(marker(first));
+    let start = first.len() - first.trim_start().len();
+    let mut lines = vec![first[..start].to_owned()];
+    for word in paragraph.iter().flat_map(|line| line.split_whitespace()) {
+        let line = lines.last_mut().expect("there is one");
+        let is_empty = line.trim().is_empty();
+        if !is_empty && measure_text_width(line) + 1 + measure_text_width(word) > columns {
+            lines.push(format!("{indent}{word}"));
+        } else {
+            line.push_str(if is_empty { "" } else { " " });
+            line.push_str(word);
+        }
+    }
+    lines
 }
 
 #[cfg(test)]
@@ -84,5 +141,15 @@ mod tests {
         let steps = parse(text);
         assert_eq!(steps, [step("Look", "At it."), step("Write", "```sh\n## no step\n```")]);
         assert_eq!(parse("no steps\n"), []);
+    }
+
+    #[test]
+    fn paragraphs_and_lists_are_wrapped_and_code_is_not() {
+        let text = "One two three four\nfive.\n\n- an item of\n  a list\n- another\n\n```\nlet a = 1; let b = 2;\n```\n\n\
+                    | a table | with a long row |\n\n    let indented = \"code\";";
+        let expected = "One two three\nfour five.\n\n- an item of a\n  list\n- another\n\n```\nlet a = 1; let b = 2;\n```\n\n\
+                        | a table | with a long row |\n\n    let indented = \"code\";";
+        assert_eq!(wrapped(text, 15), expected);
+        assert_eq!(wrapped("1. first thing\n   goes on", 12), "1. first\n   thing\n   goes on");
     }
 }

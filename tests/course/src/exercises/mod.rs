@@ -1,22 +1,22 @@
-//! The exercises: what there is, whether it is solved, what to do next; and whether their checks can be
-//! trusted.
+//! The exercises: what there is, whether it is solved, what to do next.
 //!
-//! An exercise is a folder of the package `exercises`. Its check is a test target of that package, compiled
-//! with the reader's `exercise.rs` and run in a process of its own, so that nothing in the reader's code can
-//! end or stall this tool.
+//! An exercise is a file of the package `exercises`, and a program of that package, which checks the answer. The program
+//! runs in a process of its own, so that nothing in the learner's code can end or stall this tool.
 
+mod build;
 pub mod cargo;
-pub mod check;
-pub mod compile;
+mod check;
 pub mod hint;
-pub mod list;
-pub mod messages;
-pub mod progress;
-pub mod reset;
-pub mod run;
-pub mod solution;
+mod list;
+pub mod outcome;
+pub mod program;
+mod progress;
+mod report;
+mod reset;
+
+mod solution;
 pub mod tree;
-pub mod watch;
+mod watch;
 
 use std::time::Duration;
 
@@ -60,6 +60,10 @@ pub struct CheckArguments {
     /// Its name, or a part of it that no other has: ring [default: the next that is not solved]
     name: Option<String>,
 
+    /// Show every broken law in full, and all that the answer printed
+    #[arg(long)]
+    all: bool,
+
     #[command(flatten)]
     limit: Limit,
 }
@@ -91,14 +95,15 @@ impl Limit {
 
 pub fn run(command: &Command) -> anyhow::Result<()> {
     let tree = Tree::find()?;
+    reset::keep_given(&tree)?;
     match command {
         Command::List => list::list(&tree),
         Command::Next => list::next(&tree),
-        Command::Check(arguments) => {
-            check::run(&tree, arguments.name.as_deref(), arguments.limit.duration())
+        Command::Check(CheckArguments { name, limit, all }) => {
+            check::run(&tree, name.as_deref(), limit.duration(), *all)
         }
-        Command::Watch(arguments) => {
-            watch::run(&tree, arguments.name.as_deref(), arguments.limit.duration())
+        Command::Watch(CheckArguments { name, limit, all }) => {
+            watch::run(&tree, name.as_deref(), limit.duration(), *all)
         }
         Command::Hint { name, all } => hint::run(&tree, name.as_deref(), *all),
         Command::Solution(Asking { exercise, yes }) => {

@@ -31,9 +31,9 @@ pub struct Progress {
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 struct Record {
-    /// The answer that passed last, and its check.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    passed: Option<Fingerprint>,
+    /// All answers that passed, each with its check.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    passed: Vec<Fingerprint>,
     #[serde(default)]
     hints: usize,
 }
@@ -53,7 +53,7 @@ pub enum Standing {
     Solved,
 }
 
-/// What is another than it was when an exercise passed.
+/// What no longer is as it was when an exercise passed.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Change {
     Answer,
@@ -76,17 +76,21 @@ impl Progress {
     }
 
     pub fn of(&self, exercise: &Exercise) -> Standing {
-        let record = self.records.get(&exercise.name);
-        let Some(passed) = record.and_then(|record| record.passed.as_ref()) else {
-            return Standing::Open;
-        };
-        // What cannot be read is not what passed.
-        let is = |file: &Path, passed: &String| hash(file).is_ok_and(|now| now == *passed);
-        match (is(&exercise.file(), &passed.answer), is(&exercise.check(), &passed.check)) {
-            (true, true) => Standing::Solved,
-            (false, true) => Standing::Changed(Change::Answer),
-            (true, false) => Standing::Changed(Change::Check),
-            (false, false) => Standing::Changed(Change::Both),
+        let passed = self.records.get(&exercise.name).map_or(&[][..], |record| &record.passed);
+        // A file that cannot be read is not what passed.
+        let (answer, check) = (hash(&exercise.file()).ok(), hash(&exercise.check()).ok());
+        let has_answer = |one: &Fingerprint| answer.as_ref() == Some(&one.answer);
+        let has_check = |one: &Fingerprint| check.as_ref() == Some(&one.check);
+        if passed.is_empty() {
+            Standing::Open
+        } else if passed.iter().any(|one| has_answer(one) && has_check(one)) {
+            Standing::Solved
+        } else if passed.iter().any(|one| has_answer(one)) {
+            Standing::Changed(Change::Check)
+        } else if passed.iter().any(|one| has_check(one)) {
+            Standing::Changed(Change::Answer)
+        } else {
+            Standing::Changed(Change::Both)
         }
     }
 
@@ -116,7 +120,10 @@ impl Progress {
         fingerprint: Fingerprint,
     ) -> anyhow::Result<()> {
         Self::change(tree, |records| {
-            records.entry(exercise.name.clone()).or_default().passed = Some(fingerprint);
+            let passed = &mut records.entry(exercise.name.clone()).or_default().passed;
+            if !passed.contains(&fingerprint) {
+                passed.push(fingerprint);
+            }
         })
     }
 

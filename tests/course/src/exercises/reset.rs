@@ -1,8 +1,12 @@
-//! `cargo course reset`: an exercise as it was given, from `given.rs` beside it; the reader's text put aside.
+//! `cargo course reset`: an exercise as it was given, and the learner's text put aside.
+//!
+//! Git has every exercise as it was given: in the commit that last changed its check, which a learner does not edit. A copy
+//! of the course that was unpacked has no git, so the first command copies the exercises.
 
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, bail};
 use harness::report::{file, line};
@@ -13,11 +17,11 @@ use super::tree::{self, Exercise, Tree};
 
 pub fn run(tree: &Tree, exercise: &Exercise, yes: bool) -> anyhow::Result<()> {
     let name = &exercise.name;
-    let given = tree::read(&exercise.given()).with_context(|| {
-        let given = exercise.given();
-        format!("{}, to be had from a fresh copy of the course", tree.relative(&given))
-    })?;
     let path = exercise.file();
+    let given = given(tree, exercise).with_context(|| {
+        let path = tree.relative(&path);
+        format!("{path} as it was given, to be had from a fresh copy of the course")
+    })?;
     let question = format!("Bring {name} back as it was given, and put your version aside?");
     if on_disk(&path)?.as_deref() != Some(&given[..]) && !yes && !confirm(&question)? {
         line("Nothing was changed")?;
@@ -27,7 +31,7 @@ pub fn run(tree: &Tree, exercise: &Exercise, yes: bool) -> anyhow::Result<()> {
     let mine = on_disk(&path)?;
     let mut aside = None;
     if mine.as_deref() != Some(&given[..]) {
-        // In this order: whatever goes wrong, the reader's text is in one place or the other.
+        // In this order: whatever goes wrong, the learner's text is in one place or the other.
         aside = mine.as_ref().map(|mine| put_aside(tree, exercise, mine)).transpose()?;
         replace(&path, mine.as_deref(), &given)?;
     }
@@ -39,17 +43,58 @@ pub fn run(tree: &Tree, exercise: &Exercise, yes: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Stores the reader's text, whatever it is, under a name that nothing has yet, and returns it.
+/// Copies every exercise, where git does not have them and no copy was made before.
+pub fn keep_given(tree: &Tree) -> anyhow::Result<()> {
+    if tree.root.join(".git").exists() {
+        return Ok(());
+    }
+    for exercise in &tree.exercises {
+        let copy = copy_of(tree, exercise);
+        // A file that cannot be read is reported by the command that needs it.
+        if let (false, Ok(text)) = (copy.exists(), tree::read(&exercise.file())) {
+            write(&copy, &text)?;
+        }
+    }
+    Ok(())
+}
+
+fn copy_of(tree: &Tree, exercise: &Exercise) -> PathBuf {
+    tree.root.join(FOLDER).join("given").join(format!("{}.rs", exercise.name))
+}
+
+/// The text of an exercise as it was given: the copy, or else from git.
+fn given(tree: &Tree, exercise: &Exercise) -> anyhow::Result<Vec<u8>> {
+    let copy = copy_of(tree, exercise);
+    if copy.exists() {
+        return tree::read(&copy).with_context(|| format!("{}", copy.display()));
+    }
+    // From the folder of the exercises, whichever folder git takes for its own.
+    let git = |words: &[&str]| -> anyhow::Result<Vec<u8>> {
+        let mut git = Command::new("git");
+        git.args(words).current_dir(&tree.package).stdin(Stdio::null());
+        let answer = git.output().context("git cannot be started")?;
+        if !answer.status.success() || answer.stdout.is_empty() {
+            let why = String::from_utf8_lossy(&answer.stderr);
+            bail!("git does not have it: {}", why.lines().next().unwrap_or("no commit"));
+        }
+        Ok(answer.stdout)
+    };
+    let check = format!("checks/{}.rs", exercise.name);
+    let commit = git(&["log", "-1", "--format=%H", "--", &check])?;
+    let commit = String::from_utf8_lossy(&commit).trim().to_owned();
+    git(&["show", &format!("{commit}:./{}.rs", exercise.name)])
+}
+
+/// Stores the learner's text, whatever it is, under a name that nothing has yet, and returns it.
 fn put_aside(tree: &Tree, exercise: &Exercise, text: &[u8]) -> anyhow::Result<PathBuf> {
-    let folder = tree.root.join(FOLDER);
-    fs::create_dir_all(&folder).with_context(|| format!("{}", folder.display()))?;
-    let named = |number: usize| folder.join(format!("{}-{number}.rs", exercise.name));
+    let named =
+        |number: usize| tree.root.join(FOLDER).join(format!("{}-{number}.rs", exercise.name));
     let free = (1..).map(named).find(|path| !path.exists()).context("a number is free")?;
     write(&free, text)?;
     Ok(free)
 }
 
-/// What the reader has written so far, whatever it is; none where there is no file.
+/// What the learner has written so far, whatever it is; none where there is no file.
 fn on_disk(path: &Path) -> anyhow::Result<Option<Vec<u8>>> {
     match tree::read(path) {
         Ok(bytes) => Ok(Some(bytes)),
@@ -66,8 +111,11 @@ fn replace(path: &Path, put_aside: Option<&[u8]>, text: &[u8]) -> anyhow::Result
     write(path, text)
 }
 
+/// Writes a file, and makes its folder.
 fn write(path: &Path, text: &[u8]) -> anyhow::Result<()> {
-    file::write(path, |file| file.write_all(text)).with_context(|| format!("{}", path.display()))
+    let written = fs::create_dir_all(path.parent().unwrap_or(path))
+        .and_then(|()| file::write(path, |file| file.write_all(text)));
+    written.with_context(|| format!("{}", path.display()))
 }
 
 #[cfg(test)]
@@ -77,13 +125,13 @@ mod tests {
     #[test]
     fn only_what_was_put_aside_is_replaced() {
         let folder = tempfile::tempdir().expect("a folder");
-        let path = folder.path().join("exercise.rs");
+        let path = folder.path().join("ch01_sum.rs");
         let saved = |text: &str| fs::write(&path, text).expect("it can be written");
         let replaced = |put_aside| replace(&path, put_aside, b"given").map(|()| fs::read(&path));
         for (put_aside, newer) in [(None, "newer"), (Some(&b"older"[..]), "newer")] {
             saved(newer);
             let refused = replaced(put_aside).expect_err("another text").to_string();
-            assert!(refused.contains("exercise.rs was saved just now"), "{refused}");
+            assert!(refused.contains("ch01_sum.rs was saved just now"), "{refused}");
             assert_eq!(fs::read(&path).expect("it is there"), newer.as_bytes());
         }
         replaced(Some(b"newer")).expect("the same text").expect("it is there");

@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
 use harness::cli::UsageError;
-use harness::report::file;
 
 use super::cargo;
 
@@ -32,14 +31,14 @@ pub struct Tree {
 
 #[derive(Clone, Debug)]
 pub struct Exercise {
-    /// `ch02_ring`: the name of its folder and of its test target.
+    /// `ch02_ring`: the name of its file and of its program.
     pub name: String,
-    pub folder: PathBuf,
+    /// The folder of the package.
+    folder: PathBuf,
 }
 
 impl Tree {
-    /// Finds the workspace upwards from the current folder, and its exercises. The reader's file of an exercise that has
-    /// none yet is made, as it is given.
+    /// Finds the workspace upwards from the current folder, and its exercises.
     pub fn find() -> anyhow::Result<Self> {
         let metadata = cargo::metadata(Path::new("."))?;
         let root = metadata.workspace_root;
@@ -49,19 +48,18 @@ impl Tree {
         };
         let folder = package.manifest_path.parent().unwrap_or(&root).to_owned();
         let exercise = |target: cargo::Target| {
-            let exercise = Exercise { folder: folder.join(&target.name), name: target.name };
-            (target.src_path == exercise.check()).then_some(exercise)
+            let exercise = Exercise { name: target.name, folder: folder.clone() };
+            (target.src_path == exercise.file()).then_some(exercise)
         };
         let mut exercises: Vec<Exercise> =
             package.targets.into_iter().filter_map(exercise).collect();
-        // cargo tells targets by name; the manifest has them in the course's order.
+        // cargo lists targets by name; the manifest has them in the course's order.
         let manifest = fs::read_to_string(&package.manifest_path)
             .with_context(|| format!("{}", package.manifest_path.display()))?;
         exercises.sort_by_key(|exercise| manifest.find(&format!("\"{}\"", exercise.name)));
         if exercises.is_empty() {
-            bail!("the package `{PACKAGE}` names no test `NAME` with the path \"NAME/check.rs\"");
+            bail!("the package `{PACKAGE}` names no program `NAME` with the path \"NAME.rs\"");
         }
-        exercises.iter().try_for_each(Exercise::begin)?;
         Ok(Self {
             root,
             package: folder,
@@ -75,7 +73,8 @@ impl Tree {
     /// beginning (`ch01_p`), anywhere (`entropy`). Or the one that the path of a file is in.
     pub fn named(&self, asked: &str) -> anyhow::Result<&Exercise> {
         let is_name = |part: &&str| self.exercises.iter().any(|exercise| exercise.name == *part);
-        let in_path = asked.split(['/', '\\']).find(is_name);
+        let in_path =
+            asked.split(['/', '\\']).map(|part| part.trim_end_matches(".rs")).find(is_name);
         let wanted =
             in_path.unwrap_or(asked.trim_end_matches('/')).to_lowercase().replace('-', "_");
         let fits: [&dyn Fn(&Exercise) -> bool; 4] = [
@@ -115,62 +114,33 @@ impl Tree {
         path.strip_prefix(&self.root).unwrap_or(path).display()
     }
 
-    /// The page of an exercise in `book/src`: of the chapter's pages, such as `ch05-….md` and `ch05b-….md`, the one that
-    /// lists the exercise, or else the first. There may be none.
+    /// The page of an exercise: the one that its check names, if it is there.
     pub fn page(&self, exercise: &Exercise) -> Option<PathBuf> {
-        let is_of_chapter = |page: &PathBuf| {
-            let name = page.file_name().unwrap_or_default().to_string_lossy();
-            let rest = name.strip_prefix(exercise.chapter()).unwrap_or_default();
-            rest.trim_start_matches(char::is_alphabetic).starts_with('-') && rest.ends_with(".md")
-        };
-        let folder = fs::read_dir(self.root.join("book").join("src")).ok()?;
-        let pages = folder.filter_map(|entry| Some(entry.ok()?.path()));
-        let mut pages: Vec<PathBuf> = pages.filter(is_of_chapter).collect();
-        pages.sort();
-        let listed = format!("`tests/exercises/{}`", exercise.name);
-        let lists =
-            |page: &&PathBuf| fs::read_to_string(page).is_ok_and(|text| text.contains(&listed));
-        pages.iter().find(lists).or(pages.first()).cloned()
+        let page = self.root.join(exercise.header()?.0);
+        page.is_file().then_some(page)
     }
 }
 
 impl Exercise {
-    /// Makes the reader's file from what is given, unless something has its name already.
-    fn begin(&self) -> anyhow::Result<()> {
-        let path = self.file();
-        // A link that leads nowhere is the reader's, too.
-        if path.symlink_metadata().is_ok() {
-            return Ok(());
-        }
-        let Ok(given) = read(&self.given()) else { return Ok(()) };
-        let written = file::write(&path, |file| file.write_all(&given));
-        written.with_context(|| format!("{}", path.display()))
-    }
-
-    /// What the reader writes. git ignores it.
+    /// What the learner writes.
     pub fn file(&self) -> PathBuf {
-        self.folder.join("exercise.rs")
-    }
-
-    /// What the reader starts from.
-    pub fn given(&self) -> PathBuf {
-        self.folder.join("given.rs")
+        self.folder.join(format!("{}.rs", self.name))
     }
 
     pub fn check(&self) -> PathBuf {
-        self.folder.join("check.rs")
+        self.folder.join("checks").join(format!("{}.rs", self.name))
     }
 
     pub fn solution(&self) -> PathBuf {
-        self.folder.join("solution.rs")
+        self.answers().join("solution.rs")
     }
 
     pub fn hint(&self) -> PathBuf {
-        self.folder.join("hint.md")
+        self.answers().join("hint.md")
     }
 
     pub fn wrong(&self) -> PathBuf {
-        self.folder.join("wrong.diff")
+        self.answers().join("wrong.diff")
     }
 
     /// `ch02` of `ch02_ring`.
@@ -192,13 +162,23 @@ impl Exercise {
         })
     }
 
-    /// What the exercise is about: what the first line of its comment says after the chapter's page. Empty
-    /// where the reader has another comment.
+    /// The folder beside that of the exercises for all that gives an answer away.
+    fn answers(&self) -> PathBuf {
+        self.folder.with_file_name("answers").join(&self.name)
+    }
+
+    /// The page and the title, from the check's first line: "//! Chapter 2, `book/src/PAGE.md`: TITLE." The learner may
+    /// delete the same line of the exercise.
+    fn header(&self) -> Option<(String, String)> {
+        let text = fs::read_to_string(self.check()).ok()?;
+        let (_, rest) = text.lines().next()?.split_once('`')?;
+        let (page, title) = rest.split_once("`: ")?;
+        Some((page.to_owned(), title.trim_end_matches('.').to_owned()))
+    }
+
+    /// What the exercise is about. Empty where its check does not say.
     pub fn title(&self) -> String {
-        let text = self.text().unwrap_or_default();
-        let comment = text.lines().find_map(|line| line.strip_prefix("//! ")).unwrap_or_default();
-        let title = comment.split_once(".md`: ").map_or("", |(_, title)| title);
-        title.trim_end_matches('.').to_owned()
+        self.header().map(|(_, title)| title).unwrap_or_default()
     }
 
     pub fn heading(&self) -> String {

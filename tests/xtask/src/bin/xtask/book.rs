@@ -10,7 +10,7 @@ use xtask::book::built;
 use xtask::scaling::Measurement;
 use xtask::{root, scaling, schedules, steps};
 
-use course::shell;
+use crate::shell;
 
 /// Where `book/book.toml` has the pages made.
 const PAGES: &str = "target/book/html";

@@ -8,6 +8,7 @@ mod machine;
 mod outputs;
 mod peers;
 mod release_notes;
+mod shell;
 mod walk;
 
 use std::process::ExitCode;

@@ -11,8 +11,8 @@ use xtask::book::Book;
 use xtask::book::commands::{self, Command};
 use xtask::root;
 
+use crate::shell;
 use course::doctor::probe::{ask, gpu_answers};
-use course::shell;
 
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Arguments {

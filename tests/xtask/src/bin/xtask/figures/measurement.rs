@@ -13,7 +13,7 @@ use xtask::html::escaped;
 use xtask::root;
 
 use crate::machine::{this_machine, today};
-use course::shell;
+use crate::shell;
 
 /// Three trainings take a few minutes.
 const LIMIT: Duration = Duration::from_secs(1800);

@@ -18,8 +18,8 @@ use xtask::book::recorded;
 use xtask::root;
 
 use crate::machine::{this_machine, this_machine_with_gpus, today};
+use crate::shell;
 use course::doctor::probe::gpu_answers;
-use course::shell;
 
 const LIMIT: Duration = Duration::from_secs(1800);
 

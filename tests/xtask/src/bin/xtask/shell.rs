@@ -6,18 +6,19 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 
-use crate::process::{self, Group, How, Printed};
+use course::exercises::cargo::forget_cargo;
+use course::process::{self, Group, How, Printed};
 
 #[derive(Debug)]
-pub struct Ended {
-    pub status: ExitStatus,
+pub(crate) struct Ended {
+    pub(crate) status: ExitStatus,
     /// What it printed, on standard output and standard error, as a terminal would show it.
-    pub output: String,
-    pub seconds: f64,
+    pub(crate) output: String,
+    pub(crate) seconds: f64,
 }
 
 /// Runs a command in a folder; nobody types, nothing is coloured, and cargo tells of failures only.
-pub fn run(command: &str, folder: &Path, limit: Duration) -> anyhow::Result<Ended> {
+pub(crate) fn run(command: &str, folder: &Path, limit: Duration) -> anyhow::Result<Ended> {
     let output = Printed::nothing()?;
     let mut shell = Command::new("sh");
     shell
@@ -40,23 +41,6 @@ pub fn run(command: &str, folder: &Path, limit: Duration) -> anyhow::Result<Ende
     };
     let seconds = started.elapsed().as_secs_f64();
     Ok(Ended { status, output: output.text()?, seconds })
-}
-
-/// Keeps from a program what cargo told this tool about itself.
-///
-/// The build script of a dependency asks for these variables. A cargo that is started with them finds them
-/// changed, and compiles that dependency anew with all that depends on it; then so does the reader's own next
-/// command, without them.
-pub fn forget_cargo(command: &mut Command) {
-    for (name, _) in std::env::vars_os() {
-        let text = name.to_string_lossy();
-        if ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_BIN_", "CARGO_CRATE_"]
-            .iter()
-            .any(|prefix| text.starts_with(prefix))
-        {
-            command.env_remove(&name);
-        }
-    }
 }
 
 #[cfg(all(test, unix))]

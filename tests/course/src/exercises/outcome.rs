@@ -1,0 +1,91 @@
+//! What came of a check.
+
+use std::process::ExitStatus;
+use std::time::Duration;
+
+use harness::report::counted;
+
+use super::program::{Ended, Failure, Passed};
+use crate::process::{Excess, How};
+
+#[derive(Clone, Debug)]
+pub enum Outcome {
+    Passed(Vec<Passed>),
+    /// The laws that the answer keeps, and those that it breaks.
+    Failed(Vec<Passed>, Vec<Failure>),
+    DoesNotCompile {
+        signature: bool,
+    },
+    /// cargo came to no judgement: its last words, unless a terminal has them.
+    CargoFailed(String),
+    /// The process ended before its check did.
+    CutShort {
+        end: End,
+        /// The law that was being checked.
+        during: Option<String>,
+        /// What the answer had printed since that law began.
+        said: String,
+    },
+    /// By Ctrl-C, or because another answer was saved.
+    Interrupted,
+}
+
+/// How a check ended that did not come to its end.
+#[derive(Clone, Copy, Debug)]
+pub enum End {
+    /// By a crash, or because the answer left the process.
+    Alone(ExitStatus),
+    OutOfTime(Duration),
+    TooMuch(Excess),
+}
+
+impl Outcome {
+    /// What an ended check means. That nothing was checked is no pass.
+    pub fn of(Ended { how, report }: Ended, limit: Duration) -> Self {
+        let end = match how {
+            How::Interrupted => return Self::Interrupted,
+            How::Alone(_) if report.is_whole && !report.failures.is_empty() => {
+                return Self::Failed(report.passed, report.failures);
+            }
+            How::Alone(status)
+                if report.is_whole && status.success() && !report.passed.is_empty() =>
+            {
+                return Self::Passed(report.passed);
+            }
+            How::Alone(status) => End::Alone(status),
+            How::OutOfTime => End::OutOfTime(limit),
+            How::TooMuch(excess) => End::TooMuch(excess),
+        };
+        Self::CutShort { end, during: report.running, said: report.printed }
+    }
+
+    /// The outcome in a few words.
+    pub fn verdict(&self) -> String {
+        match self {
+            Self::Passed(_) => "passes".to_owned(),
+            Self::Failed(passed, failures) => {
+                let fail = if failures.len() == 1 { "fails" } else { "fail" };
+                let all = counted(passed.len() + failures.len(), "check");
+                format!("{} of {all} {fail}", failures.len())
+            }
+            Self::DoesNotCompile { .. } => "it does not compile".to_owned(),
+            Self::CargoFailed(_) => "cargo failed".to_owned(),
+            Self::CutShort { end, during, .. } => {
+                let during = during.as_ref().map_or_else(String::new, |law| format!(" in {law}"));
+                match end {
+                    End::Alone(status) if status.code().is_some() => {
+                        format!("the answer left the check{during} before it was done ({status})")
+                    }
+                    End::Alone(status) => {
+                        format!("the check was ended by a crash{during} ({status})")
+                    }
+                    End::OutOfTime(limit) => {
+                        format!("the check did not end within {} s{during}", limit.as_secs())
+                    }
+                    End::TooMuch(excess) => format!("the check {excess}{during}"),
+                }
+            }
+            Self::Interrupted => "the check was interrupted".to_owned(),
+        }
+    }
+}
