@@ -42,7 +42,7 @@ pub(super) enum Outcome {
 impl Outcome {
     /// What an ended test binary means. That nothing was tested is no pass.
     pub(super) fn of(ended: Ended, limit: Duration) -> Self {
-        let during = messages::running(&ended.stdout).map(str::to_owned);
+        let during = messages::running(&ended.stdout);
         match (ended.how, messages::counts(&ended.stdout)) {
             (How::Interrupted, _) => Self::Interrupted,
             (How::OutOfTime, _) => Self::OutOfTime { limit, during },
@@ -126,7 +126,7 @@ pub(super) fn once(tree: &Tree, exercise: &Exercise, limit: Duration) -> anyhow:
     if as_compiled {
         compile::note_made_from(&executable, &checked)?;
     }
-    let ended = run::run(&executable, &tree.package, "", limit)?;
+    let ended = run::run(&executable, &tree.package, &[], limit)?;
     let outcome = Outcome::of(ended, limit);
     // What was saved meanwhile is not what passed.
     if let Outcome::Passed(_) = outcome
@@ -147,12 +147,6 @@ pub(super) fn tell(tree: &Tree, exercise: &Exercise, outcome: &Outcome) -> anyho
             return Ok(());
         }
         Outcome::Interrupted => return Ok(()),
-        Outcome::Failed(_, failures) if let Some(todo) = messages::todo(failures) => {
-            line(format_args!("✗ {name} is not written yet: its checks come to a `todo!`\n"))?;
-            let place = format!("    {}: {}", todo.place, todo.what);
-            line(format_args!("{}\n", place.trim_end_matches(": ")))?;
-            line("Write it there, in its place; the comment above says what is asked for.\n")?;
-        }
         Outcome::Failed(_, failures) => {
             // What several checks say alike is told once: a stub says the same to all of them.
             for same in failures.chunk_by(|one, next| one.message == next.message) {

@@ -18,9 +18,6 @@ use crate::process::How;
 /// the same at the same time.
 const TIMES: usize = 3;
 
-/// Names a folder of wrong answers, by exercise, to the package's build script.
-pub(super) const WRONG_ANSWERS: &str = "EXERCISES_WRONG_ANSWERS";
-
 /// Of what cargo says when it fails, so many lines are kept: the last.
 const LINES: usize = 8;
 
@@ -38,12 +35,7 @@ pub(super) enum Compiled {
 /// Asks for a test target as the reader's own command does: what one has built, the other does not build
 /// again.
 pub(super) fn arguments(command: &mut Command, target: &str) {
-    command.args(["test", "--release", "--package", PACKAGE, "--test", target, "--no-run"]);
-}
-
-/// Compiles a test target with the wrong answers of a folder.
-pub(super) fn compile(tree: &Tree, target: &str, wrong: &Path) -> anyhow::Result<Compiled> {
-    outcome(build(tree, target, Some(wrong))?, target)
+    command.args(["build", "--release", "--package", PACKAGE, "--bin", target]);
 }
 
 /// Compiles the check of an exercise, and the answer, which have this fingerprint.
@@ -57,7 +49,7 @@ pub(super) fn check_of(
 ) -> anyhow::Result<Compiled> {
     let target = &exercise.name;
     for _ in 0..TIMES {
-        let build = build(tree, target, None)?;
+        let build = build(tree, target)?;
         let Some((executable, fresh)) = executable(&build, target) else {
             return outcome(build, target);
         };
@@ -98,10 +90,9 @@ fn note(executable: &Path) -> PathBuf {
     executable.with_extension("made-from")
 }
 
-fn build(tree: &Tree, target: &str, wrong: Option<&Path>) -> anyhow::Result<Build> {
+fn build(tree: &Tree, target: &str) -> anyhow::Result<Build> {
     let mut command = cargo(&tree.root);
     arguments(&mut command, target);
-    command.envs(wrong.map(|folder| (WRONG_ANSWERS, folder)));
     let colour = if console::colors_enabled_stderr() { "-diagnostic-rendered-ansi" } else { "" };
     command.arg(format!("--message-format=json{colour}"));
     if !stderr().is_terminal() {

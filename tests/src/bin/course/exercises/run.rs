@@ -1,7 +1,5 @@
 //! One test binary, run in a process of its own until it ends or has to be ended.
 
-use std::env;
-use std::ffi::OsString;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
@@ -17,24 +15,17 @@ pub(super) struct Ended {
     pub(super) stderr: String,
 }
 
-/// Runs those tests of a test binary whose names contain `filter`, in the package's folder as cargo does. What prints
-/// without end is ended; so is what takes ever more memory, where the harness keeps what is printed.
+/// Runs a program that checks an answer, in the package's folder. What prints without end is ended, and so is what takes
+/// ever more memory.
 pub(super) fn run(
     executable: &Path,
     folder: &Path,
-    filter: &str,
+    arguments: &[&str],
     limit: Duration,
 ) -> anyhow::Result<Ended> {
     let (stdout, stderr) = (Printed::nothing()?, Printed::nothing()?);
     let mut command = Command::new(executable);
-    command.arg(filter).current_dir(folder);
-    // One after the other: then the last line names the test that was running.
-    command.args(["--test-threads=1", "--color=never"]);
-    // Variables of the reader's shell, such as RUST_TEST_NOCAPTURE, would change what the harness prints.
-    let of_harness = |name: &OsString| name.to_string_lossy().starts_with("RUST_TEST_");
-    for (name, _) in env::vars_os().filter(|(name, _)| of_harness(name)) {
-        command.env_remove(name);
-    }
+    command.args(arguments).current_dir(folder);
     // A backtrace of a check says nothing about the answer.
     command.env("RUST_BACKTRACE", "0");
     command.stdout(stdout.stream()?).stderr(stderr.stream()?);

@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
 use harness::cli::UsageError;
-use harness::report::file;
 
 use super::cargo;
 
@@ -49,8 +48,8 @@ impl Tree {
         };
         let folder = package.manifest_path.parent().unwrap_or(&root).to_owned();
         let exercise = |target: cargo::Target| {
-            let exercise = Exercise { folder: folder.join(&target.name), name: target.name };
-            (target.src_path == exercise.check()).then_some(exercise)
+            let exercise = Exercise { folder: folder.clone(), name: target.name };
+            (target.src_path == exercise.file()).then_some(exercise)
         };
         let mut exercises: Vec<Exercise> =
             package.targets.into_iter().filter_map(exercise).collect();
@@ -61,7 +60,6 @@ impl Tree {
         if exercises.is_empty() {
             bail!("the package `{PACKAGE}` names no test `NAME` with the path \"NAME/check.rs\"");
         }
-        exercises.iter().try_for_each(Exercise::begin)?;
         Ok(Self {
             root,
             package: folder,
@@ -127,7 +125,7 @@ impl Tree {
         let pages = folder.filter_map(|entry| Some(entry.ok()?.path()));
         let mut pages: Vec<PathBuf> = pages.filter(is_of_chapter).collect();
         pages.sort();
-        let listed = format!("`tests/exercises/{}`", exercise.name);
+        let listed = format!("`tests/exercises/{}.rs`", exercise.name);
         let lists =
             |page: &&PathBuf| fs::read_to_string(page).is_ok_and(|text| text.contains(&listed));
         pages.iter().find(lists).or(pages.first()).cloned()
@@ -135,42 +133,34 @@ impl Tree {
 }
 
 impl Exercise {
-    /// Makes the reader's file from what is given, unless something has its name already.
-    fn begin(&self) -> anyhow::Result<()> {
-        let path = self.file();
-        // A link that leads nowhere is the reader's, too.
-        if path.symlink_metadata().is_ok() {
-            return Ok(());
-        }
-        let Ok(given) = read(&self.given()) else { return Ok(()) };
-        let written = file::write(&path, |file| file.write_all(&given));
-        written.with_context(|| format!("{}", path.display()))
-    }
-
-    /// What the reader writes. git ignores it.
+    /// What the reader writes.
     pub(super) fn file(&self) -> PathBuf {
-        self.folder.join("exercise.rs")
+        self.folder.join(format!("{}.rs", self.name))
     }
 
     /// What the reader starts from.
     pub(super) fn given(&self) -> PathBuf {
-        self.folder.join("given.rs")
+        self.file()
     }
 
     pub(super) fn check(&self) -> PathBuf {
-        self.folder.join("check.rs")
+        self.folder.join("checks").join(format!("{}.rs", self.name))
+    }
+
+    fn answers(&self) -> PathBuf {
+        self.folder.with_file_name("answers").join(&self.name)
     }
 
     pub(super) fn solution(&self) -> PathBuf {
-        self.folder.join("solution.rs")
+        self.answers().join("solution.rs")
     }
 
     pub(super) fn hint(&self) -> PathBuf {
-        self.folder.join("hint.md")
+        self.answers().join("hint.md")
     }
 
     pub(super) fn wrong(&self) -> PathBuf {
-        self.folder.join("wrong.diff")
+        self.answers().join("wrong.diff")
     }
 
     /// `ch02` of `ch02_ring`.

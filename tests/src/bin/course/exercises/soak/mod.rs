@@ -5,7 +5,7 @@
 //! caught, and each survivor needs a reason, written down in [`survivors`].
 //!
 //! cargo-mutants builds the package once for each change. Here all changes of a solution are compiled at
-//! once, as the wrong answers are for `cargo course verify`, and run one by one.
+//! once, as the mistakes are for `cargo course verify`, and run one by one.
 //!
 //! With `--kills` the command kills ranks of a training instead: both run for long and find what shows seldom.
 
@@ -25,6 +25,7 @@ use super::Limit;
 use super::cargo::cargo;
 use super::check::Outcome;
 use super::tree::{Exercise, Tree};
+use super::verify::build::Module;
 use super::verify::{Candidate, Kind, run_all};
 use mutate::Mutant;
 use survivors::Reasons;
@@ -107,9 +108,8 @@ fn soak(
 ) -> anyhow::Result<Option<Counts>> {
     let mutants = mutate::mutants(&exercise.solution())?;
     let Some(viable) = viable::compile(tree, exercise, mutants)? else { return Ok(None) };
-    let candidate = |(module, _): &(String, Mutant)| {
-        let kind = Kind::Wrong { expect: None };
-        Candidate::new(&exercise.name, kind, module, String::new())
+    let candidate = |(module, _): &(Module, Mutant)| {
+        Candidate::new(Kind::Mistake { expect: None }, module.clone(), String::new())
     };
     let candidates: Vec<Candidate> = viable.mutants.iter().map(candidate).collect();
     let silently = |_: &Candidate, _: &Outcome| Ok(());
