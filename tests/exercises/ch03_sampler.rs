@@ -24,7 +24,7 @@ use split_batch::shard_range;
 /// At hand are `epoch_order(samples, seed, epoch)`, a shuffled `0..samples`, and the last exercise's rule:
 /// `shard_range(samples, shards, shard)`, the range of one shard. Stage 3's `Sampler` is not to be used.
 ///
-/// `rank` is below `world_size`, and `global_batch` is at least 1.
+/// `rank` is below `world_size`, and `global_batch` is at least 1. An epoch of 0 samples has no step.
 pub fn epoch_share(
     samples: usize,
     global_batch: usize,

@@ -16,7 +16,8 @@ pub const LAWS: &[Law<Answer>] = laws![
     the_sum_is_written_into_the_variable,
     messages_go_to_rank_0_and_back,
     alone_nothing_changes_and_nothing_is_sent,
-    every_rank_has_the_same_bits_and_those_of_stage_2
+    every_rank_has_the_same_bits_and_those_of_stage_2,
+    errors_are_passed_on
 ];
 
 const SUM: &str = "every rank gets the sum of all ranks; nothing is divided here";
@@ -190,4 +191,10 @@ fn every_rank_has_the_same_bits_and_those_of_stage_2(answer: Answer) {
             .up_to(1e-14)
             .check_tensor(theirs, got);
     }
+}
+
+fn errors_are_passed_on(answer: Answer) {
+    ranks::errors_are_passed_on("3 ranks, one gradient", 3, Sends::Buffered, move |rank| {
+        reduced(answer, rank, vec![contribution(rank.rank(), 4)?])
+    });
 }

@@ -18,7 +18,8 @@ pub const LAWS: &[Law<Answer>] = laws![
     any_shape_and_a_single_rank,
     the_sum_is_nobody_elses_memory,
     a_rank_sends_one_chunk_in_each_step,
-    the_same_bits_on_every_rank_and_the_sum_of_stage_2
+    the_same_bits_on_every_rank_and_the_sum_of_stage_2,
+    errors_are_passed_on
 ];
 
 const SUM: &str = "after the all-gather every rank has every chunk's whole sum";
@@ -248,4 +249,10 @@ fn the_same_bits_on_every_rank_and_the_sum_of_stage_2(answer: Answer) {
             .up_to(1e-14)
             .check_tensor(theirs, got);
     }
+}
+
+fn errors_are_passed_on(answer: Answer) {
+    ranks::errors_are_passed_on(&given(3, &[7]), 3, Sends::WaitForReceiver, move |rank| {
+        answer(rank, &contribution(rank.rank(), 7)?)
+    });
 }

@@ -28,6 +28,7 @@ struct Epoch {
 impl Epoch {
     fn found(self, answer: Answer) -> Shares {
         let Self { samples, global_batch, world_size, seed, epoch } = self;
+        given(self.described());
         let share = |rank| answer(samples, global_batch, world_size, rank, seed, epoch);
         (0..world_size).map(share).collect()
     }
@@ -38,12 +39,16 @@ impl Epoch {
         (0..world_size).map(|rank| sampler(rank).epoch(epoch).collect()).collect()
     }
 
-    fn fail(self, what: &str, found: &Shares, law: &str) -> ! {
+    fn described(self) -> String {
         let Self { samples, global_batch, world_size, seed, epoch } = self;
-        let what = format!(
+        format!(
             "{samples} samples, global batches of {global_batch}, world size {world_size}, \
-             seed {seed}, epoch {epoch}:\n{what}"
-        );
+             seed {seed}, epoch {epoch}"
+        )
+    }
+
+    fn fail(self, what: &str, found: &Shares, law: &str) -> ! {
+        let what = format!("{}:\n{what}", self.described());
         fail(&what, &drawn(&self.expected()), &drawn(found), law)
     }
 
@@ -156,7 +161,8 @@ fn drawn(shares: &Shares) -> String {
 
 fn ranks_share_every_epoch_out(answer: Answer) {
     within("sharing an epoch out", move || {
-        for (samples, global_batch) in [(8, 4), (10, 4), (9, 4), (7, 3), (3, 8), (64, 16), (50, 7)]
+        for (samples, global_batch) in
+            [(8, 4), (10, 4), (9, 4), (7, 3), (3, 8), (64, 16), (50, 7), (0, 4)]
         {
             for world_size in [2, 1, 3, 4] {
                 let first = Epoch { samples, global_batch, world_size, seed: 5, epoch: 0 };

@@ -49,6 +49,7 @@ impl Cut {
 
     fn check(&self, answer: Answer) -> Result<()> {
         let (images, labels) = batch(self.samples, self.samples)?;
+        given(format!("{} samples in {} shards", self.samples, self.shards));
         let parts = match answer(&images, &labels, self.shards) {
             Ok(parts) => parts,
             Err(error) => self.fail("an error", &error.to_string(), "every batch can be cut"),

@@ -9,7 +9,11 @@ use datasets::CLASSES;
 pub type Answer = fn(&Rank, &Tensor, &Tensor) -> Result<f64, Error>;
 
 /// The laws of an answer.
-pub const LAWS: &[Law<Answer>] = laws![every_rank_tells_the_accuracy_of_all];
+pub const LAWS: &[Law<Answer>] = laws![
+    every_rank_tells_the_accuracy_of_all,
+    of_equal_logits_the_first_counts,
+    errors_are_passed_on
+];
 
 const LAW: &str =
     "add up counts, not shares: correct answers and images over all ranks, then divide once";
@@ -68,7 +72,7 @@ fn check(answer: Answer, shards: &[(usize, usize)]) {
     });
     for (rank, &got) in found.iter().enumerate() {
         // Written so that NaN counts as a difference.
-        let equal = (got - all.accuracy()).abs() <= 1e-6;
+        let equal = (got - all.accuracy()).abs() <= 1e-12;
         if !equal {
             fail(
                 &format!("shards with {of_each} correct: the accuracy on rank {rank} is wrong"),
@@ -77,6 +81,16 @@ fn check(answer: Answer, shards: &[(usize, usize)]) {
                 LAW,
             );
         }
+    }
+    let bits = |number: &f64| number.to_bits();
+    if found.iter().map(bits).any(|of_rank| of_rank != bits(&found[0])) {
+        let all: Vec<String> = found.iter().map(|accuracy| format!("{accuracy:?}")).collect();
+        fail(
+            &format!("shards with {of_each} correct: ranks have different accuracies"),
+            "one number on all ranks, to the last bit",
+            &all.join("\n"),
+            "every rank divides the same sums: else `if accuracy > best { stop }` stops one rank, and the others wait",
+        );
     }
 }
 
@@ -95,6 +109,8 @@ fn guess(got: f64, rank: usize, all: Shard, shards: &[Shard]) -> String {
             same(got, local.correct as f64 / all.images as f64),
             "this rank's correct answers over all ranks' images",
         ),
+        (same(got, all.accuracy() * 100.0), "in percent, where 0 to 1 is asked for"),
+        ((got - all.accuracy()).abs() < 1e-5, "right to a few digits; was it computed in f32?"),
         (same(missing, 256.0), "256 correct answers are missing: were they counted in bytes (u8)?"),
     ];
     let guess = guesses.iter().find(|(fits, _)| *fits);
@@ -116,4 +132,36 @@ fn every_rank_tells_the_accuracy_of_all(answer: Answer) {
     check(answer, &[(2, 3), (0, 0), (1, 2)]);
     check(answer, &[(0, 0), (1, 2)]);
     check(answer, &[(300, 310), (5, 309)]);
+    // Shares whose sum depends on the order.
+    check(answer, &[(3, 7), (2, 5), (1, 11)]);
+    check(answer, &[(3, 4), (1, 3), (2, 5)]);
+    check(answer, &[(1, 3), (2, 3), (4, 7)]);
+    check(answer, &[(2, 6), (5, 5), (1, 3)]);
+}
+
+/// An untrained network: all logits are equal.
+fn of_equal_logits_the_first_counts(answer: Answer) {
+    let labels = [[0u32, 3, 9, 0], [1, 0, 2, 7]];
+    let found = ranks::run(2, Sends::Buffered, move |rank| {
+        let logits = Tensor::zeros((4, CLASSES), DType::F64, rank.device())?;
+        answer(rank, &logits, &Tensor::new(&labels[rank.rank()], rank.device())?)
+    });
+    if let Some(got) = found.into_iter().find(|got| *got != 3.0 / 8.0) {
+        let ties = if got == 1.0 { ": every label is at a largest logit" } else { "" };
+        fail(
+            "8 images whose logits are all 0, 3 of them with label 0",
+            "0.375",
+            &format!("{got}{ties}"),
+            "of several equal largest logits the first is the answer, as in `argmax`",
+        );
+    }
+}
+
+fn errors_are_passed_on(answer: Answer) {
+    let what = "shards with 3 of 4, 1 of 2, 2 of 3 correct";
+    ranks::errors_are_passed_on(what, 3, Sends::Buffered, move |rank| {
+        let (correct, images) = [(3, 4), (1, 2), (2, 3)][rank.rank()];
+        let (logits, labels) = Shard { correct, images }.outputs(rank.device())?;
+        answer(rank, &logits, &labels)
+    });
 }

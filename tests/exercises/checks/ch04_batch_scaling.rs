@@ -14,7 +14,8 @@ use crate::scaling::{RateRule, Tuned};
 pub type Answer = fn(&Rank, &Classifier, &Batch, usize, Tuned, RateRule) -> Result<(), Error>;
 
 /// The laws of an answer.
-pub const LAWS: &[Law<Answer>] = laws![k_devices_with_b_samples_each_equal_one_with_k_times_b];
+pub const LAWS: &[Law<Answer>] =
+    laws![k_devices_with_b_samples_each_equal_one_with_k_times_b, errors_are_passed_on];
 
 const SEED: u64 = 1;
 const SAMPLES: usize = 18;
@@ -149,11 +150,26 @@ impl Step {
             let times = counted[sample] / expected;
             if (times - 1.0).abs() > 1e-9 {
                 let what = format!("the update is {} what it should be", multiple(times));
-                let got =
-                    format!("{} times the gradient of sample {sample}", short(counted[sample]));
+                let got = format!(
+                    "{} times the gradient of sample {sample}{}",
+                    short(counted[sample]),
+                    self.guess(times)
+                );
                 self.fail(&what, &expected_in_words, &got, law);
             }
         }
+    }
+
+    /// What has been done to a short last batch, if each sample counts so many times what it should.
+    fn guess(self, times: f64) -> String {
+        let (size, full) = (self.samples().len(), self.devices * self.tuned.batch_size);
+        if (times * full as f64 / size as f64 - 1.0).abs() > 1e-9 {
+            return String::new();
+        }
+        format!(
+            ": the last batch is short, and is divided by {full}, the samples of a full one, or has a rate in \
+             proportion to its {size} samples; it divides by {size}, with the rate of all batches"
+        )
     }
 
     /// However the batch is cut: in as equal shards as can be, or b for one rank after the other.
@@ -183,4 +199,12 @@ fn k_devices_with_b_samples_each_equal_one_with_k_times_b(answer: Answer) -> Res
         }
     }
     Ok(())
+}
+
+fn errors_are_passed_on(answer: Answer) {
+    let step = Step { devices: 3, step: 0, tuned: TUNED[0], rule: RateRule::Keep };
+    ranks::errors_are_passed_on(&step.given(), step.devices, Sends::Buffered, move |rank| {
+        let model = Classifier::new(SEED, rank.device())?;
+        answer(rank, &model, &tracer::batch(0..SAMPLES)?, step.step, step.tuned, step.rule)
+    });
 }

@@ -8,7 +8,7 @@ use crate::prelude::*;
 pub type Answer = fn(&Rank, &[Tensor], Algorithm) -> Result<Vec<Tensor>, Error>;
 
 /// The laws of an answer.
-pub const LAWS: &[Law<Answer>] = laws![one_all_reduce_gives_every_sum];
+pub const LAWS: &[Law<Answer>] = laws![one_all_reduce_gives_every_sum, errors_are_passed_on];
 
 /// One more than the most elements that a rank brings.
 const BASE: usize = 100;
@@ -252,4 +252,13 @@ fn one_all_reduce_gives_every_sum(answer: Answer) -> Result<()> {
         }
     }
     Ok(())
+}
+
+fn errors_are_passed_on(answer: Answer) {
+    let (algorithm, shapes) = (Algorithm::Ring, vec![vec![2, 3], vec![3]]);
+    let case = Case { ranks: 3, algorithm, dtype: DType::F32, shapes };
+    let brought = case.clone();
+    ranks::errors_are_passed_on(&case.told("sums"), 3, Sends::Buffered, move |rank| {
+        answer(rank, &brought.brought(rank.rank())?, algorithm)
+    });
 }

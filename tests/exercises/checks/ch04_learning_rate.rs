@@ -18,7 +18,8 @@ pub type Answer = fn(&Experiment, &[f64], &[usize]) -> Result<Vec<Row>, RankFail
 pub const LAWS: &[Law<Answer>] = laws![
     there_is_a_row_for_every_rate_on_every_number_of_devices,
     a_row_does_not_depend_on_the_number_of_devices,
-    a_row_does_not_depend_on_the_rows_before_it
+    a_row_does_not_depend_on_the_rows_before_it,
+    errors_are_passed_on
 ];
 
 const RATES: [f64; 3] = [0.01, 0.2, 0.5];
@@ -35,6 +36,8 @@ fn experiment() -> Result<Experiment> {
         epochs: 4,
         seed: 7,
         runs: Arc::default(),
+        fails: None,
+        went_on: Arc::default(),
     })
 }
 
@@ -219,6 +222,24 @@ fn a_row_does_not_depend_on_the_number_of_devices(answer: Answer) -> Result<()> 
                 fail(&what, "equal weights on all devices, before every step", got, law);
             }
         }
+    }
+    Ok(())
+}
+
+fn errors_are_passed_on(answer: Answer) -> Result<()> {
+    let law = "a run that fails is an error, on each of its ranks: not a row less, and not a row of the other ranks";
+    let experiment = Experiment { fails: Some(1), epochs: 1, ..experiment()? };
+    let went_on = Arc::clone(&experiment.went_on);
+    let rows = within("the experiment, on a device that fails", move || {
+        answer(&experiment, &RATES[..1], &[1, 3]).map_err(|failure| failure.to_string())
+    });
+    let what = "3 devices, of which device 1 fails";
+    if let Ok(rows) = rows {
+        fail(what, "an error", &format!("{} rows", rows.len()), law);
+    }
+    if let Some(rank) = locked(&went_on).first() {
+        let what = format!("{what}: rank {rank} trains without it");
+        fail(&what, "an error", "a result", law);
     }
     Ok(())
 }

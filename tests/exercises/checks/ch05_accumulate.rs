@@ -19,7 +19,8 @@ use split_batch::{shard_range, split_batch};
 pub type Answer = fn(&Rank, &Classifier, &[Batch], usize, f64) -> Result<(), Error>;
 
 /// The laws of an answer.
-pub const LAWS: &[Law<Answer>] = laws![micro_batches_on_ranks_equal_one_batch_on_one_device];
+pub const LAWS: &[Law<Answer>] =
+    laws![micro_batches_on_ranks_equal_one_batch_on_one_device, errors_are_passed_on];
 
 const SEED: u64 = 1;
 
@@ -220,4 +221,13 @@ fn micro_batches_on_ranks_equal_one_batch_on_one_device(answer: Answer) -> Resul
         &case.found(answer, case.sizes)[0].weights,
         law,
     )
+}
+
+fn errors_are_passed_on(answer: Answer) {
+    let case = Case { ranks: 3, sizes: &[4, 3], per_update: 2, rate: 0.5 };
+    ranks::errors_are_passed_on(&case.told("an update"), 3, Sends::Buffered, move |rank| {
+        let model = Classifier::new(SEED, rank.device())?;
+        let batches = micro_batches::batches(case.sizes)?;
+        answer(rank, &model, &batches, case.per_update, case.rate)
+    });
 }

@@ -23,10 +23,13 @@ impl Case {
         Self { sizes: sizes.to_vec(), caps, expected: buckets(sizes, caps) }
     }
 
-    fn fail(&self, what: &str, found: &[Vec<usize>], law: &str) -> ! {
+    fn described(&self) -> String {
         let BucketCaps { first, others } = self.caps;
-        let sizes = in_a_row(&self.sizes);
-        let what = format!("sizes {sizes}, caps {first} and {others}: {what}");
+        format!("sizes {}, caps {first} and {others}", in_a_row(&self.sizes))
+    }
+
+    fn fail(&self, what: &str, found: &[Vec<usize>], law: &str) -> ! {
+        let what = format!("{}: {what}", self.described());
         let drawn = |buckets: &[Vec<usize>]| match buckets.len() {
             0 => "no buckets".to_owned(),
             _ => in_groups(buckets),
@@ -35,6 +38,7 @@ impl Case {
     }
 
     fn check(&self, answer: Answer) {
+        given(self.described());
         let found = answer(&self.sizes, self.caps);
         self.no_bucket_is_empty(&found);
         self.every_gradient_once(&found);

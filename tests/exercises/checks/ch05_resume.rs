@@ -11,7 +11,7 @@ use concise_wrapper::optimizer::Extras;
 use concise_wrapper::optimizer::{Momentum, Schedule};
 use datasets::source::LoadedData;
 use datasets::{Split, synthetic};
-use harness::records::TrainOptions;
+use harness::records::{BatchSums, TrainOptions};
 use harness::report::Report;
 use ops::weights_hash::WeightsHash;
 
@@ -125,7 +125,45 @@ impl Uninterrupted {
         let every_step =
             Interruption { after: 0, what: "interrupted after every step".to_owned(), law: None };
         self.compare(&every_step, self.with_an_interruption_after_every_step(answer)?);
+        for after in 0..=done.len() {
+            let resumed = (answer.resume)(setup, &(answer.save)(&self.after(after)?)?)?;
+            self.state_is_whole(after, &self.after(after)?, &resumed)?;
+        }
         self.is_that_of_stage_5(answer)
+    }
+
+    /// Holds all that a step changes against what it was when it was saved.
+    fn state_is_whole(&self, after: usize, saved: &Training, resumed: &Training) -> Result<()> {
+        let state = |training: &Training| -> Result<Vec<(&str, String)>> {
+            let BatchSums { loss, correct, samples, .. } = training.sums;
+            let weights = training.network.weights();
+            let velocities = training.sgd.velocities(weights);
+            Ok(vec![
+                ("weights", WeightsHash::new(&weights.snapshot()?)?.to_string()),
+                (
+                    "velocities",
+                    match velocities.is_empty() {
+                        true => "none".to_owned(),
+                        false => WeightsHash::new(&velocities)?.to_string(),
+                    },
+                ),
+                ("steps", training.steps.to_string()),
+                ("epoch", training.epoch.to_string()),
+                ("batches", training.batches.to_string()),
+                ("sums", format!("loss {loss:?}, {correct} correct of {samples} samples")),
+                ("losses", format!("{:?}", training.losses)),
+            ])
+        };
+        for ((name, expected), (_, got)) in state(saved)?.into_iter().zip(state(resumed)?) {
+            if expected != got {
+                let law = "a checkpoint has all that a step changes, to the last bit: sums and counts as they are, since \
+                           x / n · n is not always x";
+                let what =
+                    format!("interrupted after {after} steps: `{name}` is another afterwards");
+                fail(&what, &expected, &got, law);
+            }
+        }
+        Ok(())
     }
 
     fn with_an_interruption_after_every_step(&self, answer: Answer) -> Result<Told> {
@@ -280,6 +318,9 @@ fn a_training_goes_on_to_the_last_bit(answer: Answer) -> Result<()> {
         ))?
         .check(answer)?;
         Uninterrupted::new(setup(synthetic::dataset(Split::Train, 3), 4, 8, 3, momentum(0.5)))?
+            .check(answer)?;
+        // Sums over 7, 14 and 21 samples.
+        Uninterrupted::new(setup(synthetic::dataset(Split::Train, 21), 2, 7, 0, momentum(0.9)))?
             .check(answer)
     };
     within("going on", check)

@@ -9,8 +9,11 @@ use ops::batch_norm::Statistics;
 pub type Answer = fn(&Rank, &Tensor) -> Result<Statistics, Error>;
 
 /// The laws of an answer.
-pub const LAWS: &[Law<Answer>] =
-    laws![every_rank_knows_the_statistics_of_all_images, messages_are_small_and_few];
+pub const LAWS: &[Law<Answer>] = laws![
+    every_rank_knows_the_statistics_of_all_images,
+    messages_are_small_and_few,
+    errors_are_passed_on
+];
 
 /// All ranks' images: how many each rank has, and of what.
 #[derive(Clone)]
@@ -185,6 +188,7 @@ fn compare(
                 average(|shard| shard.variance),
                 "the mean of the ranks' variances: the spread between their means is missing",
             ),
+            (expected.variance.sqrt(), "the standard deviation, σ, not σ²"),
             (n / (n - 1.0) * expected.variance, "the unbiased estimate, divided by one less"),
             (if rounded { got.variance } else { f64::NAN }, rounding),
         ],
@@ -245,4 +249,12 @@ fn messages_are_small_and_few(answer: Answer) {
             [small, deep].map(|(_, messages, of)| format!("{messages} messages {of}"));
         fail("3 ranks: the messages sent grow with the channels", &expected, &got, law);
     }
+}
+
+fn errors_are_passed_on(answer: Answer) {
+    let images = Images::new(&[2, 1, 3], 2, (2, 3));
+    let what = images.in_words();
+    ranks::errors_are_passed_on(&what, 3, Sends::Buffered, move |rank| {
+        answer(rank, &images.of_rank(rank.rank())?)
+    });
 }

@@ -19,7 +19,8 @@ pub struct Answer {
 pub const LAWS: &[Law<Answer>] = laws![
     no_other_shares_make_the_step_shorter,
     what_is_no_speed_is_refused,
-    a_step_with_unequal_shares_is_that_of_one_device
+    a_step_with_unequal_shares_is_that_of_one_device,
+    errors_are_passed_on
 ];
 
 const SEED: u64 = 1;
@@ -63,6 +64,7 @@ fn check(answer: Answer, batch: usize, speeds: &[(f64, f64)]) {
     let shortest = step_seconds(&devices, &best);
     let wanted = format!("{} s, with shares {best:?} for instance", short(shortest));
     let given = described(batch, &devices);
+    crate::panic::given(given.clone());
     let shares = match (answer.shares)(batch, &devices) {
         Ok(shares) => shares,
         Err(error) => fail(&given, &wanted, &error.to_string(), "these devices have speeds"),
@@ -253,4 +255,12 @@ fn a_step_with_unequal_shares_is_that_of_one_device(answer: Answer) -> Result<()
     [&[6, 2][..], &[2, 6], &[4, 4], &[5, 3, 2], &[7, 3, 0], &[0, 5], &[0, 0, 1], &[5]]
         .iter()
         .try_for_each(|shares| check_step(answer, shares))
+}
+
+fn errors_are_passed_on(answer: Answer) {
+    let what = "a batch of 6, shares [3, 2, 1]";
+    ranks::errors_are_passed_on(what, 3, Sends::Buffered, move |rank| {
+        let model = Classifier::new(SEED, rank.device())?;
+        (answer.step)(rank, &model, &tracer::batch(0..6)?, &[3, 2, 1], RATE)
+    });
 }

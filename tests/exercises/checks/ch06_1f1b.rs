@@ -48,14 +48,17 @@ impl Case {
 
     fn check(self, answer: Answer) {
         let Self { stages, micro_batches } = self;
-        let lists =
-            Schedule::of(stages, micro_batches, |stage| answer(stage, stages, micro_batches));
+        let lists = Schedule::of(stages, micro_batches, |stage| {
+            given(format!("stage {stage} of {stages}, {micro_batches} micro-batches"));
+            answer(stage, stages, micro_batches)
+        });
         let theirs = Kind::OneFOneB.schedule(stages, micro_batches).expect("a stage and work");
         let theirs = check(theirs, CAPACITY).expect("stage 6's own schedule is sound");
         let found = match check(lists.clone(), CAPACITY) {
             Ok(found) => found,
             Err(error) => self.not_sound(&lists, &error),
         };
+        self.the_update_comes_last(&found);
         self.few_activations_are_kept(&theirs, &found);
         self.devices_wait_no_longer_than_they_have_to(&theirs, &found);
         self.the_order_is_that_of_stage_6(&theirs, &found);
@@ -109,6 +112,18 @@ impl Case {
         let shown = shown.into_iter().map(|(stage, position)| up_to(lists, stage, position));
         let got = format!("{error}\n{}", shown.collect::<Vec<_>>().join("\n"));
         self.fail("these lists are no schedule", &expected, &got, law)
+    }
+
+    fn the_update_comes_last(self, found: &Checked) {
+        for (stage, list) in found.schedule().instructions.iter().enumerate() {
+            let update = list.iter().position(|one| one.action == Action::Update);
+            if let Some(after) = update.and_then(|position| list.get(position + 1)) {
+                let what = format!("stage {stage} does {after} after the update");
+                let got = up_to(found.schedule(), stage, list.len() - 1);
+                let law = "the update comes last: until a gradient is sent, the stage before waits for it";
+                self.fail(&what, "Update, and no more", &got, law);
+            }
+        }
     }
 
     fn few_activations_are_kept(self, theirs: &Checked, found: &Checked) {

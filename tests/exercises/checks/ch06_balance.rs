@@ -14,9 +14,12 @@ pub type Answer = fn(&[u64], usize) -> Vec<Range<usize>>;
 
 /// The laws of an answer.
 pub const LAWS: &[Law<Answer>] =
-    laws![the_largest_stage_is_as_small_as_it_can_be, hundreds_of_layers];
+    laws![the_largest_stage_is_as_small_as_it_can_be, hundreds_of_layers, every_digit_counts];
 
 const FEW: usize = 12;
+
+/// Larger costs have more digits than f32.
+const FEW_DIGITS: u64 = 1 << 24;
 
 /// What sizes of stages may be judged by, and whether less or more of it is better.
 type Measure = (&'static str, fn(&[u64]) -> u64, Ordering);
@@ -53,6 +56,7 @@ impl Case {
     }
 
     fn check(&self, answer: Answer) {
+        given(self.told());
         let found = answer(&self.costs, self.stages);
         self.a_range_for_each_stage(&found);
         self.stages_are_in_order(&found);
@@ -116,8 +120,15 @@ impl Case {
             ranges.iter().map(|range| self.costs[range.clone()].iter().sum()).collect()
         };
         let [best, sizes] = [sizes(&self.expected), sizes(found)];
-        if largest(&sizes) == largest(&best) {
+        let (got, wanted) = (largest(&sizes), largest(&best));
+        if got == wanted {
             return;
+        }
+        if wanted > FEW_DIGITS && (got - wanted) * 1000 < wanted {
+            let what =
+                format!("{}: the largest stage is nearly as small as it can be", self.told());
+            let law = "costs are whole numbers, and every digit counts: no tolerance, and no f32";
+            fail(&what, &wanted.to_string(), &got.to_string(), law);
         }
         let shown = |ranges: &[Range<usize>], sizes: &[u64]| {
             let largest = largest(sizes);
@@ -180,7 +191,7 @@ fn spread(sizes: &[u64]) -> u64 {
 }
 
 fn squares(sizes: &[u64]) -> u64 {
-    sizes.iter().map(|size| size * size).sum()
+    sizes.iter().map(|size| size.saturating_mul(*size)).fold(0, u64::saturating_add)
 }
 
 fn the_largest_stage_is_as_small_as_it_can_be(answer: Answer) {
@@ -208,6 +219,19 @@ fn the_largest_stage_is_as_small_as_it_can_be(answer: Answer) {
                     Case::new(&costs, stages).check(answer);
                 }
             }
+        }
+    });
+}
+
+/// Costs with nine digits, which f32 has no room for; their sum is beyond 32 bits.
+fn every_digit_counts(answer: Answer) {
+    within("cutting layers that cost much", move || {
+        for (layers, stages) in [(9, 3), (14, 4), (40, 7)] {
+            let costs: Vec<u64> =
+                (0..layers).map(|i| 300_000_000 + i * i * 7919 % 1009 * 1000).collect();
+            Case::new(&costs, stages).check(answer);
+            let costs: Vec<u64> = (0..layers).map(|i| 16_777_216 + i * 31 % 7).collect();
+            Case::new(&costs, stages).check(answer);
         }
     });
 }

@@ -19,7 +19,7 @@ pub struct Answer {
 }
 
 /// The laws of an answer.
-pub const LAWS: &[Law<Answer>] = laws![ranks_compute_what_one_device_does];
+pub const LAWS: &[Law<Answer>] = laws![ranks_compute_what_one_device_does, errors_are_passed_on];
 
 const TOGETHER: &str =
     "a column of H is one rank's, with its column of A, its number of a and its row of B";
@@ -143,9 +143,18 @@ impl Case {
         for (rank, (hidden, got)) in found.iter().enumerate() {
             let Outcome { before_relu, y: with_bias, .. } = &self.alone[rank];
             let expected = before_relu.relu()?;
-            let known = vec![("X·A + a before relu", Ok(before_relu.clone()))];
+            // a is this rank's part, and it is added once to numbers that no other rank has.
+            let a = self.parts[rank].first.bias.broadcast_as(before_relu.shape())?;
+            let with = |times: f64| (before_relu + (&a * (times - 1.0))?)?.relu();
+            let known = vec![
+                ("X·A + a before relu", Ok(before_relu.clone())),
+                ("relu(X·A + a/k): a is not added up over the ranks", with(1.0 / k)),
+                ("relu(X·A + k·a)", with(k)),
+                ("relu(X·A), without a", with(0.0)),
+            ];
             self.compare(&format!("H on rank {rank}"), IN_PLACE, [&expected, hidden], known);
             let known = vec![
+                ("the sum with a k-th of the bias", sum.broadcast_add(&(bias / k)?)),
                 ("the sum with the bias k times", sum.broadcast_add(&(bias * k)?)),
                 ("the term of this rank alone, with the bias", Ok(with_bias.clone())),
                 ("the mean of the terms, with the bias", (&sum / k)?.broadcast_add(bias)),
@@ -164,6 +173,7 @@ impl Case {
             (answer.backward)(rank, &case.parts[own], &case.x, &hidden, &case.dy)
         });
         let (gradients, k) = (&self.one_device.gradients, self.parts.len() as f64);
+        let batch = self.x.dim(0)? as f64;
         let parts = parts(&gradients.layers, self.parts.len())?;
         for (rank, found) in found.iter().enumerate() {
             // Backward, the second layer's come first.
@@ -176,6 +186,7 @@ impl Case {
                 let mut known = vec![
                     ("k times what it should be", tensors[0] * k),
                     ("what it should be, divided by k", tensors[0] / k),
+                    ("divided by B: gradients are sums over the batch", tensors[0] / batch),
                     ("the sum over all ranks, though each holds another part", sum),
                 ];
                 if index < 2 {
@@ -189,6 +200,7 @@ impl Case {
                 ("the term of this rank alone", Ok(self.alone[rank].gradients.x.clone())),
                 ("k times what it should be: it is added up once too often", &gradients.x * k),
                 ("the mean of the ranks' terms", &gradients.x / k),
+                ("divided by B: gradients are sums over the batch", &gradients.x / batch),
             ];
             let what = format!("the gradient of X on rank {rank}");
             self.compare(&what, ALL_USES, [&gradients.x, &found.x], known);
@@ -310,5 +322,21 @@ fn ranks_compute_what_one_device_does(answer: Answer) -> Result<()> {
     for ranks in 1..=4 {
         Case::new(ranks, 3, 5, 7, 2)?.check_against_stage_6(answer);
     }
+    Ok(())
+}
+
+fn errors_are_passed_on(answer: Answer) -> Result<()> {
+    let case = Case::new(3, 2, 3, 5, 2)?;
+    let what = |name: &str| format!("{}: {name}", case.told);
+    let forward = case.clone();
+    ranks::errors_are_passed_on(&what("forward"), 3, Sends::Buffered, move |rank| {
+        (answer.forward)(rank, &forward.parts[rank.rank()], &forward.x)
+    });
+    let backward = case.clone();
+    ranks::errors_are_passed_on(&what("backward"), 3, Sends::Buffered, move |rank| {
+        let (own, Case { x, dy, .. }) = (rank.rank(), &backward);
+        let hidden = backward.alone[own].before_relu.relu()?;
+        (answer.backward)(rank, &backward.parts[own], x, &hidden, dy)
+    });
     Ok(())
 }

@@ -2,6 +2,8 @@
 
 use candle_core::{DType, Result, Tensor};
 
+use crate::tracer::multiple;
+
 /// So many numbers are shown in full.
 const FEW: usize = 16;
 
@@ -120,7 +122,11 @@ impl<'a> Expectation<'a> {
             1 => String::new(),
             all => format!(" at {} ({wrong} wrong of {all})", (self.place)(first)),
         };
+        // The law that the check has in mind says nothing of digits.
+        let digits = right_digits(expected, got);
+        let law = if digits.is_some() { String::new() } else { self.broken_law() };
         let note = (self.note)(expected[first], got[first]);
+        let note = note.or(digits).or_else(|| common_factor(expected, got));
         let (wrong, [one, other]) = match &self.sides {
             None => ("is wrong", ["expected", "got"]),
             Some(sides) => ("differ", sides.each_ref().map(String::as_str)),
@@ -132,7 +138,7 @@ impl<'a> Expectation<'a> {
             among(expected),
             among(got),
             note.map(|note| format!("\n  {note}")).unwrap_or_default(),
-            self.broken_law(),
+            law,
         )
     }
 
@@ -145,6 +151,42 @@ impl<'a> Expectation<'a> {
 /// Fails when it holds something else.
 pub fn numbers(tensor: &Tensor) -> Result<Vec<f64>> {
     tensor.to_dtype(DType::F64)?.flatten_all()?.to_vec1()
+}
+
+/// Says so where all numbers are nearly right.
+fn right_digits(expected: &[f64], got: &[f64]) -> Option<String> {
+    let largest = |numbers: &mut dyn Iterator<Item = f64>| numbers.fold(0.0, f64::max);
+    let size = largest(&mut expected.iter().map(|number| number.abs()));
+    let apart = largest(&mut expected.iter().zip(got).map(|(a, b)| (a - b).abs()));
+    if got.iter().any(|number| !number.is_finite()) {
+        return None;
+    }
+    // Below that, only the order of additions is another.
+    (1e-12..1e-5).contains(&(apart / size)).then(|| {
+        let digits = -(apart / size).log10().ceil();
+        format!(
+            "that is right to {digits} digits: was it computed in f32, or a small constant added?"
+        )
+    })
+}
+
+/// The factor by which all numbers are wrong.
+fn common_factor(expected: &[f64], got: &[f64]) -> Option<String> {
+    let pairs = || expected.iter().zip(got);
+    let nonzero = pairs().filter(|(expected, _)| **expected != 0.0);
+    let factors: Vec<f64> = nonzero.map(|(expected, got)| got / expected).collect();
+    let factor = *factors.first()?;
+    let near = |number: f64, other: f64| (number - other).abs() < 1e-9;
+    let whole = |number: f64| number.abs() < 1e4 && near(number, number.round());
+    let common = factors.iter().all(|other| near(other / factor, 1.0))
+        && pairs().all(|(expected, got)| *expected != 0.0 || *got == 0.0)
+        && ![0.0, 1.0].iter().any(|nothing| near(factor, *nothing))
+        // One number is always a multiple of another.
+        && (factors.len() > 2 || whole(factor) || whole(1.0 / factor));
+    common.then(|| match expected.len() {
+        1 => format!("that is {} what it should be", multiple(factor)),
+        _ => format!("every number is {} what it should be", multiple(factor)),
+    })
 }
 
 /// Two numbers with as few digits as tell them apart.
@@ -207,6 +249,24 @@ mod tests {
     fn a_single_number_has_no_place() {
         let message = message_of(&Expectation::of("the loss"), &[1.0], &[2.0]).unwrap();
         assert_eq!(message, "the loss is wrong\n  expected 1\n  got      2");
+    }
+
+    #[test]
+    fn a_common_error_is_told() {
+        let expectation = Expectation::of("x").law("sum, then divide").up_to(1e-14);
+        let told = |expected: &[f64], got: &[f64]| message_of(&expectation, expected, got).unwrap();
+        let third = told(&[3.0, 0.0, 6.0, 9.0], &[1.0, 0.0, 2.0, 3.0]);
+        assert!(third.contains("\n  every number is 1/3 of what it should be\n  law: "), "{third}");
+        assert!(told(&[3.0], &[300.0]).contains("\n  that is 100 times what it should be\n"));
+        let digits = told(&[1.0, 2.0], &[1.0, 2.0 + 1e-8]);
+        assert!(digits.contains("right to 8 digits: was it computed in f32"), "{digits}");
+        assert!(!digits.contains("law: "), "{digits}");
+        for got in [[1.0, 3.0], [1.0, 2.0 + 1e-12], [1.0 + 1e-13, 2.0], [0.0, 0.0]] {
+            let message = told(&[1.0, 2.0], &got);
+            let plain = !["every number", "digits"].iter().any(|note| message.contains(note));
+            assert!(plain && message.ends_with("\n  law: sum, then divide"), "{message}");
+        }
+        assert!(told(&[0.0], &[1.0]).ends_with("got      1\n  law: sum, then divide"));
     }
 
     #[test]

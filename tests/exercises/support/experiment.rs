@@ -9,7 +9,7 @@ use datasets::loader::{Epochs as _, Loader};
 use datasets::{Batch, Dataset};
 use devices::DevicePlan;
 use harness::lock::locked;
-use params_and_allreduce::communicator::Error;
+use params_and_allreduce::communicator::{Communicator as _, Error};
 use params_and_allreduce::thread::{Rank, RankFailure, run_ranks};
 
 use crate::classifier::{weights_worked_with, worked};
@@ -32,6 +32,10 @@ pub struct Experiment {
     pub seed: u64,
     /// What has been run so far. Clones share it.
     pub runs: Arc<Mutex<Vec<Run>>>,
+    /// A rank that fails before it begins.
+    pub fails: Option<usize>,
+    /// The ranks that returned a result although another one had failed. Clones share the list.
+    pub went_on: Arc<Mutex<Vec<usize>>>,
 }
 
 /// One call of [`Experiment::on_devices`] that succeeded.
@@ -65,7 +69,13 @@ impl Experiment {
         let results = run_ranks(&plan.map_err(in_rank_0)?, WAIT, |rank| {
             worked();
             weights_worked_with();
+            if self.fails == Some(rank.rank()) {
+                return Err(Error::Other("the device is gone".to_owned()));
+            }
             let result = work(rank)?;
+            if self.fails.is_some_and(|fails| fails < devices) {
+                locked(&self.went_on).push(rank.rank());
+            }
             let samples: usize = worked().iter().sum();
             Ok::<_, Error>((result, rank.traffic().messages, samples, weights_worked_with()))
         })?;
@@ -103,7 +113,6 @@ mod tests {
     use datasets::PIXELS;
     use ops::parameters::overwrite;
     use params_and_allreduce::Algorithm;
-    use params_and_allreduce::communicator::Communicator as _;
     use single_gpu::train::Step;
 
     use super::*;
@@ -112,7 +121,8 @@ mod tests {
     fn experiment() -> Experiment {
         let train = Dataset::new(vec![[0; PIXELS]; 10], (0..10).collect()).unwrap();
         let test = train.batch(&[0], DType::F64).unwrap();
-        Experiment { train, test, global_batch: 4, epochs: 2, seed: 1, runs: Arc::default() }
+        let (runs, went_on) = Default::default();
+        Experiment { train, test, global_batch: 4, epochs: 2, seed: 1, runs, fails: None, went_on }
     }
 
     #[test]
@@ -190,5 +200,16 @@ mod tests {
         assert_eq!(failure.unwrap_err().rank, 1);
         assert_eq!(experiment.on_devices(0, |_| Ok(())).unwrap_err().rank, 0);
         assert!(experiment.runs.lock().unwrap().is_empty());
+    }
+
+    #[test]
+    fn whoever_goes_on_without_a_rank_is_known() {
+        let experiment = Experiment { fails: Some(1), ..experiment() };
+        let sum = |rank: &Rank| rank.all_reduce(&experiment.test.images, Algorithm::OneShot);
+        let failure = experiment.on_devices(2, |rank| sum(rank).map(|_| ())).unwrap_err();
+        assert_eq!(failure.rank, 1);
+        assert!(experiment.went_on.lock().unwrap().is_empty());
+        experiment.on_devices(2, |rank| Ok(sum(rank).is_ok())).unwrap_err();
+        assert_eq!(*experiment.went_on.lock().unwrap(), [0]);
     }
 }

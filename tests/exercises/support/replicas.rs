@@ -34,7 +34,8 @@ pub fn equal(what: &str, expected: &Weights, got: &Weights, law: &str) -> Result
     // Written so that NaN counts as a difference.
     let equal = apart <= ROUNDING;
     if !equal {
-        let got = format!("a relative difference of {apart:.1e}");
+        let f32 = if apart < 1e-5 { ": was it computed in f32?" } else { "" };
+        let got = format!("a relative difference of {apart:.1e}{f32}");
         fail(what, &format!("rounding ({ROUNDING:.0e})"), &got, law);
     }
     Ok(())
