@@ -10,19 +10,22 @@ use params_and_allreduce::communicator::{Communicator, Error};
 use single_gpu::sgd::sgd;
 use split_batch::split_batch;
 
-/// Step number `step` of an epoch, on k devices that work on `tuned.batch_size` samples *each*.
+/// Step number `step` of an epoch on k devices, each of which works on `tuned.batch_size` samples.
 ///
-/// All k ranks call this together, with the same `epoch` (all its samples, shuffled: images
-/// `[N, 1, 28, 28]`, labels `[N]`) and equal models. With b = `tuned.batch_size`:
+/// The result is the update that *one* device makes with a batch k times as large. The steps of an epoch use each of its
+/// samples once, in order, so the last batch may be short.
 ///
-/// - the global batch holds k·b samples: step 0 takes the first k·b of the epoch, step 1 the next, and so
-///   on. The last batch of an epoch may be shorter;
-/// - each rank computes the gradients of its shard (`model.gradients`, sums over the shard's samples);
-/// - all ranks make the same update: parameter −= rate · summed gradient / samples in the global batch;
-/// - the rate is `tuned.learning_rate` with `RateRule::Keep`, and k times that with `RateRule::Linear`, in
-///   a short last batch as well.
+/// All k ranks call this together, with equal models and the same arguments:
 ///
-/// The result is what *one* device does with a batch of k·b.
+/// | name | what |
+/// | --- | --- |
+/// | `epoch` | all samples of the epoch, shuffled: images `[N, 1, 28, 28]`, labels `[N]` |
+/// | `step` | counted from 0; at least one sample is left for it |
+/// | `tuned` | the batch size and the learning rate that were found good on one device |
+/// | `rule` | what becomes of the learning rate on k devices |
+///
+/// Afterwards all models are equal to the last bit. Each rank has computed the gradients of its own samples only, at most
+/// `tuned.batch_size` of them.
 ///
 /// Fails when a tensor operation fails, or another rank stops or stalls.
 pub fn scaled_step(
@@ -33,7 +36,7 @@ pub fn scaled_step(
     tuned: Tuned,
     rule: RateRule,
 ) -> Result<(), Error> {
-    // TODO: the global batch, this rank's shard, its gradients, their sum over all ranks, the update.
+    // TODO: on paper, write down first how often k appears.
     todo!("a step on k devices")
 }
 

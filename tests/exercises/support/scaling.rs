@@ -9,11 +9,11 @@ pub struct Tuned {
     pub learning_rate: f64,
 }
 
-/// What becomes of the learning rate when the batch is k times as large.
+/// The learning rate on k devices, where a batch is k times as large.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RateRule {
-    /// It stays as it is.
+    /// Every step has the rate of one device.
     Keep,
-    /// It is k times as large too: one large step in place of k small ones.
+    /// Every step has k times the rate of one device: one large step in place of k small ones.
     Linear,
 }
