@@ -6,6 +6,8 @@ mod divergence;
 mod doctor;
 mod exercises;
 #[cfg(unix)]
+mod interrupts;
+#[cfg(unix)]
 mod stand_in;
 
 use std::fs;

@@ -5,7 +5,7 @@ use std::process::{Child, Command, Stdio};
 
 use super::fixture::{Checkout, answer, stub};
 
-const FILE: &str = "tests/exercises/ch01_sum/exercise.rs";
+const FILE: &str = "tests/exercises/ch01_sum.rs";
 
 /// Runs what follows it at a terminal of its own, and passes on what is typed and what is told.
 const TERMINAL: &str = "import pty, sys; sys.exit(pty.spawn(sys.argv[1:]) >> 8)";
@@ -46,6 +46,7 @@ fn say(mut course: Child, answer: &str) -> String {
 #[test]
 fn what_is_saved_while_it_asks_is_put_aside() {
     let checkout = Checkout::new();
+    checkout.commit("given");
     checkout.sum_is("a * b");
     let Some((course, question)) = reset_asks(&checkout) else { return };
     assert!(question.contains("put your version aside?"), "{question}");
@@ -59,6 +60,7 @@ fn what_is_saved_while_it_asks_is_put_aside() {
 #[test]
 fn what_comes_back_while_it_asks_is_not_put_aside() {
     let checkout = Checkout::new();
+    checkout.commit("given");
     checkout.sum_is("a * b");
     let Some((course, _)) = reset_asks(&checkout) else { return };
     checkout.write(FILE, &stub("ch01_sum", "ch01-sums"));
@@ -70,6 +72,7 @@ fn what_comes_back_while_it_asks_is_not_put_aside() {
 #[test]
 fn a_no_changes_nothing() {
     let checkout = Checkout::new();
+    checkout.commit("given");
     checkout.sum_is("a * b");
     let Some((course, _)) = reset_asks(&checkout) else { return };
     checkout.sum_is("a / b");

@@ -1,10 +1,7 @@
-//! A small workspace with two exercises, for the course tool to work on.
+//! A small workspace with two exercises, for the tools to work on.
 
 use crate::*;
 
-/// The real package's build script and test target: what they do for two exercises they do for all.
-const BUILD: &str = include_str!("../../../exercises/build.rs");
-const VERIFY: &str = include_str!("../../../exercises/verify.rs");
 const FORMAT: &str = include_str!("../../../../rustfmt.toml");
 
 const MANIFEST: &str = r#"
@@ -12,40 +9,109 @@ const MANIFEST: &str = r#"
 name = "exercises"
 version = "0.0.0"
 edition = "2024"
+autobins = false
 
 [lib]
-path = "lib.rs"
+path = "support/lib.rs"
 
-[[test]]
+[[bin]]
 name = "ch01_sum"
-path = "ch01_sum/check.rs"
+path = "ch01_sum.rs"
 test = false
 
-[[test]]
+[[bin]]
 name = "ch02_ring"
-path = "ch02_ring/check.rs"
+path = "ch02_ring.rs"
 test = false
 
 [[test]]
 name = "verify"
-path = "verify.rs"
+path = "support/verify.rs"
+harness = false
 test = false
 "#;
 
-const CHECK: &str = r##"#[rustfmt::skip]
-#[path = "exercise.rs"]
-mod exercise;
+/// The real package's program of all candidates.
+const VERIFY: &str = include_str!("../../../exercises/support/verify.rs");
 
-#[test]
-fn adds() {
-    let (got, expected) = (exercise::sum(2, 3), 5);
+/// What the real package's library does, in small.
+const SUPPORT: &str = r##"//! Laws of sums.
+
+use std::process::ExitCode;
+
+pub type Answer = fn(i32, i32) -> i32;
+
+#[path = "../checks/mod.rs"]
+pub mod checks;
+
+#[macro_export]
+macro_rules! check {
+    ($exercise:ident, $answer:expr) => {
+        /// Checks the answer.
+        pub fn main() -> std::process::ExitCode {
+            let answer: $crate::Answer = $answer;
+            $crate::laws::run($crate::checks::$exercise::LAWS, answer)
+        }
+    };
+}
+
+pub mod laws {
+    use std::sync::Mutex;
+
+    use super::*;
+
+    static PANIC: Mutex<Option<(String, String)>> = Mutex::new(None);
+
+    pub fn run(laws: &[(&str, fn(Answer))], answer: Answer) -> ExitCode {
+        std::panic::set_hook(Box::new(|panic| {
+            let message = panic.payload_as_str().unwrap_or_default().to_owned();
+            let place = panic.location().map(ToString::to_string).unwrap_or_default();
+            let place = if place.contains("checks") { String::new() } else { place };
+            *PANIC.lock().unwrap() = Some((message, place));
+        }));
+        let (mut passed, mut failed) = (0, 0);
+        for (name, law) in laws {
+            println!("\u{1e}{{\"law\":\"{name}\",\"state\":\"begun\"}}");
+            if std::panic::catch_unwind(|| law(answer)).is_ok() {
+                passed += 1;
+                println!("\u{1e}{{\"law\":\"{name}\",\"state\":\"passed\"}}");
+                continue;
+            }
+            failed += 1;
+            let (message, place) = PANIC.lock().unwrap().take().unwrap();
+            let todo = message.starts_with("not yet implemented");
+            let place = if place.is_empty() { "null".to_owned() } else { format!("{place:?}") };
+            println!(
+                "\u{1e}{{\"law\":\"{name}\",\"state\":\"failed\",\"message\":{message:?},\
+                 \"place\":{place},\"todo\":{todo}}}"
+            );
+        }
+        println!("\u{1e}{{\"ended\":{{\"passed\":{passed},\"failed\":{failed}}}}}");
+        ExitCode::from(u8::from(failed > 0))
+    }
+
+    pub fn choose(candidates: &[(&str, &str, fn() -> ExitCode)]) -> ExitCode {
+        let arguments: Vec<String> = std::env::args().skip(1).collect();
+        let named = |(exercise, candidate, _): &&(_, _, _)| arguments == [*exercise, *candidate];
+        candidates.iter().find(named).unwrap().2()
+    }
+}
+"##;
+
+const CHECK: &str = r##"
+use crate::Answer;
+
+pub const LAWS: &[(&str, fn(Answer))] =
+    &[("adds", adds), ("of_two_numbers_is_another_number", of_two_numbers_is_another_number)];
+
+fn adds(sum: Answer) {
+    let (got, expected) = (sum(2, 3), 5);
     let law = "law: sum, then divide once";
     assert!(got == expected, "2 + 3: expected {expected}, got {got}\n{law}");
 }
 
-#[test]
-fn of_two_numbers_is_another_number() {
-    assert_ne!(exercise::sum(1, 1), 1);
+fn of_two_numbers_is_another_number(sum: Answer) {
+    assert_ne!(sum(1, 1), 1);
 }
 "##;
 
@@ -62,22 +128,26 @@ impl Checkout {
             "[workspace]\nresolver = \"3\"\nmembers = [\"tests/exercises\"]\n",
         );
         checkout.write("tests/exercises/Cargo.toml", MANIFEST);
-        checkout.write("tests/exercises/build.rs", BUILD);
-        checkout.write("tests/exercises/verify.rs", VERIFY);
-        checkout.write("tests/exercises/lib.rs", "");
+        checkout.write("tests/exercises/support/lib.rs", SUPPORT);
+        checkout.write("tests/exercises/support/verify.rs", VERIFY);
+        let checks = "pub mod ch01_sum;\npub mod ch02_ring;\n";
+        checkout.write("tests/exercises/checks/mod.rs", checks);
         checkout.write("rustfmt.toml", FORMAT);
         for (name, page) in [("ch01_sum", "ch01-sums"), ("ch02_ring", "ch02-rings")] {
             checkout.write(&format!("book/src/{page}.md"), &format!("Do `{name}`.\n"));
-            let file = |file: &str, text: &str| {
-                checkout.write(&format!("tests/exercises/{name}/{file}"), text);
+            checkout.write(&format!("tests/exercises/{name}.rs"), &stub(name, page));
+            checkout.write(&format!("tests/exercises/checks/{name}.rs"), &(header(page) + CHECK));
+            let write = |file: &str, text: &str| {
+                checkout.write(&format!("tests/answers/{name}/{file}"), text);
             };
-            file("check.rs", CHECK);
-            file("given.rs", &stub(name, page));
-            file("solution.rs", &answer("a + b"));
-            file("hint.md", "## Look\n\nAt both.\n\n## Think\n\nOf more.\n\n## Write\n\nA plus.\n");
+            write("solution.rs", &answer_to(name, "a + b"));
+            write(
+                "hint.md",
+                "## Look\n\nAt both.\n\n## Think\n\nOf more.\n\n## Write\n\nA plus.\n",
+            );
             let wrong = [("product", "a * b"), ("first", "a"), ("less", "b - a")];
             let wrong = wrong.map(|(name, body)| change(name, "expected 5, got", body));
-            file("wrong.diff", &wrong.concat());
+            write("wrong.diff", &wrong.concat());
         }
         checkout
     }
@@ -98,7 +168,7 @@ impl Checkout {
 
     /// Writes the reader's answer to `ch01_sum`.
     pub fn sum_is(&self, body: &str) {
-        self.write("tests/exercises/ch01_sum/exercise.rs", &answer(body));
+        self.write("tests/exercises/ch01_sum.rs", &answer(body));
     }
 
     /// Commits everything, as a reader does who keeps answers in git; makes a repository of it first.
@@ -113,19 +183,30 @@ impl Checkout {
         }
     }
 
-    pub fn course(&self, words: &[&str]) -> Command {
-        course_in(self.folder.path(), words)
+    pub fn tool(&self, words: &[&str]) -> Command {
+        tool_in(self.folder.path(), words)
     }
 }
 
-pub fn course_in(folder: &Path, words: &[&str]) -> Command {
+pub fn tool_in(folder: &Path, words: &[&str]) -> Command {
     let mut command = tool(words);
     command.current_dir(folder).env_remove("CARGO_TARGET_DIR");
     command
 }
 
+/// An answer to `ch01_sum`.
 pub fn answer(body: &str) -> String {
-    format!("//! An answer.\n\npub fn sum(a: i32, b: i32) -> i32 {{\n    {body}\n}}\n")
+    answer_to("ch01_sum", body)
+}
+
+pub fn answer_to(name: &str, body: &str) -> String {
+    let signature = "pub fn sum(a: i32, b: i32) -> i32";
+    format!("//! An answer.\n\n{signature} {{\n    {body}\n}}\n\nexercises::check!({name}, sum);\n")
+}
+
+/// The line with which an exercise and its check begin.
+fn header(page: &str) -> String {
+    format!("//! Chapter 1, `book/src/{page}.md`: two numbers, added.\n")
 }
 
 /// A wrong answer, as a change to the solution.
@@ -133,10 +214,12 @@ pub fn change(name: &str, expect: &str, body: &str) -> String {
     format!("# {name}\nWrong.\nexpect: {expect}\n@@\n-    a + b\n+    {body}\n\n")
 }
 
-/// What a reader starts from.
+/// What a learner starts from.
 pub fn stub(name: &str, page: &str) -> String {
+    let header = header(page);
     format!(
-        "//! Chapter 1, `book/src/{page}.md`: two numbers, added.\n//!\n//! Check it: `cargo course check {name}`\n\n\
-         pub fn sum(a: i32, b: i32) -> i32 {{\n    // TODO: add them.\n    todo!(\"add {{a}} and {{b}}\")\n}}\n"
+        "{header}//!\n//! Check your answer: `cargo course check {name}`\n\n\
+         pub fn sum(a: i32, b: i32) -> i32 {{\n    // TODO: add them.\n    todo!(\"add {{a}} and {{b}}\")\n}}\n\n\
+         exercises::check!({name}, sum);\n"
     )
 }

@@ -2,7 +2,7 @@
 
 #[cfg(unix)]
 mod asking;
-mod fixture;
+pub mod fixture;
 mod mistakes;
 mod reader;
 mod runaway;

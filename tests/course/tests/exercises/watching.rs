@@ -3,7 +3,7 @@
 use std::fs::{self, File};
 use std::process::{Child, Command, Stdio};
 
-use super::fixture::{Checkout, answer};
+use super::fixture::{Checkout, answer, answer_to};
 use crate::*;
 
 /// Starting cargo on a busy machine takes its time.
@@ -77,8 +77,7 @@ fn a_save_is_checked_and_a_pass_leads_to_the_next() {
     watch.hear("Ctrl-C ends this", 2);
     // As most editors do: a new file takes the place of the old one.
     checkout.write("new", &answer("a + b"));
-    fs::rename(checkout.path("new"), checkout.path("tests/exercises/ch01_sum/exercise.rs"))
-        .unwrap();
+    fs::rename(checkout.path("new"), checkout.path("tests/exercises/ch01_sum.rs")).unwrap();
     watch.hear("✓ ch01_sum passes", 1);
     watch.hear("ch02_ring: two numbers, added", 1);
     watch.hear("Ctrl-C ends this", 3);
@@ -90,9 +89,26 @@ fn a_save_is_checked_and_a_pass_leads_to_the_next() {
 }
 
 #[test]
+fn a_save_ends_a_check_that_is_running() {
+    let checkout = Checkout::new();
+    checkout.sum_is("std::fs::write(\"spins\", \"\").unwrap();\n    loop {\n        std::hint::black_box((a, b));\n    }");
+    let mut watch = Watch::start(&checkout);
+    let started = Instant::now();
+    while !checkout.path("tests/exercises/spins").exists() && started.elapsed() < PATIENCE {
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    checkout.sum_is("a * b");
+    watch.hear("Saved: the check begins anew", 1);
+    watch.hear("expected 5, got 6", 1);
+    watch.hear("2 of 2 checks fail\nSave it, and it is checked again", 1);
+    watch.press_ctrl_c();
+    assert_eq!(watch.exit_code(), Some(130));
+}
+
+#[test]
 fn it_ends_when_all_is_solved_and_an_endless_loop_does_not_keep_it() {
     let checkout = Checkout::new();
-    checkout.write("tests/exercises/ch02_ring/exercise.rs", &answer("a + b"));
+    checkout.write("tests/exercises/ch02_ring.rs", &answer_to("ch02_ring", "a + b"));
     let spins = "std::fs::write(\"spins\", \"\").unwrap();\n    loop {\n        std::hint::black_box((a, b));\n    }";
     checkout.sum_is(spins);
     let mut watch = Watch::start(&checkout);

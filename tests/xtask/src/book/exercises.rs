@@ -19,7 +19,7 @@ pub fn check(book: &Book) -> io::Result<Vec<Problem>> {
     let names = names(&book.root.join(folder))?;
     let mut problems = Vec::new();
     for name in &names {
-        let file = folder.join(name).join("given.rs");
+        let file = folder.join(name).with_extension("rs");
         let text = std::fs::read_to_string(book.root.join(&file))?;
         // Its comment at the top, not what the code below may say.
         let top: String = text.lines().take_while(|line| line.starts_with("//")).collect();
@@ -48,7 +48,7 @@ pub fn check(book: &Book) -> io::Result<Vec<Problem>> {
     Ok(problems)
 }
 
-/// The folders that hold an exercise; none where there is no such folder.
+/// The exercises, each a file; none where there is no such folder.
 fn names(folder: &Path) -> io::Result<Vec<String>> {
     let entries = match std::fs::read_dir(folder) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -57,8 +57,8 @@ fn names(folder: &Path) -> io::Result<Vec<String>> {
     let mut names = Vec::new();
     for entry in entries {
         let path = entry?.path();
-        if path.join("given.rs").is_file() {
-            names.push(path.file_name().unwrap_or_default().to_string_lossy().into_owned());
+        if path.extension().is_some_and(|extension| extension == "rs") {
+            names.push(path.file_stem().unwrap_or_default().to_string_lossy().into_owned());
         }
     }
     names.sort();

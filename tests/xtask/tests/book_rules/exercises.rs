@@ -8,7 +8,7 @@ const ENTRIES: &str = "tests/exercises/Cargo.toml";
 
 #[test]
 fn an_exercise_and_its_page_name_each_other() {
-    fault(EXERCISE, "two.md", "three.md", &["given.rs: there is no page book/src/three.md"]);
+    fault(EXERCISE, "two.md", "three.md", &["ch01_adding.rs: there is no page book/src/three.md"]);
     fault(EXERCISE, "two.md", "one.md", &["book/src/one.md does not name this exercise"]);
     fault(EXERCISE, "//! Set on book/src/two.md.\n", "", &["names no page"]);
     fault(OTHER, "`ch01_adding`", "`ch01_added`", &["two.md:5: there is no exercise ch01_added"]);
@@ -17,8 +17,8 @@ fn an_exercise_and_its_page_name_each_other() {
 /// A book with two exercises, an index of them, and their manifest.
 fn book_with_an_index(rows: &str) -> TempDir {
     let folder = small_book();
-    let exercises = "name = \"exercises\"\n[[test]]\nname = \"ch01_adding\"\npath = \"a\"\n\n\
-                     [[test]]\nname = \"ch01_more\"\n\n[[test]]\nname = \"verify\"\n";
+    let exercises = "name = \"exercises\"\n[[bin]]\nname = \"ch01_adding\"\npath = \"a\"\n\n\
+                     [[bin]]\nname = \"ch01_more\"\n\n[[bin]]\nname = \"verify\"\n";
     let more = EXERCISE.replace("adding", "more");
     let pages =
         [(ENTRIES, exercises), (INDEX, rows), (&more, "//! Set on book/src/exercises.md.\n")];
@@ -55,5 +55,5 @@ fn the_index_has_every_exercise_once_and_in_order() {
 
 #[test]
 fn exercises_without_an_index_are_told() {
-    addition(ENTRIES, "[[test]]\nname = \"ch01_adding\"\n", &["there is no index, exercises.md"]);
+    addition(ENTRIES, "[[bin]]\nname = \"ch01_adding\"\n", &["there is no index, exercises.md"]);
 }

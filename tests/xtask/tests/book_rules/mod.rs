@@ -16,7 +16,7 @@ const RECORDINGS: &str = "book/outputs/machine.json";
 const RECORDED: &str = "book/outputs/recorded.html";
 const DATA: &str = "book/data/times.json";
 const FIGURE: &str = "book/figures/drawing.svg";
-const EXERCISE: &str = "tests/exercises/ch01_adding/given.rs";
+const EXERCISE: &str = "tests/exercises/ch01_adding.rs";
 
 fn small_book() -> TempDir {
     let files = [
@@ -30,7 +30,7 @@ fn small_book() -> TempDir {
         ),
         (
             OTHER,
-            "# Two\n\n## A heading\n\nDo `ch01_adding`:\n\n```console,fails\n$ cargo test --test ch01_adding\n```\n\n\
+            "# Two\n\n## A heading\n\nDo `ch01_adding`:\n\n```console,fails\n$ cargo course check ch01_adding\n```\n\n\
              ```text,sketch\nx ← y\n```\n\nLight needs 3.3 ns for a metre. <!-- source: physics -->\n",
         ),
         (CODE, "// ANCHOR: adding\nfn add() {}\n// ANCHOR_END: adding\n"),

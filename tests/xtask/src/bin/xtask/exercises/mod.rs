@@ -3,5 +3,3 @@
 pub(crate) mod soak;
 pub(crate) mod verify;
 mod wrong;
-
-use course::exercises::{Limit, cargo, check, compile, hint, run, tree};

@@ -1,4 +1,4 @@
-//! The known wrong answers to an exercise. The file `wrong.diff` has each as changes to the solution.
+//! The known mistakes in answers to an exercise. The file `wrong.diff` has each as changes to the solution.
 //!
 //! ```text
 //! # last_layer_lost
@@ -9,9 +9,10 @@
 //! +    let layers = costs.len() - 1;
 //! ```
 //!
-//! `# ` begins an answer. `expect: ` gives a part of the message that its author should see. Each `@@` begins a change in
+//! `# ` begins a mistake. `expect: ` gives a part of the message that its author should see. Each `@@` begins a change in
 //! the form of a unified diff: the lines with a space or `-` stand in the solution exactly once, and the lines with a
-//! space or `+` take their place. A change that has only lines with `+` is the whole answer.
+//! space or `+` take their place. A change that has only lines with `+` is the whole answer, but for the solution's last line,
+//! which makes a program of it.
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
@@ -21,25 +22,25 @@ use std::path::Path;
 
 use anyhow::{Context as _, bail};
 
-use super::tree::{Exercise, Tree};
+use course::exercises::tree::{Exercise, Tree};
 
 #[derive(Clone, Debug)]
-pub(super) struct Wrong {
+pub(super) struct Mistake {
     pub(super) name: String,
     /// A part of the message that the check has to print.
     pub(super) expect: Option<String>,
     pub(super) text: String,
 }
 
-/// The wrong answers of an exercise, in the order of their file.
-pub(super) fn answers(tree: &Tree, exercise: &Exercise) -> anyhow::Result<Vec<Wrong>> {
+/// The mistakes of an exercise, in the order of their file.
+pub(super) fn mistakes(tree: &Tree, exercise: &Exercise) -> anyhow::Result<Vec<Mistake>> {
     let read =
         |path: &Path| fs::read_to_string(path).with_context(|| tree.relative(path).to_string());
     let (changes, solution) = (read(&exercise.wrong())?, read(&exercise.solution())?);
     parse(&changes, &solution)
 }
 
-fn parse(changes: &str, solution: &str) -> anyhow::Result<Vec<Wrong>> {
+fn parse(changes: &str, solution: &str) -> anyhow::Result<Vec<Mistake>> {
     let answer = |text: &str| {
         let mut parts = text.split("\n@@\n");
         let about = parts.next().unwrap_or_default();
@@ -54,7 +55,7 @@ fn parse(changes: &str, solution: &str) -> anyhow::Result<Vec<Wrong>> {
         for (place, new) in changes {
             text.replace_range(place, &new);
         }
-        Ok(Wrong { name, expect, text })
+        Ok(Mistake { name, expect, text })
     };
     format!("\n{changes}").split("\n# ").skip(1).map(answer).collect()
 }
@@ -70,7 +71,8 @@ fn place(change: &str, solution: &str) -> anyhow::Result<(Range<usize>, String)>
     };
     let (old, new) = (lines_with([' ', '-']), lines_with([' ', '+']));
     if old.is_empty() {
-        return Ok((0..solution.len(), new));
+        let end = solution.find("exercises::check!").unwrap_or(solution.len());
+        return Ok((0..end, new));
     }
     // The newline sees to it that a change begins at the beginning of a line.
     let text = format!("\n{solution}");
@@ -81,8 +83,8 @@ fn place(change: &str, solution: &str) -> anyhow::Result<(Range<usize>, String)>
     Ok((start..start + old.len(), new))
 }
 
-/// Writes answers as `FOLDER/EXERCISE/NAME.rs`, and removes what else is in `FOLDER/EXERCISE`. A file that would be the
-/// same is left alone, so that cargo does not compile it again.
+/// Writes answers as `FOLDER/EXERCISE/NAME.rs`, and removes other files of `FOLDER/EXERCISE`. A file that would be the same
+/// is left alone, so that cargo does not compile it again.
 pub(super) fn write<'a>(
     folder: &Path,
     exercise: &Exercise,

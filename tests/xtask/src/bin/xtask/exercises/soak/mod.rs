@@ -1,11 +1,11 @@
-//! `cargo course soak`: would the checks notice a small mistake?
+//! `cargo xtask soak`: would the checks notice a small mistake?
 //!
 //! Each solution is changed in one small way at a time, and its check has to fail. A change that does not
 //! compile says nothing and is left out; the others are viable. Of those at least nine in ten have to be
 //! caught, and each survivor needs a reason, written down in [`survivors`].
 //!
 //! cargo-mutants builds the package once for each change. Here all changes of a solution are compiled at
-//! once, as the wrong answers are for `cargo course verify`, and run one by one.
+//! once, as the mistakes are for `cargo xtask verify`, and run one by one.
 //!
 //! With `--kills` the command kills ranks of a training instead: both run for long and find what shows seldom.
 
@@ -21,11 +21,12 @@ use clap::Args;
 use harness::interrupt;
 use harness::report::{counted, line};
 
-use super::Limit;
-use super::cargo::cargo;
-use super::check::Outcome;
-use super::tree::{Exercise, Tree};
+use super::verify::build::Module;
 use super::verify::{Candidate, Kind, run_all};
+use course::exercises::Limit;
+use course::exercises::cargo::cargo;
+use course::exercises::outcome::Outcome;
+use course::exercises::tree::{Exercise, Tree};
 use mutate::Mutant;
 use survivors::Reasons;
 
@@ -107,9 +108,8 @@ fn soak(
 ) -> anyhow::Result<Option<Counts>> {
     let mutants = mutate::mutants(&exercise.solution())?;
     let Some(viable) = viable::compile(tree, exercise, mutants)? else { return Ok(None) };
-    let candidate = |(module, _): &(String, Mutant)| {
-        let kind = Kind::Wrong { expect: None };
-        Candidate::new(&exercise.name, kind, module, String::new())
+    let candidate = |(module, _): &(Module, Mutant)| {
+        Candidate::new(Kind::Mistake { expect: None }, module.clone(), String::new())
     };
     let candidates: Vec<Candidate> = viable.mutants.iter().map(candidate).collect();
     let silently = |_: &Candidate, _: &Outcome| Ok(());

@@ -1,4 +1,4 @@
-//! Why a change may survive: written by a person, in a file beside the exercises.
+//! Why a change may survive: written by a person, in a file beside the answers.
 //!
 //! A line names the exercise, the solution's line, the change, and the reason:
 //!
@@ -13,8 +13,8 @@ use std::io;
 
 use anyhow::{Context as _, bail};
 
-use super::super::tree::Tree;
 use super::mutate::Mutant;
+use course::exercises::tree::Tree;
 
 pub(super) const FILE: &str = "survivors.txt";
 
@@ -36,7 +36,7 @@ struct Entry {
 impl Reasons {
     /// Reads the reasons; where there is no file, there are none.
     pub(super) fn load(tree: &Tree) -> anyhow::Result<Self> {
-        let path = tree.package.join(FILE);
+        let path = tree.package.with_file_name("answers").join(FILE);
         let text = match fs::read_to_string(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
             text => text.with_context(|| format!("{}", path.display()))?,

@@ -1,39 +1,44 @@
 //! An answer, and the result that its check has to give.
 
 use std::fmt;
+use std::fs;
 use std::path::Path;
 use std::sync::Mutex;
 use std::time::Duration;
 
 use harness::interrupt;
 
-use super::super::check::Outcome;
-use super::super::run;
-use super::super::tree::Tree;
-use super::super::wrong::{self, Wrong};
+use super::super::wrong::{self, Mistake};
+use super::build::Module;
+use course::exercises::outcome::Outcome;
+use course::exercises::program;
+use course::exercises::tree::Tree;
 
 /// So many run at a time: they wait for each other's ranks more than they compute.
-const AT_A_TIME: usize = 2;
+const AT_A_TIME: usize = 3;
 
-/// Each exercise has at least so many wrong answers.
-const WRONG_ANSWERS: usize = 3;
+/// Each exercise has at least so many mistakes.
+const MISTAKES: usize = 3;
 
-/// An answer in the test target `verify`.
+/// An answer as a module of the program `verify`.
 #[derive(Clone, Debug)]
 pub(crate) struct Candidate {
     pub(crate) kind: Kind,
-    /// The names of its tests begin with this: `ch02_ring::wrong_drops_the_rest::`.
-    pub(crate) filter: String,
-    file: String,
+    pub(crate) module: Module,
+    /// Where the answer comes from.
+    source: String,
 }
 
 /// The kind of an answer decides the result that the check has to give.
 #[derive(Clone, Debug)]
 pub(crate) enum Kind {
-    Stub,
+    /// The check comes to the `todo!`, if there is one.
+    Stub {
+        todo: bool,
+    },
     Solution,
-    /// It fails with this text in a message.
-    Wrong {
+    /// The check fails with this text in a message.
+    Mistake {
         expect: Option<String>,
     },
 }
@@ -41,89 +46,100 @@ pub(crate) enum Kind {
 impl Kind {
     pub(super) fn praise(&self) -> &'static str {
         match self {
-            Self::Stub => "fails",
+            Self::Stub { .. } => "fails",
             Self::Solution => "passes",
-            Self::Wrong { .. } => "is rejected with its message",
+            Self::Mistake { .. } => "fails with its message",
         }
     }
 }
 
 impl fmt::Display for Candidate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.file)
+        f.write_str(&self.source)
     }
 }
 
 impl Candidate {
-    /// An answer that lies in `file` and is compiled as the exercise's module of that name.
-    pub(crate) fn new(exercise: &str, kind: Kind, module: &str, file: String) -> Self {
-        let filter = format!("{exercise}::{module}::");
-        Self { kind, filter, file }
+    pub(crate) fn new(kind: Kind, module: Module, source: String) -> Self {
+        Self { kind, module, source }
     }
 
     /// Compares the result of a check with the one that it has to give.
     pub(super) fn judge(&self, outcome: &Outcome) -> Result<(), String> {
-        match (&self.kind, outcome) {
-            (Kind::Solution, Outcome::Passed(_)) | (Kind::Stub, Outcome::Failed(..)) => Ok(()),
-            (Kind::Stub, Outcome::Passed(_)) => {
-                Err("passes: nothing is left to write, or the check accepts everything".to_owned())
+        let Outcome::Failed(_, failures) = outcome else {
+            return match (&self.kind, outcome) {
+                (Kind::Solution, Outcome::Passed(_)) => Ok(()),
+                (Kind::Stub { .. }, Outcome::Passed(_)) => {
+                    Err("passes: nothing is left to write, or the check accepts everything".into())
+                }
+                (Kind::Mistake { .. }, Outcome::Passed(_)) => Err("passes, and is wrong".into()),
+                _ => Err(verdict(outcome)),
+            };
+        };
+        match &self.kind {
+            Kind::Solution => Err(verdict(outcome)),
+            Kind::Stub { todo: true } if !failures.iter().any(|failure| failure.todo) => {
+                Err(format!("fails, and not because of its `todo!`\n{}", messages(outcome)))
             }
-            (Kind::Wrong { .. }, Outcome::Passed(_)) => Err("passes, and is wrong".to_owned()),
-            (Kind::Wrong { expect: None }, Outcome::Failed(..)) => {
-                Err("has no line `expect: TEXT`".to_owned())
-            }
-            (Kind::Wrong { expect: Some(expect) }, Outcome::Failed(_, failures)) => {
-                let told = failures.iter().any(|failure| failure.message.contains(expect));
-                if told {
+            Kind::Stub { .. } => Ok(()),
+            Kind::Mistake { expect: None } => Err("has no line `expect: TEXT`".into()),
+            Kind::Mistake { expect: Some(expect) } => {
+                if failures.iter().any(|failure| failure.message.contains(expect)) {
                     return Ok(());
                 }
-                Err(format!("is rejected without \"{expect}\", but with\n{}", messages(outcome)))
-            }
-            (_, outcome) => {
-                Err(format!("{}\n{}", outcome.verdict(), messages(outcome)).trim_end().to_owned())
+                Err(format!("fails without \"{expect}\", but with\n{}", messages(outcome)))
             }
         }
     }
+}
+
+fn verdict(outcome: &Outcome) -> String {
+    format!("{}\n{}", outcome.verdict(), messages(outcome)).trim_end().to_owned()
 }
 
 fn messages(outcome: &Outcome) -> String {
     match outcome {
         Outcome::Failed(_, failures) => {
-            let told = failures.iter().map(|one| format!("{}: {}", one.check, one.message));
+            let told = failures.iter().map(|one| format!("{}: {}", one.law, one.message));
             told.collect::<Vec<_>>().join("\n")
         }
-        Outcome::Crashed { said, .. } => said.trim().to_owned(),
+        Outcome::CutShort { said, .. } => said.trim().to_owned(),
         _ => String::new(),
     }
 }
 
-/// Lists all answers of all exercises, and writes the wrong ones to a folder. Adds faults of their files to `problems`.
+/// Lists all answers of all exercises, and writes the mistakes to a folder. Adds faults of their files to `problems`.
 pub(super) fn all(tree: &Tree, folder: &Path, problems: &mut Vec<String>) -> Vec<Candidate> {
     let mut candidates = Vec::new();
     for exercise in &tree.exercises {
-        let name = &exercise.name;
-        let mut add = |kind, module: &str, file: String| {
-            candidates.push(Candidate::new(name, kind, module, file));
+        let mut add = |kind, name: &str, path: &Path, source: String| {
+            let (exercise, name, path) = (exercise.name.clone(), name.to_owned(), path.to_owned());
+            let strict = matches!(kind, Kind::Solution);
+            candidates.push(Candidate::new(kind, Module { exercise, name, path, strict }, source));
         };
-        add(Kind::Stub, "stub", tree.relative(&exercise.given()).to_string());
-        add(Kind::Solution, "solution", tree.relative(&exercise.solution()).to_string());
-        let answers = wrong::answers(tree, exercise).and_then(|answers| {
-            wrong::write(folder, exercise, answers.iter().map(|one| (&*one.name, &*one.text)))?;
-            Ok(answers)
+        let todo = fs::read_to_string(exercise.file()).is_ok_and(|text| text.contains("todo!("));
+        for (kind, name, path) in [
+            (Kind::Stub { todo }, "stub", exercise.file()),
+            (Kind::Solution, "solution", exercise.solution()),
+        ] {
+            add(kind, name, &path, tree.relative(&path).to_string());
+        }
+        let mistakes = wrong::mistakes(tree, exercise).and_then(|all| {
+            wrong::write(folder, exercise, all.iter().map(|one| (&*one.name, &*one.text)))?;
+            Ok(all)
         });
-        let answers = answers.unwrap_or_else(|error| {
-            problems.push(format!("{name}: {error:#}"));
+        let mistakes = mistakes.unwrap_or_else(|error| {
+            problems.push(format!("{}: {error:#}", exercise.name));
             Vec::new()
         });
-        if answers.len() < WRONG_ANSWERS {
-            let number = answers.len();
-            problems.push(format!(
-                "{name}: {number} wrong answers, at least {WRONG_ANSWERS} are wanted"
-            ));
+        if mistakes.len() < MISTAKES {
+            let (name, number) = (&exercise.name, mistakes.len());
+            problems.push(format!("{name}: {number} mistakes, at least {MISTAKES} are wanted"));
         }
-        for Wrong { name, expect, .. } in answers {
-            let file = format!("{}, {name}", tree.relative(&exercise.wrong()));
-            add(Kind::Wrong { expect }, &format!("wrong_{name}"), file);
+        for Mistake { name, expect, .. } in mistakes {
+            let source = format!("{}, {name}", tree.relative(&exercise.wrong()));
+            let path = folder.join(&exercise.name).join(format!("{name}.rs"));
+            add(Kind::Mistake { expect }, &name, &path, source);
         }
     }
     candidates
@@ -142,7 +158,9 @@ pub(crate) fn run_all<'a>(
     let work = || -> anyhow::Result<Vec<(usize, Outcome)>> {
         let mut outcomes = Vec::new();
         while let Some((number, candidate)) = next() {
-            let ended = run::run(executable, &tree.package, &candidate.filter, limit)?;
+            let Module { exercise, name, .. } = &candidate.module;
+            let ended =
+                program::run(executable, &tree.package, &[exercise, name], limit, &|| true)?;
             let outcome = Outcome::of(ended, limit);
             if interrupt::requested() {
                 break;

@@ -1,11 +1,11 @@
-//! What belongs to every exercise: one TODO, steps of a hint, a chapter that leads to it and back.
+//! The parts of every exercise: one TODO, the steps of a hint, a page of the book that names it and is named by it.
 
 use std::fs;
 
 use anyhow::Context as _;
 
-use super::super::hint;
-use super::super::tree::{Exercise, Tree};
+use course::exercises::hint;
+use course::exercises::tree::{Exercise, Tree};
 
 /// Fewer steps are no way from a nudge to the answer.
 const STEPS: usize = 3;
@@ -25,16 +25,18 @@ pub(super) fn problems(tree: &Tree) -> anyhow::Result<Vec<String>> {
     Ok(problems)
 }
 
-/// Folders that look like an exercise and are no test target, so that nobody would check them.
+/// Folders of answers whose exercise has no program, so that nobody would check it.
 fn unlisted(tree: &Tree) -> anyhow::Result<Vec<String>> {
     let mut problems = Vec::new();
-    let told = || format!("{}", tree.package.display());
-    for entry in fs::read_dir(&tree.package).with_context(told)? {
-        let folder = entry.with_context(told)?.path();
-        let listed = tree.exercises.iter().any(|exercise| exercise.folder == folder);
-        if !listed && folder.join("given.rs").exists() {
-            let folder = tree.relative(&folder);
-            problems.push(format!("{folder}: no [[test]] of the package names its check.rs"));
+    let answers = tree.package.with_file_name("answers");
+    let told = || format!("{}", answers.display());
+    for entry in fs::read_dir(&answers).with_context(told)? {
+        let entry = entry.with_context(told)?;
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let listed = tree.exercises.iter().any(|exercise| exercise.name == name);
+        if !listed && entry.path().is_dir() {
+            problems
+                .push(format!("{name}: the package's Cargo.toml has no [[bin]] with {name}.rs"));
         }
     }
     problems.sort();
@@ -44,17 +46,21 @@ fn unlisted(tree: &Tree) -> anyhow::Result<Vec<String>> {
 fn of_exercise(tree: &Tree, exercise: &Exercise) -> Vec<String> {
     let mut problems = Vec::new();
     let name = &exercise.name;
-    let text = match fs::read_to_string(exercise.given()) {
+    let text = match fs::read_to_string(exercise.file()) {
         Ok(text) => text,
-        Err(error) => return vec![format!("given.rs cannot be read: {error}")],
+        Err(error) => return vec![format!("{name}.rs cannot be read: {error}")],
     };
+    let header = |text: &str| text.lines().next().map(str::to_owned);
+    if fs::read_to_string(exercise.check()).ok().and_then(|check| header(&check)) != header(&text) {
+        problems.push(format!("checks/{name}.rs and {name}.rs begin with different lines"));
+    }
     match text.lines().filter(|line| todo(line)).count() {
         1 => {}
-        number => problems.push(format!("given.rs has {number} lines `// TODO`, and not one")),
+        number => problems.push(format!("{name}.rs has {number} lines `// TODO`, and not one")),
     }
     let command = format!("cargo course check {name}");
-    if !text.contains(&command) && !text.contains(&format!("--test {name}")) {
-        problems.push(format!("given.rs does not name the command that checks it, {command}"));
+    if !text.contains(&command) {
+        problems.push(format!("{name}.rs does not name the command that checks it, {command}"));
     }
     match hint::steps(exercise) {
         Ok(steps) if steps.len() >= STEPS => {}
@@ -70,7 +76,7 @@ fn of_exercise(tree: &Tree, exercise: &Exercise) -> Vec<String> {
             // As the reader writes it, on any system.
             let told = tree.relative(&page).to_string().replace('\\', "/");
             if !text.contains(&told) {
-                problems.push(format!("given.rs does not name its chapter's page, {told}"));
+                problems.push(format!("{name}.rs does not name its chapter's page, {told}"));
             }
             if !fs::read_to_string(&page).unwrap_or_default().split(is_no_name).any(|w| w == name) {
                 problems.push(format!("{told} does not name the exercise"));

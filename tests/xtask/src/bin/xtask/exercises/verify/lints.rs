@@ -1,27 +1,26 @@
-//! What rustfmt and clippy say of the exercises.
+//! The findings of rustfmt and clippy in the solutions.
 //!
-//! The package's test targets are left out by `cargo test` and by `cargo clippy --all-targets`, because the
-//! readers' answers are among them. Here the solutions get what all other code gets.
+//! The solutions are in no target that `cargo fmt` and `cargo clippy` know of.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::Context as _;
 
-use super::super::cargo::cargo;
-use super::super::tree::{PACKAGE, Tree};
-use super::TARGET;
+use super::build::{self, Module};
+use course::exercises::tree::Tree;
 use course::process::{Group, How};
 
-/// Files that are not formatted, and that clippy has something to say, which it tells on standard error.
-pub(super) fn problems(tree: &Tree) -> anyhow::Result<Vec<String>> {
+/// Solutions that are not formatted, and the news that clippy has warnings, which it prints on standard error.
+pub(super) fn problems(
+    tree: &Tree,
+    folder: &Path,
+    solutions: &[Module],
+) -> anyhow::Result<Vec<String>> {
     let mut problems = unformatted(tree)?;
-    let mut clippy = cargo(&tree.root);
-    clippy
-        .args(["clippy", "--quiet", "--release", "--package", PACKAGE, "--test", TARGET])
-        .args(["--", "--deny", "warnings"])
-        .stdout(Stdio::null());
+    let mut clippy = build::command(tree, "clippy", &folder.join("solutions.rs"), solutions)?;
+    clippy.args(["--quiet", "--", "--deny", "warnings"]).stdout(Stdio::null());
     let how = Group::start(&mut clippy).and_then(|group| group.wait(Duration::MAX));
     if !matches!(how.context("cargo clippy")?, How::Alone(status) if status.success()) {
         problems.push("clippy has something to say of the solutions or checks, above".to_owned());
@@ -30,10 +29,8 @@ pub(super) fn problems(tree: &Tree) -> anyhow::Result<Vec<String>> {
 }
 
 fn unformatted(tree: &Tree) -> anyhow::Result<Vec<String>> {
-    let mut files: Vec<PathBuf> = Vec::new();
-    for exercise in &tree.exercises {
-        files.extend([exercise.given(), exercise.check(), exercise.solution()]);
-    }
+    let files: Vec<PathBuf> =
+        tree.exercises.iter().flat_map(|one| [one.solution(), one.check(), one.file()]).collect();
     let output = Command::new("rustfmt")
         .current_dir(&tree.root)
         .args(["--check", "--files-with-diff", "--edition", &tree.edition])
