@@ -37,6 +37,8 @@ const VERIFY: &str = include_str!("../../../exercises/support/verify.rs");
 /// What the real package's library does, in small.
 const SUPPORT: &str = r##"//! Laws of sums.
 
+#![allow(clippy::type_complexity)]
+
 use std::process::ExitCode;
 
 pub type Answer = fn(i32, i32) -> i32;

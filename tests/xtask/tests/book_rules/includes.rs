@@ -69,7 +69,7 @@ fn code_is_included_or_says_that_it_is_a_sketch() {
 
 #[test]
 fn a_console_block_is_an_output_or_commands() {
-    let typed = "$ cargo test --test ch01_adding\n";
+    let typed = "$ cargo course check ch01_adding\n";
     fault(OTHER, typed, &format!("{typed}ok\n"), &["two.md:7: \"ok\" is no command"]);
     fault(OTHER, typed, "", &["an empty console block"]);
     fault(OTHER, "console,fails", "console,fail", &["`fail` behind `console`"]);

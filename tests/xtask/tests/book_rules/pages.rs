@@ -69,7 +69,7 @@ fn the_commands_of_pages_are_known_with_their_marks() {
         told,
         [
             ("one.md".to_owned(), 15, "cargo run".to_owned(), vec![]),
-            ("two.md".to_owned(), 7, "cargo test --test ch01_adding".to_owned(), fails),
+            ("two.md".to_owned(), 7, "cargo course check ch01_adding".to_owned(), fails),
         ]
     );
     let recordings = fs::read_to_string(folder.path().join(RECORDINGS)).unwrap();
