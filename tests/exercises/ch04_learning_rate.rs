@@ -22,13 +22,13 @@ use split_batch::split_batch;
 ///   last bit;
 /// - ends with `model.evaluate(&experiment.test)`: mean loss and accuracy of the test images.
 ///
-/// The batch stays the same whatever k is, and so does the rate. So a run's result must not depend on the
-/// number of devices, but for rounding in the last of sixteen digits.
+/// Batch and rate are the same for every k. The result of a run must not depend on the number of devices, except for rounding
+/// in the last of sixteen digits.
 ///
 /// `experiment.on_devices(k, |rank| …)` runs a closure on k devices and returns the results in rank order.
-/// Call it once for each row; the check counts the runs.
+/// Call this function once for each row; the check counts the runs.
 ///
-/// The error is that of the rank that failed first.
+/// Fails with the error of the rank that failed first.
 pub fn rate_table(
     experiment: &Experiment,
     rates: &[f64],

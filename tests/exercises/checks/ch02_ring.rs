@@ -1,6 +1,6 @@
 //! Chapter 2, `book/src/ch02-all-reduce.md`: all-reduce around a ring.
 //!
-//! All-reduce around a ring, where a send waits for its receiver, on numbers that tell who is missing.
+//! All-reduce around a ring, where a send waits for its receiver, on numbers that show which rank is missing.
 
 use crate::contributions::{contribution, guess, sum};
 use crate::prelude::*;
@@ -34,7 +34,7 @@ const STEPS: &str =
 const NEIGHBOURS: &str =
     "rank r sends to rank r + 1 only, and the last one to rank 0: a ring needs no other link";
 
-/// What a failure says where the answer panicked.
+/// A part of every failure in which the answer panicked.
 const PANICKED: &str = " panicked: ";
 
 const BETWEEN_RANKS: [(&str, &str); 6] = [
@@ -50,7 +50,7 @@ const BETWEEN_RANKS: [(&str, &str); 6] = [
     (", but rank ", "a rank expects the chunk that the one before it sends"),
 ];
 
-/// What is written into a tensor when its sum is there. No sum, mean or difference of contributions is as low.
+/// The number that a law writes into a tensor after the call. No sum, mean or difference of contributions is as low.
 const WRITTEN: f32 = -1000.0;
 
 struct Outcome {
@@ -98,7 +98,7 @@ fn with_even_chunks(answer: Answer, world_size: usize) -> Result<Vec<Tensor>, St
     })
 }
 
-/// The law that is broken with this shape: one about chunks if even ones become sums, else `other`.
+/// The law that is broken with this shape: a law about chunks if even chunks become sums, else `other`.
 fn law(answer: Answer, world_size: usize, shape: &[usize], other: &'static str) -> &'static str {
     let Some(law) = law_of_chunks(world_size, shape) else { return other };
     let read = |tensor: &Tensor| numbers(tensor).expect("a sum of contributions is made of f32");
@@ -108,7 +108,7 @@ fn law(answer: Answer, world_size: usize, shape: &[usize], other: &'static str) 
     if right { law } else { other }
 }
 
-/// What a panic says is the answer's own. It is about chunks where even ones lead to none.
+/// The law that a panic breaks: a law about chunks if the answer does not panic on even chunks.
 fn law_of_a_panic(answer: Answer, world_size: usize, shape: &[usize]) -> Option<&'static str> {
     let law = law_of_chunks(world_size, shape)?;
     let even = with_even_chunks(answer, world_size);
@@ -169,7 +169,7 @@ fn any_shape_and_a_single_rank(answer: Answer) {
     }
 }
 
-/// An optimiser writes into the memory of its tensors.
+/// An optimizer writes into the memory of its tensors.
 fn the_sum_is_nobody_elses_memory(answer: Answer) {
     for world_size in [3, 2, 1] {
         let shape: &[usize] = &[6];

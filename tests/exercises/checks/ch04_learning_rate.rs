@@ -1,6 +1,6 @@
 //! Chapter 4, `book/src/ch04-data-parallel.md`: accuracy against learning rate and number of devices.
 //!
-//! A small experiment against the same on one device, which knows nothing of ranks.
+//! A small experiment, compared with the same training on one device without ranks.
 
 use std::sync::Arc;
 
@@ -41,7 +41,7 @@ fn experiment() -> Result<Experiment> {
     })
 }
 
-/// The answer's table, each row of which has been run on as many devices as it says, and its runs.
+/// The answer's table and the runs that it made.
 fn table(answer: Answer, rates: &[f64], devices: &[usize]) -> Result<(Vec<Row>, Vec<Run>)> {
     let experiment = experiment()?;
     let runs = Arc::clone(&experiment.runs);
@@ -88,7 +88,7 @@ fn on_one_device(experiment: &Experiment, learning_rate: f64) -> Result<Row> {
     in_epochs(experiment, learning_rate, 0..experiment.epochs)
 }
 
-/// The same in epochs of other numbers.
+/// Trains on one device in the given epochs.
 fn in_epochs(
     experiment: &Experiment,
     learning_rate: f64,
@@ -97,7 +97,7 @@ fn in_epochs(
     on_replicas(experiment, learning_rate, &[experiment.seed], epochs)
 }
 
-/// What the first of several replicas measures that start from these seeds, worked out in one thread.
+/// The measurement of the first of several replicas that start from these seeds, computed in one thread.
 fn on_replicas(
     experiment: &Experiment,
     learning_rate: f64,
@@ -133,7 +133,7 @@ fn same(a: &Row, b: &Row) -> bool {
     (a.loss - b.loss).abs() <= 1e-9 * b.loss && (a.accuracy - b.accuracy).abs() <= 1e-9
 }
 
-/// How a wrong row may have come about, and the law that this breaks.
+/// A guess at the reason for a wrong row, and the law that it breaks.
 fn guess(got: &Row) -> Result<(&'static str, &'static str)> {
     const EQUAL: &str = "at the same global batch and the same rate, k devices equal one";
     const EPOCHS: &str = "epoch 0 comes first, and each has an order of its own";

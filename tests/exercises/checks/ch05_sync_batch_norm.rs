@@ -1,6 +1,6 @@
 //! Chapter 5, `book/src/ch05b-batch-norm.md`: batch norm by the statistics of all ranks' images.
 //!
-//! Statistics of shards of all kinds against those of all images on one device; what is sent for them.
+//! Statistics of many kinds of shards, compared with the statistics of all images on one device; the messages.
 
 use crate::prelude::*;
 use ops::batch_norm::Statistics;
@@ -15,7 +15,7 @@ pub const LAWS: &[Law<Answer>] = laws![
     errors_are_passed_on
 ];
 
-/// All ranks' images: how many each rank has, and of what.
+/// The images of all ranks: the number on each rank, and their size.
 #[derive(Clone)]
 struct Images {
     shards: Vec<usize>,
@@ -45,8 +45,8 @@ impl Images {
         Self { shards: shards.to_vec(), channels, height, width }
     }
 
-    /// The images of all ranks. In even channels values grow from image to image, so that shards differ; in odd
-    /// ones they lie far from zero and close together.
+    /// The images of all ranks. In even channels values grow from image to image, which makes shards
+    /// differ. In odd channels they lie far from zero and close together.
     fn all(&self) -> Result<Tensor> {
         let Self { channels, height, width, .. } = *self;
         let images = self.shards.iter().sum::<usize>();
@@ -85,7 +85,7 @@ impl Images {
         })
     }
 
-    /// Holds what the answer says against the statistics of all images on one device, and against stage 5's way.
+    /// Compares the answer's statistics with those of all images on one device, and with stage 5's merge.
     fn check(&self, answer: Answer) -> Result<()> {
         let mut shards = Vec::new();
         for (rank, _) in self.shards.iter().enumerate().filter(|(_, images)| **images > 0) {
@@ -143,8 +143,8 @@ impl Images {
     }
 }
 
-/// Compares the statistics of a channel; `own` are those of the rank's own images, `shards` those of each rank
-/// that has some.
+/// Compares the statistics of a channel. `own` are the statistics of the rank's images, `shards` the statistics of each rank
+/// with images.
 fn compare(
     given: &str,
     expected: Channel,
@@ -158,7 +158,7 @@ fn compare(
     let average =
         |part: fn(&Channel) -> f64| shards.iter().map(part).sum::<f64>() / shards.len() as f64;
     let within = shards.iter().map(|shard| shard.variance * shard.count).sum::<f64>() / n;
-    // In f32 the squares are wrong by a few whole numbers; no more than that is called rounding.
+    // In f32, rounding changes the squares by a few whole numbers.
     let rounded = expected.mean > 1e3 && got.variance.abs() < 100.0;
 
     number(

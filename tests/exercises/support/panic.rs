@@ -29,7 +29,7 @@ pub(crate) type Input = Arc<Mutex<String>>;
 pub struct Panic {
     /// The message.
     pub message: String,
-    /// File, line and column; none if a check or its support panicked: then the message says it all.
+    /// File, line and column; none if a check or its support panicked.
     pub place: Option<String>,
 }
 
