@@ -160,6 +160,10 @@ fn guess(got: &Row) -> Result<(&'static str, &'static str)> {
             on_replicas(&experiment, rate, &a_seed_each, 0..epochs)?,
             ("replicas give that start apart", "all replicas start from the weights of one seed"),
         ),
+        (
+            Row { accuracy: 100.0 * right.accuracy, ..right },
+            ("a percentage gives", "an accuracy is a share of the images, 0 to 1"),
+        ),
         (summed, ("the loss is as a sum over the test images", "a loss to compare is a mean")),
         (in_epochs(&experiment, rate, 1..=epochs)?, ("epochs 1, 2, … give", EPOCHS)),
         (in_epochs(&experiment, rate, vec![0; epochs])?, ("epoch 0, over and over, gives", EPOCHS)),

@@ -240,14 +240,15 @@ mod tests {
     fn two_answers_are_told_by_what_they_are() {
         let expectation =
             Expectation::of("the loss of a whole and of its halves").between("whole", "halves");
-        let message = message_of(&expectation, &[1.0], &[2.0]).unwrap();
-        assert_eq!(message, "the loss of a whole and of its halves differ\n  whole  1\n  halves 2");
+        let message = message_of(&expectation, &[1.0], &[2.5]).unwrap();
+        let expected = "the loss of a whole and of its halves differ\n  whole  1\n  halves 2.5";
+        assert_eq!(message, expected);
     }
 
     #[test]
     fn a_single_number_has_no_place() {
-        let message = message_of(&Expectation::of("the loss"), &[1.0], &[2.0]).unwrap();
-        assert_eq!(message, "the loss is wrong\n  expected 1\n  got      2");
+        let message = message_of(&Expectation::of("the loss"), &[1.0], &[2.5]).unwrap();
+        assert_eq!(message, "the loss is wrong\n  expected 1\n  got      2.5");
     }
 
     #[test]

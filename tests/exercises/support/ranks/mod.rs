@@ -61,20 +61,24 @@ const BETWEEN_RANKS: [&str; 5] = [
     "never received",
 ];
 
+fn is_between_ranks(failure: &str) -> bool {
+    BETWEEN_RANKS.iter().any(|part| failure.contains(part))
+}
+
 /// Ends a check: there is no `what`, since an [`attempt`] ended with this `failure`.
 ///
 /// The `law` demands that all ranks take part. The message names it if ranks miss each other, or if a rank has an `empty` shard.
 /// It would be misleading if an operation failed for another reason, such as its element type.
 #[track_caller]
 pub fn fail(what: &str, expected: &str, failure: &str, law: &str, empty: bool) -> ! {
-    if empty || BETWEEN_RANKS.iter().any(|part| failure.contains(part)) {
+    if empty || is_between_ranks(failure) {
         mismatch::fail(what, expected, failure, law)
     }
     mismatch::fail_without_law(what, expected, failure)
 }
 
 /// Demands that errors are passed on. The messages of one rank fail, the first rank's or the last one's: sends, receives
-/// or both. That rank has to return this error. Where both fail, the rank takes no part, and all other ranks have to
+/// or both. That rank has to return an error before it misses another rank. Where both fail, the rank takes no part, and all other ranks have to
 /// return an error too.
 /// Panics when a rank returns a result or panics instead; the message begins with `what`.
 #[track_caller]
@@ -109,7 +113,8 @@ pub fn errors_are_passed_on<R: Send + 'static>(
                 let (wanted, got) = match outcome {
                     Ok(_) => ("an error", "a result".to_owned()),
                     Err(why) if why.starts_with("panicked: ") => ("an error", why.clone()),
-                    Err(why) if other == rank && !why.contains(CUT) => {
+                    // Another text may be the answer's own for the error. But this rank has gone on.
+                    Err(why) if other == rank && !why.contains(CUT) && is_between_ranks(why) => {
                         ("the error of the message", why.clone())
                     }
                     Err(_) => continue,
