@@ -74,10 +74,11 @@ fn check(answer: Answer, shards: &[(usize, usize)]) {
         // NaN counts as a difference.
         let equal = (got - all.accuracy()).abs() <= 1e-12;
         if !equal {
+            let digits = if (got - all.accuracy()).abs() < 1e-3 { 12 } else { 4 };
             fail(
                 &format!("shards with {of_each} correct: the accuracy on rank {rank} is wrong"),
-                &expected,
-                &format!("{got:.4}{}", guess(got, rank, all, &shards)),
+                &format!("{:.digits$} ({})", all.accuracy(), counts(&all)),
+                &format!("{got:.digits$}{}", guess(got, rank, all, &shards)),
                 LAW,
             );
         }

@@ -109,6 +109,9 @@ impl Panic {
             "" => message,
             input => format!("{input}: a panic: {message}"),
         };
+        // Of another crate's file, the folders above the crate are of no interest.
+        let (_, inside) = file.split_once("/registry/src/").unwrap_or_default();
+        let file = inside.split_once('/').map_or(&*file, |(_, inside)| inside);
         Self { message, place: Some(format!("{file}:{}:{}", place.line(), place.column())) }
     }
 }
