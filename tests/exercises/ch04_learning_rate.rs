@@ -13,7 +13,7 @@ use split_batch::split_batch;
 
 /// Trains once for every learning rate on every number of devices, and measures on the test images.
 ///
-/// One row for each pair: all device counts of the first rate, in their order, then those of the second.
+/// One row for each pair: the rows are ordered by rate, and for each rate by the number of devices as asked for.
 /// Every run
 ///
 /// - starts from fresh weights, `Classifier::new(experiment.seed, …)`;

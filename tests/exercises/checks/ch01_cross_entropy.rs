@@ -200,7 +200,7 @@ fn shards_of_any_size_add_up(answer: Answer) {
                 // The first difference is in the first shard with a sample.
                 let samples = if first > 0 { first } else { rest };
                 let means = (whole * 5.0 - shard * samples as f64).abs() < 1e-9;
-                means.then(|| "those are means, each over the samples of its own call".into())
+                means.then(|| "these are means, each over the samples of one call".into())
             })
             .up_to(1e-12)
             .check(&dlogits, &da);

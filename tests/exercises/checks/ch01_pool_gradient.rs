@@ -80,10 +80,12 @@ fn what_is_in_no_window_gets_nothing(answer: Answer) {
 /// The elements of a window share its gradient, so the sum of all gradients stays 16.
 fn nothing_is_lost_and_nothing_added(answer: Answer) {
     let total = call(answer, vec![1.0; 16], 9, 9).iter().sum();
-    Expectation::of("the sum of the gradient of a plane of 9×9, whose 16 windows have 1 each,")
-        .law("a window's four quarters are as much as the window")
-        .up_to(1e-12)
-        .check(&[16.0], &[total]);
+    Expectation::of(
+        "the sum of the gradient of a plane of 9×9, with gradient 1 in each of its 16 windows,",
+    )
+    .law("a window's four quarters are as much as the window")
+    .up_to(1e-12)
+    .check(&[16.0], &[total]);
 }
 
 /// Pooling is linear, so the difference that 1 more makes is the exact derivative.

@@ -26,12 +26,12 @@ const VARIABLE: &str =
 const MESSAGES: &str =
     "for each gradient every other rank sends one message, to rank 0, and rank 0 one to each";
 
-const ITSELF: &str = "what is written into a variable has memory of its own: alone, a rank has nothing to add and nothing to \
+const ITSELF: &str = "a variable cannot be set to its own memory: a rank that is alone has nothing to add and nothing to \
                       write";
 
 /// The note on a sum that only the list has.
 const REBOUND: &str =
-    "that is what was there before: the list has a new variable, the update the old";
+    "this number was there before: the list has a new variable, and the update has the old one";
 
 /// The variables of a rank after the call.
 struct Outcome {
@@ -171,7 +171,7 @@ fn alone_nothing_changes_and_nothing_is_sent(answer: Answer) {
         &outcome.update[1],
     );
     Expectation::of("the number of messages of a rank that is alone")
-        .law("there is nobody to send to")
+        .law("a rank that is alone has no receiver")
         .check(&[0.0], &[outcome.sent.messages as f64]);
 }
 

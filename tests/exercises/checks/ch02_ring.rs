@@ -26,9 +26,8 @@ const SUM: &str = "after the all-gather every rank has every chunk's whole sum";
 const CHUNKS: &str = "every element is in exactly one chunk, and chunks differ by at most one element; all ranks \
                       cut alike";
 const FEWER: &str = "with fewer elements than ranks some chunks are empty";
-const KIND: &str = "the sum has the shape of what came in, and its element type";
-const OWN: &str =
-    "the sum is in its own memory: what is written into the one that came in does not change it";
+const KIND: &str = "the sum has the shape and the element type of the input";
+const OWN: &str = "the sum has its own memory: a write into the input does not change the sum";
 const STEPS: &str =
     "k − 1 steps of reduce-scatter and k − 1 of all-gather, one message from every rank in each";
 const NEIGHBOURS: &str =
@@ -131,7 +130,7 @@ fn check_sum(world_size: usize, shape: &[usize], rank: usize, got: &Tensor, law:
     Expectation::of(format!("{}: the sum on rank {rank}", given(world_size, shape)))
         .law(law)
         .guess(|expected, got| match got == f64::from(WRITTEN) {
-            true => Some("that was written afterwards into the tensor that came in".to_owned()),
+            true => Some("this number was written into the input after the call".to_owned()),
             false => guess(world_size)(expected, got),
         })
         .check_tensor(&expected, got);

@@ -80,7 +80,7 @@ impl Step {
             Ok((model.parameters().snapshot()?, worked().iter().sum::<usize>()))
         });
         let outcomes = outcomes.unwrap_or_else(|failure| {
-            let law = "all ranks meet in every all-reduce, even one whose shard is empty";
+            let law = "all ranks take part in every all-reduce, even a rank with an empty shard";
             let empty = self.samples().len() < self.devices;
             let what = self.told("there are no weights");
             ranks::fail(&what, "an update on every rank", &failure, law, empty)
@@ -114,8 +114,7 @@ impl Step {
             let got = each.collect::<Vec<_>>().join("\n");
             let expected =
                 format!("{} on every rank", in_words(&self.samples().collect::<Vec<_>>()));
-            let law =
-                "an all-reduce adds up what the ranks have found, and all make the same update";
+            let law = "an all-reduce adds up the gradients of all ranks, and all ranks make the same update";
             self.fail("ranks use other samples", &expected, &got, law);
         }
     }

@@ -68,8 +68,8 @@ impl Case {
         });
         let outcomes = outcomes.unwrap_or_else(|failure| {
             let law = match self.shapes.is_empty() {
-                true => "with no tensors there is nothing to send, and nothing comes back",
-                false => "whatever its tensors are, every rank gets as many sums",
+                true => "with no tensors, the ranks send nothing and the result is empty",
+                false => "every rank gets a sum for each of its tensors",
             };
             let (what, expected) = (self.told("there are no sums"), self.shapes.len());
             let empty =
@@ -85,7 +85,7 @@ impl Case {
     }
 
     fn kinds_are_kept(&self, rank: usize, sums: &[Tensor]) {
-        let law = "what comes back has the shapes, the order and the type of what went in";
+        let law = "the result has the shapes, the order and the type of the input";
         if sums.len() != self.shapes.len() {
             let [expected, got] = [self.shapes.len(), sums.len()].map(|n| format!("{n} sums"));
             self.fail(&format!("rank {rank} gets {got} back"), &expected, &got, law);
@@ -101,7 +101,7 @@ impl Case {
     }
 
     fn sums_are_right(&self, rank: usize, sums: &[Tensor]) -> Result<()> {
-        let law = "a sum adds up what stands in the same place on every rank, and nothing else";
+        let law = "a sum adds up the elements at the same place on all ranks, and no others";
         let mut number = 1;
         for (index, sum) in sums.iter().enumerate() {
             for (element, got) in numbers(sum)?.into_iter().enumerate() {
@@ -191,7 +191,7 @@ impl Case {
         let mut others =
             others.filter(|&other| numbers_of_messages(&self.sent_by_one_call(other)) == messages);
         let other = if self.shapes.is_empty() { None } else { others.next() };
-        let decides = "whoever calls decides how the ranks add up";
+        let decides = "the caller decides on the algorithm";
         let once = "all tensors travel together, and the fixed cost of a call is paid once";
         let got = format!("messages sent: {sent}");
         let (what, got, law) = match (calls, other) {
@@ -217,7 +217,7 @@ impl Case {
         for (rank, (one_call, sent)) in one_call.iter().zip(sent).enumerate() {
             let [expected, got] = [one_call, sent].map(|sent| format!("{} bytes", sent.bytes));
             if expected != got {
-                let law = "what travels is the tensors' elements, in the type that they have";
+                let law = "the ranks send the elements of the tensors, in their own type";
                 self.fail(&format!("rank {rank} sends {got}"), &expected, &got, law);
             }
         }

@@ -69,7 +69,7 @@ fn table(answer: Answer, rates: &[f64], devices: &[usize]) -> Result<(Vec<Row>, 
     }
     if let Some(run) = runs.iter().find(|run| run.devices > 1 && run.messages == 0) {
         let what = format!("{} devices send each other no message", run.devices);
-        let law = "each device works on its shard, and an all-reduce adds up what they found";
+        let law = "each device works on its shard, and an all-reduce adds up the gradients";
         fail(&what, "an all-reduce in every step", "0 messages", law);
     }
     if let Some(run) = runs.iter().find(|run| run.samples != samples) {
@@ -136,7 +136,7 @@ fn same(a: &Row, b: &Row) -> bool {
 /// A guess at the reason for a wrong row, and the law that it breaks.
 fn guess(got: &Row) -> Result<(&'static str, &'static str)> {
     const EQUAL: &str = "at the same global batch and the same rate, k devices equal one";
-    const EPOCHS: &str = "epoch 0 comes first, and each has an order of its own";
+    const EPOCHS: &str = "epoch 0 comes first, and every epoch has another order";
     let (experiment, rate, devices) = (experiment()?, got.learning_rate, got.devices);
     let (epochs, images) = (experiment.epochs, experiment.test.len() as f64);
     let right = on_one_device(&experiment, rate)?;
@@ -182,7 +182,8 @@ fn there_is_a_row_for_every_rate_on_every_number_of_devices(answer: Answer) -> R
         RATES.iter().flat_map(|rate| [1, 2].map(|devices| format!("rate {rate}, k = {devices}")));
     let expected: Vec<String> = pairs.collect();
     if got != expected {
-        let law = "all device counts of the first rate, in their order, then those of the second";
+        let law =
+            "the rows are ordered by rate, and for each rate by the number of devices as asked for";
         fail("other rows than asked for", &expected.join("\n"), &got.join("\n"), law);
     }
     Ok(())

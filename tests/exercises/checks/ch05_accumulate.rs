@@ -65,7 +65,7 @@ impl Case {
             Ok(Outcome { weights: model.parameters().snapshot()?, sent, worked })
         });
         outcomes.unwrap_or_else(|failure| {
-            let law = "all ranks meet in every all-reduce, even one whose shard is empty";
+            let law = "all ranks take part in every all-reduce, even a rank with an empty shard";
             let what = self.told("there are no weights");
             let empty = self.sizes.iter().any(|&size| size < self.ranks);
             ranks::fail(&what, "an update on every rank", &failure, law, empty)
@@ -149,7 +149,8 @@ impl Case {
             if let Some(together) = worked.iter().find(|&&together| together > largest) {
                 let what = format!("rank {rank} takes {together} samples at once");
                 let expected = format!("at most {largest}: {shards:?}, its shard of each");
-                let law = "one micro-batch after the other: together they do not fit into memory";
+                let law =
+                    "micro-batches are processed one by one: together they do not fit into memory";
                 self.fail(&what, &expected, &got, law);
             }
         }

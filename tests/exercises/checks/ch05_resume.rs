@@ -45,7 +45,7 @@ impl Answer {
 pub const LAWS: &[Law<Answer>] = laws![a_training_goes_on_to_the_last_bit];
 
 /// The law of a loss that is missing although its epoch had just ended.
-const ENDED: &str = "every epoch is told of, once: an epoch whose batches are all done is pushed to `losses` by the *next* \
+const ENDED: &str = "the loss of every epoch is in `losses` once: an epoch whose batches are all done is pushed to `losses` by the *next* \
                      step";
 
 /// The steps of a training from some step on, and the losses of its epochs.
@@ -111,7 +111,7 @@ impl Uninterrupted {
             training.step(setup)?;
             let resumed = (answer.resume)(setup, &saved)?;
             let law =
-                "a checkpoint has memory of its own: a training that goes on does not change it";
+                "a checkpoint has its own memory: later steps of the training do not change it";
             let what_happened = format!("{what}, resumed when the first training has gone on");
             let later = Interruption { after, what: what_happened, law: Some(law) };
             self.compare(&later, to_the_end(resumed, setup)?);
@@ -196,7 +196,7 @@ impl Uninterrupted {
                 format!("the list of mean losses has another number of epochs: {}", losses.len());
             let usual = match after % self.setup.batches_per_epoch() {
                 0 if *after > 0 => ENDED,
-                _ => "every epoch is told of, once",
+                _ => "the loss of every epoch is in `losses` once",
             };
             let [expected, got] = [&self.losses, &losses].map(|losses| {
                 in_a_row(&losses.iter().map(|&loss| short(loss)).collect::<Vec<_>>())
@@ -205,11 +205,7 @@ impl Uninterrupted {
         }
         Expectation::of(format!("{what}: the list of mean losses"))
             .at(|index| format!("epoch {}", index + 1))
-            .law(
-                law.unwrap_or(
-                    "every epoch is told of, and its loss is the mean over all its batches",
-                ),
-            )
+            .law(law.unwrap_or("the loss of every epoch is the mean over all its batches"))
             .check(&self.losses, &losses);
     }
 

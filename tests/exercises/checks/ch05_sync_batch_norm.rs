@@ -130,14 +130,17 @@ impl Images {
         };
         let first = all(&found[0].0)?;
         for (rank, (found, _)) in found.iter().enumerate() {
-            Expectation::of(format!("{}: to the last bit, what rank {rank} has", self.in_words()))
-                .law("all ranks add in the same order, so that replicas stay equal")
-                .at(|index| match index < self.channels {
-                    true => format!("the mean of channel {index}"),
-                    false => format!("the variance of channel {}", index - self.channels),
-                })
-                .guess(|_, _| Some("expected is what rank 0 has".to_owned()))
-                .check(&first, &all(found)?);
+            Expectation::of(format!(
+                "{}: each number of rank {rank}, to the last bit,",
+                self.in_words()
+            ))
+            .law("all ranks add in the same order, so that replicas stay equal")
+            .at(|index| match index < self.channels {
+                true => format!("the mean of channel {index}"),
+                false => format!("the variance of channel {}", index - self.channels),
+            })
+            .guess(|_, _| Some("expected is the number of rank 0".to_owned()))
+            .check(&first, &all(found)?);
         }
         Ok(())
     }
@@ -175,7 +178,7 @@ fn compare(
             (expected.mean * pixels, "the sum over the number of images: every pixel is a value"),
         ],
     );
-    let rounding = "what rounding left: numbers near 10⁸ were subtracted, or it was done in f32";
+    let rounding = "a rounding error: numbers near 10⁸ were subtracted, or f32 was used";
     number(
         given,
         "the variance",

@@ -169,8 +169,8 @@ fn guess(divisor: f64, share: usize, shares: &[usize]) -> &'static str {
     let (samples, ranks) = (shares.iter().sum::<usize>(), shares.len());
     match () {
         () if is(share * ranks) => ": the mean of the shards' means",
-        () if is(share) => ": the size of its own shard",
-        () if is(samples * ranks) => ": by the number of ranks as well",
+        () if is(share) => ": the size of one shard",
+        () if is(samples * ranks) => ": and by the number of ranks",
         () => "",
     }
 }
@@ -195,7 +195,7 @@ fn check_step(answer: Answer, shares: &[usize]) -> Result<()> {
     for (rank, (outcome, &share)) in outcomes.iter().zip(shares).enumerate() {
         if outcome.sums.samples != share as u64 {
             let what = format!("{given}: rank {rank} works on another number of samples");
-            let law = "a rank works on its own share, and tells of that";
+            let law = "a rank works on its own share, and returns its sums";
             fail(&what, &share.to_string(), &outcome.sums.samples.to_string(), law);
         }
     }
@@ -244,7 +244,12 @@ fn the_sums_are_those_of_the_shard(rank: &str, expected: BatchSums, got: BatchSu
             format!("loss {}, {correct} correct answers", short(loss))
         });
         let law = "a rank returns the sums of its own shard, with the weights before the update";
-        fail(&format!("{rank} tells another loss, or other answers"), &expected, &got, law);
+        fail(
+            &format!("{rank} returns another loss or another number of correct answers"),
+            &expected,
+            &got,
+            law,
+        );
     }
 }
 

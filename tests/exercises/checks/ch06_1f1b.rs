@@ -84,7 +84,7 @@ impl Case {
             ),
             Fault::TooEarly { step, needs, .. } => (
                 format!("{}, then {}", needs.instruction, step.instruction),
-                "what is used is there first",
+                "an action comes after the message or the pass that it needs",
                 vec![(step.stage, step.position)],
             ),
             Fault::Twice { step, .. } => (
@@ -98,13 +98,13 @@ impl Case {
                 vec![(*stage, lists.instructions[*stage].len())],
             ),
             Fault::Order { sending, receiving } => (
-                format!("what is sent: {}", sending.instruction),
-                "what is sent first arrives first",
+                format!("the order of the sender: {}", sending.instruction),
+                "messages arrive in the order of their sends",
                 vec![(sending.stage, sending.position), (receiving.stage, receiving.position)],
             ),
             Fault::Deadlock { circle, .. } => (
                 "every stage comes to the end of its list".to_owned(),
-                "before a stage waits for a neighbour, it sends what that neighbour waits for",
+                "before a stage waits for a neighbour, it sends the message for which the neighbour waits",
                 circle.iter().map(|wait| (wait.step.stage, wait.step.position)).collect(),
             ),
             Fault::Empty { .. } => unreachable!("there are stages and micro-batches"),

@@ -85,7 +85,7 @@ impl Case {
                 stage + 1
             );
             let law =
-                "what a stage computes goes to the next one, so layers are in the order of stages";
+                "each stage sends its result to the next one, so layers are in the order of stages";
             self.fail(&what, found, law);
         }
     }
@@ -159,7 +159,7 @@ impl Case {
         }
         let share = sizes.iter().sum::<u64>() as f64 / self.stages as f64;
         if sizes.iter().rev().skip(1).all(|&size| size as f64 <= share) {
-            return ": what the other stages left is all in the last one".to_owned();
+            return ": the last stage has all layers that are left".to_owned();
         }
         let measures: [Measure; 3] = [
             ("the sum of squares", squares, Ordering::Less),

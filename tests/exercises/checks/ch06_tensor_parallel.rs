@@ -35,7 +35,7 @@ const OWN: &str =
 const SAME_DY: &str =
     "Y is the same on all ranks, and so is its gradient: k copies of one loss, not k losses";
 const ALL_USES: &str =
-    "X is used on all ranks: its gradient is the sum of what comes back from each";
+    "X is used on all ranks: its gradient is the sum of the gradients of all ranks";
 
 const ORDER: &str = "all ranks add in the same order, or one adds for all: else their results part in the last bits";
 
@@ -221,7 +221,7 @@ impl Case {
                 let Some(at) = (0..expected.len()).find(|&at| expected[at] != got[at]) else {
                     continue;
                 };
-                let what = format!("{}: {name} on rank {rank} is not that on rank 0", self.told);
+                let what = format!("{}: {name} on rank {rank} differs from rank 0", self.told);
                 let [expected, got] = [expected[at], got[at]].map(|number| format!("{number:?}"));
                 fail(&what, &expected, &format!("{got}, in element {at}"), ORDER);
             }

@@ -106,7 +106,7 @@ impl Update {
             (all(last), format!("divided by {last}, the samples of the last micro-batch")),
             (all(batches), format!("divided by {batches}, the number of micro-batches")),
             (all(on_rank_0), format!("divided by {on_rank_0}, the samples of rank 0 alone")),
-            (all(all_samples * ranks), format!("divided by the {ranks} ranks as well")),
+            (all(all_samples * ranks), format!("also divided by the {ranks} ranks")),
             (
                 all(first * per_update),
                 format!("divided by {first} · {per_update}, as if all were like the first"),
@@ -163,7 +163,7 @@ mod tests {
         assert_eq!(all(1.0), ": not divided at all");
         assert_eq!(all(2.0), ": divided by 2, the samples of the last micro-batch");
         assert_eq!(all(5.0), ": divided by 5, the samples of rank 0 alone");
-        assert_eq!(all(20.0), ": divided by the 2 ranks as well");
+        assert_eq!(all(20.0), ": also divided by the 2 ranks");
         assert_eq!(all(12.0), ": divided by 4 · 3, as if all were like the first");
         assert_eq!(all(2.5), ": added up over the ranks 3 times");
         assert_eq!(all(7.0), "");

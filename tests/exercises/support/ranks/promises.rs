@@ -12,7 +12,8 @@ use crate::expectation::numbers;
 pub const PROMISE_BROKEN: &str = " was written to afterwards";
 
 /// The law of promises.
-pub const PROMISE: &str = "what is shared is not written to again; a variable is: `send` it";
+pub const PROMISE: &str =
+    "a shared tensor is not written to again, and an update writes to a variable: `send` it";
 
 /// A tensor that a rank has shared.
 #[derive(Debug)]
@@ -40,7 +41,7 @@ impl Promises {
     pub(super) fn kept(&self) -> std::result::Result<(), String> {
         match self.0.iter().find(|promise| !promise.is_kept()) {
             Some(Promise { told, .. }) => {
-                Err(format!("broke a promise: what it had {told}{PROMISE_BROKEN}"))
+                Err(format!("broke a promise: a tensor that it had {told}{PROMISE_BROKEN}"))
             }
             None => Ok(()),
         }
@@ -85,7 +86,8 @@ mod tests {
         promises.share(1, variable.as_tensor()).unwrap();
         promises.kept().unwrap();
         write(&variable);
-        let broken = "broke a promise: what it had shared with rank 1 was written to afterwards";
+        let broken =
+            "broke a promise: a tensor that it had shared with rank 1 was written to afterwards";
         assert_eq!(promises.kept(), Err(broken.to_owned()));
     }
 }

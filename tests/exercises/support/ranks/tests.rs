@@ -238,7 +238,8 @@ fn whoever_writes_to_what_it_has_handed_out_is_told() {
         variable.set(&number(rank, 2.0))?;
         Ok(2.0)
     });
-    let told = "rank 0 broke a promise: what it had shared with rank 1 was written to afterwards";
+    let told =
+        "rank 0 broke a promise: a tensor that it had shared with rank 1 was written to afterwards";
     assert_eq!(outcome.unwrap_err(), told);
 }
 
