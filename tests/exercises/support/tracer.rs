@@ -65,8 +65,11 @@ pub fn in_words(samples: &[usize]) -> String {
     }
 }
 
-/// `2 times`, `1/3 of`, or `1.234 times` where it is no simple fraction.
+/// `2 times`, `1/3 of`, or `1.234 times` where it is no simple fraction. Nearly 1, as f32 would give, has all its digits.
 pub fn multiple(times: f64) -> String {
+    if (1e-12..1e-5).contains(&(times - 1.0).abs()) {
+        return format!("{times:.12} times (was it computed in f32?)");
+    }
     for divisor in 1..=20u32 {
         let numerator = times * f64::from(divisor);
         if (numerator - numerator.round()).abs() < 1e-6 && numerator > 0.5 {
@@ -110,5 +113,7 @@ mod tests {
     fn multiples_are_simple_fractions_where_they_can_be() {
         assert_eq!([2.0, 1.0 / 3.0, 1.75].map(multiple), ["2 times", "1/3 of", "7/4 of"]);
         assert_eq!([0.1234, -2.0].map(multiple), ["0.123 times", "-2.000 times"]);
+        let nearly = "1.000000030000 times (was it computed in f32?)";
+        assert_eq!(multiple(1.000_000_03), nearly);
     }
 }
