@@ -140,6 +140,10 @@ fn guess(got: &Row) -> Result<(&'static str, &'static str)> {
     let (experiment, rate, devices) = (experiment()?, got.learning_rate, got.devices);
     let (epochs, images) = (experiment.epochs, experiment.test.len() as f64);
     let right = on_one_device(&experiment, rate)?;
+    let near = (got.loss - right.loss).abs() <= 1e-5 * right.loss;
+    if near && (got.accuracy - right.accuracy).abs() < 0.1 {
+        return Ok(("a sum in f32 gives: the loss is right to a few digits", EQUAL));
+    }
     let summed = Row { loss: images * right.loss, ..right };
     let global_batch = experiment.global_batch * devices;
     let larger = Experiment { global_batch, ..experiment.clone() };
