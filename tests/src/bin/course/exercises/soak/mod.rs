@@ -47,7 +47,7 @@ pub(crate) struct Arguments {
     limit: Limit,
 }
 
-/// Changes the solutions, and prints the changes that survive with their reasons.
+/// Changes the solutions, tells which changes survive, and why they may.
 pub(super) fn run(tree: &Tree, arguments: &Arguments) -> anyhow::Result<()> {
     if let Some(kills) = arguments.kills {
         return kill_ranks(&tree.root, kills);
@@ -98,7 +98,7 @@ impl std::fmt::Display for Counts {
     }
 }
 
-/// Changes one solution and counts the changes that its check catches; none after Ctrl-C.
+/// Changes one solution and tells what became of it; none after Ctrl-C.
 fn soak(
     tree: &Tree,
     exercise: &Exercise,

@@ -2,7 +2,7 @@
 //!
 //! A check that accepts everything teaches nothing, so every exercise has answers that its check has to judge: the stub
 //! that a learner starts from, our solution, and mistakes with the message that their author should see. All of them are
-//! modules of one program, and each runs in a separate process, because an answer may hang or abort.
+//! modules of one program, and each runs in a process of its own, so that none can hang or end another.
 
 pub(super) mod build;
 mod candidate;
@@ -22,7 +22,7 @@ use super::tree::Tree;
 use crate::process::How;
 use build::{Module, TARGET};
 
-/// Runs every check on every answer, and examines the files of each exercise.
+/// Runs every check on every answer, and looks at what belongs to each exercise.
 pub(super) fn run(tree: &Tree, limit: Duration) -> anyhow::Result<()> {
     interrupt::watch()?;
     let mut problems: Vec<String> = form::problems(tree)?;
