@@ -2,10 +2,10 @@
 //!
 //! Check your answer: `cargo course check ch01_pool_gradient`
 
-/// The way back through average pooling with 2×2 windows that do not overlap.
+/// The backward pass of average pooling with 2×2 windows that do not overlap.
 ///
-/// On the way there, a window's four elements of x become one element of y: their mean. Only whole windows
-/// count, so of an odd number of rows or columns the last is in none. A plane of 5×5 becomes 2×2:
+/// In the forward pass, the four elements of a window of x become one element of y: their mean. Only whole windows count, so
+/// the last row or column is in no window if their number is odd. A plane of 5×5 becomes 2×2:
 ///
 /// ```text
 /// a a b b ·
@@ -15,9 +15,9 @@
 /// · · · · ·
 /// ```
 ///
-/// Either size may be 1: then no window fits, and all is 0.
+/// Either size may be 1: then no window fits, and the gradient is 0 everywhere.
 ///
-/// On the way back the gradient of the loss with respect to y is known, and with respect to x is asked for.
+/// The backward pass computes the gradient of the loss with respect to x from the gradient with respect to y.
 ///
 /// | name | what | shape |
 /// | --- | --- | --- |
@@ -26,7 +26,7 @@
 ///
 /// Both lie row by row: the element in row r and column c of a plane of width w is number `r * w + c`.
 pub fn pool_gradient(dy: &[f64], height: usize, width: usize) -> Vec<f64> {
-    // TODO: give each element of x what it adds to the loss when it grows by 1.
+    // TODO: by how much does the loss grow when an element of x grows by 1?
     todo!("the gradient of average pooling")
 }
 

@@ -17,18 +17,16 @@ use params_and_allreduce::communicator::{Communicator, Error};
 /// broadcast  7 →         7        7
 /// ```
 ///
-/// Every rank calls this with its own gradients: as many as the others, with the same shapes in the same
-/// order (LeNet's are `[20, 1, 3, 3]`, `[20]`, `[50, 20, 5, 5]`, …). Afterwards each of these *variables*
-/// holds the sum over all ranks. The update that comes next holds the same variables, so it is into them
-/// that the sum must be written ([`Var::set`]; candle refuses to set a variable to its own memory, which a clone of
-/// it or its `as_detached_tensor` has).
+/// Every rank calls this function with its own gradients. All ranks have the same number of gradients with the same shapes in
+/// the same order, such as LeNet's `[20, 1, 3, 3]`, `[20]`, `[50, 20, 5, 5]`, …. Afterwards each of these *variables* holds the
+/// sum over all ranks. The next update uses the same variables, so the sum must be written into them with [`Var::set`]. candle
+/// refuses to set a variable to its own memory, and a clone or `as_detached_tensor` of the variable shares this memory.
 ///
-/// [`Communicator::send`] returns at once; [`Communicator::recv`] waits, and wants to know the shape and
-/// element type of what will come. For each gradient, rank 0 sends one message to every other rank, and
-/// every other rank one to rank 0. Use `send`: `send_shared` hands out the variable's own memory, and the update writes
-/// to that memory.
+/// [`Communicator::send`] returns at once. [`Communicator::recv`] waits for a message, and takes its shape and element type.
+/// For each gradient, rank 0 sends one message to every other rank, and every other rank sends one to rank 0. Use `send`:
+/// `send_shared` shares the variable's memory, and the update writes to that memory.
 ///
-/// Fails with what `send`, `recv` and the sums report.
+/// Fails with the error of `send`, `recv` or a sum.
 pub fn allreduce(rank: &impl Communicator, gradients: &mut [Var]) -> Result<(), Error> {
     // TODO: on rank 0 receive, add and send; on every other rank send and receive.
     todo!("all-reduce by way of rank 0")

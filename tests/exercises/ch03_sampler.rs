@@ -8,7 +8,7 @@ use split_batch::shard_range;
 /// The samples that `rank` works on in an epoch, step by step.
 ///
 /// `samples` samples are shuffled and cut into global batches of `global_batch`, over all ranks together;
-/// the last one may be shorter. Of every global batch each of the `world_size` ranks takes its shard. Ten
+/// the last batch may be shorter. Each of the `world_size` ranks takes its shard of every global batch. Ten
 /// samples, global batches of four, two ranks, in some order:
 ///
 /// ```text
@@ -17,12 +17,12 @@ use split_batch::shard_range;
 /// rank 1          9 4 |     1 8 |   6
 /// ```
 ///
-/// Ranks do not talk about this. Each computes its own share, and together the shares must hold every
-/// sample exactly once, in as many steps on every rank, in every epoch in another order. A rank that gets
-/// nothing of a short last batch has an empty step there.
+/// Ranks send no messages for this. Each rank computes its own share. Together the shares hold every sample exactly once. All
+/// ranks have the same number of steps, and every epoch has another order. A rank without samples of a short last batch has an
+/// empty step there.
 ///
-/// At hand are `epoch_order(samples, seed, epoch)`, a shuffled `0..samples`, and the last exercise's rule:
-/// `shard_range(samples, shards, shard)`, the range of one shard. Stage 3's `Sampler` is not to be used.
+/// `epoch_order(samples, seed, epoch)` returns a shuffled `0..samples`. `shard_range(samples, shards, shard)` returns the range of
+/// one shard by the rule of the last exercise. Do not use stage 3's `Sampler`.
 ///
 /// `rank` is below `world_size`, and `global_batch` is at least 1. An epoch of 0 samples has no step.
 pub fn epoch_share(

@@ -8,7 +8,7 @@ use params_and_allreduce::communicator::{Communicator, Error};
 
 /// The share of all test images that were classified correctly, 0 to 1: the same number on every rank.
 ///
-/// The test images are shared out over the ranks. Each rank has the logits of its own, `[Bᵣ, 10]` (f64), and
+/// The test images are split over the ranks. Each rank has the logits of its images, `[Bᵣ, 10]` (f64), and
 /// their labels, `[Bᵣ]` (u32). An image is classified correctly when its largest logit is at its label; of several equal
 /// largest logits, the first is the answer. Shards
 /// may differ in size, and a rank may have no images at all: `[0, 10]` and `[0]`. (Then there is no largest

@@ -9,8 +9,8 @@ use params_and_allreduce::communicator::{Communicator, Error};
 /// The sum over all ranks of each tensor of a list, by *one* call of `allreduce`.
 ///
 /// All ranks call this together, each with its own gradients: on every rank the same number of tensors, with
-/// the same shapes in the same order, all of one element type. What comes back has that type, those shapes
-/// and that order. For two tensors `[2, 3]` and `[3]`:
+/// the same shapes in the same order, all of one element type. The result has the same type, shapes and
+/// order. For two tensors `[2, 3]` and `[3]`:
 ///
 /// ```text
 /// [2, 3]  →  ┌─────────────┬───────┐               ┌─────────────┬───────┐  →  [2, 3]
@@ -18,11 +18,11 @@ use params_and_allreduce::communicator::{Communicator, Error};
 ///            └─────────────┴───────┘               └─────────────┴───────┘
 /// ```
 ///
-/// `algorithm` is how the ranks add up, one-shot or around a ring, say: it is for that call.
-/// As many bytes travel as in one `allreduce` of a tensor of all these elements, in their type.
+/// `algorithm` is the algorithm of that call, such as one-shot or ring. The ranks send as many bytes as in one `allreduce` of a
+/// tensor of all these elements, in their type.
 ///
-/// A tensor may be a scalar (shape `[]`), have no elements (`[0, 4]`), or be a transposed view. With no
-/// tensors at all there is nothing to send, and nothing comes back.
+/// A tensor may be a scalar (shape `[]`), have no elements (`[0, 4]`), or be a transposed view. If there are no tensors, the
+/// ranks send nothing, and the result is empty.
 ///
 /// Fails when a tensor operation fails, or another rank stops or stalls.
 pub fn allreduce_fused(

@@ -13,7 +13,7 @@ use split_batch::split_batch;
 
 /// Trains once for every learning rate on every number of devices, and measures on the test images.
 ///
-/// One row for each pair: all device counts of the first rate, in their order, then those of the second.
+/// One row for each pair: the rows are ordered by rate, and for each rate by the number of devices as asked for.
 /// Every run
 ///
 /// - starts from fresh weights, `Classifier::new(experiment.seed, …)`;
@@ -22,13 +22,13 @@ use split_batch::split_batch;
 ///   last bit;
 /// - ends with `model.evaluate(&experiment.test)`: mean loss and accuracy of the test images.
 ///
-/// The batch stays the same whatever k is, and so does the rate. So a run's result must not depend on the
-/// number of devices, but for rounding in the last of sixteen digits.
+/// Batch and rate are the same for every k. The result of a run must not depend on the number of devices, except for rounding
+/// in the last of sixteen digits.
 ///
 /// `experiment.on_devices(k, |rank| …)` runs a closure on k devices and returns the results in rank order.
-/// Call it once for each row; the check counts the runs.
+/// Call this function once for each row; the check counts the runs.
 ///
-/// The error is that of the rank that failed first.
+/// Fails with the error of the rank that failed first.
 pub fn rate_table(
     experiment: &Experiment,
     rates: &[f64],

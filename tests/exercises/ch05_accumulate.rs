@@ -12,21 +12,21 @@ use split_batch::split_batch;
 
 /// Trains on micro-batches, with one update for every `per_update` of them.
 ///
-/// A batch that does not fit into memory is worked on in parts. All k ranks call this together, with the same
-/// `micro_batches` (images `[Bₘ, 1, 28, 28]`, labels `[Bₘ]`) and equal models. Of every micro-batch each rank
-/// takes its shard, as `split_batch` cuts it. With `per_update` = 3 and five micro-batches:
+/// A batch that does not fit into memory is processed in parts. All k ranks call this together, with the same
+/// `micro_batches` (images `[Bₘ, 1, 28, 28]`, labels `[Bₘ]`) and equal models. Each rank takes
+/// its shard of every micro-batch, as `split_batch` cuts it. An example with `per_update` = 3 and five micro-batches:
 ///
 /// ```text
 /// micro-batch    0     1     2     3     4
-/// each rank      sum   sum   sum   sum   sum        nobody talks here
+/// each rank      sum   sum   sum   sum   sum        no messages here
 /// all ranks                  all-reduce  all-reduce
 ///                            update      update     the last group may be shorter
 /// ```
 ///
-/// - An update is what *one* device does with all samples of its micro-batches in one batch:
-///   parameter −= `learning_rate` · summed gradient / samples, of all its micro-batches on all ranks. It is the
+/// - An update is the update of *one* device with all samples of the micro-batches in one batch:
+///   parameter −= `learning_rate` · summed gradient / samples, over all its micro-batches on all ranks. It is the
 ///   same on every rank, to the last bit.
-/// - Ranks send each other, for every update, as many messages and bytes as with a single micro-batch.
+/// - For every update, ranks send as many messages and bytes as with a single micro-batch.
 ///
 /// `model.gradients` gives sums over a shard's samples, and zeros for an empty shard. Micro-batches differ in
 /// size: one may have fewer samples than there are ranks, or none at all. Every update has at least one sample,

@@ -4,21 +4,20 @@
 
 use concise_wrapper::ddp::bucket::BucketCaps;
 
-/// Which gradients travel together: the buckets, in the order in which they are reduced.
+/// The buckets of gradients that are reduced together, in the order of their all-reduces.
 ///
 /// `sizes` are the sizes of the parameters' gradients in bytes, each at least 1, in the order of the model.
 /// A bucket is a list of indices into `sizes`. The backward pass finishes the *last* parameter's gradient
-/// first, so
+/// first:
 ///
-/// - gradients are taken from the last parameter to the first, and stand in this order in the buckets, and in
-///   each of them;
-/// - as long as the next gradient fits into the open bucket, it goes there. It fits if with it the bucket has
-///   at most its cap in bytes: `caps.first` for the first bucket, `caps.others` for every other;
-/// - if it does not fit, the bucket is closed, and it opens the next. So a gradient that is larger than the
-///   cap has a bucket of its own. None is ever split over two;
-/// - no bucket is empty. Without parameters there are no buckets.
+/// - gradients come from the last parameter to the first, both from bucket to bucket and inside a bucket;
+/// - the next gradient goes into the open bucket if it fits: the bucket then has at most its cap in bytes, `caps.first` for the
+///   first bucket and `caps.others` for all others;
+/// - a gradient that does not fit closes the bucket and opens the next one. A gradient that is larger than the cap is alone in
+///   its bucket. No gradient is split over two buckets;
+/// - no bucket is empty. If there are no parameters, there are no buckets.
 ///
-/// With caps of 4 and 10:
+/// An example with caps of 4 and 10:
 ///
 /// ```text
 /// parameter   0   1 2   3   4 5
@@ -26,7 +25,7 @@ use concise_wrapper::ddp::bucket::BucketCaps;
 /// bucket      3   2 2   1   0 0      → [[5, 4], [3], [2, 1], [0]]
 /// ```
 ///
-/// Stage 5's `concise_wrapper::ddp::bucket::buckets` is not to be used.
+/// Do not use stage 5's `concise_wrapper::ddp::bucket::buckets`.
 pub fn buckets(sizes: &[usize], caps: BucketCaps) -> Vec<Vec<usize>> {
     // TODO: from the last parameter to the first, into the open bucket or into a new one.
     todo!("the buckets")

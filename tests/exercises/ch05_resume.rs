@@ -5,9 +5,9 @@
 use candle_core::{Result, Tensor};
 use exercises::training::{Setup, Training};
 
-/// What is kept of a training that ends early.
+/// The saved state of a training.
 ///
-/// It has memory of its own: when the training goes on after it was saved, that does not change it.
+/// A checkpoint has its own memory: later steps of the training do not change the checkpoint.
 pub struct Checkpoint {
     /// Values by name.
     weights: Vec<(String, Tensor)>,
@@ -16,26 +16,26 @@ pub struct Checkpoint {
 
 /// A checkpoint of a training between two steps.
 ///
-/// `tests/exercises/support/training.rs` has [`Training`] with its fields, and the loop, [`Training::step`]. `rest`,
-/// the batches that are left of the epoch, cannot be copied; [`Setup::rest_of_epoch`] makes it anew. When an epoch's
-/// batches are all done, it is still under way: the next step adds its loss to `losses`, and begins another.
+/// `tests/exercises/support/training.rs` has [`Training`] with its fields, and the loop, [`Training::step`]. The field `rest`, the
+/// batches that are left of the epoch, cannot be copied; [`Setup::rest_of_epoch`] makes it anew. An epoch whose batches are all
+/// done has not ended yet: the next step adds the epoch's loss to `losses`, and begins another epoch.
 ///
 /// Fails when a tensor cannot be copied.
 pub fn save(training: &Training) -> Result<Checkpoint> {
     Ok(Checkpoint { weights: training.network.weights().snapshot()? })
 }
 
-/// A training that goes on where the checkpoint was saved, with the setup that it had there.
+/// A training that continues from a checkpoint, with the same setup.
 ///
-/// From there on it does what the first one would have done, to the last bit: the same batches with the same
-/// learning rates, the same weights after each step, and in the end the same `losses`. That holds
+/// The resumed training has the state of the first training, to the last bit. It makes the same steps: the same batches with
+/// the same learning rates, the same weights after each step, and at the end the same `losses`. This holds
 ///
 /// - after any number of steps: none (its weights may be from elsewhere), some of the warm-up, part of an epoch,
 ///   a whole one, all;
 /// - if it is saved and resumed again, even after every step;
 /// - if a checkpoint is used more than once.
 ///
-/// No step is made again for that.
+/// `resume` repeats no step.
 ///
 /// Fails when a tensor does not fit the network.
 pub fn resume(setup: &Setup, checkpoint: &Checkpoint) -> Result<Training> {

@@ -20,11 +20,11 @@ use model_parallel::pipeline::Action::{
 /// - Micro-batches go forward in their order, and backward in the same order.
 /// - A stage goes forward until work has reached the last stage, then forward once and backward once in turn, and at
 ///   the end backward until all are back.
-/// - Stage r never keeps the activations of more than p − r micro-batches: those that have gone forward there, and
-///   not yet backward.
+/// - Stage r keeps the activations of at most p − r micro-batches: the micro-batches that have gone forward there, and not yet
+///   backward.
 /// - m may be smaller than p. Both are at least 1.
 ///
-/// Passes alone are not enough. Stages have to talk:
+/// Stages also send messages:
 ///
 /// | action | what it does | who does it |
 /// | --- | --- | --- |
@@ -36,13 +36,13 @@ use model_parallel::pipeline::Action::{
 /// | `SendGradient(i)` | sends the gradient of its input to the stage before | all but the first |
 /// | `Update` | changes the weights, once, by the gradients of all micro-batches | all |
 ///
-/// A stage does one thing after the other, and waits where it has to. Between two neighbours there is a channel
-/// for activations and one for gradients. A channel holds one message: whoever sends the next one waits until the
-/// first is received. (In chapter 2's ring a send waited for its own message to be received.) So stages may wait for each other in a circle, for ever. Or they may all come to their end,
-/// but later than in the drawing, because somebody sends too late, or waits for a message before the pass that needs
-/// it. Neither may happen here.
+/// A stage does its actions in order. The update comes last. Between two neighbours there is a channel for activations and a
+/// channel for gradients. A channel holds one message: the sender of the next message waits until the first is received. In chapter
+/// 2's ring, a send waits until its own message is received. Two mistakes are possible. Stages may wait for each other in a circle.
+/// Or all stages end, but later than in the drawing, because a stage sends too late or waits for a message before the pass that
+/// needs it.
 ///
-/// The check counts stages, micro-batches and instructions from 0. Stage 6's `Kind::OneFOneB` and its order are not to be used.
+/// The check counts stages, micro-batches and instructions from 0. Do not use stage 6's `Kind::OneFOneB` and its order.
 pub fn one_f_one_b(stage: usize, stages: usize, micro_batches: usize) -> Vec<Action> {
     // TODO: forward until the last stage has work, then both in turn, then backward; with messages, and an update.
     todo!("what the stage does")

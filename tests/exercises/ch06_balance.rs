@@ -4,11 +4,11 @@
 
 use std::ops::Range;
 
-/// Which layers each stage gets, so that the largest stage is as small as it can be.
+/// The layers of each stage, with the smallest possible largest stage.
 ///
-/// `costs` has a number for each layer: what it takes of each micro-batch, forward and backward, in µs. A layer may
-/// cost 0. The stages take runs of layers, in order: the first stage from layer 0 on, the last one to the last
-/// layer. All of them work on something all the time, so each waits for the one that takes longest:
+/// `costs` has a number for each layer: the time for one micro-batch, forward and backward, in µs. A layer may cost 0. The
+/// stages take runs of layers, in order: the first stage begins at layer 0, and the last stage ends at the last layer. In a
+/// pipeline every stage waits for the slowest stage:
 ///
 /// ```text
 /// costs       3  3  3  3  3  1          three stages
@@ -18,14 +18,14 @@ use std::ops::Range;
 ///
 /// | name | what |
 /// | --- | --- |
-/// | `costs` | what each of the n layers costs; n is at least 1, and may be some hundreds |
-/// | `stages` | how many stages there are, p: from 1 to n |
+/// | `costs` | the costs of the n layers; n is at least 1, and may be some hundreds; their sum fits into u64 |
+/// | `stages` | the number of stages p, from 1 to n |
 /// | result | a range of layers for each stage, in order, none of them empty |
 ///
-/// The size of a stage is the sum of its costs. If several cuts have the smallest largest stage, any of them will
-/// do. With hundreds of layers there are too many cuts to try them all.
+/// The size of a stage is the sum of its costs. If several cuts have the smallest largest stage, return any of them. Hundreds of
+/// layers have too many cuts to try all of them.
 ///
-/// Stage 6's `model_parallel::partition::cut` is not to be used.
+/// Do not use stage 6's `model_parallel::partition::cut`.
 pub fn balance(costs: &[u64], stages: usize) -> Vec<Range<usize>> {
     // TODO: how large is the largest stage at least, and where does each stage begin then?
     todo!("the layers of each stage")

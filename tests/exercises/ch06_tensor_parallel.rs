@@ -10,9 +10,8 @@ use split_batch::shard_range;
 
 /// One rank's part of two dense layers.
 ///
-/// On one device they are H = relu(X·A + a), then Y = H·B + b. Of the columns of H each belongs to one rank, and
-/// so does all that is there for it: its column of A, its number of a, its row of B. b is for all columns of H
-/// together, and every rank has all of it.
+/// On one device, H = relu(X·A + a) and Y = H·B + b. Each column of H belongs to one rank, with its column of A, its number of a
+/// and its row of B. b belongs to all columns of H together, so every rank has the whole b.
 ///
 /// | tensor | whole | the part of a rank with h columns of H |
 /// | --- | --- | --- |
@@ -26,7 +25,7 @@ use split_batch::shard_range;
 ///
 /// Fails when a tensor operation fails.
 pub fn part(whole: &TwoLayers, rank: usize, ranks: usize) -> Result<TwoLayers, Error> {
-    // TODO: the three functions, from here on. Which columns of H are this rank's, and what belongs to them?
+    // TODO: the three functions, from here on. Which columns of H belong to this rank?
     todo!("the columns of the first layer and the rows of the second")
 }
 

@@ -20,7 +20,7 @@ pub const LAWS: &[Law<Answer>] = laws![
 const CLASSES: usize = 4;
 const LABELS: [usize; 5] = [1, 3, 0, 0, 2];
 
-/// What is broken where small logits give something wrong as well.
+/// The law that an answer breaks which is wrong for small logits too.
 const FORMULA: &str = "a loss is the sum over its samples of −ln of the probability at the label, and the gradient is the \
                        probabilities, with 1 taken off at the label";
 
@@ -113,7 +113,7 @@ fn a_gradient_is_the_derivative_of_its_loss(answer: Answer) {
         .check(&slopes, &dlogits);
 }
 
-/// Rows of two logits, and what must come of them.
+/// Rows of two logits, with the loss and the gradient.
 struct Large {
     what: &'static str,
     logits: &'static [f64],
@@ -181,7 +181,7 @@ fn large_logits_do_not_overflow(answer: Answer) {
     }
 }
 
-/// Why it is a sum: cut anywhere, the parts' losses and gradients are those of the whole.
+/// The reason for the sum: the losses of a batch's parts add up to the loss of the batch, wherever it is cut.
 fn shards_of_any_size_add_up(answer: Answer) {
     let logits = logits();
     let (whole, dlogits) = call(answer, &logits, &LABELS, CLASSES);
@@ -197,10 +197,10 @@ fn shards_of_any_size_add_up(answer: Answer) {
             .between("whole", "shards")
             .law(law)
             .guess(|whole, shard| {
-                // The first that differs is of the first shard that has a sample.
+                // The first difference is in the first shard with a sample.
                 let samples = if first > 0 { first } else { rest };
                 let means = (whole * 5.0 - shard * samples as f64).abs() < 1e-9;
-                means.then(|| "those are means, each over the samples of its own call".into())
+                means.then(|| "these are means, each over the samples of one call".into())
             })
             .up_to(1e-12)
             .check(&dlogits, &da);

@@ -35,7 +35,7 @@ fn dx_of(height: usize, width: usize) -> Expectation<'static> {
         .at(move |index| format!("row {}, column {}", index / width, index % width))
 }
 
-/// Average pooling of one plane, and of its result the sum weighted by `dy`: the loss.
+/// The loss: the sum of the pooled plane, weighted by `dy`.
 fn loss(x: &[f64], dy: &[f64], height: usize, width: usize) -> f64 {
     let mut loss = 0.0;
     for row in 0..height / 2 {
@@ -77,16 +77,18 @@ fn what_is_in_no_window_gets_nothing(answer: Answer) {
         .check(&expected, &dx);
 }
 
-/// Elements of x share out what comes back, and so keep its sum: 16 here.
+/// The elements of a window share its gradient, so the sum of all gradients stays 16.
 fn nothing_is_lost_and_nothing_added(answer: Answer) {
     let total = call(answer, vec![1.0; 16], 9, 9).iter().sum();
-    Expectation::of("the sum of the gradient of a plane of 9×9, whose 16 windows have 1 each,")
-        .law("a window's four quarters are as much as the window")
-        .up_to(1e-12)
-        .check(&[16.0], &[total]);
+    Expectation::of(
+        "the sum of the gradient of a plane of 9×9, with gradient 1 in each of its 16 windows,",
+    )
+    .law("a window's four quarters are as much as the window")
+    .up_to(1e-12)
+    .check(&[16.0], &[total]);
 }
 
-/// Pooling is linear: the difference that 1 more makes is the derivative, without any error.
+/// Pooling is linear, so the difference that 1 more makes is the exact derivative.
 fn it_is_the_derivative(answer: Answer) {
     for (height, width) in PLANES {
         let dy = some_gradient(height, width);

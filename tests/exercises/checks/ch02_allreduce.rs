@@ -1,6 +1,6 @@
 //! Chapter 2, `book/src/ch02-all-reduce.md`: all-reduce by way of the first rank.
 //!
-//! All-reduce by way of rank 0, on 1 to 5 ranks whose numbers tell who is missing from a sum.
+//! All-reduce by way of rank 0, on 1 to 5 ranks. A wrong sum shows which rank is missing.
 
 use crate::contributions::{contribution, guess, sum};
 use crate::prelude::*;
@@ -26,18 +26,18 @@ const VARIABLE: &str =
 const MESSAGES: &str =
     "for each gradient every other rank sends one message, to rank 0, and rank 0 one to each";
 
-const ITSELF: &str = "what is written into a variable has memory of its own: alone, a rank has nothing to add and nothing to \
+const ITSELF: &str = "a variable cannot be set to its own memory: a rank that is alone has nothing to add and nothing to \
                       write";
 
-/// What is said of a sum that only the list has.
+/// The note on a sum that only the list has.
 const REBOUND: &str =
-    "that is what was there before: the list has a new variable, the update the old";
+    "this number was there before: the list has a new variable, and the update has the old one";
 
-/// What a rank holds after the call.
+/// The variables of a rank after the call.
 struct Outcome {
     /// The variables as the update knows them.
     update: Vec<Tensor>,
-    /// What the list has in their place.
+    /// The variables of the list.
     list: Vec<Tensor>,
     sent: Traffic,
 }
@@ -79,7 +79,7 @@ fn law_of(failure: &str) -> Option<&'static str> {
 fn reduced(answer: Answer, rank: &Rank, gradients: Vec<Tensor>) -> Result<Outcome, Error> {
     let variables = gradients.iter().map(Var::from_tensor);
     let mut gradients: Vec<Var> = variables.collect::<Result<_>>()?;
-    // Another hold on the same variables, as the update has one.
+    // The update holds the same variables through clones.
     let held = gradients.clone();
     answer(rank, &mut gradients)?;
     let copies = |variables: &[Var]| {
@@ -87,12 +87,12 @@ fn reduced(answer: Answer, rank: &Rank, gradients: Vec<Tensor>) -> Result<Outcom
     };
     let outcome =
         Outcome { update: copies(&held)?, list: copies(&gradients)?, sent: rank.traffic() };
-    // The update comes next, and writes to the variables: whoever has handed out their memory, is told.
+    // The update comes next and writes to the variables. A rank that has shared their memory breaks its promise.
     held.iter().try_for_each(|variable| variable.set(&(variable.as_tensor() - 1.0)?))?;
     Ok(outcome)
 }
 
-/// Whether the list has this sum, and the update does not: then it is in the wrong place, and not wrong.
+/// Whether the list has this sum and the update does not.
 fn is_only_in_the_list(expected: &Tensor, outcome: &Outcome, index: usize) -> bool {
     let sum = numbers(expected).expect("a sum of contributions is made of f32");
     let has =
@@ -142,7 +142,7 @@ fn every_gradient_is_summed(answer: Answer) {
     }
 }
 
-/// The variables are looked at through another hold on them, as the update does.
+/// The law reads the variables through clones, as the update does.
 fn the_sum_is_written_into_the_variable(answer: Answer) {
     for outcome in outcomes(answer, 2, &[&[3]]).iter().enumerate() {
         check_sum(2, outcome, 0, &[3], SUM);
@@ -171,7 +171,7 @@ fn alone_nothing_changes_and_nothing_is_sent(answer: Answer) {
         &outcome.update[1],
     );
     Expectation::of("the number of messages of a rank that is alone")
-        .law("there is nobody to send to")
+        .law("a rank that is alone has no receiver")
         .check(&[0.0], &[outcome.sent.messages as f64]);
 }
 

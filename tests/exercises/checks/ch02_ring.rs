@@ -1,6 +1,6 @@
 //! Chapter 2, `book/src/ch02-all-reduce.md`: all-reduce around a ring.
 //!
-//! All-reduce around a ring, where a send waits for its receiver, on numbers that tell who is missing.
+//! All-reduce around a ring, where a send waits for its receiver, on numbers that show which rank is missing.
 
 use crate::contributions::{contribution, guess, sum};
 use crate::prelude::*;
@@ -26,15 +26,14 @@ const SUM: &str = "after the all-gather every rank has every chunk's whole sum";
 const CHUNKS: &str = "every element is in exactly one chunk, and chunks differ by at most one element; all ranks \
                       cut alike";
 const FEWER: &str = "with fewer elements than ranks some chunks are empty";
-const KIND: &str = "the sum has the shape of what came in, and its element type";
-const OWN: &str =
-    "the sum is in its own memory: what is written into the one that came in does not change it";
+const KIND: &str = "the sum has the shape and the element type of the input";
+const OWN: &str = "the sum has its own memory: a write into the input does not change the sum";
 const STEPS: &str =
     "k − 1 steps of reduce-scatter and k − 1 of all-gather, one message from every rank in each";
 const NEIGHBOURS: &str =
     "rank r sends to rank r + 1 only, and the last one to rank 0: a ring needs no other link";
 
-/// What a failure says where the answer panicked.
+/// A part of every failure in which the answer panicked.
 const PANICKED: &str = " panicked: ";
 
 const BETWEEN_RANKS: [(&str, &str); 6] = [
@@ -50,7 +49,7 @@ const BETWEEN_RANKS: [(&str, &str); 6] = [
     (", but rank ", "a rank expects the chunk that the one before it sends"),
 ];
 
-/// What is written into a tensor when its sum is there. No sum, mean or difference of contributions is as low.
+/// The number that a law writes into a tensor after the call. No sum, mean or difference of contributions is as low.
 const WRITTEN: f32 = -1000.0;
 
 struct Outcome {
@@ -98,7 +97,7 @@ fn with_even_chunks(answer: Answer, world_size: usize) -> Result<Vec<Tensor>, St
     })
 }
 
-/// The law that is broken with this shape: one about chunks if even ones become sums, else `other`.
+/// The law that is broken with this shape: a law about chunks if even chunks become sums, else `other`.
 fn law(answer: Answer, world_size: usize, shape: &[usize], other: &'static str) -> &'static str {
     let Some(law) = law_of_chunks(world_size, shape) else { return other };
     let read = |tensor: &Tensor| numbers(tensor).expect("a sum of contributions is made of f32");
@@ -108,7 +107,7 @@ fn law(answer: Answer, world_size: usize, shape: &[usize], other: &'static str) 
     if right { law } else { other }
 }
 
-/// What a panic says is the answer's own. It is about chunks where even ones lead to none.
+/// The law that a panic breaks: a law about chunks if the answer does not panic on even chunks.
 fn law_of_a_panic(answer: Answer, world_size: usize, shape: &[usize]) -> Option<&'static str> {
     let law = law_of_chunks(world_size, shape)?;
     let even = with_even_chunks(answer, world_size);
@@ -131,7 +130,7 @@ fn check_sum(world_size: usize, shape: &[usize], rank: usize, got: &Tensor, law:
     Expectation::of(format!("{}: the sum on rank {rank}", given(world_size, shape)))
         .law(law)
         .guess(|expected, got| match got == f64::from(WRITTEN) {
-            true => Some("that was written afterwards into the tensor that came in".to_owned()),
+            true => Some("this number was written into the input after the call".to_owned()),
             false => guess(world_size)(expected, got),
         })
         .check_tensor(&expected, got);
@@ -169,7 +168,7 @@ fn any_shape_and_a_single_rank(answer: Answer) {
     }
 }
 
-/// An optimiser writes into the memory of its tensors.
+/// An optimizer writes into the memory of its tensors.
 fn the_sum_is_nobody_elses_memory(answer: Answer) {
     for world_size in [3, 2, 1] {
         let shape: &[usize] = &[6];

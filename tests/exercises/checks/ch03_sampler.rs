@@ -1,6 +1,6 @@
 //! Chapter 3, `book/src/ch03-split-batch.md`: each rank's share of an epoch.
 //!
-//! Each law of a sampler in turn, so that the first that is broken is named; then stage 3.
+//! Each law of a sampler in turn, and then stage 3's sampler. The message names the first law that is broken.
 
 use std::fmt::Write as _;
 
@@ -103,7 +103,7 @@ impl Epoch {
         }
     }
 
-    /// How samples may have come twice.
+    /// A guess at the reason for a sample that comes twice.
     fn guess(self, found: &Shares) -> String {
         let expected = self.expected();
         let sizes = |share: &Vec<Vec<u32>>| share.iter().map(Vec::len).collect::<Vec<_>>();

@@ -1,6 +1,6 @@
 //! Chapter 3, `book/src/ch03-split-batch.md`: a batch that does not divide evenly.
 //!
-//! Each law of a split in turn, so that the first that is broken is named; then stage 3.
+//! Each law of a split in turn, and then stage 3's split. The message names the first law that is broken.
 
 use crate::prelude::*;
 
@@ -13,15 +13,14 @@ pub const LAWS: &[Law<Answer>] =
 
 type Shards = Vec<(Tensor, Tensor)>;
 
-/// Sample i is an image of six pixels that are all i, and has the label i: so a shard tells by itself
-/// which samples are in it.
+/// Images of six pixels and their labels. All pixels and the label of sample i are i, so a shard shows its samples.
 fn batch(images: usize, labels: usize) -> Result<(Tensor, Tensor)> {
     let numbers = |count| Tensor::arange(0u32, count as u32, &Device::Cpu);
     let pixels = numbers(images)?.to_dtype(DType::F64)?.reshape((images, 1, 1))?;
     Ok((pixels.broadcast_as((images, 2, 3))?.contiguous()?, numbers(labels)?))
 }
 
-/// The samples in a shard's images or labels, told by the first number of each.
+/// The samples in a shard's images or labels, by the first number of each sample.
 fn samples(tensor: &Tensor) -> Result<Vec<u32>> {
     let numbers = tensor.to_dtype(DType::U32)?.flatten_all()?.to_vec1::<u32>()?;
     let size = tensor.dims().iter().skip(1).product();

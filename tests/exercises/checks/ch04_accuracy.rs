@@ -18,7 +18,7 @@ pub const LAWS: &[Law<Answer>] = laws![
 const LAW: &str =
     "add up counts, not shares: correct answers and images over all ranks, then divide once";
 
-/// What a rank has: so many images, of which so many are classified correctly.
+/// The images of a rank, and the number of those that are classified correctly.
 #[derive(Clone, Copy)]
 struct Shard {
     correct: usize,
@@ -30,7 +30,7 @@ impl Shard {
         self.correct as f64 / self.images as f64
     }
 
-    /// Logits and labels with that many right: the first ones.
+    /// Logits and labels. The first `correct` images are classified correctly.
     fn outputs(self, device: &Device) -> Result<(Tensor, Tensor)> {
         let mut logits = Vec::with_capacity(self.images * CLASSES);
         let mut labels = Vec::with_capacity(self.images);
@@ -48,7 +48,7 @@ impl Shard {
     }
 }
 
-/// What the answer says to these shards on every rank, against what one device would say.
+/// Compares the answer's accuracy on every rank with the accuracy of one device.
 fn check(answer: Answer, shards: &[(usize, usize)]) {
     let shards: Vec<Shard> =
         shards.iter().map(|&(correct, images)| Shard { correct, images }).collect();
@@ -71,13 +71,14 @@ fn check(answer: Answer, shards: &[(usize, usize)]) {
         ranks::fail(&what, &expected, &failure, law, empty)
     });
     for (rank, &got) in found.iter().enumerate() {
-        // Written so that NaN counts as a difference.
+        // NaN counts as a difference.
         let equal = (got - all.accuracy()).abs() <= 1e-12;
         if !equal {
+            let digits = if (got - all.accuracy()).abs() < 1e-3 { 12 } else { 4 };
             fail(
                 &format!("shards with {of_each} correct: the accuracy on rank {rank} is wrong"),
-                &expected,
-                &format!("{got:.4}{}", guess(got, rank, all, &shards)),
+                &format!("{:.digits$} ({})", all.accuracy(), counts(&all)),
+                &format!("{got:.digits$}{}", guess(got, rank, all, &shards)),
                 LAW,
             );
         }

@@ -1,7 +1,7 @@
 //! Chapter 4, `book/src/ch04-data-parallel.md`: k devices, a batch k times as large.
 //!
-//! Each step against one device with a batch of k·b: which samples, how much each counts, the result, and
-//! who computed what.
+//! Each step is compared with one device and a batch of k·b: the samples, the weight of each sample, the result, and the
+//! share of each rank.
 
 use std::ops::Range;
 
@@ -19,7 +19,7 @@ pub const LAWS: &[Law<Answer>] =
 
 const SEED: u64 = 1;
 const SAMPLES: usize = 18;
-/// Two, so that nobody's numbers are the answer's own.
+/// Two settings, so that an answer cannot have the numbers of one.
 const TUNED: [Tuned; 2] =
     [Tuned { batch_size: 4, learning_rate: 0.5 }, Tuned { batch_size: 5, learning_rate: 0.2 }];
 
@@ -70,7 +70,7 @@ impl Step {
         model.parameters().snapshot()
     }
 
-    /// Every rank's weights after the answer's step, and of how many samples it computed gradients.
+    /// For each rank, the weights after the answer's step and the number of samples of its gradients.
     fn found(self, answer: Answer) -> (Vec<Weights>, Vec<usize>) {
         let outcomes = ranks::attempt(self.devices, Sends::Buffered, move |rank| {
             let model = Classifier::new(SEED, rank.device())?;
@@ -80,7 +80,7 @@ impl Step {
             Ok((model.parameters().snapshot()?, worked().iter().sum::<usize>()))
         });
         let outcomes = outcomes.unwrap_or_else(|failure| {
-            let law = "all ranks meet in every all-reduce, even one whose shard is empty";
+            let law = "all ranks take part in every all-reduce, even a rank with an empty shard";
             let empty = self.samples().len() < self.devices;
             let what = self.told("there are no weights");
             ranks::fail(&what, "an update on every rank", &failure, law, empty)
@@ -104,7 +104,7 @@ impl Step {
         Ok(())
     }
 
-    /// Ranks whose updates are made of other samples have not added them up.
+    /// The updates of all ranks contain the same samples.
     fn all_ranks_use_the_same_samples(self, on_ranks: &[Vec<f64>]) {
         let samples: Vec<Vec<usize>> =
             on_ranks.iter().map(|counted| taking_part(counted)).collect();
@@ -114,8 +114,7 @@ impl Step {
             let got = each.collect::<Vec<_>>().join("\n");
             let expected =
                 format!("{} on every rank", in_words(&self.samples().collect::<Vec<_>>()));
-            let law =
-                "an all-reduce adds up what the ranks have found, and all make the same update";
+            let law = "an all-reduce adds up the gradients of all ranks, and all ranks make the same update";
             self.fail("ranks use other samples", &expected, &got, law);
         }
     }
@@ -160,7 +159,7 @@ impl Step {
         }
     }
 
-    /// What has been done to a short last batch, if each sample counts so many times what it should.
+    /// A guess at the reason why each sample of a short last batch counts `times` as much as it should.
     fn guess(self, times: f64) -> String {
         let (size, full) = (self.samples().len(), self.devices * self.tuned.batch_size);
         if (times * full as f64 / size as f64 - 1.0).abs() > 1e-9 {
@@ -172,7 +171,7 @@ impl Step {
         )
     }
 
-    /// However the batch is cut: in as equal shards as can be, or b for one rank after the other.
+    /// The batch may be cut into equal shards, or into b samples for one rank after another.
     fn each_rank_has_its_shard(self, worked: &[usize]) {
         let (samples, most) = (self.samples().len(), self.tuned.batch_size);
         let law = "each rank computes the gradients of its own shard, and of no other";

@@ -1,6 +1,6 @@
 //! Chapter 4, `book/src/ch04-data-parallel.md`: all gradients in one all-reduce.
 //!
-//! Sums, shapes and messages of a fused all-reduce, with numbers that tell where they come from.
+//! Sums, shapes and messages of a fused all-reduce, with numbers that show their origin.
 
 use crate::prelude::*;
 
@@ -16,7 +16,7 @@ const BASE: usize = 100;
 /// A list of tensors on every rank.
 ///
 /// Elements are numbered from 1 through all tensors, and rank r brings its number times 100 to the power
-/// r. So two digits of a sum tell for each rank which of its elements went in: on two ranks the first
+/// r. Two digits of a sum show for each rank which of its elements went in: on two ranks the first
 /// element's sum is 101, and 301 is element 1 of rank 0 and element 3 of rank 1.
 #[derive(Clone)]
 struct Case {
@@ -41,7 +41,7 @@ impl Case {
             let scale = BASE.pow(rank as u32);
             let numbers: Vec<f64> = numbers.map(|number| (number * scale) as f64).collect();
             let tensor = Tensor::from_vec(numbers, shape.as_slice(), &Device::Cpu)?;
-            // Matrices come as transposed views of themselves transposed: the same, stored otherwise.
+            // A matrix is a transposed view of its transpose: the same matrix, stored in another order.
             match shape.len() {
                 2 => tensor.t()?.contiguous()?.t()?.to_dtype(self.dtype),
                 _ => tensor.to_dtype(self.dtype),
@@ -68,8 +68,8 @@ impl Case {
         });
         let outcomes = outcomes.unwrap_or_else(|failure| {
             let law = match self.shapes.is_empty() {
-                true => "with no tensors there is nothing to send, and nothing comes back",
-                false => "whatever its tensors are, every rank gets as many sums",
+                true => "with no tensors, the ranks send nothing and the result is empty",
+                false => "every rank gets a sum for each of its tensors",
             };
             let (what, expected) = (self.told("there are no sums"), self.shapes.len());
             let empty =
@@ -85,7 +85,7 @@ impl Case {
     }
 
     fn kinds_are_kept(&self, rank: usize, sums: &[Tensor]) {
-        let law = "what comes back has the shapes, the order and the type of what went in";
+        let law = "the result has the shapes, the order and the type of the input";
         if sums.len() != self.shapes.len() {
             let [expected, got] = [self.shapes.len(), sums.len()].map(|n| format!("{n} sums"));
             self.fail(&format!("rank {rank} gets {got} back"), &expected, &got, law);
@@ -101,7 +101,7 @@ impl Case {
     }
 
     fn sums_are_right(&self, rank: usize, sums: &[Tensor]) -> Result<()> {
-        let law = "a sum adds up what stands in the same place on every rank, and nothing else";
+        let law = "a sum adds up the elements at the same place on all ranks, and no others";
         let mut number = 1;
         for (index, sum) in sums.iter().enumerate() {
             for (element, got) in numbers(sum)?.into_iter().enumerate() {
@@ -172,7 +172,7 @@ impl Case {
     fn one_call(&self, sent: &[Traffic]) {
         let traffic = self.sent_by_one_call(self.algorithm);
         let [one_call, messages] = [&traffic, sent].map(numbers_of_messages);
-        // Whoever sees that there is no element to add up may leave it at that, and without a tensor has to.
+        // An answer may send nothing if there is no element, and must send nothing if there is no tensor.
         let nothing_to_send = self.shapes.iter().all(|shape| shape.contains(&0));
         if nothing_to_send && messages.iter().all(|&sent| sent == 0) {
             return;
@@ -191,7 +191,7 @@ impl Case {
         let mut others =
             others.filter(|&other| numbers_of_messages(&self.sent_by_one_call(other)) == messages);
         let other = if self.shapes.is_empty() { None } else { others.next() };
-        let decides = "whoever calls decides how the ranks add up";
+        let decides = "the caller decides on the algorithm";
         let once = "all tensors travel together, and the fixed cost of a call is paid once";
         let got = format!("messages sent: {sent}");
         let (what, got, law) = match (calls, other) {
@@ -202,7 +202,7 @@ impl Case {
                 decides,
             ),
             (Some(calls), None) => (format!("rank {rank} makes {calls} all-reduces"), got, once),
-            // The messages alone don't tell.
+            // The numbers of messages fit both.
             (Some(calls), Some(other)) => (
                 format!("rank {rank} makes {calls} all-reduces, or one in another way"),
                 format!("{got}, as with {calls} calls, or one of Algorithm::{other:?}"),
@@ -212,12 +212,12 @@ impl Case {
         self.fail(&what, &told, &got, law);
     }
 
-    /// As many messages may still be of another size.
+    /// The number of messages is right; the sizes may be wrong.
     fn as_many_bytes(&self, one_call: &[Traffic], sent: &[Traffic]) {
         for (rank, (one_call, sent)) in one_call.iter().zip(sent).enumerate() {
             let [expected, got] = [one_call, sent].map(|sent| format!("{} bytes", sent.bytes));
             if expected != got {
-                let law = "what travels is the tensors' elements, in the type that they have";
+                let law = "the ranks send the elements of the tensors, in their own type";
                 self.fail(&format!("rank {rank} sends {got}"), &expected, &got, law);
             }
         }
@@ -244,7 +244,7 @@ const LISTS: [&[&[usize]]; 8] = [
 fn one_all_reduce_gives_every_sum(answer: Answer) -> Result<()> {
     for list in LISTS {
         let shapes: Vec<Vec<usize>> = list.iter().map(|shape| shape.to_vec()).collect();
-        // In f32 a sum of three ranks still has all its digits; in f64 one of four needs more than those.
+        // f32 holds all digits of a sum of three ranks. A sum of four ranks needs f64.
         for (ranks, dtype) in [(2, DType::F32), (1, DType::F32), (3, DType::F32), (4, DType::F64)] {
             for algorithm in Algorithm::OURS {
                 Case { ranks, algorithm, dtype, shapes: shapes.clone() }.check(answer)?;

@@ -1,6 +1,6 @@
 //! Chapter 4, `book/src/ch04-data-parallel.md`: accuracy against learning rate and number of devices.
 //!
-//! A small experiment against the same on one device, which knows nothing of ranks.
+//! A small experiment, compared with the same training on one device without ranks.
 
 use std::sync::Arc;
 
@@ -41,7 +41,7 @@ fn experiment() -> Result<Experiment> {
     })
 }
 
-/// The answer's table, each row of which has been run on as many devices as it says, and its runs.
+/// The answer's table and the runs that it made.
 fn table(answer: Answer, rates: &[f64], devices: &[usize]) -> Result<(Vec<Row>, Vec<Run>)> {
     let experiment = experiment()?;
     let runs = Arc::clone(&experiment.runs);
@@ -69,7 +69,7 @@ fn table(answer: Answer, rates: &[f64], devices: &[usize]) -> Result<(Vec<Row>, 
     }
     if let Some(run) = runs.iter().find(|run| run.devices > 1 && run.messages == 0) {
         let what = format!("{} devices send each other no message", run.devices);
-        let law = "each device works on its shard, and an all-reduce adds up what they found";
+        let law = "each device works on its shard, and an all-reduce adds up the gradients";
         fail(&what, "an all-reduce in every step", "0 messages", law);
     }
     if let Some(run) = runs.iter().find(|run| run.samples != samples) {
@@ -88,7 +88,7 @@ fn on_one_device(experiment: &Experiment, learning_rate: f64) -> Result<Row> {
     in_epochs(experiment, learning_rate, 0..experiment.epochs)
 }
 
-/// The same in epochs of other numbers.
+/// Trains on one device in the given epochs.
 fn in_epochs(
     experiment: &Experiment,
     learning_rate: f64,
@@ -97,7 +97,7 @@ fn in_epochs(
     on_replicas(experiment, learning_rate, &[experiment.seed], epochs)
 }
 
-/// What the first of several replicas measures that start from these seeds, worked out in one thread.
+/// The measurement of the first of several replicas that start from these seeds, computed in one thread.
 fn on_replicas(
     experiment: &Experiment,
     learning_rate: f64,
@@ -133,13 +133,17 @@ fn same(a: &Row, b: &Row) -> bool {
     (a.loss - b.loss).abs() <= 1e-9 * b.loss && (a.accuracy - b.accuracy).abs() <= 1e-9
 }
 
-/// How a wrong row may have come about, and the law that this breaks.
+/// A guess at the reason for a wrong row, and the law that it breaks.
 fn guess(got: &Row) -> Result<(&'static str, &'static str)> {
     const EQUAL: &str = "at the same global batch and the same rate, k devices equal one";
-    const EPOCHS: &str = "epoch 0 comes first, and each has an order of its own";
+    const EPOCHS: &str = "epoch 0 comes first, and every epoch has another order";
     let (experiment, rate, devices) = (experiment()?, got.learning_rate, got.devices);
     let (epochs, images) = (experiment.epochs, experiment.test.len() as f64);
     let right = on_one_device(&experiment, rate)?;
+    let near = (got.loss - right.loss).abs() <= 1e-5 * right.loss;
+    if near && (got.accuracy - right.accuracy).abs() < 0.1 {
+        return Ok(("a sum in f32 gives: the loss is right to a few digits", EQUAL));
+    }
     let summed = Row { loss: images * right.loss, ..right };
     let global_batch = experiment.global_batch * devices;
     let larger = Experiment { global_batch, ..experiment.clone() };
@@ -160,6 +164,10 @@ fn guess(got: &Row) -> Result<(&'static str, &'static str)> {
             on_replicas(&experiment, rate, &a_seed_each, 0..epochs)?,
             ("replicas give that start apart", "all replicas start from the weights of one seed"),
         ),
+        (
+            Row { accuracy: 100.0 * right.accuracy, ..right },
+            ("a percentage gives", "an accuracy is a share of the images, 0 to 1"),
+        ),
         (summed, ("the loss is as a sum over the test images", "a loss to compare is a mean")),
         (in_epochs(&experiment, rate, 1..=epochs)?, ("epochs 1, 2, … give", EPOCHS)),
         (in_epochs(&experiment, rate, vec![0; epochs])?, ("epoch 0, over and over, gives", EPOCHS)),
@@ -178,7 +186,8 @@ fn there_is_a_row_for_every_rate_on_every_number_of_devices(answer: Answer) -> R
         RATES.iter().flat_map(|rate| [1, 2].map(|devices| format!("rate {rate}, k = {devices}")));
     let expected: Vec<String> = pairs.collect();
     if got != expected {
-        let law = "all device counts of the first rate, in their order, then those of the second";
+        let law =
+            "the rows are ordered by rate, and for each rate by the number of devices as asked for";
         fail("other rows than asked for", &expected.join("\n"), &got.join("\n"), law);
     }
     Ok(())

@@ -1,7 +1,7 @@
 //! Chapter 5, `book/src/ch05-concise-wrapper.md`: gradient accumulation without synchronising.
 //!
-//! Each update against one device with one large batch: which samples, how much each counts, the result, who
-//! computed what, what was sent. Then the weights against stage 5's DDP.
+//! Each update is compared with one device and one large batch: the samples, the weight of each sample, the result, the share
+//! of each rank, the messages. Then the weights are compared with those of stage 5's DDP.
 
 use crate::dense::Dense;
 use crate::micro_batches::{self, Update};
@@ -65,7 +65,7 @@ impl Case {
             Ok(Outcome { weights: model.parameters().snapshot()?, sent, worked })
         });
         outcomes.unwrap_or_else(|failure| {
-            let law = "all ranks meet in every all-reduce, even one whose shard is empty";
+            let law = "all ranks take part in every all-reduce, even a rank with an empty shard";
             let what = self.told("there are no weights");
             let empty = self.sizes.iter().any(|&size| size < self.ranks);
             ranks::fail(&what, "an update on every rank", &failure, law, empty)
@@ -73,7 +73,7 @@ impl Case {
     }
 
     fn check(self, answer: Answer) -> Result<()> {
-        // One device, which goes on as long as the answer does the same.
+        // The model of one device makes the same updates.
         let alone = Classifier::new(SEED, &Device::Cpu)?;
         for (number, update) in self.updates().iter().enumerate() {
             let begun = number * self.per_update;
@@ -110,7 +110,7 @@ impl Case {
     }
 
     fn each_counts_as_it_should(self, number: usize, update: &Update, counted: &[f64]) {
-        // Written so that NaN counts as a difference.
+        // NaN counts as a difference.
         let right = |sample: usize| (counted[sample] / update.count() - 1.0).abs() <= 1e-9;
         let Some(sample) = update.samples.clone().find(|&sample| !right(sample)) else { return };
         let times = multiple(counted[sample] / update.count());
@@ -132,7 +132,7 @@ impl Case {
         );
     }
 
-    /// In parts as well, if it likes: but in none that is larger than a shard.
+    /// A rank may work on parts of a shard, but on no part that is larger than a shard.
     fn each_rank_has_its_shards(self, sizes: &[usize], outcomes: &[Outcome]) {
         for (rank, Outcome { worked, .. }) in outcomes.iter().enumerate() {
             let shard = |size: &usize| shard_range(*size, self.ranks, rank).len();
@@ -149,13 +149,14 @@ impl Case {
             if let Some(together) = worked.iter().find(|&&together| together > largest) {
                 let what = format!("rank {rank} takes {together} samples at once");
                 let expected = format!("at most {largest}: {shards:?}, its shard of each");
-                let law = "one micro-batch after the other: together they do not fit into memory";
+                let law =
+                    "micro-batches are processed one by one: together they do not fit into memory";
                 self.fail(&what, &expected, &got, law);
             }
         }
     }
 
-    /// The first update, against one that has all its samples in a single micro-batch.
+    /// The first update sends as much as an update with a single micro-batch.
     fn micro_batches_cost_no_messages(self, answer: Answer) {
         let Some(update) = self.updates().into_iter().next() else { return };
         let expected = Self { per_update: 1, ..self }.found(answer, &[update.samples.len()]);
@@ -177,7 +178,7 @@ impl Case {
     }
 }
 
-/// What `Ddp::accumulate` and `Ddp::gradients` make of the micro-batches, on rank 0.
+/// The weights of rank 0 after `Ddp::accumulate` and `Ddp::gradients` of the micro-batches.
 fn by_ddp(case: Case) -> Weights {
     let devices = DevicePlan::new(DeviceKind::Cpu, case.ranks, None).expect("slices of the CPU");
     let outcomes = run_ranks(&devices, DEFAULT_TIMEOUT, |rank| {

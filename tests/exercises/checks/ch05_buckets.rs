@@ -1,6 +1,6 @@
 //! Chapter 5, `book/src/ch05-concise-wrapper.md`: gradient buckets by size, last layer first.
 //!
-//! Each law of buckets in turn, so that the first that is broken is named; then stage 5.
+//! Each law of buckets in turn, and then stage 5's buckets. The message names the first law that is broken.
 
 use crate::prelude::*;
 use concise_wrapper::ddp::bucket::{BucketCaps, buckets};

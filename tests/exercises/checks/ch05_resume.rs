@@ -1,7 +1,7 @@
 //! Chapter 5, `book/src/ch05c-processes.md`: going on in the middle of an epoch.
 //!
-//! A training that is interrupted, after every step in turn, against one that is not: batches, rates, losses and
-//! weights of every step, and what is told of the epochs. Then against stage 5's.
+//! A training that is interrupted after each step in turn, compared with a training without interruption: batches, rates, losses
+//! and weights of every step, the losses of the epochs, the saved state. Then a comparison with stage 5.
 
 use std::any::Any;
 
@@ -44,11 +44,11 @@ impl Answer {
 /// The laws of an answer.
 pub const LAWS: &[Law<Answer>] = laws![a_training_goes_on_to_the_last_bit];
 
-/// What is broken where the loss of an epoch is missing that had just ended.
-const ENDED: &str = "every epoch is told of, once: an epoch whose batches are all done is pushed to `losses` by the *next* \
+/// The law of a loss that is missing although its epoch had just ended.
+const ENDED: &str = "the loss of every epoch is in `losses` once: an epoch whose batches are all done is pushed to `losses` by the *next* \
                      step";
 
-/// What a training did from some step on, and what it told of its epochs.
+/// The steps of a training from some step on, and the losses of its epochs.
 type Told = (Vec<Done>, Vec<f64>);
 
 struct Uninterrupted {
@@ -57,16 +57,16 @@ struct Uninterrupted {
     losses: Vec<f64>,
 }
 
-/// An interruption: after how many steps, and in words.
+/// An interruption.
 struct Interruption {
     after: usize,
     what: String,
-    /// The law that is broken if what comes is wrong, where that is known.
+    /// The law that a wrong continuation breaks, if it is known.
     law: Option<&'static str>,
 }
 
-/// A training before its first step, with weights that the setup does not know of: nobody gets there by making
-/// steps again.
+/// A training before its first step, with weights that do not follow from the setup. An answer cannot reach these weights by
+/// repeating steps.
 fn begin(setup: &Setup) -> Result<Training> {
     let training = setup.begin()?;
     let weights = Classifier::new(setup.seed + 1, &Device::Cpu)?.parameters().snapshot()?;
@@ -111,7 +111,7 @@ impl Uninterrupted {
             training.step(setup)?;
             let resumed = (answer.resume)(setup, &saved)?;
             let law =
-                "a checkpoint has memory of its own: a training that goes on does not change it";
+                "a checkpoint has its own memory: later steps of the training do not change it";
             let what_happened = format!("{what}, resumed when the first training has gone on");
             let later = Interruption { after, what: what_happened, law: Some(law) };
             self.compare(&later, to_the_end(resumed, setup)?);
@@ -127,34 +127,24 @@ impl Uninterrupted {
         self.compare(&every_step, self.with_an_interruption_after_every_step(answer)?);
         for after in 0..=done.len() {
             let resumed = (answer.resume)(setup, &(answer.save)(&self.after(after)?)?)?;
-            self.state_is_whole(after, &self.after(after)?, &resumed)?;
+            Self::state_is_whole(after, &self.after(after)?, &resumed);
         }
         self.is_that_of_stage_5(answer)
     }
 
-    /// Holds all that a step changes against what it was when it was saved.
-    fn state_is_whole(&self, after: usize, saved: &Training, resumed: &Training) -> Result<()> {
-        let state = |training: &Training| -> Result<Vec<(&str, String)>> {
+    /// Compares the place in the training and the sums with those at the checkpoint. (The steps that follow compare the rest.)
+    fn state_is_whole(after: usize, saved: &Training, resumed: &Training) {
+        let state = |training: &Training| {
             let BatchSums { loss, correct, samples, .. } = training.sums;
-            let weights = training.network.weights();
-            let velocities = training.sgd.velocities(weights);
-            Ok(vec![
-                ("weights", WeightsHash::new(&weights.snapshot()?)?.to_string()),
-                (
-                    "velocities",
-                    match velocities.is_empty() {
-                        true => "none".to_owned(),
-                        false => WeightsHash::new(&velocities)?.to_string(),
-                    },
-                ),
+            [
                 ("steps", training.steps.to_string()),
                 ("epoch", training.epoch.to_string()),
                 ("batches", training.batches.to_string()),
                 ("sums", format!("loss {loss:?}, {correct} correct of {samples} samples")),
                 ("losses", format!("{:?}", training.losses)),
-            ])
+            ]
         };
-        for ((name, expected), (_, got)) in state(saved)?.into_iter().zip(state(resumed)?) {
+        for ((name, expected), (_, got)) in state(saved).into_iter().zip(state(resumed)) {
             if expected != got {
                 let law = "a checkpoint has all that a step changes, to the last bit: sums and counts as they are, since \
                            x / n · n is not always x";
@@ -163,7 +153,6 @@ impl Uninterrupted {
                 fail(&what, &expected, &got, law);
             }
         }
-        Ok(())
     }
 
     fn with_an_interruption_after_every_step(&self, answer: Answer) -> Result<Told> {
@@ -172,7 +161,7 @@ impl Uninterrupted {
         while let Some(step) = training.step(&self.setup)? {
             done.push(step);
             training = (answer.resume)(&self.setup, &(answer.save)(&training)?)?;
-            // What never ends is told as well.
+            // A training that never ends breaks the law about the number of steps.
             if done.len() > self.done.len() {
                 break;
             }
@@ -180,7 +169,7 @@ impl Uninterrupted {
         Ok((done, training.losses))
     }
 
-    /// Holds what a training did after an interruption against what it should have done.
+    /// Compares the steps after an interruption with the steps without one.
     fn compare(&self, interruption: &Interruption, (done, losses): Told) {
         let Interruption { after, what, law } = interruption;
         let expected = &self.done[*after..];
@@ -207,7 +196,7 @@ impl Uninterrupted {
                 format!("the list of mean losses has another number of epochs: {}", losses.len());
             let usual = match after % self.setup.batches_per_epoch() {
                 0 if *after > 0 => ENDED,
-                _ => "every epoch is told of, once",
+                _ => "the loss of every epoch is in `losses` once",
             };
             let [expected, got] = [&self.losses, &losses].map(|losses| {
                 in_a_row(&losses.iter().map(|&loss| short(loss)).collect::<Vec<_>>())
@@ -216,15 +205,11 @@ impl Uninterrupted {
         }
         Expectation::of(format!("{what}: the list of mean losses"))
             .at(|index| format!("epoch {}", index + 1))
-            .law(
-                law.unwrap_or(
-                    "every epoch is told of, and its loss is the mean over all its batches",
-                ),
-            )
+            .law(law.unwrap_or("the loss of every epoch is the mean over all its batches"))
             .check(&self.losses, &losses);
     }
 
-    /// How two steps differ: what is wrong, what was expected, what came, which law that breaks.
+    /// The difference between two steps: a headline, the expected value, the answer's value, the law.
     fn difference(&self, step: usize, expected: &Done, got: &Done) -> [String; 4] {
         let told = |what: &str, expected: String, got: String, law: &str| {
             [format!("step {step} {what}"), expected, got, law.to_owned()]
@@ -301,7 +286,7 @@ impl Uninterrupted {
 
 fn a_training_goes_on_to_the_last_bit(answer: Answer) -> Result<()> {
     let check = move || {
-        // A warm-up that ends in the second epoch; no optimiser state at all; one batch in an epoch.
+        // A warm-up that ends in the second epoch; no optimizer state; one batch in an epoch.
         let momentum = |momentum| Momentum { momentum, weight_decay: 0.01 };
         let setup = |data, epochs, batch_size, warm_up, constants| {
             let schedule = Schedule { rate: 0.01, warm_up };

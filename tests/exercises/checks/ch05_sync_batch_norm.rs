@@ -1,6 +1,6 @@
 //! Chapter 5, `book/src/ch05b-batch-norm.md`: batch norm by the statistics of all ranks' images.
 //!
-//! Statistics of shards of all kinds against those of all images on one device; what is sent for them.
+//! Statistics of many kinds of shards, compared with the statistics of all images on one device; the messages.
 
 use crate::prelude::*;
 use ops::batch_norm::Statistics;
@@ -15,7 +15,7 @@ pub const LAWS: &[Law<Answer>] = laws![
     errors_are_passed_on
 ];
 
-/// All ranks' images: how many each rank has, and of what.
+/// The images of all ranks: the number on each rank, and their size.
 #[derive(Clone)]
 struct Images {
     shards: Vec<usize>,
@@ -45,8 +45,8 @@ impl Images {
         Self { shards: shards.to_vec(), channels, height, width }
     }
 
-    /// The images of all ranks. In even channels values grow from image to image, so that shards differ; in odd
-    /// ones they lie far from zero and close together.
+    /// The images of all ranks. In even channels values grow from image to image, which makes shards
+    /// differ. In odd channels they lie far from zero and close together.
     fn all(&self) -> Result<Tensor> {
         let Self { channels, height, width, .. } = *self;
         let images = self.shards.iter().sum::<usize>();
@@ -85,7 +85,7 @@ impl Images {
         })
     }
 
-    /// Holds what the answer says against the statistics of all images on one device, and against stage 5's way.
+    /// Compares the answer's statistics with those of all images on one device, and with stage 5's merge.
     fn check(&self, answer: Answer) -> Result<()> {
         let mut shards = Vec::new();
         for (rank, _) in self.shards.iter().enumerate().filter(|(_, images)| **images > 0) {
@@ -130,21 +130,24 @@ impl Images {
         };
         let first = all(&found[0].0)?;
         for (rank, (found, _)) in found.iter().enumerate() {
-            Expectation::of(format!("{}: to the last bit, what rank {rank} has", self.in_words()))
-                .law("all ranks add in the same order, so that replicas stay equal")
-                .at(|index| match index < self.channels {
-                    true => format!("the mean of channel {index}"),
-                    false => format!("the variance of channel {}", index - self.channels),
-                })
-                .guess(|_, _| Some("expected is what rank 0 has".to_owned()))
-                .check(&first, &all(found)?);
+            Expectation::of(format!(
+                "{}: each number of rank {rank}, to the last bit,",
+                self.in_words()
+            ))
+            .law("all ranks add in the same order, so that replicas stay equal")
+            .at(|index| match index < self.channels {
+                true => format!("the mean of channel {index}"),
+                false => format!("the variance of channel {}", index - self.channels),
+            })
+            .guess(|_, _| Some("expected is the number of rank 0".to_owned()))
+            .check(&first, &all(found)?);
         }
         Ok(())
     }
 }
 
-/// Compares the statistics of a channel; `own` are those of the rank's own images, `shards` those of each rank
-/// that has some.
+/// Compares the statistics of a channel. `own` are the statistics of the rank's images, `shards` the statistics of each rank
+/// with images.
 fn compare(
     given: &str,
     expected: Channel,
@@ -158,7 +161,7 @@ fn compare(
     let average =
         |part: fn(&Channel) -> f64| shards.iter().map(part).sum::<f64>() / shards.len() as f64;
     let within = shards.iter().map(|shard| shard.variance * shard.count).sum::<f64>() / n;
-    // In f32 the squares are wrong by a few whole numbers; no more than that is called rounding.
+    // In f32, rounding changes the squares by a few whole numbers.
     let rounded = expected.mean > 1e3 && got.variance.abs() < 100.0;
 
     number(
@@ -175,7 +178,7 @@ fn compare(
             (expected.mean * pixels, "the sum over the number of images: every pixel is a value"),
         ],
     );
-    let rounding = "what rounding left: numbers near 10⁸ were subtracted, or it was done in f32";
+    let rounding = "a rounding error: numbers near 10⁸ were subtracted, or f32 was used";
     number(
         given,
         "the variance",

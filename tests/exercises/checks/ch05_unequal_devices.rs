@@ -1,6 +1,6 @@
 //! Chapter 5, `book/src/ch05-concise-wrapper.md`: a fast device and a slow one.
 //!
-//! Shares against the best that there are, whichever they may be; a step with unequal shares against one device.
+//! Shares are compared with the best possible step time, and a step with unequal shares with a step of one device.
 
 use crate::prelude::*;
 use crate::speed::{Speed, step_seconds};
@@ -43,8 +43,7 @@ fn described(batch: usize, devices: &[Speed]) -> String {
     format!("a batch of {batch}; {}", all.join(", "))
 }
 
-/// Shares of a batch with which a step is as short as can be: one device after the other, what is best with it
-/// for any number of samples.
+/// Shares of a batch with the shortest step, by dynamic programming over the devices.
 fn best(batch: usize, devices: &[Speed]) -> Vec<usize> {
     let mut best: Vec<Vec<usize>> = (0..=batch).map(|samples| vec![samples]).collect();
     for device in 1..devices.len() {
@@ -87,7 +86,7 @@ fn check(answer: Answer, batch: usize, speeds: &[(f64, f64)]) {
     }
 }
 
-/// Who makes a step long, and whether one device alone would be done earlier.
+/// The device that makes a step long, and a device that would be faster alone.
 fn why(batch: usize, devices: &[Speed], shares: &[usize]) -> String {
     let seconds = |device: usize| devices[device].seconds(shares[device]);
     let slowest = (0..devices.len()).max_by(|&a, &b| seconds(a).total_cmp(&seconds(b)));
@@ -147,7 +146,7 @@ struct Outcome {
     sums: BatchSums,
 }
 
-/// Why only these samples take part; empty if that is not known.
+/// A guess at the reason why only these samples take part; may be empty.
 fn missing(counted: &[f64], found: &[usize], shares: &[usize]) -> String {
     let own: Vec<usize> = (0..shares[0]).collect();
     let once = RATE / counted.len() as f64;
@@ -164,19 +163,19 @@ fn missing(counted: &[f64], found: &[usize], shares: &[usize]) -> String {
     }
 }
 
-/// What a wrong divisor looks like, of a sample in a shard of `share`.
+/// The name of a wrong divisor, for a sample in a shard of `share` samples.
 fn guess(divisor: f64, share: usize, shares: &[usize]) -> &'static str {
     let is = |number: usize| (divisor - number as f64).abs() < 1e-6;
     let (samples, ranks) = (shares.iter().sum::<usize>(), shares.len());
     match () {
         () if is(share * ranks) => ": the mean of the shards' means",
-        () if is(share) => ": the size of its own shard",
-        () if is(samples * ranks) => ": by the number of ranks as well",
+        () if is(share) => ": the size of one shard",
+        () if is(samples * ranks) => ": and by the number of ranks",
         () => "",
     }
 }
 
-/// A step with shares that are given, against one device with the whole batch.
+/// Compares a step with these shares with a step of one device on the whole batch.
 fn check_step(answer: Answer, shares: &[usize]) -> Result<()> {
     let samples: usize = shares.iter().sum();
     let model = || Classifier::new(SEED, &Device::Cpu);
@@ -196,7 +195,7 @@ fn check_step(answer: Answer, shares: &[usize]) -> Result<()> {
     for (rank, (outcome, &share)) in outcomes.iter().zip(shares).enumerate() {
         if outcome.sums.samples != share as u64 {
             let what = format!("{given}: rank {rank} works on another number of samples");
-            let law = "a rank works on its own share, and tells of that";
+            let law = "a rank works on its own share, and returns its sums";
             fail(&what, &share.to_string(), &outcome.sums.samples.to_string(), law);
         }
     }
@@ -245,7 +244,12 @@ fn the_sums_are_those_of_the_shard(rank: &str, expected: BatchSums, got: BatchSu
             format!("loss {}, {correct} correct answers", short(loss))
         });
         let law = "a rank returns the sums of its own shard, with the weights before the update";
-        fail(&format!("{rank} tells another loss, or other answers"), &expected, &got, law);
+        fail(
+            &format!("{rank} returns another loss or another number of correct answers"),
+            &expected,
+            &got,
+            law,
+        );
     }
 }
 

@@ -1,7 +1,7 @@
 //! Chapter 6, `book/src/ch06-model-parallel.md`: what a stage of a pipeline does, in the order of 1F1B.
 //!
-//! The lists of all stages together, as a schedule: stage 6 checks it and predicts its times. Then what makes it
-//! 1F1B: what is kept, how long devices wait, and the order of stage 6.
+//! The lists of all stages are one schedule, which stage 6 checks and times. Then the laws of 1F1B: the update at the end, the
+//! activations that a stage keeps, the bubble, and the order.
 
 use crate::prelude::*;
 use model_parallel::pipeline::check::Error as Fault;
@@ -17,10 +17,10 @@ pub const LAWS: &[Law<Answer>] = laws![stages_take_turns];
 
 const CAPACITY: usize = 1;
 
-/// So many instructions before the wrong one are shown.
+/// The number of instructions that a message shows before the wrong one.
 const BEFORE: usize = 5;
 
-// What a bubble that is too large may come from.
+// Reasons for a bubble that is too large.
 const WARM_UP: &str = "a stage goes forward until work has reached the last one: p − r times on stage r, or m times if \
                        there are no more";
 const IN_TURN: &str =
@@ -84,7 +84,7 @@ impl Case {
             ),
             Fault::TooEarly { step, needs, .. } => (
                 format!("{}, then {}", needs.instruction, step.instruction),
-                "what is used is there first",
+                "an action comes after the message or the pass that it needs",
                 vec![(step.stage, step.position)],
             ),
             Fault::Twice { step, .. } => (
@@ -98,13 +98,13 @@ impl Case {
                 vec![(*stage, lists.instructions[*stage].len())],
             ),
             Fault::Order { sending, receiving } => (
-                format!("what is sent: {}", sending.instruction),
-                "what is sent first arrives first",
+                format!("the order of the sender: {}", sending.instruction),
+                "messages arrive in the order of their sends",
                 vec![(sending.stage, sending.position), (receiving.stage, receiving.position)],
             ),
             Fault::Deadlock { circle, .. } => (
                 "every stage comes to the end of its list".to_owned(),
-                "before a stage waits for a neighbour, it sends what that neighbour waits for",
+                "before a stage waits for a neighbour, it sends the message for which the neighbour waits",
                 circle.iter().map(|wait| (wait.step.stage, wait.step.position)).collect(),
             ),
             Fault::Empty { .. } => unreachable!("there are stages and micro-batches"),
@@ -172,14 +172,14 @@ impl Case {
     }
 }
 
-/// When everything happens if every pass takes a second, and messages no time.
+/// The timeline if every pass takes a second and messages take no time.
 fn timeline(checked: &Checked) -> Result<Timeline, Box<dyn std::error::Error>> {
     let cost = StageCost { forward: 1.0, backward_input: 0.5, backward_weight: 0.5, update: 0.0 };
     Ok(predict(checked, &Costs::equal(checked.schedule().stages(), cost))?)
 }
 
-/// What makes devices wait too long, and the law that it breaks: passes in another order than stage 6's, or messages
-/// that do not stand beside their passes.
+/// The reason why devices wait too long, and its law: passes in another order than stage 6's, or messages that are not next to
+/// their passes.
 fn why_devices_wait(theirs: &Checked, found: &Checked) -> (String, &'static str) {
     let stages = 0..found.schedule().stages();
     for stage in stages.clone() {
@@ -200,7 +200,7 @@ fn why_devices_wait(theirs: &Checked, found: &Checked) -> (String, &'static str)
             return (why, law);
         }
     }
-    // Every message stands beside its pass. Only one that is awaited can be between a pass and what it sends.
+    // Every message is next to its pass. Only a receive can be between a pass and the send of its result.
     ("a stage waits for a message before it sends one".to_owned(), SENT_FIRST)
 }
 
@@ -234,7 +234,7 @@ fn up_to(lists: &Schedule, stage: usize, position: usize) -> String {
     format!("stage {stage}: {before}{}{after}", shown.join(", "))
 }
 
-/// `F0 F1 B0 B1`: what a stage computes, without messages and update.
+/// `F0 F1 B0 B1`: the passes of a stage, without messages and update.
 fn passes(checked: &Checked, stage: usize) -> String {
     let pass = |action| match action {
         Action::Forward(i) => Some(format!("F{i}")),

@@ -1,6 +1,7 @@
 //! Chapter 6, `book/src/ch06-model-parallel.md`: a list of layers, cut into stages.
 //!
-//! Each law of a cut in turn, so that the first that is broken is named; then its largest stage, against stage 6's.
+//! Each law of a cut in turn, and then its largest stage, compared with stage 6's. The message names the first law that is
+//! broken.
 
 use std::cmp::Ordering;
 use std::ops::Range;
@@ -21,7 +22,7 @@ const FEW: usize = 12;
 /// Larger costs have more digits than f32.
 const FEW_DIGITS: u64 = 1 << 24;
 
-/// What sizes of stages may be judged by, and whether less or more of it is better.
+/// A measure of stage sizes that an answer may have used, and whether less or more of it is better.
 type Measure = (&'static str, fn(&[u64]) -> u64, Ordering);
 
 #[derive(Clone)]
@@ -84,7 +85,7 @@ impl Case {
                 stage + 1
             );
             let law =
-                "what a stage computes goes to the next one, so layers are in the order of stages";
+                "each stage sends its result to the next one, so layers are in the order of stages";
             self.fail(&what, found, law);
         }
     }
@@ -150,7 +151,7 @@ impl Case {
         )
     }
 
-    /// What the ranges may have been chosen by: their sizes, and those of the best.
+    /// A guess at the rule of the answer, from its sizes and the best ones.
     fn guess(&self, found: &[Range<usize>], sizes: &[u64], best: &[u64]) -> String {
         let counts: Vec<u64> = found.iter().map(|range| range.len() as u64).collect();
         if spread(&counts) == 0 {
@@ -158,7 +159,7 @@ impl Case {
         }
         let share = sizes.iter().sum::<u64>() as f64 / self.stages as f64;
         if sizes.iter().rev().skip(1).all(|&size| size as f64 <= share) {
-            return ": what the other stages left is all in the last one".to_owned();
+            return ": the last stage has all layers that are left".to_owned();
         }
         let measures: [Measure; 3] = [
             ("the sum of squares", squares, Ordering::Less),

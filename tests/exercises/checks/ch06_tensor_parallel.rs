@@ -1,7 +1,7 @@
 //! Chapter 6b, `book/src/ch06b-tensor-parallel.md`: two dense layers on k ranks, one cut by columns, one by rows.
 //!
-//! Cut, forward and backward, each with right input, against one device and automatic differentiation; what is
-//! sent; then all three together, against stage 6.
+//! Cut, forward and backward, each with right input, are compared with one device and automatic differentiation. Then the
+//! messages, and all three functions together, compared with stage 6.
 
 use crate::prelude::*;
 use crate::two_layers::{
@@ -35,7 +35,7 @@ const OWN: &str =
 const SAME_DY: &str =
     "Y is the same on all ranks, and so is its gradient: k copies of one loss, not k losses";
 const ALL_USES: &str =
-    "X is used on all ranks: its gradient is the sum of what comes back from each";
+    "X is used on all ranks: its gradient is the sum of the gradients of all ranks";
 
 const ORDER: &str = "all ranks add in the same order, or one adds for all: else their results part in the last bits";
 
@@ -47,11 +47,11 @@ struct Case {
     whole: TwoLayers,
     parts: Vec<TwoLayers>,
     one_device: Outcome,
-    /// What each rank's part computes if nothing is added up.
+    /// The results of each rank's part without any sum over the ranks.
     alone: Vec<Outcome>,
 }
 
-/// A wrong tensor, and what it is.
+/// A wrong tensor and its name.
 type Known = (&'static str, Result<Tensor>);
 
 impl Case {
@@ -68,7 +68,7 @@ impl Case {
         Self::of(told, ranks, TwoLayers::of_small_numbers(inputs, hidden, outputs)?, x, dy)
     }
 
-    /// Numbers that round, so that sums tell in which order they were made.
+    /// Numbers that round, so sums show the order of their additions.
     fn of_fractions(ranks: usize) -> Result<Self> {
         let (told, whole) = (format!("{ranks} ranks"), TwoLayers::of_fractions(4, 7, 5)?);
         Self::of(told, ranks, whole, fractions(&[3, 4], 7)?, fractions(&[3, 5], 2)?)
@@ -97,7 +97,7 @@ impl Case {
         })
     }
 
-    /// Compares two tensors; a `known` wrong one is told by what it is.
+    /// Compares two tensors. The message names a wrong tensor that is `known`.
     fn compare(&self, what: &str, law: &str, [expected, got]: [&Tensor; 2], known: Vec<Known>) {
         let row = expected.dims().last().copied().unwrap_or(1).max(1);
         let guess = known.into_iter().find(|(_, wrong)| wrong.as_ref().is_ok_and(|w| same(w, got)));
@@ -112,7 +112,7 @@ impl Case {
             .check_tensor(expected, got);
     }
 
-    /// Holds the answer's functions against one device, one after the other.
+    /// Compares the answer's functions with one device.
     fn check(&self, answer: Answer) -> Result<()> {
         self.parts_are_cut(answer);
         self.forward_is_that_of_one_device(answer)?;
@@ -176,7 +176,7 @@ impl Case {
         let batch = self.x.dim(0)? as f64;
         let parts = parts(&gradients.layers, self.parts.len())?;
         for (rank, found) in found.iter().enumerate() {
-            // Backward, the second layer's come first.
+            // The backward pass computes the second layer first.
             for (index, (name, tensors)) in
                 parts[rank].beside(&found.layers).into_iter().enumerate().rev()
             {
@@ -221,7 +221,7 @@ impl Case {
                 let Some(at) = (0..expected.len()).find(|&at| expected[at] != got[at]) else {
                     continue;
                 };
-                let what = format!("{}: {name} on rank {rank} is not that on rank 0", self.told);
+                let what = format!("{}: {name} on rank {rank} differs from rank 0", self.told);
                 let [expected, got] = [expected[at], got[at]].map(|number| format!("{number:?}"));
                 fail(&what, &expected, &format!("{got}, in element {at}"), ORDER);
             }
@@ -235,8 +235,7 @@ impl Case {
         if index == 0 { self.x.t()?.matmul(&of_hidden) } else { of_hidden.sum(0) }
     }
 
-    /// On two ranks an all-reduce costs the same in whatever way it is made: all numbers cross once in each
-    /// direction.
+    /// On two ranks every all-reduce algorithm sends the same: all numbers once in each direction.
     fn no_more_is_sent_than_one_all_reduce(&self, answer: Answer) {
         let found = self.run("gradients", OWN, move |case, rank| {
             let part = &case.parts[rank.rank()];
@@ -260,7 +259,7 @@ impl Case {
         }
     }
 
-    /// All three functions, one after the other, against stage 6's layers.
+    /// Compares all three functions together with stage 6's layers.
     fn check_against_stage_6(&self, answer: Answer) {
         let law = "it is what linear_relu_by_column and linear_by_row compute";
         let found = self.run("result", law, move |case, rank| {
@@ -304,7 +303,7 @@ fn same(one: &Tensor, other: &Tensor) -> bool {
 }
 
 fn ranks_compute_what_one_device_does(answer: Answer) -> Result<()> {
-    // Columns that can be shared out evenly, and no two sizes alike; one rank; columns that cannot; a column for each rank; one of
+    // Columns that divide evenly, and no two sizes alike; one rank; columns that do not divide; a column for each rank; one of
     // everything.
     for (ranks, batch, inputs, hidden, outputs) in [
         (2, 3, 6, 4, 5),

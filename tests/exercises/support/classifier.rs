@@ -1,10 +1,10 @@
-//! The smallest network that learns to tell garments apart: one dense layer.
+//! The smallest network that learns to classify garments: one dense layer.
 //!
-//! LeNet needs hundreds of steps before its accuracy moves. This one needs a handful, and its gradients have
-//! all that data parallelism can get wrong: two tensors of different shapes, sums over samples.
+//! LeNet needs hundreds of steps before its accuracy rises. The dense layer needs a few, and its gradients can go wrong in all
+//! the ways of data parallelism: two tensors of different shapes, sums over samples.
 //!
-//! It counts the samples whose gradients it computes, and remembers with which weights. Where every rank does the work
-//! of all, the updates are right, and only the counts tell; where replicas part in the last bits, only the weights.
+//! The model counts the samples whose gradients it computes, and records the weights. If every rank does the work of all ranks,
+//! the updates are right and only the counts are wrong. If replicas differ in the last bits, only the weights show it.
 
 use std::cell::RefCell;
 
@@ -21,17 +21,17 @@ use single_gpu::train::Step;
 thread_local! {
     /// The samples of each call of [`Classifier::gradients`] in this thread.
     static WORKED: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
-    /// The weights with which they were made, each once for as long as they stayed the same.
+    /// The weights of these calls; equal weights in a row are recorded once.
     static WEIGHTS: RefCell<Vec<WeightsHash>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Forgets, and returns, how many samples each call of [`Classifier::gradients`] had in this thread, of all its
-/// models. A rank is one thread. Empty shards are left out.
+/// Returns the number of samples of each call of [`Classifier::gradients`] in this thread, and clears the list. A rank is one
+/// thread. Empty shards are left out.
 pub fn worked() -> Vec<usize> {
     WORKED.take()
 }
 
-/// Forgets, and returns, which weights gradients were computed with in this thread, one after the other.
+/// Returns the weights of the gradients of this thread in order, and clears the list.
 pub fn weights_worked_with() -> Vec<WeightsHash> {
     WEIGHTS.take()
 }
@@ -59,8 +59,8 @@ impl Classifier {
         &self.parameters
     }
 
-    /// Loss, correct answers and gradients of a batch or a shard, all summed over its samples; nothing is
-    /// updated. An empty shard's are zero. [`worked`] tells how many there were.
+    /// Loss, correct answers and gradients of a batch or a shard, all summed over its samples. The gradients of an
+    /// empty shard are zero. [`worked`] returns the numbers of samples.
     pub fn gradients(&self, batch: &Batch) -> Result<Step> {
         let weights = WeightsHash::new(&self.parameters.snapshot()?)?;
         WEIGHTS.with_borrow_mut(|all| match all.last() {
@@ -77,7 +77,7 @@ impl Classifier {
         Ok(Step { sums, gradients: self.parameters.gradients(&backward(&loss)?)? })
     }
 
-    /// Loss and correct answers of images that were not trained on, summed over them.
+    /// Loss and correct answers of test images, summed over the images.
     pub fn evaluate(&self, images: &Batch) -> Result<BatchSums> {
         Ok(no_grad(|| self.forward(images))?.1)
     }

@@ -1,26 +1,26 @@
-//! What ranks bring to a sum so that a wrong sum tells who is missing.
+//! Contributions of ranks to a sum. A wrong sum shows which rank is missing.
 //!
-//! Rank r brings 2^r times 1, 2, 3, …. In the sum, as in a number's binary digits, every set of ranks
-//! leaves a trace of its own: three ranks give 7, 14, 21, …, and 3, 6, 9, … can only be ranks 0 and 1. All
-//! of it is whole numbers, so every order of adding gives the same.
+//! Rank r contributes 2^r times 1, 2, 3, …. Like the binary digits of a number, every set of ranks has a different sum: three
+//! ranks give 7, 14, 21, …, and only ranks 0 and 1 give 3, 6, 9, …. All numbers are whole, so the order of additions does not
+//! matter.
 
 use candle_core::{DType, Device, Result, Shape, Tensor};
 
-/// The tensor that a rank brings, in f32: 2^rank · (1, 2, 3, …).
+/// The tensor that a rank contributes, in f32: 2^rank · (1, 2, 3, …).
 pub fn contribution(rank: usize, shape: impl Into<Shape>) -> Result<Tensor> {
     counted(1 << rank, shape)
 }
 
-/// The sum of what all ranks bring: (2^world size − 1) · (1, 2, 3, …).
+/// The sum of all contributions: (2^world size − 1) · (1, 2, 3, …).
 pub fn sum(world_size: usize, shape: impl Into<Shape>) -> Result<Tensor> {
     counted((1 << world_size) - 1, shape)
 }
 
-/// A guess at what went into a number that should be the sum.
+/// A guess at the terms of a wrong sum.
 pub fn guess(world_size: usize) -> impl Fn(f64, f64) -> Option<String> {
     move |expected, got| {
         let all = f64::from((1u32 << world_size) - 1);
-        // So many times has each of the numbers 1, 2, 3, … been counted.
+        // The factor of the numbers 1, 2, 3, ….
         let count = got / expected * all;
         let whole = (count - count.round()).abs() < 1e-4 && count >= 0.0;
         if (got * world_size as f64 - expected).abs() < 1e-4 * expected.abs() {

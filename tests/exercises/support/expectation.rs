@@ -1,16 +1,16 @@
-//! Numbers that are not what they should be: where they part, and which law that breaks.
+//! Comparison of numbers: the first difference, and the law that it breaks.
 
 use candle_core::{DType, Result, Tensor};
 
 use crate::tracer::multiple;
 
-/// So many numbers are shown in full.
+/// The most numbers that a message shows in full.
 const FEW: usize = 16;
 
-/// What to say about the first number that is wrong, given what was expected and what came.
+/// A note on the first wrong number, from the expected number and the answer's.
 type Note<'a> = Box<dyn Fn(f64, f64) -> Option<String> + 'a>;
 
-/// What a check expects of some numbers, and what it says when they are others.
+/// The expected property of some numbers, and the message if they do not have it.
 ///
 /// ```
 /// use exercises::Expectation;
@@ -29,7 +29,7 @@ pub struct Expectation<'a> {
 }
 
 impl<'a> Expectation<'a> {
-    /// Expects `what` to be exactly what it should be.
+    /// Expects `what` to be exactly right.
     pub fn of(what: impl Into<String>) -> Self {
         Self {
             what: what.into(),
@@ -41,14 +41,13 @@ impl<'a> Expectation<'a> {
         }
     }
 
-    /// The law that other numbers would break.
+    /// The law that wrong numbers break.
     pub fn law(mut self, law: impl Into<String>) -> Self {
         self.law = law.into();
         self
     }
 
-    /// Both sides are the answer's, so that either may be wrong: what they are called, in place of "expected" and
-    /// "got".
+    /// Names both sides, in place of "expected" and "got": both are the answer's, and either may be wrong.
     pub fn between(mut self, one: &str, other: &str) -> Self {
         self.sides = Some([one, other].map(str::to_owned));
         self
@@ -60,20 +59,20 @@ impl<'a> Expectation<'a> {
         self
     }
 
-    /// How the place of a number is called, by its index. (A single number has none.)
+    /// Names the place of a number by its index. A single number has no place.
     pub fn at(mut self, place: impl Fn(usize) -> String + 'a) -> Self {
         self.place = Box::new(place);
         self
     }
 
-    /// A guess at the mistake, from the first wrong number: what was expected, and what came.
+    /// A guess at the mistake, from the expected number and the answer's at the first difference.
     pub fn guess(mut self, note: impl Fn(f64, f64) -> Option<String> + 'a) -> Self {
         self.note = Box::new(note);
         self
     }
 
     /// Compares numbers one by one.
-    /// Panics when one differs, or there are more or fewer.
+    /// Panics when a number differs, or when there are more or fewer numbers.
     #[track_caller]
     pub fn check(&self, expected: &[f64], got: &[f64]) {
         if expected.len() != got.len() {
@@ -122,7 +121,7 @@ impl<'a> Expectation<'a> {
             1 => String::new(),
             all => format!(" at {} ({wrong} wrong of {all})", (self.place)(first)),
         };
-        // The law that the check has in mind says nothing of digits.
+        // The law of the check is not about digits.
         let digits = right_digits(expected, got);
         let law = if digits.is_some() { String::new() } else { self.broken_law() };
         let note = (self.note)(expected[first], got[first]);
@@ -148,12 +147,12 @@ impl<'a> Expectation<'a> {
 }
 
 /// The numbers of a tensor in order, in f64.
-/// Fails when it holds something else.
+/// Fails when the tensor has another element type than numbers.
 pub fn numbers(tensor: &Tensor) -> Result<Vec<f64>> {
     tensor.to_dtype(DType::F64)?.flatten_all()?.to_vec1()
 }
 
-/// Says so where all numbers are nearly right.
+/// A note if all numbers are nearly right.
 fn right_digits(expected: &[f64], got: &[f64]) -> Option<String> {
     let largest = |numbers: &mut dyn Iterator<Item = f64>| numbers.fold(0.0, f64::max);
     let size = largest(&mut expected.iter().map(|number| number.abs()));
@@ -161,7 +160,7 @@ fn right_digits(expected: &[f64], got: &[f64]) -> Option<String> {
     if got.iter().any(|number| !number.is_finite()) {
         return None;
     }
-    // Below that, only the order of additions is another.
+    // Smaller differences come from the order of additions.
     (1e-12..1e-5).contains(&(apart / size)).then(|| {
         let digits = -(apart / size).log10().ceil();
         format!(
@@ -170,7 +169,7 @@ fn right_digits(expected: &[f64], got: &[f64]) -> Option<String> {
     })
 }
 
-/// The factor by which all numbers are wrong.
+/// A note on the factor by which all numbers are wrong.
 fn common_factor(expected: &[f64], got: &[f64]) -> Option<String> {
     let pairs = || expected.iter().zip(got);
     let nonzero = pairs().filter(|(expected, _)| **expected != 0.0);
@@ -241,14 +240,15 @@ mod tests {
     fn two_answers_are_told_by_what_they_are() {
         let expectation =
             Expectation::of("the loss of a whole and of its halves").between("whole", "halves");
-        let message = message_of(&expectation, &[1.0], &[2.0]).unwrap();
-        assert_eq!(message, "the loss of a whole and of its halves differ\n  whole  1\n  halves 2");
+        let message = message_of(&expectation, &[1.0], &[2.5]).unwrap();
+        let expected = "the loss of a whole and of its halves differ\n  whole  1\n  halves 2.5";
+        assert_eq!(message, expected);
     }
 
     #[test]
     fn a_single_number_has_no_place() {
-        let message = message_of(&Expectation::of("the loss"), &[1.0], &[2.0]).unwrap();
-        assert_eq!(message, "the loss is wrong\n  expected 1\n  got      2");
+        let message = message_of(&Expectation::of("the loss"), &[1.0], &[2.5]).unwrap();
+        assert_eq!(message, "the loss is wrong\n  expected 1\n  got      2.5");
     }
 
     #[test]

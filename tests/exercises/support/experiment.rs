@@ -17,7 +17,7 @@ use crate::classifier::{weights_worked_with, worked};
 /// How long a rank waits for another: far longer than any of these steps takes.
 const WAIT: Duration = Duration::from_secs(5);
 
-/// What all runs of an experiment have in common.
+/// The settings of all runs of an experiment.
 #[derive(Clone, Debug)]
 pub struct Experiment {
     /// The images to train on.
@@ -30,11 +30,11 @@ pub struct Experiment {
     pub epochs: usize,
     /// Decides initial weights and shuffles.
     pub seed: u64,
-    /// What has been run so far. Clones share it.
+    /// The runs so far. Clones share the list.
     pub runs: Arc<Mutex<Vec<Run>>>,
     /// A rank that fails before it begins.
     pub fails: Option<usize>,
-    /// The ranks that returned a result although another one had failed. Clones share the list.
+    /// The ranks that returned a result although another rank had failed. Clones share the list.
     pub went_on: Arc<Mutex<Vec<usize>>>,
 }
 
@@ -43,11 +43,11 @@ pub struct Experiment {
 pub struct Run {
     /// The number of devices.
     pub devices: usize,
-    /// The messages that they sent each other.
+    /// The number of messages between the devices.
     pub messages: u64,
-    /// The samples that they computed gradients of, one device's and another's added up.
+    /// The number of samples of all gradients, added up over the devices.
     pub samples: usize,
-    /// Whether all of them computed gradients with the same weights, one after the other, to the last bit.
+    /// Whether all devices computed their gradients with the same weights, to the last bit.
     pub replicas_agree: bool,
 }
 
@@ -87,7 +87,7 @@ impl Experiment {
     }
 }
 
-/// One run: its settings, and what it measured on the test images.
+/// One run: its settings, and its measurements on the test images.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Row {
     /// The learning rate.
@@ -171,7 +171,7 @@ mod tests {
         assert!(!experiment.runs.lock().unwrap()[0].replicas_agree);
     }
 
-    /// With shards of a fixed size, say, the last rank has nothing left of the last batch.
+    /// With shards of a fixed size, for example, the last rank may have no sample of the last batch.
     #[test]
     fn a_replica_without_samples_agrees() {
         let experiment = experiment();

@@ -23,7 +23,7 @@ use crate::panic::{catch, given, take_todo};
 /// A law of an answer of type `A`: its name, and a function that panics when the answer breaks the law.
 pub type Law<A> = (&'static str, fn(A));
 
-/// What a law may return.
+/// The result of a law.
 pub trait Verdict {
     /// Panics with an error.
     fn expect_none(self);
@@ -61,7 +61,7 @@ macro_rules! check {
     };
 }
 
-/// Holds an answer against all laws and reports each. The exit code is 0 if all passed, and 1 otherwise.
+/// Checks an answer against all laws and reports each law. The exit code is 0 if all passed, and 1 otherwise.
 pub fn run<A: Copy>(laws: &[Law<A>], answer: A) -> ExitCode {
     let (mut passed, mut failed) = (0, 0);
     for (name, law) in laws {
@@ -91,7 +91,7 @@ pub fn run<A: Copy>(laws: &[Law<A>], answer: A) -> ExitCode {
 }
 
 fn report(line: &serde_json::Value) {
-    // A reader that has gone away needs no report.
+    // If nobody reads standard output any more, nobody needs the report.
     let mut stdout = stdout().lock();
     let _ = writeln!(stdout, "\u{1e}{line}").and_then(|()| stdout.flush());
 }

@@ -1,9 +1,9 @@
 //! A time limit around work that may never end.
 //!
-//! A thread cannot be stopped from outside. So the work gets a thread of its own, which is left behind when its time is
-//! up, and ends with the program.
+//! A thread cannot be stopped from outside. The work runs in a separate thread, which is left behind when its time is up and
+//! ends with the program.
 //!
-//! An answer that does not end in one law seldom ends in the next. So after the first, the others get less time.
+//! An answer that hangs in one law usually hangs in the next law too. After the first time limit, all others are shorter.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
@@ -20,7 +20,7 @@ pub const LIMIT: Duration = Duration::from_secs(10);
 /// Whether something has run out of time in this program.
 static SOMETHING_HANGS: AtomicBool = AtomicBool::new(false);
 
-/// The time that the others get then: plenty for milliseconds of work.
+/// The time limit after that: plenty for milliseconds of work.
 const AFTERWARDS: Duration = Duration::from_secs(2);
 
 /// `limit`, or less if something has run out of time before.
@@ -38,7 +38,7 @@ pub fn try_within<R: Send + 'static>(
     let input = shared_input();
     let worker = Builder::new().spawn(move || {
         share_input(input);
-        // Nobody listens any more when the time was up.
+        // After the time limit nobody receives the result.
         let _ = done.send(catch(work));
     });
     worker.expect("a check needs one more thread");

@@ -1,4 +1,4 @@
-//! Micro-batches of [`tracer`]'s samples, the updates that are to be made of them, and what wrong ones look like.
+//! Micro-batches of [`tracer`]'s samples, the right updates from them, and the names of wrong ones.
 
 use std::iter;
 use std::ops::Range;
@@ -26,7 +26,7 @@ fn ranges(mut start: usize, sizes: &[usize]) -> impl Iterator<Item = Range<usize
 /// An update that all ranks make together.
 #[derive(Clone, Debug)]
 pub struct Update {
-    /// The samples that it is to be made of.
+    /// The samples of the update.
     pub samples: Range<usize>,
     /// The sizes of its micro-batches.
     pub sizes: Vec<usize>,
@@ -38,7 +38,7 @@ pub struct Update {
     pub rate: f64,
 }
 
-/// What is made of micro-batches of these sizes.
+/// The updates from micro-batches of these sizes.
 pub fn updates(sizes: &[usize], per_update: usize, ranks: usize, rate: f64) -> Vec<Update> {
     let groups: Vec<Vec<usize>> = sizes.chunks(per_update).map(<[usize]>::to_vec).collect();
     let samples: Vec<usize> = groups.iter().map(|group| group.iter().sum()).collect();
@@ -47,7 +47,7 @@ pub fn updates(sizes: &[usize], per_update: usize, ranks: usize, rate: f64) -> V
 }
 
 impl Update {
-    /// What is to be taken off for each sample: so many times its gradient.
+    /// The factor of each sample's gradient in the update.
     pub fn count(&self) -> f64 {
         self.rate / self.samples.len() as f64
     }
@@ -65,7 +65,7 @@ impl Update {
         self.micro_batches().flat_map(own).collect()
     }
 
-    /// Why these samples, which are the wrong ones, may have taken part; empty if that is not known.
+    /// A guess at the reason why these wrong samples take part; may be empty.
     pub fn wrong_samples(&self, found: &[usize]) -> &'static str {
         let last = self.micro_batches().last().unwrap_or_default();
         if found.is_empty() {
@@ -81,7 +81,7 @@ impl Update {
         }
     }
 
-    /// What has been done, if samples count so much, and this one counts wrong; empty if that is not known.
+    /// A guess at the mistake, from the factors of all samples and a sample whose factor is wrong; may be empty.
     pub fn wrong_counts(&self, counted: &[f64], wrong: usize) -> String {
         let Self { ranks, per_update, .. } = *self;
         let is = |sample: usize, divisor: usize| {
@@ -106,7 +106,7 @@ impl Update {
             (all(last), format!("divided by {last}, the samples of the last micro-batch")),
             (all(batches), format!("divided by {batches}, the number of micro-batches")),
             (all(on_rank_0), format!("divided by {on_rank_0}, the samples of rank 0 alone")),
-            (all(all_samples * ranks), format!("divided by the {ranks} ranks as well")),
+            (all(all_samples * ranks), format!("also divided by the {ranks} ranks")),
             (
                 all(first * per_update),
                 format!("divided by {first} · {per_update}, as if all were like the first"),
@@ -163,7 +163,7 @@ mod tests {
         assert_eq!(all(1.0), ": not divided at all");
         assert_eq!(all(2.0), ": divided by 2, the samples of the last micro-batch");
         assert_eq!(all(5.0), ": divided by 5, the samples of rank 0 alone");
-        assert_eq!(all(20.0), ": divided by the 2 ranks as well");
+        assert_eq!(all(20.0), ": also divided by the 2 ranks");
         assert_eq!(all(12.0), ": divided by 4 · 3, as if all were like the first");
         assert_eq!(all(2.5), ": added up over the ranks 3 times");
         assert_eq!(all(7.0), "");

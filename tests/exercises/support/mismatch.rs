@@ -1,16 +1,16 @@
-//! Answers that are not numbers in a row: shown beside what was expected.
+//! Messages about answers that are no lists of numbers.
 
 use std::fmt::Display;
 
-/// Ends a check: `what` is wrong, this was `expected`, that was `got`, and it breaks this `law`.
+/// Ends a check with a message: `what` is wrong, the expected value, the answer's value, and the law.
 ///
-/// Either may have several lines.
+/// `expected` and `got` may have several lines.
 #[track_caller]
 pub fn fail(what: &str, expected: &str, got: &str, law: &str) -> ! {
     panic!("{}\n  law: {law}", beside(what, expected, got))
 }
 
-/// The same where no law is known that it breaks.
+/// Ends a check with a message without a law.
 #[track_caller]
 pub fn fail_without_law(what: &str, expected: &str, got: &str) -> ! {
     panic!("{}", beside(what, expected, got))
@@ -29,7 +29,7 @@ pub fn in_a_row<N: Display>(numbers: &[N]) -> String {
     numbers.iter().map(N::to_string).collect::<Vec<_>>().join(" ")
 }
 
-/// A number without the digits that are rounding: six behind the point.
+/// A number rounded to six digits behind the point.
 pub fn short(number: f64) -> f64 {
     (number * 1e6).round() / 1e6
 }

@@ -29,7 +29,7 @@ pub(crate) type Input = Arc<Mutex<String>>;
 pub struct Panic {
     /// The message.
     pub message: String,
-    /// File, line and column; none if a check or its support panicked: then the message says it all.
+    /// File, line and column; none if a check or its support panicked.
     pub place: Option<String>,
 }
 
@@ -109,6 +109,9 @@ impl Panic {
             "" => message,
             input => format!("{input}: a panic: {message}"),
         };
+        // Of another crate's file, the folders above the crate are of no interest.
+        let (_, inside) = file.split_once("/registry/src/").unwrap_or_default();
+        let file = inside.split_once('/').map_or(&*file, |(_, inside)| inside);
         Self { message, place: Some(format!("{file}:{}:{}", place.line(), place.column())) }
     }
 }

@@ -1,4 +1,4 @@
-//! Weights of several ranks: equal to each other to the last bit, and up to rounding to what they should be.
+//! Weights of several ranks: equal to each other to the last bit, and to the right weights up to rounding.
 
 use candle_core::{Result, Tensor};
 use ops::difference::largest_difference;
@@ -12,7 +12,7 @@ pub type Weights = Vec<(String, Tensor)>;
 /// Relative differences in f64 that are rounding.
 const ROUNDING: f64 = 1e-10;
 
-/// Holds the weights of all ranks against each other.
+/// Compares the weights of all ranks with each other.
 /// Panics when two ranks have different ones: the message begins with `what`.
 #[track_caller]
 pub fn agree(what: &str, replicas: &[Weights]) -> Result<()> {
@@ -25,13 +25,13 @@ pub fn agree(what: &str, replicas: &[Weights]) -> Result<()> {
     Ok(())
 }
 
-/// Holds weights against those that they should be.
+/// Compares weights with the right weights.
 /// Fails when they are not of one structure.
 /// Panics when they differ by more than rounding in f64: the message begins with `what`.
 #[track_caller]
 pub fn equal(what: &str, expected: &Weights, got: &Weights, law: &str) -> Result<()> {
     let apart = largest_difference(got, expected)?;
-    // Written so that NaN counts as a difference.
+    // NaN counts as a difference.
     let equal = apart <= ROUNDING;
     if !equal {
         let f32 = if apart < 1e-5 { ": was it computed in f32?" } else { "" };

@@ -1,6 +1,6 @@
-//! What changes, and what does not, when a training that was tuned on one device moves to several.
+//! Settings of a training that was tuned on one device and moves to several.
 
-/// What was found good on one device.
+/// Good settings on one device.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Tuned {
     /// Samples in a batch.

@@ -1,16 +1,16 @@
 //! How fast a device is, as measured.
 
-/// What a step costs on a device: seconds that do not depend on its shard, and seconds for each sample.
+/// The cost of a step on a device: seconds that do not depend on its shard, and seconds for each sample.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Speed {
-    /// Seconds that a shard costs however small it is: starting kernels, copying, waiting.
+    /// Seconds that any shard costs: starting kernels, copying, waiting.
     pub fixed: f64,
     /// Seconds that each sample costs.
     pub per_sample: f64,
 }
 
 impl Speed {
-    /// The seconds that a shard of so many samples takes. An empty one takes none.
+    /// The seconds for a shard of `samples` samples. An empty shard takes no time.
     pub fn seconds(self, samples: usize) -> f64 {
         if samples == 0 { 0.0 } else { self.fixed + self.per_sample * samples as f64 }
     }

@@ -1,7 +1,7 @@
-//! Samples that leave a trace in an update: which of them it was made of, and how much each counted.
+//! Samples that leave a trace in an update: an update shows which samples took part, and how much each counted.
 //!
-//! Sample i is black but for pixel i. No other sample moves the [`Classifier`]'s weights of that pixel, so
-//! they tell about sample i alone.
+//! Sample i is black except for pixel i. No other sample changes the [`Classifier`]'s weights of that pixel, so these weights
+//! depend on sample i alone.
 
 use std::ops::Range;
 
@@ -26,10 +26,10 @@ fn label(sample: usize) -> usize {
     sample % CLASSES
 }
 
-/// By how much the gradient of each of the first so many samples was taken off the weights.
+/// The factor with which the gradient of each of the first `samples` samples was subtracted from the weights.
 ///
-/// `before` has the weights from before the update, `after` is a
-/// [snapshot](ops::parameters::Parameters::snapshot) from after it.
+/// `before` has the weights before the update, and `after` is a
+/// [snapshot](ops::parameters::Parameters::snapshot) after the update.
 /// Fails when the weights are of another model.
 pub fn counted(
     before: &Classifier,
@@ -39,15 +39,15 @@ pub fn counted(
     let weights = &before.parameters().snapshot()?[0].1;
     let update = (weights - &after[0].1)?.to_vec2::<f64>()?;
     let gradient = before.gradients(&batch(0..samples)?)?.gradients[0].to_vec2::<f64>()?;
-    // Of a sample's ten numbers the one at its label is far from zero.
+    // Among a sample's ten numbers, the number at its label is far from zero.
     let count = |sample: usize| update[sample][label(sample)] / gradient[sample][label(sample)];
     Ok((0..samples).map(count).collect())
 }
 
-/// The samples that count, of what [`counted`] returns.
+/// The samples with a factor that is not zero, from the result of [`counted`].
 pub fn taking_part(counted: &[f64]) -> Vec<usize> {
     let counts = |&sample: &usize| {
-        // Written so that NaN counts.
+        // NaN counts.
         let nothing = counted[sample].abs() <= 1e-12;
         !nothing
     };
@@ -65,8 +65,11 @@ pub fn in_words(samples: &[usize]) -> String {
     }
 }
 
-/// `2 times`, `1/3 of`, or `1.234 times` where it is no simple fraction.
+/// `2 times`, `1/3 of`, or `1.234 times` where it is no simple fraction. Nearly 1, as f32 would give, has all its digits.
 pub fn multiple(times: f64) -> String {
+    if (1e-12..1e-5).contains(&(times - 1.0).abs()) {
+        return format!("{times:.12} times (was it computed in f32?)");
+    }
     for divisor in 1..=20u32 {
         let numerator = times * f64::from(divisor);
         if (numerator - numerator.round()).abs() < 1e-6 && numerator > 0.5 {
@@ -110,5 +113,7 @@ mod tests {
     fn multiples_are_simple_fractions_where_they_can_be() {
         assert_eq!([2.0, 1.0 / 3.0, 1.75].map(multiple), ["2 times", "1/3 of", "7/4 of"]);
         assert_eq!([0.1234, -2.0].map(multiple), ["0.123 times", "-2.000 times"]);
+        let nearly = "1.000000030000 times (was it computed in f32?)";
+        assert_eq!(multiple(1.000_000_03), nearly);
     }
 }

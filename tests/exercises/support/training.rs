@@ -1,7 +1,7 @@
-//! A training that may stop between any two steps, and tells what each step did.
+//! A training that may stop between any two steps, and records each step.
 //!
-//! It is stage 5's on a small scale: a dense layer, momentum, a warm-up, an epoch's order that depends on seed
-//! and epoch alone. What it does not have is a checkpoint.
+//! It is a small form of stage 5's training: a dense layer, momentum, a warm-up, and an order of samples that depends on seed
+//! and epoch alone. It has no checkpoint.
 
 use candle_core::{DType, Device, Result};
 use concise_wrapper::optimizer::{Momentum, Schedule, Sgd};
@@ -14,7 +14,7 @@ use split_batch::loader::LocalBatch;
 
 use crate::dense::Dense;
 
-/// What is decided before a training begins, and is the same when it goes on.
+/// The settings of a training, which are the same when it goes on.
 #[derive(Clone, Debug)]
 pub struct Setup {
     /// The images.
@@ -65,24 +65,24 @@ impl Setup {
 pub struct Training {
     /// The network. A step writes new values into the memory of its weights.
     pub network: Network<Dense>,
-    /// The optimiser. A step writes new values into the memory of its velocities, of which
-    /// [`velocities`](Sgd::velocities) are another hold.
+    /// The optimizer. A step writes new values into the memory of its velocities, which the tensors of
+    /// [`velocities`](Sgd::velocities) share.
     pub sgd: Sgd,
-    /// Steps since the beginning: they decide the learning rate.
+    /// Steps since the beginning, which decide the learning rate.
     pub steps: usize,
     /// The epoch that is under way, counted from 1.
     pub epoch: usize,
-    /// Batches done of it: all of them, when the next step begins another epoch.
+    /// Finished batches of this epoch: all of them, if the next step begins another epoch.
     pub batches: usize,
-    /// The batches that are left of it.
+    /// The batches that are left of this epoch.
     pub rest: Rest,
-    /// What the batches that are done saw.
+    /// The sums over the finished batches of this epoch.
     pub sums: BatchSums,
-    /// The mean loss of each epoch before.
+    /// The mean loss of each finished epoch.
     pub losses: Vec<f64>,
 }
 
-/// What a step did.
+/// The record of a step.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Done {
     /// The epoch, counted from 1.
@@ -93,7 +93,7 @@ pub struct Done {
     pub rate: f64,
     /// The loss before the update, summed over the batch.
     pub loss: f64,
-    /// The weights after it.
+    /// The weights after the update.
     pub weights: WeightsHash,
 }
 

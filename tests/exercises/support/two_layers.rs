@@ -33,16 +33,16 @@ pub struct TwoLayers {
     pub second: Layer,
 }
 
-/// What comes back from the loss.
+/// The gradients of the loss.
 #[derive(Clone, Debug)]
 pub struct Gradients {
-    /// That of the input, `[B, in]`.
+    /// The gradient of the input, `[B, in]`.
     pub x: Tensor,
-    /// Those of the layers.
+    /// The gradients of the layers.
     pub layers: TwoLayers,
 }
 
-/// What one device computes from a batch.
+/// The results of one device for a batch.
 #[derive(Clone, Debug)]
 pub struct Outcome {
     /// X·A + a, before relu: `[B, hidden]`.
@@ -84,7 +84,7 @@ impl TwoLayers {
     /// Layers of small numbers, whose sums are exact in every order.
     ///
     /// Their weights are whole, and the first layer's biases are not: with a whole input, no number before relu is
-    /// zero, where its gradient would be a matter of taste.
+    /// zero. At zero, the gradient of relu would be a convention.
     pub fn of_small_numbers(inputs: usize, hidden: usize, outputs: usize) -> Result<Self> {
         let first = Layer {
             weight: whole_numbers(&[inputs, hidden], 1)?,
@@ -97,9 +97,9 @@ impl TwoLayers {
         Ok(Self { first, second })
     }
 
-    /// What these layers make of `x` `[B, in]` on one device, when the gradient of Y is `dy` `[B, out]`.
+    /// The results of these layers for `x` `[B, in]` on one device, when the gradient of Y is `dy` `[B, out]`.
     ///
-    /// The gradients are those of automatic differentiation.
+    /// Automatic differentiation computes the gradients.
     pub fn on_one_device(&self, x: &Tensor, dy: &Tensor) -> Result<Outcome> {
         let [x, a, a_bias, b, b_bias] = variables(self, x)?;
         let before_relu = x.matmul(&a)?.broadcast_add(&a_bias)?;
@@ -108,7 +108,7 @@ impl TwoLayers {
         Ok(Outcome { before_relu: before_relu.detach(), y: y.detach(), gradients })
     }
 
-    /// The tensors of these layers and of others, in pairs, with their names.
+    /// Pairs of a tensor of these layers and the same tensor of other layers, with their names.
     pub fn beside<'a>(&'a self, other: &'a Self) -> [(&'static str, [&'a Tensor; 2]); 4] {
         [
             ("A", [&self.first.weight, &other.first.weight]),
@@ -119,7 +119,7 @@ impl TwoLayers {
     }
 }
 
-/// What stage 6's layers make of the same `x` and `dy` on every rank, given its part: Y and the gradients.
+/// Y and the gradients of stage 6's layers on every rank, from the rank's part and the same `x` and `dy`.
 /// Panics when the parts do not fit.
 pub fn by_stage_6(parts: &[TwoLayers], x: &Tensor, dy: &Tensor) -> Vec<(Tensor, Gradients)> {
     let devices = DevicePlan::new(DeviceKind::Cpu, parts.len(), None).expect("slices of the CPU");
@@ -145,7 +145,7 @@ fn variables(TwoLayers { first, second }: &TwoLayers, x: &Tensor) -> Result<[Var
     ])
 }
 
-/// The gradients of such variables, when that of Y is `dy`.
+/// The gradients of these variables, when the gradient of Y is `dy`.
 fn gradients(y: &Tensor, dy: &Tensor, variables: [Var; 5]) -> Result<Gradients> {
     let found = (y * dy)?.sum_all()?.backward()?;
     let of = |var: Var| found.get(&var).map_or_else(|| var.zeros_like(), |one| Ok(one.detach()));
@@ -159,7 +159,7 @@ fn gradients(y: &Tensor, dy: &Tensor, variables: [Var; 5]) -> Result<Gradients> 
 mod tests {
     use super::*;
 
-    /// By hand: two numbers in H, of which relu lets one pass.
+    /// Computed by hand: relu lets one of the two numbers in H pass.
     #[test]
     fn one_device_computes_both_layers_and_all_gradients() {
         let tensor = |rows: &[&[f64]]| {

@@ -1,10 +1,9 @@
-//! Where the messages of all ranks pass through.
+//! The meeting point of all messages.
 //!
-//! One lock holds every message on the way and what each rank waits for. So whoever is about to wait can
-//! tell whether anyone will ever answer: if the ranks that it would wait for, one after another, lead back
-//! to itself, then all of them are blocked at this moment, and each can only be freed by another of them.
-//! That is a deadlock, known for certain and at once, whatever the machine's speed. (It takes that a rank
-//! is one thread, which [`Rank`](super::Rank) sees to.)
+//! One lock protects every message on the way and the state of each rank. A rank that is about to wait follows the chain of
+//! waiting ranks. If the chain leads back to the rank itself, all ranks of the chain are blocked, and only a rank of the chain
+//! could free another. This is a deadlock, and it is found at once on a machine of any speed. The proof needs one thread for
+//! each rank, which [`Rank`](super::Rank) checks.
 
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -16,17 +15,17 @@ use params_and_allreduce::communicator::Error;
 
 use super::sent::Sent;
 
-/// When a send returns.
+/// The moment at which a send returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sends {
-    /// At once: the message is kept until it is received. `MPI_Bsend`; the channels of stage 2.
+    /// At once; the message is kept until it is received. Like `MPI_Bsend` and the channels of stage 2.
     Buffered,
-    /// When the message has been received. `MPI_Ssend`; what `MPI_Send` does with large messages and NCCL
-    /// with all, and so what an algorithm has to bear.
+    /// After the message has been received. Like `MPI_Ssend`, `MPI_Send` of large messages, and NCCL. An algorithm has to work
+    /// with this.
     WaitForReceiver,
 }
 
-/// What a rank is doing.
+/// The state of a rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Doing {
     Working,
@@ -48,7 +47,7 @@ pub(super) struct Fault {
 /// The error of a message that fails.
 pub(super) const CUT: &str = "the cable is cut";
 
-/// All messages between ranks, and who waits for whom.
+/// All messages between ranks, and the states of the ranks.
 #[derive(Debug)]
 pub(super) struct Meeting {
     sends: Sends,
@@ -87,12 +86,12 @@ impl Meeting {
         self.lock().doing.len()
     }
 
-    /// What a rank has sent so far.
+    /// The messages that a rank has sent so far.
     pub(super) fn sent(&self, rank: usize) -> Sent {
         self.lock().sent[rank].clone()
     }
 
-    /// Sends a tensor in CPU memory that nobody else holds.
+    /// Sends a tensor in CPU memory that no other rank holds.
     pub(super) fn send(&self, rank: usize, to: usize, message: Tensor) -> Result<(), Error> {
         debug_assert!(matches!(message.device(), Device::Cpu));
         let mut state = self.lock();
@@ -129,7 +128,7 @@ impl Meeting {
         self.lock().fault_met
     }
 
-    /// Notes that a rank is done, and why if it failed.
+    /// Records that a rank is done, and the reason if it failed.
     pub(super) fn leave(&self, rank: usize, failure: Option<&String>) {
         let mut state = self.lock();
         state.doing[rank] = Doing::Done;
@@ -139,7 +138,7 @@ impl Meeting {
         self.changed.notify_all();
     }
 
-    /// What became of it, when all ranks are done.
+    /// The result, when all ranks are done.
     pub(super) fn verdict(&self) -> Result<(), String> {
         let state = self.lock();
         if let Some(circle) = &state.deadlock {
@@ -160,7 +159,7 @@ impl Meeting {
         Ok(())
     }
 
-    /// What each rank is doing when their time is up.
+    /// The states of all ranks when their time is up.
     pub(super) fn standstill(&self, limit: Duration) -> String {
         let doing = |(rank, doing): (usize, &Doing)| match doing {
             Doing::Working => {
@@ -176,7 +175,7 @@ impl Meeting {
         format!("after {:.1} s {}", limit.as_secs_f64(), all.join(", "))
     }
 
-    /// Waits until something has changed, unless nobody is left who could change it.
+    /// Waits until something has changed. Fails when no rank is left that could change it.
     fn wait<'a>(
         &self,
         mut state: MutexGuard<'a, State>,
@@ -212,7 +211,7 @@ impl State {
         if fails { Err(Error::Other(CUT.to_owned())) } else { Ok(()) }
     }
 
-    /// Whom a rank waits for, if what it waits for has not happened yet.
+    /// The rank for which a rank waits, if it still waits.
     fn blocked_by(&self, rank: usize) -> Option<usize> {
         match self.doing[rank] {
             Doing::ReceivingFrom(other) if self.messages[other][rank].is_empty() => Some(other),
@@ -221,7 +220,7 @@ impl State {
         }
     }
 
-    /// Whether somebody can still do what a blocked rank waits for.
+    /// Fails when no rank can free a blocked rank.
     fn can_be_freed(&mut self, rank: usize) -> Result<(), Error> {
         if self.deadlock.is_none() {
             self.deadlock = self.circle_through(rank);
@@ -239,7 +238,7 @@ impl State {
     fn circle_through(&self, rank: usize) -> Option<Vec<usize>> {
         let mut circle = vec![rank];
         let mut last = self.blocked_by(rank)?;
-        // Longer than there are ranks, a chain has run into a circle that `rank` is not part of.
+        // A chain with more links than ranks has run into a circle without `rank`.
         while last != rank && circle.len() < self.doing.len() {
             circle.push(last);
             last = self.blocked_by(last)?;
@@ -252,7 +251,7 @@ impl State {
         Some(circle)
     }
 
-    /// What a rank is told that waits for one that is done.
+    /// The error of a rank that waits for a rank that is done.
     fn left(&self, waiting: usize, other: usize) -> Error {
         let returned = match self.doing[waiting] {
             Doing::SendingTo(_) => "returned without receiving all that was sent to it",

@@ -1,8 +1,7 @@
 //! An answer on k ranks, each on a one-core slice of the CPU.
 //!
-//! The ranks of stage 2 wait for each other as long as it takes. An exercise needs more: what goes wrong
-//! must be told at once, always in the same words, and its author must find the place. So the messages of
-//! these ranks all pass through one meeting point, which knows at any moment who waits for whom.
+//! The ranks of stage 2 wait for each other until a time limit. In an exercise, a failure is reported at once, always in the
+//! same words and with its place. All messages pass through one meeting point, where the state of every rank is known.
 
 mod meeting;
 mod promises;
@@ -25,7 +24,7 @@ pub use promises::{PROMISE, PROMISE_BROKEN};
 pub use rank::Rank;
 pub use sent::Sent;
 
-/// What ranks may take in all. Whoever waits in vain is told much sooner.
+/// The time limit of all ranks together. A rank that waits in vain fails much sooner.
 const LIMIT: Duration = Duration::from_secs(10);
 
 /// Runs `work` on every rank and returns the results in rank order.
@@ -44,7 +43,7 @@ pub fn run<R: Send + 'static>(
 }
 
 /// [`run`]s `work`.
-/// Fails with what `run` panics with.
+/// Fails with the message of `run`'s panic.
 pub fn attempt<R: Send + 'static>(
     world_size: usize,
     sends: Sends,
@@ -53,7 +52,7 @@ pub fn attempt<R: Send + 'static>(
     attempt_within(still_allowed(LIMIT), world_size, sends, work)
 }
 
-/// What failures say where ranks miss each other.
+/// Parts of the failures of ranks that miss each other.
 const BETWEEN_RANKS: [&str; 5] = [
     "deadlock: ",
     " returned early",
@@ -62,21 +61,24 @@ const BETWEEN_RANKS: [&str; 5] = [
     "never received",
 ];
 
+fn is_between_ranks(failure: &str) -> bool {
+    BETWEEN_RANKS.iter().any(|part| failure.contains(part))
+}
+
 /// Ends a check: there is no `what`, since an [`attempt`] ended with this `failure`.
 ///
-/// The `law` is one about ranks that take part, whatever they have. So it is named where ranks missed each other,
-/// and where one has an `empty` shard. Where an operation was refused for another reason, an element type, say, it
-/// would lead astray.
+/// The `law` demands that all ranks take part. The message names it if ranks miss each other, or if a rank has an `empty` shard.
+/// It would be misleading if an operation failed for another reason, such as its element type.
 #[track_caller]
 pub fn fail(what: &str, expected: &str, failure: &str, law: &str, empty: bool) -> ! {
-    if empty || BETWEEN_RANKS.iter().any(|part| failure.contains(part)) {
+    if empty || is_between_ranks(failure) {
         mismatch::fail(what, expected, failure, law)
     }
     mismatch::fail_without_law(what, expected, failure)
 }
 
 /// Demands that errors are passed on. The messages of one rank fail, the first rank's or the last one's: sends, receives
-/// or both. That rank has to return this error. Where both fail, the rank takes no part, and all other ranks have to
+/// or both. That rank has to return an error before it misses another rank. Where both fail, the rank takes no part, and all other ranks have to
 /// return an error too.
 /// Panics when a rank returns a result or panics instead; the message begins with `what`.
 #[track_caller]
@@ -111,7 +113,8 @@ pub fn errors_are_passed_on<R: Send + 'static>(
                 let (wanted, got) = match outcome {
                     Ok(_) => ("an error", "a result".to_owned()),
                     Err(why) if why.starts_with("panicked: ") => ("an error", why.clone()),
-                    Err(why) if other == rank && !why.contains(CUT) => {
+                    // Another text may be the answer's own for the error. But this rank has gone on.
+                    Err(why) if other == rank && !why.contains(CUT) && is_between_ranks(why) => {
                         ("the error of the message", why.clone())
                     }
                     Err(_) => continue,

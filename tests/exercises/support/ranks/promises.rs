@@ -1,46 +1,47 @@
-//! What a rank has promised not to write to.
+//! Tensors to which a rank has promised not to write.
 //!
-//! Here messages are copies, whichever way they are sent, so a broken promise would change nothing. Where ranks
-//! share memory it changes what another rank reads: now and then, by bad luck. So it is found out in another way:
-//! what memory held when it was handed out is kept beside it, and compared at the end.
+//! In the exercises every message is a copy, so a broken promise changes nothing. If ranks share memory, a broken promise
+//! sometimes changes the tensor that another rank reads. To find it every time, the numbers of a shared tensor are saved when it
+//! is sent, and compared at the end.
 
 use candle_core::{Result, Tensor};
 
 use crate::expectation::numbers;
 
-/// What is said of a rank that has written to what it had handed out.
+/// A part of the failure of a rank that has broken a promise.
 pub const PROMISE_BROKEN: &str = " was written to afterwards";
 
-/// The law that this breaks.
-pub const PROMISE: &str = "what is shared is not written to again; a variable is: `send` it";
+/// The law of promises.
+pub const PROMISE: &str =
+    "a shared tensor is not written to again, and an update writes to a variable: `send` it";
 
-/// Memory that a rank has handed out.
+/// A tensor that a rank has shared.
 #[derive(Debug)]
 struct Promise {
     /// The memory itself.
     memory: Tensor,
-    /// What it held.
+    /// The numbers at that time.
     held: Vec<u64>,
-    /// What was done with it, and for whom.
+    /// A description of the call.
     told: String,
 }
 
-/// What a rank has shared.
+/// All tensors that a rank has shared.
 #[derive(Debug, Default)]
 pub(super) struct Promises(Vec<Promise>);
 
 impl Promises {
-    /// Nobody will write to it again.
+    /// Records a tensor that is shared with a rank.
     pub(super) fn share(&mut self, to: usize, tensor: &Tensor) -> Result<()> {
         self.0.push(Promise::new(tensor, format!("shared with rank {to}"))?);
         Ok(())
     }
 
-    /// Whether all are kept so far; else what became of the first that is not.
+    /// Fails with a description of the first broken promise.
     pub(super) fn kept(&self) -> std::result::Result<(), String> {
         match self.0.iter().find(|promise| !promise.is_kept()) {
             Some(Promise { told, .. }) => {
-                Err(format!("broke a promise: what it had {told}{PROMISE_BROKEN}"))
+                Err(format!("broke a promise: a tensor that it had {told}{PROMISE_BROKEN}"))
             }
             None => Ok(()),
         }
@@ -49,7 +50,7 @@ impl Promises {
 
 impl Promise {
     fn new(tensor: &Tensor, told: String) -> Result<Self> {
-        // Detached, a variable's tensor has the variable's memory.
+        // A detached tensor shares the memory of its variable.
         let memory = tensor.detach();
         Ok(Self { held: bits(&memory)?, memory, told })
     }
@@ -59,7 +60,7 @@ impl Promise {
     }
 }
 
-/// The numbers of a tensor, so that NaN equals NaN.
+/// The bits of a tensor's numbers: as bits, NaN equals NaN.
 fn bits(tensor: &Tensor) -> Result<Vec<u64>> {
     Ok(numbers(tensor)?.into_iter().map(f64::to_bits).collect())
 }
@@ -85,7 +86,8 @@ mod tests {
         promises.share(1, variable.as_tensor()).unwrap();
         promises.kept().unwrap();
         write(&variable);
-        let broken = "broke a promise: what it had shared with rank 1 was written to afterwards";
+        let broken =
+            "broke a promise: a tensor that it had shared with rank 1 was written to afterwards";
         assert_eq!(promises.kept(), Err(broken.to_owned()));
     }
 }

@@ -1,4 +1,4 @@
-//! One rank, as an answer sees it.
+//! The communicator of an answer.
 
 use std::sync::{Arc, Mutex};
 use std::thread::{self as threads, ThreadId};
@@ -14,10 +14,10 @@ use super::meeting::Meeting;
 use super::promises::Promises;
 use super::sent::Sent;
 
-/// One rank inside its own thread: its device, and its place among the others.
+/// One rank inside its own thread: its device, its number and the meeting point.
 ///
-/// It works in that thread only: one thread drives one device. If a rank that waits could send from elsewhere, no circle
-/// of waiting ranks would prove a deadlock.
+/// A rank works in that thread only, because one thread drives one device. If a waiting rank could send from another thread, a
+/// circle of waiting ranks would prove no deadlock.
 pub struct Rank {
     slot: thread::Rank,
     meeting: Arc<Meeting>,
@@ -31,17 +31,17 @@ impl Rank {
         Self { slot, meeting, promises: Mutex::default(), thread: threads::current().id() }
     }
 
-    /// What this rank has sent so far.
+    /// The messages that this rank has sent so far.
     pub fn sent(&self) -> Sent {
         self.meeting.sent(self.rank())
     }
 
-    /// How much that is.
+    /// The number and the bytes of these messages.
     pub fn traffic(&self) -> Traffic {
         self.sent().traffic
     }
 
-    /// Whether nobody has written to a tensor that this rank has shared; else what became of it.
+    /// Fails when a tensor that this rank has shared was written to.
     pub(super) fn promises_kept(&self) -> Result<(), String> {
         locked(&self.promises).kept()
     }
@@ -62,7 +62,7 @@ impl Communicator for Rank {
 
     fn send(&self, to: usize, tensor: &Tensor) -> Result<(), Error> {
         self.check_thread()?;
-        // A copy, so that neither rank sees what the other writes afterwards.
+        // A copy: later writes of one rank do not change the other rank's tensor.
         self.meeting.send(self.rank(), to, tensor.detach().force_contiguous()?)
     }
 

@@ -1,19 +1,19 @@
-//! What a rank has sent.
+//! The messages that a rank has sent.
 
 use std::collections::BTreeSet;
 
 use params_and_allreduce::thread::Traffic;
 
-/// What a rank has sent so far: how much, in messages of which sizes, and to whom.
+/// The messages that a rank has sent so far: number, sizes and receivers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sent {
     /// Messages and bytes in all.
     pub traffic: Traffic,
-    /// The bytes of its largest message; 0 if there was none.
+    /// The bytes of the largest message; 0 if there was no message.
     pub largest_message: u64,
-    /// The bytes of its smallest message; `None` if there was none.
+    /// The bytes of the smallest message; `None` if there was no message.
     pub smallest_message: Option<u64>,
-    /// The ranks that it has sent something, in order.
+    /// The receivers, in order.
     pub receivers: BTreeSet<usize>,
 }
 

@@ -1,4 +1,4 @@
-//! What goes wrong between ranks, and how it is told.
+//! Failures between ranks and their messages.
 
 use candle_core::{DType, Shape, Tensor, Var};
 use params_and_allreduce::communicator::Communicator;
@@ -109,7 +109,7 @@ fn a_circle_is_found_from_inside_and_outside() {
     }
 }
 
-/// Every pair of ranks is in the middle of something at any time, and nobody is ever stuck.
+/// Every pair of ranks is in the middle of an exchange at any time, and no rank is ever stuck.
 #[test]
 fn who_is_only_slow_is_never_blamed() {
     for sends in BOTH {
@@ -238,7 +238,8 @@ fn whoever_writes_to_what_it_has_handed_out_is_told() {
         variable.set(&number(rank, 2.0))?;
         Ok(2.0)
     });
-    let told = "rank 0 broke a promise: what it had shared with rank 1 was written to afterwards";
+    let told =
+        "rank 0 broke a promise: a tensor that it had shared with rank 1 was written to afterwards";
     assert_eq!(outcome.unwrap_err(), told);
 }
 

@@ -84,7 +84,7 @@ fn place(change: &str, solution: &str) -> anyhow::Result<(Range<usize>, String)>
 }
 
 /// Writes answers as `FOLDER/EXERCISE/NAME.rs`, and removes other files of `FOLDER/EXERCISE`. A file that would be the same
-/// is left alone, so that cargo does not compile it again.
+/// is left alone, because cargo would compile it again.
 pub(super) fn write<'a>(
     folder: &Path,
     exercise: &Exercise,

@@ -20,7 +20,7 @@ use syn::{
 pub(super) struct Mutant {
     pub(super) line: usize,
     pub(super) source: String,
-    /// The change: what was there, and what is there now.
+    /// The change: the text before, and the text after.
     pub(super) what: String,
     pub(super) text: String,
 }

@@ -1,4 +1,4 @@
-//! Why a change may survive: written by a person, in a file beside the answers.
+//! Reasons for changes that may survive: written by a person, in a file beside the answers.
 //!
 //! A line names the exercise, the solution's line, the change, and the reason:
 //!

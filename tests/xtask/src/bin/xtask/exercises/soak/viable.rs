@@ -12,7 +12,7 @@ use course::exercises::cargo;
 use course::exercises::tree::{Exercise, Tree};
 use course::process::How;
 
-/// The compiler finds mistakes in a few passes, and prints only those of the first that finds any.
+/// The compiler finds errors in a few passes, and prints only the errors of the first pass that has some.
 const ROUNDS: usize = 12;
 
 #[derive(Debug)]
@@ -21,7 +21,7 @@ pub(super) struct Viable {
     pub(super) mutants: Vec<(Module, Mutant)>,
 }
 
-/// Compiles the solution with each change in a module of its own, and leaves out the changes that do not compile; none
+/// Compiles the solution with each change in a separate module, and leaves out the changes that do not compile; none
 /// after Ctrl-C.
 pub(super) fn compile(
     tree: &Tree,

@@ -25,7 +25,7 @@ pub(super) fn problems(tree: &Tree) -> anyhow::Result<Vec<String>> {
     Ok(problems)
 }
 
-/// Folders of answers whose exercise has no program, so that nobody would check it.
+/// Folders of answers without a program: no command would check this exercise.
 fn unlisted(tree: &Tree) -> anyhow::Result<Vec<String>> {
     let mut problems = Vec::new();
     let answers = tree.package.with_file_name("answers");
