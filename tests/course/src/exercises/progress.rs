@@ -85,9 +85,9 @@ impl Progress {
             Standing::Open
         } else if passed.iter().any(|one| has_answer(one) && has_check(one)) {
             Standing::Solved
-        } else if passed.iter().any(|one| has_answer(one)) {
+        } else if passed.iter().any(has_answer) {
             Standing::Changed(Change::Check)
-        } else if passed.iter().any(|one| has_check(one)) {
+        } else if passed.iter().any(has_check) {
             Standing::Changed(Change::Answer)
         } else {
             Standing::Changed(Change::Both)

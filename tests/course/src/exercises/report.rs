@@ -41,6 +41,9 @@ pub fn show(tree: &Tree, exercise: &Exercise, outcome: &Outcome, all: bool) -> a
         let page = tree.relative(&page);
         below.push(format!("the chapter:  mdbook serve book --open, or {page}"));
     }
+    if !all && matches!(outcome, Outcome::Failed(..) | Outcome::CutShort { .. }) {
+        below.push(format!("all of it:    cargo course check {name} --all"));
+    }
     let room = ROWS - BELOW - below.len();
     let body = match outcome {
         Outcome::Interrupted => return Ok(()),
@@ -82,7 +85,7 @@ pub fn show(tree: &Tree, exercise: &Exercise, outcome: &Outcome, all: bool) -> a
             body.pop();
             body
         }
-        Outcome::Failed(_, failures) => first_in_full(failures, room, name),
+        Outcome::Failed(_, failures) => first_in_full(failures, room),
         Outcome::DoesNotCompile { signature } => {
             let mut body = vec![format!("{cross} {name} does not compile")];
             if *signature {
@@ -121,27 +124,20 @@ fn show_passed(passed: &[Passed]) -> std::io::Result<()> {
 }
 
 /// The first broken law in so many rows as the others leave of `room`.
-fn first_in_full(failures: &[Failure], room: usize, name: &str) -> Vec<String> {
+fn first_in_full(failures: &[Failure], room: usize) -> Vec<String> {
     let (first, others) = (&failures[0], &failures[1..]);
     let shown = others.len().min(OTHERS);
     let mut below: Vec<String> = others[..shown].iter().map(in_a_line).collect();
     if shown < others.len() {
         below.push(format!("  … and {} more", others.len() - shown));
     }
-    // A line for the law's name, one above the others, one for what is left out.
-    let room = room.saturating_sub(below.len() + 3);
+    // A line for the law's name, and one above the others.
+    let room = room.saturating_sub(below.len() + 2);
     let message = message(first);
     let printed = said(&first.printed, room.saturating_sub(rows(&message)).max(2));
-    let mut body = vec![title(&first.law)];
     let whole: Vec<String> = printed.into_iter().chain(message).collect();
-    let is_cut = rows(&whole) > room;
-    body.extend(if is_cut { shortened(whole, room) } else { whole });
-    if is_cut || shown < others.len() || first.printed.lines().count() > room {
-        body.push(format!(
-            "    {}",
-            style(format!("all of it: cargo course check {name} --all")).dim()
-        ));
-    }
+    let mut body = vec![title(&first.law)];
+    body.extend(if rows(&whole) > room { shortened(whole, room) } else { whole });
     if !below.is_empty() {
         body.push(String::new());
     }
@@ -239,11 +235,10 @@ mod tests {
         for others in [0, 3, 12] {
             let mut failures = vec![failure("first", &format!("{long}law: sum"), &printed)];
             failures.extend((0..others).map(|_| failure("other", "expected 1, got 2\nmore", "")));
-            let body = first_in_full(&failures, 18, "ch01_sum");
+            let body = first_in_full(&failures, 18);
             assert!(rows(&body) <= 18, "{body:#?}");
             assert!(body[0].ends_with("first") && body[1].contains("lines left out"), "{body:#?}");
             assert!(body.iter().any(|line| line == "    law: sum"), "{body:#?}");
-            assert!(body.iter().any(|line| line.contains("check ch01_sum --all")), "{body:#?}");
         }
     }
 

@@ -129,7 +129,7 @@ fn the_first_broken_law_is_shown_in_full_and_the_verdict_last() {
     ] {
         assert!(short.contains(part), "{part}\n{short}");
     }
-    assert!(short.contains("all of it: cargo course check ch01_sum --all\n"), "{short}");
+    assert!(short.contains("all of it:    cargo course check ch01_sum --all\n"), "{short}");
     let (all, _) = told(&["--all"]);
     assert!(all.contains("✗ law_29\n") && all.contains("\n    seen 50\n"), "{all}");
     // Nobody is at a terminal.
