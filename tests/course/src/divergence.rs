@@ -1,4 +1,4 @@
-//! `cargo course divergence A B`: where two recordings of stage 5's `--record` part.
+//! `cargo course divergence A B`: finds the first difference between two recordings of stage 5's `--record`.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -45,7 +45,7 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<()> {
         if let Some(steps) = span("step", recording.steps.range(..from)) {
             line(format_args!("only the {which} recording has {steps}: the other begins later"))?;
         }
-        // Whoever has found a difference does not ask what came later.
+        // Behind a difference, later steps do not matter.
         if divergence.is_none()
             && let Some(steps) = span("step", later(recording, &common, from))
         {
@@ -61,7 +61,7 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What was compared, in words: steps that both have, and the weights that one of them ended with.
+/// Describes the comparison: the steps of both recordings, and the weights after the last of these steps.
 fn compared(common: &BTreeSet<usize>, end: usize) -> String {
     let after = end.saturating_sub(1);
     let (Some(&from), Some(&to)) = (common.first(), common.last()) else {
@@ -72,7 +72,7 @@ fn compared(common: &BTreeSet<usize>, end: usize) -> String {
     format!("{steps} steps, from step {from} to {to}{weights}")
 }
 
-/// A recording's steps behind those that both have, which begin at `from`.
+/// The steps of a recording after the common steps, which begin at `from`.
 fn later<'a>(
     recording: &'a Recording<'_>,
     common: &BTreeSet<usize>,
@@ -81,7 +81,7 @@ fn later<'a>(
     recording.steps.range(common.last().map_or(from, |to| to + 1)..)
 }
 
-/// Steps or ranks in words; nothing of none.
+/// Describes steps or ranks. Returns `None` for an empty list.
 fn span<'a>(what: &str, numbers: impl Iterator<Item = &'a usize>) -> Option<String> {
     let mut numbers = numbers.copied();
     let from = numbers.next()?;
@@ -94,12 +94,12 @@ fn span<'a>(what: &str, numbers: impl Iterator<Item = &'a usize>) -> Option<Stri
 struct Recording<'a> {
     path: &'a Path,
     entries: Vec<Entry>,
-    /// The steps that were made.
+    /// The steps of the run.
     steps: BTreeSet<usize>,
-    /// With the one that was not made any more, before which the run ended.
+    /// The steps, and the step before which the run ended.
     places: BTreeSet<usize>,
     ranks: BTreeSet<usize>,
-    /// Whether its last line has no end.
+    /// Whether the last line is incomplete.
     is_cut: bool,
 }
 

@@ -1,4 +1,4 @@
-//! The learner's tool, as a library: what `cargo xtask` shares with it.
+//! The parts of the learner's tool that `cargo xtask` uses as well.
 
 #![expect(missing_docs, reason = "the two tools are the only readers")]
 

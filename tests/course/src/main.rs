@@ -11,7 +11,7 @@ use harness::cli;
 #[command(name = "cargo course", bin_name = "cargo course", version)]
 #[command(override_usage = "cargo course <COMMAND>")]
 struct Arguments {
-    // clap's own refusal would be the whole help.
+    // clap's own error would be the whole help.
     #[command(subcommand)]
     command: Option<Command>,
 }

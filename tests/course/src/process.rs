@@ -1,7 +1,7 @@
-//! A process and all that it starts: begun together, waited for only so long, and ended together.
+//! A process and its children, with limits of time, output and memory.
 //!
-//! Commands of the book, readers' answers, sides of a comparison, programs that are asked for their version: what may
-//! hang, or print without end, goes through here. (Tools that end by themselves, such as git, do not.)
+//! Every program that may hang or print without end runs in a [`Group`]: commands of the book, learners' answers, the sides of a
+//! comparison.
 
 use std::fmt;
 use std::fs::File;
@@ -12,13 +12,13 @@ use std::time::{Duration, Instant};
 use harness::cli::ReportedElsewhere;
 use harness::interrupt;
 
-/// How often to look whether a process has ended. Looking takes microseconds.
+/// The time between two looks at a process. A look takes microseconds.
 const LOOK: Duration = Duration::from_millis(10);
 
-/// A modest process prints no more on a stream. Of what is longer, the last part of this length is read.
+/// The most bytes of output. The last part of this length is read.
 const PRINTED: u64 = 16_000_000;
 
-/// A modest process has no more in memory: several times what the largest check of an exercise takes.
+/// The most memory of a process, several times the memory of the largest check.
 const MEMORY: u64 = 2 << 30;
 
 #[derive(Clone, Copy, Debug)]
@@ -26,7 +26,7 @@ pub enum How {
     /// By itself, or by a crash.
     Alone(ExitStatus),
     OutOfTime,
-    /// By Ctrl-C, or because the caller has no use for the program any more.
+    /// By Ctrl-C, or because the caller does not want the result any more.
     Interrupted,
     TooMuch(Excess),
 }
@@ -46,7 +46,7 @@ impl fmt::Display for Excess {
     }
 }
 
-/// A process in a group of its own, with whatever it starts.
+/// A process and its children, as a group of their own.
 #[derive(Debug)]
 pub struct Group {
     leader: Child,
@@ -54,9 +54,9 @@ pub struct Group {
 }
 
 impl Group {
-    /// Starts a program; nobody types.
+    /// Starts a program without input.
     pub fn start(command: &mut Command) -> io::Result<Self> {
-        // A group of its own can be ended as a whole, but the terminal's Ctrl-C does not reach it.
+        // The terminal's Ctrl-C does not reach another group.
         interrupt::watch()?;
         #[cfg(unix)]
         std::os::unix::process::CommandExt::process_group(command, 0);
@@ -64,19 +64,18 @@ impl Group {
         Ok(Self { leader, started: Instant::now() })
     }
 
-    /// Waits until the program has ended: by itself, or because its time is up, counted from its start, or because
-    /// somebody pressed Ctrl-C. In each case all that it started is ended too.
+    /// Waits for the end of the program, at most `limit` after its start. Ctrl-C ends the wait. Then ends the whole group.
     pub fn wait(self, limit: Duration) -> io::Result<How> {
         self.wait_unless(limit, |_| Ok(None))
     }
 
-    /// As [`wait`](Self::wait), and ends the program as soon as it is not `wanted` any more.
+    /// Like [`wait`](Self::wait), without a limit, while the result is `wanted`.
     pub fn wait_while(self, wanted: &dyn Fn() -> bool) -> io::Result<How> {
         self.wait_unless(Duration::MAX, |_| Ok((!wanted()).then_some(How::Interrupted)))
     }
 
-    /// As [`wait`](Self::wait), and ends the program as soon as it is not `wanted` any more, has printed too much, or takes
-    /// too much memory. How much memory it takes is known on Linux only; elsewhere its time has to do.
+    /// Like [`wait`](Self::wait), while the result is `wanted`, with limits of output and memory. Only on Linux is the memory
+    /// known.
     pub fn wait_if_modest(
         self,
         limit: Duration,
@@ -117,24 +116,22 @@ impl Group {
         how
     }
 
-    /// Ends all of the group, and waits until its leader is gone.
+    /// Ends the whole group, and waits for the end of its leader.
     fn end(mut self) {
-        // The standard library ends one process, not a group. The shell that every Unix has can; the crates that
-        // can ask libc for features that would have everything compiled anew after every use of this tool.
-        // The group comes first: it keeps its number as long as anybody is in it, and no longer.
+        // The standard library ends a single process. The crates that end a group need a feature of libc that the stages do not
+        // use, so the shell ends the group. The group comes first, because its number is free again after its last process.
         #[cfg(unix)]
         let _ = Command::new("/bin/sh")
             .args(["-c", "kill -s KILL -- \"-$0\"", &self.leader.id().to_string()])
             .stderr(Stdio::null())
             .status();
-        // It may have ended by itself meanwhile, and where there is no shell at least the leader is ended.
+        // The leader may have ended already.
         let _ = self.leader.kill();
         let _ = self.leader.wait();
     }
 }
 
-/// What a process prints. A file, and no pipe: nobody has to empty it while the process runs, or waits for those who
-/// were started by a process that has ended.
+/// The output of a process, in a file. A pipe would have to be read while the process runs, and while its children live.
 #[derive(Debug)]
 pub struct Printed(File);
 
@@ -144,16 +141,16 @@ impl Printed {
         tempfile::tempfile().map(Self)
     }
 
-    /// A process's standard output or standard error. What has several is printed in the order in which it came.
+    /// A stream for standard output or standard error. One file for both keeps the order of the lines.
     pub fn stream(&self) -> io::Result<Stdio> {
         Ok(self.0.try_clone()?.into())
     }
 
-    /// What was printed; the last part of it, where that is very long.
+    /// The text, or the last part of a very long one.
     pub fn text(mut self) -> io::Result<String> {
         let mut bytes = Vec::new();
         self.0.seek(SeekFrom::Start(self.length()?.saturating_sub(PRINTED)))?;
-        // Whoever was left behind may print on while this reads.
+        // A child may still print.
         self.0.take(PRINTED).read_to_end(&mut bytes)?;
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
@@ -163,7 +160,7 @@ impl Printed {
     }
 }
 
-/// How many bytes of memory a process has, where the system tells.
+/// The memory of a process in bytes, or `None` if the system does not report the memory.
 fn resident(id: u32) -> Option<u64> {
     if !cfg!(target_os = "linux") {
         return None;
@@ -174,7 +171,7 @@ fn resident(id: u32) -> Option<u64> {
     Some(kibibytes << 10)
 }
 
-/// What is left to say of work that ended because of Ctrl-C, to whoever pressed it: an exit code.
+/// The error of work that Ctrl-C has ended: an exit code without a message.
 pub fn interrupted() -> anyhow::Error {
     ReportedElsewhere(interrupt::exit_code().unwrap_or(1)).into()
 }
@@ -193,7 +190,7 @@ mod tests {
     #[test]
     fn what_takes_too_long_is_ended_with_all_that_it_started() {
         let folder = tempfile::tempdir().unwrap();
-        // The one that is started starts another.
+        // The child starts another process.
         let group = shell("(sh -c 'sleep 2; touch late' & wait) & sleep 60", folder.path());
         let started = Instant::now();
         let how = group.wait(Duration::from_millis(300)).unwrap();

@@ -23,7 +23,7 @@ pub fn cpu_name() -> Option<String> {
     Some(model.split_once(':')?.1.trim().to_owned())
 }
 
-/// What tells processors of the same name apart, where the system says it: `family 25 model 17, cache 1024 KB`.
+/// Numbers that distinguish processors of the same name: `family 25 model 17, cache 1024 KB`. `None` if the system has none.
 pub fn cpu_model() -> Option<String> {
     let info = std::fs::read_to_string("/proc/cpuinfo").ok()?;
     let field = |name: &str| {
@@ -38,7 +38,7 @@ pub fn cpu_model() -> Option<String> {
     ))
 }
 
-/// The vector instruction sets, of those the matrix product has kernels for.
+/// The vector instruction sets for which the matrix product has kernels.
 pub fn instruction_sets() -> Vec<&'static str> {
     let mut sets = Vec::new();
     #[cfg(target_arch = "x86_64")]

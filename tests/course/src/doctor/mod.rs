@@ -1,7 +1,7 @@
-//! `cargo course doctor`: what this machine has, which chapters run here, and how to get the rest.
+//! `cargo course doctor`: the hardware and software of this machine, and the chapters that run here.
 //!
-//! It says only what it has seen: a program that answered, a file that is there. What it did not find is
-//! "not found", with where it looked or what to do.
+//! A finding is a program that answered or a file that exists. Anything else is reported as "not found", with the places that were
+//! searched or a remedy.
 
 mod data;
 pub mod hardware;
@@ -17,7 +17,7 @@ struct Finding {
 }
 
 impl Finding {
-    /// Adds how to get it, where it is not there.
+    /// Adds a remedy if the thing was not found.
     fn or_hint(mut self, hint: &str) -> Self {
         self.seen = self.seen.map_err(|why| format!("{why}; {hint}"));
         self
@@ -28,7 +28,7 @@ impl Finding {
     }
 }
 
-/// Prints everything. That something is missing is an answer, not a failure.
+/// Prints all findings. A missing program is no failure.
 pub fn run() -> anyhow::Result<()> {
     line("This machine")?;
     print(&[hardware::processor(), hardware::memory()])?;

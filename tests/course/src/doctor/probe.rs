@@ -1,4 +1,4 @@
-//! Asking other programs, and looking for files, without believing or waiting for anything.
+//! Runs other programs and searches for files, with a limit of time.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use crate::process::{Group, How, Printed};
 
-/// A program that has not answered by then is taken not to.
+/// The longest wait for the answer of a program.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// What a program prints on standard output, if it can be started and succeeds in time.
+/// Returns the standard output of a program. Fails when the program cannot be started, fails or takes too long.
 pub fn ask(program: impl AsRef<Path>, arguments: &[&str]) -> Result<String, String> {
     let name = program.as_ref().display().to_string();
     let told = |error: std::io::Error| format!("{name}: {error}");
@@ -44,7 +44,7 @@ pub fn first_line(text: String) -> String {
     text.lines().next().unwrap_or_default().trim().to_owned()
 }
 
-/// Where libraries are looked for: where the loader is told to look, the CUDA folders, and the usual ones.
+/// The folders of libraries: those of the loader, of CUDA, and the usual ones.
 fn library_folders() -> Vec<PathBuf> {
     let mut folders: Vec<PathBuf> = Vec::new();
     for variable in ["LD_LIBRARY_PATH", "LIBRARY_PATH"] {
@@ -80,7 +80,7 @@ pub fn library(name: &str) -> Result<String, String> {
                 path.file_name().is_some_and(|file| file.to_string_lossy().starts_with(name))
             })
             .collect();
-        // The longest name tells the version: libnccl.so, libnccl.so.2, libnccl.so.2.28.3.
+        // The longest name has the version: libnccl.so, libnccl.so.2, libnccl.so.2.28.3.
         files.sort_by_key(|path| path.as_os_str().len());
         if let Some(file) = files.pop() {
             return Ok(file.display().to_string());

@@ -1,4 +1,4 @@
-//! The program that checks an answer, compiled by cargo, which reports what does not compile.
+//! The program that checks an answer, compiled by cargo.
 
 use std::fs;
 use std::io::{IsTerminal as _, Write as _, stderr};
@@ -15,33 +15,32 @@ use super::progress::Fingerprint;
 use super::tree::{Exercise, PACKAGE, Tree};
 use crate::process::How;
 
-/// So often an executable that may be of another text is compiled anew. More than once only where somebody else compiles
-/// the same at the same time.
+/// The most builds of one check. A second one is needed when another process compiles the same program at the same time.
 const TIMES: usize = 3;
 
-/// Of what cargo says when it fails, so many lines are kept: the last.
+/// The last lines of a failure of cargo that are shown.
 const LINES: usize = 8;
 
-/// The first build of the stages: minutes of one core, and minutes in which only one core has work.
+/// The first build of the stages: minutes of work that the cores share, and minutes in which one core works.
 const MINUTES: (usize, usize) = (9, 1);
 
 #[derive(Clone, Debug)]
 pub enum Compiled {
     To(PathBuf),
-    /// The compiler found mistakes in the answer, and they were reported on standard error, in colour on a terminal.
+    /// The compiler has reported mistakes in the answer on standard error.
     Mistaken {
-        /// One of them is that the check cannot call the answer.
+        /// Whether the check cannot call the answer.
         signature: bool,
     },
-    /// cargo failed, and not because of the answer: its last words. Empty where they stand on the terminal.
+    /// cargo failed for another reason: the last lines of its output, or nothing if the terminal shows them.
     Failed(String),
     Interrupted,
 }
 
 /// Compiles the check of an exercise with the answer, which have this fingerprint.
 ///
-/// cargo goes by the times of files: an older answer that is brought back with its old time is no news to it. So what
-/// it has not compiled just now is believed only if it was seen to be made from this very text.
+/// cargo compares the times of files, and does not notice an older answer that is restored with its old time. So an
+/// executable that cargo has not compiled just now counts only with a note of this fingerprint.
 pub fn check_of(
     tree: &Tree,
     exercise: &Exercise,
@@ -64,7 +63,7 @@ pub fn check_of(
     bail!("somebody else compiles {target} at the same time; try again")
 }
 
-/// Says how long the first build of the package takes.
+/// Prints how long the first build of the package takes.
 fn announce_the_first(tree: &Tree) {
     let fingerprints = tree.target.join("release").join(".fingerprint");
     let is_of_package = |name: &str| name.starts_with(&format!("{PACKAGE}-"));
@@ -75,7 +74,7 @@ fn announce_the_first(tree: &Tree) {
         let cores = available_parallelism().map_or(1, NonZeroUsize::get);
         let (shared, alone) = MINUTES;
         let minutes = alone + shared.div_ceil(cores);
-        // Beside cargo's own lines. Nobody may read them.
+        // Standard error may be closed.
         let _ = writeln!(
             stderr(),
             "The first check compiles the stages: about {} on {}. A later check takes seconds.",
@@ -101,7 +100,7 @@ fn is_made_from(executable: &Path, fingerprint: &Fingerprint) -> bool {
     })
 }
 
-/// The fingerprint, and what becomes another when the executable is made anew.
+/// The fingerprint, and the time and size of the executable.
 fn identity(executable: &Path, fingerprint: &Fingerprint) -> std::io::Result<String> {
     let metadata = fs::metadata(executable)?;
     let made = metadata.modified()?.duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
@@ -112,7 +111,7 @@ fn note(executable: &Path) -> PathBuf {
     executable.with_extension("made-from")
 }
 
-/// Removes what cargo has made of a target, in its folder `deps`: cargo makes what is not there.
+/// Removes the files of a target in the folder `deps`, so that cargo compiles the target again.
 fn forget(executable: &Path, target: &str) -> anyhow::Result<()> {
     let folder = executable.with_file_name("deps");
     let told = || format!("{}", folder.display());
@@ -132,13 +131,13 @@ fn build(tree: &Tree, target: &str, wanted: &dyn Fn() -> bool) -> anyhow::Result
     let colour = if console::colors_enabled_stderr() { "-diagnostic-rendered-ansi" } else { "" };
     command.arg(format!("--message-format=json{colour}"));
     if !stderr().is_terminal() {
-        // Lines of progress are for people.
+        // Only a terminal shows progress.
         command.arg("--quiet");
     }
     cargo::build(&mut command, stderr().is_terminal(), wanted)
 }
 
-/// The executable of a build that succeeded, and whether it was there before.
+/// The executable of a build that succeeded, and whether cargo had compiled it before.
 fn executable(build: &Build, target: &str) -> Option<(PathBuf, bool)> {
     let executable = |message: &Message| match message {
         Message::Artifact { target: built, executable: Some(file), fresh }
@@ -151,7 +150,7 @@ fn executable(build: &Build, target: &str) -> Option<(PathBuf, bool)> {
     build.messages.iter().rev().find_map(executable).filter(|_| build.succeeded())
 }
 
-/// Reports what the compiler and cargo have to say, and returns what it comes to.
+/// Prints the messages of the compiler and of cargo, and returns the result.
 fn outcome(build: Build, target: &str) -> anyhow::Result<Compiled> {
     if let How::Interrupted = build.how {
         return Ok(Compiled::Interrupted);
@@ -159,10 +158,10 @@ fn outcome(build: Build, target: &str) -> anyhow::Result<Compiled> {
     let (mut mistaken, mut signature) = (false, false);
     for message in &build.messages {
         let Message::Compiler { target: of, message } = message else { continue };
-        // In place of cargo; that nobody reads it is fine.
+        // Standard error may be closed.
         let _ = stderr().write_all(message.rendered.as_deref().unwrap_or_default().as_bytes());
         if of.name == target && message.level.starts_with("error") {
-            // That a linker is missing is an error as well, and in no place of the text.
+            // A missing linker is an error without a place in the text.
             mistaken |= !message.spans.is_empty();
             signature |= is_about_the_signature(message);
         }
@@ -171,14 +170,14 @@ fn outcome(build: Build, target: &str) -> anyhow::Result<Compiled> {
         Some((executable, _)) => Compiled::To(executable),
         None if build.succeeded() => bail!("cargo has compiled {target} and names no executable"),
         None if mistaken || signature => Compiled::Mistaken { signature },
-        // Reported by whoever reports the rest.
+        // The caller prints these lines.
         None => return Ok(Compiled::Failed(last_lines(&build.said))),
     };
     let _ = stderr().write_all(build.said.as_bytes());
     Ok(compiled)
 }
 
-/// Whether an error is in the line with which an exercise ends, `exercises::check!(…)`, or says that this line is gone.
+/// Whether an error is in the last line of an exercise, `exercises::check!(…)`, or the line is missing.
 fn is_about_the_signature(message: &Diagnostic) -> bool {
     /// There is no `main`.
     const NO_MAIN: &str = "E0601";

@@ -1,8 +1,7 @@
-//! What cargo is asked, and what it answers.
+//! Calls of cargo, and its messages.
 //!
-//! Only the fields that are used here. The crate `cargo_metadata` has them all, and asks serde_json for a
-//! feature that the course's own programs do without: they would be compiled anew after every use of this
-//! tool.
+//! The types have the fields that the tools read. The crate `cargo_metadata` needs a feature of serde_json that the stages do not
+//! use: the stages would be compiled again after every use of this tool.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -75,7 +74,7 @@ pub struct Line {
 
 pub const NO_CARGO: &str = "cargo cannot be started; it comes with Rust and has to be on the PATH";
 
-/// The cargo that this tool was started by.
+/// The cargo that has started this tool.
 pub fn cargo(folder: &Path) -> Command {
     let program = std::env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo"));
     let mut command = Command::new(program);
@@ -84,11 +83,10 @@ pub fn cargo(folder: &Path) -> Command {
     command
 }
 
-/// Keeps from a program what cargo told this tool about itself.
+/// Removes the variables that cargo has set for this tool.
 ///
-/// The build script of a dependency asks for these variables. A cargo that is started with them finds them
-/// changed, and compiles that dependency anew with all that depends on it; then so does the reader's own next
-/// command, without them.
+/// The build script of a dependency reads these variables. If they change, cargo compiles the dependency again, now and at the
+/// learner's next command.
 pub fn forget_cargo(command: &mut Command) {
     for (name, _) in std::env::vars_os() {
         let text = name.to_string_lossy();
@@ -120,7 +118,7 @@ pub fn metadata(folder: &Path) -> anyhow::Result<Metadata> {
 pub struct Build {
     pub how: How,
     pub messages: Vec<Message>,
-    /// What cargo said to people; nothing where it said so itself, to a terminal.
+    /// The output of cargo for people. Empty if a terminal has shown the output.
     pub said: String,
 }
 
@@ -142,9 +140,9 @@ pub fn build(
     if !to_terminal {
         command.stderr(stderr.stream()?);
     }
-    // It takes as long as it takes: on a slow machine, all of the course may have to be compiled.
+    // The first build has no limit of time.
     let how = Group::start(command).context(NO_CARGO)?.wait_while(wanted)?;
-    // A line that is no message, such as a print of a build script, is left out.
+    // A build script may print other lines.
     let message = |line: &str| serde_json::from_str(line).ok();
     let messages = stdout.text()?.lines().filter_map(message).collect();
     Ok(Build { how, messages, said: stderr.text()? })

@@ -1,4 +1,4 @@
-//! `cargo course check`: is the learner's answer right, and what to do next?
+//! `cargo course check`: checks the learner's answer to an exercise.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ pub fn run(tree: &Tree, name: Option<&str>, limit: Duration, all: bool) -> anyho
     report::show(tree, exercise, &outcome, all)?;
     match outcome {
         Outcome::Passed(_) => list::what_is_next(tree),
-        // The exit code says so.
+        // The exit code reports this.
         Outcome::Interrupted => Ok(()),
         Outcome::CargoFailed(_) => bail!("cargo failed, so {} was not checked", exercise.name),
         _ => bail!("{} does not pass yet: {}", exercise.name, outcome.verdict()),
@@ -35,7 +35,7 @@ pub fn once(
     limit: Duration,
     wanted: &dyn Fn() -> bool,
 ) -> anyhow::Result<Outcome> {
-    // For the message that says how to get it back.
+    // Fails with the command that restores the file.
     exercise.text()?;
     let checked = Fingerprint::of(exercise)?;
     let executable = match build::check_of(tree, exercise, &checked, wanted)? {
@@ -44,14 +44,14 @@ pub fn once(
         Compiled::Failed(said) => return Ok(Outcome::CargoFailed(said)),
         Compiled::Interrupted => return Ok(Outcome::Interrupted),
     };
-    // What was saved meanwhile may be what was compiled, or not. While an editor saves, the file may not be there.
+    // If the learner saves during the build, the executable may be of either text.
     let unchanged = || Fingerprint::of(exercise).is_ok_and(|now| now == checked);
     let as_compiled = unchanged();
     if as_compiled {
         build::note_made_from(&executable, &checked)?;
     }
     let outcome = Outcome::of(program::run(&executable, &tree.package, &[], limit, wanted)?, limit);
-    // What was saved meanwhile is not what passed.
+    // A text that was saved during the check has not passed.
     if let Outcome::Passed(_) = outcome
         && as_compiled
         && unchanged()

@@ -10,7 +10,7 @@ use super::progress::Progress;
 use super::tree::{Exercise, Tree};
 use super::{list, report};
 
-/// No line of a hint is longer, however wide the terminal is.
+/// The longest line of a hint.
 const WIDEST: usize = 100;
 
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -39,7 +39,7 @@ fn parse(text: &str) -> Vec<Step> {
                 step.text.push_str(line);
                 step.text.push('\n');
             }
-            // Before the first step: the file's own heading.
+            // The heading of the file.
             (_, None) => {}
         }
     }
@@ -49,7 +49,7 @@ fn parse(text: &str) -> Vec<Step> {
     steps
 }
 
-/// Shows the step after those that were read, or all of them, of the exercise that is named or the next.
+/// Prints the next step of a hint, or all steps, for an exercise by name or for the next exercise.
 pub fn run(tree: &Tree, name: Option<&str>, all: bool) -> anyhow::Result<()> {
     let Some(exercise) = Progress::load(tree)?.named_or_next(tree, name)? else {
         return list::all_solved(tree);
@@ -59,7 +59,7 @@ pub fn run(tree: &Tree, name: Option<&str>, all: bool) -> anyhow::Result<()> {
         bail!("{} has no step: no line that begins with `## `", exercise.hint().display());
     }
     let shown = Progress::remember_hints(tree, exercise, |read| {
-        // Whoever has read them all and asks again wants to see them again.
+        // After the last step all steps are shown again.
         if all || read >= steps.len() { 0..steps.len() } else { read..read + 1 }
     })?;
     let shown_last = shown.end == steps.len();
@@ -78,7 +78,7 @@ pub fn run(tree: &Tree, name: Option<&str>, all: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Markdown with lines of at most so many columns. Code and tables keep their lines.
+/// Wraps Markdown. Code and tables keep their lines.
 fn wrapped(text: &str, columns: usize) -> String {
     let (mut lines, mut paragraph): (Vec<String>, Vec<&str>) = (Vec::new(), Vec::new());
     let mut in_code = false;
@@ -99,7 +99,7 @@ fn wrapped(text: &str, columns: usize) -> String {
     lines.join("\n")
 }
 
-/// The columns of the mark that begins an item of a list, with the space behind it: 2 of `- item`, 3 of `1. item`.
+/// The width of a list item's mark: 2 for `- item`, 3 for `1. item`, 0 for other lines.
 fn marker(line: &str) -> usize {
     let text = line.trim_start();
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();
@@ -111,7 +111,7 @@ fn marker(line: &str) -> usize {
     line.len() - text.len() + mark
 }
 
-/// The words of a paragraph in lines of at most so many columns. An item of a list keeps its indentation.
+/// Wraps a paragraph. The lines of a list item are indented by its mark.
 fn fill(paragraph: &[&str], columns: usize) -> Vec<String> {
     let Some(first) = paragraph.first() else { return Vec::new() };
     let indent = " ".repeat(marker(first));

@@ -1,4 +1,4 @@
-//! `cargo course list` and `cargo course next`: what there is, and what to do now.
+//! `cargo course list` and `cargo course next`.
 
 use harness::report::line;
 
@@ -28,12 +28,12 @@ pub fn list(tree: &Tree) -> anyhow::Result<()> {
     what_is_next(tree)
 }
 
-/// Says which exercise is next, where it is, and what to do with it.
+/// Prints the next exercise, its file, its chapter, and the commands for it.
 pub fn next(tree: &Tree) -> anyhow::Result<()> {
     let progress = Progress::load(tree)?;
     let Some(exercise) = progress.next(tree) else { return all_solved(tree) };
     let name = &exercise.name;
-    // For the message that says how to get it back.
+    // Fails with the command that restores the file.
     exercise.text()?;
     line(format_args!("{}\n", exercise.heading()))?;
     if let Standing::Changed(change) = progress.of(exercise) {
@@ -51,7 +51,7 @@ pub fn next(tree: &Tree) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// One line: how many are solved, and which is next.
+/// Prints one line: the number of solved exercises, and the next one.
 pub fn what_is_next(tree: &Tree) -> anyhow::Result<()> {
     let progress = Progress::load(tree)?;
     let (solved, all) = (progress.solved(tree), tree.exercises.len());

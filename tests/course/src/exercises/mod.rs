@@ -1,7 +1,7 @@
-//! The exercises: what there is, whether it is solved, what to do next.
+//! The exercises, and the commands of a learner.
 //!
 //! An exercise is a file of the package `exercises`, and a program of that package, which checks the answer. The program
-//! runs in a process of its own, so that nothing in the learner's code can end or stall this tool.
+//! runs in a process of its own, so the learner's code cannot end or stall this tool.
 
 mod build;
 pub mod cargo;

@@ -1,4 +1,4 @@
-//! What came of a check.
+//! The outcome of a check.
 
 use std::process::ExitStatus;
 use std::time::Duration;
@@ -16,21 +16,21 @@ pub enum Outcome {
     DoesNotCompile {
         signature: bool,
     },
-    /// cargo came to no judgement: its last words, unless a terminal has them.
+    /// cargo failed: the last lines of its output, or nothing if the terminal shows them.
     CargoFailed(String),
     /// The process ended before its check did.
     CutShort {
         end: End,
         /// The law that was being checked.
         during: Option<String>,
-        /// What the answer had printed since that law began.
+        /// The output of the answer since that law began.
         said: String,
     },
     /// By Ctrl-C, or because another answer was saved.
     Interrupted,
 }
 
-/// How a check ended that did not come to its end.
+/// How an incomplete check ended.
 #[derive(Clone, Copy, Debug)]
 pub enum End {
     /// By a crash, or because the answer left the process.
@@ -40,7 +40,7 @@ pub enum End {
 }
 
 impl Outcome {
-    /// What an ended check means. That nothing was checked is no pass.
+    /// Returns the outcome of a check. A check without laws does not pass.
     pub fn of(Ended { how, report }: Ended, limit: Duration) -> Self {
         let end = match how {
             How::Interrupted => return Self::Interrupted,

@@ -1,4 +1,4 @@
-//! A program that checks an answer, run in a process of its own until it ends or has to be ended, and its report.
+//! Runs a program that checks an answer, in a process of its own, and reads its report.
 //!
 //! The report goes to standard output, among the lines that the answer prints. Each line of the report is the character
 //! U+001E and a JSON object:
@@ -28,16 +28,16 @@ pub struct Ended {
     pub report: Report,
 }
 
-/// What a check has found.
+/// The findings of a check.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
     pub passed: Vec<Passed>,
     pub failures: Vec<Failure>,
     /// The law that had begun and not ended.
     pub running: Option<String>,
-    /// Whether the check came to its end.
+    /// Whether the check is complete.
     pub is_whole: bool,
-    /// What the answer printed after the last line of the report.
+    /// The output of the answer after the last line of the report.
     pub printed: String,
 }
 
@@ -53,11 +53,11 @@ pub struct Passed {
 pub struct Failure {
     pub law: String,
     pub message: String,
-    /// Where in the answer, if the answer panicked.
+    /// The place of a panic in the answer.
     pub place: Option<String>,
-    /// Whether the answer came to a `todo!`.
+    /// Whether the answer reached a `todo!`.
     pub todo: bool,
-    /// What the answer printed meanwhile.
+    /// The output of the answer while the law was checked.
     pub printed: String,
 }
 
@@ -88,8 +88,8 @@ enum State {
     },
 }
 
-/// Runs a program that checks an answer, in the package's folder, while its result is `wanted`. A program that prints
-/// without end is ended, and so is one that takes ever more memory.
+/// Runs a program that checks an answer, in the package's folder, while its result is `wanted`. Ends a program that prints
+/// without end or takes ever more memory. Fails when the program cannot be started.
 pub fn run(
     executable: &Path,
     folder: &Path,
@@ -101,7 +101,7 @@ pub fn run(
     let output = Printed::nothing()?;
     let mut command = Command::new(executable);
     command.args(arguments).current_dir(folder);
-    // A backtrace of a check says nothing about the answer.
+    // A backtrace of a check does not help with the answer.
     command.env("RUST_BACKTRACE", "0");
     command.stdout(output.stream()?).stderr(output.stream()?);
     let group = Group::start(&mut command)
@@ -115,7 +115,7 @@ impl Report {
         let mut report = Self::default();
         for line in output.split_inclusive('\n') {
             let record = line.split_once(MARK).and_then(|(before, record)| {
-                // Text that the answer printed may stand in the same line.
+                // The answer may have printed text without a newline.
                 Some((before, serde_json::from_str(record).ok()?))
             });
             let Some((before, record)) = record else {

@@ -1,7 +1,7 @@
-//! What has passed, and which hints were read: a file of the reader's own, which git ignores.
+//! The learner's progress: the answers that passed, and the hints that were read, in a file that git ignores.
 //!
-//! It lies beside the sources and not among what cargo builds, so `cargo clean` does not forget it. What is
-//! remembered is not a name but the very text that passed: an edit afterwards makes the exercise unsolved.
+//! The file lies in the folder `.course` of the checkout, so `cargo clean` does not remove the file. An entry is a fingerprint of
+//! the text that passed: an edit makes the exercise unsolved.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -19,7 +19,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::tree::{self, Exercise, Tree};
 
-/// The folder of a checkout for what is its reader's own.
+/// The folder of a checkout for the learner's own files.
 pub const FOLDER: &str = ".course";
 
 #[derive(Debug)]
@@ -38,7 +38,7 @@ struct Record {
     hints: usize,
 }
 
-/// A fingerprint of what a check judges, the answer, and one of the check itself.
+/// The fingerprints of an answer and of its check.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Fingerprint {
@@ -53,7 +53,7 @@ pub enum Standing {
     Solved,
 }
 
-/// What no longer is as it was when an exercise passed.
+/// The part of an exercise that has changed since the exercise passed.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Change {
     Answer,
@@ -62,7 +62,7 @@ pub enum Change {
 }
 
 impl Progress {
-    /// Reads what is remembered: nothing, where nothing was written yet.
+    /// Reads the file. Without a file there is no progress. Fails when the file is malformed.
     pub fn load(tree: &Tree) -> anyhow::Result<Self> {
         let path = tree.root.join(FOLDER).join("progress.json");
         let told = || format!("{}, which remembers your progress", path.display());
@@ -127,8 +127,8 @@ impl Progress {
         })
     }
 
-    /// Remembers the steps of the hint that are to be read now, and returns them: what `choose` makes of how many were
-    /// read before. Whoever asks at the same time gets the next.
+    /// Returns the steps of the hint to be shown now, and remembers them. `choose` gets the number of steps that were shown
+    /// before. Two calls at the same time get different steps.
     pub fn remember_hints(
         tree: &Tree,
         exercise: &Exercise,
@@ -149,19 +149,19 @@ impl Progress {
         Self::change(tree, |records| drop(records.remove(&exercise.name)))
     }
 
-    /// Changes what is remembered, and nobody else does so meanwhile.
+    /// Changes the file. A lock keeps other processes from changing the file meanwhile.
     fn change<T>(
         tree: &Tree,
         change: impl FnOnce(&mut BTreeMap<String, Record>) -> T,
     ) -> anyhow::Result<T> {
         let folder = tree.root.join(FOLDER);
         fs::create_dir_all(&folder).with_context(|| format!("{}", folder.display()))?;
-        // A file of its own: the other is replaced as a whole, and a lock with it.
+        // The lock has a file of its own, because the file of the progress is replaced as a whole.
         let path = folder.join("progress.lock");
         let told = || format!("{}", path.display());
         let lock = File::create(&path).with_context(told)?;
         match lock.lock() {
-            // Some file systems have no locks. Then it is as likely as ever that nobody else is there.
+            // Some file systems have no locks.
             Err(error) if has_no_locks(&error) => {}
             locked => locked.with_context(told)?,
         }
@@ -186,7 +186,7 @@ impl Fingerprint {
     }
 }
 
-/// Of the exercise: "it has", as in "it has changed".
+/// The words before "changed": "it has".
 impl fmt::Display for Change {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {

@@ -9,27 +9,27 @@ use super::program::{Failure, Passed};
 use super::tree::{Exercise, Tree};
 use crate::process::Excess;
 
-/// Rows of a small terminal. The verdict, and what `watch` says below it, take some.
+/// Rows of a small terminal, and the rows that the verdict and the lines of `watch` take.
 const ROWS: usize = 24;
 const BELOW: usize = 3;
 
-/// So many broken laws are named behind the first.
+/// The number of broken laws that are named behind the first.
 const OTHERS: usize = 5;
 
-/// With `--all`, more lines of one law's prints are left out: a print in a loop should not bury the rest.
+/// The most lines of an answer's output for one law with `--all`: a print in a loop should not hide the rest.
 const PRINTED: usize = 60;
 
-/// Columns of a terminal that does not say how many it has.
+/// Columns of a terminal of unknown size.
 const COLUMNS: usize = 80;
 
-/// The columns of the terminal: those of `COLUMNS` where standard output is none.
+/// The columns of the terminal. Without a terminal the variable `COLUMNS` decides.
 pub fn columns() -> usize {
     let named = || std::env::var("COLUMNS").ok()?.parse().ok();
     let terminal = Term::stdout().size_checked().map(|(_, columns)| columns.into());
     terminal.or_else(named).filter(|&columns| columns > 0).unwrap_or(COLUMNS)
 }
 
-/// Shows what came of a check, without the verdict where it did not pass. With `all`, leaves nothing out.
+/// Prints the outcome of a check. The caller prints the verdict of a failure. With `all`, prints everything.
 pub fn show(tree: &Tree, exercise: &Exercise, outcome: &Outcome, all: bool) -> anyhow::Result<()> {
     let name = &exercise.name;
     let cross = style("✗").red();
@@ -73,7 +73,7 @@ pub fn show(tree: &Tree, exercise: &Exercise, outcome: &Outcome, all: bool) -> a
         }
         Outcome::Failed(passed, failures) if all => {
             show_passed(passed)?;
-            // What several checks say alike is said once.
+            // A message that several laws share is printed once.
             let same = |one: &Failure, next: &Failure| one.message == next.message;
             let mut body = Vec::new();
             for same in failures.chunk_by(same) {
@@ -123,7 +123,7 @@ fn show_passed(passed: &[Passed]) -> std::io::Result<()> {
     Ok(())
 }
 
-/// The first broken law in so many rows as the others leave of `room`.
+/// The first broken law in full and the others in a line each, in at most `room` rows.
 fn first_in_full(failures: &[Failure], room: usize) -> Vec<String> {
     let (first, others) = (&failures[0], &failures[1..]);
     let shown = others.len().min(OTHERS);
@@ -131,7 +131,7 @@ fn first_in_full(failures: &[Failure], room: usize) -> Vec<String> {
     if shown < others.len() {
         below.push(format!("  … and {} more", others.len() - shown));
     }
-    // A line for the law's name, and one above the others.
+    // The name of the law takes a row, and so does the empty line above the others.
     let room = room.saturating_sub(below.len() + 2);
     let message = message(first);
     let printed = said(&first.printed, room.saturating_sub(rows(&message)).max(2));
@@ -145,13 +145,13 @@ fn first_in_full(failures: &[Failure], room: usize) -> Vec<String> {
     body
 }
 
-/// How many rows of the terminal some lines take.
+/// The number of rows that some lines take.
 fn rows(lines: &[String]) -> usize {
     let columns = columns();
     lines.iter().map(|line| measure_text_width(line).div_ceil(columns).max(1)).sum()
 }
 
-/// The beginning of some lines, and the last, which names the law.
+/// The first lines, and the last line, which names the law.
 fn shortened(mut lines: Vec<String>, room: usize) -> Vec<String> {
     let last = lines.pop().unwrap_or_default();
     while rows(&lines) + rows(std::slice::from_ref(&last)) + 1 > room && lines.len() > 1 {
@@ -169,25 +169,25 @@ fn in_a_line(failure: &Failure) -> String {
     truncate_str(&told, columns(), "…").into_owned()
 }
 
-/// Where a law was broken, and the message.
+/// The place of a failure and its message.
 fn message(failure: &Failure) -> Vec<String> {
     let place = failure.place.iter().map(|place| format!("    at {place}"));
     place.chain(indented(&failure.message)).collect()
 }
 
-/// The last lines of what an answer printed.
+/// The last lines of an answer's output.
 fn said(printed: &str, most: usize) -> Vec<String> {
     let lines = indented(printed.trim());
     if lines.len() <= most {
         return lines;
     }
-    // One line says that there was more.
+    // One line reports the lines that are left out.
     let left_out = lines.len() - most.saturating_sub(1);
     let first = format!("    … {left_out} lines left out");
     [first].into_iter().chain(lines[left_out..].iter().cloned()).collect()
 }
 
-/// Where an answer says `todo!`, and what is to do there.
+/// The place of a `todo!` and its message.
 fn todo(failure: &Failure) -> String {
     const BEFORE: &str = "not yet implemented";
     let what = failure.message.lines().find_map(|line| line.split_once(BEFORE));

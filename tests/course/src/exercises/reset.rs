@@ -1,7 +1,7 @@
-//! `cargo course reset`: an exercise as it was given, and the learner's text put aside.
+//! `cargo course reset`: restores the original of an exercise, and puts the learner's text aside.
 //!
-//! Git has every exercise as it was given: in the commit that last changed its check, which a learner does not edit. A copy
-//! of the course that was unpacked has no git, so the first command copies the exercises.
+//! The original is in git, in the last commit that changed the check of the exercise, because a learner does not edit checks.
+//! In a checkout without git, the first command copies the exercises.
 
 use std::fs;
 use std::io;
@@ -27,11 +27,11 @@ pub fn run(tree: &Tree, exercise: &Exercise, yes: bool) -> anyhow::Result<()> {
         line("Nothing was changed")?;
         return Ok(());
     }
-    // Not before the question: an editor may save another version while it stands there.
+    // After the question: an editor may save another version while the learner decides.
     let mine = on_disk(&path)?;
     let mut aside = None;
     if mine.as_deref() != Some(&given[..]) {
-        // In this order: whatever goes wrong, the learner's text is in one place or the other.
+        // In this order, a failure never loses the learner's text.
         aside = mine.as_ref().map(|mine| put_aside(tree, exercise, mine)).transpose()?;
         replace(&path, mine.as_deref(), &given)?;
     }
@@ -43,14 +43,14 @@ pub fn run(tree: &Tree, exercise: &Exercise, yes: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Copies every exercise, where git does not have them and no copy was made before.
+/// Copies every exercise that has no copy, in a checkout without git.
 pub fn keep_given(tree: &Tree) -> anyhow::Result<()> {
     if tree.root.join(".git").exists() {
         return Ok(());
     }
     for exercise in &tree.exercises {
         let copy = copy_of(tree, exercise);
-        // A file that cannot be read is reported by the command that needs it.
+        // A command that needs an unreadable file reports the error.
         if let (false, Ok(text)) = (copy.exists(), tree::read(&exercise.file())) {
             write(&copy, &text)?;
         }
@@ -62,13 +62,13 @@ fn copy_of(tree: &Tree, exercise: &Exercise) -> PathBuf {
     tree.root.join(FOLDER).join("given").join(format!("{}.rs", exercise.name))
 }
 
-/// The text of an exercise as it was given: the copy, or else from git.
+/// The original of an exercise: the copy, or else the version in git. Fails when neither exists.
 fn given(tree: &Tree, exercise: &Exercise) -> anyhow::Result<Vec<u8>> {
     let copy = copy_of(tree, exercise);
     if copy.exists() {
         return tree::read(&copy).with_context(|| format!("{}", copy.display()));
     }
-    // From the folder of the exercises, whichever folder git takes for its own.
+    // In the folder of the exercises, because the checkout may be a part of a repository.
     let git = |words: &[&str]| -> anyhow::Result<Vec<u8>> {
         let mut git = Command::new("git");
         git.args(words).current_dir(&tree.package).stdin(Stdio::null());
@@ -85,7 +85,7 @@ fn given(tree: &Tree, exercise: &Exercise) -> anyhow::Result<Vec<u8>> {
     git(&["show", &format!("{commit}:./{}.rs", exercise.name)])
 }
 
-/// Stores the learner's text, whatever it is, under a name that nothing has yet, and returns it.
+/// Stores the learner's text under an unused name, and returns the path.
 fn put_aside(tree: &Tree, exercise: &Exercise, text: &[u8]) -> anyhow::Result<PathBuf> {
     let named =
         |number: usize| tree.root.join(FOLDER).join(format!("{}-{number}.rs", exercise.name));
@@ -94,7 +94,7 @@ fn put_aside(tree: &Tree, exercise: &Exercise, text: &[u8]) -> anyhow::Result<Pa
     Ok(free)
 }
 
-/// What the learner has written so far, whatever it is; none where there is no file.
+/// The learner's text, or `None` without a file.
 fn on_disk(path: &Path) -> anyhow::Result<Option<Vec<u8>>> {
     match tree::read(path) {
         Ok(bytes) => Ok(Some(bytes)),
@@ -103,7 +103,7 @@ fn on_disk(path: &Path) -> anyhow::Result<Option<Vec<u8>>> {
     }
 }
 
-/// Writes a text in place of the one that was put aside, and of no other.
+/// Replaces the text that was put aside. Fails when the file has another text.
 fn replace(path: &Path, put_aside: Option<&[u8]>, text: &[u8]) -> anyhow::Result<()> {
     if on_disk(path)?.as_deref() != put_aside {
         bail!("{} was saved just now, and stays as it is; try again", path.display());

@@ -1,4 +1,4 @@
-//! `cargo course solution`: ours, for whoever has solved it or wants to see it.
+//! `cargo course solution`: the course's solution. A learner whose answer does not pass is asked first.
 
 use std::fs;
 use std::io::{BufRead as _, IsTerminal as _, Write as _, stderr, stdin};
@@ -23,7 +23,7 @@ pub fn run(tree: &Tree, exercise: &Exercise, yes: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Asks a question that Enter answers with no.
+/// Asks a question. Enter means no. Fails without a terminal.
 pub fn confirm(question: &str) -> anyhow::Result<bool> {
     if !stdin().is_terminal() {
         let refusal = format!("nobody can be asked here: {question} If so, add --yes");

@@ -1,4 +1,4 @@
-//! Where the exercises are: in the checkout that the command is run from.
+//! The exercises of the checkout in which the command runs.
 
 use std::fs;
 use std::io;
@@ -13,10 +13,10 @@ pub const PACKAGE: &str = "exercises";
 
 pub const HERE: &str = "run this in a checkout of the course";
 
-/// So many names are offered in place of one that is none.
+/// The most names that are suggested for an unknown name.
 const OFFERED: usize = 3;
 
-/// Of so many letters that were typed, one may be another in a name that is offered.
+/// A suggested name has at most one other letter for so many letters.
 const NEAR: usize = 2;
 
 #[derive(Clone, Debug)]
@@ -25,7 +25,7 @@ pub struct Tree {
     pub package: PathBuf,
     pub target: PathBuf,
     pub edition: String,
-    /// In the course's order, which is that of the package's manifest. Never empty.
+    /// In the order of the package's manifest. Never empty.
     pub exercises: Vec<Exercise>,
 }
 
@@ -69,8 +69,8 @@ impl Tree {
         })
     }
 
-    /// The exercise of that name, or the only one that the name fits: without its chapter (`ring`), at the
-    /// beginning (`ch01_p`), anywhere (`entropy`). Or the one that the path of a file is in.
+    /// The exercise with this name, or the only exercise with this topic (`ring`), beginning (`ch01_p`) or part (`entropy`).
+    /// The path of a file of the exercise is a name, too. Fails when no exercise fits, or several.
     pub fn named(&self, asked: &str) -> anyhow::Result<&Exercise> {
         let is_name = |part: &&str| self.exercises.iter().any(|exercise| exercise.name == *part);
         let in_path =
@@ -109,12 +109,12 @@ impl Tree {
         Err(UsageError::new(format!("no exercise is called '{asked}'; {instead}")).into())
     }
 
-    /// A path as it is told: from the workspace's folder.
+    /// A path relative to the workspace's folder.
     pub fn relative<'a>(&self, path: &'a Path) -> std::path::Display<'a> {
         path.strip_prefix(&self.root).unwrap_or(path).display()
     }
 
-    /// The page of an exercise: the one that its check names, if it is there.
+    /// The page that the check of an exercise names, if the page exists.
     pub fn page(&self, exercise: &Exercise) -> Option<PathBuf> {
         let page = self.root.join(exercise.header()?.0);
         page.is_file().then_some(page)
@@ -122,7 +122,7 @@ impl Tree {
 }
 
 impl Exercise {
-    /// What the learner writes.
+    /// The file that the learner edits.
     pub fn file(&self) -> PathBuf {
         self.folder.join(format!("{}.rs", self.name))
     }
@@ -162,7 +162,7 @@ impl Exercise {
         })
     }
 
-    /// The folder beside that of the exercises for all that gives an answer away.
+    /// The folder of the solution, the hint and the mistakes.
     fn answers(&self) -> PathBuf {
         self.folder.with_file_name("answers").join(&self.name)
     }
@@ -176,7 +176,7 @@ impl Exercise {
         Some((page.to_owned(), title.trim_end_matches('.').to_owned()))
     }
 
-    /// What the exercise is about. Empty where its check does not say.
+    /// The title of the exercise. Empty if the check has none.
     pub fn title(&self) -> String {
         self.header().map(|(_, title)| title).unwrap_or_default()
     }
@@ -187,7 +187,7 @@ impl Exercise {
     }
 }
 
-/// Reads a regular file. What else could have its name, such as a pipe, may keep its reader waiting for ever.
+/// Reads a regular file. Fails for a pipe, which may keep its reader waiting for ever.
 pub fn read(path: &Path) -> io::Result<Vec<u8>> {
     if !fs::metadata(path)?.is_file() {
         return Err(io::Error::other("it is not a regular file; move it away first"));

@@ -1,8 +1,7 @@
-//! `cargo course watch`: a check with every save, and on to the next exercise once one passes.
+//! `cargo course watch`: checks an exercise at every save, and goes on to the next exercise after a pass.
 //!
-//! The file is read again and again instead of asking the system for notices of changes. It is one small
-//! file; reading works on every file system, network shares and shared folders of virtual machines among
-//! them, and whichever way an editor replaces it; and a save that changes nothing starts nothing.
+//! The tool reads the small file ten times a second. Notices of the system would miss changes on network shares and in shared
+//! folders of virtual machines. A save without a change starts no check.
 
 use std::cell::RefCell;
 use std::time::{Duration, Instant};
@@ -16,11 +15,10 @@ use super::progress::Progress;
 use super::tree::{Exercise, Tree};
 use super::{check, list, report};
 
-/// How often the file is read. Two readings have to agree, so that no half-written file is compiled.
+/// The time between two readings. Two readings have to agree, so that no half-written file is compiled.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// Checks an exercise, the one that is named or the next, whenever it is saved, until all are solved or
-/// somebody presses Ctrl-C. A save ends a check that is running.
+/// Checks an exercise at every save, until all exercises are solved or Ctrl-C is pressed. A save ends a running check.
 pub fn run(tree: &Tree, name: Option<&str>, limit: Duration, all: bool) -> anyhow::Result<()> {
     interrupt::watch()?;
     let terminal = Term::stdout();
@@ -28,7 +26,7 @@ pub fn run(tree: &Tree, name: Option<&str>, limit: Duration, all: bool) -> anyho
     let mut saved = true;
     while let Some(exercise) = current {
         let file = Watched::new(exercise)?;
-        // After a pass its message stays, with the next exercise below it.
+        // The message of a pass stays on the screen, above the next exercise.
         if saved && terminal.is_term() {
             terminal.clear_screen()?;
         }
@@ -43,7 +41,7 @@ pub fn run(tree: &Tree, name: Option<&str>, limit: Duration, all: bool) -> anyho
             }
             Outcome::Passed(_) => {
                 current = Progress::load(tree)?.next(tree);
-                // Saved again while it was checked: the newer text is what counts.
+                // A text that was saved during the check is checked next.
                 saved = current.is_some_and(|next| next.name == exercise.name);
                 line("")?;
             }
@@ -63,7 +61,7 @@ pub fn run(tree: &Tree, name: Option<&str>, limit: Duration, all: bool) -> anyho
     list::what_is_next(tree)
 }
 
-/// The file of an exercise, compared with the text that it had.
+/// The file of an exercise, and its text at the beginning of a check.
 struct Watched<'a> {
     exercise: &'a Exercise,
     text: String,
@@ -82,13 +80,13 @@ impl<'a> Watched<'a> {
         Ok(Self { exercise, text, last })
     }
 
-    /// Whether the file has another text and is not being written. Reads it now and then, however often it is called.
+    /// Whether the file has another text and is complete. Reads the file at most ten times a second.
     fn has_changed(&self) -> bool {
         let mut last = self.last.borrow_mut();
         if last.at.elapsed() < LOOK {
             return false;
         }
-        // While an editor replaces the file, it may not be there.
+        // An editor that replaces the file may have removed it.
         let now = self.exercise.text().ok();
         let is_settled = now.is_some() && now == last.text;
         let has_changed = is_settled && now.as_ref() != Some(&self.text);
