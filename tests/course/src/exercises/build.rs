@@ -15,7 +15,7 @@ use super::progress::Fingerprint;
 use super::tree::{Exercise, PACKAGE, Tree};
 use crate::process::How;
 
-/// The most builds of one check. A second one is needed when another process compiles the same program at the same time.
+/// The most builds of one check. A second build is needed when another process compiles the same program at the same time.
 const TIMES: usize = 3;
 
 /// The last lines of a failure of cargo that are shown.

@@ -19,7 +19,7 @@ pub struct Step {
     pub text: String,
 }
 
-/// The steps of a hint: what follows each line that begins with `## `.
+/// The steps of a hint. Each begins with a line `## TITLE`.
 pub fn steps(exercise: &Exercise) -> anyhow::Result<Vec<Step>> {
     let path = exercise.hint();
     let text = fs::read_to_string(&path).with_context(|| format!("{}", path.display()))?;

@@ -11,14 +11,14 @@ use crate::process::{Excess, How};
 #[derive(Clone, Debug)]
 pub enum Outcome {
     Passed(Vec<Passed>),
-    /// The laws that the answer keeps, and those that it breaks.
+    /// The laws that the answer keeps, and the laws that the answer breaks.
     Failed(Vec<Passed>, Vec<Failure>),
     DoesNotCompile {
         signature: bool,
     },
     /// cargo failed: the last lines of its output, or nothing if the terminal shows them.
     CargoFailed(String),
-    /// The process ended before its check did.
+    /// The process ended before the check.
     CutShort {
         end: End,
         /// The law that was being checked.

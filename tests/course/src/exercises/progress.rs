@@ -77,7 +77,7 @@ impl Progress {
 
     pub fn of(&self, exercise: &Exercise) -> Standing {
         let passed = self.records.get(&exercise.name).map_or(&[][..], |record| &record.passed);
-        // A file that cannot be read is not what passed.
+        // An unreadable file has not passed.
         let (answer, check) = (hash(&exercise.file()).ok(), hash(&exercise.check()).ok());
         let has_answer = |one: &Fingerprint| answer.as_ref() == Some(&one.answer);
         let has_check = |one: &Fingerprint| check.as_ref() == Some(&one.check);

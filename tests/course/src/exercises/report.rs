@@ -1,5 +1,5 @@
-//! The outcome of a check as a learner sees it: the first broken law in full, the others in a line each, the verdict last.
-//! All of it fits into a small terminal, unless the learner asks for everything.
+//! Prints the outcome of a check: the first broken law in full, the other laws in a line each, the verdict last. The text fits
+//! into a small terminal, unless the learner asks for all messages.
 
 use console::{Term, measure_text_width, style, truncate_str};
 use harness::report::{counted, line};
@@ -123,7 +123,7 @@ fn show_passed(passed: &[Passed]) -> std::io::Result<()> {
     Ok(())
 }
 
-/// The first broken law in full and the others in a line each, in at most `room` rows.
+/// The first broken law in full and the other laws in a line each, in at most `room` rows.
 fn first_in_full(failures: &[Failure], room: usize) -> Vec<String> {
     let (first, others) = (&failures[0], &failures[1..]);
     let shown = others.len().min(OTHERS);
@@ -131,7 +131,7 @@ fn first_in_full(failures: &[Failure], room: usize) -> Vec<String> {
     if shown < others.len() {
         below.push(format!("  … and {} more", others.len() - shown));
     }
-    // The name of the law takes a row, and so does the empty line above the others.
+    // The name of the law takes a row, and so does the empty line below the message.
     let room = room.saturating_sub(below.len() + 2);
     let message = message(first);
     let printed = said(&first.printed, room.saturating_sub(rows(&message)).max(2));

@@ -1,4 +1,4 @@
-//! `cargo course solution`: the course's solution. A learner whose answer does not pass is asked first.
+//! `cargo course solution`: the course's solution. Asks first while the learner's answer does not pass.
 
 use std::fs;
 use std::io::{BufRead as _, IsTerminal as _, Write as _, stderr, stdin};
