@@ -9,7 +9,7 @@
 //! The file is a program: its last line, [`check!`], checks the answer against the laws of its module in [`checks`]. The
 //! same laws judge the stub, our solution and all known mistakes (`verify.rs`).
 //!
-//! A message says which law is broken, and no answer can hang the check. [`laws`] runs the laws and reports
+//! A message says which law is broken, and no answer can hang the check. [`mod@laws`] runs the laws and reports
 //! them; [`ranks`] runs an answer on several ranks; [`limit`] ends work that does not end by itself; [`expectation`],
 //! [`mismatch`] and [`refusal`] compare, and name the law that was broken. The rest is data for the checks.
 
