@@ -30,8 +30,8 @@ def run_all(parsed, chosen):
     print(f"version {package['version']}, commit {package['commit']}, profile {package['profile']}", flush=True)
     if not (parsed.on_cpu or parsed.any_profile):
         check_profile(package, chosen)
-    # A script asks for no libraries. The course tool, which measures, asks for all of them.
-    folders, libraries = library_folders(sorted({HERE / "course", *(HERE / step.program for step in chosen)}))
+    # A script asks for no libraries. The tool that measures, xtask, asks for all of them.
+    folders, libraries = library_folders(sorted({HERE / "xtask", *(HERE / step.program for step in chosen)}))
     if not parsed.on_cpu:
         keep_awake()
     found = [] if parsed.on_cpu else gpus()

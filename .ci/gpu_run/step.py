@@ -63,7 +63,7 @@ def beside(limit, way, *chosen):
     # A side that hangs is named before the step is ended.
     patience = f"--patience={max(limit // 2, 1)}"
     theirs = [f"--python={sys.executable}", f"--scripts={HERE / 'peers'}"]
-    return ["course", "peers", "--device=cuda", f"--way={way}", *chosen, patience, *theirs]
+    return ["xtask", "peers", "--device=cuda", f"--way={way}", *chosen, patience, *theirs]
 
 
 def beside_pytorch(limit, way, model, *sizes, precisions=None):

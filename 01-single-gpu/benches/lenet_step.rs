@@ -1,6 +1,6 @@
 //! A whole training step of LeNet, batch 256, on one core and on two, in images a second.
 //!
-//! `cargo bench -p single-gpu --bench lenet_step`. Beside PyTorch: `cargo course peers --only lenet-step`.
+//! `cargo bench -p single-gpu --bench lenet_step`. Beside PyTorch: `cargo xtask peers --only lenet-step`.
 
 use std::num::NonZeroUsize;
 

@@ -2,7 +2,7 @@
 //
 //     <all-reduce-stepper algorithm="ring" devices="4">
 //     <figure>a picture, for paper and for browsers without scripts</figure>
-//     <script type="application/json">what `cargo course steps` recorded</script>
+//     <script type="application/json">what `cargo xtask steps` recorded</script>
 //     </all-reduce-stepper>
 //
 // Our collectives decided what is shown: which message goes when, from whom to whom, with which chunks, in

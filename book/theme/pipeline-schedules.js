@@ -2,11 +2,11 @@
 //
 //     <pipeline-schedules kind="1F1B" stages="4" micro-batches="8">
 //     <figure>a picture, for paper and for browsers without scripts</figure>
-//     <script type="application/json">what `cargo course schedules` wrote</script>
+//     <script type="application/json">what `cargo xtask schedules` wrote</script>
 //     </pipeline-schedules>
 //
 // The course's own generator, checker and prediction decided what is shown, down to the words with which a
-// schedule is refused; `tests/src/schedules` says how it is written down. Here it is read and drawn.
+// schedule is refused; `tests/xtask/src/schedules` says how it is written down. Here it is read and drawn.
 //
 // This file has four parts: what is read, what is said, what is drawn, and the element. What it shares with
 // other figures is in interactive-figure.js.

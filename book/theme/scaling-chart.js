@@ -2,10 +2,10 @@
 //
 //     <scaling-chart link="NVLink between all" model="LeNet" batch="256 for all" overlap="yes" devices="64">
 //     <figure>a picture, for paper and for browsers without scripts</figure>
-//     <script type="application/json">what `cargo course scaling` wrote</script>
+//     <script type="application/json">what `cargo xtask scaling` wrote</script>
 //     </scaling-chart>
 //
-// Stage 7's own functions decided what a step takes, and its program measured it; `tests/src/scaling` says how
+// Stage 7's own functions decided what a step takes, and its program measured it; `tests/xtask/src/scaling` says how
 // it is written down. Here it is read and drawn.
 //
 // This file has four parts: what is read, what is said, what is drawn, and the element. What it shares with

@@ -5,7 +5,7 @@ and prints its times as the last line of standard output, one JSON object:
 
     {"seconds": {"step": [0.0251, 0.0249, 0.0250]}}
 
-There is a list for each thing that was timed. `cargo course peers` runs the
+There is a list for each thing that was timed. `cargo xtask peers` runs the
 scripts in turn with ours, sets OMP_NUM_THREADS and MKL_NUM_THREADS to the number
 of threads before Python starts, and works out medians and ratios.
 """

@@ -1,0 +1,149 @@
+//! Calls of cargo, and its messages.
+//!
+//! The types have the fields that the tools read. The crate `cargo_metadata` needs a feature of serde_json that the stages do not
+//! use: the stages would be compiled again after every use of this tool.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context as _, bail};
+use serde::Deserialize;
+
+use super::tree::HERE;
+use crate::process::{Group, How, Printed};
+
+#[derive(Debug, Deserialize)]
+pub struct Metadata {
+    pub packages: Vec<Package>,
+    pub workspace_root: PathBuf,
+    pub target_directory: PathBuf,
+}
+
+#[derive(Debug, Deserialize)]
+pub struct Package {
+    pub name: String,
+    pub manifest_path: PathBuf,
+    pub edition: String,
+    pub targets: Vec<Target>,
+}
+
+#[derive(Debug, Deserialize)]
+pub struct Target {
+    pub name: String,
+    pub src_path: PathBuf,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(tag = "reason")]
+pub enum Message {
+    #[serde(rename = "compiler-artifact")]
+    Artifact { target: Target, executable: Option<PathBuf>, fresh: bool },
+    #[serde(rename = "compiler-message")]
+    Compiler { target: Target, message: Diagnostic },
+    #[serde(other)]
+    Other,
+}
+
+#[derive(Debug, Deserialize)]
+pub struct Diagnostic {
+    pub level: String,
+    pub code: Option<Code>,
+    pub rendered: Option<String>,
+    pub spans: Vec<Place>,
+    pub children: Vec<Diagnostic>,
+}
+
+#[derive(Debug, Deserialize)]
+pub struct Place {
+    pub file_name: PathBuf,
+    #[serde(default)]
+    pub text: Vec<Line>,
+}
+
+#[derive(Debug, Deserialize)]
+pub struct Code {
+    pub code: String,
+}
+
+/// A line of the source that a diagnostic shows.
+#[derive(Debug, Deserialize)]
+pub struct Line {
+    pub text: String,
+}
+
+pub const NO_CARGO: &str = "cargo cannot be started; it comes with Rust and has to be on the PATH";
+
+/// The cargo that has started this tool.
+pub fn cargo(folder: &Path) -> Command {
+    let program = std::env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo"));
+    let mut command = Command::new(program);
+    command.current_dir(folder).stdin(Stdio::null());
+    forget_cargo(&mut command);
+    command
+}
+
+/// Removes the variables that cargo has set for this tool.
+///
+/// The build script of a dependency reads these variables. If they change, cargo compiles the dependency again, now and at the
+/// learner's next command.
+pub fn forget_cargo(command: &mut Command) {
+    for (name, _) in std::env::vars_os() {
+        let text = name.to_string_lossy();
+        if ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_BIN_", "CARGO_CRATE_"]
+            .iter()
+            .any(|prefix| text.starts_with(prefix))
+        {
+            command.env_remove(&name);
+        }
+    }
+}
+
+pub fn metadata(folder: &Path) -> anyhow::Result<Metadata> {
+    let mut command = cargo(folder);
+    command.args(["metadata", "--no-deps", "--format-version=1"]);
+    let output = command.output().context(NO_CARGO)?;
+    if !output.status.success() {
+        let told = String::from_utf8_lossy(&output.stderr);
+        let told = told.lines().next().unwrap_or("without a word").trim_start_matches("error: ");
+        match told.contains("could not find `Cargo.toml`") {
+            true => bail!("{HERE}: {told}"),
+            false => bail!("cargo metadata failed: {told}"),
+        }
+    }
+    serde_json::from_slice(&output.stdout).context("what cargo metadata answers")
+}
+
+#[derive(Debug)]
+pub struct Build {
+    pub how: How,
+    pub messages: Vec<Message>,
+    /// The output of cargo for people. Empty if a terminal has shown the output.
+    pub said: String,
+}
+
+impl Build {
+    pub fn succeeded(&self) -> bool {
+        matches!(self.how, How::Alone(status) if status.success())
+    }
+}
+
+/// Has cargo build with a `--message-format` of JSON, as long as the result is `wanted`. Ctrl-C ends the build, with the
+/// compilers that cargo has started.
+pub fn build(
+    command: &mut Command,
+    to_terminal: bool,
+    wanted: &dyn Fn() -> bool,
+) -> anyhow::Result<Build> {
+    let (stdout, stderr) = (Printed::nothing()?, Printed::nothing()?);
+    command.stdout(stdout.stream()?);
+    if !to_terminal {
+        command.stderr(stderr.stream()?);
+    }
+    // The first build has no limit of time.
+    let how = Group::start(command).context(NO_CARGO)?.wait_while(wanted)?;
+    // A build script may print other lines.
+    let message = |line: &str| serde_json::from_str(line).ok();
+    let messages = stdout.text()?.lines().filter_map(message).collect();
+    Ok(Build { how, messages, said: stderr.text()? })
+}

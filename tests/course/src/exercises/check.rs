@@ -1,0 +1,62 @@
+//! `cargo course check`: checks the learner's answer to an exercise.
+
+use std::time::Duration;
+
+use anyhow::bail;
+use harness::interrupt;
+
+use super::build::{self, Compiled};
+use super::outcome::Outcome;
+use super::progress::{Fingerprint, Progress};
+use super::tree::{Exercise, Tree};
+use super::{list, program, report};
+
+/// Checks an exercise: the one that is named, or the next. With `all`, shows every broken law in full.
+pub fn run(tree: &Tree, name: Option<&str>, limit: Duration, all: bool) -> anyhow::Result<()> {
+    interrupt::watch()?;
+    let Some(exercise) = Progress::load(tree)?.named_or_next(tree, name)? else {
+        return list::all_solved(tree);
+    };
+    let outcome = once(tree, exercise, limit, &|| true)?;
+    report::show(tree, exercise, &outcome, all)?;
+    match outcome {
+        Outcome::Passed(_) => list::what_is_next(tree),
+        // The exit code reports this.
+        Outcome::Interrupted => Ok(()),
+        Outcome::CargoFailed(_) => bail!("cargo failed, so {} was not checked", exercise.name),
+        _ => bail!("{} does not pass yet: {}", exercise.name, outcome.verdict()),
+    }
+}
+
+/// Checks an exercise while the result is `wanted`, and remembers an answer that passes.
+pub fn once(
+    tree: &Tree,
+    exercise: &Exercise,
+    limit: Duration,
+    wanted: &dyn Fn() -> bool,
+) -> anyhow::Result<Outcome> {
+    // Fails with the command that restores the file.
+    exercise.text()?;
+    let checked = Fingerprint::of(exercise)?;
+    let executable = match build::check_of(tree, exercise, &checked, wanted)? {
+        Compiled::To(executable) => executable,
+        Compiled::Mistaken { signature } => return Ok(Outcome::DoesNotCompile { signature }),
+        Compiled::Failed(said) => return Ok(Outcome::CargoFailed(said)),
+        Compiled::Interrupted => return Ok(Outcome::Interrupted),
+    };
+    // If the learner saves during the build, the executable may be of either text.
+    let unchanged = || Fingerprint::of(exercise).is_ok_and(|now| now == checked);
+    let as_compiled = unchanged();
+    if as_compiled {
+        build::note_made_from(&executable, &checked)?;
+    }
+    let outcome = Outcome::of(program::run(&executable, &tree.package, &[], limit, wanted)?, limit);
+    // A text that was saved during the check has not passed.
+    if let Outcome::Passed(_) = outcome
+        && as_compiled
+        && unchanged()
+    {
+        Progress::remember_passed(tree, exercise, checked)?;
+    }
+    Ok(outcome)
+}

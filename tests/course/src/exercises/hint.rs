@@ -1,0 +1,155 @@
+//! `cargo course hint`: one step at a time, from a nudge to nearly the answer.
+
+use std::fs;
+
+use anyhow::{Context as _, bail};
+use console::measure_text_width;
+use harness::report::line;
+
+use super::progress::Progress;
+use super::tree::{Exercise, Tree};
+use super::{list, report};
+
+/// The longest line of a hint.
+const WIDEST: usize = 100;
+
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Step {
+    pub title: String,
+    pub text: String,
+}
+
+/// The steps of a hint. Each begins with a line `## TITLE`.
+pub fn steps(exercise: &Exercise) -> anyhow::Result<Vec<Step>> {
+    let path = exercise.hint();
+    let text = fs::read_to_string(&path).with_context(|| format!("{}", path.display()))?;
+    Ok(parse(&text))
+}
+
+fn parse(text: &str) -> Vec<Step> {
+    let mut steps: Vec<Step> = Vec::new();
+    let mut in_code = false;
+    for line in text.lines() {
+        in_code ^= line.starts_with("```");
+        match (line.strip_prefix("## "), steps.last_mut()) {
+            (Some(title), _) if !in_code => {
+                steps.push(Step { title: title.trim().to_owned(), text: String::new() });
+            }
+            (_, Some(step)) => {
+                step.text.push_str(line);
+                step.text.push('\n');
+            }
+            // The heading of the file.
+            (_, None) => {}
+        }
+    }
+    for step in &mut steps {
+        step.text = step.text.trim().to_owned();
+    }
+    steps
+}
+
+/// Prints the next step of a hint, or all steps, for an exercise by name or for the next exercise.
+pub fn run(tree: &Tree, name: Option<&str>, all: bool) -> anyhow::Result<()> {
+    let Some(exercise) = Progress::load(tree)?.named_or_next(tree, name)? else {
+        return list::all_solved(tree);
+    };
+    let steps = steps(exercise)?;
+    if steps.is_empty() {
+        bail!("{} has no step: no line that begins with `## `", exercise.hint().display());
+    }
+    let shown = Progress::remember_hints(tree, exercise, |read| {
+        // After the last step all steps are shown again.
+        if all || read >= steps.len() { 0..steps.len() } else { read..read + 1 }
+    })?;
+    let shown_last = shown.end == steps.len();
+    let columns = report::columns().min(WIDEST);
+    for number in shown.clone() {
+        let Step { title, text } = &steps[number];
+        line(format_args!("{} · hint {} of {}: {title}", exercise.name, number + 1, steps.len()))?;
+        line(format_args!("\n{}\n", wrapped(text, columns)))?;
+    }
+    let name = &exercise.name;
+    if shown_last {
+        line(format_args!("That was the last step; our solution: cargo course solution {name}"))?;
+    } else {
+        line(format_args!("The next step: cargo course hint {name} (all of them: --all)"))?;
+    }
+    Ok(())
+}
+
+/// Wraps Markdown. Code and tables keep their lines.
+fn wrapped(text: &str, columns: usize) -> String {
+    let (mut lines, mut paragraph): (Vec<String>, Vec<&str>) = (Vec::new(), Vec::new());
+    let mut in_code = false;
+    for line in text.lines() {
+        let is_fence = line.trim_start().starts_with("```");
+        let stays = in_code || is_fence || line.is_empty() || line.starts_with(['|', '#']);
+        in_code ^= is_fence;
+        if stays || marker(line) > 0 || (paragraph.is_empty() && line.starts_with("    ")) {
+            lines.extend(fill(&std::mem::take(&mut paragraph), columns));
+        }
+        if stays || (paragraph.is_empty() && line.starts_with("    ")) {
+            lines.push(line.to_owned());
+        } else {
+            paragraph.push(line);
+        }
+    }
+    lines.extend(fill(&paragraph, columns));
+    lines.join("\n")
+}
+
+/// The width of a list item's mark: 2 for `- item`, 3 for `1. item`, 0 for other lines.
+fn marker(line: &str) -> usize {
+    let text = line.trim_start();
+    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
+    let mark = match digits {
+        0 if text.starts_with("- ") || text.starts_with("* ") => 2,
+        1.. if text[digits..].starts_with(". ") => digits + 2,
+        _ => return 0,
+    };
+    line.len() - text.len() + mark
+}
+
+/// Wraps a paragraph. The lines of a list item are indented by its mark.
+fn fill(paragraph: &[&str], columns: usize) -> Vec<String> {
+    let Some(first) = paragraph.first() else { return Vec::new() };
+    let indent = " ".repeat(marker(first));
+    let start = first.len() - first.trim_start().len();
+    let mut lines = vec![first[..start].to_owned()];
+    for word in paragraph.iter().flat_map(|line| line.split_whitespace()) {
+        let line = lines.last_mut().expect("there is one");
+        let is_empty = line.trim().is_empty();
+        if !is_empty && measure_text_width(line) + 1 + measure_text_width(word) > columns {
+            lines.push(format!("{indent}{word}"));
+        } else {
+            line.push_str(if is_empty { "" } else { " " });
+            line.push_str(word);
+        }
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn steps_begin_with_their_heading_and_code_is_left_alone() {
+        let text = "# Hint\n\nAbout.\n\n## Look\n\nAt it.\n\n## Write\n```sh\n## no step\n```\n";
+        let step = |title: &str, text: &str| Step { title: title.into(), text: text.into() };
+        let steps = parse(text);
+        assert_eq!(steps, [step("Look", "At it."), step("Write", "```sh\n## no step\n```")]);
+        assert_eq!(parse("no steps\n"), []);
+    }
+
+    #[test]
+    fn paragraphs_and_lists_are_wrapped_and_code_is_not() {
+        let text = "One two three four\nfive.\n\n- an item of\n  a list\n- another\n\n```\nlet a = 1; let b = 2;\n```\n\n\
+                    | a table | with a long row |\n\n    let indented = \"code\";";
+        let expected = "One two three\nfour five.\n\n- an item of a\n  list\n- another\n\n```\nlet a = 1; let b = 2;\n```\n\n\
+                        | a table | with a long row |\n\n    let indented = \"code\";";
+        assert_eq!(wrapped(text, 15), expected);
+        assert_eq!(wrapped("1. first thing\n   goes on", 12), "1. first\n   thing\n   goes on");
+    }
+}

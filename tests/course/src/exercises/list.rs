@@ -1,0 +1,74 @@
+//! `cargo course list` and `cargo course next`.
+
+use harness::report::line;
+
+use super::progress::{Progress, Standing};
+use super::tree::{Exercise, Tree};
+
+pub fn list(tree: &Tree) -> anyhow::Result<()> {
+    let progress = Progress::load(tree)?;
+    let longest = tree.exercises.iter().map(|one| one.name.len()).max().unwrap_or_default();
+    for exercise in &tree.exercises {
+        let (mark, note) = match progress.of(exercise) {
+            Standing::Solved => ('✓', String::new()),
+            Standing::Changed(change) => ('?', format!(" ({change} changed since it passed)")),
+            Standing::Open => ('·', String::new()),
+        };
+        let title = exercise.title();
+        let told = format!("{mark} {:<longest$}  {title}{note}", exercise.name);
+        line(told.trim_end())?;
+    }
+    line("")?;
+    let changed = |one: &Exercise| matches!(progress.of(one), Standing::Changed(_));
+    if tree.exercises.iter().any(changed) {
+        line(
+            "`cargo course check` takes those that are not solved one after the other: call it again\n",
+        )?;
+    }
+    what_is_next(tree)
+}
+
+/// Prints the next exercise, its file, its chapter, and the commands for it.
+pub fn next(tree: &Tree) -> anyhow::Result<()> {
+    let progress = Progress::load(tree)?;
+    let Some(exercise) = progress.next(tree) else { return all_solved(tree) };
+    let name = &exercise.name;
+    // Fails with the command that restores the file.
+    exercise.text()?;
+    line(format_args!("{}\n", exercise.heading()))?;
+    if let Standing::Changed(change) = progress.of(exercise) {
+        line(format_args!("It passed, and {change} changed since.\n"))?;
+    }
+    if let Some(page) = tree.page(exercise) {
+        let chapter = exercise.chapter().trim_start_matches("ch").trim_start_matches('0');
+        line(format_args!("read    chapter {chapter}: mdbook serve book --open"))?;
+        line(format_args!("        or {} (its listings are links)", tree.relative(&page)))?;
+    }
+    line(format_args!("write   {}", tree.relative(&exercise.file())))?;
+    line(format_args!("check   cargo course check {name}"))?;
+    line(format_args!("        cargo course watch checks whenever you save"))?;
+    line(format_args!("stuck?  cargo course hint {name}"))?;
+    Ok(())
+}
+
+/// Prints one line: the number of solved exercises, and the next one.
+pub fn what_is_next(tree: &Tree) -> anyhow::Result<()> {
+    let progress = Progress::load(tree)?;
+    let (solved, all) = (progress.solved(tree), tree.exercises.len());
+    match progress.next(tree) {
+        Some(next) => {
+            line(format_args!(
+                "{solved} of {all} solved; next: {} (cargo course next)",
+                next.name
+            ))?;
+            Ok(())
+        }
+        None => all_solved(tree),
+    }
+}
+
+pub fn all_solved(tree: &Tree) -> anyhow::Result<()> {
+    let all = tree.exercises.len();
+    line(format_args!("{all} of {all} solved: nothing is left to do here"))?;
+    Ok(())
+}

@@ -1,0 +1,116 @@
+//! The exercises, and the commands of a learner.
+//!
+//! An exercise is a file of the package `exercises`, and a program of that package, which checks the answer. The program
+//! runs in a process of its own, so the learner's code cannot end or stall this tool.
+
+mod build;
+pub mod cargo;
+mod check;
+pub mod hint;
+mod list;
+pub mod outcome;
+pub mod program;
+mod progress;
+mod report;
+mod reset;
+
+mod solution;
+pub mod tree;
+mod watch;
+
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+
+use tree::Tree;
+
+#[derive(Clone, Debug, Subcommand)]
+pub enum Command {
+    /// List the exercises, and which of them are solved
+    List,
+    /// Say which exercise is next, where it is, and what it asks for
+    Next,
+    /// Check an exercise: the one that is named, or the next
+    Check(CheckArguments),
+    /// Check again whenever the exercise is saved, and go on to the next once it passes
+    Watch(CheckArguments),
+    /// Show the next step of an exercise's hint
+    Hint {
+        /// Its name, or a part of it that no other has: ring [default: the next that is not solved]
+        name: Option<String>,
+        /// Show all steps
+        #[arg(long)]
+        all: bool,
+    },
+    /// Show our solution of an exercise
+    Solution(Asking),
+    /// Bring an exercise back as it was given, and put your version aside
+    Reset(Asking),
+}
+
+/// An exercise that has to be named.
+#[derive(Args, Clone, Debug)]
+pub struct Named {
+    /// Its name, or a part of it that no other has: ring
+    name: String,
+}
+
+#[derive(Args, Clone, Debug)]
+pub struct CheckArguments {
+    /// Its name, or a part of it that no other has: ring [default: the next that is not solved]
+    name: Option<String>,
+
+    /// Show every broken law in full, and all that the answer printed
+    #[arg(long)]
+    all: bool,
+
+    #[command(flatten)]
+    limit: Limit,
+}
+
+#[derive(Args, Clone, Debug)]
+pub struct Asking {
+    #[command(flatten)]
+    exercise: Named,
+
+    /// Do not ask first
+    #[arg(long)]
+    yes: bool,
+}
+
+/// How long a check may take.
+#[derive(Args, Clone, Copy, Debug)]
+pub struct Limit {
+    /// Seconds after which a check that has not ended is ended
+    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..=3600))]
+    limit: u64,
+}
+
+impl Limit {
+    pub fn duration(self) -> Duration {
+        Duration::from_secs(self.limit)
+    }
+}
+
+pub fn run(command: &Command) -> anyhow::Result<()> {
+    let tree = Tree::find()?;
+    reset::keep_given(&tree)?;
+    match command {
+        Command::List => list::list(&tree),
+        Command::Next => list::next(&tree),
+        Command::Check(CheckArguments { name, limit, all }) => {
+            check::run(&tree, name.as_deref(), limit.duration(), *all)
+        }
+        Command::Watch(CheckArguments { name, limit, all }) => {
+            watch::run(&tree, name.as_deref(), limit.duration(), *all)
+        }
+        Command::Hint { name, all } => hint::run(&tree, name.as_deref(), *all),
+        Command::Solution(Asking { exercise, yes }) => {
+            solution::run(&tree, tree.named(&exercise.name)?, *yes)
+        }
+        Command::Reset(Asking { exercise, yes }) => {
+            reset::run(&tree, tree.named(&exercise.name)?, *yes)
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! Runs a program that checks an answer, in a process of its own, and reads its report.
+//!
+//! The report goes to standard output, among the lines that the answer prints. Each line of the report is the character
+//! U+001E and a JSON object:
+//!
+//! ```text
+//! {"law":"even_chunks","state":"begun"}
+//! {"law":"even_chunks","state":"passed"}
+//! {"law":"any_shape","state":"failed","message":"…","place":"tests/exercises/ch02_ring.rs:12:5","todo":false}
+//! {"ended":{"passed":1,"failed":1}}
+//! ```
+
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use serde::Deserialize;
+
+use crate::process::{Group, How, Printed};
+
+/// Begins each line of the report.
+const MARK: char = '\u{1e}';
+
+#[derive(Clone, Debug)]
+pub struct Ended {
+    pub how: How,
+    pub report: Report,
+}
+
+/// The findings of a check.
+#[derive(Clone, Debug, Default)]
+pub struct Report {
+    pub passed: Vec<Passed>,
+    pub failures: Vec<Failure>,
+    /// The law that had begun and not ended.
+    pub running: Option<String>,
+    /// Whether the check is complete.
+    pub is_whole: bool,
+    /// The output of the answer after the last line of the report.
+    pub printed: String,
+}
+
+/// A law that an answer keeps.
+#[derive(Clone, Debug)]
+pub struct Passed {
+    pub law: String,
+    pub printed: String,
+}
+
+/// A law that an answer breaks.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Failure {
+    pub law: String,
+    pub message: String,
+    /// The place of a panic in the answer.
+    pub place: Option<String>,
+    /// Whether the answer reached a `todo!`.
+    pub todo: bool,
+    /// The output of the answer while the law was checked.
+    pub printed: String,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Record {
+    Law {
+        law: String,
+        #[serde(flatten)]
+        state: State,
+    },
+    Ended {
+        #[serde(rename = "ended")]
+        _counts: serde_json::Value,
+    },
+}
+
+#[derive(Deserialize)]
+#[serde(tag = "state", rename_all = "lowercase")]
+enum State {
+    Begun,
+    Passed,
+    Failed {
+        message: String,
+        place: Option<String>,
+        #[serde(default)]
+        todo: bool,
+    },
+}
+
+/// Runs a program that checks an answer, in the package's folder, while its result is `wanted`. Ends a program that prints
+/// without end or takes ever more memory. Fails when the program cannot be started.
+pub fn run(
+    executable: &Path,
+    folder: &Path,
+    arguments: &[&str],
+    limit: Duration,
+    wanted: &dyn Fn() -> bool,
+) -> anyhow::Result<Ended> {
+    // One file for both streams keeps the order of their lines.
+    let output = Printed::nothing()?;
+    let mut command = Command::new(executable);
+    command.args(arguments).current_dir(folder);
+    // A backtrace of a check does not help with the answer.
+    command.env("RUST_BACKTRACE", "0");
+    command.stdout(output.stream()?).stderr(output.stream()?);
+    let group = Group::start(&mut command)
+        .with_context(|| format!("{} cannot be started", executable.display()))?;
+    let how = group.wait_if_modest(limit, &output, wanted)?;
+    Ok(Ended { how, report: Report::read(&output.text()?) })
+}
+
+impl Report {
+    fn read(output: &str) -> Self {
+        let mut report = Self::default();
+        for line in output.split_inclusive('\n') {
+            let record = line.split_once(MARK).and_then(|(before, record)| {
+                // The answer may have printed text without a newline.
+                Some((before, serde_json::from_str(record).ok()?))
+            });
+            let Some((before, record)) = record else {
+                report.printed.push_str(line);
+                continue;
+            };
+            report.printed.push_str(before);
+            report.add(record);
+        }
+        report
+    }
+
+    fn add(&mut self, record: Record) {
+        let printed = std::mem::take(&mut self.printed);
+        self.running = None;
+        match record {
+            Record::Law { law, state: State::Begun } => self.running = Some(law),
+            Record::Law { law, state: State::Passed } => {
+                self.passed.push(Passed { law, printed });
+            }
+            Record::Law { law, state: State::Failed { message, place, todo } } => {
+                self.failures.push(Failure { law, message, place, todo, printed });
+            }
+            Record::Ended { .. } => self.is_whole = true,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OUTPUT: &str = "\u{1e}{\"law\":\"a\",\"state\":\"begun\"}\nseen\n\u{1e}{\"law\":\"a\",\"state\":\"passed\"}\n\
+        \u{1e}{\"law\":\"b\",\"state\":\"begun\"}\nno newline\u{1e}{\"law\":\"b\",\"state\":\"failed\",\
+        \"message\":\"got 4\",\"place\":null,\"todo\":false}\n";
+
+    #[test]
+    fn what_an_answer_prints_stays_with_its_law() {
+        let whole = format!("{OUTPUT}\u{1e}{{\"ended\":{{\"passed\":1,\"failed\":1}}}}\n");
+        let report = Report::read(&whole);
+        assert!(report.is_whole && report.running.is_none());
+        assert_eq!((&*report.passed[0].law, &*report.passed[0].printed), ("a", "seen\n"));
+        let failure = &report.failures[0];
+        assert_eq!((&*failure.message, &*failure.printed), ("got 4", "no newline"));
+    }
+
+    #[test]
+    fn a_report_that_breaks_off_names_the_law_that_was_running() {
+        let output =
+            format!("{OUTPUT}\u{1e}{{\"law\":\"c\",\"state\":\"begun\"}}\nlast\n\u{1e}{{\"la");
+        let report = Report::read(&output);
+        assert!(!report.is_whole && report.printed.starts_with("last\n"));
+        assert_eq!(report.running.as_deref(), Some("c"));
+        assert_eq!((report.passed.len(), report.failures.len()), (1, 1));
+    }
+}

@@ -1,0 +1,211 @@
+//! The learner's progress: the answers that passed, and the hints that were read, in a file that git ignores.
+//!
+//! The file lies in the folder `.course` of the checkout, so `cargo clean` does not remove the file. An entry is a fingerprint of
+//! the text that passed: an edit makes the exercise unsolved.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::fs::{self, File};
+use std::io;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context as _;
+use base16ct::HexDisplay;
+use harness::lock::has_no_locks;
+use harness::report::file;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
+
+use super::tree::{self, Exercise, Tree};
+
+/// The folder of a checkout for the learner's own files.
+pub const FOLDER: &str = ".course";
+
+#[derive(Debug)]
+pub struct Progress {
+    path: PathBuf,
+    records: BTreeMap<String, Record>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+struct Record {
+    /// All answers that passed, each with its check.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    passed: Vec<Fingerprint>,
+    #[serde(default)]
+    hints: usize,
+}
+
+/// The fingerprints of an answer and of its check.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct Fingerprint {
+    answer: String,
+    check: String,
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Standing {
+    Open,
+    Changed(Change),
+    Solved,
+}
+
+/// The part of an exercise that has changed since the exercise passed.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Change {
+    Answer,
+    Check,
+    Both,
+}
+
+impl Progress {
+    /// Reads the file. Without a file there is no progress. Fails when the file is malformed.
+    pub fn load(tree: &Tree) -> anyhow::Result<Self> {
+        let path = tree.root.join(FOLDER).join("progress.json");
+        let told = || format!("{}, which remembers your progress", path.display());
+        let records = match fs::read(&path) {
+            Ok(text) => serde_json::from_slice(&text)
+                .with_context(|| format!("{}; delete it to start over", told()))?,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => BTreeMap::new(),
+            Err(error) => return Err(error).with_context(told),
+        };
+        Ok(Self { path, records })
+    }
+
+    pub fn of(&self, exercise: &Exercise) -> Standing {
+        let passed = self.records.get(&exercise.name).map_or(&[][..], |record| &record.passed);
+        // An unreadable file has not passed.
+        let (answer, check) = (hash(&exercise.file()).ok(), hash(&exercise.check()).ok());
+        let has_answer = |one: &Fingerprint| answer.as_ref() == Some(&one.answer);
+        let has_check = |one: &Fingerprint| check.as_ref() == Some(&one.check);
+        if passed.is_empty() {
+            Standing::Open
+        } else if passed.iter().any(|one| has_answer(one) && has_check(one)) {
+            Standing::Solved
+        } else if passed.iter().any(has_answer) {
+            Standing::Changed(Change::Check)
+        } else if passed.iter().any(has_check) {
+            Standing::Changed(Change::Answer)
+        } else {
+            Standing::Changed(Change::Both)
+        }
+    }
+
+    pub fn next<'a>(&self, tree: &'a Tree) -> Option<&'a Exercise> {
+        tree.exercises.iter().find(|exercise| self.of(exercise) != Standing::Solved)
+    }
+
+    /// The exercise of that name, else the next; none if all are solved.
+    pub fn named_or_next<'a>(
+        &self,
+        tree: &'a Tree,
+        name: Option<&str>,
+    ) -> anyhow::Result<Option<&'a Exercise>> {
+        match name {
+            Some(name) => tree.named(name).map(Some),
+            None => Ok(self.next(tree)),
+        }
+    }
+
+    pub fn solved(&self, tree: &Tree) -> usize {
+        tree.exercises.iter().filter(|exercise| self.of(exercise) == Standing::Solved).count()
+    }
+
+    pub fn remember_passed(
+        tree: &Tree,
+        exercise: &Exercise,
+        fingerprint: Fingerprint,
+    ) -> anyhow::Result<()> {
+        Self::change(tree, |records| {
+            let passed = &mut records.entry(exercise.name.clone()).or_default().passed;
+            if !passed.contains(&fingerprint) {
+                passed.push(fingerprint);
+            }
+        })
+    }
+
+    /// Returns the steps of the hint to be shown now, and remembers them. `choose` gets the number of steps that were shown
+    /// before. Two calls at the same time get different steps.
+    pub fn remember_hints(
+        tree: &Tree,
+        exercise: &Exercise,
+        choose: impl FnOnce(usize) -> Range<usize>,
+    ) -> anyhow::Result<Range<usize>> {
+        Self::change(tree, |records| {
+            let record = records.entry(exercise.name.clone()).or_default();
+            let chosen = choose(record.hints);
+            record.hints = chosen.end;
+            chosen
+        })
+    }
+
+    pub fn forget(tree: &Tree, exercise: &Exercise) -> anyhow::Result<()> {
+        if !Self::load(tree)?.records.contains_key(&exercise.name) {
+            return Ok(());
+        }
+        Self::change(tree, |records| drop(records.remove(&exercise.name)))
+    }
+
+    /// Changes the file. A lock keeps other processes from changing the file meanwhile.
+    fn change<T>(
+        tree: &Tree,
+        change: impl FnOnce(&mut BTreeMap<String, Record>) -> T,
+    ) -> anyhow::Result<T> {
+        let folder = tree.root.join(FOLDER);
+        fs::create_dir_all(&folder).with_context(|| format!("{}", folder.display()))?;
+        // The lock has a file of its own, because the file of the progress is replaced as a whole.
+        let path = folder.join("progress.lock");
+        let told = || format!("{}", path.display());
+        let lock = File::create(&path).with_context(told)?;
+        match lock.lock() {
+            // Some file systems have no locks.
+            Err(error) if has_no_locks(&error) => {}
+            locked => locked.with_context(told)?,
+        }
+        let mut progress = Self::load(tree)?;
+        let result = change(&mut progress.records);
+        progress.store()?;
+        Ok(result)
+    }
+
+    fn store(&self) -> anyhow::Result<()> {
+        file::write(&self.path, |file| {
+            serde_json::to_writer_pretty(&mut *file, &self.records)?;
+            writeln!(file)
+        })
+        .with_context(|| format!("{}", self.path.display()))
+    }
+}
+
+impl Fingerprint {
+    pub fn of(exercise: &Exercise) -> anyhow::Result<Self> {
+        Ok(Self { answer: hash(&exercise.file())?, check: hash(&exercise.check())? })
+    }
+}
+
+/// The words before "changed": "it has".
+impl fmt::Display for Change {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Answer => "it has",
+            Self::Check => "its check has",
+            Self::Both => "it and its check have",
+        })
+    }
+}
+
+impl fmt::Display for Fingerprint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.answer, self.check)
+    }
+}
+
+/// A hash of a file: of its length and its bytes.
+fn hash(path: &Path) -> anyhow::Result<String> {
+    let text = tree::read(path).with_context(|| format!("{}", path.display()))?;
+    let hash = Sha256::new().chain_update((text.len() as u64).to_le_bytes()).chain_update(text);
+    Ok(format!("{:x}", HexDisplay(&hash.finalize())))
+}

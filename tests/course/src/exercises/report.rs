@@ -1,0 +1,257 @@
+//! Prints the outcome of a check: the first broken law in full, the other laws in a line each, the verdict last. The text fits
+//! into a small terminal, unless the learner asks for all messages.
+
+use console::{Term, measure_text_width, style, truncate_str};
+use harness::report::{counted, line};
+
+use super::outcome::{End, Outcome};
+use super::program::{Failure, Passed};
+use super::tree::{Exercise, Tree};
+use crate::process::Excess;
+
+/// Rows of a small terminal, and the rows that the verdict and the lines of `watch` take.
+const ROWS: usize = 24;
+const BELOW: usize = 3;
+
+/// The number of broken laws that are named behind the first.
+const OTHERS: usize = 5;
+
+/// The most lines of an answer's output for one law with `--all`: a print in a loop should not hide the rest.
+const PRINTED: usize = 60;
+
+/// Columns of a terminal of unknown size.
+const COLUMNS: usize = 80;
+
+/// The columns of the terminal. Without a terminal the variable `COLUMNS` decides.
+pub fn columns() -> usize {
+    let named = || std::env::var("COLUMNS").ok()?.parse().ok();
+    let terminal = Term::stdout().size_checked().map(|(_, columns)| columns.into());
+    terminal.or_else(named).filter(|&columns| columns > 0).unwrap_or(COLUMNS)
+}
+
+/// Prints the outcome of a check. The caller prints the verdict of a failure. With `all`, prints everything.
+pub fn show(tree: &Tree, exercise: &Exercise, outcome: &Outcome, all: bool) -> anyhow::Result<()> {
+    let name = &exercise.name;
+    let cross = style("✗").red();
+    let mut below = vec![
+        format!("your answer:  {}", tree.relative(&exercise.file())),
+        format!("a hint:       cargo course hint {name}"),
+    ];
+    if let Some(page) = tree.page(exercise) {
+        let page = tree.relative(&page);
+        below.push(format!("the chapter:  mdbook serve book --open, or {page}"));
+    }
+    if !all && matches!(outcome, Outcome::Failed(..) | Outcome::CutShort { .. }) {
+        below.push(format!("all of it:    cargo course check {name} --all"));
+    }
+    let room = ROWS - BELOW - below.len();
+    let body = match outcome {
+        Outcome::Interrupted => return Ok(()),
+        Outcome::Passed(passed) => {
+            if all {
+                show_passed(passed)?;
+            }
+            let passes = format!("{name} passes its {}", counted(passed.len(), "check"));
+            line(format_args!("{} {passes}", style("✓").green()))?;
+            line(format_args!("  to compare with ours: cargo course solution {name}"))?;
+            return Ok(());
+        }
+        Outcome::CargoFailed(said) => {
+            line(format_args!("{cross} cargo failed before {name} could be checked"))?;
+            let said = if said.is_empty() { "what it said stands above" } else { said };
+            // No hint helps with that.
+            return Ok(line(indented(said).join("\n"))?);
+        }
+        Outcome::Failed(_, failures) if failures.iter().all(|failure| failure.todo) => {
+            vec![
+                format!("{cross} {name} is not written yet: its checks come to a `todo!`"),
+                String::new(),
+                format!("    {}", todo(&failures[0])),
+                String::new(),
+                "Write it there, in its place; the comment above says what is asked for.".into(),
+            ]
+        }
+        Outcome::Failed(passed, failures) if all => {
+            show_passed(passed)?;
+            // A message that several laws share is printed once.
+            let same = |one: &Failure, next: &Failure| one.message == next.message;
+            let mut body = Vec::new();
+            for same in failures.chunk_by(same) {
+                body.extend(same.iter().map(|failure| title(&failure.law)));
+                body.extend(said(&same[0].printed, PRINTED));
+                body.extend(message(&same[0]));
+                body.push(String::new());
+            }
+            body.pop();
+            body
+        }
+        Outcome::Failed(_, failures) => first_in_full(failures, room),
+        Outcome::DoesNotCompile { signature } => {
+            let mut body = vec![format!("{cross} {name} does not compile")];
+            if *signature {
+                let file = tree.relative(&exercise.file()).to_string();
+                body.extend([
+                    "    The signature is given: the check calls the answer with these names and types.".into(),
+                    format!("    What has changed: git diff {file}"),
+                    format!("    As it was given:  cargo course reset {name} (keeps your version)"),
+                ]);
+            }
+            body
+        }
+        Outcome::CutShort { end, said: printed, .. } => {
+            let mut body = vec![title(&outcome.verdict())];
+            body.extend(reason(*end).map(|reason| format!("    {reason}")));
+            let rest = if all { PRINTED } else { room - body.len() - 2 };
+            body.extend(said(printed, rest));
+            body
+        }
+    };
+    line(body.join("\n"))?;
+    line("")?;
+    Ok(below.iter().try_for_each(line)?)
+}
+
+fn title(text: &str) -> String {
+    format!("{} {}", style("✗").red(), style(text).bold())
+}
+
+fn show_passed(passed: &[Passed]) -> std::io::Result<()> {
+    for Passed { law, printed } in passed {
+        line(format_args!("{} {law}", style("✓").green()))?;
+        said(printed, PRINTED).iter().try_for_each(line)?;
+    }
+    Ok(())
+}
+
+/// The first broken law in full and the other laws in a line each, in at most `room` rows.
+fn first_in_full(failures: &[Failure], room: usize) -> Vec<String> {
+    let (first, others) = (&failures[0], &failures[1..]);
+    let shown = others.len().min(OTHERS);
+    let mut below: Vec<String> = others[..shown].iter().map(in_a_line).collect();
+    if shown < others.len() {
+        below.push(format!("  … and {} more", others.len() - shown));
+    }
+    // The name of the law takes a row, and so does the empty line below the message.
+    let room = room.saturating_sub(below.len() + 2);
+    let message = message(first);
+    let printed = said(&first.printed, room.saturating_sub(rows(&message)).max(2));
+    let whole: Vec<String> = printed.into_iter().chain(message).collect();
+    let mut body = vec![title(&first.law)];
+    body.extend(if rows(&whole) > room { shortened(whole, room) } else { whole });
+    if !below.is_empty() {
+        body.push(String::new());
+    }
+    body.extend(below);
+    body
+}
+
+/// The number of rows that some lines take.
+fn rows(lines: &[String]) -> usize {
+    let columns = columns();
+    lines.iter().map(|line| measure_text_width(line).div_ceil(columns).max(1)).sum()
+}
+
+/// The first lines, and the last line, which names the law.
+fn shortened(mut lines: Vec<String>, room: usize) -> Vec<String> {
+    let last = lines.pop().unwrap_or_default();
+    while rows(&lines) + rows(std::slice::from_ref(&last)) + 1 > room && lines.len() > 1 {
+        lines.pop();
+    }
+    lines.push("    …".into());
+    lines.push(last);
+    lines
+}
+
+/// A broken law in one line.
+fn in_a_line(failure: &Failure) -> String {
+    let first = failure.message.lines().find(|line| !line.trim().is_empty()).unwrap_or_default();
+    let told = format!("{}: {}", title(&failure.law), first.trim());
+    truncate_str(&told, columns(), "…").into_owned()
+}
+
+/// The place of a failure and its message.
+fn message(failure: &Failure) -> Vec<String> {
+    let place = failure.place.iter().map(|place| format!("    at {place}"));
+    place.chain(indented(&failure.message)).collect()
+}
+
+/// The last lines of an answer's output.
+fn said(printed: &str, most: usize) -> Vec<String> {
+    let lines = indented(printed.trim());
+    if lines.len() <= most {
+        return lines;
+    }
+    // One line reports the lines that are left out.
+    let left_out = lines.len() - most.saturating_sub(1);
+    let first = format!("    … {left_out} lines left out");
+    [first].into_iter().chain(lines[left_out..].iter().cloned()).collect()
+}
+
+/// The place of a `todo!` and its message.
+fn todo(failure: &Failure) -> String {
+    const BEFORE: &str = "not yet implemented";
+    let what = failure.message.lines().find_map(|line| line.split_once(BEFORE));
+    let what = what.map_or("", |(_, what)| what.trim_start_matches(": "));
+    let place = failure.place.as_deref().unwrap_or_default();
+    format!("{place}: {what}").trim_end_matches(": ").to_owned()
+}
+
+fn reason(end: End) -> Option<&'static str> {
+    match end {
+        End::Alone(status) => status
+            .code()
+            .is_some()
+            .then_some("does it call `std::process::exit`? A check has to get its answer back"),
+        End::OutOfTime(_) => {
+            Some("does a loop go on for ever, or a rank wait for what nobody sends?")
+        }
+        End::TooMuch(Excess::Printed) => Some("does it print without end?"),
+        End::TooMuch(Excess::Memory) => Some("does a loop make something longer for ever?"),
+    }
+}
+
+fn indented(text: &str) -> Vec<String> {
+    let indent = |line: &str| if line.is_empty() { String::new() } else { format!("    {line}") };
+    text.lines().map(indent).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn failure(law: &str, message: &str, printed: &str) -> Failure {
+        Failure {
+            law: law.into(),
+            message: message.into(),
+            printed: printed.into(),
+            ..Default::default()
+        }
+    }
+
+    #[test]
+    fn a_long_message_and_many_laws_fit_into_their_room() {
+        let long: String = (0..40).map(|number| format!("line {number}\n")).collect();
+        let printed = "again\n".repeat(1000);
+        for others in [0, 3, 12] {
+            let mut failures = vec![failure("first", &format!("{long}law: sum"), &printed)];
+            failures.extend((0..others).map(|_| failure("other", "expected 1, got 2\nmore", "")));
+            let body = first_in_full(&failures, 18);
+            assert!(rows(&body) <= 18, "{body:#?}");
+            assert!(body[0].ends_with("first") && body[1].contains("lines left out"), "{body:#?}");
+            assert!(body.iter().any(|line| line == "    law: sum"), "{body:#?}");
+        }
+    }
+
+    #[test]
+    fn a_todo_is_named_with_its_place() {
+        let place = Some("tests/exercises/ch01_sum.rs:7:5".to_owned());
+        let todo_of = |message: &str| {
+            todo(&Failure { message: message.into(), place: place.clone(), ..Default::default() })
+        };
+        let on_a_rank = "on 2 ranks: rank 0 panicked: not yet implemented: add (both)";
+        for message in ["not yet implemented: add (both)", on_a_rank] {
+            assert_eq!(todo_of(message), "tests/exercises/ch01_sum.rs:7:5: add (both)");
+        }
+        assert_eq!(todo_of("not yet implemented"), "tests/exercises/ch01_sum.rs:7:5");
+    }
+}

@@ -1,0 +1,144 @@
+//! `cargo course reset`: restores the original of an exercise, and puts the learner's text aside.
+//!
+//! The original is in git, in the last commit that changed the check of the exercise, because a learner does not edit checks.
+//! In a checkout without git, the first command copies the exercises.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context as _, bail};
+use harness::report::{file, line};
+
+use super::progress::{FOLDER, Progress};
+use super::solution::confirm;
+use super::tree::{self, Exercise, Tree};
+
+pub fn run(tree: &Tree, exercise: &Exercise, yes: bool) -> anyhow::Result<()> {
+    let name = &exercise.name;
+    let path = exercise.file();
+    let given = given(tree, exercise).with_context(|| {
+        let path = tree.relative(&path);
+        format!("{path} as it was given, to be had from a fresh copy of the course")
+    })?;
+    let question = format!("Bring {name} back as it was given, and put your version aside?");
+    if on_disk(&path)?.as_deref() != Some(&given[..]) && !yes && !confirm(&question)? {
+        line("Nothing was changed")?;
+        return Ok(());
+    }
+    // After the question: an editor may save another version while the learner decides.
+    let mine = on_disk(&path)?;
+    let mut aside = None;
+    if mine.as_deref() != Some(&given[..]) {
+        // In this order, a failure never loses the learner's text.
+        aside = mine.as_ref().map(|mine| put_aside(tree, exercise, mine)).transpose()?;
+        replace(&path, mine.as_deref(), &given)?;
+    }
+    Progress::forget(tree, exercise)?;
+    line(format_args!("{} is as it was given", tree.relative(&path)))?;
+    if let Some(aside) = aside {
+        line(format_args!("what you had written is in {}", tree.relative(&aside)))?;
+    }
+    Ok(())
+}
+
+/// Copies every exercise that has no copy, in a checkout without git.
+pub fn keep_given(tree: &Tree) -> anyhow::Result<()> {
+    if tree.root.join(".git").exists() {
+        return Ok(());
+    }
+    for exercise in &tree.exercises {
+        let copy = copy_of(tree, exercise);
+        // A command that needs an unreadable file reports the error.
+        if let (false, Ok(text)) = (copy.exists(), tree::read(&exercise.file())) {
+            write(&copy, &text)?;
+        }
+    }
+    Ok(())
+}
+
+fn copy_of(tree: &Tree, exercise: &Exercise) -> PathBuf {
+    tree.root.join(FOLDER).join("given").join(format!("{}.rs", exercise.name))
+}
+
+/// The original of an exercise: the copy, or else the version in git. Fails when neither exists.
+fn given(tree: &Tree, exercise: &Exercise) -> anyhow::Result<Vec<u8>> {
+    let copy = copy_of(tree, exercise);
+    if copy.exists() {
+        return tree::read(&copy).with_context(|| format!("{}", copy.display()));
+    }
+    // In the folder of the exercises, because the checkout may be a part of a repository.
+    let git = |words: &[&str]| -> anyhow::Result<Vec<u8>> {
+        let mut git = Command::new("git");
+        git.args(words).current_dir(&tree.package).stdin(Stdio::null());
+        let answer = git.output().context("git cannot be started")?;
+        if !answer.status.success() || answer.stdout.is_empty() {
+            let why = String::from_utf8_lossy(&answer.stderr);
+            bail!("git does not have it: {}", why.lines().next().unwrap_or("no commit"));
+        }
+        Ok(answer.stdout)
+    };
+    let check = format!("checks/{}.rs", exercise.name);
+    let commit = git(&["log", "-1", "--format=%H", "--", &check])?;
+    let commit = String::from_utf8_lossy(&commit).trim().to_owned();
+    git(&["show", &format!("{commit}:./{}.rs", exercise.name)])
+}
+
+/// Stores the learner's text under an unused name, and returns the path.
+fn put_aside(tree: &Tree, exercise: &Exercise, text: &[u8]) -> anyhow::Result<PathBuf> {
+    let named =
+        |number: usize| tree.root.join(FOLDER).join(format!("{}-{number}.rs", exercise.name));
+    let free = (1..).map(named).find(|path| !path.exists()).context("a number is free")?;
+    write(&free, text)?;
+    Ok(free)
+}
+
+/// The learner's text, or `None` without a file.
+fn on_disk(path: &Path) -> anyhow::Result<Option<Vec<u8>>> {
+    match tree::read(path) {
+        Ok(bytes) => Ok(Some(bytes)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error).with_context(|| format!("{}", path.display())),
+    }
+}
+
+/// Replaces the text that was put aside. Fails when the file has another text.
+fn replace(path: &Path, put_aside: Option<&[u8]>, text: &[u8]) -> anyhow::Result<()> {
+    if on_disk(path)?.as_deref() != put_aside {
+        bail!("{} was saved just now, and stays as it is; try again", path.display());
+    }
+    write(path, text)
+}
+
+/// Writes a file, and makes its folder.
+fn write(path: &Path, text: &[u8]) -> anyhow::Result<()> {
+    let written = fs::create_dir_all(path.parent().unwrap_or(path))
+        .and_then(|()| file::write(path, |file| file.write_all(text)));
+    written.with_context(|| format!("{}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_was_put_aside_is_replaced() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("ch01_sum.rs");
+        let saved = |text: &str| fs::write(&path, text).expect("it can be written");
+        let replaced = |put_aside| replace(&path, put_aside, b"given").map(|()| fs::read(&path));
+        for (put_aside, newer) in [(None, "newer"), (Some(&b"older"[..]), "newer")] {
+            saved(newer);
+            let refused = replaced(put_aside).expect_err("another text").to_string();
+            assert!(refused.contains("ch01_sum.rs was saved just now"), "{refused}");
+            assert_eq!(fs::read(&path).expect("it is there"), newer.as_bytes());
+        }
+        replaced(Some(b"newer")).expect("the same text").expect("it is there");
+        assert_eq!(fs::read(&path).expect("it is there"), b"given");
+        fs::remove_file(&path).expect("it is there");
+        replaced(Some(b"given")).expect_err("it has gone");
+        replaced(None).expect("there is none").expect("it is there");
+        assert_eq!(fs::read(&path).expect("it is there"), b"given");
+    }
+}

@@ -1,0 +1,227 @@
+//! A small workspace with two exercises, for the tools to work on.
+
+use crate::*;
+
+const FORMAT: &str = include_str!("../../../../rustfmt.toml");
+
+const MANIFEST: &str = r#"
+[package]
+name = "exercises"
+version = "0.0.0"
+edition = "2024"
+autobins = false
+
+[lib]
+path = "support/lib.rs"
+
+[[bin]]
+name = "ch01_sum"
+path = "ch01_sum.rs"
+test = false
+
+[[bin]]
+name = "ch02_ring"
+path = "ch02_ring.rs"
+test = false
+
+[[test]]
+name = "verify"
+path = "support/verify.rs"
+harness = false
+test = false
+"#;
+
+/// The real package's program of all candidates.
+const VERIFY: &str = include_str!("../../../exercises/support/verify.rs");
+
+/// What the real package's library does, in small.
+const SUPPORT: &str = r##"//! Laws of sums.
+
+#![allow(clippy::type_complexity)]
+
+use std::process::ExitCode;
+
+pub type Answer = fn(i32, i32) -> i32;
+
+#[path = "../checks/mod.rs"]
+pub mod checks;
+
+#[macro_export]
+macro_rules! check {
+    ($exercise:ident, $answer:expr) => {
+        /// Checks the answer.
+        pub fn main() -> std::process::ExitCode {
+            let answer: $crate::Answer = $answer;
+            $crate::laws::run($crate::checks::$exercise::LAWS, answer)
+        }
+    };
+}
+
+pub mod laws {
+    use std::sync::Mutex;
+
+    use super::*;
+
+    static PANIC: Mutex<Option<(String, String)>> = Mutex::new(None);
+
+    pub fn run(laws: &[(&str, fn(Answer))], answer: Answer) -> ExitCode {
+        std::panic::set_hook(Box::new(|panic| {
+            let message = panic.payload_as_str().unwrap_or_default().to_owned();
+            let place = panic.location().map(ToString::to_string).unwrap_or_default();
+            let place = if place.contains("checks") { String::new() } else { place };
+            *PANIC.lock().unwrap() = Some((message, place));
+        }));
+        let (mut passed, mut failed) = (0, 0);
+        for (name, law) in laws {
+            println!("\u{1e}{{\"law\":\"{name}\",\"state\":\"begun\"}}");
+            if std::panic::catch_unwind(|| law(answer)).is_ok() {
+                passed += 1;
+                println!("\u{1e}{{\"law\":\"{name}\",\"state\":\"passed\"}}");
+                continue;
+            }
+            failed += 1;
+            let (message, place) = PANIC.lock().unwrap().take().unwrap();
+            let todo = message.starts_with("not yet implemented");
+            let place = if place.is_empty() { "null".to_owned() } else { format!("{place:?}") };
+            println!(
+                "\u{1e}{{\"law\":\"{name}\",\"state\":\"failed\",\"message\":{message:?},\
+                 \"place\":{place},\"todo\":{todo}}}"
+            );
+        }
+        println!("\u{1e}{{\"ended\":{{\"passed\":{passed},\"failed\":{failed}}}}}");
+        ExitCode::from(u8::from(failed > 0))
+    }
+
+    pub fn choose(candidates: &[(&str, &str, fn() -> ExitCode)]) -> ExitCode {
+        let arguments: Vec<String> = std::env::args().skip(1).collect();
+        let named = |(exercise, candidate, _): &&(_, _, _)| arguments == [*exercise, *candidate];
+        candidates.iter().find(named).unwrap().2()
+    }
+}
+"##;
+
+const CHECK: &str = r##"
+use crate::Answer;
+
+pub const LAWS: &[(&str, fn(Answer))] =
+    &[("adds", adds), ("of_two_numbers_is_another_number", of_two_numbers_is_another_number)];
+
+fn adds(sum: Answer) {
+    let (got, expected) = (sum(2, 3), 5);
+    let law = "law: sum, then divide once";
+    assert!(got == expected, "2 + 3: expected {expected}, got {got}\n{law}");
+}
+
+fn of_two_numbers_is_another_number(sum: Answer) {
+    assert_ne!(sum(1, 1), 1);
+}
+"##;
+
+pub struct Checkout {
+    folder: TempDir,
+}
+
+impl Checkout {
+    /// Two sound exercises that nobody has solved.
+    pub fn new() -> Self {
+        let checkout = Self { folder: tempfile::tempdir().unwrap() };
+        checkout.write(
+            "Cargo.toml",
+            "[workspace]\nresolver = \"3\"\nmembers = [\"tests/exercises\"]\n",
+        );
+        checkout.write("tests/exercises/Cargo.toml", MANIFEST);
+        checkout.write("tests/exercises/support/lib.rs", SUPPORT);
+        checkout.write("tests/exercises/support/verify.rs", VERIFY);
+        let checks = "pub mod ch01_sum;\npub mod ch02_ring;\n";
+        checkout.write("tests/exercises/checks/mod.rs", checks);
+        checkout.write("rustfmt.toml", FORMAT);
+        for (name, page) in [("ch01_sum", "ch01-sums"), ("ch02_ring", "ch02-rings")] {
+            checkout.write(&format!("book/src/{page}.md"), &format!("Do `{name}`.\n"));
+            checkout.write(&format!("tests/exercises/{name}.rs"), &stub(name, page));
+            checkout.write(&format!("tests/exercises/checks/{name}.rs"), &(header(page) + CHECK));
+            let write = |file: &str, text: &str| {
+                checkout.write(&format!("tests/answers/{name}/{file}"), text);
+            };
+            write("solution.rs", &answer_to(name, "a + b"));
+            write(
+                "hint.md",
+                "## Look\n\nAt both.\n\n## Think\n\nOf more.\n\n## Write\n\nA plus.\n",
+            );
+            let wrong = [("product", "a * b"), ("first", "a"), ("less", "b - a")];
+            let wrong = wrong.map(|(name, body)| change(name, "expected 5, got", body));
+            write("wrong.diff", &wrong.concat());
+        }
+        checkout
+    }
+
+    pub fn path(&self, path: &str) -> PathBuf {
+        self.folder.path().join(path)
+    }
+
+    pub fn write(&self, path: &str, text: &str) {
+        let path = self.path(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+
+    pub fn read(&self, path: &str) -> String {
+        fs::read_to_string(self.path(path)).unwrap()
+    }
+
+    /// Writes the reader's answer to `ch01_sum`.
+    pub fn sum_is(&self, body: &str) {
+        self.write("tests/exercises/ch01_sum.rs", &answer(body));
+    }
+
+    /// Commits everything, as a reader does who keeps answers in git; makes a repository of it first.
+    pub fn commit(&self, message: &str) {
+        let identity = ["-c", "user.name=reader", "-c", "user.email=reader@example.org"];
+        let commit = ["commit", "--quiet", "--message", message];
+        for words in [&["init", "--quiet"][..], &["add", "--all"], &commit] {
+            let mut git = std::process::Command::new("git");
+            git.args(identity).args(words).current_dir(self.path(""));
+            git.env("GIT_CONFIG_GLOBAL", "/dev/null");
+            assert!(git.output().unwrap().status.success(), "{words:?}");
+        }
+    }
+
+    pub fn tool(&self, words: &[&str]) -> Command {
+        tool_in(self.folder.path(), words)
+    }
+}
+
+pub fn tool_in(folder: &Path, words: &[&str]) -> Command {
+    let mut command = tool(words);
+    command.current_dir(folder).env_remove("CARGO_TARGET_DIR");
+    command
+}
+
+/// An answer to `ch01_sum`.
+pub fn answer(body: &str) -> String {
+    answer_to("ch01_sum", body)
+}
+
+pub fn answer_to(name: &str, body: &str) -> String {
+    let signature = "pub fn sum(a: i32, b: i32) -> i32";
+    format!("//! An answer.\n\n{signature} {{\n    {body}\n}}\n\nexercises::check!({name}, sum);\n")
+}
+
+/// The line with which an exercise and its check begin.
+fn header(page: &str) -> String {
+    format!("//! Chapter 1, `book/src/{page}.md`: two numbers, added.\n")
+}
+
+/// A wrong answer, as a change to the solution.
+pub fn change(name: &str, expect: &str, body: &str) -> String {
+    format!("# {name}\nWrong.\nexpect: {expect}\n@@\n-    a + b\n+    {body}\n\n")
+}
+
+/// What a learner starts from.
+pub fn stub(name: &str, page: &str) -> String {
+    let header = header(page);
+    format!(
+        "{header}//!\n//! Check your answer: `cargo course check {name}`\n\n\
+         pub fn sum(a: i32, b: i32) -> i32 {{\n    // TODO: add them.\n    todo!(\"add {{a}} and {{b}}\")\n}}\n\n\
+         exercises::check!({name}, sum);\n"
+    )
+}

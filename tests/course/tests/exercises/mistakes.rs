@@ -1,0 +1,119 @@
+//! What is asked wrongly, or asked in the wrong place, is told in one line.
+
+use super::fixture::{Checkout, tool_in};
+use crate::*;
+
+#[test]
+fn a_wrong_name_gets_the_nearest_ones() {
+    let checkout = Checkout::new();
+    for command in ["check", "hint", "watch", "solution", "reset"] {
+        let refused = checkout.tool(&[command, "rnig"]).assert().code(2).stdout("");
+        refused.stderr(diff("error: no exercise is called 'rnig'; the nearest: ch02_ring\n"));
+        let nothing_like_it = checkout.tool(&[command, "conv"]).assert().code(2);
+        nothing_like_it
+            .stderr(diff("error: no exercise is called 'conv'; `cargo course list` shows all\n"));
+        let several = checkout.tool(&[command, "ch0"]).assert().code(2);
+        several.stderr(diff("error: 'ch0' fits several exercises: ch01_sum, ch02_ring\n"));
+    }
+    // A part is enough, in any case, with any dash; so is a path.
+    let file = "tests/exercises/ch02_ring.rs";
+    for part in ["ring", "ch02", "CH02-Ring", "rin", "ch02_ring/", "CH02_RING/", file] {
+        checkout.tool(&["hint", part]).assert().success().stdout(starts_with("ch02_ring"));
+    }
+}
+
+#[test]
+fn outside_of_a_checkout_it_says_where_it_belongs() {
+    let empty = tempfile::tempdir().unwrap();
+    let lost = tool_in(empty.path(), &["list"]).assert().code(1).stdout("");
+    let told = contains("error: run this in a checkout of the course").and(contains("Cargo.toml"));
+    lost.stderr(told);
+    let checkout = Checkout::new();
+    checkout.write("other/Cargo.toml", "[package]\nname = \"other\"\n[workspace]\n");
+    checkout.write("other/src/lib.rs", "");
+    let other = tool_in(&checkout.path("other"), &["list"]).assert().code(1);
+    other.stderr(contains("has no package `exercises`"));
+    // Below the workspace's folder is inside of it.
+    let below = tool_in(&checkout.path("tests/exercises/checks"), &["list"]).assert();
+    below.success().stdout(contains("0 of 2 solved"));
+}
+
+#[test]
+fn without_a_command_all_of_them_are_named() {
+    let checkout = Checkout::new();
+    let bare = checkout.tool(&[]).assert().code(2).stdout("");
+    let told = starts_with("error: a command is missing, one of: list, next, check, ")
+        .and(contains("doctor").and(contains("`cargo course --help` says what they do")))
+        .and(contains("\n").count(1));
+    bare.stderr(told);
+}
+
+#[test]
+fn what_cargo_fails_at_is_not_the_answers_fault() {
+    let checkout = Checkout::new();
+    checkout.sum_is("a + b");
+    // A folder that cannot be made, and a flag that no compiler has.
+    let nowhere = checkout.path("Cargo.toml");
+    for (variable, value, why) in [
+        ("CARGO_TARGET_DIR", nowhere.to_str().unwrap(), "Cargo.toml"),
+        ("RUSTFLAGS", "--bogus", "bogus"),
+    ] {
+        let check = checkout.tool(&["check", "sum"]).env(variable, value).assert().code(1);
+        let told = starts_with("✗ cargo failed before ch01_sum could be checked\n    ");
+        check
+            .stdout(told.and(contains(why)).and(contains("a hint").not()))
+            .stderr(contains("error: cargo failed, so ch01_sum was not checked\n"));
+    }
+    let mut alone = checkout.tool(&["check", "sum"]);
+    let alone = alone.env_remove("CARGO").env("PATH", "/nowhere").assert().code(1).stdout("");
+    let why = starts_with("error: cargo cannot be started; it comes with Rust");
+    alone.stderr(why.and(contains("in a checkout of the course").not()));
+    let mut elsewhere = checkout.tool(&["check", "sum"]);
+    let elsewhere = elsewhere.env("CARGO_HTTP_TIMEOUT", "soon").assert().code(1);
+    elsewhere.stderr(contains("in a checkout of the course").not());
+}
+
+#[cfg(unix)]
+#[test]
+fn a_pipe_in_an_answers_place_is_refused() {
+    let checkout = Checkout::new();
+    let file = checkout.path("tests/exercises/ch01_sum.rs");
+    fs::remove_file(&file).unwrap();
+    let made = std::process::Command::new("mkfifo").arg(&file).status();
+    assert!(made.unwrap().success());
+    let course = |words: &[&str]| {
+        let mut course = checkout.tool(words);
+        course.timeout(std::time::Duration::from_secs(60)).assert()
+    };
+    let told = || contains("ch01_sum.rs").and(contains("it is not a regular file; move it away"));
+    for command in ["check", "next", "watch"] {
+        course(&[command]).code(1).stderr(told());
+    }
+    course(&["list"]).success().stdout(starts_with("· ch01_sum   two numbers, added\n"));
+}
+
+#[test]
+fn nobody_is_asked_where_nobody_can_answer() {
+    let checkout = Checkout::new();
+    let refused = checkout.tool(&["solution", "sum"]).assert().code(2).stdout("");
+    refused.stderr(contains("ch01_sum is not solved yet").and(contains("--yes")));
+    checkout.tool(&["solution", "sum", "--yes"]).assert().success().stdout(contains("a + b"));
+    for limit in ["0", "3601", "soon"] {
+        checkout.tool(&["check", "--limit", limit]).assert().code(2).stderr(contains(limit));
+    }
+}
+
+#[test]
+fn what_cannot_be_read_is_named() {
+    let checkout = Checkout::new();
+    checkout.write(".course/progress.json", "{\"ch01_sum\": {\"passed\": 7}}");
+    let progress = checkout.tool(&["list"]).assert().code(1);
+    progress.stderr(contains(".course/progress.json").and(contains("delete it to start over")));
+    std::fs::remove_dir_all(checkout.path(".course")).unwrap();
+
+    std::fs::remove_file(checkout.path("tests/exercises/ch01_sum.rs")).unwrap();
+    let gone = checkout.tool(&["check", "sum"]).assert().code(1);
+    gone.stderr(contains("`cargo course reset ch01_sum` brings it back"));
+    let reset = checkout.tool(&["reset", "sum", "--yes"]).assert().code(1);
+    reset.stderr(contains("ch01_sum.rs as it was given").and(contains("fresh copy of the course")));
+}

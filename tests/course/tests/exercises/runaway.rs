@@ -1,0 +1,107 @@
+//! Whatever the reader's code does, it ends the check and not the tool.
+
+use super::fixture::Checkout;
+use crate::*;
+
+#[test]
+fn a_crash_is_told_with_its_own_words() {
+    let checkout = Checkout::new();
+    let crash = |body: &str| {
+        checkout.sum_is(body);
+        checkout.tool(&["check", "sum"]).assert().code(1)
+    };
+    let verdict = || contains("ended by a crash in adds");
+    crash("eprintln!(\"last words {a} {b}\");\n    std::process::abort()").stderr(verdict());
+    crash("if a == 0 { b } else { sum(a + 1, b) + std::hint::black_box(1) }")
+        .stdout(contains("overflowed its stack"))
+        .stderr(verdict());
+    // Leaving quietly, before the checks have had their say, is no pass.
+    for (body, code) in [("std::process::exit(a - b + 1)", 0), ("std::process::exit(a + b)", 5)] {
+        let left =
+            format!("the answer left the check in adds before it was done (exit status: {code})");
+        let told = contains(format!("✗ {left}\n    does it call `std::process::exit`?"));
+        crash(body).stdout(told.and(contains("\n\n\n").not())).stderr(contains(left));
+    }
+    let compile = crash("a + c").stdout(contains("✗ ch01_sum does not compile"));
+    compile.stderr(contains("cannot find value `c`").and(contains("it does not compile")));
+    assert!(!checkout.path(".course/progress.json").exists());
+}
+
+#[test]
+fn an_endless_loop_is_ended_and_so_is_what_it_started() {
+    let checkout = Checkout::new();
+    let id = checkout.path("id");
+    checkout.sum_is(&format!(
+        "let sleeper = std::process::Command::new(\"sleep\").arg(\"300\").spawn().unwrap();\n    \
+         std::fs::write({id:?}, sleeper.id().to_string()).unwrap();\n    \
+         println!(\"before it {{a}}\");\n    loop {{\n        std::hint::black_box((a, b));\n    }}"
+    ));
+    let started = Instant::now();
+    let check = checkout.tool(&["check", "sum", "--limit", "2"]).assert().code(1);
+    check
+        .stdout(contains("does a loop go on for ever").and(contains("\n    before it 2\n")))
+        .stderr(contains("the check did not end within 2 s in adds"));
+    assert!(started.elapsed() < Duration::from_secs(60));
+    #[cfg(unix)]
+    {
+        let sleeper = std::fs::read_to_string(id).unwrap();
+        // A process that is ended stays in the table until whoever inherits it looks.
+        let gone = || {
+            let mut ps = std::process::Command::new("ps");
+            let answer = ps.args(["-o", "stat=", "-p", &sleeper]).output().unwrap();
+            let state = String::from_utf8(answer.stdout).unwrap();
+            state.trim().is_empty() || state.starts_with('Z')
+        };
+        assert!(gone(), "process {sleeper} goes on");
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn what_prints_or_grows_for_ever_is_ended_and_told() {
+    let checkout = Checkout::new();
+    let raw = "use std::io::Write as _;\n    loop {\n        \
+               std::io::stdout().write_all(&[a as u8 + b as u8; 8192]).unwrap();\n    }";
+    let grows =
+        "let mut all = vec![a as i64];\n    loop {\n        all.push(b as i64 + all[0]);\n    }";
+    let memory = "the check took more than 2 GiB of memory in adds";
+    for (body, verdict) in [
+        (raw, "the check printed more than 16 MB"),
+        (
+            "loop {\n        println!(\"again {a} {b}\");\n    }",
+            "the check printed more than 16 MB",
+        ),
+        (grows, memory),
+    ] {
+        checkout.sum_is(body);
+        let check = checkout.tool(&["check", "sum", "--limit", "300"]).assert().code(1);
+        check
+            .stdout(
+                contains("without end?").or(contains("longer for ever?")).and(contains(verdict)),
+            )
+            .stderr(contains(verdict));
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn what_an_answer_starts_ends_with_its_check() {
+    let checkout = Checkout::new();
+    let late = checkout.path("late");
+    checkout.sum_is(&format!(
+        "let script = \"sleep 2; touch \\\"$0\\\"\";\n    \
+         std::process::Command::new(\"sh\").args([\"-c\", script, {late:?}]).spawn().unwrap();\n    a + b"
+    ));
+    checkout.tool(&["check", "sum"]).assert().success();
+    std::thread::sleep(Duration::from_secs(3));
+    assert!(!late.exists(), "it lived on");
+}
+
+#[test]
+fn a_message_of_several_lines_arrives_whole() {
+    let checkout = Checkout::new();
+    let deadlock = "rank 1 waits for rank 0, which waits for rank 1";
+    checkout.sum_is(&format!("panic!(\"deadlock of {{a}} and {{b}}:\\n  {deadlock}\")"));
+    let check = checkout.tool(&["check", "sum"]).assert().code(1);
+    check.stdout(contains(format!("    deadlock of 2 and 3:\n      {deadlock}\n")));
+}

@@ -1,0 +1,132 @@
+//! `watch`: every save is checked, a pass leads on, Ctrl-C ends it well.
+
+use std::fs::{self, File};
+use std::process::{Child, Command, Stdio};
+
+use super::fixture::{Checkout, answer, answer_to};
+use crate::signals::with_default_sigint;
+use crate::*;
+
+/// Starting cargo on a busy machine takes its time.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+struct Watch<'a> {
+    checkout: &'a Checkout,
+    process: Child,
+}
+
+impl<'a> Watch<'a> {
+    fn start(checkout: &'a Checkout) -> Self {
+        let process = with_default_sigint(env!("CARGO_BIN_EXE_course"))
+            .arg("watch")
+            .current_dir(checkout.path(""))
+            .env_remove("CARGO_TARGET_DIR")
+            .stdin(Stdio::null())
+            .stdout(File::create(checkout.path("said")).unwrap())
+            .spawn()
+            .unwrap();
+        Self { checkout, process }
+    }
+
+    fn said(&self) -> String {
+        self.checkout.read("said")
+    }
+
+    /// Waits until this was said so many times.
+    fn hear(&mut self, text: &str, times: usize) {
+        let started = Instant::now();
+        while self.said().matches(text).count() < times {
+            let ended = self.process.try_wait().unwrap();
+            let late = started.elapsed() > PATIENCE;
+            assert!(ended.is_none() && !late, "no {text:?} in\n{}", self.said());
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    fn press_ctrl_c(&self) {
+        let id = self.process.id().to_string();
+        assert!(Command::new("kill").args(["-INT", &id]).status().unwrap().success());
+    }
+
+    fn exit_code(&mut self) -> Option<i32> {
+        let started = Instant::now();
+        loop {
+            if let Some(status) = self.process.try_wait().unwrap() {
+                return status.code();
+            }
+            assert!(started.elapsed() < PATIENCE, "it goes on:\n{}", self.said());
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+}
+
+impl Drop for Watch<'_> {
+    fn drop(&mut self) {
+        // Where a test failed it may still run.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+#[test]
+fn a_save_is_checked_and_a_pass_leads_to_the_next() {
+    let checkout = Checkout::new();
+    let mut watch = Watch::start(&checkout);
+    watch.hear("Ctrl-C ends this", 1);
+    checkout.sum_is("a * b");
+    watch.hear("expected 5, got 6", 1);
+    watch.hear("Ctrl-C ends this", 2);
+    // As most editors do: a new file takes the place of the old one.
+    checkout.write("new", &answer("a + b"));
+    fs::rename(checkout.path("new"), checkout.path("tests/exercises/ch01_sum.rs")).unwrap();
+    watch.hear("✓ ch01_sum passes", 1);
+    watch.hear("ch02_ring: two numbers, added", 1);
+    watch.hear("Ctrl-C ends this", 3);
+    // Nobody is at a terminal, so nothing clears it.
+    assert!(!watch.said().contains('\x1b'), "{}", watch.said());
+    watch.press_ctrl_c();
+    assert_eq!(watch.exit_code(), Some(130));
+    assert!(watch.said().ends_with("1 of 2 solved; next: ch02_ring (cargo course next)\n"));
+}
+
+#[test]
+fn a_save_ends_a_check_that_is_running() {
+    let checkout = Checkout::new();
+    checkout.sum_is("std::fs::write(\"spins\", \"\").unwrap();\n    loop {\n        std::hint::black_box((a, b));\n    }");
+    let mut watch = Watch::start(&checkout);
+    let started = Instant::now();
+    while !checkout.path("tests/exercises/spins").exists() && started.elapsed() < PATIENCE {
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    checkout.sum_is("a * b");
+    watch.hear("Saved: the check begins anew", 1);
+    watch.hear("expected 5, got 6", 1);
+    watch.hear("2 of 2 checks fail\nSave it, and it is checked again", 1);
+    watch.press_ctrl_c();
+    assert_eq!(watch.exit_code(), Some(130));
+}
+
+#[test]
+fn it_ends_when_all_is_solved_and_an_endless_loop_does_not_keep_it() {
+    let checkout = Checkout::new();
+    checkout.write("tests/exercises/ch02_ring.rs", &answer_to("ch02_ring", "a + b"));
+    let spins = "std::fs::write(\"spins\", \"\").unwrap();\n    loop {\n        std::hint::black_box((a, b));\n    }";
+    checkout.sum_is(spins);
+    let mut watch = Watch::start(&checkout);
+    let started = Instant::now();
+    while !checkout.path("tests/exercises/spins").exists() && started.elapsed() < PATIENCE {
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    watch.press_ctrl_c();
+    assert_eq!(watch.exit_code(), Some(130));
+    assert!(started.elapsed() < PATIENCE);
+
+    checkout.sum_is("a + b");
+    let mut watch = Watch::start(&checkout);
+    assert_eq!(watch.exit_code(), Some(0));
+    assert!(
+        watch.said().ends_with("2 of 2 solved: nothing is left to do here\n"),
+        "{}",
+        watch.said()
+    );
+}

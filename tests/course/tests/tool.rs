@@ -1,0 +1,31 @@
+//! The learner's tool, in one program.
+
+#![expect(clippy::unwrap_used, reason = "in a test a panic is the right answer")]
+
+mod divergence;
+mod doctor;
+mod exercises;
+#[cfg(unix)]
+mod interrupts;
+#[cfg(unix)]
+#[path = "../../src/signals.rs"]
+mod signals;
+#[cfg(unix)]
+mod stand_in;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use assert_cmd::Command;
+use predicates::prelude::PredicateBooleanExt as _;
+use predicates::str::{contains, diff, starts_with};
+#[cfg(unix)]
+use stand_in::stand_in;
+use tempfile::TempDir;
+
+fn tool(words: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_course"));
+    command.args(words);
+    command
+}

@@ -1,0 +1,20 @@
+//! The laws of each exercise, and the type of its answer.
+
+pub mod ch01_cross_entropy;
+pub mod ch01_pool_gradient;
+pub mod ch02_allreduce;
+pub mod ch02_ring;
+pub mod ch03_sampler;
+pub mod ch03_uneven_split;
+pub mod ch04_accuracy;
+pub mod ch04_batch_scaling;
+pub mod ch04_fused_allreduce;
+pub mod ch04_learning_rate;
+pub mod ch05_accumulate;
+pub mod ch05_buckets;
+pub mod ch05_resume;
+pub mod ch05_sync_batch_norm;
+pub mod ch05_unequal_devices;
+pub mod ch06_1f1b;
+pub mod ch06_balance;
+pub mod ch06_tensor_parallel;

@@ -1,0 +1,173 @@
+//! The smallest network that learns to classify garments: one dense layer.
+//!
+//! LeNet needs hundreds of steps before its accuracy rises. The dense layer needs a few, and its gradients can go wrong in all
+//! the ways of data parallelism: two tensors of different shapes, sums over samples.
+//!
+//! The model counts the samples whose gradients it computes, and records the weights. If every rank does the work of all ranks,
+//! the updates are right and only the counts are wrong. If replicas differ in the last bits, only the weights show it.
+
+use std::cell::RefCell;
+
+use candle_core::{D, DType, Device, Result, Tensor, Var};
+use datasets::{Batch, CLASSES, PIXELS};
+use harness::records::BatchSums;
+use ops::backward::{backward, no_grad};
+use ops::parameters::Parameters;
+use ops::weights_hash::WeightsHash;
+use ops::{cross_entropy, linear};
+use single_gpu::init;
+use single_gpu::train::Step;
+
+thread_local! {
+    /// The samples of each call of [`Classifier::gradients`] in this thread.
+    static WORKED: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
+    /// The weights of these calls; equal weights in a row are recorded once.
+    static WEIGHTS: RefCell<Vec<WeightsHash>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Returns the number of samples of each call of [`Classifier::gradients`] in this thread, and clears the list. A rank is one
+/// thread. Empty shards are left out.
+pub fn worked() -> Vec<usize> {
+    WORKED.take()
+}
+
+/// Returns the weights of the gradients of this thread in order, and clears the list.
+pub fn weights_worked_with() -> Vec<WeightsHash> {
+    WEIGHTS.take()
+}
+
+/// One replica of a dense layer in f64: `[B, 1, 28, 28]` → logits `[B, 10]`.
+#[derive(Debug)]
+pub struct Classifier {
+    // The same variables as in the list: a clone shares its value.
+    weights: Var,
+    biases: Var,
+    parameters: Parameters,
+}
+
+impl Classifier {
+    /// A replica with fresh weights that depend on the seed alone: W `[784, 10]`, b `[10]`.
+    pub fn new(seed: u64, device: &Device) -> Result<Self> {
+        let weights = init::normal("W", &[PIXELS, CLASSES], 0.01, seed, DType::F64, device)?;
+        let biases = init::zeros("b", &[CLASSES], DType::F64, device)?;
+        let (w, b) = (weights.value.clone(), biases.value.clone());
+        Ok(Self { weights: w, biases: b, parameters: Parameters::new(vec![weights, biases])? })
+    }
+
+    /// The replica's parameters: W, then b.
+    pub fn parameters(&self) -> &Parameters {
+        &self.parameters
+    }
+
+    /// Loss, correct answers and gradients of a batch or a shard, all summed over its samples. The gradients of an
+    /// empty shard are zero. [`worked`] returns the numbers of samples.
+    pub fn gradients(&self, batch: &Batch) -> Result<Step> {
+        let weights = WeightsHash::new(&self.parameters.snapshot()?)?;
+        WEIGHTS.with_borrow_mut(|all| match all.last() {
+            Some(last) if *last == weights => {}
+            _ => all.push(weights),
+        });
+        if batch.is_empty() {
+            let zeros = self.parameters.iter().map(|parameter| parameter.value.zeros_like());
+            let gradients = zeros.collect::<Result<_>>()?;
+            return Ok(Step { sums: BatchSums::default(), gradients });
+        }
+        let (loss, sums) = self.forward(batch)?;
+        WORKED.with_borrow_mut(|calls| calls.push(batch.len()));
+        Ok(Step { sums, gradients: self.parameters.gradients(&backward(&loss)?)? })
+    }
+
+    /// Loss and correct answers of test images, summed over the images.
+    pub fn evaluate(&self, images: &Batch) -> Result<BatchSums> {
+        Ok(no_grad(|| self.forward(images))?.1)
+    }
+
+    fn forward(&self, batch: &Batch) -> Result<(Tensor, BatchSums)> {
+        let logits = linear(&batch.images.flatten_from(1)?, &self.weights, &self.biases)?;
+        let loss = cross_entropy(&logits, &batch.labels)?;
+        let answers = logits.detach().argmax(D::Minus1)?;
+        let correct = answers.eq(&batch.labels)?.to_dtype(DType::U32)?.sum_all()?;
+        let sums = BatchSums {
+            loss: loss.detach().to_scalar()?,
+            correct: correct.to_scalar::<u32>()?.into(),
+            samples: batch.len() as u64,
+            interrupts: 0,
+        };
+        Ok((loss, sums))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use datasets::{Split, synthetic};
+    use ops::difference::relative_difference;
+    use single_gpu::sgd::sgd;
+
+    use super::*;
+
+    fn batch(count: u32) -> Batch {
+        let all: Vec<u32> = (0..count).collect();
+        synthetic::dataset(Split::Train, count as usize).batch(&all, DType::F64).unwrap()
+    }
+
+    fn cut(batch: &Batch, start: usize, len: usize) -> Batch {
+        let cut = |tensor: &Tensor| tensor.narrow(0, start, len).unwrap();
+        Batch { images: cut(&batch.images), labels: cut(&batch.labels) }
+    }
+
+    #[test]
+    fn shards_add_up_to_their_batch_and_an_empty_one_adds_nothing() {
+        let (model, batch) = (Classifier::new(1, &Device::Cpu).unwrap(), batch(10));
+        let whole = model.gradients(&batch).unwrap();
+        let shards = [(0, 7), (7, 3), (10, 0)].map(|(start, len)| cut(&batch, start, len));
+        let parts = shards.map(|shard| model.gradients(&shard).unwrap());
+        for (index, gradient) in whole.gradients.iter().enumerate() {
+            let [a, b, nothing] = parts.each_ref().map(|part| &part.gradients[index]);
+            let sum = ((a + b).unwrap() + nothing).unwrap();
+            assert!(relative_difference(&sum, gradient).unwrap() < 1e-12);
+        }
+        let [a, b, nothing] = parts.map(|part| part.sums);
+        assert_eq!(nothing, BatchSums::default());
+        assert_eq!(a.samples + b.samples, 10);
+        assert_eq!(a.correct + b.correct, whole.sums.correct);
+        assert!((a.loss + b.loss - whole.sums.loss).abs() < 1e-10);
+    }
+
+    #[test]
+    fn each_thread_knows_the_samples_that_it_had_gradients_of() {
+        let model = Classifier::new(1, &Device::Cpu).unwrap();
+        let batch = batch(10);
+        for (start, len) in [(0, 7), (7, 3), (10, 0)] {
+            model.gradients(&cut(&batch, start, len)).unwrap();
+        }
+        model.evaluate(&batch).unwrap();
+        assert!(std::thread::spawn(worked).join().unwrap().is_empty());
+        assert_eq!(worked(), [7, 3]);
+        assert!(worked().is_empty());
+    }
+
+    #[test]
+    fn each_thread_knows_the_weights_that_it_had_gradients_with() {
+        let (model, batch) = (Classifier::new(1, &Device::Cpu).unwrap(), batch(10));
+        let hash = || WeightsHash::new(&model.parameters().snapshot().unwrap()).unwrap();
+        model.gradients(&cut(&batch, 0, 3)).unwrap();
+        let gradients = model.gradients(&batch).unwrap().gradients;
+        let before = hash();
+        sgd(model.parameters(), &gradients, 0.1, 10).unwrap();
+        model.gradients(&batch).unwrap();
+        assert_eq!(weights_worked_with(), [before, hash()]);
+        assert!(weights_worked_with().is_empty());
+    }
+
+    #[test]
+    fn a_few_steps_teach_it_something() {
+        let (model, batch) = (Classifier::new(1, &Device::Cpu).unwrap(), batch(50));
+        let before = model.evaluate(&batch).unwrap();
+        for _ in 0..10 {
+            let gradients = model.gradients(&batch).unwrap().gradients;
+            sgd(model.parameters(), &gradients, 0.1, 50).unwrap();
+        }
+        let after = model.evaluate(&batch).unwrap();
+        assert!(after.accuracy() > before.accuracy() + 0.3, "{before:?}, then {after:?}");
+    }
+}

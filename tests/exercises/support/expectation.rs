@@ -1,0 +1,305 @@
+//! Comparison of numbers: the first difference, and the law that it breaks.
+
+use candle_core::{DType, Result, Tensor};
+
+use crate::tracer::multiple;
+
+/// The most numbers that a message shows in full.
+const FEW: usize = 16;
+
+/// A note on the first wrong number, from the expected number and the answer's.
+type Note<'a> = Box<dyn Fn(f64, f64) -> Option<String> + 'a>;
+
+/// The expected property of some numbers, and the message if they do not have it.
+///
+/// ```
+/// use exercises::Expectation;
+///
+/// Expectation::of("the sum on rank 1")
+///     .law("everyone gets the same sum")
+///     .check(&[3.0, 5.0], &[3.0, 5.0]);
+/// ```
+pub struct Expectation<'a> {
+    what: String,
+    sides: Option<[String; 2]>,
+    law: String,
+    tolerance: f64,
+    place: Box<dyn Fn(usize) -> String + 'a>,
+    note: Note<'a>,
+}
+
+impl<'a> Expectation<'a> {
+    /// Expects `what` to be exactly right.
+    pub fn of(what: impl Into<String>) -> Self {
+        Self {
+            what: what.into(),
+            sides: None,
+            law: String::new(),
+            tolerance: 0.0,
+            place: Box::new(|index| format!("element {index}")),
+            note: Box::new(|_, _| None),
+        }
+    }
+
+    /// The law that wrong numbers break.
+    pub fn law(mut self, law: impl Into<String>) -> Self {
+        self.law = law.into();
+        self
+    }
+
+    /// Names both sides, in place of "expected" and "got": both are the answer's, and either may be wrong.
+    pub fn between(mut self, one: &str, other: &str) -> Self {
+        self.sides = Some([one, other].map(str::to_owned));
+        self
+    }
+
+    /// Allows for rounding: a difference of up to `tolerance` times the largest number expected.
+    pub fn up_to(mut self, tolerance: f64) -> Self {
+        self.tolerance = tolerance;
+        self
+    }
+
+    /// Names the place of a number by its index. A single number has no place.
+    pub fn at(mut self, place: impl Fn(usize) -> String + 'a) -> Self {
+        self.place = Box::new(place);
+        self
+    }
+
+    /// A guess at the mistake, from the expected number and the answer's at the first difference.
+    pub fn guess(mut self, note: impl Fn(f64, f64) -> Option<String> + 'a) -> Self {
+        self.note = Box::new(note);
+        self
+    }
+
+    /// Compares numbers one by one.
+    /// Panics when a number differs, or when there are more or fewer numbers.
+    #[track_caller]
+    pub fn check(&self, expected: &[f64], got: &[f64]) {
+        if expected.len() != got.len() {
+            panic!(
+                "{}: expected {} numbers, got {}{}",
+                self.what,
+                expected.len(),
+                got.len(),
+                self.broken_law()
+            );
+        }
+        let largest = expected.iter().fold(0.0, |largest: f64, number| largest.max(number.abs()));
+        let allowed = self.tolerance * largest;
+        let agree = |index: &usize| {
+            let (expected, got) = (expected[*index], got[*index]);
+            // A NaN agrees with nothing.
+            expected == got || (got - expected).abs() <= allowed
+        };
+        let wrong: Vec<usize> = (0..expected.len()).filter(|index| !agree(index)).collect();
+        if let Some(&first) = wrong.first() {
+            panic!("{}", self.complaint(expected, got, first, wrong.len()));
+        }
+    }
+
+    /// Compares two tensors: element type, shape and every number.
+    /// Panics when they differ, or cannot be read.
+    #[track_caller]
+    pub fn check_tensor(&self, expected: &Tensor, got: &Tensor) {
+        let kind = |tensor: &Tensor| format!("{:?} {:?}", tensor.dtype(), tensor.dims());
+        if kind(expected) != kind(got) {
+            let (what, law) = (&self.what, self.broken_law());
+            panic!("{what}: expected a tensor {}, got {}{law}", kind(expected), kind(got));
+        }
+        let read =
+            |tensor| numbers(tensor).unwrap_or_else(|error| panic!("{}: {error}", self.what));
+        self.check(&read(expected), &read(got));
+    }
+
+    fn complaint(&self, expected: &[f64], got: &[f64], first: usize, wrong: usize) -> String {
+        let [wanted, came] = told_apart(expected[first], got[first]);
+        let among = |numbers: &[f64]| match numbers.len() {
+            2..=FEW => format!("   of {}", list(numbers)),
+            _ => String::new(),
+        };
+        let place = match expected.len() {
+            1 => String::new(),
+            all => format!(" at {} ({wrong} wrong of {all})", (self.place)(first)),
+        };
+        // The law of the check is not about digits.
+        let digits = right_digits(expected, got);
+        let law = if digits.is_some() { String::new() } else { self.broken_law() };
+        let note = (self.note)(expected[first], got[first]);
+        let note = note.or(digits).or_else(|| common_factor(expected, got));
+        let (wrong, [one, other]) = match &self.sides {
+            None => ("is wrong", ["expected", "got"]),
+            Some(sides) => ("differ", sides.each_ref().map(String::as_str)),
+        };
+        let width = one.chars().count().max(other.chars().count());
+        format!(
+            "{} {wrong}{place}\n  {one:<width$} {wanted}{}\n  {other:<width$} {came}{}{}{}",
+            self.what,
+            among(expected),
+            among(got),
+            note.map(|note| format!("\n  {note}")).unwrap_or_default(),
+            law,
+        )
+    }
+
+    fn broken_law(&self) -> String {
+        if self.law.is_empty() { String::new() } else { format!("\n  law: {}", self.law) }
+    }
+}
+
+/// The numbers of a tensor in order, in f64.
+/// Fails when the tensor has another element type than numbers.
+pub fn numbers(tensor: &Tensor) -> Result<Vec<f64>> {
+    tensor.to_dtype(DType::F64)?.flatten_all()?.to_vec1()
+}
+
+/// A note if all numbers are nearly right.
+fn right_digits(expected: &[f64], got: &[f64]) -> Option<String> {
+    let largest = |numbers: &mut dyn Iterator<Item = f64>| numbers.fold(0.0, f64::max);
+    let size = largest(&mut expected.iter().map(|number| number.abs()));
+    let apart = largest(&mut expected.iter().zip(got).map(|(a, b)| (a - b).abs()));
+    if got.iter().any(|number| !number.is_finite()) {
+        return None;
+    }
+    // Smaller differences come from the order of additions.
+    (1e-12..1e-5).contains(&(apart / size)).then(|| {
+        let digits = -(apart / size).log10().ceil();
+        format!(
+            "that is right to {digits} digits: was it computed in f32, or a small constant added?"
+        )
+    })
+}
+
+/// A note on the factor by which all numbers are wrong.
+fn common_factor(expected: &[f64], got: &[f64]) -> Option<String> {
+    let pairs = || expected.iter().zip(got);
+    let nonzero = pairs().filter(|(expected, _)| **expected != 0.0);
+    let factors: Vec<f64> = nonzero.map(|(expected, got)| got / expected).collect();
+    let factor = *factors.first()?;
+    let near = |number: f64, other: f64| (number - other).abs() < 1e-9;
+    let whole = |number: f64| number.abs() < 1e4 && near(number, number.round());
+    let common = factors.iter().all(|other| near(other / factor, 1.0))
+        && pairs().all(|(expected, got)| *expected != 0.0 || *got == 0.0)
+        && ![0.0, 1.0].iter().any(|nothing| near(factor, *nothing))
+        // One number is always a multiple of another.
+        && (factors.len() > 2 || whole(factor) || whole(1.0 / factor));
+    common.then(|| match expected.len() {
+        1 => format!("that is {} what it should be", multiple(factor)),
+        _ => format!("every number is {} what it should be", multiple(factor)),
+    })
+}
+
+/// Two numbers with as few digits as tell them apart.
+fn told_apart(a: f64, b: f64) -> [String; 2] {
+    const ALL: usize = 17;
+    let enough = (4..ALL).find(|&digits| rounded(a, digits) != rounded(b, digits));
+    [a, b].map(|number| rounded(number, enough.unwrap_or(ALL)))
+}
+
+fn list(numbers: &[f64]) -> String {
+    let numbers: Vec<String> = numbers.iter().map(|&number| rounded(number, 4)).collect();
+    format!("[{}]", numbers.join(", "))
+}
+
+/// A number with so many significant digits, without zeros at its end.
+fn rounded(number: f64, digits: usize) -> String {
+    let text = format!("{number:.*e}", digits - 1);
+    let Ok(rounded) = text.parse::<f64>() else { return text };
+    let plain = (1e-4..1e9).contains(&rounded.abs()) || rounded == 0.0 || !rounded.is_finite();
+    if plain { rounded.to_string() } else { format!("{rounded:e}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    use super::*;
+
+    fn message_of(expectation: &Expectation<'_>, expected: &[f64], got: &[f64]) -> Option<String> {
+        let panic = catch_unwind(AssertUnwindSafe(|| expectation.check(expected, got)));
+        panic.err().map(|panic| *panic.downcast().unwrap())
+    }
+
+    #[test]
+    fn a_complaint_shows_the_place_both_numbers_and_the_law() {
+        let expectation = Expectation::of("the sum on rank 1")
+            .law("sum, then divide once")
+            .at(|index| format!("row {index}"))
+            .guess(|expected, got| (got * 2.0 == expected).then(|| "that is the mean".into()));
+        let message = message_of(&expectation, &[1.0, 6.0], &[1.0, 3.0]).unwrap();
+        assert_eq!(
+            message,
+            "the sum on rank 1 is wrong at row 1 (1 wrong of 2)\n  \
+             expected 6   of [1, 6]\n  \
+             got      3   of [1, 3]\n  \
+             that is the mean\n  \
+             law: sum, then divide once"
+        );
+    }
+
+    #[test]
+    fn two_answers_are_told_by_what_they_are() {
+        let expectation =
+            Expectation::of("the loss of a whole and of its halves").between("whole", "halves");
+        let message = message_of(&expectation, &[1.0], &[2.5]).unwrap();
+        let expected = "the loss of a whole and of its halves differ\n  whole  1\n  halves 2.5";
+        assert_eq!(message, expected);
+    }
+
+    #[test]
+    fn a_single_number_has_no_place() {
+        let message = message_of(&Expectation::of("the loss"), &[1.0], &[2.5]).unwrap();
+        assert_eq!(message, "the loss is wrong\n  expected 1\n  got      2.5");
+    }
+
+    #[test]
+    fn a_common_error_is_told() {
+        let expectation = Expectation::of("x").law("sum, then divide").up_to(1e-14);
+        let told = |expected: &[f64], got: &[f64]| message_of(&expectation, expected, got).unwrap();
+        let third = told(&[3.0, 0.0, 6.0, 9.0], &[1.0, 0.0, 2.0, 3.0]);
+        assert!(third.contains("\n  every number is 1/3 of what it should be\n  law: "), "{third}");
+        assert!(told(&[3.0], &[300.0]).contains("\n  that is 100 times what it should be\n"));
+        let digits = told(&[1.0, 2.0], &[1.0, 2.0 + 1e-8]);
+        assert!(digits.contains("right to 8 digits: was it computed in f32"), "{digits}");
+        assert!(!digits.contains("law: "), "{digits}");
+        for got in [[1.0, 3.0], [1.0, 2.0 + 1e-12], [1.0 + 1e-13, 2.0], [0.0, 0.0]] {
+            let message = told(&[1.0, 2.0], &got);
+            let plain = !["every number", "digits"].iter().any(|note| message.contains(note));
+            assert!(plain && message.ends_with("\n  law: sum, then divide"), "{message}");
+        }
+        assert!(told(&[0.0], &[1.0]).ends_with("got      1\n  law: sum, then divide"));
+    }
+
+    #[test]
+    fn rounding_is_allowed_for_and_nan_is_not() {
+        let expectation = Expectation::of("x").up_to(1e-6);
+        assert_eq!(message_of(&expectation, &[0.0, 100.0], &[9e-5, 100.0]), None);
+        assert!(message_of(&expectation, &[0.0, 100.0], &[2e-4, 100.0]).is_some());
+        assert!(message_of(&expectation, &[0.0], &[f64::NAN]).unwrap().contains("got      NaN"));
+        assert!(
+            message_of(&expectation, &[0.0], &[]).unwrap().contains("expected 1 numbers, got 0")
+        );
+    }
+
+    #[test]
+    fn numbers_are_shown_with_as_few_digits_as_tell_them_apart() {
+        assert_eq!(told_apart(1.0 / 3.0, 0.25), ["0.3333", "0.25"]);
+        assert_eq!(told_apart(1.0 / 3.0, 0.333331), ["0.333333", "0.333331"]);
+        assert_eq!(told_apart(1e-12, f64::INFINITY), ["1e-12", "inf"]);
+        assert_eq!(told_apart(-0.0, 0.0), ["-0", "0"]);
+    }
+
+    #[test]
+    fn tensors_of_other_shape_or_type_are_told_apart() {
+        let zeros = |shape: &[usize], dtype| {
+            Tensor::zeros(shape, dtype, &candle_core::Device::Cpu).unwrap()
+        };
+        let expected = zeros(&[2, 3], DType::F32);
+        for got in [zeros(&[6], DType::F32), zeros(&[2, 3], DType::F64)] {
+            let check = || Expectation::of("x").check_tensor(&expected, &got);
+            let panic = catch_unwind(AssertUnwindSafe(check)).unwrap_err();
+            let message = panic.downcast::<String>().unwrap();
+            assert!(message.contains("expected a tensor F32 [2, 3], got F"), "{message}");
+        }
+        Expectation::of("x").check_tensor(&expected, &expected);
+    }
+}

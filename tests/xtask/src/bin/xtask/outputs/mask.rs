@@ -1,0 +1,170 @@
+//! What may differ between two runs of a command: times always, and what chance decides; on another machine,
+//! what rounding decides and what the number of cores decides.
+
+use std::fmt;
+use std::sync::LazyLock;
+
+use regex::{Captures, Regex};
+use xtask::Machine;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Mask {
+    Times,
+    TimesAndRounding,
+}
+
+static TIMES: LazyLock<Regex> = LazyLock::new(|| {
+    expression(r"\d[\d,]*(?:\.\d+)?( ?)(ms|µs|s/epoch|s|images/s|GB/s|min)\b|\d+\.\d+(×)")
+});
+/// Rows of a table of rates: a name and numbers.
+static RATES: LazyLock<Regex> = LazyLock::new(|| expression(r"^ +\D*?(?: +\d+\.\d{3}){2,}$"));
+/// In a row of stage 6's table of times: seconds a step, before a speed-up that is hidden.
+static SECONDS: LazyLock<Regex> = LazyLock::new(|| expression(r"\d+(?:\.\d+)?( +#×)"));
+static PERCENT: LazyLock<Regex> = LazyLock::new(|| expression(r"\d+( %)"));
+/// What a stage holds, in stage 6's table of memory: that is a matter of the cut.
+static HELD: LazyLock<Regex> = LazyLock::new(|| expression(r"(?: +\d+\.\d){5} +\d+ of \d+$"));
+/// The note about a cut, of stages or of their chunks.
+static CUT: LazyLock<Regex> = LazyLock::new(|| expression(r" stages(?: of \d+ chunks)?, cut "));
+static DECIMALS: LazyLock<Regex> =
+    LazyLock::new(|| expression(r"-?\d+(?:\.\d+)?e-?\d+|-?\d+\.\d+"));
+static HASHES: LazyLock<Regex> = LazyLock::new(|| expression(r"weights [0-9a-f]{8}\b"));
+static SPARKLINE: LazyLock<Regex> = LazyLock::new(|| expression(r"[▁▂▃▄▅▆▇█]+"));
+static CORES: LazyLock<Regex> = LazyLock::new(|| expression(r"\(\d+ cores?\)"));
+/// Where all ranks fail alike, any of them may be the first.
+static FIRST_TO_FAIL: LazyLock<Regex> = LazyLock::new(|| expression(r"rank \d+ failed:"));
+/// Below a table of rates, and below a table of schedules.
+static CONCLUSION: LazyLock<Regex> =
+    LazyLock::new(|| expression(r"^(?:  fastest: |Devices wait least under ).*\.$"));
+static SPACES: LazyLock<Regex> = LazyLock::new(|| expression(" {2,}"));
+
+fn expression(pattern: &str) -> Regex {
+    Regex::new(pattern).expect("a valid expression")
+}
+
+impl Mask {
+    /// What has to be hidden when a run on one machine is compared with one on another.
+    pub(super) fn between(one: &Machine, other: &Machine) -> Self {
+        let alike = one.rounds_like(other) && one.cores == other.cores;
+        if alike { Self::Times } else { Self::TimesAndRounding }
+    }
+
+    /// The text without what this hides. Columns are closed up: they are as wide as their numbers.
+    pub(super) fn hide(self, text: &str) -> String {
+        let mut lines: Vec<String> = Vec::new();
+        for line in text.lines() {
+            let row = RATES.is_match(line);
+            // Times decide where a model is cut, and which algorithm or schedule is the fastest.
+            let cut = line.starts_with("note: ") && CUT.is_match(line);
+            if cut || CONCLUSION.is_match(line) {
+                continue;
+            }
+            let line = FIRST_TO_FAIL.replace_all(line, "rank # failed:");
+            let mut line = TIMES.replace_all(&line, unit_only).into_owned();
+            if SECONDS.is_match(&line) {
+                line = SECONDS.replace_all(&line, "#$1").into_owned();
+                line = PERCENT.replace_all(&line, "#$1").into_owned();
+            }
+            if row || HELD.is_match(&line) || line.starts_with("Activations: ") {
+                line = DECIMALS.replace_all(&line, "#").into_owned();
+            }
+            if self == Self::TimesAndRounding {
+                // A note is about the machine: more devices than cores.
+                if line.trim_start().starts_with("note: ") {
+                    continue;
+                }
+                line = HASHES.replace_all(&line, "weights #").into_owned();
+                line = DECIMALS.replace_all(&line, "#").into_owned();
+                line = SPARKLINE.replace_all(&line, "▁").into_owned();
+                line = CORES.replace_all(&line, "(# cores)").into_owned();
+            }
+            lines.push(SPACES.replace_all(line.trim_end(), " ").into_owned());
+        }
+        lines.join("\n") + "\n"
+    }
+}
+
+fn unit_only(found: &Captures<'_>) -> String {
+    let unit = |group| found.get(group).map_or("", |unit: regex::Match<'_>| unit.as_str());
+    format!("#{}{}{}", unit(1), unit(2), unit(3))
+}
+
+impl fmt::Display for Mask {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Times => "times",
+            Self::TimesAndRounding => "times, and what rounding and cores decide,",
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const EPOCH: &str =
+        "  epoch  1/10  loss 2.3027  train acc 0.102  test acc 0.100  6.1 s  9830 images/s";
+
+    #[test]
+    fn times_are_hidden_and_nothing_else() {
+        let told = Mask::Times.hide(EPOCH);
+        assert_eq!(told, " epoch 1/10 loss 2.3027 train acc 0.102 test acc 0.100 # s # images/s\n");
+        let told = Mask::Times.hide("speed-up: 1.45× over [cpu:0 (1 core)]; 3 shards, lr 0.2");
+        assert_eq!(told, "speed-up: #× over [cpu:0 (1 core)]; 3 shards, lr 0.2\n");
+        let told =
+            Mask::Times.hide("test acc 0.873, 6.4 s/epoch on [cpu:0 (1 core)], weights 6bb045f5");
+        assert_eq!(told, "test acc 0.873, # s/epoch on [cpu:0 (1 core)], weights 6bb045f5\n");
+    }
+
+    #[test]
+    fn which_of_equal_ranks_failed_first_is_hidden() {
+        let one = "error: rank 0 failed: the loss is NaN";
+        let other = "error: rank 1 failed: the loss is NaN";
+        assert_eq!(Mask::Times.hide(one), Mask::Times.hide(other));
+        assert_ne!(Mask::Times.hide(one), Mask::Times.hide(&other.replace("NaN", "inf")));
+    }
+
+    #[test]
+    fn a_table_of_rates_is_hidden_but_not_its_names() {
+        let one = "  one-shot              0.412    3.100    7.900   12.000\n    4 KiB 64 KiB";
+        let other = "  one-shot             10.412    3.100    7.900    2.000\n    4 KiB 64 KiB";
+        assert_eq!(Mask::Times.hide(one), Mask::Times.hide(other));
+        assert_ne!(Mask::Times.hide(one), Mask::Times.hide(&other.replace("one-shot", "ring")));
+        assert_ne!(Mask::Times.hide(one), Mask::Times.hide(&other.replace("64", "32")));
+        let concluded = "  fastest: ring from 4 KiB to 45 MiB.\n";
+        assert_eq!(Mask::Times.hide(one), Mask::Times.hide(&format!("{other}\n{concluded}")));
+    }
+
+    #[test]
+    fn of_pipelines_times_bubbles_and_the_cut_are_hidden_and_no_difference() {
+        let one = "note: 2 stages, cut by measured cost: layers 0 to 2 (44 % of the work)\n\
+                   note: 2 stages of 2 chunks, cut by measured cost: layers 0 to 1 (17 % of the work)\n\
+                   Activations: one device keeps 9.3 MB, and the fullest stage keeps 50.2 MB under GPipe.\n\
+                   1F1B, 8 micro-batches   0.64     0.50×   18 %   24 %   8.1e-7   4.5e-2  e31c2a57\n\
+                   1F1B, 8 micro-batches   0    3.7    14.8    3.7    2.4    24.6    2 of 8\n\
+                   one device              0    6.9     6.9    6.9   15.8    36.5         –";
+        let other = "Activations: one device keeps 9.3 MB, and the fullest stage keeps 58.2 MB under GPipe.\n\
+                     1F1B, 8 micro-batches   1.2      1.90×    9 %   11 %   8.1e-7   4.5e-2  e31c2a57\n\
+                     1F1B, 8 micro-batches   0    3.2    12.7    3.2    1.1    20.1    2 of 8\n\
+                     one device              0    6.9     6.9    6.9   15.8    36.5         –\n\
+                     Devices wait least under GPipe (23 % of the time) and most under 1F1B (25 %).";
+        assert_eq!(Mask::Times.hide(one), Mask::Times.hide(other));
+        for (from, to) in
+            [("8.1e-7", "0.0e0"), ("e31c2a57", "f"), ("2 of 8", "8 of 8"), ("15.8", "9")]
+        {
+            assert_ne!(Mask::Times.hide(one), Mask::Times.hide(&other.replace(from, to)), "{from}");
+        }
+        let drawn = "bubble 33.3 %, 18 units of time; micro-batches kept by each stage: 3, 2, 1";
+        assert_eq!(Mask::Times.hide(drawn).trim_end(), drawn);
+    }
+
+    #[test]
+    fn on_another_machine_digits_hashes_cores_and_notes_are_hidden() {
+        let mask = Mask::TimesAndRounding;
+        let here =
+            "note: more devices than cores\nloss 0.29, weights 6bb045f5 on [cpu:0 (1 core)] ▁█";
+        let there = "loss 0.31, weights 12345678 on [cpu:0 (4 cores)] ▁▅█";
+        assert_eq!(mask.hide(here), mask.hide(there));
+        assert_ne!(mask.hide(here), mask.hide(&there.replace("cpu:0", "cpu:1")));
+        assert_ne!(Mask::Times.hide(here), Mask::Times.hide(there));
+    }
+}

@@ -1,0 +1,24 @@
+//! What the tool of those who write the course shares with its tests: the rules of the book, what an all-reduce sends,
+//! step by step, what pipeline schedules come to, what the cost model says, how numbers and files of the book's data are
+//! written, and what a release tells of itself.
+
+#![expect(missing_docs, reason = "the tool and its tests are the only readers")]
+
+use std::path::{Path, PathBuf};
+
+pub mod book;
+pub mod html;
+mod machine;
+pub mod number;
+pub mod release;
+pub mod scaling;
+pub mod schedules;
+pub mod steps;
+pub mod stored;
+
+pub use machine::Machine;
+
+/// The checkout that this tool was built in.
+pub fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap_or(Path::new("")).to_owned()
+}

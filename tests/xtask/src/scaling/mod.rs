@@ -1,0 +1,145 @@
+//! The cost model of stage 7 for every model, batch and link that the book's figure offers: the data behind it.
+//!
+//! Stage 7 says all of it: what a step takes, and how much of that is waiting for the others. Here it is written down,
+//! and small, beside what was measured where devices are.
+
+mod link;
+mod measured;
+mod on_paper;
+mod picture;
+
+use cost_model::paper::Device;
+use serde::Serialize;
+
+use crate::number::Rounded;
+use crate::stored;
+
+pub use link::{Link, Wired};
+pub use measured::Measurement;
+pub use on_paper::{BATCHES, links};
+pub use picture::picture;
+
+/// The curves that are also drawn as a [`picture()`]: model, batch and link, with overlap.
+pub const PICTURED: [[&str; 3]; 2] = [
+    ["LeNet", "256 for all", "NVLink, 100 Gb/s Ethernet between hosts"],
+    ["ResNet-18", "256 each", "NVLink, 100 Gb/s Ethernet between hosts"],
+];
+
+/// What is assumed of a device that is not here.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Assumed {
+    /// TFLOP/s that it sustains.
+    pub operations: Rounded,
+    /// TB/s of its memory.
+    pub memory: Rounded,
+    /// Milliseconds of a step beside them.
+    pub fixed: Rounded,
+}
+
+/// A way to add gradients up, on every number of devices of its panel.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Curve {
+    pub way: String,
+    /// Milliseconds of a step, as predicted.
+    pub step: Vec<Rounded>,
+    /// Of these, milliseconds in which devices wait for each other.
+    pub exposed: Vec<Rounded>,
+    /// How many times one device's images a second.
+    pub speed_up: Vec<Rounded>,
+    /// Milliseconds of a step, and the speed-up, as measured. Left out on paper.
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    pub measured: Option<Seen>,
+}
+
+/// What was measured of a [`Curve`].
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Seen {
+    /// Milliseconds of a step.
+    pub measured: Vec<Rounded>,
+    /// How many times one device's images a second.
+    pub measured_speed_up: Vec<Rounded>,
+}
+
+/// What can be looked at: a model with a batch on devices with a link between them.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Panel {
+    /// Such as `ResNet-18`.
+    pub model: String,
+    /// Such as `ResNet-18 of width 64`.
+    pub name: String,
+    pub batch: String,
+    pub link: String,
+    /// The numbers of devices; every list has an entry for each.
+    pub devices: Vec<usize>,
+    pub samples: Vec<usize>,
+    /// Milliseconds that a device computes.
+    pub compute: Vec<Rounded>,
+    /// The curves where gradients travel during the backward pass.
+    pub with_overlap: Vec<Curve>,
+    pub without_overlap: Vec<Curve>,
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    pub here: Option<Here>,
+}
+
+/// The devices that a [`Panel`] was measured on.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Here {
+    pub on: Vec<String>,
+    /// Microseconds of a message, and GB/s; none for one device.
+    pub links: Vec<Option<[Rounded; 2]>>,
+    pub notes: Vec<Option<String>>,
+}
+
+/// Everything that can be looked at.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Catalogue {
+    pub command: String,
+    pub assumed: Assumed,
+    pub measured_on: String,
+    pub links: Vec<Link>,
+    pub panels: Vec<Panel>,
+}
+
+impl Catalogue {
+    /// Asks stage 7 for all that is on paper, and puts what was measured beside it.
+    /// Fails when a model cannot be built, or when a measurement is not whole.
+    pub fn make(measurement: &Measurement) -> anyhow::Result<Self> {
+        let device = Device::default();
+        let mut panels = on_paper::panels(&device)?;
+        let measured = measurement.panels()?;
+        let mut links: Vec<Link> = on_paper::links().into_iter().map(|(link, _)| link).collect();
+        links.extend(measured::links().into_iter().filter(|link| {
+            // One device has no link.
+            measured.iter().any(|panel| panel.link == link.name)
+        }));
+        panels.extend(measured);
+        let assumed = Assumed {
+            operations: Rounded::of(device.operations / 1e12),
+            memory: Rounded::of(device.memory / 1e12),
+            fixed: Rounded::of(1e3 * device.fixed),
+        };
+        let measured_on = measurement.place();
+        let command = "cargo xtask scaling".to_owned();
+        Ok(Self { command, assumed, measured_on, links, panels })
+    }
+
+    /// The panels that are drawn as a [`picture()`], if they are there.
+    pub fn pictured(&self) -> Option<Vec<&Panel>> {
+        let find = |[model, batch, link]: [&str; 3]| {
+            let is =
+                |panel: &&Panel| [&panel.model, &panel.batch, &panel.link] == [model, batch, link];
+            self.panels.iter().find(is)
+        };
+        PICTURED.into_iter().map(find).collect()
+    }
+
+    /// The file in the book: JSON, one panel a line.
+    pub fn json(&self) -> serde_json::Result<String> {
+        stored::one_a_line(self, "model")
+    }
+}
+
+/// `ResNet-18` of `ResNet-18 of width 64`: a menu has little room.
+fn short(name: &str) -> String {
+    name.split(" of ").next().unwrap_or(name).to_owned()
+}

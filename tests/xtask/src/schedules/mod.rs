@@ -1,0 +1,177 @@
+//! Pipeline schedules of stage 6, for every size that the book's figure offers: the data behind it.
+//!
+//! Stage 6 says all of it: who does what, that it keeps the laws, what channels have to hold, when things
+//! happen, what is kept meanwhile, and how large the bubble is. Here it is written down, and small.
+
+mod pass;
+mod picture;
+mod row;
+
+use anyhow::{Context as _, ensure};
+use model_parallel::partition::Cost;
+use model_parallel::pipeline::UNBOUNDED;
+use model_parallel::pipeline::{Kind, check, predict};
+use serde::Serialize;
+
+use crate::stored;
+
+pub use pass::{Pass, passes};
+pub use picture::picture;
+pub use row::{Row, Units};
+
+/// The schedules that can be looked at. The first shares its time scale with no other.
+pub const KINDS: [Kind; 5] =
+    [Kind::Naive, Kind::GPipe, Kind::OneFOneB, Kind::Interleaved { chunks: 2 }, Kind::ZbH1];
+
+/// The numbers of stages that can be looked at.
+pub const STAGES: [usize; 5] = [2, 3, 4, 6, 8];
+
+/// The numbers of micro-batches that can be looked at.
+pub const MICRO_BATCHES: [usize; 7] = [1, 2, 4, 6, 8, 12, 16];
+
+/// The schedules that are also drawn as a [`picture()`], with their stages and micro-batches.
+pub const PICTURED: ([Kind; 3], usize, usize) = ([Kind::GPipe, Kind::OneFOneB, Kind::ZbH1], 4, 8);
+
+/// A kind of schedule.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Shape {
+    pub kind: String,
+    pub chunks: usize,
+    pub passes: Vec<Pass>,
+}
+
+/// A schedule of some kind and size, or why there is none.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Plan {
+    pub kind: String,
+    pub stages: usize,
+    pub micro_batches: usize,
+    #[serde(flatten)]
+    pub outcome: Outcome,
+}
+
+/// What came of the wish for a schedule.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(untagged)]
+pub enum Outcome {
+    /// There is one, and this happens.
+    Timeline(Timeline),
+    /// There is none.
+    Refused {
+        /// Why, in the generator's words.
+        refused: String,
+    },
+}
+
+/// What every stage does when, and what that comes to.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Timeline {
+    /// The part of all devices' time in which they wait, from 0 to 1.
+    pub bubble: f64,
+    /// From the start of the first stage to the end of the last.
+    pub units: Units,
+    /// How many messages a channel has to hold at least.
+    pub capacity: usize,
+    /// The most activations that are alive at one time, of each stage.
+    pub peaks: Vec<usize>,
+    /// The same with those that wait for their weights' gradient. Left out where backward passes are whole.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub peaks_with_weights: Vec<usize>,
+    pub rows: Vec<Row>,
+}
+
+/// Every schedule that can be looked at.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Catalogue {
+    pub command: String,
+    pub shapes: Vec<Shape>,
+    pub plans: Vec<Plan>,
+}
+
+impl Plan {
+    /// Asks stage 6 for a schedule, and what will happen.
+    /// Fails when a generated schedule breaks a law, or cannot be written down in letters.
+    pub fn of(kind: Kind, stages: usize, micro_batches: usize) -> anyhow::Result<Self> {
+        let outcome = match kind.schedule(stages, micro_batches) {
+            Err(refused) => Outcome::Refused { refused: refused.to_string() },
+            Ok(schedule) => {
+                let checked = check(schedule, UNBOUNDED)?;
+                let timeline = predict(&checked, &vec![Cost::UNITS; stages], 0.0)?;
+                ensure!(timeline.start() == 0.0, "time starts at 0");
+                let halves = kind == Kind::ZbH1;
+                let row = |stage| {
+                    Row::of(&timeline, stage, &passes(kind), halves)
+                        .with_context(|| format!("stage {stage}"))
+                };
+                let peaks = checked.peaks();
+                let with_weights = peaks.iter().filter(|_| halves).map(|peak| peak.both);
+                Outcome::Timeline(Timeline {
+                    bubble: timeline.bubble(),
+                    units: Units(timeline.makespan()),
+                    capacity: checked.smallest_capacity(),
+                    peaks: peaks.iter().map(|peak| peak.activations).collect(),
+                    peaks_with_weights: with_weights.collect(),
+                    rows: (0..stages).map(row).collect::<anyhow::Result<_>>()?,
+                })
+            }
+        };
+        Ok(Self { kind: kind.to_string(), stages, micro_batches, outcome })
+    }
+
+    /// What happens, if there is such a schedule.
+    pub fn timeline(&self) -> Option<&Timeline> {
+        match &self.outcome {
+            Outcome::Timeline(timeline) => Some(timeline),
+            Outcome::Refused { .. } => None,
+        }
+    }
+}
+
+impl Catalogue {
+    /// Asks stage 6 for every kind in every size.
+    /// Fails as [`Plan::of`] does.
+    pub fn make() -> anyhow::Result<Self> {
+        let shape = |kind: Kind| Shape {
+            kind: kind.to_string(),
+            chunks: kind.chunks(),
+            passes: passes(kind),
+        };
+        let mut plans = Vec::new();
+        for kind in KINDS {
+            for stages in STAGES {
+                for micro_batches in MICRO_BATCHES {
+                    let what = || format!("{kind}, {stages} × {micro_batches}");
+                    plans.push(Plan::of(kind, stages, micro_batches).with_context(what)?);
+                }
+            }
+        }
+        let shapes = KINDS.map(shape).to_vec();
+        Ok(Self { command: "cargo xtask schedules".to_owned(), shapes, plans })
+    }
+
+    /// A schedule, the passes of its kind, and what happens; if there is one.
+    pub fn find(
+        &self,
+        kind: Kind,
+        stages: usize,
+        micro_batches: usize,
+    ) -> Option<(&Plan, &Shape, &Timeline)> {
+        let kind = kind.to_string();
+        let shape = self.shapes.iter().find(|shape| shape.kind == kind)?;
+        let plan = self.plans.iter().find(|plan| {
+            plan.kind == kind && plan.stages == stages && plan.micro_batches == micro_batches
+        })?;
+        Some((plan, shape, plan.timeline()?))
+    }
+
+    /// Those that are drawn as a [`picture()`], if they are there.
+    pub fn pictured(&self) -> Option<Vec<(&Plan, &Shape, &Timeline)>> {
+        let (kinds, stages, micro_batches) = PICTURED;
+        kinds.into_iter().map(|kind| self.find(kind, stages, micro_batches)).collect()
+    }
+
+    /// The file in the book: JSON, one plan a line.
+    pub fn json(&self) -> serde_json::Result<String> {
+        stored::one_a_line(self, "kind")
+    }
+}
