@@ -10,6 +10,7 @@ pub mod comments;
 pub mod directive;
 pub mod exercises;
 pub mod figures;
+pub mod folded;
 pub mod include;
 pub mod index;
 pub mod links;
@@ -47,7 +48,7 @@ pub struct Problem {
 pub type Rule = fn(&Book) -> io::Result<Vec<Problem>>;
 
 /// All rules, by name.
-pub const RULES: [(&str, Rule); 13] = [
+pub const RULES: [(&str, Rule); 14] = [
     ("summary", summary::check),
     ("includes", include::check),
     ("anchors", include::check_anchors_are_used),
@@ -58,6 +59,7 @@ pub const RULES: [(&str, Rule); 13] = [
     ("figures", figures::check),
     ("links", links::check),
     ("listings", listings::check),
+    ("folded", folded::check),
     ("exercises", exercises::check),
     ("index", index::check),
     ("numbers", numbers::check),
