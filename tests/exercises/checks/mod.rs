@@ -3,6 +3,7 @@
 pub mod ch01_cross_entropy;
 pub mod ch01_pool_gradient;
 pub mod ch02_allreduce;
+pub mod ch02_owners;
 pub mod ch02_ring;
 pub mod ch03_sampler;
 pub mod ch03_uneven_split;
@@ -12,6 +13,7 @@ pub mod ch04_fused_allreduce;
 pub mod ch04_learning_rate;
 pub mod ch05_accumulate;
 pub mod ch05_buckets;
+pub mod ch05_overlap;
 pub mod ch05_resume;
 pub mod ch05_sync_batch_norm;
 pub mod ch05_unequal_devices;

@@ -26,6 +26,7 @@ pub mod laws;
 pub mod limit;
 pub mod micro_batches;
 pub mod mismatch;
+pub mod overlap;
 pub mod panic;
 pub mod prelude;
 pub mod ranks;
