@@ -231,8 +231,8 @@ fn the_owners_make_no_difference_to_the_bits(answer: Answer) -> Result<()> {
             for (rank, (sums, _)) in others.iter().enumerate() {
                 let what = format!("{}: rank {rank}", given(world_size, &[owner; 5]));
                 for (number, (got, expected)) in sums.iter().zip(expected).enumerate() {
-                    Expectation::of(format!("{what}: tensor {number}"))
-                        .between("the sum on rank 0 if rank 0 is the owner", "this sum")
+                    Expectation::of(format!("{what}: two sums of tensor {number}"))
+                        .between("if rank 0 is the owner", &format!("if rank {owner} is the owner"))
                         .law(BITS)
                         .check_tensor(expected, got);
                 }
