@@ -142,8 +142,7 @@ fn the_steps_of_an_epoch(answer: Answer) {
         if answer.steps[of] != expected {
             let todo = if answer.steps[of] == 0 { "TODO: " } else { "" };
             let law = "a step takes the global batch, on all devices together";
-            let expected =
-                format!("{expected}: {} images, {} in a batch", images.0, options.batch_size);
+            let expected = format!("{} images in batches of {}", images.0, options.batch_size);
             fail(
                 &format!("{todo}the steps of an epoch on {who}"),
                 &expected,
@@ -161,10 +160,8 @@ fn the_best_rates(answer: Answer) {
         let accuracy = experiment.accuracy(of, answer.best_rate[of]);
         if best.test_accuracy - accuracy > CHANCE {
             let law = "the best rate has the highest test accuracy after the last epoch";
-            let expected =
-                format!("{}, with {:.3}", best.options.learning_rate, best.test_accuracy);
             let got = format!("{}, with {accuracy:.3}", answer.best_rate[of]);
-            fail(&format!("the best rate of {who}"), &expected, &got, law);
+            fail(&format!("the best rate of {who}"), "a rate with a higher accuracy", &got, law);
         }
     }
 }
