@@ -7,8 +7,8 @@ use params_and_allreduce::communicator::{Communicator, Error};
 
 /// Chooses the owner of each tensor, a rank. `bytes` has the sizes of the tensors.
 ///
-/// With naive all-reduce, rank 0 receives and sends every byte. If each tensor has an owner of its own, the ranks share this
-/// work. LeNet's `[100, 20, 4000, 80]` bytes on two ranks: the owner of the 4000 bytes should own nothing else.
+/// With naive all-reduce, rank 0 receives and sends every byte. If each tensor has its own owner, the ranks share this
+/// work. Of four tensors with 100, 20, 4000 and 80 bytes on two ranks, the owner of the largest should own nothing else.
 ///
 /// - Each tensor has exactly one owner, smaller than `ranks`. There is at least one rank.
 /// - The owners are balanced: if one tensor moves from its owner to any other rank, the larger of these two ranks' bytes

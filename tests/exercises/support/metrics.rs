@@ -61,35 +61,34 @@ pub struct Options {
 /// command that writes such files.
 #[track_caller]
 pub fn lines(names: &[&str], program: &str) -> Vec<Line> {
-    let law =
-        "an experiment is run first: its numbers come from the files that the program has written";
+    let law = "an experiment is run first: its numbers come from the files that the program writes";
     assert!(!names.is_empty(), "TODO: no metrics file is named\n  law: {law}\n  run {program}");
     let mut lines = Vec::new();
     for name in names {
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(name);
-        let files = files(&path);
+        let files = files(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(name));
         assert!(
             !files.is_empty(),
             "TODO: {name} is no metrics file, and no folder with .jsonl files\n  law: {law}\n  run {program}"
         );
         for path in files {
-            let file =
-                path.file_name().map_or(String::new(), |name| name.to_string_lossy().into_owned());
-            let text = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{file}: {error}"));
-            assert!(!text.trim().is_empty(), "{file} is empty: the run had no epoch");
-            for (number, text) in text.lines().enumerate() {
-                let value = serde_json::from_str::<Value>(text).ok();
-                let kind =
-                    value.as_ref().and_then(|value| value["kind"].as_str()).map(str::to_owned);
-                let (Some(value), Some(kind)) = (value, kind) else {
-                    panic!(
-                        "{file}, line {}: no line that --metrics writes\n  run {program}",
-                        number + 1
-                    )
-                };
-                lines.push(Line { file: file.clone(), kind, value });
-            }
+            lines.extend(lines_of_file(&path, program));
         }
+    }
+    lines
+}
+
+#[track_caller]
+fn lines_of_file(path: &Path, program: &str) -> Vec<Line> {
+    let file = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let text = fs::read_to_string(path).unwrap_or_else(|error| panic!("{file}: {error}"));
+    assert!(!text.trim().is_empty(), "{file} is empty: the run had no epoch");
+    let mut lines = Vec::new();
+    for (number, text) in (1..).zip(text.lines()) {
+        let value: Value = serde_json::from_str(text).unwrap_or_default();
+        let Some(kind) = value["kind"].as_str().map(str::to_owned) else {
+            panic!("{file}, line {number}: no line that --metrics writes\n  run {program}")
+        };
+        lines.push(Line { file: file.clone(), kind, value });
     }
     lines
 }
@@ -186,7 +185,7 @@ pub fn reason(text: &str) {
     assert!(
         words >= WORDS,
         "TODO: the reason has {words} words\n  expected a sentence, at least {WORDS} words\n  \
-         law: a number without a reason holds for one machine on one day"
+         law: an experiment ends with a reason, and not with a number"
     );
 }
 
