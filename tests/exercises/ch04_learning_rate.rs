@@ -1,42 +1,42 @@
-//! Chapter 4, `book/src/ch04-data-parallel.md`: accuracy against learning rate and number of devices.
+//! Chapter 4, `book/src/ch04-data-parallel.md`: the best learning rate when the global batch grows.
 //!
 //! Check your answer: `cargo course check ch04_learning_rate`
 
-use datasets::Batch;
-use exercises::classifier::Classifier;
-use exercises::experiment::{Experiment, Row};
-use params_and_allreduce::Algorithm;
-use params_and_allreduce::communicator::{Communicator, Error};
-use params_and_allreduce::thread::RankFailure;
-use single_gpu::sgd::sgd;
-use split_batch::split_batch;
+use exercises::checks::ch04_learning_rate::Answer;
 
-/// Trains once for every learning rate on every number of devices, and measures on the test images.
+/// An experiment: your answer is numbers that you measure, and a reason.
 ///
-/// One row for each pair: the rows are ordered by rate, and for each rate by the number of devices as asked for.
-/// Every run
+/// In the chapter, two devices share one batch, and nothing changes. Many users keep the batch of each device instead: k
+/// devices then have k times the global batch. Which learning rate is the best now?
 ///
-/// - starts from fresh weights, `Classifier::new(experiment.seed, …)`;
-/// - trains `experiment.epochs` epochs (0, 1, …) on `experiment.batches(epoch)`, the *global* batches:
-///   each of the k devices takes its shard, gradients are summed, and all make the same update, to the
-///   last bit;
-/// - ends with `model.evaluate(&experiment.test)`: mean loss and accuracy of the test images.
+/// 1. Write down your expectation: does the best rate grow, shrink or stay when the global batch doubles?
+/// 2. Train on one device with a batch of 16, with at least four rates. Make the range so wide that the best rate is
+///    neither the lowest nor the highest.
+/// 3. Train on two devices with a global batch of 32, with the same rates. Change nothing else.
+/// 4. Write your numbers below.
 ///
-/// Batch and rate are the same for every k. The result of a run must not depend on the number of devices, except for rounding
-/// in the last of sixteen digits.
+/// A run, from the folder of the course. All runs together take some minutes:
 ///
-/// `experiment.on_devices(k, |rank| …)` runs a closure on k devices and returns the results in rank order.
-/// Call this function once for each row; the check counts the runs.
+/// ```text
+/// mkdir -p target/rates
+/// cargo run --release -p scratch-data-parallel -- --device cpu --threads-per-device 1 --data synthetic --train-size 6000 \
+///     --test-size 1000 --epochs 4 --devices 1 --batch-size 16 --lr 0.1 --metrics target/rates/one-0.1.jsonl
+/// ```
 ///
-/// Fails with the error of the rank that failed first.
-pub fn rate_table(
-    experiment: &Experiment,
-    rates: &[f64],
-    devices: &[usize],
-) -> Result<Vec<Row>, RankFailure<Error>> {
-    // TODO: for every rate and every number of devices: train, measure, add a row.
-    todo!("a row for every rate on every number of devices")
-}
+/// With `--devices 2`, the program trains on one device with all images of the batch first, and then on two.
+pub const ANSWER: Answer = Answer {
+    // TODO: run the experiment, then write your numbers. Of two numbers, the first is for one device, the second for two.
+    // The metrics files, or folders of them.
+    metrics: &["target/rates"],
+    // The steps of an epoch.
+    steps: [0, 0],
+    // The rate with the highest test accuracy after the last epoch.
+    best_rate: [f64::NAN, f64::NAN],
+    // How much test accuracy two devices lose if they keep the best rate of one device, from 0 to 1.
+    lost_by_keeping_the_rate: f64::NAN,
+    // In a sentence: why is the best rate of two devices another, or the same?
+    reason: "",
+};
 
 // The check of this answer. Leave this line as it is.
-exercises::check!(ch04_learning_rate, rate_table);
+exercises::check!(ch04_learning_rate, ANSWER);

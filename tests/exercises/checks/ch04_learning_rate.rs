@@ -1,254 +1,179 @@
-//! Chapter 4, `book/src/ch04-data-parallel.md`: accuracy against learning rate and number of devices.
+//! Chapter 4, `book/src/ch04-data-parallel.md`: the best learning rate when the global batch grows.
 //!
-//! A small experiment, compared with the same training on one device without ranks.
+//! An experiment: the numbers of the answer against those that its metrics files give.
 
-use std::sync::Arc;
-
-use crate::experiment::{Experiment, Row, Run};
+use crate::metrics::{Summary, compare, reason, trainings};
+use crate::mismatch::fail;
 use crate::prelude::*;
-use datasets::{Batch, Split, synthetic};
-use harness::lock::locked;
-use params_and_allreduce::thread::RankFailure;
-use split_batch::split_batch;
 
-/// An experiment, rates and numbers of devices; a row for each pair.
-pub type Answer = fn(&Experiment, &[f64], &[usize]) -> Result<Vec<Row>, RankFailure<Error>>;
+/// The results of the experiment. Of two numbers, the first is for one device, the second for two.
+#[derive(Clone, Copy, Debug)]
+pub struct Answer {
+    /// The metrics files, or folders of them.
+    pub metrics: &'static [&'static str],
+    /// The steps of an epoch.
+    pub steps: [usize; 2],
+    /// The rate with the highest test accuracy.
+    pub best_rate: [f64; 2],
+    /// The test accuracy that two devices lose with the best rate of one device.
+    pub lost_by_keeping_the_rate: f64,
+    /// The reason.
+    pub reason: &'static str,
+}
 
 /// The laws of an answer.
 pub const LAWS: &[Law<Answer>] = laws![
-    there_is_a_row_for_every_rate_on_every_number_of_devices,
-    a_row_does_not_depend_on_the_number_of_devices,
-    a_row_does_not_depend_on_the_rows_before_it,
-    errors_are_passed_on
+    each_device_keeps_its_batch,
+    the_best_rates_lie_between_others,
+    the_steps_of_an_epoch,
+    the_best_rates,
+    the_accuracy_that_is_lost,
+    the_reason
 ];
 
-const RATES: [f64; 3] = [0.01, 0.2, 0.5];
-const DEVICES: [usize; 3] = [1, 2, 3];
+const PROGRAM: &str =
+    "cargo run --release -p scratch-data-parallel -- … --metrics FILE, as the exercise's text says";
 
-/// Garments, in batches that three devices cannot share equally; the last of an epoch is shorter.
-fn experiment() -> Result<Experiment> {
-    let test = synthetic::dataset(Split::Test, 100);
-    let all: Vec<u32> = (0..100).collect();
-    Ok(Experiment {
-        train: synthetic::dataset(Split::Train, 180),
-        test: test.batch(&all, DType::F64)?,
-        global_batch: 50,
-        epochs: 4,
-        seed: 7,
-        runs: Arc::default(),
-        fails: None,
-        went_on: Arc::default(),
-    })
-}
+/// So many rates at least, on one device and on two.
+const RATES: usize = 4;
 
-/// The answer's table and the runs that it made.
-fn table(answer: Answer, rates: &[f64], devices: &[usize]) -> Result<(Vec<Row>, Vec<Run>)> {
-    let experiment = experiment()?;
-    let runs = Arc::clone(&experiment.runs);
-    let samples = experiment.epochs * experiment.train.len();
-    let asked = (rates.to_vec(), devices.to_vec());
-    let rows = within("the experiment", move || {
-        answer(&experiment, &asked.0, &asked.1).map_err(|failure| failure.to_string())
-    });
-    let rows =
-        rows.unwrap_or_else(|failure| panic!("rates {rates:?} on {devices:?} devices: {failure}"));
-    let runs = locked(&runs).clone();
-    let in_words = |mut devices: Vec<usize>| {
-        if devices.is_empty() {
-            return "no run".to_owned();
+/// Accuracies of two seeds differ by so much: rates that are as good as this are equally good.
+const CHANCE: f64 = 0.01;
+
+const WHO: [&str; 2] = ["one device", "two devices"];
+
+/// The trainings on one device and those on two, each with another rate, by rate.
+struct Experiment([Vec<Summary>; 2]);
+
+impl Experiment {
+    /// Reads the files. Of the trainings on one device, those count that have half of the two devices' batch.
+    fn new(answer: Answer) -> Self {
+        let law = "each device keeps its batch: two devices have twice the global batch of one";
+        let all = trainings(answer.metrics, PROGRAM);
+        let on = |devices: usize| all.iter().filter(move |run| run.devices.len() == devices);
+        let Some(batch) = on(2).map(|run| run.options.batch_size).next() else {
+            fail("no training on two devices", "runs with --devices 2", "none", law)
+        };
+        if let Some(other) = on(2).find(|run| run.options.batch_size != batch) {
+            let got = format!("{batch} and {}", other.options.batch_size);
+            fail("two devices train with more than one batch", "one batch", &got, law);
         }
-        devices.sort_unstable();
-        let devices: Vec<String> = devices.iter().map(usize::to_string).collect();
-        format!("runs on {} devices", devices.join(", "))
-    };
-    let expected = in_words(rates.iter().flat_map(|_| devices).copied().collect());
-    let got = in_words(runs.iter().map(|run| run.devices).collect());
-    if got != expected {
-        let law = "one run for each row, on as many devices as the row says";
-        fail("other runs than asked for", &expected, &got, law);
+        let half: Vec<&Summary> = on(1).filter(|run| 2 * run.options.batch_size == batch).collect();
+        if half.is_empty() {
+            let mut batches: Vec<usize> = on(1).map(|run| run.options.batch_size).collect();
+            batches.dedup();
+            let expected = format!("{}: half of the {batch} of two devices", batch / 2);
+            fail("the batch of one device", &expected, &in_a_row(&batches), law);
+        }
+        Self([Self::by_rate(half), Self::by_rate(on(2).collect())])
     }
-    if let Some(run) = runs.iter().find(|run| run.devices > 1 && run.messages == 0) {
-        let what = format!("{} devices send each other no message", run.devices);
-        let law = "each device works on its shard, and an all-reduce adds up the gradients";
-        fail(&what, "an all-reduce in every step", "0 messages", law);
+
+    /// One training for each rate, with one seed.
+    fn by_rate(mut runs: Vec<&Summary>) -> Vec<Summary> {
+        runs.sort_by(|a, b| a.options.learning_rate.total_cmp(&b.options.learning_rate));
+        runs.dedup_by_key(|run| run.options.learning_rate.to_bits());
+        if let Some(other) = runs.iter().find(|run| run.options.seed != runs[0].options.seed) {
+            let (expected, got) =
+                (runs[0].options.seed.to_string(), other.options.seed.to_string());
+            fail("the seed", &expected, &got, "an experiment changes one thing at a time");
+        }
+        runs.into_iter().cloned().collect()
     }
-    if let Some(run) = runs.iter().find(|run| run.samples != samples) {
-        let what = format!(
-            "k = {}: gradients of {} samples, added up over the devices",
-            run.devices, run.samples
-        );
-        let expected = format!("{samples}: every training image in every epoch, on one device");
-        let law = "each rank computes the gradients of its own shard, and of no other";
-        fail(&what, &expected, &run.samples.to_string(), law);
+
+    fn rates(&self, of: usize) -> Vec<f64> {
+        self.0[of].iter().map(|run| run.options.learning_rate).collect()
     }
-    Ok((rows, runs))
+
+    /// The accuracy with a rate. Fails when no training has this rate.
+    fn accuracy(&self, of: usize, rate: f64) -> f64 {
+        let run = self.0[of].iter().find(|run| run.options.learning_rate == rate);
+        run.map_or_else(
+            || {
+                let todo = if rate.is_nan() { "TODO: " } else { "" };
+                fail(
+                    &format!("{todo}{rate} is no rate of the runs on {}", WHO[of]),
+                    &in_a_row(&self.rates(of)),
+                    &rate.to_string(),
+                    "a number of the answer comes from a run",
+                )
+            },
+            |run| run.test_accuracy,
+        )
+    }
+
+    fn best(&self, of: usize) -> &Summary {
+        let best = self.0[of].iter().max_by(|a, b| a.test_accuracy.total_cmp(&b.test_accuracy));
+        best.expect("there is a training for each number of devices")
+    }
 }
 
-fn on_one_device(experiment: &Experiment, learning_rate: f64) -> Result<Row> {
-    in_epochs(experiment, learning_rate, 0..experiment.epochs)
+fn each_device_keeps_its_batch(answer: Answer) {
+    Experiment::new(answer);
 }
 
-/// Trains on one device in the given epochs.
-fn in_epochs(
-    experiment: &Experiment,
-    learning_rate: f64,
-    epochs: impl IntoIterator<Item = usize>,
-) -> Result<Row> {
-    on_replicas(experiment, learning_rate, &[experiment.seed], epochs)
-}
-
-/// The measurement of the first of several replicas that start from these seeds, computed in one thread.
-fn on_replicas(
-    experiment: &Experiment,
-    learning_rate: f64,
-    seeds: &[u64],
-    epochs: impl IntoIterator<Item = usize>,
-) -> Result<Row> {
-    let devices = seeds.len();
-    let replicas = seeds.iter().map(|&seed| Classifier::new(seed, &Device::Cpu));
-    let replicas = replicas.collect::<Result<Vec<_>>>()?;
-    for epoch in epochs {
-        for batch in experiment.batches(epoch)? {
-            let shards = split_batch(&batch.images, &batch.labels, devices)?;
-            let local = replicas.iter().zip(shards).map(|(model, (images, labels))| {
-                Ok(model.gradients(&Batch { images, labels })?.gradients)
-            });
-            let local = local.collect::<Result<Vec<_>>>()?;
-            let mut sum = local[0].clone();
-            for gradients in &local[1..] {
-                for (sum, gradient) in sum.iter_mut().zip(gradients) {
-                    *sum = (&*sum + gradient)?;
-                }
-            }
-            for model in &replicas {
-                sgd(model.parameters(), &sum, learning_rate, batch.len())?;
-            }
+fn the_best_rates_lie_between_others(answer: Answer) {
+    let experiment = Experiment::new(answer);
+    for (of, who) in WHO.iter().enumerate() {
+        let rates = experiment.rates(of);
+        if rates.len() < RATES {
+            let what = format!("the rates of {who}: {}", in_a_row(&rates));
+            let law = "four points show a maximum; fewer show little";
+            fail(&what, &format!("at least {RATES}"), &rates.len().to_string(), law);
+        }
+        let best = experiment.best(of).options.learning_rate;
+        if best == rates[0] || best == rates[rates.len() - 1] {
+            let law = "the best rate may lie outside of the range, as long as it is the lowest or the highest";
+            let what = format!("the best rate of {who} is at the end of the range");
+            fail(
+                &what,
+                "a lower and a higher rate that are worse",
+                &format!("{best} of {}", in_a_row(&rates)),
+                law,
+            );
         }
     }
-    let sums = replicas[0].evaluate(&experiment.test)?;
-    Ok(Row { learning_rate, devices, loss: sums.mean_loss(), accuracy: sums.accuracy() })
 }
 
-fn same(a: &Row, b: &Row) -> bool {
-    (a.loss - b.loss).abs() <= 1e-9 * b.loss && (a.accuracy - b.accuracy).abs() <= 1e-9
-}
-
-/// A guess at the reason for a wrong row, and the law that it breaks.
-fn guess(got: &Row) -> Result<(&'static str, &'static str)> {
-    const EQUAL: &str = "at the same global batch and the same rate, k devices equal one";
-    const EPOCHS: &str = "epoch 0 comes first, and every epoch has another order";
-    let (experiment, rate, devices) = (experiment()?, got.learning_rate, got.devices);
-    let (epochs, images) = (experiment.epochs, experiment.test.len() as f64);
-    let right = on_one_device(&experiment, rate)?;
-    let near = (got.loss - right.loss).abs() <= 1e-5 * right.loss;
-    if near && (got.accuracy - right.accuracy).abs() < 0.1 {
-        return Ok(("a sum in f32 gives: the loss is right to a few digits", EQUAL));
-    }
-    let summed = Row { loss: images * right.loss, ..right };
-    let global_batch = experiment.global_batch * devices;
-    let larger = Experiment { global_batch, ..experiment.clone() };
-    let all: Vec<u32> = (0..experiment.train.len() as u32).collect();
-    let seen = Experiment { test: experiment.train.batch(&all, DType::F64)?, ..experiment.clone() };
-    let a_seed_each: Vec<u64> = (experiment.seed..).take(devices).collect();
-    let guesses = [
-        (on_one_device(&experiment, rate * devices as f64)?, ("k times the rate gives", EQUAL)),
-        (on_one_device(&larger, rate)?, ("k times the batch gives", EQUAL)),
-        (
-            on_one_device(&seen, rate)?,
-            (
-                "is measured on the training images",
-                "a model is judged by images that it has not seen",
-            ),
-        ),
-        (
-            on_replicas(&experiment, rate, &a_seed_each, 0..epochs)?,
-            ("replicas give that start apart", "all replicas start from the weights of one seed"),
-        ),
-        (
-            Row { accuracy: 100.0 * right.accuracy, ..right },
-            ("a percentage gives", "an accuracy is a share of the images, 0 to 1"),
-        ),
-        (summed, ("the loss is as a sum over the test images", "a loss to compare is a mean")),
-        (in_epochs(&experiment, rate, 1..=epochs)?, ("epochs 1, 2, … give", EPOCHS)),
-        (in_epochs(&experiment, rate, vec![0; epochs])?, ("epoch 0, over and over, gives", EPOCHS)),
-    ];
-    let fits = guesses.iter().find(|(row, _)| same(got, row));
-    let alone = "one device makes every step of every epoch, from fresh weights, and then measures";
-    let law = if devices > 1 { EQUAL } else { alone };
-    Ok(fits.map_or(("", law), |(_, guess)| *guess))
-}
-
-fn there_is_a_row_for_every_rate_on_every_number_of_devices(answer: Answer) -> Result<()> {
-    let (rows, _) = table(answer, &RATES, &[1, 2])?;
-    let settings = |row: &Row| format!("rate {}, k = {}", row.learning_rate, row.devices);
-    let got: Vec<String> = rows.iter().map(settings).collect();
-    let pairs =
-        RATES.iter().flat_map(|rate| [1, 2].map(|devices| format!("rate {rate}, k = {devices}")));
-    let expected: Vec<String> = pairs.collect();
-    if got != expected {
-        let law =
-            "the rows are ordered by rate, and for each rate by the number of devices as asked for";
-        fail("other rows than asked for", &expected.join("\n"), &got.join("\n"), law);
-    }
-    Ok(())
-}
-
-fn a_row_does_not_depend_on_the_rows_before_it(answer: Answer) -> Result<()> {
-    let (together, _) = table(answer, &RATES[1..], &[1])?;
-    let (alone, _) = table(answer, &RATES[2..], &[1])?;
-    let (Some(together), Some(alone)) = (together.last(), alone.last()) else {
-        panic!("a table without rows");
-    };
-    if !same(together, alone) {
-        let what = format!("rate {} gives something else after other runs than alone", RATES[2]);
-        let law = "every run starts from fresh weights";
-        fail(&what, &alone.to_string(), &together.to_string(), law);
-    }
-    Ok(())
-}
-
-fn a_row_does_not_depend_on_the_number_of_devices(answer: Answer) -> Result<()> {
-    let experiment = experiment()?;
-    for learning_rate in RATES {
-        let expected = on_one_device(&experiment, learning_rate)?;
-        for devices in DEVICES {
-            let (rows, runs) = table(answer, &[learning_rate], &[devices])?;
-            for row in rows {
-                if !same(&row, &expected) {
-                    let what = format!("rate {learning_rate}, k = {devices}: another result");
-                    let (guess, law) = guess(&row)?;
-                    let got = match guess {
-                        "" => row.to_string(),
-                        what => format!("{row}\nthis is what {what}"),
-                    };
-                    fail(&what, &expected.to_string(), &got, law);
-                }
-            }
-            if runs.iter().any(|run| !run.replicas_agree) {
-                let what = format!("rate {learning_rate}, k = {devices}: replicas part");
-                let law = "all make the same update: their sums are the same, to the last bit";
-                let got = "weights that differ, if only by rounding";
-                fail(&what, "equal weights on all devices, before every step", got, law);
-            }
+fn the_steps_of_an_epoch(answer: Answer) {
+    let experiment = Experiment::new(answer);
+    for (of, who) in WHO.iter().enumerate() {
+        let Summary { images, options, .. } = &experiment.0[of][0];
+        let expected = images.0.div_ceil(options.batch_size);
+        if answer.steps[of] != expected {
+            let todo = if answer.steps[of] == 0 { "TODO: " } else { "" };
+            let law = "a step takes the global batch, on all devices together";
+            let expected = format!("{} images in batches of {}", images.0, options.batch_size);
+            fail(
+                &format!("{todo}the steps of an epoch on {who}"),
+                &expected,
+                &answer.steps[of].to_string(),
+                law,
+            );
         }
     }
-    Ok(())
 }
 
-fn errors_are_passed_on(answer: Answer) -> Result<()> {
-    let law = "a run that fails is an error, on each of its ranks: not a row less, and not a row of the other ranks";
-    let experiment = Experiment { fails: Some(1), epochs: 1, ..experiment()? };
-    let went_on = Arc::clone(&experiment.went_on);
-    let rows = within("the experiment, on a device that fails", move || {
-        answer(&experiment, &RATES[..1], &[1, 3]).map_err(|failure| failure.to_string())
-    });
-    let what = "3 devices, of which device 1 fails";
-    if let Ok(rows) = rows {
-        fail(what, "an error", &format!("{} rows", rows.len()), law);
+fn the_best_rates(answer: Answer) {
+    let experiment = Experiment::new(answer);
+    for (of, who) in WHO.iter().enumerate() {
+        let best = experiment.best(of);
+        let accuracy = experiment.accuracy(of, answer.best_rate[of]);
+        if best.test_accuracy - accuracy > CHANCE {
+            let law = "the best rate has the highest test accuracy after the last epoch";
+            let got = format!("{}, with {accuracy:.3}", answer.best_rate[of]);
+            fail(&format!("the best rate of {who}"), "a rate with a higher accuracy", &got, law);
+        }
     }
-    if let Some(rank) = locked(&went_on).first() {
-        let what = format!("{what}: rank {rank} trains without it");
-        fail(&what, "an error", "a result", law);
-    }
-    Ok(())
+}
+
+fn the_accuracy_that_is_lost(answer: Answer) {
+    let experiment = Experiment::new(answer);
+    let kept = experiment.accuracy(1, answer.best_rate[0]);
+    let lost = experiment.accuracy(1, answer.best_rate[1]) - kept;
+    let law = "two devices with their best rate, minus two devices with the best rate of one";
+    compare("lost_by_keeping_the_rate", lost, answer.lost_by_keeping_the_rate, 0.002, law);
+}
+
+fn the_reason(answer: Answer) {
+    reason(answer.reason);
 }

@@ -3,8 +3,8 @@
 //! LeNet needs hundreds of steps before its accuracy rises. The dense layer needs a few, and its gradients can go wrong in all
 //! the ways of data parallelism: two tensors of different shapes, sums over samples.
 //!
-//! The model counts the samples whose gradients it computes, and records the weights. If every rank does the work of all ranks,
-//! the updates are right and only the counts are wrong. If replicas differ in the last bits, only the weights show it.
+//! The model counts the samples whose gradients it computes. If every rank does the work of all ranks, the updates are right and
+//! only the counts are wrong.
 
 use std::cell::RefCell;
 
@@ -13,7 +13,6 @@ use datasets::{Batch, CLASSES, PIXELS};
 use harness::records::BatchSums;
 use ops::backward::{backward, no_grad};
 use ops::parameters::Parameters;
-use ops::weights_hash::WeightsHash;
 use ops::{cross_entropy, linear};
 use single_gpu::init;
 use single_gpu::train::Step;
@@ -21,19 +20,12 @@ use single_gpu::train::Step;
 thread_local! {
     /// The samples of each call of [`Classifier::gradients`] in this thread.
     static WORKED: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
-    /// The weights of these calls; equal weights in a row are recorded once.
-    static WEIGHTS: RefCell<Vec<WeightsHash>> = const { RefCell::new(Vec::new()) };
 }
 
 /// Returns the number of samples of each call of [`Classifier::gradients`] in this thread, and clears the list. A rank is one
 /// thread. Empty shards are left out.
 pub fn worked() -> Vec<usize> {
     WORKED.take()
-}
-
-/// Returns the weights of the gradients of this thread in order, and clears the list.
-pub fn weights_worked_with() -> Vec<WeightsHash> {
-    WEIGHTS.take()
 }
 
 /// One replica of a dense layer in f64: `[B, 1, 28, 28]` → logits `[B, 10]`.
@@ -62,11 +54,6 @@ impl Classifier {
     /// Loss, correct answers and gradients of a batch or a shard, all summed over its samples. The gradients of an
     /// empty shard are zero. [`worked`] returns the numbers of samples.
     pub fn gradients(&self, batch: &Batch) -> Result<Step> {
-        let weights = WeightsHash::new(&self.parameters.snapshot()?)?;
-        WEIGHTS.with_borrow_mut(|all| match all.last() {
-            Some(last) if *last == weights => {}
-            _ => all.push(weights),
-        });
         if batch.is_empty() {
             let zeros = self.parameters.iter().map(|parameter| parameter.value.zeros_like());
             let gradients = zeros.collect::<Result<_>>()?;
@@ -144,19 +131,6 @@ mod tests {
         assert!(std::thread::spawn(worked).join().unwrap().is_empty());
         assert_eq!(worked(), [7, 3]);
         assert!(worked().is_empty());
-    }
-
-    #[test]
-    fn each_thread_knows_the_weights_that_it_had_gradients_with() {
-        let (model, batch) = (Classifier::new(1, &Device::Cpu).unwrap(), batch(10));
-        let hash = || WeightsHash::new(&model.parameters().snapshot().unwrap()).unwrap();
-        model.gradients(&cut(&batch, 0, 3)).unwrap();
-        let gradients = model.gradients(&batch).unwrap().gradients;
-        let before = hash();
-        sgd(model.parameters(), &gradients, 0.1, 10).unwrap();
-        model.gradients(&batch).unwrap();
-        assert_eq!(weights_worked_with(), [before, hash()]);
-        assert!(weights_worked_with().is_empty());
     }
 
     #[test]

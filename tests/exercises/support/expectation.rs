@@ -121,8 +121,8 @@ impl<'a> Expectation<'a> {
             1 => String::new(),
             all => format!(" at {} ({wrong} wrong of {all})", (self.place)(first)),
         };
-        // The law of the check is not about digits.
-        let digits = right_digits(expected, got);
+        // The law of the check is not about digits, unless both sides are the answer's.
+        let digits = right_digits(expected, got).filter(|_| self.sides.is_none());
         let law = if digits.is_some() { String::new() } else { self.broken_law() };
         let note = (self.note)(expected[first], got[first]);
         let note = note.or(digits).or_else(|| common_factor(expected, got));

@@ -59,8 +59,10 @@ pub(super) struct Meeting {
 
 #[derive(Debug)]
 struct State {
-    /// Sent and not yet received, by sender and receiver.
-    messages: Vec<Vec<VecDeque<Tensor>>>,
+    /// Sent and not yet received, by sender and receiver; with each message, the length of the chain that ends with it.
+    messages: Vec<Vec<VecDeque<(Tensor, u64)>>>,
+    /// For each rank, the length of the longest chain of messages that it has received.
+    chains: Vec<u64>,
     doing: Vec<Doing>,
     sent: Vec<Sent>,
     first_failure: Option<(usize, String)>,
@@ -73,6 +75,7 @@ impl Meeting {
     pub(super) fn new(world_size: usize, sends: Sends, fault: Option<Fault>) -> Self {
         let state = State {
             messages: vec![vec![VecDeque::new(); world_size]; world_size],
+            chains: vec![0; world_size],
             doing: vec![Doing::Working; world_size],
             sent: vec![Sent::default(); world_size],
             first_failure: None,
@@ -98,8 +101,9 @@ impl Meeting {
         state.check_ranks(rank, to)?;
         state.fail_if(self.fault.is_some_and(|fault| fault.rank == rank && fault.sends))?;
         let bytes = (message.elem_count() * message.dtype().size_in_bytes()) as u64;
-        state.sent[rank].add(to, bytes);
-        state.messages[rank][to].push_back(message);
+        let chain = state.chains[rank] + 1;
+        state.sent[rank].add(to, bytes, chain);
+        state.messages[rank][to].push_back((message, chain));
         self.changed.notify_all();
         while self.sends == Sends::WaitForReceiver && !state.messages[rank][to].is_empty() {
             state = self.wait(state, rank, Doing::SendingTo(to))?;
@@ -114,7 +118,8 @@ impl Meeting {
         state.check_ranks(rank, from)?;
         state.fail_if(self.fault.is_some_and(|fault| fault.rank == rank && fault.receives))?;
         loop {
-            if let Some(message) = state.messages[from][rank].pop_front() {
+            if let Some((message, chain)) = state.messages[from][rank].pop_front() {
+                state.chains[rank] = state.chains[rank].max(chain);
                 state.doing[rank] = Doing::Working;
                 self.changed.notify_all();
                 return Ok(message);

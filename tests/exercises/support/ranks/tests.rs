@@ -64,8 +64,31 @@ fn the_sizes_of_messages_and_their_receivers_are_known() {
         largest_message: 16,
         smallest_message: Some(4),
         receivers: [1, 2].into(),
+        longest_chain: 1,
     };
     assert_eq!(sent, [expected, Sent::default(), Sent::default()]);
+}
+
+#[test]
+fn chains_of_messages_are_measured() {
+    let chains = run(3, Sends::Buffered, |rank| {
+        match rank.rank() {
+            0 => {
+                send_number(rank, 2)?;
+                send_number(rank, 1)?;
+                receive_number(rank, 1)?;
+            }
+            1 => {
+                receive_number(rank, 0)?;
+                send_number(rank, 0)?;
+            }
+            _ => {
+                receive_number(rank, 0)?;
+            }
+        }
+        Ok(rank.sent().longest_chain)
+    });
+    assert_eq!(chains, [1, 2, 0]);
 }
 
 #[test]

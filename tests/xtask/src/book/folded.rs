@@ -16,6 +16,7 @@ ch03-split-batch.md ch03_uneven_split collectives.rs:chunk_range split.rs:cut_sh
 ch03-split-batch.md ch03_sampler sampler/mod.rs:epoch
 ch04-data-parallel.md ch04_accuracy evaluate.rs:evaluate
 ch05-concise-wrapper.md ch05_buckets bucket.rs:buckets
+ch05-concise-wrapper.md ch05_overlap reducer.rs:backward
 ch05b-batch-norm.md ch05_sync_batch_norm batch_norm.rs:merged
 ch05c-processes.md ch05_resume resume.rs:restore resume.rs:begin
 ch06-model-parallel.md ch06_balance partition.rs:cut
