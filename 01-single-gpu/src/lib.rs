@@ -22,7 +22,7 @@
 //! update divides once, by the size of the whole batch. The gradients of shards of any size then
 //! add up exactly. Initial weights depend on their name and the seed alone.
 //!
-//! Left out on purpose: other networks (stage 5), optimisers beyond plain SGD, data augmentation.
+//! Left out on purpose: other networks (stage 5), optimizers beyond plain SGD, data augmentation.
 
 pub mod evaluate;
 pub mod gradient_check;

@@ -111,12 +111,12 @@ impl ModuleT for Head {
     }
 }
 
-/// Two 3×3 convolutions and a short cut around them. The first block of groups 2 to 4 has twice the planes of the group before,
+/// Two 3×3 convolutions and a shortcut around them. The first block of groups 2 to 4 has twice the planes of the group before,
 /// and stride 2.
 pub struct Block {
     conv1: ConvNorm,
     conv2: ConvNorm,
-    /// A 1×1 convolution if the block changes the shape. If not, the short cut is x itself.
+    /// A 1×1 convolution if the block changes the shape. If not, the shortcut is x itself.
     downsample: Option<ConvNorm>,
 }
 
@@ -147,11 +147,11 @@ impl ModuleT for Block {
     fn forward_t(&self, x: &Tensor, train: bool) -> Result<Tensor> {
         let y = self.conv1.forward_t(x, train)?;
         let y = self.conv2.forward_t(&y, train)?;
-        let short_cut = match &self.downsample {
+        let shortcut = match &self.downsample {
             Some(conv) => &conv.forward_t(x, train)?,
             None => x,
         };
-        add_relu(&y, short_cut)
+        add_relu(&y, shortcut)
     }
     // ANCHOR_END: block
 }

@@ -19,7 +19,7 @@ pub struct Checkpoint {
 
 pub fn save(training: &Training) -> Result<Checkpoint> {
     let Training { network, sgd, steps, epoch, batches, sums, losses, .. } = training;
-    // The optimiser writes into its velocities.
+    // The optimizer writes into its velocities.
     let copied = |(name, velocity): (String, Tensor)| Ok((name, velocity.copy()?));
     let velocities = sgd.velocities(network.weights()).into_iter().map(copied);
     Ok(Checkpoint {

@@ -246,7 +246,7 @@ impl Uninterrupted {
             );
         }
         let [expected, got] = [expected, got].map(|done| format!("weights {}", done.weights));
-        let law = "an update depends on weights, gradients, rate and the optimiser's velocities";
+        let law = "an update depends on weights, gradients, rate and the optimizer's velocities";
         told("leads to other weights, with the same samples, rate and loss", expected, got, law)
     }
 

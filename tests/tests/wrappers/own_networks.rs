@@ -191,7 +191,7 @@ fn a_batch_norm_that_cannot_be_synchronised_is_refused() {
 }
 
 #[test]
-fn an_optimiser_is_of_one_network() {
+fn an_optimizer_is_of_one_network() {
     let dense = |outputs| {
         let build = move |vb: &VarBuilder<'_>, _: &Norms| candle_nn::linear(3, outputs, vb.clone());
         Network::new(1, DType::F64, &Device::Cpu, build).unwrap()

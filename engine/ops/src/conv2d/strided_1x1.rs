@@ -1,4 +1,4 @@
-//! Strided 1×1 convolution, as in the short cut of a residual block with smaller output planes.
+//! Strided 1×1 convolution, as in the shortcut of a residual block with smaller output planes.
 //!
 //! The kernel reads only one pixel in stride², and an im2col convolution would interleave all pixels. This module first
 //! gathers the pixels that the kernel reads. The rest is a convolution of stride 1:

@@ -97,7 +97,7 @@ mod tests {
         // ResNet-18 with one channel has 11,172,810 parameters: 9,600 are batch norm's, 5,130 the last
         // layer's.
         assert_eq!(weights, 11_172_810 - 9_600 - 5_130);
-        // The shape of an output, but for short cuts, is that of the next input.
+        // The shape of an output, but for shortcuts, is that of the next input.
         let straight: Vec<&Geometry> =
             all.iter().filter(|(_, _, kernel, ..)| *kernel > 1).collect();
         for pair in straight.windows(2) {
