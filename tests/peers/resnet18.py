@@ -33,7 +33,7 @@ def conv(inputs, outputs, kernel, stride):
 
 
 class Block(nn.Module):
-    """Two 3×3 convolutions beside a short cut."""
+    """Two 3×3 convolutions beside a shortcut."""
 
     def __init__(self, inputs, outputs, stride):
         super().__init__()
@@ -48,7 +48,7 @@ class Block(nn.Module):
             )
 
     def forward(self, x):
-        """Return relu(the two convolutions + the short cut)."""
+        """Return relu(the two convolutions + the shortcut)."""
         y = F.relu(self.norm1(self.conv1(x)), inplace=True)
         y = self.norm2(self.conv2(y))
         return F.relu(y + self.short_cut(x), inplace=True)
