@@ -8,10 +8,10 @@ use clap::Parser;
 use datasets::{CLASS_NAMES, CLASSES, Dataset, contact_sheet};
 use devices::DeviceArguments;
 use devices::{ComputeDevice, DeviceKind, DevicePlan};
-use harness::cli::{self, UsageError};
+use harness::cli::{self, ReportArguments, UsageError};
 use harness::interrupt;
 use harness::records::TrainOptions;
-use harness::report::{counted, file, line, seconds};
+use harness::report::{counted, file, line, paragraph, seconds};
 use harness::statistics::median;
 use ops::weights_hash::WeightsHash;
 use single_gpu::lenet::{Layers, Lenet};
@@ -40,20 +40,32 @@ const OF_TRAINING: [&str; 13] = [
 
 /// Train LeNet on one device: a GPU, or a slice of the CPU.
 #[derive(Debug, Parser)]
-#[command(version)]
+#[command(
+    version,
+    before_help = "\
+Examples:
+  single-gpu --epochs 3
+  single-gpu --data synthetic --layers plain --train-size 1000 --epochs 1
+"
+)]
 struct Arguments {
+    #[command(flatten)]
+    train: TrainArguments,
+
+    /// The layers to train with
+    ///
+    /// With plain layers, the program also prints the time of a step with each kind of layers.
+    #[arg(long, value_enum, value_name = "KIND", default_value_t, help_heading = "What to train")]
+    layers: Layers,
+
     #[command(flatten)]
     device: DeviceArguments,
 
     #[command(flatten)]
-    train: TrainArguments,
+    reports: ReportArguments,
 
-    /// The layers to train with; with plain ones, the time of a step with each kind is shown
-    #[arg(long, value_enum, default_value_t)]
-    layers: Layers,
-
-    /// Write the first training images of each class to this PNG file, and stop
-    #[arg(long, value_name = "FILE", conflicts_with_all = OF_TRAINING)]
+    /// Draw training images of each class, and stop
+    #[arg(long, value_name = "FILE.png", conflicts_with_all = OF_TRAINING, help_heading = "Output")]
     contact_sheet: Option<PathBuf>,
 }
 
@@ -85,16 +97,16 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
         // Checked before images are loaded, which may mean a download.
         cli::writable("--contact-sheet", path)?;
     }
-    let mut setup = arguments.train.prepare(plan.len())?;
+    let mut setup = arguments.train.prepare(&arguments.reports, plan.len())?;
     if let Some(path) = &arguments.contact_sheet {
         return write_contact_sheet(path, &setup.data.train);
     }
 
     interrupt::watch()?;
     let headline = setup.headline("LeNet");
-    line(&headline)?;
+    paragraph(&headline)?;
     if let Some(note) = plan.note() {
-        line(format_args!("note: {note}"))?;
+        paragraph(format_args!("note: {note}"))?;
     }
     let device = plan.slots()[0].open_in_this_thread()?;
     if arguments.layers == Layers::Plain {
@@ -147,7 +159,8 @@ fn seconds_per_step(
 fn write_contact_sheet(path: &Path, images: &Dataset) -> anyhow::Result<()> {
     contact_sheet::write(path, images, SHEET_COLUMNS)
         .map_err(|error| file::flag_error("--contact-sheet", path, &error))?;
-    line(format_args!("{}: {SHEET_COLUMNS} images a row", path.display()))?;
+    file::announce("--contact-sheet", path)?;
+    line(format_args!("{SHEET_COLUMNS} images a row"))?;
     for (label, name) in CLASS_NAMES.iter().enumerate().take(CLASSES) {
         line(format_args!("  row {}: {name}", label + 1))?;
     }

@@ -7,8 +7,8 @@ use candle_core::{DType, Device, Tensor};
 use clap::Parser;
 use datasets::{Split, synthetic};
 use devices::{DevicePlan, SeveralDevices};
-use harness::cli::{self, UsageError};
-use harness::report::{line, metrics::Metrics};
+use harness::cli::{self, UsageError, whole};
+use harness::report::{line, metrics::Metrics, paragraph};
 use harness::{interrupt, launcher};
 use params_and_allreduce::bandwidth::{self, Table};
 use params_and_allreduce::communicator::{Communicator, Error};
@@ -19,21 +19,29 @@ use single_gpu::train::local_gradients;
 
 /// Copy LeNet's parameters to a device, add tensors up across devices, and measure what that costs.
 #[derive(Debug, Parser)]
-#[command(version)]
+#[command(
+    version,
+    before_help = "\
+Examples:
+  params-and-allreduce
+  params-and-allreduce --devices 3 --runs 5
+"
+)]
 struct Arguments {
     #[command(flatten)]
     devices: SeveralDevices,
 
     /// Decides the initial weights
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = whole::<u64>(0..=u64::MAX),
+          help_heading = "What to measure")]
     seed: u64,
 
     /// How often each number of the table is measured [default: 15 to 500 times, small tensors more often]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    #[arg(long, help_heading = "What to measure", value_name = "N", value_parser = whole::<u32>(1..=10_000))]
     runs: Option<u32>,
 
-    /// Write one JSON object for each number of the table to this file
-    #[arg(long, value_name = "FILE")]
+    /// Write a line of JSON for each number of the table
+    #[arg(long, value_name = "FILE.jsonl", help_heading = "Output")]
     metrics: Option<PathBuf>,
 }
 
@@ -48,7 +56,7 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
     interrupt::watch()?;
     line(format_args!("devices {plan}"))?;
     if let Some(note) = plan.note() {
-        line(format_args!("note: {note}"))?;
+        paragraph(format_args!("note: {note}"))?;
     }
     show_parameters(&plan, arguments.seed)?;
     show_allreduce(&plan)?;

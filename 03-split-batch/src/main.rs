@@ -8,7 +8,7 @@ use candle_core::{DType, Device, Tensor};
 use clap::Parser;
 use devices::SeveralDevices;
 use devices::{DevicePlan, move_view};
-use harness::cli::{self, UsageError};
+use harness::cli::{self, UsageError, whole};
 use harness::launcher;
 use harness::report::line;
 use params_and_allreduce::communicator::{Communicator, Error};
@@ -20,29 +20,31 @@ const COLUMNS: usize = 5;
 
 /// Split a small batch over devices, gather it again, and split two epochs.
 #[derive(Debug, Parser)]
-#[command(version, disable_help_flag = true)]
+#[command(
+    version,
+    before_help = "\
+Examples:
+  split-batch --batch-size 7 --devices 3
+  split-batch --break own-shuffle
+"
+)]
 struct Arguments {
-    #[command(flatten)]
-    devices: SeveralDevices,
-
     /// Samples in the batch
-    #[arg(long, default_value_t = 4, value_name = "N",
-          value_parser = clap::value_parser!(u32).range(1..=1000))]
+    #[arg(long, help_heading = "What to split", default_value_t = 4, value_name = "N",
+          value_parser = whole::<u32>(1..=1000))]
     batch_size: u32,
 
     /// Samples in an epoch
-    #[arg(long, default_value_t = 10, value_name = "N",
-          value_parser = clap::value_parser!(u32).range(1..=1000))]
+    #[arg(long, help_heading = "What to split", default_value_t = 10, value_name = "N",
+          value_parser = whole::<u32>(1..=1000))]
     epoch_samples: u32,
 
     /// Split the epochs with a common mistake, and show only the epochs
-    #[arg(long = "break", value_enum, value_name = "BUG")]
+    #[arg(long = "break", value_enum, value_name = "BUG", help_heading = "What to split")]
     breakage: Option<Breakage>,
 
-    /// Print help
-    // Clap's short help would list the bugs without their explanations, so `-h` prints the long help, too.
-    #[arg(short, long, action = clap::ArgAction::HelpLong)]
-    help: Option<bool>,
+    #[command(flatten)]
+    devices: SeveralDevices,
 }
 
 fn main() -> ExitCode {

@@ -8,11 +8,11 @@ use clap::Parser;
 use comparison::{Comparison, Run};
 use devices::DevicePlan;
 use devices::{DeviceArguments, SeveralDevices};
-use harness::cli::{self, UsageError};
+use harness::cli::{self, ReportArguments, UsageError, whole};
 use harness::interrupt;
 use harness::launcher;
-use harness::report::line;
 use harness::report::outputs::Outputs;
+use harness::report::{line, paragraph};
 use params_and_allreduce::Algorithm;
 use scratch_data_parallel::breakage::Breakage;
 use scratch_data_parallel::{Method, check_shards, train};
@@ -23,8 +23,18 @@ use trainer::{TrainArguments, TrainSetup};
 /// Without a GPU, a device is a slice of the CPU. The program makes up to three runs: one device with T cores, K devices
 /// with T cores each, and one device with all K·T cores.
 #[derive(Debug, Parser)]
-#[command(version, disable_help_flag = true)]
+#[command(
+    version,
+    before_help = "\
+Examples:
+  scratch-data-parallel --data synthetic --epochs 3
+  scratch-data-parallel --devices 2 --break skip-allreduce --epochs 1
+"
+)]
 struct Arguments {
+    #[command(flatten)]
+    train: TrainArguments,
+
     #[command(flatten)]
     devices: SeveralDevices,
 
@@ -32,25 +42,20 @@ struct Arguments {
     ///
     /// LeNet's gradients are eight small tensors, and the largest has 400 KiB. For small tensors, the rounds of messages
     /// decide the time, and one-shot has a single round.
-    #[arg(long, value_enum)]
+    #[arg(long, value_enum, value_name = "NAME", help_heading = "Adding up gradients")]
     algorithm: Option<Algorithm>,
 
-    /// Give the same bits on any number of devices: cut every batch into S shards, for every K
-    #[arg(long, value_name = "S", conflicts_with = "breakage",
-          value_parser = clap::value_parser!(u32).range(1..=1024))]
+    /// Cut every batch into S shards: the same bits on any number of devices
+    #[arg(long, value_name = "S", help_heading = "Adding up gradients", conflicts_with = "breakage",
+          value_parser = whole::<u32>(1..=1024))]
     shards: Option<u32>,
 
-    #[command(flatten)]
-    train: TrainArguments,
-
     /// Get it wrong on purpose, on the K devices
-    #[arg(long = "break", value_enum, value_name = "BUG")]
+    #[arg(long = "break", value_enum, value_name = "BUG", help_heading = "Adding up gradients")]
     breakage: Option<Breakage>,
 
-    /// Print help
-    // Clap's short help would list the bugs without their explanations, so `-h` prints the long help, too.
-    #[arg(short, long, action = clap::ArgAction::HelpLong)]
-    help: Option<bool>,
+    #[command(flatten)]
+    reports: ReportArguments,
 }
 
 impl Arguments {
@@ -93,13 +98,13 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
     launcher::check_alone().map_err(UsageError::new)?;
     let plan = arguments.devices.plan()?;
     let method = arguments.method(&plan)?;
-    let mut setup = arguments.train.prepare(plan.len())?;
+    let mut setup = arguments.train.prepare(&arguments.reports, plan.len())?;
     let mut outputs = std::mem::take(&mut setup.outputs);
     interrupt::watch()?;
     let headline = setup.headline("LeNet");
-    line(&headline)?;
+    paragraph(&headline)?;
     if let Some(note) = plan.note() {
-        line(format_args!("note: {note}"))?;
+        paragraph(format_args!("note: {note}"))?;
     }
 
     let mut runs = Vec::new();
@@ -126,7 +131,8 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
         };
         drop(report);
         let mut summary = setup.summary(name, &plan, &outcome.records, outcome.hashes[0]);
-        summary.method = Some(method.to_string());
+        summary.method =
+            (plan.len() > 1 || method.algorithm().is_none()).then(|| method.to_string());
         outputs.run_ended(&summary, &outcome.records)?;
         runs.push(Run { summary, outcome });
     }
@@ -179,9 +185,9 @@ fn plans(arguments: &Arguments, plan: DevicePlan, method: Method) -> anyhow::Res
         match (DeviceArguments { threads_per_device: Some(all), ..device }).plan(1) {
             Ok(plan) => plans.push(Planned { name: "one device, all cores", plan, method: alone }),
             // One device would need more threads than this machine allows.
-            Err(error) => {
-                line(format_args!("note: there is no run on one device with all cores: {error}"))?
-            }
+            Err(error) => paragraph(format_args!(
+                "note: there is no run on one device with all cores: {error}"
+            ))?,
         }
     }
     Ok(plans)

@@ -10,7 +10,7 @@ use clap::builder::ArgPredicate;
 use clap::{Parser, ValueEnum};
 use concise_wrapper::launch::{Launch, LaunchArguments};
 use concise_wrapper::optimizer::Extras;
-use harness::cli::UsageError;
+use harness::cli::{ReportArguments, UsageError, whole};
 use harness::report::files_are_wanted;
 use params_and_allreduce::Algorithm;
 use scratch_data_parallel::breakage::Breakage;
@@ -21,77 +21,98 @@ use trainer::{TrainArguments, layer_type};
 /// Without a GPU a device is a slice of the CPU, and the defaults are sized to it: a narrower ResNet-18, on
 /// part of the images.
 #[derive(Debug, Parser)]
-#[command(version, disable_help_flag = true)]
+#[command(
+    version,
+    before_help = "\
+Examples:
+  concise-wrapper --data synthetic --train-size 2048 --epochs 2
+  concise-wrapper --slow-link 100 --timeline step.svg --epochs 1
+"
+)]
 #[command(mut_arg("lr", |rate| rate.default_value("0.1").help("Learning rate of one device")))]
 #[command(mut_arg("batch_size", |size| size.help("Samples in a batch of one device")))]
 #[command(mut_arg("epochs", |epochs| epochs.default_value("5")))]
 #[command(mut_arg("dtype", |dtype| dtype.help("As in the stages before: --precision f32 or f64")))]
 pub(crate) struct Arguments {
-    #[command(flatten)]
-    pub(crate) launch: LaunchArguments,
-
-    /// What is trained
-    #[arg(long, value_enum, default_value_t = ModelKind::Resnet18)]
+    /// The network
+    #[arg(long, value_enum, default_value_t = ModelKind::Resnet18, help_heading = "What to train")]
     pub(crate) model: ModelKind,
 
     /// Planes of ResNet-18's first group [default: 64; 16 on a CPU]
-    #[arg(long, value_name = "W", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    #[arg(long, help_heading = "What to train", value_name = "W", value_parser = whole::<u32>(1..=1024))]
     pub(crate) width: Option<u32>,
 
+    #[command(flatten)]
+    pub(crate) train: TrainArguments,
+
+    #[command(flatten)]
+    pub(crate) extras: Extras,
+
+    #[command(flatten)]
+    pub(crate) launch: LaunchArguments,
+
     /// How the model is put on the K devices
-    #[arg(long, value_enum, default_value_t = WrapperKind::Ddp)]
+    #[arg(long, value_enum, value_name = "KIND", default_value_t = WrapperKind::Ddp, help_heading = "Devices")]
     pub(crate) wrapper: WrapperKind,
 
     /// Whose images batch norm's statistics are of
-    #[arg(long, value_enum, default_value_t = Norm::Local)]
+    #[arg(long, value_enum, value_name = "KIND", default_value_t = Norm::Local, help_heading = "Devices")]
     pub(crate) bn: Norm,
 
     /// What batch norm normalises test images by
-    #[arg(long, value_enum, default_value_t = TestNorm::Running)]
+    #[arg(long, value_enum, default_value_t = TestNorm::Running, help_heading = "Devices", hide_short_help = true)]
     pub(crate) test_norm: TestNorm,
 
     /// Batch and rate of the K devices, beside those of one [default: linear; with --shards: none]
-    #[arg(long, value_enum, default_value_t = Scale::Linear, hide_default_value = true,
+    #[arg(long, help_heading = "Devices", hide_short_help = true, value_enum, default_value_t = Scale::Linear, hide_default_value = true,
           default_value_if("shards", ArgPredicate::IsPresent, "none"))]
     pub(crate) scale: Scale,
 
     /// What layers compute in [default: f32]
-    #[arg(long, value_parser = layer_type(), conflicts_with = "dtype")]
+    #[arg(long, help_heading = "What to train", hide_short_help = true, value_parser = layer_type(), conflicts_with = "dtype")]
     pub(crate) precision: Option<DType>,
 
     #[command(flatten)]
     pub(crate) reduction: ReductionArguments,
 
     #[command(flatten)]
-    pub(crate) extras: Extras,
-
-    #[command(flatten)]
-    pub(crate) train: TrainArguments,
-
-    #[command(flatten)]
     pub(crate) checkpoints: Option<Checkpoints>,
 
-    /// Write a hash of every tensor in every step on the K devices (of running statistics, rank 0's), and of the weights at
-    /// the end, to this file;
-    /// `cargo course divergence` finds where two of them part
-    #[arg(long, value_name = "FILE.jsonl", conflicts_with = "compare")]
+    #[command(flatten)]
+    pub(crate) reports: ReportArguments,
+
+    /// Write a hash of every tensor in every step on the K devices
+    ///
+    /// Of running statistics, the file has rank 0's. The last line has a hash of the weights at the end. `cargo course
+    /// divergence` compares two such files.
+    #[arg(
+        long,
+        value_name = "FILE.jsonl",
+        help_heading = "Output",
+        hide_short_help = true,
+        conflicts_with = "compare"
+    )]
     pub(crate) record: Option<PathBuf>,
 
-    /// Answer why K devices are less accurate: train with seeds 1 to N, on one device and on K, with the
-    /// same and with K times the batch and rate, with local and with synchronised batch norm
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..=100),
+    /// Find out with N seeds why K devices are less accurate
+    ///
+    /// The program trains with seeds 1 to N: on one device and on K, with the same batch and rate and with K times both,
+    /// with local and with synchronised batch norm.
+    #[arg(long, help_heading = "Experiments", value_name = "N", value_parser = whole::<u32>(2..=100),
           conflicts_with_all = ["shards", "breakage", "bn", "scale", "seed"])]
     #[arg(conflicts_with_all = Checkpoints::FLAGS)]
     pub(crate) compare: Option<u32>,
 
     /// Get it wrong on purpose, on the K devices under DDP
-    #[arg(long = "break", value_enum, value_name = "BUG", conflicts_with = "shards")]
+    #[arg(
+        long = "break",
+        help_heading = "Experiments",
+        value_enum,
+        value_name = "BUG",
+        conflicts_with = "shards"
+    )]
     #[arg(conflicts_with_all = Checkpoints::FLAGS)]
     pub(crate) breakage: Option<Breakage>,
-
-    /// Print help
-    #[arg(short, long, action = clap::ArgAction::HelpLong)]
-    pub(crate) help: Option<bool>,
 }
 
 /// The networks.
@@ -177,7 +198,7 @@ impl Arguments {
              --wrapper ddp"
         } else if breakage.is_some() && (!ddp || devices == 1) {
             "--break breaks --wrapper ddp on several devices: use it with --devices 2 or more"
-        } else if wrapper == WrapperKind::DataParallel && self.train.reports.timeline.is_some() {
+        } else if wrapper == WrapperKind::DataParallel && self.reports.timeline.is_some() {
             "--timeline draws a step as ranks make it, and --wrapper data-parallel has its loop on none: use it with --wrapper \
              ddp"
         } else if wrapper == WrapperKind::Single && devices > 1 {
@@ -202,10 +223,10 @@ impl Arguments {
     pub(crate) fn check_files(&self) -> Result<(), UsageError> {
         let record = self.record.as_deref();
         let further = [("--record", record)];
-        self.train.reports.check(&further)?;
+        self.reports.check(&further)?;
         let Some(checkpoints) = &self.checkpoints else { return Ok(()) };
         checkpoints.check(self.train.epochs as usize)?;
-        self.train.reports.check_folder(&further, "--checkpoint", &checkpoints.folder)?;
+        self.reports.check_folder(&further, "--checkpoint", &checkpoints.folder)?;
         files_are_wanted();
         let is_there =
             |path: &&Path| path.metadata().is_ok_and(|found| found.is_file() && found.len() > 0);

@@ -96,14 +96,14 @@ impl Prepared {
             let file = flags.record.as_ref().map(|path| LazyFile::new("--record", path));
             recording = file.transpose().map_err(UsageError::new)?;
         } else {
-            flags.train.reports = ReportArguments::default();
+            flags.reports = ReportArguments::default();
         }
         // With the linear rule each device has a whole batch. `--compare` trains with both rules.
         let whole_batches = flags.scale == Scale::Linear && flags.compare.is_none();
         let shards = if whole_batches { 1 } else { world_size };
         let mut setup = launch.one_first(|first| {
             flags.train.data.follows = !first;
-            flags.train.prepare_for_shards(world_size, shards)
+            flags.train.prepare_for_shards(&flags.reports, world_size, shards)
         })?;
         setup.dtype = flags.precision();
         if let Some(Checkpoints { resume: Some(_), .. }) = flags.checkpoints {

@@ -38,7 +38,7 @@ impl Finished {
     ) -> anyhow::Result<Self> {
         let hash = WeightsHash::new(&trained.weights)?;
         let summary = prepared.setup.summary(run.name, &run.devices, &trained.records, hash);
-        let (options, method) = (run.options, Some(method(&run, prepared)));
+        let (options, method) = (run.options, method(&run, prepared));
         let devices = launch.devices(&run.devices)?;
         let summary = Summary { devices, options, method, ..summary };
         outputs.run_ended(&summary, &trained.records)?;
@@ -47,32 +47,31 @@ impl Finished {
 }
 
 /// Describes how the gradients of several devices became one update.
-fn method(run: &Run, Prepared { flags, reduction, .. }: &Prepared) -> String {
+/// One device has no method.
+fn method(run: &Run, Prepared { flags, reduction, .. }: &Prepared) -> Option<String> {
     let norms = match flags.model {
         ModelKind::Lenet => String::new(),
         ModelKind::Resnet18 => format!(", {} batch norm", run.norm.name()),
     };
-    let mut method = match (run.wrapper, reduction) {
-        (WrapperKind::Single, _) => "one device".to_owned(),
-        (WrapperKind::DataParallel, _) => format!("data parallel{norms}"),
+    let wrapper = match (run.wrapper, reduction) {
+        (WrapperKind::Single, _) => None,
+        (WrapperKind::DataParallel, _) => Some(format!("data parallel{norms}")),
         (WrapperKind::Ddp, Reduction::Reproducible { shards }) => {
-            format!("reproducible: {shards} shards")
+            Some(format!("reproducible: {shards} shards"))
         }
         (WrapperKind::Ddp, Reduction::Buckets { algorithm, overlap, .. }) => {
             let when = if *overlap { "during" } else { "after" };
-            format!("ddp: buckets {when} backward ({algorithm}){norms}")
+            Some(format!("ddp: buckets {when} backward ({algorithm}){norms}"))
         }
     };
-    if let Some(slowness) = flags.reduction.slow_link().filter(|_| run.main) {
-        method += &format!(", link slowed down to {} MB/s", slowness.megabytes());
-    }
-    if let Some(breakage) = flags.breakage.filter(|_| run.main) {
-        method += &format!(", broken on purpose: {}", name_of(&breakage));
-    }
-    if flags.test_norm == TestNorm::Batch {
-        method += ", tested by each batch's own statistics";
-    }
-    method
+    let slowness = flags.reduction.slow_link().filter(|_| run.main);
+    let slow = slowness.map(|it| format!("link slowed down to {} MB/s", it.megabytes()));
+    let breakage = flags.breakage.filter(|_| run.main);
+    let broken = breakage.map(|bug| format!("broken on purpose: {}", name_of(&bug)));
+    let tested = (flags.test_norm == TestNorm::Batch)
+        .then(|| "tested by each batch's own statistics".to_owned());
+    let method = [wrapper, slow, broken, tested].into_iter().flatten().join(", ");
+    Some(method).filter(|method| !method.is_empty())
 }
 
 /// Prints the results of the runs, and writes the files that show all of them.

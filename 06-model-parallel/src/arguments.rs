@@ -3,14 +3,13 @@
 
 use std::path::PathBuf;
 
-use clap::builder::TypedValueParser as _;
-use clap::{Parser, ValueEnum, value_parser};
+use clap::{Parser, ValueEnum};
 use concise_wrapper::launch::{Launch, LaunchArguments};
 use concise_wrapper::optimizer::Extras;
 use concise_wrapper::sizing;
 use datasets::{CLASSES, PIXELS};
 use devices::DevicePlan;
-use harness::cli::UsageError;
+use harness::cli::{ReportArguments, UsageError, whole};
 use harness::report::counted;
 use model_parallel::layers::Layers;
 use model_parallel::mesh::Mesh;
@@ -29,70 +28,84 @@ const SCHEDULES: [Kind; 5] =
 ///
 /// Without a GPU a device is a slice of the CPU, and part of the images are used.
 #[derive(Debug, Parser)]
-#[command(version, disable_help_flag = true)]
+#[command(
+    version,
+    before_help = "\
+Examples:
+  model-parallel --data synthetic --epochs 2
+  model-parallel --draw --devices 4 --schedule 1f1b,zb-h1
+"
+)]
 #[command(mut_arg("lr", |rate| rate.default_value("0.02")))]
 #[command(mut_arg("batch_size", |size| size.default_value("1024")))]
 #[command(mut_arg("epochs", |epochs| epochs.default_value("4")))]
 #[command(mut_arg("momentum", |momentum| momentum.default_value("0.9")))]
 pub(crate) struct Arguments {
-    #[command(flatten)]
-    pub(crate) launch: LaunchArguments,
-
-    /// The network to train
-    #[arg(long, value_enum, default_value_t = ModelKind::Dense)]
+    /// The network
+    #[arg(long, value_enum, default_value_t = ModelKind::Dense, help_heading = "What to train")]
     model: ModelKind,
 
     /// Outputs of each layer of the dense stack but the last [default: six times 512]
-    #[arg(long, value_name = "N,N,…", value_delimiter = ',',
-          value_parser = value_parser!(u32).range(1..=65_536).map(|width| width as usize))]
+    #[arg(long, value_name = "N,N,…", help_heading = "What to train", value_delimiter = ',',
+          value_parser = whole::<usize>(1..=65_536))]
     widths: Vec<usize>,
 
     /// Planes of ResNet-18's first group [default: 64; 16 on a CPU]
-    #[arg(long, value_name = "W", value_parser = value_parser!(u32).range(1..=1024))]
+    #[arg(long, help_heading = "What to train", hide_short_help = true, value_name = "W", value_parser = whole::<u32>(1..=1024))]
     width: Option<u32>,
 
-    /// Into how many micro-batches a pipeline cuts its part of a batch; naive alone works on whole batches unless
-    /// this is given [default: 8]
-    #[arg(long, value_name = "M",
-          value_parser = value_parser!(u32).range(1..=1024).map(|number| number as usize))]
+    #[command(flatten)]
+    pub(crate) train: TrainArguments,
+
+    #[command(flatten)]
+    pub(crate) extras: Extras,
+
+    #[command(flatten)]
+    pub(crate) launch: LaunchArguments,
+
+    /// Micro-batches of a batch in a pipeline [default: 8]
+    ///
+    /// Without this flag, the schedule naive has the whole batch.
+    #[arg(long, value_name = "M", help_heading = "Splitting the model",
+          value_parser = whole::<usize>(1..=1024))]
     micro_batches: Option<usize>,
 
-    /// The order of work in a pipeline: naive, gpipe, 1f1b, interleaved:CHUNKS, zb-h1
-    /// [default: all, with 2 chunks; 1f1b with --mesh]
-    #[arg(long = "schedule", value_name = "KIND,…", value_delimiter = ',')]
+    /// Order of work: naive, gpipe, 1f1b, interleaved:CHUNKS, zb-h1 [default: all]
+    ///
+    /// By default, interleaved has 2 chunks. With --mesh the default is 1f1b alone.
+    #[arg(
+        long = "schedule",
+        help_heading = "Splitting the model",
+        value_name = "KIND,…",
+        value_delimiter = ','
+    )]
     pub(crate) schedules: Vec<Kind>,
 
-    /// The layers at which a new stage begins, such as 3,7 [default: the smallest largest stage, by measured cost]
-    #[arg(long, value_name = "LAYER,…", value_delimiter = ',', value_parser = layer)]
+    /// Layers at which a new stage begins, such as 3,7 [default: by measured cost]
+    #[arg(long, help_heading = "Splitting the model", value_name = "LAYER,…", value_delimiter = ',', value_parser = layer)]
     pub(crate) cut: Vec<usize>,
 
-    /// Several axes at once: replicas, stages of each, parts of each layer; such as 2x2x1
-    #[arg(long, value_name = "DATAxPIPELINExTENSOR")]
+    /// Replicas, stages of each, and parts of each layer, such as 2x2x1
+    #[arg(long, help_heading = "Splitting the model", value_name = "DATAxPIPELINExTENSOR")]
     pub(crate) mesh: Option<Mesh>,
 
-    /// Draw the schedules as they would be if a forward pass took one unit of time, a backward pass two and a
-    /// message none, and train nothing
+    /// Draw the schedules, and train nothing
+    ///
+    /// In the drawing, a forward pass takes one unit of time, a backward pass takes two, and a message takes none.
     // Flags of environment variables may be there for other commands.
-    #[arg(long, conflicts_with_all = [
+    #[arg(long, help_heading = "Output", conflicts_with_all = [
         "model", "widths", "width", "cut", "mesh", "gantt", "momentum", "weight_decay", "warm_up", "data",
         "train_size", "test_size", "epochs", "batch_size", "lr", "seed", "dtype", "device",
         "threads_per_device", "tf32", "metrics", "plot", "trace", "timeline",
     ])]
     pub(crate) draw: bool,
 
-    /// Draw one step of every stage, measured below predicted, into this SVG file
-    #[arg(long, value_name = "FILE.svg")]
+    /// Draw a step of every stage, measured below predicted
+    #[arg(long, help_heading = "Output", value_name = "FILE.svg")]
     pub(crate) gantt: Option<PathBuf>,
 
     #[command(flatten)]
-    pub(crate) extras: Extras,
-
-    #[command(flatten)]
-    pub(crate) train: TrainArguments,
-
-    /// Print help
-    #[arg(short, long, action = clap::ArgAction::HelpLong)]
-    help: Option<bool>,
+    pub(crate) reports: ReportArguments,
 }
 
 /// Reads one layer of `--cut`.

@@ -178,12 +178,12 @@ impl Prepared {
         };
         let ways = ways(&flags, mesh, &layers, one.is_some(), &mut notes)?;
         if !launch.speaks() {
-            (flags.train.reports, flags.gantt) = (ReportArguments::default(), None);
+            (flags.reports, flags.gantt) = (ReportArguments::default(), None);
         }
-        flags.train.reports.check(&[("--gantt", flags.gantt.as_deref())])?;
+        flags.reports.check(&[("--gantt", flags.gantt.as_deref())])?;
         let setup = launch.one_first(|first| {
             flags.train.data.follows = !first;
-            flags.train.prepare(mesh.data)
+            flags.train.prepare(&flags.reports, mesh.data)
         })?;
         Ok(Some(Self { flags, setup, layers, ways, notes, several, one, devices: Vec::new() }))
     }

@@ -47,7 +47,7 @@ impl<'a> Outcome<'a> {
         if !way.is_alone() {
             summary.devices.clone_from(&prepared.devices);
         }
-        summary.method = Some(way.title());
+        summary.method = (!way.is_alone()).then(|| way.title());
         outputs.run_ended(&summary, records)?;
         let batches = setup.data.train.len().div_ceil(setup.options.batch_size);
         let seconds_per_step = summary.seconds_per_epoch / batches as f64;

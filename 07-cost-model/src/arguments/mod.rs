@@ -15,7 +15,7 @@ use cost_model::hosts::Hosts;
 use cost_model::model::Model;
 use cost_model::paper::{Batch, Device, counts};
 use devices::SeveralDevices;
-use harness::cli::{self, UsageError, each_once, name_of};
+use harness::cli::{self, UsageError, each_once, name_of, whole};
 use model_parallel::layers::Layers;
 
 use crate::calibration::Training;
@@ -29,48 +29,57 @@ use paper::PaperArguments;
 /// Without a GPU a device is a slice of the CPU. More devices than cores are allowed: they share the cores, which the
 /// prediction knows.
 #[derive(Debug, Parser)]
-#[command(version)]
+#[command(
+    version,
+    before_help = "\
+Examples:
+  cost-model --model lenet --devices 2
+  cost-model --on-paper --model resnet18 --tflops 100
+"
+)]
 #[command(mut_arg("count", |count| count.default_value("4").help("The most devices")))]
 pub(crate) struct Arguments {
-    #[command(flatten)]
-    devices: SeveralDevices,
-
     /// What is trained, one after the other
-    #[arg(long = "model", value_enum, value_name = "MODEL,…", value_delimiter = ',',
+    #[arg(help_heading = "What to predict", long = "model", value_enum, value_name = "MODEL,…", value_delimiter = ',',
           default_values_t = ModelKind::ALL)]
     models: Vec<ModelKind>,
 
     /// Planes of ResNet-18's first group [default: 64; 16 on a CPU]
-    #[arg(long, value_name = "W", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    #[arg(help_heading = "What to predict", long, value_name = "W", value_parser = whole::<u32>(1..=1024))]
     width: Option<u32>,
 
-    /// Samples in a batch, over all devices [default: 256 for LeNet, 128 for ResNet-18; on paper 256]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(8..=1_000_000))]
+    /// Samples in a batch, over all devices [default: 256; ResNet-18 128]
+    ///
+    /// On paper, the default is 256 for both models.
+    #[arg(help_heading = "What to predict", long, value_name = "N", value_parser = whole::<u32>(8..=1_000_000))]
     batch_size: Option<u32>,
 
     /// How gradients are added up
-    #[arg(long = "algorithm", value_enum, value_name = "WAY,…", value_delimiter = ',',
+    #[arg(help_heading = "What to predict", long = "algorithm", value_enum, value_name = "WAY,…", value_delimiter = ',',
           default_values_t = [Way::Naive, Way::Tree, Way::Ring])]
     ways: Vec<Way>,
 
+    #[command(flatten)]
+    devices: SeveralDevices,
+
     /// MB a second of the link that is slow on purpose
-    #[arg(long, value_name = "MB/S", default_value_t = 100.0, value_parser = parse_speed)]
+    #[arg(help_heading = "Devices", long, value_name = "MB/S", default_value_t = 100.0, value_parser = parse_speed)]
     slow_link: f64,
 
-    /// Microseconds that each message takes on it at the least
-    #[arg(long, value_name = "MICROSECONDS", default_value_t = 200.0, value_parser = parse_number)]
+    /// Microseconds that a message takes on the slow link at least
+    #[arg(help_heading = "Devices", long, value_name = "MICROSECONDS", default_value_t = 200.0, value_parser = parse_number)]
     latency: f64,
-
-    /// End with exit code 1 if a prediction is further off
-    #[arg(long, value_name = "PERCENT", value_parser = parse_number)]
-    within: Option<f64>,
-
-    /// Write one JSON object for each calibration and each step to this file
-    #[arg(long, value_name = "FILE")]
-    metrics: Option<PathBuf>,
 
     #[command(flatten)]
     paper: PaperArguments,
+
+    /// End with exit code 1 if a prediction is further off
+    #[arg(help_heading = "Output", hide_short_help = true, long, value_name = "PERCENT", value_parser = parse_number)]
+    within: Option<f64>,
+
+    /// Write a line of JSON for each calibration and each step
+    #[arg(help_heading = "Output", long, value_name = "FILE.jsonl")]
+    metrics: Option<PathBuf>,
 }
 
 /// The networks.

@@ -4,6 +4,7 @@ use clap::Args;
 use cost_model::paper::Wire;
 
 use super::parse_number;
+use harness::cli::whole;
 
 /// Flags about what is run and measured, of which there is nothing on paper. (Each flag about paper says so as well: with
 /// `--on-paper` alone, which these exclude, clap would not miss it where another one asks for it.)
@@ -21,32 +22,33 @@ pub(super) const MEASURED: [&str; 9] = [
 
 /// Flags about machines that are not here.
 #[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "On paper")]
 pub(super) struct PaperArguments {
-    /// Run nothing: predict for 1 to 1024 devices that are not here, in every way of adding up
+    /// Run nothing: predict for 1 to 1024 devices that are not here
     #[arg(long, conflicts_with_all = MEASURED)]
     pub(super) on_paper: bool,
 
-    /// On paper: TFLOP/s that a device sustains
+    /// TFLOP/s that a device sustains
     #[arg(long, value_name = "TFLOP/S", default_value_t = 20.0, value_parser = parse_number, requires = "on_paper",
           conflicts_with_all = MEASURED)]
     pub(super) tflops: f64,
 
-    /// On paper: milliseconds of a step that do not depend on the batch
+    /// Milliseconds of a step that do not depend on the batch
     #[arg(long, value_name = "MILLISECONDS", default_value_t = 1.0, value_parser = parse_number, requires = "on_paper",
           conflicts_with_all = MEASURED)]
     pub(super) fixed: f64,
 
-    /// On paper: devices in a host
+    /// Devices in a host
     #[arg(long, value_name = "D", default_value_t = 8, requires = "on_paper", conflicts_with_all = MEASURED,
-          value_parser = clap::value_parser!(u32).range(1..=1024))]
+          value_parser = whole::<u32>(1..=1024))]
     pub(super) devices_per_host: u32,
 
-    /// On paper: what is between the devices of a host
+    /// What is between the devices of a host
     #[arg(long, value_enum, default_value_t = Wire::Nvlink, requires = "on_paper",
           conflicts_with_all = MEASURED)]
     pub(super) inside: Wire,
 
-    /// On paper: what is between hosts
+    /// What is between hosts
     #[arg(long, value_enum, default_value_t = Wire::Ethernet100, requires = "on_paper",
           conflicts_with_all = MEASURED)]
     pub(super) between: Wire,

@@ -20,8 +20,8 @@ use anyhow::{Result, anyhow};
 use candle_core::Tensor;
 use clap::{Args, Parser};
 use devices::{ComputeDevice, DeviceArguments, DevicePlan, SeveralDevices, available_cores};
-use harness::cli::{self, ErrorReport, ReportedElsewhere, UsageError, report_error};
-use harness::report::{counted, line};
+use harness::cli::{self, ErrorReport, ReportedElsewhere, UsageError, report_error, whole};
+use harness::report::{counted, paragraph};
 use harness::{interrupt, launcher};
 use params_and_allreduce::communicator::{self, SharedCommunicator};
 use params_and_allreduce::thread::{DEFAULT_TIMEOUT, RankFailure, run_ranks_with};
@@ -43,12 +43,12 @@ pub struct LaunchArguments {
 
     /// Number of devices [default: 2; under mpirun the number of processes]
     // clap must not fill in a default: under mpirun, a given number has to be the number of processes.
-    #[arg(long, value_name = "K", value_parser = DeviceArguments::parse_devices)]
+    #[arg(long, value_name = "K", value_parser = DeviceArguments::parse_devices, display_order = 0)]
     pub devices: Option<usize>,
 
     /// Seconds that a device waits for another before the run ends
-    #[arg(long, default_value_t = DEFAULT_TIMEOUT.as_secs(), value_name = "SECONDS",
-          value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    #[arg(long, hide_short_help = true, default_value_t = DEFAULT_TIMEOUT.as_secs(), value_name = "SECONDS",
+          value_parser = whole::<u64>(1..=86_400))]
     timeout: u64,
 }
 
@@ -145,7 +145,7 @@ impl Launch {
 
     /// Prints a line, in the process that prints for all. Fails like [`line()`].
     pub fn say(&self, text: impl Display) -> io::Result<()> {
-        if self.speaks() { line(text) } else { Ok(()) }
+        if self.speaks() { paragraph(text) } else { Ok(()) }
     }
 
     /// Announces a run by its title, and returns whether the processes make this run. After an interrupt of any process, they

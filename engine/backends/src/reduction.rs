@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use clap::Args;
 use devices::DevicePlan;
-use harness::cli::{UsageError, number};
+use harness::cli::{UsageError, number, whole};
 use params_and_allreduce::Algorithm;
 
 use crate::launch::Launch;
@@ -13,9 +13,10 @@ use crate::{Ranks, check};
 
 /// The flags of DDP's all-reduce. Without these flags, it is the default value.
 #[derive(Args, Clone, Copy, Debug, Default, PartialEq)]
+#[command(next_help_heading = "Adding up gradients")]
 pub struct ReductionArguments {
-    /// Give the same bits on any number of devices: cut every batch into S shards, whatever K is
-    #[arg(long, value_name = "S", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    /// Cut every batch into S shards: the same bits on any number of devices
+    #[arg(long, value_name = "S", value_parser = whole::<u32>(1..=1024))]
     #[arg(conflicts_with_all = ["algorithm", "bucket_mb", "no_overlap"])]
     pub shards: Option<u32>,
 
@@ -24,7 +25,7 @@ pub struct ReductionArguments {
     pub algorithm: Option<Algorithm>,
 
     /// The most that a bucket of gradients holds, in MB; the first holds at most 1 [default: 25]
-    #[arg(long, value_name = "MB", value_parser = number(
+    #[arg(long, hide_short_help = true, value_name = "MB", value_parser = number(
         f64::MIN_POSITIVE..=1e6, "this is a number of megabytes above 0 and up to 1000000, such as 25"))]
     bucket_mb: Option<f64>,
 
@@ -32,8 +33,9 @@ pub struct ReductionArguments {
     #[arg(long)]
     pub no_overlap: bool,
 
-    /// Slow the link between the devices down to so many MB a second, on purpose: to see, with --timeline, what
-    /// hides behind the backward pass
+    /// Slow the link between devices down, on purpose
+    ///
+    /// --timeline then shows how much of the communication hides behind the backward pass.
     #[arg(long, value_name = "MB/S", value_parser = parse_speed)]
     slow_link: Option<f64>,
 }

@@ -3,9 +3,8 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use clap::builder::RangedU64ValueParser;
 use clap::{Args, ValueEnum};
-use harness::cli::UsageError;
+use harness::cli::{UsageError, whole};
 use harness::report::file;
 
 use crate::folder::{LOCK, check};
@@ -15,22 +14,26 @@ use crate::{Configuration, Error, MOST_EPOCHS};
 ///
 /// A program flattens `Option<Checkpoints>`, which is `None` without `--checkpoint`.
 #[derive(Args, Clone, Debug, PartialEq, Eq)]
+#[command(next_help_heading = "Checkpoints")]
 pub struct Checkpoints {
-    /// Write checkpoints to this folder, from which --resume goes on
+    /// Write checkpoints to this folder
     #[arg(long = "checkpoint", id = "checkpoint", value_name = "DIR", required = false)]
     pub folder: PathBuf,
 
     /// Steps from one checkpoint to the next; one is also written at the end, and after Ctrl-C
-    #[arg(long = "checkpoint-every", value_name = "N", default_value_t = 100, requires = "checkpoint",
-          value_parser = count())]
+    #[arg(long = "checkpoint-every", hide_short_help = true, value_name = "N", default_value_t = 100, requires = "checkpoint",
+          value_parser = whole::<usize>(1..=u32::MAX.into()))]
     pub every: usize,
 
     /// How many checkpoints to keep
-    #[arg(long, value_name = "N", default_value_t = 3, requires = "checkpoint", value_parser = count())]
+    #[arg(long, hide_short_help = true, value_name = "N", default_value_t = 3, requires = "checkpoint",
+          value_parser = whole::<usize>(1..=u32::MAX.into()))]
     pub keep: usize,
 
-    /// Go on from the newest checkpoint, and behind what --metrics has; with latest-valid, from the newest that is not
-    /// damaged and can be read
+    /// Resume from the newest checkpoint
+    ///
+    /// The lines of --metrics follow those of the earlier run. With latest-valid, the run resumes from the newest
+    /// checkpoint that can be read and is not damaged.
     #[arg(long, value_name = "WHICH", value_enum, num_args = 0..=1, default_missing_value = "newest",
           requires = "checkpoint")]
     pub resume: Option<Resume>,
@@ -47,11 +50,6 @@ pub enum Resume {
     Newest,
     /// The newest that can be used. Newer ones are set aside: they get another name.
     LatestValid,
-}
-
-/// A number from 1 to more steps than any run has.
-fn count() -> RangedU64ValueParser<usize> {
-    RangedU64ValueParser::new().range(1..=u32::MAX.into())
 }
 
 impl Checkpoints {

@@ -26,17 +26,18 @@ pub type Sizes = (Option<usize>, Option<usize>);
 /// Flags that choose the images.
 #[derive(Args, Clone, Debug)]
 pub struct DataArguments {
-    /// auto (Fashion-MNIST if it can be had, else synthetic), fashion-mnist, synthetic, or a folder with
-    /// Fashion-MNIST's four files
+    /// auto (Fashion-MNIST, or synthetic without a network), fashion-mnist, synthetic, or a folder
+    ///
+    /// A folder has the four files of Fashion-MNIST. Synthetic images are drawn garments.
     #[arg(long, default_value = "auto", value_name = "SOURCE")]
     data: OsString,
 
     /// Folder that Fashion-MNIST is in, or is downloaded to [default: one in the user's cache]
-    #[arg(long, value_name = "FOLDER", env = DATA_FOLDER, hide_env_values = true)]
+    #[arg(long, value_name = "FOLDER", env = DATA_FOLDER, hide_env_values = true, hide_short_help = true)]
     data_dir: Option<PathBuf>,
 
     /// Web addresses to download Fashion-MNIST from, separated by spaces [default: the public ones]
-    #[arg(long, value_name = "URLS", env = DATA_MIRRORS, hide_env_values = true)]
+    #[arg(long, value_name = "URLS", env = DATA_MIRRORS, hide_env_values = true, hide_short_help = true)]
     data_mirrors: Option<Mirrors>,
 
     /// Whether another process of this machine has loaded the images before: then this process downloads nothing, and

@@ -10,17 +10,18 @@ use harness::cli::UsageError;
 
 /// Flags that choose devices.
 #[derive(Args, Clone, Copy, Debug)]
+#[command(next_help_heading = "Devices")]
 pub struct DeviceArguments {
-    /// What to run on
-    #[arg(long, value_enum, default_value_t = DeviceKind::Auto)]
+    /// Kind of device: auto takes GPUs if there are any, else slices of the CPU
+    #[arg(long, value_enum, value_name = "KIND", default_value_t = DeviceKind::Auto)]
     pub device: DeviceKind,
 
-    /// CPU cores of each device, when devices are slices of the CPU [default: the cores, shared evenly]
+    /// CPU cores of each slice of the CPU [default: an equal share]
     #[arg(long, value_name = "T", value_parser = parse_threads)]
     pub threads_per_device: Option<NonZeroUsize>,
 
     /// Let GPUs round the f32 inputs of products to TF32: faster, with eleven binary digits in place of 24
-    #[arg(long)]
+    #[arg(long, hide_short_help = true)]
     pub tf32: bool,
 }
 
@@ -59,21 +60,22 @@ impl DeviceArguments {
 }
 
 fn parse_threads(argument: &str) -> Result<NonZeroUsize, String> {
-    let wanted = "a device has a number of threads, such as 2";
+    let wanted = "a whole number of threads from 1 is expected, such as 2";
     argument.parse().map_err(|_| wanted.to_owned())
 }
 
 /// Flags that choose several devices.
 #[derive(Args, Clone, Copy, Debug)]
+#[command(next_help_heading = "Devices")]
 pub struct SeveralDevices {
-    /// The kind of device.
-    #[command(flatten)]
-    pub each: DeviceArguments,
-
     /// Number of devices
     #[arg(long = "devices", default_value_t = Self::DEFAULT, value_name = "K",
           value_parser = DeviceArguments::parse_devices)]
     pub count: usize,
+
+    /// The kind of device.
+    #[command(flatten)]
+    pub each: DeviceArguments,
 }
 
 impl SeveralDevices {

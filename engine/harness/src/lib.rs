@@ -11,6 +11,7 @@
 //! | [`interrupt`] | Ctrl-C: all devices stop after the same step |
 //! | [`random`] | random numbers that depend on a name and a seed |
 //! | [`launcher`] | the processes that mpirun, srun or torchrun have started together |
+//! | [`load`] | notices when other programs use the cores |
 //! | [`stopwatch`] | time without the time for which the program was stopped |
 //! | [`statistics`] | the median of several measurements |
 //! | [`lock`] | locks that survive a panic |
@@ -20,6 +21,7 @@ mod allocator;
 pub mod cli;
 pub mod interrupt;
 pub mod launcher;
+pub mod load;
 pub mod lock;
 pub mod random;
 pub mod recording;

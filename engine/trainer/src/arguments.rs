@@ -1,5 +1,8 @@
 //! The flags of a training run, and the checks that need more than one flag.
 
+use std::mem;
+use std::sync::Mutex;
+
 use candle_core::DType;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
@@ -7,11 +10,13 @@ use clap::{Args, ValueEnum};
 use datasets::DataArguments;
 use datasets::source::LoadedData;
 use devices::DevicePlan;
-use harness::cli::{ReportArguments, UsageError, number};
+use harness::cli::{ReportArguments, UsageError, number, whole};
+use harness::load::Load;
+use harness::lock::locked;
 use harness::records::{EpochRecord, TrainOptions, epochs_trained, seconds_per_epoch};
 use harness::report::outputs::Outputs;
 use harness::report::summary::{Summary, Versions};
-use harness::report::{counted, thousands};
+use harness::report::{self, counted, thousands};
 use ops::weights_hash::WeightsHash;
 
 /// The most images of a run: the limit of the file reader.
@@ -51,26 +56,15 @@ pub fn layer_type() -> impl TypedValueParser<Value = DType> {
 
 /// The flags of a training run.
 #[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "What to train")]
 pub struct TrainArguments {
-    /// The images.
-    #[command(flatten)]
-    pub data: DataArguments,
-
-    /// Use only the first N training images
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=MAX_IMAGES))]
-    pub train_size: Option<u64>,
-
-    /// Use only the first N test images
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=MAX_IMAGES))]
-    pub test_size: Option<u64>,
-
     /// Passes over the training images
-    #[arg(long, default_value_t = 10, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    #[arg(long, default_value_t = 10, value_name = "N", value_parser = whole::<u32>(1..=1_000_000))]
     pub epochs: u32,
 
     /// Samples in a batch, over all devices
     #[arg(long, default_value_t = 256, value_name = "N",
-          value_parser = clap::value_parser!(u64).range(1..=MAX_IMAGES))]
+          value_parser = whole::<u64>(1..=MAX_IMAGES))]
     pub batch_size: u64,
 
     /// Learning rate
@@ -78,43 +72,53 @@ pub struct TrainArguments {
           value_parser = number(f64::MIN_POSITIVE..=f64::MAX, "a learning rate is a positive number such as 0.2"))]
     pub lr: f64,
 
+    /// The images.
+    #[command(flatten)]
+    pub data: DataArguments,
+
+    /// Use only the first N training images
+    #[arg(long, value_name = "N", value_parser = whole::<u64>(1..=MAX_IMAGES))]
+    pub train_size: Option<u64>,
+
+    /// Use only the first N test images
+    #[arg(long, value_name = "N", value_parser = whole::<u64>(1..=MAX_IMAGES))]
+    pub test_size: Option<u64>,
+
     /// Decides initial weights and shuffles
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = whole::<u64>(0..=u64::MAX))]
     pub seed: u64,
 
     /// Element type of weights and activations
-    #[arg(long, value_enum, default_value_t = ElementType::F32)]
+    #[arg(long, value_enum, value_name = "TYPE", default_value_t = ElementType::F32)]
     pub dtype: ElementType,
-
-    /// The files of the run.
-    #[command(flatten)]
-    pub reports: ReportArguments,
 }
 
 /// The constants of SGD.
 #[derive(Args, Clone, Copy, Debug, Default, PartialEq)]
+#[command(next_help_heading = "What to train")]
 pub struct Momentum {
     /// The share of the velocity that is kept from step to step
-    #[arg(long, default_value_t = 0.0, value_name = "SHARE",
+    #[arg(long, hide_short_help = true, default_value_t = 0.0, value_name = "SHARE",
           value_parser = number(0.0..1.0, "momentum is a share from 0 to below 1, such as 0.9"))]
     pub momentum: f64,
 
     /// How strongly weights are pulled towards 0
-    #[arg(long, default_value_t = 0.0, value_name = "DECAY",
+    #[arg(long, hide_short_help = true, default_value_t = 0.0, value_name = "DECAY",
           value_parser = number(0.0..=1.0, "weight decay is a number from 0 to 1, such as 0.0005"))]
     pub weight_decay: f64,
 }
 
 /// The flags of an update with momentum and a warm-up, from stage 5 on.
 #[derive(Args, Clone, Copy, Debug, Default, PartialEq)]
+#[command(next_help_heading = "What to train")]
 pub struct Extras {
     /// Momentum and weight decay.
     #[command(flatten)]
     pub constants: Momentum,
 
     /// Steps over which the learning rate rises to its full height
-    #[arg(long, default_value = "0", value_name = "STEPS",
-          value_parser = clap::value_parser!(u32).map(|steps| steps as usize))]
+    #[arg(long, hide_short_help = true, default_value = "0", value_name = "STEPS",
+          value_parser = whole::<usize>(0..=u32::MAX.into()))]
     pub warm_up: usize,
 }
 
@@ -129,6 +133,8 @@ pub struct TrainSetup {
     pub dtype: DType,
     /// The files of the run.
     pub outputs: Outputs,
+    /// The load of the machine when the current run began.
+    load: Mutex<Load>,
 }
 
 impl TrainSetup {
@@ -136,16 +142,16 @@ impl TrainSetup {
     pub fn headline(&self, model: &str) -> String {
         let TrainOptions { epochs, batch_size, learning_rate, seed } = self.options;
         format!(
-            "{model} on {}: {} training and {} test images, batch {batch_size}, lr {learning_rate}, \
-             {}, seed {seed}",
+            "{model} on {}: {} training and {} test images, batch {batch_size}, lr {}, {}, seed {seed}",
             self.data.name,
             thousands(self.data.train.len()),
             thousands(self.data.test.len()),
+            report::number(learning_rate),
             counted(epochs, "epoch"),
         )
     }
 
-    /// Joins the settings and the results of a run.
+    /// Joins the settings and the results of a run that has just ended. Later calls are about later runs.
     pub fn summary(
         &self,
         run: &str,
@@ -155,6 +161,8 @@ impl TrainSetup {
     ) -> Summary {
         let Self { data, options, dtype, .. } = self;
         let epochs_trained = epochs_trained(records);
+        let load = mem::replace(&mut *locked(&self.load), Load::now());
+        let threads = plan.threads_per_device().map(|each| each.get() * plan.len());
         Summary {
             run: run.to_owned(),
             data: data.name.clone(),
@@ -163,6 +171,7 @@ impl TrainSetup {
             dtype: dtype.as_str().to_owned(),
             devices: plan.slots().iter().map(ToString::to_string).collect(),
             note: plan.note().map(str::to_owned),
+            busy: threads.and_then(|threads| load.note(threads)),
             method: None,
             epochs_trained,
             interrupted: epochs_trained < options.epochs as f64,
@@ -177,13 +186,18 @@ impl TrainSetup {
 impl TrainArguments {
     /// Checks the flags against each other and against the machine, then loads the data. Fails with a [`UsageError`]
     /// for flags that make no sense. Fails with another error for a malformed data file.
-    pub fn prepare(&self, devices: usize) -> anyhow::Result<TrainSetup> {
-        self.prepare_for_shards(devices, devices)
+    pub fn prepare(&self, reports: &ReportArguments, devices: usize) -> anyhow::Result<TrainSetup> {
+        self.prepare_for_shards(reports, devices, devices)
     }
 
     /// Prepares a run whose batches have another number of shards than there are devices. If each device gets a whole
     /// batch of the given size, there is one shard. Fails like [`prepare`](Self::prepare).
-    pub fn prepare_for_shards(&self, devices: usize, shards: usize) -> anyhow::Result<TrainSetup> {
+    pub fn prepare_for_shards(
+        &self,
+        reports: &ReportArguments,
+        devices: usize,
+        shards: usize,
+    ) -> anyhow::Result<TrainSetup> {
         let batch_size = usize::try_from(self.batch_size)?;
         if batch_size < shards {
             return Err(UsageError::new(format_args!(
@@ -191,11 +205,12 @@ impl TrainArguments {
             ))
             .into());
         }
-        self.reports.check(&[])?;
+        reports.check(&[])?;
         let data = self.load(devices)?;
         let (epochs, learning_rate, seed) = (self.epochs as usize, self.lr, self.seed);
         let options = TrainOptions { epochs, batch_size, learning_rate, seed };
-        Ok(TrainSetup { data, options, dtype: self.dtype.into(), outputs: self.reports.open()? })
+        let (dtype, outputs) = (self.dtype.into(), reports.open()?);
+        Ok(TrainSetup { data, options, dtype, outputs, load: Mutex::new(Load::now()) })
     }
 
     fn load(&self, devices: usize) -> anyhow::Result<LoadedData> {

@@ -10,7 +10,7 @@ use std::process::ExitCode;
 use backends::{Ranks, check};
 use clap::Parser;
 use devices::{DevicePlan, SeveralDevices};
-use harness::cli::{self, UsageError};
+use harness::cli::{self, UsageError, whole};
 use harness::{launcher, report::line};
 use params_and_allreduce::Algorithm;
 use params_and_allreduce::bandwidth::{Table, caption};
@@ -25,7 +25,7 @@ struct Arguments {
     devices: SeveralDevices,
 
     /// How often each number is measured [default: 15 to 500 times, small tensors more often]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    #[arg(long, value_name = "N", value_parser = whole::<u32>(1..=10_000))]
     runs: Option<u32>,
 }
 

@@ -12,22 +12,23 @@ use crate::report::{file, files_are_wanted, trace};
 
 /// Flags for the files of results.
 #[derive(Args, Clone, Debug, Default)]
+#[command(next_help_heading = "Output")]
 pub struct ReportArguments {
-    /// Write one JSON object per epoch, and a summary per run, to this file
-    #[arg(long, value_name = "FILE")]
+    /// Write a line of JSON per epoch and per run
+    #[arg(long, value_name = "FILE.jsonl")]
     pub metrics: Option<PathBuf>,
 
-    /// Draw accuracy and loss by epoch into this SVG file
+    /// Draw accuracy and loss by epoch
     #[arg(long, value_name = "FILE.svg")]
     pub plot: Option<PathBuf>,
 
-    /// Write the work of every device over time to this file; open it in Perfetto (ui.perfetto.dev)
-    #[arg(long, value_name = "FILE.json")]
-    pub trace: Option<PathBuf>,
-
-    /// Draw the work of every device in one step into this SVG file
+    /// Draw the work of every device in one step
     #[arg(long, value_name = "FILE.svg")]
     pub timeline: Option<PathBuf>,
+
+    /// Write the work of every device over time; open the file in Perfetto (ui.perfetto.dev)
+    #[arg(long, value_name = "FILE.json", hide_short_help = true)]
+    pub trace: Option<PathBuf>,
 }
 
 /// Opens the file of `--metrics`, for a program that writes no other file, if the file can be written.
@@ -37,8 +38,34 @@ pub fn metrics(path: Option<&Path>) -> Result<Option<Metrics>, UsageError> {
     Ok(arguments.open().map_err(UsageError::new)?.metrics)
 }
 
-/// Checks that the file of a flag can be written, and leaves nothing behind. The error names both.
+/// The formats of files: the flags, the name, and the extensions. The first extension is the usual one.
+const FORMATS: [(&[&str], &str, &[&str]); 4] = [
+    (&["--plot", "--timeline", "--gantt"], "an SVG picture", &["svg"]),
+    (&["--metrics", "--record"], "a file of JSON lines", &["jsonl", "json", "ndjson"]),
+    (&["--trace"], "a JSON file", &["json"]),
+    (&["--contact-sheet"], "a PNG picture", &["png"]),
+];
+
+/// Extensions of other formats.
+const OTHERS: [&str; 9] =
+    ["jpg", "jpeg", "gif", "webp", "pdf", "html", "csv", "xlsx", "safetensors"];
+
+/// Checks that the file of a flag can be written, and leaves nothing behind. The error names both. An extension that
+/// belongs to another format is an error, too.
 pub fn writable(flag: &str, path: &Path) -> Result<(), UsageError> {
+    let given = path.extension().and_then(|it| it.to_str()).map(str::to_lowercase);
+    let given = given.as_deref().unwrap_or("");
+    let of_any = FORMATS.iter().flat_map(|(.., extensions)| extensions.iter()).chain(&OTHERS);
+    if let Some((_, format, extensions)) = FORMATS.iter().find(|(flags, ..)| flags.contains(&flag))
+        && of_any.into_iter().any(|it| *it == given)
+        && !extensions.contains(&given)
+    {
+        let (path, usual) = (path.display(), path.with_extension(extensions[0]));
+        return Err(UsageError::new(format_args!(
+            "{flag} {path}: the flag writes {format}, not .{given}; use {}",
+            usual.display()
+        )));
+    }
     file::check(path).map_err(|error| UsageError::new(file::flag_error(flag, path, &error)))
 }
 
@@ -116,5 +143,42 @@ impl ReportArguments {
             timeline,
             runs: Vec::new(),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_extension_of_another_format_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let check = |flag: &str, name: &str| {
+            writable(flag, &folder.path().join(name)).map_err(|error| error.to_string())
+        };
+        for (flag, name) in [
+            ("--plot", "a.svg"),
+            ("--plot", "A.SVG"),
+            ("--plot", "plot"),
+            ("--plot", "plot.v2"),
+            ("--metrics", "a.json"),
+            ("--metrics", "a.log"),
+            ("--trace", "a.json"),
+            ("--contact-sheet", "a.png"),
+            ("--else", "a.png"),
+        ] {
+            check(flag, name).unwrap();
+        }
+        for (flag, name, right) in [
+            ("--plot", "a.png", "use "),
+            ("--timeline", "a.PDF", "an SVG picture"),
+            ("--metrics", "a.csv", "a.jsonl"),
+            ("--trace", "a.svg", "a.json"),
+            ("--contact-sheet", "a.jpg", "a.png"),
+        ] {
+            let message = check(flag, name).unwrap_err();
+            assert!(message.starts_with(flag) && message.contains(right), "{message}");
+        }
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
     }
 }

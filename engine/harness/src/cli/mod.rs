@@ -12,5 +12,5 @@ pub use exit::{
     ErrorReport, ReportedElsewhere, UsageError, conclude, end_process, give_up, report_error,
 };
 pub use files::{ReportArguments, metrics, writable};
-pub use parse::{arguments, each_once, name_of, number, parse};
+pub use parse::{arguments, each_once, name_of, number, parse, whole};
 pub use process::{DATA_FOLDER, DATA_MIRRORS, prepare};

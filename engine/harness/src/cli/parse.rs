@@ -1,10 +1,11 @@
 //! Parsing the command line, and the names of its values.
 
-use std::ops::RangeBounds;
+use std::ops::{RangeBounds, RangeInclusive};
 
-use clap::{Command, Error, Parser, ValueEnum};
+use clap::{Arg, ArgAction, Command, Error, Parser, ValueEnum};
 
 use super::{UsageError, prepare};
+use crate::report::thousands;
 
 /// Prepares the process and parses the command line. A program's `main` is
 /// `cli::conclude(cli::arguments().and_then(run))`. Fails with clap's error. `--help` is one, too.
@@ -15,7 +16,28 @@ pub fn arguments<A: Parser>() -> anyhow::Result<A> {
 
 /// Parses the command line, in a program that has called [`prepare`]. Fails with clap's error. `--help` is one, too.
 pub fn parse<A: Parser>() -> Result<A, Error> {
-    from_matches(numbers_may_be_negative(A::command()).try_get_matches())
+    from_matches(with_help(numbers_may_be_negative(A::command())).try_get_matches())
+}
+
+/// The layout of the help: the purpose, the usage, the examples, and the flags below their headings.
+const HELP: &str =
+    "{about-with-newline}\n{usage-heading} {usage}\n\n{before-help}{all-args}{after-help}";
+
+/// Lays out the help of a program for a screen. `-h` prints the flags that matter most, and `--help` prints all.
+///
+/// A program writes its examples into `before_help`, and hides a flag from `-h` with `hide_short_help`.
+fn with_help(command: Command) -> Command {
+    if command.has_subcommands() {
+        return command;
+    }
+    let flag = |name: &'static str, letter, action, help: &'static str| {
+        Arg::new(name).long(name).short(letter).action(action).help(help).help_heading("Help")
+    };
+    let help =
+        flag("help", 'h', ArgAction::Help, "-h prints the flags above, --help prints all flags");
+    let version = flag("version", 'V', ArgAction::Version, "Print the version");
+    let command = command.disable_help_flag(true).disable_version_flag(true).args([help, version]);
+    command.help_template(HELP).max_term_width(80)
 }
 
 fn from_matches<A: Parser>(matches: Result<clap::ArgMatches, Error>) -> Result<A, Error> {
@@ -37,6 +59,23 @@ fn numbers_may_be_negative(command: Command) -> Command {
 /// Returns the name of a value on the command line, or an empty text if the value has none.
 pub fn name_of(value: &impl ValueEnum) -> String {
     value.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
+}
+
+/// Returns a parser of the whole numbers in a range. Its error names the range.
+pub fn whole<T: TryFrom<u64> + Clone + Send + Sync + 'static>(
+    range: RangeInclusive<u64>,
+) -> impl Fn(&str) -> Result<T, String> + Clone + Send + Sync + 'static {
+    move |argument| {
+        let number = argument.parse().ok().filter(|number| range.contains(number));
+        number.and_then(|number| T::try_from(number).ok()).ok_or_else(|| {
+            let text = |number: &u64| match *number {
+                u64::MAX => "2^64 − 1".to_owned(),
+                number => thousands(usize::try_from(number).unwrap_or(usize::MAX)),
+            };
+            let (start, end) = (text(range.start()), text(range.end()));
+            format!("a whole number from {start} to {end} is expected")
+        })
+    }
 }
 
 /// Returns a parser of the numbers in a range. Its error is the text `expected`.
@@ -75,7 +114,7 @@ mod tests {
 
     #[derive(Debug, Parser)]
     struct Program {
-        #[arg(long, value_parser = clap::value_parser!(u32).range(1..=9))]
+        #[arg(long, value_parser = whole::<u32>(1..=9000))]
         count: Option<u32>,
         #[arg(long)]
         fast: bool,
@@ -103,7 +142,16 @@ mod tests {
             assert!(message.contains(expected), "{message}");
         };
         assert_eq!(parsed(&["--count", "3", "--fast"]).unwrap().count, Some(3));
-        refused(&["--count", "-1"], "invalid value '-1' for '--count <COUNT>': -1 is not in 1..=9");
+        for wrong in ["-1", "0", "9001", "x", "", "1e3", "99999999999999999999"] {
+            let message = format!(
+                "invalid value '{wrong}' for '--count <COUNT>': a whole number from 1 to 9,000"
+            );
+            match wrong {
+                // clap has a message of its own for a missing value.
+                "" => refused(&["--count", wrong], "for '--count <COUNT>'"),
+                _ => refused(&["--count", wrong], &message),
+            }
+        }
         refused(&["wait", "--seconds", "-1"], "invalid value '-1' for '--seconds <SECONDS>'");
         // This flag takes no value.
         refused(&["--fast", "-1"], "unexpected argument '-1'");

@@ -9,6 +9,7 @@ use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
+use super::line;
 use crate::lock::locked;
 
 /// The end of every temporary name.
@@ -79,13 +80,24 @@ fn unless_impossible(synced: io::Result<()>) -> io::Result<()> {
     }
 }
 
-/// Does the same as [`write()`] for the file of a flag: an error names the flag and the file. Fails like [`write()`].
+/// Does the same as [`write()`] for the file of a flag, and [announces](announce) the file. An error names the flag and
+/// the file. Fails like [`write()`].
 pub fn write_flag(
     flag: &str,
     path: &Path,
     content: impl FnOnce(&mut dyn Write) -> io::Result<()>,
 ) -> io::Result<()> {
-    write(path, content).map_err(|error| flag_error(flag, path, &error))
+    write(path, content).map_err(|error| flag_error(flag, path, &error))?;
+    announce(flag, path)
+}
+
+/// Prints the path of a file that has been written. Special files and this process's own output are not announced: the
+/// line would be in them.
+pub fn announce(flag: &str, path: &Path) -> io::Result<()> {
+    match is_special(path) || own_output(path).is_some() {
+        true => Ok(()),
+        false => line(format_args!("{flag}: {}", path.display())),
+    }
 }
 
 fn write_content(
@@ -215,6 +227,11 @@ impl LazyFile {
     pub fn new(flag: &'static str, path: &Path) -> io::Result<Self> {
         let file = open_special(path).map_err(|error| flag_error(flag, path, &error))?;
         Ok(Self { flag, file, path: path.to_owned(), resumes: false })
+    }
+
+    /// Prints the path, if anything has been written.
+    pub fn announce(&self) -> io::Result<()> {
+        if self.file.is_some() { announce(self.flag, &self.path) } else { Ok(()) }
     }
 
     /// Keeps the whole lines of an older file, and appends to them.

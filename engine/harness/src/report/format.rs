@@ -29,6 +29,15 @@ pub fn rounded(number: f64) -> f64 {
     rounded.ok().filter(|rounded| rounded.is_finite()).unwrap_or(number)
 }
 
+/// Formats a number as a person would write it: `0.3`, `128`, `1e30`, `2.5e-7`. At most 15 digits are kept.
+pub fn number(number: f64) -> String {
+    let number = rounded(number);
+    match number.abs() {
+        size if size == 0.0 || (1e-4..1e7).contains(&size) => format!("{number}"),
+        _ => format!("{number:e}"),
+    }
+}
+
 /// Formats a number of seconds with about two digits: `12.3`, `0.17`, `0.0042`, `0.00062`.
 pub fn seconds(seconds: f64) -> String {
     /// No clock measures less.
@@ -54,6 +63,13 @@ mod tests {
         for number in [0.1, 1e-300, 123_456_789.125, 0.0, f64::MAX] {
             assert_eq!(rounded(number).to_bits(), number.to_bits());
         }
+    }
+
+    #[test]
+    fn numbers_are_short() {
+        let numbers = [3.0 * 0.1, 128.0, 1e30, 2.5e-7, 0.0, -0.02, 1e-4, 9_999_999.0].map(number);
+        assert_eq!(numbers, ["0.3", "128", "1e30", "2.5e-7", "0", "-0.02", "0.0001", "9999999"]);
+        assert_eq!(number(f64::INFINITY), "inf");
     }
 
     #[test]

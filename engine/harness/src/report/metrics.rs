@@ -51,6 +51,11 @@ impl Metrics {
         self.0.write_all(&line)
     }
 
+    /// Prints the file's path, if anything has been written.
+    pub fn announce(&self) -> io::Result<()> {
+        self.0.announce()
+    }
+
     /// Creates or empties the file, unless that has been done. Fails like [`write`](Self::write).
     pub(super) fn begin(&mut self) -> io::Result<()> {
         self.0.write(&[]).map(drop)

@@ -9,10 +9,12 @@
 //! | [`chart`] | pictures of the work of each rank over time |
 //! | [`mod@file`] | files that are never half-written, and special files |
 //! | `format` | numbers as text |
+//! | `layout` | text and tables that fit into the terminal |
 
 pub mod chart;
 pub mod file;
 mod format;
+mod layout;
 pub mod metrics;
 pub mod outputs;
 mod plot;
@@ -25,7 +27,8 @@ use std::io::{self, Write as _};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 pub(crate) use file::remove_partial_files;
-pub use format::{accuracy, counted, rounded, seconds, thousands};
+pub use format::{accuracy, counted, number, rounded, seconds, thousands};
+pub use layout::{Table, columns, paragraph, wrapped};
 pub use progress::{Report, progress_bar};
 
 use crate::interrupt;

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use super::metrics::Metrics;
 use super::summary::{FinishedRun, Summary, sparklines};
 use super::trace::Recording;
-use super::{Report, file, line, plot, thousands, timeline};
+use super::{Report, file, line, paragraph, plot, thousands, timeline};
 use crate::lock::locked;
 use crate::records::EpochRecord;
 
@@ -55,15 +55,15 @@ impl Outputs {
         sparklines(&self.runs).map_or(Ok(()), |lines| line(format_args!("\n{lines}")))
     }
 
-    /// Writes the trace, the plot and the timeline of all runs that have ended. If no run has ended, because all were
-    /// refused or failed, older files stay as they are. Fails when a file cannot be written. The message names the flag
+    /// Writes the trace, the plot and the timeline of all runs that have ended, and prints the paths of all files. If no run
+    /// has ended, because all were refused or failed, older files stay as they are. Fails when a file cannot be written. The message names the flag
     /// and the file. The other files are still written.
     pub fn write(&self, title: &str) -> io::Result<()> {
         if self.runs.is_empty() {
             return Ok(());
         }
         let recorded = self.recording.as_deref().map(locked);
-        let mut written = Vec::new();
+        let mut written = vec![self.metrics.as_ref().map_or(Ok(()), Metrics::announce)];
         if let (Some(path), Some(recorded)) = (&self.trace, &recorded) {
             written.push(file::write_flag("--trace", path, |file| recorded.write(file)));
         }
@@ -82,7 +82,7 @@ impl Outputs {
             });
         }
         if let Some(spans) = recorded.map(|recorded| recorded.left_out).filter(|&spans| spans > 0) {
-            written.push(line(format_args!(
+            written.push(paragraph(format_args!(
                 "note: the last {} spans were not recorded: a trace or a timeline is of what came before them",
                 thousands(spans)
             )));

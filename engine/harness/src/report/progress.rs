@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-use super::line;
 use super::metrics::Metrics;
+use super::{columns, line, wrapped};
 use crate::records::{BatchSums, EpochRecord};
 
 /// The highest number of redraws per second.
@@ -34,7 +34,13 @@ pub struct Report<'a> {
 impl<'a> Report<'a> {
     /// Makes a reporter that prints on the terminal and writes to `metrics`, if there are any.
     pub fn new(run: &str, metrics: Option<&'a mut Metrics>) -> Self {
-        let bar = progress_bar("{prefix} {bar:30} {pos}/{len}  {msg}");
+        // The widest texts around the bar: `epoch 10/10`, `123/235`, and the message.
+        const AROUND: usize = 58;
+        let template = match columns().saturating_sub(AROUND) {
+            room @ 5.. => format!("{{prefix}} {{bar:{room}}} {{pos}}/{{len}}  {{msg}}"),
+            _ => "{prefix} {pos}/{len}  {msg}".to_owned(),
+        };
+        let bar = progress_bar(&template);
         Self { run: run.to_owned(), bar: Some(bar), metrics, epochs: 0 }
     }
 
@@ -59,7 +65,8 @@ impl<'a> Report<'a> {
     pub fn note(&self, text: impl Display) {
         if let Some(bar) = &self.bar {
             // The run goes on when standard error has no reader.
-            let _ = bar.suspend(|| writeln!(io::stderr(), "note: {text}"));
+            let text = wrapped(&format!("note: {text}"), columns());
+            let _ = bar.suspend(|| writeln!(io::stderr(), "{text}"));
         }
     }
 
@@ -90,7 +97,7 @@ impl<'a> Report<'a> {
         let Some(bar) = &self.bar else { return };
         if !bar.is_hidden() {
             bar.set_message(format!(
-                "loss {:.4}  acc {:.3}  {:.0} images/s",
+                "loss {:.4}  acc {:.3}  {:.0} img/s",
                 sums.mean_loss(),
                 sums.accuracy(),
                 sums.samples as f64 / elapsed.as_secs_f64()
@@ -106,20 +113,60 @@ impl<'a> Report<'a> {
             metrics.epoch(&self.run, record)?;
         }
         let Some(bar) = &self.bar else { return Ok(()) };
-        let EpochRecord { epoch, train_loss, train_accuracy, test_accuracy, seconds, .. } = record;
-        let (epochs, width) = (self.epochs, self.epochs.to_string().len());
-        let part = match record.part {
-            part if part < 1.0 => format!(" ({:.0} %)", 100.0 * part),
-            _ => String::new(),
-        };
-        let test = super::accuracy(*test_accuracy);
-        let text = format!(
-            "  epoch {epoch:>width$}/{epochs}{part}  loss {train_loss:.4}  train acc {train_accuracy:.3}  \
-             test acc {test}  {} s  {:.0} images/s",
-            super::seconds(*seconds),
-            record.images_per_second
-        );
+        let text = epoch_line(record, self.epochs, columns());
         // Without the bar, which would be in the same line.
         bar.suspend(|| line(text))
+    }
+}
+
+/// The line of an epoch, in at most `most` columns if it fits: where there is no room, the speed is left out first, and
+/// the accuracy on the training images second.
+fn epoch_line(record: &EpochRecord, epochs: usize, most: usize) -> String {
+    let EpochRecord { epoch, part, train_loss, train_accuracy, test_accuracy, .. } = record;
+    let width = epochs.to_string().len();
+    let part = if *part < 1.0 { format!(" ({:.0} %)", 100.0 * part) } else { String::new() };
+    let (test, seconds) = (super::accuracy(*test_accuracy), super::seconds(record.seconds));
+    let train = format!("  train acc {train_accuracy:.3}");
+    let speed = format!("  {:.0} img/s", record.images_per_second);
+    let with = |train: &str, speed: &str| {
+        format!(
+            "  epoch {epoch:>width$}/{epochs}{part}  loss {train_loss:.4}{train}  test acc {test}  {seconds} s{speed}"
+        )
+    };
+    let lines = [with(&train, &speed), with(&train, ""), with("", "")];
+    let fits = |line: &&String| line.chars().count() <= most;
+    lines.iter().find(fits).unwrap_or(&lines[2]).clone()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_epoch_fits_into_its_columns() {
+        let record = EpochRecord {
+            epoch: 3,
+            part: 1.0,
+            train_loss: 0.74881,
+            train_accuracy: 0.7134,
+            test_accuracy: 0.794,
+            seconds: 134.66,
+            images_per_second: 13_179.4,
+            ..EpochRecord::default()
+        };
+        let whole =
+            "  epoch  3/10  loss 0.7488  train acc 0.713  test acc 0.794  134.7 s  13179 img/s";
+        assert_eq!(epoch_line(&record, 10, 100), whole);
+        assert_eq!(epoch_line(&record, 10, 80), whole);
+        let slower = "  epoch  3/10  loss 0.7488  train acc 0.713  test acc 0.794  134.7 s";
+        assert_eq!(epoch_line(&record, 10, 79), slower);
+        assert_eq!(
+            epoch_line(&record, 10, 60),
+            "  epoch  3/10  loss 0.7488  test acc 0.794  134.7 s"
+        );
+        let cut = EpochRecord { part: 0.4, ..record };
+        assert!(
+            epoch_line(&cut, 10, 80).starts_with("  epoch  3/10 (40 %)  loss 0.7488  train acc")
+        );
     }
 }

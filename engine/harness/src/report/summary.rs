@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::Serialize;
 
-use super::seconds;
+use super::{columns, seconds, wrapped};
 use crate::records::{EpochRecord, TrainOptions};
 
 #[derive(Debug)]
@@ -31,6 +31,8 @@ pub struct Summary {
     pub devices: Vec<String>,
     /// A note about the times, for example that devices shared a core.
     pub note: Option<String>,
+    /// A note that other programs used the cores during the run.
+    pub busy: Option<String>,
     /// The method by which several devices share gradients. `None` for one device.
     pub method: Option<String>,
     /// The number of epochs that were trained. An interrupted epoch counts as a fraction.
@@ -48,22 +50,22 @@ pub struct Summary {
 }
 
 impl fmt::Display for Summary {
-    /// `synthetic garments: test acc 0.84, 2.8 s/epoch on [cpu:0 (1 core)], weights 3f9c0a12`
+    /// `one device: test acc 0.84, 2.8 s/epoch, weights 3f9c0a12`, and below it the devices: `  on [cpu:0 (1 core)]`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{}: test acc {}, {} s/epoch on [{}], weights {}",
-            self.data,
+        let result = format!(
+            "{}: test acc {}, {} s/epoch, weights {}",
+            self.run,
             super::accuracy(self.test_accuracy),
             seconds(self.seconds_per_epoch),
-            self.devices.join(", "),
             &self.weights_hash[..8]
-        )?;
+        );
+        let mut devices = format!("  on [{}]", self.devices.join(", "));
         if self.interrupted {
             let Self { epochs_trained, options: TrainOptions { epochs, .. }, .. } = self;
-            write!(f, " (interrupted after {epochs_trained:.2} of {epochs} epochs)")?;
+            devices += &format!(", interrupted after {epochs_trained:.2} of {epochs} epochs");
         }
-        Ok(())
+        let busy = self.busy.iter().map(|note| format!("\n  note: {note}")).collect::<String>();
+        f.write_str(&wrapped(&format!("{result}\n{devices}{busy}"), columns()))
     }
 }
 
@@ -96,7 +98,7 @@ pub(super) fn sparklines(runs: &[FinishedRun]) -> Option<String> {
         return None;
     }
     let lines: Vec<(&str, Vec<f64>)> =
-        runs.iter().map(|run| (run.name.as_str(), columns(run))).collect();
+        runs.iter().map(|run| (run.name.as_str(), heights(run))).collect();
     let all = || lines.iter().flat_map(|(_, values)| values.iter().copied());
     let (low, high) = (all().fold(1.0, f64::min), all().fold(0.0, f64::max));
     let widest = lines.iter().map(|(_, values)| values.len()).max().unwrap_or(0);
@@ -110,7 +112,7 @@ pub(super) fn sparklines(runs: &[FinishedRun]) -> Option<String> {
 }
 
 /// Returns one accuracy per column: of every epoch, or of the last epoch in each of [`WIDEST`] equal parts of the run.
-fn columns(run: &FinishedRun) -> Vec<f64> {
+fn heights(run: &FinishedRun) -> Vec<f64> {
     let epochs = run.records.len();
     let columns = epochs.min(WIDEST);
     let last_epoch = |column| (column + 1) * epochs / columns - 1;
@@ -151,7 +153,7 @@ mod tests {
         let runs = [run("one device, all cores", (0..1000).map(|epoch| f64::from(epoch) / 1000.0))];
         let drawn = sparklines(&runs).unwrap();
         assert!(drawn.lines().all(|line| line.chars().count() <= 60), "{drawn}");
-        assert_eq!(columns(&runs[0]).last(), Some(&0.999));
+        assert_eq!(heights(&runs[0]).last(), Some(&0.999));
     }
 
     #[test]

@@ -1,0 +1,122 @@
+//! Notices when other programs use the cores that a measurement needs.
+
+use std::fs;
+use std::time::Instant;
+
+/// Shorter measurements are not judged: the system counts processor time in hundredths of a second.
+const SHORTEST: f64 = 1.0;
+
+/// A run that gets less of its cores was held up, if the cores were not idle.
+const ENOUGH: f64 = 0.85;
+
+/// A machine is busy from this share of its cores on.
+const BUSY: f64 = 0.9;
+
+/// The processor time of this process and of the whole machine, up to a moment.
+#[derive(Clone, Copy, Debug)]
+pub struct Load {
+    at: Instant,
+    /// `None` where the system has no `/proc`.
+    ticks: Option<Ticks>,
+}
+
+/// Processor time in the system's unit, over all cores.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Ticks {
+    own: u64,
+    busy: u64,
+    all: u64,
+}
+
+impl Load {
+    /// Reads the processor times of this moment.
+    pub fn now() -> Self {
+        let read = |path| fs::read_to_string(path).ok();
+        let ticks = || {
+            let own = own_ticks(&read("/proc/self/stat")?)?;
+            let (busy, all) = machine_ticks(&read("/proc/stat")?)?;
+            Some(Ticks { own, busy, all })
+        };
+        Self { at: Instant::now(), ticks: ticks() }
+    }
+
+    /// Returns a note if other programs have used the cores since this moment. `threads` threads of this process had
+    /// work. Only Linux counts the time of other programs, so there is no note elsewhere.
+    pub fn note(&self, threads: usize) -> Option<String> {
+        let cores = std::thread::available_parallelism().ok()?.get();
+        let (before, after) = (self.ticks?, Self::now().ticks?);
+        note(before, after, self.at.elapsed().as_secs_f64(), threads.min(cores))
+    }
+}
+
+/// The note about a measurement of `seconds` on `cores` cores. A process that waits on an idle machine has no note.
+fn note(before: Ticks, after: Ticks, seconds: f64, cores: usize) -> Option<String> {
+    /// Linux counts 100 ticks a second for every program.
+    const TICKS: f64 = 100.0;
+    let share = (after.own - before.own) as f64 / TICKS / (seconds * cores as f64);
+    let busy =
+        after.busy.checked_sub(before.busy)? as f64 / after.all.checked_sub(before.all)? as f64;
+    (seconds >= SHORTEST && share < ENOUGH && busy > BUSY).then(|| {
+        let share = 100.0 * share;
+        format!("other programs used the cores: this run got {share:.0} % of its processor time, so its times are not reliable")
+    })
+}
+
+/// Reads the ticks of this process in user and in system mode from the text of `/proc/self/stat`.
+fn own_ticks(text: &str) -> Option<u64> {
+    // The second field is the program's name in parentheses, and a name may have spaces.
+    let mut fields = text.rsplit_once(')')?.1.split_whitespace().skip(11);
+    Some(fields.next()?.parse::<u64>().ok()? + fields.next()?.parse::<u64>().ok()?)
+}
+
+/// Reads the ticks of all cores from the text of `/proc/stat`: those with work, and all.
+fn machine_ticks(text: &str) -> Option<(u64, u64)> {
+    // user, nice, system, idle, waiting for a disk, interrupts, soft interrupts, taken by other virtual machines.
+    let line = text.lines().next()?.strip_prefix("cpu ")?;
+    let fields: Vec<u64> =
+        line.split_whitespace().map_while(|it| it.parse().ok()).take(8).collect();
+    let all: u64 = fields.iter().sum();
+    Some((all - fields.get(3)? - fields.get(4)?, all))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_texts_of_linux_are_read() {
+        let stat = "42 (a (b) c) R 1 2 3 4 5 6 7 8 9 10 1234 56 0 0 20 0 3 0";
+        assert_eq!(own_ticks(stat), Some(1290));
+        let stat = "cpu  100 20 30 800 50 6 7 8 900 0\ncpu0 1 2 3 4 5 6 7 8 9 0\n";
+        assert_eq!(machine_ticks(stat), Some((171, 1021)));
+        assert_eq!(own_ticks(""), None);
+        assert_eq!(machine_ticks("cpu0 1 2 3"), None);
+    }
+
+    #[test]
+    fn a_run_that_others_hold_up_has_a_note_and_no_other_run() {
+        // Ten seconds on a machine of two cores: 2000 ticks in all.
+        let note = |own, busy, cores| {
+            let ticks = |own, busy, all| Ticks { own, busy, all };
+            note(ticks(5, 7, 9), ticks(5 + own, 7 + busy, 2009), 10.0, cores)
+        };
+        let text = note(1220, 2000, 2).unwrap();
+        assert!(text.contains("this run got 61 % of its processor time"), "{text}");
+        assert_eq!(note(1900, 2000, 2), None, "nearly all of the time");
+        assert_eq!(note(1220, 1250, 2), None, "it waited for itself");
+        assert_eq!(note(990, 2000, 1), None, "others used the other core");
+        assert!(note(500, 2000, 1).is_some());
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_busy_thread_takes_processor_time() {
+        let before = Load::now();
+        let mut spun = 0u64;
+        while before.at.elapsed().as_millis() < 300 {
+            spun = std::hint::black_box(spun + 1);
+        }
+        let (before, after) = (before.ticks.unwrap(), Load::now().ticks.unwrap());
+        assert!(after.own > before.own && after.busy > before.busy && after.all > before.all);
+    }
+}

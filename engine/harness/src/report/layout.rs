@@ -1,0 +1,243 @@
+//! Text that fits into the terminal: wrapped paragraphs, and tables that leave out columns.
+
+use std::fmt::Display;
+use std::io;
+
+use super::line;
+
+/// The most columns of a line.
+const WIDEST: usize = 80;
+
+/// The fewest columns that a text is laid out for.
+const NARROWEST: usize = 40;
+
+/// The number of columns of a line on standard output: at most 80.
+///
+/// A narrower terminal sets the number. Without a terminal, the environment variable `COLUMNS` sets it.
+pub fn columns() -> usize {
+    let terminal = terminal_size::terminal_size_of(io::stdout());
+    let variable = || std::env::var("COLUMNS").ok()?.parse().ok();
+    let columns = terminal.map(|(width, _)| usize::from(width.0)).or_else(variable);
+    columns.unwrap_or(WIDEST).clamp(NARROWEST, WIDEST)
+}
+
+/// Prints a text in as many lines as its width needs. Each line begins with the spaces of the text's first line. Fails
+/// like [`line`].
+pub fn paragraph(text: impl Display) -> io::Result<()> {
+    line(wrapped(&text.to_string(), columns()))
+}
+
+/// Breaks a text at spaces into lines of at most `columns` characters. Longer words stay whole. Each line begins with
+/// the spaces of the first line. Line breaks of the text stay.
+pub fn wrapped(text: &str, columns: usize) -> String {
+    let of_line = |line: &str| {
+        let indent = &line[..line.len() - line.trim_start().len()];
+        let mut lines: Vec<String> = vec![indent.to_owned()];
+        for word in line.split_whitespace() {
+            let last = lines.len() - 1;
+            let is_empty = lines[last].len() == indent.len();
+            if is_empty || width(&lines[last]) + 1 + width(word) <= columns {
+                lines[last] += if is_empty { "" } else { " " };
+                lines[last] += word;
+            } else {
+                lines.push(format!("{indent}{word}"));
+            }
+        }
+        lines.join("\n")
+    };
+    text.lines().map(of_line).collect::<Vec<_>>().join("\n")
+}
+
+/// The number of characters, which all have the width of one column.
+fn width(text: &str) -> usize {
+    text.chars().count()
+}
+
+/// A column of a [`Table`].
+#[derive(Clone, Debug)]
+struct Column {
+    /// The heading, in one or more lines.
+    heading: String,
+    /// 0 is always shown. A column with a higher number is left out earlier.
+    rank: u8,
+    left: bool,
+}
+
+/// A table. Where it is wider than the terminal, it leaves out the least important columns, and names them below.
+///
+/// The first column has the names of the rows. If the other columns leave no room for the names, each name has its own
+/// line above its row.
+#[derive(Clone, Debug, Default)]
+pub struct Table {
+    indent: usize,
+    columns: Vec<Column>,
+    rows: Vec<Vec<String>>,
+}
+
+impl Table {
+    /// Makes an empty table whose first column has this heading.
+    pub fn new(names: &str) -> Self {
+        let column = Column { heading: names.to_owned(), rank: 0, left: true };
+        Self { indent: 0, columns: vec![column], rows: Vec::new() }
+    }
+
+    /// Begins each line with this many spaces.
+    #[must_use]
+    pub fn indented(self, indent: usize) -> Self {
+        Self { indent, ..self }
+    }
+
+    /// Adds a column of numbers, aligned at the right. A line break in the heading begins a second line. A column of
+    /// rank 0 is always shown, and of two others the one with the higher rank is left out first.
+    #[must_use]
+    pub fn column(mut self, heading: &str, rank: u8) -> Self {
+        self.columns.push(Column { heading: heading.to_owned(), rank, left: false });
+        self
+    }
+
+    /// Adds a column of words, aligned at the left, in the same way.
+    #[must_use]
+    pub fn words(mut self, heading: &str, rank: u8) -> Self {
+        self.columns.push(Column { heading: heading.to_owned(), rank, left: true });
+        self
+    }
+
+    /// Adds a row. Missing cells at the end are empty.
+    pub fn row(&mut self, cells: impl IntoIterator<Item = String>) {
+        let mut cells: Vec<String> = cells.into_iter().collect();
+        cells.resize(self.columns.len(), String::new());
+        self.rows.push(cells);
+    }
+
+    /// Prints the table. Fails like [`line`].
+    pub fn print(&self) -> io::Result<()> {
+        line(self.text(columns()))
+    }
+
+    /// The table in at most `most` columns, if its rows allow that.
+    pub fn text(&self, most: usize) -> String {
+        // Columns without cells are left out, too, and nobody misses them.
+        let has_cells = |column: &usize| self.rows.iter().any(|row| !row[*column].is_empty());
+        let all: Vec<usize> =
+            (0..self.columns.len()).filter(|it| *it == 0 || has_cells(it)).collect();
+        let mut shown = all.clone();
+        while self.total(&shown) > most {
+            let rank = |&&column: &&usize| self.columns[column].rank;
+            let Some(&last) = shown.iter().filter(|it| rank(it) > 0).max_by_key(rank) else {
+                break;
+            };
+            shown.retain(|column| *column != last);
+        }
+        let folded = self.total(&shown) > most;
+        let mut lines = self.heading_lines(&shown, folded);
+        for row in &self.rows {
+            if folded {
+                lines.push(row[0].clone());
+            }
+            lines.push(self.line_of(&shown, folded, |column| &row[column]));
+        }
+        let missing = all.iter().filter(|column| !shown.contains(column));
+        let missing: Vec<String> =
+            missing.map(|&column| self.columns[column].heading.replace('\n', " ")).collect();
+        if !missing.is_empty() {
+            let names = missing.join(", ");
+            lines.push(wrapped(&format!("(too narrow for: {names})"), most - self.indent));
+        }
+        let indent = " ".repeat(self.indent);
+        let lines = lines.iter().flat_map(|it| it.lines().chain(it.is_empty().then_some("")));
+        lines
+            .map(|line| format!("{indent}{line}").trim_end().to_owned())
+            .collect::<Vec<_>>()
+            .join("\n")
+    }
+
+    fn heading_lines(&self, shown: &[usize], folded: bool) -> Vec<String> {
+        let headings: Vec<Vec<&str>> =
+            self.columns.iter().map(|column| column.heading.lines().collect()).collect();
+        let most = shown.iter().map(|&column| headings[column].len()).max().unwrap_or(0);
+        // Headings of fewer lines stand at the bottom.
+        let part = |column: usize, line: usize| {
+            let lines = &headings[column];
+            (line + lines.len()).checked_sub(most).map_or("", |line| lines[line])
+        };
+        let mut lines: Vec<String> = Vec::new();
+        if folded {
+            lines.extend(headings[0].iter().map(|&line| line.to_owned()));
+        }
+        lines
+            .extend((0..most).map(|line| self.line_of(shown, folded, |column| part(column, line))));
+        lines
+    }
+
+    /// Joins the cells of a line. A folded line has no name.
+    fn line_of<'a>(
+        &self,
+        shown: &[usize],
+        folded: bool,
+        cell: impl Fn(usize) -> &'a str,
+    ) -> String {
+        let mut line = if folded { "  ".to_owned() } else { String::new() };
+        for &column in &shown[usize::from(folded)..] {
+            let gap = if line.trim().is_empty() && column == 0 { "" } else { "  " };
+            let (cell, wide) = (cell(column), self.width_of(column));
+            line += &match self.columns[column].left {
+                true => format!("{gap}{cell:<wide$}"),
+                false => format!("{gap}{cell:>wide$}"),
+            };
+        }
+        line
+    }
+
+    fn width_of(&self, column: usize) -> usize {
+        let heading = self.columns[column].heading.lines().map(width);
+        heading.chain(self.rows.iter().map(|row| width(&row[column]))).max().unwrap_or(0)
+    }
+
+    fn total(&self, shown: &[usize]) -> usize {
+        let gaps = 2 * shown.len().saturating_sub(1);
+        self.indent + gaps + shown.iter().map(|&column| self.width_of(column)).sum::<usize>()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_paragraph_keeps_its_indent_and_its_width() {
+        let text = "  one two three four\nfive";
+        assert_eq!(wrapped(text, 12), "  one two\n  three four\nfive");
+        assert_eq!(wrapped("a-word-that-is-longer than", 10), "a-word-that-is-longer\nthan");
+        assert_eq!(wrapped("", 10), "");
+    }
+
+    fn table() -> Table {
+        let mut table = Table::new("run").column("s/step", 0).column("idle\n(bubble)", 1);
+        table = table.column("sent", 2).column("never", 0);
+        table.row(["one device", "0.25", "", "1.0 MB"].map(str::to_owned));
+        table.row(["GPipe", "0.125", "13 %", "0.5 MB"].map(str::to_owned));
+        table
+    }
+
+    #[test]
+    fn a_table_leaves_out_what_matters_least_and_says_so() {
+        let whole = "                        idle\n\
+                     run         s/step  (bubble)    sent\n\
+                     one device    0.25            1.0 MB\n\
+                     GPipe        0.125      13 %  0.5 MB";
+        assert_eq!(table().text(36), whole);
+        let narrow = table().text(35);
+        assert!(!narrow.contains("1.0 MB"), "{narrow}");
+        assert!(narrow.contains("13 %") && narrow.ends_with("(too narrow for: sent)"), "{narrow}");
+        let narrowest = table().text(25);
+        assert!(narrowest.lines().next() == Some("run         s/step"), "{narrowest}");
+        assert!(narrowest.ends_with("(too narrow for: idle\n(bubble), sent)"), "{narrowest}");
+    }
+
+    #[test]
+    fn names_without_room_have_lines_of_their_own() {
+        let text = table().indented(2).text(14);
+        let lines: Vec<&str> = text.lines().take(5).collect();
+        assert_eq!(lines, ["  run", "      s/step", "  one device", "        0.25", "  GPipe"]);
+    }
+}
