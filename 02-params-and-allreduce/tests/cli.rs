@@ -1,5 +1,7 @@
 //! The binary as a newcomer meets it.
 
+#[path = "../../tests/src/screen.rs"]
+mod screen;
 #[cfg(unix)]
 #[path = "../../tests/src/signals.rs"]
 mod signals;
@@ -14,6 +16,17 @@ fn params_and_allreduce(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_params-and-allreduce"));
     command.args(["--device=cpu", "--threads-per-device=1"]).args(arguments);
     command
+}
+
+#[test]
+fn the_help_fits_on_a_screen() {
+    screen::check_help(env!("CARGO_BIN_EXE_params-and-allreduce"));
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn lines_fit_into_a_terminal() {
+    screen::check_width(env!("CARGO_BIN_EXE_params-and-allreduce"), &["--runs=1", "--device=cpu"]);
 }
 
 #[test]

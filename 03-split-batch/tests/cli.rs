@@ -1,5 +1,8 @@
 //! The binary as a newcomer meets it.
 
+#[path = "../../tests/src/screen.rs"]
+mod screen;
+
 use assert_cmd::Command;
 use predicates::prelude::PredicateBooleanExt as _;
 use predicates::str::contains;
@@ -8,6 +11,22 @@ fn split_batch(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_split-batch"));
     command.args(["--device=cpu", "--threads-per-device=1"]).args(arguments);
     command
+}
+
+#[test]
+fn the_help_fits_on_a_screen() {
+    screen::check_help(env!("CARGO_BIN_EXE_split-batch"));
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn lines_fit_into_a_terminal() {
+    screen::check_width(env!("CARGO_BIN_EXE_split-batch"), &["--device=cpu"]);
+    screen::check_width(
+        env!("CARGO_BIN_EXE_split-batch"),
+        &["--devices=8", "--batch-size=9", "--epoch-samples=40"],
+    );
+    screen::check_width(env!("CARGO_BIN_EXE_split-batch"), &["--break=own-shuffle"]);
 }
 
 #[test]

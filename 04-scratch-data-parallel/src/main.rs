@@ -38,14 +38,14 @@ struct Arguments {
     #[command(flatten)]
     devices: SeveralDevices,
 
-    /// How gradients are added up across devices [default: one-shot]
+    /// How gradients are added up [default: one-shot]
     ///
     /// LeNet's gradients are eight small tensors, and the largest has 400 KiB. For small tensors, the rounds of messages
     /// decide the time, and one-shot has a single round.
     #[arg(long, value_enum, value_name = "NAME", help_heading = "Adding up gradients")]
     algorithm: Option<Algorithm>,
 
-    /// Cut every batch into S shards: the same bits on any number of devices
+    /// Cut each batch into S shards: the same bits on any K
     #[arg(long, value_name = "S", help_heading = "Adding up gradients", conflicts_with = "breakage",
           value_parser = whole::<u32>(1..=1024))]
     shards: Option<u32>,

@@ -1,5 +1,7 @@
 //! The binary as a newcomer meets it: three runs and a comparison, deliberate bugs, and refusals.
 
+#[path = "../../tests/src/screen.rs"]
+mod screen;
 #[cfg(unix)]
 #[path = "../../tests/src/signals.rs"]
 mod signals;
@@ -41,6 +43,24 @@ fn metrics(arguments: &[&str]) -> Vec<Value> {
 
 fn of_kind<'a>(lines: &'a [Value], kind: &str) -> Vec<&'a Value> {
     lines.iter().filter(|line| line["kind"] == kind).collect()
+}
+
+#[test]
+fn the_help_fits_on_a_screen() {
+    screen::check_help(env!("CARGO_BIN_EXE_scratch-data-parallel"));
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn lines_fit_into_a_terminal() {
+    screen::check_width(
+        env!("CARGO_BIN_EXE_scratch-data-parallel"),
+        &[&SMALL[..], &["--device=cpu"]].concat(),
+    );
+    screen::check_width(
+        env!("CARGO_BIN_EXE_scratch-data-parallel"),
+        &[&SMALL[..], &["--device=cpu", "--devices=4", "--shards=4"]].concat(),
+    );
 }
 
 #[test]

@@ -32,13 +32,15 @@ Examples:
 #[command(mut_arg("lr", |rate| rate.default_value("0.1").help("Learning rate of one device")))]
 #[command(mut_arg("batch_size", |size| size.help("Samples in a batch of one device")))]
 #[command(mut_arg("epochs", |epochs| epochs.default_value("5")))]
-#[command(mut_arg("dtype", |dtype| dtype.help("As in the stages before: --precision f32 or f64")))]
+#[command(mut_arg("seed", |seed| seed.hide_short_help(true)))]
+#[command(mut_arg("threads_per_device", |threads| threads.hide_short_help(true)))]
+#[command(mut_arg("dtype", |dtype| dtype.hide_short_help(true).help("As in the stages before: --precision f32 or f64")))]
 pub(crate) struct Arguments {
-    /// The network
+    /// The network: resnet18 or lenet
     #[arg(long, value_enum, default_value_t = ModelKind::Resnet18, help_heading = "What to train")]
     pub(crate) model: ModelKind,
 
-    /// Planes of ResNet-18's first group [default: 64; 16 on a CPU]
+    /// Planes of the first group [default: 64; 16 on a CPU]
     #[arg(long, help_heading = "What to train", value_name = "W", value_parser = whole::<u32>(1..=1024))]
     pub(crate) width: Option<u32>,
 
@@ -51,11 +53,11 @@ pub(crate) struct Arguments {
     #[command(flatten)]
     pub(crate) launch: LaunchArguments,
 
-    /// How the model is put on the K devices
+    /// Wrapper of the model: single, data-parallel or ddp
     #[arg(long, value_enum, value_name = "KIND", default_value_t = WrapperKind::Ddp, help_heading = "Devices")]
     pub(crate) wrapper: WrapperKind,
 
-    /// Whose images batch norm's statistics are of
+    /// Batch norm's statistics: local or sync
     #[arg(long, value_enum, value_name = "KIND", default_value_t = Norm::Local, help_heading = "Devices")]
     pub(crate) bn: Norm,
 
@@ -94,7 +96,7 @@ pub(crate) struct Arguments {
     )]
     pub(crate) record: Option<PathBuf>,
 
-    /// Find out with N seeds why K devices are less accurate
+    /// With N seeds, find out why K devices are less accurate
     ///
     /// The program trains with seeds 1 to N: on one device and on K, with the same batch and rate and with K times both,
     /// with local and with synchronised batch norm.

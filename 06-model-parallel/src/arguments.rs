@@ -36,16 +36,18 @@ Examples:
   model-parallel --draw --devices 4 --schedule 1f1b,zb-h1
 "
 )]
+#[command(mut_arg("seed", |seed| seed.hide_short_help(true)))]
+#[command(mut_arg("threads_per_device", |threads| threads.hide_short_help(true)))]
 #[command(mut_arg("lr", |rate| rate.default_value("0.02")))]
 #[command(mut_arg("batch_size", |size| size.default_value("1024")))]
 #[command(mut_arg("epochs", |epochs| epochs.default_value("4")))]
 #[command(mut_arg("momentum", |momentum| momentum.default_value("0.9")))]
 pub(crate) struct Arguments {
-    /// The network
+    /// The network: dense, lenet or resnet18
     #[arg(long, value_enum, default_value_t = ModelKind::Dense, help_heading = "What to train")]
     model: ModelKind,
 
-    /// Outputs of each layer of the dense stack but the last [default: six times 512]
+    /// Outputs of the dense layers but the last [default: six times 512]
     #[arg(long, value_name = "N,N,…", help_heading = "What to train", value_delimiter = ',',
           value_parser = whole::<usize>(1..=65_536))]
     widths: Vec<usize>,
@@ -70,9 +72,9 @@ pub(crate) struct Arguments {
           value_parser = whole::<usize>(1..=1024))]
     micro_batches: Option<usize>,
 
-    /// Order of work: naive, gpipe, 1f1b, interleaved:CHUNKS, zb-h1 [default: all]
+    /// Order of work in a pipeline [default: all five]
     ///
-    /// By default, interleaved has 2 chunks. With --mesh the default is 1f1b alone.
+    /// The orders are naive, gpipe, 1f1b, interleaved:CHUNKS and zb-h1. By default, interleaved has 2 chunks. With --mesh the default is 1f1b alone.
     #[arg(
         long = "schedule",
         help_heading = "Splitting the model",
@@ -85,8 +87,8 @@ pub(crate) struct Arguments {
     #[arg(long, help_heading = "Splitting the model", value_name = "LAYER,…", value_delimiter = ',', value_parser = layer)]
     pub(crate) cut: Vec<usize>,
 
-    /// Replicas, stages of each, and parts of each layer, such as 2x2x1
-    #[arg(long, help_heading = "Splitting the model", value_name = "DATAxPIPELINExTENSOR")]
+    /// Replicas, stages, and parts of a layer, such as 2x2x1
+    #[arg(long, help_heading = "Splitting the model", value_name = "DxPxT")]
     pub(crate) mesh: Option<Mesh>,
 
     /// Draw the schedules, and train nothing

@@ -2,6 +2,8 @@
 
 #![expect(clippy::unwrap_used, reason = "in a test a panic is the right answer")]
 
+#[path = "../../tests/src/screen.rs"]
+mod screen;
 #[cfg(unix)]
 #[path = "../../tests/src/signals.rs"]
 mod signals;
@@ -30,6 +32,18 @@ const SMALL: [&str; 4] = ["--model=lenet", "--devices=2", "--batch-size=16", "--
 fn has_row(output: &str, words: &[&str], end: &str) -> bool {
     let begins = |line: &str| line.split_whitespace().take(words.len()).eq(words.iter().copied());
     output.lines().any(|line| begins(line) && line.ends_with(end))
+}
+
+#[test]
+fn the_help_fits_on_a_screen() {
+    screen::check_help(env!("CARGO_BIN_EXE_cost-model"));
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn lines_fit_into_a_terminal() {
+    screen::check_width(env!("CARGO_BIN_EXE_cost-model"), &SMALL);
+    screen::check_width(env!("CARGO_BIN_EXE_cost-model"), &["--on-paper"]);
 }
 
 #[test]

@@ -2,6 +2,8 @@
 
 mod data;
 mod results;
+#[path = "../../../tests/src/screen.rs"]
+mod screen;
 #[cfg(unix)]
 #[path = "../../../tests/src/signals.rs"]
 mod signals;
@@ -33,6 +35,21 @@ const SMALL: [&str; 6] = [
     "--batch-size=16",
     "--device=cpu",
 ];
+
+#[test]
+fn the_help_fits_on_a_screen() {
+    screen::check_help(env!("CARGO_BIN_EXE_single-gpu"));
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn lines_fit_into_a_terminal() {
+    screen::check_width(env!("CARGO_BIN_EXE_single-gpu"), &SMALL);
+    screen::check_width(
+        env!("CARGO_BIN_EXE_single-gpu"),
+        &[&SMALL[..], &["--layers=plain"]].concat(),
+    );
+}
 
 #[test]
 fn help_names_every_flag_and_its_default() {

@@ -1,5 +1,8 @@
 //! The binary as a newcomer meets it: wrappers, results, files, and refusals.
 
+#[path = "../../../tests/src/screen.rs"]
+mod screen;
+
 mod recordings;
 mod refusals;
 mod resumed;
@@ -45,6 +48,24 @@ fn metrics(arguments: &[&str], kind: &str) -> Vec<Value> {
 fn hashes(arguments: &[&str]) -> Vec<String> {
     let summaries = metrics(arguments, "summary");
     summaries.iter().map(|line| line["weights_hash"].as_str().expect("a hash").to_owned()).collect()
+}
+
+#[test]
+fn the_help_fits_on_a_screen() {
+    screen::check_help(env!("CARGO_BIN_EXE_concise-wrapper"));
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn lines_fit_into_a_terminal() {
+    screen::check_width(
+        env!("CARGO_BIN_EXE_concise-wrapper"),
+        &[&SMALL[..], &["--device=cpu"]].concat(),
+    );
+    screen::check_width(
+        env!("CARGO_BIN_EXE_concise-wrapper"),
+        &[&SMALL[..], &["--device=cpu", "--compare=2"]].concat(),
+    );
 }
 
 #[test]

@@ -4,6 +4,8 @@ mod ends;
 mod files;
 mod held;
 mod refusals;
+#[path = "../../../tests/src/screen.rs"]
+mod screen;
 #[cfg(unix)]
 #[path = "../../../tests/src/signals.rs"]
 mod signals;
@@ -47,6 +49,25 @@ fn all_metrics(arguments: &[&str]) -> Vec<Value> {
     program(arguments).arg("--metrics").arg(&file).assert().success();
     let text = std::fs::read_to_string(&file).expect("a metrics file");
     text.lines().map(|line| serde_json::from_str(line).expect("a JSON line")).collect()
+}
+
+#[test]
+fn the_help_fits_on_a_screen() {
+    screen::check_help(env!("CARGO_BIN_EXE_model-parallel"));
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn lines_fit_into_a_terminal() {
+    screen::check_width(
+        env!("CARGO_BIN_EXE_model-parallel"),
+        &[&SMALL[..], &["--device=cpu"]].concat(),
+    );
+    screen::check_width(
+        env!("CARGO_BIN_EXE_model-parallel"),
+        &[&SMALL[..], &["--device=cpu", "--mesh=2x2x2"]].concat(),
+    );
+    screen::check_width(env!("CARGO_BIN_EXE_model-parallel"), &["--draw"]);
 }
 
 #[test]

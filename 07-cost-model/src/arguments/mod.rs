@@ -39,9 +39,9 @@ Examples:
 )]
 #[command(mut_arg("count", |count| count.default_value("4").help("The most devices")))]
 pub(crate) struct Arguments {
-    /// What is trained, one after the other
+    /// Models, one after the other: lenet, resnet18 [default: both]
     #[arg(help_heading = "What to predict", long = "model", value_enum, value_name = "MODEL,…", value_delimiter = ',',
-          default_values_t = ModelKind::ALL)]
+          default_values_t = ModelKind::ALL, hide_default_value = true)]
     models: Vec<ModelKind>,
 
     /// Planes of ResNet-18's first group [default: 64; 16 on a CPU]
@@ -54,19 +54,19 @@ pub(crate) struct Arguments {
     #[arg(help_heading = "What to predict", long, value_name = "N", value_parser = whole::<u32>(8..=1_000_000))]
     batch_size: Option<u32>,
 
-    /// How gradients are added up
+    /// All-reduce: naive, tree, ring [default: all three]
     #[arg(help_heading = "What to predict", long = "algorithm", value_enum, value_name = "WAY,…", value_delimiter = ',',
-          default_values_t = [Way::Naive, Way::Tree, Way::Ring])]
+          default_values_t = [Way::Naive, Way::Tree, Way::Ring], hide_default_value = true)]
     ways: Vec<Way>,
 
     #[command(flatten)]
     devices: SeveralDevices,
 
-    /// MB a second of the link that is slow on purpose
+    /// Speed of the slow link
     #[arg(help_heading = "Devices", long, value_name = "MB/S", default_value_t = 100.0, value_parser = parse_speed)]
     slow_link: f64,
 
-    /// Microseconds that a message takes on the slow link at least
+    /// Least time of a message on the slow link
     #[arg(help_heading = "Devices", long, value_name = "MICROSECONDS", default_value_t = 200.0, value_parser = parse_number)]
     latency: f64,
 

@@ -34,21 +34,21 @@ pub(super) struct PaperArguments {
     pub(super) tflops: f64,
 
     /// Milliseconds of a step that do not depend on the batch
-    #[arg(long, value_name = "MILLISECONDS", default_value_t = 1.0, value_parser = parse_number, requires = "on_paper",
+    #[arg(hide_short_help = true, long, value_name = "MILLISECONDS", default_value_t = 1.0, value_parser = parse_number, requires = "on_paper",
           conflicts_with_all = MEASURED)]
     pub(super) fixed: f64,
 
     /// Devices in a host
-    #[arg(long, value_name = "D", default_value_t = 8, requires = "on_paper", conflicts_with_all = MEASURED,
+    #[arg(hide_short_help = true, long, value_name = "D", default_value_t = 8, requires = "on_paper", conflicts_with_all = MEASURED,
           value_parser = whole::<u32>(1..=1024))]
     pub(super) devices_per_host: u32,
 
-    /// What is between the devices of a host
+    /// Link between the devices of a host
     #[arg(long, value_enum, default_value_t = Wire::Nvlink, requires = "on_paper",
           conflicts_with_all = MEASURED)]
     pub(super) inside: Wire,
 
-    /// What is between hosts
+    /// Link between hosts
     #[arg(long, value_enum, default_value_t = Wire::Ethernet100, requires = "on_paper",
           conflicts_with_all = MEASURED)]
     pub(super) between: Wire,

@@ -41,7 +41,9 @@ pub struct LaunchArguments {
     #[command(flatten)]
     pub each: DeviceArguments,
 
-    /// Number of devices [default: 2; under mpirun the number of processes]
+    /// Number of devices [default: 2]
+    ///
+    /// Under mpirun, the default is the number of processes.
     // clap must not fill in a default: under mpirun, a given number has to be the number of processes.
     #[arg(long, value_name = "K", value_parser = DeviceArguments::parse_devices, display_order = 0)]
     pub devices: Option<usize>,

@@ -13,15 +13,15 @@ use crate::{Ranks, check};
 
 /// The flags of DDP's all-reduce. Without these flags, it is the default value.
 #[derive(Args, Clone, Copy, Debug, Default, PartialEq)]
-#[command(next_help_heading = "Adding up gradients")]
+#[command(next_help_heading = "Devices")]
 pub struct ReductionArguments {
-    /// Cut every batch into S shards: the same bits on any number of devices
+    /// Cut each batch into S shards: the same bits on any K
     #[arg(long, value_name = "S", value_parser = whole::<u32>(1..=1024))]
     #[arg(conflicts_with_all = ["algorithm", "bucket_mb", "no_overlap"])]
     pub shards: Option<u32>,
 
     /// How DDP's buckets are added up across devices [default: ring]
-    #[arg(long, value_enum)]
+    #[arg(hide_short_help = true, long, value_enum)]
     pub algorithm: Option<Algorithm>,
 
     /// The most that a bucket of gradients holds, in MB; the first holds at most 1 [default: 25]
@@ -30,10 +30,10 @@ pub struct ReductionArguments {
     bucket_mb: Option<f64>,
 
     /// Send the buckets after the backward pass, not during it
-    #[arg(long)]
+    #[arg(hide_short_help = true, long)]
     pub no_overlap: bool,
 
-    /// Slow the link between devices down, on purpose
+    /// Slow the link between the devices down
     ///
     /// --timeline then shows how much of the communication hides behind the backward pass.
     #[arg(long, value_name = "MB/S", value_parser = parse_speed)]

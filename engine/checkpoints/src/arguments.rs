@@ -14,7 +14,7 @@ use crate::{Configuration, Error, MOST_EPOCHS};
 ///
 /// A program flattens `Option<Checkpoints>`, which is `None` without `--checkpoint`.
 #[derive(Args, Clone, Debug, PartialEq, Eq)]
-#[command(next_help_heading = "Checkpoints")]
+#[command(next_help_heading = "Output")]
 pub struct Checkpoints {
     /// Write checkpoints to this folder
     #[arg(long = "checkpoint", id = "checkpoint", value_name = "DIR", required = false)]

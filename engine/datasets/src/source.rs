@@ -26,9 +26,10 @@ pub type Sizes = (Option<usize>, Option<usize>);
 /// Flags that choose the images.
 #[derive(Args, Clone, Debug)]
 pub struct DataArguments {
-    /// auto (Fashion-MNIST, or synthetic without a network), fashion-mnist, synthetic, or a folder
+    /// Images: auto, fashion-mnist, synthetic, or a folder
     ///
-    /// A folder has the four files of Fashion-MNIST. Synthetic images are drawn garments.
+    /// By default, the images are Fashion-MNIST, or drawn garments without a network. Synthetic images are drawn garments,
+    /// too. A folder has the four files of Fashion-MNIST.
     #[arg(long, default_value = "auto", value_name = "SOURCE")]
     data: OsString,
 

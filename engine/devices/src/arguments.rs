@@ -12,7 +12,7 @@ use harness::cli::UsageError;
 #[derive(Args, Clone, Copy, Debug)]
 #[command(next_help_heading = "Devices")]
 pub struct DeviceArguments {
-    /// Kind of device: auto takes GPUs if there are any, else slices of the CPU
+    /// Kind of device: auto, cpu or cuda
     #[arg(long, value_enum, value_name = "KIND", default_value_t = DeviceKind::Auto)]
     pub device: DeviceKind,
 

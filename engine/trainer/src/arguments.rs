@@ -81,14 +81,14 @@ pub struct TrainArguments {
     pub train_size: Option<u64>,
 
     /// Use only the first N test images
-    #[arg(long, value_name = "N", value_parser = whole::<u64>(1..=MAX_IMAGES))]
+    #[arg(hide_short_help = true, long, value_name = "N", value_parser = whole::<u64>(1..=MAX_IMAGES))]
     pub test_size: Option<u64>,
 
     /// Decides initial weights and shuffles
     #[arg(long, default_value_t = 1, value_name = "N", value_parser = whole::<u64>(0..=u64::MAX))]
     pub seed: u64,
 
-    /// Element type of weights and activations
+    /// Element type of weights and activations: f32 or f64
     #[arg(long, value_enum, value_name = "TYPE", default_value_t = ElementType::F32)]
     pub dtype: ElementType,
 }

@@ -16,28 +16,35 @@ pub fn arguments<A: Parser>() -> anyhow::Result<A> {
 
 /// Parses the command line, in a program that has called [`prepare`]. Fails with clap's error. `--help` is one, too.
 pub fn parse<A: Parser>() -> Result<A, Error> {
-    from_matches(with_help(numbers_may_be_negative(A::command())).try_get_matches())
+    let is_short = std::env::args_os().any(|argument| argument == "-h");
+    from_matches(with_help(numbers_may_be_negative(A::command()), is_short).try_get_matches())
 }
 
 /// The layout of the help: the purpose, the usage, the examples, and the flags below their headings.
 const HELP: &str =
     "{about-with-newline}\n{usage-heading} {usage}\n\n{before-help}{all-args}{after-help}";
 
-/// Lays out the help of a program for a screen. `-h` prints the flags that matter most, and `--help` prints all.
+/// Lays out the help of a program for a screen. `-h` prints the flags that matter most, a line each, and `--help` prints
+/// all flags and all values.
 ///
 /// A program writes its examples into `before_help`, and hides a flag from `-h` with `hide_short_help`.
-fn with_help(command: Command) -> Command {
+fn with_help(command: Command, is_short: bool) -> Command {
     if command.has_subcommands() {
         return command;
     }
     let flag = |name: &'static str, letter, action, help: &'static str| {
-        Arg::new(name).long(name).short(letter).action(action).help(help).help_heading("Help")
+        let flag = Arg::new(name).long(name).short(letter).action(action).help(help);
+        flag.help_heading("Help").hide_short_help(true)
     };
     let help =
-        flag("help", 'h', ArgAction::Help, "-h prints the flags above, --help prints all flags");
+        flag("help", 'h', ArgAction::Help, "-h prints the most important flags, --help prints all");
     let version = flag("version", 'V', ArgAction::Version, "Print the version");
     let command = command.disable_help_flag(true).disable_version_flag(true).args([help, version]);
-    command.help_template(HELP).max_term_width(80)
+    let command = command.mut_args(|argument| argument.hide_possible_values(is_short));
+    let command = command.help_template(HELP).max_term_width(80);
+    command
+        .after_help("--help prints all flags, and the meaning of their values.")
+        .after_long_help("")
 }
 
 fn from_matches<A: Parser>(matches: Result<clap::ArgMatches, Error>) -> Result<A, Error> {
