@@ -47,7 +47,9 @@ pub(crate) struct Arguments {
     #[arg(long, value_enum, default_value_t = ModelKind::Dense, help_heading = "What to train")]
     model: ModelKind,
 
-    /// Outputs of the dense layers but the last [default: six times 512]
+    /// Outputs of the dense layers [default: six times 512]
+    ///
+    /// The last layer has an output for each class, and is not in the list.
     #[arg(long, value_name = "N,N,…", help_heading = "What to train", value_delimiter = ',',
           value_parser = whole::<usize>(1..=65_536))]
     widths: Vec<usize>,
@@ -83,7 +85,9 @@ pub(crate) struct Arguments {
     )]
     pub(crate) schedules: Vec<Kind>,
 
-    /// Layers at which a new stage begins, such as 3,7 [default: by measured cost]
+    /// First layers of stages, such as 3,7 [default: by cost]
+    ///
+    /// By default, the program measures the cost of each layer, and cuts where the most expensive stage is cheapest.
     #[arg(long, help_heading = "Splitting the model", value_name = "LAYER,…", value_delimiter = ',', value_parser = layer)]
     pub(crate) cut: Vec<usize>,
 
@@ -102,7 +106,7 @@ pub(crate) struct Arguments {
     ])]
     pub(crate) draw: bool,
 
-    /// Draw a step of every stage, measured below predicted
+    /// Draw a step of each stage, measured and predicted
     #[arg(long, help_heading = "Output", value_name = "FILE.svg")]
     pub(crate) gantt: Option<PathBuf>,
 

@@ -26,7 +26,7 @@ pub type Sizes = (Option<usize>, Option<usize>);
 /// Flags that choose the images.
 #[derive(Args, Clone, Debug)]
 pub struct DataArguments {
-    /// Images: auto, fashion-mnist, synthetic, or a folder
+    /// Images: synthetic, fashion-mnist, folder
     ///
     /// By default, the images are Fashion-MNIST, or drawn garments without a network. Synthetic images are drawn garments,
     /// too. A folder has the four files of Fashion-MNIST.

@@ -12,11 +12,11 @@ use harness::cli::UsageError;
 #[derive(Args, Clone, Copy, Debug)]
 #[command(next_help_heading = "Devices")]
 pub struct DeviceArguments {
-    /// Kind of device: auto, cpu or cuda
+    /// Kind: auto, cpu or cuda
     #[arg(long, value_enum, value_name = "KIND", default_value_t = DeviceKind::Auto)]
     pub device: DeviceKind,
 
-    /// CPU cores of each slice of the CPU [default: an equal share]
+    /// Cores of each CPU slice [default: equal share]
     #[arg(long, value_name = "T", value_parser = parse_threads)]
     pub threads_per_device: Option<NonZeroUsize>,
 

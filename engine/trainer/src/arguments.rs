@@ -88,7 +88,7 @@ pub struct TrainArguments {
     #[arg(long, default_value_t = 1, value_name = "N", value_parser = whole::<u64>(0..=u64::MAX))]
     pub seed: u64,
 
-    /// Element type of weights and activations: f32 or f64
+    /// Element type: f32 or f64
     #[arg(long, value_enum, value_name = "TYPE", default_value_t = ElementType::F32)]
     pub dtype: ElementType,
 }
