@@ -53,11 +53,13 @@ pub(crate) struct Arguments {
     #[command(flatten)]
     pub(crate) launch: LaunchArguments,
 
-    /// Wrapper of the model: single, data-parallel or ddp
+    /// Wrapper: single, data-parallel or ddp
     #[arg(long, value_enum, value_name = "KIND", default_value_t = WrapperKind::Ddp, help_heading = "Devices")]
     pub(crate) wrapper: WrapperKind,
 
-    /// Batch norm's statistics: local or sync
+    /// Batch norm: local or sync
+    ///
+    /// The flag says whose images the statistics are of.
     #[arg(long, value_enum, value_name = "KIND", default_value_t = Norm::Local, help_heading = "Devices")]
     pub(crate) bn: Norm,
 
