@@ -1,6 +1,6 @@
 //! A chart of rows as an SVG picture: bars along a common time axis.
 
-use super::svg::{Anchor, CHARACTER, LINE, MARGIN, Svg, WIDTH, lines, shortened, width};
+use super::svg::{Anchor, GAP, LINE, MARGIN, Svg, WIDTH, lines, shortened, width};
 use super::{rounded, seconds};
 
 const RIGHT: f64 = 36.0;
@@ -78,32 +78,40 @@ impl Chart {
         }
         let rows = || self.groups.iter().flat_map(|(_, rows)| rows);
         let names = rows().map(|row| width(&row.name)).fold(0.0, f64::max).min(LONGEST_NAME);
-        let left = MARGIN + names + CHARACTER;
+        let left = MARGIN + names + GAP;
         let x = |time: f64| {
             left + time.clamp(0.0, self.seconds) / self.seconds * (WIDTH - left - RIGHT)
         };
         let mut svg = Svg::default();
         let legend = svg.heading(&self.title, &self.conclusion);
-        let ceiling = self.draw_legend(&mut svg, legend) + LINE / 2.0;
-        let headings = self.groups.iter().map(|(heading, rows)| {
-            let lines = heading.as_deref().map_or(0, |heading| heading_lines(heading, left).len());
-            (LINE * lines as f64, ROW * rows.len() as f64)
+        let ceiling = self.draw_legend(&mut svg, legend) + LINE;
+        let headings: Vec<Vec<String>> = self
+            .groups
+            .iter()
+            .map(|(heading, _)| {
+                heading.iter().flat_map(|it| lines(it, WIDTH - left - MARGIN)).collect()
+            })
+            .collect();
+        let floor = headings.iter().zip(&self.groups).fold(ceiling, |top, (heading, (_, rows))| {
+            top + GAP + LINE * heading.len() as f64 + ROW * rows.len() as f64
         });
-        let floor = ceiling + headings.map(|(heading, rows)| heading + rows).sum::<f64>();
         let (unit, factor) = if self.seconds < 10.0 { ("ms", 1e3) } else { ("s", 1.0) };
         for tick in ticks(self.seconds * factor, 8) {
             let at = x(tick / factor);
             svg.curve("grid", 1.0, false, &[(at, ceiling), (at, floor + 5.0)]);
-            svg.text("text", (at, floor + 18.0), Anchor::Middle, &format!("{tick} {unit}"));
+            for y in [ceiling - LINE / 2.0, floor + LINE * 0.75] {
+                svg.text("text", (at, y), Anchor::Middle, &format!("{tick} {unit}"));
+            }
         }
         let mut top = ceiling;
-        for (heading, rows) in &self.groups {
-            for line in heading.iter().flat_map(|heading| heading_lines(heading, left)) {
-                svg.text("text", (left, top + LINE / 2.0), Anchor::Start, &line);
+        for (heading, (_, rows)) in headings.iter().zip(&self.groups) {
+            top += GAP;
+            for line in heading {
+                svg.text("text", (left, top + LINE / 2.0), Anchor::Start, line);
                 top += LINE;
             }
             for row in rows {
-                let at = (left - CHARACTER, top + ROW / 2.0);
+                let at = (left - GAP, top + ROW / 2.0);
                 svg.text("text", at, Anchor::End, &shortened(&row.name, LONGEST_NAME));
                 draw_bars(&mut svg, row, top, x);
                 top += ROW;
@@ -116,20 +124,16 @@ impl Chart {
     fn draw_legend(&self, svg: &mut Svg, top: f64) -> f64 {
         let (mut x, mut y) = (MARGIN, top);
         for (colour, meaning) in &self.legend {
-            let entry = SWATCH + CHARACTER + width(meaning);
+            let entry = SWATCH + GAP + width(meaning);
             if x > MARGIN && x + entry > WIDTH - MARGIN {
                 (x, y) = (MARGIN, y + LINE);
             }
             svg.bar(("bar", *colour as usize), (x, y - 6.0), (SWATCH, 12.0), meaning);
-            svg.text("text", (x + SWATCH + CHARACTER, y), Anchor::Start, meaning);
-            x += entry + 2.0 * CHARACTER;
+            svg.text("text", (x + SWATCH + GAP, y), Anchor::Start, meaning);
+            x += entry + 2.0 * GAP;
         }
         y + if self.legend.is_empty() { 0.0 } else { LINE }
     }
-}
-
-fn heading_lines(heading: &str, left: f64) -> Vec<String> {
-    lines(heading, ((WIDTH - left - MARGIN) / CHARACTER) as usize)
 }
 
 /// Draws the bars of a row. A bar that adds less than half a pixel to the bars before it is left out, so that a row has

@@ -7,7 +7,7 @@ use itertools::Itertools as _;
 
 use super::chart::spacing;
 use super::summary::FinishedRun;
-use super::svg::{Anchor, CHARACTER, LINE, MARGIN, SERIES, Svg, WIDTH, shortened, width};
+use super::svg::{Anchor, GAP, LINE, MARGIN, SERIES, Svg, WIDTH, shortened, width};
 use super::{accuracy, rounded, thousands};
 use crate::records::{EpochRecord, epochs_trained};
 
@@ -64,7 +64,7 @@ impl Axis {
 
     /// Whole epochs: the first, and multiples of a round number, as many as fit.
     fn epochs(self) -> Vec<f64> {
-        let room = width(&thousands(self.high as usize)) + 2.0 * CHARACTER;
+        let room = width(&thousands(self.high as usize)) + 2.0 * GAP;
         let unit = spacing(self.high, (PANEL_WIDTH / room) as u32).max(1.0);
         [1.0].into_iter().chain(self.multiples(unit).filter(|epoch| *epoch > 1.0)).collect()
     }
@@ -102,11 +102,13 @@ fn draw_panel(
     let x = |epoch| left + epochs.place(epoch) * PANEL_WIDTH;
     let y = |value| bottom - values.place(value) * PANEL_HEIGHT;
     svg.text("text title", (left, top - LINE / 2.0), Anchor::Start, name);
-    for value in values.multiples(spacing(values.high - values.low, 7)) {
+    let unit = spacing(values.high - values.low, 7);
+    let decimals = (-unit.log10().floor()).max(0.0) as usize;
+    for value in values.multiples(unit) {
         svg.curve("grid", 1.0, false, &[(left, y(value)), (right, y(value))]);
         let large = value >= 1e5;
-        let label = if large { format!("{value:e}") } else { value.to_string() };
-        svg.text("text", (left - CHARACTER, y(value)), Anchor::End, &label);
+        let label = if large { format!("{value:e}") } else { format!("{value:.decimals$}") };
+        svg.text("text", (left - GAP, y(value)), Anchor::End, &label);
     }
     for epoch in epochs.epochs() {
         svg.curve("axis", 1.0, false, &[(x(epoch), bottom), (x(epoch), bottom + 5.0)]);
@@ -156,7 +158,7 @@ fn points(run: &FinishedRun, measure: Measure) -> impl Iterator<Item = (&EpochRe
 fn draw_legend(svg: &mut Svg, top: f64, runs: &[FinishedRun]) -> f64 {
     let mut entry = |class: &str, (x, y): (f64, f64), width: f64, dashed: bool, text: &str| {
         svg.curve(class, width, dashed, &[(x, y), (x + SAMPLE, y)]);
-        let x = x + SAMPLE + CHARACTER;
+        let x = x + SAMPLE + GAP;
         svg.text("text", (x, y), Anchor::Start, &shortened(text, WIDTH - MARGIN - x));
     };
     for (index, run) in runs.iter().enumerate() {

@@ -11,8 +11,8 @@ pub(super) const WIDTH: f64 = 960.0;
 /// The size of text in pixels.
 pub(super) const FONT_SIZE: f64 = 13.0;
 
-/// The width of a digit of this size in the widest common font. Few letters are wider.
-pub(super) const CHARACTER: f64 = 8.3;
+/// The distance between two things that belong together, such as a colour and its meaning.
+pub(super) const GAP: f64 = 8.0;
 
 /// The height of a line of text.
 pub(super) const LINE: f64 = 20.0;
@@ -67,7 +67,7 @@ const DARK: Theme = Theme {
 };
 
 /// How much of its series' colour a bar has, and a pale bar. The page has the rest.
-const BARS: [(&str, f64); 2] = [("bar", 0.45), ("pale", 0.15)];
+const BARS: [(&str, f64); 2] = [("bar", 0.5), ("pale", 0.25)];
 
 impl Theme {
     /// The rules of the style sheet. Every element is drawn in the `color` of its class.
@@ -184,8 +184,7 @@ impl Svg {
         let mut y = MARGIN;
         // The letters of a title are bold, and so wider.
         for (class, text, share) in [("text title", title, 0.9), ("text", conclusion, 1.0)] {
-            let most = (WIDTH - 2.0 * MARGIN) / CHARACTER * share;
-            for line in lines(text, most as usize) {
+            for line in lines(text, (WIDTH - 2.0 * MARGIN) * share) {
                 self.text(class, (MARGIN, y), Anchor::Start, &line);
                 y += LINE;
             }
@@ -221,34 +220,48 @@ fn escaped(text: &str) -> String {
     text.replace('"', "&quot;").replace(|letter: char| letter.is_control(), "\u{fffd}")
 }
 
-/// Breaks a text into lines of at most `most` characters: at spaces, and within longer words.
-pub(super) fn lines(text: &str, most: usize) -> Vec<String> {
+/// Breaks a text into lines of at most `room` pixels: at spaces, and within longer words.
+pub(super) fn lines(text: &str, room: f64) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for word in text.split_whitespace() {
-        let letters: Vec<char> = word.chars().collect();
-        for part in letters.chunks(most.max(1)) {
-            match lines.last_mut() {
-                Some(line) if line.chars().count() + 1 + part.len() <= most => {
-                    line.push(' ');
-                    line.extend(part);
+        match lines.last_mut() {
+            Some(line) if width(line) + width(" ") + width(word) <= room => {
+                line.push(' ');
+                line.push_str(word);
+            }
+            _ => {
+                let mut line = String::new();
+                for letter in word.chars() {
+                    if width(&line) + width(letter.encode_utf8(&mut [0; 4])) > room {
+                        lines.push(std::mem::take(&mut line));
+                    }
+                    line.push(letter);
                 }
-                _ => lines.push(part.iter().collect()),
+                lines.push(line);
             }
         }
     }
     lines
 }
 
-/// Returns the width of a text in pixels, or a little more.
+/// Returns the width of a text in pixels in the widest common font, DejaVu Sans, or a little more.
 pub(super) fn width(text: &str) -> f64 {
-    CHARACTER * text.chars().count() as f64
+    let em = |letter: char| match letter {
+        ' ' | '!' | '\'' | ',' | '.' | ':' | ';' | 'I' | 'i' | 'j' | 'l' | '|' => 0.34,
+        '(' | ')' | '-' | '/' | '[' | ']' | 'f' | 'r' | 't' => 0.42,
+        'a'..='l' | 'n'..='v' | 'x'..='z' | '0'..='9' => 0.64,
+        'A'..='L' | 'N'..='V' | 'X'..='Z' => 0.79,
+        _ => 1.0,
+    };
+    FONT_SIZE * text.chars().map(em).sum::<f64>()
 }
 
 /// Cuts the end of a text that is wider than `room` pixels.
 pub(super) fn shortened(text: &str, room: f64) -> String {
-    let most = (room / CHARACTER) as usize;
-    if text.chars().count() <= most {
-        return text.to_owned();
+    let mut text = text.to_owned();
+    if width(&text) > room {
+        while width(&text) + width("…") > room && text.pop().is_some() {}
+        text.push('…');
     }
-    text.chars().take(most.saturating_sub(1)).chain(['…']).collect()
+    text
 }

@@ -1,6 +1,6 @@
 //! The rules of every picture, for tests: contrast, sizes, tooltips, and room.
 
-use super::svg::{CHARACTER, FONT_SIZE, WIDTH};
+use super::svg::{FONT_SIZE, WIDTH, width};
 
 /// A box: left, top, right and bottom.
 type Area = [f64; 4];
@@ -90,10 +90,11 @@ fn area(line: &str) -> Area {
 
 fn text_area(line: &str) -> Area {
     let [x, y] = ["x", "y"].map(|name| attribute(line, name).parse::<f64>().unwrap());
-    // An escaped letter is one letter.
-    let letters = content(line).chars().count()
-        - content(line).split('&').skip(1).map(|rest| rest.find(';').unwrap() + 1).sum::<usize>();
-    let width = letters as f64 * CHARACTER;
+    let entities = [("&lt;", "<"), ("&gt;", ">"), ("&quot;", "\""), ("&amp;", "&")];
+    let text = entities
+        .iter()
+        .fold(content(line).to_owned(), |text, (entity, letter)| text.replace(entity, letter));
+    let width = width(&text);
     let left = match attribute(line, "text-anchor") {
         "start" => x,
         "middle" => x - width / 2.0,
@@ -141,6 +142,22 @@ fn contrast_is_the_one_of_wcag() {
     let grey = [0x76; 3];
     assert_eq!(contrast([0; 3], [255; 3]), 21.0);
     assert!((contrast(grey, [255; 3]) - 4.54).abs() < 0.005);
+}
+
+#[test]
+fn labels_of_all_series_can_be_read() {
+    let mut svg = super::svg::Svg::default();
+    let mut top = svg.heading("title", "conclusion");
+    for series in 0..super::svg::SERIES {
+        for kind in ["bar", "pale"] {
+            svg.bar((kind, series), (0.0, top), (100.0, 20.0), "tooltip");
+            let (class, at) = (format!("on-{kind}-{}", series + 1), (50.0, top + 10.0));
+            svg.text(&class, at, super::svg::Anchor::Middle, "label");
+            top += 20.0;
+        }
+        svg.curve(&format!("series-{}", series + 1), 1.0, false, &[(0.0, top), (9.0, top)]);
+    }
+    check(&svg.finish("title", top));
 }
 
 /// A check that accepts everything would be worth nothing.
