@@ -269,7 +269,7 @@ fn write_gantt(path: &Path, title: &str, outcomes: &[Outcome<'_>]) -> anyhow::Re
         return Ok(());
     }
     let title = format!("One step of {title}");
-    let svg = chart(&title, &pipelines).svg().map_err(anyhow::Error::from_boxed)?;
+    let svg = chart(&title, &pipelines).svg()?;
     Ok(file::write_flag("--gantt", path, |file| file.write_all(svg.as_bytes()))?)
 }
 

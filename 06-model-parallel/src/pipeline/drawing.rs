@@ -57,32 +57,56 @@ pub fn chart(title: &str, pipelines: &[(&str, [&Timeline; 2])]) -> Chart {
     let both = pipelines.iter().flat_map(|(_, both)| both);
     let seconds = both.map(|timeline| timeline.makespan()).fold(0.0, f64::max);
     let group = |&(name, both): &(&str, [&Timeline; 2])| {
-        let [predicted, measured] = both.map(|timeline| timeline.bubble() * 100.0);
-        let heading =
-            format!("{name}: bubble {predicted:.0} % predicted (pale), {measured:.0} % measured");
         let rows = (0..both[1].stages).flat_map(|stage| {
-            let predicted = row(both[0], stage, format!("stage {stage} predicted"), true);
-            [predicted, row(both[1], stage, "measured".to_owned(), false)]
+            let [predicted, measured] = both;
+            [row(predicted, stage, "predicted", true), row(measured, stage, "measured", false)]
         });
-        (Some(heading), rows.collect())
+        (Some(format!("{name}: bubble {}", bubbles(both))), rows.collect())
     };
     let mut spans = pipelines.iter().flat_map(|(_, [_, measured])| &measured.spans);
-    let mut key = vec![
+    let mut legend = vec![
         (Colour::Blue, "forward, by micro-batch".to_owned()),
         (Colour::Orange, "backward".to_owned()),
     ];
     if spans.any(|span| matches!(span.instruction.action, Action::BackwardWeight(_))) {
-        key.push((Colour::Green, "backward, gradients of weights".to_owned()));
+        legend.push((Colour::Green, "backward, gradients of weights".to_owned()));
     }
-    Chart { title: title.to_owned(), key, seconds, groups: pipelines.iter().map(group).collect() }
+    let groups = pipelines.iter().map(group).collect();
+    Chart { title: title.to_owned(), conclusion: conclusion(pipelines), legend, seconds, groups }
 }
 
-fn row(timeline: &Timeline, stage: usize, name: String, pale: bool) -> Row {
+/// `7 % predicted, 21 % measured`
+fn bubbles(both: [&Timeline; 2]) -> String {
+    let [predicted, measured] = both.map(|timeline| timeline.bubble() * 100.0);
+    format!("{predicted:.0} % predicted, {measured:.0} % measured")
+}
+
+/// Names the pipeline with the smallest measured bubble.
+fn conclusion(pipelines: &[(&str, [&Timeline; 2])]) -> String {
+    let best = pipelines.iter().min_by(|(_, a), (_, b)| a[1].bubble().total_cmp(&b[1].bubble()));
+    match best {
+        Some((_, both)) if pipelines.len() == 1 => format!("The bubble: {}.", bubbles(*both)),
+        Some((name, both)) => format!("The smallest bubble: {name}, {}.", bubbles(*both)),
+        None => String::new(),
+    }
+}
+
+fn row(timeline: &Timeline, stage: usize, kind: &str, pale: bool) -> Row {
     let origin = timeline.start();
-    let bar = |&Span { instruction, start, end, .. }: &Span| {
-        let (_, colour, i) = pass(instruction.action)?;
-        Some(Bar { start: start - origin, end: end - origin, label: i.to_string(), colour })
+    let chunks = timeline.spans.iter().any(|span| span.instruction.chunk > 0);
+    let bar = |&Span { instruction: Instruction { chunk, action }, start, end, .. }: &Span| {
+        let (_, colour, i) = pass(action)?;
+        let part = if chunks { format!(" of chunk {chunk}") } else { String::new() };
+        let work = match action {
+            Action::Forward(_) => "forward",
+            Action::BackwardWeight(_) => "gradients of weights",
+            _ => "backward",
+        };
+        let name = format!("stage {stage}, {kind}: {work}{part}, micro-batch {i}");
+        let (start, end) = (start - origin, end - origin);
+        Some(Bar { start, end, label: i.to_string(), name, colour })
     };
+    let name = if pale { format!("stage {stage} {kind}") } else { kind.to_owned() };
     Row { name, bars: timeline.of_stage(stage).filter_map(bar).collect(), pale }
 }
 
@@ -107,11 +131,34 @@ mod tests {
         let chart = chart("title", &[("1F1B", [&predicted, &measured])]);
         assert!((chart.seconds - measured.makespan()).abs() < 1e-12);
         let [(heading, rows)] = chart.groups.as_slice() else { panic!("{:?}", chart.groups) };
-        assert!(heading.as_ref().unwrap().contains("bubble 25 % predicted"), "{heading:?}");
+        assert_eq!(heading.as_ref().unwrap(), "1F1B: bubble 25 % predicted, 25 % measured");
+        assert_eq!(chart.conclusion, "The bubble: 25 % predicted, 25 % measured.");
         assert_eq!(rows.len(), 4);
         assert!(rows.iter().all(|row| row.bars.len() == 6));
         assert_eq!(rows.iter().map(|row| row.pale).collect::<Vec<_>>(), [true, false, true, false]);
         assert!(rows[1].bars[0].start.abs() < 1e-12);
+        let names = rows[2].bars.iter().map(|bar| bar.name.as_str());
+        assert_eq!(names.last(), Some("stage 1, predicted: backward, micro-batch 2"));
+        let meanings = chart.legend.iter().map(|(_, meaning)| meaning.as_str());
+        assert!(meanings.eq(["forward, by micro-batch", "backward"]));
         assert!(chart.svg().unwrap().contains("stage 1 predicted"));
+    }
+
+    #[test]
+    fn the_smallest_measured_bubble_is_named() {
+        // Two stages that compute for a second each, one after the other; the second stage begins late.
+        let step = |late: f64| {
+            let span = |stage, start| Span {
+                stage,
+                instruction: Instruction::from(Action::Forward(0)),
+                start,
+                end: start + 1.0,
+            };
+            Timeline { stages: 2, spans: vec![span(0, 0.0), span(1, late)] }
+        };
+        let (quick, slow) = (step(1.0), step(3.0));
+        let pipelines = [("slow", [&quick, &slow]), ("quick", [&slow, &quick])];
+        let best = "The smallest bubble: quick, 75 % predicted, 50 % measured.";
+        assert_eq!(chart("title", &pipelines).conclusion, best);
     }
 }

@@ -59,6 +59,7 @@ fn a_gantt_chart_is_written() {
         // The title and the colour key of the default model, whose name is long.
         [
             "naive, whole batch: bubble 50 % predicted",
+            "The smallest bubble: ",
             "1F1B, 8 micro-batches",
             "stage 1 predicted",
             "One step of dense stack 784-512-512-512-512-512-512-10 on synthetic garments",

@@ -1,51 +1,27 @@
 //! A chart of rows as an SVG picture: bars along a common time axis.
 
-use plotters::prelude::*;
-use plotters::style::text_anchor::{HPos, Pos, VPos};
+use super::svg::{Anchor, GAP, LINE, MARGIN, Svg, WIDTH, lines, shortened, width};
+use super::{rounded, seconds};
 
-/// The colour of text and axes.
-pub(super) const TEXT: RGBColor = RGBColor(40, 40, 40);
+const RIGHT: f64 = 36.0;
+const ROW: f64 = 28.0;
+/// The height of a bar.
+const BAR: f64 = 22.0;
+const BOTTOM: f64 = 36.0;
+/// The largest width of the names of rows.
+const LONGEST_NAME: f64 = 260.0;
+/// The width of a colour in the legend.
+const SWATCH: f64 = 14.0;
 
-/// The colour of grid lines.
-pub(super) const GRID: RGBColor = RGBColor(225, 225, 225);
-
-/// The width of a picture in pixels.
-pub(super) const WIDTH: u32 = 960;
-
-const LEFT: f64 = 150.0;
-const RIGHT: f64 = 20.0;
-const ROW: f64 = 30.0;
-/// The height of a line of the title or of the colour key.
-const LINE: f64 = 20.0;
-const TOP: f64 = 10.0;
-/// The largest number of characters of a line of the title.
-const TITLE: usize = 130;
-const BOTTOM: f64 = 40.0;
-
-/// The greatest width of a label's character in pixels.
-const CHARACTER: f64 = 7.0;
-
-/// Okabe and Ito's palette, which colour-blind readers can distinguish.
-pub(super) const PALETTE: [RGBColor; 6] = [
-    RGBColor(0, 114, 178),
-    RGBColor(230, 159, 0),
-    RGBColor(0, 158, 115),
-    RGBColor(204, 121, 167),
-    RGBColor(86, 180, 233),
-    RGBColor(213, 94, 0),
-];
-
-/// The colour of a bar: the first colours of the palette.
+/// The colour of a bar: the first series of the book.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Colour {
     /// Computing, or a forward pass.
     Blue,
-    /// Sending and waiting.
+    /// Sending and waiting, or a backward pass.
     Orange,
-    /// A backward pass, or work in the background.
+    /// Work in the background, or the gradients of weights.
     Green,
-    /// An update, or the gradients of weights.
-    Purple,
 }
 
 /// A piece of work, drawn as a bar.
@@ -55,8 +31,10 @@ pub struct Bar {
     pub start: f64,
     /// The end in seconds.
     pub end: f64,
-    /// The name of the work, drawn if there is room.
+    /// The text in the bar, drawn if there is room.
     pub label: String,
+    /// The name of the work in the tooltip, before the times.
+    pub name: String,
     /// The colour of the bar.
     pub colour: Colour,
 }
@@ -66,7 +44,7 @@ pub struct Bar {
 pub struct Row {
     /// The name, drawn at the left.
     pub name: String,
-    /// The bars.
+    /// The bars, by their beginnings.
     pub bars: Vec<Bar>,
     /// Whether the bars are pale: a prediction next to a measurement.
     pub pale: bool,
@@ -77,136 +55,117 @@ pub struct Row {
 pub struct Chart {
     /// The title, drawn at the top in as many lines as needed.
     pub title: String,
-    /// The colour key: the meaning of each colour. It may be empty.
-    pub key: Vec<(Colour, String)>,
+    /// What the picture shows, in a sentence below the title.
+    pub conclusion: String,
+    /// The legend: the meaning of each colour.
+    pub legend: Vec<(Colour, String)>,
     /// The length of the time axis in seconds. It begins at 0.
     pub seconds: f64,
     /// The groups of rows, each with a heading if it has one.
     pub groups: Vec<(Option<String>, Vec<Row>)>,
 }
 
-/// The error of a picture that cannot be drawn.
-pub(super) type Failure = Box<dyn std::error::Error + Send + Sync>;
+/// The length of the time axis is not a positive number.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error("a chart of {0} s")]
+pub struct NoTime(f64);
 
 impl Chart {
-    /// Draws the picture. Fails when the length of the time axis is not a positive number, or drawing fails.
-    pub fn svg(&self) -> Result<String, Failure> {
+    /// Draws the picture.
+    pub fn svg(&self) -> Result<String, NoTime> {
         if !self.seconds.is_finite() || self.seconds <= 0.0 {
-            return Err(format!("a chart of {} s", self.seconds).into());
+            return Err(NoTime(self.seconds));
         }
-        let of_group = |(heading, rows): &(Option<String>, Vec<Row>)| {
-            ROW * (rows.len() + usize::from(heading.is_some())) as f64
+        let rows = || self.groups.iter().flat_map(|(_, rows)| rows);
+        let names = rows().map(|row| width(&row.name)).fold(0.0, f64::max).min(LONGEST_NAME);
+        let left = MARGIN + names + GAP;
+        let x = |time: f64| {
+            left + time.clamp(0.0, self.seconds) / self.seconds * (WIDTH - left - RIGHT)
         };
-        let title = lines(&self.title, TITLE);
-        let key = if self.key.is_empty() { 0.0 } else { LINE };
-        let ceiling = TOP + LINE * title.len() as f64 + key + 14.0;
-        let floor = ceiling + self.groups.iter().map(of_group).sum::<f64>();
-        let mut svg = String::new();
-        {
-            let size = (WIDTH, (floor + BOTTOM) as u32);
-            let area = SVGBackend::with_string(&mut svg, size).into_drawing_area();
-            area.fill(&WHITE)?;
-            for (number, line) in title.iter().enumerate() {
-                let at = (f64::from(WIDTH) / 2.0, TOP + LINE * (number as f64 + 0.5));
-                area.draw(&text(line, at, HPos::Center, 13, &TEXT))?;
+        let mut svg = Svg::default();
+        let legend = svg.heading(&self.title, &self.conclusion);
+        let ceiling = self.draw_legend(&mut svg, legend) + LINE;
+        let headings: Vec<Vec<String>> = self
+            .groups
+            .iter()
+            .map(|(heading, _)| {
+                heading.iter().flat_map(|it| lines(it, WIDTH - left - MARGIN)).collect()
+            })
+            .collect();
+        let floor = headings.iter().zip(&self.groups).fold(ceiling, |top, (heading, (_, rows))| {
+            top + GAP + LINE * heading.len() as f64 + ROW * rows.len() as f64
+        });
+        let (unit, factor) = if self.seconds < 10.0 { ("ms", 1e3) } else { ("s", 1.0) };
+        for tick in ticks(self.seconds * factor, 8) {
+            let at = x(tick / factor);
+            svg.curve("grid", 1.0, false, &[(at, ceiling), (at, floor + 5.0)]);
+            for y in [ceiling - LINE / 2.0, floor + LINE * 0.75] {
+                svg.text("text", (at, y), Anchor::Middle, &format!("{tick} {unit}"));
             }
-            let (mut left, middle) = (LEFT, ceiling - 14.0 - LINE / 2.0);
-            for (colour, meaning) in &self.key {
-                let corners =
-                    [(left as i32, middle as i32 - 5), (left as i32 + 12, middle as i32 + 5)];
-                let paint = PALETTE[*colour as usize].mix(0.8).filled();
-                area.draw(&Rectangle::new(corners, paint))?;
-                area.draw(&text(meaning, (left + 18.0, middle), HPos::Left, 13, &TEXT))?;
-                left += 42.0 + CHARACTER * meaning.chars().count() as f64;
-            }
-            for tick in ticks(self.seconds * 1e3, 8) {
-                let at = self.x(tick / 1e3);
-                let line = [(at as i32, ceiling as i32), (at as i32, floor as i32 + 5)];
-                area.draw(&PathElement::new(line, GRID.stroke_width(1)))?;
-                let label = format!("{tick} ms");
-                area.draw(&text(&label, (at, floor + 18.0), HPos::Center, 13, &TEXT))?;
-            }
-            let mut top = ceiling;
-            for (heading, rows) in &self.groups {
-                if let Some(heading) = heading {
-                    let at = (LEFT, top + ROW / 2.0);
-                    area.draw(&text(heading, at, HPos::Left, 13, &TEXT))?;
-                    top += ROW;
-                }
-                for Row { name, bars, pale } in rows {
-                    let at = (LEFT - 8.0, top + ROW / 2.0);
-                    area.draw(&text(name, at, HPos::Right, 13, &TEXT))?;
-                    for bar in bars {
-                        self.bar(&area, bar, top, *pale)?;
-                    }
-                    top += ROW;
-                }
-            }
-            area.present()?;
         }
-        Ok(svg)
+        let mut top = ceiling;
+        for (heading, (_, rows)) in headings.iter().zip(&self.groups) {
+            top += GAP;
+            for line in heading {
+                svg.text("text", (left, top + LINE / 2.0), Anchor::Start, line);
+                top += LINE;
+            }
+            for row in rows {
+                let at = (left - GAP, top + ROW / 2.0);
+                svg.text("text", at, Anchor::End, &shortened(&row.name, LONGEST_NAME));
+                draw_bars(&mut svg, row, top, x);
+                top += ROW;
+            }
+        }
+        Ok(svg.finish(&format!("{}. {}", self.title, self.conclusion), floor + BOTTOM))
     }
 
-    fn x(&self, time: f64) -> f64 {
-        LEFT + time.clamp(0.0, self.seconds) / self.seconds * (f64::from(WIDTH) - LEFT - RIGHT)
-    }
-
-    fn bar(
-        &self,
-        area: &DrawingArea<SVGBackend<'_>, plotters::coord::Shift>,
-        bar: &Bar,
-        top: f64,
-        pale: bool,
-    ) -> Result<(), Failure> {
-        let (begin, end) = (self.x(bar.start), self.x(bar.end));
-        let corners = [
-            (begin as i32, (top + 4.0) as i32),
-            // There is a gap between neighbouring bars.
-            ((end - 1.0).max(begin + 1.0) as i32, (top + ROW - 4.0) as i32),
-        ];
-        let (share, ink) = if pale { (0.3, &TEXT) } else { (0.8, &WHITE) };
-        area.draw(&Rectangle::new(corners, PALETTE[bar.colour as usize].mix(share).filled()))?;
-        if end - begin > CHARACTER * bar.label.chars().count() as f64 {
-            let at = ((begin + end) / 2.0, top + ROW / 2.0);
-            area.draw(&text(&bar.label, at, HPos::Center, 13, ink))?;
+    /// Draws the legend from `top`, in as many lines as needed. Returns its lower end.
+    fn draw_legend(&self, svg: &mut Svg, top: f64) -> f64 {
+        let (mut x, mut y) = (MARGIN, top);
+        for (colour, meaning) in &self.legend {
+            let entry = SWATCH + GAP + width(meaning);
+            if x > MARGIN && x + entry > WIDTH - MARGIN {
+                (x, y) = (MARGIN, y + LINE);
+            }
+            svg.bar(("bar", *colour as usize), (x, y - 6.0), (SWATCH, 12.0), meaning);
+            svg.text("text", (x + SWATCH + GAP, y), Anchor::Start, meaning);
+            x += entry + 2.0 * GAP;
         }
-        Ok(())
+        y + if self.legend.is_empty() { 0.0 } else { LINE }
     }
 }
 
-/// Breaks a text into lines of at most `most` characters, at spaces.
-fn lines(text: &str, most: usize) -> Vec<String> {
-    let mut lines: Vec<String> = Vec::new();
-    for word in text.split(' ') {
-        match lines.last_mut() {
-            Some(line) if line.chars().count() + 1 + word.chars().count() <= most => {
-                line.push(' ');
-                line.push_str(word);
-            }
-            _ => lines.push(word.to_owned()),
+/// Draws the bars of a row. A bar that adds less than half a pixel to the bars before it is left out, so that a row has
+/// at most 2,000 bars.
+fn draw_bars(svg: &mut Svg, row: &Row, top: f64, x: impl Fn(f64) -> f64) {
+    let kind = if row.pale { "pale" } else { "bar" };
+    let mut drawn = 0.0;
+    for Bar { start, end, label, name, colour } in &row.bars {
+        let begin = x(*start);
+        // There is a gap between neighbouring bars.
+        let end_at = (x(*end) - 1.0).max(begin + 1.0);
+        if end_at < drawn + 0.5 {
+            continue;
+        }
+        drawn = end_at;
+        let [duration, start] = [end - start, *start].map(|time| seconds(time * 1e3));
+        let tooltip = format!("{name}: {duration} ms, from {start} ms");
+        let at = (begin, top + (ROW - BAR) / 2.0);
+        svg.bar((kind, *colour as usize), at, (end_at - begin, BAR), &tooltip);
+        if end_at - begin > width(label) {
+            let middle = ((begin + end_at) / 2.0, top + ROW / 2.0);
+            let class = format!("on-{kind}-{}", *colour as usize + 1);
+            svg.text(&class, middle, Anchor::Middle, label);
         }
     }
-    lines
-}
-
-/// Returns a text of one line. `at` is the middle of its height, and its left end, its middle or its right end.
-pub(super) fn text<'a>(
-    text: &'a str,
-    at: (f64, f64),
-    horizontal: HPos,
-    size: i32,
-    colour: &'a RGBColor,
-) -> Text<'a, (i32, i32), &'a str> {
-    let style = ("sans-serif", size).into_font().color(colour);
-    Text::new(text, (at.0 as i32, at.1 as i32), style.pos(Pos::new(horizontal, VPos::Center)))
 }
 
 /// Returns equally spaced round numbers from 0 to at most `length`, which is positive, with at most `gaps` gaps.
 pub fn ticks(length: f64, gaps: u32) -> Vec<f64> {
     let unit = spacing(length, gaps);
     let count = (length / unit) as usize;
-    // Rounding removes the digits of 3 · 0.1 = 0.30000000000000004.
-    (0..=count).map(|tick| (tick as f64 * unit * 1e6).round() / 1e6).collect()
+    (0..=count).map(|tick| rounded(tick as f64 * unit)).collect()
 }
 
 /// Returns the distance between [`ticks`]: 1, 2 or 5 times a power of ten.
@@ -219,43 +178,81 @@ pub fn spacing(length: f64, gaps: u32) -> f64 {
 
 #[cfg(test)]
 mod tests {
+    use super::super::svg_check::{check, count, texts};
     use super::*;
+
+    fn bar(start: f64, end: f64, label: &str) -> Bar {
+        let (label, name) = (label.to_owned(), format!("work {label}"));
+        Bar { start, end, label, name, colour: Colour::Orange }
+    }
+
+    fn row(name: &str, pale: bool, bars: Vec<Bar>) -> Row {
+        Row { name: name.to_owned(), bars, pale }
+    }
+
+    fn chart(title: &str, groups: Vec<(Option<String>, Vec<Row>)>) -> Chart {
+        let meanings = ["computing", "waiting", "in the background, which takes many words"];
+        let colours = [Colour::Blue, Colour::Orange, Colour::Green];
+        let legend = colours.into_iter().zip(meanings.map(str::to_owned)).collect();
+        let conclusion = "The conclusion & more.".to_owned();
+        Chart { title: title.to_owned(), conclusion, legend, seconds: 0.1, groups }
+    }
 
     #[test]
     fn rows_have_their_names_bars_and_headings() {
-        let bar = |start, end, label: &str| Bar {
-            start,
-            end,
-            label: label.to_owned(),
-            colour: Colour::Blue,
-        };
-        let row = |name: &str, pale| Row {
-            name: name.to_owned(),
-            bars: vec![bar(0.0, 0.05, "wide"), bar(0.05, 0.0501, "narrow")],
-            pale,
-        };
+        let bars = || vec![bar(0.0, 0.05, "wide"), bar(0.05, 0.052, "narrow"), bar(0.06, 0.1, "3")];
         let groups = vec![
-            (Some("first".to_owned()), vec![row("stage 0", true), row("stage 1", false)]),
-            (None, vec![row("stage 2", false)]),
+            (
+                Some("first".to_owned()),
+                vec![row("stage 0", true, bars()), row("stage 1", false, bars())],
+            ),
+            (None, vec![row("stage 2", false, bars())]),
         ];
-        let title = format!("title {} end", "word ".repeat(40).trim_end());
-        let key = vec![(Colour::Orange, "meaning".to_owned())];
-        let svg = Chart { title, key, seconds: 0.1, groups }.svg().unwrap();
-        // The title does not fit in one line.
-        assert!(svg.matches("word").count() == 40 && svg.lines().all(|line| line.len() < 300));
-        for text in
-            ["title", "end", "meaning", "first", "stage 0", "stage 1", "stage 2", "wide", "100 ms"]
-        {
+        let svg = chart("title", groups).svg().unwrap();
+        check(&svg);
+        for text in ["title", "conclusion &amp; more", "waiting", "first", "stage 0", "100 ms"] {
             assert!(svg.contains(text), "{text} is missing");
         }
-        assert!(!svg.contains("narrow") && !svg.contains("NaN"));
+        assert!(svg.contains(">wide<") && !svg.contains(">narrow<"), "a label needs room");
+        assert!(svg.contains("<title>work narrow: 2.0 ms, from 50.0 ms</title>"));
+        // A bar of the legend for each of three colours, three bars in each row, and the page.
+        assert_eq!(count(&svg, "<rect"), 3 + 9 + 1);
+    }
+
+    #[test]
+    fn long_texts_are_whole_and_lie_beside_each_other() {
+        let digits = "512-".repeat(90);
+        for (title, name) in
+            [("word ".repeat(90), "a stage of a name"), (digits, "<script>&\u{1}\"")]
+        {
+            let rows = |count| vec![row(&name.repeat(count), false, vec![bar(0.0, 0.1, "0")])];
+            let heading = Some(format!("heading {}", "of many words ".repeat(20)));
+            let mut chart = chart(&title, vec![(heading.clone(), rows(1)), (heading, rows(9))]);
+            chart.legend.extend(chart.legend.clone());
+            let svg = chart.svg().unwrap();
+            check(&svg);
+            assert!(!svg.contains("<script"));
+            let without_spaces = |text: &str| text.replace(' ', "");
+            let shown = without_spaces(&texts(&svg).concat());
+            for text in [&title, &chart.conclusion, chart.groups[0].0.as_ref().unwrap()] {
+                let text = without_spaces(text).replace('&', "&amp;");
+                assert!(shown.contains(&text), "{text} is not whole in {shown}");
+            }
+        }
+    }
+
+    #[test]
+    fn no_row_has_more_bars_than_pixels_can_show() {
+        let bars = (0..100_000).map(|i| bar(f64::from(i) * 1e-6, f64::from(i + 1) * 1e-6, "x"));
+        let svg =
+            chart("title", vec![(None, vec![row("all", false, bars.collect())])]).svg().unwrap();
+        assert!((800..2_000).contains(&count(&svg, "<rect")), "{}", count(&svg, "<rect"));
     }
 
     #[test]
     fn without_time_there_is_nothing_to_draw() {
         for seconds in [0.0, -1.0, f64::NAN, f64::INFINITY] {
-            let chart =
-                Chart { title: String::new(), key: Vec::new(), seconds, groups: Vec::new() };
+            let chart = Chart { seconds, ..chart("title", Vec::new()) };
             assert!(chart.svg().is_err(), "{seconds}");
         }
     }

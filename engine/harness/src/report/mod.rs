@@ -7,6 +7,7 @@
 //! | [`outputs`] | all files of a run |
 //! | [`metrics`], `plot`, `timeline`, [`trace`] | the single files |
 //! | [`chart`] | pictures of the work of each rank over time |
+//! | `svg` | a writer of pictures in light and dark themes |
 //! | [`mod@file`] | files that are never half-written, and special files |
 //! | `format` | numbers as text |
 //! | `layout` | text and tables that fit into the terminal |
@@ -20,6 +21,9 @@ pub mod outputs;
 mod plot;
 mod progress;
 pub mod summary;
+mod svg;
+#[cfg(test)]
+mod svg_check;
 mod timeline;
 pub mod trace;
 

@@ -69,11 +69,11 @@ impl Outputs {
         }
         if let Some(path) = &self.plot {
             written.push(file::write_flag("--plot", path, |file| {
-                file.write_all(plot::draw(title, &self.runs).map_err(io::Error::other)?.as_bytes())
+                file.write_all(plot::draw(title, &self.runs).as_bytes())
             }));
         }
         if let (Some(path), Some(recorded)) = (&self.timeline, &recorded) {
-            let svg = timeline::draw(title, &recorded.spans).map_err(io::Error::other);
+            let svg = timeline::draw(title, recorded).map_err(io::Error::other);
             written.push(match svg.transpose() {
                 Some(svg) => {
                     file::write_flag("--timeline", path, |file| file.write_all(svg?.as_bytes()))

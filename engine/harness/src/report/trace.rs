@@ -141,9 +141,9 @@ pub(crate) fn begin(gpus: bool) -> io::Result<Recording> {
 /// The recorded runs, ranks and spans.
 #[derive(Debug, Default)]
 pub(crate) struct Recorded {
-    runs: Vec<String>,
+    pub(super) runs: Vec<String>,
     /// The ranks, each with the name of its device.
-    ranks: Vec<(RunRank, String)>,
+    pub(super) ranks: Vec<(RunRank, String)>,
     /// The spans, in the order in which they ended.
     pub(super) spans: Vec<Span>,
     /// The number of spans for which there was no room.

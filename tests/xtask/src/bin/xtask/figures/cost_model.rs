@@ -113,11 +113,14 @@ fn half(
             };
             let (at, size) =
                 (y(step.predicted.seconds), (bar - 1.5, floor - y(step.predicted.seconds)));
+            let [predicted, measured] =
+                [step.predicted.seconds, step.measured].map(|seconds| 1e3 * seconds);
+            let tooltip = format!("{predicted:.1} ms predicted, {measured:.1} ms measured");
             match step.how {
                 Some(How { sum: Sum { overlap: false, .. }, .. }) => {
-                    drawing.pale_bar(&series_class(series), (x, at), size);
+                    drawing.pale_bar(&series_class(series), (x, at), size, &tooltip);
                 }
-                _ => drawing.bar(&series_class(series), (x, at), size),
+                _ => drawing.bar(&series_class(series), (x, at), size, &tooltip),
             }
             drawing.mark(series, (x + (bar - 1.5) / 2.0, y(step.measured)));
             x += bar;

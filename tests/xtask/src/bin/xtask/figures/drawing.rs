@@ -79,14 +79,20 @@ impl Drawing {
         }
     }
 
-    /// A filled box, pale enough for words upon it.
-    pub(super) fn bar(&mut self, class: &str, at: (f64, f64), size: (f64, f64)) {
-        self.filled(class, at, size, 0.45);
+    /// Draws a bar with a tooltip. A label of the class `on-bar` can be read on the bar.
+    pub(super) fn bar(&mut self, class: &str, at: (f64, f64), size: (f64, f64), tooltip: &str) {
+        self.filled(class, at, size, 0.45, tooltip);
     }
 
-    /// A box that steps back behind a [`bar`](Self::bar).
-    pub(super) fn pale_bar(&mut self, class: &str, at: (f64, f64), size: (f64, f64)) {
-        self.filled(class, at, size, 0.12);
+    /// Draws a bar that is paler than [`bar`](Self::bar).
+    pub(super) fn pale_bar(
+        &mut self,
+        class: &str,
+        at: (f64, f64),
+        size: (f64, f64),
+        tooltip: &str,
+    ) {
+        self.filled(class, at, size, 0.12, tooltip);
     }
 
     fn filled(
@@ -95,11 +101,13 @@ impl Drawing {
         (x, y): (f64, f64),
         (width, height): (f64, f64),
         opacity: f64,
+        tooltip: &str,
     ) {
-        let width = width.max(0.5);
+        let (width, tooltip) = (width.max(0.5), escaped(tooltip));
         self.add(format_args!(
             "<rect class=\"{class}\" x=\"{x:.1}\" y=\"{y:.1}\" width=\"{width:.1}\" height=\"{height:.1}\" \
-             fill=\"currentColor\" fill-opacity=\"{opacity}\" stroke=\"currentColor\" stroke-width=\"0.5\"/>"
+             fill=\"currentColor\" fill-opacity=\"{opacity}\" stroke=\"currentColor\" stroke-width=\"0.5\">\
+             <title>{tooltip}</title></rect>"
         ));
     }
 
@@ -138,9 +146,11 @@ mod tests {
     fn text_is_escaped_and_nothing_is_blank() {
         let mut drawing = Drawing::new(10.0, "a \"b\" & c");
         drawing.text("label", (1.0, 2.0), Anchor::Start, "x < y");
+        drawing.bar("series-1", (0.0, 0.0), (1.0, 1.0), "a < b");
         let svg = drawing.finish();
         assert!(svg.contains("aria-label=\"a &quot;b&quot; &amp; c\""), "{svg}");
         assert!(svg.contains(">x &lt; y</text>"), "{svg}");
+        assert!(svg.contains("><title>a &lt; b</title></rect>"), "{svg}");
         assert!(svg.lines().all(|line| !line.is_empty()), "{svg}");
     }
 }

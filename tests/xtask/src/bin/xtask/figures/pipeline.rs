@@ -154,15 +154,21 @@ fn bar(drawing: &mut Drawing, work: &Work, (left, right): (f64, f64), top: f64, 
     if right - left < 0.05 {
         return;
     }
+    let micro_batch = work.micro_batch.map(|number| number.to_string());
+    let of = micro_batch.as_ref().map_or(String::new(), |number| format!(", micro-batch {number}"));
+    let (kind, Work { stage, r#do: action, start, end, .. }) =
+        (if pale { "predicted" } else { "measured" }, work);
+    let tooltip =
+        format!("stage {stage}, {kind}: {action}{of}, {:.2} ms, from {start} ms", end - start);
     if pale {
-        drawing.pale_bar(&class, (left, top), size);
+        drawing.pale_bar(&class, (left, top), size, &tooltip);
     } else {
-        drawing.bar(&class, (left, top), size);
+        drawing.bar(&class, (left, top), size, &tooltip);
     }
-    let Some(micro_batch) = work.micro_batch.map(|number| number.to_string()) else { return };
+    let Some(micro_batch) = micro_batch else { return };
     if micro_batch.len() as f64 * DIGIT <= right - left {
         let middle = ((left + right) / 2.0, top + BAR / 2.0 + 4.5);
-        drawing.text("label", middle, Anchor::Middle, micro_batch);
+        drawing.text("label on-bar", middle, Anchor::Middle, micro_batch);
     }
 }
 

@@ -117,10 +117,11 @@ pub(super) fn draw(text: &str) -> anyhow::Result<Figure> {
     for Span { rank, track, name, start, end } in &spans {
         let Some(lane) = TRACKS[1..].iter().position(|(of, _)| of == track) else { continue };
         let (left, right, top) = (x(*start), x(*end), top(*rank, lane));
-        drawing.bar(&series_class(lane), (left, top), (right - left, BAR));
+        let tooltip = format!("rank {rank}, {name}: {:.2} ms, from {start} ms", end - start);
+        drawing.bar(&series_class(lane), (left, top), (right - left, BAR), &tooltip);
         if name.len() as f64 * CHARACTER < right - left {
             let middle = ((left + right) / 2.0, top + BAR / 2.0 + 4.5);
-            drawing.text("label", middle, Anchor::Middle, name);
+            drawing.text("label on-bar", middle, Anchor::Middle, name);
         }
     }
     Ok(Figure { svg: drawing.finish(), caption: recorded.caption() })
