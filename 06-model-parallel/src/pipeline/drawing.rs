@@ -146,7 +146,7 @@ mod tests {
 
     #[test]
     fn the_smallest_measured_bubble_is_named() {
-        // Two stages that compute for a second each, one after the other; the second stage begins late.
+        // Two stages compute for a second each. The second stage begins late.
         let step = |late: f64| {
             let span = |stage, start| Span {
                 stage,

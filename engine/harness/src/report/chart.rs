@@ -8,6 +8,8 @@ const ROW: f64 = 28.0;
 /// The height of a bar.
 const BAR: f64 = 22.0;
 const BOTTOM: f64 = 36.0;
+/// The height of rows that do not fit on a screen.
+const TALL: f64 = 400.0;
 /// The largest width of the names of rows.
 const LONGEST_NAME: f64 = 260.0;
 /// The width of a colour in the legend.
@@ -96,10 +98,12 @@ impl Chart {
             top + GAP + LINE * heading.len() as f64 + ROW * rows.len() as f64
         });
         let (unit, factor) = if self.seconds < 10.0 { ("ms", 1e3) } else { ("s", 1.0) };
+        // A tall chart has the times at the top, too.
+        let above = (floor - ceiling > TALL).then_some(ceiling - LINE / 2.0);
         for tick in ticks(self.seconds * factor, 8) {
             let at = x(tick / factor);
             svg.curve("grid", 1.0, false, &[(at, ceiling), (at, floor + 5.0)]);
-            for y in [ceiling - LINE / 2.0, floor + LINE * 0.75] {
+            for y in above.into_iter().chain([floor + LINE * 0.75]) {
                 svg.text("text", (at, y), Anchor::Middle, &format!("{tick} {unit}"));
             }
         }

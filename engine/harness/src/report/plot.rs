@@ -1,6 +1,6 @@
 //! `--plot FILE`: accuracy and loss by epoch, as an SVG picture.
 //!
-//! Runs that compute the same have the same curves. So each run's line is thinner than the line below it, and all stay
+//! Runs that compute the same have the same curves. Each run's line is thinner than the line below it, so all lines stay
 //! visible.
 
 use itertools::Itertools as _;
@@ -101,7 +101,7 @@ fn draw_panel(
     let bottom = top + PANEL_HEIGHT;
     let x = |epoch| left + epochs.place(epoch) * PANEL_WIDTH;
     let y = |value| bottom - values.place(value) * PANEL_HEIGHT;
-    svg.text("text title", (left, top - LINE / 2.0), Anchor::Start, name);
+    svg.text("text title", (left, top - LINE * 0.75), Anchor::Start, name);
     let unit = spacing(values.high - values.low, 7);
     let decimals = (-unit.log10().floor()).max(0.0) as usize;
     for value in values.multiples(unit) {

@@ -98,8 +98,8 @@ fn outermost<'a>(spans: impl Iterator<Item = &'a Span>) -> Vec<&'a Span> {
     by_start.filter(goes_on).collect()
 }
 
-/// Summarises the step in a sentence: the part of communication that computing hides, or the part of the step that
-/// the devices spend with communication or with computing.
+/// Summarises the step in a sentence. With a background thread, the sentence has the part of communication that
+/// computing hides. Without one, it has the part of the step that is communication, or computing on one device.
 fn conclusion(shown: &[&Span], step: &Span, ranks: usize) -> String {
     let (mut computing, mut communicating, mut hidden) =
         (Duration::ZERO, Duration::ZERO, Duration::ZERO);
