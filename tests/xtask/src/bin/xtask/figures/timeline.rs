@@ -114,7 +114,17 @@ pub(super) fn draw(text: &str) -> anyhow::Result<Figure> {
             drawing.text("label", (LEFT - 6.0, middle), Anchor::End, name);
         }
     }
-    for Span { rank, track, name, start, end } in &spans {
+    // A span within another span of its lane is part of the other span's bar. The inner span ends first.
+    let is_inner = |(index, span): (usize, &Span)| {
+        spans.iter().enumerate().any(|(other, outer)| {
+            let longer = outer.end - outer.start > span.end - span.start;
+            (outer.rank, &outer.track) == (span.rank, &span.track)
+                && (outer.start <= span.start && span.end <= outer.end)
+                && (longer || other > index)
+        })
+    };
+    let outermost = spans.iter().enumerate().filter(|it| !is_inner(*it));
+    for (_, Span { rank, track, name, start, end }) in outermost {
         let Some(lane) = TRACKS[1..].iter().position(|(of, _)| of == track) else { continue };
         let (left, right, top) = (x(*start), x(*end), top(*rank, lane));
         let tooltip = format!("rank {rank}, {name}: {:.2} ms, from {start} ms", end - start);
