@@ -1,9 +1,10 @@
 //! Code in a page is included from what compiles and runs, or says that it is a sketch.
 
 use std::io;
+use std::path::Path;
 
 use super::commands::MARKS;
-use super::directive::only_directive;
+use super::directive::{Include, only_directive};
 use super::outputs::FOLDER;
 use super::page::{Block, Page};
 use super::{Book, Problem};
@@ -76,11 +77,14 @@ fn wrong_console(book: &Book, page: &Page, block: &Block, marks: &[String]) -> O
     })
 }
 
-/// Lines of one recorded output, its command first; `…` stands for lines that are left out.
+/// Lines of one recorded output; `…` stands for lines that are left out. The command comes first. A later block of the
+/// page can go on with the same output, and begins with `…`.
 fn wrong_output(book: &Book, page: &Page, block: &Block) -> Option<String> {
     let mut shown = None;
+    let mut goes_on = false;
     for line in block.content.lines().filter(|line| !line.trim().is_empty()) {
-        if line.trim() == LEFT_OUT && shown.is_some() {
+        if line.trim() == LEFT_OUT {
+            goes_on |= shown.is_none();
             continue;
         }
         let Some(include) = only_directive(line) else {
@@ -90,8 +94,10 @@ fn wrong_output(book: &Book, page: &Page, block: &Block) -> Option<String> {
         if !file.starts_with(FOLDER) {
             return Some(format!("{} is not below {FOLDER}", include.path));
         }
-        let lines = include.anchor.as_deref().unwrap_or("1");
-        if shown.is_none() && lines.split(':').next() != Some("1") {
+        if shown.is_none() && goes_on && !begins_above(book, page, block, &file) {
+            return Some("nothing above shows the command of this output: begin there".to_owned());
+        }
+        if shown.is_none() && !goes_on && !shows_command(&include) {
             return Some("the first line of an output is its command: begin there".to_owned());
         }
         if shown.as_ref().is_some_and(|other| *other != file) {
@@ -100,6 +106,19 @@ fn wrong_output(book: &Book, page: &Page, block: &Block) -> Option<String> {
         shown = Some(file);
     }
     None
+}
+
+/// Whether the page shows the command of an output above a block.
+fn begins_above(book: &Book, page: &Page, block: &Block, file: &Path) -> bool {
+    page.includes.iter().any(|include| {
+        include.line < block.line
+            && shows_command(include)
+            && book.resolve(page, &include.path).as_deref() == Some(file)
+    })
+}
+
+fn shows_command(include: &Include) -> bool {
+    include.anchor.as_deref().is_none_or(|lines| lines.split(':').next() == Some("1"))
 }
 
 fn is_output(path: &str) -> bool {
