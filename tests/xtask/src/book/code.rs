@@ -12,6 +12,9 @@ use super::{Book, Problem};
 /// Stands for lines of an output that a page leaves out.
 const LEFT_OUT: &str = "…";
 
+/// The lines of an output that a page shows before it explains them.
+const LONGEST: usize = 25;
+
 /// Code blocks that hold something else.
 pub fn check(book: &Book) -> io::Result<Vec<Problem>> {
     let mut problems = Vec::new();
@@ -80,8 +83,7 @@ fn wrong_console(book: &Book, page: &Page, block: &Block, marks: &[String]) -> O
 /// Lines of one recorded output; `…` stands for lines that are left out. The command comes first. A later block of the
 /// page can go on with the same output, and begins with `…`.
 fn wrong_output(book: &Book, page: &Page, block: &Block) -> Option<String> {
-    let mut shown = None;
-    let mut goes_on = false;
+    let (mut shown, mut goes_on, mut length) = (None, false, 0);
     for line in block.content.lines().filter(|line| !line.trim().is_empty()) {
         if line.trim() == LEFT_OUT {
             goes_on |= shown.is_none();
@@ -103,9 +105,23 @@ fn wrong_output(book: &Book, page: &Page, block: &Block) -> Option<String> {
         if shown.as_ref().is_some_and(|other| *other != file) {
             return Some("one block shows one output".to_owned());
         }
+        length += number_of_lines(book, &file, include.anchor.as_deref());
         shown = Some(file);
     }
-    None
+    (length > LONGEST).then(|| {
+        format!(
+            "{length} lines of output: explain after {LONGEST} at most, and go on in a later block"
+        )
+    })
+}
+
+/// How many lines of an output are shown. `lines` are the first and the last one, or one line.
+fn number_of_lines(book: &Book, file: &Path, lines: Option<&str>) -> usize {
+    let text = std::fs::read_to_string(book.root.join(file)).unwrap_or_default();
+    let Some(lines) = lines else { return text.lines().count() };
+    let (first, last) = lines.split_once(':').unwrap_or((lines, lines));
+    let number = |text: &str| text.parse().unwrap_or(0_usize);
+    (number(last) + 1).saturating_sub(number(first))
 }
 
 /// Whether the page shows the command of an output above a block.

@@ -90,6 +90,10 @@ fn a_console_block_is_an_output_or_commands() {
     let before = "```console\n{{#include ../outputs/run.txt}}";
     let early = "one.md:15: nothing above shows the command of this output";
     fault(PAGE, before, &before.replace("{{", "…\n{{"), &[early]);
+    let long = "loss 0.29  6.1 s\n".repeat(25);
+    let explain = "one.md:15: 26 lines of output: explain after 25 at most";
+    fault(OUTPUT, "loss 0.29  6.1 s\n", &long, &[explain]);
+    fault(OUTPUT, "loss 0.29  6.1 s\n", &long[17..], &[]);
     let reversed = ["one.md:15: ", "one.md:16: ../outputs/run.txt:2:1: the last line"];
     fault(PAGE, whole, "run.txt:2:1}}", &reversed);
     fault(PAGE, whole, "run.txt:1:}}", &["one.md:16: ../outputs/run.txt:1:: the last line"]);
