@@ -37,6 +37,18 @@ test("all commands of a block have one weight and one colour, and outputs have a
   });
 });
 
+test("a long command goes on in the next line, and no word of a command is broken", async () => {
+  await open({ viewport: { width: 300, height: 800 } }, async (page) => {
+    const lines = await page.locator("pre > code.language-console .bash").evaluateAll((commands) =>
+      commands.map((command) => ({
+        lines: command.getClientRects().length,
+        broken: [...command.children].filter((word) => word.getClientRects().length > 1).map((word) => word.textContent),
+      })));
+    assert.ok(lines.some(({ lines }) => lines > 1), "every command has one line");
+    assert.deepEqual(lines.flatMap(({ broken }) => broken), []);
+  });
+});
+
 test("code that is cut off has a shadow at this edge, and none at its ends", async () => {
   await open(phone, async (page) => {
     for (const theme of ["light", "navy"]) {
