@@ -129,11 +129,11 @@
     });
   }
 
-  // As large as all numbers of a pass can be in its cell; 0 where they do not fit.
+  // As large as all numbers of a pass can be in its cell; 0 where they would be too small to read.
   function letterSize(width, microBatches) {
     const digits = String(microBatches - 1).length;
     const size = Math.min(13, (width - 1.2) / (0.58 * digits));
-    return size >= 8 ? size : 0;
+    return size >= 11 ? size : 0;
   }
 
   function drawCells(look, plan, rows, place) {

@@ -137,6 +137,11 @@ export const contrast = (element, property, ground) =>
     return (light + 0.05) / (dark + 0.05);
   }, [property, ground]);
 
+// The texts of a figure's drawings that are smaller on the screen than a reader can be expected to read.
+export const smallTexts = (figure) =>
+  figure.evaluate((figure) => [...figure.querySelectorAll("svg text")].filter((text) => text.checkVisibility()
+    && parseFloat(getComputedStyle(text).fontSize) * text.getScreenCTM().a < 11).map((text) => text.textContent));
+
 export async function screenshot(figure, page, name) {
   const folder = new URL("./screenshots/", import.meta.url).pathname;
   await mkdir(folder, { recursive: true });

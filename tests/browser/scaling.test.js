@@ -2,7 +2,7 @@
 import assert from "node:assert/strict";
 import { pathToFileURL } from "node:url";
 import { test } from "node:test";
-import { contrast, paint, pictureOnly as picture, screenshot, tabStops, visit } from "./browser.js";
+import { contrast, paint, pictureOnly as picture, screenshot, smallTexts, tabStops, visit } from "./browser.js";
 import { data } from "./site.js";
 
 const { assumed, measured_on, links, panels } = data("scaling-chart");
@@ -256,6 +256,18 @@ test("the data has five links on paper with two models and four batches each, an
   assert.ok(HERE, "nothing was measured");
 });
 
+test("it opens where ways differ, and where each is fastest on some devices and slower on more", async () => {
+  await open({}, async (page) => {
+    const opened = chart(...(await shown(page)).chosen);
+    const last = opened.devices.length - 1;
+    const tops = opened.ways.map(({ speed_up }) => Math.max(...speed_up));
+    opened.ways.forEach(({ way, speed_up }, i) => assert.ok(speed_up[last] < 0.8 * tops[i], way));
+    assert.ok(Math.max(...tops) > 3 * Math.min(...tops), tops.join());
+    const best = opened.ways[tops.indexOf(Math.max(...tops))];
+    await check(page, opened, best.speed_up.indexOf(Math.max(...tops)));
+  });
+});
+
 test("every chart can be chosen, and all that is shown of it is the data's", async () => {
   await open({}, async (page) => {
     for (const chart of charts) {
@@ -494,6 +506,7 @@ test("light and dark, telephone and desk: everything stands out from the ground"
           }
           for (const part of [".up", ".along", ".name"]) await least(part, "fill", 4.5);
           for (const part of [".now", ".key", ".told", "td", "tbody th", "button", "label"]) await least(part, "color", 4.5);
+          assert.deepEqual(await smallTexts(figure(page)), [], `${theme}, ${name}`);
           await screenshot("scaling-chart", page, `scaling-${which}-${name}-${theme}`);
         }
       }

@@ -2,7 +2,7 @@
 import assert from "node:assert/strict";
 import { pathToFileURL } from "node:url";
 import { test } from "node:test";
-import { contrast, paint, pictureOnly as picture, screenshot, tabStops, visit } from "./browser.js";
+import { contrast, paint, pictureOnly as picture, screenshot, smallTexts, tabStops, visit } from "./browser.js";
 import { data } from "./site.js";
 
 const { shapes, plans } = data("pipeline-schedules");
@@ -419,6 +419,7 @@ test("light and dark, telephone and desk: everything stands out from the ground"
           }
           for (const part of [".names text", ".peaks text", ".plot .small", ".curve"]) await least(part, "fill", 4.5);
           for (const part of [".now", ".key", ".legend", "dt", "dd", "button"]) await least(part, "color", 4.5);
+          assert.deepEqual(await smallTexts(figure(page)), [], `${theme}, ${name}`);
           await least(".pointed", "stroke", 4.5);
           const short = plan.kind.toLowerCase().split(/[ ,]/)[0];
           await screenshot("pipeline-schedules", page, `schedules-${short}-${name}-${theme}`);

@@ -2,7 +2,7 @@
 import assert from "node:assert/strict";
 import { pathToFileURL } from "node:url";
 import { test } from "node:test";
-import { contrast, paint, pictureOnly as picture, screenshot, tabStops, visit } from "./browser.js";
+import { contrast, paint, pictureOnly as picture, screenshot, smallTexts, tabStops, visit } from "./browser.js";
 import { data } from "./site.js";
 
 const trace = data("all-reduce-stepper");
@@ -241,6 +241,7 @@ test("light and dark, telephone and desk: everything stands out from the ground"
           const found = await contrast(first(part), property);
           assert.ok(found >= least, `${theme}: ${part} ${found.toFixed(2)}`);
         }
+        assert.deepEqual(await smallTexts(stepper(page)), [], `${theme}, ${name}`);
         await page.waitForTimeout(700);
         await screenshot("all-reduce-stepper", page, `stepper-${name}-${theme}`);
       }

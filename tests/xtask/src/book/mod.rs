@@ -7,6 +7,7 @@ pub mod built;
 pub mod code;
 pub mod commands;
 pub mod comments;
+pub mod dedent;
 pub mod directive;
 pub mod exercises;
 pub mod figures;

@@ -1,6 +1,7 @@
 //! Below each output a page says where and when it was recorded, and how long its command took: a line of
 //! `book/outputs/recorded.html`, which `cargo xtask outputs` writes.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::path::Path;
 
@@ -54,9 +55,11 @@ pub fn check(book: &Book) -> io::Result<Vec<Problem>> {
     Ok(problems)
 }
 
-/// The outputs of a page that the next include, behind the end of their code block, says nothing of.
+/// The outputs of a page that the next include, behind the end of their code block, says nothing of. A later block of
+/// the same output needs no such line.
 fn without_line(book: &Book, page: &Page) -> Vec<Problem> {
     let mut problems = Vec::new();
+    let mut told_above = BTreeSet::new();
     for (nth, include) in page.includes.iter().enumerate() {
         let Some(path) = book.resolve(page, &include.path) else { continue };
         if path == Path::new(FILE) || !path.starts_with(FOLDER) {
@@ -78,7 +81,9 @@ fn without_line(book: &Book, page: &Page) -> Vec<Problem> {
                 && book.resolve(page, &next.path).as_deref() == Some(Path::new(FILE))
                 && next.anchor.as_deref() == Some(&*name)
         });
-        if !told {
+        if told {
+            told_above.insert(path);
+        } else if !told_above.contains(&path) {
             let what = format!(
                 "the line behind this output's code block says where it was recorded: \
                  {{{{#include ../outputs/recorded.html:{name}}}}}"

@@ -84,6 +84,16 @@ fn a_console_block_is_an_output_or_commands() {
     }
     fault(PAGE, whole, "run.txt:2}}", &["one.md:15: the first line of an output is its command"]);
     fault(PAGE, whole, "run.txt:1:3}}", &["one.md:16: ../outputs/run.txt:1:3: the last line"]);
+    let later = "\nThe run took 6.1 s.";
+    let goes_on = format!("\n```console\n…\n{{{{#include ../outputs/run.txt:2}}}}\n```\n{later}");
+    fault(PAGE, later, &goes_on, &[]);
+    let before = "```console\n{{#include ../outputs/run.txt}}";
+    let early = "one.md:15: nothing above shows the command of this output";
+    fault(PAGE, before, &before.replace("{{", "…\n{{"), &[early]);
+    let long = "loss 0.29  6.1 s\n".repeat(25);
+    let explain = "one.md:15: 26 lines of output: explain after 25 at most";
+    fault(OUTPUT, "loss 0.29  6.1 s\n", &long, &[explain]);
+    fault(OUTPUT, "loss 0.29  6.1 s\n", &long[17..], &[]);
     let reversed = ["one.md:15: ", "one.md:16: ../outputs/run.txt:2:1: the last line"];
     fault(PAGE, whole, "run.txt:2:1}}", &reversed);
     fault(PAGE, whole, "run.txt:1:}}", &["one.md:16: ../outputs/run.txt:1:: the last line"]);

@@ -1,6 +1,7 @@
 //! Pages: how they hang together, and what they say.
 
 use xtask::book::built;
+use xtask::book::dedent::dedent;
 
 use super::{PAGE, RECORDINGS, SUMMARY, fault, small_book, write};
 use crate::*;
@@ -84,6 +85,34 @@ fn the_commands_of_pages_are_known_with_their_marks() {
     write(folder.path(), SUMMARY, "# Summary\n\n[Two](two.md)\n- [One](one.md)\n");
     let commands = commands::all(&Book::open(folder.path()).unwrap()).unwrap();
     assert_eq!((&*commands[0].page, &*commands[1].page), ("two.md", "one.md"));
+}
+
+#[test]
+fn listings_lose_their_common_indentation() {
+    let method = "```rust\n    fn one() {\n\n        2\n    }\n```\n";
+    assert_eq!(dedent(method), "```rust\nfn one() {\n\n    2\n}\n```\n");
+    // An output keeps its columns, and so does a listing that begins at the left edge.
+    let others = "```console\n    a table\n```\n\n```rust\nfn one() {\n    2\n}\n```\n";
+    assert_eq!(dedent(others), others);
+    assert_eq!(dedent(&format!("{others}{method}")), format!("{others}{}", dedent(method)));
+    assert_eq!(dedent("```rust\n\n```\n"), "```rust\n\n```\n");
+}
+
+#[test]
+fn mdbook_gets_its_book_back_with_dedented_pages() {
+    let page = |content: &str, sub_items: Value| json!({"Chapter": {"content": content, "sub_items": sub_items}});
+    let book = |code: &str| {
+        let inner = page(&format!("```rust\n{code}\n```"), json!([]));
+        json!({"items": [page("# One", json!([inner])), "Separator"]})
+    };
+    let message = json!([{"root": "/"}, book("    two();")]).to_string();
+    let answer = tool(&["dedent"]).write_stdin(message).assert().success();
+    let answer: Value = serde_json::from_slice(&answer.get_output().stdout).unwrap();
+    assert_eq!(answer, book("two();"));
+    tool(&["dedent", "supports", "html"]).assert().success().stdout("");
+    for (message, told) in [("", "a message of mdBook"), ("[{}, {}]", "has no page")] {
+        tool(&["dedent"]).write_stdin(message).assert().failure().stderr(contains(told));
+    }
 }
 
 #[test]

@@ -5,8 +5,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
+use clap::Args;
 use harness::report::{file, line};
-use xtask::book::built;
+use xtask::book::{built, dedent};
 use xtask::scaling::Measurement;
 use xtask::{root, scaling, schedules, steps};
 
@@ -43,6 +44,23 @@ pub(crate) fn build() -> anyhow::Result<()> {
     }
     let pages = Path::new(PAGES).join("index.html");
     Ok(line(format_args!("the book is at {}", pages.display()))?)
+}
+
+/// What mdBook asks of its preprocessor.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct Asked {
+    /// `supports html`: does the preprocessor work for this renderer?
+    #[arg(num_args = 0..=2)]
+    question: Vec<String>,
+}
+
+/// Dedents the listings of the book that mdBook writes to standard input.
+pub(crate) fn dedent(asked: &Asked) -> anyhow::Result<()> {
+    // The exit code answers the question. Every renderer is supported.
+    if !asked.question.is_empty() {
+        return Ok(());
+    }
+    Ok(line(dedent::preprocess(&std::io::read_to_string(std::io::stdin())?)?)?)
 }
 
 /// Records what each all-reduce sends, for the stepper.

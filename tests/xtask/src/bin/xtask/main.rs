@@ -37,6 +37,9 @@ enum Command {
     InstallTools(install_tools::Arguments),
     /// Build the book with mdBook, and check that its pages load nothing from elsewhere
     Book,
+    /// Dedent the book's listings, as a preprocessor of mdBook
+    #[command(hide = true)]
+    Dedent(book::Asked),
     /// Make the book's recorded outputs anew, or check that they would come out again
     Outputs(outputs::Arguments),
     /// Draw the book's measured figures from its data
@@ -65,6 +68,7 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::PeersOurs(arguments) => peers::ours::run(&arguments),
         Command::InstallTools(arguments) => install_tools::run(&arguments),
         Command::Book => book::build(),
+        Command::Dedent(asked) => book::dedent(&asked),
         Command::Outputs(arguments) => outputs::run(&arguments),
         Command::Figures(arguments) => figures::run(&arguments),
         Command::Walk(arguments) => walk::run(&arguments),

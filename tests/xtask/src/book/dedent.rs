@@ -1,0 +1,50 @@
+//! Listings without their common indentation: a preprocessor of mdBook.
+//!
+//! mdBook includes the lines of an anchor as they are. A method would be four columns to the right of a function.
+
+use std::sync::LazyLock;
+
+use anyhow::{Context as _, ensure};
+use regex::{Captures, Regex};
+use serde_json::Value;
+
+static LISTING: LazyLock<Regex> =
+    LazyLock::new(|| Regex::new(r"(?ms)^(```rust[^\n]*\n)(.*?)^```").expect("a valid expression"));
+
+/// Dedents the listings of a book. `message` is mdBook's: context and book, as JSON. Returns the book as JSON.
+pub fn preprocess(message: &str) -> anyhow::Result<String> {
+    let (_, mut book): (Value, Value) = serde_json::from_str(message)
+        .context("a message of mdBook was expected: [context, book]")?;
+    ensure!(dedent_pages(&mut book) > 0, "mdBook's message has no page");
+    Ok(book.to_string())
+}
+
+/// Dedents the listings of all pages below `value`, and returns the number of pages.
+fn dedent_pages(value: &mut Value) -> usize {
+    match value {
+        Value::Array(values) => values.iter_mut().map(dedent_pages).sum(),
+        Value::Object(fields) => {
+            let mut pages = 0;
+            if let Some(Value::String(page)) = fields.get_mut("content") {
+                *page = dedent(page);
+                pages = 1;
+            }
+            pages + fields.values_mut().map(dedent_pages).sum::<usize>()
+        }
+        _ => 0,
+    }
+}
+
+/// Removes the common indentation of each listing of a page.
+pub fn dedent(page: &str) -> String {
+    let shifted = |listing: &Captures<'_>| {
+        let code = &listing[2];
+        let indentation = |line: &str| line.len() - line.trim_start().len();
+        let written = code.lines().filter(|line| !line.trim().is_empty());
+        let common = written.map(indentation).min().unwrap_or(0);
+        let lines: Vec<&str> =
+            code.split_inclusive('\n').map(|line| line.get(common..).unwrap_or("\n")).collect();
+        format!("{}{}```", &listing[1], lines.concat())
+    };
+    LISTING.replace_all(page, shifted).into_owned()
+}
