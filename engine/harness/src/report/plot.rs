@@ -120,24 +120,25 @@ fn draw_panel(
     for (index, run) in runs.iter().enumerate() {
         let (class, width) = stroke(index, runs.len());
         let curve = |measure| {
-            points(run, measure).map(|(_, epoch, value)| (x(epoch), y(value))).collect::<Vec<_>>()
+            let points = points(run, measure).map(|(_, epoch, value)| (x(epoch), y(value)));
+            match points.collect_vec().as_slice() {
+                // A single point becomes a short line, which is solid or dashed.
+                &[(x, y)] => {
+                    vec![((x - SAMPLE / 2.0).max(left), y), ((x + SAMPLE / 2.0).min(right), y)]
+                }
+                points => points.to_vec(),
+            }
         };
         svg.curve(&class, width / 2.0, true, &curve(train));
         svg.curve(&class, width, false, &curve(test));
-        // A single point is no line.
-        let measures: &[(&str, Measure)] = match run.records.len() {
-            1 => &[("training", train), ("test", test)],
-            _ => &[("test", test)],
-        };
-        for (images, measure) in measures.iter().filter(|_| run.records.len() <= MOST_DOTS) {
-            for (record, epoch, value) in points(run, *measure) {
+        if run.records.len() <= MOST_DOTS {
+            for (record, epoch, value) in points(run, test) {
                 let part = match record.part < 1.0 {
                     true => format!(" ({:.0} % of it)", record.part * 100.0),
                     false => String::new(),
                 };
                 let EpochRecord { epoch: number, .. } = record;
-                let tooltip =
-                    format!("{}, epoch {number}{part}: {images} {name} {value:.4}", run.name);
+                let tooltip = format!("{}, epoch {number}{part}: test {name} {value:.4}", run.name);
                 svg.dot(&class, (x(epoch), y(value)), 2.0 + width / 2.0, &tooltip);
             }
         }
@@ -261,6 +262,16 @@ mod tests {
             let axis = &texts[end - labels.split(' ').count()..end];
             assert_eq!(axis.join(" "), labels, "{count} epochs: {texts:?}");
         }
+    }
+
+    #[test]
+    fn a_single_epoch_is_drawn_as_a_solid_and_a_dashed_line() {
+        let svg = draw("title", &[run("one", epochs(1))]);
+        let lines = svg.lines().filter(|line| line.starts_with("<polyline class=\"series-1\""));
+        let is_line = |line: &&str| line.contains("points=\"251.0,") && line.contains(" 287.0,");
+        let accuracy: Vec<&str> = lines.filter(is_line).collect();
+        let dashed = |line: &&str| line.contains("stroke-dasharray=\"6 5\"");
+        assert_eq!(accuracy.iter().map(dashed).collect_vec(), [true, false], "{svg}");
     }
 
     #[test]
