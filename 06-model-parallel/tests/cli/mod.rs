@@ -3,6 +3,7 @@
 mod ends;
 mod files;
 mod held;
+mod memory;
 mod refusals;
 #[cfg(unix)]
 #[path = "../../../tests/src/signals.rs"]
