@@ -16,6 +16,7 @@ use harness::statistics::median;
 use ops::weights_hash::WeightsHash;
 use single_gpu::lenet::{Layers, Lenet};
 use single_gpu::train::{train, train_batch};
+use trainer::memory::{Footprint, NetworkSize};
 use trainer::{TrainArguments, TrainSetup};
 
 /// Images of each class on a contact sheet.
@@ -85,6 +86,18 @@ impl Arguments {
         }
         Ok(plan)
     }
+
+    /// The memory of the run. A contact sheet trains nothing.
+    fn footprint(&self, plan: &DevicePlan) -> Footprint {
+        let lenet = NetworkSize::lenet();
+        let training = match self.layers {
+            _ if self.contact_sheet.is_some() => 0,
+            Layers::Fast => lenet.training,
+            // Plain convolutions copy each pixel once for each weight of a kernel.
+            Layers::Plain => 210_000,
+        };
+        Footprint::new(NetworkSize { training, ..lenet }, plan)
+    }
 }
 
 fn main() -> ExitCode {
@@ -97,17 +110,17 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
         // Checked before images are loaded, which may mean a download.
         cli::writable("--contact-sheet", path)?;
     }
-    let mut setup = arguments.train.prepare(&arguments.reports, plan.len())?;
+    let footprint = arguments.footprint(&plan);
+    let mut setup = arguments.train.prepare(&arguments.reports, plan.len(), &footprint)?;
     if let Some(path) = &arguments.contact_sheet {
+        setup.notes(&plan).try_for_each(|note| line(format_args!("note: {note}")))?;
         return write_contact_sheet(path, &setup.data.train);
     }
 
     interrupt::watch()?;
     let headline = setup.headline("LeNet");
     paragraph(&headline)?;
-    if let Some(note) = plan.note() {
-        paragraph(format_args!("note: {note}"))?;
-    }
+    setup.notes(&plan).try_for_each(|note| paragraph(format_args!("note: {note}")))?;
     let device = plan.slots()[0].open_in_this_thread()?;
     if arguments.layers == Layers::Plain {
         let plain = seconds_per_step(Layers::Plain, 1, &setup, &device)?;

@@ -16,6 +16,7 @@ use harness::report::{line, paragraph};
 use params_and_allreduce::Algorithm;
 use scratch_data_parallel::breakage::Breakage;
 use scratch_data_parallel::{Method, check_shards, train};
+use trainer::memory::{Footprint, NetworkSize};
 use trainer::{TrainArguments, TrainSetup};
 
 /// Train LeNet on several devices, and on one, from the same weights and with the same batches.
@@ -98,14 +99,13 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
     launcher::check_alone().map_err(UsageError::new)?;
     let plan = arguments.devices.plan()?;
     let method = arguments.method(&plan)?;
-    let mut setup = arguments.train.prepare(&arguments.reports, plan.len())?;
+    let footprint = Footprint::new(NetworkSize::lenet(), &plan);
+    let mut setup = arguments.train.prepare(&arguments.reports, plan.len(), &footprint)?;
     let mut outputs = std::mem::take(&mut setup.outputs);
     interrupt::watch()?;
     let headline = setup.headline("LeNet");
     paragraph(&headline)?;
-    if let Some(note) = plan.note() {
-        paragraph(format_args!("note: {note}"))?;
-    }
+    setup.notes(&plan).try_for_each(|note| paragraph(format_args!("note: {note}")))?;
 
     let mut runs = Vec::new();
     for Planned { name, plan, method } in plans(&arguments, plan, method)? {

@@ -23,6 +23,7 @@ use harness::report::summary::Versions;
 use params_and_allreduce::Algorithm;
 use scratch_data_parallel::check_shards;
 use trainer::TrainSetup;
+use trainer::memory::{Footprint, NetworkSize};
 
 use crate::arguments::{Arguments, ModelKind, Norm, Scale, TestNorm, WrapperKind};
 
@@ -78,8 +79,10 @@ impl Prepared {
             several.check_bf16().map_err(refused)?;
         }
         let width = sizing::width(flags.width, &several);
+        let footprint = footprint(&flags, width, &several, world_size);
         let reduction = reduction(&flags, launch, &several, world_size)?;
         if let Some(slowness) = flags.reduction.slow_link().filter(|_| world_size > 1) {
+            flags.train.check_memory(&footprint, (1, 1))?;
             let (bytes, algorithm) = sent(flags.network(width, 0)?.weights(), reduction);
             slowness.check(flags.launch.timeout(), world_size, bytes, algorithm)?;
         }
@@ -103,9 +106,10 @@ impl Prepared {
         let shards = if whole_batches { 1 } else { world_size };
         let mut setup = launch.one_first(|first| {
             flags.train.data.follows = !first;
-            flags.train.prepare_for_shards(&flags.reports, world_size, shards)
+            flags.train.prepare_for_shards(&flags.reports, world_size, shards, &footprint)
         })?;
         setup.dtype = flags.precision();
+        notes.extend(setup.data_note.take());
         if let Some(Checkpoints { resume: Some(_), .. }) = flags.checkpoints {
             setup.outputs.resume();
         }
@@ -242,6 +246,20 @@ impl Arguments {
         }
         Ok(network)
     }
+}
+
+/// The memory of the runs in this process. `plan` has the devices of this process.
+fn footprint(flags: &Arguments, width: usize, plan: &DevicePlan, world_size: usize) -> Footprint {
+    let network = match flags.model {
+        ModelKind::Lenet => NetworkSize::lenet(),
+        ModelKind::Resnet18 => NetworkSize::resnet18(width),
+    };
+    // With the linear rule each device has a whole batch. `--compare` trains with both rules.
+    let batches = match flags.scale {
+        Scale::None if flags.compare.is_none() => plan.len() as f64 / world_size as f64,
+        _ => plan.len() as f64,
+    };
+    Footprint { batches, ..Footprint::new(network, plan) }
 }
 
 /// How the gradients of all `devices` are added up. `plan` has the devices of this process.

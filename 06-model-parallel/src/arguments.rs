@@ -15,6 +15,7 @@ use model_parallel::layers::Layers;
 use model_parallel::mesh::Mesh;
 use model_parallel::pipeline::Kind;
 use trainer::TrainArguments;
+use trainer::memory::NetworkSize;
 
 /// The number of micro-batches without `--micro-batches`.
 const MICRO_BATCHES: usize = 8;
@@ -153,11 +154,25 @@ impl Arguments {
         kinds.iter().map(|&kind| (kind, micro_batches(kind))).collect()
     }
 
+    /// The features between the layers of the dense stack, with its inputs and its outputs.
+    fn features(&self) -> Vec<usize> {
+        let hidden = if self.widths.is_empty() { &[512; 6] } else { self.widths.as_slice() };
+        [&[PIXELS], hidden, &[CLASSES]].concat()
+    }
+
+    /// The size of the network on these devices.
+    pub(crate) fn size(&self, devices: &DevicePlan) -> NetworkSize {
+        match self.model {
+            ModelKind::Dense => NetworkSize::dense(&self.features()),
+            ModelKind::Lenet => NetworkSize::lenet(),
+            ModelKind::Resnet18 => NetworkSize::resnet18(sizing::width(self.width, devices)),
+        }
+    }
+
     /// The layers of the network on these devices.
     pub(crate) fn layers(&self, devices: &DevicePlan) -> candle_core::Result<Layers> {
-        let hidden = if self.widths.is_empty() { &[512; 6] } else { self.widths.as_slice() };
         match self.model {
-            ModelKind::Dense => Layers::dense(&[&[PIXELS], hidden, &[CLASSES]].concat()),
+            ModelKind::Dense => Layers::dense(&self.features()),
             ModelKind::Lenet => Ok(Layers::lenet()),
             ModelKind::Resnet18 => Ok(Layers::resnet18(sizing::width(self.width, devices))),
         }

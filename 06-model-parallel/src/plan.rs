@@ -16,6 +16,7 @@ use model_parallel::mesh::Mesh;
 use model_parallel::partition::{self, Cost};
 use model_parallel::pipeline::{Checked, Kind, Timeline, UNBOUNDED, check, predict};
 use trainer::TrainSetup;
+use trainer::memory::Footprint;
 
 use crate::arguments::Arguments;
 use crate::draw;
@@ -115,6 +116,11 @@ impl Way {
         self.mesh.devices() == 1
     }
 
+    /// The copies of a batch's activations: one, or two for each rank that shares layers and exchanges activations.
+    fn activations(&self) -> usize {
+        if self.mesh.tensor > 1 { 2 * self.mesh.tensor } else { 1 }
+    }
+
     /// Whether the model is cut into stages.
     pub(crate) fn has_stages(&self) -> bool {
         self.mesh.pipeline > 1
@@ -181,10 +187,19 @@ impl Prepared {
             (flags.reports, flags.gantt) = (ReportArguments::default(), None);
         }
         flags.reports.check(&[("--gantt", flags.gantt.as_deref())])?;
-        let setup = launch.one_first(|first| {
+        let footprint = Footprint {
+            // Each run keeps its results, and the threads of its ranks leave their memory to the next run.
+            weights: 2 + 4 * ways.len(),
+            // Each rank of tensor parallelism has whole activations, and copies in messages.
+            activations: ways.iter().map(Way::activations).max().unwrap_or(1),
+            batches: several.len() as f64 / world_size as f64,
+            ..Footprint::new(flags.size(&several), &several)
+        };
+        let mut setup = launch.one_first(|first| {
             flags.train.data.follows = !first;
-            flags.train.prepare(&flags.reports, mesh.data)
+            flags.train.prepare(&flags.reports, mesh.data, &footprint)
         })?;
+        notes.extend(setup.data_note.take());
         Ok(Some(Self { flags, setup, layers, ways, notes, several, one, devices: Vec::new() }))
     }
 

@@ -173,6 +173,7 @@ fn pixels(name: &str) -> usize {
 #[cfg(test)]
 mod tests {
     use concise_wrapper::weights::Named;
+    use trainer::memory::NetworkSize;
 
     use super::*;
 
@@ -212,6 +213,17 @@ mod tests {
         let started = std::time::Instant::now();
         assert_eq!(parameters(1024), one + 1023 * slope + 1023 * 1022 / 2 * curve);
         assert!(started.elapsed().as_secs() < 5, "{:?}", started.elapsed());
+    }
+
+    #[test]
+    fn the_estimate_of_memory_counts_the_same_parameters() {
+        let counted = |model: Result<Model>| model.unwrap().bytes() / DType::F32.size_in_bytes();
+        assert_eq!(NetworkSize::lenet().parameters, counted(Model::lenet()));
+        for width in [1, 5, 64, 1024] {
+            assert_eq!(NetworkSize::resnet18(width).parameters, counted(Model::resnet18(width)));
+        }
+        let stack = NetworkSize::dense(&[6, 17, 13, 11, 9, 10]).parameters;
+        assert_eq!(stack, counted(Model::new("dense stack".to_owned(), &dense())));
     }
 
     #[test]

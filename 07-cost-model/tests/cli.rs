@@ -34,6 +34,17 @@ fn has_row(output: &str, words: &[&str], end: &str) -> bool {
     output.lines().any(|line| begins(line) && line.ends_with(end))
 }
 
+/// No machine has the memory for these activations.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_batch_that_cannot_fit_is_refused_with_both_numbers() {
+    let large = ["--model=resnet18", "--width=16", "--batch-size=1000000", "--device=cpu"];
+    let refused = program().args(large).assert().code(2).stdout("");
+    let needed = "error: --batch-size 1000000 needs about 4237 GB on 4 devices (activations 4224 GB, images ";
+    let advice = " free: take a batch of at most about ";
+    refused.stderr(contains(needed).and(contains(advice)));
+}
+
 #[test]
 fn the_help_fits_on_a_screen() {
     screen::check_help(env!("CARGO_BIN_EXE_cost-model"));

@@ -60,6 +60,26 @@ fn bf16_is_refused_on_a_cpu_before_anything_is_written() {
     assert!(!file.exists());
 }
 
+/// No machine has the memory for these activations, and for these weights.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_run_that_cannot_fit_is_refused_with_both_numbers() {
+    let batch = ["--width=16", "--train-size=1000000", "--batch-size=1000000"];
+    let weights = ["--width=1024", "--devices=256", "--batch-size=256"];
+    for (flags, needed, advice) in [
+        (
+            &batch[..],
+            "error: --batch-size 1000000 needs about 1418 GB on 2 devices (activations 1408 GB, images 10 GB, weights ",
+            " free: take a batch of at most about ",
+        ),
+        (&weights, "error: --width 1024 needs about 1", " free: take a smaller --width\n"),
+    ] {
+        let refused = wrapper(flags).arg("--data=synthetic").assert().code(2).stdout("");
+        let one_line = predicate::function(|text: &str| text.lines().count() == 1);
+        refused.stderr(contains(needed).and(contains(advice)).and(one_line));
+    }
+}
+
 #[test]
 fn what_makes_no_sense_is_refused_in_one_line() {
     let refusals: [(&[&str], &str); 35] = [

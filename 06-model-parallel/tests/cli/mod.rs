@@ -3,6 +3,7 @@
 mod ends;
 mod files;
 mod held;
+mod memory;
 mod refusals;
 #[path = "../../../tests/src/screen.rs"]
 mod screen;

@@ -17,6 +17,20 @@ fn refused(arguments: &[&str], says: &str) {
         .stderr(predicate::function(|text: &str| text.lines().count() == 1));
 }
 
+/// No machine has the memory for these weights.
+#[cfg(target_os = "linux")]
+#[test]
+fn weights_that_cannot_fit_are_refused_before_anything_is_written() {
+    let widths = format!("--widths={}", ["65536"; 100].join(","));
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("metrics.jsonl");
+    let metrics = format!("--metrics={}", file.display());
+    let flags = ["--data=synthetic", &widths, &metrics];
+    refused(&flags, ",65536 needs about 58006 GB on 2 devices (activations 172 GB, images ");
+    refused(&flags, " free: take smaller --widths\n");
+    assert!(!file.exists());
+}
+
 #[test]
 fn what_makes_no_sense_is_refused_in_one_line() {
     for (arguments, says) in [

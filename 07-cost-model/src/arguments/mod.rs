@@ -7,6 +7,7 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use candle_core::DType;
 use clap::{Parser, ValueEnum};
 use concise_wrapper::slow_link::{Slowness, parse_speed};
 use concise_wrapper::{resnet, sizing};
@@ -14,9 +15,10 @@ use cost_model::all_reduce::Way;
 use cost_model::hosts::Hosts;
 use cost_model::model::Model;
 use cost_model::paper::{Batch, Device, counts};
-use devices::SeveralDevices;
+use devices::{DevicePlan, SeveralDevices};
 use harness::cli::{self, UsageError, each_once, name_of, whole};
 use model_parallel::layers::Layers;
+use trainer::memory::{Footprint, NetworkSize, RunSize};
 
 use crate::calibration::Training;
 use crate::experiment::Experiments;
@@ -140,7 +142,7 @@ impl Arguments {
         let all = self.devices.count;
         let plans = counts(all - 1).chain([all]).map(|count| each.plan(count));
         let plans = plans.collect::<Result<Vec<_>, _>>()?;
-        let training = |&kind: &ModelKind| self.training(kind, width);
+        let training = |&kind: &ModelKind| self.training(kind, width, &plan);
         let trainings = self.models.iter().map(training).collect::<anyhow::Result<Vec<_>>>()?;
         let latency = Duration::from_secs_f64(self.latency * 1e-6);
         let slowness = Slowness::of_megabytes(self.slow_link, latency);
@@ -150,7 +152,12 @@ impl Arguments {
         Ok(Task::Measure(Experiments { plans, trainings, ways, slowness, within, metrics }))
     }
 
-    fn training(&self, kind: ModelKind, width: usize) -> anyhow::Result<Training> {
+    fn training(
+        &self,
+        kind: ModelKind,
+        width: usize,
+        plan: &DevicePlan,
+    ) -> anyhow::Result<Training> {
         let batch_size = self.batch_size.map_or(kind.batch_size(), |size| size as usize);
         if batch_size < 2 * self.devices.count {
             return Err(UsageError::new(format_args!(
@@ -165,6 +172,17 @@ impl Arguments {
             )
             .into());
         }
+        let network = match kind {
+            ModelKind::Lenet => NetworkSize::lenet(),
+            ModelKind::Resnet18 => NetworkSize::resnet18(width),
+        };
+        let images = (batch_size * kind.steps(), 1);
+        // Devices are also measured with three halves of a batch, and threads leave their memory to later measurements.
+        Footprint { activations: 3, ..Footprint::new(network, plan) }.check(RunSize {
+            batch_size,
+            images,
+            dtype: DType::F32,
+        })?;
         let (model, layers) = match kind {
             ModelKind::Lenet => (Model::lenet()?, Layers::lenet()),
             ModelKind::Resnet18 => (Model::resnet18(width)?, Layers::resnet18(width)),

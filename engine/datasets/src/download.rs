@@ -123,6 +123,9 @@ pub enum Error {
     /// The folder has another file under the name of one of Fashion-MNIST's, which the user may want.
     #[error("{0}")]
     OtherFile(String),
+    /// No mirror answered.
+    #[error("{0}")]
+    NoAnswer(String),
     /// No mirror sent the file, or it cannot be stored.
     #[error("{0}")]
     Unavailable(String),
@@ -206,13 +209,17 @@ fn find_answering_mirror(
     limit: Duration,
 ) -> Result<(), Error> {
     let deadline = Instant::now() + limit;
-    let mut untried = mirrors.len() as u32;
-    try_in_turn(mirrors, file, |url| {
+    let (mut untried, mut answered) = (mirrors.len() as u32, false);
+    let found = try_in_turn(mirrors, file, |url| {
         let limit = deadline.saturating_duration_since(Instant::now()) / untried;
         untried -= 1;
         let agent = Agent::config_builder().timeout_global(Some(limit)).build().new_agent();
-        agent.get(url).call().map(drop).map_err(|error| reason(error, limit))
-    })
+        agent.get(url).call().map(drop).map_err(|error| {
+            answered |= matches!(error, ureq::Error::StatusCode(_));
+            reason(error, limit)
+        })
+    });
+    found.map_err(|error| if answered { error } else { Error::NoAnswer(error.to_string()) })
 }
 
 /// Downloads a file into memory and verifies its size and checksum. Returns the reason if the mirror fails.

@@ -1,10 +1,9 @@
 //! Loads the images that `--data` asks for.
 
 use std::ffi::OsString;
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, bail};
+use anyhow::bail;
 use clap::Args;
 
 use super::download::{self, FASHION_MNIST, Mirrors, TimeLimits};
@@ -41,8 +40,7 @@ pub struct DataArguments {
     #[arg(long, value_name = "URLS", env = DATA_MIRRORS, hide_env_values = true, hide_short_help = true)]
     data_mirrors: Option<Mirrors>,
 
-    /// Whether another process of this machine has loaded the images before: then this process downloads nothing, and
-    /// leaves notes to the other.
+    /// Whether another process of this machine has loaded the images before: then this process downloads nothing.
     #[arg(skip)]
     pub follows: bool,
 }
@@ -59,40 +57,50 @@ pub struct LoadedData {
 }
 
 impl DataArguments {
-    /// Loads the images. A note on standard error says if drawn images replace the real ones. Fails with a
-    /// [`UsageError`] when a folder does not exist or lacks a file.
-    pub fn load(&self, sizes: Sizes) -> anyhow::Result<LoadedData> {
+    /// Loads the images. Returns a note if drawn images replace the real ones. `fits` refuses a data set of so many
+    /// training and test images that has no room; it is called before images are drawn. Fails with the error of `fits`,
+    /// and with a [`UsageError`] when a folder does not exist or lacks a file.
+    pub fn load(
+        &self,
+        sizes: Sizes,
+        fits: impl Fn((usize, usize)) -> Result<(), UsageError>,
+    ) -> anyhow::Result<(LoadedData, Option<String>)> {
         if let Some(folder) = self.data_dir.as_deref().filter(|it| it.exists() && !it.is_dir()) {
             bail!(UsageError::new(format_args!(
                 "--data-dir {}: this is a file; name a folder, or one that does not exist yet",
                 folder.display()
             )));
         }
+        let read = |folder: &Path, name, flag| {
+            let data = LoadedData::read(folder, name, flag, sizes)?;
+            fits((data.train.len(), data.test.len()))?;
+            Ok((data, None))
+        };
+        let draw = |note| {
+            fits((sizes.0.unwrap_or(FULL_SIZE.0), sizes.1.unwrap_or(FULL_SIZE.1)))?;
+            Ok((LoadedData::draw(sizes), note))
+        };
         match self.data.to_str() {
-            Some("synthetic") => Ok(LoadedData::draw(sizes)),
-            Some("fashion-mnist") => {
-                let folder = self.obtain(TimeLimits::REQUIRED).context(REAL)?;
-                LoadedData::read(&folder, REAL, sizes)
-            }
+            Some("synthetic") => draw(None),
+            Some("fashion-mnist") => match self.obtain(TimeLimits::REQUIRED) {
+                Ok(folder) => read(&folder, REAL, "--data-dir"),
+                Err(error) => {
+                    bail!("--data fashion-mnist: {error}; use --data synthetic for {DRAWN}")
+                }
+            },
             Some("auto") => match self.obtain(TimeLimits::OPTIONAL) {
-                Ok(folder) => LoadedData::read(&folder, REAL, sizes),
-                Err(error @ download::Error::OtherFile(_)) => Err(error).context(REAL),
-                Err(_) if self.follows => Ok(LoadedData::draw(sizes)),
+                Ok(folder) => read(&folder, REAL, "--data-dir"),
+                Err(error @ download::Error::OtherFile(_)) => bail!("--data-dir: {error}"),
                 Err(error) => {
                     self.check_for_other_files(&error)?;
-                    // The run goes on when standard error has no reader.
-                    let _ = writeln!(
-                        std::io::stderr(),
-                        "note: {REAL} is not on this machine and cannot be had ({error}): using {DRAWN}"
-                    );
-                    Ok(LoadedData::draw(sizes))
+                    draw(Some(self.note(&error)))
                 }
             },
             // A folder with one of these names can be written as `./synthetic`.
             _ => {
                 let folder = Path::new(&self.data);
                 let found = match (folder.is_dir(), folder.exists()) {
-                    (true, _) => return LoadedData::read(folder, &folder_name(folder), sizes),
+                    (true, _) => return read(folder, &folder_name(folder), "--data"),
                     (false, true) => "this is not a folder",
                     (false, false) => "there is no such folder",
                 };
@@ -102,6 +110,16 @@ impl DataArguments {
                 )))
             }
         }
+    }
+
+    /// The note about drawn images that replace the real ones.
+    fn note(&self, error: &download::Error) -> String {
+        let reason = match error {
+            download::Error::NoAnswer(_) if self.data_mirrors.is_some() => "no mirror answers",
+            download::Error::NoAnswer(_) => "no network",
+            _ => "no download",
+        };
+        format!("{reason}, so drawn garments replace {REAL} (README, \"Data\")")
     }
 
     /// Refuses a folder of `--data-dir` with other files only: drawn images are not what its user wants.
@@ -145,16 +163,17 @@ impl LoadedData {
         }
     }
 
-    fn read(folder: &Path, name: &str, sizes: Sizes) -> anyhow::Result<Self> {
+    /// `flag` names the folder, or can name another one.
+    fn read(folder: &Path, name: &str, flag: &'static str, sizes: Sizes) -> anyhow::Result<Self> {
         let part = |split, size: Option<usize>| match fashion_mnist::read(folder, split) {
             Ok(mut dataset) => {
                 dataset.truncate(size.unwrap_or(usize::MAX));
                 Ok(dataset)
             }
             Err(missing @ fashion_mnist::Error::Missing { .. }) => {
-                Err(UsageError::new(format_args!("--data {missing}")).into())
+                Err(UsageError::new(format_args!("{flag} {missing}")).into())
             }
-            Err(error) => Err(anyhow::Error::from(error)),
+            Err(error) => Err(anyhow::Error::from(error).context(flag)),
         };
         let (train, test) = (part(Split::Train, sizes.0)?, part(Split::Test, sizes.1)?);
         Ok(Self { name: name.to_owned(), train, test })

@@ -12,6 +12,7 @@ mod cores;
 mod event;
 #[cfg(feature = "cuda")]
 mod gpu;
+pub mod memory;
 mod plan;
 #[cfg(feature = "cuda")]
 mod upload;

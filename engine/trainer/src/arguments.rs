@@ -19,6 +19,8 @@ use harness::report::summary::{Summary, Versions};
 use harness::report::{self, counted, thousands};
 use ops::weights_hash::WeightsHash;
 
+use crate::memory::{Footprint, RunSize};
+
 /// The most images of a run: the limit of the file reader.
 const MAX_IMAGES: u64 = datasets::idx::MAX_COUNT as u64;
 
@@ -135,6 +137,8 @@ pub struct TrainSetup {
     pub outputs: Outputs,
     /// The load of the machine when the current run began.
     load: Mutex<Load>,
+    /// A remark about the images, if others than the wanted ones are used.
+    pub data_note: Option<String>,
 }
 
 impl TrainSetup {
@@ -149,6 +153,11 @@ impl TrainSetup {
             report::number(learning_rate),
             counted(epochs, "epoch"),
         )
+    }
+
+    /// The remarks for the lines below the headline: about the images, and about the devices of a plan.
+    pub fn notes<'a>(&'a self, plan: &'a DevicePlan) -> impl Iterator<Item = &'a str> {
+        self.data_note.as_deref().into_iter().chain(plan.note())
     }
 
     /// Joins the settings and the results of a run that has just ended. Later calls are about later runs.
@@ -184,10 +193,16 @@ impl TrainSetup {
 }
 
 impl TrainArguments {
-    /// Checks the flags against each other and against the machine, then loads the data. Fails with a [`UsageError`]
-    /// for flags that make no sense. Fails with another error for a malformed data file.
-    pub fn prepare(&self, reports: &ReportArguments, devices: usize) -> anyhow::Result<TrainSetup> {
-        self.prepare_for_shards(reports, devices, devices)
+    /// Checks the flags against each other and against the machine, then loads the data. `footprint` is the memory of
+    /// the run. Fails with a [`UsageError`] for flags that make no sense, and for a run that cannot fit. Fails with
+    /// another error for a malformed data file.
+    pub fn prepare(
+        &self,
+        reports: &ReportArguments,
+        devices: usize,
+        footprint: &Footprint,
+    ) -> anyhow::Result<TrainSetup> {
+        self.prepare_for_shards(reports, devices, devices, footprint)
     }
 
     /// Prepares a run whose batches have another number of shards than there are devices. If each device gets a whole
@@ -197,6 +212,7 @@ impl TrainArguments {
         reports: &ReportArguments,
         devices: usize,
         shards: usize,
+        footprint: &Footprint,
     ) -> anyhow::Result<TrainSetup> {
         let batch_size = usize::try_from(self.batch_size)?;
         if batch_size < shards {
@@ -206,14 +222,29 @@ impl TrainArguments {
             .into());
         }
         reports.check(&[])?;
-        let data = self.load(devices)?;
+        let (data, data_note) = self.load(devices, footprint)?;
         let (epochs, learning_rate, seed) = (self.epochs as usize, self.lr, self.seed);
         let options = TrainOptions { epochs, batch_size, learning_rate, seed };
         let (dtype, outputs) = (self.dtype.into(), reports.open()?);
-        Ok(TrainSetup { data, options, dtype, outputs, load: Mutex::new(Load::now()) })
+        let load = Mutex::new(Load::now());
+        Ok(TrainSetup { data, options, dtype, outputs, load, data_note })
     }
 
-    fn load(&self, devices: usize) -> anyhow::Result<LoadedData> {
+    /// Refuses a run with so many training and test images that cannot fit into the machine's memory.
+    pub fn check_memory(
+        &self,
+        footprint: &Footprint,
+        images: (usize, usize),
+    ) -> Result<(), UsageError> {
+        let batch_size = usize::try_from(self.batch_size).unwrap_or(usize::MAX);
+        footprint.check(RunSize { batch_size, images, dtype: self.dtype.into() })
+    }
+
+    fn load(
+        &self,
+        devices: usize,
+        footprint: &Footprint,
+    ) -> anyhow::Result<(LoadedData, Option<String>)> {
         let check = |images: usize| match images < devices {
             true => Err(UsageError::new(format_args!(
                 "{} for {}: each needs at least one",
@@ -226,8 +257,9 @@ impl TrainArguments {
         let (train_size, test_size) = (limit(self.train_size)?, limit(self.test_size)?);
         // If possible, refuse before anything is downloaded.
         train_size.map_or(Ok(()), check)?;
-        let data = self.data.load((train_size, test_size))?;
+        let fits = |images| self.check_memory(footprint, images);
+        let (data, note) = self.data.load((train_size, test_size), fits)?;
         check(data.train.len())?;
-        Ok(data)
+        Ok((data, note))
     }
 }

@@ -3,12 +3,14 @@
 //! | module | content |
 //! | --- | --- |
 //! | `arguments` | the flags of a training run, checked, and the loaded data |
+//! | [`memory`] | the memory of a run, estimated before the run takes any |
 //! | [`sizing`] | smaller defaults on a CPU |
 //! | `run` | the course of a run: the next batch, the metrics, the reason to stop |
 //! | `deferred` | metrics that stay on a GPU until a report needs them |
 
 mod arguments;
 mod deferred;
+pub mod memory;
 mod run;
 pub mod sizing;
 
