@@ -1,5 +1,7 @@
 //! Trains LeNet on one device.
 
+mod conclusion;
+
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Instant;
@@ -11,7 +13,7 @@ use devices::{ComputeDevice, DeviceKind, DevicePlan};
 use harness::cli::{self, ReportArguments, UsageError};
 use harness::interrupt;
 use harness::records::TrainOptions;
-use harness::report::{counted, file, line, paragraph, seconds};
+use harness::report::{file, line, paragraph};
 use harness::statistics::median;
 use ops::weights_hash::WeightsHash;
 use single_gpu::lenet::{Layers, Lenet};
@@ -125,14 +127,8 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
     if arguments.layers == Layers::Plain {
         let plain = seconds_per_step(Layers::Plain, 1, &setup, &device)?;
         let fast = seconds_per_step(Layers::Fast, 7, &setup, &device)?;
-        let images = counted(setup.options.batch_size.min(setup.data.train.len()), "image");
-        line(format_args!(
-            "A step on {images} takes {} s with the plain layers and {} s with the fast ones, which are \
-             {:.1}× as fast.",
-            seconds(plain),
-            seconds(fast),
-            plain / fast
-        ))?;
+        let images = setup.options.batch_size.min(setup.data.train.len());
+        paragraph(conclusion::layers(images, plain, fast))?;
     }
     let mut outputs = std::mem::take(&mut setup.outputs);
     let mut report = outputs.report("one device");
@@ -144,6 +140,9 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
     outputs.run_ended(&summary, &trained.records)?;
     outputs.print_sparklines()?;
     line(&summary)?;
+    let conclusion =
+        conclusion::training(&trained.records, setup.data.test.len(), summary.interrupted);
+    paragraph(format_args!("\n{conclusion}"))?;
     outputs.write(&headline)?;
     Ok(())
 }

@@ -7,7 +7,8 @@ use std::time::Instant;
 use candle_core::{DType, Tensor};
 use devices::DevicePlan;
 use harness::interrupt;
-use harness::report::metrics::Metrics;
+use harness::load::Load;
+use harness::report::{self, metrics::Metrics};
 use harness::statistics::slowest;
 use serde_json::json;
 
@@ -31,9 +32,8 @@ pub fn caption(runs: Option<u32>) -> String {
         Some(runs) => format!("the median of {runs} runs"),
     };
     format!(
-        "all-reduce in GB/s, f32, {runs}; the slowest rank's time is the run's time
-  bus bandwidth as nccl-tests defines it:
-    bytes of the tensor ÷ time × 2(n − 1)/n for n devices"
+        "all-reduce in GB/s, f32, {runs}
+  bus bandwidth: bytes of the tensor ÷ time of the slowest rank × 2(n − 1)/n for n devices, as in nccl-tests"
     )
 }
 
@@ -41,11 +41,10 @@ pub fn caption(runs: Option<u32>) -> String {
 pub fn limit(slices: bool) -> &'static str {
     match slices {
         true => {
-            "  add and copy: each slice adds up its chunk of all tensors and copies the other
-    chunks' sums, without messages and without new memory
+            "  memory limit: each slice adds up its chunk of all tensors and copies the other chunks' sums, without messages
   the devices are slices of this CPU: these are not the times of GPUs"
         }
-        false => "  copy: bytes that each GPU copies within its own memory ÷ time",
+        false => "  memory limit: bytes that each GPU copies within its own memory ÷ time",
     }
 }
 
@@ -63,9 +62,13 @@ enum Work<'a> {
 pub struct Table {
     title: String,
     devices: Vec<String>,
+    /// A note about the devices.
     note: Option<String>,
+    /// A note that other programs used the cores.
+    busy: Option<String>,
+    runs: Option<u32>,
     algorithms: Vec<Algorithm>,
-    /// The name of the last row, if there is a limit.
+    /// The work of the last row, if there is a limit.
     limit: Option<&'static str>,
     /// For each size, the seconds of each row. `None` if Ctrl-C came first.
     columns: Vec<Vec<Option<f64>>>,
@@ -75,11 +78,13 @@ impl Table {
     /// Measures the chapter's algorithms and the limit on the devices of a plan. After Ctrl-C it measures nothing more.
     /// Fails when a rank fails, with the failure of the first rank that failed.
     pub fn measure(plan: &DevicePlan, runs: Option<u32>) -> Result<Self, RankFailure<Error>> {
-        let slices = plan.is_of_slices();
+        let (slices, load) = (plan.is_of_slices(), Load::now());
         let mut table = Self {
             title: plan.to_string(),
             devices: plan.slots().iter().map(ToString::to_string).collect(),
             note: plan.note().map(str::to_owned),
+            busy: None,
+            runs,
             algorithms: Algorithm::OURS.to_vec(),
             limit: Some(if slices { "add and copy" } else { "copy" }),
             columns: Vec::new(),
@@ -94,6 +99,8 @@ impl Table {
                 run_ranks(plan, DEFAULT_TIMEOUT, |rank| column(rank, &rows, bytes, runs))?;
             table.columns.push(columns.swap_remove(0));
         }
+        let threads = plan.threads_per_device().map(|each| each.get() * plan.len());
+        table.busy = threads.and_then(|threads| load.note(threads));
         Ok(table)
     }
 
@@ -110,7 +117,7 @@ impl Table {
         let columns = columns.collect::<Result<_, Error>>()?;
         let devices = (0..rank.world_size()).map(|rank| format!("rank {rank}")).collect();
         let algorithms = algorithms.to_vec();
-        Ok(Self { title, devices, note: None, algorithms, limit: None, columns })
+        Ok(Self { title, devices, note: None, busy: None, runs, algorithms, limit: None, columns })
     }
 
     fn names(&self) -> Vec<String> {
@@ -133,7 +140,7 @@ impl Table {
                 let (rate, seconds) = (self.rate(row, column), self.columns[column][row]);
                 let (Some(gb_per_s), Some(seconds)) = (rate, seconds) else { continue };
                 let measured = json!({
-                    "devices": self.devices, "note": self.note, "work": work, "bytes": bytes,
+                    "devices": self.devices, "note": self.note, "busy": self.busy, "work": work, "bytes": bytes,
                     "seconds": seconds, "gb_per_s": gb_per_s,
                 });
                 metrics.write("all-reduce", &measured)?;
@@ -142,26 +149,92 @@ impl Table {
         Ok(())
     }
 
-    /// Names the fastest algorithm for each size. Returns `None` if numbers are missing.
+    /// Names the fastest algorithm for each size, and explains the numbers. Returns `None` if numbers are missing.
     fn conclusion(&self) -> Option<String> {
-        let fastest = |column: usize| {
-            let rates = (0..self.algorithms.len()).map(|row| Some((self.rate(row, column)?, row)));
-            let rates: Vec<(f64, usize)> = rates.collect::<Option<_>>()?;
-            rates.into_iter().max_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, row)| row)
-        };
-        let rows: Vec<usize> = (0..SIZES.len()).map(fastest).collect::<Option<_>>()?;
-        let (mut parts, mut first) = (Vec::new(), 0);
-        for group in rows.chunk_by(|one, next| one == next) {
-            let last = first + group.len() - 1;
-            let range = match (size(SIZES[first]), size(SIZES[last])) {
-                (from, to) if first < last => format!("from {from} to {to}"),
-                (only, _) => format!("at {only}"),
-            };
-            parts.push(format!("{} {range}", self.algorithms[group[0]]));
-            first = last + 1;
+        let count = self.devices.len();
+        if count == 1 {
+            return Some("One device has nothing to add up.".to_owned());
         }
-        Some(format!("fastest: {}.", parts.join(", ")))
+        let all = |row| (0..SIZES.len()).map(|column| self.rate(row, column)).collect();
+        let rates: Vec<Vec<f64>> = (0..self.algorithms.len()).map(all).collect::<Option<_>>()?;
+        let best: Vec<f64> = (0..SIZES.len())
+            .map(|column| rates.iter().map(|rates| rates[column]).fold(0.0, f64::max))
+            .collect();
+        let (parts, nearly) = fastest(&rates, &best);
+        let parts: Vec<String> = parts
+            .iter()
+            .enumerate()
+            .map(|(part, (row, range))| {
+                let verb = if part == 0 { " is fastest" } else { "" };
+                format!("{}{verb} {range}", self.algorithms[*row])
+            })
+            .collect();
+        let parts = match parts.split_last() {
+            Some((last, rest)) if !rest.is_empty() => format!("{}, and {last}", rest.join(", ")),
+            _ => parts.concat(),
+        };
+        let nearly = if nearly { ", if differences below 10 % do not count" } else { "" };
+        let mut text = format!("On {count} devices {parts}{nearly}.");
+        if best[0] < SLOW * best.iter().copied().fold(0.0, f64::max) {
+            text += " Small tensors are slow because each message costs a fixed time.";
+        }
+        let last = SIZES.len() - 1;
+        if let Some(limit) = self.limit.and_then(|_| self.rate(self.algorithms.len(), last)) {
+            let size = size(SIZES[last]);
+            text += &match 100.0 * best[last] / limit {
+                percent if percent < 100.0 => {
+                    format!(" At {size} the fastest reaches {percent:.0} % of the memory limit.")
+                }
+                _ => format!(" At {size} the fastest reaches the memory limit."),
+            };
+        }
+        if self.note.is_some() {
+            text += " The devices share hardware: on separate hardware, another algorithm may be the fastest.";
+        }
+        if self.runs.is_some_and(|runs| runs < FEW) {
+            text += " With so few runs, chance decides much: repeat with more --runs.";
+        }
+        Some(text)
     }
+}
+
+/// From this share of the highest rate on, a rate counts as equal to it.
+const EQUAL: f64 = 0.9;
+
+/// Below this share of the highest rate of all sizes, the rate of a size is called slow.
+const SLOW: f64 = 0.5;
+
+/// Fewer runs are too few for a median.
+const FEW: u32 = 5;
+
+/// Names few algorithms that are the fastest, or nearly the fastest: the row of each with its range of sizes. Also
+/// returns whether one of them is only nearly the fastest somewhere.
+fn fastest(rates: &[Vec<f64>], best: &[f64]) -> (Vec<(usize, String)>, bool) {
+    let (mut parts, mut nearly, mut first) = (Vec::new(), false, 0);
+    while first < best.len() {
+        let len = |row: usize| {
+            let close = |column: &usize| rates[row][*column] >= EQUAL * best[*column];
+            (first..best.len()).take_while(close).count()
+        };
+        // Of several rows with the longest range, the one that is the fastest at its beginning.
+        let order = |a: &usize, b: &usize| {
+            len(*a).cmp(&len(*b)).then(rates[*a][first].total_cmp(&rates[*b][first]))
+        };
+        let Some(row) = (0..rates.len()).max_by(order) else { break };
+        let last = first + len(row).max(1) - 1;
+        nearly |= (first..=last).any(|column| rates[row][column] < best[column]);
+        let (from, to, end) = (size(SIZES[first]), size(SIZES[last]), best.len() - 1);
+        let range = match (first, last) {
+            (0, last) if last == end => "at every size".to_owned(),
+            (first, last) if first == last => format!("at {from}"),
+            (0, _) => format!("up to {to}"),
+            (_, last) if last == end => format!("from {from} on"),
+            _ => format!("from {from} to {to}"),
+        };
+        parts.push((row, range));
+        first = last + 1;
+    }
+    (parts, nearly)
 }
 
 /// Measures the seconds of all rows for one size: the medians over runs of the slowest rank's time. All ranks get the same
@@ -218,25 +291,30 @@ fn all_go_on(rank: &impl Communicator, interrupted: bool) -> Result<bool, Error>
 
 impl fmt::Display for Table {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.title)?;
-        if let Some(note) = &self.note {
-            write!(f, "\n  note: {note}")?;
+        let columns = report::columns();
+        // The sizes that a narrow terminal leaves out first.
+        let ranks = [0, 2, 0, 1, 0];
+        let mut table = report::Table::new("").indented(2);
+        for (bytes, rank) in SIZES.into_iter().zip(ranks) {
+            table = table.column(&size(bytes), rank);
         }
-        write!(f, "\n  {:<18}", "")?;
-        SIZES.iter().try_for_each(|&bytes| write!(f, "{:>9}", size(bytes)))?;
-        for (row, name) in self.names().iter().enumerate() {
-            write!(f, "\n  {name:<18}")?;
-            for column in 0..SIZES.len() {
-                match self.rate(row, column) {
-                    Some(rate) => write!(f, "{rate:>9.3}")?,
-                    None => write!(f, "{:>9}", "–")?,
-                }
-            }
+        let limit = self.limit.map(|_| "memory limit".to_owned());
+        let names = self.algorithms.iter().map(ToString::to_string).chain(limit);
+        for (row, name) in names.enumerate() {
+            let number = |column| {
+                self.rate(row, column).map_or_else(|| "–".to_owned(), |rate| format!("{rate:.3}"))
+            };
+            table.row([name].into_iter().chain((0..SIZES.len()).map(number)));
         }
-        match self.conclusion() {
-            Some(conclusion) => write!(f, "\n  {conclusion}"),
-            None => write!(f, "\n  –: left out after the interrupt"),
-        }
+        let notes = |note: &Option<String>| {
+            note.iter().map(|note| format!("\n  note: {note}")).collect::<String>()
+        };
+        let above = format!("{}{}", self.title, notes(&self.note));
+        let left_out = || "–: left out after the interrupt".to_owned();
+        let conclusion = self.conclusion().unwrap_or_else(left_out);
+        let below = format!("{}\n  {conclusion}", notes(&self.busy));
+        let text = |text: &str| report::wrapped(text.trim_start_matches('\n'), columns);
+        write!(f, "{}\n{}\n{}", text(&above), table.text(columns), text(&below))
     }
 }
 
@@ -265,23 +343,67 @@ mod tests {
         }
     }
 
-    #[test]
-    fn the_conclusion_names_the_fastest_algorithm_of_each_size() {
-        let seconds = |one_shot, ring, limit| vec![Some(one_shot), Some(ring), Some(limit)];
-        let mut table = Table {
-            title: String::new(),
+    /// A table of two devices with these GB/s of one-shot, the ring and the limit.
+    fn table(one_shot: [f64; 5], ring: [f64; 5], limit: [f64; 5]) -> Table {
+        let seconds = |column: usize| {
+            let rates = [one_shot[column], ring[column], limit[column]];
+            rates.map(|rate| Some(SIZES[column] as f64 / rate / 1e9)).to_vec()
+        };
+        Table {
+            title: "[a, b]".to_owned(),
             devices: vec![String::new(); 2],
             note: None,
+            busy: None,
+            runs: None,
             algorithms: vec![Algorithm::OneShot, Algorithm::Ring],
             limit: Some("add and copy"),
-            columns: vec![seconds(1.0, 2.0, 0.5); 5],
-        };
-        let conclusion = |table: &Table| table.conclusion().unwrap_or_default();
-        assert_eq!(conclusion(&table), "fastest: one-shot from 4 KiB to 45 MiB.");
-        table.columns[2] = seconds(3.0, 2.0, 0.5);
-        let parts = "one-shot from 4 KiB to 64 KiB, ring at 1 MiB, one-shot from 16 MiB to 45 MiB";
-        assert_eq!(conclusion(&table), format!("fastest: {parts}."));
-        table.columns[4][0] = None;
-        assert_eq!(table.conclusion(), None);
+            columns: (0..SIZES.len()).map(seconds).collect(),
+        }
+    }
+
+    fn conclusion(table: &Table) -> String {
+        table.conclusion().expect("a complete table")
+    }
+
+    #[test]
+    fn the_conclusion_names_the_fastest_algorithm_of_each_size() {
+        let alone = table([2.0; 5], [1.0; 5], [4.0; 5]);
+        assert_eq!(
+            conclusion(&alone),
+            "On 2 devices one-shot is fastest at every size. At 45 MiB the fastest reaches 50 % of the memory limit."
+        );
+        let turns = table([2.0, 2.0, 1.0, 2.0, 1.0], [1.0, 1.0, 2.0, 1.0, 2.0], [1.0; 5]);
+        let parts = "one-shot is fastest up to 64 KiB, ring at 1 MiB, one-shot at 16 MiB, and ring at 45 MiB.";
+        assert_eq!(
+            conclusion(&turns),
+            format!("On 2 devices {parts} At 45 MiB the fastest reaches the memory limit.")
+        );
+        let late = table([2.0, 1.0, 1.0, 1.0, 1.0], [1.0, 2.0, 2.0, 2.0, 2.0], [2.0; 5]);
+        assert!(conclusion(&late).contains("at 4 KiB, and ring from 64 KiB on."), "{late}");
+        let close = table([2.0; 5], [1.0, 2.1, 1.0, 2.1, 1.0], [4.0; 5]);
+        let text = "one-shot is fastest at every size, if differences below 10 % do not count.";
+        assert!(conclusion(&close).contains(text), "{close}");
+        let mut missing = alone;
+        missing.columns[4][0] = None;
+        assert_eq!(missing.conclusion(), None);
+        assert!(missing.to_string().ends_with("\n  –: left out after the interrupt"), "{missing}");
+    }
+
+    #[test]
+    fn the_conclusion_explains_the_numbers() {
+        let small = "Small tensors are slow because each message costs a fixed time.";
+        let rising = table([0.5, 4.0, 4.0, 2.0, 1.0], [0.4; 5], [9.0; 5]);
+        assert!(conclusion(&rising).contains(small), "{rising}");
+        let flat = table([2.0; 5], [1.0; 5], [9.0; 5]);
+        assert!(!conclusion(&flat).contains(small), "{flat}");
+        let share = Some("4 threads share 2 cores".to_owned());
+        let few = Table { note: share, runs: Some(3), ..flat };
+        assert!(conclusion(&few).contains("The devices share hardware"), "{few}");
+        assert!(conclusion(&few).ends_with("repeat with more --runs."), "{few}");
+        assert!(few.to_string().starts_with("[a, b]\n  note: 4 threads share 2 cores\n"), "{few}");
+        let busy = Table { busy: Some("other programs".to_owned()), ..few };
+        assert!(busy.to_string().contains("\n  note: other programs\n  On 2 devices"), "{busy}");
+        let alone = Table { devices: vec![String::new()], ..busy };
+        assert_eq!(conclusion(&alone), "One device has nothing to add up.");
     }
 }

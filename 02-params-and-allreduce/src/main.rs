@@ -8,7 +8,7 @@ use clap::Parser;
 use datasets::{Split, synthetic};
 use devices::{DevicePlan, SeveralDevices};
 use harness::cli::{self, UsageError, whole};
-use harness::report::{line, metrics::Metrics, paragraph};
+use harness::report::{line, metrics::Metrics, paragraph, shown_rows};
 use harness::{interrupt, launcher};
 use params_and_allreduce::bandwidth::{self, Table};
 use params_and_allreduce::communicator::{Communicator, Error};
@@ -54,13 +54,14 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
     let plan = arguments.devices.plan()?;
     let mut metrics = cli::metrics(arguments.metrics.as_deref())?;
     interrupt::watch()?;
-    line(format_args!("devices {plan}"))?;
+    paragraph(format_args!("devices {plan}"))?;
     if let Some(note) = plan.note() {
         paragraph(format_args!("note: {note}"))?;
     }
     show_parameters(&plan, arguments.seed)?;
     show_allreduce(&plan)?;
-    show_bandwidth(&arguments, metrics.as_mut())
+    show_bandwidth(&arguments, metrics.as_mut())?;
+    Ok(metrics.map_or(Ok(()), |metrics| metrics.announce())?)
 }
 
 /// Copies LeNet's parameters to the last device, and prints `b1` and its gradient.
@@ -80,13 +81,15 @@ fn show_parameters(plan: &DevicePlan, seed: u64) -> anyhow::Result<()> {
     })?;
     line(format_args!("\nparameters copied to {}", plan.slots()[last]))?;
     if let Some((b1, gradient)) = shown.swap_remove(last) {
-        line(format_args!("  b1 value:    {b1}"))?;
-        line("  b1 gradient: none before a backward pass")?;
-        line(format_args!("  b1 gradient: {gradient} after one"))?;
+        paragraph(format_args!("  b1 value: {b1}"))?;
+        paragraph("  b1 gradient: none before a backward pass")?;
+        paragraph(format_args!("  b1 gradient: {gradient} after one"))?;
     }
-    line("The copy has its own memory. A backward pass computes its gradient.")?;
-    Ok(())
+    Ok(paragraph("The copy has its own memory. A backward pass computes its gradient.")?)
 }
+
+/// The most devices whose tensors are printed.
+const SHOWN_DEVICES: usize = 8;
 
 /// Prints ones(1×2)·(i+1) on device i, before and after an all-reduce.
 fn show_allreduce(plan: &DevicePlan) -> anyhow::Result<()> {
@@ -98,12 +101,29 @@ fn show_allreduce(plan: &DevicePlan) -> anyhow::Result<()> {
     })?;
     for (title, pick) in [("before", 0), ("after", 1)] {
         line(format_args!("\n{title} all-reduce"))?;
-        for (slot, (before, after)) in plan.slots().iter().zip(&shown) {
+        for row in shown_rows(shown.len(), SHOWN_DEVICES) {
+            let Some(row) = row else {
+                line("  …")?;
+                continue;
+            };
+            let (slot, (before, after)) = (plan.slots()[row], &shown[row]);
             line(format_args!("  {slot}: {}", if pick == 0 { before } else { after }))?;
         }
     }
-    line("After the all-reduce, every device holds the sum.")?;
-    Ok(())
+    let after: Vec<&str> = shown.iter().map(|(_, after)| after.as_str()).collect();
+    Ok(paragraph(all_reduced(&after))?)
+}
+
+/// Says what the tensors of all devices after an all-reduce mean.
+fn all_reduced(after: &[&str]) -> String {
+    match after {
+        [_] => "One device has nothing to add up, so its tensor stays as it is.".to_owned(),
+        [first, rest @ ..] if rest.iter().all(|tensor| tensor == first) => format!(
+            "After the all-reduce, each of the {} devices holds the sum of all tensors.",
+            after.len()
+        ),
+        _ => "The devices hold different tensors: this is a mistake in the program.".to_owned(),
+    }
 }
 
 /// Prints the table for 2 and 4 devices, and for `--devices` if that is from 2 to 16.
@@ -115,11 +135,14 @@ fn show_bandwidth(arguments: &Arguments, mut metrics: Option<&mut Metrics>) -> a
     counts.sort_unstable();
     counts.dedup();
     let slices = arguments.devices.each.plan(2)?.is_of_slices();
-    line(format_args!("\n{}\n{}", bandwidth::caption(arguments.runs), bandwidth::limit(slices)))?;
+    let (caption, limit) = (bandwidth::caption(arguments.runs), bandwidth::limit(slices));
+    paragraph(format_args!("\n{caption}\n{limit}"))?;
     if asked < 2 {
-        line("  note: one device has nobody to reduce with: the fewest that are measured are 2")?;
+        paragraph(
+            "  note: one device has nobody to reduce with: the fewest that are measured are 2",
+        )?;
     } else if asked > MOST {
-        line(format_args!(
+        paragraph(format_args!(
             "  note: {asked} devices would take minutes: the most that are measured are {MOST}"
         ))?;
     }
@@ -151,4 +174,19 @@ fn numbers(tensor: &Tensor) -> candle_core::Result<String> {
         text.push(format!("… ({} numbers)", values.len()));
     }
     Ok(text.join(" "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::all_reduced;
+
+    #[test]
+    fn equal_tensors_are_the_sum() {
+        assert_eq!(
+            all_reduced(&["3 3", "3 3"]),
+            "After the all-reduce, each of the 2 devices holds the sum of all tensors."
+        );
+        assert!(all_reduced(&["3 3", "2 3"]).contains("a mistake in the program"));
+        assert!(all_reduced(&["1 1"]).starts_with("One device has nothing to add up"));
+    }
 }

@@ -35,11 +35,12 @@ fn it_shows_parameters_and_an_all_reduce() {
         .assert()
         .success()
         .stdout(contains(
-            "all-reduce in GB/s, f32, one run; the slowest rank's time is the run's time\n",
+            "all-reduce in GB/s, f32, one run\n  bus bandwidth: bytes of the tensor ÷ time",
         ))
-        .stdout(contains("parameters copied to cpu:2 (1 core)\n  b1 value:    0 0 0 0 0"))
+        .stdout(contains("parameters copied to cpu:2 (1 core)\n  b1 value: 0 0 0 0 0"))
         .stdout(contains("before all-reduce\n  cpu:0 (1 core): 1 1\n  cpu:1 (1 core): 2 2\n"))
-        .stdout(contains("after all-reduce\n  cpu:0 (1 core): 6 6\n  cpu:1 (1 core): 6 6\n"));
+        .stdout(contains("after all-reduce\n  cpu:0 (1 core): 6 6\n  cpu:1 (1 core): 6 6\n"))
+        .stdout(contains("each of the 3 devices holds the sum of all tensors.\n"));
 }
 
 #[test]
@@ -47,11 +48,11 @@ fn it_ends_in_a_table_of_bandwidths() {
     let output = params_and_allreduce(&["--devices=3", "--runs=2"]).output().expect("a run");
     let text = String::from_utf8(output.stdout).expect("text");
     let (_, tables) = text.split_once("all-reduce in GB/s").expect("a caption");
-    assert!(tables.starts_with(", f32, the median of 2 runs; the slowest"), "{tables}");
+    assert!(tables.starts_with(", f32, the median of 2 runs\n"), "{tables}");
     assert!(tables.contains("these are not the times of GPUs"), "{tables}");
-    for row in ["one-shot", "naive", "tree", "ring", "add and copy"] {
-        // In the caption, a colon follows.
-        let begins = format!("{row} ");
+    for row in ["one-shot", "naive", "tree", "ring", "memory limit"] {
+        // In the caption and in a sentence, no two spaces follow.
+        let begins = format!("{row}  ");
         let rows: Vec<&str> =
             tables.lines().filter(|l| l.trim_start().starts_with(&begins)).collect();
         assert_eq!(rows.len(), 3, "{row} on 2, 3 and 4 devices: {tables}");
@@ -61,6 +62,26 @@ fn it_ends_in_a_table_of_bandwidths() {
             assert!(numbers.len() == 5 && numbers[1..].iter().all(|&n| n > 0.0), "{line}");
             // Where others need the cores, a small tensor may take so long that its rate is 0.000.
             assert!(numbers[0] >= 0.0, "{line}");
+        }
+    }
+    for devices in 2..=4 {
+        assert!(tables.contains(&format!("\n  On {devices} devices ")), "{tables}");
+    }
+    let unwrapped = tables.replace("\n  ", " ");
+    assert_eq!(unwrapped.matches("the memory limit.").count(), 3, "{tables}");
+}
+
+#[test]
+fn every_line_fits_into_the_terminal() {
+    for columns in [80, 60] {
+        for devices in ["2", "12"] {
+            let mut run = params_and_allreduce(&["--runs=1", "--devices", devices]);
+            let output = run.env("COLUMNS", columns.to_string()).output().expect("a run");
+            let text = String::from_utf8(output.stdout).expect("text");
+            assert!(text.contains("memory limit  "), "{text}");
+            assert!(text.lines().all(|line| line.chars().count() <= columns), "{columns}: {text}");
+            // The middle of a long list is left out.
+            assert_eq!(text.contains("\n  …\n"), devices == "12", "{text}");
         }
     }
 }
@@ -80,7 +101,7 @@ fn a_number_of_devices_that_is_not_measured_is_told() {
         let output = params_and_allreduce(&["--runs=1", "--devices", devices]).output();
         let text = String::from_utf8(output.expect("a run").stdout).expect("text");
         let (_, told) = text.split_once("all-reduce in GB/s").expect("a caption");
-        assert_eq!(told.matches("  add and copy  ").count(), tables, "{told}");
+        assert_eq!(told.matches("  memory limit  ").count(), tables, "{told}");
         assert_eq!(told.contains("are measured are"), note.is_some(), "{told}");
         assert!(told.contains(note.unwrap_or_default()), "{told}");
     }
@@ -99,6 +120,7 @@ fn metrics_have_every_number_of_the_tables() {
     };
     let lines: Vec<serde_json::Value> =
         written.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    assert!(text.ends_with("/metrics.jsonl\n"), "{text}");
     // Five rows of five sizes on 2, 3 and 4 devices.
     assert_eq!(lines.len(), 5 * 5 * 3, "{written}");
     for line in &lines {
@@ -107,7 +129,8 @@ fn metrics_have_every_number_of_the_tables() {
         let share = 2.0 * (devices - 1.0) / devices;
         let rate = number("bytes") * share / number("seconds") / 1e9;
         assert!((rate / number("gb_per_s") - 1.0).abs() < 1e-9, "{line}");
-        assert!(text.contains(&format!("{:>9.3}", number("gb_per_s"))), "{line} is not in {text}");
+        let rate = format!("{:.3}", number("gb_per_s"));
+        assert!(text.split_whitespace().any(|word| word == rate), "{line} is not in {text}");
         assert_eq!(line["kind"], "all-reduce");
     }
 }
@@ -151,7 +174,8 @@ fn interrupted(
     assert!(kill.expect("kill").success());
     told.extend(lines);
     assert_eq!(run.wait().expect("an end").code(), Some(code), "{told}");
-    assert!(told.ends_with("4 devices: left out after the interrupt\n"), "{told}");
+    assert!(told.contains("4 devices: left out after the interrupt\n"), "{told}");
+    assert_eq!(told.contains("\n--metrics: "), file.exists(), "{told}");
     // The file begins with the first number. On a busy machine the interrupt may come before it.
     let written = match std::fs::read_to_string(file) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
@@ -174,11 +198,11 @@ fn an_interrupt_loses_nothing_that_was_measured() {
     let numbers = tables.split_whitespace().filter(|word| word.contains('.'));
     assert_eq!(numbers.count(), written.len(), "{told}");
     for line in &written {
-        let rate = format!("{:>9.3}", line["gb_per_s"].as_f64().expect("a rate"));
-        assert!(told.contains(&rate), "{line} is not in {told}");
+        let rate = format!("{:.3}", line["gb_per_s"].as_f64().expect("a rate"));
+        assert!(told.split_whitespace().any(|word| word == rate), "{line} is not in {told}");
     }
     // The second table takes seconds.
-    let second = ("\n  add and copy  ", 50);
+    let second = ("\n  memory limit  ", 50);
     let (told, written) = interrupted("--runs=200", ("-TERM", 143), second);
     assert!(told.contains("left out after the interrupt"), "{told}");
     assert!((5 * 5..2 * 5 * 5).contains(&written.len()), "{told}");

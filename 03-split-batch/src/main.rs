@@ -10,7 +10,7 @@ use devices::SeveralDevices;
 use devices::{DevicePlan, move_view};
 use harness::cli::{self, UsageError, whole};
 use harness::launcher;
-use harness::report::line;
+use harness::report::{counted, line, paragraph, shown_rows};
 use params_and_allreduce::communicator::{Communicator, Error};
 use params_and_allreduce::thread::{DEFAULT_TIMEOUT, run_ranks};
 use split_batch::{Breakage, gather, split_batch};
@@ -55,11 +55,14 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
     launcher::check_alone().map_err(UsageError::new)?;
     let (samples, devices) = (arguments.batch_size as usize, arguments.devices.count);
     if samples < devices {
-        let text = format!("a batch of {samples} cannot give each of {devices} devices a sample");
+        let text = format!(
+            "--batch-size {samples} gives {devices} devices less than a sample each: use --batch-size {devices} or more, \
+             or --devices {samples} or fewer"
+        );
         return Err(UsageError::new(text).into());
     }
     if arguments.breakage == Some(Breakage::OwnShuffle) && devices == 1 {
-        let text = "--break own-shuffle takes at least two devices to part";
+        let text = "--break own-shuffle needs --devices 2 or more: one device has one shuffle";
         return Err(UsageError::new(text).into());
     }
     let plan = arguments.devices.plan()?;
@@ -85,19 +88,61 @@ fn show_batch(samples: usize, plan: &DevicePlan) -> anyhow::Result<()> {
         let on_device = move_view(shard, rank.device())?;
         Ok::<_, Error>(on_device.to_device(&Device::Cpu)?)
     })?;
-    for (slot, part) in plan.slots().iter().zip(&parts) {
-        line(format_args!("\non {slot}"))?;
-        show(part, width)?;
+    for row in shown_rows(parts.len(), SHOWN_DEVICES) {
+        let Some(row) = row else {
+            line("\n…")?;
+            continue;
+        };
+        line(format_args!("\non {}", plan.slots()[row]))?;
+        show(&parts[row], width)?;
     }
     line("\ngathered again")?;
-    show(&gather(&parts, &Device::Cpu)?, width)
+    let gathered = gather(&parts, &Device::Cpu)?;
+    show(&gathered, width)?;
+    let sizes: Vec<usize> = parts.iter().map(|part| part.dims()[0]).collect();
+    let equal = gathered.to_vec2::<f32>()? == batch.to_vec2::<f32>()?;
+    Ok(paragraph(format_args!("\n{}", conclusion(&sizes, equal)))?)
 }
 
-/// Prints one line for each sample.
+/// Says what the sizes of the shards mean, and whether the gathered batch is `equal` to the batch.
+fn conclusion(sizes: &[usize], equal: bool) -> String {
+    let devices = sizes.len();
+    let (least, most) =
+        (sizes.iter().min().copied().unwrap_or(0), sizes.iter().max().copied().unwrap_or(0));
+    let shards = match sizes {
+        [_] => "One device holds the whole batch.".to_owned(),
+        _ if least == most => {
+            format!("Each of the {devices} devices holds {}.", counted(most, "sample"))
+        }
+        _ => {
+            let many = sizes.iter().filter(|&&size| size == most).count();
+            let most = counted(most, "sample");
+            format!(
+                "The shards are uneven: {most} on {many} of {devices} devices, and {least} on each other device."
+            )
+        }
+    };
+    match equal {
+        true => format!("{shards} The gathered shards are the batch again, so no sample is lost."),
+        false => format!(
+            "{shards} The gathered shards are not the batch: this is a mistake in the program."
+        ),
+    }
+}
+
+/// The most devices whose samples are printed.
+const SHOWN_DEVICES: usize = 8;
+
+/// The most samples of a tensor that are printed.
+const SHOWN_SAMPLES: usize = 16;
+
+/// Prints one line for each sample. Of many samples, the middle is left out.
 fn show(samples: &Tensor, width: usize) -> anyhow::Result<()> {
-    for sample in samples.to_vec2::<f32>()? {
-        let values: Vec<String> = sample.iter().map(|value| format!("{value:width$}")).collect();
-        line(format_args!(" {}", values.concat()))?;
+    let samples = samples.to_vec2::<f32>()?;
+    for row in shown_rows(samples.len(), SHOWN_SAMPLES) {
+        let values = row.map(|row| samples[row].iter().map(|value| format!("{value:width$}")));
+        let values = values.map_or_else(|| format!("{:>width$}", "…"), Iterator::collect);
+        line(format_args!(" {values}"))?;
     }
     Ok(())
 }
@@ -105,4 +150,26 @@ fn show(samples: &Tensor, width: usize) -> anyhow::Result<()> {
 /// Returns the width of a column for numbers up to `largest`, with a space in front, but at least `least`.
 fn width(largest: usize, least: usize) -> usize {
     (largest.to_string().len() + 1).max(least)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::conclusion;
+
+    #[test]
+    fn shards_are_even_or_not() {
+        let again = "The gathered shards are the batch again, so no sample is lost.";
+        for (sizes, expected) in [
+            (&[4][..], "One device holds the whole batch."),
+            (&[2, 2], "Each of the 2 devices holds 2 samples."),
+            (&[1, 1], "Each of the 2 devices holds 1 sample."),
+            (
+                &[3, 2, 2],
+                "The shards are uneven: 3 samples on 1 of 3 devices, and 2 on each other device.",
+            ),
+        ] {
+            assert_eq!(conclusion(sizes, true), format!("{expected} {again}"));
+        }
+        assert!(conclusion(&[2, 2], false).ends_with("this is a mistake in the program."));
+    }
 }

@@ -70,6 +70,7 @@ fn a_mistake_is_shown_with_what_it_does_to_the_samples() {
         ("same-order", "every sample once, in the order of the epoch before\n"),
         ("drop-last", "\n    never: "),
         ("fill-up", "\n    more than once: "),
+        ("fill-up", "\nWith --break fill-up, in each epoch, 2 of 10 samples count more than once"),
     ] {
         let arguments = ["--break", breakage];
         let begins = predicates::str::starts_with("an epoch of 10 samples");
@@ -90,16 +91,40 @@ fn large_numbers_stay_apart() {
     let rows = batches.lines().filter(|line| line.starts_with("  "));
     let values: Vec<usize> =
         rows.flat_map(|row| row.split_whitespace().map(|value| value.parse().unwrap())).collect();
-    // The batch, the one device's shard, and what was gathered.
-    assert!(values.iter().copied().eq((0..1500).cycle().take(3 * 1500)), "{batches}");
+    // The batch, the shard of the one device, and the gathered batch. Of each, the first samples and the last are shown.
+    let shown = |_| (0..14 * 5).chain(299 * 5..1500);
+    assert!(values.iter().copied().eq((0..3).flat_map(shown)), "{batches}");
     let ranks: Vec<&str> =
         epochs.lines().filter_map(|line| line.split_once(": ")).map(|(_, s)| s).collect();
     assert_eq!(ranks.len(), 2);
     for rank in ranks {
-        let mut samples: Vec<u32> =
+        let samples: Vec<u32> =
             rank.split_whitespace().map(|sample| sample.parse().unwrap()).collect();
-        samples.sort_unstable();
-        assert!(samples.into_iter().eq(0..300), "{rank}");
+        // As many as fit into a line.
+        assert!(samples.len() == 16 && samples.iter().all(|&sample| sample < 300), "{rank}");
+    }
+    assert_eq!(epochs.matches("… 300 samples in 1 step\n").count(), 2, "{epochs}");
+}
+
+#[test]
+fn every_line_fits_into_the_terminal() {
+    for columns in [80, 60] {
+        for arguments in [
+            &[][..],
+            &["--devices=3", "--batch-size=7"],
+            &["--devices=1000", "--batch-size=1000", "--epoch-samples=1000"],
+            &["--batch-size=1000", "--epoch-samples=1000"],
+            &["--break=own-shuffle", "--epoch-samples=100"],
+            &["--break=drop-last", "--epoch-samples=4"],
+        ] {
+            let output = split_batch(arguments).env("COLUMNS", columns.to_string()).output();
+            let text = String::from_utf8(output.unwrap().stdout).unwrap();
+            assert!((8..160).contains(&text.lines().count()), "{text}");
+            assert!(text.lines().all(|line| line.chars().count() <= columns), "{columns}: {text}");
+            // The last paragraph is the conclusion.
+            let (_, conclusion) = text.rsplit_once("\n\n").expect("paragraphs");
+            assert!(conclusion.starts_with(['I', 'W']), "{conclusion}");
+        }
     }
 }
 
@@ -108,10 +133,13 @@ fn help_and_refusals() {
     split_batch(&["--help"]).assert().success().stdout(contains("--batch-size <N>"));
     for (arguments, complaint) in [
         (["--devices", "0"], "a run has 1 to 1024 devices"),
-        (["--devices", "5"], "a batch of 4 cannot give each of 5 devices a sample"),
-        (["--break=own-shuffle", "--devices=1"], "takes at least two devices to part"),
-        (["--batch-size", "0"], "0 is not in 1..=1000"),
-        (["--epoch-samples", "0"], "0 is not in 1..=1000"),
+        (
+            ["--devices", "5"],
+            "--batch-size 4 gives 5 devices less than a sample each: use --batch-size 5 or more",
+        ),
+        (["--break=own-shuffle", "--devices=1"], "--break own-shuffle needs --devices 2 or more"),
+        (["--batch-size", "0"], "a whole number from 1 to 1,000 is expected"),
+        (["--epoch-samples", "0"], "a whole number from 1 to 1,000 is expected"),
     ] {
         split_batch(&arguments).assert().code(2).stdout("").stderr(contains(complaint));
     }

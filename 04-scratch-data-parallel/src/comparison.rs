@@ -2,14 +2,23 @@
 
 use std::fmt;
 
+use devices::DevicePlan;
 use harness::report::summary::Summary;
 use ops::difference::largest_difference;
+use scratch_data_parallel::Method;
 use scratch_data_parallel::replicas::{check, verdict};
 use scratch_data_parallel::train::Outcome;
 use serde::Serialize;
 
+use crate::conclusion::{Facts, distance};
+
+/// The seconds of training below which times are not exact.
+const SHORTEST: f64 = 2.0;
+
 /// A finished run.
 pub(crate) struct Run {
+    pub(crate) plan: DevicePlan,
+    pub(crate) method: Method,
     pub(crate) summary: Summary,
     pub(crate) outcome: Outcome,
 }
@@ -27,10 +36,15 @@ pub(crate) struct Comparison {
     replicas: usize,
     #[serde(skip)]
     verdict: String,
+    #[serde(skip)]
+    conclusion: Vec<String>,
 }
 
 #[derive(Debug, Serialize)]
 struct SpeedUp {
+    /// The name of the run on one device.
+    over_run: String,
+    /// The device of this run.
     over: String,
     ratio: f64,
 }
@@ -51,6 +65,7 @@ impl Comparison {
         };
         let others = || runs.iter().filter(|run| run.summary.devices.len() == 1);
         let speed_ups = others().map(|one| SpeedUp {
+            over_run: one.summary.run.clone(),
             over: one.summary.devices.join(", "),
             ratio: one.summary.seconds_per_epoch / several.summary.seconds_per_epoch,
         });
@@ -67,13 +82,45 @@ impl Comparison {
             _ => None,
         };
         let hashes = &several.outcome.hashes;
-        Ok(Self {
+        let mut comparison = Self {
             speed_ups: if runs.len() > 1 { speed_ups.collect() } else { Vec::new() },
             weight_difference,
             replicas_agree: check(hashes).is_ok(),
             replicas: hashes.len(),
             verdict: verdict(hashes),
-        })
+            conclusion: Vec::new(),
+        };
+        comparison.conclusion = comparison.conclude(several, runs);
+        Ok(comparison)
+    }
+
+    /// The sentences below the numbers. A single run has none.
+    pub(crate) fn conclusion(&self) -> &[String] {
+        &self.conclusion
+    }
+
+    fn conclude(&self, several: &Run, runs: &[Run]) -> Vec<String> {
+        let Some(difference) = &self.weight_difference else { return Vec::new() };
+        let facts = Facts {
+            method: several.method,
+            devices: several.plan.len(),
+            f64: several.summary.dtype == "f64",
+            slices: several.plan.is_of_slices(),
+            // The note of GPUs may be about TF32.
+            shared: several.plan.note().is_some() && !several.plan.has_a_gpu_each(),
+            short: runs
+                .iter()
+                .any(|run| run.summary.seconds_per_epoch * run.summary.epochs_trained < SHORTEST),
+            busy: runs.iter().any(|run| run.summary.busy.is_some()),
+            speed_ups: self.speed_ups.iter().map(|speed_up| speed_up.ratio).collect(),
+            after_first_step: difference.after_first_step,
+            at_the_end: difference.at_the_end,
+            same_bits: runs.iter().all(|run| run.outcome.hashes[0] == several.outcome.hashes[0]),
+            replicas_agree: self.replicas_agree,
+            accuracies: [runs[0].summary.test_accuracy, several.summary.test_accuracy],
+            test_images: several.summary.images.1,
+        };
+        facts.conclusion()
     }
 }
 
@@ -85,16 +132,18 @@ impl fmt::Display for Comparison {
         let ratios: Vec<String> = self
             .speed_ups
             .iter()
-            .map(|speed_up| format!("{:.2}× over [{}]", speed_up.ratio, speed_up.over))
+            // An interrupted run may have no time.
+            .filter(|speed_up| speed_up.ratio.is_finite())
+            .map(|SpeedUp { ratio, over_run, .. }| format!("{ratio:.2}× over {over_run}"))
             .collect();
-        writeln!(f, "speed-up: {}", ratios.join(", "))?;
-        write!(
-            f,
-            "largest weight difference from one device: {:.1e} after step 1",
-            difference.after_first_step
-        )?;
-        match difference.at_the_end {
-            Some(at_the_end) => writeln!(f, ", {at_the_end:.1e} at the end")?,
+        if !ratios.is_empty() {
+            writeln!(f, "speed-up: {}", ratios.join("; "))?;
+        }
+        let WeightDifference { after_first_step, at_the_end } = difference;
+        let first = distance(*after_first_step);
+        write!(f, "weight difference from one device: {first} after step 1")?;
+        match at_the_end {
+            Some(at_the_end) => writeln!(f, ", {} at the end", distance(*at_the_end))?,
             None => writeln!(f, "; they did not end at the same step")?,
         }
         f.write_str(&self.verdict)

@@ -1,6 +1,7 @@
 //! Trains LeNet on one device and on several, and compares.
 
 mod comparison;
+mod conclusion;
 
 use std::process::ExitCode;
 
@@ -134,9 +135,16 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
         summary.method =
             (plan.len() > 1 || method.algorithm().is_none()).then(|| method.to_string());
         outputs.run_ended(&summary, &outcome.records)?;
-        runs.push(Run { summary, outcome });
+        runs.push(Run { plan, method, summary, outcome });
     }
     report_runs(&runs, &mut outputs)?;
+    if runs.len() == 1 {
+        let text = match interrupt::requested() {
+            true => "The program was interrupted, so there is nothing to compare.",
+            false => "With one device there is nothing to compare: use --devices 2 or more.",
+        };
+        paragraph(format_args!("\n{text}"))?;
+    }
     Ok(outputs.write(&headline)?)
 }
 
@@ -151,7 +159,12 @@ fn report_runs(runs: &[Run], outputs: &mut Outputs) -> anyhow::Result<()> {
     for run in runs {
         line(&run.summary)?;
     }
-    line(&comparison)?;
+    if runs.len() > 1 {
+        paragraph(&comparison)?;
+    }
+    for text in comparison.conclusion() {
+        paragraph(format_args!("\n{text}"))?;
+    }
     if let Some(metrics) = outputs.metrics() {
         metrics.write("comparison", &comparison)?;
     }

@@ -28,12 +28,12 @@ use crate::{Error, FixedTree, TreeSum};
 pub fn check_shards(shards: usize, devices: usize, batch_size: u64) -> Result<(), UsageError> {
     if shards < devices {
         return Err(UsageError::new(format_args!(
-            "{shards} shards cannot be shared out over {devices} devices: each needs at least one"
+            "--shards {shards}: {shards} shards cannot be shared out over {devices} devices; use --shards {devices} or more"
         )));
     }
     if batch_size < shards as u64 {
         return Err(UsageError::new(format_args!(
-            "batch size {batch_size} cannot be cut into {shards} shards: each needs at least one sample"
+            "--shards {shards}: batch size {batch_size} cannot be cut into {shards} shards; use --shards {batch_size} or fewer"
         )));
     }
     Ok(())

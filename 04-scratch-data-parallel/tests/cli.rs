@@ -68,12 +68,50 @@ fn three_runs_and_what_they_say_together() {
     scratch(&SMALL)
         .assert()
         .success()
-        .stdout(contains("s/epoch on [cpu:0 (1 core)], weights "))
-        .stdout(contains("s/epoch on [cpu:0 (1 core), cpu:1 (1 core)], weights "))
-        .stdout(contains("s/epoch on [cpu:0 (2 cores)], weights "))
-        .stdout(contains("speed-up: "))
-        .stdout(contains("largest weight difference from one device: "))
+        .stdout(contains("s/epoch, weights ").count(3))
+        .stdout(contains("\none device: test acc ").and(contains("\n  on [cpu:0 (1 core)]\n")))
+        .stdout(contains("\n  on [cpu:0 (1 core), cpu:1 (1 core)]\n"))
+        .stdout(contains("\none device, all cores: test acc "))
+        .stdout(contains("\n  on [cpu:0 (2 cores)]\n"))
+        .stdout(contains("\nspeed-up: ").and(contains("× over one device; ")))
+        .stdout(contains("× over one device, all cores\n"))
+        .stdout(contains("weight difference from one device: "))
+        .stdout(contains("\nAfter step 1 the weights agree to rounding ("))
         .stdout(contains("2 replicas ended with the same weights"));
+}
+
+#[test]
+fn every_line_fits_into_the_terminal() {
+    for columns in [80, 60] {
+        for arguments in [
+            &[][..],
+            &["--devices=12"],
+            &["--devices=1"],
+            &["--shards=8"],
+            &["--break=mean-for-sum"],
+            &["--break=skip-allreduce"],
+        ] {
+            let mut run = scratch(&[&SMALL, arguments].concat());
+            let output = run.env("COLUMNS", columns.to_string()).output().expect("a run");
+            let text = String::from_utf8(output.stdout).expect("text");
+            assert!(text.contains("epoch 2/2") && output.status.success(), "{text}");
+            assert!(text.lines().all(|line| line.chars().count() <= columns), "{columns}: {text}");
+        }
+    }
+}
+
+#[test]
+fn each_mode_has_its_conclusion() {
+    for (argument, expected) in [
+        ("--devices=1", "With one device there is nothing to compare: use --devices 2 or more.\n"),
+        ("--shards=8", "With --shards 8 all runs end with the same weights, to the last bit."),
+        ("--break=skip-allreduce", "The replicas differ, so a comparison"),
+        ("--break=mean-for-sum", "The replicas are equal, so only the comparison"),
+    ] {
+        let output = scratch(&SMALL).arg(argument).output().expect("a run");
+        let text = String::from_utf8(output.stdout).expect("text").replace('\n', " ");
+        assert!(text.contains(expected.trim_end()), "{text}");
+    }
 }
 
 /// More threads on one device than a machine can bear: only the run that would need them is left out.
@@ -267,19 +305,19 @@ fn what_makes_no_sense_is_refused() {
     for (arguments, complaint) in [
         (&["--devices", "0"][..], "a run has 1 to 1024 devices"),
         (&["--devices", "100000000"], "a run has 1 to 1024 devices"),
-        (&["--batch-size", "0"], "0 is not in"),
+        (&["--batch-size", "0"], "a whole number from 1 to"),
         (&["--batch-size", "1"], "batch size 1 cannot be cut into 2 shards"),
         (&["--devices", "8", "--train-size", "5"], "5 training images for 8 devices"),
         (&["--lr", "NaN"], "a learning rate is a positive number"),
-        (&["--epochs", "0"], "0 is not in"),
+        (&["--epochs", "0"], "a whole number from 1 to"),
         (&["--data", "/no/such/folder"], "there is no such folder"),
         (&["--metrics", "/no/such/folder/m"], "--metrics /no/such/folder/m"),
         (&["--algorithm", "native"], "--algorithm native: there is no native all-reduce here"),
         (&["--algorithm", "star"], "possible values: one-shot, naive, tree, ring, native"),
         (&["--shards", "8", "--algorithm", "ring"], "--algorithm ring adds up in an order"),
-        (&["--shards", "0"], "0 is not in 1..=1024"),
-        (&["--shards", "2", "--devices", "3"], "2 shards cannot be shared out over 3 devices"),
-        (&["--shards", "512"], "batch size 256 cannot be cut into 512 shards"),
+        (&["--shards", "0"], "a whole number from 1 to 1,024 is expected"),
+        (&["--shards", "2", "--devices", "3"], "over 3 devices; use --shards 3 or more"),
+        (&["--shards", "512"], "cut into 512 shards; use --shards 256 or fewer"),
         (&["--shards", "8", "--break", "same-shard"], "cannot be used with"),
         (&["--break", "everything"], "possible values: skip-allreduce"),
         (&["--break", "same-shard", "--devices", "1"], "use it with --devices 2 or more"),
@@ -352,9 +390,10 @@ fn ctrl_c_ends_all_ranks_together() {
     output.read_to_string(&mut rest).expect("text");
     assert_eq!(run.wait().expect("an end").code(), Some(130), "{rest}");
     for text in [
-        "(interrupted after ",
+        ", interrupted after ",
         "one device, all cores\n  left out after the interrupt",
-        "after step 1; they did not end at the same step",
+        "after step 1; they did not end at the same",
+        "The runs did not end at the same step",
         "3 replicas ended with the same weights",
     ] {
         assert!(rest.contains(text), "{text:?} is not in {rest}");

@@ -122,7 +122,7 @@ fn a_signal_ends_with_the_results_so_far(signal: &str, exit_code: i32) {
     let mut rest = String::new();
     output.read_to_string(&mut rest).expect("text");
     assert_eq!(run.wait().expect("an end").code(), Some(exit_code));
-    assert!(rest.contains("(interrupted after ") && rest.contains(" weights "), "{rest}");
+    assert!(rest.contains(", interrupted after ") && rest.contains(" weights "), "{rest}");
     assert_eq!(files(folder.path()), ["m.jsonl", "p.svg", "t.json"]);
     let metrics = fs::read_to_string(folder.path().join("m.jsonl")).expect("metrics");
     let last = metrics.lines().last().expect("a line");
@@ -152,7 +152,7 @@ fn a_signal_that_was_ignored_from_the_start_stays_ignored() {
         }
         let rest = lines.collect::<Vec<_>>().join("\n");
         assert_eq!(run.wait().expect("an end").code(), Some(code), "{rest}");
-        assert_eq!(rest.contains("(interrupted after "), code != 0, "{rest}");
+        assert_eq!(rest.contains(", interrupted after "), code != 0, "{rest}");
     }
 }
 

@@ -9,7 +9,7 @@ use rayon::ThreadPoolBuilder;
 
 use super::{ComputeDevice, DeviceKind, available_cores, gpu, why_no_gpu};
 use harness::cli::UsageError;
-use harness::report::counted;
+use harness::report::{counted, listed};
 
 /// The most devices of a run.
 pub const MAX_DEVICES: usize = 1024;
@@ -160,10 +160,10 @@ impl DevicePlan {
 }
 
 impl fmt::Display for DevicePlan {
-    /// `[cpu:0 (1 core), cpu:1 (1 core)]`
+    /// `[cpu:0 (1 core), cpu:1 (1 core)]`. The middle of a long list is left out.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let names: Vec<String> = self.slots.iter().map(DeviceSlot::to_string).collect();
-        write!(f, "[{}]", names.join(", "))
+        write!(f, "[{}]", listed(&names))
     }
 }
 

@@ -96,7 +96,7 @@ mod tests {
     #[test]
     fn a_run_that_others_hold_up_has_a_note_and_no_other_run() {
         // Ten seconds on a machine of two cores: 2000 ticks in all.
-        let note = |own, busy, cores| {
+        let note = |own: u64, busy: u64, cores| {
             let ticks = |own, busy, all| Ticks { own, busy, all };
             note(ticks(5, 7, 9), ticks(5 + own, 7 + busy, 2009), 10.0, cores)
         };

@@ -11,7 +11,9 @@ use backends::{Ranks, check};
 use clap::Parser;
 use devices::{DevicePlan, SeveralDevices};
 use harness::cli::{self, UsageError, whole};
-use harness::{launcher, report::line};
+use harness::launcher;
+use harness::load::Load;
+use harness::report::{line, paragraph};
 use params_and_allreduce::Algorithm;
 use params_and_allreduce::bandwidth::{Table, caption};
 use params_and_allreduce::communicator::{Communicator, Error};
@@ -36,20 +38,29 @@ fn main() -> ExitCode {
 fn run(arguments: Arguments) -> anyhow::Result<()> {
     launcher::check(cfg!(feature = "mpi")).map_err(UsageError::new)?;
     let runs = arguments.runs;
-    let print = |table: &Table| Ok(line(format_args!("{}\n\n{table}", caption(runs)))?);
+    let print = |table: &Table| {
+        paragraph(caption(runs))?;
+        line(format_args!("\n{table}"))
+    };
     #[cfg(feature = "mpi")]
     if launcher::started().is_some_and(|started| started.processes > 1) {
         let world = backends::mpi::World::connect(DEFAULT_TIMEOUT)?;
         let plan = arguments.devices.each.or_threads(Some(world.cores)).plan(world.local_size)?;
         let title = format!("{} processes of MPI, here {plan}", world.rank.world_size());
         let table = world.run(&plan, |rank| measure(rank, title, &plan, Ranks::Processes, runs));
-        return if world.rank.rank() == 0 { print(&table) } else { Ok(()) };
+        return if world.rank.rank() == 0 { Ok(print(&table)?) } else { Ok(()) };
     }
     let plan = arguments.devices.plan()?;
+    let load = Load::now();
     let tables = run_ranks(&plan, DEFAULT_TIMEOUT, |rank| {
         measure(rank, plan.to_string(), &plan, Ranks::Threads, runs)
     })?;
-    print(&tables[0])
+    print(&tables[0])?;
+    let threads = plan.threads_per_device().map(|each| each.get() * plan.len());
+    match threads.and_then(|threads| load.note(threads)) {
+        Some(note) => Ok(paragraph(format_args!("  note: {note}"))?),
+        None => Ok(()),
+    }
 }
 
 /// Measures on one rank. If each rank has its own GPU, the native all-reduce is NCCL's, otherwise MPI's.

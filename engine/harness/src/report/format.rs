@@ -17,6 +17,25 @@ pub fn counted(number: usize, noun: &str) -> String {
     format!("{number} {noun}{ending}")
 }
 
+/// Joins names. Of more than four names, only the first two and the last are shown: `cpu:0, cpu:1, …, cpu:7`.
+pub fn listed(names: &[String]) -> String {
+    match names {
+        [first, second, _, _, .., last] if names.len() > 4 => {
+            format!("{first}, {second}, …, {last}")
+        }
+        _ => names.join(", "),
+    }
+}
+
+/// The indices of the rows of a list that are shown: all rows if there are at most `most`. Otherwise the first rows, a
+/// gap (`None`), and the last row.
+pub fn shown_rows(rows: usize, most: usize) -> Vec<Option<usize>> {
+    if rows <= most {
+        return (0..rows).map(Some).collect();
+    }
+    (0..most.saturating_sub(2)).map(Some).chain([None, Some(rows - 1)]).collect()
+}
+
 /// Formats an accuracy: `0.842`, or a dash where nothing was tested.
 pub fn accuracy(accuracy: f64) -> String {
     if accuracy.is_nan() { "–".to_owned() } else { format!("{accuracy:.3}") }
@@ -85,6 +104,21 @@ mod tests {
         assert_eq!(cores, ["0 cores", "1 core", "2 cores"]);
         let two = ["batch", "process", "epoch"].map(|noun| counted(2, noun));
         assert_eq!(two, ["2 batches", "2 processes", "2 epochs"]);
+    }
+
+    #[test]
+    fn a_long_list_shows_its_ends() {
+        let names: Vec<String> = ('a'..='e').map(String::from).collect();
+        assert_eq!(listed(&names[..4]), "a, b, c, d");
+        assert_eq!(listed(&names), "a, b, …, e");
+        assert_eq!(listed(&[]), "");
+    }
+
+    #[test]
+    fn of_many_rows_the_first_and_the_last_are_shown() {
+        assert_eq!(shown_rows(3, 3), [Some(0), Some(1), Some(2)]);
+        assert_eq!(shown_rows(9, 4), [Some(0), Some(1), None, Some(8)]);
+        assert_eq!(shown_rows(0, 4), []);
     }
 
     #[test]

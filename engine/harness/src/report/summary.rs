@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::Serialize;
 
-use super::{columns, seconds, wrapped};
+use super::{columns, listed, seconds, wrapped};
 use crate::records::{EpochRecord, TrainOptions};
 
 #[derive(Debug)]
@@ -59,7 +59,7 @@ impl fmt::Display for Summary {
             seconds(self.seconds_per_epoch),
             &self.weights_hash[..8]
         );
-        let mut devices = format!("  on [{}]", self.devices.join(", "));
+        let mut devices = format!("  on [{}]", listed(&self.devices));
         if self.interrupted {
             let Self { epochs_trained, options: TrainOptions { epochs, .. }, .. } = self;
             devices += &format!(", interrupted after {epochs_trained:.2} of {epochs} epochs");
