@@ -216,7 +216,7 @@ impl TrainArguments {
     fn load(&self, devices: usize) -> anyhow::Result<LoadedData> {
         let check = |images: usize| match images < devices {
             true => Err(UsageError::new(format_args!(
-                "{} for {}: each needs at least one",
+                "{} for {}: each device needs at least one, so raise --train-size or lower --devices",
                 counted(images, "training image"),
                 counted(devices, "device")
             ))),
