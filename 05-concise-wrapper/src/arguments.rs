@@ -139,6 +139,13 @@ pub(crate) enum WrapperKind {
     Ddp,
 }
 
+impl WrapperKind {
+    /// The wrapper's name in a sentence.
+    pub(crate) fn title(self) -> &'static str {
+        if self == Self::DataParallel { "DataParallel" } else { "DDP" }
+    }
+}
+
 /// The images of a batch norm's statistics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Norm {
@@ -203,20 +210,19 @@ impl Arguments {
         } else if breakage.is_some() && (!ddp || devices == 1) {
             "--break breaks --wrapper ddp on several devices: use it with --devices 2 or more"
         } else if wrapper == WrapperKind::DataParallel && self.reports.timeline.is_some() {
-            "--timeline draws a step as ranks make it, and --wrapper data-parallel has its loop on none: use it with --wrapper \
-             ddp"
+            "--timeline draws a step of the ranks, and --wrapper data-parallel has no ranks: use it with --wrapper ddp"
         } else if wrapper == WrapperKind::Single && devices > 1 {
             "--wrapper single trains on one device: add --devices 1"
         } else if shards.is_some() && (bn == Norm::Sync || self.scale == Scale::Linear) {
             "--shards gives the same bits on any number of devices, and --bn sync and --scale linear depend on that number: \
              leave one of the two out"
         } else if slow && algorithm == Some(Algorithm::Native) {
-            "--slow-link slows the course's own messages down, and --algorithm native sends none: take one-shot, naive, tree or \
+            "--slow-link slows down the course's own messages, and --algorithm native sends none: take one-shot, naive, tree or \
              ring"
         } else if compare.is_some() && (devices == 1 || lenet) {
-            "--compare is about ResNet-18's batch norm on several devices"
+            "--compare is about ResNet-18's batch norm on several devices: use it with --model resnet18 and --devices 2 or more"
         } else if lenet && about_norms {
-            "--width, --bn and --test-norm are about ResNet-18: LeNet has no such thing"
+            "--width, --bn and --test-norm are about ResNet-18: leave them out, or use --model resnet18"
         } else {
             return Ok(());
         }))
@@ -236,7 +242,7 @@ impl Arguments {
             |path: &&Path| path.metadata().is_ok_and(|found| found.is_file() && found.len() > 0);
         match record.filter(is_there) {
             Some(path) if checkpoints.resume.is_some() => Err(UsageError::new(format_args!(
-                "--record {}: this is there already, perhaps from before the run was cut: with --resume, take a new file",
+                "--record {}: this file is there already, perhaps of the run before the interrupt: with --resume, take a new file",
                 path.display()
             ))),
             _ => Ok(()),

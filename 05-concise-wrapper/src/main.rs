@@ -1,6 +1,8 @@
 //! Trains ResNet-18 or LeNet behind a wrapper, on one device and on several.
 
 mod arguments;
+mod comparison;
+mod conclusion;
 mod plan;
 mod report;
 
@@ -38,7 +40,9 @@ fn run() -> anyhow::Result<()> {
     }
     let mut outputs = std::mem::take(&mut prepared.setup.outputs);
     let (mut finished, mut failed) = (Vec::new(), Ok(()));
-    for run in prepared.runs(&launch)? {
+    let runs = prepared.runs(&launch)?;
+    let planned = runs.len();
+    for run in runs {
         if !launch.announce(prepared.title(&run))? {
             break;
         }
@@ -54,7 +58,7 @@ fn run() -> anyhow::Result<()> {
     }
     // After a failure, the earlier runs are reported. The failure stays the error of the program.
     let reported = match launch.speaks() {
-        true => report::report(&finished, &prepared, &mut outputs),
+        true => report::report(&finished, planned, &prepared, &mut outputs),
         false => Ok(()),
     };
     failed.and(reported)

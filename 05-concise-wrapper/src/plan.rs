@@ -18,7 +18,7 @@ use devices::DevicePlan;
 use harness::cli::{ReportArguments, UsageError, name_of};
 use harness::records::TrainOptions;
 use harness::report::file::LazyFile;
-use harness::report::rounded;
+use harness::report::number;
 use harness::report::summary::Versions;
 use params_and_allreduce::Algorithm;
 use scratch_data_parallel::check_shards;
@@ -26,6 +26,7 @@ use trainer::TrainSetup;
 use trainer::memory::{Footprint, NetworkSize};
 
 use crate::arguments::{Arguments, ModelKind, Norm, Scale, TestNorm, WrapperKind};
+use crate::conclusion::Difference;
 
 /// On a CPU, the numbers of training and test images, unless `--train-size` and `--test-size` are given.
 const IMAGES_ON_A_CPU: (u64, u64) = (12_288, 2_000);
@@ -170,11 +171,23 @@ impl Prepared {
     /// `ddp: train(2, 512, 0.2)`
     pub(crate) fn title(&self, run: &Run) -> String {
         let TrainOptions { batch_size, learning_rate, seed, .. } = run.options;
-        let rate = rounded(learning_rate);
-        let title = format!("{}: train({}, {batch_size}, {rate})", run.name, run.world_size);
-        match self.flags.compare {
-            Some(_) => format!("seed {seed}, batch norm {}: {title}", run.batch_norm()),
-            None => title,
+        let name = match self.flags.compare {
+            Some(_) if run.world_size == 1 => format!("{}, seed {seed}", run.name),
+            Some(_) => format!("{}, {} batch norm, seed {seed}", run.name, run.batch_norm()),
+            None => run.name.to_owned(),
+        };
+        format!("{name}: train({}, {batch_size}, {})", run.world_size, number(learning_rate))
+    }
+
+    /// The difference between the run on several devices and the run on one.
+    pub(crate) fn difference(&self) -> Difference {
+        let flags = &self.flags;
+        let local_norms = flags.model == ModelKind::Resnet18 && flags.bn == Norm::Local;
+        match (flags.reduction.shards, flags.scale) {
+            (Some(shards), _) => Difference::Shards(shards),
+            (None, Scale::Linear) => Difference::BatchAndRate { local_norms },
+            (None, Scale::None) if local_norms => Difference::BatchNorm,
+            (None, Scale::None) => Difference::Rounding,
         }
     }
 

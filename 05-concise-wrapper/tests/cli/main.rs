@@ -1,11 +1,11 @@
 //! The binary as a newcomer meets it: wrappers, results, files, and refusals.
 
-#[path = "../../../tests/src/screen.rs"]
-mod screen;
-
+mod output;
 mod recordings;
 mod refusals;
 mod resumed;
+#[path = "../../../tests/src/screen.rs"]
+mod screen;
 #[cfg(unix)]
 mod stuck;
 
@@ -76,8 +76,9 @@ fn one_device_then_two_with_twice_the_batch_and_rate() {
         .stdout(contains("ResNet-18 of width 4 on synthetic garments"))
         .stdout(contains("one device: train(1, 16, 0.1)"))
         .stdout(contains("ddp: train(2, 32, 0.2)"))
-        .stdout(contains("s/epoch on [cpu:0 (1 core), cpu:1 (1 core)], weights "))
-        .stdout(contains("speed-up: "))
+        .stdout(contains("s/epoch, weights "))
+        .stdout(contains("\n  on [cpu:0 (1 core), cpu:1 (1 core)]\n"))
+        .stdout(contains("× over one device\n"))
         .stdout(contains("ddp: 2 replicas ended with the same weights"));
 }
 
@@ -95,7 +96,7 @@ fn a_batch_of_one_device_may_be_small() {
 }
 
 #[test]
-fn on_a_cpu_it_says_how_it_is_sized() {
+fn smaller_defaults_on_a_cpu_are_noted() {
     wrapper(&[
         "--data=synthetic",
         "--train-size=32",
@@ -105,7 +106,7 @@ fn on_a_cpu_it_says_how_it_is_sized() {
     ])
     .assert()
     .success()
-    .stdout(contains("note: sized to a CPU: 16 planes in the first group in place of 64"));
+    .stdout(contains("note: sized to a CPU: width 16 in place of 64 (--width)\n"));
 }
 
 #[test]

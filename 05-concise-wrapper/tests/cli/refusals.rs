@@ -1,4 +1,4 @@
-//! What is asked for and cannot be: one line that says so, before anything is written.
+//! Wrong flags are refused in one line, before anything is written.
 
 use predicates::prelude::*;
 use predicates::str::contains;
@@ -82,14 +82,11 @@ fn a_run_that_cannot_fit_is_refused_with_both_numbers() {
 
 #[test]
 fn what_makes_no_sense_is_refused_in_one_line() {
-    let refusals: [(&[&str], &str); 35] = [
+    let refusals: [(&[&str], &str); 40] = [
         (&["--wrapper=single"], "--wrapper single trains on one device: add --devices 1"),
         (&["--wrapper=data-parallel", "--shards=4"], "are about DDP's all-reduce"),
         (&["--wrapper=data-parallel", "--bucket-mb=1"], "are about DDP's all-reduce"),
-        (
-            &["--wrapper=data-parallel", "--timeline=t.svg"],
-            "--timeline draws a step as ranks make it",
-        ),
+        (&["--wrapper=data-parallel", "--timeline=t.svg"], "--timeline draws a step of the ranks"),
         (&["--wrapper=data-parallel", "--break=same-shard"], "--break breaks --wrapper ddp"),
         (&["--devices=1", "--break=same-shard"], "use it with --devices 2 or more"),
         (&["--shards=4", "--bn=sync"], "leave one of the two out"),
@@ -98,12 +95,12 @@ fn what_makes_no_sense_is_refused_in_one_line() {
         (&["--shards=1"], "1 shards cannot be shared out over 2 devices"),
         (&["--shards=300"], "batch size 256 cannot be cut into 300 shards"),
         (&["--compare=2", "--devices=3", "--batch-size=2"], "cannot be cut into 3 shards"),
-        (&["--model=lenet", "--width=8"], "LeNet has no such thing"),
-        (&["--model=lenet", "--test-norm=batch"], "LeNet has no such thing"),
+        (&["--model=lenet", "--width=8"], "are about ResNet-18: leave them out"),
+        (&["--model=lenet", "--test-norm=batch"], "are about ResNet-18: leave them out"),
         (&["--bucket-mb=0"], "a number of megabytes above 0 and up to 1000000"),
         (&["--wrapper=data-parallel", "--slow-link=100"], "are about DDP's all-reduce"),
         (&["--slow-link=1e-300"], "a number of megabytes in a second, from 0.001 to 1000000"),
-        (&["--slow-link=0.001", "--timeout=2"], "take a faster one, or wait longer"),
+        (&["--slow-link=0.001", "--timeout=2"], "take a faster link, or a longer --timeout"),
         // One copy would be there in time.
         (
             &["--model=lenet", "--devices=4", "--slow-link=0.2", "--timeout=3"],
@@ -118,9 +115,14 @@ fn what_makes_no_sense_is_refused_in_one_line() {
                 "--timeout=12",
                 "--algorithm=naive",
             ],
-            "a rank hears nothing for 14.8 s while 516,272 bytes of gradients are added up",
+            "a rank waits 14.8 s for a message while 516,272 bytes of gradients are added up",
         ),
         (&["--slow-link=25", "--algorithm=native"], "take one-shot, naive, tree or ring"),
+        (&["--compare=2", "--devices=1"], "use it with --model resnet18 and --devices 2 or more"),
+        (&["--compare=101"], "a whole number from 2 to 100 is expected"),
+        (&["--width=0"], "a whole number from 1 to 1,024 is expected"),
+        (&["--epochs=many"], "a whole number from 1 to 1,000,000 is expected"),
+        (&["--train-size=1"], "1 training image for 2 devices: each device needs at least one"),
         (&["--momentum=1"], "momentum is a share from 0 to below 1"),
         (&["--weight-decay=-1"], "weight decay is a number from 0"),
         (&["--algorithm=native"], "there is no native all-reduce here"),
@@ -133,7 +135,10 @@ fn what_makes_no_sense_is_refused_in_one_line() {
         (&["--compare=2", "--keep=1"], "cannot be used with"),
         (&["--break=same-shard", "--checkpoint-every=3"], "cannot be used with"),
         (&["--bucket-mb=1e9"], "a number of megabytes above 0 and up to 1000000"),
-        (&["--checkpoint=c", "--epochs=30000"], "has room for what is reported of 26214 epochs"),
+        (
+            &["--checkpoint=c", "--epochs=30000"],
+            "--epochs 30000: a checkpoint has room for the results of at most 26,214 epochs",
+        ),
         (&["--precision=f16"], "[possible values: f32, f64, bf16]"),
         (&["--precision=bf16", "--dtype=f32"], "cannot be used with '--dtype <DTYPE>'"),
     ];

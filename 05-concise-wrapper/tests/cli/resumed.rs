@@ -22,7 +22,7 @@ fn a_run_goes_on_from_its_checkpoint_on_another_number_of_devices() {
     assert_eq!(run("4", &[&checkpoint, "--resume"]), uninterrupted);
     // Once more in the same folder, without saying so.
     let again = wrapper(&[&SMALL[..], &begin].concat()).assert().code(2).stdout("");
-    again.stderr(contains("it has checkpoints up to step 10: go on from them with --resume"));
+    again.stderr(contains("it has checkpoints up to step 10: resume from them with --resume"));
     // Another configuration.
     let other = [&SMALL[..], &["--shards=8", "--devices=2", &checkpoint, "--resume"]].concat();
     wrapper(&other).assert().code(1).stderr(contains("momentum"));

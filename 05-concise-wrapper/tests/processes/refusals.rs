@@ -12,10 +12,7 @@ use super::training::SMALL;
 fn flags_that_make_no_sense_are_told_once() {
     let _turn = turn();
     let refusals: [(&[&str], &str); 7] = [
-        (
-            &["--devices=2"],
-            "3 processes were started, one for each device, and 2 devices are asked for",
-        ),
+        (&["--devices=2"], "3 processes were started, one for each device, and --devices is 2"),
         (&["--wrapper=data-parallel"], "each of these processes is one rank of --wrapper ddp"),
         (
             &["--compare=2"],

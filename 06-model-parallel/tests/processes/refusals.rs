@@ -7,7 +7,7 @@ use super::{SMALL, binary};
 fn flags_that_make_no_sense_are_told_once() {
     let _turn = turn();
     let refusals: [(&[&str], &str); 4] = [
-        (&["--mesh=2x2x1"], "3 processes were started, one for each device, and 4 devices"),
+        (&["--mesh=2x2x1"], "3 processes were started, one for each device, and --devices is 4"),
         (&["--cut=1"], "--cut 1 makes 2 stages, not 3"),
         (&["--widths=2"], "dense stack 784-2-10: 2 layers cannot be cut into 3 stages"),
         (&["--gantt=/nowhere/at/all"], "--gantt /nowhere/at/all"),

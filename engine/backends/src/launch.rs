@@ -175,14 +175,14 @@ impl Launch {
         let processes = rank.world_size();
         if let Some(devices) = devices.filter(|&devices| devices != processes) {
             return Err(UsageError::new(format_args!(
-                "{processes} processes were started, one for each device, and {devices} devices are asked for: leave \
-                 that out, or start as many"
+                "{processes} processes were started, one for each device, and --devices is {devices}: leave --devices out, or \
+                 start {devices} processes"
             )));
         }
         let plan = each.or_threads(*cores).plan(*devices_here)?;
         if !rank.has_messages() && plan.is_of_slices() {
             return Err(UsageError::new(
-                "NCCL, which connects these processes, is for GPUs: leave --device cpu out, or start them with mpirun",
+                "NCCL, which connects these processes, is for GPUs: leave --device cpu out, or start the processes with mpirun",
             ));
         }
         Ok((plan, processes))
@@ -197,7 +197,7 @@ impl Launch {
         let cores = available_cores();
         (threads.get() > cores).then(|| {
             format!(
-                "{threads} threads of a process share {}: mpirun binds a process to a core unless it is told --bind-to none",
+                "{threads} threads of a process share {}: mpirun binds a process to a core unless it has the flag --bind-to none",
                 counted(cores, "core")
             )
         })

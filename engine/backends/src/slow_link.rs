@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use candle_core::{DType, Device, Shape, Tensor};
 use harness::cli::{self, UsageError};
 use harness::lock::locked;
-use harness::report::thousands;
+use harness::report::{number, thousands};
 use params_and_allreduce::Algorithm;
 use params_and_allreduce::communicator::{Communicator, Error, SharedCommunicator};
 use params_and_allreduce::forward;
@@ -74,18 +74,20 @@ impl Slowness {
         let [of_weights, of_gradients] = [rounds * weights, waiting].map(|bytes| self.takes(bytes));
         let what = if of_weights > timeout {
             let (seconds, bytes) = (of_weights.as_secs_f64(), thousands(weights));
-            format!("rank 0 takes {seconds:.1} s to send the weights, {bytes} bytes, to the others")
+            format!(
+                "rank 0 takes {seconds:.1} s to send the weights ({bytes} bytes) to the other ranks"
+            )
         } else if of_gradients > timeout {
             let (seconds, bytes) = (of_gradients.as_secs_f64(), thousands(gradients));
             format!(
-                "a rank hears nothing for {seconds:.1} s while {bytes} bytes of gradients are added up"
+                "a rank waits {seconds:.1} s for a message while {bytes} bytes of gradients are added up"
             )
         } else {
             return Ok(());
         };
         Err(UsageError::new(format_args!(
-            "--slow-link {}: {what} over such a link, and --timeout ends a wait after {} s: take a faster one, or wait longer",
-            self.megabytes(),
+            "--slow-link {}: {what}, and --timeout ends a wait after {} s: take a faster link, or a longer --timeout",
+            number(self.megabytes()),
             timeout.as_secs_f64(),
         )))
     }
@@ -164,7 +166,7 @@ impl SlowLink {
             return Err(Error::Other(format!(
                 "rank {waiting} waits for {timeout:.1} s at most, and a message from rank {from} is on its way for \
                  {left:.1} s more: the link is slowed down to {} MB/s",
-                self.network.slowness.megabytes()
+                number(self.network.slowness.megabytes())
             )));
         }
         thread::sleep(Duration::from_secs_f64(left));

@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
 use harness::cli::{UsageError, whole};
-use harness::report::file;
+use harness::report::{file, thousands};
 
-use crate::folder::{LOCK, check};
+use crate::folder::{LOCK, check, newest};
 use crate::{Configuration, Error, MOST_EPOCHS};
 
 /// Where a run keeps its checkpoints, and whether it resumes from one.
@@ -63,7 +63,8 @@ impl Checkpoints {
     pub fn check(&self, epochs: usize) -> Result<(), UsageError> {
         if epochs > MOST_EPOCHS {
             return Err(UsageError::new(format_args!(
-                "--checkpoint: a checkpoint has room for what is reported of {MOST_EPOCHS} epochs, and --epochs is {epochs}"
+                "--epochs {epochs}: a checkpoint has room for the results of at most {} epochs: take fewer, or leave --checkpoint out",
+                thousands(MOST_EPOCHS)
             )));
         }
         let path = &self.folder;
@@ -75,6 +76,11 @@ impl Checkpoints {
         let refused = |error| Error::Refused(format!("{}: {error}", path.display()));
         let checked = usable.map_err(refused).and_then(|()| check(path, self.resume));
         checked.map_err(|error| UsageError::new(format_args!("--checkpoint {error}")))
+    }
+
+    /// Returns the file of the newest checkpoint in the folder. Fails with [`Error::Io`] when the folder cannot be read.
+    pub fn newest(&self) -> Result<Option<PathBuf>, Error> {
+        Ok(newest(&self.folder)?.map(|(_, path)| path))
     }
 }
 
@@ -166,7 +172,7 @@ mod tests {
         assert_eq!(check(&full, &["--resume"]), Ok(()));
         let begins = check(&full, &[]).unwrap_err();
         let expected = format!(
-            "--checkpoint {full}: it has checkpoints up to step 70: go on from them with --resume, or choose another \
+            "--checkpoint {full}: it has checkpoints up to step 70: resume from them with --resume, or choose another \
              folder"
         );
         assert_eq!(begins, expected);
@@ -178,7 +184,7 @@ mod tests {
         }
         for empty in [inside("new"), inside("")] {
             let error = check(&empty, &["--resume"]).unwrap_err();
-            assert!(error.contains("there is no checkpoint to go on from"), "{error}");
+            assert!(error.contains("there is no checkpoint to resume from"), "{error}");
         }
     }
 }

@@ -124,7 +124,7 @@ impl Folder {
                         report.note(format_args!("{error}; it is now {}", aside.display()));
                     }
                     report.note(format_args!(
-                        "going on after step {step}, which is {} of {batches_per_epoch} in epoch {}, from {}",
+                        "resuming after step {step} (batch {} of {batches_per_epoch} in epoch {}) from {}",
                         state.batches,
                         state.epoch(),
                         path.display()
@@ -136,7 +136,7 @@ impl Folder {
             };
             if settings.resume != Some(Resume::LatestValid) {
                 return Err(Error::Refused(format!(
-                    "{error}; --resume latest-valid goes on from the newest one that can be used"
+                    "{error}; --resume latest-valid takes the newest checkpoint that can be used"
                 )));
             }
             damaged.push((path, error));
@@ -182,19 +182,23 @@ impl Folder {
 /// Checks that the folder has a checkpoint if the run resumes, and no checkpoint if the run begins. Otherwise the folder would
 /// have the checkpoints of two runs.
 pub(crate) fn check(folder: &Path, resume: Option<Resume>) -> Result<(), Error> {
-    let newest = if folder.exists() { checkpoints(folder)?.pop() } else { None };
-    match (newest, resume) {
+    match (newest(folder)?, resume) {
         (None, Some(_)) => Err(nothing_in(folder)),
         (Some((step, _)), None) => Err(Error::Refused(format!(
-            "{}: it has checkpoints up to step {step}: go on from them with --resume, or choose another folder",
+            "{}: it has checkpoints up to step {step}: resume from them with --resume, or choose another folder",
             folder.display()
         ))),
         _ => Ok(()),
     }
 }
 
+/// The step and the file of the newest checkpoint in a folder, which need not exist.
+pub(crate) fn newest(folder: &Path) -> Result<Option<(usize, PathBuf)>, Error> {
+    Ok(if folder.exists() { checkpoints(folder)?.pop() } else { None })
+}
+
 fn nothing_in(folder: &Path) -> Error {
-    Error::Refused(format!("{}: there is no checkpoint to go on from", folder.display()))
+    Error::Refused(format!("{}: there is no checkpoint to resume from", folder.display()))
 }
 
 /// The steps and files of the checkpoints in a folder, oldest first.

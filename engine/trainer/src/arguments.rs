@@ -247,7 +247,7 @@ impl TrainArguments {
     ) -> anyhow::Result<(LoadedData, Option<String>)> {
         let check = |images: usize| match images < devices {
             true => Err(UsageError::new(format_args!(
-                "{} for {}: each needs at least one",
+                "{} for {}: each device needs at least one, so raise --train-size or lower --devices",
                 counted(images, "training image"),
                 counted(devices, "device")
             ))),

@@ -1,7 +1,6 @@
 //! Smaller defaults on a CPU, where an epoch should take seconds.
 
 use devices::DevicePlan;
-use harness::report::counted;
 
 use crate::TrainArguments;
 
@@ -38,14 +37,10 @@ pub fn limit_images(
 
 /// Returns a note about the defaults that were used: the planes of ResNet-18's first group, and part of the images.
 pub fn note(width: Option<usize>, part: bool) -> Option<String> {
-    let planes =
-        |width| format!("{} in the first group in place of {WIDTH}", counted(width, "plane"));
-    let planes = width.map(|width| (planes(width), "--width"));
-    let images = part.then(|| ("part of the images".to_owned(), "--train-size"));
-    let (what, flags): (Vec<_>, Vec<_>) = planes.into_iter().chain(images).unzip();
-    let (what, verb) = (what.join(", and "), if flags.len() > 1 { "change" } else { "changes" });
-    let flags = flags.join(" and ");
-    (!flags.is_empty()).then(|| format!("sized to a CPU: {what}; {flags} {verb} that"))
+    let planes = width.map(|width| format!("width {width} in place of {WIDTH} (--width)"));
+    let images = part.then(|| "part of the images (--train-size)".to_owned());
+    let smaller: Vec<String> = planes.into_iter().chain(images).collect();
+    (!smaller.is_empty()).then(|| format!("sized to a CPU: {}", smaller.join(", and ")))
 }
 
 #[cfg(test)]
@@ -53,14 +48,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_nobody_asked_for_is_noted() {
+    fn only_defaults_are_noted() {
         assert_eq!(note(None, false), None);
-        let told = |width, part| note(width, part).expect("a note");
-        assert!(told(Some(16), true).ends_with("--width and --train-size change that"));
-        let planes =
-            "sized to a CPU: 16 planes in the first group in place of 64; --width changes that";
-        assert_eq!(told(Some(16), false), planes);
-        let images = "sized to a CPU: part of the images; --train-size changes that";
-        assert_eq!(told(None, true), images);
+        let note = |width, part| note(width, part).expect("a note");
+        let width = "sized to a CPU: width 16 in place of 64 (--width)";
+        assert_eq!(note(Some(16), false), width);
+        let images = "part of the images (--train-size)";
+        assert_eq!(note(None, true), format!("sized to a CPU: {images}"));
+        assert_eq!(note(Some(16), true), format!("{width}, and {images}"));
     }
 }

@@ -27,7 +27,7 @@ fn assert_damaged(settings: &Settings, model: &impl Model, bytes: &[u8], told: &
     let begin = format!("checkpoint {} is damaged: ", path.display());
     assert!(error.starts_with(&begin), "{told}: {error}");
     assert!(
-        error.ends_with("; --resume latest-valid goes on from the newest one that can be used")
+        error.ends_with("; --resume latest-valid takes the newest checkpoint that can be used")
     );
 }
 

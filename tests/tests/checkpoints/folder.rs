@@ -53,7 +53,7 @@ fn a_checkpoint_that_cannot_be_read_is_left_for_the_one_before_it() {
     let error = settings.resume(Resume::Newest).train(&lenet()).unwrap_err().to_string();
     assert!(error.starts_with(&format!("cannot read {}: ", newest.display())), "{error}");
     assert!(
-        error.ends_with("; --resume latest-valid goes on from the newest one that can be used")
+        error.ends_with("; --resume latest-valid takes the newest checkpoint that can be used")
     );
     let trained = settings.resume(Resume::LatestValid).every(1000).train(&lenet()).unwrap();
     assert_same(&trained, &expected, "after step 2");
@@ -82,11 +82,11 @@ fn a_folder_is_one_run_s() {
     assert_eq!(told.take(), expected.repeat(2));
     // That run is over: but another one that begins anew would mix its checkpoints with these.
     let error = settings.train(&lenet()).unwrap_err().to_string();
-    assert!(error.contains("it has checkpoints up to step 3: go on from them with --resume"));
+    assert!(error.contains("it has checkpoints up to step 3: resume from them with --resume"));
     settings.resume(Resume::Newest).train(&lenet()).unwrap();
     let nothing = Settings::keeping(&TempDir::new().unwrap()).resume(Resume::LatestValid);
     let error = nothing.train(&lenet()).unwrap_err().to_string();
-    assert!(error.ends_with(": there is no checkpoint to go on from"), "{error}");
+    assert!(error.ends_with(": there is no checkpoint to resume from"), "{error}");
 }
 
 #[test]

@@ -1,0 +1,85 @@
+//! The lines of a run: their width, the conclusion, and the files that they name.
+
+use predicates::prelude::*;
+use predicates::str::contains;
+
+use crate::{SMALL, wrapper};
+
+/// A run of a second.
+const QUICK: [&str; 6] = [
+    "--data=synthetic",
+    "--train-size=70",
+    "--test-size=20",
+    "--epochs=1",
+    "--batch-size=16",
+    "--width=4",
+];
+
+/// Standard output of a run in a terminal of so many columns.
+fn output(arguments: &[&str], columns: &str) -> String {
+    let ended = wrapper(arguments).env("COLUMNS", columns).assert().success();
+    String::from_utf8(ended.get_output().stdout.clone()).expect("UTF-8")
+}
+
+#[test]
+fn lines_fit_into_the_terminal() {
+    let lenet = ["--data=synthetic", "--model=lenet", "--train-size=70", "--test-size=20"];
+    let runs: [&[&str]; 7] = [
+        &SMALL,
+        &[&QUICK[..], &["--compare=2"]].concat(),
+        &[&QUICK[..], &["--compare=2", "--test-norm=batch", "--devices=3"]].concat(),
+        &[&QUICK[..], &["--break=skip-allreduce", "--lr=3e-7"]].concat(),
+        &[&QUICK[..], &["--wrapper=data-parallel", "--scale=none"]].concat(),
+        &[&QUICK[..], &["--devices=4", "--shards=4", "--slow-link=50"]].concat(),
+        &[&lenet[..], &["--epochs=1", "--batch-size=16", "--devices=1"]].concat(),
+    ];
+    for arguments in runs {
+        for columns in ["80", "60"] {
+            let text = output(arguments, columns);
+            let most: usize = columns.parse().unwrap();
+            let wide = text.lines().find(|line| line.chars().count() > most);
+            assert_eq!(wide, None, "{columns} columns:\n{text}");
+        }
+    }
+}
+
+#[test]
+fn a_run_ends_with_its_conclusion() {
+    let conclusion = |flags: &[&str]| {
+        let text = output(&[&QUICK[..], flags].concat(), "80");
+        // Sentences may be cut anywhere.
+        text.rsplit("\n\n").next().unwrap().replace('\n', " ")
+    };
+    let alone = conclusion(&["--devices=1"]);
+    assert!(alone.contains("guessing"), "{alone}");
+    let shards = conclusion(&["--shards=4"]);
+    assert!(shards.ends_with("2 devices end with the same weights, to the last bit. "), "{shards}");
+    let bug = conclusion(&["--break=skip-allreduce", "--scale=none"]);
+    assert!(bug.starts_with("The bug skip-allreduce shows in the weights"), "{bug}");
+    let hidden = conclusion(&["--break=same-shard", "--scale=none"]);
+    assert!(hidden.starts_with("The bug same-shard does not show in the weights"), "{hidden}");
+    let compared = conclusion(&["--compare=2"]);
+    for factor in
+        ["2 devices in place of one: ", "2 times the batch and the rate: ", "local batch norm: "]
+    {
+        assert!(compared.contains(factor), "{compared}");
+    }
+}
+
+#[test]
+fn files_are_announced() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let files = ["--metrics=m.jsonl", "--plot=p.svg", "--record=r.jsonl", "--checkpoint=run"];
+    let mut run = wrapper(&QUICK);
+    run.current_dir(folder.path()).args(files);
+    // Three batches of two devices.
+    let announced = "--metrics: m.jsonl\n--plot: p.svg\n--record: r.jsonl\n--checkpoint: run/step-00000003.safetensors\n";
+    run.assert().success().stdout(predicate::str::ends_with(announced));
+    for written in ["m.jsonl", "p.svg", "r.jsonl", "run/step-00000003.safetensors"] {
+        assert!(std::path::Path::new(&path(written)).is_file(), "{written}");
+    }
+    let mut refused = wrapper(&QUICK);
+    refused.current_dir(folder.path()).args(["--plot=p.png"]);
+    refused.assert().code(2).stdout("").stderr(contains("an SVG picture").and(contains("p.svg")));
+}
