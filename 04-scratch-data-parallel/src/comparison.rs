@@ -144,7 +144,7 @@ impl fmt::Display for Comparison {
         write!(f, "weight difference from one device: {first} after step 1")?;
         match at_the_end {
             Some(at_the_end) => writeln!(f, ", {} at the end", distance(*at_the_end))?,
-            None => writeln!(f, "; they did not end at the same step")?,
+            None => writeln!(f, "; not compared at the end")?,
         }
         f.write_str(&self.verdict)
     }

@@ -257,11 +257,9 @@ fn a_bug_that_leaves_ranks_waiting_ends_with_the_rank_named() {
 
 #[test]
 fn help_explains_the_bugs() {
-    for flag in ["--help", "-h"] {
-        let help = scratch(&[flag]).assert().success();
-        help.stdout(contains("skip-allreduce: ").and(contains("reduce-params: ")))
-            .stdout(contains("Gradients are never added up"));
-    }
+    let help = scratch(&["--help"]).assert().success();
+    help.stdout(contains("skip-allreduce: ").and(contains("reduce-params: ")))
+        .stdout(contains("Gradients are never added up"));
 }
 
 #[test]
@@ -392,7 +390,7 @@ fn ctrl_c_ends_all_ranks_together() {
     for text in [
         ", interrupted after ",
         "one device, all cores\n  left out after the interrupt",
-        "after step 1; they did not end at the same",
+        "after step 1; not compared at the end\n",
         "The runs did not end at the same step",
         "3 replicas ended with the same weights",
     ] {

@@ -196,7 +196,10 @@ fn what_makes_no_sense_is_refused_in_one_line_with_code_2() {
         (&["--metrics", "same", "--plot", "no-such/../same"], "--plot no-such/../same: "),
         (&["--metrics", "same", "--plot", "src/../same"], "both name src/../same"),
         (&["--contact-sheet", "/no/such/folder/a.png"], "--contact-sheet /no/such/folder/a.png"),
-        (&["--contact-sheet", "a.png", "--metrics", "m"], "cannot be used with '--metrics <FILE>'"),
+        (
+            &["--contact-sheet", "a.png", "--metrics", "m"],
+            "cannot be used with '--metrics <FILE.jsonl>'",
+        ),
         (&["--no-such-flag"], "unexpected argument '--no-such-flag'"),
         (&["surplus"], "unexpected argument 'surplus'"),
     ] {

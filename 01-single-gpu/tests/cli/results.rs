@@ -116,8 +116,8 @@ fn a_signal_ends_with_the_results_so_far(signal: &str, exit_code: i32) {
     let folder = tempfile::tempdir().expect("a folder");
     let (mut run, mut output) = begun(folder.path(), "--epochs=100000");
     // It has begun to train when it has told of two epochs.
-    let lines: Vec<_> = output.by_ref().lines().map_while(Result::ok).take(3).collect();
-    assert!(lines[2].contains("epoch      2/100000"), "{lines:?}");
+    let mut lines = output.by_ref().lines().map_while(Result::ok);
+    assert!(lines.any(|line| line.contains("epoch      2/100000")), "no second epoch");
     send(signal, &run);
     let mut rest = String::new();
     output.read_to_string(&mut rest).expect("text");
