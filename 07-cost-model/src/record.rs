@@ -71,19 +71,24 @@ impl Step {
     pub fn error(&self) -> f64 {
         self.predicted.seconds / self.measured - 1.0
     }
+
+    /// The step without its model: `2 devices, ring over the slow link, with overlap`.
+    pub fn place(&self) -> String {
+        let devices = counted(self.devices, "device");
+        match self.how {
+            None => devices,
+            Some(How { slow, sum: Sum { way, overlap } }) => {
+                let link = if slow { "over the slow link" } else { "in memory" };
+                let overlap = if overlap { "with" } else { "without" };
+                format!("{devices}, {way} {link}, {overlap} overlap")
+            }
+        }
+    }
 }
 
 impl fmt::Display for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} on {}", self.model, counted(self.devices, "device"))?;
-        match self.how {
-            None => Ok(()),
-            Some(How { slow, sum: Sum { way, overlap } }) => {
-                let link = if slow { "the slow link" } else { "memory" };
-                let overlap = if overlap { "with" } else { "without" };
-                write!(f, ", {way} over {link}, {overlap} overlap")
-            }
-        }
+        write!(f, "{} on {}", self.model, self.place())
     }
 }
 
@@ -95,7 +100,7 @@ mod tests {
     use crate::all_reduce::Way;
 
     #[test]
-    fn a_step_tells_how_it_was_made_and_how_far_off_it_is() {
+    fn a_step_has_a_name_and_an_error() {
         let how = How { slow: true, sum: Sum { way: Way::Ring, overlap: false } };
         let predicted = Predicted { seconds: 1.5, compute: 1.0, communication: 0.5 };
         let step = |devices, how| Step {

@@ -8,7 +8,7 @@ use crate::hosts::Hosts;
 use crate::model::Bucket;
 use crate::step::{Predicted, Reduction, predict};
 
-/// Bytes of what ranks tell each other of a step, beside gradients: four sums in f64.
+/// Bytes of the loss and the counts that ranks sum in a step: four numbers in f64.
 const LOSS: f64 = 32.0;
 
 /// How gradients come together.
@@ -36,8 +36,8 @@ pub fn step(
     if ranks < 2 {
         return Predicted::alone(&compute);
     }
-    let told = |way: Way| way.cost(ranks, LOSS, hosts).seconds;
-    let loss = told(Way::OneShot).min(told(Way::Tree));
+    let seconds = |way: Way| way.cost(ranks, LOSS, hosts).seconds;
+    let loss = seconds(Way::OneShot).min(seconds(Way::Tree));
     let reduction = Reduction {
         buckets,
         overlap: sum.overlap,
