@@ -9,7 +9,7 @@ use harness::statistics::median;
 /// Times within this factor count as equal: repeated measurements differ by as much.
 const EQUAL: f64 = 1.05;
 
-/// A prediction that is further off, in per cent, has a reason outside of the model.
+/// An error above this, in per cent, has a cause that is not in the model.
 const FAR: f64 = 25.0;
 
 /// The images of Fashion-MNIST's epoch.
@@ -104,7 +104,7 @@ fn predictions(steps: &[Step]) -> String {
     text
 }
 
-/// The step whose prediction is furthest off.
+/// The step with the largest error.
 pub(crate) fn worst(steps: &[Step]) -> Option<&Step> {
     let error = |step: &Step| step.error().abs();
     steps.iter().max_by(|a, b| error(a).total_cmp(&error(b)))

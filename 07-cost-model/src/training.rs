@@ -1,4 +1,4 @@
-//! A prediction for n devices, put together from what a device takes, what a link takes, and when buckets are full.
+//! The prediction for n devices, from the compute time of a device, the cost of a link, and the times of the buckets.
 
 use serde::{Deserialize, Serialize};
 
@@ -22,7 +22,7 @@ pub struct Sum {
 
 /// A step of `ranks` devices, each with `samples` samples of the batch.
 ///
-/// `line` is what a device takes, `buckets` what it has to hand over. The loss is summed in one shot as in stage 5,
+/// `line` is the compute time of a device, and `buckets` are its gradients. The loss is summed in one shot as in stage 5,
 /// or along a tree where that is quicker.
 pub fn step(
     line: &Line,
