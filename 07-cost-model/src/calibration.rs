@@ -1,4 +1,4 @@
-//! What is known of a model on so many devices here, before any of its training was run on them.
+//! Measures the parts of a model's step on one number of devices.
 
 use concise_wrapper::ddp::bucket::BucketCaps;
 use concise_wrapper::slow_link::Slowness;
@@ -11,10 +11,10 @@ use devices::DevicePlan;
 use model_parallel::layers::Layers;
 use model_parallel::partition::{self, Cost};
 
-/// How many steps are timed in a row.
+/// The number of timed steps in a row.
 const STEPS: usize = 5;
 
-/// How often each layer is timed.
+/// The number of times that each layer is timed.
 const TIMES: usize = 3;
 
 /// One model, and its batches.
@@ -26,9 +26,9 @@ pub(crate) struct Training {
     pub(crate) steps: usize,
 }
 
-/// When in a backward pass what is done.
+/// The times of the layers in a step.
 pub(crate) struct Layered {
-    /// The forward pass' part of both.
+    /// The forward pass's part of both passes.
     forward: f64,
     /// The buckets of the gradients.
     pub(crate) buckets: Vec<Bucket>,
@@ -53,17 +53,15 @@ impl Layered {
         Ok(Self { forward: forward / both, buckets })
     }
 
-    /// The longest message that will be sent.
+    /// The bytes of the longest message.
     fn longest(&self) -> usize {
         self.buckets.iter().map(|bucket| bucket.bytes as usize).max().unwrap_or(0)
     }
 }
 
-/// What devices of one number take by themselves, with two numbers of samples that are not what each will have of a
-/// batch.
+/// The compute time of devices, with two numbers of samples. Neither is the number of samples in the training.
 ///
-/// Machines are not equally fast all the time. So it is measured before, between and after the trainings that it is to
-/// predict, and the median counts.
+/// The speed of a machine varies, so the time is measured before, between and after the trainings. The median counts.
 pub(crate) struct Trials<'a> {
     plan: &'a DevicePlan,
     training: &'a Training,
@@ -76,7 +74,7 @@ impl<'a> Trials<'a> {
     /// Nothing measured yet.
     pub(crate) fn new(plan: &'a DevicePlan, training: &'a Training, data: &'a Dataset) -> Self {
         let share = training.batch_size / plan.len();
-        // Operations take sixteen samples side by side: beside a small share, half of it is not quicker.
+        // Operations compute sixteen samples side by side, so half of a small shard is not faster than the whole shard.
         let samples = match share {
             ..32 => [2 * share, 3 * share],
             _ => [share / 2, share + share / 2],

@@ -1,4 +1,4 @@
-//! Predictions, and what came of them.
+//! Predictions, and the trainings that test them.
 
 use anyhow::ensure;
 use concise_wrapper::ddp::bucket::BucketCaps;
@@ -12,21 +12,22 @@ use cost_model::training::{Sum, step};
 use datasets::{Dataset, Split, synthetic};
 use devices::DevicePlan;
 use harness::interrupt;
+use harness::load::Load;
 use harness::report::metrics::Metrics;
-use harness::report::{line, thousands};
+use harness::report::{columns, counted, line, number, paragraph, progress_bar, thousands};
 use harness::statistics::median;
 use params_and_allreduce::Algorithm;
 
 use crate::calibration::{Layered, Training, Trials};
-use crate::table::{self, CALIBRATIONS, STEPS};
+use crate::{conclusion, report};
 
-/// How often each training is run: one that something else disturbed is not the median of three.
+/// The runs of each training. A single disturbed run is not the median of three.
 const ROUNDS: usize = 3;
 
-/// Trainings between two measurements of what devices take by themselves.
+/// Trainings between two measurements of a device's compute time.
 const IN_A_ROW: usize = 6;
 
-/// Everything that is to be predicted and run.
+/// Everything to predict and to run.
 pub(crate) struct Experiments {
     pub(crate) plans: Vec<DevicePlan>,
     pub(crate) trainings: Vec<Training>,
@@ -36,88 +37,117 @@ pub(crate) struct Experiments {
     pub(crate) metrics: Option<Metrics>,
 }
 
+/// The results for one model.
+#[derive(Default)]
+struct Results {
+    calibrations: Vec<Calibration>,
+    steps: Vec<Step>,
+    /// The first number of devices that other programs held up, and the note about it.
+    busy: Option<(usize, String)>,
+}
+
 impl Experiments {
-    /// Calibrates, predicts, runs and tells, one model after the other.
+    /// Calibrates, predicts, trains and reports, one model after the other.
     pub(crate) fn run(mut self) -> anyhow::Result<()> {
         interrupt::watch()?;
-        let mut worst: Option<Step> = None;
-        for (index, training) in std::mem::take(&mut self.trainings).into_iter().enumerate() {
+        let mut all = Vec::new();
+        for (index, training) in std::mem::take(&mut self.trainings).iter().enumerate() {
             if interrupt::requested() {
                 break;
             }
             if index > 0 {
                 line("")?;
             }
-            for step in self.of_one(&training)? {
-                if worst.as_ref().is_none_or(|worst| step.error().abs() > worst.error().abs()) {
-                    worst = Some(step);
-                }
-            }
+            let mut results = Results::default();
+            let ended = self.run_model(training, &mut results);
+            // The results of fewer devices are reported although more devices have failed.
+            self.conclude(&results)?;
+            all.extend(results.steps);
+            ended?;
         }
-        let Some(worst) = worst else { return Ok(()) };
-        line(format_args!("\nfurthest off: {:+.0} %, {worst}", 100.0 * worst.error()))?;
-        if let Some(percent) = self.within {
+        if let Some(metrics) = &self.metrics {
+            line("")?;
+            metrics.announce()?;
+        }
+        if let (Some(percent), Some(worst)) = (self.within, conclusion::worst(&all)) {
+            let off = 100.0 * worst.error();
             ensure!(
-                100.0 * worst.error().abs() <= percent,
-                "a prediction is further off than the {percent} % of --within"
+                off.abs() <= percent,
+                "the prediction of {worst} is {off:+.0} % off, further than the {} % of --within",
+                number(percent)
             );
         }
         Ok(())
     }
 
-    /// One model.
-    fn of_one(&mut self, training: &Training) -> anyhow::Result<Vec<Step>> {
+    /// Measures and prints one number of devices after the other.
+    fn run_model(&self, training: &Training, results: &mut Results) -> anyhow::Result<()> {
         let Training { model, layers, batch_size, steps } = training;
-        line(format_args!(
-            "{}: {} parameters, {} images a step, on synthetic garments\n\n{}",
+        paragraph(format_args!(
+            "{}: {} parameters, {} images a step, on synthetic garments",
             model.name,
             thousands(model.bytes() / 4),
             thousands(*batch_size),
-            CALIBRATIONS
         ))?;
-        // Enough for what devices are measured with by themselves, too.
+        // The calibration uses the same images.
         let data = synthetic::dataset(Split::Train, batch_size * steps);
         let layered = Layered::measure(&self.plans[0], model, layers, batch_size.div_ceil(2))?;
-        let (mut calibrations, mut all) = (Vec::new(), Vec::new());
-        let mut ended = Ok(());
         for plan in &self.plans {
-            match self.of_plan(plan, training, &layered, &data) {
-                Ok(Some((calibration, steps))) => {
-                    line(table::calibration(&calibration))?;
-                    calibrations.push(calibration);
-                    all.extend(steps);
-                }
-                Ok(None) => {
-                    line("  left out after the interrupt")?;
-                    break;
-                }
-                Err(error) => {
-                    // What fewer devices have shown is told all the same.
-                    ended = Err(error);
-                    break;
-                }
+            let load = Load::now();
+            let devices = plan.len();
+            let Some((calibration, steps)) = self.run_plan(plan, training, &layered, &data)? else {
+                let nothing = if results.steps.is_empty() { "; nothing was measured" } else { "" };
+                paragraph(format_args!(
+                    "\n{}: left out after the interrupt{nothing}",
+                    counted(devices, "device")
+                ))?;
+                break;
+            };
+            let one = results.steps.first().unwrap_or(&steps[0]).measured;
+            line(format_args!("\n{}", report::block(&calibration, &steps, one, columns())))?;
+            if results.busy.is_none() {
+                let threads = plan.threads_per_device().map_or(1, usize::from);
+                results.busy = load.note(devices * threads).map(|note| (devices, note));
             }
+            results.calibrations.push(calibration);
+            results.steps.extend(steps);
         }
-        if ended.is_ok() || !all.is_empty() {
-            line(format_args!("\n{STEPS}"))?;
+        Ok(())
+    }
+
+    /// Prints the conclusion about a model, and writes its metrics.
+    fn conclude(&mut self, results: &Results) -> anyhow::Result<()> {
+        let Results { calibrations, steps, busy } = results;
+        let shared = || calibrations.iter().filter(|calibration| calibration.note.is_some());
+        if !steps.is_empty() {
+            line("")?;
         }
-        for step in &all {
-            line(table::step(step))?;
+        if let Some(note) = shared().find_map(|calibration| calibration.note.as_ref()) {
+            paragraph(format_args!("note: {note}"))?;
+        }
+        if let Some((devices, note)) = busy {
+            paragraph(format_args!("note: on {}, {note}", counted(*devices, "device")))?;
+        }
+        if !steps.is_empty() {
+            let shared: Vec<usize> =
+                shared().map(|calibration| calibration.devices.len()).collect();
+            paragraph(conclusion::of_model(steps, &shared))?;
         }
         if let Some(metrics) = &mut self.metrics {
-            for calibration in &calibrations {
+            for calibration in calibrations {
                 metrics.write("calibration", calibration)?;
             }
-            for step in &all {
+            for step in steps {
                 metrics.write("step", step)?;
             }
         }
-        ended.map(|()| all)
+        Ok(())
     }
 
-    /// Devices of one number: all trainings in turn, several times, and between them what devices take by themselves.
-    /// `None` where Ctrl-C came first.
-    fn of_plan(
+    /// Measures devices of one number: all trainings in turn, several times, and between them the compute time.
+    ///
+    /// Returns `None` after an interrupt.
+    fn run_plan(
         &self,
         plan: &DevicePlan,
         training: &Training,
@@ -128,18 +158,24 @@ impl Experiments {
         let ways = self.ways_of(plan.len());
         let mut trials = Trials::new(plan, training, data);
         let mut seconds = vec![Vec::with_capacity(ROUNDS); ways.len()];
+        let bar = progress_bar("{prefix} {bar:20} {pos}/{len} trainings");
+        bar.set_prefix(format!("{} on {}", model.name, counted(plan.len(), "device")));
+        bar.set_length((ROUNDS * ways.len()) as u64);
         for _ in 0..ROUNDS {
             for (ways, seconds) in ways.chunks(IN_A_ROW).zip(seconds.chunks_mut(IN_A_ROW)) {
                 trials.once_more()?;
                 for (how, seconds) in ways.iter().zip(seconds) {
                     let together = self.together(*how);
                     seconds.push(measure::training(plan, layers, data, *batch_size, &together)?);
+                    bar.inc(1);
                     if interrupt::requested() {
+                        bar.finish_and_clear();
                         return Ok(None);
                     }
                 }
             }
         }
+        bar.finish_and_clear();
         trials.once_more()?;
         let calibration = trials.calibration(layered, self.slowness)?;
         let step = |(how, measured)| Step {
@@ -154,7 +190,7 @@ impl Experiments {
         Ok(Some((calibration, steps)))
     }
 
-    /// On one device there is one way; on several every algorithm, over both links, with and without overlap.
+    /// One device has no all-reduce. Several devices use every algorithm, over both links, with and without overlap.
     fn ways_of(&self, devices: usize) -> Vec<Option<How>> {
         if devices == 1 {
             return vec![None];
@@ -180,10 +216,10 @@ impl Experiments {
     }
 }
 
-/// What a step is going to take.
+/// Predicts a step.
 fn predicted(calibration: &Calibration, layered: &Layered, how: Option<How>) -> Predicted {
     let devices = calibration.devices.len();
-    // The largest share: all wait for whoever has it.
+    // All devices wait for the device with the largest share.
     let samples = calibration.batch_size.div_ceil(devices) as f64;
     match how.and_then(|how| Some((how.sum, calibration.link(how.slow)?))) {
         Some((sum, link)) => {

@@ -1,10 +1,11 @@
-//! Predicts steps of training on several devices, runs them, and compares; or predicts what cannot be run here.
+//! Predicts steps of training on several devices, runs them, and compares. With `--on-paper`, it only predicts.
 
 mod arguments;
 mod calibration;
+mod conclusion;
 mod experiment;
 mod on_paper;
-mod table;
+mod report;
 
 use std::process::ExitCode;
 
@@ -20,6 +21,6 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
     launcher::check_alone().map_err(UsageError::new)?;
     match arguments.task()? {
         Task::Measure(experiments) => experiments.run(),
-        Task::OnPaper(paper) => paper.tell(),
+        Task::OnPaper(paper) => paper.print(),
     }
 }

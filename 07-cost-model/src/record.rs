@@ -1,5 +1,4 @@
-//! What is written down of predictions, and of what came of them: the lines of `--metrics`, read again by who draws
-//! them.
+//! The lines of `--metrics`: calibrations, predictions and measured steps. The book's figures read them.
 
 use std::fmt;
 
@@ -11,7 +10,7 @@ use crate::link::Link;
 use crate::step::Predicted;
 use crate::training::Sum;
 
-/// What is known of a model on devices of one number, before any of its training was run on them.
+/// The measured parts of a model's step on one number of devices.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Calibration {
     /// Such as `ResNet-18 of width 16`.
@@ -20,38 +19,38 @@ pub struct Calibration {
     pub batch_size: usize,
     /// The devices' names.
     pub devices: Vec<String>,
-    /// What is to know before believing these times.
+    /// A note about the times, for example that devices share cores.
     pub note: Option<String>,
-    /// What was measured with two numbers of samples.
+    /// Measurements with two numbers of samples.
     pub measured: [Measured; 2],
-    /// The line through both.
+    /// The line through both measurements.
     pub line: Line,
-    /// In memory; none where there is one device.
+    /// The link in memory. `None` for one device.
     pub memory: Option<Link>,
-    /// Slowed down on purpose.
+    /// The link that is slow on purpose. `None` for one device.
     pub slow: Option<Link>,
 }
 
-/// How devices add their gradients up.
+/// How devices sum their gradients.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
 pub struct How {
-    /// Whether over the link that is slow on purpose.
+    /// Whether the link is the one that is slow on purpose.
     pub slow: bool,
-    /// By which algorithm, and when.
+    /// The algorithm, and whether it overlaps with the backward pass.
     #[serde(flatten)]
     pub sum: Sum,
 }
 
-/// A step of training: how long it was to take, and how long it took.
+/// A step of training: the predicted and the measured time.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Step {
     /// Such as `ResNet-18 of width 16`.
     pub model: String,
     /// Samples in a batch, over all devices.
     pub batch_size: usize,
-    /// How many devices.
+    /// The number of devices.
     pub devices: usize,
-    /// How they add their gradients up; none on one device.
+    /// The all-reduce of the gradients. `None` for one device.
     pub how: Option<How>,
     /// In seconds.
     pub predicted: Predicted,
@@ -60,30 +59,35 @@ pub struct Step {
 }
 
 impl Calibration {
-    /// What was measured of the link.
+    /// The measured link.
     pub fn link(&self, slow: bool) -> Option<Link> {
         if slow { self.slow } else { self.memory }
     }
 }
 
 impl Step {
-    /// By how much the prediction is above what was measured, as a part of that.
+    /// The error of the prediction, as a part of the measured time. It is positive if the prediction is too long.
     pub fn error(&self) -> f64 {
         self.predicted.seconds / self.measured - 1.0
+    }
+
+    /// The step without its model: `2 devices, ring over the slow link, with overlap`.
+    pub fn place(&self) -> String {
+        let devices = counted(self.devices, "device");
+        match self.how {
+            None => devices,
+            Some(How { slow, sum: Sum { way, overlap } }) => {
+                let link = if slow { "over the slow link" } else { "in memory" };
+                let overlap = if overlap { "with" } else { "without" };
+                format!("{devices}, {way} {link}, {overlap} overlap")
+            }
+        }
     }
 }
 
 impl fmt::Display for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} on {}", self.model, counted(self.devices, "device"))?;
-        match self.how {
-            None => Ok(()),
-            Some(How { slow, sum: Sum { way, overlap } }) => {
-                let link = if slow { "the slow link" } else { "memory" };
-                let overlap = if overlap { "with" } else { "without" };
-                write!(f, ", {way} over {link}, {overlap} overlap")
-            }
-        }
+        write!(f, "{} on {}", self.model, self.place())
     }
 }
 
@@ -95,7 +99,7 @@ mod tests {
     use crate::all_reduce::Way;
 
     #[test]
-    fn a_step_tells_how_it_was_made_and_how_far_off_it_is() {
+    fn a_step_has_a_name_and_an_error() {
         let how = How { slow: true, sum: Sum { way: Way::Ring, overlap: false } };
         let predicted = Predicted { seconds: 1.5, compute: 1.0, communication: 0.5 };
         let step = |devices, how| Step {
@@ -110,7 +114,7 @@ mod tests {
         assert_eq!(step(1, None).to_string(), "A on 1 device");
         let several = "A on 2 devices, ring over the slow link, without overlap";
         assert_eq!(step(2, Some(how)).to_string(), several);
-        // The names under which figures find it.
+        // The figures read these names.
         assert_eq!(
             serde_json::to_value(how).unwrap(),
             json!({"slow": true, "way": "ring", "overlap": false})

@@ -58,7 +58,7 @@ pub struct Predicted {
 }
 
 impl Predicted {
-    /// What is seen of the communication: what the step would save if all ranks knew everything at once.
+    /// The communication that overlap does not hide: the time that the step would save with an instant link.
     pub fn exposed(&self) -> f64 {
         self.seconds - self.compute
     }
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn with_overlap_only_what_comes_after_the_backward_pass_is_seen() {
+    fn with_overlap_only_the_last_buckets_are_not_hidden() {
         // Full at 15, 25 and 30; there at 17, 33 and 37.
         assert_eq!(step(true, 2.0, 0.0, 0.0).seconds, 37.0 + 0.5 + 1.0);
         // A fast link: the last bucket alone.
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn alone_there_is_nothing_to_tell() {
+    fn one_device_has_no_communication() {
         let alone = Predicted::alone(&COMPUTE);
         assert_eq!((alone.seconds, alone.exposed(), alone.communication), (31.0, 0.0, 0.0));
     }

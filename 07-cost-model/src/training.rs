@@ -1,4 +1,4 @@
-//! A prediction for n devices, put together from what a device takes, what a link takes, and when buckets are full.
+//! The prediction for n devices, from the compute time of a device, the cost of a link, and the times of the buckets.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,7 +8,7 @@ use crate::hosts::Hosts;
 use crate::model::Bucket;
 use crate::step::{Predicted, Reduction, predict};
 
-/// Bytes of what ranks tell each other of a step, beside gradients: four sums in f64.
+/// Bytes of the loss and the counts that ranks sum in a step: four numbers in f64.
 const LOSS: f64 = 32.0;
 
 /// How gradients come together.
@@ -22,7 +22,7 @@ pub struct Sum {
 
 /// A step of `ranks` devices, each with `samples` samples of the batch.
 ///
-/// `line` is what a device takes, `buckets` what it has to hand over. The loss is summed in one shot as in stage 5,
+/// `line` is the compute time of a device, and `buckets` are its gradients. The loss is summed in one shot as in stage 5,
 /// or along a tree where that is quicker.
 pub fn step(
     line: &Line,
@@ -36,8 +36,8 @@ pub fn step(
     if ranks < 2 {
         return Predicted::alone(&compute);
     }
-    let told = |way: Way| way.cost(ranks, LOSS, hosts).seconds;
-    let loss = told(Way::OneShot).min(told(Way::Tree));
+    let seconds = |way: Way| way.cost(ranks, LOSS, hosts).seconds;
+    let loss = seconds(Way::OneShot).min(seconds(Way::Tree));
     let reduction = Reduction {
         buckets,
         overlap: sum.overlap,

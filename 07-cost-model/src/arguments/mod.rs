@@ -3,7 +3,6 @@
 mod paper;
 
 use std::num::NonZeroUsize;
-use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -93,18 +92,18 @@ pub(crate) enum ModelKind {
     Resnet18,
 }
 
-/// What a call is for.
+/// The work of a call of the program.
 pub(crate) enum Task {
-    /// To measure, predict and compare.
+    /// Measure, predict and compare.
     Measure(Experiments),
-    /// To predict.
+    /// Predict.
     OnPaper(OnPaper),
 }
 
 impl ModelKind {
     const ALL: [Self; 2] = [Self::Lenet, Self::Resnet18];
 
-    /// The batch that the chapters train it with, or as many as a processor can do in a moment.
+    /// The default batch size. ResNet-18 has a smaller batch than in its chapter, because a CPU is slow.
     fn batch_size(self) -> usize {
         match self {
             Self::Lenet => 256,
@@ -112,33 +111,36 @@ impl ModelKind {
         }
     }
 
-    /// Steps in one of the epochs that are run, so that it takes a noticeable time and not more.
+    /// Steps in an epoch that is run. The default run takes less than three minutes on two cores.
     fn steps(self) -> usize {
         match self {
             Self::Lenet => 12,
-            Self::Resnet18 => 4,
+            Self::Resnet18 => 3,
         }
     }
 }
 
 impl Arguments {
-    /// Checks what is asked for, and gets ready to do it.
+    /// Checks the flags, and plans the devices and the trainings.
     pub(crate) fn task(self) -> anyhow::Result<Task> {
         each_once("--model", &self.models, name_of)?;
         each_once("--algorithm", &self.ways, name_of)?;
         if self.width.is_some() && !self.models.contains(&ModelKind::Resnet18) {
-            return Err(UsageError::new("--width is about --model resnet18").into());
+            return Err(UsageError::new(
+                "--width needs --model resnet18: other models have no width",
+            )
+            .into());
         }
         if self.paper.on_paper {
             return Ok(Task::OnPaper(self.on_paper()?));
         }
         let plan = self.devices.plan()?;
         let width = sizing::width(self.width, &plan);
-        // As many cores for each device, however many of them take part.
+        // A device has the same number of cores in every run.
         let threads = plan.threads_per_device().map(|_| NonZeroUsize::MIN);
         let mut each = self.devices.each;
         each.threads_per_device = each.threads_per_device.or(threads);
-        // As many as there are at last, a power of two or not.
+        // The powers of two, and K itself.
         let all = self.devices.count;
         let plans = counts(all - 1).chain([all]).map(|count| each.plan(count));
         let plans = plans.collect::<Result<Vec<_>, _>>()?;
@@ -146,7 +148,7 @@ impl Arguments {
         let trainings = self.models.iter().map(training).collect::<anyhow::Result<Vec<_>>>()?;
         let latency = Duration::from_secs_f64(self.latency * 1e-6);
         let slowness = Slowness::of_megabytes(self.slow_link, latency);
-        // Last, as it opens a file.
+        // This call opens a file, so all refusals come first.
         let metrics = cli::metrics(self.metrics.as_deref())?;
         let (ways, within) = (self.ways, self.within);
         Ok(Task::Measure(Experiments { plans, trainings, ways, slowness, within, metrics }))
@@ -161,14 +163,17 @@ impl Arguments {
         let batch_size = self.batch_size.map_or(kind.batch_size(), |size| size as usize);
         if batch_size < 2 * self.devices.count {
             return Err(UsageError::new(format_args!(
-                "batch size {batch_size} on {} devices: a prediction needs at least two samples on each",
-                self.devices.count
+                "--batch-size {batch_size} on {} devices: a prediction needs at least 2 samples on each; use \
+                 --batch-size {} or more, or --devices {} or fewer",
+                self.devices.count,
+                2 * self.devices.count,
+                batch_size / 2
             ))
             .into());
         }
         if self.ways.contains(&Way::Rings) {
             return Err(UsageError::new(
-                "--algorithm rings is about several hosts, and here is one: --on-paper has it, beside the others",
+                "--algorithm rings needs several hosts, and this machine is one host; --on-paper predicts it",
             )
             .into());
         }
@@ -209,13 +214,10 @@ impl Arguments {
     }
 }
 
+/// Parses a number in the unit of a flag. Fails outside of the accepted range, which the message names.
 fn parse_number(argument: &str) -> Result<f64, String> {
-    /// What is measured in any of the units above lies far from both ends.
-    const RANGE: RangeInclusive<f64> = 0.000_001..=1_000_000.0;
-    match argument.parse() {
-        Ok(number) if RANGE.contains(&number) => Ok(number),
-        _ => Err(format!("this is a number from {} to {}", RANGE.start(), RANGE.end())),
-    }
+    let expected = "a number from 0.000001 to 1,000,000 is expected";
+    cli::number(0.000_001..=1e6, expected)(argument)
 }
 
 #[cfg(test)]
