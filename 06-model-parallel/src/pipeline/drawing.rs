@@ -137,8 +137,8 @@ mod tests {
         assert!(rows.iter().all(|row| row.bars.len() == 6));
         assert_eq!(rows.iter().map(|row| row.pale).collect::<Vec<_>>(), [true, false, true, false]);
         assert!(rows[1].bars[0].start.abs() < 1e-12);
-        let names = rows[2].bars.iter().map(|bar| bar.name.as_str());
-        assert_eq!(names.last(), Some("stage 1, predicted: backward, micro-batch 2"));
+        let last = rows[2].bars.last().map(|bar| bar.name.as_str());
+        assert_eq!(last, Some("stage 1, predicted: backward, micro-batch 2"));
         let meanings = chart.legend.iter().map(|(_, meaning)| meaning.as_str());
         assert!(meanings.eq(["forward, by micro-batch", "backward"]));
         assert!(chart.svg().unwrap().contains("stage 1 predicted"));
