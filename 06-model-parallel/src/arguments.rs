@@ -101,7 +101,7 @@ pub(crate) struct Arguments {
     /// In the drawing, a forward pass takes one unit of time, a backward pass takes two, and a message takes none.
     // Flags of environment variables may be there for other commands.
     #[arg(long, help_heading = "Output", conflicts_with_all = [
-        "model", "widths", "width", "cut", "mesh", "gantt", "momentum", "weight_decay", "warm_up", "data",
+        "model", "widths", "width", "cut", "mesh", "momentum", "weight_decay", "warm_up", "data",
         "train_size", "test_size", "epochs", "batch_size", "lr", "seed", "dtype", "device",
         "threads_per_device", "tf32", "metrics", "plot", "trace", "timeline",
     ])]
@@ -199,7 +199,9 @@ impl Arguments {
              two: start them with mpirun"
                 .to_owned()
         } else if of_mesh != devices {
-            format!("a mesh of {of_mesh} devices and --devices {devices}: leave one of the two out")
+            format!(
+                "--mesh {mesh} has {of_mesh} devices, and --devices is {devices}: leave one of the two out"
+            )
         } else if of_dense || of_resnet {
             "--widths is about --model dense, and --width is about --model resnet18".to_owned()
         } else if mesh.pipeline == 1 && of_stages {
@@ -209,8 +211,8 @@ impl Arguments {
             )
         } else if batch_size < pieces as u64 {
             format!(
-                "batch size {batch_size} cannot be cut into {pieces} micro-batches ({replicas} × {each}): each needs at \
-                 least one sample"
+                "--batch-size {batch_size} cannot be cut into {pieces} micro-batches ({replicas} × {each}): take at least \
+                 {pieces}"
             )
         } else {
             return Ok(());

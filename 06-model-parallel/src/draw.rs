@@ -1,54 +1,81 @@
 //! `--draw`: schedules as text, without training.
 
 use devices::SeveralDevices;
-use harness::cli::UsageError;
-use harness::report::{counted, thousands};
+use harness::cli::{self, UsageError};
+use harness::report::{self, counted, file, line, number, paragraph, thousands};
 use itertools::Itertools as _;
 use model_parallel::partition::Cost;
+use model_parallel::pipeline::drawing::predicted_chart;
 use model_parallel::pipeline::{Kind, UNBOUNDED, check, predict};
 
 use crate::arguments::Arguments;
+use crate::conclusions::{Drawn, of_drawings};
 
-/// The largest number of columns of a drawing. A file may have more than a terminal shows.
+/// The largest number of columns of a drawing: its parts fill some screens.
 const MOST_COLUMNS: usize = 1000;
 
-/// Draws the schedules, each with its bubble, its channels, and the micro-batches that stages keep. Fails with a
-/// [`UsageError`] when there is no such schedule, or the drawing is too wide.
-pub(crate) fn drawings(flags: &Arguments) -> anyhow::Result<String> {
+/// Prints drawings of the schedules, each with its idle time, its channels, and the micro-batches that stages keep. With
+/// `--gantt` draws a picture, too. A process that does not speak only checks the flags. Fails with a [`UsageError`] when there
+/// is no such schedule, or a drawing is too wide.
+pub(crate) fn draw(flags: &Arguments, speaks: bool) -> anyhow::Result<()> {
     let stages = flags.launch.devices.unwrap_or(SeveralDevices::DEFAULT);
-    let mut drawings = Vec::new();
-    for (kind, micro_batches) in flags.schedules(stages) {
+    let schedules = flags.schedules(stages);
+    for &(kind, micro_batches) in &schedules {
         kind.check(stages, micro_batches).map_err(UsageError::new)?;
-        let size = [counted(stages, "stage"), counted(micro_batches, "micro-batch")];
         let columns = columns(kind, stages, micro_batches);
         if columns > MOST_COLUMNS {
             return Err(UsageError::new(format_args!(
-                "--draw: {kind} of {} is up to {} columns wide, and a drawing has at most {}: take fewer --devices or \
-                 --micro-batches",
-                size.join(" and "),
+                "--draw: {kind} of {} and {} has up to {} columns, and a drawing has at most {}: take fewer \
+                 --devices or --micro-batches",
+                counted(stages, "stage"),
+                counted(micro_batches, "micro-batch"),
                 thousands(columns),
                 thousands(MOST_COLUMNS),
             ))
             .into());
         }
+    }
+    let gantt = flags.gantt.as_deref().filter(|_| speaks);
+    gantt.map_or(Ok(()), |path| cli::writable("--gantt", path))?;
+    let mut all = Vec::new();
+    for (kind, micro_batches) in schedules.into_iter().filter(|_| speaks) {
         let checked = check(kind.schedule(stages, micro_batches)?, UNBOUNDED)?;
-        let timeline = predict(&checked, &vec![Cost::UNITS; stages], 0.0)?;
+        let predicted = predict(&checked, &vec![Cost::UNITS; stages], 0.0)?;
         let channels = match checked.smallest_capacity() {
             0 => "no message has to wait in a channel".to_owned(),
             capacity => format!("channels have to hold {} at least", counted(capacity, "message")),
         };
-        let kept = checked.peaks().iter().map(|peak| peak.both).join(", ");
-        drawings.push(format!(
-            "{kind}: {}\n{}\nbubble {:.1} %, {} units of time; {channels}\nmicro-batches{} kept by each stage: {kept}",
-            size.join(", "),
-            // The passes of a chunk are as much shorter as the chunk is.
-            timeline.drawing(1.0 / kind.chunks() as f64).trim_end(),
-            timeline.bubble() * 100.0,
-            (timeline.makespan() * 100.0).round() / 100.0,
-            if kind.chunks() > 1 { " of a chunk" } else { "" },
-        ));
+        let kept: Vec<usize> = checked.peaks().iter().map(|peak| peak.both).collect();
+        let (name, chunks) = (kind.to_string(), kind.chunks());
+        let size = [counted(stages, "stage"), counted(micro_batches, "micro-batch")].join(", ");
+        paragraph(format_args!("{name}: {size}"))?;
+        // The passes of a chunk are as much shorter as the chunk is.
+        line(predicted.drawing(1.0 / chunks as f64, report::columns()).trim_end())?;
+        paragraph(format_args!(
+            "idle (bubble) {:.1} %, {} units of time; {channels}\nmicro-batches{} kept by each stage: {}",
+            predicted.bubble() * 100.0,
+            number((predicted.makespan() * 100.0).round() / 100.0),
+            if chunks > 1 { " of a chunk" } else { "" },
+            kept.iter().join(", "),
+        ))?;
+        line("")?;
+        // A chunk's micro-batch is a part of a stage's.
+        let kept = kept.into_iter().max().unwrap_or(0) as f64 / chunks as f64;
+        let name = match kind {
+            Kind::Interleaved { chunks } => format!("interleaved 1F1B ({chunks} chunks)"),
+            _ => name,
+        };
+        all.push((Drawn { name, idle: predicted.bubble(), kept }, predicted));
     }
-    Ok(drawings.join("\n\n"))
+    let (drawn, predicted): (Vec<_>, Vec<_>) = all.into_iter().unzip();
+    if speaks {
+        paragraph(of_drawings(&drawn))?;
+    }
+    let Some(path) = gantt else { return Ok(()) };
+    let title = "Predicted steps in units of 1 ms: a forward pass takes 1, a backward pass 2, a message nothing";
+    let pictures: Vec<_> = drawn.into_iter().map(|it| it.name).zip(predicted).collect();
+    let svg = predicted_chart(title, &pictures).svg().map_err(anyhow::Error::from_boxed)?;
+    Ok(file::write_flag("--gantt", path, |file| file.write_all(svg.as_bytes()))?)
 }
 
 /// The largest number of columns of a schedule, by [`Cost::UNITS`] and the bubbles of the literature. A drawing of ZB-H1

@@ -1,6 +1,7 @@
 //! Trains one model split in several ways, and shows the cost of each way.
 
 mod arguments;
+mod conclusions;
 mod draw;
 mod plan;
 mod report;
@@ -58,6 +59,7 @@ fn run() -> anyhow::Result<()> {
         }
     }
     // After a failure, the earlier ways are reported. The failure stays the error of the program.
-    let reported = report::report(&outcomes, prepared.flags.gantt.as_deref(), &headline, &outputs);
+    let (dtype, gantt) = (prepared.setup.dtype, prepared.flags.gantt.as_deref());
+    let reported = report::report(&outcomes, dtype, gantt, &headline, &outputs);
     failed.and(reported)
 }

@@ -13,7 +13,6 @@ use std::time::Instant;
 
 use candle_core::{Device, ModuleT, Result as TensorResult, Tensor, Var};
 use concise_wrapper::{Network, Precision};
-use itertools::Itertools as _;
 use ops::backward::{backward_from, backward_in_halves};
 
 use crate::Refused;
@@ -38,8 +37,8 @@ pub fn cut(costs: &[f64], stages: usize) -> Result<Vec<Range<usize>>, Refused> {
     let layers = costs.len();
     if stages == 0 || stages > layers {
         return Err(Refused(format!(
-            "{layers} layers cannot be cut into {stages} stages: every stage has at least one layer, and there is \
-             at least one stage"
+            "{layers} layers cannot be cut into {stages} stages: there is at least one stage, and there are at most \
+             {layers}, each with a layer"
         )));
     }
     if let Some(layer) = costs.iter().position(|cost| !cost.is_finite() || *cost < 0.0) {
@@ -84,15 +83,19 @@ pub fn cut_by_hand(begins: &[usize], layers: usize) -> Result<Vec<Range<usize>>,
     let borders = [&[0], begins, &[layers]].concat();
     let stages: Vec<Range<usize>> = borders.windows(2).map(|pair| pair[0]..pair[1]).collect();
     let Some(empty) = stages.iter().position(Range::is_empty) else { return Ok(stages) };
-    let (Range { start, end }, cut) = (&stages[empty], begins.iter().join(","));
-    Err(Refused(if empty < begins.len() {
-        format!(
-            "cut {cut}: a stage that begins at layer {end} comes after one that begins at layer {start}. Each stage begins \
-             later than the one before it, and the first begins at layer 0"
-        )
-    } else {
-        let last = layers.saturating_sub(1);
-        format!("cut {cut}: no stage can begin at layer {start}; layers are 0 to {last}")
+    let (Range { start, end }, last) = (&stages[empty], layers.saturating_sub(1));
+    Err(Refused(match (start, end) {
+        (0, 0) => format!(
+            "layer 0 begins the first stage, so the next stage begins at a layer from 1 to {last}"
+        ),
+        _ if empty < begins.len() => {
+            format!(
+                "layer {end} comes after layer {start}; stages begin at ever higher layers, from 1 to {last}"
+            )
+        }
+        _ => {
+            format!("no stage can begin at layer {start}: stages begin at layers from 1 to {last}")
+        }
     }))
 }
 // ANCHOR_END: by_hand
@@ -298,11 +301,18 @@ mod tests {
     #[test]
     fn cuts_that_make_no_sense_are_refused() {
         let told = |begins: &[usize]| cut_by_hand(begins, 9).unwrap_err().to_string();
-        for begins in [&[0][..], &[0, 3], &[3, 3], &[7, 3], &[9, 3]] {
-            assert!(told(begins).contains("Each stage begins later"), "{begins:?}");
+        for begins in [&[0][..], &[0, 3]] {
+            assert!(told(begins).starts_with("layer 0 begins the first stage"), "{begins:?}");
         }
-        assert_eq!(told(&[3, 9]), "cut 3,9: no stage can begin at layer 9; layers are 0 to 8");
-        assert!(told(&[12]).starts_with("cut 12: no stage can begin at layer 12"));
+        for begins in [&[3, 3], &[7, 3], &[9, 3]] {
+            let end = "stages begin at ever higher layers, from 1 to 8";
+            assert!(told(begins).ends_with(end), "{begins:?}");
+        }
+        assert_eq!(
+            told(&[3, 9]),
+            "no stage can begin at layer 9: stages begin at layers from 1 to 8"
+        );
+        assert!(told(&[12]).starts_with("no stage can begin at layer 12"));
     }
 
     #[test]

@@ -44,8 +44,10 @@ pub(crate) struct Prepared {
 
 /// One way to train: a mesh of devices, and the order of work on the mesh.
 pub(crate) struct Way {
-    /// The name in tables and files.
+    /// The name in titles and files.
     pub(crate) name: String,
+    /// The short name in tables, which have the number of micro-batches in a column.
+    pub(crate) label: String,
     pub(crate) mesh: Mesh,
     /// The kind of schedule. One stage has a naive one.
     pub(crate) kind: Kind,
@@ -83,7 +85,11 @@ impl Way {
             }
             begins => partition::cut_by_hand(begins, layers.len()),
         };
-        let of_network = |error| UsageError::new(format_args!("{}: {error}", layers.name()));
+        let what = match flags.cut.is_empty() {
+            true => layers.name().to_owned(),
+            false => format!("--cut {}", flags.cut.iter().join(",")),
+        };
+        let of_network = |error| UsageError::new(format_args!("{what}: {error}"));
         let cut = cut.map_err(of_network)?;
         if cut.len() != parts {
             bail!(UsageError::new(format_args!(
@@ -107,8 +113,21 @@ impl Way {
             (1, _, 1) => format!("{kind}, {pieces}"),
             _ => format!("{kind}, {pieces}, mesh {mesh}"),
         };
+        let interleaved = flags.schedules.iter().filter(|kind| kind.chunks() > 1).count();
+        let label = match (mesh.data, mesh.pipeline, mesh.tensor) {
+            (1, 1, 1) => "one device".to_owned(),
+            (_, 1, 1) => name.clone(),
+            (_, 1, _) => "tensor parallel".to_owned(),
+            _ => match kind {
+                Kind::Interleaved { chunks } if interleaved > 1 => {
+                    format!("interleaved 1F1B ({chunks} chunks)")
+                }
+                Kind::Interleaved { .. } => "interleaved 1F1B".to_owned(),
+                kind => kind.to_string(),
+            },
+        };
         let shards = mesh.data * micro_batches;
-        Ok(Self { name, mesh, kind, shards, checked, cut, predicted: None })
+        Ok(Self { name, label, mesh, kind, shards, checked, cut, predicted: None })
     }
 
     /// Whether one device does everything. The table compares all ways with such a way.
@@ -127,11 +146,11 @@ impl Way {
     }
 
     /// The largest number of micro-batches that each stage keeps something of, and the number of all; with chunks, of each
-    /// chunk. `None` without stages.
-    pub(crate) fn alive(&self) -> Option<(Vec<usize>, usize)> {
+    /// chunk.
+    pub(crate) fn kept(&self) -> (Vec<usize>, usize) {
         let (peaks, schedule) = (self.checked.peaks(), self.checked.schedule());
-        let alive = peaks.iter().map(|peak| peak.both).collect();
-        self.has_stages().then_some((alive, schedule.micro_batches * schedule.chunks))
+        let kept = peaks.iter().map(|peak| peak.both).collect();
+        (kept, schedule.micro_batches * schedule.chunks)
     }
 
     /// The name, and the number of devices if there are several.
@@ -140,22 +159,23 @@ impl Way {
         if self.is_alone() { name.clone() } else { format!("{name} on {} devices", mesh.devices()) }
     }
 
-    /// `2 stages, cut by measured cost: layers 0 to 5 (96 % of the work), layer 6 (4 % of the work)`
+    /// `2 stages, cut by measured cost: layers 0–5 (96 % of the work), 6 (4 %)`
     fn note(&self, how: &str, costs: &[f64]) -> String {
         let part = |part: &Range<usize>| {
             let layers = match part.len() {
-                1 => format!("layer {}", part.start),
-                _ => format!("layers {} to {}", part.start, part.end - 1),
+                1 => part.start.to_string(),
+                _ => format!("{}–{}", part.start, part.end - 1),
             };
             let share = costs[part.clone()].iter().sum::<f64>() / costs.iter().sum::<f64>();
-            format!("{layers} ({:.0} % of the work)", share * 100.0)
+            let of_what = if part.start == 0 { " of the work" } else { "" };
+            format!("{layers} ({:.0} %{of_what})", share * 100.0)
         };
         let parts = self.cut.iter().map(part).join(", ");
         let chunks = match self.kind.chunks() {
             1 => String::new(),
             chunks => format!(" of {chunks} chunks"),
         };
-        format!("{} stages{chunks}, cut {how}: {parts}", self.mesh.pipeline)
+        format!("{} stages{chunks}, cut {how}: layers {parts}", self.mesh.pipeline)
     }
 }
 
@@ -165,8 +185,7 @@ impl Prepared {
     pub(crate) fn new(mut flags: Arguments, launch: &Launch) -> anyhow::Result<Option<Self>> {
         each_once("--schedule", &flags.schedules, Kind::to_string)?;
         if flags.draw {
-            let drawings = draw::drawings(&flags)?;
-            launch.say(drawings)?;
+            draw::draw(&flags, launch.speaks())?;
             return Ok(None);
         }
         let of_mesh = flags.mesh.map(|mesh| mesh.devices());

@@ -3,18 +3,21 @@
 use std::io;
 use std::path::Path;
 
+use candle_core::DType;
 use concise_wrapper::replicas::verdict;
 use harness::report::outputs::Outputs;
 use harness::report::summary::Summary;
-use harness::report::{file, line, seconds};
+use harness::report::{Table, file, line, paragraph, seconds};
 use itertools::Itertools as _;
-use model_parallel::mesh::Axis;
+use model_parallel::held::Held;
+use model_parallel::mesh::{Axis, Mesh};
+use model_parallel::pipeline::Timeline;
 use model_parallel::pipeline::drawing::chart;
-use model_parallel::pipeline::{Kind, Timeline};
 use ops::difference::largest_difference;
 use ops::weights_hash::WeightsHash;
 use serde_json::json;
 
+use crate::conclusions::{Doubts, Figures, megabytes, of_memory, of_times, of_weights};
 use crate::plan::{Prepared, Way};
 use crate::train::Trained;
 
@@ -64,7 +67,7 @@ impl<'a> Outcome<'a> {
         let differences = [difference(one, 0)?, difference(complete, 1)?];
         let measured = median_step(&trained.steps).filter(|_| way.has_stages());
         if let Some(metrics) = outputs.metrics() {
-            let (alive, micro_batches) = way.alive().unzip();
+            let (alive, micro_batches) = way.has_stages().then(|| way.kept()).unzip();
             let line = json!({
                 "run": way.name,
                 "cut": if way.has_stages() { &way.cut[..] } else { &[] },
@@ -82,22 +85,33 @@ impl<'a> Outcome<'a> {
         Ok(Self { way, trained, summary, seconds_per_step, differences, measured })
     }
 
-    /// The largest number of bytes of activations on a device.
-    fn activations(&self) -> usize {
-        self.trained.held.iter().map(|held| held.activations).max().unwrap_or(0)
-    }
-
-    fn hash(&self) -> &str {
-        &self.summary.weights_hash[..8]
-    }
-
-    /// The way in a sentence.
+    /// The name of the way in a sentence.
     fn subject(&self) -> String {
-        match (self.way.kind, self.way.shards) {
-            (_, 1) if self.way.is_alone() => "one device".to_owned(),
-            (_, shards) if self.way.is_alone() => format!("one device on {shards} micro-batches"),
-            (Kind::Interleaved { chunks }, _) => format!("interleaved 1F1B ({chunks} chunks)"),
-            (kind, _) => kind.to_string(),
+        match self.way.shards {
+            shards if self.way.is_alone() && shards > 1 => {
+                format!("one device on {shards} micro-batches")
+            }
+            _ => self.way.label.clone(),
+        }
+    }
+
+    /// The numbers for the conclusions.
+    fn figures(&self) -> Figures {
+        let Mesh { data, pipeline, tensor } = self.way.mesh;
+        let most = |bytes: fn(&Held) -> usize| self.trained.held.iter().map(bytes).max();
+        let predicted = self.way.predicted.as_ref();
+        let idle = predicted.zip(self.measured.as_ref());
+        Figures {
+            name: self.subject(),
+            mesh: [data, pipeline, tensor],
+            shards: self.way.shards,
+            epochs: self.summary.epochs_trained,
+            seconds_per_step: self.seconds_per_step,
+            idle: idle.map(|(predicted, measured)| [predicted.bubble(), measured.bubble()]),
+            bytes: most(Held::total).unwrap_or(0),
+            activations: most(|held| held.activations).unwrap_or(0),
+            errors: self.differences,
+            hash: self.summary.weights_hash.clone(),
         }
     }
 }
@@ -110,9 +124,10 @@ fn median_step(steps: &[Timeline]) -> Option<Timeline> {
     steps.get(steps.len() / 2).copied().cloned()
 }
 
-/// Prints the tables and their conclusions, then writes the files of the run.
+/// Prints the results, and tables of them with a conclusion each. Then writes the files of the run.
 pub(crate) fn report(
     outcomes: &[Outcome<'_>],
+    dtype: DType,
     gantt: Option<&Path>,
     headline: &str,
     outputs: &Outputs,
@@ -120,15 +135,24 @@ pub(crate) fn report(
     if outcomes.is_empty() {
         return Ok(());
     }
-    print_tables(outcomes)?;
     line("")?;
-    conclusions(outcomes).iter().try_for_each(line)?;
-    for Outcome { summary, .. } in outcomes {
-        line(summary)?;
+    for outcome in outcomes {
+        line(Summary { run: outcome.subject(), ..outcome.summary.clone() })?;
     }
+    let figures: Vec<Figures> = outcomes.iter().map(Outcome::figures).collect();
+    let summaries = || outcomes.iter().map(|it| &it.summary);
+    let doubts = Doubts {
+        // A note may be about rounding alone.
+        shared: summaries().filter_map(|it| it.note.as_ref()).any(|note| note.contains(" share ")),
+        busy: summaries().any(|it| it.busy.is_some()),
+        interrupted: summaries().any(|it| it.interrupted),
+    };
+    print_block(&errors(outcomes), &of_weights(&figures, dtype))?;
     for Outcome { way, trained, .. } in outcomes.iter().filter(|it| it.trained.replicas.len() > 1) {
-        line(format_args!("{}: {}", way.name, verdict(&trained.replicas)))?;
+        paragraph(format_args!("{}: {}.", way.name, verdict(&trained.replicas)))?;
     }
+    print_block(&times(outcomes), &of_times(&figures, doubts))?;
+    print_block(&memory(outcomes), &of_memory(&figures))?;
     // An error of the first file does not prevent the second file.
     let written = outputs.write(headline);
     let drawn = gantt.map_or(Ok(()), |path| write_gantt(path, headline, outcomes));
@@ -136,127 +160,121 @@ pub(crate) fn report(
     drawn
 }
 
-/// The heading of a column, which is as wide as the column, and the cell for a device of a way.
-type Column<'a> = (&'a str, &'a dyn Fn(&Outcome<'_>, usize) -> Option<String>);
-
-/// Prints a table of these devices. The title is as wide as the longest name of a way.
-fn print_table<'a>(
-    title: &str,
-    columns: &[Column<'_>],
-    devices: impl Iterator<Item = (&'a Outcome<'a>, usize)>,
-) -> io::Result<()> {
-    line(format_args!("{title}  {}", columns.iter().map(|(heading, _)| heading).join("  ")))?;
-    for (outcome, device) in devices {
-        let name = if device == 0 { &outcome.way.name } else { "" };
-        let cell = |(heading, cell): &Column<'_>| {
-            let cell = cell(outcome, device).unwrap_or_else(|| "–".to_owned());
-            format!("{cell:>0$}", heading.chars().count())
-        };
-        let cells = columns.iter().map(cell).join("  ");
-        line(format_args!("{name:0$}  {cells}", title.chars().count()))?;
+/// Prints a table below an empty line, if the table has rows, and then its conclusion.
+fn print_block((title, table): &(&str, Option<Table>), conclusion: &str) -> io::Result<()> {
+    if let Some(table) = table {
+        paragraph(format_args!("\n{title}"))?;
+        table.print()?;
     }
-    Ok(())
+    if conclusion.is_empty() { Ok(()) } else { paragraph(conclusion) }
 }
 
-/// Prints two tables: times, bubbles and differences from one device; and the bytes that each device holds and sends.
-fn print_tables(outcomes: &[Outcome<'_>]) -> io::Result<()> {
-    let title = "MB held by a device";
-    let names = outcomes.iter().map(|it| it.way.name.chars().count());
-    let width = names.chain([title.len()]).max().unwrap_or(0);
-    let one = outcomes.iter().find(|it| it.way.is_alone());
-    let percent =
-        |timeline: Option<&Timeline>| Some(format!("{:.0} %", timeline?.bubble() * 100.0));
-    let difference = |difference: Option<f64>| Some(format!("{:.1e}", difference?));
-    let times: [Column<'_>; _] = [
-        ("  s/step", &|it, _| Some(seconds(it.seconds_per_step))),
-        ("speed-up", &|it, _| Some(format!("{:.2}×", one?.seconds_per_step / it.seconds_per_step))),
-        ("predicted", &|it, _| percent(it.way.predicted.as_ref())),
-        ("measured", &|it, _| percent(it.measured.as_ref())),
-        ("after 1 step", &|it, _| difference(it.differences[0])),
-        ("at the end", &|it, _| difference(it.differences[1])),
-        ("weights", &|it, _| Some(it.hash().to_owned())),
-    ];
-    line(format_args!("\n{:width$}  {:>39}  {:>24}", "", "bubble", "largest difference"))?;
-    print_table(&" ".repeat(width), &times, outcomes.iter().map(|it| (it, 0)))?;
-    let alive = |way: &Way, device| {
-        let (alive, all) = way.alive()?;
-        Some(format!("{} of {all}", alive[way.mesh.coordinate(device, Axis::Pipeline)]))
-    };
-    let bytes: [Column<'_>; _] = [
-        ("device", &|_, device| Some(device.to_string())),
-        ("parameters", &|it, device| Some(megabytes(it.trained.held[device].parameters))),
-        ("gradients", &|it, device| Some(megabytes(it.trained.held[device].gradients))),
-        ("optimizer", &|it, device| Some(megabytes(it.trained.held[device].optimizer))),
-        ("activations", &|it, device| Some(megabytes(it.trained.held[device].activations))),
-        ("in all", &|it, device| Some(megabytes(it.trained.held[device].total()))),
-        ("sent/step", &|it, device| {
-            Some(it.trained.held[device].sent).filter(|&sent| sent > 0).map(megabytes)
-        }),
-        ("  alive", &|it, device| alive(it.way, device)),
-    ];
-    line("")?;
-    let devices =
-        outcomes.iter().flat_map(|it| (0..it.trained.held.len()).map(move |device| (it, device)));
-    print_table(&format!("{title:width$}"), &bytes, devices)
+fn dash(cell: Option<String>) -> String {
+    cell.unwrap_or_else(|| "–".to_owned())
 }
 
-fn megabytes(bytes: usize) -> String {
-    format!("{:.1}", bytes as f64 / 1e6)
-}
-
-/// The conclusions from the tables in sentences, then an empty line: weights, bubbles, and activations of pipelines.
-fn conclusions(outcomes: &[Outcome<'_>]) -> Vec<String> {
-    let pipelines = || outcomes.iter().filter(|it| it.way.has_stages());
-    let alone = || outcomes.iter().filter(|it| it.way.is_alone());
-    let mut sentences = Vec::new();
-    for one in alone() {
-        // Sums over parts of a layer round in another way.
-        let comparable = |it: &&Outcome<'_>| {
-            (it.way.shards, it.way.mesh.tensor) == (one.way.shards, 1)
-                && it.summary.epochs_trained == one.summary.epochs_trained
+/// The differences from one device. `None` where nothing is compared.
+fn errors(outcomes: &[Outcome<'_>]) -> (&'static str, Option<Table>) {
+    let table = Table::new("").column("micro-\nbatches", 1);
+    let mut table = table.column("error\nafter 1 step", 0).column("error\nat the end", 0);
+    for Outcome { way, differences, .. } in outcomes {
+        let error = |error: Option<f64>| match error? {
+            0.0 => Some("0".to_owned()),
+            error => Some(format!("{error:.1e}")),
         };
-        for (equal, text) in [(true, "the weights of"), (false, "other weights than")] {
-            let ways =
-                pipelines().filter(comparable).filter(|it| (it.hash() == one.hash()) == equal);
-            let names = joined(ways.map(Outcome::subject));
-            let end = if equal { ", to the last bit" } else { "" };
-            if !names.is_empty() {
-                sentences.push(format!("{names} ended with {text} {}{end}.", one.subject()));
-            }
+        let [first, last] = differences.map(|it| dash(error(it)));
+        table.row([way.label.clone(), way.shards.to_string(), first, last]);
+    }
+    let compared = outcomes.iter().any(|it| it.differences[0].is_some());
+    ("Error: the largest difference from the weights of one device", compared.then_some(table))
+}
+
+/// The time of a step, and the idle time of pipelines.
+fn times(outcomes: &[Outcome<'_>]) -> (&'static str, Option<Table>) {
+    let one = outcomes.iter().find(|it| it.way.is_alone());
+    let table = Table::new("").column("micro-\nbatches", 1).column("s/step", 0);
+    let table = table.column("speed-up", 0).column("idle, %,\npredicted", 2);
+    let mut table = table.column("idle, %,\nmeasured", 1);
+    for it in outcomes {
+        let percent = |timeline: &Timeline| format!("{:.0}", timeline.bubble() * 100.0);
+        let speed_up = one.map(|one| one.seconds_per_step / it.seconds_per_step);
+        table.row([
+            it.way.label.clone(),
+            it.way.shards.to_string(),
+            seconds(it.seconds_per_step),
+            dash(speed_up.map(|ratio| format!("{ratio:.2}×"))),
+            dash(it.way.predicted.as_ref().map(percent)),
+            dash(it.measured.as_ref().map(percent)),
+        ]);
+    }
+    ("Time of a step, and the devices' idle time (bubble)", Some(table))
+}
+
+/// The bytes that devices hold and send. Devices with the same numbers share a row. Of more than four rows, a way has
+/// the fullest device's and the emptiest device's.
+fn memory(outcomes: &[Outcome<'_>]) -> (&'static str, Option<Table>) {
+    let headings = [
+        ("para-\nmeters", 2),
+        ("gradi-\nents", 2),
+        ("opti-\nmizer", 3),
+        ("activa-\ntions", 1),
+        ("in\nall", 0),
+        ("sent/\nstep", 4),
+        ("micro-\nbatches\nkept", 0),
+    ];
+    let table = Table::new("").column("device", 0);
+    let mut table = headings.iter().fold(table, |table, (name, rank)| table.column(name, *rank));
+    for Outcome { way, trained, .. } in outcomes {
+        let (kept, all) = way.kept();
+        let row = |&device: &usize| {
+            (trained.held[device], kept[way.mesh.coordinate(device, Axis::Pipeline)])
+        };
+        for (place, devices) in shown(trained.held.len(), row, |(held, _)| held.total()).enumerate()
+        {
+            let (held, kept) = row(&devices[0]);
+            let name = if place == 0 { way.label.clone() } else { String::new() };
+            let parts = [held.parameters, held.gradients, held.optimizer, held.activations];
+            let sent = Some(held.sent).filter(|&sent| sent > 0).map(megabytes);
+            let cells = [name, ranges(&devices)].into_iter().chain(parts.map(megabytes));
+            let cells = cells.chain([megabytes(held.total()), dash(sent)]);
+            table.row(cells.chain([format!("{kept} of {all}")]));
         }
     }
-    let bubble = |it: &Outcome<'_>| Some((it.measured.as_ref()?.bubble() * 100.0, it.subject()));
-    let mut bubbles: Vec<(f64, String)> = pipelines().filter_map(bubble).collect();
-    bubbles.sort_by(|a, b| a.0.total_cmp(&b.0));
-    if let [(least, first), .., (most, last)] = bubbles.as_slice() {
-        sentences.push(format!(
-            "Devices wait least under {first} ({least:.0} % of the time) and most under {last} ({most:.0} %)."
-        ));
-    }
-    let cut = || pipelines().filter(|it| it.way.shards > 1);
-    let least = cut().map(Outcome::activations).min();
-    if let (Some(one), Some(least)) = (alone().find(|it| it.way.shards > 1), least) {
-        let each =
-            |it: &Outcome<'_>| format!("{} MB under {}", megabytes(it.activations()), it.subject());
-        sentences.push(format!(
-            "Activations: {} keeps {} MB, and the fullest stage keeps {}. {}.",
-            one.subject(),
-            megabytes(one.activations()),
-            joined(cut().map(each)),
-            match least < one.activations() {
-                true => "Micro-batches save this memory, and the cut into stages can save more",
-                false => "Micro-batches save this memory on one device, too",
-            }
-        ));
-    }
-    sentences.extend((!sentences.is_empty()).then(String::new));
-    sentences
+    ("Memory of each device, in MB", Some(table))
 }
 
-/// `a, b and c`
-fn joined(mut names: impl Iterator<Item = String>) -> String {
-    let names = names.join(", ");
-    names.rsplit_once(", ").map_or(names.clone(), |(rest, last)| format!("{rest} and {last}"))
+/// Groups so many devices by their `row` of a table. Of more than four groups, only those with the largest and the
+/// smallest `size` are left.
+fn shown<R: PartialEq>(
+    devices: usize,
+    row: impl Fn(&usize) -> R,
+    size: impl Fn(&R) -> usize,
+) -> impl Iterator<Item = Vec<usize>> {
+    /// The most rows of a way.
+    const MOST_ROWS: usize = 4;
+    let mut groups: Vec<Vec<usize>> = Vec::new();
+    for device in 0..devices {
+        match groups.iter_mut().find(|group| row(&group[0]) == row(&device)) {
+            Some(group) => group.push(device),
+            None => groups.push(vec![device]),
+        }
+    }
+    let size = |group: &&Vec<usize>| size(&row(&group[0]));
+    if groups.len() > MOST_ROWS {
+        let ends = [groups.iter().max_by_key(size), groups.iter().min_by_key(size)];
+        groups = ends.into_iter().flatten().cloned().collect();
+    }
+    groups.into_iter()
+}
+
+/// `0–1, 4–5`
+fn ranges(numbers: &[usize]) -> String {
+    let runs = numbers.chunk_by(|a, b| a + 1 == *b);
+    let text = |run: &[usize]| match run {
+        [first, .., last] => format!("{first}–{last}"),
+        alone => alone.iter().join(""),
+    };
+    runs.map(text).join(", ")
 }
 
 /// Draws each pipeline's step, measured below predicted.
@@ -293,6 +311,18 @@ mod tests {
             span(Action::SendActivation(0), 1.0, makespan),
         ];
         Timeline { stages: 1, spans }
+    }
+
+    #[test]
+    fn devices_with_the_same_numbers_share_a_row() {
+        let groups = |held: &[usize]| {
+            let row = |&device: &usize| held[device];
+            shown(held.len(), row, |&held| held).map(|group| ranges(&group)).collect::<Vec<_>>()
+        };
+        assert_eq!(groups(&[7, 7, 3, 3, 7, 7, 3, 3]), ["0–1, 4–5", "2–3, 6–7"]);
+        assert_eq!(groups(&[1, 2, 3, 4]), ["0", "1", "2", "3"]);
+        // The fullest and the emptiest of many.
+        assert_eq!(groups(&[4, 9, 3, 1, 2, 1]), ["1", "3, 5"]);
     }
 
     #[test]

@@ -249,7 +249,7 @@ stage 2   ··  ··  F0  B0  F1  B1  F2  B2  W0  F3  B3  W1  W2  W3
         let checked = check(kind.schedule(stages, micro_batches).unwrap(), 1).unwrap();
         // A whole backward pass takes one column, and so does each of its halves.
         let weight = if kind == Kind::ZbH1 { 1.0 } else { 0.0 };
-        let drawing = timeline(&checked, 1.0, 1.0, weight).drawing(column);
+        let drawing = timeline(&checked, 1.0, 1.0, weight).drawing(column, usize::MAX);
         assert_eq!(drawn, drawing, "the drawing of {kind}:\n{drawing}");
     }
 }

@@ -116,7 +116,7 @@ fn a_timeline_is_data_and_may_begin_at_any_time() {
     assert_eq!(measured.start(), 1024.0);
     assert_eq!(measured.makespan(), predicted.makespan());
     assert_eq!(measured.bubble(), predicted.bubble());
-    assert_eq!(measured.drawing(0.5), predicted.drawing(0.5));
+    assert_eq!(measured.drawing(0.5, 80), predicted.drawing(0.5, 80));
     let json = serde_json::to_string(&measured).unwrap();
     assert!(
         json.contains(r#"{"stage":0,"chunk":0,"do":"forward","micro_batch":0,"start":1024.0,"#)
@@ -130,7 +130,7 @@ fn large_timelines_are_drawn_at_once_and_in_columns() {
     let checked = check(Kind::OneFOneB.schedule(150, 150).unwrap(), 1).unwrap();
     let timeline = predict(&checked, &[Cost::UNITS; 150], 0.0).unwrap();
     let started = Instant::now();
-    let drawing = timeline.drawing(1.0);
+    let drawing = timeline.drawing(1.0, usize::MAX);
     assert!(started.elapsed().as_secs() < 2, "{:?}", started.elapsed());
     let lines: Vec<Vec<char>> = drawing.lines().map(|line| line.chars().collect()).collect();
     assert_eq!(lines.len(), 150);

@@ -12,11 +12,12 @@ const COLUMN: usize = 4;
 const WAITS: &str = "··";
 
 impl Timeline {
-    /// Draws a row of text for each stage, with a column for every `seconds`.
+    /// Draws a row of text for each stage, with a column for every `seconds`. A drawing of more than `most` characters a line
+    /// is cut into parts below each other, each below a line with the time of its first column.
     ///
     /// `F` is a forward pass, `B` a backward pass or its first half, and `W` its second half. The number is the
     /// micro-batch. With several chunks a letter names the chunk. `··` is a column in which the device waits.
-    pub fn drawing(&self, seconds: f64) -> String {
+    pub fn drawing(&self, seconds: f64, most: usize) -> String {
         let chunks = self.spans.iter().any(|span| span.instruction.chunk > 0);
         let start = self.start();
         let column = |time: f64| ((time - start) / seconds).round() as usize;
@@ -29,14 +30,28 @@ impl Timeline {
                 row[column(*start)..column(*end)].fill(name);
             }
         }
-        let names = rows.iter().flatten().map(|name| name.chars().count() + 1);
-        let width = names.max().unwrap_or(0).max(COLUMN);
+        let longest = rows.iter().flatten().map(|name| name.chars().count()).max().unwrap_or(0);
+        let width = COLUMN.max(longest + 1);
         let digits = self.stages.saturating_sub(1).to_string().len();
-        let row = |(stage, cells): (usize, &Vec<String>)| {
-            let cells: String = cells.iter().map(|cell| format!("{cell:width$}")).collect();
-            format!("stage {stage:<digits$}   {cells}").trim_end().to_owned() + "\n"
+        // The last column needs no space behind it.
+        let room = most.saturating_sub("stage    ".len() + digits + longest);
+        let each = room / width + 1;
+        let part = |first: usize| {
+            let row = |(stage, cells): (usize, &Vec<String>)| {
+                let cells = cells.iter().skip(first).take(each);
+                let cells: String = cells.map(|cell| format!("{cell:width$}")).collect();
+                format!("stage {stage:<digits$}   {cells}").trim_end().to_owned() + "\n"
+            };
+            let begins = if columns > each {
+                // Without the digits of rounding.
+                let time = (first as f64 * seconds * 1e6).round() / 1e6;
+                format!("from time {time}:\n")
+            } else {
+                String::new()
+            };
+            begins + &rows.iter().enumerate().map(row).collect::<String>()
         };
-        rows.iter().enumerate().map(row).collect()
+        (0..columns.max(1)).step_by(each).map(part).collect()
     }
 }
 
@@ -89,6 +104,30 @@ fn conclusion(pipelines: &[(&str, [&Timeline; 2])]) -> String {
         Some((name, both)) => format!("The smallest bubble: {name}, {}.", bubbles(*both)),
         None => String::new(),
     }
+}
+
+/// Makes a Gantt chart of predicted steps, each with its name, where one unit of time is a millisecond.
+pub fn predicted_chart(title: &str, pipelines: &[(String, Timeline)]) -> Chart {
+    let twice: Vec<_> = pipelines.iter().map(|(name, it)| (name.as_str(), [it, it])).collect();
+    let mut chart = chart(title, &twice);
+    for ((heading, rows), (name, timeline)) in chart.groups.iter_mut().zip(pipelines) {
+        *heading = Some(format!("{name}: idle (bubble) {:.0} %", timeline.bubble() * 100.0));
+        rows.clear();
+        for stage in 0..timeline.stages {
+            let row = row(timeline, stage, "predicted", false);
+            rows.push(Row { name: format!("stage {stage}"), ..row });
+        }
+        for bar in rows.iter_mut().flat_map(|row| &mut row.bars) {
+            (bar.start, bar.end) = (bar.start / 1e3, bar.end / 1e3);
+        }
+    }
+    let best = pipelines.iter().min_by(|(_, a), (_, b)| a.bubble().total_cmp(&b.bubble()));
+    let bubble = |(name, it): &(String, Timeline)| {
+        format!("The smallest bubble: {name}, {:.0} %.", it.bubble() * 100.0)
+    };
+    chart.conclusion = best.map(bubble).unwrap_or_default();
+    chart.seconds /= 1e3;
+    chart
 }
 
 fn row(timeline: &Timeline, stage: usize, kind: &str, pale: bool) -> Row {
@@ -160,5 +199,22 @@ mod tests {
         let pipelines = [("slow", [&quick, &slow]), ("quick", [&slow, &quick])];
         let best = "The smallest bubble: quick, 75 % predicted, 50 % measured.";
         assert_eq!(chart("title", &pipelines).conclusion, best);
+    }
+
+    #[test]
+    fn a_prediction_alone_has_one_row_for_each_stage_in_milliseconds() {
+        let checked = check(Kind::ZbH1.schedule(2, 3).unwrap(), UNBOUNDED).unwrap();
+        let predicted = predict(&checked, &[Cost::UNITS; 2], 0.0).unwrap();
+        let units = predicted.makespan();
+        let chart = predicted_chart("title", &[("ZB-H1".to_owned(), predicted)]);
+        assert!((chart.seconds - units / 1e3).abs() < 1e-12);
+        let [(heading, rows)] = chart.groups.as_slice() else { panic!("{:?}", chart.groups) };
+        assert_eq!(heading.as_deref(), Some("ZB-H1: idle (bubble) 10 %"));
+        assert_eq!(
+            rows.iter().map(|row| row.name.as_str()).collect::<Vec<_>>(),
+            ["stage 0", "stage 1"]
+        );
+        assert!(rows.iter().all(|row| !row.pale && row.bars.len() == 9));
+        assert!((rows[0].bars[1].end - 2e-3).abs() < 1e-12);
     }
 }

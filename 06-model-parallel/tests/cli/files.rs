@@ -71,6 +71,20 @@ fn a_gantt_chart_is_written() {
     }
 }
 
+#[test]
+fn predicted_schedules_are_drawn_into_a_file() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("gantt.svg");
+    let mut command = program(&["--draw", "--devices=3", "--schedule=1f1b,zb-h1", "--gantt"]);
+    let announced = format!("--gantt: {}", file.display());
+    command.arg(&file).assert().success().stdout(contains(announced));
+    let svg = std::fs::read_to_string(&file).expect("a picture");
+    for text in ["ZB-H1: idle (bubble) ", "stage 2", "forward, by micro-batch", "10 ms"] {
+        assert!(svg.contains(text), "{text} is missing");
+    }
+    assert!(!svg.contains("measured"));
+}
+
 /// A device that is always full.
 #[cfg(target_os = "linux")]
 #[test]

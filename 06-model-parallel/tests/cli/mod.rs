@@ -11,6 +11,7 @@ mod screen;
 #[path = "../../../tests/src/signals.rs"]
 mod signals;
 mod ways;
+mod width;
 
 use assert_cmd::Command;
 use predicates::prelude::*;
@@ -79,7 +80,10 @@ fn schedules_are_drawn_without_training() {
         .stdout(contains("1F1B: 2 stages, 4 micro-batches"))
         .stdout(contains("stage 0   F0  F1  ··  ··  B0  B0  F2  B1  B1  F3  B2  B2  ··  B3  B3"))
         .stdout(contains(
-            "bubble 20.0 %, 15 units of time; channels have to hold 1 message at least",
+            "idle (bubble) 20.0 %, 15 units of time; channels have to hold 1 message at least",
+        ))
+        .stdout(contains(
+            "Least idle time: ZB-H1, 7.7 %. Fewest micro-batches kept by a stage: 1F1B",
         ))
         .stdout(contains("interleaved 1F1B, 2 chunks"))
         .stdout(contains("ZB-H1"))

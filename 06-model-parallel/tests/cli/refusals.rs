@@ -36,7 +36,7 @@ fn what_makes_no_sense_is_refused_in_one_line() {
     for (arguments, says) in [
         (&["--mesh=2x2"][..], "\"2x2\" is no mesh: it is DATAxPIPELINExTENSOR"),
         (&["--mesh=0x2x1"], "three numbers from 1"),
-        (&["--mesh=2x2x1", "--devices=2"], "a mesh of 4 devices and --devices 2"),
+        (&["--mesh=2x2x1", "--devices=2"], "--mesh 2x2x1 has 4 devices, and --devices is 2"),
         (&["--mesh=1x1x2", "--micro-batches=4"], "there is one stage: ask for several"),
         (
             &["--mesh=1x1x2", "--gantt=g.svg"],
@@ -46,7 +46,7 @@ fn what_makes_no_sense_is_refused_in_one_line() {
         (&["--schedule=gpipe,1f1b,gpipe"], "--schedule names GPipe twice"),
         (
             &["--mesh=9x1x1", "--batch-size=8"],
-            "batch size 8 cannot be cut into 9 micro-batches (9 replicas × 1)",
+            "--batch-size 8 cannot be cut into 9 micro-batches (9 replicas × 1): take at least 9",
         ),
         (&["--mesh=1x1x11"], "dense6.weight: 10 features cannot be cut into 11 parts"),
         (&["--mesh=1x2x2", "--model=resnet18", "--width=2"], "ResNet-18 is split in stages only"),
@@ -55,19 +55,29 @@ fn what_makes_no_sense_is_refused_in_one_line() {
         (&["--devices=1", "--schedule=1f1b"], "there is one stage"),
         (&["--devices=9"], "7 layers cannot be cut into 9 stages"),
         (&["--devices=6", "--model=lenet"], "LeNet: 5 layers cannot be cut into 6 stages"),
-        (&["--cut=3,2"], "a stage that begins at layer 2 comes after one that begins at layer 3"),
+        (
+            &["--cut=3,2"],
+            "--cut 3,2: layer 2 comes after layer 3; stages begin at ever higher layers, from 1 to 6",
+        ),
+        (
+            &["--cut=0"],
+            "--cut 0: layer 0 begins the first stage, so the next stage begins at a layer from 1 to 6",
+        ),
         (&["--cut=3,5"], "--cut 3,5 makes 3 stages, not 2: there are 2 devices with 1 chunk each"),
-        (&["--cut=7"], "no stage can begin at layer 7"),
+        (
+            &["--cut=7"],
+            "--cut 7: no stage can begin at layer 7: stages begin at layers from 1 to 6",
+        ),
         (&["--cut=x"], "\"x\" is no number"),
         (&["--cut="], "\"\" is no number"),
         (&["--cut=3,"], "\"\" is no number"),
         (&["--cut=3, -1"], "\"-1\" is no number"),
         (&["--cut=1.5"], "\"1.5\" is no number"),
-        (&["--micro-batches=0"], "0 is not in 1..=1024"),
-        (&["--batch-size=7"], "batch size 7 cannot be cut into 8 micro-batches"),
+        (&["--micro-batches=0"], "a whole number from 1 to 1,024 is expected"),
+        (&["--batch-size=7"], "--batch-size 7 cannot be cut into 8 micro-batches"),
         (
             &["--mesh=4x2x1", "--batch-size=31"],
-            "batch size 31 cannot be cut into 32 micro-batches (4 replicas × 8)",
+            "--batch-size 31 cannot be cut into 32 micro-batches (4 replicas × 8)",
         ),
         (&["--schedule=fifo"], "\"fifo\" is no schedule: there are naive, gpipe, 1f1b"),
         (&["--schedule=interleaved:2", "--micro-batches=5"], "has to be a multiple of 2"),
@@ -79,7 +89,7 @@ fn what_makes_no_sense_is_refused_in_one_line() {
         ),
         (&["--widths=5", "--model=lenet"], "--widths is about --model dense"),
         (&["--width=5"], "--width is about --model resnet18"),
-        (&["--widths=0"], "0 is not in 1..=65536"),
+        (&["--widths=0"], "a whole number from 1 to 65,536 is expected"),
         (&["--gantt=/nowhere/at/all.svg"], "--gantt /nowhere/at/all.svg"),
         (&["--train-size=0"], "invalid value '0' for '--train-size"),
         (&["--timeout=0"], "invalid value '0' for '--timeout"),
@@ -102,8 +112,8 @@ fn what_cannot_be_drawn_is_refused() {
         (&["--schedule=gpipe,1f1b,gpipe"], "--schedule names GPipe twice: leave one out"),
         (
             &["--schedule=1f1b", "--devices=1024", "--micro-batches=1024"],
-            "1F1B of 1024 stages and 1024 micro-batches is up to 6,141 columns wide, and a drawing has at most 1,000: \
-             take fewer --devices or --micro-batches",
+            "1F1B of 1024 stages and 1024 micro-batches has up to 6,141 columns, and a drawing has at most \
+             1,000: take fewer --devices or --micro-batches",
         ),
         (&["--schedule=naive", "--devices=64", "--micro-batches=64"], "12,288 columns"),
     ] {
@@ -115,7 +125,6 @@ fn what_cannot_be_drawn_is_refused() {
         "--width=9",
         "--mesh=1x2x1",
         "--cut=3",
-        "--gantt=g.svg",
         "--momentum=0",
         "--weight-decay=0",
         "--warm-up=1",
@@ -137,6 +146,8 @@ fn what_cannot_be_drawn_is_refused() {
     ] {
         refused(&["--draw", of_training], "cannot be used with");
     }
+    refused(&["--draw", "--gantt=/nowhere/at/all.svg"], "--gantt /nowhere/at/all.svg");
+    refused(&["--draw", "--gantt=a.png"], "the flag writes an SVG picture");
 }
 
 #[test]

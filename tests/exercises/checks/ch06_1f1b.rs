@@ -142,7 +142,7 @@ impl Case {
         let formula = (stages - 1) as f64 / (micro_batches + stages - 1) as f64;
         if got.bubble() - formula > 1e-9 {
             let told = |timeline: &Timeline| {
-                format!("{}\n{}", short(timeline.bubble()), timeline.drawing(1.0))
+                format!("{}\n{}", short(timeline.bubble()), timeline.drawing(1.0, usize::MAX))
             };
             let (why, rule) = why_devices_wait(theirs, found);
             let law = format!(
