@@ -102,7 +102,8 @@ fn speed(all: &[Figures]) -> String {
                 fastest.devices()
             ),
             _ => format!(
-                "Fastest: {names}. No split of the model is clearly faster than another run."
+                "Fastest: {}, but no split of the model is clearly faster than one device.",
+                fastest.name
             ),
         },
     }
@@ -330,7 +331,10 @@ mod tests {
             text([1.0, 1.1, 1.2, 1.3]),
             "Fastest: one device. No split of the model is faster here."
         );
-        assert!(text([1.0, 1.1, 0.99, 1.3]).contains("is clearly faster than another run"));
+        assert!(
+            text([1.0, 1.1, 0.99, 1.3])
+                .contains("GPipe, but no split of the model is clearly faster")
+        );
         // A run that was interrupted before its first step has no time.
         assert!(text([1.0, 1.1, f64::NAN, 0.5]).contains("1F1B, 2.00 times"));
         assert_eq!(text([f64::NAN; 4]), "No step was timed.");

@@ -137,7 +137,8 @@ pub(crate) fn report(
     }
     line("")?;
     for outcome in outcomes {
-        line(Summary { run: outcome.subject(), ..outcome.summary.clone() })?;
+        // The conclusion has a note for all busy runs.
+        line(Summary { run: outcome.subject(), busy: None, ..outcome.summary.clone() })?;
     }
     let figures: Vec<Figures> = outcomes.iter().map(Outcome::figures).collect();
     let summaries = || outcomes.iter().map(|it| &it.summary);
@@ -216,10 +217,10 @@ fn memory(outcomes: &[Outcome<'_>]) -> (&'static str, Option<Table>) {
     let headings = [
         ("para-\nmeters", 2),
         ("gradi-\nents", 2),
-        ("opti-\nmizer", 3),
+        ("opt.\nstate", 3),
         ("activa-\ntions", 1),
         ("in\nall", 0),
-        ("sent/\nstep", 4),
+        ("sent", 4),
         ("micro-\nbatches\nkept", 0),
     ];
     let table = Table::new("").column("device", 0);
@@ -240,7 +241,7 @@ fn memory(outcomes: &[Outcome<'_>]) -> (&'static str, Option<Table>) {
             table.row(cells.chain([format!("{kept} of {all}")]));
         }
     }
-    ("Memory of each device, in MB", Some(table))
+    ("Memory of each device and its messages of a step, in MB", Some(table))
 }
 
 /// Groups so many devices by their `row` of a table. Of more than four groups, only those with the largest and the

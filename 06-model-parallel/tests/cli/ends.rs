@@ -39,7 +39,7 @@ fn an_interrupt_ends_a_pipeline_and_leaves_the_rest_out() {
         for (text, times) in [
             ("left out after the interrupt", left_out),
             (", interrupted after ", 1),
-            ("Memory of each device, in MB", 1),
+            ("Memory of each device", 1),
             ("The interrupted run took few steps", 1),
         ] {
             assert_eq!(told.matches(text).count(), times, "{text:?} in:\n{told}");

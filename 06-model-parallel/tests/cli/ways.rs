@@ -33,7 +33,7 @@ fn all_ways_of_a_small_dense_stack() {
         .stdout(contains("batches  s/step  speed-up  predicted  measured\n"))
         .stdout(contains("idle time (bubble)"))
         .stdout(contains("Error: the largest difference from the weights of one device"))
-        .stdout(contains("Memory of each device, in MB"))
+        .stdout(contains("Memory of each device"))
         .stdout(contains("\nnaive ended with the weights of one device, to the last bit."))
         .stdout(said(
             "GPipe, 1F1B, interleaved 1F1B and ZB-H1 ended with the weights of one device on 8 micro-batches, to the last \
