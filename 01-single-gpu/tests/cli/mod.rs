@@ -186,25 +186,3 @@ fn cuda_is_refused_where_there_is_none() {
     };
     single_gpu(&["--device", "cuda"]).assert().code(2).stderr(contains(complaint));
 }
-
-/// The limit is below the memory of a step, and above that of the images.
-#[cfg(target_os = "linux")]
-#[test]
-fn a_failed_allocation_ends_in_one_line() {
-    let mut limited = Command::new("sh");
-    limited.args([
-        "-c",
-        "ulimit -v 1000000 && exec \"$0\" \"$@\"",
-        env!("CARGO_BIN_EXE_single-gpu"),
-    ]);
-    limited.args(["--data=synthetic", "--test-size=1", "--device=cpu", "--threads-per-device=1"]);
-    limited.args(["--train-size=20000", "--batch-size=20000", "--epochs=1"]);
-    // A backtrace is for who asks for it.
-    let ended = limited.env_remove("RUST_BACKTRACE").assert().code(1);
-    ended.stderr(predicate::function(|text: &str| {
-        let is_one_line = text.lines().count() == 1;
-        is_one_line
-            && text.starts_with("memory allocation of ")
-            && text.ends_with(" bytes failed\n")
-    }));
-}

@@ -46,7 +46,7 @@ pub(super) fn may_be_ended() -> bool {
 /// - Empty environment variables of the course count as unset.
 /// - NCCL gets its variables if a launcher such as `torchrun` started this process.
 /// - A file that exceeds the system's limit causes an error with the name of the file.
-/// - A failed allocation ends the process with Rust's line and exit code 1. A backtrace follows if `RUST_BACKTRACE` is set.
+/// - A failed allocation ends the process with Rust's message and exit code 1.
 /// - [`give_up`](super::give_up) ends the process.
 ///
 /// A process that has several threads already, or whose threads cannot be counted, keeps its environment: another thread may
@@ -65,13 +65,10 @@ pub fn prepare() {
     if !has_one_thread() {
         return;
     }
-    // By default Rust adds a hint at backtraces to its line about a failed allocation.
-    for (variable, value) in [(THREADS, "1"), ("RUST_BACKTRACE", "0")] {
-        if std::env::var_os(variable).is_none() {
-            // SAFETY: this is the only thread, so no other thread reads or writes the environment, or could begin to.
-            unsafe {
-                std::env::set_var(variable, value);
-            }
+    if std::env::var_os(THREADS).is_none() {
+        // SAFETY: this is the only thread, so no other thread reads or writes the environment, or could begin to.
+        unsafe {
+            std::env::set_var(THREADS, "1");
         }
     }
     // An error in the launcher's variables is reported when the processes connect.
