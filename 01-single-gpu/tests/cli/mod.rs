@@ -186,3 +186,20 @@ fn cuda_is_refused_where_there_is_none() {
     };
     single_gpu(&["--device", "cuda"]).assert().code(2).stderr(contains(complaint));
 }
+
+/// The limit is below the memory of a step, and above that of the images.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_failed_allocation_ends_in_one_line() {
+    let mut limited = Command::new("sh");
+    limited.args([
+        "-c",
+        "ulimit -v 1000000 && exec \"$0\" \"$@\"",
+        env!("CARGO_BIN_EXE_single-gpu"),
+    ]);
+    limited.args(["--data=synthetic", "--test-size=1", "--device=cpu", "--threads-per-device=1"]);
+    limited.args(["--train-size=20000", "--batch-size=20000", "--epochs=1"]);
+    limited.env("RUST_BACKTRACE", "1").assert().code(1).stderr(
+        "error: this machine has no more free memory: take a smaller batch or network, or end other programs\n",
+    );
+}

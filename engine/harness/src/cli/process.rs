@@ -4,9 +4,7 @@ use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 #[cfg(unix)]
-use signal_hook::consts::{SIGABRT, SIGXFSZ};
-#[cfg(unix)]
-use signal_hook::flag;
+use signal_hook::{consts::SIGXFSZ, flag};
 
 use crate::allocator;
 use crate::launcher::{self, MEETING};
@@ -29,11 +27,6 @@ static PREPARED: AtomicBool = AtomicBool::new(false);
 #[cfg(unix)]
 static TOO_LARGE: AtomicBool = AtomicBool::new(false);
 
-/// The condition of ending with exit code 1 in place of `SIGABRT`: always. Rust aborts after its line about memory that
-/// the system does not give.
-#[cfg(unix)]
-static ABORTED: AtomicBool = AtomicBool::new(true);
-
 /// Whether any thread may end this process: it has called [`prepare`].
 pub(super) fn may_be_ended() -> bool {
     PREPARED.load(Ordering::SeqCst)
@@ -41,12 +34,11 @@ pub(super) fn may_be_ended() -> bool {
 
 /// Prepares the process. `main` calls this function before anything else.
 ///
-/// - The allocator keeps freed memory.
+/// - The allocator keeps freed memory. A failed allocation ends the process in one line, with exit code 1.
 /// - candle's elementwise operations run in the thread that calls them, and not in one pool of all slices.
 /// - Empty environment variables of the course count as unset.
 /// - NCCL gets its variables if a launcher such as `torchrun` started this process.
 /// - A file that exceeds the system's limit causes an error with the name of the file.
-/// - A failed allocation ends the process with Rust's message and exit code 1.
 /// - [`give_up`](super::give_up) ends the process.
 ///
 /// A process that has several threads already, or whose threads cannot be counted, keeps its environment: another thread may
@@ -57,11 +49,10 @@ pub fn prepare() {
     PREPARED.store(true, Ordering::SeqCst);
     #[cfg(unix)]
     {
-        // Without the handlers the signals end the process, as by default.
+        // Without the handler the signal ends the process, as by default.
         let _ = flag::register(SIGXFSZ, &TOO_LARGE);
-        let _ = flag::register_conditional_shutdown(SIGABRT, 1, &ABORTED);
     }
-    allocator::keep_freed_memory();
+    allocator::set_up();
     if !has_one_thread() {
         return;
     }
