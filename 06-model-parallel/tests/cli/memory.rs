@@ -65,6 +65,6 @@ fn an_estimate_is_near_the_peak_of_a_run() {
         let flags: Vec<_> = flags.split(' ').chain(sizes.split(' ')).map(str::to_owned).collect();
         let ratio = estimate / peak(&flags);
         println!("{ratio:.2} {flags:?}");
-        assert!((0.7..1.6).contains(&ratio), "{ratio:.2} {flags:?}");
+        assert!((0.6..1.6).contains(&ratio), "{ratio:.2} {flags:?}");
     }
 }

@@ -26,7 +26,7 @@ fn weights_that_cannot_fit_are_refused_before_anything_is_written() {
     let file = folder.path().join("metrics.jsonl");
     let metrics = format!("--metrics={}", file.display());
     let flags = ["--data=synthetic", &widths, &metrics];
-    refused(&flags, ",65536 needs about 58006 GB on 2 devices (activations 172 GB, images ");
+    refused(&flags, ",65536 needs about 58008 GB on 2 devices (activations 172 GB, images ");
     refused(&flags, " free: take smaller --widths\n");
     assert!(!file.exists());
 }
