@@ -46,7 +46,7 @@ pub struct Bar {
 pub struct Row {
     /// The name, drawn at the left.
     pub name: String,
-    /// The bars, by their beginnings. A longer bar comes before the bars within it.
+    /// The bars, by their beginnings.
     pub bars: Vec<Bar>,
     /// Whether the bars are pale: a prediction next to a measurement.
     pub pale: bool,
@@ -140,8 +140,8 @@ impl Chart {
     }
 }
 
-/// Draws the bars of a row. A bar that ends less than half a pixel after the bars before it is left out. So only the
-/// outermost of nested bars is drawn, and a row has at most 2,000 bars.
+/// Draws the bars of a row. A bar that adds less than half a pixel to the bars before it is left out, so that a row has
+/// at most 2,000 bars.
 fn draw_bars(svg: &mut Svg, row: &Row, top: f64, x: impl Fn(f64) -> f64) {
     let kind = if row.pale { "pale" } else { "bar" };
     let mut drawn = 0.0;

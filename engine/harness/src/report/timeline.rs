@@ -2,7 +2,7 @@
 //!
 //! The run is the one with the most ranks. The step is the run's step of median length, from its beginning to its end on
 //! rank 0. Each rank has a row for computing, a row for sending and waiting, and a row for a background thread if there
-//! is one. The chart leaves out a span within another span.
+//! is one. Of nested spans only the outermost is drawn.
 
 use std::cmp::Reverse;
 use std::time::Duration;
@@ -35,17 +35,16 @@ pub(super) fn draw(title: &str, recorded: &Recorded) -> Result<Option<String>, N
     let (mut rows, mut legend) = (Vec::new(), Vec::new());
     for rank in 0..ranks {
         for (target, name, colour, meaning) in ROWS {
-            let in_row = |span: &&Span| span.owner.rank == rank && span.target == target;
-            let bar = |span: &Span| Bar {
+            let in_row = |span: &&&Span| span.owner.rank == rank && span.target == target;
+            let bar = |span: &&Span| Bar {
                 start: since(span.start),
                 end: since(span.end()),
                 label: span.label(),
                 name: format!("rank {rank}, {}", span.label()),
                 colour,
             };
-            let row = shown.iter().copied().filter(in_row);
-            let by_start = row.sorted_by_key(|span| (span.start, Reverse(span.end())));
-            let bars: Vec<Bar> = by_start.map(bar).collect();
+            let row = outermost(shown.iter().filter(in_row).copied());
+            let bars: Vec<Bar> = row.iter().map(bar).collect();
             if bars.is_empty() {
                 continue;
             }
@@ -85,6 +84,18 @@ fn median_step(spans: &[Span]) -> Option<&Span> {
 fn world_size(spans: &[Span], run: usize) -> usize {
     let of_run = spans.iter().filter(|span| span.owner.run == run);
     of_run.map(|span| span.owner.rank + 1).max().unwrap_or(0)
+}
+
+/// Returns the spans that lie in no other span, by their beginnings.
+fn outermost<'a>(spans: impl Iterator<Item = &'a Span>) -> Vec<&'a Span> {
+    let mut last = Duration::ZERO;
+    let by_start = spans.sorted_by_key(|span| (span.start, Reverse(span.end())));
+    let goes_on = |span: &&Span| {
+        let before = last;
+        last = last.max(span.end());
+        span.end() > before
+    };
+    by_start.filter(goes_on).collect()
 }
 
 /// Summarises the step in a sentence. With a background thread, the sentence has the part of communication that
