@@ -42,9 +42,14 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         Ok::<_, Error>((before, loss_of_others()?))
     })?;
     for (rank, (before, after)) in losses.iter().enumerate() {
+        let other = 1 - rank;
         println!(
-            "rank {rank}: loss of the other rank's samples {before:.3} before, {after:.3} after"
+            "rank {rank}: loss of rank {other}'s samples {before:.3} before, {after:.3} after"
         );
+    }
+    match losses.iter().all(|(before, after)| after < before) {
+        true => println!("Each rank has learned from the other rank's gradients."),
+        false => println!("A rank has not learned from the other rank's gradients."),
     }
     Ok(())
 }
