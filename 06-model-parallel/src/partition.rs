@@ -37,8 +37,7 @@ pub fn cut(costs: &[f64], stages: usize) -> Result<Vec<Range<usize>>, Refused> {
     let layers = costs.len();
     if stages == 0 || stages > layers {
         return Err(Refused(format!(
-            "{layers} layers cannot be cut into {stages} stages: there is at least one stage, and there are at most \
-             {layers}, each with a layer"
+            "{layers} layers cannot be cut into {stages} stages: take 1 to {layers} stages, each with a layer"
         )));
     }
     if let Some(layer) = costs.iter().position(|cost| !cost.is_finite() || *cost < 0.0) {

@@ -21,6 +21,9 @@ use crate::conclusions::{Doubts, Figures, megabytes, of_memory, of_times, of_wei
 use crate::plan::{Prepared, Way};
 use crate::train::Trained;
 
+/// Shorter trainings say little about times, in seconds.
+const SHORTEST: f64 = 0.5;
+
 /// The results of a way.
 pub(crate) struct Outcome<'a> {
     way: &'a Way,
@@ -137,7 +140,8 @@ pub(crate) fn report(
     }
     line("")?;
     for outcome in outcomes {
-        line(Summary { run: outcome.subject(), ..outcome.summary.clone() })?;
+        // The conclusion has a note for all busy runs.
+        line(Summary { run: outcome.subject(), busy: None, ..outcome.summary.clone() })?;
     }
     let figures: Vec<Figures> = outcomes.iter().map(Outcome::figures).collect();
     let summaries = || outcomes.iter().map(|it| &it.summary);
@@ -145,6 +149,7 @@ pub(crate) fn report(
         // A note may be about rounding alone.
         shared: summaries().filter_map(|it| it.note.as_ref()).any(|note| note.contains(" share ")),
         busy: summaries().any(|it| it.busy.is_some()),
+        short: summaries().any(|it| it.seconds_per_epoch * it.epochs_trained < SHORTEST),
         interrupted: summaries().any(|it| it.interrupted),
     };
     print_block(&errors(outcomes), &of_weights(&figures, dtype))?;
@@ -171,6 +176,14 @@ fn print_block((title, table): &(&str, Option<Table>), conclusion: &str) -> io::
 
 fn dash(cell: Option<String>) -> String {
     cell.unwrap_or_else(|| "–".to_owned())
+}
+
+/// The cell of a column about stages. Without any stages the column is empty, and tables leave out empty columns.
+fn of_stages(outcomes: &[Outcome<'_>], cell: Option<String>) -> String {
+    match outcomes.iter().any(|it| it.way.has_stages()) {
+        true => dash(cell),
+        false => String::new(),
+    }
 }
 
 /// The differences from one device. `None` where nothing is compared.
@@ -203,8 +216,8 @@ fn times(outcomes: &[Outcome<'_>]) -> (&'static str, Option<Table>) {
             it.way.shards.to_string(),
             seconds(it.seconds_per_step),
             dash(speed_up.map(|ratio| format!("{ratio:.2}×"))),
-            dash(it.way.predicted.as_ref().map(percent)),
-            dash(it.measured.as_ref().map(percent)),
+            of_stages(outcomes, it.way.predicted.as_ref().map(percent)),
+            of_stages(outcomes, it.measured.as_ref().map(percent)),
         ]);
     }
     ("Time of a step, and the devices' idle time (bubble)", Some(table))
@@ -216,10 +229,10 @@ fn memory(outcomes: &[Outcome<'_>]) -> (&'static str, Option<Table>) {
     let headings = [
         ("para-\nmeters", 2),
         ("gradi-\nents", 2),
-        ("opti-\nmizer", 3),
+        ("opt.\nstate", 3),
         ("activa-\ntions", 1),
         ("in\nall", 0),
-        ("sent/\nstep", 4),
+        ("sent", 4),
         ("micro-\nbatches\nkept", 0),
     ];
     let table = Table::new("").column("device", 0);
@@ -236,11 +249,11 @@ fn memory(outcomes: &[Outcome<'_>]) -> (&'static str, Option<Table>) {
             let parts = [held.parameters, held.gradients, held.optimizer, held.activations];
             let sent = Some(held.sent).filter(|&sent| sent > 0).map(megabytes);
             let cells = [name, ranges(&devices)].into_iter().chain(parts.map(megabytes));
-            let cells = cells.chain([megabytes(held.total()), dash(sent)]);
+            let cells = cells.chain([megabytes(held.total()), of_stages(outcomes, sent)]);
             table.row(cells.chain([format!("{kept} of {all}")]));
         }
     }
-    ("Memory of each device, in MB", Some(table))
+    ("Memory of each device and its messages of a step, in MB", Some(table))
 }
 
 /// Groups so many devices by their `row` of a table. Of more than four groups, only those with the largest and the

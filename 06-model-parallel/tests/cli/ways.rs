@@ -30,10 +30,10 @@ fn all_ways_of_a_small_dense_stack() {
         .stdout(contains("dense stack 784-20-18-16-10 on synthetic garments: 70 training"))
         .stdout(contains("note: 2 stages, cut by measured cost: layer"))
         .stdout(contains("GPipe, 8 micro-batches on 2 devices"))
-        .stdout(contains("batches  s/step  speed-up  predicted  measured\n"))
+        .stdout(contains("speed-up  predicted  measured\n"))
         .stdout(contains("idle time (bubble)"))
         .stdout(contains("Error: the largest difference from the weights of one device"))
-        .stdout(contains("Memory of each device, in MB"))
+        .stdout(contains("Memory of each device"))
         .stdout(contains("\nnaive ended with the weights of one device, to the last bit."))
         .stdout(said(
             "GPipe, 1F1B, interleaved 1F1B and ZB-H1 ended with the weights of one device on 8 micro-batches, to the last \

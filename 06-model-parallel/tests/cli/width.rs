@@ -35,11 +35,10 @@ fn a_run_fits_into_80_and_into_60_columns() {
 
 #[test]
 fn devices_of_a_mesh_with_the_same_memory_share_a_row() {
-    let mesh = ["--mesh=2x2x2", "--widths=20,18,16", "--schedule=gpipe", "--micro-batches=3"];
+    let mesh = ["--mesh=2x2x2", "--widths=20,18,16", "--schedule=gpipe", "--micro-batches=4"];
     let text = within(80, &[&SMALL[..], &mesh].concat());
     let table = text.split("Memory of each device").nth(1).expect("a table");
-    let rows = table.lines().filter(|line| line.ends_with(" of 3"));
-    // One device takes three micro-batches of each replica.
+    let rows = table.lines().filter(|line| line.ends_with(" of 4"));
     let rows: Vec<&str> = rows.map(str::trim).collect();
     assert_eq!(rows.len(), 2, "{table}");
     assert!(rows[0].starts_with("GPipe") && rows[0].contains(" 0–1, 4–5 "), "{table}");
