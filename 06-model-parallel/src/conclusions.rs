@@ -7,6 +7,9 @@ use itertools::Itertools as _;
 /// A faster way counts as faster from this ratio on.
 const FASTER: f64 = 1.03;
 
+/// A split that is so much faster than its number of devices is compared with a run that was disturbed.
+const PLAUSIBLE: f64 = 1.25;
+
 /// The numbers of a way that the conclusions need.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Figures {
@@ -52,6 +55,8 @@ pub(crate) struct Doubts {
     pub(crate) shared: bool,
     /// Other programs used the cores.
     pub(crate) busy: bool,
+    /// A run took less than half a second.
+    pub(crate) short: bool,
     /// Ctrl-C ended a run.
     pub(crate) interrupted: bool,
 }
@@ -69,7 +74,8 @@ pub(crate) fn of_times(all: &[Figures], doubts: Doubts) -> String {
             doubts.busy,
             "Other programs used the cores, so the times are not reliable: repeat the run on a quiet machine.",
         ),
-        (doubts.interrupted, "The interrupted run took few steps, so its times are rough."),
+        (doubts.short, "Runs below half a second are too short for reliable times."),
+        (doubts.interrupted, "A run was interrupted, so its times are of fewer steps."),
     ];
     sentences.extend(reasons.iter().filter(|it| it.0).map(|it| it.1.to_owned()));
     sentences.join(" ")
@@ -98,8 +104,13 @@ fn speed(all: &[Figures]) -> String {
         }
         Some(one) => match one.seconds_per_step / fastest.seconds_per_step {
             ratio if ratio >= FASTER => format!(
-                "Fastest on {} devices: {names}, {ratio:.2} times as fast as one device.",
-                fastest.devices()
+                "Fastest on {0} devices: {names}, {ratio:.2} times as fast as one device.{1}",
+                fastest.devices(),
+                match ratio > PLAUSIBLE * fastest.devices() as f64 {
+                    true =>
+                        " No split explains so much: the run on one device was slow for another reason.",
+                    false => "",
+                }
             ),
             _ => format!(
                 "Fastest: {}, but no split of the model is clearly faster than one device.",
@@ -326,6 +337,7 @@ mod tests {
             text([1.0, 1.1, 0.7, 0.5]),
             "Fastest on 2 devices: 1F1B, 2.00 times as fast as one device."
         );
+        assert!(text([1.0, 1.1, 0.7, 0.3]).ends_with("was slow for another reason."));
         assert!(text([1.0, 1.1, 0.51, 0.5]).contains("1F1B and GPipe, 2.00 times"));
         assert_eq!(
             text([1.0, 1.1, 1.2, 1.3]),
@@ -352,8 +364,11 @@ mod tests {
 
     #[test]
     fn doubts_about_times_are_named() {
-        let text = of_times(&four(), Doubts { shared: true, busy: true, interrupted: true });
-        for doubt in ["overhead, not speed-up", "Other programs used", "interrupted run"] {
+        let text =
+            of_times(&four(), Doubts { shared: true, busy: true, short: true, interrupted: true });
+        for doubt in
+            ["overhead, not speed-up", "Other programs used", "too short", "was interrupted"]
+        {
             assert!(text.contains(doubt), "{text}");
         }
     }

@@ -21,6 +21,9 @@ use crate::conclusions::{Doubts, Figures, megabytes, of_memory, of_times, of_wei
 use crate::plan::{Prepared, Way};
 use crate::train::Trained;
 
+/// Shorter trainings say little about times, in seconds.
+const SHORTEST: f64 = 0.5;
+
 /// The results of a way.
 pub(crate) struct Outcome<'a> {
     way: &'a Way,
@@ -146,6 +149,7 @@ pub(crate) fn report(
         // A note may be about rounding alone.
         shared: summaries().filter_map(|it| it.note.as_ref()).any(|note| note.contains(" share ")),
         busy: summaries().any(|it| it.busy.is_some()),
+        short: summaries().any(|it| it.seconds_per_epoch * it.epochs_trained < SHORTEST),
         interrupted: summaries().any(|it| it.interrupted),
     };
     print_block(&errors(outcomes), &of_weights(&figures, dtype))?;
@@ -172,6 +176,14 @@ fn print_block((title, table): &(&str, Option<Table>), conclusion: &str) -> io::
 
 fn dash(cell: Option<String>) -> String {
     cell.unwrap_or_else(|| "–".to_owned())
+}
+
+/// The cell of a column about stages. Without any stages the column is empty, and tables leave out empty columns.
+fn of_stages(outcomes: &[Outcome<'_>], cell: Option<String>) -> String {
+    match outcomes.iter().any(|it| it.way.has_stages()) {
+        true => dash(cell),
+        false => String::new(),
+    }
 }
 
 /// The differences from one device. `None` where nothing is compared.
@@ -204,8 +216,8 @@ fn times(outcomes: &[Outcome<'_>]) -> (&'static str, Option<Table>) {
             it.way.shards.to_string(),
             seconds(it.seconds_per_step),
             dash(speed_up.map(|ratio| format!("{ratio:.2}×"))),
-            dash(it.way.predicted.as_ref().map(percent)),
-            dash(it.measured.as_ref().map(percent)),
+            of_stages(outcomes, it.way.predicted.as_ref().map(percent)),
+            of_stages(outcomes, it.measured.as_ref().map(percent)),
         ]);
     }
     ("Time of a step, and the devices' idle time (bubble)", Some(table))
@@ -237,7 +249,7 @@ fn memory(outcomes: &[Outcome<'_>]) -> (&'static str, Option<Table>) {
             let parts = [held.parameters, held.gradients, held.optimizer, held.activations];
             let sent = Some(held.sent).filter(|&sent| sent > 0).map(megabytes);
             let cells = [name, ranges(&devices)].into_iter().chain(parts.map(megabytes));
-            let cells = cells.chain([megabytes(held.total()), dash(sent)]);
+            let cells = cells.chain([megabytes(held.total()), of_stages(outcomes, sent)]);
             table.row(cells.chain([format!("{kept} of {all}")]));
         }
     }

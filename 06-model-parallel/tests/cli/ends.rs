@@ -36,13 +36,14 @@ fn an_interrupt_ends_a_pipeline_and_leaves_the_rest_out() {
         assert!(kill.expect("kill").success());
         assert_eq!(child.wait().expect("an end").code(), Some(130));
         let told = read(&told);
+        let in_one_line = told.split_whitespace().collect::<Vec<_>>().join(" ");
         for (text, times) in [
             ("left out after the interrupt", left_out),
             (", interrupted after ", 1),
             ("Memory of each device", 1),
-            ("The interrupted run took few steps", 1),
+            ("A run was interrupted", 1),
         ] {
-            assert_eq!(told.matches(text).count(), times, "{text:?} in:\n{told}");
+            assert_eq!(in_one_line.matches(text).count(), times, "{text:?} in:\n{told}");
         }
         // A part of the training is not compared with the whole: only its first step is.
         let errors = told.split("Error: ").nth(1).expect("a table of errors");

@@ -30,7 +30,7 @@ fn all_ways_of_a_small_dense_stack() {
         .stdout(contains("dense stack 784-20-18-16-10 on synthetic garments: 70 training"))
         .stdout(contains("note: 2 stages, cut by measured cost: layer"))
         .stdout(contains("GPipe, 8 micro-batches on 2 devices"))
-        .stdout(contains("batches  s/step  speed-up  predicted  measured\n"))
+        .stdout(contains("speed-up  predicted  measured\n"))
         .stdout(contains("idle time (bubble)"))
         .stdout(contains("Error: the largest difference from the weights of one device"))
         .stdout(contains("Memory of each device"))

@@ -67,6 +67,11 @@ fn a_stopped_stage_is_named_by_those_who_wait_for_it() {
     panic!("always between two steps: {texts:#?}");
 }
 
+/// The text without line breaks: lines are wrapped to the terminal.
+fn in_one_line(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
 #[test]
 fn a_stage_that_is_asked_to_leave_takes_all_along() {
     let _turn = turn();
@@ -74,7 +79,10 @@ fn a_stage_that_is_asked_to_leave_takes_all_along() {
     job.signal(2, "-TERM");
     let Ended { code, text, took, .. } = job.end();
     assert_eq!(code, Some(143), "{text}");
-    assert!(took < BOUNDED && text.contains(", interrupted after"), "{took:?}\n{text}");
+    assert!(
+        took < BOUNDED && in_one_line(&text).contains(", interrupted after"),
+        "{took:?}\n{text}"
+    );
     // All stages ended after the same step, and told what they came to.
     let metrics = fs::read_to_string(folder.path().join("metrics")).unwrap();
     assert!(metrics.lines().any(|line| line.contains("\"kind\":\"split\"")), "{metrics}");
@@ -91,7 +99,11 @@ fn one_stages_signal_leaves_later_ways_out_everywhere() {
         assert_eq!(code, Some(143), "{text}");
         assert!(took < BOUNDED, "{took:?}\n{text}");
         for told in [", interrupted after", "left out after the interrupt"] {
-            assert_eq!(text.matches(told).count(), 1, "stage {stage}: {told:?} once in\n{text}");
+            assert_eq!(
+                in_one_line(&text).matches(told).count(),
+                1,
+                "stage {stage}: {told:?} once in\n{text}"
+            );
         }
     }
 }
