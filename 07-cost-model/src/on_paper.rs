@@ -71,7 +71,7 @@ fn table(scenario: &Scenario) -> Table {
         table = table.column(&sum.way.to_string(), 0);
     }
     table =
-        table.column(&format!("compute\n{unit}"), 0).column(&format!("ring's\nstep, {unit}"), 0);
+        table.column(&format!("compute\n{unit}"), 0).column(&format!("ring's\nstep\n{unit}"), 0);
     for (devices, step) in steps {
         let times =
             |sum| scenario.speed_up(devices, sum).map_or_else(String::new, |it| format!("{it:.2}"));

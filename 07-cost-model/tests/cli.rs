@@ -81,7 +81,7 @@ fn every_prediction_is_printed_with_its_measurement() {
         .assert()
         .success()
         .stdout(contains("LeNet: 129,068 parameters, 16 images a step"))
-        .stdout(contains("\n1 device\n  compute, from steps with 8 and 24 images:"))
+        .stdout(contains("\n1 device\n  compute, from steps with 32 and 48 images:"))
         .stdout(function(|out: &str| has_row(out, &["slow", "ring", "yes"])))
         .stdout(contains("slow link: latency "))
         .stdout(contains("Best on 2 devices: "))
@@ -184,7 +184,7 @@ fn a_prediction_that_is_too_far_off_is_a_failure_if_that_is_asked_for() {
         .args(asked)
         .assert()
         .code(1)
-        .stderr(contains(" % off, further than the 0.000001 % of --within"));
+        .stderr(contains(" % off, further than the 1e-6 % of --within"));
 }
 
 #[test]
