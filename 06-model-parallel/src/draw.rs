@@ -74,7 +74,7 @@ pub(crate) fn draw(flags: &Arguments, speaks: bool) -> anyhow::Result<()> {
     let Some(path) = gantt else { return Ok(()) };
     let title = "Predicted steps in units of 1 ms: a forward pass takes 1, a backward pass 2, a message nothing";
     let pictures: Vec<_> = drawn.into_iter().map(|it| it.name).zip(predicted).collect();
-    let svg = predicted_chart(title, &pictures).svg().map_err(anyhow::Error::from_boxed)?;
+    let svg = predicted_chart(title, &pictures).svg()?;
     Ok(file::write_flag("--gantt", path, |file| file.write_all(svg.as_bytes()))?)
 }
 

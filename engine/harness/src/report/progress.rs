@@ -150,19 +150,19 @@ mod tests {
             train_loss: 0.74881,
             train_accuracy: 0.7134,
             test_accuracy: 0.794,
-            seconds: 134.66,
+            seconds: 34.66,
             images_per_second: 13_179.4,
             ..EpochRecord::default()
         };
         let whole =
-            "  epoch  3/10  loss 0.7488  train acc 0.713  test acc 0.794  134.7 s  13179 img/s";
+            "  epoch  3/10  loss 0.7488  train acc 0.713  test acc 0.794  34.7 s  13179 img/s";
         assert_eq!(epoch_line(&record, 10, 100), whole);
         assert_eq!(epoch_line(&record, 10, 80), whole);
-        let slower = "  epoch  3/10  loss 0.7488  train acc 0.713  test acc 0.794  134.7 s";
+        let slower = "  epoch  3/10  loss 0.7488  train acc 0.713  test acc 0.794  34.7 s";
         assert_eq!(epoch_line(&record, 10, 79), slower);
         assert_eq!(
             epoch_line(&record, 10, 60),
-            "  epoch  3/10  loss 0.7488  test acc 0.794  134.7 s"
+            "  epoch  3/10  loss 0.7488  test acc 0.794  34.7 s"
         );
         let cut = EpochRecord { part: 0.4, ..record };
         assert!(
