@@ -140,7 +140,7 @@ fn what_makes_no_sense_is_refused_in_one_line() {
             "--epochs 30000: a checkpoint has room for the results of at most 26,214 epochs",
         ),
         (&["--precision=f16"], "[possible values: f32, f64, bf16]"),
-        (&["--precision=bf16", "--dtype=f32"], "cannot be used with '--dtype <DTYPE>'"),
+        (&["--precision=bf16", "--dtype=f32"], "cannot be used with '--dtype <TYPE>'"),
     ];
     for (arguments, told) in refusals {
         wrapper(arguments).arg("--data=synthetic").assert().code(2).stdout("").stderr(

@@ -96,6 +96,6 @@ fn help_tells_what_there_is() {
         .assert()
         .success()
         .stdout(contains("Usage: model-parallel"))
-        .stdout(contains("--mesh <DATAxPIPELINExTENSOR>"))
+        .stdout(contains("--mesh <DxPxT>"))
         .stdout(contains("--cut <LAYER,…>"));
 }

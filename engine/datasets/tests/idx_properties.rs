@@ -88,7 +88,8 @@ proptest! {
     fn no_part_of_a_file_is_a_file(
         labels in prop::collection::vec(0..10u8, 1..50),
         cut: Index,
-        more in prop::collection::vec(any::<u8>(), 1..20),
+        // Zeros behind a gzip member are padding.
+        more in prop::collection::vec(1..=u8::MAX, 1..20),
     ) {
         for whole in [labels_file(&labels), gzip(&labels_file(&labels))] {
             prop_assert!(read_labels(&whole[..cut.index(whole.len())]).is_err());
