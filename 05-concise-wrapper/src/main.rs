@@ -57,11 +57,15 @@ fn run() -> anyhow::Result<()> {
         }
     }
     // After a failure, the earlier runs are reported. The failure stays the error of the program.
-    let reported = match launch.speaks() {
-        true => report::report(&finished, planned, &prepared, &mut outputs),
-        false => Ok(()),
+    if !launch.speaks() {
+        return failed;
+    }
+    let compared = match prepared.flags.compare {
+        Some(_) => comparison::report(&finished, prepared.flags.test_norm, &mut outputs),
+        None => Ok(()),
     };
-    failed.and(reported)
+    let reported = report::report(&finished, planned, &prepared, &mut outputs);
+    failed.and(compared).and(reported)
 }
 
 /// Makes a run. Returns the result of rank 0, and a hash of the weights of every rank. Without ranks, there are no hashes.

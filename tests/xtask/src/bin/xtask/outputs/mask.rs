@@ -197,7 +197,7 @@ mod tests {
     #[test]
     fn times_idle_times_and_the_cut_of_pipelines_are_hidden_and_no_error() {
         let one = "note: 2 stages, cut by measured cost: layers 0 to 2 (44 % of the work)\n\
-                   note: 2 stages of 2 chunks, cut by measured cost: layers 0 to 1 (17 % of the work)\n\
+                   note: 2 stages of 2 chunks, cut by measured cost: layer 0 (17 %)\n\
                    1F1B, 8 micro-batches       8  8.1e-7  4.5e-2\n\n\
                    \x20                           idle, %,   idle, %,\n\
                    \x20                 s/step  predicted  measured\n\
