@@ -270,7 +270,7 @@ mod tests {
         let message = refused(&lenet, run(1, 1_000_000), 500e6);
         assert!(message.starts_with("--train-size 1000000 needs about 84"), "{message}");
         assert!(
-            message.ends_with("and 500 MB are free: take --train-size 620000 or less"),
+            message.ends_with("and 500 MB are free: take --train-size 630000 or less"),
             "{message}"
         );
         for (network, cause, advice) in [
