@@ -70,7 +70,7 @@ fn a_rank_that_is_asked_to_leave_takes_all_along_after_a_checkpoint() {
     job.signal(2, "-TERM");
     let Ended { code, text, took, .. } = job.end();
     assert_eq!(code, Some(143), "{text}");
-    assert!(took < BOUNDED && text.contains("(interrupted after"), "{took:?}\n{text}");
+    assert!(took < BOUNDED && text.contains(", interrupted after"), "{took:?}\n{text}");
     assert_eq!(checkpoints(folder.path()).len(), 1, "{text}");
     assert_goes_on(folder.path(), 2);
 }
