@@ -145,7 +145,7 @@ impl Launch {
         self.processes.as_ref().is_none_or(|processes| processes.rank.rank() == 0)
     }
 
-    /// Prints a line, in the process that prints for all. Fails like [`line()`].
+    /// Prints a line, in the process that prints for all. Fails like [`paragraph`].
     pub fn say(&self, text: impl Display) -> io::Result<()> {
         if self.speaks() { paragraph(text) } else { Ok(()) }
     }

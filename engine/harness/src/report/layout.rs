@@ -22,7 +22,7 @@ pub fn columns() -> usize {
 }
 
 /// Prints a text in as many lines as its width needs. Each line begins with the spaces of the text's first line. Fails
-/// like [`line`].
+/// like [`line()`].
 pub fn paragraph(text: impl Display) -> io::Result<()> {
     line(wrapped(&text.to_string(), columns()))
 }
@@ -109,7 +109,7 @@ impl Table {
         self.rows.push(cells);
     }
 
-    /// Prints the table. Fails like [`line`].
+    /// Prints the table. Fails like [`line()`].
     pub fn print(&self) -> io::Result<()> {
         line(self.text(columns()))
     }
