@@ -120,7 +120,7 @@ fn every_line_fits_into_the_terminal() {
             let output = split_batch(arguments).env("COLUMNS", columns.to_string()).output();
             let text = String::from_utf8(output.unwrap().stdout).unwrap();
             assert!((8..160).contains(&text.lines().count()), "{text}");
-            assert!(text.lines().all(|line| line.chars().count() <= columns), "{columns}: {text}");
+            screen::assert_fits(&text, columns);
             // The last paragraph is the conclusion.
             let (_, conclusion) = text.rsplit_once("\n\n").expect("paragraphs");
             assert!(conclusion.starts_with(['I', 'W']), "{conclusion}");

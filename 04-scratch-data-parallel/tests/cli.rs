@@ -95,7 +95,7 @@ fn every_line_fits_into_the_terminal() {
             let output = run.env("COLUMNS", columns.to_string()).output().expect("a run");
             let text = String::from_utf8(output.stdout).expect("text");
             assert!(text.contains("epoch 2/2") && output.status.success(), "{text}");
-            assert!(text.lines().all(|line| line.chars().count() <= columns), "{columns}: {text}");
+            screen::assert_fits(&text, columns);
         }
     }
 }

@@ -41,12 +41,6 @@ fn output(columns: usize, arguments: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-fn assert_fits(text: &str, columns: usize) {
-    for line in text.lines() {
-        assert!(line.chars().count() <= columns, "{columns} columns: {line}");
-    }
-}
-
 /// No machine has the memory for these activations.
 #[cfg(target_os = "linux")]
 #[test]
@@ -88,7 +82,7 @@ fn every_prediction_is_printed_with_its_measurement() {
         .stdout(contains("Half of the predictions are off by at most "))
         .stdout(contains(format!("--metrics: {}", path.display())))
         .stdout(function(|out: &str| {
-            assert_fits(out, 80);
+            screen::assert_fits(out, 80);
             true
         }));
     let text = std::fs::read_to_string(path).unwrap();
@@ -166,12 +160,12 @@ fn a_narrow_terminal_gets_narrow_lines() {
     let paper: [&[&str]; 2] = [&["--on-paper"], &["--on-paper", "--tflops=0.000001"]];
     for arguments in cases.into_iter().chain(paper) {
         let narrow = output(60, arguments);
-        assert_fits(&narrow, 60);
+        screen::assert_fits(&narrow, 60);
         assert!(narrow.contains("(too narrow for: "), "{narrow}");
     }
     for arguments in paper {
         let wide = output(200, arguments);
-        assert_fits(&wide, 80);
+        screen::assert_fits(&wide, 80);
         assert!(!wide.contains("too narrow for"), "{wide}");
     }
 }
@@ -228,7 +222,7 @@ fn on_paper_columns_stay_apart() {
         &["--tflops=1000000", "--batch-size=8", "--fixed=0.000001", "--width=1"],
     ] {
         let text = output(80, &[&["--on-paper", "--model=resnet18"], flags].concat());
-        assert_fits(&text, 80);
+        screen::assert_fits(&text, 80);
         let mut rows = 0;
         for line in text.lines().filter(|line| line.starts_with("     ")) {
             let words: Vec<&str> = line.split_whitespace().collect();

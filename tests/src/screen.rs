@@ -6,7 +6,7 @@ use std::process::Command;
 const SCREEN: std::ops::RangeInclusive<usize> = 20..=40;
 
 /// Checks the help of a program. `-h` fits on a screen of 80 columns, and has the usage, two examples and headings.
-/// `--help` has every flag of `-h`, and further ones. No line names a flag twice.
+/// `--help` has every flag of `-h`. Examples use flags that exist.
 pub fn check_help(program: &str) {
     let print = |flag| {
         let output =
@@ -18,8 +18,7 @@ pub fn check_help(program: &str) {
     let lines = short.lines().count();
     assert!(SCREEN.contains(&lines), "-h has {lines} lines:\n{short}");
     for text in [&short, &long] {
-        let wide = text.lines().find(|line| line.chars().count() > 80);
-        assert_eq!(wide, None);
+        assert_fits(text, 80);
         assert!(text.contains("\nUsage: ") && text.contains("\nExamples:\n  "), "{text}");
     }
     let flags = |text: &str| -> Vec<String> {
@@ -43,6 +42,12 @@ pub fn check_help(program: &str) {
     }
 }
 
+/// Panics if a line of a text is wider than so many columns.
+pub fn assert_fits(text: &str, columns: usize) {
+    let wide = text.lines().find(|line| line.chars().count() > columns);
+    assert_eq!(wide, None, "{columns} columns:\n{text}");
+}
+
 /// Runs a program in a pseudo-terminal of 80 and of 60 columns, and checks that every line fits, the progress bar included.
 /// Returns what the narrower terminal shows. Only Linux has the `script` that is used here.
 #[cfg(target_os = "linux")]
@@ -50,8 +55,7 @@ pub fn check_width(program: &str, arguments: &[&str]) -> String {
     let mut shown = String::new();
     for columns in [80, 60] {
         shown = in_terminal(program, arguments, columns);
-        let wide = shown.lines().find(|line| line.chars().count() > columns);
-        assert_eq!(wide, None, "{columns} columns:\n{shown}");
+        assert_fits(&shown, columns);
     }
     shown
 }

@@ -88,7 +88,7 @@ fn every_line_fits_into_the_terminal() {
             let run = run.env("COLUMNS", columns.to_string()).args(["--layers", layers]).output();
             let text = String::from_utf8(run.unwrap().stdout).unwrap();
             assert!(text.lines().count() > 5, "{text}");
-            assert!(text.lines().all(|line| line.chars().count() <= columns), "{columns}: {text}");
+            screen::assert_fits(&text, columns);
         }
     }
 }

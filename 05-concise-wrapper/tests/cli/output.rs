@@ -3,7 +3,7 @@
 use predicates::prelude::*;
 use predicates::str::contains;
 
-use crate::{SMALL, wrapper};
+use crate::{SMALL, screen, wrapper};
 
 /// A run of a second.
 const QUICK: [&str; 6] = [
@@ -36,9 +36,7 @@ fn lines_fit_into_the_terminal() {
     for arguments in runs {
         for columns in ["80", "60"] {
             let text = output(arguments, columns);
-            let most: usize = columns.parse().unwrap();
-            let wide = text.lines().find(|line| line.chars().count() > most);
-            assert_eq!(wide, None, "{columns} columns:\n{text}");
+            screen::assert_fits(&text, columns.parse().unwrap());
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Every line fits into the terminal.
 
-use super::{SMALL, program};
+use super::{SMALL, program, screen};
 
 /// Everything that a run prints, for a terminal of so many columns. Fails when a line is wider.
 fn within(columns: usize, arguments: &[&str]) -> String {
@@ -8,8 +8,7 @@ fn within(columns: usize, arguments: &[&str]) -> String {
     command.env("COLUMNS", columns.to_string());
     let output = command.assert().success().get_output().clone();
     let text = String::from_utf8(output.stdout).expect("text");
-    let wide: Vec<&str> = text.lines().filter(|line| line.chars().count() > columns).collect();
-    assert!(wide.is_empty(), "{columns} columns, {arguments:?}: {wide:#?}");
+    screen::assert_fits(&text, columns);
     text
 }
 
