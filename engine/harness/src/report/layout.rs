@@ -3,6 +3,8 @@
 use std::fmt::Display;
 use std::io;
 
+use console::Term;
+
 use super::line;
 
 /// The most columns of a line.
@@ -11,14 +13,17 @@ const WIDEST: usize = 80;
 /// The fewest columns that a text is laid out for.
 const NARROWEST: usize = 40;
 
-/// The number of columns of a line on standard output: at most 80.
-///
-/// A narrower terminal sets the number. Without a terminal, the environment variable `COLUMNS` sets it.
-pub fn columns() -> usize {
-    let terminal = terminal_size::terminal_size_of(io::stdout());
+/// The number of columns of the terminal. Without a terminal, the environment variable `COLUMNS` decides, and without
+/// the variable there are 80.
+pub fn terminal_columns() -> usize {
+    let terminal = Term::stdout().size_checked().map(|(_, columns)| columns.into());
     let variable = || std::env::var("COLUMNS").ok()?.parse().ok();
-    let columns = terminal.map(|(width, _)| usize::from(width.0)).or_else(variable);
-    columns.unwrap_or(WIDEST).clamp(NARROWEST, WIDEST)
+    terminal.or_else(variable).filter(|&columns| columns > 0).unwrap_or(WIDEST)
+}
+
+/// The number of columns of a line on standard output: those of the terminal, and at most 80.
+pub fn columns() -> usize {
+    terminal_columns().clamp(NARROWEST, WIDEST)
 }
 
 /// Prints a text in as many lines as its width needs. Each line begins with the spaces of the text's first line. Fails

@@ -4,11 +4,11 @@ use std::fs;
 
 use anyhow::{Context as _, bail};
 use console::measure_text_width;
-use harness::report::line;
+use harness::report::{line, terminal_columns};
 
+use super::list;
 use super::progress::Progress;
 use super::tree::{Exercise, Tree};
-use super::{list, report};
 
 /// The longest line of a hint.
 const WIDEST: usize = 100;
@@ -63,7 +63,7 @@ pub fn run(tree: &Tree, name: Option<&str>, all: bool) -> anyhow::Result<()> {
         if all || read >= steps.len() { 0..steps.len() } else { read..read + 1 }
     })?;
     let shown_last = shown.end == steps.len();
-    let columns = report::columns().min(WIDEST);
+    let columns = terminal_columns().min(WIDEST);
     for number in shown.clone() {
         let Step { title, text } = &steps[number];
         line(format_args!("{} · hint {} of {}: {title}", exercise.name, number + 1, steps.len()))?;

@@ -1,8 +1,8 @@
 //! Prints the outcome of a check: the first broken law in full, the other laws in a line each, the verdict last. The text fits
 //! into a small terminal, unless the learner asks for all messages.
 
-use console::{Term, measure_text_width, style, truncate_str};
-use harness::report::{counted, line};
+use console::{measure_text_width, style, truncate_str};
+use harness::report::{counted, line, terminal_columns};
 
 use super::outcome::{End, Outcome};
 use super::program::{Failure, Passed};
@@ -18,16 +18,6 @@ const OTHERS: usize = 5;
 
 /// The most lines of an answer's output for one law with `--all`: a print in a loop should not hide the rest.
 const PRINTED: usize = 60;
-
-/// Columns of a terminal of unknown size.
-const COLUMNS: usize = 80;
-
-/// The columns of the terminal. Without a terminal the variable `COLUMNS` decides.
-pub fn columns() -> usize {
-    let named = || std::env::var("COLUMNS").ok()?.parse().ok();
-    let terminal = Term::stdout().size_checked().map(|(_, columns)| columns.into());
-    terminal.or_else(named).filter(|&columns| columns > 0).unwrap_or(COLUMNS)
-}
 
 /// Prints the outcome of a check. The caller prints the verdict of a failure. With `all`, prints everything.
 pub fn show(tree: &Tree, exercise: &Exercise, outcome: &Outcome, all: bool) -> anyhow::Result<()> {
@@ -147,7 +137,7 @@ fn first_in_full(failures: &[Failure], room: usize) -> Vec<String> {
 
 /// The number of rows that some lines take.
 fn rows(lines: &[String]) -> usize {
-    let columns = columns();
+    let columns = terminal_columns();
     lines.iter().map(|line| measure_text_width(line).div_ceil(columns).max(1)).sum()
 }
 
@@ -166,7 +156,7 @@ fn shortened(mut lines: Vec<String>, room: usize) -> Vec<String> {
 fn in_a_line(failure: &Failure) -> String {
     let first = failure.message.lines().find(|line| !line.trim().is_empty()).unwrap_or_default();
     let told = format!("{}: {}", title(&failure.law), first.trim());
-    truncate_str(&told, columns(), "…").into_owned()
+    truncate_str(&told, terminal_columns(), "…").into_owned()
 }
 
 /// The place of a failure and its message.
