@@ -1,6 +1,7 @@
 //! Drawings of a timeline: as text, and as a Gantt chart.
 
 use harness::report::chart::{Bar, Chart, Colour, Row};
+use harness::report::number;
 
 use super::schedule::{Action, Instruction};
 use super::timeline::{Span, Timeline};
@@ -43,9 +44,7 @@ impl Timeline {
                 format!("stage {stage:<digits$}   {cells}").trim_end().to_owned() + "\n"
             };
             let begins = if columns > each {
-                // Without the digits of rounding.
-                let time = (first as f64 * seconds * 1e6).round() / 1e6;
-                format!("from time {time}:\n")
+                format!("from time {}:\n", number(first as f64 * seconds))
             } else {
                 String::new()
             };
@@ -69,8 +68,6 @@ fn pass(action: Action) -> Option<(char, Colour, usize)> {
 /// has its measured row below its predicted one. Every pipeline begins at 0. A stage waits, sends or receives where nothing
 /// is drawn. The colours are the book's.
 pub fn chart(title: &str, pipelines: &[(&str, [&Timeline; 2])]) -> Chart {
-    let both = pipelines.iter().flat_map(|(_, both)| both);
-    let seconds = both.map(|timeline| timeline.makespan()).fold(0.0, f64::max);
     let group = |&(name, both): &(&str, [&Timeline; 2])| {
         let rows = (0..both[1].stages).flat_map(|stage| {
             let [predicted, measured] = both;
@@ -78,16 +75,9 @@ pub fn chart(title: &str, pipelines: &[(&str, [&Timeline; 2])]) -> Chart {
         });
         (Some(format!("{name}: bubble {}", bubbles(both))), rows.collect())
     };
-    let mut spans = pipelines.iter().flat_map(|(_, [_, measured])| &measured.spans);
-    let mut legend = vec![
-        (Colour::Blue, "forward, by micro-batch".to_owned()),
-        (Colour::Orange, "backward".to_owned()),
-    ];
-    if spans.any(|span| matches!(span.instruction.action, Action::BackwardWeight(_))) {
-        legend.push((Colour::Green, "backward, gradients of weights".to_owned()));
-    }
     let groups = pipelines.iter().map(group).collect();
-    Chart { title: title.to_owned(), conclusion: conclusion(pipelines), legend, seconds, groups }
+    let timelines = pipelines.iter().flat_map(|(_, both)| *both);
+    gantt(title, conclusion(pipelines), groups, timelines)
 }
 
 /// `7 % predicted, 21 % measured`
@@ -108,26 +98,45 @@ fn conclusion(pipelines: &[(&str, [&Timeline; 2])]) -> String {
 
 /// Makes a Gantt chart of predicted steps, each with its name, where one unit of time is a millisecond.
 pub fn predicted_chart(title: &str, pipelines: &[(String, Timeline)]) -> Chart {
-    let twice: Vec<_> = pipelines.iter().map(|(name, it)| (name.as_str(), [it, it])).collect();
-    let mut chart = chart(title, &twice);
-    for ((heading, rows), (name, timeline)) in chart.groups.iter_mut().zip(pipelines) {
-        *heading = Some(format!("{name}: idle (bubble) {:.0} %", timeline.bubble() * 100.0));
-        rows.clear();
-        for stage in 0..timeline.stages {
-            let row = row(timeline, stage, "predicted", false);
-            rows.push(Row { name: format!("stage {stage}"), ..row });
+    let in_seconds = |(name, timeline): &(String, Timeline)| {
+        let mut timeline = timeline.clone();
+        for span in &mut timeline.spans {
+            (span.start, span.end) = (span.start / 1e3, span.end / 1e3);
         }
-        for bar in rows.iter_mut().flat_map(|row| &mut row.bars) {
-            (bar.start, bar.end) = (bar.start / 1e3, bar.end / 1e3);
-        }
-    }
-    let best = pipelines.iter().min_by(|(_, a), (_, b)| a.bubble().total_cmp(&b.bubble()));
-    let bubble = |(name, it): &(String, Timeline)| {
-        format!("The smallest bubble: {name}, {:.0} %.", it.bubble() * 100.0)
+        (name.clone(), timeline)
     };
-    chart.conclusion = best.map(bubble).unwrap_or_default();
-    chart.seconds /= 1e3;
-    chart
+    let pipelines: Vec<(String, Timeline)> = pipelines.iter().map(in_seconds).collect();
+    let percent = |timeline: &Timeline| format!("{:.0} %", timeline.bubble() * 100.0);
+    let group = |(name, timeline): &(String, Timeline)| {
+        let rows = (0..timeline.stages).map(|stage| Row {
+            name: format!("stage {stage}"),
+            ..row(timeline, stage, "predicted", false)
+        });
+        (Some(format!("{name}: idle (bubble) {}", percent(timeline))), rows.collect())
+    };
+    let groups = pipelines.iter().map(group).collect();
+    let best = pipelines.iter().min_by(|(_, a), (_, b)| a.bubble().total_cmp(&b.bubble()));
+    let best = best.map(|(name, it)| format!("The smallest bubble: {name}, {}.", percent(it)));
+    gantt(title, best.unwrap_or_default(), groups, pipelines.iter().map(|(_, timeline)| timeline))
+}
+
+/// Adds the title, the legend and the time axis to the groups of rows. `timelines` are those in the rows.
+fn gantt<'a>(
+    title: &str,
+    conclusion: String,
+    groups: Vec<(Option<String>, Vec<Row>)>,
+    timelines: impl Iterator<Item = &'a Timeline> + Clone,
+) -> Chart {
+    let seconds = timelines.clone().map(Timeline::makespan).fold(0.0, f64::max);
+    let mut legend = vec![
+        (Colour::Blue, "forward, by micro-batch".to_owned()),
+        (Colour::Orange, "backward".to_owned()),
+    ];
+    let mut spans = timelines.flat_map(|timeline| &timeline.spans);
+    if spans.any(|span| matches!(span.instruction.action, Action::BackwardWeight(_))) {
+        legend.push((Colour::Green, "backward, gradients of weights".to_owned()));
+    }
+    Chart { title: title.to_owned(), conclusion, legend, seconds, groups }
 }
 
 fn row(timeline: &Timeline, stage: usize, kind: &str, pale: bool) -> Row {
