@@ -1,11 +1,9 @@
 //! The conclusion from the numbers of a run, in plain sentences.
 
-use datasets::CLASSES;
+use datasets::{CLASSES, GUESSING};
 use harness::records::EpochRecord;
 use harness::report::{accuracy, counted, seconds};
-
-/// The accuracy of a network that guesses.
-const GUESSING: f64 = 1.0 / CLASSES as f64;
+use harness::statistics::chance;
 
 /// A loss this close to the loss of guessing has not moved.
 const UNMOVED: f64 = 0.02;
@@ -15,8 +13,7 @@ pub(crate) fn training(records: &[EpochRecord], test_images: usize, interrupted:
     let Some(last) = records.last() else {
         return "The program was interrupted before the first step.".to_owned();
     };
-    // Two standard deviations: less is chance.
-    let margin = |accuracy: f64| 2.0 * (accuracy * (1.0 - accuracy) / test_images as f64).sqrt();
+    let margin = |accuracy| chance(accuracy, test_images);
     let (test, train) = (last.test_accuracy, last.train_accuracy);
     let mut text = if test > GUESSING + margin(GUESSING) {
         let percent = |share: f64| format!("{:.0} %", 100.0 * share);

@@ -64,6 +64,8 @@ pub struct Table {
     devices: Vec<String>,
     /// A note about the devices.
     note: Option<String>,
+    /// Whether devices share a core or a GPU.
+    shared: bool,
     /// A note that other programs used the cores.
     busy: Option<String>,
     runs: Option<u32>,
@@ -83,6 +85,7 @@ impl Table {
             title: plan.to_string(),
             devices: plan.slots().iter().map(ToString::to_string).collect(),
             note: plan.note().map(str::to_owned),
+            shared: plan.shares_hardware(),
             busy: None,
             runs,
             algorithms: Algorithm::OURS.to_vec(),
@@ -99,8 +102,7 @@ impl Table {
                 run_ranks(plan, DEFAULT_TIMEOUT, |rank| column(rank, &rows, bytes, runs))?;
             table.columns.push(columns.swap_remove(0));
         }
-        let threads = plan.threads_per_device().map(|each| each.get() * plan.len());
-        table.busy = threads.and_then(|threads| load.note(threads));
+        table.busy = plan.busy_since(&load);
         Ok(table)
     }
 
@@ -117,7 +119,8 @@ impl Table {
         let columns = columns.collect::<Result<_, Error>>()?;
         let devices = (0..rank.world_size()).map(|rank| format!("rank {rank}")).collect();
         let algorithms = algorithms.to_vec();
-        Ok(Self { title, devices, note: None, busy: None, runs, algorithms, limit: None, columns })
+        let (note, shared, busy, limit) = (None, false, None, None);
+        Ok(Self { title, devices, note, shared, busy, runs, algorithms, limit, columns })
     }
 
     fn names(&self) -> Vec<String> {
@@ -188,7 +191,7 @@ impl Table {
                 _ => format!(" At {size} the fastest reaches the memory limit."),
             };
         }
-        if self.note.is_some() {
+        if self.shared {
             text += " The devices share hardware: on separate hardware, another algorithm may be the fastest.";
         }
         if self.runs.is_some_and(|runs| runs < FEW) {
@@ -353,6 +356,7 @@ mod tests {
             title: "[a, b]".to_owned(),
             devices: vec![String::new(); 2],
             note: None,
+            shared: false,
             busy: None,
             runs: None,
             algorithms: vec![Algorithm::OneShot, Algorithm::Ring],
@@ -397,7 +401,7 @@ mod tests {
         let flat = table([2.0; 5], [1.0; 5], [9.0; 5]);
         assert!(!conclusion(&flat).contains(small), "{flat}");
         let share = Some("4 threads share 2 cores".to_owned());
-        let few = Table { note: share, runs: Some(3), ..flat };
+        let few = Table { note: share, shared: true, runs: Some(3), ..flat };
         assert!(conclusion(&few).contains("The devices share hardware"), "{few}");
         assert!(conclusion(&few).ends_with("repeat with more --runs."), "{few}");
         assert!(few.to_string().starts_with("[a, b]\n  note: 4 threads share 2 cores\n"), "{few}");

@@ -106,8 +106,7 @@ impl Comparison {
             devices: several.plan.len(),
             f64: several.summary.dtype == "f64",
             slices: several.plan.is_of_slices(),
-            // The note of GPUs may be about TF32.
-            shared: several.plan.note().is_some() && !several.plan.has_a_gpu_each(),
+            shared: several.summary.shared,
             short: runs
                 .iter()
                 .any(|run| run.summary.seconds_per_epoch * run.summary.epochs_trained < SHORTEST),

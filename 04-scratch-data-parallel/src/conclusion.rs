@@ -1,16 +1,16 @@
 //! The conclusion from the numbers of the runs, in plain sentences.
 
 use clap::ValueEnum as _;
+use datasets::GUESSING;
 use harness::cli::name_of;
+use harness::load::why_no_speed_up;
 use harness::report::accuracy;
+use harness::statistics::chance;
 use scratch_data_parallel::Method;
 use scratch_data_parallel::breakage::Breakage;
 
 /// Two times that differ by less than this share count as equal.
 const EQUAL_TIMES: f64 = 0.05;
-
-/// The accuracy of a network that guesses one of ten classes.
-const GUESSING: f64 = 0.1;
 
 /// The numbers that the conclusion depends on, of one device and of several devices.
 #[derive(Clone, Debug)]
@@ -139,8 +139,7 @@ impl Facts {
             (true, true) => " The replicas are equal.",
         };
         let [one, several] = self.accuracies;
-        let margin =
-            |accuracy: f64| 2.0 * (accuracy * (1.0 - accuracy) / self.test_images as f64).sqrt();
+        let margin = |accuracy| chance(accuracy, self.test_images);
         let guess = one.max(several) <= GUESSING + margin(GUESSING);
         if !guess && self.at_the_end.is_some() {
             let shows = (one - several).abs() > margin(one).hypot(margin(several));
@@ -157,13 +156,8 @@ impl Facts {
         let Some(&ratio) = self.speed_ups.first().filter(|ratio| ratio.is_finite()) else {
             return String::new();
         };
-        if self.shared {
-            return format!(
-                "The {devices} devices share hardware, so the times show the cost of messages and no speed-up."
-            );
-        }
-        if self.busy {
-            return "Other programs used the cores, so the speed-up is not reliable.".to_owned();
+        if let Some(reason) = why_no_speed_up(devices, self.shared, self.busy) {
+            return reason;
         }
         let short = if self.short { " The runs are too short for exact times." } else { "" };
         let over_one = match Ratio::of(ratio) {

@@ -1,11 +1,10 @@
 //! The conclusion from the numbers of the runs, in plain sentences.
 
-use datasets::CLASSES;
+use datasets::GUESSING;
+use harness::load::why_no_speed_up;
 use harness::report::summary::Summary;
 use harness::report::{accuracy, counted, number, thousands};
-
-/// The accuracy of a network that guesses.
-const GUESSING: f64 = 1.0 / CLASSES as f64;
+use harness::statistics::chance;
 
 /// Two times that differ by less than this share count as equal.
 const EQUAL_TIMES: f64 = 0.03;
@@ -79,14 +78,9 @@ impl Setting {
     /// Compares the times.
     fn speed(&self, one: &Summary, several: &Summary) -> String {
         let count = several.devices.len();
-        if several.note.is_some() {
-            return format!(
-                "The {} share hardware, so the times show the cost of messages and no speed-up.",
-                counted(count, "device")
-            );
-        }
-        if one.busy.is_some() || several.busy.is_some() {
-            return "Other programs used the cores, so the speed-up is not reliable.".to_owned();
+        let busy = one.busy.is_some() || several.busy.is_some();
+        if let Some(reason) = why_no_speed_up(count, several.shared, busy) {
+            return reason;
         }
         let devices = format!("{} under {}", counted(count, "device"), self.wrapper);
         let link = self.slow_link.map(|speed| format!(" over a link of {} MB/s", number(speed)));
@@ -130,6 +124,7 @@ impl Setting {
             return guessing("Neither run is");
         }
         let [before_text, after_text] = [before, after].map(accuracy);
+        let margin = |run: &Summary| chance(run.test_accuracy, run.images.1);
         let clear = (after - before).abs() > margin(one).hypot(margin(several));
         if !clear {
             let images = thousands(several.images.1);
@@ -219,14 +214,7 @@ fn guessing(subject: &str) -> String {
 
 /// Whether guessing would have this accuracy, too.
 fn is_guess(run: &Summary) -> bool {
-    let margin = 2.0 * (GUESSING * (1.0 - GUESSING) / run.images.1 as f64).sqrt();
-    run.test_accuracy < GUESSING + margin
-}
-
-/// The chance of the test images: two standard deviations of the measured accuracy.
-fn margin(run: &Summary) -> f64 {
-    let accuracy = run.test_accuracy;
-    2.0 * (accuracy * (1.0 - accuracy) / run.images.1 as f64).sqrt()
+    run.test_accuracy < GUESSING + chance(GUESSING, run.images.1)
 }
 
 #[cfg(test)]
@@ -246,6 +234,7 @@ mod tests {
             dtype: "f32".to_owned(),
             devices: vec!["cpu".to_owned(); devices],
             note: None,
+            shared: false,
             busy: None,
             method: None,
             epochs_trained: 5.0,
@@ -292,7 +281,7 @@ mod tests {
     #[test]
     fn unreliable_times_are_not_compared() {
         let one = run(1, 0.894, 36.0);
-        let shared = Summary { note: Some("shared".to_owned()), ..run(4, 0.893, 36.0) };
+        let shared = Summary { shared: true, ..run(4, 0.893, 36.0) };
         let said = LINEAR.conclusion(&[&one, &shared]);
         assert!(said.starts_with("The 4 devices share hardware, so the times show"), "{said}");
         let busy = Summary { busy: Some("busy".to_owned()), ..run(1, 0.894, 36.0) };

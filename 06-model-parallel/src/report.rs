@@ -146,8 +146,7 @@ pub(crate) fn report(
     let figures: Vec<Figures> = outcomes.iter().map(Outcome::figures).collect();
     let summaries = || outcomes.iter().map(|it| &it.summary);
     let doubts = Doubts {
-        // A note may be about rounding alone.
-        shared: summaries().filter_map(|it| it.note.as_ref()).any(|note| note.contains(" share ")),
+        shared: summaries().any(|it| it.shared),
         busy: summaries().any(|it| it.busy.is_some()),
         short: summaries().any(|it| it.seconds_per_epoch * it.epochs_trained < SHORTEST),
         interrupted: summaries().any(|it| it.interrupted),

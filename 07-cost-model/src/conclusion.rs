@@ -3,7 +3,7 @@
 use cost_model::all_reduce::Way;
 use cost_model::record::{How, Step};
 use cost_model::training::Sum;
-use harness::report::{counted, seconds};
+use harness::report::{counted, seconds, thousands};
 use harness::statistics::median;
 
 /// Times within this factor count as equal: repeated measurements differ by as much.
@@ -45,7 +45,8 @@ pub(crate) fn of_model(steps: &[Step], shared: &[usize]) -> String {
     let measured = |step: &Step| step.measured;
     let (best, time) = best_count(steps, false, measured);
     let epoch = format!(
-        "An epoch of 60,000 images takes {} s.",
+        "An epoch of {} images takes {} s.",
+        thousands(EPOCH),
         seconds(time * EPOCH.div_ceil(first.batch_size) as f64)
     );
     let times = format!("{:.1} times one device", first.measured / time);

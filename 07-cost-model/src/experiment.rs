@@ -106,8 +106,7 @@ impl Experiments {
             let one = results.steps.first().unwrap_or(&steps[0]).measured;
             line(format_args!("\n{}", report::block(&calibration, &steps, one, columns())))?;
             if results.busy.is_none() {
-                let threads = plan.threads_per_device().map_or(1, usize::from);
-                results.busy = load.note(devices * threads).map(|note| (devices, note));
+                results.busy = plan.busy_since(&load).map(|note| (devices, note));
             }
             results.calibrations.push(calibration);
             results.steps.extend(steps);
@@ -118,19 +117,18 @@ impl Experiments {
     /// Prints the conclusion about a model, and writes its metrics.
     fn conclude(&mut self, results: &Results) -> anyhow::Result<()> {
         let Results { calibrations, steps, busy } = results;
-        let shared = || calibrations.iter().filter(|calibration| calibration.note.is_some());
         if !steps.is_empty() {
             line("")?;
         }
-        if let Some(note) = shared().find_map(|calibration| calibration.note.as_ref()) {
+        if let Some(note) = calibrations.iter().find_map(|calibration| calibration.note.as_ref()) {
             paragraph(format_args!("note: {note}"))?;
         }
         if let Some((devices, note)) = busy {
             paragraph(format_args!("note: on {}, {note}", counted(*devices, "device")))?;
         }
         if !steps.is_empty() {
-            let shared: Vec<usize> =
-                shared().map(|calibration| calibration.devices.len()).collect();
+            let shared = self.plans.iter().filter(|plan| plan.shares_hardware());
+            let shared: Vec<usize> = shared.map(DevicePlan::len).collect();
             paragraph(conclusion::of_model(steps, &shared))?;
         }
         if let Some(metrics) = &mut self.metrics {

@@ -35,6 +35,9 @@ pub const SAMPLE: [usize; 3] = [1, SIDE, SIDE];
 /// The number of classes.
 pub const CLASSES: usize = 10;
 
+/// The accuracy of a network that guesses.
+pub const GUESSING: f64 = 1.0 / CLASSES as f64;
+
 /// The names of the classes with the labels 0 to 9.
 pub const CLASS_NAMES: [&str; CLASSES] = [
     "T-shirt/top",

@@ -9,6 +9,7 @@ use rayon::ThreadPoolBuilder;
 
 use super::{ComputeDevice, DeviceKind, available_cores, gpu, why_no_gpu};
 use harness::cli::UsageError;
+use harness::load::Load;
 use harness::report::{counted, listed};
 
 /// The most devices of a run.
@@ -126,6 +127,25 @@ impl DevicePlan {
     pub fn with_note(self, more: &str) -> Self {
         let notes = self.note.iter().map(String::as_str).chain([more]);
         Self { note: Some(notes.collect::<Vec<_>>().join("; ")), ..self }
+    }
+
+    /// Whether devices share a core or a GPU. Times then show overhead, and no speed-up.
+    pub fn shares_hardware(&self) -> bool {
+        match self.threads() {
+            Some(threads) => threads > available_cores(),
+            None => !self.has_a_gpu_each(),
+        }
+    }
+
+    /// The number of threads of all CPU slices together. `None` on GPUs.
+    fn threads(&self) -> Option<usize> {
+        self.threads_per_device().map(|each| each.get() * self.len())
+    }
+
+    /// Returns a note if other programs have used the cores since a moment in which the devices began to work. On GPUs
+    /// there is no note.
+    pub fn busy_since(&self, load: &Load) -> Option<String> {
+        self.threads().and_then(|threads| load.note(threads))
     }
 
     /// Whether every device is a GPU and no two devices share one.
@@ -304,10 +324,16 @@ mod tests {
         }
         assert!(DevicePlan::gpus(2, 2).note().is_none());
         assert_eq!(DevicePlan::gpus(2, 2).with_note("more").note(), Some("more"));
+        // A note is not always about shared hardware.
+        assert!(!DevicePlan::gpus(2, 2).with_note("more").shares_hardware());
+        assert!(
+            DevicePlan::gpus(2, 1).shares_hardware() && DevicePlan::gpus(3, 2).shares_hardware()
+        );
         let both = DevicePlan::gpus(2, 1).with_note("more");
         assert!(both.note().unwrap().ends_with("not speed-up; more"), "{both}");
-        assert!(slices(2 * available_cores(), 1).note().is_some());
-        assert!(slices(1, 1).note().is_none());
+        for (plan, shares) in [(slices(2 * available_cores(), 1), true), (slices(1, 1), false)] {
+            assert_eq!((plan.note().is_some(), plan.shares_hardware()), (shares, shares));
+        }
     }
 
     #[test]

@@ -171,7 +171,6 @@ impl TrainSetup {
         let Self { data, options, dtype, .. } = self;
         let epochs_trained = epochs_trained(records);
         let load = mem::replace(&mut *locked(&self.load), Load::now());
-        let threads = plan.threads_per_device().map(|each| each.get() * plan.len());
         Summary {
             run: run.to_owned(),
             data: data.name.clone(),
@@ -180,7 +179,8 @@ impl TrainSetup {
             dtype: dtype.as_str().to_owned(),
             devices: plan.slots().iter().map(ToString::to_string).collect(),
             note: plan.note().map(str::to_owned),
-            busy: threads.and_then(|threads| load.note(threads)),
+            shared: plan.shares_hardware(),
+            busy: plan.busy_since(&load),
             method: None,
             epochs_trained,
             interrupted: epochs_trained < options.epochs as f64,

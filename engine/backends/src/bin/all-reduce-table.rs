@@ -56,8 +56,7 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
         measure(rank, plan.to_string(), &plan, Ranks::Threads, runs)
     })?;
     print(&tables[0])?;
-    let threads = plan.threads_per_device().map(|each| each.get() * plan.len());
-    match threads.and_then(|threads| load.note(threads)) {
+    match plan.busy_since(&load) {
         Some(note) => Ok(paragraph(format_args!("  note: {note}"))?),
         None => Ok(()),
     }

@@ -31,6 +31,8 @@ pub struct Summary {
     pub devices: Vec<String>,
     /// A note about the times, for example that devices shared a core.
     pub note: Option<String>,
+    /// Whether devices shared a core or a GPU.
+    pub shared: bool,
     /// A note that other programs used the cores during the run.
     pub busy: Option<String>,
     /// The method by which several devices share gradients. `None` for one device.
