@@ -8,6 +8,9 @@ use harness::statistics::chance;
 /// A loss this close to the loss of guessing has not moved.
 const UNMOVED: f64 = 0.02;
 
+/// The loss of a network that guesses: ln 10.
+const LOSS: f64 = std::f64::consts::LN_10;
+
 /// Compares the accuracy after the last epoch with guessing, and explains it.
 pub(crate) fn training(records: &[EpochRecord], test_images: usize, interrupted: bool) -> String {
     let Some(last) = records.last() else {
@@ -22,6 +25,13 @@ pub(crate) fn training(records: &[EpochRecord], test_images: usize, interrupted:
             percent(test),
             percent(GUESSING)
         );
+        let flat = records.iter().take_while(|it| (it.train_loss - LOSS).abs() < UNMOVED).count();
+        if flat > 0 {
+            text += &format!(
+                " The loss left the loss of guessing, ln {CLASSES} = {LOSS:.3}, only after {}.",
+                counted(flat, "epoch")
+            );
+        }
         let before = records.iter().rev().nth(1);
         if train - test > margin(test).max(0.05) {
             text +=
@@ -41,21 +51,21 @@ pub(crate) fn training(records: &[EpochRecord], test_images: usize, interrupted:
 
 /// Says why the network guesses, and what to change.
 fn not_learned(last: &EpochRecord) -> String {
-    let (loss, guessing) = (last.train_loss, (CLASSES as f64).ln());
+    let loss = last.train_loss;
     let result = format!(
         "The network is not better than guessing: test accuracy {}, and guessing gives {GUESSING:.3}.",
         accuracy(last.test_accuracy)
     );
-    let reason = if (loss - guessing).abs() < UNMOVED {
+    let reason = if (loss - LOSS).abs() < UNMOVED {
         format!(
-            "The loss has not moved from that of guessing, ln {CLASSES} = {guessing:.3}: train for more epochs, on more images, or \
+            "The loss has not moved from that of guessing, ln {CLASSES} = {LOSS:.3}: train for more epochs, on more images, or \
              with a larger --lr."
         )
-    } else if loss < guessing {
+    } else if loss < LOSS {
         "The loss falls already: train for more epochs.".to_owned()
     } else {
         format!(
-            "The loss is above that of guessing, ln {CLASSES} = {guessing:.3}: take a smaller --lr."
+            "The loss is above that of guessing, ln {CLASSES} = {LOSS:.3}: take a smaller --lr."
         )
     };
     format!("{result} {reason}")
@@ -95,6 +105,9 @@ mod tests {
             "The network classifies 87 % of the test images correctly; guessing gives 10 %. The last epoch still raised \
              the accuracy, so more epochs may help."
         );
+        let late = [&[epoch(2.3, 0.1, 0.1), epoch(2.31, 0.1, 0.1)][..], &epochs].concat();
+        let said = "guessing gives 10 %. The loss left the loss of guessing, ln 10 = 2.303, only after 2 epochs.";
+        assert!(training(&late, 10_000, false).contains(said));
         // The same numbers on few images are chance.
         assert!(training(&epochs, 50, false).ends_with("guessing gives 10 %."));
         assert!(training(&epochs[1..], 10_000, false).ends_with("guessing gives 10 %."));

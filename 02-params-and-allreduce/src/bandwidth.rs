@@ -33,7 +33,8 @@ pub fn caption(runs: Option<u32>) -> String {
     };
     format!(
         "all-reduce in GB/s, f32, {runs}
-  bus bandwidth: bytes of the tensor ÷ time of the slowest rank × 2(n − 1)/n for n devices, as in nccl-tests"
+  bus bandwidth: bytes of the tensor ÷ time of the slowest rank × 2(n − 1)/n for n devices, as in nccl-tests
+  fastest: rates within 10 % of the highest count as equal"
     )
 }
 
@@ -41,7 +42,8 @@ pub fn caption(runs: Option<u32>) -> String {
 pub fn limit(slices: bool) -> &'static str {
     match slices {
         true => {
-            "  memory limit: each slice adds up its chunk of all tensors and copies the other chunks' sums, without messages
+            "  memory limit: the additions and copies of the ring, without messages; algorithms that copy less, or work in pieces \
+             that fit into the cache, can pass this limit
   the devices are slices of this CPU: these are not the times of GPUs"
         }
         false => "  memory limit: bytes that each GPU copies within its own memory ÷ time",
@@ -163,32 +165,23 @@ impl Table {
         let best: Vec<f64> = (0..SIZES.len())
             .map(|column| rates.iter().map(|rates| rates[column]).fold(0.0, f64::max))
             .collect();
-        let (parts, nearly) = fastest(&rates, &best);
-        let parts: Vec<String> = parts
-            .iter()
-            .enumerate()
-            .map(|(part, (row, range))| {
-                let verb = if part == 0 { " is fastest" } else { "" };
-                format!("{}{verb} {range}", self.algorithms[*row])
-            })
-            .collect();
-        let parts = match parts.split_last() {
-            Some((last, rest)) if !rest.is_empty() => format!("{}, and {last}", rest.join(", ")),
-            _ => parts.concat(),
-        };
-        let nearly = if nearly { ", if differences below 10 % do not count" } else { "" };
-        let mut text = format!("On {count} devices {parts}{nearly}.");
+        let parts = fastest(&rates, &best);
+        let parts = report::joined(parts.into_iter().enumerate().map(|(part, (row, range))| {
+            let verb = if part == 0 { " is fastest" } else { "" };
+            format!("{}{verb} {range}", self.algorithms[row])
+        }));
+        let mut text = format!("On {count} devices {parts}.");
         if best[0] < SLOW * best.iter().copied().fold(0.0, f64::max) {
-            text += " Small tensors are slow because each message costs a fixed time.";
+            text += " Small tensors are slow because each message, and each wait for another device, costs a fixed time.";
         }
         let last = SIZES.len() - 1;
         if let Some(limit) = self.limit.and_then(|_| self.rate(self.algorithms.len(), last)) {
             let size = size(SIZES[last]);
             text += &match 100.0 * best[last] / limit {
                 percent if percent < 100.0 => {
-                    format!(" At {size} the fastest reaches {percent:.0} % of the memory limit.")
+                    format!(" At {size} the highest rate is {percent:.0} % of the memory limit.")
                 }
-                _ => format!(" At {size} the fastest reaches the memory limit."),
+                _ => format!(" At {size} the highest rate reaches the memory limit."),
             };
         }
         if self.shared {
@@ -210,10 +203,9 @@ const SLOW: f64 = 0.5;
 /// Fewer runs are too few for a median.
 const FEW: u32 = 5;
 
-/// Names few algorithms that are the fastest, or nearly the fastest: the row of each with its range of sizes. Also
-/// returns whether one of them is only nearly the fastest somewhere.
-fn fastest(rates: &[Vec<f64>], best: &[f64]) -> (Vec<(usize, String)>, bool) {
-    let (mut parts, mut nearly, mut first) = (Vec::new(), false, 0);
+/// Names few algorithms that are the fastest, or nearly the fastest: the row of each with its range of sizes.
+fn fastest(rates: &[Vec<f64>], best: &[f64]) -> Vec<(usize, String)> {
+    let (mut parts, mut first) = (Vec::new(), 0);
     while first < best.len() {
         let len = |row: usize| {
             let close = |column: &usize| rates[row][*column] >= EQUAL * best[*column];
@@ -225,7 +217,6 @@ fn fastest(rates: &[Vec<f64>], best: &[f64]) -> (Vec<(usize, String)>, bool) {
         };
         let Some(row) = (0..rates.len()).max_by(order) else { break };
         let last = first + len(row).max(1) - 1;
-        nearly |= (first..=last).any(|column| rates[row][column] < best[column]);
         let (from, to, end) = (size(SIZES[first]), size(SIZES[last]), best.len() - 1);
         let range = match (first, last) {
             (0, last) if last == end => "at every size".to_owned(),
@@ -237,7 +228,7 @@ fn fastest(rates: &[Vec<f64>], best: &[f64]) -> (Vec<(usize, String)>, bool) {
         parts.push((row, range));
         first = last + 1;
     }
-    (parts, nearly)
+    parts
 }
 
 /// Measures the seconds of all rows for one size: the medians over runs of the slowest rank's time. All ranks get the same
@@ -374,18 +365,18 @@ mod tests {
         let alone = table([2.0; 5], [1.0; 5], [4.0; 5]);
         assert_eq!(
             conclusion(&alone),
-            "On 2 devices one-shot is fastest at every size. At 45 MiB the fastest reaches 50 % of the memory limit."
+            "On 2 devices one-shot is fastest at every size. At 45 MiB the highest rate is 50 % of the memory limit."
         );
         let turns = table([2.0, 2.0, 1.0, 2.0, 1.0], [1.0, 1.0, 2.0, 1.0, 2.0], [1.0; 5]);
-        let parts = "one-shot is fastest up to 64 KiB, ring at 1 MiB, one-shot at 16 MiB, and ring at 45 MiB.";
+        let parts = "one-shot is fastest up to 64 KiB, ring at 1 MiB, one-shot at 16 MiB and ring at 45 MiB.";
         assert_eq!(
             conclusion(&turns),
-            format!("On 2 devices {parts} At 45 MiB the fastest reaches the memory limit.")
+            format!("On 2 devices {parts} At 45 MiB the highest rate reaches the memory limit.")
         );
         let late = table([2.0, 1.0, 1.0, 1.0, 1.0], [1.0, 2.0, 2.0, 2.0, 2.0], [2.0; 5]);
-        assert!(conclusion(&late).contains("at 4 KiB, and ring from 64 KiB on."), "{late}");
+        assert!(conclusion(&late).contains("at 4 KiB and ring from 64 KiB on."), "{late}");
         let close = table([2.0; 5], [1.0, 2.1, 1.0, 2.1, 1.0], [4.0; 5]);
-        let text = "one-shot is fastest at every size, if differences below 10 % do not count.";
+        let text = "one-shot is fastest at every size.";
         assert!(conclusion(&close).contains(text), "{close}");
         let mut missing = alone;
         missing.columns[4][0] = None;
@@ -395,7 +386,7 @@ mod tests {
 
     #[test]
     fn the_conclusion_explains_the_numbers() {
-        let small = "Small tensors are slow because each message costs a fixed time.";
+        let small = "Small tensors are slow because each message, and each wait";
         let rising = table([0.5, 4.0, 4.0, 2.0, 1.0], [0.4; 5], [9.0; 5]);
         assert!(conclusion(&rising).contains(small), "{rising}");
         let flat = table([2.0; 5], [1.0; 5], [9.0; 5]);

@@ -128,14 +128,17 @@ fn right(epochs: &[Shares; 2], once: bool) -> String {
         _ => format!("In each epoch, every sample belongs to exactly one of the {ranks} ranks."),
     };
     if epochs[0] != epochs[1] {
-        text += " The second epoch has another order.";
+        text += " Epoch 1 has another order than epoch 0.";
     }
     let steps = (0..epochs[0][0].len())
         .map(|step| epochs[0].iter().map(|share| share[step].len()).collect::<Vec<_>>());
     let steps: Vec<Vec<usize>> = steps.collect();
-    if steps.iter().flatten().any(|&size| size == 0) {
-        text +=
-            " In the last step some ranks have no sample. They still take part in the all-reduce.";
+    let without = steps.last().map_or(0, |sizes| sizes.iter().filter(|&&size| size == 0).count());
+    if without > 0 {
+        text += &format!(
+            " In the last step, {} without a sample. Every rank takes part in the all-reduce all the same.",
+            if without == 1 { "1 rank is".to_owned() } else { format!("{without} ranks are") }
+        );
     } else if steps.iter().any(|sizes| sizes.iter().any(|size| size != &sizes[0])) {
         text += " Where the shards of a step are uneven, the update divides the summed gradients by the size of the whole batch.";
     }
@@ -211,12 +214,12 @@ mod tests {
         let even = epochs(&[&[&[0, 1]], &[&[2, 3]]], &[&[&[2, 1]], &[&[0, 3]]]);
         assert_eq!(
             text(&even),
-            "In each epoch, every sample belongs to exactly one of the 2 ranks. The second epoch has another order."
+            "In each epoch, every sample belongs to exactly one of the 2 ranks. Epoch 1 has another order than epoch 0."
         );
         let uneven = epochs(&[&[&[0, 1, 2]], &[&[3]]], &[&[&[0, 1, 2]], &[&[3]]]);
         assert!(text(&uneven).contains("2 ranks. Where the shards of a step are uneven"));
         let empty = epochs(&[&[&[0], &[3]], &[&[1, 2], &[]]], &[&[&[0], &[3]], &[&[1, 2], &[]]]);
-        assert!(text(&empty).ends_with("They still take part in the all-reduce."));
+        assert!(text(&empty).contains("In the last step, 1 rank is without a sample. Every rank"));
         let alone = epochs(&[&[&[0, 1, 2, 3]]], &[&[&[3, 1, 2, 0]]]);
         assert!(text(&alone).starts_with("One rank has every sample once"));
         let lost = epochs(&[&[&[0, 1]], &[&[2]]], &[&[&[0, 1]], &[&[2]]]);

@@ -115,6 +115,12 @@ impl Comparison {
             after_first_step: difference.after_first_step,
             at_the_end: difference.at_the_end,
             same_bits: runs.iter().all(|run| run.outcome.hashes[0] == several.outcome.hashes[0]),
+            same_bits_alone: runs
+                .get(2)
+                .filter(|all_cores| {
+                    all_cores.summary.epochs_trained == runs[0].summary.epochs_trained
+                })
+                .map(|all_cores| all_cores.outcome.hashes == runs[0].outcome.hashes),
             replicas_agree: self.replicas_agree,
             accuracies: [runs[0].summary.test_accuracy, several.summary.test_accuracy],
             test_images: several.summary.images.1,

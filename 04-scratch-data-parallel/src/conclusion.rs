@@ -4,7 +4,7 @@ use clap::ValueEnum as _;
 use datasets::GUESSING;
 use harness::cli::name_of;
 use harness::load::why_no_speed_up;
-use harness::report::accuracy;
+use harness::report::{accuracy, thousands};
 use harness::statistics::chance;
 use scratch_data_parallel::Method;
 use scratch_data_parallel::breakage::Breakage;
@@ -36,6 +36,8 @@ pub(crate) struct Facts {
     pub(crate) at_the_end: Option<f64>,
     /// Whether all runs ended with the same bits.
     pub(crate) same_bits: bool,
+    /// Whether one device ended with the same bits with few and with all cores. `None` if only one of the two was trained.
+    pub(crate) same_bits_alone: Option<bool>,
     pub(crate) replicas_agree: bool,
     /// The test accuracy of one device and of several.
     pub(crate) accuracies: [f64; 2],
@@ -44,11 +46,11 @@ pub(crate) struct Facts {
 }
 
 impl Facts {
-    /// Returns the sentences about the weights, and the sentences about the speed if there are any.
+    /// Returns the paragraphs about the weights, the results and the speed, as far as there is something to say.
     pub(crate) fn conclusion(&self) -> Vec<String> {
         let speed = self.speed();
         match self.method {
-            Method::AllReduce(_) => vec![self.rounding(), speed],
+            Method::AllReduce(_) => vec![self.rounding(), self.results(), speed],
             Method::Reproducible { shards } => vec![self.same_bits(shards), speed],
             // The speed of wrong steps means nothing.
             Method::Broken(bug, _) => vec![self.broken(bug)],
@@ -80,11 +82,16 @@ impl Facts {
                 distance(first)
             );
         }
+        let ways =
+            format!("After step 1 the weights of one device and of {} devices", self.devices);
         let after_first = match first {
-            0.0 => "After step 1 the weights are equal to the last bit.".to_owned(),
-            _ => format!("After step 1 the weights agree to rounding ({first:.1e})."),
+            0.0 => format!("{ways} are equal to the last bit."),
+            _ => format!("{ways} agree to rounding ({first:.1e})."),
         };
-        let hint = if self.f64 { "" } else { "; `--dtype f64` shows that it is only that" };
+        let hint = match self.f64 {
+            true => "",
+            false => " --dtype f64 would show whether it is only rounding.",
+        };
         let at_the_end = match self.at_the_end {
             None => NOT_COMPARED.to_owned(),
             Some(0.0) => "At the end they are equal to the last bit.".to_owned(),
@@ -92,10 +99,43 @@ impl Facts {
                 format!("At the end they still agree to rounding ({end:.1e}).")
             }
             Some(end) => {
-                format!("Training amplifies rounding, so they end {} apart{hint}.", distance(end))
+                format!(
+                    "Training amplifies rounding: at the end the weights differ by {}.{hint}",
+                    distance(end)
+                )
             }
         };
         format!("{after_first} {at_the_end}")
+    }
+
+    /// Compares one device with few cores and with all cores, and the test accuracies.
+    fn results(&self) -> String {
+        let same = match self.same_bits_alone {
+            Some(true) => {
+                "The number of cores changes no bit: one device with all cores has the weights of one device."
+            }
+            Some(false) => {
+                "One device with all cores has other weights than one device: this is a mistake in the program."
+            }
+            None => "",
+        };
+        format!("{same}{}", self.accuracy()).trim_start().to_owned()
+    }
+
+    /// Compares the test accuracies. Empty if neither run has learned, or the runs did not end at the same step.
+    fn accuracy(&self) -> String {
+        let [one, several] = self.accuracies;
+        let margin = |accuracy| chance(accuracy, self.test_images);
+        if self.at_the_end.is_none() || one.max(several) <= GUESSING + margin(GUESSING) {
+            return String::new();
+        }
+        let images = thousands(self.test_images);
+        let shows = match (one - several).abs() > margin(one).hypot(margin(several)) {
+            true => format!("more than the chance in {images} test images explains"),
+            false => format!("which is equal up to the chance in {images} test images"),
+        };
+        let [one, several] = self.accuracies.map(accuracy);
+        format!(" The test accuracy is {several}, and {one} on one device, {shows}.")
     }
 
     /// Judges the bits of the reproducible mode.
@@ -138,16 +178,7 @@ impl Facts {
             }
             (true, true) => " The replicas are equal.",
         };
-        let [one, several] = self.accuracies;
-        let margin = |accuracy| chance(accuracy, self.test_images);
-        let guess = one.max(several) <= GUESSING + margin(GUESSING);
-        if !guess && self.at_the_end.is_some() {
-            let shows = (one - several).abs() > margin(one).hypot(margin(several));
-            let shows = if shows { "shows it, too" } else { "does not show it" };
-            let [one, several] = self.accuracies.map(accuracy);
-            text += &format!(" The test accuracy {shows}: {several}, and {one} on one device.");
-        }
-        text
+        text + &self.accuracy()
     }
 
     /// Compares the times. Empty if there are no times.
@@ -237,6 +268,7 @@ mod tests {
             after_first_step: 3.1e-7,
             at_the_end: Some(1.3),
             same_bits: false,
+            same_bits_alone: Some(true),
             replicas_agree: true,
             accuracies: [0.873, 0.868],
             test_images: 10_000,
@@ -253,12 +285,26 @@ mod tests {
         let text = &facts().conclusion()[0];
         assert_eq!(
             text,
-            "After step 1 the weights agree to rounding (3.1e-7). Training amplifies rounding, so they end 1.3 apart; \
-             `--dtype f64` shows that it is only that."
+            "After step 1 the weights of one device and of 2 devices agree to rounding (3.1e-7). Training amplifies rounding: \
+             at the end the weights differ by 1.3. --dtype f64 would show whether it is only rounding."
+        );
+        assert_eq!(
+            facts().conclusion()[1],
+            "The number of cores changes no bit: one device with all cores has the weights of one device. The test accuracy \
+             is 0.868, and 0.873 on one device, which is equal up to the chance in 10,000 test images."
         );
         let double =
             Facts { f64: true, after_first_step: 2e-16, at_the_end: Some(4e-8), ..facts() };
-        says(&double, "(2.0e-16). Training amplifies rounding, so they end 4.0e-8 apart.");
+        says(
+            &double,
+            "(2.0e-16). Training amplifies rounding: at the end the weights differ by 4.0e-8.",
+        );
+        says(
+            &Facts { same_bits_alone: Some(false), ..facts() },
+            "has other weights than one device",
+        );
+        let alone = Facts { same_bits_alone: None, accuracies: [0.1, 0.101], ..facts() };
+        assert!(alone.conclusion()[1].starts_with("2 devices are"), "{alone:?}");
         let wrong = "the weights differ by 3.1e-7, and rounding explains at most 1e-10";
         says(&Facts { f64: true, ..facts() }, wrong);
         says(&Facts { after_first_step: f64::NAN, ..facts() }, "differ by NaN");
@@ -268,7 +314,7 @@ mod tests {
         says(&Facts { at_the_end: Some(3e-6), ..facts() }, "still agree to rounding (3.0e-6).");
         says(&Facts { at_the_end: None, ..facts() }, "did not end at the same step");
         let equal = Facts { after_first_step: 0.0, at_the_end: Some(0.0), ..facts() };
-        says(&equal, "After step 1 the weights are equal to the last bit. At the end they are");
+        says(&equal, "of 2 devices are equal to the last bit. At the end they are");
     }
 
     #[test]
@@ -295,12 +341,12 @@ mod tests {
         says(&mean, "--break mean-for-sum: Gradients are averaged over the devices");
         says(&mean, "differ from one device by 1.2e-3; rounding explains at most 1e-5.");
         says(&mean, "only the comparison with one device finds this bug.");
-        says(&mean, "The test accuracy does not show it: 0.868, and 0.873 on one device.");
+        says(&mean, "is 0.868, and 0.873 on one device, which is equal up to");
         assert_eq!(mean.conclusion().len(), 1, "no speed");
         let apart = Facts { replicas_agree: false, ..bug(Breakage::SkipAllreduce) };
         says(&apart, "The replicas differ, so a comparison of their weights finds this bug.");
         let worse = Facts { accuracies: [0.873, 0.71], ..mean.clone() };
-        says(&worse, "The test accuracy shows it, too: 0.710, and 0.873");
+        says(&worse, "is 0.710, and 0.873 on one device, more than the chance in 10,000");
         for silent in [
             Facts { accuracies: [0.1, 0.101], ..mean.clone() },
             Facts { at_the_end: None, ..mean.clone() },
@@ -328,7 +374,7 @@ mod tests {
         let short = Facts { short: true, ..facts() };
         says(&short, "with all their cores. The runs are too short for exact times.");
         for none in [&[][..], &[f64::NAN]] {
-            assert_eq!(speed(none).conclusion().len(), 1, "{none:?}");
+            assert_eq!(speed(none).conclusion().len(), 2, "{none:?}");
         }
         let shared = Facts { shared: true, busy: true, devices: 4, ..facts() };
         says(&shared, "The 4 devices share hardware, so the times show");

@@ -13,7 +13,7 @@ use harness::cli::{self, ReportArguments, UsageError, whole};
 use harness::interrupt;
 use harness::launcher;
 use harness::report::outputs::Outputs;
-use harness::report::{line, paragraph};
+use harness::report::{counted, line, paragraph};
 use params_and_allreduce::Algorithm;
 use scratch_data_parallel::breakage::Breakage;
 use scratch_data_parallel::{Method, check_shards, train};
@@ -116,7 +116,11 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
             continue;
         }
         if plan.len() > 1 || method.algorithm().is_none() {
-            line(format_args!("  {method}"))?;
+            let split = match method {
+                Method::Broken(..) => String::new(),
+                _ => format!(", each batch split over {}", counted(plan.len(), "device")),
+            };
+            line(format_args!("  {method}{split}"))?;
         }
         let mut report = outputs.report(name);
         let TrainSetup { data, options, dtype, .. } = &setup;

@@ -6,7 +6,7 @@
 
 use harness::cli::name_of;
 use harness::report::outputs::Outputs;
-use harness::report::{Table, counted, number, paragraph};
+use harness::report::{Table, counted, joined, number, paragraph};
 use itertools::Itertools as _;
 use serde::Serialize;
 
@@ -50,10 +50,24 @@ pub(crate) fn report(
             TestNorm::Batch => ", normalised by the statistics of their own batches",
         };
         let seeds = row.accuracies.len();
-        paragraph(format_args!("\nAccuracy on the test images{by}, with {seeds} seeds:"))?;
+        paragraph(format_args!(
+            "\nAccuracy on the test images{by}, with {seeds} seeds (spread: the standard deviation over the seeds):"
+        ))?;
         table(&rows).print()?;
     }
-    paragraph(format_args!("\n{}", conclusion(&rows, test_norm)))?;
+    match effects(&rows) {
+        None => paragraph(
+            "\nThe runs are not complete: each setting needs two seeds for a comparison.",
+        )?,
+        Some(effects) => {
+            paragraph(
+                "\nDifference between the averages of the rows with and without a change, all else equal. It is clear if it is \
+                 larger than the largest spread of these rows:",
+            )?;
+            effects_table(&effects).print()?;
+            paragraph(format_args!("\n{}", conclusion(&effects, test_norm)))?;
+        }
+    }
     if let Some(metrics) = outputs.metrics() {
         rows.iter().try_for_each(|row| metrics.write("accuracy", row))?;
     }
@@ -92,67 +106,72 @@ fn table(rows: &[Row]) -> Table {
     table
 }
 
-/// Names the settings that make a larger difference than the spread of the seeds.
-fn conclusion(rows: &[Row], test_norm: TestNorm) -> String {
-    let [one, local, sync, local_scaled, sync_scaled] = rows else {
-        return "The runs are not complete: each setting needs two seeds for a comparison."
-            .to_owned();
-    };
-    let spread = |rows: &[&Row]| rows.iter().map(|row| row.spread()).fold(0.0, f64::max);
-    let on_several = spread(&[local, sync, local_scaled, sync_scaled]);
-    let [m, l, s, ls, ss] = [one, local, sync, local_scaled, sync_scaled].map(Row::mean);
-    let devices = counted(local.devices, "device");
-    let factors = [
-        (
-            "the number of devices",
-            format!("{devices} in place of one"),
-            (l + s) / 2.0 - m,
-            spread(&[one, local, sync]),
-        ),
-        (
-            "batch and rate",
-            format!("{} times the batch and the rate", local.devices),
-            (ls + ss - l - s) / 2.0,
-            on_several,
-        ),
-        (
-            "batch norm",
-            "Synchronised in place of local batch norm".to_owned(),
-            (s + ss - l - ls) / 2.0,
-            on_several,
-        ),
-    ];
-    let is_clear = |effect: f64, spread: f64| effect.abs() > spread && !rounds_to_zero(effect);
-    let clear = factors.iter().filter(|(.., effect, spread)| is_clear(*effect, *spread));
-    let names = clear.map(|(name, ..)| *name).join(" and ");
-    let mut sentences = vec![match names.is_empty() {
-        true => "No setting makes a difference that these seeds can show.".to_owned(),
-        false => format!("A clear difference comes from {names}."),
-    }];
-    for (_, subject, effect, spread) in &factors {
-        let size = effect.abs();
-        sentences.push(match is_clear(*effect, *spread) {
-            _ if rounds_to_zero(*effect) => format!("{subject}: no difference."),
-            true => {
-                let direction = if *effect > 0.0 { "higher" } else { "lower" };
-                format!("{subject}: {size:.3} {direction}, more than the spread of the seeds ({spread:.3}).")
-            }
-            false => format!("{subject}: not clear, the spread of the seeds ({spread:.3}) is larger than the difference ({size:.3})."),
-        });
-    }
-    let (_, _, effect, spread) = factors[1];
-    if test_norm == TestNorm::Running && effect < 0.0 && is_clear(effect, spread) {
-        sentences.push(
-            "The flag --test-norm batch finds out whether the weights are worse, or only the running statistics of batch norm."
-                .to_owned(),
-        );
-    }
-    sentences.join("\n")
+/// What the change of one setting does to the accuracy.
+#[derive(Clone, Debug)]
+struct Effect {
+    setting: &'static str,
+    change: String,
+    /// The average of the rows with the change, less the average of the rows without the change.
+    difference: f64,
+    /// The largest spread of these rows.
+    spread: f64,
 }
 
-/// Whether a difference is 0.000 in the text.
-fn rounds_to_zero(difference: f64) -> bool {
-    difference.abs() < 0.0005
+impl Effect {
+    /// Compares the rows with a change with the rows that differ in nothing else.
+    fn new(setting: &'static str, change: String, without: &[&Row], with: &[&Row]) -> Self {
+        let mean =
+            |rows: &[&Row]| rows.iter().map(|row| row.mean()).sum::<f64>() / rows.len() as f64;
+        let spread = without.iter().chain(with).map(|row| row.spread()).fold(0.0, f64::max);
+        Self { setting, change, difference: mean(with) - mean(without), spread }
+    }
+
+    /// Whether other seeds alone would not explain the difference. A difference that is printed as 0.000 is not clear.
+    fn is_clear(&self) -> bool {
+        self.difference.abs() > self.spread.max(0.0005)
+    }
+}
+
+/// The effects of all settings. `None` if a row is missing.
+fn effects(rows: &[Row]) -> Option<[Effect; 3]> {
+    let [one, local, sync, local_scaled, sync_scaled] = rows else { return None };
+    let devices = local.devices;
+    let [in_place, times] = [
+        format!("{} in place of one", counted(devices, "device")),
+        format!("{devices} times the batch and the rate"),
+    ];
+    let norms = "synchronised in place of local batch norm".to_owned();
+    Some([
+        Effect::new("the number of devices", in_place, &[one], &[local, sync]),
+        Effect::new("batch and rate", times, &[local, sync], &[local_scaled, sync_scaled]),
+        Effect::new("batch norm", norms, &[local, local_scaled], &[sync, sync_scaled]),
+    ])
+}
+
+fn effects_table(effects: &[Effect]) -> Table {
+    let table = Table::new("change").column("difference", 0).column("spread", 1);
+    let mut table = table.words("clear", 0);
+    for it in effects {
+        let difference = format!("{:+.3}", it.difference);
+        let clear = if it.is_clear() { "yes" } else { "no" };
+        table.row([it.change.clone(), difference, format!("{:.3}", it.spread), clear.to_owned()]);
+    }
+    table
+}
+
+/// Names the settings that make a clear difference.
+fn conclusion(effects: &[Effect], test_norm: TestNorm) -> String {
+    let clear = || effects.iter().filter(|effect| effect.is_clear());
+    if clear().count() == 0 {
+        return "No setting makes a difference that these seeds can show.".to_owned();
+    }
+    let names = joined(clear().map(|effect| effect.setting.to_owned()));
+    let mut text = format!("A clear difference comes from {names}.");
+    let lower = |effect: &Effect| effect.setting == "batch and rate" && effect.difference < 0.0;
+    if test_norm == TestNorm::Running && clear().any(lower) {
+        text += " --test-norm batch finds out whether the weights are worse, or only the running statistics of batch norm.";
+    }
+    text
 }
 
 #[cfg(test)]
@@ -188,47 +207,47 @@ mod tests {
         [0.603, 0.610, 0.557],
     ];
 
+    fn said(rows: &[Row], test_norm: TestNorm) -> String {
+        conclusion(&effects(rows).expect("all rows"), test_norm)
+    }
+
     #[test]
     fn a_difference_is_clear_if_it_is_larger_than_the_spread() {
-        let said = conclusion(&rows(PAGE), TestNorm::Running);
+        let effects = effects(&rows(PAGE)).expect("all rows");
         assert_eq!(
-            said,
-            "A clear difference comes from batch and rate.\n\
-             2 devices in place of one: not clear, the spread of the seeds (0.046) is larger than the difference (0.019).\n\
-             2 times the batch and the rate: 0.186 lower, more than the spread of the seeds (0.132).\n\
-             Synchronised in place of local batch norm: not clear, the spread of the seeds (0.132) is larger than the difference (0.022).\n\
-             The flag --test-norm batch finds out whether the weights are worse, or only the running statistics of batch norm."
+            effects_table(&effects).text(80),
+            "change                                     difference  spread  clear\n\
+             2 devices in place of one                      +0.019   0.046  no\n\
+             2 times the batch and the rate                 -0.186   0.132  yes\n\
+             synchronised in place of local batch norm      -0.022   0.132  no"
         );
-        assert!(!conclusion(&rows(PAGE), TestNorm::Batch).contains("--test-norm"));
+        assert_eq!(
+            conclusion(&effects, TestNorm::Running),
+            "A clear difference comes from batch and rate. --test-norm batch finds out whether the weights are worse, or only \
+             the running statistics of batch norm."
+        );
+        assert!(!conclusion(&effects, TestNorm::Batch).contains("--test-norm"));
     }
 
     #[test]
-    fn both_settings_or_none_may_make_a_difference() {
+    fn several_settings_or_none_may_make_a_difference() {
         let flat = [[0.8, 0.81, 0.79]; 5];
-        let said = conclusion(&rows(flat), TestNorm::Running);
-        assert!(said.starts_with("No setting makes a difference"), "{said}");
-        assert_eq!(said.matches(": no difference.").count(), 3, "{said}");
+        assert!(said(&rows(flat), TestNorm::Running).starts_with("No setting makes"));
         let equal = |accuracy| [accuracy; 3];
-        let both = [0.8, 0.8, 0.85, 0.6, 0.65].map(equal);
-        let said = conclusion(&rows(both), TestNorm::Running);
-        assert!(
-            said.starts_with(
-                "A clear difference comes from the number of devices and batch and rate"
-            ),
-            "{said}"
-        );
-        assert!(said.contains("local batch norm: 0.050 higher"), "{said}");
-        let better = [0.8, 0.8, 0.8, 0.9, 0.9].map(equal);
-        assert!(!conclusion(&rows(better), TestNorm::Running).contains("--test-norm"));
+        // A difference below what is printed is none, even without any spread.
+        let nearly = [0.8, 0.8004, 0.8004, 0.8004, 0.8004].map(equal);
+        assert!(said(&rows(nearly), TestNorm::Running).starts_with("No setting makes"));
+        let all = said(&rows([0.8, 0.8, 0.85, 0.6, 0.65].map(equal)), TestNorm::Running);
+        let names = "comes from the number of devices, batch and rate and batch norm. --test-norm";
+        assert!(all.contains(names), "{all}");
+        let better = said(&rows([0.8, 0.8, 0.8, 0.9, 0.9].map(equal)), TestNorm::Running);
+        assert_eq!(better, "A clear difference comes from batch and rate.");
     }
 
     #[test]
-    fn rows_that_are_missing_are_named_and_not_compared() {
+    fn without_all_rows_nothing_is_compared() {
         let all = rows(PAGE);
-        for missing in 0..=4 {
-            let said = conclusion(&all[..missing], TestNorm::Running);
-            assert!(said.starts_with("The runs are not complete"), "{said}");
-        }
+        assert!((0..=4).all(|missing| effects(&all[..missing]).is_none()));
     }
 
     #[test]

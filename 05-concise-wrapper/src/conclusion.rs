@@ -128,8 +128,16 @@ impl Setting {
         let clear = (after - before).abs() > margin(one).hypot(margin(several));
         if !clear {
             let images = thousands(several.images.1);
+            let with = match self.difference {
+                Difference::BatchAndRate { .. } => format!(
+                    " with {} times the batch and the rate, so with fewer steps",
+                    several.devices.len()
+                ),
+                _ => String::new(),
+            };
             return format!(
-                "Test accuracy is {after_text}, and {before_text} on one device: {images} test images show no clear difference."
+                "Test accuracy is {after_text}{with}, and {before_text} on one device: {images} test images show no clear \
+                 difference."
             );
         }
         let direction = if after > before { "higher" } else { "lower" };
@@ -160,7 +168,7 @@ impl Setting {
                     "Both compute the same up to rounding, and training amplifies rounding.";
                 match several.dtype.as_str() {
                     "f64" => cause.to_owned(),
-                    _ => format!("{cause} --dtype f64 shows that it is only that."),
+                    _ => format!("{cause} --dtype f64 would show whether it is only that."),
                 }
             }
         }
@@ -264,8 +272,8 @@ mod tests {
         let faster = said(10.0, LINEAR);
         assert_eq!(
             faster,
-            "4 devices under DDP are 3.60 times as fast as one; 4 times is ideal. Test accuracy is 0.893, and \
-             0.894 on one device: 2,000 test images show no clear difference."
+            "4 devices under DDP are 3.60 times as fast as one; 4 times is ideal. Test accuracy is 0.893 with 4 times the \
+             batch and the rate, so with fewer steps, and 0.894 on one device: 2,000 test images show no clear difference."
         );
         assert!(said(36.5, LINEAR).contains("are no faster than one: messages cost"));
         let slow = said(72.0, Setting { slow_link: Some(1e7), ..LINEAR });

@@ -168,15 +168,20 @@ impl Prepared {
         Run { name, devices, world_size, wrapper, options, norm, main: true }
     }
 
-    /// `ddp: train(2, 512, 0.2)`
+    /// `ddp on 2 devices: batch 512, lr 0.2`
     pub(crate) fn title(&self, run: &Run) -> String {
         let TrainOptions { batch_size, learning_rate, seed, .. } = run.options;
-        let name = match self.flags.compare {
-            Some(_) if run.world_size == 1 => format!("{}, seed {seed}", run.name),
-            Some(_) => format!("{}, {} batch norm, seed {seed}", run.name, run.batch_norm()),
-            None => run.name.to_owned(),
-        };
-        format!("{name}: train({}, {batch_size}, {})", run.world_size, number(learning_rate))
+        let mut title = run.name.to_owned();
+        if run.world_size > 1 {
+            title += &format!(" on {} devices", run.world_size);
+        }
+        if self.flags.compare.is_some() {
+            if run.world_size > 1 {
+                title += &format!(", {} batch norm", run.batch_norm());
+            }
+            title += &format!(", seed {seed}");
+        }
+        title + &format!(": batch {batch_size}, lr {}", number(learning_rate))
     }
 
     /// The difference between the run on several devices and the run on one.

@@ -1,7 +1,7 @@
 //! The conclusions from the results of all ways, in sentences.
 
 use candle_core::DType;
-use harness::report::{number, seconds};
+use harness::report::{joined, number, seconds};
 use itertools::Itertools as _;
 
 /// A faster way counts as faster from this ratio on.
@@ -28,6 +28,8 @@ pub(crate) struct Figures {
     pub(crate) bytes: usize,
     /// The most bytes of activations on a device.
     pub(crate) activations: usize,
+    /// The most bytes of gradients on a device.
+    pub(crate) gradients: usize,
     /// The largest differences from the weights of one device, after the first step and at the end.
     pub(crate) errors: [Option<f64>; 2],
     /// The hash of the weights.
@@ -97,14 +99,23 @@ fn speed(all: &[Figures]) -> String {
         };
     }
     let nearly = |it: &&Figures| it.seconds_per_step < FASTER * fastest.seconds_per_step;
-    let names = joined(timed().filter(nearly).sorted_by(by_time).map(|it| it.name.clone()));
+    let nearly =
+        joined(timed().filter(nearly).sorted_by(by_time).skip(1).map(|it| it.name.clone()));
+    let nearly = match nearly.is_empty() {
+        true => String::new(),
+        false => format!(" Less than 3 % slower: {nearly}."),
+    };
+    let name = &fastest.name;
     match timed().find(|it| it.is_alone()) {
         None => {
-            format!("Fastest: {names}, with {} s per step.", seconds(fastest.seconds_per_step))
+            format!(
+                "Fastest: {name}, with {} s per step.{nearly}",
+                seconds(fastest.seconds_per_step)
+            )
         }
         Some(one) => match one.seconds_per_step / fastest.seconds_per_step {
             ratio if ratio >= FASTER => format!(
-                "Fastest on {0} devices: {names}, {ratio:.2} times as fast as one device.{1}",
+                "Fastest on {} devices: {name}, {ratio:.2} times as fast as one device.{nearly}{}",
                 fastest.devices(),
                 match ratio > PLAUSIBLE * fastest.devices() as f64 {
                     true =>
@@ -113,8 +124,7 @@ fn speed(all: &[Figures]) -> String {
                 }
             ),
             _ => format!(
-                "Fastest: {}, but no split of the model is clearly faster than one device.",
-                fastest.name
+                "Fastest: {name}, but no split of the model is clearly faster than one device."
             ),
         },
     }
@@ -147,26 +157,32 @@ fn idle(all: &[Figures]) -> Option<String> {
     Some(format!("{measured} {prediction}"))
 }
 
-/// Names the way whose fullest device holds least, and compares the activations of pipelines with those of one device.
+/// Names the split whose fullest device holds least, the splits that need more than one device alone, and what micro-batches
+/// change.
 pub(crate) fn of_memory(all: &[Figures]) -> String {
     let split = || all.iter().filter(|it| !it.is_alone());
-    let one = all.iter().find(|it| it.is_alone());
+    let (least, one) = (split().min_by_key(|it| it.bytes), all.iter().find(|it| it.is_alone()));
     let mut sentences = Vec::new();
-    match (split().min_by_key(|it| it.bytes), one) {
-        (Some(least), Some(one)) if least.bytes < one.bytes => sentences.push(format!(
-            "Least memory per device: {}, {} MB on the fullest device. One device alone needs {} MB.",
-            least.name,
-            megabytes(least.bytes),
-            megabytes(one.bytes)
-        )),
+    match (least, one) {
+        (Some(least), Some(one)) if least.bytes < one.bytes => {
+            sentences.push(format!(
+                "Least memory per device: {}, {} MB on the fullest device. One device alone needs {} MB.",
+                least.name,
+                megabytes(least.bytes),
+                megabytes(one.bytes)
+            ));
+            let more = split().filter(|it| it.bytes > one.bytes);
+            let more = more.map(|it| format!("{} ({} MB)", it.name, megabytes(it.bytes)));
+            let more = joined(more);
+            if !more.is_empty() {
+                sentences.push(format!("Each device needs even more under {more}."));
+            }
+        }
         (Some(least), Some(one)) => sentences.push(format!(
             "No split saves memory here: the fullest device needs at least {} MB ({}), and one device alone {} MB.",
             megabytes(least.bytes),
             least.name,
             megabytes(one.bytes)
-        )),
-        (Some(only), None) if split().count() == 1 => sentences.push(format!(
-            "The fullest device needs {} MB.", megabytes(only.bytes)
         )),
         (Some(least), None) => sentences.push(format!(
             "Least memory per device: {}, {} MB on the fullest device.",
@@ -178,20 +194,22 @@ pub(crate) fn of_memory(all: &[Figures]) -> String {
         }
         (None, None) => {}
     }
-    let cut = || all.iter().filter(|it| it.has_stages() && it.shards > 1);
-    let least = cut().map(|it| it.activations).min();
-    if let (Some(one), Some(least)) = (all.iter().find(|it| it.is_alone() && it.shards > 1), least)
-    {
+    let pipelines = || all.iter().filter(|it| it.has_stages() && it.shards > 1);
+    if pipelines().count() > 1 {
         let each = |it: &Figures| format!("{} MB under {}", megabytes(it.activations), it.name);
+        let each = joined(pipelines().map(each));
+        sentences.push(format!("The fullest device keeps activations of {each}."));
+    }
+    let parts = all.iter().find(|it| it.is_alone() && it.shards > 1);
+    if let (Some(one), Some(parts)) = (one.filter(|it| it.shards == 1), parts) {
         sentences.push(format!(
-            "Activations: {} keeps {} MB, and the fullest stage keeps {}. {}.",
-            one.name,
+            "On one device, {} micro-batches need {} MB of activations in place of {} MB, and {} MB of gradients in place of \
+             {} MB: sums of gradients wait until they can be added.",
+            parts.shards,
+            megabytes(parts.activations),
             megabytes(one.activations),
-            joined(cut().map(each)),
-            match least < one.activations {
-                true => "Micro-batches save this memory, and the cut into stages can save more",
-                false => "Micro-batches save this memory on one device, too",
-            }
+            megabytes(parts.gradients),
+            megabytes(one.gradients),
         ));
     }
     sentences.join(" ")
@@ -233,35 +251,47 @@ fn rounding(all: &[Figures], dtype: DType) -> Option<String> {
     if first == 0.0 && last.unwrap_or(0.0) == 0.0 {
         return None;
     }
-    let short = |error: f64| number(format!("{error:.1e}").parse().unwrap_or(error));
+    let digits = |error: f64| number(format!("{error:.1e}").parse().unwrap_or(error));
+    // A number with the names of the ways that have the same number in the table.
+    let short = |error: f64, at: usize| {
+        let same = |it: &&Figures| it.errors[at].is_some_and(|it| digits(it) == digits(error));
+        let names = || all.iter().filter(same).map(|it| it.name.clone());
+        let names = match names().count() {
+            count @ 3.. => {
+                format!("{} and {} others", names().next().unwrap_or_default(), count - 1)
+            }
+            _ => joined(names()),
+        };
+        format!("{} ({names})", digits(error))
+    };
     let (of_rounding, of_relu) = if dtype == DType::F64 { (1e-8, 1e-8) } else { (1e-5, 1e-2) };
     let first_is = match first {
         first if first <= of_rounding => format!(
             "Errors above 0 are rounding, because sums have another order: at most {} after step 1.",
-            short(first)
+            short(first, 0)
         ),
         first if first <= of_relu => format!(
             "After step 1 the largest error is {}: rounding can move the input of a relu across 0.",
-            short(first)
+            short(first, 0)
         ),
         first => format!(
             "After step 1 the largest error is {}, which is more than rounding usually causes.",
-            short(first)
+            short(first, 0)
         ),
     };
     let last_is = match last {
         Some(last) if last > GROWTH * first && first <= of_relu => {
             format!(
                 " Training amplifies rounding: at the end the largest error is {}.",
-                short(last)
+                short(last, 1)
             )
         }
-        Some(last) => format!(" At the end the largest error is {}.", short(last)),
+        Some(last) => format!(" At the end the largest error is {}.", short(last, 1)),
         None => String::new(),
     };
     let proof = match dtype {
         DType::F64 => "",
-        _ => " --dtype f64 shows whether there is more than rounding.",
+        _ => " --dtype f64 would show whether there is more than rounding.",
     };
     Some(format!("{first_is}{last_is}{proof}"))
 }
@@ -298,12 +328,6 @@ pub(crate) fn megabytes(bytes: usize) -> String {
     format!("{:.1}", bytes as f64 / 1e6)
 }
 
-/// `a, b and c`
-fn joined(mut names: impl Iterator<Item = String>) -> String {
-    let names = names.join(", ");
-    names.rsplit_once(", ").map_or(names.clone(), |(rest, last)| format!("{rest} and {last}"))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -338,7 +362,10 @@ mod tests {
             "Fastest on 2 devices: 1F1B, 2.00 times as fast as one device."
         );
         assert!(text([1.0, 1.1, 0.7, 0.3]).ends_with("was slow for another reason."));
-        assert!(text([1.0, 1.1, 0.51, 0.5]).contains("1F1B and GPipe, 2.00 times"));
+        assert!(
+            text([1.0, 1.1, 0.51, 0.5])
+                .contains("1F1B, 2.00 times as fast as one device. Less than 3 % slower: GPipe.")
+        );
         assert_eq!(
             text([1.0, 1.1, 1.2, 1.3]),
             "Fastest: one device. No split of the model is faster here."
@@ -400,16 +427,21 @@ mod tests {
         for (it, bytes) in all.iter_mut().zip([15_000_000, 2_000_000, 9_500_000, 2_400_000]) {
             it.activations = bytes;
         }
+        (all[0].gradients, all[1].gradients) = (6_900_000, 27_500_000);
         let text = of_memory(&all);
         let least = "Least memory per device: 1F1B, 24.6 MB on the fullest device. One device alone needs 36.0 MB.";
         assert!(text.starts_with(least), "{text}");
-        let activations = "one device on 8 micro-batches keeps 2.0 MB, and the fullest stage keeps 9.5 MB under GPipe \
-                           and 2.4 MB under 1F1B. Micro-batches save this memory on one device, too.";
-        assert!(text.ends_with(activations), "{text}");
-        all[3].activations = 1_000_000;
-        assert!(of_memory(&all).ends_with("the cut into stages can save more."));
+        let rest = "The fullest device keeps activations of 9.5 MB under GPipe and 2.4 MB under 1F1B. On one device, 8 \
+                    micro-batches need 2.0 MB of activations in place of 15.0 MB, and 27.5 MB of gradients in place of 6.9 MB: \
+                    sums of gradients wait until they can be added.";
+        assert!(text.ends_with(rest), "{text}");
+        assert!(!text.contains("even more"), "{text}");
+        all[2].bytes = 41_900_000;
+        assert!(
+            of_memory(&all).contains("36.0 MB. Each device needs even more under GPipe (41.9 MB).")
+        );
         assert!(of_memory(&all[2..]).starts_with("Least memory per device: 1F1B, 24.6 MB"));
-        assert_eq!(of_memory(&all[3..]), "The fullest device needs 24.6 MB.");
+        assert!(of_memory(&all[3..]).ends_with("1F1B, 24.6 MB on the fullest device."));
         assert_eq!(of_memory(&all[..1]), "The whole model on one device needs 36.0 MB.");
         (all[2].bytes, all[3].bytes) = (37_000_000, 36_000_000);
         assert!(of_memory(&all).starts_with("No split saves memory here"), "{}", of_memory(&all));
@@ -426,8 +458,9 @@ mod tests {
         assert_eq!(
             text,
             "GPipe and 1F1B ended with the weights of one device on 8 micro-batches, to the last bit. Errors above 0 are \
-             rounding, because sums have another order: at most 3.3e-7 after step 1. Training amplifies rounding: at the \
-             end the largest error is 0.13. --dtype f64 shows whether there is more than rounding."
+             rounding, because sums have another order: at most 3.3e-7 (one device on 8 micro-batches and 2 others) after \
+             step 1. Training amplifies rounding: at the end the largest error is 0.13 (one device on 8 micro-batches and 2 \
+             others). --dtype f64 would show whether there is more than rounding."
         );
         "third".clone_into(&mut all[3].hash);
         let text = of_weights(&all, DType::F32);
@@ -437,13 +470,19 @@ mod tests {
         assert!(!of_weights(&all, DType::F32).contains("1F1B"));
         all.iter_mut().for_each(|it| it.errors = [Some(7.5e-16), Some(3.8e-16)]);
         let text = of_weights(&all, DType::F64);
-        let end = "at most 7.5e-16 after step 1. At the end the largest error is 3.8e-16.";
+        let end = "others) after step 1. At the end the largest error is 3.8e-16 (one device and 3 others).";
         assert!(text.ends_with(end), "{text}");
         all[2].errors[0] = Some(1.3e-3);
-        assert!(of_weights(&all, DType::F64).contains("is 0.0013, which is more than rounding"));
-        assert!(of_weights(&all, DType::F32).contains("is 0.0013: rounding can move the input"));
+        assert!(
+            of_weights(&all, DType::F64).contains("is 0.0013 (GPipe), which is more than rounding")
+        );
+        assert!(
+            of_weights(&all, DType::F32).contains("is 0.0013 (GPipe): rounding can move the input")
+        );
         all[2].errors[0] = Some(0.5);
-        assert!(of_weights(&all, DType::F32).contains("is 0.5, which is more than rounding"));
+        assert!(
+            of_weights(&all, DType::F32).contains("is 0.5 (GPipe), which is more than rounding")
+        );
         all.iter_mut().for_each(|it| it.errors = [Some(0.0); 2]);
         assert!(!of_weights(&all, DType::F32).contains("rounding"));
         assert_eq!(of_weights(&all[..1], DType::F32), "");

@@ -37,6 +37,10 @@ pub(crate) fn draw(flags: &Arguments, speaks: bool) -> anyhow::Result<()> {
     }
     let gantt = flags.gantt.as_deref().filter(|_| speaks);
     gantt.map_or(Ok(()), |path| cli::writable("--gantt", path))?;
+    if speaks {
+        paragraph(legend(schedules.iter().map(|it| it.0)))?;
+        line("")?;
+    }
     let mut all = Vec::new();
     for (kind, micro_batches) in schedules.into_iter().filter(|_| speaks) {
         let checked = check(kind.schedule(stages, micro_batches)?, UNBOUNDED)?;
@@ -78,6 +82,23 @@ pub(crate) fn draw(flags: &Arguments, speaks: bool) -> anyhow::Result<()> {
     Ok(file::write_flag("--gantt", path, |file| file.write_all(svg.as_bytes()))?)
 }
 
+/// Explains the cells of drawings.
+fn legend(kinds: impl Iterator<Item = Kind> + Clone) -> String {
+    let chunks = kinds.clone().any(|kind| kind.chunks() > 1);
+    let chunk = if chunks { " and the letter of its chunk" } else { "" };
+    let split = kinds.clone().any(|kind| kind == Kind::ZbH1);
+    let weights = match split {
+        true => {
+            "; ZB-H1 cuts the backward pass: B for the gradients of inputs, W for those of weights"
+        }
+        false => "",
+    };
+    format!(
+        "F: forward pass, B: backward pass, with the number of the micro-batch{chunk}; ··: idle. A forward pass of a stage \
+         takes a unit of time, and its backward pass takes two{weights}."
+    )
+}
+
 /// The largest number of columns of a schedule, by [`Cost::UNITS`] and the bubbles of the literature. A drawing of ZB-H1
 /// has fewer when there are enough micro-batches.
 fn columns(kind: Kind, stages: usize, micro_batches: usize) -> usize {
@@ -91,6 +112,15 @@ fn columns(kind: Kind, stages: usize, micro_batches: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_legend_explains_the_cells_that_are_drawn() {
+        let of = |kinds: &[Kind]| legend(kinds.iter().copied());
+        let plain = of(&[Kind::GPipe, Kind::OneFOneB]);
+        assert!(!plain.contains("chunk") && !plain.contains("ZB-H1"), "{plain}");
+        let all = of(&[Kind::Interleaved { chunks: 2 }, Kind::ZbH1]);
+        assert!(all.contains("the letter of its chunk") && all.contains("W for those"), "{all}");
+    }
 
     #[test]
     fn drawings_are_as_wide_as_was_said_before_they_were_made() {

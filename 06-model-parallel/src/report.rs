@@ -113,6 +113,7 @@ impl<'a> Outcome<'a> {
             idle: idle.map(|(predicted, measured)| [predicted.bubble(), measured.bubble()]),
             bytes: most(Held::total).unwrap_or(0),
             activations: most(|held| held.activations).unwrap_or(0),
+            gradients: most(|held| held.gradients).unwrap_or(0),
             errors: self.differences,
             hash: self.summary.weights_hash.clone(),
         }
@@ -198,7 +199,10 @@ fn errors(outcomes: &[Outcome<'_>]) -> (&'static str, Option<Table>) {
         table.row([way.label.clone(), way.shards.to_string(), first, last]);
     }
     let compared = outcomes.iter().any(|it| it.differences[0].is_some());
-    ("Error: the largest difference from the weights of one device", compared.then_some(table))
+    (
+        "Weights: the largest difference from the weights of one device (error)",
+        compared.then_some(table),
+    )
 }
 
 /// The time of a step, and the idle time of pipelines.

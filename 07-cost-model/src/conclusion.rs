@@ -6,6 +6,8 @@ use cost_model::training::Sum;
 use harness::report::{counted, seconds, thousands};
 use harness::statistics::median;
 
+use crate::report::error;
+
 /// Times within this factor count as equal: repeated measurements differ by as much.
 const EQUAL: f64 = 1.05;
 
@@ -17,7 +19,7 @@ const EPOCH: usize = 60_000;
 
 /// Names the fastest algorithms of one number of devices over both links, and how many times as fast as one device they are.
 ///
-/// `Best on 2 devices: ring, 1.9 times one device; over the slow link 1.2.`
+/// `Fastest on 2 devices: ring, 1.9 times one device; over the slow link 1.2 times.`
 pub(crate) fn times_of_one(one: f64, steps: &[Step]) -> String {
     let [memory, slow] = [false, true].map(|slow| over(steps, slow));
     let [near, far] = [&memory, &slow].map(|steps| one / least(steps));
@@ -25,7 +27,7 @@ pub(crate) fn times_of_one(one: f64, steps: &[Step]) -> String {
     let devices = memory.first().map_or(0, |step| step.devices);
     let far_name = if far_name == name { String::new() } else { format!("{far_name}, ") };
     let mut text = format!(
-        "Best on {}: {name}, {near:.1} times one device; over the slow link {far_name}{far:.1}.",
+        "Fastest on {}: {name}, {near:.1} times one device; over the slow link {far_name}{far:.1} times.",
         counted(devices, "device")
     );
     text += match (near * EQUAL < 1.0, far * EQUAL < 1.0) {
@@ -80,11 +82,11 @@ fn predictions(steps: &[Step]) -> String {
     let percent = |step: &Step| 100.0 * step.error();
     let Some(worst) = worst(steps) else { return String::new() };
     let mut text = match steps {
-        [step] => format!("The prediction is off by {:+.0} %.", percent(step)),
+        [step] => format!("The prediction is off by {} %.", error(step)),
         _ => format!(
-            "Half of the predictions are off by at most {:.0} %, the worst by {:+.0} %: {}.",
+            "Predictions: half are off by at most {:.0} %, and the worst by {} %: {}.",
             median(steps.iter().map(|step| percent(step).abs())),
-            percent(worst),
+            error(worst),
             worst.place()
         ),
     };
@@ -95,14 +97,19 @@ fn predictions(steps: &[Step]) -> String {
         let count = |of: fn(&Step) -> f64| best_count(steps, false, of).0;
         let (predicted, measured) = (count(|it| it.predicted.seconds), count(|it| it.measured));
         text += &match predicted == measured {
-            true => " They name the same number of devices as the fastest.".to_owned(),
-            false => format!(
-                " By the predictions, {} would be the fastest.",
-                counted(predicted, "device")
-            ),
+            true => {
+                format!(" By the predictions, {}, too.", are_fastest(predicted))
+            }
+            false => format!(" By the predictions, {}.", are_fastest(predicted)),
         };
     }
     text
+}
+
+/// `1 device is fastest`, `2 devices are fastest`
+fn are_fastest(devices: usize) -> String {
+    let verb = if devices == 1 { "is" } else { "are" };
+    format!("{} {verb} fastest", counted(devices, "device"))
 }
 
 /// The step with the largest error.
@@ -186,23 +193,25 @@ pub(crate) mod tests {
         let said = |measured| times_of_one(2.0, &steps(2, measured));
         assert_eq!(
             said([1.0, 1.01, 1.6, 1.65]),
-            "Best on 2 devices: ring, 2.0 times one device; over the slow link 1.2."
+            "Fastest on 2 devices: ring, 2.0 times one device; over the slow link 1.2 times."
         );
         assert_eq!(
             said([1.0, 1.2, 3.0, 2.5]),
-            "Best on 2 devices: ring without overlap, 2.0 times one device; over the slow link \
-             ring with overlap, 0.8. Over the slow link, one device is faster."
+            "Fastest on 2 devices: ring without overlap, 2.0 times one device; over the slow link \
+             ring with overlap, 0.8 times. Over the slow link, one device is faster."
         );
-        assert!(said([4.0; 4]).ends_with("0.5. Both are slower than one device."));
-        assert!(said([4.0, 4.0, 2.0, 2.0]).ends_with("1.0. In memory, one device is faster."));
-        assert!(said([2.01; 4]).ends_with("over the slow link 1.0."));
+        assert!(said([4.0; 4]).ends_with("0.5 times. Both are slower than one device."));
+        assert!(
+            said([4.0, 4.0, 2.0, 2.0]).ends_with("1.0 times. In memory, one device is faster.")
+        );
+        assert!(said([2.01; 4]).ends_with("over the slow link 1.0 times."));
         let mut several = steps(4, [1.0, 1.0, 3.0, 2.0]);
         several.extend(of_way(Way::Tree, 4, [1.02, 1.0, 3.0, 2.05]));
         several.extend(of_way(Way::Naive, 4, [1.04, 1.2, 4.0, 3.0]));
         assert_eq!(
             times_of_one(2.0, &several),
-            "Best on 4 devices: any algorithm, 2.0 times one device; over the slow link ring or \
-             tree with overlap, 1.0."
+            "Fastest on 4 devices: any algorithm, 2.0 times one device; over the slow link ring or \
+             tree with overlap, 1.0 times."
         );
     }
 
@@ -219,9 +228,9 @@ pub(crate) mod tests {
             said(halved, None, &[]),
             "LeNet: 2 devices are fastest, 2.0 times one device. An epoch of 60,000 images takes \
              2.4 s. Over the slow link, the best are 2 devices, 1.2 times one device.\n\
-             Half of the predictions are off by at most 0 %, the worst by +0 %: \
+             Predictions: half are off by at most 0 %, and the worst by 0 %: \
              2 devices, ring over the slow link, with overlap. \
-             They name the same number of devices as the fastest."
+             By the predictions, 2 devices are fastest, too."
         );
         let equal = said(halved, Some([0.0098, 0.0098, 0.03, 0.03]), &[]);
         assert!(equal.contains("2 devices are fastest, 2.0 times one device; more devices do not"));
@@ -236,7 +245,7 @@ pub(crate) mod tests {
         assert!(faster.contains("4 devices are fastest, 4.0 times one device. An"), "{faster}");
         let one = of_model(&[alone(0.02)], &[]);
         assert!(one.contains("only one device was measured. An epoch"), "{one}");
-        assert!(one.ends_with("The prediction is off by +0 %."), "{one}");
+        assert!(one.ends_with("The prediction is off by 0 %."), "{one}");
         assert_eq!(of_model(&[], &[]), "");
     }
 
@@ -246,8 +255,10 @@ pub(crate) mod tests {
         all.extend(steps(2, [0.02; 4]));
         all[2].measured = 0.01;
         let text = predictions(&all);
-        assert!(text.contains("at most 0 %, the worst by +100 %: 2 devices, ring in memory, with"));
+        assert!(
+            text.contains("at most 0 %, and the worst by +100 %: 2 devices, ring in memory, with")
+        );
         assert!(text.contains("often means that other programs"), "{text}");
-        assert!(text.ends_with("By the predictions, 1 device would be the fastest."), "{text}");
+        assert!(text.ends_with("By the predictions, 1 device is fastest."), "{text}");
     }
 }

@@ -27,6 +27,13 @@ const ROUNDS: usize = 3;
 /// Trainings between two measurements of a device's compute time.
 const IN_A_ROW: usize = 6;
 
+/// Explains the words of the tables.
+const LEGEND: &str = "\
+predicted: compute + not hidden
+not hidden: all-reduces, copies into buckets and the loss, less what the backward pass hides
+error: predicted ÷ measured − 1
+link memory: the devices as they are; link slow: each byte is held up on purpose, as a network would";
+
 /// Everything to predict and to run.
 pub(crate) struct Experiments {
     pub(crate) plans: Vec<DevicePlan>,
@@ -50,6 +57,10 @@ impl Experiments {
     /// Calibrates, predicts, trains and reports, one model after the other.
     pub(crate) fn run(mut self) -> anyhow::Result<()> {
         interrupt::watch()?;
+        if self.plans.iter().any(|plan| plan.len() > 1) {
+            paragraph(LEGEND)?;
+            line("")?;
+        }
         let mut all = Vec::new();
         for (index, training) in std::mem::take(&mut self.trainings).iter().enumerate() {
             if interrupt::requested() {
@@ -119,9 +130,6 @@ impl Experiments {
         let Results { calibrations, steps, busy } = results;
         if !steps.is_empty() {
             line("")?;
-        }
-        if let Some(note) = calibrations.iter().find_map(|calibration| calibration.note.as_ref()) {
-            paragraph(format_args!("note: {note}"))?;
         }
         if let Some((devices, note)) = busy {
             paragraph(format_args!("note: on {}, {note}", counted(*devices, "device")))?;

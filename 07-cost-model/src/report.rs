@@ -34,9 +34,11 @@ fn parts(calibration: &Calibration) -> String {
     let Calibration { line, measured: [few, many], batch_size, .. } = calibration;
     let devices = calibration.devices.len();
     let samples = batch_size.div_ceil(devices);
+    let note = calibration.note.as_ref().map(|note| format!("\n  note: {note}"));
     let mut text = format!(
-        "{}\n  compute, from steps with {} and {} images:\n    {} ms fixed + {} images · {:.1} µs + {} ms update = {} ms",
+        "{}{}\n  compute, from steps with {} and {} images:\n    {} ms fixed + {} images · {:.1} µs + {} ms update = {} ms",
         counted(devices, "device"),
+        note.unwrap_or_default(),
         thousands(few.samples),
         thousands(many.samples),
         milliseconds(line.fixed),
@@ -84,9 +86,12 @@ fn table(steps: &[Step]) -> Table {
     table
 }
 
-/// `+4`: the error of a prediction in per cent.
-fn error(step: &Step) -> String {
-    format!("{:+.0}", 100.0 * step.error())
+/// `+4`: the error of a prediction in per cent, without the sign of a zero.
+pub(crate) fn error(step: &Step) -> String {
+    match (100.0 * step.error()).round() {
+        0.0 => "0".to_owned(),
+        percent => format!("{percent:+}"),
+    }
 }
 
 /// A number of seconds in milliseconds: `3.21`, `32.1`.
@@ -126,8 +131,11 @@ mod tests {
             text,
             "1 device\n  compute, from steps with 64 and 1,920 images:\n    \
              0.23 ms fixed + 256 images · 81.4 µs + 0.04 ms update = 21.1 ms\n  \
-             step: predicted 20.0 ms, measured 20.0 ms, error +0 %"
+             step: predicted 20.0 ms, measured 20.0 ms, error 0 %"
         );
+        let shared =
+            Calibration { note: Some("2 threads share a core".to_owned()), ..calibration(2) };
+        assert!(parts(&shared).starts_with("2 devices\n  note: 2 threads share a core\n  compute"));
         let several = steps(2, [0.01, 0.0101, 123.4, 0.02]);
         for most in [60, 80] {
             let text = block(&calibration(2), &several, 0.02, most);
@@ -135,7 +143,7 @@ mod tests {
             assert!(text.contains("slow link: latency 273 µs, bandwidth 0.10 GB/s"), "{text}");
             assert_eq!(text.contains("too narrow for: all-reduce ms"), most == 60, "{text}");
             assert_eq!(text.contains("hidden  predicted"), most == 80, "{text}");
-            assert!(text.contains("Best on 2 devices: ring, 2.0 times one device"), "{text}");
+            assert!(text.contains("Fastest on 2 devices: ring, 2.0 times one device"), "{text}");
         }
     }
 }

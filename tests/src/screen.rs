@@ -36,6 +36,9 @@ pub fn check_help(program: &str) {
     let examples = short.lines().skip_while(|line| *line != "Examples:").skip(1);
     let examples: Vec<&str> = examples.take_while(|line| line.starts_with("  ")).collect();
     assert!(examples.len() >= 2, "{short}");
+    let name = short.lines().find_map(|line| line.strip_prefix("Usage: ")?.split(' ').next());
+    let command = format!("cargo run --release -p {} -- FLAGS\n", name.expect("a usage"));
+    assert!(short.contains(&command), "{short}");
     for word in examples.iter().flat_map(|line| line.split_whitespace()) {
         let known = !word.starts_with("--") || long_flags.iter().any(|flag| flag == word);
         assert!(known, "{word} of an example is not a flag:\n{long}");

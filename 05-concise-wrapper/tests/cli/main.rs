@@ -74,8 +74,8 @@ fn one_device_then_two_with_twice_the_batch_and_rate() {
         .assert()
         .success()
         .stdout(contains("ResNet-18 of width 4 on synthetic garments"))
-        .stdout(contains("one device: train(1, 16, 0.1)"))
-        .stdout(contains("ddp: train(2, 32, 0.2)"))
+        .stdout(contains("one device: batch 16, lr 0.1"))
+        .stdout(contains("ddp on 2 devices: batch 32, lr 0.2"))
         .stdout(contains("s/epoch, weights "))
         .stdout(contains("\n  on [cpu:0 (1 core), cpu:1 (1 core)]\n"))
         .stdout(contains("× over one device\n"))
@@ -90,7 +90,10 @@ fn a_batch_of_one_device_may_be_small() {
         let small = small.iter().chain(&["--epochs=1", "--devices=3", "--batch-size=2"]);
         wrapper(&small.chain(flags).copied().collect::<Vec<_>>()).assert()
     };
-    run(&[]).success().stdout(contains("ddp: train(3, 6, 0.3)")).stdout(contains("same weights"));
+    run(&[])
+        .success()
+        .stdout(contains("ddp on 3 devices: batch 6, lr 0.3"))
+        .stdout(contains("same weights"));
     let refused = run(&["--scale=none"]).code(2).stdout("");
     refused.stderr(contains("batch size 2 cannot be cut into 3 shards"));
 }

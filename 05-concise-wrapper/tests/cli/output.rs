@@ -56,12 +56,14 @@ fn a_run_ends_with_its_conclusion() {
     assert!(bug.starts_with("The bug skip-allreduce shows in the weights"), "{bug}");
     let hidden = conclusion(&["--break=same-shard", "--scale=none"]);
     assert!(hidden.starts_with("The bug same-shard does not show in the weights"), "{hidden}");
-    let compared = conclusion(&["--compare=2"]);
-    for factor in
-        ["2 devices in place of one: ", "2 times the batch and the rate: ", "local batch norm: "]
+    let compared = output(&[&QUICK[..], &["--compare=2"]].concat(), "80");
+    for row in
+        ["2 devices in place of one  ", "2 times the batch and the rate  ", "local batch norm  "]
     {
-        assert!(compared.contains(factor), "{compared}");
+        assert!(compared.contains(row), "{compared}");
     }
+    let conclusion = compared.rsplit("\n\n").next().unwrap();
+    assert!(conclusion.contains("difference"), "{compared}");
 }
 
 #[test]

@@ -27,7 +27,8 @@ const HELP: &str =
 /// Lays out the help of a program for a screen. `-h` prints the flags that matter most, a line each, and `--help` prints
 /// all flags and all values.
 ///
-/// A program writes its examples into `before_help`, and hides a flag from `-h` with `hide_short_help`.
+/// A program writes its examples into `before_help`, and a line below them names the command of cargo. The program hides a
+/// flag from `-h` with `hide_short_help`.
 fn with_help(command: Command, is_short: bool) -> Command {
     if command.has_subcommands() {
         return command;
@@ -41,8 +42,17 @@ fn with_help(command: Command, is_short: bool) -> Command {
     let version = flag("version", 'V', ArgAction::Version, "Print the version");
     let command = command.disable_help_flag(true).disable_version_flag(true).args([help, version]);
     let command = command.mut_args(|argument| argument.hide_possible_values(is_short));
-    let command = command.help_template(HELP).max_term_width(80);
+    let examples = command.get_before_help().map(|examples| {
+        let name = command.get_name();
+        format!("{examples}In the repository: cargo run --release -p {name} -- FLAGS\n")
+    });
+    let command = match examples {
+        Some(examples) => command.before_help(examples),
+        None => command,
+    };
     command
+        .help_template(HELP)
+        .max_term_width(80)
         .after_help("--help prints all flags, and the meaning of their values.")
         .after_long_help("")
 }

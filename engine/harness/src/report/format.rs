@@ -27,6 +27,15 @@ pub fn listed(names: &[String]) -> String {
     }
 }
 
+/// Names as in a sentence: `a`, `a and b`, `a, b and c`.
+pub fn joined(names: impl IntoIterator<Item = String>) -> String {
+    let names: Vec<String> = names.into_iter().collect();
+    match names.split_last() {
+        Some((last, rest)) if !rest.is_empty() => format!("{} and {last}", rest.join(", ")),
+        _ => names.concat(),
+    }
+}
+
 /// The indices of the rows of a list that are shown: all rows if there are at most `most`. Otherwise the first rows, a
 /// gap (`None`), and the last row.
 pub fn shown_rows(rows: usize, most: usize) -> Vec<Option<usize>> {
@@ -112,6 +121,8 @@ mod tests {
         assert_eq!(listed(&names[..4]), "a, b, c, d");
         assert_eq!(listed(&names), "a, b, …, e");
         assert_eq!(listed(&[]), "");
+        let sentence = |count| joined(names[..count].iter().cloned());
+        assert_eq!([0, 1, 2, 3].map(sentence), ["", "a", "a and b", "a, b and c"]);
     }
 
     #[test]

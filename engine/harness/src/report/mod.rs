@@ -31,7 +31,9 @@ use std::io::{self, Write as _};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 pub(crate) use file::remove_partial_files;
-pub use format::{accuracy, counted, listed, number, rounded, seconds, shown_rows, thousands};
+pub use format::{
+    accuracy, counted, joined, listed, number, rounded, seconds, shown_rows, thousands,
+};
 pub use layout::{Table, columns, paragraph, terminal_columns, wrapped};
 pub use progress::{Report, progress_bar};
 
