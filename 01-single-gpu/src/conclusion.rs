@@ -28,7 +28,7 @@ pub(crate) fn training(records: &[EpochRecord], test_images: usize, interrupted:
         let flat = records.iter().take_while(|it| (it.train_loss - LOSS).abs() < UNMOVED).count();
         if flat > 0 {
             text += &format!(
-                " The loss left the loss of guessing, ln {CLASSES} = {LOSS:.3}, only after {}.",
+                " For {} the loss stayed at the loss of guessing, ln {CLASSES} = {LOSS:.3}.",
                 counted(flat, "epoch")
             );
         }
@@ -106,7 +106,7 @@ mod tests {
              the accuracy, so more epochs may help."
         );
         let late = [&[epoch(2.3, 0.1, 0.1), epoch(2.31, 0.1, 0.1)][..], &epochs].concat();
-        let said = "guessing gives 10 %. The loss left the loss of guessing, ln 10 = 2.303, only after 2 epochs.";
+        let said = "guessing gives 10 %. For 2 epochs the loss stayed at the loss of guessing, ln 10 = 2.303.";
         assert!(training(&late, 10_000, false).contains(said));
         // The same numbers on few images are chance.
         assert!(training(&epochs, 50, false).ends_with("guessing gives 10 %."));

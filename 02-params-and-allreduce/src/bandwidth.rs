@@ -33,8 +33,7 @@ pub fn caption(runs: Option<u32>) -> String {
     };
     format!(
         "all-reduce in GB/s, f32, {runs}
-  bus bandwidth: bytes of the tensor ÷ time of the slowest rank × 2(n − 1)/n for n devices, as in nccl-tests
-  fastest: rates within 10 % of the highest count as equal"
+  bus bandwidth: bytes of the tensor ÷ time of the slowest rank × 2(n − 1)/n for n devices, as in nccl-tests"
     )
 }
 
@@ -42,7 +41,7 @@ pub fn caption(runs: Option<u32>) -> String {
 pub fn limit(slices: bool) -> &'static str {
     match slices {
         true => {
-            "  memory limit: the additions and copies of the ring, without messages; algorithms that copy less, or work in pieces \
+            "  memory limit: the rate of the ring's additions and copies alone, without messages; algorithms that copy less, or work in pieces \
              that fit into the cache, can pass this limit
   the devices are slices of this CPU: these are not the times of GPUs"
         }
@@ -167,12 +166,15 @@ impl Table {
             .collect();
         let parts = fastest(&rates, &best);
         let parts = report::joined(parts.into_iter().enumerate().map(|(part, (row, range))| {
-            let verb = if part == 0 { " is fastest" } else { "" };
+            let verb = if part == 0 { " is fastest, or within 10 % of it," } else { "" };
             format!("{}{verb} {range}", self.algorithms[row])
         }));
         let mut text = format!("On {count} devices {parts}.");
         if best[0] < SLOW * best.iter().copied().fold(0.0, f64::max) {
-            text += " Small tensors are slow because each message, and each wait for another device, costs a fixed time.";
+            text += &format!(
+                " At {} rates are low because each message, and each wait for another device, costs a fixed time.",
+                size(SIZES[0])
+            );
         }
         let last = SIZES.len() - 1;
         if let Some(limit) = self.limit.and_then(|_| self.rate(self.algorithms.len(), last)) {
@@ -365,10 +367,10 @@ mod tests {
         let alone = table([2.0; 5], [1.0; 5], [4.0; 5]);
         assert_eq!(
             conclusion(&alone),
-            "On 2 devices one-shot is fastest at every size. At 45 MiB the highest rate is 50 % of the memory limit."
+            "On 2 devices one-shot is fastest, or within 10 % of it, at every size. At 45 MiB the highest rate is 50 % of the memory limit."
         );
         let turns = table([2.0, 2.0, 1.0, 2.0, 1.0], [1.0, 1.0, 2.0, 1.0, 2.0], [1.0; 5]);
-        let parts = "one-shot is fastest up to 64 KiB, ring at 1 MiB, one-shot at 16 MiB and ring at 45 MiB.";
+        let parts = "one-shot is fastest, or within 10 % of it, up to 64 KiB, ring at 1 MiB, one-shot at 16 MiB and ring at 45 MiB.";
         assert_eq!(
             conclusion(&turns),
             format!("On 2 devices {parts} At 45 MiB the highest rate reaches the memory limit.")
@@ -376,7 +378,7 @@ mod tests {
         let late = table([2.0, 1.0, 1.0, 1.0, 1.0], [1.0, 2.0, 2.0, 2.0, 2.0], [2.0; 5]);
         assert!(conclusion(&late).contains("at 4 KiB and ring from 64 KiB on."), "{late}");
         let close = table([2.0; 5], [1.0, 2.1, 1.0, 2.1, 1.0], [4.0; 5]);
-        let text = "one-shot is fastest at every size.";
+        let text = "one-shot is fastest, or within 10 % of it, at every size.";
         assert!(conclusion(&close).contains(text), "{close}");
         let mut missing = alone;
         missing.columns[4][0] = None;
@@ -386,7 +388,7 @@ mod tests {
 
     #[test]
     fn the_conclusion_explains_the_numbers() {
-        let small = "Small tensors are slow because each message, and each wait";
+        let small = "At 4 KiB rates are low because each message, and each wait";
         let rising = table([0.5, 4.0, 4.0, 2.0, 1.0], [0.4; 5], [9.0; 5]);
         assert!(conclusion(&rising).contains(small), "{rising}");
         let flat = table([2.0; 5], [1.0; 5], [9.0; 5]);

@@ -25,7 +25,9 @@ pub(crate) fn show(
     ranks: usize,
     breakage: Option<Breakage>,
 ) -> anyhow::Result<()> {
-    paragraph(format_args!("an epoch of {samples} samples in global batches of {global_batch}"))?;
+    paragraph(format_args!(
+        "an epoch of {samples} samples in global batches of {global_batch}, by number of sample; | separates batches"
+    ))?;
     let needs_a_short_batch = matches!(breakage, Some(Breakage::DropLast | Breakage::FillUp));
     if needs_a_short_batch && samples.is_multiple_of(global_batch) {
         paragraph(

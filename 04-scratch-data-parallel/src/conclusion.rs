@@ -90,7 +90,7 @@ impl Facts {
         };
         let hint = match self.f64 {
             true => "",
-            false => " --dtype f64 would show whether it is only rounding.",
+            false => " --dtype f64 tests whether rounding is the only cause.",
         };
         let at_the_end = match self.at_the_end {
             None => NOT_COMPARED.to_owned(),
@@ -111,11 +111,9 @@ impl Facts {
     /// Compares one device with few cores and with all cores, and the test accuracies.
     fn results(&self) -> String {
         let same = match self.same_bits_alone {
-            Some(true) => {
-                "The number of cores changes no bit: one device with all cores has the weights of one device."
-            }
+            Some(true) => "One device has the same weights with all cores, to the last bit.",
             Some(false) => {
-                "One device with all cores has other weights than one device: this is a mistake in the program."
+                "One device has other weights with all cores: this is a mistake in the program."
             }
             None => "",
         };
@@ -131,11 +129,11 @@ impl Facts {
         }
         let images = thousands(self.test_images);
         let shows = match (one - several).abs() > margin(one).hypot(margin(several)) {
-            true => format!("more than the chance in {images} test images explains"),
-            false => format!("which is equal up to the chance in {images} test images"),
+            true => format!("with {images} test images, chance does not explain this difference"),
+            false => format!("with {images} test images, chance explains this difference"),
         };
         let [one, several] = self.accuracies.map(accuracy);
-        format!(" The test accuracy is {several}, and {one} on one device, {shows}.")
+        format!(" The test accuracy is {several}, and {one} on one device: {shows}.")
     }
 
     /// Judges the bits of the reproducible mode.
@@ -286,12 +284,12 @@ mod tests {
         assert_eq!(
             text,
             "After step 1 the weights of one device and of 2 devices agree to rounding (3.1e-7). Training amplifies rounding: \
-             at the end the weights differ by 1.3. --dtype f64 would show whether it is only rounding."
+             at the end the weights differ by 1.3. --dtype f64 tests whether rounding is the only cause."
         );
         assert_eq!(
             facts().conclusion()[1],
-            "The number of cores changes no bit: one device with all cores has the weights of one device. The test accuracy \
-             is 0.868, and 0.873 on one device, which is equal up to the chance in 10,000 test images."
+            "One device has the same weights with all cores, to the last bit. The test accuracy \
+             is 0.868, and 0.873 on one device: with 10,000 test images, chance explains this difference."
         );
         let double =
             Facts { f64: true, after_first_step: 2e-16, at_the_end: Some(4e-8), ..facts() };
@@ -301,7 +299,7 @@ mod tests {
         );
         says(
             &Facts { same_bits_alone: Some(false), ..facts() },
-            "has other weights than one device",
+            "has other weights with all cores",
         );
         let alone = Facts { same_bits_alone: None, accuracies: [0.1, 0.101], ..facts() };
         assert!(alone.conclusion()[1].starts_with("2 devices are"), "{alone:?}");
@@ -341,12 +339,12 @@ mod tests {
         says(&mean, "--break mean-for-sum: Gradients are averaged over the devices");
         says(&mean, "differ from one device by 1.2e-3; rounding explains at most 1e-5.");
         says(&mean, "only the comparison with one device finds this bug.");
-        says(&mean, "is 0.868, and 0.873 on one device, which is equal up to");
+        says(&mean, "is 0.868, and 0.873 on one device: with 10,000 test images, chance explains");
         assert_eq!(mean.conclusion().len(), 1, "no speed");
         let apart = Facts { replicas_agree: false, ..bug(Breakage::SkipAllreduce) };
         says(&apart, "The replicas differ, so a comparison of their weights finds this bug.");
         let worse = Facts { accuracies: [0.873, 0.71], ..mean.clone() };
-        says(&worse, "is 0.710, and 0.873 on one device, more than the chance in 10,000");
+        says(&worse, "is 0.710, and 0.873 on one device: with 10,000 test images, chance does not");
         for silent in [
             Facts { accuracies: [0.1, 0.101], ..mean.clone() },
             Facts { at_the_end: None, ..mean.clone() },

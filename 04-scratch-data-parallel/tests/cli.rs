@@ -75,7 +75,7 @@ fn three_runs_and_what_they_say_together() {
         .stdout(contains("\n  on [cpu:0 (2 cores)]\n"))
         .stdout(contains("\nspeed-up: ").and(contains("× over one device; ")))
         .stdout(contains("× over one device, all cores\n"))
-        .stdout(contains("weight difference from one device: "))
+        .stdout(contains("largest weight difference from one device: "))
         .stdout(contains("\nAfter step 1 the weights agree to rounding ("))
         .stdout(contains("2 replicas ended with the same weights"));
 }

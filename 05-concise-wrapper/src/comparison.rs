@@ -61,8 +61,8 @@ pub(crate) fn report(
         )?,
         Some(effects) => {
             paragraph(
-                "\nDifference between the averages of the rows with and without a change, all else equal. It is clear if it is \
-                 larger than the largest spread of these rows:",
+                "\nMean accuracy of the rows with a change, less that of the rows without it, all else equal. A difference is clear \
+                 if it is larger than the largest spread of these rows:",
             )?;
             effects_table(&effects).print()?;
             paragraph(format_args!("\n{}", conclusion(&effects, test_norm)))?;
@@ -165,8 +165,8 @@ fn conclusion(effects: &[Effect], test_norm: TestNorm) -> String {
     if clear().count() == 0 {
         return "No setting makes a difference that these seeds can show.".to_owned();
     }
-    let names = joined(clear().map(|effect| effect.setting.to_owned()));
-    let mut text = format!("A clear difference comes from {names}.");
+    let size = |effect: &Effect| format!("{} ({:+.3})", effect.setting, effect.difference);
+    let mut text = format!("A clear difference comes from {}.", joined(clear().map(size)));
     let lower = |effect: &Effect| effect.setting == "batch and rate" && effect.difference < 0.0;
     if test_norm == TestNorm::Running && clear().any(lower) {
         text += " --test-norm batch finds out whether the weights are worse, or only the running statistics of batch norm.";
@@ -223,7 +223,7 @@ mod tests {
         );
         assert_eq!(
             conclusion(&effects, TestNorm::Running),
-            "A clear difference comes from batch and rate. --test-norm batch finds out whether the weights are worse, or only \
+            "A clear difference comes from batch and rate (-0.186). --test-norm batch finds out whether the weights are worse, or only \
              the running statistics of batch norm."
         );
         assert!(!conclusion(&effects, TestNorm::Batch).contains("--test-norm"));
@@ -238,10 +238,10 @@ mod tests {
         let nearly = [0.8, 0.8004, 0.8004, 0.8004, 0.8004].map(equal);
         assert!(said(&rows(nearly), TestNorm::Running).starts_with("No setting makes"));
         let all = said(&rows([0.8, 0.8, 0.85, 0.6, 0.65].map(equal)), TestNorm::Running);
-        let names = "comes from the number of devices, batch and rate and batch norm. --test-norm";
+        let names = "comes from the number of devices (+0.025), batch and rate (-0.200) and batch norm (+0.050). --test-norm";
         assert!(all.contains(names), "{all}");
         let better = said(&rows([0.8, 0.8, 0.8, 0.9, 0.9].map(equal)), TestNorm::Running);
-        assert_eq!(better, "A clear difference comes from batch and rate.");
+        assert_eq!(better, "A clear difference comes from batch and rate (+0.100).");
     }
 
     #[test]

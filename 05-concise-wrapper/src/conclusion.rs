@@ -87,7 +87,9 @@ impl Setting {
         let link = link.unwrap_or_default();
         let ratio = one.seconds_per_epoch / several.seconds_per_epoch;
         if ratio > 1.0 + EQUAL_TIMES {
-            format!("{devices} are {ratio:.2} times as fast as one{link}; {count} times is ideal.")
+            format!(
+                "In an epoch, {devices} are {ratio:.2} times as fast as one{link}; {count} times is ideal."
+            )
         } else if ratio < 1.0 - EQUAL_TIMES {
             let longer = 1.0 / ratio;
             format!(
@@ -130,7 +132,7 @@ impl Setting {
             let images = thousands(several.images.1);
             let with = match self.difference {
                 Difference::BatchAndRate { .. } => format!(
-                    " with {} times the batch and the rate, so with fewer steps",
+                    " with {} times the batch and the learning rate, and so with fewer steps",
                     several.devices.len()
                 ),
                 _ => String::new(),
@@ -168,7 +170,7 @@ impl Setting {
                     "Both compute the same up to rounding, and training amplifies rounding.";
                 match several.dtype.as_str() {
                     "f64" => cause.to_owned(),
-                    _ => format!("{cause} --dtype f64 would show whether it is only that."),
+                    _ => format!("{cause} --dtype f64 tests whether rounding is the only cause."),
                 }
             }
         }
@@ -272,8 +274,8 @@ mod tests {
         let faster = said(10.0, LINEAR);
         assert_eq!(
             faster,
-            "4 devices under DDP are 3.60 times as fast as one; 4 times is ideal. Test accuracy is 0.893 with 4 times the \
-             batch and the rate, so with fewer steps, and 0.894 on one device: 2,000 test images show no clear difference."
+            "In an epoch, 4 devices under DDP are 3.60 times as fast as one; 4 times is ideal. Test accuracy is 0.893 with 4 times the \
+             batch and the learning rate, and so with fewer steps, and 0.894 on one device: 2,000 test images show no clear difference."
         );
         assert!(said(36.5, LINEAR).contains("are no faster than one: messages cost"));
         let slow = said(72.0, Setting { slow_link: Some(1e7), ..LINEAR });

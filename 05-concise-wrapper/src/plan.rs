@@ -168,7 +168,7 @@ impl Prepared {
         Run { name, devices, world_size, wrapper, options, norm, main: true }
     }
 
-    /// `ddp on 2 devices: batch 512, lr 0.2`
+    /// `ddp on 2 devices: batch 2 × 256, lr 0.2`
     pub(crate) fn title(&self, run: &Run) -> String {
         let TrainOptions { batch_size, learning_rate, seed, .. } = run.options;
         let mut title = run.name.to_owned();
@@ -181,7 +181,12 @@ impl Prepared {
             }
             title += &format!(", seed {seed}");
         }
-        title + &format!(": batch {batch_size}, lr {}", number(learning_rate))
+        // The shards of an uneven batch differ by a sample.
+        let batch = match (run.world_size, batch_size % run.world_size) {
+            (1, _) | (_, 1..) => batch_size.to_string(),
+            (devices, 0) => format!("{devices} × {}", batch_size / devices),
+        };
+        title + &format!(": batch {batch}, lr {}", number(learning_rate))
     }
 
     /// The difference between the run on several devices and the run on one.

@@ -198,13 +198,13 @@ pub(crate) fn of_memory(all: &[Figures]) -> String {
     if pipelines().count() > 1 {
         let each = |it: &Figures| format!("{} MB under {}", megabytes(it.activations), it.name);
         let each = joined(pipelines().map(each));
-        sentences.push(format!("The fullest device keeps activations of {each}."));
+        sentences.push(format!("The most activations of a device are {each}."));
     }
     let parts = all.iter().find(|it| it.is_alone() && it.shards > 1);
     if let (Some(one), Some(parts)) = (one.filter(|it| it.shards == 1), parts) {
         sentences.push(format!(
             "On one device, {} micro-batches need {} MB of activations in place of {} MB, and {} MB of gradients in place of \
-             {} MB: sums of gradients wait until they can be added.",
+             {} MB: a tree adds up gradients in a fixed order, and keeps several sums.",
             parts.shards,
             megabytes(parts.activations),
             megabytes(one.activations),
@@ -271,7 +271,7 @@ fn rounding(all: &[Figures], dtype: DType) -> Option<String> {
             short(first, 0)
         ),
         first if first <= of_relu => format!(
-            "After step 1 the largest error is {}: rounding can move the input of a relu across 0.",
+            "After step 1 the largest error is {}. A possible cause is rounding that moves the input of a relu across 0.",
             short(first, 0)
         ),
         first => format!(
@@ -291,7 +291,7 @@ fn rounding(all: &[Figures], dtype: DType) -> Option<String> {
     };
     let proof = match dtype {
         DType::F64 => "",
-        _ => " --dtype f64 would show whether there is more than rounding.",
+        _ => " --dtype f64 tests whether rounding is the only cause.",
     };
     Some(format!("{first_is}{last_is}{proof}"))
 }
@@ -318,7 +318,7 @@ pub(crate) fn of_drawings(all: &[Drawn]) -> String {
     match all {
         [only] => format!("Under {} the devices are idle for {idle} of the time.", only.name),
         _ => format!(
-            "Least idle time: {idlest}, {idle}. Fewest micro-batches kept by a stage: {keepers}, at most {kept}."
+            "Least idle time: {idlest}, {idle}. The fullest stage keeps fewest micro-batches under {keepers}: {kept}."
         ),
     }
 }
@@ -431,9 +431,9 @@ mod tests {
         let text = of_memory(&all);
         let least = "Least memory per device: 1F1B, 24.6 MB on the fullest device. One device alone needs 36.0 MB.";
         assert!(text.starts_with(least), "{text}");
-        let rest = "The fullest device keeps activations of 9.5 MB under GPipe and 2.4 MB under 1F1B. On one device, 8 \
-                    micro-batches need 2.0 MB of activations in place of 15.0 MB, and 27.5 MB of gradients in place of 6.9 MB: \
-                    sums of gradients wait until they can be added.";
+        let rest = "The most activations of a device are 9.5 MB under GPipe and 2.4 MB under 1F1B. On one device, 8 \
+                    micro-batches need 2.0 MB of activations in place of 15.0 MB, and 27.5 MB of gradients in place of 6.9 MB: a \
+                    tree adds up gradients in a fixed order, and keeps several sums.";
         assert!(text.ends_with(rest), "{text}");
         assert!(!text.contains("even more"), "{text}");
         all[2].bytes = 41_900_000;
@@ -460,7 +460,7 @@ mod tests {
             "GPipe and 1F1B ended with the weights of one device on 8 micro-batches, to the last bit. Errors above 0 are \
              rounding, because sums have another order: at most 3.3e-7 (one device on 8 micro-batches and 2 others) after \
              step 1. Training amplifies rounding: at the end the largest error is 0.13 (one device on 8 micro-batches and 2 \
-             others). --dtype f64 would show whether there is more than rounding."
+             others). --dtype f64 tests whether rounding is the only cause."
         );
         "third".clone_into(&mut all[3].hash);
         let text = of_weights(&all, DType::F32);
@@ -477,7 +477,8 @@ mod tests {
             of_weights(&all, DType::F64).contains("is 0.0013 (GPipe), which is more than rounding")
         );
         assert!(
-            of_weights(&all, DType::F32).contains("is 0.0013 (GPipe): rounding can move the input")
+            of_weights(&all, DType::F32)
+                .contains("is 0.0013 (GPipe). A possible cause is rounding that moves")
         );
         all[2].errors[0] = Some(0.5);
         assert!(
@@ -498,7 +499,7 @@ mod tests {
         ];
         assert_eq!(
             of_drawings(&all),
-            "Least idle time: interleaved 1F1B (2 chunks), 20.0 %. Fewest micro-batches kept by a stage: 1F1B, at most 2."
+            "Least idle time: interleaved 1F1B (2 chunks), 20.0 %. The fullest stage keeps fewest micro-batches under 1F1B: 2."
         );
         assert!(of_drawings(&all[..2]).starts_with("Least idle time: GPipe and 1F1B, 33.3 %."));
         assert_eq!(

@@ -47,7 +47,7 @@ pub(crate) fn draw(flags: &Arguments, speaks: bool) -> anyhow::Result<()> {
         let predicted = predict(&checked, &vec![Cost::UNITS; stages], 0.0)?;
         let channels = match checked.smallest_capacity() {
             0 => "no message has to wait in a channel".to_owned(),
-            capacity => format!("channels have to hold {} at least", counted(capacity, "message")),
+            capacity => format!("each channel needs room for {}", counted(capacity, "message")),
         };
         let kept: Vec<usize> = checked.peaks().iter().map(|peak| peak.both).collect();
         let (name, chunks) = (kind.to_string(), kind.chunks());
@@ -56,9 +56,9 @@ pub(crate) fn draw(flags: &Arguments, speaks: bool) -> anyhow::Result<()> {
         // The passes of a chunk are as much shorter as the chunk is.
         line(predicted.drawing(1.0 / chunks as f64, report::columns()).trim_end())?;
         paragraph(format_args!(
-            "idle (bubble) {:.1} %, {} units of time; {channels}\nmicro-batches{} kept by each stage: {}",
-            predicted.bubble() * 100.0,
+            "{} units of time, idle (bubble) {:.1} %; {channels}\nmicro-batches{} kept by each stage: {}",
             number((predicted.makespan() * 100.0).round() / 100.0),
+            predicted.bubble() * 100.0,
             if chunks > 1 { " of a chunk" } else { "" },
             kept.iter().join(", "),
         ))?;

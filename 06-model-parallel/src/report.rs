@@ -256,7 +256,7 @@ fn memory(outcomes: &[Outcome<'_>]) -> (&'static str, Option<Table>) {
             table.row(cells.chain([format!("{kept} of {all}")]));
         }
     }
-    ("Memory of each device and its messages of a step, in MB", Some(table))
+    ("Memory of each device, and what a stage sends in a step, in MB", Some(table))
 }
 
 /// Groups so many devices by their `row` of a table. Of more than four groups, only those with the largest and the

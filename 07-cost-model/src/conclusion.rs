@@ -19,7 +19,7 @@ const EPOCH: usize = 60_000;
 
 /// Names the fastest algorithms of one number of devices over both links, and how many times as fast as one device they are.
 ///
-/// `Fastest on 2 devices: ring, 1.9 times one device; over the slow link 1.2 times.`
+/// `Fastest on 2 devices: ring, 1.92 times one device; over the slow link 1.23 times.`
 pub(crate) fn times_of_one(one: f64, steps: &[Step]) -> String {
     let [memory, slow] = [false, true].map(|slow| over(steps, slow));
     let [near, far] = [&memory, &slow].map(|steps| one / least(steps));
@@ -27,7 +27,7 @@ pub(crate) fn times_of_one(one: f64, steps: &[Step]) -> String {
     let devices = memory.first().map_or(0, |step| step.devices);
     let far_name = if far_name == name { String::new() } else { format!("{far_name}, ") };
     let mut text = format!(
-        "Fastest on {}: {name}, {near:.1} times one device; over the slow link {far_name}{far:.1} times.",
+        "Fastest on {}: {name}, {near:.2} times one device; over the slow link {far_name}{far:.2} times.",
         counted(devices, "device")
     );
     text += match (near * EQUAL < 1.0, far * EQUAL < 1.0) {
@@ -51,7 +51,7 @@ pub(crate) fn of_model(steps: &[Step], shared: &[usize]) -> String {
         thousands(EPOCH),
         seconds(time * EPOCH.div_ceil(first.batch_size) as f64)
     );
-    let times = format!("{:.1} times one device", first.measured / time);
+    let times = format!("{:.2} times one device", first.measured / time);
     let devices = counted(best, "device");
     let mut further = steps.iter().map(|step| step.devices).filter(|&devices| devices > best);
     let more = match further.all(|devices| shared.contains(&devices)) {
@@ -69,7 +69,7 @@ pub(crate) fn of_model(steps: &[Step], shared: &[usize]) -> String {
         text += &match best_count(steps, true, measured) {
             (1, _) => " Over the slow link, one device is fastest.".to_owned(),
             (slow, time) => format!(
-                " Over the slow link, the best are {slow} devices, {:.1} times one device.",
+                " Over the slow link, the best are {slow} devices, {:.2} times one device.",
                 first.measured / time
             ),
         };
@@ -193,25 +193,25 @@ pub(crate) mod tests {
         let said = |measured| times_of_one(2.0, &steps(2, measured));
         assert_eq!(
             said([1.0, 1.01, 1.6, 1.65]),
-            "Fastest on 2 devices: ring, 2.0 times one device; over the slow link 1.2 times."
+            "Fastest on 2 devices: ring, 2.00 times one device; over the slow link 1.25 times."
         );
         assert_eq!(
             said([1.0, 1.2, 3.0, 2.5]),
-            "Fastest on 2 devices: ring without overlap, 2.0 times one device; over the slow link \
-             ring with overlap, 0.8 times. Over the slow link, one device is faster."
+            "Fastest on 2 devices: ring without overlap, 2.00 times one device; over the slow link \
+             ring with overlap, 0.80 times. Over the slow link, one device is faster."
         );
-        assert!(said([4.0; 4]).ends_with("0.5 times. Both are slower than one device."));
+        assert!(said([4.0; 4]).ends_with("0.50 times. Both are slower than one device."));
         assert!(
-            said([4.0, 4.0, 2.0, 2.0]).ends_with("1.0 times. In memory, one device is faster.")
+            said([4.0, 4.0, 2.0, 2.0]).ends_with("1.00 times. In memory, one device is faster.")
         );
-        assert!(said([2.01; 4]).ends_with("over the slow link 1.0 times."));
+        assert!(said([2.01; 4]).ends_with("over the slow link 1.00 times."));
         let mut several = steps(4, [1.0, 1.0, 3.0, 2.0]);
         several.extend(of_way(Way::Tree, 4, [1.02, 1.0, 3.0, 2.05]));
         several.extend(of_way(Way::Naive, 4, [1.04, 1.2, 4.0, 3.0]));
         assert_eq!(
             times_of_one(2.0, &several),
-            "Fastest on 4 devices: any algorithm, 2.0 times one device; over the slow link ring or \
-             tree with overlap, 1.0 times."
+            "Fastest on 4 devices: any algorithm, 2.00 times one device; over the slow link ring or \
+             tree with overlap, 1.00 times."
         );
     }
 
@@ -226,14 +226,16 @@ pub(crate) mod tests {
         let halved = [0.01, 0.01, 0.016, 0.016];
         assert_eq!(
             said(halved, None, &[]),
-            "LeNet: 2 devices are fastest, 2.0 times one device. An epoch of 60,000 images takes \
-             2.4 s. Over the slow link, the best are 2 devices, 1.2 times one device.\n\
+            "LeNet: 2 devices are fastest, 2.00 times one device. An epoch of 60,000 images takes \
+             2.4 s. Over the slow link, the best are 2 devices, 1.25 times one device.\n\
              Predictions: half are off by at most 0 %, and the worst by 0 %: \
              2 devices, ring over the slow link, with overlap. \
              By the predictions, 2 devices are fastest, too."
         );
         let equal = said(halved, Some([0.0098, 0.0098, 0.03, 0.03]), &[]);
-        assert!(equal.contains("2 devices are fastest, 2.0 times one device; more devices do not"));
+        assert!(
+            equal.contains("2 devices are fastest, 2.00 times one device; more devices do not")
+        );
         let shared = said(halved, Some([0.011; 4]), &[4]);
         assert!(
             shared.contains("2 devices are fastest") && shared.contains("only share the cores")
@@ -242,7 +244,7 @@ pub(crate) mod tests {
         assert!(slower.contains("one device is fastest; more devices do not help"), "{slower}");
         assert!(slower.contains("Over the slow link, one device is fastest."), "{slower}");
         let faster = said(halved, Some([0.005, 0.005, 0.02, 0.02]), &[]);
-        assert!(faster.contains("4 devices are fastest, 4.0 times one device. An"), "{faster}");
+        assert!(faster.contains("4 devices are fastest, 4.00 times one device. An"), "{faster}");
         let one = of_model(&[alone(0.02)], &[]);
         assert!(one.contains("only one device was measured. An epoch"), "{one}");
         assert!(one.ends_with("The prediction is off by 0 %."), "{one}");

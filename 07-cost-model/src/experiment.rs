@@ -30,9 +30,10 @@ const IN_A_ROW: usize = 6;
 /// Explains the words of the tables.
 const LEGEND: &str = "\
 predicted: compute + not hidden
-not hidden: all-reduces, copies into buckets and the loss, less what the backward pass hides
+not hidden: all-reduces of gradients and of the loss, and copies into buckets, less what the backward pass hides
 error: predicted ÷ measured − 1
-link memory: the devices as they are; link slow: each byte is held up on purpose, as a network would";
+link memory: the devices as they are; link slow: each byte is held up on purpose, as in a network
+fastest: times within 5 % count as equal";
 
 /// Everything to predict and to run.
 pub(crate) struct Experiments {

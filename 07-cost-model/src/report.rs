@@ -36,7 +36,7 @@ fn parts(calibration: &Calibration) -> String {
     let samples = batch_size.div_ceil(devices);
     let note = calibration.note.as_ref().map(|note| format!("\n  note: {note}"));
     let mut text = format!(
-        "{}{}\n  compute, from steps with {} and {} images:\n    {} ms fixed + {} images · {:.1} µs + {} ms update = {} ms",
+        "{}{}\n  compute, a line through steps with {} and {} images:\n    {} ms fixed + {} images · {:.1} µs + {} ms update = {} ms",
         counted(devices, "device"),
         note.unwrap_or_default(),
         thousands(few.samples),
@@ -129,7 +129,7 @@ mod tests {
         let text = block(&calibration(1), &[alone(0.02)], 0.02, 80);
         assert_eq!(
             text,
-            "1 device\n  compute, from steps with 64 and 1,920 images:\n    \
+            "1 device\n  compute, a line through steps with 64 and 1,920 images:\n    \
              0.23 ms fixed + 256 images · 81.4 µs + 0.04 ms update = 21.1 ms\n  \
              step: predicted 20.0 ms, measured 20.0 ms, error 0 %"
         );
@@ -143,7 +143,7 @@ mod tests {
             assert!(text.contains("slow link: latency 273 µs, bandwidth 0.10 GB/s"), "{text}");
             assert_eq!(text.contains("too narrow for: all-reduce ms"), most == 60, "{text}");
             assert_eq!(text.contains("hidden  predicted"), most == 80, "{text}");
-            assert!(text.contains("Fastest on 2 devices: ring, 2.0 times one device"), "{text}");
+            assert!(text.contains("Fastest on 2 devices: ring, 2.00 times one device"), "{text}");
         }
     }
 }

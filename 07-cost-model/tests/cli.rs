@@ -75,7 +75,7 @@ fn every_prediction_is_printed_with_its_measurement() {
         .assert()
         .success()
         .stdout(contains("LeNet: 129,068 parameters, 16 images a step"))
-        .stdout(contains("\n1 device\n  compute, from steps with 32 and 48 images:"))
+        .stdout(contains("\n1 device\n  compute, a line through steps with 32 and 48 images:"))
         .stdout(function(|out: &str| has_row(out, &["slow", "ring", "yes"])))
         .stdout(contains("slow link: latency "))
         .stdout(contains("Fastest on 2 devices: "))

@@ -75,7 +75,7 @@ fn one_device_then_two_with_twice_the_batch_and_rate() {
         .success()
         .stdout(contains("ResNet-18 of width 4 on synthetic garments"))
         .stdout(contains("one device: batch 16, lr 0.1"))
-        .stdout(contains("ddp on 2 devices: batch 32, lr 0.2"))
+        .stdout(contains("ddp on 2 devices: batch 2 × 16, lr 0.2"))
         .stdout(contains("s/epoch, weights "))
         .stdout(contains("\n  on [cpu:0 (1 core), cpu:1 (1 core)]\n"))
         .stdout(contains("× over one device\n"))
@@ -92,7 +92,7 @@ fn a_batch_of_one_device_may_be_small() {
     };
     run(&[])
         .success()
-        .stdout(contains("ddp on 3 devices: batch 6, lr 0.3"))
+        .stdout(contains("ddp on 3 devices: batch 3 × 2, lr 0.3"))
         .stdout(contains("same weights"));
     let refused = run(&["--scale=none"]).code(2).stdout("");
     refused.stderr(contains("batch size 2 cannot be cut into 3 shards"));

@@ -80,11 +80,9 @@ fn schedules_are_drawn_without_training() {
         .stdout(contains("1F1B: 2 stages, 4 micro-batches"))
         .stdout(contains("stage 0   F0  F1  ··  ··  B0  B0  F2  B1  B1  F3  B2  B2  ··  B3  B3"))
         .stdout(contains(
-            "idle (bubble) 20.0 %, 15 units of time; channels have to hold 1 message at least",
+            "15 units of time, idle (bubble) 20.0 %; each channel needs room for 1 message",
         ))
-        .stdout(contains(
-            "Least idle time: ZB-H1, 7.7 %. Fewest micro-batches kept by a stage: 1F1B",
-        ))
+        .stdout(contains("Least idle time: ZB-H1, 7.7 %. The fullest stage keeps fewest"))
         .stdout(contains("interleaved 1F1B, 2 chunks"))
         .stdout(contains("ZB-H1"))
         .stdout(contains("epoch").not());
