@@ -146,7 +146,7 @@ impl fmt::Display for Comparison {
         }
         let WeightDifference { after_first_step, at_the_end } = difference;
         let first = distance(*after_first_step);
-        write!(f, "largest weight difference from one device: {first} after step 1")?;
+        write!(f, "largest weight difference: {first} after step 1")?;
         match at_the_end {
             Some(at_the_end) => writeln!(f, ", {} at the end", distance(*at_the_end))?,
             None => writeln!(f, "; not compared at the end")?,

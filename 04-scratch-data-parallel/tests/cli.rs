@@ -75,8 +75,8 @@ fn three_runs_and_what_they_say_together() {
         .stdout(contains("\n  on [cpu:0 (2 cores)]\n"))
         .stdout(contains("\nspeed-up: ").and(contains("× over one device; ")))
         .stdout(contains("× over one device, all cores\n"))
-        .stdout(contains("largest weight difference from one device: "))
-        .stdout(contains("\nAfter step 1 the weights agree to rounding ("))
+        .stdout(contains("largest weight difference: "))
+        .stdout(contains("\nAfter step 1 the weights of one device and of 2 devices agree to rounding"))
         .stdout(contains("2 replicas ended with the same weights"));
 }
 

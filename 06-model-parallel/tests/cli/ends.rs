@@ -46,7 +46,7 @@ fn an_interrupt_ends_a_pipeline_and_leaves_the_rest_out() {
             assert_eq!(in_one_line.matches(text).count(), times, "{text:?} in:\n{told}");
         }
         // A part of the training is not compared with the whole: only its first step is.
-        let errors = told.split("Error: ").nth(1).expect("a table of errors");
+        let errors = told.split("\nWeights: ").nth(1).expect("a table of errors");
         let mut lines = errors.lines().filter(|line| line.starts_with(run));
         let fields: Vec<&str> = lines.next().expect("a row").split_whitespace().collect();
         assert!(matches!(fields[..], [.., first, "–"] if first.contains('e')), "{told}");

@@ -23,7 +23,7 @@ fn a_run_fits_into_80_and_into_60_columns() {
     for split in splits {
         for columns in [80, 60] {
             let text = within(columns, &[&SMALL[..], split].concat());
-            for block in ["\nError: ", "\nTime of a step", "\nMemory of each device"] {
+            for block in ["\nWeights: ", "\nTime of a step", "\nMemory of each device"] {
                 assert_eq!(text.matches(block).count(), 1, "{block:?} in:\n{text}");
             }
             // At 80 columns no table leaves anything out.
