@@ -76,7 +76,9 @@ fn three_runs_and_what_they_say_together() {
         .stdout(contains("\nspeed-up: ").and(contains("× over one device; ")))
         .stdout(contains("× over one device, all cores\n"))
         .stdout(contains("largest weight difference: "))
-        .stdout(contains("\nAfter step 1 the weights of one device and of 2 devices agree to rounding"))
+        .stdout(contains(
+            "\nAfter step 1 the weights of one device and of 2 devices agree to rounding",
+        ))
         .stdout(contains("2 replicas ended with the same weights"));
 }
 

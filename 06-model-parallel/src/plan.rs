@@ -14,7 +14,7 @@ use itertools::Itertools as _;
 use model_parallel::layers::Layers;
 use model_parallel::mesh::Mesh;
 use model_parallel::partition::{self, Cost};
-use model_parallel::pipeline::{Checked, Kind, Timeline, UNBOUNDED, check, predict};
+use model_parallel::pipeline::{Checked, Kind, Timeline, UNBOUNDED, check, predict, shorten};
 use trainer::TrainSetup;
 use trainer::memory::Footprint;
 
@@ -263,6 +263,9 @@ impl Prepared {
         for way in self.ways.iter_mut().filter(|way| way.has_stages()) {
             if !asked {
                 way.cut = partition::cut(&totals, way.cut.len())?;
+                if way.kind.chunks() > 1 {
+                    way.cut = shorten(&way.checked, &measured[&rows(way)], way.cut.clone())?;
+                }
             }
             let note = way.note(if asked { "as asked" } else { "by measured cost" }, &totals);
             if !self.notes.contains(&note) {

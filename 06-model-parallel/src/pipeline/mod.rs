@@ -27,7 +27,7 @@ pub mod worker;
 
 pub use check::{Checked, check};
 pub use orders::Kind;
-pub use predict::predict;
+pub use predict::{predict, shorten};
 pub use schedule::{Action, Instruction, Schedule, UNBOUNDED};
 pub use timeline::Timeline;
 pub use worker::Worker;
