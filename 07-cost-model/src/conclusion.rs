@@ -6,8 +6,6 @@ use cost_model::training::Sum;
 use harness::report::{counted, seconds, thousands};
 use harness::statistics::median;
 
-use crate::report::error;
-
 /// Times within this factor count as equal: repeated measurements differ by as much.
 const EQUAL: f64 = 1.05;
 
@@ -110,6 +108,14 @@ fn predictions(steps: &[Step]) -> String {
 fn are_fastest(devices: usize) -> String {
     let verb = if devices == 1 { "is" } else { "are" };
     format!("{} {verb} fastest", counted(devices, "device"))
+}
+
+/// `+4`: the error of a prediction in per cent, without the sign of a zero.
+pub(crate) fn error(step: &Step) -> String {
+    match (100.0 * step.error()).round() {
+        0.0 => "0".to_owned(),
+        percent => format!("{percent:+}"),
+    }
 }
 
 /// The step with the largest error.

@@ -5,7 +5,7 @@ use cost_model::step::Predicted;
 use cost_model::training::Sum;
 use harness::report::{Table, counted, thousands, wrapped};
 
-use crate::conclusion::times_of_one;
+use crate::conclusion::{error, times_of_one};
 
 /// The measured parts of a step, the predicted and measured steps, and the conclusion, in lines of at most `most` columns.
 ///
@@ -84,14 +84,6 @@ fn table(steps: &[Step]) -> Table {
         ]);
     }
     table
-}
-
-/// `+4`: the error of a prediction in per cent, without the sign of a zero.
-pub(crate) fn error(step: &Step) -> String {
-    match (100.0 * step.error()).round() {
-        0.0 => "0".to_owned(),
-        percent => format!("{percent:+}"),
-    }
 }
 
 /// A number of seconds in milliseconds: `3.21`, `32.1`.

@@ -49,6 +49,7 @@ pub fn predict(checked: &Checked, costs: &[Cost], message: f64) -> Result<Timeli
 }
 // ANCHOR_END: predict
 
+// ANCHOR: shorten
 /// Moves the borders of a cut, a layer at a time, as long as that makes the predicted step shorter.
 ///
 /// [`cut`](crate::partition::cut) makes the largest part small. Under an interleaved schedule a device has several parts, and
@@ -83,6 +84,7 @@ pub fn shorten(
         }
     }
 }
+// ANCHOR_END: shorten
 
 #[cfg(test)]
 mod tests {
