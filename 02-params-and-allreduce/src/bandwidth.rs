@@ -180,6 +180,9 @@ impl Table {
         if let Some(limit) = self.limit.and_then(|_| self.rate(self.algorithms.len(), last)) {
             let size = size(SIZES[last]);
             text += &match 100.0 * best[last] / limit {
+                percent if percent < 1.0 => {
+                    format!(" At {size} the highest rate is below 1 % of the memory limit.")
+                }
                 percent if percent < 100.0 => {
                     format!(" At {size} the highest rate is {percent:.0} % of the memory limit.")
                 }
@@ -391,7 +394,8 @@ mod tests {
         let small = "At 4 KiB rates are low because each message, and each wait";
         let rising = table([0.5, 4.0, 4.0, 2.0, 1.0], [0.4; 5], [9.0; 5]);
         assert!(conclusion(&rising).contains(small), "{rising}");
-        let flat = table([2.0; 5], [1.0; 5], [9.0; 5]);
+        let flat = table([2.0; 5], [1.0; 5], [900.0; 5]);
+        assert!(conclusion(&flat).ends_with("is below 1 % of the memory limit."), "{flat}");
         assert!(!conclusion(&flat).contains(small), "{flat}");
         let share = Some("4 threads share 2 cores".to_owned());
         let few = Table { note: share, shared: true, runs: Some(3), ..flat };

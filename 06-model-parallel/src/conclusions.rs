@@ -151,7 +151,7 @@ fn idle(all: &[Figures]) -> Option<String> {
     let prediction = match off {
         off if off <= 5.0 => "The prediction is within 5 points.".to_owned(),
         off => format!(
-            "The prediction is up to {off} points off: it leaves out messages and all other work on the cores."
+            "The prediction is up to {off} points off: it leaves out messages and all other work of the machine."
         ),
     };
     Some(format!("{measured} {prediction}"))
