@@ -118,6 +118,7 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
         if plan.len() > 1 || method.algorithm().is_none() {
             let split = match method {
                 Method::Broken(..) => String::new(),
+                _ if plan.len() == 1 => String::new(),
                 _ => format!(", each batch split over {}", counted(plan.len(), "device")),
             };
             line(format_args!("  {method}{split}"))?;
