@@ -33,7 +33,9 @@ pub fn caption(runs: Option<u32>) -> String {
     };
     format!(
         "all-reduce in GB/s, f32, {runs}
-  bus bandwidth: bytes of the tensor ÷ time of the slowest rank × 2(n − 1)/n for n devices, as in nccl-tests"
+  bus bandwidth: bytes of the tensor ÷ time of the slowest rank × 2(n − 1)/n for n devices, as in nccl-tests
+  one-shot: each device gets and adds all tensors; naive: the first device adds, and sends the sum to all; tree: naive in \
+  pairs; ring: pieces go round"
     )
 }
 
@@ -41,7 +43,7 @@ pub fn caption(runs: Option<u32>) -> String {
 pub fn limit(slices: bool) -> &'static str {
     match slices {
         true => {
-            "  memory limit: the rate of the ring's additions and copies alone, without messages; algorithms that copy less, or work in pieces \
+            "  memory limit: the rate of the ring's additions and copies with one wait, without messages; algorithms that copy less, or work in pieces \
              that fit into the cache, can pass this limit
   the devices are slices of this CPU: these are not the times of GPUs"
         }

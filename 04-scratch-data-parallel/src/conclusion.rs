@@ -133,7 +133,7 @@ impl Facts {
             false => format!("with {images} test images, chance explains this difference"),
         };
         let [one, several] = self.accuracies.map(accuracy);
-        format!(" The test accuracy is {several}, and {one} on one device: {shows}.")
+        format!(" Data parallel has test accuracy {several}, and one device {one}: {shows}.")
     }
 
     /// Judges the bits of the reproducible mode.
@@ -288,8 +288,8 @@ mod tests {
         );
         assert_eq!(
             facts().conclusion()[1],
-            "One device has the same weights with all cores, to the last bit. The test accuracy \
-             is 0.868, and 0.873 on one device: with 10,000 test images, chance explains this difference."
+            "One device has the same weights with all cores, to the last bit. Data parallel has test accuracy 0.868, and one \
+             device 0.873: with 10,000 test images, chance explains this difference."
         );
         let double =
             Facts { f64: true, after_first_step: 2e-16, at_the_end: Some(4e-8), ..facts() };
@@ -339,12 +339,18 @@ mod tests {
         says(&mean, "--break mean-for-sum: Gradients are averaged over the devices");
         says(&mean, "differ from one device by 1.2e-3; rounding explains at most 1e-5.");
         says(&mean, "only the comparison with one device finds this bug.");
-        says(&mean, "is 0.868, and 0.873 on one device: with 10,000 test images, chance explains");
+        says(
+            &mean,
+            "test accuracy 0.868, and one device 0.873: with 10,000 test images, chance explains",
+        );
         assert_eq!(mean.conclusion().len(), 1, "no speed");
         let apart = Facts { replicas_agree: false, ..bug(Breakage::SkipAllreduce) };
         says(&apart, "The replicas differ, so a comparison of their weights finds this bug.");
         let worse = Facts { accuracies: [0.873, 0.71], ..mean.clone() };
-        says(&worse, "is 0.710, and 0.873 on one device: with 10,000 test images, chance does not");
+        says(
+            &worse,
+            "test accuracy 0.710, and one device 0.873: with 10,000 test images, chance does not",
+        );
         for silent in [
             Facts { accuracies: [0.1, 0.101], ..mean.clone() },
             Facts { at_the_end: None, ..mean.clone() },

@@ -314,9 +314,13 @@ pub(crate) fn of_drawings(all: &[Drawn]) -> String {
         (least, joined(nearly.map(|it| it.name.clone())))
     };
     let ((idle, idlest), (kept, keepers)) = (best(|it| it.idle), best(|it| it.kept));
+    let all_keep = all.iter().all(|it| it.kept <= kept + 1e-9);
     let (idle, kept) = (format!("{:.1} %", 100.0 * idle), number((10.0 * kept).round() / 10.0));
     match all {
         [only] => format!("Under {} the devices are idle for {idle} of the time.", only.name),
+        _ if all_keep => format!(
+            "Least idle time: {idlest}, {idle}. The fullest stage keeps {kept} micro-batches under each schedule."
+        ),
         _ => format!(
             "Least idle time: {idlest}, {idle}. The fullest stage keeps fewest micro-batches under {keepers}: {kept}."
         ),
@@ -500,6 +504,11 @@ mod tests {
         assert_eq!(
             of_drawings(&all),
             "Least idle time: interleaved 1F1B (2 chunks), 20.0 %. The fullest stage keeps fewest micro-batches under 1F1B: 2."
+        );
+        let equal = of_drawings(&[all[0].clone(), all[0].clone()]);
+        assert!(
+            equal.ends_with("The fullest stage keeps 4 micro-batches under each schedule."),
+            "{equal}"
         );
         assert!(of_drawings(&all[..2]).starts_with("Least idle time: GPipe and 1F1B, 33.3 %."));
         assert_eq!(

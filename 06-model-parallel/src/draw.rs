@@ -56,8 +56,9 @@ pub(crate) fn draw(flags: &Arguments, speaks: bool) -> anyhow::Result<()> {
         // The passes of a chunk are as much shorter as the chunk is.
         line(predicted.drawing(1.0 / chunks as f64, report::columns()).trim_end())?;
         paragraph(format_args!(
-            "{} units of time, idle (bubble) {:.1} %; {channels}\nmicro-batches{} kept by each stage: {}",
+            "{} units of time{}, idle (bubble) {:.1} %; {channels}\nmicro-batches{} kept by each stage: {}",
             number((predicted.makespan() * 100.0).round() / 100.0),
+            if chunks > 1 { format!(" (a column is 1/{chunks})") } else { String::new() },
             predicted.bubble() * 100.0,
             if chunks > 1 { " of a chunk" } else { "" },
             kept.iter().join(", "),

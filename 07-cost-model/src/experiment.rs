@@ -29,11 +29,11 @@ const IN_A_ROW: usize = 6;
 
 /// Explains the words of the tables.
 const LEGEND: &str = "\
-predicted: compute + not hidden
+predicted: compute + not hidden, both from measured parts
 not hidden: all-reduces of gradients and of the loss, and copies into buckets, less what the backward pass hides
 error: predicted ÷ measured − 1
 link memory: the devices as they are; link slow: each byte is held up on purpose, as in a network
-fastest: times within 5 % count as equal";
+fastest: by the measured times; within 5 % they count as equal";
 
 /// Everything to predict and to run.
 pub(crate) struct Experiments {

@@ -55,7 +55,7 @@ fn title(model: &Model, batch: Batch) -> String {
         Batch::Each(samples) => (samples, "for each device"),
     };
     format!(
-        "{}, {} images {how}\n  speed-up over one device, and times of a step:",
+        "{}, {} images {how}\n  speed-up over one device, in images a second, and times of a step:",
         model.name,
         thousands(samples)
     )
