@@ -221,6 +221,16 @@ mod tests {
         assert!(svg.contains("<title>work narrow: 2.0 ms, from 50.0 ms</title>"));
         // A bar of the legend for each of three colours, three bars in each row, and the page.
         assert_eq!(count(&svg, "<rect"), 3 + 9 + 1);
+        assert_eq!(svg.matches("class=\"pale-2\"").count(), 3, "the bars of the pale row");
+    }
+
+    #[test]
+    fn a_tall_chart_has_the_times_at_both_ends() {
+        for (rows, times) in [(3, 1), (30, 2)] {
+            let rows = (0..rows).map(|_| row("stage", false, vec![bar(0.0, 0.1, "0")])).collect();
+            let svg = chart("title", vec![(None, rows)]).svg().unwrap();
+            assert_eq!(texts(&svg).iter().filter(|text| text.trim() == "100 ms").count(), times);
+        }
     }
 
     #[test]
