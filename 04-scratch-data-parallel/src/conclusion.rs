@@ -5,7 +5,7 @@ use datasets::GUESSING;
 use harness::cli::name_of;
 use harness::load::why_no_speed_up;
 use harness::report::{accuracy, thousands};
-use harness::statistics::chance;
+use harness::statistics::{chance, chance_explains};
 use scratch_data_parallel::Method;
 use scratch_data_parallel::breakage::Breakage;
 
@@ -123,17 +123,20 @@ impl Facts {
     /// Compares the test accuracies. Empty if neither run has learned, or the runs did not end at the same step.
     fn accuracy(&self) -> String {
         let [one, several] = self.accuracies;
-        let margin = |accuracy| chance(accuracy, self.test_images);
-        if self.at_the_end.is_none() || one.max(several) <= GUESSING + margin(GUESSING) {
+        let guesses = one.max(several) <= GUESSING + chance(GUESSING, self.test_images);
+        if self.at_the_end.is_none() || guesses {
             return String::new();
         }
         let images = thousands(self.test_images);
-        let shows = match (one - several).abs() > margin(one).hypot(margin(several)) {
-            true => format!("with {images} test images, chance does not explain this difference"),
-            false => format!("with {images} test images, chance explains this difference"),
+        let explains = match chance_explains(self.accuracies, self.test_images) {
+            true => "explains",
+            false => "does not explain",
         };
         let [one, several] = self.accuracies.map(accuracy);
-        format!(" Data parallel has test accuracy {several}, and one device {one}: {shows}.")
+        format!(
+            " Data parallel has test accuracy {several}, and one device {one}: with {images} test images, chance {explains} \
+             this difference."
+        )
     }
 
     /// Judges the bits of the reproducible mode.

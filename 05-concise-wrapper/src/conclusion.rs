@@ -4,7 +4,7 @@ use datasets::GUESSING;
 use harness::load::why_no_speed_up;
 use harness::report::summary::Summary;
 use harness::report::{accuracy, counted, number, thousands};
-use harness::statistics::chance;
+use harness::statistics::{chance, chance_explains};
 
 /// Two times that differ by less than this share count as equal.
 const EQUAL_TIMES: f64 = 0.03;
@@ -126,9 +126,7 @@ impl Setting {
             return guessing("Neither run is");
         }
         let [before_text, after_text] = [before, after].map(accuracy);
-        let margin = |run: &Summary| chance(run.test_accuracy, run.images.1);
-        let clear = (after - before).abs() > margin(one).hypot(margin(several));
-        if !clear {
+        if chance_explains([before, after], several.images.1) {
             let images = thousands(several.images.1);
             let with = match self.difference {
                 Difference::BatchAndRate { .. } => format!(

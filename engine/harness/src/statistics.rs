@@ -20,6 +20,12 @@ pub fn chance(share: f64, samples: usize) -> f64 {
     2.0 * (share * (1.0 - share) / samples as f64).sqrt()
 }
 
+/// Whether chance explains the difference between two shares that were measured on so many samples each.
+pub fn chance_explains(shares: [f64; 2], samples: usize) -> bool {
+    let [a, b] = shares.map(|share| chance(share, samples));
+    (shares[0] - shares[1]).abs() <= a.hypot(b)
+}
+
 /// Returns the median over repetitions of the slowest rank's time. Each rank has measured every repetition.
 pub fn slowest(ranks: &[impl AsRef<[f64]>]) -> f64 {
     let ranks = || ranks.iter().map(AsRef::as_ref);
@@ -44,6 +50,8 @@ mod tests {
         assert_eq!(chance(0.5, 100), 0.1);
         assert_eq!(chance(0.5, 10_000), 0.01);
         assert_eq!(chance(1.0, 10), 0.0);
+        let explained = |samples| chance_explains([0.5, 0.6], samples);
+        assert!(explained(100) && !explained(1000));
     }
 
     #[test]
