@@ -43,8 +43,8 @@ pub fn caption(runs: Option<u32>) -> String {
 pub fn limit(slices: bool) -> &'static str {
     match slices {
         true => {
-            "  memory limit: the rate of the ring's additions and copies with one wait, without messages; algorithms that copy less, or work in pieces \
-             that fit into the cache, can pass this limit
+            "  memory limit: the rate of the ring's additions and copies with one wait, without messages; algorithms that \
+             copy less, or work in pieces that fit into the cache, can pass this limit
   the devices are slices of this CPU: these are not the times of GPUs"
         }
         false => "  memory limit: bytes that each GPU copies within its own memory ÷ time",
@@ -168,8 +168,14 @@ impl Table {
             .collect();
         let parts = fastest(&rates, &best);
         let parts = report::joined(parts.into_iter().enumerate().map(|(part, (row, range))| {
-            let verb = if part == 0 { " is fastest, or within 10 % of it," } else { "" };
-            format!("{}{verb} {range}", self.algorithms[row])
+            let name = self.algorithms[row];
+            match part {
+                0 => format!(
+                    "{name} is fastest, or within {:.0} % of it, {range}",
+                    100.0 * (1.0 - EQUAL)
+                ),
+                _ => format!("{name} {range}"),
+            }
         }));
         let mut text = format!("On {count} devices {parts}.");
         if best[0] < SLOW * best.iter().copied().fold(0.0, f64::max) {

@@ -103,7 +103,7 @@ fn speed(all: &[Figures]) -> String {
         joined(timed().filter(nearly).sorted_by(by_time).skip(1).map(|it| it.name.clone()));
     let nearly = match nearly.is_empty() {
         true => String::new(),
-        false => format!(" Less than 3 % slower: {nearly}."),
+        false => format!(" Less than {:.0} % slower: {nearly}.", 100.0 * (FASTER - 1.0)),
     };
     let name = &fastest.name;
     match timed().find(|it| it.is_alone()) {

@@ -38,7 +38,7 @@ pub(crate) fn draw(flags: &Arguments, speaks: bool) -> anyhow::Result<()> {
     let gantt = flags.gantt.as_deref().filter(|_| speaks);
     gantt.map_or(Ok(()), |path| cli::writable("--gantt", path))?;
     if speaks {
-        paragraph(legend(schedules.iter().map(|it| it.0)))?;
+        paragraph(legend(&schedules))?;
         line("")?;
     }
     let mut all = Vec::new();
@@ -84,11 +84,12 @@ pub(crate) fn draw(flags: &Arguments, speaks: bool) -> anyhow::Result<()> {
 }
 
 /// Explains the cells of drawings.
-fn legend(kinds: impl Iterator<Item = Kind> + Clone) -> String {
-    let chunks = kinds.clone().any(|kind| kind.chunks() > 1);
-    let chunk = if chunks { " and the letter of its chunk" } else { "" };
-    let split = kinds.clone().any(|kind| kind == Kind::ZbH1);
-    let weights = match split {
+fn legend(schedules: &[(Kind, usize)]) -> String {
+    let chunk = match schedules.iter().any(|(kind, _)| kind.chunks() > 1) {
+        true => " and the letter of its chunk",
+        false => "",
+    };
+    let weights = match schedules.iter().any(|(kind, _)| *kind == Kind::ZbH1) {
         true => {
             "; ZB-H1 cuts the backward pass: B for the gradients of inputs, W for those of weights"
         }
@@ -116,10 +117,9 @@ mod tests {
 
     #[test]
     fn the_legend_explains_the_cells_that_are_drawn() {
-        let of = |kinds: &[Kind]| legend(kinds.iter().copied());
-        let plain = of(&[Kind::GPipe, Kind::OneFOneB]);
+        let plain = legend(&[(Kind::GPipe, 4), (Kind::OneFOneB, 4)]);
         assert!(!plain.contains("chunk") && !plain.contains("ZB-H1"), "{plain}");
-        let all = of(&[Kind::Interleaved { chunks: 2 }, Kind::ZbH1]);
+        let all = legend(&[(Kind::Interleaved { chunks: 2 }, 4), (Kind::ZbH1, 4)]);
         assert!(all.contains("the letter of its chunk") && all.contains("W for those"), "{all}");
     }
 

@@ -262,10 +262,11 @@ impl Prepared {
         let asked = !self.flags.cut.is_empty();
         for way in self.ways.iter_mut().filter(|way| way.has_stages()) {
             if !asked {
-                way.cut = partition::cut(&totals, way.cut.len())?;
-                if way.kind.chunks() > 1 {
-                    way.cut = shorten(&way.checked, &measured[&rows(way)], way.cut.clone())?;
-                }
+                let cut = partition::cut(&totals, way.cut.len())?;
+                way.cut = match way.kind.chunks() {
+                    1 => cut,
+                    _ => shorten(&way.checked, &measured[&rows(way)], cut)?,
+                };
             }
             let note = way.note(if asked { "as asked" } else { "by measured cost" }, &totals);
             if !self.notes.contains(&note) {

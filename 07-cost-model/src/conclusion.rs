@@ -7,7 +7,7 @@ use harness::report::{counted, seconds, thousands};
 use harness::statistics::median;
 
 /// Times within this factor count as equal: repeated measurements differ by as much.
-const EQUAL: f64 = 1.05;
+pub(crate) const EQUAL: f64 = 1.05;
 
 /// An error above this, in per cent, has a cause that is not in the model.
 const FAR: f64 = 25.0;
@@ -94,20 +94,12 @@ fn predictions(steps: &[Step]) -> String {
     if steps.iter().any(|step| step.devices > 1) {
         let count = |of: fn(&Step) -> f64| best_count(steps, false, of).0;
         let (predicted, measured) = (count(|it| it.predicted.seconds), count(|it| it.measured));
-        text += &match predicted == measured {
-            true => {
-                format!(" By the predictions, {}, too.", are_fastest(predicted))
-            }
-            false => format!(" By the predictions, {}.", are_fastest(predicted)),
-        };
+        let verb = if predicted == 1 { "is" } else { "are" };
+        let too = if predicted == measured { ", too" } else { "" };
+        let devices = counted(predicted, "device");
+        text += &format!(" By the predictions, {devices} {verb} fastest{too}.");
     }
     text
-}
-
-/// `1 device is fastest`, `2 devices are fastest`
-fn are_fastest(devices: usize) -> String {
-    let verb = if devices == 1 { "is" } else { "are" };
-    format!("{} {verb} fastest", counted(devices, "device"))
 }
 
 /// `+4`: the error of a prediction in per cent, without the sign of a zero.

@@ -32,8 +32,7 @@ const LEGEND: &str = "\
 predicted: compute + not hidden, both from measured parts
 not hidden: all-reduces of gradients and of the loss, and copies into buckets, less what the backward pass hides
 error: predicted ÷ measured − 1
-link memory: the devices as they are; link slow: each byte is held up on purpose, as in a network
-fastest: by the measured times; within 5 % they count as equal";
+link memory: the devices as they are; link slow: each byte is held up on purpose, as in a network";
 
 /// Everything to predict and to run.
 pub(crate) struct Experiments {
@@ -59,7 +58,10 @@ impl Experiments {
     pub(crate) fn run(mut self) -> anyhow::Result<()> {
         interrupt::watch()?;
         if self.plans.iter().any(|plan| plan.len() > 1) {
-            paragraph(LEGEND)?;
+            paragraph(format_args!(
+                "{LEGEND}\nfastest: by the measured times; within {:.0} % they count as equal",
+                100.0 * (conclusion::EQUAL - 1.0)
+            ))?;
             line("")?;
         }
         let mut all = Vec::new();
