@@ -269,27 +269,36 @@ mod tests {
         Entry { step, rank, kind: kind.to_owned(), name: "w".to_owned(), hash: hash.to_owned() }
     }
 
-    /// The entries of `ranks` in a step, with a shard for each.
-    fn step(step: usize, ranks: usize) -> Vec<Entry> {
-        let of_rank = |rank| {
-            let images =
-                Entry { name: format!("shard {rank}"), ..entry(step, rank, "images", "00") };
-            let others =
-                ["parameter", "loss", "gradient"].map(|kind| entry(step, rank, kind, "00"));
-            std::iter::once(images).chain(others)
+    /// A recording of so many steps and ranks, with so many shards in a batch. It has the final weights if the run has `ended`.
+    fn recording(steps: usize, ranks: usize, shards: usize, ended: bool) -> Vec<Entry> {
+        let of_rank = |(step, rank): (usize, usize)| {
+            let held = rank * shards / ranks..(rank + 1) * shards / ranks;
+            let images = held.map(move |shard| Entry {
+                name: format!("shard {shard}"),
+                ..entry(step, rank, "images", &format!("0{shard}"))
+            });
+            let kinds = ["parameter", "loss", "gradient"];
+            images.chain(kinds.map(|kind| entry(step, rank, kind, "00")))
         };
-        (0..ranks).flat_map(of_rank).collect()
+        let made = (1..=steps).flat_map(|step| (0..ranks).map(move |rank| (step, rank)));
+        let last = (0..ranks).filter(|_| ended);
+        let weights = last.map(|rank| entry(steps + 1, rank, "parameter", "00"));
+        made.flat_map(of_rank).chain(weights).collect()
     }
 
     /// Three steps on two ranks, of a run that was cut or is under way.
     fn run() -> Vec<Entry> {
-        (1..=3).flat_map(|number| step(number, 2)).collect()
+        recording(3, 2, 2, false)
     }
 
     /// So many steps on two ranks, to the end.
     fn ended(steps: usize) -> Vec<Entry> {
-        let weights = [0, 1].map(|rank| entry(steps + 1, rank, "parameter", "00"));
-        (1..=steps).flat_map(|number| step(number, 2)).chain(weights).collect()
+        recording(steps, 2, 2, true)
+    }
+
+    /// Two steps with four shards in every batch, on so many ranks, to the end.
+    fn by_shard(ranks: usize) -> Vec<Entry> {
+        recording(2, ranks, 4, true)
     }
 
     #[test]
@@ -318,21 +327,18 @@ mod tests {
     }
 
     #[test]
-    fn steps_that_only_one_has_are_left_out() {
+    fn steps_and_ranks_that_only_one_has_are_left_out() {
         let mut resumed = run().split_off(8);
-        assert_eq!(first_divergence(&run(), &resumed), None);
-        assert_eq!(first_divergence(&resumed, &run()), None);
+        let one_rank = run().into_iter().filter(|entry| entry.rank == 0).collect();
+        for part in [&resumed, &one_rank] {
+            assert_eq!(first_divergence(&run(), part), None);
+            assert_eq!(first_divergence(part, &run()), None);
+        }
         resumed[1].hash = "ff".to_owned();
         for found in [first_divergence(&run(), &resumed), first_divergence(&resumed, &run())] {
             // The images of both ranks.
             assert!(found.unwrap().contains(", after 2 equal tensors"));
         }
-    }
-
-    #[test]
-    fn ranks_that_only_one_has_are_left_out() {
-        let one_rank: Vec<Entry> = run().into_iter().filter(|entry| entry.rank == 0).collect();
-        assert_eq!(first_divergence(&run(), &one_rank), None);
     }
 
     /// The message for a whole recording and this one.
@@ -391,22 +397,6 @@ mod tests {
             let turned = first_divergence(&lacking, &run()).unwrap();
             assert!(turned.ends_with(&lacks.replace("second", "first")), "{turned}");
         }
-    }
-
-    /// Two steps with four shards in every batch, on so many ranks, to the end.
-    fn by_shard(ranks: usize) -> Vec<Entry> {
-        let of_rank = |step, rank| {
-            let shards = (rank * 4 / ranks..(rank + 1) * 4 / ranks).map(move |shard| Entry {
-                name: format!("shard {shard}"),
-                ..entry(step, rank, "images", &format!("0{shard}"))
-            });
-            let others =
-                ["parameter", "loss", "gradient"].map(|kind| entry(step, rank, kind, "00"));
-            shards.chain(others)
-        };
-        let steps = [1, 2].into_iter().flat_map(|step| (0..ranks).map(move |rank| (step, rank)));
-        let weights = (0..ranks).map(|rank| entry(3, rank, "parameter", "00"));
-        steps.flat_map(|(step, rank)| of_rank(step, rank)).chain(weights).collect()
     }
 
     #[test]

@@ -399,23 +399,4 @@ mod tests {
         assert!(content.iter().all(|byte| *byte == content[0]));
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
     }
-
-    #[test]
-    fn an_older_file_is_there_until_something_is_written() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("file");
-        let mut lazy = LazyFile::new("--flag", &path).unwrap();
-        lazy.flush().unwrap();
-        drop(lazy);
-        assert!(!path.exists());
-        fs::write(&path, "of before").unwrap();
-        let mut lazy = LazyFile::new("--flag", &path).unwrap();
-        assert_eq!(fs::read_to_string(&path).unwrap(), "of before");
-        lazy.write_all(b"new").unwrap();
-        lazy.write_all(b", all of it").unwrap();
-        lazy.flush().unwrap();
-        assert_eq!(fs::read_to_string(&path).unwrap(), "new, all of it");
-        let mut nowhere = LazyFile::new("--flag", &folder.path().join("no/file")).unwrap();
-        nowhere.write_all(b"new").unwrap_err();
-    }
 }
