@@ -3,6 +3,7 @@
 use candle_core::{DType, Device, Result, Tensor, Var, bail};
 
 use super::on_cpu::Moments;
+use crate::kernels::gpu;
 
 /// Mean and variance of each channel over `count` values, `[C]` and `[C]`. Both are f64 for every
 /// type of images and carry no gradient.
@@ -23,6 +24,13 @@ impl Statistics {
         let tensor =
             |of: fn(&Moments) -> f64| Tensor::from_iter(moments.iter().map(of), &Device::Cpu);
         Ok(Self { mean: tensor(|of| of.mean)?, variance: tensor(|of| of.variance)?, count })
+    }
+
+    /// Converts the statistics to f64, contiguous, as the kernels of a GPU expect them.
+    pub(super) fn on_a_gpu(&self) -> Result<Self> {
+        let values = |of: &Tensor| of.detach().to_dtype(DType::F64)?.contiguous();
+        let (mean, variance) = (values(&self.mean)?, values(&self.variance)?);
+        Ok(Self { mean, variance, count: self.count })
     }
 
     pub(super) fn to_moments(&self) -> Result<Vec<Moments>> {
@@ -122,10 +130,9 @@ pub fn average_all(averages: &[Average<'_>], momentum: f64) -> Result<()> {
             fresh.dtype()
         );
     }
-    #[cfg(feature = "cuda")]
     if averages.iter().any(|average| average.running.device().is_cuda()) {
         let averages = averages.iter().map(|of| (of.running.as_tensor(), of.fresh, of.scale));
-        return crate::gpu::update::average(&averages.collect::<Vec<_>>(), momentum);
+        return gpu::average(&averages.collect::<Vec<_>>(), momentum);
     }
     averages.iter().try_for_each(|Average { running, fresh, scale }| {
         let old = running.as_detached_tensor().to_dtype(DType::F64)?;

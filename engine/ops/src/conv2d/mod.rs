@@ -18,14 +18,13 @@
 //! or on the other images of a batch. The number of images may change the choice of algorithm. The
 //! backward pass prepares the input again, which is cheaper than keeping the prepared input.
 
-#[cfg(feature = "cudnn")]
+#[cfg_attr(not(feature = "cudnn"), path = "no_cudnn.rs")]
 mod cudnn;
 mod direct;
 mod epilogue;
 pub(super) mod geometry;
 mod im2col;
-#[cfg(feature = "cudnn")]
-pub(crate) mod on_gpu;
+mod on_gpu;
 mod padded_plane;
 mod results;
 mod strided_1x1;
@@ -35,13 +34,14 @@ mod winograd;
 
 use candle_core::{DType, Result, Shape, Storage, Tensor, bail};
 
-use super::avg_pool2d::{Windows, avg_pool2d};
-use super::element::{cpu_memory, for_dtype, lock};
-use super::relu::relu;
-use super::rounded::{is_rounded, rounded};
+use crate::avg_pool2d;
 use crate::backward::{Wanted, record_in_halves};
-use crate::memory::product;
-use crate::simd::LANES;
+use crate::kernels::element::{cpu_memory, for_dtype, lock};
+use crate::kernels::memory::product;
+use crate::kernels::simd::LANES;
+use crate::kernels::windows::Windows;
+use crate::relu;
+use crate::rounded::{is_rounded, rounded};
 use direct::{Direct, LARGEST_PATCH};
 use epilogue::{Epilogue, ReluMask};
 use geometry::Geometry;
@@ -108,7 +108,7 @@ pub fn conv2d_relu_pool(x: &Tensor, weight: &Tensor, bias: &Tensor, pool: usize)
 
 /// Whether this crate has an operation for the device: for the CPU, and for a GPU with cuDNN.
 fn has_operation(x: &Tensor) -> bool {
-    x.device().is_cpu() || cfg!(feature = "cudnn")
+    x.device().is_cpu() || cudnn::PRESENT
 }
 
 struct Conv2d {
@@ -124,7 +124,6 @@ impl Conv2d {
         }
         let (x, weight) = (x.contiguous()?, weight.contiguous()?);
         let bias = bias.map(Tensor::contiguous).transpose()?;
-        #[cfg(feature = "cudnn")]
         if x.device().is_cuda() {
             return self.forward_on_gpu(&x, &weight, bias.as_ref());
         }

@@ -12,9 +12,8 @@ use proptest::sample::{Index, select};
 
 use crate::backward::backward_from;
 use crate::batch_norm::{OutputGradient, Statistics, average_all};
-use crate::parameters::overwrite_rounded;
-use crate::sgd_step::{momentum_step, sgd_step};
-use crate::tests::agreement::{NOT_FINITE, assert_same_kind, noise};
+use crate::tests::agreement::{NOT_FINITE, assert_same_kind, device, has, noise};
+use crate::update::{momentum_step, overwrite_rounded, sgd_step};
 use crate::{
     add_bias, add_bias_relu, add_relu, avg_pool2d, batch_norm, batch_norm_with, cast,
     cross_entropy, flatten, global_avg_pool, linear, linear_relu, loss_and_correct, relu, sum,
@@ -610,30 +609,15 @@ fn any_case() -> impl Strategy<Value = Case> {
 
 proptest! {
     // A failing case is printed. It belongs in a test of its own, not in a file next to this one.
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
-
-    #[test]
-    fn every_operation_has_the_kinds_of_its_definition(case in any_case()) {
-        case.assert_as_defined(&Device::Cpu, &[DType::F32, DType::F64, DType::BF16]);
-    }
-}
-
-#[cfg(feature = "cuda")]
-proptest! {
     #![proptest_config(ProptestConfig {
         failure_persistence: None,
-        cases: 48,
+        cases: if device().is_cuda() { 48 } else { ProptestConfig::default().cases },
         ..ProptestConfig::default()
     })]
 
     #[test]
-    fn a_gpu_has_the_kinds_of_the_definitions(case in any_case()) {
-        use super::on_a_gpu::{device, has};
-
-        if let Some(gpu) = device() {
-            let mut types = vec![DType::F32, DType::F64];
-            types.extend(has(DType::BF16).then_some(DType::BF16));
-            case.assert_as_defined(gpu.tensors(), &types);
-        }
+    fn every_operation_has_the_kinds_of_its_definition_in_every_type(case in any_case()) {
+        let types = ALL.iter().map(|&(dtype, _)| dtype).filter(|&dtype| has(dtype));
+        case.assert_as_defined(&device(), &types.collect_vec());
     }
 }

@@ -1,0 +1,115 @@
+//! The pieces of a batch normalisation. Statistics and sums are f64 and stay on the GPU.
+//!
+//! All images are contiguous and begin where a vector may begin. `wide` is the type of parameters, f32 for bf16 images.
+
+use candle_core::{DType, Result, Storage, Tensor};
+
+use super::bias::{Channels, PartialSums};
+use super::launch::{Launch, Source, alloc};
+use super::operand::{Operand, on_gpu, tensor};
+use crate::kernels::element::computed_in;
+
+/// Starts the launch of a kernel whose first arguments are the sizes of images `x`.
+fn launch<'a>(kernel: &'static str, x: Operand<'a>, sizes: Channels) -> Launch<'a> {
+    let launch = Launch::new(x.gpu(), Source::BatchNorm, kernel, x.dtype());
+    launch.by_vectors(sizes.vector()).channels(sizes)
+}
+
+impl<'a> Launch<'a> {
+    /// Adds images of these sizes.
+    fn images<const N: usize>(self, images: [Operand<'a>; N], sizes: Channels) -> Self {
+        images.into_iter().fold(self, |launch, images| launch.vectors(images, sizes.elements()))
+    }
+
+    /// Adds numbers in f64, `[n]` each.
+    fn doubles<const N: usize>(self, values: [Operand<'a>; N], n: usize) -> Self {
+        values.into_iter().fold(self, |launch, of| launch.memory_as(DType::F64, of, n))
+    }
+}
+
+/// Computes the mean and the variance of each channel of a batch `[B, C, …]` with values.
+pub(crate) fn moments(x: &Tensor) -> Result<[Tensor; 2]> {
+    let sizes = Channels::of(x.shape())?;
+    let (blocks, channels) = (sizes.blocks(), sizes.channels);
+    let moments = on_gpu([x], |[x]| {
+        let alloc = |n| alloc(x.gpu(), n, DType::F64);
+        let (mut means, mut squares) = (alloc(blocks)?, alloc(blocks)?);
+        let launch_parts = launch("moments_of_parts", x, sizes).images([x], sizes);
+        let launch_parts = launch_parts.result(DType::F64, &mut means, blocks);
+        let launch_parts = launch_parts.result(DType::F64, &mut squares, blocks);
+        // SAFETY: `moments_of_parts(IMAGES, x, mean, squares)` visits each vector of the images. The block of a part writes
+        // one number to each result.
+        unsafe { launch_parts.run(blocks) }?;
+        if sizes.parts() == 1 {
+            // A single part is the whole channel.
+            return Ok([means, squares]);
+        }
+        let (mut mean, mut variance) = (alloc(channels)?, alloc(channels)?);
+        let of_parts = [&means, &squares].map(|of| Operand::whole(of, blocks));
+        let merged = launch("merged_moments", x, sizes).doubles(of_parts, blocks);
+        let merged = merged.result(DType::F64, &mut mean, channels);
+        let merged = merged.result(DType::F64, &mut variance, channels);
+        // SAFETY: `merged_moments(IMAGES, means, squares, mean, variance)` reads [parts, channels] numbers of both, and the
+        // block of a channel writes one number to each result.
+        unsafe { merged.run(channels) }?;
+        Ok([mean, variance])
+    })?;
+    Ok(moments.map(|values| tensor(values, channels)))
+}
+
+/// Normalises images. The tensors are images, weight and bias, mean and variance.
+pub(crate) fn normalise(tensors: [&Tensor; 5], epsilon: f64, relu: bool) -> Result<Storage> {
+    let (sizes, wide) = (Channels::of(tensors[0].shape())?, computed_in(tensors[0].dtype()));
+    let channels = sizes.channels;
+    let y = on_gpu(tensors, |[x, weight, bias, mean, variance]| {
+        let launch = launch("normalise", x, sizes).flag(relu).number(epsilon);
+        let launch = launch.images([x], sizes).memory_as(wide, weight, channels);
+        let launch = launch.memory_as(wide, bias, channels).doubles([mean, variance], channels);
+        // SAFETY: `normalise(IMAGES, relu, epsilon, x, weight, bias, mean, variance, y)` visits each vector of the images,
+        // and reads the numbers of its channel.
+        unsafe { launch.compute(sizes.elements(), sizes.blocks()) }
+    });
+    y.map(Storage::Cuda)
+}
+
+/// Computes Σ dy and Σ dy·x̂ of each channel, `[2, C]`: in f64, and rounded to the type of the parameters. The tensors are
+/// the input, the output, which only a batch norm with a relu reads, its gradient, mean and variance.
+pub(crate) fn gradient_sums(
+    tensors: [&Tensor; 5],
+    relu: bool,
+    epsilon: f64,
+) -> Result<[Tensor; 2]> {
+    let (sizes, wide) = (Channels::of(tensors[0].shape())?, computed_in(tensors[0].dtype()));
+    let channels = sizes.channels;
+    let sums = on_gpu(tensors, |[x, y, grad, mean, variance]| {
+        let mut sums = PartialSums::alloc(x.gpu(), sizes.parts(), 2 * channels, wide)?;
+        let launch = launch("gradient_sums_of_parts", x, sizes).flag(relu).number(epsilon);
+        let launch = launch.images([x, y, grad], sizes).doubles([mean, variance], channels);
+        // SAFETY: `gradient_sums_of_parts(IMAGES, relu, epsilon, x, y, grad, mean, variance, sums, rounded)` visits each
+        // vector of the images. The block of a part writes two sums, and `rounded` has the type `Real`, which is `wide`.
+        unsafe { launch.sums(&mut sums).run(sizes.blocks()) }?;
+        sums.totals()
+    })?;
+    Ok(sums.map(|sums| tensor(sums, (2, channels))))
+}
+
+/// Computes the images' gradient. The tensors are the input, the output, its gradient, the weight, mean and variance, and the
+/// sums, `[2, C]`. `count` is the number of values of the statistics, or `None` when the statistics are constants.
+pub(crate) fn input_gradient(
+    tensors: [&Tensor; 7],
+    relu: bool,
+    count: Option<usize>,
+    epsilon: f64,
+) -> Result<Tensor> {
+    let (sizes, wide) = (Channels::of(tensors[0].shape())?, computed_in(tensors[0].dtype()));
+    let (channels, share) = (sizes.channels, count.map_or(0.0, |count| 1.0 / count as f64));
+    let dx = on_gpu(tensors, |[x, y, grad, weight, mean, variance, sums]| {
+        let launch = launch("input_gradient", x, sizes).flag(relu).number(epsilon).number(share);
+        let launch = launch.images([x, y, grad], sizes).memory_as(wide, weight, channels);
+        let launch = launch.doubles([mean, variance], channels).doubles([sums], 2 * channels);
+        // SAFETY: `input_gradient(IMAGES, relu, epsilon, share, x, y, grad, weight, mean, variance, sums, dx)` visits each
+        // vector of the images, and reads the numbers of its channel.
+        unsafe { launch.compute(sizes.elements(), sizes.blocks()) }
+    })?;
+    Ok(tensor(dx, tensors[0].shape()))
+}
