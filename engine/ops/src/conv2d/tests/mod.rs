@@ -7,53 +7,17 @@ use super::epilogue::Epilogue;
 use super::geometry::Geometry;
 use super::results::{Gradients, Output, Upstream};
 use super::*;
-use crate::Element;
 use crate::tests::agreement::{MANY, assert_agree, assert_empty_batch_is_nothing, noise, noises};
 use formula::{Operands, Results, geometry};
-
-fn forward<T: Element>(
-    algorithm: Algorithm,
-    g: &Geometry,
-    x: &[T],
-    weight: &[T],
-    output: &mut Output<'_, T>,
-) {
-    match algorithm {
-        Algorithm::Direct => Direct::new(g).forward(x, weight, output),
-        Algorithm::Winograd2 => Winograd2::new(g).forward(x, weight, output),
-        Algorithm::Winograd4 => Winograd4::new(g).forward(x, weight, output),
-        Algorithm::Winograd3 => Winograd3::new(g).forward(x, weight, output),
-        Algorithm::Strided1x1 => Strided1x1::new(g).forward(x, weight, output),
-        Algorithm::Im2col => Im2col(g).forward(x, weight, output),
-    }
-}
-
-fn backward<T: Element>(
-    algorithm: Algorithm,
-    x: &[T],
-    weight: &[T],
-    up: &Upstream<'_, T>,
-    to: &mut Gradients<T>,
-) {
-    let g = up.geometry;
-    match algorithm {
-        Algorithm::Direct => Direct::new(g).backward(x, up, to),
-        Algorithm::Winograd2 => Winograd2::new(g).backward(x, weight, up, to),
-        Algorithm::Winograd4 => Winograd4::new(g).backward(x, weight, up, to),
-        Algorithm::Winograd3 => Winograd3::new(g).backward(x, weight, up, to),
-        Algorithm::Strided1x1 => Strided1x1::new(g).backward(x, weight, up, to),
-        Algorithm::Im2col => Im2col(g).backward(x, weight, up, to),
-    }
-}
 
 /// Computes the results of one algorithm; `dx` stays empty if `want_dx` is false.
 fn results(algorithm: Algorithm, g: &Geometry, operands: &Operands, want_dx: bool) -> Results {
     let Operands { x, weight, grad } = operands;
     let mut output = Output::new(g, &Epilogue::Plain, None);
-    forward(algorithm, g, x, weight, &mut output);
+    algorithm.forward(x, weight, &mut output);
     let upstream = Upstream { geometry: g, epilogue: &Epilogue::Plain, grad, relu_masks: &[] };
     let mut gradients = Gradients::new(g, Wanted { input: want_dx, weights: true }, true);
-    backward(algorithm, x, weight, &upstream, &mut gradients);
+    algorithm.backward(x, weight, &upstream, &mut gradients);
     let Gradients { x, weight, bias } = gradients;
     let dbias = bias.into_iter().flatten().collect();
     Results { y: output.y, dx: x.unwrap_or_default(), dweight: weight.unwrap(), dbias }

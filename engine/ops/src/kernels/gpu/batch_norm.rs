@@ -7,15 +7,14 @@ use candle_core::{DType, Result, Storage, Tensor};
 use super::bias::{Channels, PartialSums};
 use super::launch::{Launch, Source, alloc};
 use super::operand::{Operand, on_gpu, tensor};
-use crate::kernels::element::computed_in;
-
-/// Starts the launch of a kernel whose first arguments are the sizes of images `x`.
-fn launch<'a>(kernel: &'static str, x: Operand<'a>, sizes: Channels) -> Launch<'a> {
-    let launch = Launch::new(x.gpu(), Source::BatchNorm, kernel, x.dtype());
-    launch.by_vectors(sizes.vector()).channels(sizes)
-}
+use crate::kernels::element::{self, computed_in};
 
 impl<'a> Launch<'a> {
+    /// Adds the sizes of images, whose planes the kernel visits in vectors.
+    fn sizes(self, sizes: Channels) -> Self {
+        self.by_vectors(sizes.vector()).channels(sizes)
+    }
+
     /// Adds images of these sizes.
     fn images<const N: usize>(self, images: [Operand<'a>; N], sizes: Channels) -> Self {
         images.into_iter().fold(self, |launch, images| launch.vectors(images, sizes.elements()))
@@ -33,20 +32,22 @@ pub(crate) fn moments(x: &Tensor) -> Result<[Tensor; 2]> {
     let (blocks, channels) = (sizes.blocks(), sizes.channels);
     let moments = on_gpu([x], |[x]| {
         let alloc = |n| alloc(x.gpu(), n, DType::F64);
+        let launch =
+            |kernel| Launch::new(x.gpu(), Source::BatchNorm, kernel, x.dtype()).sizes(sizes);
         let (mut means, mut squares) = (alloc(blocks)?, alloc(blocks)?);
-        let launch_parts = launch("moments_of_parts", x, sizes).images([x], sizes);
-        let launch_parts = launch_parts.result(DType::F64, &mut means, blocks);
-        let launch_parts = launch_parts.result(DType::F64, &mut squares, blocks);
+        let of_parts = launch("moments_of_parts").images([x], sizes);
+        let of_parts = of_parts.result(DType::F64, &mut means, blocks);
+        let of_parts = of_parts.result(DType::F64, &mut squares, blocks);
         // SAFETY: `moments_of_parts(IMAGES, x, mean, squares)` visits each vector of the images. The block of a part writes
         // one number to each result.
-        unsafe { launch_parts.run(blocks) }?;
+        unsafe { of_parts.run(blocks) }?;
         if sizes.parts() == 1 {
             // A single part is the whole channel.
             return Ok([means, squares]);
         }
         let (mut mean, mut variance) = (alloc(channels)?, alloc(channels)?);
-        let of_parts = [&means, &squares].map(|of| Operand::whole(of, blocks));
-        let merged = launch("merged_moments", x, sizes).doubles(of_parts, blocks);
+        let moments = [&means, &squares].map(|of| Operand::whole(of, blocks));
+        let merged = launch("merged_moments").doubles(moments, blocks);
         let merged = merged.result(DType::F64, &mut mean, channels);
         let merged = merged.result(DType::F64, &mut variance, channels);
         // SAFETY: `merged_moments(IMAGES, means, squares, mean, variance)` reads [parts, channels] numbers of both, and the
@@ -60,16 +61,17 @@ pub(crate) fn moments(x: &Tensor) -> Result<[Tensor; 2]> {
 /// Normalises images. The tensors are images, weight and bias, mean and variance.
 pub(crate) fn normalise(tensors: [&Tensor; 5], epsilon: f64, relu: bool) -> Result<Storage> {
     let (sizes, wide) = (Channels::of(tensors[0].shape())?, computed_in(tensors[0].dtype()));
-    let channels = sizes.channels;
-    let y = on_gpu(tensors, |[x, weight, bias, mean, variance]| {
-        let launch = launch("normalise", x, sizes).flag(relu).number(epsilon);
-        let launch = launch.images([x], sizes).memory_as(wide, weight, channels);
-        let launch = launch.memory_as(wide, bias, channels).doubles([mean, variance], channels);
-        // SAFETY: `normalise(IMAGES, relu, epsilon, x, weight, bias, mean, variance, y)` visits each vector of the images,
-        // and reads the numbers of its channel.
-        unsafe { launch.compute(sizes.elements(), sizes.blocks()) }
-    });
-    y.map(Storage::Cuda)
+    let (channels, n) = (sizes.channels, (sizes.elements(), sizes.blocks()));
+    // SAFETY: `normalise(IMAGES, relu, epsilon, x, weight, bias, mean, variance, y)` visits each vector of the images, and
+    // reads the numbers of its channel.
+    unsafe {
+        Source::BatchNorm.compute("normalise", tensors, n, |launch, of| {
+            let [x, weight, bias, mean, variance] = of;
+            let launch = launch.sizes(sizes).flag(relu).number(epsilon).images([x], sizes);
+            let launch = launch.memory_as(wide, weight, channels).memory_as(wide, bias, channels);
+            launch.doubles([mean, variance], channels)
+        })
+    }
 }
 
 /// Computes Σ dy and Σ dy·x̂ of each channel, `[2, C]`: in f64, and rounded to the type of the parameters. The tensors are
@@ -83,7 +85,9 @@ pub(crate) fn gradient_sums(
     let channels = sizes.channels;
     let sums = on_gpu(tensors, |[x, y, grad, mean, variance]| {
         let mut sums = PartialSums::alloc(x.gpu(), sizes.parts(), 2 * channels, wide)?;
-        let launch = launch("gradient_sums_of_parts", x, sizes).flag(relu).number(epsilon);
+        let kernel = "gradient_sums_of_parts";
+        let launch = Launch::new(x.gpu(), Source::BatchNorm, kernel, x.dtype());
+        let launch = launch.sizes(sizes).flag(relu).number(epsilon);
         let launch = launch.images([x, y, grad], sizes).doubles([mean, variance], channels);
         // SAFETY: `gradient_sums_of_parts(IMAGES, relu, epsilon, x, y, grad, mean, variance, sums, rounded)` visits each
         // vector of the images. The block of a part writes two sums, and `rounded` has the type `Real`, which is `wide`.
@@ -103,13 +107,16 @@ pub(crate) fn input_gradient(
 ) -> Result<Tensor> {
     let (sizes, wide) = (Channels::of(tensors[0].shape())?, computed_in(tensors[0].dtype()));
     let (channels, share) = (sizes.channels, count.map_or(0.0, |count| 1.0 / count as f64));
-    let dx = on_gpu(tensors, |[x, y, grad, weight, mean, variance, sums]| {
-        let launch = launch("input_gradient", x, sizes).flag(relu).number(epsilon).number(share);
-        let launch = launch.images([x, y, grad], sizes).memory_as(wide, weight, channels);
-        let launch = launch.doubles([mean, variance], channels).doubles([sums], 2 * channels);
-        // SAFETY: `input_gradient(IMAGES, relu, epsilon, share, x, y, grad, weight, mean, variance, sums, dx)` visits each
-        // vector of the images, and reads the numbers of its channel.
-        unsafe { launch.compute(sizes.elements(), sizes.blocks()) }
-    })?;
-    Ok(tensor(dx, tensors[0].shape()))
+    let n = (sizes.elements(), sizes.blocks());
+    // SAFETY: `input_gradient(IMAGES, relu, epsilon, share, x, y, grad, weight, mean, variance, sums, dx)` visits each vector
+    // of the images, and reads the numbers of its channel.
+    let dx = unsafe {
+        Source::BatchNorm.compute("input_gradient", tensors, n, |launch, of| {
+            let [x, y, grad, weight, mean, variance, sums] = of;
+            let launch = launch.sizes(sizes).flag(relu).number(epsilon).number(share);
+            let launch = launch.images([x, y, grad], sizes).memory_as(wide, weight, channels);
+            launch.doubles([mean, variance], channels).doubles([sums], 2 * channels)
+        })
+    };
+    Ok(element::tensor(dx?, tensors[0].shape()))
 }

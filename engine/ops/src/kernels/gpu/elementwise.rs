@@ -1,9 +1,9 @@
 //! Operations by element, and the transpose.
 
-use candle_core::{Result, Storage, Tensor, bail};
+use candle_core::{Result, Storage, Tensor};
 
-use super::launch::{Launch, Source, blocks_of};
-use super::operand::{Operand, on_gpu};
+use super::VECTOR;
+use super::launch::{Source, blocks_of};
 
 /// A kernel that computes each element of a result from the elements of `N` operands at one index.
 #[derive(Clone, Copy, Debug)]
@@ -22,17 +22,18 @@ impl<const N: usize> ByElement<N> {
 
     /// Computes the result of contiguous tensors, in vectors if all of them begin and end at a vector's boundary.
     pub(crate) fn of(self, tensors: [&Tensor; N]) -> Result<Storage> {
-        let result = on_gpu(tensors, |operands| {
-            let [first, ..] = operands.as_slice() else { bail!("{} of nothing", self.0) };
-            let (n, gpu) = (first.elements, first.gpu());
-            let vector = operands.iter().map(Operand::vector).min().unwrap_or(1);
-            let launch = Launch::new(gpu, Source::Elementwise, self.0, first.dtype());
-            let launch = launch.by_vectors(vector).count(n / vector);
-            let launch = operands.iter().fold(launch, |launch, &of| launch.vectors(of, n));
-            // SAFETY: the kernel has a count, N operands and a result, and visits n elements of each.
-            unsafe { launch.compute(n, blocks_of(n / vector)) }
-        });
-        result.map(Storage::Cuda)
+        let n = tensors[0].elem_count();
+        let begins = tensors.iter().map(|tensor| tensor.layout().start_offset());
+        let aligned = begins.chain([n]).all(|count| count.is_multiple_of(VECTOR));
+        let vector = if aligned { VECTOR } else { 1 };
+        let sizes = (n, blocks_of(n / vector));
+        // SAFETY: the kernel has a count, N operands and a result, and visits n elements of each.
+        unsafe {
+            Source::Elementwise.compute(self.0, tensors, sizes, |launch, operands| {
+                let launch = launch.by_vectors(vector).count(n / vector);
+                operands.into_iter().fold(launch, |launch, of| launch.vectors(of, n))
+            })
+        }
     }
 }
 
@@ -40,11 +41,10 @@ impl<const N: usize> ByElement<N> {
 pub(crate) fn transpose(x: &Tensor) -> Result<Storage> {
     let (rows, columns) = x.dims2()?;
     let n = rows * columns;
-    let y = on_gpu([x], |[x]| {
-        let launch = Launch::new(x.gpu(), Source::Elementwise, "transpose", x.dtype());
-        let launch = launch.count(rows).count(columns).memory(x, n);
-        // SAFETY: `transpose(rows, columns, x, y)` visits each of the rows · columns elements of both.
-        unsafe { launch.compute(n, blocks_of(n)) }
-    });
-    y.map(Storage::Cuda)
+    // SAFETY: `transpose(rows, columns, x, y)` visits each of the rows · columns elements of both.
+    unsafe {
+        Source::Elementwise.compute("transpose", [x], (n, blocks_of(n)), |launch, [x]| {
+            launch.count(rows).count(columns).memory(x, n)
+        })
+    }
 }

@@ -1,9 +1,9 @@
 //! A launch: a kernel with its arguments, which are checked before the launch is queued.
 
 use candle_core::backend::BackendDevice as _;
-use candle_core::{CudaDevice, CudaStorage, DType, Result, Shape, bail};
+use candle_core::{CudaDevice, CudaStorage, DType, Result, Shape, Storage, Tensor, bail};
 
-use super::operand::Operand;
+use super::operand::{Operand, on_gpu};
 use super::{THREADS, driver};
 
 /// The most elements of a tensor: kernels count in 32 bits, and may count one round too far.
@@ -32,6 +32,31 @@ pub(super) enum Source {
     Elementwise,
     Pooling,
     Update,
+}
+
+impl Source {
+    /// Runs a kernel for the type of the first tensor on this number of blocks, and returns its last argument: a result of n
+    /// elements of this type. `arguments` adds all other arguments.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Launch::run`]. The kernel writes all n elements of the result.
+    pub(super) unsafe fn compute<const N: usize>(
+        self,
+        kernel: &'static str,
+        tensors: [&Tensor; N],
+        (n, blocks): (usize, usize),
+        arguments: impl for<'a> FnOnce(Launch<'a>, [Operand<'a>; N]) -> Launch<'a>,
+    ) -> Result<Storage> {
+        on_gpu(tensors, |operands| {
+            let (gpu, dtype) = (operands[0].gpu(), operands[0].dtype());
+            let mut result = alloc(gpu, n, dtype)?;
+            let launch = arguments(Launch::new(gpu, self, kernel, dtype), operands);
+            // SAFETY: the caller guarantees the arguments, of which the result is the last.
+            unsafe { launch.result(dtype, &mut result, n).run(blocks) }?;
+            Ok(Storage::Cuda(result))
+        })
+    }
 }
 
 /// A kernel, compiled for one type of elements.
@@ -133,21 +158,6 @@ impl<'a> Launch<'a> {
         elements: usize,
     ) -> Self {
         self.memory_as(dtype, Operand::whole(storage, elements), elements)
-    }
-
-    /// Allocates n elements of the kernel's type as the kernel's last argument, queues the kernel,
-    /// and returns these elements: the result.
-    ///
-    /// # Safety
-    ///
-    /// As for [`run`](Self::run). The kernel writes all n elements.
-    pub(super) unsafe fn compute(self, n: usize, blocks: usize) -> Result<CudaStorage> {
-        let dtype = self.kernel.dtype;
-        let mut result = alloc(self.gpu, n, dtype)?;
-        let launch: Launch<'_> = self;
-        // SAFETY: the caller guarantees that the result is the last argument.
-        unsafe { launch.result(dtype, &mut result, n).run(blocks) }?;
-        Ok(result)
     }
 
     fn and(mut self, argument: Argument<'a>) -> Self {

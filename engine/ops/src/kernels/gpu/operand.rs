@@ -3,7 +3,6 @@
 use candle_core::backend::BackendStorage as _;
 use candle_core::{CudaDevice, CudaStorage, DType, Layout, Result, Shape, Storage, Tensor, bail};
 
-use super::VECTOR;
 use crate::kernels::element::{self, lock};
 
 /// The memory of a contiguous tensor.
@@ -35,12 +34,6 @@ impl<'a> Operand<'a> {
 
     pub(crate) fn dtype(&self) -> DType {
         self.storage.dtype()
-    }
-
-    /// Returns the number of elements in the vectors with which the memory can be read.
-    pub(super) fn vector(&self) -> usize {
-        let whole = [self.start, self.elements].iter().all(|count| count.is_multiple_of(VECTOR));
-        if whole { VECTOR } else { 1 }
     }
 }
 

@@ -5,6 +5,7 @@ use candle_core::{Result, Shape, Storage, Tensor, bail};
 use super::bias::{Channels, PartialSums};
 use super::launch::{Launch, Source, alloc, blocks_of};
 use super::operand::{on_gpu, tensor};
+use crate::kernels::element;
 use crate::kernels::windows::Windows;
 
 impl Launch<'_> {
@@ -31,40 +32,39 @@ fn planes(elements: usize, plane: usize) -> Result<usize> {
 pub(crate) fn avg_pool2d(windows: &Windows, x: &Tensor) -> Result<Storage> {
     let of_x = x.elem_count();
     let n = planes(of_x, windows.in_plane())? * windows.out_plane();
-    let y = on_gpu([x], |[x]| {
-        let launch = Launch::new(x.gpu(), Source::Pooling, "avg_pool2d", x.dtype());
-        let launch = launch.count(n).windows(windows).memory(x, of_x);
-        // SAFETY: `avg_pool2d(n, WINDOWS, share, x, y)` reads the windows of n outputs, all of which lie in their planes.
-        unsafe { launch.compute(n, blocks_of(n)) }
-    });
-    y.map(Storage::Cuda)
+    // SAFETY: `avg_pool2d(n, WINDOWS, share, x, y)` reads the windows of n outputs, all of which lie in their planes.
+    unsafe {
+        Source::Pooling.compute("avg_pool2d", [x], (n, blocks_of(n)), |launch, [x]| {
+            launch.count(n).windows(windows).memory(x, of_x)
+        })
+    }
 }
 
 /// Computes the gradient of planes of shape `x` from the gradient of the means.
 pub(crate) fn avg_pool2d_gradient(windows: &Windows, dy: &Tensor, x: &Shape) -> Result<Tensor> {
     let n = x.elem_count();
     let of_dy = planes(n, windows.in_plane())? * windows.out_plane();
-    let dx = on_gpu([dy], |[dy]| {
-        let launch = Launch::new(dy.gpu(), Source::Pooling, "avg_pool2d_gradient", dy.dtype());
-        let launch = launch.count(n).windows(windows).memory(dy, of_dy);
-        // SAFETY: `avg_pool2d_gradient(n, WINDOWS, share, grad, dx)` reads the outputs of n elements' windows.
-        unsafe { launch.compute(n, blocks_of(n)) }
-    })?;
-    Ok(tensor(dx, x))
+    // SAFETY: `avg_pool2d_gradient(n, WINDOWS, share, grad, dx)` reads the outputs of n elements' windows.
+    let dx = unsafe {
+        Source::Pooling.compute("avg_pool2d_gradient", [dy], (n, blocks_of(n)), |launch, [dy]| {
+            launch.count(n).windows(windows).memory(dy, of_dy)
+        })
+    };
+    Ok(element::tensor(dx?, x))
 }
 
 /// Computes the mean over each window of `max(z + bias, 0)`, for contiguous images `z`.
 pub(crate) fn bias_relu_pool(windows: &Windows, z: &Tensor, bias: &Tensor) -> Result<Storage> {
     let sizes = Channels::of(z.shape())?;
     let n = planes(sizes.elements(), windows.in_plane())? * windows.out_plane();
-    let y = on_gpu([z, bias], |[z, bias]| {
-        let launch = Launch::new(z.gpu(), Source::Pooling, "bias_relu_pool", z.dtype());
-        let launch = launch.count(n).count(sizes.channels).windows(windows);
-        let launch = launch.memory(z, sizes.elements()).memory(bias, sizes.channels);
-        // SAFETY: `bias_relu_pool(n, channels, WINDOWS, share, z, bias, y)` reads as `avg_pool2d` does, and a channel's bias.
-        unsafe { launch.compute(n, blocks_of(n)) }
-    });
-    y.map(Storage::Cuda)
+    // SAFETY: `bias_relu_pool(n, channels, WINDOWS, share, z, bias, y)` reads as `avg_pool2d` does, and a channel's bias.
+    unsafe {
+        let blocks = blocks_of(n);
+        Source::Pooling.compute("bias_relu_pool", [z, bias], (n, blocks), |launch, [z, bias]| {
+            let launch = launch.count(n).count(sizes.channels).windows(windows);
+            launch.memory(z, sizes.elements()).memory(bias, sizes.channels)
+        })
+    }
 }
 
 /// Computes the gradients of `z` and of the bias, for windows that do not overlap.
@@ -97,24 +97,23 @@ pub(crate) fn bias_relu_pool_gradient(
 /// Computes the means of planes of so many `pixels`, for contiguous `x`.
 pub(crate) fn global_avg_pool(x: &Tensor, pixels: usize) -> Result<Storage> {
     let n = planes(x.elem_count(), pixels)?;
-    let means = on_gpu([x], |[x]| {
-        let launch = Launch::new(x.gpu(), Source::Pooling, "global_avg_pool", x.dtype());
-        let launch = launch.count(n).count(pixels).memory(x, n * pixels);
-        // SAFETY: `global_avg_pool(n, pixels, x, y)` reads n planes and writes n means.
-        unsafe { launch.compute(n, blocks_of(n)) }
-    });
-    means.map(Storage::Cuda)
+    // SAFETY: `global_avg_pool(n, pixels, x, y)` reads n planes and writes n means.
+    unsafe {
+        Source::Pooling.compute("global_avg_pool", [x], (n, blocks_of(n)), |launch, [x]| {
+            launch.count(n).count(pixels).memory(x, n * pixels)
+        })
+    }
 }
 
 /// Computes the gradient of planes of shape `x` from the gradient of their means.
 pub(crate) fn global_avg_pool_gradient(dy: &Tensor, x: &Shape, pixels: usize) -> Result<Tensor> {
     let n = x.elem_count();
-    let of_dy = planes(n, pixels)?;
-    let dx = on_gpu([dy], |[dy]| {
-        let launch = Launch::new(dy.gpu(), Source::Pooling, "global_avg_pool_gradient", dy.dtype());
-        let launch = launch.count(n).count(pixels).memory(dy, of_dy);
-        // SAFETY: `global_avg_pool_gradient(n, pixels, grad, dx)` reads the gradient of each of the n elements' planes.
-        unsafe { launch.compute(n, blocks_of(n)) }
-    })?;
-    Ok(tensor(dx, x))
+    let (kernel, of_dy) = ("global_avg_pool_gradient", planes(n, pixels)?);
+    // SAFETY: `global_avg_pool_gradient(n, pixels, grad, dx)` reads the gradient of each of the n elements' planes.
+    let dx = unsafe {
+        Source::Pooling.compute(kernel, [dy], (n, blocks_of(n)), |launch, [dy]| {
+            launch.count(n).count(pixels).memory(dy, of_dy)
+        })
+    };
+    Ok(element::tensor(dx?, x))
 }

@@ -3,12 +3,13 @@
 use std::env;
 use std::process::Command;
 
-use candle_core::{CudaStorage, DType, Device, Result, Tensor};
+use candle_core::{DType, Device, Result, Tensor};
 use devices::Handover;
 use harness::report::trace::TracedDevice as _;
 
-use super::launch::{Launch, Source, alloc};
+use super::launch::{Launch, Source};
 use super::*;
+use crate::kernels::element::tensor as tensor_of;
 use crate::kernels::windows::Windows;
 use crate::relu;
 use crate::tests::agreement::{assert_close, gpu, noise, noises};
@@ -19,8 +20,9 @@ fn on_a_gpu(name: &str, shape: &[usize]) -> Option<Tensor> {
     Some(values.to_device(gpu()?.tensors()).unwrap())
 }
 
-fn relu_of<'a>(x: Operand<'a>, n: usize) -> Launch<'a> {
-    Launch::new(x.gpu(), Source::Elementwise, "relu", x.dtype()).count(n).memory(x, n)
+/// Adds the arguments of the kernel `relu`.
+fn relu_of<'a>(launch: Launch<'a>, x: Operand<'a>, n: usize) -> Launch<'a> {
+    launch.count(n).memory(x, n)
 }
 
 fn refused<T>(result: Result<T>) -> String {
@@ -32,10 +34,11 @@ fn a_gpu_works_on_every_element_whatever_the_number_of_blocks() {
     let Some(x) = on_a_gpu("x", &[3 * 256 + 7]) else { return };
     let n = x.elem_count();
     for blocks in [1, 2, 5] {
+        let kernel = Source::Elementwise;
         // SAFETY: the kernel visits n elements of its operand and of the result.
-        let y = on_gpu([&x], |[x]| unsafe { relu_of(x, n).compute(n, blocks) }).unwrap();
+        let y = unsafe { kernel.compute("relu", [&x], (n, blocks), |to, [x]| relu_of(to, x, n)) };
         let expected = relu(&x.to_device(&Device::Cpu).unwrap()).unwrap();
-        assert_close(&format!("{blocks} blocks"), &tensor(y, n), &expected, 0.0);
+        assert_close(&format!("{blocks} blocks"), &tensor_of(y.unwrap(), n), &expected, 0.0);
     }
 }
 
@@ -53,24 +56,22 @@ fn a_gpu_is_not_given_what_a_kernel_cannot_take() {
     assert!(error.contains("all tensors of an operation must lie on its GPU"), "{error}");
     // A vector of four, from the second element on.
     let row = x.flatten_all().unwrap().narrow(0, 1, 20).unwrap();
-    let launch_by_vectors = |x: Operand<'_>| {
-        let launch = Launch::new(x.gpu(), Source::Elementwise, "relu", x.dtype()).by_vectors(4);
-        // SAFETY: five vectors are twenty elements.
-        unsafe { launch.count(5).vectors(x, 20).compute(20, 1) }
-    };
-    let error = refused(on_gpu([&row], |[x]| launch_by_vectors(x)));
+    let (here, sizes) = (Source::Elementwise, (24, 1));
+    // SAFETY: five vectors are twenty elements.
+    let error = refused(unsafe {
+        here.compute("relu", [&row], (20, 1), |to, [x]| to.by_vectors(4).count(5).vectors(x, 20))
+    });
     assert!(error.contains("vectors of 4 cannot begin at element 1"), "{error}");
     // SAFETY: the launch is refused.
-    let error =
-        refused(on_gpu([&x], |[x]| unsafe { relu_of(x, 24).count((1 << 31) + 1).compute(24, 1) }));
+    let error = refused(unsafe {
+        here.compute("relu", [&x], sizes, |to, [x]| relu_of(to, x, 24).count((1 << 31) + 1))
+    });
     let expected = "kernels count up to 2³¹ elements, and there are 2147483649";
     assert!(error.contains(expected), "{error}");
-    let elsewhere = |x: Operand<'_>| {
-        let launch = Launch::new(x.gpu(), Source::Pooling, "relu", x.dtype());
-        // SAFETY: there is no such kernel.
-        unsafe { launch.count(24).memory(x, 24).compute(24, 1) }
-    };
-    let error = refused(on_gpu([&x], |[x]| elsewhere(x)));
+    // SAFETY: there is no such kernel.
+    let error = refused(unsafe {
+        Source::Pooling.compute("relu", [&x], sizes, |to, [x]| relu_of(to, x, 24))
+    });
     assert!(error.contains("CUDA_ERROR_NOT_FOUND"), "{error}");
     let labels = Tensor::zeros(4, DType::U32, x.device()).unwrap();
     let none = x.narrow(0, 0, 0).unwrap().reshape((4, 0)).unwrap();
@@ -116,7 +117,7 @@ fn a_gpu_pools_what_a_convolution_and_a_relu_leave() {
         let windows = Windows::new(height, width, kernel, kernel).unwrap();
         let operands = [&inputs[0], &inputs[1], &upstream].map(there);
         let found = bias_relu_pool(&windows, &operands[0], &operands[1]).unwrap();
-        let found = crate::kernels::element::tensor(found, y.shape());
+        let found = tensor_of(found, y.shape());
         let (dz, dbias) = bias_relu_pool_gradient(&windows, operands.each_ref()).unwrap();
         assert_close("output", &found, &y, 1e-12);
         assert_close("gradient", &dz, expected.get(&z).unwrap(), 1e-12);
@@ -135,24 +136,18 @@ const MISTAKES: [(&str, &str); 2] = [
 ];
 
 fn make(mistake: &str, x: &Tensor) -> Result<()> {
-    let short = |x: Operand<'_>| -> Result<CudaStorage> {
-        let mut result = alloc(x.gpu(), 23, DType::F32)?;
-        // SAFETY: none. The simulated GPU reports the write of element 23.
-        unsafe { relu_of(x, 24).result(DType::F32, &mut result, 23).run(1) }?;
-        Ok(result)
-    };
-    let left_out = |x: Operand<'_>| -> Result<CudaStorage> {
-        let launch = Launch::new(x.gpu(), Source::Elementwise, "relu", DType::F32);
-        // SAFETY: none. Nothing writes element 23.
-        unsafe { launch.count(23).memory(x, 24).compute(24, 1) }
-    };
     let result = if mistake == MISTAKES[0].0 {
-        tensor(on_gpu([x], |[x]| short(x))?, 23)
+        // SAFETY: none. The simulated GPU reports the write of element 23.
+        unsafe { Source::Elementwise.compute("relu", [x], (23, 1), |to, [x]| relu_of(to, x, 24)) }
     } else {
-        relu(&tensor(on_gpu([x], |[x]| left_out(x))?, 24))?
+        // SAFETY: none. Nothing writes element 23.
+        let left_out = unsafe {
+            Source::Elementwise.compute("relu", [x], (24, 1), |to, [x]| to.count(23).memory(x, 24))
+        };
+        RELU.of([&tensor_of(left_out?, 24)])
     };
     // The simulated GPU does nothing until a thread waits for it.
-    result.to_vec1::<f32>().map(drop)
+    tensor_of(result?, 23).to_vec1::<f32>().map(drop)
 }
 
 /// Makes each mistake in a separate process, as a report ends the GPU's work.
