@@ -17,7 +17,6 @@ use candle_core::{DType, Device, Result, Tensor, bail};
 use super::on_cpu::{self, Factors, Planes, Sums};
 use super::statistics::{Statistics, check_channels};
 use super::{contiguous, widened};
-use crate::kernels::element::computed_in;
 use crate::kernels::gpu;
 
 /// The gradient of a batch norm's output, `[B, C, H, W]`, with the images that both halves of
@@ -99,31 +98,30 @@ impl OutputGradient {
             .to_dtype(self.dtype)
     }
 
+    /// The input, the output, which only a batch norm with a relu reads, and its gradient.
+    fn images(&self) -> [&Tensor; 3] {
+        [&self.x, self.output.as_ref().unwrap_or(&self.x), &self.grad]
+    }
+
     /// Computes the sums on a GPU, in f64 and rounded to the type of the parameters.
     pub(super) fn sums_on_a_gpu(
         &self,
-        statistics: &Statistics,
+        Statistics { mean, variance, .. }: &Statistics,
         epsilon: f64,
     ) -> Result<[Tensor; 2]> {
-        let Statistics { mean, variance, .. } = &statistics.on_a_gpu()?;
-        let (output, relu) = (self.output.as_ref().unwrap_or(&self.x), self.output.is_some());
-        gpu::gradient_sums([&self.x, output, &self.grad, mean, variance], relu, epsilon)
+        gpu::gradient_sums(self.images(), [mean, variance], epsilon, self.output.is_some())
     }
 
     /// Computes the gradient of the input on a GPU. `count` is `None` when the statistics are constants.
     pub(super) fn of_input_on_a_gpu(
         &self,
         weight: &Tensor,
-        statistics: &Statistics,
+        Statistics { mean, variance, .. }: &Statistics,
         sums: &Tensor,
         count: Option<usize>,
         epsilon: f64,
     ) -> Result<Tensor> {
-        let weight = weight.detach().to_dtype(computed_in(self.x.dtype()))?.contiguous()?;
-        let Statistics { mean, variance, .. } = &statistics.on_a_gpu()?;
-        let sums = sums.detach().contiguous()?;
-        let (output, relu) = (self.output.as_ref().unwrap_or(&self.x), self.output.is_some());
-        let tensors = [&self.x, output, &self.grad, &weight, mean, variance, &sums];
-        gpu::input_gradient(tensors, relu, count, epsilon)
+        let (of_channels, relu) = ([mean, variance, sums], self.output.is_some());
+        gpu::input_gradient(self.images(), weight, of_channels, count, epsilon, relu)
     }
 }

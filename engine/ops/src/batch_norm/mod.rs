@@ -122,10 +122,9 @@ fn forward(
     relu: bool,
 ) -> Result<(Storage, Statistics)> {
     if x.device().is_cuda() {
-        let statistics = given.map_or_else(|| Statistics::of(x), Statistics::on_a_gpu)?;
-        let [x, weight, bias] = inputs;
-        let tensors = [x, weight, bias, &statistics.mean, &statistics.variance];
-        return Ok((gpu::normalise(tensors, epsilon, relu)?, statistics));
+        let statistics = given.cloned().map_or_else(|| Statistics::of(x), Ok)?;
+        let moments = [&statistics.mean, &statistics.variance];
+        return Ok((gpu::normalise(inputs, moments, epsilon, relu)?, statistics));
     }
     let given = given.map(Statistics::to_moments).transpose()?;
     let (y, moments) = on_cpu::normalise(inputs, given.as_deref(), epsilon, relu)?;

@@ -26,13 +26,6 @@ impl Statistics {
         Ok(Self { mean: tensor(|of| of.mean)?, variance: tensor(|of| of.variance)?, count })
     }
 
-    /// Converts the statistics to f64, contiguous, as the kernels of a GPU expect them.
-    pub(super) fn on_a_gpu(&self) -> Result<Self> {
-        let values = |of: &Tensor| of.detach().to_dtype(DType::F64)?.contiguous();
-        let (mean, variance) = (values(&self.mean)?, values(&self.variance)?);
-        Ok(Self { mean, variance, count: self.count })
-    }
-
     pub(super) fn to_moments(&self) -> Result<Vec<Moments>> {
         let values = |of: &Tensor| of.detach().to_dtype(DType::F64)?.to_vec1::<f64>();
         let of_channels = values(&self.mean)?.into_iter().zip(values(&self.variance)?);

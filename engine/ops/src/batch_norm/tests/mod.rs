@@ -7,9 +7,7 @@ use rayon::ThreadPoolBuilder;
 use super::*;
 use crate::backward::backward_from;
 use crate::difference::relative_difference;
-use crate::tests::agreement::{
-    FEW, MANY, assert_agree, assert_close, device, has, noise, noises, there,
-};
+use crate::tests::agreement::{FEW, MANY, assert_agree, assert_close, device, has, noise, noises};
 
 const EPSILON: f64 = 1e-5;
 
@@ -244,60 +242,6 @@ fn a_single_pixel_becomes_the_bias() {
 }
 
 #[test]
-fn a_value_that_is_not_a_number_stays_visible() {
-    let (x, weight, bias) = inputs(&[2, 1, 3, 3]);
-    let broken = x.as_detached_tensor().log().unwrap();
-    let (y, statistics) = batch_norm(&broken, &weight, &bias, EPSILON, true).unwrap();
-    assert!(y.sum_all().unwrap().to_scalar::<f64>().unwrap().is_nan());
-    assert!(statistics.variance.to_vec1::<f64>().unwrap()[0].is_nan());
-}
-
-fn values(tensor: &Tensor) -> Vec<f64> {
-    let wide = tensor.to_dtype(DType::F64).unwrap().flatten_all().unwrap();
-    wide.to_vec1().unwrap()
-}
-
-/// Checks for NaN where the truth is NaN, for the same infinity, and for nearly the same numbers.
-fn assert_same_kind(found: &[f64], truth: &[f64]) {
-    assert_eq!(found.len(), truth.len());
-    for (found, truth) in found.iter().zip(truth) {
-        let same = found == truth
-            || (found.is_nan() && truth.is_nan())
-            || (found - truth).abs() <= 1e-5 * truth.abs().max(1.0);
-        assert!(same, "{found} for {truth}");
-    }
-}
-
-#[test]
-fn an_infinity_is_in_the_mean_and_makes_its_channel_nan_in_every_type() {
-    for dtype in [DType::F32, DType::F64] {
-        for value in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
-            // The first value of a part is the one that a GPU takes distances from.
-            for place in [0, 5, 17, 53] {
-                let (x, weight, bias) = inputs(&[3, 2, 3, 3]);
-                let mut of_x = values(&x);
-                of_x[place] = value;
-                let x = Tensor::from_vec(of_x, (3, 2, 3, 3), &Device::Cpu).unwrap();
-                let [x, weight, bias] = [&x, &weight, &bias]
-                    .map(|tensor| Var::from_tensor(&there(tensor, dtype)).unwrap());
-                let channel = place / 9 % 2;
-                let (y, statistics) = batch_norm(&x, &weight, &bias, EPSILON, true).unwrap();
-                let (mean, variance) = (values(&statistics.mean), values(&statistics.variance));
-                assert_same_kind(&[mean[channel], variance[channel]], &[value, f64::NAN]);
-                let gradients = y.sum_all().unwrap().backward().unwrap();
-                for tensor in [&y, gradients.get(&x).unwrap()] {
-                    for (place, value) in values(tensor).into_iter().enumerate() {
-                        assert_eq!(value.is_nan(), place / 9 % 2 == channel, "{place}: {value}");
-                    }
-                }
-                let dbias = values(gradients.get(&bias).unwrap());
-                assert_eq!(dbias[channel], 27.0, "a NaN lets its gradient pass");
-            }
-        }
-    }
-}
-
-#[test]
 fn numbers_whose_squares_overflow_are_normalised() {
     let (x, weight, bias) = inputs(&[3, 2, 5, 5]);
     let single = |x: Tensor| Var::from_tensor(&x.to_dtype(DType::F32).unwrap()).unwrap();
@@ -308,86 +252,9 @@ fn numbers_whose_squares_overflow_are_normalised() {
         let [huge, weight, bias] =
             [huge, weight.as_detached_tensor(), bias.as_detached_tensor()].map(single);
         let (y, statistics) = batch_norm(&huge, &weight, &bias, EPSILON, false).unwrap();
-        assert_same_kind(&values(&y), &values(&expected));
+        assert_close("output", &y, &expected, 1e-5);
         let variances = [statistics, expected_statistics].map(|of| of.variance);
         assert!(relative_difference(&variances[0], &variances[1]).unwrap() < 1e-6);
-    }
-}
-
-/// A NaN or an infinity among the inputs does not reach the input's gradient, which is
-/// weight / √(variance + ε) · dy for given statistics.
-#[test]
-fn given_statistics_pass_on_a_gradient_whatever_the_input_in_every_type() {
-    let device = &device();
-    let infinity = f64::INFINITY;
-    let x = [f64::NAN, infinity, -infinity, 0.5, -0.5, 1.0];
-    let x = Tensor::new(&x, device).unwrap().reshape((1, 1, 2, 3)).unwrap();
-    let one = |value: f64| Tensor::new(&[value], device).unwrap();
-    for dtype in [DType::F32, DType::F64] {
-        let [x, weight, bias] = [&x, &one(2.0), &one(0.25)]
-            .map(|tensor| Var::from_tensor(&tensor.to_dtype(dtype).unwrap()).unwrap());
-        for (mean, variance) in [
-            (0.5, 2.0),
-            (infinity, 1.0),
-            (-infinity, 1.0),
-            (f64::NAN, 1.0),
-            (0.5, infinity),
-            (0.5, f64::NAN),
-        ] {
-            let given = Statistics { mean: one(mean), variance: one(variance), count: 6 };
-            let scale = 2.0 / (variance + EPSILON).sqrt();
-            for relu in [false, true] {
-                let y = batch_norm_with(&x, &weight, &bias, &given, EPSILON, relu).unwrap();
-                let upstream = (y.ones_like().unwrap() * 3.0).unwrap();
-                let gradients = backward_from(&y, &upstream).unwrap();
-                let by_formula = |x: &f64| (x - mean) * scale + 0.25;
-                let z: Vec<_> = values(&x).iter().map(by_formula).collect();
-                let passes = |z: &f64| !(relu && *z <= 0.0);
-                let masked = |z: &f64, value: f64| if passes(z) { value } else { 0.0 };
-                let outputs: Vec<_> = z.iter().map(|z| masked(z, *z)).collect();
-                assert_same_kind(&values(&y), &outputs);
-                let dx = values(gradients.get(&x).unwrap());
-                // A gradient that the relu stops is 0, and 0 · scale is NaN if the scale is.
-                let expected: Vec<_> = z.iter().map(|z| masked(z, 3.0) * scale).collect();
-                assert_same_kind(&dx, &expected);
-            }
-        }
-    }
-}
-
-/// An infinite weight or gradient makes infinities of its channel, with the signs of the formula,
-/// not a channel of NaN.
-#[test]
-fn an_infinite_weight_or_gradient_keeps_the_signs_of_its_channel() {
-    let infinity = f64::INFINITY;
-    for dtype in [DType::F32, DType::F64] {
-        let (x, _, bias) = inputs(&[3, 2, 3, 3]);
-        let weight = Tensor::new(&[infinity, 0.5], &Device::Cpu).unwrap();
-        let [x, weight, bias] = [x.as_tensor(), &weight, bias.as_tensor()]
-            .map(|tensor| Var::from_tensor(&tensor.to_dtype(dtype).unwrap()).unwrap());
-        let (y, statistics) = batch_norm(&x, &weight, &bias, EPSILON, false).unwrap();
-        let mut upstream = values(noise("upstream", &[3, 2, 3, 3]).as_tensor());
-        upstream[9] = infinity;
-        let upstream = Tensor::from_vec(upstream, (3, 2, 3, 3), &Device::Cpu).unwrap();
-        let gradients = backward_from(&y, &upstream.to_dtype(dtype).unwrap()).unwrap();
-        let (means, dx) = (values(&statistics.mean), values(gradients.get(&x).unwrap()));
-        let (x, dweight) = (values(&x), values(gradients.get(&weight).unwrap()));
-        for (place, (y, dx)) in values(&y).into_iter().zip(dx).enumerate() {
-            let above = x[place] > means[place / 9 % 2];
-            if place / 9 % 2 == 0 {
-                assert_eq!(y, if above { infinity } else { -infinity });
-                assert!(dx.is_infinite(), "{dtype:?}, {place}: {dx}");
-            } else {
-                assert!(y.is_finite());
-                // Of the two infinite terms, −Σdy / n and −x̂ · Σ(dy·x̂) / n, the second has the sign
-                // of the first where x lies on the side of the infinite gradient's x.
-                let same_side = above == (x[9] > means[1]);
-                let expected = if place != 9 && same_side { -infinity } else { f64::NAN };
-                assert_same_kind(&[dx], &[expected]);
-            }
-        }
-        let sign = if x[9] > means[1] { 1.0 } else { -1.0 };
-        assert_eq!(dweight[1], sign * infinity);
     }
 }
 

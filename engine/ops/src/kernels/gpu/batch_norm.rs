@@ -58,9 +58,25 @@ pub(crate) fn moments(x: &Tensor) -> Result<[Tensor; 2]> {
     Ok(moments.map(|values| tensor(values, channels)))
 }
 
-/// Normalises images. The tensors are images, weight and bias, mean and variance.
-pub(crate) fn normalise(tensors: [&Tensor; 5], epsilon: f64, relu: bool) -> Result<Storage> {
-    let (sizes, wide) = (Channels::of(tensors[0].shape())?, computed_in(tensors[0].dtype()));
+/// Converts statistics or sums to f64, contiguous.
+fn in_f64<const N: usize>(tensors: [&Tensor; N]) -> Result<[Tensor; N]> {
+    let mut converted = tensors.map(Tensor::detach);
+    for tensor in &mut converted {
+        *tensor = tensor.to_dtype(DType::F64)?.contiguous()?;
+    }
+    Ok(converted)
+}
+
+/// Normalises images by the mean and the variance of each channel.
+pub(crate) fn normalise(
+    [x, weight, bias]: [&Tensor; 3],
+    moments: [&Tensor; 2],
+    epsilon: f64,
+    relu: bool,
+) -> Result<Storage> {
+    let (sizes, wide) = (Channels::of(x.shape())?, computed_in(x.dtype()));
+    let [mean, variance] = &in_f64(moments)?;
+    let tensors = [x, weight, bias, mean, variance];
     let (channels, n) = (sizes.channels, (sizes.elements(), sizes.blocks()));
     // SAFETY: `normalise(IMAGES, relu, epsilon, x, weight, bias, mean, variance, y)` visits each vector of the images, and
     // reads the numbers of its channel.
@@ -74,14 +90,17 @@ pub(crate) fn normalise(tensors: [&Tensor; 5], epsilon: f64, relu: bool) -> Resu
     }
 }
 
-/// Computes Σ dy and Σ dy·x̂ of each channel, `[2, C]`: in f64, and rounded to the type of the parameters. The tensors are
-/// the input, the output, which only a batch norm with a relu reads, its gradient, mean and variance.
+/// Computes Σ dy and Σ dy·x̂ of each channel, `[2, C]`: in f64, and rounded to the type of the parameters. The images are the
+/// input, the output, which only a batch norm with a relu reads, and its gradient.
 pub(crate) fn gradient_sums(
-    tensors: [&Tensor; 5],
-    relu: bool,
+    [x, y, grad]: [&Tensor; 3],
+    moments: [&Tensor; 2],
     epsilon: f64,
+    relu: bool,
 ) -> Result<[Tensor; 2]> {
-    let (sizes, wide) = (Channels::of(tensors[0].shape())?, computed_in(tensors[0].dtype()));
+    let (sizes, wide) = (Channels::of(x.shape())?, computed_in(x.dtype()));
+    let [mean, variance] = &in_f64(moments)?;
+    let tensors = [x, y, grad, mean, variance];
     let channels = sizes.channels;
     let sums = on_gpu(tensors, |[x, y, grad, mean, variance]| {
         let mut sums = PartialSums::alloc(x.gpu(), sizes.parts(), 2 * channels, wide)?;
@@ -97,16 +116,21 @@ pub(crate) fn gradient_sums(
     Ok(sums.map(|sums| tensor(sums, (2, channels))))
 }
 
-/// Computes the images' gradient. The tensors are the input, the output, its gradient, the weight, mean and variance, and the
-/// sums, `[2, C]`. `count` is the number of values of the statistics, or `None` when the statistics are constants.
+/// Computes the input's gradient from the images of [`gradient_sums`], the weight, mean and variance, and the sums, `[2, C]`.
+/// `count` is the number of values of the statistics, or `None` when the statistics are constants.
 pub(crate) fn input_gradient(
-    tensors: [&Tensor; 7],
-    relu: bool,
+    [x, y, grad]: [&Tensor; 3],
+    weight: &Tensor,
+    moments_and_sums: [&Tensor; 3],
     count: Option<usize>,
     epsilon: f64,
+    relu: bool,
 ) -> Result<Tensor> {
-    let (sizes, wide) = (Channels::of(tensors[0].shape())?, computed_in(tensors[0].dtype()));
+    let (sizes, wide) = (Channels::of(x.shape())?, computed_in(x.dtype()));
     let (channels, share) = (sizes.channels, count.map_or(0.0, |count| 1.0 / count as f64));
+    let weight = &weight.detach().to_dtype(wide)?.contiguous()?;
+    let [mean, variance, sums] = &in_f64(moments_and_sums)?;
+    let tensors = [x, y, grad, weight, mean, variance, sums];
     let n = (sizes.elements(), sizes.blocks());
     // SAFETY: `input_gradient(IMAGES, relu, epsilon, share, x, y, grad, weight, mean, variance, sums, dx)` visits each vector
     // of the images, and reads the numbers of its channel.
@@ -118,5 +142,5 @@ pub(crate) fn input_gradient(
             launch.doubles([mean, variance], channels).doubles([sums], 2 * channels)
         })
     };
-    Ok(element::tensor(dx?, tensors[0].shape()))
+    Ok(element::tensor(dx?, x.shape()))
 }
