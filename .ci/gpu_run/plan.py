@@ -9,9 +9,10 @@ import sys
 from .machine import compute_sanitizer
 from .step import PRECISIONS, beside, beside_pytorch, beside_the_compiler, step, tests, watched
 
-# Tests of operations whose kernels are the course's: of cuBLAS's and cuDNN's nobody here can mend a race.
-OWN_KERNELS = ["a_gpu_adds", "a_gpu_copies", "a_gpu_keeps", "a_gpu_normalises", "a_gpu_pools", "a_gpu_pushes"]
-OWN_KERNELS += ["a_gpu_rectifies", "a_gpu_rounds", "a_gpu_takes", "a_gpu_updates", "a_gpu_works"]
+# Tests of operations on the device that TEST_DEVICE names, and those that are about GPUs.
+OPERATIONS = ["in_every_type", "a_gpu"]
+# Those with products of cuBLAS and cuDNN, in which nobody here can mend a race. All others have kernels of the course's alone.
+PRODUCTS = ["linear::tests::it_is_its_formula", "conv2d::tests::composed", "cudnn::tests", "not_finite"]
 # Tests of the wrappers that compare with one device, or with other numbers of devices.
 WRAPPERS = ["wrappers::with_local_norms", "wrappers::parallel_evaluation_gathers_in_order", "wrappers::by_shard"]
 WRAPPERS += ["wrappers::accumulated", "wrappers::own_networks::images_of_any_shape", "is_one_device"]
@@ -38,7 +39,7 @@ def steps(device, data, limit):
 
 def correct(device):
     """Tests of what is to be correct: each operation by itself, before what is made of them."""
-    operations = tests(device, "ops", "ops", "a_gpu")
+    operations = tests(device, "ops", "ops", *OPERATIONS)
     yield operations._replace(environment={**operations.environment, **TELL})
     yield tests(device, "pytorch", "training", "pytorch::")
     yield tests(device, "finite_differences", "training", "finite_differences::")
@@ -132,9 +133,8 @@ def under_sanitizer():
     # Some tests ask for what cannot be, and are refused.
     memory = ["--report-api-errors=no", "--track-stream-ordered-races=all"]
     races = ["--racecheck-detect-level=error"]
-    yield watched(sanitizer, "memcheck-own", "memcheck", memory, "ops", *OWN_KERNELS)
-    # A test of cuDNN's products in bf16 has such a name, too.
-    yield watched(sanitizer, "racecheck-own", "racecheck", races, "ops", *OWN_KERNELS, "--skip=cudnn")
-    others = [f"--skip={test}" for test in OWN_KERNELS]
-    yield watched(sanitizer, "memcheck", "memcheck", memory, "ops", "a_gpu", *others)
+    own = [*OPERATIONS, *(f"--skip={test}" for test in PRODUCTS)]
+    yield watched(sanitizer, "memcheck-own", "memcheck", memory, "ops", *own)
+    yield watched(sanitizer, "racecheck-own", "racecheck", races, "ops", *own)
+    yield watched(sanitizer, "memcheck", "memcheck", memory, "ops", *PRODUCTS)
     yield watched(sanitizer, "memcheck-gpu", "memcheck", memory, "training", "gpu::")

@@ -14,8 +14,8 @@
 
 use candle_core::{Result, Tensor, Var};
 
+use model_state::parameters::Parameters;
 use ops::backward::backward;
-use ops::parameters::Parameters;
 
 // ANCHOR: gradient_errors
 /// The step h.
@@ -112,8 +112,8 @@ mod tests {
     use candle_core::{DType, Device};
 
     use super::*;
+    use model_state::parameters::Parameter;
     use ops::avg_pool2d;
-    use ops::parameters::Parameter;
 
     fn parameters(name: &str, shape: &[usize]) -> Parameters {
         let x = crate::init::normal(name, shape, 1.0, 1, DType::F64, &Device::Cpu).unwrap();

@@ -8,7 +8,7 @@ use candle_core::{DType, Device, Result, Tensor, Var};
 use rand_distr::{Distribution, StandardNormal};
 
 use harness::random;
-use ops::parameters::Parameter;
+use model_state::parameters::Parameter;
 
 // ANCHOR: init
 /// Draws a parameter from N(0, std²).

@@ -14,8 +14,8 @@ use candle_core::{DType, Device, Module, Result, Tensor, bail};
 
 use crate::{init, layers};
 use datasets::CLASSES;
+use model_state::parameters::Parameters;
 use ops::flatten;
-use ops::parameters::Parameters;
 
 /// The standard deviation of the initial weights.
 pub const WEIGHT_STD: f64 = 0.01;

@@ -15,7 +15,7 @@ use harness::interrupt;
 use harness::records::TrainOptions;
 use harness::report::{file, line, paragraph};
 use harness::statistics::median;
-use ops::weights_hash::WeightsHash;
+use model_state::weights_hash::WeightsHash;
 use single_gpu::lenet::{Layers, Lenet};
 use single_gpu::train::{train, train_batch};
 use trainer::memory::{Footprint, NetworkSize};

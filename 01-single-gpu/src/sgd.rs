@@ -4,9 +4,9 @@ use candle_core::{Result, Tensor, bail};
 use tracing::info_span;
 
 use harness::report::trace::COMPUTE;
-use ops::parameters::{Parameter, Parameters};
+use model_state::parameters::{Parameter, Parameters};
 
-use ops::sgd_step::sgd_step_all;
+use ops::update::sgd_step_all;
 
 // ANCHOR: sgd
 /// Updates every parameter in place: parameter −= learning_rate · gradient / batch_size.
@@ -68,7 +68,7 @@ mod tests {
 
     use super::*;
     use crate::init;
-    use ops::parameters::overwrite;
+    use ops::update::overwrite;
 
     fn formula(value: &Tensor, gradient: &Tensor, step: f64) -> Result<()> {
         overwrite(value, &value.detach().sub(&(gradient * step)?)?)

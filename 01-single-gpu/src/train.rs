@@ -17,8 +17,8 @@ use devices::ComputeDevice;
 use harness::records::{BatchSums, EpochRecord, TrainOptions};
 use harness::report::Report;
 use harness::report::trace::{self, COMPUTE};
+use model_state::parameters::Snapshot;
 use ops::backward::backward;
-use ops::parameters::Snapshot;
 use trainer::{Error, StepSums, TrainingRun};
 
 // ANCHOR: train_batch

@@ -3,7 +3,7 @@
 // ANCHOR: get_params
 use candle_core::{Device, Result, Var};
 use devices::move_view;
-use ops::parameters::{Parameter, Parameters};
+use model_state::parameters::{Parameter, Parameters};
 
 /// Copies parameters to a device: new variables with the same names and values.
 ///

@@ -3,8 +3,8 @@
 use std::fmt::Display;
 
 use harness::report::trace::COMMUNICATION;
-use ops::parameters::Snapshot;
-use ops::weights_hash::WeightsHash;
+use model_state::parameters::Snapshot;
+use model_state::weights_hash::WeightsHash;
 use params_and_allreduce::communicator::{Communicator, Error};
 use tracing::info_span;
 

@@ -366,7 +366,7 @@ mod tests {
     use devices::DevicePlan;
     use ops::backward::backward_from;
     use ops::difference::relative_difference;
-    use ops::parameters::overwrite;
+    use ops::update::overwrite;
     use params_and_allreduce::thread::{DEFAULT_TIMEOUT, Rank, run_ranks};
 
     use super::*;

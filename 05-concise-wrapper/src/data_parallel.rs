@@ -26,7 +26,7 @@ use harness::lock::locked;
 use harness::records::BatchSums;
 use harness::report::trace::{self, COMMUNICATION, COMPUTE};
 use ops::backward::no_grad;
-use ops::parameters::overwrite;
+use ops::update::overwrite;
 use params_and_allreduce::communicator::Communicator as _;
 use params_and_allreduce::thread::{Rank, run_ranks_with};
 use scratch_data_parallel::evaluate::part_of;

@@ -18,7 +18,7 @@ use concise_wrapper::train::Trained;
 use concise_wrapper::{DataParallel, Ddp, Error, replicas, train};
 use harness::report::{Report, trace};
 use harness::{cli, interrupt};
-use ops::weights_hash::WeightsHash;
+use model_state::weights_hash::WeightsHash;
 use params_and_allreduce::Algorithm;
 use plan::{Prepared, Run};
 use report::Finished;

@@ -13,9 +13,10 @@ use candle_nn::var_builder::SimpleBackend;
 use devices::move_view;
 use harness::lock::locked;
 use harness::report::trace::COMPUTE;
+use model_state::initial;
+use model_state::parameters::no_gradient;
 use ops::backward::{Gradients, backward, record_parameter};
-use ops::initial;
-use ops::parameters::{no_gradient, overwrite_rounded};
+use ops::update::overwrite_rounded;
 use tracing::info_span;
 
 use crate::batch_norm::Norms;

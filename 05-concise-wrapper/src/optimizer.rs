@@ -6,8 +6,7 @@
 use candle_core::{Result, Tensor, bail};
 use devices::move_view;
 use harness::report::trace::COMPUTE;
-use ops::parameters::overwrite;
-use ops::sgd_step::{momentum_step, sgd_step_all};
+use ops::update::{momentum_step, overwrite, sgd_step_all};
 use single_gpu::sgd::check_gradients;
 use tracing::info_span;
 pub use trainer::{Extras, Momentum};

@@ -7,7 +7,7 @@ use candle_core::Tensor;
 use harness::lock::locked;
 use harness::recording::Entry;
 use harness::report::file::LazyFile;
-use ops::weights_hash::WeightsHash;
+use model_state::weights_hash::WeightsHash;
 
 use crate::model::{Model, Progress};
 use crate::{Error, text};

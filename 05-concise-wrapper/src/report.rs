@@ -10,7 +10,7 @@ use harness::report::outputs::Outputs;
 use harness::report::summary::Summary;
 use harness::report::{line, number, paragraph};
 use itertools::Itertools as _;
-use ops::weights_hash::WeightsHash;
+use model_state::weights_hash::WeightsHash;
 use scratch_data_parallel::replicas::{check, verdict};
 
 use crate::arguments::{ModelKind, TestNorm, WrapperKind};

@@ -9,7 +9,7 @@ use checkpoints::{Checkpoints, Configuration, Folder};
 use datasets::source::LoadedData;
 use harness::records::{TrainOptions, TrainerState};
 use harness::report::Report;
-use ops::parameters::overwrite;
+use ops::update::overwrite;
 
 use crate::ddp::{alike, receive};
 use crate::optimizer::{Extras, Sgd};

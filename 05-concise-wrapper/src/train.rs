@@ -68,7 +68,7 @@ pub fn train(
 mod tests {
     use candle_core::{DType, Device};
     use datasets::{CLASSES, Dataset, PIXELS};
-    use ops::weights_hash::WeightsHash;
+    use model_state::weights_hash::WeightsHash;
 
     use super::*;
     use crate::Network;

@@ -19,7 +19,7 @@ use datasets::loader::Epochs as _;
 use datasets::{Split, synthetic};
 use devices::DevicePlan;
 use harness::launcher as mpirun;
-use ops::weights_hash::WeightsHash;
+use model_state::weights_hash::WeightsHash;
 use params_and_allreduce::Algorithm;
 use params_and_allreduce::communicator::SharedCommunicator;
 use params_and_allreduce::thread::run_ranks;

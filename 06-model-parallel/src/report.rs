@@ -13,8 +13,8 @@ use model_parallel::held::Held;
 use model_parallel::mesh::{Axis, Mesh};
 use model_parallel::pipeline::Timeline;
 use model_parallel::pipeline::drawing::chart;
+use model_state::weights_hash::WeightsHash;
 use ops::difference::largest_difference;
-use ops::weights_hash::WeightsHash;
 use serde_json::json;
 
 use crate::conclusions::{Doubts, Figures, megabytes, of_memory, of_times, of_weights};

@@ -17,7 +17,7 @@ use model_parallel::held::{Held, activations};
 use model_parallel::mesh::Axis;
 use model_parallel::pipeline::{Timeline, Worker};
 use model_parallel::tensor_parallel::Group;
-use ops::weights_hash::WeightsHash;
+use model_state::weights_hash::WeightsHash;
 use params_and_allreduce::Algorithm;
 use params_and_allreduce::communicator::SharedCommunicator;
 

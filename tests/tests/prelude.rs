@@ -19,9 +19,9 @@ pub(crate) use datasets::{Batch, CLASSES, Dataset, PIXELS, SAMPLE, Split, synthe
 pub(crate) use devices::{DeviceKind, DevicePlan};
 pub(crate) use harness::records::{BatchSums, TrainOptions};
 pub(crate) use harness::report::Report;
+pub(crate) use model_state::parameters::{Parameter, Parameters};
+pub(crate) use model_state::weights_hash::WeightsHash;
 pub(crate) use ops::difference::{largest_difference, relative_difference};
-pub(crate) use ops::parameters::{Parameter, Parameters};
-pub(crate) use ops::weights_hash::WeightsHash;
 pub(crate) use params_and_allreduce::communicator::{Communicator, SharedCommunicator};
 pub(crate) use params_and_allreduce::thread::{Rank, RankFailure, run_ranks};
 pub(crate) use params_and_allreduce::{Algorithm, get_params};

@@ -2,7 +2,7 @@
 //! [`Breakage::options`], the options of a rank's loop.
 
 use candle_core::{ModuleT, Tensor};
-use ops::parameters::overwrite;
+use ops::update::overwrite;
 use params_and_allreduce::Algorithm;
 use scratch_data_parallel::breakage::{Breakage, lone_broadcast};
 use split_batch::loader::Shards;

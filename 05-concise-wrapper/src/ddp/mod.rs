@@ -17,7 +17,7 @@ use datasets::Dataset;
 use harness::lock::locked;
 use harness::records::BatchSums;
 use harness::report::trace::COMMUNICATION;
-use ops::parameters::overwrite;
+use ops::update::overwrite;
 use params_and_allreduce::Algorithm;
 use params_and_allreduce::communicator::SharedCommunicator;
 use scratch_data_parallel::breakage::Breakage;
@@ -296,7 +296,7 @@ mod tests {
     use datasets::synthetic::dataset;
     use datasets::{PIXELS, Split};
     use devices::DevicePlan;
-    use ops::parameters::overwrite;
+    use ops::update::overwrite;
     use params_and_allreduce::thread::{DEFAULT_TIMEOUT, run_ranks};
 
     use params_and_allreduce::communicator::Communicator as _;

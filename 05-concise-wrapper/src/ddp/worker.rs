@@ -9,7 +9,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{self, JoinHandle};
 
 use candle_core::Tensor;
-use devices::Event;
+use devices::Handover;
 use harness::report::trace::BACKGROUND;
 use params_and_allreduce::Algorithm;
 use params_and_allreduce::communicator::{Error, SharedCommunicator};
@@ -17,8 +17,8 @@ use tracing::{Span, info_span};
 
 /// The main thread's end of the channels to the background thread.
 pub(super) struct Worker {
-    /// The number of a bucket, its gradients in a row, and the event after which the gradients are there.
-    full: Sender<(usize, Tensor, Event)>,
+    /// The number of a bucket, and its gradients in a row.
+    full: Sender<(usize, Handover)>,
     sums: Receiver<Result<Tensor, Error>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -34,22 +34,18 @@ impl Worker {
         // One thread at a time receives on the second connection.
         EARLIER.take().into_iter().for_each(|thread| drop(thread.join()));
         let rank = rank.background()?;
-        let ((full, buckets), (done, sums)) = (channel::<(usize, Tensor, Event)>(), channel());
+        let ((full, buckets), (done, sums)) = (channel::<(usize, Handover)>(), channel());
         // The trace shows the thread's work in the tracks of this rank.
         let span = Span::current();
         let work = move || {
             let _span = span.enter();
-            for (bucket, flat, filled) in buckets {
+            for (bucket, flat) in buckets {
                 let _span = info_span!(target: BACKGROUND, "bucket", bucket).entered();
-                let sum = match filled.to_device(&flat, rank.device()) {
+                let sum = match flat.receive(rank.device()) {
                     Ok(flat) => rank.all_reduce(&flat, algorithm),
                     Err(error) => Err(error.into()),
                 };
                 let failed = sum.is_err();
-                if failed {
-                    // The main thread may free the bucket now. The GPU must not read the bucket any more.
-                    let _ = rank.device().synchronize();
-                }
                 // After a failure the ranks no longer agree on the next bucket.
                 if done.send(sum).is_err() || failed {
                     return;
@@ -69,9 +65,8 @@ impl Worker {
 
     /// Hands over a full bucket, in the same order on all ranks. The device may still have to do the work that fills the bucket.
     pub(super) fn add(&self, bucket: usize, flat: &Tensor) -> candle_core::Result<()> {
-        let filled = Event::record(flat.device())?;
         // If the thread has ended, `sum` returns its error.
-        let _ = self.full.send((bucket, flat.clone(), filled));
+        let _ = self.full.send((bucket, Handover::new(flat)?));
         Ok(())
     }
 

@@ -11,7 +11,7 @@ use harness::records::BatchSums;
 use model_parallel::layers::Layers;
 use model_parallel::mesh::Mesh;
 use model_parallel::pipeline::{Kind, Worker};
-use ops::parameters::overwrite;
+use ops::update::overwrite;
 use ops::{flatten, linear};
 use params_and_allreduce::communicator::{Communicator, Error as LineError, SharedCommunicator};
 use params_and_allreduce::forward;

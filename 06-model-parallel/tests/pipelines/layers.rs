@@ -6,7 +6,7 @@ use concise_wrapper::Network;
 use concise_wrapper::batch_norm::Norms;
 use concise_wrapper::resnet::ResNet18;
 use model_parallel::layers::Layers;
-use ops::weights_hash::WeightsHash;
+use model_state::weights_hash::WeightsHash;
 use single_gpu::lenet::Lenet;
 
 use super::training::{WIDTH, Weights, cut, dense, lenet, resnet18};

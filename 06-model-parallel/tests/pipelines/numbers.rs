@@ -7,8 +7,8 @@ use model_parallel::pipeline::schedule::Action::{
     RecvGradient, SendActivation, SendGradient, Update,
 };
 use model_parallel::pipeline::{Kind, Schedule, check};
+use model_state::weights_hash::WeightsHash;
 use ops::difference::{largest_difference, relative_difference};
-use ops::weights_hash::WeightsHash;
 
 use super::training::{Case, Weights, checked, cut, dense, lenet, resnet18};
 

@@ -16,7 +16,7 @@ use model_parallel::pipeline::UNBOUNDED;
 use model_parallel::pipeline::worker::{Measured, Worker};
 use model_parallel::pipeline::{Checked, Kind, check};
 use model_parallel::tensor_parallel::Group;
-use ops::weights_hash::WeightsHash;
+use model_state::weights_hash::WeightsHash;
 use params_and_allreduce::Algorithm;
 use params_and_allreduce::communicator::{Communicator as _, SharedCommunicator};
 use params_and_allreduce::thread::{Rank, RankFailure, run_ranks};

@@ -7,7 +7,7 @@ use concise_wrapper::Error;
 use model_parallel::tensor_parallel::linear::{linear_by_column, linear_by_row};
 use model_parallel::tensor_parallel::mappings::{gather, scatter};
 use model_parallel::tensor_parallel::{Cut, Group};
-use ops::parameters::overwrite;
+use ops::update::overwrite;
 
 use super::{fixed, noise, on_ranks};
 

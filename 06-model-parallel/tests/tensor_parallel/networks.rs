@@ -11,9 +11,9 @@ use harness::records::BatchSums;
 use model_parallel::layers::Layers;
 use model_parallel::mesh::Mesh;
 use model_parallel::networks::Channels;
+use model_state::weights_hash::WeightsHash;
 use ops::backward::is_recorded;
 use ops::difference::largest_difference;
-use ops::weights_hash::WeightsHash;
 use params_and_allreduce::Algorithm;
 use split_batch::loader::{LocalBatch, ShardLoader, Shards};
 

@@ -15,7 +15,7 @@ use model_parallel::mesh::Mesh;
 use model_parallel::networks::Channels;
 use model_parallel::tensor_parallel::Group;
 use ops::difference::largest_difference;
-use ops::parameters::overwrite;
+use ops::update::overwrite;
 use params_and_allreduce::Algorithm;
 use params_and_allreduce::communicator::Communicator as _;
 use params_and_allreduce::thread::{Rank, run_ranks};

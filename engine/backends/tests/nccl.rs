@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use backends::nccl::{World, with_nccl};
 use candle_core::{DType, Device, Tensor};
-use devices::{DeviceKind, DevicePlan};
+use devices::{DeviceKind, DevicePlan, move_view};
 use harness::launcher::{MEETING, Place};
 use params_and_allreduce::Algorithm;
 use params_and_allreduce::communicator::{Communicator, Error};
@@ -220,7 +220,7 @@ fn world_of_one() {
         for algorithm in [Algorithm::Ring, Algorithm::Native] {
             assert_eq!(rank.all_reduce(&values, algorithm)?.to_vec1::<f32>()?, [1.0, 2.0, 3.0]);
         }
-        let there = values.to_device(background.device())?;
+        let there = move_view(&values, background.device())?;
         assert_eq!(background.broadcast(&there, 0)?.to_vec1::<f32>()?, [1.0, 2.0, 3.0]);
         assert_eq!(rank.all_gather(&values, 3)?.to_vec1::<f32>()?, [1.0, 2.0, 3.0]);
         assert_eq!(rank.reduce_scatter(&values)?.to_vec1::<f32>()?, [1.0, 2.0, 3.0]);

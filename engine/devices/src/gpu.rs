@@ -8,16 +8,21 @@
 //! the event. cudarc can do this automatically, with two events per allocation, which costs a training step thousands of
 //! calls to the driver, each as long as a small kernel. Moreover, candle writes results of kernels to memory that it has
 //! borrowed for reading, and cudarc records no write. So the automatic order is off. The few places where two streams meet
-//! record their own events: uploads, NCCL's collectives, [`transferred`], and [`Event`](super::Event).
+//! record their own events: uploads, NCCL's collectives, [`transferred`], and [`Copied`].
 
 #![expect(unsafe_code, reason = "memory pools have no safe calls, and we order the streams")]
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use candle_core::backend::BackendStorage as _;
+use candle_core::cuda_backend::CudaStorageSlice as Slice;
 use candle_core::cuda_backend::cudarc::driver::sys::{CUevent_flags, CUmemPool_attribute};
-use candle_core::cuda_backend::cudarc::driver::{CudaContext, CudaEvent, CudaStream, result};
-use candle_core::{CudaDevice, Device, Error, Result, Tensor};
+use candle_core::cuda_backend::cudarc::driver::{
+    CudaContext, CudaEvent, CudaSlice, CudaStream, result,
+};
+use candle_core::op::BackpropOp;
+use candle_core::{CudaDevice, CudaStorage, Device, Error, Result, Shape, Storage, Tensor, bail};
 
 use harness::lock::locked;
 use harness::report::trace::DeviceClock;
@@ -33,9 +38,10 @@ pub(super) fn open(ordinal: usize) -> Result<Device> {
     context(ordinal)?;
     let device = Device::new_cuda_with_stream(ordinal)?;
     if let Device::Cuda(gpu) = &device {
-        // SAFETY: a device's memory is allocated, used and freed on its stream. Four places use it on another stream: this
-        // module, uploads, NCCL's collectives, and the caller of `Event::to_device`. Each of them records events so that the
-        // memory is used after it was written and freed after it was used. Nothing is allocated on the device yet.
+        // SAFETY: a device's memory is allocated, used and freed on its stream. Three places use it on another stream: this
+        // module, uploads and NCCL's collectives. Each of them records events so that the memory is used after it was
+        // written and freed after it was used. Nothing is allocated on the device yet. No type of ours can forbid candle's
+        // own `to_device` between two devices of this function, which waits for nothing: `move_view` takes its place.
         unsafe { gpu.disable_event_tracking() };
     }
     Ok(device)
@@ -85,6 +91,60 @@ pub(super) fn transferred(tensor: &Tensor, from: &CudaDevice, to: &CudaDevice) -
     let there = tensor.to_device(&Device::Cuda(to.clone()))?;
     theirs.join(&ours).map_err(Error::wrap)?;
     Ok(there)
+}
+
+/// The copy of a tensor in memory that nothing else uses, and the event after which the copy is there.
+#[derive(Debug)]
+pub(super) struct Copied {
+    copy: CudaStorage,
+    shape: Shape,
+    there: CudaEvent,
+}
+
+impl Copied {
+    /// Queues the copy of a tensor on its own stream.
+    pub(super) fn new(tensor: &Tensor, gpu: &CudaDevice) -> Result<Self> {
+        let (storage, layout) = tensor.storage_and_layout();
+        let Storage::Cuda(storage) = &*storage else { bail!("expected a tensor on a GPU") };
+        let copy = storage.to_dtype(layout, tensor.dtype())?;
+        let there = gpu.cuda_stream().record_event(None).map_err(Error::wrap)?;
+        Ok(Self { copy, shape: layout.shape().clone(), there })
+    }
+
+    /// Gives the copy to the stream of `device` if that is a stream of the same GPU. Otherwise copies once more.
+    pub(super) fn receive(self, device: &Device) -> Result<Tensor> {
+        let Self { copy: CudaStorage { slice, device: from }, shape, there } = self;
+        let tensor = |slice, device| {
+            let storage = Storage::Cuda(CudaStorage { slice, device });
+            Tensor::from_storage(storage, shape, BackpropOp::none(), false)
+        };
+        match device {
+            Device::Cuda(to) if to.cuda_stream().context() == from.cuda_stream().context() => {
+                let stream = to.cuda_stream();
+                stream.wait(&there).map_err(Error::wrap)?;
+                let slice = match slice {
+                    Slice::U8(memory) => Slice::U8(given(memory, &stream)),
+                    Slice::U32(memory) => Slice::U32(given(memory, &stream)),
+                    Slice::I64(memory) => Slice::I64(given(memory, &stream)),
+                    Slice::BF16(memory) => Slice::BF16(given(memory, &stream)),
+                    Slice::F16(memory) => Slice::F16(given(memory, &stream)),
+                    Slice::F32(memory) => Slice::F32(given(memory, &stream)),
+                    Slice::F64(memory) => Slice::F64(given(memory, &stream)),
+                    _ => bail!("floats, u8, u32 and i64 go to another stream"),
+                };
+                Ok(tensor(slice, to.clone()))
+            }
+            _ => super::move_view(&tensor(slice, from), device),
+        }
+    }
+}
+
+/// Gives memory to another stream of its GPU, which has waited for all work on the memory. From now on the memory is used and
+/// freed in the order of that stream.
+fn given<T>(memory: CudaSlice<T>, stream: &Arc<CudaStream>) -> CudaSlice<T> {
+    let len = memory.len();
+    // SAFETY: `leak` gives up the allocation, which has `len` elements and belongs to the same GPU.
+    unsafe { stream.upgrade_device_ptr(memory.leak(), len) }
 }
 
 /// The most marks of a clock: each is an event that the driver keeps until the end of the run.

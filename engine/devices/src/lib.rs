@@ -9,9 +9,9 @@
 
 mod arguments;
 mod cores;
-mod event;
 #[cfg(feature = "cuda")]
 mod gpu;
+mod handover;
 pub mod memory;
 mod plan;
 #[cfg(feature = "cuda")]
@@ -26,7 +26,7 @@ use rayon::ThreadPool;
 
 pub use arguments::{DeviceArguments, SeveralDevices};
 pub use cores::CoreSet;
-pub use event::Event;
+pub use handover::Handover;
 pub use plan::{DevicePlan, DeviceSlot, MAX_DEVICES, MAX_THREADS};
 
 use harness::report::trace::{DeviceClock, TracedDevice};
@@ -60,8 +60,9 @@ impl ComputeDevice {
 
     /// The same device with a second stream, for a second thread.
     ///
-    /// On a GPU, work on one stream does not wait for work on the other. A tensor goes from the main stream to the side
-    /// stream with an [`Event`], and back with [`move_view`]. This is the main stream if the GPU has no memory for another.
+    /// On a GPU, work on one stream does not wait for work on the other. A tensor goes to the side stream with a
+    /// [`Handover`], which waits for no later work, or with [`move_view`], and back with `move_view`. This is the main
+    /// stream if the GPU has no memory for another.
     pub fn side_stream(&self) -> &Device {
         self.side_stream
             .get_or_init(|| self.slot.side_stream().unwrap_or_else(|| self.device.clone()))
@@ -125,7 +126,21 @@ pub fn available_cores() -> usize {
 /// The functions of `gpu.rs` in a program without CUDA.
 #[cfg(not(feature = "cuda"))]
 mod gpu {
-    use candle_core::{Device, Result, bail};
+    use candle_core::{CudaDevice, Device, Error, Result, Tensor, bail};
+
+    /// There are no tensors on a GPU.
+    #[derive(Debug)]
+    pub(super) enum Copied {}
+
+    impl Copied {
+        pub(super) fn new(_: &Tensor, _: &CudaDevice) -> Result<Self> {
+            Err(Error::NotCompiledWithCudaSupport)
+        }
+
+        pub(super) fn receive(self, _: &Device) -> Result<Tensor> {
+            match self {}
+        }
+    }
 
     pub(super) fn count() -> usize {
         0

@@ -4,18 +4,15 @@
 //! terms, the bias must be added after the sum, by this operation. Cost: forward reads and writes
 //! each element once. Backward reads the gradient once, and after a relu also the output.
 
-#[cfg(feature = "cuda")]
-use candle_core::backend::BackendStorage as _;
 use candle_core::{Result, Storage, Tensor, WithDType, bail};
 use rayon::prelude::*;
 
-use super::element::{Element, cpu_memory, for_dtype, lock};
-use super::memory::zeros;
-use super::relu::{self, rectified};
-use super::rounded::{is_rounded, rounded};
 use crate::backward::record;
-#[cfg(feature = "cuda")]
-use crate::gpu::{self, Channels, on_gpu};
+use crate::kernels::element::{Element, cpu_memory, for_dtype, lock};
+use crate::kernels::gpu::{self, Channels};
+use crate::kernels::memory::zeros;
+use crate::relu::{self, rectified};
+use crate::rounded::{is_rounded, rounded};
 
 /// Computes x + b, channel by channel: `[B, C, …]`, `[C]` → `[B, C, …]`. Fails when the shapes do
 /// not fit, or on a dtype other than f32, f64 and bf16.
@@ -53,13 +50,8 @@ struct AddBias {
 
 impl AddBias {
     fn forward(&self, x: &Tensor, bias: &Tensor) -> Result<Storage> {
-        #[cfg(feature = "cuda")]
         if x.device().is_cuda() {
-            return on_gpu([x, bias], |[of_x, bias]| {
-                let mut y = of_x.storage.to_dtype(x.layout(), x.dtype())?;
-                gpu::add_bias(&mut y, Channels::of(x.shape())?, bias, self.with_relu)?;
-                Ok(Storage::Cuda(y))
-            });
+            return gpu::add_bias(gpu::copy(x)?, Channels::of(x.shape())?, bias, self.with_relu);
         }
         for_dtype!(x.dtype(), "add_bias", T => {
             let locked = lock(&[x, bias]);
@@ -71,7 +63,6 @@ impl AddBias {
     /// Computes the gradients of the input and of the bias from the output and its gradient.
     fn backward(&self, y: &Tensor, grad: &Tensor) -> Result<[Option<Tensor>; 2]> {
         let grad = grad.contiguous()?;
-        #[cfg(feature = "cuda")]
         if grad.device().is_cuda() {
             let (dx, dbias) = gpu::bias_gradients(self.with_relu.then_some(y), &grad)?;
             return Ok([Some(dx), Some(dbias)]);
@@ -129,30 +120,58 @@ mod tests {
     use super::*;
     use crate::backward::{backward_from, is_recorded};
     use crate::relu;
-    use crate::tests::agreement::{assert_agree, assert_empty_batch_is_nothing, noise};
+    use crate::tests::agreement::{
+        FEW, assert_agree, assert_empty_batch_is_nothing, has, noise, noises, there, whole,
+    };
+
+    /// Images for a GPU: one part and several, dense layers, fewer values than a block has threads.
+    const IMAGES: [[usize; 3]; 5] =
+        [[5, 3, 63], [70, 5, 1], [3, 2, 8331], [1, 300, 1], [1, 1, 33 * 8192 + 1]];
 
     #[test]
-    fn composed_of_candles_operations_it_is_the_same() {
+    fn it_is_its_formula_in_every_type() {
+        let parts = |shape: [usize; 3]| Channels::of(&shape.as_slice().into()).unwrap().parts();
+        assert_eq!(IMAGES.map(parts), [1, 1, 4, 1, 34]);
+        let formula = |x: &Tensor, bias: &Tensor| {
+            let sizes = [&[bias.elem_count()], &vec![1; x.rank() - 2][..]].concat();
+            x.broadcast_add(&bias.reshape(sizes)?)
+        };
         // Some shapes have more channels than one task.
-        for shape in [&[5, 3][..], &[5, 37], &[5, 37, 7], &[2, 3, 4, 5]] {
-            let (x, bias) = (noise("x", shape), noise("bias", &shape[1..2]));
-            // Rounding gives some sums of zero, where the derivative is a choice.
-            for x in [&x, &bias] {
-                x.set(&x.as_detached_tensor().round().unwrap()).unwrap();
+        let shapes: [&[usize]; 6] =
+            [&[5, 3], &[5, 37], &[5, 37, 7], &[2, 3, 4, 5], &[70, 31], &[3, 31, 9, 9]];
+        for shape in shapes.into_iter().chain(IMAGES.iter().map(|shape| &shape[..])) {
+            let inputs = noises([shape, &shape[1..2]]);
+            for inputs in [inputs.to_vec(), whole(&inputs)] {
+                assert_agree(&FEW, &inputs, &|t| add_bias(t[0], t[1]), &|t| formula(t[0], t[1]));
+                assert_agree(&FEW, &inputs, &|t| add_bias_relu(t[0], t[1]), &|t| {
+                    relu(&formula(t[0], t[1])?)
+                });
             }
-            let sizes = [&shape[1..2], &vec![1; shape.len() - 2]].concat();
-            let composed = || x.broadcast_add(&bias.reshape(sizes.as_slice())?);
-            assert_agree(&[&x, &bias], || add_bias(&x, &bias), composed);
-            assert_agree(&[&x, &bias], || add_bias_relu(&x, &bias), || relu(&composed()?));
-            assert!(is_recorded(&add_bias(&x, &bias).unwrap()));
         }
         // The views begin in the middle of their memory, and one is transposed.
-        let (x, both) = (noise("x", &[6, 3, 3]), noise("bias", &[2, 3]));
-        let bias = both.get(1).unwrap();
-        let column = bias.reshape((3, 1)).unwrap();
-        for view in [x.narrow(0, 2, 3).unwrap(), x.transpose(1, 2).unwrap()] {
-            assert_agree(&[&x, &both], || add_bias(&view, &bias), || view.broadcast_add(&column));
+        let inputs = noises([&[6, 3, 3], &[2, 3]]);
+        let agree = |view: &dyn Fn(&Tensor) -> Result<Tensor>| {
+            let ours = |t: &[&Tensor]| add_bias(&view(t[0])?, &t[1].get(1)?);
+            assert_agree(&FEW, &inputs, &ours, &|t| formula(&view(t[0])?, &t[1].get(1)?));
+        };
+        agree(&|x| x.narrow(0, 2, 3));
+        agree(&|x| x.transpose(1, 2));
+        assert!(is_recorded(&add_bias(&noise("x", &[5, 3]), &noise("bias", &[3])).unwrap()));
+    }
+
+    #[test]
+    fn half_way_bf16_is_rounded_to_even() {
+        if !has(DType::BF16) {
+            return;
         }
+        let numbers =
+            |values: &[f64]| there(&Tensor::new(values, &Device::Cpu).unwrap(), DType::BF16);
+        // 1 + 1/256 lies halfway between 1 and 1 + 2/256, and 1 + 3/256 halfway between 1 + 2/256 and
+        // 1 + 4/256. bf16 rounds both to the even neighbour.
+        let ones = numbers(&[1.0, 1.0]).reshape((1, 2)).unwrap();
+        let y = add_bias(&ones, &numbers(&[1.0 / 256.0, 3.0 / 256.0])).unwrap();
+        let y = y.to_dtype(DType::F64).unwrap().to_vec2::<f64>().unwrap();
+        assert_eq!(y, [[1.0, 1.0 + 4.0 / 256.0]]);
     }
 
     #[test]

@@ -19,15 +19,15 @@
 
 use candle_core::backend::BackendStorage as _;
 use candle_core::op::ReduceOp;
-use candle_core::{CpuStorage, DType, Layout, Result, Shape, Storage, Tensor, WithDType, bail};
+use candle_core::{CpuStorage, DType, Layout, Result, Shape, Storage, Tensor, bail};
 use rayon::prelude::*;
 
-use super::element::{Element, check_dtype, computed_in, cpu_memory, for_dtype, lock};
-use super::memory::zeros;
-use super::rounded::{is_rounded, rounded};
 use crate::backward::record;
-#[cfg(feature = "cuda")]
-use crate::gpu::{Launch, Source, blocks_of, on_gpu, tensor};
+use crate::kernels::element::{Element, check_dtype, computed_in, cpu_memory, for_dtype, lock};
+use crate::kernels::gpu;
+use crate::kernels::memory::zeros;
+use crate::kernels::windows::Windows;
+use crate::rounded::{is_rounded, rounded};
 
 /// Computes the mean over `kernel`×`kernel` windows that start every `stride` rows and columns.
 ///
@@ -48,18 +48,8 @@ pub fn avg_pool2d(x: &Tensor, kernel: usize, stride: usize) -> Result<Tensor> {
 }
 
 fn forward(windows: &Windows, x: &Tensor) -> Result<Storage> {
-    #[cfg(feature = "cuda")]
     if x.device().is_cuda() {
-        let of_x = x.elem_count();
-        let n = of_x / windows.in_plane() * windows.out_plane();
-        let y = on_gpu([x], |[x]| {
-            Launch::new(x.gpu(), Source::Pooling, "avg_pool2d", x.dtype())
-                .count(n)
-                .windows(windows)
-                .memory(x, of_x)
-                .compute(n, blocks_of(n))
-        });
-        return y.map(Storage::Cuda);
+        return gpu::avg_pool2d(windows, x);
     }
     for_dtype!(x.dtype(), "avg_pool2d", T => {
         let locked = lock(&[x]);
@@ -71,17 +61,8 @@ fn forward(windows: &Windows, x: &Tensor) -> Result<Storage> {
 /// Computes the gradient of the input, of this shape, from the gradient of the means.
 fn gradient(windows: &Windows, dy: &Tensor, x: &Shape) -> Result<Tensor> {
     let dy = dy.contiguous()?;
-    #[cfg(feature = "cuda")]
     if dy.device().is_cuda() {
-        let n = x.elem_count();
-        let dx = on_gpu([&dy], |[dy]| {
-            Launch::new(dy.gpu(), Source::Pooling, "avg_pool2d_gradient", dy.dtype())
-                .count(n)
-                .windows(windows)
-                .memory(dy, n / windows.in_plane() * windows.out_plane())
-                .compute(n, blocks_of(n))
-        })?;
-        return Ok(tensor(dx, x));
+        return gpu::avg_pool2d_gradient(windows, &dy, x);
     }
     for_dtype!(dy.dtype(), "avg_pool2d", T => {
         let locked = lock(&[&dy]);
@@ -90,64 +71,7 @@ fn gradient(windows: &Windows, dy: &Tensor, x: &Shape) -> Result<Tensor> {
     })
 }
 
-/// The windows of one image plane.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Windows {
-    pub(super) height: usize,
-    pub(super) width: usize,
-    pub(super) kernel: usize,
-    pub(super) stride: usize,
-    pub(super) out_height: usize,
-    pub(super) out_width: usize,
-}
-
 impl Windows {
-    pub(super) fn new(height: usize, width: usize, kernel: usize, stride: usize) -> Result<Self> {
-        if kernel == 0 || stride == 0 {
-            bail!("avg_pool2d: kernel {kernel} and stride {stride} must be at least 1");
-        }
-        if kernel > height || kernel > width {
-            bail!("avg_pool2d: a {kernel}×{kernel} window does not fit a {height}×{width} image");
-        }
-        // Only images of an empty batch can have such sizes.
-        if height.checked_mul(width).is_none() {
-            bail!("avg_pool2d: {height}×{width} images have more pixels than a tensor can have");
-        }
-        Ok(Self {
-            height,
-            width,
-            kernel,
-            stride,
-            out_height: (height - kernel) / stride + 1,
-            out_width: (width - kernel) / stride + 1,
-        })
-    }
-
-    pub(super) fn in_plane(&self) -> usize {
-        self.height * self.width
-    }
-
-    pub(super) fn out_plane(&self) -> usize {
-        self.out_height * self.out_width
-    }
-
-    /// The weight of each element in its window's mean: 1 / area.
-    pub(super) fn share<T: Element>(&self) -> T {
-        <T as WithDType>::from_f64(1.0 / (self.kernel * self.kernel) as f64)
-    }
-
-    /// Calls `visit(output index, first input index of the window)` for every window, row by row.
-    /// The plane's rows lie `pitch` elements apart.
-    #[inline(always)]
-    pub(super) fn for_each(&self, pitch: usize, mut visit: impl FnMut(usize, usize)) {
-        for row in 0..self.out_height {
-            for col in 0..self.out_width {
-                let first = row * self.stride * pitch + col * self.stride;
-                visit(row * self.out_width + col, first);
-            }
-        }
-    }
-
     fn means<T: Element>(&self, x: &[T]) -> Vec<T> {
         let share = self.share::<T>();
         let planes = x.len() / self.in_plane();
@@ -188,16 +112,6 @@ impl Windows {
     // ANCHOR_END: backward
 }
 
-#[cfg(feature = "cuda")]
-impl Launch<'_> {
-    /// Adds the sizes of the windows, and the weight of an element in its window's mean.
-    pub(super) fn windows(self, windows: &Windows) -> Self {
-        let Windows { height, width, kernel, stride, out_height, out_width } = *windows;
-        let sizes = [height, width, kernel, stride, out_height, out_width];
-        sizes.into_iter().fold(self, Self::count).number(windows.share::<f64>())
-    }
-}
-
 /// Computes the mean over all pixels: `[B, C, H, W]` → `[B, C]`. Fails when planes are empty, or
 /// `x` is none of f32, f64 and bf16.
 pub fn global_avg_pool(x: &Tensor) -> Result<Tensor> {
@@ -217,17 +131,8 @@ pub fn global_avg_pool(x: &Tensor) -> Result<Tensor> {
 
 /// Computes the means of planes of so many `pixels`, for contiguous `x`.
 fn means_of_planes(x: &Tensor, pixels: usize) -> Result<Storage> {
-    #[cfg(feature = "cuda")]
     if x.device().is_cuda() {
-        let n = x.elem_count() / pixels;
-        let means = on_gpu([x], |[x]| {
-            Launch::new(x.gpu(), Source::Pooling, "global_avg_pool", x.dtype())
-                .count(n)
-                .count(pixels)
-                .memory(x, n * pixels)
-                .compute(n, blocks_of(n))
-        });
-        return means.map(Storage::Cuda);
+        return gpu::global_avg_pool(x, pixels);
     }
     let (storage, layout) = x.storage_and_layout();
     let Storage::Cpu(storage) = &*storage else { bail!("expected a tensor in CPU memory") };
@@ -248,17 +153,8 @@ fn means_of_planes(x: &Tensor, pixels: usize) -> Result<Storage> {
 
 /// Computes the gradient of the input, of this shape, from the gradient of the means.
 fn gradient_of_planes(dy: &Tensor, x: &Shape, pixels: usize) -> Result<Tensor> {
-    #[cfg(feature = "cuda")]
     if dy.device().is_cuda() {
-        let n = x.elem_count();
-        let dx = on_gpu([&dy.contiguous()?], |[dy]| {
-            Launch::new(dy.gpu(), Source::Pooling, "global_avg_pool_gradient", dy.dtype())
-                .count(n)
-                .count(pixels)
-                .memory(dy, n / pixels)
-                .compute(n, blocks_of(n))
-        })?;
-        return Ok(tensor(dx, x));
+        return gpu::global_avg_pool_gradient(&dy.contiguous()?, x, pixels);
     }
     let share = dy.affine(1.0 / pixels as f64, 0.0)?;
     share.unsqueeze(2)?.unsqueeze(3)?.broadcast_as(x)
@@ -269,7 +165,57 @@ mod tests {
     use candle_core::{Device, Var};
 
     use super::*;
-    use crate::tests::agreement::assert_empty_batch_is_nothing;
+    use crate::tests::agreement::{FEW, assert_agree, assert_empty_batch_is_nothing, noises};
+
+    /// The mean of the elements at each place of a window. candle's own pooling has other gradients.
+    fn composed(x: &Tensor, kernel: usize, stride: usize) -> Result<Tensor> {
+        let places = |axis, from| {
+            let windows = (x.dim(axis)? - kernel) / stride + 1;
+            Tensor::from_iter((0..windows).map(|nth| (nth * stride + from) as u32), x.device())
+        };
+        let mut sum: Option<Tensor> = None;
+        for place in 0..kernel * kernel {
+            let rows = x.index_select(&places(2, place / kernel)?, 2)?;
+            let part = rows.index_select(&places(3, place % kernel)?, 3)?;
+            sum = Some(match sum {
+                Some(sum) => (sum + part)?,
+                None => part,
+            });
+        }
+        sum.unwrap() / (kernel * kernel) as f64
+    }
+
+    /// Height, width, kernel, stride. Some windows leave rows and columns over, some overlap, some have gaps between them,
+    /// and a GPU divides some images into parts.
+    const WINDOWS: [[usize; 4]; 8] = [
+        [9, 9, 2, 2],
+        [9, 9, 3, 2],
+        [9, 9, 2, 3],
+        [7, 5, 3, 3],
+        [4, 6, 2, 2],
+        [8, 7, 3, 2],
+        [9, 8, 2, 3],
+        [83, 79, 2, 2],
+    ];
+
+    #[test]
+    fn it_is_its_formula_in_every_type() {
+        for [height, width, kernel, stride] in WINDOWS {
+            let x = noises([&[2, 15, height, width]]);
+            assert_agree(&FEW, &x, &|x| avg_pool2d(x[0], kernel, stride), &|x| {
+                composed(x[0], kernel, stride)
+            });
+        }
+    }
+
+    #[test]
+    fn whole_planes_have_their_mean_in_every_type() {
+        for shape in [[3, 100, 4, 3], [3, 5, 4, 4]] {
+            assert_agree(&FEW, &noises([&shape]), &|x| global_avg_pool(x[0]), &|x| {
+                x[0].mean((2, 3))
+            });
+        }
+    }
 
     #[test]
     fn what_no_window_covers_gets_exactly_no_gradient() {

@@ -6,9 +6,8 @@
 use candle_core::{DType, Result, Shape, Storage, Tensor, bail};
 
 use crate::backward::record;
-use crate::element::copied;
-#[cfg(feature = "cuda")]
-use crate::gpu::{Launch, Source, blocks_of, on_gpu};
+use crate::kernels::element::copied;
+use crate::kernels::gpu;
 
 /// Merges all axes but the first into one: `[B, …]` → `[B, n]`.
 ///
@@ -50,21 +49,31 @@ pub fn cast(x: &Tensor, to: DType) -> Result<Tensor> {
 fn transposed(x: &Tensor) -> Result<Storage> {
     // candle's copy of a strided tensor first sends shape and strides to the GPU, from memory that
     // may make the CPU wait until the GPU reaches the copy. Our own kernel needs neither.
-    #[cfg(feature = "cuda")]
-    if let &[rows, columns] = x.dims()
-        && x.device().is_cuda()
-        && x.is_contiguous()
-        && rows * columns > 0
-    {
-        let n = rows * columns;
-        let y = on_gpu([x], |[x]| {
-            Launch::new(x.gpu(), Source::Elementwise, "transpose", x.dtype())
-                .count(rows)
-                .count(columns)
-                .memory(x, n)
-                .compute(n, blocks_of(n))
-        });
-        return y.map(Storage::Cuda);
+    if x.device().is_cuda() && x.is_contiguous() && x.elem_count() > 0 {
+        return gpu::transpose(x);
     }
     copied(x, &x.layout().transpose(0, 1)?, x.dtype())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tests::agreement::{EXACT, MANY, assert_agree, noises};
+
+    #[test]
+    fn copies_are_candles_in_every_type() {
+        let images = noises([&[3, 5, 4, 4]]);
+        assert_agree(&EXACT, &images, &|x| flatten(x[0]), &|x| x[0].flatten_from(1));
+        for shape in [[70, 31], [10, 512], [512, 10], [1, 7], [33, 1]] {
+            assert_agree(&EXACT, &noises([&shape]), &|x| transpose(x[0]), &|x| x[0].t());
+        }
+        for to in [DType::F32, DType::F64] {
+            assert_agree(
+                &MANY,
+                &noises([&[70, 31]]),
+                &|x| cast(&cast(x[0], to)?, x[0].dtype()),
+                &|x| x[0].to_dtype(to)?.to_dtype(x[0].dtype()),
+            );
+        }
+    }
 }

@@ -6,12 +6,9 @@
 
 use candle_core::{D, DType, Result, Storage, Tensor, WithDType, bail};
 
-use super::element::{Element, check_dtype, cpu_memory, for_dtype, lock};
 use crate::backward::record;
-#[cfg(feature = "cuda")]
-use crate::gpu::{Launch, Operand, Source, alloc, blocks_of, on_gpu, tensor};
-#[cfg(feature = "cuda")]
-use candle_core::Shape;
+use crate::kernels::element::{Element, check_dtype, cpu_memory, for_dtype, lock};
+use crate::kernels::gpu;
 
 /// Computes Σ over the batch of −log softmax(logits) at the label: `[B, classes]`, `[B]` (u32) → scalar.
 ///
@@ -41,12 +38,8 @@ pub fn cross_entropy(logits: &Tensor, labels: &Tensor) -> Result<Tensor> {
 }
 
 fn forward(logits: &Tensor, labels: &Tensor) -> Result<Storage> {
-    #[cfg(feature = "cuda")]
     if logits.device().is_cuda() {
-        let loss = on_gpu([logits, labels], |[of_logits, of_labels]| {
-            launch("cross_entropy", logits.shape(), of_logits, of_labels)?.compute(1, 1)
-        });
-        return loss.map(Storage::Cuda);
+        return gpu::cross_entropy(logits, labels);
     }
     let (_, classes) = logits.dims2()?;
     let (logits_memory, labels_memory) = (lock(&[logits]), lock(&[labels]));
@@ -62,15 +55,8 @@ fn forward(logits: &Tensor, labels: &Tensor) -> Result<Storage> {
 
 /// Computes the gradient of the logits from the gradient of the loss.
 fn backward(logits: &Tensor, labels: &Tensor, dloss: &Tensor) -> Result<Tensor> {
-    #[cfg(feature = "cuda")]
     if logits.device().is_cuda() {
-        let operands = [logits, labels, &dloss.contiguous()?];
-        let dlogits = on_gpu(operands, |[of_logits, of_labels, dloss]| {
-            launch("cross_entropy_gradient", logits.shape(), of_logits, of_labels)?
-                .memory(dloss, 1)
-                .compute(logits.elem_count(), blocks_of(labels.elem_count()))
-        })?;
-        return Ok(tensor(dlogits, logits.shape()));
+        return gpu::cross_entropy_gradient(logits, labels, &dloss.contiguous()?);
     }
     let (_, classes) = logits.dims2()?;
     let labels = labels.to_vec1::<u32>()?;
@@ -89,19 +75,9 @@ fn backward(logits: &Tensor, labels: &Tensor, dloss: &Tensor) -> Result<Tensor> 
 /// waits. The first of equal logits is the largest, and a NaN is larger than all.
 pub fn loss_and_correct(loss: &Tensor, logits: &Tensor, labels: &Tensor) -> Result<Tensor> {
     logits.dims2()?;
-    #[cfg(feature = "cuda")]
     if logits.device().is_cuda() {
         let loss = loss.to_dtype(logits.dtype())?;
-        let (logits, labels) = (logits.contiguous()?, labels.contiguous()?);
-        let sums = on_gpu([&loss, &logits, &labels], |[of_batch, of_logits, of_labels]| {
-            let mut sums = alloc(of_logits.gpu(), 2, DType::F64)?;
-            launch("loss_and_correct", logits.shape(), of_logits, of_labels)?
-                .memory(of_batch, 1)
-                .result(&mut sums)
-                .run(1)?;
-            Ok(sums)
-        })?;
-        return Ok(tensor(sums, 2));
+        return gpu::loss_and_correct(&loss, &logits.contiguous()?, &labels.contiguous()?);
     }
     let logits = logits.detach();
     // A comparison with a NaN is false, so candle's maximum would skip a NaN.
@@ -110,22 +86,6 @@ pub fn loss_and_correct(loss: &Tensor, logits: &Tensor, labels: &Tensor) -> Resu
     let answers = has_nan.where_cond(&first_nan, &logits.argmax(D::Minus1)?)?;
     let correct = answers.eq(labels)?.to_dtype(DType::F64)?.sum_all()?;
     Tensor::stack(&[loss.detach().to_dtype(DType::F64)?, correct], 0)
-}
-
-/// Starts the launch of a kernel with the arguments that all kernels of this file share.
-#[cfg(feature = "cuda")]
-fn launch<'a>(
-    kernel: &'static str,
-    shape: &Shape,
-    logits: Operand<'a>,
-    labels: Operand<'a>,
-) -> Result<Launch<'a>> {
-    let (rows, classes) = shape.dims2()?;
-    Ok(Launch::new(logits.gpu(), Source::CrossEntropy, kernel, logits.dtype())
-        .count(rows)
-        .count(classes)
-        .memory(logits, rows * classes)
-        .memory_as(DType::U32, labels, rows))
 }
 
 /// Returns a row's largest logit and the sum of exp(logit − largest).
@@ -167,6 +127,7 @@ mod tests {
     use candle_core::{Device, Var};
 
     use super::*;
+    use crate::tests::agreement::{FEW, MANY, assert_agree, device, has, noises, there};
 
     #[test]
     fn an_empty_batch_loses_nothing() {
@@ -200,48 +161,68 @@ mod tests {
     ];
 
     #[test]
-    fn logits_that_are_not_finite_have_the_loss_of_the_formula() {
-        for dtype in [DType::F32, DType::F64] {
-            for (row, logits) in LOGITS_NOT_FINITE.iter().enumerate() {
-                for label in [0u32, 1] {
-                    let logits = Tensor::new(&[*logits], &Device::Cpu).unwrap();
-                    let logits = Var::from_tensor(&logits.to_dtype(dtype).unwrap()).unwrap();
-                    let labels = Tensor::new(&[label], &Device::Cpu).unwrap();
-                    let loss = cross_entropy(&logits, &labels).unwrap();
-                    let gradients = loss.backward().unwrap();
-                    let wide = |tensor: &Tensor| tensor.to_dtype(DType::F64).unwrap();
-                    let loss = wide(&loss).to_scalar::<f64>().unwrap();
-                    let gradient = wide(gradients.get(&logits).unwrap());
-                    let gradient = gradient.get(0).unwrap().to_vec1::<f64>().unwrap();
-                    // Every row but the last gives NaN. In the last row the logit −∞ has
-                    // probability 0 and does not change the other classes.
-                    if row < 6 {
-                        assert!(loss.is_nan(), "{loss}");
-                        assert!(gradient.iter().all(|gradient| gradient.is_nan()), "{gradient:?}");
-                        continue;
-                    }
-                    let others = [1.0, 0.0, 1f64.exp()].map(|of| of / (1.0 + 1f64.exp()));
-                    let expected = if label == 0 { -others[0].ln() } else { f64::INFINITY };
-                    assert!(loss == expected || (loss - expected).abs() < 1e-6, "{loss}");
-                    for (class, (found, softmax)) in gradient.iter().zip(others).enumerate() {
-                        let expected = softmax - if class as u32 == label { 1.0 } else { 0.0 };
-                        assert!((found - expected).abs() < 1e-6, "{gradient:?}");
-                    }
-                }
+    fn the_largest_logit_is_the_answer_in_every_type() {
+        const NAN: f64 = f64::NAN;
+        // One row has two largest logits, of which the first counts. In some rows a NaN counts as the largest.
+        let logits = [
+            [0.5, 2.0, -1.0],
+            [0.0, 1.0, 3.0],
+            [4.0, 1.0, 3.0],
+            [2.0, 1.0, 2.0],
+            [1.0, NAN, f64::INFINITY],
+            [NAN, 1.0, NAN],
+        ];
+        let rows = logits.into_iter().chain(LOGITS_NOT_FINITE).collect::<Vec<_>>();
+        let tensor = Tensor::new(rows.concat(), &Device::Cpu).unwrap().reshape(((), 3)).unwrap();
+        // These are the answers of `torch.argmax`.
+        let answers = [1u32, 2, 0, 0, 1, 0, 0, 1, 2, 0, 1, 0, 2];
+        let others =
+            [[0, 2, 0, 2, 2, 0], [2, 0, 1, 1, 0, 2]].map(|of| [&of, &answers[6..]].concat());
+        let [some, none] = others;
+        for (dtype, _) in MANY.into_iter().filter(|&(dtype, _)| has(dtype)) {
+            let loss = there(&Tensor::new(0.75, &Device::Cpu).unwrap(), dtype);
+            for (labels, right) in
+                [(answers.to_vec(), 13.0), (some.clone(), 10.0), (none.clone(), 7.0)]
+            {
+                let labels = Tensor::new(labels, &device()).unwrap();
+                let counted = loss_and_correct(&loss, &there(&tensor, dtype), &labels).unwrap();
+                assert_eq!(counted.to_vec1::<f64>().unwrap(), [0.75, right], "{dtype:?}");
             }
         }
     }
 
     #[test]
-    fn a_nan_is_the_largest_logit() {
-        // These are the answers of `torch.argmax`.
-        let answers = Tensor::new(&[0u32, 1, 2, 0, 1, 0, 2], &Device::Cpu).unwrap();
-        let loss = Tensor::new(0.5, &Device::Cpu).unwrap();
-        for dtype in [DType::BF16, DType::F32, DType::F64] {
-            let logits = Tensor::new(&LOGITS_NOT_FINITE, &Device::Cpu).unwrap();
-            let logits = logits.to_dtype(dtype).unwrap();
-            let counted = loss_and_correct(&loss, &logits, &answers).unwrap();
-            assert_eq!(counted.to_vec1::<f64>().unwrap(), [0.5, 7.0], "{dtype:?}");
+    fn it_is_its_formula_in_every_type() {
+        // With the second factor, exponentials of the logits overflow.
+        for ([rows, classes], factor, bounds) in
+            [([300, 10], 1.0, &MANY), ([5, 7], 100.0, &FEW), ([300, 10], 100.0, &FEW)]
+        {
+            let labels: Vec<u32> = (0..).map(|row: u32| row * 3 % 7).take(rows).collect();
+            let labels = |of: &Tensor| Tensor::new(labels.as_slice(), of.device());
+            let [logits] = noises([&[rows, classes]]);
+            let logits = (logits * factor).unwrap();
+            let ours = |t: &[&Tensor]| cross_entropy(t[0], &labels(t[0])?);
+            assert_agree(&bounds[..2], std::slice::from_ref(&logits), &ours, &|t| {
+                let shifted = t[0].broadcast_sub(&t[0].detach().max_keepdim(1)?)?;
+                let at_label = shifted.gather(&labels(t[0])?.unsqueeze(1)?, 1)?;
+                (shifted.exp()?.sum_keepdim(1)?.log()? - at_label)?.sum_all()
+            });
+            let count = |device: &Device| {
+                let (loss, logits) = (Tensor::new(0.25, device)?, logits.to_device(device)?);
+                loss_and_correct(&loss, &logits, &labels(&logits)?)?.to_vec1::<f64>()
+            };
+            assert_eq!(count(&device()).unwrap(), count(&Device::Cpu).unwrap());
+        }
+    }
+
+    #[test]
+    fn a_label_that_is_no_class_has_no_loss() {
+        let [logits] = noises([&[3, 4]]).map(|logits| there(&logits, DType::F32));
+        let loss = cross_entropy(&logits, &Tensor::new(&[1u32, 4, 0], &device()).unwrap());
+        match loss {
+            // A GPU cannot report an error.
+            Ok(loss) => assert!(device().is_cuda() && loss.to_scalar::<f32>().unwrap().is_nan()),
+            Err(error) => assert!(error.to_string().contains("label 4 among 4 classes"), "{error}"),
         }
     }
 

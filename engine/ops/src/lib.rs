@@ -19,44 +19,43 @@
 //! derivative of candle's relu at 0 is 1, and the backward of candle's convolution is far below the
 //! processor's speed. Tests check every gradient against finite differences and against PyTorch.
 //!
+//! The crate has three parts, each of which uses only those before it:
+//!
+//! 1. `kernels`: elements and memory, products, loops over elements, and the kernels of a GPU. A kernel maps memory to memory,
+//!    without gradients.
+//! 2. [`backward`](mod@backward): the tape, and the backward pass.
+//! 3. The operations of the table, [`update`]: tensors that change in place, and [`difference`], which compares tensors.
+//!
+//! Every operation has two halves. It asks once in each direction whether its tensors are on a GPU (`is_cuda`). Then a
+//! function of `kernels::gpu` computes the result: by a kernel of this crate, by cuBLAS, or by cuDNN when the build has it.
+//! Otherwise the rest of the function computes the result on the threads of the CPU device that calls it. On both, the bits
+//! of a result depend on shapes and values only, never on the number of threads or on their timing.
+//!
 //! Layers also work on bf16. On the CPU they round as a GPU's tensor cores would (`rounded`). A
 //! batch norm computes in f32, and a loss refuses bf16 because it adds up too many terms.
-//!
-//! On the CPU each operation runs on the threads of the device that calls it. On a GPU an operation
-//! runs kernels of this crate (`gpu`), cuBLAS, and cuDNN when the build has it. On both, the bits
-//! of a result depend on shapes and values only, never on the number of threads or on their timing.
 
 /// The least number of elements of a parallel task of an elementwise operation. A task of this size
 /// has enough work to be worth handing to another thread.
 pub const BLOCK: usize = 16 * 1024;
 
-pub(crate) mod element;
-pub(crate) mod elementwise;
-mod gemm;
-#[cfg(feature = "cuda")]
-pub(crate) mod gpu;
-mod memory;
-pub mod parameters;
-mod rounded;
-pub(crate) mod simd;
-#[cfg(test)]
-mod tests;
+mod kernels;
+
+pub mod backward;
 
 pub mod add_bias;
 pub mod avg_pool2d;
-pub mod backward;
 pub mod batch_norm;
 pub mod conv2d;
 pub mod copies;
 pub mod cross_entropy;
 pub mod difference;
-pub mod initial;
 pub mod linear;
-pub mod precision;
 pub mod relu;
-pub mod sgd_step;
-pub mod weights;
-pub mod weights_hash;
+mod rounded;
+pub mod update;
+
+#[cfg(test)]
+mod tests;
 
 pub use add_bias::{add_bias, add_bias_relu};
 pub use avg_pool2d::{avg_pool2d, global_avg_pool};
@@ -64,8 +63,9 @@ pub use batch_norm::{batch_norm, batch_norm_with};
 pub use conv2d::{conv2d, conv2d_relu_pool};
 pub use copies::{cast, flatten, transpose};
 pub use cross_entropy::{cross_entropy, loss_and_correct};
-pub(crate) use element::Element;
-pub use elementwise::sum;
+pub(crate) use kernels::element::Element;
+pub use kernels::elementwise::sum;
+pub use kernels::memory;
 pub use linear::{linear, linear_relu};
 pub use relu::{add_relu, relu};
 

@@ -12,18 +12,15 @@
 
 use std::borrow::Cow;
 
-#[cfg(feature = "cuda")]
-use candle_core::backend::BackendStorage as _;
 use candle_core::{Result, Shape, Storage, Tensor, WithDType, bail};
 use rayon::prelude::*;
 
 use crate::backward::{Wanted, record_in_halves};
-use crate::element::{Element, cpu_memory, for_dtype, lock};
-use crate::elementwise::map;
-use crate::gemm::{Matrix, Store, gemm};
-#[cfg(feature = "cuda")]
-use crate::gpu::{Channels, add_bias, bias_gradients, on_gpu};
-use crate::memory::{excess, product, zeros};
+use crate::kernels::element::{Element, cpu_memory, for_dtype, lock};
+use crate::kernels::elementwise::map;
+use crate::kernels::gemm::{Matrix, Store, gemm};
+use crate::kernels::gpu::{self, Channels};
+use crate::kernels::memory::{excess, product, zeros};
 use crate::relu::{passed, rectified};
 use crate::rounded::{is_rounded, rounded};
 
@@ -85,17 +82,9 @@ struct Linear {
 
 impl Linear {
     fn forward(&self, x: &Tensor, weight: &Tensor, bias: &Tensor) -> Result<Storage> {
-        #[cfg(feature = "cuda")]
         if x.device().is_cuda() {
-            let (samples, _) = x.dims2()?;
-            let sizes = Channels { images: samples, channels: self.outputs, plane: 1 };
-            return on_gpu([x, weight, bias], |[of_x, of_weight, bias]| {
-                let (x, weight) = (x.layout(), weight.layout());
-                let sizes_of_product = (1, samples, self.outputs, self.inputs);
-                let mut y = of_x.storage.matmul(of_weight.storage, sizes_of_product, x, weight)?;
-                add_bias(&mut y, sizes, bias, self.with_relu)?;
-                Ok(Storage::Cuda(y))
-            });
+            let sizes = Channels { images: x.dim(0)?, channels: self.outputs, plane: 1 };
+            return gpu::add_bias(gpu::product(x, weight)?, sizes, bias, self.with_relu);
         }
         for_dtype!(x.dtype(), "linear", T => {
             let locked = lock(&[x, weight, bias]);
@@ -114,13 +103,12 @@ impl Linear {
         wanted: Wanted,
     ) -> Result<[Option<Tensor>; 3]> {
         let grad = grad.contiguous()?;
-        #[cfg(feature = "cuda")]
         if grad.device().is_cuda() {
             let (grad, dbias) = match (self.with_relu, wanted.weights) {
                 // Without a relu the input's gradient needs no pass over the incoming gradient.
                 (false, false) => (grad, None),
                 _ => {
-                    let (grad, dbias) = bias_gradients(self.with_relu.then_some(y), &grad)?;
+                    let (grad, dbias) = gpu::bias_gradients(self.with_relu.then_some(y), &grad)?;
                     (grad, wanted.weights.then_some(dbias))
                 }
             };
@@ -227,7 +215,24 @@ mod tests {
 
     use super::*;
     use crate::backward::backward_from;
-    use crate::tests::agreement::{assert_empty_batch_is_nothing, noise};
+    use crate::relu;
+    use crate::tests::agreement::{
+        MANY, assert_agree, assert_empty_batch_is_nothing, noise, noises,
+    };
+
+    #[test]
+    fn it_is_its_formula_in_every_type() {
+        let formula = |t: &[&Tensor]| t[0].matmul(t[1])?.broadcast_add(t[2]);
+        for [samples, inputs, outputs] in [[70, 800, 128], [5, 3, 7]] {
+            let inputs = noises([&[samples, inputs], &[inputs, outputs], &[outputs]]);
+            assert_agree(&MANY, &inputs, &|t| linear(t[0], t[1], t[2]), &formula);
+            // bf16 may round a sum to the other side of the relu's kink.
+            let wide = &MANY[..2];
+            assert_agree(wide, &inputs, &|t| linear_relu(t[0], t[1], t[2]), &|t| {
+                relu(&formula(t)?)
+            });
+        }
+    }
 
     #[test]
     fn shapes_that_do_not_fit_are_refused() {

@@ -8,10 +8,11 @@
 
 use candle_core::{Result, Tensor, bail};
 
-use super::element::{Element, tensor};
-use super::elementwise::by_element;
-use super::rounded::{is_rounded, rounded};
 use crate::backward::{Kind, record, record_node};
+use crate::kernels::element::{Element, tensor};
+use crate::kernels::elementwise::by_element;
+use crate::kernels::gpu;
+use crate::rounded::{is_rounded, rounded};
 
 /// Computes max(x, 0) by element, for any shape. Fails when `x` is none of f32, f64 and bf16.
 pub fn relu(x: &Tensor) -> Result<Tensor> {
@@ -19,7 +20,7 @@ pub fn relu(x: &Tensor) -> Result<Tensor> {
         return rounded("relu", [x], |[x]| relu(&x));
     }
     let x = x.contiguous()?;
-    let y = by_element!("relu", [&x], |[x]| rectified(x))?;
+    let y = by_element!(gpu::RELU, [&x], |[x]| rectified(x))?;
     record("relu", y, x.shape(), [&x], |y, dy| Ok([Some(gradient(y, dy)?)]))
 }
 
@@ -36,7 +37,7 @@ pub fn add_relu(x: &Tensor, y: &Tensor) -> Result<Tensor> {
         return rounded("add_relu", [x, y], |[x, y]| add_relu(&x, &y));
     }
     let (x, y) = (x.contiguous()?, y.contiguous()?);
-    let sum = by_element!("add_relu", [&x, &y], |[x, y]| rectified(x + y))?;
+    let sum = by_element!(gpu::ADD_RELU, [&x, &y], |[x, y]| rectified(x + y))?;
     let of_two = (Some(gradient_of_sum as _), Kind::Operation);
     record_node("add_relu", (sum, x.shape()), [&x, &y], of_two, |sum, grad, _| {
         let gradient = gradient(sum, grad)?;
@@ -47,13 +48,13 @@ pub fn add_relu(x: &Tensor, y: &Tensor) -> Result<Tensor> {
 /// Returns the part of `grad` that passes the relu with output `y`, by element.
 pub(super) fn gradient(y: &Tensor, grad: &Tensor) -> Result<Tensor> {
     let operands = [y, &grad.contiguous()?];
-    let dx = by_element!("relu_gradient", operands, |[y, grad]| passed(y, grad))?;
+    let dx = by_element!(gpu::RELU_GRADIENT, operands, |[y, grad]| passed(y, grad))?;
     Ok(tensor(dx, y.shape()))
 }
 
 /// Does the same for the sum of two gradients, contiguous and of the shape and type of `y`.
 pub(super) fn gradient_of_sum(y: &Tensor, [a, b]: [&Tensor; 2]) -> Result<Tensor> {
-    let dx = by_element!("relu_gradient_of_sum", [y, a, b], |[y, a, b]| passed(y, a + b))?;
+    let dx = by_element!(gpu::RELU_GRADIENT_OF_SUM, [y, a, b], |[y, a, b]| passed(y, a + b))?;
     Ok(tensor(dx, y.shape()))
 }
 
@@ -71,11 +72,16 @@ pub(super) fn passed<T: Element>(y: T, grad: T) -> T {
 
 #[cfg(test)]
 mod tests {
-    use candle_core::{DType, Device, Var};
+    use candle_core::DType;
 
     use super::*;
-    use crate::tests::agreement::{assert_agree, noise};
-    use crate::{add_bias_relu, linear_relu};
+    use crate::sum;
+    use crate::tests::agreement::{
+        EXACT, FEW, MANY, assert_agree, assert_close, device, has, noise, noises, there, whole,
+    };
+
+    /// Numbers of elements with whole vectors only, and with a partial vector.
+    const COUNTS: [usize; 2] = [5 * 68, 5 * 67];
 
     /// Selection gives derivative 0 at 0, but candle's own relu has 1.
     fn composed(x: &Tensor) -> Result<Tensor> {
@@ -83,46 +89,66 @@ mod tests {
     }
 
     #[test]
-    fn a_nan_stays_one_and_lets_its_gradient_pass() {
-        let x = [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, -0.0, 0.0, 1.0];
-        let x = Var::from_tensor(&Tensor::new(&[x], &Device::Cpu).unwrap()).unwrap();
-        let zeros = Var::zeros((1, 6), DType::F64, &Device::Cpu).unwrap();
-        let zero = zeros.get(0).unwrap();
-        let identity = Tensor::eye(1, DType::F64, &Device::Cpu).unwrap();
-        let columns = x.t().unwrap();
-        // The list has every operation that ends in a relu, each with this x as its only term.
-        for y in [
-            relu(&x).unwrap(),
-            add_relu(&x, &zeros).unwrap(),
-            add_bias_relu(&x, &zero).unwrap(),
-            linear_relu(&columns, &identity, &zero.get(0).unwrap().reshape(1).unwrap()).unwrap(),
-        ] {
-            let gradients = (y.sum_all().unwrap() * 3.0).unwrap().backward().unwrap();
-            let values = |tensor: &Tensor| tensor.flatten_all().unwrap().to_vec1::<f64>().unwrap();
-            let y = values(&y);
-            assert!(y[0].is_nan(), "{y:?}");
-            assert_eq!(y[1..], [f64::INFINITY, 0.0, 0.0, 0.0, 1.0]);
-            let dx = values(gradients.get(&x).unwrap());
-            assert_eq!(dx, [3.0, 3.0, 0.0, 0.0, 0.0, 3.0]);
+    fn it_is_its_formula_in_every_type() {
+        for count in COUNTS {
+            let x = whole(&noises([&[count]]));
+            assert_agree(&EXACT, &x, &|x| relu(x[0]), &|x| composed(x[0]));
+            // An aligned start, and a start one element later.
+            for from in [0, 1] {
+                let view = |x: &Tensor| x.narrow(0, from, 68);
+                assert_agree(&EXACT, &x, &|x| relu(&view(x[0])?), &|x| composed(&view(x[0])?));
+            }
+        }
+        let x = whole(&noises([&[70, 31]]));
+        assert_agree(&EXACT, &x, &|x| relu(&x[0].t()?), &|x| composed(&x[0].t()?));
+    }
+
+    #[test]
+    fn a_sum_is_rectified_in_every_type() {
+        let formula = |x: &Tensor, y: &Tensor| composed(&(x + y)?);
+        for (count, from) in COUNTS.into_iter().flat_map(|count| [(count, 0), (count, 1)]) {
+            let inputs = noises([&[count + from], &[count]]);
+            let view = |x: &Tensor| x.narrow(0, from, count);
+            for (bounds, inputs) in [(&FEW, inputs.to_vec()), (&EXACT, whole(&inputs))] {
+                assert_agree(bounds, &inputs, &|t| add_relu(&view(t[0])?, t[1]), &|t| {
+                    formula(&view(t[0])?, t[1])
+                });
+            }
         }
     }
 
     #[test]
-    fn composed_of_candles_operations_it_is_the_same() {
-        let x = noise("x", &[3, 7]);
-        // Rounding gives some zeros, where the derivative is a choice.
-        x.set(&(x.as_detached_tensor() * 2.0).unwrap().round().unwrap()).unwrap();
-        assert_agree(&[&x], || relu(&x), || composed(&x));
+    fn gradients_that_meet_are_added_in_every_type() {
+        for shape in [&[70, 31][..], &[3, 31, 4, 4]] {
+            let two = noises([shape, shape]);
+            // The sum is 2 · x: the gradient of each use is rounded, and so is their sum.
+            assert_agree(&MANY, &two[..1], &|x| add_relu(x[0], x[0]), &|x| {
+                composed(&(x[0] * 2.0)?)
+            });
+            assert_agree(&MANY, &two, &|x| add_relu(&relu(x[0])?, &add_relu(x[0], x[1])?), &|x| {
+                composed(&(composed(x[0])? + composed(&(x[0] + x[1])?)?)?)
+            });
+            // Both operands derive from one relu's output, and the gradient of this relu takes both
+            // gradients at once.
+            let behind = |y: Tensor| add_relu(&y, &relu(&y)?);
+            assert_agree(&MANY, &two, &|x| behind(add_relu(x[0], x[1])?), &|x| {
+                let y = composed(&(x[0] + x[1])?)?;
+                composed(&(&y + composed(&y)?)?)
+            });
+        }
     }
 
     #[test]
-    fn together_they_are_what_they_are_apart() {
-        let (x, y) = (noise("x", &[3, 7]), noise("y", &[3, 7]));
-        // Rounding gives some sums of zero, where the derivative is a choice.
-        for x in [&x, &y] {
-            x.set(&x.as_detached_tensor().round().unwrap()).unwrap();
+    fn gradients_are_added_at_once_to_the_last_bit_in_every_type() {
+        // On the CPU bf16 is computed in f32.
+        let types = EXACT.map(|(dtype, _)| dtype);
+        let types =
+            types.into_iter().filter(|&it| has(it) && (device().is_cuda() || it != DType::BF16));
+        for (dtype, count) in types.flat_map(|dtype| COUNTS.map(|count| (dtype, count))) {
+            let [y, a, b] = noises([&[count][..]; 3]).map(|tensor| there(&tensor, dtype));
+            let apart = gradient(&y, &sum(&a, &b).unwrap()).unwrap();
+            assert_close("gradient", &gradient_of_sum(&y, [&a, &b]).unwrap(), &apart, 0.0);
         }
-        assert_agree(&[&x, &y], || add_relu(&x, &y), || relu(&(x.as_tensor() + y.as_tensor())?));
     }
 
     #[test]

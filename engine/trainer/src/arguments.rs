@@ -17,7 +17,7 @@ use harness::records::{EpochRecord, TrainOptions, epochs_trained, seconds_per_ep
 use harness::report::outputs::Outputs;
 use harness::report::summary::{Summary, Versions};
 use harness::report::{self, counted, thousands};
-use ops::weights_hash::WeightsHash;
+use model_state::weights_hash::WeightsHash;
 
 use crate::memory::{Footprint, RunSize};
 

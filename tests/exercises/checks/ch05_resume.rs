@@ -13,7 +13,7 @@ use datasets::source::LoadedData;
 use datasets::{Split, synthetic};
 use harness::records::{BatchSums, TrainOptions};
 use harness::report::Report;
-use ops::weights_hash::WeightsHash;
+use model_state::weights_hash::WeightsHash;
 
 /// A checkpoint, of the type that the answer has for checkpoints.
 type Saved = Box<dyn Any>;

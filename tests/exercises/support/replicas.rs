@@ -1,8 +1,8 @@
 //! Weights of several ranks: equal to each other to the last bit, and to the right weights up to rounding.
 
 use candle_core::{Result, Tensor};
+use model_state::weights_hash::WeightsHash;
 use ops::difference::largest_difference;
-use ops::weights_hash::WeightsHash;
 
 use crate::mismatch::fail;
 

@@ -29,7 +29,7 @@ fn label(sample: usize) -> usize {
 /// The factor with which the gradient of each of the first `samples` samples was subtracted from the weights.
 ///
 /// `before` has the weights before the update, and `after` is a
-/// [snapshot](ops::parameters::Parameters::snapshot) after the update.
+/// [snapshot](model_state::parameters::Parameters::snapshot) after the update.
 /// Fails when the weights are of another model.
 pub fn counted(
     before: &Classifier,

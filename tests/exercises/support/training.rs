@@ -8,7 +8,7 @@ use concise_wrapper::optimizer::{Momentum, Schedule, Sgd};
 use concise_wrapper::{Model as _, Network};
 use datasets::Dataset;
 use harness::records::BatchSums;
-use ops::weights_hash::WeightsHash;
+use model_state::weights_hash::WeightsHash;
 use split_batch::Sampler;
 use split_batch::loader::LocalBatch;
 

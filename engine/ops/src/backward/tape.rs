@@ -16,7 +16,7 @@ use candle_core::{
 };
 
 use super::Accumulator;
-use crate::element::{copied, tensor};
+use crate::kernels::element::{copied, tensor};
 use harness::lock::locked;
 
 /// Computes the gradients that are wanted from the result and the result's gradient, in the order

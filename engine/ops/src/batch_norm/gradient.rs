@@ -15,10 +15,9 @@
 use candle_core::{DType, Device, Result, Tensor, bail};
 
 use super::on_cpu::{self, Factors, Planes, Sums};
-#[cfg(feature = "cuda")]
-use super::on_gpu;
 use super::statistics::{Statistics, check_channels};
 use super::{contiguous, widened};
+use crate::kernels::gpu;
 
 /// The gradient of a batch norm's output, `[B, C, H, W]`, with the images that both halves of
 /// backward read beside the gradient.
@@ -54,9 +53,9 @@ impl OutputGradient {
     /// dy·x̂ of each, the gradient of the weight. Fails when the statistics have another number of channels.
     pub fn sums(&self, statistics: &Statistics, epsilon: f64) -> Result<Tensor> {
         statistics.check(self.x.dim(1)?)?;
-        #[cfg(feature = "cuda")]
         if self.x.device().is_cuda() {
-            return Ok(on_gpu::gradient_sums(self, statistics, epsilon)?.exact);
+            let [exact, _] = self.sums_on_a_gpu(statistics, epsilon)?;
+            return Ok(exact);
         }
         let moments = statistics.to_moments()?;
         let (_, sums) = on_cpu::gradients(self, &moments, epsilon, None, None)?;
@@ -86,9 +85,8 @@ impl OutputGradient {
             );
         }
         let count = Some(statistics.count);
-        #[cfg(feature = "cuda")]
         if self.x.device().is_cuda() {
-            return on_gpu::input_gradient(self, weight, statistics, sums, count, epsilon);
+            return self.of_input_on_a_gpu(weight, statistics, sums, count, epsilon);
         }
         let weight = weight.detach().to_dtype(DType::F64)?.to_vec1()?;
         let of_channels = sums.get(0)?.to_vec1()?.into_iter().zip(sums.get(1)?.to_vec1()?);
@@ -98,5 +96,32 @@ impl OutputGradient {
         let (dx, _) = on_cpu::gradients(self, &moments, epsilon, Some(&sums), Some(factors))?;
         dx.map_or_else(|| bail!("batch_norm: there are factors for a gradient"), Ok)?
             .to_dtype(self.dtype)
+    }
+
+    /// The input, the output, which only a batch norm with a relu reads, and its gradient.
+    fn images(&self) -> [&Tensor; 3] {
+        [&self.x, self.output.as_ref().unwrap_or(&self.x), &self.grad]
+    }
+
+    /// Computes the sums on a GPU, in f64 and rounded to the type of the parameters.
+    pub(super) fn sums_on_a_gpu(
+        &self,
+        Statistics { mean, variance, .. }: &Statistics,
+        epsilon: f64,
+    ) -> Result<[Tensor; 2]> {
+        gpu::gradient_sums(self.images(), [mean, variance], epsilon, self.output.is_some())
+    }
+
+    /// Computes the gradient of the input on a GPU. `count` is `None` when the statistics are constants.
+    pub(super) fn of_input_on_a_gpu(
+        &self,
+        weight: &Tensor,
+        Statistics { mean, variance, .. }: &Statistics,
+        sums: &Tensor,
+        count: Option<usize>,
+        epsilon: f64,
+    ) -> Result<Tensor> {
+        let (of_channels, relu) = ([mean, variance, sums], self.output.is_some());
+        gpu::input_gradient(self.images(), weight, of_channels, count, epsilon, relu)
     }
 }

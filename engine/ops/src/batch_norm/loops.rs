@@ -6,8 +6,8 @@
 use candle_core::WithDType;
 
 use crate::Element;
+use crate::kernels::simd::{LANES, Simd};
 use crate::relu;
-use crate::simd::{LANES, Simd};
 
 /// Adds up all lanes as a tree, and then `rest`, the sum of the elements after the last whole row.
 #[inline(always)]

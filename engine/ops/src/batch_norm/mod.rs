@@ -32,8 +32,6 @@
 mod gradient;
 mod loops;
 mod on_cpu;
-#[cfg(feature = "cuda")]
-mod on_gpu;
 mod statistics;
 #[cfg(test)]
 pub(crate) mod tests;
@@ -45,9 +43,8 @@ pub use statistics::{Average, Statistics, average_all};
 
 use crate::backward::record;
 use crate::cast;
-use crate::element::computed_in;
-#[cfg(feature = "cuda")]
-use crate::gpu::{self, Channels};
+use crate::kernels::element::computed_in;
+use crate::kernels::gpu::{self, Channels};
 use crate::rounded::is_rounded;
 use on_cpu::{Factors, Planes, Sums};
 
@@ -57,9 +54,9 @@ impl Statistics {
     pub fn of(x: &Tensor) -> Result<Self> {
         let planes = Planes::new(x.shape())?;
         let x = contiguous(&widened(x)?)?;
-        #[cfg(feature = "cuda")]
         if x.device().is_cuda() {
-            return on_gpu::statistics(&x);
+            let [mean, variance] = gpu::moments(&x)?;
+            return Ok(Self { mean, variance, count: planes.count() });
         }
         Self::new(&on_cpu::moments(&x)?, planes.count())
     }
@@ -124,11 +121,10 @@ fn forward(
     epsilon: f64,
     relu: bool,
 ) -> Result<(Storage, Statistics)> {
-    #[cfg(feature = "cuda")]
     if x.device().is_cuda() {
-        let statistics = given.map_or_else(|| on_gpu::statistics(x), on_gpu::in_f64)?;
-        let y = on_gpu::normalise(inputs, &statistics, epsilon, relu)?;
-        return Ok((Storage::Cuda(y), statistics));
+        let statistics = given.cloned().map_or_else(|| Statistics::of(x), Ok)?;
+        let moments = [&statistics.mean, &statistics.variance];
+        return Ok((gpu::normalise(inputs, moments, epsilon, relu)?, statistics));
     }
     let given = given.map(Statistics::to_moments).transpose()?;
     let (y, moments) = on_cpu::normalise(inputs, given.as_deref(), epsilon, relu)?;
@@ -145,12 +141,10 @@ fn backward(
     relu: bool,
 ) -> Result<[Option<Tensor>; 3]> {
     let dy = OutputGradient::new(x, relu.then_some(y), dy)?;
-    #[cfg(feature = "cuda")]
     if x.device().is_cuda() {
-        let gpu::Totals { exact, rounded } = on_gpu::gradient_sums(&dy, statistics, epsilon)?;
-        let dx = x
-            .track_op()
-            .then(|| on_gpu::input_gradient(&dy, weight, statistics, &exact, count, epsilon));
+        let [exact, rounded] = dy.sums_on_a_gpu(statistics, epsilon)?;
+        let dx =
+            x.track_op().then(|| dy.of_input_on_a_gpu(weight, statistics, &exact, count, epsilon));
         return Ok([dx.transpose()?, Some(rounded.get(1)?), Some(rounded.get(0)?)]);
     }
     let weights = weight.detach().to_dtype(DType::F64)?.to_vec1()?;
@@ -165,7 +159,6 @@ fn backward(
 
 /// Makes images contiguous, on a GPU at an address from which the kernels can read whole vectors.
 fn contiguous(images: &Tensor) -> Result<Tensor> {
-    #[cfg(feature = "cuda")]
     if images.device().is_cuda() {
         return gpu::aligned(images, Channels::of(images.shape())?.vector());
     }

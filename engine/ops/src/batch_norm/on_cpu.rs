@@ -20,9 +20,9 @@ use rayon::prelude::*;
 use super::OutputGradient;
 use super::loops::{self, GradientLine, Line};
 use crate::Element;
-use crate::element::{cpu_memory, for_dtype, lock};
-use crate::memory::zeros;
-use crate::simd::vectorised;
+use crate::kernels::element::{cpu_memory, for_dtype, lock};
+use crate::kernels::memory::zeros;
+use crate::kernels::simd::vectorised;
 
 /// The number of contiguous elements that a block takes from each image, if planes are small.
 /// Reading a stretch of this length is efficient.

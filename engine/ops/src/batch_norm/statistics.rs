@@ -3,6 +3,7 @@
 use candle_core::{DType, Device, Result, Tensor, Var, bail};
 
 use super::on_cpu::Moments;
+use crate::kernels::gpu;
 
 /// Mean and variance of each channel over `count` values, `[C]` and `[C]`. Both are f64 for every
 /// type of images and carry no gradient.
@@ -122,10 +123,9 @@ pub fn average_all(averages: &[Average<'_>], momentum: f64) -> Result<()> {
             fresh.dtype()
         );
     }
-    #[cfg(feature = "cuda")]
     if averages.iter().any(|average| average.running.device().is_cuda()) {
         let averages = averages.iter().map(|of| (of.running.as_tensor(), of.fresh, of.scale));
-        return crate::gpu::update::average(&averages.collect::<Vec<_>>(), momentum);
+        return gpu::average(&averages.collect::<Vec<_>>(), momentum);
     }
     averages.iter().try_for_each(|Average { running, fresh, scale }| {
         let old = running.as_detached_tensor().to_dtype(DType::F64)?;

@@ -20,8 +20,8 @@ use super::geometry::Geometry;
 use super::padded_plane::PaddedPlane;
 use super::results::{Gradients, Output, Upstream};
 use crate::Element;
-use crate::memory::Scratch;
-use crate::simd::{LANES, Simd, add_product, runs, vectorised, vectors, vectors_mut};
+use crate::kernels::memory::Scratch;
+use crate::kernels::simd::{LANES, Simd, add_product, runs, vectorised, vectors, vectors_mut};
 
 /// The largest patch for direct convolution. Larger patches use a matrix product.
 pub(super) const LARGEST_PATCH: usize = 32;

@@ -15,10 +15,10 @@
 use super::geometry::Geometry;
 use super::padded_plane::PaddedPlane;
 use crate::Element;
-use crate::avg_pool2d::Windows;
-use crate::memory::Scratch;
+use crate::kernels::memory::Scratch;
+use crate::kernels::simd::{LANES, Simd, add, scale, vectors_mut};
+use crate::kernels::windows::Windows;
 use crate::relu::rectified;
-use crate::simd::{LANES, Simd, add, scale, vectors_mut};
 
 /// The relu mask of eight neighbouring pixels: one byte per image, with one bit per pixel.
 pub(super) type ReluMask = [u8; LANES];

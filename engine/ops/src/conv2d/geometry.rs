@@ -2,8 +2,8 @@
 
 use candle_core::{DType, Result, Tensor, bail};
 
-use crate::memory::{excess, product};
-use crate::simd::Simd;
+use crate::kernels::memory::{excess, product};
+use crate::kernels::simd::Simd;
 
 /// The sizes of a convolution. All files of `conv2d` use these names. The input has `in_channels`
 /// planes of `height` × `width` pixels, and the output has `out_channels` planes of `out_h` ×
@@ -123,4 +123,18 @@ impl Geometry {
 pub(super) struct Plane {
     pub(super) image: usize,
     pub(super) channel: usize,
+}
+
+/// One of a convolution's three products, with its operands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Pass {
+    /// The output, `[B, O, H', W']`, from the input, `[B, C, H, W]`, and the kernel, `[O, C, KH, KW]`.
+    Output,
+    /// The output before a relu: a patch of zeros gives exactly zero, never nearly zero, because
+    /// the slope of the relu changes there.
+    OutputForRelu,
+    /// The gradient of the input, from the kernel and the output's gradient.
+    InputGradient,
+    /// The gradient of the kernel, from the input and the output's gradient; zeros without images.
+    WeightGradient,
 }

@@ -13,7 +13,7 @@
 //! ```
 //!
 //! Each row is a shifted copy of the image, so [`Geometry::im2col`] copies runs of pixels. A pixel is a vector of sixteen
-//! images ([`simd`](crate::simd)), and the plane already has its padding. [`Geometry::col2im`] is the transposed map, for
+//! images ([`simd`](crate::kernels::simd)), and the plane already has its padding. [`Geometry::col2im`] is the transposed map, for
 //! the gradient of the input: it *adds* each entry to the pixel that the entry was copied from.
 //!
 //! # The products
@@ -39,9 +39,9 @@ use super::geometry::Geometry;
 use super::padded_plane::{PaddedPlane, by_channel};
 use super::results::{Gradients, Output, Upstream};
 use crate::Element;
-use crate::gemm::{Matrix, Store, gemm};
-use crate::memory::{Scratch, product};
-use crate::simd::{LANES, Simd, add, runs, vectorised, vectors, vectors_mut};
+use crate::kernels::gemm::{Matrix, Store, gemm};
+use crate::kernels::memory::{Scratch, product};
+use crate::kernels::simd::{LANES, Simd, add, runs, vectorised, vectors, vectors_mut};
 
 /// The most elements of a band, which fits in a core's private cache together with the weights.
 const BAND: usize = 1 << 18;

@@ -18,14 +18,13 @@
 //! or on the other images of a batch. The number of images may change the choice of algorithm. The
 //! backward pass prepares the input again, which is cheaper than keeping the prepared input.
 
-#[cfg(feature = "cudnn")]
+#[cfg_attr(not(feature = "cudnn"), path = "no_cudnn.rs")]
 mod cudnn;
 mod direct;
 mod epilogue;
 pub(super) mod geometry;
 mod im2col;
-#[cfg(feature = "cudnn")]
-pub(crate) mod on_gpu;
+mod on_gpu;
 mod padded_plane;
 mod results;
 mod strided_1x1;
@@ -35,13 +34,15 @@ mod winograd;
 
 use candle_core::{DType, Result, Shape, Storage, Tensor, bail};
 
-use super::avg_pool2d::{Windows, avg_pool2d};
-use super::element::{cpu_memory, for_dtype, lock};
-use super::relu::relu;
-use super::rounded::{is_rounded, rounded};
+use crate::Element;
+use crate::avg_pool2d;
 use crate::backward::{Wanted, record_in_halves};
-use crate::memory::product;
-use crate::simd::LANES;
+use crate::kernels::element::{cpu_memory, for_dtype, lock};
+use crate::kernels::memory::product;
+use crate::kernels::simd::LANES;
+use crate::kernels::windows::Windows;
+use crate::relu;
+use crate::rounded::{is_rounded, rounded};
 use direct::{Direct, LARGEST_PATCH};
 use epilogue::{Epilogue, ReluMask};
 use geometry::Geometry;
@@ -108,7 +109,7 @@ pub fn conv2d_relu_pool(x: &Tensor, weight: &Tensor, bias: &Tensor, pool: usize)
 
 /// Whether this crate has an operation for the device: for the CPU, and for a GPU with cuDNN.
 fn has_operation(x: &Tensor) -> bool {
-    x.device().is_cpu() || cfg!(feature = "cudnn")
+    x.device().is_cpu() || cudnn::PRESENT
 }
 
 struct Conv2d {
@@ -124,7 +125,6 @@ impl Conv2d {
         }
         let (x, weight) = (x.contiguous()?, weight.contiguous()?);
         let bias = bias.map(Tensor::contiguous).transpose()?;
-        #[cfg(feature = "cudnn")]
         if x.device().is_cuda() {
             return self.forward_on_gpu(&x, &weight, bias.as_ref());
         }
@@ -135,15 +135,9 @@ impl Conv2d {
             let [x, weight, of_bias] = locked.elements::<T, 3>()?;
             let of_bias = bias.is_some().then_some(of_bias);
             let mut output = Output::new(g, &self.epilogue, of_bias);
-            match Algorithm::new(g) {
-                // An empty batch has no outputs.
-                _ if g.batch == 0 => {}
-                Algorithm::Direct => Direct::new(g).forward(x, weight, &mut output),
-                Algorithm::Winograd2 => Winograd2::new(g).forward(x, weight, &mut output),
-                Algorithm::Winograd4 => Winograd4::new(g).forward(x, weight, &mut output),
-                Algorithm::Winograd3 => Winograd3::new(g).forward(x, weight, &mut output),
-                Algorithm::Strided1x1 => Strided1x1::new(g).forward(x, weight, &mut output),
-                Algorithm::Im2col => Im2col(g).forward(x, weight, &mut output),
+            // An empty batch has no outputs.
+            if g.batch > 0 {
+                Algorithm::new(g).forward(x, weight, &mut output);
             }
             (cpu_memory(output.y), output.relu_masks)
         });
@@ -174,16 +168,9 @@ impl Conv2d {
             let [of_x, of_weight, grad] = locked.elements::<T, 3>()?;
             let mut gradients = Gradients::<T>::new(g, wanted, has_bias);
             let upstream = Upstream { geometry: g, epilogue: &self.epilogue, grad, relu_masks };
-            let (up, to) = (&upstream, &mut gradients);
-            match algorithm {
-                // An empty batch adds nothing to the zeros.
-                _ if g.batch == 0 => {}
-                Algorithm::Direct => Direct::new(g).backward(of_x, up, to),
-                Algorithm::Winograd2 => Winograd2::new(g).backward(of_x, of_weight, up, to),
-                Algorithm::Winograd4 => Winograd4::new(g).backward(of_x, of_weight, up, to),
-                Algorithm::Winograd3 => Winograd3::new(g).backward(of_x, of_weight, up, to),
-                Algorithm::Strided1x1 => Strided1x1::new(g).backward(of_x, of_weight, up, to),
-                Algorithm::Im2col => Im2col(g).backward(of_x, of_weight, up, to),
+            // An empty batch adds nothing to the zeros.
+            if g.batch > 0 {
+                algorithm.backward(of_x, of_weight, &upstream, &mut gradients);
             }
             let tensor = |values, shape: &Shape| Tensor::from_vec(values, shape, x.device());
             let dbias: Option<Vec<T>> = gradients.bias.into_iter().collect();
@@ -297,6 +284,40 @@ impl Algorithm {
             (5, 5, 1) if enough && cost3 < limit => Self::Winograd3,
             _ if Strided1x1::suits(g) => Self::Strided1x1,
             _ => Self::Im2col,
+        }
+    }
+}
+
+impl Algorithm {
+    /// Convolves, and runs the epilogue.
+    fn forward<T: Element>(self, x: &[T], weight: &[T], output: &mut Output<'_, T>) {
+        let g = output.geometry;
+        match self {
+            Self::Direct => Direct::new(g).forward(x, weight, output),
+            Self::Winograd2 => Winograd2::new(g).forward(x, weight, output),
+            Self::Winograd4 => Winograd4::new(g).forward(x, weight, output),
+            Self::Winograd3 => Winograd3::new(g).forward(x, weight, output),
+            Self::Strided1x1 => Strided1x1::new(g).forward(x, weight, output),
+            Self::Im2col => Im2col(g).forward(x, weight, output),
+        }
+    }
+
+    /// Adds the gradients to zeros.
+    fn backward<T: Element>(
+        self,
+        x: &[T],
+        weight: &[T],
+        up: &Upstream<'_, T>,
+        to: &mut Gradients<T>,
+    ) {
+        let g = up.geometry;
+        match self {
+            Self::Direct => Direct::new(g).backward(x, up, to),
+            Self::Winograd2 => Winograd2::new(g).backward(x, weight, up, to),
+            Self::Winograd4 => Winograd4::new(g).backward(x, weight, up, to),
+            Self::Winograd3 => Winograd3::new(g).backward(x, weight, up, to),
+            Self::Strided1x1 => Strided1x1::new(g).backward(x, weight, up, to),
+            Self::Im2col => Im2col(g).backward(x, weight, up, to),
         }
     }
 }

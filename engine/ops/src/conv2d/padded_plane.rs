@@ -1,4 +1,4 @@
-//! Padded planes, and their conversion to and from blocks of sixteen images ([`simd`](crate::simd)).
+//! Padded planes, and their conversion to and from blocks of sixteen images ([`simd`](crate::kernels::simd)).
 
 use std::ops::Range;
 
@@ -6,8 +6,8 @@ use rayon::prelude::*;
 
 use super::geometry::Geometry;
 use crate::Element;
-use crate::memory::Scratch;
-use crate::simd::{LANES, Simd, vectorised, vectors_mut};
+use crate::kernels::memory::Scratch;
+use crate::kernels::simd::{LANES, Simd, vectorised, vectors_mut};
 
 /// A padded plane: a plane of pixels inside a larger plane of zeros.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

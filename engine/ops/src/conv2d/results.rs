@@ -9,8 +9,8 @@ use super::geometry::{Geometry, Plane};
 use super::padded_plane::{PaddedPlane, by_channel};
 use crate::Element;
 use crate::backward::Wanted;
-use crate::memory::zeros;
-use crate::simd::{LANES, Simd};
+use crate::kernels::memory::zeros;
+use crate::kernels::simd::{LANES, Simd};
 
 /// The result of a forward pass.
 pub(super) struct Output<'a, T> {

@@ -18,7 +18,7 @@ use rayon::prelude::*;
 use super::geometry::Geometry;
 use super::im2col::Im2col;
 use super::results::{Gradients, Output, Upstream};
-use crate::memory::zeros;
+use crate::kernels::memory::zeros;
 use crate::{BLOCK, Element};
 
 pub(super) struct Strided1x1<'a> {

@@ -1,14 +1,66 @@
-//! Test helpers that compare an operation with the same operation composed of candle's.
+//! The device of the tests, and comparisons of operations with their formulas.
 
-use approx::assert_abs_diff_eq;
 use candle_core::{DType, Device, Result, Tensor, Var};
-
-use crate::difference::relative_difference;
+use devices::{ComputeDevice, DeviceKind, DevicePlan};
 use harness::random;
 use rand_distr::{Distribution as _, StandardNormal};
 
+use crate::backward::backward_from;
+use crate::difference::relative_difference;
+
 /// The numbers that are not finite.
 pub(crate) const NOT_FINITE: [f64; 3] = [f64::NAN, f64::INFINITY, f64::NEG_INFINITY];
+
+/// Types of elements, each with the largest difference of a result from the formula in f64, relative to the largest entry.
+pub(crate) type Bounds = [(DType, f64)];
+
+/// Bounds of operations that round nothing.
+pub(crate) const EXACT: [(DType, f64); 3] =
+    [(DType::F64, 0.0), (DType::F32, 0.0), (DType::BF16, 0.0)];
+
+/// Bounds of sums of few terms: some units in the last place, and half a unit of bf16's eight digits. The half unit counts
+/// twice where a gradient is rounded twice.
+pub(crate) const FEW: [(DType, f64); 3] =
+    [(DType::F64, 1e-12), (DType::F32, 2e-6), (DType::BF16, 1.0 / 128.0)];
+
+/// Bounds of products of up to 800 terms. bf16 is rounded at every write: forward, and at each operation backward.
+pub(crate) const MANY: [(DType, f64); 3] =
+    [(DType::F64, 1e-12), (DType::F32, 1e-5), (DType::BF16, 1.0 / 64.0)];
+
+/// Opens the first GPU. Returns `None` and says so if there is none.
+pub(crate) fn gpu() -> Option<ComputeDevice> {
+    match DevicePlan::new(DeviceKind::Cuda, 1, None) {
+        Ok(plan) => Some(plan.slots()[0].open().unwrap()),
+        Err(error) => {
+            eprintln!("SKIPPED: {error}");
+            None
+        }
+    }
+}
+
+/// Returns the device of this thread's tests: a GPU if `TEST_DEVICE` is `cuda`, and otherwise the CPU.
+pub(crate) fn device() -> Device {
+    thread_local! {
+        static DEVICE: Device = match std::env::var("TEST_DEVICE") {
+            Ok(name) if name == "cuda" => gpu().expect("a GPU").tensors().clone(),
+            _ => Device::Cpu,
+        };
+    }
+    DEVICE.with(Device::clone)
+}
+
+/// Whether the device computes in a type: bf16 begins with GPUs of compute capability 8.0.
+pub(crate) fn has(dtype: DType) -> bool {
+    let capability = || {
+        let plan = DevicePlan::new(DeviceKind::Cuda, 1, None).unwrap();
+        plan.slots()[0].compute_capability().unwrap()
+    };
+    let has = dtype != DType::BF16 || device().is_cpu() || capability() >= Some((8, 0));
+    if !has {
+        eprintln!("SKIPPED: this GPU has no bf16");
+    }
+    has
+}
 
 /// Returns a variable of noise from N(0, 1) in f64. The same name gives the same noise.
 pub(crate) fn noise(name: &str, shape: &[usize]) -> Var {
@@ -18,22 +70,72 @@ pub(crate) fn noise(name: &str, shape: &[usize]) -> Var {
     Var::from_vec(values, shape, &Device::Cpu).unwrap()
 }
 
-/// Checks that two functions of the same variables have the same value and the same gradients.
+/// Returns noise of each shape.
+pub(crate) fn noises<const N: usize>(shapes: [&[usize]; N]) -> [Tensor; N] {
+    let mut nth = 0;
+    shapes.map(|shape| {
+        nth += 1;
+        noise(&format!("input {nth}"), shape).as_detached_tensor()
+    })
+}
+
+/// Rounds noise to whole numbers. Some are zero, where the derivative of a relu is a choice.
+pub(crate) fn whole(tensors: &[Tensor]) -> Vec<Tensor> {
+    tensors.iter().map(|tensor| tensor.round().unwrap()).collect()
+}
+
+/// Converts a tensor to a type, and moves it to the device of the tests.
+pub(crate) fn there(tensor: &Tensor, dtype: DType) -> Tensor {
+    tensor.to_dtype(dtype).unwrap().to_device(&device()).unwrap()
+}
+
+/// An operation on tensors of one type and device.
+pub(crate) type Operation<'a> = &'a dyn Fn(&[&Tensor]) -> Result<Tensor>;
+
+/// Computes the value and the gradients of an operation. The incoming gradient is noise, rounded to the type `of`.
+fn outcome(
+    device: &Device,
+    (dtype, of): (DType, DType),
+    inputs: &[Tensor],
+    operation: Operation<'_>,
+) -> Result<Vec<Tensor>> {
+    let rounded = |tensor: &Tensor| tensor.to_dtype(of)?.to_dtype(dtype)?.to_device(device);
+    let inputs = inputs.iter().map(|input| Var::from_tensor(&rounded(input)?));
+    let inputs: Vec<Var> = inputs.collect::<Result<_>>()?;
+    let y = operation(&inputs.iter().map(Var::as_tensor).collect::<Vec<_>>())?;
+    let upstream = rounded(&noise("upstream", y.dims()).as_detached_tensor())?;
+    let found = backward_from(&y, &upstream)?;
+    let gradients = inputs.iter().map(|input| found.get(input).unwrap().clone());
+    Ok(std::iter::once(y.clone()).chain(gradients).collect())
+}
+
+/// Asserts that an operation, on the device of the tests and in each type, has the value and the gradients of its formula in
+/// f64 on the CPU. The inputs and the incoming gradient are rounded to the type before.
+#[track_caller]
 pub(crate) fn assert_agree(
-    inputs: &[&Var],
-    ours: impl Fn() -> Result<Tensor>,
-    composed: impl Fn() -> Result<Tensor>,
+    bounds: &Bounds,
+    inputs: &[Tensor],
+    ours: Operation<'_>,
+    formula: Operation<'_>,
 ) {
-    let (ours, composed) = (ours().unwrap(), composed().unwrap());
-    assert_abs_diff_eq!(relative_difference(&composed, &ours).unwrap(), 0.0, epsilon = 1e-12);
-    let upstream = noise("upstream", ours.dims());
-    let gradients =
-        |output: &Tensor| (output * upstream.as_detached_tensor())?.sum_all()?.backward();
-    let (ours, composed) = (gradients(&ours).unwrap(), gradients(&composed).unwrap());
-    for input in inputs {
-        let (ours, composed) = (ours.get(input).unwrap(), composed.get(input).unwrap());
-        assert_abs_diff_eq!(relative_difference(composed, ours).unwrap(), 0.0, epsilon = 1e-12);
+    for &(dtype, bound) in bounds.iter().filter(|&&(dtype, _)| has(dtype)) {
+        let found = outcome(&device(), (dtype, dtype), inputs, ours).unwrap();
+        let expected = outcome(&Device::Cpu, (DType::F64, dtype), inputs, formula).unwrap();
+        for (position, (found, expected)) in found.iter().zip(&expected).enumerate() {
+            assert_eq!(found.dtype(), dtype);
+            let shapes: Vec<_> = inputs.iter().map(Tensor::dims).collect();
+            assert_close(&format!("{shapes:?} {dtype:?}, {position}"), found, expected, bound);
+        }
     }
+}
+
+/// Asserts that the relative difference of two tensors of any type and device is at most `bound`.
+#[track_caller]
+pub(crate) fn assert_close(name: &str, found: &Tensor, expected: &Tensor, bound: f64) {
+    let wide = |of: &Tensor| of.to_device(&Device::Cpu).unwrap().to_dtype(DType::F64).unwrap();
+    let error = relative_difference(&wide(found), &wide(expected)).unwrap();
+    // A NaN fails this comparison.
+    assert!(error <= bound, "{name}: {error:.1e} is above {bound:.1e}");
 }
 
 /// Asserts NaN where the truth is NaN, the same infinity where the truth is infinite, and otherwise

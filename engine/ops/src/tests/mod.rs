@@ -2,5 +2,3 @@
 
 pub(crate) mod agreement;
 mod not_finite;
-#[cfg(feature = "cuda")]
-pub(crate) mod on_a_gpu;

@@ -12,9 +12,8 @@ use proptest::sample::{Index, select};
 
 use crate::backward::backward_from;
 use crate::batch_norm::{OutputGradient, Statistics, average_all};
-use crate::parameters::overwrite_rounded;
-use crate::sgd_step::{momentum_step, sgd_step};
-use crate::tests::agreement::{NOT_FINITE, assert_same_kind, noise};
+use crate::tests::agreement::{NOT_FINITE, assert_same_kind, device, has, noise};
+use crate::update::{momentum_step, overwrite_rounded, sgd_step};
 use crate::{
     add_bias, add_bias_relu, add_relu, avg_pool2d, batch_norm, batch_norm_with, cast,
     cross_entropy, flatten, global_avg_pool, linear, linear_relu, loss_and_correct, relu, sum,
@@ -136,19 +135,27 @@ struct Case {
 }
 
 impl Case {
-    fn assert_as_defined(&self, device: &Device, types: &[DType]) {
+    fn assert_as_defined(&self) {
+        self.assert_with(|operands| {
+            for (nth, place, value) in &self.specials {
+                let operand = nth.index(operands.len());
+                let place = place.index(operands[operand].len());
+                operands[operand][place] = *value;
+            }
+        });
+    }
+
+    /// Compares all operations with their definitions after a change of their operands.
+    fn assert_with(&self, change: impl Fn(&mut [Vec<f64>])) {
+        let types = ALL.iter().map(|&(dtype, _)| dtype).filter(|&dtype| has(dtype)).collect_vec();
         let operations = [self.elementwise(), self.pools(), self.products(), self.updates()];
         for operation in operations.into_iter().flatten().chain(self.batch_norms()) {
             if operation.types[0] == TO_BF16[0] && !types.contains(&DType::BF16) {
                 continue;
             }
             let mut operands = operation.operands();
-            for (nth, place, value) in &self.specials {
-                let operand = nth.index(operands.len());
-                let place = place.index(operands[operand].len());
-                operands[operand][place] = *value;
-            }
-            operation.assert_as_defined(&operands, device, types);
+            change(&mut operands);
+            operation.assert_as_defined(&operands, &device(), &types);
         }
     }
 
@@ -610,30 +617,38 @@ fn any_case() -> impl Strategy<Value = Case> {
 
 proptest! {
     // A failing case is printed. It belongs in a test of its own, not in a file next to this one.
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
-
-    #[test]
-    fn every_operation_has_the_kinds_of_its_definition(case in any_case()) {
-        case.assert_as_defined(&Device::Cpu, &[DType::F32, DType::F64, DType::BF16]);
-    }
-}
-
-#[cfg(feature = "cuda")]
-proptest! {
     #![proptest_config(ProptestConfig {
         failure_persistence: None,
-        cases: 48,
+        cases: if device().is_cuda() { 24 } else { ProptestConfig::default().cases },
         ..ProptestConfig::default()
     })]
 
     #[test]
-    fn a_gpu_has_the_kinds_of_the_definitions(case in any_case()) {
-        use super::on_a_gpu::{device, has};
+    fn every_operation_has_the_kinds_of_its_definition_in_every_type(case in any_case()) {
+        case.assert_as_defined();
+    }
+}
 
-        if let Some(gpu) = device() {
-            let mut types = vec![DType::F32, DType::F64];
-            types.extend(has(DType::BF16).then_some(DType::BF16));
-            case.assert_as_defined(gpu.tensors(), &types);
+/// Each operand begins with a number that is not finite, begins with all of them, and consists of one alone.
+#[test]
+fn every_operand_may_be_not_finite_in_every_type() {
+    let (batch, channels, height, width) = (3, 2, 3, 3);
+    let (kernel, stride, momentum, decay) = (2, 2, 0.9, 0.01);
+    let specials = Vec::new();
+    let case = Case { batch, channels, height, width, kernel, stride, momentum, decay, specials };
+    // No operation has more operands.
+    for nth in 0..7 {
+        let with = |values: &[f64]| {
+            case.assert_with(|operands| {
+                for (place, &value) in operands.get_mut(nth).into_iter().flatten().zip(values) {
+                    *place = value;
+                }
+            });
+        };
+        with(&NOT_FINITE);
+        for value in NOT_FINITE {
+            with(&[value]);
+            with(&[value; 1000]);
         }
     }
 }

@@ -4,7 +4,7 @@ use candle_core::{DType, Device, Var};
 
 use super::*;
 use crate::difference::relative_difference;
-use crate::element::cpu_memory;
+use crate::kernels::element::cpu_memory;
 use crate::{
     add_relu, cast, conv2d, conv2d_relu_pool, cross_entropy, flatten, global_avg_pool, linear,
     linear_relu, relu, sum, transpose,

@@ -28,8 +28,8 @@ use candle_core::cuda_backend::cudarc::cudnn::sys::{
 use candle_core::cuda_backend::cudarc::driver::CudaStream;
 use candle_core::{DType, Result, bail};
 
-use super::{Pass, refused};
-use crate::conv2d::geometry::Geometry;
+use super::refused;
+use crate::conv2d::geometry::{Geometry, Pass};
 
 /// A cuDNN object, which is destroyed with its owner.
 struct Owned<T: Copy> {

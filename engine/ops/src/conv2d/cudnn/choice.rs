@@ -8,8 +8,9 @@ use candle_core::cuda_backend::cudarc::cudnn::sys::{
 };
 use itertools::Itertools as _;
 
+use super::Product;
 use super::calls::{Algorithm, Candidate};
-use super::{Pass, Product};
+use crate::conv2d::geometry::Pass;
 
 /// The largest workspace of an algorithm in bytes: 1 GiB. Each thread keeps its workspace.
 pub(super) const LARGEST_WORKSPACE: usize = 1 << 30;

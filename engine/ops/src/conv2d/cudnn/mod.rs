@@ -42,24 +42,12 @@ use candle_core::cuda_backend::cudarc::driver::{CudaSlice, CudaStream, DevicePtr
 use candle_core::cuda_backend::{CudaDevice, DeviceId, gemm_reduced_precision_f32};
 use candle_core::{CudaStorage, DType, Error, Result, Shape, bail};
 
-use super::geometry::Geometry;
-use crate::gpu::{Operand, address, alloc};
+use super::geometry::{Geometry, Pass};
+use crate::kernels::gpu::Operand;
+use crate::kernels::gpu::driver::address;
+use crate::kernels::gpu::launch::alloc;
 use calls::{Candidate, Descriptors, Handle, Pointers};
 use choice::{Choice, LARGEST_WORKSPACE, first_that_fits, ranked};
-
-/// One of a convolution's three products, with its operands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Pass {
-    /// The output, `[B, O, H', W']`, from the input, `[B, C, H, W]`, and the kernel, `[O, C, KH, KW]`.
-    Output,
-    /// The output before a relu: a patch of zeros gives exactly zero, never nearly zero, because
-    /// the slope of the relu changes there.
-    OutputForRelu,
-    /// The gradient of the input, from the kernel and the output's gradient.
-    InputGradient,
-    /// The gradient of the kernel, from the input and the output's gradient; zeros without images.
-    WeightGradient,
-}
 
 /// Returns the math that cuDNN may use for a type.
 ///
@@ -156,6 +144,9 @@ pub(super) fn product(
         }
     }
 }
+
+/// Whether there is a cuDNN.
+pub(super) const PRESENT: bool = true;
 
 /// Whether each product's suggestions and choice are printed on stderr.
 static LOGS: LazyLock<bool> =

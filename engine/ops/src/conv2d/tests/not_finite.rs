@@ -96,11 +96,11 @@ impl Case {
         let (x, weight, bias, grad) =
             (round(&self.x), round(&self.weight), round(&self.bias), round(&self.grad));
         let mut output = Output::new(g, epilogue, Some(&bias));
-        forward(algorithm, g, &x, &weight, &mut output);
+        algorithm.forward(&x, &weight, &mut output);
         let upstream =
             Upstream { geometry: g, epilogue, grad: &grad, relu_masks: &output.relu_masks };
         let mut gradients = Gradients::new(g, Wanted { input: want_dx, weights: true }, true);
-        backward(algorithm, &x, &weight, &upstream, &mut gradients);
+        algorithm.backward(&x, &weight, &upstream, &mut gradients);
         let wide =
             |values: Vec<T>| -> Vec<f64> { values.into_iter().map(WithDType::to_f64).collect() };
         Results {

@@ -10,9 +10,9 @@ use crate::Element;
 use crate::conv2d::geometry::Plane;
 use crate::conv2d::padded_plane::by_channel;
 use crate::conv2d::results::{Gradients, Upstream};
-use crate::gemm::{Store, gemm};
-use crate::memory::Scratch;
-use crate::simd::{LANES, add, runs, vectorised, vectors, vectors_mut};
+use crate::kernels::gemm::{Store, gemm};
+use crate::kernels::memory::Scratch;
+use crate::kernels::simd::{LANES, add, runs, vectorised, vectors, vectors_mut};
 
 impl<const M: usize, const R: usize, const A: usize> Winograd<'_, M, R, A> {
     /// Adds up the gradients of a batch, run by run.

@@ -25,7 +25,7 @@ use crate::conv2d::geometry::Plane;
 use crate::conv2d::im2col::Im2col;
 use crate::conv2d::padded_plane::PaddedPlane;
 use crate::conv2d::results::{Gradients, Output, Upstream};
-use crate::simd::{LANES, Simd, add};
+use crate::kernels::simd::{LANES, Simd, add};
 
 /// The sum of results, for each image of a block.
 pub(super) struct Check<T>(Simd<T>);

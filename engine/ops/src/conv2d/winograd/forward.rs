@@ -10,9 +10,9 @@ use super::{Winograd, sandwich};
 use crate::Element;
 use crate::conv2d::geometry::Plane;
 use crate::conv2d::results::Output;
-use crate::gemm::{Store, gemm};
-use crate::memory::Scratch;
-use crate::simd::{LANES, runs, vectorised, vectors, vectors_mut};
+use crate::kernels::gemm::{Store, gemm};
+use crate::kernels::memory::Scratch;
+use crate::kernels::simd::{LANES, runs, vectorised, vectors, vectors_mut};
 
 impl<const M: usize, const R: usize, const A: usize> Winograd<'_, M, R, A> {
     /// Convolves the batch `x` and runs the epilogue into `output`.

@@ -56,8 +56,8 @@ use candle_core::WithDType;
 use super::geometry::Geometry;
 use super::padded_plane::PaddedPlane;
 use crate::Element;
-use crate::gemm::Matrix;
-use crate::simd::{LANES, Simd, add_product};
+use crate::kernels::gemm::Matrix;
+use crate::kernels::simd::{LANES, Simd, add_product};
 
 /// The least number of columns for a product of one place: fewer would not keep the processor busy.
 const COLUMNS: usize = 128;

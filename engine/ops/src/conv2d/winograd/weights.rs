@@ -6,8 +6,8 @@ use rayon::prelude::*;
 use super::finite::Check;
 use super::{Winograd, sandwich};
 use crate::Element;
-use crate::memory::Scratch;
-use crate::simd::{LANES, Simd, vectorised};
+use crate::kernels::memory::Scratch;
+use crate::kernels::simd::{LANES, Simd, vectorised};
 
 impl<const M: usize, const R: usize, const A: usize> Winograd<'_, M, R, A> {
     /// Computes G·w·Gᵀ of every kernel, `[O, C, R, R]` → `[O, places, C]`, sixteen per SIMD vector.

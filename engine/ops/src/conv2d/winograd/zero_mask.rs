@@ -25,7 +25,7 @@ use rayon::prelude::*;
 use super::Winograd;
 use crate::Element;
 use crate::conv2d::padded_plane::PaddedPlane;
-use crate::simd::{LANES, Simd, vectorised};
+use crate::kernels::simd::{LANES, Simd, vectorised};
 
 /// The zero mask of a block of images: the outputs with patches of zeros, `[H', W']`.
 pub(super) struct ZeroMask(Vec<Simd<bool>>);

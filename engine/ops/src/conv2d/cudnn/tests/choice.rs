@@ -7,12 +7,13 @@ use candle_core::cuda_backend::cudarc::cudnn::sys::{
     cudnnMathType_t as Math,
 };
 
+use super::super::Product;
 use super::super::calls::Algorithm::{self, InputGradient, Output, WeightGradient};
 use super::super::calls::Candidate;
 use super::super::choice::Transform::{Fft, Winograd};
 use super::super::choice::{Choice, LARGEST_WORKSPACE, first_that_fits, ranked, worthwhile};
-use super::super::{Pass, Product};
 use super::product_of;
+use crate::conv2d::geometry::Pass;
 use crate::conv2d::tests::formula::geometry;
 
 const FIRST: Algorithm = WeightGradient(BackwardFilter::CUDNN_CONVOLUTION_BWD_FILTER_ALGO_0);

@@ -9,8 +9,8 @@ use candle_core::{DType, Device, Tensor};
 use super::calls::counts;
 use super::*;
 use crate::conv2d::tests::formula::{Operands, geometry};
-use crate::gpu::{on_gpu, tensor};
-use crate::tests::on_a_gpu::{device, has};
+use crate::kernels::gpu::{on_gpu, tensor};
+use crate::tests::agreement::{gpu as device, has};
 
 fn product_of(pass: Pass, dtype: DType, math: Math) -> Product {
     Product { geometry: geometry([2, 3, 8, 7, 4, 3, 2, 2, 1]), dtype, pass, math }

@@ -9,8 +9,7 @@ use std::ptr;
 use candle_core::{DType, Result, Tensor, bail};
 use itertools::Itertools as _;
 
-use super::kernels::Source;
-use super::launch::{Launch, blocks_of};
+use super::launch::{Launch, Source, blocks_of};
 use super::operand::on_gpu_all;
 
 /// The number of tensors that one launch changes at most.
@@ -89,8 +88,8 @@ fn launch<const N: usize>(
     on_gpu_all(&tensors.collect_vec(), |operands| {
         let [_, changed, ..] = operands.as_slice() else { bail!("there is nothing to update") };
         let (gpu, dtype) = (changed.gpu(), changed.dtype());
-        let mut launch = Launch::new(gpu, Source::Update, kernel, dtype);
-        launch = constants.iter().copied().fold(launch, Launch::number);
+        let launch = Launch::new(gpu, Source::Update, kernel, dtype);
+        let mut launch = constants.iter().copied().fold(launch, Launch::number);
         let mut all_blocks = 0;
         let slots = operands.chunks(1 + N).zip(group).collect_vec();
         for nth in 0..SLOTS {
@@ -106,6 +105,8 @@ fn launch<const N: usize>(
                 operands[1..].iter().fold(launch, |launch, &changed| launch.memory(changed, n));
             all_blocks += blocks;
         }
-        launch.run(all_blocks)
+        // SAFETY: all kernels of the file have their constants, then eight slots with a count, a number of blocks, and
+        // tensors of this count, the tensor that is read first. `are_apart` has found no tensor twice.
+        unsafe { launch.run(all_blocks) }
     })
 }

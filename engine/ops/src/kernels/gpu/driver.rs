@@ -1,4 +1,4 @@
-//! Kernels: CUDA C++ in `kernels/*.cu`, compiled at their first use.
+//! NVRTC, which compiles kernels at their first use, and CUDA's driver, which queues them.
 //!
 //! NVRTC compiles a file once in a process for each element type. The result is PTX, which every
 //! driver translates for its GPU.
@@ -8,58 +8,101 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::{Arc, LazyLock, Mutex};
 
-use candle_core::cuda_backend::DeviceId;
-use candle_core::cuda_backend::cudarc::driver::CudaFunction;
+use candle_core::backend::BackendStorage as _;
+use candle_core::cuda_backend::cudarc::driver::{
+    CudaFunction, CudaStream, DevicePtr as _, LaunchConfig, PushKernelArg as _, SyncOnDrop,
+};
 use candle_core::cuda_backend::cudarc::nvrtc::{
     CompileError, CompileOptions, compile_ptx_with_opts,
 };
-use candle_core::{CudaDevice, DType, Result, bail};
+use candle_core::cuda_backend::{CudaStorageSlice, DeviceId};
+use candle_core::{CudaDevice, DType, Error, Result, bail};
 use harness::lock::locked;
 
-/// The number of threads in a block: a power of two, because blocks add up in a tree.
-pub(crate) const THREADS: usize = 256;
+use super::THREADS;
+use super::launch::{Argument, Kernel, Source};
+use super::operand::Operand;
 
-/// The number of adjacent elements that a thread reads or writes at once, if the alignment allows.
-/// Four elements of f32 are 16 bytes, the most that a GPU moves for a thread.
-pub(crate) const VECTOR: usize = 4;
+/// Queues a kernel on this number of blocks, on the GPU's stream.
+///
+/// # Safety
+///
+/// The arguments have the number, the order and the types of the kernel's parameters, and the kernel reaches no element
+/// beyond an operand's.
+pub(super) unsafe fn queue(
+    gpu: &CudaDevice,
+    kernel: Kernel,
+    arguments: &[Argument<'_>],
+    blocks: usize,
+) -> Result<()> {
+    let stream = gpu.cuda_stream();
+    // The driver finds and launches functions in the context that is current.
+    stream.context().bind_to_thread().map_err(Error::wrap)?;
+    let function = kernel.on(gpu)?;
+    let mut bits = Vec::with_capacity(arguments.len());
+    // cudarc's guards for the memory that the launch uses, held until the launch is queued.
+    let mut uses = Vec::with_capacity(arguments.len());
+    for argument in arguments {
+        bits.push(match *argument {
+            Argument::Bits(bits) => bits,
+            Argument::Memory(operand) => {
+                let (address, used) = address(operand, &stream)?;
+                uses.push(used);
+                address
+            }
+        });
+    }
+    let mut call = stream.launch_builder(&function);
+    for bits in &bits {
+        // The driver reads as many bytes as the kernel's parameter has, the lowest first.
+        call.arg(bits);
+    }
+    let shape = LaunchConfig {
+        grid_dim: (u32::try_from(blocks).map_err(Error::wrap)?, 1, 1),
+        block_dim: (THREADS as u32, 1, 1),
+        shared_mem_bytes: 0,
+    };
+    // SAFETY: the caller guarantees that the arguments fit the kernel, and `address` that they lie in allocated memory.
+    unsafe { call.launch(shape) }.map_err(Error::wrap)?;
+    Ok(())
+}
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Source {
-    BatchNorm,
-    Bias,
-    CrossEntropy,
-    Elementwise,
-    Pooling,
-    Update,
+/// Returns the address of an operand's first element in its GPU's memory, which must hold all its elements. The memory is
+/// borrowed for reading, and a kernel may write to it, as candle's own kernels do.
+pub(crate) fn address<'a>(
+    Operand { storage, start, elements }: Operand<'a>,
+    stream: &'a CudaStream,
+) -> Result<(u64, SyncOnDrop<'a>)> {
+    let ((first, used), len) = match &storage.slice {
+        CudaStorageSlice::U32(slice) => (slice.device_ptr(stream), slice.len()),
+        CudaStorageSlice::BF16(slice) => (slice.device_ptr(stream), slice.len()),
+        CudaStorageSlice::F32(slice) => (slice.device_ptr(stream), slice.len()),
+        CudaStorageSlice::F64(slice) => (slice.device_ptr(stream), slice.len()),
+        _ => bail!("kernels read and write u32, bf16, f32 and f64"),
+    };
+    if len < start + elements {
+        bail!("{elements} elements from element {start} on are not in memory of {len} elements");
+    }
+    Ok((first + (start * storage.dtype().size_in_bytes()) as u64, used))
 }
 
 impl Source {
     /// Returns the kernels, without the prelude.
     fn text(self) -> &'static str {
         match self {
-            Self::BatchNorm => include_str!("kernels/batch_norm.cu"),
-            Self::Bias => include_str!("kernels/bias.cu"),
-            Self::CrossEntropy => include_str!("kernels/cross_entropy.cu"),
-            Self::Elementwise => include_str!("kernels/elementwise.cu"),
-            Self::Pooling => include_str!("kernels/pooling.cu"),
-            Self::Update => include_str!("kernels/update.cu"),
+            Self::BatchNorm => include_str!("batch_norm.cu"),
+            Self::Bias => include_str!("bias.cu"),
+            Self::CrossEntropy => include_str!("cross_entropy.cu"),
+            Self::Elementwise => include_str!("elementwise.cu"),
+            Self::Pooling => include_str!("pooling.cu"),
+            Self::Update => include_str!("update.cu"),
         }
     }
 }
 
-/// A kernel, compiled for one type of elements.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Kernel {
-    pub(super) source: Source,
-    pub(super) name: &'static str,
-    pub(super) dtype: DType,
-    /// The number of elements in the vectors that the kernel reads and writes: [`VECTOR`] or 1.
-    pub(super) vector: usize,
-}
-
 impl Kernel {
     /// Returns the kernel on `gpu`, whose context is current.
-    pub(super) fn on(self, gpu: &CudaDevice) -> Result<CudaFunction> {
+    fn on(self, gpu: &CudaDevice) -> Result<CudaFunction> {
         thread_local! {
             /// The kernels that this thread has launched on each GPU. A query to candle and the
             /// driver takes as long as the launch itself.
@@ -109,7 +152,7 @@ fn compile(source: Source, dtype: DType, vector: usize) -> Result<String> {
         ],
         ..CompileOptions::default()
     };
-    let text = concat!(include_str!("kernels/prelude.cuh"), "\n").to_owned() + source.text();
+    let text = concat!(include_str!("prelude.cuh"), "\n").to_owned() + source.text();
     match compile_ptx_with_opts(text, options) {
         Ok(ptx) => Ok(ptx.to_src()),
         Err(CompileError::CompileError { log, .. }) => {
@@ -125,6 +168,7 @@ mod tests {
     use itertools::Itertools as _;
 
     use super::*;
+    use crate::kernels::gpu::VECTOR;
 
     const ALL: [Source; 6] = [
         Source::BatchNorm,

@@ -3,11 +3,10 @@
 use candle_core::backend::BackendStorage as _;
 use candle_core::{CudaDevice, CudaStorage, DType, Layout, Result, Shape, Storage, Tensor, bail};
 
-use super::kernels::VECTOR;
-use crate::element::{self, lock};
+use crate::kernels::element::{self, lock};
 
 /// The memory of a contiguous tensor.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Operand<'a> {
     pub(crate) storage: &'a CudaStorage,
     /// The number of the storage's elements before the tensor's first element.
@@ -35,12 +34,6 @@ impl<'a> Operand<'a> {
 
     pub(crate) fn dtype(&self) -> DType {
         self.storage.dtype()
-    }
-
-    /// Returns the number of elements in the vectors with which the memory can be read.
-    pub(super) fn vector(&self) -> usize {
-        let whole = [self.start, self.elements].iter().all(|count| count.is_multiple_of(VECTOR));
-        if whole { VECTOR } else { 1 }
     }
 }
 
@@ -81,4 +74,17 @@ pub(crate) fn aligned(tensor: &Tensor, vector: usize) -> Result<Tensor> {
     } else {
         tensor.force_contiguous()
     }
+}
+
+/// Copies a contiguous tensor.
+pub(crate) fn copy(x: &Tensor) -> Result<CudaStorage> {
+    on_gpu([x], |[of_x]| of_x.storage.to_dtype(x.layout(), x.dtype()))
+}
+
+/// Multiplies two contiguous matrices, `[M, K]` and `[K, N]`, with cuBLAS.
+pub(crate) fn product(a: &Tensor, b: &Tensor) -> Result<CudaStorage> {
+    let ((m, k), (_, n)) = (a.dims2()?, b.dims2()?);
+    on_gpu([a, b], |[of_a, of_b]| {
+        of_a.storage.matmul(of_b.storage, (1, m, n, k), a.layout(), b.layout())
+    })
 }

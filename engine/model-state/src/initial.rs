@@ -7,10 +7,9 @@
 use candle_core::{DType, Device, Result, Shape, Tensor, bail};
 use candle_nn::init::{Init, NormalOrUniform};
 use harness::random;
+use ops::memory::{excess, product};
 use rand::distr::{Distribution, Uniform};
 use rand_distr::Normal;
-
-use crate::memory::{excess, product};
 
 // ANCHOR: initial
 /// Draws the initial value of a tensor, in CPU memory.

@@ -5,39 +5,37 @@
 use candle_core::{DType, Result, Storage, Tensor, bail};
 
 use super::element::{Element, cpu_memory, lock, tensor};
+use super::gpu::{ByElement, SUM};
 use super::memory::{RUN, made};
 use crate::BLOCK;
-#[cfg(feature = "cuda")]
-use crate::gpu::{elementwise, on_gpu};
 
 /// Computes an operation by element of contiguous tensors of one shape and type, as a [`Storage`].
-/// A GPU runs the kernel of this name in `elementwise.cu`. The CPU calls the closure, compiled for
-/// f32 and for f64, with an array of one element of each tensor.
+/// A GPU runs the kernel. The CPU calls the closure, compiled for f32 and for f64, with an array of
+/// one element of each tensor.
 macro_rules! by_element {
-    ($kernel:literal, $tensors:expr, $of:expr) => {
-        $crate::elementwise::of_tensors($kernel, $tensors, $of, $of)
+    ($kernel:expr, $tensors:expr, $of:expr) => {
+        $crate::kernels::elementwise::of_tensors($kernel, $tensors, $of, $of)
     };
 }
 pub(crate) use by_element;
 
 pub(crate) fn of_tensors<const N: usize>(
-    kernel: &'static str,
+    kernel: ByElement<N>,
     tensors: [&Tensor; N],
     of_f32: impl Fn([f32; N]) -> f32 + Sync + Send,
     of_f64: impl Fn([f64; N]) -> f64 + Sync + Send,
 ) -> Result<Storage> {
     if tensors.iter().any(|tensor| tensor.shape() != tensors[0].shape()) {
-        bail!("{kernel}: shapes differ: {:?}", tensors.map(Tensor::dims));
+        bail!("{}: shapes differ: {:?}", kernel.name(), tensors.map(Tensor::dims));
     }
-    #[cfg(feature = "cuda")]
     if tensors[0].device().is_cuda() {
-        return on_gpu(tensors, |operands| elementwise(kernel, operands)).map(Storage::Cuda);
+        return kernel.of(tensors);
     }
     let locked = lock(&tensors);
     Ok(match tensors[0].dtype() {
         DType::F32 => cpu_memory(map(locked.elements()?, of_f32)),
         DType::F64 => cpu_memory(map(locked.elements()?, of_f64)),
-        other => bail!("{kernel}: works on f32 and f64, not on {other:?}"),
+        other => bail!("{}: works on f32 and f64, not on {other:?}", kernel.name()),
     })
 }
 
@@ -90,14 +88,16 @@ pub fn sum(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     if !ours || a.shape() != b.shape() || a.dtype() != b.dtype() {
         return a.detach() + b.detach();
     }
-    let sum = by_element!("sum", [&a.contiguous()?, &b.contiguous()?], |[a, b]| a + b)?;
+    let sum = by_element!(SUM, [&a.contiguous()?, &b.contiguous()?], |[a, b]| a + b)?;
     Ok(tensor(sum, a.shape()))
 }
 
 #[cfg(test)]
 mod tests {
+    use itertools::Itertools as _;
+
     use super::*;
-    use crate::tests::agreement::noise;
+    use crate::tests::agreement::{EXACT, assert_close, has, noise, noises, there};
 
     #[test]
     fn by_element_is_the_same_on_one_thread_and_on_several() {
@@ -133,22 +133,20 @@ mod tests {
     }
 
     #[test]
-    fn sums_are_candles_to_the_last_bit() {
-        for (dtype, rows) in [(DType::F32, BLOCK), (DType::F64, 3)] {
-            let of = |name| {
-                noise(name, &[rows, 5]).as_detached_tensor().to_dtype(dtype).expect("a type")
-            };
-            let (a, b) = (of("a"), of("b"));
+    fn sums_are_candles_to_the_last_bit_in_every_type() {
+        // Enough elements for several threads, vectors only, and a partial vector.
+        for (shape, (dtype, _)) in
+            [[BLOCK, 5], [5, 68], [5, 67]].into_iter().cartesian_product(EXACT)
+        {
+            if !has(dtype) {
+                continue;
+            }
+            let [a, b] = noises([&shape[..]; 2]).map(|tensor| tensor.to_dtype(dtype).unwrap());
             // One tensor is transposed.
             for b in [b.clone(), b.t().unwrap().contiguous().unwrap().t().unwrap()] {
-                let (found, expected) = (sum(&a, &b).unwrap(), (&a + &b).unwrap());
+                let found = sum(&there(&a, dtype), &there(&b, dtype)).unwrap();
                 assert_eq!((found.dims(), found.dtype()), (a.dims(), dtype));
-                let bits = |sums: &Tensor| {
-                    let wide = sums.to_dtype(DType::F64).unwrap();
-                    let numbers = wide.flatten_all().unwrap().to_vec1::<f64>().unwrap();
-                    numbers.into_iter().map(f64::to_bits).collect::<Vec<_>>()
-                };
-                assert_eq!(bits(&found), bits(&expected));
+                assert_close("sum", &found, &(&a + &b).unwrap(), 0.0);
             }
         }
     }

@@ -8,8 +8,7 @@
 use std::fmt;
 
 use candle_core::{DType, Result, Tensor};
-
-use crate::cast;
+use ops::cast;
 
 // ANCHOR: precision
 /// The element type in which the layers of a network compute. It decides the element type of the weights.

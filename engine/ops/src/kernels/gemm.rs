@@ -6,7 +6,7 @@
 
 use std::ops::Range;
 
-use super::Element;
+use super::element::Element;
 
 /// A matrix of `rows` × `cols` elements in a slice, row by row, or by columns if it is transposed.
 #[derive(Clone, Copy)]

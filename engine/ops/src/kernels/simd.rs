@@ -28,7 +28,7 @@
 
 use std::ops::Range;
 
-use super::Element;
+use super::element::Element;
 
 /// Images in a block. A vector of the longest kind, 512 bits, holds this many f32 numbers.
 pub(crate) const LANES: usize = 16;

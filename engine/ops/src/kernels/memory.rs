@@ -21,19 +21,19 @@ use std::thread::LocalKey;
 use candle_core::DType;
 use rayon::prelude::*;
 
-use super::BLOCK;
+use crate::BLOCK;
 
 /// The number of neighbouring elements that are computed together, such as by one call of `make`.
 pub(crate) const RUN: usize = 256;
 
 /// Returns the product of sizes, or the largest `usize` if the product is larger.
-pub(crate) fn product(sizes: &[usize]) -> usize {
+pub fn product(sizes: &[usize]) -> usize {
     sizes.iter().fold(1, |product: usize, &size| product.saturating_mul(size))
 }
 
 /// Compares the memory for this many numbers of a type with the machine's memory. Returns the words
 /// that end an error if the machine has less.
-pub(crate) fn excess(numbers: usize, dtype: DType) -> Option<String> {
+pub fn excess(numbers: usize, dtype: DType) -> Option<String> {
     let needed = numbers.saturating_mul(dtype.size_in_bytes());
     let gibibytes = |bytes: usize| bytes as f64 / f64::from(1 << 30);
     (needed > *MACHINE).then(|| {

@@ -4,11 +4,11 @@
 //! optimizer. Their names distinguish them, as in `candle_nn` and PyTorch.
 
 use candle_core::{Device, Result, Tensor, bail};
+use ops::size_in_bytes;
+use ops::update::overwrite;
 
 pub use crate::parameters::Snapshot;
-use crate::parameters::overwrite;
 use crate::precision::Precision;
-use crate::size_in_bytes;
 
 // ANCHOR: weights
 /// A tensor and its name, such as `layer1.0.conv1.weight`.

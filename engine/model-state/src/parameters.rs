@@ -2,10 +2,8 @@
 
 use std::ops::Deref;
 
-use candle_core::{Result, Tensor, Var, bail};
-
-use crate::backward::Gradients;
-use devices::move_view;
+use candle_core::{Device, Result, Tensor, Var, bail};
+use ops::backward::Gradients;
 
 /// One trainable tensor and its name.
 #[derive(Clone, Debug)]
@@ -65,7 +63,7 @@ impl Parameters {
             .map(|Parameter { name, value }| {
                 // `to_device` from the CPU to the CPU shares memory; `copy` does not.
                 let value = value.as_detached_tensor().copy()?;
-                Ok((name.clone(), value.to_device(&candle_core::Device::Cpu)?))
+                Ok((name.clone(), value.to_device(&Device::Cpu)?))
             })
             .collect()
     }
@@ -86,32 +84,4 @@ impl<'a> IntoIterator for &'a Parameters {
     fn into_iter(self) -> Self::IntoIter {
         self.iter()
     }
-}
-
-/// Overwrites the elements of `tensor` in place with the elements of `value`.
-///
-/// `value` has the same shape and type and may be on another device. Tensors that share the memory
-/// of `tensor` see the new values. Fails when the tensors share memory.
-pub fn overwrite(tensor: &Tensor, value: &Tensor) -> Result<()> {
-    let value = move_view(&value.detach(), tensor.device())?.contiguous()?;
-    // A scalar cannot be sliced, so both tensors get a new first axis.
-    tensor.detach().unsqueeze(0)?.slice_set(&value.unsqueeze(0)?, 0, 0)
-}
-
-/// Overwrites tensors in place with values of the same shapes, rounded to the types of the tensors.
-///
-/// A pair is a tensor and its value, on one device. Fails when the two differ in shape or share memory.
-pub fn overwrite_rounded(pairs: &[(&Tensor, &Tensor)]) -> Result<()> {
-    if let Some((tensor, value)) =
-        pairs.iter().find(|(tensor, value)| tensor.dims() != value.dims())
-    {
-        bail!("{:?} cannot be overwritten with {:?}", tensor.dims(), value.dims());
-    }
-    #[cfg(feature = "cuda")]
-    if pairs.iter().any(|(tensor, _)| tensor.device().is_cuda())
-        && pairs.iter().all(|(_, value)| value.dtype() == candle_core::DType::F32)
-    {
-        return crate::gpu::update::cast(pairs);
-    }
-    pairs.iter().try_for_each(|(tensor, value)| overwrite(tensor, &value.to_dtype(tensor.dtype())?))
 }

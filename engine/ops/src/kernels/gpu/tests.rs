@@ -1,0 +1,219 @@
+//! Tests of launches, of two streams, and of a clock: all of them need a GPU, and most a simulated one.
+
+use std::env;
+use std::process::Command;
+
+use candle_core::{DType, Device, Result, Tensor};
+use devices::Handover;
+use harness::report::trace::TracedDevice as _;
+
+use super::launch::{Launch, Source};
+use super::*;
+use crate::kernels::element::tensor as tensor_of;
+use crate::kernels::windows::Windows;
+use crate::relu;
+use crate::tests::agreement::{assert_close, gpu, noise, noises};
+use crate::update::overwrite;
+
+fn on_a_gpu(name: &str, shape: &[usize]) -> Option<Tensor> {
+    let values = noise(name, shape).as_detached_tensor().to_dtype(DType::F32).unwrap();
+    Some(values.to_device(gpu()?.tensors()).unwrap())
+}
+
+/// Adds the arguments of the kernel `relu`.
+fn relu_of<'a>(launch: Launch<'a>, x: Operand<'a>, n: usize) -> Launch<'a> {
+    launch.count(n).memory(x, n)
+}
+
+fn refused<T>(result: Result<T>) -> String {
+    result.err().expect("an error").to_string()
+}
+
+#[test]
+fn a_gpu_works_on_every_element_whatever_the_number_of_blocks() {
+    let Some(x) = on_a_gpu("x", &[3 * 256 + 7]) else { return };
+    let n = x.elem_count();
+    for blocks in [1, 2, 5] {
+        let kernel = Source::Elementwise;
+        // SAFETY: the kernel visits n elements of its operand and of the result.
+        let y = unsafe { kernel.compute("relu", [&x], (n, blocks), |to, [x]| relu_of(to, x, n)) };
+        let expected = relu(&x.to_device(&Device::Cpu).unwrap()).unwrap();
+        assert_close(&format!("{blocks} blocks"), &tensor_of(y.unwrap(), n), &expected, 0.0);
+    }
+}
+
+#[test]
+fn a_gpu_is_not_given_what_a_kernel_cannot_take() {
+    let Some(x) = on_a_gpu("x", &[4, 6]) else { return };
+    let other_type = x.to_dtype(DType::F64).unwrap();
+    for (name, grad) in [("another type", &other_type), ("another size", &x.get(0).unwrap())] {
+        let error = refused(RELU_GRADIENT.of([&x, grad]));
+        assert!(error.contains("relu_gradient: expected 24 elements of F32"), "{name}: {error}");
+    }
+    let error = refused(RELU_GRADIENT.of([&x, &x.t().unwrap()]));
+    assert!(error.contains("contiguous"), "{error}");
+    let error = refused(RELU_GRADIENT.of([&x, &x.to_device(&Device::Cpu).unwrap()]));
+    assert!(error.contains("all tensors of an operation must lie on its GPU"), "{error}");
+    // A vector of four, from the second element on.
+    let row = x.flatten_all().unwrap().narrow(0, 1, 20).unwrap();
+    let (here, sizes) = (Source::Elementwise, (24, 1));
+    // SAFETY: five vectors are twenty elements.
+    let error = refused(unsafe {
+        here.compute("relu", [&row], (20, 1), |to, [x]| to.by_vectors(4).count(5).vectors(x, 20))
+    });
+    assert!(error.contains("vectors of 4 cannot begin at element 1"), "{error}");
+    // SAFETY: the launch is refused.
+    let error = refused(unsafe {
+        here.compute("relu", [&x], sizes, |to, [x]| relu_of(to, x, 24).count((1 << 31) + 1))
+    });
+    let expected = "kernels count up to 2³¹ elements, and there are 2147483649";
+    assert!(error.contains(expected), "{error}");
+    // SAFETY: there is no such kernel.
+    let error = refused(unsafe {
+        Source::Pooling.compute("relu", [&x], sizes, |to, [x]| relu_of(to, x, 24))
+    });
+    assert!(error.contains("CUDA_ERROR_NOT_FOUND"), "{error}");
+    let labels = Tensor::zeros(4, DType::U32, x.device()).unwrap();
+    let none = x.narrow(0, 0, 0).unwrap().reshape((4, 0)).unwrap();
+    assert!(refused(cross_entropy(&none, &labels)).contains("at least one class"));
+    let windows = Windows { out_height: 3, ..Windows::new(4, 6, 2, 2).unwrap() };
+    let error = refused(super::avg_pool2d(&windows, &x));
+    assert!(error.contains("the windows reach beyond a plane"), "{error}");
+}
+
+#[test]
+fn a_gpu_updates_nothing_with_what_does_not_fit() {
+    let (Some(value), Some(gradient)) =
+        (on_a_gpu("value", &[2, 30]), on_a_gpu("gradient", &[2, 30]))
+    else {
+        return;
+    };
+    let gradient = gradient.to_device(&Device::Cpu).unwrap().to_device(value.device()).unwrap();
+    let refused = |value: &Tensor, gradient: &Tensor| refused(sgd_step(&[(value, gradient)], 0.1));
+    let error = refused(&value, &gradient.get(1).unwrap());
+    assert!(error.contains("expected 30 elements of F32, got 60 of F32"), "{error}");
+    let error = refused(&value.to_dtype(DType::F64).unwrap(), &gradient);
+    assert!(error.contains("expected 60 elements of F64, got 60 of F32"), "{error}");
+    let error = refused(&value.t().unwrap(), &gradient);
+    assert!(error.contains("contiguous"), "{error}");
+    let error = refused(&value.get(0).unwrap(), &value.get(1).unwrap());
+    assert!(error.contains("shares its memory"), "{error}");
+    assert_close("value", &value, &noise("value", &[2, 30]).to_dtype(DType::F32).unwrap(), 0.0);
+}
+
+/// The kernels that follow a convolution, for windows that do not overlap.
+#[test]
+fn a_gpu_pools_what_a_convolution_and_a_relu_leave() {
+    let Some(device) = gpu() else { return };
+    for [height, width, kernel] in [[9, 9, 2], [7, 5, 3], [4, 6, 2], [83, 79, 2]] {
+        let inputs = noises([&[2, 3, height, width], &[3]]);
+        let [z, bias] = inputs.each_ref().map(|of| candle_core::Var::from_tensor(of).unwrap());
+        let sum = z.broadcast_add(&bias.reshape((1, 3, 1, 1)).unwrap()).unwrap();
+        let y = crate::avg_pool2d(&relu(&sum).unwrap(), kernel, kernel).unwrap();
+        let upstream = noise("upstream", y.dims()).as_detached_tensor();
+        let expected = crate::backward::backward_from(&y, &upstream).unwrap();
+
+        let there = |of: &Tensor| of.to_device(device.tensors()).unwrap();
+        let windows = Windows::new(height, width, kernel, kernel).unwrap();
+        let operands = [&inputs[0], &inputs[1], &upstream].map(there);
+        let found = bias_relu_pool(&windows, &operands[0], &operands[1]).unwrap();
+        let found = tensor_of(found, y.shape());
+        let (dz, dbias) = bias_relu_pool_gradient(&windows, operands.each_ref()).unwrap();
+        assert_close("output", &found, &y, 1e-12);
+        assert_close("gradient", &dz, expected.get(&z).unwrap(), 1e-12);
+        assert_close("gradient of the bias", &dbias, expected.get(&bias).unwrap(), 1e-12);
+    }
+}
+
+fn is_set(name: &str) -> bool {
+    env::var_os(name).is_some_and(|value| !value.is_empty())
+}
+
+/// Mistakes of launches, and the simulated GPU's report of each mistake.
+const MISTAKES: [(&str, &str); 2] = [
+    ("a result too short", "relu, block 0, thread 23: a write beyond what is allocated"),
+    ("an element left out", "relu, block 0, thread 5: a read of memory that nobody wrote"),
+];
+
+fn make(mistake: &str, x: &Tensor) -> Result<()> {
+    let result = if mistake == MISTAKES[0].0 {
+        // SAFETY: none. The simulated GPU reports the write of element 23.
+        unsafe { Source::Elementwise.compute("relu", [x], (23, 1), |to, [x]| relu_of(to, x, 24)) }
+    } else {
+        // SAFETY: none. Nothing writes element 23.
+        let left_out = unsafe {
+            Source::Elementwise.compute("relu", [x], (24, 1), |to, [x]| to.count(23).memory(x, 24))
+        };
+        RELU.of([&tensor_of(left_out?, 24)])
+    };
+    // The simulated GPU does nothing until a thread waits for it.
+    tensor_of(result?, 23).to_vec1::<f32>().map(drop)
+}
+
+/// Makes each mistake in a separate process, as a report ends the GPU's work.
+///
+/// A real GPU reports no mistake reliably.
+#[test]
+fn a_gpu_that_is_simulated_reports_mistakes_of_launches() {
+    const MISTAKE: &str = "MISTAKE_OF_A_LAUNCH";
+    let Some(x) = on_a_gpu("x", &[24]) else { return };
+    if !is_set("SIMULATED_GPUS") {
+        eprintln!("SKIPPED: SIMULATED_GPUS does not say that this GPU is simulated");
+        return;
+    }
+    if let Ok(mistake) = env::var(MISTAKE) {
+        let _ = make(&mistake, &x);
+        return;
+    }
+    let this = "kernels::gpu::tests::a_gpu_that_is_simulated_reports_mistakes_of_launches";
+    for (mistake, report) in MISTAKES {
+        let mut again = Command::new(env::current_exe().unwrap());
+        again.args(["--nocapture", "--exact", this]).env(MISTAKE, mistake);
+        let output = again.output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(said.contains(&format!("simulated GPU: {report}")), "{mistake}: {said}");
+    }
+}
+
+/// A tensor that is handed over has the elements of that time, whatever happens to its memory later.
+///
+/// A real GPU might have done the later work in any order. The simulated GPU does nothing until a thread waits for it.
+#[test]
+fn a_gpu_hands_over_a_tensor_as_it_is() {
+    let Some(device) = gpu() else { return };
+    let (here, there) = (device.tensors(), device.side_stream());
+    let values = |tensor: &Tensor| tensor.to_vec1::<f32>().unwrap();
+    let ones = Tensor::ones(1000, DType::F32, here).unwrap();
+    let twos = (&ones + &ones).unwrap();
+    let handover = Handover::new(&twos).unwrap();
+    // The memory of `twos` changes, and then belongs to other tensors.
+    overwrite(&twos, &ones).unwrap();
+    drop(twos);
+    let others = (0..4).map(|_| (&ones * 7.0).unwrap()).collect::<Vec<_>>();
+    let received = handover.receive(there).unwrap();
+    assert!(received.device().same_device(there) && !there.same_device(here));
+    let sum = (&received + &received).unwrap();
+    assert_eq!((values(&sum), values(&received)), (vec![4.0; 1000], vec![2.0; 1000]));
+    assert!(others.iter().all(|of| values(of) == [7.0; 1000]));
+    // The second stream frees its memory, and both streams use it again.
+    drop((received, sum));
+    let again = [here, there].map(|of| Tensor::ones(1000, DType::F32, of).unwrap());
+    assert!(again.iter().all(|of| values(of) == [1.0; 1000]));
+    // Also to where it came from, and to the CPU.
+    for device in [here, &Device::Cpu] {
+        let received = Handover::new(&ones).unwrap().receive(device).unwrap();
+        assert!(received.device().same_device(device));
+        assert_eq!(values(&received), [1.0; 1000]);
+    }
+}
+
+#[test]
+fn a_gpu_is_timed_by_its_own_events() {
+    let Some(device) = gpu() else { return };
+    let mut clock = device.clock().expect("a GPU has a clock");
+    assert_eq!(clock.mark(), Some(0));
+    relu(&Tensor::ones((70, 31), DType::F32, device.tensors()).unwrap()).unwrap();
+    assert_eq!(clock.mark(), Some(1));
+    let times = clock.times();
+    assert!(times.len() == 2 && times[0] <= times[1], "{times:?}");
+}

@@ -1,0 +1,342 @@
+//! Tensors that change in place: stochastic gradient descent, and copies from other tensors.
+//!
+//! A kernel updates a tensor in place, in one pass over its elements and its gradient. In f32 this costs 12 bytes of memory
+//! traffic for each element, a quarter of a formula of tensors. On a GPU eight tensors share one launch.
+
+use candle_core::{
+    CpuStorage, DType, InplaceOp2, InplaceOp3, Layout, Result, Tensor, WithDType, bail,
+};
+use devices::move_view;
+use rayon::prelude::*;
+
+use crate::kernels::element::cpu_elements;
+use crate::kernels::gpu;
+use crate::kernels::simd::vectorised;
+use crate::{BLOCK, Element};
+
+/// Updates one tensor in place: value −= step · direction.
+pub fn sgd_step(value: &Tensor, direction: &Tensor, step: f64) -> Result<()> {
+    sgd_step_all([(value, direction)], step)
+}
+
+/// Updates several tensors in place, each with its direction: value −= step · direction. Fails when
+/// a value and its direction differ in shape or dtype; then no value was changed. Also fails when a
+/// value is on another device than the first value, or when the device fails.
+pub fn sgd_step_all<'a>(
+    pairs: impl IntoIterator<Item = (&'a Tensor, &'a Tensor)>,
+    step: f64,
+) -> Result<()> {
+    let pairs: Vec<_> = pairs.into_iter().collect();
+    for (value, direction) in &pairs {
+        if value.shape() != direction.shape() || value.dtype() != direction.dtype() {
+            bail!(
+                "sgd: {:?} {:?} cannot step along {:?} {:?}",
+                value.dtype(),
+                value.dims(),
+                direction.dtype(),
+                direction.dims()
+            );
+        }
+    }
+    if pairs.iter().any(|(value, _)| value.device().is_cuda()) {
+        return gpu::sgd_step(&pairs, step);
+    }
+    pairs.iter().try_for_each(|(value, direction)| {
+        value.inplace_op2(&direction.contiguous()?, &SgdStep(step))
+    })
+}
+
+/// Updates all triples of velocity, value and gradient in place.
+///
+/// First velocity ← momentum · velocity + (share · gradient + decay · value), then value ← value −
+/// rate · velocity. `constants` are momentum, share, decay and rate. A momentum or a decay of 0 has
+/// no term, as in PyTorch, even where 0 · ∞ would be a NaN. Fails when the three tensors differ in
+/// type, size or device.
+pub fn momentum_step(slots: &[[&Tensor; 3]], constants: [f64; 4]) -> Result<()> {
+    if slots.iter().flatten().any(|tensor| tensor.device().is_cuda()) {
+        return gpu::momentum_step(slots, constants);
+    }
+    let [momentum, share, decay, rate] = constants;
+    slots.iter().try_for_each(|[velocity, value, gradient]| {
+        let accelerate = Accelerate([momentum, share, decay]);
+        velocity.inplace_op3(&gradient.contiguous()?, &value.detach(), &accelerate)?;
+        sgd_step(value, velocity, rate)
+    })
+}
+
+/// The operation velocity ← momentum · velocity + (share · gradient + decay · value), in place.
+struct Accelerate([f64; 3]);
+
+impl Accelerate {
+    fn walk<T: WithDType>(&self, velocity: &mut [T], gradient: &[T], value: &[T]) {
+        let [momentum, share, decay] = self.0.map(T::from_f64);
+        let term = |factor: T, of: T| if factor == T::zero() { T::zero() } else { of * factor };
+        let blocks = velocity.par_chunks_mut(BLOCK).zip(gradient.par_chunks(BLOCK));
+        blocks.zip(value.par_chunks(BLOCK)).for_each(|((velocity, gradient), value)| {
+            for ((velocity, &gradient), &value) in velocity.iter_mut().zip(gradient).zip(value) {
+                *velocity = term(momentum, *velocity) + (gradient * share + term(decay, value));
+            }
+        });
+    }
+}
+
+impl InplaceOp3 for Accelerate {
+    fn name(&self) -> &'static str {
+        "momentum"
+    }
+
+    fn cpu_fwd(
+        &self,
+        velocity: &mut CpuStorage,
+        velocity_layout: &Layout,
+        gradient: &CpuStorage,
+        gradient_layout: &Layout,
+        value: &CpuStorage,
+        value_layout: &Layout,
+    ) -> Result<()> {
+        let Some((start, end)) = velocity_layout.contiguous_offsets() else {
+            bail!("momentum: a velocity must be contiguous");
+        };
+        match velocity {
+            CpuStorage::F32(velocity) => self.walk(
+                &mut velocity[start..end],
+                cpu_elements(gradient, gradient_layout)?,
+                cpu_elements(value, value_layout)?,
+            ),
+            CpuStorage::F64(velocity) => self.walk(
+                &mut velocity[start..end],
+                cpu_elements(gradient, gradient_layout)?,
+                cpu_elements(value, value_layout)?,
+            ),
+            _ => bail!("momentum: works on f32 and f64"),
+        }
+        Ok(())
+    }
+}
+
+/// The operation value −= gradient · step, in place.
+struct SgdStep(f64);
+
+impl InplaceOp2 for SgdStep {
+    fn name(&self) -> &'static str {
+        "sgd"
+    }
+
+    fn cpu_fwd(
+        &self,
+        value: &mut CpuStorage,
+        value_layout: &Layout,
+        gradient: &CpuStorage,
+        gradient_layout: &Layout,
+    ) -> Result<()> {
+        let Some((start, end)) = value_layout.contiguous_offsets() else {
+            bail!("sgd: a parameter must be contiguous, got strides {:?}", value_layout.stride());
+        };
+        match value {
+            CpuStorage::F32(value) => walk(
+                &mut value[start..end],
+                cpu_elements(gradient, gradient_layout)?,
+                WithDType::from_f64(self.0),
+            ),
+            CpuStorage::F64(value) => {
+                walk(&mut value[start..end], cpu_elements(gradient, gradient_layout)?, self.0)
+            }
+            _ => bail!("sgd: works on f32 and f64"),
+        }
+        Ok(())
+    }
+}
+
+/// Updates one value. The product is rounded first, as in a formula of tensors.
+fn walk<T: Element>(value: &mut [T], gradient: &[T], step: T) {
+    let blocks = value.par_chunks_mut(BLOCK).zip(gradient.par_chunks(BLOCK));
+    blocks.for_each(|(value, gradient)| {
+        vectorised(
+            #[inline(always)]
+            || {
+                for (value, &gradient) in value.iter_mut().zip(gradient) {
+                    *value -= gradient * step;
+                }
+            },
+        );
+    });
+}
+
+/// Overwrites the elements of `tensor` in place with the elements of `value`.
+///
+/// `value` has the same shape and type and may be on another device. Tensors that share the memory
+/// of `tensor` see the new values. Fails when the tensors share memory.
+pub fn overwrite(tensor: &Tensor, value: &Tensor) -> Result<()> {
+    let value = move_view(&value.detach(), tensor.device())?.contiguous()?;
+    // A scalar cannot be sliced, so both tensors get a new first axis.
+    tensor.detach().unsqueeze(0)?.slice_set(&value.unsqueeze(0)?, 0, 0)
+}
+
+/// Overwrites tensors in place with values of the same shapes, rounded to the types of the tensors.
+///
+/// A pair is a tensor and its value, on one device. Fails when the two differ in shape or share memory.
+pub fn overwrite_rounded(pairs: &[(&Tensor, &Tensor)]) -> Result<()> {
+    if let Some((tensor, value)) =
+        pairs.iter().find(|(tensor, value)| tensor.dims() != value.dims())
+    {
+        bail!("{:?} cannot be overwritten with {:?}", tensor.dims(), value.dims());
+    }
+    if pairs.iter().any(|(tensor, _)| tensor.device().is_cuda())
+        && pairs.iter().all(|(_, value)| value.dtype() == DType::F32)
+    {
+        return gpu::cast(pairs);
+    }
+    pairs.iter().try_for_each(|(tensor, value)| overwrite(tensor, &value.to_dtype(tensor.dtype())?))
+}
+
+#[cfg(test)]
+mod tests {
+    use candle_core::{DType, Device, Var};
+    use itertools::Itertools as _;
+
+    use super::*;
+    use crate::batch_norm::{Average, average_all};
+    use crate::tests::agreement::{EXACT, FEW, assert_close, device, has, noise, there};
+
+    /// Makes ten tensors of two rows, of different sizes.
+    fn memory(name: &str, dtype: DType) -> Vec<Tensor> {
+        let of = |nth: usize| noise(&format!("{name} {nth}"), &[2, 2, 3 + 20 * nth]);
+        (0..10).map(|nth| there(of(nth).as_tensor(), dtype)).collect()
+    }
+
+    /// Returns the second rows of tensors, and then the first row of the last: a GPU changes eight tensors with one launch,
+    /// but no two that share their memory.
+    fn rows(memory: &[Tensor], count: usize) -> Vec<Tensor> {
+        let last = memory.last().map(|of| (of, 0));
+        let rows = memory.iter().map(|of| (of, 1)).chain(last);
+        rows.take(count).map(|(of, row)| of.get(row).unwrap()).collect()
+    }
+
+    /// Asserts that an update changes rows as the formula does, and nothing else. Where the bound is 0, the formula computes
+    /// in the tensors' type, otherwise in f64.
+    fn assert_updates<const N: usize>(
+        bounds: &[(DType, f64)],
+        changed: [&str; N],
+        read_as: Option<DType>,
+        update: impl Fn([&[Tensor]; N], &[Tensor]) -> Result<()>,
+        formula: impl Fn(usize, [Tensor; N], Tensor) -> Result<[Tensor; N]>,
+    ) {
+        let bounds = bounds.iter().filter(|&&(dtype, _)| has(dtype));
+        for (&(dtype, bound), count) in bounds.cartesian_product([1, 2, 4, 8, 11]) {
+            let make = || changed.map(|name| memory(name, dtype));
+            let read = memory("read", read_as.unwrap_or(dtype));
+            let (before, found, mut read) = (make(), make(), rows(&read, count));
+            if let Some(read) = read.get_mut(2) {
+                // This tensor is not contiguous.
+                *read = read.t().unwrap().contiguous().unwrap().t().unwrap();
+            }
+            let of_found = found.each_ref().map(|of| rows(of, count));
+            update(of_found.each_ref().map(Vec::as_slice), &read).unwrap();
+            for nth in 0..count {
+                let exact = |tensor: &Tensor| {
+                    let here = tensor.to_device(&Device::Cpu).unwrap();
+                    if bound == 0.0 { here } else { here.to_dtype(DType::F64).unwrap() }
+                };
+                let of_before = before.each_ref().map(|of| exact(&rows(of, count)[nth]));
+                let expected = formula(nth, of_before, exact(&read[nth])).unwrap();
+                for (found, expected) in of_found.iter().zip(&expected) {
+                    let kept = if bound == 0.0 { dtype } else { DType::F64 };
+                    let expected = expected.to_dtype(kept).unwrap();
+                    let name = format!("{changed:?} {dtype:?}, {nth} of {count}");
+                    assert_close(&name, &found[nth], &expected, bound);
+                }
+                for (found, before) in found.iter().zip(&before).filter(|_| nth < 9) {
+                    let first = |of: &[Tensor]| of[nth].get(0).unwrap();
+                    assert_close("another row", &first(found), &first(before), 0.0);
+                }
+            }
+        }
+    }
+
+    /// Types that are updated: bf16 on a GPU only, and all others to the last bit.
+    fn updated() -> &'static [(DType, f64)] {
+        const BOUNDS: [(DType, f64); 3] = [EXACT[0], EXACT[1], FEW[2]];
+        if device().is_cuda() { &BOUNDS } else { &BOUNDS[..2] }
+    }
+
+    #[test]
+    fn a_step_is_its_formula_in_every_type() {
+        let step = 0.1 / 7.0;
+        assert_updates(
+            updated(),
+            ["value"],
+            None,
+            |[values], gradients| sgd_step_all(values.iter().zip(gradients), step),
+            |_, [value], gradient| Ok([(value - (gradient * step)?)?]),
+        );
+    }
+
+    #[test]
+    fn a_momentum_step_is_its_formula_in_every_type() {
+        let [momentum, share, decay, rate] = [0.9, 0.25, 1e-2, 0.1];
+        assert_updates(
+            updated(),
+            ["velocity", "value"],
+            None,
+            |[velocities, values], gradients| {
+                let slots = velocities.iter().zip(values).zip(gradients);
+                let slots = slots.map(|((velocity, value), gradient)| [velocity, value, gradient]);
+                momentum_step(&slots.collect_vec(), [momentum, share, decay, rate])
+            },
+            |_, [velocity, value], gradient| {
+                let pull = ((gradient * share)? + (&value * decay)?)?;
+                let velocity = ((velocity * momentum)? + pull)?;
+                let value = (value - (&velocity * rate)?)?;
+                Ok([velocity, value])
+            },
+        );
+    }
+
+    #[test]
+    fn values_are_rounded_as_candle_rounds_them_in_every_type() {
+        assert_updates(
+            &EXACT,
+            ["used"],
+            Some(DType::F32),
+            |[used], kept| overwrite_rounded(&used.iter().zip(kept).collect_vec()),
+            |_, _, kept| Ok([kept]),
+        );
+    }
+
+    #[test]
+    fn running_averages_are_their_formula_in_every_type() {
+        let scale = |nth: usize| 1.0 + 0.25 * nth as f64;
+        assert_updates(
+            &FEW,
+            ["running"],
+            Some(DType::F64),
+            |[running], fresh| {
+                let variables = running.iter().map(Var::from_tensor);
+                let variables: Vec<Var> = variables.collect::<Result<_>>()?;
+                let averages = variables.iter().zip(fresh).enumerate();
+                let averages = averages.map(|(nth, (running, fresh))| Average {
+                    running,
+                    fresh,
+                    scale: scale(nth),
+                });
+                average_all(&averages.collect_vec(), 0.1)?;
+                let back = running.iter().zip(&variables);
+                back.into_iter().try_for_each(|(running, value)| overwrite(running, value))
+            },
+            |nth, [running], fresh| Ok([((running * 0.9)? + (fresh * (0.1 * scale(nth)))?)?]),
+        );
+    }
+
+    #[test]
+    fn a_direction_of_another_shape_or_dtype_is_refused() {
+        let value = noise("w", &[2, 3]).to_dtype(DType::F32).unwrap();
+        let before = value.to_vec2::<f32>().unwrap();
+        let ones = |shape: &[usize], dtype| Tensor::ones(shape, dtype, &Device::Cpu).unwrap();
+        for wrong in [ones(&[3], DType::F32), ones(&[3, 2], DType::F32), ones(&[2, 3], DType::F64)]
+        {
+            let error = sgd_step(&value, &wrong, 0.1).unwrap_err();
+            assert!(error.to_string().contains("F32 [2, 3] cannot step along"), "{error}");
+        }
+        assert_eq!(value.to_vec2::<f32>().unwrap(), before);
+    }
+}
