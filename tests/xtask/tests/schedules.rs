@@ -2,7 +2,7 @@
 
 use model_parallel::partition::Cost;
 use model_parallel::pipeline::{check, predict};
-use xtask::schedules::{Catalogue, KINDS, Outcome, Plan, Row, Shape, picture};
+use xtask::schedules::{Catalogue, KINDS, Plan, Row, Shape, picture};
 
 use crate::*;
 
@@ -50,9 +50,9 @@ fn counted(row: &Row, shape: &Shape, what: &str) -> (f64, f64, usize, usize) {
 fn bubbles_and_peaks_are_those_of_the_rows() {
     let Catalogue { shapes, plans, .. } = Catalogue::make().unwrap();
     let mut found = 0;
-    for Plan { kind, stages, micro_batches, outcome } in &plans {
+    for Plan { kind, stages, micro_batches, timeline, .. } in &plans {
         let what = format!("{kind}, {stages} × {micro_batches}");
-        let Outcome::Timeline(timeline) = outcome else {
+        let Some(timeline) = timeline else {
             assert!(kind.contains("interleaved") && micro_batches % stages != 0, "{what}");
             continue;
         };

@@ -45,21 +45,11 @@ pub struct Plan {
     pub kind: String,
     pub stages: usize,
     pub micro_batches: usize,
+    /// Why there is no such schedule, in the generator's words.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub refused: Option<String>,
     #[serde(flatten)]
-    pub outcome: Outcome,
-}
-
-/// What came of the wish for a schedule.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-#[serde(untagged)]
-pub enum Outcome {
-    /// There is one, and this happens.
-    Timeline(Timeline),
-    /// There is none.
-    Refused {
-        /// Why, in the generator's words.
-        refused: String,
-    },
+    pub timeline: Option<Timeline>,
 }
 
 /// What every stage does when, and what that comes to.
@@ -91,35 +81,30 @@ impl Plan {
     /// Asks stage 6 for a schedule, and what will happen.
     /// Fails when a generated schedule breaks a law, or cannot be written down in letters.
     pub fn of(kind: Kind, stages: usize, micro_batches: usize) -> anyhow::Result<Self> {
-        let outcome = match kind.schedule(stages, micro_batches) {
-            Err(refused) => Outcome::Refused { refused: refused.to_string() },
-            Ok(schedule) => {
-                let checked = check(schedule, UNBOUNDED)?;
-                let timeline = predict(&checked, &vec![Cost::UNITS; stages], 0.0)?;
-                ensure!(timeline.start() == 0.0, "time starts at 0");
-                let peaks = checked.peaks();
-                let halves = peaks.iter().filter(|_| kind == Kind::ZbH1);
-                Outcome::Timeline(Timeline {
-                    bubble: timeline.bubble(),
-                    units: Units(timeline.makespan()),
-                    capacity: checked.smallest_capacity(),
-                    peaks: peaks.iter().map(|peak| peak.activations).collect(),
-                    peaks_with_weights: halves.map(|peak| peak.both).collect(),
-                    rows: (0..stages)
-                        .map(|stage| Row::of(kind, &timeline, stage))
-                        .collect::<anyhow::Result<_>>()?,
-                })
+        let mut plan =
+            Self { kind: kind.to_string(), stages, micro_batches, refused: None, timeline: None };
+        let schedule = match kind.schedule(stages, micro_batches) {
+            Ok(schedule) => schedule,
+            Err(refused) => {
+                plan.refused = Some(refused.to_string());
+                return Ok(plan);
             }
         };
-        Ok(Self { kind: kind.to_string(), stages, micro_batches, outcome })
-    }
-
-    /// What happens, if there is such a schedule.
-    pub fn timeline(&self) -> Option<&Timeline> {
-        match &self.outcome {
-            Outcome::Timeline(timeline) => Some(timeline),
-            Outcome::Refused { .. } => None,
-        }
+        let checked = check(schedule, UNBOUNDED)?;
+        let timeline = predict(&checked, &vec![Cost::UNITS; stages], 0.0)?;
+        ensure!(timeline.start() == 0.0, "time starts at 0");
+        let peaks = checked.peaks();
+        let halves = peaks.iter().filter(|_| kind == Kind::ZbH1);
+        let rows = (0..stages).map(|stage| Row::of(kind, &timeline, stage));
+        plan.timeline = Some(Timeline {
+            bubble: timeline.bubble(),
+            units: Units(timeline.makespan()),
+            capacity: checked.smallest_capacity(),
+            peaks: peaks.iter().map(|peak| peak.activations).collect(),
+            peaks_with_weights: halves.map(|peak| peak.both).collect(),
+            rows: rows.collect::<anyhow::Result<_>>()?,
+        });
+        Ok(plan)
     }
 }
 
@@ -153,7 +138,7 @@ impl Catalogue {
         let plan = self.plans.iter().find(|plan| {
             plan.kind == kind && plan.stages == stages && plan.micro_batches == micro_batches
         })?;
-        Some((plan, shape, plan.timeline()?))
+        Some((plan, shape, plan.timeline.as_ref()?))
     }
 
     /// Those that are drawn as a [`picture()`], if they are there.

@@ -122,7 +122,7 @@ pub(super) fn on_cores(quick: bool) -> Vec<Comparison> {
     let times = |times: usize| ("repetitions", if quick { 1 } else { times });
     let images = ("images", if quick { 6_000 } else { 60_000 });
     let of_resnet18 = [(16, 1, 7), (16, 2, 7), (64, 1, 3), (64, 2, 3)];
-    let mut all = [1, 2].map(|threads| lenet_step(threads, times(30))).to_vec();
+    let mut all = [1, 2].map(|threads| step(Topic::LenetStep, 256, threads, times(30))).to_vec();
     all.extend(of_resnet18.map(|(batch, threads, repeated)| {
         let what = format!("ResNet-18's convolutions, batch {batch}");
         let sizes = [("batch", batch), times(repeated)];
@@ -132,90 +132,74 @@ pub(super) fn on_cores(quick: bool) -> Vec<Comparison> {
         one.series = &["forward", "backward", "both"];
         one
     }));
-    all.extend(of_resnet18.map(|(batch, threads, n)| resnet18_step(batch, threads, times(n))));
-    for (topic, model, batch, repeated, [two, one], script) in [
-        (
-            Topic::DataParallelStep,
-            "LeNet",
-            256,
-            30,
-            [Work::DataParallelStep, Work::LenetStep],
-            "data_parallel_step.py",
-        ),
-        (
-            Topic::Resnet18DdpStep,
-            "ResNet-18",
-            32,
-            7,
-            [Work::Resnet18DdpStep, Work::Resnet18Step],
-            "resnet18_ddp_step.py",
-        ),
-    ] {
-        let what = format!("{model} step on two devices, batch {batch}");
-        let one_and_two = Comparison::new(topic, what, 1, &[("batch", batch), times(repeated)])
-            .side("ours", Ours(two))
-            .side("ours, one device", Ours(one))
-            .side("PyTorch DDP, Gloo", Script(script));
-        let note = Some("the speed-up over one device is 1 ÷ its ratio");
-        all.push(Comparison { devices: 2, note, ..one_and_two });
-    }
-    let mut all_reduce =
-        Comparison::new(Topic::AllReduce, "all-reduce".to_owned(), 1, &[times(11)]);
-    (all_reduce.devices, all_reduce.ours) = (2, Algorithm::OURS.len());
-    all_reduce.series = &["4 KB", "1 MB", "45 MB"];
-    all_reduce.sides.extend(Algorithm::OURS.map(|algorithm| Side {
+    all.extend(of_resnet18.map(|(batch, threads, repeated)| {
+        step(Topic::Resnet18Step, batch, threads, times(repeated))
+    }));
+    all.push(step(Topic::DataParallelStep, 256, 1, times(30)));
+    all.push(step(Topic::Resnet18DdpStep, 32, 1, times(7)));
+    let mut reduce = Comparison::new(Topic::AllReduce, "all-reduce".to_owned(), 1, &[times(11)]);
+    reduce.sides.extend(Algorithm::OURS.map(|algorithm| Side {
         label: algorithm.to_string(),
         program: Ours(Work::AllReduce),
         flag: format!(" --algorithm {algorithm}"),
     }));
-    all.push(
-        all_reduce
-            .side("Gloo", Script("all_reduce_gloo.py"))
-            .side("Open MPI", Script("all_reduce_mpi.py"))
-            .side("limit: add and copy", Ours(Work::AddAndCopy)),
-    );
+    let reduce = reduce
+        .side("Gloo", Script("all_reduce_gloo.py"))
+        .side("Open MPI", Script("all_reduce_mpi.py"))
+        .side("limit: add and copy", Ours(Work::AddAndCopy));
+    let (ours, series) = (Algorithm::OURS.len(), &["4 KB", "1 MB", "45 MB"]);
+    all.push(Comparison { devices: 2, ours, series, ..reduce });
     let count = thousands(images.1);
-    let data = |series, what, threads, sizes: &[_], work| Comparison {
-        series,
-        ..Comparison::new(Topic::Data, what, threads, sizes).side("ours", Ours(work))
+    let mut alone = |series, what, threads, sizes: &[_], work| {
+        let one = Comparison::new(Topic::Data, what, threads, sizes).side("ours", Ours(work));
+        all.push(Comparison { series, ..one });
     };
     for threads in [1, 2] {
-        let what = format!("{count} images drawn");
-        all.push(data(&["drawing"], what, threads, &[images], Work::Drawing));
+        alone(&["drawing"], format!("{count} images drawn"), threads, &[images], Work::Drawing);
     }
     let what = format!("{count} + {} images decoded", thousands(images.1 / 6));
-    all.push(data(&["decoding"], what, 1, &[images, times(3)], Work::Decoding));
-    let memory = format!("memory, LeNet, {count} images");
-    all.push(Comparison {
-        unit: "bytes",
-        series: &["peak", "before the data"],
-        ..Comparison::new(Topic::Memory, memory, 1, &[images])
-            .side("ours", Ours(Work::Memory))
-            .side("PyTorch", Script("memory.py"))
-    });
+    alone(&["decoding"], what, 1, &[images, times(3)], Work::Decoding);
+    let what = format!("memory, LeNet, {count} images");
+    let memory = Comparison::new(Topic::Memory, what, 1, &[images])
+        .side("ours", Ours(Work::Memory))
+        .side("PyTorch", Script("memory.py"));
+    all.push(Comparison { unit: "bytes", series: &["peak", "before the data"], ..memory });
     all
 }
 
-fn lenet_step(threads: usize, repetitions: (&str, usize)) -> Comparison {
-    let what = "LeNet step, batch 256".to_owned();
-    Comparison::new(Topic::LenetStep, what, threads, &[("batch", 256), repetitions])
-        .side("ours", Ours(Work::LenetStep))
-        .side("PyTorch", Script("lenet_step.py"))
-}
-
-fn resnet18_step(batch: usize, threads: usize, repetitions: (&str, usize)) -> Comparison {
-    let what = format!("ResNet-18 step, batch {batch}");
-    Comparison::new(Topic::Resnet18Step, what, threads, &[("batch", batch), repetitions])
-        .side("ours", Ours(Work::Resnet18Step))
-        .side("PyTorch", Script("resnet18_step.py"))
+/// A training step.
+fn step(topic: Topic, batch: usize, threads: usize, repetitions: (&str, usize)) -> Comparison {
+    let (what, ours, one_device, script) = match topic {
+        Topic::LenetStep => ("LeNet step", Work::LenetStep, None, "lenet_step.py"),
+        Topic::DataParallelStep => (
+            "LeNet step on two devices",
+            Work::DataParallelStep,
+            Some(Work::LenetStep),
+            "data_parallel_step.py",
+        ),
+        Topic::Resnet18DdpStep => (
+            "ResNet-18 step on two devices",
+            Work::Resnet18DdpStep,
+            Some(Work::Resnet18Step),
+            "resnet18_ddp_step.py",
+        ),
+        _ => ("ResNet-18 step", Work::Resnet18Step, None, "resnet18_step.py"),
+    };
+    let sizes = [("batch", batch), repetitions];
+    let what = format!("{what}, batch {batch}");
+    let step = Comparison::new(topic, what, threads, &sizes).side("ours", Ours(ours));
+    let Some(one_device) = one_device else { return step.side("PyTorch", Script(script)) };
+    let note = Some("the speed-up over one device is 1 ÷ its ratio");
+    let step = step.side("ours, one device", Ours(one_device));
+    Comparison { devices: 2, note, ..step.side("PyTorch DDP, Gloo", Script(script)) }
 }
 
 /// Training steps on a GPU, in the order of the table. Each of PyTorch's ways is a comparison of its own, with the most
 /// important first, so a run that ends early leaves these behind.
 pub(super) fn on_a_gpu(quick: bool) -> Vec<Comparison> {
     let times = |times: usize| ("repetitions", if quick { 1 } else { times });
-    let resnet18 = |batch| resnet18_step(batch, 1, times(50));
-    let work = [lenet_step(1, times(500)), resnet18(256), resnet18(512)];
+    let resnet18 = |batch| step(Topic::Resnet18Step, batch, 1, times(50));
+    let work = [step(Topic::LenetStep, 256, 1, times(500)), resnet18(256), resnet18(512)];
     let mut all = Vec::new();
     for way in [Way::Eager, Way::Compiled, Way::Tuned, Way::Deterministic] {
         for one in &work {

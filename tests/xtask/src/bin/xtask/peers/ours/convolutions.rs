@@ -20,7 +20,7 @@ type Geometry = (usize, usize, usize, usize, usize);
 pub(super) fn measure(arguments: &Arguments) -> anyhow::Result<Value> {
     let device = arguments.plan(1)?.slots()[0].open()?;
     let sweeps = device.run(|| {
-        let layers = geometries().map(|geometry| Layer::new(arguments.batch.get(), geometry));
+        let layers = geometries().map(|geometry| layer(arguments.batch.get(), geometry));
         let layers = layers.collect::<Result<Vec<_>>>()?;
         sweep(&layers)?;
         (0..arguments.repetitions.get()).map(|_| sweep(&layers)).collect::<Result<Vec<_>>>()
@@ -44,29 +44,23 @@ fn geometries() -> impl Iterator<Item = Geometry> {
     stem.chain([(128, SIDE), (256, SIDE / 2), (512, SIDE / 4)].into_iter().flat_map(group))
 }
 
-struct Layer {
-    x: Tensor,
-    weight: Var,
-    stride: usize,
-    padding: usize,
-}
+/// An input, a weight, and the stride.
+type Layer = (Tensor, Var, usize);
 
-impl Layer {
-    fn new(batch: usize, (inputs, outputs, kernel, stride, side): Geometry) -> Result<Self> {
-        let shape = [batch, inputs, side, side];
-        let x = init::normal("x", &shape, 1.0, 1, DType::F32, &Device::Cpu)?.value;
-        let shape = [outputs, inputs, kernel, kernel];
-        let weight = init::normal("weight", &shape, 0.05, 1, DType::F32, &Device::Cpu)?.value;
-        let x = if inputs > 1 { x.into_inner() } else { x.detach() };
-        Ok(Self { x, weight, stride, padding: kernel / 2 })
-    }
+fn layer(batch: usize, (inputs, outputs, kernel, stride, side): Geometry) -> Result<Layer> {
+    let shape = [batch, inputs, side, side];
+    let x = init::normal("x", &shape, 1.0, 1, DType::F32, &Device::Cpu)?.value;
+    let shape = [outputs, inputs, kernel, kernel];
+    let weight = init::normal("weight", &shape, 0.05, 1, DType::F32, &Device::Cpu)?.value;
+    Ok((if inputs > 1 { x.into_inner() } else { x.detach() }, weight, stride))
 }
 
 fn sweep(layers: &[Layer]) -> Result<(f64, f64)> {
     let (mut forward_seconds, mut backward_seconds) = (0.0, 0.0);
-    for Layer { x, weight, stride, padding } in layers {
+    for (x, weight, stride) in layers {
+        let padding = weight.dim(3)? / 2;
         let start = Instant::now();
-        let y = conv2d(x, weight, None, *stride, *padding)?;
+        let y = conv2d(x, weight, None, *stride, padding)?;
         let middle = Instant::now();
         let gradients = backward(&y)?;
         backward_seconds += middle.elapsed().as_secs_f64();
@@ -85,7 +79,7 @@ mod tests {
         let weights = geometries().map(|(i, o, kernel, ..)| i * o * kernel * kernel);
         // ResNet-18 with one channel has 11,172,810 parameters: 9,600 of batch norm, 5,130 of the last layer.
         assert_eq!(weights.sum::<usize>(), 11_172_810 - 9_600 - 5_130);
-        let wants = |geometry| Layer::new(1, geometry).unwrap().x.is_variable();
+        let wants = |geometry| layer(1, geometry).unwrap().0.is_variable();
         assert_eq!(geometries().position(wants), Some(1));
         assert_eq!(geometries().filter(|geometry| wants(*geometry)).count(), 19);
     }

@@ -19,6 +19,7 @@ use clap::{Args, ValueEnum};
 use devices::{DeviceKind, DevicePlan};
 use harness::report::line;
 use params_and_allreduce::Algorithm;
+use serde_json::json;
 
 pub(crate) const COMMAND: &str = "peers-ours";
 
@@ -85,11 +86,12 @@ impl Arguments {
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     // Of matrices and of convolutions.
     candle_core::cuda::set_gemm_reduced_precision_f32(arguments.precision == Precision::Tf32);
+    let step = |seconds: anyhow::Result<Vec<f64>>| Ok(json!({"seconds": {"step": seconds?}}));
     let measured = match arguments.work {
-        Work::LenetStep => steps::lenet(arguments),
-        Work::DataParallelStep => steps::lenet_on_two_devices(arguments),
-        Work::Resnet18Step => steps::on_one_device(arguments, steps::resnet18),
-        Work::Resnet18DdpStep => steps::resnet18_on_two_devices(arguments),
+        Work::LenetStep => step(steps::lenet(arguments)),
+        Work::DataParallelStep => step(steps::lenet_on_two_devices(arguments)),
+        Work::Resnet18Step => step(steps::on_one_device(arguments, steps::resnet18)),
+        Work::Resnet18DdpStep => step(steps::resnet18_on_two_devices(arguments)),
         Work::Convolutions => convolutions::measure(arguments),
         Work::AllReduce | Work::AddAndCopy => all_reduce::measure(arguments),
         Work::Drawing => data::drawing(arguments),

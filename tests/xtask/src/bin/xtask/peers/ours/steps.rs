@@ -20,7 +20,6 @@ use params_and_allreduce::communicator::Communicator as _;
 use params_and_allreduce::thread::{DEFAULT_TIMEOUT, run_ranks};
 use params_and_allreduce::{Algorithm, get_params};
 use rand::Rng as _;
-use serde_json::{Value, json};
 use single_gpu::lenet::Lenet;
 use single_gpu::train;
 use split_batch::loader::{LocalBatch, ShardLoader};
@@ -28,26 +27,26 @@ use split_batch::loader::{LocalBatch, ShardLoader};
 use super::{Arguments, LEARNING_RATE, Precision, times};
 
 /// Measures a step on one device: of stage 1's LeNet, or of stage 5's if layers compute in bf16.
-pub(super) fn lenet(arguments: &Arguments) -> anyhow::Result<Value> {
+pub(super) fn lenet(arguments: &Arguments) -> anyhow::Result<Vec<f64>> {
     if arguments.precision == Precision::Bf16 {
         return on_one_device(arguments, |vb, _| LeNet::new(vb));
     }
     let batch = batch(arguments)?;
     let device = arguments.plan(1)?.slots()[0].open()?;
-    let seconds = device.run(|| {
+    device.run(|| {
         let model = Lenet::new(1, DType::F32, device.tensors())?;
         times(arguments.repetitions, arguments.warm_up(), || {
             let batch = batch.to_device(device.tensors())?;
-            train::train_batch(&model, &batch, LEARNING_RATE)?.read().map(|_| ())
+            train::train_batch(&model, &batch, LEARNING_RATE)?.read().map(drop)?;
+            anyhow::Ok(())
         })
-    })?;
-    Ok(json!({"seconds": {"step": seconds}}))
+    })
 }
 
-pub(super) fn lenet_on_two_devices(arguments: &Arguments) -> anyhow::Result<Value> {
+pub(super) fn lenet_on_two_devices(arguments: &Arguments) -> anyhow::Result<Vec<f64>> {
     let batch = batch(arguments)?;
     let initial = Lenet::new(1, DType::F32, &Device::Cpu)?;
-    let seconds = run_ranks(&arguments.plan(2)?, DEFAULT_TIMEOUT, |rank| {
+    let mut seconds = run_ranks(&arguments.plan(2)?, DEFAULT_TIMEOUT, |rank| {
         let model = Lenet::with_parameters(get_params(initial.parameters(), rank.device())?)?;
         let shard = local_batch(&batch, 2, [rank.rank()])?;
         times(arguments.repetitions, Duration::ZERO, || {
@@ -56,7 +55,7 @@ pub(super) fn lenet_on_two_devices(arguments: &Arguments) -> anyhow::Result<Valu
             Ok::<_, scratch_data_parallel::Error>(())
         })
     })?;
-    Ok(json!({"seconds": {"step": seconds[0]}}))
+    Ok(seconds.swap_remove(0))
 }
 
 fn batch(arguments: &Arguments) -> anyhow::Result<Batch> {
@@ -65,14 +64,14 @@ fn batch(arguments: &Arguments) -> anyhow::Result<Batch> {
 }
 
 /// Measures a step of ResNet-18 on two devices that share the batch. Batch norm is local, as under PyTorch's DDP.
-pub(super) fn resnet18_on_two_devices(arguments: &Arguments) -> anyhow::Result<Value> {
+pub(super) fn resnet18_on_two_devices(arguments: &Arguments) -> anyhow::Result<Vec<f64>> {
     let images = images(arguments.batch.get())?;
-    let seconds = run_ranks(&arguments.plan(2)?, DEFAULT_TIMEOUT, |rank| {
+    let mut seconds = run_ranks(&arguments.plan(2)?, DEFAULT_TIMEOUT, |rank| {
         let replica = fresh(arguments, &Device::Cpu, resnet18)?;
         let ddp = Ddp::new(replica, rank, Reduction::default())?;
         steps(&ddp, &images, arguments, Duration::ZERO)
     })?;
-    Ok(json!({"seconds": {"step": seconds[0]}}))
+    Ok(seconds.swap_remove(0))
 }
 
 pub(super) fn resnet18(vb: &VarBuilder<'_>, norms: &Norms) -> candle_core::Result<ResNet18> {
@@ -83,14 +82,13 @@ pub(super) fn resnet18(vb: &VarBuilder<'_>, norms: &Norms) -> candle_core::Resul
 pub(super) fn on_one_device<M: ModuleT>(
     arguments: &Arguments,
     build: impl Fn(&VarBuilder<'_>, &Norms) -> candle_core::Result<M> + Send + Sync + 'static,
-) -> anyhow::Result<Value> {
+) -> anyhow::Result<Vec<f64>> {
     let device = arguments.plan(1)?.slots()[0].open()?;
     let images = images(arguments.batch.get())?;
-    let seconds = device.run(|| {
+    Ok(device.run(|| {
         let network = fresh(arguments, device.tensors(), build)?;
         steps(&network, &images, arguments, arguments.warm_up())
-    })?;
-    Ok(json!({"seconds": {"step": seconds}}))
+    })?)
 }
 
 /// Makes a network with fresh weights, whose layers compute in `--precision`.
