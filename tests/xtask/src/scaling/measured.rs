@@ -8,7 +8,7 @@ use harness::report::thousands;
 use itertools::Itertools as _;
 use serde::{Deserialize, Serialize};
 
-use super::{Curve, Here, Link, Panel, Seen, short};
+use super::{Curve, Here, Panel, Seen, short};
 use crate::Machine;
 use crate::number::Rounded;
 
@@ -22,20 +22,6 @@ pub struct Measurement {
     /// What predictions are made of, for each model and number of devices.
     pub calibrations: Vec<Calibration>,
     pub steps: Vec<Step>,
-}
-
-/// The two links that can be measured, by whether they are slow.
-pub(super) fn links() -> [Link; 2] {
-    [false, true].map(|slow| Link {
-        name: name(slow).to_owned(),
-        measured: true,
-        each: None,
-        wires: Vec::new(),
-    })
-}
-
-fn name(slow: bool) -> &'static str {
-    if slow { "measured here: slow link" } else { "measured here: memory" }
 }
 
 impl Measurement {
@@ -71,22 +57,21 @@ impl Measurement {
         format!("{}{date}", self.machine.short())
     }
 
-    /// Every model, over both links.
-    pub(super) fn panels(&self) -> anyhow::Result<Vec<Panel>> {
-        let mut panels = Vec::new();
-        for slow in [false, true] {
-            for (model, batch_size) in self.trainings() {
-                let training = Training { of: self, model, batch_size, slow };
-                let what = || format!("{model}, {}", name(slow));
-                panels.extend(training.panel().with_context(what)?);
-            }
-        }
-        Ok(panels)
-    }
-
     /// Every model with its batch, once.
     pub fn trainings(&self) -> Vec<(&str, usize)> {
         self.steps.iter().map(|step| (step.model.as_str(), step.batch_size)).unique().collect()
+    }
+
+    /// Every model, over both links.
+    pub(super) fn panels(&self) -> anyhow::Result<Vec<Panel>> {
+        let mut panels = Vec::new();
+        for (slow, link) in [(false, "measured here: memory"), (true, "measured here: slow link")] {
+            for (model, batch_size) in self.trainings() {
+                let training = Training { of: self, model, batch_size, slow };
+                panels.extend(training.panel(link).with_context(|| format!("{model}, {link}"))?);
+            }
+        }
+        Ok(panels)
     }
 }
 
@@ -99,87 +84,82 @@ struct Training<'a> {
 }
 
 impl Training<'_> {
-    fn steps(&self) -> impl Iterator<Item = &Step> {
-        let is =
-            |step: &&Step| (step.model.as_str(), step.batch_size) == (self.model, self.batch_size);
-        self.of.steps.iter().filter(is)
+    fn is(&self, model: &str, batch_size: usize) -> bool {
+        (model, batch_size) == (self.model, self.batch_size)
     }
 
-    /// The step on so many devices; one device does the same whatever the way.
-    fn step(&self, devices: usize, way: Way, overlap: bool) -> anyhow::Result<&Step> {
-        let how = How { slow: self.slow, sum: Sum { way, overlap } };
-        let how = (devices > 1).then_some(how);
-        self.steps()
-            .find(|step| step.devices == devices && step.how == how)
-            .with_context(|| format!("no step of {way} on {devices} devices"))
+    fn steps(&self) -> impl Iterator<Item = &Step> {
+        self.of.steps.iter().filter(|step| self.is(&step.model, step.batch_size))
+    }
+
+    /// The steps on these numbers of devices; one device does the same whatever the way.
+    fn on(&self, devices: &[usize], sum: Sum) -> anyhow::Result<Vec<&Step>> {
+        let step = |&devices: &usize| {
+            let how = (devices > 1).then_some(How { slow: self.slow, sum });
+            let step = self.steps().find(|step| step.devices == devices && step.how == how);
+            step.with_context(|| format!("no step of {} on {devices} devices", sum.way))
+        };
+        devices.iter().map(step).collect()
     }
 
     /// `None` where there is nothing but one device.
-    fn panel(&self) -> anyhow::Result<Option<Panel>> {
-        let steps = || {
-            let together = |step: &Step| step.how.map(|how| (step.devices, how));
-            self.steps().filter_map(together).filter(|(_, how)| how.slow == self.slow)
-        };
+    fn panel(&self, link: &str) -> anyhow::Result<Option<Panel>> {
+        let together =
+            |step: &Step| Some((step.devices, step.how.filter(|h| h.slow == self.slow)?));
+        let steps = || self.steps().filter_map(together);
         let ways: Vec<Way> = steps().map(|(_, how)| how.sum.way).unique().collect();
-        let Some(&any) = ways.first() else { return Ok(None) };
+        let Some(&way) = ways.first() else { return Ok(None) };
         let devices = [1].into_iter().chain(steps().map(|(devices, _)| devices));
         let devices: Vec<usize> = devices.sorted_unstable().dedup().collect();
         let curves = |overlap: bool| -> anyhow::Result<Vec<Curve>> {
-            ways.iter().map(|&way| self.curve(way, overlap, &devices)).collect()
+            let curve = |&way| Ok(curve(way, &self.on(&devices, Sum { way, overlap })?));
+            ways.iter().map(curve).collect()
         };
-        let (with_overlap, without_overlap) = (curves(true)?, curves(false)?);
-        let compute =
-            |&count: &usize| Ok(Rounded::of(1e3 * self.step(count, any, true)?.predicted.compute));
-        let compute = devices.iter().map(compute).collect::<anyhow::Result<_>>()?;
+        let any = self.on(&devices, Sum { way, overlap: true })?;
         Ok(Some(Panel {
             model: short(self.model),
             name: self.model.to_owned(),
             batch: format!("{} for all", thousands(self.batch_size)),
-            link: name(self.slow).to_owned(),
+            link: link.to_owned(),
             samples: devices.iter().map(|&count| self.batch_size.div_ceil(count)).collect(),
-            compute,
-            with_overlap,
-            without_overlap,
+            compute: any.iter().map(|s| Rounded::of(1e3 * s.predicted.compute)).collect(),
+            with_overlap: curves(true)?,
+            without_overlap: curves(false)?,
             here: Some(self.here(&devices)?),
             devices,
         }))
-    }
-
-    fn curve(&self, way: Way, overlap: bool, devices: &[usize]) -> anyhow::Result<Curve> {
-        let alone = self.step(1, way, overlap)?;
-        let steps = devices.iter().map(|&count| self.step(count, way, overlap));
-        let steps = steps.collect::<anyhow::Result<Vec<_>>>()?;
-        let each = |of: &dyn Fn(&Step) -> f64| -> Vec<Rounded> {
-            steps.iter().map(|step| Rounded::of(of(step))).collect()
-        };
-        Ok(Curve {
-            way: way.to_string(),
-            step: each(&|step| 1e3 * step.predicted.seconds),
-            exposed: each(&|step| 1e3 * step.predicted.exposed()),
-            speed_up: each(&|step| alone.predicted.seconds / step.predicted.seconds),
-            measured: Some(Seen {
-                measured: each(&|step| 1e3 * step.measured),
-                measured_speed_up: each(&|step| alone.measured / step.measured),
-            }),
-        })
     }
 
     /// What calibrations tell of these numbers of devices.
     fn here(&self, devices: &[usize]) -> anyhow::Result<Here> {
         let mut here = Here { on: Vec::new(), links: Vec::new(), notes: Vec::new() };
         for &count in devices {
-            let calibration = self.of.calibrations.iter().find(|calibration| {
-                (calibration.model.as_str(), calibration.batch_size)
-                    == (self.model, self.batch_size)
-                    && calibration.devices.len() == count
-            });
+            let is = |c: &&Calibration| self.is(&c.model, c.batch_size) && c.devices.len() == count;
+            let calibration = self.of.calibrations.iter().find(is);
             let calibration = calibration.with_context(|| format!("no calibration of {count}"))?;
             here.on.push(calibration.devices.join(", "));
-            here.links.push(calibration.link(self.slow).map(|link| {
-                [Rounded::of(1e6 * link.latency), Rounded::of(link.bandwidth() / 1e9)]
-            }));
+            let link = calibration.link(self.slow);
+            let numbers = link.map(|link| [1e6 * link.latency, link.bandwidth() / 1e9]);
+            here.links.push(numbers.map(|numbers| numbers.map(Rounded::of)));
             here.notes.push(calibration.note.clone());
         }
         Ok(here)
+    }
+}
+
+/// The curve of these steps, the first of which is on one device.
+fn curve(way: Way, steps: &[&Step]) -> Curve {
+    let each = |of: &dyn Fn(&Step) -> f64| -> Vec<Rounded> {
+        steps.iter().map(|step| Rounded::of(of(step))).collect()
+    };
+    Curve {
+        way: way.to_string(),
+        step: each(&|step| 1e3 * step.predicted.seconds),
+        exposed: each(&|step| 1e3 * step.predicted.exposed()),
+        speed_up: each(&|step| steps[0].predicted.seconds / step.predicted.seconds),
+        measured: Some(Seen {
+            measured: each(&|step| 1e3 * step.measured),
+            measured_speed_up: each(&|step| steps[0].measured / step.measured),
+        }),
     }
 }

@@ -3,20 +3,18 @@
 //! Stage 7 says all of it: what a step takes, and how much of that is waiting for the others. Here it is written down,
 //! and small, beside what was measured where devices are.
 
-mod link;
 mod measured;
 mod on_paper;
 mod picture;
 
 use cost_model::paper::Device;
+use itertools::Itertools as _;
 use serde::Serialize;
 
 use crate::number::Rounded;
 use crate::stored;
 
-pub use link::{Link, Wired};
 pub use measured::Measurement;
-pub use on_paper::{BATCHES, links};
 pub use picture::picture;
 
 /// The curves that are also drawn as a [`picture()`]: model, batch and link, with overlap.
@@ -34,6 +32,30 @@ pub struct Assumed {
     pub memory: Rounded,
     /// Milliseconds of a step beside them.
     pub fixed: Rounded,
+}
+
+/// What is between devices.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Link {
+    pub name: String,
+    /// Whether lines are predictions of something that was measured.
+    pub measured: bool,
+    /// Devices in a host. Left out where all are in one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub each: Option<usize>,
+    /// Inside a host, then between hosts: what is assumed. Empty where it was measured.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub wires: Vec<Wired>,
+}
+
+/// What is assumed of a kind of link.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Wired {
+    pub name: &'static str,
+    /// GB/s.
+    pub bandwidth: Rounded,
+    /// Microseconds.
+    pub latency: Rounded,
 }
 
 /// A way to add gradients up, on every number of devices of its panel.
@@ -105,22 +127,21 @@ impl Catalogue {
     /// Fails when a model cannot be built, or when a measurement is not whole.
     pub fn make(measurement: &Measurement) -> anyhow::Result<Self> {
         let device = Device::default();
-        let mut panels = on_paper::panels(&device)?;
         let measured = measurement.panels()?;
         let mut links: Vec<Link> = on_paper::links().into_iter().map(|(link, _)| link).collect();
-        links.extend(measured::links().into_iter().filter(|link| {
-            // One device has no link.
-            measured.iter().any(|panel| panel.link == link.name)
-        }));
-        panels.extend(measured);
-        let assumed = Assumed {
-            operations: Rounded::of(device.operations / 1e12),
-            memory: Rounded::of(device.memory / 1e12),
-            fixed: Rounded::of(1e3 * device.fixed),
-        };
-        let measured_on = measurement.place();
-        let command = "cargo xtask scaling".to_owned();
-        Ok(Self { command, assumed, measured_on, links, panels })
+        for name in measured.iter().map(|panel| &panel.link).unique() {
+            let name = name.clone();
+            links.push(Link { name, measured: true, each: None, wires: Vec::new() });
+        }
+        let [operations, memory, fixed] =
+            [device.operations / 1e12, device.memory / 1e12, 1e3 * device.fixed].map(Rounded::of);
+        Ok(Self {
+            command: "cargo xtask scaling".to_owned(),
+            assumed: Assumed { operations, memory, fixed },
+            measured_on: measurement.place(),
+            links,
+            panels: on_paper::panels(&device)?.into_iter().chain(measured).collect(),
+        })
     }
 
     /// The panels that are drawn as a [`picture()`], if they are there.

@@ -13,34 +13,46 @@ use crate::number::Rounded;
 /// Devices in a host.
 const EACH: usize = 8;
 
-/// The batches that can be looked at.
-pub const BATCHES: [Batch; 4] =
+const BATCHES: [Batch; 4] =
     [Batch::Shared(256), Batch::Shared(2048), Batch::Each(64), Batch::Each(256)];
 
-/// What can be between devices, the fastest first.
-pub fn links() -> Vec<(Link, Hosts)> {
-    vec![
-        all(Wire::Nvlink),
-        hosts(Wire::Nvlink, Wire::Infiniband),
-        hosts(Wire::Nvlink, Wire::Ethernet100),
-        hosts(Wire::Pcie, Wire::Ethernet10),
-        all(Wire::Ethernet10),
-    ]
+/// What can be between devices, the fastest first. A second kind of link is between hosts.
+const LINKS: [&[Wire]; 5] = [
+    &[Wire::Nvlink],
+    &[Wire::Nvlink, Wire::Infiniband],
+    &[Wire::Nvlink, Wire::Ethernet100],
+    &[Wire::Pcie, Wire::Ethernet10],
+    &[Wire::Ethernet10],
+];
+
+/// The links, and the hosts that they connect.
+pub(super) fn links() -> [(Link, Hosts); 5] {
+    LINKS.map(|kinds| {
+        let wires: Vec<_> = kinds.iter().map(|&wire| wired(wire)).collect();
+        let (name, each, hosts) = match *kinds {
+            [inside, between] => {
+                let name = format!("{}, {} between hosts", wires[0].name, wires[1].name);
+                let (inside, between) = (inside.link(), between.link());
+                (name, Some(EACH), Hosts { each: EACH, inside, between })
+            }
+            _ => (format!("{} between all", wires[0].name), None, Hosts::one(kinds[0].link())),
+        };
+        (Link { name, measured: false, each, wires }, hosts)
+    })
 }
 
-/// One kind of link between any two.
-fn all(wire: Wire) -> (Link, Hosts) {
-    let wired = Wired::of(wire);
-    let name = format!("{} between all", wired.name);
-    (Link { name, measured: false, each: None, wires: vec![wired] }, Hosts::one(wire.link()))
-}
-
-/// One inside hosts of eight, another between them.
-fn hosts(inside: Wire, between: Wire) -> (Link, Hosts) {
-    let wires = vec![Wired::of(inside), Wired::of(between)];
-    let name = format!("{}, {} between hosts", wires[0].name, wires[1].name);
-    let hosts = Hosts { each: EACH, inside: inside.link(), between: between.link() };
-    (Link { name, measured: false, each: Some(EACH), wires }, hosts)
+/// Stage 7's assumptions of a kind of link.
+fn wired(wire: Wire) -> Wired {
+    let name = match wire {
+        Wire::Nvlink => "NVLink",
+        Wire::Pcie => "PCIe",
+        Wire::Infiniband => "InfiniBand",
+        Wire::Ethernet100 => "100 Gb/s Ethernet",
+        Wire::Ethernet10 => "10 Gb/s Ethernet",
+    };
+    let link = wire.link();
+    let [bandwidth, latency] = [link.bandwidth() / 1e9, 1e6 * link.latency].map(Rounded::of);
+    Wired { name, bandwidth, latency }
 }
 
 /// Every link, model and batch.
@@ -51,14 +63,14 @@ pub(super) fn panels(device: &Device) -> anyhow::Result<Vec<Panel>> {
         for model in &models {
             for batch in BATCHES {
                 let scenario = Scenario::new(model, device, hosts, batch);
-                panels.push(panel(model.name.clone(), link.name.clone(), &scenario));
+                panels.push(panel(&model.name, &link.name, &scenario));
             }
         }
     }
     Ok(panels)
 }
 
-fn panel(name: String, link: String, scenario: &Scenario) -> Panel {
+fn panel(name: &str, link: &str, scenario: &Scenario) -> Panel {
     // As far as there is a sample for each.
     let (devices, samples): (Vec<_>, Vec<_>) =
         counts(MOST).filter_map(|count| Some((count, scenario.batch.most(count)?))).unzip();
@@ -83,10 +95,10 @@ fn panel(name: String, link: String, scenario: &Scenario) -> Panel {
         Batch::Each(samples) => format!("{} each", thousands(samples)),
     };
     Panel {
-        model: short(&name),
-        name,
+        model: short(name),
+        name: name.to_owned(),
         batch,
-        link,
+        link: link.to_owned(),
         with_overlap: Way::FOR_MANY.map(|way| curve(way, true)).to_vec(),
         without_overlap: Way::FOR_MANY.map(|way| curve(way, false)).to_vec(),
         devices,

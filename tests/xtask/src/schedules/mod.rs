@@ -3,11 +3,11 @@
 //! Stage 6 says all of it: who does what, that it keeps the laws, what channels have to hold, when things
 //! happen, what is kept meanwhile, and how large the bubble is. Here it is written down, and small.
 
-mod pass;
 mod picture;
 mod row;
 
 use anyhow::{Context as _, ensure};
+use itertools::Itertools as _;
 use model_parallel::partition::Cost;
 use model_parallel::pipeline::UNBOUNDED;
 use model_parallel::pipeline::{Kind, check, predict};
@@ -15,9 +15,8 @@ use serde::Serialize;
 
 use crate::stored;
 
-pub use pass::{Pass, passes};
 pub use picture::picture;
-pub use row::{Row, Units};
+pub use row::{Pass, Row, Units, passes};
 
 /// The schedules that can be looked at. The first shares its time scale with no other.
 pub const KINDS: [Kind; 5] =
@@ -46,21 +45,11 @@ pub struct Plan {
     pub kind: String,
     pub stages: usize,
     pub micro_batches: usize,
+    /// Why there is no such schedule, in the generator's words.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub refused: Option<String>,
     #[serde(flatten)]
-    pub outcome: Outcome,
-}
-
-/// What came of the wish for a schedule.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-#[serde(untagged)]
-pub enum Outcome {
-    /// There is one, and this happens.
-    Timeline(Timeline),
-    /// There is none.
-    Refused {
-        /// Why, in the generator's words.
-        refused: String,
-    },
+    pub timeline: Option<Timeline>,
 }
 
 /// What every stage does when, and what that comes to.
@@ -92,38 +81,30 @@ impl Plan {
     /// Asks stage 6 for a schedule, and what will happen.
     /// Fails when a generated schedule breaks a law, or cannot be written down in letters.
     pub fn of(kind: Kind, stages: usize, micro_batches: usize) -> anyhow::Result<Self> {
-        let outcome = match kind.schedule(stages, micro_batches) {
-            Err(refused) => Outcome::Refused { refused: refused.to_string() },
-            Ok(schedule) => {
-                let checked = check(schedule, UNBOUNDED)?;
-                let timeline = predict(&checked, &vec![Cost::UNITS; stages], 0.0)?;
-                ensure!(timeline.start() == 0.0, "time starts at 0");
-                let halves = kind == Kind::ZbH1;
-                let row = |stage| {
-                    Row::of(&timeline, stage, &passes(kind), halves)
-                        .with_context(|| format!("stage {stage}"))
-                };
-                let peaks = checked.peaks();
-                let with_weights = peaks.iter().filter(|_| halves).map(|peak| peak.both);
-                Outcome::Timeline(Timeline {
-                    bubble: timeline.bubble(),
-                    units: Units(timeline.makespan()),
-                    capacity: checked.smallest_capacity(),
-                    peaks: peaks.iter().map(|peak| peak.activations).collect(),
-                    peaks_with_weights: with_weights.collect(),
-                    rows: (0..stages).map(row).collect::<anyhow::Result<_>>()?,
-                })
+        let mut plan =
+            Self { kind: kind.to_string(), stages, micro_batches, refused: None, timeline: None };
+        let schedule = match kind.schedule(stages, micro_batches) {
+            Ok(schedule) => schedule,
+            Err(refused) => {
+                plan.refused = Some(refused.to_string());
+                return Ok(plan);
             }
         };
-        Ok(Self { kind: kind.to_string(), stages, micro_batches, outcome })
-    }
-
-    /// What happens, if there is such a schedule.
-    pub fn timeline(&self) -> Option<&Timeline> {
-        match &self.outcome {
-            Outcome::Timeline(timeline) => Some(timeline),
-            Outcome::Refused { .. } => None,
-        }
+        let checked = check(schedule, UNBOUNDED)?;
+        let timeline = predict(&checked, &vec![Cost::UNITS; stages], 0.0)?;
+        ensure!(timeline.start() == 0.0, "time starts at 0");
+        let peaks = checked.peaks();
+        let halves = peaks.iter().filter(|_| kind == Kind::ZbH1);
+        let rows = (0..stages).map(|stage| Row::of(kind, &timeline, stage));
+        plan.timeline = Some(Timeline {
+            bubble: timeline.bubble(),
+            units: Units(timeline.makespan()),
+            capacity: checked.smallest_capacity(),
+            peaks: peaks.iter().map(|peak| peak.activations).collect(),
+            peaks_with_weights: halves.map(|peak| peak.both).collect(),
+            rows: rows.collect::<anyhow::Result<_>>()?,
+        });
+        Ok(plan)
     }
 }
 
@@ -131,22 +112,18 @@ impl Catalogue {
     /// Asks stage 6 for every kind in every size.
     /// Fails as [`Plan::of`] does.
     pub fn make() -> anyhow::Result<Self> {
-        let shape = |kind: Kind| Shape {
+        let shapes = KINDS.map(|kind| Shape {
             kind: kind.to_string(),
             chunks: kind.chunks(),
             passes: passes(kind),
+        });
+        let plan = |((kind, stages), micro_batches): ((Kind, usize), usize)| {
+            let what = || format!("{kind}, {stages} × {micro_batches}");
+            Plan::of(kind, stages, micro_batches).with_context(what)
         };
-        let mut plans = Vec::new();
-        for kind in KINDS {
-            for stages in STAGES {
-                for micro_batches in MICRO_BATCHES {
-                    let what = || format!("{kind}, {stages} × {micro_batches}");
-                    plans.push(Plan::of(kind, stages, micro_batches).with_context(what)?);
-                }
-            }
-        }
-        let shapes = KINDS.map(shape).to_vec();
-        Ok(Self { command: "cargo xtask schedules".to_owned(), shapes, plans })
+        let sizes = KINDS.into_iter().cartesian_product(STAGES).cartesian_product(MICRO_BATCHES);
+        let plans = sizes.map(plan).collect::<anyhow::Result<_>>()?;
+        Ok(Self { command: "cargo xtask schedules".to_owned(), shapes: shapes.to_vec(), plans })
     }
 
     /// A schedule, the passes of its kind, and what happens; if there is one.
@@ -161,7 +138,7 @@ impl Catalogue {
         let plan = self.plans.iter().find(|plan| {
             plan.kind == kind && plan.stages == stages && plan.micro_batches == micro_batches
         })?;
-        Some((plan, shape, plan.timeline()?))
+        Some((plan, shape, plan.timeline.as_ref()?))
     }
 
     /// Those that are drawn as a [`picture()`], if they are there.

@@ -6,7 +6,6 @@
 //! One-shot is left out: it is one exchange of everything with everyone, and eight ranks would draw 56
 //! arrows at once.
 
-mod numbers;
 mod order;
 mod picture;
 mod recorder;
@@ -17,6 +16,7 @@ use std::time::Duration;
 use anyhow::{Context as _, ensure};
 use candle_core::{Device, Tensor};
 use devices::DevicePlan;
+use harness::lock::locked;
 use params_and_allreduce::Algorithm;
 use params_and_allreduce::communicator::{Communicator as _, Error};
 use params_and_allreduce::thread::run_ranks;
@@ -24,9 +24,8 @@ use serde::Serialize;
 
 use crate::stored;
 
-pub use numbers::ELEMENTS;
 pub use picture::picture;
-pub use recorder::Recorder;
+pub use recorder::{ELEMENTS, Recorder};
 
 /// The algorithms that can be stepped through, simplest first.
 pub const ALGORITHMS: [Algorithm; 3] = [Algorithm::Naive, Algorithm::Tree, Algorithm::Ring];
@@ -106,10 +105,11 @@ impl Catalogue {
         let mut runs = Vec::new();
         for algorithm in ALGORITHMS {
             for ranks in RANKS {
-                let name = algorithm.to_string();
-                runs.push(record(&name, ranks, |recorder, tensor| {
+                let all_reduce = |recorder: &Recorder<'_>, tensor: &Tensor| {
                     recorder.all_reduce(tensor, algorithm)
-                })?);
+                };
+                let run = record(&algorithm.to_string(), ranks, all_reduce);
+                runs.push(run.with_context(|| format!("{algorithm} on {ranks} ranks"))?);
             }
         }
         let bytes = (ELEMENTS * size_of::<u32>()) as u64;
@@ -128,37 +128,26 @@ impl Catalogue {
     }
 }
 
-/// One all-reduce on so many ranks, and what it sent.
-/// Fails when there are not two to eight ranks, when one fails, when a message holds something other than whole chunks
-/// of one partial sum, when the order of the messages cannot be made into steps, or when a rank does not end with the
-/// whole sum.
+/// One all-reduce on two to eight ranks, and what it sent.
+/// Fails when a rank fails, when a message holds something other than whole chunks of one partial sum, when the order of
+/// the messages cannot be made into steps, or when a rank does not end with the whole sum.
 pub fn record(
     algorithm: &str,
     ranks: usize,
     all_reduce: impl Fn(&Recorder<'_>, &Tensor) -> Result<Tensor, Error> + Sync,
 ) -> anyhow::Result<Run> {
-    let what = || format!("{algorithm} on {ranks} ranks");
-    ensure!(RANKS.contains(&ranks), "{}: only two to eight can be told apart", what());
-    let plan = DevicePlan::slices(ranks)?;
-    let outcomes = run_ranks(&plan, TIMEOUT, |rank| {
+    let everyone: Vec<usize> = (0..ranks).collect();
+    let outcomes = run_ranks(&DevicePlan::slices(ranks)?, TIMEOUT, |rank| {
         let recorder = Recorder::new(rank);
-        let contribution = Tensor::new(numbers::contribution(rank.rank(), ranks), &Device::Cpu)?;
-        let sum = all_reduce(&recorder, &contribution)?;
-        let sum = sum.flatten_all()?.to_vec1::<u32>()?;
-        Ok::<_, Error>((sum, rank.traffic(), recorder.into_events()))
-    });
-    let mut logs = Vec::new();
-    let mut sent = Vec::new();
-    for (rank, (sum, traffic, events)) in outcomes.with_context(what)?.into_iter().enumerate() {
-        if let Some(index) = numbers::first_that_is_not_the_sum(&sum, ranks) {
-            let found =
-                sum.get(index).map_or("nothing".to_owned(), |number| format!("{number:#x}"));
-            anyhow::bail!("{}: rank {rank} ends with {found} as element {index}", what());
-        }
-        sent.push(traffic.bytes);
-        logs.push(events);
+        let contribution = recorder::sum(&everyone, &[rank.rank()], ranks);
+        let sum = all_reduce(&recorder, &Tensor::new(contribution, &Device::Cpu)?)?;
+        let events = std::mem::take(&mut *locked(&recorder.events));
+        Ok::<_, Error>((sum.flatten_all()?.to_vec1::<u32>()?, rank.traffic().bytes, events))
+    })?;
+    let whole = recorder::sum(&everyone, &everyone, ranks);
+    for (rank, (sum, ..)) in outcomes.iter().enumerate() {
+        ensure!(*sum == whole, "rank {rank} does not end with the sum");
     }
-    let steps = order::in_steps(logs).with_context(what)?;
-    ensure!(!steps.is_empty(), "{}: nothing was sent", what());
-    Ok(Run { algorithm: algorithm.to_owned(), ranks, steps, sent })
+    let (sent, logs) = outcomes.into_iter().map(|(_, bytes, events)| (bytes, events)).unzip();
+    Ok(Run { algorithm: algorithm.to_owned(), ranks, steps: order::in_steps(logs)?, sent })
 }

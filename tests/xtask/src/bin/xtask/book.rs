@@ -71,7 +71,7 @@ pub(crate) fn write_schedules() -> anyhow::Result<()> {
     let pictured = catalogue.pictured().context("a schedule that is not there")?;
     store("data/pipeline-schedules.json", &catalogue.json()?)?;
     store("figures/pipeline-schedules.svg", &schedules::picture(&pictured))?;
-    let had = catalogue.plans.iter().filter(|plan| plan.timeline().is_some()).count();
+    let had = catalogue.plans.iter().filter(|plan| plan.timeline.is_some()).count();
     let refused = catalogue.plans.len() - had;
     line(format_args!("{had} schedules, {refused} that cannot be had"))?;
     Ok(())

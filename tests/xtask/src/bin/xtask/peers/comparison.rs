@@ -1,18 +1,15 @@
-//! What is compared: each kind of work, its sizes, and who does it.
-
-use std::fmt;
+//! What is compared: each kind of work, its sizes, and the programs that do the work.
 
 use clap::ValueEnum;
+use harness::cli::name_of;
 use harness::report::thousands;
 use params_and_allreduce::Algorithm;
-use serde::Serialize;
 
-use super::on_a_gpu::Way;
 use super::ours::{Precision, Work};
+use Program::{Ours, Script};
 
 /// A kind of work, as `--only` names it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum Topic {
     /// A training step of LeNet on one device
     LenetStep,
@@ -32,15 +29,21 @@ pub(super) enum Topic {
     Memory,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub(super) enum Unit {
-    Seconds,
-    Bytes,
+/// How PyTorch makes a step on a GPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum Way {
+    /// As it is
+    Eager,
+    /// With its compiler, as that is (`torch.compile`)
+    Compiled,
+    /// With what people switch on for speed: channels last, cuDNN's stopwatch, a fused update; LeNet as CUDA graphs, too
+    Tuned,
+    /// With convolutions that have the same bits every time, as ours always have
+    Deterministic,
 }
 
-/// Who does the work, in a process of its own.
-#[derive(Clone, Debug)]
+/// A program that does the work in a process of its own.
+#[derive(Clone, Copy, Debug)]
 pub(super) enum Program {
     /// This tool's own measurement.
     Ours(Work),
@@ -52,239 +55,191 @@ pub(super) enum Program {
 pub(super) struct Side {
     pub(super) label: String,
     pub(super) program: Program,
-    pub(super) arguments: Vec<String>,
+    /// A flag of this side alone, if it has one.
+    pub(super) flag: String,
 }
 
-/// Threads of each device, and devices where there are several.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Threads {
-    pub(super) each: usize,
-    devices: usize,
-}
-
-impl fmt::Display for Threads {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.devices {
-            1 => write!(f, "{}", self.each),
-            devices => write!(f, "{devices} × {}", self.each),
-        }
-    }
-}
-
-/// Some work, and all who do it: with the same sizes and the same number of threads.
+/// Some work, and all sides that do it.
 #[derive(Clone, Debug)]
 pub(super) struct Comparison {
     pub(super) topic: Topic,
     pub(super) what: String,
-    /// The images of a step, where steps are made.
+    /// The images of a step.
     pub(super) batch: Option<usize>,
     pub(super) precision: Precision,
     pub(super) way: Way,
-    pub(super) threads: Threads,
-    pub(super) unit: Unit,
-    /// What each side times, under the names that the answers have for it.
+    /// Threads of each device.
+    pub(super) threads: usize,
+    devices: usize,
+    /// Flags of all sides: the sizes of the work, and the threads.
+    pub(super) flags: String,
+    /// `seconds` or `bytes`.
+    pub(super) unit: &'static str,
+    /// What each side measures, under the names in the answers.
     pub(super) series: &'static [&'static str],
-    /// Ours; of several ways the best one is compared.
-    pub(super) ours: Vec<Side>,
-    pub(super) peers: Vec<Side>,
-    /// Whether libraries may round f32 to TF32 where they like; everybody's environment tells them.
-    pub(super) may_round: bool,
-    /// What the reader should know.
+    /// Ours first. The fastest of several is compared with the others.
+    pub(super) sides: Vec<Side>,
+    pub(super) ours: usize,
     pub(super) note: Option<&'static str>,
 }
 
 impl Comparison {
-    fn new(topic: Topic, what: impl Into<String>, threads: usize) -> Self {
+    fn new(topic: Topic, what: String, threads: usize, sizes: &[(&str, usize)]) -> Self {
+        let sizes = || sizes.iter().copied().chain([("threads", threads)]);
         Self {
             topic,
-            what: what.into(),
-            batch: None,
+            what,
+            batch: sizes().find(|(name, _)| *name == "batch").map(|(_, images)| images),
             precision: Precision::F32,
             way: Way::Eager,
-            threads: Threads { each: threads, devices: 1 },
-            unit: Unit::Seconds,
+            threads,
+            devices: 1,
+            flags: sizes().map(|(name, number)| format!(" --{name} {number}")).collect(),
+            unit: "seconds",
             series: &["step"],
-            ours: Vec::new(),
-            peers: Vec::new(),
-            may_round: true,
+            sides: Vec::new(),
+            ours: 1,
             note: None,
         }
     }
 
-    fn ours(mut self, label: impl Into<String>, work: Work, sizes: &[(&str, usize)]) -> Self {
-        let side = self.side(label, Program::Ours(work), sizes);
-        self.ours.push(side);
-        self.batch = sizes.iter().find(|(name, _)| *name == "batch").map(|&(_, images)| images);
+    fn side(mut self, label: &str, program: Program) -> Self {
+        self.sides.push(Side { label: label.to_owned(), program, flag: String::new() });
         self
     }
 
-    fn peer(mut self, label: &str, program: Program, sizes: &[(&str, usize)]) -> Self {
-        let side = self.side(label, program, sizes);
-        self.peers.push(side);
-        self
-    }
-
-    fn side(&self, label: impl Into<String>, program: Program, sizes: &[(&str, usize)]) -> Side {
-        let threads = ("threads", self.threads.each);
-        let arguments = sizes.iter().chain([&threads]);
-        let arguments =
-            arguments.flat_map(|(name, value)| [format!("--{name}"), value.to_string()]);
-        Side { label: label.into(), program, arguments: arguments.collect() }
+    /// The threads of all devices, such as `2 × 1`.
+    pub(super) fn threads(&self) -> String {
+        match self.devices {
+            1 => self.threads.to_string(),
+            devices => format!("{devices} × {}", self.threads),
+        }
     }
 }
 
-/// Everything, in the order of the table. `quick` is for finding out whether it runs at all.
-pub(super) fn all(quick: bool) -> Vec<Comparison> {
-    let repeated = |times: usize| ("repetitions", if quick { 1 } else { times });
+/// Everything on cores, in the order of the table. `quick` only finds out whether everything runs.
+pub(super) fn on_cores(quick: bool) -> Vec<Comparison> {
+    let times = |times: usize| ("repetitions", if quick { 1 } else { times });
     let images = ("images", if quick { 6_000 } else { 60_000 });
-    let mut all = Vec::new();
+    let of_resnet18 = [(16, 1, 7), (16, 2, 7), (64, 1, 3), (64, 2, 3)];
+    let mut all = [1, 2].map(|threads| step(Topic::LenetStep, 256, threads, times(30))).to_vec();
+    all.extend(of_resnet18.map(|(batch, threads, repeated)| {
+        let what = format!("ResNet-18's convolutions, batch {batch}");
+        let sizes = [("batch", batch), times(repeated)];
+        let mut one = Comparison::new(Topic::Convolutions, what, threads, &sizes)
+            .side("ours", Ours(Work::Convolutions))
+            .side("PyTorch", Script("convolutions.py"));
+        one.series = &["forward", "backward", "both"];
+        one
+    }));
+    all.extend(of_resnet18.map(|(batch, threads, repeated)| {
+        step(Topic::Resnet18Step, batch, threads, times(repeated))
+    }));
+    all.push(step(Topic::DataParallelStep, 256, 1, times(30)));
+    all.push(step(Topic::Resnet18DdpStep, 32, 1, times(7)));
+    let mut reduce = Comparison::new(Topic::AllReduce, "all-reduce".to_owned(), 1, &[times(11)]);
+    reduce.sides.extend(Algorithm::OURS.map(|algorithm| Side {
+        label: algorithm.to_string(),
+        program: Ours(Work::AllReduce),
+        flag: format!(" --algorithm {algorithm}"),
+    }));
+    let reduce = reduce
+        .side("Gloo", Script("all_reduce_gloo.py"))
+        .side("Open MPI", Script("all_reduce_mpi.py"))
+        .side("limit: add and copy", Ours(Work::AddAndCopy));
+    let (ours, series) = (Algorithm::OURS.len(), &["4 KB", "1 MB", "45 MB"]);
+    all.push(Comparison { devices: 2, ours, series, ..reduce });
+    let count = thousands(images.1);
+    let mut alone = |series, what, threads, sizes: &[_], work| {
+        let one = Comparison::new(Topic::Data, what, threads, sizes).side("ours", Ours(work));
+        all.push(Comparison { series, ..one });
+    };
     for threads in [1, 2] {
-        all.push(lenet_step(threads, repeated(30)));
+        alone(&["drawing"], format!("{count} images drawn"), threads, &[images], Work::Drawing);
     }
-    for (batch, times) in [(16, 7), (64, 3)] {
-        for threads in [1, 2] {
-            all.push(convolutions(batch, threads, repeated(times)));
-        }
-    }
-    for (batch, times) in [(16, 7), (64, 3)] {
-        for threads in [1, 2] {
-            all.push(resnet18_step(batch, threads, repeated(times)));
-        }
-    }
-    all.push(data_parallel_step(repeated(30)));
-    all.push(resnet18_ddp_step(32, repeated(7)));
-    all.push(all_reduce(repeated(11)));
-    all.extend([1, 2].map(|threads| drawing(threads, images)));
-    all.push(decoding(images, repeated(3)));
-    all.push(memory(images));
+    let what = format!("{count} + {} images decoded", thousands(images.1 / 6));
+    alone(&["decoding"], what, 1, &[images, times(3)], Work::Decoding);
+    let what = format!("memory, LeNet, {count} images");
+    let memory = Comparison::new(Topic::Memory, what, 1, &[images])
+        .side("ours", Ours(Work::Memory))
+        .side("PyTorch", Script("memory.py"));
+    all.push(Comparison { unit: "bytes", series: &["peak", "before the data"], ..memory });
     all
 }
 
-pub(super) fn lenet_step(threads: usize, repetitions: (&str, usize)) -> Comparison {
-    let sizes = [("batch", 256), repetitions];
-    Comparison::new(Topic::LenetStep, "LeNet step, batch 256", threads)
-        .ours("ours", Work::LenetStep, &sizes)
-        .peer("PyTorch", Program::Script("lenet_step.py"), &sizes)
-}
-
-fn convolutions(batch: usize, threads: usize, repetitions: (&str, usize)) -> Comparison {
+/// A training step.
+fn step(topic: Topic, batch: usize, threads: usize, repetitions: (&str, usize)) -> Comparison {
+    let (what, ours, one_device, script) = match topic {
+        Topic::LenetStep => ("LeNet step", Work::LenetStep, None, "lenet_step.py"),
+        Topic::DataParallelStep => (
+            "LeNet step on two devices",
+            Work::DataParallelStep,
+            Some(Work::LenetStep),
+            "data_parallel_step.py",
+        ),
+        Topic::Resnet18DdpStep => (
+            "ResNet-18 step on two devices",
+            Work::Resnet18DdpStep,
+            Some(Work::Resnet18Step),
+            "resnet18_ddp_step.py",
+        ),
+        _ => ("ResNet-18 step", Work::Resnet18Step, None, "resnet18_step.py"),
+    };
     let sizes = [("batch", batch), repetitions];
-    let what = format!("ResNet-18's convolutions, batch {batch}");
-    let comparison = Comparison::new(Topic::Convolutions, what, threads)
-        .ours("ours", Work::Convolutions, &sizes)
-        .peer("PyTorch", Program::Script("convolutions.py"), &sizes);
-    Comparison { series: &["forward", "backward", "both"], ..comparison }
+    let what = format!("{what}, batch {batch}");
+    let step = Comparison::new(topic, what, threads, &sizes).side("ours", Ours(ours));
+    let Some(one_device) = one_device else { return step.side("PyTorch", Script(script)) };
+    let note = Some("the speed-up over one device is 1 ÷ its ratio");
+    let step = step.side("ours, one device", Ours(one_device));
+    Comparison { devices: 2, note, ..step.side("PyTorch DDP, Gloo", Script(script)) }
 }
 
-pub(super) fn resnet18_step(
-    batch: usize,
-    threads: usize,
-    repetitions: (&str, usize),
-) -> Comparison {
-    let sizes = [("batch", batch), repetitions];
-    let what = format!("ResNet-18 step, batch {batch}");
-    Comparison::new(Topic::Resnet18Step, what, threads)
-        .ours("ours", Work::Resnet18Step, &sizes)
-        .peer("PyTorch", Program::Script("resnet18_step.py"), &sizes)
-}
-
-fn resnet18_ddp_step(batch: usize, repetitions: (&str, usize)) -> Comparison {
-    let sizes = [("batch", batch), repetitions];
-    let what = format!("ResNet-18 step on two devices, batch {batch}");
-    let comparison = Comparison::new(Topic::Resnet18DdpStep, what, 1)
-        .ours("ours", Work::Resnet18DdpStep, &sizes)
-        .peer("ours, one device", Program::Ours(Work::Resnet18Step), &sizes)
-        .peer("PyTorch DDP, Gloo", Program::Script("resnet18_ddp_step.py"), &sizes);
-    Comparison { threads: Threads { each: 1, devices: 2 }, note: SPEED_UP, ..comparison }
-}
-
-/// What is to be said where several of our devices are compared with one.
-const SPEED_UP: Option<&str> = Some("the speed-up over one device is 1 ÷ its ratio");
-
-fn data_parallel_step(repetitions: (&str, usize)) -> Comparison {
-    let sizes = [("batch", 256), repetitions];
-    let what = "LeNet step on two devices, batch 256";
-    let comparison = Comparison::new(Topic::DataParallelStep, what, 1)
-        .ours("ours", Work::DataParallelStep, &sizes)
-        .peer("ours, one device", Program::Ours(Work::LenetStep), &sizes)
-        .peer("PyTorch DDP, Gloo", Program::Script("data_parallel_step.py"), &sizes);
-    Comparison { threads: Threads { each: 1, devices: 2 }, note: SPEED_UP, ..comparison }
-}
-
-fn all_reduce(repetitions: (&str, usize)) -> Comparison {
-    let sizes = [repetitions];
-    let mut comparison = Comparison::new(Topic::AllReduce, "all-reduce", 1);
-    comparison.threads.devices = 2;
-    comparison.series = &["4 KB", "1 MB", "45 MB"];
-    for algorithm in Algorithm::OURS {
-        comparison = comparison.ours(algorithm.to_string(), Work::AllReduce, &sizes);
-        if let Some(side) = comparison.ours.last_mut() {
-            side.arguments.extend(["--algorithm".to_owned(), algorithm.to_string()]);
+/// Training steps on a GPU, in the order of the table. Each of PyTorch's ways is a comparison of its own, with the most
+/// important first, so a run that ends early leaves these behind.
+pub(super) fn on_a_gpu(quick: bool) -> Vec<Comparison> {
+    let times = |times: usize| ("repetitions", if quick { 1 } else { times });
+    let resnet18 = |batch| step(Topic::Resnet18Step, batch, 1, times(50));
+    let work = [step(Topic::LenetStep, 256, 1, times(500)), resnet18(256), resnet18(512)];
+    let mut all = Vec::new();
+    for way in [Way::Eager, Way::Compiled, Way::Tuned, Way::Deterministic] {
+        for one in &work {
+            for precision in [Precision::F32, Precision::Tf32, Precision::Bf16] {
+                // With tensor cores, cuDNN's heuristics mostly prefer convolutions that have the same bits every time.
+                if way == Way::Deterministic && precision != Precision::F32 {
+                    continue;
+                }
+                let mut one = Comparison { precision, way, ..one.clone() };
+                let (precision, way_name) = (name_of(&precision), name_of(&way));
+                one.what += &format!(", {precision}");
+                one.flags += &format!(" --device cuda --precision {precision}");
+                if way != Way::Eager {
+                    one.what += &format!(", {way_name}");
+                    one.sides[1].label += &format!(", {way_name}");
+                    // The script has a flag of this name.
+                    one.sides[1].flag = format!(" --{way_name}");
+                }
+                all.push(one);
+            }
         }
     }
-    comparison
-        .peer("Gloo", Program::Script("all_reduce_gloo.py"), &sizes)
-        .peer("Open MPI", Program::Script("all_reduce_mpi.py"), &sizes)
-        .peer("limit: add and copy", Program::Ours(Work::AddAndCopy), &sizes)
-}
-
-fn drawing(threads: usize, images: (&str, usize)) -> Comparison {
-    let what = format!("{} images drawn", thousands(images.1));
-    let comparison =
-        Comparison::new(Topic::Data, what, threads).ours("ours", Work::Drawing, &[images]);
-    Comparison { series: &["drawing"], ..comparison }
-}
-
-fn decoding(images: (&str, usize), repetitions: (&str, usize)) -> Comparison {
-    let what = format!("{} + {} images decoded", thousands(images.1), thousands(images.1 / 6));
-    let comparison =
-        Comparison::new(Topic::Data, what, 1).ours("ours", Work::Decoding, &[images, repetitions]);
-    Comparison { series: &["decoding"], ..comparison }
-}
-
-fn memory(images: (&str, usize)) -> Comparison {
-    let what = format!("memory, LeNet, {} images", thousands(images.1));
-    let comparison = Comparison::new(Topic::Memory, what, 1)
-        .ours("ours", Work::Memory, &[images])
-        .peer("PyTorch", Program::Script("memory.py"), &[images]);
-    Comparison { unit: Unit::Bytes, series: &["peak", "before the data"], ..comparison }
+    all
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::peers::on_a_gpu;
 
     #[test]
-    fn every_script_is_there() {
+    fn every_script_is_there_and_no_two_comparisons_have_one_name() {
         let folder = xtask::root().join("tests/peers");
-        for comparison in all(false).into_iter().chain(on_a_gpu::all(false)) {
-            for side in comparison.peers {
-                if let Program::Script(script) = side.program {
+        for all in [on_cores(false), on_cores(true), on_a_gpu(false)] {
+            let mut names: Vec<_> = all.iter().map(|one| (&one.what, one.threads())).collect();
+            names.sort();
+            assert!(names.windows(2).all(|pair| pair[0] != pair[1]), "{names:?}");
+            for side in all.iter().flat_map(|one| &one.sides) {
+                if let Script(script) = side.program {
                     assert!(folder.join(script).is_file(), "{script}");
                 }
-            }
-        }
-    }
-
-    #[test]
-    fn every_side_of_a_comparison_gets_the_same_sizes_and_threads() {
-        let of_gpus = on_a_gpu::all(false).into_iter().chain(on_a_gpu::all(true));
-        for comparison in all(false).into_iter().chain(all(true)).chain(of_gpus) {
-            let mut sides = comparison.ours.iter().chain(&comparison.peers);
-            let first = &sides.next().unwrap().arguments;
-            let threads = ["--threads".to_owned(), comparison.threads.each.to_string()];
-            assert!(first.windows(2).any(|pair| pair == threads), "{comparison:?}");
-            // Beyond them an algorithm may be named, or another way asked for.
-            const BEYOND: [&str; 4] = ["--algorithm", "--compiled", "--tuned", "--deterministic"];
-            let beyond = |arguments: &[String]| {
-                arguments.iter().position(|argument| BEYOND.contains(&argument.as_str()))
-            };
-            let sizes = |arguments: &[String]| {
-                arguments[..beyond(arguments).unwrap_or(arguments.len())].to_vec()
-            };
-            for side in sides {
-                assert_eq!(sizes(&side.arguments), sizes(first), "{}", side.label);
             }
         }
     }

@@ -1,38 +1,36 @@
 //! `cargo xtask peers`: our code and PyTorch, Gloo and Open MPI on the same work, in turn.
 //!
-//! Whoever takes part runs in a process of its own, one at a time, with the same number of threads. They
-//! take turns (A B A B …), so that a machine that is slower for a while is slower for all of them; a ratio
-//! is the median of the ratios of neighbours. Each process makes one run that is not counted, then several,
-//! and their median is its result.
+//! Each side runs in a process of its own, one at a time, with the same number of threads. The sides take turns
+//! (A B A B …), so a machine that is slower for a while is slower for all of them. A ratio is the median of the ratios of
+//! neighbours. Each process makes one run that does not count, then several, and their median is its result.
 
 mod comparison;
-mod document;
-mod environment;
-mod on_a_gpu;
 pub(crate) mod ours;
-mod report;
-mod side;
-mod turns;
+mod programs;
+mod table;
 
-use std::path::{Path, PathBuf};
+use std::collections::BTreeMap;
+use std::io::Write as _;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
-use clap::{Args, ValueEnum};
-use comparison::{Comparison, Topic};
+use clap::Args;
+use comparison::{Comparison, Side, Topic, Way};
+use course::doctor::probe::{ask, first_line};
+use course::process;
 use devices::{DeviceKind, DevicePlan, available_cores};
-use document::Document;
 use harness::cli::{UsageError, name_of};
 use harness::interrupt;
+use harness::report::summary::Versions;
 use harness::report::{file, line};
-use on_a_gpu::Way;
+use itertools::Itertools as _;
 use ours::Precision;
-use report::Header;
-use side::{PATIENCE, Programs};
-use xtask::{Machine, root};
+use programs::{Measured, Programs};
+use table::{Outcome, Row, Table, quantity};
+use xtask::root;
 
-use crate::machine::this_machine;
-use course::process;
+use crate::machine::{this_machine, today};
 
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Arguments {
@@ -49,8 +47,8 @@ pub(crate) struct Arguments {
     scripts: Option<PathBuf>,
 
     /// On what: `cuda` measures training steps on a GPU, in f32, TF32 and bf16
-    #[arg(long, value_enum, default_value_t = On::Cpu)]
-    device: On,
+    #[arg(long, default_value = "cpu", value_parser = ["cpu", "cuda"])]
+    device: String,
 
     /// Measure another build of this tool in place of this one
     #[arg(long, value_name = "PATH")]
@@ -60,9 +58,9 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     alternations: Option<u32>,
 
-    /// How long one side may take, which else hangs [default: 240]
-    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..))]
-    patience: Option<u32>,
+    /// The time limit of one process
+    #[arg(long, value_name = "SECONDS", default_value = "240", value_parser = clap::value_parser!(u64).range(1..))]
+    patience: u64,
 
     /// Do only these; the numbers are not stored, unless --update or --output says so
     #[arg(long, value_name = "NAME", value_delimiter = ',', num_args = 1..)]
@@ -94,101 +92,52 @@ pub(crate) struct Arguments {
     output: Option<PathBuf>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum On {
-    /// Cores of the processor
-    Cpu,
-    /// One GPU
-    Cuda,
-}
-
 impl Arguments {
     fn alternations(&self) -> usize {
         self.alternations
             .map_or(if self.quick { 1 } else { 7 }, |alternations| alternations as usize)
     }
 
-    fn patience(&self) -> Duration {
-        self.patience.map_or(PATIENCE, |seconds| Duration::from_secs(seconds.into()))
+    fn on_a_gpu(&self) -> bool {
+        self.device == "cuda"
     }
 
-    fn all(&self) -> Vec<Comparison> {
-        match self.device {
-            On::Cpu => comparison::all(self.quick),
-            On::Cuda => on_a_gpu::all(self.quick),
-        }
+    fn asks_for(&self, one: &Comparison) -> bool {
+        let of_batch = || one.batch.is_some_and(|batch| self.batch.contains(&batch));
+        (self.only.is_empty() || self.only.contains(&one.topic))
+            && (self.batch.is_empty() || of_batch())
+            && (self.precision.is_empty() || self.precision.contains(&one.precision))
+            && (self.way.is_empty() || self.way.contains(&one.way))
     }
 
-    fn comparisons(&self) -> Vec<Comparison> {
-        let asked = |one: &Comparison| {
-            let of_batch = || one.batch.is_some_and(|batch| self.batch.contains(&batch));
-            (self.only.is_empty() || self.only.contains(&one.topic))
-                && (self.batch.is_empty() || of_batch())
-                && (self.precision.is_empty() || self.precision.contains(&one.precision))
-                && (self.way.is_empty() || self.way.contains(&one.way))
-        };
-        self.all().into_iter().filter(asked).collect()
+    /// The flags that choose a part of the comparisons.
+    fn part(&self) -> String {
+        let only = self.only.iter().map(|topic| format!(" --only {}", name_of(topic)));
+        let batch = self.batch.iter().map(|batch| format!(" --batch {batch}"));
+        let precision = self.precision.iter().map(|one| format!(" --precision {}", name_of(one)));
+        let way = self.way.iter().map(|way| format!(" --way {}", name_of(way)));
+        only.chain(batch).chain(precision).chain(way).collect()
     }
 
-    fn partial(&self) -> bool {
-        !(self.only.is_empty()
-            && self.batch.is_empty()
-            && self.precision.is_empty()
-            && self.way.is_empty())
-    }
-
-    /// The file that is written, if one is: what is known to be less than the whole table replaces it only on
-    /// request.
-    fn output(&self) -> anyhow::Result<Option<PathBuf>> {
-        let path = match &self.output {
-            Some(path) => path.clone(),
-            None if self.quick || (self.partial() && !self.update) => return Ok(None),
-            None => {
-                let folder = root().join("book/data");
-                std::fs::create_dir_all(&folder)
-                    .with_context(|| format!("{}", folder.display()))?;
-                folder.join(match self.device {
-                    On::Cpu => "peers-cpu.json",
-                    On::Cuda => "peers-gpu.json",
-                })
-            }
-        };
-        file::check(&path).with_context(|| format!("{}", path.display()))?;
-        Ok(Some(path))
-    }
-
-    /// The table that `--update` puts numbers into, if this run does not begin it.
-    fn stored(&self, output: Option<&Path>) -> anyhow::Result<Option<String>> {
-        let Some(path) = output.filter(|_| self.update) else { return Ok(None) };
-        if self.output.is_some() && !path.exists() {
-            return Ok(None);
-        }
-        let stored = std::fs::read_to_string(path);
-        let what = || format!("{}, which --update puts numbers into", path.display());
-        stored.map(Some).with_context(what)
-    }
-
-    /// The command that measures the same, or the table of which this is a part: without the names of this machine's
-    /// files.
+    /// The command that measures the same, without names of this machine's files. Later updates of a table add other
+    /// parts.
     fn command(&self) -> String {
-        let mut command = format!("cargo xtask peers --alternations {}", self.alternations());
-        if self.device == On::Cuda {
-            command.push_str(" --device cuda");
+        let device = if self.on_a_gpu() { " --device cuda" } else { "" };
+        let part = if self.update { String::new() } else { self.part() };
+        let quick = if self.quick { " --quick" } else { "" };
+        format!("cargo xtask peers --alternations {}{device}{part}{quick}", self.alternations())
+    }
+
+    /// The file of the numbers. A part of the numbers replaces the whole table only on request.
+    fn output(&self) -> anyhow::Result<Option<PathBuf>> {
+        let name = if self.on_a_gpu() { "peers-gpu.json" } else { "peers-cpu.json" };
+        let whole = !self.quick && (self.part().is_empty() || self.update);
+        let book = || whole.then(|| root().join("book/data").join(name));
+        let path = self.output.clone().or_else(book);
+        if let Some(path) = &path {
+            file::check(path).with_context(|| path.display().to_string())?;
         }
-        // A table that --update begins will have more.
-        if !self.update {
-            let only = self.only.iter().map(|topic| ("only", name_of(topic)));
-            let batch = self.batch.iter().map(|batch| ("batch", batch.to_string()));
-            let precision = self.precision.iter().map(|chosen| ("precision", name_of(chosen)));
-            let way = self.way.iter().map(|way| ("way", name_of(way)));
-            for (flag, value) in only.chain(batch).chain(precision).chain(way) {
-                command.push_str(&format!(" --{flag} {value}"));
-            }
-        }
-        if self.quick {
-            command.push_str(" --quick");
-        }
-        command
+        Ok(path)
     }
 }
 
@@ -196,74 +145,140 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     if cfg!(debug_assertions) && arguments.ours.is_none() {
         bail!("this build is for finding mistakes, and slow: measure with `cargo xtask peers`");
     }
-    if arguments.device == On::Cuda {
+    let all = if arguments.on_a_gpu() {
         DevicePlan::new(DeviceKind::Cuda, 1, None).map_err(UsageError::new)?;
-    }
-    let comparisons = arguments.comparisons();
-    if comparisons.is_empty() {
-        bail!(UsageError::new(match arguments.device {
-            On::Cpu =>
-                "nothing that is measured has all that --only, --batch, --precision and --way ask for",
-            On::Cuda =>
-                "on a GPU only training steps on one device are measured: --only lenet-step,resnet18-step, \
-                 --batch 256,512 (LeNet: 256), --precision f32,tf32,bf16, \
-                 --way eager,compiled,tuned,deterministic (the last in f32)",
-        }));
+        comparison::on_a_gpu(arguments.quick)
+    } else {
+        comparison::on_cores(arguments.quick)
+    };
+    let asked: Vec<_> = all.iter().filter(|one| arguments.asks_for(one)).collect();
+    if asked.is_empty() {
+        let flags = "--only, --batch, --precision and --way";
+        bail!(UsageError::new(format!("on this device nothing is measured as {flags} ask for")));
     }
     let output = arguments.output()?;
     let scripts = arguments.scripts.clone().unwrap_or_else(|| root().join("tests/peers"));
-    let python = match &arguments.python {
-        Some(python) => python.clone(),
-        None if arguments.set_up => environment::set_up(&scripts)?,
-        None => environment::find()?,
-    };
-    let ours = match &arguments.ours {
-        Some(ours) => ours.clone(),
-        None => std::env::current_exe().context("where this program lies")?,
-    };
-    let programs = Programs { ours, python, scripts, patience: arguments.patience() };
-    let versions = environment::versions(&programs)?;
-    let alternations = arguments.alternations();
-    let all = arguments.all().into_iter().map(|one| one.what).collect();
-    let machine = match arguments.device {
-        On::Cpu => this_machine(),
-        // That both sides compute on: the first that CUDA shows them, which need not be the first of the machine.
-        On::Cuda => match versions.get("gpu") {
-            Some(Some(gpu)) => Machine { gpus: vec![gpu.clone()], ..this_machine() },
-            _ => bail!("{}: its PyTorch finds no GPU", programs.python.display()),
+    let programs = Programs {
+        ours: match &arguments.ours {
+            Some(ours) => ours.clone(),
+            None => std::env::current_exe().context("where this program lies")?,
         },
+        python: match &arguments.python {
+            Some(python) => python.clone(),
+            None => programs::python(arguments.set_up.then_some(scripts.as_path()))?,
+        },
+        scripts,
+        patience: Duration::from_secs(arguments.patience),
     };
-    let mut document =
-        Document::new(arguments.command(), alternations, arguments.quick, machine, versions, all);
-
-    let stored = arguments.stored(output.as_deref())?;
-    if let Some(stored) = &stored {
-        // Whether it can take in rows of this run is known before they are measured.
-        document.put_into(stored)?;
+    let mut table = table(arguments, &programs)?;
+    if let Some(path) = output.as_ref().filter(|path| arguments.update && path.exists()) {
+        let stored = std::fs::read(path)?;
+        let stored = serde_json::from_slice(&stored).map_err(anyhow::Error::new);
+        stored
+            .and_then(|stored| table.continue_stored(stored))
+            .with_context(|| path.display().to_string())?;
     }
-
     if available_cores() < 2 {
         line("note: this machine has one core: times of two threads show overhead, not speed-up")?;
     }
-    line(Header)?;
-    for (position, comparison) in comparisons.iter().enumerate() {
-        let rows = turns::measure(comparison, alternations, &programs);
-        let interrupted = interrupt::requested();
+    for (position, &comparison) in asked.iter().enumerate() {
+        let measure = |side: &Side| programs.measure(comparison, side);
+        let outcomes = take_turns(comparison, arguments.alternations(), measure)?;
+        let rows = Row::all(comparison, &outcomes);
         rows.iter().try_for_each(line)?;
-        let last = position + 1 == comparisons.len() && !interrupted;
-        let news = !rows.is_empty();
-        document.add(rows);
-        // Whatever ends this early, what was measured is there. But only a whole table replaces the book's.
+        table.put(rows, &all);
+        // A run may end early, and its results are already stored. But only a whole table replaces the book's.
+        let last = position + 1 == asked.len();
         let now = last || arguments.output.is_some() || arguments.update;
-        if let Some(path) = output.as_deref().filter(|_| news && now) {
-            document.write(path, stored.as_deref())?;
-        }
-        if interrupted {
-            return Err(process::interrupted());
+        if let Some(path) = output.as_ref().filter(|_| now) {
+            table.write(path)?;
         }
     }
-    match document.failures()[..] {
+    match table.failures()[..] {
         [] => Ok(()),
         ref failed => bail!("failed: {}", failed.join(", ")),
+    }
+}
+
+/// The table without rows: this machine, and the versions of both sides.
+fn table(arguments: &Arguments, programs: &Programs) -> anyhow::Result<Table> {
+    let mut versions = programs.versions()?;
+    let mut machine = this_machine();
+    if arguments.on_a_gpu() {
+        // Both sides compute on the first GPU of CUDA, which need not be the first of the machine.
+        let gpu = versions.get("gpu").cloned().flatten();
+        machine.gpus = vec![gpu.context("PyTorch finds no GPU")?];
+    }
+    let ours = serde_json::to_value(Versions::of_this_binary())?;
+    versions.extend(serde_json::from_value::<BTreeMap<_, _>>(ours)?);
+    versions.insert("rustc".to_owned(), ask("rustc", &["--version"]).ok().map(first_line));
+    Ok(Table {
+        command: arguments.command(),
+        date: today(),
+        alternations: arguments.alternations(),
+        quick: arguments.quick,
+        machine,
+        versions,
+        rows: Vec::new(),
+    })
+}
+
+/// Lets the sides of a comparison take turns. A side that fails is out, and the others go on. Fails after Ctrl-C.
+fn take_turns(
+    comparison: &Comparison,
+    alternations: usize,
+    measure: impl Fn(&Side) -> anyhow::Result<Measured>,
+) -> anyhow::Result<Vec<Outcome>> {
+    let mut outcomes = vec![Outcome::default(); comparison.sides.len()];
+    for turn in 1..=alternations {
+        for (side, outcome) in comparison.sides.iter().zip(&mut outcomes) {
+            if outcome.failure.is_some() {
+                continue;
+            }
+            let measured = measure(side);
+            if interrupt::requested() {
+                return Err(process::interrupted());
+            }
+            let result = match &measured {
+                Ok(it) => it.medians.iter().map(|n| quantity(*n, comparison.unit)).join(", "),
+                Err(why) => format!("failed: {why:#}"),
+            };
+            let (what, label) = (&comparison.what, &side.label);
+            let told = format!("{what}, turn {turn} of {alternations}: {label} {result}");
+            // A closed standard error is no reason to stop.
+            let _ = writeln!(std::io::stderr(), "{told}");
+            match measured {
+                Ok(Measured { medians, note }) => {
+                    outcome.runs.push(medians);
+                    outcome.note = note;
+                }
+                Err(why) => outcome.failure = Some(format!("{why:#}")),
+            }
+        }
+    }
+    Ok(outcomes)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+
+    use super::*;
+
+    #[test]
+    fn sides_take_turns_and_a_side_that_fails_is_out() {
+        let comparison = &comparison::on_cores(true)[10];
+        let log = RefCell::new(Vec::new());
+        let measure = |side: &Side| {
+            log.borrow_mut().push(side.label.clone());
+            let calls = log.borrow().iter().filter(|label| **label == side.label).count();
+            anyhow::ensure!(side.label != "ours, one device" || calls < 2, "it crashed");
+            Ok(Measured { medians: vec![calls as f64], note: None })
+        };
+        let outcomes = take_turns(comparison, 3, measure).unwrap();
+        let (ours, alone, peer) = ("ours", "ours, one device", "PyTorch DDP, Gloo");
+        assert_eq!(log.into_inner(), [ours, alone, peer, ours, alone, peer, ours, peer]);
+        assert_eq!(outcomes[2].runs, [[1.0], [2.0], [3.0]]);
+        assert_eq!(outcomes[1].failure.as_deref(), Some("it crashed"));
     }
 }

@@ -1,91 +1,105 @@
-//! Images drawn, and files of images decoded.
+//! Images: drawing them, decoding files of them, and the memory of a process that trains on them.
 
 use std::fs::File;
-use std::io::{BufWriter, Write as _};
-use std::num::NonZeroUsize;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
+use candle_core::DType;
 use datasets::source::LoadedData;
-use datasets::{Dataset, SIDE, Split, download, fashion_mnist};
+use datasets::{Dataset, Split, download, fashion_mnist};
 use flate2::Compression;
 use flate2::write::GzEncoder;
+use harness::records::TrainOptions;
+use harness::report::Report;
+use serde_json::{Value, json};
+use single_gpu::lenet::Layers;
+use single_gpu::train::train;
 
-use super::{Answer, Arguments, in_seconds, times};
+use super::{Arguments, LEARNING_RATE, times};
 
-const WHOLE: usize = 60_000;
-
-/// Seconds for all images, drawn once: there are enough of them.
-pub(super) fn drawing(arguments: &Arguments) -> anyhow::Result<Answer> {
+/// Returns the seconds for drawing all images once.
+pub(super) fn drawing(arguments: &Arguments) -> anyhow::Result<Value> {
+    let images = arguments.images.get();
     let device = arguments.plan(1)?.slots()[0].open()?;
     let seconds = device.run(|| {
-        let warm_up = garments(arguments.images.get() / 100, 1);
-        drop(warm_up);
-        let start = std::time::Instant::now();
-        let drawn = garments(arguments.images.get(), 1);
-        anyhow::ensure!(drawn.train.len() == arguments.images.get());
-        anyhow::Ok(start.elapsed().as_secs_f64())
+        drop(garments(images / 100, 1));
+        let start = Instant::now();
+        let drawn = garments(images, 1);
+        let seconds = start.elapsed().as_secs_f64();
+        anyhow::ensure!(drawn.train.len() == images);
+        anyhow::Ok(seconds)
     })?;
-    Ok(in_seconds([("drawing", vec![seconds])]))
+    Ok(json!({"seconds": {"drawing": [seconds]}}))
 }
 
-/// Seconds for reading training and test images, compressed as they are downloaded.
-pub(super) fn decoding(arguments: &Arguments) -> anyhow::Result<Answer> {
+/// Returns the seconds for reading training and test images, compressed as in the download.
+pub(super) fn decoding(arguments: &Arguments) -> anyhow::Result<Value> {
     // The folder lives as long as the files are read.
     let made = tempfile::tempdir()?;
-    let (folder, note) = match real_files(arguments.images) {
+    let images = arguments.images.get();
+    let (folder, note) = match real_files(images) {
         Some(folder) => (folder, "Fashion-MNIST's own files"),
         None => {
-            write_garments(made.path(), arguments.images.get())?;
+            let LoadedData { train, test, .. } = garments(images, images / 6);
+            write(made.path(), "train", &train)?;
+            write(made.path(), "t10k", &test)?;
             (made.path().to_owned(), "files of synthetic garments")
         }
     };
     let seconds = times(arguments.repetitions, Duration::ZERO, || {
-        [Split::Train, Split::Test].iter().try_for_each(|split| {
-            fashion_mnist::read(&folder, *split)?;
-            anyhow::Ok(())
-        })
+        fashion_mnist::read(&folder, Split::Train)?;
+        fashion_mnist::read(&folder, Split::Test).map(drop)
     })?;
-    Ok(Answer { note: Some(note.to_owned()), ..in_seconds([("decoding", seconds)]) })
+    Ok(json!({"seconds": {"decoding": seconds}, "note": note}))
 }
 
-/// The folder that downloads are kept in, if all of Fashion-MNIST is asked for and there, compressed.
-fn real_files(images: NonZeroUsize) -> Option<PathBuf> {
-    let folder = download::folder()?;
-    let unpacked = ["train-images-idx3-ubyte", "t10k-images-idx3-ubyte"];
-    let packed = unpacked.iter().all(|file| !folder.join(file).exists());
-    let train = fashion_mnist::read(&folder, Split::Train).ok()?;
-    let test = fashion_mnist::read(&folder, Split::Test).ok()?;
-    let whole = train.len() == WHOLE && test.len() == WHOLE / 6 && images.get() == WHOLE;
-    (packed && whole).then_some(folder)
+/// Returns the most memory of this process in bytes, at the end and before there was any data. The process trains LeNet
+/// for an epoch and tests it, as stage 1's program does.
+pub(super) fn memory(arguments: &Arguments) -> anyhow::Result<Value> {
+    let start = peak_memory()?;
+    let device = arguments.plan(1)?.slots()[0].open_in_this_thread()?;
+    let data = garments(arguments.images.get(), arguments.images.get() / 6);
+    let options =
+        TrainOptions { epochs: 1, batch_size: 256, learning_rate: LEARNING_RATE, seed: 1 };
+    train(&data, &options, Layers::Fast, DType::F32, &device, &mut Report::silent())?;
+    Ok(json!({"bytes": {"peak": [peak_memory()?], "before the data": [start]}}))
 }
 
-pub(super) fn garments(train: usize, test: usize) -> LoadedData {
+fn peak_memory() -> anyhow::Result<u64> {
+    const FILE: &str = "/proc/self/status";
+    let status = std::fs::read_to_string(FILE).context(FILE)?;
+    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let kibibytes = peak.and_then(|peak| peak.split_whitespace().next()?.parse::<u64>().ok());
+    Ok(1024 * kibibytes.with_context(|| format!("{FILE} has no VmHWM"))?)
+}
+
+fn garments(train: usize, test: usize) -> LoadedData {
     LoadedData::draw((Some(train), Some(test)))
 }
 
-/// Writes the four files of a data set, a sixth as many test images as training images.
-fn write_garments(folder: &Path, images: usize) -> anyhow::Result<()> {
-    let LoadedData { train, test, .. } = garments(images, images / 6);
-    write(folder, "train", &train)?;
-    write(folder, "t10k", &test)
+/// The folder of downloads, if it has Fashion-MNIST, compressed, and all images are wanted.
+fn real_files(images: usize) -> Option<PathBuf> {
+    let folder = download::folder()?;
+    let packed = !folder.join("train-images-idx3-ubyte").exists();
+    let train = fashion_mnist::read(&folder, Split::Train).ok()?;
+    fashion_mnist::read(&folder, Split::Test).ok()?;
+    (packed && train.len() == images).then_some(folder)
 }
 
+/// Writes images and labels as files of the data set.
 fn write(folder: &Path, part: &str, data: &Dataset) -> anyhow::Result<()> {
     let count = u32::try_from(data.len())?;
-    let side = u32::try_from(SIDE)?;
-    let file = |name: &str, header: &[u32], body: &[u8]| {
-        let path = folder.join(format!("{part}-{name}.gz"));
-        let file = BufWriter::new(File::create(&path).with_context(|| path.display().to_string())?);
+    for (name, header, body) in [
+        ("images-idx3-ubyte", &[0x803, count, 28, 28][..], data.pixels()),
+        ("labels-idx1-ubyte", &[0x801, count], data.labels()),
+    ] {
+        let file = File::create(folder.join(format!("{part}-{name}.gz")))?;
         let mut packed = GzEncoder::new(file, Compression::default());
-        for number in header {
-            packed.write_all(&number.to_be_bytes())?;
-        }
+        packed.write_all(&header.iter().flat_map(|n| n.to_be_bytes()).collect::<Vec<_>>())?;
         packed.write_all(body)?;
-        packed.finish()?.flush()?;
-        anyhow::Ok(())
-    };
-    file("images-idx3-ubyte", &[0x803, count, side, side], data.pixels())?;
-    file("labels-idx1-ubyte", &[0x801, count], data.labels())
+        packed.finish()?;
+    }
+    Ok(())
 }

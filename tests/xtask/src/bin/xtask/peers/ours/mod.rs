@@ -1,16 +1,17 @@
-//! Our side: one kind of work, measured in this process and printed as the scripts in `tests/peers` print
-//! theirs.
+//! Our side: one kind of work, measured in this process, and printed as the scripts in `tests/peers` print theirs.
 //!
-//! This is a command of its own, hidden from the list, because every measurement wants a fresh process, set
-//! up as the stages' binaries set theirs up.
+//! A hidden command does this, because every measurement wants a fresh process that is set up like a stage's program. The
+//! last line of its output is a JSON object with a list of numbers for each series:
+//!
+//! ```text
+//! {"seconds": {"step": [0.0251, 0.0249, 0.0250]}}
+//! ```
 
 mod all_reduce;
 mod convolutions;
 mod data;
-mod memory;
 mod steps;
 
-use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 use std::time::{Duration, Instant};
 
@@ -18,15 +19,14 @@ use clap::{Args, ValueEnum};
 use devices::{DeviceKind, DevicePlan};
 use harness::report::line;
 use params_and_allreduce::Algorithm;
-
-use super::side::Answer;
+use serde_json::json;
 
 pub(crate) const COMMAND: &str = "peers-ours";
 
-/// The learning rate of every step; that of the scripts.
+/// The learning rate of every step, and of the scripts.
 const LEARNING_RATE: f64 = 0.1;
 
-#[derive(Clone, Copy, Debug, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Work {
     LenetStep,
     Convolutions,
@@ -40,7 +40,7 @@ pub(crate) enum Work {
     Memory,
 }
 
-/// The same names and defaults as the scripts have.
+/// The names and defaults of the scripts' flags.
 #[derive(Clone, Copy, Debug, Args)]
 pub(crate) struct Arguments {
     #[arg(value_enum)]
@@ -71,40 +71,38 @@ pub(super) enum Precision {
 }
 
 impl Arguments {
-    /// So many devices; slices of the CPU have the threads that were asked for.
+    /// Devices with the threads that `--threads` asks for.
     fn plan(&self, devices: usize) -> anyhow::Result<DevicePlan> {
         Ok(DevicePlan::new(self.device, devices, Some(self.threads))?)
     }
 
-    /// How long a device works before anybody looks at the clock.
+    /// The time that one device works before the first repetition. A GPU is slow at first, so it works as long as under
+    /// the scripts.
     fn warm_up(&self) -> Duration {
-        if self.device == DeviceKind::Cuda { WARM_UP } else { Duration::ZERO }
+        Duration::from_millis(if self.device == DeviceKind::Cuda { 500 } else { 0 })
     }
 }
-
-/// A GPU that has rested is slow at first. As long as the scripts let it work before they look at the clock.
-const WARM_UP: Duration = Duration::from_millis(500);
 
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     // Of matrices and of convolutions.
     candle_core::cuda::set_gemm_reduced_precision_f32(arguments.precision == Precision::Tf32);
-    let answer = match arguments.work {
-        Work::LenetStep => steps::lenet(arguments)?,
-        Work::DataParallelStep => steps::lenet_on_two_devices(arguments)?,
-        Work::Resnet18Step => steps::resnet18(arguments)?,
-        Work::Resnet18DdpStep => steps::resnet18_on_two_devices(arguments)?,
-        Work::Convolutions => convolutions::measure(arguments)?,
-        Work::AllReduce => all_reduce::measure(arguments)?,
-        Work::AddAndCopy => all_reduce::limit(arguments)?,
-        Work::Drawing => data::drawing(arguments)?,
-        Work::Decoding => data::decoding(arguments)?,
-        Work::Memory => memory::measure(arguments)?,
+    let step = |seconds: anyhow::Result<Vec<f64>>| Ok(json!({"seconds": {"step": seconds?}}));
+    let measured = match arguments.work {
+        Work::LenetStep => step(steps::lenet(arguments)),
+        Work::DataParallelStep => step(steps::lenet_on_two_devices(arguments)),
+        Work::Resnet18Step => step(steps::on_one_device(arguments, steps::resnet18)),
+        Work::Resnet18DdpStep => step(steps::resnet18_on_two_devices(arguments)),
+        Work::Convolutions => convolutions::measure(arguments),
+        Work::AllReduce | Work::AddAndCopy => all_reduce::measure(arguments),
+        Work::Drawing => data::drawing(arguments),
+        Work::Decoding => data::decoding(arguments),
+        Work::Memory => data::memory(arguments),
     };
-    Ok(line(serde_json::to_string(&answer)?)?)
+    Ok(line(measured?)?)
 }
 
-/// The seconds of each repetition of some work, after one that is not counted and, behind it, `warm_up` of them. (Of ranks,
-/// each would count for itself: they need none.)
+/// Returns the seconds of each repetition, after one that does not count and after `warm_up`. Ranks must not have a warm-up,
+/// because each rank would count its own repetitions.
 fn times<E>(
     repetitions: NonZeroUsize,
     warm_up: Duration,
@@ -121,30 +119,4 @@ fn times<E>(
         Ok(start.elapsed().as_secs_f64())
     };
     (0..repetitions.get()).map(timed).collect()
-}
-
-fn in_seconds<const N: usize>(series: [(&str, Vec<f64>); N]) -> Answer {
-    Answer { seconds: named(series), ..Answer::default() }
-}
-
-fn named<const N: usize>(series: [(&str, Vec<f64>); N]) -> BTreeMap<String, Vec<f64>> {
-    series.map(|(name, numbers)| (name.to_owned(), numbers)).into()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_first_time_that_takes_long_is_no_warm_up() {
-        let warm_up = Duration::from_millis(50);
-        let (mut calls, begun) = (0, Instant::now());
-        let counted = times(NonZeroUsize::MIN, warm_up, || {
-            calls += 1;
-            std::thread::sleep(if calls == 1 { 2 * warm_up } else { warm_up / 10 });
-            Ok::<_, std::convert::Infallible>(())
-        });
-        assert_eq!(counted.map(|seconds| seconds.len()), Ok(1));
-        assert!(calls >= 3 && begun.elapsed() >= 3 * warm_up, "{calls}");
-    }
 }

@@ -1,0 +1,77 @@
+//! `cargo xtask peers`: mistakes in the flags, and our side. (The turns and the table are tested beside their code.)
+
+#[cfg(not(debug_assertions))]
+use devices::{DeviceKind, DevicePlan};
+
+use crate::*;
+
+#[test]
+fn mistakes_are_one_line() {
+    let here = concat!(env!("CARGO_TARGET_TMPDIR"), "/no-cache");
+    let ours = ["--ours", "no-program", "--only"];
+    for (code, flags, told) in [
+        (2, &["everything"][..], "lenet-step"),
+        // All is f32 there, and no step has seven images.
+        (2, &["memory", "--precision", "tf32"], "nothing is measured as --only"),
+        (2, &["lenet-step", "--batch", "7"], "nothing is measured as --only"),
+        (1, &["memory", "--output", "/no/such/folder/file"], "error: /no/such"),
+        (1, &["memory"], "there is no Python with PyTorch at"),
+        (1, &["memory", "--python", "no-program"], "has no PyTorch that works"),
+    ] {
+        let mut peers = tool(&[&["peers"], &ours[..], flags].concat());
+        let run = peers.env("XDG_CACHE_HOME", here).env("HOME", here).assert().code(code);
+        run.stdout("").stderr(starts_with("error: ").and(contains(told)));
+    }
+}
+
+/// On a machine without a GPU; elsewhere there is nothing to refuse.
+#[cfg(not(debug_assertions))]
+#[test]
+fn without_a_gpu_nothing_is_measured_on_one() {
+    if DevicePlan::new(DeviceKind::Cuda, 1, None).is_ok() {
+        return eprintln!("SKIPPED: there is a GPU");
+    }
+    let refused = tool(&["peers", "--device", "cuda"]).assert().code(2).stdout("");
+    refused.stderr(starts_with("error: ").and(contains("use --device cpu")));
+}
+
+/// Each kind of work at its smallest. Older builds, which `--ours` measures, have the same flags and answers.
+#[test]
+fn our_side_answers_with_what_it_is_asked_for() {
+    let answer = |words: &str| -> Value {
+        let words: Vec<&str> = words.split(' ').collect();
+        let output = tool(&["peers-ours"]).args(words).assert().success().get_output().clone();
+        serde_json::from_slice(&output.stdout).unwrap()
+    };
+    let step = &["step"][..];
+    let sizes = &["4 KB", "1 MB", "45 MB"];
+    for (words, unit, series) in [
+        ("lenet-step --batch 4", "seconds", step),
+        ("lenet-step --batch 4 --precision bf16", "seconds", step),
+        ("data-parallel-step --batch 4", "seconds", step),
+        ("resnet18-step --batch 4", "seconds", step),
+        ("resnet18-step --batch 4 --precision bf16", "seconds", step),
+        ("resnet18-ddp-step --batch 4", "seconds", step),
+        ("convolutions --batch 1", "seconds", &["forward", "backward", "both"]),
+        ("all-reduce --algorithm tree", "seconds", sizes),
+        ("add-and-copy --threads 1", "seconds", sizes),
+        ("drawing --images 100", "seconds", &["drawing"]),
+        ("decoding --images 60", "seconds", &["decoding"]),
+        ("memory --images 300", "bytes", &["peak", "before the data"]),
+    ] {
+        if unit == "bytes" && !cfg!(target_os = "linux") {
+            continue;
+        }
+        let answer = answer(&format!("{words} --repetitions 2"));
+        for name in series {
+            let numbers = answer[unit][name].as_array().unwrap();
+            assert!(numbers.len() == 2 || numbers.len() == 1, "{answer}");
+            assert!(numbers.iter().all(|number| number.as_f64().unwrap() > 0.0), "{answer}");
+        }
+        if unit == "bytes" {
+            // A batch's activations alone are 20 MB.
+            let [peak, before] = ["peak", "before the data"].map(|name| &answer[unit][name][0]);
+            assert!(peak.as_f64().unwrap() > before.as_f64().unwrap() + 20e6, "{answer}");
+        }
+    }
+}
