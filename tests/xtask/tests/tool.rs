@@ -22,8 +22,8 @@ use std::time::{Duration, Instant};
 
 use assert_cmd::Command;
 use predicates::prelude::PredicateBooleanExt as _;
-use predicates::str::{contains, diff, ends_with, starts_with};
-use serde_json::{Value, json};
+use predicates::str::{contains, ends_with, starts_with};
+use serde_json::Value;
 #[cfg(unix)]
 use stand_in::{stand_in, wait_until};
 use tempfile::TempDir;
