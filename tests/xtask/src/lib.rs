@@ -1,6 +1,5 @@
-//! What the tool of those who write the course shares with its tests: the rules of the book, what an all-reduce sends,
-//! step by step, what pipeline schedules come to, what the cost model says, how numbers and files of the book's data are
-//! written, and what a release tells of itself.
+//! What the tool of those who write the course shares with its tests: the rules of the book, the data of its figures, and how
+//! numbers, files, machines and releases are written.
 
 #![expect(missing_docs, reason = "the tool and its tests are the only readers")]
 

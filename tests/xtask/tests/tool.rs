@@ -1,5 +1,4 @@
-//! The tool of those who write the course, the book, its figures, the releases, and which package may use which, in one
-//! program.
+//! The tool of those who write the course, the book, its figures, releases, and which package may use which.
 
 #![expect(clippy::unwrap_used, reason = "in a test a panic is the right answer")]
 

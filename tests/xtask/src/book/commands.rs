@@ -1,8 +1,7 @@
 //! The commands that pages print.
 
-use super::Book;
 use super::outputs::{Recordings, needs_gpu};
-use super::stem;
+use super::{Book, stem};
 
 /// The words after `console`, for whoever runs the commands: they take minutes, need a GPU or MPI, wait for a person, change
 /// the reader's files, or fail on purpose.
