@@ -1,8 +1,5 @@
 //! `cargo xtask peers`: mistakes in the flags, and our side. (The turns and the table are tested beside their code.)
 
-#[cfg(not(debug_assertions))]
-use devices::{DeviceKind, DevicePlan};
-
 use crate::*;
 
 #[test]
@@ -22,17 +19,6 @@ fn mistakes_are_one_line() {
         let run = peers.env("XDG_CACHE_HOME", here).env("HOME", here).assert().code(code);
         run.stdout("").stderr(starts_with("error: ").and(contains(told)));
     }
-}
-
-/// On a machine without a GPU; elsewhere there is nothing to refuse.
-#[cfg(not(debug_assertions))]
-#[test]
-fn without_a_gpu_nothing_is_measured_on_one() {
-    if DevicePlan::new(DeviceKind::Cuda, 1, None).is_ok() {
-        return eprintln!("SKIPPED: there is a GPU");
-    }
-    let refused = tool(&["peers", "--device", "cuda"]).assert().code(2).stdout("");
-    refused.stderr(starts_with("error: ").and(contains("use --device cpu")));
 }
 
 /// Each kind of work at its smallest. Older builds, which `--ours` measures, have the same flags and answers.

@@ -1,8 +1,8 @@
-//! Messages in steps: what can travel at the same time.
+//! The order of messages in steps. The messages of a step can travel at the same time.
 //!
-//! The speed of the threads says nothing about an algorithm. What counts is what has to wait for what: a rank sends its
-//! messages in its own order, each not before all has arrived that it took earlier, and takes messages in its own order. In
-//! one step a rank's link carries at most one message out and one in. Within that, everything happens as early as it can.
+//! The speed of the threads says nothing about an algorithm. A rank sends its messages in its own order, each after the
+//! arrival of all messages that the rank took earlier, and it takes messages in its own order. In one step, the link of a
+//! rank carries at most one message out and one message in. Each message travels as early as these rules allow.
 
 use std::collections::VecDeque;
 
@@ -11,10 +11,10 @@ use anyhow::ensure;
 use super::Message;
 use super::recorder::Event;
 
-/// The messages of all ranks' events, step by step; within a step in the order of their senders.
-/// Fails when a message is never taken, or when ranks take them in an order in which they cannot arrive.
+/// Returns the messages of all ranks' events, step by step. A step has the order of the senders.
+/// Fails when a message is never taken, or when ranks take messages in an order in which they cannot arrive.
 pub(super) fn in_steps(mut logs: Vec<VecDeque<Event>>) -> anyhow::Result<Vec<Vec<Message>>> {
-    // Where a rank takes its next message, if it does.
+    // The place of the event in which a rank takes its next message.
     let take = |log: &VecDeque<Event>| log.iter().position(|event| matches!(event, Event::Took(_)));
     let mut steps = Vec::new();
     while logs.iter().flatten().any(|event| matches!(event, Event::Sent(_))) {
@@ -26,7 +26,7 @@ pub(super) fn in_steps(mut logs: Vec<VecDeque<Event>>) -> anyhow::Result<Vec<Vec
             }
             _ => None,
         };
-        // All are found before the first one counts as arrived: what arrives in a step is sent on in the next.
+        // A message that arrives in this step is sent on in the next step.
         let messages: Vec<Message> = logs.iter().filter_map(can_send).collect();
         ensure!(!messages.is_empty(), "no message can go before another: one is never taken");
         for message in &messages {

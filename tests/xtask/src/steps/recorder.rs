@@ -1,4 +1,4 @@
-//! A communicator that records what it passes on, and numbers in which a message can be read.
+//! A communicator that records every message, and numbers that name the contributions in a message.
 //!
 //! In hexadecimal, digit r of an element is 0 without the contribution of rank r; otherwise the digit is one more than the
 //! element's chunk. A sum needs no carry. Eight ranks and eight chunks fit into 32 bits:
@@ -25,16 +25,16 @@ use super::Message;
 /// The smallest number that two to eight ranks can cut into equal chunks.
 pub const ELEMENTS: usize = 840;
 
-/// What a rank did, in its own order.
+/// An event of a rank.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Event {
-    /// It sent this.
+    /// The rank sent this message.
     Sent(Message),
-    /// It took the next message from this rank.
+    /// The rank took the next message from this rank.
     Took(usize),
 }
 
-/// A rank's communicator that behaves as the one within and remembers every message.
+/// A rank's communicator that records every message.
 pub struct Recorder<'a> {
     rank: &'a Rank,
     pub(super) events: Mutex<VecDeque<Event>>,
@@ -77,7 +77,7 @@ impl Communicator for Recorder<'_> {
     }
 }
 
-/// These chunks of the sum of these ranks' contributions.
+/// Returns these chunks of the sum of these ranks' contributions.
 pub(super) fn sum(chunks: &[usize], sum_of: &[usize], ranks: usize) -> Vec<u32> {
     let ones: u32 = sum_of.iter().map(|rank| 1 << (4 * rank)).sum();
     let elements = |&chunk: &usize| {
@@ -87,8 +87,8 @@ pub(super) fn sum(chunks: &[usize], sum_of: &[usize], ranks: usize) -> Vec<u32> 
     chunks.iter().flat_map(elements).collect()
 }
 
-/// The chunks that these numbers are, and the ranks whose contributions are added up in them. `None` if the numbers are
-/// anything else than whole chunks of one partial sum.
+/// Returns the chunks of these numbers, and the ranks whose contributions are added up in them. `None` unless the numbers
+/// are whole chunks of one partial sum.
 fn read(numbers: &[u32], ranks: usize) -> Option<(Vec<usize>, Vec<usize>)> {
     let digit = |number: u32, rank: usize| (number >> (4 * rank) & 0xf) as usize;
     let first = *numbers.first()?;

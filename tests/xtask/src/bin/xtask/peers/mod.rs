@@ -174,9 +174,8 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     if let Some(path) = output.as_ref().filter(|path| arguments.update && path.exists()) {
         let stored = std::fs::read(path)?;
         let stored = serde_json::from_slice(&stored).map_err(anyhow::Error::new);
-        stored
-            .and_then(|stored| table.continue_stored(stored))
-            .with_context(|| path.display().to_string())?;
+        let continued = stored.and_then(|stored| table.continue_stored(stored));
+        continued.with_context(|| path.display().to_string())?;
     }
     if available_cores() < 2 {
         line("note: this machine has one core: times of two threads show overhead, not speed-up")?;
@@ -239,21 +238,24 @@ fn take_turns(
             if interrupt::requested() {
                 return Err(process::interrupted());
             }
-            let result = match &measured {
-                Ok(it) => it.medians.iter().map(|n| quantity(*n, comparison.unit)).join(", "),
-                Err(why) => format!("failed: {why:#}"),
-            };
-            let (what, label) = (&comparison.what, &side.label);
-            let told = format!("{what}, turn {turn} of {alternations}: {label} {result}");
-            // A closed standard error is no reason to stop.
-            let _ = writeln!(std::io::stderr(), "{told}");
-            match measured {
-                Ok(Measured { medians, note }) => {
+            let result = match measured {
+                Ok((medians, note)) => {
+                    let told = medians.iter().map(|n| quantity(*n, comparison.unit)).join(", ");
                     outcome.runs.push(medians);
                     outcome.note = note;
+                    told
                 }
-                Err(why) => outcome.failure = Some(format!("{why:#}")),
-            }
+                Err(why) => {
+                    let why = format!("{why:#}");
+                    outcome.failure = Some(why.clone());
+                    format!("failed: {why}")
+                }
+            };
+            let (what, threads, side) = (&comparison.what, comparison.threads(), &side.label);
+            let turn = format!("turn {turn} of {alternations}");
+            // A closed standard error is no reason to stop.
+            let _ =
+                writeln!(std::io::stderr(), "{what}, threads {threads}, {turn}: {side} {result}");
         }
     }
     Ok(outcomes)
@@ -273,7 +275,7 @@ mod tests {
             log.borrow_mut().push(side.label.clone());
             let calls = log.borrow().iter().filter(|label| **label == side.label).count();
             anyhow::ensure!(side.label != "ours, one device" || calls < 2, "it crashed");
-            Ok(Measured { medians: vec![calls as f64], note: None })
+            Ok((vec![calls as f64], None))
         };
         let outcomes = take_turns(comparison, 3, measure).unwrap();
         let (ours, alone, peer) = ("ours", "ours, one device", "PyTorch DDP, Gloo");

@@ -27,12 +27,8 @@ pub(super) struct Programs {
     pub(super) patience: Duration,
 }
 
-/// The result of one process: the median of each series, in the comparison's order.
-#[derive(Clone, Debug)]
-pub(super) struct Measured {
-    pub(super) medians: Vec<f64>,
-    pub(super) note: Option<String>,
-}
+/// The result of one process: the median of each series, in the comparison's order, and a note.
+pub(super) type Measured = (Vec<f64>, Option<String>);
 
 impl Programs {
     /// Runs one side of a comparison.
@@ -57,10 +53,8 @@ impl Programs {
             ensure!(measured, "did not measure \"{name}\"");
             Ok(median(numbers))
         };
-        Ok(Measured {
-            medians: series.iter().map(middle).collect::<anyhow::Result<_>>()?,
-            note: answer["note"].as_str().map(str::to_owned),
-        })
+        let medians = series.iter().map(middle).collect::<anyhow::Result<_>>()?;
+        Ok((medians, answer["note"].as_str().map(str::to_owned)))
     }
 
     /// The versions of Python and its packages by name. A package that is not there has none.
