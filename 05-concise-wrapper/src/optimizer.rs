@@ -4,14 +4,44 @@
 //! batch, and its update divides by the number of samples, once.
 
 use candle_core::{Result, Tensor, bail};
+use clap::Args;
 use devices::move_view;
+use harness::cli::{number, whole};
 use harness::report::trace::COMPUTE;
 use ops::update::{momentum_step, overwrite, sgd_step_all};
 use single_gpu::sgd::check_gradients;
 use tracing::info_span;
-pub use trainer::{Extras, Momentum};
 
 use crate::weights::{Named, Weights};
+
+/// The constants of SGD.
+#[derive(Args, Clone, Copy, Debug, Default, PartialEq)]
+#[command(next_help_heading = "What to train")]
+pub struct Momentum {
+    /// The share of the velocity that is kept from step to step
+    #[arg(long, hide_short_help = true, default_value_t = 0.0, value_name = "SHARE",
+          value_parser = number(0.0..1.0, "momentum is a share from 0 to below 1, such as 0.9"))]
+    pub momentum: f64,
+
+    /// How strongly weights are pulled towards 0
+    #[arg(long, hide_short_help = true, default_value_t = 0.0, value_name = "DECAY",
+          value_parser = number(0.0..=1.0, "weight decay is a number from 0 to 1, such as 0.0005"))]
+    pub weight_decay: f64,
+}
+
+/// The flags of an update with momentum and a warm-up.
+#[derive(Args, Clone, Copy, Debug, Default, PartialEq)]
+#[command(next_help_heading = "What to train")]
+pub struct Extras {
+    /// Momentum and weight decay.
+    #[command(flatten)]
+    pub constants: Momentum,
+
+    /// Steps over which the learning rate rises to its full height
+    #[arg(long, hide_short_help = true, default_value = "0", value_name = "STEPS",
+          value_parser = whole::<usize>(0..=u32::MAX.into()))]
+    pub warm_up: usize,
+}
 
 // ANCHOR: sgd
 /// A learning rate that rises in equal steps to its full height, and stays there.

@@ -17,7 +17,7 @@ pub mod sizing;
 use candle_core::{Device, Result, Tensor, bail};
 use harness::records::BatchSums;
 
-pub use arguments::{Extras, Momentum, TrainArguments, TrainSetup, element_type};
+pub use arguments::{TrainArguments, TrainSetup, element_type};
 pub use deferred::StepSums;
 pub use run::{Error, TrainingRun};
 
