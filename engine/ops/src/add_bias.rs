@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn half_way_bf16_is_rounded_to_even() {
+    fn half_way_bf16_is_rounded_to_even_on_a_gpu_too() {
         if !has(DType::BF16) {
             return;
         }
