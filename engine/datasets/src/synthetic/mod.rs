@@ -71,10 +71,11 @@ pub fn draw(seed: u64, split: Split, index: u64) -> [u8; PIXELS] {
     let mut canvas = [0.0; PIXELS];
     for (outline, tone, flat) in parts {
         let outline: Vec<_> = outline.into_iter().map(&to_pixels).collect();
-        fill(&mut canvas, &outline, |place| match flat {
-            true => tone,
-            false => (fabric(to_garment(place)) * tone).clamp(0.0, 1.0),
-        });
+        let shade = |place| (fabric(to_garment(place)) * tone).clamp(0.0, 1.0);
+        match flat {
+            true => fill(&mut canvas, &outline, |_| tone),
+            false => fill(&mut canvas, &outline, shade),
+        }
     }
     for (outline, shade, _) in OCCLUSION.sew(&mut draws, class) {
         fill(&mut canvas, &outline, |_| shade);
