@@ -7,14 +7,12 @@
 use std::cell::Cell;
 use std::collections::{HashSet, VecDeque};
 
-use model_parallel::partition::Cost;
-use model_parallel::pipeline::UNBOUNDED;
-use model_parallel::pipeline::{Action, Checked, Instruction, Kind, Schedule, check, predict};
 use proptest::prelude::*;
 use proptest::sample::Index;
 use proptest::test_runner::{Config, TestRunner};
 
 use super::schedules::earliest;
+use crate::prelude::*;
 
 /// A generated schedule.
 fn generated() -> impl Strategy<Value = Schedule> {

@@ -3,10 +3,11 @@
 #![expect(clippy::unwrap_used, reason = "in a test a panic is the right answer")]
 
 use model_parallel::pipeline::Action::{
-    self, Backward, BackwardInput, BackwardWeight, Forward, RecvActivation, RecvGradient,
-    SendActivation, SendGradient, Update,
+    Backward, BackwardInput, BackwardWeight, Forward, RecvActivation, RecvGradient, SendActivation,
+    SendGradient, Update,
 };
-use model_parallel::pipeline::{Instruction, Kind, Schedule, UNBOUNDED, check};
+
+use crate::prelude::*;
 
 /// A schedule that is about to be broken.
 struct Edit(Schedule);

@@ -4,6 +4,7 @@ mod any_order;
 mod broken;
 mod cli;
 mod pipelines;
+mod prelude;
 mod schedules;
 mod tensor_parallel;
 mod timelines;

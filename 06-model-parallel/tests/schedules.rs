@@ -4,11 +4,10 @@
 
 use std::collections::HashMap;
 
-use model_parallel::partition::Cost;
-use model_parallel::pipeline::UNBOUNDED;
 use model_parallel::pipeline::orders::MOST_CHUNKS;
 use model_parallel::pipeline::timeline::Span;
-use model_parallel::pipeline::{Action, Checked, Kind, Schedule, Timeline, check, predict};
+
+use crate::prelude::*;
 
 const KINDS: [Kind; 6] = [
     Kind::Naive,

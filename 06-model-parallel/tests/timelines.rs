@@ -1,10 +1,8 @@
 //! Timelines, worked out by hand.
 
-use std::time::Instant;
-
-use model_parallel::partition::Cost;
 use model_parallel::pipeline::timeline::Kept;
-use model_parallel::pipeline::{Action, Kind, Timeline, check, predict};
+
+use crate::prelude::*;
 
 const STAGE: Cost = Cost { update: 0.25, ..Cost::UNITS };
 

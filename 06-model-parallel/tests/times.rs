@@ -4,24 +4,21 @@
 
 #![expect(clippy::unwrap_used, reason = "in a test a panic is the right answer")]
 
+#[allow(unused_imports, reason = "other tests use all of it")]
+mod prelude;
 #[allow(dead_code, reason = "other tests use all of it")]
 #[path = "pipelines/training.rs"]
 mod training;
 
 use std::thread::sleep;
-use std::time::{Duration, Instant};
 
-use candle_core::{CpuStorage, DType, Device, ModuleT, Result, Storage, Tensor, Var};
-use candle_nn::VarBuilder;
-use concise_wrapper::batch_norm::Norms;
-use datasets::CLASSES;
+use candle_core::{CpuStorage, Result, Storage};
 use harness::statistics::median;
-use model_parallel::layers::Layers;
-use model_parallel::partition::{Cost, measure};
-use model_parallel::pipeline::{Kind, Timeline, predict};
+use model_parallel::partition::measure;
 use ops::backward::{backward_from, backward_in_halves, record_in_halves};
-use ops::{conv2d, linear};
+use ops::conv2d;
 
+use prelude::*;
 use training::{Case, checked};
 
 const STAGES: usize = 4;

@@ -1,17 +1,10 @@
 //! ResNet-18 in a pipeline: whose batch is it, and what becomes of the running statistics?
 
-use candle_core::{DType, Device, Tensor};
-use candle_nn::VarBuilder;
-use concise_wrapper::Network;
-use concise_wrapper::batch_norm::Norms;
-use concise_wrapper::optimizer::Sgd;
-use concise_wrapper::resnet::ResNet18;
-use model_parallel::pipeline::Kind;
 use ops::cross_entropy;
-use ops::difference::{largest_difference, relative_difference};
 
 use super::numbers::{SAMPLES, equals};
 use super::training::{CONSTANTS, Case, WIDTH, Weights, checked, cut, resnet18, sorted};
+use crate::prelude::*;
 
 /// One device that goes through the micro-batches one after the other: weights, and the loss at each step.
 ///

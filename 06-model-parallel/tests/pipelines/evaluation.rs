@@ -1,23 +1,14 @@
 //! A pipeline evaluates: the sums of one device, no stage runs ahead, and nothing is kept of a forward pass.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Instant;
 
-use candle_core::{DType, Device, ModuleT, Shape, Tensor};
-use concise_wrapper::{Model as _, Network};
-use datasets::{CLASSES, PIXELS, SAMPLE};
-use harness::records::BatchSums;
-use model_parallel::layers::Layers;
-use model_parallel::mesh::Mesh;
-use model_parallel::pipeline::{Kind, Worker};
-use ops::update::overwrite;
-use ops::{flatten, linear};
-use params_and_allreduce::communicator::{Communicator, Error as LineError, SharedCommunicator};
+use candle_core::Shape;
+use params_and_allreduce::communicator::Error as LineError;
 use params_and_allreduce::forward;
-use single_gpu::evaluate::{BATCH, Part};
+use single_gpu::evaluate::Part;
 
 use super::training::{checked, cut, images, on_ranks, one_layer_each};
+use crate::prelude::*;
 
 /// A connection that counts the activations that it has sent, less the confirmations that it has received.
 struct Counted {

@@ -1,17 +1,7 @@
 //! What cannot be done is refused, and what goes wrong is told with its stage and micro-batch.
 
-use std::ops::Range;
-use std::time::{Duration, Instant};
-
-use candle_core::{Device, Tensor};
-use concise_wrapper::{Error, Model as _};
-use model_parallel::mesh::Mesh;
-use model_parallel::pipeline::{Checked, Kind};
-use params_and_allreduce::communicator::Communicator as _;
-use params_and_allreduce::thread::run_ranks;
-use split_batch::loader::LocalBatch;
-
 use super::training::{checked, dense, plan, worker};
+use crate::prelude::*;
 
 /// One step of a dense stack on two devices, with these layers on each: the message of the first stage that fails.
 /// `prepare` is called on every stage before its step.

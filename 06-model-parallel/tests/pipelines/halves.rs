@@ -1,9 +1,9 @@
 //! The backward pass of a network in two halves: the bits of the whole.
 
-use candle_core::{DType, Device, Tensor, Var};
 use ops::backward::{Gradients, SecondHalf, backward_from, backward_in_halves};
 
 use super::training::{Case, dense, lenet, resnet18};
+use crate::prelude::*;
 
 fn bits(tensor: &Tensor) -> Vec<u64> {
     let values = tensor.to_dtype(DType::F64).unwrap().flatten_all().unwrap();

@@ -1,15 +1,10 @@
 //! Lists of layers: the parts have what the whole has.
 
-use candle_core::{DType, Device, Module as _, Result, Tensor};
-use candle_nn::VarBuilder;
-use concise_wrapper::Network;
-use concise_wrapper::batch_norm::Norms;
-use concise_wrapper::resnet::ResNet18;
-use model_parallel::layers::Layers;
-use model_state::weights_hash::WeightsHash;
+use candle_core::{Module as _, Result};
 use single_gpu::lenet::Lenet;
 
 use super::training::{WIDTH, Weights, cut, dense, lenet, resnet18};
+use crate::prelude::*;
 
 /// The initial weights of these layers.
 fn weights(layers: &Layers, range: std::ops::Range<usize>) -> Weights {

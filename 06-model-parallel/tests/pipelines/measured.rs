@@ -1,12 +1,11 @@
 //! What a pipeline measures of itself is of the same kind as what was predicted.
 
-use model_parallel::partition::Cost;
-use model_parallel::pipeline::schedule::Action::{
+use model_parallel::pipeline::Action::{
     RecvActivation, RecvGradient, SendActivation, SendGradient,
 };
-use model_parallel::pipeline::{Kind, Timeline, predict};
 
 use super::training::{checked, cut, dense, lenet};
+use crate::prelude::*;
 
 #[test]
 fn the_measured_timeline_has_what_was_predicted() {

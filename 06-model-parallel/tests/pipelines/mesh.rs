@@ -1,21 +1,8 @@
 //! Three axes at once: replicas of pipelines, whose stages hold parts of their layers.
 
-use std::time::Instant;
-
-use candle_core::{DType, Device};
-use concise_wrapper::Model as _;
-use datasets::{CLASSES, Dataset, PIXELS, SAMPLE};
-use model_parallel::layers::Layers;
-use model_parallel::mesh::{Axis, Mesh};
-use model_parallel::pipeline::{Kind, Worker};
-use model_parallel::tensor_parallel::Group;
-use ops::difference::largest_difference;
-use params_and_allreduce::Algorithm;
-use params_and_allreduce::communicator::{Communicator as _, SharedCommunicator};
-use single_gpu::evaluate::BATCH;
-
 use super::numbers::SAMPLES;
 use super::training::{checked, cut, dense, images, lenet, on_ranks};
+use crate::prelude::*;
 
 /// The seven samples of a batch make micro-batches of two sizes. Stages of the dense stack begin at a layer by columns,
 /// and in the middle of a pair.

@@ -1,27 +1,10 @@
 //! A pipeline as a model that stage 5's loop trains: its part of a batch, and the whole model again.
 
-use std::time::Duration;
-
-use candle_core::{DType, Device};
-use checkpoints::{Checkpoints, Configuration};
-use concise_wrapper::optimizer::Extras;
-use concise_wrapper::optimizer::Momentum;
-use concise_wrapper::train::{Trained, train};
-use concise_wrapper::{Error, Model as _};
-use datasets::loader::Epochs as _;
-use datasets::source::LoadedData;
-use datasets::{CLASSES, PIXELS, SAMPLE};
-use harness::records::TrainOptions;
-use harness::report::Report;
+use concise_wrapper::train::Trained;
 use model_parallel::held::Held;
-use model_parallel::layers::Layers;
-use model_parallel::mesh::Mesh;
-use model_parallel::pipeline::Kind;
-use ops::difference::largest_difference;
-use params_and_allreduce::communicator::Communicator as _;
-use split_batch::loader::ShardLoader;
 
 use super::training::{CONSTANTS, checked, images, on_ranks, one_layer_each, sorted, worker};
+use crate::prelude::*;
 
 /// Test images of three batches, the last of them shorter: the first replica takes two, the second one.
 fn data() -> LoadedData {

@@ -1,16 +1,11 @@
 //! Over five steps, weights and losses are those of one device.
 
-use model_parallel::mesh::Mesh;
-use model_parallel::pipeline::UNBOUNDED;
-use model_parallel::pipeline::schedule::Action::{self, Backward, Forward, RecvActivation};
-use model_parallel::pipeline::schedule::Action::{
-    RecvGradient, SendActivation, SendGradient, Update,
+use model_parallel::pipeline::Action::{
+    Backward, Forward, RecvActivation, RecvGradient, SendActivation, SendGradient, Update,
 };
-use model_parallel::pipeline::{Kind, Schedule, check};
-use model_state::weights_hash::WeightsHash;
-use ops::difference::{largest_difference, relative_difference};
 
 use super::training::{Case, Weights, checked, cut, dense, lenet, resnet18};
+use crate::prelude::*;
 
 /// All kinds of schedules that execute a model of so many parts, each with its number of stages.
 pub fn kinds(parts: usize, micro_batches: usize) -> Vec<(Kind, usize)> {

@@ -1,31 +1,16 @@
 //! A signal during an evaluation ends the evaluation, on all stages of a pipeline and under DDP.
 
-use std::env;
-use std::process::{self, Command};
-use std::sync::Arc;
+use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::{env, process, thread};
 
-use candle_core::{DType, Device, ModuleT, Tensor};
-use concise_wrapper::ddp::{Ddp, Reduction};
-use concise_wrapper::optimizer::Extras;
-use concise_wrapper::{Error, Model, Network, train};
-use datasets::source::LoadedData;
-use datasets::{CLASSES, PIXELS, SAMPLE};
+use concise_wrapper::train;
 use harness::interrupt;
-use harness::records::{EpochRecord, TrainOptions};
-use harness::report::Report;
-use model_parallel::mesh::{Axis, Mesh};
-use model_parallel::pipeline::{Kind, Worker};
-use model_parallel::tensor_parallel::Group;
-use ops::{flatten, linear};
-use params_and_allreduce::Algorithm;
-use params_and_allreduce::communicator::{Communicator as _, SharedCommunicator};
+use harness::records::EpochRecord;
 use predicates::str::contains;
-use single_gpu::evaluate::BATCH;
 
 use super::training::{checked, images, on_ranks};
+use crate::prelude::*;
 
 /// The variable with the case of a process that a test starts: the mesh, the chunks of each stage, and the rank that sends the
 /// signal during the evaluation. With 0 chunks DDP trains.

@@ -1,27 +1,11 @@
 //! Some steps of training: on one device, in a pipeline, and data-parallel.
 
-use std::ops::Range;
-use std::time::{Duration, Instant};
-
-use candle_core::{DType, Device, Tensor};
-use concise_wrapper::ddp::{Ddp, Reduction};
-use concise_wrapper::optimizer::{Momentum, Sgd};
-use concise_wrapper::{Error, Model};
-use datasets::{Batch, CLASSES, Dataset, SAMPLE};
-use devices::DevicePlan;
-use harness::records::BatchSums;
-use model_parallel::layers::{Layers, Stage};
-use model_parallel::mesh::{Axis, Mesh};
-use model_parallel::pipeline::UNBOUNDED;
+use datasets::Batch;
 use model_parallel::pipeline::worker::{Measured, Worker};
-use model_parallel::pipeline::{Checked, Kind, check};
-use model_parallel::tensor_parallel::Group;
-use model_state::weights_hash::WeightsHash;
-use params_and_allreduce::Algorithm;
-use params_and_allreduce::communicator::{Communicator as _, SharedCommunicator};
-use params_and_allreduce::thread::{Rank, RankFailure, run_ranks};
-use split_batch::loader::LocalBatch;
+use params_and_allreduce::thread::RankFailure;
 use split_batch::split::split_batch;
+
+use crate::prelude::*;
 
 pub type Weights = Vec<(String, Tensor)>;
 

@@ -2,14 +2,8 @@
 //!
 //! A weight that is split is moved on the rank that holds it; what all ranks hold is moved on all of them.
 
-use candle_core::{Tensor, Var};
-use concise_wrapper::Error;
-use model_parallel::tensor_parallel::linear::{linear_by_column, linear_by_row};
-use model_parallel::tensor_parallel::mappings::{gather, scatter};
-use model_parallel::tensor_parallel::{Cut, Group};
-use ops::update::overwrite;
-
 use super::{fixed, noise, on_ranks};
+use crate::prelude::*;
 
 const BATCH: usize = 3;
 const STEP: f64 = 1e-5;

@@ -1,10 +1,9 @@
 //! One seed, one model: whether the model is cut between its layers or through them.
 
-use candle_core::{DType, Device, Module, Tensor};
-use model_parallel::layers::Layers;
-use model_parallel::networks::Channels;
+use candle_core::Module;
 
 use super::{SEED, assert_close, bits, fixed, on_ranks};
+use crate::prelude::*;
 
 /// The parts, joined, begin with the tensors of one device.
 #[test]

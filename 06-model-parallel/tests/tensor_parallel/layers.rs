@@ -1,17 +1,14 @@
 //! Layers, their gradients and who holds what, against the layer on one device.
 
-use candle_core::{Result, Tensor, Var};
+use candle_core::Result;
 use model_parallel::tensor_parallel::convolution::{
     conv2d_relu_pool_by_channel, conv2d_relu_pool_by_filter,
 };
-use model_parallel::tensor_parallel::linear::{
-    linear_by_column, linear_by_row, linear_relu_by_column,
-};
-use model_parallel::tensor_parallel::mappings::gather;
-use model_parallel::tensor_parallel::{Cut, Group};
-use ops::{conv2d_relu_pool, linear, linear_relu};
+use model_parallel::tensor_parallel::linear::linear_relu_by_column;
+use ops::{conv2d_relu_pool, linear_relu};
 
 use super::{assert_close, assert_same_bits, fixed, noise, on_ranks};
+use crate::prelude::*;
 
 const RANKS: [usize; 4] = [1, 2, 3, 4];
 

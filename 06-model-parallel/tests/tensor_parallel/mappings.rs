@@ -1,12 +1,9 @@
 //! Each operation forward and backward, as what it is on one device.
 
-use candle_core::Tensor;
-use concise_wrapper::Error;
-use model_parallel::tensor_parallel::mappings::{copy, gather, reduce, scatter};
-use model_parallel::tensor_parallel::{Cut, Group};
-use params_and_allreduce::Algorithm;
+use model_parallel::tensor_parallel::mappings::{copy, reduce};
 
 use super::{assert_close, assert_same_bits, bits, fixed, noise, on_ranks, on_ranks_with};
+use crate::prelude::*;
 
 const RANKS: [usize; 4] = [1, 2, 3, 4];
 const SHAPE: [usize; 3] = [2, 5, 3];

@@ -12,21 +12,11 @@ mod networks;
 mod refusals;
 mod traffic;
 
-use std::sync::{Arc, LazyLock};
-use std::time::{Duration, Instant};
+use std::sync::LazyLock;
 
-use candle_core::{DType, Device, Tensor, Var};
-use concise_wrapper::Error;
-use devices::DevicePlan;
-use model_parallel::layers::{Layers, Stage};
-use model_parallel::mesh::{Axis, Mesh};
-use model_parallel::pipeline::{Checked, Kind, UNBOUNDED, Worker, check};
-use model_parallel::tensor_parallel::Group;
-use ops::difference::relative_difference;
-use params_and_allreduce::Algorithm;
-use params_and_allreduce::communicator::SharedCommunicator;
-use params_and_allreduce::thread::{Rank, run_ranks};
 use single_gpu::init;
+
+use crate::prelude::*;
 
 const SEED: u64 = 3;
 const WAIT: Duration = Duration::from_secs(60);

@@ -1,23 +1,12 @@
 //! Networks in training over five steps, against one device.
 
-use candle_core::{DType, Device, ModuleT};
+use concise_wrapper::lenet as stage5;
 use concise_wrapper::model::Step;
-use concise_wrapper::optimizer::{Momentum, Sgd};
 use concise_wrapper::weights::{Named, Snapshot, Weights};
-use concise_wrapper::{Error, Model, Network, lenet as stage5};
-use datasets::loader::Epochs as _;
-use datasets::{CLASSES, Dataset, PIXELS, SAMPLE};
-use harness::records::BatchSums;
-use model_parallel::layers::Layers;
-use model_parallel::mesh::Mesh;
-use model_parallel::networks::Channels;
-use model_state::weights_hash::WeightsHash;
 use ops::backward::is_recorded;
-use ops::difference::largest_difference;
-use params_and_allreduce::Algorithm;
-use split_batch::loader::{LocalBatch, ShardLoader, Shards};
 
 use super::{SEED, fixed, on_ranks_with, worker};
+use crate::prelude::*;
 
 /// Three steps an epoch, of 7, 7 and 2 samples.
 const BATCH: usize = 7;

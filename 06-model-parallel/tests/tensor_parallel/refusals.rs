@@ -1,27 +1,8 @@
 //! What makes no sense is refused, and a rank that fails is named.
 
-use candle_core::{DType, Device};
-use checkpoints::{Checkpoints, Configuration};
-use concise_wrapper::optimizer::Extras;
-use concise_wrapper::train::train;
-use concise_wrapper::{Error, Model as _};
-use datasets::SAMPLE;
-use datasets::source::LoadedData;
-use devices::DevicePlan;
-use harness::records::TrainOptions;
-use harness::report::Report;
-use model_parallel::layers::Layers;
-use model_parallel::mesh::Mesh;
-use model_parallel::networks::Channels;
-use model_parallel::tensor_parallel::Group;
-use ops::difference::largest_difference;
-use ops::update::overwrite;
-use params_and_allreduce::Algorithm;
-use params_and_allreduce::communicator::Communicator as _;
-use params_and_allreduce::thread::{Rank, run_ranks};
-
 use super::networks::images;
 use super::{WAIT, on_ranks, worker};
+use crate::prelude::*;
 
 fn failure(ranks: usize, work: impl Fn(&Rank, Group) -> Result<(), Error> + Sync) -> String {
     let plan = DevicePlan::slices(ranks).unwrap();

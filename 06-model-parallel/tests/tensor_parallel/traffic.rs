@@ -1,19 +1,10 @@
 //! What a step sends is what the formula says, for every algorithm of ours.
 
-use candle_core::DType;
-use concise_wrapper::Model as _;
-use datasets::loader::Epochs as _;
-use datasets::{CLASSES, PIXELS, SAMPLE};
-use model_parallel::layers::Layers;
-use model_parallel::mesh::Mesh;
-use model_parallel::networks::Channels;
-use model_parallel::tensor_parallel::Cut;
-use params_and_allreduce::Algorithm;
 use params_and_allreduce::collectives::chunk_range;
-use split_batch::loader::{ShardLoader, Shards};
 
 use super::networks::images;
 use super::{on_ranks_with, worker};
+use crate::prelude::*;
 
 const BATCH: usize = 5;
 

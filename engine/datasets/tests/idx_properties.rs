@@ -2,7 +2,7 @@
 //!
 //! Nothing may panic, take memory that the file does not hold, or read a file as something it is not.
 
-use std::io::{BufReader, Read, Write as _};
+use std::io::{BufReader, Read};
 
 use datasets::PIXELS;
 use datasets::idx::{Error, MAX_COUNT, read_images, read_labels};
@@ -13,22 +13,14 @@ use proptest::sample::Index;
 use rand::{Rng, RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-fn header(words: &[u32]) -> Vec<u8> {
-    words.iter().flat_map(|word| word.to_be_bytes()).collect()
-}
+use super::{IMAGES, LABELS, gzip, header};
 
 fn labels_file(labels: &[u8]) -> Vec<u8> {
-    [header(&[0x801, labels.len() as u32]), labels.to_vec()].concat()
+    [header(&[LABELS, labels.len() as u32]), labels.to_vec()].concat()
 }
 
 fn images_file(images: &[[u8; PIXELS]]) -> Vec<u8> {
-    [header(&[0x803, images.len() as u32, 28, 28]), images.concat()].concat()
-}
-
-fn gzip(bytes: &[u8]) -> Vec<u8> {
-    let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
-    encoder.write_all(bytes).expect("memory takes all");
-    encoder.finish().expect("memory takes all")
+    [header(&[IMAGES, images.len() as u32, 28, 28]), images.concat()].concat()
 }
 
 /// Reads `bytes` both ways. What comes out must be what a file of that kind can hold.
@@ -65,7 +57,7 @@ proptest! {
 
     #[test]
     fn any_body_behind_a_right_magic_number(images: bool, count: u32, body: Vec<u8>) {
-        let magic = if images { 0x803 } else { 0x801 };
+        let magic = if images { IMAGES } else { LABELS };
         check(&[header(&[magic, count]), body].concat());
     }
 
@@ -103,13 +95,13 @@ proptest! {
         count: u32,
     ) {
         prop_assume!(count as usize != labels.len());
-        prop_assert!(read_labels(&[header(&[0x801, count]), labels].concat()[..]).is_err());
+        prop_assert!(read_labels(&[header(&[LABELS, count]), labels].concat()[..]).is_err());
     }
 }
 
 /// Changes a file in one to three places: a byte, a word of the header, the end.
 fn mutate(file: &mut Vec<u8>, random: &mut ChaCha8Rng) {
-    const WORDS: [u32; 8] = [0, 1, 28, 0x801, 0x803, 1 << 31, u32::MAX, MAX_COUNT + 1];
+    const WORDS: [u32; 8] = [0, 1, 28, LABELS, IMAGES, 1 << 31, u32::MAX, MAX_COUNT + 1];
     for _ in 0..random.random_range(1..=3) {
         let at = random.random_range(0..file.len().max(1));
         match random.random_range(0..5) {
@@ -189,11 +181,11 @@ fn a_million_inputs_and_a_bomb_take_little_memory() {
 
     // Files that never end, plain and compressed to a thousandth of their size.
     let endless = |header: Vec<u8>| std::io::Cursor::new(header).chain(std::io::repeat(0));
-    let plain = read_labels(BufReader::new(endless(header(&[0x801, 5]))));
+    let plain = read_labels(BufReader::new(endless(header(&[LABELS, 5]))));
     assert!(is_too_long(&plain));
     let bomb = {
         let mut packed = GzEncoder::new(Vec::new(), Compression::fast());
-        let mut unpacked = endless(header(&[0x801, 5])).take(1 << 30);
+        let mut unpacked = endless(header(&[LABELS, 5])).take(1 << 30);
         std::io::copy(&mut unpacked, &mut packed).expect("memory takes all");
         packed.finish().expect("memory takes all")
     };

@@ -7,6 +7,8 @@ use super::run::{Settings, file, lenet, resnet18};
 use super::watched::{Cut, Event, cut};
 use crate::prelude::*;
 
+type Change = dyn Fn(&mut Settings);
+
 #[test]
 fn another_run_s_checkpoint_is_refused_with_the_difference() {
     let (_folder, settings, _) = stored();
@@ -23,20 +25,19 @@ fn another_run_s_checkpoint_is_refused_with_the_difference() {
     let precision = |dtype| refused(&settings, crate::prelude::lenet(dtype));
     assert_eq!(precision(DType::F64), "of dtype f32, this run's is f64");
     assert_eq!(precision(DType::BF16), "of precision f32, this run's is bf16");
-    let batch = told(&|run| run.options.batch_size = 8);
-    assert_eq!(batch, "of batch size 7, this run's is 8");
-    let rate = told(&|run| run.options.learning_rate = 0.1);
-    assert_eq!(rate, "of learning rate 0.05, this run's is 0.1");
-    assert_eq!(told(&|run| run.options.seed = 6), "of seed 5, this run's is 6");
-    let momentum = told(&|run| run.extras.constants.momentum = 0.0);
-    assert_eq!(momentum, "of momentum 0.9, this run's is 0.0");
-    let decay = told(&|run| run.extras.constants.weight_decay = 0.0);
-    assert_eq!(decay, "of weight decay 0.001, this run's is 0.0");
-    assert_eq!(told(&|run| run.extras.warm_up = 4), "of warm-up 5, this run's is 4");
-    let data = told(&|run| run.data.name = "silence".to_owned());
-    assert_eq!(data, "of data noise, this run's is silence");
-    let images = told(&|run| run.data.train = run.data.test.clone());
-    assert_eq!(images, "of training images 16, this run's is 5");
+    let changes: [(&Change, &str); 8] = [
+        (&|run| run.options.batch_size = 8, "batch size 7, this run's is 8"),
+        (&|run| run.options.learning_rate = 0.1, "learning rate 0.05, this run's is 0.1"),
+        (&|run| run.options.seed = 6, "seed 5, this run's is 6"),
+        (&|run| run.extras.constants.momentum = 0.0, "momentum 0.9, this run's is 0.0"),
+        (&|run| run.extras.constants.weight_decay = 0.0, "weight decay 0.001, this run's is 0.0"),
+        (&|run| run.extras.warm_up = 4, "warm-up 5, this run's is 4"),
+        (&|run| run.data.name = "silence".to_owned(), "data noise, this run's is silence"),
+        (&|run| run.data.train = run.data.test.clone(), "training images 16, this run's is 5"),
+    ];
+    for (change, difference) in changes {
+        assert_eq!(told(change), format!("of {difference}"));
+    }
     // A folder of the same name with as many images, of which one has another pixel.
     let pixel = told(&|run| {
         let train = &mut run.data.train;
@@ -48,18 +49,19 @@ fn another_run_s_checkpoint_is_refused_with_the_difference() {
     let (there, here) = hashes.split_once(", this run's is ").unwrap();
     assert!(there != here && there.len() == 16 && here.len() == 16, "{pixel}");
     // Settings of the program, which the training loop does not know.
-    let further = |name: &str, value: &str| {
-        told(&|run| {
+    for (name, there, here) in [
+        ("model", "a network", "another"),
+        ("width", "none", "4"),
+        ("shards", "none", "8"),
+        ("batch norm", "none", "over each of 2 parts of a batch"),
+    ] {
+        let further = told(&|run| {
             let Checkpoints { configuration, .. } = run.checkpoints.as_mut().unwrap();
             configuration.0.retain(|(own, _)| own != name);
-            configuration.extend([(name, value.to_owned())]);
-        })
-    };
-    assert_eq!(further("model", "another"), "of model a network, this run's is another");
-    assert_eq!(further("width", "4"), "of width none, this run's is 4");
-    assert_eq!(further("shards", "8"), "of shards none, this run's is 8");
-    let norms = further("batch norm", "over each of 2 parts of a batch");
-    assert_eq!(norms, "of batch norm none, this run's is over each of 2 parts of a batch");
+            configuration.extend([(name, here.to_owned())]);
+        });
+        assert_eq!(further, format!("of {name} {there}, this run's is {here}"));
+    }
     // Skipping such a file would be wrong too: the run is not the one that was asked for.
     let valid = told(&|run| {
         run.options.batch_size = 8;

@@ -1,6 +1,7 @@
 //! One operation at a time: its inputs, as both sides compute them, and what PyTorch's results say of ours.
 
 use candle_core::Result;
+use itertools::iproduct;
 
 use crate::prelude::*;
 
@@ -15,47 +16,63 @@ pub(crate) fn precisions() -> [(DType, f64); 2] {
     [(DType::F64, 1e-12), (DType::F32, if device().is_cuda() { 1e-4 } else { 1e-5 })]
 }
 
-pub(crate) fn variable(shape: &[usize], salt: u64, dtype: DType) -> Result<Var> {
-    Var::from_tensor(&noise(shape, salt)?.to_dtype(dtype)?)
+/// A case of an operation in one precision.
+pub(crate) struct Case<'a> {
+    fixture: &'a Fixture,
+    pub(crate) name: String,
+    pub(crate) dtype: DType,
+    tolerance: f64,
 }
 
-/// Runs an operation on variables, differentiates Σ output · noise, and compares with a case.
-pub(crate) fn check_case(
-    fixture: &Fixture,
-    case: &str,
-    (dtype, tolerance): (DType, f64),
-    inputs: &[(&str, &Var)],
-    output: Tensor,
-) -> Result<()> {
-    let upstream = noise(output.shape(), UPSTREAM)?.to_dtype(dtype)?;
-    let gradients = (&output * upstream)?.flatten_all()?.sum_all()?.backward()?;
-    let mut found = vec![("output", output)];
-    for (name, input) in inputs {
-        found.push((name, gradients.get(input).expect("a gradient").clone()));
+impl Case<'_> {
+    pub(crate) fn variable(&self, shape: &[usize], salt: u64) -> Result<Var> {
+        Var::from_tensor(&noise(shape, salt)?.to_dtype(self.dtype)?)
     }
-    for (name, value) in found {
-        let expected = fixture.get(&format!("{case}/{name}"))?;
-        let error = relative_difference(&value, expected)?;
-        assert!(error <= tolerance, "{case}/{name} in {dtype:?}: {error:.1e}");
+
+    /// Compares a tensor with PyTorch's of this name.
+    pub(crate) fn compare(&self, name: &str, value: &Tensor) -> Result<()> {
+        let name = format!("{}/{name}", self.name);
+        let error = relative_difference(value, self.fixture.get(&name)?)?;
+        assert!(error <= self.tolerance, "{name} in {:?}: {error:.1e}", self.dtype);
+        Ok(())
     }
-    Ok(())
+
+    /// Compares the output of an operation on variables, and the gradients of Σ output · noise.
+    pub(crate) fn check(&self, inputs: &[(&str, &Var)], output: &Tensor) -> Result<()> {
+        self.check_as("", inputs, output)
+    }
+
+    /// The same, with the results of a variant of the case.
+    pub(crate) fn check_as(
+        &self,
+        variant: &str,
+        inputs: &[(&str, &Var)],
+        output: &Tensor,
+    ) -> Result<()> {
+        let upstream = noise(output.shape(), UPSTREAM)?.to_dtype(self.dtype)?;
+        let gradients = (output * upstream)?.flatten_all()?.sum_all()?.backward()?;
+        self.compare(&format!("{variant}output"), output)?;
+        for (name, input) in inputs {
+            let gradient = gradients.get(input).expect("a gradient");
+            self.compare(&format!("{variant}{name}"), gradient)?;
+        }
+        Ok(())
+    }
 }
 
-/// Calls `check` for every case of an operation, in both precisions. There must be some.
-pub(crate) fn for_each_case(
+/// Calls `check` for every case of an operation and its N sizes, in both precisions. There must be some.
+pub(crate) fn for_each_case<const N: usize>(
     operation: &str,
     at_least: usize,
-    check: impl Fn(&Fixture, &str, &[usize], (DType, f64)) -> Result<()>,
+    check: impl Fn(&Case<'_>, [usize; N]) -> Result<()>,
 ) {
-    let fixture = Fixture::load().unwrap();
+    let fixture = &Fixture::load().unwrap();
     let cases = fixture.cases(operation);
     assert!(cases.len() >= at_least, "{} cases of {operation}", cases.len());
-    for case in cases {
-        let case = format!("{operation}/{case}");
-        let geometry = fixture.geometry(&case).unwrap();
-        for precision in precisions() {
-            check(&fixture, &case, &geometry, precision)
-                .unwrap_or_else(|error| panic!("{case}: {error}"));
-        }
+    for (case, (dtype, tolerance)) in iproduct!(cases, precisions()) {
+        let name = format!("{operation}/{case}");
+        let geometry = fixture.geometry(&name).unwrap().try_into().unwrap();
+        let case = Case { fixture, name, dtype, tolerance };
+        check(&case, geometry).unwrap_or_else(|error| panic!("{}: {error}", case.name));
     }
 }

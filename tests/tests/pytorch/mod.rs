@@ -11,7 +11,7 @@
 mod cases;
 
 use candle_core::Result;
-use cases::{BIAS, INPUT, WEIGHT, check_case, for_each_case, precisions, variable};
+use cases::{BIAS, INPUT, WEIGHT, for_each_case, precisions};
 use itertools::iproduct;
 use ops::batch_norm::{Statistics, average_all};
 use ops::{
@@ -42,20 +42,14 @@ fn the_noise_is_the_same_in_both_languages() {
 
 #[test]
 fn conv2d_agrees() {
-    for_each_case("conv2d", 16, |fixture, case, geometry, precision| {
-        let &[batch, inputs, height, width, outputs, kernel_h, kernel_w, stride, padding] =
-            geometry
-        else {
-            panic!("{case}: geometry {geometry:?}")
-        };
-        let x = variable(&[batch, inputs, height, width], INPUT, precision.0)?;
-        let w = variable(&[outputs, inputs, kernel_h, kernel_w], WEIGHT, precision.0)?;
-        let b = variable(&[outputs], BIAS, precision.0)?;
-        let y = conv2d(&x, &w, Some(&b), stride, padding)?;
-        let inputs = [("grad_input", &x), ("grad_weight", &w), ("grad_bias", &b)];
-        check_case(fixture, case, precision, &inputs, y)?;
+    for_each_case("conv2d", 16, |case, [b, c, h, w, o, kernel_h, kernel_w, stride, padding]| {
+        let x = case.variable(&[b, c, h, w], INPUT)?;
+        let weight = case.variable(&[o, c, kernel_h, kernel_w], WEIGHT)?;
+        let bias = case.variable(&[o], BIAS)?;
+        let inputs = [("grad_input", &x), ("grad_weight", &weight), ("grad_bias", &bias)];
+        case.check(&inputs, &conv2d(&x, &weight, Some(&bias), stride, padding)?)?;
         if has_plain_layers() && (stride, padding) == (1, 0) {
-            check_case(fixture, case, precision, &inputs, layers::conv2d(&x, &w, &b)?)?;
+            case.check(&inputs, &layers::conv2d(&x, &weight, &bias)?)?;
         }
         Ok(())
     });
@@ -63,10 +57,7 @@ fn conv2d_agrees() {
 
 #[test]
 fn what_sees_only_black_is_exactly_its_bias_to_a_relu() {
-    for_each_case("black", 3, |fixture, case, geometry, precision| {
-        let &[batch, inputs, height, width, outputs, kernel, pool] = geometry else {
-            panic!("{case}: geometry {geometry:?}")
-        };
+    for_each_case("black", 3, |case, [batch, inputs, height, width, outputs, kernel, pool]| {
         let mut values = noise((batch, inputs, height, width), INPUT)?.flatten_all()?.to_vec1()?;
         for (place, value) in values.iter_mut().enumerate() {
             let (column, row) = (place % width, place / width % height);
@@ -76,16 +67,15 @@ fn what_sees_only_black_is_exactly_its_bias_to_a_relu() {
             }
         }
         let x = Tensor::from_vec(values, (batch, inputs, height, width), &device())?;
-        let x = Var::from_tensor(&x.to_dtype(precision.0)?)?;
-        let w = variable(&[outputs, inputs, kernel, kernel], WEIGHT, precision.0)?;
-        let b = Var::zeros(outputs, precision.0, &device())?;
-        let y = conv2d_relu_pool(&x, &w, &b, pool)?;
+        let x = Var::from_tensor(&x.to_dtype(case.dtype)?)?;
+        let w = case.variable(&[outputs, inputs, kernel, kernel], WEIGHT)?;
+        let b = Var::zeros(outputs, case.dtype, &device())?;
         let inputs = [("grad_input", &x), ("grad_weight", &w), ("grad_bias", &b)];
-        check_case(fixture, case, precision, &inputs, y)?;
+        case.check(&inputs, &conv2d_relu_pool(&x, &w, &b, pool)?)?;
         if has_plain_layers() {
             assert_eq!(pool, 2);
             let y = layers::avg_pool2d(&layers::relu(&layers::conv2d(&x, &w, &b)?)?)?;
-            check_case(fixture, case, precision, &inputs, y)?;
+            case.check(&inputs, &y)?;
         }
         Ok(())
     });
@@ -93,15 +83,11 @@ fn what_sees_only_black_is_exactly_its_bias_to_a_relu() {
 
 #[test]
 fn avg_pool2d_agrees() {
-    for_each_case("avg_pool2d", 8, |fixture, case, geometry, precision| {
-        let &[batch, channels, height, width, kernel, stride] = geometry else {
-            panic!("{case}: geometry {geometry:?}")
-        };
-        let x = variable(&[batch, channels, height, width], INPUT, precision.0)?;
-        let y = avg_pool2d(&x, kernel, stride)?;
-        check_case(fixture, case, precision, &[("grad_input", &x)], y)?;
+    for_each_case("avg_pool2d", 8, |case, [batch, channels, height, width, kernel, stride]| {
+        let x = case.variable(&[batch, channels, height, width], INPUT)?;
+        case.check(&[("grad_input", &x)], &avg_pool2d(&x, kernel, stride)?)?;
         if has_plain_layers() && (kernel, stride) == (2, 2) {
-            check_case(fixture, case, precision, &[("grad_input", &x)], layers::avg_pool2d(&x)?)?;
+            case.check(&[("grad_input", &x)], &layers::avg_pool2d(&x)?)?;
         }
         Ok(())
     });
@@ -109,69 +95,55 @@ fn avg_pool2d_agrees() {
 
 #[test]
 fn global_avg_pool_agrees() {
-    for_each_case("global_avg_pool", 3, |fixture, case, geometry, precision| {
-        let x = variable(geometry, INPUT, precision.0)?;
-        check_case(fixture, case, precision, &[("grad_input", &x)], global_avg_pool(&x)?)
+    for_each_case::<4>("global_avg_pool", 3, |case, shape| {
+        let x = case.variable(&shape, INPUT)?;
+        case.check(&[("grad_input", &x)], &global_avg_pool(&x)?)
     });
 }
 
 #[test]
 fn add_bias_agrees() {
-    for_each_case("add_bias", 4, |fixture, case, geometry, precision| {
-        let &[batch, channels, height, width, relu] = geometry else {
-            panic!("{case}: geometry {geometry:?}")
-        };
-        let x = variable(&[batch, channels, height, width], INPUT, precision.0)?;
-        let b = variable(&[channels], BIAS, precision.0)?;
+    for_each_case("add_bias", 4, |case, [batch, channels, height, width, relu]| {
+        let x = case.variable(&[batch, channels, height, width], INPUT)?;
+        let b = case.variable(&[channels], BIAS)?;
         let y = if relu == 1 { add_bias_relu(&x, &b)? } else { add_bias(&x, &b)? };
-        check_case(fixture, case, precision, &[("grad_input", &x), ("grad_bias", &b)], y)
+        case.check(&[("grad_input", &x), ("grad_bias", &b)], &y)
     });
 }
 
 #[test]
 fn batch_norm_agrees_in_training_and_in_evaluation() {
     const EPSILON: f64 = 1e-5;
-    for_each_case("batch_norm", 5, |fixture, case, geometry, precision| {
-        let &[batch, channels, height, width, relu] = geometry else {
-            panic!("{case}: geometry {geometry:?}")
-        };
-        let (dtype, tolerance) = precision;
+    for_each_case("batch_norm", 5, |case, [batch, channels, height, width, relu]| {
         let x = ((noise((batch, channels, height, width), INPUT)? * 2.0)? + 3.0)?;
-        let x = Var::from_tensor(&x.to_dtype(dtype)?)?;
-        let w = variable(&[channels], WEIGHT, dtype)?;
-        let b = variable(&[channels], BIAS, dtype)?;
+        let x = Var::from_tensor(&x.to_dtype(case.dtype)?)?;
+        let w = case.variable(&[channels], WEIGHT)?;
+        let b = case.variable(&[channels], BIAS)?;
+        let inputs = [("grad_input", &x), ("grad_weight", &w), ("grad_bias", &b)];
         let relu = relu == 1;
 
         let (y, statistics) = batch_norm(&x, &w, &b, EPSILON, relu)?;
-        let inputs = [("grad_input", &x), ("grad_weight", &w), ("grad_bias", &b)];
-        check_case(fixture, case, precision, &inputs, y)?;
+        case.check(&inputs, &y)?;
 
-        let mean = Var::zeros(channels, dtype, &device())?;
-        let variance = Var::ones(channels, dtype, &device())?;
+        let mean = Var::zeros(channels, case.dtype, &device())?;
+        let variance = Var::ones(channels, case.dtype, &device())?;
         average_all(&statistics.averages(&mean, &variance), 0.1)?;
-        for (name, value) in [("running_mean", &mean), ("running_variance", &variance)] {
-            let error = relative_difference(value, fixture.get(&format!("{case}/{name}"))?)?;
-            assert!(error <= tolerance, "{case}/{name} in {dtype:?}: {error:.1e}");
-        }
+        case.compare("running_mean", &mean)?;
+        case.compare("running_variance", &variance)?;
 
-        let running = Statistics {
-            mean: mean.as_detached_tensor(),
-            variance: variance.as_detached_tensor(),
-            count: statistics.count,
-        };
+        let (mean, variance) = (mean.as_detached_tensor(), variance.as_detached_tensor());
+        let running = Statistics { mean, variance, count: statistics.count };
         let y = batch_norm_with(&x, &w, &b, &running, EPSILON, relu)?;
-        let inputs = [("grad_input", &x), ("grad_weight", &w), ("grad_bias", &b)];
-        check_case(fixture, &format!("{case}/eval"), precision, &inputs, y)
+        case.check_as("eval/", &inputs, &y)
     });
 }
 
 #[test]
 fn relu_agrees_and_has_no_slope_at_zero() {
-    for_each_case("relu", 1, |fixture, case, geometry, precision| {
-        let mut values = noise(geometry[0], INPUT)?.to_vec1::<f64>()?;
+    for_each_case("relu", 1, |case, [count]| {
+        let mut values = noise(count, INPUT)?.to_vec1::<f64>()?;
         values.iter_mut().step_by(5).for_each(|value| *value = 0.0);
-        let x = Tensor::new(values, &device())?.to_dtype(precision.0)?;
-        let x = Var::from_tensor(&x)?;
+        let x = Var::from_tensor(&Tensor::new(values, &device())?.to_dtype(case.dtype)?)?;
         let mut outputs = vec![relu(&x)?];
         if has_plain_layers() {
             outputs.push(layers::relu(&x)?);
@@ -181,7 +153,7 @@ fn relu_agrees_and_has_no_slope_at_zero() {
             let slopes = slopes.get(&x).expect("a gradient").to_dtype(DType::F64)?;
             let slopes = slopes.to_vec1::<f64>()?;
             assert!(slopes.iter().step_by(5).all(|&slope| slope == 0.0), "relu'(0) must be 0");
-            check_case(fixture, case, precision, &[("grad_input", &x)], y)?;
+            case.check(&[("grad_input", &x)], &y)?;
         }
         Ok(())
     });
@@ -189,33 +161,30 @@ fn relu_agrees_and_has_no_slope_at_zero() {
 
 #[test]
 fn add_relu_agrees() {
-    for_each_case("add_relu", 1, |fixture, case, geometry, precision| {
-        let x = noise(geometry[0], INPUT)?.to_vec1::<f64>()?;
-        let mut y = noise(geometry[0], WEIGHT)?.to_vec1::<f64>()?;
+    for_each_case("add_relu", 1, |case, [count]| {
+        let x = noise(count, INPUT)?.to_vec1::<f64>()?;
+        let mut y = noise(count, WEIGHT)?.to_vec1::<f64>()?;
         for (x, y) in x.iter().zip(&mut y).step_by(5) {
             *y = -x;
         }
-        let [x, y] = [x, y].map(|values| {
-            Var::from_tensor(&Tensor::new(values, &device())?.to_dtype(precision.0)?)
-        });
-        let (x, y) = (x?, y?);
-        let sum = add_relu(&x, &y)?;
-        check_case(fixture, case, precision, &[("grad_input", &x), ("grad_other", &y)], sum)
+        let variable = |values| {
+            Var::from_tensor(&Tensor::new::<Vec<f64>>(values, &device())?.to_dtype(case.dtype)?)
+        };
+        let (x, y) = (variable(x)?, variable(y)?);
+        case.check(&[("grad_input", &x), ("grad_other", &y)], &add_relu(&x, &y)?)
     });
 }
 
 #[test]
 fn linear_agrees() {
-    for_each_case("linear", 4, |fixture, case, geometry, precision| {
-        let &[batch, inputs, outputs] = geometry else { panic!("{case}: geometry {geometry:?}") };
-        let x = variable(&[batch, inputs], INPUT, precision.0)?;
-        let w = variable(&[inputs, outputs], WEIGHT, precision.0)?;
-        let b = variable(&[outputs], BIAS, precision.0)?;
-        let y = linear(&x, &w, &b)?;
+    for_each_case("linear", 4, |case, [batch, inputs, outputs]| {
+        let x = case.variable(&[batch, inputs], INPUT)?;
+        let w = case.variable(&[inputs, outputs], WEIGHT)?;
+        let b = case.variable(&[outputs], BIAS)?;
         let inputs = [("grad_input", &x), ("grad_weight", &w), ("grad_bias", &b)];
-        check_case(fixture, case, precision, &inputs, y)?;
+        case.check(&inputs, &linear(&x, &w, &b)?)?;
         if has_plain_layers() {
-            check_case(fixture, case, precision, &inputs, layers::linear(&x, &w, &b)?)?;
+            case.check(&inputs, &layers::linear(&x, &w, &b)?)?;
         }
         Ok(())
     });
@@ -228,9 +197,8 @@ fn labels(batch: usize, classes: usize) -> Result<Tensor> {
 
 #[test]
 fn cross_entropy_agrees() {
-    for_each_case("cross_entropy", 4, |fixture, case, geometry, (dtype, tolerance)| {
-        let &[batch, classes, scale] = geometry else { panic!("{case}: geometry {geometry:?}") };
-        let logits = (noise((batch, classes), INPUT)? * scale as f64)?.to_dtype(dtype)?;
+    for_each_case("cross_entropy", 4, |case, [batch, classes, scale]| {
+        let logits = (noise((batch, classes), INPUT)? * scale as f64)?.to_dtype(case.dtype)?;
         let logits = Var::from_tensor(&logits)?;
         let labels = labels(batch, classes)?;
         let mut losses = vec![cross_entropy(&logits, &labels)?];
@@ -238,13 +206,8 @@ fn cross_entropy_agrees() {
             losses.push(layers::cross_entropy(&logits, &labels)?);
         }
         for loss in losses {
-            let gradients = loss.backward()?;
-            let gradient = gradients.get(&logits).expect("a gradient");
-            for (name, value) in [("loss", &loss.reshape(1)?), ("grad_input", gradient)] {
-                let expected = fixture.get(&format!("{case}/{name}"))?;
-                let error = relative_difference(value, expected)?;
-                assert!(error <= tolerance, "{case}/{name} in {dtype:?}: {error:.1e}");
-            }
+            case.compare("loss", &loss.reshape(1)?)?;
+            case.compare("grad_input", loss.backward()?.get(&logits).expect("a gradient"))?;
         }
         Ok(())
     });

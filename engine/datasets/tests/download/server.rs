@@ -22,8 +22,8 @@ pub enum Manner {
     AnnouncesMore,
     OtherBytes,
     Status(u16),
+    /// To another folder, at this server or elsewhere.
     RedirectsTo(String),
-    RedirectsToItself,
     NoHttp,
 }
 
@@ -72,76 +72,46 @@ fn requested(mut stream: &TcpStream) -> String {
 
 fn answer(mut stream: TcpStream, manner: &Manner, name: &str) -> std::io::Result<()> {
     let bytes = content(name);
-    let announce = |stream: &mut TcpStream, length: usize| {
-        write!(stream, "HTTP/1.1 200 OK\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n")
-    };
-    let no_length = "HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n";
-    match manner {
-        Manner::Whole => {
-            announce(&mut stream, bytes.len())?;
-            stream.write_all(&bytes)
-        }
-        Manner::Drips => {
-            announce(&mut stream, bytes.len())?;
-            // In all it takes twice the time that may pass in silence.
-            for part in bytes.chunks(bytes.len().div_ceil(20)) {
-                thread::sleep(LIMITS.silence / 10);
-                stream.write_all(part)?;
-            }
-            Ok(())
-        }
-        Manner::Stalls => {
-            announce(&mut stream, bytes.len())?;
-            stream.write_all(&bytes[..1000])?;
-            thread::sleep(Duration::from_secs(60));
-            Ok(())
-        }
+    let size = bytes.len();
+    // The length that the server announces, if it does, and what it sends.
+    let (announced, body) = match manner {
+        Manner::Whole | Manner::Drips => (Some(size), bytes),
+        Manner::Stalls | Manner::CutsOff => (Some(size), bytes[..1000].to_vec()),
+        Manner::EndsEarly => (None, bytes[..1000].to_vec()),
+        Manner::GoesOn | Manner::NeverEnds => (None, [&bytes[..], b"!"].concat()),
+        Manner::AnnouncesMore => (Some(size + 1), [&bytes[..], b"!"].concat()),
+        Manner::OtherBytes => (Some(size), [&bytes[1..], b"!"].concat()),
         Manner::NeverAnswers => {
             thread::sleep(Duration::from_secs(60));
-            Ok(())
+            return Ok(());
         }
-        Manner::CutsOff => {
-            announce(&mut stream, bytes.len())?;
-            stream.write_all(&bytes[..1000])
-        }
-        Manner::EndsEarly => {
-            stream.write_all(no_length.as_bytes())?;
-            stream.write_all(&bytes[..1000])
-        }
-        Manner::GoesOn => {
-            stream.write_all(no_length.as_bytes())?;
-            stream.write_all(&bytes)?;
-            stream.write_all(b"!")
-        }
-        Manner::NeverEnds => {
-            stream.write_all(no_length.as_bytes())?;
-            loop {
-                stream.write_all(&bytes)?;
-            }
-        }
-        Manner::AnnouncesMore => {
-            announce(&mut stream, bytes.len() + 1)?;
-            stream.write_all(&bytes)?;
-            stream.write_all(b"!")
-        }
-        Manner::OtherBytes => {
-            announce(&mut stream, bytes.len())?;
-            stream.write_all(&bytes[1..])?;
-            stream.write_all(b"!")
-        }
+        Manner::NoHttp => return stream.write_all(b"220 smtp.example ready\r\n"),
         Manner::Status(status) => {
-            write!(stream, "HTTP/1.1 {status} No\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+            return write!(stream, "HTTP/1.1 {status} No\r\nContent-Length: 0\r\n\r\n");
         }
-        Manner::RedirectsTo(address) => write!(
-            stream,
-            "HTTP/1.1 302 Found\r\nLocation: {address}/{name}\r\nContent-Length: 0\r\n\
-             Connection: close\r\n\r\n"
-        ),
-        Manner::RedirectsToItself => write!(
-            stream,
-            "HTTP/1.1 302 Found\r\nLocation: /files/{name}\r\nContent-Length: 0\r\n\
-             Connection: close\r\n\r\n"
-        ),
-        Manner::NoHttp => stream.write_all(b"220 smtp.example ready\r\n"),
+        Manner::RedirectsTo(folder) => {
+            return write!(
+                stream,
+                "HTTP/1.1 302 Found\r\nLocation: {folder}/{name}\r\nContent-Length: 0\r\n\
+                 Connection: close\r\n\r\n"
+            );
+        }
+    };
+    let length = announced.map(|length| format!("Content-Length: {length}\r\n"));
+    let length = length.unwrap_or_default();
+    write!(stream, "HTTP/1.1 200 OK\r\n{length}Connection: close\r\n\r\n")?;
+    // In all a slow server takes twice the time that may pass in silence.
+    let pause = if matches!(manner, Manner::Drips) { LIMITS.silence / 10 } else { Duration::ZERO };
+    for part in body.chunks(body.len().div_ceil(20)) {
+        thread::sleep(pause);
+        stream.write_all(part)?;
     }
+    match manner {
+        Manner::NeverEnds => loop {
+            stream.write_all(&body)?;
+        },
+        Manner::Stalls => thread::sleep(Duration::from_secs(60)),
+        _ => {}
+    }
+    Ok(())
 }

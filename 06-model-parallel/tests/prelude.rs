@@ -1,0 +1,40 @@
+//! What most of these tests name.
+
+pub(crate) use std::ops::Range;
+pub(crate) use std::sync::Arc;
+pub(crate) use std::time::{Duration, Instant};
+
+pub(crate) use candle_core::{DType, Device, ModuleT, Tensor, Var};
+pub(crate) use candle_nn::VarBuilder;
+pub(crate) use checkpoints::{Checkpoints, Configuration};
+pub(crate) use concise_wrapper::batch_norm::Norms;
+pub(crate) use concise_wrapper::ddp::{Ddp, Reduction};
+pub(crate) use concise_wrapper::optimizer::{Extras, Momentum, Sgd};
+pub(crate) use concise_wrapper::resnet::ResNet18;
+pub(crate) use concise_wrapper::train::train;
+pub(crate) use concise_wrapper::{Error, Model, Network};
+pub(crate) use datasets::loader::Epochs;
+pub(crate) use datasets::source::LoadedData;
+pub(crate) use datasets::{CLASSES, Dataset, PIXELS, SAMPLE};
+pub(crate) use devices::DevicePlan;
+pub(crate) use harness::records::{BatchSums, TrainOptions};
+pub(crate) use harness::report::Report;
+pub(crate) use model_parallel::layers::{Layers, Stage};
+pub(crate) use model_parallel::mesh::{Axis, Mesh};
+pub(crate) use model_parallel::networks::Channels;
+pub(crate) use model_parallel::partition::Cost;
+pub(crate) use model_parallel::pipeline::{
+    Action, Checked, Instruction, Kind, Schedule, Timeline, UNBOUNDED, Worker, check, predict,
+};
+pub(crate) use model_parallel::tensor_parallel::linear::{linear_by_column, linear_by_row};
+pub(crate) use model_parallel::tensor_parallel::mappings::{gather, scatter};
+pub(crate) use model_parallel::tensor_parallel::{Cut, Group};
+pub(crate) use ops::difference::{largest_difference, relative_difference};
+pub(crate) use ops::parameters::overwrite;
+pub(crate) use ops::weights_hash::WeightsHash;
+pub(crate) use ops::{flatten, linear};
+pub(crate) use params_and_allreduce::Algorithm;
+pub(crate) use params_and_allreduce::communicator::{Communicator, SharedCommunicator};
+pub(crate) use params_and_allreduce::thread::{Rank, run_ranks};
+pub(crate) use single_gpu::evaluate::BATCH;
+pub(crate) use split_batch::loader::{LocalBatch, ShardLoader, Shards};
