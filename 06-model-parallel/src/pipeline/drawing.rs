@@ -1,7 +1,7 @@
 //! Drawings of a timeline: as text, and as a Gantt chart.
 
 use drawing::Heading;
-use drawing::gantt::{Bar, Gantt, Group, Lane, Row, SHADES, Sample, Unit};
+use drawing::gantt::{Bar, Gantt, Group, IDLE, Lane, Row, SHADES, Unit};
 use harness::report::number;
 use itertools::Itertools as _;
 
@@ -136,17 +136,17 @@ fn gantt(heading: Heading, unit: Unit, pipelines: Vec<(String, Vec<&Timeline>)>)
     let takes_time = |span: &&Span| span.start < span.end;
     let drawn = spans().filter(takes_time).filter_map(|span| pass(span.instruction.action));
     let series = drawn.map(|(series, _)| series).unique().sorted();
-    let meaning = |series: usize| (Sample::Bar(series, SHADES[0][0]), PASSES[series].2.to_owned());
+    let meaning = |series: usize| ((Some(series), SHADES[0][0]), PASSES[series].2.to_owned());
     let mut legend = series.map(meaning).collect_vec();
     let chunks = spans().map(|span| span.instruction.chunk).unique().sorted();
     let second = chunks.filter(|chunk| chunk % 2 == 1).map(letter).join(", ");
     if !second.is_empty() {
-        legend.push((Sample::Bar(0, SHADES[0][1]), format!("lighter: chunk {second}")));
+        legend.push(((Some(0), SHADES[0][1]), format!("lighter: chunk {second}")));
     }
     if pipelines.iter().any(|(_, both)| both.len() > 1) {
-        legend.push((Sample::Bar(0, SHADES[1][0]), "upper row, pale: predicted".to_owned()));
+        legend.push(((Some(0), SHADES[1][0]), "upper row, pale: predicted".to_owned()));
     }
-    legend.push((Sample::Idle, "idle (bubble)".to_owned()));
+    legend.push(((None, IDLE), "idle (bubble)".to_owned()));
     let group = |(title, both): (String, Vec<&Timeline>)| {
         let kinds: &[_] = match both.len() {
             1 => &[("predicted", SHADES[0])],

@@ -103,9 +103,8 @@ mod tests {
             let dots = Dots { heading: Heading::default(), columns, series, rows: rows.clone() };
             let svg = dots.svg(place);
             room::check(&svg);
-            // Each series has a mark in the legend, too.
-            assert_eq!(room::count(&svg, "<circle"), 1 + 4);
-            assert_eq!(room::count(&svg, "<polygon"), 1 + 3);
+            // Seven numbers, and a mark of each series in the legend.
+            assert_eq!(room::count(&svg, "<path"), 2 + 7);
             assert!(svg.contains("<title>training images: 3.000</title>"), "{svg}");
             assert_eq!(svg.matches("stroke-width=\"3\"").count(), 1, "one number has a range");
         }

@@ -15,7 +15,7 @@ const TALL: f64 = 400.0;
 pub const SHADES: [[f64; 2]; 2] = [[0.5, 0.22], [0.2, 0.06]];
 
 /// The shade of the time of a lane, behind the bars.
-const IDLE: f64 = 0.12;
+pub const IDLE: f64 = 0.12;
 
 /// A piece of work, drawn as a bar.
 #[derive(Clone, Debug)]
@@ -74,22 +74,13 @@ pub enum Unit {
     Units,
 }
 
-/// What an entry of the legend explains.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Sample {
-    /// The colour of a series, in a shade.
-    Bar(usize, f64),
-    /// The time without bars.
-    Idle,
-}
-
 /// A chart of rows below each other. Time goes from left to right and begins at 0.
 #[derive(Clone, Debug)]
 pub struct Gantt {
     /// The words of the picture.
     pub heading: Heading,
-    /// The meanings of colours and shades.
-    pub legend: Vec<(Sample, String)>,
+    /// The meanings of colours and shades: a series, a shade and a text. Without a series, it is that of idle time.
+    pub legend: Vec<((Option<usize>, f64), String)>,
     /// The unit of all times.
     pub unit: Unit,
     /// The rows.
@@ -111,27 +102,22 @@ impl Gantt {
         let mut svg = Svg::new(place);
         let longest = 0.4 * svg.width();
         let left = GAP + rows().map(|row| width(&row.name)).fold(0.0, f64::max).min(longest);
-        let notes = rows().map(|row| &row.note).chain(self.groups.iter().map(|it| &it.note));
-        let notes = notes.map(|note| width(note)).fold(0.0, f64::max);
+        let notes = rows().map(|row| width(&row.note)).fold(0.0, f64::max);
         // Half of the last number of the axis may stand beyond the axis.
         let right = svg.width() - notes.max(GAP) - GAP;
         let x = |time: f64| left + time.clamp(0.0, length) / length * (right - left);
 
         let top = svg.heading(&self.heading);
-        let mut top = svg.legend(top, &self.legend, |svg, sample, (x, y)| {
-            let at = (x + GAP, y - 6.0);
-            match sample {
-                Sample::Bar(series, shade) => {
-                    svg.rect(&Look::of(*series).class, at, (Svg::SAMPLE - GAP, 12.0), *shade, "");
-                }
-                Sample::Idle => svg.rect("axis", at, (Svg::SAMPLE - GAP, 12.0), IDLE, ""),
-            }
+        let mut top = svg.legend(top, &self.legend, |svg, &(series, shade), (x, y)| {
+            let class = series.map_or("axis".to_owned(), |series| Look::of(series).class);
+            svg.rect(&class, (x + GAP, y - 6.0), (Svg::SAMPLE - GAP, 12.0), shade, "");
         });
-        let room = right - left - GAP;
+        // The title of a group stands before its note.
+        let (end, total) = (svg.width(), svg.width() - GAP);
+        let titles = |group: &Group| lines(&group.title, total - width(&group.note));
         let height = |group: &Group| {
             let lanes = |row: &Row| LANE * row.lanes.len() as f64 + ROW_GAP;
-            let titles = lines(&group.title, room).len() as f64;
-            LINE * titles + group.rows.iter().map(lanes).sum::<f64>() + GAP
+            LINE * titles(group).len() as f64 + group.rows.iter().map(lanes).sum::<f64>() + GAP
         };
         let tall = self.groups.iter().map(height).sum::<f64>();
         let above = (tall > TALL).then_some(top + LINE / 2.0);
@@ -148,11 +134,11 @@ impl Gantt {
             }
         }
         for group in &self.groups {
-            let (mut y, end) = (top, svg.width());
+            let mut y = top;
             top += height(group);
             svg.text("label quiet", (end, y + LINE / 2.0), Anchor::End, &group.note);
-            for line in lines(&group.title, room) {
-                svg.text("label strong", (left, y + LINE / 2.0), Anchor::Start, line);
+            for line in titles(group) {
+                svg.text("label strong", (0.0, y + LINE / 2.0), Anchor::Start, line);
                 y += LINE;
             }
             for row in &group.rows {
@@ -183,7 +169,7 @@ impl Lane {
             let begin = x(*start);
             // There is a gap between neighbouring bars.
             let close = (x(*end) - 1.0).max(begin + 1.0);
-            if close < drawn + 0.5 {
+            if close < drawn + 0.5 || start >= end {
                 continue;
             }
             drawn = close;
@@ -229,8 +215,8 @@ mod tests {
             conclusion: "The conclusion.".to_owned(),
         };
         let meanings = ["computing", "waiting", "in the background, which takes many words"];
-        let legend = (0..).zip(meanings).map(|(it, text)| (Sample::Bar(it, 0.5), text.to_owned()));
-        let legend = legend.chain([(Sample::Idle, "idle".to_owned())]).collect();
+        let legend = (0..).zip(meanings).map(|(it, text)| ((Some(it), 0.5), text.to_owned()));
+        let legend = legend.chain([((None, IDLE), "idle".to_owned())]).collect();
         Gantt {
             heading,
             legend,

@@ -3,7 +3,6 @@
 //! | module | content |
 //! | --- | --- |
 //! | [`svg`] | the writer: shapes, text that fits, a heading, a picture for a file or for a page |
-//! | `theme` | the colours of a light and of a dark page |
 //! | [`axis`] | axes with round numbers, in steps or in factors of ten |
 //! | [`chart`] | curves in panels, with a legend |
 //! | [`dots`] | a dot for each number, in rows |
@@ -14,8 +13,9 @@ pub mod chart;
 pub mod dots;
 pub mod gantt;
 pub mod svg;
-mod theme;
 
+#[cfg(test)]
+mod contrast;
 #[cfg(test)]
 mod room;
 

@@ -5,8 +5,6 @@
 
 use std::fmt::{Display, Write as _};
 
-use crate::theme::{self, COLOURS};
-
 /// The size of text in pixels.
 pub const FONT: f64 = 13.0;
 
@@ -22,8 +20,20 @@ const MARGIN: f64 = 16.0;
 /// The length of a line in a legend.
 const SAMPLE: f64 = 26.0;
 
-/// Half of the size of a mark.
-const MARK: f64 = 4.0;
+/// The style sheet of a file, with a light and a dark theme.
+pub(crate) const STYLE: &str = include_str!("style.css");
+
+/// The number of colours for series.
+pub(crate) const COLOURS: usize = 5;
+
+/// The marks of series: a circle, a square, a triangle, a diamond and a bar, as paths from their middle.
+const MARKS: [&str; COLOURS] = [
+    "m-4,0a4,4 0 1 0 8,0a4,4 0 1 0 -8,0",
+    "m-4,-4h8v8h-8z",
+    "m0,-5l5,9h-10z",
+    "m0,-5.5l5.5,5.5l-5.5,5.5l-5.5,-5.5z",
+    "m-5,-1.5h10v3h-10z",
+];
 
 /// The dashes of the first five series, of the next five, and so on.
 const DASHES: [&str; 4] = ["none", "7 4", "2 3", "9 3 2 3"];
@@ -69,7 +79,7 @@ pub struct Look {
     pub class: String,
     /// The dashes of a curve.
     pub dashes: &'static str,
-    shape: usize,
+    mark: &'static str,
 }
 
 impl Look {
@@ -77,8 +87,8 @@ impl Look {
     pub fn of(series: usize) -> Self {
         let (round, colour) = (series / COLOURS, series % COLOURS);
         // Series of one colour have different dashes and different marks.
-        let (dashes, shape) = (DASHES[round % DASHES.len()], (colour + round) % COLOURS);
-        Self { class: format!("series-{}", colour + 1), dashes, shape }
+        let (dashes, mark) = (DASHES[round % DASHES.len()], MARKS[(colour + round) % COLOURS]);
+        Self { class: format!("series-{}", colour + 1), dashes, mark }
     }
 }
 
@@ -105,19 +115,17 @@ impl Svg {
 
     /// Adds a curve through some points.
     pub fn curve(&mut self, class: &str, width: f64, dashes: &str, points: &[Point]) {
-        let points = listed(points);
+        let points: Vec<String> = points.iter().map(|(x, y)| format!("{x:.1},{y:.1}")).collect();
         self.add(format_args!(
-            "<polyline class=\"{class}\" points=\"{points}\" fill=\"none\" stroke=\"currentColor\" \
-             stroke-width=\"{width}\" stroke-dasharray=\"{dashes}\" stroke-linejoin=\"round\"/>"
+            "<polyline class=\"{class}\" points=\"{}\" fill=\"none\" stroke=\"currentColor\" \
+             stroke-width=\"{width}\" stroke-dasharray=\"{dashes}\" stroke-linejoin=\"round\"/>",
+            points.join(" ")
         ));
     }
 
     /// Adds a thin line, for example of a grid.
     pub fn line(&mut self, class: &str, from: Point, to: Point) {
-        let points = listed(&[from, to]);
-        self.add(format_args!(
-            "<polyline class=\"{class}\" points=\"{points}\" fill=\"none\" stroke=\"currentColor\"/>"
-        ));
+        self.curve(class, 1.0, "none", &[from, to]);
     }
 
     /// Adds a rectangle. `opacity` is the share of its colour; the page has the rest. A tooltip may be empty.
@@ -138,26 +146,11 @@ impl Svg {
         ));
     }
 
-    /// Adds the mark of a series: a circle, a square, a triangle, a diamond or a bar. A tooltip may be empty.
-    pub fn mark(&mut self, look: &Look, (x, y): Point, tooltip: &str) {
-        const R: f64 = MARK;
-        let (class, title) = (&look.class, tooltip_element(tooltip));
-        let corners: &[Point] = match look.shape {
-            0 => {
-                return self.add(format_args!(
-                    "<circle class=\"{class}\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"{R}\" fill=\"currentColor\">{title}</circle>"
-                ));
-            }
-            1 => &[(-R, -R), (R, -R), (R, R), (-R, R)],
-            2 => &[(0.0, -R - 1.0), (R + 1.0, R), (-R - 1.0, R)],
-            3 => &[(0.0, -R - 1.5), (R + 1.5, 0.0), (0.0, R + 1.5), (-R - 1.5, 0.0)],
-            _ => &[(-R - 1.0, -1.5), (R + 1.0, -1.5), (R + 1.0, 1.5), (-R - 1.0, 1.5)],
-        };
-        let points: Vec<Point> =
-            corners.iter().map(|(right, down)| (x + right, y + down)).collect();
-        let points = listed(&points);
+    /// Adds the mark of a series. A tooltip may be empty.
+    pub fn mark(&mut self, Look { class, mark, .. }: &Look, (x, y): Point, tooltip: &str) {
+        let title = tooltip_element(tooltip);
         self.add(format_args!(
-            "<polygon class=\"{class}\" points=\"{points}\" fill=\"currentColor\">{title}</polygon>"
+            "<path class=\"{class}\" d=\"M{x:.1},{y:.1}{mark}\" fill=\"currentColor\">{title}</path>"
         ));
     }
 
@@ -247,19 +240,14 @@ impl Svg {
                 "<svg class=\"measured\" viewBox=\"0 0 {width} {height}\" {about}>\n{body}</svg>\n"
             );
         }
-        let (right, bottom, style) =
-            (width + 2.0 * MARGIN, height + 2.0 * MARGIN, theme::style_sheet());
+        let (right, bottom) = (width + 2.0 * MARGIN, height + 2.0 * MARGIN);
         let area = format!("width=\"{right}\" height=\"{bottom}\"");
         format!(
             "<svg xmlns=\"http://www.w3.org/2000/svg\" {area} viewBox=\"-{MARGIN} -{MARGIN} {right} {bottom}\" \
-             {about} font-family=\"system-ui, sans-serif\">\n<style>\n{style}</style>\n\
+             {about} font-family=\"system-ui, sans-serif\">\n<style>\n{STYLE}</style>\n\
              <rect class=\"page\" x=\"-{MARGIN}\" y=\"-{MARGIN}\" {area} fill=\"currentColor\"/>\n{body}</svg>\n"
         )
     }
-}
-
-fn listed(points: &[Point]) -> String {
-    points.iter().map(|(x, y)| format!("{x:.1},{y:.1}")).collect::<Vec<_>>().join(" ")
 }
 
 fn tooltip_element(tooltip: &str) -> String {
@@ -302,7 +290,7 @@ pub fn lines(text: &str, room: f64) -> Vec<String> {
 /// Returns the width of a text in pixels in the widest common font, DejaVu Sans, or a little more.
 pub fn width(text: &str) -> f64 {
     let em = |letter: char| match letter {
-        ' ' | '!' | '\'' | ',' | '.' | ':' | ';' | 'I' | 'i' | 'j' | 'l' | '|' => 0.34,
+        ' ' | '!' | '\'' | ',' | '.' | ':' | ';' | 'I' | 'i' | 'j' | 'l' | '|' | '·' => 0.34,
         '(' | ')' | '-' | '/' | '[' | ']' | 'f' | 'r' | 't' => 0.42,
         'a'..='l' | 'n'..='v' | 'x'..='z' | '0'..='9' => 0.64,
         'A'..='L' | 'N'..='V' | 'X'..='Z' => 0.79,
@@ -333,7 +321,7 @@ mod tests {
             for other in &looks[..index] {
                 let alike = look.class == other.class;
                 assert!(
-                    !alike || look.dashes != other.dashes && look.shape != other.shape,
+                    !alike || look.dashes != other.dashes && look.mark != other.mark,
                     "{index}"
                 );
             }

@@ -10,6 +10,7 @@ pub mod book;
 pub mod html;
 mod machine;
 pub mod number;
+pub mod pictures;
 pub mod release;
 pub mod scaling;
 pub mod schedules;

@@ -4,7 +4,8 @@ use candle_core::Tensor;
 use params_and_allreduce::Algorithm;
 use params_and_allreduce::collectives::chunk_range;
 use params_and_allreduce::communicator::{Communicator as _, Error};
-use xtask::steps::{Catalogue, PICTURED, RANKS, Recorder, picture, record};
+use xtask::pictures;
+use xtask::steps::{Catalogue, PICTURED, RANKS, Recorder, record};
 
 use crate::*;
 
@@ -14,7 +15,7 @@ fn the_book_has_what_the_collectives_send_today() {
     let run = catalogue.run(PICTURED.0, PICTURED.1).unwrap();
     for (name, now) in [
         ("data/all-reduce-steps.json", catalogue.json().unwrap()),
-        ("figures/ring-steps.svg", picture(run)),
+        ("figures/ring-steps.svg", pictures::steps(run)),
     ] {
         check_current(name, &now, "cargo xtask steps").unwrap();
     }

@@ -6,7 +6,7 @@
 
 use std::cmp::Ordering;
 
-use drawing::gantt::{Bar, Gantt, Group, Lane, Row, SHADES, Sample, Unit};
+use drawing::gantt::{Bar, Gantt, Group, Lane, Row, SHADES, Unit};
 use drawing::{Heading, Place};
 use itertools::Itertools as _;
 use serde::{Deserialize, Serialize};
@@ -128,7 +128,7 @@ pub fn chart(title: String, works: &[Work]) -> Gantt {
     };
     let meaning = |(series, (.., meaning)): (usize, (_, _, &str))| {
         let is_drawn = all.iter().any(|lanes| !lanes[series].is_empty());
-        is_drawn.then(|| (Sample::Bar(series, SHADES[0][0]), meaning.to_owned()))
+        is_drawn.then(|| ((Some(series), SHADES[0][0]), meaning.to_owned()))
     };
     Gantt {
         heading: Heading { title, doubt: None, conclusion: conclusion(works, &all) },

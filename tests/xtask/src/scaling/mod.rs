@@ -6,7 +6,6 @@
 mod link;
 mod measured;
 mod on_paper;
-mod picture;
 
 use cost_model::paper::Device;
 use serde::Serialize;
@@ -17,9 +16,8 @@ use crate::stored;
 pub use link::{Link, Wired};
 pub use measured::Measurement;
 pub use on_paper::{BATCHES, links};
-pub use picture::picture;
 
-/// The curves that are also drawn as a [`picture()`]: model, batch and link, with overlap.
+/// The curves that are also drawn as a [picture](crate::pictures::scaling()): model, batch and link, with overlap.
 pub const PICTURED: [[&str; 3]; 2] = [
     ["LeNet", "256 for all", "NVLink, 100 Gb/s Ethernet between hosts"],
     ["ResNet-18", "256 each", "NVLink, 100 Gb/s Ethernet between hosts"],
@@ -123,7 +121,7 @@ impl Catalogue {
         Ok(Self { command, assumed, measured_on, links, panels })
     }
 
-    /// The panels that are drawn as a [`picture()`], if they are there.
+    /// The panels that are drawn as a [picture](crate::pictures::scaling()), if they are there.
     pub fn pictured(&self) -> Option<Vec<&Panel>> {
         let find = |[model, batch, link]: [&str; 3]| {
             let is =

@@ -4,7 +4,6 @@
 //! happen, what is kept meanwhile, and how large the bubble is. Here it is written down, and small.
 
 mod pass;
-mod picture;
 mod row;
 
 use anyhow::{Context as _, ensure};
@@ -16,7 +15,6 @@ use serde::Serialize;
 use crate::stored;
 
 pub use pass::{Pass, passes};
-pub use picture::picture;
 pub use row::{Row, Units};
 
 /// The schedules that can be looked at. The first shares its time scale with no other.
@@ -29,7 +27,7 @@ pub const STAGES: [usize; 5] = [2, 3, 4, 6, 8];
 /// The numbers of micro-batches that can be looked at.
 pub const MICRO_BATCHES: [usize; 7] = [1, 2, 4, 6, 8, 12, 16];
 
-/// The schedules that are also drawn as a [`picture()`], with their stages and micro-batches.
+/// The schedules that are also drawn as a [picture](crate::pictures::schedules()), with their stages and micro-batches.
 pub const PICTURED: ([Kind; 3], usize, usize) = ([Kind::GPipe, Kind::OneFOneB, Kind::ZbH1], 4, 8);
 
 /// A kind of schedule.
@@ -147,27 +145,6 @@ impl Catalogue {
         }
         let shapes = KINDS.map(shape).to_vec();
         Ok(Self { command: "cargo xtask schedules".to_owned(), shapes, plans })
-    }
-
-    /// A schedule, the passes of its kind, and what happens; if there is one.
-    pub fn find(
-        &self,
-        kind: Kind,
-        stages: usize,
-        micro_batches: usize,
-    ) -> Option<(&Plan, &Shape, &Timeline)> {
-        let kind = kind.to_string();
-        let shape = self.shapes.iter().find(|shape| shape.kind == kind)?;
-        let plan = self.plans.iter().find(|plan| {
-            plan.kind == kind && plan.stages == stages && plan.micro_batches == micro_batches
-        })?;
-        Some((plan, shape, plan.timeline()?))
-    }
-
-    /// Those that are drawn as a [`picture()`], if they are there.
-    pub fn pictured(&self) -> Option<Vec<(&Plan, &Shape, &Timeline)>> {
-        let (kinds, stages, micro_batches) = PICTURED;
-        kinds.into_iter().map(|kind| self.find(kind, stages, micro_batches)).collect()
     }
 
     /// The file in the book: JSON, one plan a line.

@@ -8,7 +8,6 @@
 
 mod numbers;
 mod order;
-mod picture;
 mod recorder;
 
 use std::collections::BTreeSet;
@@ -25,7 +24,6 @@ use serde::Serialize;
 use crate::stored;
 
 pub use numbers::ELEMENTS;
-pub use picture::picture;
 pub use recorder::Recorder;
 
 /// The algorithms that can be stepped through, simplest first.
@@ -34,7 +32,7 @@ pub const ALGORITHMS: [Algorithm; 3] = [Algorithm::Naive, Algorithm::Tree, Algor
 /// The numbers of ranks that can be stepped through.
 pub const RANKS: std::ops::RangeInclusive<usize> = 2..=8;
 
-/// The run that is also drawn as a [`picture()`].
+/// The run that is also drawn as a [picture](crate::pictures::steps()).
 pub const PICTURED: (Algorithm, usize) = (Algorithm::Ring, 4);
 
 /// A rank that waits this long in a run of some microseconds waits for ever.

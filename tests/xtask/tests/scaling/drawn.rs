@@ -8,11 +8,15 @@ use crate::*;
 #[test]
 fn the_picture_tells_what_the_file_tells() {
     let (svg, file) = (in_the_book("figures/scaling.svg").unwrap(), stored());
-    let paths = |class: &str| -> Vec<&str> {
-        svg.lines().filter(|line| line.contains(&format!("class=\"{class}"))).collect()
+    // The samples of the legend have two points.
+    let curves = |class: &str| -> Vec<&str> {
+        let class = format!("<polyline class=\"{class}");
+        let of_class = svg.lines().filter(|line| line.starts_with(&class));
+        of_class.filter(|line| line.matches(',').count() > 2).collect()
     };
-    assert_eq!(paths("ideal").len(), PICTURED.len());
-    let mut curves = paths("curve series-").into_iter();
+    let ideal = svg.matches("stroke-dasharray=\"5 5\"").count();
+    assert_eq!(ideal, PICTURED.len() + 1, "of each panel, and of the legend");
+    let mut curves = curves("series-").into_iter();
     for [model, batch, link] in PICTURED {
         let panels = of_link(&file, link);
         let panel =
@@ -22,11 +26,9 @@ fn the_picture_tells_what_the_file_tells() {
         for series in [2, 0, 1, 3] {
             let curve = curves.next().unwrap();
             assert!(curve.contains(&format!("series-{}\"", series + 1)), "{curve}");
-            let path = curve.split(" d=\"M").nth(1).unwrap().split('"').next().unwrap();
-            let heights: Vec<f64> = path
-                .split('L')
-                .map(|point| point.split(' ').nth(1).unwrap().parse().unwrap())
-                .collect();
+            let points = curve.split("points=\"").nth(1).unwrap().split('"').next().unwrap();
+            let height = |point: &str| point.split(',').nth(1).unwrap().parse().unwrap();
+            let heights: Vec<f64> = points.split(' ').map(height).collect();
             let numbers = numbers(&panel["with_overlap"][series], "speed_up");
             assert_eq!(heights.len(), numbers.len());
             // A decade is as high everywhere.

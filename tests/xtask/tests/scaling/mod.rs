@@ -7,7 +7,8 @@ mod drawn;
 mod laws;
 mod measured;
 
-use xtask::scaling::{Catalogue, Measurement, picture};
+use xtask::pictures;
+use xtask::scaling::{Catalogue, Measurement};
 
 use crate::*;
 
@@ -65,7 +66,7 @@ fn the_book_has_what_stage_7_says_today() {
     let pictured = catalogue.pictured().unwrap();
     for (name, now) in [
         ("data/scaling.json", catalogue.json().unwrap()),
-        ("figures/scaling.svg", picture(&pictured)),
+        ("figures/scaling.svg", pictures::scaling(&pictured)),
     ] {
         check_current(name, &now, "cargo xtask scaling").unwrap();
     }

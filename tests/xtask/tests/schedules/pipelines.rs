@@ -75,16 +75,16 @@ fn the_picture_tells_what_the_file_tells() {
     let (kinds, stages, micro_batches) = PICTURED;
     assert_eq!(kinds, [Kind::GPipe, Kind::OneFOneB, Kind::ZbH1]);
     let mut rest = svg.as_str();
-    for (kind, told) in [("GPipe", 33), ("1F1B", 33), ("ZB-H1", 27)] {
-        let bubble = if told == 33 { "27.3" } else { "11.1" };
-        let head = format!("{kind}</tspan>: bubble {bubble} %, {told} units</text>");
-        let at = rest.find(&head).unwrap_or_else(|| panic!("{head}"));
+    for (kind, idle, units) in [("GPipe", "27.3", 33), ("1F1B", "27.3", 33), ("ZB-H1", "11.1", 27)]
+    {
+        let title = format!(">{kind}: idle (bubble) {idle} %, {units} units</text>");
+        let at = rest.find(&title).unwrap_or_else(|| panic!("{title}"));
         rest = &rest[at..];
     }
-    // Every pass, and its number; the legend's three.
-    let boxes = svg.lines().filter(|line| line.contains("series-")).map(|l| l.matches('M').count());
+    // Every pass, its number and its tooltip; the legend's three colours.
     let passes = stages * micro_batches * (2 + 2 + 3);
-    assert_eq!(boxes.sum::<usize>(), passes + 3);
-    let numbers = svg.lines().filter(|line| line.contains("number"));
-    assert_eq!(numbers.map(|line| line.matches("<text").count()).sum::<usize>(), passes);
+    assert_eq!(svg.matches("micro-batch ").count(), passes);
+    let bars = |series: usize| svg.matches(&format!("<rect class=\"series-{series}\"")).count();
+    assert_eq!((1..=3).map(bars).sum::<usize>(), passes + 3);
+    assert_eq!(svg.matches("on-bar").count(), passes);
 }

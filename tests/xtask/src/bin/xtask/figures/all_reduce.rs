@@ -40,7 +40,11 @@ pub(super) fn draw(texts: &[String]) -> anyhow::Result<Figure> {
             name: (*name).clone(),
             series: Some(series),
             width: 2.0,
-            points: of_panel.iter().filter(|line| line.work == **name).map(|it| point(&it)).collect(),
+            points: of_panel
+                .iter()
+                .filter(|line| line.work == **name)
+                .map(|it| point(&it))
+                .collect(),
         };
         let title = format!("{count} devices{}", each(&of_panel[0].devices[0]));
         let curves = names.iter().enumerate().map(curve).collect();

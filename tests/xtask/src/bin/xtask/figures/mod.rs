@@ -106,7 +106,9 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         let read = |data: &&str| stored::in_the_book(&format!("data/{data}.json"));
         let texts = data.iter().map(read).collect::<anyhow::Result<Vec<_>>>()?;
         let Figure { svg, caption } = draw(&texts).with_context(|| format!("figure {name}"))?;
-        for (file, content) in [(format!("{name}.svg"), svg), (format!("{name}.caption.txt"), caption)] {
+        for (file, content) in
+            [(format!("{name}.svg"), svg), (format!("{name}.caption.txt"), caption)]
+        {
             let path = format!("figures/{file}");
             if stored::in_the_book(&path).is_ok_and(|there| there == content) {
                 continue;

@@ -70,9 +70,7 @@ mod tests {
             json!({"ph": "X", "name": name, "cat": cat, "pid": pid, "args": {},
                    "tid": pid * 100 + track, "ts": ts, "dur": dur})
         };
-        let thread = |tid: usize, name: &str| {
-            json!({"ph": "M", "name": "thread_name", "pid": 2, "tid": tid, "args": {"name": name}})
-        };
+        let thread = |tid: usize, name: &str| json!({"ph": "M", "name": "thread_name", "pid": 2, "tid": tid, "args": {"name": name}});
         let all = [
             thread(200, "rank 0 steps on cpu:0"),
             thread(201, "rank 0 compute on cpu:0"),
@@ -98,6 +96,9 @@ mod tests {
             // The end after the step is cut.
             (1, "bucket", 3.5, 5.0),
         ];
-        assert_eq!(told, expected.map(|(rank, name, start, end)| (rank, name.to_owned(), start, end)));
+        assert_eq!(
+            told,
+            expected.map(|(rank, name, start, end)| (rank, name.to_owned(), start, end))
+        );
     }
 }

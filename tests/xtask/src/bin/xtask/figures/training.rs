@@ -35,7 +35,9 @@ pub(super) fn draw(texts: &[String]) -> anyhow::Result<Figure> {
         name: format!("{} [{}]", summary.run, summary.devices.join(", ")),
         series: Some(series),
         width: stroke(series, summaries.len()),
-        points: (epochs.iter().filter(|it| it.run == summary.run && it.epoch > 0)).map(point).collect(),
+        points: (epochs.iter().filter(|it| it.run == summary.run && it.epoch > 0))
+            .map(point)
+            .collect(),
     };
     let curves: Vec<Curve> = summaries.iter().enumerate().map(curve).collect();
     let end = |curve: &Curve| Some(format!("{}: {:.3}", curve.name, curve.points.last()?.1));
