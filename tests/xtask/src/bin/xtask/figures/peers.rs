@@ -70,7 +70,7 @@ impl Row {
         let peer = self.peers.iter().find(|peer| peer.side.starts_with("PyTorch"))?;
         let threads = match self.threads.as_str() {
             "1" => "1 thread".to_owned(),
-            "2 × 1" => format!("against {}", peer.side),
+            "2 × 1" => peer.side.clone(),
             threads => format!("{threads} threads"),
         };
         let ratio = peer.ratio.filter(|_| whole)?;
