@@ -1,6 +1,7 @@
 //! `--draw`: schedules as text, without training.
 
 use devices::SeveralDevices;
+use drawing::Place;
 use harness::cli::{self, UsageError};
 use harness::report::{self, counted, file, line, number, paragraph, thousands};
 use itertools::Itertools as _;
@@ -77,9 +78,9 @@ pub(crate) fn draw(flags: &Arguments, speaks: bool) -> anyhow::Result<()> {
         paragraph(of_drawings(&drawn))?;
     }
     let Some(path) = gantt else { return Ok(()) };
-    let title = "Predicted steps in units of 1 ms: a forward pass takes 1, a backward pass 2, a message nothing";
+    let title = "Predicted steps: a forward pass takes one unit of time, a backward pass two, a message nothing";
     let pictures: Vec<_> = drawn.into_iter().map(|it| it.name).zip(predicted).collect();
-    let svg = predicted_chart(title, &pictures).svg()?;
+    let svg = predicted_chart(title, &pictures).svg(Place::File);
     Ok(file::write_flag("--gantt", path, |file| file.write_all(svg.as_bytes()))?)
 }
 

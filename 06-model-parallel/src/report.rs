@@ -5,6 +5,7 @@ use std::path::Path;
 
 use candle_core::DType;
 use concise_wrapper::replicas::verdict;
+use drawing::Place;
 use harness::report::outputs::Outputs;
 use harness::report::summary::Summary;
 use harness::report::{Table, file, line, paragraph, seconds};
@@ -303,8 +304,17 @@ fn write_gantt(path: &Path, title: &str, outcomes: &[Outcome<'_>]) -> anyhow::Re
         return Ok(());
     }
     let title = format!("One step of {title}");
-    let svg = chart(&title, &pipelines).svg()?;
+    let svg = chart(&title, doubt(outcomes), &pipelines).svg(Place::File);
     Ok(file::write_flag("--gantt", path, |file| file.write_all(svg.as_bytes()))?)
+}
+
+/// The reason to doubt the times of the first way that has one.
+fn doubt(outcomes: &[Outcome<'_>]) -> Option<String> {
+    let reason = |it: &Outcome<'_>| {
+        let Summary { busy, shared, note, .. } = &it.summary;
+        busy.clone().or_else(|| note.clone().filter(|_| *shared))
+    };
+    outcomes.iter().find_map(reason).map(|reason| format!("The times are in doubt: {reason}."))
 }
 
 #[cfg(test)]

@@ -59,9 +59,8 @@ fn a_gantt_chart_is_written() {
         // The title and the colour key of the default model, whose name is long.
         [
             "naive, whole batch: bubble 50 % predicted",
-            "The smallest bubble: ",
             "1F1B, 8 micro-batches",
-            "stage 1 predicted",
+            "stage 1, predicted",
             "One step of dense stack 784-512-512-512-512-512-512-10 on synthetic garments",
             "forward, by micro-batch",
             "backward, gradients of weights",
@@ -69,6 +68,9 @@ fn a_gantt_chart_is_written() {
     {
         assert!(svg.contains(text), "{text} is missing");
     }
+    // A machine without a core for each stage has a doubt in place of the best pipeline.
+    let conclusion = ["The smallest bubble: ", "The times are in doubt: "];
+    assert!(conclusion.iter().any(|text| svg.contains(text)), "{svg}");
 }
 
 #[test]
@@ -79,7 +81,7 @@ fn predicted_schedules_are_drawn_into_a_file() {
     let announced = format!("--gantt: {}", file.display());
     command.arg(&file).assert().success().stdout(contains(announced));
     let svg = std::fs::read_to_string(&file).expect("a picture");
-    for text in ["ZB-H1: idle (bubble) ", "stage 2", "forward, by micro-batch", "10 ms"] {
+    for text in ["ZB-H1: idle (bubble) ", "stage 2", "forward, by micro-batch", "0 units"] {
         assert!(svg.contains(text), "{text} is missing");
     }
     assert!(!svg.contains("measured"));

@@ -18,6 +18,7 @@ pub mod book;
 pub mod html;
 pub mod machine;
 pub mod number;
+pub mod pictures;
 pub mod release;
 pub mod scaling;
 pub mod schedules;

@@ -2,7 +2,8 @@
 
 use itertools::Itertools as _;
 use xtask::number::Rounded;
-use xtask::scaling::{Catalogue, Curve, Measurement, Panel, picture};
+use xtask::pictures;
+use xtask::scaling::{Catalogue, Curve, Measurement, Panel};
 
 use crate::*;
 
@@ -35,7 +36,7 @@ fn the_book_has_what_stage_7_says_today() {
     let pictured = catalogue.pictured().unwrap();
     for (name, now) in [
         ("data/scaling.json", catalogue.json().unwrap()),
-        ("figures/scaling.svg", picture(&pictured)),
+        ("figures/scaling.svg", pictures::scaling(&pictured)),
     ] {
         check_current(name, &now, "cargo xtask scaling").unwrap();
     }

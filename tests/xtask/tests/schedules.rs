@@ -2,17 +2,17 @@
 
 use model_parallel::partition::Cost;
 use model_parallel::pipeline::{check, predict};
-use xtask::schedules::{Catalogue, KINDS, Plan, Row, Shape, picture};
+use xtask::pictures;
+use xtask::schedules::{Catalogue, KINDS, Plan, Row, Shape};
 
 use crate::*;
 
 #[test]
 fn the_book_has_what_stage_6_says_today() {
     let catalogue = Catalogue::make().unwrap();
-    let pictured = catalogue.pictured().unwrap();
     for (name, now) in [
         ("data/pipeline-schedules.json", catalogue.json().unwrap()),
-        ("figures/pipeline-schedules.svg", picture(&pictured)),
+        ("figures/pipeline-schedules.svg", pictures::schedules().unwrap()),
     ] {
         check_current(name, &now, "cargo xtask schedules").unwrap();
     }

@@ -2,7 +2,8 @@
 
 use params_and_allreduce::Algorithm;
 use params_and_allreduce::communicator::Communicator as _;
-use xtask::steps::{Catalogue, PICTURED, picture, record};
+use xtask::pictures;
+use xtask::steps::{Catalogue, PICTURED, record};
 
 use crate::*;
 
@@ -12,7 +13,7 @@ fn the_book_has_what_the_collectives_send_today() {
     let run = catalogue.run(PICTURED.0, PICTURED.1).unwrap();
     for (name, now) in [
         ("data/all-reduce-steps.json", catalogue.json().unwrap()),
-        ("figures/ring-steps.svg", picture(run)),
+        ("figures/ring-steps.svg", pictures::steps(run)),
     ] {
         check_current(name, &now, "cargo xtask steps").unwrap();
     }

@@ -5,14 +5,11 @@
 //! | `progress` | the reporter of one run: progress within an epoch, a line per epoch |
 //! | [`summary`] | the result of a run, and the accuracy of several runs by epoch |
 //! | [`outputs`] | all files of a run |
-//! | [`metrics`], `plot`, `timeline`, [`trace`] | the single files |
-//! | [`chart`] | pictures of the work of each rank over time |
-//! | `svg` | a writer of pictures in light and dark themes |
+//! | [`metrics`], `plot`, [`timeline`], [`trace`] | the single files |
 //! | [`mod@file`] | files that are never half-written, and special files |
 //! | `format` | numbers as text |
 //! | `layout` | text and tables that fit into the terminal |
 
-pub mod chart;
 pub mod file;
 mod format;
 mod layout;
@@ -21,10 +18,7 @@ pub mod outputs;
 mod plot;
 mod progress;
 pub mod summary;
-mod svg;
-#[cfg(test)]
-mod svg_check;
-mod timeline;
+pub mod timeline;
 pub mod trace;
 
 use std::io::{self, Write as _};

@@ -73,10 +73,9 @@ impl Outputs {
             }));
         }
         if let (Some(path), Some(recorded)) = (&self.timeline, &recorded) {
-            let svg = timeline::draw(title, recorded).map_err(io::Error::other);
-            written.push(match svg.transpose() {
+            written.push(match timeline::draw(title, recorded) {
                 Some(svg) => {
-                    file::write_flag("--timeline", path, |file| file.write_all(svg?.as_bytes()))
+                    file::write_flag("--timeline", path, |file| file.write_all(svg.as_bytes()))
                 }
                 None => line("note: no step was recorded, so there is no timeline"),
             });
@@ -106,13 +105,11 @@ mod tests {
         let outputs = Outputs { timeline, recording, runs: vec![run], ..Outputs::default() };
         outputs.write("title").unwrap();
         let owner = RunRank { run: 0, rank: 0 };
-        for milliseconds in [0, 10] {
-            let duration = Duration::from_millis(milliseconds);
-            let (start, fields) = (Duration::ZERO, Fields::default());
-            let step = Span { name: "step", target: STEPS, owner, start, duration, fields };
-            locked(outputs.recording.as_ref().unwrap()).spans = vec![step];
-            let error = outputs.write("title").unwrap_err().to_string();
-            assert!(error.starts_with("--timeline of a folder that is not there/"), "{error}");
-        }
+        let (start, duration, fields) =
+            (Duration::ZERO, Duration::from_millis(10), Fields::default());
+        let step = Span { name: "step", target: STEPS, owner, start, duration, fields };
+        locked(outputs.recording.as_ref().unwrap()).spans = vec![step];
+        let error = outputs.write("title").unwrap_err().to_string();
+        assert!(error.starts_with("--timeline of a folder that is not there/"), "{error}");
     }
 }

@@ -1,148 +1,212 @@
 //! `--timeline FILE`: the work of every device in one step, as an SVG picture.
 //!
-//! The run is the one with the most ranks. The step is the run's step of median length, from its beginning to its end on
-//! rank 0. Each rank has a row for computing, a row for sending and waiting, and a row for a background thread if there
-//! is one. Of nested spans only the outermost is drawn.
+//! The run is the one with the most ranks. The step is the run's step of median length on rank 0. Every rank shows its own
+//! step with the same number, from its beginning to its end. A rank has a row for computing, a row for sending and waiting,
+//! and a row for a background thread if there is one. A rank that waits within a forward pass does not compute.
 
-use std::cmp::Reverse;
-use std::time::Duration;
+use std::cmp::Ordering;
 
+use drawing::gantt::{Bar, Gantt, Group, Lane, Row, SHADES, Unit};
+use drawing::{Heading, Place};
 use itertools::Itertools as _;
+use serde::{Deserialize, Serialize};
 
-use super::chart::{Bar, Chart, Colour, NoTime, Row};
 use super::counted;
-use super::trace::{BACKGROUND, COMMUNICATION, COMPUTE, Recorded, STEPS, Span};
+use super::trace::{BACKGROUND, COMMUNICATION, COMPUTE, Recorded, STEPS};
 
-/// The rows of a rank: the target of the spans, the name, the colour and its meaning.
-const ROWS: [(&str, &str, Colour, &str); 3] = [
-    (COMPUTE, "computes", Colour::Blue, "computing"),
-    (COMMUNICATION, "communicates", Colour::Orange, "communication: sending and waiting"),
-    (BACKGROUND, "background", Colour::Green, "background: communication on a second thread"),
+/// The rows of a rank: the track, the name and the meaning.
+const ROWS: [(&str, &str, &str); 3] = [
+    (COMPUTE, "computes", "computing"),
+    (COMMUNICATION, "communicates", "communication: sending and waiting"),
+    (BACKGROUND, "background", "background: communication on a second thread"),
 ];
 
+/// The name of a step. A number may follow.
+const STEP: &str = "step";
+
+/// A span of work of a rank, in seconds.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[expect(missing_docs, reason = "the line above explains the fields")]
+pub struct Work {
+    pub rank: usize,
+    /// The track of the span, for example [`COMPUTE`].
+    pub track: String,
+    pub name: String,
+    pub start: f64,
+    pub end: f64,
+}
+
+impl Work {
+    fn is_step(&self) -> bool {
+        self.track == STEPS && self.name.starts_with(STEP)
+    }
+
+    fn length(&self) -> f64 {
+        self.end - self.start
+    }
+
+    fn by_start(&self, other: &Self) -> Ordering {
+        self.start.total_cmp(&other.start)
+    }
+}
+
 /// Draws the step. Returns `None` if no step was recorded.
-pub(super) fn draw(title: &str, recorded: &Recorded) -> Result<Option<String>, NoTime> {
+pub(super) fn draw(title: &str, recorded: &Recorded) -> Option<String> {
     let spans = &recorded.spans;
-    let Some(step) = median_step(spans) else { return Ok(None) };
-    let run = step.owner.run;
-    let within = |span: &&Span| {
-        let overlaps = span.start < step.end() && step.start < span.end();
-        span.owner.run == run && span.target != STEPS && overlaps
+    let steps = spans.iter().filter(|span| span.target == STEPS && span.name == STEP);
+    // Of several runs with the most ranks the last counts.
+    let run = steps.map(|step| step.owner.run).unique().max_by_key(|&run| {
+        let ranks = spans.iter().filter(|span| span.owner.run == run).map(|span| span.owner.rank);
+        (ranks.max(), run)
+    })?;
+    let all = spans.iter().filter(|span| span.owner.run == run).map(|span| Work {
+        rank: span.owner.rank,
+        track: span.target.to_owned(),
+        name: span.label(),
+        start: span.start.as_secs_f64(),
+        end: span.end().as_secs_f64(),
+    });
+    let works = median_step(&all.collect_vec());
+    let devices = match ranks(&works) {
+        0 => return None,
+        1 => String::new(),
+        ranks => format!(" on {ranks} devices"),
     };
-    let shown: Vec<&Span> = spans.iter().filter(within).collect();
-    let since = |time: Duration| time.saturating_sub(step.start).min(step.duration).as_secs_f64();
-    let ranks = world_size(spans, run);
-    let (mut rows, mut legend) = (Vec::new(), Vec::new());
-    for rank in 0..ranks {
-        for (target, name, colour, meaning) in ROWS {
-            let in_row = |span: &&&Span| span.owner.rank == rank && span.target == target;
-            let bar = |span: &&Span| Bar {
-                start: since(span.start),
-                end: since(span.end()),
-                label: span.label(),
-                name: format!("rank {rank}, {}", span.label()),
-                colour,
-            };
-            let row = outermost(shown.iter().filter(in_row).copied());
-            let bars: Vec<Bar> = row.iter().map(bar).collect();
-            if bars.is_empty() {
-                continue;
-            }
-            rows.push(Row { name: format!("rank {rank} {name}"), bars, pale: false });
-            if !legend.iter().any(|(known, _)| *known == colour) {
-                legend.push((colour, meaning.to_owned()));
-            }
-        }
-    }
-    legend.sort_by_key(|(colour, _)| *colour as usize);
-    let devices = if ranks == 1 { String::new() } else { format!(" on {ranks} devices") };
     let run = recorded.runs.get(run).map_or("a run", String::as_str);
-    let seconds = step.duration.as_secs_f64();
-    let chart = Chart {
-        title: format!("One step of {run}{devices}: {title}"),
-        conclusion: conclusion(&shown, step, ranks),
-        legend,
-        seconds,
-        groups: vec![(None, rows)],
+    Some(chart(format!("One step of {run}{devices}: {title}"), &works).svg(Place::File))
+}
+
+/// Returns the work in the step of median length on rank 0, and in the other ranks' steps with the same number. Times are
+/// from the first beginning of these steps. The steps themselves are part of the work.
+pub fn median_step(run: &[Work]) -> Vec<Work> {
+    let steps = |rank| {
+        let of_rank = run.iter().filter(move |work| work.rank == rank && work.is_step());
+        of_rank.sorted_by(|a, b| a.by_start(b))
     };
-    chart.svg().map(Some)
-}
-
-/// Returns the step of median length of rank 0, in the run with the most ranks. Of several such runs the last counts.
-fn median_step(spans: &[Span]) -> Option<&Span> {
-    let is_step =
-        |span: &&Span| span.owner.rank == 0 && span.target == STEPS && span.name == "step";
-    let steps = || spans.iter().filter(is_step);
-    let runs = steps().map(|step| step.owner.run).unique();
-    let run = runs.max_by_key(|&run| (world_size(spans, run), run))?;
-    let mut steps: Vec<&Span> = steps().filter(|step| step.owner.run == run).collect();
-    steps.sort_by_key(|step| step.duration);
-    steps.get(steps.len() / 2).copied()
-}
-
-/// The number of ranks of a run.
-fn world_size(spans: &[Span], run: usize) -> usize {
-    let of_run = spans.iter().filter(|span| span.owner.run == run);
-    of_run.map(|span| span.owner.rank + 1).max().unwrap_or(0)
-}
-
-/// Returns the spans that lie in no other span, by their beginnings.
-fn outermost<'a>(spans: impl Iterator<Item = &'a Span>) -> Vec<&'a Span> {
-    let mut last = Duration::ZERO;
-    let by_start = spans.sorted_by_key(|span| (span.start, Reverse(span.end())));
-    let goes_on = |span: &&Span| {
-        let before = last;
-        last = last.max(span.end());
-        span.end() > before
+    let by_length =
+        steps(0).enumerate().sorted_by(|(_, a), (_, b)| a.length().total_cmp(&b.length()));
+    let by_length = by_length.map(|(index, _)| index).collect_vec();
+    let Some(&index) = by_length.get(by_length.len() / 2) else { return Vec::new() };
+    let steps = (0..ranks(run)).map(|rank| steps(rank).nth(index)).collect_vec();
+    let origin = steps.iter().flatten().map(|step| step.start).fold(f64::INFINITY, f64::min);
+    let within = |work: &Work| {
+        let step = steps[work.rank].filter(|_| work.track != STEPS || work.is_step())?;
+        let (start, end) = (work.start.max(step.start), work.end.min(step.end));
+        (start < end).then(|| Work { start: start - origin, end: end - origin, ..work.clone() })
     };
-    by_start.filter(goes_on).collect()
+    run.iter().filter_map(within).collect()
 }
 
-/// Summarises the step in a sentence. With a background thread, the sentence has the part of communication that
-/// computing hides. Without one, it has the part of the step that is communication, or computing on one device.
-fn conclusion(shown: &[&Span], step: &Span, ranks: usize) -> String {
-    let (mut computing, mut communicating, mut hidden) =
-        (Duration::ZERO, Duration::ZERO, Duration::ZERO);
-    for rank in 0..ranks {
-        // The times at which a span of each kind begins or ends.
-        let mut edges: Vec<(Duration, usize, isize)> = Vec::new();
-        for span in shown.iter().filter(|span| span.owner.rank == rank) {
-            if let Some(kind) = ROWS.iter().position(|(target, ..)| *target == span.target) {
-                edges.push((span.start.max(step.start), kind, 1));
-                edges.push((span.end().min(step.end()), kind, -1));
-            }
-        }
-        edges.sort_unstable();
-        let mut open = [0; ROWS.len()];
-        for ((time, kind, change), (next, ..)) in edges.into_iter().tuple_windows() {
-            open[kind] += change;
-            let [computes, waits, background] = open.map(|spans| spans > 0);
-            // Communication within a forward pass is not computing.
-            let (computes, length) = (computes && !waits, next - time);
-            computing += if computes { length } else { Duration::ZERO };
-            communicating += if waits || background { length } else { Duration::ZERO };
-            hidden += if computes && background { length } else { Duration::ZERO };
-        }
+fn ranks(works: &[Work]) -> usize {
+    works.iter().map(|work| work.rank + 1).max().unwrap_or(0)
+}
+
+/// Makes the chart of a step.
+pub fn chart(title: String, works: &[Work]) -> Gantt {
+    let ranks = ranks(works);
+    let end = works.iter().map(|work| work.end).fold(0.0, f64::max);
+    let all = (0..ranks).map(|rank| lanes(works, rank)).collect_vec();
+    let group = |(rank, lanes): (usize, &[Vec<Work>; 3])| {
+        let step = works.iter().find(|work| work.rank == rank && work.is_step());
+        let time = step.map_or((0.0, end), |step| (step.start, step.end));
+        let drawn = lanes.iter().zip(ROWS).enumerate().filter(|(_, (lane, _))| !lane.is_empty());
+        let row = |(place, (series, (lane, (_, name, _)))): (usize, (usize, (&Vec<Work>, _)))| {
+            let bar = |work: &Work| Bar {
+                start: work.start,
+                end: work.end,
+                label: work.name.clone(),
+                name: format!("rank {rank}, {}", work.name),
+                series,
+                shade: SHADES[0][0],
+            };
+            let name = if place == 0 { format!("rank {rank} {name}") } else { String::from(name) };
+            let lanes = vec![Lane { bars: lane.iter().map(bar).collect(), time }];
+            Row { name, lanes, note: String::new() }
+        };
+        let rows = drawn.enumerate().map(row).collect();
+        Group { title: String::new(), note: String::new(), rows }
+    };
+    let meaning = |(series, (.., meaning)): (usize, (_, _, &str))| {
+        let is_drawn = all.iter().any(|lanes| !lanes[series].is_empty());
+        is_drawn.then(|| ((Some(series), SHADES[0][0]), meaning.to_owned()))
+    };
+    Gantt {
+        heading: Heading { title, doubt: None, conclusion: conclusion(works, &all) },
+        legend: ROWS.into_iter().enumerate().filter_map(meaning).collect(),
+        unit: Unit::Seconds,
+        groups: all.iter().enumerate().map(group).collect(),
     }
-    let percent = |part: Duration, whole: Duration| {
-        format!("{:.0} %", part.as_secs_f64() / whole.as_secs_f64() * 100.0)
+}
+
+/// Returns the work of a rank on each track of [`ROWS`]. No two spans of a track overlap, and none that computes overlaps
+/// one that communicates.
+fn lanes(works: &[Work], rank: usize) -> [Vec<Work>; 3] {
+    let [computes, communicates, background] = ROWS.map(|(track, ..)| {
+        let mut last = 0.0;
+        let of_track = works.iter().filter(|work| work.rank == rank && work.track == track);
+        // Spans within others end before the last end.
+        let goes_on = |work: &&Work| {
+            let before = last;
+            last = work.end.max(last);
+            work.end > before
+        };
+        let longest_first = |a: &&Work, b: &&Work| a.by_start(b).then(b.end.total_cmp(&a.end));
+        of_track.sorted_by(longest_first).filter(goes_on).cloned().collect_vec()
+    });
+    let computes = computes.iter().flat_map(|work| without(work, &communicates)).collect();
+    [computes, communicates, background]
+}
+
+/// The parts of a span outside of others, which are in order.
+fn without(work: &Work, others: &[Work]) -> Vec<Work> {
+    let (mut parts, mut start) = (Vec::new(), work.start);
+    let inside = others.iter().filter(|it| it.start < work.end && work.start < it.end);
+    for (from, to) in inside.map(|it| (it.start, it.end)).chain([(work.end, work.end)]) {
+        if start < from {
+            parts.push(Work { start, end: from, ..work.clone() });
+        }
+        start = to.max(start);
+    }
+    parts
+}
+
+/// Summarises the step in a sentence, from the spans that are drawn. With a background thread, the sentence has the part of
+/// communication that computing hides. Without one, it has the part of the step that is communication, or computing on one
+/// device.
+fn conclusion(works: &[Work], all: &[[Vec<Work>; 3]]) -> String {
+    let sum = |works: &[Work]| works.iter().map(Work::length).sum::<f64>();
+    let shared = |these: &[Work], those: &[Work]| {
+        let apart = these.iter().flat_map(|work| without(work, those)).collect_vec();
+        sum(these) - sum(&apart)
     };
-    let step = step.duration * ranks as u32;
-    if shown.iter().any(|span| span.target == BACKGROUND) {
+    let [mut computing, mut communicating, mut hidden, mut steps] = [0.0; 4];
+    for (rank, [computes, communicates, background]) in all.iter().enumerate() {
+        computing += sum(computes);
+        communicating += sum(communicates) + sum(background) - shared(communicates, background);
+        hidden += shared(background, computes);
+        steps += works
+            .iter()
+            .filter(|it| it.rank == rank && it.is_step())
+            .map(Work::length)
+            .sum::<f64>();
+    }
+    let percent = |part: f64, whole: f64| format!("{:.0} %", part / whole * 100.0);
+    if all.iter().any(|[.., background]| !background.is_empty()) {
         let part = percent(hidden, communicating);
         format!("{part} of communication is hidden behind computing.")
-    } else if communicating > Duration::ZERO {
-        let part = percent(communicating, step);
-        format!("The {} communicate or wait for {part} of the step.", counted(ranks, "device"))
+    } else if communicating > 0.0 {
+        let (devices, part) = (counted(all.len(), "device"), percent(communicating, steps));
+        format!("The {devices} communicate or wait for {part} of the step.")
     } else {
-        format!("Computing takes {} of the step.", percent(computing, step))
+        format!("Computing takes {} of the step.", percent(computing, steps))
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::svg_check::{check, count, texts};
-    use super::super::trace::{Fields, RunRank};
+    use std::time::Duration;
+
+    use super::super::trace::{Fields, RunRank, Span};
     use super::*;
 
     fn span(
@@ -164,52 +228,57 @@ mod tests {
 
     fn drawn(spans: Vec<Span>) -> Option<String> {
         let runs = ["one device", "ddp <2>", "one device, all cores"].map(str::to_owned).to_vec();
-        let recorded = Recorded { runs, spans, ..Recorded::default() };
-        let svg = draw("LeNet", &recorded).unwrap();
-        svg.as_deref().map(check);
-        svg
+        draw("LeNet", &Recorded { runs, spans, ..Recorded::default() })
     }
 
-    /// Steps of a run of two ranks between two runs of one rank. In the step of 20 ms both ranks compute for 16 ms, and
-    /// rank 1 communicates for 15 ms in the background.
+    fn texts(svg: &str) -> Vec<&str> {
+        let texts = svg.lines().filter(|line| line.starts_with("<text"));
+        texts.map(|line| line.split(['>', '<']).nth(2).unwrap()).collect()
+    }
+
+    /// Steps of a run of two ranks between two runs of one rank. Rank 1 is ahead by 2 ms. In the step of 20 ms both ranks
+    /// compute for 16 ms, and rank 1 communicates for 15 ms in the background.
     fn three_runs() -> Vec<Span> {
         vec![
             span((0, 0), STEPS, "step", 0, 10),
+            span((1, 0), STEPS, "epoch", 10, 100),
             span((1, 0), STEPS, "step", 10, 20),
             span((1, 0), STEPS, "step", 20, 40),
             span((1, 0), STEPS, "step", 40, 100),
             span((1, 0), COMPUTE, "early", 11, 19),
             span((1, 0), COMPUTE, "backward", 22, 38),
             span((1, 0), COMPUTE, "inside", 23, 30),
-            span((1, 1), COMPUTE, "backward", 22, 38),
-            span((1, 1), BACKGROUND, "bucket", 24, 39),
+            span((1, 1), STEPS, "step", 8, 18),
+            span((1, 1), STEPS, "step", 18, 38),
+            span((1, 1), STEPS, "step", 38, 98),
+            span((1, 1), COMPUTE, "backward", 20, 36),
+            span((1, 1), BACKGROUND, "bucket", 22, 37),
+            // This work of rank 1 overlaps rank 0's step.
+            span((1, 1), COMPUTE, "next step", 38, 60),
             span((2, 0), STEPS, "step", 100, 140),
             span((2, 0), COMPUTE, "late", 105, 138),
         ]
     }
 
     #[test]
-    fn the_run_of_most_ranks_and_its_step_of_middle_length_are_drawn() {
+    fn every_rank_of_the_largest_run_shows_its_step_of_median_length() {
         let svg = drawn(three_runs()).unwrap();
         let texts = texts(&svg);
-        assert_eq!(
-            texts[..2],
-            [
-                "One step of ddp &lt;2&gt; on 2 devices: LeNet",
-                // 14 of 15 ms.
-                "93 % of communication is hidden behind computing.",
-            ]
-        );
-        for text in ["computing", "background: communication on a second thread", "20 ms"] {
-            assert!(texts.contains(&text), "{text} is missing");
+        // 14 of 15 ms are hidden.
+        let sentence = "93 % of communication is hidden behind computing.";
+        assert_eq!(texts[..2], ["One step of ddp &lt;2&gt; on 2 devices: LeNet", sentence]);
+        for text in ["computing", "background: communication on a second thread", "0 ms", "20"] {
+            assert!(texts.contains(&text), "{text} is missing in {texts:?}");
         }
-        let rows: Vec<&str> =
-            texts.iter().copied().filter(|text| text.starts_with("rank")).collect();
-        assert_eq!(rows, ["rank 0 computes", "rank 1 computes", "rank 1 background"]);
-        assert!(["early", "inside", "late"].iter().all(|text| !svg.contains(text)));
-        assert!(svg.contains("<title>rank 1, bucket: 15.0 ms, from 4.0 ms</title>"), "{svg}");
-        // The page, two colours of the legend, and three bars.
-        assert_eq!(count(&svg, "<rect"), 6);
+        let rows = texts.iter().filter(|text| text.starts_with("rank") || **text == "background");
+        assert_eq!(rows.collect_vec(), [&"rank 0 computes", &"rank 1 computes", &"background"]);
+        assert!(
+            ["early", "inside", "next step", "late"].iter().all(|text| !svg.contains(text)),
+            "{svg}"
+        );
+        assert!(svg.contains("<title>rank 1, bucket: 15 ms, from 4 ms</title>"), "{svg}");
+        assert!(svg.contains("<title>rank 0, backward: 16 ms, from 4 ms</title>"), "{svg}");
+        assert_eq!(svg.matches("<title>").count(), 3, "{svg}");
     }
 
     #[test]
@@ -217,9 +286,12 @@ mod tests {
         let conclusion = |spans: Vec<Span>| texts(&drawn(spans).unwrap())[1].to_owned();
         let alone = vec![span((0, 0), STEPS, "step", 0, 10), span((0, 0), COMPUTE, "all", 1, 10)];
         assert_eq!(conclusion(alone.clone()), "Computing takes 90 % of the step.");
-        // A second rank waits, within its forward pass, for half of the step and for longer than the step.
-        let waits =
-            [span((0, 1), COMPUTE, "all", 0, 20), span((0, 1), COMMUNICATION, "wait", 5, 20)];
+        // A second rank waits, within its forward pass, for half of its step and for longer than the step.
+        let waits = [
+            span((0, 1), STEPS, "step", 0, 10),
+            span((0, 1), COMPUTE, "all", 0, 20),
+            span((0, 1), COMMUNICATION, "wait", 5, 20),
+        ];
         let two = [&alone[..], &waits].concat();
         assert_eq!(
             conclusion(two.clone()),
@@ -232,11 +304,28 @@ mod tests {
     }
 
     #[test]
+    fn communication_within_a_forward_pass_cuts_its_bar() {
+        let svg = drawn(vec![
+            span((0, 0), STEPS, "step", 0, 100),
+            span((0, 0), COMPUTE, "forward", 0, 100),
+            span((0, 0), COMMUNICATION, "all-reduce", 20, 40),
+            span((0, 0), COMMUNICATION, "all-reduce", 70, 77),
+        ]);
+        let svg = svg.unwrap();
+        assert!(svg.contains("communicate or wait for 27 % of the step."), "{svg}");
+        for (length, start) in [(20, 0), (30, 40), (23, 77)] {
+            let part = format!("<title>rank 0, forward: {length} ms, from {start} ms</title>");
+            assert!(svg.contains(&part), "{part} is missing in {svg}");
+        }
+        assert_eq!(svg.matches("<title>rank 0, forward").count(), 3);
+    }
+
+    #[test]
     fn of_several_runs_with_the_most_ranks_the_last_is_drawn() {
         let mut spans = three_runs();
         spans.push(span((0, 1), COMPUTE, "first", 1, 9));
         assert!(drawn(spans.clone()).unwrap().contains("One step of ddp"));
-        spans.push(span((2, 1), COMPUTE, "last", 101, 109));
+        spans.push(span((2, 1), STEPS, "step", 101, 109));
         assert!(drawn(spans).unwrap().contains("One step of one device, all cores on 2 devices"));
     }
 
@@ -244,6 +333,7 @@ mod tests {
     fn without_a_step_there_is_nothing_to_draw() {
         assert!(drawn(Vec::new()).is_none());
         assert!(drawn(vec![span((0, 0), COMPUTE, "forward", 0, 10)]).is_none());
+        assert!(drawn(vec![span((0, 0), STEPS, "step", 0, 0)]).is_none());
         let empty = drawn(vec![span((0, 0), STEPS, "step", 0, 10)]).unwrap();
         assert!(empty.contains("Computing takes 0 % of the step."));
     }

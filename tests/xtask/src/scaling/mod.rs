@@ -5,7 +5,6 @@
 
 mod measured;
 mod on_paper;
-mod picture;
 
 use cost_model::paper::Device;
 use itertools::Itertools as _;
@@ -15,9 +14,8 @@ use crate::number::Rounded;
 use crate::stored;
 
 pub use measured::Measurement;
-pub use picture::picture;
 
-/// The curves that are also drawn as a [`picture()`]: model, batch and link, with overlap.
+/// The curves that are also drawn as a [picture](crate::pictures::scaling()): model, batch and link, with overlap.
 pub const PICTURED: [[&str; 3]; 2] = [
     ["LeNet", "256 for all", "NVLink, 100 Gb/s Ethernet between hosts"],
     ["ResNet-18", "256 each", "NVLink, 100 Gb/s Ethernet between hosts"],
@@ -144,7 +142,7 @@ impl Catalogue {
         })
     }
 
-    /// The panels that are drawn as a [`picture()`], if they are there.
+    /// The panels that are drawn as a [picture](crate::pictures::scaling()), if they are there.
     pub fn pictured(&self) -> Option<Vec<&Panel>> {
         let find = |[model, batch, link]: [&str; 3]| {
             let is =

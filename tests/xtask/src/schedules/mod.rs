@@ -3,7 +3,6 @@
 //! Stage 6 says all of it: who does what, that it keeps the laws, what channels have to hold, when things
 //! happen, what is kept meanwhile, and how large the bubble is. Here it is written down, and small.
 
-mod picture;
 mod row;
 
 use anyhow::{Context as _, ensure};
@@ -15,7 +14,6 @@ use serde::Serialize;
 
 use crate::stored;
 
-pub use picture::picture;
 pub use row::{Pass, Row, Units, passes};
 
 /// The schedules that can be looked at. The first shares its time scale with no other.
@@ -28,7 +26,7 @@ pub const STAGES: [usize; 5] = [2, 3, 4, 6, 8];
 /// The numbers of micro-batches that can be looked at.
 pub const MICRO_BATCHES: [usize; 7] = [1, 2, 4, 6, 8, 12, 16];
 
-/// The schedules that are also drawn as a [`picture()`], with their stages and micro-batches.
+/// The schedules that are also drawn as a [picture](crate::pictures::schedules()), with their stages and micro-batches.
 pub const PICTURED: ([Kind; 3], usize, usize) = ([Kind::GPipe, Kind::OneFOneB, Kind::ZbH1], 4, 8);
 
 /// A kind of schedule.
@@ -124,27 +122,6 @@ impl Catalogue {
         let sizes = KINDS.into_iter().cartesian_product(STAGES).cartesian_product(MICRO_BATCHES);
         let plans = sizes.map(plan).collect::<anyhow::Result<_>>()?;
         Ok(Self { command: "cargo xtask schedules".to_owned(), shapes: shapes.to_vec(), plans })
-    }
-
-    /// A schedule, the passes of its kind, and what happens; if there is one.
-    pub fn find(
-        &self,
-        kind: Kind,
-        stages: usize,
-        micro_batches: usize,
-    ) -> Option<(&Plan, &Shape, &Timeline)> {
-        let kind = kind.to_string();
-        let shape = self.shapes.iter().find(|shape| shape.kind == kind)?;
-        let plan = self.plans.iter().find(|plan| {
-            plan.kind == kind && plan.stages == stages && plan.micro_batches == micro_batches
-        })?;
-        Some((plan, shape, plan.timeline.as_ref()?))
-    }
-
-    /// Those that are drawn as a [`picture()`], if they are there.
-    pub fn pictured(&self) -> Option<Vec<(&Plan, &Shape, &Timeline)>> {
-        let (kinds, stages, micro_batches) = PICTURED;
-        kinds.into_iter().map(|kind| self.find(kind, stages, micro_batches)).collect()
     }
 
     /// The file in the book: JSON, one plan a line.

@@ -7,7 +7,6 @@
 //! arrows at once.
 
 mod order;
-mod picture;
 mod recorder;
 
 use std::collections::BTreeSet;
@@ -24,7 +23,6 @@ use serde::Serialize;
 
 use crate::stored;
 
-pub use picture::picture;
 pub use recorder::{ELEMENTS, Recorder};
 
 /// The algorithms that can be stepped through, simplest first.
@@ -33,7 +31,7 @@ pub const ALGORITHMS: [Algorithm; 3] = [Algorithm::Naive, Algorithm::Tree, Algor
 /// The numbers of ranks that can be stepped through.
 pub const RANKS: std::ops::RangeInclusive<usize> = 2..=8;
 
-/// The run that is also drawn as a [`picture()`].
+/// The run that is also drawn as a [picture](crate::pictures::steps()).
 pub const PICTURED: (Algorithm, usize) = (Algorithm::Ring, 4);
 
 /// A rank that waits this long in a run of some microseconds waits for ever.

@@ -8,7 +8,7 @@ use anyhow::{Context as _, bail};
 use harness::report::{file, line};
 use xtask::book::{built, dedent};
 use xtask::scaling::Measurement;
-use xtask::{root, scaling, schedules, steps};
+use xtask::{pictures, root, scaling, schedules, steps};
 
 use crate::shell;
 
@@ -60,7 +60,7 @@ pub(crate) fn write_steps() -> anyhow::Result<()> {
     let (algorithm, ranks) = steps::PICTURED;
     let pictured = catalogue.run(algorithm, ranks).context("a run that is not recorded")?;
     store("data/all-reduce-steps.json", &catalogue.json()?)?;
-    store("figures/ring-steps.svg", &steps::picture(pictured))?;
+    store("figures/ring-steps.svg", &pictures::steps(pictured))?;
     let messages: usize = catalogue.runs.iter().flat_map(|run| &run.steps).map(Vec::len).sum();
     line(format_args!("{} all-reduces, {messages} messages", catalogue.runs.len()))?;
     Ok(())
@@ -68,9 +68,8 @@ pub(crate) fn write_steps() -> anyhow::Result<()> {
 
 pub(crate) fn write_schedules() -> anyhow::Result<()> {
     let catalogue = schedules::Catalogue::make()?;
-    let pictured = catalogue.pictured().context("a schedule that is not there")?;
     store("data/pipeline-schedules.json", &catalogue.json()?)?;
-    store("figures/pipeline-schedules.svg", &schedules::picture(&pictured))?;
+    store("figures/pipeline-schedules.svg", &pictures::schedules()?)?;
     let had = catalogue.plans.iter().filter(|plan| plan.timeline.is_some()).count();
     let refused = catalogue.plans.len() - had;
     line(format_args!("{had} schedules, {refused} that cannot be had"))?;
@@ -87,7 +86,7 @@ pub(crate) fn write_scaling() -> anyhow::Result<()> {
     let catalogue = scaling::Catalogue::make(&measurement)?;
     let pictured = catalogue.pictured().context("a curve that is not there")?;
     store("data/scaling.json", &catalogue.json()?)?;
-    store("figures/scaling.svg", &scaling::picture(&pictured))?;
+    store("figures/scaling.svg", &pictures::scaling(&pictured))?;
     let measured = catalogue.panels.iter().filter(|panel| panel.here.is_some()).count();
     let on_paper = catalogue.panels.len() - measured;
     line(format_args!("{on_paper} charts on paper, {measured} of what was measured"))?;

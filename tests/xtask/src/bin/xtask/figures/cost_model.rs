@@ -4,7 +4,9 @@ use anyhow::{Context as _, ensure};
 use cost_model::all_reduce::Way;
 use cost_model::record::{Calibration, How, Step};
 use cost_model::training::Sum;
-use harness::report::chart::spacing;
+use drawing::gantt::SHADES;
+use drawing::svg::{Anchor, LINE, Look};
+use drawing::{Axis, Heading, Place, Svg};
 use harness::report::{counted, thousands};
 use harness::statistics::median;
 use itertools::Itertools as _;
@@ -12,14 +14,13 @@ use xtask::html::escaped;
 use xtask::scaling::Measurement;
 
 use super::Figure;
-use super::chart::{legend, legend_height};
-use super::drawing::{Anchor, Drawing, WIDTH, series_class};
 use super::measurement::caption;
+use crate::machine::{this_machine, today};
 
 /// From the left edge of one link's half to its axis, and from its last bar to the right edge.
 const LEFT: f64 = 36.0;
 const RIGHT: f64 = 10.0;
-const HALF: f64 = WIDTH / 2.0;
+const HALF: f64 = 240.0;
 /// The model, the link, and the unit stand above the bars.
 const HEADING: f64 = 62.0;
 const PLOT: f64 = 130.0;
@@ -32,9 +33,15 @@ const GAP: f64 = 0.8;
 /// The series of one device by itself.
 const ALONE: usize = 4;
 
+/// Makes the data of the figure of what stage 7's `--metrics` has written.
+pub(super) fn data(command: &str, text: &str) -> anyhow::Result<String> {
+    let data = Measurement::of(text, command, this_machine(), today())?;
+    Ok(serde_json::to_string_pretty(&data)?)
+}
+
 /// Draws a row for each model: memory on the left, the slow link on the right.
-pub(super) fn draw(text: &str) -> anyhow::Result<Figure> {
-    let measurement = Measurement::parse(text)?;
+pub(super) fn draw(texts: &[String]) -> anyhow::Result<Figure> {
+    let measurement = Measurement::parse(texts.first().context("no data")?)?;
     let ways: Vec<Way> = measurement
         .steps
         .iter()
@@ -42,28 +49,31 @@ pub(super) fn draw(text: &str) -> anyhow::Result<Figure> {
         .map(|how| how.sum.way)
         .unique()
         .collect();
-    let marks: Vec<String> = ways.iter().map(Way::to_string).collect();
+    let marks: Vec<(usize, String)> = ways.iter().map(Way::to_string).enumerate().collect();
     let trainings = measurement.trainings();
     ensure!(!trainings.is_empty(), "there is no step");
-    let head = legend_height(&marks) + 20.0;
-    let height = head + trainings.len() as f64 * (HEADING + PLOT + AXIS);
     let names: Vec<&str> = trainings.iter().map(|(model, _)| *model).collect();
     let title = format!("Milliseconds of a step, predicted and measured: {}", names.join("; "));
-    let mut drawing = Drawing::new(height, title);
-    legend(&mut drawing, &marks);
+    let heading = Heading { title, ..Heading::default() };
+    let mut svg = Svg::new(Place::Page);
+    let head = svg.legend(0.0, &marks, |svg, &series, (x, y)| {
+        svg.mark(&Look::of(series), (x + Svg::SAMPLE / 2.0, y), "");
+    });
     let key = "bars: predicted, pale without overlap, dark with it; marks: measured";
-    drawing.text("label quiet", (7.0, head - 16.0), Anchor::Start, key);
+    svg.text("label quiet", (0.0, head + LINE / 2.0), Anchor::Start, key);
+    let head = head + LINE;
+    let height = head + trainings.len() as f64 * (HEADING + PLOT + AXIS);
     for (row, (model, batch_size)) in trainings.into_iter().enumerate() {
         let top = head + row as f64 * (HEADING + PLOT + AXIS);
         let name = format!("{model}, {} images a step", thousands(batch_size));
-        drawing.text("label strong", (7.0, top + 14.0), Anchor::Start, name);
+        svg.text("label strong", (0.0, top + LINE), Anchor::Start, name);
         for slow in [false, true] {
             let steps = steps(&measurement, (model, batch_size), slow);
             let left = if slow { HALF } else { 0.0 };
-            half(&mut drawing, &steps, &ways, slow, (left, top))?;
+            half(&mut svg, &steps, &ways, slow, (left, top))?;
         }
     }
-    Ok(Figure { svg: drawing.finish(), caption: words(&measurement) })
+    Ok(Figure { svg: svg.finish(&heading, height), caption: words(&measurement) })
 }
 
 /// A model's steps over one link, and that of one device.
@@ -74,7 +84,7 @@ fn steps<'a>(measurement: &'a Measurement, training: (&str, usize), slow: bool) 
 }
 
 fn half(
-    drawing: &mut Drawing,
+    svg: &mut Svg,
     steps: &[&Step],
     ways: &[Way],
     slow: bool,
@@ -83,20 +93,19 @@ fn half(
     let link = if slow { "over the slow link" } else { "over memory" };
     let (left, right) = (left + LEFT, left + HALF - RIGHT);
     let (ceiling, floor) = (top + HEADING, top + HEADING + PLOT);
-    drawing.text("label", (left, top + 34.0), Anchor::Start, link);
-    drawing.text("label quiet", (left, top + 53.0), Anchor::Start, "ms");
+    svg.text("label", (left, top + 2.0 * LINE), Anchor::Start, link);
+    svg.text("label quiet", (left, top + 2.8 * LINE), Anchor::Start, "ms");
     let times = steps.iter().flat_map(|step| [step.predicted.seconds, step.measured]);
     let longest = 1e3 * times.fold(0.0, f64::max);
     ensure!(longest > 0.0, "a step takes time");
-    // At most five gaps fit.
-    let tick = spacing(longest, 5);
-    let most = (longest / tick).ceil() * tick;
-    let y = |seconds: f64| floor - 1e3 * seconds / most * (floor - ceiling);
-    for number in 0..=(most / tick).round() as usize {
-        let at = number as f64 * tick;
-        let y = y(at / 1e3);
-        drawing.line(if number == 0 { "axis" } else { "grid" }, (left, y), (right, y));
-        drawing.text("label", (left - 5.0, y + 4.5), Anchor::End, at);
+    // The axis ends with a number above the longest step.
+    let tick = drawing::axis::spacing(longest, 5);
+    let axis = Axis::linear("", 0.0, (longest / tick).ceil() * tick, 5);
+    let y = |seconds: f64| floor - axis.place(1e3 * seconds) * (floor - ceiling);
+    for (value, text) in &axis.ticks {
+        let (class, y) = (if *value > 0.0 { "grid" } else { "axis" }, y(value / 1e3));
+        svg.line(class, (left, y), (right, y));
+        svg.text("label", (left - 5.0, y), Anchor::End, text);
     }
     let counts: Vec<usize> = steps.iter().map(|step| step.devices).unique().collect();
     let room = steps.len() as f64 + (counts.len() + 1) as f64 * GAP;
@@ -111,23 +120,19 @@ fn half(
                 None => ALONE,
                 Some(how) => of_way(how.sum.way).context("a way that is none of them")?,
             };
-            let (at, size) =
-                (y(step.predicted.seconds), (bar - 1.5, floor - y(step.predicted.seconds)));
+            let at = y(step.predicted.seconds);
             let [predicted, measured] =
                 [step.predicted.seconds, step.measured].map(|seconds| 1e3 * seconds);
             let tooltip = format!("{predicted:.1} ms predicted, {measured:.1} ms measured");
-            match step.how {
-                Some(How { sum: Sum { overlap: false, .. }, .. }) => {
-                    drawing.pale_bar(&series_class(series), (x, at), size, &tooltip);
-                }
-                _ => drawing.bar(&series_class(series), (x, at), size, &tooltip),
-            }
-            drawing.mark(series, (x + (bar - 1.5) / 2.0, y(step.measured)));
+            let is_pale = matches!(step.how, Some(How { sum: Sum { overlap: false, .. }, .. }));
+            let (look, shade) = (Look::of(series), SHADES[usize::from(is_pale)][0]);
+            svg.rect(&look.class, (x, at), (bar - 1.5, floor - at), shade, &tooltip);
+            svg.mark(&look, (x + (bar - 1.5) / 2.0, y(step.measured)), "");
             x += bar;
         }
-        drawing.text("label", ((begin + x) / 2.0, floor + 18.0), Anchor::Middle, count);
+        svg.text("label", ((begin + x) / 2.0, floor + 13.5), Anchor::Middle, count);
     }
-    drawing.text("label quiet", (right, floor + 34.0), Anchor::End, "devices");
+    svg.text("label quiet", (right, floor + 30.0), Anchor::End, "devices");
     Ok(())
 }
 
@@ -175,15 +180,15 @@ mod tests {
 
     #[test]
     fn a_bar_for_each_prediction_and_a_mark_for_each_measurement() {
-        let Figure { svg, caption } = draw(&measurement().to_string()).unwrap();
+        let Figure { svg, caption } = draw(&[measurement().to_string()]).unwrap();
         // On both sides one device, and two with and without overlap; in the legend the ring's mark.
         assert_eq!(svg.matches("<rect").count(), 6, "{svg}");
-        assert_eq!(svg.matches("<circle").count(), 1 + 4, "{svg}");
-        assert_eq!(svg.matches("class=\"series-5 bar\"").count(), 2, "{svg}");
+        assert_eq!(svg.matches("<path class=\"series-1\"").count(), 1 + 4, "{svg}");
+        assert_eq!(svg.matches("<path class=\"series-5\"").count(), 2, "{svg}");
         // Bars of 10 ms; marks at 8 ms on an axis to 10 ms, and at 12.5 ms on one to 15 ms.
-        let floor = 36.0 + 20.0 + HEADING + PLOT;
+        let floor = 28.0 + LINE + HEADING + PLOT;
         for mark in [floor - 0.8 * PLOT, floor - 12.5 / 15.0 * PLOT] {
-            assert_eq!(svg.matches(&format!("cy=\"{mark:.1}\"")).count(), 2, "{mark} in {svg}");
+            assert_eq!(svg.matches(&format!(",{mark:.1}m-4,0")).count(), 2, "{mark} in {svg}");
         }
         let words = "Of 5 predictions half are at most 20 % off, the worst 25 %. Measured on One, 2 cores, \
                      2026-11-22, by <code>run &amp; look</code>.\n";
@@ -194,6 +199,6 @@ mod tests {
     fn where_nothing_was_measured_nothing_is_drawn() {
         let mut empty = measurement();
         empty["steps"] = json!([]);
-        assert!(draw(&empty.to_string()).is_err());
+        assert!(draw(&[empty.to_string()]).is_err());
     }
 }

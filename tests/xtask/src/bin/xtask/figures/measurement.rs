@@ -1,4 +1,4 @@
-//! What a stage's `--metrics` or `--trace` wrote, with the machine on which it did.
+//! The lines that a stage's `--metrics` or `--trace` has written, with the machine and the command.
 
 use std::path::Path;
 use std::time::Duration;
@@ -8,15 +8,38 @@ use harness::report::file;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use xtask::Machine;
 use xtask::html::escaped;
-use xtask::root;
+use xtask::{Machine, root};
 
 use crate::machine::{this_machine, today};
 use crate::shell;
 
 /// Three trainings take a few minutes.
 const LIMIT: Duration = Duration::from_secs(1800);
+
+/// A measurement of a figure's data.
+pub(super) struct Measurement {
+    /// The command, which writes the file that it calls `FILE`.
+    pub(super) command: &'static str,
+    /// Makes the figure's data of the command and of the text of `FILE`, as JSON.
+    pub(super) data: fn(&str, &str) -> anyhow::Result<String>,
+}
+
+impl Measurement {
+    /// Runs the command, and stores the data.
+    pub(super) fn make(&self, path: &Path) -> anyhow::Result<()> {
+        let written = tempfile::NamedTempFile::new()?;
+        let here = self.command.replace("FILE", &written.path().to_string_lossy());
+        let ended = shell::run(&here, &root(), LIMIT)?;
+        if !ended.status.success() {
+            let output = ended.output.trim_end();
+            bail!("`{}` failed ({}):\n{output}", self.command, ended.status);
+        }
+        let data = (self.data)(self.command, &std::fs::read_to_string(written.path())?)?;
+        file::write(path, |file| writeln!(file, "{data}"))
+            .with_context(|| format!("{}", path.display()))
+    }
+}
 
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(super) struct Recorded {
@@ -26,13 +49,16 @@ pub(super) struct Recorded {
     lines: Vec<Value>,
 }
 
-impl Recorded {
-    pub(super) fn parse(text: &str) -> anyhow::Result<Self> {
-        Ok(serde_json::from_str(text)?)
-    }
+/// Lines that were measured on this machine, as JSON.
+pub(super) fn here(command: &str, lines: Vec<Value>) -> anyhow::Result<String> {
+    let (command, date, machine) = (command.to_owned(), today(), this_machine());
+    Ok(serde_json::to_string_pretty(&Recorded { command, date, machine, lines })?)
+}
 
-    pub(super) fn here(command: &str, lines: Vec<Value>) -> Self {
-        Self { command: command.to_owned(), date: today(), machine: this_machine(), lines }
+impl Recorded {
+    /// Reads the data of a figure.
+    pub(super) fn parse(texts: &[String]) -> anyhow::Result<Self> {
+        Ok(serde_json::from_str(texts.first().context("no data")?)?)
     }
 
     pub(super) fn lines<T: DeserializeOwned>(&self, kind: &str) -> anyhow::Result<Vec<T>> {
@@ -59,24 +85,4 @@ pub(super) fn caption(machine: &Machine, date: Option<&str>, command: &str) -> S
 /// The lines of a file that `--metrics` wrote.
 pub(super) fn lines_of(metrics: &str) -> anyhow::Result<Vec<Value>> {
     Ok(metrics.lines().map(serde_json::from_str).collect::<Result<_, _>>()?)
-}
-
-/// Runs a command that writes a file where it says FILE, and stores what is made of that.
-pub(super) fn make<T: Serialize>(
-    path: &Path,
-    command: &str,
-    data: impl FnOnce(&str) -> anyhow::Result<T>,
-) -> anyhow::Result<()> {
-    let metrics = tempfile::NamedTempFile::new()?;
-    let here = command.replace("FILE", &metrics.path().to_string_lossy());
-    let ended = shell::run(&here, &root(), LIMIT)?;
-    if !ended.status.success() {
-        bail!("`{command}` failed ({}):\n{}", ended.status, ended.output.trim_end());
-    }
-    let data = data(&std::fs::read_to_string(metrics.path())?)?;
-    file::write(path, |file| {
-        serde_json::to_writer_pretty(&mut *file, &data)?;
-        writeln!(file)
-    })
-    .with_context(|| format!("{}", path.display()))
 }

@@ -1,11 +1,11 @@
 //! Test accuracy by epoch of the runs of stage 4.
 
 use anyhow::ensure;
+use drawing::chart::{Chart, Curve, Panel, stroke};
+use drawing::{Axis, Heading, Place};
 use serde::Deserialize;
 
 use super::Figure;
-use super::chart::{Curve, PANEL, Panel, Tick, legend, legend_height, panel};
-use super::drawing::Drawing;
 use super::measurement::Recorded;
 
 #[derive(Deserialize)]
@@ -22,52 +22,34 @@ struct Summary {
     devices: Vec<String>,
 }
 
-pub(super) fn draw(text: &str) -> anyhow::Result<Figure> {
-    let recorded = Recorded::parse(text)?;
+pub(super) fn draw(texts: &[String]) -> anyhow::Result<Figure> {
+    let recorded = Recorded::parse(texts)?;
     let epochs: Vec<Epoch> = recorded.lines("epoch")?;
     let summaries: Vec<Summary> = recorded.lines("summary")?;
     let last = epochs.iter().map(|epoch| epoch.epoch).max().unwrap_or_default();
     ensure!(last > 1, "a curve needs two epochs");
-    let along = |epoch: usize| 0.03 + 0.94 * (epoch - 1) as f64 / (last - 1) as f64;
-    let curves: Vec<Curve> = summaries
-        .iter()
-        .enumerate()
-        .map(|(series, summary)| Curve {
-            name: format!("{} [{}]", summary.run, summary.devices.join(", ")),
-            // What lies below stays visible.
-            width: [6.0, 3.5, 1.5][series.min(2)],
-            points: epochs
-                .iter()
-                .filter(|epoch| epoch.run == summary.run && epoch.epoch > 0)
-                .map(|epoch| (along(epoch.epoch), epoch.test_accuracy))
-                .collect(),
-        })
-        .collect();
-    let names: Vec<String> = curves.iter().map(|curve| curve.name.clone()).collect();
-    let height = legend_height(&names) + PANEL;
-    let ends: Vec<String> = curves
-        .iter()
-        .filter_map(|curve| Some(format!("{}: {:.3}", curve.name, curve.points.last()?.1)))
-        .collect();
-    let data = summaries.first().map_or("", |summary| summary.data.as_str());
-    let mut drawing = Drawing::new(
-        height,
-        format_args!("Test accuracy by epoch on {data}; at the end {}", ends.join("; ")),
-    );
-    let top = legend(&mut drawing, &names);
-    let up: Vec<Tick> =
-        (0..=4).map(|quarter| f64::from(quarter) / 4.0).map(|at| (at, at.to_string())).collect();
-    let step = last.div_ceil(10);
-    let ticks = (1..=last).step_by(step).map(|epoch| (along(epoch), epoch.to_string()));
-    panel(
-        &mut drawing,
-        top,
-        &Panel {
-            title: format!("LeNet on {data}"),
-            along: (ticks.collect(), "epoch"),
-            up: (up, "test accuracy"),
-            curves,
-        },
-    );
-    Ok(Figure { svg: drawing.finish(), caption: recorded.caption() })
+    let point = |Epoch { run, epoch, test_accuracy }: &Epoch| {
+        (*epoch as f64, *test_accuracy, format!("{run}, epoch {epoch}: {test_accuracy:.3}"))
+    };
+    let curve = |(series, summary): (usize, &Summary)| Curve {
+        name: format!("{} [{}]", summary.run, summary.devices.join(", ")),
+        series: Some(series),
+        width: stroke(series, summaries.len()),
+        points: (epochs.iter().filter(|it| it.run == summary.run && it.epoch > 0))
+            .map(point)
+            .collect(),
+    };
+    let curves: Vec<Curve> = summaries.iter().enumerate().map(curve).collect();
+    let end = |curve: &Curve| Some(format!("{}: {:.3}", curve.name, curve.points.last()?.1));
+    let ends: Vec<String> = curves.iter().filter_map(end).collect();
+    let data = &summaries[0].data;
+    let title = format!("Test accuracy by epoch on {data}; at the end {}", ends.join("; "));
+    let panel = Panel {
+        title: format!("LeNet on {data}"),
+        x: Axis::counting("epoch", last as f64, 10),
+        y: Axis::linear("test accuracy", 0.0, 1.0, 5),
+        curves,
+    };
+    let chart = Chart { heading: Heading { title, ..Heading::default() }, rows: vec![vec![panel]] };
+    Ok(Figure { svg: chart.svg(Place::Page), caption: recorded.caption() })
 }

@@ -1,0 +1,147 @@
+//! The pictures of the book's interactive figures, for paper and for browsers without scripts.
+
+use std::collections::BTreeSet;
+
+use drawing::chart::{Chart, Curve, Panel};
+use drawing::svg::{Anchor, Point};
+use drawing::{Axis, Heading, Place, Svg};
+use harness::report::thousands;
+use model_parallel::partition::Cost;
+use model_parallel::pipeline::drawing::predicted_chart;
+use model_parallel::pipeline::{UNBOUNDED, check, predict};
+
+use crate::{scaling, schedules, steps};
+
+/// The curves of the scaling chart in the order in which they are drawn, with their widths.
+const CURVES: [(usize, f64); 4] = [(2, 5.5), (0, 3.5), (1, 1.8), (3, 1.8)];
+
+/// The size of a chunk of a tensor, the gaps between chunks and between ranks, and from one step to the next.
+const CELL: f64 = 16.0;
+const GAP: f64 = 3.0;
+const AISLE: f64 = 34.0;
+const STEP: f64 = 48.0;
+
+fn heading(title: String) -> Heading {
+    Heading { title, ..Heading::default() }
+}
+
+/// Speed-ups by devices, with equal factors of both as equal lengths.
+pub fn scaling(panels: &[&scaling::Panel]) -> String {
+    let row = |panel: &&scaling::Panel| {
+        let curves =
+            || CURVES.into_iter().zip(CURVES.map(|(series, _)| &panel.with_overlap[series]));
+        let values = curves().flat_map(|(_, curve)| curve.speed_up.iter().map(|it| it.value()));
+        let (least, devices) = (values.fold(1.0, f64::min), &panel.devices);
+        let most = devices.iter().copied().max().unwrap_or(2) as f64;
+        let ticks = devices.iter().step_by(2).map(|&it| (it as f64, thousands(it))).collect();
+        let ideal = vec![(1.0, 1.0, String::new()), (most, most, String::new())];
+        let ideal = Curve { name: "ideal".to_owned(), series: None, width: 1.0, points: ideal };
+        let curve = |((series, width), curve): ((usize, f64), &scaling::Curve)| Curve {
+            name: curve.way.clone(),
+            series: Some(series),
+            width,
+            points: (devices.iter().zip(&curve.speed_up))
+                .map(|(&count, it)| {
+                    let tooltip = format!("{} on {count} devices: {}", curve.way, it.value());
+                    (count as f64, it.value(), tooltip)
+                })
+                .collect(),
+        };
+        let (images, whose) = panel.batch.split_once(' ').unwrap_or((&panel.batch, ""));
+        vec![Panel {
+            title: format!("{}, {images} images {whose}", panel.name),
+            x: Axis::factors("devices", (1.0, most), ticks),
+            y: Axis::decades("times one device's images a second", (least, most), false),
+            curves: [ideal].into_iter().chain(curves().map(curve)).collect(),
+        }]
+    };
+    let names = panels.iter().map(|panel| format!("{}; {}", panel.name, panel.link));
+    let names = names.collect::<Vec<_>>().join("; ");
+    let heading = heading(format!("Times as many images a second as one device: {names}"));
+    Chart { heading, rows: panels.iter().map(row).collect() }.svg(Place::Page)
+}
+
+/// Predicted steps of some schedules, with the most activations that each stage keeps.
+/// Fails when a schedule breaks a law.
+pub fn schedules() -> anyhow::Result<String> {
+    let (kinds, stages, micro_batches) = schedules::PICTURED;
+    let (mut pipelines, mut peaks) = (Vec::new(), Vec::new());
+    for kind in kinds {
+        let checked = check(kind.schedule(stages, micro_batches)?, UNBOUNDED)?;
+        pipelines.push((kind.to_string(), predict(&checked, &vec![Cost::UNITS; stages], 0.0)?));
+        peaks.push(checked.peaks().to_vec());
+    }
+    let mut gantt = predicted_chart("Timelines of schedules", &pipelines);
+    for (group, peaks) in gantt.groups.iter_mut().zip(&peaks) {
+        let halves = peaks.iter().any(|peak| peak.both > peak.activations);
+        group.note = if halves { "peak / with W" } else { "peak" }.to_owned();
+        for (row, peak) in group.rows.iter_mut().zip(peaks) {
+            let with_weights = if halves { format!(" / {}", peak.both) } else { String::new() };
+            row.note = format!("{}{with_weights}", peak.activations);
+        }
+    }
+    Ok(gantt.svg(Place::Page))
+}
+
+/// The messages of an all-reduce. Time goes down, and ranks stand side by side.
+///
+/// Every rank is drawn once before the first step and once after each, as its chunks. A chunk has a stripe for each rank's
+/// contribution, and is filled when it has all. The style sheet of the stepper has the colours.
+pub fn steps(run: &steps::Run) -> String {
+    let ranks = run.ranks as f64;
+    let pitch = ranks * (CELL + GAP) - GAP + AISLE;
+    let x = |rank: usize, chunk: usize| 56.0 + rank as f64 * pitch + chunk as f64 * (CELL + GAP);
+    let y = |step: usize| 30.0 + step as f64 * STEP;
+    let mut svg = Svg::new(Place::Page);
+    for rank in 0..run.ranks {
+        let middle = (x(rank, 0) + x(rank, run.ranks - 1) + CELL) / 2.0;
+        svg.text("label", (middle, 12.0), Anchor::Middle, format_args!("rank {rank}"));
+    }
+    let nothing = Vec::new();
+    let arrived = std::iter::once(&nothing).chain(&run.steps);
+    for (step, (holdings, arrived)) in run.holdings().iter().zip(arrived).enumerate() {
+        let name = if step == 0 { "before".to_owned() } else { format!("step {step}") };
+        svg.text("label", (0.0, y(step) + CELL / 2.0), Anchor::Start, name);
+        for (rank, chunks) in holdings.iter().enumerate() {
+            for (chunk, held) in chunks.iter().enumerate() {
+                let new = arrived.iter().any(|it| it.to == rank && it.chunks.contains(&chunk));
+                cell(&mut svg, (x(rank, chunk), y(step)), held, run.ranks, new);
+            }
+        }
+        for message in arrived {
+            // From the sender's last chunk of the message in the row above.
+            let chunk = message.chunks.last().copied().unwrap_or(0);
+            let from = x(message.from, chunk) + CELL / 2.0;
+            let ahead = (message.to + run.ranks - message.from) % run.ranks;
+            // Ranks stand in a ring: an arrow that leaves on the right arrives on the left.
+            let times = if message.to < message.from { 2 } else { 1 };
+            for from in [from, from - ranks * pitch].into_iter().take(times) {
+                let to = from + ahead as f64 * pitch;
+                arrow(&mut svg, (from, y(step) + CELL - STEP + 2.0), (to, y(step) - 3.0));
+            }
+        }
+    }
+    let title = format!("The {} steps of the {} on {ranks} ranks", run.steps.len(), run.algorithm);
+    svg.finish(&heading(title), y(run.steps.len()) + CELL + 4.0)
+}
+
+fn cell(svg: &mut Svg, (x, y): Point, held: &BTreeSet<usize>, ranks: usize, new: bool) {
+    let (whole, width) = (held.len() == ranks, CELL / ranks as f64);
+    for rank in held.iter().filter(|_| !whole) {
+        let at = (x + *rank as f64 * width, y);
+        svg.rect(&format!("of-{rank}"), at, (width, CELL), 1.0, "");
+    }
+    let [whole, new] =
+        [(whole, " whole"), (new, " new")].map(|(is, class)| if is { class } else { "" });
+    svg.rect(&format!("cell{whole}{new}"), (x, y), (CELL, CELL), 1.0, "");
+}
+
+fn arrow(svg: &mut Svg, from: Point, to: Point) {
+    let (right, down) = (to.0 - from.0, to.1 - from.1);
+    let length = right.hypot(down);
+    let (right, down) = (right / length, down / length);
+    let corner = |side: f64| {
+        (to.0 - 8.0 * right - side * 4.0 * down, to.1 - 8.0 * down + side * 4.0 * right)
+    };
+    svg.curve("arrow", 2.0, "none", &[from, to, corner(1.0), to, corner(-1.0)]);
+}
