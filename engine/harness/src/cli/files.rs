@@ -141,7 +141,7 @@ impl ReportArguments {
             plot,
             trace,
             timeline,
-            runs: Vec::new(),
+            ..Outputs::default()
         })
     }
 }
