@@ -90,7 +90,8 @@ mod tests {
     fn said(records: &[EpochRecord], test_images: usize, interrupted: bool) -> String {
         let test_accuracy = records.last().map_or(f64::NAN, |last| last.test_accuracy);
         let images = (60_000, test_images);
-        let run = Summary { images, interrupted, test_accuracy, guessing: 0.1, ..Summary::default() };
+        let run =
+            Summary { images, interrupted, test_accuracy, guessing: 0.1, ..Summary::default() };
         training(&run, records)
     }
 

@@ -6,8 +6,8 @@ use devices::DevicePlan;
 use harness::report::summary::Summary;
 use harness::verdict::{self, Doubt};
 use ops::difference::largest_difference;
-use scratch_data_parallel::{Method, replicas};
 use scratch_data_parallel::train::Outcome;
+use scratch_data_parallel::{Method, replicas};
 use serde::Serialize;
 
 /// A finished run.
@@ -73,7 +73,8 @@ impl Comparison {
         let (Some(one), Some(several)) = (runs.first(), runs.get(1).or(runs.first())) else {
             candle_core::bail!("nothing to compare: there were no runs");
         };
-        let ended_together = |other: &Run| other.summary.epochs_trained == one.summary.epochs_trained;
+        let ended_together =
+            |other: &Run| other.summary.epochs_trained == one.summary.epochs_trained;
         let alone = runs.iter().filter(|run| run.summary.devices.len() == 1 && runs.len() > 1);
         let speed_ups: Vec<_> = alone
             .map(|one| SpeedUp {

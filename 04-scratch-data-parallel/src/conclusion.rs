@@ -30,7 +30,10 @@ impl Comparison {
     }
 
     /// Judges the weights of healthy runs.
-    fn weights(&self, WeightDifference { after_first_step, at_the_end }: WeightDifference) -> String {
+    fn weights(
+        &self,
+        WeightDifference { after_first_step, at_the_end }: WeightDifference,
+    ) -> String {
         let most = self.rounding;
         let after_first = match after_first_step {
             0.0 => "are equal to the last bit".to_owned(),

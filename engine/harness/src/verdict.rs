@@ -4,8 +4,8 @@
 
 use std::fmt;
 
-use crate::report::summary::Summary;
 use crate::report::counted;
+use crate::report::summary::Summary;
 
 /// Times that differ by less than this share count as equal. Repeated runs on a quiet machine differ by as much.
 pub const EQUAL_TIMES: f64 = 0.05;
@@ -152,9 +152,7 @@ pub fn speed_up(devices: &str, count: usize, link: &str, ratio: f64) -> String {
     match Speed::of(ratio) {
         _ if !ratio.is_finite() => String::new(),
         Speed::Faster => {
-            format!(
-                "{devices} are {ratio:.2} times as fast as one{link}; {count} times is ideal."
-            )
+            format!("{devices} are {ratio:.2} times as fast as one{link}; {count} times is ideal.")
         }
         Speed::Equal => format!(
             "{devices} are no faster than one{link}: messages cost as much time as they save."
@@ -228,9 +226,7 @@ impl Accuracies {
             () if !has_learned(first) && !has_learned(second) => {
                 Self::Guesses(not_learned("Neither run is", second))
             }
-            () if chance_explains(accuracies, second.images.1) => {
-                Self::Chance
-            }
+            () if chance_explains(accuracies, second.images.1) => Self::Chance,
             () => Self::Differ(if after > before { "higher" } else { "lower" }),
         }
     }
@@ -252,5 +248,134 @@ pub fn rounding_test(dtype: &str) -> &'static str {
     match dtype {
         "f64" => "",
         _ => " --dtype f64 tests whether rounding is the only cause.",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A run of ten seconds on so many devices, with 2,000 test images.
+    fn run(devices: usize, test_accuracy: f64) -> Summary {
+        Summary {
+            images: (60_000, 2_000),
+            devices: vec![String::new(); devices],
+            epochs_trained: 5.0,
+            seconds_per_epoch: 2.0,
+            test_accuracy,
+            guessing: 0.1,
+            ..Summary::default()
+        }
+    }
+
+    fn said(runs: &[&Summary]) -> String {
+        ranked(&Doubt::about(runs.iter().copied()), || "ranked".to_owned())
+    }
+
+    #[test]
+    fn each_doubt_about_times_is_named_and_nothing_is_ranked() {
+        let (one, two) = (run(1, 0.5), || run(2, 0.5));
+        assert_eq!(said(&[&one, &two()]), "ranked");
+        let shared = Summary { shared: true, ..run(4, 0.5) };
+        let busy = Summary { busy: Some(String::new()), ..two() };
+        let long_enough = Summary { seconds_per_epoch: 0.1, ..two() };
+        let short = Summary { seconds_per_epoch: 0.099, ..two() };
+        let interrupted = Summary { interrupted: true, ..two() };
+        let of_shared =
+            "The 4 devices share hardware, so the times show the cost of messages and no speed-up.";
+        for (other, expected) in [
+            (&shared, of_shared),
+            (
+                &busy,
+                "Other programs used the cores, so the times are not reliable: repeat the run on a quiet machine.",
+            ),
+            (&long_enough, "ranked"),
+            (&short, "Runs below 0.5 s are too short for reliable times."),
+            (&interrupted, "A run was interrupted, so its times are of fewer steps."),
+        ] {
+            assert_eq!(said(&[&one, other]), expected);
+            assert_eq!(said(&[other, &one]), expected);
+        }
+        let all = said(&[&interrupted, &short, &busy, &shared]);
+        assert!(all.starts_with(of_shared) && all.matches(". ").count() == 3, "{all}");
+    }
+
+    #[test]
+    fn few_repetitions_and_implausible_speed_ups_are_doubts() {
+        assert_eq!([4, 5].map(Doubt::of_repetitions), [Some(Doubt::FewRepetitions), None]);
+        let doubt = |speed_up, idle| {
+            Doubt::of_speed_up("naive", speed_up, 2, idle).map(|doubt| doubt.to_string())
+        };
+        assert_eq!(
+            doubt(1.56, 0.59).expect("a contradiction"),
+            "The speed-up of naive is 1.56, and 2 devices that are idle for 59 % of the time reach 0.82 at most: other work \
+             disturbed a run, so repeat them all."
+        );
+        let without_idle_time = doubt(2.6, 0.0).expect("more than two devices can do");
+        assert!(without_idle_time.contains("is 2.60, and 2 devices reach 2.00 at most:"));
+        // Caches explain a quarter more.
+        assert_eq!([doubt(2.5, 0.0), doubt(1.0, 0.59), doubt(f64::NAN, 0.0)], [const { None }; 3]);
+    }
+
+    #[test]
+    fn times_within_five_per_cent_are_equal() {
+        let judged = [2.0, 1.06, 1.04, 1.0, 0.96, 0.95, 0.5].map(Speed::of);
+        let [faster, equal, slower] = [Speed::Faster, Speed::Equal, Speed::Slower];
+        assert_eq!(judged, [faster, faster, equal, equal, equal, slower, slower]);
+        for (ratio, expected) in [
+            (1.93, "2 devices are 1.93 times as fast as one; 2 times is ideal."),
+            (1.02, "2 devices are no faster than one: messages cost as much time as they save."),
+            (0.5, "2 devices are slower than one: an epoch takes 2.00 times as long."),
+            (f64::NAN, ""),
+            (f64::INFINITY, ""),
+        ] {
+            assert_eq!(speed_up("2 devices", 2, "", ratio), expected);
+        }
+        assert!(speed_up("2 devices", 2, " over a link", 1.9).contains("as one over a link;"));
+    }
+
+    #[test]
+    fn a_share_of_many_samples_depends_less_on_chance() {
+        assert_eq!(chance(0.5, 100), 0.1);
+        assert_eq!(chance(0.5, 10_000), 0.01);
+        assert_eq!(chance(1.0, 10), 0.0);
+        let explained = |samples| chance_explains([0.5, 0.6], samples);
+        assert!(explained(100) && !explained(1000));
+    }
+
+    #[test]
+    fn an_accuracy_is_compared_with_guessing_and_with_another() {
+        for (accuracy, expected) in [
+            (
+                0.894,
+                "The network classifies 89 % of the test images correctly; guessing gives 10 %.",
+            ),
+            (
+                0.11,
+                "The network is not clearly better than guessing (0.100): train for more epochs, or with another --lr.",
+            ),
+            (f64::NAN, "No test image was evaluated, so nothing is known of the accuracy."),
+        ] {
+            assert_eq!(of_one(&run(1, accuracy)), expected);
+        }
+        let compared = |a, b| Accuracies::of(&run(1, a), &run(2, b));
+        assert_eq!(compared(f64::NAN, 0.5), Accuracies::Unknown);
+        assert_eq!(compared(0.5, f64::NAN), Accuracies::Unknown);
+        assert!(
+            matches!(compared(0.11, 0.09), Accuracies::Guesses(text) if text.starts_with("Neither"))
+        );
+        assert_eq!(compared(0.62, 0.63), Accuracies::Chance);
+        assert_eq!(compared(0.62, 0.7), Accuracies::Differ("higher"));
+        assert_eq!(compared(0.62, 0.1), Accuracies::Differ("lower"));
+    }
+
+    #[test]
+    fn rounding_depends_on_the_precision_and_on_the_device() {
+        let limits = [("f64", true), ("f64", false), ("f32", true), ("f32", false)];
+        assert_eq!(
+            limits.map(|(dtype, slices)| rounding(dtype, slices)),
+            [1e-10, 1e-10, 1e-5, 1e-3]
+        );
+        assert_eq!(rounding_test("f64"), "");
     }
 }
