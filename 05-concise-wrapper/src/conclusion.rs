@@ -76,7 +76,7 @@ impl Setting {
     fn speed(&self, one: &Summary, several: &Summary) -> String {
         let (count, wrapper) = (several.devices.len(), self.wrapper);
         let ratio = one.seconds_per_epoch / several.seconds_per_epoch;
-        let mut doubts = Doubt::about([one, several]);
+        let mut doubts = Doubt::about(&[one, several]);
         doubts.extend(Doubt::of_speed_up(wrapper, ratio, count, 0.0));
         let ranking = || {
             let devices = format!("{} under {wrapper}", counted(count, "device"));

@@ -48,11 +48,10 @@ fn names<'a>(all: impl IntoIterator<Item = &'a Figures>) -> String {
     joined(all.into_iter().map(|it| it.name.clone()))
 }
 
-/// Names the doubts about times, or else the fastest way. Then names the idle time of pipelines.
+/// Names the doubts about times. Without a doubt, names the fastest way and the idle time of pipelines.
 pub(crate) fn of_times(all: &[Figures], mut doubts: Vec<Doubt>) -> String {
     doubts.extend(all.iter().filter_map(|it| implausible(all, it)));
-    let ranking = ranked(&doubts, || speed(all));
-    [ranking, idle(all)].iter().filter(|text| !text.is_empty()).join(" ")
+    ranked(&doubts, || format!("{} {}", speed(all), idle(all)).trim_end().to_owned())
 }
 
 /// Doubts a split that is faster than its idle time allows. It is compared with one device on as many micro-batches, because
@@ -349,10 +348,8 @@ mod tests {
         // Two devices that are idle for 59 % of the time do 0.82 times the work of one.
         let mut all = timed([1.56, 1.1, 1.0, 1.0]);
         all[2] = Figures { idle: Some([0.5, 0.59]), ..way("naive", [1, 2, 1], 1) };
-        let text = of_times(&all[..3], Vec::new());
-        let doubt = "The speed-up of naive is 1.56, and 2 devices that are idle for 59 % of the time reach 0.82 at most";
-        assert!(text.starts_with(doubt), "{text}");
-        assert!(!text.contains("Fastest") && !text.contains("as fast"), "{text}");
+        let doubt = Doubt::of_speed_up("naive", 1.56, 2, 0.59).expect("a contradiction");
+        assert_eq!(of_times(&all[..3], Vec::new()), doubt.to_string());
         // Small batches may be faster by themselves.
         let mut all = timed([1.0, 0.7, 0.6, 0.6]);
         all[3].idle = Some([0.1, 0.4]);

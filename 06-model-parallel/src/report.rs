@@ -142,7 +142,7 @@ pub(crate) fn report(
         line(Summary { run: outcome.subject(), busy: None, ..outcome.summary.clone() })?;
     }
     let figures: Vec<Figures> = outcomes.iter().map(Outcome::figures).collect();
-    let doubts = Doubt::about(outcomes.iter().map(|it| &it.summary));
+    let doubts = Doubt::about(&outcomes.iter().map(|it| &it.summary).collect_vec());
     let dtype = prepared.setup.dtype.as_str();
     let rounding = rounding(dtype, prepared.devices_of(outcomes[0].way).is_of_slices());
     print_block(&errors(outcomes), &of_weights(&figures, dtype, rounding))?;

@@ -40,7 +40,6 @@ fn all_ways_of_a_small_dense_stack() {
              bit.",
         ))
         .stdout(contains("\nRuns below 0.5 s are too short for reliable times."))
-        .stdout(said("Devices are idle least under ").or(said("The devices are idle for ")))
         .stdout(said("The most activations of a device are "))
         .stdout(contains("\nGPipe: test acc "))
         .stdout(contains("\n  on [cpu:0 (1 core), cpu:1 (1 core)]\n"));

@@ -1,4 +1,4 @@
-//! The median of several measurements.
+//! The median, the mean and the standard deviation of several measurements.
 
 /// Returns the median: the number in the middle, or the mean of the two in the middle. Without numbers, NaN.
 ///
@@ -12,6 +12,18 @@ pub fn median(numbers: impl IntoIterator<Item = f64>) -> f64 {
         odd if odd % 2 == 1 => sorted[middle],
         _ => f64::midpoint(sorted[middle - 1], sorted[middle]),
     }
+}
+
+/// Returns the mean.
+pub fn mean(numbers: &[f64]) -> f64 {
+    numbers.iter().sum::<f64>() / numbers.len() as f64
+}
+
+/// Returns the standard deviation of a sample, which needs two numbers.
+pub fn deviation(numbers: &[f64]) -> f64 {
+    let mean = mean(numbers);
+    let squares: f64 = numbers.iter().map(|it| (it - mean).powi(2)).sum();
+    (squares / (numbers.len() as f64 - 1.0)).sqrt()
 }
 
 /// Returns the median over repetitions of the slowest rank's time. Each rank has measured every repetition.
@@ -31,6 +43,12 @@ mod tests {
         assert_eq!(median([9.0, 1.0, 2.0, 4.0]), 3.0);
         assert_eq!(median([-7.5]), -7.5);
         assert!(median([]).is_nan());
+    }
+
+    #[test]
+    fn equal_numbers_do_not_deviate() {
+        assert_eq!((mean(&[1.0, 2.0, 6.0]), deviation(&[4.0, 4.0])), (3.0, 0.0));
+        assert_eq!(deviation(&[1.0, 2.0, 3.0]), 1.0);
     }
 
     #[test]

@@ -2,9 +2,6 @@
 //!
 //! Doubts about times come first: with a doubt, [`ranked`] ranks nothing.
 
-use std::fmt;
-
-use crate::report::counted;
 use crate::report::summary::Summary;
 
 /// Times that differ by less than this share count as equal. Repeated runs on a quiet machine differ by as much.
@@ -16,40 +13,45 @@ pub const SHORTEST: f64 = 0.5;
 /// Fewer repetitions are too few for a median.
 const FEWEST: u32 = 5;
 
-/// The speed-up that devices can reach at most, by their number and their idle time, times this factor is implausible.
-/// Caches explain smaller factors.
+/// A speed-up above this multiple of the most that devices can reach is implausible. Caches explain less.
 const IMPLAUSIBLE: f64 = 1.25;
 
-/// A reason why measured times say little.
-#[derive(Clone, Debug, PartialEq)]
+/// A reason why measured times say little, as a sentence.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum Doubt {
     /// So many devices share cores or a GPU.
+    #[error(
+        "The {0} devices share hardware, so the times show the cost of messages and no speed-up."
+    )]
     Shared(usize),
     /// Other programs used the cores.
+    #[error(
+        "Other programs used the cores, so the times are not reliable: repeat the run on a quiet machine."
+    )]
     Busy,
     /// A run took less than [`SHORTEST`].
+    #[error("Runs below {} s are too short for reliable times.", SHORTEST)]
     Short,
     /// Ctrl-C ended a run.
+    #[error("A run was interrupted, so its times are of fewer steps.")]
     Interrupted,
     /// Few repetitions were measured.
+    #[error("With so few runs, chance decides much: repeat with more --runs.")]
     FewRepetitions,
-    /// Devices are faster than their number and their idle time allow.
-    Implausible {
-        /// The devices or their schedule.
-        name: String,
-        /// How many times as fast as one device they are.
-        speed_up: f64,
-        /// The number of devices.
-        devices: usize,
-        /// The share of the time in which they are idle.
-        idle: f64,
-    },
+    /// The devices of a name have a higher speed-up than they can reach with their idle time.
+    #[error(
+        "The speed-up of {name} is {speed_up:.2}, and {devices} devices that are idle for {:.0} % of the time reach \
+         {:.2} at most: other work disturbed a run, so repeat them all.",
+        100.0 * idle,
+        *devices as f64 * (1.0 - idle)
+    )]
+    #[expect(missing_docs)]
+    Implausible { name: String, speed_up: f64, devices: usize, idle: f64 },
 }
 
 impl Doubt {
     /// Returns the doubts about the times of some runs.
-    pub fn about<'a>(runs: impl IntoIterator<Item = &'a Summary>) -> Vec<Self> {
-        let runs: Vec<&Summary> = runs.into_iter().collect();
+    pub fn about(runs: &[&Summary]) -> Vec<Self> {
         let any = |of: fn(&Summary) -> bool| runs.iter().any(|run| of(run));
         let shared = runs.iter().filter(|run| run.shared).map(|run| run.devices.len()).max();
         let is_short = |run: &Summary| run.seconds_per_epoch * run.epochs_trained < SHORTEST;
@@ -70,49 +72,12 @@ impl Doubt {
     /// Returns a doubt if devices that are idle for a share of the time cannot be so many times as fast as one.
     pub fn of_speed_up(name: &str, speed_up: f64, devices: usize, idle: f64) -> Option<Self> {
         let name = name.to_owned();
-        let most = devices as f64 * (1.0 - idle);
-        (speed_up > IMPLAUSIBLE * most).then_some(Self::Implausible {
+        (speed_up > IMPLAUSIBLE * devices as f64 * (1.0 - idle)).then_some(Self::Implausible {
             name,
             speed_up,
             devices,
             idle,
         })
-    }
-}
-
-impl fmt::Display for Doubt {
-    /// A sentence.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Shared(devices) => write!(
-                f,
-                "The {} share hardware, so the times show the cost of messages and no speed-up.",
-                counted(*devices, "device")
-            ),
-            Self::Busy => f.write_str(
-                "Other programs used the cores, so the times are not reliable: repeat the run on a quiet machine.",
-            ),
-            Self::Short => write!(f, "Runs below {SHORTEST} s are too short for reliable times."),
-            Self::Interrupted => {
-                f.write_str("A run was interrupted, so its times are of fewer steps.")
-            }
-            Self::FewRepetitions => {
-                f.write_str("With so few runs, chance decides much: repeat with more --runs.")
-            }
-            Self::Implausible { name, speed_up, devices, idle } => {
-                let most = *devices as f64 * (1.0 - idle);
-                let (devices, idle) = (counted(*devices, "device"), 100.0 * idle);
-                let that_are_idle = match idle.round() {
-                    0.0 => String::new(),
-                    idle => format!(" that are idle for {idle} % of the time"),
-                };
-                write!(
-                    f,
-                    "The speed-up of {name} is {speed_up:.2}, and {devices}{that_are_idle} reach {most:.2} at most: other \
-                     work disturbed a run, so repeat them all."
-                )
-            }
-        }
     }
 }
 
@@ -269,7 +234,7 @@ mod tests {
     }
 
     fn said(runs: &[&Summary]) -> String {
-        ranked(&Doubt::about(runs.iter().copied()), || "ranked".to_owned())
+        ranked(&Doubt::about(runs), || "ranked".to_owned())
     }
 
     #[test]
@@ -312,7 +277,7 @@ mod tests {
              disturbed a run, so repeat them all."
         );
         let without_idle_time = doubt(2.6, 0.0).expect("more than two devices can do");
-        assert!(without_idle_time.contains("is 2.60, and 2 devices reach 2.00 at most:"));
+        assert!(without_idle_time.contains("for 0 % of the time reach 2.00 at most:"));
         // Caches explain a quarter more.
         assert_eq!([doubt(2.5, 0.0), doubt(1.0, 0.59), doubt(f64::NAN, 0.0)], [const { None }; 3]);
     }
