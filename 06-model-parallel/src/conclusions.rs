@@ -356,7 +356,7 @@ mod tests {
         assert!(of_times(&all, Vec::new()).starts_with("Fastest on 2 devices"));
         let slow = of_times(&timed([1.0, 0.7, 0.7, 0.3]), Vec::new());
         assert!(
-            slow.starts_with("The speed-up of 1F1B is 3.33, and 2 devices reach 2.00"),
+            slow.starts_with("The speed-up of 1F1B is 3.33, and 2 devices that are idle"),
             "{slow}"
         );
     }

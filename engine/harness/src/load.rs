@@ -48,7 +48,8 @@ impl Load {
     }
 }
 
-/// The note about a measurement of `seconds` on `cores` cores. A process that waits on an idle machine has no note.
+/// The note about a measurement of `seconds` on `cores` cores. A process that waits on an idle machine has no note, and
+/// neither has a short measurement: the system counts processor time in hundredths of a second.
 fn note(before: Ticks, after: Ticks, seconds: f64, cores: usize) -> Option<String> {
     /// Linux counts 100 ticks a second for every program.
     const TICKS: f64 = 100.0;

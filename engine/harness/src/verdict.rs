@@ -7,7 +7,7 @@ use crate::report::summary::Summary;
 /// Times that differ by less than this share count as equal. Repeated runs on a quiet machine differ by as much.
 pub const EQUAL_TIMES: f64 = 0.05;
 
-/// Measurements of fewer seconds are too short: the system counts processor time in hundredths of a second.
+/// Measurements of fewer seconds are too short: a single pause decides their times.
 pub const SHORTEST: f64 = 0.5;
 
 /// Fewer repetitions are too few for a median.
@@ -38,15 +38,23 @@ pub enum Doubt {
     /// Few repetitions were measured.
     #[error("With so few runs, chance decides much: repeat with more --runs.")]
     FewRepetitions,
-    /// The devices of a name have a higher speed-up than they can reach with their idle time.
+    /// Devices have a higher speed-up than they can reach with their idle time.
     #[error(
         "The speed-up of {name} is {speed_up:.2}, and {devices} devices that are idle for {:.0} % of the time reach \
          {:.2} at most: other work disturbed a run, so repeat them all.",
         100.0 * idle,
         *devices as f64 * (1.0 - idle)
     )]
-    #[expect(missing_docs)]
-    Implausible { name: String, speed_up: f64, devices: usize, idle: f64 },
+    Implausible {
+        /// The name of the devices, or of their schedule.
+        name: String,
+        /// How many times as fast as one device they are.
+        speed_up: f64,
+        /// The number of devices.
+        devices: usize,
+        /// The share of the time in which they are idle.
+        idle: f64,
+    },
 }
 
 impl Doubt {
