@@ -140,9 +140,7 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
     outputs.run_ended(&summary, &trained.records)?;
     outputs.print_sparklines()?;
     line(&summary)?;
-    let conclusion =
-        conclusion::training(&trained.records, setup.data.test.len(), summary.interrupted);
-    paragraph(format_args!("\n{conclusion}"))?;
+    paragraph(format_args!("\n{}", conclusion::training(&summary, &trained.records)))?;
     outputs.write(&headline)?;
     Ok(())
 }

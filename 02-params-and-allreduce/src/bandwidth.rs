@@ -10,6 +10,7 @@ use harness::interrupt;
 use harness::load::Load;
 use harness::report::{self, metrics::Metrics};
 use harness::statistics::slowest;
+use harness::verdict::{Doubt, EQUAL_TIMES, Speed, ranked};
 use serde_json::json;
 
 use crate::Algorithm;
@@ -166,18 +167,21 @@ impl Table {
         let best: Vec<f64> = (0..SIZES.len())
             .map(|column| rates.iter().map(|rates| rates[column]).fold(0.0, f64::max))
             .collect();
-        let parts = fastest(&rates, &best);
-        let parts = report::joined(parts.into_iter().enumerate().map(|(part, (row, range))| {
-            let name = self.algorithms[row];
-            match part {
-                0 => format!(
-                    "{name} is fastest, or within {:.0} % of it, {range}",
-                    100.0 * (1.0 - EQUAL)
-                ),
-                _ => format!("{name} {range}"),
-            }
-        }));
-        let mut text = format!("On {count} devices {parts}.");
+        let doubts = [
+            self.shared.then_some(Doubt::Shared(count)),
+            self.busy.as_ref().map(|_| Doubt::Busy),
+            self.runs.and_then(Doubt::of_repetitions),
+        ];
+        let doubts: Vec<Doubt> = doubts.into_iter().flatten().collect();
+        let mut text = ranked(&doubts, || {
+            let parts = fastest(&rates, &best).into_iter().enumerate();
+            let within = format!(" is fastest, or within {:.0} % of it,", 100.0 * EQUAL_TIMES);
+            let parts = parts.map(|(part, (row, range))| {
+                let is_fastest = if part == 0 { within.as_str() } else { "" };
+                format!("{}{is_fastest} {range}", self.algorithms[row])
+            });
+            format!("On {count} devices {}.", report::joined(parts))
+        });
         if best[0] < SLOW * best.iter().copied().fold(0.0, f64::max) {
             text += &format!(
                 " At {} rates are low because each message, and each wait for another device, costs a fixed time.",
@@ -186,42 +190,28 @@ impl Table {
         }
         let last = SIZES.len() - 1;
         if let Some(limit) = self.limit.and_then(|_| self.rate(self.algorithms.len(), last)) {
-            let size = size(SIZES[last]);
-            text += &match 100.0 * best[last] / limit {
-                percent if percent < 1.0 => {
-                    format!(" At {size} the highest rate is below 1 % of the memory limit.")
-                }
-                percent if percent < 100.0 => {
-                    format!(" At {size} the highest rate is {percent:.0} % of the memory limit.")
-                }
-                _ => format!(" At {size} the highest rate reaches the memory limit."),
+            let reaches = match 100.0 * best[last] / limit {
+                ..1.0 => "is below 1 % of".to_owned(),
+                percent @ ..100.0 => format!("is {percent:.0} % of"),
+                _ => "reaches".to_owned(),
             };
-        }
-        if self.shared {
-            text += " The devices share hardware: on separate hardware, another algorithm may be the fastest.";
-        }
-        if self.runs.is_some_and(|runs| runs < FEW) {
-            text += " With so few runs, chance decides much: repeat with more --runs.";
+            let size = size(SIZES[last]);
+            text += &format!(" At {size} the highest rate {reaches} the memory limit.");
         }
         Some(text)
     }
 }
 
-/// From this share of the highest rate on, a rate counts as equal to it.
-const EQUAL: f64 = 0.9;
-
 /// Below this share of the highest rate of all sizes, the rate of a size is called slow.
 const SLOW: f64 = 0.5;
-
-/// Fewer runs are too few for a median.
-const FEW: u32 = 5;
 
 /// Names few algorithms that are the fastest, or nearly the fastest: the row of each with its range of sizes.
 fn fastest(rates: &[Vec<f64>], best: &[f64]) -> Vec<(usize, String)> {
     let (mut parts, mut first) = (Vec::new(), 0);
     while first < best.len() {
         let len = |row: usize| {
-            let close = |column: &usize| rates[row][*column] >= EQUAL * best[*column];
+            let close =
+                |column: &usize| Speed::of(best[*column] / rates[row][*column]) == Speed::Equal;
             (first..best.len()).take_while(close).count()
         };
         // Of several rows with the longest range, the one that is the fastest at its beginning.
@@ -378,18 +368,18 @@ mod tests {
         let alone = table([2.0; 5], [1.0; 5], [4.0; 5]);
         assert_eq!(
             conclusion(&alone),
-            "On 2 devices one-shot is fastest, or within 10 % of it, at every size. At 45 MiB the highest rate is 50 % of the memory limit."
+            "On 2 devices one-shot is fastest, or within 5 % of it, at every size. At 45 MiB the highest rate is 50 % of the memory limit."
         );
         let turns = table([2.0, 2.0, 1.0, 2.0, 1.0], [1.0, 1.0, 2.0, 1.0, 2.0], [1.0; 5]);
-        let parts = "one-shot is fastest, or within 10 % of it, up to 64 KiB, ring at 1 MiB, one-shot at 16 MiB and ring at 45 MiB.";
+        let parts = "one-shot is fastest, or within 5 % of it, up to 64 KiB, ring at 1 MiB, one-shot at 16 MiB and ring at 45 MiB.";
         assert_eq!(
             conclusion(&turns),
             format!("On 2 devices {parts} At 45 MiB the highest rate reaches the memory limit.")
         );
         let late = table([2.0, 1.0, 1.0, 1.0, 1.0], [1.0, 2.0, 2.0, 2.0, 2.0], [2.0; 5]);
         assert!(conclusion(&late).contains("at 4 KiB and ring from 64 KiB on."), "{late}");
-        let close = table([2.0; 5], [1.0, 2.1, 1.0, 2.1, 1.0], [4.0; 5]);
-        let text = "one-shot is fastest, or within 10 % of it, at every size.";
+        let close = table([2.0; 5], [1.0, 2.09, 1.0, 2.09, 1.0], [4.0; 5]);
+        let text = "one-shot is fastest, or within 5 % of it, at every size.";
         assert!(conclusion(&close).contains(text), "{close}");
         let mut missing = alone;
         missing.columns[4][0] = None;
@@ -407,11 +397,12 @@ mod tests {
         assert!(!conclusion(&flat).contains(small), "{flat}");
         let share = Some("4 threads share 2 cores".to_owned());
         let few = Table { note: share, shared: true, runs: Some(3), ..flat };
-        assert!(conclusion(&few).contains("The devices share hardware"), "{few}");
-        assert!(conclusion(&few).ends_with("repeat with more --runs."), "{few}");
+        let doubts = format!("{} {} At 45 MiB", Doubt::Shared(2), Doubt::FewRepetitions);
+        assert!(conclusion(&few).starts_with(&doubts), "{few}");
         assert!(few.to_string().starts_with("[a, b]\n  note: 4 threads share 2 cores\n"), "{few}");
-        let busy = Table { busy: Some("other programs".to_owned()), ..few };
-        assert!(busy.to_string().contains("\n  note: other programs\n  On 2 devices"), "{busy}");
+        let busy = Table { busy: Some("other programs".to_owned()), shared: false, ..few };
+        assert!(busy.to_string().contains("\n  note: other programs\n  Other programs"), "{busy}");
+        assert!(!busy.to_string().contains("fastest"), "{busy}");
         let alone = Table { devices: vec![String::new()], ..busy };
         assert_eq!(conclusion(&alone), "One device has nothing to add up.");
     }

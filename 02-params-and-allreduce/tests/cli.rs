@@ -64,10 +64,11 @@ fn it_ends_in_a_table_of_bandwidths() {
             assert!(numbers[0] >= 0.0, "{line}");
         }
     }
-    for devices in 2..=4 {
-        assert!(tables.contains(&format!("\n  On {devices} devices ")), "{tables}");
-    }
     let unwrapped = tables.replace("\n  ", " ");
+    let doubts =
+        unwrapped.matches("With so few runs, chance decides much: repeat with more --runs.");
+    assert_eq!(doubts.count(), 3, "{tables}");
+    assert!(!unwrapped.contains("is fastest"), "{tables}");
     assert_eq!(unwrapped.matches("the memory limit.").count(), 3, "{tables}");
 }
 

@@ -62,32 +62,16 @@ impl Breakage {
         }
     }
 
-    /// Returns the bug as the cause of an infinite loss or a NaN, if it is the cause.
+    /// Names the bug as the cause of an infinite loss or a NaN, if it is the cause.
     ///
     /// Only [`ReduceParams`](Self::ReduceParams) makes larger updates than a correct run.
-    pub fn explains(self, error: &trainer::Error) -> Option<RanAway> {
-        match (self, error) {
-            (Self::ReduceParams, &trainer::Error::NotFinite { epoch, step, loss, .. }) => {
-                Some(RanAway { epoch, step, loss })
-            }
-            _ => None,
+    pub fn explain(self, error: &mut trainer::Error) {
+        if let (Self::ReduceParams, trainer::Error::NotFinite { cause, .. }) = (self, error) {
+            *cause = "this is what --break reduce-params does; every step replaces the weights by the sum of the \
+                      weights of all replicas"
+                .to_owned();
         }
     }
-}
-
-/// The loss became infinite or NaN, as the bug makes it.
-#[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
-#[error(
-    "the loss is {loss} at step {step} of epoch {epoch}: this is what --break reduce-params does; \
-     every step replaces the weights by the sum of the weights of all replicas"
-)]
-pub struct RanAway {
-    /// Counted from 1.
-    pub epoch: usize,
-    /// Counted from 1, within the epoch.
-    pub step: usize,
-    /// The loss.
-    pub loss: f64,
 }
 
 // ANCHOR: lone_broadcast

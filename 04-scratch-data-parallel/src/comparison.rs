@@ -8,12 +8,7 @@ use ops::difference::largest_difference;
 use scratch_data_parallel::Method;
 use scratch_data_parallel::replicas::{check, verdict};
 use scratch_data_parallel::train::Outcome;
-use serde::Serialize;
-
-use crate::conclusion::{Facts, distance};
-
-/// The seconds of training below which times are not exact.
-const SHORTEST: f64 = 2.0;
+use serde_json::{Value, json};
 
 /// A finished run.
 pub(crate) struct Run {
@@ -24,133 +19,79 @@ pub(crate) struct Run {
 }
 
 /// The comparison of several devices with one device.
-#[derive(Debug, Serialize)]
-pub(crate) struct Comparison {
-    /// The speed-up over each run on one device.
-    speed_ups: Vec<SpeedUp>,
-    /// The difference between several devices and one. `None` when there was only one run.
-    weight_difference: Option<WeightDifference>,
-    /// Whether all replicas of the run on several devices ended with the same weights hash.
-    replicas_agree: bool,
-    /// The number of replicas.
-    replicas: usize,
-    #[serde(skip)]
-    verdict: String,
-    #[serde(skip)]
-    conclusion: Vec<String>,
+pub(crate) struct Comparison<'a> {
+    /// One device, several devices, and one device with all cores.
+    pub(crate) runs: &'a [Run],
+    /// The largest relative difference between the weights of several devices and of one, after step 1.
+    pub(crate) after_first_step: f64,
+    /// The same at the end. `None` if the runs did not end at the same step.
+    pub(crate) at_the_end: Option<f64>,
 }
 
-#[derive(Debug, Serialize)]
-struct SpeedUp {
-    /// The name of the run on one device.
-    over_run: String,
-    /// The device of this run.
-    over: String,
-    ratio: f64,
-}
+impl<'a> Comparison<'a> {
+    /// Compares the first two runs. `None` if there are fewer.
+    pub(crate) fn new(runs: &'a [Run]) -> candle_core::Result<Option<Self>> {
+        let [one, several, ..] = runs else { return Ok(None) };
+        let (one, several, together) = (&one.outcome, &several.outcome, end_together(one, several));
+        let at_the_end = together.then(|| largest_difference(&several.weights, &one.weights));
+        let after_first_step =
+            largest_difference(&several.after_first_step, &one.after_first_step)?;
+        Ok(Some(Self { runs, after_first_step, at_the_end: at_the_end.transpose()? }))
+    }
 
-/// The largest relative difference over all tensors: max |a − b| / max |b| of a tensor.
-#[derive(Debug, Serialize)]
-struct WeightDifference {
-    after_first_step: f64,
-    /// `None` when an interrupt ended one of the runs early.
-    at_the_end: Option<f64>,
-}
+    /// The speed-up over each run on one device, with the run.
+    pub(crate) fn speed_ups(&self) -> impl Iterator<Item = (f64, &'a Summary)> {
+        let several = self.runs[1].summary.seconds_per_epoch;
+        let alone = self.runs.iter().map(|run| &run.summary).step_by(2);
+        alone.map(move |one| (one.seconds_per_epoch / several, one))
+    }
 
-impl Comparison {
-    /// Compares the run on the most devices with each run on one device.
-    pub(crate) fn new(runs: &[Run]) -> candle_core::Result<Self> {
-        let Some(several) = runs.iter().max_by_key(|run| run.summary.devices.len()) else {
-            candle_core::bail!("nothing to compare: there were no runs");
-        };
-        let others = || runs.iter().filter(|run| run.summary.devices.len() == 1);
-        let speed_ups = others().map(|one| SpeedUp {
-            over_run: one.summary.run.clone(),
-            over: one.summary.devices.join(", "),
-            ratio: one.summary.seconds_per_epoch / several.summary.seconds_per_epoch,
+    /// The comparison as a line of `--metrics`. Without several runs, it has no numbers.
+    pub(crate) fn line(comparison: Option<&Self>, replicas: &Run) -> Value {
+        let speed_ups = comparison.into_iter().flat_map(Self::speed_ups).map(|(ratio, one)| {
+            json!({ "over_run": one.run, "over": one.devices.join(", "), "ratio": ratio })
         });
-        let weight_difference = match others().next() {
-            Some(one) if runs.len() > 1 => Some(WeightDifference {
-                after_first_step: largest_difference(
-                    &several.outcome.after_first_step,
-                    &one.outcome.after_first_step,
-                )?,
-                at_the_end: (one.summary.epochs_trained == several.summary.epochs_trained)
-                    .then(|| largest_difference(&several.outcome.weights, &one.outcome.weights))
-                    .transpose()?,
-            }),
-            _ => None,
-        };
-        let hashes = &several.outcome.hashes;
-        let mut comparison = Self {
-            speed_ups: if runs.len() > 1 { speed_ups.collect() } else { Vec::new() },
-            weight_difference,
-            replicas_agree: check(hashes).is_ok(),
-            replicas: hashes.len(),
-            verdict: verdict(hashes),
-            conclusion: Vec::new(),
-        };
-        comparison.conclusion = comparison.conclude(several, runs);
-        Ok(comparison)
-    }
-
-    /// The sentences below the numbers. A single run has none.
-    pub(crate) fn conclusion(&self) -> &[String] {
-        &self.conclusion
-    }
-
-    fn conclude(&self, several: &Run, runs: &[Run]) -> Vec<String> {
-        let Some(difference) = &self.weight_difference else { return Vec::new() };
-        let facts = Facts {
-            method: several.method,
-            devices: several.plan.len(),
-            f64: several.summary.dtype == "f64",
-            slices: several.plan.is_of_slices(),
-            shared: several.summary.shared,
-            short: runs
-                .iter()
-                .any(|run| run.summary.seconds_per_epoch * run.summary.epochs_trained < SHORTEST),
-            busy: runs.iter().any(|run| run.summary.busy.is_some()),
-            speed_ups: self.speed_ups.iter().map(|speed_up| speed_up.ratio).collect(),
-            after_first_step: difference.after_first_step,
-            at_the_end: difference.at_the_end,
-            same_bits: runs.iter().all(|run| run.outcome.hashes[0] == several.outcome.hashes[0]),
-            same_bits_alone: runs
-                .get(2)
-                .filter(|all_cores| {
-                    all_cores.summary.epochs_trained == runs[0].summary.epochs_trained
-                })
-                .map(|all_cores| all_cores.outcome.hashes == runs[0].outcome.hashes),
-            replicas_agree: self.replicas_agree,
-            accuracies: [runs[0].summary.test_accuracy, several.summary.test_accuracy],
-            test_images: several.summary.images.1,
-        };
-        facts.conclusion()
+        let difference = comparison.map(|Self { after_first_step, at_the_end, .. }| {
+            json!({ "after_first_step": after_first_step, "at_the_end": at_the_end })
+        });
+        json!({
+            "speed_ups": speed_ups.collect::<Vec<_>>(),
+            "weight_difference": difference,
+            "replicas_agree": check(&replicas.outcome.hashes).is_ok(),
+            "replicas": replicas.outcome.hashes.len(),
+        })
     }
 }
 
-impl fmt::Display for Comparison {
+/// Whether two runs ended at the same step.
+pub(crate) fn end_together(one: &Run, other: &Run) -> bool {
+    one.summary.epochs_trained == other.summary.epochs_trained
+}
+
+impl fmt::Display for Comparison<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Some(difference) = &self.weight_difference else {
-            return Ok(());
-        };
-        let ratios: Vec<String> = self
-            .speed_ups
-            .iter()
-            // An interrupted run may have no time.
-            .filter(|speed_up| speed_up.ratio.is_finite())
-            .map(|SpeedUp { ratio, over_run, .. }| format!("{ratio:.2}× over {over_run}"))
-            .collect();
+        // An interrupted run may have no time.
+        let timed = self.speed_ups().filter(|(ratio, _)| ratio.is_finite());
+        let ratios = timed.map(|(ratio, one)| format!("{ratio:.2}× over {}", one.run));
+        let ratios = ratios.collect::<Vec<_>>().join("; ");
         if !ratios.is_empty() {
-            writeln!(f, "speed-up: {}", ratios.join("; "))?;
+            writeln!(f, "speed-up: {ratios}")?;
         }
-        let WeightDifference { after_first_step, at_the_end } = difference;
-        let first = distance(*after_first_step);
-        write!(f, "largest weight difference: {first} after step 1")?;
-        match at_the_end {
-            Some(at_the_end) => writeln!(f, ", {} at the end", distance(*at_the_end))?,
-            None => writeln!(f, "; not compared at the end")?,
-        }
-        f.write_str(&self.verdict)
+        let at_the_end = match self.at_the_end {
+            Some(at_the_end) => format!(", {} at the end", distance(at_the_end)),
+            None => "; not compared at the end".to_owned(),
+        };
+        let first = distance(self.after_first_step);
+        writeln!(f, "largest weight difference: {first} after step 1{at_the_end}")?;
+        f.write_str(&verdict(&self.runs[1].outcome.hashes))
+    }
+}
+
+/// Formats a difference: `0`, `1.3`, `2.0e-5`.
+pub(crate) fn distance(number: f64) -> String {
+    match number {
+        0.0 => "0".to_owned(),
+        _ if (0.1..1000.0).contains(&number) => format!("{number:.1}"),
+        _ => format!("{number:.1e}"),
     }
 }

@@ -1,151 +1,107 @@
 //! The conclusion from the numbers of the runs, in plain sentences.
 
 use clap::ValueEnum as _;
-use datasets::GUESSING;
 use harness::cli::name_of;
-use harness::load::why_no_speed_up;
+use harness::report::summary::Summary;
 use harness::report::{accuracy, thousands};
-use harness::statistics::{chance, chance_explains};
+use harness::verdict::{Accuracies, Doubt, Speed, ranked, rounding, rounding_test, speed_up};
 use scratch_data_parallel::Method;
 use scratch_data_parallel::breakage::Breakage;
+use scratch_data_parallel::replicas::check;
 
-/// Two times that differ by less than this share count as equal.
-const EQUAL_TIMES: f64 = 0.05;
+use crate::comparison::{Comparison, distance, end_together};
 
-/// The numbers that the conclusion depends on, of one device and of several devices.
-#[derive(Clone, Debug)]
-pub(crate) struct Facts {
-    pub(crate) method: Method,
-    /// The number of devices of the parallel run.
-    pub(crate) devices: usize,
-    /// Whether the weights have 64 bits.
-    pub(crate) f64: bool,
-    /// Whether the devices are slices of the CPU.
-    pub(crate) slices: bool,
-    /// Whether devices share a core or a GPU.
-    pub(crate) shared: bool,
-    /// Whether other programs used the cores.
-    pub(crate) busy: bool,
-    /// Whether a run is too short to compare times.
-    pub(crate) short: bool,
-    /// How many times as fast the devices are as one device, and as one device with all cores.
-    pub(crate) speed_ups: Vec<f64>,
-    /// The relative difference between the weights of one device and of several, after step 1.
-    pub(crate) after_first_step: f64,
-    /// The same at the end. `None` if the runs did not end at the same step.
-    pub(crate) at_the_end: Option<f64>,
-    /// Whether all runs ended with the same bits.
-    pub(crate) same_bits: bool,
-    /// Whether one device ended with the same bits with few and with all cores. `None` if only one of the two was trained.
-    pub(crate) same_bits_alone: Option<bool>,
-    pub(crate) replicas_agree: bool,
-    /// The test accuracy of one device and of several.
-    pub(crate) accuracies: [f64; 2],
-    /// The number of test images.
-    pub(crate) test_images: usize,
-}
+const NOT_COMPARED: &str =
+    "The runs did not end at the same step, so the final weights are not compared.";
 
-impl Facts {
+impl Comparison<'_> {
     /// Returns the paragraphs about the weights, the results and the speed, as far as there is something to say.
     pub(crate) fn conclusion(&self) -> Vec<String> {
         let speed = self.speed();
-        match self.method {
-            Method::AllReduce(_) => vec![self.rounding(), self.results(), speed],
-            Method::Reproducible { shards } => vec![self.same_bits(shards), speed],
-            // The speed of wrong steps means nothing.
-            Method::Broken(bug, _) => vec![self.broken(bug)],
-        }
-        .into_iter()
-        .filter(|text| !text.is_empty())
-        .collect()
+        let paragraphs = match self.runs[1].method {
+            Method::AllReduce(_) => vec![self.weights(), self.results(), speed],
+            Method::Reproducible { shards } => vec![self.bits(shards), speed],
+            Method::Broken(bug, _) => vec![self.broken(bug), speed],
+        };
+        paragraphs.into_iter().filter(|text| !text.is_empty()).collect()
     }
 
-    /// The largest difference after one step that rounding explains.
-    fn tolerance(&self) -> f64 {
-        match (self.f64, self.slices) {
-            (true, _) => 1e-10,
-            (false, true) => 1e-5,
-            // The algorithms of cuDNN, and TF32.
-            (false, false) => 1e-3,
-        }
+    /// The largest difference after step 1 that rounding explains.
+    fn rounding(&self) -> f64 {
+        rounding(&self.runs[1].summary.dtype, self.runs[1].plan.is_of_slices())
     }
 
     /// Judges the weights of healthy runs.
-    fn rounding(&self) -> String {
-        let (first, most) = (self.after_first_step, self.tolerance());
-        // A NaN is no agreement.
-        let agree = first <= most;
-        if !agree {
-            return format!(
-                "After step 1 the weights differ by {}, and rounding explains at most {most:.0e}: \
-                 this is a mistake in the program.",
-                distance(first)
-            );
-        }
-        let ways =
-            format!("After step 1 the weights of one device and of {} devices", self.devices);
-        let after_first = match first {
-            0.0 => format!("{ways} are equal to the last bit."),
-            _ => format!("{ways} agree to rounding ({first:.1e})."),
+    fn weights(&self) -> String {
+        let (devices, most) = (self.runs[1].plan.len(), self.rounding());
+        let first = match self.after_first_step {
+            0.0 => "are equal to the last bit".to_owned(),
+            first if first <= most => format!("agree to rounding ({first:.1e})"),
+            // A NaN is no agreement.
+            first => {
+                let first = distance(first);
+                return format!(
+                    "After step 1 the weights differ by {first}, and rounding explains at most {most:.0e}: this is a mistake \
+                     in the program."
+                );
+            }
         };
-        let hint = match self.f64 {
-            true => "",
-            false => " --dtype f64 tests whether rounding is the only cause.",
-        };
-        let at_the_end = match self.at_the_end {
+        let end = match self.at_the_end {
             None => NOT_COMPARED.to_owned(),
             Some(0.0) => "At the end they are equal to the last bit.".to_owned(),
             Some(end) if end <= most => {
                 format!("At the end they still agree to rounding ({end:.1e}).")
             }
             Some(end) => {
+                let (end, test) = (distance(end), rounding_test(&self.runs[1].summary.dtype));
                 format!(
-                    "Training amplifies rounding: at the end the weights differ by {}.{hint}",
-                    distance(end)
+                    "Training amplifies rounding: at the end the weights differ by {end}.{test}"
                 )
             }
         };
-        format!("{after_first} {at_the_end}")
+        format!("After step 1 the weights of one device and of {devices} devices {first}. {end}")
     }
 
     /// Compares one device with few cores and with all cores, and the test accuracies.
     fn results(&self) -> String {
-        let same = match self.same_bits_alone {
+        let all_cores = self.runs.get(2).filter(|all_cores| end_together(&self.runs[0], all_cores));
+        let same = match all_cores.map(|it| it.outcome.hashes == self.runs[0].outcome.hashes) {
             Some(true) => "One device has the same weights with all cores, to the last bit.",
             Some(false) => {
                 "One device has other weights with all cores: this is a mistake in the program."
             }
             None => "",
         };
-        format!("{same}{}", self.accuracy()).trim_start().to_owned()
+        format!("{same} {}", self.accuracy()).trim().to_owned()
     }
 
-    /// Compares the test accuracies. Empty if neither run has learned, or the runs did not end at the same step.
+    /// Compares the test accuracies. Empty if the runs did not end at the same step.
     fn accuracy(&self) -> String {
-        let [one, several] = self.accuracies;
-        let guesses = one.max(several) <= GUESSING + chance(GUESSING, self.test_images);
-        if self.at_the_end.is_none() || guesses {
-            return String::new();
-        }
-        let images = thousands(self.test_images);
-        let explains = match chance_explains(self.accuracies, self.test_images) {
-            true => "explains",
-            false => "does not explain",
+        let [one, several] = [0, 1].map(|run| &self.runs[run].summary);
+        let explains = match Accuracies::of(one, several) {
+            _ if self.at_the_end.is_none() => return String::new(),
+            Accuracies::Unknown => return String::new(),
+            Accuracies::Guesses(text) => return text,
+            Accuracies::Chance => "explains",
+            Accuracies::Differ(_) => "does not explain",
         };
-        let [one, several] = self.accuracies.map(accuracy);
         format!(
-            " Data parallel has test accuracy {several}, and one device {one}: with {images} test images, chance {explains} \
-             this difference."
+            "Data parallel has test accuracy {}, and one device {}: with {} test images, chance {explains} this difference.",
+            accuracy(several.test_accuracy),
+            accuracy(one.test_accuracy),
+            thousands(several.images.1)
         )
     }
 
     /// Judges the bits of the reproducible mode.
-    fn same_bits(&self, shards: usize) -> String {
+    fn bits(&self, shards: usize) -> String {
+        let mut pairs = self.runs.windows(2);
+        let same = pairs.all(|pair| pair[0].outcome.hashes[0] == pair[1].outcome.hashes[0]);
         match self.at_the_end {
             None if self.after_first_step == 0.0 => {
                 format!("After step 1 the weights are equal to the last bit. {NOT_COMPARED}")
             }
-            Some(_) if self.same_bits => format!(
+            Some(_) if same => format!(
                 "With --shards {shards} all runs end with the same weights, to the last bit. The order of additions \
                  does not depend on the number of devices."
             ),
@@ -158,233 +114,266 @@ impl Facts {
     /// Says what a bug does, and how it shows.
     fn broken(&self, bug: Breakage) -> String {
         let help = bug.to_possible_value().and_then(|value| value.get_help().cloned());
-        let help = help.map_or_else(String::new, |help| format!(": {help}"));
-        let mut text = format!("The bug of --break {}{help}.", name_of(&bug));
-        let (first, most) = (self.after_first_step, self.tolerance());
-        let equal = first <= most;
-        text += &match equal {
-            true => {
-                " After step 1 the weights agree with one device, so the bug does not show yet."
-                    .to_owned()
-            }
+        let (first, most) = (self.after_first_step, self.rounding());
+        let weights = match first <= most {
+            true => "agree with one device, so the bug does not show yet".to_owned(),
             false => format!(
-                " After step 1 the weights of rank 0 differ from one device by {}; rounding explains at most {most:.0e}.",
+                "of rank 0 differ from one device by {}; rounding explains at most {most:.0e}",
                 distance(first)
             ),
         };
-        text += match (self.replicas_agree, equal) {
-            (false, _) => " The replicas differ, so a comparison of their weights finds this bug.",
-            (true, false) => {
-                " The replicas are equal, so only the comparison with one device finds this bug."
-            }
-            (true, true) => " The replicas are equal.",
+        let replicas = match check(&self.runs[1].outcome.hashes) {
+            Err(_) => "differ, so a comparison of their weights finds this bug",
+            Ok(()) if first <= most => "are equal",
+            Ok(()) => "are equal, so only the comparison with one device finds this bug",
         };
-        text + &self.accuracy()
+        let text = format!(
+            "The bug of --break {}: {}. After step 1 the weights {weights}. The replicas {replicas}. {}",
+            name_of(&bug),
+            help.unwrap_or_default(),
+            self.accuracy()
+        );
+        text.trim_end().to_owned()
     }
 
-    /// Compares the times. Empty if there are no times.
+    /// Compares the times. Wrong steps have no speed, but doubtful times.
     fn speed(&self) -> String {
-        let devices = self.devices;
-        let Some(&ratio) = self.speed_ups.first().filter(|ratio| ratio.is_finite()) else {
-            return String::new();
-        };
-        if let Some(reason) = why_no_speed_up(devices, self.shared, self.busy) {
-            return reason;
-        }
-        let short = if self.short { " The runs are too short for exact times." } else { "" };
-        let over_one = match Ratio::of(ratio) {
-            Ratio::Faster => format!(
-                "{devices} devices are {ratio:.2} times as fast as one; {devices} times is ideal."
-            ),
-            Ratio::Equal => format!(
-                "{devices} devices are no faster than one: the all-reduces cost as much time as they save."
-            ),
-            Ratio::Slower => format!(
-                "{devices} devices are slower than one: an epoch takes {:.2} times as long.",
-                1.0 / ratio
-            ),
-        };
-        let Some(&all_cores) = self.speed_ups.get(1).filter(|ratio| ratio.is_finite()) else {
-            return over_one + short;
-        };
-        let over_all_cores = match Ratio::of(all_cores) {
-            Ratio::Faster => {
-                format!("They are {all_cores:.2} times as fast as one device with all their cores.")
+        let (count, ratios) = (self.runs[1].plan.len(), self.speed_ups());
+        let ratios: Vec<f64> = ratios.map(|it| it.0).filter(|ratio| ratio.is_finite()).collect();
+        let runs: Vec<&Summary> = self.runs.iter().map(|run| &run.summary).collect();
+        let mut doubts = Doubt::about(&runs);
+        let doubt = |&ratio: &f64| Doubt::of_speed_up("data parallel", ratio, count, 0.0);
+        doubts.extend(ratios.first().and_then(doubt));
+        ranked(&doubts, || match (ratios.as_slice(), self.runs[1].method) {
+            ([], _) | (_, Method::Broken(..)) => String::new(),
+            ([ratio, rest @ ..], _) => {
+                let over_one = speed_up(&format!("{count} devices"), count, "", *ratio);
+                rest.first().map_or(over_one.clone(), |&it| format!("{over_one} {}", all_cores(it)))
             }
-            Ratio::Equal => {
-                "One device with all their cores is as fast: the cores count, not the number of devices.".to_owned()
-            }
-            Ratio::Slower => {
-                format!("One device with all their cores is {:.2} times as fast as they are.", 1.0 / all_cores)
-            }
-        };
-        format!("{over_one} {over_all_cores}{short}")
+        })
     }
 }
 
-const NOT_COMPARED: &str =
-    "The runs did not end at the same step, so the final weights are not compared.";
-
-/// Formats a difference: `0`, `1.3`, `2.0e-5`.
-pub(crate) fn distance(number: f64) -> String {
-    match number {
-        0.0 => "0".to_owned(),
-        _ if (0.1..1000.0).contains(&number) => format!("{number:.1}"),
-        _ => format!("{number:.1e}"),
-    }
-}
-
-enum Ratio {
-    Faster,
-    Equal,
-    Slower,
-}
-
-impl Ratio {
-    fn of(ratio: f64) -> Self {
-        match ratio {
-            _ if ratio > 1.0 + EQUAL_TIMES => Self::Faster,
-            _ if ratio < 1.0 - EQUAL_TIMES => Self::Slower,
-            _ => Self::Equal,
+/// Compares the times of several devices and of one device with all their cores.
+fn all_cores(ratio: f64) -> String {
+    match Speed::of(ratio) {
+        Speed::Faster => {
+            format!("They are {ratio:.2} times as fast as one device with all their cores.")
         }
+        Speed::Equal => {
+            "One device with all their cores is as fast: the cores count, not the number of devices."
+                .to_owned()
+        }
+        Speed::Slower => format!(
+            "One device with all their cores is {:.2} times as fast as they are.",
+            1.0 / ratio
+        ),
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use devices::DevicePlan;
+    use ops::weights_hash::WeightsHash;
     use params_and_allreduce::Algorithm;
+    use scratch_data_parallel::train::Outcome;
 
     use super::*;
+    use crate::comparison::Run;
 
-    fn facts() -> Facts {
-        Facts {
+    /// Weights of another name have another hash.
+    fn hash(name: &str) -> WeightsHash {
+        let one = candle_core::Tensor::new(1.0, &candle_core::Device::Cpu).unwrap();
+        WeightsHash::new(&[(name.to_owned(), one)]).unwrap()
+    }
+
+    /// One device, two devices, and one device with all cores.
+    fn healthy() -> Vec<Run> {
+        let run = |devices: usize, hash: &str, test_accuracy, seconds_per_epoch| Run {
+            plan: DevicePlan::slices(devices).unwrap(),
             method: Method::AllReduce(Algorithm::OneShot),
-            devices: 2,
-            f64: false,
-            slices: true,
-            shared: false,
-            busy: false,
-            short: false,
-            speed_ups: vec![1.83, 1.28],
-            after_first_step: 3.1e-7,
-            at_the_end: Some(1.3),
-            same_bits: false,
-            same_bits_alone: Some(true),
-            replicas_agree: true,
-            accuracies: [0.873, 0.868],
-            test_images: 10_000,
+            summary: Summary {
+                images: (60_000, 10_000),
+                dtype: "f32".to_owned(),
+                devices: vec![String::new(); devices],
+                epochs_trained: 5.0,
+                guessing: 0.1,
+                test_accuracy,
+                seconds_per_epoch,
+                ..Summary::default()
+            },
+            outcome: Outcome {
+                records: Vec::new(),
+                after_first_step: Vec::new(),
+                weights: Vec::new(),
+                hashes: vec![self::hash(hash); devices],
+            },
+        };
+        let (one, two) = (run(1, "one", 0.873, 1.83), run(2, "two", 0.868, 1.0));
+        vec![one, two, run(1, "one", 0.873, 1.28)]
+    }
+
+    /// The conclusion after a step with such a difference, and after all steps.
+    fn said(runs: &[Run], after_first_step: f64, at_the_end: Option<f64>) -> String {
+        Comparison { runs, after_first_step, at_the_end }.conclusion().join("\n")
+    }
+
+    type Change = fn(&mut [Run]);
+
+    /// Checks a part of the conclusion from runs with a change.
+    fn check(cases: &[(Change, f64, Option<f64>, &str)]) {
+        for (change, first, end, expected) in cases {
+            let mut runs = healthy();
+            change(&mut runs);
+            let text = said(&runs, *first, *end);
+            assert!(text.contains(expected), "{expected:?} is not in {text:?}");
         }
     }
 
-    fn says(facts: &Facts, expected: &str) {
-        let text = facts.conclusion().join("\n");
-        assert!(text.contains(expected), "{expected:?} is not in {text:?}");
-    }
+    const SAME: Change = |_| ();
 
     #[test]
-    fn weights_of_healthy_runs() {
-        let text = &facts().conclusion()[0];
+    fn a_healthy_run_has_a_paragraph_each_about_weights_results_and_speed() {
         assert_eq!(
-            text,
+            said(&healthy(), 3.1e-7, Some(1.3)),
             "After step 1 the weights of one device and of 2 devices agree to rounding (3.1e-7). Training amplifies rounding: \
-             at the end the weights differ by 1.3. --dtype f64 tests whether rounding is the only cause."
+             at the end the weights differ by 1.3. --dtype f64 tests whether rounding is the only cause.\n\
+             One device has the same weights with all cores, to the last bit. Data parallel has test accuracy 0.868, and one \
+             device 0.873: with 10,000 test images, chance explains this difference.\n\
+             2 devices are 1.83 times as fast as one; 2 times is ideal. They are 1.28 times as fast as one device with all \
+             their cores."
         );
-        assert_eq!(
-            facts().conclusion()[1],
-            "One device has the same weights with all cores, to the last bit. Data parallel has test accuracy 0.868, and one \
-             device 0.873: with 10,000 test images, chance explains this difference."
-        );
-        let double =
-            Facts { f64: true, after_first_step: 2e-16, at_the_end: Some(4e-8), ..facts() };
-        says(
-            &double,
-            "(2.0e-16). Training amplifies rounding: at the end the weights differ by 4.0e-8.",
-        );
-        says(
-            &Facts { same_bits_alone: Some(false), ..facts() },
-            "has other weights with all cores",
-        );
-        let alone = Facts { same_bits_alone: None, accuracies: [0.1, 0.101], ..facts() };
-        assert!(alone.conclusion()[1].starts_with("2 devices are"), "{alone:?}");
-        let wrong = "the weights differ by 3.1e-7, and rounding explains at most 1e-10";
-        says(&Facts { f64: true, ..facts() }, wrong);
-        says(&Facts { after_first_step: f64::NAN, ..facts() }, "differ by NaN");
-        says(&Facts { after_first_step: 2e-4, ..facts() }, "a mistake in the program");
-        let gpus = Facts { after_first_step: 2e-4, slices: false, ..facts() };
-        says(&gpus, "agree to rounding (2.0e-4)");
-        says(&Facts { at_the_end: Some(3e-6), ..facts() }, "still agree to rounding (3.0e-6).");
-        says(&Facts { at_the_end: None, ..facts() }, "did not end at the same step");
-        let equal = Facts { after_first_step: 0.0, at_the_end: Some(0.0), ..facts() };
-        says(&equal, "of 2 devices are equal to the last bit. At the end they are");
+        let f64: Change = |runs| "f64".clone_into(&mut runs[1].summary.dtype);
+        let other_bits: Change = |runs| runs[2].outcome.hashes = vec![hash("two")];
+        let interrupted: Change = |runs| runs[2].summary.epochs_trained = 2.0;
+        let untested: Change = |runs| runs[1].summary.test_accuracy = f64::NAN;
+        let guessing: Change = |runs| (0..3).for_each(|at| runs[at].summary.test_accuracy = 0.101);
+        let all_cores_equal: Change = |runs| runs[2].summary.seconds_per_epoch = 0.98;
+        let all_cores_faster: Change = |runs| runs[2].summary.seconds_per_epoch = 0.5;
+        check(&[
+            (f64, 2e-16, Some(4e-8), "(2.0e-16). Training amplifies rounding"),
+            (f64, 2e-16, Some(4e-8), "the weights differ by 4.0e-8.\n"),
+            (f64, 3.1e-7, Some(1.3), "differ by 3.1e-7, and rounding explains at most 1e-10"),
+            (SAME, f64::NAN, Some(1.3), "differ by NaN, and rounding"),
+            (SAME, 2e-4, Some(1.3), "a mistake in the program"),
+            (SAME, 3e-7, Some(3e-6), "still agree to rounding (3.0e-6)."),
+            (SAME, 3e-7, None, "did not end at the same step"),
+            (SAME, 3e-7, None, "to the last bit.\n2 devices are"),
+            (
+                SAME,
+                0.0,
+                Some(0.0),
+                "of 2 devices are equal to the last bit. At the end they are equal",
+            ),
+            (other_bits, 3e-7, Some(1.3), "has other weights with all cores"),
+            (interrupted, 3e-7, Some(1.3), "only cause.\nData"),
+            (untested, 3e-7, Some(1.3), "to the last bit.\n2 devices are"),
+            (
+                guessing,
+                3e-7,
+                Some(1.3),
+                "to the last bit. Neither run is clearly better than guessing",
+            ),
+            (all_cores_equal, 3e-7, None, "One device with all their cores is as fast: the"),
+            (all_cores_faster, 3e-7, None, "cores is 2.00 times as fast as they are."),
+        ]);
+        assert!(said(&healthy()[..2], 3e-7, None).ends_with("2 times is ideal."));
+        let mut untimed = healthy();
+        untimed[1].summary.seconds_per_epoch = f64::NAN;
+        assert!(said(&untimed, 3e-7, None).ends_with("with all cores, to the last bit."));
     }
 
     #[test]
     fn bits_of_shards() {
-        let shards = |same_bits, after_first_step, at_the_end| {
-            let method = Method::Reproducible { shards: 8 };
-            Facts { method, same_bits, after_first_step, at_the_end, ..facts() }
+        let differ: Change = |runs| runs[1].method = Method::Reproducible { shards: 8 };
+        let same: Change = |runs| {
+            runs[1].method = Method::Reproducible { shards: 8 };
+            runs[1].outcome.hashes[0] = hash("one");
         };
-        let same = shards(true, 0.0, Some(0.0));
-        says(&same, "With --shards 8 all runs end with the same weights, to the last bit.");
-        says(&same, "2 devices are 1.83 times as fast");
-        says(&shards(false, 0.0, Some(1e-9)), "although --shards 8 promises the same bits");
-        says(&shards(false, 0.0, None), "After step 1 the weights are equal to the last bit. The");
-        says(&shards(false, 1e-7, None), "promises the same bits");
+        check(&[
+            (
+                same,
+                0.0,
+                Some(0.0),
+                "With --shards 8 all runs end with the same weights, to the last bit.",
+            ),
+            (same, 0.0, Some(0.0), "number of devices.\n2 devices are 1.83 times as fast"),
+            (differ, 0.0, Some(1e-9), "although --shards 8 promises the same bits"),
+            (differ, 0.0, None, "After step 1 the weights are equal to the last bit. The"),
+            (differ, 1e-7, None, "promises the same bits"),
+        ]);
     }
+
+    const BUG: Change =
+        |runs| runs[1].method = Method::Broken(Breakage::MeanForSum, Algorithm::OneShot);
 
     #[test]
     fn bugs() {
-        let bug = |bug| {
-            let method = Method::Broken(bug, Algorithm::OneShot);
-            Facts { method, after_first_step: 1.2e-3, ..facts() }
+        let other_replica: Change = |runs| {
+            runs[1].method = Method::Broken(Breakage::SkipAllreduce, Algorithm::OneShot);
+            runs[1].outcome.hashes[1] = hash("other");
         };
-        let mean = bug(Breakage::MeanForSum);
-        says(&mean, "--break mean-for-sum: Gradients are averaged over the devices");
-        says(&mean, "differ from one device by 1.2e-3; rounding explains at most 1e-5.");
-        says(&mean, "only the comparison with one device finds this bug.");
-        says(
-            &mean,
-            "test accuracy 0.868, and one device 0.873: with 10,000 test images, chance explains",
-        );
-        assert_eq!(mean.conclusion().len(), 1, "no speed");
-        let apart = Facts { replicas_agree: false, ..bug(Breakage::SkipAllreduce) };
-        says(&apart, "The replicas differ, so a comparison of their weights finds this bug.");
-        let worse = Facts { accuracies: [0.873, 0.71], ..mean.clone() };
-        says(
-            &worse,
-            "test accuracy 0.710, and one device 0.873: with 10,000 test images, chance does not",
-        );
-        for silent in [
-            Facts { accuracies: [0.1, 0.101], ..mean.clone() },
-            Facts { at_the_end: None, ..mean.clone() },
-        ] {
-            assert!(!silent.conclusion()[0].contains("accuracy"), "{silent:?}");
-        }
-        let hidden = Facts { after_first_step: 1e-8, ..mean };
-        says(&hidden, "the bug does not show yet. The replicas are equal.");
+        let worse: Change = |runs| {
+            BUG(runs);
+            runs[1].summary.test_accuracy = 0.71;
+        };
+        check(&[
+            (
+                BUG,
+                1.2e-3,
+                Some(1.3),
+                "--break mean-for-sum: Gradients are averaged over the devices",
+            ),
+            (
+                BUG,
+                1.2e-3,
+                Some(1.3),
+                "differ from one device by 1.2e-3; rounding explains at most 1e-5",
+            ),
+            (
+                BUG,
+                1.2e-3,
+                Some(1.3),
+                "are equal, so only the comparison with one device finds this bug",
+            ),
+            (BUG, 1.2e-3, Some(1.3), "with 10,000 test images, chance explains this difference."),
+            (BUG, 1e-8, Some(1.3), "the bug does not show yet. The replicas are equal. Data"),
+            (
+                other_replica,
+                1.2e-3,
+                Some(1.3),
+                "The replicas differ, so a comparison of their weights",
+            ),
+            (
+                worse,
+                1.2e-3,
+                Some(1.3),
+                "0.710, and one device 0.873: with 10,000 test images, chance does not",
+            ),
+        ]);
+        let mut broken = healthy();
+        BUG(&mut broken);
+        assert!(said(&broken, 1.2e-3, None).ends_with("finds this bug."), "no speed");
     }
 
+    /// Wrong steps have no speed, and their doubtful times are called doubtful.
     #[test]
-    fn speeds() {
-        let speed = |speed_ups: &[f64]| Facts { speed_ups: speed_ups.to_vec(), ..facts() };
-        for (speed_ups, expected) in [
-            (&[1.83, 1.28][..], "2 devices are 1.83 times as fast as one; 2 times is ideal."),
-            (&[1.83, 1.28], "They are 1.28 times as fast as one device with all their cores."),
-            (&[1.83, 0.98], "One device with all their cores is as fast"),
-            (&[1.83, 0.5], "One device with all their cores is 2.00 times as fast as they are."),
-            (&[1.83], "2 times is ideal."),
-            (&[1.02], "2 devices are no faster than one"),
-            (&[0.5], "2 devices are slower than one: an epoch takes 2.00 times as long."),
+    fn with_a_doubt_about_times_nothing_is_ranked() {
+        let busy: Change = |runs| runs[2].summary.busy = Some(String::new());
+        let busy_and_broken: Change = |runs| {
+            BUG(runs);
+            runs[2].summary.busy = Some(String::new());
+        };
+        let implausible: Change = |runs| runs[0].summary.seconds_per_epoch = 2.6;
+        for (change, doubt) in [
+            (busy, "Other programs used the cores"),
+            (busy_and_broken, "Other programs used the cores"),
+            (implausible, "The speed-up of data parallel is 2.60"),
         ] {
-            says(&speed(speed_ups), expected);
+            let mut runs = healthy();
+            change(&mut runs);
+            let text = said(&runs, 1.2e-3, None);
+            assert!(text.contains(&format!("\n{doubt}")) && !text.contains("as fast"), "{text}");
         }
-        let short = Facts { short: true, ..facts() };
-        says(&short, "with all their cores. The runs are too short for exact times.");
-        for none in [&[][..], &[f64::NAN]] {
-            assert_eq!(speed(none).conclusion().len(), 2, "{none:?}");
-        }
-        let shared = Facts { shared: true, busy: true, devices: 4, ..facts() };
-        says(&shared, "The 4 devices share hardware, so the times show");
-        says(&Facts { busy: true, ..facts() }, "Other programs used the cores");
     }
 }

@@ -2,7 +2,6 @@
 
 use params_and_allreduce::communicator;
 
-use crate::breakage::{Breakage, RanAway};
 use crate::replicas::Differs;
 
 /// The reason why a rank stopped training.
@@ -17,21 +16,7 @@ pub enum Error {
     /// The training loop stopped.
     #[error(transparent)]
     Train(#[from] trainer::Error),
-    /// The loss became infinite or NaN, as the deliberate bug makes it.
-    #[error(transparent)]
-    BrokenOnPurpose(#[from] RanAway),
     /// Two replicas have different weights.
     #[error(transparent)]
     ReplicasDiffer(#[from] Differs),
-}
-
-impl Error {
-    /// Names a deliberate bug as the cause of this error, if the bug explains it.
-    pub(crate) fn blame(self, breakage: Option<Breakage>) -> Self {
-        let ran_away = match (&self, breakage) {
-            (Self::Train(error), Some(breakage)) => breakage.explains(error),
-            _ => None,
-        };
-        ran_away.map_or(self, Self::BrokenOnPurpose)
-    }
 }

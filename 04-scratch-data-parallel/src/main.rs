@@ -164,14 +164,13 @@ fn report_runs(runs: &[Run], outputs: &mut Outputs) -> anyhow::Result<()> {
     for run in runs {
         line(&run.summary)?;
     }
-    if runs.len() > 1 {
-        paragraph(&comparison)?;
+    if let Some(comparison) = &comparison {
+        paragraph(comparison)?;
+        comparison.conclusion().iter().try_for_each(|text| paragraph(format_args!("\n{text}")))?;
     }
-    for text in comparison.conclusion() {
-        paragraph(format_args!("\n{text}"))?;
-    }
+    let several = runs.get(1).unwrap_or(&runs[0]);
     if let Some(metrics) = outputs.metrics() {
-        metrics.write("comparison", &comparison)?;
+        metrics.write("comparison", &Comparison::line(comparison.as_ref(), several))?;
     }
     Ok(())
 }

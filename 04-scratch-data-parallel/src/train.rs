@@ -136,12 +136,11 @@ fn evaluate(
 
 // ANCHOR: blamed
 /// Names a deliberate bug as the cause of an infinite loss or a NaN.
-fn blamed(failure: RankFailure<Error>, method: Method) -> RankFailure<Error> {
-    match failure.cause {
-        Cause::Error(error) => {
-            RankFailure { cause: Cause::Error(error.blame(method.breakage())), ..failure }
-        }
-        Cause::Panic(_) => failure,
+fn blamed(mut failure: RankFailure<Error>, method: Method) -> RankFailure<Error> {
+    if let (Cause::Error(Error::Train(error)), Some(bug)) = (&mut failure.cause, method.breakage())
+    {
+        bug.explain(error);
     }
+    failure
 }
 // ANCHOR_END: blamed

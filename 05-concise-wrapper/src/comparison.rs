@@ -7,6 +7,7 @@
 use harness::cli::name_of;
 use harness::report::outputs::Outputs;
 use harness::report::{Table, counted, joined, number, paragraph};
+use harness::statistics::{deviation, mean};
 use itertools::Itertools as _;
 use serde::Serialize;
 
@@ -22,19 +23,6 @@ struct Row {
     learning_rate: f64,
     test_norm: String,
     accuracies: Vec<f64>,
-}
-
-impl Row {
-    fn mean(&self) -> f64 {
-        self.accuracies.iter().sum::<f64>() / self.accuracies.len() as f64
-    }
-
-    /// The standard deviation over the seeds.
-    fn spread(&self) -> f64 {
-        let (mean, seeds) = (self.mean(), self.accuracies.len() as f64);
-        let squares: f64 = self.accuracies.iter().map(|it| (it - mean).powi(2)).sum();
-        (squares / (seeds - 1.0)).sqrt()
-    }
 }
 
 /// Prints the table of all combinations and the conclusion, and writes the table to the metrics.
@@ -55,18 +43,15 @@ pub(crate) fn report(
         ))?;
         table(&rows).print()?;
     }
-    match effects(&rows) {
-        None => paragraph(
-            "\nThe runs are not complete: each setting needs two seeds for a comparison.",
-        )?,
-        Some(effects) => {
-            paragraph(
-                "\nMean accuracy of the rows with a change, less that of the rows without it, all else equal. A difference is clear \
-                 if it is larger than the largest spread of these rows:",
-            )?;
-            effects_table(&effects).print()?;
-            paragraph(format_args!("\n{}", conclusion(&effects, test_norm)))?;
-        }
+    if let Some(effects) = effects(&rows) {
+        paragraph(
+            "\nMean accuracy of the rows with a change, less that of the rows without it, all else equal. A difference is clear \
+             if it is larger than the largest spread of these rows:",
+        )?;
+        effects_table(&effects).print()?;
+        paragraph(format_args!("\n{}", conclusion(&effects, test_norm)))?;
+    } else {
+        paragraph("\nThe runs are not complete: each setting needs two seeds for a comparison.")?;
     }
     if let Some(metrics) = outputs.metrics() {
         rows.iter().try_for_each(|row| metrics.write("accuracy", row))?;
@@ -93,13 +78,12 @@ fn rows(runs: &[Finished], test_norm: TestNorm) -> Vec<Row> {
 fn table(rows: &[Row]) -> Table {
     let table = Table::new("devices, batch norm").column("batch", 1).column("lr", 2);
     let mut table = table.column("mean", 0).column("spread", 0).words("each seed", 3);
-    for row in rows {
-        let Row { devices, batch_norm, batch_size, learning_rate, accuracies, .. } = row;
+    for Row { devices, batch_norm, batch_size, learning_rate, accuracies, .. } in rows {
         let name = match devices {
             1 => "one device".to_owned(),
             devices => format!("{}, {batch_norm}", counted(*devices, "device")),
         };
-        let [mean, spread] = [row.mean(), row.spread()].map(|it| format!("{it:.3}"));
+        let [mean, spread] = [mean(accuracies), deviation(accuracies)].map(|it| format!("{it:.3}"));
         let seeds = format!("{:.3}", accuracies.iter().format(" "));
         table.row([name, batch_size.to_string(), number(*learning_rate), mean, spread, seeds]);
     }
@@ -118,33 +102,30 @@ struct Effect {
 }
 
 impl Effect {
-    /// Compares the rows with a change with the rows that differ in nothing else.
-    fn new(setting: &'static str, change: String, without: &[&Row], with: &[&Row]) -> Self {
-        let mean =
-            |rows: &[&Row]| rows.iter().map(|row| row.mean()).sum::<f64>() / rows.len() as f64;
-        let spread = without.iter().chain(with).map(|row| row.spread()).fold(0.0, f64::max);
-        Self { setting, change, difference: mean(with) - mean(without), spread }
-    }
-
     /// Whether other seeds alone would not explain the difference. A difference that is printed as 0.000 is not clear.
     fn is_clear(&self) -> bool {
         self.difference.abs() > self.spread.max(0.0005)
     }
 }
 
-/// The effects of all settings. `None` if a row is missing.
+/// The effects of all settings: rows with a change are compared with rows that differ in nothing else. `None` if a row is
+/// missing.
 fn effects(rows: &[Row]) -> Option<[Effect; 3]> {
     let [one, local, sync, local_scaled, sync_scaled] = rows else { return None };
     let devices = local.devices;
-    let [in_place, times] = [
-        format!("{} in place of one", counted(devices, "device")),
-        format!("{devices} times the batch and the rate"),
-    ];
+    let in_place = format!("{} in place of one", counted(devices, "device"));
+    let times = format!("{devices} times the batch and the rate");
     let norms = "synchronised in place of local batch norm".to_owned();
+    let effect = |setting, change, without: &[&Row], with: &[&Row]| {
+        let of = |rows: &[&Row]| mean(&rows.iter().map(|it| mean(&it.accuracies)).collect_vec());
+        let spreads = without.iter().chain(with).map(|row| deviation(&row.accuracies));
+        let (difference, spread) = (of(with) - of(without), spreads.fold(0.0, f64::max));
+        Effect { setting, change, difference, spread }
+    };
     Some([
-        Effect::new("the number of devices", in_place, &[one], &[local, sync]),
-        Effect::new("batch and rate", times, &[local, sync], &[local_scaled, sync_scaled]),
-        Effect::new("batch norm", norms, &[local, local_scaled], &[sync, sync_scaled]),
+        effect("the number of devices", in_place, &[one], &[local, sync]),
+        effect("batch and rate", times, &[local, sync], &[local_scaled, sync_scaled]),
+        effect("batch norm", norms, &[local, local_scaled], &[sync, sync_scaled]),
     ])
 }
 
@@ -152,26 +133,28 @@ fn effects_table(effects: &[Effect]) -> Table {
     let table = Table::new("change").column("difference", 0).column("spread", 1);
     let mut table = table.words("clear", 0);
     for it in effects {
-        let difference = format!("{:+.3}", it.difference);
+        let numbers = [format!("{:+.3}", it.difference), format!("{:.3}", it.spread)];
         let clear = if it.is_clear() { "yes" } else { "no" };
-        table.row([it.change.clone(), difference, format!("{:.3}", it.spread), clear.to_owned()]);
+        table.row([it.change.clone()].into_iter().chain(numbers).chain([clear.to_owned()]));
     }
     table
 }
 
 /// Names the settings that make a clear difference.
 fn conclusion(effects: &[Effect], test_norm: TestNorm) -> String {
-    let clear = || effects.iter().filter(|effect| effect.is_clear());
-    if clear().count() == 0 {
+    let clear = effects.iter().filter(|effect| effect.is_clear()).collect_vec();
+    if clear.is_empty() {
         return "No setting makes a difference that these seeds can show.".to_owned();
     }
-    let size = |effect: &Effect| format!("{} ({:+.3})", effect.setting, effect.difference);
-    let mut text = format!("A clear difference comes from {}.", joined(clear().map(size)));
-    let lower = |effect: &Effect| effect.setting == "batch and rate" && effect.difference < 0.0;
-    if test_norm == TestNorm::Running && clear().any(lower) {
-        text += " --test-norm batch finds out whether the weights are worse, or only the running statistics of batch norm.";
-    }
-    text
+    let size = |effect: &&Effect| format!("{} ({:+.3})", effect.setting, effect.difference);
+    let lower = |it: &&Effect| it.setting == "batch and rate" && it.difference < 0.0;
+    let test = match test_norm == TestNorm::Running && clear.iter().any(lower) {
+        true => {
+            " --test-norm batch finds out whether the weights are worse, or only the running statistics of batch norm."
+        }
+        false => "",
+    };
+    format!("A clear difference comes from {}.{test}", joined(clear.iter().map(size)))
 }
 
 #[cfg(test)]

@@ -127,7 +127,7 @@ impl<M: ModuleT + Send + Sync + 'static> DataParallel<M> {
         if let Some(Ok(Some(first))) = ranks.take().map(JoinHandle::join) {
             *failure = first;
         }
-        Err(Error::Device(failure.clone()))
+        Err(Error::Model(failure.clone().into()))
     }
 
     /// Computes the logits of a batch, as in evaluation: scattered, computed on all devices, gathered in order. Fails when
@@ -351,7 +351,7 @@ mod tests {
     fn the_first_device_that_fails_is_named_and_not_those_that_wait_for_it() {
         let model = layers(3, DEFAULT_TIMEOUT);
         let fails = |rank: &Rank, _: &Network<_>| match rank.rank() {
-            1 => Err(Error::Device("out of memory".to_owned())),
+            1 => Err(Error::Model("out of memory".into())),
             _ => Ok(rank.recv(1, &().into(), DType::F32).map(drop)?),
         };
         let error = model.run(fails).unwrap_err().to_string();

@@ -1,7 +1,6 @@
 //! The errors of a wrapped model.
 
 use params_and_allreduce::communicator;
-use scratch_data_parallel::breakage::RanAway;
 use scratch_data_parallel::replicas::Differs;
 
 // ANCHOR: error
@@ -23,9 +22,6 @@ pub enum Error {
     /// Two ranks were not started alike. The text names both, and the setting.
     #[error("{0}: start all ranks alike")]
     NotAlike(String),
-    /// A bug on purpose made the loss infinite or NaN.
-    #[error(transparent)]
-    BrokenOnPurpose(#[from] RanAway),
     /// The loss of this rank is not finite, and the losses of all other ranks are ordinary.
     #[error(
         "the loss of rank {0}'s images is not finite, and other ranks' losses are: look at its images, and \
@@ -35,11 +31,8 @@ pub enum Error {
     /// Replicas that must be equal differ.
     #[error(transparent)]
     ReplicasDiffer(#[from] Differs),
-    /// A model of another crate has failed.
+    /// A model of another crate has failed, or a device of a [`DataParallel`](crate::DataParallel) model.
     #[error(transparent)]
     Model(Box<dyn std::error::Error + Send + Sync>),
-    /// A device of a [`DataParallel`](crate::DataParallel) model has failed.
-    #[error("{0}")]
-    Device(String),
 }
 // ANCHOR_END: error

@@ -131,14 +131,12 @@ fn train_run(
                     broken::after_step(&model, progress)?;
                     record(progress)
                 };
-                let trained =
+                let mut trained =
                     train(&model, data, &options, extras, checkpoints, &mut report, observe);
-                let trained = trained.map_err(|error| match (&error, breakage) {
-                    (Error::Train(cause), Some(bug)) => {
-                        bug.explains(cause).map_or(error, Error::from)
-                    }
-                    _ => error,
-                })?;
+                if let (Err(Error::Train(error)), Some(bug)) = (&mut trained, breakage) {
+                    bug.explain(error);
+                }
+                let trained = trained?;
                 let hashes = match breakage {
                     // This rank has left the loop, and the other ranks are still in it.
                     Some(Breakage::LeaveEarly) => Vec::new(),

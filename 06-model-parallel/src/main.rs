@@ -59,7 +59,7 @@ fn run() -> anyhow::Result<()> {
         }
     }
     // After a failure, the earlier ways are reported. The failure stays the error of the program.
-    let (dtype, gantt) = (prepared.setup.dtype, prepared.flags.gantt.as_deref());
-    let reported = report::report(&outcomes, dtype, gantt, &headline, &outputs);
+    let gantt = prepared.flags.gantt.as_deref();
+    let reported = report::report(&outcomes, &prepared, gantt, &headline, &outputs);
     failed.and(reported)
 }

@@ -3,12 +3,12 @@
 use std::io;
 use std::path::Path;
 
-use candle_core::DType;
 use concise_wrapper::replicas::verdict;
 use drawing::Place;
 use harness::report::outputs::Outputs;
 use harness::report::summary::Summary;
 use harness::report::{Table, file, line, paragraph, seconds};
+use harness::verdict::{Doubt, rounding};
 use itertools::Itertools as _;
 use model_parallel::held::Held;
 use model_parallel::mesh::{Axis, Mesh};
@@ -18,12 +18,9 @@ use model_state::weights_hash::WeightsHash;
 use ops::difference::largest_difference;
 use serde_json::json;
 
-use crate::conclusions::{Doubts, Figures, megabytes, of_memory, of_times, of_weights};
+use crate::conclusions::{Figures, megabytes, of_memory, of_times, of_weights};
 use crate::plan::{Prepared, Way};
 use crate::train::Trained;
-
-/// Shorter trainings say little about times, in seconds.
-const SHORTEST: f64 = 0.5;
 
 /// The results of a way.
 pub(crate) struct Outcome<'a> {
@@ -132,7 +129,7 @@ fn median_step(steps: &[Timeline]) -> Option<Timeline> {
 /// Prints the results, and tables of them with a conclusion each. Then writes the files of the run.
 pub(crate) fn report(
     outcomes: &[Outcome<'_>],
-    dtype: DType,
+    prepared: &Prepared,
     gantt: Option<&Path>,
     headline: &str,
     outputs: &Outputs,
@@ -146,14 +143,10 @@ pub(crate) fn report(
         line(Summary { run: outcome.subject(), busy: None, ..outcome.summary.clone() })?;
     }
     let figures: Vec<Figures> = outcomes.iter().map(Outcome::figures).collect();
-    let summaries = || outcomes.iter().map(|it| &it.summary);
-    let doubts = Doubts {
-        shared: summaries().any(|it| it.shared),
-        busy: summaries().any(|it| it.busy.is_some()),
-        short: summaries().any(|it| it.seconds_per_epoch * it.epochs_trained < SHORTEST),
-        interrupted: summaries().any(|it| it.interrupted),
-    };
-    print_block(&errors(outcomes), &of_weights(&figures, dtype))?;
+    let doubts = Doubt::about(&outcomes.iter().map(|it| &it.summary).collect_vec());
+    let dtype = prepared.setup.dtype.as_str();
+    let rounding = rounding(dtype, prepared.devices_of(outcomes[0].way).is_of_slices());
+    print_block(&errors(outcomes), &of_weights(&figures, dtype, rounding))?;
     for Outcome { way, trained, .. } in outcomes.iter().filter(|it| it.trained.replicas.len() > 1) {
         paragraph(format_args!("{}: {}.", way.name, verdict(&trained.replicas)))?;
     }

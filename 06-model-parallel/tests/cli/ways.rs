@@ -39,8 +39,7 @@ fn all_ways_of_a_small_dense_stack() {
             "GPipe, 1F1B, interleaved 1F1B and ZB-H1 ended with the weights of one device on 8 micro-batches, to the last \
              bit.",
         ))
-        .stdout(contains("\nFastest"))
-        .stdout(said("Devices are idle least under ").or(said("The devices are idle for ")))
+        .stdout(contains("\nRuns below 0.5 s are too short for reliable times."))
         .stdout(said("The most activations of a device are "))
         .stdout(contains("\nGPipe: test acc "))
         .stdout(contains("\n  on [cpu:0 (1 core), cpu:1 (1 core)]\n"));

@@ -13,7 +13,8 @@
 //! | [`launcher`] | the processes that mpirun, srun or torchrun have started together |
 //! | [`load`] | notices when other programs use the cores |
 //! | [`stopwatch`] | time without the time for which the program was stopped |
-//! | [`statistics`] | the median of several measurements; the chance in a share of samples |
+//! | [`statistics`] | the median, the mean and the standard deviation of measurements |
+//! | [`verdict`] | what times, accuracies and weights allow to conclude, and the doubts |
 //! | [`lock`] | locks that survive a panic |
 //! | `allocator` | keeps freed memory for the next step |
 
@@ -29,3 +30,4 @@ pub mod records;
 pub mod report;
 pub mod statistics;
 pub mod stopwatch;
+pub mod verdict;

@@ -1,12 +1,9 @@
-//! Notices when other programs use the cores that a measurement needs, and states when times cannot be compared.
+//! Notices when other programs use the cores that a measurement needs.
 
 use std::fs;
 use std::time::Instant;
 
-use crate::report::counted;
-
-/// Shorter measurements are not judged: the system counts processor time in hundredths of a second.
-const SHORTEST: f64 = 1.0;
+use crate::verdict::SHORTEST;
 
 /// A run that gets less of its cores was held up, if the cores were not idle.
 const ENOUGH: f64 = 0.85;
@@ -51,19 +48,8 @@ impl Load {
     }
 }
 
-/// Says why the times of several devices and of one cannot be compared, if there is a reason: `shared` devices, or a
-/// `busy` machine.
-pub fn why_no_speed_up(devices: usize, shared: bool, busy: bool) -> Option<String> {
-    if shared {
-        let devices = counted(devices, "device");
-        return Some(format!(
-            "The {devices} share hardware, so the times show the cost of messages and no speed-up."
-        ));
-    }
-    busy.then(|| "Other programs used the cores, so the speed-up is not reliable.".to_owned())
-}
-
-/// The note about a measurement of `seconds` on `cores` cores. A process that waits on an idle machine has no note.
+/// The note about a measurement of `seconds` on `cores` cores. A process that waits on an idle machine has no note, and
+/// neither has a short measurement: the system counts processor time in hundredths of a second.
 fn note(before: Ticks, after: Ticks, seconds: f64, cores: usize) -> Option<String> {
     /// Linux counts 100 ticks a second for every program.
     const TICKS: f64 = 100.0;
@@ -120,14 +106,6 @@ mod tests {
         assert_eq!(note(1220, 1250, 2), None, "it waited for itself");
         assert_eq!(note(990, 2000, 1), None, "others used the other core");
         assert!(note(500, 2000, 1).is_some());
-    }
-
-    #[test]
-    fn shared_hardware_is_the_first_reason() {
-        let reason = |shared, busy| why_no_speed_up(4, shared, busy);
-        assert!(reason(true, true).unwrap().starts_with("The 4 devices share hardware"));
-        assert!(reason(false, true).unwrap().starts_with("Other programs used the cores"));
-        assert_eq!(reason(false, false), None);
     }
 
     #[cfg(target_os = "linux")]

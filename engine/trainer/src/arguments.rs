@@ -135,6 +135,7 @@ impl TrainSetup {
             epochs_trained,
             interrupted: epochs_trained < options.epochs as f64,
             test_accuracy: records.last().map_or(f64::NAN, |record| record.test_accuracy),
+            guessing: datasets::GUESSING,
             seconds_per_epoch: seconds_per_epoch(records),
             weights_hash: format!("{weights_hash:?}"),
             versions: Versions::of_this_binary(),

@@ -166,8 +166,8 @@ impl<'a, 'r, L: Epochs> TrainingRun<'a, 'r, L> {
         if loss.is_finite() {
             return Ok(());
         }
-        let (epoch, learning_rate) = (self.state.epoch(), self.options.learning_rate);
-        Err(Error::NotFinite { epoch, step: self.step, loss, learning_rate, updated })
+        let cause = likely_cause(updated, self.options.learning_rate);
+        Err(Error::NotFinite { epoch: self.state.epoch(), step: self.step, loss, cause })
     }
 }
 
@@ -178,10 +178,7 @@ pub enum Error {
     #[error(transparent)]
     Tensor(#[from] candle_core::Error),
     /// The loss became infinite or NaN.
-    #[error(
-        "the loss is {loss} at step {step} of epoch {epoch}: {}",
-        likely_cause(*updated, *learning_rate)
-    )]
+    #[error("the loss is {loss} at step {step} of epoch {epoch}: {cause}")]
     NotFinite {
         /// Counted from 1.
         epoch: usize,
@@ -189,10 +186,8 @@ pub enum Error {
         step: usize,
         /// The loss.
         loss: f64,
-        /// The learning rate.
-        learning_rate: f64,
-        /// Whether an update was made before.
-        updated: bool,
+        /// The most likely cause, in words.
+        cause: String,
     },
     /// Progress or metrics could not be written.
     #[error("cannot write the report: {0}")]

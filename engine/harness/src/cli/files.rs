@@ -120,7 +120,7 @@ impl ReportArguments {
             plot,
             trace,
             timeline,
-            runs: Vec::new(),
+            ..Outputs::default()
         })
     }
 }

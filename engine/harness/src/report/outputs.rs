@@ -9,6 +9,7 @@ use super::trace::Recording;
 use super::{Report, file, line, paragraph, plot, thousands, timeline};
 use crate::lock::locked;
 use crate::records::EpochRecord;
+use crate::verdict::has_learned;
 
 /// The files to write. By default there are none; [`ReportArguments::open`](crate::cli::ReportArguments::open) makes others.
 #[derive(Debug, Default)]
@@ -20,6 +21,8 @@ pub struct Outputs {
     /// The spans for the trace and the timeline, if one of them is to be written.
     pub(crate) recording: Option<Recording>,
     pub(crate) runs: Vec<FinishedRun>,
+    /// Whether a run has learned.
+    pub(crate) learned: bool,
 }
 
 impl Outputs {
@@ -42,6 +45,7 @@ impl Outputs {
 
     /// Adds a run that has ended, interrupted or not. Fails when the metrics cannot be written. The run is still drawn.
     pub fn run_ended(&mut self, summary: &Summary, records: &[EpochRecord]) -> io::Result<()> {
+        self.learned |= has_learned(summary);
         self.runs.push(FinishedRun {
             name: summary.run.clone(),
             devices: format!("[{}]", summary.devices.join(", ")),
@@ -52,7 +56,7 @@ impl Outputs {
 
     /// Prints test accuracy by epoch, if a run has at least two epochs.
     pub fn print_sparklines(&self) -> io::Result<()> {
-        sparklines(&self.runs).map_or(Ok(()), |lines| line(format_args!("\n{lines}")))
+        sparklines(&self.runs, self.learned).map_or(Ok(()), |lines| line(format_args!("\n{lines}")))
     }
 
     /// Writes the trace, the plot and the timeline of all runs that have ended, and prints the paths of all files. If no run

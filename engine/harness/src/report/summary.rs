@@ -15,7 +15,7 @@ pub(crate) struct FinishedRun {
 }
 
 /// The settings and the result of a run.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct Summary {
     /// The run's name, as in the lines of its epochs.
     pub run: String,
@@ -43,6 +43,9 @@ pub struct Summary {
     pub interrupted: bool,
     /// The accuracy on the test images at the end.
     pub test_accuracy: f64,
+    /// The accuracy of guessing.
+    #[serde(skip)]
+    pub guessing: f64,
     /// The average training time of an epoch.
     pub seconds_per_epoch: f64,
     /// All 64 digits of the weights hash.
@@ -75,7 +78,7 @@ impl fmt::Display for Summary {
 const CANDLE: &str = "0.11.1";
 
 /// The versions of the course and of candle.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct Versions {
     course: &'static str,
     candle: &'static str,
@@ -95,16 +98,21 @@ const BLOCKS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█
 const WIDEST: usize = 32;
 
 /// Draws the test accuracy of runs by epoch, each as a line of blocks with a common scale. `None` without two epochs.
-pub(super) fn sparklines(runs: &[FinishedRun]) -> Option<String> {
+///
+/// Full blocks are for a run that has `learned`. Where none has, the scale is that of all accuracies, 0 to 1.
+pub(super) fn sparklines(runs: &[FinishedRun], learned: bool) -> Option<String> {
     if runs.iter().all(|run| run.records.len() < 2) {
         return None;
     }
     let lines: Vec<(&str, Vec<f64>)> =
         runs.iter().map(|run| (run.name.as_str(), heights(run))).collect();
     let all = || lines.iter().flat_map(|(_, values)| values.iter().copied());
-    let (low, high) = (all().fold(1.0, f64::min), all().fold(0.0, f64::max));
+    let (low, high, scale) = match (all().fold(1.0, f64::min), all().fold(0.0, f64::max)) {
+        (low, high) if learned => (low, high, format!("from ▁ {low:.3} to █ {high:.3}")),
+        _ => (0.0, 1.0, "from ▁ 0 to █ 1: no better than guessing".to_owned()),
+    };
     let widest = lines.iter().map(|(_, values)| values.len()).max().unwrap_or(0);
-    let mut drawn = format!("test acc by epoch, from ▁ {low:.3} to █ {high:.3}");
+    let mut drawn = format!("test acc by epoch, {scale}");
     for (name, values) in &lines {
         let blocks: String = values.iter().map(|value| block(*value, low, high)).collect();
         let gap = widest - values.len();
@@ -146,21 +154,30 @@ mod tests {
     #[test]
     fn runs_share_a_scale_and_a_shorter_one_is_padded() {
         let runs = [run("one", [0.2, 0.5, 0.9]), run("two", [0.9, 0.2])];
-        let drawn = sparklines(&runs).unwrap();
+        let drawn = sparklines(&runs, true).unwrap();
         assert_eq!(drawn, "test acc by epoch, from ▁ 0.200 to █ 0.900\n  ▁▄█  one\n  █▁   two");
     }
 
     #[test]
     fn many_epochs_stay_narrow_and_end_with_the_last() {
         let runs = [run("one device, all cores", (0..1000).map(|epoch| f64::from(epoch) / 1000.0))];
-        let drawn = sparklines(&runs).unwrap();
+        let drawn = sparklines(&runs, true).unwrap();
         assert!(drawn.lines().all(|line| line.chars().count() <= 60), "{drawn}");
         assert_eq!(heights(&runs[0]).last(), Some(&0.999));
     }
 
     #[test]
     fn one_epoch_draws_nothing_and_equal_ones_are_flat() {
-        assert_eq!(sparklines(&[run("one", [0.5])]), None);
-        assert!(sparklines(&[run("one", [0.5, 0.5])]).unwrap().contains("██"));
+        assert_eq!(sparklines(&[run("one", [0.5])], true), None);
+        assert!(sparklines(&[run("one", [0.5, 0.5])], true).unwrap().contains("██"));
+    }
+
+    #[test]
+    fn a_run_that_has_not_learned_has_low_blocks() {
+        let runs = [run("one", [0.1, 0.1]), run("two", [0.06, 0.15])];
+        let drawn = sparklines(&runs, false).unwrap();
+        let caption = "test acc by epoch, from ▁ 0 to █ 1: no better than guessing";
+        assert_eq!(drawn, format!("{caption}\n  ▁▁  one\n  ▁▂  two"));
+        assert!(caption.chars().count() < 60);
     }
 }

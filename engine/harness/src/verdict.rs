@@ -1,0 +1,354 @@
+//! What measured times, accuracies and weights allow to conclude. Each doubt has one threshold for all programs.
+//!
+//! Doubts about times come first: with a doubt, [`ranked`] ranks nothing.
+
+use crate::report::summary::Summary;
+
+/// Times that differ by less than this share count as equal. Repeated runs on a quiet machine differ by as much.
+pub const EQUAL_TIMES: f64 = 0.05;
+
+/// Measurements of fewer seconds are too short: a single pause decides their times.
+pub const SHORTEST: f64 = 0.5;
+
+/// Fewer repetitions are too few for a median.
+const FEWEST: u32 = 5;
+
+/// A speed-up above this multiple of the most that devices can reach is implausible. Caches explain less.
+const IMPLAUSIBLE: f64 = 1.25;
+
+/// A reason why measured times say little, as a sentence.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum Doubt {
+    /// So many devices share cores or a GPU.
+    #[error(
+        "The {0} devices share hardware, so the times show the cost of messages and no speed-up."
+    )]
+    Shared(usize),
+    /// Other programs used the cores.
+    #[error(
+        "Other programs used the cores, so the times are not reliable: repeat the run on a quiet machine."
+    )]
+    Busy,
+    /// A run took less than [`SHORTEST`].
+    #[error("Runs below {} s are too short for reliable times.", SHORTEST)]
+    Short,
+    /// Ctrl-C ended a run.
+    #[error("A run was interrupted, so its times are of fewer steps.")]
+    Interrupted,
+    /// Few repetitions were measured.
+    #[error("With so few runs, chance decides much: repeat with more --runs.")]
+    FewRepetitions,
+    /// Devices have a higher speed-up than they can reach with their idle time.
+    #[error(
+        "The speed-up of {name} is {speed_up:.2}, and {devices} devices that are idle for {:.0} % of the time reach \
+         {:.2} at most: other work disturbed a run, so repeat them all.",
+        100.0 * idle,
+        *devices as f64 * (1.0 - idle)
+    )]
+    Implausible {
+        /// The name of the devices, or of their schedule.
+        name: String,
+        /// How many times as fast as one device they are.
+        speed_up: f64,
+        /// The number of devices.
+        devices: usize,
+        /// The share of the time in which they are idle.
+        idle: f64,
+    },
+}
+
+impl Doubt {
+    /// Returns the doubts about the times of some runs.
+    pub fn about(runs: &[&Summary]) -> Vec<Self> {
+        let any = |of: fn(&Summary) -> bool| runs.iter().any(|run| of(run));
+        let shared = runs.iter().filter(|run| run.shared).map(|run| run.devices.len()).max();
+        let is_short = |run: &Summary| run.seconds_per_epoch * run.epochs_trained < SHORTEST;
+        let doubts = [
+            shared.map(Self::Shared),
+            any(|run| run.busy.is_some()).then_some(Self::Busy),
+            any(is_short).then_some(Self::Short),
+            any(|run| run.interrupted).then_some(Self::Interrupted),
+        ];
+        doubts.into_iter().flatten().collect()
+    }
+
+    /// Returns a doubt if a median has so few repetitions.
+    pub fn of_repetitions(repetitions: u32) -> Option<Self> {
+        (repetitions < FEWEST).then_some(Self::FewRepetitions)
+    }
+
+    /// Returns a doubt if devices that are idle for a share of the time cannot be so many times as fast as one.
+    pub fn of_speed_up(name: &str, speed_up: f64, devices: usize, idle: f64) -> Option<Self> {
+        let name = name.to_owned();
+        (speed_up > IMPLAUSIBLE * devices as f64 * (1.0 - idle)).then_some(Self::Implausible {
+            name,
+            speed_up,
+            devices,
+            idle,
+        })
+    }
+}
+
+/// Returns the doubts about times, in sentences; without any doubt, the ranking.
+pub fn ranked(doubts: &[Doubt], ranking: impl FnOnce() -> String) -> String {
+    match doubts {
+        [] => ranking(),
+        doubts => doubts.iter().map(Doubt::to_string).collect::<Vec<_>>().join(" "),
+    }
+}
+
+/// A ratio of times, in words.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Speed {
+    /// Faster by more than [`EQUAL_TIMES`].
+    Faster,
+    /// As fast.
+    Equal,
+    /// Slower by more than [`EQUAL_TIMES`].
+    Slower,
+}
+
+impl Speed {
+    /// Judges how many times as fast something is.
+    pub fn of(ratio: f64) -> Self {
+        match ratio {
+            _ if ratio > 1.0 + EQUAL_TIMES => Self::Faster,
+            _ if ratio * (1.0 + EQUAL_TIMES) < 1.0 => Self::Slower,
+            _ => Self::Equal,
+        }
+    }
+}
+
+/// Compares several devices with one: `2 devices are 1.93 times as fast as one; 2 times is ideal.` `devices` names the
+/// `count` devices, and `link` their link, such as ` over a link of 20 MB/s`. Empty if there is no ratio.
+pub fn speed_up(devices: &str, count: usize, link: &str, ratio: f64) -> String {
+    match Speed::of(ratio) {
+        _ if !ratio.is_finite() => String::new(),
+        Speed::Faster => {
+            format!("{devices} are {ratio:.2} times as fast as one{link}; {count} times is ideal.")
+        }
+        Speed::Equal => format!(
+            "{devices} are no faster than one{link}: messages cost as much time as they save."
+        ),
+        Speed::Slower => format!(
+            "{devices} are slower than one{link}: an epoch takes {:.2} times as long.",
+            1.0 / ratio
+        ),
+    }
+}
+
+/// Returns how far a share of samples, such as an accuracy, lies from its true value by chance: two standard deviations of
+/// a binomial distribution.
+pub fn chance(share: f64, samples: usize) -> f64 {
+    2.0 * (share * (1.0 - share) / samples as f64).sqrt()
+}
+
+/// Whether chance explains the difference between two shares that were measured on so many samples each.
+pub fn chance_explains(shares: [f64; 2], samples: usize) -> bool {
+    let [a, b] = shares.map(|share| chance(share, samples));
+    (shares[0] - shares[1]).abs() <= a.hypot(b)
+}
+
+/// Whether a run ended with a test accuracy that guessing does not explain.
+pub fn has_learned(run: &Summary) -> bool {
+    run.test_accuracy > run.guessing + chance(run.guessing, run.images.1)
+}
+
+/// Compares the test accuracy of one run with guessing.
+pub fn of_one(run: &Summary) -> String {
+    let percent = |share: f64| format!("{:.0} %", 100.0 * share);
+    match has_learned(run) {
+        _ if run.test_accuracy.is_nan() => {
+            "No test image was evaluated, so nothing is known of the accuracy.".to_owned()
+        }
+        true => format!(
+            "The network classifies {} of the test images correctly; guessing gives {}.",
+            percent(run.test_accuracy),
+            percent(run.guessing)
+        ),
+        false => not_learned("The network is not", run),
+    }
+}
+
+fn not_learned(subject: &str, run: &Summary) -> String {
+    format!(
+        "{subject} clearly better than guessing ({:.3}): train for more epochs, or with another --lr.",
+        run.guessing
+    )
+}
+
+/// The comparison of the test accuracies of two runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Accuracies {
+    /// A run was not tested.
+    Unknown,
+    /// Neither run has learned: a sentence.
+    Guesses(String),
+    /// Chance explains the difference.
+    Chance,
+    /// The second run is `higher` or `lower`.
+    Differ(&'static str),
+}
+
+impl Accuracies {
+    /// Compares a second run with a first.
+    pub fn of(first: &Summary, second: &Summary) -> Self {
+        let accuracies @ [before, after] = [first, second].map(|run| run.test_accuracy);
+        match () {
+            () if before.is_nan() || after.is_nan() => Self::Unknown,
+            () if !has_learned(first) && !has_learned(second) => {
+                Self::Guesses(not_learned("Neither run is", second))
+            }
+            () if chance_explains(accuracies, second.images.1) => Self::Chance,
+            () => Self::Differ(if after > before { "higher" } else { "lower" }),
+        }
+    }
+}
+
+/// Returns the largest relative difference between weights that rounding explains after one step from equal weights, on
+/// `slices` of the CPU or on GPUs.
+pub fn rounding(dtype: &str, slices: bool) -> f64 {
+    match (dtype, slices) {
+        ("f64", _) => 1e-10,
+        (_, true) => 1e-5,
+        // The algorithms of cuDNN, and TF32.
+        (_, false) => 1e-3,
+    }
+}
+
+/// Returns a sentence, after a space, on how to test that a difference is rounding. Empty in f64, which is the test.
+pub fn rounding_test(dtype: &str) -> &'static str {
+    match dtype {
+        "f64" => "",
+        _ => " --dtype f64 tests whether rounding is the only cause.",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A run of ten seconds on so many devices, with 2,000 test images.
+    fn run(devices: usize, test_accuracy: f64) -> Summary {
+        Summary {
+            images: (60_000, 2_000),
+            devices: vec![String::new(); devices],
+            epochs_trained: 5.0,
+            seconds_per_epoch: 2.0,
+            test_accuracy,
+            guessing: 0.1,
+            ..Summary::default()
+        }
+    }
+
+    fn said(runs: &[&Summary]) -> String {
+        ranked(&Doubt::about(runs), || "ranked".to_owned())
+    }
+
+    #[test]
+    fn each_doubt_about_times_is_named_and_nothing_is_ranked() {
+        let (one, two) = (run(1, 0.5), || run(2, 0.5));
+        assert_eq!(said(&[&one, &two()]), "ranked");
+        let shared = Summary { shared: true, ..run(4, 0.5) };
+        let busy = Summary { busy: Some(String::new()), ..two() };
+        let long_enough = Summary { seconds_per_epoch: 0.1, ..two() };
+        let short = Summary { seconds_per_epoch: 0.099, ..two() };
+        let interrupted = Summary { interrupted: true, ..two() };
+        let of_shared =
+            "The 4 devices share hardware, so the times show the cost of messages and no speed-up.";
+        for (other, expected) in [
+            (&shared, of_shared),
+            (
+                &busy,
+                "Other programs used the cores, so the times are not reliable: repeat the run on a quiet machine.",
+            ),
+            (&long_enough, "ranked"),
+            (&short, "Runs below 0.5 s are too short for reliable times."),
+            (&interrupted, "A run was interrupted, so its times are of fewer steps."),
+        ] {
+            assert_eq!(said(&[&one, other]), expected);
+            assert_eq!(said(&[other, &one]), expected);
+        }
+        let all = said(&[&interrupted, &short, &busy, &shared]);
+        assert!(all.starts_with(of_shared) && all.matches(". ").count() == 3, "{all}");
+    }
+
+    #[test]
+    fn few_repetitions_and_implausible_speed_ups_are_doubts() {
+        assert_eq!([4, 5].map(Doubt::of_repetitions), [Some(Doubt::FewRepetitions), None]);
+        let doubt = |speed_up, idle| {
+            Doubt::of_speed_up("naive", speed_up, 2, idle).map(|doubt| doubt.to_string())
+        };
+        assert_eq!(
+            doubt(1.56, 0.59).expect("a contradiction"),
+            "The speed-up of naive is 1.56, and 2 devices that are idle for 59 % of the time reach 0.82 at most: other work \
+             disturbed a run, so repeat them all."
+        );
+        let without_idle_time = doubt(2.6, 0.0).expect("more than two devices can do");
+        assert!(without_idle_time.contains("for 0 % of the time reach 2.00 at most:"));
+        // Caches explain a quarter more.
+        assert_eq!([doubt(2.5, 0.0), doubt(1.0, 0.59), doubt(f64::NAN, 0.0)], [const { None }; 3]);
+    }
+
+    #[test]
+    fn times_within_five_per_cent_are_equal() {
+        let judged = [2.0, 1.06, 1.04, 1.0, 0.96, 0.95, 0.5].map(Speed::of);
+        let [faster, equal, slower] = [Speed::Faster, Speed::Equal, Speed::Slower];
+        assert_eq!(judged, [faster, faster, equal, equal, equal, slower, slower]);
+        for (ratio, expected) in [
+            (1.93, "2 devices are 1.93 times as fast as one; 2 times is ideal."),
+            (1.02, "2 devices are no faster than one: messages cost as much time as they save."),
+            (0.5, "2 devices are slower than one: an epoch takes 2.00 times as long."),
+            (f64::NAN, ""),
+            (f64::INFINITY, ""),
+        ] {
+            assert_eq!(speed_up("2 devices", 2, "", ratio), expected);
+        }
+        assert!(speed_up("2 devices", 2, " over a link", 1.9).contains("as one over a link;"));
+    }
+
+    #[test]
+    fn a_share_of_many_samples_depends_less_on_chance() {
+        assert_eq!(chance(0.5, 100), 0.1);
+        assert_eq!(chance(0.5, 10_000), 0.01);
+        assert_eq!(chance(1.0, 10), 0.0);
+        let explained = |samples| chance_explains([0.5, 0.6], samples);
+        assert!(explained(100) && !explained(1000));
+    }
+
+    #[test]
+    fn an_accuracy_is_compared_with_guessing_and_with_another() {
+        for (accuracy, expected) in [
+            (
+                0.894,
+                "The network classifies 89 % of the test images correctly; guessing gives 10 %.",
+            ),
+            (
+                0.11,
+                "The network is not clearly better than guessing (0.100): train for more epochs, or with another --lr.",
+            ),
+            (f64::NAN, "No test image was evaluated, so nothing is known of the accuracy."),
+        ] {
+            assert_eq!(of_one(&run(1, accuracy)), expected);
+        }
+        let compared = |a, b| Accuracies::of(&run(1, a), &run(2, b));
+        assert_eq!(compared(f64::NAN, 0.5), Accuracies::Unknown);
+        assert_eq!(compared(0.5, f64::NAN), Accuracies::Unknown);
+        assert!(
+            matches!(compared(0.11, 0.09), Accuracies::Guesses(text) if text.starts_with("Neither"))
+        );
+        assert_eq!(compared(0.62, 0.63), Accuracies::Chance);
+        assert_eq!(compared(0.62, 0.7), Accuracies::Differ("higher"));
+        assert_eq!(compared(0.62, 0.1), Accuracies::Differ("lower"));
+    }
+
+    #[test]
+    fn rounding_depends_on_the_precision_and_on_the_device() {
+        let limits = [("f64", true), ("f64", false), ("f32", true), ("f32", false)];
+        assert_eq!(
+            limits.map(|(dtype, slices)| rounding(dtype, slices)),
+            [1e-10, 1e-10, 1e-5, 1e-3]
+        );
+        assert_eq!(rounding_test("f64"), "");
+    }
+}
