@@ -22,7 +22,7 @@ use ops::weights_hash::WeightsHash;
 use crate::memory::{Footprint, RunSize};
 
 /// The most images of a run: the limit of the file reader.
-const MAX_IMAGES: u64 = datasets::idx::MAX_COUNT as u64;
+const MAX_IMAGES: u64 = harness::images::idx::MAX_COUNT as u64;
 
 /// The element type of weights and activations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

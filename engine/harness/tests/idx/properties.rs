@@ -2,20 +2,18 @@
 //!
 //! Nothing may panic, take memory that the file does not hold, or read a file as something it is not.
 
-use std::io::{BufReader, Read, Write as _};
+use std::io::{BufReader, Read};
 
-use datasets::PIXELS;
-use datasets::idx::{Error, MAX_COUNT, read_images, read_labels};
 use flate2::Compression;
 use flate2::write::GzEncoder;
+use harness::images::PIXELS;
+use harness::images::idx::{Error, MAX_COUNT, read_images, read_labels};
 use proptest::prelude::*;
 use proptest::sample::Index;
 use rand::{Rng, RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-fn header(words: &[u32]) -> Vec<u8> {
-    words.iter().flat_map(|word| word.to_be_bytes()).collect()
-}
+use super::{gzip, header};
 
 fn labels_file(labels: &[u8]) -> Vec<u8> {
     [header(&[0x801, labels.len() as u32]), labels.to_vec()].concat()
@@ -23,12 +21,6 @@ fn labels_file(labels: &[u8]) -> Vec<u8> {
 
 fn images_file(images: &[[u8; PIXELS]]) -> Vec<u8> {
     [header(&[0x803, images.len() as u32, 28, 28]), images.concat()].concat()
-}
-
-fn gzip(bytes: &[u8]) -> Vec<u8> {
-    let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
-    encoder.write_all(bytes).expect("memory takes all");
-    encoder.finish().expect("memory takes all")
 }
 
 /// Reads `bytes` both ways. What comes out must be what a file of that kind can hold.

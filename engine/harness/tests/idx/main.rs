@@ -1,18 +1,22 @@
 //! The IDX reader believes nothing.
 
+mod properties;
+
 use std::io::{BufReader, Write as _};
 
-use datasets::idx::{Error, read_images, read_labels};
 use flate2::Compression;
 use flate2::write::GzEncoder;
+use harness::images::idx::{Error, read_images, read_labels};
 
 const IMAGES: u32 = 0x803;
 const LABELS: u32 = 0x801;
 
-fn file(header: &[u32], body: usize) -> Vec<u8> {
-    let mut bytes: Vec<u8> = header.iter().flat_map(|word| word.to_be_bytes()).collect();
-    bytes.extend((0..body).map(|i| (i % 10) as u8));
-    bytes
+fn header(words: &[u32]) -> Vec<u8> {
+    words.iter().flat_map(|word| word.to_be_bytes()).collect()
+}
+
+fn file(words: &[u32], body: usize) -> Vec<u8> {
+    header(words).into_iter().chain((0..body).map(|i| (i % 10) as u8)).collect()
 }
 
 fn gzip(bytes: &[u8]) -> Vec<u8> {
