@@ -55,7 +55,11 @@ mod with_programs {
         let folder = tempfile::tempdir().unwrap();
         program(folder.path(), "nvidia-smi", "echo 'Some GPU, 16 GiB, 999.1'; echo 'Another'");
         program(folder.path(), "nvcc", "echo nvcc; echo 'Cuda release 13.0, V13.0.1'");
-        program(folder.path(), "mpirun", "echo 'mpirun (Some MPI) 4.1'; echo more");
+        program(
+            folder.path(),
+            "mpirun",
+            "echo 'mpirun (Some MPI) 4.1'; echo more; /bin/sleep 60 &",
+        );
         program(folder.path(), "mdbook", "exit 3");
         fs::write(folder.path().join("libnccl.so.2"), "").unwrap();
         doctor()

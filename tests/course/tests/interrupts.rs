@@ -34,11 +34,5 @@ fn a_build_is_not_waited_for() {
     assert!(output.stdout.is_empty(), "{output:?}");
     assert!(!String::from_utf8_lossy(&output.stderr).contains("error"), "{output:?}");
     let sleeper = fs::read_to_string(&started).unwrap();
-    let gone = || {
-        let answer = Command::new("ps").args(["-o", "stat=", "-p", sleeper.trim()]).output();
-        let state = String::from_utf8(answer.unwrap().stdout).unwrap();
-        // A process that is ended stays in the table until its parent looks.
-        state.trim().is_empty() || state.starts_with('Z')
-    };
-    wait_until(gone);
+    wait_until(|| has_ended(&sleeper));
 }

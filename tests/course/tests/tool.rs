@@ -29,3 +29,11 @@ fn tool(words: &[&str]) -> Command {
     command.args(words);
     command
 }
+
+#[cfg(unix)]
+/// Whether a process has ended. It may still be in the table, until its parent looks.
+fn has_ended(id: &str) -> bool {
+    let answer = std::process::Command::new("ps").args(["-o", "stat=", "-p", id.trim()]).output();
+    let state = String::from_utf8(answer.unwrap().stdout).unwrap();
+    state.trim().is_empty() || state.starts_with('Z')
+}

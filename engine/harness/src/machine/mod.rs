@@ -18,9 +18,9 @@ pub use memory::{Amount, Memory, gigabytes, memory};
 /// The environment variable with the folder of Fashion-MNIST.
 pub const DATA_FOLDER: &str = "COURSE_DATA_DIR";
 
-/// The name of the processor, or its architecture if the system reports no name.
-pub fn processor() -> String {
-    processor_field("model name").unwrap_or_else(|| env::consts::ARCH.to_owned())
+/// The name of the processor. `None` if the system does not report it.
+pub fn processor() -> Option<String> {
+    processor_field("model name")
 }
 
 /// Numbers that distinguish processors of the same name: `family 25 model 17, cache 1024 KB`. `None` if the system does

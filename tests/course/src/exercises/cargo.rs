@@ -6,6 +6,7 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use serde::Deserialize;
@@ -38,7 +39,7 @@ pub struct Target {
 #[serde(tag = "reason")]
 pub enum Message {
     #[serde(rename = "compiler-artifact")]
-    Artifact { target: Target, executable: Option<PathBuf>, fresh: bool },
+    Artifact { target: Target, executable: Option<PathBuf> },
     #[serde(rename = "compiler-message")]
     Compiler { target: Target, message: Diagnostic },
     #[serde(other)]
@@ -141,7 +142,8 @@ pub fn build(
         command.stderr(stderr.stream()?);
     }
     // The first build has no limit of time.
-    let how = Group::start(command).context(NO_CARGO)?.wait_while(wanted)?;
+    let end = || Ok((!wanted()).then_some(How::Interrupted));
+    let how = Group::start(command).context(NO_CARGO)?.wait_unless(Duration::MAX, end)?;
     // A build script may print other lines.
     let message = |line: &str| serde_json::from_str(line).ok();
     let messages = stdout.text()?.lines().filter_map(message).collect();

@@ -3,8 +3,7 @@
 use std::fs;
 
 use anyhow::{Context as _, bail};
-use console::measure_text_width;
-use harness::report::{line, terminal_columns};
+use harness::report::{self, line, terminal_columns};
 
 use super::list;
 use super::progress::Progress;
@@ -78,56 +77,42 @@ pub fn run(tree: &Tree, name: Option<&str>, all: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Wraps Markdown. Code and tables keep their lines.
+/// Wraps Markdown. Code and tables keep their lines. The lines of a list item are indented by the item's mark.
 fn wrapped(text: &str, columns: usize) -> String {
-    let (mut lines, mut paragraph): (Vec<String>, Vec<&str>) = (Vec::new(), Vec::new());
+    // Each paragraph and each item is one line, and may be wrapped.
+    let mut lines: Vec<(String, bool)> = Vec::new();
     let mut in_code = false;
     for line in text.lines() {
         let is_fence = line.trim_start().starts_with("```");
-        let stays = in_code || is_fence || line.is_empty() || line.starts_with(['|', '#']);
+        let is_code = in_code || is_fence;
         in_code ^= is_fence;
-        if stays || marker(line) > 0 || (paragraph.is_empty() && line.starts_with("    ")) {
-            lines.extend(fill(&std::mem::take(&mut paragraph), columns));
-        }
-        if stays || (paragraph.is_empty() && line.starts_with("    ")) {
-            lines.push(line.to_owned());
-        } else {
-            paragraph.push(line);
+        match lines.last_mut() {
+            _ if is_code || line.is_empty() || line.starts_with(['|', '#']) => {
+                lines.push((line.to_owned(), false));
+            }
+            Some((paragraph, true)) if mark(line) == 0 => {
+                *paragraph += &format!(" {}", line.trim())
+            }
+            _ => lines.push((line.to_owned(), !line.starts_with("    "))),
         }
     }
-    lines.extend(fill(&paragraph, columns));
-    lines.join("\n")
+    let wrap = |(line, is_text): &(String, bool)| {
+        let mark = if *is_text { mark(line) } else { return line.clone() };
+        let lines = report::wrapped(line, columns.saturating_sub(mark));
+        lines.replace('\n', &format!("\n{}", " ".repeat(mark)))
+    };
+    lines.iter().map(wrap).collect::<Vec<_>>().join("\n")
 }
 
 /// The width of a list item's mark: 2 for `- item`, 3 for `1. item`, 0 for other lines.
-fn marker(line: &str) -> usize {
+fn mark(line: &str) -> usize {
     let text = line.trim_start();
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();
-    let mark = match digits {
+    match digits {
         0 if text.starts_with("- ") || text.starts_with("* ") => 2,
         1.. if text[digits..].starts_with(". ") => digits + 2,
-        _ => return 0,
-    };
-    line.len() - text.len() + mark
-}
-
-/// Wraps a paragraph. The lines of a list item are indented by its mark.
-fn fill(paragraph: &[&str], columns: usize) -> Vec<String> {
-    let Some(first) = paragraph.first() else { return Vec::new() };
-    let indent = " ".repeat(marker(first));
-    let start = first.len() - first.trim_start().len();
-    let mut lines = vec![first[..start].to_owned()];
-    for word in paragraph.iter().flat_map(|line| line.split_whitespace()) {
-        let line = lines.last_mut().expect("there is one");
-        let is_empty = line.trim().is_empty();
-        if !is_empty && measure_text_width(line) + 1 + measure_text_width(word) > columns {
-            lines.push(format!("{indent}{word}"));
-        } else {
-            line.push_str(if is_empty { "" } else { " " });
-            line.push_str(word);
-        }
+        _ => 0,
     }
-    lines
 }
 
 #[cfg(test)]
@@ -147,7 +132,7 @@ mod tests {
     fn paragraphs_and_lists_are_wrapped_and_code_is_not() {
         let text = "One two three four\nfive.\n\n- an item of\n  a list\n- another\n\n```\nlet a = 1; let b = 2;\n```\n\n\
                     | a table | with a long row |\n\n    let indented = \"code\";";
-        let expected = "One two three\nfour five.\n\n- an item of a\n  list\n- another\n\n```\nlet a = 1; let b = 2;\n```\n\n\
+        let expected = "One two three\nfour five.\n\n- an item of\n  a list\n- another\n\n```\nlet a = 1; let b = 2;\n```\n\n\
                         | a table | with a long row |\n\n    let indented = \"code\";";
         assert_eq!(wrapped(text, 15), expected);
         assert_eq!(wrapped("1. first thing\n   goes on", 12), "1. first\n   thing\n   goes on");

@@ -13,7 +13,6 @@ pub mod program;
 mod progress;
 mod report;
 mod reset;
-
 mod solution;
 pub mod tree;
 mod watch;
@@ -48,13 +47,6 @@ pub enum Command {
     Reset(Asking),
 }
 
-/// An exercise that has to be named.
-#[derive(Args, Clone, Debug)]
-pub struct Named {
-    /// Its name, or a part of it that no other has: ring
-    name: String,
-}
-
 #[derive(Args, Clone, Debug)]
 pub struct CheckArguments {
     /// Its name, or a part of it that no other has: ring [default: the next that is not solved]
@@ -70,8 +62,8 @@ pub struct CheckArguments {
 
 #[derive(Args, Clone, Debug)]
 pub struct Asking {
-    #[command(flatten)]
-    exercise: Named,
+    /// Its name, or a part of it that no other has: ring
+    name: String,
 
     /// Do not ask first
     #[arg(long)]
@@ -106,11 +98,7 @@ pub fn run(command: &Command) -> anyhow::Result<()> {
             watch::run(&tree, name.as_deref(), limit.duration(), *all)
         }
         Command::Hint { name, all } => hint::run(&tree, name.as_deref(), *all),
-        Command::Solution(Asking { exercise, yes }) => {
-            solution::run(&tree, tree.named(&exercise.name)?, *yes)
-        }
-        Command::Reset(Asking { exercise, yes }) => {
-            reset::run(&tree, tree.named(&exercise.name)?, *yes)
-        }
+        Command::Solution(Asking { name, yes }) => solution::run(&tree, tree.named(name)?, *yes),
+        Command::Reset(Asking { name, yes }) => reset::run(&tree, tree.named(name)?, *yes),
     }
 }

@@ -1,12 +1,11 @@
 //! The outcome of a check.
 
-use std::process::ExitStatus;
 use std::time::Duration;
 
 use harness::report::counted;
 
-use super::program::{Ended, Failure, Passed};
-use crate::process::{Excess, How};
+use super::program::{Ended, Failure, Passed, Report};
+use crate::process::How;
 
 #[derive(Clone, Debug)]
 pub enum Outcome {
@@ -20,7 +19,8 @@ pub enum Outcome {
     CargoFailed(String),
     /// The process ended before the check.
     CutShort {
-        end: End,
+        how: How,
+        limit: Duration,
         /// The law that was being checked.
         during: Option<String>,
         /// The output of the answer since that law began.
@@ -30,33 +30,18 @@ pub enum Outcome {
     Interrupted,
 }
 
-/// How an incomplete check ended.
-#[derive(Clone, Copy, Debug)]
-pub enum End {
-    /// By a crash, or because the answer left the process.
-    Alone(ExitStatus),
-    OutOfTime(Duration),
-    TooMuch(Excess),
-}
-
 impl Outcome {
     /// Returns the outcome of a check. A check without laws does not pass.
     pub fn of(Ended { how, report }: Ended, limit: Duration) -> Self {
-        let end = match how {
-            How::Interrupted => return Self::Interrupted,
-            How::Alone(_) if report.is_whole && !report.failures.is_empty() => {
-                return Self::Failed(report.passed, report.failures);
+        let Report { passed, failures, running, is_whole, printed } = report;
+        match how {
+            How::Interrupted => Self::Interrupted,
+            How::Alone(_) if is_whole && !failures.is_empty() => Self::Failed(passed, failures),
+            How::Alone(status) if is_whole && status.success() && !passed.is_empty() => {
+                Self::Passed(passed)
             }
-            How::Alone(status)
-                if report.is_whole && status.success() && !report.passed.is_empty() =>
-            {
-                return Self::Passed(report.passed);
-            }
-            How::Alone(status) => End::Alone(status),
-            How::OutOfTime => End::OutOfTime(limit),
-            How::TooMuch(excess) => End::TooMuch(excess),
-        };
-        Self::CutShort { end, during: report.running, said: report.printed }
+            how => Self::CutShort { how, limit, during: running, said: printed },
+        }
     }
 
     /// The outcome in a few words.
@@ -70,19 +55,17 @@ impl Outcome {
             }
             Self::DoesNotCompile { .. } => "it does not compile".to_owned(),
             Self::CargoFailed(_) => "cargo failed".to_owned(),
-            Self::CutShort { end, during, .. } => {
+            Self::CutShort { how, limit, during, .. } => {
                 let during = during.as_ref().map_or_else(String::new, |law| format!(" in {law}"));
-                match end {
-                    End::Alone(status) if status.code().is_some() => {
+                match how {
+                    How::Alone(status) if status.code().is_some() => {
                         format!("the answer left the check{during} before it was done ({status})")
                     }
-                    End::Alone(status) => {
+                    How::Alone(status) => {
                         format!("the check was ended by a crash{during} ({status})")
                     }
-                    End::OutOfTime(limit) => {
-                        format!("the check did not end within {} s{during}", limit.as_secs())
-                    }
-                    End::TooMuch(excess) => format!("the check {excess}{during}"),
+                    How::TooMuch(excess) => format!("the check {excess}{during}"),
+                    _ => format!("the check did not end within {} s{during}", limit.as_secs()),
                 }
             }
             Self::Interrupted => "the check was interrupted".to_owned(),

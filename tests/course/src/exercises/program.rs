@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 
 use crate::process::{Group, How, Printed};
 
@@ -49,7 +50,8 @@ pub struct Passed {
 }
 
 /// A law that an answer breaks.
-#[derive(Clone, Debug, Default, Eq, PartialEq)]
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq)]
+#[serde(default)]
 pub struct Failure {
     pub law: String,
     pub message: String,
@@ -61,31 +63,21 @@ pub struct Failure {
     pub printed: String,
 }
 
+/// A line of the report: about a law, or the end.
 #[derive(Deserialize)]
-#[serde(untagged)]
-enum Record {
-    Law {
-        law: String,
-        #[serde(flatten)]
-        state: State,
-    },
-    Ended {
-        #[serde(rename = "ended")]
-        _counts: serde_json::Value,
-    },
+struct Record {
+    state: Option<State>,
+    ended: Option<IgnoredAny>,
+    #[serde(flatten)]
+    law: Failure,
 }
 
 #[derive(Deserialize)]
-#[serde(tag = "state", rename_all = "lowercase")]
+#[serde(rename_all = "lowercase")]
 enum State {
     Begun,
     Passed,
-    Failed {
-        message: String,
-        place: Option<String>,
-        #[serde(default)]
-        todo: bool,
-    },
+    Failed,
 }
 
 /// Runs a program that checks an answer, in the package's folder, while its result is `wanted`. Ends a program that prints
@@ -118,28 +110,25 @@ impl Report {
                 // The answer may have printed text without a newline.
                 Some((before, serde_json::from_str(record).ok()?))
             });
-            let Some((before, record)) = record else {
-                report.printed.push_str(line);
-                continue;
-            };
-            report.printed.push_str(before);
-            report.add(record);
+            match record {
+                Some((before, record)) => {
+                    report.printed.push_str(before);
+                    report.add(record);
+                }
+                None => report.printed.push_str(line),
+            }
         }
         report
     }
 
-    fn add(&mut self, record: Record) {
+    fn add(&mut self, Record { state, ended, law }: Record) {
         let printed = std::mem::take(&mut self.printed);
         self.running = None;
-        match record {
-            Record::Law { law, state: State::Begun } => self.running = Some(law),
-            Record::Law { law, state: State::Passed } => {
-                self.passed.push(Passed { law, printed });
-            }
-            Record::Law { law, state: State::Failed { message, place, todo } } => {
-                self.failures.push(Failure { law, message, place, todo, printed });
-            }
-            Record::Ended { .. } => self.is_whole = true,
+        match state {
+            Some(State::Begun) => self.running = Some(law.law),
+            Some(State::Passed) => self.passed.push(Passed { law: law.law, printed }),
+            Some(State::Failed) => self.failures.push(Failure { printed, ..law }),
+            None => self.is_whole |= ended.is_some(),
         }
     }
 }

@@ -49,16 +49,9 @@ pub struct Fingerprint {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Standing {
     Open,
-    Changed(Change),
+    /// The exercise passed, and has changed since: the words before "changed", such as "it has".
+    Changed(&'static str),
     Solved,
-}
-
-/// The part of an exercise that has changed since the exercise passed.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Change {
-    Answer,
-    Check,
-    Both,
 }
 
 impl Progress {
@@ -86,11 +79,11 @@ impl Progress {
         } else if passed.iter().any(|one| has_answer(one) && has_check(one)) {
             Standing::Solved
         } else if passed.iter().any(has_answer) {
-            Standing::Changed(Change::Check)
+            Standing::Changed("its check has")
         } else if passed.iter().any(has_check) {
-            Standing::Changed(Change::Answer)
+            Standing::Changed("it has")
         } else {
-            Standing::Changed(Change::Both)
+            Standing::Changed("it and its check have")
         }
     }
 
@@ -167,33 +160,18 @@ impl Progress {
         }
         let mut progress = Self::load(tree)?;
         let result = change(&mut progress.records);
-        progress.store()?;
-        Ok(result)
-    }
-
-    fn store(&self) -> anyhow::Result<()> {
-        file::write(&self.path, |file| {
-            serde_json::to_writer_pretty(&mut *file, &self.records)?;
+        let stored = file::write(&progress.path, |file| {
+            serde_json::to_writer_pretty(&mut *file, &progress.records)?;
             writeln!(file)
-        })
-        .with_context(|| format!("{}", self.path.display()))
+        });
+        stored.with_context(|| format!("{}", progress.path.display()))?;
+        Ok(result)
     }
 }
 
 impl Fingerprint {
     pub fn of(exercise: &Exercise) -> anyhow::Result<Self> {
         Ok(Self { answer: hash(&exercise.file())?, check: hash(&exercise.check())? })
-    }
-}
-
-/// The words before "changed": "it has".
-impl fmt::Display for Change {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Answer => "it has",
-            Self::Check => "its check has",
-            Self::Both => "it and its check have",
-        })
     }
 }
 

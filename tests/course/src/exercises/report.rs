@@ -4,10 +4,10 @@
 use console::{measure_text_width, style, truncate_str};
 use harness::report::{counted, line, terminal_columns};
 
-use super::outcome::{End, Outcome};
+use super::outcome::Outcome;
 use super::program::{Failure, Passed};
 use super::tree::{Exercise, Tree};
-use crate::process::Excess;
+use crate::process::{Excess, How};
 
 /// Rows of a small terminal, and the rows that the verdict and the lines of `watch` take.
 const ROWS: usize = 24;
@@ -88,9 +88,9 @@ pub fn show(tree: &Tree, exercise: &Exercise, outcome: &Outcome, all: bool) -> a
             }
             body
         }
-        Outcome::CutShort { end, said: printed, .. } => {
+        Outcome::CutShort { how, said: printed, .. } => {
             let mut body = vec![title(&outcome.verdict())];
-            body.extend(reason(*end).map(|reason| format!("    {reason}")));
+            body.extend(reason(*how).map(|reason| format!("    {reason}")));
             let rest = if all { PRINTED } else { room - body.len() - 2 };
             body.extend(said(printed, rest));
             body
@@ -186,18 +186,16 @@ fn todo(failure: &Failure) -> String {
     format!("{place}: {what}").trim_end_matches(": ").to_owned()
 }
 
-fn reason(end: End) -> Option<&'static str> {
-    match end {
-        End::Alone(status) => status
-            .code()
-            .is_some()
-            .then_some("does it call `std::process::exit`? A check has to get its answer back"),
-        End::OutOfTime(_) => {
-            Some("does a loop go on for ever, or a rank wait for what nobody sends?")
+fn reason(how: How) -> Option<&'static str> {
+    Some(match how {
+        How::Alone(status) if status.code().is_some() => {
+            "does it call `std::process::exit`? A check has to get its answer back"
         }
-        End::TooMuch(Excess::Printed) => Some("does it print without end?"),
-        End::TooMuch(Excess::Memory) => Some("does a loop make something longer for ever?"),
-    }
+        How::OutOfTime => "does a loop go on for ever, or a rank wait for what nobody sends?",
+        How::TooMuch(Excess::Printed) => "does it print without end?",
+        How::TooMuch(Excess::Memory) => "does a loop make something longer for ever?",
+        How::Alone(_) | How::Interrupted => return None,
+    })
 }
 
 fn indented(text: &str) -> Vec<String> {

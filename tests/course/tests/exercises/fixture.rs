@@ -51,6 +51,7 @@ macro_rules! check {
     ($exercise:ident, $answer:expr) => {
         /// Checks the answer.
         pub fn main() -> std::process::ExitCode {
+            let _ = option_env!("COURSE_FINGERPRINT");
             let answer: $crate::Answer = $answer;
             $crate::laws::run($crate::checks::$exercise::LAWS, answer)
         }

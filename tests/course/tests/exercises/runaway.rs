@@ -43,17 +43,7 @@ fn an_endless_loop_is_ended_and_so_is_what_it_started() {
         .stderr(contains("the check did not end within 2 s in adds"));
     assert!(started.elapsed() < Duration::from_secs(60));
     #[cfg(unix)]
-    {
-        let sleeper = std::fs::read_to_string(id).unwrap();
-        // A process that is ended stays in the table until whoever inherits it looks.
-        let gone = || {
-            let mut ps = std::process::Command::new("ps");
-            let answer = ps.args(["-o", "stat=", "-p", &sleeper]).output().unwrap();
-            let state = String::from_utf8(answer.stdout).unwrap();
-            state.trim().is_empty() || state.starts_with('Z')
-        };
-        assert!(gone(), "process {sleeper} goes on");
-    }
+    assert!(has_ended(&checkout.read("id")), "what it started goes on");
 }
 
 #[cfg(target_os = "linux")]
