@@ -1,7 +1,5 @@
-//! A process and its children, with limits of time, output and memory.
-//!
-//! Every program that may hang or print without end runs in a [`Group`]: commands of the book, learners' answers, the sides of a
-//! comparison.
+//! A process and its children, with limits of time, output and memory, for every program that may hang or print without end:
+//! commands of the book, learners' answers, the sides of a comparison.
 
 use std::fmt;
 use std::fs::File;
@@ -79,13 +77,10 @@ impl Group {
     ) -> io::Result<How> {
         let id = self.leader.id();
         self.wait_unless(limit, || {
-            Ok(if printed.length()? > PRINTED {
-                Some(How::TooMuch(Excess::Printed))
-            } else if resident(id).is_some_and(|bytes| bytes > MEMORY) {
-                Some(How::TooMuch(Excess::Memory))
-            } else {
-                (!wanted()).then_some(How::Interrupted)
-            })
+            let printed = (printed.length()? > PRINTED).then_some(How::TooMuch(Excess::Printed));
+            let memory = || (resident(id)? > MEMORY).then_some(How::TooMuch(Excess::Memory));
+            let unwanted = || (!wanted()).then_some(How::Interrupted);
+            Ok(printed.or_else(memory).or_else(unwanted))
         })
     }
 
@@ -95,25 +90,18 @@ impl Group {
         limit: Duration,
         end: impl Fn() -> io::Result<Option<How>>,
     ) -> io::Result<How> {
+        let mut look = || match self.leader.try_wait()? {
+            Some(status) => Ok(Some(How::Alone(status))),
+            None if interrupt::requested() => Ok(Some(How::Interrupted)),
+            None if self.started.elapsed() >= limit => Ok(Some(How::OutOfTime)),
+            None => end(),
+        };
         let how = loop {
-            let look = || match self.leader.try_wait()? {
-                Some(status) => Ok(Some(How::Alone(status))),
-                None if interrupt::requested() => Ok(Some(How::Interrupted)),
-                None if self.started.elapsed() >= limit => Ok(Some(How::OutOfTime)),
-                None => end(),
-            };
-            match { look }() {
-                Ok(None) => std::thread::sleep(LOOK),
-                Ok(Some(how)) => break Ok(how),
-                Err(error) => break Err(error),
+            match look().transpose() {
+                None => std::thread::sleep(LOOK),
+                Some(how) => break how,
             }
         };
-        self.end();
-        how
-    }
-
-    /// Ends the whole group, and waits for the end of its leader.
-    fn end(mut self) {
         // The standard library ends a single process. The crates that end a group need a feature of libc that the stages do not
         // use, so the shell ends the group. The group comes first, because its number is free again after its last process.
         #[cfg(unix)]
@@ -124,6 +112,7 @@ impl Group {
         // The leader may have ended already.
         let _ = self.leader.kill();
         let _ = self.leader.wait();
+        how
     }
 }
 

@@ -18,11 +18,17 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use assert_cmd::Command;
-use predicates::prelude::PredicateBooleanExt as _;
-use predicates::str::{contains, diff, starts_with};
+use predicates::function::function;
+use predicates::prelude::{Predicate, PredicateBooleanExt as _};
+use predicates::str::{contains, diff, ends_with, starts_with};
 #[cfg(unix)]
 use stand_in::stand_in;
 use tempfile::TempDir;
+
+/// A text with all these parts.
+fn all<const N: usize>(parts: [&'static str; N]) -> impl Predicate<str> {
+    function(move |text: &str| parts.iter().all(|part| text.contains(part)))
+}
 
 fn tool(words: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_course"));

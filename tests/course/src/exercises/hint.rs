@@ -26,26 +26,18 @@ pub fn steps(exercise: &Exercise) -> anyhow::Result<Vec<Step>> {
 }
 
 fn parse(text: &str) -> Vec<Step> {
-    let mut steps: Vec<Step> = Vec::new();
     let mut in_code = false;
-    for line in text.lines() {
-        in_code ^= line.starts_with("```");
-        match (line.strip_prefix("## "), steps.last_mut()) {
-            (Some(title), _) if !in_code => {
-                steps.push(Step { title: title.trim().to_owned(), text: String::new() });
-            }
-            (_, Some(step)) => {
-                step.text.push_str(line);
-                step.text.push('\n');
-            }
-            // The heading of the file.
-            (_, None) => {}
-        }
-    }
-    for step in &mut steps {
-        step.text = step.text.trim().to_owned();
-    }
-    steps
+    let lines: Vec<&str> = text.lines().collect();
+    let steps = lines.chunk_by(|_, next| {
+        in_code ^= next.starts_with("```");
+        in_code || !next.starts_with("## ")
+    });
+    let step = |lines: &[&str]| {
+        let title = lines.first()?.strip_prefix("## ")?.trim().to_owned();
+        Some(Step { title, text: lines[1..].join("\n").trim().to_owned() })
+    };
+    // The heading of the file is no step.
+    steps.filter_map(step).collect()
 }
 
 /// Prints the next step of a hint, or all steps, for an exercise by name or for the next exercise.
@@ -61,20 +53,17 @@ pub fn run(tree: &Tree, name: Option<&str>, all: bool) -> anyhow::Result<()> {
         // After the last step all steps are shown again.
         if all || read >= steps.len() { 0..steps.len() } else { read..read + 1 }
     })?;
-    let shown_last = shown.end == steps.len();
+    let (name, all, end) = (&exercise.name, steps.len(), shown.end);
     let columns = terminal_columns().min(WIDEST);
-    for number in shown.clone() {
+    for number in shown {
         let Step { title, text } = &steps[number];
-        line(format_args!("{} · hint {} of {}: {title}", exercise.name, number + 1, steps.len()))?;
+        line(format_args!("{name} · hint {} of {all}: {title}", number + 1))?;
         line(format_args!("\n{}\n", wrapped(text, columns)))?;
     }
-    let name = &exercise.name;
-    if shown_last {
-        line(format_args!("That was the last step; our solution: cargo course solution {name}"))?;
-    } else {
-        line(format_args!("The next step: cargo course hint {name} (all of them: --all)"))?;
-    }
-    Ok(())
+    Ok(line(match end == all {
+        true => format!("That was the last step; our solution: cargo course solution {name}"),
+        false => format!("The next step: cargo course hint {name} (all of them: --all)"),
+    })?)
 }
 
 /// Wraps Markdown. Code and tables keep their lines. The lines of a list item are indented by the item's mark.

@@ -142,22 +142,19 @@ mod tests {
         \"message\":\"got 4\",\"place\":null,\"todo\":false}\n";
 
     #[test]
-    fn what_an_answer_prints_stays_with_its_law() {
-        let whole = format!("{OUTPUT}\u{1e}{{\"ended\":{{\"passed\":1,\"failed\":1}}}}\n");
-        let report = Report::read(&whole);
-        assert!(report.is_whole && report.running.is_none());
-        assert_eq!((&*report.passed[0].law, &*report.passed[0].printed), ("a", "seen\n"));
-        let failure = &report.failures[0];
-        assert_eq!((&*failure.message, &*failure.printed), ("got 4", "no newline"));
-    }
-
-    #[test]
-    fn a_report_that_breaks_off_names_the_law_that_was_running() {
-        let output =
+    fn an_answer_keeps_its_output_and_a_report_that_breaks_off_its_law() {
+        let begun =
             format!("{OUTPUT}\u{1e}{{\"law\":\"c\",\"state\":\"begun\"}}\nlast\n\u{1e}{{\"la");
-        let report = Report::read(&output);
-        assert!(!report.is_whole && report.printed.starts_with("last\n"));
-        assert_eq!(report.running.as_deref(), Some("c"));
-        assert_eq!((report.passed.len(), report.failures.len()), (1, 1));
+        let whole = format!("{OUTPUT}last\n\u{1e}{{\"ended\":{{\"passed\":1,\"failed\":1}}}}\n");
+        for (output, is_whole, running) in [(whole, true, None), (begun, false, Some("c"))] {
+            let report = Report::read(&output);
+            assert_eq!((report.is_whole, report.running.as_deref()), (is_whole, running));
+            let ([passed], [failure]) = (&report.passed[..], &report.failures[..]) else {
+                panic!("{report:?}")
+            };
+            assert_eq!((&*passed.law, &*passed.printed), ("a", "seen\n"));
+            assert_eq!((&*failure.message, &*failure.printed), ("got 4", "no newline"));
+            assert_eq!(report.printed.starts_with("last\n"), !is_whole);
+        }
     }
 }

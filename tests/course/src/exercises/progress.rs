@@ -59,12 +59,12 @@ impl Progress {
     pub fn load(tree: &Tree) -> anyhow::Result<Self> {
         let path = tree.root.join(FOLDER).join("progress.json");
         let told = || format!("{}, which remembers your progress", path.display());
-        let records = match fs::read(&path) {
-            Ok(text) => serde_json::from_slice(&text)
-                .with_context(|| format!("{}; delete it to start over", told()))?,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => BTreeMap::new(),
-            Err(error) => return Err(error).with_context(told),
+        let text = match fs::read(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => "{}".into(),
+            text => text.with_context(told)?,
         };
+        let records = serde_json::from_slice(&text);
+        let records = records.with_context(|| format!("{}; delete it to start over", told()))?;
         Ok(Self { path, records })
     }
 
@@ -72,18 +72,16 @@ impl Progress {
         let passed = self.records.get(&exercise.name).map_or(&[][..], |record| &record.passed);
         // An unreadable file has not passed.
         let (answer, check) = (hash(&exercise.file()).ok(), hash(&exercise.check()).ok());
-        let has_answer = |one: &Fingerprint| answer.as_ref() == Some(&one.answer);
-        let has_check = |one: &Fingerprint| check.as_ref() == Some(&one.check);
-        if passed.is_empty() {
-            Standing::Open
-        } else if passed.iter().any(|one| has_answer(one) && has_check(one)) {
-            Standing::Solved
-        } else if passed.iter().any(has_answer) {
-            Standing::Changed("its check has")
-        } else if passed.iter().any(has_check) {
-            Standing::Changed("it has")
-        } else {
-            Standing::Changed("it and its check have")
+        // Of the answers that passed, the nearest to the present one.
+        let same = passed
+            .iter()
+            .map(|one| (answer.as_ref() == Some(&one.answer), check.as_ref() == Some(&one.check)));
+        match same.max() {
+            None => Standing::Open,
+            Some((true, true)) => Standing::Solved,
+            Some((true, false)) => Standing::Changed("its check has"),
+            Some((false, true)) => Standing::Changed("it has"),
+            Some((false, false)) => Standing::Changed("it and its check have"),
         }
     }
 
@@ -97,10 +95,7 @@ impl Progress {
         tree: &'a Tree,
         name: Option<&str>,
     ) -> anyhow::Result<Option<&'a Exercise>> {
-        match name {
-            Some(name) => tree.named(name).map(Some),
-            None => Ok(self.next(tree)),
-        }
+        name.map_or_else(|| Ok(self.next(tree)), |name| tree.named(name).map(Some))
     }
 
     pub fn solved(&self, tree: &Tree) -> usize {

@@ -6,7 +6,7 @@
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use anyhow::{Context as _, bail};
 use harness::report::{file, line};
@@ -23,14 +23,14 @@ pub fn run(tree: &Tree, exercise: &Exercise, yes: bool) -> anyhow::Result<()> {
         format!("{path} as it was given, to be had from a fresh copy of the course")
     })?;
     let question = format!("Bring {name} back as it was given, and put your version aside?");
-    if on_disk(&path)?.as_deref() != Some(&given[..]) && !yes && !confirm(&question)? {
+    if on_disk(&path)?.as_ref() != Some(&given) && !yes && !confirm(&question)? {
         line("Nothing was changed")?;
         return Ok(());
     }
     // After the question: an editor may save another version while the learner decides.
     let mine = on_disk(&path)?;
     let mut aside = None;
-    if mine.as_deref() != Some(&given[..]) {
+    if mine.as_ref() != Some(&given) {
         // In this order, a failure never loses the learner's text.
         aside = mine.as_ref().map(|mine| put_aside(tree, exercise, mine)).transpose()?;
         replace(&path, mine.as_deref(), &given)?;
@@ -70,9 +70,8 @@ fn given(tree: &Tree, exercise: &Exercise) -> anyhow::Result<Vec<u8>> {
     }
     // In the folder of the exercises, because the checkout may be a part of a repository.
     let git = |words: &[&str]| -> anyhow::Result<Vec<u8>> {
-        let mut git = Command::new("git");
-        git.args(words).current_dir(&tree.package).stdin(Stdio::null());
-        let answer = git.output().context("git cannot be started")?;
+        let git = Command::new("git").args(words).current_dir(&tree.package).output();
+        let answer = git.context("git cannot be started")?;
         if !answer.status.success() || answer.stdout.is_empty() {
             let why = String::from_utf8_lossy(&answer.stderr);
             bail!("git does not have it: {}", why.lines().next().unwrap_or("no commit"));
@@ -87,8 +86,7 @@ fn given(tree: &Tree, exercise: &Exercise) -> anyhow::Result<Vec<u8>> {
 
 /// Stores the learner's text under an unused name, and returns the path.
 fn put_aside(tree: &Tree, exercise: &Exercise, text: &[u8]) -> anyhow::Result<PathBuf> {
-    let named =
-        |number: usize| tree.root.join(FOLDER).join(format!("{}-{number}.rs", exercise.name));
+    let named = |number| tree.root.join(FOLDER).join(format!("{}-{number}.rs", exercise.name));
     let free = (1..).map(named).find(|path| !path.exists()).context("a number is free")?;
     write(&free, text)?;
     Ok(free)
