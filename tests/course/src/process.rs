@@ -1,7 +1,6 @@
 //! A process and its children, with limits of time, output and memory, for every program that may hang or print without end:
 //! commands of the book, learners' answers, the sides of a comparison.
 
-use std::fmt;
 use std::fs::File;
 use std::io::{self, Read as _, Seek as _, SeekFrom};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -19,6 +18,10 @@ const PRINTED: u64 = 16_000_000;
 /// The most memory of a process, several times the memory of the largest check.
 const MEMORY: u64 = 2 << 30;
 
+/// Words for an excess.
+pub const PRINTED_TOO_MUCH: &str = "printed more than 16 MB";
+pub const TOOK_TOO_MUCH: &str = "took more than 2 GiB of memory";
+
 #[derive(Clone, Copy, Debug)]
 pub enum How {
     /// By itself, or by a crash.
@@ -26,22 +29,8 @@ pub enum How {
     OutOfTime,
     /// By Ctrl-C, or because the caller does not want the result any more.
     Interrupted,
-    TooMuch(Excess),
-}
-
-#[derive(Clone, Copy, Debug)]
-pub enum Excess {
-    Printed,
-    Memory,
-}
-
-impl fmt::Display for Excess {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Printed => write!(f, "printed more than {} MB", PRINTED / 1_000_000),
-            Self::Memory => write!(f, "took more than {} GiB of memory", MEMORY >> 30),
-        }
-    }
+    /// By an excess, in words such as [`PRINTED_TOO_MUCH`].
+    TooMuch(&'static str),
 }
 
 /// A process and its children, as a group of their own.
@@ -77,8 +66,8 @@ impl Group {
     ) -> io::Result<How> {
         let id = self.leader.id();
         self.wait_unless(limit, || {
-            let printed = (printed.length()? > PRINTED).then_some(How::TooMuch(Excess::Printed));
-            let memory = || (resident(id)? > MEMORY).then_some(How::TooMuch(Excess::Memory));
+            let printed = (printed.length()? > PRINTED).then_some(How::TooMuch(PRINTED_TOO_MUCH));
+            let memory = || (resident(id)? > MEMORY).then_some(How::TooMuch(TOOK_TOO_MUCH));
             let unwanted = || (!wanted()).then_some(How::Interrupted);
             Ok(printed.or_else(memory).or_else(unwanted))
         })

@@ -4,9 +4,16 @@
 
 mod divergence;
 mod doctor;
-mod exercises;
-#[cfg(unix)]
-mod interrupts;
+mod exercises {
+    #[cfg(unix)]
+    mod asking;
+    mod fixture;
+    mod mistakes;
+    mod reader;
+    mod runaway;
+    #[cfg(unix)]
+    mod watching;
+}
 #[cfg(unix)]
 #[path = "../../src/signals.rs"]
 mod signals;

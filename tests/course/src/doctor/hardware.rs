@@ -55,7 +55,7 @@ pub fn total_memory() -> Option<String> {
 pub(super) fn gpus() -> Finding {
     let query = ["--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"];
     let seen = ask("nvidia-smi", &query).map(|list| list.lines().collect::<Vec<_>>().join("; "));
-    Finding { what: "NVIDIA GPUs", seen }.or_hint("it comes with the driver")
+    Finding::new("NVIDIA GPUs", seen, "it comes with the driver")
 }
 
 pub(super) fn data() -> Finding {

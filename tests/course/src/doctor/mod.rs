@@ -16,10 +16,9 @@ struct Finding {
 }
 
 impl Finding {
-    /// Adds a remedy if the thing was not found.
-    fn or_hint(mut self, hint: &str) -> Self {
-        self.seen = self.seen.map_err(|why| format!("{why}; {hint}"));
-        self
+    /// A finding, with a remedy if the thing was not found.
+    fn new(what: &'static str, seen: Result<String, String>, hint: &str) -> Self {
+        Self { what, seen: seen.map_err(|why| format!("{why}; {hint}")) }
     }
 }
 

@@ -32,13 +32,13 @@ pub(super) fn cuda_toolkit() -> Finding {
             .find_map(|it| ask(it, &["--version"]).ok())
     };
     let seen = ask("nvcc", &["--version"]).or_else(|why| elsewhere().ok_or(why)).map(version);
-    Finding { what: "CUDA toolkit", seen }
-        .or_hint("NVIDIA's CUDA toolkit has it, and .ci/gpu-toolkit can fetch one to compile with")
+    let hint = "NVIDIA's CUDA toolkit has it, and .ci/gpu-toolkit can fetch one to compile with";
+    Finding::new("CUDA toolkit", seen, hint)
 }
 
 /// A program that prints its version.
 pub(super) fn program(what: &'static str, name: &str, hint: &str) -> Finding {
-    Finding { what, seen: ask(name, &["--version"]).map(first_line) }.or_hint(hint)
+    Finding::new(what, ask(name, &["--version"]).map(first_line), hint)
 }
 
 /// A file of a shared library, by the beginning of its name (`libnccl.so`): in the folders of the loader, of CUDA, and in
@@ -59,6 +59,5 @@ pub(super) fn library(what: &'static str, name: &str, hint: &str) -> Finding {
     });
     let missing =
         || format!("not found (no {name} in LD_LIBRARY_PATH, CUDA_HOME or the usual folders)");
-    let seen = seen.map(|file| file.display().to_string()).ok_or_else(missing);
-    Finding { what, seen }.or_hint(hint)
+    Finding::new(what, seen.map(|file| file.display().to_string()).ok_or_else(missing), hint)
 }

@@ -9,6 +9,7 @@ use harness::machine::available_cores;
 use harness::report::counted;
 
 use super::cargo::{self, Build, Diagnostic, Message, cargo};
+use super::outcome::Outcome;
 use super::progress::Fingerprint;
 use super::tree::{Exercise, PACKAGE, Tree};
 use crate::process::How;
@@ -26,27 +27,14 @@ const LINES: usize = 8;
 /// The first build of the stages: minutes of work that the cores share, and minutes in which one core works.
 const MINUTES: (usize, usize) = (9, 1);
 
-#[derive(Clone, Debug)]
-pub enum Compiled {
-    To(PathBuf),
-    /// The compiler has reported mistakes in the answer on standard error.
-    Mistaken {
-        /// Whether the check cannot call the answer.
-        signature: bool,
-    },
-    /// cargo failed for another reason: the last lines of its output, or nothing if the terminal shows them.
-    Failed(String),
-    Interrupted,
-}
-
 /// Compiles the check of an exercise with the answer, which have this fingerprint. Prints the messages of the compiler and
-/// of cargo.
+/// of cargo. Returns the program, or the outcome of a check without a program.
 pub fn check_of(
     tree: &Tree,
     exercise: &Exercise,
     fingerprint: &Fingerprint,
     wanted: &dyn Fn() -> bool,
-) -> anyhow::Result<Compiled> {
+) -> anyhow::Result<Result<PathBuf, Outcome>> {
     announce_the_first(tree);
     let target = &exercise.name;
     let mut command = cargo(&tree.root);
@@ -59,7 +47,7 @@ pub fn check_of(
         // Only a terminal shows progress.
         command.arg("--quiet");
     }
-    outcome(cargo::build(&mut command, to_terminal, wanted)?, target)
+    compiled(cargo::build(&mut command, to_terminal, wanted)?, target)
 }
 
 /// Prints how long the first build of the package takes.
@@ -81,10 +69,9 @@ fn announce_the_first(tree: &Tree) {
     }
 }
 
-/// Prints the messages of the compiler and of cargo, and returns the result.
-fn outcome(build: Build, target: &str) -> anyhow::Result<Compiled> {
+fn compiled(build: Build, target: &str) -> anyhow::Result<Result<PathBuf, Outcome>> {
     if let How::Interrupted = build.how {
-        return Ok(Compiled::Interrupted);
+        return Ok(Err(Outcome::Interrupted));
     }
     let (mut mistaken, mut signature, mut compiled) = (false, false, None);
     for message in &build.messages {
@@ -105,14 +92,14 @@ fn outcome(build: Build, target: &str) -> anyhow::Result<Compiled> {
         }
     }
     let compiled = match compiled {
-        Some(executable) if build.succeeded() => Compiled::To(executable),
+        Some(executable) if build.succeeded() => Ok(executable),
         None if build.succeeded() => bail!("cargo has compiled {target} and names no executable"),
-        _ if mistaken || signature => Compiled::Mistaken { signature },
+        _ if mistaken || signature => Err(Outcome::DoesNotCompile { signature }),
         // The caller prints these lines.
         _ => {
             let lines: Vec<&str> = build.said.trim().lines().collect();
             let last = lines[lines.len().saturating_sub(LINES)..].join("\n");
-            return Ok(Compiled::Failed(last));
+            return Ok(Err(Outcome::CargoFailed(last)));
         }
     };
     let _ = stderr().write_all(build.said.as_bytes());
@@ -123,7 +110,8 @@ fn outcome(build: Build, target: &str) -> anyhow::Result<Compiled> {
 fn is_about_the_signature(message: &Diagnostic) -> bool {
     /// There is no `main`.
     const NO_MAIN: &str = "E0601";
-    let mut lines = message.spans.iter().flat_map(|place| &place.text);
-    lines.any(|line| line.text.trim_start().starts_with("exercises::check!"))
-        || message.code.as_ref().is_some_and(|code| code.code == NO_MAIN)
+    let lines = message.spans.iter().flat_map(|place| &place.text);
+    let mut texts = lines.filter_map(|line| line["text"].as_str());
+    texts.any(|text| text.trim_start().starts_with("exercises::check!"))
+        || message.code.as_ref().is_some_and(|code| code["code"] == NO_MAIN)
 }

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use serde::Deserialize;
+use serde_json::Value;
 
 use super::tree::HERE;
 use crate::process::{Group, How, Printed};
@@ -49,7 +50,7 @@ pub enum Message {
 #[derive(Debug, Deserialize)]
 pub struct Diagnostic {
     pub level: String,
-    pub code: Option<Code>,
+    pub code: Option<Value>,
     pub rendered: Option<String>,
     pub spans: Vec<Place>,
     pub children: Vec<Diagnostic>,
@@ -59,18 +60,7 @@ pub struct Diagnostic {
 pub struct Place {
     pub file_name: PathBuf,
     #[serde(default)]
-    pub text: Vec<Line>,
-}
-
-#[derive(Debug, Deserialize)]
-pub struct Code {
-    pub code: String,
-}
-
-/// A line of the source that a diagnostic shows.
-#[derive(Debug, Deserialize)]
-pub struct Line {
-    pub text: String,
+    pub text: Vec<Value>,
 }
 
 pub const NO_CARGO: &str = "cargo cannot be started; it comes with Rust and has to be on the PATH";
@@ -90,11 +80,8 @@ pub fn cargo(folder: &Path) -> Command {
 /// learner's next command.
 pub fn forget_cargo(command: &mut Command) {
     for (name, _) in std::env::vars_os() {
-        let text = name.to_string_lossy();
-        if ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_BIN_", "CARGO_CRATE_"]
-            .iter()
-            .any(|prefix| text.starts_with(prefix))
-        {
+        let mut prefixes = ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_BIN_", "CARGO_CRATE_"].iter();
+        if prefixes.any(|prefix| name.to_string_lossy().starts_with(prefix)) {
             command.env_remove(&name);
         }
     }

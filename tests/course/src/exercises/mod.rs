@@ -91,12 +91,8 @@ pub fn run(command: &Command) -> anyhow::Result<()> {
     match command {
         Command::List => list::list(&tree),
         Command::Next => list::next(&tree),
-        Command::Check(CheckArguments { name, limit, all }) => {
-            check::run(&tree, name.as_deref(), limit.duration(), *all)
-        }
-        Command::Watch(CheckArguments { name, limit, all }) => {
-            watch::run(&tree, name.as_deref(), limit.duration(), *all)
-        }
+        Command::Check(arguments) => check::run(&tree, arguments),
+        Command::Watch(arguments) => watch::run(&tree, arguments),
         Command::Hint { name, all } => hint::run(&tree, name.as_deref(), *all),
         Command::Solution(Asking { name, yes }) => solution::run(&tree, tree.named(name)?, *yes),
         Command::Reset(Asking { name, yes }) => reset::run(&tree, tree.named(name)?, *yes),

@@ -12,7 +12,9 @@ pub enum Outcome {
     Passed(Vec<Passed>),
     /// The laws that the answer keeps, and the laws that the answer breaks.
     Failed(Vec<Passed>, Vec<Failure>),
+    /// The compiler has reported mistakes in the answer on standard error.
     DoesNotCompile {
+        /// Whether the check cannot call the answer.
         signature: bool,
     },
     /// cargo failed: the last lines of its output, or nothing if the terminal shows them.

@@ -105,12 +105,11 @@ impl Progress {
     pub fn remember_passed(
         tree: &Tree,
         exercise: &Exercise,
-        fingerprint: Fingerprint,
+        passes: Fingerprint,
     ) -> anyhow::Result<()> {
-        Self::change(tree, |records| {
-            let passed = &mut records.entry(exercise.name.clone()).or_default().passed;
-            if !passed.contains(&fingerprint) {
-                passed.push(fingerprint);
+        Self::change(tree, exercise, |Record { passed, .. }| {
+            if !passed.contains(&passes) {
+                passed.push(passes);
             }
         })
     }
@@ -122,8 +121,7 @@ impl Progress {
         exercise: &Exercise,
         choose: impl FnOnce(usize) -> Range<usize>,
     ) -> anyhow::Result<Range<usize>> {
-        Self::change(tree, |records| {
-            let record = records.entry(exercise.name.clone()).or_default();
+        Self::change(tree, exercise, |record| {
             let chosen = choose(record.hints);
             record.hints = chosen.end;
             chosen
@@ -131,16 +129,17 @@ impl Progress {
     }
 
     pub fn forget(tree: &Tree, exercise: &Exercise) -> anyhow::Result<()> {
-        if !Self::load(tree)?.records.contains_key(&exercise.name) {
-            return Ok(());
+        match Self::load(tree)?.records.contains_key(&exercise.name) {
+            true => Self::change(tree, exercise, |record| *record = Record::default()),
+            false => Ok(()),
         }
-        Self::change(tree, |records| drop(records.remove(&exercise.name)))
     }
 
     /// Changes the file. A lock keeps other processes from changing the file meanwhile.
     fn change<T>(
         tree: &Tree,
-        change: impl FnOnce(&mut BTreeMap<String, Record>) -> T,
+        exercise: &Exercise,
+        change: impl FnOnce(&mut Record) -> T,
     ) -> anyhow::Result<T> {
         let folder = tree.root.join(FOLDER);
         fs::create_dir_all(&folder).with_context(|| format!("{}", folder.display()))?;
@@ -154,7 +153,7 @@ impl Progress {
             locked => locked.with_context(told)?,
         }
         let mut progress = Self::load(tree)?;
-        let result = change(&mut progress.records);
+        let result = change(progress.records.entry(exercise.name.clone()).or_default());
         let stored = file::write(&progress.path, |file| {
             serde_json::to_writer_pretty(&mut *file, &progress.records)?;
             writeln!(file)

@@ -7,7 +7,7 @@ use harness::report::{counted, line, terminal_columns};
 use super::outcome::Outcome;
 use super::program::{Failure, Passed};
 use super::tree::{Exercise, Tree};
-use crate::process::{Excess, How};
+use crate::process::{How, PRINTED_TOO_MUCH, TOOK_TOO_MUCH};
 
 /// Rows of a small terminal, and the rows that the verdict and the lines of `watch` take.
 const ROWS: usize = 24;
@@ -181,9 +181,9 @@ fn reason(how: How) -> Option<&'static str> {
             "does it call `std::process::exit`? A check has to get its answer back"
         }
         How::OutOfTime => "does a loop go on for ever, or a rank wait for what nobody sends?",
-        How::TooMuch(Excess::Printed) => "does it print without end?",
-        How::TooMuch(Excess::Memory) => "does a loop make something longer for ever?",
-        How::Alone(_) | How::Interrupted => return None,
+        How::TooMuch(PRINTED_TOO_MUCH) => "does it print without end?",
+        How::TooMuch(TOOK_TOO_MUCH) => "does a loop make something longer for ever?",
+        _ => return None,
     })
 }
 

@@ -13,16 +13,19 @@ use harness::report::line;
 use super::outcome::Outcome;
 use super::progress::Progress;
 use super::tree::{Exercise, Tree};
-use super::{check, list, report};
+use super::{CheckArguments, check, list, report};
 
 /// The time between two readings. Two readings have to agree, so that no half-written file is compiled.
 const LOOK: Duration = Duration::from_millis(100);
 
 /// Checks an exercise at every save, until all exercises are solved or Ctrl-C is pressed. A save ends a running check.
-pub fn run(tree: &Tree, name: Option<&str>, limit: Duration, all: bool) -> anyhow::Result<()> {
+pub fn run(
+    tree: &Tree,
+    CheckArguments { name, limit, all }: &CheckArguments,
+) -> anyhow::Result<()> {
     interrupt::watch()?;
     let terminal = Term::stdout();
-    let mut current = Progress::load(tree)?.named_or_next(tree, name)?;
+    let mut current = Progress::load(tree)?.named_or_next(tree, name.as_deref())?;
     let mut saved = true;
     while let Some(exercise) = current {
         let file = Watched::new(exercise)?;
@@ -31,8 +34,8 @@ pub fn run(tree: &Tree, name: Option<&str>, limit: Duration, all: bool) -> anyho
             terminal.clear_screen()?;
         }
         line(format_args!("{}\n", exercise.heading()))?;
-        let outcome = check::once(tree, exercise, limit, &|| !file.has_changed())?;
-        report::show(tree, exercise, &outcome, all)?;
+        let outcome = check::once(tree, exercise, limit.duration(), &|| !file.has_changed())?;
+        report::show(tree, exercise, &outcome, *all)?;
         match outcome {
             Outcome::Interrupted if interrupt::requested() => break,
             Outcome::Interrupted => {
@@ -48,13 +51,13 @@ pub fn run(tree: &Tree, name: Option<&str>, limit: Duration, all: bool) -> anyho
             _ => {
                 line(format_args!("\n{}", outcome.verdict()))?;
                 line("Save it, and it is checked again. Ctrl-C ends this")?;
-                while !interrupt::requested() && !file.has_changed() {
+                while !file.has_changed() {
+                    if interrupt::requested() {
+                        return list::what_is_next(tree);
+                    }
                     std::thread::sleep(LOOK);
                 }
-                saved = !interrupt::requested();
-                if !saved {
-                    break;
-                }
+                saved = true;
             }
         }
     }

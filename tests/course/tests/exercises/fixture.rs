@@ -19,12 +19,10 @@ path = "support/lib.rs"
 [[bin]]
 name = "ch01_sum"
 path = "ch01_sum.rs"
-test = false
 
 [[bin]]
 name = "ch02_ring"
 path = "ch02_ring.rs"
-test = false
 
 [[test]]
 name = "verify"
@@ -139,17 +137,15 @@ impl Checkout {
             checkout.write(&format!("book/src/{page}.md"), &format!("Do `{name}`.\n"));
             checkout.write(&format!("tests/exercises/{name}.rs"), &stub(name, page));
             checkout.write(&format!("tests/exercises/checks/{name}.rs"), &(header(page) + CHECK));
-            let write = |file: &str, text: &str| {
-                checkout.write(&format!("tests/answers/{name}/{file}"), text);
-            };
-            write("solution.rs", &answer_to(name, "a + b"));
-            write(
-                "hint.md",
-                "## Look\n\nAt both.\n\n## Think\n\nOf more.\n\n## Write\n\nA plus.\n",
-            );
             let wrong = [("product", "a * b"), ("first", "a"), ("less", "b - a")];
-            let wrong = wrong.map(|(name, body)| change(name, "expected 5, got", body));
-            write("wrong.diff", &wrong.concat());
+            let wrong = wrong.map(|(name, body)| change(name, "expected 5, got", body)).concat();
+            let hint = "## Look\n\nAt both.\n\n## Think\n\nOf more.\n\n## Write\n\nA plus.\n";
+            let solution = answer_to(name, "a + b");
+            for (file, text) in
+                [("solution.rs", &*solution), ("hint.md", hint), ("wrong.diff", &wrong)]
+            {
+                checkout.write(&format!("tests/answers/{name}/{file}"), text);
+            }
         }
         checkout
     }
