@@ -12,7 +12,7 @@ use harness::records::BatchSums;
 use harness::report::trace::COMPUTE;
 use ops::backward::no_grad;
 use ops::cross_entropy;
-use trainer::read_sums;
+use trainer::StepSums;
 
 /// Images per forward pass, on one device and on many. This number keeps a device busy, and the
 /// images fit into the memory of every device.
@@ -49,7 +49,7 @@ pub fn evaluate_part(
         // No backward pass follows, so the layers need not keep their inputs for one.
         let logits = no_grad(|| model.forward(&batch.images))?;
         let loss = cross_entropy(&logits, &batch.labels)?;
-        read_sums(&loss, &logits, &batch)
+        StepSums::new(&loss, &logits, &batch)?.read()
     })
 }
 
@@ -86,6 +86,6 @@ mod tests {
         let logits = model.forward(&batch.images).unwrap();
         assert_eq!(model.1.get(), Some(true));
         let loss = cross_entropy(&logits, &batch.labels).unwrap();
-        assert_eq!(sums, read_sums(&loss, &logits, &batch).unwrap());
+        assert_eq!(sums, StepSums::new(&loss, &logits, &batch).unwrap().read().unwrap());
     }
 }

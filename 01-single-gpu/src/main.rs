@@ -110,7 +110,7 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
     let plan = arguments.plan()?;
     if let Some(path) = &arguments.contact_sheet {
         // Checked before images are loaded, which may mean a download.
-        cli::writable("--contact-sheet", path)?;
+        cli::writable("--contact-sheet", path, ("a PNG picture", &["png"]))?;
     }
     let footprint = arguments.footprint(&plan);
     let mut setup = arguments.train.prepare(&arguments.reports, plan.len(), &footprint)?;

@@ -19,7 +19,7 @@ use harness::report::Report;
 use harness::report::trace::{self, COMPUTE};
 use ops::backward::backward;
 use ops::parameters::Snapshot;
-use trainer::{Error, StepSums, TrainingRun, read_sums};
+use trainer::{Error, StepSums, TrainingRun};
 
 // ANCHOR: train_batch
 /// Makes one training step on one device.
@@ -115,7 +115,7 @@ pub fn local_gradients(model: &Lenet, batch: &Batch) -> Result<Step> {
     let gradients = model.parameters().gradients(&backward(&loss)?)?;
     drop(span);
 
-    Ok(Step { sums: read_sums(&loss, &logits, batch)?, gradients })
+    Ok(Step { sums: StepSums::new(&loss, &logits, batch)?.read()?, gradients })
 }
 // ANCHOR_END: local_gradients
 

@@ -72,7 +72,7 @@ impl Arguments {
             ));
         }
         let algorithm = self.algorithm.unwrap_or_default();
-        backends::check(algorithm, plan, backends::Ranks::Threads)
+        backends::check(algorithm, plan)
             .map_err(|error| UsageError::new(format_args!("--algorithm {algorithm}: {error}")))?;
         Ok(match self.breakage {
             Some(breakage) => Method::Broken(breakage, algorithm),

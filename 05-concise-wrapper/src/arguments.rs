@@ -10,11 +10,10 @@ use clap::builder::ArgPredicate;
 use clap::{Parser, ValueEnum};
 use concise_wrapper::launch::{Launch, LaunchArguments};
 use concise_wrapper::optimizer::Extras;
-use harness::cli::{ReportArguments, UsageError, whole};
-use harness::report::files_are_wanted;
+use harness::cli::{JSON_LINES, ReportArguments, UsageError, whole};
 use params_and_allreduce::Algorithm;
 use scratch_data_parallel::breakage::Breakage;
-use trainer::{TrainArguments, layer_type};
+use trainer::{TrainArguments, element_type};
 
 /// Train a network behind a wrapper: on one device, then on K with K times the batch and K times the rate.
 ///
@@ -73,7 +72,11 @@ pub(crate) struct Arguments {
     pub(crate) scale: Scale,
 
     /// What layers compute in [default: f32]
-    #[arg(long, help_heading = "What to train", hide_short_help = true, value_parser = layer_type(), conflicts_with = "dtype")]
+    #[arg(long, help_heading = "What to train", hide_short_help = true, conflicts_with = "dtype", value_parser = element_type([
+        ("f32", "Single precision"),
+        ("f64", "Double precision, to see that differences are rounding and nothing else"),
+        ("bf16", "Eight binary digits, on GPUs from compute capability 8.0; weights, statistics and all sums stay in f32"),
+    ]))]
     pub(crate) precision: Option<DType>,
 
     #[command(flatten)]
@@ -183,7 +186,7 @@ pub(crate) enum Scale {
 impl Arguments {
     /// The type that layers compute in.
     pub(crate) fn precision(&self) -> DType {
-        self.precision.unwrap_or(self.train.dtype.into())
+        self.precision.unwrap_or(self.train.dtype)
     }
 
     /// Refuses flags that contradict each other, or that make no sense on so many devices.
@@ -232,12 +235,10 @@ impl Arguments {
     /// overwrite. Nothing is opened or changed.
     pub(crate) fn check_files(&self) -> Result<(), UsageError> {
         let record = self.record.as_deref();
-        let further = [("--record", record)];
-        self.reports.check(&further)?;
+        let folder = self.checkpoints.as_ref().map(|it| ("--checkpoint", it.folder.as_path()));
+        self.reports.check(&[("--record", record, JSON_LINES)], folder)?;
         let Some(checkpoints) = &self.checkpoints else { return Ok(()) };
         checkpoints.check(self.train.epochs as usize)?;
-        self.reports.check_folder(&further, "--checkpoint", &checkpoints.folder)?;
-        files_are_wanted();
         let is_there =
             |path: &&Path| path.metadata().is_ok_and(|found| found.is_file() && found.len() > 0);
         match record.filter(is_there) {

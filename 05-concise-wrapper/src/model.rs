@@ -9,7 +9,7 @@ use params_and_allreduce::communicator::SharedCommunicator;
 use single_gpu::evaluate::evaluate;
 use split_batch::loader::{LocalBatch, Shards};
 use tracing::info_span;
-use trainer::{DeferredSums, StepSums};
+use trainer::StepSums;
 
 use crate::weights::Weights;
 use crate::{Error, Network};
@@ -63,7 +63,7 @@ impl<M: ModuleT> Model for Network<M> {
     fn backward(&self, batch: &LocalBatch) -> Result<Step, Error> {
         let (loss, sums) = loss_of(self, &batch.shards[0])?;
         let gradients = self.gradients(&loss)?;
-        Ok(Step { sums: sums.into_step_sums()?, gradients })
+        Ok(Step { sums, gradients })
     }
 
     fn weights(&self) -> &Weights {
@@ -79,15 +79,16 @@ impl<M: ModuleT> Model for Network<M> {
 pub(crate) fn loss_of<M: ModuleT>(
     network: &Network<M>,
     shard: &Batch,
-) -> candle_core::Result<(Tensor, DeferredSums)> {
+) -> candle_core::Result<(Tensor, StepSums)> {
     let _span = info_span!(target: COMPUTE, "forward").entered();
     if shard.is_empty() {
-        return Ok((empty_loss(network, &shard.images)?, DeferredSums::default()));
+        let sums = BatchSums::of_no_samples();
+        return Ok((empty_loss(network, &shard.images)?, sums.into()));
     }
     let shard = shard.to_device(network.device())?;
     let logits = network.forward_training(&shard.images)?;
     let loss = cross_entropy(&logits, &shard.labels)?;
-    let sums = DeferredSums::new(&loss, &logits, &shard)?;
+    let sums = StepSums::new(&loss, &logits, &shard)?;
     Ok((loss, sums))
 }
 // ANCHOR_END: network

@@ -36,7 +36,7 @@ pub(crate) fn draw(flags: &Arguments, speaks: bool) -> anyhow::Result<()> {
         }
     }
     let gantt = flags.gantt.as_deref().filter(|_| speaks);
-    gantt.map_or(Ok(()), |path| cli::writable("--gantt", path))?;
+    gantt.map_or(Ok(()), |path| cli::writable("--gantt", path, cli::SVG))?;
     if speaks {
         paragraph(legend(&schedules))?;
         line("")?;

@@ -8,7 +8,7 @@ use concise_wrapper::launch::Launch;
 use concise_wrapper::sizing;
 use datasets::SAMPLE;
 use devices::DevicePlan;
-use harness::cli::{ReportArguments, UsageError, each_once};
+use harness::cli::{ReportArguments, SVG, UsageError, each_once};
 use harness::report::counted;
 use itertools::Itertools as _;
 use model_parallel::layers::Layers;
@@ -205,7 +205,7 @@ impl Prepared {
         if !launch.speaks() {
             (flags.reports, flags.gantt) = (ReportArguments::default(), None);
         }
-        flags.reports.check(&[("--gantt", flags.gantt.as_deref())])?;
+        flags.reports.check(&[("--gantt", flags.gantt.as_deref(), SVG)], None)?;
         let footprint = Footprint {
             // Each run keeps its results, and the threads of its ranks leave their memory to the next run.
             weights: 2 + 4 * ways.len(),

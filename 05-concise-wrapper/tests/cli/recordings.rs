@@ -84,7 +84,7 @@ fn two_recordings_part_where_a_bug_first_shows() {
     let plain = recording("c", &["--scale=none"]);
     let told = |flags: &[&str]| {
         let other = recording("d", flags);
-        first_divergence(&plain, &other).unwrap().to_string()
+        first_divergence(&plain, &other).unwrap()
     };
     let same_shard = told(&["--scale=none", "--break=same-shard"]);
     assert!(same_shard.starts_with("step 1, rank 1: the first difference"), "{same_shard}");
@@ -114,7 +114,7 @@ fn with_shards_any_number_of_devices_has_the_same_recording() {
         assert_eq!(first_divergence(&several, &one), None, "{devices} devices");
     }
     let other = recording(&["--devices=4", "--seed=2"]);
-    let told = first_divergence(&one, &other).unwrap().to_string();
+    let told = first_divergence(&one, &other).unwrap();
     assert!(told.starts_with("step 1, rank 0: the first difference, after 0"), "{told}");
     assert!(told.ends_with("compare seed, batch and sampler"), "{told}");
 }
@@ -130,7 +130,7 @@ fn runs_that_part_in_their_last_update_are_told_apart() {
         wrapper(&run).args(one_step).arg("--record").arg(&file).assert().success();
         entries(&file)
     };
-    let told = first_divergence(&recording("0.1"), &recording("0.2")).unwrap().to_string();
+    let told = first_divergence(&recording("0.1"), &recording("0.2")).unwrap();
     assert!(told.starts_with("after step 1, rank 0: the first difference, after 18"), "{told}");
     assert!(told.ends_with("made by the update of that step"), "{told}");
 }

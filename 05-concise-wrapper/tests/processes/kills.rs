@@ -24,7 +24,7 @@ const ALL: Duration = Duration::from_secs(1200);
 const LATEST: Duration = Duration::from_millis(2_500);
 
 #[test]
-#[ignore = "takes minutes: `cargo xtask soak --kills` runs it"]
+#[ignore = "takes minutes: `FULL=1 bash .ci/mpi` runs it"]
 fn a_run_that_is_killed_again_and_again_ends_with_the_same_weights() {
     let _turn = turn();
     let kills: usize = env::var(KILLS).map_or(20, |kills| kills.parse().unwrap());

@@ -28,20 +28,11 @@ use params_and_allreduce::Algorithm;
 use params_and_allreduce::all_reduce::no_native;
 use params_and_allreduce::communicator::{Error, SharedCommunicator};
 
-/// The kind of the ranks of a program.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ranks {
-    /// Threads of one process.
-    Threads,
-    /// Processes, each one rank.
-    Processes,
-}
-
-/// Checks, before any device is opened, that ranks of this kind can run the algorithm on these devices. Fails when a native
-/// all-reduce is wanted and nothing has one. The message names the requirements.
-pub fn check(algorithm: Algorithm, plan: &DevicePlan, ranks: Ranks) -> Result<(), Error> {
+/// Checks, before any device is opened, that ranks can run the algorithm on these devices. Fails when a native all-reduce is
+/// wanted and nothing has one. The message names the requirements.
+pub fn check(algorithm: Algorithm, plan: &DevicePlan) -> Result<(), Error> {
     let nccl = cfg!(feature = "nccl") && plan.has_a_gpu_each();
-    let mpi = ranks == Ranks::Processes && launcher::started().is_some() && cfg!(feature = "mpi");
+    let mpi = cfg!(feature = "mpi") && launcher::started().is_some_and(|it| it.processes > 1);
     if algorithm != Algorithm::Native || nccl || mpi { Ok(()) } else { Err(no_native()) }
 }
 

@@ -7,9 +7,9 @@ use devices::DevicePlan;
 use harness::cli::{UsageError, number, whole};
 use params_and_allreduce::Algorithm;
 
+use crate::check;
 use crate::launch::Launch;
 use crate::slow_link::{Slowness, parse_speed};
-use crate::{Ranks, check};
 
 /// The flags of DDP's all-reduce. Without these flags, it is the default value.
 #[derive(Args, Clone, Copy, Debug, Default, PartialEq)]
@@ -46,9 +46,7 @@ impl ReductionArguments {
     pub fn algorithm(&self, launch: &Launch, plan: &DevicePlan) -> Result<Algorithm, UsageError> {
         let usual = if launch.has_messages() { Algorithm::Ring } else { Algorithm::Native };
         let algorithm = self.algorithm.unwrap_or(usual);
-        let ranks = if launch.processes().is_some() { Ranks::Processes } else { Ranks::Threads };
-        let checked = check(algorithm, plan, ranks);
-        checked
+        check(algorithm, plan)
             .map_err(|error| UsageError::new(format_args!("--algorithm {algorithm}: {error}")))?;
         Ok(algorithm)
     }

@@ -1,6 +1,6 @@
 //! Values that ranks exchange as JSON: settings that they compare before they train, errors, and results.
 
-use candle_core::{DType, Device, Error as TensorError, Tensor};
+use candle_core::{Device, Error as TensorError, Tensor};
 use params_and_allreduce::communicator::{Communicator, Error};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -11,15 +11,8 @@ pub fn value_of_rank_0<T: Serialize + DeserializeOwned>(
     communicator: &(impl Communicator + ?Sized),
     mine: &T,
 ) -> Result<T, Error> {
-    let device = communicator.device();
     let mine = if communicator.rank() == 0 { to_json(mine)? } else { String::new() };
-    let length = communicator.broadcast(&Tensor::new(&[mine.len() as u32], device)?, 0)?;
-    let length = length.to_vec1::<u32>()?[0] as usize;
-    let bytes = match communicator.rank() {
-        0 => Tensor::from_slice(mine.as_bytes(), length, device)?,
-        _ => Tensor::zeros(length, DType::U8, device)?,
-    };
-    from_json(&to_text(&communicator.broadcast(&bytes, 0)?)?)
+    from_json(&exchanged(communicator, &mine)?.remove(0))
 }
 
 /// Returns the values of all ranks on rank 0, in rank order. Every other rank gets an empty list. All ranks call this
@@ -37,6 +30,15 @@ pub fn gathered(
     communicator: &(impl Communicator + ?Sized),
     mine: &str,
 ) -> Result<Vec<String>, Error> {
+    let all = exchanged(communicator, mine)?;
+    Ok(if communicator.rank() == 0 { all } else { Vec::new() })
+}
+
+/// The texts of all ranks, on every rank.
+fn exchanged(
+    communicator: &(impl Communicator + ?Sized),
+    mine: &str,
+) -> Result<Vec<String>, Error> {
     let (device, world_size) = (communicator.device(), communicator.world_size());
     let length = Tensor::new(&[mine.len() as u32], device)?;
     let lengths = communicator.all_gather(&length, world_size)?.to_vec1::<u32>()?;
@@ -44,22 +46,18 @@ pub fn gathered(
     let longest = lengths.iter().max().map_or(0, |&length| length as usize);
     let mut padded = mine.as_bytes().to_vec();
     padded.resize(longest, 0);
-    let padded = Tensor::from_vec(padded, longest, device)?;
-    let all = communicator.all_gather(&padded, longest * world_size)?;
-    if communicator.rank() > 0 {
-        return Ok(Vec::new());
-    }
-    let text = |rank: usize| to_text(&all.narrow(0, rank * longest, lengths[rank] as usize)?);
-    (0..world_size).map(text).collect()
+    let all = communicator
+        .all_gather(&Tensor::from_vec(padded, longest, device)?, longest * world_size)?;
+    let all = all.to_device(&Device::Cpu)?.to_vec1::<u8>()?;
+    let text = |(rank, length): (usize, u32)| {
+        let begin = rank * longest;
+        String::from_utf8_lossy(&all[begin..begin + length as usize]).into_owned()
+    };
+    Ok(lengths.into_iter().enumerate().map(text).collect())
 }
 
 fn to_json(value: &impl Serialize) -> Result<String, Error> {
     Ok(serde_json::to_string(value).map_err(TensorError::wrap)?)
-}
-
-fn to_text(bytes: &Tensor) -> Result<String, Error> {
-    let bytes = bytes.to_device(&Device::Cpu)?.to_vec1::<u8>()?;
-    Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
 fn from_json<T: DeserializeOwned>(text: &str) -> Result<T, Error> {

@@ -96,24 +96,21 @@ fn fails(ranks: usize, case: &str, says: &str) {
     }
 }
 
+/// The cases of [`mpi_cases`] that end well. Their comments say what they are about.
 #[test]
-fn every_collective_gives_the_bits_that_threads_give() {
-    for ranks in [2, 3, 4] {
-        succeeds(ranks, "collectives");
-    }
-}
-
-#[test]
-fn mpis_own_sum_is_the_sum_and_the_same_everywhere() {
-    for ranks in [1, 2, 3, 4] {
-        succeeds(ranks, "native");
-    }
-}
-
-#[test]
-fn everyone_may_send_large_tensors_first_and_receive_then() {
-    for ranks in [2, 4] {
-        succeeds(ranks, "large");
+fn ranks_exchange_tensors() {
+    for (case, worlds) in [
+        ("collectives", &[2, 3, 4][..]),
+        ("native", &[1, 2, 3, 4]),
+        ("large", &[2, 4]),
+        ("parting", &[3]),
+        ("in-vain", &[3]),
+        ("two-connections", &[2, 4]),
+        ("no-such-rank", &[2]),
+        ("outlived", &[2]),
+        ("paused", &[2]),
+    ] {
+        worlds.iter().for_each(|&ranks| succeeds(ranks, case));
     }
 }
 
@@ -124,68 +121,31 @@ fn tensors_above_2_gib_arrive() {
 }
 
 #[test]
-fn what_was_sent_arrives_although_its_sender_is_done() {
-    succeeds(3, "parting");
-}
-
-#[test]
-fn what_is_sent_to_a_rank_that_is_done_stops_nobody() {
-    succeeds(3, "in-vain");
-}
-
-#[test]
-fn two_threads_of_a_rank_communicate_at_the_same_time() {
-    for ranks in [2, 4] {
-        succeeds(ranks, "two-connections");
+fn a_failure_names_its_rank_and_ends_the_job() {
+    for (ranks, case, says) in [
+        (2, "wrong-shape", "rank 1 failed: rank 0 sent F32 [2, 3], but rank 1 expected F32 [3, 2]"),
+        (2, "wrong-type", "rank 1 failed: rank 0 sent F64 [2], but rank 1 expected I64 [2]"),
+        (2, "stall", "rank 0 failed: rank 0 waited 2.0 s: rank 1 is alive but sends nothing"),
+        (4, "stall", "rank 0 failed: rank 0 waited 2.0 s: rank 3 is alive but sends nothing"),
+        (2, "stall-native", "rank 0 waited 2.0 s: rank 1 is alive but sends nothing"),
+        (4, "stall-native", "rank 0 waited 2.0 s: rank 3 is alive but sends nothing"),
+        (2, "sum-given-up", "rank 0 failed: it left while a sum of all ranks was unfinished"),
+        (2, "other-size", ""),
+        (2, "stopped", "rank 1 sent nothing for 2.0 s, does not answer within 1 s"),
+        (2, "deadlock", "failed: deadlock: rank 0 waits for rank 1, which waits for rank 0"),
+        (2, "early", "rank 0 failed: rank 1 returned early, and rank 0 still needed it"),
+        (4, "error", "rank 3 failed: disk full"),
+        (4, "panic", "rank 3 panicked: out of paper"),
+        (2, "killed", "signal 9"),
+        (4, "killed", "signal 9"),
+    ] {
+        fails(ranks, case, says);
     }
 }
 
+/// Other ranks wait for the stopped process, too: one rank is named.
 #[test]
-fn ranks_that_do_not_exist_are_refused() {
-    succeeds(2, "no-such-rank");
-}
-
-#[test]
-fn a_line_that_outlives_its_rank_says_so() {
-    succeeds(2, "outlived");
-}
-
-#[test]
-fn a_mismatch_is_named() {
-    fails(
-        2,
-        "wrong-shape",
-        "rank 1 failed: rank 0 sent F32 [2, 3], but rank 1 expected F32 [3, 2]",
-    );
-    fails(2, "wrong-type", "rank 1 failed: rank 0 sent F64 [2], but rank 1 expected I64 [2]");
-}
-
-#[test]
-fn whoever_stalls_is_named_at_the_end_of_the_chain() {
-    let says = "rank 0 failed: rank 0 waited 2.0 s: rank 1 is alive but sends nothing";
-    fails(2, "stall", says);
-    fails(4, "stall", &says.replace("rank 1", "rank 3"));
-}
-
-#[test]
-fn whoever_keeps_away_from_mpis_own_sum_is_named() {
-    fails(2, "stall-native", "rank 0 waited 2.0 s: rank 1 is alive but sends nothing");
-    fails(4, "stall-native", "rank 0 waited 2.0 s: rank 3 is alive but sends nothing");
-}
-
-#[test]
-fn a_sum_that_is_given_up_ends_the_job() {
-    fails(2, "sum-given-up", "rank 0 failed: it left while a sum of all ranks was unfinished");
-}
-
-#[test]
-fn mpis_own_sum_of_different_sizes_ends_the_job() {
-    fails(2, "other-size", "");
-}
-
-#[test]
-fn a_process_that_the_system_has_stopped_is_named() {
-    fails(2, "stopped", "rank 1 sent nothing for 2.0 s, does not answer within 1 s");
+fn of_many_waiting_ranks_the_stopped_one_is_named() {
     for (ranks, case) in
         [(3, "stopped-in-a-ring"), (4, "stopped-in-a-ring"), (3, "stopped-before-another")]
     {
@@ -195,33 +155,6 @@ fn a_process_that_the_system_has_stopped_is_named() {
         let accused: Vec<usize> = (0..ranks).filter(|&rank| accused(rank)).collect();
         assert_eq!(accused, [ranks - 1], "{}", job.text);
     }
-}
-
-#[test]
-fn time_for_which_the_job_was_stopped_does_not_count() {
-    succeeds(2, "paused");
-}
-
-#[test]
-fn a_circle_is_told() {
-    fails(2, "deadlock", "failed: deadlock: rank 0 waits for rank 1, which waits for rank 0");
-}
-
-#[test]
-fn a_rank_that_returned_early_is_named() {
-    fails(2, "early", "rank 0 failed: rank 1 returned early, and rank 0 still needed it");
-}
-
-#[test]
-fn errors_and_panics_end_the_job() {
-    fails(4, "error", "rank 3 failed: disk full");
-    fails(4, "panic", "rank 3 panicked: out of paper");
-}
-
-#[test]
-fn a_killed_rank_ends_the_job() {
-    fails(2, "killed", "signal 9");
-    fails(4, "killed", "signal 9");
 }
 
 #[test]

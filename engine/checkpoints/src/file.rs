@@ -1,33 +1,31 @@
 //! One checkpoint: a safetensors file that is written whole or not at all, and checked before use.
 //!
-//! The metadata of the file has two texts: JSON and a digest. The digest is SHA-256 over all bytes of the file, with zeros in
-//! place of the digest's own digits. So every flipped bit is found.
+//! The metadata of the file has two texts: a header in JSON, and a digest. The digest is SHA-256 over the header and over the
+//! name, type, shape and bytes of every tensor: over everything that a reader takes from the file. So every flipped bit is
+//! found.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Display;
-use std::ops::Range;
 use std::path::Path;
 use std::{fs, io};
 
 use base16ct::HexDisplay;
+use candle_core::safetensors::Load as _;
 use candle_core::{Device, Tensor};
 use harness::records::TrainerState;
 use harness::report::{counted, file};
-use safetensors::SafeTensors;
+use safetensors::tensor::{SafeTensors, TensorView, View};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
 use crate::Error;
 
 /// The version of the format. A file of another version is refused.
-const FORMAT: u32 = 2;
+const FORMAT: u32 = 3;
 
-/// The keys of the metadata.
+/// The keys of the metadata. Formats 1 and 2 have other digests, under other keys.
 const HEADER: &str = "checkpoint";
-const DIGEST: &str = "sha256";
-
-/// The length of a digest in hexadecimal digits.
-const DIGITS: usize = 64;
+const DIGEST: &str = "digest";
 
 /// The settings that decide the numbers of a run, as names and values, in the order in which they are compared.
 ///
@@ -78,16 +76,13 @@ pub(crate) fn write(
     let header =
         Header { format: FORMAT, state: state.clone(), configuration: configuration.clone() };
     let content = || -> io::Result<Vec<u8>> {
-        let on_cpu = tensors.iter().map(|(_, tensor)| tensor.to_device(&Device::Cpu));
-        let on_cpu = on_cpu.collect::<Result<Vec<_>, _>>().map_err(io::Error::other)?;
-        let views = tensors.iter().map(|(name, _)| name).zip(&on_cpu);
-        let texts = [(HEADER, serde_json::to_string(&header)?), (DIGEST, "0".repeat(DIGITS))];
+        let on_cpu =
+            |(name, tensor): &(String, Tensor)| Ok((name.clone(), tensor.to_device(&Device::Cpu)?));
+        let on_cpu = tensors.iter().map(on_cpu).collect::<candle_core::Result<BTreeMap<_, _>>>();
+        let (on_cpu, header) = (on_cpu.map_err(io::Error::other)?, serde_json::to_string(&header)?);
+        let texts = [(DIGEST, digest(&header, &on_cpu)), (HEADER, header)];
         let metadata = HashMap::from(texts.map(|(key, text)| (key.to_owned(), text)));
-        let mut bytes = safetensors::serialize(views, Some(metadata)).map_err(io::Error::other)?;
-        let place = place_of_digest(&bytes).ok_or(io::ErrorKind::InvalidData)?;
-        let digest = digest(&bytes, &place);
-        bytes[place].copy_from_slice(digest.as_bytes());
-        Ok(bytes)
+        safetensors::serialize(&on_cpu, Some(metadata)).map_err(io::Error::other)
     };
     let written = content().and_then(|bytes| file::write(path, |file| file.write_all(&bytes)));
     written.map_err(Error::io("write", path))
@@ -104,18 +99,18 @@ pub(crate) fn read(path: &Path) -> Result<Checkpoint, Error> {
         return Err(damaged(&"it is no file"));
     }
     let bytes = fs::read(path).map_err(Error::io("read", path))?;
-    let (_, metadata) = SafeTensors::read_metadata(&bytes).map_err(|error| {
-        damaged(&format_args!("it has {}: {error}", counted(bytes.len(), "byte")))
-    })?;
-    let text = metadata.metadata().as_ref().and_then(|texts| texts.get(HEADER));
-    let Some(text) = text else {
+    let foreign =
+        |error| damaged(&format_args!("it has {}: {error}", counted(bytes.len(), "byte")));
+    let (_, metadata) = SafeTensors::read_metadata(&bytes).map_err(foreign)?;
+    let views = SafeTensors::deserialize(&bytes).map_err(foreign)?;
+    let views: BTreeMap<_, _> = views.tensors().into_iter().collect();
+    let text = |key| metadata.metadata().as_ref()?.get(key);
+    let Some(header) = text(HEADER) else {
         return Err(damaged(&"it is a safetensors file, but no checkpoint of this program"));
     };
-    let intact = place_of_digest(&bytes)
-        .map(|place| digest(&bytes, &place).as_bytes() == &bytes[place.clone()]);
-    match (intact, format(text)) {
+    let intact = text(DIGEST).map(|written| *written == digest(header, &views));
+    match (intact, format(header)) {
         (Some(true), Some(FORMAT)) => {}
-        // Format 1 has other digests.
         (Some(true) | None, Some(found)) if found != FORMAT => {
             return Err(Error::Refused(format!(
                 "checkpoint {} is of format {found}, this program reads format {FORMAT}",
@@ -125,10 +120,10 @@ pub(crate) fn read(path: &Path) -> Result<Checkpoint, Error> {
         _ => return Err(damaged(&"its content is not the content that was written")),
     }
     let Header { state, configuration, .. } =
-        serde_json::from_str(text).map_err(|error| damaged(&error))?;
-    let tensors = candle_core::safetensors::load_buffer(&bytes, &Device::Cpu)
-        .map_err(|error| damaged(&error))?;
-    Ok((state, configuration, tensors.into_iter().collect()))
+        serde_json::from_str(header).map_err(|error| damaged(&error))?;
+    let load = |(name, view): (String, TensorView<'_>)| Ok((name, view.load(&Device::Cpu)?));
+    let tensors = views.into_iter().map(load).collect::<candle_core::Result<_>>();
+    Ok((state, configuration, tensors.map_err(|error| damaged(&error))?))
 }
 
 /// The version of a header of any version.
@@ -140,20 +135,20 @@ fn format(text: &str) -> Option<u32> {
     serde_json::from_str(text).ok().map(|Format { format }| format)
 }
 
-/// The position of the digest's digits in a file. They follow the first key in quotes: a text that contains the key has
-/// escaped quotes.
-fn place_of_digest(bytes: &[u8]) -> Option<Range<usize>> {
-    let key = format!("\"{DIGEST}\":\"");
-    let begin = bytes.windows(key.len()).position(|window| window == key.as_bytes())? + key.len();
-    (begin + DIGITS <= bytes.len()).then_some(begin..begin + DIGITS)
-}
-
-/// The digest of a file, in hexadecimal digits.
-fn digest(bytes: &[u8], place: &Range<usize>) -> String {
-    let hash = Sha256::new()
-        .chain_update(&bytes[..place.start])
-        .chain_update([b'0'; DIGITS])
-        .chain_update(&bytes[place.end..]);
+/// The digest of a header and of tensors, in hexadecimal digits.
+fn digest(header: &str, tensors: &BTreeMap<String, impl View>) -> String {
+    let mut hash = Sha256::new();
+    // With their lengths, no two lists of texts have the same bytes.
+    let mut add = |bytes: &[u8]| {
+        hash.update((bytes.len() as u64).to_le_bytes());
+        hash.update(bytes);
+    };
+    add(header.as_bytes());
+    for (name, tensor) in tensors {
+        add(name.as_bytes());
+        add(format!("{:?} {:?}", tensor.dtype(), tensor.shape()).as_bytes());
+        add(&tensor.data());
+    }
     format!("{:x}", HexDisplay(&hash.finalize()))
 }
 
@@ -281,35 +276,43 @@ mod tests {
     fn another_format_is_refused_by_name_even_if_it_looks_otherwise() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("checkpoint");
-        let error = |metadata: &[(&str, String)], digested: bool| {
-            let metadata = metadata.iter().map(|(key, text)| ((*key).to_owned(), text.clone()));
-            let views = tensors();
-            let views = views.iter().map(|(name, tensor)| (name, tensor));
-            let mut bytes = safetensors::serialize(views, Some(metadata.collect())).unwrap();
-            if let Some(place) = place_of_digest(&bytes).filter(|_| digested) {
-                let digest = digest(&bytes, &place);
-                bytes[place].copy_from_slice(digest.as_bytes());
-            }
+        let tensors: BTreeMap<_, _> = tensors().into_iter().collect();
+        let error = |texts: &[(&str, &str)]| {
+            let texts = texts.iter().map(|(key, text)| ((*key).to_owned(), (*text).to_owned()));
+            let bytes = safetensors::serialize(&tensors, Some(texts.collect())).unwrap();
             fs::write(&path, bytes).unwrap();
             read(&path).unwrap_err().to_string()
         };
         let text = |format: u32| format!(r#"{{"format":{format},"new":"fields"}}"#);
-        let zeros = || "0".repeat(DIGITS);
-        let later = error(&[(HEADER, text(3)), (DIGEST, zeros())], true);
-        assert_eq!(
-            later,
-            format!("checkpoint {} is of format 3, this program reads format 2", path.display())
-        );
-        let earlier = error(&[(HEADER, text(1)), ("checkpoint-sha256", zeros())], true);
-        assert!(earlier.ends_with("is of format 1, this program reads format 2"), "{earlier}");
-        let without = error(&[(HEADER, text(2))], true);
-        assert!(without.ends_with("its content is not the content that was written"), "{without}");
-        let wrong = error(&[(HEADER, text(3)), (DIGEST, zeros())], false);
-        assert!(wrong.ends_with("its content is not the content that was written"), "{wrong}");
-        let fields = error(&[(HEADER, text(2)), (DIGEST, zeros())], true);
-        assert!(fields.contains(" is damaged: ") && fields.contains("field"), "{fields}");
-        let foreign = error(&[], true);
-        assert!(foreign.ends_with("but no checkpoint of this program"), "{foreign}");
+        let [one, two, three, four] = [1, 2, 3, 4].map(text);
+        let [of_three, of_four] = [&three, &four].map(|header| digest(header, &tensors));
+        for (texts, reason) in [
+            (
+                [(HEADER, &*four), (DIGEST, &*of_four)],
+                " is of format 4, this program reads format 3",
+            ),
+            ([(HEADER, &*two), ("sha256", "00")], " is of format 2, this program reads format 3"),
+            (
+                [(HEADER, &*one), ("checkpoint-sha256", "00")],
+                " is of format 1, this program reads format 3",
+            ),
+            (
+                [(HEADER, &*three), ("sha256", "00")],
+                "its content is not the content that was written",
+            ),
+            (
+                [(HEADER, &*four), (DIGEST, &*of_three)],
+                "its content is not the content that was written",
+            ),
+            ([(HEADER, &*three), (DIGEST, &*of_three)], "field"),
+            ([("a", ""), ("b", "")], "but no checkpoint of this program"),
+        ] {
+            let error = error(&texts);
+            assert!(error.contains(reason), "{texts:?}: {error}");
+            let path = format!("checkpoint {} is ", path.display());
+            assert!(error.starts_with(&path), "{error}");
+            assert_eq!(error.contains("is damaged: "), !reason.contains("is of format"), "{error}");
+        }
     }
 
     #[test]

@@ -14,7 +14,6 @@ use md5::{Digest as _, Md5};
 use ureq::Agent;
 
 use harness::images::paths;
-pub use harness::machine::{data_folder as folder, default_data_folder as default_folder};
 use harness::report::{file, progress_bar, seconds};
 
 /// How long the mirrors may take. A download that makes progress, however slowly, has no limit.

@@ -13,13 +13,10 @@
 
 use std::fs;
 use std::io;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
-
-use crate::lock::locked;
 
 /// Whether a signal has arrived. A signal goes to a process, so all runs of the process share this flag.
 static REQUESTED: AtomicBool = AtomicBool::new(false);
@@ -30,47 +27,34 @@ static KNOWN: AtomicBool = AtomicBool::new(false);
 /// The number of the signal that arrived.
 static SIGNAL: AtomicUsize = AtomicUsize::new(SIGINT as usize);
 
-static WATCHED: Mutex<Vec<i32>> = Mutex::new(Vec::new());
+/// Whether the handlers are installed.
+static WATCHED: AtomicBool = AtomicBool::new(false);
 
 /// Installs the handlers: from now on the first Ctrl-C is a request, and the second ends the process.
 ///
-/// Before this call the first Ctrl-C ends the process. A second call does nothing, unless the first call failed. Ignored
-/// signals get no handler. Fails when the system refuses a handler.
+/// Before this call the first Ctrl-C ends the process. A second call does nothing. Ignored signals get no handler. Fails
+/// when the system refuses a handler.
 pub fn watch() -> io::Result<()> {
-    let ignored = ignored(&fs::read_to_string("/proc/self/status").unwrap_or_default());
-    watch_by(&WATCHED, ignored, register)
-}
-
-/// Reads the set of ignored signals from Linux's status of a process: bit `n - 1` is signal `n`. Without such a line the
-/// set is empty.
-fn ignored(status: &str) -> u64 {
-    let digits = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
-    digits.and_then(|digits| u64::from_str_radix(digits.trim(), 16).ok()).unwrap_or(0)
-}
-
-/// Registers each signal that has no handler yet and is not in the set of ignored signals.
-fn watch_by(
-    watched: &Mutex<Vec<i32>>,
-    ignored: u64,
-    mut register: impl FnMut(i32) -> io::Result<()>,
-) -> io::Result<()> {
-    let mut watched = locked(watched);
-    for signal in [SIGINT, SIGTERM] {
-        if ignored >> (signal - 1) & 1 == 1 {
-            continue;
-        }
-        // With two handlers for one signal, the first Ctrl-C would count as the second.
-        if !watched.contains(&signal) {
-            register(signal)?;
-            watched.push(signal);
-        }
+    // With two handlers for one signal, the first Ctrl-C would count as the second.
+    if WATCHED.swap(true, Ordering::SeqCst) {
+        return Ok(());
     }
-    Ok(())
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    not_ignored(&status).try_for_each(register)
+}
+
+/// The signals that Linux's status of a process does not report as ignored. Bit `n - 1` is signal `n`. Without such a line
+/// no signal is ignored.
+fn not_ignored(status: &str) -> impl Iterator<Item = i32> {
+    let digits = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let ignored =
+        digits.and_then(|digits| u64::from_str_radix(digits.trim(), 16).ok()).unwrap_or(0);
+    [SIGINT, SIGTERM].into_iter().filter(move |signal| ignored >> (signal - 1) & 1 == 0)
 }
 
 fn register(signal: i32) -> io::Result<()> {
     // The order matters: at the first signal, the conditional shutdown runs and the number is stored before the flag is
-    // set. If a call fails, the flag has no handler yet, so all three can be registered again.
+    // set.
     flag::register_conditional_shutdown(signal, exit_code_of(signal as usize), &REQUESTED)?;
     flag::register_usize(signal, &SIGNAL, signal as usize)?;
     flag::register(signal, &REQUESTED)?;
@@ -107,41 +91,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_failure_can_be_tried_again_and_registers_no_signal_twice() {
-        let (watched, mut asked) = (Mutex::default(), Vec::new());
-        let mut watch = |refused: Option<i32>| {
-            asked.clear();
-            let watching = watch_by(&watched, 0, |signal| {
-                asked.push(signal);
-                if refused == Some(signal) { Err(io::Error::other("refused")) } else { Ok(()) }
-            });
-            (watching.map_err(|error| error.to_string()), asked.clone())
-        };
-        let refused = Err("refused".to_owned());
-        assert_eq!(watch(Some(SIGINT)), (refused.clone(), vec![SIGINT]));
-        assert_eq!(watch(Some(SIGTERM)), (refused.clone(), vec![SIGINT, SIGTERM]));
-        assert_eq!(watch(Some(SIGTERM)), (refused, vec![SIGTERM]));
-        assert_eq!(watch(None), (Ok(()), vec![SIGTERM]));
-        assert_eq!(watch(None), (Ok(()), vec![]));
-    }
-
-    #[test]
     fn an_ignored_signal_gets_no_handler() {
         let status = |set: &str| format!("Name:\tsh\nSigBlk:\tffffffffffffffff\nSigIgn:\t{set}\n");
         for (status, expected) in [
-            (status("0000000000000000"), vec![SIGINT, SIGTERM]),
-            (status("0000000000000002"), vec![SIGTERM]),
-            (status("0000000000004000"), vec![SIGINT]),
-            (status("fffffffc7ffbfeff"), vec![]),
-            (String::new(), vec![SIGINT, SIGTERM]),
+            (status("0000000000000000"), &[SIGINT, SIGTERM][..]),
+            (status("0000000000000002"), &[SIGTERM]),
+            (status("0000000000004000"), &[SIGINT]),
+            (status("fffffffc7ffbfeff"), &[]),
+            (String::new(), &[SIGINT, SIGTERM]),
         ] {
-            let mut registered = Vec::new();
-            let register = |signal| {
-                registered.push(signal);
-                Ok(())
-            };
-            watch_by(&Mutex::default(), ignored(&status), register).unwrap();
-            assert_eq!(registered, expected, "{status}");
+            assert_eq!(not_ignored(&status).collect::<Vec<_>>(), expected, "{status}");
         }
     }
 }

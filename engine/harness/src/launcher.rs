@@ -77,25 +77,25 @@ pub struct Place {
 
 /// Returns the processes that `mpirun` or `srun` has started together with this one.
 pub fn started() -> Option<Started> {
-    started_by_mpi(variable)
+    launched(variable).filter(|started| started.by != OTHER)
 }
 
 /// Returns the place of this process. `None` if it is alone, or if `mpirun` or `srun` has started it. Fails when the
 /// launcher's variables contradict each other, or one is missing.
 pub fn place() -> Result<Option<Place>, LaunchError> {
-    if started().is_some() { Ok(None) } else { read_place(variable) }
+    read_place(variable)
 }
 
 /// Refuses to run as one of several processes that cannot be connected: without the feature `mpi`, or by another
 /// launcher than `mpirun`. Call this before anything else.
 pub fn check(built_with_mpi: bool) -> Result<(), LaunchError> {
-    check_connected(built_with_mpi, variable)
+    check_connected(built_with_mpi, launched(variable))
 }
 
 /// Refuses to run as one of several processes, in a program whose ranks are threads. Call this before anything else.
 /// Fails when this process is one of several.
 pub fn check_alone() -> Result<(), LaunchError> {
-    check_is_alone(variable)
+    check_is_alone(launched(variable))
 }
 
 /// Returns the beginning of a command that starts processes on this machine. Append `-n 4 PROGRAM`. With Open MPI, root
@@ -137,16 +137,11 @@ fn is_shell(parent: &str) -> bool {
     !parent.is_empty() && parent != "slurmstepd"
 }
 
-/// Returns the name of the program that has started this one.
-#[cfg(unix)]
+/// Returns the name of the program that has started this one. Only Linux reports it.
 fn parent() -> Option<String> {
-    let comm = format!("/proc/{}/comm", std::os::unix::process::parent_id());
-    Some(fs::read_to_string(comm).ok()?.trim().to_owned())
-}
-
-#[cfg(not(unix))]
-fn parent() -> Option<String> {
-    None
+    let status = fs::read_to_string("/proc/self/status").ok()?;
+    let parent = status.lines().find_map(|line| line.strip_prefix("PPid:"))?.trim();
+    Some(fs::read_to_string(format!("/proc/{parent}/comm")).ok()?.trim().to_owned())
 }
 
 /// Says how to start one process, and not several.
@@ -157,49 +152,41 @@ fn without(by: &str) -> String {
     }
 }
 
-/// The number of processes that a launcher such as `torchrun` started. Other programs use `WORLD_SIZE` for their own
-/// purposes, but not together with `RANK`.
-fn started_by_other(variable: impl Fn(&str) -> Option<String>) -> Option<usize> {
-    let number = |name| variable(name)?.parse().ok();
-    let _rank: usize = number("RANK")?;
-    number("WORLD_SIZE").filter(|&processes| processes > 1)
-}
-
-fn started_by_mpi(variable: impl Fn(&str) -> Option<String>) -> Option<Started> {
-    let size = |(name, by)| Some(Started { processes: variable(name)?.parse().ok()?, by });
-    let started = SIZES.into_iter().find_map(size);
-    // mpirun or srun may have started torchrun, which has started this process.
-    let by_torchrun = |started: &Started| match started_by_other(&variable) {
-        Some(_) if started.processes == 1 => true,
-        Some(processes) if started.by == SLURM => {
-            processes != started.processes || variable(TORCHRUN).is_some()
+/// Returns the processes that any launcher has started together with this one.
+fn launched(variable: impl Fn(&str) -> Option<String>) -> Option<Started> {
+    let started = |(name, by)| Some(Started { processes: variable(name)?.parse().ok()?, by });
+    // Other programs use `WORLD_SIZE` for their own purposes, but not together with `RANK`.
+    let of_rank = started(("RANK", OTHER)).and_then(|_| started(("WORLD_SIZE", OTHER)));
+    let of_rank = of_rank.filter(|of_rank| of_rank.processes > 1);
+    match (SIZES.into_iter().find_map(started), of_rank) {
+        (Some(Started { processes, by }), Some(of_rank))
+            // mpirun or srun may have started torchrun, which has started this process.
+            if processes == 1
+                || by == SLURM
+                    && (processes != of_rank.processes || variable(TORCHRUN).is_some()) =>
+        {
+            Some(of_rank)
         }
-        _ => false,
-    };
-    started.filter(|started| !by_torchrun(started))
-}
-
-fn check_connected(
-    mpi: bool,
-    variable: impl Fn(&str) -> Option<String>,
-) -> Result<(), LaunchError> {
-    match (started_by_mpi(&variable), started_by_other(variable)) {
-        (Some(started), _) if mpi || started.processes == 1 => Ok(()),
-        (Some(started), _) => Err(LaunchError(format!(
-            "{started} of a program that was built without MPI: build it with --features mpi, or start it {}",
-            without(started.by)
-        ))),
-        (None, Some(processes)) => Err(LaunchError(format!(
-            "RANK and WORLD_SIZE say that a launcher started {processes} processes: start them with mpirun (DDP, with a \
-             GPU for each, can do with NCCL: built with --features nccl)"
-        ))),
-        (None, None) => Ok(()),
+        (by_mpi, of_rank) => by_mpi.or(of_rank),
     }
 }
 
-fn check_is_alone(variable: impl Fn(&str) -> Option<String>) -> Result<(), LaunchError> {
-    let other = || Some(Started { processes: started_by_other(&variable)?, by: OTHER });
-    match started_by_mpi(&variable).or_else(other).filter(|started| started.processes > 1) {
+fn check_connected(mpi: bool, started: Option<Started>) -> Result<(), LaunchError> {
+    Err(LaunchError(match started {
+        Some(Started { by: OTHER, processes }) => format!(
+            "RANK and WORLD_SIZE say that a launcher started {processes} processes: start them with mpirun (DDP, with a \
+             GPU for each, can do with NCCL: built with --features nccl)"
+        ),
+        Some(started) if !mpi && started.processes > 1 => format!(
+            "{started} of a program that was built without MPI: build it with --features mpi, or start it {}",
+            without(started.by)
+        ),
+        _ => return Ok(()),
+    }))
+}
+
+fn check_is_alone(started: Option<Started>) -> Result<(), LaunchError> {
+    match started.filter(|started| started.processes > 1) {
         Some(started @ Started { by, processes }) => Err(LaunchError(format!(
             "{started}, but this program's ranks are threads: start it with --devices {processes} {}",
             without(by)
@@ -209,7 +196,9 @@ fn check_is_alone(variable: impl Fn(&str) -> Option<String>) -> Result<(), Launc
 }
 
 fn read_place(variable: impl Fn(&str) -> Option<String>) -> Result<Option<Place>, LaunchError> {
-    let Some(world_size) = started_by_other(&variable) else { return Ok(None) };
+    let Some(Started { by: OTHER, processes: world_size }) = launched(&variable) else {
+        return Ok(None);
+    };
     let text = |name, meaning| {
         let value = variable(name).filter(|value| !value.is_empty());
         value.ok_or_else(|| {
@@ -251,20 +240,36 @@ mod tests {
         |name| set.iter().find(|(set, _)| *set == name).map(|(_, value)| (*value).to_owned())
     }
 
+    const RANK: (&str, &str) = ("RANK", "0");
+    const FOUR: (&str, &str) = ("WORLD_SIZE", "4");
+
     #[test]
     fn launchers_are_recognised() {
-        let started = started_by_mpi;
-        let by = |by, processes| Some(Started { processes, by });
-        assert_eq!(started(with(&[("OMPI_COMM_WORLD_SIZE", "4")])), by("mpirun", 4));
-        assert_eq!(started(with(&[("PMI_SIZE", "2")])), by("mpirun", 2));
-        assert_eq!(started(with(&[("PMI_SIZE", "many")])), None);
-        assert_eq!(started(with(&[("HOME", "3")])), None);
-        // A step of Slurm's, a job script of Slurm's, and a helper of mpirun's in a step of one task.
-        let step = &[("PMIX_RANK", "1"), ("SLURM_NTASKS", "3"), ("SLURM_STEP_NUM_TASKS", "3")];
-        assert_eq!(started(with(step)), by("srun", 3));
-        assert_eq!(started(with(&[("SLURM_NTASKS", "3"), ("SLURM_PROCID", "0")])), None);
-        let both = &[("SLURM_STEP_NUM_TASKS", "1"), ("OMPI_COMM_WORLD_SIZE", "4")];
-        assert_eq!(started(with(both)), by("mpirun", 4));
+        for (set, expected) in [
+            (&[("OMPI_COMM_WORLD_SIZE", "4")][..], Some((4, "mpirun"))),
+            (&[("PMI_SIZE", "2")], Some((2, "mpirun"))),
+            (&[("PMI_SIZE", "many")], None),
+            (&[("HOME", "3")], None),
+            // A step of Slurm's, a job script of Slurm's, and a helper of mpirun's in a step of one task.
+            (&[("SLURM_NTASKS", "3"), (TASKS, "3")], Some((3, SLURM))),
+            (&[("SLURM_NTASKS", "3"), ("SLURM_PROCID", "0")], None),
+            (&[(TASKS, "1"), ("OMPI_COMM_WORLD_SIZE", "4")], Some((4, "mpirun"))),
+            // Both variables of torchrun, with more than one process.
+            (&[RANK, FOUR], Some((4, OTHER))),
+            (&[FOUR], None),
+            (&[RANK, ("WORLD_SIZE", "1")], None),
+            // One torchrun on each of some hosts.
+            (&[RANK, FOUR, (TASKS, "1")], Some((4, OTHER))),
+            (&[RANK, FOUR, (TASKS, "2")], Some((4, OTHER))),
+            (&[RANK, FOUR, ("OMPI_COMM_WORLD_SIZE", "1")], Some((4, OTHER))),
+            (&[RANK, FOUR, (TASKS, "4"), (TORCHRUN, "x")], Some((4, OTHER))),
+            // A script that sets torchrun's variables from Slurm's, or for another program under mpirun.
+            (&[RANK, FOUR, (TASKS, "4")], Some((4, SLURM))),
+            (&[RANK, FOUR, ("OMPI_COMM_WORLD_SIZE", "2")], Some((2, "mpirun"))),
+        ] {
+            let found = launched(with(set)).map(|started| (started.processes, started.by));
+            assert_eq!(found, expected, "{set:?}");
+        }
     }
 
     #[test]
@@ -275,50 +280,36 @@ mod tests {
     }
 
     #[test]
-    fn several_processes_need_mpi_and_one_does_not() {
-        assert_eq!(check_connected(false, with(&[])), Ok(()));
-        assert_eq!(check_connected(true, with(&[("PMI_SIZE", "4")])), Ok(()));
-        assert_eq!(check_connected(false, with(&[("PMI_SIZE", "1")])), Ok(()));
-        let refusal = check_connected(false, with(&[("PMI_SIZE", "4")])).unwrap_err().to_string();
-        assert!(refusal.contains("4 processes") && refusal.contains("--features mpi"), "{refusal}");
-        let slurm = with(&[("SLURM_STEP_NUM_TASKS", "4")]);
-        let refusal = check_connected(false, slurm).unwrap_err().to_string();
-        assert!(refusal.starts_with("srun started 4 processes"), "{refusal}");
-        let how = "start it without srun, or in a shell of srun with env -u SLURM_STEP_NUM_TASKS";
-        assert!(refusal.ends_with(how), "{refusal}");
-    }
-
-    #[test]
-    fn processes_of_another_launcher_are_not_left_to_train_side_by_side() {
-        let torchrun: &[_] = &[("RANK", "1"), ("WORLD_SIZE", "2"), ("LOCAL_RANK", "1")];
-        for mpi in [false, true] {
-            let refusal = check_connected(mpi, with(torchrun)).unwrap_err().to_string();
-            let expected = "RANK and WORLD_SIZE say that a launcher started 2 processes: ";
-            assert!(refusal.starts_with(expected), "{refusal}");
-            assert_eq!(check_connected(mpi, with(&[("RANK", "0"), ("WORLD_SIZE", "1")])), Ok(()));
-            let of_another_program = with(&[("WORLD_SIZE", "8")]);
-            assert_eq!(check_connected(mpi, of_another_program), Ok(()));
+    fn processes_that_nothing_connects_are_not_left_to_train_side_by_side() {
+        let started = |processes, by| Some(Started { processes, by });
+        let refusals = |started| {
+            let refusal = |outcome: Result<(), LaunchError>| outcome.err().map(|error| error.0);
+            let connected = [false, true].map(|mpi| refusal(check_connected(mpi, started)));
+            (connected, refusal(check_is_alone(started)))
+        };
+        for alone in [None, started(1, "mpirun")] {
+            assert_eq!(refusals(alone), ([None, None], None));
         }
-        assert_eq!(
-            check_is_alone(with(torchrun)).unwrap_err().to_string(),
-            "a launcher such as torchrun started 2 processes, but this program's ranks are threads: start it with \
-             --devices 2 without a launcher such as torchrun"
-        );
-    }
-
-    #[test]
-    fn one_launcher_may_have_started_another() {
-        const RANKS: [(&str, &str); 2] = [("RANK", "0"), ("WORLD_SIZE", "4")];
-        let by = |set: &'static [(&str, &str)]| started_by_mpi(with(set)).map(|started| started.by);
-        // One torchrun on each of some hosts.
-        assert_eq!(by(&[RANKS[0], RANKS[1], ("SLURM_STEP_NUM_TASKS", "1")]), None);
-        assert_eq!(by(&[RANKS[0], RANKS[1], ("SLURM_STEP_NUM_TASKS", "2")]), None);
-        assert_eq!(by(&[RANKS[0], RANKS[1], ("OMPI_COMM_WORLD_SIZE", "1")]), None);
-        let of_one_each = &[RANKS[0], RANKS[1], ("SLURM_STEP_NUM_TASKS", "4"), (TORCHRUN, "x")];
-        assert_eq!(by(of_one_each), None);
-        // A script that sets torchrun's variables from Slurm's, or for another program under mpirun.
-        assert_eq!(by(&[RANKS[0], RANKS[1], ("SLURM_STEP_NUM_TASKS", "4")]), Some("srun"));
-        assert_eq!(by(&[RANKS[0], RANKS[1], ("OMPI_COMM_WORLD_SIZE", "2")]), Some("mpirun"));
+        for (by, how) in [
+            ("mpirun", "without mpirun"),
+            (SLURM, "without srun, or in a shell of srun with env -u SLURM_STEP_NUM_TASKS"),
+        ] {
+            let needs_mpi = format!(
+                "{by} started 4 processes of a program that was built without MPI: build it with --features mpi, or start it \
+                 {how}"
+            );
+            let threads = format!(
+                "{by} started 4 processes, but this program's ranks are threads: start it with --devices 4 {how}"
+            );
+            assert_eq!(refusals(started(4, by)), ([Some(needs_mpi), None], Some(threads)));
+        }
+        let ([without, with_mpi], threads) = refusals(started(2, OTHER));
+        assert_eq!(without, with_mpi);
+        let expected = "RANK and WORLD_SIZE say that a launcher started 2 processes: ";
+        assert!(without.as_ref().is_some_and(|text| text.starts_with(expected)), "{without:?}");
+        let expected = "a launcher such as torchrun started 2 processes, but this program's ranks are threads: start it with \
+                        --devices 2 without a launcher such as torchrun";
+        assert_eq!(threads.as_deref(), Some(expected));
     }
 
     /// The place that torchrun's variables say, with another value of one of them.

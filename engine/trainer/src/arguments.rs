@@ -4,8 +4,8 @@ use std::mem;
 use std::sync::Mutex;
 
 use candle_core::DType;
+use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
-use clap::{Args, ValueEnum};
 
 use datasets::DataArguments;
 use datasets::source::LoadedData;
@@ -24,36 +24,12 @@ use crate::memory::{Footprint, RunSize};
 /// The most images of a run: the limit of the file reader.
 const MAX_IMAGES: u64 = harness::images::idx::MAX_COUNT as u64;
 
-/// The element type of weights and activations.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum ElementType {
-    /// Single precision: seven digits.
-    F32,
-    /// Double precision: sixteen digits. It shows whether a difference is rounding.
-    F64,
-}
-
-impl From<ElementType> for DType {
-    fn from(element_type: ElementType) -> Self {
-        match element_type {
-            ElementType::F32 => Self::F32,
-            ElementType::F64 => Self::F64,
-        }
-    }
-}
-
-/// Returns the parser of a flag for the element type that layers compute in, which may be another type than that of the weights.
-pub fn layer_type() -> impl TypedValueParser<Value = DType> {
-    let value = |name, help| PossibleValue::new(name).help(help);
-    PossibleValuesParser::new([
-        value("f32", "Single precision"),
-        value("f64", "Double precision, to see that differences are rounding and nothing else"),
-        value(
-            "bf16",
-            "Eight binary digits, on GPUs from compute capability 8.0; weights, statistics and all sums stay in f32",
-        ),
-    ])
-    .try_map(|name| name.parse::<DType>())
+/// Returns the parser of a flag for an element type, which takes these names. Each has a text for `--help`.
+pub fn element_type(
+    names: impl IntoIterator<Item = (&'static str, &'static str)>,
+) -> impl TypedValueParser<Value = DType> {
+    let value = |(name, help)| PossibleValue::new(name).help(help);
+    PossibleValuesParser::new(names.into_iter().map(value)).try_map(|name| name.parse::<DType>())
 }
 
 /// The flags of a training run.
@@ -91,8 +67,11 @@ pub struct TrainArguments {
     pub seed: u64,
 
     /// Element type: f32 or f64
-    #[arg(long, value_enum, value_name = "TYPE", default_value_t = ElementType::F32)]
-    pub dtype: ElementType,
+    #[arg(long, value_name = "TYPE", default_value = "f32", value_parser = element_type([
+        ("f32", "Single precision: seven digits"),
+        ("f64", "Double precision: sixteen digits. It shows whether a difference is rounding"),
+    ]))]
+    pub dtype: DType,
 }
 
 /// The constants of SGD.
@@ -221,11 +200,11 @@ impl TrainArguments {
             ))
             .into());
         }
-        reports.check(&[])?;
+        reports.check(&[], None)?;
         let (data, data_note) = self.load(devices, footprint)?;
         let (epochs, learning_rate, seed) = (self.epochs as usize, self.lr, self.seed);
         let options = TrainOptions { epochs, batch_size, learning_rate, seed };
-        let (dtype, outputs) = (self.dtype.into(), reports.open()?);
+        let (dtype, outputs) = (self.dtype, reports.open()?);
         let load = Mutex::new(Load::now());
         Ok(TrainSetup { data, options, dtype, outputs, load, data_note })
     }
@@ -237,7 +216,7 @@ impl TrainArguments {
         images: (usize, usize),
     ) -> Result<(), UsageError> {
         let batch_size = usize::try_from(self.batch_size).unwrap_or(usize::MAX);
-        footprint.check(RunSize { batch_size, images, dtype: self.dtype.into() })
+        footprint.check(RunSize { batch_size, images, dtype: self.dtype })
     }
 
     fn load(

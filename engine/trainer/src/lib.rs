@@ -17,8 +17,8 @@ pub mod sizing;
 use candle_core::{Device, Result, Tensor, bail};
 use harness::records::BatchSums;
 
-pub use arguments::{ElementType, Extras, Momentum, TrainArguments, TrainSetup, layer_type};
-pub use deferred::{DeferredSums, StepSums, read_sums};
+pub use arguments::{Extras, Momentum, TrainArguments, TrainSetup, element_type};
+pub use deferred::StepSums;
 pub use run::{Error, TrainingRun};
 
 /// Makes a tensor `[4]` (f64) of the sums of a batch. Devices can add such tensors.

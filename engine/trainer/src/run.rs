@@ -216,7 +216,6 @@ mod tests {
     use candle_core::{DType, Device, Result as CandleResult, Tensor};
 
     use super::*;
-    use crate::DeferredSums;
     use datasets::loader::Loader;
     use datasets::{Batch, Dataset, PIXELS};
     use harness::records::epochs_trained;
@@ -350,11 +349,8 @@ mod tests {
     }
 
     /// The sums of a step on their device: the loss, and one right answer of two.
-    fn deferred(loss: f64) -> DeferredSums {
-        let tensor = |values: &[u32]| Tensor::new(values, &Device::Cpu).unwrap();
-        let logits = Tensor::new(&[[0f32, 1.0], [0.0, 1.0]], &Device::Cpu).unwrap();
-        let batch = Batch { images: tensor(&[0, 0]), labels: tensor(&[1, 0]) };
-        DeferredSums::new(&Tensor::new(loss, &Device::Cpu).unwrap(), &logits, &batch).unwrap()
+    fn deferred(loss: f64) -> StepSums {
+        StepSums::Deferred(Tensor::new(&[loss, 1.0], &Device::Cpu).unwrap(), 2)
     }
 
     #[test]
@@ -365,7 +361,7 @@ mod tests {
             let step = |_: &Batch| {
                 number += 1.0;
                 let sums = deferred(number);
-                Ok(if later { StepSums::Deferred(sums) } else { StepSums::Sums(sums.read()?) })
+                Ok(if later { sums } else { sums.read()?.into() })
             };
             let after_step = |state: &TrainerState| states.push(state.batches);
             let records =
@@ -391,7 +387,7 @@ mod tests {
             let mut number = 0;
             let step = |_: &Batch| {
                 number += 1;
-                Ok(StepSums::Deferred(deferred(if number >= bad { f64::NAN } else { 1.0 })))
+                Ok(deferred(if number >= bad { f64::NAN } else { 1.0 }))
             };
             train(&loader, TrainerState::default(), step, |_| (), BatchSums::default()).unwrap_err()
         };

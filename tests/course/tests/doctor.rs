@@ -42,50 +42,44 @@ fn images_are_counted_and_a_malformed_file_is_told() {
 }
 
 #[cfg(unix)]
-mod with_programs {
-    use super::*;
+fn program(folder: &Path, name: &str, script: &str) {
+    stand_in(folder.join(name), script).unwrap();
+}
 
-    fn program(folder: &Path, name: &str, script: &str) {
-        stand_in(folder.join(name), script).unwrap();
-    }
+#[cfg(unix)]
+#[test]
+fn what_answers_is_shown() {
+    let folder = tempfile::tempdir().unwrap();
+    program(folder.path(), "nvidia-smi", "echo 'Some GPU, 16 GiB, 999.1'; echo 'Another'");
+    program(folder.path(), "nvcc", "echo nvcc; echo 'Cuda release 13.0, V13.0.1'");
+    program(folder.path(), "mpirun", "echo 'mpirun (Some MPI) 4.1'; echo more; /bin/sleep 60 &");
+    program(folder.path(), "mdbook", "exit 3");
+    fs::write(folder.path().join("libnccl.so.2"), "").unwrap();
+    let mut doctor = doctor();
+    doctor.env("PATH", folder.path()).env("LD_LIBRARY_PATH", folder.path());
+    doctor.assert().success().stdout(all([
+        "✓ NVIDIA GPUs    Some GPU, 16 GiB, 999.1; Another",
+        "✓ CUDA toolkit   Cuda release 13.0, V13.0.1",
+        // A child that keeps the output open is not waited for.
+        "✓ MPI            mpirun (Some MPI) 4.1\n",
+        "– mdBook         mdbook failed (exit status: 3); cargo xtask install-tools\n",
+        "libnccl.so.2",
+        "--features cuda",
+        ",nccl -- --device cuda",
+    ]));
+}
 
-    #[test]
-    fn what_answers_is_shown() {
-        let folder = tempfile::tempdir().unwrap();
-        program(folder.path(), "nvidia-smi", "echo 'Some GPU, 16 GiB, 999.1'; echo 'Another'");
-        program(folder.path(), "nvcc", "echo nvcc; echo 'Cuda release 13.0, V13.0.1'");
-        program(
-            folder.path(),
-            "mpirun",
-            "echo 'mpirun (Some MPI) 4.1'; echo more; /bin/sleep 60 &",
-        );
-        program(folder.path(), "mdbook", "exit 3");
-        fs::write(folder.path().join("libnccl.so.2"), "").unwrap();
-        let mut doctor = doctor();
-        doctor.env("PATH", folder.path()).env("LD_LIBRARY_PATH", folder.path());
-        doctor.assert().success().stdout(all([
-            "✓ NVIDIA GPUs    Some GPU, 16 GiB, 999.1; Another",
-            "✓ CUDA toolkit   Cuda release 13.0, V13.0.1",
-            // A child that keeps the output open is not waited for.
-            "✓ MPI            mpirun (Some MPI) 4.1\n",
-            "– mdBook         mdbook failed (exit status: 3); cargo xtask install-tools\n",
-            "libnccl.so.2",
-            "--features cuda",
-            ",nccl -- --device cuda",
-        ]));
-    }
-
-    #[test]
-    fn a_program_that_hangs_is_not_waited_for() {
-        let folder = tempfile::tempdir().unwrap();
-        let late = folder.path().join("late");
-        let script = format!("(/bin/sleep 7; echo >{}) &\nexec /bin/sleep 60", late.display());
-        program(folder.path(), "mpirun", &script);
-        let started = Instant::now();
-        let answer = doctor().env("PATH", folder.path()).assert().success();
-        answer.stdout(contains("mpirun did not answer within 5 s"));
-        assert!(started.elapsed() < Duration::from_secs(20));
-        std::thread::sleep(Duration::from_secs(8).saturating_sub(started.elapsed()));
-        assert!(!late.exists(), "what it started lived on");
-    }
+#[cfg(unix)]
+#[test]
+fn a_program_that_hangs_is_not_waited_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let late = folder.path().join("late");
+    let script = format!("(/bin/sleep 7; echo >{}) &\nexec /bin/sleep 60", late.display());
+    program(folder.path(), "mpirun", &script);
+    let started = Instant::now();
+    let answer = doctor().env("PATH", folder.path()).assert().success();
+    answer.stdout(contains("mpirun did not answer within 5 s"));
+    assert!(started.elapsed() < Duration::from_secs(20));
+    std::thread::sleep(Duration::from_secs(8).saturating_sub(started.elapsed()));
+    assert!(!late.exists(), "what it started lived on");
 }

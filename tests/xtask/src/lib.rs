@@ -6,9 +6,18 @@
 
 use std::path::{Path, PathBuf};
 
+/// A regular expression that is compiled once.
+#[macro_export]
+macro_rules! pattern {
+    ($name:ident, $text:expr $(,)?) => {
+        static $name: std::sync::LazyLock<regex::Regex> =
+            std::sync::LazyLock::new(|| regex::Regex::new($text).expect("a valid expression"));
+    };
+}
+
 pub mod book;
 pub mod html;
-mod machine;
+pub mod machine;
 pub mod number;
 pub mod release;
 pub mod scaling;

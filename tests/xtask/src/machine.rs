@@ -1,5 +1,9 @@
-//! A machine that something was measured on.
+//! The machine of a measurement, and the day.
 
+use anyhow::anyhow;
+use course::doctor::hardware::{instruction_sets, total_memory};
+use course::doctor::probe::ask;
+use harness::machine::{available_cores, processor, processor_model};
 use harness::report::counted;
 use itertools::Itertools as _;
 use serde::{Deserialize, Serialize};
@@ -11,7 +15,7 @@ pub struct Machine {
     /// Its GPUs, as their driver names them, where one took part.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub gpus: Vec<String>,
-    /// Numbers that tell processors of the same name apart, and the size of the last cache.
+    /// Numbers that distinguish processors of the same name, and the size of the last cache.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
     pub cores: usize,
@@ -21,8 +25,8 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// Whether results can be expected to have the same bits on both: rounding depends on the vector
-    /// instructions, and on the sizes of caches, by which matrix products are cut into blocks.
+    /// Whether results can be expected to have the same bits on both: rounding depends on the vector instructions, and on the
+    /// sizes of caches, by which matrix products are cut into blocks.
     pub fn rounds_like(&self, other: &Self) -> bool {
         (&self.processor, &self.gpus, &self.model, &self.instruction_sets)
             == (&other.processor, &other.gpus, &other.model, &other.instruction_sets)
@@ -30,45 +34,52 @@ impl Machine {
 
     /// `AMD EPYC, 2 cores`; where GPUs took part, `2 × NVIDIA H200, beside AMD EPYC, 2 cores`
     pub fn short(&self) -> String {
-        let Self { processor, cores, gpus, .. } = self;
-        let host = format!("{processor}, {}", counted(*cores, "core"));
-        let gpus =
-            gpus.iter().unique().map(|name| match gpus.iter().filter(|gpu| *gpu == name).count() {
+        let host = format!("{}, {}", self.processor, counted(self.cores, "core"));
+        let counts = self.gpus.iter().unique().map(|name| {
+            match self.gpus.iter().filter(|gpu| *gpu == name).count() {
                 1 => name.clone(),
                 count => format!("{count} × {name}"),
-            });
-        match &gpus.collect::<Vec<_>>()[..] {
-            [] => host,
-            gpus => format!("{}, beside {host}", gpus.join(", ")),
+            }
+        });
+        match counts.collect::<Vec<_>>().join(", ") {
+            none if none.is_empty() => host,
+            gpus => format!("{gpus}, beside {host}"),
         }
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_gpu_is_told_before_its_host_and_decides_what_is_rounded() {
-        let host = Machine {
-            processor: "AMD EPYC".into(),
-            gpus: Vec::new(),
-            model: None,
-            cores: 2,
-            instruction_sets: Vec::new(),
-            memory: None,
-            system: "Linux".into(),
-        };
-        assert_eq!(host.short(), "AMD EPYC, 2 cores");
-        let with_gpu = Machine { gpus: vec!["NVIDIA H200".into()], ..host.clone() };
-        assert_eq!(with_gpu.short(), "NVIDIA H200, beside AMD EPYC, 2 cores");
-        let gpus = ["NVIDIA H200", "NVIDIA A2", "NVIDIA H200"].map(str::to_owned).into();
-        let told = Machine { gpus, ..host.clone() }.short();
-        assert_eq!(told, "2 × NVIDIA H200, NVIDIA A2, beside AMD EPYC, 2 cores");
-        assert!(host.rounds_like(&host) && !host.rounds_like(&with_gpu));
-        // What was recorded before there were GPUs has none.
-        let stored = serde_json::to_string(&host).expect("JSON");
-        assert!(!stored.contains("gpus"), "{stored}");
-        assert_eq!(serde_json::from_str::<Machine>(&stored).expect("a machine"), host);
+/// The machine that this runs on.
+pub fn this_machine() -> Machine {
+    Machine {
+        processor: processor().unwrap_or_else(|| std::env::consts::ARCH.to_owned()),
+        gpus: Vec::new(),
+        model: processor_model(),
+        cores: available_cores(),
+        instruction_sets: instruction_sets().into_iter().map(str::to_owned).collect(),
+        memory: total_memory(),
+        system: ask("uname", &["-srm"])
+            .unwrap_or_else(|_| format!("{} {}", std::env::consts::OS, std::env::consts::ARCH)),
     }
+}
+
+/// The machine that this runs on, with its GPUs.
+pub fn this_machine_with_gpus() -> anyhow::Result<Machine> {
+    let names = ask("nvidia-smi", &["--query-gpu=name", "--format=csv,noheader"]);
+    let names = names.map_err(|why| anyhow!("the names of this machine's GPUs: {why}"))?;
+    Ok(Machine { gpus: names.lines().map(str::to_owned).collect(), ..this_machine() })
+}
+
+/// The day, as the system's own program tells it.
+pub fn today() -> Option<String> {
+    ask("date", &["+%Y-%m-%d"]).ok()
+}
+
+#[test]
+fn a_gpu_comes_before_its_host_and_decides_how_results_are_rounded() {
+    let host = Machine { processor: "AMD EPYC".into(), cores: 2, ..this_machine() };
+    assert_eq!(host.short(), "AMD EPYC, 2 cores");
+    let gpus: Vec<String> = ["NVIDIA H200", "NVIDIA A2", "NVIDIA H200"].map(str::to_owned).into();
+    let with_gpus = Machine { gpus, ..host.clone() };
+    assert_eq!(with_gpus.short(), "2 × NVIDIA H200, NVIDIA A2, beside AMD EPYC, 2 cores");
+    assert!(host.rounds_like(&host) && !host.rounds_like(&with_gpus));
 }

@@ -34,26 +34,13 @@ impl Rounded {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn four_digits_are_kept() {
-        assert_eq!(four_digits(0.012_345_678), 0.012_35);
-        assert_eq!(four_digits(769_916_928.0), 769_900_000.0);
-        assert_eq!(four_digits(0.0), 0.0);
-    }
-
-    #[test]
-    fn whole_numbers_have_no_point_and_none_becomes_another() {
-        let written = |number| serde_json::to_string(&Rounded::of(number)).unwrap();
-        assert_eq!(written(1.0 / 3.0), "0.3333");
-        assert_eq!(written(123_456.0), "123500");
-        assert_eq!(written(0.000_123_46), "0.0001235");
-        assert_eq!(written(0.0), "0");
-        assert_eq!(written(2.000_04), "2");
-        assert_eq!(written(-1.0), "-1.0");
-        assert_eq!(written(1e20).parse(), Ok(1e20));
-    }
+#[test]
+fn numbers_keep_four_digits_and_whole_ones_have_no_point() {
+    let written = |number| serde_json::to_string(&Rounded::of(number)).unwrap();
+    assert_eq!(written(1.0 / 3.0), "0.3333");
+    assert_eq!(written(123_456.0), "123500");
+    assert_eq!(written(0.0), "0");
+    assert_eq!(written(2.000_04), "2");
+    assert_eq!(written(-1.0), "-1.0");
+    assert_eq!(written(1e20).parse(), Ok(1e20));
 }

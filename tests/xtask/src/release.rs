@@ -1,104 +1,65 @@
-//! A release is named in three files: the workspace's `Cargo.toml`, `CHANGELOG.md` and `CITATION.cff`. What they
-//! say has to agree, and the changelog's section is what a release tells of itself.
+//! A release is named in three files: the workspace's `Cargo.toml`, `CHANGELOG.md` and `CITATION.cff`. They have to agree,
+//! and the changelog's section of the version is the text of the release.
 
-/// What the changelog says of one version, under a heading such as `## 0.1.0 – 2026-11-22`.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Section {
-    /// `0.1.0`, or `Unreleased`.
-    pub version: String,
-    /// As in `2026-11-22`; the unreleased section has none.
-    pub date: Option<String>,
-    /// What stands below the heading, without blank lines around it.
-    pub text: String,
-}
+// `## 0.1.0 – 2026-11-22`, or `## Unreleased`.
+pattern!(HEADING, r"(?m)^## (\S+)(?: – (\S+))?[ \t]*$");
 
-/// The sections of a changelog, in their order: newest first.
-pub fn sections(changelog: &str) -> Vec<Section> {
-    let mut sections: Vec<Section> = Vec::new();
-    for line in changelog.lines() {
-        if let Some(heading) = line.strip_prefix("## ") {
-            let (version, date) = match heading.split_once(" – ") {
-                Some((version, date)) => (version, Some(date.trim().to_owned())),
-                None => (heading, None),
-            };
-            let version = version.trim().to_owned();
-            sections.push(Section { version, date, text: String::new() });
-        } else if let Some(section) = sections.last_mut() {
-            section.text.push_str(line);
-            section.text.push('\n');
-        }
-    }
-    for section in &mut sections {
-        section.text = section.text.trim().to_owned();
-    }
-    sections
-}
+// A field at the outermost level of a citation file, which is YAML of the plainest kind.
+pattern!(FIELD, r#"(?m)^([\w-]+):\s*["']?([^"'\n]+?)["']?\s*$"#);
 
-/// Where changelog and citation file part from `version`, the workspace's: one sentence each.
-pub fn disagreements(version: &str, changelog: &str, citation: &str) -> Vec<String> {
-    let mut found = Vec::new();
-    let newest = sections(changelog).into_iter().find(|section| section.version != "Unreleased");
-    let newest_date = match &newest {
-        None => {
-            found.push(format!("CHANGELOG.md has no release: write \"## {version} – DATE\""));
-            None
-        }
-        Some(newest) if newest.version != version => {
-            found.push(format!(
-                "the newest release in CHANGELOG.md is {}, Cargo.toml has version {version}",
-                newest.version
-            ));
-            None
-        }
-        Some(Section { date: None, .. }) => {
-            found.push(format!(
-                "CHANGELOG.md does not date version {version}: write \"## {version} – DATE\""
-            ));
-            None
-        }
-        Some(Section { date, .. }) => date.as_deref(),
+/// The sections of a changelog, newest first: version, date, text.
+fn sections(changelog: &str) -> Vec<(&str, Option<&str>, &str)> {
+    let headings: Vec<_> = HEADING.captures_iter(changelog).collect();
+    let section = |(nth, found): (usize, &regex::Captures<'_>)| {
+        let end = headings.get(nth + 1).and_then(|next| next.get(0)).map(|next| next.start());
+        let begin = found.get(0).map_or(0, |heading| heading.end());
+        let part = |group| found.get(group).map(|it| &changelog[it.range()]);
+        let text = changelog[begin..end.unwrap_or(changelog.len())].trim();
+        (part(1).unwrap_or_default(), part(2), text)
     };
-    match field(citation, "version") {
-        None => found.push("CITATION.cff has no version".to_owned()),
-        Some(cited) if cited != version => {
-            found.push(format!("CITATION.cff has version {cited}, Cargo.toml {version}"));
-        }
-        Some(_) => {}
+    headings.iter().enumerate().map(section).collect()
+}
+
+/// Where changelog and citation file differ from `version`, the workspace's: one sentence each.
+pub fn disagreements(version: &str, changelog: &str, citation: &str) -> Vec<String> {
+    let field = |name: &str| {
+        let found = FIELD.captures_iter(citation).find(|found| &found[1] == name);
+        found.map_or_else(|| "none".to_owned(), |found| found[2].to_owned())
+    };
+    let newest = sections(changelog).into_iter().find(|section| section.0 != "Unreleased");
+    let (newest, date, _) = newest.unwrap_or(("none", None, ""));
+    let date = date.unwrap_or("none");
+    let (cited, cited_date) = (field("version"), field("date-released"));
+    let mut found = Vec::new();
+    if newest != version || date == "none" {
+        found.push(format!(
+            "CHANGELOG.md: the newest release is {newest}, of the date {date}; write \"## {version} – DATE\""
+        ));
     }
-    match (field(citation, "date-released"), newest_date) {
-        (None, _) => found.push("CITATION.cff has no date-released".to_owned()),
-        (Some(cited), Some(date)) if cited != date => found.push(format!(
-            "CITATION.cff says that {version} was released on {cited}, CHANGELOG.md on {date}"
-        )),
-        _ => {}
+    if cited != version {
+        found.push(format!("CITATION.cff: the version is {cited}, and {version} in Cargo.toml"));
+    }
+    if cited_date != date {
+        found.push(format!(
+            "CITATION.cff: date-released is {cited_date}, and {date} in CHANGELOG.md"
+        ));
     }
     found
 }
 
-/// What the release of `version` tells of itself: its section of the changelog.
-/// Fails with all [disagreements], and what would be left out because it still stands under "Unreleased".
+/// The text of the release of `version`: its section of the changelog.
+/// Fails with all [disagreements], with changes that still stand under "Unreleased", and without a text.
 pub fn notes(version: &str, changelog: &str, citation: &str) -> Result<String, Vec<String>> {
     let mut wrong = disagreements(version, changelog, citation);
     let sections = sections(changelog);
-    if sections.iter().any(|section| section.version == "Unreleased" && !section.text.is_empty()) {
+    if sections.iter().any(|(name, _, text)| *name == "Unreleased" && !text.is_empty()) {
         wrong.push(format!(
             "CHANGELOG.md has changes under \"Unreleased\": move them to {version}, or release them later"
         ));
     }
-    match sections.into_iter().find(|section| section.version == version) {
-        Some(section) if section.text.is_empty() => {
-            wrong.push(format!("CHANGELOG.md says nothing of version {version}"));
-        }
-        Some(section) if wrong.is_empty() => return Ok(section.text),
-        _ => {}
+    let text = sections.iter().find(|section| section.0 == version).map_or("", |section| section.2);
+    if text.is_empty() {
+        wrong.push(format!("CHANGELOG.md says nothing of version {version}"));
     }
-    Err(wrong)
-}
-
-/// The value of a field at the outermost level of a citation file, which is YAML of the plainest kind.
-fn field<'a>(citation: &'a str, name: &str) -> Option<&'a str> {
-    citation.lines().find_map(|line| {
-        let value = line.strip_prefix(name)?.strip_prefix(':')?;
-        Some(value.trim().trim_matches(['"', '\'']))
-    })
+    if wrong.is_empty() { Ok(text.to_owned()) } else { Err(wrong) }
 }

@@ -41,38 +41,3 @@ pub fn check_fits_into_a_page(name: &str, most: usize) -> anyhow::Result<()> {
     }
     Ok(())
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn objects_that_begin_alike_have_a_line_each() {
-        let whole = serde_json::json!({"all": [{"a": 1, "b": {"b": 2}}, {"a": 3}]});
-        let text = one_a_line(&whole, "a").unwrap();
-        assert_eq!(text, "{\"all\":[\n{\"a\":1,\"b\":{\"b\":2}},\n{\"a\":3}]}\n");
-    }
-
-    #[test]
-    fn a_file_that_is_another_is_told_with_its_line_and_its_command() {
-        let name = "data/d2l-runs.json";
-        let text = in_the_book(name).unwrap();
-        check_current(name, &text, "make it").unwrap();
-        let changed = text.lines().enumerate().map(|(n, line)| match n {
-            2 => "another\n".to_owned(),
-            _ => format!("{line}\n"),
-        });
-        let told = check_current(name, &changed.collect::<String>(), "make it").unwrap_err();
-        assert_eq!(told.to_string(), "book/data/d2l-runs.json, line 3: run `make it`");
-        let told = check_current("data/none.json", "", "make it").unwrap_err();
-        assert_eq!(told.to_string(), "book/data/none.json");
-    }
-
-    #[test]
-    fn what_would_end_a_script_does_not_fit() {
-        let told = |name, most| check_fits_into_a_page(name, most).unwrap_err().to_string();
-        assert!(told("data/d2l-runs.json", 100).contains(" bytes"));
-        assert!(told("book.toml", 1 << 20).contains("a blank line"));
-        assert!(told("figures/scaling.svg", 1 << 20).contains("</ means something else"));
-    }
-}

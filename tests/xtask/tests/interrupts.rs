@@ -1,175 +1,63 @@
-//! Ctrl-C ends the tool with what it has started, and the exit code says so.
+//! Ctrl-C ends the tool with the programs that it has started, and the exit code says so.
 
 #![cfg(unix)]
 
-use std::process::{Child, Command, Output, Stdio};
-use std::thread::sleep;
+use std::process::{Command, Output, Stdio};
 
 use course_tests::signals::with_default_sigint;
 
 use crate::*;
 
-/// Tells that it was started, starts somebody else, and goes on for longer than anybody waits.
-const HANGS: &str = "sleep 300 &\necho $! >>\"$STARTED\"\nwait";
-
-/// A folder with a program of this name, which does this and then hangs.
-fn program(name: &str, does: &str) -> TempDir {
+/// Runs the tool with a cargo that starts another program and hangs, but answers `cargo metadata`; sends the signal once cargo
+/// runs, and checks that all these programs end.
+fn signalled(signal: &str, flags: &[&str]) -> Output {
     let folder = tempfile::tempdir().unwrap();
-    stand_in(folder.path().join(name), &format!("{does}\n{HANGS}")).unwrap();
-    folder
-}
-
-/// Starts the tool, and presses Ctrl-C as soon as the program has been started.
-fn interrupted(folder: &Path, flags: &[&str]) -> Output {
-    signalled(folder, flags, "INT")
-}
-
-fn signalled(folder: &Path, flags: &[&str], signal: &str) -> Output {
-    let started = folder.join("started");
+    let cargo = env!("CARGO");
+    let script = format!(
+        "[ \"$1\" != metadata ] || exec '{cargo}' \"$@\"\nsleep 300 &\necho $! >>\"$STARTED\"\nwait"
+    );
+    stand_in(folder.path().join("cargo"), &script).unwrap();
+    let started = folder.path().join("started");
     let path = std::env::var("PATH").unwrap();
     let child = with_default_sigint(env!("CARGO_BIN_EXE_xtask"))
         .args(flags)
-        .env("PATH", format!("{}:{path}", folder.display()))
-        .env("CARGO", folder.join("cargo"))
+        .env("PATH", format!("{}:{path}", folder.path().display()))
+        .env("CARGO", folder.path().join("cargo"))
         .env("STARTED", &started)
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
     wait_until(|| fs::read_to_string(&started).is_ok_and(|text| text.ends_with('\n')));
-    send(signal, &child);
-    child.wait_with_output().unwrap()
+    let sent = Command::new("kill").args(["-s", signal, &child.id().to_string()]).status();
+    assert!(sent.unwrap().success());
+    let since = Instant::now();
+    let output = child.wait_with_output().unwrap();
+    assert!(since.elapsed() < Duration::from_secs(60), "{flags:?} waits for cargo");
+    let ids = fs::read_to_string(started).unwrap();
+    assert_eq!(ids.lines().count(), 1, "{flags:?}: commands went on after it");
+    // A signal that ends a process takes a moment.
+    wait_until(|| !goes_on(ids.trim()));
+    output
 }
 
-fn send(signal: &str, child: &Child) {
-    let status = Command::new("kill").args(["-s", signal, &child.id().to_string()]).status();
-    assert!(status.unwrap().success());
-}
-
-/// Those that the program started: as many as it was started times. All have to be gone.
-fn started(folder: &Path) -> usize {
-    let ids = fs::read_to_string(folder.join("started")).unwrap();
-    let asked = Instant::now();
-    for id in ids.lines() {
-        // A signal that ends a process takes a moment; what was not sent one goes on for much longer.
-        while let Some(state) = goes_on(id) {
-            assert!(asked.elapsed() < Duration::from_secs(2), "process {id} goes on: {state}");
-            sleep(Duration::from_millis(10));
-        }
-    }
-    ids.lines().count()
-}
-
-fn goes_on(id: &str) -> Option<String> {
+/// Whether there is such a process. An ended process stays in the table until its parent looks.
+fn goes_on(id: &str) -> bool {
     let answer = Command::new("ps").args(["-o", "stat=", "-p", id]).output().unwrap();
     let state = String::from_utf8(answer.stdout).unwrap();
-    // A process that is ended stays in the table until whoever inherits it looks.
-    (!state.trim().is_empty() && !state.starts_with('Z')).then_some(state)
+    !state.trim().is_empty() && !state.starts_with('Z')
 }
 
 #[test]
-fn a_walk_ends_with_the_command_that_runs() {
-    let folder = program("cargo", "");
-    let output = interrupted(folder.path(), &["walk", "--page", "ch02-all-reduce"]);
-    let (told, complaint) = (String::from_utf8_lossy(&output.stdout), &output.stderr);
-    assert_eq!(output.status.code(), Some(130), "{told}");
-    assert!(!told.contains('✗') && complaint.is_empty(), "{told}");
-    assert_eq!(started(folder.path()), 1, "commands went on after it");
-}
-
-#[test]
-fn a_build_is_not_waited_for() {
-    let cargo = std::env::var("CARGO").unwrap();
-    let answers = format!("case $1 in metadata) exec '{cargo}' \"$@\" ;; esac");
-    for flags in [&["verify"][..], &["soak", "ring"]] {
-        let folder = program("cargo", &answers);
-        let since = Instant::now();
-        let output = signalled(folder.path(), flags, "TERM");
-        assert!(since.elapsed() < Duration::from_secs(60), "{flags:?} waits for cargo");
-        assert_eq!(output.status.code(), Some(143), "{flags:?}: {output:?}");
-        assert!(output.stdout.is_empty() && output.stderr.is_empty(), "{output:?}");
-        assert_eq!(started(folder.path()), 1, "{flags:?}");
+fn a_signal_ends_what_the_tool_runs() {
+    for (signal, code, flags) in [
+        ("INT", 130, &["walk", "--page", "ch02-all-reduce"][..]),
+        ("TERM", 143, &["verify"]),
+        ("INT", 130, &["outputs", "--check", "ch02-default"]),
+    ] {
+        let output = signalled(signal, flags);
+        assert_eq!(output.status.code(), Some(code), "{flags:?}: {output:?}");
+        let told = String::from_utf8_lossy(&output.stdout);
+        assert!(!told.contains('✗') && output.stderr.is_empty(), "{flags:?}: {output:?}");
     }
-}
-
-/// Presses Ctrl-C while our side is measured by this program. The other side answers that it took two seconds.
-fn peers_interrupted(folder: &Path, more: &[&str]) -> Output {
-    let path = |name: &str| folder.join(name).display().to_string();
-    let answers = concat!(env!("CARGO_MANIFEST_DIR"), "/../fixtures/stand-in.sh");
-    fs::write(folder.join("versions.py"), r#"{"torch": "2.0"}"#).unwrap();
-    fs::write(folder.join("lenet_step.py"), r#"{"seconds": {"step": [2]}}"#).unwrap();
-    // The stand-in of Python is a script that looks for its answers here.
-    let script = format!("ANSWERS='{}' exec {answers} \"$@\"", folder.display());
-    stand_in(folder.join("python"), &script).unwrap();
-    let flags =
-        ["peers", "--only", "lenet-step", "--ours", &path("ours"), "--python", &path("python")];
-    interrupted(folder, &[&flags[..], &["--output", &path("out.json")], more].concat())
-}
-
-#[test]
-fn half_a_turn_is_not_stored() {
-    let folder = program("ours", "");
-    let output = peers_interrupted(folder.path(), &[]);
-    assert_eq!(output.status.code(), Some(130));
-    assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
-    assert!(!folder.path().join("out.json").exists());
-    assert_eq!(started(folder.path()), 1, "other sides were measured after it");
-}
-
-#[test]
-fn whole_turns_are_stored_with_their_number() {
-    // Twice it answers; then it hangs.
-    let answers = "cd \"${STARTED%/*}\"\necho >>calls\n[ \"$(grep -c '' calls)\" -gt 2 ] ||\n\
-        exec echo '{\"seconds\": {\"step\": [1]}}'\n";
-    let folder = program("ours", answers);
-    let output = peers_interrupted(folder.path(), &[]);
-    assert_eq!(output.status.code(), Some(130));
-    let told = String::from_utf8_lossy(&output.stderr);
-    assert!(told.ends_with("threads 1, turn 2 of 7: PyTorch 2000 ms\n"), "{told}");
-    assert_eq!(told.lines().count(), 4, "{told}");
-    let table = String::from_utf8_lossy(&output.stdout);
-    assert!(table.contains("0.50 (0.50–0.50)\n  ended early, after 2 turns\n"), "{table}");
-    let file = folder.path().join("out.json");
-    let read = || serde_json::from_slice::<serde_json::Value>(&fs::read(&file).unwrap()).unwrap();
-    let mut stored = read();
-    let rows = stored["rows"].as_array().unwrap();
-    assert_eq!((rows.len(), &rows[0]["turns"]), (1, &2.into()));
-    assert_eq!(rows[0]["ours"][0]["runs"], serde_json::json!([1.0, 1.0]));
-    assert_eq!(started(folder.path()), 1);
-
-    // They replace others like them, and none of all turns.
-    for whole in [false, true] {
-        stored["rows"][0]["ours"][0]["runs"] = serde_json::json!([9.0]);
-        if whole {
-            stored["rows"][0].as_object_mut().unwrap().remove("turns");
-        }
-        fs::write(&file, stored.to_string()).unwrap();
-        for of_the_last_run in ["calls", "started"] {
-            fs::remove_file(folder.path().join(of_the_last_run)).unwrap();
-        }
-        let output = peers_interrupted(folder.path(), &["--update"]);
-        assert_eq!(output.status.code(), Some(130), "{output:?}");
-        let runs = &read()["rows"][0]["ours"][0]["runs"];
-        assert_eq!(
-            *runs,
-            if whole { serde_json::json!([9.0]) } else { serde_json::json!([1.0, 1.0]) }
-        );
-    }
-}
-
-#[test]
-fn a_check_of_an_output_ends_with_its_command() {
-    let folder = program("cargo", "");
-    let path = root().join("book/outputs");
-    let first = fs::read_dir(path).unwrap().filter_map(|entry| {
-        let path = entry.unwrap().path();
-        let text = fs::read_to_string(&path).ok()?;
-        let name = path.file_stem()?.to_str()?.to_owned();
-        (text.starts_with("$ cargo ") && !name.starts_with("gpu-")).then_some(name)
-    });
-    let name = first.min().unwrap();
-    let output = interrupted(folder.path(), &["outputs", "--check", &name]);
-    assert_eq!(output.status.code(), Some(130));
-    assert!(output.stdout.is_empty() && output.stderr.is_empty(), "{output:?}");
-    assert_eq!(started(folder.path()), 1);
 }

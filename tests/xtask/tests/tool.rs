@@ -4,10 +4,8 @@
 #![expect(clippy::unwrap_used, reason = "in a test a panic is the right answer")]
 
 mod book;
-mod book_rules;
 mod dependencies;
 mod exercises;
-mod gpu_run;
 mod interrupts;
 mod peers;
 mod release;
@@ -29,7 +27,7 @@ use serde_json::{Value, json};
 #[cfg(unix)]
 use stand_in::{stand_in, wait_until};
 use tempfile::TempDir;
-use xtask::book::{Book, commands};
+use xtask::book::Book;
 use xtask::root;
 use xtask::stored::{check_current, check_fits_into_a_page, in_the_book};
 

@@ -10,7 +10,7 @@ use ops::backward::no_grad;
 use ops::cross_entropy;
 use single_gpu::evaluate::{BATCH, Part, SumsByBatch};
 use tracing::info_span;
-use trainer::read_sums;
+use trainer::StepSums;
 
 use super::{Chunk, Worker, batch_of, failed};
 
@@ -61,7 +61,8 @@ impl<M: ModuleT> Worker<'_, M> {
                 };
                 if schedule.is_last(part) && self.has_loss() && !is_cut {
                     let batch = images.batch(samples, dtype)?.to_device(device)?;
-                    sums = read_sums(&cross_entropy(&output, &batch.labels)?, &output, &batch)?;
+                    let loss = cross_entropy(&output, &batch.labels)?;
+                    sums = StepSums::new(&loss, &output, &batch)?.read()?;
                 } else if stages == 1 {
                     handed_on = Some(output);
                 } else if !schedule.is_last(part) {

@@ -13,7 +13,7 @@ use ops::{cross_entropy, size_in_bytes};
 use scratch_data_parallel::TreeSum;
 use split_batch::loader::LocalBatch;
 use tracing::info_span;
-use trainer::DeferredSums;
+use trainer::StepSums;
 
 use super::{Chunk, Measured, Worker, batch_of, refuse};
 use crate::held::activations;
@@ -34,7 +34,7 @@ pub(super) struct StepState<'a, M> {
     halves: BTreeMap<(usize, usize), (Gradients, SecondHalf, usize)>,
     sums: Vec<TreeSum>,
     pub(super) gradients: Vec<Tensor>,
-    pub(super) sums_of_micro_batches: BTreeMap<usize, DeferredSums>,
+    pub(super) sums_of_micro_batches: BTreeMap<usize, StepSums>,
     /// The bytes of activations that are kept now.
     bytes: usize,
     pub(super) measured: Measured,
@@ -162,7 +162,7 @@ impl<'a, M: ModuleT> StepState<'a, M> {
         let labels = batch.labels.to_device(logits.device())?;
         let loss = cross_entropy(logits, &labels)?;
         let batch = Batch { images: batch.images.clone(), labels };
-        self.sums_of_micro_batches.insert(i, DeferredSums::new(&loss, logits, &batch)?);
+        self.sums_of_micro_batches.insert(i, StepSums::new(&loss, logits, &batch)?);
         Ok(loss)
     }
 

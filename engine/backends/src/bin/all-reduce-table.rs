@@ -7,7 +7,7 @@
 
 use std::process::ExitCode;
 
-use backends::{Ranks, check};
+use backends::check;
 use clap::Parser;
 use devices::{DevicePlan, SeveralDevices};
 use harness::cli::{self, UsageError, whole};
@@ -47,14 +47,13 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
         let world = backends::mpi::World::connect(DEFAULT_TIMEOUT)?;
         let plan = arguments.devices.each.or_threads(Some(world.cores)).plan(world.local_size)?;
         let title = format!("{} processes of MPI, here {plan}", world.rank.world_size());
-        let table = world.run(&plan, |rank| measure(rank, title, &plan, Ranks::Processes, runs));
+        let table = world.run(&plan, |rank| measure(rank, title, &plan, runs));
         return if world.rank.rank() == 0 { Ok(print(&table)?) } else { Ok(()) };
     }
     let plan = arguments.devices.plan()?;
     let load = Load::now();
-    let tables = run_ranks(&plan, DEFAULT_TIMEOUT, |rank| {
-        measure(rank, plan.to_string(), &plan, Ranks::Threads, runs)
-    })?;
+    let tables =
+        run_ranks(&plan, DEFAULT_TIMEOUT, |rank| measure(rank, plan.to_string(), &plan, runs))?;
     print(&tables[0])?;
     match plan.busy_since(&load) {
         Some(note) => Ok(paragraph(format_args!("  note: {note}"))?),
@@ -67,10 +66,9 @@ fn measure(
     rank: &impl Communicator,
     title: String,
     plan: &DevicePlan,
-    ranks: Ranks,
     runs: Option<u32>,
 ) -> Result<Table, Error> {
-    let native = check(Algorithm::Native, plan, ranks).is_ok().then_some(Algorithm::Native);
+    let native = check(Algorithm::Native, plan).is_ok().then_some(Algorithm::Native);
     let algorithms: Vec<Algorithm> = Algorithm::OURS.into_iter().chain(native).collect();
     #[cfg(feature = "nccl")]
     if plan.has_a_gpu_each() {

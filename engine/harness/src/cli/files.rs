@@ -31,36 +31,35 @@ pub struct ReportArguments {
     pub trace: Option<PathBuf>,
 }
 
+/// The format of a file: its name, and its extensions. The first extension is the usual one.
+pub type Format = (&'static str, &'static [&'static str]);
+
+/// SVG pictures.
+pub const SVG: Format = ("an SVG picture", &["svg"]);
+
+/// A line of JSON for each entry.
+pub const JSON_LINES: Format = ("a file of JSON lines", &["jsonl", "json", "ndjson"]);
+
+const JSON: Format = ("a JSON file", &["json"]);
+
+/// Extensions that belong to a format. A file with any other extension may have every format.
+const EXTENSIONS: &str =
+    "svg jsonl json ndjson png jpg jpeg gif webp pdf html csv xlsx safetensors";
+
 /// Opens the file of `--metrics`, for a program that writes no other file, if the file can be written.
 pub fn metrics(path: Option<&Path>) -> Result<Option<Metrics>, UsageError> {
     let arguments = ReportArguments { metrics: path.map(Path::to_owned), ..Default::default() };
-    arguments.check(&[])?;
+    arguments.check(&[], None)?;
     Ok(arguments.open().map_err(UsageError::new)?.metrics)
 }
 
-/// The formats of files: the flags, the name, and the extensions. The first extension is the usual one.
-const FORMATS: [(&[&str], &str, &[&str]); 4] = [
-    (&["--plot", "--timeline", "--gantt"], "an SVG picture", &["svg"]),
-    (&["--metrics", "--record"], "a file of JSON lines", &["jsonl", "json", "ndjson"]),
-    (&["--trace"], "a JSON file", &["json"]),
-    (&["--contact-sheet"], "a PNG picture", &["png"]),
-];
-
-/// Extensions of other formats.
-const OTHERS: [&str; 9] =
-    ["jpg", "jpeg", "gif", "webp", "pdf", "html", "csv", "xlsx", "safetensors"];
-
 /// Checks that the file of a flag can be written, and leaves nothing behind. The error names both. An extension that
 /// belongs to another format is an error, too.
-pub fn writable(flag: &str, path: &Path) -> Result<(), UsageError> {
-    let given = path.extension().and_then(|it| it.to_str()).map(str::to_lowercase);
-    let given = given.as_deref().unwrap_or("");
-    let of_any = FORMATS.iter().flat_map(|(.., extensions)| extensions.iter()).chain(&OTHERS);
-    if let Some((_, format, extensions)) = FORMATS.iter().find(|(flags, ..)| flags.contains(&flag))
-        && of_any.into_iter().any(|it| *it == given)
-        && !extensions.contains(&given)
-    {
-        let (path, usual) = (path.display(), path.with_extension(extensions[0]));
+pub fn writable(flag: &str, path: &Path, (format, own): Format) -> Result<(), UsageError> {
+    let extension = path.extension().and_then(|it| it.to_str()).map(str::to_lowercase);
+    let given = extension.as_deref().unwrap_or("");
+    if EXTENSIONS.split(' ').any(|known| known == given) && !own.contains(&given) {
+        let (path, usual) = (path.display(), path.with_extension(own[0]));
         return Err(UsageError::new(format_args!(
             "{flag} {path}: the flag writes {format}, not .{given}; use {}",
             usual.display()
@@ -69,65 +68,45 @@ pub fn writable(flag: &str, path: &Path) -> Result<(), UsageError> {
     file::check(path).map_err(|error| UsageError::new(file::flag_error(flag, path, &error)))
 }
 
-/// Checks that `path` is not the path of another flag in `named`. `kind` is `file` or `place`.
-fn check_distinct(
-    named: &[(&str, &Path)],
-    flag: &str,
-    path: &Path,
-    kind: &str,
-) -> Result<(), UsageError> {
-    match named.iter().find(|(_, other)| file::is_same_file(other, path)) {
-        Some((other, _)) => Err(UsageError::new(format_args!(
-            "{other} and {flag} both name {}: give each a {kind} of its own",
-            path.display()
-        ))),
-        None => Ok(()),
-    }
-}
-
 impl ReportArguments {
-    /// Checks that every file can be written and that no two flags name the same file. Writes nothing.
+    /// Checks that every file can be written and that no two flags name the same place. Writes nothing.
     ///
-    /// `further` are flags of the program that name files, too. If there is any file, [`files_are_wanted`] is called.
-    /// Fails with a [`UsageError`] that names the flag or both flags.
-    pub fn check(&self, further: &[(&str, Option<&Path>)]) -> Result<(), UsageError> {
+    /// `further` are flags of the program that name files, too, and `folder` is a flag that names a folder: if neither a
+    /// file nor the folder exists yet, only one of the two could be created. If there is any file,
+    /// [`files_are_wanted`] is called. Fails with a [`UsageError`] that names the flag or both flags.
+    pub fn check<'a>(
+        &'a self,
+        further: &[(&'a str, Option<&'a Path>, Format)],
+        folder: Option<(&'a str, &'a Path)>,
+    ) -> Result<(), UsageError> {
+        let own = [
+            ("--metrics", self.metrics.as_deref(), JSON_LINES),
+            ("--plot", self.plot.as_deref(), SVG),
+            ("--trace", self.trace.as_deref(), JSON),
+            ("--timeline", self.timeline.as_deref(), SVG),
+        ];
         let mut named: Vec<(&str, &Path)> = Vec::new();
-        for (flag, path) in self.named(further) {
-            writable(flag, path)?;
-            check_distinct(&named, flag, path, "file")?;
+        let mut name = |flag, path: &'a Path, kind| {
+            if let Some((other, _)) = named.iter().find(|(_, it)| file::is_same_file(it, path)) {
+                return Err(UsageError::new(format_args!(
+                    "{other} and {flag} both name {}: give each a {kind} of its own",
+                    path.display()
+                )));
+            }
             named.push((flag, path));
+            Ok(())
+        };
+        for &(flag, path, format) in own.iter().chain(further) {
+            if let Some(path) = path {
+                writable(flag, path, format)?;
+                name(flag, path, "file")?;
+            }
         }
+        folder.map_or(Ok(()), |(flag, path)| name(flag, path, "place"))?;
         if !named.is_empty() {
             files_are_wanted();
         }
         Ok(())
-    }
-
-    /// Checks that no file has the same name as the `folder` of another flag. If neither exists yet, only one of the
-    /// two could be created. Fails with a [`UsageError`] that names both flags.
-    pub fn check_folder(
-        &self,
-        further: &[(&str, Option<&Path>)],
-        flag: &str,
-        folder: &Path,
-    ) -> Result<(), UsageError> {
-        let named: Vec<_> = self.named(further).collect();
-        check_distinct(&named, flag, folder, "place")
-    }
-
-    /// The flags that are set, each with its file.
-    fn named<'a>(
-        &'a self,
-        further: &'a [(&'a str, Option<&'a Path>)],
-    ) -> impl Iterator<Item = (&'a str, &'a Path)> {
-        let own = [
-            ("--metrics", self.metrics.as_deref()),
-            ("--plot", self.plot.as_deref()),
-            ("--trace", self.trace.as_deref()),
-            ("--timeline", self.timeline.as_deref()),
-        ];
-        let all = own.into_iter().chain(further.iter().copied());
-        all.filter_map(|(flag, path)| Some((flag, path?)))
     }
 
     /// Opens the files that a run writes while it goes on, and begins to record spans. Fails when a special file cannot
@@ -153,31 +132,28 @@ mod tests {
     #[test]
     fn an_extension_of_another_format_is_refused() {
         let folder = tempfile::tempdir().unwrap();
-        let check = |flag: &str, name: &str| {
-            writable(flag, &folder.path().join(name)).map_err(|error| error.to_string())
+        let png: Format = ("a PNG picture", &["png"]);
+        let check = |name: &str, format| {
+            let checked = writable("--flag", &folder.path().join(name), format);
+            checked.map_err(|error| error.to_string())
         };
-        for (flag, name) in [
-            ("--plot", "a.svg"),
-            ("--plot", "A.SVG"),
-            ("--plot", "plot"),
-            ("--plot", "plot.v2"),
-            ("--metrics", "a.json"),
-            ("--metrics", "a.log"),
-            ("--trace", "a.json"),
-            ("--contact-sheet", "a.png"),
-            ("--else", "a.png"),
+        for (format, names) in [
+            (SVG, &["a.svg", "A.SVG", "plot", "plot.v2"][..]),
+            (JSON_LINES, &["a.json", "a.log"]),
+            (JSON, &["a.json"]),
+            (png, &["a.png"]),
         ] {
-            check(flag, name).unwrap();
+            names.iter().for_each(|name| check(name, format).unwrap());
         }
-        for (flag, name, right) in [
-            ("--plot", "a.png", "use "),
-            ("--timeline", "a.PDF", "an SVG picture"),
-            ("--metrics", "a.csv", "a.jsonl"),
-            ("--trace", "a.svg", "a.json"),
-            ("--contact-sheet", "a.jpg", "a.png"),
+        for (format, name, right) in [
+            (SVG, "a.png", "use "),
+            (SVG, "a.PDF", "an SVG picture"),
+            (JSON_LINES, "a.csv", "a.jsonl"),
+            (JSON, "a.svg", "a.json"),
+            (png, "a.jpg", "a.png"),
         ] {
-            let message = check(flag, name).unwrap_err();
-            assert!(message.starts_with(flag) && message.contains(right), "{message}");
+            let message = check(name, format).unwrap_err();
+            assert!(message.starts_with("--flag ") && message.contains(right), "{message}");
         }
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
     }

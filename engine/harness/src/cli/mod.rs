@@ -12,6 +12,6 @@ pub use crate::machine::DATA_FOLDER;
 pub use exit::{
     ErrorReport, ReportedElsewhere, UsageError, conclude, end_process, give_up, report_error,
 };
-pub use files::{ReportArguments, metrics, writable};
+pub use files::{Format, JSON_LINES, ReportArguments, SVG, metrics, writable};
 pub use parse::{arguments, each_once, name_of, number, parse, whole};
 pub use process::{DATA_MIRRORS, prepare};

@@ -1,5 +1,6 @@
 //! Settings of the whole process. Most of them are made before another thread exists.
 
+use std::env;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 #[cfg(unix)]
@@ -33,7 +34,7 @@ pub(super) fn may_be_ended() -> bool {
 ///
 /// - The allocator keeps freed memory. A failed allocation ends the process in one line, with exit code 1.
 /// - candle's elementwise operations run in the thread that calls them, and not in one pool of all slices.
-/// - Empty environment variables of the course count as unset.
+/// - Empty environment variables of the course, of candle and of NCCL count as unset.
 /// - NCCL gets its variables if a launcher such as `torchrun` started this process.
 /// - A file that exceeds the system's limit causes an error with the name of the file.
 /// - [`give_up`](super::give_up) ends the process.
@@ -55,29 +56,24 @@ pub fn prepare() {
     }
     // SAFETY: this is the only thread, so no other thread frees memory, or could begin to.
     unsafe { allocator::keep_pages() }
-    if std::env::var_os(THREADS).is_none() {
+    // An error in the launcher's variables is reported when the processes connect.
+    let place = launcher::place().ok().flatten();
+    for (variable, default) in [
+        (THREADS, Some("1")),
+        (MEETING, place.as_ref().map(|place| &*place.meeting)),
+        (CONNECT_LATER, place.as_ref().map(|_| "0")),
+        (DATA_FOLDER, None),
+        (DATA_MIRRORS, None),
+    ] {
+        // A shell user writes `VARIABLE= program` to run a program without the variable.
+        if env::var_os(variable).is_some_and(|value| !value.is_empty()) {
+            continue;
+        }
         // SAFETY: no other thread exists, as above, so none reads or writes the environment.
         unsafe {
-            std::env::set_var(THREADS, "1");
-        }
-    }
-    // An error in the launcher's variables is reported when the processes connect.
-    if let Ok(Some(place)) = launcher::place() {
-        for (variable, value) in [(MEETING, &*place.meeting), (CONNECT_LATER, "0")] {
-            if std::env::var_os(variable).is_none_or(|value| value.is_empty()) {
-                // SAFETY: no other thread exists, as above.
-                unsafe {
-                    std::env::set_var(variable, value);
-                }
-            }
-        }
-    }
-    for variable in [DATA_FOLDER, DATA_MIRRORS] {
-        // A shell user writes `VARIABLE= program` to run a program without the variable.
-        if std::env::var_os(variable).is_some_and(|value| value.is_empty()) {
-            // SAFETY: no other thread exists, as above.
-            unsafe {
-                std::env::remove_var(variable);
+            match default {
+                Some(value) => env::set_var(variable, value),
+                None => env::remove_var(variable),
             }
         }
     }

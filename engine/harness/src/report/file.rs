@@ -6,8 +6,10 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter, Write};
-use std::path::{Path, PathBuf};
+use std::path::{Path, PathBuf, absolute};
 use std::sync::Mutex;
+
+use tempfile::NamedTempFile;
 
 use super::line;
 use crate::lock::locked;
@@ -17,29 +19,28 @@ pub const PARTIAL: &str = ".partial";
 
 /// Checks that `path` can be written, and leaves nothing behind. Fails as writing would.
 pub fn check(path: &Path) -> io::Result<()> {
-    if is_special(path) || own_output(path).is_some() {
+    if is_special(path) {
         // Opening and closing a FIFO would end its reader.
         return Ok(());
     }
     let path = &follow_links(path);
-    if path.exists() {
-        OpenOptions::new().append(true).open(path)?;
-    } else {
-        File::create_new(path)?;
+    let is_new = !path.exists();
+    OpenOptions::new().append(true).create(true).open(path)?;
+    if is_new {
         fs::remove_file(path)?;
     }
     // Replacing the file takes a second file in the same folder, with a longer name.
-    PartialFile::create(path).map(drop)
+    create_partial(path).map(drop)
 }
 
 /// Whether two paths name one file, which need not exist.
 pub fn is_same_file(first: &Path, second: &Path) -> bool {
-    let absolute = |path: &Path| {
+    let resolved = |path: &Path| {
         let path = follow_links(path);
         Some(folder_of(&path).canonicalize().ok()?.join(path.file_name()?))
     };
-    // A path without an absolute form cannot be written.
-    absolute(first).zip(absolute(second)).map_or(first == second, |(first, second)| first == second)
+    // A path in a folder that is missing cannot be written.
+    resolved(first).zip(resolved(second)).map_or(first == second, |(first, second)| first == second)
 }
 
 /// Adds the flag and the file that it names to an error.
@@ -53,15 +54,20 @@ pub fn write(
     path: &Path,
     content: impl FnOnce(&mut dyn Write) -> io::Result<()>,
 ) -> io::Result<()> {
+    let written_to = |file: &File| {
+        let mut file = BufWriter::new(file);
+        content(&mut file)?;
+        file.flush()
+    };
     if let Some(file) = open_special(path)? {
-        return write_content(&file, content);
+        return written_to(&file);
     }
     let path = &follow_links(path);
-    let partial = PartialFile::create(path)?;
-    write_content(&partial.file, content)?;
+    let partial = create_partial(path)?;
+    written_to(partial.as_file())?;
     // Before the rename: after a loss of power the name must not lead to content that is not on the disk.
-    partial.file.sync_all()?;
-    fs::rename(&partial.path, path)?;
+    partial.as_file().sync_all()?;
+    partial.persist(path)?;
     if cfg!(unix) {
         let synced = File::open(folder_of(path)).and_then(|folder| folder.sync_all());
         return unless_impossible(synced);
@@ -91,22 +97,9 @@ pub fn write_flag(
     announce(flag, path)
 }
 
-/// Prints the path of a file that has been written. Special files and this process's own output are not announced: the
-/// line would be in them.
+/// Prints the path of a file that has been written. Special files are not announced: the line would be in them.
 pub fn announce(flag: &str, path: &Path) -> io::Result<()> {
-    match is_special(path) || own_output(path).is_some() {
-        true => Ok(()),
-        false => line(format_args!("{flag}: {}", path.display())),
-    }
-}
-
-fn write_content(
-    file: &File,
-    content: impl FnOnce(&mut dyn Write) -> io::Result<()>,
-) -> io::Result<()> {
-    let mut file = BufWriter::new(file);
-    content(&mut file)?;
-    file.flush()
+    if is_special(path) { Ok(()) } else { line(format_args!("{flag}: {}", path.display())) }
 }
 
 fn folder_of(path: &Path) -> &Path {
@@ -127,46 +120,28 @@ fn follow_links(path: &Path) -> PathBuf {
     path
 }
 
-/// A file under a temporary name, in the folder of the file that it replaces. Drop removes it unless it was renamed.
-struct PartialFile {
-    file: File,
-    path: PathBuf,
-}
-
-/// The partial files of this process.
+/// The temporary names of this process. A file that has been renamed is still listed until the next file begins.
 static PARTIAL_FILES: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 
-impl PartialFile {
-    /// Creates an empty file with the permissions of the file at `path`, if there is one.
-    fn create(path: &Path) -> io::Result<Self> {
-        if path.file_name().is_none() {
-            return Err(io::ErrorKind::InvalidInput.into());
-        }
-        let mut all = locked(&PARTIAL_FILES);
-        let process = std::process::id();
-        let mut temporary = path.with_added_extension(format!("{process}{PARTIAL}"));
-        let mut number = 0;
-        // Another thread may be writing the same file.
-        while all.contains(&temporary) {
-            number += 1;
-            temporary = path.with_added_extension(format!("{process}-{number}{PARTIAL}"));
-        }
-        let file = File::create(&temporary)?;
-        if let Ok(older) = fs::metadata(path) {
-            // File systems without permissions refuse.
-            let _ = file.set_permissions(older.permissions());
-        }
-        all.push(temporary.clone());
-        Ok(Self { file, path: temporary })
+/// Creates an empty file under a temporary name, in the folder of the file at `path` and with that file's permissions.
+/// Drop removes the file unless it was renamed.
+fn create_partial(path: &Path) -> io::Result<NamedTempFile> {
+    let mut name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?.to_owned();
+    name.push(format!(".{}", std::process::id()));
+    let folder = absolute(folder_of(path))?;
+    let mut all = locked(&PARTIAL_FILES);
+    all.retain(|partial| partial.exists());
+    // Another thread may be writing the same file.
+    let is_taken = all.contains(&folder.join(&name).with_added_extension(&PARTIAL[1..]));
+    let mut builder = tempfile::Builder::new();
+    builder.prefix(&name).suffix(PARTIAL).rand_bytes(if is_taken { 6 } else { 0 });
+    let partial = builder.make_in(folder, |partial| File::create(partial))?;
+    if let Ok(older) = fs::metadata(path) {
+        // File systems without permissions refuse.
+        let _ = partial.as_file().set_permissions(older.permissions());
     }
-}
-
-impl Drop for PartialFile {
-    fn drop(&mut self) {
-        // After the rename there is nothing to remove.
-        let _ = fs::remove_file(&self.path);
-        locked(&PARTIAL_FILES).retain(|path| *path != self.path);
-    }
+    all.push(partial.path().to_owned());
+    Ok(partial)
 }
 
 /// Removes all partial files of this process, which is about to end. A thread that begins another waits for ever.
@@ -178,7 +153,7 @@ pub(crate) fn remove_partial_files() {
     std::mem::forget(all);
 }
 
-/// Opens a special file or this process's own output for writing. Returns `None` for any other path.
+/// Opens a special file for writing. Returns `None` for any other path.
 fn open_special(path: &Path) -> io::Result<Option<File>> {
     match own_output(path) {
         None if is_special(path) => OpenOptions::new().write(true).open(path).map(Some),
@@ -186,10 +161,10 @@ fn open_special(path: &Path) -> io::Result<Option<File>> {
     }
 }
 
-/// Whether a path leads to a FIFO, a terminal or a device. The check uses the path itself: where `/dev/stdout` leads to
-/// a pipe, the target of its link is not a path.
+/// Whether a path leads to a FIFO, a terminal, a device or this process's own output. The check uses the path itself:
+/// where `/dev/stdout` leads to a pipe, the target of its link is not a path.
 fn is_special(path: &Path) -> bool {
-    path.exists() && !path.is_file() && !path.is_dir()
+    own_output(path).is_some() || path.exists() && !path.is_file() && !path.is_dir()
 }
 
 /// This process's standard output or standard error, if `path` leads to that file. A second file would overwrite the lines.
@@ -222,8 +197,7 @@ pub struct LazyFile {
 }
 
 impl LazyFile {
-    /// Names the file. A special file and this process's own output are opened at once. Fails when a special file cannot be
-    /// opened.
+    /// Names the file. A special file is opened at once. Fails when a special file cannot be opened.
     pub fn new(flag: &'static str, path: &Path) -> io::Result<Self> {
         let file = open_special(path).map_err(|error| flag_error(flag, path, &error))?;
         Ok(Self { flag, file, path: path.to_owned(), resumes: false })
@@ -424,24 +398,5 @@ mod tests {
         assert_eq!(content.len(), 100_000);
         assert!(content.iter().all(|byte| *byte == content[0]));
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
-    }
-
-    #[test]
-    fn an_older_file_is_there_until_something_is_written() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("file");
-        let mut lazy = LazyFile::new("--flag", &path).unwrap();
-        lazy.flush().unwrap();
-        drop(lazy);
-        assert!(!path.exists());
-        fs::write(&path, "of before").unwrap();
-        let mut lazy = LazyFile::new("--flag", &path).unwrap();
-        assert_eq!(fs::read_to_string(&path).unwrap(), "of before");
-        lazy.write_all(b"new").unwrap();
-        lazy.write_all(b", all of it").unwrap();
-        lazy.flush().unwrap();
-        assert_eq!(fs::read_to_string(&path).unwrap(), "new, all of it");
-        let mut nowhere = LazyFile::new("--flag", &folder.path().join("no/file")).unwrap();
-        nowhere.write_all(b"new").unwrap_err();
     }
 }

@@ -4,6 +4,7 @@ use std::fmt::Display;
 use std::io;
 
 use console::Term;
+use itertools::Itertools as _;
 
 use super::line;
 
@@ -133,64 +134,45 @@ impl Table {
             };
             shown.retain(|column| *column != last);
         }
+        // Names without room stand above their rows.
         let folded = self.total(&shown) > most;
-        let mut lines = self.heading_lines(&shown, folded);
+        let (in_line, margin) = if folded { (&shown[1..], "    ") } else { (&shown[..], "") };
+        let line_of = |row: &[&str]| {
+            let cell = |&column: &usize| match (row[column], self.width_of(column)) {
+                (cell, wide) if self.columns[column].left => format!("{cell:<wide$}"),
+                (cell, wide) => format!("{cell:>wide$}"),
+            };
+            format!("{margin}{}", in_line.iter().map(cell).join("  "))
+        };
+        let headings: Vec<Vec<&str>> =
+            self.columns.iter().map(|column| column.heading.lines().collect()).collect();
+        let height = shown.iter().map(|&column| headings[column].len()).max().unwrap_or(0);
+        let mut lines = Vec::new();
+        if folded {
+            lines.push(self.columns[0].heading.clone());
+        }
+        for line in 0..height {
+            // Headings of fewer lines stand at the bottom.
+            let parts = headings.iter().map(|lines| {
+                (line + lines.len()).checked_sub(height).map_or("", |line| lines[line])
+            });
+            lines.push(line_of(&parts.collect::<Vec<_>>()));
+        }
         for row in &self.rows {
             if folded {
                 lines.push(row[0].clone());
             }
-            lines.push(self.line_of(&shown, folded, |column| &row[column]));
+            lines.push(line_of(&row.iter().map(String::as_str).collect::<Vec<_>>()));
         }
         let missing = all.iter().filter(|column| !shown.contains(column));
-        let missing: Vec<String> =
-            missing.map(|&column| self.columns[column].heading.replace('\n', " ")).collect();
+        let missing = missing.map(|&column| self.columns[column].heading.replace('\n', " "));
+        let missing = missing.collect::<Vec<_>>().join(", ");
         if !missing.is_empty() {
-            let names = missing.join(", ");
-            lines.push(wrapped(&format!("(too narrow for: {names})"), most - self.indent));
+            lines.push(wrapped(&format!("(too narrow for: {missing})"), most - self.indent));
         }
         let indent = " ".repeat(self.indent);
-        let lines = lines.iter().flat_map(|it| it.lines().chain(it.is_empty().then_some("")));
-        lines
-            .map(|line| format!("{indent}{line}").trim_end().to_owned())
-            .collect::<Vec<_>>()
-            .join("\n")
-    }
-
-    fn heading_lines(&self, shown: &[usize], folded: bool) -> Vec<String> {
-        let headings: Vec<Vec<&str>> =
-            self.columns.iter().map(|column| column.heading.lines().collect()).collect();
-        let most = shown.iter().map(|&column| headings[column].len()).max().unwrap_or(0);
-        // Headings of fewer lines stand at the bottom.
-        let part = |column: usize, line: usize| {
-            let lines = &headings[column];
-            (line + lines.len()).checked_sub(most).map_or("", |line| lines[line])
-        };
-        let mut lines: Vec<String> = Vec::new();
-        if folded {
-            lines.extend(headings[0].iter().map(|&line| line.to_owned()));
-        }
-        lines
-            .extend((0..most).map(|line| self.line_of(shown, folded, |column| part(column, line))));
-        lines
-    }
-
-    /// Joins the cells of a line. A folded line has no name.
-    fn line_of<'a>(
-        &self,
-        shown: &[usize],
-        folded: bool,
-        cell: impl Fn(usize) -> &'a str,
-    ) -> String {
-        let mut line = if folded { "  ".to_owned() } else { String::new() };
-        for &column in &shown[usize::from(folded)..] {
-            let gap = if line.trim().is_empty() && column == 0 { "" } else { "  " };
-            let (cell, wide) = (cell(column), self.width_of(column));
-            line += &match self.columns[column].left {
-                true => format!("{gap}{cell:<wide$}"),
-                false => format!("{gap}{cell:>wide$}"),
-            };
-        }
-        line
+        let lines = lines.iter().flat_map(|text| text.split('\n'));
+        lines.map(|line| format!("{indent}{line}").trim_end().to_owned()).join("\n")
     }
 
     fn width_of(&self, column: usize) -> usize {

@@ -22,7 +22,8 @@ use std::io::{self, Write};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use serde_json::{Value, json};
+use itertools::Itertools as _;
+use serde_json::{Map, Value, json};
 use tracing::dispatcher::get_default;
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, EnteredSpan, Id};
@@ -176,8 +177,8 @@ impl Span {
 
     /// The name, with the number of the bucket or the step if the span has one: `bucket 3`.
     pub(super) fn label(&self) -> String {
-        match self.fields.0.as_slice() {
-            [(_, Value::Number(number))] => format!("{} {number}", self.name),
+        match self.fields.0.values().exactly_one() {
+            Ok(Value::Number(number)) => format!("{} {number}", self.name),
             _ => self.name.to_owned(),
         }
     }
@@ -195,18 +196,12 @@ impl Recorded {
 
     /// Writes all spans as Chrome's trace events.
     pub(super) fn write(&self, file: &mut dyn Write) -> io::Result<()> {
-        write!(file, "{{\"displayTimeUnit\":\"ms\",\"traceEvents\":[")?;
         let runs = self.runs.iter().enumerate().map(|(run, name)| {
             named("process_name", RunRank { run, rank: 0 }, 0, json!({"name": name}))
         });
         let tracks = self.ranks.iter().flat_map(|(owner, device)| track_names(*owner, device));
-        let spans = self.spans.iter().map(event);
-        let mut separator = "\n";
-        for event in runs.chain(tracks).chain(spans) {
-            write!(file, "{separator}{event}")?;
-            separator = ",\n";
-        }
-        writeln!(file, "\n]}}")
+        let events = runs.chain(tracks).chain(self.spans.iter().map(event)).format(",\n");
+        writeln!(file, "{{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n{events}\n]}}")
     }
 }
 
@@ -242,7 +237,6 @@ fn event(span: &Span) -> Value {
     let track = TRACKS.iter().position(|track| *track == span.target).unwrap_or(0);
     let (process, thread) = process_and_thread(span.owner, track);
     let microseconds = |time: Duration| time.as_nanos() as f64 / 1e3;
-    let fields = span.fields.0.iter().map(|(name, value)| ((*name).to_owned(), value.clone()));
     json!({
         "ph": "X",
         "name": span.name,
@@ -251,38 +245,38 @@ fn event(span: &Span) -> Value {
         "tid": thread,
         "ts": microseconds(span.start),
         "dur": microseconds(span.duration),
-        "args": fields.collect::<serde_json::Map<_, _>>(),
+        "args": span.fields.0,
     })
 }
 
 #[derive(Clone, Debug, Default)]
-pub(super) struct Fields(Vec<(&'static str, Value)>);
+pub(super) struct Fields(Map<String, Value>);
 
 impl Fields {
-    fn value(&self, name: &str) -> Option<&Value> {
-        self.0.iter().find(|(field, _)| *field == name).map(|(_, value)| value)
+    fn set(&mut self, field: &Field, value: impl Into<Value>) {
+        self.0.insert(field.name().to_owned(), value.into());
     }
 
     fn text(&self, name: &str) -> String {
-        self.value(name).and_then(Value::as_str).unwrap_or_default().to_owned()
+        self.0.get(name).and_then(Value::as_str).unwrap_or_default().to_owned()
     }
 }
 
 impl Visit for Fields {
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
-        self.0.push((field.name(), format!("{value:?}").into()));
+        self.set(field, format!("{value:?}"));
     }
 
     fn record_str(&mut self, field: &Field, value: &str) {
-        self.0.push((field.name(), value.into()));
+        self.set(field, value);
     }
 
     fn record_i64(&mut self, field: &Field, value: i64) {
-        self.0.push((field.name(), value.into()));
+        self.set(field, value);
     }
 
     fn record_u64(&mut self, field: &Field, value: u64) {
-        self.0.push((field.name(), value.into()));
+        self.set(field, value);
     }
 }
 
@@ -335,7 +329,7 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Recorder {
             recorded.runs.push(name);
             recorded.runs.len() - 1
         });
-        let rank = fields.value("rank").and_then(Value::as_u64).unwrap_or_default() as usize;
+        let rank = fields.0.get("rank").and_then(Value::as_u64).unwrap_or_default() as usize;
         let owner = RunRank { run, rank };
         recorded.ranks.push((owner, fields.text("device")));
         span.extensions_mut().insert(owner);

@@ -5,7 +5,6 @@ use std::path::Path;
 use harness::cli::DATA_FOLDER;
 use harness::images::{self, Error, Split};
 use harness::machine::{self, available_cores, hyperthreads};
-pub use harness::machine::{processor as cpu_name, processor_model as cpu_model};
 use harness::report::{counted, thousands};
 
 use super::Finding;
@@ -15,7 +14,7 @@ use super::probe::ask;
 pub(super) fn processor() -> Finding {
     let (cores, threads) = (available_cores(), hyperthreads().len());
     let shared = (1..cores).contains(&threads).then(|| format!(" (hyperthreads of {threads})"));
-    let name = cpu_name().unwrap_or_else(|| std::env::consts::ARCH.to_owned());
+    let name = machine::processor().unwrap_or_else(|| std::env::consts::ARCH.to_owned());
     let cores = counted(cores, "core") + &shared.unwrap_or_default();
     let seen = format!("{cores}, {name}, {}", instruction_sets().join(" "));
     Finding { what: "processor", seen: Ok(seen.trim_end_matches(", ").to_owned()) }

@@ -7,9 +7,10 @@ use std::path::PathBuf;
 use anyhow::bail;
 use harness::machine::available_cores;
 use harness::report::counted;
+use serde_json::Value;
 
-use super::cargo::{self, Build, Diagnostic, Message, cargo};
-use super::outcome::Outcome;
+use super::cargo::{self, Build, Message, cargo};
+use super::program::Outcome;
 use super::progress::Fingerprint;
 use super::tree::{Exercise, PACKAGE, Tree};
 use crate::process::How;
@@ -80,11 +81,10 @@ fn compiled(build: Build, target: &str) -> anyhow::Result<Result<PathBuf, Outcom
                 compiled = Some(file.clone());
             }
             Message::Compiler { target: of, message } => {
-                let text = message.rendered.as_deref().unwrap_or_default();
-                let _ = stderr().write_all(text.as_bytes());
-                if of.name == target && message.level.starts_with("error") {
+                let _ = stderr().write_all(text(&message["rendered"]).as_bytes());
+                if of.name == target && text(&message["level"]).starts_with("error") {
                     // A missing linker is an error without a place in the text.
-                    mistaken |= !message.spans.is_empty();
+                    mistaken |= message["spans"].as_array().is_some_and(|spans| !spans.is_empty());
                     signature |= is_about_the_signature(message);
                 }
             }
@@ -107,11 +107,15 @@ fn compiled(build: Build, target: &str) -> anyhow::Result<Result<PathBuf, Outcom
 }
 
 /// Whether an error is in the last line of an exercise, `exercises::check!(…)`, or the line is missing.
-fn is_about_the_signature(message: &Diagnostic) -> bool {
+fn is_about_the_signature(message: &Value) -> bool {
     /// There is no `main`.
     const NO_MAIN: &str = "E0601";
-    let lines = message.spans.iter().flat_map(|place| &place.text);
-    let mut texts = lines.filter_map(|line| line["text"].as_str());
-    texts.any(|text| text.trim_start().starts_with("exercises::check!"))
-        || message.code.as_ref().is_some_and(|code| code["code"] == NO_MAIN)
+    let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
+    let mut lines = list(&message["spans"]).into_iter().flat_map(|span| list(&span["text"]));
+    lines.any(|line| text(&line["text"]).trim_start().starts_with("exercises::check!"))
+        || message["code"]["code"] == NO_MAIN
+}
+
+fn text(value: &Value) -> &str {
+    value.as_str().unwrap_or_default()
 }

@@ -16,24 +16,8 @@ use super::tree::HERE;
 use crate::process::{Group, How, Printed};
 
 #[derive(Debug, Deserialize)]
-pub struct Metadata {
-    pub packages: Vec<Package>,
-    pub workspace_root: PathBuf,
-    pub target_directory: PathBuf,
-}
-
-#[derive(Debug, Deserialize)]
-pub struct Package {
-    pub name: String,
-    pub manifest_path: PathBuf,
-    pub edition: String,
-    pub targets: Vec<Target>,
-}
-
-#[derive(Debug, Deserialize)]
 pub struct Target {
     pub name: String,
-    pub src_path: PathBuf,
 }
 
 #[derive(Debug, Deserialize)]
@@ -42,25 +26,9 @@ pub enum Message {
     #[serde(rename = "compiler-artifact")]
     Artifact { target: Target, executable: Option<PathBuf> },
     #[serde(rename = "compiler-message")]
-    Compiler { target: Target, message: Diagnostic },
+    Compiler { target: Target, message: Value },
     #[serde(other)]
     Other,
-}
-
-#[derive(Debug, Deserialize)]
-pub struct Diagnostic {
-    pub level: String,
-    pub code: Option<Value>,
-    pub rendered: Option<String>,
-    pub spans: Vec<Place>,
-    pub children: Vec<Diagnostic>,
-}
-
-#[derive(Debug, Deserialize)]
-pub struct Place {
-    pub file_name: PathBuf,
-    #[serde(default)]
-    pub text: Vec<Value>,
 }
 
 pub const NO_CARGO: &str = "cargo cannot be started; it comes with Rust and has to be on the PATH";
@@ -87,7 +55,7 @@ pub fn forget_cargo(command: &mut Command) {
     }
 }
 
-pub fn metadata(folder: &Path) -> anyhow::Result<Metadata> {
+pub fn metadata(folder: &Path) -> anyhow::Result<Value> {
     let mut command = cargo(folder);
     command.args(["metadata", "--no-deps", "--format-version=1"]);
     let output = command.output().context(NO_CARGO)?;

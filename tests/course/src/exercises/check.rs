@@ -5,10 +5,10 @@ use std::time::Duration;
 use anyhow::bail;
 use harness::interrupt;
 
-use super::outcome::Outcome;
+use super::program::{self, Outcome};
 use super::progress::{Fingerprint, Progress};
 use super::tree::{Exercise, Tree};
-use super::{CheckArguments, build, list, program, report};
+use super::{CheckArguments, build, list, report};
 
 /// Checks an exercise: the one that is named, or the next. With `all`, shows every broken law in full.
 pub fn run(tree: &Tree, arguments: &CheckArguments) -> anyhow::Result<()> {
@@ -46,7 +46,7 @@ pub fn once(
     // has not passed.
     let unchanged = || Fingerprint::of(exercise).is_ok_and(|now| now == checked);
     let as_compiled = unchanged();
-    let outcome = Outcome::of(program::run(&executable, &tree.package, &[], limit, wanted)?, limit);
+    let outcome = program::run(&executable, &tree.package, &[], limit, wanted)?;
     if matches!(outcome, Outcome::Passed(_)) && as_compiled && unchanged() {
         Progress::remember_passed(tree, exercise, checked)?;
     }

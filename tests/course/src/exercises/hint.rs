@@ -112,8 +112,7 @@ mod tests {
     fn steps_begin_with_their_heading_and_code_is_left_alone() {
         let text = "# Hint\n\nAbout.\n\n## Look\n\nAt it.\n\n## Write\n```sh\n## no step\n```\n";
         let step = |title: &str, text: &str| Step { title: title.into(), text: text.into() };
-        let steps = parse(text);
-        assert_eq!(steps, [step("Look", "At it."), step("Write", "```sh\n## no step\n```")]);
+        assert_eq!(parse(text), [step("Look", "At it."), step("Write", "```sh\n## no step\n```")]);
         assert_eq!(parse("no steps\n"), []);
     }
 

@@ -54,7 +54,8 @@ pub fn next(tree: &Tree) -> anyhow::Result<()> {
 /// Prints one line: the number of solved exercises, and the next one.
 pub fn what_is_next(tree: &Tree) -> anyhow::Result<()> {
     let progress = Progress::load(tree)?;
-    let (solved, all) = (progress.solved(tree), tree.exercises.len());
+    let solved = |exercise: &&Exercise| progress.of(exercise) == Standing::Solved;
+    let (solved, all) = (tree.exercises.iter().filter(solved).count(), tree.exercises.len());
     let Some(Exercise { name, .. }) = progress.next(tree) else { return all_solved(tree) };
     Ok(line(format_args!("{solved} of {all} solved; next: {name} (cargo course next)"))?)
 }

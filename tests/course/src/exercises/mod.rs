@@ -8,12 +8,10 @@ pub mod cargo;
 mod check;
 pub mod hint;
 mod list;
-pub mod outcome;
 pub mod program;
 mod progress;
 mod report;
 mod reset;
-mod solution;
 pub mod tree;
 mod watch;
 
@@ -94,7 +92,7 @@ pub fn run(command: &Command) -> anyhow::Result<()> {
         Command::Check(arguments) => check::run(&tree, arguments),
         Command::Watch(arguments) => watch::run(&tree, arguments),
         Command::Hint { name, all } => hint::run(&tree, name.as_deref(), *all),
-        Command::Solution(Asking { name, yes }) => solution::run(&tree, tree.named(name)?, *yes),
+        Command::Solution(Asking { name, yes }) => reset::solution(&tree, tree.named(name)?, *yes),
         Command::Reset(Asking { name, yes }) => reset::run(&tree, tree.named(name)?, *yes),
     }
 }

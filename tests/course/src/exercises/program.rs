@@ -1,4 +1,4 @@
-//! Runs a program that checks an answer, in a process of its own, and reads its report.
+//! Runs a program that checks an answer, in a process of its own, and reads its report: the outcome of the check.
 //!
 //! The report goes to standard output, among the lines that the answer prints. Each line of the report is the character
 //! U+001E and a JSON object:
@@ -15,6 +15,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use harness::report::counted;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
@@ -23,23 +24,43 @@ use crate::process::{Group, How, Printed};
 /// Begins each line of the report.
 const MARK: char = '\u{1e}';
 
+/// The outcome of a check.
 #[derive(Clone, Debug)]
-pub struct Ended {
-    pub how: How,
-    pub report: Report,
+pub enum Outcome {
+    Passed(Vec<Passed>),
+    /// The laws that the answer keeps, and the laws that the answer breaks.
+    Failed(Vec<Passed>, Vec<Failure>),
+    /// The compiler has reported mistakes in the answer on standard error.
+    DoesNotCompile {
+        /// Whether the check cannot call the answer.
+        signature: bool,
+    },
+    /// cargo failed: the last lines of its output, or nothing if the terminal shows them.
+    CargoFailed(String),
+    /// The process ended before the check.
+    CutShort {
+        how: How,
+        limit: Duration,
+        /// The law that was being checked.
+        during: Option<String>,
+        /// The output of the answer since that law began.
+        said: String,
+    },
+    /// By Ctrl-C, or because another answer was saved.
+    Interrupted,
 }
 
 /// The findings of a check.
-#[derive(Clone, Debug, Default)]
-pub struct Report {
-    pub passed: Vec<Passed>,
-    pub failures: Vec<Failure>,
+#[derive(Debug, Default)]
+struct Report {
+    passed: Vec<Passed>,
+    failures: Vec<Failure>,
     /// The law that had begun and not ended.
-    pub running: Option<String>,
+    running: Option<String>,
     /// Whether the check is complete.
-    pub is_whole: bool,
+    is_whole: bool,
     /// The output of the answer after the last line of the report.
-    pub printed: String,
+    printed: String,
 }
 
 /// A law that an answer keeps.
@@ -88,7 +109,7 @@ pub fn run(
     arguments: &[&str],
     limit: Duration,
     wanted: &dyn Fn() -> bool,
-) -> anyhow::Result<Ended> {
+) -> anyhow::Result<Outcome> {
     // One file for both streams keeps the order of their lines.
     let output = Printed::nothing()?;
     let mut command = Command::new(executable);
@@ -99,7 +120,37 @@ pub fn run(
     let group = Group::start(&mut command)
         .with_context(|| format!("{} cannot be started", executable.display()))?;
     let how = group.wait_if_modest(limit, &output, wanted)?;
-    Ok(Ended { how, report: Report::read(&output.text()?) })
+    Ok(Report::read(&output.text()?).outcome(how, limit))
+}
+
+impl Outcome {
+    /// The outcome in a few words.
+    pub fn verdict(&self) -> String {
+        match self {
+            Self::Passed(_) => "passes".to_owned(),
+            Self::Failed(passed, failures) => {
+                let fail = if failures.len() == 1 { "fails" } else { "fail" };
+                let all = counted(passed.len() + failures.len(), "check");
+                format!("{} of {all} {fail}", failures.len())
+            }
+            Self::DoesNotCompile { .. } => "it does not compile".to_owned(),
+            Self::CargoFailed(_) => "cargo failed".to_owned(),
+            Self::CutShort { how, limit, during, .. } => {
+                let during = during.as_ref().map_or_else(String::new, |law| format!(" in {law}"));
+                match how {
+                    How::Alone(status) if status.code().is_some() => {
+                        format!("the answer left the check{during} before it was done ({status})")
+                    }
+                    How::Alone(status) => {
+                        format!("the check was ended by a crash{during} ({status})")
+                    }
+                    How::TooMuch(excess) => format!("the check {excess}{during}"),
+                    _ => format!("the check did not end within {} s{during}", limit.as_secs()),
+                }
+            }
+            Self::Interrupted => "the check was interrupted".to_owned(),
+        }
+    }
 }
 
 impl Report {
@@ -119,6 +170,19 @@ impl Report {
             }
         }
         report
+    }
+
+    /// The outcome of a check that has ended. A check without laws does not pass.
+    fn outcome(self, how: How, limit: Duration) -> Outcome {
+        let Self { passed, failures, running, is_whole, printed } = self;
+        match how {
+            How::Interrupted => Outcome::Interrupted,
+            How::Alone(_) if is_whole && !failures.is_empty() => Outcome::Failed(passed, failures),
+            How::Alone(status) if is_whole && status.success() && !passed.is_empty() => {
+                Outcome::Passed(passed)
+            }
+            how => Outcome::CutShort { how, limit, during: running, said: printed },
+        }
     }
 
     fn add(&mut self, Record { state, ended, law }: Record) {

@@ -98,10 +98,6 @@ impl Progress {
         name.map_or_else(|| Ok(self.next(tree)), |name| tree.named(name).map(Some))
     }
 
-    pub fn solved(&self, tree: &Tree) -> usize {
-        tree.exercises.iter().filter(|exercise| self.of(exercise) == Standing::Solved).count()
-    }
-
     pub fn remember_passed(
         tree: &Tree,
         exercise: &Exercise,

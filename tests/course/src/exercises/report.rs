@@ -4,8 +4,7 @@
 use console::{measure_text_width, style, truncate_str};
 use harness::report::{counted, line, terminal_columns};
 
-use super::outcome::Outcome;
-use super::program::{Failure, Passed};
+use super::program::{Failure, Outcome, Passed};
 use super::tree::{Exercise, Tree};
 use crate::process::{How, PRINTED_TOO_MUCH, TOOK_TOO_MUCH};
 

@@ -1,18 +1,18 @@
-//! `cargo course reset`: restores the original of an exercise, and puts the learner's text aside.
+//! `cargo course solution`, and `cargo course reset`: restores the original of an exercise, and puts the learner's text aside.
 //!
 //! The original is in git, in the last commit that changed the check of the exercise, because a learner does not edit checks.
 //! In a checkout without git, the first command copies the exercises.
 
 use std::fs;
-use std::io;
+use std::io::{self, BufRead as _, IsTerminal as _, Write as _, stderr, stdin};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context as _, bail};
+use harness::cli::UsageError;
 use harness::report::{file, line};
 
-use super::progress::{FOLDER, Progress};
-use super::solution::confirm;
+use super::progress::{FOLDER, Progress, Standing};
 use super::tree::{self, Exercise, Tree};
 
 pub fn run(tree: &Tree, exercise: &Exercise, yes: bool) -> anyhow::Result<()> {
@@ -41,6 +41,33 @@ pub fn run(tree: &Tree, exercise: &Exercise, yes: bool) -> anyhow::Result<()> {
         line(format_args!("what you had written is in {}", tree.relative(&aside)))?;
     }
     Ok(())
+}
+
+/// Prints the course's solution. Asks first while the learner's answer does not pass.
+pub fn solution(tree: &Tree, exercise: &Exercise, yes: bool) -> anyhow::Result<()> {
+    let solved = Progress::load(tree)?.of(exercise) == Standing::Solved;
+    let question = format!("{} is not solved yet. Show our solution?", exercise.name);
+    if !solved && !yes && !confirm(&question)? {
+        let name = &exercise.name;
+        return Ok(line(format_args!("A hint may be enough: cargo course hint {name}"))?);
+    }
+    let path = exercise.solution();
+    let text = fs::read_to_string(&path).with_context(|| format!("{}", path.display()))?;
+    Ok(line(text.trim_end())?)
+}
+
+/// Asks a question. Enter means no. Fails without a terminal.
+fn confirm(question: &str) -> anyhow::Result<bool> {
+    if !stdin().is_terminal() {
+        let refusal = format!("nobody can be asked here: {question} If so, add --yes");
+        return Err(UsageError::new(refusal).into());
+    }
+    let mut terminal = stderr();
+    write!(terminal, "{question} [y/N] ")?;
+    terminal.flush()?;
+    let mut answer = String::new();
+    stdin().lock().read_line(&mut answer)?;
+    Ok(matches!(answer.trim().to_lowercase().as_str(), "y" | "yes"))
 }
 
 /// Copies every exercise that has no copy, in a checkout without git.

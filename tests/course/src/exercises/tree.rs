@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
 use harness::cli::UsageError;
+use serde_json::Value;
 
 use super::cargo;
 
@@ -41,25 +42,29 @@ impl Tree {
     /// Finds the workspace upwards from the current folder, and its exercises.
     pub fn find() -> anyhow::Result<Self> {
         let metadata = cargo::metadata(Path::new("."))?;
-        let root = metadata.workspace_root;
-        let package = metadata.packages.into_iter().find(|package| package.name == PACKAGE);
-        let package = package
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
+        let root = PathBuf::from(text(&metadata["workspace_root"]));
+        let mut packages = list(&metadata["packages"]).into_iter();
+        let package = packages
+            .find(|package| package["name"] == PACKAGE)
             .with_context(|| format!("{HERE}: {} has no package `{PACKAGE}`", root.display()))?;
-        let folder = package.manifest_path.parent().unwrap_or(&root).to_owned();
-        let exercise = |target: cargo::Target| {
-            let exercise = Exercise { name: target.name, folder: folder.clone() };
-            (target.src_path == exercise.file()).then_some(exercise)
+        let manifest = PathBuf::from(text(&package["manifest_path"]));
+        let folder = manifest.parent().unwrap_or(&root).to_owned();
+        let exercise = |target: &Value| {
+            let exercise = Exercise { name: text(&target["name"]), folder: folder.clone() };
+            (exercise.file() == Path::new(&text(&target["src_path"]))).then_some(exercise)
         };
-        let mut exercises: Vec<_> = package.targets.into_iter().filter_map(exercise).collect();
+        let mut exercises: Vec<_> = list(&package["targets"]).iter().filter_map(exercise).collect();
         // cargo lists targets by name; the manifest has them in the course's order.
-        let manifest = fs::read_to_string(&package.manifest_path)
-            .with_context(|| format!("{}", package.manifest_path.display()))?;
+        let manifest =
+            fs::read_to_string(&manifest).with_context(|| format!("{}", manifest.display()))?;
         exercises.sort_by_key(|exercise| manifest.find(&format!("\"{}\"", exercise.name)));
         if exercises.is_empty() {
             bail!("the package `{PACKAGE}` names no program `NAME` with the path \"NAME.rs\"");
         }
-        let (target, edition) = (metadata.target_directory, package.edition);
-        Ok(Self { root, package: folder, target, edition, exercises })
+        let target = text(&metadata["target_directory"]).into();
+        Ok(Self { root, package: folder, target, edition: text(&package["edition"]), exercises })
     }
 
     /// The exercise with this name, or the only exercise with this topic (`ring`), beginning (`ch01_p`) or part (`entropy`).

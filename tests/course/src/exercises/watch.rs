@@ -10,7 +10,7 @@ use console::Term;
 use harness::interrupt;
 use harness::report::line;
 
-use super::outcome::Outcome;
+use super::program::Outcome;
 use super::progress::Progress;
 use super::tree::{Exercise, Tree};
 use super::{CheckArguments, check, list, report};
@@ -68,32 +68,28 @@ pub fn run(
 struct Watched<'a> {
     exercise: &'a Exercise,
     text: String,
-    last: RefCell<Reading>,
-}
-
-struct Reading {
-    at: Instant,
-    text: Option<String>,
+    /// The time and the text of the last reading.
+    last: RefCell<(Instant, Option<String>)>,
 }
 
 impl<'a> Watched<'a> {
     fn new(exercise: &'a Exercise) -> anyhow::Result<Self> {
         let text = exercise.text()?;
-        let last = RefCell::new(Reading { at: Instant::now(), text: Some(text.clone()) });
+        let last = RefCell::new((Instant::now(), Some(text.clone())));
         Ok(Self { exercise, text, last })
     }
 
     /// Whether the file has another text and is complete. Reads the file at most ten times a second.
     fn has_changed(&self) -> bool {
         let mut last = self.last.borrow_mut();
-        if last.at.elapsed() < LOOK {
+        if last.0.elapsed() < LOOK {
             return false;
         }
         // An editor that replaces the file may have removed it.
         let now = self.exercise.text().ok();
-        let is_settled = now.is_some() && now == last.text;
+        let is_settled = now.is_some() && now == last.1;
         let has_changed = is_settled && now.as_ref() != Some(&self.text);
-        *last = Reading { at: Instant::now(), text: now };
+        *last = (Instant::now(), now);
         has_changed
     }
 }

@@ -1,73 +1,66 @@
-//! The book as mdBook built it: a page must not load anything from another host.
-//!
-//! Links that a reader follows may lead anywhere. What a browser fetches by itself may not.
+//! The book as mdBook built it: a page must not load anything from another host. A link may lead anywhere, but a browser does
+//! not fetch it by itself.
 
 use std::io;
 use std::path::Path;
-use std::sync::LazyLock;
 
-use regex::Regex;
-
-use super::{Problem, files_below, relative};
-
-/// Elements that fetch what they name, and styles in them.
-static IN_PAGES: LazyLock<Regex> = LazyLock::new(|| {
-    expression(concat!(
-        r#"(?is)<(?:link|script|img|image|iframe|source|video|audio|track|embed|object|use|input)\b"#,
-        r#"[^>]*?\b(?:src|href|srcset|data|poster)\s*=\s*["']?\s*(?:https?:)?//"#,
-    ))
-});
-static IN_STYLES: LazyLock<Regex> =
-    LazyLock::new(|| expression(r#"(?i)(?:url\(|@import)\s*["']?\s*(?:https?:)?//"#));
-static IN_SCRIPTS: LazyLock<Regex> = LazyLock::new(|| {
-    expression(concat!(
-        r#"(?:\b(?:fetch\w*|import|importScripts|Worker|EventSource|WebSocket|sendBeacon)\(|\.src\s*=)"#,
-        r#"\s*["'`](?:https?:|wss?:)?//([\w.-]+)"#,
-    ))
-});
-/// Code that can be run: mdBook's script then asks the Rust playground what it knows.
-static PLAYGROUND: LazyLock<Regex> =
-    LazyLock::new(|| expression(r#"class="[^"]*\bplayground\b[^"]*""#));
+use super::page::line_of;
+use super::{Found, files_below, relative};
 
 /// mdBook's script names this host, and asks it only on pages with code that can be run.
-const PLAYGROUND_HOST: &str = "play.rust-lang.org";
+const PLAYGROUND: &str = "play.rust-lang.org";
 
-fn expression(pattern: &str) -> Regex {
-    Regex::new(pattern).expect("a valid expression")
+// Elements that fetch what they name, styles, and code that can be run.
+pattern!(
+    IN_PAGES,
+    concat!(
+        r#"(?is)<(?:link|script|img|image|iframe|source|video|audio|track|embed|object|use|input)\b"#,
+        r#"[^>]*?\b(?:src|href|srcset|data|poster)\s*=\s*["']?\s*(?:https?:)?//"#,
+        r#"|(?:url\(|@import)\s*["']?\s*(?:https?:)?//|class="[^"]*\bplayground\b[^"]*""#,
+    )
+);
+pattern!(
+    IN_SCRIPTS,
+    concat!(
+        r#"(?:\b(?:fetch\w*|import|importScripts|Worker|EventSource|WebSocket|sendBeacon)\(|\.src\s*=)"#,
+        r#"\s*["'`](?:https?:|wss?:)?//[\w.-]+"#,
+    )
+);
+
+/// What the pages in a folder would fetch from another host.
+pub fn check(folder: &Path) -> io::Result<Vec<String>> {
+    let mut found = Found::default();
+    for (ending, pattern) in
+        [("html", &IN_PAGES), ("css", &IN_PAGES), ("svg", &IN_PAGES), ("js", &IN_SCRIPTS)]
+    {
+        let files = files_below(folder, ending);
+        if ending == "html" && files.is_empty() {
+            return Err(io::Error::other(format!("there are no pages in {}", folder.display())));
+        }
+        for path in files {
+            let text = std::fs::read_to_string(&path)?;
+            let asks =
+                pattern.find_iter(&text).filter(|found| !found.as_str().ends_with(PLAYGROUND));
+            for asks in asks {
+                let what = format_args!("`{}` asks another host", asks.as_str());
+                found.at(relative(&path, folder), line_of(&text, asks.start()), what);
+            }
+        }
+    }
+    Ok(found.0)
 }
 
-/// What the pages in a folder would fetch from elsewhere.
-pub fn check(folder: &Path) -> io::Result<Vec<Problem>> {
-    let mut problems = Vec::new();
-    let pages = files_below(folder, "html")?;
-    if pages.is_empty() {
-        let none = format!("there are no pages in {}", folder.display());
-        return Err(io::Error::new(io::ErrorKind::NotFound, none));
+#[test]
+fn what_a_browser_would_fetch_is_found() {
+    for text in [
+        "<link rel=\"stylesheet\"\n href=\"https://example.com/a.css\">",
+        "<img alt='' src=//example.com/a.png>",
+        "<pre><pre class=\"playground\"><code>",
+        "@font-face { src: url(https://example.com/a.woff2) }",
+    ] {
+        assert!(IN_PAGES.is_match(text), "{text}");
     }
-    let styles = files_below(folder, "css")?;
-    let drawings = files_below(folder, "svg")?;
-    let scripts = files_below(folder, "js")?;
-    for path in pages.iter().chain(&styles).chain(&drawings).chain(&scripts) {
-        let text = std::fs::read_to_string(path)?;
-        let mut found = |at: usize, what: &str| {
-            let line = text[..at].matches('\n').count() + 1;
-            let file = relative(path, folder);
-            problems.push(Problem { file, line: Some(line), what: what.to_owned() });
-        };
-        if scripts.contains(path) {
-            for call in IN_SCRIPTS.captures_iter(&text).filter(|call| &call[1] != PLAYGROUND_HOST) {
-                found(call.get(0).map_or(0, |call| call.start()), "asks another host");
-            }
-            continue;
-        }
-        for rule in [&IN_PAGES, &IN_STYLES] {
-            for element in rule.find_iter(&text) {
-                found(element.start(), "is loaded from another host");
-            }
-        }
-        for block in PLAYGROUND.find_iter(&text) {
-            found(block.start(), "code that can be run asks another host");
-        }
-    }
-    Ok(problems)
+    assert!(!IN_PAGES.is_match("<a href=\"https://example.com\">there</a><script src='a.js'>"));
+    assert!(IN_SCRIPTS.is_match("fetch('https://example.com/a.json')"));
+    assert!(!IN_SCRIPTS.is_match("// https://example.com\nfetch('toc.html')"));
 }

@@ -2,14 +2,11 @@
 //!
 //! mdBook includes the lines of an anchor as they are. A method would be four columns to the right of a function.
 
-use std::sync::LazyLock;
-
 use anyhow::{Context as _, ensure};
-use regex::{Captures, Regex};
+use regex::Captures;
 use serde_json::Value;
 
-static LISTING: LazyLock<Regex> =
-    LazyLock::new(|| Regex::new(r"(?ms)^(```rust[^\n]*\n)(.*?)^```").expect("a valid expression"));
+pattern!(LISTING, r"(?ms)^(```rust[^\n]*\n)(.*?)^```");
 
 /// Dedents the listings of a book. `message` is mdBook's: context and book, as JSON. Returns the book as JSON.
 pub fn preprocess(message: &str) -> anyhow::Result<String> {
@@ -36,7 +33,7 @@ fn dedent_pages(value: &mut Value) -> usize {
 }
 
 /// Removes the common indentation of each listing of a page.
-pub fn dedent(page: &str) -> String {
+fn dedent(page: &str) -> String {
     let shifted = |listing: &Captures<'_>| {
         let code = &listing[2];
         let indentation = |line: &str| line.len() - line.trim_start().len();
@@ -47,4 +44,16 @@ pub fn dedent(page: &str) -> String {
         format!("{}{}```", &listing[1], lines.concat())
     };
     LISTING.replace_all(page, shifted).into_owned()
+}
+
+#[test]
+fn listings_lose_their_common_indentation() {
+    let others = "```console\n    a table\n```\n\n```rust\nfn one() {\n    2\n}\n```\n";
+    let method = "```rust\n    fn one() {\n\n        2\n    }\n```\n";
+    let message =
+        serde_json::json!([{}, {"items": [{"Chapter": {"content": others.to_owned() + method}}]}]);
+    let book: Value = serde_json::from_str(&preprocess(&message.to_string()).unwrap()).unwrap();
+    let dedented = others.to_owned() + "```rust\nfn one() {\n\n    2\n}\n```\n";
+    assert_eq!(book["items"][0]["Chapter"]["content"], dedented);
+    assert!(preprocess("[{}, {}]").is_err());
 }

@@ -1,66 +1,59 @@
-//! An exercise names the page that sets it, and the page names the exercise.
+//! Rules about exercises: an exercise names its page, the page names the exercise, and the index has all.
 
-use std::io;
 use std::path::Path;
-use std::sync::LazyLock;
 
-use regex::Regex;
+use super::page::Page;
+use super::{Book, Found, nearest, stem};
 
-use super::{Book, Problem};
+const FOLDER: &str = "tests/exercises";
+const MANIFEST: &str = "tests/exercises/Cargo.toml";
+const INDEX: &str = "exercises.md";
 
-static PAGE: LazyLock<Regex> =
-    LazyLock::new(|| Regex::new(r"book/src/([\w-]+\.md)").expect("a valid expression"));
-pub(super) static NAME: LazyLock<Regex> =
-    LazyLock::new(|| Regex::new(r"\bch\d\d_[a-z0-9_]+\b").expect("a valid expression"));
+pattern!(PAGE, r"book/src/([\w-]+\.md)");
+pattern!(NAME, r"\bch\d\d_[a-z0-9_]+\b");
+pattern!(ENTRY, r#"\bname = "(ch\d\d_\w+)""#);
 
-/// Exercises that no page sets, or that name another one; names of exercises that are none.
-pub fn check(book: &Book) -> io::Result<Vec<Problem>> {
-    let folder = Path::new("tests/exercises");
-    let names = names(&book.root.join(folder))?;
-    let mut problems = Vec::new();
-    for name in &names {
-        let file = folder.join(name).with_extension("rs");
-        let text = std::fs::read_to_string(book.root.join(&file))?;
-        // Its comment at the top, not what the code below may say.
+/// Exercises that their page does not name, and names of exercises that do not exist.
+pub(super) fn exercises(book: &Book, found: &mut Found) {
+    let files = book.files(FOLDER, "rs").filter(|(it, _)| it.parent() == Some(Path::new(FOLDER)));
+    let files: Vec<(String, &str)> = files.map(|(file, text)| (stem(file), text)).collect();
+    for (name, text) in &files {
+        // The code below the comment may name other pages.
         let top: String = text.lines().take_while(|line| line.starts_with("//")).collect();
-        let what = match PAGE.captures(&top) {
-            None => "its comment at the top names no page (book/src/….md)".to_owned(),
-            Some(found) => match book.page(Path::new(&found[1])) {
-                None => format!("there is no page {}", &found[0]),
-                Some(page) if NAME.find_iter(&page.text).any(|named| named.as_str() == name) => {
-                    continue;
-                }
-                Some(_) => format!("{} does not name this exercise", &found[0]),
-            },
+        let page = PAGE.captures(&top).map(|it| it[1].to_owned()).unwrap_or_default();
+        let what = match book.page(&page) {
+            Some(page) if NAME.find_iter(&page.text).any(|it| it.as_str() == name) => continue,
+            Some(_) => format!("{page} does not name this exercise"),
+            None => format!("its comment at the top names no page of the book, \"{page}\""),
         };
-        problems.push(Problem::of(file, what));
+        found.at(format!("{FOLDER}/{name}.rs"), 1, what);
     }
     for page in book.pages() {
-        for (line, words) in page.text.lines().enumerate() {
-            for named in
-                NAME.find_iter(words).filter(|n| !names.iter().any(|name| name == n.as_str()))
-            {
-                let what = format!("there is no exercise {}", named.as_str());
-                problems.push(Problem::on(page, line + 1, what));
+        for (line, text) in (1..).zip(page.text.lines()) {
+            for named in NAME.find_iter(text).map(|it| it.as_str()) {
+                if !files.iter().any(|(name, _)| name == named) {
+                    let near = nearest(named, files.iter().map(|(name, _)| &**name));
+                    found.on(page, line, format_args!("there is no exercise {named}{near}"));
+                }
             }
         }
     }
-    Ok(problems)
 }
 
-/// The exercises, each a file; none where there is no such folder.
-fn names(folder: &Path) -> io::Result<Vec<String>> {
-    let entries = match std::fs::read_dir(folder) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        entries => entries?,
-    };
-    let mut names = Vec::new();
-    for entry in entries {
-        let path = entry?.path();
-        if path.extension().is_some_and(|extension| extension == "rs") {
-            names.push(path.file_stem().unwrap_or_default().to_string_lossy().into_owned());
+/// The first row of the index that is not the exercise whose turn it is, in the order of the course.
+pub(super) fn index(book: &Book, found: &mut Found) {
+    let none = Page::new(INDEX.into(), String::new());
+    let page = book.page(INDEX).unwrap_or(&none);
+    let rows = (1..).zip(page.text.lines()).filter(|(_, text)| text.starts_with('|'));
+    let rows = rows.filter_map(|(line, row)| Some((line, NAME.find(row)?.as_str())));
+    let manifest = book.text(MANIFEST).unwrap_or_default();
+    let entries = ENTRY.captures_iter(manifest).map(|found| found.extract::<1>().1[0]);
+    for (row, entry) in rows.map(Some).chain([None]).zip(entries.map(Some).chain([None])) {
+        let (line, row) = row.map_or((1, None), |(line, row)| (line, Some(row)));
+        if row != entry {
+            let [row, entry] = [row, entry].map(|name| name.unwrap_or("the end"));
+            found.on(page, line, format_args!("{row} is here, and {entry} is next in {MANIFEST}"));
+            break;
         }
     }
-    names.sort();
-    Ok(names)
 }

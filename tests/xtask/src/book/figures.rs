@@ -1,44 +1,40 @@
-//! Drawings stand inside their pages, so that they follow its theme: what they may not do there.
+//! Drawings stand inside their pages, so that they follow its theme: a page sets limits to them.
 
-use std::io;
-use std::sync::LazyLock;
+use super::{Book, Found};
 
-use regex::Regex;
+// What makes a browser fetch something, or acts on more than the drawing. All chapters are one page when they are printed, so an
+// id would be there twice.
+pattern!(
+    REFUSED,
+    r#"(?:href|src)\s*=\s*["'][^"'#]|url\(\s*["']?[^#"'\s]|<script|<image|<style|@import| id=""#,
+);
 
-use super::{Book, Problem, relative};
-
-/// What makes a browser fetch something.
-static FETCHED: LazyLock<Regex> = LazyLock::new(|| {
-    Regex::new(
-        r#"(?:href|src)\s*=\s*["'](?:[^"'#])|url\(\s*["']?[^#"'\s]|<script|<image|<style|@import"#,
-    )
-    .expect("a valid expression")
-});
-
-pub fn check(book: &Book) -> io::Result<Vec<Problem>> {
-    let used = book.included();
-    let mut problems = Vec::new();
-    for path in book.files("figures", "svg")? {
-        let file = relative(&path, &book.root);
-        let text = std::fs::read_to_string(&path)?;
-        let mut wrong = |what: &str| problems.push(Problem::of(file.clone(), what));
-        if !used.contains(&file) {
-            wrong("no page includes this figure");
-        }
-        if !text.starts_with("<svg") || !text.trim_end().ends_with("</svg>") {
-            wrong("an included drawing is <svg …> to </svg> and nothing else");
-        }
-        if text.trim_end().lines().any(|line| line.trim().is_empty()) {
-            wrong("a blank line: in a page, Markdown would take the drawing to end there");
-        }
-        if !text.contains("role=\"img\"")
-            || !(text.contains("<title>") || text.contains("aria-label"))
-        {
-            wrong("readers who cannot see it need role=\"img\" and a <title> or an aria-label");
-        }
-        if FETCHED.is_match(&text) {
-            wrong("fetches something, or has a script or a style: a drawing is only a drawing");
+pub(super) fn check(book: &Book, found: &mut Found) {
+    for (file, text) in book.files("book/figures", "svg") {
+        let text = text.trim_end();
+        let named = text.contains("<title>") || text.contains("aria-label");
+        for (wrong, what) in [
+            (!book.includes(file), "no page includes this figure"),
+            (
+                !text.starts_with("<svg") || !text.ends_with("</svg>"),
+                "an included drawing is <svg …> to </svg> and nothing else",
+            ),
+            (
+                text.lines().any(|line| line.trim().is_empty()),
+                "remove the blank line: in a page, Markdown takes the drawing to end there",
+            ),
+            (
+                !named || !text.contains("role=\"img\""),
+                "readers who cannot see it need role=\"img\", and a <title> or an aria-label",
+            ),
+            (
+                REFUSED.is_match(text),
+                "remove what fetches something, scripts, styles and ids: this is only a drawing",
+            ),
+        ] {
+            if wrong {
+                found.at(file, 1, what);
+            }
         }
     }
-    Ok(problems)
 }

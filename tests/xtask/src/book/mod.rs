@@ -1,192 +1,157 @@
 //! The book's pages, and the rules that they keep.
 //!
-//! mdBook puts *nothing* where an anchor is missing and only logs a file that is not there. So the rules
-//! are checked here, on the sources and without mdBook, in every test run.
+//! mdBook puts *nothing* where an anchor is missing, and only logs a missing file. So every test run checks the rules,
+//! on the sources and without mdBook.
 
 pub mod built;
-pub mod code;
+mod code;
 pub mod commands;
-pub mod comments;
 pub mod dedent;
-pub mod directive;
-pub mod exercises;
-pub mod figures;
-pub mod folded;
-pub mod include;
-pub mod index;
-pub mod links;
-pub mod listings;
-pub mod numbers;
+mod exercises;
+mod figures;
 pub mod outputs;
 pub mod page;
-pub mod recorded;
-pub mod summary;
+mod sources;
+mod text;
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
 use page::Page;
+use walkdir::WalkDir;
 
-/// The book in a checkout.
+/// The table of contents.
+const CONTENTS: &str = "SUMMARY.md";
+
+/// The folders with files that pages show or name, beside the numbered stages.
+const FOLDERS: [&str; 3] = ["book", "engine", "tests"];
+
+/// The files among them that the rules read.
+const READ: [&str; 8] = ["cu", "html", "json", "md", "rs", "svg", "toml", "txt"];
+
+/// The book in a checkout, and the files that its pages are about.
 #[derive(Clone, Debug)]
 pub struct Book {
     root: PathBuf,
+    /// In the order of the table of contents.
     pages: Vec<Page>,
+    contents: Page,
+    /// The texts, by their paths below the root.
+    files: BTreeMap<PathBuf, String>,
 }
 
-/// A rule that is not kept, and where.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Problem {
-    pub file: PathBuf,
-    /// From 1; `None` where it is about the whole file.
-    pub line: Option<usize>,
-    pub what: String,
-}
+/// The problems that a rule has found.
+#[derive(Clone, Debug, Default)]
+pub struct Found(Vec<String>);
 
-/// Finds what is wrong with a book, in one respect.
-pub type Rule = fn(&Book) -> io::Result<Vec<Problem>>;
+/// Finds the problems of a book, in one respect.
+type Rule = fn(&Book, &mut Found);
 
 /// All rules, by name.
-pub const RULES: [(&str, Rule); 14] = [
-    ("summary", summary::check),
-    ("includes", include::check),
-    ("anchors", include::check_anchors_are_used),
+const RULES: [(&str, Rule); 14] = [
+    ("contents", text::contents),
+    ("links", text::links),
+    ("comments", text::comments),
+    ("numbers", text::numbers),
+    ("includes", sources::includes),
+    ("anchors", sources::anchors),
+    ("listings", sources::listings),
+    ("folded", sources::folded),
     ("code", code::check),
-    ("comments", comments::check),
-    ("outputs", outputs::check),
-    ("recorded", recorded::check),
+    ("outputs", outputs::files),
+    ("recorded", outputs::recorded),
     ("figures", figures::check),
-    ("links", links::check),
-    ("listings", listings::check),
-    ("folded", folded::check),
-    ("exercises", exercises::check),
-    ("index", index::check),
-    ("numbers", numbers::check),
+    ("exercises", exercises::exercises),
+    ("index", exercises::index),
 ];
 
 impl Book {
-    /// Reads the pages of the book in the checkout at `root`.
+    /// Reads the book of the checkout at `root`.
     pub fn open(root: &Path) -> io::Result<Self> {
-        let folder = root.join("book/src");
-        let mut pages = Vec::new();
-        for path in files_below(&folder, "md")? {
-            let text = std::fs::read_to_string(&path)?;
-            pages.push(Page::new(relative(&path, &folder), text));
-        }
-        Ok(Self { root: root.to_owned(), pages })
-    }
-
-    /// The checkout.
-    pub fn root(&self) -> &Path {
-        &self.root
-    }
-
-    /// All pages but the table of contents, by name.
-    pub fn pages(&self) -> impl Iterator<Item = &Page> {
-        self.pages.iter().filter(|page| page.name != Path::new(summary::FILE))
-    }
-
-    /// All pages as they are read: in the order of the table of contents, and then those that it leaves out.
-    pub fn in_order(&self) -> Vec<&Page> {
-        let mut pages: Vec<&Page> = self.pages().collect();
-        let listed = self.page(Path::new(summary::FILE)).map_or(Vec::new(), summary::pages);
-        let place = |page: &&Page| listed.iter().position(|name| *name == page.name);
-        pages.sort_by_key(|page| place(page).unwrap_or(listed.len()));
-        pages
-    }
-
-    /// A page by its path below `book/src`.
-    pub fn page(&self, name: &Path) -> Option<&Page> {
-        self.pages.iter().find(|page| page.name == name)
-    }
-
-    /// Everything that is wrong, in order.
-    pub fn problems(&self) -> io::Result<Vec<Problem>> {
-        let mut problems = Vec::new();
-        for (_, rule) in RULES {
-            problems.extend(rule(self)?);
-        }
-        problems.sort();
-        Ok(problems)
-    }
-
-    /// Files with this ending in a folder of the book; none where there is no such folder.
-    fn files(&self, folder: &str, ending: &str) -> io::Result<Vec<PathBuf>> {
-        files_below(&self.root.join("book").join(folder), ending)
-    }
-
-    /// The files that pages include, below the root.
-    fn included(&self) -> BTreeSet<PathBuf> {
-        self.pages()
-            .flat_map(|page| page.includes.iter().map(move |include| (page, include)))
-            .filter_map(|(page, include)| self.resolve(page, &include.path))
-            .collect()
-    }
-
-    /// Where a path that is written in a page leads, below the root; `None` when it leaves the checkout.
-    fn resolve(&self, page: &Page, path: &str) -> Option<PathBuf> {
-        let mut resolved = page.path();
-        resolved.pop();
-        for part in path.split('/') {
-            match part {
-                "." | "" => {}
-                ".." if !resolved.pop() => return None,
-                ".." => {}
-                part => resolved.push(part),
+        let mut files = BTreeMap::new();
+        for entry in std::fs::read_dir(root)? {
+            let name = entry?.file_name().to_string_lossy().into_owned();
+            let is_stage = name.starts_with(|first: char| first.is_ascii_digit());
+            if is_stage || FOLDERS.contains(&&*name) {
+                for path in READ.iter().flat_map(|ending| files_below(&root.join(&name), ending)) {
+                    let text = std::fs::read_to_string(&path)?;
+                    files.insert(relative(&path, root), text);
+                }
             }
         }
-        Some(resolved)
-    }
-}
-
-impl Problem {
-    /// A problem on a line of a page.
-    fn on(page: &Page, line: usize, what: impl fmt::Display) -> Self {
-        Self { file: page.path(), line: Some(line), what: what.to_string() }
-    }
-
-    /// A problem of a whole file, at a path below the root.
-    fn of(file: impl Into<PathBuf>, what: impl fmt::Display) -> Self {
-        Self { file: file.into(), line: None, what: what.to_string() }
-    }
-}
-
-/// `book/src/ch01.md:12: …`
-impl fmt::Display for Problem {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:", self.file.display())?;
-        if let Some(line) = self.line {
-            write!(f, "{line}:")?;
-        }
-        write!(f, " {}", self.what)
-    }
-}
-
-/// All files with this ending below a folder, sorted; none where there is no such folder.
-fn files_below(folder: &Path, ending: &str) -> io::Result<Vec<PathBuf>> {
-    let mut found = Vec::new();
-    let mut folders = vec![folder.to_owned()];
-    while let Some(folder) = folders.pop() {
-        let entries = match std::fs::read_dir(&folder) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-            entries => entries?,
+        let page = |(path, text): (&PathBuf, &String)| {
+            let name = path.strip_prefix(page::FOLDER).ok()?.to_owned();
+            (name.extension()? == "md").then(|| Page::new(name, text.clone()))
         };
-        for entry in entries {
-            let path = entry?.path();
-            if path.is_dir() {
-                folders.push(path);
-            } else if path.extension().is_some_and(|extension| extension == ending) {
-                found.push(path);
-            }
-        }
+        let mut pages: Vec<Page> = files.iter().filter_map(page).collect();
+        let contents = pages.iter().position(|page| page.name == Path::new(CONTENTS));
+        let contents = contents.map_or_else(Page::default, |at| pages.remove(at));
+        let place = |page: &Page| {
+            contents.links.iter().position(|link| contents.leads_to(link) == page.path())
+        };
+        pages.sort_by_key(|page| place(page).unwrap_or(usize::MAX));
+        Ok(Self { root: root.to_owned(), pages, contents, files })
     }
-    found.sort();
-    Ok(found)
+
+    /// All pages but the table of contents, in its order.
+    pub fn pages(&self) -> impl Iterator<Item = &Page> {
+        self.pages.iter()
+    }
+
+    /// Everything that is wrong, by rule.
+    pub fn problems(&self) -> Vec<String> {
+        let told = |(name, rule): &(&str, Rule)| {
+            let mut found = Found::default();
+            rule(self, &mut found);
+            found.0.into_iter().map(|problem| format!("{name}: {problem}")).collect::<Vec<_>>()
+        };
+        RULES.iter().flat_map(told).collect()
+    }
+
+    fn page(&self, name: &str) -> Option<&Page> {
+        self.pages.iter().find(|page| page.name == Path::new(name))
+    }
+
+    /// The text of a file, by its path below the root.
+    fn text(&self, file: impl AsRef<Path>) -> Option<&str> {
+        self.files.get(file.as_ref()).map(String::as_str)
+    }
+
+    /// The files with this ending below a folder, and their texts.
+    fn files(&self, folder: &str, ending: &str) -> impl Iterator<Item = (&Path, &str)> {
+        let files = self.files.iter().map(|(path, text)| (path.as_path(), text.as_str()));
+        files.filter(move |(path, _)| {
+            path.starts_with(folder) && path.extension().is_some_and(|it| it == ending)
+        })
+    }
+
+    /// Whether a page includes a file.
+    fn includes(&self, file: &Path) -> bool {
+        self.pages.iter().flat_map(|page| &page.includes).any(|include| include.file == file)
+    }
 }
 
-/// A path without the folder that it is in.
+impl Found {
+    fn on(&mut self, page: &Page, line: usize, what: impl fmt::Display) {
+        self.at(page.path(), line, what);
+    }
+
+    /// `book/src/ch01.md:12: …`
+    fn at(&mut self, file: impl AsRef<Path>, line: usize, what: impl fmt::Display) {
+        self.0.push(format!("{}:{line}: {what}", file.as_ref().display()));
+    }
+}
+
+/// All files with this ending below a folder, sorted; none if there is no such folder.
+fn files_below(folder: &Path, ending: &str) -> Vec<PathBuf> {
+    let kept = |entry: &walkdir::DirEntry| entry.file_name() != "target";
+    let entries = WalkDir::new(folder).sort_by_file_name().into_iter().filter_entry(kept).flatten();
+    let paths = entries.map(walkdir::DirEntry::into_path);
+    paths.filter(|path| path.extension().is_some_and(|it| it == ending) && path.is_file()).collect()
+}
+
 fn relative(path: &Path, folder: &Path) -> PathBuf {
     path.strip_prefix(folder).unwrap_or(path).to_owned()
 }
@@ -194,4 +159,13 @@ fn relative(path: &Path, folder: &Path) -> PathBuf {
 /// The name of a file without folder and ending.
 fn stem(path: &Path) -> String {
     path.file_stem().unwrap_or_default().to_string_lossy().into_owned()
+}
+
+/// The names that are nearly the wanted one, for the end of a message.
+fn nearest<'a>(wanted: &str, names: impl IntoIterator<Item = &'a str>) -> String {
+    let names: Vec<&str> = names.into_iter().collect();
+    match &similar::get_close_matches(wanted, &names, 3, 0.6)[..] {
+        [] => String::new(),
+        near => format!("; the nearest: {}", near.join(", ")),
+    }
 }

@@ -1,4 +1,4 @@
-//! Recorded outputs: `book/outputs/NAME.txt`, first line the command, and on what each was recorded.
+//! Recorded outputs: `book/outputs/NAME.txt`, with the command in its first line, and the machine that each was recorded on.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -6,13 +6,16 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Book, Problem, files_below, relative, stem};
+pub use super::page::OUTPUTS as FOLDER;
+use super::{Book, Found, files_below, stem};
 use crate::Machine;
+use crate::html::escaped;
 
-/// Below the checkout's root.
-pub const FOLDER: &str = "book/outputs";
+/// The recordings, and the lines about them that pages include.
+pub const RECORDINGS: &str = "book/outputs/machine.json";
+pub const RECORDED: &str = "book/outputs/recorded.html";
 
-/// Outputs that take longer are not made again by every check.
+/// A check does not make outputs again that take longer.
 const LONG: f64 = 20.0;
 
 /// How an output came about.
@@ -26,44 +29,40 @@ pub struct Recording {
     pub fails: bool,
 }
 
+/// The recordings by the names of their outputs.
+pub type Recordings = BTreeMap<String, Recording>;
+
 impl Recording {
     /// Whether its command takes too long for every check.
     pub fn is_long(&self) -> bool {
         self.seconds > LONG
     }
+
+    /// `Recorded on AMD EPYC, 2 cores, 2026-11-23, in 83 s.`
+    fn caption(&self) -> String {
+        let date = self.date.as_ref().map_or_else(String::new, |date| format!(", {date}"));
+        let time = match self.seconds {
+            ..1.0 => "less than 1 s".to_owned(),
+            seconds => format!("{seconds:.0} s"),
+        };
+        format!("Recorded on {}{date}, in {time}.", self.machine.short())
+    }
 }
 
-/// `book/outputs/machine.json`: the recordings by the names of their outputs.
-#[derive(Clone, Debug, Default, Deserialize, Serialize)]
-#[serde(transparent)]
-pub struct Recordings(BTreeMap<String, Recording>);
+/// Reads the recordings of a checkout.
+pub fn recordings(root: &Path) -> io::Result<Recordings> {
+    Ok(serde_json::from_slice(&std::fs::read(root.join(RECORDINGS))?)?)
+}
 
-impl Recordings {
-    /// Where they lie, below the checkout's root.
-    pub const FILE: &str = "book/outputs/machine.json";
-
-    /// Reads them; none where there is no file.
-    pub fn load(root: &Path) -> io::Result<Self> {
-        match std::fs::read(root.join(Self::FILE)) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Self::default()),
-            bytes => Ok(serde_json::from_slice(&bytes?)?),
-        }
-    }
-
-    /// How an output came about.
-    pub fn get(&self, name: &str) -> Option<&Recording> {
-        self.0.get(name)
-    }
-
-    /// Each with the name of its output, in order.
-    pub fn iter(&self) -> impl Iterator<Item = (&str, &Recording)> {
-        self.0.iter().map(|(name, recording)| (&**name, recording))
-    }
-
-    /// Takes in a recording, in place of an older one.
-    pub fn insert(&mut self, name: &str, recording: Recording) {
-        self.0.insert(name.to_owned(), recording);
-    }
+/// The text of [`RECORDED`]: a paragraph for each output, between anchors of its name.
+pub fn recorded_html(recordings: &Recordings) -> String {
+    let paragraph = |(name, recording): (&String, &Recording)| {
+        let caption = escaped(&recording.caption());
+        format!(
+            "<!-- ANCHOR: {name} -->\n<p class=\"recorded\">{caption}</p>\n<!-- ANCHOR_END: {name} -->\n"
+        )
+    };
+    recordings.iter().map(paragraph).collect()
 }
 
 /// Whether an output is of a run on a GPU, by its name.
@@ -72,38 +71,54 @@ pub fn needs_gpu(name: &str) -> bool {
 }
 
 /// The names of all outputs, in order.
-pub fn names(root: &Path) -> io::Result<Vec<String>> {
-    let files = files_below(&root.join(FOLDER), "txt")?;
-    Ok(files.iter().map(|path| stem(path)).collect())
+pub fn names(root: &Path) -> Vec<String> {
+    files_below(&root.join(FOLDER), "txt").iter().map(|path| stem(path)).collect()
 }
 
-/// Outputs that no page shows, without a command, or of which nobody knows where they are from.
-pub fn check(book: &Book) -> io::Result<Vec<Problem>> {
-    let shown = book.included();
-    let recordings = match Recordings::load(&book.root) {
-        Ok(recordings) => recordings,
-        Err(error) => return Ok(vec![Problem::of(Recordings::FILE, error)]),
-    };
-    let mut problems = Vec::new();
-    let files = book.files("outputs", "txt")?;
-    for path in &files {
-        let file = relative(path, &book.root);
-        let text = std::fs::read_to_string(path)?;
-        let name = stem(path);
-        let mut wrong = |what: String| problems.push(Problem::of(file.clone(), what));
-        if !shown.contains(&file) {
-            wrong("no page shows this output".to_owned());
+/// Outputs that no page shows, without a command, or without a recording.
+pub(super) fn files(book: &Book, found: &mut Found) {
+    let recordings = serde_json::from_str(book.text(RECORDINGS).unwrap_or_default());
+    let recordings: Recordings = recordings.unwrap_or_default();
+    if book.text(RECORDED) != Some(&recorded_html(&recordings)) {
+        let what = format_args!("is not of {RECORDINGS}: `cargo xtask outputs NAME` writes both");
+        found.at(RECORDED, 1, what);
+    }
+    for (file, text) in book.files(FOLDER, "txt") {
+        let name = stem(file);
+        if !book.includes(file) {
+            found.at(file, 1, "no page shows this output: include it, or remove it");
         }
         if !text.starts_with("$ ") {
-            wrong("its first line is not the command that made it (`$ …`)".to_owned());
+            found.at(file, 1, "write the command into the first line, as `$ COMMAND`");
         }
-        if recordings.get(&name).is_none() || text.lines().nth(1).is_none() {
-            wrong(format!("not recorded yet: `cargo xtask outputs {name}`"));
+        if !recordings.contains_key(&name) || text.lines().nth(1).is_none() {
+            found.at(file, 1, format_args!("not recorded yet: `cargo xtask outputs {name}`"));
         }
     }
-    let names: BTreeSet<String> = files.iter().map(|path| stem(path)).collect();
-    for name in recordings.0.keys().filter(|name| !names.contains(*name)) {
-        problems.push(Problem::of(Recordings::FILE, format!("there is no output {name}.txt")));
+    for name in recordings.keys() {
+        if book.text(format!("{FOLDER}/{name}.txt")).is_none() {
+            found.at(RECORDINGS, 1, format_args!("there is no output {name}.txt"));
+        }
     }
-    Ok(problems)
+}
+
+/// Where a page begins to show an output, the line after the code block says where the output was recorded.
+pub(super) fn recorded(book: &Book, found: &mut Found) {
+    for page in book.pages() {
+        let mut told = BTreeSet::new();
+        for block in &page.blocks {
+            let Some(output) = page.output(block) else { continue };
+            // A later block of the same output needs no such line.
+            if !told.insert(&output.file) {
+                continue;
+            }
+            let after = block.line + block.content.lines().count() + 2;
+            let line = format!("{{{{#include ../outputs/recorded.html:{}}}}}", stem(&output.file));
+            // The line is HTML, and so is what follows, up to a blank line.
+            let mut lines = page.text.lines().skip(after - 1);
+            if lines.next() != Some(&line) || !lines.next().unwrap_or_default().trim().is_empty() {
+                found.on(page, after, format_args!("write {line} here, and a blank line after it"));
+            }
+        }
+    }
 }

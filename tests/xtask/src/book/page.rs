@@ -1,22 +1,25 @@
-//! What a page consists of: code blocks, links, headings, includes.
+//! A page of the book, taken apart: code blocks, links, headings and includes.
 
 use std::path::{Path, PathBuf};
 
 use pulldown_cmark::{BrokenLink, CodeBlockKind, Event, LinkType, Options, Parser, Tag, TagEnd};
 
-use super::directive::{Include, directives};
+/// The folders of the pages and of recorded outputs, below the checkout's root.
+pub const FOLDER: &str = "book/src";
+pub const OUTPUTS: &str = "book/outputs";
 
-/// A page of the book.
+pattern!(DIRECTIVE, r"(\\?)\{\{\s*#([a-z_]+)\s+([^}:\s]*)(?::([^}]*?))?\s*\}\}");
+
 #[derive(Clone, Debug, Default)]
 pub struct Page {
-    /// Its path below `book/src`.
+    /// The path below `book/src`.
     pub name: PathBuf,
     pub text: String,
     pub blocks: Vec<Block>,
     pub links: Vec<Link>,
     pub headings: Vec<String>,
     pub includes: Vec<Include>,
-    /// Lines of prose that begin with a comment: to Markdown they are HTML, and a paragraph ends before them.
+    /// Lines that begin with a comment and have words after it: Markdown takes the whole line to be HTML.
     pub torn: Vec<usize>,
 }
 
@@ -24,8 +27,8 @@ pub struct Page {
 #[derive(Clone, Debug, Default)]
 pub struct Block {
     pub line: usize,
-    /// The words behind its fence: a language first. `None` for indented code.
-    pub info: Option<Vec<String>>,
+    /// The words after its fence: a language first.
+    pub info: Vec<String>,
     pub content: String,
 }
 
@@ -33,21 +36,33 @@ pub struct Block {
 #[derive(Clone, Debug)]
 pub struct Link {
     pub line: usize,
-    /// Its target as it is written; `None` when it refers to a definition that is not there.
+    /// The target, or `None` if the link refers to a definition that does not exist.
     pub target: Option<String>,
-    pub written: String,
+}
+
+/// A directive of mdBook: `{{#include path:anchor}}`.
+#[derive(Clone, Debug)]
+pub struct Include {
+    pub line: usize,
+    /// `include`, or another word.
+    pub kind: String,
+    pub path: String,
+    /// The path below the checkout's root; empty if the path leaves the checkout.
+    pub file: PathBuf,
+    pub anchor: Option<String>,
+    /// Whether the line has nothing else.
+    pub alone: bool,
 }
 
 impl Page {
-    /// Takes a page apart.
     pub fn new(name: PathBuf, text: String) -> Self {
-        let mut page = Self { name, includes: directives(&text), ..Self::default() };
+        let mut page = Self { name, ..Self::default() };
+        page.includes = page.directives(&text);
         let mut undefined = Vec::new();
         let mut broken = |link: BrokenLink<'_>| {
-            // `[text]` alone is no link, just brackets.
+            // `[text]` alone is no link.
             if matches!(link.link_type, LinkType::Reference | LinkType::Collapsed) {
-                let (line, written) = (line_of(&text, link.span.start), text[link.span].to_owned());
-                undefined.push(Link { line, target: None, written });
+                undefined.push(Link { line: line_of(&text, link.span.start), target: None });
             }
             None
         };
@@ -66,18 +81,23 @@ impl Page {
                 }
                 Event::Html(html) => {
                     let after =
-                        html.trim().strip_prefix("<!--").and_then(|rest| rest.rsplit_once("-->"));
+                        html.trim().strip_prefix("<!--").and_then(|it| it.rsplit_once("-->"));
                     if after.is_some_and(|(_, words)| !words.is_empty()) {
                         page.torn.push(line);
                     }
                 }
                 Event::Start(Tag::CodeBlock(kind)) => {
-                    block = Some(Block { line, info: words_behind(&kind), ..Block::default() });
+                    let info = match &kind {
+                        CodeBlockKind::Fenced(info) => info,
+                        CodeBlockKind::Indented => "",
+                    };
+                    let info = info.split([' ', ',']).filter(|it| !it.is_empty());
+                    let info = info.map(str::to_owned).collect();
+                    block = Some(Block { line, info, content: String::new() });
                 }
                 Event::End(TagEnd::CodeBlock) => page.blocks.extend(block.take()),
                 Event::Start(Tag::Link { dest_url, .. } | Tag::Image { dest_url, .. }) => {
-                    let written = text[span].to_owned();
-                    page.links.push(Link { line, target: Some(dest_url.into_string()), written });
+                    page.links.push(Link { line, target: Some(dest_url.into_string()) });
                 }
                 Event::Start(Tag::Heading { id, .. }) => {
                     heading = Some((id.map(|id| id.into_string()), String::new()));
@@ -96,9 +116,76 @@ impl Page {
         page
     }
 
-    /// Below the checkout's root.
+    /// The path below the checkout's root.
     pub fn path(&self) -> PathBuf {
-        Path::new("book/src").join(&self.name)
+        Path::new(FOLDER).join(&self.name)
+    }
+
+    /// The path below the checkout's root to which a path on this page leads; empty if it leaves the checkout.
+    pub fn resolve(&self, path: &str) -> PathBuf {
+        let mut resolved = self.path();
+        resolved.pop();
+        for part in path.split('/') {
+            match part {
+                "." | "" => {}
+                ".." if !resolved.pop() => return PathBuf::new(),
+                ".." => {}
+                part => resolved.push(part),
+            }
+        }
+        resolved
+    }
+
+    /// The include that is alone on a line.
+    pub fn include_on(&self, line: usize) -> Option<&Include> {
+        self.includes.iter().find(|include| include.line == line && include.alone)
+    }
+
+    /// The first include of a recorded output in a block.
+    pub fn output(&self, block: &Block) -> Option<&Include> {
+        let mut includes = block.lines().filter_map(|(line, _)| self.include_on(line));
+        includes.find(|include| include.file.starts_with(OUTPUTS))
+    }
+
+    fn directives(&self, text: &str) -> Vec<Include> {
+        let mut includes = Vec::new();
+        for (line, words) in (1..).zip(text.lines()) {
+            let found = DIRECTIVE.captures_iter(words).filter(|found| found[1].is_empty());
+            includes.extend(found.map(|found| Include {
+                line,
+                kind: found[2].to_owned(),
+                path: found[3].to_owned(),
+                file: self.resolve(&found[3]),
+                anchor: found.get(4).map(|anchor| anchor.as_str().to_owned()),
+                alone: found[0] == *words.trim(),
+            }));
+        }
+        includes
+    }
+}
+
+impl Include {
+    /// The first and the last line that it shows, if it names lines.
+    pub fn lines(&self) -> Option<(usize, usize)> {
+        let anchor = self.anchor.as_deref()?;
+        let (first, last) = anchor.split_once(':').unwrap_or((anchor, anchor));
+        Some((first.parse().ok()?, last.parse().ok()?))
+    }
+}
+
+impl Block {
+    /// The marks of a `console` block.
+    pub fn marks(&self) -> Option<&[String]> {
+        match &self.info[..] {
+            [language, marks @ ..] if language == "console" => Some(marks),
+            _ => None,
+        }
+    }
+
+    /// The lines that are not empty, with their numbers on the page.
+    pub fn lines(&self) -> impl Iterator<Item = (usize, &str)> {
+        let lines = (self.line + 1..).zip(self.content.lines());
+        lines.filter(|(_, text)| !text.trim().is_empty())
     }
 }
 
@@ -107,7 +194,7 @@ pub(super) fn line_of(text: &str, offset: usize) -> usize {
     text[..offset].matches('\n').count() + 1
 }
 
-/// What mdBook's Markdown has, and formulas.
+/// The extensions of Markdown that mdBook has, and formulas.
 fn options() -> Options {
     Options::ENABLE_TABLES
         | Options::ENABLE_FOOTNOTES
@@ -119,63 +206,28 @@ fn options() -> Options {
         | Options::ENABLE_MATH
 }
 
-fn words_behind(kind: &CodeBlockKind<'_>) -> Option<Vec<String>> {
-    let CodeBlockKind::Fenced(info) = kind else { return None };
-    let words = info.split([' ', ',']).filter(|word| !word.is_empty());
-    Some(words.map(str::to_owned).collect())
-}
-
-/// The id that mdBook gives a heading after those before it.
+/// The id that mdBook gives a heading, after the headings before it.
 fn heading_id(title: &str, before: &[String]) -> String {
-    let id: String = title
-        .trim()
-        .chars()
-        .filter_map(|c| match c {
-            c if c.is_alphanumeric() || c == '_' || c == '-' => Some(c.to_ascii_lowercase()),
-            c if c.is_whitespace() => Some('-'),
-            _ => None,
-        })
-        .collect();
-    let numbered = (1..).map(|number| format!("{id}-{number}"));
-    let mut ids = std::iter::once(id.clone()).chain(numbered);
-    ids.find(|id| !before.contains(id)).unwrap_or(id)
+    let kept = |c: &char| c.is_alphanumeric() || c.is_whitespace() || ['_', '-'].contains(c);
+    let id: String = title.trim().to_ascii_lowercase().chars().filter(kept).collect();
+    let id = id.replace(char::is_whitespace, "-");
+    let mut numbered = (1..).map(|number| format!("{id}-{number}"));
+    if before.contains(&id) {
+        return numbered.find(|id| !before.contains(id)).unwrap_or(id);
+    }
+    id
 }
 
-#[cfg(test)]
-mod tests {
-    use super::super::directive::only_directive;
-    use super::*;
-
-    fn page(text: &str) -> Page {
-        Page::new("page.md".into(), text.to_owned())
-    }
-
-    #[test]
-    fn a_page_is_taken_apart() {
-        let page = page(
-            "# One `step` of it\n\nTwo *words*\nand [a link](there.md#x).\n\n- an item of 3 ms\n\n\
-             ```rust\n{{#include ../a.rs:b}}\n```\n",
-        );
-        assert_eq!(page.headings, ["one-step-of-it"]);
-        assert_eq!(page.links[0].target.as_deref(), Some("there.md#x"));
-        let [block] = &page.blocks[..] else { panic!("{:?}", page.blocks) };
-        assert_eq!((block.line, &*block.content), (8, "{{#include ../a.rs:b}}\n"));
-        let include = only_directive(&block.content).unwrap();
-        assert_eq!((&*include.path, include.anchor.as_deref()), ("../a.rs", Some("b")));
-        assert_eq!(page.includes[0].line, 9);
-    }
-
-    #[test]
-    fn headings_of_the_same_name_are_numbered_and_can_have_ids() {
-        let page = page("# Why?\n## Why?\n## Why? {#because}\n### Why?\n");
-        assert_eq!(page.headings, ["why", "why-1", "because", "why-2"]);
-    }
-
-    #[test]
-    fn a_comment_in_front_of_words_tears_a_paragraph() {
-        let torn = |text: &str| page(text).torn;
-        assert_eq!(torn("one\n<!-- source: x --> *two*\nthree\n"), [2]);
-        assert!(torn("one <!-- source: x --> *two*\n<!-- source: y -->\n\nthree\n").is_empty());
-        assert!(torn("```html,sketch\n<!-- a --> b\n```\n").is_empty());
-    }
+#[test]
+fn a_page_is_taken_apart() {
+    let text = "# One `step` of it\n\n[a link](there.md#x), [none][2].\n\n## Why?\n## Why?\n\n\
+                ```rust,long\n{{#include ../a.rs:b}}\n```\n\none\n<!-- source: x --> *two*\nthree\n";
+    let page = Page::new("page.md".into(), text.to_owned());
+    assert_eq!(page.headings, ["one-step-of-it", "why", "why-1"]);
+    let targets: Vec<_> = page.links.iter().map(|link| link.target.as_deref()).collect();
+    assert_eq!((targets, page.torn), (vec![Some("there.md#x"), None], vec![13]));
+    assert_eq!(page.blocks[0].lines().collect::<Vec<_>>(), [(9, "{{#include ../a.rs:b}}")]);
+    let [include] = &page.includes[..] else { panic!("{:?}", page.includes) };
+    assert_eq!((include.file.to_str(), include.anchor.as_deref()), (Some("book/a.rs"), Some("b")));
+    assert!(include.alone && page.blocks[0].info == ["rust", "long"]);
 }

@@ -5,7 +5,6 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
-use clap::Args;
 use harness::report::{file, line};
 use xtask::book::{built, dedent};
 use xtask::scaling::Measurement;
@@ -46,21 +45,13 @@ pub(crate) fn build() -> anyhow::Result<()> {
     Ok(line(format_args!("the book is at {}", pages.display()))?)
 }
 
-/// What mdBook asks of its preprocessor.
-#[derive(Clone, Debug, Args)]
-pub(crate) struct Asked {
-    /// `supports html`: does the preprocessor work for this renderer?
-    #[arg(num_args = 0..=2)]
-    question: Vec<String>,
-}
-
-/// Dedents the listings of the book that mdBook writes to standard input.
-pub(crate) fn dedent(asked: &Asked) -> anyhow::Result<()> {
-    // The exit code answers the question. Every renderer is supported.
-    if !asked.question.is_empty() {
-        return Ok(());
+/// Dedents the listings of the book that mdBook writes to standard input. mdBook may ask first: `supports html`? The exit code
+/// answers that every renderer is supported.
+pub(crate) fn dedent(question: &[String]) -> anyhow::Result<()> {
+    if question.is_empty() {
+        line(dedent::preprocess(&std::io::read_to_string(std::io::stdin())?)?)?;
     }
-    Ok(line(dedent::preprocess(&std::io::read_to_string(std::io::stdin())?)?)?)
+    Ok(())
 }
 
 /// Records what each all-reduce sends, for the stepper.

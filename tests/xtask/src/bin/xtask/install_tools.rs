@@ -4,14 +4,12 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, bail};
 use clap::Args;
+use course::doctor::probe::ask;
+use course::process;
 use harness::interrupt;
 use harness::report::line;
 
-use course::doctor::probe::ask;
-use course::process;
-
-/// Each with its version. A newer mdBook may give other pages; a newer mdbook-katex wants newer fonts in
-/// `book/src/katex`.
+/// Each with its version. A newer mdBook may give other pages; a newer mdbook-katex wants newer fonts in `book/src/katex`.
 const TOOLS: [(&str, &str); 3] =
     [("mdbook", "0.5.4"), ("mdbook-katex", "0.10.0"), ("mdbook-linkcheck2", "0.13.0")];
 
@@ -30,26 +28,18 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let mut missing = Vec::new();
     let asked = |name| arguments.names.is_empty() || arguments.names.iter().any(|one| one == name);
     for (name, version) in TOOLS.into_iter().filter(|(name, _)| asked(*name)) {
-        match found(name) {
-            Ok(found) if found == version => line(format_args!("✓ {name} {version}"))?,
-            other if arguments.check => {
-                let other = match other {
-                    Ok(other) => format!("{other} is there"),
-                    Err(why) => why,
-                };
-                line(format_args!("– {name} {version}: {other}"))?;
-                missing.push(name);
-            }
-            _ => {
-                line(format_args!("… {name} {version}"))?;
-                install(name, version).with_context(|| format!("{name} {version}"))?;
-                // Installed is not yet found: another one may stand before it on the PATH.
-                match found(name) {
-                    Ok(found) if found == version => line(format_args!("✓ {name} {version}"))?,
-                    Ok(other) => bail!("{name} {version} is installed, but PATH leads to {other}"),
-                    Err(why) => bail!("{name} {version} is installed, but {why}"),
-                }
-            }
+        let mut there = found(name);
+        if !arguments.check && there != version {
+            line(format_args!("… {name} {version}"))?;
+            install(name, version).with_context(|| format!("{name} {version}"))?;
+            // Another one may come before the installed one on the PATH.
+            there = found(name);
+        }
+        if there == version {
+            line(format_args!("✓ {name} {version}"))?;
+        } else {
+            line(format_args!("– {name} {version}: {there}"))?;
+            missing.push(name);
         }
     }
     if !missing.is_empty() {
@@ -58,13 +48,15 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn found(name: &str) -> Result<String, String> {
-    let answer = ask(name, &["--version"])?;
-    let version = answer.split_whitespace().last().unwrap_or_default();
-    Ok(version.trim_start_matches('v').to_owned())
+/// The version of a program, or why there is none.
+fn found(name: &str) -> String {
+    match ask(name, &["--version"]) {
+        Ok(answer) => answer.split([' ', 'v']).next_back().unwrap_or_default().to_owned(),
+        Err(why) => why,
+    }
 }
 
-/// Made quickly rather than fast: a book takes seconds either way.
+/// Installs a program. It is made quickly rather than fast: a book takes seconds either way.
 fn install(name: &str, version: &str) -> anyhow::Result<()> {
     let status = Command::new("cargo")
         .args(["install", name, "--version", version, "--locked", "--force"])

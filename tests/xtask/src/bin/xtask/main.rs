@@ -1,23 +1,23 @@
 //! `cargo xtask`: the tool of those who write the course.
 
 mod book;
-mod exercises;
 mod figures;
 mod install_tools;
-mod machine;
 mod outputs;
 mod peers;
-mod release_notes;
 mod shell;
+mod verify;
 mod walk;
 
 use std::process::ExitCode;
 
+use anyhow::{Context as _, bail, ensure};
 use clap::Parser;
 use course::exercises::Limit;
 use course::exercises::tree::Tree;
-use exercises::{soak, verify};
 use harness::cli;
+use harness::report::line;
+use xtask::{machine, release, root};
 
 /// The tool of those who write the course.
 #[derive(Debug, Parser)]
@@ -26,8 +26,6 @@ use harness::cli;
 enum Command {
     /// Check the exercises: stubs fail, solutions pass, wrong answers get their messages
     Verify(Limit),
-    /// Change solutions in small ways: do the checks notice? Or kill ranks (--kills)
-    Soak(soak::Arguments),
     /// Measure our code and PyTorch, Gloo and Open MPI on the same work, in turn
     Peers(peers::Arguments),
     /// Our side of it, in a process of its own
@@ -39,7 +37,7 @@ enum Command {
     Book,
     /// Dedent the book's listings, as a preprocessor of mdBook
     #[command(hide = true)]
-    Dedent(book::Asked),
+    Dedent { question: Vec<String> },
     /// Make the book's recorded outputs anew, or check that they would come out again
     Outputs(outputs::Arguments),
     /// Draw the book's measured figures from its data
@@ -53,7 +51,10 @@ enum Command {
     /// Write down what stage 7's cost model says, for the book's figure
     Scaling,
     /// Print what the changelog says of this version, if all files that name it agree
-    ReleaseNotes(release_notes::Arguments),
+    ReleaseNotes {
+        /// The version to be released, which has to be the workspace's [default: the workspace's]
+        version: Option<String>,
+    },
 }
 
 fn main() -> ExitCode {
@@ -63,18 +64,34 @@ fn main() -> ExitCode {
 fn run(command: Command) -> anyhow::Result<()> {
     match command {
         Command::Verify(limit) => verify::run(&Tree::find()?, limit.duration()),
-        Command::Soak(arguments) => soak::run(&Tree::find()?, &arguments),
         Command::Peers(arguments) => peers::run(&arguments),
         Command::PeersOurs(arguments) => peers::ours::run(&arguments),
         Command::InstallTools(arguments) => install_tools::run(&arguments),
         Command::Book => book::build(),
-        Command::Dedent(asked) => book::dedent(&asked),
+        Command::Dedent { question } => book::dedent(&question),
         Command::Outputs(arguments) => outputs::run(&arguments),
         Command::Figures(arguments) => figures::run(&arguments),
         Command::Walk(arguments) => walk::run(&arguments),
         Command::Steps => book::write_steps(),
         Command::Schedules => book::write_schedules(),
         Command::Scaling => book::write_scaling(),
-        Command::ReleaseNotes(arguments) => release_notes::run(&arguments),
+        Command::ReleaseNotes { version } => release_notes(version.as_deref()),
+    }
+}
+
+/// Prints the changelog's section of this version, if all files that name the version agree.
+fn release_notes(asked: Option<&str>) -> anyhow::Result<()> {
+    let version = env!("CARGO_PKG_VERSION");
+    let asked = asked.unwrap_or(version);
+    ensure!(
+        asked == version,
+        "version {asked} was asked for, and Cargo.toml has version {version}"
+    );
+    let read = |name: &str| {
+        std::fs::read_to_string(root().join(name)).with_context(|| format!("cannot read {name}"))
+    };
+    match release::notes(version, &read("CHANGELOG.md")?, &read("CITATION.cff")?) {
+        Ok(notes) => Ok(line(notes)?),
+        Err(wrong) => bail!("{}", wrong.join("; ")),
     }
 }

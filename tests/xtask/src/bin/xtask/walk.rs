@@ -5,14 +5,15 @@ use std::time::Duration;
 
 use anyhow::bail;
 use clap::Args;
+use course::doctor::probe::{ask, gpu_answers};
+use harness::cli::UsageError;
 use harness::interrupt;
 use harness::report::{counted, line};
-use xtask::book::Book;
 use xtask::book::commands::{self, Command};
+use xtask::book::{Book, outputs};
 use xtask::root;
 
 use crate::shell;
-use course::doctor::probe::{ask, gpu_answers};
 
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Arguments {
@@ -32,26 +33,22 @@ pub(crate) struct Arguments {
 
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let root = root();
-    let book = Book::open(&root)?;
-    let of_page = |command: &Command| match &arguments.page {
-        Some(page) => command.page.trim_end_matches(".md") == page.trim_end_matches(".md"),
-        None => true,
-    };
-    let commands: Vec<Command> = commands::all(&book)?.into_iter().filter(of_page).collect();
-    if let Some(page) = &arguments.page
-        && commands.is_empty()
-    {
-        bail!(harness::cli::UsageError::new(format_args!(
-            "{page}: there is no such page in book/src, or it prints no commands"
-        )));
+    let mut commands = commands::all(&Book::open(&root)?, &outputs::recordings(&root)?);
+    if let Some(page) = &arguments.page {
+        let name = |page: &str| page.trim_end_matches(".md").to_owned();
+        commands.retain(|command| name(&command.page) == name(page));
+        if commands.is_empty() {
+            bail!(UsageError::new(format_args!(
+                "{page}: there is no such page in book/src, or it prints no commands"
+            )));
+        }
     }
-    let limit = Duration::from_secs(arguments.limit);
-    // What came of each command, so that none is run twice.
-    let mut seen: BTreeMap<&str, bool> = BTreeMap::new();
+    // The result of each command, so that none runs twice.
+    let mut passed: BTreeMap<&str, bool> = BTreeMap::new();
     let (mut skipped, mut again) = (0, 0);
     for command in &commands {
         let Command { page, line: at, text, .. } = command;
-        if seen.contains_key(text.as_str()) {
+        if passed.contains_key(text.as_str()) {
             again += 1;
             continue;
         }
@@ -60,31 +57,30 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
             line(format_args!("– {page}:{at}: {text}\n    left out: {why}"))?;
             continue;
         }
-        let wanted = !command.marks.iter().any(|mark| mark == "fails");
-        let ended = shell::run(text, &root, limit);
+        let ended = shell::run(text, &root, Duration::from_secs(arguments.limit));
         if interrupt::requested() {
             // The exit code says so.
             return Ok(());
         }
+        let wanted = !command.marks.iter().any(|mark| mark == "fails");
         let failure = match ended {
             Ok(ended) if ended.status.success() == wanted => {
                 line(format_args!("✓ {page}:{at}: {text}  {:.1} s", ended.seconds))?;
-                None
+                passed.insert(text, true);
+                continue;
             }
-            Ok(ended) if wanted => Some(format!("{}\n{}", ended.status, ended.output.trim_end())),
-            Ok(_) => Some("succeeded, although its block says `fails`".to_owned()),
-            Err(error) => Some(error.to_string()),
+            Ok(ended) if wanted => format!("{}\n{}", ended.status, ended.output.trim_end()),
+            Ok(_) => "succeeded, although its block says `fails`".to_owned(),
+            Err(error) => error.to_string(),
         };
-        if let Some(failure) = &failure {
-            line(format_args!("✗ {page}:{at}: {text}\n    {}", failure.replace('\n', "\n    ")))?;
-        }
-        seen.insert(text, failure.is_none());
+        line(format_args!("✗ {page}:{at}: {text}\n    {}", failure.replace('\n', "\n    ")))?;
+        passed.insert(text, false);
     }
-    let passed = seen.values().filter(|passed| **passed).count();
-    let failed = seen.len() - passed;
+    let failed = passed.values().filter(|passed| !**passed).count();
     line(format_args!(
-        "{}: {passed} run as printed, {failed} do not, {again} were there before, {skipped} left out",
-        counted(commands.len(), "command")
+        "{}: {} run as printed, {failed} do not, {again} were there before, {skipped} left out",
+        counted(commands.len(), "command"),
+        passed.len() - failed
     ))?;
     if failed > 0 {
         bail!("{} of the book did not run as printed", counted(failed, "command"));
@@ -93,16 +89,15 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
 }
 
 fn left_out(command: &Command, all: bool) -> Option<&'static str> {
-    let marked = |mark: &str| command.marks.iter().any(|known| known == mark);
-    let reasons = [
-        (marked("interactive"), "it waits for a person"),
-        (marked("edits"), "it changes the reader's files"),
-        (marked("long") && !all, "it takes long (--all)"),
-        (marked("gpu") && !gpu_answers(), "it needs a GPU, and none answers here"),
-        (
-            marked("mpi") && ask("mpirun", &["--version"]).is_err(),
-            "it needs mpirun, which is not here",
-        ),
-    ];
-    reasons.into_iter().find(|(applies, _)| *applies).map(|(_, why)| why)
+    let reason = |mark: &String| match mark.as_str() {
+        "interactive" => Some("it waits for a person"),
+        "edits" => Some("it changes the reader's files"),
+        "long" if !all => Some("it takes long (--all)"),
+        "gpu" if !gpu_answers() => Some("it needs a GPU, and none answers here"),
+        "mpi" if ask("mpirun", &["--version"]).is_err() => {
+            Some("it needs mpirun, which is not here")
+        }
+        _ => None,
+    };
+    command.marks.iter().find_map(reason)
 }

@@ -10,16 +10,19 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use clap::Args;
+use course::doctor::probe::gpu_answers;
+use harness::cli::UsageError;
 use harness::report::{counted, file, line};
 use mask::Mask;
-use similar::{ChangeTag, TextDiff};
-use xtask::book::outputs::{FOLDER, Recording, Recordings, names, needs_gpu};
-use xtask::book::recorded;
+use similar::TextDiff;
+use xtask::book::outputs::{
+    FOLDER, RECORDED, RECORDINGS, Recording, Recordings, names, needs_gpu, recorded_html,
+    recordings,
+};
+use xtask::machine::{this_machine, this_machine_with_gpus, today};
 use xtask::root;
 
-use crate::machine::{this_machine, this_machine_with_gpus, today};
 use crate::shell;
-use course::doctor::probe::gpu_answers;
 
 const LIMIT: Duration = Duration::from_secs(1800);
 
@@ -45,29 +48,27 @@ pub(crate) struct Arguments {
 enum Outcome {
     Done,
     Different,
-    LeftOut(&'static str),
+    LeftOut,
 }
 
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let root = root();
-    let known = names(&root)?;
+    let known = names(&root);
     if let Some(unknown) = arguments.names.iter().find(|name| !known.contains(name)) {
-        bail!(harness::cli::UsageError::new(format_args!(
+        bail!(UsageError::new(format_args!(
             "there is no output {unknown}: write its command into {FOLDER}/{unknown}.txt, as `$ COMMAND`"
         )));
     }
     let named = |name: &&String| arguments.names.is_empty() || arguments.names.contains(name);
     let (mut done, mut different, mut left_out) = (0, 0, 0);
     for name in known.iter().filter(named) {
-        let outcome = output(&root, name, arguments).with_context(|| name.clone())?;
-        match outcome {
-            Outcome::Done => done += 1,
-            Outcome::Different => different += 1,
-            Outcome::LeftOut(why) => {
-                left_out += 1;
-                line(format_args!("{name}: left out: {why}"))?;
-            }
-        }
+        let (outcome, told) = output(&root, name, arguments).with_context(|| name.clone())?;
+        line(format_args!("{name}: {told}"))?;
+        *match outcome {
+            Outcome::Done => &mut done,
+            Outcome::Different => &mut different,
+            Outcome::LeftOut => &mut left_out,
+        } += 1;
     }
     let did = if arguments.check { "the same" } else { "recorded" };
     let done = counted(done, "output");
@@ -78,20 +79,22 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn output(root: &Path, name: &str, arguments: &Arguments) -> anyhow::Result<Outcome> {
+/// Records or checks one output, and says what became of it.
+fn output(root: &Path, name: &str, arguments: &Arguments) -> anyhow::Result<(Outcome, String)> {
+    let left_out = |why: &str| Ok((Outcome::LeftOut, format!("left out: {why}")));
     let path = root.join(FOLDER).join(name).with_extension("txt");
     let recorded = std::fs::read_to_string(&path)?;
     let Some(command) = recorded.lines().next().and_then(|line| line.strip_prefix("$ ")) else {
         bail!("{} does not begin with `$ COMMAND`", path.display());
     };
-    let mut recordings = Recordings::load(root)?;
+    let mut recordings = recordings(root)?;
     let recording = recordings.get(name);
     if needs_gpu(name) && !gpu_answers() {
-        return Ok(Outcome::LeftOut("it needs a GPU, and none answers here"));
+        return left_out("it needs a GPU, and none answers here");
     }
     let asked = arguments.all || arguments.names.iter().any(|asked| asked == name);
     if arguments.check && !asked && recording.is_some_and(Recording::is_long) {
-        return Ok(Outcome::LeftOut("it takes long (--all)"));
+        return left_out("it takes long (--all)");
     }
 
     // The time is the program's, not its compiler's.
@@ -103,56 +106,44 @@ fn output(root: &Path, name: &str, arguments: &Arguments) -> anyhow::Result<Outc
     }
     let ended = shell::run(command, root, LIMIT)?;
     let fails = arguments.fails || recording.is_some_and(|recording| recording.fails);
-    match ended.status.success() {
-        true if fails => bail!("`{command}` succeeds, and was to fail"),
-        false if !fails => {
-            bail!(
-                "`{command}` failed ({}; --fails records one that does so on purpose):\n{}",
-                ended.status,
-                ended.output.trim_end()
-            )
-        }
-        _ => {}
+    if ended.status.success() == fails {
+        let wanted = if fails { "it was to fail" } else { "--fails records one that does so" };
+        bail!("`{command}`: {}; {wanted}\n{}", ended.status, ended.output.trim_end());
     }
     if ended.output.contains(&*root.to_string_lossy()) {
         bail!("`{command}` prints where this checkout lies, which is not for the book");
     }
-    let here = if needs_gpu(name) { this_machine_with_gpus()? } else { this_machine() };
-    let made = format!("$ {command}\n{}\n", without_trailing_blanks(&ended.output));
+    let machine = if needs_gpu(name) { this_machine_with_gpus()? } else { this_machine() };
+    let lines: Vec<&str> = ended.output.trim_end().lines().map(str::trim_end).collect();
+    let made = format!("$ {command}\n{}\n", lines.join("\n"));
     if !arguments.check {
         file::write(&path, |file| file.write_all(made.as_bytes()))?;
-        let (machine, date) = (here, today());
-        let seconds = ended.seconds.round();
-        recordings.insert(name, Recording { machine, date, seconds, fails });
+        let (date, seconds) = (today(), ended.seconds.round());
+        recordings.insert(name.to_owned(), Recording { machine, date, seconds, fails });
         store(root, &recordings)?;
-        line(format_args!("{name}: recorded in {:.0} s", ended.seconds))?;
-        return Ok(Outcome::Done);
+        return Ok((Outcome::Done, format!("recorded in {seconds} s")));
     }
-
     let Some(recording) = recording else {
-        line(format_args!("{name}: was never recorded: `cargo xtask outputs {name}`"))?;
-        return Ok(Outcome::Different);
+        let told = format!("was never recorded: `cargo xtask outputs {name}`");
+        return Ok((Outcome::Different, told));
     };
-    let mask = Mask::between(&recording.machine, &here);
+    let mask = Mask::between(&recording.machine, &machine);
     let (was, is) = (mask.hide(&recorded), mask.hide(&made));
     if was == is {
-        line(format_args!("{name}: the same, {mask} masked"))?;
-        return Ok(Outcome::Done);
+        return Ok((Outcome::Done, format!("the same, {mask} masked")));
     }
-    line(format_args!("{name}: different; - as recorded, + as it is now, {mask} masked"))?;
-    line(difference(&was, &is).trim_end())?;
-    Ok(Outcome::Different)
+    let lines = TextDiff::from_lines(&was, &is).unified_diff().context_radius(2).to_string();
+    let told = format!("different; - as recorded, + as it is now, {mask} masked");
+    Ok((Outcome::Different, format!("{told}\n{}", lines.trim_end())))
 }
 
 /// How all outputs came about: as data, and as pages tell it.
 fn store(root: &Path, recordings: &Recordings) -> anyhow::Result<()> {
-    let json = serde_json::to_vec_pretty(recordings)?;
-    file::write(&root.join(Recordings::FILE), |file| {
-        file.write_all(&json)?;
-        writeln!(file)
-    })?;
-    let told = recorded::file(recordings);
-    Ok(file::write(&root.join(recorded::FILE), |file| file.write_all(told.as_bytes()))?)
+    let json = serde_json::to_string_pretty(recordings)? + "\n";
+    for (name, text) in [(RECORDINGS, json), (RECORDED, recorded_html(recordings))] {
+        file::write(&root.join(name), |file| file.write_all(text.as_bytes()))?;
+    }
+    Ok(())
 }
 
 /// The command that builds what a command runs.
@@ -162,46 +153,10 @@ fn build_before(command: &str) -> Option<String> {
     Some(format!("cargo build {}", flags.trim_end_matches(" --")))
 }
 
-fn without_trailing_blanks(text: &str) -> String {
-    let lines: Vec<&str> = text.trim_end().lines().map(str::trim_end).collect();
-    lines.join("\n")
-}
-
-/// Lines that were and lines that are, with a few around them.
-fn difference(was: &str, is: &str) -> String {
-    let diff = TextDiff::from_lines(was, is);
-    let mut text = String::new();
-    for (position, group) in diff.grouped_ops(2).iter().enumerate() {
-        if position > 0 {
-            text.push_str("  …\n");
-        }
-        for change in group.iter().flat_map(|op| diff.iter_changes(op)) {
-            let sign = match change.tag() {
-                ChangeTag::Delete => '-',
-                ChangeTag::Insert => '+',
-                ChangeTag::Equal => ' ',
-            };
-            text.push_str(&format!("  {sign} {}\n", change.value().trim_end()));
-        }
-    }
-    text
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_a_command_runs_is_built_before() {
-        let built = |command| build_before(command).unwrap();
-        assert_eq!(built("cargo run --release -p a -- --help"), "cargo build --release -p a");
-        assert_eq!(built("cargo run --release -p a"), "cargo build --release -p a");
-        assert_eq!(build_before("cargo course doctor"), None);
-    }
-
-    #[test]
-    fn a_difference_shows_what_was_and_what_is() {
-        let told = difference("a\nb\nc\n", "a\nB\nc\n");
-        assert_eq!(told, "    a\n  - b\n  + B\n    c\n");
-    }
+#[test]
+fn the_program_of_a_command_is_built_before_it_runs() {
+    let built = |command| build_before(command).unwrap();
+    assert_eq!(built("cargo run --release -p a -- --help"), "cargo build --release -p a");
+    assert_eq!(built("cargo run --release -p a"), "cargo build --release -p a");
+    assert_eq!(build_before("cargo course doctor"), None);
 }

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, bail};
-use datasets::download;
 use harness::interrupt;
+use harness::machine::default_data_folder;
 
 use super::side::{PATIENCE, Programs, last_line};
 use course::process;
@@ -52,7 +52,7 @@ pub(super) fn versions(programs: &Programs) -> anyhow::Result<BTreeMap<String, O
 
 /// Beside the folder that downloaded images are kept in.
 fn folder() -> anyhow::Result<PathBuf> {
-    let images = download::default_folder();
+    let images = default_data_folder();
     let folder = images.map(|images| images.with_file_name("peers"));
     folder.context("this machine names no folder for such things; --python can name an interpreter")
 }

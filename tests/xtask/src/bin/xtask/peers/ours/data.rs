@@ -8,9 +8,10 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use datasets::source::LoadedData;
-use datasets::{Dataset, SIDE, Split, download, fashion_mnist};
+use datasets::{Dataset, SIDE, Split, fashion_mnist};
 use flate2::Compression;
 use flate2::write::GzEncoder;
+use harness::machine::data_folder;
 
 use super::{Answer, Arguments, in_seconds, times};
 
@@ -52,7 +53,7 @@ pub(super) fn decoding(arguments: &Arguments) -> anyhow::Result<Answer> {
 
 /// The folder that downloads are kept in, if all of Fashion-MNIST is asked for and there, compressed.
 fn real_files(images: NonZeroUsize) -> Option<PathBuf> {
-    let folder = download::folder()?;
+    let folder = data_folder()?;
     let unpacked = ["train-images-idx3-ubyte", "t10k-images-idx3-ubyte"];
     let packed = unpacked.iter().all(|file| !folder.join(file).exists());
     let train = fashion_mnist::read(&folder, Split::Train).ok()?;

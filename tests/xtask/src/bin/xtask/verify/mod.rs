@@ -1,0 +1,109 @@
+//! `cargo xtask verify`: can the exercises be trusted?
+//!
+//! A check that accepts everything teaches nothing, so every exercise has answers that its check has to judge: the stub
+//! that a learner starts from, our solution, and mistakes with the message that their author should see. All of them are
+//! modules of one program, and each runs in a process of its own, so that none can hang or end another.
+
+mod answers;
+mod build;
+mod form;
+mod mistakes;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::{Mutex, MutexGuard};
+use std::time::Duration;
+
+use answers::{Answer, Wanted};
+use anyhow::bail;
+use course::exercises::cargo;
+use course::exercises::program;
+use course::exercises::tree::Tree;
+use course::process::How;
+use harness::interrupt;
+use harness::report::{counted, line};
+
+/// So many run at a time: they wait for each other's ranks more than they compute.
+const AT_A_TIME: usize = 3;
+
+/// Runs every check on every answer, and looks at what belongs to each exercise.
+pub(crate) fn run(tree: &Tree, limit: Duration) -> anyhow::Result<()> {
+    interrupt::watch()?;
+    let mut problems: Vec<String> = form::problems(tree)?;
+    let folder = tree.target.join("verify");
+    let answers = answers::all(tree, &folder, &mut problems);
+    let mut right = Vec::new();
+    let mut command = build::command(tree, "build", &folder.join("candidates.rs"), &answers)?;
+    command.arg("--message-format=json-render-diagnostics");
+    let built = cargo::build(&mut command, true, &|| true)?;
+    if let How::Interrupted = built.how {
+        return Ok(());
+    }
+    if let Some(executable) = build::executable(&built) {
+        for (number, verdict) in judge_all(tree, &executable, &answers, limit) {
+            let answer = &answers[number];
+            match verdict {
+                Ok(()) => right.push(&answer.wanted),
+                Err(why) => problems.push(format!("{}: {why}", answer.source)),
+            }
+        }
+        if !interrupt::requested() {
+            problems.extend(build::lints(tree, &folder, answers.clone())?);
+        }
+        if interrupt::requested() {
+            return Ok(());
+        }
+    } else {
+        problems.push(format!("the test target `{}` does not compile", build::TARGET));
+    }
+    for problem in &problems {
+        line(format_args!("\n✗ {}", problem.trim_end()))?;
+    }
+    let count = |is: fn(&Wanted) -> bool| right.iter().filter(|wanted| is(wanted)).count();
+    line(format_args!(
+        "\n{}: {}, {} and {} were judged as they should be",
+        counted(tree.exercises.len(), "exercise"),
+        counted(count(|it| matches!(it, Wanted::Failure { .. })), "stub"),
+        counted(count(|it| matches!(it, Wanted::Success)), "solution"),
+        counted(count(|it| matches!(it, Wanted::Message(_))), "mistake")
+    ))?;
+    match problems.len() {
+        0 => Ok(()),
+        problems => bail!("{}, told above", counted(problems, "problem")),
+    }
+}
+
+/// Runs the check on every answer, a few at a time, and prints each verdict. Ctrl-C leaves out the rest.
+fn judge_all(
+    tree: &Tree,
+    executable: &Path,
+    answers: &[Answer],
+    limit: Duration,
+) -> BTreeMap<usize, Result<(), String>> {
+    let waiting = Mutex::new(answers.iter().enumerate());
+    let verdicts: Mutex<BTreeMap<usize, Result<(), String>>> = Mutex::default();
+    let next = || locked(&waiting).next().filter(|_| !interrupt::requested());
+    let work = || {
+        while let Some((number, answer)) = next() {
+            let words = [&*answer.exercise, &*answer.name];
+            let outcome = program::run(executable, &tree.package, &words, limit, &|| true);
+            let verdict = outcome.map_err(|error| format!("{error:#}"));
+            let verdict = verdict.and_then(|outcome| answer.judge(&outcome));
+            if !interrupt::requested() {
+                let told = match &verdict {
+                    Ok(()) => format!("✓ {}", answer.source),
+                    Err(why) => format!("✗ {}: {why}", answer.source),
+                };
+                // Where nobody reads any more, the summary says so.
+                _ = line(told.lines().next().unwrap_or_default());
+            }
+            locked(&verdicts).insert(number, verdict);
+        }
+    };
+    std::thread::scope(|scope| (0..AT_A_TIME).for_each(|_| drop(scope.spawn(work))));
+    verdicts.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}

@@ -1,0 +1,187 @@
+//! Rules about what pages include: files, anchors, and the listings of a chapter.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use super::page::{Include, line_of};
+use super::{Book, Found, nearest, outputs};
+
+// The beginning or the end of an anchor, as mdBook finds it, in a comment of its own.
+pattern!(ANCHOR, r"(?m)^\s*(?://|#|<!--) ANCHOR(_END)?: ([\w-]+)(?: -->)?$");
+
+/// How far above a listing its path may be, in lines.
+const NEAR: usize = 5;
+
+/// The chapters, each with its stage and the files of the stage that it prints.
+const CHAPTERS: &str = "\
+ch01-single-gpu 01-single-gpu src/lenet src/init src/layers src/sgd src/gradient_check src/train
+ch02-all-reduce 02-params-and-allreduce src/params src/communicator/collectives src/communicator/all_reduce/naive
+ch02-all-reduce 02-params-and-allreduce src/communicator/all_reduce/one_shot src/communicator/all_reduce/tree
+ch02-all-reduce 02-params-and-allreduce src/communicator/all_reduce/ring
+ch03-split-batch 03-split-batch src/split src/gather src/loader src/sampler/mod src/sampler/breakage
+ch04-data-parallel 04-scratch-data-parallel src/train_batch src/train src/replicas src/evaluate src/reproducible src/fixed_tree
+ch04-data-parallel 04-scratch-data-parallel src/tree_sum
+ch05-concise-wrapper 05-concise-wrapper src/../examples/own_model src/network src/model src/data_parallel src/ddp/bucket
+ch05-concise-wrapper 05-concise-wrapper src/ddp/reducer src/ddp/worker src/ddp/broken src/optimizer src/resnet
+ch05b-batch-norm 05-concise-wrapper src/batch_norm
+ch06-model-parallel 06-model-parallel src/pipeline/schedule src/pipeline/orders src/pipeline/check src/pipeline/timeline
+ch06-model-parallel 06-model-parallel src/pipeline/predict src/pipeline/worker/mod src/pipeline/worker/step
+ch06-model-parallel 06-model-parallel src/pipeline/worker/evaluate src/partition
+ch06b-tensor-parallel 06-model-parallel src/mesh src/tensor_parallel/mappings src/tensor_parallel/linear
+ch06b-tensor-parallel 06-model-parallel src/tensor_parallel/sharding src/tensor_parallel/group
+";
+
+/// The percentage of such a file's code that its chapter prints, at least.
+const AT_LEAST: usize = 80;
+
+/// The listings that answer an exercise: page, exercise, listings. Nobody should see the answer before the exercise.
+const ANSWERS: &str = "\
+ch01-single-gpu ch01_pool_gradient layers.rs:pool_backward
+ch01-single-gpu ch01_cross_entropy layers.rs:cross_entropy
+ch02-all-reduce ch02_allreduce naive.rs:naive
+ch02-all-reduce ch02_ring ring.rs:ring collectives.rs:reduce_scatter collectives.rs:all_gather
+ch03-split-batch ch03_uneven_split collectives.rs:chunk_range split.rs:cut_shard split.rs:split_batch
+ch03-split-batch ch03_sampler sampler/mod.rs:epoch
+ch04-data-parallel ch04_accuracy evaluate.rs:evaluate
+ch05-concise-wrapper ch05_buckets bucket.rs:buckets
+ch05-concise-wrapper ch05_overlap reducer.rs:backward
+ch05b-batch-norm ch05_sync_batch_norm batch_norm.rs:merged
+ch05c-processes ch05_resume resume.rs:restore resume.rs:begin
+ch06-model-parallel ch06_balance partition.rs:cut
+ch06-model-parallel ch06_1f1b orders.rs:one_f_one_b orders.rs:generate orders.rs:interleaved orders.rs:zb_h1
+ch06b-tensor-parallel ch06_tensor_parallel linear.rs:linear networks.rs:dense convolution.rs:convolution
+";
+
+/// Includes without a file, an anchor, or lines of an output.
+pub(super) fn includes(book: &Book, found: &mut Found) {
+    for page in book.pages() {
+        for include in &page.includes {
+            if let Some(what) = missing(book, include) {
+                found.on(page, include.line, what);
+            }
+        }
+    }
+}
+
+fn missing(book: &Book, include: &Include) -> Option<String> {
+    let Include { kind, path, file, anchor, .. } = include;
+    if kind != "include" {
+        return Some(format!("{{{{#{kind} …}}}}: write #include"));
+    }
+    let Some(text) = book.text(file) else { return Some(format!("there is no file {path}")) };
+    let anchor = anchor.as_ref()?;
+    if let Some((first, last)) = include.lines() {
+        let lines = text.lines().count();
+        if !file.starts_with(outputs::FOLDER) {
+            return Some(format!("{path}:{anchor}: lines move, so name an anchor"));
+        }
+        // mdBook shows nothing in place of lines that are not there.
+        return (!(1..=last).contains(&first) || last > lines)
+            .then(|| format!("{path}:{anchor}: the file has lines 1 to {lines}"));
+    }
+    let [begins, ends] = [false, true].map(|end| {
+        let all = ANCHOR.captures_iter(text).filter(|found| found.get(1).is_some() == end);
+        all.filter_map(|found| Some(found.get(2)?.as_str())).collect::<Vec<_>>()
+    });
+    if !begins.contains(&&**anchor) {
+        let near = nearest(anchor, begins);
+        return Some(format!("{} has no anchor {anchor}{near}", file.display()));
+    }
+    (!ends.contains(&&**anchor))
+        .then(|| format!("{}: \"ANCHOR_END: {anchor}\" is missing", file.display()))
+}
+
+/// Anchors in sources that no page includes, or that a file has twice.
+pub(super) fn anchors(book: &Book, found: &mut Found) {
+    let used = book.pages().flat_map(|page| &page.includes);
+    let used = used.filter_map(|it| Some((it.file.as_path(), it.anchor.as_deref()?)));
+    let used: BTreeSet<(&Path, &str)> = used.collect();
+    for (file, text) in book.files("", "rs").chain(book.files("", "cu")) {
+        let mut seen = BTreeSet::new();
+        for anchor in ANCHOR.captures_iter(text).filter(|anchor| anchor.get(1).is_none()) {
+            let Some(name) = anchor.get(2) else { continue };
+            let (line, name) = (line_of(text, name.start()), name.as_str());
+            if !seen.insert(name) {
+                found.at(file, line, format_args!("anchor {name} is in this file twice"));
+            } else if !used.contains(&(file, name)) {
+                let what = format_args!("no page includes anchor {name}: remove it, or include it");
+                found.at(file, line, what);
+            }
+        }
+    }
+}
+
+/// A chapter prints nearly all code of its stage: each line once, and below the path of its file.
+pub(super) fn listings(book: &Book, found: &mut Found) {
+    for page in book.pages().filter(|page| page.name.to_string_lossy().starts_with("ch")) {
+        let text: Vec<&str> = page.text.lines().collect();
+        let mut printed: BTreeMap<String, BTreeSet<usize>> = BTreeMap::new();
+        for include in page.includes.iter().filter(|it| it.path.ends_with(".rs")) {
+            let path = include.file.display().to_string();
+            let above = &text[include.line.saturating_sub(NEAR + 1)..include.line - 1];
+            if !above.iter().any(|line| line.contains(&path)) {
+                let what = format_args!("write the path {path} above this listing");
+                found.on(page, include.line, what);
+            }
+            let printed = printed.entry(path).or_default();
+            let lines = lines_of(book.text(&include.file).unwrap_or_default(), include);
+            if let Some(line) = lines.filter(|line| !printed.insert(*line)).min() {
+                let what = format_args!("line {line} of this file is printed twice");
+                found.on(page, include.line, what);
+            }
+        }
+        let rows = CHAPTERS.lines().filter_map(|row| row.split_once(' '));
+        for (_, row) in rows.filter(|(name, _)| page.name.file_stem() == Some(name.as_ref())) {
+            let (stage, files) = row.split_once(' ').unwrap_or_default();
+            for file in files.split(' ') {
+                let file = format!("{stage}/{file}.rs").replace("src/../", "");
+                let code = code_lines(book.text(&file).unwrap_or_default());
+                let printed = printed.get(&file).map_or(0, |it| it.intersection(&code).count());
+                let share = printed * 100 / code.len().max(1);
+                if share < AT_LEAST {
+                    let name = page.name.display();
+                    let what =
+                        format_args!("{name} prints {share} % of this file, not {AT_LEAST} %");
+                    found.at(file, 1, what);
+                }
+            }
+        }
+    }
+}
+
+/// The lines of a source that an include shows.
+fn lines_of<'a>(source: &'a str, include: &'a Include) -> impl Iterator<Item = usize> + 'a {
+    let mark = |mark: &str| format!("// {mark}: {}", include.anchor.as_deref().unwrap_or_default());
+    let (begin, end, mut inside) = (mark("ANCHOR"), mark("ANCHOR_END"), include.anchor.is_none());
+    (1..).zip(source.lines().map(str::trim)).filter_map(move |(line, text)| {
+        inside = (inside || text == begin) && text != end;
+        (inside && text != begin).then_some(line)
+    })
+}
+
+/// The lines with code, without comments and tests.
+fn code_lines(source: &str) -> BTreeSet<usize> {
+    let lines = (1..).zip(source.lines().take_while(|line| *line != "#[cfg(test)]"));
+    let code = lines.filter(|(_, text)| !text.trim().is_empty() && !text.trim().starts_with("//"));
+    code.map(|(line, _)| line).collect()
+}
+
+/// Listings of answers that are not folded, or that their page does not print.
+pub(super) fn folded(book: &Book, found: &mut Found) {
+    for row in ANSWERS.lines() {
+        let words: Vec<&str> = row.split(' ').collect();
+        let (file, exercise) = (format!("book/src/{}.md", words[0]), words[1]);
+        let fold = format!("<summary>After the exercise <code>{exercise}</code>");
+        let lines: Vec<&str> = book.text(&file).unwrap_or_default().lines().collect();
+        for listing in &words[2..] {
+            let shown = lines.iter().position(|line| line.ends_with(&format!("{listing}}}}}")));
+            let above = &lines[..shown.unwrap_or(0)];
+            let ends = |it: &&&str| it.starts_with("<summary>") || **it == "</details>";
+            if !above.iter().rfind(ends).is_some_and(|it| it.starts_with(&fold)) {
+                let what =
+                    format_args!("{listing} shows an answer: fold it in <details> below {fold}");
+                found.at(&file, shown.unwrap_or(0) + 1, what);
+            }
+        }
+    }
+}
