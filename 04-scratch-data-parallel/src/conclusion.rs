@@ -174,7 +174,7 @@ fn all_cores(ratio: f64) -> String {
 #[cfg(test)]
 mod tests {
     use devices::DevicePlan;
-    use ops::weights_hash::WeightsHash;
+    use model_state::weights_hash::WeightsHash;
     use params_and_allreduce::Algorithm;
     use scratch_data_parallel::train::Outcome;
 

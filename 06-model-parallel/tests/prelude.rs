@@ -29,9 +29,9 @@ pub(crate) use model_parallel::pipeline::{
 pub(crate) use model_parallel::tensor_parallel::linear::{linear_by_column, linear_by_row};
 pub(crate) use model_parallel::tensor_parallel::mappings::{gather, scatter};
 pub(crate) use model_parallel::tensor_parallel::{Cut, Group};
+pub(crate) use model_state::weights_hash::WeightsHash;
 pub(crate) use ops::difference::{largest_difference, relative_difference};
 pub(crate) use ops::update::overwrite;
-pub(crate) use model_state::weights_hash::WeightsHash;
 pub(crate) use ops::{flatten, linear};
 pub(crate) use params_and_allreduce::Algorithm;
 pub(crate) use params_and_allreduce::communicator::{Communicator, SharedCommunicator};

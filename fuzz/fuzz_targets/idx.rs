@@ -3,7 +3,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use datasets::idx::{read_images, read_labels};
+use harness::images::idx::{read_images, read_labels};
 
 fuzz_target!(|bytes: &[u8]| {
     // Whether they are refused does not matter here; the property tests say when they must be.

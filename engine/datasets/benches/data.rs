@@ -8,9 +8,10 @@ use std::io::Write as _;
 use candle_core::{DType, Result};
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use datasets::loader::{Epochs as _, Loader};
-use datasets::{Batch, PIXELS, SIDE, Split, idx, synthetic};
+use datasets::{Batch, PIXELS, SIDE, Split, synthetic};
 use flate2::Compression;
 use flate2::write::GzEncoder;
+use harness::images::idx;
 
 /// Images of a round: every class, many times.
 const IMAGES: u32 = 5_000;

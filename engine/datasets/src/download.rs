@@ -5,19 +5,16 @@
 
 use std::fs;
 use std::io::{self, Read as _, Write as _};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::str::FromStr;
 use std::time::{Duration, Instant};
 
-use etcetera::BaseStrategy as _;
 use indicatif::ProgressBar;
 use md5::{Digest as _, Md5};
 use ureq::Agent;
 
-use harness::cli::DATA_FOLDER;
+use harness::images::paths;
 use harness::report::{file, progress_bar, seconds};
-
-use crate::fashion_mnist::paths;
 
 /// How long the mirrors may take. A download that makes progress, however slowly, has no limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -129,18 +126,6 @@ pub enum Error {
     /// No mirror sent the file, or it cannot be stored.
     #[error("{0}")]
     Unavailable(String),
-}
-
-/// The folder for downloads if the user names none: `~/.cache/multi-gpu-course/fashion-mnist` on Linux. `None` where
-/// the platform has no folder for caches.
-pub fn default_folder() -> Option<PathBuf> {
-    let platform = etcetera::base_strategy::choose_native_strategy().ok()?;
-    Some(platform.cache_dir().join("multi-gpu-course").join("fashion-mnist"))
-}
-
-/// The folder of a run without `--data-dir`: that of the variable [`DATA_FOLDER`], or the [default](default_folder).
-pub fn folder() -> Option<PathBuf> {
-    std::env::var_os(DATA_FOLDER).map(PathBuf::from).or_else(default_folder)
 }
 
 /// Downloads the `files` that are missing in `folder`. Fails when a file cannot be downloaded or stored.

@@ -9,6 +9,7 @@ use clap::Args;
 use super::download::{self, FASHION_MNIST, Mirrors, TimeLimits};
 use super::{Dataset, Split, fashion_mnist, synthetic};
 use harness::cli::{DATA_FOLDER, DATA_MIRRORS, UsageError};
+use harness::{images, machine};
 
 /// The number of images in the two parts of Fashion-MNIST, and of synthetic garments.
 const FULL_SIZE: (usize, usize) = (60_000, 10_000);
@@ -125,7 +126,7 @@ impl DataArguments {
     /// Refuses a folder of `--data-dir` with other files only: drawn images are not what its user wants.
     fn check_for_other_files(&self, error: &download::Error) -> Result<(), UsageError> {
         let Some(folder) = &self.data_dir else { return Ok(()) };
-        let others = fashion_mnist::others(folder, &FASHION_MNIST.map(|file| file.plain_name()));
+        let others = images::others(folder, &FASHION_MNIST.map(|file| file.plain_name()));
         if others.is_empty() {
             return Ok(());
         }
@@ -138,7 +139,7 @@ impl DataArguments {
 
     /// Downloads the missing files of Fashion-MNIST, and returns their folder.
     fn obtain(&self, limits: TimeLimits) -> Result<PathBuf, download::Error> {
-        let folder = self.data_dir.clone().or_else(download::default_folder);
+        let folder = self.data_dir.clone().or_else(machine::data_folder);
         let folder = folder.ok_or_else(|| {
             let message = "this machine names no folder for downloads; --data-dir can";
             download::Error::Unavailable(message.to_owned())
@@ -170,7 +171,7 @@ impl LoadedData {
                 dataset.truncate(size.unwrap_or(usize::MAX));
                 Ok(dataset)
             }
-            Err(missing @ fashion_mnist::Error::Missing { .. }) => {
+            Err(missing @ images::Error::Missing { .. }) => {
                 Err(UsageError::new(format_args!("{flag} {missing}")).into())
             }
             Err(error) => Err(anyhow::Error::from(error).context(flag)),

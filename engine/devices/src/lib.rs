@@ -8,27 +8,24 @@
 //! the plan *in the thread that uses it*: each thread has its own CUDA stream, and no stream waits for another by itself.
 
 mod arguments;
-mod cores;
 #[cfg(feature = "cuda")]
 mod gpu;
 mod handover;
-pub mod memory;
 mod plan;
 #[cfg(feature = "cuda")]
 mod upload;
 
 use std::fmt;
-use std::num::NonZeroUsize;
 use std::sync::OnceLock;
 
 use candle_core::{Device, Result, Tensor};
 use rayon::ThreadPool;
 
 pub use arguments::{DeviceArguments, SeveralDevices};
-pub use cores::CoreSet;
 pub use handover::Handover;
 pub use plan::{DevicePlan, DeviceSlot, MAX_DEVICES, MAX_THREADS};
 
+pub use harness::machine::{CoreSet, available_cores};
 use harness::report::trace::{DeviceClock, TracedDevice};
 
 /// The kind of device a run asks for.
@@ -116,11 +113,6 @@ pub fn move_view(tensor: &Tensor, device: &Device) -> Result<Tensor> {
         }
     }
     tensor.force_contiguous()?.to_device(device)
-}
-
-/// The number of cores that this process may use.
-pub fn available_cores() -> usize {
-    std::thread::available_parallelism().map_or(1, NonZeroUsize::get)
 }
 
 /// The functions of `gpu.rs` in a program without CUDA.

@@ -17,37 +17,58 @@ static ALLOCATOR: MiMalloc = MiMalloc;
 const PURGE_DELAY: mi_option_t = 15;
 const FOR_EVER: c_long = -1;
 
-/// Makes a failed allocation end the process. Keeps empty pages until the process ends, unless `MIMALLOC_PURGE_DELAY` sets another time. By default mimalloc
+/// Keeps empty pages until the process ends, unless `MIMALLOC_PURGE_DELAY` sets another time. By default mimalloc
 /// returns empty pages to the system after a second, about the time of a step of ResNet-18 on a few cores. Keeping the
 /// pages hardly raises the peak memory, because all steps need the same amount.
+///
+/// # Safety
+///
+/// The process has no other thread. Every thread reads the option when it frees memory, without a lock.
 #[expect(unsafe_code, reason = "the allocator's settings are calls into C")]
-pub(crate) fn set_up() {
-    // SAFETY: the first call sets the number of one option that mimalloc has. The second call sets a function that lives
-    // as long as the program and does not use its argument. No other thread exists yet.
-    unsafe {
-        mi_option_set_default(PURGE_DELAY, FOR_EVER);
-        #[cfg(unix)]
-        libmimalloc_sys::mi_register_error(Some(failure::end), std::ptr::null_mut());
-    }
+pub(crate) unsafe fn keep_pages() {
+    // SAFETY: the option exists, and the caller has the only thread.
+    unsafe { mi_option_set_default(PURGE_DELAY, FOR_EVER) }
+}
+
+/// Makes a failed allocation end the process, with one line and exit code 1.
+#[cfg(unix)]
+#[expect(unsafe_code, reason = "the allocator's settings are calls into C")]
+pub(crate) fn end_without_memory() {
+    failure::write_message();
+    // SAFETY: other threads may exist, as mimalloc documents. The function lives as long as the program, and does not use
+    // its argument.
+    unsafe { libmimalloc_sys::mi_register_error(Some(failure::end), std::ptr::null_mut()) }
 }
 
 #[cfg(unix)]
 mod failure {
     use std::ffi::{c_int, c_void};
     use std::io::{self, Write as _};
+    use std::sync::OnceLock;
 
     use signal_hook::low_level::exit;
 
+    use crate::machine;
+
     /// C's `ENOMEM`, which mimalloc reports when the system has no memory for an allocation.
     const NO_MEMORY: c_int = 12;
+
+    /// The message has the limit on this process. It is written early, because a failed allocation leaves no memory for it.
+    static MESSAGE: OnceLock<String> = OnceLock::new();
+
+    pub(super) fn write_message() {
+        let total = machine::memory().map(|memory| format!(" of {}", memory.total));
+        let total = total.unwrap_or_default();
+        let advice = "take a smaller batch or network, or end other programs";
+        MESSAGE.get_or_init(|| format!("error: no memory is left{total}: {advice}\n"));
+    }
 
     /// Ends the process in one line when the system has no memory. Without this function Rust prints two lines or a
     /// backtrace, and aborts. The function allocates nothing, and runs no destructor.
     pub(super) extern "C" fn end(error: c_int, _: *mut c_void) {
         if error == NO_MEMORY {
-            let _ = io::stderr().write_all(
-                b"error: this machine has no more free memory: take a smaller batch or network, or end other programs\n",
-            );
+            let message = MESSAGE.get().map_or(&[][..], |message| message.as_bytes());
+            let _ = io::stderr().write_all(message);
             exit(1);
         }
     }

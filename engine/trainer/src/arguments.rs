@@ -22,7 +22,7 @@ use model_state::weights_hash::WeightsHash;
 use crate::memory::{Footprint, RunSize};
 
 /// The most images of a run: the limit of the file reader.
-const MAX_IMAGES: u64 = datasets::idx::MAX_COUNT as u64;
+const MAX_IMAGES: u64 = harness::images::idx::MAX_COUNT as u64;
 
 /// Returns the parser of a flag for an element type, which takes these names. Each has a text for `--help`.
 pub fn element_type(

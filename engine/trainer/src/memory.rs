@@ -9,8 +9,9 @@ use std::fmt;
 use candle_core::DType;
 
 use datasets::{CLASSES, PIXELS};
-use devices::{DevicePlan, memory};
+use devices::DevicePlan;
 use harness::cli::UsageError;
+use harness::machine::{self, Amount, gigabytes};
 use harness::report::counted;
 
 /// The images of an evaluation's batch.
@@ -153,17 +154,14 @@ impl Footprint {
         (run.batch_size as f64 * self.batches).min(run.images.0 as f64)
     }
 
-    /// Refuses a run that clearly needs more memory than this machine has free. Runs anywhere but on Linux pass.
+    /// Refuses a run that clearly needs more memory than this process can still take. Runs anywhere but on Linux pass.
     pub fn check(&self, run: RunSize) -> Result<(), UsageError> {
-        match memory::available() {
-            Some(free) => self.check_for(run, free as f64),
-            None => Ok(()),
-        }
+        machine::memory().map_or(Ok(()), |memory| self.check_for(run, memory.free))
     }
 
-    /// Refuses a run that clearly needs more memory than `free` bytes.
-    fn check_for(&self, run: RunSize, free: f64) -> Result<(), UsageError> {
-        let estimate = self.estimate(run);
+    /// Refuses a run that clearly needs more memory than is free.
+    fn check_for(&self, run: RunSize, amount: Amount) -> Result<(), UsageError> {
+        let (estimate, free) = (self.estimate(run), amount.bytes as f64);
         let total = estimate.total();
         if CERTAIN * total <= free {
             return Ok(());
@@ -190,10 +188,9 @@ impl Footprint {
             (self.network.cause.clone(), self.network.advice.to_owned())
         };
         Err(UsageError::new(format_args!(
-            "{cause} needs about {} on {} ({estimate}), and {} are free: take {advice}",
+            "{cause} needs about {} on {} ({estimate}), and {amount} are free: take {advice}",
             gigabytes(total),
-            counted(self.devices, "device"),
-            gigabytes(free)
+            counted(self.devices, "device")
         )))
     }
 }
@@ -215,15 +212,6 @@ impl fmt::Display for Estimate {
     }
 }
 
-/// Formats bytes with about two digits: `61 GB`, `2.3 GB`, `850 MB`.
-fn gigabytes(bytes: f64) -> String {
-    match bytes / 1e9 {
-        gigabytes if gigabytes >= 9.95 => format!("{gigabytes:.0} GB"),
-        gigabytes if gigabytes >= 0.9995 => format!("{gigabytes:.1} GB"),
-        gigabytes => format!("{:.0} MB", gigabytes * 1e3),
-    }
-}
-
 /// Rounds a count down to two digits.
 fn two_digits(count: f64) -> u64 {
     let unit = 10f64.powf(count.log10().floor() - 1.0).max(1.0);
@@ -238,8 +226,12 @@ mod tests {
         DevicePlan::slices(devices).expect("slices")
     }
 
-    fn refused(footprint: &Footprint, run: RunSize, free: f64) -> String {
-        footprint.check_for(run, free).expect_err("a refusal").to_string()
+    fn free(bytes: f64) -> Amount {
+        Amount { bytes: bytes as u64, limit: None }
+    }
+
+    fn refused(footprint: &Footprint, run: RunSize, bytes: f64) -> String {
+        footprint.check_for(run, free(bytes)).expect_err("a refusal").to_string()
     }
 
     fn run(batch_size: usize, images: usize) -> RunSize {
@@ -255,10 +247,10 @@ mod tests {
              are free: take a batch of at most about 410000"
         );
         // The batch of the advice fits, and a clearly larger batch does not.
-        assert!(lenet.check_for(run(410_000, 1_000_000), 22e9).is_ok());
-        assert!(lenet.check_for(run(420_000, 1_000_000), 22e9).is_err());
+        assert!(lenet.check_for(run(410_000, 1_000_000), free(22e9)).is_ok());
+        assert!(lenet.check_for(run(420_000, 1_000_000), free(22e9)).is_err());
         // A batch has at most all images.
-        assert!(lenet.check_for(run(1_000_000, 60_000), 22e9).is_ok());
+        assert!(lenet.check_for(run(1_000_000, 60_000), free(22e9)).is_ok());
         // With twice the batch, the advice is half as large.
         let twice = Footprint { batches: 2.0, ..lenet };
         assert!(refused(&twice, run(1_000_000, 1_000_000), 22e9).ends_with("about 200000"));
@@ -299,11 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_and_counts_have_about_two_digits() {
-        assert_eq!(
-            [61.4e9, 9.96e9, 2.34e9, 1e9, 850e6, 1.2e6].map(gigabytes),
-            ["61 GB", "10 GB", "2.3 GB", "1.0 GB", "850 MB", "1 MB"]
-        );
+    fn counts_have_about_two_digits() {
         assert_eq!([1.9, 9.0, 99.9, 178_999.0].map(two_digits), [1, 9, 99, 170_000]);
     }
 }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
@@ -20,42 +21,40 @@ pub struct Arguments {
 pub fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let first = Recording::read(&arguments.first)?;
     let second = Recording::read(&arguments.second)?;
-    for recording in [&first, &second] {
-        if recording.entries.is_empty() {
-            let told = format_args!("{}: nothing is recorded in it", recording.path.display());
-            return Err(UsageError::new(told).into());
-        }
-    }
     let common = &first.steps & &second.steps;
     let both = &first.places & &second.places;
     let (Some(&from), Some(&end)) = (both.first(), both.last()) else {
         let told = "the two recordings have no step in common: nothing can be compared";
         return Err(UsageError::new(told).into());
     };
+    // The steps after those that both have.
+    let later = common.last().map_or(from, |to| to + 1);
     let divergence = first_divergence(&first.entries, &second.entries);
     match &divergence {
         Some(divergence) => line(divergence)?,
         None => line(format_args!("no difference in {}", compared(&common, end)))?,
     }
-    for (which, recording) in [("first", &first), ("second", &second)] {
-        if recording.is_cut {
-            let path = recording.path.display();
+    for (which, this, other) in [("first", &first, &second), ("second", &second, &first)] {
+        if this.is_cut {
+            let path = this.path.display();
             line(format_args!("{path} ends in the middle of a line: its run was cut short"))?;
         }
-        if let Some(steps) = span("step", recording.steps.range(..from)) {
-            line(format_args!("only the {which} recording has {steps}: the other begins later"))?;
+        let mut only = vec![
+            (span("step", this.steps.range(..from)), "the other begins later"),
+            (span("step", this.steps.range(later..)), "the other ends sooner"),
+            (
+                span("rank", this.ranks.difference(&other.ranks)),
+                "of that, nothing but images was compared",
+            ),
+        ];
+        if divergence.is_some() {
+            // Behind a difference, later steps do not matter.
+            only.remove(1);
         }
-        // Behind a difference, later steps do not matter.
-        if divergence.is_none()
-            && let Some(steps) = span("step", later(recording, &common, from))
-        {
-            line(format_args!("only the {which} recording has {steps}: the other ends sooner"))?;
-        }
-        let others = if which == "first" { &second.ranks } else { &first.ranks };
-        if let Some(ranks) = span("rank", recording.ranks.difference(others)) {
-            line(format_args!(
-                "only the {which} recording has {ranks}: of that, nothing but images was compared"
-            ))?;
+        for (what, why) in only {
+            if let Some(what) = what {
+                line(format_args!("only the {which} recording has {what}: {why}"))?;
+            }
         }
     }
     Ok(())
@@ -72,22 +71,12 @@ fn compared(common: &BTreeSet<usize>, end: usize) -> String {
     format!("{steps} steps, from step {from} to {to}{weights}")
 }
 
-/// The steps of a recording after the common steps, which begin at `from`.
-fn later<'a>(
-    recording: &'a Recording<'_>,
-    common: &BTreeSet<usize>,
-    from: usize,
-) -> impl Iterator<Item = &'a usize> {
-    recording.steps.range(common.last().map_or(from, |to| to + 1)..)
-}
-
 /// Describes steps or ranks. Returns `None` for an empty list.
-fn span<'a>(what: &str, numbers: impl Iterator<Item = &'a usize>) -> Option<String> {
-    let mut numbers = numbers.copied();
-    let from = numbers.next()?;
+fn span<'a>(what: &str, mut numbers: impl Iterator<Item = &'a usize>) -> Option<String> {
+    let from = thousands(*numbers.next()?);
     Some(match numbers.last() {
-        None => format!("{what} {}", thousands(from)),
-        Some(to) => format!("{what}s {} to {}", thousands(from), thousands(to)),
+        None => format!("{what} {from}"),
+        Some(&to) => format!("{what}s {from} to {}", thousands(to)),
     })
 }
 
@@ -108,10 +97,16 @@ impl<'a> Recording<'a> {
         let refused = |error| UsageError::new(format_args!("{}: {error}", path.display()));
         let text = fs::read(path).map_err(refused)?;
         let entries = read(text.as_slice()).map_err(refused)?;
-        let steps = steps_made(&entries);
-        let places = entries.iter().map(|entry| entry.step).collect();
-        let ranks = entries.iter().map(|entry| entry.rank).collect();
-        let is_cut = text.last().is_some_and(|last| *last != b'\n');
-        Ok(Self { path, entries, steps, places, ranks, is_cut })
+        if entries.is_empty() {
+            return Err(refused(io::Error::other("nothing is recorded in it")));
+        }
+        Ok(Self {
+            path,
+            steps: steps_made(&entries),
+            places: entries.iter().map(|entry| entry.step).collect(),
+            ranks: entries.iter().map(|entry| entry.rank).collect(),
+            is_cut: text.last() != Some(&b'\n'),
+            entries,
+        })
     }
 }

@@ -30,9 +30,9 @@ enum Command {
 fn which_command() -> cli::UsageError {
     let all = Command::augment_subcommands(clap::Command::new("course"));
     let names: Vec<&str> = all.get_subcommands().map(clap::Command::get_name).collect();
-    let names = names.join(", ");
     cli::UsageError::new(format_args!(
-        "a command is missing, one of: {names} (`cargo course --help` says what they do)"
+        "a command is missing, one of: {} (`cargo course --help` says what they do)",
+        names.join(", ")
     ))
 }
 

@@ -4,9 +4,16 @@
 
 mod divergence;
 mod doctor;
-mod exercises;
-#[cfg(unix)]
-mod interrupts;
+mod exercises {
+    #[cfg(unix)]
+    mod asking;
+    mod fixture;
+    mod mistakes;
+    mod reader;
+    mod runaway;
+    #[cfg(unix)]
+    mod watching;
+}
 #[cfg(unix)]
 #[path = "../../src/signals.rs"]
 mod signals;
@@ -18,14 +25,28 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use assert_cmd::Command;
-use predicates::prelude::PredicateBooleanExt as _;
-use predicates::str::{contains, diff, starts_with};
+use predicates::function::function;
+use predicates::prelude::{Predicate, PredicateBooleanExt as _};
+use predicates::str::{contains, diff, ends_with, starts_with};
 #[cfg(unix)]
 use stand_in::stand_in;
 use tempfile::TempDir;
+
+/// A text with all these parts.
+fn all<const N: usize>(parts: [&'static str; N]) -> impl Predicate<str> {
+    function(move |text: &str| parts.iter().all(|part| text.contains(part)))
+}
 
 fn tool(words: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_course"));
     command.args(words);
     command
+}
+
+#[cfg(unix)]
+/// Whether a process has ended. It may still be in the table, until its parent looks.
+fn has_ended(id: &str) -> bool {
+    let answer = std::process::Command::new("ps").args(["-o", "stat=", "-p", id.trim()]).output();
+    let state = String::from_utf8(answer.unwrap().stdout).unwrap();
+    state.trim().is_empty() || state.starts_with('Z')
 }

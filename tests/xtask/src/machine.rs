@@ -1,9 +1,9 @@
 //! The machine of a measurement, and the day.
 
 use anyhow::anyhow;
-use course::doctor::hardware::{cpu_model, cpu_name, instruction_sets, total_memory};
+use course::doctor::hardware::{instruction_sets, total_memory};
 use course::doctor::probe::ask;
-use devices::available_cores;
+use harness::machine::{available_cores, processor, processor_model};
 use harness::report::counted;
 use itertools::Itertools as _;
 use serde::{Deserialize, Serialize};
@@ -51,9 +51,9 @@ impl Machine {
 /// The machine that this runs on.
 pub fn this_machine() -> Machine {
     Machine {
-        processor: cpu_name().unwrap_or_else(|| std::env::consts::ARCH.to_owned()),
+        processor: processor().unwrap_or_else(|| std::env::consts::ARCH.to_owned()),
         gpus: Vec::new(),
-        model: cpu_model(),
+        model: processor_model(),
         cores: available_cores(),
         instruction_sets: instruction_sets().into_iter().map(str::to_owned).collect(),
         memory: total_memory(),

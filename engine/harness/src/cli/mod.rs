@@ -8,9 +8,10 @@ mod files;
 mod parse;
 mod process;
 
+pub use crate::machine::DATA_FOLDER;
 pub use exit::{
     ErrorReport, ReportedElsewhere, UsageError, conclude, end_process, give_up, report_error,
 };
 pub use files::{Format, JSON_LINES, ReportArguments, SVG, metrics, writable};
 pub use parse::{arguments, each_once, name_of, number, parse, whole};
-pub use process::{DATA_FOLDER, DATA_MIRRORS, prepare};
+pub use process::{DATA_MIRRORS, prepare};

@@ -1,16 +1,14 @@
-//! Settings of the whole process. They are made before another thread exists.
+//! Settings of the whole process. Most of them are made before another thread exists.
 
+use std::env;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::{env, fs};
 
 #[cfg(unix)]
 use signal_hook::{consts::SIGXFSZ, flag};
 
 use crate::allocator;
 use crate::launcher::{self, MEETING};
-
-/// The environment variable with the folder of Fashion-MNIST.
-pub const DATA_FOLDER: &str = "COURSE_DATA_DIR";
+use crate::machine::DATA_FOLDER;
 
 /// The environment variable with the web addresses of Fashion-MNIST.
 pub const DATA_MIRRORS: &str = "COURSE_MIRRORS";
@@ -41,9 +39,9 @@ pub(super) fn may_be_ended() -> bool {
 /// - A file that exceeds the system's limit causes an error with the name of the file.
 /// - [`give_up`](super::give_up) ends the process.
 ///
-/// A process that has several threads already, or whose threads cannot be counted, keeps its environment: another thread may
-/// read it.
-#[expect(unsafe_code, reason = "candle, NCCL and clap offer no way but the environment")]
+/// A process that has several threads already, or whose threads cannot be counted, keeps its environment and the
+/// allocator's time for empty pages: another thread may read them.
+#[expect(unsafe_code, reason = "candle, NCCL, clap and the allocator offer no other way")]
 pub fn prepare() {
     const THREADS: &str = "CANDLE_NUM_THREADS";
     PREPARED.store(true, Ordering::SeqCst);
@@ -51,11 +49,13 @@ pub fn prepare() {
     {
         // Without the handler the signal ends the process, as by default.
         let _ = flag::register(SIGXFSZ, &TOO_LARGE);
+        allocator::end_without_memory();
     }
-    allocator::set_up();
     if !has_one_thread() {
         return;
     }
+    // SAFETY: this is the only thread, so no other thread frees memory, or could begin to.
+    unsafe { allocator::keep_pages() }
     // An error in the launcher's variables is reported when the processes connect.
     let place = launcher::place().ok().flatten();
     for (variable, default) in [
@@ -69,7 +69,7 @@ pub fn prepare() {
         if env::var_os(variable).is_some_and(|value| !value.is_empty()) {
             continue;
         }
-        // SAFETY: this is the only thread, so no other thread reads or writes the environment, or could begin to.
+        // SAFETY: no other thread exists, as above, so none reads or writes the environment.
         unsafe {
             match default {
                 Some(value) => env::set_var(variable, value),
@@ -79,8 +79,20 @@ pub fn prepare() {
     }
 }
 
-/// Whether this thread is the only one of the process.
+/// Whether this thread is the only one of the process. False where the system does not report the threads.
+#[cfg(not(target_os = "macos"))]
 fn has_one_thread() -> bool {
     // Only Linux has this folder.
-    fs::read_dir("/proc/self/task").is_ok_and(|threads| threads.count() == 1)
+    std::fs::read_dir("/proc/self/task").is_ok_and(|threads| threads.count() == 1)
+}
+
+/// Whether this thread is the only one that the process has ever had.
+#[cfg(target_os = "macos")]
+#[expect(unsafe_code, reason = "the standard library does not report the threads of a process")]
+fn has_one_thread() -> bool {
+    unsafe extern "C" {
+        /// Not 0 once the process has started a second thread.
+        safe fn pthread_is_threaded_np() -> std::ffi::c_int;
+    }
+    pthread_is_threaded_np() == 0
 }

@@ -13,12 +13,12 @@
 //! therefore ask [`excess`] first.
 
 use std::cell::RefCell;
-use std::fs::read_to_string;
 use std::ops::{Deref, DerefMut, Range};
 use std::sync::LazyLock;
 use std::thread::LocalKey;
 
 use candle_core::DType;
+use harness::machine;
 use rayon::prelude::*;
 
 use crate::BLOCK;
@@ -42,20 +42,11 @@ pub fn excess(numbers: usize, dtype: DType) -> Option<String> {
     })
 }
 
-/// The bytes of memory that the machine or its container has, swap space included. Where the system
-/// does not report them, 1 TiB is assumed.
+/// The bytes of memory that this process can have, swap space included. Where the system does not
+/// report them, 1 TiB is assumed.
 static MACHINE: LazyLock<usize> = LazyLock::new(|| {
-    let info = read_to_string("/proc/meminfo").unwrap_or_default();
-    let kibibytes = |line: &str| {
-        let amount = ["MemTotal:", "SwapTotal:"].iter().find_map(|name| line.strip_prefix(name));
-        amount?.trim().strip_suffix(" kB")?.parse::<usize>().ok()
-    };
-    let machine = match info.lines().filter_map(kibibytes).sum::<usize>() {
-        0 => 1 << 40,
-        kibibytes => kibibytes.saturating_mul(1024),
-    };
-    let container = read_to_string("/sys/fs/cgroup/memory.max").unwrap_or_default();
-    container.trim().parse().map_or(machine, |container| machine.min(container))
+    let bytes = machine::memory().map(|memory| memory.total.bytes + memory.swap);
+    bytes.map_or(1 << 40, |bytes| bytes as usize)
 });
 
 /// Allocates memory for `len` numbers, filled with zeros.

@@ -1,41 +1,23 @@
-//! Processor, memory, GPUs.
+//! Processor, memory, GPUs, and the images of Fashion-MNIST in the folder of a run without `--data-dir`.
 
-use std::num::NonZeroUsize;
-use std::thread::available_parallelism;
+use std::path::Path;
 
-use harness::report::counted;
+use harness::cli::DATA_FOLDER;
+use harness::images::{self, Error, Split};
+use harness::machine::{self, available_cores, hyperthreads};
+use harness::report::{counted, thousands};
 
 use super::Finding;
 use super::probe::ask;
 
 /// Cores that this process may use, the processor's name, and the instruction sets that matter here.
 pub(super) fn processor() -> Finding {
-    let cores = counted(available_parallelism().map_or(1, NonZeroUsize::get), "core");
-    let name = cpu_name().unwrap_or_else(|| std::env::consts::ARCH.to_owned());
-    let sets = instruction_sets();
-    let sets = if sets.is_empty() { String::new() } else { format!(", {}", sets.join(" ")) };
-    Finding { what: "processor", seen: Ok(format!("{cores}, {name}{sets}")) }
-}
-
-pub fn cpu_name() -> Option<String> {
-    let info = std::fs::read_to_string("/proc/cpuinfo").ok()?;
-    let model = info.lines().find(|line| line.starts_with("model name"))?;
-    Some(model.split_once(':')?.1.trim().to_owned())
-}
-
-/// Numbers that distinguish processors of the same name: `family 25 model 17, cache 1024 KB`. `None` if the system has none.
-pub fn cpu_model() -> Option<String> {
-    let info = std::fs::read_to_string("/proc/cpuinfo").ok()?;
-    let field = |name: &str| {
-        let line = info.lines().find(|line| line.split(':').next().map(str::trim) == Some(name))?;
-        Some(line.split_once(':')?.1.trim().to_owned())
-    };
-    Some(format!(
-        "family {} model {}, cache {}",
-        field("cpu family")?,
-        field("model")?,
-        field("cache size")?
-    ))
+    let (cores, threads) = (available_cores(), hyperthreads().len());
+    let shared = (1..cores).contains(&threads).then(|| format!(" (hyperthreads of {threads})"));
+    let name = machine::processor().unwrap_or_else(|| std::env::consts::ARCH.to_owned());
+    let cores = counted(cores, "core") + &shared.unwrap_or_default();
+    let seen = format!("{cores}, {name}, {}", instruction_sets().join(" "));
+    Finding { what: "processor", seen: Ok(seen.trim_end_matches(", ").to_owned()) }
 }
 
 /// The vector instruction sets for which the matrix product has kernels.
@@ -57,20 +39,41 @@ pub fn instruction_sets() -> Vec<&'static str> {
     sets
 }
 
+/// The memory in the words of the programs that refuse a run without enough of it.
 pub(super) fn memory() -> Finding {
-    let seen = total_memory().ok_or_else(|| "the system does not tell".to_owned());
+    let memory = machine::memory().ok_or_else(|| "the system does not tell".to_owned());
+    let seen = memory.map(|memory| format!("{}, {} free", memory.total, memory.free));
     Finding { what: "memory", seen }
 }
 
 pub fn total_memory() -> Option<String> {
-    let info = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let total = info.lines().find(|line| line.starts_with("MemTotal:"))?;
-    let kibibytes: f64 = total.split_whitespace().nth(1)?.parse().ok()?;
-    Some(format!("{:.1} GiB", kibibytes / f64::from(1 << 20)))
+    let bytes = machine::memory()?.total.bytes as f64;
+    Some(format!("{:.1} GiB", bytes / f64::from(1 << 30)))
 }
 
 pub(super) fn gpus() -> Finding {
     let query = ["--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"];
     let seen = ask("nvidia-smi", &query).map(|list| list.lines().collect::<Vec<_>>().join("; "));
-    Finding { what: "NVIDIA GPUs", seen }.or_hint("it comes with the driver")
+    Finding::new("NVIDIA GPUs", seen, "it comes with the driver")
+}
+
+pub(super) fn data() -> Finding {
+    let seen = match machine::data_folder() {
+        None => Err(format!("this machine names no folder for downloads; {DATA_FOLDER} can")),
+        Some(folder) => images_in(&folder),
+    };
+    Finding { what: "Fashion-MNIST", seen }
+}
+
+fn images_in(folder: &Path) -> Result<String, String> {
+    let place = folder.display();
+    let count = |split| match images::read(folder, split) {
+        Ok((images, _)) => Ok(thousands(images.len())),
+        Err(Error::Missing { .. }) => Err(format!(
+            "not in {place}: a run tries to download it, and else uses synthetic garments"
+        )),
+        Err(Error::Unusable(error)) => Err(format!("{error:#}")),
+    };
+    let (train, test) = (count(Split::Train)?, count(Split::Test)?);
+    Ok(format!("{place}: {train} training and {test} test images"))
 }

@@ -3,7 +3,6 @@
 //! A finding is a program that answered or a file that exists. Anything else is reported as "not found", with the places that were
 //! searched or a remedy.
 
-mod data;
 pub mod hardware;
 pub mod probe;
 mod software;
@@ -17,14 +16,9 @@ struct Finding {
 }
 
 impl Finding {
-    /// Adds a remedy if the thing was not found.
-    fn or_hint(mut self, hint: &str) -> Self {
-        self.seen = self.seen.map_err(|why| format!("{why}; {hint}"));
-        self
-    }
-
-    fn is_there(&self) -> bool {
-        self.seen.is_ok()
+    /// A finding, with a remedy if the thing was not found.
+    fn new(what: &'static str, seen: Result<String, String>, hint: &str) -> Self {
+        Self { what, seen: seen.map_err(|why| format!("{why}; {hint}")) }
     }
 }
 
@@ -36,21 +30,29 @@ pub fn run() -> anyhow::Result<()> {
     line("\nGPU")?;
     let gpu = hardware::gpus();
     let toolkit = software::cuda_toolkit();
-    let libraries = [software::cudnn(), software::nccl()];
+    let libraries = [
+        software::library("cuDNN", "libcudnn.so", "only --features cudnn needs it"),
+        software::library("NCCL", "libnccl.so", "only --features nccl needs it"),
+    ];
     print(&[gpu.clone(), toolkit.clone()])?;
     print(&libraries)?;
 
     line("\nOther tools")?;
-    print(&[software::mpi(), software::mdbook()])?;
+    let mpi = "Open MPI or MPICH have it; ranks that are threads do not need it";
+    print(&[
+        software::program("MPI", "mpirun", mpi),
+        software::program("mdBook", "mdbook", "cargo xtask install-tools"),
+    ])?;
 
     line("\nData")?;
-    print(&[data::data()])?;
+    print(&[hardware::data()])?;
 
     line("\nWhat runs here")?;
-    for text in verdict(&gpu, &toolkit, &libraries) {
-        line(format_args!("  {text}"))?;
-    }
-    Ok(())
+    line(
+        "  All chapters run on this machine's CPU: devices are slices of it. Try\n    \
+         cargo run --release -p scratch-data-parallel",
+    )?;
+    Ok(line(format_args!("  {}", on_a_gpu(&gpu, &toolkit, &libraries)))?)
 }
 
 fn print(findings: &[Finding]) -> std::io::Result<()> {
@@ -63,37 +65,26 @@ fn print(findings: &[Finding]) -> std::io::Result<()> {
     Ok(())
 }
 
-fn verdict(gpu: &Finding, toolkit: &Finding, libraries: &[Finding; 2]) -> Vec<String> {
-    let mut said = vec![
-        "All chapters run on this machine's CPU: devices are slices of it. Try\n    \
-         cargo run --release -p scratch-data-parallel"
-            .to_owned(),
-    ];
-    let [cudnn, nccl] = libraries;
-    said.push(match (gpu.is_there(), toolkit.is_there()) {
+fn on_a_gpu(gpu: &Finding, toolkit: &Finding, libraries: &[Finding; 2]) -> String {
+    let text = match (gpu.seen.is_ok(), toolkit.seen.is_ok()) {
         (true, true) => {
-            let with = |feature, there: bool| if there { feature } else { "" };
-            format!(
+            let features =
+                ["cudnn", "nccl"].iter().zip(libraries).filter(|(_, it)| it.seen.is_ok());
+            let features: String = features.map(|(feature, _)| format!(",{feature}")).collect();
+            return format!(
                 "They can also run on the GPU:\n    \
-                 cargo run --release -p scratch-data-parallel --features cuda{}{} -- --device cuda",
-                with(",cudnn", cudnn.is_there()),
-                with(",nccl", nccl.is_there()),
-            )
+                 cargo run --release -p scratch-data-parallel --features cuda{features} -- --device cuda"
+            );
         }
         (true, false) => {
-            "There is a GPU; to use it, install the CUDA toolkit (nvcc) and build with \
-                          --features cuda"
-                .to_owned()
+            "There is a GPU; to use it, install the CUDA toolkit (nvcc) and build with --features cuda"
         }
         (false, true) => {
             "The GPU builds compile here (--features cuda), but without a GPU they cannot run"
-                .to_owned()
         }
         (false, false) => {
-            "Runs on a GPU need an NVIDIA GPU with its driver, and the CUDA toolkit; \
-                           no chapter needs one"
-                .to_owned()
+            "Runs on a GPU need an NVIDIA GPU with its driver, and the CUDA toolkit; no chapter needs one"
         }
-    });
-    said
+    };
+    text.to_owned()
 }

@@ -6,70 +6,29 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use serde::Deserialize;
+use serde_json::Value;
 
 use super::tree::HERE;
 use crate::process::{Group, How, Printed};
 
 #[derive(Debug, Deserialize)]
-pub struct Metadata {
-    pub packages: Vec<Package>,
-    pub workspace_root: PathBuf,
-    pub target_directory: PathBuf,
-}
-
-#[derive(Debug, Deserialize)]
-pub struct Package {
-    pub name: String,
-    pub manifest_path: PathBuf,
-    pub edition: String,
-    pub targets: Vec<Target>,
-}
-
-#[derive(Debug, Deserialize)]
 pub struct Target {
     pub name: String,
-    pub src_path: PathBuf,
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(tag = "reason")]
 pub enum Message {
     #[serde(rename = "compiler-artifact")]
-    Artifact { target: Target, executable: Option<PathBuf>, fresh: bool },
+    Artifact { target: Target, executable: Option<PathBuf> },
     #[serde(rename = "compiler-message")]
-    Compiler { target: Target, message: Diagnostic },
+    Compiler { target: Target, message: Value },
     #[serde(other)]
     Other,
-}
-
-#[derive(Debug, Deserialize)]
-pub struct Diagnostic {
-    pub level: String,
-    pub code: Option<Code>,
-    pub rendered: Option<String>,
-    pub spans: Vec<Place>,
-    pub children: Vec<Diagnostic>,
-}
-
-#[derive(Debug, Deserialize)]
-pub struct Place {
-    pub file_name: PathBuf,
-    #[serde(default)]
-    pub text: Vec<Line>,
-}
-
-#[derive(Debug, Deserialize)]
-pub struct Code {
-    pub code: String,
-}
-
-/// A line of the source that a diagnostic shows.
-#[derive(Debug, Deserialize)]
-pub struct Line {
-    pub text: String,
 }
 
 pub const NO_CARGO: &str = "cargo cannot be started; it comes with Rust and has to be on the PATH";
@@ -89,17 +48,14 @@ pub fn cargo(folder: &Path) -> Command {
 /// learner's next command.
 pub fn forget_cargo(command: &mut Command) {
     for (name, _) in std::env::vars_os() {
-        let text = name.to_string_lossy();
-        if ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_BIN_", "CARGO_CRATE_"]
-            .iter()
-            .any(|prefix| text.starts_with(prefix))
-        {
+        let mut prefixes = ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_BIN_", "CARGO_CRATE_"].iter();
+        if prefixes.any(|prefix| name.to_string_lossy().starts_with(prefix)) {
             command.env_remove(&name);
         }
     }
 }
 
-pub fn metadata(folder: &Path) -> anyhow::Result<Metadata> {
+pub fn metadata(folder: &Path) -> anyhow::Result<Value> {
     let mut command = cargo(folder);
     command.args(["metadata", "--no-deps", "--format-version=1"]);
     let output = command.output().context(NO_CARGO)?;
@@ -141,7 +97,8 @@ pub fn build(
         command.stderr(stderr.stream()?);
     }
     // The first build has no limit of time.
-    let how = Group::start(command).context(NO_CARGO)?.wait_while(wanted)?;
+    let end = || Ok((!wanted()).then_some(How::Interrupted));
+    let how = Group::start(command).context(NO_CARGO)?.wait_unless(Duration::MAX, end)?;
     // A build script may print other lines.
     let message = |line: &str| serde_json::from_str(line).ok();
     let messages = stdout.text()?.lines().filter_map(message).collect();

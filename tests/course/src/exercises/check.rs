@@ -5,20 +5,20 @@ use std::time::Duration;
 use anyhow::bail;
 use harness::interrupt;
 
-use super::build::{self, Compiled};
-use super::outcome::Outcome;
+use super::program::{self, Outcome};
 use super::progress::{Fingerprint, Progress};
 use super::tree::{Exercise, Tree};
-use super::{list, program, report};
+use super::{CheckArguments, build, list, report};
 
 /// Checks an exercise: the one that is named, or the next. With `all`, shows every broken law in full.
-pub fn run(tree: &Tree, name: Option<&str>, limit: Duration, all: bool) -> anyhow::Result<()> {
+pub fn run(tree: &Tree, arguments: &CheckArguments) -> anyhow::Result<()> {
     interrupt::watch()?;
-    let Some(exercise) = Progress::load(tree)?.named_or_next(tree, name)? else {
+    let named = arguments.name.as_deref();
+    let Some(exercise) = Progress::load(tree)?.named_or_next(tree, named)? else {
         return list::all_solved(tree);
     };
-    let outcome = once(tree, exercise, limit, &|| true)?;
-    report::show(tree, exercise, &outcome, all)?;
+    let outcome = once(tree, exercise, arguments.limit.duration(), &|| true)?;
+    report::show(tree, exercise, &outcome, arguments.all)?;
     match outcome {
         Outcome::Passed(_) => list::what_is_next(tree),
         // The exit code reports this.
@@ -39,23 +39,15 @@ pub fn once(
     exercise.text()?;
     let checked = Fingerprint::of(exercise)?;
     let executable = match build::check_of(tree, exercise, &checked, wanted)? {
-        Compiled::To(executable) => executable,
-        Compiled::Mistaken { signature } => return Ok(Outcome::DoesNotCompile { signature }),
-        Compiled::Failed(said) => return Ok(Outcome::CargoFailed(said)),
-        Compiled::Interrupted => return Ok(Outcome::Interrupted),
+        Ok(executable) => executable,
+        Err(outcome) => return Ok(outcome),
     };
-    // If the learner saves during the build, the executable may be of either text.
+    // If the learner saves during the build, the executable may be of either text. A text that was saved during the check
+    // has not passed.
     let unchanged = || Fingerprint::of(exercise).is_ok_and(|now| now == checked);
     let as_compiled = unchanged();
-    if as_compiled {
-        build::note_made_from(&executable, &checked)?;
-    }
-    let outcome = Outcome::of(program::run(&executable, &tree.package, &[], limit, wanted)?, limit);
-    // A text that was saved during the check has not passed.
-    if let Outcome::Passed(_) = outcome
-        && as_compiled
-        && unchanged()
-    {
+    let outcome = program::run(&executable, &tree.package, &[], limit, wanted)?;
+    if matches!(outcome, Outcome::Passed(_)) && as_compiled && unchanged() {
         Progress::remember_passed(tree, exercise, checked)?;
     }
     Ok(outcome)

@@ -3,8 +3,7 @@
 use std::fs;
 
 use anyhow::{Context as _, bail};
-use console::measure_text_width;
-use harness::report::{line, terminal_columns};
+use harness::report::{self, line, terminal_columns};
 
 use super::list;
 use super::progress::Progress;
@@ -27,26 +26,18 @@ pub fn steps(exercise: &Exercise) -> anyhow::Result<Vec<Step>> {
 }
 
 fn parse(text: &str) -> Vec<Step> {
-    let mut steps: Vec<Step> = Vec::new();
     let mut in_code = false;
-    for line in text.lines() {
-        in_code ^= line.starts_with("```");
-        match (line.strip_prefix("## "), steps.last_mut()) {
-            (Some(title), _) if !in_code => {
-                steps.push(Step { title: title.trim().to_owned(), text: String::new() });
-            }
-            (_, Some(step)) => {
-                step.text.push_str(line);
-                step.text.push('\n');
-            }
-            // The heading of the file.
-            (_, None) => {}
-        }
-    }
-    for step in &mut steps {
-        step.text = step.text.trim().to_owned();
-    }
-    steps
+    let lines: Vec<&str> = text.lines().collect();
+    let steps = lines.chunk_by(|_, next| {
+        in_code ^= next.starts_with("```");
+        in_code || !next.starts_with("## ")
+    });
+    let step = |lines: &[&str]| {
+        let title = lines.first()?.strip_prefix("## ")?.trim().to_owned();
+        Some(Step { title, text: lines[1..].join("\n").trim().to_owned() })
+    };
+    // The heading of the file is no step.
+    steps.filter_map(step).collect()
 }
 
 /// Prints the next step of a hint, or all steps, for an exercise by name or for the next exercise.
@@ -62,72 +53,55 @@ pub fn run(tree: &Tree, name: Option<&str>, all: bool) -> anyhow::Result<()> {
         // After the last step all steps are shown again.
         if all || read >= steps.len() { 0..steps.len() } else { read..read + 1 }
     })?;
-    let shown_last = shown.end == steps.len();
+    let (name, all, end) = (&exercise.name, steps.len(), shown.end);
     let columns = terminal_columns().min(WIDEST);
-    for number in shown.clone() {
+    for number in shown {
         let Step { title, text } = &steps[number];
-        line(format_args!("{} · hint {} of {}: {title}", exercise.name, number + 1, steps.len()))?;
+        line(format_args!("{name} · hint {} of {all}: {title}", number + 1))?;
         line(format_args!("\n{}\n", wrapped(text, columns)))?;
     }
-    let name = &exercise.name;
-    if shown_last {
-        line(format_args!("That was the last step; our solution: cargo course solution {name}"))?;
-    } else {
-        line(format_args!("The next step: cargo course hint {name} (all of them: --all)"))?;
-    }
-    Ok(())
+    Ok(line(match end == all {
+        true => format!("That was the last step; our solution: cargo course solution {name}"),
+        false => format!("The next step: cargo course hint {name} (all of them: --all)"),
+    })?)
 }
 
-/// Wraps Markdown. Code and tables keep their lines.
+/// Wraps Markdown. Code and tables keep their lines. The lines of a list item are indented by the item's mark.
 fn wrapped(text: &str, columns: usize) -> String {
-    let (mut lines, mut paragraph): (Vec<String>, Vec<&str>) = (Vec::new(), Vec::new());
+    // Each paragraph and each item is one line, and may be wrapped.
+    let mut lines: Vec<(String, bool)> = Vec::new();
     let mut in_code = false;
     for line in text.lines() {
         let is_fence = line.trim_start().starts_with("```");
-        let stays = in_code || is_fence || line.is_empty() || line.starts_with(['|', '#']);
+        let is_code = in_code || is_fence;
         in_code ^= is_fence;
-        if stays || marker(line) > 0 || (paragraph.is_empty() && line.starts_with("    ")) {
-            lines.extend(fill(&std::mem::take(&mut paragraph), columns));
-        }
-        if stays || (paragraph.is_empty() && line.starts_with("    ")) {
-            lines.push(line.to_owned());
-        } else {
-            paragraph.push(line);
+        match lines.last_mut() {
+            _ if is_code || line.is_empty() || line.starts_with(['|', '#']) => {
+                lines.push((line.to_owned(), false));
+            }
+            Some((paragraph, true)) if mark(line) == 0 => {
+                *paragraph += &format!(" {}", line.trim())
+            }
+            _ => lines.push((line.to_owned(), !line.starts_with("    "))),
         }
     }
-    lines.extend(fill(&paragraph, columns));
-    lines.join("\n")
+    let wrap = |(line, is_text): &(String, bool)| {
+        let mark = if *is_text { mark(line) } else { return line.clone() };
+        let lines = report::wrapped(line, columns.saturating_sub(mark));
+        lines.replace('\n', &format!("\n{}", " ".repeat(mark)))
+    };
+    lines.iter().map(wrap).collect::<Vec<_>>().join("\n")
 }
 
 /// The width of a list item's mark: 2 for `- item`, 3 for `1. item`, 0 for other lines.
-fn marker(line: &str) -> usize {
+fn mark(line: &str) -> usize {
     let text = line.trim_start();
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();
-    let mark = match digits {
+    match digits {
         0 if text.starts_with("- ") || text.starts_with("* ") => 2,
         1.. if text[digits..].starts_with(". ") => digits + 2,
-        _ => return 0,
-    };
-    line.len() - text.len() + mark
-}
-
-/// Wraps a paragraph. The lines of a list item are indented by its mark.
-fn fill(paragraph: &[&str], columns: usize) -> Vec<String> {
-    let Some(first) = paragraph.first() else { return Vec::new() };
-    let indent = " ".repeat(marker(first));
-    let start = first.len() - first.trim_start().len();
-    let mut lines = vec![first[..start].to_owned()];
-    for word in paragraph.iter().flat_map(|line| line.split_whitespace()) {
-        let line = lines.last_mut().expect("there is one");
-        let is_empty = line.trim().is_empty();
-        if !is_empty && measure_text_width(line) + 1 + measure_text_width(word) > columns {
-            lines.push(format!("{indent}{word}"));
-        } else {
-            line.push_str(if is_empty { "" } else { " " });
-            line.push_str(word);
-        }
+        _ => 0,
     }
-    lines
 }
 
 #[cfg(test)]
@@ -138,8 +112,7 @@ mod tests {
     fn steps_begin_with_their_heading_and_code_is_left_alone() {
         let text = "# Hint\n\nAbout.\n\n## Look\n\nAt it.\n\n## Write\n```sh\n## no step\n```\n";
         let step = |title: &str, text: &str| Step { title: title.into(), text: text.into() };
-        let steps = parse(text);
-        assert_eq!(steps, [step("Look", "At it."), step("Write", "```sh\n## no step\n```")]);
+        assert_eq!(parse(text), [step("Look", "At it."), step("Write", "```sh\n## no step\n```")]);
         assert_eq!(parse("no steps\n"), []);
     }
 
@@ -147,7 +120,7 @@ mod tests {
     fn paragraphs_and_lists_are_wrapped_and_code_is_not() {
         let text = "One two three four\nfive.\n\n- an item of\n  a list\n- another\n\n```\nlet a = 1; let b = 2;\n```\n\n\
                     | a table | with a long row |\n\n    let indented = \"code\";";
-        let expected = "One two three\nfour five.\n\n- an item of a\n  list\n- another\n\n```\nlet a = 1; let b = 2;\n```\n\n\
+        let expected = "One two three\nfour five.\n\n- an item of\n  a list\n- another\n\n```\nlet a = 1; let b = 2;\n```\n\n\
                         | a table | with a long row |\n\n    let indented = \"code\";";
         assert_eq!(wrapped(text, 15), expected);
         assert_eq!(wrapped("1. first thing\n   goes on", 12), "1. first\n   thing\n   goes on");

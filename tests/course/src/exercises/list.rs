@@ -8,19 +8,20 @@ use super::tree::{Exercise, Tree};
 pub fn list(tree: &Tree) -> anyhow::Result<()> {
     let progress = Progress::load(tree)?;
     let longest = tree.exercises.iter().map(|one| one.name.len()).max().unwrap_or_default();
+    let mut any_changed = false;
     for exercise in &tree.exercises {
         let (mark, note) = match progress.of(exercise) {
             Standing::Solved => ('✓', String::new()),
             Standing::Changed(change) => ('?', format!(" ({change} changed since it passed)")),
             Standing::Open => ('·', String::new()),
         };
+        any_changed |= mark == '?';
         let title = exercise.title();
         let told = format!("{mark} {:<longest$}  {title}{note}", exercise.name);
         line(told.trim_end())?;
     }
     line("")?;
-    let changed = |one: &Exercise| matches!(progress.of(one), Standing::Changed(_));
-    if tree.exercises.iter().any(changed) {
+    if any_changed {
         line(
             "`cargo course check` takes those that are not solved one after the other: call it again\n",
         )?;
@@ -47,28 +48,19 @@ pub fn next(tree: &Tree) -> anyhow::Result<()> {
     line(format_args!("write   {}", tree.relative(&exercise.file())))?;
     line(format_args!("check   cargo course check {name}"))?;
     line(format_args!("        cargo course watch checks whenever you save"))?;
-    line(format_args!("stuck?  cargo course hint {name}"))?;
-    Ok(())
+    Ok(line(format_args!("stuck?  cargo course hint {name}"))?)
 }
 
 /// Prints one line: the number of solved exercises, and the next one.
 pub fn what_is_next(tree: &Tree) -> anyhow::Result<()> {
     let progress = Progress::load(tree)?;
-    let (solved, all) = (progress.solved(tree), tree.exercises.len());
-    match progress.next(tree) {
-        Some(next) => {
-            line(format_args!(
-                "{solved} of {all} solved; next: {} (cargo course next)",
-                next.name
-            ))?;
-            Ok(())
-        }
-        None => all_solved(tree),
-    }
+    let solved = |exercise: &&Exercise| progress.of(exercise) == Standing::Solved;
+    let (solved, all) = (tree.exercises.iter().filter(solved).count(), tree.exercises.len());
+    let Some(Exercise { name, .. }) = progress.next(tree) else { return all_solved(tree) };
+    Ok(line(format_args!("{solved} of {all} solved; next: {name} (cargo course next)"))?)
 }
 
 pub fn all_solved(tree: &Tree) -> anyhow::Result<()> {
     let all = tree.exercises.len();
-    line(format_args!("{all} of {all} solved: nothing is left to do here"))?;
-    Ok(())
+    Ok(line(format_args!("{all} of {all} solved: nothing is left to do here"))?)
 }

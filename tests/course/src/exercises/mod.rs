@@ -8,13 +8,10 @@ pub mod cargo;
 mod check;
 pub mod hint;
 mod list;
-pub mod outcome;
 pub mod program;
 mod progress;
 mod report;
 mod reset;
-
-mod solution;
 pub mod tree;
 mod watch;
 
@@ -48,13 +45,6 @@ pub enum Command {
     Reset(Asking),
 }
 
-/// An exercise that has to be named.
-#[derive(Args, Clone, Debug)]
-pub struct Named {
-    /// Its name, or a part of it that no other has: ring
-    name: String,
-}
-
 #[derive(Args, Clone, Debug)]
 pub struct CheckArguments {
     /// Its name, or a part of it that no other has: ring [default: the next that is not solved]
@@ -70,8 +60,8 @@ pub struct CheckArguments {
 
 #[derive(Args, Clone, Debug)]
 pub struct Asking {
-    #[command(flatten)]
-    exercise: Named,
+    /// Its name, or a part of it that no other has: ring
+    name: String,
 
     /// Do not ask first
     #[arg(long)]
@@ -99,18 +89,10 @@ pub fn run(command: &Command) -> anyhow::Result<()> {
     match command {
         Command::List => list::list(&tree),
         Command::Next => list::next(&tree),
-        Command::Check(CheckArguments { name, limit, all }) => {
-            check::run(&tree, name.as_deref(), limit.duration(), *all)
-        }
-        Command::Watch(CheckArguments { name, limit, all }) => {
-            watch::run(&tree, name.as_deref(), limit.duration(), *all)
-        }
+        Command::Check(arguments) => check::run(&tree, arguments),
+        Command::Watch(arguments) => watch::run(&tree, arguments),
         Command::Hint { name, all } => hint::run(&tree, name.as_deref(), *all),
-        Command::Solution(Asking { exercise, yes }) => {
-            solution::run(&tree, tree.named(&exercise.name)?, *yes)
-        }
-        Command::Reset(Asking { exercise, yes }) => {
-            reset::run(&tree, tree.named(&exercise.name)?, *yes)
-        }
+        Command::Solution(Asking { name, yes }) => reset::solution(&tree, tree.named(name)?, *yes),
+        Command::Reset(Asking { name, yes }) => reset::run(&tree, tree.named(name)?, *yes),
     }
 }

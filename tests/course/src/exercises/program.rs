@@ -1,4 +1,4 @@
-//! Runs a program that checks an answer, in a process of its own, and reads its report.
+//! Runs a program that checks an answer, in a process of its own, and reads its report: the outcome of the check.
 //!
 //! The report goes to standard output, among the lines that the answer prints. Each line of the report is the character
 //! U+001E and a JSON object:
@@ -15,30 +15,52 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use harness::report::counted;
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 
 use crate::process::{Group, How, Printed};
 
 /// Begins each line of the report.
 const MARK: char = '\u{1e}';
 
+/// The outcome of a check.
 #[derive(Clone, Debug)]
-pub struct Ended {
-    pub how: How,
-    pub report: Report,
+pub enum Outcome {
+    Passed(Vec<Passed>),
+    /// The laws that the answer keeps, and the laws that the answer breaks.
+    Failed(Vec<Passed>, Vec<Failure>),
+    /// The compiler has reported mistakes in the answer on standard error.
+    DoesNotCompile {
+        /// Whether the check cannot call the answer.
+        signature: bool,
+    },
+    /// cargo failed: the last lines of its output, or nothing if the terminal shows them.
+    CargoFailed(String),
+    /// The process ended before the check.
+    CutShort {
+        how: How,
+        limit: Duration,
+        /// The law that was being checked.
+        during: Option<String>,
+        /// The output of the answer since that law began.
+        said: String,
+    },
+    /// By Ctrl-C, or because another answer was saved.
+    Interrupted,
 }
 
 /// The findings of a check.
-#[derive(Clone, Debug, Default)]
-pub struct Report {
-    pub passed: Vec<Passed>,
-    pub failures: Vec<Failure>,
+#[derive(Debug, Default)]
+struct Report {
+    passed: Vec<Passed>,
+    failures: Vec<Failure>,
     /// The law that had begun and not ended.
-    pub running: Option<String>,
+    running: Option<String>,
     /// Whether the check is complete.
-    pub is_whole: bool,
+    is_whole: bool,
     /// The output of the answer after the last line of the report.
-    pub printed: String,
+    printed: String,
 }
 
 /// A law that an answer keeps.
@@ -49,7 +71,8 @@ pub struct Passed {
 }
 
 /// A law that an answer breaks.
-#[derive(Clone, Debug, Default, Eq, PartialEq)]
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq)]
+#[serde(default)]
 pub struct Failure {
     pub law: String,
     pub message: String,
@@ -61,31 +84,21 @@ pub struct Failure {
     pub printed: String,
 }
 
+/// A line of the report: about a law, or the end.
 #[derive(Deserialize)]
-#[serde(untagged)]
-enum Record {
-    Law {
-        law: String,
-        #[serde(flatten)]
-        state: State,
-    },
-    Ended {
-        #[serde(rename = "ended")]
-        _counts: serde_json::Value,
-    },
+struct Record {
+    state: Option<State>,
+    ended: Option<IgnoredAny>,
+    #[serde(flatten)]
+    law: Failure,
 }
 
 #[derive(Deserialize)]
-#[serde(tag = "state", rename_all = "lowercase")]
+#[serde(rename_all = "lowercase")]
 enum State {
     Begun,
     Passed,
-    Failed {
-        message: String,
-        place: Option<String>,
-        #[serde(default)]
-        todo: bool,
-    },
+    Failed,
 }
 
 /// Runs a program that checks an answer, in the package's folder, while its result is `wanted`. Ends a program that prints
@@ -96,7 +109,7 @@ pub fn run(
     arguments: &[&str],
     limit: Duration,
     wanted: &dyn Fn() -> bool,
-) -> anyhow::Result<Ended> {
+) -> anyhow::Result<Outcome> {
     // One file for both streams keeps the order of their lines.
     let output = Printed::nothing()?;
     let mut command = Command::new(executable);
@@ -107,7 +120,37 @@ pub fn run(
     let group = Group::start(&mut command)
         .with_context(|| format!("{} cannot be started", executable.display()))?;
     let how = group.wait_if_modest(limit, &output, wanted)?;
-    Ok(Ended { how, report: Report::read(&output.text()?) })
+    Ok(Report::read(&output.text()?).outcome(how, limit))
+}
+
+impl Outcome {
+    /// The outcome in a few words.
+    pub fn verdict(&self) -> String {
+        match self {
+            Self::Passed(_) => "passes".to_owned(),
+            Self::Failed(passed, failures) => {
+                let fail = if failures.len() == 1 { "fails" } else { "fail" };
+                let all = counted(passed.len() + failures.len(), "check");
+                format!("{} of {all} {fail}", failures.len())
+            }
+            Self::DoesNotCompile { .. } => "it does not compile".to_owned(),
+            Self::CargoFailed(_) => "cargo failed".to_owned(),
+            Self::CutShort { how, limit, during, .. } => {
+                let during = during.as_ref().map_or_else(String::new, |law| format!(" in {law}"));
+                match how {
+                    How::Alone(status) if status.code().is_some() => {
+                        format!("the answer left the check{during} before it was done ({status})")
+                    }
+                    How::Alone(status) => {
+                        format!("the check was ended by a crash{during} ({status})")
+                    }
+                    How::TooMuch(excess) => format!("the check {excess}{during}"),
+                    _ => format!("the check did not end within {} s{during}", limit.as_secs()),
+                }
+            }
+            Self::Interrupted => "the check was interrupted".to_owned(),
+        }
+    }
 }
 
 impl Report {
@@ -118,28 +161,38 @@ impl Report {
                 // The answer may have printed text without a newline.
                 Some((before, serde_json::from_str(record).ok()?))
             });
-            let Some((before, record)) = record else {
-                report.printed.push_str(line);
-                continue;
-            };
-            report.printed.push_str(before);
-            report.add(record);
+            match record {
+                Some((before, record)) => {
+                    report.printed.push_str(before);
+                    report.add(record);
+                }
+                None => report.printed.push_str(line),
+            }
         }
         report
     }
 
-    fn add(&mut self, record: Record) {
+    /// The outcome of a check that has ended. A check without laws does not pass.
+    fn outcome(self, how: How, limit: Duration) -> Outcome {
+        let Self { passed, failures, running, is_whole, printed } = self;
+        match how {
+            How::Interrupted => Outcome::Interrupted,
+            How::Alone(_) if is_whole && !failures.is_empty() => Outcome::Failed(passed, failures),
+            How::Alone(status) if is_whole && status.success() && !passed.is_empty() => {
+                Outcome::Passed(passed)
+            }
+            how => Outcome::CutShort { how, limit, during: running, said: printed },
+        }
+    }
+
+    fn add(&mut self, Record { state, ended, law }: Record) {
         let printed = std::mem::take(&mut self.printed);
         self.running = None;
-        match record {
-            Record::Law { law, state: State::Begun } => self.running = Some(law),
-            Record::Law { law, state: State::Passed } => {
-                self.passed.push(Passed { law, printed });
-            }
-            Record::Law { law, state: State::Failed { message, place, todo } } => {
-                self.failures.push(Failure { law, message, place, todo, printed });
-            }
-            Record::Ended { .. } => self.is_whole = true,
+        match state {
+            Some(State::Begun) => self.running = Some(law.law),
+            Some(State::Passed) => self.passed.push(Passed { law: law.law, printed }),
+            Some(State::Failed) => self.failures.push(Failure { printed, ..law }),
+            None => self.is_whole |= ended.is_some(),
         }
     }
 }
@@ -153,22 +206,19 @@ mod tests {
         \"message\":\"got 4\",\"place\":null,\"todo\":false}\n";
 
     #[test]
-    fn what_an_answer_prints_stays_with_its_law() {
-        let whole = format!("{OUTPUT}\u{1e}{{\"ended\":{{\"passed\":1,\"failed\":1}}}}\n");
-        let report = Report::read(&whole);
-        assert!(report.is_whole && report.running.is_none());
-        assert_eq!((&*report.passed[0].law, &*report.passed[0].printed), ("a", "seen\n"));
-        let failure = &report.failures[0];
-        assert_eq!((&*failure.message, &*failure.printed), ("got 4", "no newline"));
-    }
-
-    #[test]
-    fn a_report_that_breaks_off_names_the_law_that_was_running() {
-        let output =
+    fn an_answer_keeps_its_output_and_a_report_that_breaks_off_its_law() {
+        let begun =
             format!("{OUTPUT}\u{1e}{{\"law\":\"c\",\"state\":\"begun\"}}\nlast\n\u{1e}{{\"la");
-        let report = Report::read(&output);
-        assert!(!report.is_whole && report.printed.starts_with("last\n"));
-        assert_eq!(report.running.as_deref(), Some("c"));
-        assert_eq!((report.passed.len(), report.failures.len()), (1, 1));
+        let whole = format!("{OUTPUT}last\n\u{1e}{{\"ended\":{{\"passed\":1,\"failed\":1}}}}\n");
+        for (output, is_whole, running) in [(whole, true, None), (begun, false, Some("c"))] {
+            let report = Report::read(&output);
+            assert_eq!((report.is_whole, report.running.as_deref()), (is_whole, running));
+            let ([passed], [failure]) = (&report.passed[..], &report.failures[..]) else {
+                panic!("{report:?}")
+            };
+            assert_eq!((&*passed.law, &*passed.printed), ("a", "seen\n"));
+            assert_eq!((&*failure.message, &*failure.printed), ("got 4", "no newline"));
+            assert_eq!(report.printed.starts_with("last\n"), !is_whole);
+        }
     }
 }

@@ -49,16 +49,9 @@ pub struct Fingerprint {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Standing {
     Open,
-    Changed(Change),
+    /// The exercise passed, and has changed since: the words before "changed", such as "it has".
+    Changed(&'static str),
     Solved,
-}
-
-/// The part of an exercise that has changed since the exercise passed.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Change {
-    Answer,
-    Check,
-    Both,
 }
 
 impl Progress {
@@ -66,12 +59,12 @@ impl Progress {
     pub fn load(tree: &Tree) -> anyhow::Result<Self> {
         let path = tree.root.join(FOLDER).join("progress.json");
         let told = || format!("{}, which remembers your progress", path.display());
-        let records = match fs::read(&path) {
-            Ok(text) => serde_json::from_slice(&text)
-                .with_context(|| format!("{}; delete it to start over", told()))?,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => BTreeMap::new(),
-            Err(error) => return Err(error).with_context(told),
+        let text = match fs::read(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => "{}".into(),
+            text => text.with_context(told)?,
         };
+        let records = serde_json::from_slice(&text);
+        let records = records.with_context(|| format!("{}; delete it to start over", told()))?;
         Ok(Self { path, records })
     }
 
@@ -79,18 +72,16 @@ impl Progress {
         let passed = self.records.get(&exercise.name).map_or(&[][..], |record| &record.passed);
         // An unreadable file has not passed.
         let (answer, check) = (hash(&exercise.file()).ok(), hash(&exercise.check()).ok());
-        let has_answer = |one: &Fingerprint| answer.as_ref() == Some(&one.answer);
-        let has_check = |one: &Fingerprint| check.as_ref() == Some(&one.check);
-        if passed.is_empty() {
-            Standing::Open
-        } else if passed.iter().any(|one| has_answer(one) && has_check(one)) {
-            Standing::Solved
-        } else if passed.iter().any(has_answer) {
-            Standing::Changed(Change::Check)
-        } else if passed.iter().any(has_check) {
-            Standing::Changed(Change::Answer)
-        } else {
-            Standing::Changed(Change::Both)
+        // Of the answers that passed, the nearest to the present one.
+        let same = passed
+            .iter()
+            .map(|one| (answer.as_ref() == Some(&one.answer), check.as_ref() == Some(&one.check)));
+        match same.max() {
+            None => Standing::Open,
+            Some((true, true)) => Standing::Solved,
+            Some((true, false)) => Standing::Changed("its check has"),
+            Some((false, true)) => Standing::Changed("it has"),
+            Some((false, false)) => Standing::Changed("it and its check have"),
         }
     }
 
@@ -104,25 +95,17 @@ impl Progress {
         tree: &'a Tree,
         name: Option<&str>,
     ) -> anyhow::Result<Option<&'a Exercise>> {
-        match name {
-            Some(name) => tree.named(name).map(Some),
-            None => Ok(self.next(tree)),
-        }
-    }
-
-    pub fn solved(&self, tree: &Tree) -> usize {
-        tree.exercises.iter().filter(|exercise| self.of(exercise) == Standing::Solved).count()
+        name.map_or_else(|| Ok(self.next(tree)), |name| tree.named(name).map(Some))
     }
 
     pub fn remember_passed(
         tree: &Tree,
         exercise: &Exercise,
-        fingerprint: Fingerprint,
+        passes: Fingerprint,
     ) -> anyhow::Result<()> {
-        Self::change(tree, |records| {
-            let passed = &mut records.entry(exercise.name.clone()).or_default().passed;
-            if !passed.contains(&fingerprint) {
-                passed.push(fingerprint);
+        Self::change(tree, exercise, |Record { passed, .. }| {
+            if !passed.contains(&passes) {
+                passed.push(passes);
             }
         })
     }
@@ -134,8 +117,7 @@ impl Progress {
         exercise: &Exercise,
         choose: impl FnOnce(usize) -> Range<usize>,
     ) -> anyhow::Result<Range<usize>> {
-        Self::change(tree, |records| {
-            let record = records.entry(exercise.name.clone()).or_default();
+        Self::change(tree, exercise, |record| {
             let chosen = choose(record.hints);
             record.hints = chosen.end;
             chosen
@@ -143,16 +125,17 @@ impl Progress {
     }
 
     pub fn forget(tree: &Tree, exercise: &Exercise) -> anyhow::Result<()> {
-        if !Self::load(tree)?.records.contains_key(&exercise.name) {
-            return Ok(());
+        match Self::load(tree)?.records.contains_key(&exercise.name) {
+            true => Self::change(tree, exercise, |record| *record = Record::default()),
+            false => Ok(()),
         }
-        Self::change(tree, |records| drop(records.remove(&exercise.name)))
     }
 
     /// Changes the file. A lock keeps other processes from changing the file meanwhile.
     fn change<T>(
         tree: &Tree,
-        change: impl FnOnce(&mut BTreeMap<String, Record>) -> T,
+        exercise: &Exercise,
+        change: impl FnOnce(&mut Record) -> T,
     ) -> anyhow::Result<T> {
         let folder = tree.root.join(FOLDER);
         fs::create_dir_all(&folder).with_context(|| format!("{}", folder.display()))?;
@@ -166,34 +149,19 @@ impl Progress {
             locked => locked.with_context(told)?,
         }
         let mut progress = Self::load(tree)?;
-        let result = change(&mut progress.records);
-        progress.store()?;
-        Ok(result)
-    }
-
-    fn store(&self) -> anyhow::Result<()> {
-        file::write(&self.path, |file| {
-            serde_json::to_writer_pretty(&mut *file, &self.records)?;
+        let result = change(progress.records.entry(exercise.name.clone()).or_default());
+        let stored = file::write(&progress.path, |file| {
+            serde_json::to_writer_pretty(&mut *file, &progress.records)?;
             writeln!(file)
-        })
-        .with_context(|| format!("{}", self.path.display()))
+        });
+        stored.with_context(|| format!("{}", progress.path.display()))?;
+        Ok(result)
     }
 }
 
 impl Fingerprint {
     pub fn of(exercise: &Exercise) -> anyhow::Result<Self> {
         Ok(Self { answer: hash(&exercise.file())?, check: hash(&exercise.check())? })
-    }
-}
-
-/// The words before "changed": "it has".
-impl fmt::Display for Change {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Answer => "it has",
-            Self::Check => "its check has",
-            Self::Both => "it and its check have",
-        })
     }
 }
 

@@ -4,10 +4,9 @@
 use console::{measure_text_width, style, truncate_str};
 use harness::report::{counted, line, terminal_columns};
 
-use super::outcome::{End, Outcome};
-use super::program::{Failure, Passed};
+use super::program::{Failure, Outcome, Passed};
 use super::tree::{Exercise, Tree};
-use crate::process::Excess;
+use crate::process::{How, PRINTED_TOO_MUCH, TOOK_TOO_MUCH};
 
 /// Rows of a small terminal, and the rows that the verdict and the lines of `watch` take.
 const ROWS: usize = 24;
@@ -27,13 +26,11 @@ pub fn show(tree: &Tree, exercise: &Exercise, outcome: &Outcome, all: bool) -> a
         format!("your answer:  {}", tree.relative(&exercise.file())),
         format!("a hint:       cargo course hint {name}"),
     ];
-    if let Some(page) = tree.page(exercise) {
-        let page = tree.relative(&page);
-        below.push(format!("the chapter:  mdbook serve book --open, or {page}"));
-    }
-    if !all && matches!(outcome, Outcome::Failed(..) | Outcome::CutShort { .. }) {
-        below.push(format!("all of it:    cargo course check {name} --all"));
-    }
+    below.extend(tree.page(exercise).map(|page| {
+        format!("the chapter:  mdbook serve book --open, or {}", tree.relative(&page))
+    }));
+    let is_cut = !all && matches!(outcome, Outcome::Failed(..) | Outcome::CutShort { .. });
+    below.extend(is_cut.then(|| format!("all of it:    cargo course check {name} --all")));
     let room = ROWS - BELOW - below.len();
     let body = match outcome {
         Outcome::Interrupted => return Ok(()),
@@ -43,8 +40,7 @@ pub fn show(tree: &Tree, exercise: &Exercise, outcome: &Outcome, all: bool) -> a
             }
             let passes = format!("{name} passes its {}", counted(passed.len(), "check"));
             line(format_args!("{} {passes}", style("✓").green()))?;
-            line(format_args!("  to compare with ours: cargo course solution {name}"))?;
-            return Ok(());
+            return Ok(line(format!("  to compare with ours: cargo course solution {name}"))?);
         }
         Outcome::CargoFailed(said) => {
             line(format_args!("{cross} cargo failed before {name} could be checked"))?;
@@ -88,9 +84,9 @@ pub fn show(tree: &Tree, exercise: &Exercise, outcome: &Outcome, all: bool) -> a
             }
             body
         }
-        Outcome::CutShort { end, said: printed, .. } => {
+        Outcome::CutShort { how, said: printed, .. } => {
             let mut body = vec![title(&outcome.verdict())];
-            body.extend(reason(*end).map(|reason| format!("    {reason}")));
+            body.extend(reason(*how).map(|reason| format!("    {reason}")));
             let rest = if all { PRINTED } else { room - body.len() - 2 };
             body.extend(said(printed, rest));
             body
@@ -116,23 +112,17 @@ fn show_passed(passed: &[Passed]) -> std::io::Result<()> {
 /// The first broken law in full and the other laws in a line each, in at most `room` rows.
 fn first_in_full(failures: &[Failure], room: usize) -> Vec<String> {
     let (first, others) = (&failures[0], &failures[1..]);
-    let shown = others.len().min(OTHERS);
-    let mut below: Vec<String> = others[..shown].iter().map(in_a_line).collect();
-    if shown < others.len() {
-        below.push(format!("  … and {} more", others.len() - shown));
-    }
+    let mut below: Vec<String> = others.iter().take(OTHERS).map(in_a_line).collect();
+    let more = others.len() - below.len();
+    below.extend((more > 0).then(|| format!("  … and {more} more")));
     // The name of the law takes a row, and so does the empty line below the message.
     let room = room.saturating_sub(below.len() + 2);
     let message = message(first);
     let printed = said(&first.printed, room.saturating_sub(rows(&message)).max(2));
     let whole: Vec<String> = printed.into_iter().chain(message).collect();
-    let mut body = vec![title(&first.law)];
-    body.extend(if rows(&whole) > room { shortened(whole, room) } else { whole });
-    if !below.is_empty() {
-        body.push(String::new());
-    }
-    body.extend(below);
-    body
+    let whole = if rows(&whole) > room { shortened(whole, room) } else { whole };
+    let gap = (!below.is_empty()).then(String::new);
+    [title(&first.law)].into_iter().chain(whole).chain(gap).chain(below).collect()
 }
 
 /// The number of rows that some lines take.
@@ -147,8 +137,7 @@ fn shortened(mut lines: Vec<String>, room: usize) -> Vec<String> {
     while rows(&lines) + rows(std::slice::from_ref(&last)) + 1 > room && lines.len() > 1 {
         lines.pop();
     }
-    lines.push("    …".into());
-    lines.push(last);
+    lines.extend(["    …".into(), last]);
     lines
 }
 
@@ -173,8 +162,7 @@ fn said(printed: &str, most: usize) -> Vec<String> {
     }
     // One line reports the lines that are left out.
     let left_out = lines.len() - most.saturating_sub(1);
-    let first = format!("    … {left_out} lines left out");
-    [first].into_iter().chain(lines[left_out..].iter().cloned()).collect()
+    [&[format!("    … {left_out} lines left out")], &lines[left_out..]].concat()
 }
 
 /// The place of a `todo!` and its message.
@@ -186,18 +174,16 @@ fn todo(failure: &Failure) -> String {
     format!("{place}: {what}").trim_end_matches(": ").to_owned()
 }
 
-fn reason(end: End) -> Option<&'static str> {
-    match end {
-        End::Alone(status) => status
-            .code()
-            .is_some()
-            .then_some("does it call `std::process::exit`? A check has to get its answer back"),
-        End::OutOfTime(_) => {
-            Some("does a loop go on for ever, or a rank wait for what nobody sends?")
+fn reason(how: How) -> Option<&'static str> {
+    Some(match how {
+        How::Alone(status) if status.code().is_some() => {
+            "does it call `std::process::exit`? A check has to get its answer back"
         }
-        End::TooMuch(Excess::Printed) => Some("does it print without end?"),
-        End::TooMuch(Excess::Memory) => Some("does a loop make something longer for ever?"),
-    }
+        How::OutOfTime => "does a loop go on for ever, or a rank wait for what nobody sends?",
+        How::TooMuch(PRINTED_TOO_MUCH) => "does it print without end?",
+        How::TooMuch(TOOK_TOO_MUCH) => "does a loop make something longer for ever?",
+        _ => return None,
+    })
 }
 
 fn indented(text: &str) -> Vec<String> {
@@ -210,12 +196,8 @@ mod tests {
     use super::*;
 
     fn failure(law: &str, message: &str, printed: &str) -> Failure {
-        Failure {
-            law: law.into(),
-            message: message.into(),
-            printed: printed.into(),
-            ..Default::default()
-        }
+        let [law, message, printed] = [law, message, printed].map(str::to_owned);
+        Failure { law, message, printed, ..Default::default() }
     }
 
     #[test]
@@ -234,14 +216,13 @@ mod tests {
 
     #[test]
     fn a_todo_is_named_with_its_place() {
-        let place = Some("tests/exercises/ch01_sum.rs:7:5".to_owned());
-        let todo_of = |message: &str| {
-            todo(&Failure { message: message.into(), place: place.clone(), ..Default::default() })
-        };
-        let on_a_rank = "on 2 ranks: rank 0 panicked: not yet implemented: add (both)";
-        for message in ["not yet implemented: add (both)", on_a_rank] {
-            assert_eq!(todo_of(message), "tests/exercises/ch01_sum.rs:7:5: add (both)");
+        for (message, expected) in [
+            ("not yet implemented: add (both)", "sum.rs:7:5: add (both)"),
+            ("on 2 ranks: rank 0 panicked: not yet implemented: add", "sum.rs:7:5: add"),
+            ("not yet implemented", "sum.rs:7:5"),
+        ] {
+            let place = Some("sum.rs:7:5".to_owned());
+            assert_eq!(todo(&Failure { place, ..failure("", message, "") }), expected);
         }
-        assert_eq!(todo_of("not yet implemented"), "tests/exercises/ch01_sum.rs:7:5");
     }
 }

@@ -1,18 +1,18 @@
-//! `cargo course reset`: restores the original of an exercise, and puts the learner's text aside.
+//! `cargo course solution`, and `cargo course reset`: restores the original of an exercise, and puts the learner's text aside.
 //!
 //! The original is in git, in the last commit that changed the check of the exercise, because a learner does not edit checks.
 //! In a checkout without git, the first command copies the exercises.
 
 use std::fs;
-use std::io;
+use std::io::{self, BufRead as _, IsTerminal as _, Write as _, stderr, stdin};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use anyhow::{Context as _, bail};
+use harness::cli::UsageError;
 use harness::report::{file, line};
 
-use super::progress::{FOLDER, Progress};
-use super::solution::confirm;
+use super::progress::{FOLDER, Progress, Standing};
 use super::tree::{self, Exercise, Tree};
 
 pub fn run(tree: &Tree, exercise: &Exercise, yes: bool) -> anyhow::Result<()> {
@@ -23,14 +23,14 @@ pub fn run(tree: &Tree, exercise: &Exercise, yes: bool) -> anyhow::Result<()> {
         format!("{path} as it was given, to be had from a fresh copy of the course")
     })?;
     let question = format!("Bring {name} back as it was given, and put your version aside?");
-    if on_disk(&path)?.as_deref() != Some(&given[..]) && !yes && !confirm(&question)? {
+    if on_disk(&path)?.as_ref() != Some(&given) && !yes && !confirm(&question)? {
         line("Nothing was changed")?;
         return Ok(());
     }
     // After the question: an editor may save another version while the learner decides.
     let mine = on_disk(&path)?;
     let mut aside = None;
-    if mine.as_deref() != Some(&given[..]) {
+    if mine.as_ref() != Some(&given) {
         // In this order, a failure never loses the learner's text.
         aside = mine.as_ref().map(|mine| put_aside(tree, exercise, mine)).transpose()?;
         replace(&path, mine.as_deref(), &given)?;
@@ -41,6 +41,33 @@ pub fn run(tree: &Tree, exercise: &Exercise, yes: bool) -> anyhow::Result<()> {
         line(format_args!("what you had written is in {}", tree.relative(&aside)))?;
     }
     Ok(())
+}
+
+/// Prints the course's solution. Asks first while the learner's answer does not pass.
+pub fn solution(tree: &Tree, exercise: &Exercise, yes: bool) -> anyhow::Result<()> {
+    let solved = Progress::load(tree)?.of(exercise) == Standing::Solved;
+    let question = format!("{} is not solved yet. Show our solution?", exercise.name);
+    if !solved && !yes && !confirm(&question)? {
+        let name = &exercise.name;
+        return Ok(line(format_args!("A hint may be enough: cargo course hint {name}"))?);
+    }
+    let path = exercise.solution();
+    let text = fs::read_to_string(&path).with_context(|| format!("{}", path.display()))?;
+    Ok(line(text.trim_end())?)
+}
+
+/// Asks a question. Enter means no. Fails without a terminal.
+fn confirm(question: &str) -> anyhow::Result<bool> {
+    if !stdin().is_terminal() {
+        let refusal = format!("nobody can be asked here: {question} If so, add --yes");
+        return Err(UsageError::new(refusal).into());
+    }
+    let mut terminal = stderr();
+    write!(terminal, "{question} [y/N] ")?;
+    terminal.flush()?;
+    let mut answer = String::new();
+    stdin().lock().read_line(&mut answer)?;
+    Ok(matches!(answer.trim().to_lowercase().as_str(), "y" | "yes"))
 }
 
 /// Copies every exercise that has no copy, in a checkout without git.
@@ -70,9 +97,8 @@ fn given(tree: &Tree, exercise: &Exercise) -> anyhow::Result<Vec<u8>> {
     }
     // In the folder of the exercises, because the checkout may be a part of a repository.
     let git = |words: &[&str]| -> anyhow::Result<Vec<u8>> {
-        let mut git = Command::new("git");
-        git.args(words).current_dir(&tree.package).stdin(Stdio::null());
-        let answer = git.output().context("git cannot be started")?;
+        let git = Command::new("git").args(words).current_dir(&tree.package).output();
+        let answer = git.context("git cannot be started")?;
         if !answer.status.success() || answer.stdout.is_empty() {
             let why = String::from_utf8_lossy(&answer.stderr);
             bail!("git does not have it: {}", why.lines().next().unwrap_or("no commit"));
@@ -87,8 +113,7 @@ fn given(tree: &Tree, exercise: &Exercise) -> anyhow::Result<Vec<u8>> {
 
 /// Stores the learner's text under an unused name, and returns the path.
 fn put_aside(tree: &Tree, exercise: &Exercise, text: &[u8]) -> anyhow::Result<PathBuf> {
-    let named =
-        |number: usize| tree.root.join(FOLDER).join(format!("{}-{number}.rs", exercise.name));
+    let named = |number| tree.root.join(FOLDER).join(format!("{}-{number}.rs", exercise.name));
     let free = (1..).map(named).find(|path| !path.exists()).context("a number is free")?;
     write(&free, text)?;
     Ok(free)

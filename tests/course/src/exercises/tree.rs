@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
 use harness::cli::UsageError;
+use serde_json::Value;
 
 use super::cargo;
 
@@ -41,72 +42,68 @@ impl Tree {
     /// Finds the workspace upwards from the current folder, and its exercises.
     pub fn find() -> anyhow::Result<Self> {
         let metadata = cargo::metadata(Path::new("."))?;
-        let root = metadata.workspace_root;
-        let package = metadata.packages.into_iter().find(|package| package.name == PACKAGE);
-        let Some(package) = package else {
-            bail!("{HERE}: {} has no package `{PACKAGE}`", root.display())
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
+        let root = PathBuf::from(text(&metadata["workspace_root"]));
+        let mut packages = list(&metadata["packages"]).into_iter();
+        let package = packages
+            .find(|package| package["name"] == PACKAGE)
+            .with_context(|| format!("{HERE}: {} has no package `{PACKAGE}`", root.display()))?;
+        let manifest = PathBuf::from(text(&package["manifest_path"]));
+        let folder = manifest.parent().unwrap_or(&root).to_owned();
+        let exercise = |target: &Value| {
+            let exercise = Exercise { name: text(&target["name"]), folder: folder.clone() };
+            (exercise.file() == Path::new(&text(&target["src_path"]))).then_some(exercise)
         };
-        let folder = package.manifest_path.parent().unwrap_or(&root).to_owned();
-        let exercise = |target: cargo::Target| {
-            let exercise = Exercise { name: target.name, folder: folder.clone() };
-            (target.src_path == exercise.file()).then_some(exercise)
-        };
-        let mut exercises: Vec<Exercise> =
-            package.targets.into_iter().filter_map(exercise).collect();
+        let mut exercises: Vec<_> = list(&package["targets"]).iter().filter_map(exercise).collect();
         // cargo lists targets by name; the manifest has them in the course's order.
-        let manifest = fs::read_to_string(&package.manifest_path)
-            .with_context(|| format!("{}", package.manifest_path.display()))?;
+        let manifest =
+            fs::read_to_string(&manifest).with_context(|| format!("{}", manifest.display()))?;
         exercises.sort_by_key(|exercise| manifest.find(&format!("\"{}\"", exercise.name)));
         if exercises.is_empty() {
             bail!("the package `{PACKAGE}` names no program `NAME` with the path \"NAME.rs\"");
         }
-        Ok(Self {
-            root,
-            package: folder,
-            edition: package.edition,
-            target: metadata.target_directory,
-            exercises,
-        })
+        let target = text(&metadata["target_directory"]).into();
+        Ok(Self { root, package: folder, target, edition: text(&package["edition"]), exercises })
     }
 
     /// The exercise with this name, or the only exercise with this topic (`ring`), beginning (`ch01_p`) or part (`entropy`).
     /// The path of a file of the exercise is a name, too. Fails when no exercise fits, or several.
     pub fn named(&self, asked: &str) -> anyhow::Result<&Exercise> {
         let is_name = |part: &&str| self.exercises.iter().any(|exercise| exercise.name == *part);
-        let in_path =
-            asked.split(['/', '\\']).map(|part| part.trim_end_matches(".rs")).find(is_name);
-        let wanted =
-            in_path.unwrap_or(asked.trim_end_matches('/')).to_lowercase().replace('-', "_");
-        let fits: [&dyn Fn(&Exercise) -> bool; 4] = [
-            &|exercise| exercise.name == wanted,
-            &|exercise| exercise.topic() == wanted,
-            &|exercise| exercise.name.starts_with(&wanted),
-            &|exercise| exercise.name.contains(&wanted),
+        let mut parts = asked.split(['/', '\\']).map(|part| part.trim_end_matches(".rs"));
+        let wanted = parts.find(is_name).unwrap_or(asked.trim_end_matches('/'));
+        let wanted = wanted.to_lowercase().replace('-', "_");
+        let fits: [fn(&Exercise, &str) -> bool; 4] = [
+            |exercise, wanted| exercise.name == wanted,
+            |exercise, wanted| exercise.topic() == wanted,
+            |exercise, wanted| exercise.name.starts_with(wanted),
+            |exercise, wanted| exercise.name.contains(wanted),
         ];
-        for fit in fits {
-            match self.exercises.iter().filter(|one| fit(one)).collect::<Vec<_>>()[..] {
-                [] => {}
-                [exercise] => return Ok(exercise),
-                ref several => {
-                    let names = names(several.iter().copied());
-                    let refusal = format!("'{asked}' fits several exercises: {names}");
-                    return Err(UsageError::new(refusal).into());
-                }
+        let fitting = |fits: fn(&Exercise, &str) -> bool| -> Vec<&Exercise> {
+            self.exercises.iter().filter(|exercise| fits(exercise, &wanted)).collect()
+        };
+        let fitting = fits.map(fitting).into_iter().find(|fitting| !fitting.is_empty());
+        let refusal = match fitting.as_deref() {
+            Some([exercise]) => return Ok(exercise),
+            Some(several) => format!("'{asked}' fits several exercises: {}", names(several)),
+            None => {
+                let changes = |exercise: &&Exercise| {
+                    let to = |name: &str| strsim::damerau_levenshtein(&wanted, name);
+                    to(&exercise.name).min(to(exercise.topic()))
+                };
+                let mut nearest: Vec<&Exercise> = self.exercises.iter().collect();
+                nearest.retain(|exercise| NEAR * changes(exercise) <= wanted.chars().count());
+                nearest.sort_by_key(changes);
+                nearest.truncate(OFFERED);
+                let instead = match names(&nearest) {
+                    none if none.is_empty() => "`cargo course list` shows all".to_owned(),
+                    names => format!("the nearest: {names}"),
+                };
+                format!("no exercise is called '{asked}'; {instead}")
             }
-        }
-        let changes = |exercise: &Exercise| {
-            let to = |name: &str| strsim::damerau_levenshtein(&wanted, name);
-            to(&exercise.name).min(to(exercise.topic()))
         };
-        let near = |exercise: &&Exercise| NEAR * changes(exercise) <= wanted.chars().count();
-        let mut nearest: Vec<&Exercise> = self.exercises.iter().filter(near).collect();
-        nearest.sort_by_key(|exercise| changes(exercise));
-        nearest.truncate(OFFERED);
-        let instead = match names(nearest.into_iter()) {
-            none if none.is_empty() => "`cargo course list` shows all".to_owned(),
-            names => format!("the nearest: {names}"),
-        };
-        Err(UsageError::new(format!("no exercise is called '{asked}'; {instead}")).into())
+        Err(UsageError::new(refusal).into())
     }
 
     /// A path relative to the workspace's folder.
@@ -182,8 +179,7 @@ impl Exercise {
     }
 
     pub fn heading(&self) -> String {
-        let heading = format!("{}: {}", self.name, self.title());
-        heading.trim_end_matches(": ").to_owned()
+        format!("{}: {}", self.name, self.title()).trim_end_matches(": ").to_owned()
     }
 }
 
@@ -195,6 +191,6 @@ pub fn read(path: &Path) -> io::Result<Vec<u8>> {
     fs::read(path)
 }
 
-fn names<'a>(exercises: impl Iterator<Item = &'a Exercise>) -> String {
-    exercises.map(|exercise| exercise.name.as_str()).collect::<Vec<_>>().join(", ")
+fn names(exercises: &[&Exercise]) -> String {
+    exercises.iter().map(|exercise| exercise.name.as_str()).collect::<Vec<_>>().join(", ")
 }

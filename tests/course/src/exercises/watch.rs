@@ -10,19 +10,22 @@ use console::Term;
 use harness::interrupt;
 use harness::report::line;
 
-use super::outcome::Outcome;
+use super::program::Outcome;
 use super::progress::Progress;
 use super::tree::{Exercise, Tree};
-use super::{check, list, report};
+use super::{CheckArguments, check, list, report};
 
 /// The time between two readings. Two readings have to agree, so that no half-written file is compiled.
 const LOOK: Duration = Duration::from_millis(100);
 
 /// Checks an exercise at every save, until all exercises are solved or Ctrl-C is pressed. A save ends a running check.
-pub fn run(tree: &Tree, name: Option<&str>, limit: Duration, all: bool) -> anyhow::Result<()> {
+pub fn run(
+    tree: &Tree,
+    CheckArguments { name, limit, all }: &CheckArguments,
+) -> anyhow::Result<()> {
     interrupt::watch()?;
     let terminal = Term::stdout();
-    let mut current = Progress::load(tree)?.named_or_next(tree, name)?;
+    let mut current = Progress::load(tree)?.named_or_next(tree, name.as_deref())?;
     let mut saved = true;
     while let Some(exercise) = current {
         let file = Watched::new(exercise)?;
@@ -31,8 +34,8 @@ pub fn run(tree: &Tree, name: Option<&str>, limit: Duration, all: bool) -> anyho
             terminal.clear_screen()?;
         }
         line(format_args!("{}\n", exercise.heading()))?;
-        let outcome = check::once(tree, exercise, limit, &|| !file.has_changed())?;
-        report::show(tree, exercise, &outcome, all)?;
+        let outcome = check::once(tree, exercise, limit.duration(), &|| !file.has_changed())?;
+        report::show(tree, exercise, &outcome, *all)?;
         match outcome {
             Outcome::Interrupted if interrupt::requested() => break,
             Outcome::Interrupted => {
@@ -48,13 +51,13 @@ pub fn run(tree: &Tree, name: Option<&str>, limit: Duration, all: bool) -> anyho
             _ => {
                 line(format_args!("\n{}", outcome.verdict()))?;
                 line("Save it, and it is checked again. Ctrl-C ends this")?;
-                while !interrupt::requested() && !file.has_changed() {
+                while !file.has_changed() {
+                    if interrupt::requested() {
+                        return list::what_is_next(tree);
+                    }
                     std::thread::sleep(LOOK);
                 }
-                saved = !interrupt::requested();
-                if !saved {
-                    break;
-                }
+                saved = true;
             }
         }
     }
@@ -65,32 +68,28 @@ pub fn run(tree: &Tree, name: Option<&str>, limit: Duration, all: bool) -> anyho
 struct Watched<'a> {
     exercise: &'a Exercise,
     text: String,
-    last: RefCell<Reading>,
-}
-
-struct Reading {
-    at: Instant,
-    text: Option<String>,
+    /// The time and the text of the last reading.
+    last: RefCell<(Instant, Option<String>)>,
 }
 
 impl<'a> Watched<'a> {
     fn new(exercise: &'a Exercise) -> anyhow::Result<Self> {
         let text = exercise.text()?;
-        let last = RefCell::new(Reading { at: Instant::now(), text: Some(text.clone()) });
+        let last = RefCell::new((Instant::now(), Some(text.clone())));
         Ok(Self { exercise, text, last })
     }
 
     /// Whether the file has another text and is complete. Reads the file at most ten times a second.
     fn has_changed(&self) -> bool {
         let mut last = self.last.borrow_mut();
-        if last.at.elapsed() < LOOK {
+        if last.0.elapsed() < LOOK {
             return false;
         }
         // An editor that replaces the file may have removed it.
         let now = self.exercise.text().ok();
-        let is_settled = now.is_some() && now == last.text;
+        let is_settled = now.is_some() && now == last.1;
         let has_changed = is_settled && now.as_ref() != Some(&self.text);
-        *last = Reading { at: Instant::now(), text: now };
+        *last = (Instant::now(), now);
         has_changed
     }
 }

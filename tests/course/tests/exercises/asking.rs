@@ -35,49 +35,29 @@ fn reset_asks(checkout: &Checkout) -> Option<(Child, String)> {
     Some((course, told))
 }
 
-fn say(mut course: Child, answer: &str) -> String {
-    course.stdin.as_mut().unwrap().write_all(answer.as_bytes()).unwrap();
-    let mut told = String::new();
-    course.stdout.as_mut().unwrap().read_to_string(&mut told).unwrap();
-    assert!(course.wait().unwrap().success(), "{told}");
-    told
-}
-
 #[test]
-fn what_is_saved_while_it_asks_is_put_aside() {
-    let checkout = Checkout::new();
-    checkout.commit("given");
-    checkout.sum_is("a * b");
-    let Some((course, question)) = reset_asks(&checkout) else { return };
-    assert!(question.contains("put your version aside?"), "{question}");
-    checkout.sum_is("a / b");
-    let told = say(course, "y\n");
-    assert!(told.contains(".course/ch01_sum-1.rs"), "{told}");
-    assert_eq!(checkout.read(".course/ch01_sum-1.rs"), answer("a / b"));
-    assert_eq!(checkout.read(FILE), stub("ch01_sum", "ch01-sums"));
-}
-
-#[test]
-fn what_comes_back_while_it_asks_is_not_put_aside() {
-    let checkout = Checkout::new();
-    checkout.commit("given");
-    checkout.sum_is("a * b");
-    let Some((course, _)) = reset_asks(&checkout) else { return };
-    checkout.write(FILE, &stub("ch01_sum", "ch01-sums"));
-    let told = say(course, "y\n");
-    assert!(told.contains("is as it was given") && !told.contains(".course"), "{told}");
-    assert!(!checkout.path(".course/ch01_sum-1.rs").exists());
-}
-
-#[test]
-fn a_no_changes_nothing() {
-    let checkout = Checkout::new();
-    checkout.commit("given");
-    checkout.sum_is("a * b");
-    let Some((course, _)) = reset_asks(&checkout) else { return };
-    checkout.sum_is("a / b");
-    let told = say(course, "\n");
-    assert!(told.contains("Nothing was changed"), "{told}");
-    assert_eq!(checkout.read(FILE), answer("a / b"));
-    assert!(!checkout.path(".course").exists());
+fn a_text_that_is_saved_while_it_asks_is_not_lost() {
+    let given = || stub("ch01_sum", "ch01-sums");
+    let newer = || answer("a / b");
+    // The text that is saved and the reply; a part of the message, the text of the file, and the text that is put aside.
+    for (saved, reply, told, file, aside) in [
+        (newer(), "y\n", "what you had written is in", given(), Some(newer())),
+        (given(), "y\n", "is as it was given", given(), None),
+        (newer(), "\n", "Nothing was changed", newer(), None),
+    ] {
+        let checkout = Checkout::new();
+        checkout.commit("given");
+        checkout.sum_is("a * b");
+        let Some((mut course, question)) = reset_asks(&checkout) else { return };
+        assert!(question.contains("put your version aside?"), "{question}");
+        checkout.write(FILE, &saved);
+        course.stdin.as_mut().unwrap().write_all(reply.as_bytes()).unwrap();
+        let mut said = String::new();
+        course.stdout.as_mut().unwrap().read_to_string(&mut said).unwrap();
+        assert!(course.wait().unwrap().success() && said.contains(told), "{said}");
+        assert_eq!(said.contains(".course/ch01_sum-1.rs"), aside.is_some(), "{said}");
+        assert_eq!(checkout.read(FILE), file);
+        assert_eq!(std::fs::read_to_string(checkout.path(".course/ch01_sum-1.rs")).ok(), aside);
+        assert_eq!(checkout.path(".course").exists(), aside.is_some());
+    }
 }

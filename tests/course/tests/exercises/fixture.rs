@@ -1,5 +1,7 @@
 //! A small workspace with two exercises, for the tools to work on.
 
+use assert_cmd::assert::Assert;
+
 use crate::*;
 
 const FORMAT: &str = include_str!("../../../../rustfmt.toml");
@@ -17,12 +19,10 @@ path = "support/lib.rs"
 [[bin]]
 name = "ch01_sum"
 path = "ch01_sum.rs"
-test = false
 
 [[bin]]
 name = "ch02_ring"
 path = "ch02_ring.rs"
-test = false
 
 [[test]]
 name = "verify"
@@ -51,6 +51,7 @@ macro_rules! check {
     ($exercise:ident, $answer:expr) => {
         /// Checks the answer.
         pub fn main() -> std::process::ExitCode {
+            let _ = option_env!("COURSE_FINGERPRINT");
             let answer: $crate::Answer = $answer;
             $crate::laws::run($crate::checks::$exercise::LAWS, answer)
         }
@@ -67,26 +68,23 @@ pub mod laws {
     pub fn run(laws: &[(&str, fn(Answer))], answer: Answer) -> ExitCode {
         std::panic::set_hook(Box::new(|panic| {
             let message = panic.payload_as_str().unwrap_or_default().to_owned();
-            let place = panic.location().map(ToString::to_string).unwrap_or_default();
-            let place = if place.contains("checks") { String::new() } else { place };
+            let place = format!("\"{}\"", panic.location().unwrap());
+            let place = if place.contains("checks") { "null".into() } else { place };
             *PANIC.lock().unwrap() = Some((message, place));
         }));
         let (mut passed, mut failed) = (0, 0);
         for (name, law) in laws {
-            println!("\u{1e}{{\"law\":\"{name}\",\"state\":\"begun\"}}");
+            let state = |state| println!("\u{1e}{{\"law\":\"{name}\",\"state\":\"{state}}}");
+            state("begun\"");
             if std::panic::catch_unwind(|| law(answer)).is_ok() {
                 passed += 1;
-                println!("\u{1e}{{\"law\":\"{name}\",\"state\":\"passed\"}}");
+                state("passed\"");
                 continue;
             }
             failed += 1;
             let (message, place) = PANIC.lock().unwrap().take().unwrap();
             let todo = message.starts_with("not yet implemented");
-            let place = if place.is_empty() { "null".to_owned() } else { format!("{place:?}") };
-            println!(
-                "\u{1e}{{\"law\":\"{name}\",\"state\":\"failed\",\"message\":{message:?},\
-                 \"place\":{place},\"todo\":{todo}}}"
-            );
+            state(&format!("failed\",\"message\":{message:?},\"place\":{place},\"todo\":{todo}"));
         }
         println!("\u{1e}{{\"ended\":{{\"passed\":{passed},\"failed\":{failed}}}}}");
         ExitCode::from(u8::from(failed > 0))
@@ -139,17 +137,15 @@ impl Checkout {
             checkout.write(&format!("book/src/{page}.md"), &format!("Do `{name}`.\n"));
             checkout.write(&format!("tests/exercises/{name}.rs"), &stub(name, page));
             checkout.write(&format!("tests/exercises/checks/{name}.rs"), &(header(page) + CHECK));
-            let write = |file: &str, text: &str| {
-                checkout.write(&format!("tests/answers/{name}/{file}"), text);
-            };
-            write("solution.rs", &answer_to(name, "a + b"));
-            write(
-                "hint.md",
-                "## Look\n\nAt both.\n\n## Think\n\nOf more.\n\n## Write\n\nA plus.\n",
-            );
             let wrong = [("product", "a * b"), ("first", "a"), ("less", "b - a")];
-            let wrong = wrong.map(|(name, body)| change(name, "expected 5, got", body));
-            write("wrong.diff", &wrong.concat());
+            let wrong = wrong.map(|(name, body)| change(name, "expected 5, got", body)).concat();
+            let hint = "## Look\n\nAt both.\n\n## Think\n\nOf more.\n\n## Write\n\nA plus.\n";
+            let solution = answer_to(name, "a + b");
+            for (file, text) in
+                [("solution.rs", &*solution), ("hint.md", hint), ("wrong.diff", &wrong)]
+            {
+                checkout.write(&format!("tests/answers/{name}/{file}"), text);
+            }
         }
         checkout
     }
@@ -187,6 +183,16 @@ impl Checkout {
 
     pub fn tool(&self, words: &[&str]) -> Command {
         tool_in(self.folder.path(), words)
+    }
+
+    /// Runs the learner's tool with these words.
+    pub fn course(&self, words: &str) -> Assert {
+        self.tool(&words.split(' ').collect::<Vec<_>>()).assert()
+    }
+
+    /// Runs the tool, which succeeds and prints a text that begins like this.
+    pub fn says(&self, words: &str, beginning: &str) -> Assert {
+        self.course(words).success().stdout(starts_with(beginning.to_owned()))
     }
 }
 

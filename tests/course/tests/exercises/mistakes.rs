@@ -7,18 +7,19 @@ use crate::*;
 fn a_wrong_name_gets_the_nearest_ones() {
     let checkout = Checkout::new();
     for command in ["check", "hint", "watch", "solution", "reset"] {
-        let refused = checkout.tool(&[command, "rnig"]).assert().code(2).stdout("");
-        refused.stderr(diff("error: no exercise is called 'rnig'; the nearest: ch02_ring\n"));
-        let nothing_like_it = checkout.tool(&[command, "conv"]).assert().code(2);
-        nothing_like_it
-            .stderr(diff("error: no exercise is called 'conv'; `cargo course list` shows all\n"));
-        let several = checkout.tool(&[command, "ch0"]).assert().code(2);
-        several.stderr(diff("error: 'ch0' fits several exercises: ch01_sum, ch02_ring\n"));
+        for (name, error) in [
+            ("rnig", "no exercise is called 'rnig'; the nearest: ch02_ring"),
+            ("conv", "no exercise is called 'conv'; `cargo course list` shows all"),
+            ("ch0", "'ch0' fits several exercises: ch01_sum, ch02_ring"),
+        ] {
+            let refused = checkout.course(&format!("{command} {name}")).code(2).stdout("");
+            refused.stderr(diff(format!("error: {error}\n")));
+        }
     }
     // A part is enough, in any case, with any dash; so is a path.
     let file = "tests/exercises/ch02_ring.rs";
     for part in ["ring", "ch02", "CH02-Ring", "rin", "ch02_ring/", "CH02_RING/", file] {
-        checkout.tool(&["hint", part]).assert().success().stdout(starts_with("ch02_ring"));
+        checkout.says(&format!("hint {part}"), "ch02_ring");
     }
 }
 
@@ -26,8 +27,7 @@ fn a_wrong_name_gets_the_nearest_ones() {
 fn outside_of_a_checkout_it_says_where_it_belongs() {
     let empty = tempfile::tempdir().unwrap();
     let lost = tool_in(empty.path(), &["list"]).assert().code(1).stdout("");
-    let told = contains("error: run this in a checkout of the course").and(contains("Cargo.toml"));
-    lost.stderr(told);
+    lost.stderr(all(["error: run this in a checkout of the course", "Cargo.toml"]));
     let checkout = Checkout::new();
     checkout.write("other/Cargo.toml", "[package]\nname = \"other\"\n[workspace]\n");
     checkout.write("other/src/lib.rs", "");
@@ -40,12 +40,10 @@ fn outside_of_a_checkout_it_says_where_it_belongs() {
 
 #[test]
 fn without_a_command_all_of_them_are_named() {
-    let checkout = Checkout::new();
-    let bare = checkout.tool(&[]).assert().code(2).stdout("");
     let told = starts_with("error: a command is missing, one of: list, next, check, ")
-        .and(contains("doctor").and(contains("`cargo course --help` says what they do")))
+        .and(all(["doctor", "`cargo course --help` says what they do"]))
         .and(contains("\n").count(1));
-    bare.stderr(told);
+    tool(&[]).assert().code(2).stdout("").stderr(told);
 }
 
 #[test]
@@ -59,18 +57,17 @@ fn what_cargo_fails_at_is_not_the_answers_fault() {
         ("RUSTFLAGS", "--bogus", "bogus"),
     ] {
         let check = checkout.tool(&["check", "sum"]).env(variable, value).assert().code(1);
+        let check = check.stderr(contains("error: cargo failed, so ch01_sum was not checked\n"));
         let told = starts_with("✗ cargo failed before ch01_sum could be checked\n    ");
-        check
-            .stdout(told.and(contains(why)).and(contains("a hint").not()))
-            .stderr(contains("error: cargo failed, so ch01_sum was not checked\n"));
+        check.stdout(told.and(contains(why)).and(contains("a hint").not()));
     }
+    let inside = || contains("in a checkout of the course").not();
     let mut alone = checkout.tool(&["check", "sum"]);
     let alone = alone.env_remove("CARGO").env("PATH", "/nowhere").assert().code(1).stdout("");
     let why = starts_with("error: cargo cannot be started; it comes with Rust");
-    alone.stderr(why.and(contains("in a checkout of the course").not()));
+    alone.stderr(why.and(inside()));
     let mut elsewhere = checkout.tool(&["check", "sum"]);
-    let elsewhere = elsewhere.env("CARGO_HTTP_TIMEOUT", "soon").assert().code(1);
-    elsewhere.stderr(contains("in a checkout of the course").not());
+    elsewhere.env("CARGO_HTTP_TIMEOUT", "soon").assert().code(1).stderr(inside());
 }
 
 #[cfg(unix)]
@@ -81,25 +78,22 @@ fn a_pipe_in_an_answers_place_is_refused() {
     fs::remove_file(&file).unwrap();
     let made = std::process::Command::new("mkfifo").arg(&file).status();
     assert!(made.unwrap().success());
-    let course = |words: &[&str]| {
-        let mut course = checkout.tool(words);
-        course.timeout(std::time::Duration::from_secs(60)).assert()
-    };
-    let told = || contains("ch01_sum.rs").and(contains("it is not a regular file; move it away"));
+    let course = |word: &str| checkout.tool(&[word]).timeout(Duration::from_secs(60)).assert();
     for command in ["check", "next", "watch"] {
-        course(&[command]).code(1).stderr(told());
+        let told = all(["ch01_sum.rs", "it is not a regular file; move it away"]);
+        course(command).code(1).stderr(told);
     }
-    course(&["list"]).success().stdout(starts_with("· ch01_sum   two numbers, added\n"));
+    course("list").success().stdout(starts_with("· ch01_sum   two numbers, added\n"));
 }
 
 #[test]
 fn nobody_is_asked_where_nobody_can_answer() {
     let checkout = Checkout::new();
-    let refused = checkout.tool(&["solution", "sum"]).assert().code(2).stdout("");
-    refused.stderr(contains("ch01_sum is not solved yet").and(contains("--yes")));
-    checkout.tool(&["solution", "sum", "--yes"]).assert().success().stdout(contains("a + b"));
+    let refused = checkout.course("solution sum").code(2).stdout("");
+    refused.stderr(all(["ch01_sum is not solved yet", "--yes"]));
+    checkout.course("solution sum --yes").success().stdout(contains("a + b"));
     for limit in ["0", "3601", "soon"] {
-        checkout.tool(&["check", "--limit", limit]).assert().code(2).stderr(contains(limit));
+        checkout.course(&format!("check --limit {limit}")).code(2).stderr(contains(limit));
     }
 }
 
@@ -107,13 +101,12 @@ fn nobody_is_asked_where_nobody_can_answer() {
 fn what_cannot_be_read_is_named() {
     let checkout = Checkout::new();
     checkout.write(".course/progress.json", "{\"ch01_sum\": {\"passed\": 7}}");
-    let progress = checkout.tool(&["list"]).assert().code(1);
-    progress.stderr(contains(".course/progress.json").and(contains("delete it to start over")));
-    std::fs::remove_dir_all(checkout.path(".course")).unwrap();
-
-    std::fs::remove_file(checkout.path("tests/exercises/ch01_sum.rs")).unwrap();
-    let gone = checkout.tool(&["check", "sum"]).assert().code(1);
-    gone.stderr(contains("`cargo course reset ch01_sum` brings it back"));
-    let reset = checkout.tool(&["reset", "sum", "--yes"]).assert().code(1);
-    reset.stderr(contains("ch01_sum.rs as it was given").and(contains("fresh copy of the course")));
+    let told = all([".course/progress.json", "delete it to start over"]);
+    checkout.course("list").code(1).stderr(told);
+    fs::remove_dir_all(checkout.path(".course")).unwrap();
+    fs::remove_file(checkout.path("tests/exercises/ch01_sum.rs")).unwrap();
+    let told = contains("`cargo course reset ch01_sum` brings it back");
+    checkout.course("check sum").code(1).stderr(told);
+    let told = all(["ch01_sum.rs as it was given", "fresh copy of the course"]);
+    checkout.course("reset sum --yes").code(1).stderr(told);
 }

@@ -1,14 +1,18 @@
-//! `watch`: every save is checked, a pass leads on, Ctrl-C ends it well.
+//! `watch`: every save is checked, a pass leads on. Ctrl-C ends the tool, with the build that it has started.
 
 use std::fs::{self, File};
 use std::process::{Child, Command, Stdio};
 
 use super::fixture::{Checkout, answer, answer_to};
 use crate::signals::with_default_sigint;
+use crate::stand_in::wait_until;
 use crate::*;
 
 /// Starting cargo on a busy machine takes its time.
 const PATIENCE: Duration = Duration::from_secs(120);
+
+/// An answer that makes a file and does not end.
+const SPINS: &str = "std::fs::write(\"spins\", \"\").unwrap();\n    loop {\n        std::hint::black_box((a, b));\n    }";
 
 struct Watch<'a> {
     checkout: &'a Checkout,
@@ -32,31 +36,36 @@ impl<'a> Watch<'a> {
         self.checkout.read("said")
     }
 
-    /// Waits until this was said so many times.
-    fn hear(&mut self, text: &str, times: usize) {
-        let started = Instant::now();
-        while self.said().matches(text).count() < times {
-            let ended = self.process.try_wait().unwrap();
-            let late = started.elapsed() > PATIENCE;
-            assert!(ended.is_none() && !late, "no {text:?} in\n{}", self.said());
-            std::thread::sleep(Duration::from_millis(50));
-        }
-    }
-
-    fn press_ctrl_c(&self) {
-        let id = self.process.id().to_string();
-        assert!(Command::new("kill").args(["-INT", &id]).status().unwrap().success());
-    }
-
-    fn exit_code(&mut self) -> Option<i32> {
+    /// Waits until something has happened, or the program has ended. Returns its exit code.
+    fn wait(&mut self, happened: impl Fn(&str) -> bool) -> Option<i32> {
         let started = Instant::now();
         loop {
-            if let Some(status) = self.process.try_wait().unwrap() {
-                return status.code();
+            let ended = self.process.try_wait().unwrap();
+            let said = self.said();
+            if ended.is_some() || happened(&said) {
+                return ended.and_then(|status| status.code());
             }
-            assert!(started.elapsed() < PATIENCE, "it goes on:\n{}", self.said());
+            assert!(started.elapsed() < PATIENCE, "nothing happens:\n{said}");
             std::thread::sleep(Duration::from_millis(50));
         }
+    }
+
+    /// Waits until this was said so many times.
+    fn hear(&mut self, text: &str, times: usize) {
+        let ended = self.wait(|said| said.matches(text).count() >= times);
+        assert_eq!(ended, None, "no {text:?} in\n{}", self.said());
+    }
+
+    /// Waits until an endless answer runs.
+    fn spins(&mut self) {
+        let spins = self.checkout.path("tests/exercises/spins");
+        assert_eq!(self.wait(|_| spins.exists()), None, "{}", self.said());
+    }
+
+    fn press_ctrl_c(&mut self) -> Option<i32> {
+        let id = self.process.id().to_string();
+        assert!(Command::new("kill").args(["-INT", &id]).status().unwrap().success());
+        self.wait(|_| false)
     }
 }
 
@@ -84,49 +93,68 @@ fn a_save_is_checked_and_a_pass_leads_to_the_next() {
     watch.hear("Ctrl-C ends this", 3);
     // Nobody is at a terminal, so nothing clears it.
     assert!(!watch.said().contains('\x1b'), "{}", watch.said());
-    watch.press_ctrl_c();
-    assert_eq!(watch.exit_code(), Some(130));
+    assert_eq!(watch.press_ctrl_c(), Some(130));
     assert!(watch.said().ends_with("1 of 2 solved; next: ch02_ring (cargo course next)\n"));
 }
 
 #[test]
 fn a_save_ends_a_check_that_is_running() {
     let checkout = Checkout::new();
-    checkout.sum_is("std::fs::write(\"spins\", \"\").unwrap();\n    loop {\n        std::hint::black_box((a, b));\n    }");
+    checkout.sum_is(SPINS);
     let mut watch = Watch::start(&checkout);
-    let started = Instant::now();
-    while !checkout.path("tests/exercises/spins").exists() && started.elapsed() < PATIENCE {
-        std::thread::sleep(Duration::from_millis(50));
-    }
+    watch.spins();
     checkout.sum_is("a * b");
     watch.hear("Saved: the check begins anew", 1);
     watch.hear("expected 5, got 6", 1);
     watch.hear("2 of 2 checks fail\nSave it, and it is checked again", 1);
-    watch.press_ctrl_c();
-    assert_eq!(watch.exit_code(), Some(130));
+    assert_eq!(watch.press_ctrl_c(), Some(130));
 }
 
 #[test]
 fn it_ends_when_all_is_solved_and_an_endless_loop_does_not_keep_it() {
     let checkout = Checkout::new();
     checkout.write("tests/exercises/ch02_ring.rs", &answer_to("ch02_ring", "a + b"));
-    let spins = "std::fs::write(\"spins\", \"\").unwrap();\n    loop {\n        std::hint::black_box((a, b));\n    }";
-    checkout.sum_is(spins);
+    checkout.sum_is(SPINS);
     let mut watch = Watch::start(&checkout);
-    let started = Instant::now();
-    while !checkout.path("tests/exercises/spins").exists() && started.elapsed() < PATIENCE {
-        std::thread::sleep(Duration::from_millis(50));
-    }
-    watch.press_ctrl_c();
-    assert_eq!(watch.exit_code(), Some(130));
-    assert!(started.elapsed() < PATIENCE);
-
+    watch.spins();
+    assert_eq!(watch.press_ctrl_c(), Some(130));
     checkout.sum_is("a + b");
     let mut watch = Watch::start(&checkout);
-    assert_eq!(watch.exit_code(), Some(0));
+    assert_eq!(watch.wait(|_| false), Some(0));
     assert!(
         watch.said().ends_with("2 of 2 solved: nothing is left to do here\n"),
         "{}",
         watch.said()
     );
+}
+
+#[test]
+fn a_build_is_not_waited_for_after_ctrl_c() {
+    let (checkout, folder) = (Checkout::new(), tempfile::tempdir().unwrap());
+    let started = folder.path().join("started");
+    let cargo = std::env::var("CARGO").unwrap();
+    let script = format!(
+        "case $1 in metadata) exec '{cargo}' \"$@\" ;; esac\nsleep 300 &\necho $! >>'{}'\nwait",
+        started.display()
+    );
+    stand_in(folder.path().join("cargo"), &script).unwrap();
+    let child = Command::new(env!("CARGO_BIN_EXE_course"))
+        .args(["check", "ring"])
+        .current_dir(checkout.path(""))
+        .env("CARGO", folder.path().join("cargo"))
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    wait_until(|| fs::read_to_string(&started).is_ok_and(|text| text.ends_with('\n')));
+    let since = Instant::now();
+    let id = child.id().to_string();
+    assert!(Command::new("kill").args(["-s", "TERM", &id]).status().unwrap().success());
+    let output = child.wait_with_output().unwrap();
+    assert!(since.elapsed() < Duration::from_secs(60), "it waits for cargo");
+    assert_eq!(output.status.code(), Some(143), "{output:?}");
+    assert!(output.stdout.is_empty(), "{output:?}");
+    assert!(!String::from_utf8_lossy(&output.stderr).contains("error"), "{output:?}");
+    let sleeper = fs::read_to_string(&started).unwrap();
+    wait_until(|| has_ended(&sleeper));
 }

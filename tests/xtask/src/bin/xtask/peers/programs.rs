@@ -6,8 +6,8 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
-use datasets::download;
 use harness::cli::name_of;
+use harness::machine::default_data_folder;
 use harness::statistics::median;
 use serde::Deserialize as _;
 use serde_json::Value;
@@ -88,7 +88,7 @@ impl Programs {
 /// The interpreter of the environment in the cache folder. With `scripts`, makes the environment with the packages that
 /// the scripts need.
 pub(super) fn python(scripts: Option<&Path>) -> anyhow::Result<PathBuf> {
-    let images = download::default_folder();
+    let images = default_data_folder();
     let folder = images.map(|images| images.with_file_name("peers"));
     let folder = folder.context("this machine has no folder for caches: use --python")?;
     let python = folder.join(if cfg!(windows) { "Scripts/python.exe" } else { "bin/python" });

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use course::exercises::outcome::Outcome;
+use course::exercises::program::Outcome;
 use course::exercises::tree::{Exercise, Tree};
 
 use super::mistakes::{self, Mistake};

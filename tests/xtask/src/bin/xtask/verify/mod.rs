@@ -17,7 +17,6 @@ use std::time::Duration;
 use answers::{Answer, Wanted};
 use anyhow::bail;
 use course::exercises::cargo;
-use course::exercises::outcome::Outcome;
 use course::exercises::program;
 use course::exercises::tree::Tree;
 use course::process::How;
@@ -87,9 +86,9 @@ fn judge_all(
     let work = || {
         while let Some((number, answer)) = next() {
             let words = [&*answer.exercise, &*answer.name];
-            let ended = program::run(executable, &tree.package, &words, limit, &|| true);
-            let verdict = ended.map_err(|error| format!("{error:#}"));
-            let verdict = verdict.and_then(|ended| answer.judge(&Outcome::of(ended, limit)));
+            let outcome = program::run(executable, &tree.package, &words, limit, &|| true);
+            let verdict = outcome.map_err(|error| format!("{error:#}"));
+            let verdict = verdict.and_then(|outcome| answer.judge(&outcome));
             if !interrupt::requested() {
                 let told = match &verdict {
                     Ok(()) => format!("✓ {}", answer.source),

@@ -8,9 +8,10 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 use candle_core::DType;
 use datasets::source::LoadedData;
-use datasets::{Dataset, Split, download, fashion_mnist};
+use datasets::{Dataset, Split, fashion_mnist};
 use flate2::Compression;
 use flate2::write::GzEncoder;
+use harness::machine::data_folder;
 use harness::records::TrainOptions;
 use harness::report::Report;
 use serde_json::{Value, json};
@@ -81,7 +82,7 @@ fn garments(train: usize, test: usize) -> LoadedData {
 
 /// The folder of downloads, if it has Fashion-MNIST, compressed, and all images are wanted.
 fn real_files(images: usize) -> Option<PathBuf> {
-    let folder = download::folder()?;
+    let folder = data_folder()?;
     let packed = !folder.join("train-images-idx3-ubyte").exists();
     let train = fashion_mnist::read(&folder, Split::Train).ok()?;
     fashion_mnist::read(&folder, Split::Test).ok()?;

@@ -67,12 +67,17 @@ pub fn read_labels(file: impl BufRead) -> Result<Vec<u8>, Error> {
     })
 }
 
+/// Whether a file is compressed with gzip: its content decides, and not its name.
+pub fn is_packed(file: &mut impl BufRead) -> io::Result<bool> {
+    Ok(file.fill_buf()?.starts_with(&GZIP_MAGIC))
+}
+
 /// Calls `parse` with the uncompressed bytes of a file.
 fn with_plain<R>(
     mut file: impl BufRead,
     parse: impl FnOnce(&mut dyn Read) -> Result<R, Error>,
 ) -> Result<R, Error> {
-    if !file.fill_buf()?.starts_with(&GZIP_MAGIC) {
+    if !is_packed(&mut file)? {
         return parse(&mut file);
     }
     let mut members = Members { member: Some(GzDecoder::new(file)), garbage: false };

@@ -1,7 +1,32 @@
-//! The cores that processes of one machine share.
+//! The cores of this process, and the cores that processes of one machine share.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::num::NonZeroUsize;
+use std::path::Path;
+use std::thread::available_parallelism;
+
+/// The number of cores that this process may use. A limit of a container counts.
+pub fn available_cores() -> usize {
+    available_parallelism().map_or(1, NonZeroUsize::get)
+}
+
+/// The cores that this process may use, in groups: the hyperthreads of one core are in one group. Empty where the system
+/// does not report them.
+pub fn hyperthreads() -> Vec<Vec<usize>> {
+    hyperthreads_below(Path::new("/"), &CoreSet::of_this_process())
+}
+
+fn hyperthreads_below(root: &Path, usable: &CoreSet) -> Vec<Vec<usize>> {
+    let of_core = |core: usize| {
+        let file = format!("sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list");
+        let list = fs::read_to_string(root.join(file)).ok()?;
+        Some(CoreSet::of_list(&list).cores().filter(|&core| usable.has(core)).collect())
+    };
+    // Each core of a group names the group.
+    let groups: BTreeSet<Vec<usize>> = usable.cores().filter_map(of_core).collect();
+    groups.into_iter().collect()
+}
 
 /// The words of a [`CoreSet`].
 const WORDS: usize = 64;
@@ -30,8 +55,13 @@ impl CoreSet {
         Self(words)
     }
 
-    fn has(words: &[u64; WORDS], core: usize) -> bool {
-        words[core / 64] >> (core % 64) & 1 == 1
+    fn has(&self, core: usize) -> bool {
+        self.0[core / 64] >> (core % 64) & 1 == 1
+    }
+
+    /// The numbers of the cores, in ascending order.
+    fn cores(&self) -> impl Iterator<Item = usize> {
+        (0..64 * WORDS).filter(|&core| self.has(core))
     }
 
     /// The number of cores for a process with this set: a core that several processes may use is divided between them.
@@ -39,14 +69,13 @@ impl CoreSet {
     /// `all` are the words of all processes' sets, this one's included. `available` is the number of cores that the system
     /// gives this process. If it is smaller than the set, it is a limit for all processes together, as that of a container.
     pub fn share(&self, all: &[u64], available: usize) -> NonZeroUsize {
-        let all = all.as_chunks::<WORDS>().0;
-        let own: Vec<usize> = (0..64 * WORDS).filter(|&core| Self::has(&self.0, core)).collect();
-        let users = |core: usize| all.iter().filter(|set| Self::has(set, core)).count().max(1);
-        let parts = own.iter().map(|&core| 1.0 / users(core) as f64);
+        let all: Vec<Self> = all.as_chunks().0.iter().map(|words| Self(*words)).collect();
+        let users = |core: usize| all.iter().filter(|set| set.has(core)).count().max(1);
+        let parts = self.cores().map(|core| 1.0 / users(core) as f64);
         // A third of a core, three times, is one core.
         let share = (parts.sum::<f64>() + 1e-6) as usize;
         let of_container = available / all.len().max(1);
-        let share = match own.len() {
+        let share = match self.cores().count() {
             0 => of_container,
             cores if cores > available => share.min(of_container),
             _ => share,
@@ -85,15 +114,26 @@ mod tests {
 
     #[test]
     fn lists_of_the_system_are_understood() {
-        let cores = |list: &str| {
-            let CoreSet(words) = CoreSet::of_list(list);
-            (0..64 * WORDS).filter(|&core| CoreSet::has(&words, core)).collect::<Vec<_>>()
-        };
+        let cores = |list: &str| CoreSet::of_list(list).cores().collect::<Vec<_>>();
         assert_eq!(cores("\t0-2,64,4095"), [0, 1, 2, 64, 4095]);
         assert_eq!(cores("4094-9999"), [4094, 4095]);
         assert!(cores("").is_empty() && cores("none").is_empty());
         if cfg!(target_os = "linux") {
             assert_ne!(CoreSet::of_this_process(), CoreSet::of_list(""));
         }
+    }
+    #[test]
+    fn hyperthreads_of_one_core_are_together() {
+        let root = tempfile::tempdir().expect("a folder");
+        for (core, siblings) in [(0, "0,4"), (1, "1,5"), (4, "0,4"), (5, "1,5")] {
+            let folder = root.path().join(format!("sys/devices/system/cpu/cpu{core}/topology"));
+            fs::create_dir_all(&folder).expect("it can be made");
+            fs::write(folder.join("thread_siblings_list"), siblings).expect("it can be written");
+        }
+        let of = |list| hyperthreads_below(root.path(), &CoreSet::of_list(list));
+        assert_eq!(of("0-1,4-5"), [[0, 4], [1, 5]]);
+        // A process that may not use core 5. Core 7 has no files.
+        assert_eq!(of("0-1,4,7"), [vec![0, 4], vec![1]]);
+        assert!(of("7").is_empty());
     }
 }

@@ -4,10 +4,10 @@
 
 use std::io::{BufReader, Read};
 
-use datasets::PIXELS;
-use datasets::idx::{Error, MAX_COUNT, read_images, read_labels};
 use flate2::Compression;
 use flate2::write::GzEncoder;
+use harness::images::PIXELS;
+use harness::images::idx::{Error, MAX_COUNT, read_images, read_labels};
 use proptest::prelude::*;
 use proptest::sample::Index;
 use rand::{Rng, RngExt, SeedableRng};

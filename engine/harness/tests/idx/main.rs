@@ -1,12 +1,12 @@
 //! The IDX reader believes nothing. One of these tests reads how much memory this process has.
 
-mod idx_properties;
+mod properties;
 
 use std::io::{BufReader, Write as _};
 
-use datasets::idx::{Error, read_images, read_labels};
 use flate2::Compression;
 use flate2::write::GzEncoder;
+use harness::images::idx::{Error, read_images, read_labels};
 
 const IMAGES: u32 = 0x803;
 const LABELS: u32 = 0x801;

@@ -1,0 +1,117 @@
+//! Reads a folder with the four files of Fashion-MNIST, or of any data set in its format.
+//!
+//! | file | content |
+//! | --- | --- |
+//! | `train-images-idx3-ubyte` | training images, 28×28 grey |
+//! | `train-labels-idx1-ubyte` | their labels, 0 to 9 |
+//! | `t10k-images-idx3-ubyte` | test images |
+//! | `t10k-labels-idx1-ubyte` | their labels |
+//!
+//! Each file may be compressed and have `.gz` at the end of its name. If both files exist, the plain one is read. Mirrors of
+//! MNIST write a dot: `train-images.idx3-ubyte`.
+
+pub mod idx;
+
+use std::fs::{self, DirEntry, File};
+use std::io::BufReader;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, anyhow};
+
+/// The height and the width of an image in pixels.
+pub const SIDE: usize = 28;
+
+/// The number of pixels of an image.
+pub const PIXELS: usize = SIDE * SIDE;
+
+/// The number of classes.
+pub const CLASSES: usize = 10;
+
+/// The two parts of a data set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Split {
+    /// The images to train on.
+    Train,
+    /// The images to measure accuracy on. No run trains on them.
+    Test,
+}
+
+/// The reason why a folder was refused.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// One of the four files is missing.
+    #[error("{}: no {file}, nor {file}.gz; {}", folder.display(), found(folder, file))]
+    Missing {
+        /// The folder.
+        folder: PathBuf,
+        /// The name of the missing file.
+        file: &'static str,
+    },
+    /// A file cannot be read or is malformed, or images and labels do not fit together. The message names the file, and
+    /// the error's source has the reason.
+    #[error(transparent)]
+    Unusable(#[from] anyhow::Error),
+}
+
+/// Reads the images and the labels of one part of the data set in `folder`. Fails when a file, which the message names, is
+/// missing or malformed, and when there is another number of labels than of images.
+pub fn read(folder: &Path, split: Split) -> Result<(Vec<[u8; PIXELS]>, Vec<u8>), Error> {
+    let names = match split {
+        Split::Train => ("train-images-idx3-ubyte", "train-labels-idx1-ubyte"),
+        Split::Test => ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"),
+    };
+    let images = read_file(folder, names.0, idx::read_images)?;
+    let labels = read_file(folder, names.1, idx::read_labels)?;
+    if images.len() == labels.len() {
+        return Ok((images, labels));
+    }
+    let error = anyhow!("{} images, but {} labels", images.len(), labels.len());
+    Err(error.context(format!("{}: {} and {}", folder.display(), names.0, names.1)).into())
+}
+
+fn read_file<R>(
+    folder: &Path,
+    file: &'static str,
+    parse: impl FnOnce(BufReader<File>) -> Result<R, idx::Error>,
+) -> Result<R, Error> {
+    let Some(path) = paths(folder, file).into_iter().find(|path| path.is_file()) else {
+        return Err(Error::Missing { folder: folder.to_owned(), file });
+    };
+    let opened = File::open(&path).map_err(idx::Error::from);
+    let parsed = opened.and_then(|file| parse(BufReader::new(file)));
+    Ok(parsed.with_context(|| path.display().to_string())?)
+}
+
+/// The paths under which a file may be in a folder: with a hyphen or a dot, plain or compressed. Plain files come first.
+pub fn paths(folder: &Path, file: &str) -> [PathBuf; 4] {
+    let dotted = file.replace("-idx", ".idx");
+    [file, &dotted, &format!("{file}.gz"), &format!("{dotted}.gz")].map(|name| folder.join(name))
+}
+
+/// Describes a folder without this file.
+fn found(folder: &Path, file: &str) -> String {
+    let of_the_name = paths(folder, file).into_iter().find(|path| path.exists());
+    match of_the_name {
+        Some(path) if path.is_dir() => format!("{} is a folder", path.display()),
+        Some(path) => format!("{} is not a regular file", path.display()),
+        None => match others(folder, &[]) {
+            names if names.is_empty() => "the folder is empty".to_owned(),
+            names => format!("there are {names}"),
+        },
+    }
+}
+
+/// The names in a folder that are not names of these files, in one text: the first few.
+pub fn others(folder: &Path, files: &[&str]) -> String {
+    const SHOWN: usize = 5;
+    let known: Vec<PathBuf> = files.iter().flat_map(|file| paths(folder, file)).collect();
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let others = entries.filter(|entry| !known.contains(&entry.path()));
+    let name = |entry: DirEntry| entry.file_name().to_string_lossy().into_owned();
+    let mut names: Vec<String> = others.map(name).collect();
+    names.sort();
+    let more = names.len().saturating_sub(SHOWN);
+    names.truncate(SHOWN);
+    let names = names.join(", ");
+    if more > 0 { format!("{names} and {more} more") } else { names }
+}

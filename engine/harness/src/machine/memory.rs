@@ -1,0 +1,308 @@
+//! The memory of the machine, and the limits on this process: the smallest counts.
+
+use std::fmt;
+use std::fs;
+use std::path::Path;
+
+/// An amount of memory that this process can have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Amount {
+    /// The amount in bytes.
+    pub bytes: u64,
+    /// The name of the limit that makes the amount smaller than the machine's. `None` without such a limit.
+    pub limit: Option<&'static str>,
+}
+
+impl fmt::Display for Amount {
+    /// `22 GB`, or `3.9 GB (ulimit -v)`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", gigabytes(self.bytes as f64))?;
+        self.limit.map_or(Ok(()), |limit| write!(f, " ({limit})"))
+    }
+}
+
+/// The memory of this process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Memory {
+    /// The most that this process can have.
+    pub total: Amount,
+    /// The amount that this process can still take.
+    pub free: Amount,
+    /// The bytes of swap space that `total` does not contain. 0 if a limit is smaller than the machine's memory.
+    pub swap: u64,
+}
+
+/// Reads the memory of this process. `None` where the system does not report it. Only Linux does.
+pub fn memory() -> Option<Memory> {
+    memory_below(Path::new("/"))
+}
+
+/// A source of memory, with the bytes of all its memory and of the free memory.
+struct Bound {
+    limit: Option<&'static str>,
+    total: u64,
+    free: u64,
+}
+
+fn memory_below(root: &Path) -> Option<Memory> {
+    let info = read(root, "proc/meminfo");
+    let machine = || {
+        let [total, free] = ["MemTotal:", "MemAvailable:"].map(|name| kibibytes(&info, name));
+        Some(Bound { limit: None, total: total?, free: free? })
+    };
+    let bounds = machine().into_iter().chain(control_groups(root)).chain(address_space(root));
+    let bounds: Vec<Bound> = bounds.collect();
+    let smallest = |bytes: fn(&Bound) -> u64| {
+        let smallest = bounds.iter().min_by_key(|bound| bytes(bound))?;
+        Some(Amount { bytes: bytes(smallest), limit: smallest.limit })
+    };
+    let (total, free) = (smallest(|bound| bound.total)?, smallest(|bound| bound.free)?);
+    let swap = kibibytes(&info, "SwapTotal:").filter(|_| total.limit.is_none());
+    Some(Memory { total, free, swap: swap.unwrap_or(0) })
+}
+
+/// The limits of the control groups of this process, and of the ancestors of these groups.
+fn control_groups(root: &Path) -> Vec<Bound> {
+    let (groups, mounts) = (read(root, "proc/self/cgroup"), read(root, "proc/self/mountinfo"));
+    let mut bounds = Vec::new();
+    for (place, system) in mounts.lines().filter_map(|mount| mount.split_once(" - ")) {
+        let (place, system) = (words(place), words(system));
+        let ([_, _, _, top, point, ..], [kind, .., options]) = (&place[..], &system[..]) else {
+            continue;
+        };
+        // In the second version all controllers share one hierarchy, which has no name.
+        let (controller, limits, used) = match *kind {
+            "cgroup2" => ("", &["memory.max", "memory.high"][..], "memory.current"),
+            "cgroup" if has(options, "memory") => {
+                ("memory", &["memory.limit_in_bytes"][..], "memory.usage_in_bytes")
+            }
+            _ => continue,
+        };
+        let group = groups.lines().find_map(|line| {
+            let (controllers, group) = line.split_once(':')?.1.split_once(':')?;
+            has(controllers, controller).then_some(Path::new(group))
+        });
+        let Some(group) = group else { continue };
+        // In a container, the path may be that of the host, of which the container has only the root.
+        let group = group.strip_prefix(top).or_else(|_| group.strip_prefix("/")).unwrap_or(group);
+        let point = root.join(point.trim_start_matches('/'));
+        let folders = group.ancestors().map(|group| point.join(group));
+        bounds.extend(folders.filter_map(|folder| control_group(&folder, limits, used)));
+    }
+    bounds
+}
+
+/// The smallest limit of one control group. The system reclaims cached files, so they count as free.
+fn control_group(folder: &Path, limits: &[&str], used: &str) -> Option<Bound> {
+    let total = limits.iter().filter_map(|file| number(&read(folder, file), "")).min()?;
+    let statistics = read(folder, "memory.stat");
+    let cached = |prefix: &str| -> u64 {
+        let names = ["inactive_file ", "active_file "].map(|name| format!("{prefix}{name}"));
+        names.iter().filter_map(|name| number(&statistics, name)).sum()
+    };
+    // Only the first version of control groups has sums over descendants, under these names.
+    let cached = cached("total_").max(cached(""));
+    let used = number(&read(folder, used), "").unwrap_or(0).saturating_sub(cached);
+    Some(Bound { limit: Some("cgroup limit"), total, free: total.saturating_sub(used) })
+}
+
+/// The limit of `ulimit -v`. The allocator maps memory before a program asks for it, so memory that the program has not
+/// written yet counts as free.
+fn address_space(root: &Path) -> Option<Bound> {
+    let total = number(&read(root, "proc/self/limits"), "Max address space")?;
+    let status = read(root, "proc/self/status");
+    let [mapped, data, written] =
+        ["VmSize:", "VmData:", "RssAnon:"].map(|name| kibibytes(&status, name).unwrap_or(0));
+    let used = mapped.saturating_sub(data.saturating_sub(written));
+    Some(Bound { limit: Some("ulimit -v"), total, free: total.saturating_sub(used) })
+}
+
+/// Reads a file. A missing file has no text.
+fn read(folder: &Path, file: &str) -> String {
+    fs::read_to_string(folder.join(file)).unwrap_or_default()
+}
+
+/// The number behind a name at the beginning of a line.
+fn number(text: &str, name: &str) -> Option<u64> {
+    let value = text.lines().find_map(|line| line.strip_prefix(name))?;
+    value.split_whitespace().next()?.parse().ok()
+}
+
+fn kibibytes(text: &str, name: &str) -> Option<u64> {
+    number(text, name)?.checked_mul(1024)
+}
+
+fn words(text: &str) -> Vec<&str> {
+    text.split(' ').collect()
+}
+
+fn has(list: &str, name: &str) -> bool {
+    list.split(',').any(|one| one == name)
+}
+
+/// Formats bytes with about two digits: `61 GB`, `2.3 GB`, `850 MB`.
+pub fn gigabytes(bytes: f64) -> String {
+    match bytes / 1e9 {
+        gigabytes if gigabytes >= 9.95 => format!("{gigabytes:.0} GB"),
+        gigabytes if gigabytes >= 0.9995 => format!("{gigabytes:.1} GB"),
+        gigabytes => format!("{:.0} MB", gigabytes * 1e3),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KIB: u64 = 1024;
+    const CGROUP: Option<&str> = Some("cgroup limit");
+    const ULIMIT: Option<&str> = Some("ulimit -v");
+
+    // A file is a path and a text, in which `|` ends a line.
+    const MACHINE: &str =
+        "proc/meminfo MemTotal: 9000 kB|MemFree: 7 kB|MemAvailable: 8000 kB|SwapTotal: 5 kB";
+    const ADDRESSES: &str =
+        "proc/self/limits Limit  Soft Limit|Max address space   4096000   unlimited   bytes";
+    /// The mount points of a system with the second version of control groups.
+    const SECOND: &str = "proc/self/mountinfo 1 0 0:1 / / rw - ext4 /dev/sda rw|\
+        2 1 0:2 / /sys/fs/cgroup rw shared:4 - cgroup2 cgroup2 rw";
+    /// The mount points of a container on a system with both versions.
+    const FIRST: &str = "proc/self/mountinfo 3 1 0:3 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu|\
+        4 1 0:4 /docker/a1 /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory|\
+        5 1 0:5 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw";
+
+    /// The memory of a machine with these files.
+    fn of(files: &[&str]) -> Option<Memory> {
+        let root = tempfile::tempdir().expect("a folder");
+        for file in files {
+            let (path, text) = file.split_once(' ').expect("a path and a text");
+            let path = root.path().join(path);
+            fs::create_dir_all(path.parent().expect("a folder")).expect("it can be made");
+            fs::write(path, text.replace('|', "\n") + "\n").expect("it can be written");
+        }
+        memory_below(root.path())
+    }
+
+    #[test]
+    fn the_smallest_limit_counts() {
+        let cases: [(&str, &[&str], _); 10] = [
+            ("no limit", &[MACHINE], [(9000 * KIB, None), (8000 * KIB, None)]),
+            (
+                "a group with cached files",
+                &[
+                    MACHINE,
+                    SECOND,
+                    "proc/self/cgroup 0::/slice/job",
+                    "sys/fs/cgroup/slice/job/memory.max 6000000",
+                    "sys/fs/cgroup/slice/job/memory.high max",
+                    "sys/fs/cgroup/slice/job/memory.current 4000000",
+                    "sys/fs/cgroup/slice/job/memory.stat file 7|inactive_file 500000|active_file 100000",
+                ],
+                [(6_000_000, CGROUP), (2_600_000, CGROUP)],
+            ),
+            (
+                "a smaller limit above",
+                &[
+                    MACHINE,
+                    SECOND,
+                    "proc/self/cgroup 0::/slice/job",
+                    "sys/fs/cgroup/slice/job/memory.max 6000000",
+                    "sys/fs/cgroup/slice/memory.max 3000000",
+                    "sys/fs/cgroup/slice/memory.current 1000000",
+                    "sys/fs/cgroup/memory.max 5000000",
+                ],
+                [(3_000_000, CGROUP), (2_000_000, CGROUP)],
+            ),
+            (
+                "a limit from which the system slows the group down, exceeded",
+                &[
+                    MACHINE,
+                    SECOND,
+                    "proc/self/cgroup 0::/job",
+                    "sys/fs/cgroup/job/memory.max 6000000",
+                    "sys/fs/cgroup/job/memory.high 5000000",
+                    "sys/fs/cgroup/job/memory.current 5500000",
+                ],
+                [(5_000_000, CGROUP), (0, CGROUP)],
+            ),
+            (
+                "a limit that leaves more than the machine has free",
+                &[MACHINE, SECOND, "proc/self/cgroup 0::/", "sys/fs/cgroup/memory.max 9000000"],
+                [(9_000_000, CGROUP), (8000 * KIB, None)],
+            ),
+            (
+                "the first version, in a container with the path of the host",
+                &[
+                    MACHINE,
+                    FIRST,
+                    "proc/self/cgroup 5:cpu:/|4:hugetlb,memory:/docker/a1|0::/docker/a1",
+                    "sys/fs/cgroup/memory/memory.limit_in_bytes 4000000",
+                    "sys/fs/cgroup/memory/memory.usage_in_bytes 2000000",
+                    "sys/fs/cgroup/memory/memory.stat inactive_file 1|active_file 1|\
+                     total_inactive_file 500000|total_active_file 200000",
+                ],
+                [(4_000_000, CGROUP), (2_700_000, CGROUP)],
+            ),
+            (
+                "the first version without a limit, beside another controller",
+                &[
+                    MACHINE,
+                    FIRST,
+                    "proc/self/cgroup 5:cpu:/docker/a1|4:memory:/docker/a1/b2",
+                    "sys/fs/cgroup/memory/b2/memory.limit_in_bytes 9223372036854771712",
+                    "sys/fs/cgroup/memory/b2/memory.usage_in_bytes 2000000",
+                    "sys/fs/cgroup/cpu/memory.limit_in_bytes 1",
+                ],
+                [(9000 * KIB, None), (8000 * KIB, None)],
+            ),
+            (
+                "a mount elsewhere, in a container that has the root of its group only",
+                &[
+                    MACHINE,
+                    "proc/self/mountinfo nonsense|7 1 0:7 / /run/groups rw - cgroup2 none rw",
+                    "proc/self/cgroup nonsense|0::/of/the/host",
+                    "run/groups/memory.max 2000000",
+                ],
+                [(2_000_000, CGROUP), (2_000_000, CGROUP)],
+            ),
+            (
+                "an address space smaller than all",
+                &[
+                    MACHINE,
+                    ADDRESSES,
+                    SECOND,
+                    "proc/self/cgroup 0::/",
+                    "sys/fs/cgroup/memory.max 6000000",
+                    "proc/self/status VmSize: 3000 kB|RssAnon: 100 kB|VmData: 2000 kB",
+                ],
+                [(4_096_000, ULIMIT), (4_096_000 - 1100 * KIB, ULIMIT)],
+            ),
+            ("an address space alone", &[ADDRESSES], [(4_096_000, ULIMIT), (4_096_000, ULIMIT)]),
+        ];
+        for (subject, files, expected) in cases {
+            let Memory { total, free, swap } = of(files).expect(subject);
+            assert_eq!([total, free].map(|it| (it.bytes, it.limit)), expected, "{subject}");
+            assert_eq!(swap, if total.limit.is_none() { 5 * KIB } else { 0 }, "{subject}");
+        }
+        // Kernels before 3.14 do not report the available memory.
+        for info in ["", "MemTotal: 9 kB|MemFree: 7 kB", "MemTotal: 9 kB|MemAvailable: many kB"] {
+            assert_eq!(of(&[&format!("proc/meminfo {info}")]), None, "{info}");
+        }
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn this_machine_has_free_memory() {
+        let Memory { total, free, .. } = memory().expect("Linux reports its memory");
+        assert!((1 << 20..=total.bytes).contains(&free.bytes), "{free:?} of {total:?}");
+    }
+
+    #[test]
+    fn amounts_have_about_two_digits_and_name_their_limit() {
+        assert_eq!(
+            [61.4e9, 9.96e9, 2.34e9, 1e9, 850e6, 1.2e6].map(gigabytes),
+            ["61 GB", "10 GB", "2.3 GB", "1.0 GB", "850 MB", "1 MB"]
+        );
+        let amount = |limit| Amount { bytes: 3_900_000_000, limit }.to_string();
+        assert_eq!([None, Some("ulimit -v")].map(amount), ["3.9 GB", "3.9 GB (ulimit -v)"]);
+    }
+}
