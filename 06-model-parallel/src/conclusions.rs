@@ -50,7 +50,9 @@ fn names<'a>(all: impl IntoIterator<Item = &'a Figures>) -> String {
 
 /// Names the doubts about times. Without a doubt, names the fastest way and the idle time of pipelines.
 pub(crate) fn of_times(all: &[Figures], mut doubts: Vec<Doubt>) -> String {
-    doubts.extend(all.iter().filter_map(|it| implausible(all, it)));
+    if doubts.is_empty() {
+        doubts.extend(all.iter().find_map(|it| implausible(all, it)));
+    }
     ranked(&doubts, || format!("{} {}", speed(all), idle(all)).trim_end().to_owned())
 }
 
@@ -60,8 +62,9 @@ fn implausible(all: &[Figures], split: &Figures) -> Option<Doubt> {
     let alone = || all.iter().filter(|it| it.is_alone());
     let alike = alone().find(|it| it.shards == split.shards).or(alone().next());
     let of = |one: Option<&Figures>, idle| {
-        let ratio = one?.seconds_per_step / split.seconds_per_step;
-        Doubt::of_speed_up(&split.name, ratio, split.devices(), idle)
+        let (one, Figures { name, seconds_per_step, .. }) = (one?, split);
+        let name = format!("{name} over {}", one.name);
+        Doubt::of_speed_up(&name, one.seconds_per_step / seconds_per_step, split.devices(), idle)
     };
     let idle = split.idle.map_or(0.0, |[_, measured]| measured);
     of(alike, idle).or(of(alone().next(), 0.0)).filter(|_| !split.is_alone())
@@ -348,7 +351,8 @@ mod tests {
         // Two devices that are idle for 59 % of the time do 0.82 times the work of one.
         let mut all = timed([1.56, 1.1, 1.0, 1.0]);
         all[2] = Figures { idle: Some([0.5, 0.59]), ..way("naive", [1, 2, 1], 1) };
-        let doubt = Doubt::of_speed_up("naive", 1.56, 2, 0.59).expect("a contradiction");
+        let doubt =
+            Doubt::of_speed_up("naive over one device", 1.56, 2, 0.59).expect("a contradiction");
         assert_eq!(of_times(&all[..3], Vec::new()), doubt.to_string());
         // Small batches may be faster by themselves.
         let mut all = timed([1.0, 0.7, 0.6, 0.6]);
@@ -356,7 +360,9 @@ mod tests {
         assert!(of_times(&all, Vec::new()).starts_with("Fastest on 2 devices"));
         let slow = of_times(&timed([1.0, 0.7, 0.7, 0.3]), Vec::new());
         assert!(
-            slow.starts_with("The speed-up of 1F1B is 3.33, and 2 devices that are idle"),
+            slow.starts_with(
+                "The speed-up of 1F1B over one device is 3.33, and 2 devices that are idle"
+            ),
             "{slow}"
         );
     }
