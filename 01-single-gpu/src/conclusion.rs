@@ -4,7 +4,8 @@ use datasets::CLASSES;
 use harness::records::EpochRecord;
 use harness::report::summary::Summary;
 use harness::report::{accuracy, counted, seconds};
-use harness::verdict::{Speed, chance, chance_explains, has_learned, of_one};
+use harness::statistics::{chance, chance_explains};
+use harness::verdict::{Speed, of_one};
 
 /// A loss this close to the loss of guessing has not moved.
 const UNMOVED: f64 = 0.02;
@@ -20,7 +21,7 @@ pub(crate) fn training(run: &Summary, records: &[EpochRecord]) -> String {
     let Some(last) = records.last() else {
         return "The program was interrupted before the first step.".to_owned();
     };
-    let mut text = if has_learned(run) { learned(run, records, last) } else { guesses(run, last) };
+    let mut text = if run.has_learned() { learned(run, records, last) } else { guesses(run, last) };
     if run.interrupted {
         text += " The training was interrupted, so this is not the final result.";
     }

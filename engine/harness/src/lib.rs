@@ -15,7 +15,7 @@
 //! | [`launcher`] | the processes that mpirun, srun or torchrun have started together |
 //! | [`load`] | notices when other programs use the cores |
 //! | [`stopwatch`] | time without the time for which the program was stopped |
-//! | [`statistics`] | the median, the mean and the standard deviation of measurements |
+//! | [`statistics`] | the median, the mean and the standard deviation of measurements; the chance in a share of samples |
 //! | [`verdict`] | what times, accuracies and weights allow to conclude, and the doubts |
 //! | [`lock`] | locks that survive a panic |
 //! | `allocator` | keeps freed memory for the next step, and ends a process without memory |

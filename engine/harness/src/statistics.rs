@@ -1,4 +1,4 @@
-//! The median, the mean and the standard deviation of several measurements.
+//! The median, the mean and the standard deviation of several measurements; the chance in a share of samples.
 
 /// Returns the median: the number in the middle, or the mean of the two in the middle. Without numbers, NaN.
 ///
@@ -24,6 +24,18 @@ pub fn deviation(numbers: &[f64]) -> f64 {
     let mean = mean(numbers);
     let squares: f64 = numbers.iter().map(|it| (it - mean).powi(2)).sum();
     (squares / (numbers.len() as f64 - 1.0)).sqrt()
+}
+
+/// Returns how far a share of samples, such as an accuracy, lies from its true value by chance: two standard deviations of
+/// a binomial distribution.
+pub fn chance(share: f64, samples: usize) -> f64 {
+    2.0 * (share * (1.0 - share) / samples as f64).sqrt()
+}
+
+/// Whether chance explains the difference between two shares that were measured on so many samples each.
+pub fn chance_explains(shares: [f64; 2], samples: usize) -> bool {
+    let [a, b] = shares.map(|share| chance(share, samples));
+    (shares[0] - shares[1]).abs() <= a.hypot(b)
 }
 
 /// Returns the median over repetitions of the slowest rank's time. Each rank has measured every repetition.
@@ -54,5 +66,14 @@ mod tests {
     #[test]
     fn the_slowest_rank_counts_each_time() {
         assert_eq!(slowest(&[[1.0, 9.0, 2.0], [3.0, 1.0, 8.0]]), 8.0);
+    }
+
+    #[test]
+    fn a_share_of_many_samples_depends_less_on_chance() {
+        assert_eq!(chance(0.5, 100), 0.1);
+        assert_eq!(chance(0.5, 10_000), 0.01);
+        assert_eq!(chance(1.0, 10), 0.0);
+        let explained = |samples| chance_explains([0.5, 0.6], samples);
+        assert!(explained(100) && !explained(1000));
     }
 }

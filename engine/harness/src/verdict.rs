@@ -3,6 +3,7 @@
 //! Doubts about times come first: with a doubt, [`ranked`] ranks nothing.
 
 use crate::report::summary::Summary;
+use crate::statistics::chance_explains;
 
 /// Times that differ by less than this share count as equal. Repeated runs on a quiet machine differ by as much.
 pub const EQUAL_TIMES: f64 = 0.05;
@@ -137,27 +138,10 @@ pub fn speed_up(devices: &str, count: usize, link: &str, ratio: f64) -> String {
     }
 }
 
-/// Returns how far a share of samples, such as an accuracy, lies from its true value by chance: two standard deviations of
-/// a binomial distribution.
-pub fn chance(share: f64, samples: usize) -> f64 {
-    2.0 * (share * (1.0 - share) / samples as f64).sqrt()
-}
-
-/// Whether chance explains the difference between two shares that were measured on so many samples each.
-pub fn chance_explains(shares: [f64; 2], samples: usize) -> bool {
-    let [a, b] = shares.map(|share| chance(share, samples));
-    (shares[0] - shares[1]).abs() <= a.hypot(b)
-}
-
-/// Whether a run ended with a test accuracy that guessing does not explain.
-pub fn has_learned(run: &Summary) -> bool {
-    run.test_accuracy > run.guessing + chance(run.guessing, run.images.1)
-}
-
 /// Compares the test accuracy of one run with guessing.
 pub fn of_one(run: &Summary) -> String {
     let percent = |share: f64| format!("{:.0} %", 100.0 * share);
-    match has_learned(run) {
+    match run.has_learned() {
         _ if run.test_accuracy.is_nan() => {
             "No test image was evaluated, so nothing is known of the accuracy.".to_owned()
         }
@@ -196,7 +180,7 @@ impl Accuracies {
         let accuracies @ [before, after] = [first, second].map(|run| run.test_accuracy);
         match () {
             () if before.is_nan() || after.is_nan() => Self::Unknown,
-            () if !has_learned(first) && !has_learned(second) => {
+            () if !first.has_learned() && !second.has_learned() => {
                 Self::Guesses(not_learned("Neither run is", second))
             }
             () if chance_explains(accuracies, second.images.1) => Self::Chance,
@@ -305,15 +289,6 @@ mod tests {
             assert_eq!(speed_up("2 devices", 2, "", ratio), expected);
         }
         assert!(speed_up("2 devices", 2, " over a link", 1.9).contains("as one over a link;"));
-    }
-
-    #[test]
-    fn a_share_of_many_samples_depends_less_on_chance() {
-        assert_eq!(chance(0.5, 100), 0.1);
-        assert_eq!(chance(0.5, 10_000), 0.01);
-        assert_eq!(chance(1.0, 10), 0.0);
-        let explained = |samples| chance_explains([0.5, 0.6], samples);
-        assert!(explained(100) && !explained(1000));
     }
 
     #[test]

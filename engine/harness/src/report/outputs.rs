@@ -9,7 +9,6 @@ use super::trace::Recording;
 use super::{Report, file, line, paragraph, plot, thousands, timeline};
 use crate::lock::locked;
 use crate::records::EpochRecord;
-use crate::verdict::has_learned;
 
 /// The files to write. By default there are none; [`ReportArguments::open`](crate::cli::ReportArguments::open) makes others.
 #[derive(Debug, Default)]
@@ -45,7 +44,7 @@ impl Outputs {
 
     /// Adds a run that has ended, interrupted or not. Fails when the metrics cannot be written. The run is still drawn.
     pub fn run_ended(&mut self, summary: &Summary, records: &[EpochRecord]) -> io::Result<()> {
-        self.learned |= has_learned(summary);
+        self.learned |= summary.has_learned();
         self.runs.push(FinishedRun {
             name: summary.run.clone(),
             devices: format!("[{}]", summary.devices.join(", ")),

@@ -6,6 +6,7 @@ use serde::Serialize;
 
 use super::{columns, listed, seconds, wrapped};
 use crate::records::{EpochRecord, TrainOptions};
+use crate::statistics::chance;
 
 #[derive(Debug)]
 pub(crate) struct FinishedRun {
@@ -52,6 +53,13 @@ pub struct Summary {
     pub weights_hash: String,
     /// The versions of the course and of candle.
     pub versions: Versions,
+}
+
+impl Summary {
+    /// Whether the run ended with a test accuracy that guessing does not explain.
+    pub fn has_learned(&self) -> bool {
+        self.test_accuracy > self.guessing + chance(self.guessing, self.images.1)
+    }
 }
 
 impl fmt::Display for Summary {
