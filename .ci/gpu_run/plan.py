@@ -12,7 +12,7 @@ from .step import PRECISIONS, beside, beside_pytorch, beside_the_compiler, step,
 # Tests of operations on the device that TEST_DEVICE names, and those that are about GPUs.
 OPERATIONS = ["in_every_type", "a_gpu"]
 # Those with products of cuBLAS and cuDNN, in which nobody here can mend a race. All others have kernels of the course's alone.
-PRODUCTS = ["linear::tests::it_is_its_formula", "conv2d::tests::composed", "cudnn::tests", "not_finite"]
+PRODUCTS = ["linear::tests::it_is_its_formula", "conv2d::tests::composed", "cudnn::tests", "not_finite_in_every_type", "definition_in_every_type"]
 # Tests of the wrappers that compare with one device, or with other numbers of devices.
 WRAPPERS = ["wrappers::with_local_norms", "wrappers::parallel_evaluation_gathers_in_order", "wrappers::by_shard"]
 WRAPPERS += ["wrappers::accumulated", "wrappers::own_networks::images_of_any_shape", "is_one_device"]

@@ -48,12 +48,17 @@ fn names<'a>(all: impl IntoIterator<Item = &'a Figures>) -> String {
     joined(all.into_iter().map(|it| it.name.clone()))
 }
 
-/// Names the doubts about times. Without a doubt, names the fastest way and the idle time of pipelines.
-pub(crate) fn of_times(all: &[Figures], mut doubts: Vec<Doubt>) -> String {
+/// Adds the first split whose speed-up its idle time does not allow, if there is no other doubt.
+pub(crate) fn doubts_about_times(all: &[Figures], mut doubts: Vec<Doubt>) -> Vec<Doubt> {
     if doubts.is_empty() {
         doubts.extend(all.iter().find_map(|it| implausible(all, it)));
     }
-    ranked(&doubts, || format!("{} {}", speed(all), idle(all)).trim_end().to_owned())
+    doubts
+}
+
+/// Names the doubts about times. Without a doubt, names the fastest way and the idle time of pipelines.
+pub(crate) fn of_times(all: &[Figures], doubts: &[Doubt]) -> String {
+    ranked(doubts, || format!("{} {}", speed(all), idle(all)).trim_end().to_owned())
 }
 
 /// Doubts a split that is faster than its idle time allows. It is compared with one device on as many micro-batches, because
@@ -312,7 +317,7 @@ mod tests {
 
     #[test]
     fn the_fastest_way_is_named() {
-        let text = |times| of_times(&timed(times), Vec::new());
+        let text = |times| of_times(&timed(times), &[]);
         assert_eq!(
             text([1.0, 1.1, 0.7, 0.5]),
             "Fastest on 2 devices: 1F1B, 2.00 times as fast as one device."
@@ -337,7 +342,7 @@ mod tests {
     #[test]
     fn without_one_device_or_without_a_split_there_is_no_ratio() {
         let all = timed([1.0, 1.1, 0.7, 0.5]);
-        let text = |some: &[Figures]| of_times(some, Vec::new());
+        let text = |some: &[Figures]| of_times(some, &[]);
         assert_eq!(text(&all[2..]), "Fastest: 1F1B, with 0.50 s per step.");
         assert_eq!(text(&all[..2]), "Fastest: one device.");
         assert!(text(&all[..1]).starts_with("One run alone"));
@@ -346,19 +351,20 @@ mod tests {
 
     #[test]
     fn with_a_doubt_about_times_nothing_is_ranked() {
-        let busy = of_times(&timed([1.0, 1.1, 0.7, 0.5]), vec![Doubt::Busy]);
+        let text = |all: &[Figures], doubts| of_times(all, &doubts_about_times(all, doubts));
+        let busy = text(&timed([1.0, 1.1, 0.7, 0.5]), vec![Doubt::Busy]);
         assert_eq!(busy, Doubt::Busy.to_string());
         // Two devices that are idle for 59 % of the time do 0.82 times the work of one.
         let mut all = timed([1.56, 1.1, 1.0, 1.0]);
         all[2] = Figures { idle: Some([0.5, 0.59]), ..way("naive", [1, 2, 1], 1) };
         let doubt =
             Doubt::of_speed_up("naive over one device", 1.56, 2, 0.59).expect("a contradiction");
-        assert_eq!(of_times(&all[..3], Vec::new()), doubt.to_string());
+        assert_eq!(text(&all[..3], Vec::new()), doubt.to_string());
         // Small batches may be faster by themselves.
         let mut all = timed([1.0, 0.7, 0.6, 0.6]);
         all[3].idle = Some([0.1, 0.4]);
-        assert!(of_times(&all, Vec::new()).starts_with("Fastest on 2 devices"));
-        let slow = of_times(&timed([1.0, 0.7, 0.7, 0.3]), Vec::new());
+        assert!(text(&all, Vec::new()).starts_with("Fastest on 2 devices"));
+        let slow = text(&timed([1.0, 0.7, 0.7, 0.3]), Vec::new());
         assert!(
             slow.starts_with(
                 "The speed-up of 1F1B over one device is 3.33, and 2 devices that are idle"

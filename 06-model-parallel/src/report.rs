@@ -8,7 +8,7 @@ use drawing::Place;
 use harness::report::outputs::Outputs;
 use harness::report::summary::Summary;
 use harness::report::{Table, file, line, paragraph, seconds};
-use harness::verdict::{Doubt, rounding};
+use harness::verdict::{Doubt, ranked, rounding};
 use itertools::Itertools as _;
 use model_parallel::held::Held;
 use model_parallel::mesh::{Axis, Mesh};
@@ -18,7 +18,7 @@ use model_state::weights_hash::WeightsHash;
 use ops::difference::largest_difference;
 use serde_json::json;
 
-use crate::conclusions::{Figures, megabytes, of_memory, of_times, of_weights};
+use crate::conclusions::{Figures, doubts_about_times, megabytes, of_memory, of_times, of_weights};
 use crate::plan::{Prepared, Way};
 use crate::train::Trained;
 
@@ -144,17 +144,18 @@ pub(crate) fn report(
     }
     let figures: Vec<Figures> = outcomes.iter().map(Outcome::figures).collect();
     let doubts = Doubt::about(&outcomes.iter().map(|it| &it.summary).collect_vec());
+    let doubts = doubts_about_times(&figures, doubts);
     let dtype = prepared.setup.dtype.as_str();
     let rounding = rounding(dtype, prepared.devices_of(outcomes[0].way).is_of_slices());
     print_block(&errors(outcomes), &of_weights(&figures, dtype, rounding))?;
     for Outcome { way, trained, .. } in outcomes.iter().filter(|it| it.trained.replicas.len() > 1) {
         paragraph(format_args!("{}: {}.", way.name, verdict(&trained.replicas)))?;
     }
-    print_block(&times(outcomes), &of_times(&figures, doubts))?;
+    print_block(&times(outcomes), &of_times(&figures, &doubts))?;
     print_block(&memory(outcomes), &of_memory(&figures))?;
     // An error of the first file does not prevent the second file.
     let written = outputs.write(headline);
-    let drawn = gantt.map_or(Ok(()), |path| write_gantt(path, headline, outcomes));
+    let drawn = gantt.map_or(Ok(()), |path| write_gantt(path, headline, outcomes, &doubts));
     written?;
     drawn
 }
@@ -287,8 +288,13 @@ fn ranges(numbers: &[usize]) -> String {
     runs.map(text).join(", ")
 }
 
-/// Draws each pipeline's step, measured below predicted.
-fn write_gantt(path: &Path, title: &str, outcomes: &[Outcome<'_>]) -> anyhow::Result<()> {
+/// Draws each pipeline's step, measured below predicted. Doubts about the times come first.
+fn write_gantt(
+    path: &Path,
+    title: &str,
+    outcomes: &[Outcome<'_>],
+    doubts: &[Doubt],
+) -> anyhow::Result<()> {
     let pipelines = outcomes.iter().filter_map(|Outcome { way, measured, .. }| {
         Some((way.name.as_str(), [way.predicted.as_ref()?, measured.as_ref()?]))
     });
@@ -297,17 +303,9 @@ fn write_gantt(path: &Path, title: &str, outcomes: &[Outcome<'_>]) -> anyhow::Re
         return Ok(());
     }
     let title = format!("One step of {title}");
-    let svg = chart(&title, doubt(outcomes), &pipelines).svg(Place::File);
+    let doubt = (!doubts.is_empty()).then(|| ranked(doubts, String::new));
+    let svg = chart(&title, doubt, &pipelines).svg(Place::File);
     Ok(file::write_flag("--gantt", path, |file| file.write_all(svg.as_bytes()))?)
-}
-
-/// The reason to doubt the times of the first way that has one.
-fn doubt(outcomes: &[Outcome<'_>]) -> Option<String> {
-    let reason = |it: &Outcome<'_>| {
-        let Summary { busy, shared, note, .. } = &it.summary;
-        busy.clone().or_else(|| note.clone().filter(|_| *shared))
-    };
-    outcomes.iter().find_map(reason).map(|reason| format!("The times are in doubt: {reason}."))
 }
 
 #[cfg(test)]

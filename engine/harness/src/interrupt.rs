@@ -13,10 +13,13 @@
 
 use std::fs;
 use std::io;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
+
+use crate::lock::locked;
 
 /// Whether a signal has arrived. A signal goes to a process, so all runs of the process share this flag.
 static REQUESTED: AtomicBool = AtomicBool::new(false);
@@ -27,20 +30,33 @@ static KNOWN: AtomicBool = AtomicBool::new(false);
 /// The number of the signal that arrived.
 static SIGNAL: AtomicUsize = AtomicUsize::new(SIGINT as usize);
 
-/// Whether the handlers are installed.
-static WATCHED: AtomicBool = AtomicBool::new(false);
+/// The signals that have a handler.
+static WATCHED: Mutex<Vec<i32>> = Mutex::new(Vec::new());
 
 /// Installs the handlers: from now on the first Ctrl-C is a request, and the second ends the process.
 ///
-/// Before this call the first Ctrl-C ends the process. A second call does nothing. Ignored signals get no handler. Fails
-/// when the system refuses a handler.
+/// Before this call the first Ctrl-C ends the process. A second call does nothing, unless the first call failed. Ignored
+/// signals get no handler. Fails when the system refuses a handler.
 pub fn watch() -> io::Result<()> {
-    // With two handlers for one signal, the first Ctrl-C would count as the second.
-    if WATCHED.swap(true, Ordering::SeqCst) {
-        return Ok(());
-    }
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    not_ignored(&status).try_for_each(register)
+    watch_by(&WATCHED, not_ignored(&status), register)
+}
+
+/// Registers each of the signals that has no handler yet.
+fn watch_by(
+    watched: &Mutex<Vec<i32>>,
+    signals: impl Iterator<Item = i32>,
+    mut register: impl FnMut(i32) -> io::Result<()>,
+) -> io::Result<()> {
+    let mut watched = locked(watched);
+    for signal in signals {
+        // With two handlers for one signal, the first Ctrl-C would count as the second.
+        if !watched.contains(&signal) {
+            register(signal)?;
+            watched.push(signal);
+        }
+    }
+    Ok(())
 }
 
 /// The signals that Linux's status of a process does not report as ignored. Bit `n - 1` is signal `n`. Without such a line
@@ -54,7 +70,7 @@ fn not_ignored(status: &str) -> impl Iterator<Item = i32> {
 
 fn register(signal: i32) -> io::Result<()> {
     // The order matters: at the first signal, the conditional shutdown runs and the number is stored before the flag is
-    // set.
+    // set. If a call fails, the flag has no handler yet, so all three can be registered again.
     flag::register_conditional_shutdown(signal, exit_code_of(signal as usize), &REQUESTED)?;
     flag::register_usize(signal, &SIGNAL, signal as usize)?;
     flag::register(signal, &REQUESTED)?;
@@ -89,6 +105,25 @@ fn exit_code_of(signal: usize) -> i32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_failure_can_be_tried_again_and_registers_no_signal_twice() {
+        let (watched, mut asked) = (Mutex::default(), Vec::new());
+        let mut watch = |refused: Option<i32>| {
+            asked.clear();
+            let watching = watch_by(&watched, [SIGINT, SIGTERM].into_iter(), |signal| {
+                asked.push(signal);
+                if refused == Some(signal) { Err(io::Error::other("refused")) } else { Ok(()) }
+            });
+            (watching.map_err(|error| error.to_string()), asked.clone())
+        };
+        let refused = Err("refused".to_owned());
+        assert_eq!(watch(Some(SIGINT)), (refused.clone(), vec![SIGINT]));
+        assert_eq!(watch(Some(SIGTERM)), (refused.clone(), vec![SIGINT, SIGTERM]));
+        assert_eq!(watch(Some(SIGTERM)), (refused, vec![SIGTERM]));
+        assert_eq!(watch(None), (Ok(()), vec![SIGTERM]));
+        assert_eq!(watch(None), (Ok(()), vec![]));
+    }
 
     #[test]
     fn an_ignored_signal_gets_no_handler() {

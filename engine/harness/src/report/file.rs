@@ -24,9 +24,11 @@ pub fn check(path: &Path) -> io::Result<()> {
         return Ok(());
     }
     let path = &follow_links(path);
-    let is_new = !path.exists();
-    OpenOptions::new().append(true).create(true).open(path)?;
-    if is_new {
+    if path.exists() {
+        OpenOptions::new().append(true).open(path)?;
+    } else {
+        // Fails if another process has created the file in the meantime: that file is not ours to remove.
+        File::create_new(path)?;
         fs::remove_file(path)?;
     }
     // Replacing the file takes a second file in the same folder, with a longer name.

@@ -3,16 +3,17 @@
 use std::env;
 use std::process::Command;
 
-use candle_core::{DType, Device, Result, Tensor};
+use candle_core::{DType, Device, Result, Tensor, Var};
 use devices::Handover;
 use harness::report::trace::TracedDevice as _;
+use itertools::Itertools as _;
 
 use super::launch::{Launch, Source};
 use super::*;
 use crate::kernels::element::tensor as tensor_of;
 use crate::kernels::windows::Windows;
 use crate::relu;
-use crate::tests::agreement::{assert_close, gpu, noise, noises};
+use crate::tests::agreement::{FEW, assert_close, gpu, has, noise, noises};
 use crate::update::overwrite;
 
 fn on_a_gpu(name: &str, shape: &[usize]) -> Option<Tensor> {
@@ -101,17 +102,22 @@ fn a_gpu_updates_nothing_with_what_does_not_fit() {
     assert_close("value", &value, &noise("value", &[2, 30]).to_dtype(DType::F32).unwrap(), 0.0);
 }
 
-/// The kernels that follow a convolution, for windows that do not overlap.
+/// The kernels that follow a convolution, for windows that do not overlap, in all types that this GPU has.
 #[test]
 fn a_gpu_pools_what_a_convolution_and_a_relu_leave() {
     let Some(device) = gpu() else { return };
-    for [height, width, kernel] in [[9, 9, 2], [7, 5, 3], [4, 6, 2], [83, 79, 2]] {
-        let inputs = noises([&[2, 3, height, width], &[3]]);
-        let [z, bias] = inputs.each_ref().map(|of| candle_core::Var::from_tensor(of).unwrap());
+    let windows = [[9, 9, 2], [7, 5, 3], [4, 6, 2], [83, 79, 2]];
+    let types = FEW.into_iter().filter(|&(dtype, _)| has(dtype));
+    for ((dtype, bound), [height, width, kernel]) in types.cartesian_product(windows) {
+        let rounded = |of: &Tensor| of.to_dtype(dtype).unwrap();
+        let inputs = noises([&[2, 3, height, width], &[3]]).map(|of| rounded(&of));
+        let exact = |of: &Tensor| Var::from_tensor(&of.to_dtype(DType::F64).unwrap()).unwrap();
+        let [z, bias] = inputs.each_ref().map(exact);
         let sum = z.broadcast_add(&bias.reshape((1, 3, 1, 1)).unwrap()).unwrap();
         let y = crate::avg_pool2d(&relu(&sum).unwrap(), kernel, kernel).unwrap();
-        let upstream = noise("upstream", y.dims()).as_detached_tensor();
-        let expected = crate::backward::backward_from(&y, &upstream).unwrap();
+        let upstream = rounded(&noise("upstream", y.dims()).as_detached_tensor());
+        let expected =
+            crate::backward::backward_from(&y, &upstream.to_dtype(DType::F64).unwrap()).unwrap();
 
         let there = |of: &Tensor| of.to_device(device.tensors()).unwrap();
         let windows = Windows::new(height, width, kernel, kernel).unwrap();
@@ -119,9 +125,10 @@ fn a_gpu_pools_what_a_convolution_and_a_relu_leave() {
         let found = bias_relu_pool(&windows, &operands[0], &operands[1]).unwrap();
         let found = tensor_of(found, y.shape());
         let (dz, dbias) = bias_relu_pool_gradient(&windows, operands.each_ref()).unwrap();
-        assert_close("output", &found, &y, 1e-12);
-        assert_close("gradient", &dz, expected.get(&z).unwrap(), 1e-12);
-        assert_close("gradient of the bias", &dbias, expected.get(&bias).unwrap(), 1e-12);
+        assert!([&found, &dz, &dbias].iter().all(|of| of.dtype() == dtype), "{dtype:?}");
+        assert_close("output", &found, &y, bound);
+        assert_close("gradient", &dz, expected.get(&z).unwrap(), bound);
+        assert_close("gradient of the bias", &dbias, expected.get(&bias).unwrap(), bound);
     }
 }
 
