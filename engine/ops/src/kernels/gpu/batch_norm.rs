@@ -5,7 +5,8 @@
 use candle_core::{DType, Result, Storage, Tensor};
 
 use super::bias::{Channels, PartialSums};
-use super::launch::{Launch, Source, alloc};
+use super::kernel::Source;
+use super::launch::{Launch, alloc};
 use super::operand::{Operand, on_gpu, tensor};
 use crate::kernels::element::{self, computed_in};
 

@@ -4,7 +4,8 @@
 use candle_core::backend::BackendStorage as _;
 use candle_core::{CudaDevice, CudaStorage, DType, Result, Shape, Storage, Tensor, bail};
 
-use super::launch::{Launch, Source, alloc, blocks_of};
+use super::kernel::Source;
+use super::launch::{Launch, alloc, blocks_of};
 use super::operand::{on_gpu, tensor};
 use super::{THREADS, VECTOR};
 

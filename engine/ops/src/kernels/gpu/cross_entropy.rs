@@ -2,7 +2,8 @@
 
 use candle_core::{DType, Result, Storage, Tensor};
 
-use super::launch::{Launch, Source, alloc, blocks_of};
+use super::kernel::Source;
+use super::launch::{Launch, alloc, blocks_of};
 use super::operand::{Operand, on_gpu, tensor};
 use crate::kernels::element;
 

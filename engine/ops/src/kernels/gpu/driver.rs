@@ -20,7 +20,7 @@ use candle_core::{CudaDevice, DType, Error, Result, bail};
 use harness::lock::locked;
 
 use super::THREADS;
-use super::launch::{Argument, Kernel, Source};
+use super::kernel::{Argument, Kernel, Source};
 use super::operand::Operand;
 
 /// Queues a kernel on this number of blocks, on the GPU's stream.

@@ -3,6 +3,7 @@
 use candle_core::backend::BackendDevice as _;
 use candle_core::{CudaDevice, CudaStorage, DType, Result, Shape, Storage, Tensor, bail};
 
+use super::kernel::{Argument, Kernel, Source};
 use super::operand::{Operand, on_gpu};
 use super::{THREADS, driver};
 
@@ -21,17 +22,6 @@ pub(super) fn blocks_of(n: usize) -> usize {
 pub(crate) fn alloc(gpu: &CudaDevice, elements: usize, dtype: DType) -> Result<CudaStorage> {
     // SAFETY: all bits are valid numbers, and a kernel writes each element before it is read.
     unsafe { gpu.alloc_uninit(&Shape::from(elements), dtype) }
-}
-
-/// The files of kernels.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Source {
-    BatchNorm,
-    Bias,
-    CrossEntropy,
-    Elementwise,
-    Pooling,
-    Update,
 }
 
 impl Source {
@@ -57,24 +47,6 @@ impl Source {
             Ok(Storage::Cuda(result))
         })
     }
-}
-
-/// A kernel, compiled for one type of elements.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Kernel {
-    pub(super) source: Source,
-    pub(super) name: &'static str,
-    pub(super) dtype: DType,
-    /// The number of elements in the vectors that the kernel reads and writes: [`VECTOR`](super::VECTOR) or 1.
-    pub(super) vector: usize,
-}
-
-/// An argument of a kernel.
-#[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "only the driver reads arguments"))]
-pub(super) enum Argument<'a> {
-    Memory(Operand<'a>),
-    /// The bits of a number. A count is the lower half of the bits.
-    Bits(u64),
 }
 
 /// A kernel with its arguments, in the kernel's order.

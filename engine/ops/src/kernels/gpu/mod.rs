@@ -5,7 +5,8 @@
 //! | `elementwise`, `bias`, `pooling`, `cross_entropy`, `batch_norm`, `update` | the kernels (`.cu`) and their functions (`.rs`) |
 //! | `prelude.cuh` | the beginning of every file of kernels |
 //! | `operand` | tensors as operands of kernels |
-//! | `launch` | a kernel with its arguments, and the checks before it is queued |
+//! | `kernel` | a kernel, compiled for a type of elements, and its arguments |
+//! | `launch` | a launch of a kernel, and the checks before it is queued |
 //! | `driver` | NVRTC, which compiles kernels at their first use, and CUDA's driver, which queues them |
 //!
 //! Operations call the functions of the first row. A function takes tensors, checks that each has the elements that the
@@ -33,6 +34,7 @@ mod cross_entropy;
 #[cfg_attr(not(feature = "cuda"), path = "no_driver.rs")]
 pub(crate) mod driver;
 mod elementwise;
+mod kernel;
 pub(crate) mod launch;
 mod operand;
 mod pooling;

@@ -2,7 +2,7 @@
 
 use candle_core::{CudaDevice, Error, Result};
 
-use super::launch::{Argument, Kernel};
+use super::kernel::{Argument, Kernel};
 
 /// Fails: see the other `driver`.
 ///

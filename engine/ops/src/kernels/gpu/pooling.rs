@@ -3,7 +3,8 @@
 use candle_core::{Result, Shape, Storage, Tensor, bail};
 
 use super::bias::{Channels, PartialSums};
-use super::launch::{Launch, Source, alloc, blocks_of};
+use super::kernel::Source;
+use super::launch::{Launch, alloc, blocks_of};
 use super::operand::{on_gpu, tensor};
 use crate::kernels::element;
 use crate::kernels::windows::Windows;
