@@ -459,10 +459,11 @@ test("on paper there is the picture, and nothing of it is cut off", async () => 
     await page.emulateMedia({ media: "print" });
     await pictureOnly(page);
     const cut = await figure(page).locator("figure svg").evaluate((svg) => {
-      const { width, height } = svg.viewBox.baseVal;
+      const { x, y, width, height } = svg.viewBox.baseVal;
       return [...svg.querySelectorAll("text")].filter((text) => {
         const box = text.getBBox();
-        return box.x < 0 || box.y < 0 || box.x + box.width > width || box.y + box.height > height;
+        const [right, bottom] = [box.x + box.width, box.y + box.height];
+        return box.x < x || box.y < y || right > x + width || bottom > y + height;
       }).map((text) => text.textContent);
     });
     assert.deepEqual(cut, []);

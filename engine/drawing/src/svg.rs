@@ -17,6 +17,9 @@ pub const GAP: f64 = 8.0;
 /// The space around the picture of a file.
 const MARGIN: f64 = 16.0;
 
+/// The margin of a picture on a page. The page sets the font, and a telephone's is larger than [`FONT`].
+const EDGE: f64 = 2.0;
+
 /// The length of a line in a legend.
 const SAMPLE: f64 = 26.0;
 
@@ -236,8 +239,9 @@ impl Svg {
         let about =
             format!("role=\"img\" aria-label=\"{label}\" font-size=\"{FONT}\" stroke-width=\"1\"");
         if self.place == Place::Page {
+            let (right, bottom) = (width + 2.0 * EDGE, height + 2.0 * EDGE);
             return format!(
-                "<svg class=\"measured\" viewBox=\"0 0 {width} {height}\" {about}>\n{body}</svg>\n"
+                "<svg class=\"measured\" viewBox=\"-{EDGE} -{EDGE} {right} {bottom}\" {about}>\n{body}</svg>\n"
             );
         }
         let (right, bottom) = (width + 2.0 * MARGIN, height + 2.0 * MARGIN);
@@ -358,7 +362,7 @@ mod tests {
         let heading = Heading { title: "a & b".to_owned(), ..Heading::default() };
         let page = Svg::new(Place::Page).finish(&heading, 9.5);
         assert!(
-            page.starts_with("<svg class=\"measured\" viewBox=\"0 0 480 10\" role=\"img\""),
+            page.starts_with("<svg class=\"measured\" viewBox=\"-2 -2 484 14\" role=\"img\""),
             "{page}"
         );
         assert!(page.contains("aria-label=\"a &amp; b\"") && !page.contains("<style"), "{page}");
