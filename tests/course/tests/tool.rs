@@ -29,7 +29,7 @@ use predicates::function::function;
 use predicates::prelude::{Predicate, PredicateBooleanExt as _};
 use predicates::str::{contains, diff, ends_with, starts_with};
 #[cfg(unix)]
-use stand_in::stand_in;
+use stand_in::{has_ended, stand_in};
 use tempfile::TempDir;
 
 /// A text with all these parts.
@@ -41,12 +41,4 @@ fn tool(words: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_course"));
     command.args(words);
     command
-}
-
-#[cfg(unix)]
-/// Whether a process has ended. It may still be in the table, until its parent looks.
-fn has_ended(id: &str) -> bool {
-    let answer = std::process::Command::new("ps").args(["-o", "stat=", "-p", id.trim()]).output();
-    let state = String::from_utf8(answer.unwrap().stdout).unwrap();
-    state.trim().is_empty() || state.starts_with('Z')
 }

@@ -1,5 +1,5 @@
-//! What the tool of those who write the course shares with its tests: the rules of the book, the data of its figures, and how
-//! numbers, files, machines and releases are written.
+//! The library of the authors' tool and of the tests: the rules of the book, the data of figures, and the text forms of numbers,
+//! files, machines and releases.
 
 #![expect(missing_docs, reason = "the tool and its tests are the only readers")]
 
@@ -16,6 +16,7 @@ macro_rules! pattern {
 
 pub mod book;
 pub mod html;
+pub mod interactive;
 pub mod machine;
 pub mod number;
 pub mod pictures;

@@ -8,7 +8,7 @@ use harness::report::counted;
 use itertools::Itertools as _;
 use serde::{Deserialize, Serialize};
 
-/// A machine, as far as it tells.
+/// A machine, in the words of the system.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub struct Machine {
     pub processor: String,
@@ -25,8 +25,8 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// Whether results can be expected to have the same bits on both: rounding depends on the vector instructions, and on the
-    /// sizes of caches, by which matrix products are cut into blocks.
+    /// Whether both machines should compute the same bits. Rounding depends on the vector instructions. Rounding also depends
+    /// on the sizes of caches, because these sizes decide the blocks of matrix products.
     pub fn rounds_like(&self, other: &Self) -> bool {
         (&self.processor, &self.gpus, &self.model, &self.instruction_sets)
             == (&other.processor, &other.gpus, &other.model, &other.instruction_sets)
@@ -45,6 +45,11 @@ impl Machine {
             none if none.is_empty() => host,
             gpus => format!("{gpus}, beside {host}"),
         }
+    }
+
+    /// `AMD EPYC, 2 cores, 2026-11-22`: the machine and the day of a measurement.
+    pub fn on(&self, date: Option<&str>) -> String {
+        [self.short().as_str()].into_iter().chain(date).join(", ")
     }
 }
 
@@ -69,7 +74,7 @@ pub fn this_machine_with_gpus() -> anyhow::Result<Machine> {
     Ok(Machine { gpus: names.lines().map(str::to_owned).collect(), ..this_machine() })
 }
 
-/// The day, as the system's own program tells it.
+/// The day, from the system's program `date`.
 pub fn today() -> Option<String> {
     ask("date", &["+%Y-%m-%d"]).ok()
 }

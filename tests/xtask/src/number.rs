@@ -1,15 +1,15 @@
-//! Numbers as the book's data has them: with few digits, and whole ones without a point.
+//! Numbers of the book's data: with few digits, and whole numbers without a point.
 
 use serde::{Serialize, Serializer};
 
 /// The nearest number of four significant digits: more than any measurement here is good for.
 pub fn four_digits(number: f64) -> f64 {
-    // What was written by Rust is read by Rust.
+    // Rust reads every number that Rust writes.
     format!("{number:.3e}").parse().unwrap_or(number)
 }
 
 /// Writes a whole number without a point, and any other as it is.
-pub fn without_point<S: Serializer>(number: &f64, serializer: S) -> Result<S::Ok, S::Error> {
+fn without_point<S: Serializer>(number: &f64, serializer: S) -> Result<S::Ok, S::Error> {
     let number = *number;
     if number.fract() == 0.0 && (0.0..1e15).contains(&number) {
         serializer.serialize_u64(number as u64)
@@ -18,7 +18,7 @@ pub fn without_point<S: Serializer>(number: &f64, serializer: S) -> Result<S::Ok
     }
 }
 
-/// A number of [`four_digits`], written [`without_point`].
+/// A number of [`four_digits`]. A whole number is written without a point.
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd, Serialize)]
 pub struct Rounded(#[serde(serialize_with = "without_point")] f64);
 

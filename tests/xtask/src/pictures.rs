@@ -10,6 +10,7 @@ use model_parallel::partition::Cost;
 use model_parallel::pipeline::drawing::predicted_chart;
 use model_parallel::pipeline::{UNBOUNDED, check, predict};
 
+use crate::number::Rounded;
 use crate::{scaling, schedules, steps};
 
 /// The curves of the scaling chart in the order in which they are drawn, with their widths.
@@ -28,31 +29,27 @@ fn heading(title: String) -> Heading {
 /// Speed-ups by devices, with equal factors of both as equal lengths.
 pub fn scaling(panels: &[&scaling::Panel]) -> String {
     let row = |panel: &&scaling::Panel| {
-        let curves =
-            || CURVES.into_iter().zip(CURVES.map(|(series, _)| &panel.with_overlap[series]));
-        let values = curves().flat_map(|(_, curve)| curve.speed_up.iter().map(|it| it.value()));
+        let curves = CURVES.map(|(series, width)| (series, width, &panel.with_overlap[series]));
+        let values = curves.iter().flat_map(|(.., curve)| &curve.speed_up).map(|it| it.value());
         let (least, devices) = (values.fold(1.0, f64::min), &panel.devices);
         let most = devices.iter().copied().max().unwrap_or(2) as f64;
         let ticks = devices.iter().step_by(2).map(|&it| (it as f64, thousands(it))).collect();
         let ideal = vec![(1.0, 1.0, String::new()), (most, most, String::new())];
         let ideal = Curve { name: "ideal".to_owned(), series: None, width: 1.0, points: ideal };
-        let curve = |((series, width), curve): ((usize, f64), &scaling::Curve)| Curve {
-            name: curve.way.clone(),
-            series: Some(series),
-            width,
-            points: (devices.iter().zip(&curve.speed_up))
-                .map(|(&count, it)| {
-                    let tooltip = format!("{} on {count} devices: {}", curve.way, it.value());
-                    (count as f64, it.value(), tooltip)
-                })
-                .collect(),
+        let curve = |(series, width, curve): (usize, f64, &scaling::Curve)| {
+            let point = |(&count, it): (&usize, &Rounded)| {
+                let tooltip = format!("{} on {count} devices: {}", curve.way, it.value());
+                (count as f64, it.value(), tooltip)
+            };
+            let points = devices.iter().zip(&curve.speed_up).map(point).collect();
+            Curve { name: curve.way.clone(), series: Some(series), width, points }
         };
         let (images, whose) = panel.batch.split_once(' ').unwrap_or((&panel.batch, ""));
         vec![Panel {
             title: format!("{}, {images} images {whose}", panel.name),
             x: Axis::factors("devices", (1.0, most), ticks),
             y: Axis::decades("times one device's images a second", (least, most), false),
-            curves: [ideal].into_iter().chain(curves().map(curve)).collect(),
+            curves: [ideal].into_iter().chain(curves.map(curve)).collect(),
         }]
     };
     let names = panels.iter().map(|panel| format!("{}; {}", panel.name, panel.link));

@@ -20,44 +20,39 @@ fn sections(changelog: &str) -> Vec<(&str, Option<&str>, &str)> {
     headings.iter().enumerate().map(section).collect()
 }
 
-/// Where changelog and citation file differ from `version`, the workspace's: one sentence each.
-pub fn disagreements(version: &str, changelog: &str, citation: &str) -> Vec<String> {
+/// The text of the release of `version`, the workspace's: its section of the changelog.
+/// Fails with a sentence for each place where changelog and citation file differ from the workspace, for changes that still
+/// stand under "Unreleased", and for a section without a text.
+pub fn notes(version: &str, changelog: &str, citation: &str) -> Result<String, Vec<String>> {
     let field = |name: &str| {
         let found = FIELD.captures_iter(citation).find(|found| &found[1] == name);
         found.map_or_else(|| "none".to_owned(), |found| found[2].to_owned())
     };
-    let newest = sections(changelog).into_iter().find(|section| section.0 != "Unreleased");
-    let (newest, date, _) = newest.unwrap_or(("none", None, ""));
+    let sections = sections(changelog);
+    let newest = sections.iter().find(|section| section.0 != "Unreleased");
+    let (newest, date, _) = *newest.unwrap_or(&("none", None, ""));
     let date = date.unwrap_or("none");
     let (cited, cited_date) = (field("version"), field("date-released"));
-    let mut found = Vec::new();
+    let text = sections.iter().find(|section| section.0 == version).map_or("", |section| section.2);
+    let mut wrong = Vec::new();
     if newest != version || date == "none" {
-        found.push(format!(
+        wrong.push(format!(
             "CHANGELOG.md: the newest release is {newest}, of the date {date}; write \"## {version} – DATE\""
         ));
     }
     if cited != version {
-        found.push(format!("CITATION.cff: the version is {cited}, and {version} in Cargo.toml"));
+        wrong.push(format!("CITATION.cff: the version is {cited}, and {version} in Cargo.toml"));
     }
     if cited_date != date {
-        found.push(format!(
+        wrong.push(format!(
             "CITATION.cff: date-released is {cited_date}, and {date} in CHANGELOG.md"
         ));
     }
-    found
-}
-
-/// The text of the release of `version`: its section of the changelog.
-/// Fails with all [disagreements], with changes that still stand under "Unreleased", and without a text.
-pub fn notes(version: &str, changelog: &str, citation: &str) -> Result<String, Vec<String>> {
-    let mut wrong = disagreements(version, changelog, citation);
-    let sections = sections(changelog);
     if sections.iter().any(|(name, _, text)| *name == "Unreleased" && !text.is_empty()) {
         wrong.push(format!(
             "CHANGELOG.md has changes under \"Unreleased\": move them to {version}, or release them later"
         ));
     }
-    let text = sections.iter().find(|section| section.0 == version).map_or("", |section| section.2);
     if text.is_empty() {
         wrong.push(format!("CHANGELOG.md says nothing of version {version}"));
     }

@@ -1,5 +1,7 @@
 //! The book keeps its rules: `xtask::book` says which.
 
+use xtask::{interactive, stored};
+
 use crate::*;
 
 #[test]
@@ -11,30 +13,49 @@ fn every_rule_is_kept() {
     assert!(problems.is_empty(), "\n{}\n", problems.join("\n"));
 }
 
-/// The weights that the runs of a recorded output ended with.
-fn recorded_hashes(name: &str) -> Vec<String> {
-    let text = in_the_book(&format!("outputs/{name}.txt")).unwrap();
-    text.split(", weights ").skip(1).map(|rest| rest[..8].to_owned()).collect()
+/// The recorded runs show a promise of stage 4: any number of devices gives the same bits. The runs also show a promise of
+/// stage 6: a pipeline whose micro-batches are stage 5's shards gives the bits of stage 5.
+#[test]
+fn recorded_runs_end_with_the_same_weights() {
+    // The first run of stage 6 takes the whole batch, which is another function.
+    for (name, others, runs, like) in [
+        ("ch04-shards-2-devices", 0, 3, "ch04-shards-2-devices"),
+        ("ch04-shards-4-devices", 0, 3, "ch04-shards-2-devices"),
+        ("ch06-bits-pipeline", 1, 3, "ch05-shards-2-devices"),
+        ("ch06-bits-mesh", 1, 2, "ch05-shards-2-devices"),
+    ] {
+        let hashes = |name: &str| -> Vec<String> {
+            let text = stored::text(&format!("book/outputs/{name}.txt")).unwrap();
+            text.split(", weights ").skip(1).map(|rest| rest[..8].to_owned()).collect()
+        };
+        let (hashes, like) = (hashes(name), hashes(like));
+        assert_eq!(hashes.len(), others + runs, "{name}: {hashes:?}");
+        assert!(
+            hashes[others..].iter().all(|hash| *hash == like[0]),
+            "{name}: {hashes:?} {like:?}"
+        );
+    }
 }
 
-/// Stage 4 promises the same bits on any number of devices; the recorded runs have to show it.
 #[test]
-fn recorded_runs_with_shards_end_with_the_same_weights() {
-    let two = recorded_hashes("ch04-shards-2-devices");
-    let four = recorded_hashes("ch04-shards-4-devices");
-    assert!(two.len() > 1 && four.len() > 1, "{two:?} {four:?}");
-    assert!(two.iter().chain(&four).all(|hash| *hash == two[0]), "{two:?} {four:?}");
-}
-
-/// Stage 6 promises that a pipeline whose micro-batches are stage 5's shards has the same bits.
-#[test]
-fn recorded_pipelines_end_with_the_weights_of_recorded_shards() {
-    let shards = recorded_hashes("ch05-shards-2-devices");
-    for (name, pipelines) in [("ch06-bits-pipeline", 2), ("ch06-bits-mesh", 1)] {
-        let hashes = recorded_hashes(name);
-        // Before them one device: on the whole batch, which is another function, and on micro-batches.
-        assert_eq!(hashes.len(), 2 + pipelines, "{name}: {hashes:?}");
-        assert!(hashes[1..].iter().all(|hash| *hash == shards[0]), "{name}: {hashes:?} {shards:?}");
+fn interactive_figures_are_current_and_fit_into_their_pages() {
+    for (command, figure, most) in [
+        ("steps", interactive::steps as fn() -> _, 40_000),
+        ("schedules", interactive::schedules, 150_000),
+        ("scaling", interactive::scaling, 100_000),
+    ] {
+        let files = figure().unwrap().files;
+        for (name, now) in &files {
+            let old = stored::text(&format!("book/{name}")).unwrap();
+            let same = old.lines().zip(now.lines()).take_while(|(old, now)| old == now).count();
+            assert!(old == *now, "book/{name}, line {}: run `cargo xtask {command}`", same + 1);
+        }
+        // A page has all of the data, in a script.
+        let (name, data) = &files[0];
+        assert!(data.len() < most, "{name}: {} bytes", data.len());
+        assert!(data.lines().all(|line| !line.is_empty()), "{name}: a blank line ends HTML");
+        let otherwise = ["</", "{{"].iter().find(|end| data.contains(**end));
+        assert_eq!(otherwise, None, "{name}: this means something else in a script");
     }
 }
 

@@ -1,45 +1,44 @@
 //! One version, one date, one licence, one oldest compiler: wherever the course names them.
 
-use xtask::release::{disagreements, notes};
+use xtask::release::notes;
+use xtask::stored;
 
 use crate::*;
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-fn of_the_course(name: &str) -> String {
-    // Git may have been told to end lines as another system does.
-    fs::read_to_string(root().join(name)).unwrap().replace("\r\n", "\n")
-}
-
 #[test]
 fn the_files_that_name_the_release_agree() {
-    let [changelog, citation] = ["CHANGELOG.md", "CITATION.cff"].map(of_the_course);
-    let found = disagreements(VERSION, &changelog, &citation);
-    assert!(found.is_empty(), "{found:#?}");
+    let [changelog, citation] =
+        ["CHANGELOG.md", "CITATION.cff"].map(|name| stored::text(name).unwrap());
     let asked = tool(&["release-notes", "9.9.9"]).assert().code(1);
     asked.stderr(contains("version 9.9.9 was asked for, and Cargo.toml has"));
     let run = tool(&["release-notes"]).assert();
-    // While the next release is being written, its changes stand under "Unreleased".
+    // Before a release, the changes stand under "Unreleased".
     match notes(VERSION, &changelog, &citation) {
         Ok(notes) => run.success().stdout(format!("{notes}\n")),
-        Err(wrong) => run.code(1).stderr(contains(wrong.join("; "))),
+        Err(wrong) => {
+            assert!(wrong.len() == 1 && wrong[0].contains("\"Unreleased\""), "{wrong:#?}");
+            run.code(1).stderr(contains(&*wrong[0]))
+        }
     };
 }
 
 #[test]
 fn a_reader_is_told_version_oldest_compiler_and_licences() {
-    let (readme, citation) = (of_the_course("README.md"), of_the_course("CITATION.cff"));
+    let [readme, citation, introduction] =
+        ["README.md", "CITATION.cff", "book/src/introduction.md"]
+            .map(|name| stored::text(name).unwrap());
     let oldest = env!("CARGO_PKG_RUST_VERSION");
-    // The README's paragraph that stands where others have badges.
+    // The paragraph in the place of badges.
     let facts = readme.split("\n\n").find(|it| it.starts_with("Version ")).unwrap();
     assert!(facts.starts_with(&format!("Version {VERSION} (")), "not {VERSION}: {facts}");
     assert!(facts.contains(&format!("· Rust {oldest} or newer ·")), "not {oldest}: {facts}");
     assert!(readme.contains(&format!("A Rust toolchain ({oldest} or newer")), "not {oldest}");
-    let introduction = of_the_course("book/src/introduction.md");
     assert!(introduction.contains(&format!("A Rust toolchain, {oldest} or newer")), "not {oldest}");
     for licence in env!("CARGO_PKG_LICENSE").split(" OR ") {
         let file = format!("LICENSE-{}", licence.split('-').next().unwrap().to_uppercase());
-        assert!(!of_the_course(&file).is_empty(), "{file} is empty");
+        assert!(!stored::text(&file).unwrap().is_empty(), "{file} is empty");
         assert!(facts.contains(&format!("[{licence}]({file})")), "no {licence}: {facts}");
         assert!(citation.contains(&format!("\n  - {licence}\n")), "CITATION.cff: no {licence}");
     }

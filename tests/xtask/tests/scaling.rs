@@ -1,19 +1,12 @@
-//! What the book's chart of the cost model shows is what stage 7 says, and the laws of scaling hold in it.
+//! The book's chart of the cost model has the numbers of stage 7, and the laws of scaling hold in the chart.
 
 use itertools::Itertools as _;
 use xtask::number::Rounded;
-use xtask::pictures;
 use xtask::scaling::{Catalogue, Curve, Measurement, Panel};
 
-use crate::*;
-
-fn measurement() -> Measurement {
-    Measurement::parse(&in_the_book("data/cost-model-cpu.json").unwrap()).unwrap()
-}
-
-/// The panels of machines on paper, or those that were measured.
+/// The panels of machines on paper, or the measured panels.
 fn panels(measured: bool) -> Vec<Panel> {
-    let Catalogue { mut panels, .. } = Catalogue::make(&measurement()).unwrap();
+    let Catalogue { mut panels, .. } = Catalogue::make(&Measurement::stored().unwrap()).unwrap();
     panels.retain(|panel| panel.here.is_some() == measured);
     panels
 }
@@ -28,24 +21,6 @@ fn curves(panel: &Panel) -> impl Iterator<Item = (&Curve, bool)> {
 #[track_caller]
 fn close(a: Rounded, b: f64, what: &str) {
     assert!((a.value() - b).abs() <= 1.2e-3 * b.abs(), "{what}: {a:?}, {b}");
-}
-
-#[test]
-fn the_book_has_what_stage_7_says_today() {
-    let catalogue = Catalogue::make(&measurement()).unwrap();
-    let pictured = catalogue.pictured().unwrap();
-    for (name, now) in [
-        ("data/scaling.json", catalogue.json().unwrap()),
-        ("figures/scaling.svg", pictures::scaling(&pictured)),
-    ] {
-        check_current(name, &now, "cargo xtask scaling").unwrap();
-    }
-}
-
-/// A page of the book has all of it.
-#[test]
-fn the_file_is_small_and_fits_into_a_page() {
-    check_fits_into_a_page("data/scaling.json", 100_000).unwrap();
 }
 
 #[test]
@@ -107,7 +82,7 @@ fn lenets_ring_over_ethernet_is_what_one_computes_by_hand() {
 /// Each step of the measurement is a point, and its prediction is on a line.
 #[test]
 fn what_was_measured_is_on_the_chart() {
-    let Measurement { steps, .. } = measurement();
+    let Measurement { steps, .. } = Measurement::stored().unwrap();
     let mut points = 0;
     for panel in panels(true) {
         let alone = steps.iter().find(|s| s.how.is_none() && s.model == panel.name).unwrap();

@@ -1,26 +1,11 @@
-//! What the book's stepper shows is what the collectives send.
+//! The book's stepper has the messages of the collectives.
 
 use params_and_allreduce::Algorithm;
 use params_and_allreduce::communicator::Communicator as _;
-use xtask::pictures;
-use xtask::steps::{Catalogue, PICTURED, record};
+use xtask::steps::{Catalogue, record};
 
-use crate::*;
-
-#[test]
-fn the_book_has_what_the_collectives_send_today() {
-    let catalogue = Catalogue::record().unwrap();
-    let run = catalogue.run(PICTURED.0, PICTURED.1).unwrap();
-    for (name, now) in [
-        ("data/all-reduce-steps.json", catalogue.json().unwrap()),
-        ("figures/ring-steps.svg", pictures::steps(run)),
-    ] {
-        check_current(name, &now, "cargo xtask steps").unwrap();
-    }
-}
-
-/// The links count as many bytes, the steps are as many as the course says, and each rank sends the sums that the stepper
-/// shows in it: in the end, all of them.
+/// The links count the same bytes. The number of steps is the number in the course. Each rank sends the sums that the stepper
+/// shows in this rank, and every rank ends with the sum of all.
 #[test]
 fn messages_add_up() {
     for run in Catalogue::record().unwrap().runs {

@@ -1,4 +1,4 @@
-//! The tool of those who write the course, the book, its figures, releases, and which package may use which.
+//! The tests of the authors' tool, the book, the figures, releases, and the dependencies of packages.
 
 #![expect(clippy::unwrap_used, reason = "in a test a panic is the right answer")]
 
@@ -17,18 +17,14 @@ mod steps;
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
 
 use assert_cmd::Command;
 use predicates::prelude::PredicateBooleanExt as _;
 use predicates::str::{contains, ends_with, starts_with};
 use serde_json::Value;
-#[cfg(unix)]
-use stand_in::{stand_in, wait_until};
 use tempfile::TempDir;
 use xtask::book::Book;
 use xtask::root;
-use xtask::stored::{check_current, check_fits_into_a_page, in_the_book};
 
 fn tool(words: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_xtask"));

@@ -66,15 +66,12 @@ fn print(findings: &[Finding]) -> std::io::Result<()> {
 }
 
 fn on_a_gpu(gpu: &Finding, toolkit: &Finding, libraries: &[Finding; 2]) -> String {
+    let features = ["cudnn", "nccl"].iter().zip(libraries).filter(|(_, it)| it.seen.is_ok());
+    let features: String = features.map(|(feature, _)| format!(",{feature}")).collect();
+    let run = "cargo run --release -p scratch-data-parallel --features cuda";
     let text = match (gpu.seen.is_ok(), toolkit.seen.is_ok()) {
         (true, true) => {
-            let features =
-                ["cudnn", "nccl"].iter().zip(libraries).filter(|(_, it)| it.seen.is_ok());
-            let features: String = features.map(|(feature, _)| format!(",{feature}")).collect();
-            return format!(
-                "They can also run on the GPU:\n    \
-                 cargo run --release -p scratch-data-parallel --features cuda{features} -- --device cuda"
-            );
+            return format!("They can also run on the GPU:\n    {run}{features} -- --device cuda");
         }
         (true, false) => {
             "There is a GPU; to use it, install the CUDA toolkit (nvcc) and build with --features cuda"

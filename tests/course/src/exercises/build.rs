@@ -74,24 +74,17 @@ fn compiled(build: Build, target: &str) -> anyhow::Result<Result<PathBuf, Outcom
     if let How::Interrupted = build.how {
         return Ok(Err(Outcome::Interrupted));
     }
-    let (mut mistaken, mut signature, mut compiled) = (false, false, None);
+    let (mut mistaken, mut signature) = (false, false);
     for message in &build.messages {
-        match message {
-            Message::Artifact { target: of, executable: Some(file) } if of.name == target => {
-                compiled = Some(file.clone());
-            }
-            Message::Compiler { target: of, message } => {
-                let _ = stderr().write_all(text(&message["rendered"]).as_bytes());
-                if of.name == target && text(&message["level"]).starts_with("error") {
-                    // A missing linker is an error without a place in the text.
-                    mistaken |= message["spans"].as_array().is_some_and(|spans| !spans.is_empty());
-                    signature |= is_about_the_signature(message);
-                }
-            }
-            _ => {}
+        let Message::Compiler { target: of, message } = message else { continue };
+        let _ = stderr().write_all(text(&message["rendered"]).as_bytes());
+        if of.name == target && text(&message["level"]).starts_with("error") {
+            // A missing linker is an error without a place in the text.
+            mistaken |= message["spans"].as_array().is_some_and(|spans| !spans.is_empty());
+            signature |= is_about_the_signature(message);
         }
     }
-    let compiled = match compiled {
+    let compiled = match build.executable(target) {
         Some(executable) if build.succeeded() => Ok(executable),
         None if build.succeeded() => bail!("cargo has compiled {target} and names no executable"),
         _ if mistaken || signature => Err(Outcome::DoesNotCompile { signature }),

@@ -82,6 +82,14 @@ impl Build {
     pub fn succeeded(&self) -> bool {
         matches!(self.how, How::Alone(status) if status.success())
     }
+
+    /// The program that cargo has made of a target.
+    pub fn executable(&self, target: &str) -> Option<PathBuf> {
+        self.messages.iter().find_map(|message| match message {
+            Message::Artifact { target: of, executable } if of.name == target => executable.clone(),
+            _ => None,
+        })
+    }
 }
 
 /// Has cargo build with a `--message-format` of JSON, as long as the result is `wanted`. Ctrl-C ends the build, with the

@@ -27,9 +27,9 @@ const MARK: char = '\u{1e}';
 /// The outcome of a check.
 #[derive(Clone, Debug)]
 pub enum Outcome {
-    Passed(Vec<Passed>),
+    Passed(Vec<Checked>),
     /// The laws that the answer keeps, and the laws that the answer breaks.
-    Failed(Vec<Passed>, Vec<Failure>),
+    Failed(Vec<Checked>, Vec<Checked>),
     /// The compiler has reported mistakes in the answer on standard error.
     DoesNotCompile {
         /// Whether the check cannot call the answer.
@@ -53,8 +53,8 @@ pub enum Outcome {
 /// The findings of a check.
 #[derive(Debug, Default)]
 struct Report {
-    passed: Vec<Passed>,
-    failures: Vec<Failure>,
+    passed: Vec<Checked>,
+    failures: Vec<Checked>,
     /// The law that had begun and not ended.
     running: Option<String>,
     /// Whether the check is complete.
@@ -63,18 +63,12 @@ struct Report {
     printed: String,
 }
 
-/// A law that an answer keeps.
-#[derive(Clone, Debug)]
-pub struct Passed {
-    pub law: String,
-    pub printed: String,
-}
-
-/// A law that an answer breaks.
+/// A law that was checked.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq)]
 #[serde(default)]
-pub struct Failure {
+pub struct Checked {
     pub law: String,
+    /// Of a law that the answer breaks. Empty for a law that the answer keeps.
     pub message: String,
     /// The place of a panic in the answer.
     pub place: Option<String>,
@@ -90,7 +84,7 @@ struct Record {
     state: Option<State>,
     ended: Option<IgnoredAny>,
     #[serde(flatten)]
-    law: Failure,
+    law: Checked,
 }
 
 #[derive(Deserialize)]
@@ -190,8 +184,8 @@ impl Report {
         self.running = None;
         match state {
             Some(State::Begun) => self.running = Some(law.law),
-            Some(State::Passed) => self.passed.push(Passed { law: law.law, printed }),
-            Some(State::Failed) => self.failures.push(Failure { printed, ..law }),
+            Some(State::Passed) => self.passed.push(Checked { printed, ..law }),
+            Some(State::Failed) => self.failures.push(Checked { printed, ..law }),
             None => self.is_whole |= ended.is_some(),
         }
     }

@@ -4,7 +4,7 @@
 use console::{measure_text_width, style, truncate_str};
 use harness::report::{counted, line, terminal_columns};
 
-use super::program::{Failure, Outcome, Passed};
+use super::program::{Checked, Outcome};
 use super::tree::{Exercise, Tree};
 use crate::process::{How, PRINTED_TOO_MUCH, TOOK_TOO_MUCH};
 
@@ -60,7 +60,7 @@ pub fn show(tree: &Tree, exercise: &Exercise, outcome: &Outcome, all: bool) -> a
         Outcome::Failed(passed, failures) if all => {
             show_passed(passed)?;
             // A message that several laws share is printed once.
-            let same = |one: &Failure, next: &Failure| one.message == next.message;
+            let same = |one: &Checked, next: &Checked| one.message == next.message;
             let mut body = Vec::new();
             for same in failures.chunk_by(same) {
                 body.extend(same.iter().map(|failure| title(&failure.law)));
@@ -101,8 +101,8 @@ fn title(text: &str) -> String {
     format!("{} {}", style("✗").red(), style(text).bold())
 }
 
-fn show_passed(passed: &[Passed]) -> std::io::Result<()> {
-    for Passed { law, printed } in passed {
+fn show_passed(passed: &[Checked]) -> std::io::Result<()> {
+    for Checked { law, printed, .. } in passed {
         line(format_args!("{} {law}", style("✓").green()))?;
         said(printed, PRINTED).iter().try_for_each(line)?;
     }
@@ -110,7 +110,7 @@ fn show_passed(passed: &[Passed]) -> std::io::Result<()> {
 }
 
 /// The first broken law in full and the other laws in a line each, in at most `room` rows.
-fn first_in_full(failures: &[Failure], room: usize) -> Vec<String> {
+fn first_in_full(failures: &[Checked], room: usize) -> Vec<String> {
     let (first, others) = (&failures[0], &failures[1..]);
     let mut below: Vec<String> = others.iter().take(OTHERS).map(in_a_line).collect();
     let more = others.len() - below.len();
@@ -142,14 +142,14 @@ fn shortened(mut lines: Vec<String>, room: usize) -> Vec<String> {
 }
 
 /// A broken law in one line.
-fn in_a_line(failure: &Failure) -> String {
+fn in_a_line(failure: &Checked) -> String {
     let first = failure.message.lines().find(|line| !line.trim().is_empty()).unwrap_or_default();
     let told = format!("{}: {}", title(&failure.law), first.trim());
     truncate_str(&told, terminal_columns(), "…").into_owned()
 }
 
 /// The place of a failure and its message.
-fn message(failure: &Failure) -> Vec<String> {
+fn message(failure: &Checked) -> Vec<String> {
     let place = failure.place.iter().map(|place| format!("    at {place}"));
     place.chain(indented(&failure.message)).collect()
 }
@@ -166,7 +166,7 @@ fn said(printed: &str, most: usize) -> Vec<String> {
 }
 
 /// The place of a `todo!` and its message.
-fn todo(failure: &Failure) -> String {
+fn todo(failure: &Checked) -> String {
     const BEFORE: &str = "not yet implemented";
     let what = failure.message.lines().find_map(|line| line.split_once(BEFORE));
     let what = what.map_or("", |(_, what)| what.trim_start_matches(": "));
@@ -195,9 +195,9 @@ fn indented(text: &str) -> Vec<String> {
 mod tests {
     use super::*;
 
-    fn failure(law: &str, message: &str, printed: &str) -> Failure {
+    fn failure(law: &str, message: &str, printed: &str) -> Checked {
         let [law, message, printed] = [law, message, printed].map(str::to_owned);
-        Failure { law, message, printed, ..Default::default() }
+        Checked { law, message, printed, ..Default::default() }
     }
 
     #[test]
@@ -222,7 +222,7 @@ mod tests {
             ("not yet implemented", "sum.rs:7:5"),
         ] {
             let place = Some("sum.rs:7:5".to_owned());
-            assert_eq!(todo(&Failure { place, ..failure("", message, "") }), expected);
+            assert_eq!(todo(&Checked { place, ..failure("", message, "") }), expected);
         }
     }
 }

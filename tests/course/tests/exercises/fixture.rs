@@ -34,7 +34,7 @@ test = false
 /// The real package's program of all candidates.
 const VERIFY: &str = include_str!("../../../exercises/support/verify.rs");
 
-/// What the real package's library does, in small.
+/// A small library with the interface of the real package's library.
 const SUPPORT: &str = r##"//! Laws of sums.
 
 #![allow(clippy::type_complexity)]
@@ -59,32 +59,26 @@ macro_rules! check {
 }
 
 pub mod laws {
-    use std::sync::Mutex;
-
     use super::*;
 
-    static PANIC: Mutex<Option<(String, String)>> = Mutex::new(None);
-
-    pub fn run(laws: &[(&str, fn(Answer))], answer: Answer) -> ExitCode {
-        std::panic::set_hook(Box::new(|panic| {
-            let message = panic.payload_as_str().unwrap_or_default().to_owned();
-            let place = format!("\"{}\"", panic.location().unwrap());
-            let place = if place.contains("checks") { "null".into() } else { place };
-            *PANIC.lock().unwrap() = Some((message, place));
-        }));
+    pub fn run(laws: &'static [(&'static str, fn(Answer))], answer: Answer) -> ExitCode {
         let (mut passed, mut failed) = (0, 0);
         for (name, law) in laws {
-            let state = |state| println!("\u{1e}{{\"law\":\"{name}\",\"state\":\"{state}}}");
+            let state = move |state: &str| println!("\u{1e}{{\"law\":\"{name}\",\"state\":\"{state}}}");
+            std::panic::set_hook(Box::new(move |panic| {
+                let message = panic.payload_as_str().unwrap_or_default();
+                let place = format!("\"{}\"", panic.location().unwrap());
+                let place = if place.contains("checks") { "null" } else { &*place };
+                let todo = message.starts_with("not yet implemented");
+                state(&format!("failed\",\"message\":{message:?},\"place\":{place},\"todo\":{todo}"));
+            }));
             state("begun\"");
             if std::panic::catch_unwind(|| law(answer)).is_ok() {
                 passed += 1;
                 state("passed\"");
-                continue;
+            } else {
+                failed += 1;
             }
-            failed += 1;
-            let (message, place) = PANIC.lock().unwrap().take().unwrap();
-            let todo = message.starts_with("not yet implemented");
-            state(&format!("failed\",\"message\":{message:?},\"place\":{place},\"todo\":{todo}"));
         }
         println!("\u{1e}{{\"ended\":{{\"passed\":{passed},\"failed\":{failed}}}}}");
         ExitCode::from(u8::from(failed > 0))
@@ -169,7 +163,7 @@ impl Checkout {
         self.write("tests/exercises/ch01_sum.rs", &answer(body));
     }
 
-    /// Commits everything, as a reader does who keeps answers in git; makes a repository of it first.
+    /// Makes a repository, and commits everything: some readers keep answers in git.
     pub fn commit(&self, message: &str) {
         let identity = ["-c", "user.name=reader", "-c", "user.email=reader@example.org"];
         let commit = ["commit", "--quiet", "--message", message];
@@ -222,7 +216,7 @@ pub fn change(name: &str, expect: &str, body: &str) -> String {
     format!("# {name}\nWrong.\nexpect: {expect}\n@@\n-    a + b\n+    {body}\n\n")
 }
 
-/// What a learner starts from.
+/// The text of an exercise before any answer.
 pub fn stub(name: &str, page: &str) -> String {
     let header = header(page);
     format!(

@@ -1,8 +1,10 @@
-//! What a reader does: list, next, check, hint, solution, reset.
+//! The commands of a reader: list, next, check, hint, solution, reset.
 
 use std::fs::File;
 use std::process::{Command, Stdio};
 use std::time::SystemTime;
+
+use assert_cmd::assert::Assert;
 
 use super::fixture::{Checkout, answer, stub};
 use crate::*;
@@ -47,7 +49,7 @@ fn what_passed_is_remembered_until_the_answer_changes() {
     checkout.says("check", "✓ ch01_sum passes its 2 checks\n").stdout(next);
     checkout.says("list", "✓ ch01_sum   two numbers, added\n· ch02_ring");
     checkout.course("check").code(1).stderr(contains("ch02_ring does not pass yet"));
-    // What is solved may be compared without being asked.
+    // The solution of a solved exercise is shown without a question.
     checkout.course("solution sum").success().stdout(diff(answer("a + b")));
 
     checkout.sum_is("b + a");
@@ -57,7 +59,7 @@ fn what_passed_is_remembered_until_the_answer_changes() {
     checkout.says("list", "? ch01_sum").stdout(changed.and(how));
     checkout.sum_is("a + b");
     checkout.says("list", "✓ ch01_sum");
-    // A check that demands more than it did is another check.
+    // A changed check is another check.
     let check = checkout.read("tests/exercises/checks/ch01_sum.rs") + "\n// More.\n";
     checkout.write("tests/exercises/checks/ch01_sum.rs", &check);
     checkout.says("list", "? ch01_sum").stdout(contains("(its check has changed since it"));
@@ -93,7 +95,7 @@ fn an_older_answer_that_comes_back_is_the_one_that_is_checked() {
     checkout.says("list", "? ch01_sum");
     bring_back("b + a");
     check().success();
-    // Somebody else's build in between is noticed as well, and here it is of another answer.
+    // The tool also notices a build of another answer in between.
     checkout.sum_is("a - b");
     let mut cargo = Command::new(std::env::var("CARGO").unwrap());
     cargo.args(["build", "--quiet", "--release", "--package=exercises", "--bin=ch01_sum"]);
@@ -182,7 +184,7 @@ fn a_hint_comes_step_by_step() {
     hint().stdout(only(2).and(none(1)));
     hint().stdout(only(3).and(contains("A plus.")).and(contains("the last step")));
     hint().stdout(only(1).and(only(2)).and(only(3)));
-    // Without a name it is the next exercise's, and of another exercise nothing was read.
+    // Without a name, the hint is the hint of the next exercise. No hint of the other exercise was read.
     checkout.course("hint --all").success().stdout(contains("ch01_sum · hint 3"));
     checkout.course("hint ring").success().stdout(only(1).and(none(2)));
     checkout.course("hint ring --all").success().stdout(only(1).and(only(3)));
@@ -193,7 +195,7 @@ fn who_asks_at_the_same_time_gets_the_next_step() {
     let checkout = Checkout::new();
     let steps: String = (1..=12).map(|step| format!("## Look\n\nNumber {step}.\n\n")).collect();
     checkout.write("tests/answers/ch01_sum/hint.md", &steps);
-    // Much is remembered, so that it takes a while.
+    // A large file of progress makes every call slow.
     let others = (0..50_000).map(|other| format!("\"other{other}\": {{\"hints\": 1}}"));
     let others = others.collect::<Vec<_>>().join(", ");
     checkout.write(".course/progress.json", &format!("{{{others}}}"));
@@ -221,7 +223,7 @@ fn an_answer_that_keeps_its_todo_is_not_as_it_was_given() {
     checkout.commit("given");
     checkout.write(file, &mine);
     checkout.commit("mine");
-    // Puts aside what was written.
+    // Puts the written text aside.
     let reset = |number: u8, written: &str| {
         let aside = format!(".course/ch01_sum-{number}.rs");
         checkout.course("reset sum --yes").success().stdout(contains(&*aside));
@@ -242,35 +244,34 @@ fn an_answer_that_keeps_its_todo_is_not_as_it_was_given() {
 
 #[test]
 fn an_exercise_comes_back_as_it_was_given() {
-    // There is no repository around it: a copy of the course that was unpacked has none.
+    // The checkout is no repository, like an unpacked copy of the course.
     let checkout = Checkout::new();
     let file = "tests/exercises/ch01_sum.rs";
+    let is_as_given = |assert: Assert| {
+        assert_eq!(checkout.read(file), stub("ch01_sum", "ch01-sums"));
+        assert.success().stdout(contains("is as it was given"))
+    };
+    let reset = || is_as_given(checkout.course("reset sum --yes"));
     checkout.course("next").success();
     checkout.sum_is("a - b");
     checkout.course("reset sum").code(2).stderr(contains("--yes"));
     assert_eq!(checkout.read(file), answer("a - b"));
-    let reset = || checkout.course("reset sum --yes").success();
     let no_git = checkout.tool(&["reset", "sum", "--yes"]).env("GIT_DIR", "/nowhere").assert();
-    let told = contains("is as it was given").and(contains(".course/ch01_sum-1.rs"));
-    no_git.success().stdout(told);
-    assert_eq!(checkout.read(file), stub("ch01_sum", "ch01-sums"));
-    assert_eq!(checkout.read(".course/ch01_sum-1.rs"), answer("a - b"));
-    reset().stdout(contains("is as it was given").and(contains(".course").not()));
+    is_as_given(no_git).stdout(contains(".course/ch01_sum-1.rs"));
+    reset().stdout(contains(".course").not());
     // Nothing that was put aside is overwritten, and a file that is gone comes back.
     checkout.sum_is("a / b");
     reset().stdout(contains(".course/ch01_sum-2.rs"));
     assert_eq!(checkout.read(".course/ch01_sum-1.rs"), answer("a - b"));
     fs::remove_file(checkout.path(file)).unwrap();
     reset();
-    assert_eq!(checkout.read(file), stub("ch01_sum", "ch01-sums"));
-    // An editor may have stored it in Latin-1: an answer all the same.
+    // An answer in Latin-1 is an answer, too.
     let latin = b"// caf\xe9\n";
     fs::write(checkout.path(file), latin).unwrap();
     checkout.course("check sum").code(1).stderr(all(["ch01_sum.rs", "it is no text in UTF-8"]));
     reset().stdout(contains(".course/ch01_sum-3.rs"));
     assert_eq!(fs::read(checkout.path(".course/ch01_sum-3.rs")).unwrap(), latin);
-    assert_eq!(checkout.read(file), stub("ch01_sum", "ch01-sums"));
-    // What cannot be put aside stays where it is.
+    // A folder cannot be put aside, and stays in its place.
     fs::remove_file(checkout.path(file)).unwrap();
     fs::create_dir(checkout.path(file)).unwrap();
     let refused = contains("ch01_sum.rs: it is not a regular file; move it away first");

@@ -5,7 +5,7 @@ use std::process::{Child, Command, Stdio};
 
 use super::fixture::{Checkout, answer, answer_to};
 use crate::signals::with_default_sigint;
-use crate::stand_in::wait_until;
+use crate::stand_in::{send, signalled};
 use crate::*;
 
 /// Starting cargo on a busy machine takes its time.
@@ -63,8 +63,7 @@ impl<'a> Watch<'a> {
     }
 
     fn press_ctrl_c(&mut self) -> Option<i32> {
-        let id = self.process.id().to_string();
-        assert!(Command::new("kill").args(["-INT", &id]).status().unwrap().success());
+        send("INT", self.process.id());
         self.wait(|_| false)
     }
 }
@@ -130,31 +129,10 @@ fn it_ends_when_all_is_solved_and_an_endless_loop_does_not_keep_it() {
 
 #[test]
 fn a_build_is_not_waited_for_after_ctrl_c() {
-    let (checkout, folder) = (Checkout::new(), tempfile::tempdir().unwrap());
-    let started = folder.path().join("started");
-    let cargo = std::env::var("CARGO").unwrap();
-    let script = format!(
-        "case $1 in metadata) exec '{cargo}' \"$@\" ;; esac\nsleep 300 &\necho $! >>'{}'\nwait",
-        started.display()
-    );
-    stand_in(folder.path().join("cargo"), &script).unwrap();
-    let child = Command::new(env!("CARGO_BIN_EXE_course"))
-        .args(["check", "ring"])
-        .current_dir(checkout.path(""))
-        .env("CARGO", folder.path().join("cargo"))
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    wait_until(|| fs::read_to_string(&started).is_ok_and(|text| text.ends_with('\n')));
-    let since = Instant::now();
-    let id = child.id().to_string();
-    assert!(Command::new("kill").args(["-s", "TERM", &id]).status().unwrap().success());
-    let output = child.wait_with_output().unwrap();
-    assert!(since.elapsed() < Duration::from_secs(60), "it waits for cargo");
+    let checkout = Checkout::new();
+    let mut check = Command::new(env!("CARGO_BIN_EXE_course"));
+    let output = signalled(check.args(["check", "ring"]).current_dir(checkout.path("")), "TERM");
     assert_eq!(output.status.code(), Some(143), "{output:?}");
     assert!(output.stdout.is_empty(), "{output:?}");
     assert!(!String::from_utf8_lossy(&output.stderr).contains("error"), "{output:?}");
-    let sleeper = fs::read_to_string(&started).unwrap();
-    wait_until(|| has_ended(&sleeper));
 }

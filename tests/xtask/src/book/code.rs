@@ -1,24 +1,18 @@
-//! Rules about code blocks: code is included from what compiles and runs, or says that it is a sketch.
+//! Rules about code blocks: a page includes code from a file that compiles and runs, or marks the code as a sketch.
 
 use super::commands::MARKS;
 use super::page::{Block, Include, Page};
-use super::{Book, Found, outputs};
+use super::{Book, Wrong, outputs};
 
 /// Stands for lines of an output that a page leaves out.
 const GAP: &str = "…";
 
-/// The lines of an output that a page shows before it explains them.
+/// The most lines of an output that a page shows before an explanation.
 const LONGEST: usize = 25;
 
 /// Code blocks that hold something else.
-pub(super) fn check(book: &Book, found: &mut Found) {
-    for page in book.pages() {
-        for block in &page.blocks {
-            if let Some((line, what)) = wrong(book, page, block) {
-                found.on(page, line, what);
-            }
-        }
-    }
+pub(super) fn check(book: &Book, page: &Page) -> Wrong {
+    page.blocks.iter().filter_map(|block| wrong(book, page, block)).collect()
 }
 
 /// The line that is wrong, and why.
@@ -43,7 +37,7 @@ fn wrong(book: &Book, page: &Page, block: &Block) -> Option<(usize, String)> {
     (!is_sketch).then(|| (line, format!("this {what}")))
 }
 
-/// Lines of one recorded output, or commands without what they print.
+/// Checks a console block: lines of one recorded output, or commands without an output.
 fn wrong_console(book: &Book, page: &Page, block: &Block) -> Option<(usize, String)> {
     let file = page.output(block).map(|include| &include.file);
     let belongs = |(line, text): &(usize, &str)| match file {

@@ -2,8 +2,10 @@
 
 use std::path::Path;
 
+use itertools::Itertools as _;
+
 use super::page::Page;
-use super::{Book, Found, nearest, stem};
+use super::{Book, Found, stem};
 
 const FOLDER: &str = "tests/exercises";
 const MANIFEST: &str = "tests/exercises/Cargo.toml";
@@ -32,8 +34,7 @@ pub(super) fn exercises(book: &Book, found: &mut Found) {
         for (line, text) in (1..).zip(page.text.lines()) {
             for named in NAME.find_iter(text).map(|it| it.as_str()) {
                 if !files.iter().any(|(name, _)| name == named) {
-                    let near = nearest(named, files.iter().map(|(name, _)| &**name));
-                    found.on(page, line, format_args!("there is no exercise {named}{near}"));
+                    found.on(page, line, format_args!("there is no exercise {named}"));
                 }
             }
         }
@@ -48,12 +49,8 @@ pub(super) fn index(book: &Book, found: &mut Found) {
     let rows = rows.filter_map(|(line, row)| Some((line, NAME.find(row)?.as_str())));
     let manifest = book.text(MANIFEST).unwrap_or_default();
     let entries = ENTRY.captures_iter(manifest).map(|found| found.extract::<1>().1[0]);
-    for (row, entry) in rows.map(Some).chain([None]).zip(entries.map(Some).chain([None])) {
-        let (line, row) = row.map_or((1, None), |(line, row)| (line, Some(row)));
-        if row != entry {
-            let [row, entry] = [row, entry].map(|name| name.unwrap_or("the end"));
-            found.on(page, line, format_args!("{row} is here, and {entry} is next in {MANIFEST}"));
-            break;
-        }
+    let pairs = rows.zip_longest(entries).map(|pair| pair.or((1, "the end"), "the end"));
+    if let Some(((line, row), entry)) = pairs.into_iter().find(|((_, row), entry)| row != entry) {
+        found.on(page, line, format_args!("{row} is here, and {entry} is next in {MANIFEST}"));
     }
 }

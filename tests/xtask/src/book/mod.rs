@@ -49,22 +49,32 @@ pub struct Found(Vec<String>);
 /// Finds the problems of a book, in one respect.
 type Rule = fn(&Book, &mut Found);
 
-/// All rules, by name.
-const RULES: [(&str, Rule); 14] = [
+/// The rules of the book, by name.
+const RULES: [(&str, Rule); 8] = [
     ("contents", text::contents),
+    ("anchors", sources::anchors),
+    ("listings", sources::listings),
+    ("folded", sources::folded),
+    ("outputs", outputs::files),
+    ("figures", figures::check),
+    ("exercises", exercises::exercises),
+    ("index", exercises::index),
+];
+
+/// Lines of a page with what is wrong there.
+type Wrong = Vec<(usize, String)>;
+
+/// Finds the problems of a page, in one respect.
+type RuleOfPage = fn(&Book, &Page) -> Wrong;
+
+/// The rules of every page and of the table of contents, by name.
+const RULES_OF_PAGES: [(&str, RuleOfPage); 6] = [
     ("links", text::links),
     ("comments", text::comments),
     ("numbers", text::numbers),
     ("includes", sources::includes),
-    ("anchors", sources::anchors),
-    ("listings", sources::listings),
-    ("folded", sources::folded),
     ("code", code::check),
-    ("outputs", outputs::files),
     ("recorded", outputs::recorded),
-    ("figures", figures::check),
-    ("exercises", exercises::exercises),
-    ("index", exercises::index),
 ];
 
 impl Book {
@@ -102,12 +112,22 @@ impl Book {
 
     /// Everything that is wrong, by rule.
     pub fn problems(&self) -> Vec<String> {
-        let told = |(name, rule): &(&str, Rule)| {
+        let mut problems = Vec::new();
+        let mut tell = |name: &str, rule: &dyn Fn(&mut Found)| {
             let mut found = Found::default();
-            rule(self, &mut found);
-            found.0.into_iter().map(|problem| format!("{name}: {problem}")).collect::<Vec<_>>()
+            rule(&mut found);
+            problems.extend(found.0.iter().map(|problem| format!("{name}: {problem}")));
         };
-        RULES.iter().flat_map(told).collect()
+        for (name, rule) in RULES {
+            tell(name, &|found| rule(self, found));
+        }
+        for (name, rule) in RULES_OF_PAGES {
+            let on = |page: &Page, found: &mut Found| {
+                rule(self, page).iter().for_each(|(line, what)| found.on(page, *line, what));
+            };
+            tell(name, &|found| self.pages().chain([&self.contents]).for_each(|it| on(it, found)));
+        }
+        problems
     }
 
     fn page(&self, name: &str) -> Option<&Page> {
@@ -159,13 +179,4 @@ fn relative(path: &Path, folder: &Path) -> PathBuf {
 /// The name of a file without folder and ending.
 fn stem(path: &Path) -> String {
     path.file_stem().unwrap_or_default().to_string_lossy().into_owned()
-}
-
-/// The names that are nearly the wanted one, for the end of a message.
-fn nearest<'a>(wanted: &str, names: impl IntoIterator<Item = &'a str>) -> String {
-    let names: Vec<&str> = names.into_iter().collect();
-    match &similar::get_close_matches(wanted, &names, 3, 0.6)[..] {
-        [] => String::new(),
-        near => format!("; the nearest: {}", near.join(", ")),
-    }
 }

@@ -1,13 +1,15 @@
 //! Recorded outputs: `book/outputs/NAME.txt`, with the command in its first line, and the machine that each was recorded on.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
 
+use itertools::Itertools as _;
 use serde::{Deserialize, Serialize};
 
 pub use super::page::OUTPUTS as FOLDER;
-use super::{Book, Found, files_below, stem};
+use super::page::{Block, Include, Page};
+use super::{Book, Found, Wrong, files_below, stem};
 use crate::Machine;
 use crate::html::escaped;
 
@@ -40,12 +42,11 @@ impl Recording {
 
     /// `Recorded on AMD EPYC, 2 cores, 2026-11-23, in 83 s.`
     fn caption(&self) -> String {
-        let date = self.date.as_ref().map_or_else(String::new, |date| format!(", {date}"));
         let time = match self.seconds {
             ..1.0 => "less than 1 s".to_owned(),
             seconds => format!("{seconds:.0} s"),
         };
-        format!("Recorded on {}{date}, in {time}.", self.machine.short())
+        format!("Recorded on {}, in {time}.", self.machine.on(self.date.as_deref()))
     }
 }
 
@@ -103,22 +104,17 @@ pub(super) fn files(book: &Book, found: &mut Found) {
 }
 
 /// Where a page begins to show an output, the line after the code block says where the output was recorded.
-pub(super) fn recorded(book: &Book, found: &mut Found) {
-    for page in book.pages() {
-        let mut told = BTreeSet::new();
-        for block in &page.blocks {
-            let Some(output) = page.output(block) else { continue };
-            // A later block of the same output needs no such line.
-            if !told.insert(&output.file) {
-                continue;
-            }
-            let after = block.line + block.content.lines().count() + 2;
-            let line = format!("{{{{#include ../outputs/recorded.html:{}}}}}", stem(&output.file));
-            // The line is HTML, and so is what follows, up to a blank line.
-            let mut lines = page.text.lines().skip(after - 1);
-            if lines.next() != Some(&line) || !lines.next().unwrap_or_default().trim().is_empty() {
-                found.on(page, after, format_args!("write {line} here, and a blank line after it"));
-            }
-        }
-    }
+pub(super) fn recorded(_: &Book, page: &Page) -> Wrong {
+    // A later block of the same output needs no such line.
+    let shown = page.blocks.iter().filter_map(|block| Some((block, page.output(block)?)));
+    let wrong = |(block, output): (&Block, &Include)| {
+        let after = block.line + block.content.lines().count() + 2;
+        let line = format!("{{{{#include ../outputs/recorded.html:{}}}}}", stem(&output.file));
+        // The line is HTML, and so is what follows, up to a blank line.
+        let mut lines = page.text.lines().skip(after - 1);
+        let is_right =
+            lines.next() == Some(&line) && lines.next().is_none_or(|it| it.trim().is_empty());
+        (!is_right).then(|| (after, format!("write {line} here, and a blank line after it")))
+    };
+    shown.unique_by(|(_, output)| &output.file).filter_map(wrong).collect()
 }

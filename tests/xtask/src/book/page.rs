@@ -2,7 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
-use pulldown_cmark::{BrokenLink, CodeBlockKind, Event, LinkType, Options, Parser, Tag, TagEnd};
+use pulldown_cmark::{
+    BrokenLink, CodeBlockKind, CowStr, Event, LinkType, Options, Parser, Tag, TagEnd,
+};
 
 /// The folders of the pages and of recorded outputs, below the checkout's root.
 pub const FOLDER: &str = "book/src";
@@ -36,8 +38,8 @@ pub struct Block {
 #[derive(Clone, Debug)]
 pub struct Link {
     pub line: usize,
-    /// The target, or `None` if the link refers to a definition that does not exist.
-    pub target: Option<String>,
+    /// The target. Empty if the link refers to a definition that does not exist.
+    pub target: String,
 }
 
 /// A directive of mdBook: `{{#include path:anchor}}`.
@@ -58,13 +60,10 @@ impl Page {
     pub fn new(name: PathBuf, text: String) -> Self {
         let mut page = Self { name, ..Self::default() };
         page.includes = page.directives(&text);
-        let mut undefined = Vec::new();
         let mut broken = |link: BrokenLink<'_>| {
             // `[text]` alone is no link.
-            if matches!(link.link_type, LinkType::Reference | LinkType::Collapsed) {
-                undefined.push(Link { line: line_of(&text, link.span.start), target: None });
-            }
-            None
+            let is_link = matches!(link.link_type, LinkType::Reference | LinkType::Collapsed);
+            is_link.then(|| (CowStr::from(""), CowStr::from("")))
         };
         let parser = Parser::new_with_broken_link_callback(&text, options(), Some(&mut broken));
         let mut block: Option<Block> = None;
@@ -97,7 +96,7 @@ impl Page {
                 }
                 Event::End(TagEnd::CodeBlock) => page.blocks.extend(block.take()),
                 Event::Start(Tag::Link { dest_url, .. } | Tag::Image { dest_url, .. }) => {
-                    page.links.push(Link { line, target: Some(dest_url.into_string()) });
+                    page.links.push(Link { line, target: dest_url.into_string() });
                 }
                 Event::Start(Tag::Heading { id, .. }) => {
                     heading = Some((id.map(|id| id.into_string()), String::new()));
@@ -111,7 +110,6 @@ impl Page {
                 _ => {}
             }
         }
-        page.links.extend(undefined);
         page.text = text;
         page
     }
@@ -224,8 +222,8 @@ fn a_page_is_taken_apart() {
                 ```rust,long\n{{#include ../a.rs:b}}\n```\n\none\n<!-- source: x --> *two*\nthree\n";
     let page = Page::new("page.md".into(), text.to_owned());
     assert_eq!(page.headings, ["one-step-of-it", "why", "why-1"]);
-    let targets: Vec<_> = page.links.iter().map(|link| link.target.as_deref()).collect();
-    assert_eq!((targets, page.torn), (vec![Some("there.md#x"), None], vec![13]));
+    let targets: Vec<_> = page.links.iter().map(|link| &*link.target).collect();
+    assert_eq!((targets, page.torn), (vec!["there.md#x", ""], vec![13]));
     assert_eq!(page.blocks[0].lines().collect::<Vec<_>>(), [(9, "{{#include ../a.rs:b}}")]);
     let [include] = &page.includes[..] else { panic!("{:?}", page.includes) };
     assert_eq!((include.file.to_str(), include.anchor.as_deref()), (Some("book/a.rs"), Some("b")));

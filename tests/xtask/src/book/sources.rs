@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use super::page::{Include, line_of};
-use super::{Book, Found, nearest, outputs};
+use super::page::{Include, Page, line_of};
+use super::{Book, Found, Wrong, outputs};
 
 // The beginning or the end of an anchor, as mdBook finds it, in a comment of its own.
 pattern!(ANCHOR, r"(?m)^\s*(?://|#|<!--) ANCHOR(_END)?: ([\w-]+)(?: -->)?$");
@@ -53,14 +53,8 @@ ch06b-tensor-parallel ch06_tensor_parallel linear.rs:linear networks.rs:dense co
 ";
 
 /// Includes without a file, an anchor, or lines of an output.
-pub(super) fn includes(book: &Book, found: &mut Found) {
-    for page in book.pages() {
-        for include in &page.includes {
-            if let Some(what) = missing(book, include) {
-                found.on(page, include.line, what);
-            }
-        }
-    }
+pub(super) fn includes(book: &Book, page: &Page) -> Wrong {
+    page.includes.iter().filter_map(|it| Some((it.line, missing(book, it)?))).collect()
 }
 
 fn missing(book: &Book, include: &Include) -> Option<String> {
@@ -84,8 +78,7 @@ fn missing(book: &Book, include: &Include) -> Option<String> {
         all.filter_map(|found| Some(found.get(2)?.as_str())).collect::<Vec<_>>()
     });
     if !begins.contains(&&**anchor) {
-        let near = nearest(anchor, begins);
-        return Some(format!("{} has no anchor {anchor}{near}", file.display()));
+        return Some(format!("{} has no anchor {anchor}", file.display()));
     }
     (!ends.contains(&&**anchor))
         .then(|| format!("{}: \"ANCHOR_END: {anchor}\" is missing", file.display()))

@@ -2,10 +2,11 @@
 
 use std::path::Path;
 
+use regex::Captures;
 use serde_json::Value;
 
 use super::page::{FOLDER, Link, Page, line_of};
-use super::{Book, CONTENTS, Found, nearest};
+use super::{Book, CONTENTS, Found, Wrong};
 
 // A number, perhaps a unit, and the field of a data file: `0.591 ms<!-- data: gpu.json/rows/6/3 -->`. The comment has the
 // name of a file in `book/data`, and a JSON pointer.
@@ -20,22 +21,16 @@ pub(super) fn contents(book: &Book, found: &mut Found) {
 }
 
 /// A link leads to a page or a heading of the book, or to the web.
-pub(super) fn links(book: &Book, found: &mut Found) {
-    for page in [&book.contents].into_iter().chain(book.pages()) {
-        for link in &page.links {
-            if let Some(what) = dead(book, page, link) {
-                found.on(page, link.line, what);
-            }
-        }
-    }
+pub(super) fn links(book: &Book, page: &Page) -> Wrong {
+    page.links.iter().filter_map(|link| Some((link.line, dead(book, page, link)?))).collect()
 }
 
 fn dead(book: &Book, page: &Page, link: &Link) -> Option<String> {
-    let Some(target) = &link.target else {
-        return Some(
-            "this reference has no definition: write the target in parentheses".to_owned(),
-        );
-    };
+    let target = &link.target;
+    if target.is_empty() {
+        let what = "this reference has no definition: write the target in parentheses";
+        return Some(what.to_owned());
+    }
     if target.contains("://") || target.starts_with("mailto:") {
         return None;
     }
@@ -45,25 +40,19 @@ fn dead(book: &Book, page: &Page, link: &Link) -> Option<String> {
     };
     let Some(other) = book.pages().find(|page| page.name == name) else {
         // Pictures and the like lie between the pages.
-        let is_file = book.root.join(&file).is_file();
-        let near = nearest(&name.to_string_lossy(), book.pages().filter_map(|it| it.name.to_str()));
-        return (!is_file).then(|| format!("there is no {target}{near}"));
+        return (!book.root.join(&file).is_file()).then(|| format!("there is no {target}"));
     };
     let (_, heading) = target.split_once('#')?;
     // An element of HTML may have the id.
     let is_there = other.headings.iter().any(|it| it == heading)
         || other.text.contains(&format!("id=\"{heading}\""));
-    (!is_there).then(|| {
-        let near = nearest(heading, other.headings.iter().map(|it| &**it));
-        format!("{} has no heading #{heading}{near}", other.path().display())
-    })
+    (!is_there).then(|| format!("{} has no heading #{heading}", other.path().display()))
 }
 
 impl Page {
     /// The file to which a link without a host leads, below the checkout's root.
     pub(super) fn leads_to(&self, link: &Link) -> std::path::PathBuf {
-        let target = link.target.as_deref().unwrap_or_default();
-        match target.split('#').next().unwrap_or_default() {
+        match link.target.split('#').next().unwrap_or_default() {
             "" => self.path(),
             path => self.resolve(path),
         }
@@ -71,36 +60,27 @@ impl Page {
 }
 
 /// A comment at the beginning of a line makes HTML of the whole line: a reader would see the asterisks and backticks.
-pub(super) fn comments(book: &Book, found: &mut Found) {
-    for page in book.pages() {
-        for line in &page.torn {
-            let what =
-                "a comment begins this line, so Markdown takes it to be HTML: put it at the end";
-            found.on(page, *line, what);
-        }
-    }
+pub(super) fn comments(_: &Book, page: &Page) -> Wrong {
+    let what = "a comment begins this line, so Markdown takes it to be HTML: put it at the end";
+    page.torn.iter().map(|line| (*line, what.to_owned())).collect()
 }
 
 /// A number that names a field of a data file has its first digits. The page may round it, and write another unit.
-pub(super) fn numbers(book: &Book, found: &mut Found) {
-    for page in book.pages() {
-        for marked in FROM_DATA.captures_iter(&page.text) {
-            let (written, file, field) = (marked.get(1), &marked[2], &marked[3]);
-            let written = written.map_or("", |number| number.as_str());
-            let data = book.text(Path::new("book/data").join(file));
-            let data: Value = data.and_then(|it| serde_json::from_str(it).ok()).unwrap_or_default();
-            let line = line_of(&page.text, marked.get(2).map_or(0, |file| file.start()));
-            match data.pointer(field).and_then(Value::as_f64) {
-                Some(value) if begins_with(value, written) => {}
-                Some(value) => {
-                    let what =
-                        format_args!("\"{written}\" is not {value}, as {file}{field} has it");
-                    found.on(page, line, what);
-                }
-                None => found.on(page, line, format_args!("book/data has no number {file}{field}")),
-            }
-        }
-    }
+pub(super) fn numbers(book: &Book, page: &Page) -> Wrong {
+    let wrong = |marked: Captures<'_>| {
+        let (written, file, field) = (marked.get(1), &marked[2], &marked[3]);
+        let written = written.map_or("", |number| number.as_str());
+        let data = book.text(Path::new("book/data").join(file));
+        let data: Value = data.and_then(|it| serde_json::from_str(it).ok()).unwrap_or_default();
+        let line = line_of(&page.text, marked.get(2).map_or(0, |file| file.start()));
+        let what = match data.pointer(field).and_then(Value::as_f64) {
+            Some(value) if begins_with(value, written) => return None,
+            Some(value) => format!("\"{written}\" is not {value}, as {file}{field} has it"),
+            None => format!("book/data has no number {file}{field}"),
+        };
+        Some((line, what))
+    };
+    FROM_DATA.captures_iter(&page.text).filter_map(wrong).collect()
 }
 
 /// Whether a value, rounded to as many digits as are written, has these digits.

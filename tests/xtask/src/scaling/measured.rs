@@ -1,4 +1,4 @@
-//! What stage 7's program measured on this machine: its predictions, and what came of them.
+//! The measurements of stage 7's program: predicted steps, and the same steps as measured.
 
 use anyhow::Context as _;
 use cost_model::all_reduce::Way;
@@ -9,8 +9,8 @@ use itertools::Itertools as _;
 use serde::{Deserialize, Serialize};
 
 use super::{Curve, Here, Panel, Seen, short};
-use crate::Machine;
 use crate::number::Rounded;
+use crate::{Machine, stored};
 
 /// `book/data/cost-model-cpu.json`.
 #[derive(Clone, Debug, Deserialize, Serialize)]
@@ -19,20 +19,27 @@ pub struct Measurement {
     #[serde(default)]
     pub date: Option<String>,
     pub machine: Machine,
-    /// What predictions are made of, for each model and number of devices.
+    /// The numbers from which a step is predicted, for each model and number of devices.
     pub calibrations: Vec<Calibration>,
     pub steps: Vec<Step>,
 }
 
 impl Measurement {
-    /// Reads the file.
-    /// Fails when it is not such a file.
+    /// Reads the text of the file. Fails when the text is not such a measurement.
     pub fn parse(text: &str) -> anyhow::Result<Self> {
         serde_json::from_str(text).context("this is not what `--measure cost-model-cpu` stores")
     }
 
+    /// Reads the file in the book.
+    pub fn stored() -> anyhow::Result<Self> {
+        let text = stored::text("book/data/cost-model-cpu.json");
+        let text = text
+            .context("no measurement: `cargo xtask figures --measure cost-model-cpu` makes one")?;
+        Self::parse(&text)
+    }
+
     /// Takes calibrations and steps out of the lines that `--metrics` wrote.
-    /// Fails when a line is neither, or has not all fields.
+    /// Fails when a line is another one, or lacks a field.
     pub fn of(
         metrics: &str,
         command: &str,
@@ -51,12 +58,6 @@ impl Measurement {
         Ok(Self { command: command.to_owned(), date, machine, calibrations, steps })
     }
 
-    /// `AMD EPYC, 2 cores, 2026-11-22`
-    pub(super) fn place(&self) -> String {
-        let date = self.date.as_ref().map_or_else(String::new, |date| format!(", {date}"));
-        format!("{}{date}", self.machine.short())
-    }
-
     /// Every model with its batch, once.
     pub fn trainings(&self) -> Vec<(&str, usize)> {
         self.steps.iter().map(|step| (step.model.as_str(), step.batch_size)).unique().collect()
@@ -67,78 +68,68 @@ impl Measurement {
         let mut panels = Vec::new();
         for (slow, link) in [(false, "measured here: memory"), (true, "measured here: slow link")] {
             for (model, batch_size) in self.trainings() {
-                let training = Training { of: self, model, batch_size, slow };
-                panels.extend(training.panel(link).with_context(|| format!("{model}, {link}"))?);
+                let panel = self.panel((model, batch_size), slow, link);
+                panels.extend(panel.with_context(|| format!("{model}, {link}"))?);
             }
         }
         Ok(panels)
     }
-}
 
-/// One panel's part of the measurement.
-struct Training<'a> {
-    of: &'a Measurement,
-    model: &'a str,
-    batch_size: usize,
-    slow: bool,
-}
-
-impl Training<'_> {
-    fn is(&self, model: &str, batch_size: usize) -> bool {
-        (model, batch_size) == (self.model, self.batch_size)
-    }
-
-    fn steps(&self) -> impl Iterator<Item = &Step> {
-        self.of.steps.iter().filter(|step| self.is(&step.model, step.batch_size))
-    }
-
-    /// The steps on these numbers of devices; one device does the same whatever the way.
-    fn on(&self, devices: &[usize], sum: Sum) -> anyhow::Result<Vec<&Step>> {
-        let step = |&devices: &usize| {
-            let how = (devices > 1).then_some(How { slow: self.slow, sum });
-            let step = self.steps().find(|step| step.devices == devices && step.how == how);
-            step.with_context(|| format!("no step of {} on {devices} devices", sum.way))
-        };
-        devices.iter().map(step).collect()
-    }
-
-    /// `None` where there is nothing but one device.
-    fn panel(&self, link: &str) -> anyhow::Result<Option<Panel>> {
+    /// The panel of a model with its batch. `None` if all steps are steps of one device.
+    fn panel(
+        &self,
+        training: (&str, usize),
+        slow: bool,
+        link: &str,
+    ) -> anyhow::Result<Option<Panel>> {
+        let (model, batch_size) = training;
+        let of_training = |step: &&Step| (step.model.as_str(), step.batch_size) == training;
+        let steps: Vec<&Step> = self.steps.iter().filter(of_training).collect();
         let together =
-            |step: &Step| Some((step.devices, step.how.filter(|h| h.slow == self.slow)?));
-        let steps = || self.steps().filter_map(together);
-        let ways: Vec<Way> = steps().map(|(_, how)| how.sum.way).unique().collect();
-        let Some(&way) = ways.first() else { return Ok(None) };
-        let devices = [1].into_iter().chain(steps().map(|(devices, _)| devices));
+            |step: &&Step| Some((step.devices, step.how.filter(|how| how.slow == slow)?.sum.way));
+        let together: Vec<(usize, Way)> = steps.iter().filter_map(together).collect();
+        let ways: Vec<Way> = together.iter().map(|(_, way)| *way).unique().collect();
+        let Some(&any) = ways.first() else { return Ok(None) };
+        let devices = [1].into_iter().chain(together.iter().map(|(devices, _)| *devices));
         let devices: Vec<usize> = devices.sorted_unstable().dedup().collect();
-        let curves = |overlap: bool| -> anyhow::Result<Vec<Curve>> {
-            let curve = |&way| Ok(curve(way, &self.on(&devices, Sum { way, overlap })?));
-            ways.iter().map(curve).collect()
+        // One device makes the same step in every way.
+        let in_this_way = |way: Way, overlap: bool| -> anyhow::Result<Vec<&Step>> {
+            let step = |&devices: &usize| {
+                let how = (devices > 1).then_some(How { slow, sum: Sum { way, overlap } });
+                let step = steps.iter().find(|step| step.devices == devices && step.how == how);
+                step.copied().with_context(|| format!("no step of {way} on {devices} devices"))
+            };
+            devices.iter().map(step).collect()
         };
-        let any = self.on(&devices, Sum { way, overlap: true })?;
+        let curves = |overlap: bool| -> anyhow::Result<Vec<Curve>> {
+            ways.iter().map(|&way| Ok(curve(way, &in_this_way(way, overlap)?))).collect()
+        };
+        let compute = in_this_way(any, true)?;
         Ok(Some(Panel {
-            model: short(self.model),
-            name: self.model.to_owned(),
-            batch: format!("{} for all", thousands(self.batch_size)),
+            model: short(model),
+            name: model.to_owned(),
+            batch: format!("{} for all", thousands(batch_size)),
             link: link.to_owned(),
-            samples: devices.iter().map(|&count| self.batch_size.div_ceil(count)).collect(),
-            compute: any.iter().map(|s| Rounded::of(1e3 * s.predicted.compute)).collect(),
+            samples: devices.iter().map(|&count| batch_size.div_ceil(count)).collect(),
+            compute: compute.iter().map(|it| Rounded::of(1e3 * it.predicted.compute)).collect(),
             with_overlap: curves(true)?,
             without_overlap: curves(false)?,
-            here: Some(self.here(&devices)?),
+            here: Some(self.here(training, slow, &devices)?),
             devices,
         }))
     }
 
-    /// What calibrations tell of these numbers of devices.
-    fn here(&self, devices: &[usize]) -> anyhow::Result<Here> {
+    /// The content of the calibrations on these numbers of devices.
+    fn here(&self, training: (&str, usize), slow: bool, devices: &[usize]) -> anyhow::Result<Here> {
         let mut here = Here { on: Vec::new(), links: Vec::new(), notes: Vec::new() };
         for &count in devices {
-            let is = |c: &&Calibration| self.is(&c.model, c.batch_size) && c.devices.len() == count;
-            let calibration = self.of.calibrations.iter().find(is);
+            let is = |it: &&Calibration| {
+                (it.model.as_str(), it.batch_size) == training && it.devices.len() == count
+            };
+            let calibration = self.calibrations.iter().find(is);
             let calibration = calibration.with_context(|| format!("no calibration of {count}"))?;
             here.on.push(calibration.devices.join(", "));
-            let link = calibration.link(self.slow);
+            let link = calibration.link(slow);
             let numbers = link.map(|link| [1e6 * link.latency, link.bandwidth() / 1e9]);
             here.links.push(numbers.map(|numbers| numbers.map(Rounded::of)));
             here.notes.push(calibration.note.clone());

@@ -1,7 +1,5 @@
-//! The cost model of stage 7 for every model, batch and link that the book's figure offers: the data behind it.
-//!
-//! Stage 7 says all of it: what a step takes, and how much of that is waiting for the others. Here it is written down,
-//! and small, beside what was measured where devices are.
+//! The data of the book's figure of scaling: the predictions of stage 7 for every model, batch and link of the figure, and the
+//! measurements.
 
 mod measured;
 mod on_paper;
@@ -11,7 +9,6 @@ use itertools::Itertools as _;
 use serde::Serialize;
 
 use crate::number::Rounded;
-use crate::stored;
 
 pub use measured::Measurement;
 
@@ -21,32 +18,32 @@ pub const PICTURED: [[&str; 3]; 2] = [
     ["ResNet-18", "256 each", "NVLink, 100 Gb/s Ethernet between hosts"],
 ];
 
-/// What is assumed of a device that is not here.
+/// The assumptions about a device on paper.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Assumed {
-    /// TFLOP/s that it sustains.
+    /// Sustained TFLOP/s.
     pub operations: Rounded,
-    /// TB/s of its memory.
+    /// TB/s of the memory.
     pub memory: Rounded,
-    /// Milliseconds of a step beside them.
+    /// Milliseconds of a step that depend on neither.
     pub fixed: Rounded,
 }
 
-/// What is between devices.
+/// The links between devices.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Link {
     pub name: String,
-    /// Whether lines are predictions of something that was measured.
+    /// Whether the predicted steps were measured, too.
     pub measured: bool,
     /// Devices in a host. Left out where all are in one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub each: Option<usize>,
-    /// Inside a host, then between hosts: what is assumed. Empty where it was measured.
+    /// The assumptions: inside a host, then between hosts. Empty for a measured link.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub wires: Vec<Wired>,
 }
 
-/// What is assumed of a kind of link.
+/// The assumptions about a kind of link.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Wired {
     pub name: &'static str,
@@ -56,13 +53,13 @@ pub struct Wired {
     pub latency: Rounded,
 }
 
-/// A way to add gradients up, on every number of devices of its panel.
+/// A way to add gradients up, on every number of devices of a panel.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Curve {
     pub way: String,
     /// Milliseconds of a step, as predicted.
     pub step: Vec<Rounded>,
-    /// Of these, milliseconds in which devices wait for each other.
+    /// The milliseconds of a step in which devices wait for each other.
     pub exposed: Vec<Rounded>,
     /// How many times one device's images a second.
     pub speed_up: Vec<Rounded>,
@@ -71,7 +68,7 @@ pub struct Curve {
     pub measured: Option<Seen>,
 }
 
-/// What was measured of a [`Curve`].
+/// The measurements beside a [`Curve`].
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Seen {
     /// Milliseconds of a step.
@@ -80,7 +77,7 @@ pub struct Seen {
     pub measured_speed_up: Vec<Rounded>,
 }
 
-/// What can be looked at: a model with a batch on devices with a link between them.
+/// A chart: a model with a batch, on devices with a link.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Panel {
     /// Such as `ResNet-18`.
@@ -89,12 +86,12 @@ pub struct Panel {
     pub name: String,
     pub batch: String,
     pub link: String,
-    /// The numbers of devices; every list has an entry for each.
+    /// The numbers of devices. Every list has an entry for each number.
     pub devices: Vec<usize>,
     pub samples: Vec<usize>,
     /// Milliseconds that a device computes.
     pub compute: Vec<Rounded>,
-    /// The curves where gradients travel during the backward pass.
+    /// The curves of runs in which gradients travel during the backward pass.
     pub with_overlap: Vec<Curve>,
     pub without_overlap: Vec<Curve>,
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
@@ -105,12 +102,12 @@ pub struct Panel {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Here {
     pub on: Vec<String>,
-    /// Microseconds of a message, and GB/s; none for one device.
+    /// Microseconds of a message, and GB/s. None for one device.
     pub links: Vec<Option<[Rounded; 2]>>,
     pub notes: Vec<Option<String>>,
 }
 
-/// Everything that can be looked at.
+/// All charts of the figure.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Catalogue {
     pub command: String,
@@ -121,8 +118,8 @@ pub struct Catalogue {
 }
 
 impl Catalogue {
-    /// Asks stage 7 for all that is on paper, and puts what was measured beside it.
-    /// Fails when a model cannot be built, or when a measurement is not whole.
+    /// Asks stage 7 for the charts on paper, and adds the measured charts.
+    /// Fails when a model cannot be built, or when a measurement is incomplete.
     pub fn make(measurement: &Measurement) -> anyhow::Result<Self> {
         let device = Device::default();
         let measured = measurement.panels()?;
@@ -136,25 +133,10 @@ impl Catalogue {
         Ok(Self {
             command: "cargo xtask scaling".to_owned(),
             assumed: Assumed { operations, memory, fixed },
-            measured_on: measurement.place(),
+            measured_on: measurement.machine.on(measurement.date.as_deref()),
             links,
             panels: on_paper::panels(&device)?.into_iter().chain(measured).collect(),
         })
-    }
-
-    /// The panels that are drawn as a [picture](crate::pictures::scaling()), if they are there.
-    pub fn pictured(&self) -> Option<Vec<&Panel>> {
-        let find = |[model, batch, link]: [&str; 3]| {
-            let is =
-                |panel: &&Panel| [&panel.model, &panel.batch, &panel.link] == [model, batch, link];
-            self.panels.iter().find(is)
-        };
-        PICTURED.into_iter().map(find).collect()
-    }
-
-    /// The file in the book: JSON, one panel a line.
-    pub fn json(&self) -> serde_json::Result<String> {
-        stored::one_a_line(self, "model")
     }
 }
 

@@ -1,4 +1,4 @@
-//! Curves of machines that are not here, up to 1,024 devices.
+//! Curves of machines on paper, up to 1,024 devices.
 
 use cost_model::all_reduce::Way;
 use cost_model::hosts::Hosts;
@@ -6,6 +6,7 @@ use cost_model::model::Model;
 use cost_model::paper::{Batch, Device, MOST, Scenario, Wire, counts};
 use cost_model::training::Sum;
 use harness::report::thousands;
+use itertools::iproduct;
 
 use super::{Curve, Link, Panel, Wired, short};
 use crate::number::Rounded;
@@ -16,7 +17,7 @@ const EACH: usize = 8;
 const BATCHES: [Batch; 4] =
     [Batch::Shared(256), Batch::Shared(2048), Batch::Each(64), Batch::Each(256)];
 
-/// What can be between devices, the fastest first. A second kind of link is between hosts.
+/// The links between devices, the fastest first. A second kind of link connects hosts.
 const LINKS: [&[Wire]; 5] = [
     &[Wire::Nvlink],
     &[Wire::Nvlink, Wire::Infiniband],
@@ -58,20 +59,14 @@ fn wired(wire: Wire) -> Wired {
 /// Every link, model and batch.
 pub(super) fn panels(device: &Device) -> anyhow::Result<Vec<Panel>> {
     let models = [Model::lenet()?, Model::resnet18(concise_wrapper::resnet::WIDTH)?];
-    let mut panels = Vec::new();
-    for (link, hosts) in links() {
-        for model in &models {
-            for batch in BATCHES {
-                let scenario = Scenario::new(model, device, hosts, batch);
-                panels.push(panel(&model.name, &link.name, &scenario));
-            }
-        }
-    }
-    Ok(panels)
+    let panel = |((link, hosts), model, batch): ((Link, Hosts), &Model, Batch)| {
+        panel(&model.name, &link.name, &Scenario::new(model, device, hosts, batch))
+    };
+    Ok(iproduct!(links(), &models, BATCHES).map(panel).collect())
 }
 
 fn panel(name: &str, link: &str, scenario: &Scenario) -> Panel {
-    // As far as there is a sample for each.
+    // Every device has a sample.
     let (devices, samples): (Vec<_>, Vec<_>) =
         counts(MOST).filter_map(|count| Some((count, scenario.batch.most(count)?))).unzip();
     let each = |of: &dyn Fn(usize) -> Option<f64>| -> Vec<Rounded> {
@@ -87,7 +82,7 @@ fn panel(name: &str, link: &str, scenario: &Scenario) -> Panel {
             measured: None,
         }
     };
-    // Devices compute the same whatever is between them.
+    // The link does not change the computation.
     let any = Sum { way: Way::Ring, overlap: true };
     let compute = each(&|count| Some(1e3 * scenario.step(count, any)?.compute));
     let batch = match scenario.batch {

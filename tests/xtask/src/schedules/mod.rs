@@ -1,7 +1,6 @@
-//! Pipeline schedules of stage 6, for every size that the book's figure offers: the data behind it.
+//! The data of the book's figure of pipeline schedules, for every size that the figure offers.
 //!
-//! Stage 6 says all of it: who does what, that it keeps the laws, what channels have to hold, when things
-//! happen, what is kept meanwhile, and how large the bubble is. Here it is written down, and small.
+//! Stage 6 generates the schedules, checks the laws, predicts the times, and counts messages and activations.
 
 mod row;
 
@@ -12,18 +11,18 @@ use model_parallel::pipeline::UNBOUNDED;
 use model_parallel::pipeline::{Kind, check, predict};
 use serde::Serialize;
 
-use crate::stored;
+use crate::number::Rounded;
 
-pub use row::{Pass, Row, Units, passes};
+pub use row::{Pass, Row, passes};
 
-/// The schedules that can be looked at. The first shares its time scale with no other.
+/// The schedules of the figure. The first schedule has a time scale of its own.
 pub const KINDS: [Kind; 5] =
     [Kind::Naive, Kind::GPipe, Kind::OneFOneB, Kind::Interleaved { chunks: 2 }, Kind::ZbH1];
 
-/// The numbers of stages that can be looked at.
+/// The numbers of stages of the figure.
 pub const STAGES: [usize; 5] = [2, 3, 4, 6, 8];
 
-/// The numbers of micro-batches that can be looked at.
+/// The numbers of micro-batches of the figure.
 pub const MICRO_BATCHES: [usize; 7] = [1, 2, 4, 6, 8, 12, 16];
 
 /// The schedules that are also drawn as a [picture](crate::pictures::schedules()), with their stages and micro-batches.
@@ -37,37 +36,37 @@ pub struct Shape {
     pub passes: Vec<Pass>,
 }
 
-/// A schedule of some kind and size, or why there is none.
+/// A schedule of some kind and size, or the refusal of such a schedule.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Plan {
     pub kind: String,
     pub stages: usize,
     pub micro_batches: usize,
-    /// Why there is no such schedule, in the generator's words.
+    /// The refusal, in the words of the generator.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub refused: Option<String>,
     #[serde(flatten)]
     pub timeline: Option<Timeline>,
 }
 
-/// What every stage does when, and what that comes to.
+/// The work of every stage over time, and the totals.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Timeline {
-    /// The part of all devices' time in which they wait, from 0 to 1.
+    /// The part of the time of all devices that is waiting, from 0 to 1.
     pub bubble: f64,
     /// From the start of the first stage to the end of the last.
-    pub units: Units,
-    /// How many messages a channel has to hold at least.
+    pub units: Rounded,
+    /// The number of messages that a channel has to hold at least.
     pub capacity: usize,
     /// The most activations that are alive at one time, of each stage.
     pub peaks: Vec<usize>,
-    /// The same with those that wait for their weights' gradient. Left out where backward passes are whole.
+    /// The peaks with the activations that wait for the gradient of the weights. Left out where backward passes are whole.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub peaks_with_weights: Vec<usize>,
     pub rows: Vec<Row>,
 }
 
-/// Every schedule that can be looked at.
+/// All schedules of the figure.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Catalogue {
     pub command: String,
@@ -76,8 +75,8 @@ pub struct Catalogue {
 }
 
 impl Plan {
-    /// Asks stage 6 for a schedule, and what will happen.
-    /// Fails when a generated schedule breaks a law, or cannot be written down in letters.
+    /// Asks stage 6 for a schedule and a prediction.
+    /// Fails when a generated schedule breaks a law, or has a pass without a letter.
     pub fn of(kind: Kind, stages: usize, micro_batches: usize) -> anyhow::Result<Self> {
         let mut plan =
             Self { kind: kind.to_string(), stages, micro_batches, refused: None, timeline: None };
@@ -96,7 +95,7 @@ impl Plan {
         let rows = (0..stages).map(|stage| Row::of(kind, &timeline, stage));
         plan.timeline = Some(Timeline {
             bubble: timeline.bubble(),
-            units: Units(timeline.makespan()),
+            units: Rounded::of(timeline.makespan()),
             capacity: checked.smallest_capacity(),
             peaks: peaks.iter().map(|peak| peak.activations).collect(),
             peaks_with_weights: halves.map(|peak| peak.both).collect(),
@@ -122,10 +121,5 @@ impl Catalogue {
         let sizes = KINDS.into_iter().cartesian_product(STAGES).cartesian_product(MICRO_BATCHES);
         let plans = sizes.map(plan).collect::<anyhow::Result<_>>()?;
         Ok(Self { command: "cargo xtask schedules".to_owned(), shapes: shapes.to_vec(), plans })
-    }
-
-    /// The file in the book: JSON, one plan a line.
-    pub fn json(&self) -> serde_json::Result<String> {
-        stored::one_a_line(self, "kind")
     }
 }

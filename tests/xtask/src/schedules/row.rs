@@ -1,29 +1,26 @@
-//! What one stage does when: lists of numbers, because an object for every pass would be five times as long.
+//! The work of one stage over time, as lists of numbers: an object for every pass would be five times as long.
 
 use anyhow::{Context as _, ensure};
+use itertools::Itertools as _;
 use model_parallel::partition::Cost;
 use model_parallel::pipeline::schedule::Action;
 use model_parallel::pipeline::timeline::Kept;
 use model_parallel::pipeline::{Kind, Timeline};
 use serde::{Serialize, Serializer};
 
-use crate::number::without_point;
+use crate::number::Rounded;
 
-/// A time. Whole numbers are written without a point.
-#[derive(Clone, Copy, Debug, PartialEq, PartialOrd, Serialize)]
-pub struct Units(#[serde(serialize_with = "without_point")] pub f64);
-
-/// Something that stages do with a micro-batch, and how long it takes.
+/// A kind of work on a micro-batch, and the time of this work.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Pass {
-    /// Its name in a [`Row`]: F, B or W; a small letter for the second chunk.
+    /// The letter in a [`Row`]: F, B or W, or a small letter for the second chunk.
     pub letter: char,
     pub name: &'static str,
     pub chunk: usize,
-    pub units: Units,
+    pub units: Rounded,
 }
 
-/// What a stage does, one pass after the other: every list has an entry for each pass.
+/// The passes of a stage, one after the other. Every list has an entry for each pass.
 ///
 /// In JSON it is an array of the lists, in this order. The last stage of GPipe with two micro-batches is
 /// `["FFBB",[0,1,1,0],[1,2,3,5],[1,2,1,0]]`.
@@ -32,15 +29,15 @@ pub struct Row {
     /// The letter of the [`Pass`].
     pub passes: String,
     pub micro_batches: Vec<usize>,
-    /// When it begins. It ends after the [`Pass::units`] of its letter.
-    pub starts: Vec<Units>,
-    /// How many activations are alive from its beginning on if it goes forward, otherwise from its end on.
+    /// The start of the pass. The pass takes the [`Pass::units`] of the letter.
+    pub starts: Vec<Rounded>,
+    /// The number of live activations: after the start of a forward pass, or after the end of another pass.
     pub activations: Vec<usize>,
-    /// Likewise, how many wait for their weights' gradient. Left out where backward passes are whole.
+    /// Of them, the number that waits for the gradient of the weights. Left out where backward passes are whole.
     pub for_weights: Vec<usize>,
 }
 
-/// What the stages of a kind of schedule do.
+/// The passes of a kind of schedule.
 pub fn passes(kind: Kind) -> Vec<Pass> {
     let Cost { forward, backward, backward_input, backward_weight, .. } = Cost::UNITS;
     let actions = match kind {
@@ -51,16 +48,13 @@ pub fn passes(kind: Kind) -> Vec<Pass> {
         ],
         _ => vec![('F', "forward", forward), ('B', "backward", backward)],
     };
-    let of_chunk = |chunk| {
-        let pass = move |&(letter, name, units): &(char, _, f64)| Pass {
-            letter: if chunk == 0 { letter } else { letter.to_ascii_lowercase() },
-            name,
-            chunk,
-            units: Units(units / kind.chunks() as f64),
-        };
-        actions.iter().map(pass)
+    let pass = |(chunk, (letter, name, units)): (usize, (char, _, f64))| Pass {
+        letter: if chunk == 0 { letter } else { letter.to_ascii_lowercase() },
+        name,
+        chunk,
+        units: Rounded::of(units / kind.chunks() as f64),
     };
-    (0..kind.chunks()).flat_map(of_chunk).collect()
+    (0..kind.chunks()).cartesian_product(actions).map(pass).collect()
 }
 
 impl Serialize for Row {
@@ -76,7 +70,7 @@ impl Serialize for Row {
 
 impl Row {
     /// The row of a stage.
-    /// Fails when the stage does something that is none of the passes, or that takes another time than its pass.
+    /// Fails when a span of the stage is no pass, or takes another time than the pass.
     pub(super) fn of(kind: Kind, timeline: &Timeline, stage: usize) -> anyhow::Result<Self> {
         let letter = |action| match action {
             Action::Forward(_) => Some('F'),
@@ -97,10 +91,10 @@ impl Row {
                     && Some(pass.letter.to_ascii_uppercase()) == letter(what.action)
             };
             let pass = passes.iter().find(is).with_context(|| format!("{what} is no pass"))?;
-            ensure!(Units(span.end - span.start) == pass.units, "{what} takes another time");
+            ensure!(Rounded::of(span.end - span.start) == pass.units, "{what} takes another time");
             row.passes.push(pass.letter);
             row.micro_batches.extend(what.action.micro_batch());
-            row.starts.push(Units(span.start));
+            row.starts.push(Rounded::of(span.start));
             row.activations.push(kept.activations);
             row.for_weights.extend((kind == Kind::ZbH1).then_some(kept.both - kept.activations));
         }

@@ -1,10 +1,9 @@
-//! What an all-reduce sends, message by message and step by step: the data behind the book's stepper.
+//! The data of the book's stepper: the messages of an all-reduce, step by step.
 //!
-//! The collectives of stage 2 run as they are, on ranks that are threads, through a communicator that
-//! writes down what it passes on. Nothing in the picture is drawn from what we believe an algorithm does.
+//! The collectives of stage 2 run on ranks that are threads, and a communicator records every message. The picture shows the
+//! recorded messages only.
 //!
-//! One-shot is left out: it is one exchange of everything with everyone, and eight ranks would draw 56
-//! arrows at once.
+//! One-shot is left out: eight ranks would exchange 56 messages in one step.
 
 mod order;
 mod recorder;
@@ -16,53 +15,52 @@ use anyhow::{Context as _, ensure};
 use candle_core::{Device, Tensor};
 use devices::DevicePlan;
 use harness::lock::locked;
+use itertools::Itertools as _;
 use params_and_allreduce::Algorithm;
 use params_and_allreduce::communicator::{Communicator as _, Error};
 use params_and_allreduce::thread::run_ranks;
 use serde::Serialize;
 
-use crate::stored;
-
 pub use recorder::{ELEMENTS, Recorder};
 
-/// The algorithms that can be stepped through, simplest first.
+/// The algorithms of the stepper, the simplest first.
 pub const ALGORITHMS: [Algorithm; 3] = [Algorithm::Naive, Algorithm::Tree, Algorithm::Ring];
 
-/// The numbers of ranks that can be stepped through.
+/// The numbers of ranks of the stepper.
 pub const RANKS: std::ops::RangeInclusive<usize> = 2..=8;
 
 /// The run that is also drawn as a [picture](crate::pictures::steps()).
-pub const PICTURED: (Algorithm, usize) = (Algorithm::Ring, 4);
+pub const PICTURED: (&str, usize) = ("ring", 4);
 
 /// A rank that waits this long in a run of some microseconds waits for ever.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// What travels from one rank to another at once: whole chunks of the tensor.
+/// A message from one rank to another: whole chunks of the tensor.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Message {
     pub from: usize,
     pub to: usize,
     pub chunks: Vec<usize>,
-    /// The ranks whose contributions are added up in them, in order.
+    /// The ranks whose contributions are added up in the chunks, in order.
     pub sum_of: Vec<usize>,
-    /// The bytes of its elements.
+    /// The bytes of the elements.
     pub bytes: u64,
 }
 
 /// One all-reduce.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Run {
-    /// Its name, as `--algorithm` has it.
+    /// The name for `--algorithm`.
     pub algorithm: String,
-    /// How many ranks took part. The tensor is cut into as many chunks.
+    /// The number of ranks, and of chunks of the tensor.
     pub ranks: usize,
-    /// The messages: those of one step travel at the same time.
+    /// The messages. The messages of one step travel at the same time.
     pub steps: Vec<Vec<Message>>,
     /// The bytes that each rank sent, as the links between the threads counted them.
     pub sent: Vec<u64>,
 }
 
-/// Every run that can be stepped through.
+/// All runs of the stepper.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Catalogue {
     pub command: String,
@@ -78,8 +76,8 @@ pub type Holdings = Vec<Vec<BTreeSet<usize>>>;
 impl Run {
     /// Whose contributions each rank holds: before the first step, then after each step.
     ///
-    /// What arrives either has to be added to what the rank holds, or is a sum in which that is contained
-    /// already: it holds both afterwards.
+    /// The receiver adds a message to its own sum, or the message contains that sum already. Afterwards the rank holds the
+    /// contributions of both.
     pub fn holdings(&self) -> Vec<Holdings> {
         let own = |rank| vec![BTreeSet::from([rank]); self.ranks];
         let mut all = vec![(0..self.ranks).map(own).collect::<Holdings>()];
@@ -100,29 +98,16 @@ impl Catalogue {
     /// Runs every algorithm on every number of ranks.
     /// Fails as [`record`] does.
     pub fn record() -> anyhow::Result<Self> {
-        let mut runs = Vec::new();
-        for algorithm in ALGORITHMS {
-            for ranks in RANKS {
-                let all_reduce = |recorder: &Recorder<'_>, tensor: &Tensor| {
-                    recorder.all_reduce(tensor, algorithm)
-                };
-                let run = record(&algorithm.to_string(), ranks, all_reduce);
-                runs.push(run.with_context(|| format!("{algorithm} on {ranks} ranks"))?);
-            }
-        }
+        let run = |(algorithm, ranks): (Algorithm, usize)| {
+            let run = record(&algorithm.to_string(), ranks, |recorder, tensor| {
+                recorder.all_reduce(tensor, algorithm)
+            });
+            run.with_context(|| format!("{algorithm} on {ranks} ranks"))
+        };
+        let runs = ALGORITHMS.into_iter().cartesian_product(RANKS).map(run);
+        let runs = runs.collect::<anyhow::Result<_>>()?;
         let bytes = (ELEMENTS * size_of::<u32>()) as u64;
         Ok(Self { command: "cargo xtask steps".to_owned(), elements: ELEMENTS, bytes, runs })
-    }
-
-    /// The run of an algorithm on so many ranks, if it is there.
-    pub fn run(&self, algorithm: Algorithm, ranks: usize) -> Option<&Run> {
-        let name = algorithm.to_string();
-        self.runs.iter().find(|run| run.algorithm == name && run.ranks == ranks)
-    }
-
-    /// The file in the book: JSON, one run a line.
-    pub fn json(&self) -> serde_json::Result<String> {
-        stored::one_a_line(self, "algorithm")
     }
 }
 

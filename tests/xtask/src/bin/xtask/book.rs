@@ -1,14 +1,14 @@
-//! The book in the checkout that this tool was built in: `cargo xtask book` builds it, and `steps`, `schedules` and
+//! The book in the checkout that this tool was built in: `cargo xtask book` builds the book, and `steps`, `schedules` and
 //! `scaling` write the data and pictures of its interactive figures.
 
 use std::path::Path;
 use std::time::Duration;
 
-use anyhow::{Context as _, bail};
-use harness::report::{file, line};
+use anyhow::bail;
+use harness::report::line;
 use xtask::book::{built, dedent};
-use xtask::scaling::Measurement;
-use xtask::{pictures, root, scaling, schedules, steps};
+use xtask::interactive::Interactive;
+use xtask::{root, stored};
 
 use crate::shell;
 
@@ -16,9 +16,6 @@ use crate::shell;
 const PAGES: &str = "target/book/html";
 
 const LIMIT: Duration = Duration::from_secs(300);
-
-/// What was measured, as `cargo xtask figures --measure cost-model-cpu` stores it.
-const MEASURED: &str = "data/cost-model-cpu.json";
 
 /// Builds the book, and believes mdBook only so far.
 pub(crate) fn build() -> anyhow::Result<()> {
@@ -54,55 +51,11 @@ pub(crate) fn dedent(question: &[String]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Records what each all-reduce sends, for the stepper.
-pub(crate) fn write_steps() -> anyhow::Result<()> {
-    let catalogue = steps::Catalogue::record()?;
-    let (algorithm, ranks) = steps::PICTURED;
-    let pictured = catalogue.run(algorithm, ranks).context("a run that is not recorded")?;
-    store("data/all-reduce-steps.json", &catalogue.json()?)?;
-    store("figures/ring-steps.svg", &pictures::steps(pictured))?;
-    let messages: usize = catalogue.runs.iter().flat_map(|run| &run.steps).map(Vec::len).sum();
-    line(format_args!("{} all-reduces, {messages} messages", catalogue.runs.len()))?;
-    Ok(())
-}
-
-pub(crate) fn write_schedules() -> anyhow::Result<()> {
-    let catalogue = schedules::Catalogue::make()?;
-    store("data/pipeline-schedules.json", &catalogue.json()?)?;
-    store("figures/pipeline-schedules.svg", &pictures::schedules()?)?;
-    let had = catalogue.plans.iter().filter(|plan| plan.timeline.is_some()).count();
-    let refused = catalogue.plans.len() - had;
-    line(format_args!("{had} schedules, {refused} that cannot be had"))?;
-    Ok(())
-}
-
-pub(crate) fn write_scaling() -> anyhow::Result<()> {
-    let path = root().join("book").join(MEASURED);
-    let text = std::fs::read_to_string(&path);
-    let text = text.with_context(|| {
-        format!("{}: `cargo xtask figures --measure cost-model-cpu` makes it", path.display())
-    })?;
-    let measurement = Measurement::parse(&text).with_context(|| format!("{}", path.display()))?;
-    let catalogue = scaling::Catalogue::make(&measurement)?;
-    let pictured = catalogue.pictured().context("a curve that is not there")?;
-    store("data/scaling.json", &catalogue.json()?)?;
-    store("figures/scaling.svg", &pictures::scaling(&pictured))?;
-    let measured = catalogue.panels.iter().filter(|panel| panel.here.is_some()).count();
-    let on_paper = catalogue.panels.len() - measured;
-    line(format_args!("{on_paper} charts on paper, {measured} of what was measured"))?;
-    Ok(())
-}
-
-fn store(name: &str, text: &str) -> anyhow::Result<()> {
-    write(name, text)?;
-    Ok(line(format_args!("wrote book/{name}"))?)
-}
-
-pub(crate) fn write(name: &str, text: &str) -> anyhow::Result<()> {
-    let path = root().join("book").join(name);
-    if let Some(folder) = path.parent() {
-        std::fs::create_dir_all(folder).with_context(|| format!("{}", folder.display()))?;
+/// Writes the files of an interactive figure, and says what they hold.
+pub(crate) fn write(Interactive { files, content }: Interactive) -> anyhow::Result<()> {
+    for (name, text) in files {
+        stored::write(&root().join("book").join(name), &text)?;
+        line(format_args!("wrote book/{name}"))?;
     }
-    file::write(&path, |file| file.write_all(text.as_bytes()))
-        .with_context(|| format!("{}", path.display()))
+    Ok(line(content)?)
 }

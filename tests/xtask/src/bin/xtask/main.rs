@@ -11,13 +11,13 @@ mod walk;
 
 use std::process::ExitCode;
 
-use anyhow::{Context as _, bail, ensure};
+use anyhow::{bail, ensure};
 use clap::Parser;
 use course::exercises::Limit;
 use course::exercises::tree::Tree;
 use harness::cli;
 use harness::report::line;
-use xtask::{machine, release, root};
+use xtask::{interactive, machine, release, stored};
 
 /// The tool of those who write the course.
 #[derive(Debug, Parser)]
@@ -72,9 +72,9 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::Outputs(arguments) => outputs::run(&arguments),
         Command::Figures(arguments) => figures::run(&arguments),
         Command::Walk(arguments) => walk::run(&arguments),
-        Command::Steps => book::write_steps(),
-        Command::Schedules => book::write_schedules(),
-        Command::Scaling => book::write_scaling(),
+        Command::Steps => book::write(interactive::steps()?),
+        Command::Schedules => book::write(interactive::schedules()?),
+        Command::Scaling => book::write(interactive::scaling()?),
         Command::ReleaseNotes { version } => release_notes(version.as_deref()),
     }
 }
@@ -87,10 +87,8 @@ fn release_notes(asked: Option<&str>) -> anyhow::Result<()> {
         asked == version,
         "version {asked} was asked for, and Cargo.toml has version {version}"
     );
-    let read = |name: &str| {
-        std::fs::read_to_string(root().join(name)).with_context(|| format!("cannot read {name}"))
-    };
-    match release::notes(version, &read("CHANGELOG.md")?, &read("CITATION.cff")?) {
+    let [changelog, citation] = ["CHANGELOG.md", "CITATION.cff"].map(stored::text);
+    match release::notes(version, &changelog?, &citation?) {
         Ok(notes) => Ok(line(notes)?),
         Err(wrong) => bail!("{}", wrong.join("; ")),
     }

@@ -1,10 +1,8 @@
 //! The lines that a stage's `--metrics` or `--trace` has written, with the machine and the command.
 
-use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
-use harness::report::file;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -17,28 +15,15 @@ use crate::shell;
 /// Three trainings take a few minutes.
 const LIMIT: Duration = Duration::from_secs(1800);
 
-/// A measurement of a figure's data.
-pub(super) struct Measurement {
-    /// The command, which writes the file that it calls `FILE`.
-    pub(super) command: &'static str,
-    /// Makes the figure's data of the command and of the text of `FILE`, as JSON.
-    pub(super) data: fn(&str, &str) -> anyhow::Result<String>,
-}
-
-impl Measurement {
-    /// Runs the command, and stores the data.
-    pub(super) fn make(&self, path: &Path) -> anyhow::Result<()> {
-        let written = tempfile::NamedTempFile::new()?;
-        let here = self.command.replace("FILE", &written.path().to_string_lossy());
-        let ended = shell::run(&here, &root(), LIMIT)?;
-        if !ended.status.success() {
-            let output = ended.output.trim_end();
-            bail!("`{}` failed ({}):\n{output}", self.command, ended.status);
-        }
-        let data = (self.data)(self.command, &std::fs::read_to_string(written.path())?)?;
-        file::write(path, |file| writeln!(file, "{data}"))
-            .with_context(|| format!("{}", path.display()))
+/// Runs a command, and returns the text of the file that the command calls `FILE`.
+pub(super) fn written_by(command: &str) -> anyhow::Result<String> {
+    let written = tempfile::NamedTempFile::new()?;
+    let here = command.replace("FILE", &written.path().to_string_lossy());
+    let ended = shell::run(&here, &root(), LIMIT)?;
+    if !ended.status.success() {
+        bail!("`{command}` failed ({}):\n{}", ended.status, ended.output.trim_end());
     }
+    Ok(std::fs::read_to_string(written.path())?)
 }
 
 #[derive(Clone, Debug, Deserialize, Serialize)]
@@ -47,6 +32,11 @@ pub(super) struct Recorded {
     date: Option<String>,
     machine: Machine,
     lines: Vec<Value>,
+}
+
+/// The lines of a file that `--metrics` wrote on this machine, as JSON.
+pub(super) fn data(command: &str, metrics: &str) -> anyhow::Result<String> {
+    here(command, lines_of(metrics)?)
 }
 
 /// Lines that were measured on this machine, as JSON.
@@ -77,9 +67,8 @@ impl Recorded {
 
 /// `Measured on …, DATE, by COMMAND.`
 pub(super) fn caption(machine: &Machine, date: Option<&str>, command: &str) -> String {
-    let machine = escaped(&machine.short());
-    let date = date.map_or_else(String::new, |date| format!(", {date}"));
-    format!("Measured on {machine}{date}, by <code>{}</code>.\n", escaped(command))
+    let (machine, command) = (escaped(&machine.on(date)), escaped(command));
+    format!("Measured on {machine}, by <code>{command}</code>.\n")
 }
 
 /// The lines of a file that `--metrics` wrote.

@@ -15,10 +15,7 @@ use anyhow::{Context as _, bail};
 use clap::Args;
 use clap::builder::PossibleValuesParser;
 use harness::report::line;
-use measurement::{Measurement, lines_of};
 use xtask::{root, stored};
-
-use crate::book;
 
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Arguments {
@@ -40,53 +37,29 @@ struct Figure {
 /// Draws a figure from the texts of its data.
 type Draw = fn(&[String]) -> anyhow::Result<Figure>;
 
+/// The command of a measurement, which writes the file that the command calls `FILE`; and the function that makes the figure's
+/// data of the command and of the text of `FILE`.
+type Measure = (&'static str, fn(&str, &str) -> anyhow::Result<String>);
+
 /// The figures: the names of their data, of which the first is the figure's name, and the measurement, if this tool runs it.
-const FIGURES: [(&[&str], Draw, Option<Measurement>); 7] = [
+const FIGURES: [(&[&str], Draw, Option<Measure>); 7] = [
     (&["peers-cpu", "peers-cpu-amd"], peers::draw, None),
     (&["peers-gpu"], peers::draw, None),
-    (
-        &["all-reduce-cpu"],
-        all_reduce::draw,
-        Some(Measurement {
-            command: "cargo run --release -p params-and-allreduce -- --metrics FILE",
-            data: |command, text| measurement::here(command, lines_of(text)?),
-        }),
-    ),
-    (
-        &["training-cpu"],
-        training::draw,
-        Some(Measurement {
-            command: "cargo run --release -p scratch-data-parallel -- --data synthetic --metrics FILE",
-            data: |command, text| measurement::here(command, lines_of(text)?),
-        }),
-    ),
-    (
-        &["timeline-cpu"],
-        timeline::draw,
-        Some(Measurement {
-            command: "cargo run --release -p concise-wrapper -- --data synthetic --train-size 1536 --test-size 100 \
-                      --epochs 1 --batch-size 64 --bucket-mb 0.4 --slow-link 40 --trace FILE",
-            data: |command, text| measurement::here(command, timeline::step_of(text)?),
-        }),
-    ),
-    (
-        &["pipeline-cpu"],
-        pipeline::draw,
-        Some(Measurement {
-            command: "cargo run --release -p model-parallel -- --data synthetic --model resnet18 --width 8 \
-                      --batch-size 128 --train-size 1536 --test-size 100 --epochs 1 --metrics FILE",
-            data: |command, text| measurement::here(command, pipeline::splits_of(text)?),
-        }),
-    ),
-    (
-        &["cost-model-cpu"],
-        cost_model::draw,
-        Some(Measurement {
-            command: "cargo run --release -p cost-model -- --metrics FILE",
-            data: cost_model::data,
-        }),
-    ),
+    (&["all-reduce-cpu"], all_reduce::draw, Some((ALL_REDUCE, measurement::data))),
+    (&["training-cpu"], training::draw, Some((TRAINING, measurement::data))),
+    (&["timeline-cpu"], timeline::draw, Some((TIMELINE, timeline::data))),
+    (&["pipeline-cpu"], pipeline::draw, Some((PIPELINE, pipeline::data))),
+    (&["cost-model-cpu"], cost_model::draw, Some((COST_MODEL, cost_model::data))),
 ];
+
+const ALL_REDUCE: &str = "cargo run --release -p params-and-allreduce -- --metrics FILE";
+const TRAINING: &str =
+    "cargo run --release -p scratch-data-parallel -- --data synthetic --metrics FILE";
+const TIMELINE: &str = "cargo run --release -p concise-wrapper -- --data synthetic --train-size 1536 --test-size 100 \
+                        --epochs 1 --batch-size 64 --bucket-mb 0.4 --slow-link 40 --trace FILE";
+const PIPELINE: &str = "cargo run --release -p model-parallel -- --data synthetic --model resnet18 --width 8 \
+                        --batch-size 128 --train-size 1536 --test-size 100 --epochs 1 --metrics FILE";
+const COST_MODEL: &str = "cargo run --release -p cost-model -- --metrics FILE";
 
 /// The figures whose data this tool measures.
 fn measured() -> PossibleValuesParser {
@@ -99,24 +72,25 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     for (data, draw, measurement) in &FIGURES {
         let name = data[0];
         let wanted = arguments.measure.iter().any(|it| it == name);
-        if let Some(measurement) = measurement.as_ref().filter(|_| wanted) {
-            measurement.make(&root().join("book/data").join(name).with_extension("json"))?;
+        if let Some((command, data)) = measurement.filter(|_| wanted) {
+            let text = data(command, &measurement::written_by(command)?)? + "\n";
+            stored::write(&root().join(format!("book/data/{name}.json")), &text)?;
             line(format_args!("{name}: measured"))?;
         }
-        let read = |data: &&str| stored::in_the_book(&format!("data/{data}.json"));
+        let read = |data: &&str| stored::text(&format!("book/data/{data}.json"));
         let texts = data.iter().map(read).collect::<anyhow::Result<Vec<_>>>()?;
         let Figure { svg, caption } = draw(&texts).with_context(|| format!("figure {name}"))?;
         for (file, content) in
             [(format!("{name}.svg"), svg), (format!("{name}.caption.txt"), caption)]
         {
-            let path = format!("figures/{file}");
-            if stored::in_the_book(&path).is_ok_and(|there| there == content) {
+            let path = format!("book/figures/{file}");
+            if stored::text(&path).is_ok_and(|there| there == content) {
                 continue;
             }
             if arguments.check {
                 stale.push(file);
             } else {
-                book::write(&path, &content)?;
+                stored::write(&root().join(path), &content)?;
                 line(format_args!("{file}: drawn"))?;
             }
         }

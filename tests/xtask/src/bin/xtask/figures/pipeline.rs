@@ -8,7 +8,7 @@ use serde_json::Value;
 use xtask::html::escaped;
 
 use super::Figure;
-use super::measurement::{Recorded, lines_of};
+use super::measurement::{Recorded, here, lines_of};
 
 /// A pipeline in a line of stage 6's `--metrics`.
 #[derive(Deserialize)]
@@ -18,10 +18,10 @@ struct Split {
     measured: Timeline,
 }
 
-/// The lines of the pipelines.
-pub(super) fn splits_of(metrics: &str) -> anyhow::Result<Vec<Value>> {
+/// Takes the lines of the pipelines.
+pub(super) fn data(command: &str, metrics: &str) -> anyhow::Result<String> {
     let is_pipeline = |line: &Value| line["kind"] == "split" && !line["measured"].is_null();
-    Ok(lines_of(metrics)?.into_iter().filter(is_pipeline).collect())
+    here(command, lines_of(metrics)?.into_iter().filter(is_pipeline).collect())
 }
 
 pub(super) fn draw(texts: &[String]) -> anyhow::Result<Figure> {

@@ -2,44 +2,37 @@
 
 use std::collections::BTreeMap;
 
+use anyhow::Context as _;
 use drawing::Place;
 use harness::report::timeline::{Work, chart, median_step};
-use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::Figure;
-use super::measurement::Recorded;
+use super::measurement::{Recorded, here};
 
-/// An event of a trace. Times are in microseconds.
-#[derive(Deserialize)]
-struct Event {
-    ph: String,
-    name: String,
-    #[serde(default)]
-    cat: String,
-    pid: usize,
-    tid: usize,
-    #[serde(default)]
-    ts: f64,
-    #[serde(default)]
-    dur: f64,
-    args: Value,
+pub(super) fn data(command: &str, trace: &str) -> anyhow::Result<String> {
+    here(command, step_of(trace)?)
 }
 
 /// Takes the step of median length out of the last run of a trace, as lines of kind `span`, in milliseconds.
-pub(super) fn step_of(trace: &str) -> anyhow::Result<Vec<Value>> {
-    let mut trace: Value = serde_json::from_str(trace)?;
-    let events: Vec<Event> = serde_json::from_value(trace["traceEvents"].take())?;
-    let run = events.iter().map(|event| event.pid).max().unwrap_or_default();
+fn step_of(trace: &str) -> anyhow::Result<Vec<Value>> {
+    let trace: Value = serde_json::from_str(trace)?;
+    let events = trace["traceEvents"].as_array().context("no events of a trace")?;
+    let run = events.iter().filter_map(|event| event["pid"].as_u64()).max();
     // `rank 0 compute on cpu:0`
-    let rank = |event: &Event| event.args["name"].as_str()?.split(' ').nth(1)?.parse().ok();
-    let names = events.iter().filter(|event| event.name == "thread_name");
-    let ranks: BTreeMap<usize, usize> =
-        names.filter_map(|event| Some((event.tid, rank(event)?))).collect();
-    let work = |event: &Event| {
-        let rank = *ranks.get(&event.tid).filter(|_| event.pid == run && event.ph == "X")?;
-        let (start, end) = (event.ts / 1e6, (event.ts + event.dur) / 1e6);
-        Some(Work { rank, track: event.cat.clone(), name: event.name.clone(), start, end })
+    let rank = |name: &str| name.split(' ').nth(1)?.parse().ok();
+    let names = events.iter().filter(|event| event["name"] == "thread_name");
+    let rank =
+        |event: &Value| Some((event["tid"].as_u64()?, rank(event["args"]["name"].as_str()?)?));
+    let ranks: BTreeMap<u64, usize> = names.filter_map(rank).collect();
+    let work = |event: &Value| {
+        let text = |field: &str| event[field].as_str().unwrap_or_default().to_owned();
+        // In microseconds.
+        let (start, length) = (event["ts"].as_f64()?, event["dur"].as_f64()?);
+        let is_of_run = event["pid"].as_u64() == run && event["ph"] == "X";
+        let rank = *ranks.get(&event["tid"].as_u64()?).filter(|_| is_of_run)?;
+        let (start, end) = (start / 1e6, (start + length) / 1e6);
+        Some(Work { rank, track: text("cat"), name: text("name"), start, end })
     };
     let works: Vec<Work> = events.iter().filter_map(work).collect();
     let milliseconds = |seconds: f64| (seconds * 1e5).round() / 1e2;
@@ -62,6 +55,8 @@ pub(super) fn draw(texts: &[String]) -> anyhow::Result<Figure> {
 
 #[cfg(test)]
 mod tests {
+    use serde::Deserialize as _;
+
     use super::*;
 
     #[test]

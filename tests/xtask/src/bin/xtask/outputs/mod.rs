@@ -1,7 +1,7 @@
 //! `cargo xtask outputs`: makes the recorded outputs of the book, or checks that they would come out again.
 //!
-//! An output is a file `book/outputs/NAME.txt`. Its first line is the command, behind a prompt; the rest is
-//! what it printed. To add one, write the first line and let this command do the rest.
+//! An output is a file `book/outputs/NAME.txt`. The first line is the command, behind a prompt. The other lines are the output of
+//! the command. An author adds an output by writing the first line and running this command.
 
 mod mask;
 
@@ -12,7 +12,7 @@ use anyhow::{Context as _, bail};
 use clap::Args;
 use course::doctor::probe::gpu_answers;
 use harness::cli::UsageError;
-use harness::report::{counted, file, line};
+use harness::report::{counted, line};
 use mask::Mask;
 use similar::TextDiff;
 use xtask::book::outputs::{
@@ -20,7 +20,7 @@ use xtask::book::outputs::{
     recordings,
 };
 use xtask::machine::{this_machine, this_machine_with_gpus, today};
-use xtask::root;
+use xtask::{root, stored};
 
 use crate::shell;
 
@@ -60,17 +60,14 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         )));
     }
     let named = |name: &&String| arguments.names.is_empty() || arguments.names.contains(name);
-    let (mut done, mut different, mut left_out) = (0, 0, 0);
+    let mut counts = [0; 3];
     for name in known.iter().filter(named) {
         let (outcome, told) = output(&root, name, arguments).with_context(|| name.clone())?;
         line(format_args!("{name}: {told}"))?;
-        *match outcome {
-            Outcome::Done => &mut done,
-            Outcome::Different => &mut different,
-            Outcome::LeftOut => &mut left_out,
-        } += 1;
+        counts[outcome as usize] += 1;
     }
     let did = if arguments.check { "the same" } else { "recorded" };
+    let [done, different, left_out] = counts;
     let done = counted(done, "output");
     line(format_args!("{done} {did}, {different} different, {left_out} left out"))?;
     if different > 0 {
@@ -79,7 +76,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Records or checks one output, and says what became of it.
+/// Records or checks one output, and returns the outcome in words, too.
 fn output(root: &Path, name: &str, arguments: &Arguments) -> anyhow::Result<(Outcome, String)> {
     let left_out = |why: &str| Ok((Outcome::LeftOut, format!("left out: {why}")));
     let path = root.join(FOLDER).join(name).with_extension("txt");
@@ -117,7 +114,7 @@ fn output(root: &Path, name: &str, arguments: &Arguments) -> anyhow::Result<(Out
     let lines: Vec<&str> = ended.output.trim_end().lines().map(str::trim_end).collect();
     let made = format!("$ {command}\n{}\n", lines.join("\n"));
     if !arguments.check {
-        file::write(&path, |file| file.write_all(made.as_bytes()))?;
+        stored::write(&path, &made)?;
         let (date, seconds) = (today(), ended.seconds.round());
         recordings.insert(name.to_owned(), Recording { machine, date, seconds, fails });
         store(root, &recordings)?;
@@ -137,13 +134,11 @@ fn output(root: &Path, name: &str, arguments: &Arguments) -> anyhow::Result<(Out
     Ok((Outcome::Different, format!("{told}\n{}", lines.trim_end())))
 }
 
-/// How all outputs came about: as data, and as pages tell it.
+/// Stores the recordings, as data and as lines for the pages.
 fn store(root: &Path, recordings: &Recordings) -> anyhow::Result<()> {
     let json = serde_json::to_string_pretty(recordings)? + "\n";
-    for (name, text) in [(RECORDINGS, json), (RECORDED, recorded_html(recordings))] {
-        file::write(&root.join(name), |file| file.write_all(text.as_bytes()))?;
-    }
-    Ok(())
+    stored::write(&root.join(RECORDINGS), &json)?;
+    stored::write(&root.join(RECORDED), &recorded_html(recordings))
 }
 
 /// The command that builds what a command runs.

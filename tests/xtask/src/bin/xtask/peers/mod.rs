@@ -7,7 +7,7 @@
 mod comparison;
 pub(crate) mod ours;
 mod programs;
-mod table;
+pub(crate) mod table;
 
 use std::collections::BTreeMap;
 use std::io::Write as _;

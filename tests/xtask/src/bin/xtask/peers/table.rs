@@ -4,35 +4,36 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::Path;
 
-use anyhow::{Context as _, ensure};
+use anyhow::ensure;
 use harness::cli::name_of;
-use harness::report::file;
 use harness::statistics::median;
+use itertools::Itertools as _;
 use serde::{Deserialize, Serialize};
 use xtask::Machine;
 use xtask::number::four_digits;
+use xtask::stored;
 
 use super::comparison::Comparison;
 
 /// All rows, and what the reader has to know about them.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
-pub(super) struct Table {
-    pub(super) command: String,
-    pub(super) date: Option<String>,
-    pub(super) alternations: usize,
+pub(crate) struct Table {
+    pub(crate) command: String,
+    pub(crate) date: Option<String>,
+    pub(crate) alternations: usize,
     /// Whether this run only found out whether everything runs.
-    pub(super) quick: bool,
-    pub(super) machine: Machine,
-    pub(super) versions: BTreeMap<String, Option<String>>,
-    pub(super) rows: Vec<Row>,
+    pub(crate) quick: bool,
+    pub(crate) machine: Machine,
+    pub(crate) versions: BTreeMap<String, Option<String>>,
+    pub(crate) rows: Vec<Row>,
 }
 
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
-pub(super) struct Row {
-    topic: String,
-    what: String,
-    series: String,
-    threads: String,
+pub(crate) struct Row {
+    pub(crate) topic: String,
+    pub(crate) what: String,
+    pub(crate) series: String,
+    pub(crate) threads: String,
     unit: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     note: Option<String>,
@@ -40,16 +41,16 @@ pub(super) struct Row {
     #[serde(skip_serializing_if = "Option::is_none")]
     best: Option<String>,
     ours: Vec<Column>,
-    peers: Vec<Column>,
+    pub(crate) peers: Vec<Column>,
 }
 
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
-struct Column {
-    side: String,
+pub(crate) struct Column {
+    pub(crate) side: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     median: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    ratio: Option<Ratio>,
+    pub(crate) ratio: Option<Ratio>,
     #[serde(skip_serializing_if = "Option::is_none")]
     failure: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -60,10 +61,10 @@ struct Column {
 
 /// Ours ÷ theirs over several turns.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
-struct Ratio {
-    median: f64,
-    min: f64,
-    max: f64,
+pub(crate) struct Ratio {
+    pub(crate) median: f64,
+    pub(crate) min: f64,
+    pub(crate) max: f64,
 }
 
 /// What one side measured in all its turns.
@@ -103,18 +104,13 @@ impl Table {
     }
 
     pub(super) fn write(&self, path: &Path) -> anyhow::Result<()> {
-        let text = serde_json::to_string_pretty(self)?;
-        file::write(path, |file| writeln!(file, "{text}"))
-            .with_context(|| path.display().to_string())
+        stored::write(path, &(serde_json::to_string_pretty(self)? + "\n"))
     }
 
     pub(super) fn failures(&self) -> Vec<&str> {
         let columns = self.rows.iter().flat_map(|row| row.ours.iter().chain(&row.peers));
         let failed = columns.filter(|column| column.failure.is_some());
-        let mut failed: Vec<&str> = failed.map(|column| column.side.as_str()).collect();
-        failed.sort_unstable();
-        failed.dedup();
-        failed
+        failed.map(|column| column.side.as_str()).sorted_unstable().dedup().collect()
     }
 }
 
@@ -206,8 +202,6 @@ pub(super) fn quantity(number: f64, unit: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use xtask::stored::in_the_book;
-
     use super::super::comparison::{on_a_gpu, on_cores};
     use super::*;
 
@@ -219,7 +213,7 @@ mod tests {
             ("peers-cpu-amd", on_cores(false)),
             ("peers-gpu", on_a_gpu(false)),
         ] {
-            let text = in_the_book(&format!("data/{name}.json")).unwrap();
+            let text = stored::text(&format!("book/data/{name}.json")).unwrap();
             let table: Table = serde_json::from_str(&text).unwrap();
             let stored: serde_json::Value = serde_json::from_str(&text).unwrap();
             assert_eq!(serde_json::to_value(&table).unwrap(), stored, "{name}");

@@ -4,7 +4,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use course::exercises::program::Outcome;
-use course::exercises::tree::{Exercise, Tree};
+use course::exercises::tree::Tree;
+use xtask::stored;
 
 use super::mistakes::{self, Mistake};
 
@@ -41,94 +42,79 @@ impl Answer {
 
     /// Compares the result of a check with the wanted result.
     pub(super) fn judge(&self, outcome: &Outcome) -> Result<(), String> {
-        let why = match (&self.wanted, outcome) {
-            (Wanted::Success, Outcome::Passed(_)) => return Ok(()),
-            (Wanted::Failure { .. }, Outcome::Passed(_)) => {
-                "passes: nothing is left to write, or the check accepts everything".to_owned()
+        let messages = match outcome {
+            Outcome::Failed(_, failures) => {
+                failures.iter().map(|one| format!("{}: {}\n", one.law, one.message)).collect()
             }
-            (Wanted::Message(_), Outcome::Passed(_)) => "passes, and is wrong".to_owned(),
+            Outcome::CutShort { said, .. } => said.trim().to_owned(),
+            _ => String::new(),
+        };
+        let but = |what: &str| Err(format!("{what}\n{messages}").trim_end().to_owned());
+        match (&self.wanted, outcome) {
+            (Wanted::Success, Outcome::Passed(_)) => Ok(()),
+            (Wanted::Failure { .. }, Outcome::Passed(_)) => {
+                Err("passes: nothing is left to write, or the check accepts everything".to_owned())
+            }
+            (Wanted::Message(_), Outcome::Passed(_)) => Err("passes, and is wrong".to_owned()),
             (Wanted::Failure { todo }, Outcome::Failed(_, failures)) => {
-                if !todo || failures.iter().any(|failure| failure.todo) {
-                    return Ok(());
-                }
-                format!("fails, and not because of its `todo!`\n{}", messages(outcome))
+                let is_right = !todo || failures.iter().any(|failure| failure.todo);
+                if is_right { Ok(()) } else { but("fails, and not because of its `todo!`") }
             }
             (Wanted::Message(text), Outcome::Failed(..)) if text.is_empty() => {
-                "has no line `expect: TEXT`".to_owned()
+                Err("has no line `expect: TEXT`".to_owned())
             }
             (Wanted::Message(text), Outcome::Failed(_, failures)) => {
-                if failures.iter().any(|failure| failure.message.contains(text)) {
-                    return Ok(());
-                }
-                format!("fails without \"{text}\", but with\n{}", messages(outcome))
+                let is_right = failures.iter().any(|failure| failure.message.contains(text));
+                if is_right { Ok(()) } else { but(&format!("fails without \"{text}\", but with")) }
             }
-            _ => format!("{}\n{}", outcome.verdict(), messages(outcome)),
-        };
-        Err(why.trim_end().to_owned())
-    }
-}
-
-fn messages(outcome: &Outcome) -> String {
-    match outcome {
-        Outcome::Failed(_, failures) => {
-            let told = failures.iter().map(|one| format!("{}: {}", one.law, one.message));
-            told.collect::<Vec<_>>().join("\n")
+            _ => but(&outcome.verdict()),
         }
-        Outcome::CutShort { said, .. } => said.trim().to_owned(),
-        _ => String::new(),
     }
 }
 
 /// Lists all answers of all exercises, and writes the mistakes to a folder. Adds faults of their files to `problems`.
-pub(super) fn all(tree: &Tree, folder: &Path, problems: &mut Vec<String>) -> Vec<Answer> {
+pub(super) fn all(
+    tree: &Tree,
+    folder: &Path,
+    problems: &mut Vec<String>,
+) -> anyhow::Result<Vec<Answer>> {
     let mut answers = Vec::new();
     for exercise in &tree.exercises {
-        let answer = |name: &str, path: PathBuf, source: String, wanted| {
-            let (exercise, name) = (exercise.name.clone(), name.to_owned());
-            Answer { exercise, name, path, source, wanted }
+        let exercise_name = &exercise.name;
+        let mut answer = |name: &str, path: PathBuf, source: String, wanted| {
+            let (exercise, name) = (exercise_name.clone(), name.to_owned());
+            answers.push(Answer { exercise, name, path, source, wanted });
         };
         let told = |path: &Path| tree.relative(path).to_string();
         let (stub, solution) = (exercise.file(), exercise.solution());
         let todo = fs::read_to_string(&stub).is_ok_and(|text| text.contains("todo!("));
-        let source = told(&stub);
-        answers.push(answer("stub", stub, source, Wanted::Failure { todo }));
-        let source = told(&solution);
-        answers.push(answer("solution", solution, source, Wanted::Success));
-        let mistakes = written(exercise, &folder.join(&exercise.name)).unwrap_or_else(|error| {
-            problems.push(format!("{}: {error:#}", exercise.name));
+        answer("stub", stub.clone(), told(&stub), Wanted::Failure { todo });
+        answer("solution", solution.clone(), told(&solution), Wanted::Success);
+        let mistakes = mistakes::of(exercise).unwrap_or_else(|error| {
+            problems.push(format!("{exercise_name}: {error:#}"));
             Vec::new()
         });
         if mistakes.len() < MISTAKES {
-            let (name, number) = (&exercise.name, mistakes.len());
-            problems.push(format!("{name}: {number} mistakes, at least {MISTAKES} are wanted"));
+            let number = mistakes.len();
+            problems.push(format!(
+                "{exercise_name}: {number} mistakes, at least {MISTAKES} are wanted"
+            ));
         }
-        answers.extend(mistakes.into_iter().map(|(Mistake { name, expect, .. }, path)| {
+        for Mistake { name, expect, text } in mistakes {
+            let path = folder.join(exercise_name).join(format!("{name}.rs"));
+            write(&path, &text)?;
             let source = format!("{}, {name}", told(&exercise.wrong()));
-            answer(&name, path, source, Wanted::Message(expect))
-        }));
-    }
-    answers
-}
-
-/// The mistakes of an exercise, and a file of each.
-fn written(exercise: &Exercise, folder: &Path) -> anyhow::Result<Vec<(Mistake, PathBuf)>> {
-    let mut written = Vec::new();
-    for mistake in mistakes::of(exercise)? {
-        let path = folder.join(format!("{}.rs", mistake.name));
-        write(&path, &mistake.text)?;
-        written.push((mistake, path));
-    }
-    Ok(written)
-}
-
-/// Writes a file. A file that would be the same is left alone, because cargo would compile it again.
-pub(super) fn write(path: &Path, text: &str) -> anyhow::Result<()> {
-    let write = || {
-        fs::create_dir_all(path.parent().unwrap_or(path))?;
-        match fs::read_to_string(path) {
-            Ok(old) if old == text => Ok(()),
-            _ => fs::write(path, text),
+            answer(&name, path, source, Wanted::Message(expect));
         }
-    };
-    anyhow::Context::with_context(write(), || path.display().to_string())
+    }
+    Ok(answers)
+}
+
+/// Writes a file. A file that would be the same is left alone, because cargo would compile the file again.
+pub(super) fn write(path: &Path, text: &str) -> anyhow::Result<()> {
+    if fs::read_to_string(path).is_ok_and(|old| old == text) {
+        return Ok(());
+    }
+    fs::create_dir_all(path.parent().unwrap_or(path))?;
+    stored::write(path, text)
 }

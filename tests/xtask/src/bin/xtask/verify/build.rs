@@ -2,12 +2,12 @@
 //! of the solutions, which are in no target that `cargo fmt` and `cargo clippy` know of.
 
 use std::fmt::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::Context as _;
-use course::exercises::cargo::{Build, Message, cargo};
+use course::exercises::cargo::cargo;
 use course::exercises::tree::{PACKAGE, Tree};
 use course::process::{Group, How};
 
@@ -53,17 +53,6 @@ pub(super) fn command(
     command.args([action, "--release", "--package", PACKAGE, "--test", TARGET]);
     command.env(CANDIDATES, list);
     Ok(command)
-}
-
-/// The program of a build that succeeded.
-pub(super) fn executable(build: &Build) -> Option<PathBuf> {
-    let executable = |message: &Message| match message {
-        Message::Artifact { target, executable: Some(file), .. } if target.name == TARGET => {
-            Some(file.clone())
-        }
-        _ => None,
-    };
-    build.messages.iter().find_map(executable).filter(|_| build.succeeded())
 }
 
 /// Solutions that are not formatted, and the news that clippy has warnings, which it prints on standard error.

@@ -5,7 +5,7 @@ use std::fs;
 
 use anyhow::Context as _;
 use course::exercises::hint;
-use course::exercises::tree::{Exercise, Tree};
+use course::exercises::tree::Tree;
 
 /// Fewer steps are no way from a nudge to the answer.
 const STEPS: usize = 3;
@@ -25,38 +25,32 @@ pub(super) fn problems(tree: &Tree) -> anyhow::Result<Vec<String>> {
     }
     problems.sort();
     for exercise in &tree.exercises {
-        let missing = missing(exercise);
-        problems.extend(missing.into_iter().map(|what| format!("{}: {what}", exercise.name)));
+        let name = &exercise.name;
+        let mut tell = |what: String| problems.push(format!("{name}: {what}"));
+        let text = match fs::read_to_string(exercise.file()) {
+            Ok(text) => text,
+            Err(error) => {
+                tell(format!("{name}.rs cannot be read: {error}"));
+                continue;
+            }
+        };
+        let check = fs::read_to_string(exercise.check()).unwrap_or_default();
+        if check.lines().next() != text.lines().next() {
+            tell(format!("checks/{name}.rs and {name}.rs begin with different lines"));
+        }
+        let todos = text.lines().filter(|line| line.trim_start().starts_with("// TODO")).count();
+        if todos != 1 {
+            tell(format!("{name}.rs has {todos} lines `// TODO`, and not one"));
+        }
+        let command = format!("cargo course check {name}");
+        if !text.contains(&command) {
+            tell(format!("{name}.rs does not name the command that checks it, {command}"));
+        }
+        let steps = hint::steps(exercise).map_or(0, |steps| steps.len());
+        if steps < STEPS {
+            let what = "lines that begin with `## `";
+            tell(format!("hint.md has {steps} steps ({what}), at least {STEPS} are wanted"));
+        }
     }
     Ok(problems)
-}
-
-fn missing(exercise: &Exercise) -> Vec<String> {
-    let name = &exercise.name;
-    let text = match fs::read_to_string(exercise.file()) {
-        Ok(text) => text,
-        Err(error) => return vec![format!("{name}.rs cannot be read: {error}")],
-    };
-    let check = fs::read_to_string(exercise.check()).unwrap_or_default();
-    let todos = text.lines().filter(|line| line.trim_start().starts_with("// TODO")).count();
-    let command = format!("cargo course check {name}");
-    let steps = hint::steps(exercise).map_or(0, |steps| steps.len());
-    [
-        (
-            check.lines().next() != text.lines().next(),
-            format!("checks/{name}.rs and {name}.rs begin with different lines"),
-        ),
-        (todos != 1, format!("{name}.rs has {todos} lines `// TODO`, and not one")),
-        (
-            !text.contains(&command),
-            format!("{name}.rs does not name the command that checks it, {command}"),
-        ),
-        (
-            steps < STEPS,
-            format!("hint.md has {steps} steps (lines that begin with `## `), at least {STEPS} are wanted"),
-        ),
-    ]
-    .into_iter()
-    .filter_map(|(wrong, what)| wrong.then_some(what))
-    .collect()
 }

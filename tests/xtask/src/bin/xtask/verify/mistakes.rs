@@ -14,9 +14,7 @@
 //! space or `+` take their place. A change that has only lines with `+` is the whole answer, but for the solution's last line,
 //! which makes a program of it.
 
-use std::cmp::Reverse;
 use std::fs;
-use std::ops::Range;
 use std::path::Path;
 
 use anyhow::{Context as _, bail};
@@ -38,45 +36,40 @@ pub(super) fn of(exercise: &Exercise) -> anyhow::Result<Vec<Mistake>> {
 
 fn parse(changes: &str, solution: &str) -> anyhow::Result<Vec<Mistake>> {
     let mistake = |text: &str| {
-        let mut parts = text.split("\n@@\n");
-        let about = parts.next().unwrap_or_default();
+        let parts: Vec<&str> = text.split("\n@@\n").collect();
+        let about = parts[0];
         let name = about.lines().next().unwrap_or_default().to_owned();
-        let expect =
-            about.lines().find_map(|line| line.strip_prefix("expect:")).unwrap_or_default();
-        let places = parts.map(|change| place(change.trim_end(), solution));
-        let places = places.collect::<anyhow::Result<Vec<_>>>();
-        let mut places = places.with_context(|| format!("wrong.diff: {name}"))?;
-        places.sort_by_key(|(place, _)| Reverse(place.start));
-        let mut text = solution.to_owned();
-        for (place, new) in places {
-            text.replace_range(place, &new);
-        }
-        Ok(Mistake { name, expect: expect.trim().to_owned(), text })
+        let expect = about.lines().find_map(|line| line.strip_prefix("expect:"));
+        let expect = expect.unwrap_or_default().trim().to_owned();
+        // From the last change to the first, so that no change sees the new lines of a change above.
+        let changed =
+            parts[1..].iter().rev().try_fold(solution.to_owned(), |text, it| change(&text, it));
+        let text = changed.with_context(|| format!("wrong.diff: {name}"))?;
+        Ok(Mistake { name, expect, text })
     };
     format!("\n{changes}").split("\n# ").skip(1).map(mistake).collect()
 }
 
-/// Where a change applies, and the lines that go there.
-fn place(change: &str, solution: &str) -> anyhow::Result<(Range<usize>, String)> {
+/// Returns the text with a change.
+fn change(text: &str, change: &str) -> anyhow::Result<String> {
     let lines_with = |marks: [char; 2]| {
         let line = |line: &str| {
             let mark = line.chars().next().unwrap_or(' ');
             marks.contains(&mark).then(|| format!("{}\n", line.get(1..).unwrap_or_default()))
         };
-        change.lines().filter_map(line).collect::<String>()
+        change.trim_end().lines().filter_map(line).collect::<String>()
     };
     let (old, new) = (lines_with([' ', '-']), lines_with([' ', '+']));
     if old.is_empty() {
-        let end = solution.find("exercises::check!").unwrap_or(solution.len());
-        return Ok((0..end, new));
+        let end = text.find("exercises::check!").unwrap_or(text.len());
+        return Ok(new + &text[end..]);
     }
     // The newline sees to it that a change begins at the beginning of a line.
-    let text = format!("\n{solution}");
-    let places: Vec<usize> = text.match_indices(&format!("\n{old}")).map(|(at, _)| at).collect();
-    let &[start] = &places[..] else {
-        bail!("these lines stand {} times in solution.rs, and not once:\n{old}", places.len())
-    };
-    Ok((start..start + old.len(), new))
+    let (text, old) = (format!("\n{text}"), format!("\n{old}"));
+    match text.matches(&old).count() {
+        1 => Ok(text.replace(&old, &format!("\n{new}"))[1..].to_owned()),
+        times => bail!("these lines stand {times} times in solution.rs, and not once:{old}"),
+    }
 }
 
 #[test]

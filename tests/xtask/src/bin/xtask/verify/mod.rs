@@ -11,7 +11,7 @@ mod mistakes;
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::{Mutex, MutexGuard};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use answers::{Answer, Wanted};
@@ -21,6 +21,7 @@ use course::exercises::program;
 use course::exercises::tree::Tree;
 use course::process::How;
 use harness::interrupt;
+use harness::lock::locked;
 use harness::report::{counted, line};
 
 /// So many run at a time: they wait for each other's ranks more than they compute.
@@ -31,7 +32,7 @@ pub(crate) fn run(tree: &Tree, limit: Duration) -> anyhow::Result<()> {
     interrupt::watch()?;
     let mut problems: Vec<String> = form::problems(tree)?;
     let folder = tree.target.join("verify");
-    let answers = answers::all(tree, &folder, &mut problems);
+    let answers = answers::all(tree, &folder, &mut problems)?;
     let mut right = Vec::new();
     let mut command = build::command(tree, "build", &folder.join("candidates.rs"), &answers)?;
     command.arg("--message-format=json-render-diagnostics");
@@ -39,7 +40,7 @@ pub(crate) fn run(tree: &Tree, limit: Duration) -> anyhow::Result<()> {
     if let How::Interrupted = built.how {
         return Ok(());
     }
-    if let Some(executable) = build::executable(&built) {
+    if let Some(executable) = built.executable(build::TARGET).filter(|_| built.succeeded()) {
         for (number, verdict) in judge_all(tree, &executable, &answers, limit) {
             let answer = &answers[number];
             match verdict {
@@ -101,9 +102,5 @@ fn judge_all(
         }
     };
     std::thread::scope(|scope| (0..AT_A_TIME).for_each(|_| drop(scope.spawn(work))));
-    verdicts.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner())
-}
-
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    std::mem::take(&mut *locked(&verdicts))
 }

@@ -1,0 +1,71 @@
+//! The book's interactive figures: the data of each, and a picture for paper and for browsers without scripts.
+
+use anyhow::Context as _;
+use serde::Serialize;
+
+use crate::scaling::Measurement;
+use crate::{pictures, scaling, schedules, steps};
+
+/// An interactive figure.
+#[derive(Clone, Debug)]
+pub struct Interactive {
+    /// The names and the texts of the data and of the picture. A name begins below the book's folder.
+    pub files: [(&'static str, String); 2],
+    /// The content of the data, in a line.
+    pub content: String,
+}
+
+/// Records the messages of each all-reduce, for the stepper.
+pub fn steps() -> anyhow::Result<Interactive> {
+    let catalogue = steps::Catalogue::record()?;
+    let runs = &catalogue.runs;
+    let is_pictured = |run: &&steps::Run| (&*run.algorithm, run.ranks) == steps::PICTURED;
+    let pictured = runs.iter().find(is_pictured).context("a run that is not recorded")?;
+    let messages: usize = runs.iter().flat_map(|run| &run.steps).map(Vec::len).sum();
+    Ok(Interactive {
+        files: [
+            ("data/all-reduce-steps.json", one_a_line(&catalogue, "algorithm")?),
+            ("figures/ring-steps.svg", pictures::steps(pictured)),
+        ],
+        content: format!("{} all-reduces, {messages} messages", runs.len()),
+    })
+}
+
+/// Generates every pipeline schedule.
+pub fn schedules() -> anyhow::Result<Interactive> {
+    let catalogue = schedules::Catalogue::make()?;
+    let had = catalogue.plans.iter().filter(|plan| plan.timeline.is_some()).count();
+    let refused = catalogue.plans.len() - had;
+    Ok(Interactive {
+        files: [
+            ("data/pipeline-schedules.json", one_a_line(&catalogue, "kind")?),
+            ("figures/pipeline-schedules.svg", pictures::schedules()?),
+        ],
+        content: format!("{had} schedules, {refused} that cannot be had"),
+    })
+}
+
+/// Predicts the steps of every model, and adds the measured steps.
+pub fn scaling() -> anyhow::Result<Interactive> {
+    let catalogue = scaling::Catalogue::make(&Measurement::stored()?)?;
+    let panels = &catalogue.panels;
+    let find = |key: [&str; 3]| panels.iter().find(|it| [&*it.model, &it.batch, &it.link] == key);
+    let pictured: Option<Vec<_>> = scaling::PICTURED.into_iter().map(find).collect();
+    let pictured = pictured.context("a curve that is not there")?;
+    let measured = panels.iter().filter(|panel| panel.here.is_some()).count();
+    let on_paper = panels.len() - measured;
+    Ok(Interactive {
+        files: [
+            ("data/scaling.json", one_a_line(&catalogue, "model")?),
+            ("figures/scaling.svg", pictures::scaling(&pictured)),
+        ],
+        content: format!("{on_paper} charts on paper, {measured} of what was measured"),
+    })
+}
+
+/// JSON for a file that people compare line by line: every object that begins with this field begins a line.
+fn one_a_line(whole: &impl Serialize, field: &str) -> serde_json::Result<String> {
+    let begins = format!("{{\"{field}\"");
+    let text = serde_json::to_string(whole)?;
+    Ok(text.replace(&begins, &format!("\n{begins}")) + "\n")
+}
