@@ -1,12 +1,12 @@
 //! Memory for results, initialised by all threads, and scratch memory that a thread uses again.
 //!
 //! Safe Rust initialises a vector before the vector is used. If one thread wrote the initial values, the others would wait,
-//! so all threads write. [`zeros`] writes zeros for operations that compute their results in another order. [`made`] writes
+//! so all threads write. `zeros` writes zeros for operations that compute their results in another order. `made` writes
 //! the results of operations by element directly.
 //!
 //! A convolution needs some megabytes for a short time, again and again. Fresh memory costs twice:
 //! the system clears every page, and no page is in a cache. Each thread therefore keeps the blocks
-//! that its operations have released, and lends them again as [`Scratch`], without clearing them.
+//! that its operations have released, and lends them again as `Scratch`, without clearing them.
 //!
 //! A few sizes in an operation's arguments can ask for more memory than the machine has, and the
 //! system would end the process. Operations whose memory is not in proportion to their operands
