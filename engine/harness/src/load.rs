@@ -3,6 +3,7 @@
 use std::fs;
 use std::time::Instant;
 
+use crate::machine::available_cores;
 use crate::verdict::SHORTEST;
 
 /// A run that gets less of its cores was held up, if the cores were not idle.
@@ -42,7 +43,7 @@ impl Load {
     /// Returns a note if other programs have used the cores since this moment. `threads` threads of this process had
     /// work. Only Linux counts the time of other programs, so there is no note elsewhere.
     pub fn note(&self, threads: usize) -> Option<String> {
-        let cores = std::thread::available_parallelism().ok()?.get();
+        let cores = available_cores();
         let (before, after) = (self.ticks?, Self::now().ticks?);
         note(before, after, self.at.elapsed().as_secs_f64(), threads.min(cores))
     }
