@@ -29,7 +29,7 @@ use crate::arguments::{Arguments, ModelKind, Norm, Scale, TestNorm, WrapperKind}
 use crate::conclusion::Difference;
 
 /// On a CPU, the numbers of training and test images, unless `--train-size` and `--test-size` are given.
-const IMAGES_ON_A_CPU: (u64, u64) = (6_144, 2_000);
+const IMAGES_ON_A_CPU: (usize, usize) = (6_144, 2_000);
 
 /// The flags of one call, checked, with the data loaded.
 pub(crate) struct Prepared {

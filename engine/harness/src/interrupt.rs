@@ -1,20 +1,15 @@
 //! Ctrl-C: the first one ends training after the current step, the second one ends the process.
 //!
 //! After the first Ctrl-C the run reports its results so far. `SIGTERM`, the signal of `kill` and of schedulers, has the
-//! same effect as Ctrl-C (`SIGINT`).
-//!
-//! A signal that comes during an evaluation ends the evaluation ([`is_new`]).
-//!
-//! A signal that the program ignored from its start stays ignored, as a shell expects: a script's background jobs ignore
-//! Ctrl-C. Only Linux reports ignored signals. On other systems the program handles them.
+//! same effect as Ctrl-C (`SIGINT`). A signal during an evaluation ends the evaluation ([`is_new`]). A signal that the
+//! program ignored from its start stays ignored where the system reports it, as a shell expects of background jobs.
 //!
 //! Devices that train together must end with the same step. So each device adds the request to the sums of its step
 //! ([`BatchSums::interrupts`](crate::records::BatchSums::interrupts)), which the devices all-reduce anyway.
 
-use std::fs;
-use std::io;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::{fs, io};
 
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
@@ -33,10 +28,8 @@ static SIGNAL: AtomicUsize = AtomicUsize::new(SIGINT as usize);
 /// The signals that have a handler.
 static WATCHED: Mutex<Vec<i32>> = Mutex::new(Vec::new());
 
-/// Installs the handlers: from now on the first Ctrl-C is a request, and the second ends the process.
-///
-/// Before this call the first Ctrl-C ends the process. A second call does nothing, unless the first call failed. Ignored
-/// signals get no handler. Fails when the system refuses a handler.
+/// Installs the handlers: from now on the first Ctrl-C is a request, and the second ends the process. A second call does
+/// nothing, unless the first call failed. Fails when the system refuses a handler.
 pub fn watch() -> io::Result<()> {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     watch_by(&WATCHED, not_ignored(&status), register)
@@ -62,19 +55,17 @@ fn watch_by(
 /// The signals that Linux's status of a process does not report as ignored. Bit `n - 1` is signal `n`. Without such a line
 /// no signal is ignored.
 fn not_ignored(status: &str) -> impl Iterator<Item = i32> {
-    let digits = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
-    let ignored =
-        digits.and_then(|digits| u64::from_str_radix(digits.trim(), 16).ok()).unwrap_or(0);
+    let digits = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).unwrap_or_default();
+    let ignored = u64::from_str_radix(digits.trim(), 16).unwrap_or(0);
     [SIGINT, SIGTERM].into_iter().filter(move |signal| ignored >> (signal - 1) & 1 == 0)
 }
 
 fn register(signal: i32) -> io::Result<()> {
     // The order matters: at the first signal, the conditional shutdown runs and the number is stored before the flag is
     // set. If a call fails, the flag has no handler yet, so all three can be registered again.
-    flag::register_conditional_shutdown(signal, exit_code_of(signal as usize), &REQUESTED)?;
+    flag::register_conditional_shutdown(signal, 128 + signal, &REQUESTED)?;
     flag::register_usize(signal, &SIGNAL, signal as usize)?;
-    flag::register(signal, &REQUESTED)?;
-    Ok(())
+    flag::register(signal, &REQUESTED).map(drop)
 }
 
 /// Whether `SIGINT` (Ctrl-C) or `SIGTERM` has arrived.
@@ -94,12 +85,7 @@ pub fn acknowledge() {
 
 /// The exit code of a run that a signal has ended early: 130 for Ctrl-C and 143 for `SIGTERM`. `None` without a signal.
 pub fn exit_code() -> Option<u8> {
-    let code = exit_code_of(SIGNAL.load(Ordering::SeqCst));
-    requested().then(|| code.try_into().unwrap_or(u8::MAX))
-}
-
-fn exit_code_of(signal: usize) -> i32 {
-    128 + signal as i32
+    requested().then(|| 128 + SIGNAL.load(Ordering::SeqCst) as u8)
 }
 
 #[cfg(test)]

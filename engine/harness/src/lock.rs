@@ -18,10 +18,11 @@ pub fn has_no_locks(error: &io::Error) -> bool {
     error.kind() == ErrorKind::Unsupported || error.raw_os_error() == Some(ENOLCK)
 }
 
-#[cfg(all(test, target_os = "linux"))]
+#[cfg(test)]
 mod tests {
     use super::*;
 
+    #[cfg(target_os = "linux")]
     #[test]
     fn a_file_system_without_locks_is_told_from_one_that_fails() {
         let (enolck, enosys, eopnotsupp) = (37, 38, 95);

@@ -10,12 +10,11 @@
 //! | loss | the forward pass |
 //! | gradients, last layer first | the backward pass of that layer, or the sum over ranks |
 //!
-//! A recording has one line of JSON for each of them, in that order, and [`first_divergence`] compares two recordings. After the
-//! last step it has parameters and buffers once more, under the number of the next step. They show the last update, and a run
-//! that resumes this one begins with them.
+//! A recording has one line of JSON for each of them, in that order. After the last step it has parameters and buffers once
+//! more, under the number of the next step: a run that resumes this one begins with them.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::{self, BufRead, Read};
+use std::io;
 
 use serde::{Deserialize, Serialize};
 
@@ -49,19 +48,8 @@ impl Entry {
         if kind == name { kind.clone() } else { format!("{kind} {name}") }
     }
 
-    /// Whether one of the entries has the same kind and name.
-    fn has_its_like(&self, entries: &[&Self]) -> bool {
-        entries.iter().any(|other| (&other.kind, &other.name) == (&self.kind, &self.name))
-    }
-
-    /// Says that a recording, `first` or `second`, goes on without this entry.
-    fn lacking(&self, which: &str) -> String {
-        let ranks = if self.phase() == Phase::Images { ", on any rank" } else { "" };
-        format!("the {which} recording lacks {} there{ranks}", self.title())
-    }
-
-    /// The likely cause of another hash of this entry. `over` says whether a run ended before this step, and `shards` are the
-    /// numbers of shards of a batch, if they differ with the number of devices.
+    /// The likely cause of another hash. `over` says whether a run ended before this step, and `shards` are the numbers of
+    /// shards of a batch, if they differ with the number of devices.
     fn cause(&self, over: bool, shards: Option<[usize; 2]>) -> String {
         let cause = match (self.kind.as_str(), shards) {
             ("images", Some([first, second])) => {
@@ -80,28 +68,15 @@ impl Entry {
     }
 }
 
-/// The most bytes of a line. An entry has far fewer bytes, and the rest of another file is not read.
-const LONGEST_LINE: u64 = 1 << 20;
-
 /// Reads a recording. Leaves out a last line that ends early: the run was killed. Fails when a line is not an entry: the
 /// message has its number.
-pub fn read(mut from: impl BufRead) -> io::Result<Vec<Entry>> {
-    let (mut entries, mut line) = (Vec::new(), Vec::new());
-    for number in 1.. {
-        line.clear();
-        if from.by_ref().take(LONGEST_LINE).read_until(b'\n', &mut line)? == 0 {
-            break;
-        }
-        match serde_json::from_slice(&line) {
-            Ok(entry) => entries.push(entry),
-            Err(error) if error.is_eof() && from.fill_buf()?.is_empty() => break,
-            Err(error) => {
-                let text = format!("line {number} is not of a recording: {error}");
-                return Err(io::Error::new(io::ErrorKind::InvalidData, text));
-            }
-        }
-    }
-    Ok(entries)
+pub fn read(from: impl io::Read) -> io::Result<Vec<Entry>> {
+    let entries = serde_json::Deserializer::from_reader(from).into_iter::<Entry>();
+    let whole = entries.take_while(|entry| !entry.as_ref().is_err_and(serde_json::Error::is_eof));
+    whole.collect::<Result<_, _>>().map_err(|error| {
+        let text = format!("line {} is not of a recording: {error}", error.line());
+        io::Error::new(io::ErrorKind::InvalidData, text)
+    })
 }
 
 /// The kinds of entries of a step, in the order of comparison.
@@ -127,39 +102,30 @@ struct Run<'a> {
     last_rank: usize,
     /// The step, rank and phase of the entry that was written last.
     end: (usize, usize, Phase),
+    /// The number of shards of a batch.
+    shards: usize,
 }
 
 impl<'a> Run<'a> {
     fn new(all: &'a [Entry]) -> Option<Self> {
-        let mut sorted: Vec<&Entry> = all.iter().collect();
-        sorted.sort_by_key(|entry| (entry.step, entry.rank));
-        let mut places: BTreeMap<Place, Vec<&Entry>> = BTreeMap::new();
-        for entry in &sorted {
-            let images = entry.phase() == Phase::Images;
-            let shard = || entry.name.rsplit(' ').next()?.parse().ok();
-            let owner = if images { shard().unwrap_or(0) } else { entry.rank };
-            let there = places.entry((entry.step, entry.phase(), owner)).or_default();
+        let (mut places, mut shards) = (BTreeMap::<Place, Vec<&Entry>>::new(), BTreeSet::new());
+        for entry in all {
+            let (phase, mut owner) = (entry.phase(), entry.rank);
+            if phase == Phase::Images {
+                owner = entry.name.rsplit(' ').next()?.parse().unwrap_or(0);
+                shards.insert(owner);
+            }
+            let there = places.entry((entry.step, phase, owner)).or_default();
             // If several ranks have one shard, which is a mistake, the first of them counts.
-            if there.is_empty() || !images {
+            if there.is_empty() || phase != Phase::Images {
                 there.push(entry);
             }
         }
-        let (first, last) = (sorted.first()?.step, sorted.last()?.step);
-        let mut of_last = places.range((last, Phase::Images, 0)..);
-        let ended = of_last.all(|((_, phase, _), _)| *phase == Phase::Weights);
+        let (first, last) = (places.keys().next()?.0, places.keys().last()?.0);
+        let ended = places.range((last, Phase::Images, 0)..).all(|(it, _)| it.1 == Phase::Weights);
         let last_rank = all.iter().map(|entry| entry.rank).max()?;
         let end = all.iter().map(|entry| (entry.step, entry.rank, entry.phase())).max()?;
-        Some(Self { places, first, last, ended, last_rank, end })
-    }
-
-    fn entries(&self, place: &Place) -> &[&'a Entry] {
-        self.places.get(place).map_or(&[], Vec::as_slice)
-    }
-
-    /// The number of shards of a batch.
-    fn shards(&self) -> usize {
-        let images = self.places.keys().filter(|(_, phase, _)| *phase == Phase::Images);
-        images.map(|(.., shard)| shard).collect::<BTreeSet<_>>().len()
+        Some(Self { places, first, last, ended, last_rank, end, shards: shards.len() })
     }
 }
 
@@ -178,49 +144,62 @@ pub fn steps_made(entries: &[Entry]) -> BTreeSet<usize> {
 /// difference. If nothing differs, but a recording ends in the middle of a step, that is the result. The final weights of a run
 /// are compared with the weights before the next step of a longer run.
 pub fn first_divergence(a: &[Entry], b: &[Entry]) -> Option<String> {
-    let (a, b) = (Run::new(a)?, Run::new(b)?);
-    let (first, last) = (a.first.max(b.first), a.last.min(b.last));
+    let runs = [Run::new(a)?, Run::new(b)?];
+    let [a, b] = &runs;
+    let steps = a.first.max(b.first)..=a.last.min(b.last);
     let common = a.last_rank.min(b.last_rank);
-    let places: BTreeSet<Place> = a.places.keys().chain(b.places.keys()).copied().collect();
+    let other_shards = a.last_rank != b.last_rank && a.shards != b.shards;
+    let shards = other_shards.then_some([a.shards, b.shards]);
     let (mut equal, mut cut_short) = (0, None);
-    for place in places.range((first, Phase::Images, 0)..) {
-        let (step, phase, owner) = *place;
+    for place in a.places.keys().chain(b.places.keys()).collect::<BTreeSet<_>>() {
+        let &(step, phase, owner) = place;
         let images = phase == Phase::Images;
-        let over = [&a, &b].iter().any(|run| run.ended && run.last == step);
-        if step > last || (!images && owner > common) || (over && phase != Phase::Weights) {
+        let over = runs.iter().any(|run| run.ended && run.last == step);
+        let is_common = (images || owner <= common) && (!over || phase == Phase::Weights);
+        if !is_common || !steps.contains(&step) {
             continue;
         }
-        let (of_a, of_b) = (a.entries(place), b.entries(place));
-        for number in 0..of_a.len().max(of_b.len()) {
-            let pair = [of_a, of_b].map(|entries| entries.get(number).copied());
-            let (ends, cause) = match pair {
-                [Some(one), Some(other)] if one == other || (images && one.hash == other.hash) => {
-                    equal += 1;
+        let of = [a, b].map(|run| run.places.get(place).map_or(&[][..], Vec::as_slice));
+        for number in 0..of[0].len().max(of[1].len()) {
+            let pair = of.map(|entries| entries.get(number).copied());
+            let Some(entry) = pair[0].or(pair[1]) else { continue };
+            let [hash, other] = pair.map(|it| it.map(|it| &it.hash));
+            if pair[0] == pair[1] || (images && hash == other) {
+                equal += 1;
+                continue;
+            }
+            let mut what = "the first difference".to_owned();
+            let (mut cause, mut ends) = (entry.cause(over, shards), false);
+            // The recording that has no entry of this name there.
+            let lacking = [1, 0].into_iter().find_map(|which| {
+                let title = pair[1 - which]?.title();
+                (!of[which].iter().any(|it| it.title() == title)).then_some((which, title))
+            });
+            if let Some((which, title)) = lacking {
+                let (run, name) = (&runs[which], ["first", "second"][which]);
+                // A shard of a rank that only one recording has, or of the last step, says nothing.
+                if images && (entry.rank > common || step >= run.last) {
                     continue;
                 }
-                [Some(one), Some(_)] if !one.has_its_like(of_b) => (None, one.lacking("second")),
-                [Some(_), Some(other)] if !other.has_its_like(of_a) => {
-                    (None, other.lacking("first"))
+                let ranks = if images { ", on any rank" } else { "" };
+                cause = format!("the {name} recording lacks {title} there{ranks}");
+                ends = !images && pair[which].is_none() && run.end <= (step, owner, phase);
+                if ends {
+                    what = format!("the {name} recording ends here");
+                    cause = "in the middle of a step: nothing differs up to there".to_owned();
                 }
-                [Some(one), Some(_)] => {
-                    let shards = [&a, &b].map(Run::shards);
-                    let by_ranks = a.last_rank != b.last_rank && shards[0] != shards[1];
-                    (None, one.cause(over, by_ranks.then_some(shards)))
-                }
-                [Some(entry), None] | [None, Some(entry)] => {
-                    let (which, run) =
-                        if pair[0].is_none() { ("first", &a) } else { ("second", &b) };
-                    // A shard of a rank that only one recording has, or of the last step, says nothing.
-                    if images && (entry.rank > common || step >= run.last) {
-                        continue;
-                    }
-                    let ends = !images && run.end <= (step, owner, phase);
-                    (ends.then_some(which), entry.lacking(which))
-                }
-                [None, None] => continue,
-            };
-            let text = describe(pair, over, equal, ends, &cause);
-            if ends.is_none() {
+            }
+            let (after, made) = if over { ("after ", step.saturating_sub(1)) } else { ("", step) };
+            let [first, second] = pair.map(|entry| match entry {
+                Some(entry) => format!("{} {}", entry.title(), entry.hash),
+                None => "nothing".to_owned(),
+            });
+            let text = format!(
+                "{after}step {made}, rank {}: {what}, after {equal} equal tensors\n  first recording:  {first}\n  second recording: \
+                 {second}\n  {cause}",
+                entry.rank
+            );
+            if !ends {
                 return Some(text);
             }
             // The outcome of other ranks may still differ.
@@ -228,37 +207,6 @@ pub fn first_divergence(a: &[Entry], b: &[Entry]) -> Option<String> {
         }
     }
     cut_short
-}
-
-/// The text of a difference. `over` says whether a run ended before this step. `ends` is the recording, `first` or `second`, that
-/// ends in the middle of this step.
-fn describe(
-    pair: [Option<&Entry>; 2],
-    over: bool,
-    equal: usize,
-    ends: Option<&str>,
-    cause: &str,
-) -> String {
-    let Some(Entry { step, rank, .. }) = pair[0].or(pair[1]) else { return String::new() };
-    let when = match over {
-        true => format!("after step {}", step.saturating_sub(1)),
-        false => format!("step {step}"),
-    };
-    let [first, second] = pair.map(|entry| match entry {
-        Some(entry) => format!("{} {}", entry.title(), entry.hash),
-        None => "nothing".to_owned(),
-    });
-    let (what, cause) = match ends {
-        Some(which) => (
-            format!("the {which} recording ends here"),
-            "in the middle of a step: nothing differs up to there",
-        ),
-        None => ("the first difference".to_owned(), cause),
-    };
-    format!(
-        "{when}, rank {rank}: {what}, after {equal} equal tensors\n  first recording:  {first}\n  second recording: \
-         {second}\n  {cause}"
-    )
 }
 
 #[cfg(test)]

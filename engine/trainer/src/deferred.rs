@@ -46,8 +46,8 @@ impl StepSums {
             bail!("a loss and a number of answers were expected, got {:?}", sums.dims())
         };
         // Counts are exact in f64 up to 2⁵³.
-        let correct = correct as u64;
-        Ok(BatchSums { loss, correct, samples, interrupts: interrupt::requested().into() })
+        let (correct, interrupts) = (correct as u64, interrupt::requested().into());
+        Ok(BatchSums { loss, correct, samples, interrupts })
     }
 }
 
@@ -73,18 +73,18 @@ impl SumsReader {
             StepSums::Sums(sums) => return Ok(Some(sums)),
             StepSums::Deferred(step, samples) => (step, samples),
         };
-        let deferred = match self.deferred.take() {
+        let (sums, samples) = match self.deferred.take() {
             Some((earlier, before)) => (sum(&earlier, &step)?, before + samples),
             None => (step, samples),
         };
         // Tests defer sums in CPU memory, as if the sums were on a GPU.
-        let on_a_gpu = cfg!(test) || !deferred.0.device().is_cpu();
+        let on_a_gpu = cfg!(test) || !sums.device().is_cpu();
         let is_recent = self.last_read.is_some_and(|time| time.elapsed() < READ_EVERY);
         if on_a_gpu && is_recent && !last && !interrupt::requested() {
-            self.deferred = Some(deferred);
+            self.deferred = Some((sums, samples));
             return Ok(None);
         }
-        let sums = StepSums::Deferred(deferred.0, deferred.1).read()?;
+        let sums = StepSums::Deferred(sums, samples).read()?;
         self.last_read = Some(Instant::now());
         Ok(Some(sums))
     }

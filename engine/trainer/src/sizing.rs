@@ -24,7 +24,7 @@ pub fn width(flag: Option<u32>, plan: &DevicePlan) -> usize {
 pub fn limit_images(
     train: &mut TrainArguments,
     plan: &DevicePlan,
-    (training, test): (u64, u64),
+    (training, test): (usize, usize),
 ) -> bool {
     if !plan.is_of_slices() {
         return false;

@@ -7,6 +7,7 @@ use std::sync::mpsc::channel;
 use std::thread;
 use std::time::Duration;
 
+use itertools::Itertools as _;
 use serde::{Deserialize, Serialize};
 
 use super::process;
@@ -37,8 +38,6 @@ impl UsageError {
 pub struct ReportedElsewhere(pub u8);
 
 /// Reports an error, if there is one, and returns the exit code for `main`.
-///
-/// The error may be clap's. `--help` is one, too.
 pub fn conclude(outcome: anyhow::Result<()>) -> ExitCode {
     match outcome {
         Ok(()) => interrupt::exit_code().map_or(ExitCode::SUCCESS, ExitCode::from),
@@ -46,20 +45,23 @@ pub fn conclude(outcome: anyhow::Result<()>) -> ExitCode {
     }
 }
 
-/// Reports an error on standard error, and returns its exit code.
-///
-/// `--help` is printed on standard output.
+/// Reports an error on standard error, and returns its exit code. clap's `--help` is an error, too: it is printed on standard
+/// output.
 pub fn report_error(error: &anyhow::Error) -> u8 {
     if let Some(help) = error.downcast_ref::<clap::Error>().filter(|error| !error.use_stderr()) {
-        // This is --help or --version. Standard output may be closed.
+        // Standard output may be closed.
         let _ = help.print();
     }
     let ErrorReport { code, message } = ErrorReport::of(error);
     if let Some(message) = message {
-        // One call, so no other process can print in between. Standard error may be closed.
-        let _ = io::stderr().write_all(format!("error: {message}\n").as_bytes());
+        write_line(&format!("error: {message}"));
     }
     code
+}
+
+/// Writes a line to standard error, which may be closed. One call writes it, so no other process can print in between.
+fn write_line(line: &str) {
+    let _ = io::stderr().write_all(format!("{line}\n").as_bytes());
 }
 
 /// Reports an error and ends the program, for a `main` that cannot return because one of its threads never ends.
@@ -71,27 +73,21 @@ pub fn give_up(error: &anyhow::Error) {
     let ErrorReport { code, message } = ErrorReport::of(error);
     // A progress bar may be in this line.
     let new_line = if io::stderr().is_terminal() { "\n" } else { "" };
-    let message = format!("{new_line}error: {}\n", message.unwrap_or_default());
-    at_most(STUCK_AFTER, move || {
-        let _ = io::stderr().write_all(message.as_bytes());
-    });
-    if !process::may_be_ended() {
-        return;
+    let line = format!("{new_line}error: {}", message.unwrap_or_default());
+    at_most(STUCK_AFTER, move || write_line(&line));
+    if process::may_be_ended() {
+        at_most(STUCK_AFTER, remove_partial_files);
+        // This prints buffered output, unless the thread that never ends holds the lock of standard output.
+        exit(code.into())
     }
-    at_most(STUCK_AFTER, remove_partial_files);
-    // This prints buffered output, unless the thread that never ends holds the lock of standard output.
-    exit(code.into())
 }
 
 /// Ends this process, one of several, with exit code 1 and without destructors. Prints the reason on standard error, in
 /// one line, and calls `end_job`, which may end the other processes.
 #[expect(clippy::disallowed_methods, reason = "ends a job in which nothing can return")]
 pub fn end_process(reason: &str, end_job: impl FnOnce() + Send + 'static) -> ! {
-    // In one piece: other processes may print at the same time.
-    let line = format!("{reason}\n");
-    at_most(STUCK_AFTER, move || {
-        let _ = io::stderr().write_all(line.as_bytes());
-    });
+    let line = reason.to_owned();
+    at_most(STUCK_AFTER, move || write_line(&line));
     // A launcher that forwards standard error has to read the line before the job ends.
     thread::sleep(FORWARDED);
     at_most(5 * STUCK_AFTER, || {
@@ -128,10 +124,8 @@ impl ErrorReport {
         let (code, message) = if let Some(ReportedElsewhere(code)) = error.downcast_ref() {
             (*code, None)
         } else if let Some(error) = error.downcast_ref::<clap::Error>() {
-            match error.use_stderr() {
-                true => (2, Some(one_line(&error.to_string()))),
-                false => (0, None),
-            }
+            let refusal = error.use_stderr().then(|| one_line(&error.to_string()));
+            (if refusal.is_some() { 2 } else { 0 }, refusal)
         } else if error.is::<UsageError>() {
             (2, Some(error.to_string()))
         } else if is_stdout_closed(error) {
@@ -152,20 +146,16 @@ fn with_causes(error: &anyhow::Error) -> String {
 
 /// Whether the reader of standard output has closed it, as `| head` does. This is no failure.
 fn is_stdout_closed(error: &anyhow::Error) -> bool {
-    error
-        .chain()
-        .filter_map(|cause| cause.downcast_ref::<io::Error>())
-        .any(|cause| cause.get_ref().is_some_and(|inner| inner.is::<StdoutClosed>()))
+    let mut causes = error.chain().filter_map(|cause| cause.downcast_ref::<io::Error>()?.get_ref());
+    causes.any(|inner| inner.is::<StdoutClosed>())
 }
 
 /// Shortens a message of clap to one line, without the usage and the hint at `--help`.
 fn one_line(message: &str) -> String {
-    let text = message.split("\n\nUsage:").next().unwrap_or(message);
-    let text = text.split("\n\nFor more information").next().unwrap_or(text);
-    let text = text.strip_prefix("error: ").unwrap_or(text);
-    let parts = text.split("\n  tip: ");
-    let parts = parts.map(|part| part.split_whitespace().collect::<Vec<_>>().join(" "));
-    parts.collect::<Vec<_>>().join("; ")
+    let text = message.strip_prefix("error: ").unwrap_or(message);
+    let ends = ["\n\nUsage:", "\n\nFor more information"].map(|end| text.find(end));
+    let text = &text[..ends.into_iter().flatten().min().unwrap_or(text.len())];
+    text.split("\n  tip: ").map(|part| part.split_whitespace().join(" ")).join("; ")
 }
 
 /// Error codes of CUDA and its libraries, each with a hint for the user.

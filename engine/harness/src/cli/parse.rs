@@ -24,11 +24,9 @@ pub fn parse<A: Parser>() -> Result<A, Error> {
 const HELP: &str =
     "{about-with-newline}\n{usage-heading} {usage}\n\n{before-help}{all-args}{after-help}";
 
-/// Lays out the help of a program for a screen. `-h` prints the flags that matter most, a line each, and `--help` prints
-/// all flags and all values.
-///
-/// A program writes its examples into `before_help`, and a line below them names the command of cargo. The program hides a
-/// flag from `-h` with `hide_short_help`.
+/// Lays out the help of a program for a screen. `-h` prints the flags that matter most, a line each, and `--help` all flags and
+/// all values: a program hides a flag from `-h` with `hide_short_help`. It writes its examples into `before_help`, and a line
+/// below them names the command of cargo.
 fn with_help(command: Command, is_short: bool) -> Command {
     if command.has_subcommands() {
         return command;
@@ -41,15 +39,12 @@ fn with_help(command: Command, is_short: bool) -> Command {
         flag("help", 'h', ArgAction::Help, "-h prints the most important flags, --help prints all");
     let version = flag("version", 'V', ArgAction::Version, "Print the version");
     let command = command.disable_help_flag(true).disable_version_flag(true).args([help, version]);
-    let command = command.mut_args(|argument| argument.hide_possible_values(is_short));
-    let examples = command.get_before_help().map(|examples| {
-        let name = command.get_name();
-        format!("{examples}In the repository: cargo run --release -p {name} -- FLAGS\n")
-    });
-    let command = match examples {
-        Some(examples) => command.before_help(examples),
-        None => command,
-    };
+    let mut command = command.mut_args(|argument| argument.hide_possible_values(is_short));
+    if let Some(examples) = command.get_before_help() {
+        let of_cargo = format!("cargo run --release -p {} -- FLAGS", command.get_name());
+        let examples = format!("{examples}In the repository: {of_cargo}\n");
+        command = command.before_help(examples);
+    }
     command
         .help_template(HELP)
         .max_term_width(80)
@@ -58,10 +53,7 @@ fn with_help(command: Command, is_short: bool) -> Command {
 }
 
 fn from_matches<A: Parser>(matches: Result<clap::ArgMatches, Error>) -> Result<A, Error> {
-    matches.and_then(|mut matches| {
-        let parsed = A::from_arg_matches_mut(&mut matches);
-        parsed.map_err(|error| error.format(&mut A::command()))
-    })
+    A::from_arg_matches_mut(&mut matches?).map_err(|error| error.format(&mut A::command()))
 }
 
 /// Makes clap take `-1` after a flag as the value of that flag. Then clap's error names the flag and the valid range.
@@ -113,14 +105,10 @@ pub fn each_once<T: PartialEq>(
     values: &[T],
     name: impl Fn(&T) -> String,
 ) -> Result<(), UsageError> {
-    let mut all = values.iter().enumerate();
-    match all.find(|(i, value)| values[..*i].contains(value)) {
-        Some((_, value)) => {
-            let name = name(value);
-            Err(UsageError::new(format_args!("{flag} names {name} twice: leave one out")))
-        }
-        None => Ok(()),
-    }
+    let repeated = values.iter().enumerate().find(|(i, value)| values[..*i].contains(value));
+    repeated.map_or(Ok(()), |(_, value)| {
+        Err(UsageError::new(format_args!("{flag} names {} twice: leave one out", name(value))))
+    })
 }
 
 #[cfg(test)]

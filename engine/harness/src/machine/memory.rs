@@ -1,8 +1,7 @@
 //! The memory of the machine, and the limits on this process: the smallest counts.
 
-use std::fmt;
-use std::fs;
 use std::path::Path;
+use std::{fmt, fs};
 
 /// An amount of memory that this process can have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,8 +52,8 @@ fn memory_below(root: &Path) -> Option<Memory> {
     let bounds = machine().into_iter().chain(control_groups(root)).chain(address_space(root));
     let bounds: Vec<Bound> = bounds.collect();
     let smallest = |bytes: fn(&Bound) -> u64| {
-        let smallest = bounds.iter().min_by_key(|bound| bytes(bound))?;
-        Some(Amount { bytes: bytes(smallest), limit: smallest.limit })
+        let amounts = bounds.iter().map(|it| Amount { bytes: bytes(it), limit: it.limit });
+        amounts.min_by_key(|amount| amount.bytes)
     };
     let (total, free) = (smallest(|bound| bound.total)?, smallest(|bound| bound.free)?);
     let swap = kibibytes(&info, "SwapTotal:").filter(|_| total.limit.is_none());
@@ -66,10 +65,11 @@ fn control_groups(root: &Path) -> Vec<Bound> {
     let (groups, mounts) = (read(root, "proc/self/cgroup"), read(root, "proc/self/mountinfo"));
     let mut bounds = Vec::new();
     for (place, system) in mounts.lines().filter_map(|mount| mount.split_once(" - ")) {
-        let (place, system) = (words(place), words(system));
+        let [place, system] = [place, system].map(|text| text.split(' ').collect::<Vec<_>>());
         let ([_, _, _, top, point, ..], [kind, .., options]) = (&place[..], &system[..]) else {
             continue;
         };
+        let (top, point) = (unescaped(top), unescaped(point));
         // In the second version all controllers share one hierarchy, which has no name.
         let (controller, limits, used) = match *kind {
             "cgroup2" => ("", &["memory.max", "memory.high"][..], "memory.current"),
@@ -84,7 +84,7 @@ fn control_groups(root: &Path) -> Vec<Bound> {
         });
         let Some(group) = group else { continue };
         // In a container, the path may be that of the host, of which the container has only the root.
-        let group = group.strip_prefix(top).or_else(|_| group.strip_prefix("/")).unwrap_or(group);
+        let group = group.strip_prefix(&top).or_else(|_| group.strip_prefix("/")).unwrap_or(group);
         let point = root.join(point.trim_start_matches('/'));
         let folders = group.ancestors().map(|group| point.join(group));
         bounds.extend(folders.filter_map(|folder| control_group(&folder, limits, used)));
@@ -132,8 +132,10 @@ fn kibibytes(text: &str, name: &str) -> Option<u64> {
     number(text, name)?.checked_mul(1024)
 }
 
-fn words(text: &str) -> Vec<&str> {
-    text.split(' ').collect()
+/// Decodes the octal escapes of a path in `mountinfo`, such as `\040` for a space.
+fn unescaped(path: &str) -> String {
+    let codes = [(r"\040", " "), (r"\011", "\t"), (r"\012", "\n"), (r"\134", "\\")];
+    codes.iter().fold(path.to_owned(), |path, (code, text)| path.replace(code, text))
 }
 
 fn has(list: &str, name: &str) -> bool {
@@ -184,7 +186,7 @@ mod tests {
 
     #[test]
     fn the_smallest_limit_counts() {
-        let cases: [(&str, &[&str], _); 10] = [
+        let cases: [(&str, &[&str], _); 11] = [
             ("no limit", &[MACHINE], [(9000 * KIB, None), (8000 * KIB, None)]),
             (
                 "a group with cached files",
@@ -261,6 +263,16 @@ mod tests {
                     "proc/self/mountinfo nonsense|7 1 0:7 / /run/groups rw - cgroup2 none rw",
                     "proc/self/cgroup nonsense|0::/of/the/host",
                     "run/groups/memory.max 2000000",
+                ],
+                [(2_000_000, CGROUP), (2_000_000, CGROUP)],
+            ),
+            (
+                "a group and a mount point with escapes",
+                &[
+                    MACHINE,
+                    r"proc/self/mountinfo 7 1 0:7 /a\040b /run/my\134groups rw - cgroup2 none rw",
+                    "proc/self/cgroup 0::/a b/job",
+                    r"run/my\groups/job/memory.max 2000000",
                 ],
                 [(2_000_000, CGROUP), (2_000_000, CGROUP)],
             ),

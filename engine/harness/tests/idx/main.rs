@@ -6,7 +6,7 @@ use std::io::{BufReader, Write as _};
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use harness::images::idx::{Error, read_images, read_labels};
+use harness::images::idx::{read_images, read_labels};
 
 const IMAGES: u32 = 0x803;
 const LABELS: u32 = 0x801;
@@ -27,12 +27,8 @@ fn gzip(bytes: &[u8]) -> Vec<u8> {
 }
 
 /// Returns the message about a malformed file.
-fn refusal<R>(read: Result<R, Error>) -> String {
-    match read {
-        Err(Error::Malformed(message)) => message,
-        Err(error) => panic!("{error}"),
-        Ok(_) => panic!("the file was read"),
-    }
+fn refusal<R>(read: anyhow::Result<R>) -> String {
+    read.err().expect("a refusal").to_string()
 }
 
 #[test]
@@ -93,9 +89,9 @@ fn gzip_files_are_whole_and_may_have_several_members_and_zeros_at_the_end() {
     }
     // A file that is cut in its only member, and in a later one; and a member too many.
     let few = gzip(&file(&[LABELS, 12], 12));
-    assert!(matches!(read_labels(&few[..few.len() / 2]), Err(Error::Read(_))));
+    assert_eq!(refusal(read_labels(&few[..few.len() / 2])), "cannot be read");
     let cut = [&members[0][..], &members[2][..members[2].len() / 2]].concat();
-    assert!(matches!(read_labels(&cut[..]), Err(Error::Read(_))));
+    assert_eq!(refusal(read_labels(&cut[..])), "cannot be read");
     let told = refusal(read_labels(&[members.concat(), gzip(b"!")].concat()[..]));
     assert_eq!(told, "goes on after the 700 bytes that its header announces");
     let told = refusal(read_labels(&members[0][..]));
