@@ -14,8 +14,7 @@ use tracing::info_span;
 
 use crate::{Checkpoints, Error, Resume, file};
 
-/// The file whose lock a run holds. The operating system releases the lock when the process ends, also after a crash. The
-/// file stays.
+/// The file whose lock a run holds. The system releases the lock when the process ends, also after a crash. The file stays.
 pub(crate) const LOCK: &str = "lock";
 
 const PREFIX: &str = "step-";
@@ -45,19 +44,18 @@ impl Folder {
         let lock_path = path.join(LOCK);
         let lock = File::options().write(true).create(true).truncate(false).open(&lock_path);
         let lock = lock.map_err(Error::io("open", &lock_path))?;
+        let place = path.display();
         match lock.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
                 return Err(Error::Refused(format!(
-                    "another run keeps its checkpoints in {}: choose another folder, or end that run",
-                    path.display()
+                    "another run keeps its checkpoints in {place}: choose another folder, or end that run"
                 )));
             }
             Err(TryLockError::Error(reason)) if has_no_locks(&reason) => report.note(format_args!(
-                "the file system of {} has no locks: see to it that no other run writes there",
-                path.display()
+                "the file system of {place} has no locks: see to it that no other run writes there"
             )),
-            Err(TryLockError::Error(reason)) => return Err(Error::io("lock", lock_path)(reason)),
+            Err(TryLockError::Error(reason)) => return Err(Error::io("lock", &lock_path)(reason)),
         }
         for (name, path) in entries(path)? {
             if name.starts_with(PREFIX) && name.ends_with(PARTIAL) {
@@ -69,11 +67,10 @@ impl Folder {
     }
 
     /// Writes a checkpoint of the state after a step, if one is due: after every so many steps, after the last step, and after an
-    /// interrupt. `tensors` returns the tensors of the checkpoint. Fails with [`Error::Io`] when a file cannot be written or
-    /// removed.
+    /// interrupt. `tensors` returns the tensors of the checkpoint. Fails when a file cannot be written or removed.
     ///
-    /// The folder has room for one checkpoint more than the number to keep: the oldest ones beyond that number are removed
-    /// before, and one after. So one whole checkpoint is there at any time.
+    /// The oldest checkpoints beyond the number to keep are removed before, and one after. So a whole checkpoint is there at
+    /// any time, and the folder needs room for one more than that number.
     pub fn after_step(
         &self,
         state: &TrainerState,
@@ -94,12 +91,12 @@ impl Folder {
             checkpoints[..surplus].iter().try_for_each(|(_, path)| remove(path))
         };
         remove_surplus()?;
-        file::write(&path, state, configuration, &tensors()).map_err(|error| match error {
-            Error::Io { task, path, reason } if is_full(&reason) => {
-                let room = format!("{reason}; --keep {keep} takes the room of {}", keep + 1);
-                Error::Io { task, path, reason: io::Error::other(format!("{room} checkpoints")) }
-            }
-            error => error,
+        file::write(&path, state, configuration, &tensors()).map_err(|reason| {
+            let is_full =
+                matches!(reason.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded);
+            let room = || format!("; --keep {keep} takes the room of {} checkpoints", keep + 1);
+            let room = if is_full { room() } else { String::new() };
+            Error::Unusable(format!("cannot write {}: {reason}{room}", path.display()))
         })?;
         remove_surplus()
     }
@@ -114,13 +111,13 @@ impl Folder {
         report: &Report<'_>,
     ) -> Result<(TrainerState, Vec<Tensor>), Error> {
         let Self { settings, batches_per_epoch, .. } = self;
-        let mut damaged: Vec<(PathBuf, Error)> = Vec::new();
+        let mut unusable: Vec<(PathBuf, Error)> = Vec::new();
         for (step, path) in checkpoints(&settings.folder)?.into_iter().rev() {
             let error = match self.read(step, &path, tensors) {
                 Ok((state, values)) => {
-                    for (path, error) in damaged {
+                    for (path, error) in unusable {
                         let aside = path.with_added_extension("broken");
-                        fs::rename(&path, &aside).map_err(Error::io("set aside", path))?;
+                        fs::rename(&path, &aside).map_err(Error::io("set aside", &path))?;
                         report.note(format_args!("{error}; it is now {}", aside.display()));
                     }
                     report.note(format_args!(
@@ -131,7 +128,7 @@ impl Folder {
                     ));
                     return Ok((state, values));
                 }
-                Err(error @ (Error::Damaged { .. } | Error::Io { .. })) => error,
+                Err(error @ Error::Unusable(_)) => error,
                 Err(error) => return Err(error),
             };
             if settings.resume != Some(Resume::LatestValid) {
@@ -139,16 +136,13 @@ impl Folder {
                     "{error}; --resume latest-valid takes the newest checkpoint that can be used"
                 )));
             }
-            damaged.push((path, error));
+            unusable.push((path, error));
         }
-        let (folder, count) = (settings.folder.display(), damaged.len());
-        Err(damaged.last().map_or_else(
-            || nothing_in(&settings.folder),
-            |(_, oldest)| {
-                let all = format!("none of the {count} checkpoints in {folder} can be used");
-                Error::Refused(format!("{all}; the oldest: {oldest}"))
-            },
-        ))
+        let Some((_, oldest)) = unusable.last() else { return Err(nothing_in(&settings.folder)) };
+        let (folder, count) = (settings.folder.display(), unusable.len());
+        Err(Error::Refused(format!(
+            "none of the {count} checkpoints in {folder} can be used; the oldest: {oldest}"
+        )))
     }
 
     /// Reads the checkpoint after a step, and compares it with this run.
@@ -161,19 +155,20 @@ impl Folder {
         let (state, configuration, mut values) = file::read(path)?;
         let Self { settings, batches_per_epoch, epochs, .. } = self;
         let (epoch, batches) = (state.epoch(), state.batches);
-        let text =
-            || format!("is in epoch {epoch}, this run ends after {epochs}: ask for more epochs");
-        let beyond = (epoch > *epochs).then(text);
+        let beyond = (epoch > *epochs).then(|| {
+            format!("is in epoch {epoch}, this run ends after {epochs}: ask for more epochs")
+        });
         let difference = settings.configuration.difference(&configuration);
-        let difference = difference.or_else(|| file::difference(tensors, &values)).or(beyond);
-        if let Some(difference) = difference {
+        if let Some(difference) =
+            difference.or_else(|| file::difference(tensors, &values)).or(beyond)
+        {
             return Err(Error::Refused(format!("checkpoint {} {difference}", path.display())));
         }
         if step != state.steps(*batches_per_epoch) || batches > *batches_per_epoch {
             let reason = format!(
                 "step {step} is not that of batch {batches} of {batches_per_epoch} in epoch {epoch}"
             );
-            return Err(Error::Damaged { path: path.to_owned(), reason });
+            return Err(Error::damaged(path, reason));
         }
         Ok((state, tensors.iter().filter_map(|(name, _)| values.remove(name)).collect()))
     }
@@ -220,10 +215,6 @@ fn entries(folder: &Path) -> Result<Vec<(String, PathBuf)>, Error> {
     };
     let list = || -> io::Result<_> { fs::read_dir(folder)?.filter_map(entry).collect() };
     list().map_err(Error::io("read the folder", folder))
-}
-
-fn is_full(error: &io::Error) -> bool {
-    matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded)
 }
 
 fn remove(path: &Path) -> Result<(), Error> {

@@ -17,8 +17,9 @@ mod arguments;
 mod file;
 mod folder;
 
+use std::fmt::Display;
 use std::io;
-use std::path::PathBuf;
+use std::path::Path;
 
 pub use arguments::{Checkpoints, Resume};
 pub use file::Configuration;
@@ -32,34 +33,22 @@ const MOST_EPOCHS: usize = (16 << 20) / 2 / 320;
 
 /// Why a checkpoint was not written or not used.
 #[derive(Debug, thiserror::Error)]
+#[error("{0}")]
 pub enum Error {
-    /// The operating system refused a task.
-    #[error("cannot {task} {}: {reason}", path.display())]
-    Io {
-        /// A verb, such as `write`.
-        task: &'static str,
-        /// The file or the folder.
-        path: PathBuf,
-        /// Not the source of this error: a chain of errors would print the reason twice.
-        reason: io::Error,
-    },
-    /// The file does not have the content that was written. An older checkpoint may be intact.
-    #[error("checkpoint {} is damaged: {reason}", path.display())]
-    Damaged {
-        /// The file.
-        path: PathBuf,
-        /// The first fault that was found.
-        reason: String,
-    },
+    /// The operating system refused a task, or a file does not have the content that was written. The text names the path and
+    /// the reason. An older checkpoint may be intact.
+    Unusable(String),
     /// The folder or the checkpoint does not suit this run. The text names the path and the first difference.
-    #[error("{0}")]
     Refused(String),
 }
 
 impl Error {
-    /// Adds a task and a path to an error of the system.
-    fn io(task: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
-        let path = path.into();
-        move |reason| Self::Io { task, path, reason }
+    /// Adds a task, such as `write`, and a path to an error of the system.
+    fn io(task: &str, path: &Path) -> impl FnOnce(io::Error) -> Self {
+        move |reason| Self::Unusable(format!("cannot {task} {}: {reason}", path.display()))
+    }
+
+    fn damaged(path: &Path, reason: impl Display) -> Self {
+        Self::Unusable(format!("checkpoint {} is damaged: {reason}", path.display()))
     }
 }
