@@ -142,7 +142,7 @@ mod tests {
             value: Var::new(&[1f64, -1.0, 2.0], &Device::Cpu).unwrap(),
         };
         let parameters = Parameters::new(vec![w]).unwrap();
-        let w = parameters.get("w").unwrap();
+        let w = &parameters[0].value;
         // The logarithm of a negative number.
         let errors = gradient_errors(&parameters, 3, || w.log()?.sum_all()).unwrap();
         assert!(errors[0].relative_error.is_nan(), "{errors:?}");

@@ -80,7 +80,7 @@ mod tests {
     }
 
     fn bits(parameters: &Parameters) -> Vec<u64> {
-        let value = parameters.get("w").unwrap().to_dtype(DType::F64).unwrap();
+        let value = parameters[0].value.to_dtype(DType::F64).unwrap();
         let values = value.flatten_all().unwrap().to_vec1::<f64>().unwrap();
         values.into_iter().map(f64::to_bits).collect()
     }

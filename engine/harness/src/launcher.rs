@@ -1,8 +1,8 @@
 //! Processes that a launcher has started together: `mpirun`, `srun`, or a launcher such as `torchrun`.
 //!
-//! A program that cannot connect the processes refuses to run: otherwise each process would train the same model.
-//! Launchers set environment variables. Open MPI's `mpirun`, launchers that speak PMI (MPICH's) and Slurm's `srun` set
-//! the number of processes, and MPI knows the rest. `torchrun` sets all that NCCL needs:
+//! A program that cannot connect the processes refuses to run: otherwise each process would train the same model. Open MPI's
+//! `mpirun`, launchers that speak PMI (MPICH's) and Slurm's `srun` set an environment variable to the number of processes, and
+//! MPI knows the rest. `torchrun` sets all that NCCL needs:
 //!
 //! | variable | meaning |
 //! | --- | --- |
@@ -13,27 +13,24 @@
 //! | `MASTER_PORT` | a port on this host, on which the launcher itself may listen |
 //! | `NCCL_COMM_ID` | NCCL's own: the address on which rank 0 listens. The default is [`meeting_port`] on `MASTER_ADDR` |
 
-use std::io::{self, IsTerminal as _};
 use std::process::Command;
-use std::{env, fmt, fs};
+use std::{env, fmt, fs, io};
 
 use anyhow::{Context as _, Result, bail};
 
-/// The variables with the number of processes, and the launcher that sets them. Under `mpirun` in a Slurm job the last
-/// one counts the helpers of `mpirun`.
+/// The variables with the number of processes, and the launcher that sets them. Under `mpirun` in a Slurm job the last one
+/// counts the helpers of `mpirun`.
 const SIZES: [(&str, &str); 3] =
     [("OMPI_COMM_WORLD_SIZE", "mpirun"), ("PMI_SIZE", "mpirun"), (TASKS, SLURM)];
 
 /// Slurm's number of tasks in a step.
 const TASKS: &str = "SLURM_STEP_NUM_TASKS";
-
 const SLURM: &str = "srun";
-
-/// A variable that only `torchrun` sets.
-const TORCHRUN: &str = "TORCHELASTIC_RUN_ID";
 
 /// The name of the launchers that set `RANK` and `WORLD_SIZE`.
 const OTHER: &str = "a launcher such as torchrun";
+/// A variable that only `torchrun` sets.
+const TORCHRUN: &str = "TORCHELASTIC_RUN_ID";
 
 /// NCCL's variable with the address at which its processes meet.
 pub const MEETING: &str = "NCCL_COMM_ID";
@@ -72,25 +69,24 @@ pub fn started() -> Option<Started> {
     launched(variable).filter(|started| started.by != OTHER)
 }
 
-/// Returns the place of this process. `None` if it is alone, or if `mpirun` or `srun` has started it. Fails when the
-/// launcher's variables contradict each other, or one is missing.
+/// Returns the place of this process. `None` if it is alone, or if `mpirun` or `srun` has started it. Fails when a variable of
+/// the launcher is missing or impossible.
 pub fn place() -> Result<Option<Place>> {
     read_place(variable)
 }
 
-/// Refuses to run as one of several processes that cannot be connected: without the feature `mpi`, or by another
-/// launcher than `mpirun`. Call this before anything else.
+/// Refuses to run as one of several processes that cannot be connected: without MPI, or by another launcher than `mpirun`.
 pub fn check(built_with_mpi: bool) -> Result<()> {
     check_connected(built_with_mpi, launched(variable))
 }
 
-/// Refuses to run as one of several processes, in a program whose ranks are threads. Call this before anything else.
+/// Refuses to run as one of several processes, in a program whose ranks are threads.
 pub fn check_alone() -> Result<()> {
     check_is_alone(launched(variable))
 }
 
-/// Returns the beginning of a command that starts processes on this machine. Append `-n 4 PROGRAM`. With Open MPI, root
-/// may use it, there may be more processes than cores, and a process may use any core. Fails without `mpirun`.
+/// Returns the beginning of a command that starts processes on this machine: append `-n 4 PROGRAM`. With Open MPI, root may use
+/// it, there may be more processes than cores, and a process may use any core. Fails without `mpirun`.
 pub fn command() -> io::Result<Command> {
     Command::new("mpirun").arg("--version").output()?;
     let mut command = Command::new("mpirun");
@@ -108,31 +104,14 @@ pub fn machine() -> String {
     fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default().trim().to_owned()
 }
 
-/// Returns the port on which rank 0 of NCCL's processes listens, for a launcher's `MASTER_PORT`.
-///
-/// The launcher itself may listen on `MASTER_PORT`. The port lies between 10,000 and 29,999, below those of outgoing
-/// connections, and two jobs do not collide if their `MASTER_PORT`s are less than 10,000 apart.
+/// Returns the port on which rank 0 of NCCL's processes listens: another one than `MASTER_PORT`, which the launcher may use,
+/// and below the ports of outgoing connections. Two jobs do not collide if their `MASTER_PORT`s are less than 10,000 apart.
 pub fn meeting_port(master_port: u16) -> u16 {
     10_000 + master_port % 20_000
 }
 
 fn variable(name: &str) -> Option<String> {
-    // `srun --pty` sets the variables of all its tasks in a shell, where its user starts this program alone.
-    let is_pty = || env::var_os("SLURM_PTY_PORT").is_some() && io::stdin().is_terminal();
-    env::var(name).ok().filter(|_| name != TASKS || !(is_pty() && is_shell(&parent())))
-}
-
-/// Whether a program that has started this one in a step of Slurm's is a shell: `slurmstepd` starts the tasks of a step.
-fn is_shell(parent: &str) -> bool {
-    !parent.is_empty() && parent != "slurmstepd"
-}
-
-/// Returns the name of the program that has started this one, on Linux. It is empty elsewhere.
-fn parent() -> String {
-    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let parent = status.lines().find_map(|line| line.strip_prefix("PPid:")).unwrap_or_default();
-    let name = fs::read_to_string(format!("/proc/{}/comm", parent.trim())).unwrap_or_default();
-    name.trim().to_owned()
+    env::var(name).ok()
 }
 
 /// Says how to start one process, and not several.
@@ -257,13 +236,6 @@ mod tests {
         ] {
             let found = launched(with(set)).map(|started| (started.processes, started.by));
             assert_eq!(found, expected, "{set:?}");
-        }
-    }
-
-    #[test]
-    fn what_a_shell_starts_in_a_step_is_no_task() {
-        for (parent, shell) in [("bash", true), ("zsh", true), ("slurmstepd", false), ("", false)] {
-            assert_eq!(is_shell(parent), shell, "{parent}");
         }
     }
 

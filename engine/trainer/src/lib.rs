@@ -28,8 +28,9 @@ pub fn sums_to_tensor(sums: &BatchSums, device: &Device) -> Result<Tensor> {
 
 /// Reads the sums from a tensor of [`sums_to_tensor`]. Fails when the tensor is not `[4]`, f64.
 pub fn sums_from_tensor(tensor: &Tensor) -> Result<BatchSums> {
-    match tensor.to_vec1::<f64>()?.try_into() {
-        Ok(sums) => Ok(BatchSums::from_array(sums)),
-        Err(sums) => bail!("four sums expected, got {}", sums.len()),
-    }
+    let [loss, correct, samples, interrupts] = tensor.to_vec1::<f64>()?[..] else {
+        bail!("four sums expected, got {:?}", tensor.dims());
+    };
+    let [correct, samples, interrupts] = [correct, samples, interrupts].map(|sum| sum as u64);
+    Ok(BatchSums { loss, correct, samples, interrupts })
 }

@@ -13,15 +13,11 @@ use crate::machine::DATA_FOLDER;
 /// The environment variable with the web addresses of Fashion-MNIST.
 pub const DATA_MIRRORS: &str = "COURSE_MIRRORS";
 
-/// NCCL's variable for the time at which ranks connect. With 0 they connect when they join, which has a time limit here, and
-/// not in the first collective.
-const CONNECT_LATER: &str = "NCCL_RUNTIME_CONNECT";
-
 /// Whether this process has called [`prepare`].
 static PREPARED: AtomicBool = AtomicBool::new(false);
 
-/// Whether a file has exceeded the limit of `ulimit -f`. The system's signal would end the process without a message.
-/// With a handler for the signal, the write returns an error, and the message names the file.
+/// Whether a file has exceeded the limit of `ulimit -f`. With a handler for the system's signal, which would end the process
+/// without a message, the write returns an error, and the message names the file.
 #[cfg(unix)]
 static TOO_LARGE: AtomicBool = AtomicBool::new(false);
 
@@ -43,7 +39,6 @@ pub(super) fn may_be_ended() -> bool {
 /// allocator's time for empty pages: another thread may read them.
 #[expect(unsafe_code, reason = "candle, NCCL, clap and the allocator offer no other way")]
 pub fn prepare() {
-    const THREADS: &str = "CANDLE_NUM_THREADS";
     PREPARED.store(true, Ordering::SeqCst);
     #[cfg(unix)]
     {
@@ -59,9 +54,10 @@ pub fn prepare() {
     // An error in the launcher's variables is reported when the processes connect.
     let place = launcher::place().ok().flatten();
     for (variable, default) in [
-        (THREADS, Some("1")),
+        ("CANDLE_NUM_THREADS", Some("1")),
         (MEETING, place.as_ref().map(|place| &*place.meeting)),
-        (CONNECT_LATER, place.as_ref().map(|_| "0")),
+        // With 0 ranks connect when they join, which has a time limit here, and not in the first collective.
+        ("NCCL_RUNTIME_CONNECT", place.as_ref().map(|_| "0")),
         (DATA_FOLDER, None),
         (DATA_MIRRORS, None),
     ] {
