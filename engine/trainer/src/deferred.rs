@@ -1,7 +1,7 @@
 //! Deferred metrics: the loss and the correct answers of steps, which stay on their device until they are read.
 //!
-//! Reading a number from a GPU waits until the GPU's queue is empty, and then the GPU waits for the next step. So the
-//! sums of a step stay on the GPU. They are added there, and read only when a report needs them.
+//! Reading a number from a GPU waits until the GPU's queue is empty, and then the GPU waits for the next step. So the sums of
+//! steps are added on the GPU, and read only when a report needs them.
 
 use std::time::{Duration, Instant};
 
@@ -65,9 +65,9 @@ pub(crate) struct SumsReader {
 }
 
 impl SumsReader {
-    /// Adds the sums of a step. Returns the sums of all steps since the last read, or `None` if the next read is not
-    /// due. Sums in CPU memory are read at once. On a GPU, the `last` step of an epoch is read at once, and so is the
-    /// first step of a run: if its loss is NaN, no update is the cause. All steps of an epoch are of the same kind.
+    /// Adds the sums of a step. Returns the sums of all steps since the last read, or `None` if the next read is not due. Sums in
+    /// CPU memory are read at once. On a GPU, so are those of the `last` step of an epoch, and of the first of a run: if its loss
+    /// is NaN, no update is the cause. All steps of an epoch are of the same kind.
     pub(crate) fn read(&mut self, step: StepSums, last: bool) -> Result<Option<BatchSums>> {
         let (step, samples) = match step {
             StepSums::Sums(sums) => return Ok(Some(sums)),

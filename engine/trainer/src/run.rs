@@ -1,19 +1,16 @@
 //! The course of a training run: the next batch, the metrics, the reason to stop.
 //!
-//! A training loop asks a [`TrainingRun`] for epochs and batches, and gives it the sums of each step:
+//! Each stage writes this loop with its own step. All stages measure, report, stop and resume in the same way:
 //!
 //! ```text
 //! while run.next_epoch()? {
 //!     while let Some(batch) = run.next_batch()? {
-//!         let sums = …;                        // a step on the batch
-//!         run.step_done(sums)?;
+//!         run.step_done(sums)?;                // the sums of a step on the batch
 //!     }
 //!     run.epoch_done(test)?;                   // the sums over the test images
 //! }
 //! run.into_records()
 //! ```
-//!
-//! Each stage writes this loop with its own step. All stages measure, report, stop and resume in the same way.
 
 use std::mem;
 use std::time::{Duration, Instant};
@@ -55,8 +52,7 @@ impl<'a, 'r, L: Epochs> TrainingRun<'a, 'r, L> {
         Self::resume(options, loader, report, TrainerState::default())
     }
 
-    /// Resumes an earlier run from its state. The batches that the earlier run finished are left out. An interrupt that
-    /// ended the earlier run does not end this run.
+    /// Resumes an earlier run from its state, after the last batch of that run. The interrupt of that run does not end this one.
     pub fn resume(
         options: &TrainOptions,
         loader: &'a L,
@@ -70,13 +66,13 @@ impl<'a, 'r, L: Epochs> TrainingRun<'a, 'r, L> {
             options: *options,
             loader,
             report,
-            state,
             reader: SumsReader::default(),
             batches: None,
             step: 0,
             started: Instant::now(),
             earlier: Duration::ZERO,
             interrupted: false,
+            state,
         }
     }
 
@@ -94,8 +90,8 @@ impl<'a, 'r, L: Epochs> TrainingRun<'a, 'r, L> {
         Ok(true)
     }
 
-    /// Returns the next batch of the epoch, in CPU memory. Returns `None` at the end of the epoch, where its time ends,
-    /// and after the step whose sums count an interrupt. Fails when the batch cannot be made.
+    /// Returns the next batch of the epoch, in CPU memory. Returns `None` at the end of the epoch, where its time ends, and after
+    /// the step whose sums count an interrupt. Fails when the batch cannot be made.
     pub fn next_batch(&mut self) -> Result<Option<L::Batch>, Error> {
         self.step_span = None;
         if self.state.sums.interrupts > 0 {
@@ -116,10 +112,8 @@ impl<'a, 'r, L: Epochs> TrainingRun<'a, 'r, L> {
         Ok(Some(batch?))
     }
 
-    /// Counts a step. `sums` are those of the *whole* batch, over all devices.
-    ///
-    /// Returns the state after the step. Returns `None` while the sums stay on their device: the state then counts this
-    /// step as soon as they are read. Fails with [`Error::NotFinite`], or the device's error when the sums are read.
+    /// Counts a step. `sums` are those of the *whole* batch, over all devices. Returns the state after the step, or `None` while
+    /// the sums stay on their device. Fails with [`Error::NotFinite`], or the device's error when the sums are read.
     pub fn step_done(&mut self, sums: impl Into<StepSums>) -> Result<Option<&TrainerState>, Error> {
         let last = self.step == self.loader.batches_per_epoch();
         let Some(sums) = self.reader.read(sums.into(), last)? else { return Ok(None) };
@@ -132,11 +126,11 @@ impl<'a, 'r, L: Epochs> TrainingRun<'a, 'r, L> {
         Ok(Some(&self.state))
     }
 
-    /// Ends the epoch. `test` are the sums over the test images that were evaluated. Fails with
-    /// [`Error::NotFinite`], or when the report cannot be written.
+    /// Ends the epoch. `test` are the sums over the test images that were evaluated. Fails with [`Error::NotFinite`], or when the
+    /// report cannot be written.
     ///
-    /// An interrupt during the evaluation ends the run: the epoch has no result of its test images. Then this function returns
-    /// the state before the evaluation. A run that resumes from this state begins with the evaluation.
+    /// An interrupt during the evaluation ends the run, and the epoch has no result of its test images. Then this function
+    /// returns the state before the evaluation: a run that resumes from this state begins with the evaluation.
     pub fn epoch_done(&mut self, test: BatchSums) -> Result<Option<TrainerState>, Error> {
         let is_cut = self.state.sums.interrupts == 0 && test.interrupts > 0;
         let test = if is_cut { BatchSums::default() } else { test };
@@ -161,13 +155,19 @@ impl<'a, 'r, L: Epochs> TrainingRun<'a, 'r, L> {
         self.state.records
     }
 
-    /// Refuses a loss that is infinite or NaN.
+    /// Refuses a loss that is infinite or NaN, and names the most likely cause.
     fn check_loss(&self, loss: f64, updated: bool) -> Result<(), Error> {
-        if loss.is_finite() {
-            return Ok(());
-        }
-        let cause = likely_cause(updated, self.options.learning_rate);
-        Err(Error::NotFinite { epoch: self.state.epoch(), step: self.step, loss, cause })
+        let (epoch, step, rate) = (self.state.epoch(), self.step, self.options.learning_rate);
+        let cause = match updated {
+            _ if loss.is_finite() => return Ok(()),
+            // Debug prints a very large or small rate with an exponent.
+            true => format!(
+                "the weights have run away, most likely because the learning rate {rate:?} is too large; try a tenth of it"
+            ),
+            false => "no update was made yet, so the images or the initial weights are not finite"
+                .to_owned(),
+        };
+        Err(Error::NotFinite { epoch, step, loss, cause })
     }
 }
 
@@ -192,18 +192,6 @@ pub enum Error {
     /// Progress or metrics could not be written.
     #[error("cannot write the report: {0}")]
     Report(#[from] std::io::Error),
-}
-
-/// Names the most likely reason for a loss that is not finite.
-fn likely_cause(updated: bool, learning_rate: f64) -> String {
-    if !updated {
-        return "no update was made yet, so the images or the initial weights are not finite"
-            .to_owned();
-    }
-    // Debug prints a very large or small rate with an exponent.
-    format!(
-        "the weights have run away, most likely because the learning rate {learning_rate:?} is too large; try a tenth of it"
-    )
 }
 
 #[cfg(test)]
