@@ -107,7 +107,7 @@ impl Prepared {
         let shards = if whole_batches { 1 } else { world_size };
         let mut setup = launch.one_first(|first| {
             flags.train.data.follows = !first;
-            flags.train.prepare_for_shards(&flags.reports, world_size, shards, &footprint)
+            flags.train.prepare(&flags.reports, world_size, shards, &footprint)
         })?;
         setup.dtype = flags.precision();
         notes.extend(setup.data_note.take());

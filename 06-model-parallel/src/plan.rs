@@ -216,7 +216,7 @@ impl Prepared {
         };
         let mut setup = launch.one_first(|first| {
             flags.train.data.follows = !first;
-            flags.train.prepare(&flags.reports, mesh.data, &footprint)
+            flags.train.prepare(&flags.reports, mesh.data, mesh.data, &footprint)
         })?;
         notes.extend(setup.data_note.take());
         Ok(Some(Self { flags, setup, layers, ways, notes, several, one, devices: Vec::new() }))

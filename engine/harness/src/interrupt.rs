@@ -52,8 +52,7 @@ fn watch_by(
     Ok(())
 }
 
-/// The signals that Linux's status of a process does not report as ignored. Bit `n - 1` is signal `n`. Without such a line
-/// no signal is ignored.
+/// The signals that Linux's status of a process does not report as ignored. Bit `n - 1` is signal `n`.
 fn not_ignored(status: &str) -> impl Iterator<Item = i32> {
     let digits = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).unwrap_or_default();
     let ignored = u64::from_str_radix(digits.trim(), 16).unwrap_or(0);
@@ -61,8 +60,8 @@ fn not_ignored(status: &str) -> impl Iterator<Item = i32> {
 }
 
 fn register(signal: i32) -> io::Result<()> {
-    // The order matters: at the first signal, the conditional shutdown runs and the number is stored before the flag is
-    // set. If a call fails, the flag has no handler yet, so all three can be registered again.
+    // At a signal the handlers run in this order: the first one must not see the flag that the last one sets. If a call fails,
+    // the flag has no handler yet, so all three can be registered again.
     flag::register_conditional_shutdown(signal, 128 + signal, &REQUESTED)?;
     flag::register_usize(signal, &SIGNAL, signal as usize)?;
     flag::register(signal, &REQUESTED).map(drop)
@@ -78,7 +77,7 @@ pub fn is_new() -> bool {
     requested() && !KNOWN.load(Ordering::SeqCst)
 }
 
-/// From now on the signal is not [new](is_new): the evaluation after the last step is made as a whole.
+/// From now on the signal is not [new](is_new), so the evaluation after the last step is whole.
 pub fn acknowledge() {
     KNOWN.store(true, Ordering::SeqCst);
 }

@@ -118,7 +118,7 @@ impl EpochRecord {
     }
 }
 
-/// The number of epochs that were trained. An interrupted epoch counts as a fraction.
+/// The number of epochs that were trained. Of an interrupted epoch, the trained part counts.
 pub fn epochs_trained(records: &[EpochRecord]) -> f64 {
     records.iter().map(|record| record.part).sum()
 }

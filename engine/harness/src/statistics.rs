@@ -1,8 +1,7 @@
 //! The median, the mean and the standard deviation of several measurements; the chance in a share of samples.
 
-/// Returns the median: the number in the middle, or the mean of the two in the middle. Without numbers, NaN.
-///
-/// One disturbed measurement changes the mean, but hardly the median.
+/// Returns the median: the number in the middle, or the mean of the two in the middle. Without numbers, NaN. One disturbed
+/// measurement hardly changes the median.
 pub fn median(numbers: impl IntoIterator<Item = f64>) -> f64 {
     let mut sorted: Vec<f64> = numbers.into_iter().collect();
     sorted.sort_by(f64::total_cmp);

@@ -16,7 +16,7 @@ pub const SHORTEST: f64 = 0.5;
 /// Fewer repetitions are too few for a median.
 const FEWEST: u32 = 5;
 
-/// A speed-up above this multiple of the most that devices can reach is implausible. Caches explain less.
+/// A speed-up above this multiple of the most that devices can reach is implausible: caches explain less.
 const IMPLAUSIBLE: f64 = 1.25;
 
 /// A reason why measured times say little, as a sentence.
@@ -107,8 +107,8 @@ impl Speed {
     }
 }
 
-/// Compares several devices with one: `2 devices are 1.93 times as fast as one; 2 times is ideal.` `devices` names the
-/// `count` devices, and `link` their link, such as ` over a link of 20 MB/s`. Empty if there is no ratio.
+/// Compares several devices with one: `2 devices are 1.93 times as fast as one; 2 times is ideal.` `devices` names the devices,
+/// and `link` their link, such as ` over a link of 20 MB/s`. Empty if there is no ratio.
 pub fn speed_up(devices: &str, count: usize, link: &str, ratio: f64) -> String {
     match Speed::of(ratio) {
         _ if !ratio.is_finite() => String::new(),

@@ -37,11 +37,6 @@ impl WeightsHash {
         Ok(Self(hash.finalize().into()))
     }
 
-    /// Returns all 32 bytes of the hash.
-    pub fn bytes(&self) -> [u8; 32] {
-        self.0
-    }
-
     /// Copies the hash to a tensor `[32]` of type u8 on `device`, for sending to another device.
     /// Fails when the tensor cannot be created on `device`.
     pub fn to_tensor(&self, device: &Device) -> Result<Tensor> {

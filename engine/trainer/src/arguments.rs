@@ -143,21 +143,10 @@ impl TrainSetup {
 }
 
 impl TrainArguments {
-    /// Checks the flags against each other and against the machine, then loads the data. `footprint` is the memory of
-    /// the run. Fails with a [`UsageError`] for flags that make no sense, and for a run that cannot fit. Fails with
-    /// another error for a malformed data file.
+    /// Checks the flags against each other and against the machine, then loads the data. A batch has so many `shards`, one for
+    /// each device, unless each device gets a whole batch. `footprint` is the memory of the run. Fails with a [`UsageError`] for
+    /// flags that make no sense and for a run that cannot fit, and with another error for a malformed data file.
     pub fn prepare(
-        &self,
-        reports: &ReportArguments,
-        devices: usize,
-        footprint: &Footprint,
-    ) -> anyhow::Result<TrainSetup> {
-        self.prepare_for_shards(reports, devices, devices, footprint)
-    }
-
-    /// Prepares a run whose batches have another number of shards than there are devices. If each device gets a whole
-    /// batch of the given size, there is one shard. Fails like [`prepare`](Self::prepare).
-    pub fn prepare_for_shards(
         &self,
         reports: &ReportArguments,
         devices: usize,

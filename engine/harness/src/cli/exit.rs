@@ -1,11 +1,10 @@
 //! How a program ends: its error message and its exit code.
 
-use std::fmt;
 use std::io::{self, IsTerminal as _, Write as _};
 use std::process::{ExitCode, exit};
 use std::sync::mpsc::channel;
-use std::thread;
 use std::time::Duration;
+use std::{fmt, thread};
 
 use itertools::Itertools as _;
 use serde::{Deserialize, Serialize};
@@ -64,10 +63,8 @@ fn write_line(line: &str) {
     let _ = io::stderr().write_all(format!("{line}\n").as_bytes());
 }
 
-/// Reports an error and ends the program, for a `main` that cannot return because one of its threads never ends.
-///
-/// Buffered output is printed first, and half-written files are removed. Only a program that has called
-/// [`prepare`](super::prepare) ends. Any other process, such as a test, prints the same message and goes on.
+/// Reports an error, removes half-written files and ends the program, for a `main` that cannot return because one of its threads
+/// never ends. A process that has not called [`prepare`](super::prepare), such as a test, prints the same message and goes on.
 #[expect(clippy::disallowed_methods, reason = "where nothing can return")]
 pub fn give_up(error: &anyhow::Error) {
     let ErrorReport { code, message } = ErrorReport::of(error);
@@ -109,17 +106,17 @@ fn at_most(limit: Duration, work: impl FnOnce() + Send + 'static) {
     }
 }
 
-/// The message and the exit code of an error.
+/// The exit code and the message of an error.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ErrorReport {
-    /// The exit code: 2 for flags that make no sense, 1 for any other failure, 0 for `--help`.
+    /// 2 for flags that make no sense, 1 for any other failure, 0 for `--help`.
     pub code: u8,
-    /// The message in one line. `None` if there is nothing to report.
+    /// One line. `None` if there is nothing to report.
     pub message: Option<String>,
 }
 
 impl ErrorReport {
-    /// Returns the message and the exit code of an error.
+    /// Describes an error.
     pub fn of(error: &anyhow::Error) -> Self {
         let (code, message) = if let Some(ReportedElsewhere(code)) = error.downcast_ref() {
             (*code, None)
@@ -144,7 +141,7 @@ fn with_causes(error: &anyhow::Error) -> String {
     })
 }
 
-/// Whether the reader of standard output has closed it, as `| head` does. This is no failure.
+/// Whether the reader of standard output has closed it, as `| head` does.
 fn is_stdout_closed(error: &anyhow::Error) -> bool {
     let mut causes = error.chain().filter_map(|cause| cause.downcast_ref::<io::Error>()?.get_ref());
     causes.any(|inner| inner.is::<StdoutClosed>())
@@ -158,31 +155,21 @@ fn one_line(message: &str) -> String {
     text.split("\n  tip: ").map(|part| part.split_whitespace().join(" ")).join("; ")
 }
 
-/// Error codes of CUDA and its libraries, each with a hint for the user.
-const HINTS: [(&str, &str); 5] = [
-    ("CUDA_ERROR_OUT_OF_MEMORY", FULL),
-    ("CUBLAS_STATUS_ALLOC_FAILED", FULL),
-    ("CUDNN_STATUS_ALLOC_FAILED", FULL),
-    (
-        "CUDA_ERROR_NO_BINARY_FOR_GPU",
-        "the program's kernels are for another GPU: build it with CUDA_COMPUTE_CAP set to this one's compute capability, \
-         without the dot (nvidia-smi --query-gpu=compute_cap --format=csv)",
-    ),
-    (
-        "CUDA_ERROR_UNSUPPORTED_PTX_VERSION",
-        "the GPU's driver is older than the CUDA that the program was built with: take a newer driver, or an older CUDA",
-    ),
-];
-
-const FULL: &str = "the GPU's memory is full: take a smaller --batch-size, give fewer devices a share of that GPU, or end \
-                    what else is running there (nvidia-smi)";
-
-/// Appends the hint to a message with one of these error codes.
+/// Appends a hint to a message with an error code of CUDA or its libraries that a user can do something about.
 fn with_hint(message: String) -> String {
-    match HINTS.iter().find(|(code, _)| message.contains(code)) {
-        Some((_, hint)) => format!("{message}; {hint}"),
-        None => message,
-    }
+    let has = |code| message.contains(code);
+    let hint = if has("CUDA_ERROR_OUT_OF_MEMORY") || has("_STATUS_ALLOC_FAILED") {
+        "the GPU's memory is full: take a smaller --batch-size, give fewer devices a share of that GPU, or end what else is \
+         running there (nvidia-smi)"
+    } else if has("CUDA_ERROR_NO_BINARY_FOR_GPU") {
+        "the program's kernels are for another GPU: build it with CUDA_COMPUTE_CAP set to this one's compute capability, \
+         without the dot (nvidia-smi --query-gpu=compute_cap --format=csv)"
+    } else if has("CUDA_ERROR_UNSUPPORTED_PTX_VERSION") {
+        "the GPU's driver is older than the CUDA that the program was built with: take a newer driver, or an older CUDA"
+    } else {
+        return message;
+    };
+    format!("{message}; {hint}")
 }
 
 #[cfg(test)]

@@ -31,7 +31,7 @@ pub struct ReportArguments {
     pub trace: Option<PathBuf>,
 }
 
-/// The format of a file: its name, and its extensions. The first extension is the usual one.
+/// The format of a file: its name, and its extensions, the usual one first.
 pub type Format = (&'static str, &'static [&'static str]);
 
 /// SVG pictures.
@@ -53,8 +53,8 @@ pub fn metrics(path: Option<&Path>) -> Result<Option<Metrics>, UsageError> {
     Ok(arguments.open().map_err(UsageError::new)?.metrics)
 }
 
-/// Checks that the file of a flag can be written, and leaves nothing behind. The error names both. An extension that
-/// belongs to another format is an error, too.
+/// Checks that the file of a flag can be written, and leaves nothing behind. The error names both. An extension of another format
+/// is an error, too.
 pub fn writable(flag: &str, path: &Path, (format, own): Format) -> Result<(), UsageError> {
     let extension = path.extension().and_then(|it| it.to_str()).map(str::to_lowercase);
     let given = extension.as_deref().unwrap_or("");
@@ -69,9 +69,8 @@ pub fn writable(flag: &str, path: &Path, (format, own): Format) -> Result<(), Us
 }
 
 impl ReportArguments {
-    /// Checks that every file can be written and that no two flags name the same place, and leaves nothing behind. `further`
-    /// are the program's other flags of files, and `folder` is a flag of a folder. If there is any file, [`files_are_wanted`]
-    /// is called. Fails with a [`UsageError`] that names the flag or both flags.
+    /// Checks that every file can be written and that no two flags name the same place, and leaves nothing behind. `further` are
+    /// the program's other flags of files, and `folder` is a flag of a folder. The error names the flag or both flags.
     pub fn check(
         &self,
         further: &[(&str, Option<&Path>, Format)],
@@ -103,8 +102,7 @@ impl ReportArguments {
         Ok(())
     }
 
-    /// Opens the files that a run writes while it goes on, and begins to record spans. Fails when a special file cannot
-    /// be opened, or spans are being recorded already.
+    /// Opens the files that a run writes while it goes on, and begins to record spans. Fails when a special file cannot be opened.
     pub fn open(&self) -> io::Result<Outputs> {
         let Self { metrics, plot, trace, timeline } = self.clone();
         let spans = trace.is_some() || timeline.is_some();

@@ -46,7 +46,7 @@ pub fn prepare() {
         let _ = flag::register(SIGXFSZ, &TOO_LARGE);
         allocator::end_without_memory();
     }
-    if !has_one_thread() {
+    if num_threads::is_single_threaded() != Some(true) {
         return;
     }
     // SAFETY: this is the only thread, so no other thread frees memory, or could begin to.
@@ -73,22 +73,4 @@ pub fn prepare() {
             }
         }
     }
-}
-
-/// Whether this thread is the only one of the process. False where the system does not report the threads.
-#[cfg(not(target_os = "macos"))]
-fn has_one_thread() -> bool {
-    // Only Linux has this folder.
-    std::fs::read_dir("/proc/self/task").is_ok_and(|threads| threads.count() == 1)
-}
-
-/// Whether this thread is the only one that the process has ever had.
-#[cfg(target_os = "macos")]
-#[expect(unsafe_code, reason = "the standard library does not report the threads of a process")]
-fn has_one_thread() -> bool {
-    unsafe extern "C" {
-        /// Not 0 once the process has started a second thread.
-        safe fn pthread_is_threaded_np() -> std::ffi::c_int;
-    }
-    pthread_is_threaded_np() == 0
 }

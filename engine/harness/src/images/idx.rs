@@ -4,15 +4,14 @@
 //! labels has a magic number (0x0801), the number of labels, and one byte per label. Each number has four bytes, the
 //! highest first.
 //!
-//! The reader does not trust a file. It checks every number, allocates memory only for bytes that it has read, and
-//! reads at most one byte more than the header announces. So a header that announces four billion images costs nothing,
-//! and neither does a small file that unpacks to a huge one.
+//! The reader does not trust a file. It checks every number, allocates memory only for bytes that it has read, and reads at
+//! most one byte more than the header announces: neither a huge count nor a small file that unpacks to a huge one costs much.
 
 use std::cmp::Ordering;
 use std::io::{self, BufRead, Read};
 
 use anyhow::{Context as _, Result, bail, ensure};
-use flate2::bufread::GzDecoder;
+use flate2::bufread::MultiGzDecoder;
 
 use super::{CLASSES, PIXELS, SIDE};
 
@@ -57,55 +56,14 @@ pub fn is_packed(file: &mut impl BufRead) -> io::Result<bool> {
     Ok(file.fill_buf()?.starts_with(&GZIP_MAGIC))
 }
 
-/// Calls `parse` with the uncompressed bytes of a file.
+/// Calls `parse` with the uncompressed bytes of a file. A file may have several gzip members.
 fn with_plain<R>(
     mut file: impl BufRead,
     parse: impl FnOnce(&mut dyn Read) -> Result<R>,
 ) -> Result<R> {
-    if !is_packed(&mut file).context(UNREADABLE)? {
-        return parse(&mut file);
-    }
-    let mut members = Members { member: Some(GzDecoder::new(file)), garbage: false };
-    let parsed = parse(&mut members);
-    ensure!(!members.garbage, "goes on after its compressed data with bytes that are not gzip");
-    parsed
-}
-
-/// Uncompresses all members of a gzip file, one after the other (RFC 1952, section 2.2). Zeros after a member are skipped:
-/// tapes and some programs fill a file up with zeros.
-struct Members<R> {
-    /// `None` at the end of the file.
-    member: Option<GzDecoder<R>>,
-    /// Whether a member is followed by bytes that are neither zeros nor a member.
-    garbage: bool,
-}
-
-impl<R: BufRead> Read for Members<R> {
-    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        while let Some(member) = &mut self.member {
-            let count = member.read(into)?;
-            if count > 0 || into.is_empty() {
-                return Ok(count);
-            }
-            let next = skip_zeros(member.get_mut())?;
-            self.garbage = next.is_some_and(|byte| byte != GZIP_MAGIC[0]);
-            let file = self.member.take().map(GzDecoder::into_inner);
-            self.member = file.filter(|_| next == Some(GZIP_MAGIC[0])).map(GzDecoder::new);
-        }
-        Ok(0)
-    }
-}
-
-/// Skips zeros. Returns the next byte and leaves it there, or `None` at the end of the file.
-fn skip_zeros(file: &mut impl BufRead) -> io::Result<Option<u8>> {
-    loop {
-        let bytes = file.fill_buf()?;
-        let zeros = bytes.iter().take_while(|&&byte| byte == 0).count();
-        let next = bytes.get(zeros).copied();
-        file.consume(zeros);
-        if next.is_some() || zeros == 0 {
-            return Ok(next);
-        }
+    match is_packed(&mut file).context(UNREADABLE)? {
+        true => parse(&mut MultiGzDecoder::new(file)),
+        false => parse(&mut file),
     }
 }
 

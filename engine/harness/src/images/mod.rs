@@ -7,8 +7,7 @@
 //! | `t10k-images-idx3-ubyte` | test images |
 //! | `t10k-labels-idx1-ubyte` | their labels |
 //!
-//! Each file may be compressed and have `.gz` at the end of its name. If both files exist, the plain one is read. Mirrors of
-//! MNIST write a dot: `train-images.idx3-ubyte`.
+//! Each file may be compressed, with `.gz` at the end of its name. Mirrors of MNIST write a dot: `train-images.idx3-ubyte`.
 
 pub mod idx;
 
@@ -43,14 +42,12 @@ pub enum Error {
     /// One of the four files is missing: a message with the folder, the file and the files that are there.
     #[error("{0}")]
     Missing(String),
-    /// A file cannot be read or is malformed, or images and labels do not fit together. The message names the file, and
-    /// the error's source has the reason.
+    /// A file, which the message names, cannot be read or is malformed, or images and labels do not fit together.
     #[error(transparent)]
     Unusable(#[from] anyhow::Error),
 }
 
-/// Reads the images and the labels of one part of the data set in `folder`. Fails when a file, which the message names, is
-/// missing or malformed, and when there is another number of labels than of images.
+/// Reads the images and the labels of one part of the data set in `folder`.
 pub fn read(folder: &Path, split: Split) -> Result<(Vec<[u8; PIXELS]>, Vec<u8>), Error> {
     let of_images = match split {
         Split::Train => "train-images-idx3-ubyte",
