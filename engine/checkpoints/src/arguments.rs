@@ -7,12 +7,10 @@ use clap::{Args, ValueEnum};
 use harness::cli::{UsageError, whole};
 use harness::report::{file, thousands};
 
-use crate::folder::{LOCK, check, newest};
+use crate::folder::{LOCK, check, checkpoints};
 use crate::{Configuration, Error, MOST_EPOCHS};
 
-/// Where a run keeps its checkpoints, and whether it resumes from one.
-///
-/// A program flattens `Option<Checkpoints>`, which is `None` without `--checkpoint`.
+/// Where a run keeps its checkpoints, and whether it resumes from one. A program flattens `Option<Checkpoints>`.
 #[derive(Args, Clone, Debug, PartialEq, Eq)]
 #[command(next_help_heading = "Output")]
 pub struct Checkpoints {
@@ -79,12 +77,11 @@ impl Checkpoints {
 
     /// Returns the file of the newest checkpoint in the folder. Fails when the folder cannot be read.
     pub fn newest(&self) -> Result<Option<PathBuf>, Error> {
-        Ok(newest(&self.folder)?.map(|(_, path)| path))
+        Ok(checkpoints(&self.folder)?.pop().map(|(_, path)| path))
     }
 }
 
-/// Checks that a folder can be made: makes and removes one of another name in the part of the path that exists. So runs
-/// that begin at the same time do not disturb each other.
+/// Checks that a folder can be made: makes and removes one of another name in the part of the path that exists.
 fn can_be_made(folder: &Path) -> io::Result<()> {
     let exists = |path: &&Path| path.as_os_str().is_empty() || path.symlink_metadata().is_ok();
     let above = folder.ancestors().find(exists).filter(|above| !above.as_os_str().is_empty());

@@ -1,8 +1,7 @@
 //! One checkpoint: a safetensors file that is written whole or not at all, and checked before use.
 //!
 //! The metadata of the file has two texts: a header in JSON, and a digest. The digest is SHA-256 over the header and over the
-//! name, type, shape and bytes of every tensor: over everything that a reader takes from the file. So every flipped bit is
-//! found.
+//! name, type, shape and bytes of every tensor, so every flipped bit is found.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Display;
@@ -28,10 +27,8 @@ const FORMAT: u64 = 3;
 const HEADER: &str = "checkpoint";
 const DIGEST: &str = "digest";
 
-/// The settings that decide the numbers of a run, as names and values, in the order in which they are compared.
-///
-/// Numbers are written so that equal texts mean equal numbers. The number of epochs is not among the settings: a run may
-/// resume for longer.
+/// The settings that decide the numbers of a run, as names and values, in the order in which they are compared. Equal texts
+/// mean equal numbers. The number of epochs is not among the settings: a run may resume for longer.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Configuration(pub Vec<(String, String)>);
 
@@ -41,8 +38,7 @@ impl Configuration {
         self.0.extend(settings.into_iter().map(|(name, value)| (name.to_owned(), value)));
     }
 
-    /// Returns the first difference between a checkpoint's settings and these, in words. A missing setting has the value
-    /// `none`.
+    /// Returns the first difference between a checkpoint's settings and these, in words. A missing setting is `none`.
     pub fn difference(&self, checkpoint: &Self) -> Option<String> {
         self.0.iter().chain(&checkpoint.0).find_map(|(name, _)| {
             let (there, here) = (checkpoint.value(name), self.value(name));
@@ -87,8 +83,7 @@ pub(crate) fn write(
 }
 // ANCHOR_END: write
 
-/// Reads a checkpoint. Fails when the file cannot be read or is damaged ([`Error::Unusable`]), or has another version of
-/// the format ([`Error::Refused`]).
+/// Reads a checkpoint. Fails when the file cannot be read or is damaged, and refuses another version of the format.
 pub(crate) fn read(path: &Path) -> Result<Checkpoint, Error> {
     let damaged = |reason: &dyn Display| Error::damaged(path, reason);
     // Before the file is opened: opening a FIFO waits for its writer.
@@ -140,8 +135,7 @@ fn digest(header: &str, tensors: &BTreeMap<String, Tensor>) -> String {
     format!("{:x}", HexDisplay(&hash.finalize()))
 }
 
-/// Returns the first difference between the tensors of a checkpoint and the `expected` ones, in words: a name, a type or a
-/// shape.
+/// Returns the first difference between the tensors of a checkpoint and the `expected` ones, in words.
 pub(crate) fn difference(
     expected: &[(String, Tensor)],
     checkpoint: &BTreeMap<String, Tensor>,

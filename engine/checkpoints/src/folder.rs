@@ -10,6 +10,7 @@ use harness::records::TrainerState;
 use harness::report::Report;
 use harness::report::file::PARTIAL;
 use harness::report::trace::COMPUTE;
+use itertools::Itertools as _;
 use tracing::info_span;
 
 use crate::{Checkpoints, Error, Resume, file};
@@ -30,9 +31,8 @@ pub struct Folder {
 }
 
 impl Folder {
-    /// Makes the folder if it is missing, locks it, and removes files that a killed run left half-written. The report notes if
-    /// the file system has no locks. Fails with [`Error::Refused`] when another run has the lock, when a run that resumes finds
-    /// no checkpoint, or when a run that begins finds one.
+    /// Makes the folder if it is missing, locks it, and removes files that a killed run left half-written. Fails with
+    /// [`Error::Refused`] when another run has the lock, when a run that resumes finds no checkpoint, or one that begins finds one.
     pub fn open(
         settings: Checkpoints,
         batches_per_epoch: usize,
@@ -102,9 +102,8 @@ impl Folder {
     }
 
     /// Finds the checkpoint to resume from. Returns the state of the training loop, and the values of `tensors`, in the same
-    /// order, in CPU memory. The report names the checkpoint, and each damaged or unreadable checkpoint that got another name.
-    /// Fails when the folder has no checkpoint, when the checkpoint does not fit this run or `tensors`, or when the newest checkpoint
-    /// is damaged and the run asked for [`Resume::Newest`].
+    /// order, in CPU memory. Reports the checkpoint, and each unusable one, which gets another name. Fails when no checkpoint can
+    /// be used, when it does not fit this run or `tensors`, or when the newest is unusable and the run asked for it.
     pub fn find(
         &self,
         tensors: &[(String, Tensor)],
@@ -155,13 +154,13 @@ impl Folder {
         let (state, configuration, mut values) = file::read(path)?;
         let Self { settings, batches_per_epoch, epochs, .. } = self;
         let (epoch, batches) = (state.epoch(), state.batches);
-        let beyond = (epoch > *epochs).then(|| {
-            format!("is in epoch {epoch}, this run ends after {epochs}: ask for more epochs")
-        });
         let difference = settings.configuration.difference(&configuration);
-        if let Some(difference) =
-            difference.or_else(|| file::difference(tensors, &values)).or(beyond)
-        {
+        let difference = difference.or_else(|| file::difference(tensors, &values));
+        if let Some(difference) = difference.or_else(|| {
+            let text =
+                format!("is in epoch {epoch}, this run ends after {epochs}: ask for more epochs");
+            (epoch > *epochs).then_some(text)
+        }) {
             return Err(Error::Refused(format!("checkpoint {} {difference}", path.display())));
         }
         if step != state.steps(*batches_per_epoch) || batches > *batches_per_epoch {
@@ -174,10 +173,9 @@ impl Folder {
     }
 }
 
-/// Checks that the folder has a checkpoint if the run resumes, and no checkpoint if the run begins. Otherwise the folder would
-/// have the checkpoints of two runs.
+/// Checks that the folder has a checkpoint if the run resumes, and none if the run begins: a folder belongs to one run.
 pub(crate) fn check(folder: &Path, resume: Option<Resume>) -> Result<(), Error> {
-    match (newest(folder)?, resume) {
+    match (checkpoints(folder)?.last(), resume) {
         (None, Some(_)) => Err(nothing_in(folder)),
         (Some((step, _)), None) => Err(Error::Refused(format!(
             "{}: it has checkpoints up to step {step}: resume from them with --resume, or choose another folder",
@@ -187,34 +185,29 @@ pub(crate) fn check(folder: &Path, resume: Option<Resume>) -> Result<(), Error> 
     }
 }
 
-/// The step and the file of the newest checkpoint in a folder, which need not exist.
-pub(crate) fn newest(folder: &Path) -> Result<Option<(usize, PathBuf)>, Error> {
-    Ok(if folder.exists() { checkpoints(folder)?.pop() } else { None })
-}
-
 fn nothing_in(folder: &Path) -> Error {
     Error::Refused(format!("{}: there is no checkpoint to resume from", folder.display()))
 }
 
 /// The steps and files of the checkpoints in a folder, oldest first.
-fn checkpoints(folder: &Path) -> Result<Vec<(usize, PathBuf)>, Error> {
+pub(crate) fn checkpoints(folder: &Path) -> Result<Vec<(usize, PathBuf)>, Error> {
     let step = |name: &str| {
         let digits = name.strip_prefix(PREFIX)?.strip_suffix(SUFFIX)?;
         digits.bytes().all(|digit| digit.is_ascii_digit()).then(|| digits.parse().ok())?
     };
     let named = entries(folder)?.into_iter();
-    let mut found: Vec<_> = named.filter_map(|(name, path)| Some((step(&name)?, path))).collect();
-    found.sort();
-    Ok(found)
+    Ok(named.filter_map(|(name, path)| Some((step(&name)?, path))).sorted().collect())
 }
 
-/// The names and paths of the files in a folder, without names that are not UTF-8.
+/// The names and paths of the files in a folder, which need not exist.
 fn entries(folder: &Path) -> Result<Vec<(String, PathBuf)>, Error> {
     let entry = |entry: io::Result<fs::DirEntry>| {
-        entry.map(|entry| Some((entry.file_name().into_string().ok()?, entry.path()))).transpose()
+        entry.map(|it| (it.file_name().to_string_lossy().into_owned(), it.path()))
     };
-    let list = || -> io::Result<_> { fs::read_dir(folder)?.filter_map(entry).collect() };
-    list().map_err(Error::io("read the folder", folder))
+    match fs::read_dir(folder).and_then(|entries| entries.map(entry).collect()) {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(Vec::new()),
+        entries => entries.map_err(Error::io("read the folder", folder)),
+    }
 }
 
 fn remove(path: &Path) -> Result<(), Error> {

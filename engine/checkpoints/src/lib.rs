@@ -1,15 +1,8 @@
 //! Checkpoints: a run that ended early resumes after its last step, with the same bits.
 //!
-//! A checkpoint is one safetensors file. It holds everything that the next step depends on: the tensors (parameters,
-//! buffers, the state of the optimizer), the position of the training loop with the records so far, and the settings of
-//! the run. No state of a random generator is stored, because the order of an epoch depends on the seed and the epoch
-//! alone.
-//!
-//! | module | content |
-//! | --- | --- |
-//! | `file` | one checkpoint: the format, the digest, the differences between two runs |
-//! | `folder` | the checkpoints of a run: one run at a time, the last few, the newest or the newest valid one |
-//! | `arguments` | the flags, which are also the settings of a library user |
+//! A checkpoint is one safetensors file. It holds everything that the next step depends on: the tensors (parameters, buffers, the
+//! state of the optimizer), the state of the training loop with the records so far, and the settings of the run. No random
+//! generator is stored: the order of an epoch depends on the seed and the epoch alone.
 //!
 //! This crate reads and writes files only. In stage 5, rank 0 uses it and broadcasts the result.
 
@@ -25,10 +18,8 @@ pub use arguments::{Checkpoints, Resume};
 pub use file::Configuration;
 pub use folder::Folder;
 
-/// The largest number of epochs of a run with checkpoints.
-///
-/// The record of an epoch takes at most 320 bytes of JSON, and at most twice as many inside another JSON text. 16 MiB are
-/// far below safetensors' limit of 100 MB for the header of a file.
+/// The largest number of epochs of a run with checkpoints. The record of an epoch takes at most 320 bytes of JSON, and twice as
+/// many inside another JSON text. 16 MiB are far below safetensors' limit of 100 MB for the header of a file.
 const MOST_EPOCHS: usize = (16 << 20) / 2 / 320;
 
 /// Why a checkpoint was not written or not used.

@@ -36,8 +36,7 @@ impl Load {
         Self { at: Instant::now(), ticks }
     }
 
-    /// Returns a note if other programs have used the cores since this moment. `threads` threads of this process had
-    /// work. Only Linux counts the time of other programs, so there is no note elsewhere.
+    /// Returns a note if other programs have used the cores since then, while `threads` threads had work. Only Linux counts that.
     pub fn note(&self, threads: usize) -> Option<String> {
         let (before, after) = (self.ticks?, Self::now().ticks?);
         note(before, after, self.at.elapsed().as_secs_f64(), threads.min(available_cores()))

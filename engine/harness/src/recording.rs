@@ -68,8 +68,7 @@ impl Entry {
     }
 }
 
-/// Reads a recording. Leaves out a last line that ends early: the run was killed. Fails when a line is not an entry: the
-/// message has its number.
+/// Reads a recording, without a last line that ends early. Fails when a line is not an entry: the message has its number.
 pub fn read(from: impl io::Read) -> io::Result<Vec<Entry>> {
     let entries = serde_json::Deserializer::from_reader(from).into_iter::<Entry>();
     let whole = entries.take_while(|entry| !entry.as_ref().is_err_and(serde_json::Error::is_eof));

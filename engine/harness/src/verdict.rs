@@ -66,8 +66,7 @@ impl Doubt {
         (repetitions < FEWEST).then_some(Self::FewRepetitions)
     }
 
-    /// Returns a doubt if devices that are idle for a share of the time cannot be so many times as fast as one. `name` names
-    /// the devices, or their schedule.
+    /// Returns a doubt if devices, called `name`, with this share of idle time cannot be so many times as fast as one.
     pub fn of_speed_up(name: &str, speed_up: f64, devices: usize, idle: f64) -> Option<Self> {
         let most = devices as f64 * (1.0 - idle);
         (speed_up > IMPLAUSIBLE * most).then(|| {
@@ -175,8 +174,7 @@ impl Accuracies {
     }
 }
 
-/// Returns the largest relative difference between weights that rounding explains after one step from equal weights, on
-/// `slices` of the CPU or on GPUs.
+/// Returns the largest relative difference of weights that rounding explains after one step, on `slices` of the CPU or on GPUs.
 pub fn rounding(dtype: &str, slices: bool) -> f64 {
     match (dtype, slices) {
         ("f64", _) => 1e-10,

@@ -25,9 +25,7 @@ pub fn no_gradient(name: &str) -> String {
 /// A model's values by name, in CPU memory. Training does not change a snapshot.
 pub type Snapshot = Vec<(String, Tensor)>;
 
-/// The parameters of one replica, in the order in which the model uses them.
-///
-/// Every list of gradients in the course is in this order.
+/// The parameters of one replica, in the order in which the model uses them. Every list of gradients has this order.
 #[derive(Clone, Debug, Default)]
 pub struct Parameters(Vec<Parameter>);
 

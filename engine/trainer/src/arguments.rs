@@ -24,7 +24,7 @@ use crate::memory::{Footprint, RunSize};
 /// The most images of a run: the limit of the file reader.
 const MAX_IMAGES: u64 = harness::images::idx::MAX_COUNT as u64;
 
-/// Returns the parser of a flag for an element type, which takes these names. Each has a text for `--help`.
+/// Returns the parser of a flag for an element type. Each name has a text for `--help`.
 pub fn element_type(
     names: impl IntoIterator<Item = (&'static str, &'static str)>,
 ) -> impl TypedValueParser<Value = DType> {
@@ -109,7 +109,7 @@ impl TrainSetup {
         self.data_note.as_deref().into_iter().chain(plan.note())
     }
 
-    /// Joins the settings and the results of a run that has just ended. Later calls are about later runs.
+    /// Joins the settings and the results of the run that has just ended.
     pub fn summary(
         &self,
         run: &str,

@@ -27,15 +27,13 @@ pub enum StepSums {
 }
 
 impl StepSums {
-    /// Computes the sums of a batch. `loss` is the sum over its samples. Nothing waits for the device. Fails when the
-    /// shapes do not fit.
+    /// Computes the sums of a batch, on its device. `loss` is the sum over its samples. Fails when the shapes do not fit.
     pub fn new(loss: &Tensor, logits: &Tensor, batch: &Batch) -> Result<Self> {
         let sums = loss_and_correct(loss, logits, &batch.labels)?;
         Ok(Self::Deferred(sums, batch.len() as u64))
     }
 
-    /// Returns the sums. If they are deferred, waits for the device, and adds whether there was a Ctrl-C. Fails when the
-    /// device fails.
+    /// Returns the sums. If they are deferred, waits for the device, and adds whether there was a Ctrl-C.
     pub fn read(&self) -> Result<BatchSums> {
         let (sums, samples) = match self {
             Self::Sums(sums) => return Ok(*sums),

@@ -1,12 +1,4 @@
 //! The parts that the training programs share: flags, the loaded setup, the course of a run, and deferred metrics.
-//!
-//! | module | content |
-//! | --- | --- |
-//! | `arguments` | the flags of a training run, checked, and the loaded data |
-//! | [`memory`] | the memory of a run, estimated before the run takes any |
-//! | [`sizing`] | smaller defaults on a CPU |
-//! | `run` | the course of a run: the next batch, the metrics, the reason to stop |
-//! | `deferred` | metrics that stay on a GPU until a report needs them |
 
 mod arguments;
 mod deferred;

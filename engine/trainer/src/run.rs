@@ -41,7 +41,7 @@ pub struct TrainingRun<'a, 'r, L: Epochs> {
     /// The current step, counted from 1 within its epoch.
     step: usize,
     started: Instant,
-    /// The training time of the current epoch in an earlier run.
+    /// The time of the current epoch in an earlier run.
     earlier: Duration,
     interrupted: bool,
 }

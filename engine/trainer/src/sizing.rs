@@ -19,8 +19,7 @@ pub fn width(flag: Option<u32>, plan: &DevicePlan) -> usize {
     }
 }
 
-/// On a CPU, limits the numbers of training and test images, unless `--train-size` and `--test-size` are given. Returns
-/// whether the training images are limited by this default.
+/// On a CPU, limits the training and test images, unless flags do. Returns whether this default limits the training images.
 pub fn limit_images(
     train: &mut TrainArguments,
     plan: &DevicePlan,

@@ -44,8 +44,7 @@ pub fn conclude(outcome: anyhow::Result<()>) -> ExitCode {
     }
 }
 
-/// Reports an error on standard error, and returns its exit code. clap's `--help` is an error, too: it is printed on standard
-/// output.
+/// Reports an error on standard error, or clap's `--help` on standard output. Returns the exit code.
 pub fn report_error(error: &anyhow::Error) -> u8 {
     if let Some(help) = error.downcast_ref::<clap::Error>().filter(|error| !error.use_stderr()) {
         // Standard output may be closed.
@@ -79,8 +78,7 @@ pub fn give_up(error: &anyhow::Error) {
     }
 }
 
-/// Ends this process, one of several, with exit code 1 and without destructors. Prints the reason on standard error, in
-/// one line, and calls `end_job`, which may end the other processes.
+/// Ends this process, one of several, with exit code 1. Prints the reason, and calls `end_job`, which may end the others.
 #[expect(clippy::disallowed_methods, reason = "ends a job in which nothing can return")]
 pub fn end_process(reason: &str, end_job: impl FnOnce() + Send + 'static) -> ! {
     let line = reason.to_owned();

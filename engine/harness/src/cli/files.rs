@@ -53,8 +53,7 @@ pub fn metrics(path: Option<&Path>) -> Result<Option<Metrics>, UsageError> {
     Ok(arguments.open().map_err(UsageError::new)?.metrics)
 }
 
-/// Checks that the file of a flag can be written, and leaves nothing behind. The error names both. An extension of another format
-/// is an error, too.
+/// Checks that the file of a flag can be written and has no extension of another format. Leaves nothing behind.
 pub fn writable(flag: &str, path: &Path, (format, own): Format) -> Result<(), UsageError> {
     let extension = path.extension().and_then(|it| it.to_str()).map(str::to_lowercase);
     let given = extension.as_deref().unwrap_or("");

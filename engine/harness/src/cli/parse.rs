@@ -7,14 +7,13 @@ use clap::{Arg, ArgAction, Command, Error, Parser, ValueEnum};
 use super::{UsageError, prepare};
 use crate::report::thousands;
 
-/// Prepares the process and parses the command line. A program's `main` is
-/// `cli::conclude(cli::arguments().and_then(run))`. Fails with clap's error. `--help` is one, too.
+/// Prepares the process and parses the command line: `main` is `cli::conclude(cli::arguments().and_then(run))`.
 pub fn arguments<A: Parser>() -> anyhow::Result<A> {
     prepare();
     Ok(parse()?)
 }
 
-/// Parses the command line, in a program that has called [`prepare`]. Fails with clap's error. `--help` is one, too.
+/// Parses the command line, in a program that has called [`prepare`]. `--help` is an error of clap's, too.
 pub fn parse<A: Parser>() -> Result<A, Error> {
     let is_short = std::env::args_os().any(|argument| argument == "-h");
     from_matches(with_help(numbers_may_be_negative(A::command()), is_short).try_get_matches())
@@ -24,9 +23,8 @@ pub fn parse<A: Parser>() -> Result<A, Error> {
 const HELP: &str =
     "{about-with-newline}\n{usage-heading} {usage}\n\n{before-help}{all-args}{after-help}";
 
-/// Lays out the help of a program for a screen. `-h` prints the flags that matter most, a line each, and `--help` all flags and
-/// all values: a program hides a flag from `-h` with `hide_short_help`. It writes its examples into `before_help`, and a line
-/// below them names the command of cargo.
+/// Lays out the help of a program for a screen. `-h` prints the flags without `hide_short_help`, a line each, and `--help` all
+/// flags and all values. The examples of a program are its `before_help`, and a line below them names the command of cargo.
 fn with_help(command: Command, is_short: bool) -> Command {
     if command.has_subcommands() {
         return command;
@@ -98,8 +96,7 @@ pub fn number(
     }
 }
 
-/// Refuses a flag that has the same value twice. `name` returns the name of a value. Fails with a [`UsageError`] that
-/// names the flag and the value.
+/// Refuses a flag that has the same value twice. `name` returns the name of a value.
 pub fn each_once<T: PartialEq>(
     flag: &str,
     values: &[T],

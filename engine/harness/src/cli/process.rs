@@ -16,8 +16,7 @@ pub const DATA_MIRRORS: &str = "COURSE_MIRRORS";
 /// Whether this process has called [`prepare`].
 static PREPARED: AtomicBool = AtomicBool::new(false);
 
-/// Whether a file has exceeded the limit of `ulimit -f`. With a handler for the system's signal, which would end the process
-/// without a message, the write returns an error, and the message names the file.
+/// Whether a file has exceeded `ulimit -f`. With a handler for the signal, the write returns an error and the process goes on.
 #[cfg(unix)]
 static TOO_LARGE: AtomicBool = AtomicBool::new(false);
 

@@ -10,8 +10,7 @@ pub fn available_cores() -> usize {
     thread::available_parallelism().map_or(1, NonZeroUsize::get)
 }
 
-/// The cores that this process may use, in groups: the hyperthreads of one core are in one group. Empty where the system
-/// does not report them.
+/// The cores that this process may use: the hyperthreads of one core are a group. Empty where the system reports none.
 pub fn hyperthreads() -> Vec<Vec<usize>> {
     hyperthreads_below(Path::new("/"), &CoreSet::of_this_process())
 }

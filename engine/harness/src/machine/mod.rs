@@ -33,8 +33,7 @@ fn processor_field(name: &str) -> Option<String> {
     fields.find(|(field, _)| field.trim() == name).map(|(_, value)| value.trim().to_owned())
 }
 
-/// The folder for Fashion-MNIST if the user names none: `~/.cache/multi-gpu-course/fashion-mnist` on Linux. `None` on a platform
-/// without a folder for caches.
+/// The usual folder for Fashion-MNIST: `~/.cache/multi-gpu-course/fashion-mnist` on Linux. `None` without a folder for caches.
 pub fn default_data_folder() -> Option<PathBuf> {
     let platform = etcetera::base_strategy::choose_native_strategy().ok()?;
     Some(platform.cache_dir().join("multi-gpu-course").join("fashion-mnist"))
