@@ -135,13 +135,12 @@ pub fn steps_made(entries: &[Entry]) -> BTreeSet<usize> {
     steps.filter(|&step| !(run.ended && step == run.last)).collect()
 }
 
-/// Finds the first difference of two recordings, in the steps that both have. Describes the step, the rank, both entries and
-/// the likely cause. Returns `None` if these steps are equal.
+/// Describes the first difference of two recordings, in the steps that both have: the step, the rank, both entries and the
+/// likely cause. Returns `None` if these steps are equal.
 ///
-/// A run that resumes another begins later, and a run that was killed ends earlier. Recordings of two and of four devices can
-/// be compared: images shard by shard, and everything else on the ranks that both have. An entry that one of them lacks is a
-/// difference. If nothing differs, but a recording ends in the middle of a step, that is the result. The final weights of a run
-/// are compared with the weights before the next step of a longer run.
+/// Recordings on other numbers of devices can be compared: images shard by shard, and everything else on the ranks that both
+/// have. An entry that one of them lacks is a difference. If nothing differs, but a recording ends in the middle of a step, that
+/// is the result. The final weights of a run are compared with the weights before the next step of a longer run.
 pub fn first_divergence(a: &[Entry], b: &[Entry]) -> Option<String> {
     let runs = [Run::new(a)?, Run::new(b)?];
     let [a, b] = &runs;
@@ -248,49 +247,56 @@ mod tests {
         recording(2, ranks, 4, true)
     }
 
+    /// The same recording, with other hashes of these entries.
+    fn other(mut entries: Vec<Entry>, changed: &[usize]) -> Vec<Entry> {
+        changed.iter().for_each(|&at| entries[at].hash = "ff".to_owned());
+        entries
+    }
+
+    /// The messages about two recordings, and about the same in turn.
+    fn told(a: &[Entry], b: &[Entry]) -> [String; 2] {
+        [(a, b), (b, a)].map(|(a, b)| first_divergence(a, b).expect("a difference"))
+    }
+
     #[test]
-    fn equal_recordings_do_not_part_in_whatever_order_their_ranks_wrote() {
-        let mut other = run();
-        other.rotate_left(4);
-        assert_eq!(first_divergence(&run(), &run()), None);
-        other.sort_by_key(|entry| (entry.step, usize::MAX - entry.rank));
-        assert_eq!(first_divergence(&run(), &other), None);
-        // One ended earlier.
-        assert_eq!(first_divergence(&run(), &run()[..8]), None);
-        assert_eq!(first_divergence(&[], &run()), None);
+    fn equal_recordings_do_not_part_and_what_only_one_has_is_left_out() {
+        let mut in_other_order = run();
+        in_other_order.sort_by_key(|entry| (entry.step, usize::MAX - entry.rank));
+        let one_rank = run().into_iter().filter(|entry| entry.rank == 0).collect();
+        let mut pairs = vec![
+            (run(), run()),
+            (run(), in_other_order),
+            (run(), one_rank),
+            // One ended earlier, or began later.
+            (run(), run()[..8].to_vec()),
+            (run(), run().split_off(8)),
+            (Vec::new(), run()),
+            (ended(3), ended(3)),
+        ];
+        // A run that went on begins with the weights that the one before ended with.
+        for steps in 1..5 {
+            pairs.push((ended(steps), ended(5)));
+            pairs.push((ended(steps), ended(5).split_off(steps * 8)));
+        }
+        for (one, other) in [(1, 2), (1, 4), (2, 4), (4, 2), (4, 1)] {
+            pairs.push((by_shard(one), by_shard(other)));
+        }
+        for (number, (a, b)) in pairs.iter().enumerate() {
+            assert_eq!([first_divergence(a, b), first_divergence(b, a)], [None, None], "{number}");
+        }
     }
 
     #[test]
     fn the_first_step_rank_and_tensor_are_found() {
-        let mut other = run();
         // The parameter of step 2 on rank 1, then the outcome on both ranks, and a later entry.
-        for later in [10, 13, 14, 20] {
-            other[later].hash = "ff".to_owned();
-        }
         let expected = "step 2, rank 1: the first difference, after 11 equal tensors\n  \
                         first recording:  parameter w 00\n  second recording: parameter w ff\n  \
                         made by the update of the step before";
-        assert_eq!(told(&other), expected);
-    }
-
-    #[test]
-    fn steps_and_ranks_that_only_one_has_are_left_out() {
-        let mut resumed = run().split_off(8);
-        let one_rank = run().into_iter().filter(|entry| entry.rank == 0).collect();
-        for part in [&resumed, &one_rank] {
-            assert_eq!(first_divergence(&run(), part), None);
-            assert_eq!(first_divergence(part, &run()), None);
+        assert_eq!(told(&run(), &other(run(), &[10, 13, 14, 20]))[0], expected);
+        // After the images of both ranks, in the first step of a run that was resumed.
+        for text in told(&run(), &other(run().split_off(8), &[1])) {
+            assert!(text.contains(", after 2 equal tensors"), "{text}");
         }
-        resumed[1].hash = "ff".to_owned();
-        for found in [first_divergence(&run(), &resumed), first_divergence(&resumed, &run())] {
-            // The images of both ranks.
-            assert!(found.unwrap().contains(", after 2 equal tensors"));
-        }
-    }
-
-    /// The message for a whole recording and this one.
-    fn told(of: &[Entry]) -> String {
-        first_divergence(&run(), of).unwrap()
     }
 
     #[test]
@@ -299,33 +305,28 @@ mod tests {
         for (length, place, equal) in
             [(15, "rank 1", 15), (13, "rank 1", 11), (11, "rank 1", 10), (9, "rank 0", 9)]
         {
-            let cut = &run()[..length];
-            let told = told(cut);
+            let [text, turned] = told(&run(), &run()[..length]);
             let heading = format!("step 2, {place}: the second recording ends here, after {equal}");
-            assert!(told.starts_with(&heading), "{length}: {told}");
-            assert!(told.contains("nothing differs up to there"), "{told}");
-            assert!(!told.contains("made by"), "{told}");
-            let turned = first_divergence(cut, &run()).unwrap();
+            assert!(text.starts_with(&heading), "{length}: {text}");
+            assert!(text.contains("nothing differs up to there"), "{text}");
+            assert!(!text.contains("made by"), "{text}");
             assert!(turned.contains(": the first recording ends here, after"), "{turned}");
         }
-    }
-
-    #[test]
-    fn where_a_recording_ends_in_a_step_what_came_out_before_it_is_compared() {
-        // Rank 0 has written all of step 3, rank 1 nothing.
+        // Rank 0 has written all of step 3, rank 1 nothing: what came out before the end is compared.
         for (at, made_by) in [(18, "forward"), (19, "backward")] {
-            let mut cut = run()[..20].to_vec();
-            cut[at].hash = "ff".to_owned();
-            let told = told(&cut);
-            assert!(told.starts_with("step 3, rank 0: the first difference, after "), "{told}");
-            assert!(told.contains(&format!("made by the {made_by} pass")), "{told}");
+            let [text, _] = told(&run(), &other(run()[..20].to_vec(), &[at]));
+            assert!(text.starts_with("step 3, rank 0: the first difference, after "), "{text}");
+            assert!(text.contains(&format!("made by the {made_by} pass")), "{text}");
         }
+        // Only the weights of one rank were written of the end.
+        let [text, _] = told(&ended(3)[..25], &ended(3));
+        assert!(text.starts_with("after step 3, rank 1: the first recording ends here"), "{text}");
     }
 
     #[test]
     fn an_entry_that_one_lacks_is_told_as_lacking() {
         // The images and the parameter of step 1, the gradients of both ranks of step 2.
-        for (without, lacks) in [
+        for (without, begins) in [
             (vec![0], "step 1, rank 0: the first difference, after 0"),
             (vec![1], "step 1, rank 0: the first difference, after 2"),
             (vec![11], "step 2, rank 0: the first difference, after 13"),
@@ -336,78 +337,51 @@ mod tests {
             let mut lacking = run();
             let gone: Vec<Entry> = without.iter().rev().map(|&at| lacking.remove(at)).collect();
             let Entry { kind, name, .. } = gone.last().unwrap();
-            let told = told(&lacking);
-            assert!(told.starts_with(lacks), "{without:?}: {told}");
+            let [text, turned] = told(&run(), &lacking);
+            assert!(text.starts_with(begins), "{without:?}: {text}");
             let where_else = if kind == "images" { ", on any rank" } else { "" };
             let lacks = format!("\n  the second recording lacks {kind} {name} there{where_else}");
-            assert!(told.ends_with(&lacks), "{told}");
-            let turned = first_divergence(&lacking, &run()).unwrap();
+            assert!(text.ends_with(&lacks), "{text}");
             assert!(turned.ends_with(&lacks.replace("second", "first")), "{turned}");
         }
     }
 
     #[test]
     fn a_shard_is_compared_whichever_rank_has_it() {
-        for (one, other) in [(1, 2), (1, 4), (2, 4), (4, 2), (4, 1)] {
-            let (one, mut other) = (by_shard(one), by_shard(other));
-            assert_eq!(first_divergence(&one, &other), None);
+        for (one, several) in [(1, 2), (1, 4), (2, 4), (4, 2), (4, 1)] {
+            let (one, several) = (by_shard(one), by_shard(several));
             // Of a recording that was cut anywhere, nothing differs.
-            for length in 0..other.len() {
-                if let Some(found) = first_divergence(&one, &other[..length]) {
-                    assert!(found.contains("nothing differs up to there"), "{found}");
+            for length in 0..several.len() {
+                if let Some(text) = first_divergence(&one, &several[..length]) {
+                    assert!(text.contains("nothing differs up to there"), "{text}");
                 }
             }
-            let shard = other.iter().position(|entry| entry.name == "shard 3").unwrap();
-            other[shard].hash = "ff".to_owned();
-            let found = first_divergence(&one, &other).unwrap();
-            assert!(found.contains(", after 3 equal tensors"), "{found}");
-            assert!(found.contains("second recording: images shard 3 ff"), "{found}");
-            assert!(found.ends_with("compare seed, batch and sampler"), "{found}");
+            let shard = several.iter().position(|entry| entry.name == "shard 3").unwrap();
+            let [text, _] = told(&one, &other(several, &[shard]));
+            assert!(text.contains(", after 3 equal tensors"), "{text}");
+            assert!(text.contains("second recording: images shard 3 ff"), "{text}");
+            assert!(text.ends_with("compare seed, batch and sampler"), "{text}");
         }
-    }
-
-    #[test]
-    fn batches_that_are_cut_into_other_shards_are_told() {
-        let mut four = by_shard(4);
-        four[0].hash = "ff".to_owned();
-        let found = first_divergence(&run(), &four).unwrap();
-        assert!(found.contains(", after 0 equal tensors"), "{found}");
-        let told = "the two cut a batch into 2 and 4 shards: --shards makes them the same";
-        assert!(found.contains(told), "{found}");
+        let [text, _] = told(&run(), &other(by_shard(4), &[0]));
+        assert!(text.contains(", after 0 equal tensors"), "{text}");
+        let shards = "the two cut a batch into 2 and 4 shards: --shards makes them the same";
+        assert!(text.contains(shards), "{text}");
     }
 
     #[test]
     fn what_the_last_update_made_is_compared() {
-        let mut other = ended(3);
-        assert_eq!(first_divergence(&ended(3), &other), None);
-        other[25].hash = "ff".to_owned();
         // With a run that ended there, too, and with a run that went on.
         for whole in [ended(3), ended(4)] {
-            for found in [first_divergence(&whole, &other), first_divergence(&other, &whole)] {
-                let told = found.unwrap();
+            for text in told(&whole, &other(ended(3), &[25])) {
                 let heading = "after step 3, rank 1: the first difference, after 25 equal tensors";
-                assert!(told.starts_with(heading), "{told}");
-                assert!(told.ends_with("made by the update of that step"), "{told}");
+                assert!(text.starts_with(heading), "{text}");
+                assert!(text.ends_with("made by the update of that step"), "{text}");
             }
         }
-    }
-
-    #[test]
-    fn a_run_that_went_on_begins_with_what_the_one_before_ended_with() {
-        let longer = ended(5);
         for steps in 1..5 {
-            assert_eq!(first_divergence(&ended(steps), &longer), None);
-            assert_eq!(first_divergence(&longer, &ended(steps)), None);
-            let mut rest = longer[steps * 8..].to_vec();
-            assert_eq!(first_divergence(&ended(steps), &rest), None);
-            rest[5].hash = "ff".to_owned();
-            let told = first_divergence(&ended(steps), &rest).unwrap();
-            assert!(told.contains(", after 1 equal tensors"), "{told}");
+            let [text, _] = told(&ended(steps), &other(ended(5).split_off(steps * 8), &[5]));
+            assert!(text.contains(", after 1 equal tensors"), "{text}");
         }
-        // Only the weights of one rank were written of the end.
-        let cut = ended(3);
-        let told = first_divergence(&cut[..25], &ended(3)).unwrap();
-        assert!(told.starts_with("after step 3, rank 1: the first recording ends here"), "{told}");
     }
 
     #[test]
@@ -416,12 +390,14 @@ mod tests {
         assert_eq!(read(format!("{line}\n{line}\n").as_bytes()).unwrap().len(), 2);
         // A run that was killed in the middle of a line.
         assert_eq!(read(format!("{line}\n{}", &line[..20]).as_bytes()).unwrap().len(), 1);
-        let error = read(format!("{line}\nnonsense\n").as_bytes()).unwrap_err().to_string();
-        assert!(error.contains("line 2 is not of a recording"), "{error}");
-        // A file without an end: `read` reads no more than the bytes of a line.
-        for endless in [b'"', 0] {
-            let error = read(io::BufReader::new(io::repeat(endless))).unwrap_err().to_string();
-            assert!(error.contains("line 1 is not of a recording"), "{error}");
-        }
+        let refused = |number, of: &mut dyn io::Read| {
+            let error = read(of).unwrap_err().to_string();
+            assert!(error.contains(&format!("line {number} is not of a recording")), "{error}");
+        };
+        refused(2, &mut format!("{line}\nnonsense\n").as_bytes());
+        refused(2, &mut format!("{line}\n{}\n{line}\n", &line[..20]).as_bytes());
+        // Files without an end.
+        refused(1, &mut io::repeat(b'"'));
+        refused(1, &mut io::repeat(0));
     }
 }

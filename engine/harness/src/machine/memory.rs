@@ -36,28 +36,24 @@ pub fn memory() -> Option<Memory> {
     memory_below(Path::new("/"))
 }
 
-/// A source of memory, with the bytes of all its memory and of the free memory.
-struct Bound {
-    limit: Option<&'static str>,
-    total: u64,
-    free: u64,
-}
+/// All memory of a source, and its free memory.
+type Bound = [Amount; 2];
 
 fn memory_below(root: &Path) -> Option<Memory> {
     let info = read(root, "proc/meminfo");
     let machine = || {
         let [total, free] = ["MemTotal:", "MemAvailable:"].map(|name| kibibytes(&info, name));
-        Some(Bound { limit: None, total: total?, free: free? })
+        Some([total?, free?].map(|bytes| Amount { bytes, limit: None }))
     };
     let bounds = machine().into_iter().chain(control_groups(root)).chain(address_space(root));
-    let bounds: Vec<Bound> = bounds.collect();
-    let smallest = |bytes: fn(&Bound) -> u64| {
-        let amounts = bounds.iter().map(|it| Amount { bytes: bytes(it), limit: it.limit });
-        amounts.min_by_key(|amount| amount.bytes)
-    };
-    let (total, free) = (smallest(|bound| bound.total)?, smallest(|bound| bound.free)?);
+    let smaller = |a: Amount, b: Amount| if b.bytes < a.bytes { b } else { a };
+    let [total, free] = bounds.reduce(|a, b| [smaller(a[0], b[0]), smaller(a[1], b[1])])?;
     let swap = kibibytes(&info, "SwapTotal:").filter(|_| total.limit.is_none());
     Some(Memory { total, free, swap: swap.unwrap_or(0) })
+}
+
+fn bound(limit: &'static str, total: u64, used: u64) -> Bound {
+    [total, total.saturating_sub(used)].map(|bytes| Amount { bytes, limit: Some(limit) })
 }
 
 /// The limits of the control groups of this process, and of the ancestors of these groups.
@@ -103,18 +99,17 @@ fn control_group(folder: &Path, limits: &[&str], used: &str) -> Option<Bound> {
     // Only the first version of control groups has sums over descendants, under these names.
     let cached = cached("total_").max(cached(""));
     let used = number(&read(folder, used), "").unwrap_or(0).saturating_sub(cached);
-    Some(Bound { limit: Some("cgroup limit"), total, free: total.saturating_sub(used) })
+    Some(bound("cgroup limit", total, used))
 }
 
-/// The limit of `ulimit -v`. The allocator maps memory before a program asks for it, so memory that the program has not
-/// written yet counts as free.
+/// The limit of `ulimit -v`. The allocator maps memory early, so memory that the program has not written yet counts as free.
 fn address_space(root: &Path) -> Option<Bound> {
     let total = number(&read(root, "proc/self/limits"), "Max address space")?;
     let status = read(root, "proc/self/status");
     let [mapped, data, written] =
         ["VmSize:", "VmData:", "RssAnon:"].map(|name| kibibytes(&status, name).unwrap_or(0));
     let used = mapped.saturating_sub(data.saturating_sub(written));
-    Some(Bound { limit: Some("ulimit -v"), total, free: total.saturating_sub(used) })
+    Some(bound("ulimit -v", total, used))
 }
 
 /// Reads a file. A missing file has no text.
