@@ -1,7 +1,6 @@
 //! The parts that the training programs share: flags, the loaded setup, the course of a run, and deferred metrics.
 
 mod arguments;
-mod deferred;
 pub mod memory;
 mod run;
 pub mod sizing;
@@ -10,8 +9,7 @@ use candle_core::{Device, Result, Tensor, bail};
 use harness::records::BatchSums;
 
 pub use arguments::{TrainArguments, TrainSetup, element_type};
-pub use deferred::StepSums;
-pub use run::{Error, TrainingRun};
+pub use run::{Error, StepSums, TrainingRun};
 
 /// Makes a tensor `[4]` (f64) of the sums of a batch. Devices can add such tensors.
 pub fn sums_to_tensor(sums: &BatchSums, device: &Device) -> Result<Tensor> {

@@ -2,10 +2,8 @@
 //!
 //! | file | content |
 //! | --- | --- |
-//! | `train-images-idx3-ubyte` | training images, 28×28 grey |
-//! | `train-labels-idx1-ubyte` | their labels, 0 to 9 |
-//! | `t10k-images-idx3-ubyte` | test images |
-//! | `t10k-labels-idx1-ubyte` | their labels |
+//! | `train-images-idx3-ubyte`, `t10k-images-idx3-ubyte` | images to train on and to test with, 28×28 grey |
+//! | `train-labels-idx1-ubyte`, `t10k-labels-idx1-ubyte` | their labels, 0 to 9 |
 //!
 //! Each file may be compressed, with `.gz` at the end of its name. Mirrors of MNIST write a dot: `train-images.idx3-ubyte`.
 
