@@ -73,7 +73,9 @@ pub fn read(from: impl io::Read) -> io::Result<Vec<Entry>> {
     let entries = serde_json::Deserializer::from_reader(from).into_iter::<Entry>();
     let whole = entries.take_while(|entry| !entry.as_ref().is_err_and(serde_json::Error::is_eof));
     whole.collect::<Result<_, _>>().map_err(|error| {
-        let text = format!("line {} is not of a recording: {error}", error.line());
+        // At the end of a line serde_json is at column 0 of the next one.
+        let number = error.line() - usize::from(error.line() > 1 && error.column() == 0);
+        let text = format!("line {number} is not of a recording: {error}");
         io::Error::new(io::ErrorKind::InvalidData, text)
     })
 }
