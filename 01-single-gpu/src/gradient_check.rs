@@ -124,7 +124,7 @@ mod tests {
     fn a_wrong_gradient_is_found_and_a_right_one_passes() {
         // LeNet's second pooling, 9×9 → 4×4.
         let image = parameters("image", &[1, 1, 9, 9]);
-        let x = image.get("image").unwrap();
+        let x = &image[0].value;
         let before = x.flatten_all().unwrap().to_vec1::<f64>().unwrap();
         #[expect(clippy::disallowed_methods, reason = "this one is wrong")]
         let candles = gradient_errors(&image, 81, || x.avg_pool2d(2)?.sqr()?.sum_all()).unwrap();
@@ -142,7 +142,7 @@ mod tests {
             value: Var::new(&[1f64, -1.0, 2.0], &Device::Cpu).unwrap(),
         };
         let parameters = Parameters::new(vec![w]).unwrap();
-        let w = parameters.get("w").unwrap();
+        let w = &parameters[0].value;
         // The logarithm of a negative number.
         let errors = gradient_errors(&parameters, 3, || w.log()?.sum_all()).unwrap();
         assert!(errors[0].relative_error.is_nan(), "{errors:?}");

@@ -72,7 +72,7 @@ impl Lenet {
         if parameters.len() != SHAPES.len() {
             bail!("LeNet has {} parameters, got {}", SHAPES.len(), parameters.len());
         }
-        for (&(name, shape), parameter) in SHAPES.iter().zip(&parameters) {
+        for (&(name, shape), parameter) in SHAPES.iter().zip(parameters.iter()) {
             if parameter.name != name || parameter.value.dims() != shape {
                 bail!(
                     "LeNet's parameter {name} is {shape:?}, got {} {:?}",

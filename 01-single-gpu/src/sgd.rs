@@ -80,7 +80,7 @@ mod tests {
     }
 
     fn bits(parameters: &Parameters) -> Vec<u64> {
-        let value = parameters.get("w").unwrap().to_dtype(DType::F64).unwrap();
+        let value = parameters[0].value.to_dtype(DType::F64).unwrap();
         let values = value.flatten_all().unwrap().to_vec1::<f64>().unwrap();
         values.into_iter().map(f64::to_bits).collect()
     }
@@ -93,7 +93,7 @@ mod tests {
             let gradient = init::normal("g", &[211, 181], 3.0, 2, dtype, &Device::Cpu).unwrap();
             let gradient = gradient.value.as_detached_tensor().t().unwrap();
             let expected = parameters(&shape, dtype);
-            formula(expected.get("w").unwrap(), &gradient, 0.1 / 7.0).unwrap();
+            formula(&expected[0].value, &gradient, 0.1 / 7.0).unwrap();
             for threads in 1..=4 {
                 let pool = ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
                 let updated = parameters(&shape, dtype);

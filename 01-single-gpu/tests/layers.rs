@@ -210,7 +210,7 @@ fn garments(samples: usize, dtype: DType) -> Batch {
 
 fn lenet(layers: Layers, dtype: DType) -> Lenet {
     let lenet = Lenet::new(1, dtype, &Device::Cpu).unwrap().with_layers(layers);
-    for parameter in lenet.parameters() {
+    for parameter in lenet.parameters().iter() {
         // Ten times the usual weights, so that the logits depend on the images.
         let value = parameter.value.as_detached_tensor();
         parameter.value.set(&(value * 10.0).unwrap()).unwrap();

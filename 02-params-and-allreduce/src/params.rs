@@ -32,7 +32,7 @@ mod tests {
         let original = original.parameters();
         let copy = get_params(original, &Device::Cpu).unwrap();
         assert_eq!(copy.len(), original.len());
-        for (ours, theirs) in copy.iter().zip(original) {
+        for (ours, theirs) in copy.iter().zip(original.iter()) {
             assert_eq!(ours.name, theirs.name);
             let values = |p: &Parameter| p.value.flatten_all().unwrap().to_vec1::<f32>().unwrap();
             let before = values(theirs);

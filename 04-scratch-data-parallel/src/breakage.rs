@@ -125,7 +125,7 @@ pub fn train_batch_broken(
     let sums = allreduce_sums(rank, local.sums, algorithm)?;
 
     if breakage == Breakage::ReduceParams {
-        for parameter in model.parameters() {
+        for parameter in model.parameters().iter() {
             let local = [parameter.value.as_detached_tensor()];
             let sum = allreduce_all(rank, &local, algorithm)?.swap_remove(0);
             parameter.value.set(&sum)?;

@@ -101,7 +101,8 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
     let plan = arguments.devices.plan()?;
     let method = arguments.method(&plan)?;
     let footprint = Footprint::new(NetworkSize::lenet(), &plan);
-    let mut setup = arguments.train.prepare(&arguments.reports, plan.len(), &footprint)?;
+    let devices = plan.len();
+    let mut setup = arguments.train.prepare(&arguments.reports, devices, devices, &footprint)?;
     let mut outputs = std::mem::take(&mut setup.outputs);
     interrupt::watch()?;
     let headline = setup.headline("LeNet");

@@ -25,13 +25,13 @@ use crate::{Error, FixedTree, TreeSum};
 // ANCHOR: check_shards
 /// Checks that each device gets a shard, and that a batch can be cut into so many shards. Fails when they do not: the error
 /// names both numbers.
-pub fn check_shards(shards: usize, devices: usize, batch_size: u64) -> Result<(), UsageError> {
+pub fn check_shards(shards: usize, devices: usize, batch_size: usize) -> Result<(), UsageError> {
     if shards < devices {
         return Err(UsageError::new(format_args!(
             "--shards {shards}: {shards} shards cannot be shared out over {devices} devices; use --shards {devices} or more"
         )));
     }
-    if batch_size < shards as u64 {
+    if batch_size < shards {
         return Err(UsageError::new(format_args!(
             "--shards {shards}: batch size {batch_size} cannot be cut into {shards} shards; use --shards {batch_size} or fewer"
         )));

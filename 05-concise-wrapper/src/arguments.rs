@@ -238,7 +238,7 @@ impl Arguments {
         let folder = self.checkpoints.as_ref().map(|it| ("--checkpoint", it.folder.as_path()));
         self.reports.check(&[("--record", record, JSON_LINES)], folder)?;
         let Some(checkpoints) = &self.checkpoints else { return Ok(()) };
-        checkpoints.check(self.train.epochs as usize)?;
+        checkpoints.check(self.train.epochs)?;
         let is_there =
             |path: &&Path| path.metadata().is_ok_and(|found| found.is_file() && found.len() > 0);
         match record.filter(is_there) {

@@ -29,7 +29,7 @@ use crate::arguments::{Arguments, ModelKind, Norm, Scale, TestNorm, WrapperKind}
 use crate::conclusion::Difference;
 
 /// On a CPU, the numbers of training and test images, unless `--train-size` and `--test-size` are given.
-const IMAGES_ON_A_CPU: (u64, u64) = (6_144, 2_000);
+const IMAGES_ON_A_CPU: (usize, usize) = (6_144, 2_000);
 
 /// The flags of one call, checked, with the data loaded.
 pub(crate) struct Prepared {
@@ -107,7 +107,7 @@ impl Prepared {
         let shards = if whole_batches { 1 } else { world_size };
         let mut setup = launch.one_first(|first| {
             flags.train.data.follows = !first;
-            flags.train.prepare_for_shards(&flags.reports, world_size, shards, &footprint)
+            flags.train.prepare(&flags.reports, world_size, shards, &footprint)
         })?;
         setup.dtype = flags.precision();
         notes.extend(setup.data_note.take());

@@ -209,7 +209,7 @@ impl Arguments {
                 "--schedule, --micro-batches, --cut and --gantt are about pipelines, and there is one stage: ask for \
                  several, such as --mesh {several}"
             )
-        } else if batch_size < pieces as u64 {
+        } else if batch_size < pieces {
             format!(
                 "--batch-size {batch_size} cannot be cut into {pieces} micro-batches ({replicas} × {each}): take at least \
                  {pieces}"

@@ -22,7 +22,7 @@ use crate::arguments::Arguments;
 use crate::draw;
 
 /// On a CPU, the number of training and test images without `--train-size` and `--test-size`.
-const IMAGES_ON_A_CPU: (u64, u64) = (10_240, 2_000);
+const IMAGES_ON_A_CPU: (usize, usize) = (10_240, 2_000);
 
 /// The number of times that each layer is measured. The least counts.
 const TIMES: usize = 5;
@@ -216,7 +216,7 @@ impl Prepared {
         };
         let mut setup = launch.one_first(|first| {
             flags.train.data.follows = !first;
-            flags.train.prepare(&flags.reports, mesh.data, &footprint)
+            flags.train.prepare(&flags.reports, mesh.data, mesh.data, &footprint)
         })?;
         notes.extend(setup.data_note.take());
         Ok(Some(Self { flags, setup, layers, ways, notes, several, one, devices: Vec::new() }))

@@ -11,7 +11,7 @@ use split_batch::loader::LocalBatch;
 #[expect(clippy::unwrap_used, reason = "in a test a panic is the right answer")]
 pub fn with_large_weights(dtype: DType) -> Lenet {
     let lenet = Lenet::new(1, dtype, &Device::Cpu).unwrap();
-    for parameter in lenet.parameters() {
+    for parameter in lenet.parameters().iter() {
         let value = parameter.value.as_detached_tensor();
         parameter.value.set(&(value * 10.0).unwrap()).unwrap();
     }

@@ -193,7 +193,7 @@ fn cross_entropy_summed() {
 /// LeNet with dense noise for weights *and* biases, large enough for every layer to matter.
 fn lively_lenet() -> Lenet {
     let shapes = Lenet::new(1, DType::F64, &device()).unwrap();
-    let parameters = (20..).zip(shapes.parameters()).map(|(salt, shape)| {
+    let parameters = (20..).zip(shapes.parameters().iter()).map(|(salt, shape)| {
         let scale = match shape.value.rank() {
             1 => 0.1,
             2 => 1.5 / (shape.value.dims()[0] as f64).sqrt(),

@@ -7,12 +7,10 @@ use clap::{Args, ValueEnum};
 use harness::cli::{UsageError, whole};
 use harness::report::{file, thousands};
 
-use crate::folder::{LOCK, check, newest};
+use crate::folder::{LOCK, check, checkpoints};
 use crate::{Configuration, Error, MOST_EPOCHS};
 
-/// Where a run keeps its checkpoints, and whether it resumes from one.
-///
-/// A program flattens `Option<Checkpoints>`, which is `None` without `--checkpoint`.
+/// Where a run keeps its checkpoints, and whether it resumes from one. A program flattens `Option<Checkpoints>`.
 #[derive(Args, Clone, Debug, PartialEq, Eq)]
 #[command(next_help_heading = "Output")]
 pub struct Checkpoints {
@@ -56,10 +54,9 @@ impl Checkpoints {
     /// The names of all flags, for flags that conflict with each of them.
     pub const FLAGS: [&str; 4] = ["checkpoint", "every", "keep", "resume"];
 
-    /// Checks that the folder can be used as the flags ask by a run of so many epochs, and leaves everything as it was. Of
-    /// several ranks only rank 0 calls this: only its folder counts. Fails with a [`UsageError`] when the folder is none or
-    /// cannot be made, when it has no checkpoint to resume from, when it has checkpoints and the run does not resume, and when a
-    /// checkpoint has no room for the records of so many epochs.
+    /// Checks that a run of so many epochs can use the folder as the flags ask, and leaves everything as it was. Of several
+    /// ranks only rank 0 calls this. Fails with a [`UsageError`] when the folder is none or cannot be made, when it has no
+    /// checkpoint to resume from, when it has some and the run does not resume, and when the epochs are too many.
     pub fn check(&self, epochs: usize) -> Result<(), UsageError> {
         if epochs > MOST_EPOCHS {
             return Err(UsageError::new(format_args!(
@@ -78,20 +75,17 @@ impl Checkpoints {
         checked.map_err(|error| UsageError::new(format_args!("--checkpoint {error}")))
     }
 
-    /// Returns the file of the newest checkpoint in the folder. Fails with [`Error::Io`] when the folder cannot be read.
+    /// Returns the file of the newest checkpoint in the folder. Fails when the folder cannot be read.
     pub fn newest(&self) -> Result<Option<PathBuf>, Error> {
-        Ok(newest(&self.folder)?.map(|(_, path)| path))
+        Ok(checkpoints(&self.folder)?.pop().map(|(_, path)| path))
     }
 }
 
-/// Checks that a folder can be made: makes and removes one of another name in the part of the path that exists. So runs
-/// that begin at the same time do not disturb each other.
+/// Checks that a folder can be made: makes and removes one of another name in the part of the path that exists.
 fn can_be_made(folder: &Path) -> io::Result<()> {
     let exists = |path: &&Path| path.as_os_str().is_empty() || path.symlink_metadata().is_ok();
-    match folder.ancestors().find(exists) {
-        Some(above) if !above.as_os_str().is_empty() => tempfile::tempdir_in(above)?.close(),
-        _ => tempfile::tempdir_in(".")?.close(),
-    }
+    let above = folder.ancestors().find(exists).filter(|above| !above.as_os_str().is_empty());
+    tempfile::tempdir_in(above.unwrap_or(Path::new(".")))?.close()
 }
 
 #[cfg(test)]

@@ -10,12 +10,12 @@ use harness::records::TrainerState;
 use harness::report::Report;
 use harness::report::file::PARTIAL;
 use harness::report::trace::COMPUTE;
+use itertools::Itertools as _;
 use tracing::info_span;
 
 use crate::{Checkpoints, Error, Resume, file};
 
-/// The file whose lock a run holds. The operating system releases the lock when the process ends, also after a crash. The
-/// file stays.
+/// The file whose lock a run holds. The system releases the lock when the process ends, also after a crash. The file stays.
 pub(crate) const LOCK: &str = "lock";
 
 const PREFIX: &str = "step-";
@@ -31,9 +31,8 @@ pub struct Folder {
 }
 
 impl Folder {
-    /// Makes the folder if it is missing, locks it, and removes files that a killed run left half-written. The report notes if
-    /// the file system has no locks. Fails with [`Error::Refused`] when another run has the lock, when a run that resumes finds
-    /// no checkpoint, or when a run that begins finds one.
+    /// Makes the folder if it is missing, locks it, and removes files that a killed run left half-written. Fails with
+    /// [`Error::Refused`] when another run has the lock, when a run that resumes finds no checkpoint, or one that begins finds one.
     pub fn open(
         settings: Checkpoints,
         batches_per_epoch: usize,
@@ -45,19 +44,18 @@ impl Folder {
         let lock_path = path.join(LOCK);
         let lock = File::options().write(true).create(true).truncate(false).open(&lock_path);
         let lock = lock.map_err(Error::io("open", &lock_path))?;
+        let place = path.display();
         match lock.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
                 return Err(Error::Refused(format!(
-                    "another run keeps its checkpoints in {}: choose another folder, or end that run",
-                    path.display()
+                    "another run keeps its checkpoints in {place}: choose another folder, or end that run"
                 )));
             }
             Err(TryLockError::Error(reason)) if has_no_locks(&reason) => report.note(format_args!(
-                "the file system of {} has no locks: see to it that no other run writes there",
-                path.display()
+                "the file system of {place} has no locks: see to it that no other run writes there"
             )),
-            Err(TryLockError::Error(reason)) => return Err(Error::io("lock", lock_path)(reason)),
+            Err(TryLockError::Error(reason)) => return Err(Error::io("lock", &lock_path)(reason)),
         }
         for (name, path) in entries(path)? {
             if name.starts_with(PREFIX) && name.ends_with(PARTIAL) {
@@ -69,11 +67,10 @@ impl Folder {
     }
 
     /// Writes a checkpoint of the state after a step, if one is due: after every so many steps, after the last step, and after an
-    /// interrupt. `tensors` returns the tensors of the checkpoint. Fails with [`Error::Io`] when a file cannot be written or
-    /// removed.
+    /// interrupt. `tensors` returns the tensors of the checkpoint. Fails when a file cannot be written or removed.
     ///
-    /// The folder has room for one checkpoint more than the number to keep: the oldest ones beyond that number are removed
-    /// before, and one after. So one whole checkpoint is there at any time.
+    /// The oldest checkpoints beyond the number to keep are removed before, and one after. So a whole checkpoint is there at
+    /// any time, and the folder needs room for one more than that number.
     pub fn after_step(
         &self,
         state: &TrainerState,
@@ -94,33 +91,32 @@ impl Folder {
             checkpoints[..surplus].iter().try_for_each(|(_, path)| remove(path))
         };
         remove_surplus()?;
-        file::write(&path, state, configuration, &tensors()).map_err(|error| match error {
-            Error::Io { task, path, reason } if is_full(&reason) => {
-                let room = format!("{reason}; --keep {keep} takes the room of {}", keep + 1);
-                Error::Io { task, path, reason: io::Error::other(format!("{room} checkpoints")) }
-            }
-            error => error,
+        file::write(&path, state, configuration, &tensors()).map_err(|reason| {
+            let is_full =
+                matches!(reason.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded);
+            let room = || format!("; --keep {keep} takes the room of {} checkpoints", keep + 1);
+            let room = if is_full { room() } else { String::new() };
+            Error::Unusable(format!("cannot write {}: {reason}{room}", path.display()))
         })?;
         remove_surplus()
     }
 
     /// Finds the checkpoint to resume from. Returns the state of the training loop, and the values of `tensors`, in the same
-    /// order, in CPU memory. The report names the checkpoint, and each damaged or unreadable checkpoint that got another name.
-    /// Fails when the folder has no checkpoint, when the checkpoint does not fit this run or `tensors`, or when the newest checkpoint
-    /// is damaged and the run asked for [`Resume::Newest`].
+    /// order, in CPU memory. Reports the checkpoint, and each unusable one, which gets another name. Fails when no checkpoint can
+    /// be used, when it does not fit this run or `tensors`, or when the newest is unusable and the run asked for it.
     pub fn find(
         &self,
         tensors: &[(String, Tensor)],
         report: &Report<'_>,
     ) -> Result<(TrainerState, Vec<Tensor>), Error> {
         let Self { settings, batches_per_epoch, .. } = self;
-        let mut damaged: Vec<(PathBuf, Error)> = Vec::new();
+        let mut unusable: Vec<(PathBuf, Error)> = Vec::new();
         for (step, path) in checkpoints(&settings.folder)?.into_iter().rev() {
             let error = match self.read(step, &path, tensors) {
                 Ok((state, values)) => {
-                    for (path, error) in damaged {
+                    for (path, error) in unusable {
                         let aside = path.with_added_extension("broken");
-                        fs::rename(&path, &aside).map_err(Error::io("set aside", path))?;
+                        fs::rename(&path, &aside).map_err(Error::io("set aside", &path))?;
                         report.note(format_args!("{error}; it is now {}", aside.display()));
                     }
                     report.note(format_args!(
@@ -131,7 +127,7 @@ impl Folder {
                     ));
                     return Ok((state, values));
                 }
-                Err(error @ (Error::Damaged { .. } | Error::Io { .. })) => error,
+                Err(error @ Error::Unusable(_)) => error,
                 Err(error) => return Err(error),
             };
             if settings.resume != Some(Resume::LatestValid) {
@@ -139,16 +135,13 @@ impl Folder {
                     "{error}; --resume latest-valid takes the newest checkpoint that can be used"
                 )));
             }
-            damaged.push((path, error));
+            unusable.push((path, error));
         }
-        let (folder, count) = (settings.folder.display(), damaged.len());
-        Err(damaged.last().map_or_else(
-            || nothing_in(&settings.folder),
-            |(_, oldest)| {
-                let all = format!("none of the {count} checkpoints in {folder} can be used");
-                Error::Refused(format!("{all}; the oldest: {oldest}"))
-            },
-        ))
+        let Some((_, oldest)) = unusable.last() else { return Err(nothing_in(&settings.folder)) };
+        let (folder, count) = (settings.folder.display(), unusable.len());
+        Err(Error::Refused(format!(
+            "none of the {count} checkpoints in {folder} can be used; the oldest: {oldest}"
+        )))
     }
 
     /// Reads the checkpoint after a step, and compares it with this run.
@@ -161,28 +154,28 @@ impl Folder {
         let (state, configuration, mut values) = file::read(path)?;
         let Self { settings, batches_per_epoch, epochs, .. } = self;
         let (epoch, batches) = (state.epoch(), state.batches);
-        let text =
-            || format!("is in epoch {epoch}, this run ends after {epochs}: ask for more epochs");
-        let beyond = (epoch > *epochs).then(text);
         let difference = settings.configuration.difference(&configuration);
-        let difference = difference.or_else(|| file::difference(tensors, &values)).or(beyond);
-        if let Some(difference) = difference {
+        let difference = difference.or_else(|| file::difference(tensors, &values));
+        if let Some(difference) = difference.or_else(|| {
+            let text =
+                format!("is in epoch {epoch}, this run ends after {epochs}: ask for more epochs");
+            (epoch > *epochs).then_some(text)
+        }) {
             return Err(Error::Refused(format!("checkpoint {} {difference}", path.display())));
         }
         if step != state.steps(*batches_per_epoch) || batches > *batches_per_epoch {
             let reason = format!(
                 "step {step} is not that of batch {batches} of {batches_per_epoch} in epoch {epoch}"
             );
-            return Err(Error::Damaged { path: path.to_owned(), reason });
+            return Err(Error::damaged(path, reason));
         }
         Ok((state, tensors.iter().filter_map(|(name, _)| values.remove(name)).collect()))
     }
 }
 
-/// Checks that the folder has a checkpoint if the run resumes, and no checkpoint if the run begins. Otherwise the folder would
-/// have the checkpoints of two runs.
+/// Checks that the folder has a checkpoint if the run resumes, and none if the run begins: a folder belongs to one run.
 pub(crate) fn check(folder: &Path, resume: Option<Resume>) -> Result<(), Error> {
-    match (newest(folder)?, resume) {
+    match (checkpoints(folder)?.last(), resume) {
         (None, Some(_)) => Err(nothing_in(folder)),
         (Some((step, _)), None) => Err(Error::Refused(format!(
             "{}: it has checkpoints up to step {step}: resume from them with --resume, or choose another folder",
@@ -192,38 +185,29 @@ pub(crate) fn check(folder: &Path, resume: Option<Resume>) -> Result<(), Error> 
     }
 }
 
-/// The step and the file of the newest checkpoint in a folder, which need not exist.
-pub(crate) fn newest(folder: &Path) -> Result<Option<(usize, PathBuf)>, Error> {
-    Ok(if folder.exists() { checkpoints(folder)?.pop() } else { None })
-}
-
 fn nothing_in(folder: &Path) -> Error {
     Error::Refused(format!("{}: there is no checkpoint to resume from", folder.display()))
 }
 
 /// The steps and files of the checkpoints in a folder, oldest first.
-fn checkpoints(folder: &Path) -> Result<Vec<(usize, PathBuf)>, Error> {
+pub(crate) fn checkpoints(folder: &Path) -> Result<Vec<(usize, PathBuf)>, Error> {
     let step = |name: &str| {
         let digits = name.strip_prefix(PREFIX)?.strip_suffix(SUFFIX)?;
         digits.bytes().all(|digit| digit.is_ascii_digit()).then(|| digits.parse().ok())?
     };
     let named = entries(folder)?.into_iter();
-    let mut found: Vec<_> = named.filter_map(|(name, path)| Some((step(&name)?, path))).collect();
-    found.sort();
-    Ok(found)
+    Ok(named.filter_map(|(name, path)| Some((step(&name)?, path))).sorted().collect())
 }
 
-/// The names and paths of the files in a folder, without names that are not UTF-8.
+/// The names and paths of the files in a folder, which need not exist.
 fn entries(folder: &Path) -> Result<Vec<(String, PathBuf)>, Error> {
     let entry = |entry: io::Result<fs::DirEntry>| {
-        entry.map(|entry| Some((entry.file_name().into_string().ok()?, entry.path()))).transpose()
+        entry.map(|it| (it.file_name().to_string_lossy().into_owned(), it.path()))
     };
-    let list = || -> io::Result<_> { fs::read_dir(folder)?.filter_map(entry).collect() };
-    list().map_err(Error::io("read the folder", folder))
-}
-
-fn is_full(error: &io::Error) -> bool {
-    matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded)
+    match fs::read_dir(folder).and_then(|entries| entries.map(entry).collect()) {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(Vec::new()),
+        entries => entries.map_err(Error::io("read the folder", folder)),
+    }
 }
 
 fn remove(path: &Path) -> Result<(), Error> {

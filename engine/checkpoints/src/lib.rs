@@ -1,15 +1,8 @@
 //! Checkpoints: a run that ended early resumes after its last step, with the same bits.
 //!
-//! A checkpoint is one safetensors file. It holds everything that the next step depends on: the tensors (parameters,
-//! buffers, the state of the optimizer), the position of the training loop with the records so far, and the settings of
-//! the run. No state of a random generator is stored, because the order of an epoch depends on the seed and the epoch
-//! alone.
-//!
-//! | module | content |
-//! | --- | --- |
-//! | `file` | one checkpoint: the format, the digest, the differences between two runs |
-//! | `folder` | the checkpoints of a run: one run at a time, the last few, the newest or the newest valid one |
-//! | `arguments` | the flags, which are also the settings of a library user |
+//! A checkpoint is one safetensors file. It holds everything that the next step depends on: the tensors (parameters, buffers, the
+//! state of the optimizer), the state of the training loop with the records so far, and the settings of the run. No random
+//! generator is stored: the order of an epoch depends on the seed and the epoch alone.
 //!
 //! This crate reads and writes files only. In stage 5, rank 0 uses it and broadcasts the result.
 
@@ -17,49 +10,36 @@ mod arguments;
 mod file;
 mod folder;
 
+use std::fmt::Display;
 use std::io;
-use std::path::PathBuf;
+use std::path::Path;
 
 pub use arguments::{Checkpoints, Resume};
 pub use file::Configuration;
 pub use folder::Folder;
 
-/// The largest number of epochs of a run with checkpoints.
-///
-/// The record of an epoch takes at most 320 bytes of JSON, and at most twice as many inside another JSON text. 16 MiB are
-/// far below safetensors' limit of 100 MB for the header of a file.
+/// The largest number of epochs of a run with checkpoints. The record of an epoch takes at most 320 bytes of JSON, and twice as
+/// many inside another JSON text. 16 MiB are far below safetensors' limit of 100 MB for the header of a file.
 const MOST_EPOCHS: usize = (16 << 20) / 2 / 320;
 
 /// Why a checkpoint was not written or not used.
 #[derive(Debug, thiserror::Error)]
+#[error("{0}")]
 pub enum Error {
-    /// The operating system refused a task.
-    #[error("cannot {task} {}: {reason}", path.display())]
-    Io {
-        /// A verb, such as `write`.
-        task: &'static str,
-        /// The file or the folder.
-        path: PathBuf,
-        /// Not the source of this error: a chain of errors would print the reason twice.
-        reason: io::Error,
-    },
-    /// The file does not have the content that was written. An older checkpoint may be intact.
-    #[error("checkpoint {} is damaged: {reason}", path.display())]
-    Damaged {
-        /// The file.
-        path: PathBuf,
-        /// The first fault that was found.
-        reason: String,
-    },
+    /// The operating system refused a task, or a file does not have the content that was written. The text names the path and
+    /// the reason. An older checkpoint may be intact.
+    Unusable(String),
     /// The folder or the checkpoint does not suit this run. The text names the path and the first difference.
-    #[error("{0}")]
     Refused(String),
 }
 
 impl Error {
-    /// Adds a task and a path to an error of the system.
-    fn io(task: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
-        let path = path.into();
-        move |reason| Self::Io { task, path, reason }
+    /// Adds a task, such as `write`, and a path to an error of the system.
+    fn io(task: &str, path: &Path) -> impl FnOnce(io::Error) -> Self {
+        move |reason| Self::Unusable(format!("cannot {task} {}: {reason}", path.display()))
+    }
+
+    fn damaged(path: &Path, reason: impl Display) -> Self {
+        Self::Unusable(format!("checkpoint {} is damaged: {reason}", path.display()))
     }
 }

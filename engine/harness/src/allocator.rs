@@ -1,9 +1,8 @@
-//! The memory allocator: mimalloc, with one heap per thread that keeps freed memory.
+//! The memory allocator: mimalloc, with one heap per thread that keeps freed memory. Every program that links this crate uses it.
 //!
-//! Every step allocates memory for activations and gradients, as much as the step before has freed. An allocator that
-//! returns a block to the system is slow, because the system clears each page when the block comes back. An allocator
-//! that gives the block to another device is slow, because the block is in the cache of the wrong core. mimalloc has
-//! one heap per thread. Every program that links this crate uses mimalloc.
+//! Every step allocates as much memory for activations and gradients as the step before has freed. An allocator that returns
+//! a block to the system is slow, because the system clears each page when the block comes back. An allocator that gives the
+//! block to another device is slow, because the block is in the cache of the wrong core.
 
 use std::ffi::c_long;
 
@@ -17,9 +16,8 @@ static ALLOCATOR: MiMalloc = MiMalloc;
 const PURGE_DELAY: mi_option_t = 15;
 const FOR_EVER: c_long = -1;
 
-/// Keeps empty pages until the process ends, unless `MIMALLOC_PURGE_DELAY` sets another time. By default mimalloc
-/// returns empty pages to the system after a second, about the time of a step of ResNet-18 on a few cores. Keeping the
-/// pages hardly raises the peak memory, because all steps need the same amount.
+/// Keeps empty pages until the process ends, unless `MIMALLOC_PURGE_DELAY` sets another time. By default mimalloc returns empty
+/// pages after a second, about the time of a step of ResNet-18 on a few cores. The peak hardly rises: all steps need the same.
 ///
 /// # Safety
 ///
@@ -30,46 +28,36 @@ pub(crate) unsafe fn keep_pages() {
     unsafe { mi_option_set_default(PURGE_DELAY, FOR_EVER) }
 }
 
-/// Makes a failed allocation end the process, with one line and exit code 1.
+/// Makes a failed allocation end the process, with one line and exit code 1. Without this function Rust prints two lines or a
+/// backtrace, and aborts.
 #[cfg(unix)]
 #[expect(unsafe_code, reason = "the allocator's settings are calls into C")]
 pub(crate) fn end_without_memory() {
-    failure::write_message();
-    // SAFETY: other threads may exist, as mimalloc documents. The function lives as long as the program, and does not use
-    // its argument.
-    unsafe { libmimalloc_sys::mi_register_error(Some(failure::end), std::ptr::null_mut()) }
-}
-
-#[cfg(unix)]
-mod failure {
-    use std::ffi::{c_int, c_void};
     use std::io::{self, Write as _};
     use std::sync::OnceLock;
 
-    use signal_hook::low_level::exit;
-
-    use crate::machine;
-
     /// C's `ENOMEM`, which mimalloc reports when the system has no memory for an allocation.
-    const NO_MEMORY: c_int = 12;
+    const NO_MEMORY: std::ffi::c_int = 12;
 
     /// The message has the limit on this process. It is written early, because a failed allocation leaves no memory for it.
     static MESSAGE: OnceLock<String> = OnceLock::new();
 
-    pub(super) fn write_message() {
-        let total = machine::memory().map(|memory| format!(" of {}", memory.total));
-        let total = total.unwrap_or_default();
-        let advice = "take a smaller batch or network, or end other programs";
-        MESSAGE.get_or_init(|| format!("error: no memory is left{total}: {advice}\n"));
-    }
-
-    /// Ends the process in one line when the system has no memory. Without this function Rust prints two lines or a
-    /// backtrace, and aborts. The function allocates nothing, and runs no destructor.
-    pub(super) extern "C" fn end(error: c_int, _: *mut c_void) {
+    /// Allocates nothing, and runs no destructor.
+    extern "C" fn end(error: std::ffi::c_int, _: *mut std::ffi::c_void) {
         if error == NO_MEMORY {
             let message = MESSAGE.get().map_or(&[][..], |message| message.as_bytes());
             let _ = io::stderr().write_all(message);
-            exit(1);
+            signal_hook::low_level::exit(1);
         }
     }
+
+    MESSAGE.get_or_init(|| {
+        let total = crate::machine::memory().map(|memory| format!(" of {}", memory.total));
+        let total = total.unwrap_or_default();
+        let advice = "take a smaller batch or network, or end other programs";
+        format!("error: no memory is left{total}: {advice}\n")
+    });
+    // SAFETY: other threads may exist, as mimalloc documents. The function lives as long as the program, and does not use
+    // its argument.
+    unsafe { libmimalloc_sys::mi_register_error(Some(end), std::ptr::null_mut()) }
 }

@@ -1,25 +1,17 @@
 //! Ctrl-C: the first one ends training after the current step, the second one ends the process.
 //!
 //! After the first Ctrl-C the run reports its results so far. `SIGTERM`, the signal of `kill` and of schedulers, has the
-//! same effect as Ctrl-C (`SIGINT`).
-//!
-//! A signal that comes during an evaluation ends the evaluation ([`is_new`]).
-//!
-//! A signal that the program ignored from its start stays ignored, as a shell expects: a script's background jobs ignore
-//! Ctrl-C. Only Linux reports ignored signals. On other systems the program handles them.
+//! same effect as Ctrl-C (`SIGINT`). A signal during an evaluation ends the evaluation ([`is_new`]). A signal that the
+//! program ignored from its start stays ignored where the system reports it, as a shell expects of background jobs.
 //!
 //! Devices that train together must end with the same step. So each device adds the request to the sums of its step
 //! ([`BatchSums::interrupts`](crate::records::BatchSums::interrupts)), which the devices all-reduce anyway.
 
-use std::fs;
-use std::io;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::{fs, io};
 
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
-
-use crate::lock::locked;
 
 /// Whether a signal has arrived. A signal goes to a process, so all runs of the process share this flag.
 static REQUESTED: AtomicBool = AtomicBool::new(false);
@@ -30,51 +22,27 @@ static KNOWN: AtomicBool = AtomicBool::new(false);
 /// The number of the signal that arrived.
 static SIGNAL: AtomicUsize = AtomicUsize::new(SIGINT as usize);
 
-/// The signals that have a handler.
-static WATCHED: Mutex<Vec<i32>> = Mutex::new(Vec::new());
-
-/// Installs the handlers: from now on the first Ctrl-C is a request, and the second ends the process.
-///
-/// Before this call the first Ctrl-C ends the process. A second call does nothing, unless the first call failed. Ignored
-/// signals get no handler. Fails when the system refuses a handler.
+/// Installs the handlers, once: the first Ctrl-C is a request, and the second ends the process. Fails when the system refuses.
 pub fn watch() -> io::Result<()> {
-    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    watch_by(&WATCHED, not_ignored(&status), register)
-}
-
-/// Registers each of the signals that has no handler yet.
-fn watch_by(
-    watched: &Mutex<Vec<i32>>,
-    signals: impl Iterator<Item = i32>,
-    mut register: impl FnMut(i32) -> io::Result<()>,
-) -> io::Result<()> {
-    let mut watched = locked(watched);
-    for signal in signals {
-        // With two handlers for one signal, the first Ctrl-C would count as the second.
-        if !watched.contains(&signal) {
-            register(signal)?;
-            watched.push(signal);
-        }
+    static WATCHED: AtomicBool = AtomicBool::new(false);
+    // With two handlers for one signal, the first Ctrl-C would count as the second.
+    if WATCHED.swap(true, Ordering::SeqCst) {
+        return Ok(());
     }
-    Ok(())
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    not_ignored(&status).try_for_each(|signal| {
+        // At a signal the handlers run in this order: the first one must not see the flag that the last one sets.
+        flag::register_conditional_shutdown(signal, 128 + signal, &REQUESTED)?;
+        flag::register_usize(signal, &SIGNAL, signal as usize)?;
+        flag::register(signal, &REQUESTED).map(drop)
+    })
 }
 
-/// The signals that Linux's status of a process does not report as ignored. Bit `n - 1` is signal `n`. Without such a line
-/// no signal is ignored.
+/// The signals that Linux's status of a process does not report as ignored. Bit `n - 1` is signal `n`.
 fn not_ignored(status: &str) -> impl Iterator<Item = i32> {
-    let digits = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
-    let ignored =
-        digits.and_then(|digits| u64::from_str_radix(digits.trim(), 16).ok()).unwrap_or(0);
+    let digits = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).unwrap_or_default();
+    let ignored = u64::from_str_radix(digits.trim(), 16).unwrap_or(0);
     [SIGINT, SIGTERM].into_iter().filter(move |signal| ignored >> (signal - 1) & 1 == 0)
-}
-
-fn register(signal: i32) -> io::Result<()> {
-    // The order matters: at the first signal, the conditional shutdown runs and the number is stored before the flag is
-    // set. If a call fails, the flag has no handler yet, so all three can be registered again.
-    flag::register_conditional_shutdown(signal, exit_code_of(signal as usize), &REQUESTED)?;
-    flag::register_usize(signal, &SIGNAL, signal as usize)?;
-    flag::register(signal, &REQUESTED)?;
-    Ok(())
 }
 
 /// Whether `SIGINT` (Ctrl-C) or `SIGTERM` has arrived.
@@ -87,43 +55,19 @@ pub fn is_new() -> bool {
     requested() && !KNOWN.load(Ordering::SeqCst)
 }
 
-/// From now on the signal is not [new](is_new): the evaluation after the last step is made as a whole.
+/// From now on the signal is not [new](is_new), so the evaluation after the last step is whole.
 pub fn acknowledge() {
     KNOWN.store(true, Ordering::SeqCst);
 }
 
 /// The exit code of a run that a signal has ended early: 130 for Ctrl-C and 143 for `SIGTERM`. `None` without a signal.
 pub fn exit_code() -> Option<u8> {
-    let code = exit_code_of(SIGNAL.load(Ordering::SeqCst));
-    requested().then(|| code.try_into().unwrap_or(u8::MAX))
-}
-
-fn exit_code_of(signal: usize) -> i32 {
-    128 + signal as i32
+    requested().then(|| 128 + SIGNAL.load(Ordering::SeqCst) as u8)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_failure_can_be_tried_again_and_registers_no_signal_twice() {
-        let (watched, mut asked) = (Mutex::default(), Vec::new());
-        let mut watch = |refused: Option<i32>| {
-            asked.clear();
-            let watching = watch_by(&watched, [SIGINT, SIGTERM].into_iter(), |signal| {
-                asked.push(signal);
-                if refused == Some(signal) { Err(io::Error::other("refused")) } else { Ok(()) }
-            });
-            (watching.map_err(|error| error.to_string()), asked.clone())
-        };
-        let refused = Err("refused".to_owned());
-        assert_eq!(watch(Some(SIGINT)), (refused.clone(), vec![SIGINT]));
-        assert_eq!(watch(Some(SIGTERM)), (refused.clone(), vec![SIGINT, SIGTERM]));
-        assert_eq!(watch(Some(SIGTERM)), (refused, vec![SIGTERM]));
-        assert_eq!(watch(None), (Ok(()), vec![SIGTERM]));
-        assert_eq!(watch(None), (Ok(()), vec![]));
-    }
 
     #[test]
     fn an_ignored_signal_gets_no_handler() {

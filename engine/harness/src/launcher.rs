@@ -1,42 +1,29 @@
 //! Processes that a launcher has started together: `mpirun`, `srun`, or a launcher such as `torchrun`.
 //!
-//! A program that cannot connect the processes refuses to run: otherwise each process would train the same model.
-//! Launchers set environment variables. Open MPI's `mpirun`, launchers that speak PMI (MPICH's) and Slurm's `srun` set
-//! the number of processes, and MPI knows the rest. `torchrun` sets all that NCCL needs:
-//!
-//! | variable | meaning |
-//! | --- | --- |
-//! | `WORLD_SIZE` | the number of processes |
-//! | `RANK` | the number of this process, from 0 |
-//! | `LOCAL_RANK` | its number on its host, from 0: the number of its GPU |
-//! | `MASTER_ADDR` | the host of rank 0 |
-//! | `MASTER_PORT` | a port on this host, on which the launcher itself may listen |
-//! | `NCCL_COMM_ID` | NCCL's own: the address on which rank 0 listens. The default is [`meeting_port`] on `MASTER_ADDR` |
+//! A program that cannot connect the processes refuses to run: otherwise each process would train the same model. Open MPI's
+//! `mpirun`, launchers that speak PMI (MPICH's) and Slurm's `srun` set an environment variable to the number of processes, and
+//! MPI knows the rest. `torchrun` sets all that NCCL needs: `WORLD_SIZE`, `RANK`, `LOCAL_RANK` (the number of the GPU on this host),
+//! and `MASTER_ADDR` and `MASTER_PORT`, where the launcher itself may listen. NCCL's own variable `NCCL_COMM_ID` is the address on
+//! which rank 0 listens. The default is [`meeting_port`] on `MASTER_ADDR`.
 
-use std::env;
-use std::fmt;
-use std::fs;
-use std::io::{self, IsTerminal as _};
 use std::process::Command;
+use std::{env, fmt, fs, io};
 
-/// The variables with the number of processes, and the launcher that sets them. Under `mpirun` in a Slurm job the last
-/// one counts the helpers of `mpirun`.
+use anyhow::{Context as _, Result, bail};
+
+/// The variables with the number of processes, and the launcher that sets them. Under `mpirun` in a Slurm job the last one
+/// counts the helpers of `mpirun`.
 const SIZES: [(&str, &str); 3] =
     [("OMPI_COMM_WORLD_SIZE", "mpirun"), ("PMI_SIZE", "mpirun"), (TASKS, SLURM)];
 
 /// Slurm's number of tasks in a step.
 const TASKS: &str = "SLURM_STEP_NUM_TASKS";
-
-/// A variable that `srun --pty` sets.
-const PTY: &str = "SLURM_PTY_PORT";
-
 const SLURM: &str = "srun";
-
-/// A variable that only `torchrun` sets.
-const TORCHRUN: &str = "TORCHELASTIC_RUN_ID";
 
 /// The name of the launchers that set `RANK` and `WORLD_SIZE`.
 const OTHER: &str = "a launcher such as torchrun";
+/// A variable that only `torchrun` sets.
+const TORCHRUN: &str = "TORCHELASTIC_RUN_ID";
 
 /// NCCL's variable with the address at which its processes meet.
 pub const MEETING: &str = "NCCL_COMM_ID";
@@ -57,11 +44,6 @@ impl fmt::Display for Started {
     }
 }
 
-/// The reason why this process refuses to run: nothing connects the processes, or a launcher's variables are wrong.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct LaunchError(String);
-
 /// The place of this process among those that `torchrun` or a launcher like it has started.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
@@ -80,33 +62,33 @@ pub fn started() -> Option<Started> {
     launched(variable).filter(|started| started.by != OTHER)
 }
 
-/// Returns the place of this process. `None` if it is alone, or if `mpirun` or `srun` has started it. Fails when the
-/// launcher's variables contradict each other, or one is missing.
-pub fn place() -> Result<Option<Place>, LaunchError> {
+/// Returns the place of this process. `None` if it is alone, or if `mpirun` or `srun` has started it. Fails when a variable of
+/// the launcher is missing or impossible.
+pub fn place() -> Result<Option<Place>> {
     read_place(variable)
 }
 
-/// Refuses to run as one of several processes that cannot be connected: without the feature `mpi`, or by another
-/// launcher than `mpirun`. Call this before anything else.
-pub fn check(built_with_mpi: bool) -> Result<(), LaunchError> {
+/// Refuses to run as one of several processes that cannot be connected: without MPI, or by another launcher than `mpirun`.
+pub fn check(built_with_mpi: bool) -> Result<()> {
     check_connected(built_with_mpi, launched(variable))
 }
 
-/// Refuses to run as one of several processes, in a program whose ranks are threads. Call this before anything else.
-/// Fails when this process is one of several.
-pub fn check_alone() -> Result<(), LaunchError> {
+/// Refuses to run as one of several processes, in a program whose ranks are threads.
+pub fn check_alone() -> Result<()> {
     check_is_alone(launched(variable))
 }
 
-/// Returns the beginning of a command that starts processes on this machine. Append `-n 4 PROGRAM`. With Open MPI, root
-/// may use it, there may be more processes than cores, and a process may use any core. Fails without `mpirun`.
+/// Returns the beginning of a command that starts processes on this machine: append `-n 4 PROGRAM`. With Open MPI, root may use
+/// it, there may be more processes than cores, and a process may use any core. Fails without `mpirun`.
 pub fn command() -> io::Result<Command> {
     Command::new("mpirun").arg("--version").output()?;
     let mut command = Command::new("mpirun");
-    command
-        .envs([("OMPI_ALLOW_RUN_AS_ROOT", "1"), ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")])
-        .envs([("OMPI_MCA_rmaps_base_oversubscribe", "1")])
-        .envs([("OMPI_MCA_hwloc_base_binding_policy", "none")]);
+    command.envs([
+        ("OMPI_ALLOW_RUN_AS_ROOT", "1"),
+        ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"),
+        ("OMPI_MCA_rmaps_base_oversubscribe", "1"),
+        ("OMPI_MCA_hwloc_base_binding_policy", "none"),
+    ]);
     Ok(command)
 }
 
@@ -115,33 +97,14 @@ pub fn machine() -> String {
     fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default().trim().to_owned()
 }
 
-/// Returns the port on which rank 0 of NCCL's processes listens, for a launcher's `MASTER_PORT`.
-///
-/// The launcher itself may listen on `MASTER_PORT`. The port lies between 10,000 and 29,999, below those of outgoing
-/// connections, and two jobs do not collide if their `MASTER_PORT`s are less than 10,000 apart.
+/// Returns the port on which rank 0 of NCCL's processes listens: another one than `MASTER_PORT`, which the launcher may use,
+/// and below the ports of outgoing connections. Two jobs do not collide if their `MASTER_PORT`s are less than 10,000 apart.
 pub fn meeting_port(master_port: u16) -> u16 {
     10_000 + master_port % 20_000
 }
 
 fn variable(name: &str) -> Option<String> {
-    let in_a_shell = || {
-        let is_pty = env::var_os(PTY).is_some() && io::stdin().is_terminal();
-        is_pty && is_shell(&parent().unwrap_or_default())
-    };
-    // `srun --pty` sets the variables of all its tasks in a shell, where its user starts this program alone.
-    env::var(name).ok().filter(|_| name != TASKS || !in_a_shell())
-}
-
-/// Whether a program that has started this one in a step of Slurm's is a shell: `slurmstepd` starts the tasks of a step.
-fn is_shell(parent: &str) -> bool {
-    !parent.is_empty() && parent != "slurmstepd"
-}
-
-/// Returns the name of the program that has started this one. Only Linux reports it.
-fn parent() -> Option<String> {
-    let status = fs::read_to_string("/proc/self/status").ok()?;
-    let parent = status.lines().find_map(|line| line.strip_prefix("PPid:"))?.trim();
-    Some(fs::read_to_string(format!("/proc/{parent}/comm")).ok()?.trim().to_owned())
+    env::var(name).ok()
 }
 
 /// Says how to start one process, and not several.
@@ -171,58 +134,55 @@ fn launched(variable: impl Fn(&str) -> Option<String>) -> Option<Started> {
     }
 }
 
-fn check_connected(mpi: bool, started: Option<Started>) -> Result<(), LaunchError> {
-    Err(LaunchError(match started {
-        Some(Started { by: OTHER, processes }) => format!(
+fn check_connected(mpi: bool, started: Option<Started>) -> Result<()> {
+    match started {
+        Some(Started { by: OTHER, processes }) => bail!(
             "RANK and WORLD_SIZE say that a launcher started {processes} processes: start them with mpirun (DDP, with a \
              GPU for each, can do with NCCL: built with --features nccl)"
         ),
-        Some(started) if !mpi && started.processes > 1 => format!(
+        Some(started) if !mpi && started.processes > 1 => bail!(
             "{started} of a program that was built without MPI: build it with --features mpi, or start it {}",
             without(started.by)
         ),
-        _ => return Ok(()),
-    }))
+        _ => Ok(()),
+    }
 }
 
-fn check_is_alone(started: Option<Started>) -> Result<(), LaunchError> {
+fn check_is_alone(started: Option<Started>) -> Result<()> {
     match started.filter(|started| started.processes > 1) {
-        Some(started @ Started { by, processes }) => Err(LaunchError(format!(
+        Some(started @ Started { by, processes }) => bail!(
             "{started}, but this program's ranks are threads: start it with --devices {processes} {}",
             without(by)
-        ))),
+        ),
         None => Ok(()),
     }
 }
 
-fn read_place(variable: impl Fn(&str) -> Option<String>) -> Result<Option<Place>, LaunchError> {
+fn read_place(variable: impl Fn(&str) -> Option<String>) -> Result<Option<Place>> {
     let Some(Started { by: OTHER, processes: world_size }) = launched(&variable) else {
         return Ok(None);
     };
+    let set = |name| variable(name).filter(|value| !value.is_empty());
     let text = |name, meaning| {
-        let value = variable(name).filter(|value| !value.is_empty());
-        value.ok_or_else(|| {
-            let launcher = format!("a launcher started {world_size} processes (WORLD_SIZE)");
-            LaunchError(format!("{launcher}, but did not set {name}: {meaning}"))
+        set(name).with_context(|| {
+            format!(
+                "a launcher started {world_size} processes (WORLD_SIZE), but did not set {name}: {meaning}"
+            )
         })
     };
-    let number = |name, meaning, below: usize| {
+    let number = |name, meaning, last: usize| {
         let value = text(name, meaning)?;
-        let number = value.parse().ok().filter(|&number: &usize| number < below);
-        number.ok_or_else(|| {
-            LaunchError(format!(
-                "{name} is {value:?}, which is not a number from 0 to {}",
-                below - 1
-            ))
-        })
+        let number = value.parse().ok().filter(|&number: &usize| number <= last);
+        number
+            .with_context(|| format!("{name} is {value:?}, which is not a number from 0 to {last}"))
     };
-    let rank = number("RANK", "the number of this process", world_size)?;
-    let local_rank = number("LOCAL_RANK", "the number of this process's GPU", world_size)?;
-    let meeting = match variable(MEETING).filter(|meeting| !meeting.is_empty()) {
+    let rank = number("RANK", "the number of this process", world_size - 1)?;
+    let local_rank = number("LOCAL_RANK", "the number of this process's GPU", world_size - 1)?;
+    let meeting = match set(MEETING) {
         Some(meeting) => meeting,
         None => {
             let host = text("MASTER_ADDR", "the host of rank 0")?;
-            let port = number("MASTER_PORT", "a port of this host", usize::from(u16::MAX) + 1)?;
+            let port = number("MASTER_PORT", "a port of this host", u16::MAX.into())?;
             // An IPv6 address contains colons.
             let host = if host.contains(':') { format!("[{host}]") } else { host };
             format!("{host}:{}", meeting_port(port as u16))
@@ -273,17 +233,10 @@ mod tests {
     }
 
     #[test]
-    fn what_a_shell_starts_in_a_step_is_no_task() {
-        for (parent, shell) in [("bash", true), ("zsh", true), ("slurmstepd", false), ("", false)] {
-            assert_eq!(is_shell(parent), shell, "{parent}");
-        }
-    }
-
-    #[test]
     fn processes_that_nothing_connects_are_not_left_to_train_side_by_side() {
         let started = |processes, by| Some(Started { processes, by });
         let refusals = |started| {
-            let refusal = |outcome: Result<(), LaunchError>| outcome.err().map(|error| error.0);
+            let refusal = |outcome: Result<()>| outcome.err().map(|error| error.to_string());
             let connected = [false, true].map(|mpi| refusal(check_connected(mpi, started)));
             (connected, refusal(check_is_alone(started)))
         };
@@ -335,14 +288,13 @@ mod tests {
         assert_eq!(meeting("MASTER_ADDR", "fe80::1"), "[fe80::1]:19500");
         assert_eq!(meeting(MEETING, "blue:7000"), "blue:7000");
         assert_eq!(meeting(MEETING, ""), "red:19500", "empty is as good as not set");
-    }
-
-    #[test]
-    fn without_a_rank_and_others_there_is_no_launcher() {
-        for (name, value) in [("RANK", None), ("WORLD_SIZE", None), ("WORLD_SIZE", Some("1"))] {
-            assert_eq!(place_with(name, value), Ok(None), "{name}={value:?}");
+        // Without a rank and others there is no launcher.
+        for (name, value) in [("RANK", None), ("WORLD_SIZE", None)] {
+            assert_eq!(place_with(name, value), Ok(None), "{name}");
         }
-        assert_eq!(place_with("WORLD_SIZE", Some("many")), Ok(None));
+        for value in ["1", "many"] {
+            assert_eq!(place_with("WORLD_SIZE", Some(value)), Ok(None), "{value}");
+        }
     }
 
     #[test]

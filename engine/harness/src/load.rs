@@ -31,30 +31,22 @@ struct Ticks {
 impl Load {
     /// Reads the processor times of this moment.
     pub fn now() -> Self {
-        let read = |path| fs::read_to_string(path).ok();
-        let ticks = || {
-            let own = own_ticks(&read("/proc/self/stat")?)?;
-            let (busy, all) = machine_ticks(&read("/proc/stat")?)?;
-            Some(Ticks { own, busy, all })
-        };
-        Self { at: Instant::now(), ticks: ticks() }
+        let read = |path| fs::read_to_string(path).unwrap_or_default();
+        let ticks = Ticks::read(&read("/proc/self/stat"), &read("/proc/stat"));
+        Self { at: Instant::now(), ticks }
     }
 
-    /// Returns a note if other programs have used the cores since this moment. `threads` threads of this process had
-    /// work. Only Linux counts the time of other programs, so there is no note elsewhere.
+    /// Returns a note if other programs have used the cores since then, while `threads` threads had work. Only Linux counts that.
     pub fn note(&self, threads: usize) -> Option<String> {
-        let cores = available_cores();
         let (before, after) = (self.ticks?, Self::now().ticks?);
-        note(before, after, self.at.elapsed().as_secs_f64(), threads.min(cores))
+        note(before, after, self.at.elapsed().as_secs_f64(), threads.min(available_cores()))
     }
 }
 
 /// The note about a measurement of `seconds` on `cores` cores. A process that waits on an idle machine has no note, and
 /// neither has a short measurement: the system counts processor time in hundredths of a second.
 fn note(before: Ticks, after: Ticks, seconds: f64, cores: usize) -> Option<String> {
-    /// Linux counts 100 ticks a second for every program.
-    const TICKS: f64 = 100.0;
-    let share = (after.own - before.own) as f64 / TICKS / (seconds * cores as f64);
+    let share = (after.own - before.own) as f64 / 100.0 / (seconds * cores as f64);
     let busy =
         after.busy.checked_sub(before.busy)? as f64 / after.all.checked_sub(before.all)? as f64;
     (seconds >= SHORTEST && share < ENOUGH && busy > BUSY).then(|| {
@@ -63,21 +55,19 @@ fn note(before: Ticks, after: Ticks, seconds: f64, cores: usize) -> Option<Strin
     })
 }
 
-/// Reads the ticks of this process in user and in system mode from the text of `/proc/self/stat`.
-fn own_ticks(text: &str) -> Option<u64> {
-    // The second field is the program's name in parentheses, and a name may have spaces.
-    let mut fields = text.rsplit_once(')')?.1.split_whitespace().skip(11);
-    Some(fields.next()?.parse::<u64>().ok()? + fields.next()?.parse::<u64>().ok()?)
-}
-
-/// Reads the ticks of all cores from the text of `/proc/stat`: those with work, and all.
-fn machine_ticks(text: &str) -> Option<(u64, u64)> {
-    // user, nice, system, idle, waiting for a disk, interrupts, soft interrupts, taken by other virtual machines.
-    let line = text.lines().next()?.strip_prefix("cpu ")?;
-    let fields: Vec<u64> =
-        line.split_whitespace().map_while(|it| it.parse().ok()).take(8).collect();
-    let all: u64 = fields.iter().sum();
-    Some((all - fields.get(3)? - fields.get(4)?, all))
+impl Ticks {
+    /// Reads the texts of `/proc/self/stat` and `/proc/stat`.
+    fn read(process: &str, machine: &str) -> Option<Self> {
+        // The second field is the program's name in parentheses, and a name may have spaces.
+        let fields: Vec<&str> = process.rsplit_once(')')?.1.split_whitespace().collect();
+        let ticks = |at: usize| fields.get(at)?.parse::<u64>().ok();
+        let own = ticks(11)? + ticks(12)?;
+        // user, nice, system, idle, waiting for a disk, interrupts, soft interrupts, taken by other virtual machines.
+        let line = machine.lines().next()?.strip_prefix("cpu ")?;
+        let machine: Vec<u64> = line.split_whitespace().flat_map(str::parse).take(8).collect();
+        let all: u64 = machine.iter().sum();
+        Some(Self { own, busy: all - machine.get(3)? - machine.get(4)?, all })
+    }
 }
 
 #[cfg(test)]
@@ -86,12 +76,12 @@ mod tests {
 
     #[test]
     fn the_texts_of_linux_are_read() {
-        let stat = "42 (a (b) c) R 1 2 3 4 5 6 7 8 9 10 1234 56 0 0 20 0 3 0";
-        assert_eq!(own_ticks(stat), Some(1290));
-        let stat = "cpu  100 20 30 800 50 6 7 8 900 0\ncpu0 1 2 3 4 5 6 7 8 9 0\n";
-        assert_eq!(machine_ticks(stat), Some((171, 1021)));
-        assert_eq!(own_ticks(""), None);
-        assert_eq!(machine_ticks("cpu0 1 2 3"), None);
+        let process = "42 (a (b) c) R 1 2 3 4 -1 6 7 8 9 10 1234 56 0 0 20 0 3 0";
+        let machine = "cpu  100 20 30 800 50 6 7 8 900 0\ncpu0 1 2 3 4 5 6 7 8 9 0\n";
+        let ticks = Ticks { own: 1290, busy: 171, all: 1021 };
+        assert_eq!(Ticks::read(process, machine), Some(ticks));
+        assert_eq!(Ticks::read("", machine), None);
+        assert_eq!(Ticks::read(process, "cpu0 1 2 3"), None);
     }
 
     #[test]

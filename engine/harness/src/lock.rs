@@ -3,9 +3,7 @@
 use std::io::{self, ErrorKind};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Locks `mutex`, even if a thread panicked while it held the lock.
-///
-/// A panic leaves the data valid, because no code of the course panics in the middle of a change to locked data.
+/// Locks `mutex`, even if a thread panicked while it held the lock: no code of the course panics in the middle of a change.
 pub fn locked<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -18,10 +16,11 @@ pub fn has_no_locks(error: &io::Error) -> bool {
     error.kind() == ErrorKind::Unsupported || error.raw_os_error() == Some(ENOLCK)
 }
 
-#[cfg(all(test, target_os = "linux"))]
+#[cfg(test)]
 mod tests {
     use super::*;
 
+    #[cfg(target_os = "linux")]
     #[test]
     fn a_file_system_without_locks_is_told_from_one_that_fails() {
         let (enolck, enosys, eopnotsupp) = (37, 38, 95);

@@ -10,12 +10,11 @@
 //! | loss | the forward pass |
 //! | gradients, last layer first | the backward pass of that layer, or the sum over ranks |
 //!
-//! A recording has one line of JSON for each of them, in that order, and [`first_divergence`] compares two recordings. After the
-//! last step it has parameters and buffers once more, under the number of the next step. They show the last update, and a run
-//! that resumes this one begins with them.
+//! A recording has one line of JSON for each of them, in that order. After the last step it has parameters and buffers once
+//! more, under the number of the next step: a run that resumes this one begins with them.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::{self, BufRead, Read};
+use std::io;
 
 use serde::{Deserialize, Serialize};
 
@@ -49,19 +48,8 @@ impl Entry {
         if kind == name { kind.clone() } else { format!("{kind} {name}") }
     }
 
-    /// Whether one of the entries has the same kind and name.
-    fn has_its_like(&self, entries: &[&Self]) -> bool {
-        entries.iter().any(|other| (&other.kind, &other.name) == (&self.kind, &self.name))
-    }
-
-    /// Says that a recording, `first` or `second`, goes on without this entry.
-    fn lacking(&self, which: &str) -> String {
-        let ranks = if self.phase() == Phase::Images { ", on any rank" } else { "" };
-        format!("the {which} recording lacks {} there{ranks}", self.title())
-    }
-
-    /// The likely cause of another hash of this entry. `over` says whether a run ended before this step, and `shards` are the
-    /// numbers of shards of a batch, if they differ with the number of devices.
+    /// The likely cause of another hash. `over` says whether a run ended before this step, and `shards` are the numbers of
+    /// shards of a batch, if they differ with the number of devices.
     fn cause(&self, over: bool, shards: Option<[usize; 2]>) -> String {
         let cause = match (self.kind.as_str(), shards) {
             ("images", Some([first, second])) => {
@@ -80,28 +68,16 @@ impl Entry {
     }
 }
 
-/// The most bytes of a line. An entry has far fewer bytes, and the rest of another file is not read.
-const LONGEST_LINE: u64 = 1 << 20;
-
-/// Reads a recording. Leaves out a last line that ends early: the run was killed. Fails when a line is not an entry: the
-/// message has its number.
-pub fn read(mut from: impl BufRead) -> io::Result<Vec<Entry>> {
-    let (mut entries, mut line) = (Vec::new(), Vec::new());
-    for number in 1.. {
-        line.clear();
-        if from.by_ref().take(LONGEST_LINE).read_until(b'\n', &mut line)? == 0 {
-            break;
-        }
-        match serde_json::from_slice(&line) {
-            Ok(entry) => entries.push(entry),
-            Err(error) if error.is_eof() && from.fill_buf()?.is_empty() => break,
-            Err(error) => {
-                let text = format!("line {number} is not of a recording: {error}");
-                return Err(io::Error::new(io::ErrorKind::InvalidData, text));
-            }
-        }
-    }
-    Ok(entries)
+/// Reads a recording, without a last line that ends early. Fails when a line is not an entry: the message has its number.
+pub fn read(from: impl io::Read) -> io::Result<Vec<Entry>> {
+    let entries = serde_json::Deserializer::from_reader(from).into_iter::<Entry>();
+    let whole = entries.take_while(|entry| !entry.as_ref().is_err_and(serde_json::Error::is_eof));
+    whole.collect::<Result<_, _>>().map_err(|error| {
+        // At the end of a line serde_json is at column 0 of the next one.
+        let number = error.line() - usize::from(error.line() > 1 && error.column() == 0);
+        let text = format!("line {number} is not of a recording: {error}");
+        io::Error::new(io::ErrorKind::InvalidData, text)
+    })
 }
 
 /// The kinds of entries of a step, in the order of comparison.
@@ -127,39 +103,30 @@ struct Run<'a> {
     last_rank: usize,
     /// The step, rank and phase of the entry that was written last.
     end: (usize, usize, Phase),
+    /// The number of shards of a batch.
+    shards: usize,
 }
 
 impl<'a> Run<'a> {
     fn new(all: &'a [Entry]) -> Option<Self> {
-        let mut sorted: Vec<&Entry> = all.iter().collect();
-        sorted.sort_by_key(|entry| (entry.step, entry.rank));
-        let mut places: BTreeMap<Place, Vec<&Entry>> = BTreeMap::new();
-        for entry in &sorted {
-            let images = entry.phase() == Phase::Images;
-            let shard = || entry.name.rsplit(' ').next()?.parse().ok();
-            let owner = if images { shard().unwrap_or(0) } else { entry.rank };
-            let there = places.entry((entry.step, entry.phase(), owner)).or_default();
+        let (mut places, mut shards) = (BTreeMap::<Place, Vec<&Entry>>::new(), BTreeSet::new());
+        for entry in all {
+            let (phase, mut owner) = (entry.phase(), entry.rank);
+            if phase == Phase::Images {
+                owner = entry.name.rsplit(' ').next()?.parse().unwrap_or(0);
+                shards.insert(owner);
+            }
+            let there = places.entry((entry.step, phase, owner)).or_default();
             // If several ranks have one shard, which is a mistake, the first of them counts.
-            if there.is_empty() || !images {
+            if there.is_empty() || phase != Phase::Images {
                 there.push(entry);
             }
         }
-        let (first, last) = (sorted.first()?.step, sorted.last()?.step);
-        let mut of_last = places.range((last, Phase::Images, 0)..);
-        let ended = of_last.all(|((_, phase, _), _)| *phase == Phase::Weights);
+        let (first, last) = (places.keys().next()?.0, places.keys().last()?.0);
+        let ended = places.range((last, Phase::Images, 0)..).all(|(it, _)| it.1 == Phase::Weights);
         let last_rank = all.iter().map(|entry| entry.rank).max()?;
         let end = all.iter().map(|entry| (entry.step, entry.rank, entry.phase())).max()?;
-        Some(Self { places, first, last, ended, last_rank, end })
-    }
-
-    fn entries(&self, place: &Place) -> &[&'a Entry] {
-        self.places.get(place).map_or(&[], Vec::as_slice)
-    }
-
-    /// The number of shards of a batch.
-    fn shards(&self) -> usize {
-        let images = self.places.keys().filter(|(_, phase, _)| *phase == Phase::Images);
-        images.map(|(.., shard)| shard).collect::<BTreeSet<_>>().len()
+        Some(Self { places, first, last, ended, last_rank, end, shards: shards.len() })
     }
 }
 
@@ -170,57 +137,69 @@ pub fn steps_made(entries: &[Entry]) -> BTreeSet<usize> {
     steps.filter(|&step| !(run.ended && step == run.last)).collect()
 }
 
-/// Finds the first difference of two recordings, in the steps that both have. Describes the step, the rank, both entries and
-/// the likely cause. Returns `None` if these steps are equal.
+/// Describes the first difference of two recordings, in the steps that both have: the step, the rank, both entries and the
+/// likely cause. Returns `None` if these steps are equal.
 ///
-/// A run that resumes another begins later, and a run that was killed ends earlier. Recordings of two and of four devices can
-/// be compared: images shard by shard, and everything else on the ranks that both have. An entry that one of them lacks is a
-/// difference. If nothing differs, but a recording ends in the middle of a step, that is the result. The final weights of a run
-/// are compared with the weights before the next step of a longer run.
+/// Recordings on other numbers of devices can be compared: images shard by shard, and everything else on the ranks that both
+/// have. An entry that one of them lacks is a difference. If nothing differs, but a recording ends in the middle of a step, that
+/// is the result. The final weights of a run are compared with the weights before the next step of a longer run.
 pub fn first_divergence(a: &[Entry], b: &[Entry]) -> Option<String> {
-    let (a, b) = (Run::new(a)?, Run::new(b)?);
-    let (first, last) = (a.first.max(b.first), a.last.min(b.last));
+    let runs = [Run::new(a)?, Run::new(b)?];
+    let [a, b] = &runs;
+    let steps = a.first.max(b.first)..=a.last.min(b.last);
     let common = a.last_rank.min(b.last_rank);
-    let places: BTreeSet<Place> = a.places.keys().chain(b.places.keys()).copied().collect();
+    let other_shards = a.last_rank != b.last_rank && a.shards != b.shards;
+    let shards = other_shards.then_some([a.shards, b.shards]);
     let (mut equal, mut cut_short) = (0, None);
-    for place in places.range((first, Phase::Images, 0)..) {
-        let (step, phase, owner) = *place;
+    for place in a.places.keys().chain(b.places.keys()).collect::<BTreeSet<_>>() {
+        let &(step, phase, owner) = place;
         let images = phase == Phase::Images;
-        let over = [&a, &b].iter().any(|run| run.ended && run.last == step);
-        if step > last || (!images && owner > common) || (over && phase != Phase::Weights) {
+        let over = runs.iter().any(|run| run.ended && run.last == step);
+        let is_common = (images || owner <= common) && (!over || phase == Phase::Weights);
+        if !is_common || !steps.contains(&step) {
             continue;
         }
-        let (of_a, of_b) = (a.entries(place), b.entries(place));
-        for number in 0..of_a.len().max(of_b.len()) {
-            let pair = [of_a, of_b].map(|entries| entries.get(number).copied());
-            let (ends, cause) = match pair {
-                [Some(one), Some(other)] if one == other || (images && one.hash == other.hash) => {
-                    equal += 1;
+        let of = [a, b].map(|run| run.places.get(place).map_or(&[][..], Vec::as_slice));
+        for number in 0..of[0].len().max(of[1].len()) {
+            let pair = of.map(|entries| entries.get(number).copied());
+            let Some(entry) = pair[0].or(pair[1]) else { continue };
+            let [hash, other] = pair.map(|it| it.map(|it| &it.hash));
+            if pair[0] == pair[1] || (images && hash == other) {
+                equal += 1;
+                continue;
+            }
+            let mut what = "the first difference".to_owned();
+            let (mut cause, mut ends) = (entry.cause(over, shards), false);
+            // The recording that has no entry of this name there.
+            let lacking = [1, 0].into_iter().find_map(|which| {
+                let title = pair[1 - which]?.title();
+                (!of[which].iter().any(|it| it.title() == title)).then_some((which, title))
+            });
+            if let Some((which, title)) = lacking {
+                let (run, name) = (&runs[which], ["first", "second"][which]);
+                // A shard of a rank that only one recording has, or of the last step, says nothing.
+                if images && (entry.rank > common || step >= run.last) {
                     continue;
                 }
-                [Some(one), Some(_)] if !one.has_its_like(of_b) => (None, one.lacking("second")),
-                [Some(_), Some(other)] if !other.has_its_like(of_a) => {
-                    (None, other.lacking("first"))
+                let ranks = if images { ", on any rank" } else { "" };
+                cause = format!("the {name} recording lacks {title} there{ranks}");
+                ends = !images && pair[which].is_none() && run.end <= (step, owner, phase);
+                if ends {
+                    what = format!("the {name} recording ends here");
+                    cause = "in the middle of a step: nothing differs up to there".to_owned();
                 }
-                [Some(one), Some(_)] => {
-                    let shards = [&a, &b].map(Run::shards);
-                    let by_ranks = a.last_rank != b.last_rank && shards[0] != shards[1];
-                    (None, one.cause(over, by_ranks.then_some(shards)))
-                }
-                [Some(entry), None] | [None, Some(entry)] => {
-                    let (which, run) =
-                        if pair[0].is_none() { ("first", &a) } else { ("second", &b) };
-                    // A shard of a rank that only one recording has, or of the last step, says nothing.
-                    if images && (entry.rank > common || step >= run.last) {
-                        continue;
-                    }
-                    let ends = !images && run.end <= (step, owner, phase);
-                    (ends.then_some(which), entry.lacking(which))
-                }
-                [None, None] => continue,
-            };
-            let text = describe(pair, over, equal, ends, &cause);
-            if ends.is_none() {
+            }
+            let (after, made) = if over { ("after ", step.saturating_sub(1)) } else { ("", step) };
+            let [first, second] = pair.map(|entry| match entry {
+                Some(entry) => format!("{} {}", entry.title(), entry.hash),
+                None => "nothing".to_owned(),
+            });
+            let text = format!(
+                "{after}step {made}, rank {}: {what}, after {equal} equal tensors\n  first recording:  {first}\n  second recording: \
+                 {second}\n  {cause}",
+                entry.rank
+            );
+            if !ends {
                 return Some(text);
             }
             // The outcome of other ranks may still differ.
@@ -228,37 +207,6 @@ pub fn first_divergence(a: &[Entry], b: &[Entry]) -> Option<String> {
         }
     }
     cut_short
-}
-
-/// The text of a difference. `over` says whether a run ended before this step. `ends` is the recording, `first` or `second`, that
-/// ends in the middle of this step.
-fn describe(
-    pair: [Option<&Entry>; 2],
-    over: bool,
-    equal: usize,
-    ends: Option<&str>,
-    cause: &str,
-) -> String {
-    let Some(Entry { step, rank, .. }) = pair[0].or(pair[1]) else { return String::new() };
-    let when = match over {
-        true => format!("after step {}", step.saturating_sub(1)),
-        false => format!("step {step}"),
-    };
-    let [first, second] = pair.map(|entry| match entry {
-        Some(entry) => format!("{} {}", entry.title(), entry.hash),
-        None => "nothing".to_owned(),
-    });
-    let (what, cause) = match ends {
-        Some(which) => (
-            format!("the {which} recording ends here"),
-            "in the middle of a step: nothing differs up to there",
-        ),
-        None => ("the first difference".to_owned(), cause),
-    };
-    format!(
-        "{when}, rank {rank}: {what}, after {equal} equal tensors\n  first recording:  {first}\n  second recording: \
-         {second}\n  {cause}"
-    )
 }
 
 #[cfg(test)]
@@ -301,49 +249,56 @@ mod tests {
         recording(2, ranks, 4, true)
     }
 
+    /// The same recording, with other hashes of these entries.
+    fn other(mut entries: Vec<Entry>, changed: &[usize]) -> Vec<Entry> {
+        changed.iter().for_each(|&at| entries[at].hash = "ff".to_owned());
+        entries
+    }
+
+    /// The messages about two recordings, and about the same in turn.
+    fn told(a: &[Entry], b: &[Entry]) -> [String; 2] {
+        [(a, b), (b, a)].map(|(a, b)| first_divergence(a, b).expect("a difference"))
+    }
+
     #[test]
-    fn equal_recordings_do_not_part_in_whatever_order_their_ranks_wrote() {
-        let mut other = run();
-        other.rotate_left(4);
-        assert_eq!(first_divergence(&run(), &run()), None);
-        other.sort_by_key(|entry| (entry.step, usize::MAX - entry.rank));
-        assert_eq!(first_divergence(&run(), &other), None);
-        // One ended earlier.
-        assert_eq!(first_divergence(&run(), &run()[..8]), None);
-        assert_eq!(first_divergence(&[], &run()), None);
+    fn equal_recordings_do_not_part_and_what_only_one_has_is_left_out() {
+        let mut in_other_order = run();
+        in_other_order.sort_by_key(|entry| (entry.step, usize::MAX - entry.rank));
+        let one_rank = run().into_iter().filter(|entry| entry.rank == 0).collect();
+        let mut pairs = vec![
+            (run(), run()),
+            (run(), in_other_order),
+            (run(), one_rank),
+            // One ended earlier, or began later.
+            (run(), run()[..8].to_vec()),
+            (run(), run().split_off(8)),
+            (Vec::new(), run()),
+            (ended(3), ended(3)),
+        ];
+        // A run that went on begins with the weights that the one before ended with.
+        for steps in 1..5 {
+            pairs.push((ended(steps), ended(5)));
+            pairs.push((ended(steps), ended(5).split_off(steps * 8)));
+        }
+        for (one, other) in [(1, 2), (1, 4), (2, 4), (4, 2), (4, 1)] {
+            pairs.push((by_shard(one), by_shard(other)));
+        }
+        for (number, (a, b)) in pairs.iter().enumerate() {
+            assert_eq!([first_divergence(a, b), first_divergence(b, a)], [None, None], "{number}");
+        }
     }
 
     #[test]
     fn the_first_step_rank_and_tensor_are_found() {
-        let mut other = run();
         // The parameter of step 2 on rank 1, then the outcome on both ranks, and a later entry.
-        for later in [10, 13, 14, 20] {
-            other[later].hash = "ff".to_owned();
-        }
         let expected = "step 2, rank 1: the first difference, after 11 equal tensors\n  \
                         first recording:  parameter w 00\n  second recording: parameter w ff\n  \
                         made by the update of the step before";
-        assert_eq!(told(&other), expected);
-    }
-
-    #[test]
-    fn steps_and_ranks_that_only_one_has_are_left_out() {
-        let mut resumed = run().split_off(8);
-        let one_rank = run().into_iter().filter(|entry| entry.rank == 0).collect();
-        for part in [&resumed, &one_rank] {
-            assert_eq!(first_divergence(&run(), part), None);
-            assert_eq!(first_divergence(part, &run()), None);
+        assert_eq!(told(&run(), &other(run(), &[10, 13, 14, 20]))[0], expected);
+        // After the images of both ranks, in the first step of a run that was resumed.
+        for text in told(&run(), &other(run().split_off(8), &[1])) {
+            assert!(text.contains(", after 2 equal tensors"), "{text}");
         }
-        resumed[1].hash = "ff".to_owned();
-        for found in [first_divergence(&run(), &resumed), first_divergence(&resumed, &run())] {
-            // The images of both ranks.
-            assert!(found.unwrap().contains(", after 2 equal tensors"));
-        }
-    }
-
-    /// The message for a whole recording and this one.
-    fn told(of: &[Entry]) -> String {
-        first_divergence(&run(), of).unwrap()
     }
 
     #[test]
@@ -352,33 +307,28 @@ mod tests {
         for (length, place, equal) in
             [(15, "rank 1", 15), (13, "rank 1", 11), (11, "rank 1", 10), (9, "rank 0", 9)]
         {
-            let cut = &run()[..length];
-            let told = told(cut);
+            let [text, turned] = told(&run(), &run()[..length]);
             let heading = format!("step 2, {place}: the second recording ends here, after {equal}");
-            assert!(told.starts_with(&heading), "{length}: {told}");
-            assert!(told.contains("nothing differs up to there"), "{told}");
-            assert!(!told.contains("made by"), "{told}");
-            let turned = first_divergence(cut, &run()).unwrap();
+            assert!(text.starts_with(&heading), "{length}: {text}");
+            assert!(text.contains("nothing differs up to there"), "{text}");
+            assert!(!text.contains("made by"), "{text}");
             assert!(turned.contains(": the first recording ends here, after"), "{turned}");
         }
-    }
-
-    #[test]
-    fn where_a_recording_ends_in_a_step_what_came_out_before_it_is_compared() {
-        // Rank 0 has written all of step 3, rank 1 nothing.
+        // Rank 0 has written all of step 3, rank 1 nothing: what came out before the end is compared.
         for (at, made_by) in [(18, "forward"), (19, "backward")] {
-            let mut cut = run()[..20].to_vec();
-            cut[at].hash = "ff".to_owned();
-            let told = told(&cut);
-            assert!(told.starts_with("step 3, rank 0: the first difference, after "), "{told}");
-            assert!(told.contains(&format!("made by the {made_by} pass")), "{told}");
+            let [text, _] = told(&run(), &other(run()[..20].to_vec(), &[at]));
+            assert!(text.starts_with("step 3, rank 0: the first difference, after "), "{text}");
+            assert!(text.contains(&format!("made by the {made_by} pass")), "{text}");
         }
+        // Only the weights of one rank were written of the end.
+        let [text, _] = told(&ended(3)[..25], &ended(3));
+        assert!(text.starts_with("after step 3, rank 1: the first recording ends here"), "{text}");
     }
 
     #[test]
     fn an_entry_that_one_lacks_is_told_as_lacking() {
         // The images and the parameter of step 1, the gradients of both ranks of step 2.
-        for (without, lacks) in [
+        for (without, begins) in [
             (vec![0], "step 1, rank 0: the first difference, after 0"),
             (vec![1], "step 1, rank 0: the first difference, after 2"),
             (vec![11], "step 2, rank 0: the first difference, after 13"),
@@ -389,78 +339,51 @@ mod tests {
             let mut lacking = run();
             let gone: Vec<Entry> = without.iter().rev().map(|&at| lacking.remove(at)).collect();
             let Entry { kind, name, .. } = gone.last().unwrap();
-            let told = told(&lacking);
-            assert!(told.starts_with(lacks), "{without:?}: {told}");
+            let [text, turned] = told(&run(), &lacking);
+            assert!(text.starts_with(begins), "{without:?}: {text}");
             let where_else = if kind == "images" { ", on any rank" } else { "" };
             let lacks = format!("\n  the second recording lacks {kind} {name} there{where_else}");
-            assert!(told.ends_with(&lacks), "{told}");
-            let turned = first_divergence(&lacking, &run()).unwrap();
+            assert!(text.ends_with(&lacks), "{text}");
             assert!(turned.ends_with(&lacks.replace("second", "first")), "{turned}");
         }
     }
 
     #[test]
     fn a_shard_is_compared_whichever_rank_has_it() {
-        for (one, other) in [(1, 2), (1, 4), (2, 4), (4, 2), (4, 1)] {
-            let (one, mut other) = (by_shard(one), by_shard(other));
-            assert_eq!(first_divergence(&one, &other), None);
+        for (one, several) in [(1, 2), (1, 4), (2, 4), (4, 2), (4, 1)] {
+            let (one, several) = (by_shard(one), by_shard(several));
             // Of a recording that was cut anywhere, nothing differs.
-            for length in 0..other.len() {
-                if let Some(found) = first_divergence(&one, &other[..length]) {
-                    assert!(found.contains("nothing differs up to there"), "{found}");
+            for length in 0..several.len() {
+                if let Some(text) = first_divergence(&one, &several[..length]) {
+                    assert!(text.contains("nothing differs up to there"), "{text}");
                 }
             }
-            let shard = other.iter().position(|entry| entry.name == "shard 3").unwrap();
-            other[shard].hash = "ff".to_owned();
-            let found = first_divergence(&one, &other).unwrap();
-            assert!(found.contains(", after 3 equal tensors"), "{found}");
-            assert!(found.contains("second recording: images shard 3 ff"), "{found}");
-            assert!(found.ends_with("compare seed, batch and sampler"), "{found}");
+            let shard = several.iter().position(|entry| entry.name == "shard 3").unwrap();
+            let [text, _] = told(&one, &other(several, &[shard]));
+            assert!(text.contains(", after 3 equal tensors"), "{text}");
+            assert!(text.contains("second recording: images shard 3 ff"), "{text}");
+            assert!(text.ends_with("compare seed, batch and sampler"), "{text}");
         }
-    }
-
-    #[test]
-    fn batches_that_are_cut_into_other_shards_are_told() {
-        let mut four = by_shard(4);
-        four[0].hash = "ff".to_owned();
-        let found = first_divergence(&run(), &four).unwrap();
-        assert!(found.contains(", after 0 equal tensors"), "{found}");
-        let told = "the two cut a batch into 2 and 4 shards: --shards makes them the same";
-        assert!(found.contains(told), "{found}");
+        let [text, _] = told(&run(), &other(by_shard(4), &[0]));
+        assert!(text.contains(", after 0 equal tensors"), "{text}");
+        let shards = "the two cut a batch into 2 and 4 shards: --shards makes them the same";
+        assert!(text.contains(shards), "{text}");
     }
 
     #[test]
     fn what_the_last_update_made_is_compared() {
-        let mut other = ended(3);
-        assert_eq!(first_divergence(&ended(3), &other), None);
-        other[25].hash = "ff".to_owned();
         // With a run that ended there, too, and with a run that went on.
         for whole in [ended(3), ended(4)] {
-            for found in [first_divergence(&whole, &other), first_divergence(&other, &whole)] {
-                let told = found.unwrap();
+            for text in told(&whole, &other(ended(3), &[25])) {
                 let heading = "after step 3, rank 1: the first difference, after 25 equal tensors";
-                assert!(told.starts_with(heading), "{told}");
-                assert!(told.ends_with("made by the update of that step"), "{told}");
+                assert!(text.starts_with(heading), "{text}");
+                assert!(text.ends_with("made by the update of that step"), "{text}");
             }
         }
-    }
-
-    #[test]
-    fn a_run_that_went_on_begins_with_what_the_one_before_ended_with() {
-        let longer = ended(5);
         for steps in 1..5 {
-            assert_eq!(first_divergence(&ended(steps), &longer), None);
-            assert_eq!(first_divergence(&longer, &ended(steps)), None);
-            let mut rest = longer[steps * 8..].to_vec();
-            assert_eq!(first_divergence(&ended(steps), &rest), None);
-            rest[5].hash = "ff".to_owned();
-            let told = first_divergence(&ended(steps), &rest).unwrap();
-            assert!(told.contains(", after 1 equal tensors"), "{told}");
+            let [text, _] = told(&ended(steps), &other(ended(5).split_off(steps * 8), &[5]));
+            assert!(text.contains(", after 1 equal tensors"), "{text}");
         }
-        // Only the weights of one rank were written of the end.
-        let cut = ended(3);
-        let told = first_divergence(&cut[..25], &ended(3)).unwrap();
-        assert!(told.starts_with("after step 3, rank 1: the first recording ends here"), "{told}");
     }
 
     #[test]
@@ -469,12 +392,14 @@ mod tests {
         assert_eq!(read(format!("{line}\n{line}\n").as_bytes()).unwrap().len(), 2);
         // A run that was killed in the middle of a line.
         assert_eq!(read(format!("{line}\n{}", &line[..20]).as_bytes()).unwrap().len(), 1);
-        let error = read(format!("{line}\nnonsense\n").as_bytes()).unwrap_err().to_string();
-        assert!(error.contains("line 2 is not of a recording"), "{error}");
-        // A file without an end: `read` reads no more than the bytes of a line.
-        for endless in [b'"', 0] {
-            let error = read(io::BufReader::new(io::repeat(endless))).unwrap_err().to_string();
-            assert!(error.contains("line 1 is not of a recording"), "{error}");
-        }
+        let refused = |number, of: &mut dyn io::Read| {
+            let error = read(of).unwrap_err().to_string();
+            assert!(error.contains(&format!("line {number} is not of a recording")), "{error}");
+        };
+        refused(2, &mut format!("{line}\nnonsense\n").as_bytes());
+        refused(2, &mut format!("{line}\n{}\n{line}\n", &line[..20]).as_bytes());
+        // Files without an end.
+        refused(1, &mut io::repeat(b'"'));
+        refused(1, &mut io::repeat(0));
     }
 }

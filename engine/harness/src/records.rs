@@ -29,8 +29,7 @@ pub struct BatchSums {
     pub correct: u64,
     /// The number of samples.
     pub samples: u64,
-    /// The number of devices that were interrupted by Ctrl-C. If it is above 0, this step is the last of all devices. A
-    /// checkpoint does not store it.
+    /// The number of devices that Ctrl-C interrupted. Above 0, this step is the last of all devices. No checkpoint stores it.
     #[serde(skip)]
     pub interrupts: u64,
 }
@@ -57,12 +56,6 @@ impl BatchSums {
         // Counts are exact in f64 up to 2⁵³.
         [loss, correct as f64, samples as f64, interrupts as f64]
     }
-
-    /// Makes sums of the four numbers of [`to_array`](Self::to_array).
-    pub fn from_array([loss, correct, samples, interrupts]: [f64; 4]) -> Self {
-        let [correct, samples, interrupts] = [correct, samples, interrupts].map(|sum| sum as u64);
-        Self { loss, correct, samples, interrupts }
-    }
 }
 
 impl AddAssign for BatchSums {
@@ -83,12 +76,12 @@ pub struct EpochRecord {
     pub part: f64,
     /// The mean loss of the training samples, each computed before the update of its step.
     pub train_loss: f64,
-    /// The accuracy on the training samples, each computed before the update of its step.
+    /// The accuracy on the training samples, computed like the loss.
     pub train_accuracy: f64,
-    /// The mean loss on the test images after the epoch. NaN on a device that evaluated no test images.
+    /// The mean loss on the test images after the epoch. NaN if the device evaluated none.
     #[serde(deserialize_with = "number_or_none")]
     pub test_loss: f64,
-    /// The accuracy on the test images after the epoch. NaN on a device that evaluated no test images.
+    /// The accuracy on the test images after the epoch. NaN if the device evaluated none.
     #[serde(deserialize_with = "number_or_none")]
     pub test_accuracy: f64,
     /// Training time, without the evaluation.
@@ -103,16 +96,15 @@ fn number_or_none<'de, D: Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
 }
 
 impl EpochRecord {
-    /// Makes a record of the sums over the training samples, the sums over the test images that were evaluated, and the time
-    /// without the evaluation.
+    /// Makes a record of the sums over the training samples, the sums over the test images, and the `time` of training.
     pub fn new(
         epoch: usize,
         part: f64,
         train: &BatchSums,
         test: BatchSums,
-        elapsed: Duration,
+        time: Duration,
     ) -> Self {
-        let seconds = elapsed.as_secs_f64();
+        let seconds = time.as_secs_f64();
         Self {
             epoch,
             part,
@@ -126,7 +118,7 @@ impl EpochRecord {
     }
 }
 
-/// The number of epochs that were trained. An interrupted epoch counts as a fraction.
+/// The number of epochs that were trained. Of an interrupted epoch, the trained part counts.
 pub fn epochs_trained(records: &[EpochRecord]) -> f64 {
     records.iter().map(|record| record.part).sum()
 }

@@ -1,8 +1,6 @@
 //! The median, the mean and the standard deviation of several measurements; the chance in a share of samples.
 
-/// Returns the median: the number in the middle, or the mean of the two in the middle. Without numbers, NaN.
-///
-/// One disturbed measurement changes the mean, but hardly the median.
+/// Returns the median; without numbers, NaN. One disturbed measurement hardly changes it.
 pub fn median(numbers: impl IntoIterator<Item = f64>) -> f64 {
     let mut sorted: Vec<f64> = numbers.into_iter().collect();
     sorted.sort_by(f64::total_cmp);
@@ -26,8 +24,7 @@ pub fn deviation(numbers: &[f64]) -> f64 {
     (squares / (numbers.len() as f64 - 1.0)).sqrt()
 }
 
-/// Returns how far a share of samples, such as an accuracy, lies from its true value by chance: two standard deviations of
-/// a binomial distribution.
+/// Returns how far a share of samples, such as an accuracy, is off by chance: two standard deviations of a binomial distribution.
 pub fn chance(share: f64, samples: usize) -> f64 {
     2.0 * (share * (1.0 - share) / samples as f64).sqrt()
 }

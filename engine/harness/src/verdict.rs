@@ -2,6 +2,8 @@
 //!
 //! Doubts about times come first: with a doubt, [`ranked`] ranks nothing.
 
+use itertools::Itertools as _;
+
 use crate::report::summary::Summary;
 use crate::statistics::chance_explains;
 
@@ -14,7 +16,7 @@ pub const SHORTEST: f64 = 0.5;
 /// Fewer repetitions are too few for a median.
 const FEWEST: u32 = 5;
 
-/// A speed-up above this multiple of the most that devices can reach is implausible. Caches explain less.
+/// A speed-up above this multiple of the most that devices can reach is implausible: caches explain less.
 const IMPLAUSIBLE: f64 = 1.25;
 
 /// A reason why measured times say little, as a sentence.
@@ -40,22 +42,8 @@ pub enum Doubt {
     #[error("With so few runs, chance decides much: repeat with more --runs.")]
     FewRepetitions,
     /// Devices have a higher speed-up than they can reach with their idle time.
-    #[error(
-        "The speed-up of {name} is {speed_up:.2}, and {devices} devices that are idle for {:.0} % of the time reach \
-         {:.2} at most: other work disturbed a run, so repeat them all.",
-        100.0 * idle,
-        *devices as f64 * (1.0 - idle)
-    )]
-    Implausible {
-        /// The name of the devices, or of their schedule.
-        name: String,
-        /// How many times as fast as one device they are.
-        speed_up: f64,
-        /// The number of devices.
-        devices: usize,
-        /// The share of the time in which they are idle.
-        idle: f64,
-    },
+    #[error("{0}")]
+    Implausible(String),
 }
 
 impl Doubt {
@@ -78,24 +66,22 @@ impl Doubt {
         (repetitions < FEWEST).then_some(Self::FewRepetitions)
     }
 
-    /// Returns a doubt if devices that are idle for a share of the time cannot be so many times as fast as one.
+    /// Returns a doubt if devices, called `name`, with this share of idle time cannot be so many times as fast as one.
     pub fn of_speed_up(name: &str, speed_up: f64, devices: usize, idle: f64) -> Option<Self> {
-        let name = name.to_owned();
-        (speed_up > IMPLAUSIBLE * devices as f64 * (1.0 - idle)).then_some(Self::Implausible {
-            name,
-            speed_up,
-            devices,
-            idle,
+        let most = devices as f64 * (1.0 - idle);
+        (speed_up > IMPLAUSIBLE * most).then(|| {
+            Self::Implausible(format!(
+                "The speed-up of {name} is {speed_up:.2}, and {devices} devices that are idle for {:.0} % of the time reach \
+                 {most:.2} at most: other work disturbed a run, so repeat them all.",
+                100.0 * idle
+            ))
         })
     }
 }
 
 /// Returns the doubts about times, in sentences; without any doubt, the ranking.
 pub fn ranked(doubts: &[Doubt], ranking: impl FnOnce() -> String) -> String {
-    match doubts {
-        [] => ranking(),
-        doubts => doubts.iter().map(Doubt::to_string).collect::<Vec<_>>().join(" "),
-    }
+    if doubts.is_empty() { ranking() } else { doubts.iter().join(" ") }
 }
 
 /// A ratio of times, in words.
@@ -120,8 +106,8 @@ impl Speed {
     }
 }
 
-/// Compares several devices with one: `2 devices are 1.93 times as fast as one; 2 times is ideal.` `devices` names the
-/// `count` devices, and `link` their link, such as ` over a link of 20 MB/s`. Empty if there is no ratio.
+/// Compares several devices with one: `2 devices are 1.93 times as fast as one; 2 times is ideal.` `devices` names the devices,
+/// and `link` their link, such as ` over a link of 20 MB/s`. Empty if there is no ratio.
 pub fn speed_up(devices: &str, count: usize, link: &str, ratio: f64) -> String {
     match Speed::of(ratio) {
         _ if !ratio.is_finite() => String::new(),
@@ -140,15 +126,14 @@ pub fn speed_up(devices: &str, count: usize, link: &str, ratio: f64) -> String {
 
 /// Compares the test accuracy of one run with guessing.
 pub fn of_one(run: &Summary) -> String {
-    let percent = |share: f64| format!("{:.0} %", 100.0 * share);
     match run.has_learned() {
         _ if run.test_accuracy.is_nan() => {
             "No test image was evaluated, so nothing is known of the accuracy.".to_owned()
         }
         true => format!(
-            "The network classifies {} of the test images correctly; guessing gives {}.",
-            percent(run.test_accuracy),
-            percent(run.guessing)
+            "The network classifies {:.0} % of the test images correctly; guessing gives {:.0} %.",
+            100.0 * run.test_accuracy,
+            100.0 * run.guessing
         ),
         false => not_learned("The network is not", run),
     }
@@ -189,8 +174,7 @@ impl Accuracies {
     }
 }
 
-/// Returns the largest relative difference between weights that rounding explains after one step from equal weights, on
-/// `slices` of the CPU or on GPUs.
+/// Returns the largest relative difference of weights that rounding explains after one step, on `slices` of the CPU or on GPUs.
 pub fn rounding(dtype: &str, slices: bool) -> f64 {
     match (dtype, slices) {
         ("f64", _) => 1e-10,

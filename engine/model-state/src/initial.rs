@@ -1,8 +1,7 @@
-//! Initial values of a network's tensors.
+//! Initial values of a network's tensors, which depend on a name and a seed alone.
 //!
-//! Each layer names a distribution. candle draws all tensors from one stream of random numbers. Here each tensor has its own
-//! stream, named after the tensor. So a value depends on the name and the seed alone. A network that is replicated, or split
-//! over devices, starts from the same values as the whole network on one device.
+//! candle draws all tensors from one stream of random numbers. Here each tensor has its own stream, named after the tensor. So
+//! a network that is replicated, or split over devices, starts from the same values as the whole network on one device.
 
 use candle_core::{DType, Device, Result, Shape, Tensor, bail};
 use candle_nn::init::{Init, NormalOrUniform};

@@ -3,6 +3,7 @@
 use std::ops::Deref;
 
 use candle_core::{Device, Result, Tensor, Var, bail};
+use itertools::Itertools as _;
 use ops::backward::Gradients;
 
 /// One trainable tensor and its name.
@@ -24,26 +25,17 @@ pub fn no_gradient(name: &str) -> String {
 /// A model's values by name, in CPU memory. Training does not change a snapshot.
 pub type Snapshot = Vec<(String, Tensor)>;
 
-/// The parameters of one replica, in the order in which the model uses them.
-///
-/// Every list of gradients in the course is in this order.
+/// The parameters of one replica, in the order in which the model uses them. Every list of gradients has this order.
 #[derive(Clone, Debug, Default)]
 pub struct Parameters(Vec<Parameter>);
 
 impl Parameters {
     /// Collects parameters. Fails when two parameters have the same name.
     pub fn new(parameters: Vec<Parameter>) -> Result<Self> {
-        for (position, parameter) in parameters.iter().enumerate() {
-            if parameters[..position].iter().any(|earlier| earlier.name == parameter.name) {
-                bail!("two parameters are named {}", parameter.name);
-            }
+        match parameters.iter().map(|parameter| &parameter.name).duplicates().next() {
+            Some(name) => bail!("two parameters are named {name}"),
+            None => Ok(Self(parameters)),
         }
-        Ok(Self(parameters))
-    }
-
-    /// Returns the value of the parameter with this name.
-    pub fn get(&self, name: &str) -> Option<&Var> {
-        self.0.iter().find(|parameter| parameter.name == name).map(|parameter| &parameter.value)
     }
 
     /// Returns the gradient of every parameter, in order, from the result of a backward pass. Fails
@@ -74,14 +66,5 @@ impl Deref for Parameters {
 
     fn deref(&self) -> &[Parameter] {
         &self.0
-    }
-}
-
-impl<'a> IntoIterator for &'a Parameters {
-    type Item = &'a Parameter;
-    type IntoIter = std::slice::Iter<'a, Parameter>;
-
-    fn into_iter(self) -> Self::IntoIter {
-        self.iter()
     }
 }

@@ -71,8 +71,7 @@ impl Weights {
         self.iter().map(copy).collect()
     }
 
-    /// Overwrites all values with the values of another replica of the same network. Fails when the two replicas differ in
-    /// structure.
+    /// Overwrites all values with those of another replica of the same network. Fails when their structures differ.
     pub fn copy_from(&self, other: &Self) -> Result<()> {
         let [mine, theirs] = [self, other].map(|weights| weights.iter().count());
         if mine != theirs {

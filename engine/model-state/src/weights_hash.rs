@@ -6,9 +6,7 @@ use base16ct::HexDisplay;
 use candle_core::{DType, Device, Result, Tensor, bail};
 use sha2::{Digest, Sha256};
 
-/// SHA-256 over the name, element type, shape and bytes of every tensor, in the order of the names.
-///
-/// The hash is printed as its first eight hexadecimal digits. Equal hashes mean equal *bits*.
+/// SHA-256 over the name, element type, shape and bytes of every tensor, in the order of the names. Equal hashes mean equal *bits*.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct WeightsHash([u8; 32]);
 
@@ -37,13 +35,7 @@ impl WeightsHash {
         Ok(Self(hash.finalize().into()))
     }
 
-    /// Returns all 32 bytes of the hash.
-    pub fn bytes(&self) -> [u8; 32] {
-        self.0
-    }
-
-    /// Copies the hash to a tensor `[32]` of type u8 on `device`, for sending to another device.
-    /// Fails when the tensor cannot be created on `device`.
+    /// Copies the hash to a tensor `[32]` of type u8 on `device`. Fails when the device fails.
     pub fn to_tensor(&self, device: &Device) -> Result<Tensor> {
         Tensor::new(&self.0, device)
     }

@@ -24,7 +24,7 @@ use crate::memory::{Footprint, RunSize};
 /// The most images of a run: the limit of the file reader.
 const MAX_IMAGES: u64 = harness::images::idx::MAX_COUNT as u64;
 
-/// Returns the parser of a flag for an element type, which takes these names. Each has a text for `--help`.
+/// Returns the parser of a flag for an element type. Each name has a text for `--help`.
 pub fn element_type(
     names: impl IntoIterator<Item = (&'static str, &'static str)>,
 ) -> impl TypedValueParser<Value = DType> {
@@ -37,13 +37,12 @@ pub fn element_type(
 #[command(next_help_heading = "What to train")]
 pub struct TrainArguments {
     /// Passes over the training images
-    #[arg(long, default_value_t = 10, value_name = "N", value_parser = whole::<u32>(1..=1_000_000))]
-    pub epochs: u32,
+    #[arg(long, default_value_t = 10, value_name = "N", value_parser = whole::<usize>(1..=1_000_000))]
+    pub epochs: usize,
 
     /// Samples in a batch, over all devices
-    #[arg(long, default_value_t = 256, value_name = "N",
-          value_parser = whole::<u64>(1..=MAX_IMAGES))]
-    pub batch_size: u64,
+    #[arg(long, default_value_t = 256, value_name = "N", value_parser = whole::<usize>(1..=MAX_IMAGES))]
+    pub batch_size: usize,
 
     /// Learning rate
     #[arg(long, default_value_t = 0.2, value_name = "RATE",
@@ -55,12 +54,12 @@ pub struct TrainArguments {
     pub data: DataArguments,
 
     /// Use only the first N training images
-    #[arg(long, value_name = "N", value_parser = whole::<u64>(1..=MAX_IMAGES))]
-    pub train_size: Option<u64>,
+    #[arg(long, value_name = "N", value_parser = whole::<usize>(1..=MAX_IMAGES))]
+    pub train_size: Option<usize>,
 
     /// Use only the first N test images
-    #[arg(hide_short_help = true, long, value_name = "N", value_parser = whole::<u64>(1..=MAX_IMAGES))]
-    pub test_size: Option<u64>,
+    #[arg(hide_short_help = true, long, value_name = "N", value_parser = whole::<usize>(1..=MAX_IMAGES))]
+    pub test_size: Option<usize>,
 
     /// Decides initial weights and shuffles
     #[arg(long, default_value_t = 1, value_name = "N", value_parser = whole::<u64>(0..=u64::MAX))]
@@ -110,7 +109,7 @@ impl TrainSetup {
         self.data_note.as_deref().into_iter().chain(plan.note())
     }
 
-    /// Joins the settings and the results of a run that has just ended. Later calls are about later runs.
+    /// Joins the settings and the results of the run that has just ended.
     pub fn summary(
         &self,
         run: &str,
@@ -118,7 +117,7 @@ impl TrainSetup {
         records: &[EpochRecord],
         weights_hash: WeightsHash,
     ) -> Summary {
-        let Self { data, options, dtype, .. } = self;
+        let Self { data, options, .. } = self;
         let epochs_trained = epochs_trained(records);
         let load = mem::replace(&mut *locked(&self.load), Load::now());
         Summary {
@@ -126,7 +125,7 @@ impl TrainSetup {
             data: data.name.clone(),
             images: (data.train.len(), data.test.len()),
             options: *options,
-            dtype: dtype.as_str().to_owned(),
+            dtype: self.dtype.as_str().to_owned(),
             devices: plan.slots().iter().map(ToString::to_string).collect(),
             note: plan.note().map(str::to_owned),
             shared: plan.shares_hardware(),
@@ -144,28 +143,17 @@ impl TrainSetup {
 }
 
 impl TrainArguments {
-    /// Checks the flags against each other and against the machine, then loads the data. `footprint` is the memory of
-    /// the run. Fails with a [`UsageError`] for flags that make no sense, and for a run that cannot fit. Fails with
-    /// another error for a malformed data file.
+    /// Checks the flags against each other and against the machine, then loads the data. A batch has so many `shards`, one for
+    /// each device, unless each device gets a whole batch. `footprint` is the memory of the run. Fails with a [`UsageError`] for
+    /// flags that make no sense and for a run that cannot fit, and with another error for a malformed data file.
     pub fn prepare(
-        &self,
-        reports: &ReportArguments,
-        devices: usize,
-        footprint: &Footprint,
-    ) -> anyhow::Result<TrainSetup> {
-        self.prepare_for_shards(reports, devices, devices, footprint)
-    }
-
-    /// Prepares a run whose batches have another number of shards than there are devices. If each device gets a whole
-    /// batch of the given size, there is one shard. Fails like [`prepare`](Self::prepare).
-    pub fn prepare_for_shards(
         &self,
         reports: &ReportArguments,
         devices: usize,
         shards: usize,
         footprint: &Footprint,
     ) -> anyhow::Result<TrainSetup> {
-        let batch_size = usize::try_from(self.batch_size)?;
+        let &Self { epochs, batch_size, lr: learning_rate, seed, dtype, .. } = self;
         if batch_size < shards {
             return Err(UsageError::new(format_args!(
                 "batch size {batch_size} cannot be cut into {shards} shards: give every device at least one sample"
@@ -173,11 +161,21 @@ impl TrainArguments {
             .into());
         }
         reports.check(&[], None)?;
-        let (data, data_note) = self.load(devices, footprint)?;
-        let (epochs, learning_rate, seed) = (self.epochs as usize, self.lr, self.seed);
+        let are_enough = |images: usize| match images < devices {
+            true => Err(UsageError::new(format_args!(
+                "{} for {}: each device needs at least one, so raise --train-size or lower --devices",
+                counted(images, "training image"),
+                counted(devices, "device")
+            ))),
+            false => Ok(()),
+        };
+        // If possible, refuse before anything is downloaded.
+        self.train_size.map_or(Ok(()), are_enough)?;
+        let fits = |images| self.check_memory(footprint, images);
+        let (data, data_note) = self.data.load((self.train_size, self.test_size), fits)?;
+        are_enough(data.train.len())?;
         let options = TrainOptions { epochs, batch_size, learning_rate, seed };
-        let (dtype, outputs) = (self.dtype, reports.open()?);
-        let load = Mutex::new(Load::now());
+        let (outputs, load) = (reports.open()?, Mutex::new(Load::now()));
         Ok(TrainSetup { data, options, dtype, outputs, load, data_note })
     }
 
@@ -187,30 +185,6 @@ impl TrainArguments {
         footprint: &Footprint,
         images: (usize, usize),
     ) -> Result<(), UsageError> {
-        let batch_size = usize::try_from(self.batch_size).unwrap_or(usize::MAX);
-        footprint.check(RunSize { batch_size, images, dtype: self.dtype })
-    }
-
-    fn load(
-        &self,
-        devices: usize,
-        footprint: &Footprint,
-    ) -> anyhow::Result<(LoadedData, Option<String>)> {
-        let check = |images: usize| match images < devices {
-            true => Err(UsageError::new(format_args!(
-                "{} for {}: each device needs at least one, so raise --train-size or lower --devices",
-                counted(images, "training image"),
-                counted(devices, "device")
-            ))),
-            false => Ok(()),
-        };
-        let limit = |size: Option<u64>| size.map(usize::try_from).transpose();
-        let (train_size, test_size) = (limit(self.train_size)?, limit(self.test_size)?);
-        // If possible, refuse before anything is downloaded.
-        train_size.map_or(Ok(()), check)?;
-        let fits = |images| self.check_memory(footprint, images);
-        let (data, note) = self.data.load((train_size, test_size), fits)?;
-        check(data.train.len())?;
-        Ok((data, note))
+        footprint.check(RunSize { batch_size: self.batch_size, images, dtype: self.dtype })
     }
 }

@@ -1,15 +1,6 @@
 //! The parts that the training programs share: flags, the loaded setup, the course of a run, and deferred metrics.
-//!
-//! | module | content |
-//! | --- | --- |
-//! | `arguments` | the flags of a training run, checked, and the loaded data |
-//! | [`memory`] | the memory of a run, estimated before the run takes any |
-//! | [`sizing`] | smaller defaults on a CPU |
-//! | `run` | the course of a run: the next batch, the metrics, the reason to stop |
-//! | `deferred` | metrics that stay on a GPU until a report needs them |
 
 mod arguments;
-mod deferred;
 pub mod memory;
 mod run;
 pub mod sizing;
@@ -18,8 +9,7 @@ use candle_core::{Device, Result, Tensor, bail};
 use harness::records::BatchSums;
 
 pub use arguments::{TrainArguments, TrainSetup, element_type};
-pub use deferred::StepSums;
-pub use run::{Error, TrainingRun};
+pub use run::{Error, StepSums, TrainingRun};
 
 /// Makes a tensor `[4]` (f64) of the sums of a batch. Devices can add such tensors.
 pub fn sums_to_tensor(sums: &BatchSums, device: &Device) -> Result<Tensor> {
@@ -28,8 +18,9 @@ pub fn sums_to_tensor(sums: &BatchSums, device: &Device) -> Result<Tensor> {
 
 /// Reads the sums from a tensor of [`sums_to_tensor`]. Fails when the tensor is not `[4]`, f64.
 pub fn sums_from_tensor(tensor: &Tensor) -> Result<BatchSums> {
-    match tensor.to_vec1::<f64>()?.try_into() {
-        Ok(sums) => Ok(BatchSums::from_array(sums)),
-        Err(sums) => bail!("four sums expected, got {}", sums.len()),
-    }
+    let [loss, correct, samples, interrupts] = tensor.to_vec1::<f64>()?[..] else {
+        bail!("four sums expected, got {:?}", tensor.dims());
+    };
+    let [correct, samples, interrupts] = [correct, samples, interrupts].map(|sum| sum as u64);
+    Ok(BatchSums { loss, correct, samples, interrupts })
 }

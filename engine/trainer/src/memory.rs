@@ -4,15 +4,13 @@
 //! networks, and from the peaks of the programs on slices of the CPU, which `tests/memory.rs` of stage 6 measures. A GPU
 //! reports that its memory is full, so for GPUs only the images in CPU memory count.
 
-use std::fmt;
-
 use candle_core::DType;
-
 use datasets::{CLASSES, PIXELS};
 use devices::DevicePlan;
 use harness::cli::UsageError;
 use harness::machine::{self, Amount, gigabytes};
 use harness::report::counted;
+use itertools::Itertools as _;
 
 /// The images of an evaluation's batch.
 const EVALUATED: usize = 256;
@@ -44,13 +42,8 @@ pub struct NetworkSize {
 impl NetworkSize {
     /// LeNet with its fast layers. Its weights are small, and each device has a copy.
     pub fn lenet() -> Self {
-        Self {
-            cause: "LeNet".to_owned(),
-            advice: "fewer --devices",
-            parameters: 129_068,
-            training: 12_000,
-            evaluation: 5_000,
-        }
+        let (cause, advice) = ("LeNet".to_owned(), "fewer --devices");
+        Self { cause, advice, parameters: 129_068, training: 12_000, evaluation: 5_000 }
     }
 
     /// ResNet-18 with `width` planes in the first group.
@@ -75,10 +68,9 @@ impl NetworkSize {
     /// Dense layers. `features` are the inputs of the first layer, and the outputs of every layer.
     pub fn dense(features: &[usize]) -> Self {
         let outputs = features.get(1..).unwrap_or_default();
-        let hidden = outputs.split_last().map_or(&[][..], |(_, hidden)| hidden);
-        let widths: Vec<_> = hidden.iter().map(usize::to_string).collect();
+        let hidden = &outputs[..outputs.len().saturating_sub(1)];
         Self {
-            cause: format!("--widths {}", widths.join(",")),
+            cause: format!("--widths {}", hidden.iter().join(",")),
             advice: "smaller --widths",
             parameters: features.windows(2).map(|pair| (pair[0] + 1) * pair[1]).sum(),
             training: outputs.iter().sum::<usize>() * 8 / 5,
@@ -126,12 +118,19 @@ pub struct Estimate {
     weights: f64,
 }
 
+impl Estimate {
+    /// The bytes of the whole run.
+    pub fn total(&self) -> f64 {
+        let Self { activations, evaluation, batches, data_set, weights } = self;
+        PROGRAM + activations + evaluation + batches + data_set + weights
+    }
+}
+
 impl Footprint {
     /// The memory of a run in which each device of a plan holds the network, and all devices share one batch.
     pub fn new(network: NetworkSize, plan: &DevicePlan) -> Self {
-        let devices = plan.len();
-        let (weights, on_cpu) = (6 * devices, plan.is_of_slices());
-        Self { network, weights, activations: 1, batches: 1.0, devices, on_cpu }
+        let (devices, on_cpu) = (plan.len(), plan.is_of_slices());
+        Self { network, weights: 6 * devices, activations: 1, batches: 1.0, devices, on_cpu }
     }
 
     /// Estimates the memory of a run.
@@ -166,18 +165,16 @@ impl Footprint {
         if CERTAIN * total <= free {
             return Ok(());
         }
-        let Estimate { activations, batches, data_set, .. } = estimate;
-        let images = run.images.0 as f64;
-        let of_sample = (activations + batches) / self.largest_batch(run);
+        let Estimate { activations, evaluation, batches, data_set, weights } = estimate;
+        let (images, batch) = (run.images.0 as f64, self.largest_batch(run));
+        let (of_sample, of_image) = ((activations + batches) / batch, data_set / images);
         // The memory for samples: in batches, and in the data set.
         let room = free / CERTAIN - (total - activations - batches - data_set);
         let batch_size = (room - data_set) / of_sample / self.batches;
         // A batch has at most all training images.
-        let with_batch = (room - activations - batches) / (data_set / images);
-        let train_size = match with_batch >= self.largest_batch(run) {
-            true => with_batch,
-            false => room / (of_sample + data_set / images),
-        };
+        let with_batch = (room - activations - batches) / of_image;
+        let all_in_batch = room / (of_sample + of_image);
+        let train_size = if with_batch >= batch { with_batch } else { all_in_batch };
         let (cause, advice) = if batch_size >= 1.0 {
             let most = two_digits(batch_size);
             (format!("--batch-size {}", run.batch_size), format!("a batch of at most about {most}"))
@@ -188,27 +185,13 @@ impl Footprint {
             (self.network.cause.clone(), self.network.advice.to_owned())
         };
         Err(UsageError::new(format_args!(
-            "{cause} needs about {} on {} ({estimate}), and {amount} are free: take {advice}",
+            "{cause} needs about {} on {} (activations {}, images {}, weights {}), and {amount} are free: take {advice}",
             gigabytes(total),
-            counted(self.devices, "device")
+            counted(self.devices, "device"),
+            gigabytes(activations + evaluation),
+            gigabytes(batches + data_set),
+            gigabytes(weights)
         )))
-    }
-}
-
-impl Estimate {
-    /// The bytes of the whole run.
-    pub fn total(&self) -> f64 {
-        let Self { activations, evaluation, batches, data_set, weights } = self;
-        PROGRAM + activations + evaluation + batches + data_set + weights
-    }
-}
-
-impl fmt::Display for Estimate {
-    /// `activations 58 GB, images 2.3 GB, weights 3 MB`
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let activations = gigabytes(self.activations + self.evaluation);
-        let (images, weights) = (gigabytes(self.batches + self.data_set), gigabytes(self.weights));
-        write!(f, "activations {activations}, images {images}, weights {weights}")
     }
 }
 

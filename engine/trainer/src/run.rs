@@ -1,33 +1,33 @@
 //! The course of a training run: the next batch, the metrics, the reason to stop.
 //!
-//! A training loop asks a [`TrainingRun`] for epochs and batches, and gives it the sums of each step:
+//! Each stage writes this loop with its own step. All stages measure, report, stop and resume in the same way:
 //!
 //! ```text
 //! while run.next_epoch()? {
 //!     while let Some(batch) = run.next_batch()? {
-//!         let sums = …;                        // a step on the batch
-//!         run.step_done(sums)?;
+//!         run.step_done(sums)?;                // the sums of a step on the batch
 //!     }
 //!     run.epoch_done(test)?;                   // the sums over the test images
 //! }
 //! run.into_records()
 //! ```
-//!
-//! Each stage writes this loop with its own step. All stages measure, report, stop and resume in the same way.
 
 use std::mem;
 use std::time::{Duration, Instant};
 
-use tracing::info_span;
-use tracing::span::EnteredSpan;
-
+use candle_core::{Tensor, bail};
+use datasets::Batch;
 use datasets::loader::{Epochs, Prefetch};
 use harness::interrupt;
 use harness::records::{BatchSums, EpochRecord, TrainOptions, TrainerState};
 use harness::report::Report;
 use harness::report::trace::{COMPUTE, STEPS};
+use ops::{loss_and_correct, sum};
+use tracing::info_span;
+use tracing::span::EnteredSpan;
 
-use crate::deferred::{StepSums, SumsReader};
+/// The time between two reads: short for a user who watches the progress, and long for a GPU.
+const READ_EVERY: Duration = Duration::from_millis(100);
 
 /// A training run between its first step and its last.
 pub struct TrainingRun<'a, 'r, L: Epochs> {
@@ -38,13 +38,15 @@ pub struct TrainingRun<'a, 'r, L: Epochs> {
     loader: &'a L,
     report: &'a mut Report<'r>,
     state: TrainerState,
-    reader: SumsReader,
+    /// The sums of the steps since the last read, if they are still on a GPU.
+    deferred: Option<(Tensor, u64)>,
+    last_read: Option<Instant>,
     /// The rest of the current epoch.
     batches: Option<Prefetch<L::Batch>>,
     /// The current step, counted from 1 within its epoch.
     step: usize,
     started: Instant,
-    /// The training time of the current epoch in an earlier run.
+    /// The time of the current epoch in an earlier run.
     earlier: Duration,
     interrupted: bool,
 }
@@ -55,8 +57,7 @@ impl<'a, 'r, L: Epochs> TrainingRun<'a, 'r, L> {
         Self::resume(options, loader, report, TrainerState::default())
     }
 
-    /// Resumes an earlier run from its state. The batches that the earlier run finished are left out. An interrupt that
-    /// ended the earlier run does not end this run.
+    /// Resumes an earlier run from its state, after the last batch of that run. The interrupt of that run does not end this one.
     pub fn resume(
         options: &TrainOptions,
         loader: &'a L,
@@ -70,13 +71,14 @@ impl<'a, 'r, L: Epochs> TrainingRun<'a, 'r, L> {
             options: *options,
             loader,
             report,
-            state,
-            reader: SumsReader::default(),
+            deferred: None,
+            last_read: None,
             batches: None,
             step: 0,
             started: Instant::now(),
             earlier: Duration::ZERO,
             interrupted: false,
+            state,
         }
     }
 
@@ -94,8 +96,8 @@ impl<'a, 'r, L: Epochs> TrainingRun<'a, 'r, L> {
         Ok(true)
     }
 
-    /// Returns the next batch of the epoch, in CPU memory. Returns `None` at the end of the epoch, where its time ends,
-    /// and after the step whose sums count an interrupt. Fails when the batch cannot be made.
+    /// Returns the next batch of the epoch, in CPU memory. Returns `None` at the end of the epoch, where its time ends, and after
+    /// the step whose sums count an interrupt. Fails when the batch cannot be made.
     pub fn next_batch(&mut self) -> Result<Option<L::Batch>, Error> {
         self.step_span = None;
         if self.state.sums.interrupts > 0 {
@@ -116,13 +118,11 @@ impl<'a, 'r, L: Epochs> TrainingRun<'a, 'r, L> {
         Ok(Some(batch?))
     }
 
-    /// Counts a step. `sums` are those of the *whole* batch, over all devices.
-    ///
-    /// Returns the state after the step. Returns `None` while the sums stay on their device: the state then counts this
-    /// step as soon as they are read. Fails with [`Error::NotFinite`], or the device's error when the sums are read.
+    /// Counts a step. `sums` are those of the *whole* batch, over all devices. Returns the state after the step, or `None` while
+    /// the sums stay on their device. Fails with [`Error::NotFinite`], or the device's error when the sums are read.
     pub fn step_done(&mut self, sums: impl Into<StepSums>) -> Result<Option<&TrainerState>, Error> {
         let last = self.step == self.loader.batches_per_epoch();
-        let Some(sums) = self.reader.read(sums.into(), last)? else { return Ok(None) };
+        let Some(sums) = self.read(sums.into(), last)? else { return Ok(None) };
         let updated = (self.state.epoch(), self.step) != (1, 1);
         self.check_loss(sums.loss, updated)?;
         self.state.sums += sums;
@@ -132,11 +132,11 @@ impl<'a, 'r, L: Epochs> TrainingRun<'a, 'r, L> {
         Ok(Some(&self.state))
     }
 
-    /// Ends the epoch. `test` are the sums over the test images that were evaluated. Fails with
-    /// [`Error::NotFinite`], or when the report cannot be written.
+    /// Ends the epoch. `test` are the sums over the test images that were evaluated. Fails with [`Error::NotFinite`], or when the
+    /// report cannot be written.
     ///
-    /// An interrupt during the evaluation ends the run: the epoch has no result of its test images. Then this function returns
-    /// the state before the evaluation. A run that resumes from this state begins with the evaluation.
+    /// An interrupt during the evaluation ends the run, and the epoch has no result of its test images. Then this function
+    /// returns the state before the evaluation: a run that resumes from this state begins with the evaluation.
     pub fn epoch_done(&mut self, test: BatchSums) -> Result<Option<TrainerState>, Error> {
         let is_cut = self.state.sums.interrupts == 0 && test.interrupts > 0;
         let test = if is_cut { BatchSums::default() } else { test };
@@ -161,13 +161,84 @@ impl<'a, 'r, L: Epochs> TrainingRun<'a, 'r, L> {
         self.state.records
     }
 
-    /// Refuses a loss that is infinite or NaN.
-    fn check_loss(&self, loss: f64, updated: bool) -> Result<(), Error> {
-        if loss.is_finite() {
-            return Ok(());
+    /// Adds the sums of a step. Returns the sums of all steps since the last read, or `None` if the next read is not due. Sums in
+    /// CPU memory are read at once. On a GPU, so are those of the `last` step of an epoch, and of the first of a run: if its loss
+    /// is NaN, no update is the cause. All steps of an epoch are of the same kind.
+    fn read(&mut self, step: StepSums, last: bool) -> candle_core::Result<Option<BatchSums>> {
+        let (step, samples) = match step {
+            StepSums::Sums(sums) => return Ok(Some(sums)),
+            StepSums::Deferred(step, samples) => (step, samples),
+        };
+        let (sums, samples) = match self.deferred.take() {
+            Some((earlier, before)) => (sum(&earlier, &step)?, before + samples),
+            None => (step, samples),
+        };
+        // Tests defer sums in CPU memory, as if the sums were on a GPU.
+        let on_a_gpu = cfg!(test) || !sums.device().is_cpu();
+        let is_recent = self.last_read.is_some_and(|time| time.elapsed() < READ_EVERY);
+        if on_a_gpu && is_recent && !last && !interrupt::requested() {
+            self.deferred = Some((sums, samples));
+            return Ok(None);
         }
-        let cause = likely_cause(updated, self.options.learning_rate);
-        Err(Error::NotFinite { epoch: self.state.epoch(), step: self.step, loss, cause })
+        let sums = StepSums::Deferred(sums, samples).read()?;
+        self.last_read = Some(Instant::now());
+        Ok(Some(sums))
+    }
+
+    /// Refuses a loss that is infinite or NaN, and names the most likely cause.
+    fn check_loss(&self, loss: f64, updated: bool) -> Result<(), Error> {
+        let (epoch, step, rate) = (self.state.epoch(), self.step, self.options.learning_rate);
+        let cause = match updated {
+            _ if loss.is_finite() => return Ok(()),
+            // Debug prints a very large or small rate with an exponent.
+            true => format!(
+                "the weights have run away, most likely because the learning rate {rate:?} is too large; try a tenth of it"
+            ),
+            false => "no update was made yet, so the images or the initial weights are not finite"
+                .to_owned(),
+        };
+        Err(Error::NotFinite { epoch, step, loss, cause })
+    }
+}
+
+/// The loss and the correct answers of one or more steps.
+///
+/// Reading a number from a GPU waits until the GPU's queue is empty, and then the GPU waits for the next step. So the sums of
+/// steps are added on the GPU, and read only when a report needs them.
+#[derive(Clone, Debug)]
+pub enum StepSums {
+    /// The sums have been read.
+    Sums(BatchSums),
+    /// The sums are on the device: a tensor `[2]` (f64) of loss and correct answers, and the number of samples.
+    Deferred(Tensor, u64),
+}
+
+impl StepSums {
+    /// Computes the sums of a batch, on its device. `loss` is the sum over its samples. Fails when the shapes do not fit.
+    pub fn new(loss: &Tensor, logits: &Tensor, batch: &Batch) -> candle_core::Result<Self> {
+        let sums = loss_and_correct(loss, logits, &batch.labels)?;
+        Ok(Self::Deferred(sums, batch.len() as u64))
+    }
+
+    /// Returns the sums. If they are deferred, waits for the device, and adds whether there was a Ctrl-C.
+    pub fn read(&self) -> candle_core::Result<BatchSums> {
+        let (sums, samples) = match self {
+            Self::Sums(sums) => return Ok(*sums),
+            Self::Deferred(sums, samples) => (sums, *samples),
+        };
+        let _span = info_span!(target: COMPUTE, "read loss").entered();
+        let [loss, correct] = sums.to_vec1::<f64>()?[..] else {
+            bail!("a loss and a number of answers were expected, got {:?}", sums.dims())
+        };
+        // Counts are exact in f64 up to 2⁵³.
+        let (correct, interrupts) = (correct as u64, interrupt::requested().into());
+        Ok(BatchSums { loss, correct, samples, interrupts })
+    }
+}
+
+impl From<BatchSums> for StepSums {
+    fn from(sums: BatchSums) -> Self {
+        Self::Sums(sums)
     }
 }
 
@@ -192,18 +263,6 @@ pub enum Error {
     /// Progress or metrics could not be written.
     #[error("cannot write the report: {0}")]
     Report(#[from] std::io::Error),
-}
-
-/// Names the most likely reason for a loss that is not finite.
-fn likely_cause(updated: bool, learning_rate: f64) -> String {
-    if !updated {
-        return "no update was made yet, so the images or the initial weights are not finite"
-            .to_owned();
-    }
-    // Debug prints a very large or small rate with an exponent.
-    format!(
-        "the weights have run away, most likely because the learning rate {learning_rate:?} is too large; try a tenth of it"
-    )
 }
 
 #[cfg(test)]
@@ -248,51 +307,50 @@ mod tests {
 
     /// Trains for three epochs of three steps of two samples. `sums` gets the number of the step, from 1, and of its
     /// samples.
-    fn run(sums: impl Fn(usize, u64) -> BatchSums) -> Result<Vec<EpochRecord>, Error> {
+    fn run<S: Into<StepSums>>(
+        sums: impl Fn(usize, u64) -> S,
+        test: BatchSums,
+    ) -> Result<Vec<EpochRecord>, Error> {
         let mut number = 0;
         let step = |batch: &Batch| {
             number += 1;
             Ok(sums(number, batch.len() as u64))
         };
-        train(&loader(6, 2), TrainerState::default(), step, |_| (), BatchSums::default())
+        train(&loader(6, 2), TrainerState::default(), step, |_| (), test)
     }
 
     #[test]
     fn a_loss_that_is_not_finite_stops_with_its_step() {
-        let not_a_number_at = |bad| {
-            run(|step, samples| {
-                let loss = if step == bad { f64::NAN } else { 1.0 };
-                BatchSums { loss, samples, ..BatchSums::default() }
-            })
-            .unwrap_err()
+        let none = BatchSums::default();
+        let bad = BatchSums { loss: f64::NAN, samples: 6, ..none };
+        let loss = |step, first_bad| if step >= first_bad { f64::NAN } else { 1.0 };
+        let at_once = |first_bad| {
+            let sums = |step, samples| BatchSums { loss: loss(step, first_bad), samples, ..none };
+            run(sums, none)
         };
-        let error = not_a_number_at(5);
-        assert!(matches!(error, Error::NotFinite { epoch: 2, step: 2, .. }), "{error}");
-        assert!(
-            error.to_string().contains("the learning rate 3.0 is too large; try a tenth of it")
-        );
-        // Before the first update, the learning rate cannot be the reason.
-        assert!(not_a_number_at(1).to_string().contains("the initial weights are not finite"));
-    }
-
-    /// An epoch of one step: the test images are the first that see its update.
-    #[test]
-    fn a_loss_of_the_test_images_that_is_not_finite_is_the_updates() {
-        let sums = |loss| BatchSums { loss, samples: 2, ..BatchSums::default() };
-        let step = |_: &Batch| Ok(sums(1.0));
-        let test = sums(f64::NAN);
-        let error = train(&loader(2, 8), TrainerState::default(), step, |_| (), test).unwrap_err();
-        let message = error.to_string();
-        let expected = "the loss is NaN at step 1 of epoch 1: the weights have";
-        assert!(message.starts_with(expected), "{message}");
-    }
-
-    #[test]
-    fn after_an_interrupt_that_is_the_last_step_that_was_made() {
-        let step = |_: &Batch| Ok(BatchSums { samples: 2, interrupts: 1, ..BatchSums::default() });
-        let test = BatchSums { loss: f64::NAN, samples: 6, ..BatchSums::default() };
-        let error = train(&loader(6, 2), TrainerState::default(), step, |_| (), test).unwrap_err();
-        assert!(matches!(error, Error::NotFinite { epoch: 1, step: 1, .. }), "{error}");
+        let later = |first_bad| run(|step, _| deferred(loss(step, first_bad)), none);
+        let interrupted = run(|_, samples| BatchSums { samples, interrupts: 1, ..none }, bad);
+        // An epoch of one step: the test images are the first that see its update.
+        let step = |_: &Batch| Ok(BatchSums { loss: 1.0, samples: 2, ..none });
+        let tested = train(&loader(2, 8), TrainerState::default(), step, |_| (), bad);
+        let run_away = "the weights have run away, most likely because the learning rate 3.0 is too large; try a tenth of it";
+        let no_update =
+            "no update was made yet, so the images or the initial weights are not finite";
+        for (outcome, places, cause) in [
+            (at_once(5), &["step 2 of epoch 2"][..], run_away),
+            // Before the first update, the learning rate cannot be the reason.
+            (at_once(1), &["step 1 of epoch 1"], no_update),
+            (tested, &["step 1 of epoch 1"], run_away),
+            // After an interrupt, the step is the last one that was made.
+            (interrupted, &["step 1 of epoch 1"], run_away),
+            // Sums that are read later: the next read may be that of a later step.
+            (later(4), &["step 1 of epoch 2", "step 2 of epoch 2", "step 3 of epoch 2"], run_away),
+            (later(1), &["step 1 of epoch 1"], no_update),
+        ] {
+            let error = outcome.unwrap_err().to_string();
+            let expected = |place: &&str| error == format!("the loss is NaN at {place}: {cause}");
+            assert!(places.iter().any(expected), "{error}");
+        }
     }
 
     #[test]
@@ -329,12 +387,12 @@ mod tests {
     #[test]
     fn an_interrupt_ends_the_run_with_its_step() {
         let interrupted_at = |last| {
-            run(|step, samples| {
+            let sums = |step, samples| {
                 assert!(step <= last, "step {step} came after the interrupt at {last}");
                 let interrupts = (step == last).into();
                 BatchSums { samples, interrupts, ..BatchSums::default() }
-            })
-            .unwrap()
+            };
+            run(sums, BatchSums::default()).unwrap()
         };
         for (last, epochs, trained) in [(1, 1, 1.0 / 3.0), (3, 1, 1.0), (5, 2, 5.0 / 3.0)] {
             let records = interrupted_at(last);
@@ -373,21 +431,5 @@ mod tests {
         // The list has the first step and nothing more before the epoch's end, unless a tenth of a second passed.
         assert!(states.starts_with(&[1]) && states.ends_with(&[4]), "{states:?}");
         assert!(states.len() < every_step.len(), "{states:?}");
-    }
-
-    #[test]
-    fn a_loss_that_is_not_finite_is_found_when_it_is_read() {
-        let loader = loader(6, 2);
-        let error = |bad| {
-            let mut number = 0;
-            let step = |_: &Batch| {
-                number += 1;
-                Ok(deferred(if number >= bad { f64::NAN } else { 1.0 }))
-            };
-            train(&loader, TrainerState::default(), step, |_| (), BatchSums::default()).unwrap_err()
-        };
-        assert!(matches!(error(4), Error::NotFinite { epoch: 2, .. }), "{}", error(4));
-        let first = error(1).to_string();
-        assert!(first.contains("no update was made yet"), "{first}");
     }
 }

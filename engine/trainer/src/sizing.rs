@@ -1,6 +1,7 @@
 //! Smaller defaults on a CPU, where an epoch should take seconds.
 
 use devices::DevicePlan;
+use itertools::Itertools as _;
 
 use crate::TrainArguments;
 
@@ -12,26 +13,21 @@ const WIDTH_ON_A_CPU: usize = 16;
 
 /// Returns the planes of ResNet-18's first group: the number in the flag, or the default for the devices.
 pub fn width(flag: Option<u32>, plan: &DevicePlan) -> usize {
-    match flag {
-        Some(width) => width as usize,
-        None if plan.is_of_slices() => WIDTH_ON_A_CPU,
-        None => WIDTH,
-    }
+    let default = if plan.is_of_slices() { WIDTH_ON_A_CPU } else { WIDTH };
+    flag.map_or(default, |width| width as usize)
 }
 
-/// On a CPU, limits the numbers of training and test images, unless `--train-size` and `--test-size` are given. Returns
-/// whether the training images are limited by this default.
+/// On a CPU, limits the training and test images, unless flags do. Returns whether this default limits the training images.
 pub fn limit_images(
     train: &mut TrainArguments,
     plan: &DevicePlan,
-    (training, test): (u64, u64),
+    (training, test): (usize, usize),
 ) -> bool {
-    if !plan.is_of_slices() {
-        return false;
+    let limited = plan.is_of_slices() && train.train_size.is_none();
+    if plan.is_of_slices() {
+        train.train_size.get_or_insert(training);
+        train.test_size.get_or_insert(test);
     }
-    let limited = train.train_size.is_none();
-    train.train_size.get_or_insert(training);
-    train.test_size.get_or_insert(test);
     limited
 }
 
@@ -39,8 +35,8 @@ pub fn limit_images(
 pub fn note(width: Option<usize>, part: bool) -> Option<String> {
     let planes = width.map(|width| format!("width {width} in place of {WIDTH} (--width)"));
     let images = part.then(|| "part of the images (--train-size)".to_owned());
-    let smaller: Vec<String> = planes.into_iter().chain(images).collect();
-    (!smaller.is_empty()).then(|| format!("sized to a CPU: {}", smaller.join(", and ")))
+    let smaller = planes.into_iter().chain(images).join(", and ");
+    (!smaller.is_empty()).then(|| format!("sized to a CPU: {smaller}"))
 }
 
 #[cfg(test)]

@@ -216,10 +216,11 @@ fn cross_entropy_agrees() {
 fn lenet(fixture: &Fixture, dtype: DType) -> Result<Lenet> {
     let scales = fixture.get("lenet/scales")?.to_vec1::<f64>()?;
     let shapes = Lenet::new(1, dtype, &device())?;
-    let parameters = (100..).zip(shapes.parameters()).zip(scales).map(|((salt, shape), scale)| {
-        let value = (noise(shape.value.shape(), salt)? * scale)?.to_dtype(dtype)?;
-        Ok(Parameter { name: shape.name.clone(), value: Var::from_tensor(&value)? })
-    });
+    let parameters =
+        (100..).zip(shapes.parameters().iter()).zip(scales).map(|((salt, shape), scale)| {
+            let value = (noise(shape.value.shape(), salt)? * scale)?.to_dtype(dtype)?;
+            Ok(Parameter { name: shape.name.clone(), value: Var::from_tensor(&value)? })
+        });
     Lenet::with_parameters(Parameters::new(parameters.collect::<Result<_>>()?)?)
 }
 

@@ -31,7 +31,7 @@ pub struct ReportArguments {
     pub trace: Option<PathBuf>,
 }
 
-/// The format of a file: its name, and its extensions. The first extension is the usual one.
+/// The format of a file: its name, and its extensions, the usual one first.
 pub type Format = (&'static str, &'static [&'static str]);
 
 /// SVG pictures.
@@ -53,8 +53,7 @@ pub fn metrics(path: Option<&Path>) -> Result<Option<Metrics>, UsageError> {
     Ok(arguments.open().map_err(UsageError::new)?.metrics)
 }
 
-/// Checks that the file of a flag can be written, and leaves nothing behind. The error names both. An extension that
-/// belongs to another format is an error, too.
+/// Checks that the file of a flag can be written and has no extension of another format. Leaves nothing behind.
 pub fn writable(flag: &str, path: &Path, (format, own): Format) -> Result<(), UsageError> {
     let extension = path.extension().and_then(|it| it.to_str()).map(str::to_lowercase);
     let given = extension.as_deref().unwrap_or("");
@@ -69,15 +68,12 @@ pub fn writable(flag: &str, path: &Path, (format, own): Format) -> Result<(), Us
 }
 
 impl ReportArguments {
-    /// Checks that every file can be written and that no two flags name the same place. Writes nothing.
-    ///
-    /// `further` are flags of the program that name files, too, and `folder` is a flag that names a folder: if neither a
-    /// file nor the folder exists yet, only one of the two could be created. If there is any file,
-    /// [`files_are_wanted`] is called. Fails with a [`UsageError`] that names the flag or both flags.
-    pub fn check<'a>(
-        &'a self,
-        further: &[(&'a str, Option<&'a Path>, Format)],
-        folder: Option<(&'a str, &'a Path)>,
+    /// Checks that every file can be written and that no two flags name the same place, and leaves nothing behind. `further` are
+    /// the program's other flags of files, and `folder` is a flag of a folder. The error names the flag or both flags.
+    pub fn check(
+        &self,
+        further: &[(&str, Option<&Path>, Format)],
+        folder: Option<(&str, &Path)>,
     ) -> Result<(), UsageError> {
         let own = [
             ("--metrics", self.metrics.as_deref(), JSON_LINES),
@@ -85,32 +81,27 @@ impl ReportArguments {
             ("--trace", self.trace.as_deref(), JSON),
             ("--timeline", self.timeline.as_deref(), SVG),
         ];
+        let files = own.iter().chain(further);
+        let files = files.filter_map(|&(flag, path, format)| Some((flag, path?, Some(format))));
         let mut named: Vec<(&str, &Path)> = Vec::new();
-        let mut name = |flag, path: &'a Path, kind| {
+        for (flag, path, format) in files.chain(folder.map(|(flag, path)| (flag, path, None))) {
+            format.map_or(Ok(()), |format| writable(flag, path, format))?;
             if let Some((other, _)) = named.iter().find(|(_, it)| file::is_same_file(it, path)) {
+                let kind = if format.is_some() { "file" } else { "place" };
                 return Err(UsageError::new(format_args!(
                     "{other} and {flag} both name {}: give each a {kind} of its own",
                     path.display()
                 )));
             }
             named.push((flag, path));
-            Ok(())
-        };
-        for &(flag, path, format) in own.iter().chain(further) {
-            if let Some(path) = path {
-                writable(flag, path, format)?;
-                name(flag, path, "file")?;
-            }
         }
-        folder.map_or(Ok(()), |(flag, path)| name(flag, path, "place"))?;
         if !named.is_empty() {
             files_are_wanted();
         }
         Ok(())
     }
 
-    /// Opens the files that a run writes while it goes on, and begins to record spans. Fails when a special file cannot
-    /// be opened, or spans are being recorded already.
+    /// Opens the files that a run writes while it goes on, and begins to record spans. Fails when a special file cannot be opened.
     pub fn open(&self) -> io::Result<Outputs> {
         let Self { metrics, plot, trace, timeline } = self.clone();
         let spans = trace.is_some() || timeline.is_some();

@@ -7,14 +7,13 @@ use clap::{Arg, ArgAction, Command, Error, Parser, ValueEnum};
 use super::{UsageError, prepare};
 use crate::report::thousands;
 
-/// Prepares the process and parses the command line. A program's `main` is
-/// `cli::conclude(cli::arguments().and_then(run))`. Fails with clap's error. `--help` is one, too.
+/// Prepares the process and parses the command line: `main` is `cli::conclude(cli::arguments().and_then(run))`.
 pub fn arguments<A: Parser>() -> anyhow::Result<A> {
     prepare();
     Ok(parse()?)
 }
 
-/// Parses the command line, in a program that has called [`prepare`]. Fails with clap's error. `--help` is one, too.
+/// Parses the command line, in a program that has called [`prepare`]. `--help` is an error of clap's, too.
 pub fn parse<A: Parser>() -> Result<A, Error> {
     let is_short = std::env::args_os().any(|argument| argument == "-h");
     from_matches(with_help(numbers_may_be_negative(A::command()), is_short).try_get_matches())
@@ -24,11 +23,8 @@ pub fn parse<A: Parser>() -> Result<A, Error> {
 const HELP: &str =
     "{about-with-newline}\n{usage-heading} {usage}\n\n{before-help}{all-args}{after-help}";
 
-/// Lays out the help of a program for a screen. `-h` prints the flags that matter most, a line each, and `--help` prints
-/// all flags and all values.
-///
-/// A program writes its examples into `before_help`, and a line below them names the command of cargo. The program hides a
-/// flag from `-h` with `hide_short_help`.
+/// Lays out the help of a program for a screen. `-h` prints the flags without `hide_short_help`, a line each, and `--help` all
+/// flags and all values. The examples of a program are its `before_help`, and a line below them names the command of cargo.
 fn with_help(command: Command, is_short: bool) -> Command {
     if command.has_subcommands() {
         return command;
@@ -41,15 +37,12 @@ fn with_help(command: Command, is_short: bool) -> Command {
         flag("help", 'h', ArgAction::Help, "-h prints the most important flags, --help prints all");
     let version = flag("version", 'V', ArgAction::Version, "Print the version");
     let command = command.disable_help_flag(true).disable_version_flag(true).args([help, version]);
-    let command = command.mut_args(|argument| argument.hide_possible_values(is_short));
-    let examples = command.get_before_help().map(|examples| {
-        let name = command.get_name();
-        format!("{examples}In the repository: cargo run --release -p {name} -- FLAGS\n")
-    });
-    let command = match examples {
-        Some(examples) => command.before_help(examples),
-        None => command,
-    };
+    let mut command = command.mut_args(|argument| argument.hide_possible_values(is_short));
+    if let Some(examples) = command.get_before_help() {
+        let of_cargo = format!("cargo run --release -p {} -- FLAGS", command.get_name());
+        let examples = format!("{examples}In the repository: {of_cargo}\n");
+        command = command.before_help(examples);
+    }
     command
         .help_template(HELP)
         .max_term_width(80)
@@ -58,10 +51,7 @@ fn with_help(command: Command, is_short: bool) -> Command {
 }
 
 fn from_matches<A: Parser>(matches: Result<clap::ArgMatches, Error>) -> Result<A, Error> {
-    matches.and_then(|mut matches| {
-        let parsed = A::from_arg_matches_mut(&mut matches);
-        parsed.map_err(|error| error.format(&mut A::command()))
-    })
+    A::from_arg_matches_mut(&mut matches?).map_err(|error| error.format(&mut A::command()))
 }
 
 /// Makes clap take `-1` after a flag as the value of that flag. Then clap's error names the flag and the valid range.
@@ -106,21 +96,16 @@ pub fn number(
     }
 }
 
-/// Refuses a flag that has the same value twice. `name` returns the name of a value. Fails with a [`UsageError`] that
-/// names the flag and the value.
+/// Refuses a flag that has the same value twice. `name` returns the name of a value.
 pub fn each_once<T: PartialEq>(
     flag: &str,
     values: &[T],
     name: impl Fn(&T) -> String,
 ) -> Result<(), UsageError> {
-    let mut all = values.iter().enumerate();
-    match all.find(|(i, value)| values[..*i].contains(value)) {
-        Some((_, value)) => {
-            let name = name(value);
-            Err(UsageError::new(format_args!("{flag} names {name} twice: leave one out")))
-        }
-        None => Ok(()),
-    }
+    let repeated = values.iter().enumerate().find(|(i, value)| values[..*i].contains(value));
+    repeated.map_or(Ok(()), |(_, value)| {
+        Err(UsageError::new(format_args!("{flag} names {} twice: leave one out", name(value))))
+    })
 }
 
 #[cfg(test)]

@@ -4,13 +4,14 @@
 //! labels has a magic number (0x0801), the number of labels, and one byte per label. Each number has four bytes, the
 //! highest first.
 //!
-//! The reader does not trust a file. It checks every number, allocates memory only for bytes that it has read, and
-//! reads at most one byte more than the header announces. So a header that announces four billion images costs nothing,
-//! and neither does a small file that unpacks to a huge one.
+//! The reader does not trust a file. It checks every number, allocates memory only for bytes that it has read, and reads at
+//! most one byte more than the header announces: neither a huge count nor a small file that unpacks to a huge one costs much.
 
+use std::cmp::Ordering;
 use std::io::{self, BufRead, Read};
 
-use flate2::bufread::GzDecoder;
+use anyhow::{Context as _, Result, bail, ensure};
+use flate2::bufread::MultiGzDecoder;
 
 use super::{CLASSES, PIXELS, SIDE};
 
@@ -18,50 +19,33 @@ const IMAGES_MAGIC: u32 = 0x0000_0803;
 const LABELS_MAGIC: u32 = 0x0000_0801;
 const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
 
+/// The message about bytes that cannot be read or uncompressed. The error's source has the reason.
+pub(super) const UNREADABLE: &str = "cannot be read";
+
 /// The most images or labels of one file: a limit on memory. This number of images has 784 MB.
 pub const MAX_COUNT: u32 = 1_000_000;
 
-/// The reason why a file was refused.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// The bytes cannot be read or uncompressed.
-    #[error("cannot be read")]
-    Read(#[from] io::Error),
-    /// The bytes are not a file of this kind. The message says what is wrong.
-    #[error("{0}")]
-    Malformed(String),
-}
-
-fn malformed<R>(message: impl Into<String>) -> Result<R, Error> {
-    Err(Error::Malformed(message.into()))
-}
-
-/// Reads a file of 28×28 images. Fails when the file is malformed: see [`Error`].
-pub fn read_images(file: impl BufRead) -> Result<Vec<[u8; PIXELS]>, Error> {
+/// Reads a file of 28×28 images. Fails when the file is malformed.
+pub fn read_images(file: impl BufRead) -> Result<Vec<[u8; PIXELS]>> {
     with_plain(file, |plain| {
         let count = read_header(plain, "images", IMAGES_MAGIC)?;
         let (rows, cols) = (read_u32(plain)?, read_u32(plain)?);
-        if (rows as usize, cols as usize) != (SIDE, SIDE) {
-            return malformed(format!(
-                "holds images of {rows}×{cols} pixels; {SIDE}×{SIDE} are needed"
-            ));
-        }
+        ensure!(
+            (rows as usize, cols as usize) == (SIDE, SIDE),
+            "holds images of {rows}×{cols} pixels; {SIDE}×{SIDE} are needed"
+        );
         let pixels = read_body(plain, count as usize * PIXELS)?;
         Ok(pixels.as_chunks::<PIXELS>().0.to_vec())
     })
 }
 
-/// Reads a file of labels. Fails when the file is malformed: see [`Error`].
-pub fn read_labels(file: impl BufRead) -> Result<Vec<u8>, Error> {
+/// Reads a file of labels. Fails when the file is malformed.
+pub fn read_labels(file: impl BufRead) -> Result<Vec<u8>> {
     with_plain(file, |plain| {
         let count = read_header(plain, "labels", LABELS_MAGIC)?;
         let labels = read_body(plain, count as usize)?;
-        match labels.iter().position(|&label| usize::from(label) >= CLASSES) {
-            Some(position) => malformed(format!(
-                "label {position} is {}; labels are 0 to {}",
-                labels[position],
-                CLASSES - 1
-            )),
+        match (0..).zip(&labels).find(|&(_, &label)| usize::from(label) >= CLASSES) {
+            Some((at, label)) => bail!("label {at} is {label}; labels are 0 to {}", CLASSES - 1),
             None => Ok(labels),
         }
     })
@@ -72,96 +56,46 @@ pub fn is_packed(file: &mut impl BufRead) -> io::Result<bool> {
     Ok(file.fill_buf()?.starts_with(&GZIP_MAGIC))
 }
 
-/// Calls `parse` with the uncompressed bytes of a file.
+/// Calls `parse` with the uncompressed bytes of a file. A file may have several gzip members.
 fn with_plain<R>(
     mut file: impl BufRead,
-    parse: impl FnOnce(&mut dyn Read) -> Result<R, Error>,
-) -> Result<R, Error> {
-    if !is_packed(&mut file)? {
-        return parse(&mut file);
-    }
-    let mut members = Members { member: Some(GzDecoder::new(file)), garbage: false };
-    let parsed = parse(&mut members);
-    if members.garbage {
-        return malformed("goes on after its compressed data with bytes that are not gzip");
-    }
-    parsed
-}
-
-/// Uncompresses all members of a gzip file, one after the other (RFC 1952, section 2.2). Zeros after a member are skipped:
-/// tapes and some programs fill a file up with zeros.
-struct Members<R> {
-    /// `None` at the end of the file.
-    member: Option<GzDecoder<R>>,
-    /// Whether a member is followed by bytes that are neither zeros nor a member.
-    garbage: bool,
-}
-
-impl<R: BufRead> Read for Members<R> {
-    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        while let Some(member) = &mut self.member {
-            let count = member.read(into)?;
-            if count > 0 || into.is_empty() {
-                return Ok(count);
-            }
-            let next = skip_zeros(member.get_mut())?;
-            self.garbage = next.is_some_and(|byte| byte != GZIP_MAGIC[0]);
-            let file = self.member.take().map(GzDecoder::into_inner);
-            self.member = file.filter(|_| next == Some(GZIP_MAGIC[0])).map(GzDecoder::new);
-        }
-        Ok(0)
+    parse: impl FnOnce(&mut dyn Read) -> Result<R>,
+) -> Result<R> {
+    match is_packed(&mut file).context(UNREADABLE)? {
+        true => parse(&mut MultiGzDecoder::new(file)),
+        false => parse(&mut file),
     }
 }
 
-/// Skips zeros. Returns the next byte and leaves it there, or `None` at the end of the file.
-fn skip_zeros(file: &mut impl BufRead) -> io::Result<Option<u8>> {
-    loop {
-        let bytes = file.fill_buf()?;
-        let zeros = bytes.iter().take_while(|&&byte| byte == 0).count();
-        let next = bytes.get(zeros).copied();
-        file.consume(zeros);
-        if next.is_some() || zeros == 0 {
-            return Ok(next);
-        }
-    }
-}
-
-fn read_u32(bytes: &mut dyn Read) -> Result<u32, Error> {
+fn read_u32(bytes: &mut dyn Read) -> Result<u32> {
     let mut word = [0; 4];
-    match bytes.read_exact(&mut word) {
-        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
-            malformed("ends within its header")
-        }
-        read => Ok(read.map(|()| u32::from_be_bytes(word))?),
-    }
+    let read = bytes.read_exact(&mut word);
+    let is_short = |error: &io::Error| error.kind() == io::ErrorKind::UnexpectedEof;
+    ensure!(!read.as_ref().is_err_and(is_short), "ends within its header");
+    read.context(UNREADABLE).map(|()| u32::from_be_bytes(word))
 }
 
-fn read_header(bytes: &mut dyn Read, expected: &'static str, magic: u32) -> Result<u32, Error> {
+fn read_header(bytes: &mut dyn Read, expected: &'static str, magic: u32) -> Result<u32> {
     let found = read_u32(bytes)?;
-    if found != magic {
-        return malformed(format!(
-            "starts with {found:#010x}; a file of {expected} starts with {magic:#010x}"
-        ));
-    }
+    ensure!(
+        found == magic,
+        "starts with {found:#010x}; a file of {expected} starts with {magic:#010x}"
+    );
     let count = read_u32(bytes)?;
-    if !(1..=MAX_COUNT).contains(&count) {
-        return malformed(format!("announces {count} items; 1 to {MAX_COUNT} are possible"));
-    }
+    let possible = (1..=MAX_COUNT).contains(&count);
+    ensure!(possible, "announces {count} items; 1 to {MAX_COUNT} are possible");
     Ok(count)
 }
 
 /// Reads exactly `expected` bytes, and checks that no byte follows.
-fn read_body(bytes: &mut dyn Read, expected: usize) -> Result<Vec<u8>, Error> {
+fn read_body(bytes: &mut dyn Read, expected: usize) -> Result<Vec<u8>> {
     let mut body = Vec::new();
     // The body grows with the bytes that arrive. The limit is one byte above the expected size, so a longer file shows.
-    bytes.take(expected as u64 + 1).read_to_end(&mut body)?;
-    match body.len() {
-        found if found < expected => malformed(format!(
-            "ends after {found} of the {expected} bytes that its header announces"
-        )),
-        found if found > expected => {
-            malformed(format!("goes on after the {expected} bytes that its header announces"))
-        }
-        _ => Ok(body),
+    bytes.take(expected as u64 + 1).read_to_end(&mut body).context(UNREADABLE)?;
+    let announced = format!("{expected} bytes that its header announces");
+    match body.len().cmp(&expected) {
+        Ordering::Less => bail!("ends after {} of the {announced}", body.len()),
+        Ordering::Greater => bail!("goes on after the {announced}"),
+        Ordering::Equal => Ok(body),
     }
 }

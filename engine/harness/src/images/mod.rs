@@ -2,21 +2,19 @@
 //!
 //! | file | content |
 //! | --- | --- |
-//! | `train-images-idx3-ubyte` | training images, 28×28 grey |
-//! | `train-labels-idx1-ubyte` | their labels, 0 to 9 |
-//! | `t10k-images-idx3-ubyte` | test images |
-//! | `t10k-labels-idx1-ubyte` | their labels |
+//! | `train-images-idx3-ubyte`, `t10k-images-idx3-ubyte` | images to train on and to test with, 28×28 grey |
+//! | `train-labels-idx1-ubyte`, `t10k-labels-idx1-ubyte` | their labels, 0 to 9 |
 //!
-//! Each file may be compressed and have `.gz` at the end of its name. If both files exist, the plain one is read. Mirrors of
-//! MNIST write a dot: `train-images.idx3-ubyte`.
+//! Each file may be compressed, with `.gz` at the end of its name. Mirrors of MNIST write a dot: `train-images.idx3-ubyte`.
 
 pub mod idx;
 
-use std::fs::{self, DirEntry, File};
+use std::fs::{self, File};
 use std::io::BufReader;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, anyhow};
+use itertools::Itertools as _;
 
 /// The height and the width of an image in pixels.
 pub const SIDE: usize = 28;
@@ -39,45 +37,40 @@ pub enum Split {
 /// The reason why a folder was refused.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// One of the four files is missing.
-    #[error("{}: no {file}, nor {file}.gz; {}", folder.display(), found(folder, file))]
-    Missing {
-        /// The folder.
-        folder: PathBuf,
-        /// The name of the missing file.
-        file: &'static str,
-    },
-    /// A file cannot be read or is malformed, or images and labels do not fit together. The message names the file, and
-    /// the error's source has the reason.
+    /// One of the four files is missing: a message with the folder, the file and the files that are there.
+    #[error("{0}")]
+    Missing(String),
+    /// A file, which the message names, cannot be read or is malformed, or images and labels do not fit together.
     #[error(transparent)]
     Unusable(#[from] anyhow::Error),
 }
 
-/// Reads the images and the labels of one part of the data set in `folder`. Fails when a file, which the message names, is
-/// missing or malformed, and when there is another number of labels than of images.
+/// Reads the images and the labels of one part of the data set in `folder`.
 pub fn read(folder: &Path, split: Split) -> Result<(Vec<[u8; PIXELS]>, Vec<u8>), Error> {
-    let names = match split {
-        Split::Train => ("train-images-idx3-ubyte", "train-labels-idx1-ubyte"),
-        Split::Test => ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"),
+    let of_images = match split {
+        Split::Train => "train-images-idx3-ubyte",
+        Split::Test => "t10k-images-idx3-ubyte",
     };
-    let images = read_file(folder, names.0, idx::read_images)?;
-    let labels = read_file(folder, names.1, idx::read_labels)?;
+    let of_labels = of_images.replace("images-idx3", "labels-idx1");
+    let images = read_file(folder, of_images, idx::read_images)?;
+    let labels = read_file(folder, &of_labels, idx::read_labels)?;
     if images.len() == labels.len() {
         return Ok((images, labels));
     }
     let error = anyhow!("{} images, but {} labels", images.len(), labels.len());
-    Err(error.context(format!("{}: {} and {}", folder.display(), names.0, names.1)).into())
+    Err(error.context(format!("{}: {of_images} and {of_labels}", folder.display())).into())
 }
 
 fn read_file<R>(
     folder: &Path,
-    file: &'static str,
-    parse: impl FnOnce(BufReader<File>) -> Result<R, idx::Error>,
+    file: &str,
+    parse: impl FnOnce(BufReader<File>) -> anyhow::Result<R>,
 ) -> Result<R, Error> {
     let Some(path) = paths(folder, file).into_iter().find(|path| path.is_file()) else {
-        return Err(Error::Missing { folder: folder.to_owned(), file });
+        let (place, found) = (folder.display(), found(folder, file));
+        return Err(Error::Missing(format!("{place}: no {file}, nor {file}.gz; {found}")));
     };
-    let opened = File::open(&path).map_err(idx::Error::from);
+    let opened = File::open(&path).context(idx::UNREADABLE);
     let parsed = opened.and_then(|file| parse(BufReader::new(file)));
     Ok(parsed.with_context(|| path.display().to_string())?)
 }
@@ -90,8 +83,7 @@ pub fn paths(folder: &Path, file: &str) -> [PathBuf; 4] {
 
 /// Describes a folder without this file.
 fn found(folder: &Path, file: &str) -> String {
-    let of_the_name = paths(folder, file).into_iter().find(|path| path.exists());
-    match of_the_name {
+    match paths(folder, file).into_iter().find(|path| path.exists()) {
         Some(path) if path.is_dir() => format!("{} is a folder", path.display()),
         Some(path) => format!("{} is not a regular file", path.display()),
         None => match others(folder, &[]) {
@@ -107,11 +99,9 @@ pub fn others(folder: &Path, files: &[&str]) -> String {
     let known: Vec<PathBuf> = files.iter().flat_map(|file| paths(folder, file)).collect();
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let others = entries.filter(|entry| !known.contains(&entry.path()));
-    let name = |entry: DirEntry| entry.file_name().to_string_lossy().into_owned();
-    let mut names: Vec<String> = others.map(name).collect();
-    names.sort();
-    let more = names.len().saturating_sub(SHOWN);
-    names.truncate(SHOWN);
-    let names = names.join(", ");
-    if more > 0 { format!("{names} and {more} more") } else { names }
+    let names: Vec<_> = others.map(|it| it.file_name().display().to_string()).sorted().collect();
+    match names.split_at_checked(SHOWN) {
+        Some((shown, more @ [_, ..])) => format!("{} and {} more", shown.join(", "), more.len()),
+        _ => names.join(", "),
+    }
 }

@@ -1,18 +1,16 @@
 //! The cores of this process, and the cores that processes of one machine share.
 
 use std::collections::BTreeSet;
-use std::fs;
 use std::num::NonZeroUsize;
 use std::path::Path;
-use std::thread::available_parallelism;
+use std::{fs, thread};
 
 /// The number of cores that this process may use. A limit of a container counts.
 pub fn available_cores() -> usize {
-    available_parallelism().map_or(1, NonZeroUsize::get)
+    thread::available_parallelism().map_or(1, NonZeroUsize::get)
 }
 
-/// The cores that this process may use, in groups: the hyperthreads of one core are in one group. Empty where the system
-/// does not report them.
+/// The cores that this process may use: the hyperthreads of one core are a group. Empty where the system reports none.
 pub fn hyperthreads() -> Vec<Vec<usize>> {
     hyperthreads_below(Path::new("/"), &CoreSet::of_this_process())
 }
@@ -64,10 +62,9 @@ impl CoreSet {
         (0..64 * WORDS).filter(|&core| self.has(core))
     }
 
-    /// The number of cores for a process with this set: a core that several processes may use is divided between them.
-    ///
-    /// `all` are the words of all processes' sets, this one's included. `available` is the number of cores that the system
-    /// gives this process. If it is smaller than the set, it is a limit for all processes together, as that of a container.
+    /// The number of cores for a process with this set: a core that several processes may use is divided between them. `all` are
+    /// the words of all processes' sets. `available` is the number of cores that the system gives this process. If it is smaller
+    /// than the set, it is a limit for all processes together, as that of a container.
     pub fn share(&self, all: &[u64], available: usize) -> NonZeroUsize {
         let all: Vec<Self> = all.as_chunks().0.iter().map(|words| Self(*words)).collect();
         let users = |core: usize| all.iter().filter(|set| set.has(core)).count().max(1);

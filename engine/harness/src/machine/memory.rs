@@ -1,8 +1,7 @@
 //! The memory of the machine, and the limits on this process: the smallest counts.
 
-use std::fmt;
-use std::fs;
 use std::path::Path;
+use std::{fmt, fs};
 
 /// An amount of memory that this process can have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,28 +36,24 @@ pub fn memory() -> Option<Memory> {
     memory_below(Path::new("/"))
 }
 
-/// A source of memory, with the bytes of all its memory and of the free memory.
-struct Bound {
-    limit: Option<&'static str>,
-    total: u64,
-    free: u64,
-}
+/// All memory of a source, and its free memory.
+type Bound = [Amount; 2];
 
 fn memory_below(root: &Path) -> Option<Memory> {
     let info = read(root, "proc/meminfo");
     let machine = || {
         let [total, free] = ["MemTotal:", "MemAvailable:"].map(|name| kibibytes(&info, name));
-        Some(Bound { limit: None, total: total?, free: free? })
+        Some([total?, free?].map(|bytes| Amount { bytes, limit: None }))
     };
     let bounds = machine().into_iter().chain(control_groups(root)).chain(address_space(root));
-    let bounds: Vec<Bound> = bounds.collect();
-    let smallest = |bytes: fn(&Bound) -> u64| {
-        let smallest = bounds.iter().min_by_key(|bound| bytes(bound))?;
-        Some(Amount { bytes: bytes(smallest), limit: smallest.limit })
-    };
-    let (total, free) = (smallest(|bound| bound.total)?, smallest(|bound| bound.free)?);
+    let smaller = |a: Amount, b: Amount| if b.bytes < a.bytes { b } else { a };
+    let [total, free] = bounds.reduce(|a, b| [smaller(a[0], b[0]), smaller(a[1], b[1])])?;
     let swap = kibibytes(&info, "SwapTotal:").filter(|_| total.limit.is_none());
     Some(Memory { total, free, swap: swap.unwrap_or(0) })
+}
+
+fn bound(limit: &'static str, total: u64, used: u64) -> Bound {
+    [total, total.saturating_sub(used)].map(|bytes| Amount { bytes, limit: Some(limit) })
 }
 
 /// The limits of the control groups of this process, and of the ancestors of these groups.
@@ -66,10 +61,11 @@ fn control_groups(root: &Path) -> Vec<Bound> {
     let (groups, mounts) = (read(root, "proc/self/cgroup"), read(root, "proc/self/mountinfo"));
     let mut bounds = Vec::new();
     for (place, system) in mounts.lines().filter_map(|mount| mount.split_once(" - ")) {
-        let (place, system) = (words(place), words(system));
+        let [place, system] = [place, system].map(|text| text.split(' ').collect::<Vec<_>>());
         let ([_, _, _, top, point, ..], [kind, .., options]) = (&place[..], &system[..]) else {
             continue;
         };
+        let (top, point) = (unescaped(top), unescaped(point));
         // In the second version all controllers share one hierarchy, which has no name.
         let (controller, limits, used) = match *kind {
             "cgroup2" => ("", &["memory.max", "memory.high"][..], "memory.current"),
@@ -84,7 +80,7 @@ fn control_groups(root: &Path) -> Vec<Bound> {
         });
         let Some(group) = group else { continue };
         // In a container, the path may be that of the host, of which the container has only the root.
-        let group = group.strip_prefix(top).or_else(|_| group.strip_prefix("/")).unwrap_or(group);
+        let group = group.strip_prefix(&top).or_else(|_| group.strip_prefix("/")).unwrap_or(group);
         let point = root.join(point.trim_start_matches('/'));
         let folders = group.ancestors().map(|group| point.join(group));
         bounds.extend(folders.filter_map(|folder| control_group(&folder, limits, used)));
@@ -103,18 +99,17 @@ fn control_group(folder: &Path, limits: &[&str], used: &str) -> Option<Bound> {
     // Only the first version of control groups has sums over descendants, under these names.
     let cached = cached("total_").max(cached(""));
     let used = number(&read(folder, used), "").unwrap_or(0).saturating_sub(cached);
-    Some(Bound { limit: Some("cgroup limit"), total, free: total.saturating_sub(used) })
+    Some(bound("cgroup limit", total, used))
 }
 
-/// The limit of `ulimit -v`. The allocator maps memory before a program asks for it, so memory that the program has not
-/// written yet counts as free.
+/// The limit of `ulimit -v`. The allocator maps memory early, so memory that the program has not written yet counts as free.
 fn address_space(root: &Path) -> Option<Bound> {
     let total = number(&read(root, "proc/self/limits"), "Max address space")?;
     let status = read(root, "proc/self/status");
     let [mapped, data, written] =
         ["VmSize:", "VmData:", "RssAnon:"].map(|name| kibibytes(&status, name).unwrap_or(0));
     let used = mapped.saturating_sub(data.saturating_sub(written));
-    Some(Bound { limit: Some("ulimit -v"), total, free: total.saturating_sub(used) })
+    Some(bound("ulimit -v", total, used))
 }
 
 /// Reads a file. A missing file has no text.
@@ -132,8 +127,10 @@ fn kibibytes(text: &str, name: &str) -> Option<u64> {
     number(text, name)?.checked_mul(1024)
 }
 
-fn words(text: &str) -> Vec<&str> {
-    text.split(' ').collect()
+/// Decodes the octal escapes of a path in `mountinfo`, such as `\040` for a space.
+fn unescaped(path: &str) -> String {
+    let codes = [(r"\040", " "), (r"\011", "\t"), (r"\012", "\n"), (r"\134", "\\")];
+    codes.iter().fold(path.to_owned(), |path, (code, text)| path.replace(code, text))
 }
 
 fn has(list: &str, name: &str) -> bool {
@@ -184,7 +181,7 @@ mod tests {
 
     #[test]
     fn the_smallest_limit_counts() {
-        let cases: [(&str, &[&str], _); 10] = [
+        let cases: [(&str, &[&str], _); 11] = [
             ("no limit", &[MACHINE], [(9000 * KIB, None), (8000 * KIB, None)]),
             (
                 "a group with cached files",
@@ -261,6 +258,16 @@ mod tests {
                     "proc/self/mountinfo nonsense|7 1 0:7 / /run/groups rw - cgroup2 none rw",
                     "proc/self/cgroup nonsense|0::/of/the/host",
                     "run/groups/memory.max 2000000",
+                ],
+                [(2_000_000, CGROUP), (2_000_000, CGROUP)],
+            ),
+            (
+                "a group and a mount point with escapes",
+                &[
+                    MACHINE,
+                    r"proc/self/mountinfo 7 1 0:7 /a\040b /run/my\134groups rw - cgroup2 none rw",
+                    "proc/self/cgroup 0::/a b/job",
+                    r"run/my\groups/job/memory.max 2000000",
                 ],
                 [(2_000_000, CGROUP), (2_000_000, CGROUP)],
             ),

@@ -1,14 +1,12 @@
 //! Facts about the machine, and the limits on this process.
 //!
-//! Most facts are in files of Linux, and other systems do not report them. The readers take the folder in which these
-//! files begin, so tests can lay out machines.
+//! Most facts are in files of Linux, and other systems do not report them. Tests lay out such files in a folder.
 
 mod cores;
 mod memory;
 
-use std::env;
-use std::fs;
 use std::path::PathBuf;
+use std::{env, fs};
 
 use etcetera::BaseStrategy as _;
 
@@ -23,8 +21,7 @@ pub fn processor() -> Option<String> {
     processor_field("model name")
 }
 
-/// Numbers that distinguish processors of the same name: `family 25 model 17, cache 1024 KB`. `None` if the system does
-/// not report them.
+/// Numbers that distinguish processors of the same name: `family 25 model 17, cache 1024 KB`. `None` if there are none.
 pub fn processor_model() -> Option<String> {
     let [family, model, cache] = ["cpu family", "model", "cache size"].map(processor_field);
     Some(format!("family {} model {}, cache {}", family?, model?, cache?))
@@ -32,14 +29,11 @@ pub fn processor_model() -> Option<String> {
 
 fn processor_field(name: &str) -> Option<String> {
     let info = fs::read_to_string("/proc/cpuinfo").ok()?;
-    let fields = info.lines().filter_map(|line| line.split_once(':'));
-    let mut values =
-        fields.filter(|(field, _)| field.trim() == name).map(|(_, value)| value.trim());
-    values.next().map(str::to_owned)
+    let mut fields = info.lines().filter_map(|line| line.split_once(':'));
+    fields.find(|(field, _)| field.trim() == name).map(|(_, value)| value.trim().to_owned())
 }
 
-/// The folder for Fashion-MNIST if the user names none: `~/.cache/multi-gpu-course/fashion-mnist` on Linux. `None` where
-/// the platform has no folder for caches.
+/// The usual folder for Fashion-MNIST: `~/.cache/multi-gpu-course/fashion-mnist` on Linux. `None` without a folder for caches.
 pub fn default_data_folder() -> Option<PathBuf> {
     let platform = etcetera::base_strategy::choose_native_strategy().ok()?;
     Some(platform.cache_dir().join("multi-gpu-course").join("fashion-mnist"))

@@ -6,7 +6,7 @@ use std::io::{BufReader, Write as _};
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use harness::images::idx::{Error, read_images, read_labels};
+use harness::images::idx::{read_images, read_labels};
 
 const IMAGES: u32 = 0x803;
 const LABELS: u32 = 0x801;
@@ -27,12 +27,8 @@ fn gzip(bytes: &[u8]) -> Vec<u8> {
 }
 
 /// Returns the message about a malformed file.
-fn refusal<R>(read: Result<R, Error>) -> String {
-    match read {
-        Err(Error::Malformed(message)) => message,
-        Err(error) => panic!("{error}"),
-        Ok(_) => panic!("the file was read"),
-    }
+fn refusal<R>(read: anyhow::Result<R>) -> String {
+    read.err().expect("a refusal").to_string()
 }
 
 #[test]
@@ -72,30 +68,25 @@ fn kinds_sizes_lengths_and_labels_are_checked() {
 }
 
 #[test]
-fn gzip_files_are_whole_and_may_have_several_members_and_zeros_at_the_end() {
+fn gzip_files_are_whole_and_may_have_several_members() {
     let labels = file(&[LABELS, 700], 700);
     let expected = read_labels(&labels[..]).unwrap();
     let (first, second) = labels.split_at(100);
     let members = [gzip(first), gzip(b""), gzip(second)];
-    let zeros = vec![0; 10_000];
-    let padded = [members.concat(), zeros.clone()].concat();
-    let each_padded = [&members[0], &zeros, &members[1], &members[2], &zeros[..1]];
-    let each_padded: Vec<u8> = each_padded.into_iter().flatten().copied().collect();
-    for bytes in [members.concat(), [gzip(&labels), zeros.clone()].concat(), padded, each_padded] {
+    for bytes in [members.concat(), gzip(&labels)] {
         assert_eq!(read_labels(&bytes[..]).unwrap(), expected);
         // A reader that has one byte at a time.
         assert_eq!(read_labels(BufReader::with_capacity(2, &bytes[..])).unwrap(), expected);
     }
-    for garbage in [&b"x"[..], b"\0\0\0x", b"\n"] {
+    for garbage in [&b"x"[..], b"\0\0\0x", b"\n", b"many bytes that are not gzip"] {
         let bytes = [&members.concat(), garbage].concat();
-        let told = refusal(read_labels(&bytes[..]));
-        assert_eq!(told, "goes on after its compressed data with bytes that are not gzip");
+        assert_eq!(refusal(read_labels(&bytes[..])), "cannot be read");
     }
     // A file that is cut in its only member, and in a later one; and a member too many.
     let few = gzip(&file(&[LABELS, 12], 12));
-    assert!(matches!(read_labels(&few[..few.len() / 2]), Err(Error::Read(_))));
+    assert_eq!(refusal(read_labels(&few[..few.len() / 2])), "cannot be read");
     let cut = [&members[0][..], &members[2][..members[2].len() / 2]].concat();
-    assert!(matches!(read_labels(&cut[..]), Err(Error::Read(_))));
+    assert_eq!(refusal(read_labels(&cut[..])), "cannot be read");
     let told = refusal(read_labels(&[members.concat(), gzip(b"!")].concat()[..]));
     assert_eq!(told, "goes on after the 700 bytes that its header announces");
     let told = refusal(read_labels(&members[0][..]));
