@@ -7,6 +7,7 @@
 //! Devices that train together must end with the same step. So each device adds the request to the sums of its step
 //! ([`BatchSums::interrupts`](crate::records::BatchSums::interrupts)), which the devices all-reduce anyway.
 
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::{fs, io};
 
@@ -22,20 +23,22 @@ static KNOWN: AtomicBool = AtomicBool::new(false);
 /// The number of the signal that arrived.
 static SIGNAL: AtomicUsize = AtomicUsize::new(SIGINT as usize);
 
-/// Installs the handlers, once: the first Ctrl-C is a request, and the second ends the process. Fails when the system refuses.
+/// Installs the handlers, once: the first Ctrl-C is a request, and the second ends the process. Fails, also when it is called
+/// again, when the system refuses.
 pub fn watch() -> io::Result<()> {
-    static WATCHED: AtomicBool = AtomicBool::new(false);
     // With two handlers for one signal, the first Ctrl-C would count as the second.
-    if WATCHED.swap(true, Ordering::SeqCst) {
-        return Ok(());
-    }
-    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    not_ignored(&status).try_for_each(|signal| {
-        // At a signal the handlers run in this order: the first one must not see the flag that the last one sets.
-        flag::register_conditional_shutdown(signal, 128 + signal, &REQUESTED)?;
-        flag::register_usize(signal, &SIGNAL, signal as usize)?;
-        flag::register(signal, &REQUESTED).map(drop)
-    })
+    static INSTALLED: OnceLock<Result<(), io::ErrorKind>> = OnceLock::new();
+    let install = || {
+        let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+        not_ignored(&status).try_for_each(|signal| {
+            // At a signal the handlers run in this order: the first one must not see the flag that the last one sets.
+            flag::register_conditional_shutdown(signal, 128 + signal, &REQUESTED)?;
+            flag::register_usize(signal, &SIGNAL, signal as usize)?;
+            flag::register(signal, &REQUESTED).map(drop)
+        })
+    };
+    let installed = INSTALLED.get_or_init(|| install().map_err(|error: io::Error| error.kind()));
+    installed.map_err(io::Error::from)
 }
 
 /// The signals that Linux's status of a process does not report as ignored. Bit `n - 1` is signal `n`.
