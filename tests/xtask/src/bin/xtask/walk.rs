@@ -43,7 +43,6 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
             )));
         }
     }
-    // No command runs twice.
     let mut ran = BTreeSet::new();
     let (mut failed, mut skipped, mut again) = (0, 0, 0);
     for command in &commands {

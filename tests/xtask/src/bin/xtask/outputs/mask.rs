@@ -74,6 +74,7 @@ impl Mask {
             }
             lines.push(SPACES.replace_all(line.trim_end(), " ").into_owned());
         }
+        lines.dedup_by(|next, line| next.is_empty() && line.is_empty());
         lines.join("\n") + "\n"
     }
 }
@@ -169,7 +170,7 @@ mod tests {
                      \x20                           idle, %,   idle, %,\n\
                      \x20                 s/step  predicted  measured\n\
                      one device              1.2          –         –\n\
-                     1F1B, 8 micro-batches   1.2   9  11\n\n\
+                     1F1B, 8 micro-batches   1.2   9  11\n\n\n\
                      1F1B, 8 micro-batches   0    3.2    12.7    3.2    1.1    20.1    2 of 8\n\
                      one device              0    6.9     6.9    6.9   15.8    36.5         –\n\n\
                      \x20 link    algorithm  predicted  measured  error\n  memory  ring       12.5      12.5     +4\n";
