@@ -156,82 +156,36 @@ impl Table {
         Ok(())
     }
 
-    /// Names the fastest algorithm for each size, and explains the numbers. Returns `None` if numbers are missing.
+    /// The doubts about the times, or else the fastest algorithms. Returns `None` if numbers are missing.
     fn conclusion(&self) -> Option<String> {
-        let count = self.devices.len();
-        if count == 1 {
-            return Some("One device has nothing to add up.".to_owned());
-        }
+        let (count, rows) = (self.devices.len(), 0..self.algorithms.len());
         let all = |row| (0..SIZES.len()).map(|column| self.rate(row, column)).collect();
-        let rates: Vec<Vec<f64>> = (0..self.algorithms.len()).map(all).collect::<Option<_>>()?;
-        let best: Vec<f64> = (0..SIZES.len())
-            .map(|column| rates.iter().map(|rates| rates[column]).fold(0.0, f64::max))
-            .collect();
+        let rates: Vec<Vec<f64>> = rows.clone().map(all).collect::<Option<_>>()?;
         let doubts = [
             self.shared.then_some(Doubt::Shared(count)),
             self.busy.as_ref().map(|_| Doubt::Busy),
             self.runs.and_then(Doubt::of_repetitions),
         ];
         let doubts: Vec<Doubt> = doubts.into_iter().flatten().collect();
-        let mut text = ranked(&doubts, || {
-            let parts = fastest(&rates, &best).into_iter().enumerate();
-            let within = format!(" is fastest, or within {:.0} % of it,", 100.0 * EQUAL_TIMES);
-            let parts = parts.map(|(part, (row, range))| {
-                let is_fastest = if part == 0 { within.as_str() } else { "" };
-                format!("{}{is_fastest} {range}", self.algorithms[row])
-            });
-            format!("On {count} devices {}.", report::joined(parts))
-        });
-        if best[0] < SLOW * best.iter().copied().fold(0.0, f64::max) {
-            text += &format!(
-                " At {} rates are low because each message, and each wait for another device, costs a fixed time.",
-                size(SIZES[0])
-            );
-        }
+        let best = |column: usize| rates.iter().map(|rates| rates[column]).fold(0.0, f64::max);
+        let fastest = |column: usize| {
+            let close = |row: &usize| Speed::of(best(column) / rates[*row][column]) == Speed::Equal;
+            let names = rows.clone().filter(close).map(|row| self.algorithms[row].to_string());
+            format!("{} at {}", report::joined(names), size(SIZES[column]))
+        };
         let last = SIZES.len() - 1;
-        if let Some(limit) = self.limit.and_then(|_| self.rate(self.algorithms.len(), last)) {
-            let reaches = match 100.0 * best[last] / limit {
-                ..1.0 => "is below 1 % of".to_owned(),
-                percent @ ..100.0 => format!("is {percent:.0} % of"),
-                _ => "reaches".to_owned(),
-            };
-            let size = size(SIZES[last]);
-            text += &format!(" At {size} the highest rate {reaches} the memory limit.");
-        }
-        Some(text)
+        let limit = self.limit.and_then(|_| self.rate(self.algorithms.len(), last));
+        let limit = limit
+            .map(|limit| format!(", with {:.0} % of the memory limit", 100.0 * best(last) / limit));
+        Some(match count {
+            1 => "One device has nothing to add up.".to_owned(),
+            _ => ranked(&doubts, || {
+                let (within, limit) = (100.0 * EQUAL_TIMES, limit.unwrap_or_default());
+                let (small, large) = (fastest(0), fastest(last));
+                format!("Fastest, or within {within:.0} % of it: {small}, and {large}{limit}.")
+            }),
+        })
     }
-}
-
-/// Below this share of the highest rate of all sizes, the rate of a size is called slow.
-const SLOW: f64 = 0.5;
-
-/// Names few algorithms that are the fastest, or nearly the fastest: the row of each with its range of sizes.
-fn fastest(rates: &[Vec<f64>], best: &[f64]) -> Vec<(usize, String)> {
-    let (mut parts, mut first) = (Vec::new(), 0);
-    while first < best.len() {
-        let len = |row: usize| {
-            let close =
-                |column: &usize| Speed::of(best[*column] / rates[row][*column]) == Speed::Equal;
-            (first..best.len()).take_while(close).count()
-        };
-        // Of several rows with the longest range, the one that is the fastest at its beginning.
-        let order = |a: &usize, b: &usize| {
-            len(*a).cmp(&len(*b)).then(rates[*a][first].total_cmp(&rates[*b][first]))
-        };
-        let Some(row) = (0..rates.len()).max_by(order) else { break };
-        let last = first + len(row).max(1) - 1;
-        let (from, to, end) = (size(SIZES[first]), size(SIZES[last]), best.len() - 1);
-        let range = match (first, last) {
-            (0, last) if last == end => "at every size".to_owned(),
-            (first, last) if first == last => format!("at {from}"),
-            (0, _) => format!("up to {to}"),
-            (_, last) if last == end => format!("from {from} on"),
-            _ => format!("from {from} to {to}"),
-        };
-        parts.push((row, range));
-        first = last + 1;
-    }
-    parts
 }
 
 /// Measures the seconds of all rows for one size: the medians over runs of the slowest rank's time. All ranks get the same
@@ -364,23 +318,22 @@ mod tests {
     }
 
     #[test]
-    fn the_conclusion_names_the_fastest_algorithm_of_each_size() {
+    fn the_conclusion_names_the_fastest_algorithms() {
         let alone = table([2.0; 5], [1.0; 5], [4.0; 5]);
-        assert_eq!(
-            conclusion(&alone),
-            "On 2 devices one-shot is fastest, or within 5 % of it, at every size. At 45 MiB the highest rate is 50 % of the memory limit."
-        );
         let turns = table([2.0, 2.0, 1.0, 2.0, 1.0], [1.0, 1.0, 2.0, 1.0, 2.0], [1.0; 5]);
-        let parts = "one-shot is fastest, or within 5 % of it, up to 64 KiB, ring at 1 MiB, one-shot at 16 MiB and ring at 45 MiB.";
-        assert_eq!(
-            conclusion(&turns),
-            format!("On 2 devices {parts} At 45 MiB the highest rate reaches the memory limit.")
-        );
-        let late = table([2.0, 1.0, 1.0, 1.0, 1.0], [1.0, 2.0, 2.0, 2.0, 2.0], [2.0; 5]);
-        assert!(conclusion(&late).contains("at 4 KiB and ring from 64 KiB on."), "{late}");
-        let close = table([2.0; 5], [1.0, 2.09, 1.0, 2.09, 1.0], [4.0; 5]);
-        let text = "one-shot is fastest, or within 5 % of it, at every size.";
-        assert!(conclusion(&close).contains(text), "{close}");
+        let close = table([2.09; 5], [2.0; 5], [900.0; 5]);
+        let without = Table { limit: None, ..table([2.0; 5], [1.0; 5], [4.0; 5]) };
+        for (table, expected) in [
+            (&alone, "one-shot at 4 KiB, and one-shot at 45 MiB, with 50 % of the memory limit."),
+            (&turns, "one-shot at 4 KiB, and ring at 45 MiB, with 200 % of the memory limit."),
+            (
+                &close,
+                "one-shot and ring at 4 KiB, and one-shot and ring at 45 MiB, with 0 % of the memory limit.",
+            ),
+            (&without, "one-shot at 4 KiB, and one-shot at 45 MiB."),
+        ] {
+            assert_eq!(conclusion(table), format!("Fastest, or within 5 % of it: {expected}"));
+        }
         let mut missing = alone;
         missing.columns[4][0] = None;
         assert_eq!(missing.conclusion(), None);
@@ -388,21 +341,15 @@ mod tests {
     }
 
     #[test]
-    fn the_conclusion_explains_the_numbers() {
-        let small = "At 4 KiB rates are low because each message, and each wait";
-        let rising = table([0.5, 4.0, 4.0, 2.0, 1.0], [0.4; 5], [9.0; 5]);
-        assert!(conclusion(&rising).contains(small), "{rising}");
+    fn with_a_doubt_about_times_nothing_is_ranked() {
         let flat = table([2.0; 5], [1.0; 5], [900.0; 5]);
-        assert!(conclusion(&flat).ends_with("is below 1 % of the memory limit."), "{flat}");
-        assert!(!conclusion(&flat).contains(small), "{flat}");
         let share = Some("4 threads share 2 cores".to_owned());
         let few = Table { note: share, shared: true, runs: Some(3), ..flat };
-        let doubts = format!("{} {} At 45 MiB", Doubt::Shared(2), Doubt::FewRepetitions);
-        assert!(conclusion(&few).starts_with(&doubts), "{few}");
+        assert_eq!(conclusion(&few), format!("{} {}", Doubt::Shared(2), Doubt::FewRepetitions));
         assert!(few.to_string().starts_with("[a, b]\n  note: 4 threads share 2 cores\n"), "{few}");
         let busy = Table { busy: Some("other programs".to_owned()), shared: false, ..few };
         assert!(busy.to_string().contains("\n  note: other programs\n  Other programs"), "{busy}");
-        assert!(!busy.to_string().contains("fastest"), "{busy}");
+        assert!(!busy.to_string().contains("astest"), "{busy}");
         let alone = Table { devices: vec![String::new()], ..busy };
         assert_eq!(conclusion(&alone), "One device has nothing to add up.");
     }

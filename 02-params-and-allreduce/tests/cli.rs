@@ -68,8 +68,7 @@ fn it_ends_in_a_table_of_bandwidths() {
     let doubts =
         unwrapped.matches("With so few runs, chance decides much: repeat with more --runs.");
     assert_eq!(doubts.count(), 3, "{tables}");
-    assert!(!unwrapped.contains("is fastest"), "{tables}");
-    assert_eq!(unwrapped.matches("the memory limit.").count(), 3, "{tables}");
+    assert!(!unwrapped.contains("Fastest") && !unwrapped.contains("the memory limit."), "{tables}");
 }
 
 #[test]

@@ -1,7 +1,6 @@
 //! Trains LeNet on one device and on several, and compares.
 
 mod comparison;
-mod conclusion;
 
 use std::process::ExitCode;
 
@@ -166,12 +165,12 @@ fn report_runs(runs: &[Run], outputs: &mut Outputs) -> anyhow::Result<()> {
         line(&run.summary)?;
     }
     if let Some(comparison) = &comparison {
-        paragraph(comparison)?;
+        paragraph(comparison.lines())?;
         comparison.conclusion().iter().try_for_each(|text| paragraph(format_args!("\n{text}")))?;
     }
-    let several = runs.get(1).unwrap_or(&runs[0]);
+    let replicas = &runs.get(1).unwrap_or(&runs[0]).outcome.hashes;
     if let Some(metrics) = outputs.metrics() {
-        metrics.write("comparison", &Comparison::line(comparison.as_ref(), several))?;
+        metrics.write("comparison", &Comparison::line(comparison.as_ref(), replicas))?;
     }
     Ok(())
 }

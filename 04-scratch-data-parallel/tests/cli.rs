@@ -73,12 +73,10 @@ fn three_runs_and_what_they_say_together() {
         .stdout(contains("\n  on [cpu:0 (1 core), cpu:1 (1 core)]\n"))
         .stdout(contains("\none device, all cores: test acc "))
         .stdout(contains("\n  on [cpu:0 (2 cores)]\n"))
-        .stdout(contains("\nspeed-up: ").and(contains("× over one device; ")))
-        .stdout(contains("× over one device, all cores\n"))
         .stdout(contains("largest weight difference: "))
-        .stdout(contains(
-            "\nAfter step 1 the weights of one device and of 2 devices agree to rounding",
-        ))
+        .stdout(contains("\nAfter step 1 the weights agree with one device up to rounding."))
+        // The runs are too short for a ratio of their times.
+        .stdout(contains("×").or(contains("as fast")).not())
         .stdout(contains("2 replicas ended with the same weights"));
 }
 
@@ -106,7 +104,10 @@ fn every_line_fits_into_the_terminal() {
 fn each_mode_has_its_conclusion() {
     for (argument, expected) in [
         ("--devices=1", "With one device there is nothing to compare: use --devices 2 or more.\n"),
-        ("--shards=8", "With --shards 8 all runs end with the same weights, to the last bit."),
+        (
+            "--shards=8",
+            "After step 1 the weights agree with one device to the last bit. At the end they still agree.",
+        ),
         ("--break=skip-allreduce", "The replicas differ, so a comparison"),
         ("--break=mean-for-sum", "The replicas are equal, so only the comparison"),
     ] {
@@ -393,7 +394,7 @@ fn ctrl_c_ends_all_ranks_together() {
         ", interrupted after ",
         "one device, all cores\n  left out after the interrupt",
         "after step 1; not compared at the end\n",
-        "The runs did not end at the",
+        "The runs did not\nend at the same step",
         "3 replicas ended with the same weights",
     ] {
         assert!(rest.contains(text), "{text:?} is not in {rest}");

@@ -1,12 +1,12 @@
-//! The table of `--compare`, and its conclusion.
+//! The tables of `--compare`, and the conclusion.
 //!
-//! Several devices can be less accurate than one for two reasons. K times the batch and K times the rate make fewer and longer
-//! steps, and a local batch norm uses the images of one device. `--compare N` changes one of the two at a time, with N seeds.
-//! A third cause is the statistics that normalise test images: `--test-norm` changes them.
+//! Several devices can be less accurate than one: K times the batch and the rate make fewer and longer steps, and a local batch
+//! norm uses the images of one device. `--compare N` changes one of the two at a time, with N seeds. `--test-norm` changes the
+//! statistics that normalise test images, which are a third cause.
 
 use harness::cli::name_of;
 use harness::report::outputs::Outputs;
-use harness::report::{Table, counted, joined, number, paragraph};
+use harness::report::{Table, counted, number, paragraph};
 use harness::statistics::{deviation, mean};
 use itertools::Itertools as _;
 use serde::Serialize;
@@ -32,47 +32,46 @@ pub(crate) fn report(
     outputs: &mut Outputs,
 ) -> anyhow::Result<()> {
     let rows = rows(runs, test_norm);
-    if let [row, ..] = &rows[..] {
-        let by = match test_norm {
-            TestNorm::Running => "",
-            TestNorm::Batch => ", normalised by the statistics of their own batches",
-        };
-        let seeds = row.accuracies.len();
+    let by = match test_norm {
+        TestNorm::Running => "",
+        TestNorm::Batch => ", normalised by the statistics of their own batches",
+    };
+    if let Some(seeds) = rows.first().map(|row| row.accuracies.len()) {
         paragraph(format_args!(
             "\nAccuracy on the test images{by}, with {seeds} seeds (spread: the standard deviation over the seeds):"
         ))?;
         table(&rows).print()?;
     }
-    if let Some(effects) = effects(&rows) {
-        paragraph(
-            "\nMean accuracy of the rows with a change, less that of the rows without it, all else equal. A difference is clear \
-             if it is larger than the largest spread of these rows:",
-        )?;
-        effects_table(&effects).print()?;
-        paragraph(format_args!("\n{}", conclusion(&effects, test_norm)))?;
-    } else {
-        paragraph("\nThe runs are not complete: each setting needs two seeds for a comparison.")?;
-    }
     if let Some(metrics) = outputs.metrics() {
         rows.iter().try_for_each(|row| metrics.write("accuracy", row))?;
     }
-    Ok(())
+    let Some(effects) = effects(&rows) else {
+        let text = "\nThe runs are not complete: each setting needs two seeds for a comparison.";
+        return Ok(paragraph(text)?);
+    };
+    paragraph(
+        "\nMean accuracy of the rows with a change, less that of the rows without it, all else equal. A difference is clear \
+         if it is larger than the largest spread of these rows:",
+    )?;
+    effects_table(&effects).print()?;
+    Ok(paragraph(format_args!("\n{}", conclusion(&effects, test_norm)))?)
 }
 
 /// The combinations with at least two accuracies: the spread needs two. After an interrupt or a failure, a row may have fewer.
 fn rows(runs: &[Finished], test_norm: TestNorm) -> Vec<Row> {
-    let combination = |Finished { run, .. }: &&Finished| {
-        (run.world_size, run.batch_norm(), run.options.batch_size)
-    };
-    let finished = runs.iter().filter(|run| !run.summary.interrupted);
-    let rows = finished.clone().unique_by(combination).map(|first| {
-        let (devices, batch_norm, batch_size) = combination(&first);
-        let of_row = finished.clone().filter(|run| combination(run) == combination(&first));
-        let accuracies = of_row.map(|run| run.summary.test_accuracy).collect();
-        let (learning_rate, test_norm) = (first.run.options.learning_rate, name_of(&test_norm));
+    let combination =
+        |run: &Finished| (run.run.world_size, run.run.options.batch_size, run.run.batch_norm());
+    let mut finished: Vec<_> = runs.iter().filter(|run| !run.summary.interrupted).collect();
+    finished.sort_by_key(|run| combination(run));
+    let rows = finished.chunk_by(|a, b| combination(a) == combination(b));
+    let row = |of_row: &[&Finished]| {
+        let (devices, batch_size, batch_norm) = combination(of_row[0]);
+        let learning_rate = of_row[0].run.options.learning_rate;
+        let accuracies = of_row.iter().map(|run| run.summary.test_accuracy).collect();
+        let test_norm = name_of(&test_norm);
         Row { devices, batch_norm, batch_size, learning_rate, test_norm, accuracies }
-    });
-    rows.filter(|row| row.accuracies.len() > 1).collect()
+    };
+    rows.filter(|of_row| of_row.len() > 1).map(row).collect()
 }
 
 fn table(rows: &[Row]) -> Table {
@@ -90,12 +89,11 @@ fn table(rows: &[Row]) -> Table {
     table
 }
 
-/// What the change of one setting does to the accuracy.
+/// The effect of a change on the accuracy.
 #[derive(Clone, Debug)]
 struct Effect {
-    setting: &'static str,
     change: String,
-    /// The average of the rows with the change, less the average of the rows without the change.
+    /// The average of the rows with the change, less the average of the rows that differ in nothing else.
     difference: f64,
     /// The largest spread of these rows.
     spread: f64,
@@ -108,24 +106,22 @@ impl Effect {
     }
 }
 
-/// The effects of all settings: rows with a change are compared with rows that differ in nothing else. `None` if a row is
-/// missing.
+/// The effects of all settings. `None` if a row is missing.
 fn effects(rows: &[Row]) -> Option<[Effect; 3]> {
     let [one, local, sync, local_scaled, sync_scaled] = rows else { return None };
-    let devices = local.devices;
-    let in_place = format!("{} in place of one", counted(devices, "device"));
-    let times = format!("{devices} times the batch and the rate");
-    let norms = "synchronised in place of local batch norm".to_owned();
-    let effect = |setting, change, without: &[&Row], with: &[&Row]| {
+    let effect = |change: String, without: &[&Row], with: &[&Row]| {
         let of = |rows: &[&Row]| mean(&rows.iter().map(|it| mean(&it.accuracies)).collect_vec());
         let spreads = without.iter().chain(with).map(|row| deviation(&row.accuracies));
-        let (difference, spread) = (of(with) - of(without), spreads.fold(0.0, f64::max));
-        Effect { setting, change, difference, spread }
+        let difference = of(with) - of(without);
+        Effect { change, difference, spread: spreads.fold(0.0, f64::max) }
     };
+    let (devices, norms) = (local.devices, "synchronised in place of local batch norm");
+    let in_place = format!("{} in place of one", counted(devices, "device"));
+    let times = format!("{devices} times the batch and the rate");
     Some([
-        effect("the number of devices", in_place, &[one], &[local, sync]),
-        effect("batch and rate", times, &[local, sync], &[local_scaled, sync_scaled]),
-        effect("batch norm", norms, &[local, local_scaled], &[sync, sync_scaled]),
+        effect(in_place, &[one], &[local, sync]),
+        effect(times, &[local, sync], &[local_scaled, sync_scaled]),
+        effect(norms.to_owned(), &[local, local_scaled], &[sync, sync_scaled]),
     ])
 }
 
@@ -140,21 +136,16 @@ fn effects_table(effects: &[Effect]) -> Table {
     table
 }
 
-/// Names the settings that make a clear difference.
-fn conclusion(effects: &[Effect], test_norm: TestNorm) -> String {
-    let clear = effects.iter().filter(|effect| effect.is_clear()).collect_vec();
-    if clear.is_empty() {
-        return "No setting makes a difference that these seeds can show.".to_owned();
-    }
-    let size = |effect: &&Effect| format!("{} ({:+.3})", effect.setting, effect.difference);
-    let lower = |it: &&Effect| it.setting == "batch and rate" && it.difference < 0.0;
-    let test = match test_norm == TestNorm::Running && clear.iter().any(lower) {
-        true => {
-            " --test-norm batch finds out whether the weights are worse, or only the running statistics of batch norm."
+/// Explains the clear differences, or says that there are none.
+fn conclusion(effects: &[Effect], test_norm: TestNorm) -> &'static str {
+    let clear: Vec<_> = effects.iter().filter(|effect| effect.is_clear()).collect();
+    match test_norm {
+        _ if clear.is_empty() => "No setting makes a difference that these seeds can show.",
+        TestNorm::Running if clear.iter().any(|effect| effect.difference < 0.0) => {
+            "The flag --test-norm batch finds out whether the weights are worse, or only the running statistics of batch norm."
         }
-        false => "",
-    };
-    format!("A clear difference comes from {}.{test}", joined(clear.iter().map(size)))
+        _ => "Other seeds would not explain the clear differences.",
+    }
 }
 
 #[cfg(test)]
@@ -190,41 +181,31 @@ mod tests {
         [0.603, 0.610, 0.557],
     ];
 
-    fn said(rows: &[Row], test_norm: TestNorm) -> String {
-        conclusion(&effects(rows).expect("all rows"), test_norm)
-    }
-
     #[test]
     fn a_difference_is_clear_if_it_is_larger_than_the_spread() {
-        let effects = effects(&rows(PAGE)).expect("all rows");
+        let effects_of = |rows: &[Row]| effects(rows).expect("all rows");
         assert_eq!(
-            effects_table(&effects).text(80),
+            effects_table(&effects_of(&rows(PAGE))).text(80),
             "change                                     difference  spread  clear\n\
              2 devices in place of one                      +0.019   0.046  no\n\
              2 times the batch and the rate                 -0.186   0.132  yes\n\
              synchronised in place of local batch norm      -0.022   0.132  no"
         );
-        assert_eq!(
-            conclusion(&effects, TestNorm::Running),
-            "A clear difference comes from batch and rate (-0.186). --test-norm batch finds out whether the weights are worse, or only \
-             the running statistics of batch norm."
-        );
-        assert!(!conclusion(&effects, TestNorm::Batch).contains("--test-norm"));
-    }
-
-    #[test]
-    fn several_settings_or_none_may_make_a_difference() {
-        let flat = [[0.8, 0.81, 0.79]; 5];
-        assert!(said(&rows(flat), TestNorm::Running).starts_with("No setting makes"));
-        let equal = |accuracy| [accuracy; 3];
-        // A difference below what is printed is none, even without any spread.
-        let nearly = [0.8, 0.8004, 0.8004, 0.8004, 0.8004].map(equal);
-        assert!(said(&rows(nearly), TestNorm::Running).starts_with("No setting makes"));
-        let all = said(&rows([0.8, 0.8, 0.85, 0.6, 0.65].map(equal)), TestNorm::Running);
-        let names = "comes from the number of devices (+0.025), batch and rate (-0.200) and batch norm (+0.050). --test-norm";
-        assert!(all.contains(names), "{all}");
-        let better = said(&rows([0.8, 0.8, 0.8, 0.9, 0.9].map(equal)), TestNorm::Running);
-        assert_eq!(better, "A clear difference comes from batch and rate (+0.100).");
+        let equal = |accuracies: [f64; 5]| accuracies.map(|accuracy| [accuracy; 3]);
+        let (none, worse, better) = ("No setting", "The flag --test-norm", "Other seeds");
+        for (accuracies, test_norm, clear, expected) in [
+            (PAGE, TestNorm::Running, [false, true, false], worse),
+            (PAGE, TestNorm::Batch, [false, true, false], better),
+            ([[0.8, 0.81, 0.79]; 5], TestNorm::Running, [false; 3], none),
+            // A difference below what is printed is none, even without any spread.
+            (equal([0.8, 0.8004, 0.8004, 0.8004, 0.8004]), TestNorm::Running, [false; 3], none),
+            (equal([0.8, 0.8, 0.85, 0.6, 0.65]), TestNorm::Running, [true; 3], worse),
+            (equal([0.8, 0.8, 0.8, 0.9, 0.9]), TestNorm::Running, [false, true, false], better),
+        ] {
+            let effects = effects_of(&rows(accuracies));
+            assert_eq!(effects.each_ref().map(Effect::is_clear), clear, "{effects:?}");
+            assert!(conclusion(&effects, test_norm).starts_with(expected), "{effects:?}");
+        }
     }
 
     #[test]

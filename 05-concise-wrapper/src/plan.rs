@@ -26,7 +26,6 @@ use trainer::TrainSetup;
 use trainer::memory::{Footprint, NetworkSize};
 
 use crate::arguments::{Arguments, ModelKind, Norm, Scale, TestNorm, WrapperKind};
-use crate::conclusion::Difference;
 
 /// On a CPU, the numbers of training and test images, unless `--train-size` and `--test-size` are given.
 const IMAGES_ON_A_CPU: (usize, usize) = (6_144, 2_000);
@@ -187,18 +186,6 @@ impl Prepared {
             (devices, 0) => format!("{devices} × {}", batch_size / devices),
         };
         title + &format!(": batch {batch}, lr {}", number(learning_rate))
-    }
-
-    /// The difference between the run on several devices and the run on one.
-    pub(crate) fn difference(&self) -> Difference {
-        let flags = &self.flags;
-        let local_norms = flags.model == ModelKind::Resnet18 && flags.bn == Norm::Local;
-        match (flags.reduction.shards, flags.scale) {
-            (Some(shards), _) => Difference::Shards(shards),
-            (None, Scale::Linear) => Difference::BatchAndRate { local_norms },
-            (None, Scale::None) if local_norms => Difference::BatchNorm,
-            (None, Scale::None) => Difference::Rounding,
-        }
     }
 
     /// Describes the runs in one line.

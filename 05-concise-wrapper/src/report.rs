@@ -11,10 +11,10 @@ use harness::report::summary::Summary;
 use harness::report::{line, number, paragraph};
 use itertools::Itertools as _;
 use model_state::weights_hash::WeightsHash;
-use scratch_data_parallel::replicas::{check, verdict};
+use scratch_data_parallel::replicas::verdict;
 
 use crate::arguments::{ModelKind, TestNorm, WrapperKind};
-use crate::conclusion::Setting;
+use crate::conclusion::conclusion;
 use crate::plan::{Prepared, Run};
 
 /// A finished run.
@@ -83,25 +83,12 @@ pub(crate) fn report(
         outputs.print_sparklines()?;
         line("")?;
         runs.iter().try_for_each(|run| line(&run.summary))?;
-        if let [one, .., several] = runs {
-            let ratio = one.summary.seconds_per_epoch / several.summary.seconds_per_epoch;
-            line(format_args!("speed-up: {ratio:.2}× over {}", one.summary.run))?;
-        }
-        let replicas = || runs.iter().filter(|run| run.replicas.len() > 1);
-        for Finished { summary, replicas, .. } in replicas() {
+        for Finished { summary, replicas, .. } in runs.iter().filter(|it| it.replicas.len() > 1) {
             line(format_args!("{}: {}", summary.run, verdict(replicas)))?;
         }
-        let setting = Setting {
-            planned,
-            wrapper: flags.wrapper.title(),
-            difference: prepared.difference(),
-            slow_link: flags.reduction.slow_link().map(|it| it.megabytes()),
-            bug: flags.breakage.as_ref().map(name_of),
-            replicas_agree: replicas().next().map(|run| check(&run.replicas).is_ok()),
-            resumable: flags.checkpoints.is_some(),
-        };
         let summaries: Vec<&Summary> = runs.iter().map(|run| &run.summary).collect();
-        paragraph(format_args!("\n{}", setting.conclusion(&summaries)))?;
+        let conclusion = conclusion(flags, planned, &summaries);
+        paragraph(format_args!("\n{conclusion}"))?;
     }
     outputs.write(&prepared.headline())?;
     locked(&prepared.recording).as_ref().map_or(Ok(()), LazyFile::announce)?;

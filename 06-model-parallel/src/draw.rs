@@ -10,7 +10,7 @@ use model_parallel::pipeline::drawing::predicted_chart;
 use model_parallel::pipeline::{Kind, UNBOUNDED, check, predict};
 
 use crate::arguments::Arguments;
-use crate::conclusions::{Drawn, of_drawings};
+use crate::conclusions::of_drawings;
 
 /// The largest number of columns of a drawing: its parts fill some screens.
 const MOST_COLUMNS: usize = 1000;
@@ -65,13 +65,11 @@ pub(crate) fn draw(flags: &Arguments, speaks: bool) -> anyhow::Result<()> {
             kept.iter().join(", "),
         ))?;
         line("")?;
-        // A chunk's micro-batch is a part of a stage's.
-        let kept = kept.into_iter().max().unwrap_or(0) as f64 / chunks as f64;
         let name = match kind {
             Kind::Interleaved { chunks } => format!("interleaved 1F1B ({chunks} chunks)"),
             _ => name,
         };
-        all.push((Drawn { name, idle: predicted.bubble(), kept }, predicted));
+        all.push(((name, predicted.bubble()), predicted));
     }
     let (drawn, predicted): (Vec<_>, Vec<_>) = all.into_iter().unzip();
     if speaks {
@@ -79,7 +77,7 @@ pub(crate) fn draw(flags: &Arguments, speaks: bool) -> anyhow::Result<()> {
     }
     let Some(path) = gantt else { return Ok(()) };
     let title = "Predicted steps: a forward pass takes one unit of time, a backward pass two, a message nothing";
-    let pictures: Vec<_> = drawn.into_iter().map(|it| it.name).zip(predicted).collect();
+    let pictures: Vec<_> = drawn.into_iter().map(|(name, _)| name).zip(predicted).collect();
     let svg = predicted_chart(title, &pictures).svg(Place::File);
     Ok(file::write_flag("--gantt", path, |file| file.write_all(svg.as_bytes()))?)
 }

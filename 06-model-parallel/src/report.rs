@@ -99,7 +99,6 @@ impl<'a> Outcome<'a> {
     /// The numbers for the conclusions.
     fn figures(&self) -> Figures {
         let Mesh { data, pipeline, tensor } = self.way.mesh;
-        let most = |bytes: fn(&Held) -> usize| self.trained.held.iter().map(bytes).max();
         let predicted = self.way.predicted.as_ref();
         let idle = predicted.zip(self.measured.as_ref());
         Figures {
@@ -109,9 +108,7 @@ impl<'a> Outcome<'a> {
             epochs: self.summary.epochs_trained,
             seconds_per_step: self.seconds_per_step,
             idle: idle.map(|(predicted, measured)| [predicted.bubble(), measured.bubble()]),
-            bytes: most(Held::total).unwrap_or(0),
-            activations: most(|held| held.activations).unwrap_or(0),
-            gradients: most(|held| held.gradients).unwrap_or(0),
+            bytes: self.trained.held.iter().map(Held::total).max().unwrap_or(0),
             errors: self.differences,
             hash: self.summary.weights_hash.clone(),
         }
@@ -151,7 +148,7 @@ pub(crate) fn report(
     for Outcome { way, trained, .. } in outcomes.iter().filter(|it| it.trained.replicas.len() > 1) {
         paragraph(format_args!("{}: {}.", way.name, verdict(&trained.replicas)))?;
     }
-    print_block(&times(outcomes), &of_times(&figures, &doubts))?;
+    print_block(&times(outcomes, &doubts), &of_times(&figures, &doubts))?;
     print_block(&memory(outcomes), &of_memory(&figures))?;
     // An error of the first file does not prevent the second file.
     let written = outputs.write(headline);
@@ -201,24 +198,31 @@ fn errors(outcomes: &[Outcome<'_>]) -> (&'static str, Option<Table>) {
 }
 
 /// The time of a step, and the idle time of pipelines.
-fn times(outcomes: &[Outcome<'_>]) -> (&'static str, Option<Table>) {
-    let one = outcomes.iter().find(|it| it.way.is_alone());
+fn times(outcomes: &[Outcome<'_>], doubts: &[Doubt]) -> (&'static str, Option<Table>) {
+    let one = outcomes.iter().find(|it| it.way.is_alone()).map(|one| one.seconds_per_step);
     let table = Table::new("").column("micro-\nbatches", 1).column("s/step", 0);
     let table = table.column("speed-up", 0).column("idle, %,\npredicted", 2);
     let mut table = table.column("idle, %,\nmeasured", 1);
     for it in outcomes {
         let percent = |timeline: &Timeline| format!("{:.0}", timeline.bubble() * 100.0);
-        let speed_up = one.map(|one| one.seconds_per_step / it.seconds_per_step);
         table.row([
             it.way.label.clone(),
             it.way.shards.to_string(),
             seconds(it.seconds_per_step),
-            dash(speed_up.map(|ratio| format!("{ratio:.2}×"))),
+            speed_up(doubts, one, it.seconds_per_step),
             of_stages(outcomes, it.way.predicted.as_ref().map(percent)),
             of_stages(outcomes, it.measured.as_ref().map(percent)),
         ]);
     }
     ("Time of a step, and the devices' idle time (bubble)", Some(table))
+}
+
+/// The cell of a speed-up over one device. With doubts about the times, the column is empty, and tables leave out empty columns.
+fn speed_up(doubts: &[Doubt], one: Option<f64>, seconds: f64) -> String {
+    match doubts {
+        [] => dash(one.map(|one| format!("{:.2}×", one / seconds))),
+        _ => String::new(),
+    }
 }
 
 /// The bytes that devices hold and send. Devices with the same numbers share a row. Of more than four rows, a way has
@@ -328,6 +332,13 @@ mod tests {
             span(Action::SendActivation(0), 1.0, makespan),
         ];
         Timeline { stages: 1, spans }
+    }
+
+    #[test]
+    fn with_a_doubt_about_times_there_is_no_ratio() {
+        let of = |doubts: &[Doubt]| [Some(1.0), None].map(|one| speed_up(doubts, one, 0.5));
+        assert_eq!(of(&[]), ["2.00×", "–"]);
+        assert_eq!(of(&[Doubt::Busy]), ["", ""]);
     }
 
     #[test]

@@ -10,6 +10,7 @@ mod screen;
 mod stuck;
 
 use assert_cmd::Command;
+use predicates::prelude::PredicateBooleanExt as _;
 use predicates::str::contains;
 use serde_json::Value;
 
@@ -78,7 +79,8 @@ fn one_device_then_two_with_twice_the_batch_and_rate() {
         .stdout(contains("ddp on 2 devices: batch 2 × 16, lr 0.2"))
         .stdout(contains("s/epoch, weights "))
         .stdout(contains("\n  on [cpu:0 (1 core), cpu:1 (1 core)]\n"))
-        .stdout(contains("× over one device\n"))
+        // The runs are too short for a ratio of their times.
+        .stdout(contains("× over one device").or(contains("as fast")).not())
         .stdout(contains("ddp: 2 replicas ended with the same weights"));
 }
 

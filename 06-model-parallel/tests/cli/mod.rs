@@ -82,9 +82,7 @@ fn schedules_are_drawn_without_training() {
         .stdout(contains(
             "15 units of time, idle (bubble) 20.0 %; each channel needs room for 1 message",
         ))
-        .stdout(contains(
-            "Least idle time: ZB-H1, 7.7 %. The fullest stage keeps fewest micro-batches\nunder 1F1B and ZB-H1: 2.\n",
-        ))
+        .stdout(contains("Least idle time: ZB-H1, 7.7 %.\n"))
         .stdout(contains("interleaved 1F1B, 2 chunks"))
         .stdout(contains("ZB-H1"))
         .stdout(contains("epoch").not());

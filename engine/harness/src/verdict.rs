@@ -5,6 +5,7 @@
 use itertools::Itertools as _;
 
 use crate::report::summary::Summary;
+use crate::report::thousands;
 use crate::statistics::chance_explains;
 
 /// Times that differ by less than this share count as equal. Repeated runs on a quiet machine differ by as much.
@@ -84,6 +85,16 @@ pub fn ranked(doubts: &[Doubt], ranking: impl FnOnce() -> String) -> String {
     if doubts.is_empty() { ranking() } else { doubts.iter().join(" ") }
 }
 
+/// Compares the times of one device, of several, and of further runs: the doubts about them, or else `ranking` of the
+/// speed-up over one device. `method` is the name of the work of several devices. Empty if there is no speed-up.
+pub fn times(runs: &[&Summary], method: &str, ranking: impl FnOnce(f64) -> String) -> String {
+    let [one, several, ..] = runs else { return String::new() };
+    let ratio = one.seconds_per_epoch / several.seconds_per_epoch;
+    let mut doubts = Doubt::about(runs);
+    doubts.extend(Doubt::of_speed_up(method, ratio, several.devices.len(), 0.0));
+    ranked(&doubts, || if ratio.is_finite() { ranking(ratio) } else { String::new() })
+}
+
 /// A ratio of times, in words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Speed {
@@ -106,21 +117,17 @@ impl Speed {
     }
 }
 
-/// Compares several devices with one: `2 devices are 1.93 times as fast as one; 2 times is ideal.` `devices` names the devices,
-/// and `link` their link, such as ` over a link of 20 MB/s`. Empty if there is no ratio.
-pub fn speed_up(devices: &str, count: usize, link: &str, ratio: f64) -> String {
+/// Compares the speed of several devices with that of `one`: `2 devices are 1.93 times as fast as one.`
+pub fn speed_up(devices: &str, one: &str, ratio: f64) -> String {
     match Speed::of(ratio) {
-        _ if !ratio.is_finite() => String::new(),
-        Speed::Faster => {
-            format!("{devices} are {ratio:.2} times as fast as one{link}; {count} times is ideal.")
+        Speed::Faster => format!("{devices} are {ratio:.2} times as fast as {one}."),
+        Speed::Equal => format!("{devices} are no faster than {one}."),
+        Speed::Slower => {
+            format!(
+                "{devices} are slower than {one}: an epoch takes {:.2} times as long.",
+                1.0 / ratio
+            )
         }
-        Speed::Equal => format!(
-            "{devices} are no faster than one{link}: messages cost as much time as they save."
-        ),
-        Speed::Slower => format!(
-            "{devices} are slower than one{link}: an epoch takes {:.2} times as long.",
-            1.0 / ratio
-        ),
     }
 }
 
@@ -146,30 +153,26 @@ fn not_learned(subject: &str, run: &Summary) -> String {
     )
 }
 
-/// The comparison of the test accuracies of two runs.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Accuracies {
-    /// A run was not tested.
-    Unknown,
-    /// Neither run has learned: a sentence.
-    Guesses(String),
-    /// Chance explains the difference.
-    Chance,
-    /// The second run is `higher` or `lower`.
-    Differ(&'static str),
-}
-
-impl Accuracies {
-    /// Compares a second run with a first.
-    pub fn of(first: &Summary, second: &Summary) -> Self {
-        let accuracies @ [before, after] = [first, second].map(|run| run.test_accuracy);
-        match () {
-            () if before.is_nan() || after.is_nan() => Self::Unknown,
-            () if !first.has_learned() && !second.has_learned() => {
-                Self::Guesses(not_learned("Neither run is", second))
-            }
-            () if chance_explains(accuracies, second.images.1) => Self::Chance,
-            () => Self::Differ(if after > before { "higher" } else { "lower" }),
+/// Compares the test accuracies of one device and of several. If chance does not explain the difference, `cause` follows.
+/// Empty if a run was not tested.
+pub fn accuracies(one: &Summary, several: &Summary, cause: &str) -> String {
+    let accuracies @ [before, after] = [one, several].map(|run| run.test_accuracy);
+    let images = several.images.1;
+    match () {
+        () if before.is_nan() || after.is_nan() => String::new(),
+        () if !one.has_learned() && !several.has_learned() => {
+            not_learned("Neither run is", several)
+        }
+        () if chance_explains(accuracies, images) => format!(
+            "Test accuracy is {after:.3}, and {before:.3} on one device: {} test images show no clear difference.",
+            thousands(images)
+        ),
+        () => {
+            let direction = if after > before { "higher" } else { "lower" };
+            let text = format!(
+                "Test accuracy is {after:.3}, {direction} than {before:.3} on one device. {cause}"
+            );
+            text.trim_end().to_owned()
         }
     }
 }
@@ -242,6 +245,21 @@ mod tests {
     }
 
     #[test]
+    fn a_speed_up_is_ranked_only_without_doubts() {
+        let of = |one: &Summary, several: &Summary| {
+            times(&[one, several], "DDP", |ratio| format!("{ratio:.1} times"))
+        };
+        let (one, two) =
+            (run(1, 0.5), |seconds_per_epoch| Summary { seconds_per_epoch, ..run(2, 0.5) });
+        assert_eq!(of(&one, &two(1.0)), "2.0 times");
+        assert_eq!(of(&one, &two(f64::NAN)), "");
+        let busy = Summary { busy: Some(String::new()), ..two(1.0) };
+        assert_eq!(of(&one, &busy), Doubt::Busy.to_string());
+        assert!(of(&one, &two(0.5)).starts_with("The speed-up of DDP is 4.00"));
+        assert_eq!(times(&[&one], "DDP", |_| unreachable!()), "");
+    }
+
+    #[test]
     fn few_repetitions_and_implausible_speed_ups_are_doubts() {
         assert_eq!([4, 5].map(Doubt::of_repetitions), [Some(Doubt::FewRepetitions), None]);
         let doubt = |speed_up, idle| {
@@ -264,15 +282,12 @@ mod tests {
         let [faster, equal, slower] = [Speed::Faster, Speed::Equal, Speed::Slower];
         assert_eq!(judged, [faster, faster, equal, equal, equal, slower, slower]);
         for (ratio, expected) in [
-            (1.93, "2 devices are 1.93 times as fast as one; 2 times is ideal."),
-            (1.02, "2 devices are no faster than one: messages cost as much time as they save."),
+            (1.93, "2 devices are 1.93 times as fast as one."),
+            (1.02, "2 devices are no faster than one."),
             (0.5, "2 devices are slower than one: an epoch takes 2.00 times as long."),
-            (f64::NAN, ""),
-            (f64::INFINITY, ""),
         ] {
-            assert_eq!(speed_up("2 devices", 2, "", ratio), expected);
+            assert_eq!(speed_up("2 devices", "one", ratio), expected);
         }
-        assert!(speed_up("2 devices", 2, " over a link", 1.9).contains("as one over a link;"));
     }
 
     #[test]
@@ -290,15 +305,23 @@ mod tests {
         ] {
             assert_eq!(of_one(&run(1, accuracy)), expected);
         }
-        let compared = |a, b| Accuracies::of(&run(1, a), &run(2, b));
-        assert_eq!(compared(f64::NAN, 0.5), Accuracies::Unknown);
-        assert_eq!(compared(0.5, f64::NAN), Accuracies::Unknown);
-        assert!(
-            matches!(compared(0.11, 0.09), Accuracies::Guesses(text) if text.starts_with("Neither"))
-        );
-        assert_eq!(compared(0.62, 0.63), Accuracies::Chance);
-        assert_eq!(compared(0.62, 0.7), Accuracies::Differ("higher"));
-        assert_eq!(compared(0.62, 0.1), Accuracies::Differ("lower"));
+        for (before, after, expected) in [
+            (f64::NAN, 0.5, ""),
+            (0.5, f64::NAN, ""),
+            (0.11, 0.09, "Neither run is clearly better than guessing (0.100): train for"),
+            (
+                0.62,
+                0.63,
+                "0.630, and 0.620 on one device: 2,000 test images show no clear difference.",
+            ),
+            (0.62, 0.7, "Test accuracy is 0.700, higher than 0.620 on one device. A cause."),
+            (0.62, 0.1, "Test accuracy is 0.100, lower than 0.620 on one device. A cause."),
+        ] {
+            let text = accuracies(&run(1, before), &run(2, after), "A cause.");
+            assert!(text.contains(expected) && text.is_empty() == expected.is_empty(), "{text}");
+        }
+        let bare = accuracies(&run(1, 0.62), &run(2, 0.1), "");
+        assert!(bare.ends_with("on one device."), "{bare}");
     }
 
     #[test]

@@ -27,7 +27,7 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<()> {
         let told = "the two recordings have no step in common: nothing can be compared";
         return Err(UsageError::new(told).into());
     };
-    // The steps after those that both have.
+    // The first step after the common steps.
     let later = common.last().map_or(from, |to| to + 1);
     let divergence = first_divergence(&first.entries, &second.entries);
     match &divergence {

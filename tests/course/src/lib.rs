@@ -1,4 +1,4 @@
-//! The parts of the learner's tool that `cargo xtask` uses as well.
+//! The parts of the learner's tool that `cargo xtask` also uses.
 
 #![expect(missing_docs, reason = "the two tools are the only readers")]
 

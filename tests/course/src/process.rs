@@ -91,14 +91,13 @@ impl Group {
                 Some(how) => break how,
             }
         };
-        // The standard library ends a single process. The crates that end a group need a feature of libc that the stages do not
-        // use, so the shell ends the group. The group comes first, because its number is free again after its last process.
+        // The crates that end a group need a feature of libc that the stages do not use, so the shell ends the group. The group
+        // comes first, because its number is free again after its last process.
         #[cfg(unix)]
         let _ = Command::new("/bin/sh")
             .args(["-c", "kill -s KILL -- \"-$0\"", &self.leader.id().to_string()])
             .stderr(Stdio::null())
             .status();
-        // The leader may have ended already.
         let _ = self.leader.kill();
         let _ = self.leader.wait();
         how

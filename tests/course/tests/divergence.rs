@@ -1,4 +1,4 @@
-//! `cargo course divergence` tells where two recordings part, and what one of them does not have.
+//! `cargo course divergence` names the first difference of two recordings, and the parts that one recording lacks.
 
 use crate::*;
 
@@ -45,7 +45,7 @@ fn what_only_one_recording_has_is_told() {
             "no difference in 3 steps, from step 1 to 3\n\
              only the second recording has rank 1: of that, nothing but images was compared\n",
         ),
-        // The other run ends after step 2; with what step 3 begins with, or with something else.
+        // The second run ends after step 2, with the weights of step 3 or with other weights.
         (
             &whole,
             weights(3, "03"),

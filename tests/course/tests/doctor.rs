@@ -1,4 +1,4 @@
-//! `cargo course doctor` tells the truth: about a machine with nothing, and about one that has things.
+//! `cargo course doctor` reports the truth about a bare machine, and about a machine with GPUs, libraries and images.
 
 use crate::*;
 

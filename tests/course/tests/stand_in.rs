@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 /// How long [`wait_until`] waits.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Makes a program of a script for `sh`, in place of what is there.
+/// Writes a script for `sh`, as a program.
 pub fn stand_in(path: impl AsRef<Path>, script: &str) -> io::Result<()> {
     let path = path.as_ref();
     fs::write(path, format!("#!/bin/sh\n{script}\n"))?;
@@ -19,7 +19,7 @@ pub fn stand_in(path: impl AsRef<Path>, script: &str) -> io::Result<()> {
 }
 
 /// Runs a program with a cargo that answers `cargo metadata`; for any other command, this cargo starts another program and
-/// hangs. Sends the program a signal once cargo runs. Checks that the program and what cargo has started end.
+/// hangs. Sends the program a signal once cargo runs. Checks that the program ends, and so do the processes that cargo has started.
 #[track_caller]
 pub fn signalled(program: &mut Command, signal: &str) -> Output {
     let folder = tempfile::tempdir().unwrap();

@@ -15,7 +15,6 @@ macro_rules! pattern {
 }
 
 pub mod book;
-pub mod html;
 pub mod interactive;
 pub mod machine;
 pub mod number;
@@ -27,6 +26,11 @@ pub mod steps;
 pub mod stored;
 
 pub use machine::Machine;
+
+/// Text for SVG or HTML, between tags and in quotes.
+pub fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+}
 
 /// The checkout that this tool was built in.
 pub fn root() -> PathBuf {

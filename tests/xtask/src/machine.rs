@@ -32,8 +32,9 @@ impl Machine {
             == (&other.processor, &other.gpus, &other.model, &other.instruction_sets)
     }
 
-    /// `AMD EPYC, 2 cores`; where GPUs took part, `2 × NVIDIA H200, beside AMD EPYC, 2 cores`
-    pub fn short(&self) -> String {
+    /// The machine and the day of a measurement: `AMD EPYC, 2 cores, 2026-11-22`. Where GPUs took part, they come first:
+    /// `2 × NVIDIA H200, beside AMD EPYC, 2 cores`.
+    pub fn on(&self, date: Option<&str>) -> String {
         let host = format!("{}, {}", self.processor, counted(self.cores, "core"));
         let counts = self.gpus.iter().unique().map(|name| {
             match self.gpus.iter().filter(|gpu| *gpu == name).count() {
@@ -41,15 +42,11 @@ impl Machine {
                 count => format!("{count} × {name}"),
             }
         });
-        match counts.collect::<Vec<_>>().join(", ") {
+        let machine = match counts.collect::<Vec<_>>().join(", ") {
             none if none.is_empty() => host,
             gpus => format!("{gpus}, beside {host}"),
-        }
-    }
-
-    /// `AMD EPYC, 2 cores, 2026-11-22`: the machine and the day of a measurement.
-    pub fn on(&self, date: Option<&str>) -> String {
-        [self.short().as_str()].into_iter().chain(date).join(", ")
+        };
+        [machine.as_str()].into_iter().chain(date).join(", ")
     }
 }
 
@@ -82,9 +79,9 @@ pub fn today() -> Option<String> {
 #[test]
 fn a_gpu_comes_before_its_host_and_decides_how_results_are_rounded() {
     let host = Machine { processor: "AMD EPYC".into(), cores: 2, ..this_machine() };
-    assert_eq!(host.short(), "AMD EPYC, 2 cores");
+    assert_eq!(host.on(None), "AMD EPYC, 2 cores");
     let gpus: Vec<String> = ["NVIDIA H200", "NVIDIA A2", "NVIDIA H200"].map(str::to_owned).into();
     let with_gpus = Machine { gpus, ..host.clone() };
-    assert_eq!(with_gpus.short(), "2 × NVIDIA H200, NVIDIA A2, beside AMD EPYC, 2 cores");
+    assert_eq!(with_gpus.on(None), "2 × NVIDIA H200, NVIDIA A2, beside AMD EPYC, 2 cores");
     assert!(host.rounds_like(&host) && !host.rounds_like(&with_gpus));
 }

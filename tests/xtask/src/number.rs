@@ -20,17 +20,11 @@ fn without_point<S: Serializer>(number: &f64, serializer: S) -> Result<S::Ok, S:
 
 /// A number of [`four_digits`]. A whole number is written without a point.
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd, Serialize)]
-pub struct Rounded(#[serde(serialize_with = "without_point")] f64);
+pub struct Rounded(#[serde(serialize_with = "without_point")] pub f64);
 
 impl Rounded {
-    /// The nearest one.
     pub fn of(number: f64) -> Self {
         Self(four_digits(number))
-    }
-
-    /// Its value.
-    pub fn value(self) -> f64 {
-        self.0
     }
 }
 

@@ -30,7 +30,7 @@ fn heading(title: String) -> Heading {
 pub fn scaling(panels: &[&scaling::Panel]) -> String {
     let row = |panel: &&scaling::Panel| {
         let curves = CURVES.map(|(series, width)| (series, width, &panel.with_overlap[series]));
-        let values = curves.iter().flat_map(|(.., curve)| &curve.speed_up).map(|it| it.value());
+        let values = curves.iter().flat_map(|(.., curve)| &curve.speed_up).map(|it| it.0);
         let (least, devices) = (values.fold(1.0, f64::min), &panel.devices);
         let most = devices.iter().copied().max().unwrap_or(2) as f64;
         let ticks = devices.iter().step_by(2).map(|&it| (it as f64, thousands(it))).collect();
@@ -38,8 +38,8 @@ pub fn scaling(panels: &[&scaling::Panel]) -> String {
         let ideal = Curve { name: "ideal".to_owned(), series: None, width: 1.0, points: ideal };
         let curve = |(series, width, curve): (usize, f64, &scaling::Curve)| {
             let point = |(&count, it): (&usize, &Rounded)| {
-                let tooltip = format!("{} on {count} devices: {}", curve.way, it.value());
-                (count as f64, it.value(), tooltip)
+                let tooltip = format!("{} on {count} devices: {}", curve.way, it.0);
+                (count as f64, it.0, tooltip)
             };
             let points = devices.iter().zip(&curve.speed_up).map(point).collect();
             Curve { name: curve.way.clone(), series: Some(series), width, points }
@@ -80,7 +80,7 @@ pub fn schedules() -> anyhow::Result<String> {
     Ok(gantt.svg(Place::Page))
 }
 
-/// The messages of an all-reduce. Time goes down, and ranks stand side by side.
+/// The messages of an all-reduce. Time goes down, and ranks are side by side.
 ///
 /// Every rank is drawn once before the first step and once after each, as its chunks. A chunk has a stripe for each rank's
 /// contribution, and is filled when it has all. The style sheet of the stepper has the colours.
@@ -110,7 +110,7 @@ pub fn steps(run: &steps::Run) -> String {
             let chunk = message.chunks.last().copied().unwrap_or(0);
             let from = x(message.from, chunk) + CELL / 2.0;
             let ahead = (message.to + run.ranks - message.from) % run.ranks;
-            // Ranks stand in a ring: an arrow that leaves on the right arrives on the left.
+            // Ranks form a ring: an arrow that leaves on the right arrives on the left.
             let times = if message.to < message.from { 2 } else { 1 };
             for from in [from, from - ranks * pitch].into_iter().take(times) {
                 let to = from + ahead as f64 * pitch;

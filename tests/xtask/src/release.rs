@@ -20,9 +20,8 @@ fn sections(changelog: &str) -> Vec<(&str, Option<&str>, &str)> {
     headings.iter().enumerate().map(section).collect()
 }
 
-/// The text of the release of `version`, the workspace's: its section of the changelog.
-/// Fails with a sentence for each place where changelog and citation file differ from the workspace, for changes that still
-/// stand under "Unreleased", and for a section without a text.
+/// The text of the release of `version`, the workspace's: its section of the changelog. Fails with a sentence for each difference
+/// of a file from the workspace, for changes under "Unreleased", and for a section without a text.
 pub fn notes(version: &str, changelog: &str, citation: &str) -> Result<String, Vec<String>> {
     let field = |name: &str| {
         let found = FIELD.captures_iter(citation).find(|found| &found[1] == name);

@@ -14,7 +14,7 @@ fn every_rule_is_kept() {
 }
 
 /// The recorded runs show a promise of stage 4: any number of devices gives the same bits. The runs also show a promise of
-/// stage 6: a pipeline whose micro-batches are stage 5's shards gives the bits of stage 5.
+/// stage 6: a pipeline on stage 5's shards as micro-batches gives the bits of stage 5.
 #[test]
 fn recorded_runs_end_with_the_same_weights() {
     // The first run of stage 6 takes the whole batch, which is another function.

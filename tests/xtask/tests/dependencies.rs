@@ -9,17 +9,21 @@ use walkdir::WalkDir;
 
 use crate::*;
 
-/// The packages of the workspace: the folder of each, below the root, and what cargo tells of it.
+/// The packages of the workspace: the folder of each, below the root, and its metadata from cargo.
 fn packages() -> Vec<(String, Value)> {
-    let mut cargo = Command::new(env!("CARGO"));
-    cargo.args(["metadata", "--no-deps", "--offline", "--format-version=1"]).current_dir(root());
-    let answer: Value = serde_json::from_slice(&cargo.output().unwrap().stdout).unwrap();
+    let answer = cargo(&["metadata", "--no-deps", "--offline", "--format-version=1"]);
+    let answer: Value = serde_json::from_str(&answer).unwrap();
     let packages = answer["packages"].as_array().unwrap().iter();
     let with_folder = |package: &Value| {
         let manifest = Path::new(package["manifest_path"].as_str().unwrap());
         (below_root(manifest.parent().unwrap()), package.clone())
     };
     packages.map(with_folder).collect()
+}
+
+fn cargo(words: &[&str]) -> String {
+    let output = Command::new(env!("CARGO")).args(words).current_dir(root()).output().unwrap();
+    String::from_utf8(output.stdout).unwrap()
 }
 
 fn below_root(path: &Path) -> String {
@@ -52,10 +56,8 @@ fn a_stage_uses_earlier_stages_and_the_engine_and_the_engine_uses_no_stage() {
 /// A fresh copy of the course has the learner's tool within a minute.
 #[test]
 fn the_learners_tool_is_built_without_candle() {
-    let mut cargo = Command::new(env!("CARGO"));
-    cargo.args(["tree", "--package=course", "--edges=normal,build", "--prefix=none"]);
-    let answer = cargo.args(["--format={p}", "--offline"]).current_dir(root()).output().unwrap();
-    let packages = String::from_utf8(answer.stdout).unwrap();
+    let edges = ["tree", "--package=course", "--edges=normal,build", "--prefix=none"];
+    let packages = cargo(&[&edges[..], &["--format={p}", "--offline"]].concat());
     let ours = packages.lines().filter(|package| package.contains("(/"));
     let ours: BTreeSet<&str> = ours.filter_map(|package| package.split(' ').next()).collect();
     assert_eq!(ours, BTreeSet::from(["course", "drawing", "harness"]), "{packages}");
@@ -68,7 +70,7 @@ fn rust_files(folder: &Path) -> Vec<(PathBuf, String)> {
     rust.map(|path| (path.clone(), fs::read_to_string(path).unwrap())).collect()
 }
 
-/// The modules in a folder, each with those beside it that its code names by `crate` or `super`. Comments and tests are left out.
+/// The modules in a folder, each with its siblings that its code names by `crate` or `super`. Comments and tests are left out.
 fn uses(folder: &Path, path: &str) -> BTreeMap<String, BTreeSet<String>> {
     let ignored = Regex::new(r"(?m)^\s*//.*$|^\s*#\[cfg\((?:all\()?test\b.*\]\n.*$").unwrap();
     let mut texts: BTreeMap<String, String> = BTreeMap::new();
@@ -101,7 +103,7 @@ fn modules_that_lie_side_by_side_form_no_circle() {
             let path =
                 if below.is_empty() { below } else { format!("::{}", below.replace('/', "::")) };
             let mut uses = uses(entry.path(), &path);
-            // A module that uses none of the others is in no circle.
+            // A module that uses no other module is in no circle.
             while let Some(name) = uses.keys().find(|name| uses[*name].is_empty()).cloned() {
                 uses.remove(&name);
                 uses.values_mut().for_each(|used| _ = used.remove(&name));

@@ -1,4 +1,4 @@
-//! `verify`, on a small workspace of its own: it finds exercises that cannot be trusted.
+//! `verify` finds faulty exercises in a small workspace.
 
 #[expect(dead_code, reason = "the tests of the learner's tool need more of it")]
 #[path = "../../course/tests/exercises/fixture.rs"]

@@ -1,4 +1,4 @@
-//! `cargo xtask peers`: mistakes in the flags, and our side. (The turns and the table are tested beside their code.)
+//! `cargo xtask peers`: mistakes in the flags, and our side. The files of the turns and the table have their own tests.
 
 use crate::*;
 

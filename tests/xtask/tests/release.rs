@@ -14,7 +14,7 @@ fn the_files_that_name_the_release_agree() {
     let asked = tool(&["release-notes", "9.9.9"]).assert().code(1);
     asked.stderr(contains("version 9.9.9 was asked for, and Cargo.toml has"));
     let run = tool(&["release-notes"]).assert();
-    // Before a release, the changes stand under "Unreleased".
+    // Before a release, the changes are under "Unreleased".
     match notes(VERSION, &changelog, &citation) {
         Ok(notes) => run.success().stdout(format!("{notes}\n")),
         Err(wrong) => {

@@ -5,15 +5,12 @@
 mod book;
 mod dependencies;
 mod exercises;
-mod interrupts;
+mod interactive;
 mod peers;
 mod release;
-mod scaling;
-mod schedules;
 #[cfg(unix)]
 #[path = "../../course/tests/stand_in.rs"]
 mod stand_in;
-mod steps;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -30,4 +27,20 @@ fn tool(words: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_xtask"));
     command.args(words);
     command
+}
+
+#[cfg(unix)]
+#[test]
+fn a_signal_ends_what_the_tool_runs() {
+    for (signal, code, flags) in [
+        ("INT", 130, &["walk", "--page", "ch02-all-reduce"][..]),
+        ("TERM", 143, &["verify"]),
+        ("INT", 130, &["outputs", "--check", "ch02-default"]),
+    ] {
+        let mut tool = course_tests::signals::with_default_sigint(env!("CARGO_BIN_EXE_xtask"));
+        let output = stand_in::signalled(tool.args(flags), signal);
+        assert_eq!(output.status.code(), Some(code), "{flags:?}: {output:?}");
+        let told = String::from_utf8_lossy(&output.stdout);
+        assert!(!told.contains('✗') && output.stderr.is_empty(), "{flags:?}: {output:?}");
+    }
 }

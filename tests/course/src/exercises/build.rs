@@ -9,17 +9,15 @@ use harness::machine::available_cores;
 use harness::report::counted;
 use serde_json::Value;
 
-use super::cargo::{self, Build, Message, cargo};
+use super::cargo::{self, Build, cargo};
 use super::program::Outcome;
 use super::progress::Fingerprint;
 use super::tree::{Exercise, PACKAGE, Tree};
 use crate::process::How;
 
-/// The environment variable with the fingerprint of an answer and its check. The last line of an exercise reads the
-/// variable at compile time.
-///
-/// cargo compares the times of files, and does not notice an older answer that is restored with its old time. cargo also
-/// compares the variables that a program reads at compile time, so another fingerprint is compiled again.
+/// The environment variable with the fingerprint of an answer and its check. An exercise reads the variable at compile time,
+/// so cargo compiles another fingerprint again. cargo compares only the times of files, and an older answer may be restored
+/// with its old time.
 const FINGERPRINT: &str = "COURSE_FINGERPRINT";
 
 /// The last lines of a failure of cargo that are shown.
@@ -40,7 +38,7 @@ pub fn check_of(
     let target = &exercise.name;
     let mut command = cargo(&tree.root);
     command.args(["build", "--release", "--package", PACKAGE, "--bin", target]);
-    command.env(FINGERPRINT, fingerprint.to_string());
+    command.env(FINGERPRINT, fingerprint.text());
     let colour = if console::colors_enabled_stderr() { "-diagnostic-rendered-ansi" } else { "" };
     command.arg(format!("--message-format=json{colour}"));
     let to_terminal = stderr().is_terminal();
@@ -76,9 +74,9 @@ fn compiled(build: Build, target: &str) -> anyhow::Result<Result<PathBuf, Outcom
     }
     let (mut mistaken, mut signature) = (false, false);
     for message in &build.messages {
-        let Message::Compiler { target: of, message } = message else { continue };
+        let (of, message) = (&message["target"]["name"], &message["message"]);
         let _ = stderr().write_all(text(&message["rendered"]).as_bytes());
-        if of.name == target && text(&message["level"]).starts_with("error") {
+        if of == target && text(&message["level"]).starts_with("error") {
             // A missing linker is an error without a place in the text.
             mistaken |= message["spans"].as_array().is_some_and(|spans| !spans.is_empty());
             signature |= is_about_the_signature(message);

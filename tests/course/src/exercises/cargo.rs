@@ -1,7 +1,7 @@
 //! Calls of cargo, and its messages.
 //!
-//! The types have the fields that the tools read. The crate `cargo_metadata` needs a feature of serde_json that the stages do not
-//! use: the stages would be compiled again after every use of this tool.
+//! The crate `cargo_metadata` needs a feature of serde_json that the stages do not use: the stages would be compiled again after
+//! every use of this tool.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -9,27 +9,10 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
-use serde::Deserialize;
 use serde_json::Value;
 
 use super::tree::HERE;
 use crate::process::{Group, How, Printed};
-
-#[derive(Debug, Deserialize)]
-pub struct Target {
-    pub name: String,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(tag = "reason")]
-pub enum Message {
-    #[serde(rename = "compiler-artifact")]
-    Artifact { target: Target, executable: Option<PathBuf> },
-    #[serde(rename = "compiler-message")]
-    Compiler { target: Target, message: Value },
-    #[serde(other)]
-    Other,
-}
 
 pub const NO_CARGO: &str = "cargo cannot be started; it comes with Rust and has to be on the PATH";
 
@@ -73,7 +56,8 @@ pub fn metadata(folder: &Path) -> anyhow::Result<Value> {
 #[derive(Debug)]
 pub struct Build {
     pub how: How,
-    pub messages: Vec<Message>,
+    /// The lines of JSON, one for each message.
+    pub messages: Vec<Value>,
     /// The output of cargo for people. Empty if a terminal has shown the output.
     pub said: String,
 }
@@ -85,10 +69,8 @@ impl Build {
 
     /// The program that cargo has made of a target.
     pub fn executable(&self, target: &str) -> Option<PathBuf> {
-        self.messages.iter().find_map(|message| match message {
-            Message::Artifact { target: of, executable } if of.name == target => executable.clone(),
-            _ => None,
-        })
+        let mut of_target = self.messages.iter().filter(|it| it["target"]["name"] == target);
+        of_target.find_map(|message| message["executable"].as_str()).map(PathBuf::from)
     }
 }
 

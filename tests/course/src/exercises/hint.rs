@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use anyhow::{Context as _, bail};
+use anyhow::Context as _;
 use harness::report::{self, line, terminal_columns};
 
 use super::list;
@@ -20,7 +20,7 @@ pub struct Step {
 
 /// The steps of a hint. Each begins with a line `## TITLE`.
 pub fn steps(exercise: &Exercise) -> anyhow::Result<Vec<Step>> {
-    let path = exercise.hint();
+    let path = exercise.answer("hint.md");
     let text = fs::read_to_string(&path).with_context(|| format!("{}", path.display()))?;
     Ok(parse(&text))
 }
@@ -46,9 +46,6 @@ pub fn run(tree: &Tree, name: Option<&str>, all: bool) -> anyhow::Result<()> {
         return list::all_solved(tree);
     };
     let steps = steps(exercise)?;
-    if steps.is_empty() {
-        bail!("{} has no step: no line that begins with `## `", exercise.hint().display());
-    }
     let shown = Progress::remember_hints(tree, exercise, |read| {
         // After the last step all steps are shown again.
         if all || read >= steps.len() { 0..steps.len() } else { read..read + 1 }

@@ -1,7 +1,7 @@
 //! The exercises, and the commands of a learner.
 //!
 //! An exercise is a file of the package `exercises`, and a program of that package, which checks the answer. The program
-//! runs in a process of its own, so the learner's code cannot end or stall this tool.
+//! runs in its own process, so the learner's code cannot end or stall this tool.
 
 mod build;
 pub mod cargo;

@@ -1,4 +1,4 @@
-//! Runs a program that checks an answer, in a process of its own, and reads its report: the outcome of the check.
+//! Runs a program that checks an answer, in its own process, and reads its report: the outcome of the check.
 //!
 //! The report goes to standard output, among the lines that the answer prints. Each line of the report is the character
 //! U+001E and a JSON object:
@@ -81,18 +81,11 @@ pub struct Checked {
 /// A line of the report: about a law, or the end.
 #[derive(Deserialize)]
 struct Record {
-    state: Option<State>,
+    /// `begun`, `passed` or `failed`.
+    state: Option<String>,
     ended: Option<IgnoredAny>,
     #[serde(flatten)]
     law: Checked,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "lowercase")]
-enum State {
-    Begun,
-    Passed,
-    Failed,
 }
 
 /// Runs a program that checks an answer, in the package's folder, while its result is `wanted`. Ends a program that prints
@@ -182,10 +175,10 @@ impl Report {
     fn add(&mut self, Record { state, ended, law }: Record) {
         let printed = std::mem::take(&mut self.printed);
         self.running = None;
-        match state {
-            Some(State::Begun) => self.running = Some(law.law),
-            Some(State::Passed) => self.passed.push(Checked { printed, ..law }),
-            Some(State::Failed) => self.failures.push(Checked { printed, ..law }),
+        match state.as_deref() {
+            Some("begun") => self.running = Some(law.law),
+            Some("passed") => self.passed.push(Checked { printed, ..law }),
+            Some(_) => self.failures.push(Checked { printed, ..law }),
             None => self.is_whole |= ended.is_some(),
         }
     }

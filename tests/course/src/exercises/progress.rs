@@ -4,7 +4,6 @@
 //! the text that passed: an edit makes the exercise unsolved.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::fs::{self, File};
 use std::io;
 use std::ops::Range;
@@ -139,7 +138,7 @@ impl Progress {
     ) -> anyhow::Result<T> {
         let folder = tree.root.join(FOLDER);
         fs::create_dir_all(&folder).with_context(|| format!("{}", folder.display()))?;
-        // The lock has a file of its own, because the file of the progress is replaced as a whole.
+        // The lock has its own file, because the file of the progress is replaced as a whole.
         let path = folder.join("progress.lock");
         let told = || format!("{}", path.display());
         let lock = File::create(&path).with_context(told)?;
@@ -163,11 +162,9 @@ impl Fingerprint {
     pub fn of(exercise: &Exercise) -> anyhow::Result<Self> {
         Ok(Self { answer: hash(&exercise.file())?, check: hash(&exercise.check())? })
     }
-}
 
-impl fmt::Display for Fingerprint {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}", self.answer, self.check)
+    pub fn text(&self) -> String {
+        format!("{} {}", self.answer, self.check)
     }
 }
 

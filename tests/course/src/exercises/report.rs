@@ -1,4 +1,4 @@
-//! Prints the outcome of a check: the first broken law in full, the other laws in a line each, the verdict last. The text fits
+//! Prints the outcome of a check: the first broken law in full, a line for each further law, the verdict last. The text fits
 //! into a small terminal, unless the learner asks for all messages.
 
 use console::{measure_text_width, style, truncate_str};
@@ -109,7 +109,7 @@ fn show_passed(passed: &[Checked]) -> std::io::Result<()> {
     Ok(())
 }
 
-/// The first broken law in full and the other laws in a line each, in at most `room` rows.
+/// The first broken law in full, and a line for each further law, in at most `room` rows.
 fn first_in_full(failures: &[Checked], room: usize) -> Vec<String> {
     let (first, others) = (&failures[0], &failures[1..]);
     let mut below: Vec<String> = others.iter().take(OTHERS).map(in_a_line).collect();
@@ -119,8 +119,15 @@ fn first_in_full(failures: &[Checked], room: usize) -> Vec<String> {
     let room = room.saturating_sub(below.len() + 2);
     let message = message(first);
     let printed = said(&first.printed, room.saturating_sub(rows(&message)).max(2));
-    let whole: Vec<String> = printed.into_iter().chain(message).collect();
-    let whole = if rows(&whole) > room { shortened(whole, room) } else { whole };
+    let mut whole: Vec<String> = printed.into_iter().chain(message).collect();
+    if rows(&whole) > room {
+        // The last line names the law.
+        let end = ["    …".to_owned(), whole.pop().unwrap_or_default()];
+        while rows(&whole) + rows(&end) > room && whole.len() > 1 {
+            whole.pop();
+        }
+        whole.extend(end);
+    }
     let gap = (!below.is_empty()).then(String::new);
     [title(&first.law)].into_iter().chain(whole).chain(gap).chain(below).collect()
 }
@@ -129,16 +136,6 @@ fn first_in_full(failures: &[Checked], room: usize) -> Vec<String> {
 fn rows(lines: &[String]) -> usize {
     let columns = terminal_columns();
     lines.iter().map(|line| measure_text_width(line).div_ceil(columns).max(1)).sum()
-}
-
-/// The first lines, and the last line, which names the law.
-fn shortened(mut lines: Vec<String>, room: usize) -> Vec<String> {
-    let last = lines.pop().unwrap_or_default();
-    while rows(&lines) + rows(std::slice::from_ref(&last)) + 1 > room && lines.len() > 1 {
-        lines.pop();
-    }
-    lines.extend(["    …".into(), last]);
-    lines
 }
 
 /// A broken law in one line.

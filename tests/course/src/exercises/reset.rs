@@ -24,8 +24,7 @@ pub fn run(tree: &Tree, exercise: &Exercise, yes: bool) -> anyhow::Result<()> {
     })?;
     let question = format!("Bring {name} back as it was given, and put your version aside?");
     if on_disk(&path)?.as_ref() != Some(&given) && !yes && !confirm(&question)? {
-        line("Nothing was changed")?;
-        return Ok(());
+        return Ok(line("Nothing was changed")?);
     }
     // After the question: an editor may save another version while the learner decides.
     let mine = on_disk(&path)?;
@@ -51,7 +50,7 @@ pub fn solution(tree: &Tree, exercise: &Exercise, yes: bool) -> anyhow::Result<(
         let name = &exercise.name;
         return Ok(line(format_args!("A hint may be enough: cargo course hint {name}"))?);
     }
-    let path = exercise.solution();
+    let path = exercise.answer("solution.rs");
     let text = fs::read_to_string(&path).with_context(|| format!("{}", path.display()))?;
     Ok(line(text.trim_end())?)
 }

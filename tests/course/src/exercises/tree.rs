@@ -128,16 +128,9 @@ impl Exercise {
         self.folder.join("checks").join(format!("{}.rs", self.name))
     }
 
-    pub fn solution(&self) -> PathBuf {
-        self.answers().join("solution.rs")
-    }
-
-    pub fn hint(&self) -> PathBuf {
-        self.answers().join("hint.md")
-    }
-
-    pub fn wrong(&self) -> PathBuf {
-        self.answers().join("wrong.diff")
+    /// A file of our answers: `solution.rs`, `hint.md`, or `wrong.diff` with the mistakes.
+    pub fn answer(&self, file: &str) -> PathBuf {
+        self.folder.with_file_name("answers").join(&self.name).join(file)
     }
 
     /// `ch02` of `ch02_ring`.
@@ -157,11 +150,6 @@ impl Exercise {
         text.with_context(|| {
             format!("{} (`cargo course reset {}` brings it back)", file.display(), self.name)
         })
-    }
-
-    /// The folder of the solution, the hint and the mistakes.
-    fn answers(&self) -> PathBuf {
-        self.folder.with_file_name("answers").join(&self.name)
     }
 
     /// The page and the title, from the check's first line: "//! Chapter 2, `book/src/PAGE.md`: TITLE." The learner may

@@ -1,7 +1,7 @@
 //! `cargo course watch`: checks an exercise at every save, and goes on to the next exercise after a pass.
 //!
-//! The tool reads the small file ten times a second. Notices of the system would miss changes on network shares and in shared
-//! folders of virtual machines. A save without a change starts no check.
+//! The tool reads the file ten times a second. Notices of the system would miss changes on network shares and in shared folders
+//! of virtual machines. A save without a change starts no check.
 
 use std::cell::RefCell;
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ use super::progress::Progress;
 use super::tree::{Exercise, Tree};
 use super::{CheckArguments, check, list, report};
 
-/// The time between two readings. Two readings have to agree, so that no half-written file is compiled.
+/// The time between two readings. Two readings have to agree: no half-written file is compiled.
 const LOOK: Duration = Duration::from_millis(100);
 
 /// Checks an exercise at every save, until all exercises are solved or Ctrl-C is pressed. A save ends a running check.

@@ -1,4 +1,4 @@
-//! `reset` at a terminal, where it asks first: what is saved while the question stands there is not lost.
+//! `reset` asks first at a terminal. A text that is saved during the question is not lost.
 
 use std::io::{Read as _, Write as _};
 use std::process::{Child, Command, Stdio};
@@ -7,12 +7,11 @@ use super::fixture::{Checkout, answer, stub};
 
 const FILE: &str = "tests/exercises/ch01_sum.rs";
 
-/// Runs what follows it at a terminal of its own, and passes on what is typed and what is told.
+/// Runs a command at its own terminal, and passes on all input and output.
 const TERMINAL: &str = "import pty, sys; sys.exit(pty.spawn(sys.argv[1:]) >> 8)";
 
 /// `cargo course reset sum`, up to its question; none where no terminal can be had.
 fn reset_asks(checkout: &Checkout) -> Option<(Child, String)> {
-    // Where there is no Python, or no such thing as a terminal.
     let probe = Command::new("python3").args(["-c", "import pty; pty.openpty()"]).output();
     if !probe.is_ok_and(|answer| answer.status.success()) {
         eprintln!("SKIPPED: there is no Python that can make a terminal");

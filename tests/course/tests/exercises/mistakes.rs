@@ -1,4 +1,4 @@
-//! What is asked wrongly, or asked in the wrong place, is told in one line.
+//! A wrong command, or a command in the wrong place, gets one line.
 
 use super::fixture::{Checkout, tool_in};
 use crate::*;

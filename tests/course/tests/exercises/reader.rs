@@ -152,7 +152,7 @@ fn a_signature_that_was_changed_is_said_to_be_given() {
 }
 
 #[test]
-fn a_title_survives_a_deleted_comment_and_a_hint_fits_its_terminal() {
+fn titles_hints_and_the_order_are_those_of_the_files() {
     let checkout = Checkout::new();
     checkout.write("tests/exercises/ch01_sum.rs", "fn main() {}\n");
     let next = contains("ch01_sum: two numbers, added").and(contains("or book/src/ch01-sums.md"));
@@ -163,11 +163,7 @@ fn a_title_survives_a_deleted_comment_and_a_hint_fits_its_terminal() {
     let told = String::from_utf8(hint.get_output().stdout.clone()).unwrap();
     let words = told.lines().filter(|line| line.contains("word word"));
     assert!(words.clone().count() > 5 && words.clone().all(|line| line.len() <= 30), "{told}");
-}
-
-#[test]
-fn the_manifest_gives_the_order() {
-    let checkout = Checkout::new();
+    // The manifest gives the order.
     let manifest = checkout.read("tests/exercises/Cargo.toml").replace("ch01_sum", "first");
     let manifest = manifest.replace("ch02_ring", "ch01_sum").replace("first", "ch02_ring");
     checkout.write("tests/exercises/Cargo.toml", &manifest);
@@ -184,7 +180,7 @@ fn a_hint_comes_step_by_step() {
     hint().stdout(only(2).and(none(1)));
     hint().stdout(only(3).and(contains("A plus.")).and(contains("the last step")));
     hint().stdout(only(1).and(only(2)).and(only(3)));
-    // Without a name, the hint is the hint of the next exercise. No hint of the other exercise was read.
+    // Without a name, the hint is the hint of the next exercise.
     checkout.course("hint --all").success().stdout(contains("ch01_sum · hint 3"));
     checkout.course("hint ring").success().stdout(only(1).and(none(2)));
     checkout.course("hint ring --all").success().stdout(only(1).and(only(3)));

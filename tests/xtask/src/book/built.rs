@@ -10,7 +10,7 @@ use super::{Found, files_below, relative};
 /// mdBook's script names this host, and asks it only on pages with code that can be run.
 const PLAYGROUND: &str = "play.rust-lang.org";
 
-// Elements that fetch what they name, styles, and code that can be run.
+// Elements that fetch files, styles, and code that can be run.
 pattern!(
     IN_PAGES,
     concat!(
@@ -27,7 +27,7 @@ pattern!(
     )
 );
 
-/// What the pages in a folder would fetch from another host.
+/// The files that the pages in a folder would fetch from another host.
 pub fn check(folder: &Path) -> io::Result<Vec<String>> {
     let mut found = Found::default();
     for (ending, pattern) in

@@ -15,7 +15,7 @@ pub struct Command {
     pub marks: Vec<String>,
 }
 
-/// The commands of all pages in their order, with those of the outputs that the pages include.
+/// The commands of all pages in their order, and the commands of the outputs that the pages include.
 pub fn all(book: &Book, recordings: &Recordings) -> Vec<Command> {
     let mut commands = Vec::new();
     for page in book.pages() {
@@ -23,7 +23,7 @@ pub fn all(book: &Book, recordings: &Recordings) -> Vec<Command> {
             let Some(marks) = block.marks() else { continue };
             let (mut marks, mut content) = (marks.to_vec(), &*block.content);
             if let Some(include) = page.output(block) {
-                // The first line of an output; what it prints may look like anything.
+                // The first line of an output. The other lines may look like anything.
                 content =
                     book.text(&include.file).and_then(|it| it.lines().next()).unwrap_or_default();
                 let name = stem(&include.file);

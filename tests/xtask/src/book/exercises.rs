@@ -41,7 +41,7 @@ pub(super) fn exercises(book: &Book, found: &mut Found) {
     }
 }
 
-/// The first row of the index that is not the exercise whose turn it is, in the order of the course.
+/// The first row of the index with another exercise than the order of the course has there.
 pub(super) fn index(book: &Book, found: &mut Found) {
     let none = Page::new(INDEX.into(), String::new());
     let page = book.page(INDEX).unwrap_or(&none);

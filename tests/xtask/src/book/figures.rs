@@ -1,4 +1,4 @@
-//! Drawings stand inside their pages, so that they follow its theme: a page sets limits to them.
+//! Drawings are parts of their pages, and follow the theme of the page. A page sets limits to them.
 
 use super::{Book, Found};
 

@@ -25,7 +25,7 @@ use walkdir::WalkDir;
 /// The table of contents.
 const CONTENTS: &str = "SUMMARY.md";
 
-/// The folders with files that pages show or name, beside the numbered stages.
+/// The folders with files that pages show or name, except the numbered stages.
 const FOLDERS: [&str; 3] = ["book", "engine", "tests"];
 
 /// The files among them that the rules read.
@@ -61,7 +61,7 @@ const RULES: [(&str, Rule); 8] = [
     ("index", exercises::index),
 ];
 
-/// Lines of a page with what is wrong there.
+/// Lines of a page, each with its mistake.
 type Wrong = Vec<(usize, String)>;
 
 /// Finds the problems of a page, in one respect.

@@ -10,8 +10,7 @@ use serde::{Deserialize, Serialize};
 pub use super::page::OUTPUTS as FOLDER;
 use super::page::{Block, Include, Page};
 use super::{Book, Found, Wrong, files_below, stem};
-use crate::Machine;
-use crate::html::escaped;
+use crate::{Machine, escaped};
 
 /// The recordings, and the lines about them that pages include.
 pub const RECORDINGS: &str = "book/outputs/machine.json";
@@ -110,7 +109,7 @@ pub(super) fn recorded(_: &Book, page: &Page) -> Wrong {
     let wrong = |(block, output): (&Block, &Include)| {
         let after = block.line + block.content.lines().count() + 2;
         let line = format!("{{{{#include ../outputs/recorded.html:{}}}}}", stem(&output.file));
-        // The line is HTML, and so is what follows, up to a blank line.
+        // The line is HTML, and so are all lines up to the next blank line.
         let mut lines = page.text.lines().skip(after - 1);
         let is_right =
             lines.next() == Some(&line) && lines.next().is_none_or(|it| it.trim().is_empty());

@@ -1,4 +1,4 @@
-//! Rules about what pages include: files, anchors, and the listings of a chapter.
+//! Rules about the includes of pages: files, anchors, and the listings of a chapter.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::path::Path;
 use super::page::{Include, Page, line_of};
 use super::{Book, Found, Wrong, outputs};
 
-// The beginning or the end of an anchor, as mdBook finds it, in a comment of its own.
+// The beginning or the end of an anchor, as mdBook finds it, in its own comment.
 pattern!(ANCHOR, r"(?m)^\s*(?://|#|<!--) ANCHOR(_END)?: ([\w-]+)(?: -->)?$");
 
 /// How far above a listing its path may be, in lines.

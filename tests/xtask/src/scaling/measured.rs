@@ -38,8 +38,7 @@ impl Measurement {
         Self::parse(&text)
     }
 
-    /// Takes calibrations and steps out of the lines that `--metrics` wrote.
-    /// Fails when a line is another one, or lacks a field.
+    /// Takes calibrations and steps out of the lines of `--metrics`. Fails when a line is another one, or lacks a field.
     pub fn of(
         metrics: &str,
         command: &str,

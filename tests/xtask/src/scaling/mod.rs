@@ -68,7 +68,7 @@ pub struct Curve {
     pub measured: Option<Seen>,
 }
 
-/// The measurements beside a [`Curve`].
+/// The measurements for a [`Curve`].
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Seen {
     /// Milliseconds of a step.

@@ -15,7 +15,7 @@ use crate::number::Rounded;
 
 pub use row::{Pass, Row, passes};
 
-/// The schedules of the figure. The first schedule has a time scale of its own.
+/// The schedules of the figure. The first schedule has its own time scale.
 pub const KINDS: [Kind; 5] =
     [Kind::Naive, Kind::GPipe, Kind::OneFOneB, Kind::Interleaved { chunks: 2 }, Kind::ZbH1];
 
@@ -106,8 +106,7 @@ impl Plan {
 }
 
 impl Catalogue {
-    /// Asks stage 6 for every kind in every size.
-    /// Fails as [`Plan::of`] does.
+    /// Asks stage 6 for every kind in every size. Fails as [`Plan::of`] does.
     pub fn make() -> anyhow::Result<Self> {
         let shapes = KINDS.map(|kind| Shape {
             kind: kind.to_string(),

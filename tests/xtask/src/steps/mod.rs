@@ -111,7 +111,7 @@ impl Catalogue {
     }
 }
 
-/// One all-reduce on two to eight ranks, and what it sent.
+/// One all-reduce on two to eight ranks, and its messages.
 /// Fails when a rank fails, when a message holds something other than whole chunks of one partial sum, when the order of
 /// the messages cannot be made into steps, or when a rank does not end with the whole sum.
 pub fn record(

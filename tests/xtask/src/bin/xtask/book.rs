@@ -51,7 +51,7 @@ pub(crate) fn dedent(question: &[String]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Writes the files of an interactive figure, and says what they hold.
+/// Writes the files of an interactive figure, and prints their content in a sentence.
 pub(crate) fn write(Interactive { files, content }: Interactive) -> anyhow::Result<()> {
     for (name, text) in files {
         stored::write(&root().join("book").join(name), &text)?;

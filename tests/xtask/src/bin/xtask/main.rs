@@ -1,4 +1,4 @@
-//! `cargo xtask`: the tool of those who write the course.
+//! `cargo xtask`: the authors' tool.
 
 mod book;
 mod figures;
@@ -19,7 +19,7 @@ use harness::cli;
 use harness::report::line;
 use xtask::{interactive, machine, release, stored};
 
-/// The tool of those who write the course.
+/// The authors' tool.
 #[derive(Debug, Parser)]
 #[command(name = "cargo xtask", bin_name = "cargo xtask", version)]
 #[command(override_usage = "cargo xtask <COMMAND>", arg_required_else_help = false)]
@@ -28,7 +28,7 @@ enum Command {
     Verify(Limit),
     /// Measure our code and PyTorch, Gloo and Open MPI on the same work, in turn
     Peers(peers::Arguments),
-    /// Our side of it, in a process of its own
+    /// Our side of it, in its own process
     #[command(hide = true)]
     PeersOurs(peers::ours::Arguments),
     /// Install the programs that make the book, in the versions it is written for

@@ -11,7 +11,7 @@ use course::process::{self, Group, How, Printed};
 #[derive(Debug)]
 pub(crate) struct Ended {
     pub(crate) status: ExitStatus,
-    /// What it printed, on standard output and standard error, as a terminal would show it.
+    /// The text on standard output and standard error, as a terminal would show it.
     pub(crate) output: String,
     pub(crate) seconds: f64,
 }

@@ -18,7 +18,7 @@ struct Line {
     gb_per_s: f64,
 }
 
-/// Draws both axes in powers, so that small tensors have as much room as large ones.
+/// Draws both axes in powers: small tensors have as much room as large ones.
 pub(super) fn draw(texts: &[String]) -> anyhow::Result<Figure> {
     let recorded = Recorded::parse(texts)?;
     let lines: Vec<Line> = recorded.lines("all-reduce")?;

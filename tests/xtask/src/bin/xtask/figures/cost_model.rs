@@ -1,4 +1,4 @@
-//! What stage 7 predicted of a step of training, as bars, and what was measured, as marks upon them.
+//! The prediction of stage 7 for a training step, as bars, and the measurement, as marks on the bars.
 
 use anyhow::{Context as _, ensure};
 use cost_model::all_reduce::Way;
@@ -10,7 +10,7 @@ use drawing::{Axis, Heading, Place, Svg};
 use harness::report::{counted, thousands};
 use harness::statistics::median;
 use itertools::Itertools as _;
-use xtask::html::escaped;
+use xtask::escaped;
 use xtask::scaling::Measurement;
 
 use super::Figure;
@@ -21,10 +21,10 @@ use crate::machine::{this_machine, today};
 const LEFT: f64 = 36.0;
 const RIGHT: f64 = 10.0;
 const HALF: f64 = 240.0;
-/// The model, the link, and the unit stand above the bars.
+/// The room above the bars, for the model, the link, and the unit.
 const HEADING: f64 = 62.0;
 const PLOT: f64 = 130.0;
-/// Numbers of devices stand below them.
+/// The room below the bars, for the numbers of devices.
 const AXIS: f64 = 46.0;
 
 /// Gaps are counted in bars.
@@ -33,7 +33,7 @@ const GAP: f64 = 0.8;
 /// The series of one device by itself.
 const ALONE: usize = 4;
 
-/// Makes the data of the figure of what stage 7's `--metrics` has written.
+/// Makes the data of the figure from a file of stage 7's `--metrics`.
 pub(super) fn data(command: &str, text: &str) -> anyhow::Result<String> {
     let data = Measurement::of(text, command, this_machine(), today())?;
     Ok(serde_json::to_string_pretty(&data)?)
@@ -76,7 +76,7 @@ pub(super) fn draw(texts: &[String]) -> anyhow::Result<Figure> {
     Ok(Figure { svg: svg.finish(&heading, height), caption: words(&measurement) })
 }
 
-/// A model's steps over one link, and that of one device.
+/// A model's steps over one link, and its step on one device.
 fn steps<'a>(measurement: &'a Measurement, training: (&str, usize), slow: bool) -> Vec<&'a Step> {
     let of_training = |step: &&Step| (step.model.as_str(), step.batch_size) == training;
     let of_link = |step: &&Step| step.how.is_none_or(|how| how.slow == slow);
@@ -136,7 +136,7 @@ fn half(
     Ok(())
 }
 
-/// How far off predictions are, and on what they were measured.
+/// The errors of the predictions, and the machine of the measurement.
 fn words(measurement: &Measurement) -> String {
     let error = |step: &Step| 100.0 * step.error().abs();
     let errors = || measurement.steps.iter().map(error);

@@ -6,8 +6,7 @@ use anyhow::{Context as _, bail};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use xtask::html::escaped;
-use xtask::{Machine, root};
+use xtask::{Machine, escaped, root};
 
 use crate::machine::{this_machine, today};
 use crate::shell;

@@ -65,7 +65,7 @@ pub(super) fn draw(texts: &[String]) -> anyhow::Result<Figure> {
     let machines = series.join(" and on ");
     let title = format!("Our time ÷ PyTorch's on {machines}. {}", medians.collect_vec().join("; "));
     let largest = all.iter().flatten().map(|(_, ratio)| ratio.max).fold(1.0, f64::max);
-    // To the next quarter, so that the axis ends in a number.
+    // To the next quarter: the axis ends in a number.
     let axis = Axis::linear("our time ÷ PyTorch's", 0.0, (largest * 4.0).ceil() / 4.0, 8);
     let columns = vec![(axis, Some((1.0, "as long as PyTorch")))];
     let dots = Dots { heading: Heading { title, ..Heading::default() }, columns, series, rows };

@@ -5,7 +5,7 @@ use model_parallel::pipeline::Timeline;
 use model_parallel::pipeline::drawing::chart;
 use serde::Deserialize;
 use serde_json::Value;
-use xtask::html::escaped;
+use xtask::escaped;
 
 use super::Figure;
 use super::measurement::{Recorded, here, lines_of};

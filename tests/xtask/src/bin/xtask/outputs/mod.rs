@@ -141,7 +141,7 @@ fn store(root: &Path, recordings: &Recordings) -> anyhow::Result<()> {
     stored::write(&root.join(RECORDED), &recorded_html(recordings))
 }
 
-/// The command that builds what a command runs.
+/// The command that builds the program of a command.
 fn build_before(command: &str) -> Option<String> {
     let flags = command.strip_prefix("cargo run ")?;
     let flags = flags.split_once(" -- ").map_or(flags, |(flags, _)| flags);

@@ -1,4 +1,4 @@
-//! What is compared: each kind of work, its sizes, and the programs that do the work.
+//! The comparisons: each kind of work, its sizes, and the programs that do the work.
 
 use clap::ValueEnum;
 use harness::cli::name_of;
@@ -42,7 +42,7 @@ pub(super) enum Way {
     Deterministic,
 }
 
-/// A program that does the work in a process of its own.
+/// A program that does the work in its own process.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Program {
     /// This tool's own measurement.
@@ -75,9 +75,9 @@ pub(super) struct Comparison {
     pub(super) flags: String,
     /// `seconds` or `bytes`.
     pub(super) unit: &'static str,
-    /// What each side measures, under the names in the answers.
+    /// The series that each side measures, under the names in the answers.
     pub(super) series: &'static [&'static str],
-    /// Ours first. The fastest of several is compared with the others.
+    /// Ours first. The fastest of several is compared with all other programs.
     pub(super) sides: Vec<Side>,
     pub(super) ours: usize,
     pub(super) note: Option<&'static str>,

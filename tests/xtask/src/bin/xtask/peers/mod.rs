@@ -1,6 +1,6 @@
 //! `cargo xtask peers`: our code and PyTorch, Gloo and Open MPI on the same work, in turn.
 //!
-//! Each side runs in a process of its own, one at a time, with the same number of threads. The sides take turns
+//! Each side runs in its own process, one at a time, with the same number of threads. The sides take turns
 //! (A B A B …), so a machine that is slower for a while is slower for all of them. A ratio is the median of the ratios of
 //! neighbours. Each process makes one run that does not count, then several, and their median is its result.
 
@@ -222,7 +222,7 @@ fn table(arguments: &Arguments, programs: &Programs) -> anyhow::Result<Table> {
     })
 }
 
-/// Lets the sides of a comparison take turns. A side that fails is out, and the others go on. Fails after Ctrl-C.
+/// Lets the sides of a comparison take turns. A side that fails is out, and all other sides go on. Fails after Ctrl-C.
 fn take_turns(
     comparison: &Comparison,
     alternations: usize,

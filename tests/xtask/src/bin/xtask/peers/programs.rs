@@ -1,4 +1,4 @@
-//! The programs on both sides: each does its work once, in a process of its own, and prints what it measured.
+//! The programs on both sides: each does its work once, in its own process, and prints its times.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -15,7 +15,7 @@ use xtask::stored;
 
 use super::comparison::Comparison;
 
-/// All rows, and what the reader has to know about them.
+/// All rows, and the notes for their reader.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub(crate) struct Table {
     pub(crate) command: String,
@@ -67,7 +67,7 @@ pub(crate) struct Ratio {
     pub(crate) max: f64,
 }
 
-/// What one side measured in all its turns.
+/// The times of one side in all its turns.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Outcome {
     /// The medians of all series, for each turn.
@@ -115,7 +115,7 @@ impl Table {
 }
 
 impl Row {
-    /// The rows of a comparison, one for each series. `outcomes` are those of the sides, in their order.
+    /// The rows of a comparison, one for each series. `outcomes` has an entry for each side, in their order.
     pub(super) fn all(comparison: &Comparison, outcomes: &[Outcome]) -> Vec<Self> {
         let of = |series| Self::of(comparison, outcomes, series);
         (0..comparison.series.len()).map(of).collect()

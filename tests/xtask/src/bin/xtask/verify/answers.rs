@@ -86,7 +86,7 @@ pub(super) fn all(
             answers.push(Answer { exercise, name, path, source, wanted });
         };
         let told = |path: &Path| tree.relative(path).to_string();
-        let (stub, solution) = (exercise.file(), exercise.solution());
+        let (stub, solution) = (exercise.file(), exercise.answer("solution.rs"));
         let todo = fs::read_to_string(&stub).is_ok_and(|text| text.contains("todo!("));
         answer("stub", stub.clone(), told(&stub), Wanted::Failure { todo });
         answer("solution", solution.clone(), told(&solution), Wanted::Success);
@@ -103,7 +103,7 @@ pub(super) fn all(
         for Mistake { name, expect, text } in mistakes {
             let path = folder.join(exercise_name).join(format!("{name}.rs"));
             write(&path, &text)?;
-            let source = format!("{}, {name}", told(&exercise.wrong()));
+            let source = format!("{}, {name}", told(&exercise.answer("wrong.diff")));
             answer(&name, path, source, Wanted::Message(expect));
         }
     }

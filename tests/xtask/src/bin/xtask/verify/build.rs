@@ -73,7 +73,8 @@ pub(super) fn lints(
 }
 
 fn unformatted(tree: &Tree) -> anyhow::Result<Vec<String>> {
-    let files = tree.exercises.iter().flat_map(|one| [one.solution(), one.check(), one.file()]);
+    let files =
+        tree.exercises.iter().flat_map(|one| [one.answer("solution.rs"), one.check(), one.file()]);
     let output = Command::new("rustfmt")
         .current_dir(&tree.root)
         .args(["--check", "--files-with-diff", "--edition", &tree.edition])

@@ -31,7 +31,7 @@ pub(super) struct Mistake {
 /// The mistakes of an exercise, in the order of their file.
 pub(super) fn of(exercise: &Exercise) -> anyhow::Result<Vec<Mistake>> {
     let read = |path: &Path| fs::read_to_string(path).with_context(|| path.display().to_string());
-    parse(&read(&exercise.wrong())?, &read(&exercise.solution())?)
+    parse(&read(&exercise.answer("wrong.diff"))?, &read(&exercise.answer("solution.rs"))?)
 }
 
 fn parse(changes: &str, solution: &str) -> anyhow::Result<Vec<Mistake>> {
@@ -41,7 +41,7 @@ fn parse(changes: &str, solution: &str) -> anyhow::Result<Vec<Mistake>> {
         let name = about.lines().next().unwrap_or_default().to_owned();
         let expect = about.lines().find_map(|line| line.strip_prefix("expect:"));
         let expect = expect.unwrap_or_default().trim().to_owned();
-        // From the last change to the first, so that no change sees the new lines of a change above.
+        // From the last change to the first: no change sees the new lines of a change above.
         let changed =
             parts[1..].iter().rev().try_fold(solution.to_owned(), |text, it| change(&text, it));
         let text = changed.with_context(|| format!("wrong.diff: {name}"))?;

@@ -2,7 +2,7 @@
 //!
 //! A check that accepts everything teaches nothing, so every exercise has answers that its check has to judge: the stub
 //! that a learner starts from, our solution, and mistakes with the message that their author should see. All of them are
-//! modules of one program, and each runs in a process of its own, so that none can hang or end another.
+//! modules of one program, and each runs in its own process: none can hang or end another.
 
 mod answers;
 mod build;
@@ -27,7 +27,7 @@ use harness::report::{counted, line};
 /// So many run at a time: they wait for each other's ranks more than they compute.
 const AT_A_TIME: usize = 3;
 
-/// Runs every check on every answer, and looks at what belongs to each exercise.
+/// Runs every check on every answer, and checks the files of each exercise.
 pub(crate) fn run(tree: &Tree, limit: Duration) -> anyhow::Result<()> {
     interrupt::watch()?;
     let mut problems: Vec<String> = form::problems(tree)?;

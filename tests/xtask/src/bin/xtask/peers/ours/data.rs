@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
@@ -11,7 +11,6 @@ use datasets::source::LoadedData;
 use datasets::{Dataset, Split, fashion_mnist};
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use harness::machine::data_folder;
 use harness::records::TrainOptions;
 use harness::report::Report;
 use serde_json::{Value, json};
@@ -35,25 +34,18 @@ pub(super) fn drawing(arguments: &Arguments) -> anyhow::Result<Value> {
     Ok(json!({"seconds": {"drawing": [seconds]}}))
 }
 
-/// Returns the seconds for reading training and test images, compressed as in the download.
+/// Returns the seconds for reading training and test images, compressed as in the download of Fashion-MNIST.
 pub(super) fn decoding(arguments: &Arguments) -> anyhow::Result<Value> {
-    // The folder lives as long as the files are read.
-    let made = tempfile::tempdir()?;
+    let folder = tempfile::tempdir()?;
     let images = arguments.images.get();
-    let (folder, note) = match real_files(images) {
-        Some(folder) => (folder, "Fashion-MNIST's own files"),
-        None => {
-            let LoadedData { train, test, .. } = garments(images, images / 6);
-            write(made.path(), "train", &train)?;
-            write(made.path(), "t10k", &test)?;
-            (made.path().to_owned(), "files of synthetic garments")
-        }
-    };
+    let LoadedData { train, test, .. } = garments(images, images / 6);
+    write(folder.path(), "train", &train)?;
+    write(folder.path(), "t10k", &test)?;
     let seconds = times(arguments.repetitions, Duration::ZERO, || {
-        fashion_mnist::read(&folder, Split::Train)?;
-        fashion_mnist::read(&folder, Split::Test).map(drop)
+        fashion_mnist::read(folder.path(), Split::Train)?;
+        fashion_mnist::read(folder.path(), Split::Test).map(drop)
     })?;
-    Ok(json!({"seconds": {"decoding": seconds}, "note": note}))
+    Ok(json!({"seconds": {"decoding": seconds}, "note": "files of synthetic garments"}))
 }
 
 /// Returns the most memory of this process in bytes, at the end and before there was any data. The process trains LeNet
@@ -78,15 +70,6 @@ fn peak_memory() -> anyhow::Result<u64> {
 
 fn garments(train: usize, test: usize) -> LoadedData {
     LoadedData::draw((Some(train), Some(test)))
-}
-
-/// The folder of downloads, if it has Fashion-MNIST, compressed, and all images are wanted.
-fn real_files(images: usize) -> Option<PathBuf> {
-    let folder = data_folder()?;
-    let packed = !folder.join("train-images-idx3-ubyte").exists();
-    let train = fashion_mnist::read(&folder, Split::Train).ok()?;
-    fashion_mnist::read(&folder, Split::Test).ok()?;
-    (packed && train.len() == images).then_some(folder)
 }
 
 /// Writes images and labels as files of the data set.

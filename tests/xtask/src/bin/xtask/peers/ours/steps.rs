@@ -1,6 +1,5 @@
-//! Training steps of LeNet and ResNet-18, on one device and on two. Pixels and labels mean nothing, as in the scripts.
-//!
-//! A step on two devices ends when the gradients have been added up, so the clock of one rank is enough.
+//! Training steps of LeNet and ResNet-18, on one device and on two. Pixels and labels mean nothing, as in the scripts. A step
+//! on two devices ends when the gradients have been added up, so the clock of one rank is enough.
 
 use std::time::Duration;
 
