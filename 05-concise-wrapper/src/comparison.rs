@@ -53,8 +53,8 @@ pub(crate) fn report(
     } else {
         paragraph("\nThe runs are not complete: each setting needs two seeds for a comparison.")?;
     }
-    if let Some(metrics) = outputs.metrics() {
-        rows.iter().try_for_each(|row| metrics.write("accuracy", row))?;
+    if let Some(metrics) = &mut outputs.metrics {
+        rows.iter().try_for_each(|row| metrics.write_json("accuracy", row))?;
     }
     Ok(())
 }
