@@ -8,7 +8,7 @@ use candle_core::{DType, Tensor};
 use devices::DevicePlan;
 use harness::interrupt;
 use harness::load::Load;
-use harness::report::{self, metrics::Metrics};
+use harness::report::{self, file::LazyFile};
 use harness::statistics::slowest;
 use harness::verdict::{Doubt, EQUAL_TIMES, Speed, ranked};
 use serde_json::json;
@@ -141,7 +141,7 @@ impl Table {
     }
 
     /// Writes one line for each number. Fails when the file cannot be written.
-    pub fn write(&self, metrics: &mut Metrics) -> io::Result<()> {
+    pub fn write(&self, metrics: &mut LazyFile) -> io::Result<()> {
         for (row, work) in self.names().into_iter().enumerate() {
             for (column, bytes) in SIZES.into_iter().enumerate() {
                 let (rate, seconds) = (self.rate(row, column), self.columns[column][row]);
@@ -150,7 +150,7 @@ impl Table {
                     "devices": self.devices, "note": self.note, "busy": self.busy, "work": work, "bytes": bytes,
                     "seconds": seconds, "gb_per_s": gb_per_s,
                 });
-                metrics.write("all-reduce", &measured)?;
+                metrics.write_json("all-reduce", &measured)?;
             }
         }
         Ok(())

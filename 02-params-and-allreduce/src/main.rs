@@ -8,7 +8,7 @@ use clap::Parser;
 use datasets::{Split, synthetic};
 use devices::{DevicePlan, SeveralDevices};
 use harness::cli::{self, UsageError, whole};
-use harness::report::{line, metrics::Metrics, paragraph, shown_rows};
+use harness::report::{file::LazyFile, line, paragraph, shown_rows};
 use harness::{interrupt, launcher};
 use params_and_allreduce::bandwidth::{self, Table};
 use params_and_allreduce::communicator::{Communicator, Error};
@@ -127,7 +127,7 @@ fn all_reduced(after: &[&str]) -> String {
 }
 
 /// Prints the table for 2 and 4 devices, and for `--devices` if that is from 2 to 16.
-fn show_bandwidth(arguments: &Arguments, mut metrics: Option<&mut Metrics>) -> anyhow::Result<()> {
+fn show_bandwidth(arguments: &Arguments, mut metrics: Option<&mut LazyFile>) -> anyhow::Result<()> {
     /// With more devices, one table would take minutes.
     const MOST: usize = 16;
     let asked = arguments.devices.count;

@@ -169,8 +169,8 @@ fn report_runs(runs: &[Run], outputs: &mut Outputs) -> anyhow::Result<()> {
         comparison.conclusion().iter().try_for_each(|text| paragraph(format_args!("\n{text}")))?;
     }
     let replicas = &runs.get(1).unwrap_or(&runs[0]).outcome.hashes;
-    if let Some(metrics) = outputs.metrics() {
-        metrics.write("comparison", &Comparison::line(comparison.as_ref(), replicas))?;
+    if let Some(metrics) = &mut outputs.metrics {
+        metrics.write_json("comparison", &Comparison::line(comparison.as_ref(), replicas))?;
     }
     Ok(())
 }

@@ -42,8 +42,8 @@ pub(crate) fn report(
         ))?;
         table(&rows).print()?;
     }
-    if let Some(metrics) = outputs.metrics() {
-        rows.iter().try_for_each(|row| metrics.write("accuracy", row))?;
+    if let Some(metrics) = &mut outputs.metrics {
+        rows.iter().try_for_each(|row| metrics.write_json("accuracy", row))?;
     }
     let Some(effects) = effects(&rows) else {
         let text = "\nThe runs are not complete: each setting needs two seeds for a comparison.";

@@ -110,8 +110,10 @@ impl Prepared {
         })?;
         setup.dtype = flags.precision();
         notes.extend(setup.data_note.take());
-        if let Some(Checkpoints { resume: Some(_), .. }) = flags.checkpoints {
-            setup.outputs.resume();
+        if let (Some(Checkpoints { resume: Some(_), .. }), Some(metrics)) =
+            (&flags.checkpoints, &mut setup.outputs.metrics)
+        {
+            metrics.resume();
         }
         let recording = Mutex::new(recording);
         Ok(Self { flags, setup, reduction, recording, notes, several, world_size, width })

@@ -1,6 +1,5 @@
 //! `--record FILE`: a hash of every tensor in every step, for [`recording`](crate::recording).
 
-use std::io::Write as _;
 use std::sync::Mutex;
 
 use candle_core::Tensor;
@@ -53,7 +52,7 @@ pub fn record<'a, M: Model>(
         if rank == 0
             && let Some(file) = locked(recording).as_mut()
         {
-            file.write_all(lines.as_bytes()).map_err(trainer::Error::from)?;
+            file.append(lines.as_bytes()).map_err(trainer::Error::from)?;
         }
         // With local batch norms the ranks have different buffers, and before each evaluation all ranks get rank 0's.
         let buffers = if rank == 0 { &weights.buffers[..] } else { &[] };

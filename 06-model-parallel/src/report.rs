@@ -67,7 +67,7 @@ impl<'a> Outcome<'a> {
         };
         let differences = [difference(one, 0)?, difference(complete, 1)?];
         let measured = median_step(&trained.steps).filter(|_| way.has_stages());
-        if let Some(metrics) = outputs.metrics() {
+        if let Some(metrics) = &mut outputs.metrics {
             let (alive, micro_batches) = way.has_stages().then(|| way.kept()).unzip();
             let line = json!({
                 "run": way.name,
@@ -81,7 +81,7 @@ impl<'a> Outcome<'a> {
                 "alive": alive,
                 "micro_batches": micro_batches,
             });
-            metrics.write("split", &line)?;
+            metrics.write_json("split", &line)?;
         }
         Ok(Self { way, trained, summary, seconds_per_step, differences, measured })
     }

@@ -13,7 +13,7 @@ use datasets::{Dataset, Split, synthetic};
 use devices::DevicePlan;
 use harness::interrupt;
 use harness::load::Load;
-use harness::report::metrics::Metrics;
+use harness::report::file::LazyFile;
 use harness::report::{columns, counted, line, number, paragraph, progress_bar, thousands};
 use harness::statistics::median;
 use params_and_allreduce::Algorithm;
@@ -41,7 +41,7 @@ pub(crate) struct Experiments {
     pub(crate) ways: Vec<Way>,
     pub(crate) slowness: Slowness,
     pub(crate) within: Option<f64>,
-    pub(crate) metrics: Option<Metrics>,
+    pub(crate) metrics: Option<LazyFile>,
 }
 
 /// The results for one model.
@@ -144,10 +144,10 @@ impl Experiments {
         }
         if let Some(metrics) = &mut self.metrics {
             for calibration in calibrations {
-                metrics.write("calibration", calibration)?;
+                metrics.write_json("calibration", calibration)?;
             }
             for step in steps {
-                metrics.write("step", step)?;
+                metrics.write_json("step", step)?;
             }
         }
         Ok(())

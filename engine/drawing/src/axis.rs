@@ -48,20 +48,17 @@ impl Axis {
     pub fn decades(name: &str, (low, high): (f64, f64), whole: bool) -> Self {
         let (first, last) = (low.log10().floor() as i32, high.log10());
         let last = if whole { last.ceil() } else { last.floor() } as i32;
-        let power = |power: i32| {
-            (10f64.powi(power), label(10f64.powi(power), usize::try_from(-power).unwrap_or(0)))
-        };
+        let powers = (first..=last).map(|power| 10f64.powi(power));
         let high = if whole { 10f64.powi(last) } else { high };
-        let ticks = (first..=last).map(power).collect();
+        let ticks = powers.map(|power| (power, label(power, power))).collect();
         Self::factors(name, (10f64.powi(first), high), ticks)
     }
 
     fn with_multiples(name: &str, (low, high): (f64, f64), unit: f64) -> Self {
-        let decimals = (-unit.log10().floor()).max(0.0) as usize;
         // The end may be a multiple, but for the last bit.
         let (first, last) = ((low / unit).ceil() as i64, (high / unit + 1e-9).floor() as i64);
-        let tick = |index: i64| (index as f64 * unit, label(index as f64 * unit, decimals));
-        let ticks = (first..=last).map(tick).collect();
+        let multiples = (first..=last).map(|index| index as f64 * unit);
+        let ticks = multiples.map(|multiple| (multiple, label(multiple, unit))).collect();
         Self { name: name.to_owned(), ticks, low, high, logarithmic: false }
     }
 
@@ -81,12 +78,12 @@ pub fn spacing(length: f64, gaps: u32) -> f64 {
     factors.iter().map(|f| f * magnitude).find(|unit| *unit >= raw).unwrap_or(raw)
 }
 
-/// Formats a number with commas between the thousands, or as a power of ten if it is large.
-fn label(number: f64, decimals: usize) -> String {
+/// Formats a multiple of `unit` with commas between the thousands, or as a power of ten if it is large.
+fn label(number: f64, unit: f64) -> String {
     if number >= 1e6 {
         return format!("{number:.1e}").replace(".0e", "e");
     }
-    let text = format!("{number:.decimals$}");
+    let text = format!("{number:.*}", (-unit.log10().floor()).max(0.0) as usize);
     match text.find('.').unwrap_or(text.len()) {
         digits @ 4.. => format!("{},{}", &text[..digits - 3], &text[digits - 3..]),
         _ => text,
@@ -96,11 +93,8 @@ fn label(number: f64, decimals: usize) -> String {
 /// Formats a number with three digits and without zeros at the end: `129`, `46.3`, `0.0042`.
 pub fn short(number: f64) -> String {
     let digits = 2.0 - number.abs().max(1e-9).log10().floor();
-    let text = format!("{number:.*}", digits.max(0.0) as usize);
-    match text.contains('.') {
-        true => text.trim_end_matches('0').trim_end_matches('.').to_owned(),
-        false => text,
-    }
+    let rounded = format!("{number:.*}", digits.max(0.0) as usize).parse().unwrap_or(number);
+    rounded.to_string()
 }
 
 #[cfg(test)]
@@ -119,18 +113,11 @@ mod tests {
         assert_eq!(linear(0.0, 1_540.0, 7), "0 500 1,000 1,500");
         assert_eq!(linear(0.83, 0.91, 5), "0.84 0.86 0.88 0.90");
         assert_eq!(linear(0.0, 3e30, 4), "0 1e30 2e30 3e30");
-        assert_eq!(
-            [0.9, 9.0, 24.0, 51.0, 730.0].map(|it| spacing(it, 5)),
-            [0.2, 2.0, 5.0, 20.0, 200.0]
-        );
-        assert_eq!(
-            [129.4, 46.3, 15.0, 0.0042, 0.0].map(short),
-            ["129", "46.3", "15", "0.0042", "0"]
-        );
-    }
-
-    #[test]
-    fn epochs_are_whole_and_begin_with_the_first() {
+        let units = [0.9, 9.0, 24.0, 51.0, 730.0].map(|it| spacing(it, 5));
+        assert_eq!(units, [0.2, 2.0, 5.0, 20.0, 200.0]);
+        let short = [129.4, 46.3, 15.0, 0.0042, 0.0].map(short);
+        assert_eq!(short, ["129", "46.3", "15", "0.0042", "0"]);
+        // Epochs are whole and begin with the first.
         for (last, expected) in [
             (1.0, "1"),
             (2.0, "1 2"),
@@ -144,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_factors_have_equal_lengths() {
+    fn places_are_in_proportion() {
         let axis = Axis::decades("", (0.03, 400.0), true);
         assert_eq!(labels(&axis), "0.01 0.1 1 10 100 1,000");
         let places = axis.ticks.iter().map(|(value, _)| axis.place(*value));
@@ -153,10 +140,7 @@ mod tests {
         }
         let open = Axis::decades("", (0.03, 400.0), false);
         assert_eq!((labels(&open).as_str(), open.place(400.0)), ("0.01 0.1 1 10 100", 1.0));
-    }
-
-    #[test]
-    fn values_have_room_and_one_value_lies_in_the_middle() {
+        // Values have room, and a single value lies in the middle.
         let axis = Axis::around("", [0.5, f64::NAN, 0.6, f64::INFINITY], 5);
         assert!(axis.place(0.5) > 0.0 && axis.place(0.6) < 1.0 && axis.place(0.55) - 0.5 < 1e-9);
         assert_eq!(Axis::around("", [0.7, 0.7], 5).place(0.7), 0.5);

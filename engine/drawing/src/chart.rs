@@ -3,18 +3,17 @@
 //! Runs that compute the same have the same curves. A curve should be thinner than the curves below it, so that all curves
 //! stay visible.
 
+use std::collections::BTreeMap;
+
 use crate::axis::Axis;
-use crate::svg::{Anchor, GAP, Heading, LINE, Look, Place, Point, Svg, lines, width};
+use crate::svg::{Anchor, GAP, Heading, LINE, Look, Place, Svg, width};
 
 /// The height of the area of curves.
 const PLOT: f64 = 186.0;
-
 /// The space between an axis and the first and last point.
 const INSET: f64 = 10.0;
-
 /// A curve with more points has no marks.
 const MOST_MARKS: usize = 30;
-
 /// The widest sample of a curve in the legend.
 const WIDEST: f64 = 4.0;
 
@@ -62,14 +61,17 @@ pub fn stroke(index: usize, series: usize) -> f64 {
 impl Chart {
     /// Draws the picture.
     pub fn svg(&self, place: Place) -> String {
-        let mut svg = Svg::new(place);
-        let top = svg.heading(&self.heading);
-        let mut top = svg.legend(top, &self.legend(), |svg, curve, (x, y)| {
-            let (class, dashes) = style(curve);
-            svg.curve(&class, curve.width.min(WIDEST), dashes, &[(x, y), (x + Svg::SAMPLE, y)]);
-            if let Some(series) = curve.series {
-                svg.mark(&Look::of(series), (x + Svg::SAMPLE / 2.0, y), "");
-            }
+        let mut svg = Svg::new(place, &self.heading);
+        // The first curve of each series has its name.
+        let mut series = BTreeMap::new();
+        for curve in self.rows.iter().flatten().flat_map(|panel| &panel.curves) {
+            series.entry(curve.series.unwrap_or(usize::MAX)).or_insert(curve);
+        }
+        let legend: Vec<_> = series.into_values().map(|it| (it, it.name.clone())).collect();
+        let mut top = svg.legend(&legend, |svg, curve, (x, y)| {
+            let (look, end) = (Look::of(curve.series), (x + Svg::SAMPLE, y));
+            svg.curve(&look.class, curve.width.min(WIDEST), look.dashes, &[(x, y), end]);
+            svg.mark(&look, (x + Svg::SAMPLE / 2.0, y), "");
         });
         for row in &self.rows {
             let share = (svg.width() + 2.0 * GAP) / row.len() as f64;
@@ -79,27 +81,7 @@ impl Chart {
             });
             top = ends.fold(top, f64::max);
         }
-        svg.finish(&self.heading, top)
-    }
-
-    /// A curve of each series with its name, by their numbers.
-    fn legend(&self) -> Vec<(&Curve, String)> {
-        let mut entries: Vec<(&Curve, String)> = Vec::new();
-        for curve in self.rows.iter().flatten().flat_map(|panel| &panel.curves) {
-            if !entries.iter().any(|(known, _)| known.series == curve.series) {
-                entries.push((curve, curve.name.clone()));
-            }
-        }
-        entries.sort_by_key(|(curve, _)| curve.series.unwrap_or(usize::MAX));
-        entries
-    }
-}
-
-/// The class and the dashes of a curve.
-fn style(curve: &Curve) -> (String, &'static str) {
-    match curve.series.map(Look::of) {
-        Some(Look { class, dashes, .. }) => (class, dashes),
-        None => ("axis".to_owned(), "5 5"),
+        svg.finish(top)
     }
 }
 
@@ -108,14 +90,9 @@ impl Panel {
     fn draw(&self, svg: &mut Svg, (edge, right): (f64, f64), top: f64) -> f64 {
         let Self { title, x: along, y: up, curves } = self;
         let left = edge + up.ticks.iter().map(|(_, text)| width(text)).fold(0.0, f64::max) + GAP;
-        let mut ceiling = top;
-        for (class, text) in [("label strong", title), ("label quiet", &up.name)] {
-            for line in lines(text, (right - edge) * 0.9) {
-                svg.text(class, (edge, ceiling + LINE / 2.0), Anchor::Start, line);
-                ceiling += LINE;
-            }
-        }
-        ceiling += GAP;
+        let room = (right - edge) * 0.9;
+        let below = svg.paragraph("label strong", (edge, top), room, title);
+        let ceiling = svg.paragraph("label quiet", (edge, below), room, &up.name) + GAP;
         let floor = ceiling + PLOT;
         let x = |value| left + INSET + along.place(value) * (right - left - 2.0 * INSET);
         let y = |value| floor - up.place(value) * PLOT;
@@ -136,22 +113,18 @@ impl Panel {
             }
         }
         svg.text("label quiet", (right, floor + LINE * 1.75), Anchor::End, &along.name);
-        let place = |point: &(f64, f64, String)| (x(point.0), y(point.1));
-        let visible = |curve: &Curve| {
-            let finite = |(x, y): &Point| x.is_finite() && y.is_finite();
-            curve.points.iter().map(place).filter(finite).collect::<Vec<_>>()
-        };
-        for curve in curves {
-            let (class, dashes) = style(curve);
-            svg.curve(&class, curve.width, dashes, &visible(curve));
+        let drawn = curves.iter().map(|Curve { series, width, points, .. }| {
+            let placed = points.iter().map(|(across, high, text)| ((x(*across), y(*high)), text));
+            let finite = placed.filter(|((x, y), _)| x.is_finite() && y.is_finite());
+            (Look::of(*series), width, points.len() <= MOST_MARKS, finite.collect::<Vec<_>>())
+        });
+        let drawn = drawn.collect::<Vec<_>>();
+        for (look, width, _, points) in &drawn {
+            let places: Vec<_> = points.iter().map(|(place, _)| *place).collect();
+            svg.curve(&look.class, **width, look.dashes, &places);
         }
-        for curve in curves.iter().filter(|curve| curve.points.len() <= MOST_MARKS) {
-            let Some(look) = curve.series.map(Look::of) else { continue };
-            for point in &curve.points {
-                if point.0.is_finite() && point.1.is_finite() {
-                    svg.mark(&look, place(point), &point.2);
-                }
-            }
+        for (look, .., points) in drawn.iter().filter(|(_, _, has_marks, _)| *has_marks) {
+            points.iter().for_each(|(place, tooltip)| svg.mark(look, *place, tooltip));
         }
         floor + LINE * 2.5
     }
@@ -160,24 +133,21 @@ impl Panel {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::room;
+    use crate::tests as room;
 
     fn chart(series: usize, points: &[f64]) -> Chart {
+        let placed = (1..).zip(points).map(|(x, y)| (f64::from(x), *y, "it".to_owned()));
+        let curve = |index| Curve {
+            name: format!("run {index} {}", "of a long name ".repeat(index)),
+            series: Some(index),
+            width: stroke(index, series),
+            points: placed.clone().collect(),
+        };
         let panel = |title: &str| Panel {
             title: title.to_owned(),
             x: Axis::counting("epoch", points.len() as f64, 10),
             y: Axis::around("loss", points.iter().copied(), 5),
-            curves: (0..series)
-                .map(|index| Curve {
-                    name: format!("run {index} {}", "of a long name ".repeat(index)),
-                    series: Some(index),
-                    width: stroke(index, series),
-                    points: (1..)
-                        .zip(points)
-                        .map(|(x, y)| (f64::from(x), *y, "it".to_owned()))
-                        .collect(),
-                })
-                .collect(),
+            curves: (0..series).map(curve).collect(),
         };
         let heading = Heading { title: "title".to_owned(), ..Heading::default() };
         let rows = vec![vec![panel("left"), panel("right of many words ".repeat(9).as_str())]];
@@ -211,9 +181,7 @@ mod tests {
             let falls = widths.windows(2).take(4).all(|pair| pair[0] >= pair[1]);
             assert!(falls && widths[0] <= 10.0 && *widths.last().unwrap() == 2.0, "{widths:?}");
         }
-        assert_eq!(
-            [0, 1, 2, 3, 4, 5].map(|index| stroke(index, 6)),
-            [8.0, 7.0, 6.0, 4.0, 3.0, 2.0]
-        );
+        let six = [0, 1, 2, 3, 4, 5].map(|index| stroke(index, 6));
+        assert_eq!(six, [8.0, 7.0, 6.0, 4.0, 3.0, 2.0]);
     }
 }

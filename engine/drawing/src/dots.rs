@@ -31,10 +31,9 @@ pub struct Dots {
 impl Dots {
     /// Draws the picture.
     pub fn svg(&self, place: Place) -> String {
-        let mut svg = Svg::new(place);
-        let top = svg.heading(&self.heading);
+        let mut svg = Svg::new(place, &self.heading);
         let series: Vec<(usize, String)> = self.series.iter().cloned().enumerate().collect();
-        let top = svg.legend(top, &series, |svg, &series, (x, y)| {
+        let top = svg.legend(&series, |svg, &series, (x, y)| {
             svg.mark(&Look::of(series), (x + Svg::SAMPLE / 2.0, y), "");
         });
         let top = top + if self.columns.iter().any(|it| it.1.is_some()) { LINE } else { 0.0 };
@@ -76,19 +75,18 @@ impl Dots {
             let (name, y) = (shortened(name, svg.width()), top + row * index as f64);
             svg.text("label on-lines", (0.0, y + LINE / 2.0), Anchor::Start, name);
         }
-        svg.finish(&self.heading, bottom + LINE * 2.3)
+        svg.finish(bottom + LINE * 2.3)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::room;
+    use crate::tests as room;
 
     #[test]
     fn every_number_has_a_dot_in_the_column_of_its_row() {
-        let dot =
-            |value: f64| Some(Dot { range: [value, value, value], text: format!("{value:.3}") });
+        let dot = |value: f64| Some(Dot { range: [value; 3], text: format!("{value:.3}") });
         let wide = Some(Dot { range: [0.2, 0.3, 0.9], text: "0.300".to_owned() });
         let rows = vec![
             ("first".to_owned(), vec![vec![dot(0.5), wide], vec![dot(2.0), None]]),

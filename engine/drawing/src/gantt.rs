@@ -99,48 +99,42 @@ impl Gantt {
             Unit::Seconds => ("s", 1.0),
             Unit::Units => ("units", 1.0),
         };
-        let mut svg = Svg::new(place);
+        let mut svg = Svg::new(place, &self.heading);
         let longest = 0.4 * svg.width();
         let left = GAP + rows().map(|row| width(&row.name)).fold(0.0, f64::max).min(longest);
         let notes = rows().map(|row| width(&row.note)).fold(0.0, f64::max);
         // Half of the last number of the axis may stand beyond the axis.
         let right = svg.width() - notes.max(GAP) - GAP;
         let x = |time: f64| left + time.clamp(0.0, length) / length * (right - left);
-
-        let top = svg.heading(&self.heading);
-        let mut top = svg.legend(top, &self.legend, |svg, &(series, shade), (x, y)| {
-            let class = series.map_or("axis".to_owned(), |series| Look::of(series).class);
-            svg.rect(&class, (x + GAP, y - 6.0), (Svg::SAMPLE - GAP, 12.0), shade, "");
+        let mut top = svg.legend(&self.legend, |svg, &(series, shade), (x, y)| {
+            let (class, size) = (Look::of(series).class, (Svg::SAMPLE - GAP, 12.0));
+            svg.rect(&class, (x + GAP, y - 6.0), size, shade, "");
         });
         // The title of a group stands before its note.
         let (end, total) = (svg.width(), svg.width() - GAP);
-        let titles = |group: &Group| lines(&group.title, total - width(&group.note));
+        let room = |group: &Group| total - width(&group.note);
         let height = |group: &Group| {
             let lanes = |row: &Row| LANE * row.lanes.len() as f64 + ROW_GAP;
-            LINE * titles(group).len() as f64 + group.rows.iter().map(lanes).sum::<f64>() + GAP
+            let titles = LINE * lines(&group.title, room(group)).len() as f64;
+            titles + group.rows.iter().map(lanes).sum::<f64>() + GAP
         };
         let tall = self.groups.iter().map(height).sum::<f64>();
         let above = (tall > TALL).then_some(top + LINE / 2.0);
         top += if above.is_some() { LINE } else { 0.0 };
         let bottom = top + tall;
-        for (index, (tick, text)) in
-            Axis::linear("", 0.0, length * factor, 7).ticks.iter().enumerate()
-        {
+        let mut unit_once = format!(" {unit}");
+        for (tick, text) in Axis::linear("", 0.0, length * factor, 7).ticks {
             let at = x(tick / factor);
             svg.line("grid", (at, top), (at, bottom));
-            let unit = if index == 0 { format!(" {unit}") } else { String::new() };
+            let text = text + &std::mem::take(&mut unit_once);
             for y in above.into_iter().chain([bottom + LINE / 2.0]) {
-                svg.text("label", (at, y), Anchor::Middle, format_args!("{text}{unit}"));
+                svg.text("label", (at, y), Anchor::Middle, &text);
             }
         }
         for group in &self.groups {
-            let mut y = top;
+            svg.text("label quiet", (end, top + LINE / 2.0), Anchor::End, &group.note);
+            let mut y = svg.paragraph("label strong", (0.0, top), room(group), &group.title);
             top += height(group);
-            svg.text("label quiet", (end, y + LINE / 2.0), Anchor::End, &group.note);
-            for line in titles(group) {
-                svg.text("label strong", (0.0, y + LINE / 2.0), Anchor::Start, line);
-                y += LINE;
-            }
             for row in &group.rows {
                 let below = y + LANE * row.lanes.len() as f64;
                 let middle = (y + below) / 2.0;
@@ -154,7 +148,7 @@ impl Gantt {
                 y = below + ROW_GAP;
             }
         }
-        svg.finish(&self.heading, bottom + LINE)
+        svg.finish(bottom + LINE)
     }
 }
 
@@ -188,7 +182,7 @@ impl Lane {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::room;
+    use crate::tests as room;
 
     fn bar(start: f64, end: f64, label: &str) -> Bar {
         let (label, name) = (label.to_owned(), format!("work {label}"));
@@ -196,12 +190,8 @@ mod tests {
     }
 
     fn row(name: &str, lanes: Vec<Vec<Bar>>) -> Row {
-        let lane = |bars| Lane { bars, time: (0.0, 0.1) };
-        Row {
-            name: name.to_owned(),
-            lanes: lanes.into_iter().map(lane).collect(),
-            note: "8".to_owned(),
-        }
+        let lanes = lanes.into_iter().map(|bars| Lane { bars, time: (0.0, 0.1) }).collect();
+        Row { name: name.to_owned(), lanes, note: "8".to_owned() }
     }
 
     fn chart(groups: Vec<(&str, Vec<Row>)>) -> Gantt {
@@ -217,12 +207,8 @@ mod tests {
         let meanings = ["computing", "waiting", "in the background, which takes many words"];
         let legend = (0..).zip(meanings).map(|(it, text)| ((Some(it), 0.5), text.to_owned()));
         let legend = legend.chain([((None, IDLE), "idle".to_owned())]).collect();
-        Gantt {
-            heading,
-            legend,
-            unit: Unit::Seconds,
-            groups: groups.into_iter().map(group).collect(),
-        }
+        let groups = groups.into_iter().map(group).collect();
+        Gantt { heading, legend, unit: Unit::Seconds, groups }
     }
 
     #[test]
@@ -245,16 +231,6 @@ mod tests {
     }
 
     #[test]
-    fn a_doubt_comes_before_the_conclusion() {
-        let svg =
-            chart(vec![("", vec![row("all", vec![vec![bar(0.0, 0.1, "0")]])])]).svg(Place::File);
-        room::check(&svg);
-        let words = ["title", "Other programs used the cores.", "The conclusion."];
-        assert_eq!(room::texts(&svg)[..3], words);
-        assert!(svg.contains("aria-label=\"title. Other programs"), "{svg}");
-    }
-
-    #[test]
     fn long_names_have_room_and_a_tall_chart_has_the_times_at_both_ends() {
         for (rows, times) in [(3, 1), (30, 2)] {
             let (name, title) =
@@ -262,6 +238,10 @@ mod tests {
             let rows = (0..rows).map(|_| row(&name, vec![vec![bar(0.0, 0.1, "0")]])).collect();
             let svg = chart(vec![(&title, rows)]).svg(Place::File);
             room::check(&svg);
+            // A doubt comes before the conclusion.
+            let words = ["title", "Other programs used the cores.", "The conclusion."];
+            assert_eq!(room::texts(&svg)[..3], words);
+            assert!(svg.contains("aria-label=\"title. Other programs"), "{svg}");
             assert_eq!(room::texts(&svg).iter().filter(|text| *text == "100").count(), times);
         }
     }
@@ -270,15 +250,9 @@ mod tests {
     fn no_lane_has_more_bars_than_pixels_can_show() {
         let bars = (0..100_000).map(|i| bar(f64::from(i) * 1e-6, f64::from(i + 1) * 1e-6, "x"));
         let svg = chart(vec![("", vec![row("all", vec![bars.collect()])])]).svg(Place::File);
-        assert!(
-            (400..2_000).contains(&room::count(&svg, "<rect")),
-            "{}",
-            room::count(&svg, "<rect")
-        );
-    }
-
-    #[test]
-    fn without_time_the_axis_is_empty() {
+        let bars = room::count(&svg, "<rect");
+        assert!((400..2_000).contains(&bars), "{bars}");
+        // Without time the axis is empty.
         room::check(&chart(vec![("", vec![])]).svg(Place::File));
     }
 }

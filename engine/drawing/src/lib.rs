@@ -15,9 +15,7 @@ pub mod gantt;
 pub mod svg;
 
 #[cfg(test)]
-mod contrast;
-#[cfg(test)]
-mod room;
+mod tests;
 
 pub use axis::Axis;
 pub use svg::{Heading, Place, Svg};

@@ -3,25 +3,14 @@
 //! All shapes have `currentColor`. A class gives a shape its colour: the theme's, or the book's. There are no ids,
 //! because the book prints all chapters on one page.
 
-use std::fmt::{Display, Write as _};
+use std::fmt::Display;
 
 /// The size of text in pixels.
 pub const FONT: f64 = 13.0;
-
 /// The height of a line of text.
 pub const LINE: f64 = 20.0;
-
 /// The distance between two things that belong together, such as a mark and its name.
 pub const GAP: f64 = 8.0;
-
-/// The space around the picture of a file.
-const MARGIN: f64 = 16.0;
-
-/// The margin of a picture on a page. The page sets the font, and a telephone's is larger than [`FONT`].
-const EDGE: f64 = 2.0;
-
-/// The length of a line in a legend.
-const SAMPLE: f64 = 26.0;
 
 /// The style sheet of a file, with a light and a dark theme.
 pub(crate) const STYLE: &str = include_str!("style.css");
@@ -82,12 +71,16 @@ pub struct Look {
     pub class: String,
     /// The dashes of a curve.
     pub dashes: &'static str,
+    /// Empty for a look without a mark.
     mark: &'static str,
 }
 
 impl Look {
-    /// The look of a series, by its number from 0.
-    pub fn of(series: usize) -> Self {
+    /// The look of a series, by its number from 0, or the look of a line to compare the series with.
+    pub fn of(series: impl Into<Option<usize>>) -> Self {
+        let Some(series) = series.into() else {
+            return Self { class: "axis".to_owned(), dashes: "5 5", mark: "" };
+        };
         let (round, colour) = (series / COLOURS, series % COLOURS);
         // Series of one colour have different dashes and different marks.
         let (dashes, mark) = (DASHES[round % DASHES.len()], MARKS[(colour + round) % COLOURS]);
@@ -99,21 +92,36 @@ impl Look {
 #[derive(Debug)]
 pub struct Svg {
     place: Place,
+    /// All words of the heading.
+    label: String,
+    /// The lower end of the heading.
+    top: f64,
     body: String,
 }
 
 impl Svg {
-    /// An empty picture.
-    pub fn new(place: Place) -> Self {
-        Self { place, body: String::new() }
+    /// The length of a sample in a legend.
+    pub const SAMPLE: f64 = 26.0;
+
+    /// A picture that has only the heading. A page shows none. Readers who cannot see the picture get the heading's words.
+    pub fn new(place: Place, Heading { title, doubt, conclusion }: &Heading) -> Self {
+        let words: [&str; 3] = [title, doubt.as_deref().unwrap_or_default(), conclusion];
+        let label = words.into_iter().filter(|it| !it.is_empty()).collect::<Vec<_>>().join(". ");
+        let mut svg = Self { place, label: escaped(&label), top: 0.0, body: String::new() };
+        if place == Place::File {
+            // Bold letters are wider.
+            let looks = [("label strong", 0.9), ("label strong series-2", 0.9), ("label", 1.0)];
+            for ((class, share), text) in looks.into_iter().zip(words) {
+                svg.top = svg.paragraph(class, (0.0, svg.top), svg.width() * share, text);
+            }
+            svg.top += GAP;
+        }
+        svg
     }
 
     /// The width of the picture in pixels.
     pub fn width(&self) -> f64 {
-        match self.place {
-            Place::Page => 480.0,
-            Place::File => 720.0,
-        }
+        if self.place == Place::Page { 480.0 } else { 720.0 }
     }
 
     /// Adds a curve through some points.
@@ -132,15 +140,8 @@ impl Svg {
     }
 
     /// Adds a rectangle. `opacity` is the share of its colour; the page has the rest. A tooltip may be empty.
-    pub fn rect(
-        &mut self,
-        class: &str,
-        (x, y): Point,
-        (width, height): (f64, f64),
-        opacity: f64,
-        tooltip: &str,
-    ) {
-        let title = tooltip_element(tooltip);
+    pub fn rect(&mut self, class: &str, at: Point, size: Point, opacity: f64, tooltip: &str) {
+        let ((x, y), (width, height), title) = (at, size, tooltip_element(tooltip));
         let outline =
             if opacity < 1.0 { " stroke=\"currentColor\" stroke-width=\"0.5\"" } else { "" };
         self.add(format_args!(
@@ -149,12 +150,14 @@ impl Svg {
         ));
     }
 
-    /// Adds the mark of a series. A tooltip may be empty.
+    /// Adds the mark of a series, if the look has one. A tooltip may be empty.
     pub fn mark(&mut self, Look { class, mark, .. }: &Look, (x, y): Point, tooltip: &str) {
-        let title = tooltip_element(tooltip);
-        self.add(format_args!(
-            "<path class=\"{class}\" d=\"M{x:.1},{y:.1}{mark}\" fill=\"currentColor\">{title}</path>"
-        ));
+        if !mark.is_empty() {
+            let title = tooltip_element(tooltip);
+            self.add(format_args!(
+                "<path class=\"{class}\" d=\"M{x:.1},{y:.1}{mark}\" fill=\"currentColor\">{title}</path>"
+            ));
+        }
     }
 
     /// Adds a line of text, unless the text is empty. `at` is the middle of its height, and one of its ends or its middle.
@@ -176,89 +179,64 @@ impl Svg {
         ));
     }
 
-    /// Adds the heading of a file. Returns its lower end, which is 0 in a page.
-    pub fn heading(&mut self, heading: &Heading) -> f64 {
-        let mut y = 0.0;
-        if self.place == Place::Page {
-            return y;
+    /// Adds a text in as many lines of at most `room` pixels as needed, below a corner. Returns the lower end.
+    pub fn paragraph(&mut self, class: &str, (x, mut y): Point, room: f64, text: &str) -> f64 {
+        for line in lines(text, room) {
+            self.text(class, (x, y + LINE / 2.0), Anchor::Start, line);
+            y += LINE;
         }
-        let Heading { title, doubt, conclusion } = heading;
-        let doubt = doubt.as_deref().unwrap_or_default();
-        // Bold letters are wider.
-        for (class, text, share) in [
-            ("label strong", title.as_str(), 0.9),
-            ("label strong series-2", doubt, 0.9),
-            ("label", conclusion, 1.0),
-        ] {
-            for line in lines(text, self.width() * share) {
-                self.text(class, (0.0, y + LINE / 2.0), Anchor::Start, line);
-                y += LINE;
-            }
-        }
-        y + GAP
+        y
     }
 
-    /// Adds a legend in as many lines as needed. `sample` draws an entry's sample at a point, within [`Self::SAMPLE`].
-    /// Returns the lower end.
+    /// Adds a legend below the heading in as many lines as needed. `sample` draws an entry's sample at a point, within
+    /// [`Self::SAMPLE`]. Returns the lower end.
     pub fn legend<T>(
         &mut self,
-        top: f64,
         entries: &[(T, String)],
         mut sample: impl FnMut(&mut Self, &T, Point),
     ) -> f64 {
-        let (mut x, mut y) = (0.0, top);
+        let (mut x, mut y) = (0.0, self.top);
         for (entry, text) in entries {
-            let text = shortened(text, self.width() - SAMPLE - GAP);
-            let length = SAMPLE + GAP + width(&text);
+            let text = shortened(text, self.width() - Self::SAMPLE - GAP);
+            let length = Self::SAMPLE + GAP + width(&text);
             if x > 0.0 && x + length > self.width() {
                 (x, y) = (0.0, y + LINE);
             }
             sample(self, entry, (x, y + LINE / 2.0));
-            self.text("label", (x + SAMPLE + GAP, y + LINE / 2.0), Anchor::Start, text);
+            self.text("label", (x + Self::SAMPLE + GAP, y + LINE / 2.0), Anchor::Start, text);
             x += length + 2.0 * GAP;
         }
         if entries.is_empty() { y } else { y + LINE + GAP }
     }
 
-    /// The length of a sample in a legend.
-    pub const SAMPLE: f64 = SAMPLE;
-
     fn add(&mut self, element: impl Display) {
-        // Writing to a string cannot fail.
-        let _ = writeln!(self.body, "{element}");
+        self.body += &format!("{element}\n");
     }
 
-    /// Returns the whole picture. Readers who cannot see the picture get the words of the heading. A picture in a page has
-    /// no blank line, where Markdown would take the picture to end.
-    pub fn finish(self, heading: &Heading, height: f64) -> String {
-        let Heading { title, doubt, conclusion } = heading;
-        let words = [Some(title), doubt.as_ref(), Some(conclusion)].into_iter().flatten();
-        let words: Vec<&str> = words.map(String::as_str).filter(|it| !it.is_empty()).collect();
-        let (label, body) = (escaped(&words.join(". ")), &self.body);
-        let (width, height) = (self.width(), height.ceil());
-        let about =
-            format!("role=\"img\" aria-label=\"{label}\" font-size=\"{FONT}\" stroke-width=\"1\"");
+    /// Returns the whole picture. A picture in a page has no blank line, where Markdown would take the picture to end.
+    pub fn finish(self, height: f64) -> String {
+        // A page sets the font, and a telephone's is larger than [`FONT`].
+        let margin = if self.place == Place::Page { 2.0 } else { 16.0 };
+        let (right, bottom) = (self.width() + 2.0 * margin, height.ceil() + 2.0 * margin);
+        let Self { label, body, .. } = self;
+        let about = format!(
+            "viewBox=\"-{margin} -{margin} {right} {bottom}\" role=\"img\" aria-label=\"{label}\" \
+             font-size=\"{FONT}\" stroke-width=\"1\""
+        );
         if self.place == Place::Page {
-            let (right, bottom) = (width + 2.0 * EDGE, height + 2.0 * EDGE);
-            return format!(
-                "<svg class=\"measured\" viewBox=\"-{EDGE} -{EDGE} {right} {bottom}\" {about}>\n{body}</svg>\n"
-            );
+            return format!("<svg class=\"measured\" {about}>\n{body}</svg>\n");
         }
-        let (right, bottom) = (width + 2.0 * MARGIN, height + 2.0 * MARGIN);
         let area = format!("width=\"{right}\" height=\"{bottom}\"");
         format!(
-            "<svg xmlns=\"http://www.w3.org/2000/svg\" {area} viewBox=\"-{MARGIN} -{MARGIN} {right} {bottom}\" \
-             {about} font-family=\"system-ui, sans-serif\">\n<style>\n{STYLE}</style>\n\
-             <rect class=\"page\" x=\"-{MARGIN}\" y=\"-{MARGIN}\" {area} fill=\"currentColor\"/>\n{body}</svg>\n"
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" {area} {about} font-family=\"system-ui, sans-serif\">\n\
+             <style>\n{STYLE}</style>\n\
+             <rect class=\"page\" x=\"-{margin}\" y=\"-{margin}\" {area} fill=\"currentColor\"/>\n{body}</svg>\n"
         )
     }
 }
 
 fn tooltip_element(tooltip: &str) -> String {
-    match tooltip {
-        "" => String::new(),
-        text => format!("<title>{}</title>", escaped(text)),
-    }
+    if tooltip.is_empty() { String::new() } else { format!("<title>{}</title>", escaped(tooltip)) }
 }
 
 /// Escapes a text for SVG, between tags and in quotes. XML allows no control characters.
@@ -271,22 +249,20 @@ fn escaped(text: &str) -> String {
 pub fn lines(text: &str, room: f64) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for word in text.split_whitespace() {
-        match lines.last_mut() {
-            Some(line) if width(line) + width(" ") + width(word) <= room => {
-                line.push(' ');
-                line.push_str(word);
-            }
-            _ => {
-                let mut line = String::new();
-                for letter in word.chars() {
-                    if width(&line) + width(letter.encode_utf8(&mut [0; 4])) > room {
-                        lines.push(std::mem::take(&mut line));
-                    }
-                    line.push(letter);
-                }
-                lines.push(line);
-            }
+        if let Some(line) = lines.last_mut()
+            && width(line) + width(" ") + width(word) <= room
+        {
+            *line += &format!(" {word}");
+            continue;
         }
+        let mut line = String::new();
+        for letter in word.chars() {
+            if width(&line) + width(&letter.to_string()) > room {
+                lines.push(std::mem::take(&mut line));
+            }
+            line.push(letter);
+        }
+        lines.push(line);
     }
     lines
 }
@@ -316,18 +292,15 @@ pub fn shortened(text: &str, room: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::room;
+    use crate::tests as room;
 
     #[test]
     fn no_two_series_look_the_same() {
         let looks: Vec<Look> = (0..20).map(Look::of).collect();
         for (index, look) in looks.iter().enumerate() {
             for other in &looks[..index] {
-                let alike = look.class == other.class;
-                assert!(
-                    !alike || look.dashes != other.dashes && look.mark != other.mark,
-                    "{index}"
-                );
+                let differ = look.dashes != other.dashes && look.mark != other.mark;
+                assert!(differ || look.class != other.class, "{index}");
             }
         }
     }
@@ -340,36 +313,29 @@ mod tests {
         {
             let doubt = Some(format!("no {text}"));
             let heading = Heading { title: text.clone(), doubt, conclusion: text.clone() };
-            let mut svg = Svg::new(place);
-            let top = svg.heading(&heading);
+            let mut svg = Svg::new(place, &heading);
             let entries =
                 [((), text.clone()), ((), "short".to_owned()), ((), "shorter".to_owned())];
-            let bottom = svg.legend(top, &entries, |svg, (), at| svg.mark(&Look::of(7), at, text));
+            let bottom = svg.legend(&entries, |svg, (), at| svg.mark(&Look::of(7), at, text));
             svg.rect("series-1", (0.0, bottom), (20.0, 20.0), 0.4, text);
-            let svg = svg.finish(&heading, bottom + 30.0);
+            let svg = svg.finish(bottom + 30.0);
             room::check(&svg);
             assert!(!svg.contains("<script") && svg.lines().all(|line| !line.is_empty()), "{svg}");
             let shown = room::texts(&svg).concat().replace(' ', "");
-            assert_eq!(
-                shown.matches(&text.replace(' ', "")).count(),
-                if place == Place::File { 3 } else { 0 }
-            );
+            let times = if place == Place::File { 3 } else { 0 };
+            assert_eq!(shown.matches(&text.replace(' ', "")).count(), times);
         }
     }
 
     #[test]
     fn a_page_gives_the_colours_and_a_file_has_its_own() {
         let heading = Heading { title: "a & b".to_owned(), ..Heading::default() };
-        let page = Svg::new(Place::Page).finish(&heading, 9.5);
-        assert!(
-            page.starts_with("<svg class=\"measured\" viewBox=\"-2 -2 484 14\" role=\"img\""),
-            "{page}"
-        );
+        let page = Svg::new(Place::Page, &heading).finish(9.5);
+        let start = "<svg class=\"measured\" viewBox=\"-2 -2 484 14\" role=\"img\"";
+        assert!(page.starts_with(start), "{page}");
         assert!(page.contains("aria-label=\"a &amp; b\"") && !page.contains("<style"), "{page}");
-        let file = Svg::new(Place::File).finish(&heading, 9.5);
-        assert!(
-            file.contains("prefers-color-scheme:dark") && file.contains("max-width:100%"),
-            "{file}"
-        );
+        let file = Svg::new(Place::File, &heading).finish(9.5);
+        let has = |style| file.contains(style);
+        assert!(has("prefers-color-scheme:dark") && has("max-width:100%"), "{file}");
     }
 }

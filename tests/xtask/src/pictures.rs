@@ -89,7 +89,8 @@ pub fn steps(run: &steps::Run) -> String {
     let pitch = ranks * (CELL + GAP) - GAP + AISLE;
     let x = |rank: usize, chunk: usize| 56.0 + rank as f64 * pitch + chunk as f64 * (CELL + GAP);
     let y = |step: usize| 30.0 + step as f64 * STEP;
-    let mut svg = Svg::new(Place::Page);
+    let title = format!("The {} steps of the {} on {ranks} ranks", run.steps.len(), run.algorithm);
+    let mut svg = Svg::new(Place::Page, &heading(title));
     for rank in 0..run.ranks {
         let middle = (x(rank, 0) + x(rank, run.ranks - 1) + CELL) / 2.0;
         svg.text("label", (middle, 12.0), Anchor::Middle, format_args!("rank {rank}"));
@@ -118,8 +119,7 @@ pub fn steps(run: &steps::Run) -> String {
             }
         }
     }
-    let title = format!("The {} steps of the {} on {ranks} ranks", run.steps.len(), run.algorithm);
-    svg.finish(&heading(title), y(run.steps.len()) + CELL + 4.0)
+    svg.finish(y(run.steps.len()) + CELL + 4.0)
 }
 
 fn cell(svg: &mut Svg, (x, y): Point, held: &BTreeSet<usize>, ranks: usize, new: bool) {

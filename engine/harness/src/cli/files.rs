@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 
 use super::UsageError;
-use crate::report::metrics::Metrics;
+use crate::report::file::{self, LazyFile};
 use crate::report::outputs::Outputs;
-use crate::report::{file, files_are_wanted, trace};
+use crate::report::{files_are_wanted, trace};
 
 /// Flags for the files of results.
 #[derive(Args, Clone, Debug, Default)]
@@ -47,7 +47,7 @@ const EXTENSIONS: &str =
     "svg jsonl json ndjson png jpg jpeg gif webp pdf html csv xlsx safetensors";
 
 /// Opens the file of `--metrics`, for a program that writes no other file, if the file can be written.
-pub fn metrics(path: Option<&Path>) -> Result<Option<Metrics>, UsageError> {
+pub fn metrics(path: Option<&Path>) -> Result<Option<LazyFile>, UsageError> {
     let arguments = ReportArguments { metrics: path.map(Path::to_owned), ..Default::default() };
     arguments.check(&[], None)?;
     Ok(arguments.open().map_err(UsageError::new)?.metrics)
@@ -106,7 +106,7 @@ impl ReportArguments {
         let Self { metrics, plot, trace, timeline } = self.clone();
         let spans = trace.is_some() || timeline.is_some();
         Ok(Outputs {
-            metrics: metrics.as_deref().map(Metrics::new).transpose()?,
+            metrics: metrics.map(|path| LazyFile::new("--metrics", &path)).transpose()?,
             recording: spans.then(|| trace::begin(trace.is_some())).transpose()?,
             plot,
             trace,

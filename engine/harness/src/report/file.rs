@@ -3,12 +3,14 @@
 //! A file is written under a temporary name and renamed when it is whole. Until then an older file stays; its
 //! permissions go to the new file. A symbolic link stays a link, and the file that it leads to is replaced. Special
 //! files (FIFOs, terminals, devices) and this process's own output (`/dev/stdout`) are not replaced but written to.
+//! Only a [`LazyFile`] grows line by line, so that a user can watch a run.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf, absolute};
 use std::sync::Mutex;
 
+use serde::Serialize;
 use tempfile::NamedTempFile;
 
 use super::line;
@@ -37,12 +39,12 @@ pub fn check(path: &Path) -> io::Result<()> {
 
 /// Whether two paths name one file, which need not exist.
 pub fn is_same_file(first: &Path, second: &Path) -> bool {
-    let resolved = |path: &Path| {
+    let [resolved, other] = [first, second].map(|path| {
         let path = follow_links(path);
         Some(folder_of(&path).canonicalize().ok()?.join(path.file_name()?))
-    };
+    });
     // A path in a folder that is missing cannot be written.
-    resolved(first).zip(resolved(second)).map_or(first == second, |(first, second)| first == second)
+    if resolved.is_some() && other.is_some() { resolved == other } else { first == second }
 }
 
 /// Adds the flag and the file that it names to an error.
@@ -70,26 +72,19 @@ pub fn write(
     // Before the rename: after a loss of power the name must not lead to content that is not on the disk.
     partial.as_file().sync_all()?;
     partial.persist(path)?;
-    if cfg!(unix) {
-        let synced = File::open(folder_of(path)).and_then(|folder| folder.sync_all());
-        return unless_impossible(synced);
-    }
-    Ok(())
+    unless_impossible(File::open(folder_of(path)).and_then(|folder| folder.sync_all()))
 }
 
 /// Ignores that a folder cannot be opened or synced at all: its file is whole. A failure of the disk stays a failure.
 fn unless_impossible(synced: io::Result<()>) -> io::Result<()> {
     use io::ErrorKind::{InvalidInput, PermissionDenied, Unsupported};
-    match synced {
-        Err(error) if matches!(error.kind(), InvalidInput | PermissionDenied | Unsupported) => {
-            Ok(())
-        }
-        synced => synced,
-    }
+    synced.or_else(|error| match error.kind() {
+        InvalidInput | PermissionDenied | Unsupported => Ok(()),
+        _ => Err(error),
+    })
 }
 
-/// Does the same as [`write()`] for the file of a flag, and [announces](announce) the file. An error names the flag and
-/// the file. Fails like [`write()`].
+/// [Writes](write()) the file of a flag, and [announces](announce) the file. An error names the flag and the file.
 pub fn write_flag(
     flag: &str,
     path: &Path,
@@ -105,16 +100,14 @@ pub fn announce(flag: &str, path: &Path) -> io::Result<()> {
 }
 
 fn folder_of(path: &Path) -> &Path {
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-    folder.unwrap_or(Path::new("."))
+    path.parent().filter(|it| !it.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 /// The end of a chain of symbolic links. It need not exist.
 fn follow_links(path: &Path) -> PathBuf {
-    /// As many as Linux follows.
-    const MAX_LINKS: usize = 40;
     let mut path = path.to_owned();
-    for _ in 0..MAX_LINKS {
+    // Linux follows as many.
+    for _ in 0..40 {
         let Ok(target) = fs::read_link(&path) else { break };
         // An absolute target replaces the whole path.
         path = path.with_file_name("").join(target);
@@ -175,12 +168,12 @@ fn own_output(path: &Path) -> Option<File> {
     use std::os::fd::AsFd as _;
     use std::os::unix::fs::MetadataExt as _;
 
-    let identity = |file: &fs::Metadata| (file.dev(), file.ino());
-    let named = identity(&fs::metadata(path).ok()?);
-    let (output, errors) = (io::stdout(), io::stderr());
-    let own = [output.as_fd(), errors.as_fd()].map(|own| own.try_clone_to_owned().map(File::from));
-    let is_named = |own: &File| own.metadata().is_ok_and(|own| identity(&own) == named);
-    own.into_iter().flatten().find(is_named)
+    let identity = |file: fs::Metadata| (file.dev(), file.ino());
+    let named = identity(fs::metadata(path).ok()?);
+    let own =
+        [io::stdout().as_fd().try_clone_to_owned(), io::stderr().as_fd().try_clone_to_owned()];
+    let mut own = own.into_iter().flatten().map(File::from);
+    own.find(|own| own.metadata().is_ok_and(|own| identity(own) == named))
 }
 
 #[cfg(not(unix))]
@@ -198,21 +191,49 @@ pub struct LazyFile {
     resumes: bool,
 }
 
+/// A line of JSON: an object with the fields of `content` and some more.
+#[derive(Serialize)]
+pub(super) struct Line<'a, T> {
+    pub(super) kind: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) run: Option<&'a str>,
+    #[serde(flatten)]
+    pub(super) content: &'a T,
+}
+
 impl LazyFile {
-    /// Names the file. A special file is opened at once. Fails when a special file cannot be opened.
+    /// Names the file. A special file and this process's own output are opened at once. Fails when they cannot be opened.
     pub fn new(flag: &'static str, path: &Path) -> io::Result<Self> {
         let file = open_special(path).map_err(|error| flag_error(flag, path, &error))?;
         Ok(Self { flag, file, path: path.to_owned(), resumes: false })
     }
 
+    /// Keeps the whole lines of an older file, and appends to them: this process resumes the run of an earlier one.
+    pub fn resume(&mut self) {
+        self.resumes = true;
+    }
+
+    /// Writes a line: a JSON object with the fields of `content` and a field `kind`. Fails when the file cannot be written.
+    pub fn write_json(&mut self, kind: &str, content: &impl Serialize) -> io::Result<()> {
+        self.write_line(&Line { kind, run: None, content })
+    }
+
+    pub(super) fn write_line<T: Serialize>(&mut self, line: &Line<'_, T>) -> io::Result<()> {
+        let mut line = serde_json::to_vec(line)?;
+        line.push(b'\n');
+        // One call writes the whole line or nothing.
+        self.append(&line)
+    }
+
+    /// Writes some bytes. Fails when the file cannot be written.
+    pub fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let written = self.open().and_then(|file| file.write_all(bytes));
+        written.map_err(|error| flag_error(self.flag, &self.path, &error))
+    }
+
     /// Prints the path, if anything has been written.
     pub fn announce(&self) -> io::Result<()> {
         if self.file.is_some() { announce(self.flag, &self.path) } else { Ok(()) }
-    }
-
-    /// Keeps the whole lines of an older file, and appends to them.
-    pub(super) fn resume(&mut self) {
-        self.resumes = true;
     }
 
     /// The file, created or emptied by the first call.
@@ -229,17 +250,6 @@ impl LazyFile {
             }
         };
         Ok(self.file.insert(file))
-    }
-}
-
-impl Write for LazyFile {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let written = self.open().and_then(|file| file.write(bytes));
-        written.map_err(|error| flag_error(self.flag, &self.path, &error))
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
     }
 }
 
@@ -292,11 +302,8 @@ mod tests {
             let link = folder.path().join("link");
             std::os::unix::fs::symlink("nowhere", &link).unwrap();
             check(&link).unwrap();
-            assert_eq!(
-                fs::read_dir(folder.path()).unwrap().count(),
-                2,
-                "the link, and not its end"
-            );
+            let files = fs::read_dir(folder.path()).unwrap().count();
+            assert_eq!(files, 2, "the link, and not its end");
             fs::remove_file(link).unwrap();
         }
         // Room for this name alone, and not for that of the file while it is written.
@@ -400,5 +407,41 @@ mod tests {
         assert_eq!(content.len(), 100_000);
         assert!(content.iter().all(|byte| *byte == content[0]));
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn an_older_file_is_there_until_the_first_epoch_begins() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("metrics.jsonl");
+        let begun = || LazyFile::new("--metrics", &path).unwrap();
+        let read = || fs::read_to_string(&path).unwrap();
+        begun();
+        assert!(!path.exists());
+        let (first, second) =
+            ("{\"kind\":\"a\",\"number\":1}\n", "{\"kind\":\"a\",\"number\":2}\n");
+        let written = |resumes: bool, numbers: &[u32]| {
+            let mut file = begun();
+            if resumes {
+                file.resume();
+            }
+            for number in numbers {
+                file.write_json("a", &serde_json::json!({ "number": number })).unwrap();
+            }
+            read()
+        };
+        assert_eq!(written(false, &[1]), first);
+        assert_eq!(written(false, &[]), first);
+        assert_eq!(written(false, &[2, 1]), [second, first].concat());
+        assert_eq!(written(true, &[2]), [second, first, second].concat());
+        // Cut by a full disk.
+        fs::write(&path, [first, "{\"kind\":\"a"].concat()).unwrap();
+        assert_eq!(written(true, &[2]), [first, second].concat());
+        begun().append(b"").unwrap();
+        assert_eq!(read(), "");
+        let mut nowhere = begun();
+        drop(folder);
+        let message = nowhere.append(b"").unwrap_err().to_string();
+        let names = message.starts_with("--metrics ") && message.contains("metrics.jsonl: ");
+        assert!(names, "{message}");
     }
 }

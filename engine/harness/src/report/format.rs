@@ -50,16 +50,11 @@ pub fn accuracy(accuracy: f64) -> String {
     if accuracy.is_nan() { "–".to_owned() } else { format!("{accuracy:.3}") }
 }
 
-/// The number with 15 digits. Products such as 3 · 0.1 differ from it in the last bit.
-pub fn rounded(number: f64) -> f64 {
-    let rounded = format!("{number:.14e}").parse::<f64>();
-    // The largest numbers are rounded to infinity.
-    rounded.ok().filter(|rounded| rounded.is_finite()).unwrap_or(number)
-}
-
 /// Formats a number as a person would write it: `0.3`, `128`, `1e30`, `2.5e-7`. At most 15 digits are kept.
 pub fn number(number: f64) -> String {
-    let number = rounded(number);
+    // Products such as 3 · 0.1 differ from 15 digits in the last bit. The largest numbers are rounded to infinity.
+    let rounded = format!("{number:.14e}").parse().ok().filter(|it: &f64| it.is_finite());
+    let number = rounded.unwrap_or(number);
     match number.abs() {
         size if size == 0.0 || (1e-4..1e7).contains(&size) => format!("{number}"),
         _ => format!("{number:e}"),
@@ -68,15 +63,9 @@ pub fn number(number: f64) -> String {
 
 /// Formats a number of seconds with about two digits: `12.3`, `0.17`, `0.0042`, `0.00062`.
 pub fn seconds(seconds: f64) -> String {
-    /// No clock measures less.
-    const NANOSECONDS: usize = 9;
-    let decimals = match seconds {
-        s if s >= 1.0 => 1,
-        s if s >= 0.1 => 2,
-        s if s >= 0.01 => 3,
-        s if s >= 0.001 || s <= 0.0 => 4,
-        s => (1 - s.log10().floor() as isize).unsigned_abs().min(NANOSECONDS),
-    };
+    // No clock measures less than a nanosecond.
+    let two_digits = (1.0 - seconds.log10().floor()).clamp(1.0, 9.0);
+    let decimals = if seconds > 0.0 { two_digits as usize } else { 4 };
     format!("{seconds:.decimals$}")
 }
 
@@ -85,56 +74,36 @@ mod tests {
     use super::*;
 
     #[test]
-    fn products_are_rounded_to_what_was_asked_for() {
-        let product = 3.0 * 0.1;
-        assert_eq!(format!("{product} is {}", rounded(product)), "0.30000000000000004 is 0.3");
-        for number in [0.1, 1e-300, 123_456_789.125, 0.0, f64::MAX] {
-            assert_eq!(rounded(number).to_bits(), number.to_bits());
-        }
-    }
-
-    #[test]
     fn numbers_are_short() {
-        let numbers = [3.0 * 0.1, 128.0, 1e30, 2.5e-7, 0.0, -0.02, 1e-4, 9_999_999.0].map(number);
-        assert_eq!(numbers, ["0.3", "128", "1e30", "2.5e-7", "0", "-0.02", "0.0001", "9999999"]);
-        assert_eq!(number(f64::INFINITY), "inf");
+        for exact in [0.1, 1e-300, 123_456_789.125, 0.0, f64::MAX] {
+            assert_eq!(number(exact).parse::<f64>().unwrap().to_bits(), exact.to_bits());
+        }
+        let numbers =
+            [3.0 * 0.1, 128.0, 1e30, 2.5e-7, 0.0, -0.02, 1e-4, 9_999_999.0, f64::INFINITY];
+        let expected = "0.3 128 1e30 2.5e-7 0 -0.02 0.0001 9999999 inf";
+        assert_eq!(numbers.map(number).join(" "), expected);
+        let two_digits = [12.34, 1.234, 0.166, 0.0123, 0.00421, 0.000_619, 0.000_062].map(seconds);
+        assert_eq!(two_digits.join(" "), "12.3 1.2 0.17 0.012 0.0042 0.00062 0.000062");
+        let ends = [100.0, 1.0, 0.1, 0.01, 0.001, 0.000_1, 1e-12, 0.0].map(seconds);
+        assert_eq!(ends.join(" "), "100.0 1.0 0.10 0.010 0.0010 0.00010 0.000000000 0.0000");
+        let apart = [0, 7, 999, 1_000, 60_000, 1_234_567].map(thousands);
+        assert_eq!(apart, ["0", "7", "999", "1,000", "60,000", "1,234,567"]);
     }
 
     #[test]
-    fn seconds_keep_two_digits() {
-        let formatted = [12.34, 1.234, 0.166, 0.0123, 0.00421, 0.000_619, 0.000_062].map(seconds);
-        assert_eq!(formatted, ["12.3", "1.2", "0.17", "0.012", "0.0042", "0.00062", "0.000062"]);
-        assert_eq!([1e-12, 0.0].map(seconds), ["0.000000000", "0.0000"]);
-    }
-
-    #[test]
-    fn a_noun_has_its_plural() {
+    fn a_noun_has_its_plural_and_a_long_list_shows_its_ends() {
         let cores = [0, 1, 2].map(|number| counted(number, "core"));
         assert_eq!(cores, ["0 cores", "1 core", "2 cores"]);
         let two = ["batch", "process", "epoch"].map(|noun| counted(2, noun));
         assert_eq!(two, ["2 batches", "2 processes", "2 epochs"]);
-    }
-
-    #[test]
-    fn a_long_list_shows_its_ends() {
         let names: Vec<String> = ('a'..='e').map(String::from).collect();
         assert_eq!(listed(&names[..4]), "a, b, c, d");
         assert_eq!(listed(&names), "a, b, …, e");
         assert_eq!(listed(&[]), "");
         let sentence = |count| joined(names[..count].iter().cloned());
         assert_eq!([0, 1, 2, 3].map(sentence), ["", "a", "a and b", "a, b and c"]);
-    }
-
-    #[test]
-    fn of_many_rows_the_first_and_the_last_are_shown() {
         assert_eq!(shown_rows(3, 3), [Some(0), Some(1), Some(2)]);
         assert_eq!(shown_rows(9, 4), [Some(0), Some(1), None, Some(8)]);
         assert_eq!(shown_rows(0, 4), []);
-    }
-
-    #[test]
-    fn thousands_are_set_apart() {
-        let spaced = [0, 7, 999, 1_000, 60_000, 1_234_567].map(thousands);
-        assert_eq!(spaced, ["0", "7", "999", "1,000", "60,000", "1,234,567"]);
     }
 }

@@ -38,20 +38,14 @@ pub fn paragraph(text: impl Display) -> io::Result<()> {
 pub fn wrapped(text: &str, columns: usize) -> String {
     let of_line = |line: &str| {
         let indent = &line[..line.len() - line.trim_start().len()];
-        let mut lines: Vec<String> = vec![indent.to_owned()];
-        for word in line.split_whitespace() {
-            let last = lines.len() - 1;
-            let is_empty = lines[last].len() == indent.len();
-            if is_empty || width(&lines[last]) + 1 + width(word) <= columns {
-                lines[last] += if is_empty { "" } else { " " };
-                lines[last] += word;
-            } else {
-                lines.push(format!("{indent}{word}"));
-            }
-        }
-        lines.join("\n")
+        let words = line.split_whitespace().map(|word| format!("{indent}{word}"));
+        let lines = words.coalesce(|line, next| {
+            let both = format!("{line} {}", &next[indent.len()..]);
+            if width(&both) <= columns { Ok(both) } else { Err((line, next)) }
+        });
+        lines.collect_vec().join("\n")
     };
-    text.lines().map(of_line).collect::<Vec<_>>().join("\n")
+    text.lines().map(of_line).join("\n")
 }
 
 /// The number of characters, which all have the width of one column.
@@ -62,8 +56,6 @@ fn width(text: &str) -> usize {
 /// A column of a [`Table`].
 #[derive(Clone, Debug)]
 struct Column {
-    /// The heading, in one or more lines.
-    heading: String,
     /// 0 is always shown. A column with a higher number is left out earlier.
     rank: u8,
     left: bool,
@@ -73,18 +65,18 @@ struct Column {
 ///
 /// The first column has the names of the rows. If the other columns leave no room for the names, each name has its own
 /// line above its row.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Table {
     indent: usize,
     columns: Vec<Column>,
+    /// The headings, and the rows below them.
     rows: Vec<Vec<String>>,
 }
 
 impl Table {
     /// Makes an empty table whose first column has this heading.
     pub fn new(names: &str) -> Self {
-        let column = Column { heading: names.to_owned(), rank: 0, left: true };
-        Self { indent: 0, columns: vec![column], rows: Vec::new() }
+        Self { indent: 0, columns: Vec::new(), rows: vec![Vec::new()] }.words(names, 0)
     }
 
     /// Begins each line with this many spaces.
@@ -96,15 +88,19 @@ impl Table {
     /// Adds a column of numbers, aligned at the right. A line break in the heading begins a second line. A column of
     /// rank 0 is always shown, and of two others the one with the higher rank is left out first.
     #[must_use]
-    pub fn column(mut self, heading: &str, rank: u8) -> Self {
-        self.columns.push(Column { heading: heading.to_owned(), rank, left: false });
-        self
+    pub fn column(self, heading: &str, rank: u8) -> Self {
+        self.with(heading, Column { rank, left: false })
     }
 
     /// Adds a column of words, aligned at the left, in the same way.
     #[must_use]
-    pub fn words(mut self, heading: &str, rank: u8) -> Self {
-        self.columns.push(Column { heading: heading.to_owned(), rank, left: true });
+    pub fn words(self, heading: &str, rank: u8) -> Self {
+        self.with(heading, Column { rank, left: true })
+    }
+
+    fn with(mut self, heading: &str, column: Column) -> Self {
+        self.rows[0].push(heading.to_owned());
+        self.columns.push(column);
         self
     }
 
@@ -122,12 +118,20 @@ impl Table {
 
     /// The table in at most `most` columns, if its rows allow that.
     pub fn text(&self, most: usize) -> String {
+        let width_of = |column: usize| {
+            let lines = self.rows.iter().flat_map(|row| row[column].lines());
+            lines.map(width).max().unwrap_or(0)
+        };
+        let widths = (0..self.columns.len()).map(width_of).collect_vec();
+        let total = |shown: &[usize]| {
+            let gaps = 2 * shown.len().saturating_sub(1);
+            self.indent + gaps + shown.iter().map(|&column| widths[column]).sum::<usize>()
+        };
         // Columns without cells are left out, too, and nobody misses them.
-        let has_cells = |column: &usize| self.rows.iter().any(|row| !row[*column].is_empty());
-        let all: Vec<usize> =
-            (0..self.columns.len()).filter(|it| *it == 0 || has_cells(it)).collect();
+        let has_cells = |column: usize| self.rows[1..].iter().any(|row| !row[column].is_empty());
+        let all = (0..widths.len()).filter(|&it| it == 0 || has_cells(it)).collect_vec();
         let mut shown = all.clone();
-        while self.total(&shown) > most {
+        while total(&shown) > most {
             let rank = |&&column: &&usize| self.columns[column].rank;
             let Some(&last) = shown.iter().filter(|it| rank(it) > 0).max_by_key(rank) else {
                 break;
@@ -135,54 +139,31 @@ impl Table {
             shown.retain(|column| *column != last);
         }
         // Names without room stand above their rows.
-        let folded = self.total(&shown) > most;
+        let folded = total(&shown) > most;
         let (in_line, margin) = if folded { (&shown[1..], "    ") } else { (&shown[..], "") };
-        let line_of = |row: &[&str]| {
-            let cell = |&column: &usize| match (row[column], self.width_of(column)) {
-                (cell, wide) if self.columns[column].left => format!("{cell:<wide$}"),
-                (cell, wide) => format!("{cell:>wide$}"),
+        let text_of = |row: &Vec<String>| {
+            let cells = row.iter().map(|cell| cell.lines().collect_vec()).collect_vec();
+            let height = shown.iter().map(|&column| cells[column].len()).fold(1, usize::max);
+            let line = |line: usize| {
+                let cell = |&column: &usize| {
+                    let (lines, wide) = (&cells[column], widths[column]);
+                    // Cells of fewer lines stand at the bottom.
+                    let line = (line + lines.len()).checked_sub(height);
+                    let text = line.map_or("", |line| lines[line]);
+                    let left = self.columns[column].left;
+                    if left { format!("{text:<wide$}") } else { format!("{text:>wide$}") }
+                };
+                format!("{margin}{}", in_line.iter().map(cell).join("  "))
             };
-            format!("{margin}{}", in_line.iter().map(cell).join("  "))
+            folded.then(|| row[0].clone()).into_iter().chain((0..height).map(line)).join("\n")
         };
-        let headings: Vec<Vec<&str>> =
-            self.columns.iter().map(|column| column.heading.lines().collect()).collect();
-        let height = shown.iter().map(|&column| headings[column].len()).max().unwrap_or(0);
-        let mut lines = Vec::new();
-        if folded {
-            lines.push(self.columns[0].heading.clone());
-        }
-        for line in 0..height {
-            // Headings of fewer lines stand at the bottom.
-            let parts = headings.iter().map(|lines| {
-                (line + lines.len()).checked_sub(height).map_or("", |line| lines[line])
-            });
-            lines.push(line_of(&parts.collect::<Vec<_>>()));
-        }
-        for row in &self.rows {
-            if folded {
-                lines.push(row[0].clone());
-            }
-            lines.push(line_of(&row.iter().map(String::as_str).collect::<Vec<_>>()));
-        }
         let missing = all.iter().filter(|column| !shown.contains(column));
-        let missing = missing.map(|&column| self.columns[column].heading.replace('\n', " "));
-        let missing = missing.collect::<Vec<_>>().join(", ");
-        if !missing.is_empty() {
-            lines.push(wrapped(&format!("(too narrow for: {missing})"), most - self.indent));
-        }
-        let indent = " ".repeat(self.indent);
-        let lines = lines.iter().flat_map(|text| text.split('\n'));
-        lines.map(|line| format!("{indent}{line}").trim_end().to_owned()).join("\n")
-    }
-
-    fn width_of(&self, column: usize) -> usize {
-        let heading = self.columns[column].heading.lines().map(width);
-        heading.chain(self.rows.iter().map(|row| width(&row[column]))).max().unwrap_or(0)
-    }
-
-    fn total(&self, shown: &[usize]) -> usize {
-        let gaps = 2 * shown.len().saturating_sub(1);
-        self.indent + gaps + shown.iter().map(|&column| self.width_of(column)).sum::<usize>()
+        let missing = missing.map(|&column| self.rows[0][column].replace('\n', " ")).join(", ");
+        let note = || wrapped(&format!("(too narrow for: {missing})"), most - self.indent);
+        let note = (!missing.is_empty()).then(note);
+        let (text, indent) =
+            (self.rows.iter().map(text_of).chain(note).join("\n"), " ".repeat(self.indent));
+        text.split('\n').map(|line| format!("{indent}{line}").trim_end().to_owned()).join("\n")
     }
 }
 
@@ -207,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_leaves_out_what_matters_least_and_says_so() {
+    fn a_table_leaves_out_what_matters_least_and_gives_names_lines_of_their_own() {
         let whole = "                        idle\n\
                      run         s/step  (bubble)    sent\n\
                      one device    0.25            1.0 MB\n\
@@ -219,10 +200,6 @@ mod tests {
         let narrowest = table().text(25);
         assert!(narrowest.lines().next() == Some("run         s/step"), "{narrowest}");
         assert!(narrowest.ends_with("(too narrow for: idle\n(bubble), sent)"), "{narrowest}");
-    }
-
-    #[test]
-    fn names_without_room_have_lines_of_their_own() {
         let text = table().indented(2).text(14);
         let lines: Vec<&str> = text.lines().take(5).collect();
         assert_eq!(lines, ["  run", "      s/step", "  one device", "        0.25", "  GPipe"]);

@@ -5,15 +5,14 @@
 //! | `progress` | the reporter of one run: progress within an epoch, a line per epoch |
 //! | [`summary`] | the result of a run, and the accuracy of several runs by epoch |
 //! | [`outputs`] | all files of a run |
-//! | [`metrics`], `plot`, [`timeline`], [`trace`] | the single files |
-//! | [`mod@file`] | files that are never half-written, and special files |
+//! | `plot`, [`timeline`], [`trace`] | the single files |
+//! | [`mod@file`] | files that are never half-written, files that grow (metrics), and special files |
 //! | `format` | numbers as text |
 //! | `layout` | text and tables that fit into the terminal |
 
 pub mod file;
 mod format;
 mod layout;
-pub mod metrics;
 pub mod outputs;
 mod plot;
 mod progress;
@@ -25,9 +24,7 @@ use std::io::{self, Write as _};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 pub(crate) use file::remove_partial_files;
-pub use format::{
-    accuracy, counted, joined, listed, number, rounded, seconds, shown_rows, thousands,
-};
+pub use format::{accuracy, counted, joined, listed, number, seconds, shown_rows, thousands};
 pub use layout::{Table, columns, paragraph, terminal_columns, wrapped};
 pub use progress::{Report, progress_bar};
 
@@ -50,14 +47,10 @@ pub fn files_are_wanted() {
 /// reader, or the system's error. (`println!` panics.) A missing reader is no error when the run still has to write
 /// files: after Ctrl-C, which may have ended the reader, too, and after [`files_are_wanted`].
 pub fn line(text: impl std::fmt::Display) -> io::Result<()> {
-    match writeln!(io::stdout().lock(), "{text}") {
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
-            match interrupt::requested() || FILES_ARE_WANTED.load(Ordering::Relaxed) {
-                true => Ok(()),
-                false => Err(io::Error::new(error.kind(), StdoutClosed)),
-            }
-        }
-        Err(error) => Err(io::Error::new(error.kind(), format!("standard output: {error}"))),
-        Ok(()) => Ok(()),
-    }
+    let goes_on = || interrupt::requested() || FILES_ARE_WANTED.load(Ordering::Relaxed);
+    writeln!(io::stdout().lock(), "{text}").or_else(|error| match error.kind() {
+        io::ErrorKind::BrokenPipe if goes_on() => Ok(()),
+        kind @ io::ErrorKind::BrokenPipe => Err(io::Error::new(kind, StdoutClosed)),
+        kind => Err(io::Error::new(kind, format!("standard output: {error}"))),
+    })
 }

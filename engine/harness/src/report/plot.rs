@@ -9,129 +9,115 @@ use super::accuracy;
 use super::summary::FinishedRun;
 use crate::records::{EpochRecord, epochs_trained};
 
-/// A number of an epoch: its name, and the number.
-type Measure = (&'static str, fn(&EpochRecord) -> f64);
+/// A number of an epoch.
+type Number = fn(&EpochRecord) -> f64;
 
-/// What is drawn: a name, and the numbers of the test images and of the training images.
-const MEASURES: [(&str, [Measure; 2]); 2] = [
-    (
-        "accuracy",
-        [
-            ("test accuracy", |record| record.test_accuracy),
-            ("training accuracy", |record| record.train_accuracy),
-        ],
-    ),
-    (
-        "loss",
-        [("test loss", |record| record.test_loss), ("training loss", |record| record.train_loss)],
-    ),
+/// A measure: its name, and its numbers of the images of [`IMAGES`].
+type Measure = (&'static str, [Number; 2]);
+
+const MEASURES: [Measure; 2] = [
+    ("accuracy", [|record| record.test_accuracy, |record| record.train_accuracy]),
+    ("loss", [|record| record.test_loss, |record| record.train_loss]),
 ];
 
-/// The images of the numbers.
-const IMAGES: [&str; 2] = ["test images, after the epoch", "training images, during the epoch"];
+/// The images: a short name, and the title.
+const IMAGES: [(&str, &str); 2] =
+    [("test", "test images, after the epoch"), ("training", "training images, during the epoch")];
 
 pub(super) fn draw(title: &str, runs: &[FinishedRun]) -> String {
-    let conclusion = conclusion(runs);
-    let heading = Heading { title: title.to_owned(), doubt: None, conclusion };
+    let heading = Heading { title: title.to_owned(), doubt: None, conclusion: conclusion(runs) };
     let last = runs.iter().map(|run| epochs_trained(&run.records)).fold(0.0, f64::max).ceil();
-    if last > 1.0 { curves(heading, runs, last) } else { dots(heading, runs) }
+    if last > 1.0 {
+        let rows = MEASURES.iter().map(|measure| panels(runs, measure, last)).collect();
+        return Chart { heading, rows }.svg(Place::File);
+    }
+    let dot = |run: &FinishedRun, number: Number| {
+        let value = run.records.last().map(number).filter(|value| value.is_finite())?;
+        Some(Dot { range: [value; 3], text: format!("{value:.3}") })
+    };
+    let row = |run: &FinishedRun| {
+        let columns = MEASURES.map(|(_, numbers)| numbers.map(|it| dot(run, it)).to_vec());
+        (name(run), columns.to_vec())
+    };
+    let columns = MEASURES.iter().map(|measure| (axis(runs, measure, 4), None)).collect();
+    let series = IMAGES.map(|(_, title)| title.to_owned()).to_vec();
+    Dots { heading, columns, series, rows: runs.iter().map(row).collect() }.svg(Place::File)
 }
 
-/// Draws a row of panels for each measure, which have a common axis.
-fn curves(heading: Heading, runs: &[FinishedRun], last: f64) -> String {
-    let rows = MEASURES.map(|(name, of_images)| {
-        let records = || runs.iter().flat_map(|run| &run.records);
-        let values = records().flat_map(|record| of_images.map(|(_, measure)| measure(record)));
-        let y = Axis::around(name, values, 6);
-        let panel = |((measured, measure), images): (Measure, &str)| Panel {
-            title: images.to_owned(),
+/// The name of a run in a legend.
+fn name(FinishedRun { summary, .. }: &FinishedRun) -> String {
+    format!("{} [{}]", summary.run, summary.devices.join(", "))
+}
+
+/// The axis for all numbers of a measure.
+fn axis(runs: &[FinishedRun], (name, numbers): &Measure, gaps: u32) -> Axis {
+    let records = runs.iter().flat_map(|run| &run.records);
+    Axis::around(name, records.flat_map(|record| numbers.map(|number| number(record))), gaps)
+}
+
+/// The panels of a measure, one for each kind of images, with a common axis.
+fn panels(runs: &[FinishedRun], measure: &Measure, last: f64) -> Vec<Panel> {
+    let y = axis(runs, measure, 6);
+    let panel = |((images, title), number): ((&str, &str), Number)| {
+        let curve = |(index, run): (usize, &FinishedRun)| Curve {
+            name: name(run),
+            series: Some(index),
+            width: stroke(index, runs.len()),
+            points: points(run, &format!("{images} {}", measure.0), number),
+        };
+        let curves = runs.iter().enumerate().map(curve).collect();
+        Panel {
+            title: title.to_owned(),
             x: Axis::counting("epoch", last, 10),
             y: y.clone(),
-            curves: (runs.iter().enumerate())
-                .map(|(index, run)| Curve {
-                    name: format!("{} {}", run.name, run.devices),
-                    series: Some(index),
-                    width: stroke(index, runs.len()),
-                    points: points(run, measured, measure),
-                })
-                .collect(),
-        };
-        of_images.into_iter().zip(IMAGES).map(panel).collect()
-    });
-    Chart { heading, rows: rows.into() }.svg(Place::File)
+            curves,
+        }
+    };
+    IMAGES.into_iter().zip(measure.1).map(panel).collect()
 }
 
 /// The points of a run's curve. The point of an epoch lies at its end, which comes earlier for an interrupted epoch. The
 /// axis begins at 1, so the point of an interrupted first epoch lies there.
-fn points(
-    run: &FinishedRun,
-    name: &str,
-    measure: fn(&EpochRecord) -> f64,
-) -> Vec<(f64, f64, String)> {
-    let ends = run.records.iter().scan(0.0_f64, |end, record| {
-        *end += record.part;
-        Some((record, end.max(1.0)))
-    });
-    let point = |(record, end): (&EpochRecord, f64)| {
+fn points(run: &FinishedRun, name: &str, number: Number) -> Vec<(f64, f64, String)> {
+    let mut end = 0.0_f64;
+    let point = |record: &EpochRecord| {
+        end += record.part;
         let part = match record.part < 1.0 {
             true => format!(" ({:.0} % of it)", record.part * 100.0),
             false => String::new(),
         };
-        let value = measure(record);
-        let tooltip = format!("{}, epoch {}{part}: {name} {value:.4}", run.name, record.epoch);
-        (end, value, tooltip)
+        let value = number(record);
+        let (run, epoch) = (&run.summary.run, record.epoch);
+        (end.max(1.0), value, format!("{run}, epoch {epoch}{part}: {name} {value:.4}"))
     };
-    ends.map(point).collect()
-}
-
-/// Draws a row for each run, with the numbers of its epoch.
-fn dots(heading: Heading, runs: &[FinishedRun]) -> String {
-    let number = |run: &FinishedRun, measure: fn(&EpochRecord) -> f64| {
-        let value = run.records.last().map(measure).filter(|value| value.is_finite())?;
-        Some(Dot { range: [value; 3], text: format!("{value:.3}") })
-    };
-    let row = |run: &FinishedRun| {
-        let columns =
-            MEASURES.map(|(_, of_images)| of_images.map(|(_, it)| number(run, it)).to_vec());
-        (format!("{} {}", run.name, run.devices), columns.to_vec())
-    };
-    let column = |(name, of_images): (&str, [Measure; 2])| {
-        let records = runs.iter().filter_map(|run| run.records.last());
-        let values = records.flat_map(|record| of_images.map(|(_, measure)| measure(record)));
-        (Axis::around(name, values, 4), None)
-    };
-    let (columns, series) = (MEASURES.map(column).to_vec(), IMAGES.map(str::to_owned).to_vec());
-    Dots { heading, columns, series, rows: runs.iter().map(row).collect() }.svg(Place::File)
+    run.records.iter().map(point).collect()
 }
 
 /// Summarises the curves in a sentence: the test accuracy of each run at its end.
 fn conclusion(runs: &[FinishedRun]) -> String {
-    let ends: Vec<(&str, f64, String)> = runs
-        .iter()
-        .filter_map(|run| {
-            let last = run.records.last()?;
-            let epochs = (epochs_trained(&run.records) * 100.0).round() / 100.0;
-            Some((run.name.as_str(), epochs, accuracy(last.test_accuracy)))
-        })
-        .collect();
-    let plural = |epochs: f64| if epochs == 1.0 { "epoch" } else { "epochs" };
-    let Some((_, first, _)) = ends.first() else { return "No epoch has ended.".to_owned() };
-    if ends.iter().all(|(_, epochs, _)| epochs == first) {
-        let each = ends.iter().map(|(name, _, accuracy)| format!("{name} {accuracy}")).join("; ");
-        return format!("Test accuracy after {first} {}: {each}.", plural(*first));
+    let end = |run: &FinishedRun| {
+        let accuracy = accuracy(run.records.last()?.test_accuracy);
+        let epochs = (epochs_trained(&run.records) * 100.0).round() / 100.0;
+        let noun = if epochs == 1.0 { "epoch" } else { "epochs" };
+        Some((format!("{} {accuracy}", run.summary.run), format!(" after {epochs} {noun}")))
+    };
+    let (ends, after): (Vec<_>, Vec<_>) = runs.iter().filter_map(end).unzip();
+    let Some(first) = after.first() else { return "No epoch has ended.".to_owned() };
+    if after.iter().all_equal() {
+        return format!("Test accuracy{first}: {}.", ends.join("; "));
     }
-    let each = ends.iter().map(|(name, epochs, accuracy)| {
-        format!("{name} {accuracy} after {epochs} {}", plural(*epochs))
-    });
+    let each = ends.iter().zip(&after).map(|(end, after)| format!("{end}{after}"));
     format!("Test accuracy: {}.", each.collect_vec().join("; "))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::report::summary::Summary;
 
     fn run(name: &str, records: Vec<EpochRecord>) -> FinishedRun {
-        FinishedRun { name: name.to_owned(), devices: "[cpu:0 <1 core>]".to_owned(), records }
+        let (run, devices) = (name.to_owned(), vec!["cpu:0 <1 core>".to_owned()]);
+        FinishedRun { summary: Summary { run, devices, ..Summary::default() }, records }
     }
 
     fn epoch(part: f64, value: f64) -> EpochRecord {

@@ -6,18 +6,15 @@ use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-use super::metrics::Metrics;
+use super::file::{LazyFile, Line};
 use super::{columns, line, wrapped};
 use crate::records::{BatchSums, EpochRecord};
 
-/// The highest number of redraws per second.
-const REDRAWS: u8 = 10;
-
 /// Makes a progress bar on standard error. It is hidden if standard error is not a terminal.
 pub fn progress_bar(template: &str) -> ProgressBar {
-    let target = ProgressDrawTarget::stderr_with_hz(REDRAWS);
     let style = ProgressStyle::with_template(template);
-    ProgressBar::with_draw_target(None, target)
+    // Ten times a second, a redraw costs nothing.
+    ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr_with_hz(10))
         .with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
 }
 
@@ -27,21 +24,20 @@ pub struct Report<'a> {
     run: String,
     /// `None` for a silent reporter.
     bar: Option<ProgressBar>,
-    metrics: Option<&'a mut Metrics>,
+    metrics: Option<&'a mut LazyFile>,
     epochs: usize,
 }
 
 impl<'a> Report<'a> {
     /// Makes a reporter that prints on the terminal and writes to `metrics`, if there are any.
-    pub fn new(run: &str, metrics: Option<&'a mut Metrics>) -> Self {
+    pub(super) fn new(run: &str, metrics: Option<&'a mut LazyFile>) -> Self {
         // The widest texts around the bar: `epoch 10/10`, `123/235`, and the message.
         const AROUND: usize = 58;
         let template = match columns().saturating_sub(AROUND) {
             room @ 5.. => format!("{{prefix}} {{bar:{room}}} {{pos}}/{{len}}  {{msg}}"),
             _ => "{prefix} {pos}/{len}  {msg}".to_owned(),
         };
-        let bar = progress_bar(&template);
-        Self { run: run.to_owned(), bar: Some(bar), metrics, epochs: 0 }
+        Self { run: run.to_owned(), bar: Some(progress_bar(&template)), metrics, epochs: 0 }
     }
 
     /// Makes a reporter that prints and writes nothing.
@@ -79,7 +75,8 @@ impl<'a> Report<'a> {
         done: usize,
     ) -> io::Result<()> {
         if let Some(metrics) = &mut self.metrics {
-            metrics.begin()?;
+            // Creates or empties the file.
+            metrics.append(b"")?;
         }
         self.epochs = epochs;
         if let Some(bar) = &self.bar {
@@ -110,7 +107,8 @@ impl<'a> Report<'a> {
     pub fn epoch_ends(&mut self, record: &EpochRecord) -> io::Result<()> {
         // The file first: printing fails when standard output has no reader.
         if let Some(metrics) = &mut self.metrics {
-            metrics.epoch(&self.run, record)?;
+            let run = Some(self.run.as_str());
+            metrics.write_line(&Line { kind: "epoch", run, content: record })?;
         }
         let Some(bar) = &self.bar else { return Ok(()) };
         let text = epoch_line(record, self.epochs, columns());
@@ -119,23 +117,20 @@ impl<'a> Report<'a> {
     }
 }
 
-/// The line of an epoch, in at most `most` columns if it fits: where there is no room, the speed is left out first, and
-/// the accuracy on the training images second.
+/// The line of an epoch, in at most `most` columns if it fits. Without room the line leaves out the speed first, and the
+/// accuracy on the training images second.
 fn epoch_line(record: &EpochRecord, epochs: usize, most: usize) -> String {
     let EpochRecord { epoch, part, train_loss, train_accuracy, test_accuracy, .. } = record;
     let width = epochs.to_string().len();
     let part = if *part < 1.0 { format!(" ({:.0} %)", 100.0 * part) } else { String::new() };
     let (test, seconds) = (super::accuracy(*test_accuracy), super::seconds(record.seconds));
+    let start = format!("  epoch {epoch:>width$}/{epochs}{part}  loss {train_loss:.4}");
     let train = format!("  train acc {train_accuracy:.3}");
+    let end = format!("  test acc {test}  {seconds} s");
     let speed = format!("  {:.0} img/s", record.images_per_second);
-    let with = |train: &str, speed: &str| {
-        format!(
-            "  epoch {epoch:>width$}/{epochs}{part}  loss {train_loss:.4}{train}  test acc {test}  {seconds} s{speed}"
-        )
-    };
-    let lines = [with(&train, &speed), with(&train, ""), with("", "")];
-    let fits = |line: &&String| line.chars().count() <= most;
-    lines.iter().find(fits).unwrap_or(&lines[2]).clone()
+    let longer = [[&*start, &train, &end, &speed].concat(), [&*start, &train, &end].concat()];
+    let fitting = longer.into_iter().find(|line| line.chars().count() <= most);
+    fitting.unwrap_or(start + &end)
 }
 
 #[cfg(test)]
@@ -156,17 +151,13 @@ mod tests {
         };
         let whole =
             "  epoch  3/10  loss 0.7488  train acc 0.713  test acc 0.794  34.7 s  13179 img/s";
-        assert_eq!(epoch_line(&record, 10, 100), whole);
-        assert_eq!(epoch_line(&record, 10, 80), whole);
         let slower = "  epoch  3/10  loss 0.7488  train acc 0.713  test acc 0.794  34.7 s";
-        assert_eq!(epoch_line(&record, 10, 79), slower);
-        assert_eq!(
-            epoch_line(&record, 10, 60),
-            "  epoch  3/10  loss 0.7488  test acc 0.794  34.7 s"
-        );
-        let cut = EpochRecord { part: 0.4, ..record };
-        assert!(
-            epoch_line(&cut, 10, 80).starts_with("  epoch  3/10 (40 %)  loss 0.7488  train acc")
-        );
+        let shortest = "  epoch  3/10  loss 0.7488  test acc 0.794  34.7 s";
+        for (most, line) in [(100, whole), (80, whole), (79, slower), (60, shortest), (9, shortest)]
+        {
+            assert_eq!(epoch_line(&record, 10, most), line);
+        }
+        let cut = epoch_line(&EpochRecord { part: 0.4, ..record }, 10, 80);
+        assert!(cut.starts_with("  epoch  3/10 (40 %)  loss 0.7488  train acc"), "{cut}");
     }
 }

@@ -10,8 +10,7 @@ use crate::statistics::chance;
 
 #[derive(Debug)]
 pub(crate) struct FinishedRun {
-    pub(super) name: String,
-    pub(super) devices: String,
+    pub(super) summary: Summary,
     pub(super) records: Vec<EpochRecord>,
 }
 
@@ -82,9 +81,6 @@ impl fmt::Display for Summary {
     }
 }
 
-/// The version of candle that the workspace asks for.
-const CANDLE: &str = "0.11.1";
-
 /// The versions of the course and of candle.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Versions {
@@ -95,7 +91,7 @@ pub struct Versions {
 impl Versions {
     /// The versions that this program was built from.
     pub fn of_this_binary() -> Self {
-        Self { course: env!("CARGO_PKG_VERSION"), candle: CANDLE }
+        Self { course: env!("CARGO_PKG_VERSION"), candle: "0.11.1" }
     }
 }
 
@@ -107,26 +103,29 @@ const WIDEST: usize = 32;
 
 /// Draws the test accuracy of runs by epoch, each as a line of blocks with a common scale. `None` without two epochs.
 ///
-/// Full blocks are for a run that has `learned`. Where none has, the scale is that of all accuracies, 0 to 1.
-pub(super) fn sparklines(runs: &[FinishedRun], learned: bool) -> Option<String> {
+/// Full blocks are for a run that has learned. Where none has, the scale is that of all accuracies, 0 to 1.
+pub(super) fn sparklines(runs: &[FinishedRun]) -> Option<String> {
     if runs.iter().all(|run| run.records.len() < 2) {
         return None;
     }
-    let lines: Vec<(&str, Vec<f64>)> =
-        runs.iter().map(|run| (run.name.as_str(), heights(run))).collect();
-    let all = || lines.iter().flat_map(|(_, values)| values.iter().copied());
-    let (low, high, scale) = match (all().fold(1.0, f64::min), all().fold(0.0, f64::max)) {
-        (low, high) if learned => (low, high, format!("from ▁ {low:.3} to █ {high:.3}")),
-        _ => (0.0, 1.0, "from ▁ 0 to █ 1: no better than guessing".to_owned()),
+    let lines: Vec<Vec<f64>> = runs.iter().map(heights).collect();
+    let (low, high, scale) = if runs.iter().any(|run| run.summary.has_learned()) {
+        let all = || lines.iter().flatten().copied();
+        let (low, high) = (all().fold(1.0, f64::min), all().fold(0.0, f64::max));
+        (low, high, format!("from ▁ {low:.3} to █ {high:.3}"))
+    } else {
+        (0.0, 1.0, "from ▁ 0 to █ 1: no better than guessing".to_owned())
     };
-    let widest = lines.iter().map(|(_, values)| values.len()).max().unwrap_or(0);
-    let mut drawn = format!("test acc by epoch, {scale}");
-    for (name, values) in &lines {
-        let blocks: String = values.iter().map(|value| block(*value, low, high)).collect();
-        let gap = widest - values.len();
-        drawn += &format!("\n  {blocks}{:gap$}  {name}", "");
-    }
-    Some(drawn)
+    let block = |value: &f64| {
+        let height = if high > low { (value - low) / (high - low) } else { 1.0 };
+        BLOCKS[((height * BLOCKS.len() as f64) as usize).min(BLOCKS.len() - 1)]
+    };
+    let widest = lines.iter().map(Vec::len).max().unwrap_or(0);
+    let drawn = runs.iter().zip(&lines).map(|(run, values)| {
+        let blocks: String = values.iter().map(block).collect();
+        format!("\n  {blocks:widest$}  {}", run.summary.run)
+    });
+    Some(format!("test acc by epoch, {scale}{}", drawn.collect::<String>()))
 }
 
 /// Returns one accuracy per column: of every epoch, or of the last epoch in each of [`WIDEST`] equal parts of the run.
@@ -137,11 +136,6 @@ fn heights(run: &FinishedRun) -> Vec<f64> {
     (0..columns).map(|column| run.records[last_epoch(column)].test_accuracy).collect()
 }
 
-fn block(value: f64, low: f64, high: f64) -> char {
-    let height = if high > low { (value - low) / (high - low) } else { 1.0 };
-    BLOCKS[((height * BLOCKS.len() as f64) as usize).min(BLOCKS.len() - 1)]
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -149,43 +143,51 @@ mod tests {
     #[test]
     fn the_version_of_candle_is_the_one_that_is_built() {
         let workspace = include_str!("../../../../Cargo.toml");
-        let asked_for = format!("candle-core = {{ version = \"={CANDLE}\"");
+        let asked_for =
+            format!("candle-core = {{ version = \"={}\"", Versions::of_this_binary().candle);
         assert!(workspace.contains(&asked_for), "{asked_for}");
     }
 
-    fn run(name: &str, accuracies: impl IntoIterator<Item = f64>) -> FinishedRun {
-        let record = |test_accuracy| EpochRecord { test_accuracy, ..EpochRecord::default() };
-        let records = accuracies.into_iter().map(record).collect();
-        FinishedRun { name: name.to_owned(), devices: String::new(), records }
+    /// A run that ends with an accuracy of 1, or with that of guessing.
+    fn run(name: &str, accuracies: &[f64], learned: bool) -> FinishedRun {
+        let record = |&test_accuracy| EpochRecord { test_accuracy, ..EpochRecord::default() };
+        let (run, test_accuracy) = (name.to_owned(), f64::from(u8::from(learned)));
+        let summary = Summary { run, test_accuracy, images: (1, 100), ..Summary::default() };
+        FinishedRun { summary, records: accuracies.iter().map(record).collect() }
     }
 
     #[test]
-    fn runs_share_a_scale_and_a_shorter_one_is_padded() {
-        let runs = [run("one", [0.2, 0.5, 0.9]), run("two", [0.9, 0.2])];
-        let drawn = sparklines(&runs, true).unwrap();
-        assert_eq!(drawn, "test acc by epoch, from ▁ 0.200 to █ 0.900\n  ▁▄█  one\n  █▁   two");
+    fn runs_share_a_scale_and_full_blocks_are_for_one_that_has_learned() {
+        let two = |first: &[f64], second: &[f64], learned| {
+            vec![run("one", first, learned), run("two", second, false)]
+        };
+        for (runs, scale, blocks) in [
+            // A shorter run is padded.
+            (
+                two(&[0.2, 0.5, 0.9], &[0.9, 0.2], true),
+                "▁ 0.200 to █ 0.900",
+                "▁▄█  one\n  █▁   two",
+            ),
+            (vec![run("one", &[0.5, 0.5], true)], "▁ 0.500 to █ 0.500", "██  one"),
+            (
+                two(&[0.1, 0.1], &[0.06, 0.15], false),
+                "▁ 0 to █ 1: no better than guessing",
+                "▁▁  one\n  ▁▂  two",
+            ),
+        ] {
+            let drawn = format!("test acc by epoch, from {scale}\n  {blocks}");
+            assert!(drawn.lines().all(|line| line.chars().count() <= 60), "{drawn}");
+            assert_eq!(sparklines(&runs), Some(drawn));
+        }
+        assert_eq!(sparklines(&[run("one", &[0.5], true)]), None);
     }
 
     #[test]
     fn many_epochs_stay_narrow_and_end_with_the_last() {
-        let runs = [run("one device, all cores", (0..1000).map(|epoch| f64::from(epoch) / 1000.0))];
-        let drawn = sparklines(&runs, true).unwrap();
+        let epochs: Vec<f64> = (0..1000).map(|epoch| f64::from(epoch) / 1000.0).collect();
+        let runs = [run("one device, all cores", &epochs, true)];
+        let drawn = sparklines(&runs).unwrap();
         assert!(drawn.lines().all(|line| line.chars().count() <= 60), "{drawn}");
         assert_eq!(heights(&runs[0]).last(), Some(&0.999));
-    }
-
-    #[test]
-    fn one_epoch_draws_nothing_and_equal_ones_are_flat() {
-        assert_eq!(sparklines(&[run("one", [0.5])], true), None);
-        assert!(sparklines(&[run("one", [0.5, 0.5])], true).unwrap().contains("██"));
-    }
-
-    #[test]
-    fn a_run_that_has_not_learned_has_low_blocks() {
-        let runs = [run("one", [0.1, 0.1]), run("two", [0.06, 0.15])];
-        let drawn = sparklines(&runs, false).unwrap();
-        let caption = "test acc by epoch, from ▁ 0 to █ 1: no better than guessing";
-        assert_eq!(drawn, format!("{caption}\n  ▁▁  one\n  ▁▂  two"));
-        assert!(caption.chars().count() < 60);
     }
 }

@@ -4,15 +4,13 @@
 //! step with the same number, from its beginning to its end. A rank has a row for computing, a row for sending and waiting,
 //! and a row for a background thread if there is one. A rank that waits within a forward pass does not compute.
 
-use std::cmp::Ordering;
-
 use drawing::gantt::{Bar, Gantt, Group, Lane, Row, SHADES, Unit};
 use drawing::{Heading, Place};
 use itertools::Itertools as _;
-use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use super::counted;
-use super::trace::{BACKGROUND, COMMUNICATION, COMPUTE, Recorded, STEPS};
+use super::trace::{BACKGROUND, COMMUNICATION, COMPUTE, Recorded, STEPS, Span, Work};
 
 /// The rows of a rank: the track, the name and the meaning.
 const ROWS: [(&str, &str, &str); 3] = [
@@ -21,58 +19,41 @@ const ROWS: [(&str, &str, &str); 3] = [
     (BACKGROUND, "background", "background: communication on a second thread"),
 ];
 
-/// The name of a step. A number may follow.
-const STEP: &str = "step";
-
-/// A span of work of a rank, in seconds.
-#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
-#[expect(missing_docs, reason = "the line above explains the fields")]
-pub struct Work {
-    pub rank: usize,
-    /// The track of the span, for example [`COMPUTE`].
-    pub track: String,
-    pub name: String,
-    pub start: f64,
-    pub end: f64,
-}
+/// The work of a rank in each of [`ROWS`].
+type Lanes = [Vec<Work>; 3];
 
 impl Work {
     fn is_step(&self) -> bool {
-        self.track == STEPS && self.name.starts_with(STEP)
+        // A number may follow.
+        self.track == STEPS && self.name.starts_with("step")
     }
 
     fn length(&self) -> f64 {
         self.end - self.start
     }
-
-    fn by_start(&self, other: &Self) -> Ordering {
-        self.start.total_cmp(&other.start)
-    }
 }
 
 /// Draws the step. Returns `None` if no step was recorded.
-pub(super) fn draw(title: &str, recorded: &Recorded) -> Option<String> {
-    let spans = &recorded.spans;
-    let steps = spans.iter().filter(|span| span.target == STEPS && span.name == STEP);
+pub(super) fn draw(title: &str, Recorded { runs, spans, .. }: &Recorded) -> Option<String> {
     // Of several runs with the most ranks the last counts.
-    let run = steps.map(|step| step.owner.run).unique().max_by_key(|&run| {
-        let ranks = spans.iter().filter(|span| span.owner.run == run).map(|span| span.owner.rank);
-        (ranks.max(), run)
-    })?;
-    let all = spans.iter().filter(|span| span.owner.run == run).map(|span| Work {
-        rank: span.owner.rank,
-        track: span.target.to_owned(),
-        name: span.label(),
-        start: span.start.as_secs_f64(),
-        end: span.end().as_secs_f64(),
-    });
-    let works = median_step(&all.collect_vec());
+    let steps = spans.iter().filter(|span| span.work.is_step());
+    let (_, run) = steps.map(|span| (span.work.rank, span.run)).max()?;
+    let named = |span: &Span| {
+        let mut work = span.work.clone();
+        // `bucket 3`
+        if let Ok(Value::Number(number)) = span.fields.values().exactly_one() {
+            work.name = format!("{} {number}", work.name).into();
+        }
+        work
+    };
+    let of_run = spans.iter().filter(|span| span.run == run);
+    let works = median_step(&of_run.map(named).collect_vec());
     let devices = match ranks(&works) {
         0 => return None,
         1 => String::new(),
         ranks => format!(" on {ranks} devices"),
     };
-    let run = recorded.runs.get(run).map_or("a run", String::as_str);
+    let run = runs.get(run).map_or("a run", String::as_str);
     Some(chart(format!("One step of {run}{devices}: {title}"), &works).svg(Place::File))
 }
 
@@ -81,12 +62,12 @@ pub(super) fn draw(title: &str, recorded: &Recorded) -> Option<String> {
 pub fn median_step(run: &[Work]) -> Vec<Work> {
     let steps = |rank| {
         let of_rank = run.iter().filter(move |work| work.rank == rank && work.is_step());
-        of_rank.sorted_by(|a, b| a.by_start(b))
+        of_rank.sorted_by(|a, b| a.start.total_cmp(&b.start))
     };
     let by_length =
         steps(0).enumerate().sorted_by(|(_, a), (_, b)| a.length().total_cmp(&b.length()));
-    let by_length = by_length.map(|(index, _)| index).collect_vec();
-    let Some(&index) = by_length.get(by_length.len() / 2) else { return Vec::new() };
+    let middle = by_length.len() / 2;
+    let Some((index, _)) = by_length.into_iter().nth(middle) else { return Vec::new() };
     let steps = (0..ranks(run)).map(|rank| steps(rank).nth(index)).collect_vec();
     let origin = steps.iter().flatten().map(|step| step.start).fold(f64::INFINITY, f64::min);
     let within = |work: &Work| {
@@ -103,44 +84,41 @@ fn ranks(works: &[Work]) -> usize {
 
 /// Makes the chart of a step.
 pub fn chart(title: String, works: &[Work]) -> Gantt {
-    let ranks = ranks(works);
     let end = works.iter().map(|work| work.end).fold(0.0, f64::max);
-    let all = (0..ranks).map(|rank| lanes(works, rank)).collect_vec();
-    let group = |(rank, lanes): (usize, &[Vec<Work>; 3])| {
+    let all = (0..ranks(works)).map(|rank| lanes(works, rank)).collect_vec();
+    let group = |(rank, lanes): (usize, &Lanes)| {
         let step = works.iter().find(|work| work.rank == rank && work.is_step());
         let time = step.map_or((0.0, end), |step| (step.start, step.end));
-        let drawn = lanes.iter().zip(ROWS).enumerate().filter(|(_, (lane, _))| !lane.is_empty());
-        let row = |(place, (series, (lane, (_, name, _)))): (usize, (usize, (&Vec<Work>, _)))| {
+        let mut owner = format!("rank {rank} ");
+        let row = |(series, lane): (usize, &Vec<Work>)| {
             let bar = |work: &Work| Bar {
                 start: work.start,
                 end: work.end,
-                label: work.name.clone(),
+                label: work.name.to_string(),
                 name: format!("rank {rank}, {}", work.name),
                 series,
                 shade: SHADES[0][0],
             };
-            let name = if place == 0 { format!("rank {rank} {name}") } else { String::from(name) };
+            // The first row of a rank has its number.
+            let name = std::mem::take(&mut owner) + ROWS[series].1;
             let lanes = vec![Lane { bars: lane.iter().map(bar).collect(), time }];
             Row { name, lanes, note: String::new() }
         };
-        let rows = drawn.enumerate().map(row).collect();
-        Group { title: String::new(), note: String::new(), rows }
+        let drawn = lanes.iter().enumerate().filter(|(_, lane)| !lane.is_empty());
+        Group { title: String::new(), note: String::new(), rows: drawn.map(row).collect() }
     };
-    let meaning = |(series, (.., meaning)): (usize, (_, _, &str))| {
-        let is_drawn = all.iter().any(|lanes| !lanes[series].is_empty());
-        is_drawn.then(|| ((Some(series), SHADES[0][0]), meaning.to_owned()))
-    };
+    let drawn = (0..ROWS.len()).filter(|&it| all.iter().any(|lanes| !lanes[it].is_empty()));
     Gantt {
+        legend: drawn.map(|it| ((Some(it), SHADES[0][0]), ROWS[it].2.to_owned())).collect(),
         heading: Heading { title, doubt: None, conclusion: conclusion(works, &all) },
-        legend: ROWS.into_iter().enumerate().filter_map(meaning).collect(),
         unit: Unit::Seconds,
         groups: all.iter().enumerate().map(group).collect(),
     }
 }
 
-/// Returns the work of a rank on each track of [`ROWS`]. No two spans of a track overlap, and none that computes overlaps
-/// one that communicates.
-fn lanes(works: &[Work], rank: usize) -> [Vec<Work>; 3] {
+/// Returns the work of a rank in each row. No two spans of a row overlap, and none that computes overlaps one that
+/// communicates.
+fn lanes(works: &[Work], rank: usize) -> Lanes {
     let [computes, communicates, background] = ROWS.map(|(track, ..)| {
         let mut last = 0.0;
         let of_track = works.iter().filter(|work| work.rank == rank && work.track == track);
@@ -150,8 +128,9 @@ fn lanes(works: &[Work], rank: usize) -> [Vec<Work>; 3] {
             last = work.end.max(last);
             work.end > before
         };
-        let longest_first = |a: &&Work, b: &&Work| a.by_start(b).then(b.end.total_cmp(&a.end));
-        of_track.sorted_by(longest_first).filter(goes_on).cloned().collect_vec()
+        let longest_first =
+            of_track.sorted_by(|a, b| a.start.total_cmp(&b.start).then(b.end.total_cmp(&a.end)));
+        longest_first.filter(goes_on).cloned().collect_vec()
     });
     let computes = computes.iter().flat_map(|work| without(work, &communicates)).collect();
     [computes, communicates, background]
@@ -170,26 +149,21 @@ fn without(work: &Work, others: &[Work]) -> Vec<Work> {
     parts
 }
 
-/// Summarises the step in a sentence, from the spans that are drawn. With a background thread, the sentence has the part of
-/// communication that computing hides. Without one, it has the part of the step that is communication, or computing on one
-/// device.
-fn conclusion(works: &[Work], all: &[[Vec<Work>; 3]]) -> String {
+/// Summarises the step in a sentence, from the spans that are drawn: with a background thread, the part of communication
+/// that computing hides. Without one, the part of the step that is communication, or computing on one device.
+fn conclusion(works: &[Work], all: &[Lanes]) -> String {
     let sum = |works: &[Work]| works.iter().map(Work::length).sum::<f64>();
     let shared = |these: &[Work], those: &[Work]| {
         let apart = these.iter().flat_map(|work| without(work, those)).collect_vec();
         sum(these) - sum(&apart)
     };
-    let [mut computing, mut communicating, mut hidden, mut steps] = [0.0; 4];
-    for (rank, [computes, communicates, background]) in all.iter().enumerate() {
+    let [mut computing, mut communicating, mut hidden] = [0.0; 3];
+    for [computes, communicates, background] in all {
         computing += sum(computes);
         communicating += sum(communicates) + sum(background) - shared(communicates, background);
         hidden += shared(background, computes);
-        steps += works
-            .iter()
-            .filter(|it| it.rank == rank && it.is_step())
-            .map(Work::length)
-            .sum::<f64>();
     }
+    let steps = works.iter().filter(|work| work.is_step()).map(Work::length).sum::<f64>();
     let percent = |part: f64, whole: f64| format!("{:.0} %", part / whole * 100.0);
     if all.iter().any(|[.., background]| !background.is_empty()) {
         let part = percent(hidden, communicating);
@@ -204,26 +178,20 @@ fn conclusion(works: &[Work], all: &[[Vec<Work>; 3]]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
+    use serde_json::Map;
 
-    use super::super::trace::{Fields, RunRank, Span};
     use super::*;
 
     fn span(
         (run, rank): (usize, usize),
-        target: &'static str,
+        track: &'static str,
         name: &'static str,
-        from: u64,
-        to: u64,
+        from: u32,
+        to: u32,
     ) -> Span {
-        Span {
-            owner: RunRank { run, rank },
-            target,
-            name,
-            start: Duration::from_millis(from),
-            duration: Duration::from_millis(to - from),
-            fields: Fields::default(),
-        }
+        let [start, end] = [from, to].map(|milliseconds| f64::from(milliseconds) / 1e3);
+        let work = Work { rank, track: track.into(), name: name.into(), start, end };
+        Span { run, work, fields: Map::new() }
     }
 
     fn drawn(spans: Vec<Span>) -> Option<String> {

@@ -1,8 +1,8 @@
 //! `--trace FILE`: the work of every device over time, in Chrome's trace format. Perfetto opens the file
 //! (<https://ui.perfetto.dev>).
 //!
-//! The code marks its work with spans of the `tracing` crate. Without `--trace` no subscriber listens, and a span
-//! costs next to nothing. A span's *target* names the track of the rank on which the span is drawn:
+//! The code marks its work with spans of the `tracing` crate, which cost next to nothing without `--trace`. A span's
+//! *target* names the track of the rank on which the span is drawn:
 //!
 //! ```text
 //! rank 0 steps          | step 7                                    |
@@ -16,6 +16,7 @@
 //! has a fifth track: the same spans, timed on the GPU with CUDA events ([`DeviceClock`]). Spans are kept in memory and
 //! written at the end, so that writing disturbs no measurement.
 
+use std::borrow::Cow;
 use std::cell::RefCell;
 use std::fmt;
 use std::io::{self, Write};
@@ -23,9 +24,10 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use itertools::Itertools as _;
+use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use tracing::dispatcher::get_default;
-use tracing::field::{Field, Visit};
+use tracing::field::Field;
 use tracing::span::{Attributes, EnteredSpan, Id};
 use tracing::{Metadata, Subscriber, info_span};
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt as _};
@@ -43,13 +45,10 @@ pub const COMMUNICATION: &str = "communication";
 pub const BACKGROUND: &str = "background";
 /// The track of times on a GPU, on which spans of [`COMPUTE`] and [`COMMUNICATION`] are drawn a second time.
 const GPU: &str = "GPU";
-
 /// The tracks of each rank, from top to bottom. Only a GPU has the last one.
 const TRACKS: [&str; 5] = [STEPS, COMPUTE, COMMUNICATION, BACKGROUND, GPU];
-
 /// The target of the span around all work of a rank.
 const RANK: &str = "rank";
-
 /// The most spans of a trace, in about 100 MB of memory. Later spans are left out, and the run reports their number.
 const MOST_SPANS: usize = 500_000;
 
@@ -76,9 +75,16 @@ pub struct Rank {
 }
 
 impl Drop for Rank {
+    /// Adds the spans that were timed on the device to the recording.
     fn drop(&mut self) {
-        if let Some(on_device) = ON_DEVICE.take() {
-            on_device.record();
+        let Some(OnDevice { mut clock, began, spans, recorded }) = ON_DEVICE.take() else { return };
+        let times = clock.times();
+        for (mut span, first, last) in spans {
+            if let (Some(start), Some(end)) = (times.get(first), times.get(last)) {
+                let (start, end) = (began + *start, began + *end.max(start));
+                (span.work.start, span.work.end) = (start.as_secs_f64(), end.as_secs_f64());
+                locked(&recorded).push(span);
+            }
         }
     }
 }
@@ -113,30 +119,38 @@ struct OnDevice {
     recorded: Recording,
 }
 
-impl OnDevice {
-    /// Adds the spans to the recording, with their times on the device.
-    fn record(mut self) {
-        let times = self.clock.times();
-        let mut recorded = locked(&self.recorded);
-        for (mut span, first, last) in self.spans {
-            let (Some(&start), Some(&end)) = (times.get(first), times.get(last)) else { continue };
-            span.start = self.began + start;
-            span.duration = end.saturating_sub(start);
-            recorded.push(span);
-        }
-    }
-}
-
 /// The recording of this process's spans.
 pub(crate) type Recording = Arc<Mutex<Recorded>>;
 
-/// Begins to record the spans of all threads. With `gpus`, spans are timed on GPUs, too. This is an error if the
-/// process already has a subscriber for spans.
+/// Begins to record the spans of all threads, and with `gpus` their times on GPUs, too. Fails if the process already has a
+/// subscriber for spans.
 pub(crate) fn begin(gpus: bool) -> io::Result<Recording> {
-    let (layer, recorded) = Recorder::new(gpus);
-    let subscriber = Registry::default().with(layer);
+    let (recorder, recorded) = Recorder::new(gpus);
+    let subscriber = Registry::default().with(recorder);
     tracing::subscriber::set_global_default(subscriber).map_err(io::Error::other)?;
     Ok(recorded)
+}
+
+/// A run, by its number in the recording, and a rank.
+type RunRank = (usize, usize);
+
+/// A piece of work of a rank, in seconds since the recording began. Its track is, for example, [`COMPUTE`].
+#[derive(Clone, Debug, Deserialize)]
+#[expect(missing_docs, reason = "the line above explains the fields")]
+pub struct Work {
+    pub rank: usize,
+    pub track: Cow<'static, str>,
+    pub name: Cow<'static, str>,
+    pub start: f64,
+    pub end: f64,
+}
+
+/// A recorded span of a run.
+#[derive(Clone, Debug)]
+pub(super) struct Span {
+    pub(super) run: usize,
+    pub(super) work: Work,
+    pub(super) fields: Map<String, Value>,
 }
 
 /// The recorded runs, ranks and spans.
@@ -151,39 +165,6 @@ pub(crate) struct Recorded {
     pub(super) left_out: usize,
 }
 
-/// A rank of a run. The run is its number in the recording.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct RunRank {
-    pub(super) run: usize,
-    pub(super) rank: usize,
-}
-
-#[derive(Clone, Debug)]
-pub(super) struct Span {
-    pub(super) name: &'static str,
-    /// The span's track: one of [`TRACKS`].
-    pub(super) target: &'static str,
-    pub(super) owner: RunRank,
-    /// The time since the recording began.
-    pub(super) start: Duration,
-    pub(super) duration: Duration,
-    pub(super) fields: Fields,
-}
-
-impl Span {
-    pub(super) fn end(&self) -> Duration {
-        self.start + self.duration
-    }
-
-    /// The name, with the number of the bucket or the step if the span has one: `bucket 3`.
-    pub(super) fn label(&self) -> String {
-        match self.fields.0.values().exactly_one() {
-            Ok(Value::Number(number)) => format!("{} {number}", self.name),
-            _ => self.name.to_owned(),
-        }
-    }
-}
-
 impl Recorded {
     /// Adds a span. If there is no room, the span is only counted.
     fn push(&mut self, span: Span) {
@@ -196,88 +177,44 @@ impl Recorded {
 
     /// Writes all spans as Chrome's trace events.
     pub(super) fn write(&self, file: &mut dyn Write) -> io::Result<()> {
-        let runs = self.runs.iter().enumerate().map(|(run, name)| {
-            named("process_name", RunRank { run, rank: 0 }, 0, json!({"name": name}))
+        let named = |kind: &str, owner, track, args| {
+            event(owner, track, json!({"ph": "M", "name": kind, "args": args}))
+        };
+        let runs = self.runs.iter().enumerate();
+        let runs =
+            runs.map(|(run, name)| named("process_name", (run, 0), STEPS, json!({"name": name})));
+        let tracks = self.ranks.iter().cartesian_product(TRACKS);
+        let tracks = tracks.filter(|((_, device), it)| *it != GPU || device.starts_with("cuda:"));
+        let tracks = tracks.flat_map(|((owner, device), track)| {
+            let name = format!("rank {} {track} on {device}", owner.1);
+            let order = json!({"sort_index": thread(*owner, track)});
+            [("thread_name", json!({"name": name})), ("thread_sort_index", order)]
+                .map(|(kind, args)| named(kind, *owner, track, args))
         });
-        let tracks = self.ranks.iter().flat_map(|(owner, device)| track_names(*owner, device));
-        let events = runs.chain(tracks).chain(self.spans.iter().map(event)).format(",\n");
+        let spans = self.spans.iter().map(|Span { run, work, fields }| {
+            let [start, end] = [work.start, work.end].map(|time| (time * 1e9).round());
+            // In microseconds.
+            let (start, length) = (start / 1e3, (end - start) / 1e3);
+            event((*run, work.rank), &work.track, json!({
+                "ph": "X", "name": work.name, "cat": work.track, "ts": start, "dur": length, "args": fields,
+            }))
+        });
+        let events = runs.chain(tracks).chain(spans).format(",\n");
         writeln!(file, "{{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n{events}\n]}}")
     }
 }
 
-/// Returns the numbers of a track's process and thread in the trace. Each run is a process and each track of a rank is a
-/// thread. No two processes share the number of a thread.
-fn process_and_thread(owner: RunRank, track: usize) -> (usize, usize) {
-    let process = owner.run + 1;
-    (process, process * 100_000 + owner.rank * TRACKS.len() + track)
+/// Adds the numbers of the track's process and thread to an event.
+fn event(owner: RunRank, track: &str, mut event: Value) -> Value {
+    event["pid"] = (owner.0 + 1).into();
+    event["tid"] = thread(owner, track).into();
+    event
 }
 
-/// Returns the events with the names of a rank's tracks and their order.
-fn track_names(owner: RunRank, device: &str) -> impl Iterator<Item = Value> {
-    let of_device =
-        move |(_, track): &(usize, &&str)| **track != GPU || device.starts_with("cuda:");
-    TRACKS.iter().enumerate().filter(of_device).flat_map(move |(track, title)| {
-        let name = format!("rank {} {title} on {device}", owner.rank);
-        let (_, order) = process_and_thread(owner, track);
-        [
-            named("thread_name", owner, track, json!({"name": name})),
-            named("thread_sort_index", owner, track, json!({"sort_index": order})),
-        ]
-    })
-}
-
-/// Returns the event that names a process or a thread.
-fn named(kind: &str, owner: RunRank, track: usize, args: Value) -> Value {
-    let (process, thread) = process_and_thread(owner, track);
-    json!({"ph": "M", "name": kind, "pid": process, "tid": thread, "args": args})
-}
-
-/// Returns a span as a complete event. Times are in microseconds.
-fn event(span: &Span) -> Value {
-    let track = TRACKS.iter().position(|track| *track == span.target).unwrap_or(0);
-    let (process, thread) = process_and_thread(span.owner, track);
-    let microseconds = |time: Duration| time.as_nanos() as f64 / 1e3;
-    json!({
-        "ph": "X",
-        "name": span.name,
-        "cat": span.target,
-        "pid": process,
-        "tid": thread,
-        "ts": microseconds(span.start),
-        "dur": microseconds(span.duration),
-        "args": span.fields.0,
-    })
-}
-
-#[derive(Clone, Debug, Default)]
-pub(super) struct Fields(Map<String, Value>);
-
-impl Fields {
-    fn set(&mut self, field: &Field, value: impl Into<Value>) {
-        self.0.insert(field.name().to_owned(), value.into());
-    }
-
-    fn text(&self, name: &str) -> String {
-        self.0.get(name).and_then(Value::as_str).unwrap_or_default().to_owned()
-    }
-}
-
-impl Visit for Fields {
-    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
-        self.set(field, format!("{value:?}"));
-    }
-
-    fn record_str(&mut self, field: &Field, value: &str) {
-        self.set(field, value);
-    }
-
-    fn record_i64(&mut self, field: &Field, value: i64) {
-        self.set(field, value);
-    }
-
-    fn record_u64(&mut self, field: &Field, value: u64) {
-        self.set(field, value);
-    }
+/// The number of a track's thread. Each run is a process, and no two processes share the number of a thread.
+fn thread((run, rank): RunRank, track: &str) -> usize {
+    let track = TRACKS.iter().position(|it| *it == track).unwrap_or(0);
+    (run + 1) * 100_000 + rank * TRACKS.len() + track
 }
 
 /// Records spans. The registry below this layer stores the parent and the attached data of each open span.
@@ -289,7 +226,7 @@ struct Recorder {
 }
 
 /// The time at which a span was entered, and the number of the mark in the device's queue if the device has a clock.
-struct Entered(Instant, Option<usize>);
+type Entered = (Instant, Option<usize>);
 
 /// Puts a mark into the queue of this thread's device, if the device has a clock.
 fn mark(target: &str) -> Option<usize> {
@@ -316,28 +253,32 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Recorder {
 
     fn on_new_span(&self, attributes: &Attributes<'_>, id: &Id, context: Context<'_, S>) {
         let Some(span) = context.span(id) else { return };
-        let mut fields = Fields::default();
-        attributes.record(&mut fields);
+        let mut fields = Map::new();
+        attributes.record(&mut |field: &Field, value: &dyn fmt::Debug| {
+            let text = format!("{value:?}");
+            // Numbers and texts in quotes are JSON.
+            let value = serde_json::from_str(&text).unwrap_or(Value::String(text));
+            fields.insert(field.name().to_owned(), value);
+        });
         if span.metadata().target() != RANK {
             span.extensions_mut().insert(fields);
             return;
         }
-        let mut recorded = locked(&self.recorded);
-        let name = fields.text("run");
+        let text = |name| fields.get(name).and_then(Value::as_str).unwrap_or_default().to_owned();
+        let rank = fields.get("rank").and_then(Value::as_u64).unwrap_or_default() as usize;
+        let (name, mut recorded) = (text("run"), locked(&self.recorded));
         let known = recorded.runs.iter().position(|run| *run == name);
-        let run = known.unwrap_or_else(|| {
+        let run = known.unwrap_or(recorded.runs.len());
+        if known.is_none() {
             recorded.runs.push(name);
-            recorded.runs.len() - 1
-        });
-        let rank = fields.0.get("rank").and_then(Value::as_u64).unwrap_or_default() as usize;
-        let owner = RunRank { run, rank };
-        recorded.ranks.push((owner, fields.text("device")));
-        span.extensions_mut().insert(owner);
+        }
+        recorded.ranks.push(((run, rank), text("device")));
+        span.extensions_mut().insert((run, rank));
     }
 
     fn on_enter(&self, id: &Id, context: Context<'_, S>) {
         if let Some(span) = context.span(id) {
-            let entered = Entered(Instant::now(), mark(span.metadata().target()));
+            let entered: Entered = (Instant::now(), mark(span.metadata().target()));
             span.extensions_mut().replace(entered);
         }
     }
@@ -348,31 +289,22 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Recorder {
         // A span within background work is background work, too.
         let background = span.scope().any(|span| span.metadata().target() == BACKGROUND);
         let target = if background { BACKGROUND } else { span.metadata().target() };
-        if target == RANK {
-            return;
-        }
         // The outermost span has the rank. Work that belongs to no rank has no track.
         let root = span.scope().last();
-        let Some(owner) = root.and_then(|root| root.extensions().get::<RunRank>().copied()) else {
-            return;
-        };
+        let owner = root.and_then(|root| root.extensions().get::<RunRank>().copied());
+        let owner = owner.filter(|_| target != RANK);
         let mut attached = span.extensions_mut();
-        let Some(Entered(at, first)) = attached.remove() else { return };
-        let span = Span {
-            name: span.metadata().name(),
-            target,
-            owner,
-            start: at - self.began,
-            duration: now - at,
-            fields: attached.remove().unwrap_or_default(),
-        };
+        let entered = attached.remove::<Entered>();
+        let Some(((run, rank), (at, first))) = owner.zip(entered) else { return };
+        let [start, end] = [at, now].map(|time| (time - self.began).as_secs_f64());
+        let (track, name) = (target.into(), span.metadata().name().into());
+        let work = Work { rank, track, name, start, end };
+        let span = Span { run, work, fields: attached.remove().unwrap_or_default() };
         if let (Some(first), Some(last)) = (first, mark(target)) {
-            let on_device = Span { target: GPU, ..span.clone() };
-            ON_DEVICE.with_borrow_mut(|of_thread| {
-                if let Some(of_thread) = of_thread {
-                    of_thread.spans.push((on_device, first, last));
-                }
-            });
+            let mut on_device = span.clone();
+            on_device.work.track = GPU.into();
+            let spans = |it: &mut OnDevice| it.spans.push((on_device, first, last));
+            ON_DEVICE.with_borrow_mut(|of_thread| of_thread.as_mut().map(spans));
         }
         locked(&self.recorded).push(span);
     }
@@ -472,14 +404,13 @@ mod tests {
                 info_span!(target: COMMUNICATION, "all-reduce").in_scope(|| ());
             });
             let recorded = locked(&recorded);
-            let on_gpu: Vec<_> = recorded.spans.iter().filter(|span| span.target == GPU).collect();
-            let seen: Vec<_> = on_gpu.iter().map(|span| (span.name, span.duration)).collect();
-            let second = Duration::from_secs(1);
-            assert_eq!(
-                seen,
-                if gpus { vec![("forward", second), ("all-reduce", second)] } else { vec![] }
-            );
-            assert!(!gpus || on_gpu[1].start - on_gpu[0].start == 2 * second);
+            let on_gpu = recorded.spans.iter().map(|span| &span.work).filter(|it| it.track == GPU);
+            let on_gpu = on_gpu.collect_vec();
+            let names = on_gpu.iter().map(|work| &*work.name).collect_vec();
+            assert_eq!(names, if gpus { vec!["forward", "all-reduce"] } else { vec![] });
+            let times = on_gpu.iter().flat_map(|work| [work.start, work.end]);
+            let seconds = times.map(|time| (time - on_gpu[0].start).round()).collect_vec();
+            assert_eq!(seconds, if gpus { vec![0.0, 1.0, 2.0, 3.0] } else { vec![] });
         }
     }
 }

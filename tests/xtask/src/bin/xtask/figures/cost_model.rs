@@ -55,8 +55,8 @@ pub(super) fn draw(texts: &[String]) -> anyhow::Result<Figure> {
     let names: Vec<&str> = trainings.iter().map(|(model, _)| *model).collect();
     let title = format!("Milliseconds of a step, predicted and measured: {}", names.join("; "));
     let heading = Heading { title, ..Heading::default() };
-    let mut svg = Svg::new(Place::Page);
-    let head = svg.legend(0.0, &marks, |svg, &series, (x, y)| {
+    let mut svg = Svg::new(Place::Page, &heading);
+    let head = svg.legend(&marks, |svg, &series, (x, y)| {
         svg.mark(&Look::of(series), (x + Svg::SAMPLE / 2.0, y), "");
     });
     let key = "bars: predicted, pale without overlap, dark with it; marks: measured";
@@ -73,7 +73,7 @@ pub(super) fn draw(texts: &[String]) -> anyhow::Result<Figure> {
             half(&mut svg, &steps, &ways, slow, (left, top))?;
         }
     }
-    Ok(Figure { svg: svg.finish(&heading, height), caption: words(&measurement) })
+    Ok(Figure { svg: svg.finish(height), caption: words(&measurement) })
 }
 
 /// A model's steps over one link, and its step on one device.

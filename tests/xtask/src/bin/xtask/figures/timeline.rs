@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use anyhow::Context as _;
 use drawing::Place;
-use harness::report::timeline::{Work, chart, median_step};
+use harness::report::timeline::{chart, median_step};
+use harness::report::trace::Work;
 use serde_json::{Value, json};
 
 use super::Figure;
@@ -32,7 +33,8 @@ fn step_of(trace: &str) -> anyhow::Result<Vec<Value>> {
         let is_of_run = event["pid"].as_u64() == run && event["ph"] == "X";
         let rank = *ranks.get(&event["tid"].as_u64()?).filter(|_| is_of_run)?;
         let (start, end) = (start / 1e6, (start + length) / 1e6);
-        Some(Work { rank, track: text("cat"), name: text("name"), start, end })
+        let (track, name) = (text("cat").into(), text("name").into());
+        Some(Work { rank, track, name, start, end })
     };
     let works: Vec<Work> = events.iter().filter_map(work).collect();
     let milliseconds = |seconds: f64| (seconds * 1e5).round() / 1e2;
@@ -83,7 +85,8 @@ mod tests {
         ];
         let lines = step_of(&json!({"traceEvents": all}).to_string()).unwrap();
         let told = lines.iter().map(|line| Work::deserialize(line).unwrap());
-        let told: Vec<_> = told.map(|it| (it.rank, it.name, it.start, it.end)).collect();
+        let told: Vec<_> =
+            told.map(|it| (it.rank, it.name.into_owned(), it.start, it.end)).collect();
         let expected = [
             (0, "step", 0.0, 4.0),
             (0, "forward", 0.0, 1.5),
