@@ -7,7 +7,7 @@
 use candle_core::{D, DType, Result, Storage, Tensor, WithDType, bail};
 
 use crate::backward::record;
-use crate::kernels::element::{Element, check_dtype, cpu_memory, for_dtype, lock};
+use crate::kernels::element::{Element, check_dtype, cpu_memory, tensor, with_elements};
 use crate::kernels::gpu;
 
 /// Computes Σ over the batch of −log softmax(logits) at the label: `[B, classes]`, `[B]` (u32) → scalar.
@@ -21,10 +21,9 @@ pub fn cross_entropy(logits: &Tensor, labels: &Tensor) -> Result<Tensor> {
         bail!("cross_entropy: logits need at least one class, got {:?}", logits.dims());
     }
     if labels.dims() != [batch] || labels.dtype() != DType::U32 {
+        let (dtype, dims) = (labels.dtype(), labels.dims());
         bail!(
-            "cross_entropy: {batch} rows of logits need u32 labels [{batch}], got {:?} {:?}",
-            labels.dtype(),
-            labels.dims()
+            "cross_entropy: {batch} rows of logits need u32 labels [{batch}], got {dtype:?} {dims:?}"
         );
     }
     // A GPU would accept bf16 and lose the digits of the sum.
@@ -42,14 +41,12 @@ fn forward(logits: &Tensor, labels: &Tensor) -> Result<Storage> {
         return gpu::cross_entropy(logits, labels);
     }
     let (_, classes) = logits.dims2()?;
-    let (logits_memory, labels_memory) = (lock(&[logits]), lock(&[labels]));
-    let [labels] = labels_memory.elements::<u32, 1>()?;
+    let labels = labels.to_vec1::<u32>()?;
     if let Some(label) = labels.iter().find(|&&label| label as usize >= classes) {
         bail!("cross_entropy: label {label} among {classes} classes");
     }
-    for_dtype!(logits.dtype(), "cross_entropy", T => {
-        let [logits] = logits_memory.elements::<T, 1>()?;
-        Ok(cpu_memory(vec![sum_of_losses(logits, labels, classes)]))
+    with_elements!("cross_entropy", |logits| {
+        Ok(cpu_memory(vec![sum_of_losses(logits, &labels, classes)]))
     })
 }
 
@@ -58,14 +55,10 @@ fn backward(logits: &Tensor, labels: &Tensor, dloss: &Tensor) -> Result<Tensor> 
     if logits.device().is_cuda() {
         return gpu::cross_entropy_gradient(logits, labels, &dloss.contiguous()?);
     }
-    let (_, classes) = logits.dims2()?;
-    let labels = labels.to_vec1::<u32>()?;
-    for_dtype!(logits.dtype(), "cross_entropy", T => {
-        let upstream = dloss.to_scalar::<T>()?;
-        let locked = lock(&[logits]);
-        let [of_logits] = locked.elements::<T, 1>()?;
-        let dlogits = gradients_of_rows(of_logits, &labels, classes, upstream);
-        Tensor::from_vec(dlogits, logits.shape(), logits.device())
+    let (shape, labels) = (logits.shape(), labels.to_vec1::<u32>()?);
+    with_elements!("cross_entropy", |logits| {
+        let dlogits = gradients_of_rows(logits, &labels, shape.dims()[1], dloss.to_scalar()?);
+        Ok(tensor(cpu_memory(dlogits), shape))
     })
 }
 

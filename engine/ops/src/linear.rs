@@ -16,10 +16,10 @@ use candle_core::{Result, Shape, Storage, Tensor, WithDType, bail};
 use rayon::prelude::*;
 
 use crate::backward::{Wanted, record_in_halves};
-use crate::kernels::element::{Element, cpu_memory, for_dtype, lock};
+use crate::kernels::element::{Element, cpu_memory, tensor, with_elements};
 use crate::kernels::elementwise::map;
 use crate::kernels::gemm::{Matrix, Store, gemm};
-use crate::kernels::gpu::{self, Channels};
+use crate::kernels::gpu;
 use crate::kernels::memory::{excess, product, zeros};
 use crate::relu::{passed, rectified};
 use crate::rounded::{is_rounded, rounded};
@@ -46,10 +46,9 @@ pub fn linear_relu(x: &Tensor, weight: &Tensor, bias: &Tensor) -> Result<Tensor>
 fn multiply(x: &Tensor, weight: &Tensor, bias: &Tensor, with_relu: bool) -> Result<Tensor> {
     let ((samples, inputs), (weight_inputs, outputs)) = (x.dims2()?, weight.dims2()?);
     if inputs != weight_inputs || bias.dims() != [outputs] {
+        let (weight, bias) = (weight.dims(), bias.dims());
         bail!(
-            "linear: {inputs} inputs need weights [{inputs}, O] and a bias [O], got {:?} and {:?}",
-            weight.dims(),
-            bias.dims()
+            "linear: {inputs} inputs need weights [{inputs}, O] and a bias [O], got {weight:?} and {bias:?}"
         );
     }
     if inputs == 0 || outputs == 0 {
@@ -83,12 +82,10 @@ struct Linear {
 impl Linear {
     fn forward(&self, x: &Tensor, weight: &Tensor, bias: &Tensor) -> Result<Storage> {
         if x.device().is_cuda() {
-            let sizes = Channels { images: x.dim(0)?, channels: self.outputs, plane: 1 };
-            return gpu::add_bias(gpu::product(x, weight)?, sizes, bias, self.with_relu);
+            let product = x.detach().matmul(&weight.detach())?;
+            return gpu::add_bias(&product, bias, self.with_relu);
         }
-        for_dtype!(x.dtype(), "linear", T => {
-            let locked = lock(&[x, weight, bias]);
-            let [x, weight, bias] = locked.elements::<T, 3>()?;
+        with_elements!("linear", |x, weight, bias| {
             Ok(cpu_memory(self.product_with_bias(x, weight, bias)))
         })
     }
@@ -116,37 +113,28 @@ impl Linear {
             let dx = wanted.input.then(|| grad.matmul(&weight.detach().t()?)).transpose()?;
             return Ok([dx, dweight, dbias]);
         }
-        for_dtype!(x.dtype(), "linear", T => {
-            let locked = lock(&[x, weight, y, &grad]);
-            let [of_x, of_weight, y, grad] = locked.elements::<T, 4>()?;
-            let grad = self.sums(y, grad);
-            let tensor = |values, shape: &Shape| Tensor::from_vec(values, shape, x.device());
-            let dx = wanted.input.then(|| tensor(self.input_gradient(of_weight, &grad), x.shape()));
-            let dweight = wanted.weights.then(|| {
-                tensor(self.weight_gradient(of_x, &grad), weight.shape())
-            });
-            let dbias = wanted.weights.then(|| {
-                tensor(self.bias_gradient(&grad), &self.outputs.into())
-            });
-            Ok([dx.transpose()?, dweight.transpose()?, dbias.transpose()?])
+        let (shape, of_weight, grad) = (x.shape(), weight.shape(), &grad);
+        with_elements!("linear", |x, weight, y, grad| {
+            let grad = &self.sums(y, grad);
+            let tensor = |values, shape: &Shape| tensor(cpu_memory(values), shape);
+            Ok([
+                wanted.input.then(|| tensor(self.input_gradient(weight, grad), shape)),
+                wanted.weights.then(|| tensor(self.weight_gradient(x, grad), of_weight)),
+                wanted.weights.then(|| tensor(self.bias_gradient(grad), &self.outputs.into())),
+            ])
         })
     }
 
     fn product_with_bias<T: Element>(&self, x: &[T], weight: &[T], bias: &[T]) -> Vec<T> {
-        let Self { inputs, outputs, with_relu } = *self;
-        let weight = Matrix::new(weight, inputs, outputs);
-        let mut y = zeros(x.len() / inputs * outputs);
-        let tasks = y.par_chunks_mut(ROWS * outputs).zip(x.par_chunks(ROWS * inputs));
-        tasks.for_each(|(y, x)| {
-            gemm(Matrix::new(x, x.len() / inputs, inputs), weight, y, Store::Replace);
-            for row in y.chunks_exact_mut(outputs) {
+        let weight = Matrix::new(weight, self.inputs, self.outputs);
+        rows_of_product(x, weight, [self.inputs, self.outputs], |y| {
+            for row in y.chunks_exact_mut(self.outputs) {
                 for (y, &bias) in row.iter_mut().zip(bias) {
                     let sum = *y + bias;
-                    *y = if with_relu { rectified(sum) } else { sum };
+                    *y = if self.with_relu { rectified(sum) } else { sum };
                 }
             }
-        });
-        y
+        })
     }
 
     /// Returns the gradient of the sums before the relu.
@@ -197,16 +185,25 @@ impl Linear {
     }
 
     fn input_gradient<T: Element>(&self, weight: &[T], grad: &[T]) -> Vec<T> {
-        let Self { inputs, outputs, .. } = *self;
-        let weight = Matrix::new(weight, inputs, outputs).transposed();
-        let mut dx = zeros(grad.len() / outputs * inputs);
-        let tasks = dx.par_chunks_mut(ROWS * inputs).zip(grad.par_chunks(ROWS * outputs));
-        tasks.for_each(|(dx, grad)| {
-            let grad = Matrix::new(grad, grad.len() / outputs, outputs);
-            gemm(grad, weight, dx, Store::Replace);
-        });
-        dx
+        let weight = Matrix::new(weight, self.inputs, self.outputs).transposed();
+        rows_of_product(grad, weight, [self.outputs, self.inputs], |_| {})
     }
+}
+
+/// Multiplies `a`, of rows of the first size, by `b`, and passes the rows of each task to `finish`. They have the second size.
+fn rows_of_product<T: Element>(
+    a: &[T],
+    b: Matrix<'_, T>,
+    [inner, columns]: [usize; 2],
+    finish: impl Fn(&mut [T]) + Sync,
+) -> Vec<T> {
+    let mut rows = zeros(a.len() / inner * columns);
+    let tasks = rows.par_chunks_mut(ROWS * columns).zip(a.par_chunks(ROWS * inner));
+    tasks.for_each(|(rows, a)| {
+        gemm(Matrix::new(a, a.len() / inner, inner), b, rows, Store::Replace);
+        finish(rows);
+    });
+    rows
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@
 
 use candle_core::{Result, Tensor, bail};
 
-use crate::backward::{Kind, record, record_node};
+use crate::backward::{Accumulator, Kind, record, record_node};
 use crate::kernels::element::{Element, tensor};
 use crate::kernels::elementwise::by_element;
 use crate::kernels::gpu;
@@ -38,9 +38,11 @@ pub fn add_relu(x: &Tensor, y: &Tensor) -> Result<Tensor> {
     }
     let (x, y) = (x.contiguous()?, y.contiguous()?);
     let sum = by_element!(gpu::ADD_RELU, [&x, &y], |[x, y]| rectified(x + y))?;
-    let of_two = (Some(gradient_of_sum as _), Kind::Operation);
-    record_node("add_relu", (sum, x.shape()), [&x, &y], of_two, |sum, grad, _| {
-        let gradient = gradient(sum, grad)?;
+    record_node("add_relu", (sum, x.shape()), [&x, &y], Kind::Operation, |sum, grad, _| {
+        let gradient = match grad {
+            Accumulator::One(grad) => gradient(sum, &grad)?,
+            Accumulator::Two([a, b]) => gradient_of_sum(sum, [&a, &b])?,
+        };
         Ok([Some(gradient.clone()), Some(gradient)])
     })
 }

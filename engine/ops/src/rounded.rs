@@ -23,11 +23,8 @@ pub(super) fn rounded<const N: usize>(
     let mut wide = operands.map(Tensor::clone);
     for operand in &mut wide {
         if operand.dtype() != DType::BF16 {
-            bail!(
-                "{name}: operands must be all BF16 or none, got one of {:?} {:?}",
-                operand.dtype(),
-                operand.dims()
-            );
+            let (dtype, dims) = (operand.dtype(), operand.dims());
+            bail!("{name}: operands must be all BF16 or none, got one of {dtype:?} {dims:?}");
         }
         *operand = cast(operand, DType::F32)?;
     }

@@ -26,7 +26,7 @@ pub(crate) fn of_tensors<const N: usize>(
     of_f64: impl Fn([f64; N]) -> f64 + Sync + Send,
 ) -> Result<Storage> {
     if tensors.iter().any(|tensor| tensor.shape() != tensors[0].shape()) {
-        bail!("{}: shapes differ: {:?}", kernel.name(), tensors.map(Tensor::dims));
+        bail!("{}: shapes differ: {:?}", kernel.0, tensors.map(Tensor::dims));
     }
     if tensors[0].device().is_cuda() {
         return kernel.of(tensors);
@@ -35,7 +35,7 @@ pub(crate) fn of_tensors<const N: usize>(
     Ok(match tensors[0].dtype() {
         DType::F32 => cpu_memory(map(locked.elements()?, of_f32)),
         DType::F64 => cpu_memory(map(locked.elements()?, of_f64)),
-        other => bail!("{}: works on f32 and f64, not on {other:?}", kernel.name()),
+        other => bail!("{}: works on f32 and f64, not on {other:?}", kernel.0),
     })
 }
 

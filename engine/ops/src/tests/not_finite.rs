@@ -13,7 +13,7 @@ use proptest::sample::{Index, select};
 use crate::backward::backward_from;
 use crate::batch_norm::{OutputGradient, Statistics, average_all};
 use crate::tests::agreement::{NOT_FINITE, assert_same_kind, device, has, noise};
-use crate::update::{momentum_step, overwrite_rounded, sgd_step};
+use crate::update::{momentum_step, overwrite_rounded, sgd_step_all};
 use crate::{
     add_bias, add_bias_relu, add_relu, avg_pool2d, batch_norm, batch_norm_with, cast,
     cross_entropy, flatten, global_avg_pool, linear, linear_relu, loss_and_correct, relu, sum,
@@ -368,7 +368,7 @@ impl Case {
                 &[shape; 2],
                 move |t| {
                     let value = copy(&t[0])?;
-                    sgd_step(&value, &t[1], 0.1)?;
+                    sgd_step_all([(value.as_tensor(), &t[1])], 0.1)?;
                     Ok(vec![value.as_detached_tensor()])
                 },
                 |t| vec![map([&t[0], &t[1]], |[value, gradient]| value - 0.1 * gradient)],
