@@ -4,11 +4,11 @@
 //! terms, the bias must be added after the sum, by this operation. Cost: forward reads and writes
 //! each element once. Backward reads the gradient once, and after a relu also the output.
 
-use candle_core::{Result, Storage, Tensor, WithDType, bail};
+use candle_core::{Result, Tensor, WithDType, bail};
 use rayon::prelude::*;
 
 use crate::backward::record;
-use crate::kernels::element::{Element, cpu_memory, tensor, with_elements};
+use crate::kernels::element::{Element, by_device, cpu_memory, tensor, with_elements};
 use crate::kernels::gpu;
 use crate::kernels::memory::zeros;
 use crate::kernels::windows::Channels;
@@ -36,17 +36,13 @@ fn add(x: &Tensor, bias: &Tensor, with_relu: bool) -> Result<Tensor> {
     if is_rounded(x) {
         return rounded("add_bias", [x, bias], |[x, bias]| add(&x, &bias, with_relu));
     }
-    let (x, bias) = (x.contiguous()?, bias.contiguous()?);
-    let y = forward(&x, &bias, with_relu)?;
-    record("add_bias", y, x.shape(), [&x, &bias], move |y, dy| backward(y, dy, with_relu))
-}
-
-fn forward(x: &Tensor, bias: &Tensor, with_relu: bool) -> Result<Storage> {
-    if x.device().is_cuda() {
-        return gpu::add_bias(x, bias, with_relu);
-    }
-    let sizes = Channels::of(x.shape())?;
-    with_elements!("add_bias", |x, bias| Ok(cpu_memory(sums(sizes, x, bias, with_relu))))
+    let (x, bias, sizes) = (&x.contiguous()?, &bias.contiguous()?, Channels::of(x.shape())?);
+    let y = by_device!(
+        "add_bias",
+        |x, bias| gpu::add_bias(x, bias, with_relu)?,
+        cpu_memory(sums(sizes, x, bias, with_relu))
+    );
+    record("add_bias", y, x.shape(), [x, bias], move |y, dy| backward(y, dy, with_relu))
 }
 
 /// Computes the gradients of the input and of the bias from the output and its gradient.
@@ -192,12 +188,12 @@ mod tests {
 
     #[test]
     fn shapes_that_do_not_fit_are_refused() {
-        let refusal = |x: &[usize], bias: &[usize]| {
-            add_bias(&noise("x", x), &noise("bias", bias)).unwrap_err().to_string()
-        };
-        let error = refusal(&[5, 3, 4], &[4]);
-        assert!(error.starts_with("add_bias: 3 channels need a bias [3], got [4]"), "{error}");
-        let error = refusal(&[3], &[3]);
-        assert!(error.starts_with("add_bias: a batch [B, C, …] was expected, got [3]"), "{error}");
+        for (x, bias, complaint) in [
+            (&[5, 3, 4][..], &[4], "add_bias: 3 channels need a bias [3], got [4]"),
+            (&[3], &[3], "add_bias: a batch [B, C, …] was expected, got [3]"),
+        ] {
+            let error = add_bias(&noise("x", x), &noise("bias", bias)).unwrap_err().to_string();
+            assert!(error.starts_with(complaint), "{error}");
+        }
     }
 }

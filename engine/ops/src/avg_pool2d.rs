@@ -17,12 +17,12 @@
 //! Cost: one addition for each element of a window. Each plane is read once, and a smaller plane is
 //! written. A task is a plane.
 
-use candle_core::{Result, Shape, Storage, Tensor, bail};
+use candle_core::{Result, Tensor, bail};
 use rayon::prelude::*;
 
 use crate::backward::record;
 use crate::kernels::element::{
-    Element, check_dtype, computed_in, copied, cpu_memory, tensor, with_elements,
+    Element, by_device, check_dtype, computed_in, copied, cpu_memory, tensor,
 };
 use crate::kernels::gpu;
 use crate::kernels::memory::zeros;
@@ -39,28 +39,19 @@ pub fn avg_pool2d(x: &Tensor, kernel: usize, stride: usize) -> Result<Tensor> {
     if is_rounded(x) {
         return rounded("avg_pool2d", [x], |[x]| avg_pool2d(&x, kernel, stride));
     }
-    let x = x.contiguous()?;
+    let (x, x_shape) = (&x.contiguous()?, x.shape().clone());
     let shape = (batch, channels, windows.out_height, windows.out_width);
-    let x_shape = x.shape().clone();
-    record("avg_pool2d", forward(&windows, &x)?, shape, [&x], move |_, dy| {
-        Ok([Some(gradient(&windows, dy, &x_shape)?)])
+    let means =
+        by_device!("avg_pool2d", |x| gpu::avg_pool2d(&windows, x)?, cpu_memory(windows.means(x)));
+    record("avg_pool2d", means, shape, [x], move |_, dy| {
+        let (x, dy) = (&x_shape, &dy.contiguous()?);
+        let dx = by_device!(
+            "avg_pool2d",
+            |dy| gpu::avg_pool2d_gradient(&windows, dy, x)?,
+            tensor(cpu_memory(windows.gradient(dy)), x)
+        );
+        Ok([Some(dx)])
     })
-}
-
-fn forward(windows: &Windows, x: &Tensor) -> Result<Storage> {
-    if x.device().is_cuda() {
-        return gpu::avg_pool2d(windows, x);
-    }
-    with_elements!("avg_pool2d", |x| Ok(cpu_memory(windows.means(x))))
-}
-
-/// Computes the gradient of the input, of this shape, from the gradient of the means.
-fn gradient(windows: &Windows, dy: &Tensor, x: &Shape) -> Result<Tensor> {
-    let dy = &dy.contiguous()?;
-    if dy.device().is_cuda() {
-        return gpu::avg_pool2d_gradient(windows, dy, x);
-    }
-    with_elements!("avg_pool2d", |dy| Ok(tensor(cpu_memory(windows.gradient(dy)), x)))
 }
 
 impl Windows {
@@ -113,32 +104,23 @@ pub fn global_avg_pool(x: &Tensor) -> Result<Tensor> {
     if pixels == 0 {
         bail!("global_avg_pool: planes must have at least one pixel, got {height}×{width}");
     }
-    let x = x.contiguous()?;
-    let means = means_of_planes(&x, pixels)?;
-    let x_shape = x.shape().clone();
+    let (x, x_shape) = (x.contiguous()?, x.shape().clone());
+    let means = if x.device().is_cuda() {
+        gpu::global_avg_pool(&x, pixels)?
+    } else {
+        // The sum of bf16 is in f32, and the mean is rounded once.
+        let sums = x.detach().to_dtype(computed_in(x.dtype()))?.flatten_from(2)?.sum(2)?;
+        let means = sums.affine(1.0 / pixels as f64, 0.0)?;
+        copied(&means, means.layout(), x.dtype())?
+    };
     record("global_avg_pool", means, (batch, channels), [&x], move |_, dy| {
-        Ok([Some(gradient_of_planes(dy, &x_shape, pixels)?)])
+        if dy.device().is_cuda() {
+            let dx = gpu::global_avg_pool_gradient(&dy.contiguous()?, &x_shape, pixels)?;
+            return Ok([Some(dx)]);
+        }
+        let share = dy.affine(1.0 / pixels as f64, 0.0)?;
+        Ok([Some(share.unsqueeze(2)?.unsqueeze(3)?.broadcast_as(&x_shape)?)])
     })
-}
-
-/// Computes the means of planes of so many `pixels`, for contiguous `x`.
-fn means_of_planes(x: &Tensor, pixels: usize) -> Result<Storage> {
-    if x.device().is_cuda() {
-        return gpu::global_avg_pool(x, pixels);
-    }
-    // The sum of bf16 is in f32, and the mean is rounded once.
-    let sums = x.detach().to_dtype(computed_in(x.dtype()))?.flatten_from(2)?.sum(2)?;
-    let means = sums.affine(1.0 / pixels as f64, 0.0)?;
-    copied(&means, means.layout(), x.dtype())
-}
-
-/// Computes the gradient of the input, of this shape, from the gradient of the means.
-fn gradient_of_planes(dy: &Tensor, x: &Shape, pixels: usize) -> Result<Tensor> {
-    if dy.device().is_cuda() {
-        return gpu::global_avg_pool_gradient(&dy.contiguous()?, x, pixels);
-    }
-    let share = dy.affine(1.0 / pixels as f64, 0.0)?;
-    share.unsqueeze(2)?.unsqueeze(3)?.broadcast_as(x)
 }
 
 #[cfg(test)]

@@ -4,10 +4,10 @@
 //! when the shards have different sizes. The one division, by the size of the whole batch, happens
 //! in the update. Cost: an exponential for each logit, in one thread.
 
-use candle_core::{D, DType, Result, Storage, Tensor, WithDType, bail};
+use candle_core::{D, DType, Result, Tensor, WithDType, bail};
 
 use crate::backward::record;
-use crate::kernels::element::{Element, check_dtype, cpu_memory, tensor, with_elements};
+use crate::kernels::element::{Element, by_device, check_dtype, cpu_memory, tensor};
 use crate::kernels::gpu;
 
 /// Computes Σ over the batch of −log softmax(logits) at the label: `[B, classes]`, `[B]` (u32) → scalar.
@@ -28,36 +28,26 @@ pub fn cross_entropy(logits: &Tensor, labels: &Tensor) -> Result<Tensor> {
     }
     // A GPU would accept bf16 and lose the digits of the sum.
     check_dtype(logits.dtype(), "cross_entropy")?;
-    let (logits, labels) = (logits.contiguous()?, labels.contiguous()?);
-    let loss = forward(&logits, &labels)?;
+    let (logits, labels) = (&logits.contiguous()?, &labels.contiguous()?);
+    let loss = by_device!("cross_entropy", |logits| gpu::cross_entropy(logits, labels)?, {
+        let labels = labels.to_vec1::<u32>()?;
+        if let Some(label) = labels.iter().find(|&&label| label as usize >= classes) {
+            bail!("cross_entropy: label {label} among {classes} classes");
+        }
+        cpu_memory(vec![sum_of_losses(logits, &labels, classes)])
+    });
     let (of_logits, of_labels) = (logits.clone(), labels.clone());
-    record("cross_entropy", loss, (), [&logits, &labels], move |_, dloss| {
-        Ok([Some(backward(&of_logits, &of_labels, dloss)?), None])
-    })
-}
-
-fn forward(logits: &Tensor, labels: &Tensor) -> Result<Storage> {
-    if logits.device().is_cuda() {
-        return gpu::cross_entropy(logits, labels);
-    }
-    let (_, classes) = logits.dims2()?;
-    let labels = labels.to_vec1::<u32>()?;
-    if let Some(label) = labels.iter().find(|&&label| label as usize >= classes) {
-        bail!("cross_entropy: label {label} among {classes} classes");
-    }
-    with_elements!("cross_entropy", |logits| {
-        Ok(cpu_memory(vec![sum_of_losses(logits, &labels, classes)]))
+    record("cross_entropy", loss, (), [logits, labels], move |_, dloss| {
+        Ok([Some(backward(&of_logits, &of_labels, &dloss.contiguous()?)?), None])
     })
 }
 
 /// Computes the gradient of the logits from the gradient of the loss.
 fn backward(logits: &Tensor, labels: &Tensor, dloss: &Tensor) -> Result<Tensor> {
-    if logits.device().is_cuda() {
-        return gpu::cross_entropy_gradient(logits, labels, &dloss.contiguous()?);
-    }
-    let (shape, labels) = (logits.shape(), labels.to_vec1::<u32>()?);
-    with_elements!("cross_entropy", |logits| {
-        let dlogits = gradients_of_rows(logits, &labels, shape.dims()[1], dloss.to_scalar()?);
+    let shape = logits.shape();
+    by_device!("cross_entropy", |logits| gpu::cross_entropy_gradient(logits, labels, dloss), {
+        let (labels, classes) = (labels.to_vec1()?, shape.dims()[1]);
+        let dlogits = gradients_of_rows(logits, &labels, classes, dloss.to_scalar()?);
         Ok(tensor(cpu_memory(dlogits), shape))
     })
 }

@@ -10,18 +10,15 @@
 //! the cache. One task computes each row of each result, so the number of threads never changes the
 //! bits. On a GPU cuBLAS computes the products, and our kernels add bias and relu.
 
-use std::borrow::Cow;
-
-use candle_core::{Result, Shape, Storage, Tensor, WithDType, bail};
+use candle_core::{Result, Shape, Tensor, WithDType, bail};
 use rayon::prelude::*;
 
 use crate::backward::{Wanted, record_in_halves};
-use crate::kernels::element::{Element, cpu_memory, tensor, with_elements};
-use crate::kernels::elementwise::map;
+use crate::kernels::element::{Element, by_device, cpu_memory, tensor, with_elements};
 use crate::kernels::gemm::{Matrix, Store, gemm};
 use crate::kernels::gpu;
 use crate::kernels::memory::{excess, product, zeros};
-use crate::relu::{passed, rectified};
+use crate::relu::{self, rectified};
 use crate::rounded::{is_rounded, rounded};
 
 /// The number of rows of a task, so large that reading the other matrix is a small part of the work.
@@ -65,10 +62,14 @@ fn multiply(x: &Tensor, weight: &Tensor, bias: &Tensor, with_relu: bool) -> Resu
         });
     }
     let linear = Linear { inputs, outputs, with_relu };
-    let (x, weight, bias) = (x.contiguous()?, weight.contiguous()?, bias.contiguous()?);
-    let y = linear.forward(&x, &weight, &bias)?;
+    let (x, weight, bias) = (&x.contiguous()?, &weight.contiguous()?, &bias.contiguous()?);
+    let y = by_device!(
+        "linear",
+        |x, weight, bias| gpu::add_bias(&x.detach().matmul(&weight.detach())?, bias, with_relu)?,
+        cpu_memory(linear.product_with_bias(x, weight, bias))
+    );
     let (of_x, of_weight) = (x.clone(), weight.clone());
-    record_in_halves("linear", y, (samples, outputs), [&x, &weight, &bias], move |y, dy, wanted| {
+    record_in_halves("linear", y, (samples, outputs), [x, weight, bias], move |y, dy, wanted| {
         linear.backward(&of_x, &of_weight, y, dy, wanted)
     })
 }
@@ -80,16 +81,6 @@ struct Linear {
 }
 
 impl Linear {
-    fn forward(&self, x: &Tensor, weight: &Tensor, bias: &Tensor) -> Result<Storage> {
-        if x.device().is_cuda() {
-            let product = x.detach().matmul(&weight.detach())?;
-            return gpu::add_bias(&product, bias, self.with_relu);
-        }
-        with_elements!("linear", |x, weight, bias| {
-            Ok(cpu_memory(self.product_with_bias(x, weight, bias)))
-        })
-    }
-
     /// Computes the gradients that are wanted: of the input, and of the weight and the bias.
     fn backward(
         &self,
@@ -113,9 +104,9 @@ impl Linear {
             let dx = wanted.input.then(|| grad.matmul(&weight.detach().t()?)).transpose()?;
             return Ok([dx, dweight, dbias]);
         }
-        let (shape, of_weight, grad) = (x.shape(), weight.shape(), &grad);
-        with_elements!("linear", |x, weight, y, grad| {
-            let grad = &self.sums(y, grad);
+        let grad = &if self.with_relu { relu::gradient(y, &grad)? } else { grad };
+        let (shape, of_weight) = (x.shape(), weight.shape());
+        with_elements!("linear", |x, weight, grad| {
             let tensor = |values, shape: &Shape| tensor(cpu_memory(values), shape);
             Ok([
                 wanted.input.then(|| tensor(self.input_gradient(weight, grad), shape)),
@@ -135,15 +126,6 @@ impl Linear {
                 }
             }
         })
-    }
-
-    /// Returns the gradient of the sums before the relu.
-    fn sums<'a, T: Element>(&self, y: &[T], grad: &'a [T]) -> Cow<'a, [T]> {
-        if self.with_relu {
-            map([y, grad], |[y, grad]| passed(y, grad)).into()
-        } else {
-            grad.into()
-        }
     }
 
     /// Adds up the samples of a run of [`RUN`] in `T`, and the sums of the runs in f64: a large f32
@@ -232,35 +214,23 @@ mod tests {
     }
 
     #[test]
-    fn shapes_that_do_not_fit_are_refused() {
-        let (x, weight) = (noise("x", &[2, 3]), noise("weight", &[3, 4]));
-        let refusal =
-            |x: &Var, weight: &Var, bias: &Var| linear(x, weight, bias).unwrap_err().to_string();
-        let expected = "linear: 3 inputs need weights [3, O] and a bias [O], got [3, 4] and [3]";
-        let error = refusal(&x, &weight, &noise("bias", &[3]));
-        assert!(error.starts_with(expected), "{error}");
-        let error = refusal(&noise("x", &[2, 4]), &weight, &noise("bias", &[4]));
-        assert!(error.contains("4 inputs need weights [4, O]"), "{error}");
-        assert!(linear(&x, &weight, &noise("bias", &[4])).is_ok());
-    }
-
-    #[test]
-    fn no_inputs_and_no_outputs_are_refused() {
-        for (inputs, outputs) in [(0, 4), (3, 0)] {
-            let zeros = |shape: &[usize]| Tensor::zeros(shape, DType::F32, &Device::Cpu).unwrap();
-            let (x, weight) = (zeros(&[2, inputs]), zeros(&[inputs, outputs]));
-            let error = linear(&x, &weight, &zeros(&[outputs])).unwrap_err().to_string();
-            assert!(error.contains("must be at least 1"), "{error}");
-        }
-    }
-
-    #[test]
-    fn an_output_beyond_the_machines_memory_is_refused() {
+    fn what_does_not_fit_or_has_no_size_is_refused() {
         let zeros = |shape: &[usize]| Tensor::zeros(shape, DType::F32, &Device::Cpu).unwrap();
-        let (many, bias) = (1 << 23, 1 << 22);
-        let error = linear(&zeros(&[many, 1]), &zeros(&[1, bias]), &zeros(&[bias])).unwrap_err();
-        let expected = "linear: an output [8388608, 4194304] needs at least 131072 GiB of memory";
-        assert!(error.to_string().starts_with(expected), "{error}");
+        let refusal = |x: [usize; 2], weight: [usize; 2], bias: usize| {
+            linear(&zeros(&x), &zeros(&weight), &zeros(&[bias])).unwrap_err().to_string()
+        };
+        let (many, more) = (1 << 23, 1 << 22);
+        for (x, weight, bias, complaint) in [
+            ([2, 3], [3, 4], 3, "3 inputs need weights [3, O] and a bias [O], got [3, 4] and [3]"),
+            ([2, 4], [3, 4], 4, "4 inputs need weights [4, O]"),
+            ([2, 0], [0, 4], 4, "inputs and outputs must be at least 1"),
+            ([2, 3], [3, 0], 0, "inputs and outputs must be at least 1"),
+            ([many, 1], [1, more], more, "an output [8388608, 4194304] needs at least 131072 GiB"),
+        ] {
+            let error = refusal(x, weight, bias);
+            assert!(error.starts_with(&format!("linear: {complaint}")), "{error}");
+        }
+        assert!(linear(&zeros(&[2, 3]), &zeros(&[3, 4]), &zeros(&[4])).is_ok());
     }
 
     #[test]

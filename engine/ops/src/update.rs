@@ -22,8 +22,8 @@ pub fn sgd_step_all<'a>(
     let pairs: Vec<_> = pairs.into_iter().collect();
     for (value, direction) in &pairs {
         if value.shape() != direction.shape() || value.dtype() != direction.dtype() {
-            let ((a, b), (of_a, of_b)) =
-                ((value.dtype(), direction.dtype()), (value.dims(), direction.dims()));
+            let (a, of_a) = (value.dtype(), value.dims());
+            let (b, of_b) = (direction.dtype(), direction.dims());
             bail!("sgd: {a:?} {of_a:?} cannot step along {b:?} {of_b:?}");
         }
     }
@@ -39,10 +39,9 @@ pub fn sgd_step_all<'a>(
 
 /// Updates all triples of velocity, value and gradient in place.
 ///
-/// First velocity ← momentum · velocity + (share · gradient + decay · value), then value ← value −
-/// rate · velocity. `constants` are momentum, share, decay and rate. A momentum or a decay of 0 has
-/// no term, as in PyTorch, even where 0 · ∞ would be a NaN. Fails when the three tensors differ in
-/// type, size or device.
+/// First velocity ← momentum · velocity + (share · gradient + decay · value), then value ← value − rate · velocity.
+/// `constants` are momentum, share, decay and rate. A momentum or a decay of 0 has no term, as in PyTorch, even where 0 · ∞
+/// would be a NaN. Fails when the three tensors differ in type, size or device.
 pub fn momentum_step(slots: &[[&Tensor; 3]], constants: [f64; 4]) -> Result<()> {
     if slots.iter().flatten().any(|tensor| tensor.device().is_cuda()) {
         return gpu::momentum_step(slots, constants);

@@ -46,6 +46,9 @@ pub(crate) enum Kind {
     Parameter,
 }
 
+/// A result that candle takes: its memory and shape.
+type Taken<S> = Result<(S, Shape)>;
+
 /// A tape node: the inputs of an operation and its backward pass.
 pub(super) struct Node {
     pub(super) name: &'static str,
@@ -74,10 +77,12 @@ impl Node {
         Ok(Vec::new())
     }
 
-    fn take_result(&self) -> Result<(Storage, Shape)> {
-        match locked(&self.result).take() {
+    /// Takes the result out, with memory of the kind that `of` accepts.
+    fn take<S>(&self, of: impl FnOnce(Storage) -> Option<S>) -> Taken<S> {
+        let result = locked(&self.result).take();
+        match result.and_then(|(storage, shape)| Some((of(storage)?, shape))) {
             Some(result) => Ok(result),
-            None => bail!("{}: a result becomes a tensor once", self.name),
+            None => bail!("{}: a result becomes a tensor once, where its inputs are", self.name),
         }
     }
 }
@@ -139,9 +144,8 @@ thread_local! {
 /// Makes a parameter with this value, in other memory. A backward pass gives the gradient of the
 /// parameter to its [hook](super::backward_with_hook) as soon as the gradient is complete.
 ///
-/// candle's backward pass returns the gradients of variables at its end. But it calls an
-/// operation's backward function during its work. So a parameter is no variable. It is the result
-/// of an operation with an unused input, the anchor:
+/// candle's backward pass returns the gradients of variables at its end. But it calls an operation's backward function
+/// during its work. So a parameter is no variable. It is the result of an operation with an unused input, the anchor:
 ///
 /// ```text
 /// forward     anchor ─ parameter ─→ W ──→ conv ──→ …        W has its value already
@@ -264,39 +268,22 @@ impl Recorded {
 /// Implements one of candle's traits for operations of some inputs. Each input has a name for its
 /// memory or value and a name for its layout. `$into` converts the array of their gradients.
 macro_rules! custom_op {
-    ($trait:ident, $gradients:ty, $into:expr, $($input:ident $layout:ident),+) => {
+    ($trait:ident, $gradients:ty, $into:expr, $($x:ident $layout:ident),+) => {
         impl $trait for Recorded {
             fn name(&self) -> &'static str {
                 self.0.name
             }
 
-            fn cpu_fwd(
-                &self,
-                $($input: &CpuStorage, $layout: &Layout),+
-            ) -> Result<(CpuStorage, Shape)> {
-                match self.0.take_result()? {
-                    (Storage::Cpu(storage), shape) => Ok((storage, shape)),
-                    _ => bail!("{}: inputs in CPU memory, and a result elsewhere", self.0.name),
-                }
+            fn cpu_fwd(&self, $($x: &CpuStorage, $layout: &Layout),+) -> Taken<CpuStorage> {
+                self.0.take(|of| if let Storage::Cpu(of) = of { Some(of) } else { None })
             }
 
-            fn cuda_fwd(
-                &self,
-                $($input: &CudaStorage, $layout: &Layout),+
-            ) -> Result<(CudaStorage, Shape)> {
-                match self.0.take_result()? {
-                    (Storage::Cuda(storage), shape) => Ok((storage, shape)),
-                    _ => bail!("{}: inputs on a GPU, and a result elsewhere", self.0.name),
-                }
+            fn cuda_fwd(&self, $($x: &CudaStorage, $layout: &Layout),+) -> Taken<CudaStorage> {
+                self.0.take(|of| if let Storage::Cuda(of) = of { Some(of) } else { None })
             }
 
-            fn bwd(
-                &self,
-                $($input: &Tensor),+,
-                result: &Tensor,
-                gradient: &Tensor,
-            ) -> Result<$gradients> {
-                self.backward(result, gradient).map($into)
+            fn bwd(&self, $($x: &Tensor),+, y: &Tensor, dy: &Tensor) -> Result<$gradients> {
+                self.backward(y, dy).map($into)
             }
         }
     };
@@ -349,7 +336,7 @@ mod tests {
                     found.unwrap().as_slice::<f64>().unwrap(),
                     expected.to_vec1::<f64>().unwrap()
                 );
-                let again = node_of(&result).unwrap().take_result().unwrap_err();
+                let again = node_of(&result).unwrap().take(Some).unwrap_err();
                 assert!(again.to_string().contains("becomes a tensor once"), "{again}");
             }
         }

@@ -124,9 +124,8 @@ pub(super) fn centre<T: Element>(mean: f64) -> T {
     WithDType::from_f64(mean)
 }
 
-/// Returns `factor` times the rounding error of a mean, `centre` − `mean`. An infinite mean has no
-/// rounding error. An infinite factor gives 0: zero times infinity would be a NaN, and the other
-/// terms of the sum are infinite already.
+/// Returns `factor` times the rounding error of a mean, `centre` − `mean`. An infinite mean has no rounding error. An
+/// infinite factor gives 0: zero times infinity would be a NaN, and the other terms of the sum are infinite already.
 #[inline(always)]
 pub(super) fn correction<T: Element>(centre: T, mean: f64, factor: f64) -> f64 {
     if centre.is_finite() && factor.is_finite() {
@@ -173,8 +172,7 @@ pub(super) struct GradientLine<T> {
     push: T,
     /// Whether the statistics are constants; then pull and push are zero.
     constant: bool,
-    /// A weight that is not finite. It multiplies the line of a weight of 1, because ∞ · dy − ∞ ·
-    /// Σdy / n would be a NaN.
+    /// A weight that is not finite. It multiplies the line of a weight of 1, because ∞ · dy − ∞ · Σdy / n would be a NaN.
     weight: Option<T>,
 }
 

@@ -32,7 +32,7 @@ mod statistics;
 #[cfg(test)]
 pub(crate) mod tests;
 
-use candle_core::{DType, Result, Storage, Tensor, bail};
+use candle_core::{DType, Result, Tensor, bail};
 
 pub use gradient::OutputGradient;
 pub use statistics::{Average, Statistics, average_all};
@@ -102,29 +102,21 @@ fn normalised(
         return Ok((cast(&y, x.dtype())?, statistics));
     }
     let (x, weight, bias) = (contiguous(x)?, weight.contiguous()?, bias.contiguous()?);
-    let (y, statistics) = forward([&x, &weight, &bias], given, epsilon, relu)?;
+    let inputs = [&x, &weight, &bias];
+    let (y, statistics) = if x.device().is_cuda() {
+        let statistics = given.cloned().map_or_else(|| Statistics::of(&x), Ok)?;
+        (gpu::normalise(inputs, statistics.moments(), epsilon, relu)?, statistics)
+    } else {
+        let given = given.map(Statistics::to_moments).transpose()?;
+        let (y, moments) = on_cpu::normalise(inputs, given.as_deref(), epsilon, relu)?;
+        (y, Statistics::new(&moments, sizes(&x)?.count())?)
+    };
     let count = given.is_none().then_some(statistics.count);
     let (of_x, of_weight, of_y) = (x.clone(), weight.clone(), statistics.clone());
-    let y = record("batch_norm", y, x.shape(), [&x, &weight, &bias], move |y, dy| {
+    let y = record("batch_norm", y, x.shape(), inputs, move |y, dy| {
         backward([&of_x, &of_weight, y, dy], &of_y, count, epsilon, relu)
     })?;
     Ok((y, statistics))
-}
-
-/// Computes the output, for contiguous tensors, and the statistics that it is normalised by.
-fn forward(
-    inputs @ [x, ..]: [&Tensor; 3],
-    given: Option<&Statistics>,
-    epsilon: f64,
-    relu: bool,
-) -> Result<(Storage, Statistics)> {
-    if x.device().is_cuda() {
-        let statistics = given.cloned().map_or_else(|| Statistics::of(x), Ok)?;
-        return Ok((gpu::normalise(inputs, statistics.moments(), epsilon, relu)?, statistics));
-    }
-    let given = given.map(Statistics::to_moments).transpose()?;
-    let (y, moments) = on_cpu::normalise(inputs, given.as_deref(), epsilon, relu)?;
-    Ok((y, Statistics::new(&moments, sizes(x)?.count())?))
 }
 
 /// Computes the gradients of the input if needed, of the weight, and of the bias. `count` is the number of values of the

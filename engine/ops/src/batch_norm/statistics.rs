@@ -43,10 +43,9 @@ impl Statistics {
 
     /// Merges the statistics of several batches, such as each rank's share of a global batch.
     ///
-    /// The mean is the mean of the means, weighted by counts. The variance is the mean of the
-    /// variances plus the variance of the means (Chan, Golub, LeVeque 1983). The parts are added in
-    /// the order given, as differences from the first mean: equal means merge into exactly that
-    /// mean. Fails when there are no parts, or they differ in channels.
+    /// The mean is the mean of the means, weighted by counts. The variance is the mean of the variances plus the variance
+    /// of the means (Chan, Golub, LeVeque 1983). The parts are added in the order given, as differences from the first
+    /// mean: equal means merge into exactly that mean. Fails when there are no parts, or they differ in channels.
     pub fn merge(parts: &[Self]) -> Result<Self> {
         let [first, ..] = parts else { bail!("batch_norm: no statistics to merge") };
         let count: usize = parts.iter().map(|part| part.count).sum();

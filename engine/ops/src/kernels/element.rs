@@ -65,6 +65,18 @@ macro_rules! with_elements {
 }
 pub(crate) use with_elements;
 
+/// Evaluates the first expression if the tensors lie on a GPU, and the second [`with_elements`] otherwise.
+macro_rules! by_device {
+    ($op:expr, |$first:ident $(, $other:ident)*| $on_gpu:expr, $on_cpu:expr) => {
+        if $first.device().is_cuda() {
+            $on_gpu
+        } else {
+            $crate::kernels::element::with_elements!($op, |$first $(, $other)*| $on_cpu)
+        }
+    };
+}
+pub(crate) use by_device;
+
 /// Locks the memory of tensors for reading. An operation drops the locks before it records its
 /// result: candle locks the inputs once more. A tensor that is named twice is locked once: a second
 /// lock of the same thread would wait forever for a writer that waits for the first.

@@ -67,7 +67,7 @@ pub(crate) fn made<T: Copy + Default + Send>(
     numbers
 }
 
-/// The released blocks of one thread, for one element type.
+/// The released blocks of one thread, for one element type, by size.
 pub(crate) type Shelf<T> = RefCell<Vec<Vec<T>>>;
 
 /// The maximum number of blocks that a thread keeps. A backward pass uses five at a time.
@@ -88,9 +88,8 @@ impl<T: Shelved> Scratch<T> {
     pub(crate) fn new(len: usize) -> Self {
         let needed = len + LINE / size_of::<T>();
         let kept = T::shelf().with_borrow_mut(|shelf| {
-            let large = (0..shelf.len()).filter(|&place| shelf[place].len() >= needed);
-            let smallest = large.min_by_key(|&place| shelf[place].len());
-            smallest.map(|place| shelf.swap_remove(place))
+            let place = shelf.partition_point(|block| block.len() < needed);
+            (place < shelf.len()).then(|| shelf.remove(place))
         });
         let block = kept.unwrap_or_else(|| vec![T::default(); needed]);
         let start = block.as_ptr().align_offset(LINE);
@@ -118,11 +117,11 @@ impl<T: Shelved> Drop for Scratch<T> {
         // The list no longer exists when a thread ends. The memory is then freed.
         let _ = T::shelf().try_with(|shelf| {
             let mut shelf = shelf.borrow_mut();
-            shelf.push(block);
+            let place = shelf.partition_point(|kept| kept.len() < block.len());
+            shelf.insert(place, block);
             if shelf.len() > KEPT {
                 // The smallest block is the cheapest to allocate again.
-                shelf.sort_by_key(|block| std::cmp::Reverse(block.len()));
-                shelf.pop();
+                shelf.remove(0);
             }
         });
     }

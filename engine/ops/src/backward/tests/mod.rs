@@ -56,8 +56,7 @@ fn lenets_gradients_are_candles_to_the_last_bit() {
 fn what_is_used_more_than_once_gets_the_sum() {
     let (x, weight, bias) = (noise(&[4, 4]), noise(&[4, 4, 1]), noise(&[4]));
     let weight = Var::from_tensor(&weight.squeeze(2).unwrap()).unwrap();
-    // The graph has the same layer twice, a shortcut, and a tensor that is both inputs of an
-    // operation.
+    // The graph has the same layer twice, a shortcut, and a tensor that is both inputs of an operation.
     let y = linear(&linear(&x, &weight, &bias).unwrap(), &weight, &bias).unwrap();
     let y = add_relu(&y, &x).unwrap();
     // A sum from a relu gets two gradients, and then three.

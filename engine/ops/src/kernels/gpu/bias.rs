@@ -52,7 +52,7 @@ impl Channels {
 impl Launch<'_> {
     /// Adds the first arguments of kernels that process images by channel, with planes in vectors.
     pub(super) fn channels(self, sizes: Channels) -> Self {
-        let plane = sizes.plane / self.vector();
+        let plane = sizes.plane / self.kernel.vector;
         self.count(sizes.images).count(sizes.channels).count(plane).count(sizes.parts())
     }
 }

@@ -27,8 +27,7 @@ KERNEL relu_gradient_of_sum(Count n, const Vector *y, const Vector *a, const Vec
         dx[i] = by_element([](Real y, Real a, Real b) { return passed(y, real(stored(a + b))); }, y[i], a[i], b[i]);
 }
 
-// Transposes a matrix [rows, columns]. Neighbouring threads write neighbouring elements, but read
-// distant elements, so the kernel suits small matrices.
+// Transposes a matrix. Neighbouring threads read distant elements, so the kernel suits small matrices.
 KERNEL transpose(Count rows, Count columns, const Stored *x, Stored *y) {
     FOR_EACH(i, rows * columns) y[i] = x[i % rows * columns + i / rows];
 }

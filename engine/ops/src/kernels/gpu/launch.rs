@@ -2,7 +2,7 @@
 
 use candle_core::backend::BackendDevice as _;
 use candle_core::bail;
-use candle_core::{CudaDevice, CudaStorage, DType, Device, Layout, Result, Shape, Storage, Tensor};
+use candle_core::{CudaDevice, CudaStorage, DType, Device, Result, Shape, Storage, Tensor};
 
 use super::{THREADS, driver};
 use crate::kernels::element::{self, lock};
@@ -35,16 +35,6 @@ pub(crate) struct Operand<'a> {
 }
 
 impl<'a> Operand<'a> {
-    fn new(storage: &'a Storage, layout: &Layout) -> Result<Self> {
-        let Storage::Cuda(storage) = storage else {
-            bail!("all tensors of an operation must lie on its GPU")
-        };
-        let Some((start, end)) = layout.contiguous_offsets() else {
-            bail!("a kernel needs contiguous tensors, got strides {:?}", layout.stride());
-        };
-        Ok(Self { storage, start, elements: end - start })
-    }
-
     /// Makes an operand of a whole storage, which was allocated for this number of elements.
     pub(crate) fn whole(storage: &'a CudaStorage, elements: usize) -> Self {
         Self { storage, start: 0, elements }
@@ -57,7 +47,15 @@ pub(crate) fn on_gpu<R>(
     work: impl FnOnce(&[Operand<'_>]) -> Result<R>,
 ) -> Result<R> {
     let locked = lock(tensors);
-    let operands = locked.memory().map(|(storage, layout)| Operand::new(storage, layout));
+    let operands = locked.memory().map(|memory| match (memory, memory.1.contiguous_offsets()) {
+        ((Storage::Cuda(storage), _), Some((start, end))) => {
+            Ok(Operand { storage, start, elements: end - start })
+        }
+        ((Storage::Cuda(_), layout), None) => {
+            bail!("a kernel needs contiguous tensors, got strides {:?}", layout.stride())
+        }
+        _ => bail!("all tensors of an operation must lie on its GPU"),
+    });
     work(&operands.collect::<Result<Vec<_>>>()?)
 }
 
@@ -98,7 +96,7 @@ pub(super) enum Argument {
 
 /// A kernel with its arguments, in the kernel's order. Results come last.
 pub(super) struct Launch<'a> {
-    kernel: Kernel,
+    pub(super) kernel: Kernel,
     device: &'a Device,
     arguments: Vec<Argument>,
     tensors: Vec<&'a Tensor>,
@@ -118,11 +116,6 @@ impl<'a> Launch<'a> {
     pub(super) fn by_vectors(mut self, vector: usize) -> Self {
         self.kernel.vector = vector;
         self
-    }
-
-    /// Returns the number of elements in the vectors that the kernel is compiled for.
-    pub(super) fn vector(&self) -> usize {
-        self.kernel.vector
     }
 
     /// Adds a count, or a flag that is 0 or 1.

@@ -36,18 +36,8 @@ mod pooling;
 mod tests;
 mod update;
 
-pub(crate) use batch_norm::{gradient_sums, input_gradient, moments, normalise};
-pub(crate) use bias::{add_bias, bias_gradients};
-pub(crate) use cross_entropy::{cross_entropy, cross_entropy_gradient, loss_and_correct};
-pub(crate) use elementwise::{
-    ADD_RELU, ByElement, RELU, RELU_GRADIENT, RELU_GRADIENT_OF_SUM, SUM, transpose,
-};
 pub(crate) use launch::{Operand, on_gpu, tensor};
-pub(crate) use pooling::{
-    avg_pool2d, avg_pool2d_gradient, bias_relu_pool, bias_relu_pool_gradient, global_avg_pool,
-    global_avg_pool_gradient,
-};
-pub(crate) use update::{average, cast, momentum_step, sgd_step};
+pub(crate) use {batch_norm::*, bias::*, cross_entropy::*, elementwise::*, pooling::*, update::*};
 
 /// The number of threads in a block: a power of two, because blocks add up in a tree.
 const THREADS: usize = 256;
