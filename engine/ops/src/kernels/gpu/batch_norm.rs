@@ -4,7 +4,8 @@
 
 use candle_core::{DType, Result, Storage, Tensor};
 
-use super::launch::{Launch, Source};
+use super::kernel::Source;
+use super::launch::Launch;
 use crate::kernels::element::{computed_in, tensor};
 use crate::kernels::windows::Channels;
 

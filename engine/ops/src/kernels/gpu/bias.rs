@@ -3,7 +3,8 @@
 
 use candle_core::{DType, Result, Storage, Tensor};
 
-use super::launch::{Launch, Source, blocks_of};
+use super::kernel::Source;
+use super::launch::{Launch, blocks_of};
 use super::{THREADS, VECTOR};
 use crate::kernels::element::tensor;
 use crate::kernels::windows::Channels;

@@ -2,7 +2,8 @@
 
 use candle_core::{DType, Result, Storage, Tensor};
 
-use super::launch::{Launch, Source, blocks_of};
+use super::kernel::Source;
+use super::launch::{Launch, blocks_of};
 use crate::kernels::element::tensor;
 
 /// Makes a launch with the arguments that all kernels of the file share: rows, classes, logits, labels.

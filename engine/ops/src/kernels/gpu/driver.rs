@@ -18,7 +18,7 @@ use candle_core::{CudaDevice, DType, Error, Result, bail};
 use harness::lock::locked;
 
 use super::THREADS;
-use super::launch::{Argument, Kernel, Operand, Source};
+use super::kernel::{Argument, Kernel, Operand, Source};
 
 /// Queues a kernel on this number of blocks, on the GPU's stream.
 ///

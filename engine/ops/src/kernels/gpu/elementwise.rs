@@ -3,7 +3,8 @@
 use candle_core::{Result, Storage, Tensor};
 
 use super::VECTOR;
-use super::launch::{Launch, Source, blocks_of};
+use super::kernel::Source;
+use super::launch::{Launch, blocks_of};
 
 /// A kernel that computes each element of a result from the elements of `N` operands at one index.
 #[derive(Clone, Copy, Debug)]

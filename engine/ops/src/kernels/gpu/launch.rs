@@ -4,6 +4,7 @@ use candle_core::backend::BackendDevice as _;
 use candle_core::bail;
 use candle_core::{CudaDevice, CudaStorage, DType, Device, Result, Shape, Storage, Tensor};
 
+use super::kernel::{Argument, Kernel, Operand, Source};
 use super::{THREADS, driver};
 use crate::kernels::element::{self, lock};
 
@@ -22,23 +23,6 @@ pub(super) fn blocks_of(n: usize) -> usize {
 pub(crate) fn alloc(gpu: &CudaDevice, elements: usize, dtype: DType) -> Result<CudaStorage> {
     // SAFETY: all bits are valid numbers, and a kernel writes each element before it is read.
     unsafe { gpu.alloc_uninit(&Shape::from(elements), dtype) }
-}
-
-/// The memory of a contiguous tensor.
-#[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "only the driver reads operands"))]
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Operand<'a> {
-    pub(crate) storage: &'a CudaStorage,
-    /// The number of the storage's elements before the tensor's first element.
-    pub(crate) start: usize,
-    pub(crate) elements: usize,
-}
-
-impl<'a> Operand<'a> {
-    /// Makes an operand of a whole storage, which was allocated for this number of elements.
-    pub(crate) fn whole(storage: &'a CudaStorage, elements: usize) -> Self {
-        Self { storage, start: 0, elements }
-    }
 }
 
 /// Calls `work` with the memory of contiguous tensors on a GPU.
@@ -62,36 +46,6 @@ pub(crate) fn on_gpu<R>(
 /// Makes a tensor without a gradient from a result.
 pub(crate) fn tensor(storage: CudaStorage, shape: impl Into<Shape>) -> Tensor {
     element::tensor(Storage::Cuda(storage), shape)
-}
-
-/// The files of kernels.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Source {
-    BatchNorm,
-    Bias,
-    CrossEntropy,
-    Elementwise,
-    Pooling,
-    Update,
-}
-
-/// A kernel, compiled for one type of elements.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Kernel {
-    pub(super) source: Source,
-    pub(super) name: &'static str,
-    pub(super) dtype: DType,
-    /// The number of elements in the vectors that the kernel reads and writes: [`VECTOR`](super::VECTOR) or 1.
-    pub(super) vector: usize,
-}
-
-/// An argument of a kernel.
-#[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "only the driver reads arguments"))]
-pub(super) enum Argument {
-    /// The operand at this index.
-    Memory(usize),
-    /// The bits of a number. A count is the lower half of the bits.
-    Bits(u64),
 }
 
 /// A kernel with its arguments, in the kernel's order. Results come last.

@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | `elementwise`, `bias`, `pooling`, `cross_entropy`, `batch_norm`, `update` | the kernels (`.cu`) and their functions (`.rs`) |
 //! | `prelude.cuh` | the beginning of every file of kernels |
+//! | `kernel` | what the driver queues: a kernel, its arguments and operands |
 //! | `launch` | a kernel with its arguments, and the checks before it is queued |
 //! | `driver` | NVRTC, which compiles kernels at their first use, and CUDA's driver, which queues them |
 //!
@@ -30,13 +31,15 @@ mod cross_entropy;
 #[cfg_attr(not(feature = "cuda"), path = "no_driver.rs")]
 pub(crate) mod driver;
 mod elementwise;
+mod kernel;
 pub(crate) mod launch;
 mod pooling;
 #[cfg(test)]
 mod tests;
 mod update;
 
-pub(crate) use launch::{Operand, on_gpu, tensor};
+pub(crate) use kernel::Operand;
+pub(crate) use launch::{on_gpu, tensor};
 pub(crate) use {batch_norm::*, bias::*, cross_entropy::*, elementwise::*, pooling::*, update::*};
 
 /// The number of threads in a block: a power of two, because blocks add up in a tree.

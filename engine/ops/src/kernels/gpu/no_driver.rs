@@ -2,7 +2,7 @@
 
 use candle_core::{CudaDevice, Error, Result};
 
-use super::launch::{Argument, Kernel, Operand};
+use super::kernel::{Argument, Kernel, Operand};
 
 /// Fails: see the other `driver`.
 ///

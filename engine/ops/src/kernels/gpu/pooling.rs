@@ -2,7 +2,8 @@
 
 use candle_core::{Result, Shape, Storage, Tensor, bail};
 
-use super::launch::{Launch, Source, blocks_of};
+use super::kernel::Source;
+use super::launch::{Launch, blocks_of};
 use crate::kernels::element::tensor;
 use crate::kernels::windows::{Channels, Windows};
 

@@ -8,7 +8,8 @@ use devices::Handover;
 use harness::report::trace::TracedDevice as _;
 use itertools::Itertools as _;
 
-use super::launch::{Launch, Source};
+use super::kernel::Source;
+use super::launch::Launch;
 use super::*;
 use crate::kernels::element::tensor as tensor_of;
 use crate::kernels::windows::Windows;

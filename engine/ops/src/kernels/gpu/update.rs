@@ -8,7 +8,8 @@ use std::ptr;
 use candle_core::{DType, Result, Tensor, bail};
 use itertools::Itertools as _;
 
-use super::launch::{Launch, Source, blocks_of};
+use super::kernel::Source;
+use super::launch::{Launch, blocks_of};
 
 /// The number of tensors that one launch changes at most.
 const SLOTS: usize = 8;
