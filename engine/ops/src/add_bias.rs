@@ -4,13 +4,14 @@
 //! terms, the bias must be added after the sum, by this operation. Cost: forward reads and writes
 //! each element once. Backward reads the gradient once, and after a relu also the output.
 
-use candle_core::{Result, Storage, Tensor, WithDType, bail};
+use candle_core::{Result, Tensor, WithDType, bail};
 use rayon::prelude::*;
 
 use crate::backward::record;
-use crate::kernels::element::{Element, cpu_memory, for_dtype, lock};
-use crate::kernels::gpu::{self, Channels};
+use crate::kernels::element::{Element, by_device, cpu_memory, tensor, with_elements};
+use crate::kernels::gpu;
 use crate::kernels::memory::zeros;
+use crate::kernels::windows::Channels;
 use crate::relu::{self, rectified};
 use crate::rounded::{is_rounded, rounded};
 
@@ -26,7 +27,7 @@ pub fn add_bias_relu(x: &Tensor, bias: &Tensor) -> Result<Tensor> {
 }
 
 fn add(x: &Tensor, bias: &Tensor, with_relu: bool) -> Result<Tensor> {
-    let &[_, channels, ref plane @ ..] = x.dims() else {
+    let &[_, channels, ..] = x.dims() else {
         bail!("add_bias: a batch [B, C, …] was expected, got {:?}", x.dims());
     };
     if bias.dims() != [channels] {
@@ -35,82 +36,60 @@ fn add(x: &Tensor, bias: &Tensor, with_relu: bool) -> Result<Tensor> {
     if is_rounded(x) {
         return rounded("add_bias", [x, bias], |[x, bias]| add(&x, &bias, with_relu));
     }
-    let add_bias = AddBias { channels, plane: plane.iter().product(), with_relu };
-    let (x, bias) = (x.contiguous()?, bias.contiguous()?);
-    let y = add_bias.forward(&x, &bias)?;
-    record("add_bias", y, x.shape(), [&x, &bias], move |y, dy| add_bias.backward(y, dy))
+    let (x, bias, sizes) = (&x.contiguous()?, &bias.contiguous()?, Channels::of(x.shape())?);
+    let y = by_device!(
+        "add_bias",
+        |x, bias| gpu::add_bias(x, bias, with_relu)?,
+        cpu_memory(sums(sizes, x, bias, with_relu))
+    );
+    record("add_bias", y, x.shape(), [x, bias], move |y, dy| backward(y, dy, with_relu))
 }
 
-/// The sizes of the operation. A plane is a channel of one image.
-struct AddBias {
-    channels: usize,
-    plane: usize,
-    with_relu: bool,
+/// Computes the gradients of the input and of the bias from the output and its gradient.
+fn backward(y: &Tensor, grad: &Tensor, with_relu: bool) -> Result<[Option<Tensor>; 2]> {
+    let grad = grad.contiguous()?;
+    if grad.device().is_cuda() {
+        let (dx, dbias) = gpu::bias_gradients(with_relu.then_some(y), &grad)?;
+        return Ok([Some(dx), Some(dbias)]);
+    }
+    let (sizes, dx) =
+        (Channels::of(y.shape())?, if with_relu { relu::gradient(y, &grad)? } else { grad });
+    let grad = &dx;
+    let dbias = with_elements!("add_bias", |grad| cpu_memory(bias_gradient(sizes, grad)));
+    Ok([Some(dx), Some(tensor(dbias, sizes.channels))])
 }
 
-impl AddBias {
-    fn forward(&self, x: &Tensor, bias: &Tensor) -> Result<Storage> {
-        if x.device().is_cuda() {
-            return gpu::add_bias(gpu::copy(x)?, Channels::of(x.shape())?, bias, self.with_relu);
+fn sums<T: Element>(sizes: Channels, x: &[T], bias: &[T], with_relu: bool) -> Vec<T> {
+    let (image, plane) = ((sizes.channels * sizes.plane).max(1), sizes.plane.max(1));
+    let mut y = zeros(x.len());
+    y.par_chunks_mut(image).zip(x.par_chunks(image)).for_each(|(y, x)| {
+        let planes = y.chunks_exact_mut(plane).zip(x.chunks_exact(plane));
+        for ((y, x), &bias) in planes.zip(bias) {
+            for (y, &x) in y.iter_mut().zip(x) {
+                let sum = x + bias;
+                *y = if with_relu { rectified(sum) } else { sum };
+            }
         }
-        for_dtype!(x.dtype(), "add_bias", T => {
-            let locked = lock(&[x, bias]);
-            let [x, bias] = locked.elements::<T, 2>()?;
-            Ok(cpu_memory(self.sums(x, bias)))
-        })
-    }
+    });
+    y
+}
 
-    /// Computes the gradients of the input and of the bias from the output and its gradient.
-    fn backward(&self, y: &Tensor, grad: &Tensor) -> Result<[Option<Tensor>; 2]> {
-        let grad = grad.contiguous()?;
-        if grad.device().is_cuda() {
-            let (dx, dbias) = gpu::bias_gradients(self.with_relu.then_some(y), &grad)?;
-            return Ok([Some(dx), Some(dbias)]);
-        }
-        let dx = if self.with_relu { relu::gradient(y, &grad)? } else { grad };
-        let dbias = for_dtype!(y.dtype(), "add_bias", T => {
-            let locked = lock(&[&dx]);
-            let [grad] = locked.elements::<T, 1>()?;
-            Tensor::from_vec(self.bias_gradient(grad), self.channels, y.device())?
-        });
-        Ok([Some(dx), Some(dbias)])
-    }
-
-    fn sums<T: Element>(&self, x: &[T], bias: &[T]) -> Vec<T> {
-        let Self { channels, plane, .. } = *self;
-        let (image, plane) = ((channels * plane).max(1), plane.max(1));
-        let mut y = zeros(x.len());
-        y.par_chunks_mut(image).zip(x.par_chunks(image)).for_each(|(y, x)| {
-            let planes = y.chunks_exact_mut(plane).zip(x.chunks_exact(plane));
-            for ((y, x), &bias) in planes.zip(bias) {
-                for (y, &x) in y.iter_mut().zip(x) {
-                    let sum = x + bias;
-                    *y = if self.with_relu { rectified(sum) } else { sum };
+/// Adds up the gradient over images and planes in f64: f32 would lose digits.
+fn bias_gradient<T: Element>(sizes: Channels, grad: &[T]) -> Vec<T> {
+    /// The least number of neighbouring elements of a task: a cache line in f32.
+    const NUMBERS: usize = 16;
+    let of_task = NUMBERS.div_ceil(sizes.plane.max(1));
+    let mut sums = vec![0.0; sizes.channels];
+    sums.par_chunks_mut(of_task).enumerate().for_each(|(task, sums)| {
+        for image in 0..sizes.images {
+            for (nth, sum) in sums.iter_mut().enumerate() {
+                for &grad in &grad[sizes.plane(image, task * of_task + nth)] {
+                    *sum += WithDType::to_f64(grad);
                 }
             }
-        });
-        y
-    }
-
-    /// Adds up the gradient over images and planes in f64: f32 would lose digits.
-    fn bias_gradient<T: Element>(&self, grad: &[T]) -> Vec<T> {
-        /// The least number of neighbouring elements of a task: a cache line in f32.
-        const NUMBERS: usize = 16;
-        let Self { channels, plane, .. } = *self;
-        let of_task = NUMBERS.div_ceil(plane.max(1));
-        let mut sums = vec![0.0; channels];
-        sums.par_chunks_mut(of_task).enumerate().for_each(|(task, sums)| {
-            for image in grad.chunks_exact((channels * plane).max(1)) {
-                let planes = image[task * of_task * plane..].chunks_exact(plane.max(1));
-                for (sum, plane) in sums.iter_mut().zip(planes) {
-                    for &grad in plane {
-                        *sum += WithDType::to_f64(grad);
-                    }
-                }
-            }
-        });
-        sums.into_iter().map(T::from_f64).collect()
-    }
+        }
+    });
+    sums.into_iter().map(T::from_f64).collect()
 }
 
 #[cfg(test)]
@@ -209,12 +188,12 @@ mod tests {
 
     #[test]
     fn shapes_that_do_not_fit_are_refused() {
-        let refusal = |x: &[usize], bias: &[usize]| {
-            add_bias(&noise("x", x), &noise("bias", bias)).unwrap_err().to_string()
-        };
-        let error = refusal(&[5, 3, 4], &[4]);
-        assert!(error.starts_with("add_bias: 3 channels need a bias [3], got [4]"), "{error}");
-        let error = refusal(&[3], &[3]);
-        assert!(error.starts_with("add_bias: a batch [B, C, …] was expected, got [3]"), "{error}");
+        for (x, bias, complaint) in [
+            (&[5, 3, 4][..], &[4], "add_bias: 3 channels need a bias [3], got [4]"),
+            (&[3], &[3], "add_bias: a batch [B, C, …] was expected, got [3]"),
+        ] {
+            let error = add_bias(&noise("x", x), &noise("bias", bias)).unwrap_err().to_string();
+            assert!(error.starts_with(complaint), "{error}");
+        }
     }
 }

@@ -17,13 +17,13 @@
 //! Cost: one addition for each element of a window. Each plane is read once, and a smaller plane is
 //! written. A task is a plane.
 
-use candle_core::backend::BackendStorage as _;
-use candle_core::op::ReduceOp;
-use candle_core::{CpuStorage, DType, Layout, Result, Shape, Storage, Tensor, bail};
+use candle_core::{Result, Tensor, bail};
 use rayon::prelude::*;
 
 use crate::backward::record;
-use crate::kernels::element::{Element, check_dtype, computed_in, cpu_memory, for_dtype, lock};
+use crate::kernels::element::{
+    Element, by_device, check_dtype, computed_in, copied, cpu_memory, tensor,
+};
 use crate::kernels::gpu;
 use crate::kernels::memory::zeros;
 use crate::kernels::windows::Windows;
@@ -39,35 +39,18 @@ pub fn avg_pool2d(x: &Tensor, kernel: usize, stride: usize) -> Result<Tensor> {
     if is_rounded(x) {
         return rounded("avg_pool2d", [x], |[x]| avg_pool2d(&x, kernel, stride));
     }
-    let x = x.contiguous()?;
+    let (x, x_shape) = (&x.contiguous()?, x.shape().clone());
     let shape = (batch, channels, windows.out_height, windows.out_width);
-    let x_shape = x.shape().clone();
-    record("avg_pool2d", forward(&windows, &x)?, shape, [&x], move |_, dy| {
-        Ok([Some(gradient(&windows, dy, &x_shape)?)])
-    })
-}
-
-fn forward(windows: &Windows, x: &Tensor) -> Result<Storage> {
-    if x.device().is_cuda() {
-        return gpu::avg_pool2d(windows, x);
-    }
-    for_dtype!(x.dtype(), "avg_pool2d", T => {
-        let locked = lock(&[x]);
-        let [x] = locked.elements::<T, 1>()?;
-        Ok(cpu_memory(windows.means(x)))
-    })
-}
-
-/// Computes the gradient of the input, of this shape, from the gradient of the means.
-fn gradient(windows: &Windows, dy: &Tensor, x: &Shape) -> Result<Tensor> {
-    let dy = dy.contiguous()?;
-    if dy.device().is_cuda() {
-        return gpu::avg_pool2d_gradient(windows, &dy, x);
-    }
-    for_dtype!(dy.dtype(), "avg_pool2d", T => {
-        let locked = lock(&[&dy]);
-        let [grad] = locked.elements::<T, 1>()?;
-        Tensor::from_vec(windows.gradient(grad), x, dy.device())
+    let means =
+        by_device!("avg_pool2d", |x| gpu::avg_pool2d(&windows, x)?, cpu_memory(windows.means(x)));
+    record("avg_pool2d", means, shape, [x], move |_, dy| {
+        let (x, dy) = (&x_shape, &dy.contiguous()?);
+        let dx = by_device!(
+            "avg_pool2d",
+            |dy| gpu::avg_pool2d_gradient(&windows, dy, x)?,
+            tensor(cpu_memory(windows.gradient(dy)), x)
+        );
+        Ok([Some(dx)])
     })
 }
 
@@ -121,48 +104,28 @@ pub fn global_avg_pool(x: &Tensor) -> Result<Tensor> {
     if pixels == 0 {
         bail!("global_avg_pool: planes must have at least one pixel, got {height}×{width}");
     }
-    let x = x.contiguous()?;
-    let means = means_of_planes(&x, pixels)?;
-    let x_shape = x.shape().clone();
-    record("global_avg_pool", means, (batch, channels), [&x], move |_, dy| {
-        Ok([Some(gradient_of_planes(dy, &x_shape, pixels)?)])
-    })
-}
-
-/// Computes the means of planes of so many `pixels`, for contiguous `x`.
-fn means_of_planes(x: &Tensor, pixels: usize) -> Result<Storage> {
-    if x.device().is_cuda() {
-        return gpu::global_avg_pool(x, pixels);
-    }
-    let (storage, layout) = x.storage_and_layout();
-    let Storage::Cpu(storage) = &*storage else { bail!("expected a tensor in CPU memory") };
-    let planes = x.elem_count() / pixels;
-    let mean = |x: &CpuStorage, from: usize| {
-        let pixels_of_planes = Layout::contiguous_with_offset((planes, pixels), from);
-        let sums = x.reduce_op(ReduceOp::Sum, &pixels_of_planes, &[1])?;
-        sums.affine(&Layout::contiguous(planes), 1.0 / pixels as f64, 0.0)
-    };
-    Ok(Storage::Cpu(if x.dtype() == DType::BF16 {
-        // The sum is in f32, and the mean is rounded once.
-        let wide = storage.to_dtype(layout, DType::F32)?;
-        mean(&wide, 0)?.to_dtype(&Layout::contiguous(planes), DType::BF16)?
+    let (x, x_shape) = (x.contiguous()?, x.shape().clone());
+    let means = if x.device().is_cuda() {
+        gpu::global_avg_pool(&x, pixels)?
     } else {
-        mean(storage, layout.start_offset())?
-    }))
-}
-
-/// Computes the gradient of the input, of this shape, from the gradient of the means.
-fn gradient_of_planes(dy: &Tensor, x: &Shape, pixels: usize) -> Result<Tensor> {
-    if dy.device().is_cuda() {
-        return gpu::global_avg_pool_gradient(&dy.contiguous()?, x, pixels);
-    }
-    let share = dy.affine(1.0 / pixels as f64, 0.0)?;
-    share.unsqueeze(2)?.unsqueeze(3)?.broadcast_as(x)
+        // The sum of bf16 is in f32, and the mean is rounded once.
+        let sums = x.detach().to_dtype(computed_in(x.dtype()))?.flatten_from(2)?.sum(2)?;
+        let means = sums.affine(1.0 / pixels as f64, 0.0)?;
+        copied(&means, means.layout(), x.dtype())?
+    };
+    record("global_avg_pool", means, (batch, channels), [&x], move |_, dy| {
+        if dy.device().is_cuda() {
+            let dx = gpu::global_avg_pool_gradient(&dy.contiguous()?, &x_shape, pixels)?;
+            return Ok([Some(dx)]);
+        }
+        let share = dy.affine(1.0 / pixels as f64, 0.0)?;
+        Ok([Some(share.unsqueeze(2)?.unsqueeze(3)?.broadcast_as(&x_shape)?)])
+    })
 }
 
 #[cfg(test)]
 mod tests {
-    use candle_core::{Device, Var};
+    use candle_core::{DType, Device, Var};
 
     use super::*;
     use crate::tests::agreement::{FEW, assert_agree, assert_empty_batch_is_nothing, noises};

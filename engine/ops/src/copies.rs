@@ -3,7 +3,7 @@
 //! candle's operations need no copy to flatten and to transpose, but they do not put their inputs on the tape of
 //! [`backward`](mod@crate::backward), which is worth more than the copy of a small tensor.
 
-use candle_core::{DType, Result, Shape, Storage, Tensor, bail};
+use candle_core::{DType, Result, Shape, Tensor, bail};
 
 use crate::backward::record;
 use crate::kernels::element::copied;
@@ -30,7 +30,14 @@ pub fn flatten(x: &Tensor) -> Result<Tensor> {
 /// Exchanges rows and columns: `[M, N]` → `[N, M]`, contiguous. Fails when there are not two axes.
 pub fn transpose(x: &Tensor) -> Result<Tensor> {
     let (rows, columns) = x.dims2()?;
-    record("transpose", transposed(x)?, (columns, rows), [x], |_, dy| {
+    // candle's copy of a strided tensor first sends shape and strides to the GPU, from memory that may make the CPU wait until
+    // the GPU reaches the copy. Our own kernel needs neither.
+    let copy = if x.device().is_cuda() && x.is_contiguous() && x.elem_count() > 0 {
+        gpu::transpose(x)?
+    } else {
+        copied(x, &x.layout().transpose(0, 1)?, x.dtype())?
+    };
+    record("transpose", copy, (columns, rows), [x], |_, dy| {
         Ok([Some(transpose(&dy.detach().contiguous()?)?)])
     })
 }
@@ -44,15 +51,6 @@ pub fn cast(x: &Tensor, to: DType) -> Result<Tensor> {
     }
     let copy = copied(x, x.layout(), to)?;
     record("cast", copy, x.shape(), [x], move |_, dy| Ok([Some(dy.to_dtype(from)?)]))
-}
-
-fn transposed(x: &Tensor) -> Result<Storage> {
-    // candle's copy of a strided tensor first sends shape and strides to the GPU, from memory that
-    // may make the CPU wait until the GPU reaches the copy. Our own kernel needs neither.
-    if x.device().is_cuda() && x.is_contiguous() && x.elem_count() > 0 {
-        return gpu::transpose(x);
-    }
-    copied(x, &x.layout().transpose(0, 1)?, x.dtype())
 }
 
 #[cfg(test)]

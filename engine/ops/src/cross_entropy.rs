@@ -4,10 +4,10 @@
 //! when the shards have different sizes. The one division, by the size of the whole batch, happens
 //! in the update. Cost: an exponential for each logit, in one thread.
 
-use candle_core::{D, DType, Result, Storage, Tensor, WithDType, bail};
+use candle_core::{D, DType, Result, Tensor, WithDType, bail};
 
 use crate::backward::record;
-use crate::kernels::element::{Element, check_dtype, cpu_memory, for_dtype, lock};
+use crate::kernels::element::{Element, by_device, check_dtype, cpu_memory, tensor};
 use crate::kernels::gpu;
 
 /// Computes Σ over the batch of −log softmax(logits) at the label: `[B, classes]`, `[B]` (u32) → scalar.
@@ -21,51 +21,34 @@ pub fn cross_entropy(logits: &Tensor, labels: &Tensor) -> Result<Tensor> {
         bail!("cross_entropy: logits need at least one class, got {:?}", logits.dims());
     }
     if labels.dims() != [batch] || labels.dtype() != DType::U32 {
+        let (dtype, dims) = (labels.dtype(), labels.dims());
         bail!(
-            "cross_entropy: {batch} rows of logits need u32 labels [{batch}], got {:?} {:?}",
-            labels.dtype(),
-            labels.dims()
+            "cross_entropy: {batch} rows of logits need u32 labels [{batch}], got {dtype:?} {dims:?}"
         );
     }
     // A GPU would accept bf16 and lose the digits of the sum.
     check_dtype(logits.dtype(), "cross_entropy")?;
-    let (logits, labels) = (logits.contiguous()?, labels.contiguous()?);
-    let loss = forward(&logits, &labels)?;
+    let (logits, labels) = (&logits.contiguous()?, &labels.contiguous()?);
+    let loss = by_device!("cross_entropy", |logits| gpu::cross_entropy(logits, labels)?, {
+        let labels = labels.to_vec1::<u32>()?;
+        if let Some(label) = labels.iter().find(|&&label| label as usize >= classes) {
+            bail!("cross_entropy: label {label} among {classes} classes");
+        }
+        cpu_memory(vec![sum_of_losses(logits, &labels, classes)])
+    });
     let (of_logits, of_labels) = (logits.clone(), labels.clone());
-    record("cross_entropy", loss, (), [&logits, &labels], move |_, dloss| {
-        Ok([Some(backward(&of_logits, &of_labels, dloss)?), None])
-    })
-}
-
-fn forward(logits: &Tensor, labels: &Tensor) -> Result<Storage> {
-    if logits.device().is_cuda() {
-        return gpu::cross_entropy(logits, labels);
-    }
-    let (_, classes) = logits.dims2()?;
-    let (logits_memory, labels_memory) = (lock(&[logits]), lock(&[labels]));
-    let [labels] = labels_memory.elements::<u32, 1>()?;
-    if let Some(label) = labels.iter().find(|&&label| label as usize >= classes) {
-        bail!("cross_entropy: label {label} among {classes} classes");
-    }
-    for_dtype!(logits.dtype(), "cross_entropy", T => {
-        let [logits] = logits_memory.elements::<T, 1>()?;
-        Ok(cpu_memory(vec![sum_of_losses(logits, labels, classes)]))
+    record("cross_entropy", loss, (), [logits, labels], move |_, dloss| {
+        Ok([Some(backward(&of_logits, &of_labels, &dloss.contiguous()?)?), None])
     })
 }
 
 /// Computes the gradient of the logits from the gradient of the loss.
 fn backward(logits: &Tensor, labels: &Tensor, dloss: &Tensor) -> Result<Tensor> {
-    if logits.device().is_cuda() {
-        return gpu::cross_entropy_gradient(logits, labels, &dloss.contiguous()?);
-    }
-    let (_, classes) = logits.dims2()?;
-    let labels = labels.to_vec1::<u32>()?;
-    for_dtype!(logits.dtype(), "cross_entropy", T => {
-        let upstream = dloss.to_scalar::<T>()?;
-        let locked = lock(&[logits]);
-        let [of_logits] = locked.elements::<T, 1>()?;
-        let dlogits = gradients_of_rows(of_logits, &labels, classes, upstream);
-        Tensor::from_vec(dlogits, logits.shape(), logits.device())
+    let shape = logits.shape();
+    by_device!("cross_entropy", |logits| gpu::cross_entropy_gradient(logits, labels, dloss), {
+        let (labels, classes) = (labels.to_vec1()?, shape.dims()[1]);
+        let dlogits = gradients_of_rows(logits, &labels, classes, dloss.to_scalar()?);
+        Ok(tensor(cpu_memory(dlogits), shape))
     })
 }
 

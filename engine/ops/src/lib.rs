@@ -14,22 +14,20 @@
 //! | [`sum`] | x + y of gradients or of devices' tensors, without a backward |
 //! | [`cross_entropy`](mod@cross_entropy) | the *sum* over the batch of −log softmax at the label |
 //!
-//! The course has its own operations because candle's are wrong or slow for its networks: the
-//! gradient of candle's pooling is wrong when the input is not a multiple of the kernel, the
-//! derivative of candle's relu at 0 is 1, and the backward of candle's convolution is far below the
-//! processor's speed. Tests check every gradient against finite differences and against PyTorch.
+//! candle's operations are wrong or slow for these networks: the gradient of its pooling is wrong when the input is not a
+//! multiple of the kernel, the derivative of its relu at 0 is 1, and the backward of its convolution is slow. Tests check
+//! every gradient against finite differences and against PyTorch.
 //!
 //! The crate has three parts, each of which uses only those before it:
 //!
-//! 1. `kernels`: elements and memory, products, loops over elements, and the kernels of a GPU. A kernel maps memory to memory,
-//!    without gradients.
+//! 1. `kernels`: elements and memory, products, loops over elements, and the kernels of a GPU, all without gradients.
 //! 2. [`backward`](mod@backward): the tape, and the backward pass.
 //! 3. The operations of the table, [`update`]: tensors that change in place, and [`difference`], which compares tensors.
 //!
-//! Every operation has two halves. It asks once in each direction whether its tensors are on a GPU (`is_cuda`). Then a
+//! Every operation has two halves, and asks once in each direction whether its tensors are on a GPU (`is_cuda`). Then a
 //! function of `kernels::gpu` computes the result: by a kernel of this crate, by cuBLAS, or by cuDNN when the build has it.
-//! Otherwise the rest of the function computes the result on the threads of the CPU device that calls it. On both, the bits
-//! of a result depend on shapes and values only, never on the number of threads or on their timing.
+//! Otherwise the threads of the CPU device that calls it compute the result. On both, the bits of a result depend on shapes
+//! and values only, never on the number of threads or on their timing.
 //!
 //! Layers also work on bf16. On the CPU they round as a GPU's tensor cores would (`rounded`). A
 //! batch norm computes in f32, and a loss refuses bf16 because it adds up too many terms.

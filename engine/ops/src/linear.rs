@@ -10,18 +10,15 @@
 //! the cache. One task computes each row of each result, so the number of threads never changes the
 //! bits. On a GPU cuBLAS computes the products, and our kernels add bias and relu.
 
-use std::borrow::Cow;
-
-use candle_core::{Result, Shape, Storage, Tensor, WithDType, bail};
+use candle_core::{Result, Shape, Tensor, WithDType, bail};
 use rayon::prelude::*;
 
 use crate::backward::{Wanted, record_in_halves};
-use crate::kernels::element::{Element, cpu_memory, for_dtype, lock};
-use crate::kernels::elementwise::map;
+use crate::kernels::element::{Element, by_device, cpu_memory, tensor, with_elements};
 use crate::kernels::gemm::{Matrix, Store, gemm};
-use crate::kernels::gpu::{self, Channels};
+use crate::kernels::gpu;
 use crate::kernels::memory::{excess, product, zeros};
-use crate::relu::{passed, rectified};
+use crate::relu::{self, rectified};
 use crate::rounded::{is_rounded, rounded};
 
 /// The number of rows of a task, so large that reading the other matrix is a small part of the work.
@@ -46,10 +43,9 @@ pub fn linear_relu(x: &Tensor, weight: &Tensor, bias: &Tensor) -> Result<Tensor>
 fn multiply(x: &Tensor, weight: &Tensor, bias: &Tensor, with_relu: bool) -> Result<Tensor> {
     let ((samples, inputs), (weight_inputs, outputs)) = (x.dims2()?, weight.dims2()?);
     if inputs != weight_inputs || bias.dims() != [outputs] {
+        let (weight, bias) = (weight.dims(), bias.dims());
         bail!(
-            "linear: {inputs} inputs need weights [{inputs}, O] and a bias [O], got {:?} and {:?}",
-            weight.dims(),
-            bias.dims()
+            "linear: {inputs} inputs need weights [{inputs}, O] and a bias [O], got {weight:?} and {bias:?}"
         );
     }
     if inputs == 0 || outputs == 0 {
@@ -66,10 +62,14 @@ fn multiply(x: &Tensor, weight: &Tensor, bias: &Tensor, with_relu: bool) -> Resu
         });
     }
     let linear = Linear { inputs, outputs, with_relu };
-    let (x, weight, bias) = (x.contiguous()?, weight.contiguous()?, bias.contiguous()?);
-    let y = linear.forward(&x, &weight, &bias)?;
+    let (x, weight, bias) = (&x.contiguous()?, &weight.contiguous()?, &bias.contiguous()?);
+    let y = by_device!(
+        "linear",
+        |x, weight, bias| gpu::add_bias(&x.detach().matmul(&weight.detach())?, bias, with_relu)?,
+        cpu_memory(linear.product_with_bias(x, weight, bias))
+    );
     let (of_x, of_weight) = (x.clone(), weight.clone());
-    record_in_halves("linear", y, (samples, outputs), [&x, &weight, &bias], move |y, dy, wanted| {
+    record_in_halves("linear", y, (samples, outputs), [x, weight, bias], move |y, dy, wanted| {
         linear.backward(&of_x, &of_weight, y, dy, wanted)
     })
 }
@@ -81,18 +81,6 @@ struct Linear {
 }
 
 impl Linear {
-    fn forward(&self, x: &Tensor, weight: &Tensor, bias: &Tensor) -> Result<Storage> {
-        if x.device().is_cuda() {
-            let sizes = Channels { images: x.dim(0)?, channels: self.outputs, plane: 1 };
-            return gpu::add_bias(gpu::product(x, weight)?, sizes, bias, self.with_relu);
-        }
-        for_dtype!(x.dtype(), "linear", T => {
-            let locked = lock(&[x, weight, bias]);
-            let [x, weight, bias] = locked.elements::<T, 3>()?;
-            Ok(cpu_memory(self.product_with_bias(x, weight, bias)))
-        })
-    }
-
     /// Computes the gradients that are wanted: of the input, and of the weight and the bias.
     fn backward(
         &self,
@@ -116,46 +104,28 @@ impl Linear {
             let dx = wanted.input.then(|| grad.matmul(&weight.detach().t()?)).transpose()?;
             return Ok([dx, dweight, dbias]);
         }
-        for_dtype!(x.dtype(), "linear", T => {
-            let locked = lock(&[x, weight, y, &grad]);
-            let [of_x, of_weight, y, grad] = locked.elements::<T, 4>()?;
-            let grad = self.sums(y, grad);
-            let tensor = |values, shape: &Shape| Tensor::from_vec(values, shape, x.device());
-            let dx = wanted.input.then(|| tensor(self.input_gradient(of_weight, &grad), x.shape()));
-            let dweight = wanted.weights.then(|| {
-                tensor(self.weight_gradient(of_x, &grad), weight.shape())
-            });
-            let dbias = wanted.weights.then(|| {
-                tensor(self.bias_gradient(&grad), &self.outputs.into())
-            });
-            Ok([dx.transpose()?, dweight.transpose()?, dbias.transpose()?])
+        let grad = &if self.with_relu { relu::gradient(y, &grad)? } else { grad };
+        let (shape, of_weight) = (x.shape(), weight.shape());
+        with_elements!("linear", |x, weight, grad| {
+            let tensor = |values, shape: &Shape| tensor(cpu_memory(values), shape);
+            Ok([
+                wanted.input.then(|| tensor(self.input_gradient(weight, grad), shape)),
+                wanted.weights.then(|| tensor(self.weight_gradient(x, grad), of_weight)),
+                wanted.weights.then(|| tensor(self.bias_gradient(grad), &self.outputs.into())),
+            ])
         })
     }
 
     fn product_with_bias<T: Element>(&self, x: &[T], weight: &[T], bias: &[T]) -> Vec<T> {
-        let Self { inputs, outputs, with_relu } = *self;
-        let weight = Matrix::new(weight, inputs, outputs);
-        let mut y = zeros(x.len() / inputs * outputs);
-        let tasks = y.par_chunks_mut(ROWS * outputs).zip(x.par_chunks(ROWS * inputs));
-        tasks.for_each(|(y, x)| {
-            gemm(Matrix::new(x, x.len() / inputs, inputs), weight, y, Store::Replace);
-            for row in y.chunks_exact_mut(outputs) {
+        let weight = Matrix::new(weight, self.inputs, self.outputs);
+        rows_of_product(x, weight, [self.inputs, self.outputs], |y| {
+            for row in y.chunks_exact_mut(self.outputs) {
                 for (y, &bias) in row.iter_mut().zip(bias) {
                     let sum = *y + bias;
-                    *y = if with_relu { rectified(sum) } else { sum };
+                    *y = if self.with_relu { rectified(sum) } else { sum };
                 }
             }
-        });
-        y
-    }
-
-    /// Returns the gradient of the sums before the relu.
-    fn sums<'a, T: Element>(&self, y: &[T], grad: &'a [T]) -> Cow<'a, [T]> {
-        if self.with_relu {
-            map([y, grad], |[y, grad]| passed(y, grad)).into()
-        } else {
-            grad.into()
-        }
+        })
     }
 
     /// Adds up the samples of a run of [`RUN`] in `T`, and the sums of the runs in f64: a large f32
@@ -197,16 +167,25 @@ impl Linear {
     }
 
     fn input_gradient<T: Element>(&self, weight: &[T], grad: &[T]) -> Vec<T> {
-        let Self { inputs, outputs, .. } = *self;
-        let weight = Matrix::new(weight, inputs, outputs).transposed();
-        let mut dx = zeros(grad.len() / outputs * inputs);
-        let tasks = dx.par_chunks_mut(ROWS * inputs).zip(grad.par_chunks(ROWS * outputs));
-        tasks.for_each(|(dx, grad)| {
-            let grad = Matrix::new(grad, grad.len() / outputs, outputs);
-            gemm(grad, weight, dx, Store::Replace);
-        });
-        dx
+        let weight = Matrix::new(weight, self.inputs, self.outputs).transposed();
+        rows_of_product(grad, weight, [self.outputs, self.inputs], |_| {})
     }
+}
+
+/// Multiplies `a`, of rows of the first size, by `b`, and passes the rows of each task to `finish`. They have the second size.
+fn rows_of_product<T: Element>(
+    a: &[T],
+    b: Matrix<'_, T>,
+    [inner, columns]: [usize; 2],
+    finish: impl Fn(&mut [T]) + Sync,
+) -> Vec<T> {
+    let mut rows = zeros(a.len() / inner * columns);
+    let tasks = rows.par_chunks_mut(ROWS * columns).zip(a.par_chunks(ROWS * inner));
+    tasks.for_each(|(rows, a)| {
+        gemm(Matrix::new(a, a.len() / inner, inner), b, rows, Store::Replace);
+        finish(rows);
+    });
+    rows
 }
 
 #[cfg(test)]
@@ -235,35 +214,23 @@ mod tests {
     }
 
     #[test]
-    fn shapes_that_do_not_fit_are_refused() {
-        let (x, weight) = (noise("x", &[2, 3]), noise("weight", &[3, 4]));
-        let refusal =
-            |x: &Var, weight: &Var, bias: &Var| linear(x, weight, bias).unwrap_err().to_string();
-        let expected = "linear: 3 inputs need weights [3, O] and a bias [O], got [3, 4] and [3]";
-        let error = refusal(&x, &weight, &noise("bias", &[3]));
-        assert!(error.starts_with(expected), "{error}");
-        let error = refusal(&noise("x", &[2, 4]), &weight, &noise("bias", &[4]));
-        assert!(error.contains("4 inputs need weights [4, O]"), "{error}");
-        assert!(linear(&x, &weight, &noise("bias", &[4])).is_ok());
-    }
-
-    #[test]
-    fn no_inputs_and_no_outputs_are_refused() {
-        for (inputs, outputs) in [(0, 4), (3, 0)] {
-            let zeros = |shape: &[usize]| Tensor::zeros(shape, DType::F32, &Device::Cpu).unwrap();
-            let (x, weight) = (zeros(&[2, inputs]), zeros(&[inputs, outputs]));
-            let error = linear(&x, &weight, &zeros(&[outputs])).unwrap_err().to_string();
-            assert!(error.contains("must be at least 1"), "{error}");
-        }
-    }
-
-    #[test]
-    fn an_output_beyond_the_machines_memory_is_refused() {
+    fn what_does_not_fit_or_has_no_size_is_refused() {
         let zeros = |shape: &[usize]| Tensor::zeros(shape, DType::F32, &Device::Cpu).unwrap();
-        let (many, bias) = (1 << 23, 1 << 22);
-        let error = linear(&zeros(&[many, 1]), &zeros(&[1, bias]), &zeros(&[bias])).unwrap_err();
-        let expected = "linear: an output [8388608, 4194304] needs at least 131072 GiB of memory";
-        assert!(error.to_string().starts_with(expected), "{error}");
+        let refusal = |x: [usize; 2], weight: [usize; 2], bias: usize| {
+            linear(&zeros(&x), &zeros(&weight), &zeros(&[bias])).unwrap_err().to_string()
+        };
+        let (many, more) = (1 << 23, 1 << 22);
+        for (x, weight, bias, complaint) in [
+            ([2, 3], [3, 4], 3, "3 inputs need weights [3, O] and a bias [O], got [3, 4] and [3]"),
+            ([2, 4], [3, 4], 4, "4 inputs need weights [4, O]"),
+            ([2, 0], [0, 4], 4, "inputs and outputs must be at least 1"),
+            ([2, 3], [3, 0], 0, "inputs and outputs must be at least 1"),
+            ([many, 1], [1, more], more, "an output [8388608, 4194304] needs at least 131072 GiB"),
+        ] {
+            let error = refusal(x, weight, bias);
+            assert!(error.starts_with(&format!("linear: {complaint}")), "{error}");
+        }
+        assert!(linear(&zeros(&[2, 3]), &zeros(&[3, 4]), &zeros(&[4])).is_ok());
     }
 
     #[test]

@@ -8,7 +8,7 @@
 
 use candle_core::{Result, Tensor, bail};
 
-use crate::backward::{Kind, record, record_node};
+use crate::backward::{Accumulator, Kind, record, record_node};
 use crate::kernels::element::{Element, tensor};
 use crate::kernels::elementwise::by_element;
 use crate::kernels::gpu;
@@ -20,7 +20,7 @@ pub fn relu(x: &Tensor) -> Result<Tensor> {
         return rounded("relu", [x], |[x]| relu(&x));
     }
     let x = x.contiguous()?;
-    let y = by_element!(gpu::RELU, [&x], |[x]| rectified(x))?;
+    let y = by_element!(gpu::RELU, [&x], |[x]| rectified(x));
     record("relu", y, x.shape(), [&x], |y, dy| Ok([Some(gradient(y, dy)?)]))
 }
 
@@ -30,17 +30,19 @@ pub fn relu(x: &Tensor) -> Result<Tensor> {
 /// gradients in the same pass over memory. Fails when shapes or types differ, or on other types.
 pub fn add_relu(x: &Tensor, y: &Tensor) -> Result<Tensor> {
     if x.shape() != y.shape() || x.dtype() != y.dtype() {
-        let ((a, b), (of_a, of_b)) = ((x.dtype(), y.dtype()), (x.dims(), y.dims()));
+        let (a, of_a, b, of_b) = (x.dtype(), x.dims(), y.dtype(), y.dims());
         bail!("add_relu: {a:?} {of_a:?} and {b:?} {of_b:?} cannot be added");
     }
     if is_rounded(x) {
         return rounded("add_relu", [x, y], |[x, y]| add_relu(&x, &y));
     }
     let (x, y) = (x.contiguous()?, y.contiguous()?);
-    let sum = by_element!(gpu::ADD_RELU, [&x, &y], |[x, y]| rectified(x + y))?;
-    let of_two = (Some(gradient_of_sum as _), Kind::Operation);
-    record_node("add_relu", (sum, x.shape()), [&x, &y], of_two, |sum, grad, _| {
-        let gradient = gradient(sum, grad)?;
+    let sum = by_element!(gpu::ADD_RELU, [&x, &y], |[x, y]| rectified(x + y));
+    record_node("add_relu", (sum, x.shape()), [&x, &y], Kind::Operation, |sum, grad, _| {
+        let gradient = match grad {
+            Accumulator::One(grad) => gradient(sum, &grad)?,
+            Accumulator::Two([a, b]) => gradient_of_sum(sum, [&a, &b])?,
+        };
         Ok([Some(gradient.clone()), Some(gradient)])
     })
 }
@@ -48,13 +50,13 @@ pub fn add_relu(x: &Tensor, y: &Tensor) -> Result<Tensor> {
 /// Returns the part of `grad` that passes the relu with output `y`, by element.
 pub(super) fn gradient(y: &Tensor, grad: &Tensor) -> Result<Tensor> {
     let operands = [y, &grad.contiguous()?];
-    let dx = by_element!(gpu::RELU_GRADIENT, operands, |[y, grad]| passed(y, grad))?;
+    let dx = by_element!(gpu::RELU_GRADIENT, operands, |[y, grad]| passed(y, grad));
     Ok(tensor(dx, y.shape()))
 }
 
 /// Does the same for the sum of two gradients, contiguous and of the shape and type of `y`.
 pub(super) fn gradient_of_sum(y: &Tensor, [a, b]: [&Tensor; 2]) -> Result<Tensor> {
-    let dx = by_element!(gpu::RELU_GRADIENT_OF_SUM, [y, a, b], |[y, a, b]| passed(y, a + b))?;
+    let dx = by_element!(gpu::RELU_GRADIENT_OF_SUM, [y, a, b], |[y, a, b]| passed(y, a + b));
     Ok(tensor(dx, y.shape()))
 }
 
@@ -128,8 +130,7 @@ mod tests {
             assert_agree(&MANY, &two, &|x| add_relu(&relu(x[0])?, &add_relu(x[0], x[1])?), &|x| {
                 composed(&(composed(x[0])? + composed(&(x[0] + x[1])?)?)?)
             });
-            // Both operands derive from one relu's output, and the gradient of this relu takes both
-            // gradients at once.
+            // Both operands derive from one relu's output, and the gradient of this relu takes both gradients at once.
             let behind = |y: Tensor| add_relu(&y, &relu(&y)?);
             assert_agree(&MANY, &two, &|x| behind(add_relu(x[0], x[1])?), &|x| {
                 let y = composed(&(x[0] + x[1])?)?;

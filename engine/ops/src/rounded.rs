@@ -23,11 +23,8 @@ pub(super) fn rounded<const N: usize>(
     let mut wide = operands.map(Tensor::clone);
     for operand in &mut wide {
         if operand.dtype() != DType::BF16 {
-            bail!(
-                "{name}: operands must be all BF16 or none, got one of {:?} {:?}",
-                operand.dtype(),
-                operand.dims()
-            );
+            let (dtype, dims) = (operand.dtype(), operand.dims());
+            bail!("{name}: operands must be all BF16 or none, got one of {dtype:?} {dims:?}");
         }
         *operand = cast(operand, DType::F32)?;
     }
@@ -39,7 +36,7 @@ mod tests {
     use candle_core::Var;
 
     use super::*;
-    use crate::tests::agreement::noise;
+    use crate::tests::agreement::{Operation, noise};
     use crate::{
         add_bias, add_bias_relu, avg_pool2d, conv2d, conv2d_relu_pool, linear, linear_relu, relu,
     };
@@ -54,64 +51,44 @@ mod tests {
     }
 
     /// Returns the result and the gradients of an operation. The incoming gradient has bf16 values.
-    fn outcome<const N: usize>(
-        operands: &[Var; N],
-        operation: &impl Fn([&Tensor; N]) -> Result<Tensor>,
-    ) -> Vec<Tensor> {
-        let y = operation(operands.each_ref().map(|operand| operand.as_tensor())).unwrap();
+    fn outcome(operands: &[Var], operation: Operation<'_>) -> Vec<Tensor> {
+        let y = operation(&operands.iter().map(Var::as_tensor).collect::<Vec<_>>()).unwrap();
         let upstream = bf16("upstream", y.dims()).to_dtype(y.dtype()).unwrap();
-        let scalar = (&y * upstream).unwrap().sum_all().unwrap();
-        let store = scalar.backward().unwrap();
+        let store = (&y * upstream).unwrap().sum_all().unwrap().backward().unwrap();
         let gradients = operands.iter().map(|operand| store.get(operand).unwrap().clone());
         std::iter::once(y).chain(gradients).collect()
     }
 
-    /// Checks that each bf16 result has the same bits as the f32 result for the same numbers, rounded once.
-    fn assert_rounded_once<const N: usize>(
-        operands: [Var; N],
-        operation: impl Fn([&Tensor; N]) -> Result<Tensor>,
-    ) {
-        let wide = operands.each_ref().map(|operand| {
-            Var::from_tensor(&operand.as_detached_tensor().to_dtype(DType::F32).unwrap()).unwrap()
-        });
-        let in_f32 = outcome(&wide, &operation);
-        for (position, (found, in_f32)) in
-            outcome(&operands, &operation).iter().zip(&in_f32).enumerate()
-        {
-            assert_eq!(found.dtype(), DType::BF16);
-            let expected = values(&in_f32.to_dtype(DType::BF16).unwrap());
-            assert_eq!(values(found), expected, "result {position}");
-        }
-        // If all f32 results were bf16 numbers, the test would not show any rounding.
-        assert!(
-            in_f32
-                .iter()
-                .any(|in_f32| { values(in_f32) != values(&in_f32.to_dtype(DType::BF16).unwrap()) })
-        );
-    }
-
+    /// Each bf16 result has the same bits as the f32 result for the same numbers, rounded once.
     #[test]
     fn a_result_and_its_gradients_are_rounded_once() {
-        let (x, weight, bias) =
-            (bf16("x", &[3, 5, 9, 8]), bf16("weight", &[4, 5, 3, 3]), bf16("bias", &[4]));
-        assert_rounded_once([x.clone(), weight.clone(), bias.clone()], |[x, weight, bias]| {
-            conv2d(x, weight, Some(bias), 2, 1)
-        });
-        assert_rounded_once([x.clone(), weight.clone()], |[x, weight]| {
-            conv2d(x, weight, None, 1, 1)
-        });
-        assert_rounded_once([x.clone()], |[x]| avg_pool2d(x, 2, 2));
-        let of_channels = bf16("of channels", &[5]);
-        assert_rounded_once([x.clone(), of_channels.clone()], |[x, bias]| add_bias(x, bias));
-        assert_rounded_once([x.clone(), of_channels], |[x, bias]| add_bias_relu(x, bias));
+        let (x, kernels) = (bf16("x", &[3, 5, 9, 8]), bf16("weight", &[4, 5, 3, 3]));
+        let (bias, of_channels) = (bf16("bias", &[4]), bf16("of channels", &[5]));
         let (samples, weight) = (bf16("samples", &[5, 70]), bf16("weight", &[70, 4]));
-        assert_rounded_once(
-            [samples.clone(), weight.clone(), bias.clone()],
-            |[x, weight, bias]| linear(x, weight, bias),
-        );
-        assert_rounded_once([samples, weight, bias], |[x, weight, bias]| {
-            linear_relu(x, weight, bias)
-        });
+        let cases: [(&[&Var], Operation<'_>); 7] = [
+            (&[&x, &kernels, &bias], &|t| conv2d(t[0], t[1], Some(t[2]), 2, 1)),
+            (&[&x, &kernels], &|t| conv2d(t[0], t[1], None, 1, 1)),
+            (&[&x], &|t| avg_pool2d(t[0], 2, 2)),
+            (&[&x, &of_channels], &|t| add_bias(t[0], t[1])),
+            (&[&x, &of_channels], &|t| add_bias_relu(t[0], t[1])),
+            (&[&samples, &weight, &bias], &|t| linear(t[0], t[1], t[2])),
+            (&[&samples, &weight, &bias], &|t| linear_relu(t[0], t[1], t[2])),
+        ];
+        for (nth, (operands, operation)) in cases.into_iter().enumerate() {
+            let in_type = |dtype| {
+                let of = |of: &&Var| of.as_detached_tensor().to_dtype(dtype).unwrap();
+                let operands = operands.iter().map(|it| Var::from_tensor(&of(it)).unwrap());
+                outcome(&operands.collect::<Vec<_>>(), operation)
+            };
+            let (found, in_f32) = (in_type(DType::BF16), in_type(DType::F32));
+            for (position, (found, in_f32)) in found.iter().zip(&in_f32).enumerate() {
+                assert_eq!(found.dtype(), DType::BF16);
+                let expected = values(&in_f32.to_dtype(DType::BF16).unwrap());
+                assert_eq!(values(found), expected, "case {nth}, result {position}");
+            }
+            // If all f32 results were bf16 numbers, the test would not show any rounding.
+            assert!(found.iter().zip(&in_f32).any(|(found, wide)| values(found) != values(wide)));
+        }
     }
 
     #[test]
@@ -127,9 +104,9 @@ mod tests {
         let (x, weight, bias) =
             (bf16("x", &[2, 3, 8, 7]), bf16("weight", &[4, 3, 3, 3]), bf16("bias", &[4]));
         let operands = [x, weight, bias];
-        let fused = outcome(&operands, &|[x, weight, bias]| conv2d_relu_pool(x, weight, bias, 2));
-        let apart = outcome(&operands, &|[x, weight, bias]| {
-            avg_pool2d(&relu(&conv2d(x, weight, Some(bias), 1, 0)?)?, 2, 2)
+        let fused = outcome(&operands, &|t| conv2d_relu_pool(t[0], t[1], t[2], 2));
+        let apart = outcome(&operands, &|t| {
+            avg_pool2d(&relu(&conv2d(t[0], t[1], Some(t[2]), 1, 0)?)?, 2, 2)
         });
         for (fused, apart) in fused.iter().zip(&apart) {
             assert_eq!(values(fused), values(apart));

@@ -3,9 +3,7 @@
 //! A kernel updates a tensor in place, in one pass over its elements and its gradient. In f32 this costs 12 bytes of memory
 //! traffic for each element, a quarter of a formula of tensors. On a GPU eight tensors share one launch.
 
-use candle_core::{
-    CpuStorage, DType, InplaceOp2, InplaceOp3, Layout, Result, Tensor, WithDType, bail,
-};
+use candle_core::{CpuStorage, DType, InplaceOp3, Layout, Result, Tensor, WithDType, bail};
 use devices::move_view;
 use rayon::prelude::*;
 
@@ -13,11 +11,6 @@ use crate::kernels::element::cpu_elements;
 use crate::kernels::gpu;
 use crate::kernels::simd::vectorised;
 use crate::{BLOCK, Element};
-
-/// Updates one tensor in place: value −= step · direction.
-pub fn sgd_step(value: &Tensor, direction: &Tensor, step: f64) -> Result<()> {
-    sgd_step_all([(value, direction)], step)
-}
 
 /// Updates several tensors in place, each with its direction: value −= step · direction. Fails when
 /// a value and its direction differ in shape or dtype; then no value was changed. Also fails when a
@@ -29,133 +22,114 @@ pub fn sgd_step_all<'a>(
     let pairs: Vec<_> = pairs.into_iter().collect();
     for (value, direction) in &pairs {
         if value.shape() != direction.shape() || value.dtype() != direction.dtype() {
-            bail!(
-                "sgd: {:?} {:?} cannot step along {:?} {:?}",
-                value.dtype(),
-                value.dims(),
-                direction.dtype(),
-                direction.dims()
-            );
+            let (a, of_a) = (value.dtype(), value.dims());
+            let (b, of_b) = (direction.dtype(), direction.dims());
+            bail!("sgd: {a:?} {of_a:?} cannot step along {b:?} {of_b:?}");
         }
     }
     if pairs.iter().any(|(value, _)| value.device().is_cuda()) {
         return gpu::sgd_step(&pairs, step);
     }
+    let step = InPlace { name: "sgd", of_f32: step_of(step), of_f64: step_of(step) };
     pairs.iter().try_for_each(|(value, direction)| {
-        value.inplace_op2(&direction.contiguous()?, &SgdStep(step))
+        let direction = direction.contiguous()?;
+        value.inplace_op3(&direction, &direction, &step)
     })
 }
 
 /// Updates all triples of velocity, value and gradient in place.
 ///
-/// First velocity ← momentum · velocity + (share · gradient + decay · value), then value ← value −
-/// rate · velocity. `constants` are momentum, share, decay and rate. A momentum or a decay of 0 has
-/// no term, as in PyTorch, even where 0 · ∞ would be a NaN. Fails when the three tensors differ in
-/// type, size or device.
+/// First velocity ← momentum · velocity + (share · gradient + decay · value), then value ← value − rate · velocity.
+/// `constants` are momentum, share, decay and rate. A momentum or a decay of 0 has no term, as in PyTorch, even where 0 · ∞
+/// would be a NaN. Fails when the three tensors differ in type, size or device.
 pub fn momentum_step(slots: &[[&Tensor; 3]], constants: [f64; 4]) -> Result<()> {
     if slots.iter().flatten().any(|tensor| tensor.device().is_cuda()) {
         return gpu::momentum_step(slots, constants);
     }
     let [momentum, share, decay, rate] = constants;
+    let constants = [momentum, share, decay];
+    let accelerate = InPlace {
+        name: "momentum",
+        of_f32: velocity_of(constants),
+        of_f64: velocity_of(constants),
+    };
     slots.iter().try_for_each(|[velocity, value, gradient]| {
-        let accelerate = Accelerate([momentum, share, decay]);
         velocity.inplace_op3(&gradient.contiguous()?, &value.detach(), &accelerate)?;
-        sgd_step(value, velocity, rate)
+        sgd_step_all([(*value, *velocity)], rate)
     })
 }
 
-/// The operation velocity ← momentum · velocity + (share · gradient + decay · value), in place.
-struct Accelerate([f64; 3]);
+/// Returns value − step · direction. The product is rounded first, as in a formula of tensors.
+fn step_of<T: Element>(step: f64) -> impl Fn(T, [T; 2]) -> T {
+    let step: T = WithDType::from_f64(step);
+    #[inline(always)]
+    move |value, [direction, _]| value - direction * step
+}
 
-impl Accelerate {
-    fn walk<T: WithDType>(&self, velocity: &mut [T], gradient: &[T], value: &[T]) {
-        let [momentum, share, decay] = self.0.map(T::from_f64);
-        let term = |factor: T, of: T| if factor == T::zero() { T::zero() } else { of * factor };
-        let blocks = velocity.par_chunks_mut(BLOCK).zip(gradient.par_chunks(BLOCK));
-        blocks.zip(value.par_chunks(BLOCK)).for_each(|((velocity, gradient), value)| {
-            for ((velocity, &gradient), &value) in velocity.iter_mut().zip(gradient).zip(value) {
-                *velocity = term(momentum, *velocity) + (gradient * share + term(decay, value));
-            }
-        });
+/// Returns momentum · velocity + (share · gradient + decay · value).
+fn velocity_of<T: Element>(constants: [f64; 3]) -> impl Fn(T, [T; 2]) -> T {
+    let [momentum, share, decay]: [T; 3] = constants.map(WithDType::from_f64);
+    let term = |factor: T, of: T| if factor == T::zero() { T::zero() } else { of * factor };
+    #[inline(always)]
+    move |velocity, [gradient, value]| {
+        term(momentum, velocity) + (gradient * share + term(decay, value))
     }
 }
 
-impl InplaceOp3 for Accelerate {
+/// An operation that changes a tensor in place: each element becomes a function of its old value and of the elements of two
+/// other tensors.
+struct InPlace<A, B> {
+    name: &'static str,
+    of_f32: A,
+    of_f64: B,
+}
+
+impl<A: Fn(f32, [f32; 2]) -> f32 + Sync, B: Fn(f64, [f64; 2]) -> f64 + Sync> InplaceOp3
+    for InPlace<A, B>
+{
     fn name(&self) -> &'static str {
-        "momentum"
+        self.name
     }
 
     fn cpu_fwd(
         &self,
-        velocity: &mut CpuStorage,
-        velocity_layout: &Layout,
-        gradient: &CpuStorage,
-        gradient_layout: &Layout,
-        value: &CpuStorage,
-        value_layout: &Layout,
+        changed: &mut CpuStorage,
+        of_changed: &Layout,
+        a: &CpuStorage,
+        of_a: &Layout,
+        b: &CpuStorage,
+        of_b: &Layout,
     ) -> Result<()> {
-        let Some((start, end)) = velocity_layout.contiguous_offsets() else {
-            bail!("momentum: a velocity must be contiguous");
+        let Some((start, end)) = of_changed.contiguous_offsets() else {
+            let strides = of_changed.stride();
+            bail!(
+                "{}: a tensor that changes must be contiguous, got strides {strides:?}",
+                self.name
+            );
         };
-        match velocity {
-            CpuStorage::F32(velocity) => self.walk(
-                &mut velocity[start..end],
-                cpu_elements(gradient, gradient_layout)?,
-                cpu_elements(value, value_layout)?,
-            ),
-            CpuStorage::F64(velocity) => self.walk(
-                &mut velocity[start..end],
-                cpu_elements(gradient, gradient_layout)?,
-                cpu_elements(value, value_layout)?,
-            ),
-            _ => bail!("momentum: works on f32 and f64"),
+        match changed {
+            CpuStorage::F32(changed) => {
+                let read = [cpu_elements(a, of_a)?, cpu_elements(b, of_b)?];
+                walk(&mut changed[start..end], read, &self.of_f32);
+            }
+            CpuStorage::F64(changed) => {
+                let read = [cpu_elements(a, of_a)?, cpu_elements(b, of_b)?];
+                walk(&mut changed[start..end], read, &self.of_f64);
+            }
+            _ => bail!("{}: works on f32 and f64", self.name),
         }
         Ok(())
     }
 }
 
-/// The operation value −= gradient · step, in place.
-struct SgdStep(f64);
-
-impl InplaceOp2 for SgdStep {
-    fn name(&self) -> &'static str {
-        "sgd"
-    }
-
-    fn cpu_fwd(
-        &self,
-        value: &mut CpuStorage,
-        value_layout: &Layout,
-        gradient: &CpuStorage,
-        gradient_layout: &Layout,
-    ) -> Result<()> {
-        let Some((start, end)) = value_layout.contiguous_offsets() else {
-            bail!("sgd: a parameter must be contiguous, got strides {:?}", value_layout.stride());
-        };
-        match value {
-            CpuStorage::F32(value) => walk(
-                &mut value[start..end],
-                cpu_elements(gradient, gradient_layout)?,
-                WithDType::from_f64(self.0),
-            ),
-            CpuStorage::F64(value) => {
-                walk(&mut value[start..end], cpu_elements(gradient, gradient_layout)?, self.0)
-            }
-            _ => bail!("sgd: works on f32 and f64"),
-        }
-        Ok(())
-    }
-}
-
-/// Updates one value. The product is rounded first, as in a formula of tensors.
-fn walk<T: Element>(value: &mut [T], gradient: &[T], step: T) {
-    let blocks = value.par_chunks_mut(BLOCK).zip(gradient.par_chunks(BLOCK));
-    blocks.for_each(|(value, gradient)| {
+fn walk<T: Element>(changed: &mut [T], [a, b]: [&[T]; 2], of: impl Fn(T, [T; 2]) -> T + Sync) {
+    let blocks = changed.par_chunks_mut(BLOCK).zip(a.par_chunks(BLOCK)).zip(b.par_chunks(BLOCK));
+    blocks.for_each(|((changed, a), b)| {
         vectorised(
             #[inline(always)]
             || {
-                for (value, &gradient) in value.iter_mut().zip(gradient) {
-                    *value -= gradient * step;
+                for ((changed, &a), &b) in changed.iter_mut().zip(a).zip(b) {
+                    *changed = of(*changed, [a, b]);
                 }
             },
         );
@@ -334,7 +308,7 @@ mod tests {
         let ones = |shape: &[usize], dtype| Tensor::ones(shape, dtype, &Device::Cpu).unwrap();
         for wrong in [ones(&[3], DType::F32), ones(&[3, 2], DType::F32), ones(&[2, 3], DType::F64)]
         {
-            let error = sgd_step(&value, &wrong, 0.1).unwrap_err();
+            let error = sgd_step_all([(&value, &wrong)], 0.1).unwrap_err();
             assert!(error.to_string().contains("F32 [2, 3] cannot step along"), "{error}");
         }
         assert_eq!(value.to_vec2::<f32>().unwrap(), before);

@@ -1,21 +1,18 @@
 //! A backward pass in two halves: first the gradients of activations, later the gradients of weights.
 //!
-//! The stage before in a pipeline waits for the gradient of its output, and for nothing else. The
-//! first half computes this gradient. The second half computes the gradients of the weights from
-//! the tensors that the first half has kept, when the device has no urgent work:
+//! The stage before in a pipeline waits for the gradient of its output only. The first half computes this gradient. The
+//! second half computes the gradients of the weights, when the device has no urgent work:
 //!
 //! ```text
 //! y = x · W           first half     dx = dy · Wᵀ     and keeps x and dy
 //!                     second half    dW = xᵀ · dy
 //! ```
 //!
-//! Convolutions and dense layers split their work: operations that were recorded with
-//! [`record_in_halves`](super::record_in_halves). Every other operation computes all its gradients in the first half. A
-//! batch norm's gradient of the input contains its parameters' gradients anyway.
+//! Operations that were recorded with [`record_in_halves`](super::record_in_halves) split their work: convolutions and dense
+//! layers. Every other operation computes all its gradients in the first half.
 //!
-//! A gradient that arrives in the first half is passed on at once, unless the same tensor also gets
-//! a gradient in the second half. Then all gradients of the tensor wait, in the order of their
-//! arrival. Both halves together therefore compute the bits of the whole pass.
+//! A gradient that arrives in the first half is passed on at once, unless the same tensor also gets a gradient in the second
+//! half. Then all gradients of the tensor wait, in the order of their arrival. So both halves compute the bits of the whole.
 
 use std::collections::HashSet;
 use std::sync::Arc;

@@ -144,14 +144,14 @@ fn graph(result: &Tensor) -> Option<Graph<'_>> {
 /// The relu at the end of a residual block reads the sum of two gradients to mask it. An accumulator therefore keeps the
 /// last two terms apart, and the relu adds and masks them in one pass.
 #[derive(Debug)]
-enum Accumulator {
+pub(crate) enum Accumulator {
     One(Tensor),
     Two([Tensor; 2]),
 }
 
 impl Accumulator {
     /// Returns the sum of all gradients, added in the order of their arrival.
-    fn sum(self) -> Result<Tensor> {
+    pub(crate) fn sum(self) -> Result<Tensor> {
         match self {
             Self::One(gradient) => Ok(gradient),
             Self::Two([a, b]) => sum(&a, &b),

@@ -1,14 +1,13 @@
 //! The tape: a node for each result, with the function that computes the gradients of the inputs.
 //!
-//! An operation computes its result first, and then [`record`] makes a tensor of the result. candle
-//! can attach inputs and a backward pass only to the result of a custom operation, so [`Recorded`]
-//! is one custom operation for all nodes: its forward pass returns the result that was computed.
-//! candle's graph owns the node and frees it. A global table maps each result to its node.
+//! [`record`] makes a tensor of an operation's result. candle attaches inputs and a backward pass only to the result of a
+//! custom operation, so [`Recorded`] is one custom operation for all nodes: its forward pass returns the result that was
+//! computed. candle's graph owns the node and frees it. A global table maps each result to its node.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
-use std::sync::{Arc, LazyLock, Mutex, Weak};
+use std::sync::{Arc, LazyLock, Mutex, OnceLock, Weak};
 
 use candle_core::{
     CpuStorage, CudaStorage, CustomOp1, CustomOp2, CustomOp3, DType, Layout, Result, Shape,
@@ -21,10 +20,7 @@ use harness::lock::locked;
 
 /// Computes the gradients that are wanted from the result and the result's gradient, in the order
 /// of the inputs. An input without a gradient has `None`.
-type Backward = dyn Fn(&Tensor, &Tensor, Wanted) -> Result<Vec<Option<Tensor>>> + Send + Sync;
-
-/// Computes the one gradient of every input from the result and two gradients of the result.
-type BackwardOfTwo = fn(&Tensor, [&Tensor; 2]) -> Result<Tensor>;
+type Backward = dyn Fn(&Tensor, Accumulator, Wanted) -> Result<Vec<Option<Tensor>>> + Send + Sync;
 
 /// The gradients that an operation [in two halves](record_in_halves) computes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,42 +46,43 @@ pub(crate) enum Kind {
     Parameter,
 }
 
+/// A result that candle takes: its memory and shape.
+type Taken<S> = Result<(S, Shape)>;
+
 /// A tape node: the inputs of an operation and its backward pass.
 pub(super) struct Node {
     pub(super) name: &'static str,
     pub(super) inputs: Vec<Tensor>,
     backward: Box<Backward>,
-    backward_of_two: Option<BackwardOfTwo>,
     pub(super) kind: Kind,
     /// The result, until candle has taken it.
     result: Mutex<Option<(Storage, Shape)>>,
+    /// The tensor of the result, as soon as there is one.
+    id: OnceLock<TensorId>,
 }
 
 impl Node {
-    /// Returns the gradients of the inputs, in their order. A node in halves computes those that
-    /// are wanted, and any other node computes all.
+    /// Returns the gradients of the inputs, in their order: those that are wanted, or all if the node is not in halves.
     pub(super) fn backward(
         &self,
         result: &Tensor,
         gradient: Accumulator,
         wanted: Wanted,
     ) -> Result<Vec<Option<Tensor>>> {
-        if let (Some(backward), Accumulator::Two([a, b])) = (self.backward_of_two, &gradient) {
-            return Ok(vec![Some(backward(result, [a, b])?); self.inputs.len()]);
-        }
         // The first layer's input is data, and nothing uses its gradient.
         let wanted = Wanted { input: wanted.input && self.inputs[0].track_op(), ..wanted };
         if wanted.input || wanted.weights {
-            (self.backward)(result, &gradient.sum()?, wanted)
-        } else {
-            Ok(Vec::new())
+            return (self.backward)(result, gradient, wanted);
         }
+        Ok(Vec::new())
     }
 
-    fn take_result(&self) -> Result<(Storage, Shape)> {
-        match locked(&self.result).take() {
+    /// Takes the result out, with memory of the kind that `of` accepts.
+    fn take<S>(&self, of: impl FnOnce(Storage) -> Option<S>) -> Taken<S> {
+        let result = locked(&self.result).take();
+        match result.and_then(|(storage, shape)| Some((of(storage)?, shape))) {
             Some(result) => Ok(result),
-            None => bail!("{}: a result becomes a tensor once", self.name),
+            None => bail!("{}: a result becomes a tensor once, where its inputs are", self.name),
         }
     }
 }
@@ -103,16 +100,15 @@ pub fn record<const N: usize>(
     inputs: [&Tensor; N],
     backward: impl Fn(&Tensor, &Tensor) -> Result<[Option<Tensor>; N]> + Send + Sync + 'static,
 ) -> Result<Tensor> {
-    let backward = move |y: &Tensor, dy: &Tensor, _: Wanted| backward(y, dy);
-    record_node(name, (storage, shape), inputs, (None, Kind::Operation), backward)
+    record_node(name, (storage, shape), inputs, Kind::Operation, move |y, dy, _| {
+        backward(y, &dy.sum()?)
+    })
 }
 
-/// Does the same as [`record`] for an operation whose `backward` can be called twice, in a pass [in
-/// two halves](super::backward_in_halves): for the gradient of the first input, an activation, and
-/// later for the gradients of the weights.
+/// Does the same as [`record`] for an operation whose `backward` can be called twice, in a pass [in two
+/// halves](super::backward_in_halves): for the gradient of the first input, an activation, and later for those of the weights.
 ///
-/// `backward` computes the gradients that are wanted, and returns `None` for the others. It must
-/// compute the same bits in one call as in two. Fails like [`record`].
+/// `backward` returns the gradients that are wanted, and `None` for the others, with the same bits in one call as in two.
 pub fn record_in_halves<const N: usize>(
     name: &'static str,
     storage: Storage,
@@ -120,7 +116,9 @@ pub fn record_in_halves<const N: usize>(
     inputs: [&Tensor; N],
     backward: impl Fn(&Tensor, &Tensor, Wanted) -> Result<[Option<Tensor>; N]> + Send + Sync + 'static,
 ) -> Result<Tensor> {
-    record_node(name, (storage, shape), inputs, (None, Kind::InHalves), backward)
+    record_node(name, (storage, shape), inputs, Kind::InHalves, move |y, dy, wanted| {
+        backward(y, &dy.sum()?, wanted)
+    })
 }
 
 /// Does the same as [`record`] for a copy of a tensor, which may be a view or carry a gradient:
@@ -146,9 +144,8 @@ thread_local! {
 /// Makes a parameter with this value, in other memory. A backward pass gives the gradient of the
 /// parameter to its [hook](super::backward_with_hook) as soon as the gradient is complete.
 ///
-/// candle's backward pass returns the gradients of variables at its end. But it calls an
-/// operation's backward function during its work. So a parameter is no variable. It is the result
-/// of an operation with an unused input, the anchor:
+/// candle's backward pass returns the gradients of variables at its end. But it calls an operation's backward function
+/// during its work. So a parameter is no variable. It is the result of an operation with an unused input, the anchor:
 ///
 /// ```text
 /// forward     anchor ─ parameter ─→ W ──→ conv ──→ …        W has its value already
@@ -157,11 +154,11 @@ thread_local! {
 pub fn record_parameter(value: &Tensor) -> Result<Tensor> {
     let anchor = Var::zeros((), DType::F32, value.device())?;
     let copy = (copied(value, value.layout(), value.dtype())?, value.shape());
-    record_node("parameter", copy, [&anchor], (None, Kind::Parameter), |parameter, gradient, _| {
-        match HOOK.with_borrow(Option::clone) {
-            Some(hook) => hook(parameter, gradient).map(|()| [None]),
-            None => Ok([None]),
+    record_node("parameter", copy, [&anchor], Kind::Parameter, |parameter, gradient, _| {
+        if let Some(hook) = HOOK.with_borrow(Option::clone) {
+            hook(parameter, &gradient.sum()?)?;
         }
+        Ok([None])
     })
 }
 // ANCHOR_END: parameter
@@ -174,14 +171,16 @@ pub(super) fn with_hook<R>(hook: &Rc<Hook>, run: impl FnOnce() -> R) -> R {
     returned
 }
 
-/// Records a node that may have a second backward pass, for two incoming gradients: this pass
-/// returns the gradient that `backward` would return for each input and the sum of the two.
+/// Records a node of a kind. `backward` gets two gradients of the result if their sum is not computed yet.
 pub(crate) fn record_node<const N: usize>(
     name: &'static str,
     (storage, shape): (Storage, impl Into<Shape>),
     inputs: [&Tensor; N],
-    (backward_of_two, kind): (Option<BackwardOfTwo>, Kind),
-    backward: impl Fn(&Tensor, &Tensor, Wanted) -> Result<[Option<Tensor>; N]> + Send + Sync + 'static,
+    kind: Kind,
+    backward: impl Fn(&Tensor, Accumulator, Wanted) -> Result<[Option<Tensor>; N]>
+    + Send
+    + Sync
+    + 'static,
 ) -> Result<Tensor> {
     let shape = shape.into();
     if NO_GRAD.get() || !inputs.iter().any(|input| input.track_op()) {
@@ -191,7 +190,7 @@ pub(crate) fn record_node<const N: usize>(
     let result = Mutex::new(Some((storage, shape)));
     let backward: Box<Backward> =
         Box::new(move |y, dy, wanted| Ok(backward(y, dy, wanted)?.into()));
-    let node = Arc::new(Node { name, inputs, backward, backward_of_two, kind, result });
+    let node = Arc::new(Node { name, inputs, backward, kind, result, id: OnceLock::new() });
     let recorded = Recorded(Arc::clone(&node));
     let result = match node.inputs.as_slice() {
         [x] => x.apply_op1(recorded),
@@ -199,7 +198,7 @@ pub(crate) fn record_node<const N: usize>(
         [x, y, z] => x.apply_op3(y, z, recorded),
         inputs => bail!("{name}: candle's operations have at most 3 inputs, not {}", inputs.len()),
     }?;
-    insert(&result, Arc::downgrade(&node));
+    locked(&NODES).insert(*node.id.get_or_init(|| result.id()), Arc::downgrade(&node));
     Ok(result)
 }
 
@@ -210,9 +209,8 @@ thread_local! {
 
 /// Runs `run` without recording a tape, like PyTorch's `no_grad`.
 ///
-/// No result that [`record`] makes within `run` carries a gradient, so the inputs of an operation are freed as soon as
-/// nothing else uses them. All values are the same, to the last bit. The setting applies to this thread only, and candle's
-/// own operations on variables still carry gradients.
+/// No result that [`record`] makes within `run` carries a gradient, so an operation's inputs are freed as soon as nothing else
+/// uses them. The setting applies to this thread only, and candle's own operations on variables still carry gradients.
 ///
 /// ```
 /// use candle_core::{Device, Var};
@@ -238,36 +236,20 @@ pub fn no_grad<R>(run: impl FnOnce() -> R) -> R {
     run()
 }
 
-/// The tape nodes, by the tensors that they computed.
-static NODES: LazyLock<Mutex<Nodes>> = LazyLock::new(Mutex::default);
+/// The tape nodes of living graphs, by the tensors that they computed.
+static NODES: LazyLock<Mutex<HashMap<TensorId, Weak<Node>>>> = LazyLock::new(Mutex::default);
 
-#[derive(Default)]
-struct Nodes {
-    of: HashMap<TensorId, Weak<Node>>,
-    /// The number of nodes after the table was last cleared of nodes of dropped graphs.
-    living: usize,
+impl Drop for Node {
+    fn drop(&mut self) {
+        if let Some(id) = self.id.get() {
+            locked(&NODES).remove(id);
+        }
+    }
 }
 
 /// Returns the tape node of a tensor, if one of the course's operations computed the tensor.
 pub(super) fn node_of(result: &Tensor) -> Option<Arc<Node>> {
-    locked(&NODES).of.get(&result.id())?.upgrade()
-}
-
-/// The number of nodes in the table, including nodes of dropped graphs.
-#[cfg(test)]
-pub(super) fn listed() -> usize {
-    locked(&NODES).of.len()
-}
-
-fn insert(result: &Tensor, node: Weak<Node>) {
-    /// A smaller table is not searched for nodes of dropped graphs.
-    const AT_LEAST: usize = 1024;
-    let mut nodes = locked(&NODES);
-    if nodes.of.len() >= AT_LEAST + 2 * nodes.living {
-        nodes.of.retain(|_, node| node.strong_count() > 0);
-        nodes.living = nodes.of.len();
-    }
-    nodes.of.insert(result.id(), node);
+    locked(&NODES).get(&result.id())?.upgrade()
 }
 
 /// The custom operation that candle's graph owns, with the tape node. candle's backward pass calls
@@ -286,39 +268,22 @@ impl Recorded {
 /// Implements one of candle's traits for operations of some inputs. Each input has a name for its
 /// memory or value and a name for its layout. `$into` converts the array of their gradients.
 macro_rules! custom_op {
-    ($trait:ident, $gradients:ty, $into:expr, $($input:ident $layout:ident),+) => {
+    ($trait:ident, $gradients:ty, $into:expr, $($x:ident $layout:ident),+) => {
         impl $trait for Recorded {
             fn name(&self) -> &'static str {
                 self.0.name
             }
 
-            fn cpu_fwd(
-                &self,
-                $($input: &CpuStorage, $layout: &Layout),+
-            ) -> Result<(CpuStorage, Shape)> {
-                match self.0.take_result()? {
-                    (Storage::Cpu(storage), shape) => Ok((storage, shape)),
-                    _ => bail!("{}: inputs in CPU memory, and a result elsewhere", self.0.name),
-                }
+            fn cpu_fwd(&self, $($x: &CpuStorage, $layout: &Layout),+) -> Taken<CpuStorage> {
+                self.0.take(|of| if let Storage::Cpu(of) = of { Some(of) } else { None })
             }
 
-            fn cuda_fwd(
-                &self,
-                $($input: &CudaStorage, $layout: &Layout),+
-            ) -> Result<(CudaStorage, Shape)> {
-                match self.0.take_result()? {
-                    (Storage::Cuda(storage), shape) => Ok((storage, shape)),
-                    _ => bail!("{}: inputs on a GPU, and a result elsewhere", self.0.name),
-                }
+            fn cuda_fwd(&self, $($x: &CudaStorage, $layout: &Layout),+) -> Taken<CudaStorage> {
+                self.0.take(|of| if let Storage::Cuda(of) = of { Some(of) } else { None })
             }
 
-            fn bwd(
-                &self,
-                $($input: &Tensor),+,
-                result: &Tensor,
-                gradient: &Tensor,
-            ) -> Result<$gradients> {
-                self.backward(result, gradient).map($into)
+            fn bwd(&self, $($x: &Tensor),+, y: &Tensor, dy: &Tensor) -> Result<$gradients> {
+                self.backward(y, dy).map($into)
             }
         }
     };
@@ -335,6 +300,22 @@ mod tests {
     use candle_core::{DType, Device, Var};
 
     use super::*;
+    use crate::relu;
+
+    #[test]
+    fn a_graph_that_is_dropped_is_forgotten() {
+        let x = Var::zeros((3, 4), DType::F64, &Device::Cpu).unwrap();
+        let y = relu(&x).unwrap();
+        let (id, node) = (y.id(), Arc::downgrade(&node_of(&y).unwrap()));
+        let lives = || (node.strong_count() > 0, locked(&NODES).contains_key(&id));
+        let z = relu(&y).unwrap();
+        drop(y);
+        assert_eq!(lives(), (true, true));
+        drop(z);
+        assert_eq!(lives(), (false, false));
+        // A tensor without a gradient has no node at all.
+        assert!(node_of(&relu(&x.as_detached_tensor()).unwrap()).is_none());
+    }
 
     #[test]
     fn what_a_view_shows_becomes_a_result_once_in_memory_of_its_own() {
@@ -355,7 +336,7 @@ mod tests {
                     found.unwrap().as_slice::<f64>().unwrap(),
                     expected.to_vec1::<f64>().unwrap()
                 );
-                let again = node_of(&result).unwrap().take_result().unwrap_err();
+                let again = node_of(&result).unwrap().take(Some).unwrap_err();
                 assert!(again.to_string().contains("becomes a tensor once"), "{again}");
             }
         }

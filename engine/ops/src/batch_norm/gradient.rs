@@ -1,22 +1,19 @@
-//! The gradients of a batch normalisation, in two halves.
+//! The gradients of a batch normalisation, in two halves, by the closed form of Ioffe and Szegedy.
 //!
-//! Let x̂ = (x − mean) / √(variance + ε), n the number of values in a channel, and dy the gradient
-//! that passes the relu. The closed form is from Ioffe, Szegedy, "Batch Normalization", 2015:
+//! Let x̂ = (x − mean) / √(variance + ε), n the number of values in a channel, and dy the gradient that passes the relu:
 //!
 //! ```text
 //! first half, sums over a channel:  Σdy   and   Σ dy·x̂
 //! second half, by element:          dx = γ / √(variance + ε) · (dy − Σdy / n − x̂ · Σ(dy·x̂) / n)
 //! ```
 //!
-//! The sums are the gradients of β and γ. Every x moves its channel's mean and variance, which
-//! gives the two terms of dx with the sums. When the statistics are given, both terms are absent.
-//! Ranks that share their statistics add up their sums between the two halves.
+//! The sums are the gradients of β and γ. When the statistics are given, the two terms with sums are absent.
 
 use candle_core::{DType, Device, Result, Tensor, bail};
 
-use super::on_cpu::{self, Factors, Planes, Sums};
+use super::loops::Sums;
 use super::statistics::{Statistics, check_channels};
-use super::{contiguous, widened};
+use super::{contiguous, on_cpu, sizes, widened};
 use crate::kernels::gpu;
 
 /// The gradient of a batch norm's output, `[B, C, H, W]`, with the images that both halves of
@@ -43,7 +40,7 @@ impl OutputGradient {
                 );
             }
         }
-        Planes::new(x.shape())?;
+        sizes(x)?;
         let images = |images: &Tensor| contiguous(&widened(images)?);
         let output = output.map(images).transpose()?;
         Ok(Self { x: images(x)?, output, grad: images(grad)?, dtype: x.dtype() })
@@ -54,11 +51,12 @@ impl OutputGradient {
     pub fn sums(&self, statistics: &Statistics, epsilon: f64) -> Result<Tensor> {
         statistics.check(self.x.dim(1)?)?;
         if self.x.device().is_cuda() {
-            let [exact, _] = self.sums_on_a_gpu(statistics, epsilon)?;
+            let (moments, relu) = (statistics.moments(), self.output.is_some());
+            let [exact, _] = gpu::gradient_sums(self.images(), moments, epsilon, relu)?;
             return Ok(exact);
         }
         let moments = statistics.to_moments()?;
-        let (_, sums) = on_cpu::gradients(self, &moments, epsilon, None, None)?;
+        let (_, sums) = on_cpu::gradients(self, &moments, epsilon, None, None, None)?;
         let both = sums.iter().map(|of| of.bias).chain(sums.iter().map(|of| of.weight));
         Tensor::from_iter(both, &Device::Cpu)?.reshape((2, ()))
     }
@@ -86,42 +84,20 @@ impl OutputGradient {
         }
         let count = Some(statistics.count);
         if self.x.device().is_cuda() {
-            return self.of_input_on_a_gpu(weight, statistics, sums, count, epsilon);
+            let ([mean, variance], relu) = (statistics.moments(), self.output.is_some());
+            let of_channels = [mean, variance, sums];
+            return gpu::input_gradient(self.images(), weight, of_channels, count, epsilon, relu);
         }
-        let weight = weight.detach().to_dtype(DType::F64)?.to_vec1()?;
+        let weight: Vec<f64> = weight.detach().to_dtype(DType::F64)?.to_vec1()?;
         let of_channels = sums.get(0)?.to_vec1()?.into_iter().zip(sums.get(1)?.to_vec1()?);
         let sums: Vec<_> = of_channels.map(|(bias, weight)| Sums { bias, weight }).collect();
-        let factors = Factors { weight: &weight, count };
-        let moments = statistics.to_moments()?;
-        let (dx, _) = on_cpu::gradients(self, &moments, epsilon, Some(&sums), Some(factors))?;
-        dx.map_or_else(|| bail!("batch_norm: there are factors for a gradient"), Ok)?
-            .to_dtype(self.dtype)
+        let (moments, sums) = (statistics.to_moments()?, Some(&sums[..]));
+        let (dx, _) = on_cpu::gradients(self, &moments, epsilon, sums, Some(&weight), count)?;
+        dx.expect("a gradient, as there is a weight").to_dtype(self.dtype)
     }
 
     /// The input, the output, which only a batch norm with a relu reads, and its gradient.
-    fn images(&self) -> [&Tensor; 3] {
+    pub(super) fn images(&self) -> [&Tensor; 3] {
         [&self.x, self.output.as_ref().unwrap_or(&self.x), &self.grad]
-    }
-
-    /// Computes the sums on a GPU, in f64 and rounded to the type of the parameters.
-    pub(super) fn sums_on_a_gpu(
-        &self,
-        Statistics { mean, variance, .. }: &Statistics,
-        epsilon: f64,
-    ) -> Result<[Tensor; 2]> {
-        gpu::gradient_sums(self.images(), [mean, variance], epsilon, self.output.is_some())
-    }
-
-    /// Computes the gradient of the input on a GPU. `count` is `None` when the statistics are constants.
-    pub(super) fn of_input_on_a_gpu(
-        &self,
-        weight: &Tensor,
-        Statistics { mean, variance, .. }: &Statistics,
-        sums: &Tensor,
-        count: Option<usize>,
-        epsilon: f64,
-    ) -> Result<Tensor> {
-        let (of_channels, relu) = ([mean, variance, sums], self.output.is_some());
-        gpu::input_gradient(self.images(), weight, of_channels, count, epsilon, relu)
     }
 }

@@ -7,13 +7,9 @@
 //! y = (x − mean) / √(variance + ε) · γ + β          then max(y, 0), if a relu follows
 //! ```
 //!
-//! The method is from Ioffe, Szegedy, "Batch Normalization: Accelerating Deep Network Training by
-//! Reducing Internal Covariate Shift", 2015. In training, [`batch_norm`] takes mean and variance of
-//! the batch at hand, over images and pixels, and the gradient flows through both. In evaluation,
-//! [`batch_norm_with`] takes given statistics, the running averages of training.
-//!
-//! The module has four pieces. Devices that share a batch may want to share its statistics, and
-//! then they communicate between the pieces:
+//! The method is from Ioffe, Szegedy, "Batch Normalization", 2015. In training, [`batch_norm`] takes mean and variance of the
+//! batch, over images and pixels, and the gradient flows through both. In evaluation, [`batch_norm_with`] takes given
+//! statistics, the running averages of training. Devices that share a batch and its statistics communicate between the pieces:
 //!
 //! | | piece | between the pieces |
 //! | --- | --- | --- |
@@ -22,12 +18,12 @@
 //! | backward | [`OutputGradient::sums`] | the sum over all ranks |
 //! | | [`OutputGradient::of_input`] | |
 //!
-//! Images may be bf16. Then the parameters are f32, and all computation is in f32: the eight binary
-//! digits of bf16 are too few for long sums and for differences of nearly equal values.
+//! Images may be bf16. Then the parameters and all computation are f32: the eight binary digits of bf16 are too few for long
+//! sums and for differences of nearly equal values.
 //!
-//! **Cost.** The speed of memory limits a batch norm. [`batch_norm`] and its backward take each block of channels through
-//! both their pieces while the block is in the cache, if it fits. Then, for each element of f32, forward moves 8 bytes and
-//! backward 16. The separate pieces read everything twice: 12 and 28 bytes.
+//! **Cost.** [`batch_norm`] and its backward take each block of channels through both their pieces while the block is in the
+//! cache, if it fits. Then forward moves 8 bytes for each element of f32, and backward 16. The separate pieces read
+//! everything twice: 12 and 28 bytes.
 
 mod gradient;
 mod loops;
@@ -36,7 +32,7 @@ mod statistics;
 #[cfg(test)]
 pub(crate) mod tests;
 
-use candle_core::{DType, Result, Storage, Tensor, bail};
+use candle_core::{DType, Result, Tensor, bail};
 
 pub use gradient::OutputGradient;
 pub use statistics::{Average, Statistics, average_all};
@@ -44,21 +40,22 @@ pub use statistics::{Average, Statistics, average_all};
 use crate::backward::record;
 use crate::cast;
 use crate::kernels::element::computed_in;
-use crate::kernels::gpu::{self, Channels};
+use crate::kernels::gpu;
+use crate::kernels::windows::Channels;
 use crate::rounded::is_rounded;
-use on_cpu::{Factors, Planes, Sums};
+use loops::Sums;
 
 impl Statistics {
     /// The statistics of a batch `[B, C, H, W]`. Fails when `x` has another rank or no values, or
     /// on a dtype other than f32, f64 and bf16.
     pub fn of(x: &Tensor) -> Result<Self> {
-        let planes = Planes::new(x.shape())?;
+        let count = sizes(x)?.count();
         let x = contiguous(&widened(x)?)?;
         if x.device().is_cuda() {
             let [mean, variance] = gpu::moments(&x)?;
-            return Ok(Self { mean, variance, count: planes.count() });
+            return Ok(Self { mean, variance, count });
         }
-        Self::new(&on_cpu::moments(&x)?, planes.count())
+        Self::new(&on_cpu::moments(&x)?, count)
     }
 }
 
@@ -105,30 +102,21 @@ fn normalised(
         return Ok((cast(&y, x.dtype())?, statistics));
     }
     let (x, weight, bias) = (contiguous(x)?, weight.contiguous()?, bias.contiguous()?);
-    let (y, statistics) = forward([&x, &weight, &bias], given, epsilon, relu)?;
+    let inputs = [&x, &weight, &bias];
+    let (y, statistics) = if x.device().is_cuda() {
+        let statistics = given.cloned().map_or_else(|| Statistics::of(&x), Ok)?;
+        (gpu::normalise(inputs, statistics.moments(), epsilon, relu)?, statistics)
+    } else {
+        let given = given.map(Statistics::to_moments).transpose()?;
+        let (y, moments) = on_cpu::normalise(inputs, given.as_deref(), epsilon, relu)?;
+        (y, Statistics::new(&moments, sizes(&x)?.count())?)
+    };
     let count = given.is_none().then_some(statistics.count);
     let (of_x, of_weight, of_y) = (x.clone(), weight.clone(), statistics.clone());
-    let y = record("batch_norm", y, x.shape(), [&x, &weight, &bias], move |y, dy| {
+    let y = record("batch_norm", y, x.shape(), inputs, move |y, dy| {
         backward([&of_x, &of_weight, y, dy], &of_y, count, epsilon, relu)
     })?;
     Ok((y, statistics))
-}
-
-/// Computes the output, for contiguous tensors, and the statistics that it is normalised by.
-fn forward(
-    inputs @ [x, ..]: [&Tensor; 3],
-    given: Option<&Statistics>,
-    epsilon: f64,
-    relu: bool,
-) -> Result<(Storage, Statistics)> {
-    if x.device().is_cuda() {
-        let statistics = given.cloned().map_or_else(|| Statistics::of(x), Ok)?;
-        let moments = [&statistics.mean, &statistics.variance];
-        return Ok((gpu::normalise(inputs, moments, epsilon, relu)?, statistics));
-    }
-    let given = given.map(Statistics::to_moments).transpose()?;
-    let (y, moments) = on_cpu::normalise(inputs, given.as_deref(), epsilon, relu)?;
-    Ok((y, Statistics::new(&moments, Planes::new(x.shape())?.count())?))
 }
 
 /// Computes the gradients of the input if needed, of the weight, and of the bias. `count` is the number of values of the
@@ -142,15 +130,16 @@ fn backward(
 ) -> Result<[Option<Tensor>; 3]> {
     let dy = OutputGradient::new(x, relu.then_some(y), dy)?;
     if x.device().is_cuda() {
-        let [exact, rounded] = dy.sums_on_a_gpu(statistics, epsilon)?;
-        let dx =
-            x.track_op().then(|| dy.of_input_on_a_gpu(weight, statistics, &exact, count, epsilon));
-        return Ok([dx.transpose()?, Some(rounded.get(1)?), Some(rounded.get(0)?)]);
+        let (images, [mean, variance]) = (dy.images(), statistics.moments());
+        let [sums, rounded] = gpu::gradient_sums(images, [mean, variance], epsilon, relu)?;
+        let of_channels = [mean, variance, &sums];
+        let dx = || gpu::input_gradient(images, weight, of_channels, count, epsilon, relu);
+        let dx = x.track_op().then(dx).transpose()?;
+        return Ok([dx, Some(rounded.get(1)?), Some(rounded.get(0)?)]);
     }
-    let weights = weight.detach().to_dtype(DType::F64)?.to_vec1()?;
-    let factors = x.track_op().then_some(Factors { weight: &weights, count });
-    let moments = statistics.to_moments()?;
-    let (dx, sums) = on_cpu::gradients(&dy, &moments, epsilon, None, factors)?;
+    let weights: Vec<f64> = weight.detach().to_dtype(DType::F64)?.to_vec1()?;
+    let (moments, weights) = (statistics.to_moments()?, x.track_op().then_some(&weights[..]));
+    let (dx, sums) = on_cpu::gradients(&dy, &moments, epsilon, None, weights, count)?;
     let parameter = |of: fn(&Sums) -> f64| {
         Tensor::from_iter(sums.iter().map(of), x.device())?.to_dtype(weight.dtype())
     };
@@ -159,10 +148,23 @@ fn backward(
 
 /// Makes images contiguous, on a GPU at an address from which the kernels can read whole vectors.
 fn contiguous(images: &Tensor) -> Result<Tensor> {
-    if images.device().is_cuda() {
-        return gpu::aligned(images, Channels::of(images.shape())?.vector());
+    let vector = Channels::of(images.shape())?.vector();
+    let images = images.contiguous()?;
+    if images.device().is_cuda() && !images.layout().start_offset().is_multiple_of(vector) {
+        return images.force_contiguous();
     }
-    images.contiguous()
+    Ok(images)
+}
+
+/// Returns the sizes of images, which have four dimensions and at least one element.
+fn sizes(images: &Tensor) -> Result<Channels> {
+    if images.rank() != 4 {
+        bail!("batch_norm: images [B, C, H, W] expected, got {:?}", images.dims());
+    }
+    if images.elem_count() == 0 {
+        bail!("batch_norm: there are no values in {:?}", images.dims());
+    }
+    Channels::of(images.shape())
 }
 
 /// Converts bf16 images on the CPU to the type that the loops compute in.
@@ -171,16 +173,14 @@ fn widened(x: &Tensor) -> Result<Tensor> {
 }
 
 fn check([x, weight, bias]: [&Tensor; 3], given: Option<&Statistics>, epsilon: f64) -> Result<()> {
-    let planes = Planes::new(x.shape())?;
+    let Channels { channels, .. } = sizes(x)?;
     let expected = computed_in(x.dtype());
     for (name, parameter) in [("weight", weight), ("bias", bias)] {
-        if parameter.dims() != [planes.channels] || parameter.dtype() != expected {
+        if parameter.dims() != [channels] || parameter.dtype() != expected {
+            let ((dtype, dims), found) = ((x.dtype(), x.dims()), parameter.dtype());
             bail!(
-                "batch_norm: images {:?} {:?} need a {name} {expected:?} [{}], got {:?} {:?}",
-                x.dtype(),
-                x.dims(),
-                planes.channels,
-                parameter.dtype(),
+                "batch_norm: images {dtype:?} {dims:?} need a {name} {expected:?} [{channels}], got \
+                 {found:?} {:?}",
                 parameter.dims()
             );
         }
@@ -189,5 +189,5 @@ fn check([x, weight, bias]: [&Tensor; 3], given: Option<&Statistics>, epsilon: f
     if epsilon.partial_cmp(&0.0) != Some(std::cmp::Ordering::Greater) {
         bail!("batch_norm: epsilon must be above 0, got {epsilon}");
     }
-    given.map_or(Ok(()), |given| given.check(planes.channels))
+    given.map_or(Ok(()), |given| given.check(channels))
 }

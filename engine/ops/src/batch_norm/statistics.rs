@@ -2,7 +2,7 @@
 
 use candle_core::{DType, Device, Result, Tensor, Var, bail};
 
-use super::on_cpu::Moments;
+use super::loops::Moments;
 use crate::kernels::gpu;
 
 /// Mean and variance of each channel over `count` values, `[C]` and `[C]`. Both are f64 for every
@@ -26,6 +26,10 @@ impl Statistics {
         Ok(Self { mean: tensor(|of| of.mean)?, variance: tensor(|of| of.variance)?, count })
     }
 
+    pub(super) fn moments(&self) -> [&Tensor; 2] {
+        [&self.mean, &self.variance]
+    }
+
     pub(super) fn to_moments(&self) -> Result<Vec<Moments>> {
         let values = |of: &Tensor| of.detach().to_dtype(DType::F64)?.to_vec1::<f64>();
         let of_channels = values(&self.mean)?.into_iter().zip(values(&self.variance)?);
@@ -39,26 +43,24 @@ impl Statistics {
 
     /// Merges the statistics of several batches, such as each rank's share of a global batch.
     ///
-    /// The mean is the mean of the means, weighted by counts. The variance is the mean of the
-    /// variances plus the variance of the means (Chan, Golub, LeVeque 1983). The parts are added in
-    /// the order given, as differences from the first mean: equal means merge into exactly that
-    /// mean. Fails when there are no parts, or they differ in channels.
+    /// The mean is the mean of the means, weighted by counts. The variance is the mean of the variances plus the variance
+    /// of the means (Chan, Golub, LeVeque 1983). The parts are added in the order given, as differences from the first
+    /// mean: equal means merge into exactly that mean. Fails when there are no parts, or they differ in channels.
     pub fn merge(parts: &[Self]) -> Result<Self> {
         let [first, ..] = parts else { bail!("batch_norm: no statistics to merge") };
         let count: usize = parts.iter().map(|part| part.count).sum();
-        let weighted = |terms: &mut dyn Iterator<Item = Result<Tensor>>| {
-            let zero = first.mean.zeros_like();
-            terms.zip(parts).try_fold(zero?, |sum, (term, part)| {
-                crate::sum(&sum, &(term? * (part.count as f64 / count as f64))?)
+        let weighted = |term: &dyn Fn(&Self) -> Result<Tensor>| {
+            parts.iter().try_fold(first.mean.zeros_like()?, |sum, part| {
+                crate::sum(&sum, &(term(part)? * (part.count as f64 / count as f64))?)
             })
         };
         let minus_first = first.mean.neg()?;
-        let from_first = |part: &Self| crate::sum(&part.mean, &minus_first);
-        let mean = crate::sum(&first.mean, &weighted(&mut parts.iter().map(from_first))?)?;
+        let from_first = weighted(&|part| crate::sum(&part.mean, &minus_first))?;
+        let mean = crate::sum(&first.mean, &from_first)?;
         let minus_mean = mean.neg()?;
-        let within_and_between =
-            |part: &Self| crate::sum(&part.variance, &crate::sum(&part.mean, &minus_mean)?.sqr()?);
-        let variance = weighted(&mut parts.iter().map(within_and_between))?;
+        let variance = weighted(&|part| {
+            crate::sum(&part.variance, &crate::sum(&part.mean, &minus_mean)?.sqr()?)
+        })?;
         Ok(Self { mean, variance, count })
     }
 
@@ -74,14 +76,9 @@ impl Statistics {
 
     /// Pairs the running mean and variance with this batch's mean and unbiased variance.
     pub fn averages<'a>(&'a self, mean: &'a Var, variance: &'a Var) -> [Average<'a>; 2] {
-        [
-            Average { running: mean, fresh: &self.mean, scale: 1.0 },
-            Average {
-                running: variance,
-                fresh: &self.variance,
-                scale: self.unbiased_over_biased(),
-            },
-        ]
+        let average = |running, fresh, scale| Average { running, fresh, scale };
+        let scale = self.unbiased_over_biased();
+        [average(mean, &self.mean, 1.0), average(variance, &self.variance, scale)]
     }
 }
 
@@ -115,12 +112,10 @@ pub fn average_all(averages: &[Average<'_>], momentum: f64) -> Result<()> {
             || !of.running.device().same_device(of.fresh.device())
     };
     if let Some(Average { running, fresh, .. }) = averages.iter().find(does_not_fit) {
+        let (running, (fresh, dtype)) = (running.dims(), (fresh.dims(), fresh.dtype()));
         bail!(
-            "batch_norm: a running average {:?} moves by as many values, in F64 and on its device, \
-             got {:?} in {:?}",
-            running.dims(),
-            fresh.dims(),
-            fresh.dtype()
+            "batch_norm: a running average {running:?} moves by as many values, in F64 and on its \
+             device, got {fresh:?} in {dtype:?}"
         );
     }
     if averages.iter().any(|average| average.running.device().is_cuda()) {

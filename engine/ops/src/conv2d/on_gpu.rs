@@ -7,7 +7,7 @@ use super::epilogue::Epilogue;
 use super::geometry::Pass;
 use super::{Conv2d, record_output};
 use crate::backward::Wanted;
-use crate::kernels::gpu::{self, Channels, on_gpu, tensor};
+use crate::kernels::gpu::{self, on_gpu, tensor};
 
 impl Conv2d {
     /// The shape of the products' output.
@@ -17,7 +17,7 @@ impl Conv2d {
     }
 
     fn product(&self, pass: Pass, operands: [&Tensor; 2]) -> Result<CudaStorage> {
-        on_gpu(operands, |operands| cudnn::product(&self.geometry, pass, operands))
+        on_gpu(&operands, |of| cudnn::product(&self.geometry, pass, [of[0], of[1]]))
     }
 
     /// Convolves `x`, runs the epilogue, and records the result on the tape.
@@ -31,7 +31,7 @@ impl Conv2d {
             (Epilogue::Plain, bias) => {
                 let y = self.product(Pass::Output, [x, weight])?;
                 let y = match bias {
-                    Some(bias) => gpu::add_bias(y, Channels::of(&self.planes())?, bias, false)?,
+                    Some(bias) => gpu::add_bias(&tensor(y, self.planes()), bias, false)?,
                     None => Storage::Cuda(y),
                 };
                 (y, None)

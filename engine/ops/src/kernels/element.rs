@@ -1,6 +1,7 @@
 //! The element types of the operations, and access to the elements of a tensor.
 
 use std::ops::Deref;
+use std::rc::Rc;
 
 use candle_core::backend::BackendStorage;
 use candle_core::op::BackpropOp;
@@ -51,52 +52,67 @@ pub(crate) fn tensor(result: Storage, shape: impl Into<Shape>) -> Tensor {
     Tensor::from_storage(result, shape, BackpropOp::none(), false)
 }
 
+/// Evaluates an expression with the elements of contiguous tensors in CPU memory: within the
+/// expression, the name of a tensor is a slice of f32 or of f64, by the type of the first.
+macro_rules! with_elements {
+    ($op:expr, |$first:ident $(, $other:ident)*| $body:expr) => {
+        $crate::kernels::element::for_dtype!($first.dtype(), $op, T => {
+            let locked = $crate::kernels::element::lock(&[$first $(, $other)*]);
+            let [$first $(, $other)*] = locked.elements::<T, _>()?;
+            $body
+        })
+    };
+}
+pub(crate) use with_elements;
+
+/// Evaluates the first expression if the tensors lie on a GPU, and the second [`with_elements`] otherwise.
+macro_rules! by_device {
+    ($op:expr, |$first:ident $(, $other:ident)*| $on_gpu:expr, $on_cpu:expr) => {
+        if $first.device().is_cuda() {
+            $on_gpu
+        } else {
+            $crate::kernels::element::with_elements!($op, |$first $(, $other)*| $on_cpu)
+        }
+    };
+}
+pub(crate) use by_device;
+
 /// Locks the memory of tensors for reading. An operation drops the locks before it records its
 /// result: candle locks the inputs once more. A tensor that is named twice is locked once: a second
 /// lock of the same thread would wait forever for a writer that waits for the first.
 pub(crate) fn lock<'a>(
     tensors: &[&'a Tensor],
 ) -> Locked<'a, impl Deref<Target = Storage> + use<'a>> {
-    let mut locks: Vec<(TensorId, _, _)> = Vec::with_capacity(tensors.len());
-    let of_tensors = tensors.iter().map(|tensor| {
-        let place = locks.iter().position(|(id, ..)| *id == tensor.id());
-        place.unwrap_or_else(|| {
+    let mut locked: Vec<(TensorId, Rc<_>, _)> = Vec::with_capacity(tensors.len());
+    for tensor in tensors {
+        let earlier = locked.iter().find(|(id, ..)| *id == tensor.id());
+        let lock = earlier.cloned().unwrap_or_else(|| {
             let (storage, layout) = tensor.storage_and_layout();
-            locks.push((tensor.id(), storage, layout));
-            locks.len() - 1
-        })
-    });
-    let of_tensors = of_tensors.collect();
-    Locked { locks, of_tensors }
+            (tensor.id(), Rc::new(storage), layout)
+        });
+        locked.push(lock);
+    }
+    Locked(locked)
 }
 
 /// The memory of tensors, locked for reading.
-pub(crate) struct Locked<'a, Guard> {
-    /// The lock of each tensor, without repetitions.
-    locks: Vec<(TensorId, Guard, &'a Layout)>,
-    /// For each tensor, the index of its lock.
-    of_tensors: Vec<usize>,
-}
+pub(crate) struct Locked<'a, Guard>(Vec<(TensorId, Rc<Guard>, &'a Layout)>);
 
 impl<'a, Guard: Deref<Target = Storage>> Locked<'a, Guard> {
     /// Returns the memory and the layout of each tensor, in the order of the tensors.
     pub(crate) fn memory(&self) -> impl Iterator<Item = (&Storage, &'a Layout)> {
-        self.of_tensors.iter().map(|&place| {
-            let (_, storage, layout) = &self.locks[place];
-            (&**storage, *layout)
-        })
+        self.0.iter().map(|(_, storage, layout)| (&***storage, *layout))
     }
 
     /// Returns the elements of the `N` tensors, which must be contiguous in CPU memory.
     pub(crate) fn elements<T: WithDType, const N: usize>(&self) -> Result<[&[T]; N]> {
-        let slices: Vec<&[T]> = self
-            .memory()
-            .map(|(storage, layout)| match storage {
-                Storage::Cpu(storage) => cpu_elements(storage, layout),
-                _ => bail!("expected a tensor in CPU memory"),
-            })
-            .collect::<Result<_>>()?;
-        let Ok(slices) = slices.try_into() else { bail!("{N} tensors were expected") };
+        let slices = self.memory().map(|(storage, layout)| match storage {
+            Storage::Cpu(storage) => cpu_elements(storage, layout),
+            _ => bail!("expected a tensor in CPU memory"),
+        });
+        let Ok(slices) = slices.collect::<Result<Vec<_>>>()?.try_into() else {
+            bail!("{N} tensors were expected")
+        };
         Ok(slices)
     }
 }

@@ -2,46 +2,35 @@
 //!
 //! Cost: each operand is read once, and the result is written once.
 
-use candle_core::{DType, Result, Storage, Tensor, bail};
+use candle_core::{DType, Result, Tensor};
 
-use super::element::{Element, cpu_memory, lock, tensor};
-use super::gpu::{ByElement, SUM};
+use super::element::{Element, tensor};
+use super::gpu::SUM;
 use super::memory::{RUN, made};
 use crate::BLOCK;
 
-/// Computes an operation by element of contiguous tensors of one shape and type, as a [`Storage`].
-/// A GPU runs the kernel. The CPU calls the closure, compiled for f32 and for f64, with an array of
-/// one element of each tensor.
+/// Computes an operation by element of contiguous tensors of one shape and type, as a
+/// [`Storage`](candle_core::Storage). A GPU runs the kernel. The CPU calls the closure, compiled for f32 and for f64, with an
+/// array of one element of each tensor.
 macro_rules! by_element {
-    ($kernel:expr, $tensors:expr, $of:expr) => {
-        $crate::kernels::elementwise::of_tensors($kernel, $tensors, $of, $of)
-    };
+    ($kernel:expr, $tensors:expr, $of:expr) => {{
+        let tensors = $tensors;
+        if tensors[0].device().is_cuda() {
+            $kernel.of(tensors)?
+        } else {
+            $crate::kernels::element::for_dtype!(tensors[0].dtype(), $kernel.0, T => {
+                let locked = $crate::kernels::element::lock(&tensors);
+                let results = $crate::kernels::elementwise::map::<T, _>(locked.elements()?, $of);
+                $crate::kernels::element::cpu_memory(results)
+            })
+        }
+    }};
 }
 pub(crate) use by_element;
 
-pub(crate) fn of_tensors<const N: usize>(
-    kernel: ByElement<N>,
-    tensors: [&Tensor; N],
-    of_f32: impl Fn([f32; N]) -> f32 + Sync + Send,
-    of_f64: impl Fn([f64; N]) -> f64 + Sync + Send,
-) -> Result<Storage> {
-    if tensors.iter().any(|tensor| tensor.shape() != tensors[0].shape()) {
-        bail!("{}: shapes differ: {:?}", kernel.name(), tensors.map(Tensor::dims));
-    }
-    if tensors[0].device().is_cuda() {
-        return kernel.of(tensors);
-    }
-    let locked = lock(&tensors);
-    Ok(match tensors[0].dtype() {
-        DType::F32 => cpu_memory(map(locked.elements()?, of_f32)),
-        DType::F64 => cpu_memory(map(locked.elements()?, of_f64)),
-        other => bail!("{}: works on f32 and f64, not on {other:?}", kernel.name()),
-    })
-}
-
 /// Applies `of` to the elements of slices of the same length. For short vectors and pools of one thread, a single thread
 /// collects the results in a vector without initial values. A thread outside of any device's pool also works alone: rayon
-/// would start its global pool for this thread, with as many threads as the machine has cores.
+/// would start a pool of all cores for this thread.
 pub(crate) fn map<T: Element, const N: usize>(
     operands: [&[T]; N],
     of: impl Fn([T; N]) -> T + Sync + Send,
@@ -51,8 +40,7 @@ pub(crate) fn map<T: Element, const N: usize>(
         || rayon::current_thread_index().is_none()
         || rayon::current_num_threads() == 1;
     if for_one_thread {
-        // The length of a run is known to the compiler, so the loop needs no checks and is
-        // vectorised.
+        // The compiler knows the length of a run, so the loop needs no checks and is vectorised.
         let operands = operands.map(<[T]>::as_chunks::<RUN>);
         let mut results = Vec::with_capacity(len);
         for nth in 0..len / RUN {
@@ -71,14 +59,12 @@ pub(crate) fn map<T: Element, const N: usize>(
     })
 }
 
-/// Computes a + b by element, for tensors of the same shape and type. The sum carries no gradient.
+/// Computes a + b by element, for tensors of the same shape and type. The sum carries no gradient. Fails when shapes or types
+/// differ.
 ///
-/// This function adds with the threads of the device. candle would add with the threads of its own
-/// pool, which all devices share. A caller outside the device's threads adds in its own thread,
-/// such as DDP's thread for buckets: the device's threads wait for its sums.
-///
-/// Before candle's first addition on a GPU, the driver translates many kernels, for nine seconds on
-/// an H200. Fails when shapes or types differ.
+/// The threads of the device add, and a caller outside of them adds in its own thread, such as DDP's thread for buckets. In
+/// candle all devices share the threads that add. Before candle's first addition on a GPU, the driver translates many kernels,
+/// for nine seconds on an H200.
 pub fn sum(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     let ours = match a.dtype() {
         DType::F32 | DType::F64 => true,
@@ -88,7 +74,7 @@ pub fn sum(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     if !ours || a.shape() != b.shape() || a.dtype() != b.dtype() {
         return a.detach() + b.detach();
     }
-    let sum = by_element!(SUM, [&a.contiguous()?, &b.contiguous()?], |[a, b]| a + b)?;
+    let sum = by_element!(SUM, [&a.contiguous()?, &b.contiguous()?], |[a, b]| a + b);
     Ok(tensor(sum, a.shape()))
 }
 

@@ -1,16 +1,10 @@
 //! Memory for results, initialised by all threads, and scratch memory that a thread uses again.
 //!
-//! Safe Rust initialises a vector before the vector is used. If one thread wrote the initial values, the others would wait,
-//! so all threads write. `zeros` writes zeros for operations that compute their results in another order. `made` writes
-//! the results of operations by element directly.
+//! Fresh scratch memory costs twice: the system clears every page, and no page is in a cache. Each thread therefore keeps the
+//! blocks that its operations have released, and lends them again as `Scratch`, without clearing them.
 //!
-//! A convolution needs some megabytes for a short time, again and again. Fresh memory costs twice:
-//! the system clears every page, and no page is in a cache. Each thread therefore keeps the blocks
-//! that its operations have released, and lends them again as `Scratch`, without clearing them.
-//!
-//! A few sizes in an operation's arguments can ask for more memory than the machine has, and the
-//! system would end the process. Operations whose memory is not in proportion to their operands
-//! therefore ask [`excess`] first.
+//! A few sizes in an operation's arguments can ask for more memory than the machine has, and the system would end the
+//! process. Operations whose memory is not in proportion to their operands therefore ask [`excess`] first.
 
 use std::cell::RefCell;
 use std::ops::{Deref, DerefMut, Range};
@@ -49,7 +43,7 @@ static MACHINE: LazyLock<usize> = LazyLock::new(|| {
     bytes.map_or(1 << 40, |bytes| bytes as usize)
 });
 
-/// Allocates memory for `len` numbers, filled with zeros.
+/// Allocates memory for `len` numbers. All threads fill the memory with zeros.
 pub(crate) fn zeros<T: Copy + Default + Send>(len: usize) -> Vec<T> {
     if len < BLOCK { vec![T::default(); len] } else { made(len, |_, _| {}) }
 }
@@ -73,7 +67,7 @@ pub(crate) fn made<T: Copy + Default + Send>(
     numbers
 }
 
-/// The released blocks of one thread, for one element type.
+/// The released blocks of one thread, for one element type, by size.
 pub(crate) type Shelf<T> = RefCell<Vec<Vec<T>>>;
 
 /// The maximum number of blocks that a thread keeps. A backward pass uses five at a time.
@@ -94,11 +88,8 @@ impl<T: Shelved> Scratch<T> {
     pub(crate) fn new(len: usize) -> Self {
         let needed = len + LINE / size_of::<T>();
         let kept = T::shelf().with_borrow_mut(|shelf| {
-            let fits = |block: &Vec<T>| block.len() >= needed;
-            let smallest = (0..shelf.len())
-                .filter(|&place| fits(&shelf[place]))
-                .min_by_key(|&place| shelf[place].len());
-            smallest.map(|place| shelf.swap_remove(place))
+            let place = shelf.partition_point(|block| block.len() < needed);
+            (place < shelf.len()).then(|| shelf.remove(place))
         });
         let block = kept.unwrap_or_else(|| vec![T::default(); needed]);
         let start = block.as_ptr().align_offset(LINE);
@@ -126,11 +117,11 @@ impl<T: Shelved> Drop for Scratch<T> {
         // The list no longer exists when a thread ends. The memory is then freed.
         let _ = T::shelf().try_with(|shelf| {
             let mut shelf = shelf.borrow_mut();
-            shelf.push(block);
+            let place = shelf.partition_point(|kept| kept.len() < block.len());
+            shelf.insert(place, block);
             if shelf.len() > KEPT {
                 // The smallest block is the cheapest to allocate again.
-                shelf.sort_by_key(|block| std::cmp::Reverse(block.len()));
-                shelf.pop();
+                shelf.remove(0);
             }
         });
     }

@@ -1,30 +1,22 @@
 //! SIMD: blocks of sixteen images, and loops compiled for the processor's widest vectors.
 //!
-//! A program compiled for every x86-64 processor can only use vectors of four 32-bit numbers. Most
-//! processors today have vectors of eight or sixteen. [`vectorised`] detects the processor's
-//! vectors once, and runs a version of the loop that was compiled for them.
-//!
-//! The compiler vectorises simple loops by itself: loops over arrays of known length, without
-//! branches and without a sum from one element to the next. A sum therefore has one accumulator for
-//! each lane. Wider vectors compute the same bits: nothing is fused or reassociated.
+//! A program compiled for every x86-64 processor uses vectors of four 32-bit numbers. Most processors have vectors of eight
+//! or sixteen. The compiler vectorises simple loops: loops over arrays of known length, without branches and without a sum
+//! from one element to the next. A sum therefore has one accumulator for each lane. Wider vectors compute the same bits:
+//! nothing is fused or reassociated.
 //!
 //! # Blocks of sixteen images
 //!
-//! A tensor holds one image after another. Vectorising over neighbouring pixels is awkward at
-//! borders, at odd widths and with strides. The convolutions therefore work on *blocks* of sixteen
-//! images. A block holds the same pixel of all sixteen images next to each other:
+//! Vectorising over neighbouring pixels is awkward at borders, at odd widths and with strides. The convolutions therefore
+//! work on *blocks*, which hold the same pixel of sixteen images next to each other:
 //!
 //! ```text
 //! tensor   image 0: a₀ b₀ c₀ …    image 1: a₁ b₁ c₁ …    …    image 15: a₁₅ b₁₅ c₁₅ …
 //! block    a₀ a₁ … a₁₅ │ b₀ b₁ … b₁₅ │ c₀ c₁ … c₁₅ │ …
 //! ```
 //!
-//! One vector instruction now processes a pixel of sixteen images. Borders, odd sizes and strides
-//! only affect the loop over pixels, so a loop that reads like the formula is also the fast loop.
-//! Interleaving costs one read and one write of each pixel, and so does the way back.
-//!
-//! If the last block of a batch has fewer than sixteen images, zeros fill the missing lanes. Lanes
-//! never mix, so the choice of the images in a block changes no image's result.
+//! One vector instruction processes a pixel of sixteen images, so a loop that reads like the formula is also the fast loop.
+//! Zeros fill the missing lanes of a batch's last block. Lanes never mix, so the choice of a block's images changes no result.
 
 use std::ops::Range;
 

@@ -1,8 +1,44 @@
-//! The windows of a pooling.
+//! The sizes of images, and the windows of a pooling.
 
-use candle_core::{Result, WithDType, bail};
+use std::ops::Range;
+
+use candle_core::{Result, Shape, WithDType, bail};
 
 use super::element::Element;
+
+/// Images `[images, channels, plane]`. A dense layer's output has planes of one element.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Channels {
+    pub(crate) images: usize,
+    pub(crate) channels: usize,
+    pub(crate) plane: usize,
+}
+
+impl Channels {
+    /// Returns the sizes of `[B, C, …]`.
+    pub(crate) fn of(shape: &Shape) -> Result<Self> {
+        let [images, channels, plane @ ..] = shape.dims() else {
+            bail!("images [B, C, …] were expected, got {shape:?}");
+        };
+        Ok(Self { images: *images, channels: *channels, plane: plane.iter().product() })
+    }
+
+    pub(crate) fn elements(&self) -> usize {
+        self.images * self.channels * self.plane
+    }
+
+    /// The number of values in one channel.
+    pub(crate) fn count(&self) -> usize {
+        self.images * self.plane
+    }
+
+    /// Returns the indices of the elements of an image's channel.
+    #[inline(always)]
+    pub(crate) fn plane(&self, image: usize, channel: usize) -> Range<usize> {
+        let first = (image * self.channels + channel) * self.plane;
+        first..first + self.plane
+    }
+}
 
 /// The windows of one image plane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

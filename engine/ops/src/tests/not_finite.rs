@@ -1,9 +1,8 @@
 //! NaN and infinities in any operand: each operation has them where its plain definition has them,
 //! and numbers elsewhere. The convolutions have tests of their own.
 //!
-//! Where PyTorch differs from the arithmetic of a formula, the definition is PyTorch's: the relu of
-//! a NaN is a NaN and passes its gradient, a NaN is the largest logit, and a momentum or a decay of
-//! 0 has no term.
+//! Where PyTorch differs from the arithmetic of a formula, the definition is PyTorch's: the relu of a NaN is a NaN and
+//! passes its gradient, a NaN is the largest logit, and a momentum or a decay of 0 has no term.
 
 use candle_core::{DType, Device, Result, Tensor, Var};
 use itertools::{Itertools as _, izip};
@@ -13,7 +12,7 @@ use proptest::sample::{Index, select};
 use crate::backward::backward_from;
 use crate::batch_norm::{OutputGradient, Statistics, average_all};
 use crate::tests::agreement::{NOT_FINITE, assert_same_kind, device, has, noise};
-use crate::update::{momentum_step, overwrite_rounded, sgd_step};
+use crate::update::{momentum_step, overwrite_rounded, sgd_step_all};
 use crate::{
     add_bias, add_bias_relu, add_relu, avg_pool2d, batch_norm, batch_norm_with, cast,
     cross_entropy, flatten, global_avg_pool, linear, linear_relu, loss_and_correct, relu, sum,
@@ -22,8 +21,7 @@ use crate::{
 
 const EPSILON: f64 = 1e-3;
 
-/// Types, each with the largest difference from the definition in f64, relative to the largest
-/// finite entry of a result.
+/// Types, each with the largest difference from the definition in f64, relative to the largest finite entry of a result.
 const WIDE: &[(DType, f64)] = &[(DType::F32, 1e-4), (DType::F64, 1e-10)];
 const ALL: &[(DType, f64)] = &[WIDE[0], WIDE[1], (DType::BF16, 1.0 / 64.0)];
 const TO_BF16: &[(DType, f64)] = &[(DType::F32, 1.0 / 64.0), (DType::F64, 1.0 / 64.0)];
@@ -94,8 +92,7 @@ fn numbers(tensor: &Tensor) -> Vec<f64> {
     tensor.flatten_all().unwrap().to_vec1().unwrap()
 }
 
-/// Computes the output and the gradients of the first `variables` operands. The last operand is the
-/// gradient of the output.
+/// Computes the output and the gradients of the first `variables` operands. The last operand is the gradient of the output.
 fn differentiated(
     variables: usize,
     operands: &[Tensor],
@@ -163,8 +160,7 @@ impl Case {
         let row = self.channels * self.height * self.width;
         let (image, matrix) =
             ([self.batch, self.channels, self.height, self.width], [self.batch, row]);
-        let copies = |operands: &[Vec<f64>]| operands.to_vec();
-        vec![
+        let mut all = vec![
             Operation::new(
                 "relu",
                 ALL,
@@ -193,28 +189,18 @@ impl Case {
                 |t| Ok(vec![sum(&t[0], &t[1])?]),
                 |t| vec![map([&t[0], &t[1]], |[x, y]| x + y)],
             ),
-            Operation::new(
-                "flatten",
-                ALL,
-                &[&image, &matrix],
-                |t| differentiated(1, t, |t| flatten(t[0])),
-                copies,
-            ),
-            Operation::new(
-                "transpose, twice",
-                ALL,
-                &[&matrix, &matrix],
-                |t| differentiated(1, t, |t| transpose(&transpose(t[0])?)),
-                copies,
-            ),
-            Operation::new(
-                "cast",
-                TO_BF16,
-                &[&matrix, &matrix],
-                |t| differentiated(1, t, |t| cast(t[0], DType::BF16)),
-                copies,
-            ),
-        ]
+        ];
+        type Copied = fn(&Tensor) -> Result<Tensor>;
+        let copies: [(_, _, &[usize], Copied); 3] = [
+            ("flatten", ALL, &image, flatten),
+            ("transpose, twice", ALL, &matrix, |x| transpose(&transpose(x)?)),
+            ("cast", TO_BF16, &matrix, |x| cast(x, DType::BF16)),
+        ];
+        all.extend(copies.map(|(name, types, shape, copy)| {
+            let ours = move |t: &[Tensor]| differentiated(1, t, |t| copy(t[0]));
+            Operation::new(name, types, &[shape, &matrix], ours, |t| t.to_vec())
+        }));
+        all
     }
 
     fn pools(&self) -> Vec<Operation<'_>> {
@@ -368,7 +354,7 @@ impl Case {
                 &[shape; 2],
                 move |t| {
                     let value = copy(&t[0])?;
-                    sgd_step(&value, &t[1], 0.1)?;
+                    sgd_step_all([(value.as_tensor(), &t[1])], 0.1)?;
                     Ok(vec![value.as_detached_tensor()])
                 },
                 |t| vec![map([&t[0], &t[1]], |[value, gradient]| value - 0.1 * gradient)],

@@ -134,8 +134,7 @@ fn the_four_pieces_one_by_one_make_the_whole_in_every_type() {
         if !has(dtype) {
             continue;
         }
-        // Channels whose mean is large relative to their deviation: f32 has four digits left for
-        // the deviation.
+        // Channels whose mean is large relative to their deviation: f32 has four digits left for the deviation.
         let offset = if dtype == DType::F32 { 10_000.123_456_789 } else { 0.5 };
         let [x, weight, bias, upstream] = noises([&shape, &shape[1..2], &shape[1..2], &shape]);
         let of_channels = |of: &Tensor| of.to_dtype(computed_in(dtype)).unwrap();
@@ -199,8 +198,7 @@ fn the_four_pieces_one_by_one_make_the_whole_in_every_type() {
 fn bits(threads: usize, dtype: DType) -> Vec<u64> {
     let pool = ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
     pool.install(|| {
-        // The planes fill no vector. There are more blocks than threads, and the last block is
-        // smaller.
+        // The planes fill no vector. There are more blocks than threads, and the last block is smaller.
         let (x, weight, bias) = inputs(&[5, 23, 13, 17]);
         let [x, weight, bias] = [x, weight, bias]
             .map(|var| Var::from_tensor(&var.as_detached_tensor().to_dtype(dtype).unwrap()))
@@ -261,33 +259,34 @@ fn numbers_whose_squares_overflow_are_normalised() {
 #[test]
 fn what_does_not_fit_is_refused_in_words() {
     let (x, weight, bias) = inputs(&[2, 3, 4, 4]);
-    let refusal = |result: Result<(Tensor, Statistics)>| result.unwrap_err().to_string();
-    let four = noise("four", &[4]);
-    let error = refusal(batch_norm(&x, &four, &bias, EPSILON, true));
-    assert!(error.contains("weight") && error.contains("[3]"), "{error}");
-    let error = refusal(batch_norm(&x, &weight, &four, EPSILON, true));
-    assert!(error.contains("bias") && error.contains("[4]"), "{error}");
-    let single = weight.to_dtype(DType::F32).unwrap();
-    let error = refusal(batch_norm(&x, &single, &bias, EPSILON, true));
-    assert!(error.contains("F32") && error.contains("F64"), "{error}");
-    let error = refusal(batch_norm(&weight, &weight, &bias, EPSILON, true));
-    assert!(error.contains("[B, C, H, W]"), "{error}");
+    let (x, weight, bias, four) = (&*x, &*weight, &*bias, &*noise("four", &[4]));
+    let cast = |dtype| [x, weight, bias].map(|tensor| tensor.to_dtype(dtype).unwrap());
+    let (halves, singles, whole) = (cast(DType::BF16), cast(DType::F32), cast(DType::U32));
     let empty = Tensor::zeros((0, 3, 4, 4), DType::F64, &Device::Cpu).unwrap();
-    let error = refusal(batch_norm(&empty, &weight, &bias, EPSILON, true));
-    assert!(error.contains("no values"), "{error}");
-    for epsilon in [0.0, -1.0, f64::NAN] {
-        let error = refusal(batch_norm(&x, &weight, &bias, epsilon, true));
-        assert!(error.contains("epsilon"), "{error}");
+    for (x, weight, bias, epsilon, complaint) in [
+        (x, four, bias, EPSILON, "need a weight F64 [3], got F64 [4]"),
+        (x, weight, four, EPSILON, "need a bias F64 [3], got F64 [4]"),
+        (x, &singles[1], bias, EPSILON, "need a weight F64 [3], got F32 [3]"),
+        (weight, weight, bias, EPSILON, "[B, C, H, W]"),
+        (&empty, weight, bias, EPSILON, "no values"),
+        (x, weight, bias, 0.0, "epsilon"),
+        (x, weight, bias, -1.0, "epsilon"),
+        (x, weight, bias, f64::NAN, "epsilon"),
+        (
+            &halves[0],
+            &halves[1],
+            bias,
+            EPSILON,
+            "BF16 [2, 3, 4, 4] need a weight F32 [3], got BF16",
+        ),
+        (&whole[0], &whole[1], &whole[2], EPSILON, "f32 and f64, not on U32"),
+    ] {
+        let error = batch_norm(x, weight, bias, epsilon, true).unwrap_err().to_string();
+        assert!(error.contains(complaint), "{error}");
     }
-    let error = batch_norm_with(&x, &weight, &bias, &given(4), EPSILON, true).unwrap_err();
+    let error = batch_norm_with(x, weight, bias, &given(4), EPSILON, true).unwrap_err();
     assert!(error.to_string().contains("mean [3]"), "{error}");
-    let halves = [&x, &weight, &bias].map(|tensor| tensor.to_dtype(DType::BF16).unwrap());
-    let error = refusal(batch_norm(&halves[0], &halves[1], &halves[2], EPSILON, true));
-    assert!(error.contains("BF16 [2, 3, 4, 4] need a weight F32 [3], got BF16"), "{error}");
-    let whole = [&x, &weight, &bias].map(|tensor| tensor.to_dtype(DType::U32).unwrap());
-    let error = refusal(batch_norm(&whole[0], &whole[1], &whole[2], EPSILON, true));
-    assert!(error.contains("f32 and f64, not on U32"), "{error}");
-    assert!(OutputGradient::new(&x, None, &weight).is_err());
+    assert!(OutputGradient::new(x, None, weight).is_err());
 }
 
 /// On the CPU, the computation is in f32, from and to rounded images.

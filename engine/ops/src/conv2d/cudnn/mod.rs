@@ -35,7 +35,7 @@ use std::io::Write as _;
 use std::sync::{Arc, LazyLock};
 use std::{env, fmt, io, ptr};
 
-use candle_core::backend::BackendDevice as _;
+use candle_core::backend::{BackendDevice as _, BackendStorage as _};
 use candle_core::cuda_backend::cudarc::cudnn::CudnnError;
 use candle_core::cuda_backend::cudarc::cudnn::sys::cudnnMathType_t as Math;
 use candle_core::cuda_backend::cudarc::driver::{CudaSlice, CudaStream, DevicePtrMut as _};
@@ -112,20 +112,20 @@ pub(super) fn product(
     pass: Pass,
     operands: [Operand<'_>; 2],
 ) -> Result<CudaStorage> {
-    let dtype = operands[0].dtype();
+    let dtype = operands[0].storage.dtype();
     let product = Product { geometry: *geometry, dtype, pass, math: math(dtype) };
     let (expected, len) = product.lengths();
     let found = operands.map(|operand| operand.elements);
     if found != expected {
         bail!("cuDNN: {product} takes {expected:?} elements, not {found:?}");
     }
-    let gpu = operands[0].gpu();
+    let gpu = operands[0].storage.device();
     // All memory belongs to one stream, whose order is the only synchronisation.
-    if operands[1].gpu().id() != gpu.id() {
+    if operands[1].storage.device().id() != gpu.id() {
         bail!("cuDNN: {product}: an operand is of another device");
     }
-    if operands[1].dtype() != dtype {
-        bail!("cuDNN: {product}: an operand is {:?}", operands[1].dtype());
+    if operands[1].storage.dtype() != dtype {
+        bail!("cuDNN: {product}: an operand is {:?}", operands[1].storage.dtype());
     }
     match (geometry.batch, pass) {
         (0, Pass::WeightGradient) => gpu.zeros_impl(&Shape::from(len), dtype),

@@ -1,10 +1,8 @@
-// Batch normalisation: statistics, output, and the two halves of the gradient. `plane` counts
-// vectors.
+// Batch normalisation: statistics, output, and the two halves of the gradient. `plane` counts vectors.
 
-// Computes the mean of a part's values and the sum of squared distances from the mean. If the part
-// is the whole channel, the second result is the variance. Distances are taken from a value of the
-// part, so no digits are lost, however far the mean is from zero. Distances from an infinity would
-// make the mean a NaN.
+// Computes the mean of a part's values and the sum of squared distances from the mean, or the variance if the part is the
+// whole channel. Distances are taken from a value of the part, so no digits are lost, however far the mean is from zero.
+// Distances from an infinity would make the mean a NaN.
 KERNEL moments_of_parts(IMAGES, const Vector *x, double *mean, double *squares) {
     Part part(images, channels, plane, parts);
     Real from = part.begin < part.end ? real(x[part.first()].of[0]) : 0, distances = 0, squared = 0;
@@ -35,8 +33,7 @@ __device__ inline double values_of_part(Count part, Count share, Count vectors) 
     return (double)(left < share ? left : share) * VECTOR;
 }
 
-// Merges the parts of each channel, one block per channel: the mean of the means, and the variance
-// within and between the parts.
+// Merges the parts of each channel, one block per channel. The variance is that within and between the parts.
 KERNEL merged_moments(IMAGES, const double *means, const double *squares, double *mean, double *variance) {
     Count channel = blockIdx.x, vectors = images * plane, share = (vectors + parts - 1) / parts;
     double values = (double)vectors * VECTOR, sum = 0, spread = 0;
@@ -55,9 +52,8 @@ KERNEL merged_moments(IMAGES, const double *means, const double *squares, double
 
 __device__ inline double inverse_deviation(double variance, double epsilon) { return 1 / sqrt(variance + epsilon); }
 
-// Returns `factor` times the rounding error of a mean, `centre` − `mean`. An infinite mean has no
-// rounding error. An infinite factor gives 0: zero times infinity would be a NaN, and the other
-// terms of the sum are infinite already.
+// Returns `factor` times the rounding error of a mean. An infinite mean has none. An infinite factor gives 0: zero times
+// infinity would be a NaN, and the other terms of the sum are infinite already.
 __device__ inline double correction(Real centre, double mean, double factor) {
     return is_finite(centre) && is_finite(factor) ? (centre - mean) * factor : 0;
 }
@@ -67,8 +63,7 @@ struct Line {
     Real centre, scale, shift;
 };
 
-// Computes y = (x − mean) / √(variance + ε) · γ + β, where γ and β are Real. The mean is rounded to
-// Real, and the shift takes the rounding error.
+// Computes y = (x − mean) / √(variance + ε) · γ + β. The mean is rounded to Real, and the shift takes the rounding error.
 KERNEL normalise(
     IMAGES, Count relu, double epsilon, const Vector *x, const Real *weight, const Real *bias, const double *mean,
     const double *variance, Vector *y
@@ -96,22 +91,19 @@ KERNEL normalise(
     }
 }
 
-// The gradients of one vector of the output. After a relu with output `y`, only the gradients that
-// pass the relu are left.
+// The gradients of one vector of the output, or those that pass the relu with output `y`.
 struct Passed {
     Real of[VECTOR];
 
     __device__ Passed(Count at, Count relu, const Vector *y, const Vector *grad) {
         Vector gradients = grad[at], outputs = relu ? y[at] : gradients;
-        FOR_EACH_OF_VECTOR(k) {
+        FOR_EACH_OF_VECTOR(k)
             of[k] = relu ? passed(real(outputs.of[k]), real(gradients.of[k])) : real(gradients.of[k]);
-        }
     }
 };
 
-// Computes Σ dy and Σ dy · x̂ of each part, [parts, 2, channels], where dy is the gradient that
-// passes the relu with output `y`, if there is a relu. If a part is a whole channel, the sums are
-// also rounded as the gradients of β and γ.
+// Computes Σ dy and Σ dy · x̂ of each part, [parts, 2, channels], where dy is the gradient that passes the relu, if there is
+// one. If a part is a whole channel, the sums are also rounded as the gradients of β and γ.
 KERNEL gradient_sums_of_parts(
     IMAGES, Count relu, double epsilon, const Vector *x, const Vector *y, const Vector *grad, const double *mean,
     const double *variance, double *sums, Real *rounded
@@ -148,9 +140,8 @@ struct GradientLine {
     Real centre, push, pull, slope;
 };
 
-// Computes dx = γ / √(variance + ε) · (dy − Σdy / n − x̂ · Σ(dy·x̂) / n). `share` is 1 / n, or 0
-// for given statistics, and `sums` are [2, channels]. Given statistics are constants: the two terms
-// with sums are left out, because zero times a NaN or an infinity would be a NaN.
+// Computes dx = γ / √(variance + ε) · (dy − Σdy / n − x̂ · Σ(dy·x̂) / n). `share` is 1 / n, or 0 for given statistics, which
+// are constants: the terms with sums are left out, because zero times a NaN or an infinity would be a NaN.
 KERNEL input_gradient(
     IMAGES, Count relu, double epsilon, double share, const Vector *x, const Vector *y, const Vector *grad,
     const Real *weight, const double *mean, const double *variance, const double *sums, Vector *dx

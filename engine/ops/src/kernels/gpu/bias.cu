@@ -1,9 +1,9 @@
 // A bias for each channel, an optional relu after it, and the gradients of both.
 
 // ANCHOR: add_bias
-KERNEL add_bias(Count n, Count channels, Count plane, Count relu, const Stored *bias, Stored *y) {
+KERNEL add_bias(Count n, Count channels, Count plane, Count relu, const Stored *x, const Stored *bias, Stored *y) {
     FOR_EACH(i, n) {
-        Real sum = real(y[i]) + real(bias[i / plane % channels]);
+        Real sum = real(x[i]) + real(bias[i / plane % channels]);
         y[i] = stored(relu ? rectified(sum) : sum);
     }
 }

@@ -40,8 +40,7 @@ KERNEL cross_entropy_gradient(
 // A NaN is larger than every number.
 __device__ inline bool is_larger(Real a, Real b) { return a > b || (a != a && b == b); }
 
-// Runs as one block. Returns the loss of a batch and the number of rows with their largest logit at
-// the label. The first of equal logits counts as the largest.
+// Runs as one block. Returns the loss and the number of rows with their largest logit, the first of equal ones, at the label.
 KERNEL loss_and_correct(
     Count rows, Count classes, const Stored *logits, const unsigned *labels, const Stored *loss, double *sums
 ) {

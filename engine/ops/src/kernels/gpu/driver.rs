@@ -1,7 +1,5 @@
-//! NVRTC, which compiles kernels at their first use, and CUDA's driver, which queues them.
-//!
-//! NVRTC compiles a file once in a process for each element type. The result is PTX, which every
-//! driver translates for its GPU.
+//! NVRTC, which compiles a file of kernels once in a process for each type of elements, to PTX; and CUDA's driver, which
+//! translates PTX for its GPU, and queues kernels.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -20,8 +18,7 @@ use candle_core::{CudaDevice, DType, Error, Result, bail};
 use harness::lock::locked;
 
 use super::THREADS;
-use super::kernel::{Argument, Kernel, Source};
-use super::operand::Operand;
+use super::kernel::{Argument, Kernel, Operand, Source};
 
 /// Queues a kernel on this number of blocks, on the GPU's stream.
 ///
@@ -32,26 +29,22 @@ use super::operand::Operand;
 pub(super) unsafe fn queue(
     gpu: &CudaDevice,
     kernel: Kernel,
-    arguments: &[Argument<'_>],
+    arguments: &[Argument],
+    operands: &[Operand<'_>],
     blocks: usize,
 ) -> Result<()> {
     let stream = gpu.cuda_stream();
     // The driver finds and launches functions in the context that is current.
     stream.context().bind_to_thread().map_err(Error::wrap)?;
     let function = kernel.on(gpu)?;
-    let mut bits = Vec::with_capacity(arguments.len());
-    // cudarc's guards for the memory that the launch uses, held until the launch is queued.
-    let mut uses = Vec::with_capacity(arguments.len());
-    for argument in arguments {
-        bits.push(match *argument {
-            Argument::Bits(bits) => bits,
-            Argument::Memory(operand) => {
-                let (address, used) = address(operand, &stream)?;
-                uses.push(used);
-                address
-            }
-        });
-    }
+    // Addresses, with cudarc's guards for the memory that the launch uses, held until the launch is queued.
+    let memory = operands.iter().map(|&operand| address(operand, &stream));
+    let memory = memory.collect::<Result<Vec<_>>>()?;
+    let bits = arguments.iter().map(|argument| match *argument {
+        Argument::Bits(bits) => bits,
+        Argument::Memory(place) => memory[place].0,
+    });
+    let bits: Vec<u64> = bits.collect();
     let mut call = stream.launch_builder(&function);
     for bits in &bits {
         // The driver reads as many bytes as the kernel's parameter has, the lowest first.
@@ -104,19 +97,20 @@ impl Kernel {
     /// Returns the kernel on `gpu`, whose context is current.
     fn on(self, gpu: &CudaDevice) -> Result<CudaFunction> {
         thread_local! {
-            /// The kernels that this thread has launched on each GPU. A query to candle and the
-            /// driver takes as long as the launch itself.
+            /// The kernels that this thread has launched. A query to candle and the driver takes as long as a launch.
             static FUNCTIONS: RefCell<HashMap<(DeviceId, Kernel), CudaFunction>> = RefCell::default();
         }
-        FUNCTIONS.with_borrow_mut(|functions| match functions.entry((gpu.id(), self)) {
-            Entry::Occupied(function) => Ok(function.get().clone()),
-            Entry::Vacant(place) => {
-                let Self { source, name, dtype, vector } = self;
-                let module = format!("{source:?} {} by {vector}", dtype.as_str());
-                let function =
-                    gpu.get_or_load_custom_func(name, &module, &ptx(source, dtype, vector)?)?;
-                Ok(place.insert(function.into_cuda_function()).clone())
+        FUNCTIONS.with_borrow_mut(|functions| {
+            if let Some(function) = functions.get(&(gpu.id(), self)) {
+                return Ok(function.clone());
             }
+            let Self { source, name, dtype, vector } = self;
+            let module = format!("{source:?} {} by {vector}", dtype.as_str());
+            let function =
+                gpu.get_or_load_custom_func(name, &module, &ptx(source, dtype, vector)?)?;
+            let function = function.into_cuda_function();
+            functions.insert((gpu.id(), self), function.clone());
+            Ok(function)
         })
     }
 }
@@ -125,12 +119,12 @@ impl Kernel {
 fn ptx(source: Source, dtype: DType, vector: usize) -> Result<Arc<str>> {
     type Compiled = HashMap<(Source, DType, usize), Arc<str>>;
     static COMPILED: LazyLock<Mutex<Compiled>> = LazyLock::new(Mutex::default);
-    match locked(&COMPILED).entry((source, dtype, vector)) {
-        Entry::Occupied(ptx) => Ok(Arc::clone(ptx.get())),
-        Entry::Vacant(place) => {
-            Ok(Arc::clone(place.insert(compile(source, dtype, vector)?.into())))
-        }
-    }
+    let mut compiled = locked(&COMPILED);
+    let ptx = match compiled.entry((source, dtype, vector)) {
+        Entry::Occupied(ptx) => ptx.into_mut(),
+        Entry::Vacant(place) => place.insert(compile(source, dtype, vector)?.into()),
+    };
+    Ok(Arc::clone(ptx))
 }
 
 fn compile(source: Source, dtype: DType, vector: usize) -> Result<String> {

@@ -1,8 +1,23 @@
-//! What the driver queues: a kernel, compiled for a type of elements, and its arguments.
+//! What the driver queues: a kernel, compiled for a type of elements, its arguments and its operands.
 
-use candle_core::DType;
+use candle_core::{CudaStorage, DType};
 
-use super::operand::Operand;
+/// The memory of a contiguous tensor.
+#[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "only the driver reads operands"))]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Operand<'a> {
+    pub(crate) storage: &'a CudaStorage,
+    /// The number of the storage's elements before the tensor's first element.
+    pub(crate) start: usize,
+    pub(crate) elements: usize,
+}
+
+impl<'a> Operand<'a> {
+    /// Makes an operand of a whole storage, which was allocated for this number of elements.
+    pub(crate) fn whole(storage: &'a CudaStorage, elements: usize) -> Self {
+        Self { storage, start: 0, elements }
+    }
+}
 
 /// The files of kernels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -27,8 +42,9 @@ pub(super) struct Kernel {
 
 /// An argument of a kernel.
 #[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "only the driver reads arguments"))]
-pub(super) enum Argument<'a> {
-    Memory(Operand<'a>),
+pub(super) enum Argument {
+    /// The operand at this index.
+    Memory(usize),
     /// The bits of a number. A count is the lower half of the bits.
     Bits(u64),
 }

@@ -1,11 +1,12 @@
-//! A launch: a kernel with its arguments, which are checked before the launch is queued.
+//! A launch: a kernel with its arguments, which are checked before the driver queues the launch.
 
 use candle_core::backend::BackendDevice as _;
-use candle_core::{CudaDevice, CudaStorage, DType, Result, Shape, Storage, Tensor, bail};
+use candle_core::bail;
+use candle_core::{CudaDevice, CudaStorage, DType, Device, Result, Shape, Storage, Tensor};
 
-use super::kernel::{Argument, Kernel, Source};
-use super::operand::{Operand, on_gpu};
+use super::kernel::{Argument, Kernel, Operand, Source};
 use super::{THREADS, driver};
+use crate::kernels::element::{self, lock};
 
 /// The most elements of a tensor: kernels count in 32 bits, and may count one round too far.
 const MOST_ELEMENTS: usize = 1 << 31;
@@ -24,50 +25,45 @@ pub(crate) fn alloc(gpu: &CudaDevice, elements: usize, dtype: DType) -> Result<C
     unsafe { gpu.alloc_uninit(&Shape::from(elements), dtype) }
 }
 
-impl Source {
-    /// Runs a kernel for the type of the first tensor on this number of blocks, and returns its last argument: a result of n
-    /// elements of this type. `arguments` adds all other arguments.
-    ///
-    /// # Safety
-    ///
-    /// As for [`Launch::run`]. The kernel writes all n elements of the result.
-    pub(super) unsafe fn compute<const N: usize>(
-        self,
-        kernel: &'static str,
-        tensors: [&Tensor; N],
-        (n, blocks): (usize, usize),
-        arguments: impl for<'a> FnOnce(Launch<'a>, [Operand<'a>; N]) -> Launch<'a>,
-    ) -> Result<Storage> {
-        on_gpu(tensors, |operands| {
-            let (gpu, dtype) = (operands[0].gpu(), operands[0].dtype());
-            let mut result = alloc(gpu, n, dtype)?;
-            let launch = arguments(Launch::new(gpu, self, kernel, dtype), operands);
-            // SAFETY: the caller guarantees the arguments, of which the result is the last.
-            unsafe { launch.result(dtype, &mut result, n).run(blocks) }?;
-            Ok(Storage::Cuda(result))
-        })
-    }
+/// Calls `work` with the memory of contiguous tensors on a GPU.
+pub(crate) fn on_gpu<R>(
+    tensors: &[&Tensor],
+    work: impl FnOnce(&[Operand<'_>]) -> Result<R>,
+) -> Result<R> {
+    let locked = lock(tensors);
+    let operands = locked.memory().map(|memory| match (memory, memory.1.contiguous_offsets()) {
+        ((Storage::Cuda(storage), _), Some((start, end))) => {
+            Ok(Operand { storage, start, elements: end - start })
+        }
+        ((Storage::Cuda(_), layout), None) => {
+            bail!("a kernel needs contiguous tensors, got strides {:?}", layout.stride())
+        }
+        _ => bail!("all tensors of an operation must lie on its GPU"),
+    });
+    work(&operands.collect::<Result<Vec<_>>>()?)
 }
 
-/// A kernel with its arguments, in the kernel's order.
+/// Makes a tensor without a gradient from a result.
+pub(crate) fn tensor(storage: CudaStorage, shape: impl Into<Shape>) -> Tensor {
+    element::tensor(Storage::Cuda(storage), shape)
+}
+
+/// A kernel with its arguments, in the kernel's order. Results come last.
 pub(super) struct Launch<'a> {
-    gpu: &'a CudaDevice,
-    kernel: Kernel,
-    arguments: Vec<Argument<'a>>,
+    pub(super) kernel: Kernel,
+    device: &'a Device,
+    arguments: Vec<Argument>,
+    tensors: Vec<&'a Tensor>,
     /// The first argument that does not fit the kernel.
     mismatch: Option<String>,
 }
 
 impl<'a> Launch<'a> {
-    /// Makes a launch of a kernel that is compiled for elements of this type.
-    pub(super) fn new(
-        gpu: &'a CudaDevice,
-        source: Source,
-        name: &'static str,
-        dtype: DType,
-    ) -> Self {
-        let kernel = Kernel { source, name, dtype, vector: 1 };
-        Self { gpu, kernel, arguments: Vec::new(), mismatch: None }
+    /// Makes a launch of a kernel on a tensor's device, compiled for elements of the tensor's type.
+    pub(super) fn new(source: Source, name: &'static str, of: &'a Tensor) -> Self {
+        let kernel = Kernel { source, name, dtype: of.dtype(), vector: 1 };
+        let (arguments, tensors) = (Vec::new(), Vec::new());
+        Self { kernel, device: of.device(), arguments, tensors, mismatch: None }
     }
 
     /// Compiles the kernel for vectors of this number of elements.
@@ -76,65 +72,61 @@ impl<'a> Launch<'a> {
         self
     }
 
-    /// Returns the number of elements in the vectors that the kernel is compiled for.
-    pub(super) fn vector(&self) -> usize {
-        self.kernel.vector
-    }
-
-    pub(super) fn count(self, count: usize) -> Self {
-        self.check(count <= MOST_ELEMENTS, || {
-            format!("kernels count up to 2³¹ elements, and there are {count}")
-        })
-        .and(Argument::Bits(count as u64))
-    }
-
-    pub(super) fn flag(self, yes: bool) -> Self {
-        self.count(yes.into())
+    /// Adds a count, or a flag that is 0 or 1.
+    pub(super) fn count(self, count: impl Into<usize>) -> Self {
+        let count = count.into();
+        self.counts_to(count).and(Argument::Bits(count as u64))
     }
 
     pub(super) fn number(self, number: f64) -> Self {
         self.and(Argument::Bits(number.to_bits()))
     }
 
-    /// Adds memory that is read or changed: this number of elements of the kernel's type.
-    pub(super) fn memory(self, operand: Operand<'a>, elements: usize) -> Self {
+    /// Adds tensors that are read or changed, each with this number of elements of the kernel's type.
+    pub(super) fn memory(self, of: impl IntoIterator<Item = &'a Tensor>, elements: usize) -> Self {
         let dtype = self.kernel.dtype;
-        self.memory_as(dtype, operand, elements)
+        self.memory_as(dtype, of, elements)
     }
 
     /// Adds [`memory`](Self::memory) that the kernel accesses in its vectors.
-    pub(super) fn vectors(self, operand: Operand<'a>, elements: usize) -> Self {
-        let (vector, start) = (self.kernel.vector, operand.start);
-        self.check(start.is_multiple_of(vector), || {
-            format!("vectors of {vector} cannot begin at element {start}")
+    pub(super) fn vectors(self, of: impl IntoIterator<Item = &'a Tensor>, elements: usize) -> Self {
+        of.into_iter().fold(self, |launch, tensor| {
+            let (vector, start) = (launch.kernel.vector, tensor.layout().start_offset());
+            let problem = || format!("vectors of {vector} cannot begin at element {start}");
+            launch.check(start.is_multiple_of(vector), problem).memory([tensor], elements)
         })
-        .memory(operand, elements)
     }
 
-    /// Adds [`memory`](Self::memory) of a fixed type, which does not depend on the kernel's type.
-    pub(super) fn memory_as(self, dtype: DType, operand: Operand<'a>, elements: usize) -> Self {
-        let found = (operand.elements, operand.dtype());
-        let is_here = operand.gpu().id() == self.gpu.id();
-        self.check(elements <= MOST_ELEMENTS && found == (elements, dtype), || {
-            format!("expected {elements} elements of {dtype:?}, got {} of {:?}", found.0, found.1)
-        })
-        .check(is_here, || "all tensors of an operation must lie on its GPU".to_owned())
-        .and(Argument::Memory(operand))
-    }
-
-    /// Adds the memory of a result: all of what [`alloc`] has returned for this number of elements of this type.
-    pub(super) fn result(
+    /// Adds [`memory`](Self::memory) of a type that does not depend on the kernel's type.
+    pub(super) fn memory_as(
         self,
         dtype: DType,
-        storage: &'a mut CudaStorage,
+        of: impl IntoIterator<Item = &'a Tensor>,
         elements: usize,
     ) -> Self {
-        self.memory_as(dtype, Operand::whole(storage, elements), elements)
+        of.into_iter().fold(self.counts_to(elements), |launch, tensor| {
+            let found = (tensor.elem_count(), tensor.dtype());
+            let is_here = tensor.device().same_device(launch.device);
+            let mut launch = launch
+                .check(found == (elements, dtype), || {
+                    let (found, of) = found;
+                    format!("expected {elements} elements of {dtype:?}, got {found} of {of:?}")
+                })
+                .check(is_here, || "all tensors of an operation must lie on its GPU".to_owned());
+            launch.tensors.push(tensor);
+            let place = launch.tensors.len() - 1;
+            launch.and(Argument::Memory(place))
+        })
     }
 
-    fn and(mut self, argument: Argument<'a>) -> Self {
+    fn and(mut self, argument: Argument) -> Self {
         self.arguments.push(argument);
         self
+    }
+
+    fn counts_to(self, count: usize) -> Self {
+        let problem = || format!("kernels count up to 2³¹ elements, and there are {count}");
+        self.check(count <= MOST_ELEMENTS, problem)
     }
 
     pub(super) fn check(mut self, holds: bool, mismatch: impl FnOnce() -> String) -> Self {
@@ -144,19 +136,47 @@ impl<'a> Launch<'a> {
         self
     }
 
-    /// Queues the kernel on this number of blocks, on the GPU's stream. Fails when an operand differs from the kernel's in
-    /// type or size, is on another GPU, or is larger than the kernel can count.
+    /// Queues the kernel on this number of blocks, on the GPU's stream, and returns its results: its last arguments, in new
+    /// memory of so many elements of a type each. Fails when a tensor differs from the kernel's in type or size, is not
+    /// contiguous, is on another GPU, or is larger than the kernel can count.
     ///
     /// # Safety
     ///
-    /// The arguments have the number, the order and the types of the kernel's parameters. On this number of blocks the kernel
-    /// reaches no element of an operand beyond the number of elements that the launch has for the operand.
-    pub(super) unsafe fn run(self, blocks: usize) -> Result<()> {
-        let Self { gpu, kernel, arguments, mismatch } = self;
-        match mismatch {
-            Some(mismatch) => bail!("{}: {mismatch}", kernel.name),
-            // SAFETY: the caller guarantees the arguments, and the launch has checked the memory of each.
-            None => unsafe { driver::queue(gpu, kernel, &arguments, blocks) },
+    /// The arguments and results have the number, the order and the types of the kernel's parameters. On this number of
+    /// blocks the kernel writes every element of its results, and reaches no element of a tensor or a result beyond the
+    /// number of elements that the launch has for it.
+    pub(super) unsafe fn run<const N: usize>(
+        self,
+        blocks: usize,
+        results: [(usize, DType); N],
+    ) -> Result<[Storage; N]> {
+        let all = results.iter().fold(self, |launch, &(elements, _)| launch.counts_to(elements));
+        let Self { kernel, device, mut arguments, tensors, mismatch } = all;
+        if let Some(mismatch) = mismatch {
+            bail!("{}: {mismatch}", kernel.name);
         }
+        let gpu = device.as_cuda_device()?;
+        arguments.extend((tensors.len()..).take(N).map(Argument::Memory));
+        let memory = results.iter().map(|&(elements, dtype)| alloc(gpu, elements, dtype));
+        let memory = memory.collect::<Result<Vec<_>>>()?;
+        on_gpu(&tensors, |operands| {
+            let whole = memory.iter().zip(results).map(|(of, (n, _))| Operand::whole(of, n));
+            let operands: Vec<_> = operands.iter().copied().chain(whole).collect();
+            // SAFETY: the caller guarantees the arguments, and the launch has checked the memory of each.
+            unsafe { driver::queue(gpu, kernel, &arguments, &operands, blocks) }
+        })?;
+        let mut memory = memory.into_iter().map(Storage::Cuda);
+        Ok(results.map(|_| memory.next().expect("as much memory as results")))
+    }
+
+    /// Does the same as [`run`](Self::run) for a single result, of the kernel's type.
+    ///
+    /// # Safety
+    ///
+    /// As for [`run`](Self::run).
+    pub(super) unsafe fn compute(self, elements: usize, blocks: usize) -> Result<Storage> {
+        let result = (elements, self.kernel.dtype);
+        // SAFETY: the caller guarantees the arguments and the result.
+        unsafe { self.run(blocks, [result]) }.map(|[result]| result)
     }
 }

@@ -4,21 +4,18 @@
 //! | --- | --- |
 //! | `elementwise`, `bias`, `pooling`, `cross_entropy`, `batch_norm`, `update` | the kernels (`.cu`) and their functions (`.rs`) |
 //! | `prelude.cuh` | the beginning of every file of kernels |
-//! | `operand` | tensors as operands of kernels |
-//! | `kernel` | a kernel, compiled for a type of elements, and its arguments |
-//! | `launch` | a launch of a kernel, and the checks before it is queued |
+//! | `kernel` | what the driver queues: a kernel, its arguments and operands |
+//! | `launch` | a kernel with its arguments, and the checks before it is queued |
 //! | `driver` | NVRTC, which compiles kernels at their first use, and CUDA's driver, which queues them |
 //!
-//! Operations call the functions of the first row. A function takes tensors, checks that each has the elements that the
-//! kernel reads or writes, and returns a result of its own memory. Only this module can queue a kernel: the call is unsafe,
-//! and each function says why its call is sound. So no code outside can make a kernel reach beyond its operands.
+//! Operations call the functions of the first row. A function checks that each tensor has the elements that the kernel reads
+//! or writes, and returns results of their own memory. Only this module can queue a kernel: the call is unsafe, and each
+//! function says why its call is sound. So no code outside can make a kernel reach beyond its operands. A program without
+//! the feature `cuda` has the same functions, and `no_driver` in place of `driver`.
 //!
-//! A program without the feature `cuda` has the same functions. There is no tensor on a GPU to call them with, and
-//! `no_driver` takes the place of `driver`.
-//!
-//! A kernel is launched as a number of *blocks* of 256 threads. The terms of a block's sum depend
-//! on shapes alone, and the sums of blocks are added in a fixed order, so the bits of a result
-//! never depend on the GPU's timing. The speed of memory limits all kernels.
+//! A kernel is launched as a number of *blocks* of 256 threads. The terms of a block's sum depend on shapes alone, and the
+//! sums of blocks are added in a fixed order, so a result's bits never depend on the GPU's timing. The speed of memory
+//! limits all kernels.
 //!
 //! The tests of operations run on a GPU if `TEST_DEVICE=cuda` is in the environment. A simulated GPU
 //! (`tests/simulated-gpu`) also reports a kernel that reaches beyond its memory, or reads memory that nothing has written.
@@ -36,24 +33,14 @@ pub(crate) mod driver;
 mod elementwise;
 mod kernel;
 pub(crate) mod launch;
-mod operand;
 mod pooling;
 #[cfg(test)]
 mod tests;
 mod update;
 
-pub(crate) use batch_norm::{gradient_sums, input_gradient, moments, normalise};
-pub(crate) use bias::{Channels, add_bias, bias_gradients};
-pub(crate) use cross_entropy::{cross_entropy, cross_entropy_gradient, loss_and_correct};
-pub(crate) use elementwise::{
-    ADD_RELU, ByElement, RELU, RELU_GRADIENT, RELU_GRADIENT_OF_SUM, SUM, transpose,
-};
-pub(crate) use operand::{Operand, aligned, copy, on_gpu, product, tensor};
-pub(crate) use pooling::{
-    avg_pool2d, avg_pool2d_gradient, bias_relu_pool, bias_relu_pool_gradient, global_avg_pool,
-    global_avg_pool_gradient,
-};
-pub(crate) use update::{average, cast, momentum_step, sgd_step};
+pub(crate) use kernel::Operand;
+pub(crate) use launch::{on_gpu, tensor};
+pub(crate) use {batch_norm::*, bias::*, cross_entropy::*, elementwise::*, pooling::*, update::*};
 
 /// The number of threads in a block: a power of two, because blocks add up in a tree.
 const THREADS: usize = 256;

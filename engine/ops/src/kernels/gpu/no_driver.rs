@@ -2,7 +2,7 @@
 
 use candle_core::{CudaDevice, Error, Result};
 
-use super::kernel::{Argument, Kernel};
+use super::kernel::{Argument, Kernel, Operand};
 
 /// Fails: see the other `driver`.
 ///
@@ -12,7 +12,8 @@ use super::kernel::{Argument, Kernel};
 pub(super) unsafe fn queue(
     _: &CudaDevice,
     kernel: Kernel,
-    _: &[Argument<'_>],
+    _: &[Argument],
+    _: &[Operand<'_>],
     _: usize,
 ) -> Result<()> {
     Err(Error::NotCompiledWithCudaSupport.context(format!("{kernel:?}")))

@@ -15,9 +15,8 @@ struct Window {
     }
 };
 
-// Adds up `value(offset)` over a window, with offsets from the window's first element. Most windows
-// are 2×2. For this size the loop is unrolled, so a thread reads all four elements before it waits
-// for one.
+// Adds up `value(offset)` over a window, with offsets from the window's first element. For 2×2, the usual size, the loop is
+// unrolled, so a thread reads all four elements before it waits for one.
 template <class Value> __device__ inline Real sum_over_window(Count width, Count kernel, Value value) {
     if (kernel == 2) return value(0) + value(1) + value(width) + value(width + 1);
     Real sum = 0;
@@ -96,8 +95,7 @@ KERNEL bias_relu_pool_gradient(
     leave_sum(part, own, sums, rounded);
 }
 
-// Computes the mean of each plane. Planes are small at the end of a network, so a thread reads a
-// whole plane.
+// Computes the mean of each plane. Planes are small at the end of a network, so a thread reads a whole plane.
 KERNEL global_avg_pool(Count n, Count pixels, const Stored *x, Stored *y) {
     FOR_EACH(plane, n) {
         double sum = 0;

@@ -2,12 +2,10 @@
 
 use candle_core::{Result, Shape, Storage, Tensor, bail};
 
-use super::bias::{Channels, PartialSums};
 use super::kernel::Source;
-use super::launch::{Launch, alloc, blocks_of};
-use super::operand::{on_gpu, tensor};
-use crate::kernels::element;
-use crate::kernels::windows::Windows;
+use super::launch::{Launch, blocks_of};
+use crate::kernels::element::tensor;
+use crate::kernels::windows::{Channels, Windows};
 
 impl Launch<'_> {
     /// Adds the sizes of the windows, and the weight of an element in its window's mean.
@@ -21,6 +19,11 @@ impl Launch<'_> {
     }
 }
 
+/// Makes a launch of one of the file's kernels, which count their results first.
+fn launch<'a>(kernel: &'static str, of: &'a Tensor, results: usize) -> Launch<'a> {
+    Launch::new(Source::Pooling, kernel, of).count(results)
+}
+
 /// Returns the number of planes of `elements`, each with a number of elements that is at least 1.
 fn planes(elements: usize, plane: usize) -> Result<usize> {
     if plane == 0 || !elements.is_multiple_of(plane) {
@@ -31,41 +34,29 @@ fn planes(elements: usize, plane: usize) -> Result<usize> {
 
 /// Computes the mean over each window of contiguous planes.
 pub(crate) fn avg_pool2d(windows: &Windows, x: &Tensor) -> Result<Storage> {
-    let of_x = x.elem_count();
-    let n = planes(of_x, windows.in_plane())? * windows.out_plane();
+    let n = planes(x.elem_count(), windows.in_plane())? * windows.out_plane();
+    let launch = launch("avg_pool2d", x, n).windows(windows).memory([x], x.elem_count());
     // SAFETY: `avg_pool2d(n, WINDOWS, share, x, y)` reads the windows of n outputs, all of which lie in their planes.
-    unsafe {
-        Source::Pooling.compute("avg_pool2d", [x], (n, blocks_of(n)), |launch, [x]| {
-            launch.count(n).windows(windows).memory(x, of_x)
-        })
-    }
+    unsafe { launch.compute(n, blocks_of(n)) }
 }
 
 /// Computes the gradient of planes of shape `x` from the gradient of the means.
 pub(crate) fn avg_pool2d_gradient(windows: &Windows, dy: &Tensor, x: &Shape) -> Result<Tensor> {
     let n = x.elem_count();
     let of_dy = planes(n, windows.in_plane())? * windows.out_plane();
+    let launch = launch("avg_pool2d_gradient", dy, n).windows(windows).memory([dy], of_dy);
     // SAFETY: `avg_pool2d_gradient(n, WINDOWS, share, grad, dx)` reads the outputs of n elements' windows.
-    let dx = unsafe {
-        Source::Pooling.compute("avg_pool2d_gradient", [dy], (n, blocks_of(n)), |launch, [dy]| {
-            launch.count(n).windows(windows).memory(dy, of_dy)
-        })
-    };
-    Ok(element::tensor(dx?, x))
+    Ok(tensor(unsafe { launch.compute(n, blocks_of(n)) }?, x))
 }
 
 /// Computes the mean over each window of `max(z + bias, 0)`, for contiguous images `z`.
 pub(crate) fn bias_relu_pool(windows: &Windows, z: &Tensor, bias: &Tensor) -> Result<Storage> {
     let sizes = Channels::of(z.shape())?;
     let n = planes(sizes.elements(), windows.in_plane())? * windows.out_plane();
+    let launch = launch("bias_relu_pool", z, n).count(sizes.channels).windows(windows);
+    let launch = launch.memory([z], sizes.elements()).memory([bias], sizes.channels);
     // SAFETY: `bias_relu_pool(n, channels, WINDOWS, share, z, bias, y)` reads as `avg_pool2d` does, and a channel's bias.
-    unsafe {
-        let blocks = blocks_of(n);
-        Source::Pooling.compute("bias_relu_pool", [z, bias], (n, blocks), |launch, [z, bias]| {
-            let launch = launch.count(n).count(sizes.channels).windows(windows);
-            launch.memory(z, sizes.elements()).memory(bias, sizes.channels)
-        })
-    }
+    unsafe { launch.compute(n, blocks_of(n)) }
 }
 
 /// Computes the gradients of `z` and of the bias, for windows that do not overlap.
@@ -74,47 +65,38 @@ pub(crate) fn bias_relu_pool_gradient(
     [z, bias, grad]: [&Tensor; 3],
 ) -> Result<(Tensor, Tensor)> {
     let (sizes, dtype) = (Channels::of(z.shape())?, z.dtype());
-    let n = sizes.elements();
+    let (n, channels) = (sizes.elements(), sizes.channels);
     if sizes.plane != windows.in_plane() || windows.kernel != windows.stride {
         bail!("bias_relu_pool_gradient: {windows:?} of planes of {}", sizes.plane);
     }
-    let (dz, sums) = on_gpu([z, bias, grad], |[z, bias, grad]| {
-        let mut dz = alloc(z.gpu(), n, dtype)?;
-        let mut sums = PartialSums::alloc(z.gpu(), sizes.parts(), sizes.channels, dtype)?;
-        let launch = Launch::new(z.gpu(), Source::Pooling, "bias_relu_pool_gradient", dtype);
-        let launch = launch.channels(sizes).windows(windows).memory(z, n);
-        let launch = launch.memory(bias, sizes.channels);
-        let launch = launch.memory(grad, sizes.images * sizes.channels * windows.out_plane());
-        let launch = launch.result(dtype, &mut dz, n).sums(&mut sums);
-        // SAFETY: `bias_relu_pool_gradient(IMAGES, WINDOWS, share, z, bias, grad, dz, sums, rounded)` visits each element of
-        // the images, and reads the output of its window if there is one. The block of a part writes the part's sum.
-        unsafe { launch.run(sizes.blocks()) }?;
-        Ok((dz, sums))
-    })?;
-    let [_, dbias] = sums.totals()?;
-    Ok((tensor(dz, z.shape()), tensor(dbias, sizes.channels)))
+    let [sums, rounded] = sizes.sums(channels, dtype);
+    let launch = Launch::new(Source::Pooling, "bias_relu_pool_gradient", z)
+        .channels(sizes)
+        .windows(windows)
+        .memory([z], n)
+        .memory([bias], channels)
+        .memory([grad], sizes.images * channels * windows.out_plane());
+    // SAFETY: `bias_relu_pool_gradient(IMAGES, WINDOWS, share, z, bias, grad, dz, sums, rounded)` visits each element of
+    // the images, and reads the output of its window if there is one. The block of a part writes the part's sum.
+    let results = unsafe { launch.run(sizes.blocks(), [(n, dtype), sums, rounded]) };
+    let [dz, sums @ ..] = results?;
+    let [_, dbias] = sizes.totals(channels, sums)?;
+    Ok((tensor(dz, z.shape()), dbias))
 }
 
 /// Computes the means of planes of so many `pixels`, for contiguous `x`.
 pub(crate) fn global_avg_pool(x: &Tensor, pixels: usize) -> Result<Storage> {
     let n = planes(x.elem_count(), pixels)?;
+    let launch = launch("global_avg_pool", x, n).count(pixels).memory([x], n * pixels);
     // SAFETY: `global_avg_pool(n, pixels, x, y)` reads n planes and writes n means.
-    unsafe {
-        Source::Pooling.compute("global_avg_pool", [x], (n, blocks_of(n)), |launch, [x]| {
-            launch.count(n).count(pixels).memory(x, n * pixels)
-        })
-    }
+    unsafe { launch.compute(n, blocks_of(n)) }
 }
 
 /// Computes the gradient of planes of shape `x` from the gradient of their means.
 pub(crate) fn global_avg_pool_gradient(dy: &Tensor, x: &Shape, pixels: usize) -> Result<Tensor> {
     let n = x.elem_count();
-    let (kernel, of_dy) = ("global_avg_pool_gradient", planes(n, pixels)?);
+    let of_dy = planes(n, pixels)?;
+    let launch = launch("global_avg_pool_gradient", dy, n).count(pixels).memory([dy], of_dy);
     // SAFETY: `global_avg_pool_gradient(n, pixels, grad, dx)` reads the gradient of each of the n elements' planes.
-    let dx = unsafe {
-        Source::Pooling.compute(kernel, [dy], (n, blocks_of(n)), |launch, [dy]| {
-            launch.count(n).count(pixels).memory(dy, of_dy)
-        })
-    };
-    Ok(element::tensor(dx?, x))
+    Ok(tensor(unsafe { launch.compute(n, blocks_of(n)) }?, x))
 }

@@ -1,44 +1,34 @@
-// The definitions at the start of every kernel file of this folder. Elements are stored as `Stored`
-// and computed with as `Real`, which is wider for bf16. A thread adds up its few elements as
-// `Real`, and the threads' sums are added up in double.
+// The definitions at the start of every kernel file. Elements are stored as `Stored` and computed with as `Real`, which is
+// wider for bf16. A thread adds up its few elements as `Real`, and the threads' sums are added up in double.
 
 #define KERNEL extern "C" __global__ void
 
 typedef unsigned Count;
 
-#if defined(STORED_F64)
-typedef double Stored;
-typedef double Real;
-#elif defined(STORED_F32)
-typedef float Stored;
-typedef float Real;
-#elif defined(STORED_BF16)
+#if defined(STORED_BF16)
 // The upper half of a float's bits.
 typedef unsigned short Stored;
 typedef float Real;
-#endif
-
-__device__ inline Real real(Stored stored) {
-#if defined(STORED_BF16)
-    return __uint_as_float((unsigned)stored << 16);
-#else
-    return stored;
-#endif
-}
-
+__device__ inline Real real(Stored stored) { return __uint_as_float((unsigned)stored << 16); }
 // Rounds to the nearest value; a value half-way between two rounds to even.
 __device__ inline Stored stored(Real real) {
-#if defined(STORED_BF16)
     Stored rounded;
     asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(rounded) : "f"(real));
     return rounded;
-#else
-    return real;
-#endif
 }
+#else
+#if defined(STORED_F64)
+typedef double Real;
+#else
+typedef float Real;
+#endif
+typedef Real Stored;
+__device__ inline Real real(Stored stored) { return stored; }
+__device__ inline Stored stored(Real real) { return real; }
+#endif
 
-// VECTOR neighbouring elements, four or one. A thread reads or writes four elements in one access,
-// or in two accesses for f64. Larger accesses keep more memory traffic in flight.
+// VECTOR neighbouring elements, four or one. Four are one access, or two for f64. Larger accesses keep more memory traffic
+// in flight.
 struct alignas(VECTOR * sizeof(Stored) < 16 ? VECTOR * sizeof(Stored) : 16) Vector {
     Stored of[VECTOR];
 };
@@ -48,8 +38,7 @@ struct alignas(VECTOR * sizeof(Stored) < 16 ? VECTOR * sizeof(Stored) : 16) Vect
 // Visits every element once for any number of blocks, or every vector if `n` counts vectors.
 #define FOR_EACH(i, n) for (Count i = blockIdx.x * THREADS + threadIdx.x; i < (n); i += gridDim.x * THREADS)
 
-// The sizes of images [images, channels, plane], whose channels are divided into parts. If `plane`
-// counts vectors, every size counts vectors.
+// The sizes of images, whose channels are divided into parts. If `plane` counts vectors, every size counts vectors.
 #define IMAGES Count images, Count channels, Count plane, Count parts
 
 // A block's part of images: some of the values of one channel.
@@ -76,8 +65,7 @@ struct Part {
     __device__ Count place() const { return number * channels + channel; }
 };
 
-// A thread's walk over the values of a part. A step to the next value replaces a division per
-// value.
+// A thread's walk over the values of a part. A step to the next value replaces a division.
 struct Walk {
     const Part &part;
     Count value, image, pixel, images_on, pixels_on;
@@ -104,9 +92,8 @@ struct Walk {
 
 #define FOR_EACH_OF(part, walk) for (Walk walk(part); walk.inside(); walk.step())
 
-// Adds up a block's threads, always in the same order. All threads of the block call this function
-// and all receive the sums. In each round a thread adds up eight sums. A tree of pairs would
-// synchronise the threads twice as often.
+// Adds up a block's threads, always in the same order. All threads of the block call this function and receive the sums. In
+// each round a thread adds up eight sums. A tree of pairs would synchronise the threads twice as often.
 template <Count N> struct Sums {
     double of[N];
 };
@@ -135,8 +122,7 @@ __device__ inline double block_sum(double value) { return block_sums(Sums<1>{{va
 // A thread's share of the parts: every THREADS-th part.
 #define FOR_EACH_PART(part, parts) for (Count part = threadIdx.x; part < (parts); part += THREADS)
 
-// Adds up the threads' sums of a part and stores the sum at the part's index in [parts, channels].
-// If the part is a whole channel, the sum is also rounded to the channel's total.
+// Adds up the threads' sums of a part and stores the sum. If the part is a whole channel, it is also rounded to the total.
 __device__ inline void leave_sum(const Part &part, Real own, double *sums, Stored *rounded) {
     double sum = block_sum(own);
     if (threadIdx.x != 0) return;

@@ -22,9 +22,9 @@ fn on_a_gpu(name: &str, shape: &[usize]) -> Option<Tensor> {
     Some(values.to_device(gpu()?.tensors()).unwrap())
 }
 
-/// Adds the arguments of the kernel `relu`.
-fn relu_of<'a>(launch: Launch<'a>, x: Operand<'a>, n: usize) -> Launch<'a> {
-    launch.count(n).memory(x, n)
+/// Makes a launch of the kernel `relu` for n elements of `x`.
+fn relu_of(x: &Tensor, n: usize) -> Launch<'_> {
+    Launch::new(Source::Elementwise, "relu", x).count(n).memory([x], n)
 }
 
 fn refused<T>(result: Result<T>) -> String {
@@ -36,9 +36,8 @@ fn a_gpu_works_on_every_element_whatever_the_number_of_blocks() {
     let Some(x) = on_a_gpu("x", &[3 * 256 + 7]) else { return };
     let n = x.elem_count();
     for blocks in [1, 2, 5] {
-        let kernel = Source::Elementwise;
         // SAFETY: the kernel visits n elements of its operand and of the result.
-        let y = unsafe { kernel.compute("relu", [&x], (n, blocks), |to, [x]| relu_of(to, x, n)) };
+        let y = unsafe { relu_of(&x, n).compute(n, blocks) };
         let expected = relu(&x.to_device(&Device::Cpu).unwrap()).unwrap();
         assert_close(&format!("{blocks} blocks"), &tensor_of(y.unwrap(), n), &expected, 0.0);
     }
@@ -58,22 +57,18 @@ fn a_gpu_is_not_given_what_a_kernel_cannot_take() {
     assert!(error.contains("all tensors of an operation must lie on its GPU"), "{error}");
     // A vector of four, from the second element on.
     let row = x.flatten_all().unwrap().narrow(0, 1, 20).unwrap();
-    let (here, sizes) = (Source::Elementwise, (24, 1));
+    let launch = |source| Launch::new(source, "relu", &x);
+    let of_row = launch(Source::Elementwise).by_vectors(4).count(5usize).vectors([&row], 20);
     // SAFETY: five vectors are twenty elements.
-    let error = refused(unsafe {
-        here.compute("relu", [&row], (20, 1), |to, [x]| to.by_vectors(4).count(5).vectors(x, 20))
-    });
+    let error = refused(unsafe { of_row.compute(20, 1) });
     assert!(error.contains("vectors of 4 cannot begin at element 1"), "{error}");
     // SAFETY: the launch is refused.
-    let error = refused(unsafe {
-        here.compute("relu", [&x], sizes, |to, [x]| relu_of(to, x, 24).count((1 << 31) + 1))
-    });
+    let error = refused(unsafe { relu_of(&x, 24).count((1usize << 31) + 1).compute(24, 1) });
     let expected = "kernels count up to 2³¹ elements, and there are 2147483649";
     assert!(error.contains(expected), "{error}");
+    let elsewhere = launch(Source::Pooling).count(24usize).memory([&x], 24);
     // SAFETY: there is no such kernel.
-    let error = refused(unsafe {
-        Source::Pooling.compute("relu", [&x], sizes, |to, [x]| relu_of(to, x, 24))
-    });
+    let error = refused(unsafe { elsewhere.compute(24, 1) });
     assert!(error.contains("CUDA_ERROR_NOT_FOUND"), "{error}");
     let labels = Tensor::zeros(4, DType::U32, x.device()).unwrap();
     let none = x.narrow(0, 0, 0).unwrap().reshape((4, 0)).unwrap();
@@ -146,11 +141,14 @@ const MISTAKES: [(&str, &str); 2] = [
 fn make(mistake: &str, x: &Tensor) -> Result<()> {
     let result = if mistake == MISTAKES[0].0 {
         // SAFETY: none. The simulated GPU reports the write of element 23.
-        unsafe { Source::Elementwise.compute("relu", [x], (23, 1), |to, [x]| relu_of(to, x, 24)) }
+        unsafe { relu_of(x, 24).compute(23, 1) }
     } else {
         // SAFETY: none. Nothing writes element 23.
         let left_out = unsafe {
-            Source::Elementwise.compute("relu", [x], (24, 1), |to, [x]| to.count(23).memory(x, 24))
+            Launch::new(Source::Elementwise, "relu", x)
+                .count(23usize)
+                .memory([x], 24)
+                .compute(24, 1)
         };
         RELU.of([&tensor_of(left_out?, 24)])
     };

@@ -1,12 +1,11 @@
-// In-place updates of a training step, each of up to eight tensors. Each tensor has separate blocks,
-// and the first blocks update the first tensor. A slot without a tensor has no blocks.
+// In-place updates of up to eight tensors. Each tensor has separate blocks, in order. A slot without a tensor has no blocks.
 
 // The kernel's arguments for each of its tensors.
 #define SLOTS(SLOT) SLOT(0), SLOT(1), SLOT(2), SLOT(3), SLOT(4), SLOT(5), SLOT(6), SLOT(7)
 #define SIZES(k) Count n##k, Count blocks##k
 
-// The code for each tensor. `block` counts from the first block of the current tensor. For the
-// blocks of earlier tensors the subtraction wraps round, and `block` is above every later count.
+// The code for each tensor. `block` counts from the tensor's first block. For the blocks of earlier tensors the subtraction
+// wraps round, and `block` is above every later count.
 #define EACH(CHANGE)                                                                              \
     Count block = blockIdx.x; CHANGE(0) block -= blocks0; CHANGE(1) block -= blocks1; CHANGE(2)   \
     block -= blocks2; CHANGE(3) block -= blocks3; CHANGE(4) block -= blocks4; CHANGE(5)           \

@@ -1,8 +1,7 @@
 //! In-place updates of several tensors in one launch.
 //!
-//! A launch costs the processor some microseconds, and most of the tensors that an update changes
-//! are small. One launch therefore changes up to eight tensors. The tensors of a slot have one size
-//! and lie on one GPU, and the tensors that change are contiguous; otherwise an update fails.
+//! A launch costs some microseconds, and most of the tensors are small, so one launch changes up to eight of them. The
+//! tensors of a slot have one size and lie on one GPU, and those that change are contiguous; otherwise an update fails.
 
 use std::ptr;
 
@@ -11,7 +10,6 @@ use itertools::Itertools as _;
 
 use super::kernel::Source;
 use super::launch::{Launch, blocks_of};
-use super::operand::on_gpu_all;
 
 /// The number of tensors that one launch changes at most.
 const SLOTS: usize = 8;
@@ -51,16 +49,35 @@ fn update<const N: usize>(
     kernel: &'static str,
     constants: &[f64],
     read_as: Option<DType>,
-    slots: &[Slot<'_, N>],
+    mut slots: &[Slot<'_, N>],
 ) -> Result<()> {
-    let mut rest = slots;
-    while !rest.is_empty() {
-        let mut counts = (1..=SLOTS.min(rest.len())).rev();
-        let Some(count) = counts.find(|&count| are_apart(&rest[..count])) else {
+    while let [(_, changed, _), ..] = slots {
+        let of = changed[0];
+        let mut counts = (1..=SLOTS.min(slots.len())).rev();
+        let Some(count) = counts.find(|&count| are_apart(&slots[..count])) else {
             bail!("update: a tensor shares its memory with what is read for it")
         };
-        launch(kernel, constants, read_as, &rest[..count])?;
-        rest = &rest[count..];
+        let (group, rest) = slots.split_at(count);
+        let reads = group.iter().map(|(read, ..)| read.contiguous()).collect::<Result<Vec<_>>>()?;
+        let launch = Launch::new(Source::Update, kernel, of);
+        let mut launch = constants.iter().copied().fold(launch, Launch::number);
+        let mut all_blocks = 0;
+        for nth in 0..SLOTS {
+            // A slot that is left over has no blocks, so its kernel reads and changes nothing.
+            let (place, is_used) = if nth < count { (nth, true) } else { (0, false) };
+            let ((_, changed, scale), read) = (&group[place], &reads[place]);
+            // Each tensor has blocks of its own, in the order of the tensors.
+            let n = read.elem_count();
+            let blocks = if is_used { blocks_of(n) } else { 0 };
+            launch = launch.count(n).count(blocks);
+            launch = scale.iter().copied().fold(launch, Launch::number);
+            launch = launch.memory_as(read_as.unwrap_or(of.dtype()), [read], n).memory(*changed, n);
+            all_blocks += blocks;
+        }
+        // SAFETY: all kernels of the file have their constants, then eight slots with a count, a number of blocks, and
+        // tensors of this count, the tensor that is read first. `are_apart` has found no tensor twice.
+        let [] = unsafe { launch.run(all_blocks, []) }?;
+        slots = rest;
     }
     Ok(())
 }
@@ -75,39 +92,4 @@ fn are_apart<const N: usize>(group: &[Slot<'_, N>]) -> bool {
     changed.iter().all_unique()
         && group.iter().all(|(read, ..)| !changed.contains(&memory(read)))
         && types.all_equal()
-}
-
-fn launch<const N: usize>(
-    kernel: &'static str,
-    constants: &[f64],
-    read_as: Option<DType>,
-    group: &[Slot<'_, N>],
-) -> Result<()> {
-    let reads: Vec<_> = group.iter().map(|(read, ..)| read.contiguous()).collect::<Result<_>>()?;
-    let slots = group.iter().zip(&reads);
-    let tensors = slots.flat_map(|((_, changed, _), read)| [&[read], &changed[..]].concat());
-    on_gpu_all(&tensors.collect_vec(), |operands| {
-        let [_, changed, ..] = operands.as_slice() else { bail!("there is nothing to update") };
-        let (gpu, dtype) = (changed.gpu(), changed.dtype());
-        let launch = Launch::new(gpu, Source::Update, kernel, dtype);
-        let mut launch = constants.iter().copied().fold(launch, Launch::number);
-        let mut all_blocks = 0;
-        let slots = operands.chunks(1 + N).zip(group).collect_vec();
-        for nth in 0..SLOTS {
-            // A slot that is left over has no blocks, so its kernel reads and changes nothing.
-            let (operands, (.., scale)) = slots[nth.min(slots.len() - 1)];
-            // Each tensor has blocks of its own, in the order of the tensors.
-            let n = operands[0].elements;
-            let blocks = if nth < slots.len() { blocks_of(n) } else { 0 };
-            launch = launch.count(n).count(blocks);
-            launch = scale.iter().copied().fold(launch, Launch::number);
-            launch = launch.memory_as(read_as.unwrap_or(dtype), operands[0], n);
-            launch =
-                operands[1..].iter().fold(launch, |launch, &changed| launch.memory(changed, n));
-            all_blocks += blocks;
-        }
-        // SAFETY: all kernels of the file have their constants, then eight slots with a count, a number of blocks, and
-        // tensors of this count, the tensor that is read first. `are_apart` has found no tensor twice.
-        unsafe { launch.run(all_blocks) }
-    })
 }

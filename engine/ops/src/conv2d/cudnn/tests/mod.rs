@@ -65,8 +65,8 @@ fn products(
     operands: [&[f64]; 3],
 ) -> Result<[Vec<f64>; 3]> {
     let [x, weight, grad] = operands.map(|values| upload(device, dtype, values));
-    let product = |pass, operands| {
-        let result = on_gpu(operands, |operands| product(g, pass, operands))?;
+    let product = |pass, operands: [&Tensor; 2]| {
+        let result = on_gpu(&operands, |of| product(g, pass, [of[0], of[1]]))?;
         let (_, len) = Product { geometry: *g, dtype, pass, math: math(dtype) }.lengths();
         tensor(result, len).to_dtype(DType::F64)?.to_vec1()
     };
@@ -187,9 +187,9 @@ fn a_gpu_has_zeros_for_the_gradient_of_no_images() {
     let (some, weight) =
         (upload(device, DType::F32, &[1.0]), upload(device, DType::F32, &[1.0; 8]));
     let product = |pass, weight| {
-        on_gpu([&some, weight], |[some, second]| {
-            let none = Operand { elements: 0, ..some };
-            product(&g, pass, [none, if pass == Pass::Output { second } else { none }])
+        on_gpu(&[&some, weight], |of| {
+            let none = Operand { elements: 0, ..of[0] };
+            product(&g, pass, [none, if pass == Pass::Output { of[1] } else { none }])
         })
     };
     let gradient = tensor(product(Pass::WeightGradient, &weight).unwrap(), 8);
