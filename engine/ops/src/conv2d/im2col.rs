@@ -256,7 +256,7 @@ impl Geometry {
     /// Returns the first pixel that each run of the matrix copies: one run for each place of a
     /// channel's patch and each output row in `rows`.
     fn starts(&self, rows: Range<usize>) -> impl Iterator<Item = usize> {
-        let (width, stride) = (self.padded().outer_width, self.stride);
+        let (width, stride) = (self.padded().outer_width, self.plane_stride());
         let places = (0..self.kernel_h)
             .flat_map(move |row| (0..self.kernel_w).map(move |col| row * width + col));
         places.flat_map(move |place| rows.clone().map(move |row| place + row * stride * width))
@@ -270,11 +270,12 @@ impl Geometry {
         rows: Range<usize>,
         matrix: &mut [Simd<T>],
     ) {
+        let stride = self.plane_stride();
         for (run, start) in matrix.chunks_exact_mut(self.out_w).zip(self.starts(rows)) {
-            if self.stride == 1 {
+            if stride == 1 {
                 run.copy_from_slice(&plane[start..start + self.out_w]);
             } else {
-                for (to, from) in run.iter_mut().zip(plane[start..].iter().step_by(self.stride)) {
+                for (to, from) in run.iter_mut().zip(plane[start..].iter().step_by(stride)) {
                     *to = *from;
                 }
             }
@@ -289,8 +290,9 @@ impl Geometry {
         rows: Range<usize>,
         plane: &mut [Simd<T>],
     ) {
+        let stride = self.plane_stride();
         for (run, start) in matrix.chunks_exact(self.out_w).zip(self.starts(rows)) {
-            for (pixel, term) in plane[start..].iter_mut().step_by(self.stride).zip(run) {
+            for (pixel, term) in plane[start..].iter_mut().step_by(stride).zip(run) {
                 *pixel = add(*pixel, *term);
             }
         }

@@ -3,8 +3,8 @@
 use candle_core::{CudaStorage, Result, Shape, Storage, Tensor, bail};
 
 use super::cudnn;
-use super::epilogue::Epilogue;
 use super::geometry::Pass;
+use super::results::Epilogue;
 use super::{Conv2d, record_output};
 use crate::backward::Wanted;
 use crate::kernels::gpu::{self, Channels, on_gpu, tensor};

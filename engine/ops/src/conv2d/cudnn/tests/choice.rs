@@ -10,8 +10,9 @@ use candle_core::cuda_backend::cudarc::cudnn::sys::{
 use super::super::Product;
 use super::super::calls::Algorithm::{self, InputGradient, Output, WeightGradient};
 use super::super::calls::Candidate;
-use super::super::choice::Transform::{Fft, Winograd};
-use super::super::choice::{Choice, LARGEST_WORKSPACE, first_that_fits, ranked, worthwhile};
+use super::super::choice::{
+    Choice, FFT, LARGEST_WORKSPACE, Transform, WINOGRAD, first_that_fits, ranked, worthwhile,
+};
 use super::product_of;
 use crate::conv2d::geometry::Pass;
 use crate::conv2d::tests::formula::geometry;
@@ -145,15 +146,15 @@ fn it_pays_for_small_kernels_of_many_channels_in_f32() {
         transforms
     };
     // Measured shapes, and the same shapes with other numbers of images.
-    assert_eq!(plain(LARGE), [Fft, Winograd]);
-    assert_eq!(plain([32, 128, 14, 14, 128, 3, 3, 1, 1]), [Fft, Winograd]);
-    assert_eq!(plain([32, 256, 7, 7, 256, 3, 3, 1, 1]), [Winograd]);
-    assert_eq!(plain(SMALL), [Winograd]);
+    assert_eq!(plain(LARGE), [FFT, WINOGRAD]);
+    assert_eq!(plain([32, 128, 14, 14, 128, 3, 3, 1, 1]), [FFT, WINOGRAD]);
+    assert_eq!(plain([32, 256, 7, 7, 256, 3, 3, 1, 1]), [WINOGRAD]);
+    assert_eq!(plain(SMALL), [WINOGRAD]);
     // Planes that are larger, smaller, long and narrow, or that fill half of a padded plane.
-    assert_eq!(plain([8, 64, 56, 56, 64, 3, 3, 1, 1]), [Winograd]);
-    assert_eq!(plain([8, 64, 6, 6, 64, 3, 3, 1, 1]), [Winograd]);
-    assert_eq!(plain([8, 64, 30, 3, 64, 3, 3, 1, 1]), [Winograd]);
-    assert_eq!(plain([8, 64, 23, 23, 64, 3, 3, 1, 1]), [Winograd]);
+    assert_eq!(plain([8, 64, 56, 56, 64, 3, 3, 1, 1]), [WINOGRAD]);
+    assert_eq!(plain([8, 64, 6, 6, 64, 3, 3, 1, 1]), [WINOGRAD]);
+    assert_eq!(plain([8, 64, 30, 3, 64, 3, 3, 1, 1]), [WINOGRAD]);
+    assert_eq!(plain([8, 64, 23, 23, 64, 3, 3, 1, 1]), [WINOGRAD]);
     for sizes in [
         // Few channels on one side.
         [256, 1, 28, 28, 64, 3, 3, 1, 1],
