@@ -70,16 +70,15 @@ impl<'a> Direct<'a> {
                     #[inline(always)]
                     || {
                         for (row, sums) in sums.chunks_exact_mut(g.out_w).enumerate() {
-                            let first = row * pitch;
+                            let mut first = row * pitch;
                             let (fours, rest) = sums.as_chunks_mut::<ABREAST>();
-                            let done = fours.len() * ABREAST;
-                            for (nth, four) in fours.iter_mut().enumerate() {
-                                let first = first + nth * ABREAST * stride;
+                            for four in fours {
                                 self.multiply(planes, weights, first, four);
+                                first += ABREAST * stride;
                             }
-                            for (nth, one) in rest.as_chunks_mut::<1>().0.iter_mut().enumerate() {
-                                let first = first + (done + nth) * stride;
+                            for one in rest.as_chunks_mut::<1>().0 {
                                 self.multiply(planes, weights, first, one);
+                                first += stride;
                             }
                         }
                         output.apply_epilogue(sums, unpadded);
@@ -155,14 +154,15 @@ impl<'a> Direct<'a> {
     ) {
         let Self { geometry: g, stride, pitch, .. } = self;
         for (row, grads) in grads.chunks_exact(g.out_w).enumerate() {
-            let first = row * pitch;
+            let mut first = row * pitch;
             let (fours, rest) = grads.as_chunks::<ABREAST>();
-            for (nth, four) in fours.iter().enumerate() {
-                self.add_abreast(planes, four, first + nth * ABREAST * stride, sums);
+            for four in fours {
+                self.add_abreast(planes, four, first, sums);
+                first += ABREAST * stride;
             }
-            let done = fours.len() * ABREAST;
-            for (nth, &one) in rest.iter().enumerate() {
-                self.add_abreast(planes, &[one], first + (done + nth) * stride, sums);
+            for &one in rest {
+                self.add_abreast(planes, &[one], first, sums);
+                first += stride;
             }
         }
     }
