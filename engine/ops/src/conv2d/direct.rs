@@ -37,6 +37,10 @@ pub(super) struct Direct<'a> {
     geometry: &'a Geometry,
     /// The offset of each weight's pixel from the first pixel of its patch.
     places: Vec<usize>,
+    /// The distance from one patch to the next in the padded plane.
+    stride: usize,
+    /// The distance from the first patch of an output row to the first of the next.
+    pitch: usize,
 }
 
 impl<'a> Direct<'a> {
@@ -47,12 +51,13 @@ impl<'a> Direct<'a> {
             let (row, channel) = (rest % geometry.kernel_h, rest / geometry.kernel_h);
             channel * padded.outer() + row * padded.outer_width + col
         });
-        Self { geometry, places: places.collect() }
+        let stride = geometry.plane_stride();
+        Self { geometry, places: places.collect(), stride, pitch: stride * padded.outer_width }
     }
 
     /// Convolves the batch `x`, applies the epilogue and writes `output`.
     pub(super) fn forward<T: Element>(&self, x: &[T], weight: &[T], output: &mut Output<'_, T>) {
-        let (g, width) = (self.geometry, self.geometry.padded().outer_width);
+        let Self { geometry: g, stride, pitch, .. } = self;
         let unpadded = PaddedPlane::unpadded(g.out_h, g.out_w);
         for images in runs(0..g.batch, IMAGES) {
             let planes = g.load(x, images.clone());
@@ -65,16 +70,15 @@ impl<'a> Direct<'a> {
                     #[inline(always)]
                     || {
                         for (row, sums) in sums.chunks_exact_mut(g.out_w).enumerate() {
-                            let first = row * g.stride * width;
+                            let mut first = row * pitch;
                             let (fours, rest) = sums.as_chunks_mut::<ABREAST>();
-                            let done = fours.len() * ABREAST;
-                            for (nth, four) in fours.iter_mut().enumerate() {
-                                let first = first + nth * ABREAST * g.stride;
+                            for four in fours {
                                 self.multiply(planes, weights, first, four);
+                                first += ABREAST * stride;
                             }
-                            for (nth, one) in rest.as_chunks_mut::<1>().0.iter_mut().enumerate() {
-                                let first = first + (done + nth) * g.stride;
+                            for one in rest.as_chunks_mut::<1>().0 {
                                 self.multiply(planes, weights, first, one);
+                                first += stride;
                             }
                         }
                         output.apply_epilogue(sums, unpadded);
@@ -130,11 +134,10 @@ impl<'a> Direct<'a> {
         first: usize,
         out: &mut [Simd<T>; N],
     ) {
-        let stride = self.geometry.stride;
         let mut sums = [[T::zero(); LANES]; N];
         for (&weight, &place) in weights.iter().zip(&self.places) {
             for (nth, sums) in sums.iter_mut().enumerate() {
-                let pixel = planes[first + place + nth * stride];
+                let pixel = planes[first + place + nth * self.stride];
                 *sums = add_product(*sums, pixel, [weight; LANES]);
             }
         }
@@ -149,16 +152,17 @@ impl<'a> Direct<'a> {
         grads: &[Simd<T>],
         sums: &mut [Simd<T>],
     ) {
-        let (g, width) = (self.geometry, self.geometry.padded().outer_width);
+        let Self { geometry: g, stride, pitch, .. } = self;
         for (row, grads) in grads.chunks_exact(g.out_w).enumerate() {
-            let first = row * g.stride * width;
+            let mut first = row * pitch;
             let (fours, rest) = grads.as_chunks::<ABREAST>();
-            for (nth, four) in fours.iter().enumerate() {
-                self.add_abreast(planes, four, first + nth * ABREAST * g.stride, sums);
+            for four in fours {
+                self.add_abreast(planes, four, first, sums);
+                first += ABREAST * stride;
             }
-            let done = fours.len() * ABREAST;
-            for (nth, &one) in rest.iter().enumerate() {
-                self.add_abreast(planes, &[one], first + (done + nth) * g.stride, sums);
+            for &one in rest {
+                self.add_abreast(planes, &[one], first, sums);
+                first += stride;
             }
         }
     }
@@ -173,11 +177,10 @@ impl<'a> Direct<'a> {
         first: usize,
         sums: &mut [Simd<T>],
     ) {
-        let stride = self.geometry.stride;
         for (sum, place) in sums.iter_mut().zip(&self.places) {
             let mut total = *sum;
             for (nth, grad) in grads.iter().enumerate() {
-                total = add_product(total, *grad, planes[first + place + nth * stride]);
+                total = add_product(total, *grad, planes[first + place + nth * self.stride]);
             }
             *sum = total;
         }

@@ -118,13 +118,6 @@ impl Geometry {
     }
 }
 
-/// A channel's plane of one image.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Plane {
-    pub(super) image: usize,
-    pub(super) channel: usize,
-}
-
 /// One of a convolution's three products, with its operands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Pass {

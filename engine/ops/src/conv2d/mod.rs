@@ -1,12 +1,11 @@
 //! Two-dimensional convolution with its epilogue.
 //!
-//! Four algorithms compute the convolution behind one operation. The choice depends on shapes alone:
+//! Three algorithms compute the convolution behind one operation. The choice depends on shapes alone:
 //!
 //! | algorithm | used for | cost per output and pair of channels |
 //! | --- | --- | --- |
 //! | `direct` | small patches, such as a single grey channel | R² multiplications, no preparation |
 //! | `winograd` | 3×3, 5×5 kernels at stride 1 | a fifth to less than half of R², and transforms |
-//! | `strided_1x1` | strided 1×1 kernels | the cost of `im2col`, on the pixels that kernels read |
 //! | `im2col` | everything else | R², as one matrix product near the processor's peak |
 //!
 //! A NaN or an infinity reaches the results that depend on it, and no others, with every algorithm.
@@ -21,13 +20,11 @@
 #[cfg_attr(not(feature = "cudnn"), path = "no_cudnn.rs")]
 mod cudnn;
 mod direct;
-mod epilogue;
 pub(super) mod geometry;
 mod im2col;
 mod on_gpu;
 mod padded_plane;
 mod results;
-mod strided_1x1;
 #[cfg(test)]
 pub(super) mod tests;
 mod winograd;
@@ -44,11 +41,9 @@ use crate::kernels::windows::Windows;
 use crate::relu;
 use crate::rounded::{is_rounded, rounded};
 use direct::{Direct, LARGEST_PATCH};
-use epilogue::{Epilogue, ReluMask};
 use geometry::Geometry;
 use im2col::Im2col;
-use results::{Gradients, Output, Upstream};
-use strided_1x1::Strided1x1;
+use results::{Epilogue, Gradients, Output, ReluMask, Upstream};
 use winograd::Winograd;
 
 /// Convolves `x` with `weight` and adds `bias`, if there is one.
@@ -190,12 +185,7 @@ impl Conv2d {
             return Ok(());
         }
         let output = product(&[g.batch, g.out_channels, height, width]);
-        let planes = if Strided1x1::suits(g) {
-            product(&[g.in_channels, g.pixels(), LANES])
-        } else {
-            g.block()
-        };
-        g.check_memory(output.saturating_add(planes), dtype)?;
+        g.check_memory(output.saturating_add(g.block()), dtype)?;
         match Algorithm::new(g) {
             Algorithm::Im2col => g.check_memory(Im2col(g).numbers_forward(), dtype),
             _ => Ok(()),
@@ -253,7 +243,6 @@ enum Algorithm {
     Winograd2,
     Winograd4,
     Winograd3,
-    Strided1x1,
     Im2col,
 }
 
@@ -282,7 +271,6 @@ impl Algorithm {
             (3, 3, 1) if enough && cost4 < cost2.min(limit) => Self::Winograd4,
             (3, 3, 1) if enough && cost2 < limit => Self::Winograd2,
             (5, 5, 1) if enough && cost3 < limit => Self::Winograd3,
-            _ if Strided1x1::suits(g) => Self::Strided1x1,
             _ => Self::Im2col,
         }
     }
@@ -297,7 +285,6 @@ impl Algorithm {
             Self::Winograd2 => Winograd2::new(g).forward(x, weight, output),
             Self::Winograd4 => Winograd4::new(g).forward(x, weight, output),
             Self::Winograd3 => Winograd3::new(g).forward(x, weight, output),
-            Self::Strided1x1 => Strided1x1::new(g).forward(x, weight, output),
             Self::Im2col => Im2col(g).forward(x, weight, output),
         }
     }
@@ -316,7 +303,6 @@ impl Algorithm {
             Self::Winograd2 => Winograd2::new(g).backward(x, weight, up, to),
             Self::Winograd4 => Winograd4::new(g).backward(x, weight, up, to),
             Self::Winograd3 => Winograd3::new(g).backward(x, weight, up, to),
-            Self::Strided1x1 => Strided1x1::new(g).backward(x, weight, up, to),
             Self::Im2col => Im2col(g).backward(x, weight, up, to),
         }
     }

@@ -3,8 +3,8 @@
 use candle_core::{CudaStorage, Result, Shape, Storage, Tensor, bail};
 
 use super::cudnn;
-use super::epilogue::Epilogue;
 use super::geometry::Pass;
+use super::results::Epilogue;
 use super::{Conv2d, record_output};
 use crate::backward::Wanted;
 use crate::kernels::gpu::{self, on_gpu, tensor};
@@ -27,18 +27,20 @@ impl Conv2d {
         weight: &Tensor,
         bias: Option<&Tensor>,
     ) -> Result<Tensor> {
+        let pass = match self.epilogue {
+            Epilogue::Plain => Pass::Output,
+            Epilogue::ReluPool(_) => Pass::OutputForRelu,
+        };
+        let sums = self.product(pass, [x, weight])?;
         let (y, before_bias) = match (&self.epilogue, bias) {
-            (Epilogue::Plain, bias) => {
-                let y = self.product(Pass::Output, [x, weight])?;
-                let y = match bias {
-                    Some(bias) => gpu::add_bias(&tensor(y, self.planes()), bias, false)?,
-                    None => Storage::Cuda(y),
-                };
-                (y, None)
+            (Epilogue::Plain, None) => (Storage::Cuda(sums), None),
+            (Epilogue::Plain, Some(bias)) => {
+                (gpu::add_bias(&tensor(sums, self.planes()), bias, false)?, None)
+            }
             }
             (Epilogue::ReluPool(windows), Some(bias)) => {
-                let z = tensor(self.product(Pass::OutputForRelu, [x, weight])?, self.planes());
                 // The backward pass derives the relu mask from these sums.
+                let z = tensor(sums, self.planes());
                 (gpu::bias_relu_pool(windows, &z, bias)?, Some(z))
             }
             (Epilogue::ReluPool(_), None) => bail!("conv2d: a relu and a pool follow a bias"),
@@ -62,16 +64,15 @@ impl Conv2d {
         wanted: Wanted,
     ) -> Result<[Option<Tensor>; 3]> {
         let (dz, dbias) = match (&self.epilogue, bias, before_bias) {
-            (Epilogue::Plain, Some(_), _) if wanted.weights => {
-                let (dz, dbias) = gpu::bias_gradients(None, grad)?;
-                (dz, Some(dbias))
-            }
-            (Epilogue::Plain, ..) => (grad.clone(), None),
             (Epilogue::ReluPool(windows), Some(bias), Some(z)) => {
                 let (dz, dbias) = gpu::bias_relu_pool_gradient(windows, [z, bias, grad])?;
                 (dz, Some(dbias))
             }
-            (Epilogue::ReluPool(_), ..) => bail!("conv2d: a relu and a pool follow a bias"),
+            (_, Some(_), _) if wanted.weights => {
+                let (dz, dbias) = gpu::bias_gradients(None, grad)?;
+                (dz, Some(dbias))
+            }
+            _ => (grad.clone(), None),
         };
         let dweight =
             wanted.weights.then(|| self.product(Pass::WeightGradient, [x, &dz])).transpose()?;

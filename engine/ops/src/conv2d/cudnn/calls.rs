@@ -4,6 +4,7 @@
 #![expect(unsafe_code, reason = "cuDNN is a library in C")]
 
 use std::ffi::{c_int, c_void};
+use std::ptr;
 use std::sync::Arc;
 
 use candle_core::cuda_backend::cudarc::cudnn::result::{
@@ -109,15 +110,6 @@ entry!(cudnnConvolutionFwdAlgoPerf_t, Algorithm::Output);
 entry!(cudnnConvolutionBwdDataAlgoPerf_t, Algorithm::InputGradient);
 entry!(cudnnConvolutionBwdFilterAlgoPerf_t, Algorithm::WeightGradient);
 
-/// Addresses of one run's memory on the GPU.
-pub(super) struct Pointers {
-    /// The operands, in the order in which [`Pass`] names them.
-    pub(super) operands: [*const c_void; 2],
-    pub(super) result: *mut c_void,
-    pub(super) workspace: *mut c_void,
-    pub(super) workspace_size: usize,
-}
-
 /// Descriptors of a convolution's tensors, and of their gradients, which have the same shapes.
 pub(super) struct Descriptors {
     x: Owned<cudnnTensorDescriptor_t>,
@@ -131,15 +123,18 @@ pub(super) struct Descriptors {
 impl Descriptors {
     /// Makes the descriptors of contiguous tensors.
     pub(super) fn new(g: &Geometry, dtype: DType) -> Result<Self> {
+        use DataType::{
+            CUDNN_DATA_BFLOAT16 as BF16, CUDNN_DATA_DOUBLE as F64, CUDNN_DATA_FLOAT as F32,
+        };
         /// cuDNN's scaling parameters are f64 for f64, otherwise f32.
         static SCALES: ([f64; 2], [f32; 2]) = ([1.0, 0.0], [1.0, 0.0]);
-        let wide = SCALES.0.each_ref().map(|scale| (&raw const *scale).cast());
-        let narrow = SCALES.1.each_ref().map(|scale| (&raw const *scale).cast());
+        let wide = SCALES.0.each_ref().map(|scale| ptr::from_ref(scale).cast());
+        let narrow = SCALES.1.each_ref().map(|scale| ptr::from_ref(scale).cast());
         // The type of the elements, and the type in which products are added up.
         let (dtype, sums, scales) = match dtype {
-            DType::F64 => (DataType::CUDNN_DATA_DOUBLE, DataType::CUDNN_DATA_DOUBLE, wide),
-            DType::F32 => (DataType::CUDNN_DATA_FLOAT, DataType::CUDNN_DATA_FLOAT, narrow),
-            DType::BF16 => (DataType::CUDNN_DATA_BFLOAT16, DataType::CUDNN_DATA_FLOAT, narrow),
+            DType::F64 => (F64, F64, wide),
+            DType::F32 => (F32, F32, narrow),
+            DType::BF16 => (BF16, F32, narrow),
             other => bail!("conv2d: works on f32, f64 and bf16, not on {other:?}"),
         };
         let x = counts([g.batch, g.in_channels, g.height, g.width])?;
@@ -149,17 +144,19 @@ impl Descriptors {
         let made = || {
             let tensor =
                 || owned(result::create_tensor_descriptor(), result::destroy_tensor_descriptor);
-            let filter =
-                owned(result::create_filter_descriptor(), result::destroy_filter_descriptor)?;
-            let convolution = owned(
-                result::create_convolution_descriptor(),
-                result::destroy_convolution_descriptor,
-            )?;
-            let made = Self { x: tensor()?, weight: filter, y: tensor()?, convolution, scales };
+            let filter = result::create_filter_descriptor();
+            let conv = result::create_convolution_descriptor();
+            let made = Self {
+                x: tensor()?,
+                weight: owned(filter, result::destroy_filter_descriptor)?,
+                y: tensor()?,
+                convolution: owned(conv, result::destroy_convolution_descriptor)?,
+                scales,
+            };
             let (format, mode) = (Format::CUDNN_TENSOR_NCHW, Mode::CUDNN_CROSS_CORRELATION);
-            let conv = made.convolution.raw;
             // SAFETY: the four descriptors have just been made, and their owners live.
             unsafe {
+                let conv = made.convolution.raw;
                 result::set_tensor4d_descriptor(made.x.raw, format, dtype, x)?;
                 result::set_filter4d_descriptor(made.weight.raw, dtype, format, weight)?;
                 result::set_tensor4d_descriptor(made.y.raw, format, dtype, y)?;
@@ -211,7 +208,8 @@ impl Descriptors {
         }
     }
 
-    /// Queues the computation on the handle's stream and overwrites the result.
+    /// Queues the computation on the handle's stream and overwrites the result. The arguments are the operands in the order
+    /// in which [`Pass`] names them, the result, and the workspace with its size.
     ///
     /// # Safety
     ///
@@ -222,12 +220,12 @@ impl Descriptors {
         &self,
         handle: &Handle,
         algorithm: Algorithm,
-        pointers: &Pointers,
+        [a, b]: [*const c_void; 2],
+        to: *mut c_void,
+        (space, size): (*mut c_void, usize),
     ) -> CudnnResult<()> {
         let (h, conv) = (handle.handle.raw, self.convolution.raw);
         let (x, weight, y) = (self.x.raw, self.weight.raw, self.y.raw);
-        let Pointers { operands: [a, b], result: to, workspace: space, workspace_size: size } =
-            *pointers;
         let [one, zero] = self.scales;
         // SAFETY: the owners of the handle and of the descriptors live, and the caller guarantees
         // the pointers. The scales are static.

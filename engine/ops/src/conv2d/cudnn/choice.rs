@@ -28,8 +28,8 @@ pub(super) struct Choice {
 /// suggestion for a shape. All of them work, are deterministic, and round no more than the product allows.
 pub(super) fn ranked(product: &Product, suggested: &[Candidate]) -> Vec<(Algorithm, Math)> {
     let maths = [product.math, Math::CUDNN_DEFAULT_MATH, Math::CUDNN_FMA_MATH];
-    let usual = usual(product.pass).into_iter().cartesian_product(maths);
-    let usual = usual.map(|(algorithm, math)| Candidate {
+    let usual = usual(product.pass).iter().cartesian_product(maths);
+    let usual = usual.map(|(&algorithm, math)| Candidate {
         algorithm,
         works: true,
         deterministic: true,
@@ -54,19 +54,17 @@ pub(super) fn ranked(product: &Product, suggested: &[Candidate]) -> Vec<(Algorit
 }
 
 /// Returns the algorithms that cuDNN documents for every shape. Each is deterministic.
-fn usual(pass: Pass) -> Vec<Algorithm> {
+fn usual(pass: Pass) -> &'static [Algorithm] {
     match pass {
-        Pass::Output | Pass::OutputForRelu => [
-            Forward::CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_PRECOMP_GEMM,
-            Forward::CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_GEMM,
-        ]
-        .map(Algorithm::Output)
-        .into(),
+        Pass::Output | Pass::OutputForRelu => &[
+            Algorithm::Output(Forward::CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_PRECOMP_GEMM),
+            Algorithm::Output(Forward::CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_GEMM),
+        ],
         Pass::InputGradient => {
-            vec![Algorithm::InputGradient(BackwardData::CUDNN_CONVOLUTION_BWD_DATA_ALGO_1)]
+            &[Algorithm::InputGradient(BackwardData::CUDNN_CONVOLUTION_BWD_DATA_ALGO_1)]
         }
         Pass::WeightGradient => {
-            vec![Algorithm::WeightGradient(BackwardFilter::CUDNN_CONVOLUTION_BWD_FILTER_ALGO_1)]
+            &[Algorithm::WeightGradient(BackwardFilter::CUDNN_CONVOLUTION_BWD_FILTER_ALGO_1)]
         }
     }
 }
@@ -99,16 +97,23 @@ fn granted(asked: Math, wanted: Math) -> Option<Math> {
     }
 }
 
-/// The transform that an algorithm applies to operands and sums. An algorithm with a transform
-/// multiplies less. It leaves a rounding error of either sign where all products are zero.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Transform {
-    /// The Fourier transform of a whole plane at once.
-    Fft,
-    /// The Fourier transform of tiles of a plane.
-    FftTiling,
-    /// Winograd's transform.
-    Winograd,
+/// The transform that an algorithm applies to operands and sums, as cuDNN names it. An algorithm with a transform multiplies
+/// less. It leaves a rounding error of either sign where all products are zero.
+pub(super) type Transform = &'static str;
+
+/// The Fourier transform of tiles of a plane.
+const FFT_TILING: Transform = "_FFT_TILING";
+/// The Fourier transform of a whole plane at once.
+pub(super) const FFT: Transform = "_FFT";
+/// Winograd's transform.
+pub(super) const WINOGRAD: Transform = "_WINOGRAD";
+
+impl Algorithm {
+    /// Returns the algorithm's transform, or `None` if the algorithm multiplies the operands as they are.
+    pub(super) fn transform(self) -> Option<Transform> {
+        let name = format!("{self:?}");
+        [FFT_TILING, FFT, WINOGRAD].into_iter().find(|transform| name.contains(transform))
+    }
 }
 
 /// Returns the transforms that pay for a product, the best first.
@@ -135,9 +140,9 @@ pub(super) fn worthwhile(product: &Product) -> &'static [Transform] {
     // Planes that fill three quarters of the padded plane. 14×14 and 28×28 do; 7×7 and smaller ones
     // do not.
     if 4 * plane >= 3 * padded && padded <= LARGEST_FOR_FFT {
-        &[Transform::Fft, Transform::Winograd]
+        &[FFT, WINOGRAD]
     } else {
-        &[Transform::Winograd]
+        &[WINOGRAD]
     }
 }
 
@@ -145,18 +150,3 @@ pub(super) fn worthwhile(product: &Product) -> &'static [Transform] {
 const MANY_CHANNELS: usize = 64;
 /// Pixels of the largest padded plane for which the Fourier transform was faster: 32×32.
 const LARGEST_FOR_FFT: usize = 1 << 10;
-
-impl Algorithm {
-    /// Returns the algorithm's transform, which cuDNN's name for the algorithm contains, or `None`
-    /// if the algorithm multiplies the operands as they are.
-    pub(super) fn transform(self) -> Option<Transform> {
-        let name = format!("{self:?}");
-        let transforms = [
-            ("_FFT_TILING", Transform::FftTiling),
-            ("_FFT", Transform::Fft),
-            ("_WINOGRAD", Transform::Winograd),
-        ];
-        let found = transforms.into_iter().find(|(part, _)| name.contains(part));
-        found.map(|(_, transform)| transform)
-    }
-}

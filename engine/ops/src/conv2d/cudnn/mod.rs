@@ -46,7 +46,7 @@ use super::geometry::{Geometry, Pass};
 use crate::kernels::gpu::Operand;
 use crate::kernels::gpu::driver::address;
 use crate::kernels::gpu::launch::alloc;
-use calls::{Candidate, Descriptors, Handle, Pointers};
+use calls::{Candidate, Descriptors, Handle};
 use choice::{Choice, LARGEST_WORKSPACE, first_that_fits, ranked};
 
 /// Returns the math that cuDNN may use for a type.
@@ -201,21 +201,21 @@ impl Session {
         let (first, _read) = address(first, &stream)?;
         let (second, _read_too) = address(second, &stream)?;
         let (result, _written) = address(result, &stream)?;
-        let pointers = Pointers {
-            operands: [first as *const _, second as *const _],
-            result: result as *mut _,
-            workspace: workspace.as_ref().map_or(ptr::null_mut(), |&(place, _)| place as *mut _),
-            // The size of this product's workspace, not of the whole allocation: earlier products
-            // must have no influence on this one.
-            workspace_size: choice.workspace,
-        };
+        let operands = [first as *const _, second as *const _];
+        let workspace = workspace.as_ref().map_or(ptr::null_mut(), |&(place, _)| place as *mut _);
+        // The size of this product's workspace, not of the whole allocation: earlier products must
+        // have no influence on this one.
+        let workspace = (workspace, choice.workspace);
         // SAFETY: operands and result have the elements and the type that the descriptors describe,
         // and all memory here belongs to the handle's stream: the function `product` checks both.
         // cuDNN writes every element of the result and reads none. Work that is queued on the
         // stream later, on any memory, runs later, and memory is freed in the stream's order too.
         // So operands and result stay unchanged until the product is computed, and one workspace
         // serves one product after another.
-        let queued = unsafe { descriptors.queue(&self.handle, choice.algorithm, &pointers) };
+        let queued = unsafe {
+            let (by, result) = (choice.algorithm, result as *mut _);
+            descriptors.queue(&self.handle, by, operands, result, workspace)
+        };
         queued.or_else(|error| {
             // If earlier work has failed, its error is the cause and is returned instead.
             stream.synchronize().map_err(Error::wrap)?;

@@ -1,6 +1,12 @@
 //! The convolution by its definition: the reference for every algorithm.
 
+use candle_core::WithDType;
+
+use crate::Element;
+use crate::backward::Wanted;
+use crate::conv2d::Algorithm;
 use crate::conv2d::geometry::Geometry;
+use crate::conv2d::results::{Epilogue, Gradients, Output, Upstream};
 use crate::tests::agreement::noise;
 
 /// Makes a geometry from nine sizes: batch, in, height, width, out, kernel height, kernel width, stride, padding.
@@ -23,6 +29,12 @@ pub(crate) fn geometry(sizes: [usize; 9]) -> Geometry {
     }
 }
 
+/// Returns noise as numbers.
+pub(crate) fn values(name: &str, len: usize) -> Vec<f64> {
+    noise(name, &[len]).as_detached_tensor().to_vec1().unwrap()
+}
+
+#[derive(Clone, Debug)]
 pub(crate) struct Operands {
     pub(crate) x: Vec<f64>,
     pub(crate) weight: Vec<f64>,
@@ -38,9 +50,6 @@ pub(crate) struct Results {
 
 impl Operands {
     pub(crate) fn new(g: &Geometry) -> Self {
-        let values = |name: &str, len: usize| -> Vec<f64> {
-            noise(name, &[len]).as_detached_tensor().to_vec1().unwrap()
-        };
         Self {
             x: values("x", g.batch * g.image()),
             weight: values("weight", g.out_channels * g.patch()),
@@ -53,6 +62,36 @@ impl Operands {
         let Self { x, weight, grad } = Self::new(g);
         let round = |values: Vec<f64>| values.into_iter().map(|v| f64::from(v as f32)).collect();
         Self { x: round(x), weight: round(weight), grad: round(grad) }
+    }
+
+    /// Computes the results of an algorithm in the type `T`; `dx` stays empty if `want_dx` is false.
+    pub(in crate::conv2d) fn by<T: Element>(
+        &self,
+        algorithm: Algorithm,
+        geometry: &Geometry,
+        (epilogue, bias): (&Epilogue, Option<&[f64]>),
+        want_dx: bool,
+    ) -> Results {
+        let narrow = |values: &[f64]| -> Vec<T> {
+            values.iter().map(|&value| <T as WithDType>::from_f64(value)).collect()
+        };
+        let [x, weight, grad] = [&self.x, &self.weight, &self.grad].map(|values| narrow(values));
+        let bias = bias.map(narrow);
+        let mut output = Output::new(geometry, epilogue, bias.as_deref());
+        algorithm.forward(&x, &weight, &mut output);
+        let Output { y, relu_masks, .. } = output;
+        let upstream = Upstream { geometry, epilogue, grad: &grad, relu_masks: &relu_masks };
+        let wanted = Wanted { input: want_dx, weights: true };
+        let mut gradients = Gradients::new(geometry, wanted, true);
+        algorithm.backward(&x, &weight, &upstream, &mut gradients);
+        let wide =
+            |values: Vec<T>| -> Vec<f64> { values.into_iter().map(WithDType::to_f64).collect() };
+        Results {
+            y: wide(y),
+            dx: wide(gradients.x.unwrap_or_default()),
+            dweight: wide(gradients.weight.unwrap()),
+            dbias: wide(gradients.bias.into_iter().flatten().collect()),
+        }
     }
 
     pub(crate) fn by_the_formula(&self, g: &Geometry) -> Results {

@@ -3,25 +3,12 @@
 pub(crate) mod formula;
 mod not_finite;
 
-use super::epilogue::Epilogue;
+use candle_core::{Device, Var};
+
 use super::geometry::Geometry;
-use super::results::{Gradients, Output, Upstream};
 use super::*;
 use crate::tests::agreement::{MANY, assert_agree, assert_empty_batch_is_nothing, noise, noises};
 use formula::{Operands, Results, geometry};
-
-/// Computes the results of one algorithm; `dx` stays empty if `want_dx` is false.
-fn results(algorithm: Algorithm, g: &Geometry, operands: &Operands, want_dx: bool) -> Results {
-    let Operands { x, weight, grad } = operands;
-    let mut output = Output::new(g, &Epilogue::Plain, None);
-    algorithm.forward(x, weight, &mut output);
-    let upstream = Upstream { geometry: g, epilogue: &Epilogue::Plain, grad, relu_masks: &[] };
-    let mut gradients = Gradients::new(g, Wanted { input: want_dx, weights: true }, true);
-    algorithm.backward(x, weight, &upstream, &mut gradients);
-    let Gradients { x, weight, bias } = gradients;
-    let dbias = bias.into_iter().flatten().collect();
-    Results { y: output.y, dx: x.unwrap_or_default(), dweight: weight.unwrap(), dbias }
-}
 
 fn assert_close(name: &str, ours: &[f64], truth: &[f64]) {
     assert_eq!(ours.len(), truth.len(), "{name}");
@@ -59,7 +46,6 @@ fn algorithms(g: &Geometry, want_dx: bool) -> Vec<Algorithm> {
     match (g.kernel_h, g.kernel_w, g.stride) {
         (3, 3, 1) => algorithms.extend([Algorithm::Winograd2, Algorithm::Winograd4]),
         (5, 5, 1) => algorithms.push(Algorithm::Winograd3),
-        (1, 1, 2..) if g.padding == 0 => algorithms.push(Algorithm::Strided1x1),
         _ => {}
     }
     algorithms
@@ -73,7 +59,7 @@ fn every_way_is_the_formula() {
         let truth = operands.by_the_formula(&g);
         for want_dx in [false, true] {
             for algorithm in algorithms(&g, want_dx) {
-                let results = results(algorithm, &g, &operands, want_dx);
+                let results = operands.by::<f64>(algorithm, &g, (&Epilogue::Plain, None), want_dx);
                 let name = |what: &str| format!("{what} of {sizes:?} by {algorithm:?}");
                 assert_close(&name("output"), &results.y, &truth.y);
                 assert_close(&name("weight gradient"), &results.dweight, &truth.dweight);
@@ -96,7 +82,7 @@ fn a_shape_chooses_its_way() {
     assert_eq!(algorithm([16, 512, 4, 4, 512, 3, 3, 1, 1]), Algorithm::Winograd2);
     assert_eq!(algorithm([64, 512, 4, 4, 512, 3, 3, 1, 1]), Algorithm::Winograd4);
     assert_eq!(algorithm([16, 64, 28, 28, 128, 3, 3, 2, 1]), Algorithm::Im2col);
-    assert_eq!(algorithm([16, 64, 28, 28, 128, 1, 1, 2, 0]), Algorithm::Strided1x1);
+    assert_eq!(algorithm([16, 64, 28, 28, 128, 1, 1, 2, 0]), Algorithm::Im2col);
     // A single pixel shares nothing with a neighbour, and a single channel has no sum to save on.
     assert_eq!(algorithm([16, 64, 1, 1, 64, 3, 3, 1, 1]), Algorithm::Im2col);
     assert_eq!(algorithm([16, 1, 28, 28, 64, 3, 3, 1, 1]), Algorithm::Im2col);
@@ -107,44 +93,37 @@ fn bits(tensor: &Tensor) -> Vec<u32> {
     values.into_iter().map(f32::to_bits).collect()
 }
 
-fn single(name: &str, shape: &[usize]) -> candle_core::Var {
-    let values = noise(name, shape).to_dtype(candle_core::DType::F32).unwrap();
-    candle_core::Var::from_tensor(&values).unwrap()
+fn single(name: &str, shape: &[usize]) -> Var {
+    Var::from_tensor(&noise(name, shape).to_dtype(DType::F32).unwrap()).unwrap()
+}
+
+/// Returns the bits of a result and of the gradients of its squares.
+fn bits_of_all<const N: usize>(y: Tensor, variables: [&Tensor; N]) -> (Vec<u32>, [Vec<u32>; N]) {
+    let gradients = (&y * &y).unwrap().backward().unwrap();
+    (bits(&y), variables.map(|variable| bits(gradients.get(variable).unwrap())))
+}
+
+/// Runs on a pool of so many threads.
+fn on<R: Send>(threads: usize, work: impl FnOnce() -> R + Send) -> R {
+    rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap().install(work)
 }
 
 #[test]
-fn threads_never_change_the_bits() {
+fn neither_threads_nor_a_bias_of_zero_change_the_bits() {
     for [b, c, h, w, o, kh, kw, stride, padding] in SHAPES {
         let (x, weight) = (single("x", &[b, c, h, w]), single("weight", &[o, c, kh, kw]));
-        let on = |threads: usize| {
-            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
-            pool.install(|| {
-                let y = conv2d(&x, &weight, None, stride, padding).unwrap();
-                let gradients = (&y * &y).unwrap().backward().unwrap();
-                let gradient = |variable: &Tensor| bits(gradients.get(variable).unwrap());
-                [bits(&y), gradient(&x), gradient(&weight)]
-            })
-        };
-        let alone = on(1);
-        for threads in 2..=4 {
-            assert!(on(threads) == alone, "{:?}: other bits on {threads} threads", [b, c, h, w, o]);
-        }
-    }
-}
-
-#[test]
-fn without_a_bias_it_is_as_with_one_of_zero() {
-    for [b, c, h, w, o, kh, kw, stride, padding] in SHAPES {
-        let (x, weight) = (single("x", &[b, c, h, w]), single("weight", &[o, c, kh, kw]));
-        // The input contains zeros. A bias of zero would change the sign of a negative zero.
-        x.set(&relu(&x.as_detached_tensor()).unwrap()).unwrap();
-        let zeros = candle_core::Var::zeros(o, x.dtype(), x.device()).unwrap();
         let results = |bias: Option<&Tensor>| {
             let y = conv2d(&x, &weight, bias, stride, padding).unwrap();
-            let gradients = (&y * &y).unwrap().backward().unwrap();
-            let gradient = |variable: &Tensor| bits(gradients.get(variable).unwrap());
-            [bits(&y), gradient(&x), gradient(&weight)]
+            bits_of_all(y, [&x, &weight])
         };
+        let alone = on(1, || results(None));
+        for threads in 2..=4 {
+            let again = on(threads, || results(None));
+            assert!(again == alone, "{:?}: other bits on {threads} threads", [b, c, h, w, o]);
+        }
+        // The input contains zeros. A bias of zero would change the sign of a negative zero.
+        x.set(&relu(&x.as_detached_tensor()).unwrap()).unwrap();
+        let zeros = Var::zeros(o, x.dtype(), x.device()).unwrap();
         assert!(results(None) == results(Some(&zeros)), "{:?}", [b, c, h, w, o]);
     }
 }
@@ -157,8 +136,7 @@ fn other_images_never_matter() {
         // spread.
         let last = single("last", &[1, c, h, w]).as_detached_tensor();
         let of_last = |others: Tensor| {
-            let x = Tensor::cat(&[others, last.clone()], 0).unwrap();
-            let x = candle_core::Var::from_tensor(&x).unwrap();
+            let x = Var::from_tensor(&Tensor::cat(&[others, last.clone()], 0).unwrap()).unwrap();
             let y = conv2d(&x, &weight, None, stride, padding).unwrap();
             let dx = (&y * &y).unwrap().backward().unwrap().remove(&x).unwrap();
             [y.get(b).unwrap(), dx.get(b).unwrap()].map(|tensor| bits(&tensor))
@@ -179,11 +157,7 @@ fn with_relu_and_pooling_it_is_the_three_after_one_another() {
     ] {
         let (x, weight) = (single("x", &[b, c, h, w]), single("weight", &[o, c, kernel, kernel]));
         let bias = single("bias", &[o]);
-        let results = |y: Tensor| {
-            let gradients = (&y * &y).unwrap().backward().unwrap();
-            let gradient = |variable: &Tensor| bits(gradients.get(variable).unwrap());
-            [bits(&y), gradient(&x), gradient(&weight), gradient(&bias)]
-        };
+        let results = |y: Tensor| bits_of_all(y, [&x, &weight, &bias]);
         let at_once = results(conv2d_relu_pool(&x, &weight, &bias, pool).unwrap());
         let y = conv2d(&x, &weight, Some(&bias), 1, 0).unwrap();
         let one_by_one = results(avg_pool2d(&relu(&y).unwrap(), pool, pool).unwrap());
@@ -236,7 +210,7 @@ fn an_empty_batch_has_gradients_of_zero() {
     for ([c, h, w, o, kernel, stride, padding], algorithm) in [
         ([1, 5, 5, 2, 3, 1, 0], Algorithm::Direct),
         ([9, 5, 7, 3, 3, 2, 1], Algorithm::Im2col),
-        ([40, 5, 7, 3, 1, 2, 0], Algorithm::Strided1x1),
+        ([40, 5, 7, 3, 1, 2, 0], Algorithm::Im2col),
     ] {
         let g = geometry([0, c, h, w, o, kernel, kernel, stride, padding]);
         assert_eq!(Algorithm::new(&g), algorithm);
@@ -249,18 +223,19 @@ fn an_empty_batch_has_gradients_of_zero() {
         let output = [o, g.out_h, g.out_w];
         assert_empty_batch_is_nothing(&[c, h, w], &output, &[&weight, &bias], convolve);
         // The images are data: only the parameters have gradients.
-        let x = Tensor::zeros((0, c, h, w), candle_core::DType::F64, weight.device()).unwrap();
+        let x = Tensor::zeros((0, c, h, w), DType::F64, weight.device()).unwrap();
         let gradients = convolve(&x).unwrap().sum_all().unwrap().backward().unwrap();
         let sum = gradients.get(&weight).unwrap().abs().unwrap().sum_all().unwrap();
         assert_eq!(sum.to_scalar::<f64>().unwrap(), 0.0);
     }
 }
 
+fn zeros(shape: [usize; 4]) -> Tensor {
+    Tensor::zeros(&shape, DType::F32, &Device::Cpu).unwrap()
+}
+
 #[test]
-fn sizes_of_zero_are_refused() {
-    let zeros = |shape: [usize; 4]| {
-        Tensor::zeros(&shape, candle_core::DType::F32, &candle_core::Device::Cpu).unwrap()
-    };
+fn sizes_of_zero_and_kernels_that_do_not_fit_are_refused() {
     for (x, weight, stride, padding) in [
         ([2, 0, 4, 4], [3, 0, 2, 2], 1, 0),
         ([2, 1, 0, 4], [3, 1, 2, 2], 1, 1),
@@ -291,9 +266,6 @@ fn a_padding_that_nobody_can_count_is_refused() {
 
 #[test]
 fn sizes_beyond_the_machines_memory_are_refused() {
-    let zeros = |shape: [usize; 4]| {
-        Tensor::zeros(&shape, candle_core::DType::F32, &candle_core::Device::Cpu).unwrap()
-    };
     let (x, weight) = (zeros([1, 1, 4, 4]), zeros([1, 1, 3, 3]));
     let bias = zeros([1, 1, 1, 1]).flatten_all().unwrap();
     for padding in [1 << 20, 1_000_000] {
@@ -310,7 +282,7 @@ fn sizes_beyond_the_machines_memory_are_refused() {
     }
     let padding = 1 << 20;
     // bf16 is computed in f32, and an empty batch needs no memory.
-    let [x, weight] = [&x, &weight].map(|t| t.to_dtype(candle_core::DType::BF16).unwrap());
+    let [x, weight] = [&x, &weight].map(|t| t.to_dtype(DType::BF16).unwrap());
     let error = conv2d(&x, &weight, None, 1, padding).unwrap_err().to_string();
     assert!(error.contains("padding 1048576 is too much for a 4×4 input"), "{error}");
     for channels in [1, 4] {
@@ -336,13 +308,11 @@ fn sizes_beyond_the_machines_memory_are_refused() {
 #[test]
 fn a_stride_beyond_the_image_leaves_one_output() {
     for (kernel, padding) in [(1, 0), (3, 0), (3, 1)] {
-        let (x, weight) = (noise("x", &[2, 3, 4, 4]), noise("weight", &[2, 3, kernel, kernel]));
+        let (x, weight) = (single("x", &[2, 3, 4, 4]), single("weight", &[2, 3, kernel, kernel]));
         let results = |stride: usize| {
             let y = conv2d(&x, &weight, None, stride, padding).unwrap();
             assert_eq!(y.dims(), [2, 2, 1, 1]);
-            let gradients = y.sum_all().unwrap().backward().unwrap();
-            let results = [&y, gradients.get(&x).unwrap(), gradients.get(&weight).unwrap()];
-            results.map(|tensor| tensor.flatten_all().unwrap().to_vec1::<f64>().unwrap())
+            bits_of_all(y, [&x, &weight])
         };
         for stride in [1 << 40, 1 << 62, usize::MAX] {
             assert_eq!(results(stride), results(6), "stride {stride}");

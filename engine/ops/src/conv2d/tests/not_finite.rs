@@ -1,11 +1,10 @@
 //! NaN and infinities: every algorithm has them where the formula has them, and numbers elsewhere.
 
-use candle_core::WithDType;
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
 
+use super::formula::values;
 use super::*;
-use crate::backward::Wanted;
 use crate::tests::agreement::{NOT_FINITE, assert_same_kind};
 
 /// A convolution with a bias; with relu and pooling over 2×2 windows if `pooled`.
@@ -13,11 +12,9 @@ use crate::tests::agreement::{NOT_FINITE, assert_same_kind};
 struct Case {
     sizes: [usize; 9],
     pooled: bool,
-    x: Vec<f64>,
-    weight: Vec<f64>,
+    /// The gradient is that of the output after the epilogue.
+    operands: Operands,
     bias: Vec<f64>,
-    /// The gradient of the output after the epilogue.
-    grad: Vec<f64>,
 }
 
 impl Case {
@@ -30,58 +27,52 @@ impl Case {
         let quarters = |values: Vec<f64>| -> Vec<f64> {
             values.into_iter().map(|value| (4.0 * value).round() / 4.0).collect()
         };
-        let values = |name: &str, len: usize| -> Vec<f64> {
-            noise(name, &[len]).as_detached_tensor().to_vec1().unwrap()
-        };
         let (height, width) = epilogue(&g, pooled).size(&g);
+        let grad = values("grad", g.batch * g.out_channels * height * width);
         let bias = quarters(values("bias", g.out_channels));
         Self {
             sizes,
             pooled,
-            x: quarters(x),
-            weight: quarters(weight),
+            operands: Operands { x: quarters(x), weight: quarters(weight), grad: quarters(grad) },
             bias: bias.into_iter().map(|bias| bias + 1.0 / 32.0).collect(),
-            grad: quarters(values("grad", g.batch * g.out_channels * height * width)),
         }
     }
 
-    fn black(self) -> Self {
-        let width = self.sizes[3];
-        let x = self.x.iter().enumerate();
-        let x = x.map(|(place, &pixel)| if place % width == 0 { pixel } else { 0.0 }).collect();
-        Self { x, ..self }
+    fn black(mut self) -> Self {
+        for (place, pixel) in self.operands.x.iter_mut().enumerate() {
+            if place % self.sizes[3] != 0 {
+                *pixel = 0.0;
+            }
+        }
+        self
     }
 
     /// Returns the input, the weight, the bias or the gradient of the output.
     fn operand(&mut self, nth: usize) -> &mut [f64] {
-        [&mut self.x, &mut self.weight, &mut self.bias, &mut self.grad][nth]
+        let Operands { x, weight, grad } = &mut self.operands;
+        [x, weight, &mut self.bias, grad][nth]
     }
 
     fn truth(&self) -> Results {
         let g = &geometry(self.sizes);
-        let by_the_formula = |grad| {
-            let (x, weight) = (self.x.clone(), self.weight.clone());
-            Operands { x, weight, grad }.by_the_formula(g)
-        };
+        let grads = &self.operands.grad;
+        let by_the_formula = |grad| Operands { grad, ..self.operands.clone() }.by_the_formula(g);
         let mut sums = by_the_formula(vec![0.0; g.batch * g.out_image()]).y;
         for (plane, sums) in sums.chunks_mut(g.pixels()).enumerate() {
             sums.iter_mut().for_each(|sum| *sum += self.bias[plane % g.out_channels]);
         }
         let Epilogue::ReluPool(windows) = epilogue(g, self.pooled) else {
-            return Results { y: sums, ..by_the_formula(self.grad.clone()) };
+            return Results { y: sums, ..by_the_formula(grads.clone()) };
         };
-        let mut y = vec![0.0; self.grad.len()];
+        let mut y = vec![0.0; grads.len()];
         let mut dsums = vec![0.0; sums.len()];
-        let planes = y.chunks_mut(windows.out_plane()).zip(self.grad.chunks(windows.out_plane()));
-        for ((plane, (y, grad)), dsums) in planes.enumerate().zip(dsums.chunks_mut(g.pixels())) {
-            let sums = &sums[plane * g.pixels()..][..g.pixels()];
-            for (place, &sum) in sums.iter().enumerate() {
-                let (row, column) = (place / g.out_w / 2, place % g.out_w / 2);
-                if row < windows.out_height && column < windows.out_width {
-                    let window = row * windows.out_width + column;
-                    y[window] += if sum <= 0.0 { 0.0 } else { sum / 4.0 };
-                    dsums[place] = if sum <= 0.0 { 0.0 } else { grad[window] / 4.0 };
-                }
+        for (place, &sum) in sums.iter().enumerate() {
+            let (plane, place_in_plane) = (place / g.pixels(), place % g.pixels());
+            let (row, column) = (place_in_plane / g.out_w / 2, place_in_plane % g.out_w / 2);
+            if row < windows.out_height && column < windows.out_width {
+                let window = plane * windows.out_plane() + row * windows.out_width + column;
+                y[window] += if sum <= 0.0 { 0.0 } else { sum / 4.0 };
+                dsums[place] = if sum <= 0.0 { 0.0 } else { grads[window] / 4.0 };
             }
         }
         Results { y, ..by_the_formula(dsums) }
@@ -89,26 +80,8 @@ impl Case {
 
     fn by<T: Element>(&self, algorithm: Algorithm, want_dx: bool) -> Results {
         let g = &geometry(self.sizes);
-        let epilogue = &epilogue(g, self.pooled);
-        let round = |values: &[f64]| -> Vec<T> {
-            values.iter().map(|&value| <T as WithDType>::from_f64(value)).collect()
-        };
-        let (x, weight, bias, grad) =
-            (round(&self.x), round(&self.weight), round(&self.bias), round(&self.grad));
-        let mut output = Output::new(g, epilogue, Some(&bias));
-        algorithm.forward(&x, &weight, &mut output);
-        let upstream =
-            Upstream { geometry: g, epilogue, grad: &grad, relu_masks: &output.relu_masks };
-        let mut gradients = Gradients::new(g, Wanted { input: want_dx, weights: true }, true);
-        algorithm.backward(&x, &weight, &upstream, &mut gradients);
-        let wide =
-            |values: Vec<T>| -> Vec<f64> { values.into_iter().map(WithDType::to_f64).collect() };
-        Results {
-            y: wide(output.y),
-            dx: wide(gradients.x.unwrap_or_default()),
-            dweight: wide(gradients.weight.unwrap()),
-            dbias: wide(gradients.bias.into_iter().flatten().collect()),
-        }
+        let epilogue = (&epilogue(g, self.pooled), Some(&self.bias[..]));
+        self.operands.by::<T>(algorithm, g, epilogue, want_dx)
     }
 
     fn assert_as_the_formula(&self) {
@@ -147,31 +120,19 @@ fn epilogue(g: &Geometry, pooled: bool) -> Epilogue {
 const WINOGRAD: [[usize; 9]; 3] =
     [[2, 8, 9, 7, 9, 3, 3, 1, 1], [17, 9, 6, 6, 8, 3, 3, 1, 0], [3, 8, 8, 7, 8, 5, 5, 1, 2]];
 
-/// Returns the pixel in the middle of the first image's second channel.
-fn middle(sizes: [usize; 9]) -> usize {
-    let [_, _, height, width, ..] = sizes;
-    height * width + height / 2 * width + width / 2
-}
-
 #[test]
-fn a_pixel_that_is_not_finite_reaches_what_sees_it_and_nothing_else() {
+fn a_number_that_is_not_finite_reaches_what_depends_on_it_and_nothing_else() {
     for sizes in WINOGRAD {
         for value in NOT_FINITE {
-            let mut case = Case::new(sizes, false);
-            case.x[middle(sizes)] = value;
-            case.assert_as_the_formula();
-        }
-    }
-}
-
-#[test]
-fn a_gradient_that_is_not_finite_reaches_what_it_comes_from_and_nothing_else() {
-    for sizes in WINOGRAD {
-        for value in NOT_FINITE {
-            let mut case = Case::new(sizes, false);
-            let last = case.grad.len() - 1;
-            case.grad[last] = value;
-            case.assert_as_the_formula();
+            // The pixel in the middle of the first image's second channel, and the last gradient.
+            let [_, _, height, width, ..] = sizes;
+            let middle = height * width + height / 2 * width + width / 2;
+            for (operand, place) in [(0, Some(middle)), (3, None)] {
+                let mut case = Case::new(sizes, false);
+                let numbers = case.operand(operand);
+                numbers[place.unwrap_or(numbers.len() - 1)] = value;
+                case.assert_as_the_formula();
+            }
         }
     }
 }
@@ -182,7 +143,7 @@ fn a_weight_that_is_not_finite_makes_nan_of_black_pixels() {
         for value in NOT_FINITE {
             let g = geometry(sizes);
             let mut case = Case::new(sizes, false).black();
-            case.weight[g.patch()] = value;
+            case.operands.weight[g.patch()] = value;
             case.assert_as_the_formula();
             for algorithm in algorithms(&g, true) {
                 // The second channel of the first image, where its patches see nothing but zeros.
@@ -210,7 +171,8 @@ fn huge_numbers_do_not_overflow_on_the_way() {
                 case.operand(other).iter_mut().for_each(|value| *value *= scale);
             }
             // Only the first image has huge gradients.
-            case.grad[g.out_image()..].iter_mut().for_each(|grad| *grad = grad.clamp(-1.0, 1.0));
+            let others = &mut case.operands.grad[g.out_image()..];
+            others.iter_mut().for_each(|grad| *grad = grad.clamp(-1.0, 1.0));
             let Results { y, dx, dweight, dbias } = case.truth();
             for values in [y, dx, dweight, dbias] {
                 assert!(values.iter().all(|value| value.abs() < 2f64.powi(127)), "{sizes:?}");
@@ -224,9 +186,8 @@ fn huge_numbers_do_not_overflow_on_the_way() {
 fn planes_that_are_finite_keep_their_bits() {
     for [b, c, h, w, o, kh, kw, stride, padding] in WINOGRAD {
         let (x, weight) = (single("x", &[b, c, h, w]), single("weight", &[o, c, kh, kw]));
-        let results = |threads: usize, x: &candle_core::Var, weight: &candle_core::Var| {
-            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
-            pool.install(|| {
+        let results = |threads: usize, x: &Var, weight: &Var| {
+            on(threads, || {
                 let y = conv2d(x, weight, None, stride, padding).unwrap();
                 // The gradient of each output is 1, whatever the output.
                 let gradients = y.sum_all().unwrap().backward().unwrap();
@@ -235,11 +196,11 @@ fn planes_that_are_finite_keep_their_bits() {
             })
         };
         let finite = results(1, &x, &weight);
-        let with_nan = |of: &candle_core::Var, place: usize| {
+        let with_nan = |of: &Var, place: usize| {
             let mut values = of.flatten_all().unwrap().to_vec1::<f32>().unwrap();
             values[place] = f32::NAN;
             let tensor = Tensor::from_vec(values, of.shape(), of.device()).unwrap();
-            candle_core::Var::from_tensor(&tensor).unwrap()
+            Var::from_tensor(&tensor).unwrap()
         };
         let but_first = |tensor: &Tensor, axis: usize| {
             let size = tensor.dim(axis).unwrap();

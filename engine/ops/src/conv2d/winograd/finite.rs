@@ -1,4 +1,4 @@
-//! Results that are not finite are computed again, by [`Im2col`].
+//! Results that are not finite are computed again, by [`Im2col`](crate::conv2d::im2col::Im2col).
 //!
 //! In a plain convolution a NaN or an infinity reaches the outputs that read it, and no others.
 //! Winograd's transforms mix the numbers of a tile. Three cases then go wrong:
@@ -9,103 +9,50 @@
 //! | an infinity | an infinity | inf − inf = NaN |
 //! | finite, but close to the largest number of the type | finite | the transforms overflow |
 //!
-//! The zero mask of [`mask`](super::zero_mask) would add a fourth case: zeros times a NaN are NaN, and not zero.
+//! The [zero mask](super::zero_mask) would add a fourth case: zeros times a NaN are NaN, and not zero.
 //!
-//! Each plane of outputs in which a number is not finite is therefore replaced, and so is each such
-//! plane of the input's gradient and each such kernel of the weight's gradient. All other planes
-//! and kernels keep their bits, independent of the contents of other images and channels.
+//! A plane of outputs in which a number is not finite is therefore *spoilt*: the plane becomes NaN as a whole, which neither
+//! the zero mask nor the relu hides. The same happens to planes of the input's gradient and to kernels of the weight's.
+//! After the pass, what is NaN as a whole is replaced. All other planes and kernels keep their bits, independent of the
+//! contents of other images and channels.
 //!
-//! A check of the results is enough, because a number that is not finite stays so in every sum and product. The check costs
-//! one addition for each result: a sum is finite only if all its terms are.
+//! The check costs one addition for each result: the total of a plane is finite only if all numbers are. Where a total is
+//! not, the numbers are looked at one by one.
 
-use super::Winograd;
 use crate::Element;
-use crate::backward::Wanted;
-use crate::conv2d::geometry::Plane;
-use crate::conv2d::im2col::Im2col;
-use crate::conv2d::padded_plane::PaddedPlane;
-use crate::conv2d::results::{Gradients, Output, Upstream};
 use crate::kernels::simd::{LANES, Simd, add};
 
-/// The sum of results, for each image of a block.
-pub(super) struct Check<T>(Simd<T>);
-
-impl<T: Element> Check<T> {
-    #[inline(always)]
-    pub(super) fn new() -> Self {
-        Self([T::zero(); LANES])
-    }
-
-    /// Adds up a plane in four sums: an addition waits for the previous one to the same sum.
-    #[inline(always)]
-    pub(super) fn of(plane: &[Simd<T>]) -> Self {
-        let mut sums = [[T::zero(); LANES]; 4];
-        let (fours, rest) = plane.as_chunks::<4>();
-        for four in fours {
-            for (sum, results) in sums.iter_mut().zip(four) {
-                *sum = add(*sum, *results);
-            }
+/// Returns which images have a number in their plane that is not finite.
+#[inline(always)]
+pub(super) fn not_finite<T: Element>(plane: &[Simd<T>]) -> Simd<bool> {
+    // Four sums: an addition waits for the previous one to the same sum.
+    let mut sums = [[T::zero(); LANES]; 4];
+    let (fours, rest) = plane.as_chunks::<4>();
+    for four in fours {
+        for (sum, results) in sums.iter_mut().zip(four) {
+            *sum = add(*sum, *results);
         }
-        for results in rest {
-            sums[0] = add(sums[0], *results);
-        }
-        Self(add(add(sums[0], sums[1]), add(sums[2], sums[3])))
     }
-
-    #[inline(always)]
-    pub(super) fn add(&mut self, results: &Simd<T>) {
-        self.0 = add(self.0, *results);
+    for results in rest {
+        sums[0] = add(sums[0], *results);
     }
-
-    /// Returns whether all results are finite. The answer is also no if their sum overflows.
-    #[inline(always)]
-    pub(super) fn passes(&self) -> bool {
-        self.0.into_iter().all(T::is_finite)
-    }
+    let totals = add(add(sums[0], sums[1]), add(sums[2], sums[3]));
+    if totals.into_iter().all(T::is_finite) { [false; LANES] } else { one_by_one(plane) }
 }
 
-/// Returns which of a block's first `images` images have a number in `plane` that is not finite.
 #[cold]
-pub(super) fn not_finite<T: Element>(
-    plane: &[Simd<T>],
-    padded: PaddedPlane,
-    images: usize,
-) -> Vec<usize> {
-    let rows = || plane.chunks_exact(padded.outer_width).skip(padded.padding).take(padded.height);
-    let inside = || rows().flat_map(|row| &row[padded.padding..][..padded.width]);
-    (0..images).filter(|&image| inside().any(|pixel| !pixel[image].is_finite())).collect()
+fn one_by_one<T: Element>(plane: &[Simd<T>]) -> Simd<bool> {
+    std::array::from_fn(|lane| plane.iter().any(|pixel| !pixel[lane].is_finite()))
 }
 
-impl<const M: usize, const R: usize, const A: usize> Winograd<'_, M, R, A> {
-    /// Computes these planes of `output` again.
-    pub(super) fn replace_outputs<T: Element>(
-        &self,
-        x: &[T],
-        weight: &[T],
-        output: &mut Output<'_, T>,
-        planes: &[Plane],
-    ) {
-        if !planes.is_empty() {
-            let mut im2col = Output::new(output.geometry, output.epilogue, output.bias);
-            Im2col(self.geometry).forward(x, weight, &mut im2col);
-            output.take(&im2col, planes);
+/// Overwrites the planes of `images` with NaN. Returns whether there is one.
+#[inline(always)]
+pub(super) fn spoil<T: Element>(plane: &mut [Simd<T>], images: Simd<bool>) -> bool {
+    let any = images.contains(&true);
+    if any {
+        for pixel in plane {
+            *pixel = std::array::from_fn(|lane| if images[lane] { T::nan() } else { pixel[lane] });
         }
     }
-
-    /// Computes these planes of the input's gradient and these kernels of the weight's again.
-    pub(super) fn replace_gradients<T: Element>(
-        &self,
-        x: &[T],
-        weight: &[T],
-        upstream: &Upstream<'_, T>,
-        gradients: &mut Gradients<T>,
-        (planes, kernels): (&[Plane], &[usize]),
-    ) {
-        if !(planes.is_empty() && kernels.is_empty()) {
-            let wanted = Wanted { input: !planes.is_empty(), weights: !kernels.is_empty() };
-            let mut im2col = Gradients::new(self.geometry, wanted, false);
-            Im2col(self.geometry).backward(x, weight, upstream, &mut im2col);
-            gradients.take(self.geometry, &im2col, planes, kernels);
-        }
-    }
+    any
 }

@@ -40,16 +40,17 @@
 //! anywhere, so the tasks decide the first axis of each layout. The number of images that are
 //! computed together keeps tiles and products in a near cache until the next step reads them.
 
-mod backward;
 mod finite;
-mod forward;
+mod passes;
 mod points;
 #[cfg(test)]
 mod tests {
     mod rounding;
 }
-mod weights;
+mod transforms;
 mod zero_mask;
+
+use std::ops::Range;
 
 use candle_core::WithDType;
 
@@ -96,19 +97,24 @@ impl<'a, const M: usize, const R: usize, const A: usize> Winograd<'a, M, R, A> {
         let Geometry { height, width, padding, .. } = *self.geometry;
         let outer = |tiles| tiles * M + R - 1;
         let (outer_height, outer_width) = (outer(self.down), outer(self.across));
-        PaddedPlane { height, width, padding, outer_height, outer_width }
+        PaddedPlane { height, width, step: 1, padding, outer_height, outer_width }
     }
 
     /// The padded plane of an output, rounded up to whole tiles.
     fn padded_output(&self) -> PaddedPlane {
         let (height, width) = (self.geometry.out_h, self.geometry.out_w);
         let (outer_height, outer_width) = (self.down * M, self.across * M);
-        PaddedPlane { height, width, padding: 0, outer_height, outer_width }
+        PaddedPlane { outer_height, outer_width, ..PaddedPlane::unpadded(height, width) }
     }
 
     /// The number of images that are computed together.
     fn images_at_once(&self) -> usize {
         COLUMNS.div_ceil(self.tiles() * LANES) * LANES
+    }
+
+    /// The number of columns of a run of images: a column for each tile and image, with the last block filled up.
+    fn columns(&self, images: &Range<usize>) -> usize {
+        images.len().next_multiple_of(LANES) * self.tiles()
     }
 
     /// Returns the first pixel of every tile in a padded plane: tiles begin `M` pixels apart.

@@ -24,46 +24,28 @@ use rayon::prelude::*;
 
 use super::Winograd;
 use crate::Element;
-use crate::conv2d::padded_plane::PaddedPlane;
 use crate::kernels::simd::{LANES, Simd, vectorised};
 
-/// The zero mask of a block of images: the outputs with patches of zeros, `[H', W']`.
-pub(super) struct ZeroMask(Vec<Simd<bool>>);
-
-impl ZeroMask {
-    /// Sets the masked outputs to zero. `sums` lie in the upper left of a padded plane.
-    #[inline(always)]
-    pub(super) fn apply<T: Element>(&self, sums: &mut [Simd<T>], padded: PaddedPlane) {
-        let rows = sums.chunks_exact_mut(padded.outer_width);
-        for (row, mask) in rows.zip(self.0.chunks_exact(padded.width)) {
-            for (sum, &mask) in row.as_flattened_mut().iter_mut().zip(mask.as_flattened()) {
-                *sum = if mask { T::zero() } else { *sum };
-            }
-        }
-    }
-}
-
 impl<const M: usize, const R: usize, const A: usize> Winograd<'_, M, R, A> {
-    /// Returns the zero mask of each block of the images `x`, or `None` if the mask is empty.
-    pub(super) fn zero_masks<T: Element>(&self, x: &[T]) -> Vec<Option<ZeroMask>> {
+    /// Returns the zero mask of each block of the images `x`: for each output, the images that keep it. `None` keeps all.
+    pub(super) fn zero_masks<T: Element>(&self, x: &[T]) -> Vec<Option<Vec<Simd<bool>>>> {
         let g = self.geometry;
-        let blocks = x.par_chunks(LANES * g.image());
         let mask_of_block = |images: &[T]| {
             let mut mask = None;
             for (lane, image) in images.chunks_exact(g.image()).enumerate() {
-                let Some(outputs) = self.masked_outputs(image) else { continue };
-                let block = mask.get_or_insert_with(|| vec![[false; LANES]; g.pixels()]);
-                for (to, output) in block.iter_mut().zip(outputs) {
-                    to[lane] = output;
+                let Some(zeros) = self.zero_outputs(image) else { continue };
+                let mask = mask.get_or_insert_with(|| vec![[true; LANES]; g.pixels()]);
+                for (mask, zero) in mask.iter_mut().zip(zeros) {
+                    mask[lane] = !zero;
                 }
             }
-            mask.map(ZeroMask)
+            mask
         };
-        blocks.map(mask_of_block).collect()
+        x.par_chunks(LANES * g.image()).map(mask_of_block).collect()
     }
 
     /// Returns which outputs of one image have patches of zeros; `None` if no output has.
-    fn masked_outputs<T: Element>(&self, image: &[T]) -> Option<Vec<bool>> {
+    fn zero_outputs<T: Element>(&self, image: &[T]) -> Option<Vec<bool>> {
         let g = self.geometry;
         let zeros = zeros_in_all_channels(image, g.height * g.width);
         // The rows or columns of the image itself, without padding, that a kernel reads.
@@ -103,8 +85,8 @@ fn zeros_in_all_channels<T: Element>(image: &[T], plane: usize) -> Vec<bool> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::conv2d::epilogue::Epilogue;
-    use crate::conv2d::results::Output;
+    use crate::conv2d::Algorithm;
+    use crate::conv2d::results::Epilogue;
     use crate::conv2d::tests::formula::{Operands, geometry};
 
     /// Makes images that are zero except for a few rows and columns of two channels. These differ from image to image.
@@ -122,29 +104,26 @@ mod tests {
         operands
     }
 
-    fn masked_outputs_are_exactly_zero<const M: usize, const R: usize, const A: usize>(
-        sizes: [usize; 9],
-    ) {
-        let g = geometry(sizes);
-        let operands = mostly_black(sizes);
-        let truth = operands.by_the_formula(&g).y;
-        let mut output = Output::new(&g, &Epilogue::Plain, None);
-        Winograd::<M, R, A>::new(&g).forward(&operands.x, &operands.weight, &mut output);
-        let zeros = truth.iter().filter(|&&y| y == 0.0).count();
-        assert!((truth.len() / 8..truth.len()).contains(&zeros), "{sizes:?}: {zeros} zeros");
-        for (place, (ours, truth)) in output.y.iter().zip(&truth).enumerate() {
-            assert_eq!(*ours == 0.0, *truth == 0.0, "{sizes:?}, element {place}: {ours:e}");
-        }
-    }
-
     #[test]
     fn what_sees_nothing_but_zeros_is_zero() {
         // batch, in, height, width, out, kernel height, kernel width, stride, padding: partial
         // blocks and tiles, and a padding beyond the kernel.
-        masked_outputs_are_exactly_zero::<2, 3, 4>([17, 8, 9, 7, 3, 3, 3, 1, 1]);
-        masked_outputs_are_exactly_zero::<4, 3, 6>([18, 9, 14, 11, 2, 3, 3, 1, 0]);
-        masked_outputs_are_exactly_zero::<4, 3, 6>([2, 8, 5, 6, 2, 3, 3, 1, 5]);
-        masked_outputs_are_exactly_zero::<3, 5, 7>([5, 20, 13, 13, 4, 5, 5, 1, 0]);
+        for (algorithm, sizes) in [
+            (Algorithm::Winograd2, [17, 8, 9, 7, 3, 3, 3, 1, 1]),
+            (Algorithm::Winograd4, [18, 9, 14, 11, 2, 3, 3, 1, 0]),
+            (Algorithm::Winograd4, [2, 8, 5, 6, 2, 3, 3, 1, 5]),
+            (Algorithm::Winograd3, [5, 20, 13, 13, 4, 5, 5, 1, 0]),
+        ] {
+            let g = geometry(sizes);
+            let operands = mostly_black(sizes);
+            let truth = operands.by_the_formula(&g).y;
+            let found = operands.by::<f64>(algorithm, &g, (&Epilogue::Plain, None), false).y;
+            let zeros = truth.iter().filter(|&&y| y == 0.0).count();
+            assert!((truth.len() / 8..truth.len()).contains(&zeros), "{sizes:?}: {zeros} zeros");
+            for (place, (ours, truth)) in found.iter().zip(&truth).enumerate() {
+                assert_eq!(*ours == 0.0, *truth == 0.0, "{sizes:?}, element {place}: {ours:e}");
+            }
+        }
     }
 
     #[test]

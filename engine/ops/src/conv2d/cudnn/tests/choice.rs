@@ -10,11 +10,11 @@ use candle_core::cuda_backend::cudarc::cudnn::sys::{
 use super::super::Product;
 use super::super::calls::Algorithm::{self, InputGradient, Output, WeightGradient};
 use super::super::calls::Candidate;
-use super::super::choice::Transform::{Fft, Winograd};
-use super::super::choice::{Choice, LARGEST_WORKSPACE, first_that_fits, ranked, worthwhile};
-use super::product_of;
+use super::super::choice::{
+    Choice, FFT, LARGEST_WORKSPACE, WINOGRAD, first_that_fits, ranked, worthwhile,
+};
+use super::{product_of, sized_product};
 use crate::conv2d::geometry::Pass;
-use crate::conv2d::tests::formula::geometry;
 
 const FIRST: Algorithm = WeightGradient(BackwardFilter::CUDNN_CONVOLUTION_BWD_FILTER_ALGO_0);
 const SECOND: Algorithm = WeightGradient(BackwardFilter::CUDNN_CONVOLUTION_BWD_FILTER_ALGO_1);
@@ -131,47 +131,42 @@ const LARGE: [usize; 9] = [256, 64, 28, 28, 64, 3, 3, 1, 1];
 /// A shape of ResNet-18 with a padded plane of 8×8.
 const SMALL: [usize; 9] = [256, 512, 4, 4, 512, 3, 3, 1, 1];
 
-fn product(sizes: [usize; 9], pass: Pass, dtype: DType, math: Math) -> Product {
-    Product { geometry: geometry(sizes), dtype, pass, math }
-}
-
 #[test]
 fn it_pays_for_small_kernels_of_many_channels_in_f32() {
-    let plain = |sizes| {
-        let of = |pass| worthwhile(&product(sizes, pass, DType::F32, Math::CUDNN_FMA_MATH));
-        let transforms = of(Pass::Output);
-        assert_eq!(of(Pass::InputGradient), transforms, "{sizes:?}");
-        assert_eq!(of(Pass::WeightGradient), transforms, "{sizes:?}");
-        transforms
-    };
-    // Measured shapes, and the same shapes with other numbers of images.
-    assert_eq!(plain(LARGE), [Fft, Winograd]);
-    assert_eq!(plain([32, 128, 14, 14, 128, 3, 3, 1, 1]), [Fft, Winograd]);
-    assert_eq!(plain([32, 256, 7, 7, 256, 3, 3, 1, 1]), [Winograd]);
-    assert_eq!(plain(SMALL), [Winograd]);
-    // Planes that are larger, smaller, long and narrow, or that fill half of a padded plane.
-    assert_eq!(plain([8, 64, 56, 56, 64, 3, 3, 1, 1]), [Winograd]);
-    assert_eq!(plain([8, 64, 6, 6, 64, 3, 3, 1, 1]), [Winograd]);
-    assert_eq!(plain([8, 64, 30, 3, 64, 3, 3, 1, 1]), [Winograd]);
-    assert_eq!(plain([8, 64, 23, 23, 64, 3, 3, 1, 1]), [Winograd]);
-    for sizes in [
+    for (sizes, expected) in [
+        // Measured shapes, and the same shapes with other numbers of images.
+        (LARGE, &[FFT, WINOGRAD][..]),
+        ([32, 128, 14, 14, 128, 3, 3, 1, 1], &[FFT, WINOGRAD]),
+        ([32, 256, 7, 7, 256, 3, 3, 1, 1], &[WINOGRAD]),
+        (SMALL, &[WINOGRAD]),
+        // Planes that are larger, smaller, long and narrow, or that fill half of a padded plane.
+        ([8, 64, 56, 56, 64, 3, 3, 1, 1], &[WINOGRAD]),
+        ([8, 64, 6, 6, 64, 3, 3, 1, 1], &[WINOGRAD]),
+        ([8, 64, 30, 3, 64, 3, 3, 1, 1], &[WINOGRAD]),
+        ([8, 64, 23, 23, 64, 3, 3, 1, 1], &[WINOGRAD]),
         // Few channels on one side.
-        [256, 1, 28, 28, 64, 3, 3, 1, 1],
-        [256, 64, 28, 28, 32, 3, 3, 1, 1],
+        ([256, 1, 28, 28, 64, 3, 3, 1, 1], &[]),
+        ([256, 64, 28, 28, 32, 3, 3, 1, 1], &[]),
         // Stride 2, no padding, other kernels.
-        [256, 64, 28, 28, 128, 3, 3, 2, 1],
-        [256, 64, 28, 28, 64, 3, 3, 1, 0],
-        [256, 64, 28, 28, 64, 1, 1, 1, 1],
-        [256, 64, 28, 28, 64, 3, 5, 1, 1],
+        ([256, 64, 28, 28, 128, 3, 3, 2, 1], &[]),
+        ([256, 64, 28, 28, 64, 3, 3, 1, 0], &[]),
+        ([256, 64, 28, 28, 64, 1, 1, 1, 1], &[]),
+        ([256, 64, 28, 28, 64, 3, 5, 1, 1], &[]),
     ] {
-        assert_eq!(plain(sizes), [], "{sizes:?}");
+        for pass in [Pass::Output, Pass::InputGradient, Pass::WeightGradient] {
+            let product = sized_product(sizes, pass, DType::F32, Math::CUDNN_FMA_MATH);
+            assert_eq!(worthwhile(&product), expected, "{sizes:?}, {pass:?}");
+        }
     }
     for (dtype, math) in [
         (DType::F32, Math::CUDNN_DEFAULT_MATH),
         (DType::F64, Math::CUDNN_DEFAULT_MATH),
         (DType::BF16, Math::CUDNN_TENSOR_OP_MATH),
     ] {
-        assert_eq!(worthwhile(&product(LARGE, Pass::Output, dtype, math)), [], "{dtype:?}");
+        assert!(
+            worthwhile(&sized_product(LARGE, Pass::Output, dtype, math)).is_empty(),
+            "{dtype:?}"
+        );
     }
 }
 
@@ -207,7 +202,7 @@ fn first<const N: usize>(product: Product, suggested: &[Algorithm]) -> [Algorith
 
 #[test]
 fn what_pays_is_tried_first_and_the_rest_in_its_order() {
-    let plain = |sizes, pass| product(sizes, pass, DType::F32, Math::CUDNN_FMA_MATH);
+    let plain = |sizes, pass| sized_product(sizes, pass, DType::F32, Math::CUDNN_FMA_MATH);
     let [precomputed, winograd, tiles, gemm, fft] = OUTPUTS;
     let output = |sizes| first(plain(sizes, Pass::Output), &OUTPUTS);
     assert_eq!(output(LARGE), [fft, winograd, precomputed, tiles, gemm]);
@@ -216,7 +211,7 @@ fn what_pays_is_tried_first_and_the_rest_in_its_order() {
     // No transform is used before a relu, or in 16 bits.
     let products = [
         plain(LARGE, Pass::OutputForRelu),
-        product(LARGE, Pass::Output, DType::BF16, Math::CUDNN_TENSOR_OP_MATH),
+        sized_product(LARGE, Pass::Output, DType::BF16, Math::CUDNN_TENSOR_OP_MATH),
     ];
     for product in products {
         assert_eq!(first(product, &OUTPUTS), [precomputed, gemm], "{product}");

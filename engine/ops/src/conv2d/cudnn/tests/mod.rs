@@ -13,7 +13,11 @@ use crate::kernels::gpu::{on_gpu, tensor};
 use crate::tests::agreement::{gpu as device, has};
 
 fn product_of(pass: Pass, dtype: DType, math: Math) -> Product {
-    Product { geometry: geometry([2, 3, 8, 7, 4, 3, 2, 2, 1]), dtype, pass, math }
+    sized_product([2, 3, 8, 7, 4, 3, 2, 2, 1], pass, dtype, math)
+}
+
+fn sized_product(sizes: [usize; 9], pass: Pass, dtype: DType, math: Math) -> Product {
+    Product { geometry: geometry(sizes), dtype, pass, math }
 }
 
 #[test]

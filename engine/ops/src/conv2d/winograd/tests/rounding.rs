@@ -21,19 +21,16 @@
 //! The error of the weights' gradient grows with the number of columns that one product adds up. Sums
 //! of 480 columns reached 3.7e-5, so 5×5 kernels have shorter sums: `Winograd::SUMMED`.
 
-use crate::backward::Wanted;
-use crate::conv2d::epilogue::Epilogue;
-use crate::conv2d::geometry::Geometry;
-use crate::conv2d::im2col::Im2col;
-use crate::conv2d::results::{Gradients, Output, Upstream};
-use crate::conv2d::tests::formula::{Operands, geometry};
+use itertools::Itertools as _;
 
+use crate::conv2d::Algorithm;
+use crate::conv2d::geometry::Geometry;
+use crate::conv2d::results::Epilogue;
+use crate::conv2d::tests::formula::{Operands, Results, geometry};
 use crate::conv2d::winograd::Winograd;
 
 /// An upper limit of the error of f32 in practice, relative to a tensor's largest entry.
 const TYPICAL: f64 = 2e-5;
-
-type Results = [Vec<f64>; 3];
 
 fn sandwich<const I: usize, const O: usize>(
     matrix: &[[f64; I]; O],
@@ -52,104 +49,98 @@ fn absolute<const I: usize, const O: usize>(matrix: [[f64; I]; O]) -> [[f64; I];
     matrix.map(|row| row.map(f64::abs))
 }
 
-impl<const M: usize, const R: usize, const A: usize> Winograd<'_, M, R, A> {
-    #[expect(clippy::needless_range_loop, reason = "the formulas have indices")]
-    fn magnitudes(&self, operands: &Operands) -> Results {
-        let g = self.geometry;
-        let (padded, out) = (self.padded_input(), self.padded_output());
-        let at = |plane: &[f64], height: usize, width: usize, row: isize, col: isize| {
-            let inside =
-                |place: isize, size: usize| usize::try_from(place).ok().filter(|&p| p < size);
-            match (inside(row, height), inside(col, width)) {
-                (Some(row), Some(col)) => plane[row * width + col].abs(),
-                _ => 0.0,
+/// A square of numbers.
+type Tile<const N: usize> = [[f64; N]; N];
+
+/// Reads the absolute values of a tile of the nth plane, which begins at row `top` and column `left`, with zeros outside.
+fn read<const N: usize>(
+    planes: &[f64],
+    nth: usize,
+    (height, width): (usize, usize),
+    (top, left): (isize, isize),
+) -> Tile<N> {
+    let inside = |first: isize, place: usize, size: usize| {
+        first
+            .checked_add_unsigned(place)
+            .and_then(|place| usize::try_from(place).ok())
+            .filter(|&place| place < size)
+    };
+    std::array::from_fn(|i| {
+        std::array::from_fn(|j| match (inside(top, i, height), inside(left, j, width)) {
+            (Some(row), Some(col)) => planes[(nth * height + row) * width + col].abs(),
+            _ => 0.0,
+        })
+    })
+}
+
+/// Adds a tile to the nth plane where [`read`] reads it.
+fn add_to<const N: usize>(
+    planes: &mut [f64],
+    nth: usize,
+    (height, width): (usize, usize),
+    (top, left): (isize, isize),
+    tile: &Tile<N>,
+) {
+    for (i, row) in (top..).zip(tile) {
+        for (j, term) in (left..).zip(row) {
+            if (0..height as isize).contains(&i) && (0..width as isize).contains(&j) {
+                planes[(nth * height + i as usize) * width + j as usize] += term;
             }
-        };
-        let mut y = vec![0.0; g.batch * g.out_image()];
+        }
+    }
+}
+
+fn add_products<const N: usize>(sums: &mut Tile<N>, a: &Tile<N>, b: &Tile<N>) {
+    let factors = a.as_flattened().iter().zip(b.as_flattened());
+    for (sum, (a, b)) in sums.as_flattened_mut().iter_mut().zip(factors) {
+        *sum += a * b;
+    }
+}
+
+impl<const M: usize, const R: usize, const A: usize> Winograd<'_, M, R, A> {
+    /// Returns the magnitudes of the output and of the gradients of weight and input.
+    fn magnitudes(&self, operands: &Operands) -> [Vec<f64>; 3] {
+        let g = self.geometry;
+        let (size, out) = ((g.height, g.width), (g.out_h, g.out_w));
+        let mut y = vec![0.0; operands.grad.len()];
         let mut dw = vec![0.0; operands.weight.len()];
         let mut dx = vec![0.0; operands.x.len()];
-        let kernel = |output: usize, channel: usize| -> [[f64; R]; R] {
-            let start = (output * g.in_channels + channel) * R * R;
-            std::array::from_fn(|i| {
-                std::array::from_fn(|j| operands.weight[start + i * R + j].abs())
-            })
+        let transform = |nth| {
+            sandwich(&absolute(Self::WEIGHTS), &read::<R>(&operands.weight, nth, (R, R), (0, 0)))
         };
-        let weights = |o, c| sandwich(&absolute(Self::WEIGHTS), &kernel(o, c));
-        for image in 0..g.batch {
-            for tile in 0..self.tiles() {
-                let (top, left) = (tile / self.across * M, tile % self.across * M);
-                let inputs = |channel: usize| {
-                    let start = (image * g.in_channels + channel) * padded.inner();
-                    let plane = &operands.x[start..][..padded.inner()];
-                    let pixel = |i: usize, j: usize| {
-                        let (row, col) = ((top + i) as isize, (left + j) as isize);
-                        let padding = g.padding as isize;
-                        at(plane, g.height, g.width, row - padding, col - padding)
-                    };
-                    let tile: [[f64; A]; A] =
-                        std::array::from_fn(|i| std::array::from_fn(|j| pixel(i, j)));
-                    sandwich(&absolute(Self::INPUTS), &tile)
-                };
-                let gradients = |output: usize| {
-                    let start = (image * g.out_channels + output) * out.inner();
-                    let plane = &operands.grad[start..][..out.inner()];
-                    let pixel =
-                        |i, j| at(plane, g.out_h, g.out_w, (top + i) as isize, (left + j) as isize);
-                    let tile: [[f64; M]; M] =
-                        std::array::from_fn(|i| std::array::from_fn(|j| pixel(i, j)));
-                    sandwich(&absolute(Self::OUTPUTS_BACK), &tile)
-                };
-                let all_inputs: Vec<_> = (0..g.in_channels).map(inputs).collect();
-                let all_gradients: Vec<_> = (0..g.out_channels).map(gradients).collect();
-                for output in 0..g.out_channels {
-                    let mut products = [[0.0; A]; A];
-                    for channel in 0..g.in_channels {
-                        let (weights, inputs) = (weights(output, channel), &all_inputs[channel]);
-                        let mut both = [[0.0; A]; A];
-                        for i in 0..A {
-                            for j in 0..A {
-                                products[i][j] += weights[i][j] * inputs[i][j];
-                                both[i][j] = all_gradients[output][i][j] * inputs[i][j];
-                            }
-                        }
-                        let back = sandwich(&absolute(Self::WEIGHTS_BACK), &both);
-                        let start = (output * g.in_channels + channel) * R * R;
-                        for (sum, term) in dw[start..].iter_mut().zip(back.as_flattened()) {
-                            *sum += term;
-                        }
-                    }
-                    let sums = sandwich(&absolute(Self::OUTPUTS), &products);
-                    for (i, sums) in sums.iter().enumerate() {
-                        for (j, sum) in sums.iter().enumerate() {
-                            if top + i < g.out_h && left + j < g.out_w {
-                                let plane = (image * g.out_channels + output) * out.inner();
-                                y[plane + (top + i) * g.out_w + left + j] = *sum;
-                            }
-                        }
-                    }
-                }
-                for channel in 0..g.in_channels {
-                    let mut tiles = [[0.0; A]; A];
-                    for output in 0..g.out_channels {
-                        let weights = weights(output, channel);
-                        for i in 0..A {
-                            for j in 0..A {
-                                tiles[i][j] += weights[i][j] * all_gradients[output][i][j];
-                            }
-                        }
-                    }
-                    let back = sandwich(&absolute(Self::INPUTS_BACK), &tiles);
-                    for (i, back) in back.iter().enumerate() {
-                        for (j, term) in back.iter().enumerate() {
-                            let row = (top + i).checked_sub(g.padding).filter(|&r| r < g.height);
-                            let col = (left + j).checked_sub(g.padding).filter(|&c| c < g.width);
-                            if let (Some(row), Some(col)) = (row, col) {
-                                let plane = (image * g.in_channels + channel) * padded.inner();
-                                dx[plane + row * g.width + col] += term;
-                            }
-                        }
-                    }
-                }
+        let weights: Vec<_> = (0..g.out_channels * g.in_channels).map(transform).collect();
+        for (image, tile) in (0..g.batch).cartesian_product(0..self.tiles()) {
+            let (top, left) = (tile / self.across * M, tile % self.across * M);
+            let place = (top as isize, left as isize);
+            let padded = (place.0 - g.padding as isize, place.1 - g.padding as isize);
+            let inputs = |channel: usize| {
+                let tile = read::<A>(&operands.x, image * g.in_channels + channel, size, padded);
+                sandwich(&absolute(Self::INPUTS), &tile)
+            };
+            let gradients = |output: usize| {
+                let tile = read::<M>(&operands.grad, image * g.out_channels + output, out, place);
+                sandwich(&absolute(Self::OUTPUTS_BACK), &tile)
+            };
+            let inputs: Vec<_> = (0..g.in_channels).map(inputs).collect();
+            let gradients: Vec<_> = (0..g.out_channels).map(gradients).collect();
+            let mut products = vec![[[0.0; A]; A]; g.out_channels];
+            let mut tiles = vec![[[0.0; A]; A]; g.in_channels];
+            for (output, channel) in (0..g.out_channels).cartesian_product(0..g.in_channels) {
+                let nth = output * g.in_channels + channel;
+                add_products(&mut products[output], &weights[nth], &inputs[channel]);
+                add_products(&mut tiles[channel], &weights[nth], &gradients[output]);
+                let mut both = [[0.0; A]; A];
+                add_products(&mut both, &gradients[output], &inputs[channel]);
+                let back = sandwich(&absolute(Self::WEIGHTS_BACK), &both);
+                add_to(&mut dw, nth, (R, R), (0, 0), &back);
+            }
+            for (output, products) in products.iter().enumerate() {
+                let sums = sandwich(&absolute(Self::OUTPUTS), products);
+                add_to(&mut y, image * g.out_channels + output, out, place, &sums);
+            }
+            for (channel, tile) in tiles.iter().enumerate() {
+                let terms = sandwich(&absolute(Self::INPUTS_BACK), tile);
+                add_to(&mut dx, image * g.in_channels + channel, size, padded, &terms);
             }
         }
         [y, dw, dx]
@@ -167,35 +158,26 @@ impl<const M: usize, const R: usize, const A: usize> Winograd<'_, M, R, A> {
             transform(R) + transform(M) + g.out_channels + 1 + transform(A) + overlapping,
         ]
     }
-
-    fn in_f32(&self, operands: &Operands) -> Results {
-        let g = self.geometry;
-        let single =
-            |values: &[f64]| values.iter().map(|&value| value as f32).collect::<Vec<f32>>();
-        let (x, weight, grad) =
-            (single(&operands.x), single(&operands.weight), single(&operands.grad));
-        let mut output = Output::new(g, &Epilogue::Plain, None);
-        self.forward(&x, &weight, &mut output);
-        let upstream =
-            Upstream { geometry: g, epilogue: &Epilogue::Plain, grad: &grad, relu_masks: &[] };
-        let mut gradients = Gradients::new(g, Wanted { input: true, weights: true }, false);
-        self.backward(&x, &weight, &upstream, &mut gradients);
-        let double = |values: Vec<f32>| values.into_iter().map(f64::from).collect();
-        [
-            double(output.y),
-            double(gradients.weight.unwrap()),
-            double(gradients.x.unwrap_or_default()),
-        ]
-    }
 }
 
-fn stays_within_its_bound<const M: usize, const R: usize, const A: usize>(g: &Geometry) {
+/// Computes the output and the gradients of weight and input in f32.
+fn in_f32(algorithm: Algorithm, g: &Geometry, operands: &Operands) -> [Vec<f64>; 3] {
+    let Results { y, dweight, dx, .. } =
+        operands.by::<f32>(algorithm, g, (&Epilogue::Plain, None), true);
+    [y, dweight, dx]
+}
+
+fn stays_within_its_bound<const M: usize, const R: usize, const A: usize>(
+    algorithm: Algorithm,
+    sizes: [usize; 9],
+) {
+    let g = &geometry(sizes);
     let winograd = Winograd::<M, R, A>::new(g);
     // The operands are f32 numbers, so both computations start from the same numbers.
     let operands = Operands::in_f32(g);
     let truth = operands.by_the_formula(g);
     let truth = [truth.y, truth.dweight, truth.dx];
-    let computed = winograd.in_f32(&operands);
+    let computed = in_f32(algorithm, g, &operands);
     let magnitudes = winograd.magnitudes(&operands);
     for (nth, name) in ["output", "weight gradient", "input gradient"].into_iter().enumerate() {
         let n = winograd.roundings()[nth] as f64 * 2f64.powi(-24);
@@ -220,9 +202,9 @@ fn stays_within_its_bound<const M: usize, const R: usize, const A: usize>(g: &Ge
 #[test]
 fn f32_stays_within_the_derived_bound() {
     // batch, in, height, width, out, kernel height, kernel width, stride, padding
-    stays_within_its_bound::<2, 3, 4>(&geometry([17, 24, 9, 7, 20, 3, 3, 1, 1]));
-    stays_within_its_bound::<4, 3, 6>(&geometry([17, 24, 9, 14, 20, 3, 3, 1, 1]));
-    stays_within_its_bound::<3, 5, 7>(&geometry([17, 20, 13, 13, 24, 5, 5, 1, 0]));
+    stays_within_its_bound::<2, 3, 4>(Algorithm::Winograd2, [17, 24, 9, 7, 20, 3, 3, 1, 1]);
+    stays_within_its_bound::<4, 3, 6>(Algorithm::Winograd4, [17, 24, 9, 14, 20, 3, 3, 1, 1]);
+    stays_within_its_bound::<3, 5, 7>(Algorithm::Winograd3, [17, 20, 13, 13, 24, 5, 5, 1, 0]);
 }
 
 /// Compares the weights' gradient in f32 with im2col in f64. Half of the images have sixteen times the
@@ -234,12 +216,9 @@ fn long_sums_keep_the_digits_of_the_weight_gradient() {
         let mut operands = Operands::in_f32(g);
         let half = operands.x.len() / 2;
         operands.x[..half].iter_mut().for_each(|x| *x *= 16.0);
-        let [_, found, _] = Winograd::<3, 5, 7>::new(g).in_f32(&operands);
-        let Operands { x, weight, grad } = &operands;
-        let upstream = Upstream { geometry: g, epilogue: &Epilogue::Plain, grad, relu_masks: &[] };
-        let mut truth = Gradients::new(g, Wanted { input: false, weights: true }, false);
-        Im2col(g).backward(x, weight, &upstream, &mut truth);
-        let truth = truth.weight.unwrap();
+        let [_, found, _] = in_f32(Algorithm::Winograd3, g, &operands);
+        let plain = (&Epilogue::Plain, None);
+        let truth = operands.by::<f64>(Algorithm::Im2col, g, plain, false).dweight;
         let largest = truth.iter().fold(0.0, |largest: f64, value| largest.max(value.abs()));
         let errors = found.iter().zip(&truth).map(|(found, truth)| (found - truth).abs());
         let worst = errors.fold(0.0, f64::max) / largest;
