@@ -17,7 +17,6 @@ use std::num::NonZeroUsize;
 use std::time::Duration;
 
 use anyhow::{Result, anyhow};
-use candle_core::Tensor;
 use clap::{Args, Parser};
 use devices::{ComputeDevice, DeviceArguments, DevicePlan, SeveralDevices, available_cores};
 use harness::cli::{self, ErrorReport, ReportedElsewhere, UsageError, report_error, whole};
@@ -32,7 +31,7 @@ use serde::de::DeserializeOwned;
 use crate::mpi;
 #[cfg(feature = "nccl")]
 use crate::nccl;
-use crate::text::{value_of_rank_0, values_gathered};
+use crate::text::{value_of_rank_0, values, values_gathered};
 
 /// Flags that choose ranks and their devices.
 #[derive(Args, Clone, Copy, Debug)]
@@ -213,12 +212,9 @@ impl Launch {
             return outcome;
         }
         let mine = outcome.as_ref().err().map(ErrorReport::of);
-        let all = values_gathered(&**rank, &mine)?;
-        let first = all.into_iter().zip(0usize..).find_map(|(report, rank)| Some((rank, report?)));
-        let Some((failed, ErrorReport { code, message })) = value_of_rank_0(&**rank, &first)?
-        else {
-            return outcome;
-        };
+        let mut all = (0..).zip(values(&**rank, &mine)?);
+        let first = all.find_map(|(rank, report): (usize, _)| Some((rank, report?)));
+        let Some((failed, ErrorReport { code, message })) = first else { return outcome };
         if rank.rank() == 0 {
             let message = format!("on rank {failed}: {}", message.unwrap_or_default());
             let of_other =
@@ -247,8 +243,7 @@ impl Launch {
     /// Whether the condition holds for any process.
     pub fn any(&self, mine: bool) -> Result<bool, communicator::Error> {
         let Some(Processes { rank, .. }) = &self.processes else { return Ok(mine) };
-        let mine = Tensor::new(&[u32::from(mine)], rank.device())?;
-        Ok(rank.all_gather(&mine, rank.world_size())?.to_vec1::<u32>()?.contains(&1))
+        Ok(values(&**rank, &mine)?.contains(&true))
     }
 
     /// The value of the process that prints, on all processes.

@@ -159,7 +159,7 @@ impl Communicator for Rank {
         self.connection.world_size
     }
 
-    /// In the background, tensors are those of the device's second [stream](ComputeDevice::side_stream).
+    /// In the background, tensors are in CPU memory.
     fn device(&self) -> &Device {
         &self.tensors
     }
@@ -182,9 +182,8 @@ impl Communicator for Rank {
     }
 
     fn background(&self) -> Result<SharedCommunicator, Error> {
-        let side_stream = |device: &Arc<ComputeDevice>| device.side_stream().clone();
-        let tensors = self.device.as_ref().map_or(Device::Cpu, side_stream);
-        Ok(Arc::new(Self { connection: Arc::clone(&self.background), tensors, ..self.clone() }))
+        let (connection, tensors) = (Arc::clone(&self.background), Device::Cpu);
+        Ok(Arc::new(Self { connection, tensors, ..self.clone() }))
     }
 
     /// Calls `MPI_Iallreduce`, for f32 and f64. MPI does not compare shapes: when ranks add tensors of different sizes, MPI

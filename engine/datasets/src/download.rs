@@ -17,7 +17,7 @@ use harness::images::paths;
 use harness::report::{file, progress_bar, seconds};
 
 /// How long the mirrors may take. A download that makes progress, however slowly, has no limit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 pub struct TimeLimits {
     /// The time until the first mirror answers, all mirrors together. After that the machine is offline.
     pub answer: Duration,
@@ -93,25 +93,23 @@ impl FromStr for Mirrors {
 
     /// Parses web addresses that are separated by spaces.
     fn from_str(text: &str) -> Result<Self, String> {
-        let parse = |address: &str| match is_web_address(address) {
-            true => Ok(address.trim_end_matches('/').to_owned()),
-            false => Err(format!(
-                "{address:?} is no web address such as https://mirror.example/fashion-mnist"
-            )),
+        let parse = |address: &str| {
+            let uri = address.parse::<ureq::http::Uri>().ok();
+            let is_web = |uri: &ureq::http::Uri| {
+                matches!(uri.scheme_str(), Some("http" | "https"))
+                    && uri.host().is_some_and(|host| !host.is_empty())
+            };
+            let example = "https://mirror.example/fashion-mnist";
+            match uri.is_some_and(|uri| is_web(&uri)) {
+                true => Ok(address.trim_end_matches('/').to_owned()),
+                false => Err(format!("{address:?} is no web address such as {example}")),
+            }
         };
-        let mut addresses: Vec<&str> = text.split_whitespace().collect();
-        if addresses.is_empty() {
-            // The error names the empty text.
-            addresses.push(text);
-        }
+        // The error names the empty text.
+        let addresses =
+            if text.trim().is_empty() { vec![text] } else { text.split_whitespace().collect() };
         addresses.into_iter().map(parse).collect::<Result<_, _>>().map(Self)
     }
-}
-
-fn is_web_address(text: &str) -> bool {
-    let Ok(uri) = text.parse::<ureq::http::Uri>() else { return false };
-    matches!(uri.scheme_str(), Some("http" | "https"))
-        && uri.host().is_some_and(|host| !host.is_empty())
 }
 
 /// The reason why a file is not in the folder.
@@ -221,24 +219,18 @@ fn fetch(
     let mut bytes = Vec::new();
     // The limit is one byte above the size, so a body that is too long shows.
     let read = bar.wrap_read(body.as_reader().take(size + 1)).read_to_end(&mut bytes);
-    let received = bytes.len() as u64;
-    if let Err(error) = read {
-        let reason = reason(error.into(), silence);
-        return Err(format!("it broke off after {received} of {size} bytes: {reason}"));
-    }
-    if received > size {
-        return Err(format!("it sent more than {size} bytes"));
-    } else if received < size {
-        return Err(format!("it sent {received} of {size} bytes"));
-    }
+    let (received, expected) = (bytes.len() as u64, file.md5);
     let found = u128::from_be_bytes(Md5::digest(&bytes).into());
-    if found != file.md5 {
-        return Err(format!(
-            "it sent other bytes: their MD5 is {found:032x}, not {:032x}",
-            file.md5
-        ));
-    }
-    Ok(bytes)
+    Err(match read {
+        Err(error) => {
+            let reason = reason(error.into(), silence);
+            format!("it broke off after {received} of {size} bytes: {reason}")
+        }
+        Ok(_) if received > size => format!("it sent more than {size} bytes"),
+        Ok(_) if received < size => format!("it sent {received} of {size} bytes"),
+        Ok(_) if found == expected => return Ok(bytes),
+        Ok(_) => format!("it sent other bytes: their MD5 is {found:032x}, not {expected:032x}"),
+    })
 }
 
 /// The reason why a request failed, in the time `limit` or before.

@@ -98,18 +98,9 @@ pub fn prefetch<T: Send + 'static>(
     make: impl Fn(usize) -> Result<T> + Send + 'static,
 ) -> Prefetch<T> {
     let (sender, ready) = mpsc::sync_channel(READY);
-    let left = items.len();
-    let work = {
-        let sender = sender.clone();
-        move || {
-            for index in items {
-                // The iterator was dropped early.
-                if sender.send(make(index)).is_err() {
-                    break;
-                }
-            }
-        }
-    };
+    let (left, to_user) = (items.len(), sender.clone());
+    // The thread ends when the iterator is dropped early.
+    let work = move || items.map(make).try_for_each(|item| to_user.send(item)).unwrap_or(());
     if let Err(error) = thread::Builder::new().name("loader".to_owned()).spawn(work) {
         // The channel is empty, so this does not wait.
         let _ = sender.send(Err(Error::wrap(error)));

@@ -8,7 +8,7 @@
 //! the event. cudarc can do this automatically, with two events per allocation, which costs a training step thousands of
 //! calls to the driver, each as long as a small kernel. Moreover, candle writes results of kernels to memory that it has
 //! borrowed for reading, and cudarc records no write. So the automatic order is off. The few places where two streams meet
-//! record their own events: uploads, NCCL's collectives, [`transferred`], and [`Copied`].
+//! record their own events: uploads, NCCL's collectives, [`transferred`], and [`GpuCopy`].
 
 #![expect(unsafe_code, reason = "memory pools have no safe calls, and we order the streams")]
 
@@ -18,11 +18,11 @@ use std::time::Duration;
 use candle_core::backend::BackendStorage as _;
 use candle_core::cuda_backend::CudaStorageSlice as Slice;
 use candle_core::cuda_backend::cudarc::driver::sys::{CUevent_flags, CUmemPool_attribute};
-use candle_core::cuda_backend::cudarc::driver::{
-    CudaContext, CudaEvent, CudaSlice, CudaStream, result,
-};
+use candle_core::cuda_backend::cudarc::driver::{CudaContext, CudaEvent, CudaStream, result};
 use candle_core::op::BackpropOp;
-use candle_core::{CudaDevice, CudaStorage, Device, Error, Result, Shape, Storage, Tensor, bail};
+use candle_core::{
+    CpuStorage, CudaDevice, CudaStorage, DType, Device, Error, Result, Shape, Storage, Tensor, bail,
+};
 
 use harness::lock::locked;
 use harness::report::trace::DeviceClock;
@@ -93,58 +93,65 @@ pub(super) fn transferred(tensor: &Tensor, from: &CudaDevice, to: &CudaDevice) -
     Ok(there)
 }
 
-/// The copy of a tensor in memory that nothing else uses, and the event after which the copy is there.
+/// The copy of a tensor in memory that nothing else uses. The memory is allocated and freed on the stream of its device.
 #[derive(Debug)]
-pub(super) struct Copied {
-    copy: CudaStorage,
-    shape: Shape,
-    there: CudaEvent,
+pub struct GpuCopy {
+    /// The elements, in a row.
+    pub storage: CudaStorage,
+    /// The tensor's shape.
+    pub shape: Shape,
+    /// Comes after the copy. Another stream waits for this event before it uses the memory, and the host waits for that
+    /// stream before it uses or frees the memory.
+    pub there: CudaEvent,
 }
 
-impl Copied {
+impl GpuCopy {
     /// Queues the copy of a tensor on its own stream.
     pub(super) fn new(tensor: &Tensor, gpu: &CudaDevice) -> Result<Self> {
         let (storage, layout) = tensor.storage_and_layout();
         let Storage::Cuda(storage) = &*storage else { bail!("expected a tensor on a GPU") };
-        let copy = storage.to_dtype(layout, tensor.dtype())?;
+        let storage = storage.to_dtype(layout, tensor.dtype())?;
         let there = gpu.cuda_stream().record_event(None).map_err(Error::wrap)?;
-        Ok(Self { copy, shape: layout.shape().clone(), there })
+        Ok(Self { storage, shape: layout.shape().clone(), there })
     }
 
-    /// Gives the copy to the stream of `device` if that is a stream of the same GPU. Otherwise copies once more.
-    pub(super) fn receive(self, device: &Device) -> Result<Tensor> {
-        let Self { copy: CudaStorage { slice, device: from }, shape, there } = self;
-        let tensor = |slice, device| {
-            let storage = Storage::Cuda(CudaStorage { slice, device });
-            Tensor::from_storage(storage, shape, BackpropOp::none(), false)
-        };
-        match device {
-            Device::Cuda(to) if to.cuda_stream().context() == from.cuda_stream().context() => {
-                let stream = to.cuda_stream();
-                stream.wait(&there).map_err(Error::wrap)?;
-                let slice = match slice {
-                    Slice::U8(memory) => Slice::U8(given(memory, &stream)),
-                    Slice::U32(memory) => Slice::U32(given(memory, &stream)),
-                    Slice::I64(memory) => Slice::I64(given(memory, &stream)),
-                    Slice::BF16(memory) => Slice::BF16(given(memory, &stream)),
-                    Slice::F16(memory) => Slice::F16(given(memory, &stream)),
-                    Slice::F32(memory) => Slice::F32(given(memory, &stream)),
-                    Slice::F64(memory) => Slice::F64(given(memory, &stream)),
-                    _ => bail!("floats, u8, u32 and i64 go to another stream"),
-                };
-                Ok(tensor(slice, to.clone()))
-            }
-            _ => super::move_view(&tensor(slice, from), device),
+    pub(super) fn kind(&self) -> (&Shape, DType) {
+        (&self.shape, self.storage.dtype())
+    }
+
+    /// Whether the tensor is one of this device.
+    pub fn is_on(&self, device: &Device) -> bool {
+        matches!(device, Device::Cuda(gpu) if gpu.id() == self.storage.device.id())
+    }
+
+    /// Returns the tensor on the copy's device, in the order of the device's stream.
+    pub fn into_tensor(self) -> Tensor {
+        tensor(Storage::Cuda(self.storage), self.shape)
+    }
+
+    /// Copies the elements to CPU memory, on a stream that waits for the copy and for nothing later.
+    pub(super) fn fetch(self) -> Result<Tensor> {
+        let Self { storage, shape, there } = self;
+        let stream = storage.device.cuda_stream().context().new_stream().map_err(Error::wrap)?;
+        stream.wait(&there).map_err(Error::wrap)?;
+        macro_rules! fetched {
+            ($($kind:ident),+) => {
+                match &storage.slice {
+                    $(Slice::$kind(memory) => {
+                        CpuStorage::$kind(stream.clone_dtoh(memory).map_err(Error::wrap)?)
+                    })+
+                    _ => bail!("floats, u8, u32 and i64 go to another thread"),
+                }
+            };
         }
+        let fetched = fetched!(U8, U32, I64, BF16, F16, F32, F64);
+        stream.synchronize().map_err(Error::wrap)?;
+        Ok(tensor(Storage::Cpu(fetched), shape))
     }
 }
 
-/// Gives memory to another stream of its GPU, which has waited for all work on the memory. From now on the memory is used and
-/// freed in the order of that stream.
-fn given<T>(memory: CudaSlice<T>, stream: &Arc<CudaStream>) -> CudaSlice<T> {
-    let len = memory.len();
-    // SAFETY: `leak` gives up the allocation, which has `len` elements and belongs to the same GPU.
-    unsafe { stream.upgrade_device_ptr(memory.leak(), len) }
+fn tensor(storage: Storage, shape: Shape) -> Tensor {
+    Tensor::from_storage(storage, shape, BackpropOp::none(), false)
 }
 
 /// The most marks of a clock: each is an event that the driver keeps until the end of the run.

@@ -16,12 +16,13 @@ mod plan;
 mod upload;
 
 use std::fmt;
-use std::sync::OnceLock;
 
 use candle_core::{Device, Result, Tensor};
 use rayon::ThreadPool;
 
 pub use arguments::{DeviceArguments, SeveralDevices};
+#[cfg(feature = "cuda")]
+pub use gpu::GpuCopy;
 pub use handover::Handover;
 pub use plan::{DevicePlan, DeviceSlot, MAX_DEVICES, MAX_THREADS};
 
@@ -44,8 +45,6 @@ pub enum DeviceKind {
 pub struct ComputeDevice {
     slot: DeviceSlot,
     device: Device,
-    /// Opened by the first use.
-    side_stream: OnceLock<Device>,
     pool: Option<ThreadPool>,
 }
 
@@ -53,16 +52,6 @@ impl ComputeDevice {
     /// The candle device for this device's tensors.
     pub fn tensors(&self) -> &Device {
         &self.device
-    }
-
-    /// The same device with a second stream, for a second thread.
-    ///
-    /// On a GPU, work on one stream does not wait for work on the other. A tensor goes to the side stream with a
-    /// [`Handover`], which waits for no later work, or with [`move_view`], and back with `move_view`. This is the main
-    /// stream if the GPU has no memory for another.
-    pub fn side_stream(&self) -> &Device {
-        self.side_stream
-            .get_or_init(|| self.slot.side_stream().unwrap_or_else(|| self.device.clone()))
     }
 
     /// Runs `work` on this device's threads, and waits until it ends. All parallel code in `work` uses only the threads
@@ -118,21 +107,7 @@ pub fn move_view(tensor: &Tensor, device: &Device) -> Result<Tensor> {
 /// The functions of `gpu.rs` in a program without CUDA.
 #[cfg(not(feature = "cuda"))]
 mod gpu {
-    use candle_core::{CudaDevice, Device, Error, Result, Tensor, bail};
-
-    /// There are no tensors on a GPU.
-    #[derive(Debug)]
-    pub(super) enum Copied {}
-
-    impl Copied {
-        pub(super) fn new(_: &Tensor, _: &CudaDevice) -> Result<Self> {
-            Err(Error::NotCompiledWithCudaSupport)
-        }
-
-        pub(super) fn receive(self, _: &Device) -> Result<Tensor> {
-            match self {}
-        }
-    }
+    use candle_core::{Device, Result, bail};
 
     pub(super) fn count() -> usize {
         0

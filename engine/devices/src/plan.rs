@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::num::NonZeroUsize;
-use std::sync::OnceLock;
 
 use candle_core::{Device, Result};
 use rayon::ThreadPoolBuilder;
@@ -231,15 +230,7 @@ impl DeviceSlot {
             // Each replica gets its own stream, so replicas on one GPU do not wait for each other.
             Placement::Gpu { ordinal, .. } => (gpu::open(ordinal)?, None),
         };
-        Ok(ComputeDevice { slot: *self, device, side_stream: OnceLock::new(), pool })
-    }
-
-    /// Opens a second stream of the same GPU. Returns `None` for a CPU slice, or if the GPU has no memory for it.
-    pub(super) fn side_stream(&self) -> Option<Device> {
-        match self.placement {
-            Placement::CpuSlice { .. } => None,
-            Placement::Gpu { ordinal, .. } => gpu::open(ordinal).ok(),
-        }
+        Ok(ComputeDevice { slot: *self, device, pool })
     }
 
     /// Returns the compute capability of a GPU, such as (9, 0), and `None` for a CPU slice.

@@ -16,7 +16,7 @@ use harness::load::Load;
 use harness::report::{line, paragraph};
 use params_and_allreduce::Algorithm;
 use params_and_allreduce::bandwidth::{Table, caption};
-use params_and_allreduce::communicator::{Communicator, Error};
+use params_and_allreduce::communicator::{Error, SharedCommunicator};
 use params_and_allreduce::thread::{DEFAULT_TIMEOUT, run_ranks};
 
 /// Measure the all-reduce of MPI and NCCL, and chapter 2's algorithms.
@@ -46,14 +46,16 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
     if launcher::started().is_some_and(|started| started.processes > 1) {
         let world = backends::mpi::World::connect(DEFAULT_TIMEOUT)?;
         let plan = arguments.devices.each.or_threads(Some(world.cores)).plan(world.local_size)?;
-        let title = format!("{} processes of MPI, here {plan}", world.rank.world_size());
-        let table = world.run(&plan, |rank| measure(rank, title, &plan, runs));
-        return if world.rank.rank() == 0 { Ok(print(&table)?) } else { Ok(()) };
+        let all = SharedCommunicator::from(&world.rank);
+        let title = format!("{} processes of MPI, here {plan}", all.world_size());
+        let table = world.run(&plan, |rank| measure(rank.into(), title, &plan, runs));
+        return if all.rank() == 0 { Ok(print(&table)?) } else { Ok(()) };
     }
     let plan = arguments.devices.plan()?;
     let load = Load::now();
-    let tables =
-        run_ranks(&plan, DEFAULT_TIMEOUT, |rank| measure(rank, plan.to_string(), &plan, runs))?;
+    let tables = run_ranks(&plan, DEFAULT_TIMEOUT, |rank| {
+        measure(rank.into(), plan.to_string(), &plan, runs)
+    })?;
     print(&tables[0])?;
     match plan.busy_since(&load) {
         Some(note) => Ok(paragraph(format_args!("  note: {note}"))?),
@@ -63,18 +65,15 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
 
 /// Measures on one rank. If each rank has its own GPU, the native all-reduce is NCCL's, otherwise MPI's.
 fn measure(
-    rank: &impl Communicator,
+    rank: SharedCommunicator,
     title: String,
     plan: &DevicePlan,
     runs: Option<u32>,
 ) -> Result<Table, Error> {
     let native = check(Algorithm::Native, plan).is_ok().then_some(Algorithm::Native);
     let algorithms: Vec<Algorithm> = Algorithm::OURS.into_iter().chain(native).collect();
-    #[cfg(feature = "nccl")]
-    if plan.has_a_gpu_each() {
-        return backends::nccl::with_nccl(rank, DEFAULT_TIMEOUT, |rank| {
-            Table::measure_rank(rank, title, &algorithms, runs)
-        });
-    }
-    Table::measure_rank(rank, title, &algorithms, runs)
+    let rank = if plan.has_a_gpu_each() { backends::native(rank, DEFAULT_TIMEOUT) } else { rank };
+    let table = Table::measure_rank(&*rank, title, &algorithms, runs)?;
+    rank.barrier()?;
+    Ok(table)
 }

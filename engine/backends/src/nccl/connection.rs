@@ -5,21 +5,21 @@
 //! wait for ever on all other GPUs, until the thread tears the connection down.
 //!
 //! Each connection has a stream of its own. If two connections shared a stream, two ranks that queue one kernel of each in
-//! another order would wait for each other for ever. Before a collective, this stream waits for candle's. After it, the
-//! thread waits for this stream.
+//! another order would wait for each other for ever. A collective reads and writes a copy of the tensor. Before it, this stream
+//! waits until candle's has filled the copy. After it, the thread waits for this stream.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use candle_core::cuda_backend::{CudaDType, CudaStorageSlice as Slice};
-use candle_core::op::BackpropOp;
-use candle_core::{CudaDevice, CudaStorage, DType, Device, Error as TensorError, Storage, Tensor};
-use cudarc::driver::{CudaView, DeviceRepr, ValidAsZeroBits};
-use cudarc::nccl::safe::{Comm, Id, NcclType, ReduceOp};
+use candle_core::cuda_backend::CudaStorageSlice as Slice;
+use candle_core::{DType, Device, Error as TensorError, Tensor};
+use cudarc::nccl::safe::{Comm, Id, ReduceOp};
+use devices::{GpuCopy, Handover};
 use harness::lock::locked;
 use harness::stopwatch::{Stopwatch, pause, recv_timeout};
+use params_and_allreduce::all_reduce;
 use params_and_allreduce::communicator::Error;
 use params_and_allreduce::thread::GRACE;
 
@@ -75,23 +75,35 @@ impl Connection {
 
     /// Gives every rank the tensor of `root`, or without a root the sum of all tensors. NCCL does not compare their shapes.
     pub(super) fn collective(&self, root: Option<usize>, tensor: &Tensor) -> Result<Tensor, Error> {
-        let (tensor, device, timeout) = (tensor.detach(), self.device.clone(), self.timeout);
+        self.of_copy(root, Handover::new(tensor)?)
+    }
+
+    /// Gives every rank the sum of the tensors that are handed over.
+    pub(super) fn all_reduce(&self, tensor: Handover) -> Result<Tensor, Error> {
+        let (bytes, shape) = tensor.size();
+        let _span = all_reduce::span(bytes, shape);
+        self.of_copy(None, tensor)
+    }
+
+    /// A collective writes its result to the copy that it reads.
+    fn of_copy(&self, root: Option<usize>, tensor: Handover) -> Result<Tensor, Error> {
+        let (device, timeout) = (self.device.clone(), self.timeout);
         // The thread finds out by itself that the time is up, unless a call of NCCL does not return.
         let late = "a call of NCCL does not return: another rank stopped or stalls";
         self.order(timeout.saturating_add(GRACE), late, move |own_end| {
-            let Some(comm) = own_end else { return refused("the connection has ended") };
-            if !tensor.device().same_device(&device) {
-                return refused("the tensor is not on this rank's GPU");
-            }
-            // If this is a copy, candle frees it in the order of its own stream. NCCL reads it on another stream.
-            let tensor = tensor.contiguous()?;
-            let result = queue(comm, root, &tensor)?;
-            let done = wait(comm, timeout);
+            let Some(comm) = &*own_end else { return refused("the connection has ended") };
+            let mut copy = match tensor {
+                // A GPU has no memory of size 0.
+                Handover::Shared(empty) if empty.elem_count() == 0 => return Ok(empty),
+                Handover::Copied(copy) if copy.is_on(&device) => copy,
+                _ => return refused("the tensor is not on this rank's GPU"),
+            };
+            let done = queue(comm, root, &mut copy).and_then(|()| wait(comm, timeout));
             if done.is_err() {
-                // This ends NCCL's kernels. Only then may the two tensors be freed.
+                // This ends NCCL's kernels. Only then may the copy be freed.
                 *own_end = None;
             }
-            done.map(|()| result)
+            done.map(|()| copy.into_tensor())
         })
     }
 
@@ -140,50 +152,22 @@ fn refused<T>(why: &str) -> Result<T, Error> {
     Err(Error::Other(format!("NCCL: {why}")))
 }
 
-/// Queues a collective, behind everything that candle has queued.
-fn queue(comm: &Comm, root: Option<usize>, tensor: &Tensor) -> Result<Tensor, Error> {
-    // A GPU has no memory of size 0.
-    if tensor.elem_count() == 0 {
-        return Ok(tensor.clone());
+/// Queues a collective, behind the work that fills the copy.
+fn queue(comm: &Comm, root: Option<usize>, copy: &mut GpuCopy) -> Result<(), Error> {
+    comm.stream().wait(&copy.there).map_err(TensorError::wrap)?;
+    macro_rules! queued {
+        ($($kind:ident),+) => {
+            match &mut copy.storage.slice {
+                $(Slice::$kind(memory) => match root {
+                    None => comm.all_reduce_in_place(memory, &ReduceOp::Sum),
+                    Some(root) => comm.broadcast_in_place(memory, root as i32),
+                },)+
+                _ => return refused("collectives have floats, u8, u32 and i64"),
+            }
+        };
     }
-    let (storage, layout) = tensor.storage_and_layout();
-    let (Storage::Cuda(storage), Some((start, end))) = (&*storage, layout.contiguous_offsets())
-    else {
-        return refused("expected a contiguous tensor on a GPU");
-    };
-    let (gpu, range) = (&storage.device, start..end);
-    let result = match &storage.slice {
-        Slice::F32(values) => call(comm, root, gpu, &values.slice(range))?,
-        Slice::F64(values) => call(comm, root, gpu, &values.slice(range))?,
-        Slice::F16(values) => call(comm, root, gpu, &values.slice(range))?,
-        Slice::BF16(values) => call(comm, root, gpu, &values.slice(range))?,
-        Slice::U8(values) => call(comm, root, gpu, &values.slice(range))?,
-        Slice::U32(values) => call(comm, root, gpu, &values.slice(range))?,
-        Slice::I64(values) => call(comm, root, gpu, &values.slice(range))?,
-        _ => return refused("collectives have floats, u8, u32 and i64"),
-    };
-    Ok(Tensor::from_storage(Storage::Cuda(result), tensor.shape(), BackpropOp::none(), false))
-}
-
-fn call<T>(
-    comm: &Comm,
-    root: Option<usize>,
-    gpu: &CudaDevice,
-    own: &CudaView<'_, T>,
-) -> Result<CudaStorage, TensorError>
-where
-    T: CudaDType + NcclType + DeviceRepr + ValidAsZeroBits,
-{
-    // Of candle's stream, on which the result is read and freed.
-    let mut result = gpu.alloc_zeros(own.len())?;
-    // Everything that candle has queued comes first: the tensor, and the zeros.
-    comm.stream().join(&gpu.cuda_stream()).map_err(TensorError::wrap)?;
-    match root {
-        None => comm.all_reduce(own, &mut result, &ReduceOp::Sum),
-        Some(root) => comm.broadcast(Some(own), &mut result, root as i32),
-    }
-    .map_err(nccl)?;
-    Ok(CudaStorage::wrap_cuda_slice(result, gpu.clone()))
+    let queued = queued!(F32, F64, F16, BF16, U8, U32, I64);
+    queued.map(drop).map_err(|error| nccl(error).into())
 }
 
 /// Waits until the GPU has done everything that was queued.

@@ -10,9 +10,10 @@ use std::{fmt, thread};
 use anyhow::{Context as _, ensure};
 use candle_core::{DType, Device, Shape, Tensor};
 use cudarc::nccl::safe::Id;
-use devices::{ComputeDevice, DeviceKind, DevicePlan};
+use devices::{ComputeDevice, DeviceKind, DevicePlan, Handover};
 use harness::cli::{UsageError, end_process};
 use harness::launcher::Place;
+use params_and_allreduce::Algorithm;
 use params_and_allreduce::collectives::chunk_range;
 use params_and_allreduce::communicator::{Communicator, Error, SharedCommunicator};
 use params_and_allreduce::thread::{Cause, attempt};
@@ -43,14 +44,14 @@ impl World {
         ensure!(plan.has_a_gpu_each(), UsageError::new(too_few));
         let connect = || {
             let device = Arc::new(plan.slots()[local_rank].open()?);
-            let open = |stream| {
+            let open = || {
                 let id = Id::new().map_err(nccl)?;
-                Connection::open(stream, (place.rank, place.world_size), id, timeout)
+                Connection::open(device.tensors(), (place.rank, place.world_size), id, timeout)
             };
-            let connection = open(device.tensors())?;
+            let connection = open()?;
             // Both listen at the same address, so the first has to be complete.
             connection.barrier()?;
-            let background = open(device.side_stream())?;
+            let background = open()?;
             Ok::<_, Error>(Rank { device, connection, background })
         };
         let rank = connect().with_context(|| format!("at {}", place.meeting))?;
@@ -125,9 +126,8 @@ impl Communicator for Rank {
         self.connection.world_size
     }
 
-    /// In the background, tensors are those of the device's second [stream](ComputeDevice::side_stream).
     fn device(&self) -> &Device {
-        &self.connection.device
+        self.device.tensors()
     }
 
     fn send(&self, _to: usize, _tensor: &Tensor) -> Result<(), Error> {
@@ -140,6 +140,10 @@ impl Communicator for Rank {
 
     fn background(&self) -> Result<SharedCommunicator, Error> {
         Ok(Arc::new(Self { connection: self.background.clone(), ..self.clone() }))
+    }
+
+    fn all_reduce_handed_over(&self, tensor: Handover, _: Algorithm) -> Result<Tensor, Error> {
+        self.connection.all_reduce(tensor)
     }
 
     fn native_all_reduce(&self, tensor: &Tensor) -> Result<Tensor, Error> {
