@@ -1,6 +1,6 @@
 //! The background thread of a rank, which sums buckets over all ranks.
 //!
-//! The thread has a second connection, and takes each bucket out of the GPU's queue. So a bucket travels while the rank's main
+//! The thread has a second connection, and waits for a GPU only until a bucket is full. So a bucket travels while the rank's main
 //! thread goes on with the backward pass.
 
 // ANCHOR: worker

@@ -244,7 +244,7 @@ fn world_of_one() {
     let meeting = env::var(MEETING).unwrap();
     let place = Place { rank: 0, world_size: 1, local_rank: 0, meeting };
     let world = World::connect(&place, TIMEOUT).unwrap();
-    let kept = world.run(|rank| {
+    let kept = world.run(|_, rank| {
         let values = Tensor::new(&[1f32, 2.0, 3.0], rank.device())?;
         let background = rank.background()?;
         assert!(!rank.has_messages() && !background.has_messages());
@@ -267,7 +267,7 @@ fn world_of_one() {
         for refusal in [sent, received] {
             assert!(refusal.starts_with("NCCL alone connects these ranks"), "{refusal}");
         }
-        Ok::<_, Error>(rank.clone())
+        Ok::<_, Error>(rank)
     });
     drop(world);
     let late = kept.barrier().unwrap_err().to_string();

@@ -12,9 +12,8 @@ use rand::seq::SliceRandom;
 use super::{Batch, Dataset};
 use harness::random;
 
-/// Cuts a data set into batches. Each epoch has another order of samples.
-///
-/// Every device of a run has a loader with the same seed. So all devices make the same batches without communication.
+/// Cuts a data set into batches. Each epoch has another order of samples. Loaders with one seed make the same batches on
+/// all devices, without communication.
 #[derive(Clone, Debug)]
 pub struct Loader {
     dataset: Dataset,

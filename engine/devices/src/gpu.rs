@@ -1,14 +1,13 @@
 //! GPUs: their contexts, memory pools, streams and clocks.
 //!
-//! A GPU's primary context holds the program's memory and kernels, and the libraries cuBLAS and cuDNN. The driver
-//! destroys a context without users and creates a new one for the next user. A program may open devices one after the
-//! other, so this module keeps the contexts until the program ends.
+//! The driver destroys a GPU's context, with its memory and kernels, when the context has no user. A program may open devices
+//! one after the other, so this module keeps the contexts until the program ends.
 //!
-//! A stream does its work in order. Two streams are ordered by events: one stream records an event, and the other waits for
-//! the event. cudarc can do this automatically, with two events per allocation, which costs a training step thousands of
-//! calls to the driver, each as long as a small kernel. Moreover, candle writes results of kernels to memory that it has
-//! borrowed for reading, and cudarc records no write. So the automatic order is off. The few places where two streams meet
-//! record their own events: uploads, NCCL's collectives, [`transferred`], and [`GpuCopy`].
+//! Two streams are ordered by events: one stream records an event, and the other waits for the event. cudarc can do this
+//! automatically, with two events per allocation: thousands of calls to the driver in a training step, each as long as a
+//! small kernel. Moreover, candle writes results of kernels to memory that it has borrowed for reading, and cudarc records no
+//! write. So the automatic order is off. The places where two streams meet record their own events: uploads, NCCL's
+//! collectives, [`transferred`], and [`GpuCopy`].
 
 #![expect(unsafe_code, reason = "memory pools have no safe calls, and we order the streams")]
 
@@ -40,8 +39,8 @@ pub(super) fn open(ordinal: usize) -> Result<Device> {
     if let Device::Cuda(gpu) = &device {
         // SAFETY: a device's memory is allocated, used and freed on its stream. Three places use it on another stream: this
         // module, uploads and NCCL's collectives. Each of them records events so that the memory is used after it was
-        // written and freed after it was used. Nothing is allocated on the device yet. No type of ours can forbid candle's
-        // own `to_device` between two devices of this function, which waits for nothing: `move_view` takes its place.
+        // written and freed after it was used. Nothing is allocated on the device yet. A rank has one device. Between the
+        // devices of two ranks, `move_view` takes the place of candle's `to_device`, which waits for nothing.
         unsafe { gpu.disable_event_tracking() };
     }
     Ok(device)
@@ -64,8 +63,7 @@ fn context(ordinal: usize) -> Result<Arc<CudaContext>> {
     Ok(context)
 }
 
-/// Makes the GPU's pool keep freed memory until the process ends. By default the driver returns unused memory to the
-/// system whenever the program waits for the GPU.
+/// Makes the GPU's pool keep freed memory. By default the driver returns it whenever the program waits for the GPU.
 fn keep_memory(context: &CudaContext) -> Result<()> {
     if !context.has_async_alloc() {
         return Ok(());

@@ -19,13 +19,14 @@ use params_and_allreduce::communicator::{Communicator, Error, SharedCommunicator
 use params_and_allreduce::thread::{Cause, attempt};
 
 use super::{Connection, nccl};
+use crate::Processes;
 
-/// All processes that were started together, and this process's place among them.
+/// All processes that were started together.
 pub struct World {
-    /// This process's number among the processes on the same machine, from 0.
-    pub local_rank: usize,
-    /// This process's rank.
-    pub rank: Rank,
+    /// This process's place among them.
+    pub processes: Processes,
+    device: ComputeDevice,
+    rank: Rank,
 }
 
 impl World {
@@ -34,8 +35,9 @@ impl World {
     /// NCCL cannot connect it with all others in time.
     pub fn connect(place: &Place, timeout: Duration) -> anyhow::Result<Self> {
         let local_rank = place.local_rank;
-        // The GPUs up to this process's number.
-        let plan = DevicePlan::new(DeviceKind::Cuda, local_rank + 1, None)
+        // NCCL does not know how many processes this machine has. Process n of a machine has GPU n.
+        let devices_here = local_rank + 1;
+        let plan = DevicePlan::new(DeviceKind::Cuda, devices_here, None)
             .map_err(|error| UsageError::new(format_args!("NCCL connects GPUs: {error}")))?;
         let too_few = format_args!(
             "LOCAL_RANK is {local_rank}, and there is no GPU of that number here: NCCL needs one for each process \
@@ -43,7 +45,7 @@ impl World {
         );
         ensure!(plan.has_a_gpu_each(), UsageError::new(too_few));
         let connect = || {
-            let device = Arc::new(plan.slots()[local_rank].open()?);
+            let device = plan.slots()[local_rank].open()?;
             let open = || {
                 let id = Id::new().map_err(nccl)?;
                 Connection::open(device.tensors(), (place.rank, place.world_size), id, timeout)
@@ -51,22 +53,29 @@ impl World {
             let connection = open()?;
             // Both listen at the same address, so the first has to be complete.
             connection.barrier()?;
-            let background = open()?;
-            Ok::<_, Error>(Rank { device, connection, background })
+            let rank = Rank { connection, background: open()? };
+            Ok::<_, Error>((device, rank))
         };
-        let rank = connect().with_context(|| format!("at {}", place.meeting))?;
-        Ok(Self { local_rank, rank })
+        let (device, rank) = connect().with_context(|| format!("at {}", place.meeting))?;
+        let comm = Arc::new(rank.clone());
+        let processes = Processes { comm, local_rank, devices_here, cores: None };
+        Ok(Self { processes, device, rank })
     }
 
     /// Runs `work` for this rank. Other ranks may still work when this returns. They have ended when the world has been
     /// dropped. If the work fails or panics, standard error gets a line `rank R failed: …`, and the process ends with exit
     /// code 1. The launcher then ends the job.
-    pub fn run<R, E>(&self, work: impl FnOnce(&Rank) -> Result<R, E> + Send) -> R
+    pub fn run<R, E>(
+        &self,
+        work: impl FnOnce(&ComputeDevice, SharedCommunicator) -> Result<R, E> + Send,
+    ) -> R
     where
         R: Send,
         E: fmt::Display + Send,
     {
-        attempt(&self.rank.device, || work(&self.rank)).unwrap_or_else(|cause| self.end(&cause))
+        let rank = Arc::new(self.rank.clone());
+        let outcome = attempt(&self.device, || work(&self.device, rank));
+        outcome.unwrap_or_else(|cause| self.end(&cause))
     }
 
     fn end<E: fmt::Display>(&self, cause: &Cause<E>) -> ! {
@@ -90,31 +99,16 @@ impl Drop for World {
     }
 }
 
-/// One rank inside its own process: its GPU, and its end of a connection to all other ranks. A clone is the same end. Any
-/// thread may use and drop it. It has collectives, and no messages.
+/// One rank's end of a connection to all other ranks, for any thread. It has collectives, and no messages.
 #[derive(Clone)]
-pub struct Rank {
-    device: Arc<ComputeDevice>,
+struct Rank {
     connection: Connection,
     background: Connection,
-}
-
-impl Rank {
-    /// The device that this rank drives.
-    pub fn compute_device(&self) -> &ComputeDevice {
-        &self.device
-    }
 }
 
 fn no_messages<T>() -> Result<T, Error> {
     let text = "NCCL alone connects these ranks: it has collectives of all ranks, and no messages between two";
     Err(Error::Other(text.to_owned()))
-}
-
-impl From<&Rank> for SharedCommunicator {
-    fn from(rank: &Rank) -> Self {
-        Arc::new(rank.clone())
-    }
 }
 
 impl Communicator for Rank {
@@ -127,7 +121,7 @@ impl Communicator for Rank {
     }
 
     fn device(&self) -> &Device {
-        self.device.tensors()
+        &self.connection.device
     }
 
     fn send(&self, _to: usize, _tensor: &Tensor) -> Result<(), Error> {
