@@ -13,7 +13,7 @@ use candle_core::{DType, Device, Tensor};
 use devices::{DeviceKind, DevicePlan, Handover};
 use harness::launcher::{MEETING, Place};
 use params_and_allreduce::Algorithm;
-use params_and_allreduce::communicator::{Communicator, Error, SharedCommunicator};
+use params_and_allreduce::communicator::{Error, SharedCommunicator};
 use params_and_allreduce::thread::{Rank, run_ranks};
 
 const TIMEOUT: Duration = Duration::from_secs(60);

@@ -57,7 +57,7 @@ fn bits(tensor: &Tensor) -> candle_core::Result<(DType, Vec<usize>, Vec<u64>)> {
 pub fn collectives(rank: &Rank) -> Result<(), Error> {
     let results = everything(&**rank)?;
     let plan = DevicePlan::slices(rank.world_size()).unwrap();
-    let threads = run_ranks(&plan, Duration::from_secs(60), |rank| everything(rank)).unwrap();
+    let threads = run_ranks(&plan, Duration::from_secs(60), everything).unwrap();
     assert_eq!(results.len(), threads[rank.rank()].len());
     for (i, (result, expected)) in results.iter().zip(&threads[rank.rank()]).enumerate() {
         assert!(bits(result)? == bits(expected)?, "result {i}: {:?}", expected.shape());

@@ -10,7 +10,7 @@ use backends::mpi::World;
 use candle_core::{DType, Device, Shape, Tensor};
 use devices::DevicePlan;
 use params_and_allreduce::Algorithm;
-use params_and_allreduce::communicator::{Communicator as _, Error, SharedCommunicator as Rank};
+use params_and_allreduce::communicator::{Error, SharedCommunicator as Rank};
 
 /// Nobody waits this long, unless something is wrong.
 const LONG: Duration = Duration::from_secs(60);

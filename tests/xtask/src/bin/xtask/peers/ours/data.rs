@@ -8,9 +8,10 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 use candle_core::DType;
 use datasets::source::LoadedData;
-use datasets::{Dataset, Split, fashion_mnist};
+use datasets::{Dataset, Split};
 use flate2::Compression;
 use flate2::write::GzEncoder;
+use harness::images;
 use harness::machine::data_folder;
 use harness::records::TrainOptions;
 use harness::report::Report;
@@ -50,8 +51,8 @@ pub(super) fn decoding(arguments: &Arguments) -> anyhow::Result<Value> {
         }
     };
     let seconds = times(arguments.repetitions, Duration::ZERO, || {
-        fashion_mnist::read(&folder, Split::Train)?;
-        fashion_mnist::read(&folder, Split::Test).map(drop)
+        images::read(&folder, Split::Train)?;
+        images::read(&folder, Split::Test).map(drop)
     })?;
     Ok(json!({"seconds": {"decoding": seconds}, "note": note}))
 }
@@ -84,8 +85,8 @@ fn garments(train: usize, test: usize) -> LoadedData {
 fn real_files(images: usize) -> Option<PathBuf> {
     let folder = data_folder()?;
     let packed = !folder.join("train-images-idx3-ubyte").exists();
-    let train = fashion_mnist::read(&folder, Split::Train).ok()?;
-    fashion_mnist::read(&folder, Split::Test).ok()?;
+    let (train, _) = images::read(&folder, Split::Train).ok()?;
+    images::read(&folder, Split::Test).ok()?;
     (packed && train.len() == images).then_some(folder)
 }
 
