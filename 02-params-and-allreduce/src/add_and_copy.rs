@@ -35,7 +35,7 @@ impl AddAndCopy {
 
     /// Adds up and copies once. All ranks call this together. Fails when another rank stops or
     /// stalls.
-    pub fn run(&self, communicator: &impl Communicator) -> Result<(), Error> {
+    pub fn run(&self, communicator: &(impl Communicator + ?Sized)) -> Result<(), Error> {
         let rank = communicator.rank();
         self.add(rank);
         communicator.barrier()?;

@@ -113,7 +113,7 @@ impl Table {
     /// Measures algorithms on the devices of a world that is connected already. All ranks call this together, and get the
     /// same table. Fails when an all-reduce fails.
     pub fn measure_rank(
-        rank: &impl Communicator,
+        rank: &(impl Communicator + ?Sized),
         title: String,
         algorithms: &[Algorithm],
         runs: Option<u32>,
@@ -191,7 +191,7 @@ impl Table {
 /// Measures the seconds of all rows for one size: the medians over runs of the slowest rank's time. All ranks get the same
 /// values, or `None` if Ctrl-C came first.
 fn column(
-    rank: &impl Communicator,
+    rank: &(impl Communicator + ?Sized),
     rows: &[Work<'_>],
     bytes: usize,
     runs: Option<u32>,
@@ -233,7 +233,7 @@ fn column(
 ///
 /// A signal may reach one rank before a run and another rank after it. A rank that leaves alone would keep the others
 /// waiting. So rank 0 alone decides by its own `interrupted`, and sends its decision to all ranks.
-fn all_go_on(rank: &impl Communicator, interrupted: bool) -> Result<bool, Error> {
+fn all_go_on(rank: &(impl Communicator + ?Sized), interrupted: bool) -> Result<bool, Error> {
     let decision = Tensor::new(&[u8::from(!interrupted)], rank.device())?;
     let decision = rank.broadcast(&decision, 0)?.to_vec1::<u8>()?;
     rank.barrier()?;

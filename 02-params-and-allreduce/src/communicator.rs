@@ -17,6 +17,7 @@ mod forward;
 use std::sync::Arc;
 
 use candle_core::{DType, Device, Shape, Tensor};
+use devices::Handover;
 
 use all_reduce::{Algorithm, Sum, naive, one_shot, ring, tree};
 
@@ -32,7 +33,7 @@ pub trait Communicator: Send + Sync {
     /// The number of ranks.
     fn world_size(&self) -> usize;
 
-    /// The device of the tensors that this rank receives.
+    /// The device of the tensors that this rank receives. In the background they are in CPU memory.
     fn device(&self) -> &Device;
 
     /// Sends a copy of a tensor, and returns without waiting for the receiver. Fails when the rank `to` does not exist, is
@@ -59,7 +60,7 @@ pub trait Communicator: Send + Sync {
     /// Numbers are added in their own type, as in NCCL: a partial sum of bf16 is rounded to bf16. Fails when the tensors
     /// differ in length or type, when another rank ends or sends nothing in time, or when there is no native all-reduce.
     fn all_reduce(&self, tensor: &Tensor, algorithm: Algorithm) -> Result<Tensor, Error> {
-        let _span = all_reduce::span(tensor);
+        let _span = all_reduce::span(ops::size_in_bytes(tensor), tensor.shape());
         let tensor = tensor.detach();
         if self.world_size() == 1 {
             return Ok(tensor.force_contiguous()?);
@@ -79,6 +80,16 @@ pub trait Communicator: Send + Sync {
             return all_reduce::in_pieces(self, &tensor, sum_of);
         }
         Ok(sum_of(self, &tensor)?.into_tensor()?.reshape(tensor.shape())?)
+    }
+
+    /// Adds up tensors of all ranks that another thread of each rank has handed over, as [`all_reduce`](Self::all_reduce)
+    /// does. The sum is in CPU memory. NCCL's sum is on the rank's GPU.
+    fn all_reduce_handed_over(
+        &self,
+        tensor: Handover,
+        algorithm: Algorithm,
+    ) -> Result<Tensor, Error> {
+        self.all_reduce(&tensor.receive()?, algorithm)
     }
 
     /// Adds up the tensors of all ranks by the library that connects the ranks, such as NCCL or MPI. Fails when there is
@@ -186,6 +197,26 @@ pub enum Error {
     /// Another reason, in words.
     #[error("{0}")]
     Other(String),
+}
+
+/// Follows ranks that wait for each other, beginning with `first`. `next` returns the rank that the last rank of the chain waits
+/// for, if the last rank waits. Returns the chain, each rank once, and the circle in which it ends, if it does: the smallest
+/// rank of a circle comes first.
+pub fn wait_chain(
+    first: usize,
+    mut next: impl FnMut(&[usize]) -> Option<usize>,
+) -> (Vec<usize>, Option<Vec<usize>>) {
+    let mut chain = vec![first];
+    while let Some(rank) = next(&chain) {
+        if let Some(start) = chain.iter().position(|&earlier| earlier == rank) {
+            let mut circle = chain[start..].to_vec();
+            let smallest = (0..circle.len()).min_by_key(|&position| circle[position]);
+            circle.rotate_left(smallest.unwrap_or(0));
+            return (chain, Some(circle));
+        }
+        chain.push(rank);
+    }
+    (chain, None)
 }
 
 /// `rank 0 waits for rank 2, which waits for rank 0`

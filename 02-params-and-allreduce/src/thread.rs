@@ -19,7 +19,7 @@ use harness::cli;
 use harness::lock::locked;
 use harness::stopwatch::{STRETCH, Stopwatch};
 
-use crate::communicator::{Communicator, Error, SharedCommunicator};
+use crate::communicator::{Communicator, Error, SharedCommunicator, wait_chain};
 
 /// The time that a rank waits for a message, if the caller has no better value.
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(300);
@@ -193,9 +193,9 @@ impl Communicator for Rank {
         self.world.ends.len()
     }
 
-    /// The background connection receives to the device's second [stream](ComputeDevice::side_stream).
+    /// The background connection receives to CPU memory, also on a GPU: the GPU then goes on with the work of the main thread.
     fn device(&self) -> &Device {
-        if self.connection == 0 { self.device.tensors() } else { self.device.side_stream() }
+        if self.connection == 0 { self.device.tensors() } else { &Device::Cpu }
     }
 
     fn send(&self, to: usize, tensor: &Tensor) -> Result<(), Error> {
@@ -254,7 +254,7 @@ impl Communicator for Rank {
     }
 
     fn shares_memory(&self) -> bool {
-        self.device.tensors().is_cpu()
+        self.device().is_cpu()
     }
 }
 // ANCHOR_END: rank
@@ -309,24 +309,15 @@ impl Rank {
 
     /// Nothing came in time. The cause is at the end of the chain of waiting ranks, or the chain is a circle.
     fn timed_out(&self, other: usize, since: Instant) -> Error {
-        let mut chain = vec![other];
-        let circle = loop {
-            let last = chain[chain.len() - 1];
-            let waits_for = self.mailbox(last).waits_for.load(Ordering::SeqCst);
-            let Some(next) = waits_for.checked_sub(1) else { break None };
-            if let Some(start) = chain.iter().position(|&rank| rank == next) {
-                break Some(chain[start..].to_vec());
-            }
-            chain.push(next);
-        };
-        if let Some(mut circle) = circle {
+        let waits_for = |rank: usize| self.mailbox(rank).waits_for.load(Ordering::SeqCst);
+        let (mut chain, circle) =
+            wait_chain(other, |chain| waits_for(*chain.last()?).checked_sub(1));
+        if let Some(circle) = circle {
             // Ranks that exchange messages wait for each other, too, for a moment. In a deadlock, none of them sends.
             let messages = |rank: &usize| locked(&self.world.sent[*rank]).messages;
             let before: u64 = circle.iter().map(messages).sum();
             thread::sleep(Duration::from_millis(50));
             if circle.iter().map(messages).sum::<u64>() == before {
-                let smallest = (0..circle.len()).min_by_key(|&position| circle[position]);
-                circle.rotate_left(smallest.unwrap_or(0));
                 return self.error(Origin::Deadlock { circle });
             }
             chain.truncate(1);

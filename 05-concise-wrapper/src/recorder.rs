@@ -46,7 +46,7 @@ pub fn record<'a, M: Model>(
             |entry| Ok(serde_json::to_string(entry).map_err(candle_core::Error::wrap)? + "\n");
         let mut lines = entries.iter().map(line).collect::<Result<String, Error>>()?;
         if let Some(rank) = model.rank() {
-            lines = text::gathered(&**rank, &lines)?.concat();
+            lines = text::values_gathered(&**rank, &lines)?.concat();
         }
         // Ranks above 0 would wait for the lock of rank 0.
         if rank == 0

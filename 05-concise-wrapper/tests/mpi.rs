@@ -60,10 +60,10 @@ fn one_rank() {
         return eprintln!("SKIPPED: one rank of a job that nobody started");
     }
     let world = World::connect(WAIT).unwrap();
-    let plan = DevicePlan::slices(world.local_size).unwrap();
-    world.run(&plan, |rank| {
+    let plan = DevicePlan::slices(world.processes.devices_here).unwrap();
+    world.run(&plan, |_, rank| {
         let ranks = plan.len();
-        let mine = |reduction| hash(rank, reduction);
+        let mine = |reduction| hash(rank.clone(), reduction);
         let threads = |ranks, reduction| {
             run_ranks(&DevicePlan::slices(ranks).unwrap(), WAIT, |rank| hash(rank, reduction))
                 .unwrap()

@@ -182,11 +182,8 @@ impl Reducer {
         for (number, bucket) in self.buckets.iter().enumerate().skip(self.next) {
             worker.add(number, &bucket.flat)?;
         }
-        let sums = self.buckets.iter().map(|_| worker.sum()).collect::<Result<Vec<_>, _>>()?;
-        // On a GPU the sums move from the background's stream to this thread's stream. The background's stream then waits for
-        // this stream, and so for the whole backward pass: all sums must be in its queue before.
-        let home = |(sum, bucket): (&Tensor, &Bucket)| move_view(sum, bucket.flat.device());
-        let sums = sums.iter().zip(&self.buckets).map(home).collect::<TensorResult<Vec<_>>>()?;
+        let sum = |bucket: &Bucket| Ok(move_view(&worker.sum()?, bucket.flat.device())?);
+        let sums = self.buckets.iter().map(sum).collect::<Result<Vec<_>, Error>>()?;
         let gradient = |(parameter, &(bucket, start)): (&Named, &(usize, usize))| {
             let shape = parameter.tensor.shape();
             sums[bucket].narrow(0, start, shape.elem_count())?.reshape(shape)

@@ -1,7 +1,7 @@
 //! The background thread of a rank, which sums buckets over all ranks.
 //!
-//! The thread has a second connection, and on a GPU a second stream. So a bucket travels while the rank's main thread goes on
-//! with the backward pass.
+//! The thread has a second connection, and waits for a GPU only until a bucket is full. So a bucket travels while the rank's main
+//! thread goes on with the backward pass.
 
 // ANCHOR: worker
 use std::cell::RefCell;
@@ -33,6 +33,8 @@ impl Worker {
     pub(super) fn start(rank: &SharedCommunicator, algorithm: Algorithm) -> Result<Self, Error> {
         // One thread at a time receives on the second connection.
         EARLIER.take().into_iter().for_each(|thread| drop(thread.join()));
+        let closes_nccl =
+            algorithm == Algorithm::Native && rank.has_messages() && rank.device().is_cuda();
         let rank = rank.background()?;
         let ((full, buckets), (done, sums)) = (channel::<(usize, Handover)>(), channel());
         // The trace shows the thread's work in the tracks of this rank.
@@ -41,17 +43,14 @@ impl Worker {
             let _span = span.enter();
             for (bucket, flat) in buckets {
                 let _span = info_span!(target: BACKGROUND, "bucket", bucket).entered();
-                let sum = match flat.receive(rank.device()) {
-                    Ok(flat) => rank.all_reduce(&flat, algorithm),
-                    Err(error) => Err(error.into()),
-                };
+                let sum = rank.all_reduce_handed_over(flat, algorithm);
                 let failed = sum.is_err();
                 // After a failure the ranks no longer agree on the next bucket.
                 if done.send(sum).is_err() || failed {
                     return;
                 }
             }
-            if algorithm == Algorithm::Native && rank.has_messages() && rank.device().is_cuda() {
+            if closes_nccl {
                 // This rank closes its connection to NCCL. A slower rank may still read the buffers of the connection.
                 let _ = rank.barrier();
             }
@@ -70,7 +69,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Waits for the sum of the next bucket. On a GPU the sum belongs to the background's stream.
+    /// Waits for the sum of the next bucket. The sum is in CPU memory, or from NCCL on the rank's GPU.
     pub(super) fn sum(&self) -> Result<Tensor, Error> {
         let ended = |_| Err(Error::Other("the thread that sums buckets has ended".to_owned()));
         self.sums.recv().unwrap_or_else(ended)

@@ -7,17 +7,14 @@
 //! $ torchrun --nproc-per-node 4 --no-python concise-wrapper     # four, with a GPU each, which NCCL connects
 //! ```
 //!
-//! The work of a rank is written once, for threads and for processes. Two things differ around this work. Every process runs
-//! `main`, so the process of rank 0 prints for all. And every process reads its own command line on its own machine, so the
-//! processes [agree](Launch::agree) that all of them can begin before any of them does.
+//! The work of a rank is written once. Around this work, processes differ from threads: the process of rank 0 prints for all,
+//! and the processes [agree](Launch::agree) that all of them can begin, as each reads its own command line and files.
 
 use std::fmt::Display;
 use std::io;
-use std::num::NonZeroUsize;
 use std::time::Duration;
 
 use anyhow::{Result, anyhow};
-use candle_core::Tensor;
 use clap::{Args, Parser};
 use devices::{ComputeDevice, DeviceArguments, DevicePlan, SeveralDevices, available_cores};
 use harness::cli::{self, ErrorReport, ReportedElsewhere, UsageError, report_error, whole};
@@ -32,7 +29,7 @@ use serde::de::DeserializeOwned;
 use crate::mpi;
 #[cfg(feature = "nccl")]
 use crate::nccl;
-use crate::text::{value_of_rank_0, values_gathered};
+use crate::{Processes, text};
 
 /// Flags that choose ranks and their devices.
 #[derive(Args, Clone, Copy, Debug)]
@@ -44,7 +41,7 @@ pub struct LaunchArguments {
     /// Number of devices [default: 2]
     ///
     /// Under mpirun, the default is the number of processes.
-    // clap must not fill in a default: under mpirun, a given number has to be the number of processes.
+    // Without clap's default: under mpirun, a given number has to be the number of processes.
     #[arg(long, value_name = "K", value_parser = DeviceArguments::parse_devices, display_order = 0)]
     pub devices: Option<usize>,
 
@@ -65,10 +62,7 @@ impl LaunchArguments {
 ///
 /// All processes call [`agree`](Self::agree), [`any`](Self::any), [`announce`](Self::announce),
 /// [`of_speaker`](Self::of_speaker) and [`devices`](Self::devices) together. The call fails when another process stops or stalls.
-pub struct Launch {
-    world: World,
-    processes: Option<Processes>,
-}
+pub struct Launch(World);
 
 enum World {
     /// Ranks are threads of this process. A rank waits so long for a message.
@@ -79,70 +73,51 @@ enum World {
     Nccl(Box<nccl::World>),
 }
 
-/// The processes that were started together with this one.
-pub struct Processes {
-    /// This process's end of their connections.
-    pub rank: SharedCommunicator,
-    /// The number of this process on its machine, from 0.
-    pub local_rank: usize,
-    /// The number of devices that this machine needs.
-    pub devices_here: usize,
-    /// The cores of this process, if it shares them with other processes of this machine. `None` with NCCL alone.
-    cores: Option<NonZeroUsize>,
-}
-
 impl Launch {
-    /// Reads the command line, connects the processes, if there are several, and goes on if all of them can. Returns the
-    /// result of `prepare`. `timeout` returns the time that a rank waits for a message. Fails when the flags are wrong,
-    /// `prepare` or [`agree`](Self::agree) fails, MPI or NCCL fails, or several processes were started and this program was
-    /// built without the library that connects them.
+    /// Reads the command line, connects the processes, if there are several, and returns the result of `prepare` if all of
+    /// them can go on. A rank waits for a message for the `timeout`. Fails when the flags are wrong, `prepare`, MPI or NCCL
+    /// fails, or this program was built without the library that connects the processes.
     pub fn begin<A: Parser, T>(
         timeout: impl FnOnce(&A) -> Duration,
         prepare: impl FnOnce(A, &Self) -> Result<T>,
     ) -> Result<(Self, T)> {
         let arguments = cli::parse::<A>();
-        let launch = Self::connect(arguments.as_ref().map_or(DEFAULT_TIMEOUT, timeout))?;
+        let launch = Self(World::connect(arguments.as_ref().map_or(DEFAULT_TIMEOUT, timeout))?);
         let arguments = arguments.map_err(anyhow::Error::from);
         let prepared = launch.agree(arguments.and_then(|flags| prepare(flags, &launch)))?;
         Ok((launch, prepared))
     }
 
-    /// Connects the processes, before any of them reads a file or opens a device.
-    fn connect(timeout: Duration) -> Result<Self> {
-        #[cfg(feature = "nccl")]
-        if let Some(place) = launcher::place().map_err(UsageError::new)? {
-            let world = Box::new(nccl::World::connect(&place, timeout)?);
-            // NCCL does not know how many processes this machine has. Process n of a machine has GPU n.
-            let (rank, local_rank) = ((&world.rank).into(), world.local_rank);
-            let devices_here = local_rank + 1;
-            let processes = Some(Processes { rank, local_rank, devices_here, cores: None });
-            return Ok(Self { world: World::Nccl(world), processes });
-        }
-        launcher::check(cfg!(feature = "mpi")).map_err(UsageError::new)?;
-        #[cfg(feature = "mpi")]
-        if launcher::started().is_some_and(|started| started.processes > 1) {
-            let world = mpi::World::connect(timeout)?;
-            let (rank, local_rank) = ((&world.rank).into(), world.local_rank);
-            let (devices_here, cores) = (world.local_size, Some(world.cores));
-            let processes = Some(Processes { rank, local_rank, devices_here, cores });
-            return Ok(Self { world: World::Mpi(world), processes });
-        }
-        Ok(Self { world: World::Threads(timeout), processes: None })
-    }
-
     /// The processes, if ranks are processes.
     pub fn processes(&self) -> Option<&Processes> {
-        self.processes.as_ref()
+        match &self.0 {
+            World::Threads(_) => None,
+            #[cfg(feature = "mpi")]
+            World::Mpi(world) => Some(&world.processes),
+            #[cfg(feature = "nccl")]
+            World::Nccl(world) => Some(&world.processes),
+        }
+    }
+
+    /// The values of all processes, in rank order.
+    fn values<T: Serialize + DeserializeOwned>(
+        &self,
+        mine: T,
+    ) -> Result<Vec<T>, communicator::Error> {
+        match self.processes() {
+            Some(it) => text::values(&*it.comm, &mine),
+            None => Ok(vec![mine]),
+        }
     }
 
     /// Whether two ranks can exchange messages. If not, there are only collectives of all ranks.
     pub fn has_messages(&self) -> bool {
-        self.processes.as_ref().is_none_or(|processes| processes.rank.has_messages())
+        self.processes().is_none_or(|it| it.comm.has_messages())
     }
 
     /// Whether this process prints for all.
     pub fn speaks(&self) -> bool {
-        self.processes.as_ref().is_none_or(|processes| processes.rank.rank() == 0)
+        self.processes().is_none_or(|it| it.comm.rank() == 0)
     }
 
     /// Prints a line, in the process that prints for all. Fails like [`paragraph`].
@@ -168,11 +143,11 @@ impl Launch {
         each: &DeviceArguments,
         devices: Option<usize>,
     ) -> Result<(DevicePlan, usize), UsageError> {
-        let Some(Processes { rank, devices_here, cores, .. }) = &self.processes else {
+        let Some(Processes { comm, devices_here, cores, .. }) = self.processes() else {
             let devices = devices.unwrap_or(SeveralDevices::DEFAULT);
             return Ok((each.plan(devices)?, devices));
         };
-        let processes = rank.world_size();
+        let processes = comm.world_size();
         if let Some(devices) = devices.filter(|&devices| devices != processes) {
             return Err(UsageError::new(format_args!(
                 "{processes} processes were started, one for each device, and --devices is {devices}: leave --devices out, or \
@@ -180,7 +155,7 @@ impl Launch {
             )));
         }
         let plan = each.or_threads(*cores).plan(*devices_here)?;
-        if !rank.has_messages() && plan.is_of_slices() {
+        if !comm.has_messages() && plan.is_of_slices() {
             return Err(UsageError::new(
                 "NCCL, which connects these processes, is for GPUs: leave --device cpu out, or start the processes with mpirun",
             ));
@@ -190,7 +165,7 @@ impl Launch {
 
     /// A note about times that are measured on the devices of a plan.
     pub fn note(&self, plan: &DevicePlan) -> Option<String> {
-        let Some(threads) = plan.threads_per_device().filter(|_| self.processes.is_some()) else {
+        let Some(threads) = plan.threads_per_device().filter(|_| self.processes().is_some()) else {
             return plan.note().map(str::to_owned);
         };
         // The launcher may bind each process to some of the cores.
@@ -207,26 +182,22 @@ impl Launch {
     /// Goes on only if all processes can, each with its own outcome. If one has failed, rank 0 prints the error of the first
     /// rank that failed, and all processes return a [`ReportedElsewhere`].
     pub fn agree<T>(&self, outcome: Result<T>) -> Result<T> {
-        let Some(Processes { rank, .. }) = &self.processes else { return outcome };
         // The processes have agreed on this error already.
         if outcome.as_ref().is_err_and(|error| error.is::<ReportedElsewhere>()) {
             return outcome;
         }
-        let mine = outcome.as_ref().err().map(ErrorReport::of);
-        let all = values_gathered(&**rank, &mine)?;
-        let first = all.into_iter().zip(0usize..).find_map(|(report, rank)| Some((rank, report?)));
-        let Some((failed, ErrorReport { code, message })) = value_of_rank_0(&**rank, &first)?
-        else {
-            return outcome;
-        };
-        if rank.rank() == 0 {
+        let Some(Processes { comm, .. }) = self.processes() else { return outcome };
+        let all = self.values(outcome.as_ref().err().map(ErrorReport::of))?;
+        let first = all.into_iter().zip(0..).find_map(|(report, rank)| Some((rank, report?)));
+        let Some((failed, ErrorReport { code, message })) = first else { return outcome };
+        if self.speaks() {
             let message = format!("on rank {failed}: {}", message.unwrap_or_default());
             let of_other =
                 if code == 2 { UsageError::new(message).into() } else { anyhow!(message) };
             report_error(&outcome.err().filter(|_| failed == 0).unwrap_or(of_other));
         }
         // When one process ends, the launcher ends all processes. So rank 0 prints before any process ends.
-        rank.barrier()?;
+        comm.barrier()?;
         Err(ReportedElsewhere(code).into())
     }
     // ANCHOR_END: agree
@@ -235,20 +206,16 @@ impl Launch {
     /// one process downloads, and the others find its files. All processes call this together. The others wait at most the
     /// time limit. Fails as [`agree`](Self::agree) when one of the first processes fails, and when `work` fails.
     pub fn one_first<T>(&self, work: impl FnOnce(bool) -> Result<T>) -> Result<T> {
-        match self.processes.as_ref().is_none_or(|processes| processes.local_rank == 0) {
-            true => self.agree(work(true)),
-            false => {
-                self.agree(Ok(()))?;
-                work(false)
-            }
+        if self.processes().is_none_or(|it| it.local_rank == 0) {
+            return self.agree(work(true));
         }
+        self.agree(Ok(()))?;
+        work(false)
     }
 
     /// Whether the condition holds for any process.
     pub fn any(&self, mine: bool) -> Result<bool, communicator::Error> {
-        let Some(Processes { rank, .. }) = &self.processes else { return Ok(mine) };
-        let mine = Tensor::new(&[u32::from(mine)], rank.device())?;
-        Ok(rank.all_gather(&mine, rank.world_size())?.to_vec1::<u32>()?.contains(&1))
+        Ok(self.values(mine)?.contains(&true))
     }
 
     /// The value of the process that prints, on all processes.
@@ -256,18 +223,16 @@ impl Launch {
         &self,
         mine: T,
     ) -> Result<T, communicator::Error> {
-        let Some(Processes { rank, .. }) = &self.processes else { return Ok(mine) };
-        value_of_rank_0(&**rank, &mine)
+        Ok(self.values(mine)?.swap_remove(0))
     }
 
-    /// The names of all ranks' devices, in rank order, in the process that prints.
+    /// The names of all ranks' devices, in rank order.
     pub fn devices(&self, plan: &DevicePlan) -> Result<Vec<String>, communicator::Error> {
-        let Some(Processes { rank, local_rank, .. }) = &self.processes else {
+        let Some(Processes { local_rank, .. }) = self.processes() else {
             return Ok(plan.slots().iter().map(ToString::to_string).collect());
         };
-        let mine = (launcher::machine(), plan.slots()[*local_rank].to_string());
-        let all = values_gathered(&**rank, &mine)?;
-        let one_machine = all.iter().all(|(machine, _)| *machine == mine.0);
+        let all = self.values((launcher::machine(), plan.slots()[*local_rank].to_string()))?;
+        let one_machine = all.iter().all(|(machine, _)| *machine == all[0].0);
         let name =
             |(machine, device)| if one_machine { device } else { format!("{machine} {device}") };
         Ok(all.into_iter().map(name).collect())
@@ -291,17 +256,33 @@ impl Launch {
         #[cfg(any(feature = "mpi", feature = "nccl"))]
         let first = |values: Vec<T>| values.into_iter().next().expect("a value for every device");
         // ANCHOR: run
-        match &self.world {
+        match &self.0 {
             World::Threads(timeout) => run_ranks_with(plan, *timeout, values, work),
             #[cfg(feature = "mpi")]
-            World::Mpi(world) => Ok(vec![
-                world.run(plan, |rank| work(rank.compute_device(), rank.into(), first(values))),
-            ]),
+            World::Mpi(world) => {
+                Ok(vec![world.run(plan, |device, rank| work(device, rank, first(values)))])
+            }
             #[cfg(feature = "nccl")]
             World::Nccl(world) => {
-                Ok(vec![world.run(|rank| work(rank.compute_device(), rank.into(), first(values)))])
+                Ok(vec![world.run(|device, rank| work(device, rank, first(values)))])
             }
         }
         // ANCHOR_END: run
+    }
+}
+
+impl World {
+    /// Connects the processes, before any of them reads a file or opens a device.
+    fn connect(timeout: Duration) -> Result<Self> {
+        #[cfg(feature = "nccl")]
+        if let Some(place) = launcher::place().map_err(UsageError::new)? {
+            return Ok(Self::Nccl(Box::new(nccl::World::connect(&place, timeout)?)));
+        }
+        launcher::check(cfg!(feature = "mpi")).map_err(UsageError::new)?;
+        #[cfg(feature = "mpi")]
+        if launcher::started().is_some_and(|started| started.processes > 1) {
+            return Ok(Self::Mpi(mpi::World::connect(timeout)?));
+        }
+        Ok(Self::Threads(timeout))
     }
 }

@@ -20,6 +20,7 @@ pub mod reduction;
 pub mod slow_link;
 pub mod text;
 
+use std::num::NonZeroUsize;
 use std::time::Duration;
 
 use devices::DevicePlan;
@@ -27,6 +28,19 @@ use harness::launcher;
 use params_and_allreduce::Algorithm;
 use params_and_allreduce::all_reduce::no_native;
 use params_and_allreduce::communicator::{Error, SharedCommunicator};
+
+/// The place of this process among those that were started together.
+pub struct Processes {
+    /// This process's end of their connections.
+    pub comm: SharedCommunicator,
+    /// The number of this process on its machine, from 0.
+    pub local_rank: usize,
+    /// The number of devices that this machine needs.
+    pub devices_here: usize,
+    /// The number of cores of this process: those that it shares with other processes of this machine are divided between
+    /// them. `None` with NCCL alone.
+    pub cores: Option<NonZeroUsize>,
+}
 
 /// Checks, before any device is opened, that ranks can run the algorithm on these devices. Fails when a native all-reduce is
 /// wanted and nothing has one. The message names the requirements.

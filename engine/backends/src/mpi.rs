@@ -11,7 +11,6 @@ mod wait_graph;
 
 use std::fmt;
 use std::marker::PhantomData;
-use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -26,21 +25,15 @@ use params_and_allreduce::communicator::{Communicator, Error, SharedCommunicator
 use params_and_allreduce::thread::{Cause, attempt};
 use safetensors::View as _;
 
+use crate::Processes;
 use connection::Connection;
 
-/// All processes that were started together, and this process's place among them. It belongs to the thread that made it: MPI
-/// has to be finished where it was initialised.
+/// All processes that were started together. It belongs to the thread that made it: MPI has to be finished where it was
+/// initialised.
 pub struct World {
-    /// This process's number among the processes on the same machine, from 0.
-    pub local_rank: usize,
-    /// The number of processes on this machine. It needs a device for each.
-    pub local_size: usize,
-    /// The number of cores that this process may use: those that it shares with other processes of this machine are
-    /// divided between them.
-    pub cores: NonZeroUsize,
-    /// This process's rank before it has a device: it receives tensors in CPU memory. It has the same connections as the rank
-    /// that [`run`](Self::run) makes.
-    pub rank: Rank,
+    /// This process's place among them. Its communicator receives tensors in CPU memory.
+    pub processes: Processes,
+    rank: Rank,
     progress_threads: Vec<JoinHandle<()>>,
     // Dropped last: this finishes MPI.
     _universe: Universe,
@@ -72,16 +65,18 @@ impl World {
         }
         // The processes that share this machine's memory, in the order of their ranks.
         let here = world.split_shared(world.rank());
+        let (local_rank, devices_here) = (here.rank() as usize, here.size() as usize);
         let mine = CoreSet::of_this_process();
-        let mut all = vec![0; mine.0.len() * here.size() as usize];
+        let mut all = vec![0; mine.0.len() * devices_here];
         here.all_gather_into(&mine.0[..], &mut all[..]);
+        let cores = Some(mine.share(&all, available_cores()));
         let (connection, thread) = Connection::open(timeout)?;
         let (background, second_thread) = Connection::open(timeout)?;
+        let rank = Rank { connection, background, tensors: Device::Cpu };
+        let comm = Arc::new(rank.clone());
         Ok(Self {
-            local_rank: here.rank() as usize,
-            local_size: here.size() as usize,
-            cores: mine.share(&all, available_cores()),
-            rank: Rank { connection, background, device: None, tensors: Device::Cpu },
+            processes: Processes { comm, local_rank, devices_here, cores },
+            rank,
             progress_threads: vec![thread, second_thread],
             _universe: universe,
             _of_one_thread: PhantomData,
@@ -91,16 +86,19 @@ impl World {
     /// Runs `work` for this rank, on its device of the plan. The plan has this machine's devices, one for each process.
     /// Other ranks may still work when this returns. They have ended when the world has been dropped. If the work fails or
     /// panics, standard error gets a line `rank R failed: …`, and the job ends with exit code 1.
-    pub fn run<R, E>(&self, plan: &DevicePlan, work: impl FnOnce(&Rank) -> Result<R, E> + Send) -> R
+    pub fn run<R, E>(
+        &self,
+        plan: &DevicePlan,
+        work: impl FnOnce(&ComputeDevice, SharedCommunicator) -> Result<R, E> + Send,
+    ) -> R
     where
         R: Send,
         E: From<Error> + fmt::Display + Send,
     {
-        let device = plan.slots()[self.local_rank].open().map_err(Error::from);
+        let device = plan.slots()[self.processes.local_rank].open().map_err(Error::from);
         let outcome = device.map_err(|error| Cause::Error(E::from(error))).and_then(|device| {
-            let (tensors, device) = (device.tensors().clone(), Arc::new(device));
-            let rank = Rank { device: Some(Arc::clone(&device)), tensors, ..self.rank.clone() };
-            attempt(&device, || work(&rank))
+            let rank = Rank { tensors: device.tensors().clone(), ..self.rank.clone() };
+            attempt(&device, || work(&device, Arc::new(rank)))
         });
         outcome.unwrap_or_else(|cause| self.rank.connection.fail(&cause.to_string()))
     }
@@ -118,35 +116,22 @@ impl Drop for World {
     }
 }
 
-/// One rank: its device, and its end of a connection to all other ranks. A clone is the same end. Any thread may use it. After
-/// the end of the [`World`] every call fails.
+/// One rank's end of a connection to all other ranks, for any thread. After the end of the [`World`] every call fails.
 #[derive(Clone)]
-pub struct Rank {
+struct Rank {
     connection: Arc<Connection>,
     background: Arc<Connection>,
-    /// `None` in [`World::rank`].
-    device: Option<Arc<ComputeDevice>>,
+    /// The device of received tensors.
     tensors: Device,
 }
 
 impl Rank {
-    /// The device that this rank drives. Only a rank that [`World::run`] made has one.
-    pub fn compute_device(&self) -> &ComputeDevice {
-        self.device.as_deref().expect("a rank of World::run")
-    }
-
     fn check(&self, other: usize) -> Result<(), Error> {
         let (rank, world_size) = (self.rank(), self.world_size());
         if other == rank || other >= world_size {
             return Err(Error::NoSuchRank { rank, other, world_size });
         }
         Ok(())
-    }
-}
-
-impl From<&Rank> for SharedCommunicator {
-    fn from(rank: &Rank) -> Self {
-        Arc::new(rank.clone())
     }
 }
 
@@ -159,7 +144,6 @@ impl Communicator for Rank {
         self.connection.world_size
     }
 
-    /// In the background, tensors are those of the device's second [stream](ComputeDevice::side_stream).
     fn device(&self) -> &Device {
         &self.tensors
     }
@@ -182,9 +166,8 @@ impl Communicator for Rank {
     }
 
     fn background(&self) -> Result<SharedCommunicator, Error> {
-        let side_stream = |device: &Arc<ComputeDevice>| device.side_stream().clone();
-        let tensors = self.device.as_ref().map_or(Device::Cpu, side_stream);
-        Ok(Arc::new(Self { connection: Arc::clone(&self.background), tensors, ..self.clone() }))
+        let (connection, tensors) = (Arc::clone(&self.background), Device::Cpu);
+        Ok(Arc::new(Self { connection, tensors, ..self.clone() }))
     }
 
     /// Calls `MPI_Iallreduce`, for f32 and f64. MPI does not compare shapes: when ranks add tensors of different sizes, MPI

@@ -1,8 +1,7 @@
 //! A link that is slower than memory, on purpose.
 //!
-//! Slices of one CPU exchange gradients at the speed of memory, and copying takes time of the cores that compute. So there
-//! is little communication to hide behind the backward pass. Between machines, a message takes its time, and the cores are
-//! free meanwhile. A slow link shows this on one machine:
+//! Slices of one CPU exchange gradients at the speed of memory, on the cores that compute. Between machines, a message takes
+//! its time, and the cores are free meanwhile. A slow link shows this on one machine:
 //!
 //! - A message of m bytes arrives α + m / β after it leaves the sender. α is the latency, β the bandwidth.
 //! - Each rank has one port, for all of its connections. A port sends one message at a time, and receives one at a time.
@@ -72,15 +71,16 @@ impl Slowness {
             _ => (ranks - 1) * gradients,
         };
         let [of_weights, of_gradients] = [rounds * weights, waiting].map(|bytes| self.takes(bytes));
+        let [weights, gradients] = [weights, gradients].map(thousands);
         let what = if of_weights > timeout {
-            let (seconds, bytes) = (of_weights.as_secs_f64(), thousands(weights));
+            let seconds = of_weights.as_secs_f64();
             format!(
-                "rank 0 takes {seconds:.1} s to send the weights ({bytes} bytes) to the other ranks"
+                "rank 0 takes {seconds:.1} s to send the weights ({weights} bytes) to the other ranks"
             )
         } else if of_gradients > timeout {
-            let (seconds, bytes) = (of_gradients.as_secs_f64(), thousands(gradients));
+            let seconds = of_gradients.as_secs_f64();
             format!(
-                "a rank waits {seconds:.1} s for a message while {bytes} bytes of gradients are added up"
+                "a rank waits {seconds:.1} s for a message while {gradients} bytes of gradients are added up"
             )
         } else {
             return Ok(());
@@ -128,18 +128,6 @@ impl SlowNetwork {
     fn now(&self) -> f64 {
         self.started.elapsed().as_secs_f64()
     }
-
-    /// Occupies the ports of the sender and the receiver, and returns the time at which the message is due.
-    fn reserve(&self, from: usize, to: usize, bytes: usize) -> f64 {
-        let takes = self.slowness.takes(bytes).as_secs_f64();
-        let mut ports = locked(&self.ports);
-        let sender = ports.entry(from).or_default();
-        sender.sending = sender.sending.max(self.now()) + takes;
-        let sent = sender.sending;
-        let receiver = ports.entry(to).or_default();
-        receiver.receiving = sent.max(receiver.receiving + takes);
-        receiver.receiving + self.slowness.latency.as_secs_f64()
-    }
 }
 
 /// One rank's end of a slow connection.
@@ -149,10 +137,19 @@ struct SlowLink {
 }
 
 impl SlowLink {
-    /// Sends the receiver the time at which the next message is due.
+    /// Occupies the ports of this rank and the receiver, and sends the receiver the time at which the next message is due.
     fn announce(&self, to: usize, tensor: &Tensor) -> Result<(), Error> {
-        let [from, receiver] = [self.rank(), to].map(|rank| self.world_rank(rank));
-        let due = self.network.reserve(from, receiver, ops::size_in_bytes(tensor));
+        let [sender, receiver] = [self.rank(), to].map(|rank| self.world_rank(rank));
+        let Slowness { latency, .. } = self.network.slowness;
+        let takes = self.network.slowness.takes(ops::size_in_bytes(tensor)).as_secs_f64();
+        let mut ports = locked(&self.network.ports);
+        let sending = &mut ports.entry(sender).or_default().sending;
+        *sending = sending.max(self.network.now()) + takes;
+        let sent = *sending;
+        let receiving = &mut ports.entry(receiver).or_default().receiving;
+        *receiving = sent.max(*receiving + takes);
+        let due = *receiving + latency.as_secs_f64();
+        drop(ports);
         self.link.send(to, &Tensor::new(due, &Device::Cpu)?)
     }
 

@@ -7,13 +7,14 @@ use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
-use backends::nccl::{World, with_nccl};
+use backends::native;
+use backends::nccl::World;
 use candle_core::{DType, Device, Tensor};
-use devices::{DeviceKind, DevicePlan, move_view};
+use devices::{DeviceKind, DevicePlan, Handover};
 use harness::launcher::{MEETING, Place};
 use params_and_allreduce::Algorithm;
-use params_and_allreduce::communicator::{Communicator, Error};
-use params_and_allreduce::thread::run_ranks;
+use params_and_allreduce::communicator::{Error, SharedCommunicator};
+use params_and_allreduce::thread::{Rank, run_ranks};
 
 const TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -24,6 +25,18 @@ fn gpus(ranks: usize) -> Result<DevicePlan, String> {
         Some(_) => Err(format!("fewer than {ranks} GPUs")),
         None => Ok(plan),
     }
+}
+
+/// Runs `work` with NCCL's all-reduce. A rank waits for a sum at most `limit`.
+fn with_nccl<R>(
+    rank: &Rank,
+    limit: Duration,
+    work: impl FnOnce(&SharedCommunicator) -> Result<R, Error>,
+) -> Result<R, Error> {
+    let nccl = native(rank.into(), limit);
+    let outcome = work(&nccl)?;
+    nccl.barrier()?;
+    Ok(outcome)
 }
 
 /// Whole numbers that bf16 holds exactly, so that every order of adding gives the same sum.
@@ -56,7 +69,7 @@ fn every_rank_gets_the_sum() {
                         let numbers = |tensor: &Tensor| {
                             tensor.to_device(&Device::Cpu)?.to_dtype(DType::F64)?.to_vec1::<f64>()
                         };
-                        Ok::<_, Error>((numbers(&sum)?, numbers(&twice)?))
+                        Ok((numbers(&sum)?, numbers(&twice)?))
                     })
                 })
                 .unwrap();
@@ -94,7 +107,7 @@ fn a_tensor_that_is_not_in_one_piece_is_added_up() {
             let expected = (rows * nccl.world_size() as f64)?;
             let off = (sum - expected)?.abs()?.flatten_all()?.max(0)?;
             assert_eq!(off.to_scalar::<f32>()?, 0.0);
-            Ok::<_, Error>(())
+            Ok(())
         })
     })
     .unwrap();
@@ -114,22 +127,37 @@ fn a_sum_waits_for_what_candle_has_queued() {
             let ones = Tensor::ones((SIDE, SIDE), DType::F32, device)?;
             let average = (&ones / SIDE as f64)?;
             let bucket = Tensor::zeros(SIDE * SIDE, DType::F32, device)?;
+            let background = nccl.background()?;
             for step in 1..=5 {
                 // A millisecond of products, all of whose numbers are 1 to the last bit.
                 let product = (0..20).try_fold(ones.clone(), |it, _| it.matmul(&average))?;
                 let gradient = (product * f64::from(step))?.flatten_all()?;
                 bucket.slice_set(&gradient, 0, 0)?;
+                // Another thread's sums do not wait for what is queued after the handover.
+                let handed = [Algorithm::Native, Algorithm::Ring]
+                    .map(|algorithm| Ok::<_, Error>((algorithm, Handover::new(&bucket)?)));
                 let sum = nccl.native_all_reduce(&bucket)?;
+                bucket.slice_set(&bucket.zeros_like()?, 0, 0)?;
                 // Its memory may be had by others as soon as it is read.
                 let copy = Tensor::zeros(SIDE * SIDE, DType::F32, device)?;
                 copy.slice_set(&sum, 0, 0)?;
                 drop(sum);
                 let next = nccl.native_all_reduce(&(&ones * 0.0)?)?;
-                let bounds = [copy.min(0)?.to_scalar::<f32>()?, copy.max(0)?.to_scalar()?];
-                assert_eq!(bounds, [(step * nccl.world_size() as i32) as f32; 2], "step {step}");
+                let mut sums = vec![copy];
+                for handed in handed {
+                    let (algorithm, bucket) = handed?;
+                    sums.push(background.all_reduce_handed_over(bucket, algorithm)?);
+                }
+                for sum in sums {
+                    let bounds = [sum.min(0)?.to_scalar::<f32>()?, sum.max(0)?.to_scalar()?];
+                    let expected = (step * nccl.world_size() as i32) as f32;
+                    assert_eq!(bounds, [expected; 2], "step {step}");
+                }
                 drop(next);
             }
-            Ok::<_, Error>(())
+            // Before it leaves NCCL.
+            background.barrier()?;
+            Ok(())
         })
     })
     .unwrap();
@@ -142,8 +170,9 @@ fn two_ranks_on_one_gpu_are_refused() {
         Ok(_) => return eprintln!("SKIPPED: two ranks on one GPU: every rank has its own here"),
         Err(error) => return eprintln!("SKIPPED: two ranks on one GPU: {error}"),
     };
-    let failure =
-        run_ranks(&plan, TIMEOUT, |rank| with_nccl(rank, TIMEOUT, |_| Ok::<_, Error>(())));
+    let failure = run_ranks(&plan, TIMEOUT, |rank| {
+        with_nccl(rank, TIMEOUT, |nccl| nccl.native_all_reduce(&Tensor::new(1f32, nccl.device())?))
+    });
     let message = failure.unwrap_err().to_string();
     assert!(message.contains("ranks 0 and 1 share a GPU"), "{message}");
 }
@@ -157,11 +186,13 @@ fn a_rank_that_stalls_ends_the_wait_of_the_others() {
     let limit = Duration::from_secs(2);
     let failure = run_ranks(&plan, TIMEOUT, |rank| {
         with_nccl(rank, limit, |nccl| {
+            let ones = Tensor::ones(4, DType::F32, nccl.device())?;
+            // All ranks join.
+            nccl.native_all_reduce(&ones)?;
             if nccl.rank() == 1 {
                 thread::sleep(2 * limit);
                 return Ok(());
             }
-            let ones = Tensor::ones(4, DType::F32, nccl.device())?;
             nccl.all_reduce(&ones, Algorithm::Native).map(|_| ())
         })
     });
@@ -186,7 +217,7 @@ fn other_algorithms_and_other_threads_work() {
                 })?;
                 assert_eq!(sum.to_vec1::<f32>()?, expected, "{algorithm}");
             }
-            Ok::<_, Error>(())
+            Ok(())
         })
     })
     .unwrap();
@@ -213,15 +244,17 @@ fn world_of_one() {
     let meeting = env::var(MEETING).unwrap();
     let place = Place { rank: 0, world_size: 1, local_rank: 0, meeting };
     let world = World::connect(&place, TIMEOUT).unwrap();
-    let kept = world.run(|rank| {
+    let kept = world.run(|_, rank| {
         let values = Tensor::new(&[1f32, 2.0, 3.0], rank.device())?;
         let background = rank.background()?;
         assert!(!rank.has_messages() && !background.has_messages());
         for algorithm in [Algorithm::Ring, Algorithm::Native] {
             assert_eq!(rank.all_reduce(&values, algorithm)?.to_vec1::<f32>()?, [1.0, 2.0, 3.0]);
         }
-        let there = move_view(&values, background.device())?;
-        assert_eq!(background.broadcast(&there, 0)?.to_vec1::<f32>()?, [1.0, 2.0, 3.0]);
+        assert_eq!(background.broadcast(&values, 0)?.to_vec1::<f32>()?, [1.0, 2.0, 3.0]);
+        let handed = Handover::new(&values)?;
+        let sum = background.all_reduce_handed_over(handed, Algorithm::Ring)?;
+        assert_eq!(sum.to_vec1::<f32>()?, [1.0, 2.0, 3.0]);
         assert_eq!(rank.all_gather(&values, 3)?.to_vec1::<f32>()?, [1.0, 2.0, 3.0]);
         assert_eq!(rank.reduce_scatter(&values)?.to_vec1::<f32>()?, [1.0, 2.0, 3.0]);
         rank.barrier()?;
@@ -234,7 +267,7 @@ fn world_of_one() {
         for refusal in [sent, received] {
             assert!(refusal.starts_with("NCCL alone connects these ranks"), "{refusal}");
         }
-        Ok::<_, Error>(rank.clone())
+        Ok::<_, Error>(rank)
     });
     drop(world);
     let late = kept.barrier().unwrap_err().to_string();

@@ -31,14 +31,11 @@ fn draw(images: &Dataset, columns: usize) -> (usize, usize, Vec<u8>) {
     for class in 0..CLASSES {
         let labelled = pixels.iter().zip(images.labels());
         let of_class = labelled.filter(|(_, label)| usize::from(**label) == class);
-        let black = iter::repeat(&[0; PIXELS]);
-        let row = of_class.map(|(image, _)| image).chain(black);
+        let row = of_class.map(|(image, _)| image).chain(iter::repeat(&[0; PIXELS]));
         for (column, image) in row.take(columns).enumerate() {
-            for y in 0..SIDE * ZOOM {
-                let start = (class * STEP + GAP + y) * width + column * STEP + GAP;
-                for x in 0..SIDE * ZOOM {
-                    sheet[start + x] = image[y / ZOOM * SIDE + x / ZOOM];
-                }
+            for (y, x) in (0..SIDE * ZOOM).flat_map(|y| (0..SIDE * ZOOM).map(move |x| (y, x))) {
+                let (row, column) = (class * STEP + GAP + y, column * STEP + GAP + x);
+                sheet[row * width + column] = image[y / ZOOM * SIDE + x / ZOOM];
             }
         }
     }

@@ -3,7 +3,7 @@
 use std::sync::{Arc, OnceLock};
 
 use base16ct::HexDisplay;
-use candle_core::{DType, Device, Result, Tensor, bail};
+use candle_core::{DType, Device, Error, Result, Tensor, bail};
 use sha2::{Digest as _, Sha256};
 
 use super::{CLASSES, PIXELS, SAMPLE};
@@ -14,11 +14,6 @@ const MOST_CLASSES: usize = 1 << u8::BITS;
 
 /// The number of bytes of the hash that a fingerprint has.
 const FINGERPRINT: usize = 8;
-
-/// The reason why images and labels are not a data set.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct DatasetError(String);
 
 /// Images and their labels, in CPU memory, with one byte per pixel. Clones share the memory.
 #[derive(Clone, Debug)]
@@ -33,10 +28,7 @@ pub struct Dataset {
 
 impl Dataset {
     /// Makes a data set of grey 28×28 images and labels of [`CLASSES`] classes. Fails like [`of_shape`](Self::of_shape).
-    pub fn new(
-        images: Vec<[u8; PIXELS]>,
-        labels: Vec<u8>,
-    ) -> std::result::Result<Self, DatasetError> {
+    pub fn new(images: Vec<[u8; PIXELS]>, labels: Vec<u8>) -> Result<Self> {
         Self::of_shape(images.into_flattened(), SAMPLE, labels, CLASSES)
     }
 
@@ -50,33 +42,28 @@ impl Dataset {
         shape: [usize; 3],
         labels: Vec<u8>,
         classes: usize,
-    ) -> std::result::Result<Self, DatasetError> {
-        let refused = |message: String| Err(DatasetError(message));
-        if classes > MOST_CLASSES {
-            return refused(format!(
-                "{classes} classes: a label is a byte, which tells {MOST_CLASSES} apart"
-            ));
-        }
+    ) -> Result<Self> {
         let image = shape.iter().try_fold(1_usize, |all, &size| all.checked_mul(size));
-        let Some(image) = image.filter(|&image| image > 0 && pixels.len().is_multiple_of(image))
-        else {
-            return refused(format!("{} pixels are not whole images of {shape:?}", pixels.len()));
+        let image = image.filter(|&image| image > 0 && pixels.len().is_multiple_of(image));
+        let (images, count) = (image.map(|image| pixels.len() / image), labels.len());
+        let is_outside = |label: &u8| usize::from(*label) >= classes;
+        let refusal = match (images, labels.iter().position(is_outside)) {
+            _ if classes > MOST_CLASSES => {
+                format!("{classes} classes: a label is a byte, which tells {MOST_CLASSES} apart")
+            }
+            (None, _) => format!("{} pixels are not whole images of {shape:?}", pixels.len()),
+            (Some(images), _) if images != count => format!("{images} images, but {count} labels"),
+            (Some(0), _) => "a data set needs at least one image".to_owned(),
+            (_, Some(at)) => format!(
+                "label {at} is {}, but there are {classes} classes, counted from 0",
+                labels[at]
+            ),
+            _ => {
+                let (pixels, labels) = (Arc::new(pixels), Arc::new(labels));
+                return Ok(Self { pixels, labels, shape, fingerprint: Arc::default() });
+            }
         };
-        let images = pixels.len() / image;
-        if images != labels.len() {
-            return refused(format!("{images} images, but {} labels", labels.len()));
-        }
-        if images == 0 {
-            return refused("a data set needs at least one image".to_owned());
-        }
-        if let Some(at) = labels.iter().position(|&label| usize::from(label) >= classes) {
-            let label = labels[at];
-            return refused(format!(
-                "label {at} is {label}, but there are {classes} classes, counted from 0"
-            ));
-        }
-        let (pixels, labels) = (Arc::new(pixels), Arc::new(labels));
-        Ok(Self { pixels, labels, shape, fingerprint: Arc::default() })
+        Err(Error::Msg(refusal))
     }
 
     /// The number of images.
@@ -110,9 +97,8 @@ impl Dataset {
         }
     }
 
-    /// Returns the first 16 hexadecimal digits of SHA-256 over the images and the labels.
-    ///
-    /// The hash is computed once for a data set and all its clones.
+    /// Returns the first 16 hexadecimal digits of SHA-256 over the images and the labels. They are computed once for a data
+    /// set and all its clones.
     pub fn fingerprint(&self) -> &str {
         self.fingerprint.get_or_init(|| {
             let mut hash = Sha256::new();
@@ -121,8 +107,8 @@ impl Dataset {
             hash.update(self.pixels());
             hash.update(self.labels());
             // The same number of pixels can be images of another shape.
-            if self.shape() != SAMPLE {
-                self.shape().iter().for_each(|&size| hash.update((size as u64).to_le_bytes()));
+            if self.shape != SAMPLE {
+                self.shape.iter().for_each(|&size| hash.update((size as u64).to_le_bytes()));
             }
             format!("{:x}", HexDisplay(&hash.finalize()[..FINGERPRINT]))
         })

@@ -9,15 +9,14 @@ use std::path::Path;
 use std::str::FromStr;
 use std::time::{Duration, Instant};
 
-use indicatif::ProgressBar;
 use md5::{Digest as _, Md5};
-use ureq::Agent;
+use ureq::{Agent, Body};
 
 use harness::images::paths;
 use harness::report::{file, progress_bar, seconds};
 
 /// How long the mirrors may take. A download that makes progress, however slowly, has no limit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 pub struct TimeLimits {
     /// The time until the first mirror answers, all mirrors together. After that the machine is offline.
     pub answer: Duration,
@@ -93,25 +92,23 @@ impl FromStr for Mirrors {
 
     /// Parses web addresses that are separated by spaces.
     fn from_str(text: &str) -> Result<Self, String> {
-        let parse = |address: &str| match is_web_address(address) {
-            true => Ok(address.trim_end_matches('/').to_owned()),
-            false => Err(format!(
-                "{address:?} is no web address such as https://mirror.example/fashion-mnist"
-            )),
+        let parse = |address: &str| {
+            let uri = address.parse::<ureq::http::Uri>().ok();
+            let is_web = |uri: &ureq::http::Uri| {
+                matches!(uri.scheme_str(), Some("http" | "https"))
+                    && uri.host().is_some_and(|host| !host.is_empty())
+            };
+            let example = "https://mirror.example/fashion-mnist";
+            match uri.is_some_and(|uri| is_web(&uri)) {
+                true => Ok(address.trim_end_matches('/').to_owned()),
+                false => Err(format!("{address:?} is no web address such as {example}")),
+            }
         };
-        let mut addresses: Vec<&str> = text.split_whitespace().collect();
-        if addresses.is_empty() {
-            // The error names the empty text.
-            addresses.push(text);
-        }
+        // The error names the empty text.
+        let addresses =
+            if text.trim().is_empty() { vec![text] } else { text.split_whitespace().collect() };
         addresses.into_iter().map(parse).collect::<Result<_, _>>().map(Self)
     }
-}
-
-fn is_web_address(text: &str) -> bool {
-    let Ok(uri) = text.parse::<ureq::http::Uri>() else { return false };
-    matches!(uri.scheme_str(), Some("http" | "https"))
-        && uri.host().is_some_and(|host| !host.is_empty())
 }
 
 /// The reason why a file is not in the folder.
@@ -135,32 +132,54 @@ pub fn obtain(
     mirrors: &Mirrors,
     limits: TimeLimits,
 ) -> Result<(), Error> {
-    let folder_error = |error| unavailable(folder, &error);
     let missing = missing(folder, files)?;
-    let Some(first) = missing.first() else { return Ok(()) };
-    let mut mirrors: Vec<&str> = mirrors.0.iter().map(String::as_str).collect();
-    find_answering_mirror(&mut mirrors, first, limits.answer)?;
-    // An offline machine gets no folder.
-    fs::create_dir_all(folder).map_err(folder_error)?;
     let megabytes = missing.iter().map(|file| file.size).sum::<u64>() as f64 / 1e6;
-    // The download goes on when standard error has no reader.
-    let _ = writeln!(io::stderr(), "downloading {megabytes:.1} MB into {}", folder.display());
-    let silence = Some(limits.silence);
-    let agent = Agent::config_builder()
-        .timeout_resolve(silence)
-        .timeout_connect(silence)
-        .timeout_recv_response(silence)
-        .timeout_per_read(silence)
-        .build()
-        .new_agent();
+    let mut mirrors: Vec<&str> = mirrors.0.iter().map(String::as_str).collect();
+    let (deadline, mut untried) = (Instant::now() + limits.answer, mirrors.len() as u32);
+    let (mut answered, mut announced) = (false, false);
     for file in missing {
-        let bar = progress_bar("  {prefix:26} {bar:30} {bytes}/{total_bytes}  {bytes_per_sec}");
-        bar.set_prefix(file.name);
-        bar.set_length(file.size);
-        let bytes =
-            try_in_turn(&mut mirrors, file, |url| fetch(&agent, url, file, limits.silence, &bar))?;
-        file::write(&folder.join(file.name), |to| to.write_all(&bytes)).map_err(folder_error)?;
-        bar.finish();
+        let mut failures = Vec::new();
+        // The mirror that sends a file stays in front, and those that fail go to the end.
+        let bytes = loop {
+            if failures.len() == mirrors.len() {
+                let text = format!("cannot download {}; {}", file.name, failures.join("; "));
+                return Err(if answered {
+                    Error::Unavailable(text)
+                } else {
+                    Error::NoAnswer(text)
+                });
+            }
+            // Until a mirror answers, each gets an equal share of the time that is left.
+            let limit = match answered {
+                true => limits.silence,
+                false => deadline.saturating_duration_since(Instant::now()) / untried.max(1),
+            };
+            untried = untried.saturating_sub(1);
+            let agent = Agent::config_builder()
+                .timeout_resolve(Some(limit))
+                .timeout_connect(Some(limit))
+                .timeout_recv_response(Some(limit))
+                .timeout_per_read(Some(limits.silence))
+                .build()
+                .new_agent();
+            let response = agent.get(format!("{}/{}", mirrors[0], file.name)).call();
+            answered |= matches!(response, Ok(_) | Err(ureq::Error::StatusCode(_)));
+            if response.is_ok() && !std::mem::replace(&mut announced, true) {
+                let into = folder.display();
+                // The download goes on when standard error has no reader.
+                let _ = writeln!(io::stderr(), "downloading {megabytes:.1} MB into {into}");
+            }
+            let response = response.map_err(|error| reason(error, limit));
+            match response.and_then(|it| read(it.into_body(), file, limits.silence)) {
+                Ok(bytes) => break bytes,
+                Err(reason) => failures.push(format!("from {}: {reason}", mirrors[0])),
+            }
+            mirrors.rotate_left(1);
+        };
+        // An offline machine gets no folder.
+        fs::create_dir_all(folder)
+            .and_then(|()| file::write(&folder.join(file.name), |to| to.write_all(&bytes)))
+            .map_err(|error| unavailable(folder, &error))?;
     }
     Ok(())
 }
@@ -169,76 +188,29 @@ fn unavailable(path: &Path, error: &io::Error) -> Error {
     Error::Unavailable(format!("{}: {error}", path.display()))
 }
 
-/// Calls `attempt` with the file's address at each mirror, until one succeeds. Moves this mirror to the front, and the
-/// mirrors that failed to the end.
-fn try_in_turn<R>(
-    mirrors: &mut [&str],
-    file: &RemoteFile,
-    mut attempt: impl FnMut(&str) -> Result<R, String>,
-) -> Result<R, Error> {
-    let mut failures = Vec::new();
-    for _ in 0..mirrors.len() {
-        match attempt(&format!("{}/{}", mirrors[0], file.name)) {
-            Ok(outcome) => return Ok(outcome),
-            Err(reason) => failures.push(format!("from {}: {reason}", mirrors[0])),
-        }
-        mirrors.rotate_left(1);
-    }
-    Err(Error::Unavailable(format!("cannot download {}; {}", file.name, failures.join("; "))))
-}
-
-/// Moves the first mirror that offers `file` to the front. Each mirror gets an equal share of the remaining time `limit`.
-fn find_answering_mirror(
-    mirrors: &mut [&str],
-    file: &RemoteFile,
-    limit: Duration,
-) -> Result<(), Error> {
-    let deadline = Instant::now() + limit;
-    let (mut untried, mut answered) = (mirrors.len() as u32, false);
-    let found = try_in_turn(mirrors, file, |url| {
-        let limit = deadline.saturating_duration_since(Instant::now()) / untried;
-        untried -= 1;
-        let agent = Agent::config_builder().timeout_global(Some(limit)).build().new_agent();
-        agent.get(url).call().map(drop).map_err(|error| {
-            answered |= matches!(error, ureq::Error::StatusCode(_));
-            reason(error, limit)
-        })
-    });
-    found.map_err(|error| if answered { error } else { Error::NoAnswer(error.to_string()) })
-}
-
-/// Downloads a file into memory and verifies its size and checksum. Returns the reason if the mirror fails.
-fn fetch(
-    agent: &Agent,
-    url: &str,
-    file: &RemoteFile,
-    silence: Duration,
-    bar: &ProgressBar,
-) -> Result<Vec<u8>, String> {
-    let size = file.size;
-    let mut body = agent.get(url).call().map_err(|error| reason(error, silence))?.into_body();
-    bar.set_position(0);
-    let mut bytes = Vec::new();
+/// Reads a file into memory and verifies its size and checksum. Returns the reason if the mirror fails.
+fn read(mut body: Body, file: &RemoteFile, silence: Duration) -> Result<Vec<u8>, String> {
+    let bar = progress_bar("  {prefix:26} {bar:30} {bytes}/{total_bytes}  {bytes_per_sec}");
+    bar.set_prefix(file.name);
+    bar.set_length(file.size);
+    let (size, mut bytes) = (file.size, Vec::new());
     // The limit is one byte above the size, so a body that is too long shows.
     let read = bar.wrap_read(body.as_reader().take(size + 1)).read_to_end(&mut bytes);
-    let received = bytes.len() as u64;
-    if let Err(error) = read {
-        let reason = reason(error.into(), silence);
-        return Err(format!("it broke off after {received} of {size} bytes: {reason}"));
-    }
-    if received > size {
-        return Err(format!("it sent more than {size} bytes"));
-    } else if received < size {
-        return Err(format!("it sent {received} of {size} bytes"));
-    }
+    let (received, expected) = (bytes.len() as u64, file.md5);
     let found = u128::from_be_bytes(Md5::digest(&bytes).into());
-    if found != file.md5 {
-        return Err(format!(
-            "it sent other bytes: their MD5 is {found:032x}, not {:032x}",
-            file.md5
-        ));
-    }
-    Ok(bytes)
+    Err(match read {
+        Err(error) => {
+            let reason = reason(error.into(), silence);
+            format!("it broke off after {received} of {size} bytes: {reason}")
+        }
+        Ok(_) if received > size => format!("it sent more than {size} bytes"),
+        Ok(_) if received < size => format!("it sent {received} of {size} bytes"),
+        Ok(_) if found == expected => {
+            bar.finish();
+            return Ok(bytes);
+        }
+        Ok(_) => format!("it sent other bytes: their MD5 is {found:032x}, not {expected:032x}"),
+    })
 }
 
 /// The reason why a request failed, in the time `limit` or before.

@@ -4,7 +4,6 @@
 //! | --- | --- |
 //! | `dataset` | all images with their labels, and the samples of one step |
 //! | [`source`] | loads the images that `--data` asks for |
-//! | [`fashion_mnist`] | reads a data set from a folder |
 //! | [`download`] | downloads Fashion-MNIST into a folder |
 //! | [`synthetic`] | draws garments, for machines without the real images |
 //! | [`loader`] | shuffles an epoch, cuts it into batches, and makes them ahead of time |
@@ -13,12 +12,11 @@
 pub mod contact_sheet;
 mod dataset;
 pub mod download;
-pub mod fashion_mnist;
 pub mod loader;
 pub mod source;
 pub mod synthetic;
 
-pub use dataset::{Batch, Dataset, DatasetError};
+pub use dataset::{Batch, Dataset};
 pub use harness::images::{CLASSES, PIXELS, SIDE, Split};
 pub use source::DataArguments;
 

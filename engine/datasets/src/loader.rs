@@ -12,9 +12,8 @@ use rand::seq::SliceRandom;
 use super::{Batch, Dataset};
 use harness::random;
 
-/// Cuts a data set into batches. Each epoch has another order of samples.
-///
-/// Every device of a run has a loader with the same seed. So all devices make the same batches without communication.
+/// Cuts a data set into batches. Each epoch has another order of samples. Loaders with one seed make the same batches on
+/// all devices, without communication.
 #[derive(Clone, Debug)]
 pub struct Loader {
     dataset: Dataset,
@@ -98,18 +97,9 @@ pub fn prefetch<T: Send + 'static>(
     make: impl Fn(usize) -> Result<T> + Send + 'static,
 ) -> Prefetch<T> {
     let (sender, ready) = mpsc::sync_channel(READY);
-    let left = items.len();
-    let work = {
-        let sender = sender.clone();
-        move || {
-            for index in items {
-                // The iterator was dropped early.
-                if sender.send(make(index)).is_err() {
-                    break;
-                }
-            }
-        }
-    };
+    let (left, to_user) = (items.len(), sender.clone());
+    // The thread ends when the iterator is dropped early.
+    let work = move || items.map(make).try_for_each(|item| to_user.send(item)).unwrap_or(());
     if let Err(error) = thread::Builder::new().name("loader".to_owned()).spawn(work) {
         // The channel is empty, so this does not wait.
         let _ = sender.send(Err(Error::wrap(error)));

@@ -7,17 +7,15 @@ use anyhow::bail;
 use clap::Args;
 
 use super::download::{self, FASHION_MNIST, Mirrors, TimeLimits};
-use super::{Dataset, Split, fashion_mnist, synthetic};
+use super::{Dataset, Split, synthetic};
 use harness::cli::{DATA_FOLDER, DATA_MIRRORS, UsageError};
 use harness::{images, machine};
 
 /// The number of images in the two parts of Fashion-MNIST, and of synthetic garments.
 const FULL_SIZE: (usize, usize) = (60_000, 10_000);
 
-/// The name of the real images in result lines.
+/// The names of the real and of the drawn images in result lines.
 const REAL: &str = "Fashion-MNIST";
-
-/// The name of the drawn images in result lines.
 const DRAWN: &str = "synthetic garments";
 
 /// The number of training and test images to load: the first ones. `None` loads all of them.
@@ -72,10 +70,11 @@ impl DataArguments {
                 folder.display()
             )));
         }
-        let read = |folder: &Path, name, flag| {
-            let data = LoadedData::read(folder, name, flag, sizes)?;
-            fits((data.train.len(), data.test.len()))?;
-            Ok((data, None))
+        let read = |folder: &Path, name: &str, flag| {
+            let train = read(folder, flag, Split::Train, sizes.0)?;
+            let test = read(folder, flag, Split::Test, sizes.1)?;
+            fits((train.len(), test.len()))?;
+            Ok((LoadedData { name: name.to_owned(), train, test }, None))
         };
         let draw = |note| {
             fits((sizes.0.unwrap_or(FULL_SIZE.0), sizes.1.unwrap_or(FULL_SIZE.1)))?;
@@ -92,10 +91,7 @@ impl DataArguments {
             Some("auto") => match self.obtain(TimeLimits::OPTIONAL) {
                 Ok(folder) => read(&folder, REAL, "--data-dir"),
                 Err(error @ download::Error::OtherFile(_)) => bail!("--data-dir: {error}"),
-                Err(error) => {
-                    self.check_for_other_files(&error)?;
-                    draw(Some(self.note(&error)))
-                }
+                Err(error) => draw(Some(self.why_drawn(&error)?)),
             },
             // A folder with one of these names can be written as `./synthetic`.
             _ => {
@@ -113,28 +109,25 @@ impl DataArguments {
         }
     }
 
-    /// The note about drawn images that replace the real ones.
-    fn note(&self, error: &download::Error) -> String {
+    /// The note about drawn images that replace the real ones. Refuses a folder of `--data-dir` with other files only: drawn
+    /// images are not what its user wants.
+    fn why_drawn(&self, error: &download::Error) -> Result<String, UsageError> {
+        if let Some(folder) = &self.data_dir {
+            let others = images::others(folder, &FASHION_MNIST.map(|file| file.plain_name()));
+            if !others.is_empty() {
+                return Err(UsageError::new(format_args!(
+                    "--data-dir {}: Fashion-MNIST is not among {others}, and cannot be had ({error}); name the folder of its \
+                     files, or use --data synthetic",
+                    folder.display()
+                )));
+            }
+        }
         let reason = match error {
             download::Error::NoAnswer(_) if self.data_mirrors.is_some() => "no mirror answers",
             download::Error::NoAnswer(_) => "no network",
             _ => "no download",
         };
-        format!("{reason}, so drawn garments replace {REAL} (README, Data)")
-    }
-
-    /// Refuses a folder of `--data-dir` with other files only: drawn images are not what its user wants.
-    fn check_for_other_files(&self, error: &download::Error) -> Result<(), UsageError> {
-        let Some(folder) = &self.data_dir else { return Ok(()) };
-        let others = images::others(folder, &FASHION_MNIST.map(|file| file.plain_name()));
-        if others.is_empty() {
-            return Ok(());
-        }
-        Err(UsageError::new(format_args!(
-            "--data-dir {}: Fashion-MNIST is not among {others}, and cannot be had ({error}); name the folder of its files, or \
-             use --data synthetic",
-            folder.display()
-        )))
+        Ok(format!("{reason}, so drawn garments replace {REAL} (README, Data)"))
     }
 
     /// Downloads the missing files of Fashion-MNIST, and returns their folder.
@@ -144,12 +137,8 @@ impl DataArguments {
             let message = "this machine names no folder for downloads; --data-dir can";
             download::Error::Unavailable(message.to_owned())
         })?;
-        let mirrors = match &self.data_mirrors {
-            _ if self.follows => Mirrors::none(),
-            Some(mirrors) => mirrors.clone(),
-            None => Mirrors::default(),
-        };
-        download::obtain(&folder, &FASHION_MNIST, &mirrors, limits)?;
+        let mirrors = if self.follows { Some(Mirrors::none()) } else { self.data_mirrors.clone() };
+        download::obtain(&folder, &FASHION_MNIST, &mirrors.unwrap_or_default(), limits)?;
         Ok(folder)
     }
 }
@@ -163,22 +152,23 @@ impl LoadedData {
             test: synthetic::dataset(Split::Test, sizes.1.unwrap_or(FULL_SIZE.1)),
         }
     }
+}
 
-    /// `flag` names the folder, or can name another one.
-    fn read(folder: &Path, name: &str, flag: &'static str, sizes: Sizes) -> anyhow::Result<Self> {
-        let part = |split, size: Option<usize>| match fashion_mnist::read(folder, split) {
-            Ok(mut dataset) => {
-                dataset.truncate(size.unwrap_or(usize::MAX));
-                Ok(dataset)
-            }
-            Err(missing @ images::Error::Missing { .. }) => {
-                Err(UsageError::new(format_args!("{flag} {missing}")).into())
-            }
-            Err(error) => Err(anyhow::Error::from(error).context(flag)),
-        };
-        let (train, test) = (part(Split::Train, sizes.0)?, part(Split::Test, sizes.1)?);
-        Ok(Self { name: name.to_owned(), train, test })
-    }
+/// Reads the first images of one part of the data set in `folder`, which the flag names or can change.
+fn read(
+    folder: &Path,
+    flag: &'static str,
+    split: Split,
+    size: Option<usize>,
+) -> anyhow::Result<Dataset> {
+    let (images, labels) = images::read(folder, split).map_err(|error| match error {
+        images::Error::Missing { .. } => UsageError::new(format_args!("{flag} {error}")).into(),
+        error => anyhow::Error::from(error).context(flag),
+    })?;
+    let mut dataset =
+        Dataset::new(images, labels).map_err(|error| anyhow::Error::from(error).context(flag))?;
+    dataset.truncate(size.unwrap_or(usize::MAX));
+    Ok(dataset)
 }
 
 fn folder_name(folder: &Path) -> String {

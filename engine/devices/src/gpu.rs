@@ -1,14 +1,13 @@
 //! GPUs: their contexts, memory pools, streams and clocks.
 //!
-//! A GPU's primary context holds the program's memory and kernels, and the libraries cuBLAS and cuDNN. The driver
-//! destroys a context without users and creates a new one for the next user. A program may open devices one after the
-//! other, so this module keeps the contexts until the program ends.
+//! The driver destroys a GPU's context, with its memory and kernels, when the context has no user. A program may open devices
+//! one after the other, so this module keeps the contexts until the program ends.
 //!
-//! A stream does its work in order. Two streams are ordered by events: one stream records an event, and the other waits for
-//! the event. cudarc can do this automatically, with two events per allocation, which costs a training step thousands of
-//! calls to the driver, each as long as a small kernel. Moreover, candle writes results of kernels to memory that it has
-//! borrowed for reading, and cudarc records no write. So the automatic order is off. The few places where two streams meet
-//! record their own events: uploads, NCCL's collectives, [`transferred`], and [`Copied`].
+//! Two streams are ordered by events: one stream records an event, and the other waits for the event. cudarc can do this
+//! automatically, with two events per allocation: thousands of calls to the driver in a training step, each as long as a
+//! small kernel. Moreover, candle writes results of kernels to memory that it has borrowed for reading, and cudarc records no
+//! write. So the automatic order is off. The places where two streams meet record their own events: uploads, NCCL's
+//! collectives, [`transferred`], and [`GpuCopy`].
 
 #![expect(unsafe_code, reason = "memory pools have no safe calls, and we order the streams")]
 
@@ -18,11 +17,11 @@ use std::time::Duration;
 use candle_core::backend::BackendStorage as _;
 use candle_core::cuda_backend::CudaStorageSlice as Slice;
 use candle_core::cuda_backend::cudarc::driver::sys::{CUevent_flags, CUmemPool_attribute};
-use candle_core::cuda_backend::cudarc::driver::{
-    CudaContext, CudaEvent, CudaSlice, CudaStream, result,
-};
+use candle_core::cuda_backend::cudarc::driver::{CudaContext, CudaEvent, CudaStream, result};
 use candle_core::op::BackpropOp;
-use candle_core::{CudaDevice, CudaStorage, Device, Error, Result, Shape, Storage, Tensor, bail};
+use candle_core::{
+    CpuStorage, CudaDevice, CudaStorage, DType, Device, Error, Result, Shape, Storage, Tensor, bail,
+};
 
 use harness::lock::locked;
 use harness::report::trace::DeviceClock;
@@ -40,8 +39,8 @@ pub(super) fn open(ordinal: usize) -> Result<Device> {
     if let Device::Cuda(gpu) = &device {
         // SAFETY: a device's memory is allocated, used and freed on its stream. Three places use it on another stream: this
         // module, uploads and NCCL's collectives. Each of them records events so that the memory is used after it was
-        // written and freed after it was used. Nothing is allocated on the device yet. No type of ours can forbid candle's
-        // own `to_device` between two devices of this function, which waits for nothing: `move_view` takes its place.
+        // written and freed after it was used. Nothing is allocated on the device yet. A rank has one device. Between the
+        // devices of two ranks, `move_view` takes the place of candle's `to_device`, which waits for nothing.
         unsafe { gpu.disable_event_tracking() };
     }
     Ok(device)
@@ -64,8 +63,7 @@ fn context(ordinal: usize) -> Result<Arc<CudaContext>> {
     Ok(context)
 }
 
-/// Makes the GPU's pool keep freed memory until the process ends. By default the driver returns unused memory to the
-/// system whenever the program waits for the GPU.
+/// Makes the GPU's pool keep freed memory. By default the driver returns it whenever the program waits for the GPU.
 fn keep_memory(context: &CudaContext) -> Result<()> {
     if !context.has_async_alloc() {
         return Ok(());
@@ -93,58 +91,65 @@ pub(super) fn transferred(tensor: &Tensor, from: &CudaDevice, to: &CudaDevice) -
     Ok(there)
 }
 
-/// The copy of a tensor in memory that nothing else uses, and the event after which the copy is there.
+/// The copy of a tensor in memory that nothing else uses. The memory is allocated and freed on the stream of its device.
 #[derive(Debug)]
-pub(super) struct Copied {
-    copy: CudaStorage,
-    shape: Shape,
-    there: CudaEvent,
+pub struct GpuCopy {
+    /// The elements, in a row.
+    pub storage: CudaStorage,
+    /// The tensor's shape.
+    pub shape: Shape,
+    /// Comes after the copy. Another stream waits for this event before it uses the memory, and the host waits for that
+    /// stream before it uses or frees the memory.
+    pub there: CudaEvent,
 }
 
-impl Copied {
+impl GpuCopy {
     /// Queues the copy of a tensor on its own stream.
     pub(super) fn new(tensor: &Tensor, gpu: &CudaDevice) -> Result<Self> {
         let (storage, layout) = tensor.storage_and_layout();
         let Storage::Cuda(storage) = &*storage else { bail!("expected a tensor on a GPU") };
-        let copy = storage.to_dtype(layout, tensor.dtype())?;
+        let storage = storage.to_dtype(layout, tensor.dtype())?;
         let there = gpu.cuda_stream().record_event(None).map_err(Error::wrap)?;
-        Ok(Self { copy, shape: layout.shape().clone(), there })
+        Ok(Self { storage, shape: layout.shape().clone(), there })
     }
 
-    /// Gives the copy to the stream of `device` if that is a stream of the same GPU. Otherwise copies once more.
-    pub(super) fn receive(self, device: &Device) -> Result<Tensor> {
-        let Self { copy: CudaStorage { slice, device: from }, shape, there } = self;
-        let tensor = |slice, device| {
-            let storage = Storage::Cuda(CudaStorage { slice, device });
-            Tensor::from_storage(storage, shape, BackpropOp::none(), false)
-        };
-        match device {
-            Device::Cuda(to) if to.cuda_stream().context() == from.cuda_stream().context() => {
-                let stream = to.cuda_stream();
-                stream.wait(&there).map_err(Error::wrap)?;
-                let slice = match slice {
-                    Slice::U8(memory) => Slice::U8(given(memory, &stream)),
-                    Slice::U32(memory) => Slice::U32(given(memory, &stream)),
-                    Slice::I64(memory) => Slice::I64(given(memory, &stream)),
-                    Slice::BF16(memory) => Slice::BF16(given(memory, &stream)),
-                    Slice::F16(memory) => Slice::F16(given(memory, &stream)),
-                    Slice::F32(memory) => Slice::F32(given(memory, &stream)),
-                    Slice::F64(memory) => Slice::F64(given(memory, &stream)),
-                    _ => bail!("floats, u8, u32 and i64 go to another stream"),
-                };
-                Ok(tensor(slice, to.clone()))
-            }
-            _ => super::move_view(&tensor(slice, from), device),
+    pub(super) fn kind(&self) -> (&Shape, DType) {
+        (&self.shape, self.storage.dtype())
+    }
+
+    /// Whether the tensor is one of this device.
+    pub fn is_on(&self, device: &Device) -> bool {
+        matches!(device, Device::Cuda(gpu) if gpu.id() == self.storage.device.id())
+    }
+
+    /// Returns the tensor on the copy's device, in the order of the device's stream.
+    pub fn into_tensor(self) -> Tensor {
+        tensor(Storage::Cuda(self.storage), self.shape)
+    }
+
+    /// Copies the elements to CPU memory, on a stream that waits for the copy and for nothing later.
+    pub(super) fn fetch(self) -> Result<Tensor> {
+        let Self { storage, shape, there } = self;
+        let stream = storage.device.cuda_stream().context().new_stream().map_err(Error::wrap)?;
+        stream.wait(&there).map_err(Error::wrap)?;
+        macro_rules! fetched {
+            ($($kind:ident),+) => {
+                match &storage.slice {
+                    $(Slice::$kind(memory) => {
+                        CpuStorage::$kind(stream.clone_dtoh(memory).map_err(Error::wrap)?)
+                    })+
+                    _ => bail!("floats, u8, u32 and i64 go to another thread"),
+                }
+            };
         }
+        let fetched = fetched!(U8, U32, I64, BF16, F16, F32, F64);
+        stream.synchronize().map_err(Error::wrap)?;
+        Ok(tensor(Storage::Cpu(fetched), shape))
     }
 }
 
-/// Gives memory to another stream of its GPU, which has waited for all work on the memory. From now on the memory is used and
-/// freed in the order of that stream.
-fn given<T>(memory: CudaSlice<T>, stream: &Arc<CudaStream>) -> CudaSlice<T> {
-    let len = memory.len();
-    // SAFETY: `leak` gives up the allocation, which has `len` elements and belongs to the same GPU.
-    unsafe { stream.upgrade_device_ptr(memory.leak(), len) }
+fn tensor(storage: Storage, shape: Shape) -> Tensor {
+    Tensor::from_storage(storage, shape, BackpropOp::none(), false)
 }
 
 /// The most marks of a clock: each is an event that the driver keeps until the end of the run.

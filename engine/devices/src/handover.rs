@@ -1,66 +1,73 @@
-//! A tensor on its way to a second thread, which uses a second stream of the GPU.
+//! A tensor on its way to a second thread of the rank.
 //!
-//! A thread queues work on a GPU's stream long before the GPU does it. The thread [makes](Handover::new) a handover after it
-//! has queued the work for a tensor. The second thread [receives](Handover::receive) the tensor on its own stream
-//! ([`side_stream`](super::ComputeDevice::side_stream)), which waits for this work only and not for later work:
+//! A thread queues work on a GPU's stream long before the GPU does it. The thread [makes](Handover::new) a handover once it has
+//! queued the work for a tensor. The second thread waits for this work, and not for later work:
 //!
 //! ```text
-//! first stream    … tensor ─→ copy · event   later work, which may change or free the tensor
-//! second stream                         └──→ work on the copy, and the end of its memory
+//! the device's stream   … tensor ─→ copy · event   later work, which may change or free the tensor
+//! another stream                            └──→ to CPU memory, or a sum by NCCL
 //! ```
 //!
-//! The two streams share no memory: the copy belongs to the handover, and then to the second stream. So neither thread can
-//! change or free memory that the other stream uses.
+//! The copy belongs to the handover, so neither thread can change or free memory that the other thread uses. The second
+//! thread gets no `Device` with a second stream: candle's `to_device` from stream to stream waits for nothing.
 
-use candle_core::{Device, Result, Tensor};
+use candle_core::{Device, Result, Shape, Tensor};
 
-use super::gpu::Copied;
+#[cfg(feature = "cuda")]
+use super::gpu::GpuCopy;
 
 /// The elements of a tensor, for another thread.
 #[derive(Debug)]
-pub struct Handover(Elements);
-
-#[derive(Debug)]
-enum Elements {
-    /// In CPU memory, which threads may share, and work is always done.
+pub enum Handover {
+    /// In CPU memory, which threads may share, and where work is always done. Or there are no elements.
     Shared(Tensor),
-    Copied(Copied),
+    /// A copy on a GPU.
+    #[cfg(feature = "cuda")]
+    Copied(GpuCopy),
 }
 
 impl Handover {
     /// Takes the elements that a tensor has after all work in its device's queue. A GPU copies them. Fails when the GPU
     /// fails.
     pub fn new(tensor: &Tensor) -> Result<Self> {
-        Ok(Self(match tensor.device() {
-            // A GPU has no memory of size 0.
-            Device::Cuda(gpu) if tensor.elem_count() > 0 => {
-                Elements::Copied(Copied::new(tensor, gpu)?)
-            }
-            _ => Elements::Shared(tensor.clone()),
-        }))
+        #[cfg(feature = "cuda")]
+        if let Device::Cuda(gpu) = tensor.device()
+            && tensor.elem_count() > 0
+        {
+            return Ok(Self::Copied(GpuCopy::new(tensor, gpu)?));
+        }
+        Ok(Self::Shared(tensor.detach()))
     }
 
-    /// Returns the tensor on `device`. On another stream of the same GPU, and in CPU memory, nothing is copied. Fails when
-    /// the GPU fails.
-    pub fn receive(self, device: &Device) -> Result<Tensor> {
-        match self.0 {
-            Elements::Shared(tensor) => super::move_view(&tensor, device),
-            Elements::Copied(copied) => copied.receive(device),
+    /// Returns the tensor in CPU memory. Waits until a GPU has filled the copy. Fails when the GPU fails.
+    pub fn receive(self) -> Result<Tensor> {
+        match self {
+            Self::Shared(tensor) => super::move_view(&tensor, &Device::Cpu),
+            #[cfg(feature = "cuda")]
+            Self::Copied(copy) => copy.fetch(),
         }
+    }
+
+    /// The number of bytes of the elements, and the shape.
+    pub fn size(&self) -> (usize, &Shape) {
+        let (shape, dtype) = match self {
+            Self::Shared(tensor) => (tensor.shape(), tensor.dtype()),
+            #[cfg(feature = "cuda")]
+            Self::Copied(copy) => copy.kind(),
+        };
+        (shape.elem_count() * dtype.size_in_bytes(), shape)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::DevicePlan;
 
     #[test]
     fn a_slice_copies_nothing() {
-        let plan = DevicePlan::slices(1).unwrap();
-        let slice = plan.slots()[0].open().unwrap();
-        let tensor = Tensor::new(&[1f32, 2.0], slice.tensors()).unwrap();
-        let received = Handover::new(&tensor).unwrap().receive(slice.side_stream()).unwrap();
-        assert_eq!(received.id(), tensor.id());
+        let tensor = Tensor::new(&[1f32, 2.0], &Device::Cpu).unwrap();
+        let handover = Handover::new(&tensor).unwrap();
+        assert_eq!((handover.size().0, handover.size().1.dims()), (8, &[2][..]));
+        assert_eq!(handover.receive().unwrap().id(), tensor.id());
     }
 }

@@ -1,13 +1,10 @@
 //! Devices: GPUs, or slices of the CPU.
 //!
-//! On a machine with GPUs, a device is a GPU. On other machines, a device is a *slice of the CPU*: a thread pool with
-//! as many threads as the slice has cores. Two slices of a machine with two cores work at the same time, and
-//! communication between them takes time.
+//! On a machine without GPUs, a device is a *slice of the CPU*: a thread pool with as many threads as the slice has cores.
 //!
 //! A [`DevicePlan`] lists the devices of a run before any of them is opened. A [`ComputeDevice`] is opened from a slot of
-//! the plan *in the thread that uses it*: each thread has its own CUDA stream, and no stream waits for another by itself.
+//! the plan *in the thread that uses it*: each device has its own CUDA stream, and no stream waits for another by itself.
 
-mod arguments;
 #[cfg(feature = "cuda")]
 mod gpu;
 mod handover;
@@ -16,14 +13,14 @@ mod plan;
 mod upload;
 
 use std::fmt;
-use std::sync::OnceLock;
 
 use candle_core::{Device, Result, Tensor};
 use rayon::ThreadPool;
 
-pub use arguments::{DeviceArguments, SeveralDevices};
+#[cfg(feature = "cuda")]
+pub use gpu::GpuCopy;
 pub use handover::Handover;
-pub use plan::{DevicePlan, DeviceSlot, MAX_DEVICES, MAX_THREADS};
+pub use plan::{DeviceArguments, DevicePlan, DeviceSlot, MAX_DEVICES, MAX_THREADS, SeveralDevices};
 
 pub use harness::machine::{CoreSet, available_cores};
 use harness::report::trace::{DeviceClock, TracedDevice};
@@ -44,8 +41,6 @@ pub enum DeviceKind {
 pub struct ComputeDevice {
     slot: DeviceSlot,
     device: Device,
-    /// Opened by the first use.
-    side_stream: OnceLock<Device>,
     pool: Option<ThreadPool>,
 }
 
@@ -53,16 +48,6 @@ impl ComputeDevice {
     /// The candle device for this device's tensors.
     pub fn tensors(&self) -> &Device {
         &self.device
-    }
-
-    /// The same device with a second stream, for a second thread.
-    ///
-    /// On a GPU, work on one stream does not wait for work on the other. A tensor goes to the side stream with a
-    /// [`Handover`], which waits for no later work, or with [`move_view`], and back with `move_view`. This is the main
-    /// stream if the GPU has no memory for another.
-    pub fn side_stream(&self) -> &Device {
-        self.side_stream
-            .get_or_init(|| self.slot.side_stream().unwrap_or_else(|| self.device.clone()))
     }
 
     /// Runs `work` on this device's threads, and waits until it ends. All parallel code in `work` uses only the threads
@@ -93,9 +78,9 @@ impl TracedDevice for ComputeDevice {
 
 /// Moves a tensor to another device. Only the tensor's own elements are copied.
 ///
-/// A shard is a view of its batch's memory. candle's `to_device` copies the memory of the whole batch to the GPU, and
-/// waits for the copy. This function copies the shard alone, and the GPU goes on working. From CPU to CPU nothing is
-/// copied. Between GPUs, the copy waits until the other GPU has computed the tensor, and `to_device` does not.
+/// Of a shard, candle's `to_device` copies the memory of the whole batch to the GPU, and waits for the copy. This function
+/// copies the shard alone, and the GPU goes on working. From CPU to CPU nothing is copied. Between GPUs, the copy waits until
+/// the other GPU has computed the tensor, and `to_device` does not.
 pub fn move_view(tensor: &Tensor, device: &Device) -> Result<Tensor> {
     // An empty view is moved with the memory that it shares: a GPU cannot allocate 0 bytes for a copy.
     if tensor.elem_count() == 0 || tensor.device().same_device(device) {
@@ -118,21 +103,7 @@ pub fn move_view(tensor: &Tensor, device: &Device) -> Result<Tensor> {
 /// The functions of `gpu.rs` in a program without CUDA.
 #[cfg(not(feature = "cuda"))]
 mod gpu {
-    use candle_core::{CudaDevice, Device, Error, Result, Tensor, bail};
-
-    /// There are no tensors on a GPU.
-    #[derive(Debug)]
-    pub(super) enum Copied {}
-
-    impl Copied {
-        pub(super) fn new(_: &Tensor, _: &CudaDevice) -> Result<Self> {
-            Err(Error::NotCompiledWithCudaSupport)
-        }
-
-        pub(super) fn receive(self, _: &Device) -> Result<Tensor> {
-            match self {}
-        }
-    }
+    use candle_core::{Device, Result, bail};
 
     pub(super) fn count() -> usize {
         0

@@ -1,10 +1,11 @@
-//! The plan of a run's devices, before any of them is opened, and how each is opened.
+//! The plan of a run's devices, before any of them is opened; how each is opened; and the flags that choose devices.
 
 use std::fmt;
 use std::num::NonZeroUsize;
-use std::sync::OnceLock;
 
-use candle_core::{Device, Result};
+use candle_core::cuda::set_gemm_reduced_precision_f32;
+use candle_core::{Device, Error};
+use clap::Args;
 use rayon::ThreadPoolBuilder;
 
 use super::{ComputeDevice, DeviceKind, available_cores, gpu, why_no_gpu};
@@ -27,6 +28,9 @@ fn most_threads(cores: usize) -> usize {
 /// The first compute capability of GPUs that compute in bf16: Ampere's.
 const BF16_FROM: (i32, i32) = (8, 0);
 
+/// The end of a note about devices that share hardware.
+const OVERHEAD: &str = "times show overhead, not speed-up";
+
 /// The devices of a run, in rank order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DevicePlan {
@@ -44,7 +48,7 @@ impl DevicePlan {
         kind: DeviceKind,
         devices: usize,
         threads_per_device: Option<NonZeroUsize>,
-    ) -> std::result::Result<Self, UsageError> {
+    ) -> Result<Self, UsageError> {
         if !(1..=MAX_DEVICES).contains(&devices) {
             let message = format!("{devices} devices: a run has 1 to {MAX_DEVICES}");
             return Err(UsageError::new(message));
@@ -58,18 +62,16 @@ impl DevicePlan {
     }
 
     /// Plans slices of the CPU with one core each, for tests. Fails like [`new`](Self::new).
-    pub fn slices(devices: usize) -> std::result::Result<Self, UsageError> {
+    pub fn slices(devices: usize) -> Result<Self, UsageError> {
         Self::new(DeviceKind::Cpu, devices, NonZeroUsize::new(1))
     }
 
-    fn cpu_slices(
-        devices: usize,
-        threads_per_device: Option<NonZeroUsize>,
-    ) -> std::result::Result<Self, UsageError> {
+    fn cpu_slices(devices: usize, threads: Option<NonZeroUsize>) -> Result<Self, UsageError> {
         let cores = available_cores();
         let share = NonZeroUsize::new(cores / devices).unwrap_or(NonZeroUsize::MIN);
-        let threads = threads_per_device.unwrap_or(share);
+        let threads = threads.unwrap_or(share);
         let (all, most) = (threads.get().saturating_mul(devices), most_threads(cores));
+        let of_cores = counted(cores, "core");
         if all > MAX_THREADS {
             return Err(UsageError::new(format_args!(
                 "{devices} devices of {threads} threads: a run has at most {MAX_THREADS} threads"
@@ -77,33 +79,23 @@ impl DevicePlan {
         }
         if threads.get() > most {
             return Err(UsageError::new(format_args!(
-                "a device of {threads} threads: with {}, one has at most {most}",
-                counted(cores, "core")
+                "a device of {threads} threads: with {of_cores}, one has at most {most}"
             )));
         }
-        let slots = (0..devices)
-            .map(|index| DeviceSlot { index, placement: Placement::CpuSlice { threads } })
-            .collect();
-        let note = (all > cores).then(|| {
-            let cores = counted(cores, "core");
-            format!("{all} threads share {cores}: times show overhead, not speed-up")
-        });
-        Ok(Self { slots, note })
+        let slots = (0..devices).map(|index| DeviceSlot::CpuSlice { index, threads }).collect();
+        let shared = format!("{all} threads share {of_cores}: {OVERHEAD}");
+        Ok(Self { slots, note: (all > cores).then_some(shared) })
     }
 
     fn gpus(devices: usize, gpus: usize) -> Self {
         let slot = |index| {
             let ordinal = index % gpus;
             // Devices are dealt to the GPUs in rounds. A GPU is shared if the second round reaches it.
-            let shared = gpus + ordinal < devices;
-            DeviceSlot { index, placement: Placement::Gpu { ordinal, shared } }
+            DeviceSlot::Gpu { ordinal, shared: gpus + ordinal < devices }
         };
+        let shared = format!("{devices} replicas share {}: {OVERHEAD}", counted(gpus, "GPU"));
         let slots = (0..devices).map(slot).collect();
-        let note = (devices > gpus).then(|| {
-            let gpus = counted(gpus, "GPU");
-            format!("{devices} replicas share {gpus}: times show overhead, not speed-up")
-        });
-        Self { slots, note }
+        Self { slots, note: (devices > gpus).then_some(shared) }
     }
 
     /// The devices, in rank order.
@@ -131,10 +123,7 @@ impl DevicePlan {
 
     /// Whether devices share a core or a GPU. Times then show overhead, and no speed-up.
     pub fn shares_hardware(&self) -> bool {
-        match self.threads() {
-            Some(threads) => threads > available_cores(),
-            None => !self.has_a_gpu_each(),
-        }
+        self.threads().map_or(!self.has_a_gpu_each(), |threads| threads > available_cores())
     }
 
     /// The number of threads of all CPU slices together. `None` on GPUs.
@@ -150,19 +139,15 @@ impl DevicePlan {
 
     /// Whether every device is a GPU and no two devices share one.
     pub fn has_a_gpu_each(&self) -> bool {
-        let alone =
-            |slot: &DeviceSlot| matches!(slot.placement, Placement::Gpu { shared: false, .. });
-        self.slots.iter().all(alone)
+        self.slots.iter().all(|slot| matches!(slot, DeviceSlot::Gpu { shared: false, .. }))
     }
 
     /// Checks that every device computes in bf16 faster than in f32. On a CPU bf16 is for tests. Fails with a sentence about
     /// the first device that does not.
-    pub fn check_bf16(&self) -> std::result::Result<(), String> {
-        let mut slots = self.slots.iter();
-        match slots.find_map(|slot| Some((slot, no_bf16(slot.compute_capability())?))) {
-            Some((slot, reason)) => Err(format!("{slot} {reason}")),
-            None => Ok(()),
-        }
+    pub fn check_bf16(&self) -> Result<(), String> {
+        let refused =
+            |slot: &DeviceSlot| Some(format!("{slot} {}", no_bf16(slot.compute_capability())?));
+        self.slots.iter().find_map(refused).map_or(Ok(()), Err)
     }
 
     /// Whether the devices are slices of the CPU.
@@ -172,9 +157,9 @@ impl DevicePlan {
 
     /// The number of threads of each CPU slice. `None` on GPUs.
     pub fn threads_per_device(&self) -> Option<NonZeroUsize> {
-        match self.slots[0].placement {
-            Placement::CpuSlice { threads } => Some(threads),
-            Placement::Gpu { .. } => None,
+        match self.slots[0] {
+            DeviceSlot::CpuSlice { threads, .. } => Some(threads),
+            DeviceSlot::Gpu { .. } => None,
         }
     }
 }
@@ -187,95 +172,171 @@ impl fmt::Display for DevicePlan {
     }
 }
 
-/// The hardware of one device of a plan.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Placement {
-    CpuSlice { threads: NonZeroUsize },
-    Gpu { ordinal: usize, shared: bool },
-}
-
 /// One device of a plan. It is not open yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct DeviceSlot {
-    index: usize,
-    placement: Placement,
+pub enum DeviceSlot {
+    /// A slice of the CPU.
+    CpuSlice {
+        /// Its place in the plan.
+        index: usize,
+        /// The number of its threads.
+        threads: NonZeroUsize,
+    },
+    /// A GPU.
+    Gpu {
+        /// CUDA's number of the GPU.
+        ordinal: usize,
+        /// Whether another device of the plan has this GPU, too.
+        shared: bool,
+    },
 }
 
 impl DeviceSlot {
     /// Opens the device. Call this in the thread that will use the device. Fails when the GPU cannot be opened or the
     /// slice's threads cannot be started.
-    pub fn open(&self) -> Result<ComputeDevice> {
+    pub fn open(&self) -> Result<ComputeDevice, Error> {
         self.open_with(false)
     }
 
     /// Opens the device, and makes the calling thread one of its threads until the thread ends. Code of this thread
     /// then runs on the device without [`ComputeDevice::run`]. Fails like [`open`](Self::open), and when the calling
     /// thread belongs to a device already.
-    pub fn open_in_this_thread(&self) -> Result<ComputeDevice> {
+    pub fn open_in_this_thread(&self) -> Result<ComputeDevice, Error> {
         self.open_with(true)
     }
 
-    fn open_with(&self, this_thread: bool) -> Result<ComputeDevice> {
-        let (device, pool) = match self.placement {
-            Placement::CpuSlice { threads } => {
-                let index = self.index;
+    fn open_with(&self, this_thread: bool) -> Result<ComputeDevice, Error> {
+        let (device, pool) = match *self {
+            Self::CpuSlice { index, threads } => {
                 let pool = ThreadPoolBuilder::new().num_threads(threads.get());
                 let pool = if this_thread { pool.use_current_thread() } else { pool };
                 let pool = pool.thread_name(move |thread| format!("cpu:{index}/{thread}")).build();
                 let pool = pool.map_err(|error| {
                     let threads = counted(threads.get(), "thread");
-                    candle_core::Error::Msg(format!("cpu:{index}: cannot start {threads}: {error}"))
+                    Error::Msg(format!("cpu:{index}: cannot start {threads}: {error}"))
                 })?;
                 (Device::Cpu, Some(pool))
             }
             // Each replica gets its own stream, so replicas on one GPU do not wait for each other.
-            Placement::Gpu { ordinal, .. } => (gpu::open(ordinal)?, None),
+            Self::Gpu { ordinal, .. } => (gpu::open(ordinal)?, None),
         };
-        Ok(ComputeDevice { slot: *self, device, side_stream: OnceLock::new(), pool })
-    }
-
-    /// Opens a second stream of the same GPU. Returns `None` for a CPU slice, or if the GPU has no memory for it.
-    pub(super) fn side_stream(&self) -> Option<Device> {
-        match self.placement {
-            Placement::CpuSlice { .. } => None,
-            Placement::Gpu { ordinal, .. } => gpu::open(ordinal).ok(),
-        }
+        Ok(ComputeDevice { slot: *self, device, pool })
     }
 
     /// Returns the compute capability of a GPU, such as (9, 0), and `None` for a CPU slice.
-    pub fn compute_capability(&self) -> Result<Option<(i32, i32)>> {
-        match self.placement {
-            Placement::CpuSlice { .. } => Ok(None),
-            Placement::Gpu { ordinal, .. } => gpu::compute_capability(ordinal).map(Some),
+    pub fn compute_capability(&self) -> Result<Option<(i32, i32)>, Error> {
+        match *self {
+            Self::CpuSlice { .. } => Ok(None),
+            Self::Gpu { ordinal, .. } => gpu::compute_capability(ordinal).map(Some),
         }
     }
 }
 
 /// Why a device of this compute capability does not compute in bf16 faster than in f32, if it does not.
-fn no_bf16(capability: Result<Option<(i32, i32)>>) -> Option<String> {
-    match capability {
-        Ok(Some(capability)) if capability >= BF16_FROM => None,
-        Ok(Some((major, minor))) => Some(format!(
+fn no_bf16(capability: Result<Option<(i32, i32)>, Error>) -> Option<String> {
+    Some(match capability {
+        Ok(Some(capability)) if capability >= BF16_FROM => return None,
+        Ok(Some((major, minor))) => format!(
             "has compute capability {major}.{minor}, and bf16 begins with 8.0 (Ampere): use f32 there"
-        )),
-        Ok(None) => Some(
+        ),
+        Ok(None) => {
             "is a slice of the CPU, where bf16 is slower than f32: use f32, or GPUs of compute capability 8.0 (Ampere) or \
              newer"
-                .to_owned(),
-        ),
-        Err(error) => Some(format!("does not report its compute capability: {error}")),
-    }
+                .to_owned()
+        }
+        Err(error) => format!("does not report its compute capability: {error}"),
+    })
 }
 
 impl fmt::Display for DeviceSlot {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.placement {
-            Placement::CpuSlice { threads } => {
-                write!(f, "cpu:{} ({})", self.index, counted(threads.get(), "core"))
+        match *self {
+            Self::CpuSlice { index, threads } => {
+                write!(f, "cpu:{index} ({})", counted(threads.get(), "core"))
             }
-            Placement::Gpu { ordinal, shared: false } => write!(f, "cuda:{ordinal}"),
-            Placement::Gpu { ordinal, shared: true } => write!(f, "cuda:{ordinal} (shared)"),
+            Self::Gpu { ordinal, shared: false } => write!(f, "cuda:{ordinal}"),
+            Self::Gpu { ordinal, shared: true } => write!(f, "cuda:{ordinal} (shared)"),
         }
+    }
+}
+
+/// Flags that choose devices.
+#[derive(Args, Clone, Copy, Debug)]
+#[command(next_help_heading = "Devices")]
+pub struct DeviceArguments {
+    /// Kind: auto, cpu or cuda
+    #[arg(long, value_enum, value_name = "KIND", default_value_t = DeviceKind::Auto)]
+    pub device: DeviceKind,
+
+    /// Cores of each CPU slice [default: equal share]
+    #[arg(long, value_name = "T", value_parser = parse_threads)]
+    pub threads_per_device: Option<NonZeroUsize>,
+
+    /// Let GPUs round the f32 inputs of products to TF32: faster, with eleven binary digits in place of 24
+    #[arg(long, hide_short_help = true)]
+    pub tf32: bool,
+}
+
+impl DeviceArguments {
+    /// Plans `devices` devices, and sets whether this process rounds products to TF32. Fails with a [`UsageError`] when
+    /// this machine cannot have these devices.
+    pub fn plan(&self, devices: usize) -> Result<DevicePlan, UsageError> {
+        let plan = DevicePlan::new(self.device, devices, self.threads_per_device)?;
+        if self.tf32 && plan.is_of_slices() {
+            return Err(UsageError::new(
+                "--tf32: only GPUs round to TF32; leave it out, or use --device cuda",
+            ));
+        }
+        set_gemm_reduced_precision_f32(self.tf32);
+        Ok(if self.tf32 { plan.with_note("f32 products are rounded to TF32") } else { plan })
+    }
+
+    /// The same flags with so many cores for each device, if the user has not chosen a number.
+    #[must_use]
+    pub fn or_threads(self, threads: Option<NonZeroUsize>) -> Self {
+        Self { threads_per_device: self.threads_per_device.or(threads), ..self }
+    }
+
+    /// Plans one device like each of `several`: of the same kind, with the same number of cores.
+    pub fn plan_one_of(&self, several: &DevicePlan) -> Result<DevicePlan, UsageError> {
+        Self { threads_per_device: several.threads_per_device(), ..*self }.plan(1)
+    }
+
+    /// Parses a number of devices. The error names the valid numbers.
+    pub fn parse_devices(argument: &str) -> Result<usize, String> {
+        match argument.parse() {
+            Ok(devices) if (1..=MAX_DEVICES).contains(&devices) => Ok(devices),
+            _ => Err(format!("a run has 1 to {MAX_DEVICES} devices")),
+        }
+    }
+}
+
+fn parse_threads(argument: &str) -> Result<NonZeroUsize, String> {
+    let wanted = "a whole number of threads from 1 is expected, such as 2";
+    argument.parse().map_err(|_| wanted.to_owned())
+}
+
+/// Flags that choose several devices.
+#[derive(Args, Clone, Copy, Debug)]
+#[command(next_help_heading = "Devices")]
+pub struct SeveralDevices {
+    /// Number of devices
+    #[arg(long = "devices", default_value_t = Self::DEFAULT, value_name = "K",
+          value_parser = DeviceArguments::parse_devices)]
+    pub count: usize,
+
+    /// The kind of device.
+    #[command(flatten)]
+    pub each: DeviceArguments,
+}
+
+impl SeveralDevices {
+    /// The default number of devices.
+    pub const DEFAULT: usize = 2;
+
+    /// Plans all devices. Fails with a [`UsageError`] when this machine cannot have these devices.
+    pub fn plan(&self) -> Result<DevicePlan, UsageError> {
+        self.each.plan(self.count)
     }
 }
 
@@ -345,8 +406,7 @@ mod tests {
     }
 
     fn slice(index: usize, threads: usize) -> DeviceSlot {
-        let threads = NonZeroUsize::new(threads).unwrap();
-        DeviceSlot { index, placement: Placement::CpuSlice { threads } }
+        DeviceSlot::CpuSlice { index, threads: NonZeroUsize::new(threads).unwrap() }
     }
 
     #[test]

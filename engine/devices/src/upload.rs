@@ -59,12 +59,9 @@ fn sent<T: DeviceRepr + CudaDType>(values: &[T], gpu: &CudaDevice) -> Result<Opt
     let mut there = unsafe { gpu.alloc::<T>(values.len()) }?;
     // SAFETY: numbers have no padding.
     let bytes = unsafe { std::slice::from_raw_parts(values.as_ptr().cast::<u8>(), size) };
-    UPLOADS.with_borrow_mut(|uploads| {
-        let uploads = match uploads.entry(gpu.id()) {
-            Entry::Occupied(uploads) => uploads.into_mut(),
-            Entry::Vacant(place) => place.insert(Uploads::new(gpu)?),
-        };
-        uploads.send(bytes, &mut there)
+    UPLOADS.with_borrow_mut(|all| match all.entry(gpu.id()) {
+        Entry::Occupied(uploads) => uploads.into_mut().send(bytes, &mut there),
+        Entry::Vacant(place) => place.insert(Uploads::new(gpu)?).send(bytes, &mut there),
     })?;
     Ok(Some(CudaStorage::wrap_cuda_slice(there, gpu.clone())))
 }
@@ -111,11 +108,8 @@ impl Uploads {
             // This copy was queued four uploads ago, so it is usually done.
             arrived.synchronize().map_err(Error::wrap)?;
         }
-        if buffer.as_ref().is_none_or(|buffer| buffer.pinned.num_bytes() < size) {
-            *buffer = None;
-        }
-        let buffer = match buffer {
-            Some(buffer) => buffer,
+        let buffer = match buffer.take().filter(|buffer| buffer.pinned.num_bytes() >= size) {
+            Some(large) => buffer.insert(large),
             None => buffer.insert(Buffer::new(&self.copies, size)?),
         };
         buffer.pinned.as_mut_slice().map_err(Error::wrap)?[..size].copy_from_slice(bytes);

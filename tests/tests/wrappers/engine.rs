@@ -142,7 +142,7 @@ fn every_collective_is_made_of_sums_and_broadcasts() {
             let of_last = Tensor::new(rank.rank() as u32, rank.device())?;
             let of_last = line.broadcast(&of_last, ranks - 1)?.to_scalar::<u32>()?;
             assert_eq!(of_last as usize, ranks - 1);
-            let texts = text::gathered(&*line, &"é".repeat(rank.rank()))?;
+            let texts = text::values_gathered(&*line, &"é".repeat(rank.rank()))?;
             assert_eq!(texts.len(), if rank.rank() == 0 { ranks } else { 0 });
             assert!(texts.iter().enumerate().all(|(other, text)| *text == "é".repeat(other)));
             if rank.rank() == ranks - 1 {

@@ -10,7 +10,7 @@ pub mod tree;
 
 use std::fmt;
 
-use candle_core::{DType, Device, Storage, Tensor, WithDType, bail};
+use candle_core::{DType, Device, Shape, Storage, Tensor, WithDType, bail};
 use clap::ValueEnum;
 use half::{bf16, f16};
 use harness::cli::name_of;
@@ -77,8 +77,8 @@ impl Sum {
 // ANCHOR_END: sum
 
 /// The span of an all-reduce in a trace.
-pub(crate) fn span(tensor: &Tensor) -> EnteredSpan {
-    let (bytes, shape) = (ops::size_in_bytes(tensor), tensor.dims());
+pub fn span(bytes: usize, shape: &Shape) -> EnteredSpan {
+    let shape = shape.dims();
     info_span!(target: COMMUNICATION, "all-reduce", bytes, ?shape).entered()
 }
 

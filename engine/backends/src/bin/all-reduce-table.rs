@@ -7,24 +7,22 @@
 
 use std::process::ExitCode;
 
-use backends::check;
+use backends::launch::{Launch, LaunchArguments};
+use backends::{check, native};
 use clap::Parser;
-use devices::{DevicePlan, SeveralDevices};
-use harness::cli::{self, UsageError, whole};
-use harness::launcher;
+use harness::cli::{self, whole};
 use harness::load::Load;
 use harness::report::{line, paragraph};
 use params_and_allreduce::Algorithm;
 use params_and_allreduce::bandwidth::{Table, caption};
-use params_and_allreduce::communicator::{Communicator, Error};
-use params_and_allreduce::thread::{DEFAULT_TIMEOUT, run_ranks};
+use params_and_allreduce::communicator::Error;
 
 /// Measure the all-reduce of MPI and NCCL, and chapter 2's algorithms.
 #[derive(Debug, Parser)]
 #[command(version)]
 struct Arguments {
     #[command(flatten)]
-    devices: SeveralDevices,
+    launch: LaunchArguments,
 
     /// How often each number is measured [default: 15 to 500 times, small tensors more often]
     #[arg(long, value_name = "N", value_parser = whole::<u32>(1..=10_000))]
@@ -32,49 +30,41 @@ struct Arguments {
 }
 
 fn main() -> ExitCode {
-    cli::conclude(cli::arguments().and_then(run))
+    cli::conclude(run())
 }
 
-fn run(arguments: Arguments) -> anyhow::Result<()> {
-    launcher::check(cfg!(feature = "mpi")).map_err(UsageError::new)?;
-    let runs = arguments.runs;
-    let print = |table: &Table| {
-        paragraph(caption(runs))?;
-        line(format_args!("\n{table}"))
+fn run() -> anyhow::Result<()> {
+    let timeout = |flags: &Arguments| flags.launch.timeout();
+    let (launch, (flags, plan)) = Launch::begin(timeout, |flags: Arguments, launch| {
+        let plan = launch.plan(&flags.launch.each, flags.launch.devices)?.0;
+        Ok((flags, plan))
+    })?;
+    let title = match launch.processes() {
+        Some(it) if it.comm.has_messages() => {
+            format!("{} processes of MPI, here {plan}", it.comm.world_size())
+        }
+        Some(it) => format!("{} processes of NCCL, here {plan}", it.comm.world_size()),
+        None => plan.to_string(),
     };
-    #[cfg(feature = "mpi")]
-    if launcher::started().is_some_and(|started| started.processes > 1) {
-        let world = backends::mpi::World::connect(DEFAULT_TIMEOUT)?;
-        let plan = arguments.devices.each.or_threads(Some(world.cores)).plan(world.local_size)?;
-        let title = format!("{} processes of MPI, here {plan}", world.rank.world_size());
-        let table = world.run(&plan, |rank| measure(rank, title, &plan, runs));
-        return if world.rank.rank() == 0 { Ok(print(&table)?) } else { Ok(()) };
-    }
-    let plan = arguments.devices.plan()?;
+    // If each rank has its own GPU, the native all-reduce is NCCL's, otherwise MPI's.
+    let ours = if launch.has_messages() { &Algorithm::OURS[..] } else { &[] };
+    let native_too = check(Algorithm::Native, &plan).is_ok().then_some(&Algorithm::Native);
+    let algorithms: Vec<Algorithm> = ours.iter().chain(native_too).copied().collect();
     let load = Load::now();
-    let tables =
-        run_ranks(&plan, DEFAULT_TIMEOUT, |rank| measure(rank, plan.to_string(), &plan, runs))?;
-    print(&tables[0])?;
-    match plan.busy_since(&load) {
+    let tables = launch.run(&plan, vec![(); plan.len()], |_, rank, ()| {
+        let rank = native(rank, flags.launch.timeout());
+        let table = Table::measure_rank(&*rank, title.clone(), &algorithms, flags.runs)?;
+        // Before one of them leaves NCCL.
+        rank.barrier()?;
+        Ok::<_, Error>(table)
+    })?;
+    if !launch.speaks() {
+        return Ok(());
+    }
+    paragraph(caption(flags.runs))?;
+    line(format_args!("\n{}", tables[0]))?;
+    match plan.busy_since(&load).filter(|_| launch.processes().is_none()) {
         Some(note) => Ok(paragraph(format_args!("  note: {note}"))?),
         None => Ok(()),
     }
-}
-
-/// Measures on one rank. If each rank has its own GPU, the native all-reduce is NCCL's, otherwise MPI's.
-fn measure(
-    rank: &impl Communicator,
-    title: String,
-    plan: &DevicePlan,
-    runs: Option<u32>,
-) -> Result<Table, Error> {
-    let native = check(Algorithm::Native, plan).is_ok().then_some(Algorithm::Native);
-    let algorithms: Vec<Algorithm> = Algorithm::OURS.into_iter().chain(native).collect();
-    #[cfg(feature = "nccl")]
-    if plan.has_a_gpu_each() {
-        return backends::nccl::with_nccl(rank, DEFAULT_TIMEOUT, |rank| {
-            Table::measure_rank(rank, title, &algorithms, runs)
-        });
-    }
-    Table::measure_rank(rank, title, &algorithms, runs)
 }

@@ -185,7 +185,7 @@ impl Connection {
         end_job(&text)
     }
 
-    /// The rank's work is done. Every later call fails.
+    /// Sends farewells: the rank's work is done. Every later call fails.
     pub(super) fn leave(&self) {
         if let Ok(true) = self.with(|state| state.gave_up_a_sum) {
             self.fail("failed: it left while a sum of all ranks was unfinished");

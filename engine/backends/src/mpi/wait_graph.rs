@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use params_and_allreduce::communicator::Error;
+use params_and_allreduce::communicator::{Error, wait_chain};
 
 /// Progress threads answer within a millisecond, and later on a busy machine. A process that needs longer was stopped.
 pub(super) const ANSWER_LIMIT: Duration = Duration::from_secs(1);
@@ -29,48 +29,41 @@ pub(super) struct Answer {
 pub(super) fn find_cause(rank: usize, waited: Duration, answers: &[Option<Answer>]) -> Error {
     let seconds = waited.as_secs_f64();
     let other = |text: &str| Error::Other(format!("rank {rank} waited {seconds:.1} s{text}"));
-    // Each rank waits for the next one, and the last one for `next`.
-    let (mut chain, mut next) = (Vec::new(), rank);
-    while !chain.contains(&next) {
-        let Some(answer) = answers[next] else {
-            let limit = ANSWER_LIMIT.as_secs();
-            let why = format!("sent nothing for {seconds:.1} s, does not answer within {limit} s");
-            return Error::RankStopped { rank: next, why, waiting: rank };
-        };
-        if answer.waits_for == NOBODY {
-            break;
-        }
-        chain.push(next);
-        next = answer.waits_for;
-        if next == ALL {
-            let takes_part = |rank: usize| answers[rank].is_some_and(|it| it.waits_for == ALL);
-            let absent = (0..answers.len()).filter(|&rank| !takes_part(rank));
-            // A rank outside the chain goes first.
-            let Some(absent) = absent.min_by_key(|rank| chain.contains(rank)) else {
-                return other(
-                    " for a sum in which all ranks take part: do they add tensors of one size and type?",
-                );
-            };
-            next = absent;
-        }
+    let waits_for = |rank: usize| answers[rank].map(|answer| answer.waits_for);
+    let (chain, circle) = wait_chain(rank, |chain| match waits_for(*chain.last()?)? {
+        NOBODY => None,
+        // A rank outside the chain goes first.
+        ALL => (0..answers.len())
+            .filter(|&rank| waits_for(rank) != Some(ALL))
+            .min_by_key(|rank| chain.contains(rank)),
+        other => Some(other),
+    });
+    let last = chain[chain.len() - 1];
+    if waits_for(last).is_none() {
+        let limit = ANSWER_LIMIT.as_secs();
+        let why = format!("sent nothing for {seconds:.1} s, does not answer within {limit} s");
+        return Error::RankStopped { rank: last, why, waiting: rank };
     }
-    let closes = chain.iter().position(|&earlier| earlier == next);
+    if circle.is_none() && waits_for(last) == Some(ALL) {
+        return other(
+            " for a sum in which all ranks take part: do they add tensors of one size and type?",
+        );
+    }
     // In a circle any message may still arrive, and otherwise the message to the last rank.
-    let suspects = closes.unwrap_or(chain.len().saturating_sub(1))..chain.len();
-    let arriving = |&place: &usize| answers[chain[place]].is_some_and(|it| it.arriving);
-    if let Some(place) = suspects.rev().find(arriving) {
-        let (receiver, sender) = (chain[place], *chain.get(place + 1).unwrap_or(&next));
+    let ranks = circle.as_deref().unwrap_or(&chain[chain.len().saturating_sub(2)..]);
+    let mut messages = ranks.iter().zip(ranks.iter().cycle().skip(1));
+    let arrives = |receiver: usize| answers[receiver].is_some_and(|it| it.arriving);
+    if let Some((&receiver, &sender)) = messages.find(|(receiver, _)| arrives(**receiver)) {
         let (one, two) = (receiver.min(sender), receiver.max(sender));
         return other(&format!(
             ", and a message between ranks {one} and {two} is still arriving: is the link so slow, or the time limit so \
              short?"
         ));
     }
-    let Some(start) = closes else { return Error::TimedOut { rank: next, seconds, waiting: rank } };
-    let mut circle = chain.split_off(start);
-    let smallest = (0..circle.len()).min_by_key(|&place| circle[place]);
-    circle.rotate_left(smallest.unwrap_or(0));
-    Error::Deadlock { circle }
+    match circle {
+        Some(circle) => Error::Deadlock { circle },
+        None => Error::TimedOut { rank: last, seconds, waiting: rank },
+    }
 }
 
 #[cfg(test)]

@@ -10,21 +10,23 @@ use std::{fmt, thread};
 use anyhow::{Context as _, ensure};
 use candle_core::{DType, Device, Shape, Tensor};
 use cudarc::nccl::safe::Id;
-use devices::{ComputeDevice, DeviceKind, DevicePlan};
+use devices::{ComputeDevice, DeviceKind, DevicePlan, Handover};
 use harness::cli::{UsageError, end_process};
 use harness::launcher::Place;
+use params_and_allreduce::Algorithm;
 use params_and_allreduce::collectives::chunk_range;
 use params_and_allreduce::communicator::{Communicator, Error, SharedCommunicator};
 use params_and_allreduce::thread::{Cause, attempt};
 
 use super::{Connection, nccl};
+use crate::Processes;
 
-/// All processes that were started together, and this process's place among them.
+/// All processes that were started together.
 pub struct World {
-    /// This process's number among the processes on the same machine, from 0.
-    pub local_rank: usize,
-    /// This process's rank.
-    pub rank: Rank,
+    /// This process's place among them.
+    pub processes: Processes,
+    device: ComputeDevice,
+    rank: Rank,
 }
 
 impl World {
@@ -33,8 +35,9 @@ impl World {
     /// NCCL cannot connect it with all others in time.
     pub fn connect(place: &Place, timeout: Duration) -> anyhow::Result<Self> {
         let local_rank = place.local_rank;
-        // The GPUs up to this process's number.
-        let plan = DevicePlan::new(DeviceKind::Cuda, local_rank + 1, None)
+        // NCCL does not know how many processes this machine has. Process n of a machine has GPU n.
+        let devices_here = local_rank + 1;
+        let plan = DevicePlan::new(DeviceKind::Cuda, devices_here, None)
             .map_err(|error| UsageError::new(format_args!("NCCL connects GPUs: {error}")))?;
         let too_few = format_args!(
             "LOCAL_RANK is {local_rank}, and there is no GPU of that number here: NCCL needs one for each process \
@@ -42,30 +45,37 @@ impl World {
         );
         ensure!(plan.has_a_gpu_each(), UsageError::new(too_few));
         let connect = || {
-            let device = Arc::new(plan.slots()[local_rank].open()?);
-            let open = |stream| {
+            let device = plan.slots()[local_rank].open()?;
+            let open = || {
                 let id = Id::new().map_err(nccl)?;
-                Connection::open(stream, (place.rank, place.world_size), id, timeout)
+                Connection::open(device.tensors(), (place.rank, place.world_size), id, timeout)
             };
-            let connection = open(device.tensors())?;
+            let connection = open()?;
             // Both listen at the same address, so the first has to be complete.
             connection.barrier()?;
-            let background = open(device.side_stream())?;
-            Ok::<_, Error>(Rank { device, connection, background })
+            let rank = Rank { connection, background: open()? };
+            Ok::<_, Error>((device, rank))
         };
-        let rank = connect().with_context(|| format!("at {}", place.meeting))?;
-        Ok(Self { local_rank, rank })
+        let (device, rank) = connect().with_context(|| format!("at {}", place.meeting))?;
+        let comm = Arc::new(rank.clone());
+        let processes = Processes { comm, local_rank, devices_here, cores: None };
+        Ok(Self { processes, device, rank })
     }
 
     /// Runs `work` for this rank. Other ranks may still work when this returns. They have ended when the world has been
     /// dropped. If the work fails or panics, standard error gets a line `rank R failed: …`, and the process ends with exit
     /// code 1. The launcher then ends the job.
-    pub fn run<R, E>(&self, work: impl FnOnce(&Rank) -> Result<R, E> + Send) -> R
+    pub fn run<R, E>(
+        &self,
+        work: impl FnOnce(&ComputeDevice, SharedCommunicator) -> Result<R, E> + Send,
+    ) -> R
     where
         R: Send,
         E: fmt::Display + Send,
     {
-        attempt(&self.rank.device, || work(&self.rank)).unwrap_or_else(|cause| self.end(&cause))
+        let rank = Arc::new(self.rank.clone());
+        let outcome = attempt(&self.device, || work(&self.device, rank));
+        outcome.unwrap_or_else(|cause| self.end(&cause))
     }
 
     fn end<E: fmt::Display>(&self, cause: &Cause<E>) -> ! {
@@ -89,31 +99,16 @@ impl Drop for World {
     }
 }
 
-/// One rank inside its own process: its GPU, and its end of a connection to all other ranks. A clone is the same end. Any
-/// thread may use and drop it. It has collectives, and no messages.
+/// One rank's end of a connection to all other ranks, for any thread. It has collectives, and no messages.
 #[derive(Clone)]
-pub struct Rank {
-    device: Arc<ComputeDevice>,
+struct Rank {
     connection: Connection,
     background: Connection,
-}
-
-impl Rank {
-    /// The device that this rank drives.
-    pub fn compute_device(&self) -> &ComputeDevice {
-        &self.device
-    }
 }
 
 fn no_messages<T>() -> Result<T, Error> {
     let text = "NCCL alone connects these ranks: it has collectives of all ranks, and no messages between two";
     Err(Error::Other(text.to_owned()))
-}
-
-impl From<&Rank> for SharedCommunicator {
-    fn from(rank: &Rank) -> Self {
-        Arc::new(rank.clone())
-    }
 }
 
 impl Communicator for Rank {
@@ -125,7 +120,6 @@ impl Communicator for Rank {
         self.connection.world_size
     }
 
-    /// In the background, tensors are those of the device's second [stream](ComputeDevice::side_stream).
     fn device(&self) -> &Device {
         &self.connection.device
     }
@@ -140,6 +134,10 @@ impl Communicator for Rank {
 
     fn background(&self) -> Result<SharedCommunicator, Error> {
         Ok(Arc::new(Self { connection: self.background.clone(), ..self.clone() }))
+    }
+
+    fn all_reduce_handed_over(&self, tensor: Handover, _: Algorithm) -> Result<Tensor, Error> {
+        self.connection.all_reduce(tensor)
     }
 
     fn native_all_reduce(&self, tensor: &Tensor) -> Result<Tensor, Error> {

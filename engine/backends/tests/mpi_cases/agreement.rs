@@ -3,12 +3,11 @@
 use std::time::Duration;
 
 use backends::check;
-use backends::mpi::Rank;
 use candle_core::{DType, Device, Shape, Tensor};
 use devices::DevicePlan;
 use params_and_allreduce::Algorithm;
 use params_and_allreduce::collectives::chunk_range;
-use params_and_allreduce::communicator::{Communicator, Error};
+use params_and_allreduce::communicator::{Communicator, Error, SharedCommunicator as Rank};
 use params_and_allreduce::thread::run_ranks;
 
 /// Shapes that do not divide evenly, that have fewer elements than there are ranks, that are empty, and that are long.
@@ -24,7 +23,7 @@ fn mine(rank: usize, shape: &[usize], dtype: DType) -> candle_core::Result<Tenso
 }
 
 /// All collectives, one after the other.
-fn everything(rank: &impl Communicator) -> Result<Vec<Tensor>, Error> {
+fn everything(rank: &(impl Communicator + ?Sized)) -> Result<Vec<Tensor>, Error> {
     let mut results = Vec::new();
     for dtype in [DType::F32, DType::F64, DType::BF16, DType::F16] {
         for shape in SHAPES {
@@ -56,7 +55,7 @@ fn bits(tensor: &Tensor) -> candle_core::Result<(DType, Vec<usize>, Vec<u64>)> {
 }
 
 pub fn collectives(rank: &Rank) -> Result<(), Error> {
-    let results = everything(rank)?;
+    let results = everything(&**rank)?;
     let plan = DevicePlan::slices(rank.world_size()).unwrap();
     let threads = run_ranks(&plan, Duration::from_secs(60), everything).unwrap();
     assert_eq!(results.len(), threads[rank.rank()].len());

@@ -6,11 +6,11 @@ mod failures;
 use std::thread;
 use std::time::Duration;
 
-use backends::mpi::{Rank, World};
+use backends::mpi::World;
 use candle_core::{DType, Device, Shape, Tensor};
 use devices::DevicePlan;
 use params_and_allreduce::Algorithm;
-use params_and_allreduce::communicator::{Communicator, Error};
+use params_and_allreduce::communicator::{Error, SharedCommunicator as Rank};
 
 /// Nobody waits this long, unless something is wrong.
 const LONG: Duration = Duration::from_secs(60);
@@ -51,8 +51,8 @@ pub fn run(case: &str) {
         other => panic!("there is no case {other}"),
     };
     let world = World::connect(timeout).unwrap();
-    let plan = DevicePlan::slices(world.local_size).unwrap();
-    world.run(&plan, work);
+    let plan = DevicePlan::slices(world.processes.devices_here).unwrap();
+    world.run(&plan, |_, rank| work(&rank));
 }
 
 /// 24 MB from every rank to every other, of which nobody receives any before all is sent.
@@ -153,8 +153,8 @@ fn no_such_rank(rank: &Rank) -> Result<(), Error> {
 fn outlived() {
     let world = World::connect(LONG).unwrap();
     assert!(World::connect(LONG).is_err(), "connected twice");
-    let plan = DevicePlan::slices(world.local_size).unwrap();
-    let line = world.run(&plan, |rank| Ok::<_, Error>(rank.clone()));
+    let plan = DevicePlan::slices(world.processes.devices_here).unwrap();
+    let line = world.run(&plan, |_, rank| Ok::<_, Error>(rank));
     drop(world);
     let tensor = Tensor::zeros(2, DType::F32, &Device::Cpu).unwrap();
     let other = 1 - line.rank();

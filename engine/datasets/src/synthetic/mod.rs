@@ -1,9 +1,8 @@
 //! Synthetic garments: drawings that replace photographs of clothes on a machine without Fashion-MNIST.
 //!
-//! Like Fashion-MNIST, they are grey images of 28 by 28 pixels in ten classes, bright on black, and some classes are
-//! hard to distinguish. The accuracy on these drawings says nothing about photographs. An image depends on its seed,
-//! split and index alone. All drawing operations (+, -, ×, ÷, √, comparisons, rounding) are exact to the last bit by
-//! IEEE 754, so an image is the same on every machine.
+//! Like Fashion-MNIST, they are grey images of 28 by 28 pixels in ten classes, bright on black, some of them hard to
+//! distinguish. The accuracy on drawings says nothing about photographs. An image depends on its seed, split and index alone:
+//! all drawing operations (+, -, ×, ÷, √, comparisons, rounding) are exact to the last bit by IEEE 754.
 
 mod fabric;
 mod pattern;
@@ -49,7 +48,7 @@ pub fn dataset(split: Split, count: usize) -> Dataset {
     let drawn = |index| draw(SEED, split, index);
     let images = match rayon::ThreadPoolBuilder::new().build() {
         Ok(pool) => pool.install(|| (0..count).into_par_iter().map(drawn).collect()),
-        // If no further thread can start, this thread draws all images.
+        // No further thread can start.
         Err(_) => (0..count).map(drawn).collect(),
     };
     let labels = (0..count).map(label).collect();
@@ -72,10 +71,7 @@ pub fn draw(seed: u64, split: Split, index: u64) -> [u8; PIXELS] {
     for (outline, tone, flat) in parts {
         let outline: Vec<_> = outline.into_iter().map(&to_pixels).collect();
         let shade = |place| (fabric(to_garment(place)) * tone).clamp(0.0, 1.0);
-        match flat {
-            true => fill(&mut canvas, &outline, |_| tone),
-            false => fill(&mut canvas, &outline, shade),
-        }
+        fill(&mut canvas, &outline, |place| if flat { tone } else { shade(place) });
     }
     for (outline, shade, _) in OCCLUSION.sew(&mut draws, class) {
         fill(&mut canvas, &outline, |_| shade);
@@ -83,8 +79,8 @@ pub fn draw(seed: u64, split: Split, index: u64) -> [u8; PIXELS] {
     develop(&canvas, &mut draws)
 }
 
-/// The random numbers of one image, which has a stream of its own. The bits become numbers here, so a new version of a
-/// random-number crate does not change the images, as long as ChaCha8 stays the same.
+/// The random numbers of one image, which has a stream of its own. The bits become numbers here, so only another ChaCha8
+/// could change the images.
 struct Draws(ChaCha8Rng);
 
 impl Draws {

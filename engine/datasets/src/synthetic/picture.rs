@@ -10,7 +10,7 @@ use crate::{PIXELS, SIDE};
 /// The number of lines that sample a pixel's height. Along each line the coverage is exact.
 const LINES: usize = 4;
 
-/// A square grey picture with shades from 0 (black) to 1 (white), row by row from the top.
+/// A grey picture with shades from 0 (black) to 1 (white), row by row from the top.
 pub type Canvas = [f32; PIXELS];
 
 /// Fills a polygon in front of the picture. `shade` returns the shade of a pixel for its centre.
@@ -53,18 +53,12 @@ pub fn fill(canvas: &mut Canvas, outline: &[Point], shade: impl Fn(Point) -> f32
 }
 
 /// Exposes the canvas and rounds it to the grey values 0 to 255. Black pixels stay black, like the background of a cut-out
-/// photograph. All other pixels get light and noise.
+/// photograph. All other pixels get light and noise, which grows with the light, so that soft edges stay soft.
 pub fn develop(canvas: &Canvas, draws: &mut Draws) -> [u8; PIXELS] {
     let (gain, noise) = (draws.between(0.85, 1.1), draws.between(0.01, 0.08));
-    canvas.map(|shade| {
-        if shade <= 0.0 {
-            return 0;
-        }
-        // Noise grows with the light, as in a camera. So soft edges stay soft.
-        let grain = noise * draws.bell() * (0.3 + shade);
-        // The cast rounds down and stops at 0 and 255.
-        ((gain * shade + grain) * 255.0 + 0.5) as u8
-    })
+    let mut exposed = |shade| gain * shade + noise * draws.bell() * (0.3 + shade);
+    // The cast rounds down and stops at 0 and 255.
+    canvas.map(|shade| if shade > 0.0 { (exposed(shade) * 255.0 + 0.5) as u8 } else { 0 })
 }
 
 /// Draws a random pose: a shift, a small turn, a scale for each axis and a shear. Returns the affine map p ↦ M p + c from

@@ -187,30 +187,31 @@ fn a_gpu_that_is_simulated_reports_mistakes_of_launches() {
 #[test]
 fn a_gpu_hands_over_a_tensor_as_it_is() {
     let Some(device) = gpu() else { return };
-    let (here, there) = (device.tensors(), device.side_stream());
     let values = |tensor: &Tensor| tensor.to_vec1::<f32>().unwrap();
-    let ones = Tensor::ones(1000, DType::F32, here).unwrap();
-    let twos = (&ones + &ones).unwrap();
-    let handover = Handover::new(&twos).unwrap();
-    // The memory of `twos` changes, and then belongs to other tensors.
-    overwrite(&twos, &ones).unwrap();
-    drop(twos);
-    let others = (0..4).map(|_| (&ones * 7.0).unwrap()).collect::<Vec<_>>();
-    let received = handover.receive(there).unwrap();
-    assert!(received.device().same_device(there) && !there.same_device(here));
-    let sum = (&received + &received).unwrap();
-    assert_eq!((values(&sum), values(&received)), (vec![4.0; 1000], vec![2.0; 1000]));
-    assert!(others.iter().all(|of| values(of) == [7.0; 1000]));
-    // The second stream frees its memory, and both streams use it again.
-    drop((received, sum));
-    let again = [here, there].map(|of| Tensor::ones(1000, DType::F32, of).unwrap());
-    assert!(again.iter().all(|of| values(of) == [1.0; 1000]));
-    // Also to where it came from, and to the CPU.
-    for device in [here, &Device::Cpu] {
-        let received = Handover::new(&ones).unwrap().receive(device).unwrap();
-        assert!(received.device().same_device(device));
-        assert_eq!(values(&received), [1.0; 1000]);
+    let ones = Tensor::ones(1000, DType::F32, device.tensors()).unwrap();
+    // One is received in CPU memory, and the other stays on the GPU.
+    for on_gpu in [false, true] {
+        let twos = (&ones + &ones).unwrap();
+        let handover = Handover::new(&twos).unwrap();
+        // The memory of `twos` changes, and then belongs to other tensors.
+        overwrite(&twos, &ones).unwrap();
+        drop(twos);
+        let others = (0..4).map(|_| (&ones * 7.0).unwrap()).collect::<Vec<_>>();
+        assert_eq!((handover.size().0, handover.size().1.dims()), (4000, &[1000][..]));
+        let received = match handover {
+            Handover::Copied(copy) if on_gpu => copy.into_tensor(),
+            handover => handover.receive().unwrap(),
+        };
+        assert_eq!(received.device().is_cpu(), !on_gpu);
+        assert_eq!(values(&received), vec![2.0; 1000]);
+        assert!(others.iter().all(|of| values(of) == [7.0; 1000]));
+        // The device frees the memory of the copy, and uses it again.
+        drop(received);
+        assert_eq!(values(&(&ones * 3.0).unwrap()), [3.0; 1000]);
     }
+    // An empty tensor has no memory.
+    let empty = Handover::new(&ones.narrow(0, 0, 0).unwrap()).unwrap().receive().unwrap();
+    assert!(empty.device().is_cpu() && empty.dims() == [0]);
 }
 
 #[test]

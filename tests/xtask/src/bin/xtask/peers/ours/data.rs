@@ -8,9 +8,10 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 use candle_core::DType;
 use datasets::source::LoadedData;
-use datasets::{Dataset, Split, fashion_mnist};
+use datasets::{Dataset, Split};
 use flate2::Compression;
 use flate2::write::GzEncoder;
+use harness::images;
 use harness::records::TrainOptions;
 use harness::report::Report;
 use serde_json::{Value, json};
@@ -37,13 +38,13 @@ pub(super) fn drawing(arguments: &Arguments) -> anyhow::Result<Value> {
 /// Returns the seconds for reading training and test images, compressed as in the download of Fashion-MNIST.
 pub(super) fn decoding(arguments: &Arguments) -> anyhow::Result<Value> {
     let folder = tempfile::tempdir()?;
-    let images = arguments.images.get();
-    let LoadedData { train, test, .. } = garments(images, images / 6);
+    let count = arguments.images.get();
+    let LoadedData { train, test, .. } = garments(count, count / 6);
     write(folder.path(), "train", &train)?;
     write(folder.path(), "t10k", &test)?;
     let seconds = times(arguments.repetitions, Duration::ZERO, || {
-        fashion_mnist::read(folder.path(), Split::Train)?;
-        fashion_mnist::read(folder.path(), Split::Test).map(drop)
+        images::read(folder.path(), Split::Train)?;
+        images::read(folder.path(), Split::Test).map(drop)
     })?;
     Ok(json!({"seconds": {"decoding": seconds}, "note": "files of synthetic garments"}))
 }
