@@ -37,7 +37,6 @@ impl Conv2d {
             (Epilogue::Plain, Some(bias)) => {
                 (gpu::add_bias(&tensor(sums, self.planes()), bias, false)?, None)
             }
-            }
             (Epilogue::ReluPool(windows), Some(bias)) => {
                 // The backward pass derives the relu mask from these sums.
                 let z = tensor(sums, self.planes());
