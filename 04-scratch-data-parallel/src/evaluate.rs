@@ -3,6 +3,7 @@
 //! All replicas are equal, so each of them can evaluate each image. If one device evaluated all images, all other devices
 //! would wait. Losses and numbers of correct answers can be added up over devices. Accuracies cannot.
 
+// ANCHOR: compare
 use candle_core::DType;
 use datasets::Dataset;
 use harness::records::BatchSums;
@@ -13,7 +14,6 @@ use single_gpu::lenet::Lenet;
 
 use crate::replicas;
 
-// ANCHOR: compare
 /// Compares the replicas, and then evaluates the test images on all ranks. Returns the sums over all images. All ranks call
 /// this together. Fails when a replica differs, or communication fails.
 pub fn compare_and_evaluate(
