@@ -19,7 +19,7 @@ use std::sync::Arc;
 use candle_core::{DType, Device, Shape, Tensor};
 use devices::Handover;
 
-use all_reduce::{Algorithm, Sum, naive, one_shot, ring, tree};
+use all_reduce::Algorithm;
 
 /// A communicator that several owners hold, and call from any thread.
 pub type SharedCommunicator = Arc<dyn Communicator>;
@@ -40,62 +40,32 @@ pub trait Communicator: Send + Sync {
     /// this rank itself, or has ended.
     fn send(&self, to: usize, tensor: &Tensor) -> Result<(), Error>;
 
+    /// Waits for the next tensor from a rank. The tensor is for reading: copy it before you write to it. Fails when the rank
+    /// `from` does not exist, is this rank itself, has ended, sends nothing in time, or sends a tensor of another shape or
+    /// type.
+    fn recv(&self, from: usize, shape: &Shape, dtype: DType) -> Result<Tensor, Error>;
+    // ANCHOR_END: communicator
+
+    // ANCHOR: shared
     /// Sends a tensor without a copy, where ranks share memory. Nobody may write to it before its receiver has read it.
     /// Fails as [`send`](Self::send) does.
     fn send_shared(&self, to: usize, tensor: &Tensor) -> Result<(), Error> {
         self.send(to, tensor)
     }
 
-    /// Waits for the next tensor from a rank. The tensor is for reading: copy it before you write to it. Fails when the rank
-    /// `from` does not exist, is this rank itself, has ended, sends nothing in time, or sends a tensor of another shape or
-    /// type.
-    fn recv(&self, from: usize, shape: &Shape, dtype: DType) -> Result<Tensor, Error>;
+    /// Whether ranks that share a tensor read it where it lies, in CPU memory. All ranks return the same answer.
+    fn shares_memory(&self) -> bool {
+        false
+    }
+    // ANCHOR_END: shared
 
-    /// Returns a second connection of the same ranks, for a thread that communicates beside this one. Messages of the two
-    /// connections never meet. Fails when there is none.
-    fn background(&self) -> Result<SharedCommunicator, Error>;
-
+    // ANCHOR: collectives
     /// Adds up the tensors of all ranks. Every rank gets the same bits.
     ///
     /// Numbers are added in their own type, as in NCCL: a partial sum of bf16 is rounded to bf16. Fails when the tensors
     /// differ in length or type, when another rank ends or sends nothing in time, or when there is no native all-reduce.
     fn all_reduce(&self, tensor: &Tensor, algorithm: Algorithm) -> Result<Tensor, Error> {
-        let _span = all_reduce::span(ops::size_in_bytes(tensor), tensor.shape());
-        let tensor = tensor.detach();
-        if self.world_size() == 1 {
-            return Ok(tensor.force_contiguous()?);
-        }
-        let sum_of: fn(&Self, &Tensor) -> Result<Sum, Error> = match algorithm {
-            // Without messages, every algorithm is the library's.
-            _ if !self.has_messages() => return self.native_all_reduce(&tensor),
-            Algorithm::OneShot => one_shot,
-            Algorithm::Naive => naive,
-            Algorithm::Tree => tree,
-            Algorithm::Ring => ring,
-            Algorithm::Native => return self.native_all_reduce(&tensor),
-        };
-        // One-shot between two ranks reads each tensor once. Pieces would only add a copy.
-        let once = algorithm == Algorithm::OneShot && self.world_size() == 2;
-        if self.shares_memory() && all_reduce::is_large(&tensor) && !once {
-            return all_reduce::in_pieces(self, &tensor, sum_of);
-        }
-        Ok(sum_of(self, &tensor)?.into_tensor()?.reshape(tensor.shape())?)
-    }
-
-    /// Adds up tensors of all ranks that another thread of each rank has handed over, as [`all_reduce`](Self::all_reduce)
-    /// does. The sum is in CPU memory. NCCL's sum is on the rank's GPU.
-    fn all_reduce_handed_over(
-        &self,
-        tensor: Handover,
-        algorithm: Algorithm,
-    ) -> Result<Tensor, Error> {
-        self.all_reduce(&tensor.receive()?, algorithm)
-    }
-
-    /// Adds up the tensors of all ranks by the library that connects the ranks, such as NCCL or MPI. Fails when there is
-    /// none, and as [`all_reduce`](Self::all_reduce) does.
-    fn native_all_reduce(&self, _tensor: &Tensor) -> Result<Tensor, Error> {
-        Err(all_reduce::no_native())
+        all_reduce::all_reduce(self, tensor, algorithm)
     }
 
     /// Gives every rank the tensor of the rank `root`. All ranks pass a tensor of the same shape and type. Fails when there
@@ -121,10 +91,12 @@ pub trait Communicator: Send + Sync {
     fn barrier(&self) -> Result<(), Error> {
         collectives::barrier(self)
     }
+    // ANCHOR_END: collectives
 
-    /// Whether ranks that share a tensor read it where it lies, in CPU memory. All ranks return the same answer.
-    fn shares_memory(&self) -> bool {
-        false
+    /// Adds up the tensors of all ranks by the library that connects the ranks, such as NCCL or MPI. Fails when there is
+    /// none, and as [`all_reduce`](Self::all_reduce) does.
+    fn native_all_reduce(&self, _tensor: &Tensor) -> Result<Tensor, Error> {
+        Err(all_reduce::no_native())
     }
 
     /// Whether ranks have messages. If not, they have the collectives of the library that connects them, and nothing else.
@@ -132,12 +104,29 @@ pub trait Communicator: Send + Sync {
         true
     }
 
+    // ANCHOR: rest
+    /// Adds up tensors of all ranks that another thread of each rank has handed over, as [`all_reduce`](Self::all_reduce)
+    /// does. The sum is in CPU memory. NCCL's sum is on the rank's GPU.
+    fn all_reduce_handed_over(
+        &self,
+        tensor: Handover,
+        algorithm: Algorithm,
+    ) -> Result<Tensor, Error> {
+        self.all_reduce(&tensor.receive()?, algorithm)
+    }
+
+    /// Returns a second connection of the same ranks, for a thread that communicates beside this one. Messages of the two
+    /// connections never meet. Fails when there is none.
+    fn background(&self) -> Result<SharedCommunicator, Error> {
+        Err(Error::Other("these ranks have no background connection".to_owned()))
+    }
+
     /// Returns a rank's number in the whole world, for error messages. In a [`Group`], a rank has another number.
     fn world_rank(&self, rank: usize) -> usize {
         rank
     }
+    // ANCHOR_END: rest
 }
-// ANCHOR_END: communicator
 
 // ANCHOR: error
 /// The reason why a call of a communicator failed.

@@ -6,10 +6,11 @@
 //! | module | content |
 //! | --- | --- |
 //! | [`params`] | a replica is a *copy*: `get_params` |
-//! | [`communicator`] | the trait: `send`, `recv` and collectives; who owns a tensor; errors; groups of ranks |
-//! | [`thread`] | ranks as threads of one process: mailboxes, failures, time limits |
+//! | `examples/channels.rs` | the smallest communicator: channels between threads |
+//! | [`communicator`] | the trait: `send`, `recv` and collectives; errors; groups of ranks |
 //! | [`all_reduce`] | every rank contributes a tensor, and every rank gets the sum: naive, one-shot, tree, ring |
-//! | [`collectives`] | broadcast, reduce-scatter, all-gather, barrier |
+//! | [`collectives`] | who owns a tensor; broadcast, reduce-scatter, all-gather, barrier |
+//! | [`thread`] | the communicator of the course: mailboxes, ranks that fail, time limits |
 //! | [`add_and_copy`] | the least work of an all-reduce in one memory |
 //! | [`bandwidth`] | the table of bandwidths that the chapter's program prints |
 //!

@@ -21,6 +21,11 @@ pub struct Shards {
 impl Shards {
     /// The whole batch, as one shard.
     pub const WHOLE: Self = Self { held: 0..1, of: 1 };
+
+    /// The one shard of a rank, where each rank has one.
+    pub fn of_rank(rank: usize, world_size: usize) -> Self {
+        Self { held: rank..rank + 1, of: world_size }
+    }
 }
 
 /// A rank's part of one global batch, in CPU memory.

@@ -3,15 +3,34 @@
 //! All replicas are equal, so each of them can evaluate each image. If one device evaluated all images, all other devices
 //! would wait. Losses and numbers of correct answers can be added up over devices. Accuracies cannot.
 
+// ANCHOR: compare
+use candle_core::DType;
+use datasets::Dataset;
 use harness::records::BatchSums;
 use params_and_allreduce::Algorithm;
 use params_and_allreduce::communicator::{Communicator, Error};
-use single_gpu::evaluate::{Part, SumsByBatch};
+use single_gpu::evaluate::{Part, SumsByBatch, evaluate_part};
+use single_gpu::lenet::Lenet;
+
+use crate::replicas;
+
+/// Compares the replicas, and then evaluates the test images on all ranks. Returns the sums over all images. All ranks call
+/// this together. Fails when a replica differs, or communication fails.
+pub fn compare_and_evaluate(
+    comm: &dyn Communicator,
+    model: &Lenet,
+    images: &Dataset,
+    dtype: DType,
+) -> Result<BatchSums, crate::Error> {
+    replicas::compare::<crate::Error>(comm, || model.parameters().snapshot())?;
+    evaluate_together(comm, |part| Ok(evaluate_part(model, images, part, dtype, comm.device())?))
+}
+// ANCHOR_END: compare
 
 // ANCHOR: evaluate
 /// Returns the part of the data set that this rank evaluates.
-pub fn part_of(rank: &(impl Communicator + ?Sized)) -> Part {
-    Part { nth: rank.rank(), of: rank.world_size() }
+pub fn part_of(comm: &(impl Communicator + ?Sized)) -> Part {
+    Part { nth: comm.rank(), of: comm.world_size() }
 }
 
 /// Evaluates this rank's part of a data set, and adds up the sums of all ranks. All ranks call this together.
@@ -19,23 +38,23 @@ pub fn part_of(rank: &(impl Communicator + ?Sized)) -> Part {
 /// Every rank gets the sums of loss and correct answers over the whole data set, and learns of a Ctrl-C on any rank. The sums
 /// have the same bits on any number of devices. Fails when this rank's part cannot be evaluated, or communication fails.
 pub fn evaluate_together<E: From<Error>>(
-    rank: &(impl Communicator + ?Sized),
+    comm: &(impl Communicator + ?Sized),
     evaluate: impl FnOnce(Part) -> Result<SumsByBatch, E>,
 ) -> Result<BatchSums, E> {
-    let mine = evaluate(part_of(rank))?;
-    Ok(allreduce_by_batch(rank, mine)?.total())
+    let mine = evaluate(part_of(comm))?;
+    Ok(allreduce_by_batch(comm, mine)?.total())
 }
 
 /// Adds up the sums of each batch over all ranks. Every rank gets the same sums. Fails when communication fails.
 pub fn allreduce_by_batch(
-    rank: &(impl Communicator + ?Sized),
+    comm: &(impl Communicator + ?Sized),
     mine: SumsByBatch,
 ) -> Result<SumsByBatch, Error> {
     // Without test images there are no entries, on any rank. A GPU cannot hold an empty tensor.
     if mine.is_empty() {
         return Ok(mine);
     }
-    let of_all = rank.all_reduce(&mine.to_tensor(rank.device())?, Algorithm::OneShot)?;
+    let of_all = comm.all_reduce(&mine.to_tensor(comm.device())?, Algorithm::OneShot)?;
     Ok(SumsByBatch::from_tensor(&of_all)?)
 }
 // ANCHOR_END: evaluate

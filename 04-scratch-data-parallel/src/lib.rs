@@ -16,7 +16,7 @@
 //! | [`breakage`] | real bugs of the field, to be run on purpose |
 //! | [`reproducible`] | a step with the same bits on any number of devices |
 //! | [`fixed_tree`], [`tree_sum`] | a sum along a tree that does not depend on the number of ranks |
-//! | [`method`] | the choice between these steps |
+//! | [`variations`] | runs with these steps, and the choice between them |
 //!
 //! Stage 5 adds communication during the backward pass, and a wrapper around a model.
 
@@ -24,17 +24,17 @@ pub mod breakage;
 mod error;
 pub mod evaluate;
 pub mod fixed_tree;
-pub mod method;
 pub mod replicas;
 pub mod reproducible;
 pub mod train;
 pub mod train_batch;
 pub mod tree_sum;
+pub mod variations;
 
 pub use error::Error;
 pub use fixed_tree::FixedTree;
-pub use method::Method;
 pub use reproducible::{check_shards, train_batch_reproducible};
 pub use train::train;
 pub use train_batch::{allreduce_sums, train_batch};
 pub use tree_sum::TreeSum;
+pub use variations::Method;

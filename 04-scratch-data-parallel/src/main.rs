@@ -15,7 +15,7 @@ use harness::report::outputs::Outputs;
 use harness::report::{counted, line, paragraph};
 use params_and_allreduce::Algorithm;
 use scratch_data_parallel::breakage::Breakage;
-use scratch_data_parallel::{Method, check_shards, train};
+use scratch_data_parallel::{Method, check_shards};
 use trainer::memory::{Footprint, NetworkSize};
 use trainer::{TrainArguments, TrainSetup};
 
@@ -125,7 +125,7 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
         }
         let mut report = outputs.report(name);
         let TrainSetup { data, options, dtype, .. } = &setup;
-        let outcome = match train(data, options, *dtype, &plan, method, &mut report) {
+        let outcome = match method.train(data, options, *dtype, &plan, &mut report) {
             Ok(outcome) => outcome,
             Err(failure) => {
                 drop(report);

@@ -326,8 +326,8 @@ impl BatchNorm {
 }
 
 // ANCHOR: merged
-/// Merges all ranks' statistics into the statistics of the global batch, in rank order: to the last bit, all ranks have the same.
-/// Fails on all ranks when the values of some ranks are not finite: the message names the first of these ranks.
+/// Merges all ranks' statistics into the statistics of the global batch, in rank order. All ranks have the same bits. Fails on
+/// all ranks when the values of some ranks are not finite: the message names the first of these ranks.
 fn merged(rank: &SharedCommunicator, own: &Statistics, counts: bool) -> Result<Statistics> {
     let (channels, world_size) = (own.mean.elem_count(), rank.world_size());
     let count = if counts { own.count } else { 0 };

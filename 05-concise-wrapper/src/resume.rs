@@ -20,8 +20,8 @@ use crate::{Error, Model, replicas, text};
 /// Begins a run, or resumes it from a checkpoint. All ranks call this together. Returns the folder for the checkpoints, which
 /// rank 0 alone has, and the state of the training loop.
 ///
-/// Fails when the ranks have different settings, when the folder or the checkpoint cannot be used, when the model is one part of
-/// several, or when another rank stops or stalls.
+/// Fails when the ranks have different settings, when the folder or the checkpoint cannot be used, when the model is one
+/// part of several, or when another rank stops or stalls.
 pub(crate) fn begin(
     model: &impl Model,
     sgd: &mut Sgd,

@@ -16,7 +16,7 @@ use candle_core::{Result, Tensor};
 ///
 /// The result has `shards` shards. If there are fewer samples, the last shards are empty.
 ///
-/// `Tensor::narrow(0, start, len)` is a view of `len` samples from `start` on. Find the rule yourself: do not call
+/// `Tensor::narrow(0, start, len)` is a view of `len` samples from `start` on. Write the rule down yourself: do not call
 /// `shard_range` and `chunk_range` of stages 2 and 3, or stage 3's `cut_shard` and `split_batch`.
 ///
 /// Fails when there are no shards, or not as many labels as images.

@@ -1,4 +1,4 @@
-//! Chapter 5, `book/src/ch05-concise-wrapper.md`: gradient accumulation without synchronising.
+//! Chapter 5, `book/src/ch05d-your-model.md`: gradient accumulation without synchronising.
 //!
 //! Check your answer: `cargo course check ch05_accumulate`
 

@@ -1,4 +1,4 @@
-//! Chapter 5, `book/src/ch05-concise-wrapper.md`: a fast device and a slow one.
+//! Chapter 5, `book/src/ch05d-your-model.md`: a fast device and a slow one.
 //!
 //! Check your answer: `cargo course check ch05_unequal_devices`
 

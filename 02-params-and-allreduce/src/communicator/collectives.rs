@@ -35,8 +35,8 @@ pub fn chunk_range(len: usize, chunks: usize, chunk: usize) -> Range<usize> {
 // ANCHOR_END: chunk_range
 
 /// Returns the ranks after and before this one when all ranks stand in a ring.
-pub(crate) fn neighbours(rank: &(impl Communicator + ?Sized)) -> (usize, usize) {
-    let (me, world_size) = (rank.rank(), rank.world_size());
+pub(crate) fn neighbours(comm: &(impl Communicator + ?Sized)) -> (usize, usize) {
+    let (me, world_size) = (comm.rank(), comm.world_size());
     ((me + 1) % world_size, (me + world_size - 1) % world_size)
 }
 
@@ -56,33 +56,33 @@ pub(crate) fn neighbours(rank: &(impl Communicator + ?Sized)) -> (usize, usize) 
 ///
 /// Fails as [`Communicator::reduce_scatter`] does.
 pub fn reduce_scatter(
-    rank: &(impl Communicator + ?Sized),
+    comm: &(impl Communicator + ?Sized),
     tensor: &Tensor,
 ) -> Result<Tensor, Error> {
     let flat = tensor.detach().flatten_all()?;
-    let (me, world_size) = (rank.rank(), rank.world_size());
+    let (me, world_size) = (comm.rank(), comm.world_size());
     if world_size == 1 {
         return Ok(flat.force_contiguous()?);
     }
-    let (next, previous) = neighbours(rank);
+    let (next, previous) = neighbours(comm);
     let chunk = |index: usize| {
         let range = chunk_range(flat.elem_count(), world_size, index % world_size);
         flat.narrow(0, range.start, range.len())
     };
-    send_input(rank, next, &chunk(me + world_size - 1)?)?;
+    send_input(comm, next, &chunk(me + world_size - 1)?)?;
     let mut step = 1;
     let sum = loop {
         let mine = chunk(me + world_size - 1 - step)?;
-        let received = rank.recv(previous, mine.shape(), mine.dtype())?;
+        let received = comm.recv(previous, mine.shape(), mine.dtype())?;
         let sum = ops::sum(&mine, &received)?;
         if step == world_size - 1 {
             break sum;
         }
         // Only this rank has seen the sum, and this rank is done with it.
-        rank.send_shared(next, &sum)?;
+        comm.send_shared(next, &sum)?;
         step += 1;
     };
-    wait_until_read(rank, &flat, [previous], [next])?;
+    wait_until_read(comm, &flat, [previous], [next])?;
     Ok(sum)
 }
 // ANCHOR_END: reduce_scatter
@@ -101,27 +101,27 @@ pub fn reduce_scatter(
 ///
 /// Fails as [`Communicator::all_gather`] does.
 pub fn all_gather(
-    rank: &(impl Communicator + ?Sized),
+    comm: &(impl Communicator + ?Sized),
     chunk: &Tensor,
     len: usize,
 ) -> Result<Tensor, Error> {
-    let (me, world_size) = (rank.rank(), rank.world_size());
+    let (me, world_size) = (comm.rank(), comm.world_size());
     let expected = chunk_range(len, world_size, me).len();
     if chunk.dims() != [expected] {
-        let (me, found) = (rank.world_rank(me), chunk.dims());
+        let (me, found) = (comm.world_rank(me), chunk.dims());
         return Err(Error::Other(format!(
             "rank {me} of {world_size} gathers {len} elements: its chunk must be [{expected}], not {found:?}"
         )));
     }
-    let (next, previous) = neighbours(rank);
+    let (next, previous) = neighbours(comm);
     // Every place holds this rank's chunk until another chunk arrives.
     let mut chunks = vec![chunk.detach().force_contiguous()?; world_size];
     for step in 0..world_size - 1 {
         let passed_on = (me + world_size - step) % world_size;
         let arriving = (me + world_size - step - 1) % world_size;
-        rank.send_shared(next, &chunks[passed_on])?;
+        comm.send_shared(next, &chunks[passed_on])?;
         let length = chunk_range(len, world_size, arriving).len();
-        chunks[arriving] = rank.recv(previous, &length.into(), chunk.dtype())?;
+        chunks[arriving] = comm.recv(previous, &length.into(), chunk.dtype())?;
     }
     // The result owns its memory: other ranks hold the chunks too.
     Ok(Tensor::cat(&chunks, 0)?)
@@ -131,14 +131,14 @@ pub fn all_gather(
 // ANCHOR: broadcast
 /// Implements [`Communicator::broadcast`]. Fails as [`Communicator::broadcast`] does.
 pub fn broadcast(
-    rank: &(impl Communicator + ?Sized),
+    comm: &(impl Communicator + ?Sized),
     tensor: &Tensor,
     root: usize,
 ) -> Result<Tensor, Error> {
     let tensor = tensor.detach();
     // The other ranks read the root's copy, and not its input.
-    let shared = if rank.rank() == root { tensor.force_contiguous()? } else { tensor };
-    let received = broadcast_shared(rank, &shared, root)?;
+    let shared = if comm.rank() == root { tensor.force_contiguous()? } else { tensor };
+    let received = broadcast_shared(comm, &shared, root)?;
     Ok(received.force_contiguous()?)
 }
 
@@ -153,11 +153,11 @@ pub fn broadcast(
 /// round 3   0 → 1   2 → 3   4 → 5
 /// ```
 pub(crate) fn broadcast_shared(
-    rank: &(impl Communicator + ?Sized),
+    comm: &(impl Communicator + ?Sized),
     tensor: &Tensor,
     root: usize,
 ) -> Result<Tensor, Error> {
-    let (me, world_size) = (rank.rank(), rank.world_size());
+    let (me, world_size) = (comm.rank(), comm.world_size());
     if root >= world_size {
         return Err(Error::NoSuchRank { rank: me, other: root, world_size });
     }
@@ -169,9 +169,9 @@ pub(crate) fn broadcast_shared(
     while distance > 1 {
         distance /= 2;
         if place % (2 * distance) == distance {
-            tensor = rank.recv(number(place - distance), tensor.shape(), tensor.dtype())?;
+            tensor = comm.recv(number(place - distance), tensor.shape(), tensor.dtype())?;
         } else if place.is_multiple_of(2 * distance) && place + distance < world_size {
-            rank.send_shared(number(place + distance), &tensor)?;
+            comm.send_shared(number(place + distance), &tensor)?;
         }
     }
     Ok(tensor)
@@ -192,12 +192,12 @@ pub(crate) fn broadcast_shared(
 /// ```
 ///
 /// Fails when a message fails.
-pub fn barrier(rank: &(impl Communicator + ?Sized)) -> Result<(), Error> {
-    let (me, world_size) = (rank.rank(), rank.world_size());
+pub fn barrier(comm: &(impl Communicator + ?Sized)) -> Result<(), Error> {
+    let (me, world_size) = (comm.rank(), comm.world_size());
     let mut distance = 1;
     while distance < world_size {
-        send_empty(rank, (me + distance) % world_size)?;
-        recv_empty(rank, (me + world_size - distance) % world_size)?;
+        send_empty(comm, (me + distance) % world_size)?;
+        recv_empty(comm, (me + world_size - distance) % world_size)?;
         distance *= 2;
     }
     Ok(())
@@ -211,39 +211,39 @@ const SMALL: usize = 16 << 10;
 /// Sends the input of a collective. A small input is copied, and a large input is shared. Before the collective returns, all
 /// receivers must have read it: the collective calls [`wait_until_read`], or receives a sum that contains the input.
 pub(crate) fn send_input(
-    rank: &(impl Communicator + ?Sized),
+    comm: &(impl Communicator + ?Sized),
     to: usize,
     tensor: &Tensor,
 ) -> Result<(), Error> {
-    if is_copied(rank, tensor) { rank.send(to, tensor) } else { rank.send_shared(to, tensor) }
+    if is_copied(comm, tensor) { comm.send(to, tensor) } else { comm.send_shared(to, tensor) }
 }
 
 /// Sends an empty message to each rank in `read`: this rank has read their inputs. Then waits for an empty message from
 /// each rank in `by`: they have read the input of this rank. All inputs have the size of `tensor`.
 pub(crate) fn wait_until_read(
-    rank: &(impl Communicator + ?Sized),
+    comm: &(impl Communicator + ?Sized),
     tensor: &Tensor,
     read: impl IntoIterator<Item = usize>,
     by: impl IntoIterator<Item = usize>,
 ) -> Result<(), Error> {
-    if is_copied(rank, tensor) {
+    if is_copied(comm, tensor) {
         return Ok(());
     }
-    read.into_iter().try_for_each(|other| send_empty(rank, other))?;
-    by.into_iter().try_for_each(|other| recv_empty(rank, other))
+    read.into_iter().try_for_each(|other| send_empty(comm, other))?;
+    by.into_iter().try_for_each(|other| recv_empty(comm, other))
 }
 
 /// Whether the collective sends copies of an input of this size.
-pub(crate) fn is_copied(rank: &(impl Communicator + ?Sized), tensor: &Tensor) -> bool {
-    ops::size_in_bytes(tensor) <= SMALL || !rank.shares_memory()
+pub(crate) fn is_copied(comm: &(impl Communicator + ?Sized), tensor: &Tensor) -> bool {
+    ops::size_in_bytes(tensor) <= SMALL || !comm.shares_memory()
 }
 
-fn send_empty(rank: &(impl Communicator + ?Sized), to: usize) -> Result<(), Error> {
-    rank.send_shared(to, &Tensor::zeros(0, DType::U8, &candle_core::Device::Cpu)?)
+fn send_empty(comm: &(impl Communicator + ?Sized), to: usize) -> Result<(), Error> {
+    comm.send_shared(to, &Tensor::zeros(0, DType::U8, &candle_core::Device::Cpu)?)
 }
 
-fn recv_empty(rank: &(impl Communicator + ?Sized), from: usize) -> Result<(), Error> {
-    rank.recv(from, &0.into(), DType::U8).map(drop)
+fn recv_empty(comm: &(impl Communicator + ?Sized), from: usize) -> Result<(), Error> {
+    comm.recv(from, &0.into(), DType::U8).map(drop)
 }
 // ANCHOR_END: input
 

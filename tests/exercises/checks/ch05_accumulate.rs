@@ -1,4 +1,4 @@
-//! Chapter 5, `book/src/ch05-concise-wrapper.md`: gradient accumulation without synchronising.
+//! Chapter 5, `book/src/ch05d-your-model.md`: gradient accumulation without synchronising.
 //!
 //! Each update is compared with one device and one large batch: the samples, the weight of each sample, the result, the share
 //! of each rank, the messages. Then the weights are compared with those of stage 5's DDP.

@@ -1,4 +1,4 @@
-//! Chapter 5, `book/src/ch05-concise-wrapper.md`: a fast device and a slow one.
+//! Chapter 5, `book/src/ch05d-your-model.md`: a fast device and a slow one.
 //!
 //! Shares are compared with the best possible step time, and a step with unequal shares with a step of one device.
 

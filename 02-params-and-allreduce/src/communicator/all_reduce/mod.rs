@@ -55,9 +55,37 @@ impl fmt::Display for Algorithm {
     }
 }
 
-// ANCHOR: sum
+// ANCHOR: all_reduce
+/// Implements [`Communicator::all_reduce`] with `send` and `recv`. Fails as [`Communicator::all_reduce`] does.
+pub fn all_reduce<C: Communicator + ?Sized>(
+    comm: &C,
+    tensor: &Tensor,
+    algorithm: Algorithm,
+) -> Result<Tensor, Error> {
+    let _span = span(ops::size_in_bytes(tensor), tensor.shape());
+    let tensor = tensor.detach();
+    if comm.world_size() == 1 {
+        return Ok(tensor.force_contiguous()?);
+    }
+    let sum_of: fn(&C, &Tensor) -> Result<Sum, Error> = match algorithm {
+        // Without messages, every algorithm is the library's.
+        _ if !comm.has_messages() => return comm.native_all_reduce(&tensor),
+        Algorithm::OneShot => |comm, tensor| Ok(Sum::Own(one_shot(comm, tensor)?)),
+        Algorithm::Naive => |comm, tensor| Ok(Sum::Shared(vec![naive(comm, tensor)?])),
+        Algorithm::Tree => |comm, tensor| Ok(Sum::Shared(vec![tree(comm, tensor)?])),
+        Algorithm::Ring => |comm, tensor| Ok(Sum::Shared(ring(comm, tensor)?)),
+        Algorithm::Native => return comm.native_all_reduce(&tensor),
+    };
+    // One-shot between two ranks reads each tensor once. Pieces would only add a copy.
+    let once = algorithm == Algorithm::OneShot && comm.world_size() == 2;
+    if comm.shares_memory() && is_large(&tensor) && !once {
+        return in_pieces(comm, &tensor, sum_of);
+    }
+    Ok(sum_of(comm, &tensor)?.into_tensor()?.reshape(tensor.shape())?)
+}
+
 /// The sum that an algorithm has made on one rank.
-pub enum Sum {
+enum Sum {
     /// Only this rank holds the tensor.
     Own(Tensor),
     /// Other ranks read these tensors too: the chunks of the sum, in order.
@@ -66,7 +94,7 @@ pub enum Sum {
 
 impl Sum {
     /// Returns the sum in memory that only this rank holds.
-    pub(crate) fn into_tensor(self) -> candle_core::Result<Tensor> {
+    fn into_tensor(self) -> candle_core::Result<Tensor> {
         match self {
             Self::Own(sum) => Ok(sum),
             Self::Shared(chunks) if chunks.len() == 1 => chunks[0].force_contiguous(),
@@ -74,7 +102,7 @@ impl Sum {
         }
     }
 }
-// ANCHOR_END: sum
+// ANCHOR_END: all_reduce
 
 /// The span of an all-reduce in a trace.
 pub fn span(bytes: usize, shape: &Shape) -> EnteredSpan {
@@ -83,7 +111,7 @@ pub fn span(bytes: usize, shape: &Shape) -> EnteredSpan {
 }
 
 /// Whether an all-reduce in one memory sends the tensor in pieces.
-pub(crate) fn is_large(tensor: &Tensor) -> bool {
+fn is_large(tensor: &Tensor) -> bool {
     ops::size_in_bytes(tensor) > PIECE && tensor.dtype().is_float()
 }
 
@@ -93,32 +121,32 @@ pub(crate) fn is_large(tensor: &Tensor) -> bool {
 const PIECE: usize = 2 << 20;
 
 /// Adds up large tensors in pieces. The sum of a piece is written to the result while the piece is in the cache.
-pub(crate) fn in_pieces<C: Communicator + ?Sized>(
-    rank: &C,
+fn in_pieces<C: Communicator + ?Sized>(
+    comm: &C,
     tensor: &Tensor,
     sum_of: fn(&C, &Tensor) -> Result<Sum, Error>,
 ) -> Result<Tensor, Error> {
     let flat = tensor.flatten_all()?;
     let sum = match tensor.dtype() {
-        DType::F64 => sum_of_pieces::<f64, C>(rank, &flat, sum_of)?,
-        DType::BF16 => sum_of_pieces::<bf16, C>(rank, &flat, sum_of)?,
-        DType::F16 => sum_of_pieces::<f16, C>(rank, &flat, sum_of)?,
-        _ => sum_of_pieces::<f32, C>(rank, &flat, sum_of)?,
+        DType::F64 => sum_of_pieces::<f64, C>(comm, &flat, sum_of)?,
+        DType::BF16 => sum_of_pieces::<bf16, C>(comm, &flat, sum_of)?,
+        DType::F16 => sum_of_pieces::<f16, C>(comm, &flat, sum_of)?,
+        _ => sum_of_pieces::<f32, C>(comm, &flat, sum_of)?,
     };
     Ok(sum.reshape(tensor.shape())?)
 }
 
 fn sum_of_pieces<T: WithDType, C: Communicator + ?Sized>(
-    rank: &C,
+    comm: &C,
     flat: &Tensor,
     sum_of: fn(&C, &Tensor) -> Result<Sum, Error>,
 ) -> Result<Tensor, Error> {
     let len = flat.elem_count();
-    check_length(rank, len)?;
+    check_length(comm, len)?;
     let piece = PIECE / T::DTYPE.size_in_bytes();
     let mut all: Vec<T> = Vec::with_capacity(len);
     for start in (0..len).step_by(piece) {
-        match sum_of(rank, &flat.narrow(0, start, piece.min(len - start))?)? {
+        match sum_of(comm, &flat.narrow(0, start, piece.min(len - start))?)? {
             Sum::Own(chunk) => append(&mut all, &chunk)?,
             Sum::Shared(chunks) => chunks.iter().try_for_each(|chunk| append(&mut all, chunk))?,
         }
@@ -128,19 +156,19 @@ fn sum_of_pieces<T: WithDType, C: Communicator + ?Sized>(
 // ANCHOR_END: in_pieces
 
 /// Checks that the previous rank has as many numbers. Otherwise some ranks would return before the error is found.
-fn check_length(rank: &(impl Communicator + ?Sized), len: usize) -> Result<(), Error> {
-    let (next, previous) = neighbours(rank);
+fn check_length(comm: &(impl Communicator + ?Sized), len: usize) -> Result<(), Error> {
+    let (next, previous) = neighbours(comm);
     let mine = Tensor::new(&[len as i64], &Device::Cpu)?;
-    rank.send_shared(next, &mine)?;
-    let theirs = rank.recv(previous, mine.shape(), mine.dtype())?.to_vec1::<i64>()?;
+    comm.send_shared(next, &mine)?;
+    let theirs = comm.recv(previous, mine.shape(), mine.dtype())?.to_vec1::<i64>()?;
     if theirs == [len as i64] {
         return Ok(());
     }
     Err(Error::Mismatch {
-        rank: rank.world_rank(previous),
+        rank: comm.world_rank(previous),
         found: format!("{} numbers", theirs[0]),
         expected: format!("{len} numbers"),
-        waiting: rank.world_rank(rank.rank()),
+        waiting: comm.world_rank(comm.rank()),
     })
 }
 

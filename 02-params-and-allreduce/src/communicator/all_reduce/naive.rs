@@ -16,23 +16,22 @@
 // ANCHOR: naive
 use candle_core::Tensor;
 
-use super::Sum;
 use crate::communicator::{Communicator, Error};
 
 /// Adds up all tensors on rank 0, in rank order, and sends the sum to all ranks. Fails as
 /// [`Communicator::all_reduce`] does.
-pub fn naive(rank: &(impl Communicator + ?Sized), tensor: &Tensor) -> Result<Sum, Error> {
-    if rank.rank() > 0 {
-        rank.send(0, tensor)?;
-        return Ok(Sum::Shared(vec![rank.recv(0, tensor.shape(), tensor.dtype())?]));
+pub fn naive(comm: &(impl Communicator + ?Sized), tensor: &Tensor) -> Result<Tensor, Error> {
+    if comm.rank() > 0 {
+        comm.send(0, tensor)?;
+        return comm.recv(0, tensor.shape(), tensor.dtype());
     }
     let mut total = tensor.clone();
-    for other in 1..rank.world_size() {
-        total = ops::sum(&total, &rank.recv(other, tensor.shape(), tensor.dtype())?)?;
+    for other in 1..comm.world_size() {
+        total = ops::sum(&total, &comm.recv(other, tensor.shape(), tensor.dtype())?)?;
     }
-    for other in 1..rank.world_size() {
-        rank.send_shared(other, &total)?;
+    for other in 1..comm.world_size() {
+        comm.send_shared(other, &total)?;
     }
-    Ok(Sum::Shared(vec![total]))
+    Ok(total)
 }
 // ANCHOR_END: naive

@@ -16,15 +16,14 @@
 // ANCHOR: ring
 use candle_core::Tensor;
 
-use super::Sum;
 use crate::communicator::collectives::{chunk_range, is_copied, neighbours};
 use crate::communicator::{Communicator, Error};
 
-/// Adds up all tensors, each chunk in the order of the ring. Fails as [`Communicator::all_reduce`]
-/// does.
-pub fn ring(rank: &(impl Communicator + ?Sized), tensor: &Tensor) -> Result<Sum, Error> {
-    let (me, world_size) = (rank.rank(), rank.world_size());
-    let (next, previous) = neighbours(rank);
+/// Adds up all tensors, each chunk in the order of the ring. Returns the chunks of the sum. Fails as
+/// [`Communicator::all_reduce`] does.
+pub fn ring(comm: &(impl Communicator + ?Sized), tensor: &Tensor) -> Result<Vec<Tensor>, Error> {
+    let (me, world_size) = (comm.rank(), comm.world_size());
+    let (next, previous) = neighbours(comm);
     let flat = tensor.flatten_all()?;
     let chunk = |index: usize| {
         let range = chunk_range(flat.elem_count(), world_size, index);
@@ -37,18 +36,18 @@ pub fn ring(rank: &(impl Communicator + ?Sized), tensor: &Tensor) -> Result<Sum,
         let arriving = (me + steps - step) % world_size;
         let outgoing = &chunks[passed_on];
         // Only the first chunk is a part of this rank's input.
-        if step == 0 && is_copied(rank, outgoing) {
-            rank.send(next, outgoing)?;
+        if step == 0 && is_copied(comm, outgoing) {
+            comm.send(next, outgoing)?;
         } else {
-            rank.send_shared(next, outgoing)?;
+            comm.send_shared(next, outgoing)?;
         }
         let mine = &chunks[arriving];
-        let received = rank.recv(previous, mine.shape(), mine.dtype())?;
+        let received = comm.recv(previous, mine.shape(), mine.dtype())?;
         // The first half is a reduce-scatter, the second half an all-gather.
         let adds = step < world_size - 1;
         chunks[arriving] = if adds { ops::sum(mine, &received)? } else { received };
     }
     // The chunk that this rank sent first has come back as part of the sum, so the next rank has read it.
-    Ok(Sum::Shared(chunks))
+    Ok(chunks)
 }
 // ANCHOR_END: ring

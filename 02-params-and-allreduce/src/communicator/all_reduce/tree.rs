@@ -18,27 +18,26 @@
 // ANCHOR: tree
 use candle_core::Tensor;
 
-use super::Sum;
 use crate::communicator::collectives::broadcast_shared;
 use crate::communicator::{Communicator, Error};
 
 /// Adds up all tensors in the order of the tree. Fails as [`Communicator::all_reduce`] does.
-pub fn tree(rank: &(impl Communicator + ?Sized), tensor: &Tensor) -> Result<Sum, Error> {
-    let (me, world_size) = (rank.rank(), rank.world_size());
+pub fn tree(comm: &(impl Communicator + ?Sized), tensor: &Tensor) -> Result<Tensor, Error> {
+    let (me, world_size) = (comm.rank(), comm.world_size());
     let mut total = tensor.clone();
     let mut distance = 1;
     while distance < world_size {
         if me % (2 * distance) == distance {
-            rank.send(me - distance, &total)?;
+            comm.send(me - distance, &total)?;
             break;
         }
         if me + distance < world_size {
-            let received = rank.recv(me + distance, total.shape(), total.dtype())?;
+            let received = comm.recv(me + distance, total.shape(), total.dtype())?;
             total = ops::sum(&total, &received)?;
         }
         distance *= 2;
     }
     // Rank 0 has the sum. The partial sums of all other ranks are no longer needed.
-    Ok(Sum::Shared(vec![broadcast_shared(rank, &total, 0)?]))
+    broadcast_shared(comm, &total, 0)
 }
 // ANCHOR_END: tree

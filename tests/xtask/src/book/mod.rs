@@ -68,10 +68,11 @@ type Wrong = Vec<(usize, String)>;
 type RuleOfPage = fn(&Book, &Page) -> Wrong;
 
 /// The rules of every page and of the table of contents, by name.
-const RULES_OF_PAGES: [(&str, RuleOfPage); 6] = [
+const RULES_OF_PAGES: [(&str, RuleOfPage); 7] = [
     ("links", text::links),
     ("comments", text::comments),
     ("numbers", text::numbers),
+    ("printed", text::printed),
     ("includes", sources::includes),
     ("code", code::check),
     ("recorded", outputs::recorded),

@@ -15,14 +15,15 @@ const NEAR: usize = 5;
 /// The chapters, each with its stage and the files of the stage that it prints.
 const CHAPTERS: &str = "\
 ch01-single-gpu 01-single-gpu src/lenet src/init src/layers src/sgd src/gradient_check src/train
-ch02-all-reduce 02-params-and-allreduce src/params src/communicator/collectives src/communicator/all_reduce/naive
+ch02-all-reduce 02-params-and-allreduce src/params src/../examples/channels src/communicator/all_reduce/naive
 ch02-all-reduce 02-params-and-allreduce src/communicator/all_reduce/one_shot src/communicator/all_reduce/tree
 ch02-all-reduce 02-params-and-allreduce src/communicator/all_reduce/ring
 ch03-split-batch 03-split-batch src/split src/gather src/loader src/sampler/mod src/sampler/breakage
-ch04-data-parallel 04-scratch-data-parallel src/train_batch src/train src/replicas src/evaluate src/reproducible src/fixed_tree
-ch04-data-parallel 04-scratch-data-parallel src/tree_sum
-ch05-concise-wrapper 05-concise-wrapper src/../examples/own_model src/network src/model src/data_parallel src/ddp/bucket
-ch05-concise-wrapper 05-concise-wrapper src/ddp/reducer src/ddp/worker src/ddp/broken src/optimizer src/resnet
+ch04-data-parallel 04-scratch-data-parallel src/train_batch src/train src/replicas src/evaluate
+ch04c-same-bits 04-scratch-data-parallel src/reproducible src/fixed_tree src/tree_sum
+ch05-concise-wrapper 05-concise-wrapper src/../examples/own_model src/data_parallel src/ddp/bucket src/ddp/reducer
+ch05-concise-wrapper 05-concise-wrapper src/ddp/worker src/ddp/broken
+ch05d-your-model 05-concise-wrapper src/network src/model src/optimizer src/resnet
 ch05b-batch-norm 05-concise-wrapper src/batch_norm
 ch06-model-parallel 06-model-parallel src/pipeline/schedule src/pipeline/orders src/pipeline/check src/pipeline/timeline
 ch06-model-parallel 06-model-parallel src/pipeline/predict src/pipeline/worker/mod src/pipeline/worker/step
@@ -38,9 +39,9 @@ const AT_LEAST: usize = 80;
 const ANSWERS: &str = "\
 ch01-single-gpu ch01_pool_gradient layers.rs:pool_backward
 ch01-single-gpu ch01_cross_entropy layers.rs:cross_entropy
-ch02-all-reduce ch02_allreduce naive.rs:naive
-ch02-all-reduce ch02_ring ring.rs:ring collectives.rs:reduce_scatter collectives.rs:all_gather
-ch03-split-batch ch03_uneven_split collectives.rs:chunk_range split.rs:cut_shard split.rs:split_batch
+ch02-all-reduce ch02_ring ring.rs:ring
+ch02b-ranks ch02_ring collectives.rs:reduce_scatter collectives.rs:all_gather
+ch03-split-batch ch03_uneven_split split.rs:cut_shard split.rs:split_batch
 ch03-split-batch ch03_sampler sampler/mod.rs:epoch
 ch04-data-parallel ch04_accuracy evaluate.rs:evaluate
 ch05-concise-wrapper ch05_buckets bucket.rs:buckets

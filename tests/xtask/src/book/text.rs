@@ -5,12 +5,16 @@ use std::path::Path;
 use regex::Captures;
 use serde_json::Value;
 
-use super::page::{FOLDER, Link, Page, line_of};
+use super::page::{FOLDER, Link, OUTPUTS, Page, line_of};
 use super::{Book, CONTENTS, Found, Wrong};
 
 // A number, perhaps a unit, and the field of a data file: `0.591 ms<!-- data: gpu.json/rows/6/3 -->`. The comment has the
 // name of a file in `book/data`, and a JSON pointer.
 pattern!(FROM_DATA, r"(\d[\d,]*(?:\.\d+)?)?[^\d<>]*<!--\s*data:\s*([^\s/]+)(/\S+)\s*-->");
+
+// A part of a paragraph, and the recorded outputs that have its decimal numbers: `1.93<!-- output: ch04-default -->`.
+pattern!(FROM_OUTPUTS, r"((?:[^\n]|\n[^\n])*?)<!-- output: ([\w -]+) -->");
+pattern!(DECIMAL, r"\d+\.\d+(?:e-?\d+)?");
 
 /// mdBook leaves out a page that the table of contents does not name.
 pub(super) fn contents(book: &Book, found: &mut Found) {
@@ -81,6 +85,26 @@ pub(super) fn numbers(book: &Book, page: &Page) -> Wrong {
         Some((line, what))
     };
     FROM_DATA.captures_iter(&page.text).filter_map(wrong).collect()
+}
+
+/// A decimal number that names an output stands in this output.
+pub(super) fn printed(book: &Book, page: &Page) -> Wrong {
+    let numbers = |text: &str| -> Vec<String> {
+        DECIMAL.find_iter(text).map(|number| number.as_str().to_owned()).collect()
+    };
+    let wrong = |marked: Captures<'_>| {
+        let line = line_of(&page.text, marked.get(2).map_or(0, |names| names.start()));
+        let mut printed = Vec::new();
+        for name in marked[2].split(' ') {
+            match book.text(Path::new(OUTPUTS).join(name).with_extension("txt")) {
+                Some(text) => printed.extend(numbers(text)),
+                None => return Some((line, format!("there is no output {name}"))),
+            }
+        }
+        let missing = numbers(&marked[1]).into_iter().find(|number| !printed.contains(number))?;
+        Some((line, format!("{missing} is no number of {}", &marked[2])))
+    };
+    FROM_OUTPUTS.captures_iter(&page.text).filter_map(wrong).collect()
 }
 
 /// Whether a value, rounded to as many digits as are written, has these digits.
