@@ -280,27 +280,6 @@ fn several_processes_are_refused_as_its_ranks_are_threads() {
         .stderr(contains("without srun, or in a shell of srun with env -u SLURM_STEP_NUM_TASKS"));
 }
 
-/// In a shell of `srun --pty` the variables are those of a step, and its user starts this program alone.
-#[cfg(target_os = "linux")]
-#[test]
-fn a_shell_of_slurm_s_starts_one_process() {
-    let program = env!("CARGO_BIN_EXE_scratch-data-parallel");
-    let flags = "--device=cpu --threads-per-device=1 --data=synthetic --train-size=8 --test-size=8 --epochs=1";
-    // This gives a terminal to a shell.
-    let mut shell = Command::new("script");
-    shell.args([
-        "-qec",
-        &format!("{program} {flags} --batch-size=8; echo \"exit code $?\""),
-        "/dev/null",
-    ]);
-    shell.env("SHELL", "/bin/sh").env("SLURM_STEP_NUM_TASKS", "4").env("SLURM_PTY_PORT", "1");
-    if std::process::Command::new("script").arg("--version").output().is_err() {
-        println!("skipped: there is no `script`");
-        return;
-    }
-    shell.assert().success().stdout(contains("exit code 0").and(contains("data parallel")));
-}
-
 #[test]
 fn what_makes_no_sense_is_refused() {
     for (arguments, complaint) in [
