@@ -33,7 +33,8 @@ pub trait Communicator: Send + Sync {
     /// The number of ranks.
     fn world_size(&self) -> usize;
 
-    /// The device of the tensors that this rank receives. In the background they are in CPU memory.
+    /// The device of the tensors that this rank receives. On the connection of [`background`](Self::background), they are
+    /// in CPU memory.
     fn device(&self) -> &Device;
 
     /// Sends a copy of a tensor, and returns without waiting for the receiver. Fails when the rank `to` does not exist, is

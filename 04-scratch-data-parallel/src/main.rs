@@ -41,8 +41,8 @@ struct Arguments {
 
     /// How gradients are added up [default: one-shot]
     ///
-    /// LeNet's gradients are eight small tensors, and the largest has 400 KiB. For small tensors, the rounds of messages
-    /// decide the time, and one-shot has a single round.
+    /// LeNet's gradients are eight small tensors, and the largest has 400 KiB. For small tensors, the steps of messages
+    /// decide the time, and one-shot between two devices has a single step.
     #[arg(long, value_enum, value_name = "NAME", help_heading = "Adding up gradients")]
     algorithm: Option<Algorithm>,
 

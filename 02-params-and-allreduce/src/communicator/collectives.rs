@@ -219,7 +219,8 @@ pub(crate) fn send_input(
 }
 
 /// Sends an empty message to each rank in `read`: this rank has read their inputs. Then waits for an empty message from
-/// each rank in `by`: they have read the input of this rank. All inputs have the size of `tensor`.
+/// each rank in `by`: they have read the input of this rank. `tensor` is as large as every input, or larger, so all
+/// ranks decide alike.
 pub(crate) fn wait_until_read(
     comm: &(impl Communicator + ?Sized),
     tensor: &Tensor,

@@ -1,6 +1,6 @@
 //! All-reduce: every rank contributes a tensor, and every rank gets the sum.
 //!
-//! This chapter has four algorithms. The libraries of the field have an all-reduce of their own: [`Algorithm::Native`]. All
+//! This chapter has four algorithms. NCCL and MPI have an all-reduce of their own: [`Algorithm::Native`]. All
 //! algorithms add in an order that depends on the number of ranks.
 
 pub mod naive;

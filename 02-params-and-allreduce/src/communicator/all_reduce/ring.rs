@@ -32,6 +32,7 @@ pub fn ring(comm: &(impl Communicator + ?Sized), tensor: &Tensor) -> Result<Vec<
     let mut chunks = (0..world_size).map(chunk).collect::<candle_core::Result<Vec<_>>>()?;
     let steps = 2 * (world_size - 1);
     for step in 0..steps {
+        // Modulo the world size, `steps` is −2. So these are `me − 1 − step` and `me − 2 − step`, without a negative number.
         let passed_on = (me + steps + 1 - step) % world_size;
         let arriving = (me + steps - step) % world_size;
         let outgoing = &chunks[passed_on];

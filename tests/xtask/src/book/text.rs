@@ -87,21 +87,16 @@ pub(super) fn numbers(book: &Book, page: &Page) -> Wrong {
     FROM_DATA.captures_iter(&page.text).filter_map(wrong).collect()
 }
 
-/// A decimal number that names an output stands in this output.
+/// A decimal number that names outputs stands in one of them.
 pub(super) fn printed(book: &Book, page: &Page) -> Wrong {
-    let numbers = |text: &str| -> Vec<String> {
-        DECIMAL.find_iter(text).map(|number| number.as_str().to_owned()).collect()
-    };
+    let output = |name| book.text(Path::new(OUTPUTS).join(name).with_extension("txt"));
+    let numbers = |text: &str| DECIMAL.find_iter(text).map(|it| it.as_str().to_owned()).collect();
     let wrong = |marked: Captures<'_>| {
+        let printed: Vec<String> =
+            marked[2].split(' ').filter_map(output).flat_map(numbers).collect();
+        let written: Vec<String> = numbers(&marked[1]);
+        let missing = written.into_iter().find(|number| !printed.contains(number))?;
         let line = line_of(&page.text, marked.get(2).map_or(0, |names| names.start()));
-        let mut printed = Vec::new();
-        for name in marked[2].split(' ') {
-            match book.text(Path::new(OUTPUTS).join(name).with_extension("txt")) {
-                Some(text) => printed.extend(numbers(text)),
-                None => return Some((line, format!("there is no output {name}"))),
-            }
-        }
-        let missing = numbers(&marked[1]).into_iter().find(|number| !printed.contains(number))?;
         Some((line, format!("{missing} is no number of {}", &marked[2])))
     };
     FROM_OUTPUTS.captures_iter(&page.text).filter_map(wrong).collect()
