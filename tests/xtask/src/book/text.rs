@@ -89,7 +89,7 @@ pub(super) fn numbers(book: &Book, page: &Page) -> Wrong {
 
 /// A decimal number that names outputs stands in one of them.
 pub(super) fn printed(book: &Book, page: &Page) -> Wrong {
-    let output = |name| book.text(Path::new(OUTPUTS).join(name).with_extension("txt"));
+    let output = |name: &str| book.text(Path::new(OUTPUTS).join(name).with_extension("txt"));
     let numbers = |text: &str| DECIMAL.find_iter(text).map(|it| it.as_str().to_owned()).collect();
     let wrong = |marked: Captures<'_>| {
         let printed: Vec<String> =
