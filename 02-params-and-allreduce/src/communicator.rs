@@ -190,8 +190,8 @@ pub enum Error {
 }
 
 /// Follows ranks that wait for each other, beginning with `first`. `next` returns the rank that the last rank of the chain
-/// waits for, if the last rank waits. Returns the chain, each rank once, and the circle in which it ends, if it does: the smallest
-/// rank of a circle comes first.
+/// waits for, if the last rank waits. Returns the chain, each rank once, and the circle in which it ends, if it does: the
+/// smallest rank of a circle comes first.
 pub fn wait_chain(
     first: usize,
     mut next: impl FnMut(&[usize]) -> Option<usize>,
