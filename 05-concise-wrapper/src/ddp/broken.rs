@@ -20,8 +20,8 @@ pub(super) fn sums_gradients(breakage: Option<Breakage>) -> bool {
 /// The shards that a rank trains on.
 pub(super) fn shards(breakage: Option<Breakage>, shards: Shards) -> Shards {
     match breakage {
-        Some(Breakage::SameShard) => Shards { held: 0..1, ..shards },
-        _ => shards,
+        Some(breakage) => breakage.shards(shards),
+        None => shards,
     }
 }
 

@@ -183,7 +183,7 @@ impl<M: ModuleT> Model for Ddp<M> {
     fn hosts(&self) -> Shards {
         let (rank, of) = (self.rank.rank(), self.rank.world_size());
         let shards = match &self.reduce {
-            Reduce::Buckets(_) => Shards { held: rank..rank + 1, of },
+            Reduce::Buckets(_) => Shards::of_rank(rank, of),
             Reduce::Tree(tree) => Shards { held: tree.held_by(rank), of: tree.leaves() },
         };
         broken::shards(self.breakage, shards)
