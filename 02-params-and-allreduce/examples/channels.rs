@@ -58,7 +58,7 @@ fn connect(world_size: usize) -> Vec<Channels> {
     ranks
 }
 
-/// What a rank does: it fills a tensor with its number plus 1, and adds it up with the tensors of all ranks.
+/// Fills a tensor with the rank's number plus 1, and adds it up with the tensors of all ranks.
 fn work(comm: &impl Communicator, algorithm: Algorithm) -> Result<String, Error> {
     let mine = Tensor::full((comm.rank() + 1) as f32, 2, comm.device())?;
     let sum = comm.all_reduce(&mine, algorithm)?;
