@@ -61,7 +61,7 @@ impl Mailbox {
     fn wake(&self) {
         self.news.fetch_add(1, Ordering::SeqCst);
         if self.sleepers.load(Ordering::SeqCst) > 0 {
-            // The owner holds the lock from its last look until it sleeps. After this line, it either looks once more or sleeps.
+            // The owner holds the lock from its last look until it sleeps. After this line, it looks once more or sleeps.
             drop(locked(&self.messages));
             self.arrived.notify_all();
         }
