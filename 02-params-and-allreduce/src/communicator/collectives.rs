@@ -144,8 +144,8 @@ pub fn broadcast(
 
 /// Gives every rank the root's tensor, along a binomial tree. Nobody may write to it any more.
 ///
-/// In each round, every rank that has the tensor sends it to a rank that has not, as long as there is one. Seven ranks,
-/// root 0:
+/// In each round, every rank that has the tensor sends it to the rank at the round's distance, if there is one. Seven
+/// ranks, root 0:
 ///
 /// ```text
 /// round 1   0 → 4
