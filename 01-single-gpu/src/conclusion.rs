@@ -78,22 +78,14 @@ mod tests {
             "The network classifies 87 % of the test images correctly; guessing gives 10 %. The last epoch still raised \
              the accuracy, so more epochs may help."
         );
+        let overfits = "It overfits: it knows the training images better.";
+        let cut = "10 %. The training was interrupted, so this is not the final result.";
         for (epochs, test_images, interrupted, ends) in [
             // The same numbers on few images are chance.
             (&epochs[..], 50, false, "guessing gives 10 %."),
             (&epochs[1..], 10_000, false, "guessing gives 10 %."),
-            (
-                &[epoch(0.01, 0.99, 0.873)],
-                10_000,
-                false,
-                "It overfits: it knows the training images better.",
-            ),
-            (
-                &epochs[1..],
-                10_000,
-                true,
-                "10 %. The training was interrupted, so this is not the final result.",
-            ),
+            (&[epoch(0.01, 0.99, 0.873)], 10_000, false, overfits),
+            (&epochs[1..], 10_000, true, cut),
         ] {
             let text = said(epochs, test_images, interrupted);
             assert!(text.ends_with(ends), "{ends:?} is not the end of {text:?}");
@@ -103,15 +95,11 @@ mod tests {
     #[test]
     fn a_network_that_guesses() {
         let guesses = "The network is not clearly better than guessing (0.100): train for more epochs, or with another --lr.";
+        let above = " The loss is above that of guessing, ln 10 = 2.303: take a smaller --lr.";
         for (loss, test_images, accuracy, expected) in [
             (2.3028, 10_000, 0.1, " The loss has not moved from that of guessing, ln 10 = 2.303."),
             (2.2, 10_000, 0.1, " The loss falls already."),
-            (
-                4.0,
-                10_000,
-                0.1,
-                " The loss is above that of guessing, ln 10 = 2.303: take a smaller --lr.",
-            ),
+            (4.0, 10_000, 0.1, above),
             (2.2, 20, 0.2, " The loss falls already."),
         ] {
             let text = said(&[epoch(loss, 0.1, accuracy)], test_images, false);
@@ -125,12 +113,8 @@ mod tests {
     #[test]
     fn plain_layers_are_slower_or_not() {
         let text = layers(256, 3.7, 0.063);
-        assert!(
-            text.starts_with(
-                "A step on 256 images takes 3.7 s with the plain layers and 0.063 s with the fast layers, which are 58.7× as fast."
-            ),
-            "{text}"
-        );
+        let expected = "A step on 256 images takes 3.7 s with the plain layers and 0.063 s with the fast layers, which are 58.7× as fast.";
+        assert!(text.starts_with(expected), "{text}");
         assert!(layers(1, 0.1, 0.1).contains("A step on 1 image takes"));
         assert!(layers(1, 0.1, 0.1).contains("which are not faster here."));
     }

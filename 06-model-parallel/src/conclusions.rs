@@ -71,10 +71,8 @@ pub(crate) fn of_times(all: &[Figures], doubts: &[Doubt]) -> String {
         let speed = match one.map(|one| one / best) {
             None => format!("{} s per step", seconds(best)),
             Some(ratio) if Speed::of(ratio) == Speed::Faster => {
-                format!(
-                    "{}{ratio:.2} times as fast as one device",
-                    if several { "up to " } else { "" }
-                )
+                let up_to = if several { "up to " } else { "" };
+                format!("{up_to}{ratio:.2} times as fast as one device")
             }
             Some(_) => "no faster than one device".to_owned(),
         };
@@ -182,12 +180,10 @@ mod tests {
 
     #[test]
     fn the_fastest_splits_are_named() {
+        let both = "Fastest: GPipe and 1F1B, up to 2.00 times as fast as one device.";
         for (times, expected) in [
             ([1.0, 1.1, 0.7, 0.5], "Fastest: 1F1B, 2.00 times as fast as one device."),
-            (
-                [1.0, 1.1, 0.51, 0.5],
-                "Fastest: GPipe and 1F1B, up to 2.00 times as fast as one device.",
-            ),
+            ([1.0, 1.1, 0.51, 0.5], both),
             ([1.0, 1.1, 1.2, 1.3], "Fastest: GPipe, no faster than one device."),
             ([1.0, 1.1, 0.99, 1.3], "Fastest: GPipe, no faster than one device."),
             // A run that was interrupted before its first step has no time.
@@ -229,12 +225,9 @@ mod tests {
         all[3].idle = Some([0.1, 0.4]);
         assert!(text(&all, Vec::new()).starts_with("Fastest: GPipe and 1F1B, up to 1.67 times"));
         let slow = text(&timed([1.0, 0.7, 0.7, 0.3]), Vec::new());
-        assert!(
-            slow.starts_with(
-                "The speed-up of 1F1B over one device is 3.33, and 2 devices that are idle"
-            ),
-            "{slow}"
-        );
+        let implausible =
+            "The speed-up of 1F1B over one device is 3.33, and 2 devices that are idle";
+        assert!(slow.starts_with(implausible), "{slow}");
     }
 
     #[test]

@@ -70,12 +70,12 @@ pub(crate) fn write(
     configuration: &Configuration,
     tensors: &[(String, Tensor)],
 ) -> io::Result<()> {
-    let header =
-        Header { format: FORMAT, state: state.clone(), configuration: configuration.clone() };
+    let (state, configuration) = (state.clone(), configuration.clone());
+    let header = serde_json::to_string(&Header { format: FORMAT, state, configuration })?;
     let on_cpu =
         |(name, tensor): &(String, Tensor)| Ok((name.clone(), tensor.to_device(&Device::Cpu)?));
     let on_cpu = tensors.iter().map(on_cpu).collect::<candle_core::Result<BTreeMap<_, _>>>();
-    let (on_cpu, header) = (on_cpu.map_err(io::Error::other)?, serde_json::to_string(&header)?);
+    let on_cpu = on_cpu.map_err(io::Error::other)?;
     let texts = [(DIGEST, digest(&header, &on_cpu)), (HEADER, header)];
     let metadata = HashMap::from(texts.map(|(key, text)| (key.to_owned(), text)));
     let bytes = safetensors::serialize(&on_cpu, Some(metadata)).map_err(io::Error::other)?;

@@ -67,10 +67,8 @@ impl Folder {
     }
 
     /// Writes a checkpoint of the state after a step, if one is due: after every so many steps, after the last step, and after an
-    /// interrupt. `tensors` returns the tensors of the checkpoint. Fails when a file cannot be written or removed.
-    ///
-    /// The oldest checkpoints beyond the number to keep are removed before, and one after. So a whole checkpoint is there at
-    /// any time, and the folder needs room for one more than that number.
+    /// interrupt. Surplus checkpoints are removed before and after. So a whole one is there at any time, and the folder needs room
+    /// for one more than the number to keep. Fails when a file cannot be written or removed.
     pub fn after_step(
         &self,
         state: &TrainerState,
@@ -92,18 +90,20 @@ impl Folder {
         };
         remove_surplus()?;
         file::write(&path, state, configuration, &tensors()).map_err(|reason| {
-            let is_full =
-                matches!(reason.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded);
-            let room = || format!("; --keep {keep} takes the room of {} checkpoints", keep + 1);
-            let room = if is_full { room() } else { String::new() };
+            let room = match reason.kind() {
+                ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
+                    format!("; --keep {keep} takes the room of {} checkpoints", keep + 1)
+                }
+                _ => String::new(),
+            };
             Error::Unusable(format!("cannot write {}: {reason}{room}", path.display()))
         })?;
         remove_surplus()
     }
 
-    /// Finds the checkpoint to resume from. Returns the state of the training loop, and the values of `tensors`, in the same
-    /// order, in CPU memory. Reports the checkpoint, and each unusable one, which gets another name. Fails when no checkpoint can
-    /// be used, when it does not fit this run or `tensors`, or when the newest is unusable and the run asked for it.
+    /// Finds the checkpoint to resume from. Returns the state of the training loop, and the values of `tensors`, in their order and in
+    /// CPU memory. Reports the checkpoint, and each unusable one, which gets another name. Fails when no checkpoint can be used, when
+    /// it does not fit this run or `tensors`, or when the newest is unusable and the run asked for it.
     pub fn find(
         &self,
         tensors: &[(String, Tensor)],
@@ -131,17 +131,15 @@ impl Folder {
                 Err(error) => return Err(error),
             };
             if settings.resume != Some(Resume::LatestValid) {
-                return Err(Error::Refused(format!(
-                    "{error}; --resume latest-valid takes the newest checkpoint that can be used"
-                )));
+                let other = "--resume latest-valid takes the newest checkpoint that can be used";
+                return Err(Error::Refused(format!("{error}; {other}")));
             }
             unusable.push((path, error));
         }
         let Some((_, oldest)) = unusable.last() else { return Err(nothing_in(&settings.folder)) };
         let (folder, count) = (settings.folder.display(), unusable.len());
-        Err(Error::Refused(format!(
-            "none of the {count} checkpoints in {folder} can be used; the oldest: {oldest}"
-        )))
+        let none = format!("none of the {count} checkpoints in {folder} can be used");
+        Err(Error::Refused(format!("{none}; the oldest: {oldest}")))
     }
 
     /// Reads the checkpoint after a step, and compares it with this run.
@@ -154,20 +152,16 @@ impl Folder {
         let (state, configuration, mut values) = file::read(path)?;
         let Self { settings, batches_per_epoch, epochs, .. } = self;
         let (epoch, batches) = (state.epoch(), state.batches);
+        let ended =
+            format!("is in epoch {epoch}, this run ends after {epochs}: ask for more epochs");
         let difference = settings.configuration.difference(&configuration);
         let difference = difference.or_else(|| file::difference(tensors, &values));
-        if let Some(difference) = difference.or_else(|| {
-            let text =
-                format!("is in epoch {epoch}, this run ends after {epochs}: ask for more epochs");
-            (epoch > *epochs).then_some(text)
-        }) {
+        if let Some(difference) = difference.or((epoch > *epochs).then_some(ended)) {
             return Err(Error::Refused(format!("checkpoint {} {difference}", path.display())));
         }
         if step != state.steps(*batches_per_epoch) || batches > *batches_per_epoch {
-            let reason = format!(
-                "step {step} is not that of batch {batches} of {batches_per_epoch} in epoch {epoch}"
-            );
-            return Err(Error::damaged(path, reason));
+            let of = format!("batch {batches} of {batches_per_epoch} in epoch {epoch}");
+            return Err(Error::damaged(path, format!("step {step} is not that of {of}")));
         }
         Ok((state, tensors.iter().filter_map(|(name, _)| values.remove(name)).collect()))
     }

@@ -9,9 +9,6 @@ use sha2::{Digest as _, Sha256};
 use super::{CLASSES, PIXELS, SAMPLE};
 use devices::move_view;
 
-/// The most classes: a label is a byte.
-const MOST_CLASSES: usize = 1 << u8::BITS;
-
 /// The number of bytes of the hash that a fingerprint has.
 const FINGERPRINT: usize = 8;
 
@@ -32,11 +29,9 @@ impl Dataset {
         Self::of_shape(images.into_flattened(), SAMPLE, labels, CLASSES)
     }
 
-    /// Makes a data set of images of any shape `[channels, height, width]`, and labels of `classes` classes.
-    ///
-    /// `pixels` has the images one after the other, each channel by channel and row by row. Fails when there are more
-    /// than 256 classes, because a label is a byte; when the pixels are not a whole number of images; when there are no
-    /// images, or another number of labels; and when a label is not below `classes`.
+    /// Makes a data set of images of any shape `[channels, height, width]`, and labels of `classes` classes. `pixels` has the images
+    /// one after the other, each channel by channel and row by row. Fails when there are more than 256 classes, when the pixels are
+    /// not a whole number of images, without images, with another number of labels, and when a label is not below `classes`.
     pub fn of_shape(
         pixels: Vec<u8>,
         shape: [usize; 3],
@@ -48,16 +43,16 @@ impl Dataset {
         let (images, count) = (image.map(|image| pixels.len() / image), labels.len());
         let is_outside = |label: &u8| usize::from(*label) >= classes;
         let refusal = match (images, labels.iter().position(is_outside)) {
-            _ if classes > MOST_CLASSES => {
-                format!("{classes} classes: a label is a byte, which tells {MOST_CLASSES} apart")
+            _ if classes > 256 => {
+                format!("{classes} classes: a label is a byte, which tells 256 apart")
             }
             (None, _) => format!("{} pixels are not whole images of {shape:?}", pixels.len()),
             (Some(images), _) if images != count => format!("{images} images, but {count} labels"),
             (Some(0), _) => "a data set needs at least one image".to_owned(),
-            (_, Some(at)) => format!(
-                "label {at} is {}, but there are {classes} classes, counted from 0",
-                labels[at]
-            ),
+            (_, Some(at)) => {
+                let label = labels[at];
+                format!("label {at} is {label}, but there are {classes} classes, counted from 0")
+            }
             _ => {
                 let (pixels, labels) = (Arc::new(pixels), Arc::new(labels));
                 return Ok(Self { pixels, labels, shape, fingerprint: Arc::default() });
@@ -97,8 +92,7 @@ impl Dataset {
         }
     }
 
-    /// Returns the first 16 hexadecimal digits of SHA-256 over the images and the labels. They are computed once for a data
-    /// set and all its clones.
+    /// Returns the first 16 hexadecimal digits of SHA-256 over the images and the labels, computed once for all clones.
     pub fn fingerprint(&self) -> &str {
         self.fingerprint.get_or_init(|| {
             let mut hash = Sha256::new();
@@ -196,31 +190,18 @@ mod tests {
 
     #[test]
     fn what_is_no_data_set_is_refused() {
-        let refused = |pixels, shape, labels: &[u8], classes| {
-            Dataset::of_shape(vec![0; pixels], shape, labels.to_vec(), classes)
-                .unwrap_err()
-                .to_string()
-        };
-        let all = [
-            (refused(7, [1, 2, 3], &[0], 2), "7 pixels are not whole images of [1, 2, 3]"),
-            (refused(0, [1, 0, 3], &[0], 2), "0 pixels are not whole images of [1, 0, 3]"),
-            (
-                refused(2, [(1 << 63) + 1, 2, 1], &[0], 2),
-                "2 pixels are not whole images of [9223372036854775809, 2, 1]",
-            ),
-            (
-                refused(6, [1, 2, 3], &[0], 257),
-                "257 classes: a label is a byte, which tells 256 apart",
-            ),
-            (refused(6, [1, 2, 3], &[0, 1], 2), "1 images, but 2 labels"),
-            (refused(0, [1, 2, 3], &[], 2), "a data set needs at least one image"),
-            (
-                refused(12, [1, 2, 3], &[1, 2], 2),
-                "label 1 is 2, but there are 2 classes, counted from 0",
-            ),
-        ];
-        for (message, expected) in all {
-            assert_eq!(message, expected);
+        let huge = [(1 << 63) + 1, 2, 1];
+        for (pixels, shape, labels, classes, refusal) in [
+            (7, [1, 2, 3], &[0][..], 2, "7 pixels are not whole images of [1, 2, 3]"),
+            (0, [1, 0, 3], &[0], 2, "0 pixels are not whole images of [1, 0, 3]"),
+            (2, huge, &[0], 2, "2 pixels are not whole images of [9223372036854775809, 2, 1]"),
+            (6, [1, 2, 3], &[0], 257, "257 classes: a label is a byte, which tells 256 apart"),
+            (6, [1, 2, 3], &[0, 1], 2, "1 images, but 2 labels"),
+            (0, [1, 2, 3], &[], 2, "a data set needs at least one image"),
+            (12, [1, 2, 3], &[1, 2], 2, "label 1 is 2, but there are 2 classes, counted from 0"),
+        ] {
+            let made = Dataset::of_shape(vec![0; pixels], shape, labels.to_vec(), classes);
+            assert_eq!(made.unwrap_err().to_string(), refusal);
         }
     }
 

@@ -26,12 +26,14 @@ pub struct TimeLimits {
 
 impl TimeLimits {
     /// The limits where drawn images can replace the data: an offline machine loses less than five seconds.
-    pub const OPTIONAL: Self =
-        Self { answer: Duration::from_secs(4), silence: Duration::from_secs(15) };
+    pub const OPTIONAL: Self = Self::of_seconds(4, 15);
 
     /// The limits where nothing can replace the data.
-    pub const REQUIRED: Self =
-        Self { answer: Duration::from_secs(20), silence: Duration::from_secs(30) };
+    pub const REQUIRED: Self = Self::of_seconds(20, 30);
+
+    const fn of_seconds(answer: u64, silence: u64) -> Self {
+        Self { answer: Duration::from_secs(answer), silence: Duration::from_secs(silence) }
+    }
 }
 
 /// A file that can be downloaded. Its size and checksum are known, so a mirror need not be trusted.
@@ -72,14 +74,7 @@ const PUBLIC: [&str; 2] = [
 
 /// The web addresses of folders with the files, in the order in which they are tried. By default the public ones.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Mirrors(Vec<String>);
-
-impl Mirrors {
-    /// No mirror: nothing is downloaded.
-    pub(crate) fn none() -> Self {
-        Self(Vec::new())
-    }
-}
+pub struct Mirrors(pub(crate) Vec<String>);
 
 impl Default for Mirrors {
     fn default() -> Self {
@@ -93,35 +88,30 @@ impl FromStr for Mirrors {
     /// Parses web addresses that are separated by spaces.
     fn from_str(text: &str) -> Result<Self, String> {
         let parse = |address: &str| {
-            let uri = address.parse::<ureq::http::Uri>().ok();
-            let is_web = |uri: &ureq::http::Uri| {
-                matches!(uri.scheme_str(), Some("http" | "https"))
-                    && uri.host().is_some_and(|host| !host.is_empty())
-            };
+            let uri = address.parse::<ureq::http::Uri>().unwrap_or_default();
             let example = "https://mirror.example/fashion-mnist";
-            match uri.is_some_and(|uri| is_web(&uri)) {
-                true => Ok(address.trim_end_matches('/').to_owned()),
-                false => Err(format!("{address:?} is no web address such as {example}")),
+            match (uri.scheme_str(), uri.host()) {
+                (Some("http" | "https"), Some(host)) if !host.is_empty() => {
+                    Ok(address.trim_end_matches('/').to_owned())
+                }
+                _ => Err(format!("{address:?} is no web address such as {example}")),
             }
         };
         // The error names the empty text.
-        let addresses =
-            if text.trim().is_empty() { vec![text] } else { text.split_whitespace().collect() };
-        addresses.into_iter().map(parse).collect::<Result<_, _>>().map(Self)
+        let empty = text.trim().is_empty().then_some(text).into_iter();
+        empty.chain(text.split_whitespace()).map(parse).collect::<Result<_, _>>().map(Self)
     }
 }
 
 /// The reason why a file is not in the folder.
 #[derive(Debug, thiserror::Error)]
+#[error("{0}")]
 pub enum Error {
     /// The folder has another file under the name of one of Fashion-MNIST's, which the user may want.
-    #[error("{0}")]
     OtherFile(String),
     /// No mirror answered.
-    #[error("{0}")]
     NoAnswer(String),
     /// No mirror sent the file, or it cannot be stored.
-    #[error("{0}")]
     Unavailable(String),
 }
 
@@ -142,12 +132,9 @@ pub fn obtain(
         // The mirror that sends a file stays in front, and those that fail go to the end.
         let bytes = loop {
             if failures.len() == mirrors.len() {
-                let text = format!("cannot download {}; {}", file.name, failures.join("; "));
-                return Err(if answered {
-                    Error::Unavailable(text)
-                } else {
-                    Error::NoAnswer(text)
-                });
+                let error = if answered { Error::Unavailable } else { Error::NoAnswer };
+                let (name, failures) = (file.name, failures.join("; "));
+                return Err(error(format!("cannot download {name}; {failures}")));
             }
             // Until a mirror answers, each gets an equal share of the time that is left.
             let limit = match answered {
@@ -234,11 +221,10 @@ fn missing<'a>(folder: &Path, files: &'a [RemoteFile]) -> Result<Vec<&'a RemoteF
         match fs::metadata(&path).map(|metadata| metadata.len()) {
             Ok(found) if found == file.size => {}
             Ok(found) => {
+                let advice = "remove it to have it downloaded, or name the folder with --data to use what is there";
+                let (path, size) = (path.display(), file.size);
                 return Err(Error::OtherFile(format!(
-                    "{}: has {found} bytes, and Fashion-MNIST's has {}; remove it to have it downloaded, or name the folder \
-                     with --data to use what is there",
-                    path.display(),
-                    file.size
+                    "{path}: has {found} bytes, and Fashion-MNIST's has {size}; {advice}"
                 )));
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => missing.push(file),

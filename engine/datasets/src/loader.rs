@@ -12,8 +12,7 @@ use rand::seq::SliceRandom;
 use super::{Batch, Dataset};
 use harness::random;
 
-/// Cuts a data set into batches. Each epoch has another order of samples. Loaders with one seed make the same batches on
-/// all devices, without communication.
+/// Cuts a data set into batches. Loaders with one seed make the same batches on all devices, without communication.
 #[derive(Clone, Debug)]
 pub struct Loader {
     dataset: Dataset,

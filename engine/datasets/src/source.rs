@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-use anyhow::bail;
+use anyhow::{Context as _, bail};
 use clap::Args;
 
 use super::download::{self, FASHION_MNIST, Mirrors, TimeLimits};
@@ -56,9 +56,8 @@ pub struct LoadedData {
 }
 
 impl DataArguments {
-    /// Loads the images. Returns a note if drawn images replace the real ones. `fits` refuses a data set of so many
-    /// training and test images that has no room; it is called before images are drawn. Fails with the error of `fits`,
-    /// and with a [`UsageError`] when a folder does not exist or lacks a file.
+    /// Loads the images. Returns a note if drawn images replace the real ones. `fits` refuses numbers of training and test images,
+    /// before any is drawn. Fails with the error of `fits`, and with a [`UsageError`] when a folder does not exist or lacks a file.
     pub fn load(
         &self,
         sizes: Sizes,
@@ -82,11 +81,9 @@ impl DataArguments {
         };
         match self.data.to_str() {
             Some("synthetic") => draw(None),
-            Some("fashion-mnist") => match self.obtain(TimeLimits::REQUIRED) {
+            Some(name @ "fashion-mnist") => match self.obtain(TimeLimits::REQUIRED) {
                 Ok(folder) => read(&folder, REAL, "--data-dir"),
-                Err(error) => {
-                    bail!("--data fashion-mnist: {error}; use --data synthetic for {DRAWN}")
-                }
+                Err(error) => bail!("--data {name}: {error}; use --data synthetic for {DRAWN}"),
             },
             Some("auto") => match self.obtain(TimeLimits::OPTIONAL) {
                 Ok(folder) => read(&folder, REAL, "--data-dir"),
@@ -115,9 +112,9 @@ impl DataArguments {
         if let Some(folder) = &self.data_dir {
             let others = images::others(folder, &FASHION_MNIST.map(|file| file.plain_name()));
             if !others.is_empty() {
+                let advice = "name the folder of its files, or use --data synthetic";
                 return Err(UsageError::new(format_args!(
-                    "--data-dir {}: Fashion-MNIST is not among {others}, and cannot be had ({error}); name the folder of its \
-                     files, or use --data synthetic",
+                    "--data-dir {}: Fashion-MNIST is not among {others}, and cannot be had ({error}); {advice}",
                     folder.display()
                 )));
             }
@@ -133,11 +130,10 @@ impl DataArguments {
     /// Downloads the missing files of Fashion-MNIST, and returns their folder.
     fn obtain(&self, limits: TimeLimits) -> Result<PathBuf, download::Error> {
         let folder = self.data_dir.clone().or_else(machine::data_folder);
-        let folder = folder.ok_or_else(|| {
-            let message = "this machine names no folder for downloads; --data-dir can";
-            download::Error::Unavailable(message.to_owned())
-        })?;
-        let mirrors = if self.follows { Some(Mirrors::none()) } else { self.data_mirrors.clone() };
+        let nowhere = "this machine names no folder for downloads; --data-dir can";
+        let folder = folder.ok_or_else(|| download::Error::Unavailable(nowhere.to_owned()))?;
+        let none = Mirrors(Vec::new());
+        let mirrors = if self.follows { Some(none) } else { self.data_mirrors.clone() };
         download::obtain(&folder, &FASHION_MNIST, &mirrors.unwrap_or_default(), limits)?;
         Ok(folder)
     }
@@ -165,8 +161,7 @@ fn read(
         images::Error::Missing { .. } => UsageError::new(format_args!("{flag} {error}")).into(),
         error => anyhow::Error::from(error).context(flag),
     })?;
-    let mut dataset =
-        Dataset::new(images, labels).map_err(|error| anyhow::Error::from(error).context(flag))?;
+    let mut dataset = Dataset::new(images, labels).context(flag)?;
     dataset.truncate(size.unwrap_or(usize::MAX));
     Ok(dataset)
 }

@@ -3,11 +3,10 @@
 //! The driver destroys a GPU's context, with its memory and kernels, when the context has no user. A program may open devices
 //! one after the other, so this module keeps the contexts until the program ends.
 //!
-//! Two streams are ordered by events: one stream records an event, and the other waits for the event. cudarc can do this
-//! automatically, with two events per allocation: thousands of calls to the driver in a training step, each as long as a
-//! small kernel. Moreover, candle writes results of kernels to memory that it has borrowed for reading, and cudarc records no
-//! write. So the automatic order is off. The places where two streams meet record their own events: uploads, NCCL's
-//! collectives, [`transferred`], and [`GpuCopy`].
+//! Two streams are ordered by events: one stream records an event, and the other waits for it. cudarc can do this by itself, with
+//! two events per allocation: thousands of calls to the driver in a training step, each as long as a small kernel. Moreover, candle
+//! writes to memory that it has borrowed for reading, and cudarc records no write. So the automatic order is off. The places where
+//! two streams meet record their own events: uploads, NCCL's collectives, [`transferred`], and [`GpuCopy`].
 
 #![expect(unsafe_code, reason = "memory pools have no safe calls, and we order the streams")]
 
@@ -37,10 +36,10 @@ pub(super) fn open(ordinal: usize) -> Result<Device> {
     context(ordinal)?;
     let device = Device::new_cuda_with_stream(ordinal)?;
     if let Device::Cuda(gpu) = &device {
-        // SAFETY: a device's memory is allocated, used and freed on its stream. Three places use it on another stream: this
-        // module, uploads and NCCL's collectives. Each of them records events so that the memory is used after it was
-        // written and freed after it was used. Nothing is allocated on the device yet. A rank has one device. Between the
-        // devices of two ranks, `move_view` takes the place of candle's `to_device`, which waits for nothing.
+        // SAFETY: a device's memory is allocated, used and freed on its stream. Three places use it on another stream: this module,
+        // uploads and NCCL's collectives. Each records events so that memory is used after it was written and freed after it was
+        // used. Nothing is allocated on the device yet. A rank has one device. Between the devices of two ranks, `move_view` takes
+        // the place of candle's `to_device`, which waits for nothing.
         unsafe { gpu.disable_event_tracking() };
     }
     Ok(device)

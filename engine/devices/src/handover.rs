@@ -1,7 +1,7 @@
 //! A tensor on its way to a second thread of the rank.
 //!
-//! A thread queues work on a GPU's stream long before the GPU does it. The thread [makes](Handover::new) a handover once it has
-//! queued the work for a tensor. The second thread waits for this work, and not for later work:
+//! A thread queues work on a GPU's stream long before the GPU does it. A [handover](Handover::new) is made once the work for a
+//! tensor is queued. The second thread waits for this work, and not for later work:
 //!
 //! ```text
 //! the device's stream   … tensor ─→ copy · event   later work, which may change or free the tensor

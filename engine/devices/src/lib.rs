@@ -1,6 +1,4 @@
-//! Devices: GPUs, or slices of the CPU.
-//!
-//! On a machine without GPUs, a device is a *slice of the CPU*: a thread pool with as many threads as the slice has cores.
+//! Devices: GPUs, or *slices of the CPU*: thread pools with as many threads as the slice has cores.
 //!
 //! A [`DevicePlan`] lists the devices of a run before any of them is opened. A [`ComputeDevice`] is opened from a slot of
 //! the plan *in the thread that uses it*: each device has its own CUDA stream, and no stream waits for another by itself.
@@ -76,11 +74,10 @@ impl TracedDevice for ComputeDevice {
     }
 }
 
-/// Moves a tensor to another device. Only the tensor's own elements are copied.
+/// Moves a tensor to another device. From CPU to CPU nothing is copied.
 ///
-/// Of a shard, candle's `to_device` copies the memory of the whole batch to the GPU, and waits for the copy. This function
-/// copies the shard alone, and the GPU goes on working. From CPU to CPU nothing is copied. Between GPUs, the copy waits until
-/// the other GPU has computed the tensor, and `to_device` does not.
+/// Of a shard, candle's `to_device` copies the memory of the whole batch to the GPU, and waits for the copy. This function copies
+/// the shard alone, and the GPU goes on working. Between GPUs, the copy waits until the tensor is computed, and candle's does not.
 pub fn move_view(tensor: &Tensor, device: &Device) -> Result<Tensor> {
     // An empty view is moved with the memory that it shares: a GPU cannot allocate 0 bytes for a copy.
     if tensor.elem_count() == 0 || tensor.device().same_device(device) {

@@ -25,9 +25,6 @@ fn most_threads(cores: usize) -> usize {
     (32 * cores).clamp(256, MAX_THREADS)
 }
 
-/// The first compute capability of GPUs that compute in bf16: Ampere's.
-const BF16_FROM: (i32, i32) = (8, 0);
-
 /// The end of a note about devices that share hardware.
 const OVERHEAD: &str = "times show overhead, not speed-up";
 
@@ -39,22 +36,18 @@ pub struct DevicePlan {
 }
 
 impl DevicePlan {
-    /// Plans `devices` devices of a kind on this machine.
-    ///
-    /// `threads_per_device` is the number of cores of a CPU slice, by default an equal share. With more devices than
-    /// GPUs, or more threads than cores, the plan has a [note](DevicePlan::note). Fails when `devices` is not in
-    /// `1..=`[`MAX_DEVICES`], when there are too many threads, and when the user asks for CUDA without a GPU.
+    /// Plans `devices` devices of a kind on this machine. `threads_per_device` is the number of cores of a CPU slice, by default an
+    /// equal share. If devices share hardware, the plan has a [note](DevicePlan::note). Fails when there are no devices or more than
+    /// [`MAX_DEVICES`], when there are too many threads, and when the user asks for CUDA without a GPU.
     pub fn new(
         kind: DeviceKind,
         devices: usize,
         threads_per_device: Option<NonZeroUsize>,
     ) -> Result<Self, UsageError> {
-        if !(1..=MAX_DEVICES).contains(&devices) {
-            let message = format!("{devices} devices: a run has 1 to {MAX_DEVICES}");
-            return Err(UsageError::new(message));
-        }
+        let refused = format!("{devices} devices: a run has 1 to {MAX_DEVICES}");
         let gpus = if kind == DeviceKind::Cpu { 0 } else { gpu::count() };
         match (kind, gpus) {
+            _ if !(1..=MAX_DEVICES).contains(&devices) => Err(UsageError::new(refused)),
             (DeviceKind::Cuda, 0) => Err(UsageError::new(why_no_gpu())),
             (_, 0) => Self::cpu_slices(devices, threads_per_device),
             (_, gpus) => Ok(Self::gpus(devices, gpus)),
@@ -72,29 +65,25 @@ impl DevicePlan {
         let threads = threads.unwrap_or(share);
         let (all, most) = (threads.get().saturating_mul(devices), most_threads(cores));
         let of_cores = counted(cores, "core");
-        if all > MAX_THREADS {
-            return Err(UsageError::new(format_args!(
+        let refusal = if all > MAX_THREADS {
+            format!(
                 "{devices} devices of {threads} threads: a run has at most {MAX_THREADS} threads"
-            )));
-        }
-        if threads.get() > most {
-            return Err(UsageError::new(format_args!(
-                "a device of {threads} threads: with {of_cores}, one has at most {most}"
-            )));
-        }
-        let slots = (0..devices).map(|index| DeviceSlot::CpuSlice { index, threads }).collect();
-        let shared = format!("{all} threads share {of_cores}: {OVERHEAD}");
-        Ok(Self { slots, note: (all > cores).then_some(shared) })
+            )
+        } else if threads.get() > most {
+            format!("a device of {threads} threads: with {of_cores}, one has at most {most}")
+        } else {
+            let slots = (0..devices).map(|index| DeviceSlot::CpuSlice { index, threads }).collect();
+            let shared = format!("{all} threads share {of_cores}: {OVERHEAD}");
+            return Ok(Self { slots, note: (all > cores).then_some(shared) });
+        };
+        Err(UsageError::new(refusal))
     }
 
     fn gpus(devices: usize, gpus: usize) -> Self {
-        let slot = |index| {
-            let ordinal = index % gpus;
-            // Devices are dealt to the GPUs in rounds. A GPU is shared if the second round reaches it.
-            DeviceSlot::Gpu { ordinal, shared: gpus + ordinal < devices }
-        };
+        // Devices are dealt to the GPUs in rounds. A GPU is shared if the second round reaches it.
+        let slot = |ordinal| DeviceSlot::Gpu { ordinal, shared: gpus + ordinal < devices };
         let shared = format!("{devices} replicas share {}: {OVERHEAD}", counted(gpus, "GPU"));
-        let slots = (0..devices).map(slot).collect();
+        let slots = (0..devices).map(|index| slot(index % gpus)).collect();
         Self { slots, note: (devices > gpus).then_some(shared) }
     }
 
@@ -114,11 +103,9 @@ impl DevicePlan {
         self.note.as_deref()
     }
 
-    /// Adds a sentence to the note.
-    #[must_use]
-    pub fn with_note(self, more: &str) -> Self {
-        let notes = self.note.iter().map(String::as_str).chain([more]);
-        Self { note: Some(notes.collect::<Vec<_>>().join("; ")), ..self }
+    fn with_note(self, more: &str) -> Self {
+        let note = self.note.map(|note| format!("{note}; {more}"));
+        Self { note: note.or(Some(more.to_owned())), ..self }
     }
 
     /// Whether devices share a core or a GPU. Times then show overhead, and no speed-up.
@@ -145,9 +132,10 @@ impl DevicePlan {
     /// Checks that every device computes in bf16 faster than in f32. On a CPU bf16 is for tests. Fails with a sentence about
     /// the first device that does not.
     pub fn check_bf16(&self) -> Result<(), String> {
-        let refused =
-            |slot: &DeviceSlot| Some(format!("{slot} {}", no_bf16(slot.compute_capability())?));
-        self.slots.iter().find_map(refused).map_or(Ok(()), Err)
+        self.slots.iter().try_for_each(|slot| match no_bf16(slot.compute_capability()) {
+            Some(reason) => Err(format!("{slot} {reason}")),
+            None => Ok(()),
+        })
     }
 
     /// Whether the devices are slices of the CPU.
@@ -192,15 +180,13 @@ pub enum DeviceSlot {
 }
 
 impl DeviceSlot {
-    /// Opens the device. Call this in the thread that will use the device. Fails when the GPU cannot be opened or the
-    /// slice's threads cannot be started.
+    /// Opens the device, in the thread that will use it. Fails when the GPU cannot be opened or no thread can be started.
     pub fn open(&self) -> Result<ComputeDevice, Error> {
         self.open_with(false)
     }
 
-    /// Opens the device, and makes the calling thread one of its threads until the thread ends. Code of this thread
-    /// then runs on the device without [`ComputeDevice::run`]. Fails like [`open`](Self::open), and when the calling
-    /// thread belongs to a device already.
+    /// Opens the device, and makes the calling thread one of its threads until the thread ends: its code runs on the device
+    /// without [`ComputeDevice::run`]. Fails like [`open`](Self::open), and when the thread belongs to a device already.
     pub fn open_in_this_thread(&self) -> Result<ComputeDevice, Error> {
         self.open_with(true)
     }
@@ -211,11 +197,10 @@ impl DeviceSlot {
                 let pool = ThreadPoolBuilder::new().num_threads(threads.get());
                 let pool = if this_thread { pool.use_current_thread() } else { pool };
                 let pool = pool.thread_name(move |thread| format!("cpu:{index}/{thread}")).build();
-                let pool = pool.map_err(|error| {
-                    let threads = counted(threads.get(), "thread");
-                    Error::Msg(format!("cpu:{index}: cannot start {threads}: {error}"))
-                })?;
-                (Device::Cpu, Some(pool))
+                let threads = counted(threads.get(), "thread");
+                let why =
+                    |error| Error::Msg(format!("cpu:{index}: cannot start {threads}: {error}"));
+                (Device::Cpu, Some(pool.map_err(why)?))
             }
             // Each replica gets its own stream, so replicas on one GPU do not wait for each other.
             Self::Gpu { ordinal, .. } => (gpu::open(ordinal)?, None),
@@ -235,7 +220,7 @@ impl DeviceSlot {
 /// Why a device of this compute capability does not compute in bf16 faster than in f32, if it does not.
 fn no_bf16(capability: Result<Option<(i32, i32)>, Error>) -> Option<String> {
     Some(match capability {
-        Ok(Some(capability)) if capability >= BF16_FROM => return None,
+        Ok(Some((8.., _))) => return None,
         Ok(Some((major, minor))) => format!(
             "has compute capability {major}.{minor}, and bf16 begins with 8.0 (Ampere): use f32 there"
         ),
@@ -283,9 +268,8 @@ impl DeviceArguments {
     pub fn plan(&self, devices: usize) -> Result<DevicePlan, UsageError> {
         let plan = DevicePlan::new(self.device, devices, self.threads_per_device)?;
         if self.tf32 && plan.is_of_slices() {
-            return Err(UsageError::new(
-                "--tf32: only GPUs round to TF32; leave it out, or use --device cuda",
-            ));
+            let refusal = "--tf32: only GPUs round to TF32; leave it out, or use --device cuda";
+            return Err(UsageError::new(refusal));
         }
         set_gemm_reduced_precision_f32(self.tf32);
         Ok(if self.tf32 { plan.with_note("f32 products are rounded to TF32") } else { plan })
@@ -304,10 +288,8 @@ impl DeviceArguments {
 
     /// Parses a number of devices. The error names the valid numbers.
     pub fn parse_devices(argument: &str) -> Result<usize, String> {
-        match argument.parse() {
-            Ok(devices) if (1..=MAX_DEVICES).contains(&devices) => Ok(devices),
-            _ => Err(format!("a run has 1 to {MAX_DEVICES} devices")),
-        }
+        let devices = argument.parse().ok().filter(|devices| (1..=MAX_DEVICES).contains(devices));
+        devices.ok_or_else(|| format!("a run has 1 to {MAX_DEVICES} devices"))
     }
 }
 
@@ -363,46 +345,39 @@ mod tests {
     }
 
     #[test]
-    fn a_plan_names_its_devices() {
-        let of_one_core = DevicePlan::slices(2).unwrap();
-        assert_eq!(of_one_core.to_string(), "[cpu:0 (1 core), cpu:1 (1 core)]");
+    fn a_plan_names_its_devices_and_notes_what_they_share() {
+        let gpus = DevicePlan::gpus;
+        let share = "share 2 GPUs: times show overhead, not speed-up";
+        for (plan, names, note, shares) in [
+            (DevicePlan::slices(1).unwrap(), "[cpu:0 (1 core)]", None, false),
+            (gpus(2, 2), "[cuda:0, cuda:1]", None, false),
+            // A note is not always about shared hardware.
+            (gpus(2, 2).with_note("more"), "[cuda:0, cuda:1]", Some("more"), false),
+            (gpus(3, 2), "[cuda:0 (shared), cuda:1, cuda:0 (shared)]", Some("3 replicas"), true),
+            (gpus(2, 1), "[cuda:0 (shared), cuda:0 (shared)]", Some("2 replicas share 1"), true),
+        ] {
+            assert_eq!((&*plan.to_string(), plan.shares_hardware()), (names, shares));
+            assert_eq!(plan.has_a_gpu_each(), !shares && names.contains("cuda"), "{plan}");
+            assert_eq!(plan.note().is_some(), note.is_some(), "{plan}");
+            assert!(
+                plan.note().unwrap_or_default().starts_with(note.unwrap_or_default()),
+                "{plan}"
+            );
+        }
+        assert_eq!(gpus(3, 2).note(), Some(&*format!("3 replicas {share}")));
+        assert!(gpus(2, 1).with_note("more").note().unwrap().ends_with("not speed-up; more"));
         assert_eq!(slices(1, 3).to_string(), "[cpu:0 (3 cores)]");
-        assert_eq!(DevicePlan::gpus(2, 2).to_string(), "[cuda:0, cuda:1]");
-        assert_eq!(DevicePlan::gpus(2, 1).to_string(), "[cuda:0 (shared), cuda:0 (shared)]");
-        let three_on_two = DevicePlan::gpus(3, 2);
-        assert_eq!(three_on_two.to_string(), "[cuda:0 (shared), cuda:1, cuda:0 (shared)]");
-        assert!(!three_on_two.has_a_gpu_each());
-        assert!(DevicePlan::gpus(2, 2).has_a_gpu_each());
-    }
-
-    #[test]
-    fn sharing_is_noted() {
-        for (devices, gpus, note) in
-            [(3, 2, "3 replicas share 2 GPUs: times"), (2, 1, "2 replicas share 1 GPU: times")]
-        {
-            let plan = DevicePlan::gpus(devices, gpus);
-            assert!(plan.note().unwrap().starts_with(note), "{plan}");
-        }
-        assert!(DevicePlan::gpus(2, 2).note().is_none());
-        assert_eq!(DevicePlan::gpus(2, 2).with_note("more").note(), Some("more"));
-        // A note is not always about shared hardware.
-        assert!(!DevicePlan::gpus(2, 2).with_note("more").shares_hardware());
-        assert!(
-            DevicePlan::gpus(2, 1).shares_hardware() && DevicePlan::gpus(3, 2).shares_hardware()
-        );
-        let both = DevicePlan::gpus(2, 1).with_note("more");
-        assert!(both.note().unwrap().ends_with("not speed-up; more"), "{both}");
-        for (plan, shares) in [(slices(2 * available_cores(), 1), true), (slices(1, 1), false)] {
-            assert_eq!((plan.note().is_some(), plan.shares_hardware()), (shares, shares));
-        }
+        assert_eq!(DevicePlan::slices(2).unwrap().to_string(), "[cpu:0 (1 core), cpu:1 (1 core)]");
+        let shared = slices(2 * available_cores(), 1);
+        assert!(shared.shares_hardware() && shared.note().is_some());
     }
 
     #[test]
     fn counts_out_of_range_are_refused() {
-        for devices in [0, MAX_DEVICES + 1, usize::MAX] {
-            assert!(DevicePlan::new(DeviceKind::Cpu, devices, None).is_err());
+        for (devices, threads) in [(0, 0), (MAX_DEVICES + 1, 0), (usize::MAX, 0), (2, usize::MAX)] {
+            let threads = NonZeroUsize::new(threads);
+            assert!(DevicePlan::new(DeviceKind::Cpu, devices, threads).is_err(), "{devices}");
         }
-        assert!(DevicePlan::new(DeviceKind::Cpu, 2, NonZeroUsize::new(usize::MAX)).is_err());
     }
 
     fn slice(index: usize, threads: usize) -> DeviceSlot {

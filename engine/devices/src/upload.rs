@@ -44,10 +44,8 @@ pub(super) fn upload(tensor: &Tensor, gpu: &CudaDevice) -> Result<Option<Tensor>
         CpuStorage::F64(values) => sent(&values[start..end], gpu)?,
         _ => None,
     };
-    let tensor = |there| {
-        Tensor::from_storage(Storage::Cuda(there), layout.shape(), BackpropOp::none(), false)
-    };
-    Ok(there.map(tensor))
+    let stored = there.map(Storage::Cuda);
+    Ok(stored.map(|it| Tensor::from_storage(it, layout.shape(), BackpropOp::none(), false)))
 }
 
 fn sent<T: DeviceRepr + CudaDType>(values: &[T], gpu: &CudaDevice) -> Result<Option<CudaStorage>> {

@@ -1,7 +1,4 @@
-//! Curves in panels.
-//!
-//! Runs that compute the same have the same curves. A curve should be thinner than the curves below it, so that all curves
-//! stay visible.
+//! Curves in panels. Runs that compute the same have the same curves, so a curve should be thinner than the curves below it.
 
 use std::collections::BTreeMap;
 

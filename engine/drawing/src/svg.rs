@@ -166,11 +166,7 @@ impl Svg {
         if text.is_empty() {
             return;
         }
-        let anchor = match anchor {
-            Anchor::Start => "start",
-            Anchor::Middle => "middle",
-            Anchor::End => "end",
-        };
+        let anchor = ["start", "middle", "end"][anchor as usize];
         // A third of the size lies below the middle of small letters.
         let (x, y) = (at.0, at.1 + FONT / 3.0);
         self.add(format_args!(

@@ -1,10 +1,12 @@
 //! The memory allocator: mimalloc, with one heap per thread that keeps freed memory. Every program that links this crate uses it.
 //!
-//! Every step allocates as much memory for activations and gradients as the step before has freed. An allocator that returns
-//! a block to the system is slow, because the system clears each page when the block comes back. An allocator that gives the
-//! block to another device is slow, because the block is in the cache of the wrong core.
+//! Every step allocates as much memory as the step before has freed. An allocator that returns a block to the system is slow,
+//! because the system clears each page when the block comes back. An allocator that gives the block to another device is slow,
+//! because the block is in the cache of the wrong core.
 
 use std::ffi::c_long;
+use std::io::{self, Write as _};
+use std::sync::OnceLock;
 
 use libmimalloc_sys::{mi_option_set_default, mi_option_t};
 use mimalloc::MiMalloc;
@@ -30,12 +32,8 @@ pub(crate) unsafe fn keep_pages() {
 
 /// Makes a failed allocation end the process, with one line and exit code 1. Without this function Rust prints two lines or a
 /// backtrace, and aborts.
-#[cfg(unix)]
 #[expect(unsafe_code, reason = "the allocator's settings are calls into C")]
 pub(crate) fn end_without_memory() {
-    use std::io::{self, Write as _};
-    use std::sync::OnceLock;
-
     /// C's `ENOMEM`, which mimalloc reports when the system has no memory for an allocation.
     const NO_MEMORY: std::ffi::c_int = 12;
 
@@ -54,8 +52,7 @@ pub(crate) fn end_without_memory() {
     MESSAGE.get_or_init(|| {
         let total = crate::machine::memory().map(|memory| format!(" of {}", memory.total));
         let total = total.unwrap_or_default();
-        let advice = "take a smaller batch or network, or end other programs";
-        format!("error: no memory is left{total}: {advice}\n")
+        format!("error: no memory is left{total}: take a smaller batch or network, or end other programs\n")
     });
     // SAFETY: other threads may exist, as mimalloc documents. The function lives as long as the program, and does not use
     // its argument.

@@ -1,11 +1,9 @@
 //! Ctrl-C: the first one ends training after the current step, the second one ends the process.
 //!
-//! After the first Ctrl-C the run reports its results so far. `SIGTERM`, the signal of `kill` and of schedulers, has the
-//! same effect as Ctrl-C (`SIGINT`). A signal during an evaluation ends the evaluation ([`is_new`]). A signal that the
-//! program ignored from its start stays ignored where the system reports it, as a shell expects of background jobs.
-//!
-//! Devices that train together must end with the same step. So each device adds the request to the sums of its step
-//! ([`BatchSums::interrupts`](crate::records::BatchSums::interrupts)), which the devices all-reduce anyway.
+//! `SIGTERM`, the signal of `kill` and of schedulers, has the same effect as Ctrl-C (`SIGINT`). A signal during an evaluation ends
+//! the evaluation ([`is_new`]). A signal that the program ignored from its start stays ignored where the system reports it, as a
+//! shell expects of background jobs. Devices that train together must end with the same step. So each device adds the request to
+//! the sums of its step ([`BatchSums::interrupts`](crate::records::BatchSums::interrupts)), which the devices all-reduce anyway.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

@@ -1,10 +1,9 @@
 //! Processes that a launcher has started together: `mpirun`, `srun`, or a launcher such as `torchrun`.
 //!
-//! A program that cannot connect the processes refuses to run: otherwise each process would train the same model. Open MPI's
-//! `mpirun`, launchers that speak PMI (MPICH's) and Slurm's `srun` set an environment variable to the number of processes, and
-//! MPI knows the rest. `torchrun` sets all that NCCL needs: `WORLD_SIZE`, `RANK`, `LOCAL_RANK` (the number of the GPU on this host),
-//! and `MASTER_ADDR` and `MASTER_PORT`, where the launcher itself may listen. NCCL's own variable `NCCL_COMM_ID` is the address on
-//! which rank 0 listens. The default is [`meeting_port`] on `MASTER_ADDR`.
+//! A program that cannot connect the processes refuses to run: otherwise each process would train the same model. `mpirun` and
+//! `srun` set a variable to the number of processes, and MPI knows the rest. `torchrun` sets all that NCCL needs: `WORLD_SIZE`,
+//! `RANK`, `LOCAL_RANK` (the number of the GPU on this host), and `MASTER_ADDR` and `MASTER_PORT`, where the launcher itself may
+//! listen. Rank 0 of NCCL listens on the address in `NCCL_COMM_ID`, by default on [`meeting_port`] of `MASTER_ADDR`.
 
 use std::process::Command;
 use std::{env, fmt, fs, io};
@@ -62,8 +61,7 @@ pub fn started() -> Option<Started> {
     launched(variable).filter(|started| started.by != OTHER)
 }
 
-/// Returns the place of this process. `None` if it is alone, or if `mpirun` or `srun` has started it. Fails when a variable of
-/// the launcher is missing or impossible.
+/// Returns the place of this process. `None` if it is alone, or if `mpirun` or `srun` has started it. Fails when a variable is wrong.
 pub fn place() -> Result<Option<Place>> {
     read_place(variable)
 }
@@ -97,8 +95,8 @@ pub fn machine() -> String {
     fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default().trim().to_owned()
 }
 
-/// Returns the port on which rank 0 of NCCL's processes listens: another one than `MASTER_PORT`, which the launcher may use,
-/// and below the ports of outgoing connections. Two jobs do not collide if their `MASTER_PORT`s are less than 10,000 apart.
+/// Returns the port on which rank 0 of NCCL's processes listens: not `MASTER_PORT`, which the launcher may use, and below the ports of
+/// outgoing connections. Two jobs do not collide if their `MASTER_PORT`s are less than 10,000 apart.
 pub fn meeting_port(master_port: u16) -> u16 {
     10_000 + master_port % 20_000
 }
@@ -109,10 +107,8 @@ fn variable(name: &str) -> Option<String> {
 
 /// Says how to start one process, and not several.
 fn without(by: &str) -> String {
-    match by {
-        SLURM => format!("without srun, or in a shell of srun with env -u {TASKS}"),
-        by => format!("without {by}"),
-    }
+    let shell = format!(", or in a shell of srun with env -u {TASKS}");
+    format!("without {by}{}", if by == SLURM { &*shell } else { "" })
 }
 
 /// Returns the processes that any launcher has started together with this one.
@@ -150,10 +146,10 @@ fn check_connected(mpi: bool, started: Option<Started>) -> Result<()> {
 
 fn check_is_alone(started: Option<Started>) -> Result<()> {
     match started.filter(|started| started.processes > 1) {
-        Some(started @ Started { by, processes }) => bail!(
-            "{started}, but this program's ranks are threads: start it with --devices {processes} {}",
-            without(by)
-        ),
+        Some(started @ Started { by, processes }) => {
+            let how = format!("start it with --devices {processes} {}", without(by));
+            bail!("{started}, but this program's ranks are threads: {how}")
+        }
         None => Ok(()),
     }
 }
@@ -164,30 +160,24 @@ fn read_place(variable: impl Fn(&str) -> Option<String>) -> Result<Option<Place>
     };
     let set = |name| variable(name).filter(|value| !value.is_empty());
     let text = |name, meaning| {
-        set(name).with_context(|| {
-            format!(
-                "a launcher started {world_size} processes (WORLD_SIZE), but did not set {name}: {meaning}"
-            )
-        })
+        let launched = format!("a launcher started {world_size} processes (WORLD_SIZE)");
+        set(name).with_context(|| format!("{launched}, but did not set {name}: {meaning}"))
     };
     let number = |name, meaning, last: usize| {
         let value = text(name, meaning)?;
-        let number = value.parse().ok().filter(|&number: &usize| number <= last);
-        number
-            .with_context(|| format!("{name} is {value:?}, which is not a number from 0 to {last}"))
+        let refusal = || format!("{name} is {value:?}, which is not a number from 0 to {last}");
+        value.parse().ok().filter(|&number: &usize| number <= last).with_context(refusal)
     };
     let rank = number("RANK", "the number of this process", world_size - 1)?;
     let local_rank = number("LOCAL_RANK", "the number of this process's GPU", world_size - 1)?;
-    let meeting = match set(MEETING) {
-        Some(meeting) => meeting,
-        None => {
-            let host = text("MASTER_ADDR", "the host of rank 0")?;
-            let port = number("MASTER_PORT", "a port of this host", u16::MAX.into())?;
-            // An IPv6 address contains colons.
-            let host = if host.contains(':') { format!("[{host}]") } else { host };
-            format!("{host}:{}", meeting_port(port as u16))
-        }
+    let of_rank_0 = || {
+        let host = text("MASTER_ADDR", "the host of rank 0")?;
+        let port = number("MASTER_PORT", "a port of this host", u16::MAX.into())?;
+        // An IPv6 address contains colons.
+        let host = if host.contains(':') { format!("[{host}]") } else { host };
+        anyhow::Ok(format!("{host}:{}", meeting_port(port as u16)))
     };
+    let meeting = set(MEETING).map_or_else(of_rank_0, Ok)?;
     Ok(Some(Place { rank, world_size, local_rank, meeting }))
 }
 
@@ -202,6 +192,7 @@ mod tests {
 
     const RANK: (&str, &str) = ("RANK", "0");
     const FOUR: (&str, &str) = ("WORLD_SIZE", "4");
+    const HOST: (&str, &str) = ("MASTER_ADDR", "red");
 
     #[test]
     fn launchers_are_recognised() {
@@ -243,17 +234,13 @@ mod tests {
         for alone in [None, started(1, "mpirun")] {
             assert_eq!(refusals(alone), ([None, None], None));
         }
-        for (by, how) in [
-            ("mpirun", "without mpirun"),
-            (SLURM, "without srun, or in a shell of srun with env -u SLURM_STEP_NUM_TASKS"),
-        ] {
-            let needs_mpi = format!(
-                "{by} started 4 processes of a program that was built without MPI: build it with --features mpi, or start it \
-                 {how}"
-            );
-            let threads = format!(
-                "{by} started 4 processes, but this program's ranks are threads: start it with --devices 4 {how}"
-            );
+        let how = "without srun, or in a shell of srun with env -u SLURM_STEP_NUM_TASKS";
+        for (by, how) in [("mpirun", "without mpirun"), (SLURM, how)] {
+            let without_mpi =
+                "of a program that was built without MPI: build it with --features mpi";
+            let needs_mpi = format!("{by} started 4 processes {without_mpi}, or start it {how}");
+            let only_threads = "but this program's ranks are threads: start it with --devices 4";
+            let threads = format!("{by} started 4 processes, {only_threads} {how}");
             assert_eq!(refusals(started(4, by)), ([Some(needs_mpi), None], Some(threads)));
         }
         let ([without, with_mpi], threads) = refusals(started(2, OTHER));
@@ -267,13 +254,8 @@ mod tests {
 
     /// The place that torchrun's variables say, with another value of one of them.
     fn place_with(name: &str, value: Option<&str>) -> Result<Option<Place>, String> {
-        let torchrun = with(&[
-            ("RANK", "3"),
-            ("WORLD_SIZE", "4"),
-            ("LOCAL_RANK", "1"),
-            ("MASTER_ADDR", "red"),
-            ("MASTER_PORT", "29500"),
-        ]);
+        let torchrun =
+            with(&[("RANK", "3"), FOUR, ("LOCAL_RANK", "1"), HOST, ("MASTER_PORT", "29500")]);
         let set =
             |asked: &str| if asked == name { value.map(str::to_owned) } else { torchrun(asked) };
         read_place(set).map_err(|error| error.to_string())
@@ -289,31 +271,26 @@ mod tests {
         assert_eq!(meeting(MEETING, "blue:7000"), "blue:7000");
         assert_eq!(meeting(MEETING, ""), "red:19500", "empty is as good as not set");
         // Without a rank and others there is no launcher.
-        for (name, value) in [("RANK", None), ("WORLD_SIZE", None)] {
-            assert_eq!(place_with(name, value), Ok(None), "{name}");
-        }
-        for value in ["1", "many"] {
-            assert_eq!(place_with("WORLD_SIZE", Some(value)), Ok(None), "{value}");
+        let size = "WORLD_SIZE";
+        for (name, value) in [("RANK", None), (size, None), (size, Some("1")), (size, Some("many"))]
+        {
+            assert_eq!(place_with(name, value), Ok(None), "{name} {value:?}");
         }
     }
 
     #[test]
     fn an_impossible_value_is_named() {
         let error = |name, value| place_with(name, value).unwrap_err();
-        assert_eq!(error("RANK", Some("4")), "RANK is \"4\", which is not a number from 0 to 3");
-        assert_eq!(
-            error("LOCAL_RANK", Some("-1")),
-            "LOCAL_RANK is \"-1\", which is not a number from 0 to 3"
-        );
-        assert_eq!(
-            error("MASTER_PORT", Some("65536")),
-            "MASTER_PORT is \"65536\", which is not a number from 0 to 65535"
-        );
+        for (name, value, last) in
+            [("RANK", "4", "3"), ("LOCAL_RANK", "-1", "3"), ("MASTER_PORT", "65536", "65535")]
+        {
+            let refusal = format!("{name} is {value:?}, which is not a number from 0 to {last}");
+            assert_eq!(error(name, Some(value)), refusal);
+        }
+        let launched = "a launcher started 4 processes (WORLD_SIZE), but did not set";
         for name in ["LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"] {
             let error = error(name, None);
-            let begins =
-                format!("a launcher started 4 processes (WORLD_SIZE), but did not set {name}: ");
-            assert!(error.starts_with(&begins), "{error}");
+            assert!(error.starts_with(&format!("{launched} {name}: ")), "{error}");
         }
     }
 

@@ -49,9 +49,9 @@ fn note(before: Ticks, after: Ticks, seconds: f64, cores: usize) -> Option<Strin
     let share = (after.own - before.own) as f64 / 100.0 / (seconds * cores as f64);
     let busy =
         after.busy.checked_sub(before.busy)? as f64 / after.all.checked_sub(before.all)? as f64;
+    let percent = 100.0 * share;
     (seconds >= SHORTEST && share < ENOUGH && busy > BUSY).then(|| {
-        let share = 100.0 * share;
-        format!("other programs used the cores: this run got {share:.0} % of its processor time, so its times are not reliable")
+        format!("other programs used the cores: this run got {percent:.0} % of its processor time, so its times are not reliable")
     })
 }
 

@@ -140,9 +140,9 @@ pub fn steps_made(entries: &[Entry]) -> BTreeSet<usize> {
 /// Describes the first difference of two recordings, in the steps that both have: the step, the rank, both entries and the
 /// likely cause. Returns `None` if these steps are equal.
 ///
-/// Recordings on other numbers of devices can be compared: images shard by shard, and everything else on the ranks that both
-/// have. An entry that one of them lacks is a difference. If nothing differs, but a recording ends in the middle of a step, that
-/// is the result. The final weights of a run are compared with the weights before the next step of a longer run.
+/// Numbers of devices may differ: images are compared shard by shard, and everything else on the ranks that both have. A missing
+/// entry is a difference, and so is an end in the middle of a step, if nothing else differs. The final weights of a run are
+/// compared with the weights before the next step of a longer run.
 pub fn first_divergence(a: &[Entry], b: &[Entry]) -> Option<String> {
     let runs = [Run::new(a)?, Run::new(b)?];
     let [a, b] = &runs;

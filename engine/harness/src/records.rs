@@ -96,7 +96,7 @@ fn number_or_none<'de, D: Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
 }
 
 impl EpochRecord {
-    /// Makes a record of the sums over the training samples, the sums over the test images, and the `time` of training.
+    /// Makes a record of the sums over the training samples and over the test images, and of the `time` of training.
     pub fn new(
         epoch: usize,
         part: f64,

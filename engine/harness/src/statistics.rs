@@ -47,29 +47,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn half_of_the_numbers_are_on_either_side() {
-        assert_eq!(median([9.0, 1.0, 2.0]), 2.0);
-        assert_eq!(median([9.0, 1.0, 2.0, 4.0]), 3.0);
+    fn medians_means_and_deviations() {
+        assert_eq!([median([9.0, 1.0, 2.0]), median([9.0, 1.0, 2.0, 4.0])], [2.0, 3.0]);
         assert_eq!(median([-7.5]), -7.5);
         assert!(median([]).is_nan());
-    }
-
-    #[test]
-    fn equal_numbers_do_not_deviate() {
         assert_eq!((mean(&[1.0, 2.0, 6.0]), deviation(&[4.0, 4.0])), (3.0, 0.0));
         assert_eq!(deviation(&[1.0, 2.0, 3.0]), 1.0);
-    }
-
-    #[test]
-    fn the_slowest_rank_counts_each_time() {
+        // The slowest rank counts each time.
         assert_eq!(slowest(&[[1.0, 9.0, 2.0], [3.0, 1.0, 8.0]]), 8.0);
     }
 
     #[test]
     fn a_share_of_many_samples_depends_less_on_chance() {
-        assert_eq!(chance(0.5, 100), 0.1);
-        assert_eq!(chance(0.5, 10_000), 0.01);
-        assert_eq!(chance(1.0, 10), 0.0);
+        assert_eq!([chance(0.5, 100), chance(0.5, 10_000), chance(1.0, 10)], [0.1, 0.01, 0.0]);
         let explained = |samples| chance_explains([0.5, 0.6], samples);
         assert!(explained(100) && !explained(1000));
     }

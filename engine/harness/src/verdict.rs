@@ -1,6 +1,5 @@
-//! What measured times, accuracies and weights allow to conclude. Each doubt has one threshold for all programs.
-//!
-//! Doubts about times come first: with a doubt, [`ranked`] ranks nothing.
+//! What measured times, accuracies and weights allow to conclude. Each doubt has one threshold for all programs. Doubts about
+//! times come first: with a doubt, [`ranked`] ranks nothing.
 
 use itertools::Itertools as _;
 
@@ -123,10 +122,8 @@ pub fn speed_up(devices: &str, one: &str, ratio: f64) -> String {
         Speed::Faster => format!("{devices} are {ratio:.2} times as fast as {one}."),
         Speed::Equal => format!("{devices} are no faster than {one}."),
         Speed::Slower => {
-            format!(
-                "{devices} are slower than {one}: an epoch takes {:.2} times as long.",
-                1.0 / ratio
-            )
+            let longer = 1.0 / ratio;
+            format!("{devices} are slower than {one}: an epoch takes {longer:.2} times as long.")
         }
     }
 }
@@ -168,10 +165,9 @@ pub fn accuracies(one: &Summary, several: &Summary, cause: &str) -> String {
             thousands(images)
         ),
         () => {
-            let direction = if after > before { "higher" } else { "lower" };
-            let text = format!(
-                "Test accuracy is {after:.3}, {direction} than {before:.3} on one device. {cause}"
-            );
+            let than = if after > before { "higher than" } else { "lower than" };
+            let text =
+                format!("Test accuracy is {after:.3}, {than} {before:.3} on one device. {cause}");
             text.trim_end().to_owned()
         }
     }
@@ -227,12 +223,10 @@ mod tests {
         let interrupted = Summary { interrupted: true, ..two() };
         let of_shared =
             "The 4 devices share hardware, so the times show the cost of messages and no speed-up.";
+        let of_busy = "Other programs used the cores, so the times are not reliable: repeat the run on a quiet machine.";
         for (other, expected) in [
             (&shared, of_shared),
-            (
-                &busy,
-                "Other programs used the cores, so the times are not reliable: repeat the run on a quiet machine.",
-            ),
+            (&busy, of_busy),
             (&long_enough, "ranked"),
             (&short, "Runs below 0.5 s are too short for reliable times."),
             (&interrupted, "A run was interrupted, so its times are of fewer steps."),
@@ -292,28 +286,19 @@ mod tests {
 
     #[test]
     fn an_accuracy_is_compared_with_guessing_and_with_another() {
-        for (accuracy, expected) in [
-            (
-                0.894,
-                "The network classifies 89 % of the test images correctly; guessing gives 10 %.",
-            ),
-            (
-                0.11,
-                "The network is not clearly better than guessing (0.100): train for more epochs, or with another --lr.",
-            ),
-            (f64::NAN, "No test image was evaluated, so nothing is known of the accuracy."),
-        ] {
+        let guesses = "The network is not clearly better than guessing (0.100): train for more epochs, or with another --lr.";
+        let learned =
+            "The network classifies 89 % of the test images correctly; guessing gives 10 %.";
+        let untested = "No test image was evaluated, so nothing is known of the accuracy.";
+        for (accuracy, expected) in [(0.894, learned), (0.11, guesses), (f64::NAN, untested)] {
             assert_eq!(of_one(&run(1, accuracy)), expected);
         }
+        let alike = "0.630, and 0.620 on one device: 2,000 test images show no clear difference.";
         for (before, after, expected) in [
             (f64::NAN, 0.5, ""),
             (0.5, f64::NAN, ""),
             (0.11, 0.09, "Neither run is clearly better than guessing (0.100): train for"),
-            (
-                0.62,
-                0.63,
-                "0.630, and 0.620 on one device: 2,000 test images show no clear difference.",
-            ),
+            (0.62, 0.63, alike),
             (0.62, 0.7, "Test accuracy is 0.700, higher than 0.620 on one device. A cause."),
             (0.62, 0.1, "Test accuracy is 0.100, lower than 0.620 on one device. A cause."),
         ] {

@@ -3,7 +3,7 @@
 //! candle draws all tensors from one stream of random numbers. Here each tensor has its own stream, named after the tensor. So
 //! a network that is replicated, or split over devices, starts from the same values as the whole network on one device.
 
-use candle_core::{DType, Device, Result, Shape, Tensor, bail};
+use candle_core::{DType, Device, Error, Result, Shape, Tensor, bail};
 use candle_nn::init::{Init, NormalOrUniform};
 use harness::random;
 use ops::memory::{excess, product};
@@ -45,10 +45,8 @@ fn drawn<D: Distribution<f64>, E: std::fmt::Display>(
     seed: u64,
     dtype: DType,
 ) -> Result<Tensor> {
-    let distribution = match distribution {
-        Ok(distribution) => distribution,
-        Err(error) => bail!("{name} cannot be drawn: {error}"),
-    };
+    let refused = |error| Error::Msg(format!("{name} cannot be drawn: {error}"));
+    let distribution = distribution.map_err(refused)?;
     let mut generator = random::generator(seed, &format!("weights/{name}"));
     let values: Vec<f64> =
         (0..shape.elem_count()).map(|_| distribution.sample(&mut generator)).collect();

@@ -2,7 +2,7 @@
 
 use std::ops::Deref;
 
-use candle_core::{Device, Result, Tensor, Var, bail};
+use candle_core::{Device, Error, Result, Tensor, Var, bail};
 use itertools::Itertools as _;
 use ops::backward::Gradients;
 
@@ -38,26 +38,23 @@ impl Parameters {
         }
     }
 
-    /// Returns the gradient of every parameter, in order, from the result of a backward pass. Fails
-    /// when one is missing: an all-reduce that waits for it would hang every other device.
+    /// Returns the gradient of every parameter, in order, from the result of a backward pass. Fails when one is missing: an
+    /// all-reduce that waits for it would hang every other device.
     pub fn gradients(&self, found: &Gradients) -> Result<Vec<Tensor>> {
-        self.iter()
-            .map(|Parameter { name, value }| match found.get(value) {
-                Some(gradient) => Ok(gradient.clone()),
-                None => bail!("{}", no_gradient(name)),
-            })
-            .collect()
+        let of = |Parameter { name, value }: &Parameter| {
+            found.get(value).cloned().ok_or_else(|| Error::Msg(no_gradient(name)))
+        };
+        self.iter().map(of).collect()
     }
 
     /// Copies all values to CPU memory. Fails when a copy from the device fails.
     pub fn snapshot(&self) -> Result<Snapshot> {
-        self.iter()
-            .map(|Parameter { name, value }| {
-                // `to_device` from the CPU to the CPU shares memory; `copy` does not.
-                let value = value.as_detached_tensor().copy()?;
-                Ok((name.clone(), value.to_device(&Device::Cpu)?))
-            })
-            .collect()
+        let copy = |Parameter { name, value }: &Parameter| {
+            // `to_device` from the CPU to the CPU shares memory; `copy` does not.
+            let value = value.as_detached_tensor().copy()?;
+            Ok((name.clone(), value.to_device(&Device::Cpu)?))
+        };
+        self.iter().map(copy).collect()
     }
 }
 

@@ -3,6 +3,7 @@
 use std::mem;
 use std::sync::Mutex;
 
+use anyhow::bail;
 use candle_core::DType;
 use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
@@ -143,8 +144,7 @@ impl TrainSetup {
 }
 
 impl TrainArguments {
-    /// Checks the flags against each other and against the machine, then loads the data. A batch has so many `shards`, one for
-    /// each device, unless each device gets a whole batch. `footprint` is the memory of the run. Fails with a [`UsageError`] for
+    /// Checks the flags and the memory of the run, then loads the data. A batch has so many `shards`. Fails with a [`UsageError`] for
     /// flags that make no sense and for a run that cannot fit, and with another error for a malformed data file.
     pub fn prepare(
         &self,
@@ -155,10 +155,10 @@ impl TrainArguments {
     ) -> anyhow::Result<TrainSetup> {
         let &Self { epochs, batch_size, lr: learning_rate, seed, dtype, .. } = self;
         if batch_size < shards {
-            return Err(UsageError::new(format_args!(
-                "batch size {batch_size} cannot be cut into {shards} shards: give every device at least one sample"
-            ))
-            .into());
+            let advice = "give every device at least one sample";
+            let refusal =
+                format!("batch size {batch_size} cannot be cut into {shards} shards: {advice}");
+            bail!(UsageError::new(refusal));
         }
         reports.check(&[], None)?;
         let are_enough = |images: usize| match images < devices {

@@ -1,8 +1,7 @@
 //! Estimates the memory of a training run, and refuses a run that cannot fit, before the run takes any.
 //!
-//! The system ends a program that takes too much memory, often without a message. The estimates come from the sizes of
-//! networks, and from the peaks of the programs on slices of the CPU, which `tests/memory.rs` of stage 6 measures. A GPU
-//! reports that its memory is full, so for GPUs only the images in CPU memory count.
+//! The estimates come from the sizes of networks, and from the peaks of the programs on slices of the CPU, which
+//! `tests/cli/memory.rs` of stage 6 measures. A GPU reports that its memory is full, so for GPUs only the images count.
 
 use candle_core::DType;
 use datasets::{CLASSES, PIXELS};
@@ -248,13 +247,10 @@ mod tests {
             message.ends_with("and 500 MB are free: take --train-size 630000 or less"),
             "{message}"
         );
+        let dense = NetworkSize::dense(&[784, 30_000, 30_000, 10]);
         for (network, cause, advice) in [
             (NetworkSize::resnet18(1024), "--width 1024", "a smaller --width"),
-            (
-                NetworkSize::dense(&[784, 30_000, 30_000, 10]),
-                "--widths 30000,30000",
-                "smaller --widths",
-            ),
+            (dense, "--widths 30000,30000", "smaller --widths"),
             (NetworkSize::lenet(), "LeNet", "fewer --devices"),
         ] {
             let message = refused(&Footprint::new(network, &slices(2)), run(8, 8), 40e6);

@@ -96,8 +96,8 @@ impl<'a, 'r, L: Epochs> TrainingRun<'a, 'r, L> {
         Ok(true)
     }
 
-    /// Returns the next batch of the epoch, in CPU memory. Returns `None` at the end of the epoch, where its time ends, and after
-    /// the step whose sums count an interrupt. Fails when the batch cannot be made.
+    /// Returns the next batch of the epoch, in CPU memory, or `None` at the end of the epoch and after the step whose sums count an
+    /// interrupt. Fails when the batch cannot be made.
     pub fn next_batch(&mut self) -> Result<Option<L::Batch>, Error> {
         self.step_span = None;
         if self.state.sums.interrupts > 0 {
@@ -132,11 +132,9 @@ impl<'a, 'r, L: Epochs> TrainingRun<'a, 'r, L> {
         Ok(Some(&self.state))
     }
 
-    /// Ends the epoch. `test` are the sums over the test images that were evaluated. Fails with [`Error::NotFinite`], or when the
-    /// report cannot be written.
-    ///
-    /// An interrupt during the evaluation ends the run, and the epoch has no result of its test images. Then this function
-    /// returns the state before the evaluation: a run that resumes from this state begins with the evaluation.
+    /// Ends the epoch. `test` are the sums over the test images that were evaluated. An interrupt during the evaluation ends the run
+    /// without a result. Then this function returns the state before, from which a run resumes with the evaluation. Fails with
+    /// [`Error::NotFinite`], or when the report cannot be written.
     pub fn epoch_done(&mut self, test: BatchSums) -> Result<Option<TrainerState>, Error> {
         let is_cut = self.state.sums.interrupts == 0 && test.interrupts > 0;
         let test = if is_cut { BatchSums::default() } else { test };
@@ -188,23 +186,21 @@ impl<'a, 'r, L: Epochs> TrainingRun<'a, 'r, L> {
     /// Refuses a loss that is infinite or NaN, and names the most likely cause.
     fn check_loss(&self, loss: f64, updated: bool) -> Result<(), Error> {
         let (epoch, step, rate) = (self.state.epoch(), self.step, self.options.learning_rate);
+        let none = "no update was made yet, so the images or the initial weights are not finite";
         let cause = match updated {
             _ if loss.is_finite() => return Ok(()),
             // Debug prints a very large or small rate with an exponent.
             true => format!(
                 "the weights have run away, most likely because the learning rate {rate:?} is too large; try a tenth of it"
             ),
-            false => "no update was made yet, so the images or the initial weights are not finite"
-                .to_owned(),
+            false => none.to_owned(),
         };
         Err(Error::NotFinite { epoch, step, loss, cause })
     }
 }
 
-/// The loss and the correct answers of one or more steps.
-///
-/// Reading a number from a GPU waits until the GPU's queue is empty, and then the GPU waits for the next step. So the sums of
-/// steps are added on the GPU, and read only when a report needs them.
+/// The loss and the correct answers of one or more steps. Reading a number from a GPU waits until the GPU's queue is empty, and
+/// then the GPU waits for the next step. So sums are added on the GPU, and read only when a report needs them.
 #[derive(Clone, Debug)]
 pub enum StepSums {
     /// The sums have been read.

@@ -3,13 +3,10 @@
 use super::Draws;
 use super::pattern::Point;
 
-/// The probabilities of a gradient, stripes, checks and a print on the chest, in smooth fabrics such as wool. The rest is plain.
+/// The probabilities of a gradient, stripes, checks and a print on the chest: smooth fabrics, light clothes, T-shirts, shirts.
 pub const PLAIN: [f32; 4] = [0.25, 0.08, 0.05, 0.02];
-/// The same in fabrics for light clothes of any kind.
 pub const MIXED: [f32; 4] = [0.18, 0.2, 0.1, 0.15];
-/// The same in fabrics for T-shirts.
 pub const PRINTED: [f32; 4] = [0.12, 0.18, 0.02, 0.4];
-/// The same in fabrics for shirts.
 pub const WOVEN: [f32; 4] = [0.12, 0.25, 0.28, 0.08];
 
 /// Draws a fabric: its shade at a point of the garment, before light. The shade can be below 0 or above 1.

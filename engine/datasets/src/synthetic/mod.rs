@@ -1,8 +1,8 @@
 //! Synthetic garments: drawings that replace photographs of clothes on a machine without Fashion-MNIST.
 //!
-//! Like Fashion-MNIST, they are grey images of 28 by 28 pixels in ten classes, bright on black, some of them hard to
-//! distinguish. The accuracy on drawings says nothing about photographs. An image depends on its seed, split and index alone:
-//! all drawing operations (+, -, ×, ÷, √, comparisons, rounding) are exact to the last bit by IEEE 754.
+//! Like Fashion-MNIST, they are grey images of 28 by 28 pixels in ten classes, some of them hard to distinguish. The accuracy on
+//! drawings says nothing about photographs. An image depends on its seed, split and index alone: all drawing operations (+, -, ×, ÷,
+//! √, comparisons, rounding) are exact to the last bit by IEEE 754.
 
 mod fabric;
 mod pattern;
@@ -103,11 +103,11 @@ impl Draws {
     /// Returns a position in a list of probabilities. The rest of the probability belongs to the position after the list.
     fn pick(&mut self, probabilities: &[f32]) -> usize {
         let mut left = self.between(0.0, 1.0);
-        let is_reached = |share: &f32| {
-            left -= share;
-            left < 0.0
+        let is_left = |share: &&f32| {
+            left -= **share;
+            left >= 0.0
         };
-        probabilities.iter().position(is_reached).unwrap_or(probabilities.len())
+        probabilities.iter().take_while(is_left).count()
     }
 
     /// Returns a nearly normal number with mean 0 and variance 1: the sum of the four bytes of one word. Without a logarithm

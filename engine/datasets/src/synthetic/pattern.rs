@@ -4,10 +4,8 @@ use super::Draws;
 
 /// A point (x, y). x grows to the right and y down.
 pub type Point = (f32, f32);
-
 /// A closed polygon: the last point is connected to the first.
 pub type Outline = Vec<Point>;
-
 /// A part of a garment: its outline, and the factor of the fabric's shade or, with `true`, a shade of its own.
 pub type Part = (Outline, f32, bool);
 
@@ -98,9 +96,7 @@ impl<'a> Reader<'a> {
     fn row(&mut self) -> Row {
         let word = self.word();
         match word {
-            "sew" => self.part(false, false),
-            "pair" => self.part(true, false),
-            "trim" => self.part(false, true),
+            "sew" | "pair" | "trim" => self.part(word == "pair", word == "trim"),
             "if" | "for" => {
                 // A condition is a limit, 0 or 1, of a count without a name.
                 let name = if word == "for" { self.word() } else { "" };

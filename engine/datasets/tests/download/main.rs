@@ -34,9 +34,10 @@ fn files() -> [RemoteFile; 2] {
     })
 }
 
-fn mirrors(servers: &[&Server]) -> Mirrors {
-    let addresses: Vec<&str> = servers.iter().map(|server| server.address.as_str()).collect();
-    addresses.join(" ").parse().expect("web addresses")
+/// Downloads the missing files from these addresses.
+fn download(folder: &Path, addresses: &[&str]) -> Result<(), String> {
+    let mirrors: Mirrors = addresses.join(" ").parse().expect("web addresses");
+    obtain(folder, &files(), &mirrors, LIMITS).map_err(|error| error.to_string())
 }
 
 fn names_in(folder: &Path) -> BTreeSet<String> {
@@ -52,43 +53,39 @@ fn assert_whole(folder: &Path) {
     }
 }
 
-/// Downloads the images from one server alone, and returns the reason why that fails.
-fn failure(manner: Manner) -> String {
-    let folder = tempfile::tempdir().expect("a folder");
-    let server = Server::new(manner);
-    let error =
-        obtain(folder.path(), &files(), &mirrors(&[&server]), LIMITS).expect_err("a bad server");
-    // The good file stays, and nothing is left of the bad one.
-    assert_eq!(names_in(folder.path()), BTreeSet::from([LABELS.to_owned()]));
-    let (error, server) =
-        (error.to_string(), format!("cannot download {IMAGES}; from {}: ", server.address));
-    error.strip_prefix(&server).unwrap_or_else(|| panic!("{error}")).to_owned()
-}
-
 #[test]
 fn a_good_server_is_asked_for_what_is_missing_and_then_never_again() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path().join("made/when/needed");
     let server = Server::new(Manner::Whole);
-    obtain(&folder, &files(), &mirrors(&[&server]), LIMITS).unwrap();
+    download(&folder, &[&server.address]).unwrap();
     assert_whole(&folder);
     assert!(server.was_asked_for(IMAGES));
-    obtain(&folder, &files(), &mirrors(&[&server]), LIMITS).unwrap();
+    download(&folder, &[&server.address]).unwrap();
     assert!(server.requests.try_recv().is_err(), "nothing is missing");
     fs::remove_file(folder.join(LABELS)).unwrap();
-    obtain(&folder, &files(), &mirrors(&[&server]), LIMITS).unwrap();
+    download(&folder, &[&server.address]).unwrap();
     assert_whole(&folder);
     assert!(!server.was_asked_for(IMAGES));
 }
 
-/// A slow server is waited for, longer than the longest silence.
+/// A slow server is waited for, longer than the longest silence. Two downloads at once do not disturb each other.
 #[test]
 fn a_slow_server_is_waited_for_and_a_redirection_followed() {
     let good = Server::new(Manner::Whole);
     for manner in [Manner::Drips, Manner::RedirectsTo(good.address.clone())] {
         let (folder, server) = (tempfile::tempdir().unwrap(), Server::new(manner.clone()));
         let started = Instant::now();
-        obtain(folder.path(), &files(), &mirrors(&[&server]), LIMITS).unwrap();
+        thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    download(folder.path(), &[&server.address]).unwrap();
+                    for name in [IMAGES, LABELS] {
+                        assert!(fs::read(folder.path().join(name)).unwrap() == content(name));
+                    }
+                });
+            }
+        });
         assert_whole(folder.path());
         match manner {
             Manner::Drips => assert!(started.elapsed() > LIMITS.silence),
@@ -117,13 +114,16 @@ fn every_failure_has_its_reason_and_then_the_next_mirror_is_asked() {
             (Manner::NoHttp, "protocol: ".to_owned()),
         ] {
             scope.spawn(move || {
-                let found = failure(manner.clone());
-                assert!(found.starts_with(&reason), "{manner:?}: {found}");
-                assert_eq!(found.lines().count(), 1, "{found}");
                 let folder = tempfile::tempdir().unwrap();
                 let (bad, good) = (Server::new(manner.clone()), Server::new(Manner::Whole));
-                let mirrors = mirrors(&[&bad, &good]);
-                let outcome = obtain(folder.path(), &files(), &mirrors, LIMITS);
+                let error = download(folder.path(), &[&bad.address]).expect_err("a bad server");
+                let expected = format!("cannot download {IMAGES}; from {}: {reason}", bad.address);
+                assert!(error.starts_with(&expected), "{manner:?}: {error}");
+                assert_eq!(error.lines().count(), 1, "{error}");
+                assert!(bad.was_asked_for(IMAGES), "{manner:?}");
+                // The good file stays, and nothing is left of the bad one.
+                assert_eq!(names_in(folder.path()), BTreeSet::from([LABELS.to_owned()]));
+                let outcome = download(folder.path(), &[&bad.address, &good.address]);
                 outcome.unwrap_or_else(|error| panic!("{manner:?}: {error}"));
                 assert_whole(folder.path());
                 assert!(bad.was_asked_for(IMAGES) && good.was_asked_for(IMAGES), "{manner:?}");
@@ -136,31 +136,14 @@ fn every_failure_has_its_reason_and_then_the_next_mirror_is_asked() {
 fn when_all_fail_each_is_named_with_its_reason() {
     let folder = tempfile::tempdir().unwrap();
     let (gone, wrong) = (Server::new(Manner::Status(410)), Server::new(Manner::OtherBytes));
-    let outcome = obtain(folder.path(), &files(), &mirrors(&[&gone, &wrong]), LIMITS);
-    let message = outcome.unwrap_err().to_string();
     let (gone, wrong) = (&gone.address, &wrong.address);
+    let message = download(folder.path(), &[gone, wrong]).unwrap_err();
     let expected = format!(
         "cannot download images.gz; from {gone}: it answers with HTTP status 410; \
          from {wrong}: it sent other bytes: their MD5 is "
     );
     assert!(message.starts_with(&expected) && message.lines().count() == 1, "{message}");
     assert_eq!(names_in(folder.path()), BTreeSet::from([LABELS.to_owned()]));
-}
-
-#[test]
-fn being_offline_is_found_out_in_time_and_leaves_no_folder() {
-    let folder = tempfile::tempdir().unwrap();
-    let folder = folder.path().join("never made");
-    let silent = [(); 3].map(|()| silent_server());
-    let addresses = silent.each_ref().map(|(_, address)| address.as_str());
-    let mirrors: Mirrors = addresses.join(" ").parse().unwrap();
-    let limits = TimeLimits { answer: Duration::from_millis(500), ..LIMITS };
-    let started = Instant::now();
-    let error = obtain(&folder, &files(), &mirrors, limits).unwrap_err();
-    assert!(started.elapsed() < Duration::from_millis(1500), "{:?}", started.elapsed());
-    // Each has about a third of the time.
-    assert_eq!(error.to_string().matches(": nothing came for 0.1").count(), 3, "{error}");
-    assert!(!folder.exists());
 }
 
 /// A server that takes connections and sends nothing, like a network that swallows everything.
@@ -171,33 +154,29 @@ fn silent_server() -> (TcpListener, String) {
 }
 
 #[test]
-fn a_silent_mirror_leaves_the_next_one_its_time() {
+fn being_offline_is_found_out_in_time_and_leaves_no_folder() {
     let folder = tempfile::tempdir().unwrap();
-    let ((_listener, silent), good) = (silent_server(), Server::new(Manner::Whole));
-    let nobody = "http://127.0.0.1:9";
-    let mirrors: Mirrors = [&silent, nobody, &good.address].join(" ").parse().unwrap();
+    let folder = folder.path().join("never made");
+    let silent = [(); 3].map(|()| silent_server());
+    let addresses = silent.each_ref().map(|(_, address)| address.as_str());
+    let limits = TimeLimits { answer: Duration::from_millis(500), ..LIMITS };
     let started = Instant::now();
-    obtain(folder.path(), &files(), &mirrors, LIMITS).unwrap();
-    // The silent one is asked once, and not for each file.
-    assert!(started.elapsed() < LIMITS.answer, "{:?}", started.elapsed());
-    assert_whole(folder.path());
+    let error = obtain(&folder, &files(), &addresses.join(" ").parse().unwrap(), limits);
+    let error = error.unwrap_err().to_string();
+    assert!(started.elapsed() < Duration::from_millis(1500), "{:?}", started.elapsed());
+    // Each has about a third of the time.
+    assert_eq!(error.matches(": nothing came for 0.1").count(), 3, "{error}");
+    assert!(!folder.exists());
 }
 
 #[test]
-fn two_that_start_at_once_both_succeed() {
+fn a_silent_mirror_leaves_the_next_one_its_time() {
     let folder = tempfile::tempdir().unwrap();
-    let server = Server::new(Manner::Drips);
-    let mirrors = mirrors(&[&server]);
-    thread::scope(|scope| {
-        for _ in 0..2 {
-            scope.spawn(|| {
-                obtain(folder.path(), &files(), &mirrors, LIMITS).unwrap();
-                for name in [IMAGES, LABELS] {
-                    assert!(fs::read(folder.path().join(name)).unwrap() == content(name));
-                }
-            });
-        }
-    });
+    let ((_listener, silent), good) = (silent_server(), Server::new(Manner::Whole));
+    let started = Instant::now();
+    download(folder.path(), &[&silent, "http://127.0.0.1:9", &good.address]).unwrap();
+    // The silent one is asked once, and not for each file.
+    assert!(started.elapsed() < LIMITS.answer, "{:?}", started.elapsed());
     assert_whole(folder.path());
 }
 
@@ -207,11 +186,10 @@ fn what_lies_in_the_folder_is_used_and_never_replaced() {
     let server = Server::new(Manner::Whole);
     fs::write(folder.path().join("images"), "unpacked").unwrap();
     fs::write(folder.path().join(LABELS), "my own").unwrap();
-    let outcome = obtain(folder.path(), &files(), &mirrors(&[&server]), LIMITS);
-    let message = outcome.unwrap_err().to_string();
+    let message = download(folder.path(), &[&server.address]).unwrap_err();
     assert!(message.contains("labels.gz: has 6 bytes, and Fashion-MNIST's has 300"), "{message}");
     assert_eq!(fs::read(folder.path().join(LABELS)).unwrap(), b"my own");
     fs::remove_file(folder.path().join(LABELS)).unwrap();
-    obtain(folder.path(), &files(), &mirrors(&[&server]), LIMITS).unwrap();
+    download(folder.path(), &[&server.address]).unwrap();
     assert!(!server.was_asked_for(IMAGES));
 }

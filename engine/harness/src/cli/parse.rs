@@ -23,8 +23,8 @@ pub fn parse<A: Parser>() -> Result<A, Error> {
 const HELP: &str =
     "{about-with-newline}\n{usage-heading} {usage}\n\n{before-help}{all-args}{after-help}";
 
-/// Lays out the help of a program for a screen. `-h` prints the flags without `hide_short_help`, a line each, and `--help` all
-/// flags and all values. The examples of a program are its `before_help`, and a line below them names the command of cargo.
+/// Lays out the help of a program. `-h` prints the flags without `hide_short_help`, a line each, and `--help` all flags and values.
+/// The examples of a program are its `before_help`, and a line below them names the command of cargo.
 fn with_help(command: Command, is_short: bool) -> Command {
     if command.has_subcommands() {
         return command;

@@ -9,7 +9,6 @@ use std::{env, fmt, thread};
 
 use itertools::Itertools as _;
 use serde::{Deserialize, Serialize};
-#[cfg(unix)]
 use signal_hook::{consts::SIGXFSZ, flag};
 
 use crate::launcher::{self, MEETING};
@@ -24,7 +23,6 @@ pub const DATA_MIRRORS: &str = "COURSE_MIRRORS";
 static PREPARED: AtomicBool = AtomicBool::new(false);
 
 /// Whether a file has exceeded `ulimit -f`. With a handler for the signal, the write returns an error and the process goes on.
-#[cfg(unix)]
 static TOO_LARGE: AtomicBool = AtomicBool::new(false);
 
 /// A step of ending a program that takes longer than this is stuck.
@@ -42,17 +40,13 @@ const FORWARDED: Duration = Duration::from_millis(200);
 /// - A file that exceeds the system's limit causes an error with the name of the file.
 /// - [`give_up`] ends the process.
 ///
-/// A process that has several threads already, or whose threads cannot be counted, keeps its environment and the
-/// allocator's time for empty pages: another thread may read them.
+/// A process that may have several threads keeps its environment and the allocator's setting: another thread may read them.
 #[expect(unsafe_code, reason = "candle, NCCL, clap and the allocator offer no other way")]
 pub fn prepare() {
     PREPARED.store(true, Ordering::SeqCst);
-    #[cfg(unix)]
-    {
-        // Without the handler the signal ends the process, as by default.
-        let _ = flag::register(SIGXFSZ, &TOO_LARGE);
-        allocator::end_without_memory();
-    }
+    // Without the handler the signal ends the process, as by default.
+    let _ = flag::register(SIGXFSZ, &TOO_LARGE);
+    allocator::end_without_memory();
     if num_threads::is_single_threaded() != Some(true) {
         return;
     }

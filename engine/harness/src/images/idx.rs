@@ -1,11 +1,10 @@
 //! The IDX file format of MNIST and its successors, plain or compressed with gzip.
 //!
-//! A file of images has a magic number (0x0803), the number of images, rows and columns, and one byte per pixel. A file of
-//! labels has a magic number (0x0801), the number of labels, and one byte per label. Each number has four bytes, the
-//! highest first.
+//! A file of images has a magic number (0x0803), the number of images, rows and columns, and one byte per pixel. A file of labels
+//! has a magic number (0x0801), the number of labels, and one byte per label. A number has four bytes, the highest first.
 //!
-//! The reader does not trust a file. It checks every number, allocates memory only for bytes that it has read, and reads at
-//! most one byte more than the header announces: neither a huge count nor a small file that unpacks to a huge one costs much.
+//! The reader does not trust a file. It checks every number, and reads at most one byte more than the header announces: neither a
+//! huge count nor a small file that unpacks to a huge one costs much.
 
 use std::cmp::Ordering;
 use std::io::{self, BufRead, Read};
@@ -77,14 +76,13 @@ fn read_u32(bytes: &mut dyn Read) -> Result<u32> {
 
 fn read_header(bytes: &mut dyn Read, expected: &'static str, magic: u32) -> Result<u32> {
     let found = read_u32(bytes)?;
-    ensure!(
-        found == magic,
-        "starts with {found:#010x}; a file of {expected} starts with {magic:#010x}"
-    );
-    let count = read_u32(bytes)?;
-    let possible = (1..=MAX_COUNT).contains(&count);
-    ensure!(possible, "announces {count} items; 1 to {MAX_COUNT} are possible");
-    Ok(count)
+    if found != magic {
+        bail!("starts with {found:#010x}; a file of {expected} starts with {magic:#010x}");
+    }
+    match read_u32(bytes)? {
+        count @ 1..=MAX_COUNT => Ok(count),
+        count => bail!("announces {count} items; 1 to {MAX_COUNT} are possible"),
+    }
 }
 
 /// Reads exactly `expected` bytes, and checks that no byte follows.

@@ -62,9 +62,8 @@ impl CoreSet {
         (0..64 * WORDS).filter(|&core| self.has(core))
     }
 
-    /// The number of cores for a process with this set: a core that several processes may use is divided between them. `all` are
-    /// the words of all processes' sets. `available` is the number of cores that the system gives this process. If it is smaller
-    /// than the set, it is a limit for all processes together, as that of a container.
+    /// The number of cores for a process with this set: processes divide a core that they may all use. `all` are the words of all
+    /// sets. If the number of `available` cores is smaller than the set, it limits all processes together, as in a container.
     pub fn share(&self, all: &[u64], available: usize) -> NonZeroUsize {
         let all: Vec<Self> = all.as_chunks().0.iter().map(|words| Self(*words)).collect();
         let users = |core: usize| all.iter().filter(|set| set.has(core)).count().max(1);

@@ -167,10 +167,12 @@ mod tests {
         4 1 0:4 /docker/a1 /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory|\
         5 1 0:5 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw";
 
-    /// The memory of a machine with these files.
+    const NO_MACHINE: &str = "proc/meminfo ";
+
+    /// The memory of the machine with the second version of control groups, and with these files.
     fn of(files: &[&str]) -> Option<Memory> {
         let root = tempfile::tempdir().expect("a folder");
-        for file in files {
+        for file in [MACHINE, SECOND].iter().chain(files) {
             let (path, text) = file.split_once(' ').expect("a path and a text");
             let path = root.path().join(path);
             fs::create_dir_all(path.parent().expect("a folder")).expect("it can be made");
@@ -182,12 +184,10 @@ mod tests {
     #[test]
     fn the_smallest_limit_counts() {
         let cases: [(&str, &[&str], _); 11] = [
-            ("no limit", &[MACHINE], [(9000 * KIB, None), (8000 * KIB, None)]),
+            ("no limit", &[], [(9000 * KIB, None), (8000 * KIB, None)]),
             (
                 "a group with cached files",
                 &[
-                    MACHINE,
-                    SECOND,
                     "proc/self/cgroup 0::/slice/job",
                     "sys/fs/cgroup/slice/job/memory.max 6000000",
                     "sys/fs/cgroup/slice/job/memory.high max",
@@ -199,8 +199,6 @@ mod tests {
             (
                 "a smaller limit above",
                 &[
-                    MACHINE,
-                    SECOND,
                     "proc/self/cgroup 0::/slice/job",
                     "sys/fs/cgroup/slice/job/memory.max 6000000",
                     "sys/fs/cgroup/slice/memory.max 3000000",
@@ -212,8 +210,6 @@ mod tests {
             (
                 "a limit from which the system slows the group down, exceeded",
                 &[
-                    MACHINE,
-                    SECOND,
                     "proc/self/cgroup 0::/job",
                     "sys/fs/cgroup/job/memory.max 6000000",
                     "sys/fs/cgroup/job/memory.high 5000000",
@@ -223,13 +219,12 @@ mod tests {
             ),
             (
                 "a limit that leaves more than the machine has free",
-                &[MACHINE, SECOND, "proc/self/cgroup 0::/", "sys/fs/cgroup/memory.max 9000000"],
+                &["proc/self/cgroup 0::/", "sys/fs/cgroup/memory.max 9000000"],
                 [(9_000_000, CGROUP), (8000 * KIB, None)],
             ),
             (
                 "the first version, in a container with the path of the host",
                 &[
-                    MACHINE,
                     FIRST,
                     "proc/self/cgroup 5:cpu:/|4:hugetlb,memory:/docker/a1|0::/docker/a1",
                     "sys/fs/cgroup/memory/memory.limit_in_bytes 4000000",
@@ -242,7 +237,6 @@ mod tests {
             (
                 "the first version without a limit, beside another controller",
                 &[
-                    MACHINE,
                     FIRST,
                     "proc/self/cgroup 5:cpu:/docker/a1|4:memory:/docker/a1/b2",
                     "sys/fs/cgroup/memory/b2/memory.limit_in_bytes 9223372036854771712",
@@ -254,7 +248,6 @@ mod tests {
             (
                 "a mount elsewhere, in a container that has the root of its group only",
                 &[
-                    MACHINE,
                     "proc/self/mountinfo nonsense|7 1 0:7 / /run/groups rw - cgroup2 none rw",
                     "proc/self/cgroup nonsense|0::/of/the/host",
                     "run/groups/memory.max 2000000",
@@ -264,7 +257,6 @@ mod tests {
             (
                 "a group and a mount point with escapes",
                 &[
-                    MACHINE,
                     r"proc/self/mountinfo 7 1 0:7 /a\040b /run/my\134groups rw - cgroup2 none rw",
                     "proc/self/cgroup 0::/a b/job",
                     r"run/my\groups/job/memory.max 2000000",
@@ -274,16 +266,18 @@ mod tests {
             (
                 "an address space smaller than all",
                 &[
-                    MACHINE,
                     ADDRESSES,
-                    SECOND,
                     "proc/self/cgroup 0::/",
                     "sys/fs/cgroup/memory.max 6000000",
                     "proc/self/status VmSize: 3000 kB|RssAnon: 100 kB|VmData: 2000 kB",
                 ],
                 [(4_096_000, ULIMIT), (4_096_000 - 1100 * KIB, ULIMIT)],
             ),
-            ("an address space alone", &[ADDRESSES], [(4_096_000, ULIMIT), (4_096_000, ULIMIT)]),
+            (
+                "an address space alone",
+                &[NO_MACHINE, ADDRESSES],
+                [(4_096_000, ULIMIT), (4_096_000, ULIMIT)],
+            ),
         ];
         for (subject, files, expected) in cases {
             let Memory { total, free, swap } = of(files).expect(subject);

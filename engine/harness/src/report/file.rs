@@ -1,12 +1,13 @@
 //! Files that a run writes: checked before the work begins, and never half-written under their own name.
 //!
-//! A file is written under a temporary name and renamed when it is whole. Until then an older file stays; its
-//! permissions go to the new file. A symbolic link stays a link, and the file that it leads to is replaced. Special
-//! files (FIFOs, terminals, devices) and this process's own output (`/dev/stdout`) are not replaced but written to.
-//! Only a [`LazyFile`] grows line by line, so that a user can watch a run.
+//! A file is written under a temporary name and renamed when it is whole. Until then an older file stays; its permissions go to
+//! the new file. A symbolic link stays a link. Special files (FIFOs, terminals, devices) and this process's own output
+//! (`/dev/stdout`) are not replaced but written to. A [`LazyFile`] grows line by line, so that a user can watch a run.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, BufWriter, Write};
+use std::io::{self, BufWriter, ErrorKind, Write};
+use std::os::fd::AsFd as _;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf, absolute};
 use std::sync::Mutex;
 
@@ -52,8 +53,8 @@ pub fn flag_error(flag: &str, path: &Path, error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("{flag} {}: {error}", path.display()))
 }
 
-/// Writes a file, and returns when it is on the disk. An older file is replaced only after `content` has written
-/// everything. Fails when `content` fails or the file cannot be written. Then the older file is still there.
+/// Writes a file, and returns when it is on the disk. Fails when `content` fails or the file cannot be written. Then an older
+/// file is still there.
 pub fn write(
     path: &Path,
     content: impl FnOnce(&mut dyn Write) -> io::Result<()>,
@@ -77,11 +78,8 @@ pub fn write(
 
 /// Ignores that a folder cannot be opened or synced at all: its file is whole. A failure of the disk stays a failure.
 fn unless_impossible(synced: io::Result<()>) -> io::Result<()> {
-    use io::ErrorKind::{InvalidInput, PermissionDenied, Unsupported};
-    synced.or_else(|error| match error.kind() {
-        InvalidInput | PermissionDenied | Unsupported => Ok(()),
-        _ => Err(error),
-    })
+    let impossible = [ErrorKind::InvalidInput, ErrorKind::PermissionDenied, ErrorKind::Unsupported];
+    synced.or_else(|error| if impossible.contains(&error.kind()) { Ok(()) } else { Err(error) })
 }
 
 /// [Writes](write()) the file of a flag, and [announces](announce) the file. An error names the flag and the file.
@@ -121,7 +119,7 @@ static PARTIAL_FILES: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 /// Creates an empty file under a temporary name, in the folder of the file at `path` and with that file's permissions.
 /// Drop removes the file unless it was renamed.
 fn create_partial(path: &Path) -> io::Result<NamedTempFile> {
-    let mut name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?.to_owned();
+    let mut name = path.file_name().ok_or(ErrorKind::InvalidInput)?.to_owned();
     name.push(format!(".{}", std::process::id()));
     let folder = absolute(folder_of(path))?;
     let mut all = locked(&PARTIAL_FILES);
@@ -156,18 +154,13 @@ fn open_special(path: &Path) -> io::Result<Option<File>> {
     }
 }
 
-/// Whether a path leads to a FIFO, a terminal, a device or this process's own output. The check uses the path itself:
-/// where `/dev/stdout` leads to a pipe, the target of its link is not a path.
+/// Whether a path leads to a FIFO, a terminal, a device or this process's own output. Links stay: `/dev/stdout` may lead to no path.
 fn is_special(path: &Path) -> bool {
     own_output(path).is_some() || path.exists() && !path.is_file() && !path.is_dir()
 }
 
 /// This process's standard output or standard error, if `path` leads to that file. A second file would overwrite the lines.
-#[cfg(unix)]
 fn own_output(path: &Path) -> Option<File> {
-    use std::os::fd::AsFd as _;
-    use std::os::unix::fs::MetadataExt as _;
-
     let identity = |file: fs::Metadata| (file.dev(), file.ino());
     let named = identity(fs::metadata(path).ok()?);
     let own =
@@ -176,13 +169,8 @@ fn own_output(path: &Path) -> Option<File> {
     own.find(|own| own.metadata().is_ok_and(|own| identity(own) == named))
 }
 
-#[cfg(not(unix))]
-fn own_output(_path: &Path) -> Option<File> {
-    None
-}
-
-/// The file of a flag, which the first write creates or empties. A run that is refused before it writes leaves an older file
-/// as it is. Errors name the flag and the file.
+/// The file of a flag, which the first write creates or empties: a run that is refused leaves an older file as it is. Errors
+/// name the flag and the file.
 #[derive(Debug)]
 pub struct LazyFile {
     flag: &'static str,
@@ -255,7 +243,15 @@ impl LazyFile {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _, symlink};
+
+    use tempfile::TempDir;
+
     use super::*;
+
+    fn files_in(folder: &TempDir) -> usize {
+        fs::read_dir(folder.path()).unwrap().count()
+    }
 
     #[test]
     fn a_file_is_replaced_whole_or_not_at_all() {
@@ -270,7 +266,7 @@ mod tests {
         assert_eq!(fs::read(&path).unwrap(), b"old");
         write(&path, |file| file.write_all(b"new")).unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"new");
-        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+        assert_eq!(files_in(&folder), 1);
     }
 
     #[cfg(target_os = "linux")]
@@ -296,16 +292,12 @@ mod tests {
         fs::write(&path, "kept").unwrap();
         check(&path).unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"kept");
-        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
-        #[cfg(unix)]
-        {
-            let link = folder.path().join("link");
-            std::os::unix::fs::symlink("nowhere", &link).unwrap();
-            check(&link).unwrap();
-            let files = fs::read_dir(folder.path()).unwrap().count();
-            assert_eq!(files, 2, "the link, and not its end");
-            fs::remove_file(link).unwrap();
-        }
+        assert_eq!(files_in(&folder), 1);
+        let link = folder.path().join("link");
+        symlink("nowhere", &link).unwrap();
+        check(&link).unwrap();
+        assert_eq!(files_in(&folder), 2, "the link, and not its end");
+        fs::remove_file(link).unwrap();
         // Room for this name alone, and not for that of the file while it is written.
         let long = folder.path().join("n".repeat(250));
         let longer = folder.path().join("n".repeat(300));
@@ -314,7 +306,6 @@ mod tests {
         }
     }
 
-    #[cfg(unix)]
     #[test]
     fn a_link_stays_one_and_its_end_is_written() {
         let folder = tempfile::tempdir().unwrap();
@@ -323,7 +314,7 @@ mod tests {
         for (link, leads_to) in
             [("one", "below/end"), ("two", "one"), ("far", "below/../below/new")]
         {
-            std::os::unix::fs::symlink(leads_to, place(link)).unwrap();
+            symlink(leads_to, place(link)).unwrap();
         }
         for (link, end) in [("two", "below/end"), ("far", "below/new")] {
             for text in ["first", "second"] {
@@ -338,19 +329,16 @@ mod tests {
         assert!(!is_same_file(&place("one"), &place("far")));
         assert!(is_same_file(&place("not/there"), &place("not/there")));
         // Round and round.
-        std::os::unix::fs::symlink("round", place("round")).unwrap();
+        symlink("round", place("round")).unwrap();
         assert!(check(&place("round")).is_err());
     }
 
-    #[cfg(unix)]
     #[test]
     fn a_pipe_gets_what_is_written_and_stays_one() {
-        use std::os::unix::fs::FileTypeExt as _;
-
         let folder = tempfile::tempdir().unwrap();
         let (pipe, link) = (folder.path().join("pipe"), folder.path().join("link"));
         assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
-        std::os::unix::fs::symlink("pipe", &link).unwrap();
+        symlink("pipe", &link).unwrap();
         for path in [&pipe, &link] {
             check(path).unwrap();
             let (reader, (sender, read)) = (pipe.clone(), std::sync::mpsc::channel());
@@ -360,14 +348,11 @@ mod tests {
             let read = read.recv_timeout(std::time::Duration::from_secs(60));
             assert_eq!(read.expect("a writer").unwrap(), "content");
         }
-        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2);
+        assert_eq!(files_in(&folder), 2);
     }
 
-    #[cfg(unix)]
     #[test]
     fn the_permissions_of_an_older_file_stay() {
-        use std::os::unix::fs::PermissionsExt as _;
-
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("result");
         let mode = || fs::metadata(&path).unwrap().permissions().mode() & 0o777;
@@ -406,7 +391,7 @@ mod tests {
         let content = fs::read(&path).unwrap();
         assert_eq!(content.len(), 100_000);
         assert!(content.iter().all(|byte| *byte == content[0]));
-        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+        assert_eq!(files_in(&folder), 1);
     }
 
     #[test]

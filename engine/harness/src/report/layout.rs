@@ -61,10 +61,8 @@ struct Column {
     left: bool,
 }
 
-/// A table. Where it is wider than the terminal, it leaves out the least important columns, and names them below.
-///
-/// The first column has the names of the rows. If the other columns leave no room for the names, each name has its own
-/// line above its row.
+/// A table. Where it is wider than the terminal, it leaves out the least important columns, and names them below. If there is still
+/// no room for the first column, the names of the rows, each name has its own line above its row.
 #[derive(Clone, Debug)]
 pub struct Table {
     indent: usize,

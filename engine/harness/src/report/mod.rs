@@ -43,9 +43,8 @@ pub fn files_are_wanted() {
     FILES_ARE_WANTED.store(true, Ordering::Relaxed);
 }
 
-/// Prints a line on standard output. Fails with [`StdoutClosed`] in an [`io::Error`] when standard output has no
-/// reader, or the system's error. (`println!` panics.) A missing reader is no error when the run still has to write
-/// files: after Ctrl-C, which may have ended the reader, too, and after [`files_are_wanted`].
+/// Prints a line on standard output. (`println!` panics.) Fails with the system's error, or with [`StdoutClosed`] when nobody reads
+/// the output. That is no error after Ctrl-C, which may have ended the reader, too, and after [`files_are_wanted`].
 pub fn line(text: impl std::fmt::Display) -> io::Result<()> {
     let goes_on = || interrupt::requested() || FILES_ARE_WANTED.load(Ordering::Relaxed);
     writeln!(io::stdout().lock(), "{text}").or_else(|error| match error.kind() {

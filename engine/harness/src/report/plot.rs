@@ -65,13 +65,8 @@ fn panels(runs: &[FinishedRun], measure: &Measure, last: f64) -> Vec<Panel> {
             width: stroke(index, runs.len()),
             points: points(run, &format!("{images} {}", measure.0), number),
         };
-        let curves = runs.iter().enumerate().map(curve).collect();
-        Panel {
-            title: title.to_owned(),
-            x: Axis::counting("epoch", last, 10),
-            y: y.clone(),
-            curves,
-        }
+        let (x, curves) = (Axis::counting("epoch", last, 10), runs.iter().enumerate().map(curve));
+        Panel { title: title.to_owned(), x, y: y.clone(), curves: curves.collect() }
     };
     IMAGES.into_iter().zip(measure.1).map(panel).collect()
 }
@@ -82,12 +77,10 @@ fn points(run: &FinishedRun, name: &str, number: Number) -> Vec<(f64, f64, Strin
     let mut end = 0.0_f64;
     let point = |record: &EpochRecord| {
         end += record.part;
-        let part = match record.part < 1.0 {
-            true => format!(" ({:.0} % of it)", record.part * 100.0),
-            false => String::new(),
-        };
-        let value = number(record);
-        let (run, epoch) = (&run.summary.run, record.epoch);
+        let whole = record.part >= 1.0;
+        let part =
+            if whole { String::new() } else { format!(" ({:.0} % of it)", record.part * 100.0) };
+        let (run, epoch, value) = (&run.summary.run, record.epoch, number(record));
         (end.max(1.0), value, format!("{run}, epoch {epoch}{part}: {name} {value:.4}"))
     };
     run.records.iter().map(point).collect()

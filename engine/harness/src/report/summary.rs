@@ -81,7 +81,7 @@ impl fmt::Display for Summary {
     }
 }
 
-/// The versions of the course and of candle.
+/// The versions of the course and of candle that this program was built from.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Versions {
     course: &'static str,
@@ -89,7 +89,7 @@ pub struct Versions {
 }
 
 impl Versions {
-    /// The versions that this program was built from.
+    /// The versions of this program.
     pub fn of_this_binary() -> Self {
         Self { course: env!("CARGO_PKG_VERSION"), candle: "0.11.1" }
     }
@@ -101,9 +101,8 @@ const BLOCKS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█
 /// The most blocks in a line. With the run's name a line has at most 60 columns.
 const WIDEST: usize = 32;
 
-/// Draws the test accuracy of runs by epoch, each as a line of blocks with a common scale. `None` without two epochs.
-///
-/// Full blocks are for a run that has learned. Where none has, the scale is that of all accuracies, 0 to 1.
+/// Draws the test accuracy of runs by epoch, each as a line of blocks with a common scale. If no run has learned, the scale is that
+/// of all accuracies, 0 to 1. `None` without two epochs.
 pub(super) fn sparklines(runs: &[FinishedRun]) -> Option<String> {
     if runs.iter().all(|run| run.records.len() < 2) {
         return None;

@@ -1,8 +1,7 @@
 //! `--timeline FILE`: the work of every device in one step, as an SVG picture.
 //!
-//! The run is the one with the most ranks. The step is the run's step of median length on rank 0. Every rank shows its own
-//! step with the same number, from its beginning to its end. A rank has a row for computing, a row for sending and waiting,
-//! and a row for a background thread if there is one. A rank that waits within a forward pass does not compute.
+//! The run is the one with the most ranks, and the step is its step of median length on rank 0. Every rank shows its own step
+//! with the same number. A rank that waits within a forward pass does not compute.
 
 use drawing::gantt::{Bar, Gantt, Group, Lane, Row, SHADES, Unit};
 use drawing::{Heading, Place};

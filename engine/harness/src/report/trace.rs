@@ -12,9 +12,8 @@
 //! rank 0 GPU               load shard  forward  backward  all-reduce  update
 //! ```
 //!
-//! The first four tracks show the rank's *threads*. A GPU works on after the thread has queued its work, so its rank
-//! has a fifth track: the same spans, timed on the GPU with CUDA events ([`DeviceClock`]). Spans are kept in memory and
-//! written at the end, so that writing disturbs no measurement.
+//! The first four tracks show the rank's *threads*. A GPU works on after the thread has queued its work, so its rank has a fifth
+//! track: the same spans, timed on the GPU ([`DeviceClock`]). Spans are written at the end: writing disturbs no measurement.
 
 use std::borrow::Cow;
 use std::cell::RefCell;
@@ -125,7 +124,8 @@ pub(crate) type Recording = Arc<Mutex<Recorded>>;
 /// Begins to record the spans of all threads, and with `gpus` their times on GPUs, too. Fails if the process already has a
 /// subscriber for spans.
 pub(crate) fn begin(gpus: bool) -> io::Result<Recording> {
-    let (recorder, recorded) = Recorder::new(gpus);
+    let recorder = Recorder::new(gpus);
+    let recorded = Arc::clone(&recorder.recorded);
     let subscriber = Registry::default().with(recorder);
     tracing::subscriber::set_global_default(subscriber).map_err(io::Error::other)?;
     Ok(recorded)
@@ -237,10 +237,8 @@ fn mark(target: &str) -> Option<usize> {
 }
 
 impl Recorder {
-    /// Makes a recorder. Returns it with the recording that it fills.
-    fn new(gpus: bool) -> (Self, Recording) {
-        let recorded = Recording::default();
-        (Self { began: Instant::now(), gpus, recorded: Arc::clone(&recorded) }, recorded)
+    fn new(gpus: bool) -> Self {
+        Self { began: Instant::now(), gpus, recorded: Recording::default() }
     }
 }
 
@@ -268,10 +266,10 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Recorder {
         let rank = fields.get("rank").and_then(Value::as_u64).unwrap_or_default() as usize;
         let (name, mut recorded) = (text("run"), locked(&self.recorded));
         let known = recorded.runs.iter().position(|run| *run == name);
-        let run = known.unwrap_or(recorded.runs.len());
-        if known.is_none() {
+        let run = known.unwrap_or_else(|| {
             recorded.runs.push(name);
-        }
+            recorded.runs.len() - 1
+        });
         recorded.ranks.push(((run, rank), text("device")));
         span.extensions_mut().insert((run, rank));
     }
@@ -316,10 +314,17 @@ mod tests {
 
     use super::*;
 
+    /// Runs `work`, and returns the recording of its spans.
+    fn recorded(gpus: bool, work: impl FnOnce()) -> Recorded {
+        let recorder = Recorder::new(gpus);
+        let recording = Arc::clone(&recorder.recorded);
+        tracing::subscriber::with_default(Registry::default().with(recorder), work);
+        std::mem::take(&mut *locked(&recording))
+    }
+
     #[test]
     fn spans_lie_on_the_track_of_their_rank_and_kind() {
-        let (recorder, recorded) = Recorder::new(false);
-        tracing::subscriber::with_default(Registry::default().with(recorder), || {
+        let recorded = recorded(false, || {
             info_span!(target: COMPUTE, "of no rank").in_scope(|| ());
             for (run, rank) in [("one", 0u64), ("two", 0), ("two", 1)] {
                 let _rank = info_span!(target: RANK, "rank", run, rank, device = "cpu").entered();
@@ -329,7 +334,7 @@ mod tests {
             }
         });
         let mut file = Vec::new();
-        locked(&recorded).write(&mut file).unwrap();
+        recorded.write(&mut file).unwrap();
         let trace: Value = serde_json::from_slice(&file).unwrap();
         let events = trace["traceEvents"].as_array().unwrap();
         let of = |ph: &str, name: &str| -> Vec<&Value> {
@@ -354,14 +359,12 @@ mod tests {
 
     #[test]
     fn a_full_trace_counts_what_it_leaves_out() {
-        let (recorder, recorded) = Recorder::new(false);
-        tracing::subscriber::with_default(Registry::default().with(recorder), || {
+        let recorded = recorded(false, || {
             let _rank = info_span!(target: RANK, "rank", run = "one", rank = 0u64).entered();
             for _ in 0..MOST_SPANS + 3 {
                 info_span!(target: COMPUTE, "forward").in_scope(|| ());
             }
         });
-        let recorded = locked(&recorded);
         assert_eq!((recorded.spans.len(), recorded.left_out), (MOST_SPANS, 3));
     }
 
@@ -396,14 +399,12 @@ mod tests {
     #[test]
     fn spans_of_a_device_with_a_clock_are_timed_on_the_device_too() {
         for gpus in [true, false] {
-            let (recorder, recorded) = Recorder::new(gpus);
-            tracing::subscriber::with_default(Registry::default().with(recorder), || {
+            let recorded = recorded(gpus, || {
                 let _rank = rank("one", 0, &Slow);
                 let _step = info_span!(target: STEPS, "step", step = 7).entered();
                 info_span!(target: COMPUTE, "forward").in_scope(|| ());
                 info_span!(target: COMMUNICATION, "all-reduce").in_scope(|| ());
             });
-            let recorded = locked(&recorded);
             let on_gpu = recorded.spans.iter().map(|span| &span.work).filter(|it| it.track == GPU);
             let on_gpu = on_gpu.collect_vec();
             let names = on_gpu.iter().map(|work| &*work.name).collect_vec();
