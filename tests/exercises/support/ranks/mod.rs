@@ -61,7 +61,8 @@ const BETWEEN_RANKS: [&str; 5] = [
     "never received",
 ];
 
-fn is_between_ranks(failure: &str) -> bool {
+/// Whether ranks missed each other, and no rank failed by itself.
+pub fn is_between_ranks(failure: &str) -> bool {
     BETWEEN_RANKS.iter().any(|part| failure.contains(part))
 }
 
