@@ -1,52 +1,54 @@
-//! Cuts a batch into shards.
+//! Cuts a batch into shards, and joins shards to a batch.
 
-use candle_core::{Result, Tensor, bail};
+use candle_core::{Device, Result, Tensor, bail};
+use devices::move_view;
 
 use crate::shard_range;
 
-/// Cuts one shard out of a batch: images `[B, …]` and labels `[B]` → the shard's images and labels.
+/// Cuts a batch into shards: images `[B, …]` and labels `[B]` → the images and labels of each shard.
 ///
-/// The shard is a view and shares the batch's memory. Move it to a GPU with [`move_view`](devices::move_view), which copies
-/// the shard alone, and not the whole batch. Fails when the numbers of images and labels differ. Panics when `shard` is not
-/// below `shards`.
-// ANCHOR: cut_shard
-pub fn cut_shard(
-    images: &Tensor,
-    labels: &Tensor,
-    shards: usize,
-    shard: usize,
-) -> Result<(Tensor, Tensor)> {
-    let samples = images.dim(0)?;
-    if labels.dim(0)? != samples {
-        bail!("{samples} images, but {} labels", labels.dim(0)?);
-    }
-    let range = shard_range(samples, shards, shard);
-    let cut = |tensor: &Tensor| tensor.narrow(0, range.start, range.len());
-    Ok((cut(images)?, cut(labels)?))
-}
-// ANCHOR_END: cut_shard
-
-/// Cuts a batch into all its shards. [`cut_shard`] cuts each of them. Fails when `shards` is 0, or when the numbers of
-/// images and labels differ.
+/// A shard is a view and shares the batch's memory. Move a shard to a GPU with [`move_view`], which copies the shard alone.
+/// Fails when `shards` is 0, or when the numbers of images and labels differ.
 // ANCHOR: split_batch
 pub fn split_batch(
     images: &Tensor,
     labels: &Tensor,
     shards: usize,
 ) -> Result<Vec<(Tensor, Tensor)>> {
-    if shards == 0 {
-        bail!("a batch of {} cannot be cut into 0 shards", images.dim(0)?);
+    let samples = images.dim(0)?;
+    if labels.dim(0)? != samples {
+        bail!("{samples} images, but {} labels", labels.dim(0)?);
     }
-    (0..shards).map(|shard| cut_shard(images, labels, shards, shard)).collect()
+    if shards == 0 {
+        bail!("a batch of {samples} cannot be cut into 0 shards");
+    }
+    let shard = |shard| {
+        let range = shard_range(samples, shards, shard);
+        let cut = |tensor: &Tensor| tensor.narrow(0, range.start, range.len());
+        Ok((cut(images)?, cut(labels)?))
+    };
+    (0..shards).map(shard).collect()
 }
 // ANCHOR_END: split_batch
 
+/// Joins shards along their first dimension, in order, on one device: `[B₀, …]`, `[B₁, …]`, … →
+/// `[B₀ + B₁ + …, …]`.
+///
+/// A single shard that is already on `device` is returned without a copy, and shares its memory.
+/// Fails when there are no shards, or when shards differ in more than the first dimension.
+// ANCHOR: gather
+pub fn gather(shards: &[Tensor], device: &Device) -> Result<Tensor> {
+    let moved: Vec<Tensor> =
+        shards.iter().map(|shard| move_view(shard, device)).collect::<Result<_>>()?;
+    Tensor::cat(&moved, 0)
+}
+// ANCHOR_END: gather
+
 #[cfg(test)]
 mod tests {
-    use candle_core::{DType, Device};
+    use candle_core::DType;
 
     use super::*;
-    use crate::gather;
 
     #[test]
     fn images_stay_with_their_labels_and_come_back_in_order() {
@@ -67,21 +69,6 @@ mod tests {
             let joined = gather(&parts, &Device::Cpu).unwrap();
             assert_eq!(joined.to_vec2::<f32>().unwrap(), images.to_vec2::<f32>().unwrap());
         }
-    }
-
-    /// All shards together would not fit into memory.
-    #[test]
-    fn a_shard_is_cut_without_the_others() {
-        const SHARDS: usize = 1 << 40;
-        let images = Tensor::arange(0f32, 12.0, &Device::Cpu).unwrap().reshape((6, 2)).unwrap();
-        let labels = Tensor::arange(0u32, 6, &Device::Cpu).unwrap();
-        let cut = |shard| cut_shard(&images, &labels, SHARDS, shard).unwrap();
-        let (shard, its_labels) = cut(5);
-        assert_eq!(shard.to_vec2::<f32>().unwrap(), [[10.0, 11.0]]);
-        assert_eq!(its_labels.to_vec1::<u32>().unwrap(), [5]);
-        let (last, its_labels) = cut(SHARDS - 1);
-        assert_eq!((last.dims(), last.dtype()), (&[0, 2][..], DType::F32));
-        assert_eq!(its_labels.dims(), [0]);
     }
 
     #[test]

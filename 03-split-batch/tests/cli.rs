@@ -67,17 +67,17 @@ fn a_mistake_is_shown_with_what_it_does_to_the_samples() {
     for (breakage, told) in [
         ("own-shuffle", "more than once: "),
         ("own-shuffle", "; never: "),
-        ("same-order", "every sample once, in the order of the epoch before\n"),
+        ("same-order", "every sample once\n"),
         ("drop-last", "\n    never: "),
         ("fill-up", "\n    more than once: "),
-        ("fill-up", "\nWith --break fill-up, in each epoch, 2 of 10 samples count more than once"),
+        ("fill-up", "\nThe bug of --break fill-up: A last batch that is not full is filled with"),
     ] {
         let arguments = ["--break", breakage];
         let begins = predicates::str::starts_with("an epoch of 10 samples");
         split_batch(&arguments).assert().success().stdout(begins).stdout(contains(told));
     }
     let full = ["--break=drop-last", "--epoch-samples=12"];
-    split_batch(&full).assert().success().stdout(contains("note: all of its batches are full"));
+    split_batch(&full).assert().success().stdout(contains("All batches are full"));
     let right = contains("every sample once\n").count(2);
     split_batch(&[]).assert().success().stdout(right).stdout(contains("order of").not());
 }
@@ -99,9 +99,9 @@ fn large_numbers_stay_apart() {
     assert_eq!(ranks.len(), 2);
     for rank in ranks {
         let samples: Vec<u32> =
-            rank.split_whitespace().map(|sample| sample.parse().unwrap()).collect();
+            rank.split_whitespace().map_while(|sample| sample.parse().ok()).collect();
         // As many as fit into a line.
-        assert!(samples.len() == 17 && samples.iter().all(|&sample| sample < 300), "{rank}");
+        assert!(samples.len() == 11 && samples.iter().all(|&sample| sample < 300), "{rank}");
     }
     assert_eq!(epochs.matches("… 300 samples in 1 step\n").count(), 2, "{epochs}");
 }
@@ -123,7 +123,7 @@ fn every_line_fits_into_the_terminal() {
             screen::assert_fits(&text, columns);
             // The last paragraph is the conclusion.
             let (_, conclusion) = text.rsplit_once("\n\n").expect("paragraphs");
-            assert!(conclusion.starts_with(['I', 'W']), "{conclusion}");
+            assert!(conclusion.starts_with(['I', 'T']), "{conclusion}");
         }
     }
 }

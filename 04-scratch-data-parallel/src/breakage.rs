@@ -5,6 +5,7 @@
 //! ends with an error that names a rank.
 
 use candle_core::{DType, Tensor};
+use clap::ValueEnum as _;
 use harness::records::TrainOptions;
 use params_and_allreduce::Algorithm;
 use params_and_allreduce::communicator::{self, Communicator};
@@ -38,16 +39,10 @@ pub enum Breakage {
 // ANCHOR_END: bugs
 
 impl Breakage {
-    /// All bugs.
-    pub const ALL: [Self; 7] = [
-        Self::SkipAllreduce,
-        Self::MeanForSum,
-        Self::ReduceParams,
-        Self::SameShard,
-        Self::OwnShuffle,
-        Self::LeaveEarly,
-        Self::LoneBroadcast,
-    ];
+    /// Returns all bugs.
+    pub fn all() -> impl Iterator<Item = Self> {
+        Self::value_variants().iter().copied()
+    }
 
     /// Returns the options of this rank's loop. Two of the bugs change them.
     pub fn options(self, options: TrainOptions, rank: usize, world_size: usize) -> TrainOptions {
@@ -93,15 +88,6 @@ pub fn lone_broadcast(rank: &(impl Communicator + ?Sized)) -> Result<(), communi
 }
 // ANCHOR_END: lone_broadcast
 
-/// Adds up each tensor of a list over all ranks, in one all-reduce each.
-fn allreduce_all(
-    rank: &(impl Communicator + ?Sized),
-    tensors: &[Tensor],
-    algorithm: Algorithm,
-) -> Result<Vec<Tensor>, Error> {
-    tensors.iter().map(|tensor| Ok(rank.all_reduce(tensor, algorithm)?)).collect()
-}
-
 /// Makes a step as [`train_batch`](crate::train_batch()) does, but with a bug. Fails as `train_batch` does.
 pub fn train_batch_broken(
     rank: &(impl Communicator + ?Sized),
@@ -112,30 +98,28 @@ pub fn train_batch_broken(
     breakage: Breakage,
 ) -> Result<Step, Error> {
     // ANCHOR: breakage
-    let world_size = rank.world_size();
     if breakage == Breakage::LoneBroadcast {
         lone_broadcast(rank)?;
     }
     let local = local_gradients(model, &batch.shards[0].to_device(rank.device())?)?;
     let gradients = match breakage {
         Breakage::SkipAllreduce | Breakage::ReduceParams => local.gradients,
-        Breakage::MeanForSum => allreduce_all(rank, &local.gradients, algorithm)?
-            .iter()
-            .map(|sum| sum / world_size as f64)
-            .collect::<Result<_, _>>()?,
-        // These bugs are not in the all-reduce of the gradients.
-        Breakage::SameShard
-        | Breakage::OwnShuffle
-        | Breakage::LeaveEarly
-        | Breakage::LoneBroadcast => allreduce_all(rank, &local.gradients, algorithm)?,
+        _ => {
+            let mut sums = Vec::new();
+            for gradient in &local.gradients {
+                let sum = rank.all_reduce(gradient, algorithm)?;
+                let is_mean = breakage == Breakage::MeanForSum;
+                sums.push(if is_mean { (sum / rank.world_size() as f64)? } else { sum });
+            }
+            sums
+        }
     };
     sgd(model.parameters(), &gradients, learning_rate, batch.samples)?;
     let sums = allreduce_sums(rank, local.sums, algorithm)?;
 
     if breakage == Breakage::ReduceParams {
         for parameter in model.parameters().iter() {
-            let local = [parameter.value.as_detached_tensor()];
-            let sum = allreduce_all(rank, &local, algorithm)?.swap_remove(0);
+            let sum = rank.all_reduce(&parameter.value.as_detached_tensor(), algorithm)?;
             parameter.value.set(&sum)?;
         }
     }

@@ -4,11 +4,10 @@ use clap::ValueEnum as _;
 use devices::DevicePlan;
 use harness::cli::name_of;
 use harness::report::summary::Summary;
+use harness::report::{Table, accuracy, line, paragraph};
 use harness::verdict::{accuracies, rounding, rounding_test, speed_up, times};
-use model_state::weights_hash::WeightsHash;
 use ops::difference::largest_difference;
 use scratch_data_parallel::Method;
-use scratch_data_parallel::breakage::Breakage;
 use scratch_data_parallel::replicas::{check, verdict};
 use scratch_data_parallel::train::Outcome;
 use serde_json::{Value, json};
@@ -23,8 +22,10 @@ pub(crate) struct Run {
 
 /// The comparison of several devices with one device.
 pub(crate) struct Comparison<'a> {
-    /// One device, several devices, and one device with all cores.
-    runs: &'a [Run],
+    one: &'a Run,
+    several: &'a Run,
+    /// One device with all cores.
+    all_cores: Option<&'a Run>,
     /// The largest relative difference between the weights of several devices and of one, after step 1.
     after_first_step: f64,
     /// The same at the end. `None` if the runs did not end at the same step.
@@ -32,27 +33,23 @@ pub(crate) struct Comparison<'a> {
 }
 
 impl<'a> Comparison<'a> {
-    /// Compares the first two runs. `None` if there are fewer.
-    pub(crate) fn new(runs: &'a [Run]) -> candle_core::Result<Option<Self>> {
-        let [one, several, ..] = runs else { return Ok(None) };
+    /// Compares several devices with one. Fails when weights cannot be compared.
+    pub(crate) fn new(
+        one: &'a Run,
+        several: &'a Run,
+        all_cores: Option<&'a Run>,
+    ) -> candle_core::Result<Self> {
         let together = one.summary.epochs_trained == several.summary.epochs_trained;
-        let (one, several) = (&one.outcome, &several.outcome);
-        let at_the_end = together.then(|| largest_difference(&several.weights, &one.weights));
+        let (theirs, ones) = (&several.outcome, &one.outcome);
+        let at_the_end = together.then(|| largest_difference(&theirs.weights, &ones.weights));
         let after_first_step =
-            largest_difference(&several.after_first_step, &one.after_first_step)?;
-        Ok(Some(Self { runs, after_first_step, at_the_end: at_the_end.transpose()? }))
+            largest_difference(&theirs.after_first_step, &ones.after_first_step)?;
+        Ok(Self { one, several, all_cores, after_first_step, at_the_end: at_the_end.transpose()? })
     }
 
-    /// The comparison as a line of `--metrics`. Without several runs, it has no difference.
-    pub(crate) fn line(comparison: Option<&Self>, replicas: &[WeightsHash]) -> Value {
-        let difference = comparison.map(|Self { after_first_step, at_the_end, .. }| {
-            json!({ "after_first_step": after_first_step, "at_the_end": at_the_end })
-        });
-        json!({
-            "weight_difference": difference,
-            "replicas_agree": check(replicas).is_ok(),
-            "replicas": replicas.len(),
-        })
+    /// The largest relative differences of the weights, for `--metrics`.
+    pub(crate) fn differences(&self) -> Value {
+        json!({ "after_first_step": self.after_first_step, "at_the_end": self.at_the_end })
     }
 
     /// The lines about the weights.
@@ -60,15 +57,15 @@ impl<'a> Comparison<'a> {
         let at_the_end = self.at_the_end.map(|end| format!(", {} at the end", distance(end)));
         let at_the_end = at_the_end.unwrap_or_else(|| "; not compared at the end".to_owned());
         let first = distance(self.after_first_step);
-        let replicas = verdict(&self.runs[1].outcome.hashes);
+        let replicas = verdict(&self.several.outcome.hashes);
         format!("largest weight difference: {first} after step 1{at_the_end}\n{replicas}")
     }
 
     /// Returns the paragraphs about the times, the weights and the accuracy, as far as there is something to say.
     pub(crate) fn conclusion(&self) -> Vec<String> {
-        let accuracy = match (&self.runs[1].method, self.at_the_end) {
+        let accuracy = match (&self.several.method, self.at_the_end) {
             (Method::Reproducible { .. }, _) | (_, None) => String::new(),
-            _ => accuracies(&self.runs[0].summary, &self.runs[1].summary, ""),
+            _ => accuracies(&self.one.summary, &self.several.summary, ""),
         };
         let paragraphs = [self.times(), self.weights(), accuracy];
         paragraphs.into_iter().filter(|text| !text.is_empty()).collect()
@@ -76,12 +73,13 @@ impl<'a> Comparison<'a> {
 
     /// Compares the times. Wrong steps have no speed, but doubtful times.
     fn times(&self) -> String {
-        let runs: Vec<&Summary> = self.runs.iter().map(|run| &run.summary).collect();
+        let runs = [self.one, self.several].into_iter().chain(self.all_cores);
+        let runs: Vec<&Summary> = runs.map(|run| &run.summary).collect();
         let all_cores = |all: &&Summary| {
             let ratio = all.seconds_per_epoch / runs[1].seconds_per_epoch;
             format!(" {}", speed_up("They", "one device with all their cores", ratio))
         };
-        times(&runs, "data parallel", |ratio| match self.runs[1].method {
+        times(&runs, "data parallel", |ratio| match self.several.method {
             Method::Broken(..) => String::new(),
             _ => {
                 let devices = format!("{} devices", runs[1].devices.len());
@@ -90,54 +88,120 @@ impl<'a> Comparison<'a> {
         })
     }
 
+    /// The largest difference after step 1 that the method allows: none, or rounding.
+    fn allowed(&self) -> f64 {
+        let Run { plan, method, summary, .. } = self.several;
+        match method {
+            Method::Reproducible { .. } => 0.0,
+            _ => rounding(&summary.dtype, plan.is_of_slices()),
+        }
+    }
+
+    /// Whether a run ended with the bits of one device, as far as both trained together.
+    fn ends_as_one(&self, run: &Run) -> bool {
+        let together = run.summary.epochs_trained == self.one.summary.epochs_trained;
+        !together || run.outcome.hashes[0] == self.one.outcome.hashes[0]
+    }
+
+    /// The sign of the bug of several devices. A NaN is no agreement.
+    fn sign(&self) -> Sign {
+        match check(&self.several.outcome.hashes) {
+            Err(_) => REPLICAS,
+            Ok(()) if self.after_first_step <= self.allowed() => NOTHING,
+            Ok(()) => ONE_DEVICE,
+        }
+    }
+
     /// Judges the weights by the promise of the method: equal bits, or one device's weights up to rounding.
     fn weights(&self) -> String {
-        let [one, several, rest @ ..] = self.runs else { return String::new() };
-        let (dtype, hashes) = (&several.summary.dtype, &several.outcome.hashes);
-        let (most, how, unlike) = match several.method {
+        let (how, unlike) = match self.several.method {
+            Method::Broken(bug, _) => {
+                let help = bug.to_possible_value().and_then(|value| value.get_help().cloned());
+                let (name, help) = (name_of(&bug), help.unwrap_or_default());
+                return format!("The bug of --break {name}: {help}. {}", self.sign().1);
+            }
             Method::Reproducible { .. } => {
-                (0.0, "to the last bit", ", although --shards promises the same bits")
+                ("to the last bit", ", although --shards promises the same bits")
             }
-            _ => {
-                let most = rounding(dtype, several.plan.is_of_slices());
-                (most, "up to rounding", " by more than rounding explains after step 1")
+            Method::AllReduce(_) => {
+                ("up to rounding", " by more than rounding explains after step 1")
             }
         };
-        let same = |run: &Run| {
-            let together = run.summary.epochs_trained == one.summary.epochs_trained;
-            !together || run.outcome.hashes[0] == one.outcome.hashes[0]
-        };
+        let most = self.allowed();
         // A NaN is no agreement.
-        let agrees = self.after_first_step <= most && (most > 0.0 || same(several));
-        if let Method::Broken(bug, _) = several.method {
-            return broken(bug, agrees, check(hashes).is_ok());
-        }
+        let agrees =
+            self.after_first_step <= most && (most > 0.0 || self.ends_as_one(self.several));
         let end = match self.at_the_end {
             _ if !agrees => {
                 return format!("The weights differ{unlike}: this is a mistake in the program.");
             }
-            _ if !rest.iter().all(same) => {
+            _ if !self.all_cores.is_none_or(|all| self.ends_as_one(all)) => {
                 return "One device has other weights with all cores: this is a mistake in the program.".to_owned();
             }
             None => "The runs did not end at the same step, so the final weights are not compared.",
             Some(end) if end <= most => "At the end they still agree.",
-            Some(_) => &format!("Training amplifies rounding.{}", rounding_test(dtype)),
+            Some(_) => &format!(
+                "Training amplifies rounding.{}",
+                rounding_test(&self.several.summary.dtype)
+            ),
         };
         format!("After step 1 the weights agree with one device {how}. {end}")
     }
 }
 
-/// Describes a bug, and the comparison that finds the bug.
-fn broken(bug: Breakage, is_hidden: bool, replicas_agree: bool) -> String {
-    let help = bug.to_possible_value().and_then(|value| value.get_help().cloned());
-    let shows = match (replicas_agree, is_hidden) {
-        (false, _) => "The replicas differ, so a comparison of their weights finds this bug.",
-        (true, false) => {
-            "The replicas are equal, so only the comparison with one device finds this bug."
-        }
-        (true, true) => "The weights agree with one device, so the bug does not show yet.",
+/// The sign that shows a bug, and a sentence about the sign.
+type Sign = (&'static str, &'static str);
+
+const ERROR: Sign = ("an error", "The run ends with an error.");
+const REPLICAS: Sign =
+    ("the replicas", "The replicas differ, so a comparison of their weights finds this bug.");
+const ONE_DEVICE: Sign = (
+    "only one device",
+    "The replicas are equal, so only the comparison with one device finds this bug.",
+);
+const NOTHING: Sign =
+    ("nothing yet", "The weights agree with one device, so the bug does not show yet.");
+
+/// Prints a table of the healthy run and of runs with a bug, after the run on one device. `failed` are the bugs whose runs ended
+/// with an error. Fails when weights cannot be compared, or printing fails.
+pub(crate) fn show_bugs(runs: &[Run], failed: &[String]) -> anyhow::Result<()> {
+    let [one, several @ ..] = runs else { return Ok(()) };
+    let mut table = Table::new("run").column("last loss", 0).column("test acc", 1);
+    table = table.column("difference\nafter step 1", 0).words("found by", 0);
+    let mut signs = Vec::new();
+    for run in several {
+        let comparison = Comparison::new(one, run, None)?;
+        let sign = matches!(run.method, Method::Broken(..)).then(|| comparison.sign());
+        signs.extend(sign);
+        let loss = run.outcome.records.last().map_or(f64::NAN, |record| record.train_loss);
+        let (accuracy, first) = (accuracy(run.summary.test_accuracy), comparison.after_first_step);
+        let sign = sign.map_or_else(String::new, |(sign, _)| sign.to_owned());
+        table.row([run.summary.run.clone(), format!("{loss:.4}"), accuracy, distance(first), sign]);
+    }
+    for name in failed {
+        signs.push(ERROR);
+        let none = String::new;
+        table.row([name.clone(), none(), none(), none(), ERROR.0.to_owned()]);
+    }
+    line("")?;
+    table.print()?;
+    Ok(paragraph(format_args!("\n{}", found(&signs)))?)
+}
+
+/// Counts the bugs by their signs.
+fn found(signs: &[Sign]) -> String {
+    let count = |wanted: Sign| signs.iter().filter(|&&sign| sign == wanted).count();
+    let (silent, all) = (signs.len() - count(ERROR), signs.len());
+    let hidden = match count(NOTHING) {
+        0 => String::new(),
+        hidden => format!(" {hidden} of them do not show yet."),
     };
-    format!("The bug of --break {}: {}. {shows}", name_of(&bug), help.unwrap_or_default())
+    format!(
+        "{silent} of {all} runs with a bug end without an error. A comparison of the replicas finds {} of them, and only the \
+         comparison with one device finds {}.{hidden}",
+        count(REPLICAS),
+        count(ONE_DEVICE)
+    )
 }
 
 /// Formats a difference: `0`, `1.3`, `2.0e-5`.
@@ -151,9 +215,9 @@ fn distance(number: f64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use devices::DevicePlan;
+    use model_state::weights_hash::WeightsHash;
     use params_and_allreduce::Algorithm;
-    use scratch_data_parallel::train::Outcome;
+    use scratch_data_parallel::breakage::Breakage;
 
     use super::*;
 
@@ -189,9 +253,14 @@ mod tests {
         vec![one, two, run(1, "one", 0.873, 1.28)]
     }
 
+    fn of(runs: &[Run], after_first_step: f64, at_the_end: Option<f64>) -> Comparison<'_> {
+        let (one, several, all_cores) = (&runs[0], &runs[1], runs.get(2));
+        Comparison { one, several, all_cores, after_first_step, at_the_end }
+    }
+
     /// The conclusion after a step with such a difference, and after all steps.
     fn said(runs: &[Run], after_first_step: f64, at_the_end: Option<f64>) -> String {
-        Comparison { runs, after_first_step, at_the_end }.conclusion().join("\n")
+        of(runs, after_first_step, at_the_end).conclusion().join("\n")
     }
 
     type Change = fn(&mut [Run]);
@@ -351,6 +420,16 @@ mod tests {
         ]);
     }
 
+    #[test]
+    fn bugs_are_counted_by_their_signs() {
+        assert_eq!(
+            found(&[REPLICAS, ONE_DEVICE, ERROR, ONE_DEVICE]),
+            "3 of 4 runs with a bug end without an error. A comparison of the replicas finds 1 of them, and only the comparison \
+             with one device finds 2."
+        );
+        assert!(found(&[NOTHING, ERROR]).ends_with("finds 0. 1 of them do not show yet."));
+    }
+
     /// Wrong steps have no speed, and their doubtful times are called doubtful.
     #[test]
     fn with_a_doubt_about_times_nothing_is_ranked() {
@@ -367,7 +446,7 @@ mod tests {
         ] {
             let mut runs = healthy();
             change(&mut runs);
-            let comparison = Comparison { runs: &runs, after_first_step: 1.2e-3, at_the_end: None };
+            let comparison = of(&runs, 1.2e-3, None);
             let text = comparison.conclusion().join("\n");
             assert!(text.starts_with(doubt) && !text.contains("as fast"), "{text}");
             let lines = comparison.lines();

@@ -17,12 +17,15 @@
 //! ```
 //!
 //! A node is computed on the rank that holds its first leaf. If another rank has the right half, that rank sends the half:
-//! rank 2 sends 6..8 to rank 1, and rank 1 sends leaf 3 and 4..8 to rank 0. Any number of ranks makes the same additions
-//! with the same numbers, so the bits are the same. One rank sends no messages.
+//! rank 2 sends 6..8 to rank 1, and rank 1 sends leaf 3 and 4..8 to rank 0. One rank sends no messages.
+//!
+//! A rank computes its leaves one by one, and a leaf is the gradients of one shard. A [`TreeSum`] adds the two halves of a
+//! node as soon as both are there. Leaf 1 waits for leaf 0, and 2..4 waits for 0..2. If n leaves arrive in order, or in
+//! reverse order, a rank keeps about log₂ n partial sums. The bits do not depend on the order of arrival.
 
 use std::ops::Range;
 
-use candle_core::Tensor;
+use candle_core::{Tensor, bail};
 use harness::report::trace::COMMUNICATION;
 use tracing::info_span;
 
@@ -60,13 +63,8 @@ impl FixedTree {
 
     /// Returns the rank that holds a leaf.
     fn holder(&self, leaf: usize) -> usize {
-        let (size, larger) = (self.leaves / self.world_size, self.leaves % self.world_size);
-        // The first ranks hold one leaf more.
-        let of_larger = larger * (size + 1);
-        match leaf.checked_sub(of_larger) {
-            None => leaf / (size + 1),
-            Some(beyond) => larger + beyond / size,
-        }
+        let holds = |rank: &usize| self.held_by(*rank).contains(&leaf);
+        (0..self.world_size).find(holds).expect("every leaf has a holder")
     }
     // ANCHOR_END: tree
 
@@ -164,18 +162,103 @@ pub fn halves(range: &Range<usize>) -> (Range<usize>, Range<usize>) {
 }
 // ANCHOR_END: sum
 
+// ANCHOR: tree_sum
+/// The partial sums of a rank. A leaf is a list of tensors, such as the gradients of all parameters.
+pub struct TreeSum {
+    tree: FixedTree,
+    /// The nodes that wait for their other half, with their sums.
+    waiting: Vec<(Range<usize>, Vec<Tensor>)>,
+    most_sets: usize,
+}
+
+impl TreeSum {
+    /// Starts a sum over the leaves of `tree`.
+    pub fn new(tree: FixedTree) -> Self {
+        Self { tree, waiting: Vec::new(), most_sets: 0 }
+    }
+
+    /// Adds one leaf. Each leaf is added once. Fails when two leaves have different numbers of tensors, or tensors that
+    /// differ in shape or type.
+    pub fn add(&mut self, leaf: usize, tensors: Vec<Tensor>) -> candle_core::Result<()> {
+        let (mut range, mut sum) = (leaf..leaf + 1, tensors);
+        self.most_sets = self.most_sets.max(self.waiting.len() + 1);
+        for (parent, other) in self.path_to_root(leaf) {
+            let Some(found) = self.waiting.iter().position(|(waiting, _)| *waiting == other) else {
+                break;
+            };
+            let (_, other_sum) = self.waiting.swap_remove(found);
+            let (left, right) =
+                if other.start < range.start { (other_sum, sum) } else { (sum, other_sum) };
+            if left.len() != right.len() {
+                bail!("leaves of {} and of {} tensors cannot be added up", left.len(), right.len());
+            }
+            // The iterators free the two summands of each parameter as soon as their sum is computed.
+            let pairs = left.into_iter().zip(right);
+            sum = pairs
+                .map(|(left, right)| ops::sum(&left, &right))
+                .collect::<candle_core::Result<_>>()?;
+            range = parent;
+        }
+        self.waiting.push((range, sum));
+        Ok(())
+    }
+
+    /// Returns the largest number of partial sums that this rank held at one time.
+    pub fn most_sets(&self) -> usize {
+        self.most_sets
+    }
+
+    /// Returns the sum over the leaves of all ranks, on every rank. All ranks call this together, after each rank has added
+    /// the leaves that it [holds](FixedTree::held_by). Fails when a leaf of this rank is missing, tensors differ in shape or
+    /// type, or communication fails.
+    pub fn total(mut self, rank: &(impl Communicator + ?Sized)) -> Result<Vec<Tensor>, Error> {
+        let whole = 0..self.tree.leaves();
+        if let Some(found) = self.waiting.iter().position(|(range, _)| *range == whole) {
+            return Ok(self.waiting.swap_remove(found).1);
+        }
+        let (ranges, sets): (Vec<_>, Vec<_>) = self.waiting.into_iter().unzip();
+        let Some(tensors) = sets.first().map(Vec::len) else {
+            return self.tree.sum_of_nodes(rank, &[]).map(|_| Vec::new());
+        };
+        let mut sets: Vec<_> = sets.into_iter().map(Vec::into_iter).collect();
+        // The iterators free the partial sums of each parameter as soon as their total is computed.
+        let sum = |_| {
+            let parts: Vec<Tensor> = sets.iter_mut().filter_map(Iterator::next).collect();
+            let nodes: Vec<_> = ranges.iter().cloned().zip(&parts).collect();
+            self.tree.sum_of_nodes(rank, &nodes)
+        };
+        (0..tensors).map(sum).collect()
+    }
+
+    /// For each node above a leaf, from the smallest to the root, returns two ranges: the node, and the half of the node
+    /// that does not contain the leaf.
+    fn path_to_root(&self, leaf: usize) -> Vec<(Range<usize>, Range<usize>)> {
+        let mut ranges = Vec::new();
+        let mut range = 0..self.tree.leaves();
+        while range.len() > 1 {
+            let (left, right) = halves(&range);
+            let (with, without) = if left.contains(&leaf) { (left, right) } else { (right, left) };
+            ranges.push((range, without));
+            range = with;
+        }
+        ranges.reverse();
+        ranges
+    }
+}
+// ANCHOR_END: tree_sum
+
 #[cfg(test)]
-pub(crate) mod tests {
+mod tests {
     use std::time::Duration;
 
     use candle_core::Device;
     use devices::DevicePlan;
 
     use super::*;
-    use params_and_allreduce::thread::{Rank, run_ranks};
+    use params_and_allreduce::thread::{DEFAULT_TIMEOUT, Rank, run_ranks};
 
     /// Returns values of very different sizes. Another order of additions gives other bits.
-    pub(crate) fn leaf(index: usize) -> Tensor {
+    fn leaf(index: usize) -> Tensor {
         let value =
             |i: usize| ((index * 37 + i * 11) % 101) as f32 * 10f32.powi(index as i32 % 7 - 3);
         Tensor::new((0..13).map(value).collect::<Vec<_>>(), &Device::Cpu).unwrap()
@@ -280,5 +363,78 @@ pub(crate) mod tests {
             }
         }
         assert!(FixedTree::new(3, 4).is_err());
+    }
+
+    fn bits_in(sum: &Tensor) -> Vec<u32> {
+        sum.to_vec1::<f32>().unwrap().into_iter().map(f32::to_bits).collect()
+    }
+
+    /// Returns the bits of the sum on each rank when the leaves arrive in `order`, and the largest number of partial sums held.
+    fn partial_sums(
+        leaves: usize,
+        replicas: usize,
+        order: impl Fn(Range<usize>) -> Vec<usize> + Sync,
+    ) -> (Vec<Vec<u32>>, usize) {
+        let plan = DevicePlan::slices(replicas).unwrap();
+        let tree = FixedTree::new(leaves, replicas).unwrap();
+        let sums = run_ranks(&plan, DEFAULT_TIMEOUT, |rank| {
+            let mut sum = TreeSum::new(tree);
+            for index in order(tree.held_by(rank.rank())) {
+                sum.add(index, vec![leaf(index)])?;
+            }
+            let most = sum.most_sets();
+            Ok::<_, Error>((bits_in(&sum.total(rank)?[0]), most))
+        });
+        let (sums, most): (Vec<_>, Vec<_>) = sums.unwrap().into_iter().unzip();
+        (sums, most.into_iter().max().unwrap())
+    }
+
+    #[test]
+    fn the_bits_are_those_of_the_fixed_tree_in_any_order() {
+        for leaves in 1..=20usize {
+            let expected = vec![bits(leaves, 1)];
+            let (forward, waiting) = partial_sums(leaves, 1, Iterator::collect);
+            assert_eq!(forward, expected, "{leaves} in order");
+            assert!(waiting <= leaves.ilog2() as usize + 2, "{leaves}: {waiting}");
+            let (backward, waiting) = partial_sums(leaves, 1, |held| held.rev().collect());
+            assert_eq!(backward, expected, "{leaves} from the last");
+            assert!(waiting <= leaves.ilog2() as usize + 2, "{leaves}: {waiting}");
+            // 7 and `leaves` have no common divisor, so this is a permutation.
+            if leaves % 7 != 0 {
+                let (mixed, _) =
+                    partial_sums(leaves, 1, |held| held.map(|i| i * 7 % leaves).collect());
+                assert_eq!(mixed, expected, "{leaves} mixed");
+            }
+        }
+    }
+
+    #[test]
+    fn replicas_that_hold_some_leaves_each_come_to_the_same_bits() {
+        for replicas in [2, 3, 4] {
+            for each in 1..=6 {
+                let leaves = replicas * each;
+                let expected = vec![bits(leaves, 1); replicas];
+                assert_eq!(
+                    partial_sums(leaves, replicas, Iterator::collect).0,
+                    expected,
+                    "{leaves} in order"
+                );
+                let backward = partial_sums(leaves, replicas, |held| held.rev().collect()).0;
+                assert_eq!(backward, expected, "{leaves} from the last");
+            }
+        }
+    }
+
+    #[test]
+    fn a_part_is_not_taken_for_the_whole() {
+        let plan = DevicePlan::slices(1).unwrap();
+        let failure = run_ranks(&plan, DEFAULT_TIMEOUT, |rank| {
+            let mut sum = TreeSum::new(FixedTree::new(3, 1)?);
+            sum.add(2, vec![leaf(2)])?;
+            sum.add(0, vec![leaf(0)])?;
+            sum.total(rank)
+        });
+        let message = failure.unwrap_err().to_string();
+        assert!(message.contains("leaf 1 is missing"), "{message}");
     }
 }

@@ -15,26 +15,37 @@
 //! | [`mod@evaluate`] | evaluates the test images on all devices |
 //! | [`breakage`] | real bugs of the field, to be run on purpose |
 //! | [`reproducible`] | a step with the same bits on any number of devices |
-//! | [`fixed_tree`], [`tree_sum`] | a sum along a tree that does not depend on the number of ranks |
+//! | [`fixed_tree`] | a sum along a tree that does not depend on the number of ranks |
 //! | [`variations`] | runs with these steps, and the choice between them |
-//!
-//! Stage 5 adds communication during the backward pass, and a wrapper around a model.
 
 pub mod breakage;
-mod error;
 pub mod evaluate;
 pub mod fixed_tree;
 pub mod replicas;
 pub mod reproducible;
 pub mod train;
 pub mod train_batch;
-pub mod tree_sum;
 pub mod variations;
 
-pub use error::Error;
-pub use fixed_tree::FixedTree;
+pub use fixed_tree::{FixedTree, TreeSum};
 pub use reproducible::{check_shards, train_batch_reproducible};
 pub use train::train;
 pub use train_batch::{allreduce_sums, train_batch};
-pub use tree_sum::TreeSum;
 pub use variations::Method;
+
+/// The reason why a rank stopped training.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A tensor operation failed.
+    #[error(transparent)]
+    Tensor(#[from] candle_core::Error),
+    /// Another rank ended, sent nothing in time, or made another call.
+    #[error(transparent)]
+    Communication(#[from] params_and_allreduce::communicator::Error),
+    /// The training loop stopped.
+    #[error(transparent)]
+    Train(#[from] trainer::Error),
+    /// Two replicas have different weights.
+    #[error(transparent)]
+    ReplicasDiffer(#[from] replicas::Differs),
+}

@@ -5,17 +5,19 @@ mod comparison;
 use std::process::ExitCode;
 
 use clap::Parser;
-use comparison::{Comparison, Run};
+use comparison::{Comparison, Run, show_bugs};
 use devices::DevicePlan;
 use devices::{DeviceArguments, SeveralDevices};
-use harness::cli::{self, ReportArguments, UsageError, whole};
+use harness::cli::{self, ReportArguments, UsageError, name_of, whole};
 use harness::interrupt;
 use harness::launcher;
 use harness::report::outputs::Outputs;
 use harness::report::{counted, line, paragraph};
 use params_and_allreduce::Algorithm;
 use scratch_data_parallel::breakage::Breakage;
+use scratch_data_parallel::replicas::check;
 use scratch_data_parallel::{Method, check_shards};
+use serde_json::json;
 use trainer::memory::{Footprint, NetworkSize};
 use trainer::{TrainArguments, TrainSetup};
 
@@ -29,7 +31,7 @@ use trainer::{TrainArguments, TrainSetup};
     before_help = "\
 Examples:
   scratch-data-parallel --data synthetic --epochs 3
-  scratch-data-parallel --devices 2 --break skip-allreduce --epochs 1
+  scratch-data-parallel --data synthetic --break skip-allreduce,same-shard
 "
 )]
 struct Arguments {
@@ -51,21 +53,35 @@ struct Arguments {
           value_parser = whole::<u32>(1..=1024))]
     shards: Option<u32>,
 
-    /// Get it wrong on purpose, on the K devices
-    #[arg(long = "break", value_enum, value_name = "BUG", help_heading = "Adding up gradients")]
-    breakage: Option<Breakage>,
+    /// Get it wrong on purpose, on the K devices. Several bugs end with a table
+    #[arg(
+        long = "break",
+        value_enum,
+        value_name = "BUG,…",
+        value_delimiter = ',',
+        help_heading = "Adding up gradients"
+    )]
+    breakage: Vec<Breakage>,
 
     #[command(flatten)]
     reports: ReportArguments,
 }
 
 impl Arguments {
-    /// Returns the method that the flags ask for.
-    fn method(&self, plan: &DevicePlan) -> Result<Method, UsageError> {
+    /// Returns the methods of the runs on several devices. With several bugs, a healthy run is the first.
+    fn methods(&self, plan: &DevicePlan) -> Result<Vec<Method>, UsageError> {
         if let Some(shards) = self.shards {
-            return self.reproducible(shards as usize);
+            if let Some(algorithm) = self.algorithm {
+                return Err(UsageError::new(format_args!(
+                    "--algorithm {algorithm} adds up in an order that depends on the number of devices; \
+                     --shards adds up along a tree of its own, so leave one of the two out"
+                )));
+            }
+            let shards = shards as usize;
+            check_shards(shards, self.devices.count, self.train.batch_size)?;
+            return Ok(vec![Method::Reproducible { shards }]);
         }
-        if self.breakage.is_some() && self.devices.count == 1 {
+        if !self.breakage.is_empty() && self.devices.count == 1 {
             return Err(UsageError::new(
                 "--break is about what devices do together: use it with --devices 2 or more",
             ));
@@ -73,21 +89,11 @@ impl Arguments {
         let algorithm = self.algorithm.unwrap_or_default();
         backends::check(algorithm, plan)
             .map_err(|error| UsageError::new(format_args!("--algorithm {algorithm}: {error}")))?;
-        Ok(match self.breakage {
-            Some(breakage) => Method::Broken(breakage, algorithm),
-            None => Method::AllReduce(algorithm),
+        let broken = self.breakage.iter().map(|&bug| Method::Broken(bug, algorithm));
+        Ok(match self.breakage.len() {
+            1 => broken.collect(),
+            _ => [Method::AllReduce(algorithm)].into_iter().chain(broken).collect(),
         })
-    }
-
-    fn reproducible(&self, shards: usize) -> Result<Method, UsageError> {
-        if let Some(algorithm) = self.algorithm {
-            return Err(UsageError::new(format_args!(
-                "--algorithm {algorithm} adds up in an order that depends on the number of devices; \
-                 --shards adds up along a tree of its own, so leave one of the two out"
-            )));
-        }
-        check_shards(shards, self.devices.count, self.train.batch_size)?;
-        Ok(Method::Reproducible { shards })
     }
 }
 
@@ -98,7 +104,7 @@ fn main() -> ExitCode {
 fn run(arguments: Arguments) -> anyhow::Result<()> {
     launcher::check_alone().map_err(UsageError::new)?;
     let plan = arguments.devices.plan()?;
-    let method = arguments.method(&plan)?;
+    let methods = arguments.methods(&plan)?;
     let footprint = Footprint::new(NetworkSize::lenet(), &plan);
     let devices = plan.len();
     let mut setup = arguments.train.prepare(&arguments.reports, devices, devices, &footprint)?;
@@ -108,39 +114,45 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
     paragraph(&headline)?;
     setup.notes(&plan).try_for_each(|note| paragraph(format_args!("note: {note}")))?;
 
-    let mut runs = Vec::new();
-    for Planned { name, plan, method } in plans(&arguments, plan, method)? {
+    let several_bugs = methods.len() > 1;
+    let (mut runs, mut failed) = (Vec::new(), Vec::new());
+    for (name, plan, method) in plans(&arguments, plan, &methods)? {
         line(format_args!("\n{name}"))?;
         if interrupt::requested() {
             line("  left out after the interrupt")?;
             continue;
         }
-        if plan.len() > 1 || method.algorithm().is_none() {
-            let split = match method {
-                Method::Broken(..) => String::new(),
-                _ if plan.len() == 1 => String::new(),
-                _ => format!(", each batch split over {}", counted(plan.len(), "device")),
+        let described = plan.len() > 1 || matches!(method, Method::Reproducible { .. });
+        if described {
+            let split = match (method, plan.len()) {
+                (Method::Broken(..), _) | (_, 1) => String::new(),
+                (_, devices) => format!(", each batch split over {}", counted(devices, "device")),
             };
             line(format_args!("  {method}{split}"))?;
         }
-        let mut report = outputs.report(name);
         let TrainSetup { data, options, dtype, .. } = &setup;
-        let outcome = match method.train(data, options, *dtype, &plan, &mut report) {
-            Ok(outcome) => outcome,
+        match method.train(data, options, *dtype, &plan, &mut outputs.report(&name)) {
+            Ok(outcome) => {
+                let mut summary = setup.summary(&name, &plan, &outcome.records, outcome.hashes[0]);
+                summary.method = described.then(|| method.to_string());
+                outputs.run_ended(&summary, &outcome.records)?;
+                runs.push(Run { plan, method, summary, outcome });
+            }
+            Err(failure) if several_bugs && matches!(method, Method::Broken(..)) => {
+                paragraph(format_args!("  error: {failure}"))?;
+                failed.push(name);
+            }
             Err(failure) => {
-                drop(report);
                 // Report the earlier runs. An error of the report is dropped, because the run's error matters more.
                 let _ =
                     report_runs(&runs, &mut outputs).and_then(|()| Ok(outputs.write(&headline)?));
                 return Err(failure.into());
             }
-        };
-        drop(report);
-        let mut summary = setup.summary(name, &plan, &outcome.records, outcome.hashes[0]);
-        summary.method =
-            (plan.len() > 1 || method.algorithm().is_none()).then(|| method.to_string());
-        outputs.run_ended(&summary, &outcome.records)?;
-        runs.push(Run { plan, method, summary, outcome });
+        }
+    }
+    if several_bugs {
+        show_bugs(&runs, &failed)?;
+        return Ok(outputs.write(&headline)?);
     }
     report_runs(&runs, &mut outputs)?;
     if runs.len() == 1 {
@@ -155,11 +167,11 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
 
 /// Prints the results of the runs, and their comparison.
 fn report_runs(runs: &[Run], outputs: &mut Outputs) -> anyhow::Result<()> {
-    if runs.is_empty() {
-        return Ok(());
-    }
+    let Some(one) = runs.first() else { return Ok(()) };
     outputs.print_sparklines()?;
-    let comparison = Comparison::new(runs)?;
+    let several = runs.get(1);
+    let comparison =
+        several.map(|several| Comparison::new(one, several, runs.get(2))).transpose()?;
     line("")?;
     for run in runs {
         line(&run.summary)?;
@@ -168,39 +180,46 @@ fn report_runs(runs: &[Run], outputs: &mut Outputs) -> anyhow::Result<()> {
         paragraph(comparison.lines())?;
         comparison.conclusion().iter().try_for_each(|text| paragraph(format_args!("\n{text}")))?;
     }
-    let replicas = &runs.get(1).unwrap_or(&runs[0]).outcome.hashes;
     if let Some(metrics) = &mut outputs.metrics {
-        metrics.write_json("comparison", &Comparison::line(comparison.as_ref(), replicas))?;
+        let hashes = &several.unwrap_or(one).outcome.hashes;
+        let differences = comparison.as_ref().map(Comparison::differences);
+        let (agree, replicas) = (check(hashes).is_ok(), hashes.len());
+        metrics.write_json("comparison", &json!({ "weight_difference": differences, "replicas_agree": agree, "replicas": replicas }))?;
     }
     Ok(())
 }
 
-/// A run that the program will make.
-struct Planned {
-    name: &'static str,
-    plan: DevicePlan,
-    method: Method,
-}
-
-/// Returns the runs: one device, several devices, and one device with the cores of all devices.
+/// Returns the runs: one device, several devices with each method, and one device with the cores of all devices.
 ///
-/// A deliberate bug applies to several devices only. The reproducible mode applies to all runs.
-fn plans(arguments: &Arguments, plan: DevicePlan, method: Method) -> anyhow::Result<Vec<Planned>> {
+/// A deliberate bug applies to several devices only. The reproducible mode applies to all runs. With several bugs, there is no
+/// run with all cores.
+fn plans(
+    arguments: &Arguments,
+    plan: DevicePlan,
+    methods: &[Method],
+) -> anyhow::Result<Vec<(String, DevicePlan, Method)>> {
     let device = arguments.devices.each;
-    let alone = match method {
-        Method::Reproducible { .. } => method,
+    let alone = match methods {
+        [method @ Method::Reproducible { .. }] => *method,
         _ => Method::AllReduce(Algorithm::default()),
     };
-    let one = Planned { name: "one device", plan: device.plan_one_of(&plan)?, method: alone };
+    let planned = |name: &str, plan, method| (name.to_owned(), plan, method);
+    let one = planned("one device", device.plan_one_of(&plan)?, alone);
     let (threads, devices) = (plan.threads_per_device(), plan.len());
-    let several = Planned { name: "data parallel", plan, method };
+    let several = methods.iter().map(|&method| match method {
+        Method::Broken(bug, _) if methods.len() > 1 => {
+            planned(&name_of(&bug), plan.clone(), method)
+        }
+        _ => planned("data parallel", plan.clone(), method),
+    });
     if devices == 1 {
-        return Ok(vec![several]);
+        return Ok(several.collect());
     }
-    let mut plans = vec![one, several];
-    if let Some(all) = threads.and_then(|threads| threads.checked_mul(devices.try_into().ok()?)) {
+    let mut plans: Vec<_> = [one].into_iter().chain(several).collect();
+    let all = threads.and_then(|threads| threads.checked_mul(devices.try_into().ok()?));
+    if let Some(all) = all.filter(|_| methods.len() == 1) {
         match (DeviceArguments { threads_per_device: Some(all), ..device }).plan(1) {
-            Ok(plan) => plans.push(Planned { name: "one device, all cores", plan, method: alone }),
+            Ok(plan) => plans.push(planned("one device, all cores", plan, alone)),
             // One device would need more threads than this machine allows.
             Err(error) => paragraph(format_args!(
                 "note: there is no run on one device with all cores: {error}"

@@ -24,7 +24,7 @@ pub struct Differs {
     pub expected: String,
 }
 
-/// Gathers the hashes of all ranks' weights. Rank 0 gets them in rank order, and every other rank gets an empty list.
+/// Gathers the hashes of all ranks' weights on every rank, in rank order.
 ///
 /// All ranks call this together. Fails when a tensor cannot be hashed, or communication fails.
 pub fn hashes(
@@ -32,17 +32,6 @@ pub fn hashes(
     weights: &Snapshot,
 ) -> Result<Vec<WeightsHash>, Error> {
     let _span = info_span!(target: COMMUNICATION, "replica check").entered();
-    let all = hashes_everywhere(rank, weights)?;
-    Ok(if rank.rank() > 0 { Vec::new() } else { all })
-}
-
-/// Gathers the hashes of all ranks' weights on every rank, in rank order.
-///
-/// All ranks call this together. Fails as [`hashes`] does.
-pub fn hashes_everywhere(
-    rank: &(impl Communicator + ?Sized),
-    weights: &Snapshot,
-) -> Result<Vec<WeightsHash>, Error> {
     let mine = WeightsHash::new(weights)?.to_tensor(rank.device())?;
     let (bytes, world_size) = (mine.elem_count(), rank.world_size());
     let all = rank.all_gather(&mine, bytes * world_size)?;
@@ -71,7 +60,10 @@ pub fn compare<E: From<Error> + From<Differs>>(
     snapshot: impl FnOnce() -> candle_core::Result<Snapshot>,
 ) -> Result<(), E> {
     if rank.world_size() > 1 {
-        check(&hashes(rank, &snapshot().map_err(Error::from)?)?)?;
+        let hashes = hashes(rank, &snapshot().map_err(Error::from)?)?;
+        if rank.rank() == 0 {
+            check(&hashes)?;
+        }
     }
     Ok(())
 }
@@ -106,8 +98,7 @@ mod tests {
         let same = gathered([1.0; 3]);
         assert_eq!(check(&same[0]), Ok(()));
         assert_eq!(verdict(&same[0]), "3 replicas ended with the same weights");
-        // Only rank 0 has the hashes.
-        assert!(same[1].is_empty() && same[2].is_empty());
+        assert!(same[1] == same[0] && same[2] == same[0]);
 
         let other = f32::from_bits(1.0f32.to_bits() + 1);
         for (weights, replica) in

@@ -1,13 +1,9 @@
 //! A training step with the same bits on any number of devices.
 //!
-//! [`train_batch`](crate::train_batch()) gives the numbers of one device up to rounding. Training amplifies rounding, and
-//! after some hundred steps the weights differ in every digit. In this module, a batch always has S shards. Each device
-//! works on its shards one by one, so every operation gets the same numbers on any device. A [`FixedTree`] decides the
-//! order in which the gradients of the shards are added. The same operations on the same numbers in the same order give
-//! the same bits.
-//!
-//! The mode has a price. The matrix products are smaller: a device with four shards makes four times as many products,
-//! with a quarter of the rows. And the tree decides the order of the messages, which may not suit the machine.
+//! [`train_batch`](crate::train_batch()) gives the numbers of one device up to rounding, which training amplifies. In this
+//! module, a batch always has S shards, and each device works on its shards one by one. A [`FixedTree`] decides the order in
+//! which their gradients are added. The price: smaller matrix products, and an order of messages that may not suit the
+//! machine.
 
 // ANCHOR: imports
 use harness::cli::UsageError;

@@ -34,14 +34,6 @@ pub enum Method {
 }
 
 impl Method {
-    /// Returns the algorithm of the all-reduces. The reproducible mode has none.
-    pub fn algorithm(&self) -> Option<Algorithm> {
-        match *self {
-            Self::AllReduce(algorithm) | Self::Broken(_, algorithm) => Some(algorithm),
-            Self::Reproducible { .. } => None,
-        }
-    }
-
     /// Trains in this way. Fails as [`train`](train()) does.
     pub fn train(
         self,
@@ -106,8 +98,7 @@ fn train_reproducible(
 }
 // ANCHOR_END: reproducible
 
-/// Trains with a bug. The replicas can differ, so nobody compares them, and rank 0 evaluates all images alone. Fails as
-/// [`train`](train()) does; the bug is named as the cause of an infinite loss.
+/// Trains with a bug. The replicas can differ, so rank 0 evaluates alone. Fails as [`train`](train()) does.
 fn train_broken(
     data: &LoadedData,
     options: &TrainOptions,
@@ -131,14 +122,12 @@ fn train_broken(
                     first.keep(model)?;
                     run.step_done(step.sums)?;
                 }
-                run.epoch_done(match comm.rank() {
-                    // The other ranks do not learn of a Ctrl-C here.
-                    0 => BatchSums {
-                        interrupts: 0,
-                        ..evaluate(model, &data.test, dtype, comm.device())?
-                    },
+                let sums = match comm.rank() {
+                    0 => evaluate(model, &data.test, dtype, comm.device())?,
                     _ => BatchSums::default(),
-                })?;
+                };
+                // The other ranks do not learn of a Ctrl-C here.
+                run.epoch_done(BatchSums { interrupts: 0, ..sums })?;
             }
             Ok((run.into_records(), first))
         });

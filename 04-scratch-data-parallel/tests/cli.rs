@@ -90,6 +90,7 @@ fn every_line_fits_into_the_terminal() {
             &["--shards=8"],
             &["--break=mean-for-sum"],
             &["--break=skip-allreduce"],
+            &["--break=skip-allreduce,same-shard"],
         ] {
             let mut run = scratch(&[&SMALL, arguments].concat());
             let output = run.env("COLUMNS", columns.to_string()).output().expect("a run");
@@ -256,6 +257,33 @@ fn a_bug_that_leaves_ranks_waiting_ends_with_the_rank_named() {
             .stdout(contains("one device\n").and(contains(shown)))
             .stderr(contains(named));
     }
+}
+
+/// A bug that ends with an error does not end the program.
+#[test]
+fn several_bugs_end_with_a_table() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("metrics.jsonl");
+    let mut run = scratch(&SMALL);
+    let run = run.args(["--break=skip-allreduce,leave-early,mean-for-sum", "--metrics"]).arg(&file);
+    let output = run.output().expect("a run");
+    assert!(output.status.success());
+    let text = String::from_utf8(output.stdout).expect("text");
+    assert!(text.contains("\n  error: ") && text.contains("rank 1 returned early"), "{text}");
+    let (_, table) = text.split_once("found by\n").expect("a table");
+    let rows: Vec<Vec<&str>> =
+        table.lines().take(4).map(|row| row.split_whitespace().collect()).collect();
+    assert_eq!(rows[0][..2], ["data", "parallel"]);
+    assert_eq!((rows[1][0], rows[1].last()), ("skip-allreduce", Some(&"replicas")));
+    // All biases start at 0, so half an update is half a bias.
+    assert_eq!((rows[2][0], rows[2][3]), ("mean-for-sum", "0.5"));
+    assert_eq!(rows[3], ["leave-early", "an", "error"]);
+    assert!(table.contains("\n2 of 3 runs with a bug end without an error."), "{table}");
+    let text = std::fs::read_to_string(&file).expect("a metrics file");
+    let lines: Vec<Value> =
+        text.lines().map(|line| serde_json::from_str(line).expect("a JSON line")).collect();
+    let runs: Vec<_> = of_kind(&lines, "summary").iter().map(|line| &line["run"]).collect();
+    assert_eq!(runs, ["one device", "data parallel", "skip-allreduce", "mean-for-sum"]);
 }
 
 #[test]

@@ -52,7 +52,7 @@ pub(crate) fn begin(
     let Some(checkpoints) = checkpoints else { return Ok((None, TrainerState::default())) };
     if let Some(rank) = rank {
         let parameters = &weights.snapshot()?[..weights.parameters.len()];
-        if replicas::check(&replicas::hashes_everywhere(&**rank, &parameters.to_vec())?).is_err() {
+        if replicas::check(&replicas::hashes(&**rank, &parameters.to_vec())?).is_err() {
             let reason = "a model in parts has no checkpoints: each rank would write its own part, and none the whole";
             return Err(Error::Model(reason.into()));
         }

@@ -16,7 +16,7 @@
 /// A batch may be empty (B = 0, as a shard can be): its loss is 0. Logits may be large: of a row
 /// (1000, 0) with label 1 the loss is 1000, a number like any other.
 pub fn cross_entropy(logits: &[f64], labels: &[usize], classes: usize) -> (f64, Vec<f64>) {
-    // TODO: the sum of the losses, and its derivative with respect to each logit.
+    // TODO: both results.
     todo!("cross-entropy and its gradient")
 }
 

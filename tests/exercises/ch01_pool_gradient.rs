@@ -15,7 +15,7 @@
 /// · · · · ·
 /// ```
 ///
-/// Either size may be 1: then no window fits, and the gradient is 0 everywhere.
+/// Either size may be 1: then no window fits, and `dy` is empty.
 ///
 /// The backward pass computes the gradient of the loss with respect to x from the gradient with respect to y.
 ///
@@ -26,7 +26,7 @@
 ///
 /// Both lie row by row: the element in row r and column c of a plane of width w is number `r * w + c`.
 pub fn pool_gradient(dy: &[f64], height: usize, width: usize) -> Vec<f64> {
-    // TODO: by how much does the loss grow when an element of x grows by 1?
+    // TODO: the gradient of every element of x.
     todo!("the gradient of average pooling")
 }
 

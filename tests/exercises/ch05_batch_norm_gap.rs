@@ -7,14 +7,14 @@ use exercises::checks::ch05_batch_norm_gap::{Answer, LostIn, Suspect};
 /// An experiment: your answer is numbers that you measure, a cause, and a reason.
 ///
 /// Two devices train with twice the batch and twice the rate, and the test accuracy is lower. Two suspects changed at the same
-/// time: the batch and the rate. There is a third one: a test normalises images by the running statistics. These may be wrong
-/// for weights that are as good as before.
+/// time: the batch and the rate. The accuracy can be lost in the weights, or in the running statistics of the test.
 ///
 /// 1. Write down your expectation: which suspect is it?
-/// 2. Find the five settings that separate the suspects. Run each with seeds 1, 2 and 3, since accuracy also differs by chance.
+/// 2. Find the settings that separate the suspects, and the two places. Run each with seeds 1, 2 and 3, since accuracy also
+///    differs by chance.
 /// 3. Write your numbers below. Accuracies are means over the seeds, from 0 to 1.
 ///
-/// A run, from the folder of the course. All fifteen runs take about seven minutes on two cores:
+/// A run, from the folder of the course. It takes about half a minute on two cores:
 ///
 /// ```text
 /// mkdir -p target/gap

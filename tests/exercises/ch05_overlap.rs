@@ -21,16 +21,16 @@ use params_and_allreduce::communicator::Error;
 /// As in NCCL, the n-th all-reduce that one rank starts is summed with the n-th of every other rank. If one rank has bucket 0
 /// there and another has bucket 1, none of the two ever ends.
 ///
-/// - The ranks get their gradients **in different orders**. A rank may get no gradient at all of some parameters, because
-///   its samples did not use them. These count as zeros. No order and no missing gradient may cause a deadlock.
-/// - As many buckets as possible travel during the backward pass, each as early as the rules allow. Nothing waits before
-///   the pass has ended.
+/// - The ranks get their gradients **in different orders**. No order may cause a deadlock.
+/// - As many buckets as possible travel during the backward pass, each as early as the rules allow. No rank waits during
+///   its pass.
+/// - A pass may end without the gradient of some parameter. This is an error, as in the course's wrapper.
 /// - A bucket is summed once, as one row of numbers. The sums have the shapes of the gradients (all are f32), and are the
 ///   same on every rank.
 ///
-/// Fails when a tensor operation fails, or another rank stops or stalls.
+/// Fails when the pass ends without the gradient of a parameter, a tensor operation fails, or another rank stops or stalls.
 pub fn backward(pass: &Pass<'_>, buckets: &[Vec<usize>]) -> Result<Vec<Tensor>, Error> {
-    // TODO: take gradients, start buckets, end the pass, then wait for the sums.
+    // TODO: the pass, and the sums of all ranks.
     todo!("buckets that travel during the backward pass")
 }
 

@@ -11,14 +11,12 @@ use exercises::training::{Setup, Training};
 pub struct Checkpoint {
     /// Values by name.
     weights: Vec<(String, Tensor)>,
-    // TODO: weights are not all that the next step depends on. Save the rest, and put it back.
+    // TODO: the resumed training must make the same steps.
 }
 
 /// A checkpoint of a training between two steps.
 ///
-/// `tests/exercises/support/training.rs` has [`Training`] with its fields, and the loop, [`Training::step`]. The field `rest`, the
-/// batches that are left of the epoch, cannot be copied; [`Setup::rest_of_epoch`] makes it anew. An epoch whose batches are all
-/// done has not ended yet: the next step adds the epoch's loss to `losses`, and begins another epoch.
+/// `tests/exercises/support/training.rs` has [`Training`] with its fields, and the loop, [`Training::step`].
 ///
 /// Fails when a tensor cannot be copied.
 pub fn save(training: &Training) -> Result<Checkpoint> {
@@ -30,8 +28,7 @@ pub fn save(training: &Training) -> Result<Checkpoint> {
 /// The resumed training has the state of the first training, to the last bit. It makes the same steps: the same batches with
 /// the same learning rates, the same weights after each step, and at the end the same `losses`. This holds
 ///
-/// - after any number of steps: none (its weights may be from elsewhere), some of the warm-up, part of an epoch,
-///   a whole one, all;
+/// - after any number of steps, from none to all;
 /// - if it is saved and resumed again, even after every step;
 /// - if a checkpoint is used more than once.
 ///

@@ -240,7 +240,7 @@ fn more_devices_than_samples_is_still_exact() {
 #[test]
 fn every_known_mistake_is_found() {
     let expected = on_one_device(DType::F64);
-    for breakage in Breakage::ALL {
+    for breakage in Breakage::all() {
         // The mistakes lie outside the all-reduce; each algorithm meets each of them once.
         let each = counts()[1..].iter().copied().zip(Algorithm::OURS.into_iter().cycle());
         for (devices, algorithm) in each {
@@ -261,7 +261,7 @@ fn every_known_mistake_is_found() {
 #[test]
 fn every_known_mistake_is_found_in_f32_within_one_step() {
     let expected = on_one_device(DType::F32);
-    for breakage in Breakage::ALL.into_iter().filter(|bug| named(*bug, 2).is_none()) {
+    for breakage in Breakage::all().filter(|bug| named(*bug, 2).is_none()) {
         let traces = on_devices_with(2, DType::F32, Algorithm::Ring, Some(breakage)).unwrap();
         let trace = &traces[0];
         let difference = first_difference(&trace[..1], &expected[..1], tolerance_in_f32());

@@ -1,6 +1,6 @@
-//! The next bucket of the list starts when it is complete. At the end, the others follow, with zeros for missing gradients.
+//! The next bucket of the list starts when it is complete. A bucket that never becomes complete is an error.
 
-use candle_core::{DType, Device, Tensor};
+use candle_core::Tensor;
 use exercises::overlap::Pass;
 use params_and_allreduce::communicator::Error;
 
@@ -13,12 +13,13 @@ pub fn backward(pass: &Pass<'_>, buckets: &[Vec<usize>]) -> Result<Vec<Tensor>, 
         while let Some(bucket) = buckets.get(next)
             && bucket.iter().all(|&member| gradients[member].is_some())
         {
-            pass.start(next, &row(pass, bucket, &gradients)?)?;
+            pass.start(next, &row(bucket, &gradients)?)?;
             next += 1;
         }
     }
-    for (number, bucket) in buckets.iter().enumerate().skip(next) {
-        pass.start(number, &row(pass, bucket, &gradients)?)?;
+    // The other ranks wait for this rank, and their error names it.
+    if let Some(missing) = gradients.iter().position(Option::is_none) {
+        return Err(Error::Other(format!("parameter {missing} has no gradient")));
     }
     let mut sums = vec![None; gradients.len()];
     for bucket in buckets {
@@ -34,16 +35,9 @@ pub fn backward(pass: &Pass<'_>, buckets: &[Vec<usize>]) -> Result<Vec<Tensor>, 
 }
 
 /// The gradients of a bucket in a row, in the order of the list, whatever the order in which they came.
-fn row(
-    pass: &Pass<'_>,
-    bucket: &[usize],
-    gradients: &[Option<Tensor>],
-) -> candle_core::Result<Tensor> {
-    let flat = |&member: &usize| match &gradients[member] {
-        Some(gradient) => gradient.flatten_all(),
-        None => Tensor::zeros(pass.shapes()[member].elem_count(), DType::F32, &Device::Cpu),
-    };
-    Tensor::cat(&bucket.iter().map(flat).collect::<candle_core::Result<Vec<_>>>()?, 0)
+fn row(bucket: &[usize], gradients: &[Option<Tensor>]) -> candle_core::Result<Tensor> {
+    let come = bucket.iter().filter_map(|&member| gradients[member].as_ref());
+    Tensor::cat(&come.map(Tensor::flatten_all).collect::<candle_core::Result<Vec<_>>>()?, 0)
 }
 
 exercises::check!(ch05_overlap, backward);

@@ -113,51 +113,33 @@ fn a_gradient_is_the_derivative_of_its_loss(answer: Answer) {
         .check(&slopes, &dlogits);
 }
 
-/// Rows of two logits, with the loss and the gradient.
-struct Large {
-    what: &'static str,
-    logits: &'static [f64],
-    labels: &'static [usize],
-    loss: f64,
-    gradient: &'static [f64],
-}
+/// Rows of two logits: a name, the logits, the labels, the loss and the gradient.
+type Large = (&'static str, &'static [f64], &'static [usize], f64, &'static [f64]);
 
 /// In the second batch one row is small beside another.
 const LARGE: [Large; 3] = [
-    Large {
-        what: "logits 1000 and 0 with label 1",
-        logits: &[1000.0, 0.0],
-        labels: &[1],
-        loss: 1000.0,
-        gradient: &[1.0, -1.0],
-    },
-    Large {
-        what: "logits 1000 and 1000, then −1000 and −1000, both with label 0",
-        logits: &[1000.0, 1000.0, -1000.0, -1000.0],
-        labels: &[0, 0],
-        loss: 2.0 * std::f64::consts::LN_2,
-        gradient: &[-0.5, 0.5, -0.5, 0.5],
-    },
-    Large {
-        what: "logits −1000 and 0 with label 1",
-        logits: &[-1000.0, 0.0],
-        labels: &[1],
-        loss: 0.0,
-        gradient: &[0.0, 0.0],
-    },
+    ("logits 1000 and 0 with label 1", &[1000.0, 0.0], &[1], 1000.0, &[1.0, -1.0]),
+    (
+        "logits 1000 and 1000, then −1000 and −1000, both with label 0",
+        &[1000.0, 1000.0, -1000.0, -1000.0],
+        &[0, 0],
+        2.0 * std::f64::consts::LN_2,
+        &[-0.5, 0.5, -0.5, 0.5],
+    ),
+    ("logits −1000 and 0 with label 1", &[-1000.0, 0.0], &[1], 0.0, &[0.0, 0.0]),
 ];
 
 /// Whether the answer is right where nothing overflows: a thousandth of these logits, against the formula.
-fn is_right_when_small(answer: Answer, case: &Large) -> bool {
-    let logits: Vec<f64> = case.logits.iter().map(|logit| logit / 1000.0).collect();
+fn is_right_when_small(answer: Answer, (_, logits, labels, ..): &Large) -> bool {
+    let logits: Vec<f64> = logits.iter().map(|logit| logit / 1000.0).collect();
     let (mut loss, mut gradient) = (0.0, Vec::new());
-    for (row, &label) in logits.chunks(2).zip(case.labels) {
+    for (row, &label) in logits.chunks(2).zip(*labels) {
         let sum: f64 = row.iter().map(|logit| logit.exp()).sum();
         loss -= (row[label].exp() / sum).ln();
         let at_label = |class| if class == label { 1.0 } else { 0.0 };
         gradient.extend((0..2).map(|class| row[class].exp() / sum - at_label(class)));
     }
-    let (got, dlogits) = call(answer, &logits, case.labels, 2);
+    let (got, dlogits) = call(answer, &logits, labels, 2);
     let near = |(a, b): (&f64, &f64)| (a - b).abs() < 1e-9;
     near((&got, &loss))
         && dlogits.len() == gradient.len()
@@ -166,18 +148,19 @@ fn is_right_when_small(answer: Answer, case: &Large) -> bool {
 
 fn large_logits_do_not_overflow(answer: Answer) {
     for case in LARGE {
-        let (got, dlogits) = call(answer, case.logits, case.labels, 2);
+        let (what, logits, labels, expected, expected_gradient) = case;
+        let (got, dlogits) = call(answer, logits, labels, 2);
         let law = |law| if is_right_when_small(answer, &case) { law } else { FORMULA };
-        loss(case.what)
+        loss(what)
             .law(law(
                 "exponentials are taken of logits minus their row's largest, and ln never of a 0",
             ))
             .up_to(1e-12)
-            .check(&[case.loss], &[got]);
-        gradient(case.what, 2)
+            .check(&[expected], &[got]);
+        gradient(what, 2)
             .law(law("exponentials are taken of logits minus their row's largest"))
             .up_to(1e-12)
-            .check(case.gradient, &dlogits);
+            .check(expected_gradient, &dlogits);
     }
 }
 

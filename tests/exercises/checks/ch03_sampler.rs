@@ -167,25 +167,17 @@ fn ranks_share_every_epoch_out(answer: Answer) {
             for world_size in [2, 1, 3, 4] {
                 let first = Epoch { samples, global_batch, world_size, seed: 5, epoch: 0 };
                 first.check(answer);
-                let second = Epoch { epoch: 1, ..first };
-                let law = "a new shuffle each epoch, that only seed and epoch decide";
-                if second.found(answer) == first.found(answer)
-                    && second.expected() != first.expected()
-                {
-                    second.fail(
-                        "epoch 1 comes in the order of epoch 0",
-                        &second.found(answer),
-                        law,
-                    );
+                for (other, what) in [
+                    (Epoch { epoch: 1, ..first }, "epoch 1 comes in the order of epoch 0"),
+                    (Epoch { seed: 6, ..first }, "seed 6 gives the order of seed 5"),
+                ] {
+                    let found = other.found(answer);
+                    if found == first.found(answer) && other.expected() != first.expected() {
+                        let law = "a new shuffle each epoch, that only seed and epoch decide";
+                        other.fail(what, &found, law);
+                    }
+                    other.check(answer);
                 }
-                second.check(answer);
-                let other = Epoch { seed: 6, ..first };
-                if other.found(answer) == first.found(answer)
-                    && other.expected() != first.expected()
-                {
-                    other.fail("seed 6 gives the order of seed 5", &other.found(answer), law);
-                }
-                other.check(answer);
             }
         }
     });

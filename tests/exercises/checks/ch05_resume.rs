@@ -99,28 +99,22 @@ impl Uninterrupted {
     fn check(&self, answer: Answer) -> Result<()> {
         let Self { setup, done, .. } = self;
         for after in 0..=done.len() {
-            let what = format!("interrupted after {after} of {} steps", done.len());
-            let saved = (answer.save)(&self.after(after)?)?;
-            let resumed = (answer.resume)(setup, &saved)?;
-            let at_once = Interruption { after, what: what.clone(), law: None };
-            self.compare(&at_once, to_the_end(resumed, setup)?);
-
+            let compare = |how: &str, law, saved: &Saved| -> Result<()> {
+                let what = format!("interrupted after {after} of {} steps{how}", done.len());
+                let told = to_the_end((answer.resume)(setup, saved)?, setup)?;
+                self.compare(&Interruption { after, what, law }, told);
+                Ok(())
+            };
+            compare("", None, &(answer.save)(&self.after(after)?)?)?;
             let mut training = self.after(after)?;
             let saved = (answer.save)(&training)?;
             training.step(setup)?;
             training.step(setup)?;
-            let resumed = (answer.resume)(setup, &saved)?;
             let law =
                 "a checkpoint has its own memory: later steps of the training do not change it";
-            let what_happened = format!("{what}, resumed when the first training has gone on");
-            let later = Interruption { after, what: what_happened, law: Some(law) };
-            self.compare(&later, to_the_end(resumed, setup)?);
-
-            let resumed = (answer.resume)(setup, &saved)?;
+            compare(", resumed when the first training has gone on", Some(law), &saved)?;
             let law = "a training that was resumed does not change the checkpoint";
-            let what = format!("{what}, resumed for the second time from one checkpoint");
-            let again = Interruption { after, what, law: Some(law) };
-            self.compare(&again, to_the_end(resumed, setup)?);
+            compare(", resumed for the second time from one checkpoint", Some(law), &saved)?;
         }
         let every_step =
             Interruption { after: 0, what: "interrupted after every step".to_owned(), law: None };
@@ -288,28 +282,24 @@ fn a_training_goes_on_to_the_last_bit(answer: Answer) -> Result<()> {
     let check = move || {
         // A warm-up that ends in the second epoch; no optimizer state; one batch in an epoch.
         let momentum = |momentum| Momentum { momentum, weight_decay: 0.01 };
-        let setup = |data, epochs, batch_size, warm_up, constants| {
+        let setup = |samples, epochs, batch_size, warm_up, constants| {
+            let data = synthetic::dataset(Split::Train, samples);
             let schedule = Schedule { rate: 0.01, warm_up };
             Setup { data, epochs, batch_size, seed: 5, schedule, constants }
         };
-        Uninterrupted::new(setup(synthetic::dataset(Split::Train, 10), 3, 4, 5, momentum(0.9)))?
-            .check(answer)?;
-        Uninterrupted::new(setup(
-            synthetic::dataset(Split::Train, 9),
-            2,
-            3,
-            0,
-            Momentum::default(),
-        ))?
-        .check(answer)?;
-        Uninterrupted::new(setup(synthetic::dataset(Split::Train, 3), 4, 8, 3, momentum(0.5)))?
-            .check(answer)?;
-        // Sums over 7, 14 and 21 samples.
-        Uninterrupted::new(setup(synthetic::dataset(Split::Train, 21), 2, 7, 0, momentum(0.9)))?
-            .check(answer)?;
+        for (samples, epochs, batch_size, warm_up, constants) in [
+            (10, 3, 4, 5, momentum(0.9)),
+            (9, 2, 3, 0, Momentum::default()),
+            (3, 4, 8, 3, momentum(0.5)),
+            // Sums over 7, 14 and 21 samples.
+            (21, 2, 7, 0, momentum(0.9)),
+        ] {
+            Uninterrupted::new(setup(samples, epochs, batch_size, warm_up, constants))?
+                .check(answer)?;
+        }
         // 14 of 107 samples are correct: in f64, 14 / 107 · 107 is below 14.
         let slow = Schedule { rate: 0.001, warm_up: 0 };
-        let all = setup(synthetic::dataset(Split::Train, 107), 3, 107, 0, momentum(0.9));
+        let all = setup(107, 3, 107, 0, momentum(0.9));
         Uninterrupted::new(Setup { seed: 4, schedule: slow, ..all })?.check(answer)
     };
     within("going on", check)

@@ -6,7 +6,6 @@ pub mod ch02_allreduce;
 pub mod ch02_owners;
 pub mod ch02_ring;
 pub mod ch03_sampler;
-pub mod ch03_uneven_split;
 pub mod ch04_accuracy;
 pub mod ch04_batch_scaling;
 pub mod ch04_fused_allreduce;

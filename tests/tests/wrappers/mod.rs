@@ -129,7 +129,7 @@ fn an_epoch(
 fn every_bug_is_found() {
     let network = resnet18(DType::F64);
     let alone = an_epoch(&network, None).unwrap();
-    for breakage in Breakage::ALL {
+    for breakage in Breakage::all() {
         let run = an_epoch(&network, Some(breakage));
         let named = match breakage {
             Breakage::OwnShuffle => Some("rank 1 has seed 6, rank 0 has 5"),

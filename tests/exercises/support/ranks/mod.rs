@@ -4,9 +4,7 @@
 //! same words and with its place. All messages pass through one meeting point, where the state of every rank is known.
 
 mod meeting;
-mod promises;
 mod rank;
-mod sent;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,11 +16,9 @@ use params_and_allreduce::thread::run_ranks;
 
 use crate::limit::{still_allowed, try_within};
 use crate::{mismatch, panic};
-pub use meeting::Sends;
 use meeting::{CUT, Fault, Meeting};
-pub use promises::{PROMISE, PROMISE_BROKEN};
-pub use rank::Rank;
-pub use sent::Sent;
+pub use meeting::{Sends, Sent};
+pub use rank::{PROMISE, PROMISE_BROKEN, Rank};
 
 /// The time limit of all ranks together. A rank that waits in vain fails much sooner.
 const LIMIT: Duration = Duration::from_secs(10);
@@ -61,7 +57,8 @@ const BETWEEN_RANKS: [&str; 5] = [
     "never received",
 ];
 
-fn is_between_ranks(failure: &str) -> bool {
+/// Whether ranks missed each other, and no rank failed by itself.
+pub fn is_between_ranks(failure: &str) -> bool {
     BETWEEN_RANKS.iter().any(|part| failure.contains(part))
 }
 

@@ -10,9 +10,15 @@ use params_and_allreduce::thread::{self, Traffic};
 
 use harness::lock::locked;
 
-use super::meeting::Meeting;
-use super::promises::Promises;
-use super::sent::Sent;
+use super::meeting::{Meeting, Sent};
+use crate::expectation::numbers;
+
+/// A part of the failure of a rank that has written to a tensor that it had shared.
+pub const PROMISE_BROKEN: &str = " was written to afterwards";
+
+/// The law about shared tensors.
+pub const PROMISE: &str =
+    "a shared tensor is not written to again, and an update writes to a variable: `send` it";
 
 /// One rank inside its own thread: its device, its number and the meeting point.
 ///
@@ -21,14 +27,16 @@ use super::sent::Sent;
 pub struct Rank {
     slot: thread::Rank,
     meeting: Arc<Meeting>,
-    promises: Mutex<Promises>,
+    /// The tensors that this rank has shared: the receiver, the memory, and its bits at that time. In the exercises every message
+    /// is a copy, so writing to a shared tensor changes nothing. The comparison of the bits finds it every time.
+    shared: Mutex<Vec<(usize, Tensor, Vec<u64>)>>,
     thread: ThreadId,
 }
 
 impl Rank {
     pub(super) fn new(slot: &thread::Rank, meeting: &Arc<Meeting>) -> Self {
         let (slot, meeting) = (slot.clone(), Arc::clone(meeting));
-        Self { slot, meeting, promises: Mutex::default(), thread: threads::current().id() }
+        Self { slot, meeting, shared: Mutex::default(), thread: threads::current().id() }
     }
 
     /// The messages that this rank has sent so far.
@@ -43,7 +51,15 @@ impl Rank {
 
     /// Fails when a tensor that this rank has shared was written to.
     pub(super) fn promises_kept(&self) -> Result<(), String> {
-        locked(&self.promises).kept()
+        let is_broken =
+            |(_, memory, held): &&(_, _, Vec<u64>)| bits(memory).ok().as_ref() != Some(held);
+        match locked(&self.shared).iter().find(is_broken) {
+            Some((to, ..)) => {
+                let told = format!("a tensor that it had shared with rank {to}{PROMISE_BROKEN}");
+                Err(format!("broke a promise: {told}"))
+            }
+            None => Ok(()),
+        }
     }
 
     fn check_thread(&self) -> Result<(), Error> {
@@ -67,7 +83,10 @@ impl Communicator for Rank {
     }
 
     fn send_shared(&self, to: usize, tensor: &Tensor) -> Result<(), Error> {
-        locked(&self.promises).share(to, tensor)?;
+        // A detached tensor shares the memory of its variable.
+        let memory = tensor.detach();
+        let held = bits(&memory)?;
+        locked(&self.shared).push((to, memory, held));
         self.send(to, tensor)
     }
 
@@ -88,4 +107,9 @@ impl Communicator for Rank {
     fn background(&self) -> Result<SharedCommunicator, Error> {
         Err(Error::Other("the ranks of an exercise have one connection".to_owned()))
     }
+}
+
+/// The bits of a tensor's numbers: as bits, NaN equals NaN.
+fn bits(tensor: &Tensor) -> candle_core::Result<Vec<u64>> {
+    Ok(numbers(tensor)?.into_iter().map(f64::to_bits).collect())
 }

@@ -18,9 +18,9 @@ ch01-single-gpu 01-single-gpu src/lenet src/init src/layers src/sgd src/gradient
 ch02-all-reduce 02-params-and-allreduce src/params src/../examples/channels src/communicator/all_reduce/naive
 ch02-all-reduce 02-params-and-allreduce src/communicator/all_reduce/one_shot src/communicator/all_reduce/tree
 ch02-all-reduce 02-params-and-allreduce src/communicator/all_reduce/ring
-ch03-split-batch 03-split-batch src/split src/gather src/loader src/sampler/mod src/sampler/breakage
+ch03-split-batch 03-split-batch src/split src/loader src/sampler
 ch04-data-parallel 04-scratch-data-parallel src/train_batch src/train src/replicas src/evaluate
-ch04c-same-bits 04-scratch-data-parallel src/reproducible src/fixed_tree src/tree_sum
+ch04c-same-bits 04-scratch-data-parallel src/reproducible src/fixed_tree
 ch05-concise-wrapper 05-concise-wrapper src/../examples/own_model src/data_parallel src/ddp/bucket src/ddp/reducer
 ch05-concise-wrapper 05-concise-wrapper src/ddp/worker src/ddp/broken
 ch05d-your-model 05-concise-wrapper src/network src/model src/optimizer src/resnet
@@ -41,8 +41,7 @@ ch01-single-gpu ch01_pool_gradient layers.rs:pool_backward
 ch01-single-gpu ch01_cross_entropy layers.rs:cross_entropy
 ch02-all-reduce ch02_ring ring.rs:ring
 ch02b-ranks ch02_ring collectives.rs:reduce_scatter collectives.rs:all_gather
-ch03-split-batch ch03_uneven_split split.rs:cut_shard split.rs:split_batch
-ch03-split-batch ch03_sampler sampler/mod.rs:epoch
+ch03-split-batch ch03_sampler sampler.rs:epoch
 ch04-data-parallel ch04_accuracy evaluate.rs:evaluate
 ch05-concise-wrapper ch05_buckets bucket.rs:buckets
 ch05-concise-wrapper ch05_overlap reducer.rs:backward

@@ -42,11 +42,12 @@ type Draw = fn(&[String]) -> anyhow::Result<Figure>;
 type Measure = (&'static str, fn(&str, &str) -> anyhow::Result<String>);
 
 /// The figures: the names of their data, of which the first is the figure's name, and the measurement, if this tool runs it.
-const FIGURES: [(&[&str], Draw, Option<Measure>); 7] = [
+const FIGURES: [(&[&str], Draw, Option<Measure>); 8] = [
     (&["peers-cpu", "peers-cpu-amd"], peers::draw, None),
     (&["peers-gpu"], peers::draw, None),
     (&["all-reduce-cpu"], all_reduce::draw, Some((ALL_REDUCE, measurement::data))),
-    (&["training-cpu"], training::draw, Some((TRAINING, measurement::data))),
+    (&["training-cpu"], training::accuracies, Some((TRAINING, measurement::data))),
+    (&["bugs-cpu"], training::losses, Some((BUGS, measurement::data))),
     (&["timeline-cpu"], timeline::draw, Some((TIMELINE, timeline::data))),
     (&["pipeline-cpu"], pipeline::draw, Some((PIPELINE, pipeline::data))),
     (&["cost-model-cpu"], cost_model::draw, Some((COST_MODEL, cost_model::data))),
@@ -55,6 +56,9 @@ const FIGURES: [(&[&str], Draw, Option<Measure>); 7] = [
 const ALL_REDUCE: &str = "cargo run --release -p params-and-allreduce -- --metrics FILE";
 const TRAINING: &str =
     "cargo run --release -p scratch-data-parallel -- --data synthetic --metrics FILE";
+const BUGS: &str = "cargo run --release -p scratch-data-parallel -- --data synthetic --train-size 6000 --test-size 1000 \
+                    --epochs 3 --batch-size 32 --break skip-allreduce,mean-for-sum,reduce-params,same-shard \
+                    --metrics FILE";
 const TIMELINE: &str = "cargo run --release -p concise-wrapper -- --data synthetic --train-size 1536 --test-size 100 \
                         --epochs 1 --batch-size 64 --bucket-mb 0.4 --slow-link 40 --trace FILE";
 const PIPELINE: &str = "cargo run --release -p model-parallel -- --data synthetic --model resnet18 --width 8 \
