@@ -33,12 +33,11 @@ impl AddAndCopy {
         }
     }
 
-    /// Adds up and copies once. All ranks call this together. Fails when another rank stops or
-    /// stalls.
-    pub fn run(&self, communicator: &(impl Communicator + ?Sized)) -> Result<(), Error> {
-        let rank = communicator.rank();
+    /// Adds up and copies once. All ranks call this together. Fails when another rank stops or stalls.
+    pub fn run(&self, comm: &(impl Communicator + ?Sized)) -> Result<(), Error> {
+        let rank = comm.rank();
         self.add(rank);
-        communicator.barrier()?;
+        comm.barrier()?;
         for chunk in (0..self.sums.len()).filter(|&chunk| chunk != rank) {
             let sum = self.sums[chunk][chunk].read().unwrap_or_else(PoisonError::into_inner);
             let mut mine = self.sums[rank][chunk].write().unwrap_or_else(PoisonError::into_inner);
@@ -78,10 +77,10 @@ mod tests {
         for (ranks, len) in [(1, 5), (2, 5), (3, 2), (4, 1000)] {
             let plan = DevicePlan::slices(ranks).unwrap();
             let limit = AddAndCopy::new(ranks, len);
-            run_ranks(&plan, Duration::from_secs(20), |rank| {
-                limit.run(rank)?;
-                rank.barrier()?;
-                limit.run(rank)
+            run_ranks(&plan, Duration::from_secs(20), |comm| {
+                limit.run(comm)?;
+                comm.barrier()?;
+                limit.run(comm)
             })
             .unwrap();
             for sums in limit.sums {

@@ -63,10 +63,10 @@ enum Work<'a> {
 }
 
 /// The bandwidths for one number of devices.
+#[derive(Default)]
 pub struct Table {
     title: String,
     devices: Vec<String>,
-    /// A note about the devices.
     note: Option<String>,
     /// Whether devices share a core or a GPU.
     shared: bool,
@@ -90,20 +90,18 @@ impl Table {
             devices: plan.slots().iter().map(ToString::to_string).collect(),
             note: plan.note().map(str::to_owned),
             shared: plan.shares_hardware(),
-            busy: None,
             runs,
             algorithms: Algorithm::OURS.to_vec(),
             limit: Some(if slices { "add and copy" } else { "copy" }),
-            columns: Vec::new(),
+            ..Self::default()
         };
         for bytes in SIZES {
             let elements = if slices { bytes / DType::F32.size_in_bytes() } else { 0 };
             let limit = AddAndCopy::new(plan.len(), elements);
             let last = if slices { Work::AddAndCopy(&limit) } else { Work::Copy };
-            let rows: Vec<_> =
-                Algorithm::OURS.map(Work::AllReduce).into_iter().chain([last]).collect();
+            let rows = [&Algorithm::OURS.map(Work::AllReduce)[..], &[last]].concat();
             let mut columns =
-                run_ranks(plan, DEFAULT_TIMEOUT, |rank| column(rank, &rows, bytes, runs))?;
+                run_ranks(plan, DEFAULT_TIMEOUT, |comm| column(comm, &rows, bytes, runs))?;
             table.columns.push(columns.swap_remove(0));
         }
         table.busy = plan.busy_since(&load);
@@ -113,23 +111,22 @@ impl Table {
     /// Measures algorithms on the devices of a world that is connected already. All ranks call this together, and get the
     /// same table. Fails when an all-reduce fails.
     pub fn measure_rank(
-        rank: &(impl Communicator + ?Sized),
+        comm: &(impl Communicator + ?Sized),
         title: String,
         algorithms: &[Algorithm],
         runs: Option<u32>,
     ) -> Result<Self, Error> {
         let rows: Vec<Work<'_>> = algorithms.iter().copied().map(Work::AllReduce).collect();
-        let columns = SIZES.into_iter().map(|bytes| column(rank, &rows, bytes, runs));
+        let columns = SIZES.into_iter().map(|bytes| column(comm, &rows, bytes, runs));
         let columns = columns.collect::<Result<_, Error>>()?;
-        let devices = (0..rank.world_size()).map(|rank| format!("rank {rank}")).collect();
+        let devices = (0..comm.world_size()).map(|rank| format!("rank {rank}")).collect();
         let algorithms = algorithms.to_vec();
-        let (note, shared, busy, limit) = (None, false, None, None);
-        Ok(Self { title, devices, note, shared, busy, runs, algorithms, limit, columns })
+        Ok(Self { title, devices, runs, algorithms, columns, ..Self::default() })
     }
 
-    fn names(&self) -> Vec<String> {
-        let limit = self.limit.map(ToOwned::to_owned);
-        self.algorithms.iter().map(ToString::to_string).chain(limit).collect()
+    /// The names of the rows. `limit` is the name of the last row, if there is a limit.
+    fn names(&self, limit: Option<&str>) -> impl Iterator<Item = String> {
+        self.algorithms.iter().map(ToString::to_string).chain(limit.map(str::to_owned))
     }
 
     /// GB/s of a number of the table.
@@ -142,7 +139,7 @@ impl Table {
 
     /// Writes one line for each number. Fails when the file cannot be written.
     pub fn write(&self, metrics: &mut LazyFile) -> io::Result<()> {
-        for (row, work) in self.names().into_iter().enumerate() {
+        for (row, work) in self.names(self.limit).enumerate() {
             for (column, bytes) in SIZES.into_iter().enumerate() {
                 let (rate, seconds) = (self.rate(row, column), self.columns[column][row]);
                 let (Some(gb_per_s), Some(seconds)) = (rate, seconds) else { continue };
@@ -175,28 +172,28 @@ impl Table {
         };
         let last = SIZES.len() - 1;
         let limit = self.limit.and_then(|_| self.rate(self.algorithms.len(), last));
-        let limit = limit
-            .map(|limit| format!(", with {:.0} % of the memory limit", 100.0 * best(last) / limit));
-        Some(match count {
-            1 => "One device has nothing to add up.".to_owned(),
-            _ => ranked(&doubts, || {
-                let (within, limit) = (100.0 * EQUAL_TIMES, limit.unwrap_or_default());
-                let (small, large) = (fastest(0), fastest(last));
-                format!("Fastest, or within {within:.0} % of it: {small}, and {large}{limit}.")
-            }),
-        })
+        let limit = limit.map_or_else(String::new, |limit| {
+            format!(", with {:.0} % of the memory limit", 100.0 * best(last) / limit)
+        });
+        if count == 1 {
+            return Some("One device has nothing to add up.".to_owned());
+        }
+        Some(ranked(&doubts, || {
+            let (within, small, large) = (100.0 * EQUAL_TIMES, fastest(0), fastest(last));
+            format!("Fastest, or within {within:.0} % of it: {small}, and {large}{limit}.")
+        }))
     }
 }
 
 /// Measures the seconds of all rows for one size: the medians over runs of the slowest rank's time. All ranks get the same
 /// values, or `None` if Ctrl-C came first.
 fn column(
-    rank: &(impl Communicator + ?Sized),
+    comm: &(impl Communicator + ?Sized),
     rows: &[Work<'_>],
     bytes: usize,
     runs: Option<u32>,
 ) -> Result<Vec<Option<f64>>, Error> {
-    let mut tensor = Tensor::zeros(bytes / DType::F32.size_in_bytes(), DType::F32, rank.device())?;
+    let mut tensor = Tensor::zeros(bytes / DType::F32.size_in_bytes(), DType::F32, comm.device())?;
     let runs = runs.map_or(((64 << 20) / bytes).clamp(15, 500), |runs| runs as usize);
     let mut seconds = vec![Vec::with_capacity(runs); rows.len()];
     // The rows take turns, so a slow moment of the machine meets all of them. The first round, on new memory, does not count.
@@ -204,17 +201,17 @@ fn column(
         for (work, seconds) in rows.iter().zip(&mut seconds) {
             // The rank has just written its tensor, as it writes gradients in training.
             tensor = tensor.force_contiguous()?;
-            rank.device().synchronize()?;
-            if !all_go_on(rank, interrupt::requested())? {
+            comm.device().synchronize()?;
+            if !all_go_on(comm, interrupt::requested())? {
                 return Ok(vec![None; rows.len()]);
             }
             let start = Instant::now();
             match work {
-                Work::AllReduce(algorithm) => tensor = rank.all_reduce(&tensor, *algorithm)?,
-                Work::AddAndCopy(limit) => limit.run(rank)?,
+                Work::AllReduce(algorithm) => tensor = comm.all_reduce(&tensor, *algorithm)?,
+                Work::AddAndCopy(limit) => limit.run(comm)?,
                 Work::Copy => drop(tensor.force_contiguous()?),
             }
-            rank.device().synchronize()?;
+            comm.device().synchronize()?;
             if run > 0 {
                 seconds.push(start.elapsed().as_secs_f64());
             }
@@ -222,21 +219,19 @@ fn column(
     }
     let median = |of_row| -> Result<_, Error> {
         let all =
-            rank.all_gather(&Tensor::new(of_row, rank.device())?, runs * rank.world_size())?;
+            comm.all_gather(&Tensor::new(of_row, comm.device())?, runs * comm.world_size())?;
         let ranks: Vec<Vec<f64>> = all.to_vec1()?.chunks(runs).map(<[f64]>::to_vec).collect();
         Ok(Some(slowest(&ranks)))
     };
     seconds.into_iter().map(median).collect()
 }
 
-/// Waits for all ranks, and returns whether they make another run: the same on all ranks.
-///
-/// A signal may reach one rank before a run and another rank after it. A rank that leaves alone would keep the others
-/// waiting. So rank 0 alone decides by its own `interrupted`, and sends its decision to all ranks.
-fn all_go_on(rank: &(impl Communicator + ?Sized), interrupted: bool) -> Result<bool, Error> {
-    let decision = Tensor::new(&[u8::from(!interrupted)], rank.device())?;
-    let decision = rank.broadcast(&decision, 0)?.to_vec1::<u8>()?;
-    rank.barrier()?;
+/// Waits for all ranks, and returns whether they make another run. Rank 0 decides for all: a signal may reach one rank before a
+/// run and another rank after it, and a rank that leaves alone would keep the others waiting.
+fn all_go_on(comm: &(impl Communicator + ?Sized), interrupted: bool) -> Result<bool, Error> {
+    let decision = Tensor::new(&[u8::from(!interrupted)], comm.device())?;
+    let decision = comm.broadcast(&decision, 0)?.to_vec1::<u8>()?;
+    comm.barrier()?;
     Ok(decision == [1])
 }
 
@@ -249,9 +244,7 @@ impl fmt::Display for Table {
         for (bytes, rank) in SIZES.into_iter().zip(ranks) {
             table = table.column(&size(bytes), rank);
         }
-        let limit = self.limit.map(|_| "memory limit".to_owned());
-        let names = self.algorithms.iter().map(ToString::to_string).chain(limit);
-        for (row, name) in names.enumerate() {
+        for (row, name) in self.names(self.limit.map(|_| "memory limit")).enumerate() {
             let number = |column| {
                 self.rate(row, column).map_or_else(|| "–".to_owned(), |rate| format!("{rate:.3}"))
             };
@@ -283,9 +276,9 @@ mod tests {
         const SEEN_AT: [usize; 3] = [7, 2, usize::MAX];
         let plan = DevicePlan::slices(3).expect("a plan");
         for _ in 0..100 {
-            let made = run_ranks(&plan, Duration::from_secs(60), |rank| {
+            let made = run_ranks(&plan, Duration::from_secs(60), |comm| {
                 let mut made = 0;
-                while all_go_on(rank, made >= SEEN_AT[rank.rank()])? {
+                while all_go_on(comm, made >= SEEN_AT[comm.rank()])? {
                     made += 1;
                 }
                 Ok::<_, Error>(made)
@@ -303,13 +296,10 @@ mod tests {
         Table {
             title: "[a, b]".to_owned(),
             devices: vec![String::new(); 2],
-            note: None,
-            shared: false,
-            busy: None,
-            runs: None,
             algorithms: vec![Algorithm::OneShot, Algorithm::Ring],
             limit: Some("add and copy"),
             columns: (0..SIZES.len()).map(seconds).collect(),
+            ..Table::default()
         }
     }
 

@@ -19,6 +19,7 @@ use std::sync::Arc;
 use candle_core::{DType, Device, Shape, Tensor};
 use devices::Handover;
 
+use crate::forward;
 use all_reduce::Algorithm;
 
 /// A communicator that several owners hold, and call from any thread.
@@ -63,8 +64,9 @@ pub trait Communicator: Send + Sync {
     // ANCHOR: collectives
     /// Adds up the tensors of all ranks. Every rank gets the same bits.
     ///
-    /// Numbers are added in their own type, as in NCCL: a partial sum of bf16 is rounded to bf16. Fails when the tensors
-    /// differ in length or type, when another rank ends or sends nothing in time, or when there is no native all-reduce.
+    /// Numbers are added in their own type, as in NCCL: a partial sum of bf16 is rounded to bf16. NCCL and MPI replace this
+    /// method, because they have an all-reduce of their own: [`Algorithm::Native`]. Fails when the tensors differ in length
+    /// or type, when another rank ends or sends nothing in time, or when there is no native all-reduce.
     fn all_reduce(&self, tensor: &Tensor, algorithm: Algorithm) -> Result<Tensor, Error> {
         all_reduce::all_reduce(self, tensor, algorithm)
     }
@@ -94,17 +96,6 @@ pub trait Communicator: Send + Sync {
     }
     // ANCHOR_END: collectives
 
-    /// Adds up the tensors of all ranks by the library that connects the ranks, such as NCCL or MPI. Fails when there is
-    /// none, and as [`all_reduce`](Self::all_reduce) does.
-    fn native_all_reduce(&self, _tensor: &Tensor) -> Result<Tensor, Error> {
-        Err(all_reduce::no_native())
-    }
-
-    /// Whether ranks have messages. If not, they have the collectives of the library that connects them, and nothing else.
-    fn has_messages(&self) -> bool {
-        true
-    }
-
     // ANCHOR: rest
     /// Adds up tensors of all ranks that another thread of each rank has handed over, as [`all_reduce`](Self::all_reduce)
     /// does. The sum is in CPU memory. NCCL's sum is on the rank's GPU.
@@ -120,6 +111,12 @@ pub trait Communicator: Send + Sync {
     /// connections never meet. Fails when there is none.
     fn background(&self) -> Result<SharedCommunicator, Error> {
         Err(Error::Other("these ranks have no background connection".to_owned()))
+    }
+
+    /// Waits until no other rank reads memory of this connection. All ranks call this together, before they drop a connection
+    /// that has added up with [`Algorithm::Native`]. Fails when a message fails.
+    fn leave(&self) -> Result<(), Error> {
+        Ok(())
     }
 
     /// Returns a rank's number in the whole world, for error messages. In a [`Group`], a rank has another number.
@@ -216,9 +213,16 @@ fn circle_in_words(circle: &[usize]) -> String {
 }
 // ANCHOR_END: error
 
-/// Some of the ranks, as a world of their own. Rows and columns of a mesh are groups.
-///
-/// A group renumbers its members from 0, in the order of their list, and passes every message on:
+/// Checks that a rank can exchange messages with the rank `other`. Fails when there is no such rank, and when it is the rank
+/// itself.
+pub fn check_other(comm: &(impl Communicator + ?Sized), other: usize) -> Result<(), Error> {
+    let (rank, world_size) = (comm.rank(), comm.world_size());
+    let exists = other != rank && other < world_size;
+    exists.then_some(()).ok_or(Error::NoSuchRank { rank, other, world_size })
+}
+
+/// Some of the ranks, such as a row of a mesh, as a world of their own. A group renumbers its members from 0, in the order of
+/// their list, and passes every message on:
 ///
 /// ```text
 /// all ranks       0   1   2   3   4   5
@@ -226,40 +230,39 @@ fn circle_in_words(circle: &[usize]) -> String {
 /// in the group        0       1       2
 /// ```
 ///
-/// Messages of the group and of the whole world use the same connections. Every two ranks have to agree on the order of
-/// all messages between them. Errors name ranks by their number in the whole world.
+/// Messages of the group use the connections of the whole world: every two ranks have to agree on the order of all messages
+/// between them. Errors name ranks by their number in the whole world.
 pub struct Group {
-    world: SharedCommunicator,
+    comm: SharedCommunicator,
     members: Vec<usize>,
     rank: usize,
 }
 
 impl Group {
-    /// Makes the group of `members`. The rank of `world` is one of them, and every member makes the same list. Fails when
-    /// the rank is not a member, or a member is no rank of `world` or is listed twice.
-    pub fn new(world: SharedCommunicator, members: Vec<usize>) -> Result<Self, Error> {
-        let (rank, world_size) = (world.rank(), world.world_size());
+    /// Makes the group of `members`. The rank of `comm` is one of them, and every member makes the same list. Fails when
+    /// the rank is not a member, or a member is no rank of `comm` or is listed twice.
+    pub fn new(comm: SharedCommunicator, members: Vec<usize>) -> Result<Self, Error> {
+        let (rank, world_size) = (comm.rank(), comm.world_size());
         let Some(position) = members.iter().position(|&member| member == rank) else {
             return Err(Error::Other(format!("rank {rank} is none of the ranks {members:?}")));
         };
-        for (position, &member) in members.iter().enumerate() {
-            if member >= world_size || members[..position].contains(&member) {
-                return Err(Error::Other(format!(
-                    "{members:?} are no ranks of a world of {world_size}, each once"
-                )));
-            }
+        let again = |place: usize| members[..place].contains(&members[place]);
+        if (0..members.len()).any(|place| members[place] >= world_size || again(place)) {
+            let text = format!("{members:?} are no ranks of a world of {world_size}, each once");
+            return Err(Error::Other(text));
         }
-        Ok(Self { world, members, rank: position })
+        Ok(Self { comm, members, rank: position })
     }
 
     fn member(&self, other: usize) -> Result<usize, Error> {
-        let outside =
-            || Error::NoSuchRank { rank: self.rank, other, world_size: self.members.len() };
-        self.members.get(other).copied().ok_or_else(outside)
+        let (rank, world_size) = (self.rank, self.members.len());
+        self.members.get(other).copied().ok_or(Error::NoSuchRank { rank, other, world_size })
     }
 }
 
 impl Communicator for Group {
+    forward!(comm: device, shares_memory);
+
     fn rank(&self) -> usize {
         self.rank
     }
@@ -268,37 +271,25 @@ impl Communicator for Group {
         self.members.len()
     }
 
-    fn device(&self) -> &Device {
-        self.world.device()
-    }
-
     fn send(&self, to: usize, tensor: &Tensor) -> Result<(), Error> {
-        self.world.send(self.member(to)?, tensor)
+        self.comm.send(self.member(to)?, tensor)
     }
 
     fn send_shared(&self, to: usize, tensor: &Tensor) -> Result<(), Error> {
-        self.world.send_shared(self.member(to)?, tensor)
+        self.comm.send_shared(self.member(to)?, tensor)
     }
 
     fn recv(&self, from: usize, shape: &Shape, dtype: DType) -> Result<Tensor, Error> {
-        self.world.recv(self.member(from)?, shape, dtype)
+        self.comm.recv(self.member(from)?, shape, dtype)
     }
 
     fn background(&self) -> Result<SharedCommunicator, Error> {
         let (members, rank) = (self.members.clone(), self.rank);
-        Ok(Arc::new(Self { world: self.world.background()?, members, rank }))
-    }
-
-    fn shares_memory(&self) -> bool {
-        self.world.shares_memory()
-    }
-
-    fn has_messages(&self) -> bool {
-        self.world.has_messages()
+        Ok(Arc::new(Self { comm: self.comm.background()?, members, rank }))
     }
 
     fn world_rank(&self, rank: usize) -> usize {
-        self.members.get(rank).map_or(rank, |&member| self.world.world_rank(member))
+        self.members.get(rank).map_or(rank, |&member| self.comm.world_rank(member))
     }
 }
 

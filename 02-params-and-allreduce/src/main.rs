@@ -1,5 +1,6 @@
 //! Shows parameters on a device, tensors before and after an all-reduce, and what an all-reduce costs.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -68,12 +69,12 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
 fn show_parameters(plan: &DevicePlan, seed: u64) -> anyhow::Result<()> {
     let lenet = Lenet::new(seed, DType::F32, &Device::Cpu)?;
     let (data, last) = (synthetic::dataset(Split::Train, 1), plan.len() - 1);
-    let mut shown = run_ranks(plan, DEFAULT_TIMEOUT, |rank| {
-        if rank.rank() != last {
+    let mut shown = run_ranks(plan, DEFAULT_TIMEOUT, |comm| {
+        if comm.rank() != last {
             return Ok(None);
         }
-        let copy = Lenet::with_parameters(get_params(lenet.parameters(), rank.device())?)?;
-        let batch = data.batch(&[0], DType::F32)?.to_device(rank.device())?;
+        let copy = Lenet::with_parameters(get_params(lenet.parameters(), comm.device())?)?;
+        let batch = data.batch(&[0], DType::F32)?.to_device(comm.device())?;
         let gradients = local_gradients(&copy, &batch)?.gradients;
         let both = copy.parameters().iter().zip(&gradients).find(|(it, _)| it.name == "b1");
         let text = both.map(|(b1, gradient)| Ok((numbers(&b1.value)?, numbers(gradient)?)));
@@ -93,24 +94,22 @@ const SHOWN_DEVICES: usize = 8;
 
 /// Prints ones(1×2)·(i+1) on device i, before and after an all-reduce.
 fn show_allreduce(plan: &DevicePlan) -> anyhow::Result<()> {
-    let shown = run_ranks(plan, DEFAULT_TIMEOUT, |rank| {
-        let ones = Tensor::ones((1, 2), DType::F32, rank.device())?;
-        let before = (ones * (rank.rank() + 1) as f64)?;
-        let after = rank.all_reduce(&before, Algorithm::Naive)?;
-        Ok::<_, Error>((numbers(&before)?, numbers(&after)?))
+    let shown = run_ranks(plan, DEFAULT_TIMEOUT, |comm| {
+        let ones = Tensor::ones((1, 2), DType::F32, comm.device())?;
+        let before = (ones * (comm.rank() + 1) as f64)?;
+        let after = comm.all_reduce(&before, Algorithm::Naive)?;
+        Ok::<_, Error>([numbers(&before)?, numbers(&after)?])
     })?;
-    for (title, pick) in [("before", 0), ("after", 1)] {
+    for (pick, title) in ["before", "after"].into_iter().enumerate() {
         line(format_args!("\n{title} all-reduce"))?;
         for row in shown_rows(shown.len(), SHOWN_DEVICES) {
-            let Some(row) = row else {
-                line("  …")?;
-                continue;
-            };
-            let (slot, (before, after)) = (plan.slots()[row], &shown[row]);
-            line(format_args!("  {slot}: {}", if pick == 0 { before } else { after }))?;
+            match row {
+                Some(row) => line(format_args!("  {}: {}", plan.slots()[row], shown[row][pick]))?,
+                None => line("  …")?,
+            }
         }
     }
-    let after: Vec<&str> = shown.iter().map(|(_, after)| after.as_str()).collect();
+    let after: Vec<&str> = shown.iter().map(|[_, after]| after.as_str()).collect();
     Ok(paragraph(all_reduced(&after))?)
 }
 
@@ -131,9 +130,7 @@ fn show_bandwidth(arguments: &Arguments, mut metrics: Option<&mut LazyFile>) -> 
     /// With more devices, one table would take minutes.
     const MOST: usize = 16;
     let asked = arguments.devices.count;
-    let mut counts = vec![2, 4, asked.clamp(2, MOST)];
-    counts.sort_unstable();
-    counts.dedup();
+    let counts = BTreeSet::from([2, 4, asked.clamp(2, MOST)]);
     let slices = arguments.devices.each.plan(2)?.is_of_slices();
     let (caption, limit) = (bandwidth::caption(arguments.runs), bandwidth::limit(slices));
     paragraph(format_args!("\n{caption}\n{limit}"))?;

@@ -5,21 +5,21 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::hint::spin_loop;
-use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use std::thread::{self, yield_now};
 use std::time::{Duration, Instant};
 
+use anyhow::anyhow;
 use candle_core::{DType, Device, Shape, Tensor};
 use devices::{ComputeDevice, DevicePlan, move_view};
 use harness::cli;
 use harness::lock::locked;
 use harness::stopwatch::{STRETCH, Stopwatch};
 
-use crate::communicator::{Communicator, Error, SharedCommunicator, wait_chain};
+use crate::communicator::{Communicator, Error, SharedCommunicator, check_other, wait_chain};
 
 /// The time that a rank waits for a message, if the caller has no better value.
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(300);
@@ -173,8 +173,8 @@ struct World {
 // ANCHOR_END: world
 
 // ANCHOR: rank
-/// One rank: its device, and its end of a connection to all other ranks. A clone is the same end, for any thread; one thread
-/// at a time receives on a connection. When the rank's work has ended, every call fails.
+/// One rank: its device, and its end of a connection. A clone is the same end, for any thread; one thread at a time receives
+/// on a connection. When the rank's work has ended, every call fails.
 #[derive(Clone)]
 pub struct Rank {
     rank: usize,
@@ -206,7 +206,7 @@ impl Communicator for Rank {
     }
 
     fn send_shared(&self, to: usize, tensor: &Tensor) -> Result<(), Error> {
-        self.check(to)?;
+        check_other(self, to)?;
         let message = move_view(&tensor.detach(), &Device::Cpu)?.contiguous()?;
         if self.has_ended() || self.world.ends[to].get().is_some() {
             return Err(self.stopped(to));
@@ -220,7 +220,7 @@ impl Communicator for Rank {
     }
 
     fn recv(&self, from: usize, shape: &Shape, dtype: DType) -> Result<Tensor, Error> {
-        self.check(from)?;
+        check_other(self, from)?;
         let (mailbox, since) = (self.mailbox(self.rank), Instant::now());
         mailbox.waits_for.store(from + 1, Ordering::SeqCst);
         let found = mailbox.wait(self.world.timeout, |messages| {
@@ -283,14 +283,6 @@ impl Rank {
 
     fn has_ended(&self) -> bool {
         self.world.ends[self.rank].get().is_some()
-    }
-
-    fn check(&self, other: usize) -> Result<(), Error> {
-        let (rank, world_size) = (self.rank, self.world_size());
-        if other == rank || other >= world_size {
-            return Err(Error::NoSuchRank { rank, other, world_size });
-        }
-        Ok(())
     }
 
     // ANCHOR: failures
@@ -366,13 +358,6 @@ pub struct RankFailure<E> {
     pub cause: Cause<E>,
 }
 
-impl<E> RankFailure<E> {
-    /// Makes the failure of a rank that returned an error.
-    pub fn new(rank: usize, error: E) -> Self {
-        Self { rank, cause: Cause::Error(error) }
-    }
-}
-
 /// The way in which a rank failed.
 #[derive(Debug)]
 pub enum Cause<E> {
@@ -414,11 +399,10 @@ pub fn attempt<R: Send, E: Send>(
     device: &ComputeDevice,
     work: impl FnOnce() -> Result<R, E> + Send,
 ) -> Result<R, Cause<E>> {
-    outcome_of(catch_unwind(AssertUnwindSafe(|| device.run(work))))
+    caught(|| device.run(work))
 }
 
-/// Runs `work` once for every device of a plan, each in its own thread, and waits for all. Returns the results in rank
-/// order. [`run_ranks_with`] says more. Fails when a rank fails, with the failure of the *first* rank that failed.
+/// Runs `work` like [`run_ranks_with`], without values for the ranks. Fails as [`run_ranks_with`] does.
 pub fn run_ranks<R, E>(
     plan: &DevicePlan,
     timeout: Duration,
@@ -428,24 +412,22 @@ where
     R: Send,
     E: From<Error> + fmt::Display + Send,
 {
-    run_ranks_with(plan, timeout, vec![(); plan.len()], |_, rank: Rank, ()| work(&rank))
+    run_ranks_with(plan, timeout, vec![(); plan.len()], |_, comm: Rank, ()| work(&comm))
 }
 
 // ANCHOR: run_ranks
 /// Runs `work` once for every device of a plan, each in its own thread and with its own value. Returns the results in rank
-/// order. A rank's value is dropped at the end of its thread at the latest. `work` gets the rank as a [`Rank`] or as a
-/// [`SharedCommunicator`].
+/// order. `work` gets the rank as a [`Rank`] or as a [`SharedCommunicator`]. Parallel code in `work` uses the cores of this
+/// rank's device only.
 ///
-/// `work` runs on a thread of the device's own thread pool, so parallel code in `work` uses the cores of this device only.
-///
-/// A rank waits for a message at most `timeout`. Time for which the whole program was stopped does not count. When a rank
-/// ends, the pending call of every rank that waits for it returns an error. When ranks wait for each other in a circle, each
-/// of them gets an error that names the circle, after `timeout`.
+/// A rank waits for a message at most `timeout`, without the time for which the whole program was stopped. When a rank ends,
+/// every call that waits for the rank returns an error. When ranks wait for each other in a circle, each gets an error that
+/// names the circle, after `timeout`.
 ///
 /// A thread cannot be ended from outside. If a rank has failed, and another rank does not end within `timeout` plus
-/// [`GRACE`], this function reports the failure and the ranks that do not end. The course's programs, which begin with
-/// [`cli::arguments`], then exit with code 1. Any other program goes on waiting. Fails when a rank fails, with the failure
-/// of the *first* rank that failed. Panics when there is not one value for each device.
+/// [`GRACE`], this function reports both. The course's programs, which begin with [`cli::arguments`], then exit with code 1.
+/// Any other program goes on waiting. Fails when a rank fails, with the failure of the *first* rank that failed. Panics when
+/// there is not one value for each device.
 pub fn run_ranks_with<C, T, R, E>(
     plan: &DevicePlan,
     timeout: Duration,
@@ -461,58 +443,46 @@ where
     assert_eq!(of_ranks.len(), plan.len(), "one for each device");
     let world = Arc::new(World::new(plan.len(), timeout));
     let (ended, ends) = channel();
-    let outcomes: Vec<(usize, Result<R, Cause<E>>)> = thread::scope(|scope| {
-        let mut threads = BTreeMap::new();
+    thread::scope(|scope| {
+        let mut threads = Vec::new();
         for (number, (slot, own)) in plan.slots().iter().zip(of_ranks).enumerate() {
-            let (ended, world, work) = (Ended(number, ended.clone()), Arc::clone(&world), &work);
+            let (at_end, world, work) = (ended.clone(), Arc::clone(&world), &work);
             let run = move || {
-                let outcome = match slot.open_in_this_thread().map(Arc::new) {
-                    Ok(device) => {
-                        let (rank, world) = (number, Arc::clone(&world));
-                        let rank = Rank { rank, device: Arc::clone(&device), world, connection: 0 };
-                        work(&device, rank.into(), own).map_err(Cause::Error)
-                    }
-                    Err(error) => Err(Cause::Error(E::from(Error::from(error)))),
-                };
-                // Before other ranks learn of the end, and fail because of it.
-                drop(ended);
-                world.end(number, outcome.as_ref().err());
-                outcome
+                let outcome = caught(|| {
+                    let device = slot.open_in_this_thread().map_err(|it| E::from(it.into()))?;
+                    let device = Arc::new(device);
+                    let (rank, on) = (number, Arc::clone(&device));
+                    let comm = Rank { rank, device: on, world, connection: 0 };
+                    work(&device, comm.into(), own)
+                });
+                let _ = at_end.send((number, outcome));
             };
-            let thread = thread_of(number).name(slot.to_string()).spawn_scoped(scope, run);
-            threads.insert(number, thread);
-        }
-        // In the order in which the ranks ended.
-        let (mut outcomes, mut failed) = (Vec::new(), None);
-        while !threads.is_empty() {
-            let number = world.next_end(&ends, failed.as_mut());
-            let Some(thread) = threads.remove(&number) else { continue };
-            let outcome = outcome_of_thread(thread);
-            // The thread has done this, unless it panicked or was not started.
-            world.end(number, outcome.as_ref().err());
-            if outcome.is_err() {
-                failed.get_or_insert_with(|| (number, Stopwatch::start()));
+            match thread_of(number).name(slot.to_string()).spawn_scoped(scope, run) {
+                Ok(thread) => threads.push(thread),
+                Err(error) => {
+                    let text = format!("its thread could not be started: {error}");
+                    let cause = Cause::Error(E::from(Error::Other(text)));
+                    let _ = ended.send((number, Err(cause)));
+                }
             }
-            outcomes.push((number, outcome));
         }
-        outcomes
-    });
-    let of_rank = |(rank, outcome): (usize, Result<R, Cause<E>>)| match outcome {
-        Ok(result) => Ok((rank, result)),
-        Err(cause) => Err(RankFailure { rank, cause }),
-    };
-    // The order of the ends: `collect` returns the first failure.
-    let results: BTreeMap<_, _> = outcomes.into_iter().map(of_rank).collect::<Result<_, _>>()?;
-    Ok(results.into_values().collect())
-}
-
-/// Reports the end of a rank's work when it is dropped, also by a panic.
-struct Ended(usize, Sender<usize>);
-
-impl Drop for Ended {
-    fn drop(&mut self) {
-        let _ = self.1.send(self.0);
-    }
+        // In the order in which the ranks end.
+        let (mut results, mut failed) = (BTreeMap::new(), None);
+        for _ in plan.slots() {
+            let (rank, outcome) = world.next_end(&ends, failed.as_mut());
+            // The other ranks learn of the end, and may fail because of it.
+            world.end(rank, outcome.as_ref().err());
+            match outcome {
+                Ok(result) => drop(results.insert(rank, result)),
+                Err(cause) if failed.is_none() => {
+                    failed = Some((RankFailure { rank, cause }, Stopwatch::start()));
+                }
+                Err(_) => {}
+            }
+        }
+        threads.into_iter().for_each(|thread| drop(thread.join()));
+        failed.map_or_else(|| Ok(results.into_values().collect()), |(first, _)| Err(first))
+    })
 }
 // ANCHOR_END: run_ranks
 
@@ -525,22 +495,9 @@ fn thread_of(_rank: usize) -> thread::Builder {
     thread::Builder::new()
 }
 
-/// Waits for the end of a rank's thread. A thread that was not started is a failure, too.
-fn outcome_of_thread<R, E: From<Error>>(
-    thread: io::Result<thread::ScopedJoinHandle<'_, Result<R, Cause<E>>>>,
-) -> Result<R, Cause<E>> {
-    match thread {
-        Ok(thread) => outcome_of(thread.join().map(Ok)).flatten(),
-        Err(error) => {
-            let text = format!("its thread could not be started: {error}");
-            Err(Cause::Error(E::from(Error::Other(text))))
-        }
-    }
-}
-
-/// Makes a panic a failure like others.
-fn outcome_of<R, E>(outcome: thread::Result<Result<R, E>>) -> Result<R, Cause<E>> {
-    match outcome {
+/// Runs `work`. A panic is a failure like others.
+fn caught<R, E>(work: impl FnOnce() -> Result<R, E>) -> Result<R, Cause<E>> {
+    match catch_unwind(AssertUnwindSafe(work)) {
         Ok(outcome) => outcome.map_err(Cause::Error),
         Err(payload) => {
             let text = payload.downcast_ref::<&str>().copied();
@@ -552,38 +509,42 @@ fn outcome_of<R, E>(outcome: thread::Result<Result<R, E>>) -> Result<R, Cause<E>
 
 impl World {
     fn new(world_size: usize, timeout: Duration) -> Self {
-        fn of_each<T>(world_size: usize, new: impl Fn() -> T) -> Vec<T> {
-            (0..world_size).map(|_| new()).collect()
+        fn of_each<T: Default>(world_size: usize) -> Vec<T> {
+            (0..world_size).map(|_| T::default()).collect()
         }
         Self {
             timeout,
-            connections: [0, 1].map(|_| of_each(world_size, Mailbox::default)),
-            ends: of_each(world_size, OnceLock::new),
-            last_error: of_each(world_size, Mutex::default),
-            sent: of_each(world_size, Mutex::default),
+            connections: [of_each(world_size), of_each(world_size)],
+            ends: of_each(world_size),
+            last_error: of_each(world_size),
+            sent: of_each(world_size),
         }
     }
 
     // ANCHOR: end
     /// Records the end of a rank's work, and wakes every rank that may wait for it.
     fn end<E: fmt::Display>(&self, rank: usize, failure: Option<&Cause<E>>) {
-        self.ends[rank].get_or_init(|| {
-            let Some(cause) = failure else { return End::Returned };
-            let (why, with_causes) = (cause.to_string(), format!("{cause:#}"));
+        let end = failure.map_or(End::Returned, |cause| {
             let last_error = locked(&self.last_error[rank]);
             // A rank may have handled the last error of its communicator, and failed for another reason.
-            let propagated = last_error.iter().find(|error| with_causes.contains(&error.text));
-            End::Failed { why, because_of: propagated.map(|error| error.origin.clone()) }
+            let propagated = last_error.iter().find(|it| format!("{cause:#}").contains(&it.text));
+            let because_of = propagated.map(|error| error.origin.clone());
+            End::Failed { why: cause.to_string(), because_of }
         });
+        let _ = self.ends[rank].set(end);
         self.connections.iter().flatten().for_each(Mailbox::wake);
     }
     // ANCHOR_END: end
 
     // ANCHOR: stuck
-    /// Waits for the end of a rank's work, and returns the rank. `failed` is the first rank that failed, with the time since
-    /// then. If other ranks do not end, reports this.
-    fn next_end(&self, ends: &Receiver<usize>, failed: Option<&mut (usize, Stopwatch)>) -> usize {
-        if let Some((first, clock)) = failed
+    /// Waits for the next end. `failed` is the failure of the rank that failed first, with the time since then. If other ranks
+    /// do not end, reports this.
+    fn next_end<T, E>(
+        &self,
+        ends: &Receiver<T>,
+        failed: Option<&mut (RankFailure<E>, Stopwatch)>,
+    ) -> T {
+        if let Some((RankFailure { rank: first, .. }, clock)) = failed
             && let Some(End::Failed { why, because_of }) = self.ends[*first].get()
         {
             let running = (0..self.ends.len()).filter(|&rank| self.ends[rank].get().is_none());
@@ -600,20 +561,16 @@ impl World {
                 }
                 waited = clock.elapsed();
             }
-            report_stuck(*first, why, waited, &stuck);
+            let (seconds, have) = (waited.as_secs(), if stuck.len() == 1 { "has" } else { "have" });
+            let ranks: Vec<String> = stuck.iter().map(|rank| format!("rank {rank}")).collect();
+            let ranks = ranks.join(" and ");
+            cli::give_up(&anyhow!(
+                "rank {first} {why}; {seconds} s later {ranks} {have} not come back"
+            ));
         }
         ends.recv().expect("every rank reports its end")
     }
     // ANCHOR_END: stuck
-}
-
-fn report_stuck(failed: usize, why: &str, waited: Duration, stuck: &[usize]) {
-    let ranks: Vec<String> = stuck.iter().map(|rank| format!("rank {rank}")).collect();
-    let (ranks, have) = (ranks.join(" and "), if stuck.len() == 1 { "has" } else { "have" });
-    cli::give_up(&anyhow::anyhow!(
-        "rank {failed} {why}; {} s later {ranks} {have} not come back",
-        waited.as_secs()
-    ));
 }
 
 #[cfg(test)]

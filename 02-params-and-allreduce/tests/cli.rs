@@ -18,6 +18,15 @@ fn params_and_allreduce(arguments: &[&str]) -> Command {
     command
 }
 
+/// The lines of a metrics file, which begins with the first number. On a busy machine an interrupt may come before it.
+fn metrics(file: &std::path::Path) -> Vec<serde_json::Value> {
+    let written = match std::fs::read_to_string(file) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
+        written => written.expect("a metrics file"),
+    };
+    written.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
+}
+
 #[test]
 fn the_help_fits_on_a_screen() {
     screen::check_help(env!("CARGO_BIN_EXE_params-and-allreduce"));
@@ -111,16 +120,10 @@ fn metrics_have_every_number_of_the_tables() {
     let file = folder.path().join("metrics.jsonl");
     let output = params_and_allreduce(&["--devices=3", "--metrics"]).arg(&file).output();
     let text = String::from_utf8(output.expect("a run").stdout).expect("text");
-    // The file begins with the first number. On a busy machine the interrupt may come before it.
-    let written = match std::fs::read_to_string(file) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
-        written => written.expect("a metrics file"),
-    };
-    let lines: Vec<serde_json::Value> =
-        written.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    let lines = metrics(&file);
     assert!(text.ends_with("/metrics.jsonl\n"), "{text}");
     // Five rows of five sizes on 2, 3 and 4 devices.
-    assert_eq!(lines.len(), 5 * 5 * 3, "{written}");
+    assert_eq!(lines.len(), 5 * 5 * 3, "{lines:?}");
     for line in &lines {
         let number = |name: &str| line[name].as_f64().expect(name);
         let devices = line["devices"].as_array().expect("devices").len() as f64;
@@ -174,13 +177,7 @@ fn interrupted(
     assert_eq!(run.wait().expect("an end").code(), Some(code), "{told}");
     assert!(told.contains("4 devices: left out after the interrupt\n"), "{told}");
     assert_eq!(told.contains("\n--metrics: "), file.exists(), "{told}");
-    // The file begins with the first number. On a busy machine the interrupt may come before it.
-    let written = match std::fs::read_to_string(file) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
-        written => written.expect("a metrics file"),
-    };
-    let written = written.lines().map(|line| serde_json::from_str(line).expect("JSON"));
-    (told, written.collect())
+    (told, metrics(&file))
 }
 
 /// The numbers that are complete are told and written: of the table under way, and of those before it.

@@ -9,10 +9,11 @@ use std::time::{Duration, Instant};
 use candle_core::{DType, Device, Shape, Tensor};
 use devices::DevicePlan;
 use params_and_allreduce::Algorithm;
-use params_and_allreduce::collectives::chunk_range;
 use params_and_allreduce::communicator::{Communicator, Error, Group, SharedCommunicator};
 use params_and_allreduce::forward;
 use params_and_allreduce::thread::{Rank, run_ranks};
+
+use crate::collective::Collective;
 
 const PATIENT: Duration = Duration::from_secs(30);
 const SHORT: Duration = Duration::from_millis(200);
@@ -57,46 +58,18 @@ impl Communicator for Late<'_> {
     }
 }
 
-#[derive(Clone, Copy, Debug)]
-enum Collective {
-    AllReduce(Algorithm),
-    ReduceScatter,
-    AllGather,
-    Broadcast,
-}
-
-impl Collective {
-    fn all() -> impl Iterator<Item = Self> {
-        let others = [Self::ReduceScatter, Self::AllGather, Self::Broadcast];
-        Algorithm::OURS.into_iter().map(Self::AllReduce).chain(others)
-    }
-
-    fn run(self, rank: &impl Communicator, mine: &Tensor) -> Result<Tensor, Error> {
-        let (number, ranks) = (rank.rank(), rank.world_size());
-        match self {
-            Self::AllReduce(algorithm) => rank.all_reduce(mine, algorithm),
-            Self::ReduceScatter => rank.reduce_scatter(mine),
-            Self::AllGather => {
-                let chunk = chunk_range(LEN, ranks, number);
-                rank.all_gather(&mine.narrow(0, chunk.start, chunk.len())?, LEN)
-            }
-            Self::Broadcast => rank.broadcast(mine, 0),
-        }
-    }
-}
-
 /// Whatever rank is late: each brings ones, so every number of a sum is the number of ranks.
 #[test]
 fn after_a_collective_a_rank_may_write_to_what_it_gave_and_got() {
-    for collective in Collective::all() {
+    for collective in Collective::of_numbers() {
         for ranks in [1, 2, 3, 5] {
             for late in 0..ranks {
                 in_ranks(ranks, PATIENT, |rank| {
                     let what = format!("{collective:?}, rank {} of {ranks}", rank.rank());
                     let mine = full_of(1.0, LEN);
                     let result = match rank.rank() == late {
-                        true => collective.run(&Late(rank), &mine)?,
-                        false => collective.run(rank, &mine)?,
+                        true => collective.apply(&Late(rank), &mine, 0)?,
+                        false => collective.apply(rank, &mine, 0)?,
                     };
                     mine.slice_set(&full_of(-1.0, LEN), 0, 0)?;
                     let expected = match collective {
@@ -118,7 +91,7 @@ fn after_a_collective_a_rank_may_write_to_what_it_gave_and_got() {
 /// Rank 0 gives up, and writes to its input. The late rank 1 then reads the input.
 #[test]
 fn no_rank_takes_an_input_that_has_changed_for_a_result() {
-    for collective in Collective::all() {
+    for collective in Collective::of_numbers() {
         for ranks in [2, 3] {
             let (plan, gave_up) = (DevicePlan::slices(ranks).unwrap(), Barrier::new(ranks));
             let outcome = run_ranks(&plan, SHORT, |rank| {
@@ -126,7 +99,7 @@ fn no_rank_takes_an_input_that_has_changed_for_a_result() {
                 if rank.rank() == 1 {
                     gave_up.wait();
                 }
-                let result = collective.run(rank, &mine);
+                let result = collective.apply(rank, &mine, 0);
                 mine.slice_set(&full_of(-1.0, LEN), 0, 0)?;
                 if rank.rank() != 1 {
                     gave_up.wait();

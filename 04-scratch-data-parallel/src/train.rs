@@ -9,7 +9,7 @@ use harness::report::trace;
 use model_state::parameters::Snapshot;
 use model_state::weights_hash::WeightsHash;
 use params_and_allreduce::communicator::Communicator;
-use params_and_allreduce::thread::{DEFAULT_TIMEOUT, Rank, RankFailure, run_ranks_with};
+use params_and_allreduce::thread::{Cause, DEFAULT_TIMEOUT, Rank, RankFailure, run_ranks_with};
 use params_and_allreduce::{Algorithm, get_params};
 use single_gpu::lenet::Lenet;
 use split_batch::loader::{ShardLoader, Shards};
@@ -30,7 +30,7 @@ pub fn train(
     report: &mut Report<'_>,
 ) -> Result<Outcome, RankFailure<Error>> {
     let TrainOptions { batch_size, learning_rate, seed, .. } = *options;
-    on_replicas(plan, seed, dtype, algorithm, report, |comm, model, report| {
+    on_replicas(plan, seed, dtype, report, |comm, model, report| {
         let shards = Shards::of_rank(comm.rank(), comm.world_size());
         let loader = ShardLoader::new(&data.train, batch_size, seed, dtype, shards);
         let mut run = TrainingRun::new(options, &loader, report);
@@ -84,7 +84,6 @@ pub(crate) fn on_replicas(
     plan: &DevicePlan,
     seed: u64,
     dtype: DType,
-    algorithm: Algorithm,
     report: &mut Report<'_>,
     work: impl Fn(
         &dyn Communicator,
@@ -93,7 +92,8 @@ pub(crate) fn on_replicas(
     ) -> Result<(Vec<EpochRecord>, FirstStep), Error>
     + Sync,
 ) -> Result<Outcome, RankFailure<Error>> {
-    let in_rank_0 = |error: candle_core::Error| RankFailure::new(0, error.into());
+    let in_rank_0 =
+        |error: candle_core::Error| RankFailure { rank: 0, cause: Cause::Error(error.into()) };
     let initial = Lenet::new(seed, dtype, &Device::Cpu).map_err(in_rank_0)?;
     let name = report.run().to_owned();
     let mut reports: Vec<Option<&mut Report<'_>>> = plan.slots().iter().map(|_| None).collect();
@@ -101,15 +101,9 @@ pub(crate) fn on_replicas(
     let outcomes = run_ranks_with(plan, DEFAULT_TIMEOUT, reports, |device, rank: Rank, report| {
         let _rank = trace::rank(&name, rank.rank(), device);
         let model = Lenet::with_parameters(get_params(initial.parameters(), rank.device())?)?;
-        let comm = match algorithm {
-            Algorithm::Native => backends::native((&rank).into(), DEFAULT_TIMEOUT),
-            _ => (&rank).into(),
-        };
+        let comm = backends::native(rank.into(), DEFAULT_TIMEOUT);
         let (records, first) = work(&*comm, &model, report.unwrap_or(&mut Report::silent()))?;
-        if algorithm == Algorithm::Native {
-            // This rank will close its connection to NCCL. A slower rank may still read the buffers of the connection.
-            comm.barrier()?;
-        }
+        comm.leave()?;
         Ok((records, first, model.parameters().snapshot()?))
     });
     let mut outcomes = outcomes?;

@@ -79,7 +79,7 @@ fn train_reproducible(
     report: &mut Report<'_>,
 ) -> Result<Outcome, RankFailure<Error>> {
     let TrainOptions { batch_size, learning_rate, seed, .. } = *options;
-    on_replicas(plan, seed, dtype, Algorithm::default(), report, |comm, model, report| {
+    on_replicas(plan, seed, dtype, report, |comm, model, report| {
         let tree = FixedTree::new(shards, comm.world_size())?;
         let mine = Shards { held: tree.held_by(comm.rank()), of: shards };
         let loader = ShardLoader::new(&data.train, batch_size, seed, dtype, mine);
@@ -107,30 +107,30 @@ fn train_broken(
     (bug, algorithm): (Breakage, Algorithm),
     report: &mut Report<'_>,
 ) -> Result<Outcome, RankFailure<Error>> {
-    let outcome =
-        on_replicas(plan, options.seed, dtype, algorithm, report, |comm, model, report| {
-            let options = bug.options(*options, comm.rank(), comm.world_size());
-            let TrainOptions { batch_size, learning_rate, seed, .. } = options;
-            let shards = bug.shards(Shards::of_rank(comm.rank(), comm.world_size()));
-            let loader = ShardLoader::new(&data.train, batch_size, seed, dtype, shards);
-            let mut run = TrainingRun::new(&options, &loader, report);
-            let mut first = FirstStep::default();
-            while run.next_epoch()? {
-                while let Some(batch) = run.next_batch()? {
-                    let step =
-                        train_batch_broken(comm, model, &batch, learning_rate, algorithm, bug)?;
-                    first.keep(model)?;
-                    run.step_done(step.sums)?;
-                }
-                let sums = match comm.rank() {
-                    0 => evaluate(model, &data.test, dtype, comm.device())?,
-                    _ => BatchSums::default(),
-                };
-                // The other ranks do not learn of a Ctrl-C here.
-                run.epoch_done(BatchSums { interrupts: 0, ..sums })?;
+    let outcome = on_replicas(plan, options.seed, dtype, report, |comm, model, report| {
+        let options = bug.options(*options, comm.rank(), comm.world_size());
+        let TrainOptions { batch_size, learning_rate, seed, .. } = options;
+        let shards = bug.shards(Shards::of_rank(comm.rank(), comm.world_size()));
+        let loader = ShardLoader::new(&data.train, batch_size, seed, dtype, shards);
+        let mut run = TrainingRun::new(&options, &loader, report);
+        let mut first = FirstStep::default();
+        while run.next_epoch()? {
+            while let Some(batch) = run.next_batch()? {
+                let step = train_batch_broken(comm, model, &batch, learning_rate, algorithm, bug)?;
+                first.keep(model)?;
+                run.step_done(step.sums)?;
             }
-            Ok((run.into_records(), first))
-        });
+            run.epoch_done(match comm.rank() {
+                // The other ranks do not learn of a Ctrl-C here.
+                0 => BatchSums {
+                    interrupts: 0,
+                    ..evaluate(model, &data.test, dtype, comm.device())?
+                },
+                _ => BatchSums::default(),
+            })?;
+        }
+        Ok((run.into_records(), first))
+    });
     outcome.map_err(|mut failure| {
         if let Cause::Error(Error::Train(error)) = &mut failure.cause {
             bug.explain(error);

@@ -24,7 +24,7 @@ use harness::statistics::median;
 use params_and_allreduce::Algorithm;
 use params_and_allreduce::communicator::{self, Communicator, SharedCommunicator};
 use params_and_allreduce::forward;
-use params_and_allreduce::thread::{DEFAULT_TIMEOUT, Rank, RankFailure, run_ranks};
+use params_and_allreduce::thread::{Cause, DEFAULT_TIMEOUT, Rank, RankFailure, run_ranks};
 use split_batch::loader::{LocalBatch, ShardLoader};
 
 const WIDTH: usize = 16;
@@ -157,7 +157,10 @@ fn measure(rank: &Rank, slow: &OnceLock<Arc<SlowNetwork>>) -> Result<Measured, E
 
 fn run() -> Result<Measured, RankFailure<Error>> {
     let plan = DevicePlan::slices(2);
-    let plan = plan.map_err(|error| RankFailure::new(0, candle_core::Error::wrap(error).into()))?;
+    let plan = plan.map_err(|error| RankFailure {
+        rank: 0,
+        cause: Cause::Error(candle_core::Error::wrap(error).into()),
+    })?;
     let slow = OnceLock::new();
     Ok(run_ranks(&plan, DEFAULT_TIMEOUT, |rank| measure(rank, &slow))?.swap_remove(0))
 }

@@ -19,7 +19,6 @@ use concise_wrapper::{DataParallel, Ddp, Error, replicas, train};
 use harness::report::{Report, trace};
 use harness::{cli, interrupt};
 use model_state::weights_hash::WeightsHash;
-use params_and_allreduce::Algorithm;
 use plan::{Prepared, Run};
 use report::Finished;
 use scratch_data_parallel::breakage::Breakage;
@@ -107,13 +106,11 @@ fn train_run(
             let breakage = flags.breakage.filter(|_| run.main);
             let slow = flags.reduction.slow_link().filter(|_| run.main);
             let slow = slow.map(|slowness| SlowNetwork::new(slowness, timeout));
-            let native = flags.reduction.algorithm == Some(Algorithm::Native);
             let reports = report.of_ranks(run.devices.len());
             let of_ranks = launch.run(&run.devices, reports, |device, rank, mut report| {
                 let _rank = trace::rank(run.name, rank.rank(), device);
                 let rank = match &slow {
                     Some(slow) => slow.slow_down(rank),
-                    None if native => backends::native(rank, timeout),
                     None => rank,
                 };
                 alike::compare(&rank, &prepared.to_compare(run))?;

@@ -291,8 +291,8 @@ fn reduction(
     let usual = BucketCaps::default();
     let others = asked.bucket_bytes().unwrap_or(usual.others);
     let caps = BucketCaps { first: usual.first.min(others), others };
-    // Two sums at a time would come in another order on each GPU.
-    let in_turn = flags.bn == Norm::Sync && devices > 1 && !launch.has_messages();
+    // Two of a library's sums at a time could come in another order on each GPU.
+    let in_turn = flags.bn == Norm::Sync && devices > 1 && algorithm == Algorithm::Native;
     Ok(Reduction::Buckets { caps, algorithm, overlap: !asked.no_overlap && !in_turn })
 }
 

@@ -8,7 +8,7 @@ mod processes;
 use std::env;
 use std::time::Duration;
 
-use backends::mpi::World;
+use backends::mpi;
 use candle_core::{DType, Device};
 use concise_wrapper::ddp::Reduction;
 use concise_wrapper::ddp::bucket::BucketCaps;
@@ -59,8 +59,8 @@ fn one_rank() {
     if env::var_os(RANK).is_none() {
         return eprintln!("SKIPPED: one rank of a job that nobody started");
     }
-    let world = World::connect(WAIT).unwrap();
-    let plan = DevicePlan::slices(world.processes.devices_here).unwrap();
+    let world = mpi::connect(WAIT).unwrap();
+    let plan = DevicePlan::slices(world.devices_here).unwrap();
     world.run(&plan, |_, rank| {
         let ranks = plan.len();
         let mine = |reduction| hash(rank.clone(), reduction);

@@ -218,9 +218,8 @@ pub(crate) fn send_input(
     if is_copied(comm, tensor) { comm.send(to, tensor) } else { comm.send_shared(to, tensor) }
 }
 
-/// Sends an empty message to each rank in `read`: this rank has read their inputs. Then waits for an empty message from
-/// each rank in `by`: they have read the input of this rank. `tensor` is as large as every input, or larger, so all
-/// ranks decide alike.
+/// Tells each rank in `read` by an empty message that this rank has read its input. Then waits until each rank in `by` has read
+/// the input of this rank. `tensor` is as large as every input, or larger, so all ranks decide alike.
 pub(crate) fn wait_until_read(
     comm: &(impl Communicator + ?Sized),
     tensor: &Tensor,
@@ -235,7 +234,7 @@ pub(crate) fn wait_until_read(
 }
 
 /// Whether the collective sends copies of an input of this size.
-pub(crate) fn is_copied(comm: &(impl Communicator + ?Sized), tensor: &Tensor) -> bool {
+fn is_copied(comm: &(impl Communicator + ?Sized), tensor: &Tensor) -> bool {
     ops::size_in_bytes(tensor) <= SMALL || !comm.shares_memory()
 }
 

@@ -1,59 +1,42 @@
 //! A communicator that wraps another passes most methods on.
 
 /// Passes methods on to the communicator in a field. Stands in an `impl Communicator`:
-/// `forward!(line: rank, world_size, device);`.
+/// `forward!(inner: rank, world_size, device);`.
 #[macro_export]
 macro_rules! forward {
-    ($line:tt: $($method:ident),+) => {
-        $($crate::forward!(@$method $line);)+
+    ($inner:tt: $($method:ident),+) => {
+        $($crate::forward!(@$method $inner);)+
     };
-    (@rank $line:tt) => {
-        fn rank(&self) -> usize {
-            self.$line.rank()
-        }
+    (@rank $inner:tt) => { $crate::forward!($inner, rank() -> usize); };
+    (@world_size $inner:tt) => { $crate::forward!($inner, world_size() -> usize); };
+    (@device $inner:tt) => { $crate::forward!($inner, device() -> &candle_core::Device); };
+    (@shares_memory $inner:tt) => { $crate::forward!($inner, shares_memory() -> bool); };
+    (@send $inner:tt) => {
+        $crate::forward!($inner, send(to: usize, tensor: &candle_core::Tensor) -> Result<()>);
     };
-    (@world_size $line:tt) => {
-        fn world_size(&self) -> usize {
-            self.$line.world_size()
-        }
+    (@send_shared $inner:tt) => {
+        $crate::forward!($inner, send_shared(to: usize, tensor: &candle_core::Tensor) -> Result<()>);
     };
-    (@device $line:tt) => {
-        fn device(&self) -> &candle_core::Device {
-            self.$line.device()
-        }
+    (@recv $inner:tt) => {
+        $crate::forward!($inner, recv(
+            from: usize, shape: &candle_core::Shape, dtype: candle_core::DType
+        ) -> Result<candle_core::Tensor>);
     };
-    (@send $line:tt) => {
-        fn send(
+    (@background $inner:tt) => {
+        $crate::forward!($inner, background() -> Result<$crate::communicator::SharedCommunicator>);
+    };
+    (@world_rank $inner:tt) => { $crate::forward!($inner, world_rank(rank: usize) -> usize); };
+    ($inner:tt, $method:ident($($of:ident: $type:ty),*) -> Result<$found:ty>) => {
+        fn $method(
             &self,
-            to: usize,
-            tensor: &candle_core::Tensor,
-        ) -> std::result::Result<(), $crate::communicator::Error> {
-            self.$line.send(to, tensor)
+            $($of: $type),*
+        ) -> std::result::Result<$found, $crate::communicator::Error> {
+            self.$inner.$method($($of),*)
         }
     };
-    (@recv $line:tt) => {
-        fn recv(
-            &self,
-            from: usize,
-            shape: &candle_core::Shape,
-            dtype: candle_core::DType,
-        ) -> std::result::Result<candle_core::Tensor, $crate::communicator::Error> {
-            self.$line.recv(from, shape, dtype)
-        }
-    };
-    (@background $line:tt) => {
-        fn background(
-            &self,
-        ) -> std::result::Result<
-            $crate::communicator::SharedCommunicator,
-            $crate::communicator::Error,
-        > {
-            self.$line.background()
-        }
-    };
-    (@shares_memory $line:tt) => {
-        fn shares_memory(&self) -> bool {
-            self.$line.shares_memory()
+    ($inner:tt, $method:ident($($of:ident: $type:ty),*) -> $found:ty) => {
+        fn $method(&self, $($of: $type),*) -> $found {
+            self.$inner.$method($($of),*)
         }
     };
 }

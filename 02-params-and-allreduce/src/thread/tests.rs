@@ -65,9 +65,23 @@ fn a_message_is_the_value_at_the_time_it_was_sent() {
 }
 
 #[test]
-fn everyone_names_the_rank_that_panicked() {
-    for complaint in chain(LONG, || panic!("on purpose")) {
-        assert!(complaint.contains("rank 3 panicked: on purpose"), "{complaint}");
+fn everyone_names_the_rank_that_misbehaved() {
+    type Misbehaviour = fn() -> Result<(), Error>;
+    let fails = || Err(Error::Other("disk full".to_owned()));
+    let stalls = || {
+        thread::sleep(5 * SHORT);
+        Ok(())
+    };
+    let misbehaviours: [(Duration, Misbehaviour, &str); 4] = [
+        (LONG, || panic!("on purpose"), "rank 3 panicked: on purpose"),
+        (LONG, fails, "rank 3 failed: disk full"),
+        (LONG, || Ok(()), "rank 3 returned early"),
+        (SHORT, stalls, "rank 3"),
+    ];
+    for (timeout, misbehave, says) in misbehaviours {
+        for complaint in chain(timeout, misbehave) {
+            assert!(complaint.contains(says), "{complaint}");
+        }
     }
 }
 
@@ -90,31 +104,6 @@ fn an_end_is_noticed_at_once() {
     // On a busy machine, a thread may get no core for long.
     let times: Vec<Duration> = (0..10).map(|_| noticed_after()).collect();
     assert!(times.iter().any(|&time| time < STRETCH / 2), "{times:?}");
-}
-
-#[test]
-fn everyone_names_the_rank_that_failed() {
-    for complaint in chain(LONG, || Err(candle_core::Error::Msg("disk full".into()).into())) {
-        assert!(complaint.contains("rank 3 failed: disk full"), "{complaint}");
-    }
-}
-
-#[test]
-fn everyone_names_the_rank_that_returned_early() {
-    for complaint in chain(LONG, || Ok(())) {
-        assert!(complaint.contains("rank 3 returned early"), "{complaint}");
-    }
-}
-
-#[test]
-fn everyone_names_the_rank_that_stalled() {
-    let stall = || {
-        std::thread::sleep(5 * SHORT);
-        Ok(())
-    };
-    for complaint in chain(SHORT, stall) {
-        assert!(complaint.contains("rank 3"), "{complaint}");
-    }
 }
 
 thread_local! {

@@ -10,6 +10,7 @@
 
 #![expect(clippy::unwrap_used, reason = "in a test a panic is the right answer")]
 
+#[path = "../collective.rs"]
 mod collective;
 mod disagreement;
 mod faulty;

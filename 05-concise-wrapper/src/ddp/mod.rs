@@ -113,13 +113,14 @@ impl<M: ModuleT> Ddp<M> {
     // ANCHOR: synchronise
     /// From now on all batch norms use the statistics of all ranks' images together.
     ///
-    /// If NCCL alone connects the ranks, buckets then travel after the backward pass. All GPUs must run NCCL's kernels in one
-    /// order, and two threads of a rank would queue statistics and buckets in any order. Fails when a batch norm belongs to
-    /// another crate.
+    /// Buckets that a library such as NCCL adds up then travel after the backward pass. All GPUs must run NCCL's kernels in
+    /// one order, and two threads of a rank would queue statistics and buckets in any order. Fails when a batch norm belongs
+    /// to another crate.
     pub fn synchronise_norms(self) -> Result<Self, Error> {
         self.network.norms().check_all(self.network.weights())?;
-        if let (Reduce::Buckets(reducer), false) = (&self.reduce, self.rank.has_messages()) {
-            locked(reducer).overlap = false;
+        if let Reduce::Buckets(reducer) = &self.reduce {
+            let mut reducer = locked(reducer);
+            reducer.overlap &= !reducer.native;
         }
         self.network.norms().synchronise(Arc::clone(&self.rank));
         Ok(self)

@@ -42,6 +42,8 @@ pub(super) struct Reducer {
     worker: Option<Worker>,
     /// Whether buckets travel during the backward pass, or all of them after it.
     pub(super) overlap: bool,
+    /// Whether the sums are those of a library such as NCCL.
+    pub(super) native: bool,
     /// Whether sums were made before: no bucket travels during the first backward pass on a GPU, which loads kernels and may
     /// wait for all work before that.
     warm: bool,
@@ -101,6 +103,7 @@ impl Reducer {
             places,
             worker: if alone { None } else { Some(Worker::start(rank, algorithm)?) },
             overlap,
+            native: algorithm == Algorithm::Native,
             warm: !network.device().is_cuda(),
             under_way: false,
             sends: false,

@@ -33,8 +33,6 @@ impl Worker {
     pub(super) fn start(rank: &SharedCommunicator, algorithm: Algorithm) -> Result<Self, Error> {
         // One thread at a time receives on the second connection.
         EARLIER.take().into_iter().for_each(|thread| drop(thread.join()));
-        let closes_nccl =
-            algorithm == Algorithm::Native && rank.has_messages() && rank.device().is_cuda();
         let rank = rank.background()?;
         let ((full, buckets), (done, sums)) = (channel::<(usize, Handover)>(), channel());
         // The trace shows the thread's work in the tracks of this rank.
@@ -50,10 +48,7 @@ impl Worker {
                     return;
                 }
             }
-            if closes_nccl {
-                // This rank closes its connection to NCCL. A slower rank may still read the buffers of the connection.
-                let _ = rank.barrier();
-            }
+            let _ = rank.leave();
         };
         // The thread ends when this rank drops the worker, or when a rank that the thread waits for has ended. This rank does
         // not wait for the thread: if this rank has failed, all ranks must learn of the failure at once.

@@ -7,8 +7,8 @@
 //! $ torchrun --nproc-per-node 4 --no-python concise-wrapper     # four, with a GPU each, which NCCL connects
 //! ```
 //!
-//! The work of a rank is written once. Around this work, processes differ from threads: the process of rank 0 prints for all,
-//! and the processes [agree](Launch::agree) that all of them can begin, as each reads its own command line and files.
+//! The work of a rank is written once. Around this work, the process of rank 0 prints for all, and the processes
+//! [agree](Launch::agree) that all of them can begin, as each reads its own command line and files.
 
 use std::fmt::Display;
 use std::io;
@@ -20,7 +20,7 @@ use devices::{ComputeDevice, DeviceArguments, DevicePlan, SeveralDevices, availa
 use harness::cli::{self, ErrorReport, ReportedElsewhere, UsageError, report_error, whole};
 use harness::report::{counted, paragraph};
 use harness::{interrupt, launcher};
-use params_and_allreduce::communicator::{self, SharedCommunicator};
+use params_and_allreduce::communicator::{Error, SharedCommunicator};
 use params_and_allreduce::thread::{DEFAULT_TIMEOUT, RankFailure, run_ranks_with};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -29,7 +29,7 @@ use serde::de::DeserializeOwned;
 use crate::mpi;
 #[cfg(feature = "nccl")]
 use crate::nccl;
-use crate::{Processes, text};
+use crate::{Processes, native, text};
 
 /// Flags that choose ranks and their devices.
 #[derive(Args, Clone, Copy, Debug)]
@@ -62,15 +62,11 @@ impl LaunchArguments {
 ///
 /// All processes call [`agree`](Self::agree), [`any`](Self::any), [`announce`](Self::announce),
 /// [`of_speaker`](Self::of_speaker) and [`devices`](Self::devices) together. The call fails when another process stops or stalls.
-pub struct Launch(World);
-
-enum World {
-    /// Ranks are threads of this process. A rank waits so long for a message.
-    Threads(Duration),
-    #[cfg(feature = "mpi")]
-    Mpi(mpi::World),
-    #[cfg(feature = "nccl")]
-    Nccl(Box<nccl::World>),
+pub struct Launch {
+    /// `None` if ranks are threads of this process.
+    processes: Option<Processes>,
+    /// A rank waits so long for a message.
+    timeout: Duration,
 }
 
 impl Launch {
@@ -82,28 +78,33 @@ impl Launch {
         prepare: impl FnOnce(A, &Self) -> Result<T>,
     ) -> Result<(Self, T)> {
         let arguments = cli::parse::<A>();
-        let launch = Self(World::connect(arguments.as_ref().map_or(DEFAULT_TIMEOUT, timeout))?);
+        let launch = Self::connect(arguments.as_ref().map_or(DEFAULT_TIMEOUT, timeout))?;
         let arguments = arguments.map_err(anyhow::Error::from);
         let prepared = launch.agree(arguments.and_then(|flags| prepare(flags, &launch)))?;
         Ok((launch, prepared))
     }
 
+    /// Connects the processes, before any of them reads a file or opens a device.
+    fn connect(timeout: Duration) -> Result<Self> {
+        #[cfg(feature = "nccl")]
+        if let Some(place) = launcher::place().map_err(UsageError::new)? {
+            return Ok(Self { processes: Some(nccl::connect(&place, timeout)?), timeout });
+        }
+        launcher::check(cfg!(feature = "mpi")).map_err(UsageError::new)?;
+        #[cfg(feature = "mpi")]
+        if launcher::started().is_some_and(|started| started.processes > 1) {
+            return Ok(Self { processes: Some(mpi::connect(timeout)?), timeout });
+        }
+        Ok(Self { processes: None, timeout })
+    }
+
     /// The processes, if ranks are processes.
     pub fn processes(&self) -> Option<&Processes> {
-        match &self.0 {
-            World::Threads(_) => None,
-            #[cfg(feature = "mpi")]
-            World::Mpi(world) => Some(&world.processes),
-            #[cfg(feature = "nccl")]
-            World::Nccl(world) => Some(&world.processes),
-        }
+        self.processes.as_ref()
     }
 
     /// The values of all processes, in rank order.
-    fn values<T: Serialize + DeserializeOwned>(
-        &self,
-        mine: T,
-    ) -> Result<Vec<T>, communicator::Error> {
+    fn values<T: Serialize + DeserializeOwned>(&self, mine: T) -> Result<Vec<T>, Error> {
         match self.processes() {
             Some(it) => text::values(&*it.comm, &mine),
             None => Ok(vec![mine]),
@@ -112,7 +113,7 @@ impl Launch {
 
     /// Whether two ranks can exchange messages. If not, there are only collectives of all ranks.
     pub fn has_messages(&self) -> bool {
-        self.processes().is_none_or(|it| it.comm.has_messages())
+        self.processes().is_none_or(|it| it.has_messages)
     }
 
     /// Whether this process prints for all.
@@ -143,7 +144,8 @@ impl Launch {
         each: &DeviceArguments,
         devices: Option<usize>,
     ) -> Result<(DevicePlan, usize), UsageError> {
-        let Some(Processes { comm, devices_here, cores, .. }) = self.processes() else {
+        let Some(Processes { comm, has_messages, devices_here, cores, .. }) = self.processes()
+        else {
             let devices = devices.unwrap_or(SeveralDevices::DEFAULT);
             return Ok((each.plan(devices)?, devices));
         };
@@ -155,7 +157,7 @@ impl Launch {
             )));
         }
         let plan = each.or_threads(*cores).plan(*devices_here)?;
-        if !comm.has_messages() && plan.is_of_slices() {
+        if !has_messages && plan.is_of_slices() {
             return Err(UsageError::new(
                 "NCCL, which connects these processes, is for GPUs: leave --device cpu out, or start the processes with mpirun",
             ));
@@ -214,34 +216,29 @@ impl Launch {
     }
 
     /// Whether the condition holds for any process.
-    pub fn any(&self, mine: bool) -> Result<bool, communicator::Error> {
+    pub fn any(&self, mine: bool) -> Result<bool, Error> {
         Ok(self.values(mine)?.contains(&true))
     }
 
     /// The value of the process that prints, on all processes.
-    pub fn of_speaker<T: Serialize + DeserializeOwned>(
-        &self,
-        mine: T,
-    ) -> Result<T, communicator::Error> {
+    pub fn of_speaker<T: Serialize + DeserializeOwned>(&self, mine: T) -> Result<T, Error> {
         Ok(self.values(mine)?.swap_remove(0))
     }
 
     /// The names of all ranks' devices, in rank order.
-    pub fn devices(&self, plan: &DevicePlan) -> Result<Vec<String>, communicator::Error> {
+    pub fn devices(&self, plan: &DevicePlan) -> Result<Vec<String>, Error> {
         let Some(Processes { local_rank, .. }) = self.processes() else {
             return Ok(plan.slots().iter().map(ToString::to_string).collect());
         };
         let all = self.values((launcher::machine(), plan.slots()[*local_rank].to_string()))?;
-        let one_machine = all.iter().all(|(machine, _)| *machine == all[0].0);
-        let name =
-            |(machine, device)| if one_machine { device } else { format!("{machine} {device}") };
+        let several = all.iter().any(|(machine, _)| *machine != all[0].0);
+        let name = |(host, device)| if several { format!("{host} {device}") } else { device };
         Ok(all.into_iter().map(name).collect())
     }
 
-    /// Runs `work` for every rank of this process: on its device, with its connections and with its own value. Returns the
-    /// results in rank order. There is a value for every device of the plan. A process has one rank, with the first value.
-    /// Fails as [`run_ranks_with`] does. When the rank of a process fails, the process prints the error and ends all
-    /// processes, and this function does not return.
+    /// Runs `work` for every rank of this process, on its device and with its own value of `values`, which has one for every
+    /// device of the plan. Returns the results in rank order. A process has one rank, with the first value. Fails as
+    /// [`run_ranks_with`] does, and in a process as [`Processes::run`] does.
     pub fn run<T, R, E>(
         &self,
         plan: &DevicePlan,
@@ -251,38 +248,19 @@ impl Launch {
     where
         T: Send,
         R: Send,
-        E: From<communicator::Error> + Display + Send,
+        E: From<Error> + Display + Send,
     {
-        #[cfg(any(feature = "mpi", feature = "nccl"))]
-        let first = |values: Vec<T>| values.into_iter().next().expect("a value for every device");
+        let timeout = self.timeout;
         // ANCHOR: run
-        match &self.0 {
-            World::Threads(timeout) => run_ranks_with(plan, *timeout, values, work),
-            #[cfg(feature = "mpi")]
-            World::Mpi(world) => {
-                Ok(vec![world.run(plan, |device, rank| work(device, rank, first(values)))])
-            }
-            #[cfg(feature = "nccl")]
-            World::Nccl(world) => {
-                Ok(vec![world.run(|device, rank| work(device, rank, first(values)))])
+        match &self.processes {
+            None => run_ranks_with(plan, timeout, values, |device, comm, value| {
+                work(device, native(comm, timeout), value)
+            }),
+            Some(processes) => {
+                let value = values.into_iter().next().expect("a value for every device");
+                Ok(vec![processes.run(plan, |device, comm| work(device, comm, value))])
             }
         }
         // ANCHOR_END: run
-    }
-}
-
-impl World {
-    /// Connects the processes, before any of them reads a file or opens a device.
-    fn connect(timeout: Duration) -> Result<Self> {
-        #[cfg(feature = "nccl")]
-        if let Some(place) = launcher::place().map_err(UsageError::new)? {
-            return Ok(Self::Nccl(Box::new(nccl::World::connect(&place, timeout)?)));
-        }
-        launcher::check(cfg!(feature = "mpi")).map_err(UsageError::new)?;
-        #[cfg(feature = "mpi")]
-        if launcher::started().is_some_and(|started| started.processes > 1) {
-            return Ok(Self::Mpi(mpi::World::connect(timeout)?));
-        }
-        Ok(Self::Threads(timeout))
     }
 }

@@ -20,19 +20,25 @@ pub mod reduction;
 pub mod slow_link;
 pub mod text;
 
+use std::fmt::Display;
 use std::num::NonZeroUsize;
+use std::sync::Arc;
 use std::time::Duration;
 
-use devices::DevicePlan;
+use devices::{ComputeDevice, DevicePlan, DeviceSlot};
 use harness::launcher;
 use params_and_allreduce::Algorithm;
 use params_and_allreduce::all_reduce::no_native;
 use params_and_allreduce::communicator::{Error, SharedCommunicator};
+use params_and_allreduce::thread::{Cause, attempt};
 
-/// The place of this process among those that were started together.
+/// All processes that were started together, and the place of this process among them. Its end waits until the work of all
+/// ranks is done.
 pub struct Processes {
     /// This process's end of their connections.
     pub comm: SharedCommunicator,
+    /// Whether two ranks can exchange messages. If not, there are only collectives of all ranks.
+    pub has_messages: bool,
     /// The number of this process on its machine, from 0.
     pub local_rank: usize,
     /// The number of devices that this machine needs.
@@ -40,6 +46,35 @@ pub struct Processes {
     /// The number of cores of this process: those that it shares with other processes of this machine are divided between
     /// them. `None` with NCCL alone.
     pub cores: Option<NonZeroUsize>,
+    world: Box<dyn World>,
+}
+
+/// The library that connects the processes.
+trait World {
+    /// Opens this process's device. Returns the device, and the end of the connections that receives tensors there.
+    fn open(&self, slot: DeviceSlot) -> Result<(Arc<ComputeDevice>, SharedCommunicator), Error>;
+
+    /// Prints `rank R`, the number of this rank, and the reason, and ends the job with exit code 1.
+    fn fail(&self, why: &str) -> !;
+}
+
+impl Processes {
+    /// Runs `work` for this rank, on its device of the plan, which has this machine's devices, one for each process. If the work
+    /// fails or panics, standard error gets a line `rank R failed: …`, and the job ends with exit code 1.
+    pub fn run<R, E>(
+        &self,
+        plan: &DevicePlan,
+        work: impl FnOnce(&ComputeDevice, SharedCommunicator) -> Result<R, E> + Send,
+    ) -> R
+    where
+        R: Send,
+        E: From<Error> + Display + Send,
+    {
+        let opened = self.world.open(plan.slots()[self.local_rank]);
+        let opened = opened.map_err(|error| Cause::Error(E::from(error)));
+        let run = |(device, comm): (Arc<_>, _)| attempt(&device, || work(&device, comm));
+        opened.and_then(run).unwrap_or_else(|cause| self.world.fail(&cause.to_string()))
+    }
 }
 
 /// Checks, before any device is opened, that ranks can run the algorithm on these devices. Fails when a native all-reduce is
@@ -50,14 +85,14 @@ pub fn check(algorithm: Algorithm, plan: &DevicePlan) -> Result<(), Error> {
     if algorithm != Algorithm::Native || nccl || mpi { Ok(()) } else { Err(no_native()) }
 }
 
-/// Returns the rank with NCCL's all-reduce, if this build has NCCL and the rank has messages and a GPU. Otherwise returns the
-/// rank. NCCL connects the ranks at the first native all-reduce of a connection. All ranks pass a barrier before one of them
-/// drops the communicator: a slower rank may still read this rank's memory.
-pub fn native(rank: SharedCommunicator, timeout: Duration) -> SharedCommunicator {
+/// Makes NCCL's all-reduce the native one of a rank that has messages, a GPU and other ranks, if this build has NCCL. NCCL
+/// connects the ranks at the first native all-reduce of a connection. All ranks call `leave` before one of them drops the
+/// communicator.
+pub fn native(comm: SharedCommunicator, timeout: Duration) -> SharedCommunicator {
     #[cfg(feature = "nccl")]
-    if rank.has_messages() && rank.device().is_cuda() {
-        return std::sync::Arc::new(nccl::NcclRank::new(rank, timeout));
+    if comm.world_size() > 1 && comm.device().is_cuda() {
+        return std::sync::Arc::new(nccl::NcclRank::new(comm, timeout));
     }
     let _ = timeout;
-    rank
+    comm
 }

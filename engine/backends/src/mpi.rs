@@ -9,7 +9,6 @@
 mod connection;
 mod wait_graph;
 
-use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -19,20 +18,17 @@ use ::mpi::Threading;
 use ::mpi::environment::Universe;
 use ::mpi::traits::{Communicator as _, CommunicatorCollectives as _};
 use candle_core::{DType, Device, Shape, Tensor};
-use devices::{ComputeDevice, CoreSet, DevicePlan, available_cores, move_view};
+use devices::{ComputeDevice, CoreSet, DeviceSlot, available_cores, move_view};
 use harness::launcher;
-use params_and_allreduce::communicator::{Communicator, Error, SharedCommunicator};
-use params_and_allreduce::thread::{Cause, attempt};
+use params_and_allreduce::communicator::{Communicator, Error, SharedCommunicator, check_other};
+use params_and_allreduce::{Algorithm, all_reduce};
 use safetensors::View as _;
 
-use crate::Processes;
+use crate::{Processes, native};
 use connection::Connection;
 
-/// All processes that were started together. It belongs to the thread that made it: MPI has to be finished where it was
-/// initialised.
-pub struct World {
-    /// This process's place among them. Its communicator receives tensors in CPU memory.
-    pub processes: Processes,
+/// What a process holds of MPI. It belongs to the thread that made it: MPI has to be finished where it was initialised.
+struct World {
     rank: Rank,
     progress_threads: Vec<JoinHandle<()>>,
     // Dropped last: this finishes MPI.
@@ -40,67 +36,56 @@ pub struct World {
     _of_one_thread: PhantomData<*const ()>,
 }
 
-impl World {
-    /// Connects this process with all others that `mpirun` started. A program that was started without `mpirun` is a world
-    /// of one. All processes call this, once, before anything else. A rank waits for a message at most `timeout`. Fails when
-    /// this process was connected before, when several threads cannot use MPI, and when MPI connects another number of
-    /// processes than the launcher has started.
-    pub fn connect(timeout: Duration) -> Result<Self, Error> {
-        let initialised = ::mpi::initialize_with_threading(Threading::Multiple);
-        let again = || Error::Other("MPI connects a process once, and not again".to_owned());
-        let (universe, threading) = initialised.ok_or_else(again)?;
-        if threading < Threading::Multiple {
-            return Err(Error::Other(format!(
-                "this MPI library does not let several threads call it (it offers {threading:?}, not Multiple)"
-            )));
-        }
-        let world = universe.world();
-        let connected = world.size() as usize;
-        if let Some(started) = launcher::started().filter(|it| it.processes != connected) {
-            // Each would train alone.
-            return Err(Error::Other(format!(
-                "{started}, and MPI connects {connected} of them: this program was built with another MPI library than the \
-                 launcher's, or srun wants another --mpi (srun --mpi=list)"
-            )));
-        }
-        // The processes that share this machine's memory, in the order of their ranks.
-        let here = world.split_shared(world.rank());
-        let (local_rank, devices_here) = (here.rank() as usize, here.size() as usize);
-        let mine = CoreSet::of_this_process();
-        let mut all = vec![0; mine.0.len() * devices_here];
-        here.all_gather_into(&mine.0[..], &mut all[..]);
-        let cores = Some(mine.share(&all, available_cores()));
-        let (connection, thread) = Connection::open(timeout)?;
-        let (background, second_thread) = Connection::open(timeout)?;
-        let rank = Rank { connection, background, tensors: Device::Cpu };
-        let comm = Arc::new(rank.clone());
-        Ok(Self {
-            processes: Processes { comm, local_rank, devices_here, cores },
-            rank,
-            progress_threads: vec![thread, second_thread],
-            _universe: universe,
-            _of_one_thread: PhantomData,
-        })
+/// Connects this process with all others that `mpirun` started. A program that was started without `mpirun` is a world of
+/// one. All processes call this, once, before anything else. A rank waits for a message at most `timeout`. Fails when this
+/// process was connected before, when several threads cannot use MPI, and when MPI connects another number of processes than
+/// the launcher has started.
+pub fn connect(timeout: Duration) -> Result<Processes, Error> {
+    let initialised = ::mpi::initialize_with_threading(Threading::Multiple);
+    let again = || Error::Other("MPI connects a process once, and not again".to_owned());
+    let (universe, threading) = initialised.ok_or_else(again)?;
+    if threading < Threading::Multiple {
+        return Err(Error::Other(format!(
+            "this MPI library does not let several threads call it (it offers {threading:?}, not Multiple)"
+        )));
+    }
+    let world = universe.world();
+    let connected = world.size() as usize;
+    if let Some(started) = launcher::started().filter(|it| it.processes != connected) {
+        // Each would train alone.
+        return Err(Error::Other(format!(
+            "{started}, and MPI connects {connected} of them: this program was built with another MPI library than the              launcher's, or srun wants another --mpi (srun --mpi=list)"
+        )));
+    }
+    // The processes that share this machine's memory, in the order of their ranks.
+    let here = world.split_shared(world.rank());
+    let (local_rank, devices_here) = (here.rank() as usize, here.size() as usize);
+    let mine = CoreSet::of_this_process();
+    let mut all = vec![0; mine.0.len() * devices_here];
+    here.all_gather_into(&mine.0[..], &mut all[..]);
+    let cores = Some(mine.share(&all, available_cores()));
+    let (connection, thread) = Connection::open(timeout)?;
+    let (background, second_thread) = Connection::open(timeout)?;
+    let rank = Rank { connection, background, tensors: Device::Cpu };
+    let comm = Arc::new(rank.clone());
+    let world = Box::new(World {
+        rank,
+        progress_threads: vec![thread, second_thread],
+        _universe: universe,
+        _of_one_thread: PhantomData,
+    });
+    Ok(Processes { comm, has_messages: true, local_rank, devices_here, cores, world })
+}
+
+impl crate::World for World {
+    fn open(&self, slot: DeviceSlot) -> Result<(Arc<ComputeDevice>, SharedCommunicator), Error> {
+        let device = Arc::new(slot.open()?);
+        let comm = Rank { tensors: device.tensors().clone(), ..self.rank.clone() };
+        Ok((device, native(Arc::new(comm), self.rank.connection.timeout)))
     }
 
-    /// Runs `work` for this rank, on its device of the plan. The plan has this machine's devices, one for each process.
-    /// Other ranks may still work when this returns. They have ended when the world has been dropped. If the work fails or
-    /// panics, standard error gets a line `rank R failed: …`, and the job ends with exit code 1.
-    pub fn run<R, E>(
-        &self,
-        plan: &DevicePlan,
-        work: impl FnOnce(&ComputeDevice, SharedCommunicator) -> Result<R, E> + Send,
-    ) -> R
-    where
-        R: Send,
-        E: From<Error> + fmt::Display + Send,
-    {
-        let device = plan.slots()[self.processes.local_rank].open().map_err(Error::from);
-        let outcome = device.map_err(|error| Cause::Error(E::from(error))).and_then(|device| {
-            let rank = Rank { tensors: device.tensors().clone(), ..self.rank.clone() };
-            attempt(&device, || work(&device, Arc::new(rank)))
-        });
-        outcome.unwrap_or_else(|cause| self.rank.connection.fail(&cause.to_string()))
+    fn fail(&self, why: &str) -> ! {
+        self.rank.connection.fail(why)
     }
 }
 
@@ -116,23 +101,13 @@ impl Drop for World {
     }
 }
 
-/// One rank's end of a connection to all other ranks, for any thread. After the end of the [`World`] every call fails.
+/// One rank's end of a connection to all other ranks, for any thread. After the end of the [`Processes`] every call fails.
 #[derive(Clone)]
 struct Rank {
     connection: Arc<Connection>,
     background: Arc<Connection>,
     /// The device of received tensors.
     tensors: Device,
-}
-
-impl Rank {
-    fn check(&self, other: usize) -> Result<(), Error> {
-        let (rank, world_size) = (self.rank(), self.world_size());
-        if other == rank || other >= world_size {
-            return Err(Error::NoSuchRank { rank, other, world_size });
-        }
-        Ok(())
-    }
 }
 
 impl Communicator for Rank {
@@ -149,14 +124,13 @@ impl Communicator for Rank {
     }
 
     fn send(&self, to: usize, tensor: &Tensor) -> Result<(), Error> {
-        self.check(to)?;
+        check_other(self, to)?;
         let tensor = move_view(&tensor.detach(), &Device::Cpu)?;
-        let kind = kind(tensor.dtype(), tensor.dims());
-        self.connection.send(to, &kind, tensor.data().into_owned())
+        self.connection.send(to, kind(tensor.dtype(), tensor.dims()), tensor.data().into_owned())
     }
 
     fn recv(&self, from: usize, shape: &Shape, dtype: DType) -> Result<Tensor, Error> {
-        self.check(from)?;
+        check_other(self, from)?;
         let (found, bytes) = self.connection.recv(from)?;
         let expected = kind(dtype, shape.dims());
         if found != expected {
@@ -170,10 +144,14 @@ impl Communicator for Rank {
         Ok(Arc::new(Self { connection, tensors, ..self.clone() }))
     }
 
-    /// Calls `MPI_Iallreduce`, for f32 and f64. MPI does not compare shapes: when ranks add tensors of different sizes, MPI
-    /// ends the job, or does not notice.
-    fn native_all_reduce(&self, tensor: &Tensor) -> Result<Tensor, Error> {
-        let flat = tensor.flatten_all()?;
+    /// Calls `MPI_Iallreduce` for [`Algorithm::Native`], with f32 and f64. MPI does not compare shapes: when ranks add tensors
+    /// of different sizes, MPI ends the job, or does not notice.
+    fn all_reduce(&self, tensor: &Tensor, algorithm: Algorithm) -> Result<Tensor, Error> {
+        if algorithm != Algorithm::Native || self.world_size() == 1 {
+            return all_reduce::all_reduce(self, tensor, algorithm);
+        }
+        let _span = all_reduce::span(ops::size_in_bytes(tensor), tensor.shape());
+        let flat = tensor.detach().flatten_all()?;
         let sum = match flat.dtype() {
             DType::F32 => self.connection.all_reduce::<f32>(&flat)?,
             DType::F64 => self.connection.all_reduce::<f64>(&flat)?,

@@ -3,16 +3,15 @@
 //! GPU kernels send directly from one GPU's memory to another's. All ranks join together, each with its own GPU, and leave
 //! together: a slower rank may still read a rank's memory.
 //!
-//! [`NcclRank`] gives ranks that have messages NCCL's all-reduce. A [`World`] has processes that a launcher such as `torchrun`
-//! has started: they have collectives and no messages, which is enough for DDP.
+//! [`NcclRank`] gives ranks that have messages NCCL's all-reduce. [`connect`] connects processes that a launcher such as
+//! `torchrun` has started: they have collectives and no messages, which is enough for DDP.
 //!
 //! NCCL's end of a connection belongs to the thread that made it, and some of NCCL's calls never return. So each connection
-//! has a thread, to which the others give orders, and wait for each with a time limit. When a rank dies, NCCL's kernels wait
-//! for ever on all other GPUs, until the thread tears the connection down.
+//! has a thread, which takes orders with a time limit. When a rank dies, NCCL's kernels wait for ever on all other GPUs, until
+//! the thread tears the connection down.
 //!
-//! Each connection has a stream of its own. If two connections shared a stream, two ranks that queue one kernel of each in
-//! another order would wait for each other for ever. A collective reads and writes a copy of the tensor. Before it, this stream
-//! waits until candle's has filled the copy. After it, the thread waits for this stream.
+//! Each connection has a stream of its own: on one stream, two ranks that queue the kernels of two connections in another order
+//! would wait for each other for ever. A collective reads and writes a copy of the tensor, after candle's stream has filled it.
 
 mod world;
 
@@ -34,10 +33,11 @@ use params_and_allreduce::thread::GRACE;
 use params_and_allreduce::{Algorithm, all_reduce, forward};
 
 use crate::text::values;
-pub use world::World;
+pub use world::connect;
 
-/// One rank whose native all-reduce is NCCL's. NCCL does not compare shapes. The order of its additions depends on the number of
-/// ranks, and on the way in which their GPUs are connected. After an error there are no more sums.
+/// One rank whose native all-reduce is NCCL's: everything else goes over the messages of another communicator. NCCL does not
+/// compare shapes. The order of its additions depends on the number of ranks, and on the way in which their GPUs are
+/// connected. After an error there are no more sums.
 pub struct NcclRank {
     messages: SharedCommunicator,
     device: Device,
@@ -47,15 +47,15 @@ pub struct NcclRank {
 }
 
 impl NcclRank {
-    /// Makes a rank that joins NCCL at its first sum, and waits at most `timeout` for a sum. Everything else goes over
-    /// `messages`. All ranks pass a barrier before one of them drops its rank: a slower rank may still read its memory.
+    /// Makes a rank that joins NCCL at its first sum, and waits at most `timeout` for a sum. All ranks call
+    /// [`leave`](Communicator::leave) before one of them drops its rank.
     pub fn new(messages: SharedCommunicator, timeout: Duration) -> Self {
         let device = messages.device().clone();
         Self { messages, device, timeout, connection: Mutex::default() }
     }
 
-    /// The connection. The first call joins: all ranks make it together. Fails when a rank's device is no GPU or two ranks share
-    /// one, and when NCCL cannot connect the ranks in time.
+    /// The first call joins: all ranks make it together. Fails when a rank's device is no GPU or two ranks share one, and when
+    /// NCCL cannot connect the ranks in time.
     fn connection(&self) -> Result<Connection, Error> {
         let mut joined = locked(&self.connection);
         if let Some(connection) = &*joined {
@@ -84,11 +84,18 @@ impl NcclRank {
 }
 
 impl Communicator for NcclRank {
-    forward!(messages: rank, world_size, device, send, recv);
+    forward!(messages: rank, world_size, device, send, send_shared, recv, shares_memory, world_rank);
 
     fn background(&self) -> Result<SharedCommunicator, Error> {
         let (messages, device) = (self.messages.background()?, self.device.clone());
         Ok(Arc::new(Self { device, ..Self::new(messages, self.timeout) }))
+    }
+
+    fn all_reduce(&self, tensor: &Tensor, algorithm: Algorithm) -> Result<Tensor, Error> {
+        match algorithm {
+            Algorithm::Native => self.all_reduce_handed_over(Handover::new(tensor)?, algorithm),
+            _ => self.messages.all_reduce(tensor, algorithm),
+        }
     }
 
     fn all_reduce_handed_over(
@@ -102,12 +109,10 @@ impl Communicator for NcclRank {
         }
     }
 
-    fn native_all_reduce(&self, tensor: &Tensor) -> Result<Tensor, Error> {
-        self.connection()?.collective(None, tensor)
-    }
-
-    fn world_rank(&self, rank: usize) -> usize {
-        self.messages.world_rank(rank)
+    /// A slower rank may still read the buffers of this rank's connection to NCCL.
+    fn leave(&self) -> Result<(), Error> {
+        let joined = locked(&self.connection).is_some();
+        if joined { self.messages.barrier() } else { Ok(()) }
     }
 }
 
@@ -162,22 +167,19 @@ impl Connection {
 
     /// Waits for all ranks: no rank has the sum before every rank has given a number.
     fn barrier(&self) -> Result<(), Error> {
-        self.collective(None, &Tensor::zeros(1, DType::F32, &self.device)?).map(drop)
+        let zero = Tensor::zeros(1, DType::F32, &self.device)?;
+        self.of_copy(None, Handover::new(&zero)?).map(drop)
     }
 
-    /// Gives every rank the tensor of `root`, or without a root the sum of all tensors. NCCL does not compare their shapes.
-    fn collective(&self, root: Option<usize>, tensor: &Tensor) -> Result<Tensor, Error> {
-        self.of_copy(root, Handover::new(tensor)?)
-    }
-
-    /// Gives every rank the sum of the tensors that are handed over.
+    /// Gives every rank the sum of the tensors that are handed over. NCCL does not compare their shapes.
     fn all_reduce(&self, tensor: Handover) -> Result<Tensor, Error> {
         let (bytes, shape) = tensor.size();
         let _span = all_reduce::span(bytes, shape);
         self.of_copy(None, tensor)
     }
 
-    /// A collective writes its result to the copy that it reads.
+    /// Gives every rank the tensor of `root`, or without a root the sum of all tensors. A collective writes its result to the
+    /// copy that it reads.
     fn of_copy(&self, root: Option<usize>, tensor: Handover) -> Result<Tensor, Error> {
         let (device, timeout) = (self.device.clone(), self.timeout);
         // The thread finds out by itself that the time is up, unless a call of NCCL does not return.
@@ -223,11 +225,6 @@ impl Connection {
             *orders = Err("an earlier collective has failed");
         }
         outcome
-    }
-
-    /// Whether nothing has failed, and the rank has not left.
-    fn is_open(&self) -> bool {
-        locked(&self.orders).is_ok()
     }
 
     /// Ends the connection, also if there are clones of this end. All ranks' collectives are done.
@@ -295,7 +292,8 @@ mod tests {
     fn slices_of_the_cpu_are_refused() {
         let wait = Duration::from_secs(60);
         let failure = run_ranks(&DevicePlan::slices(2).unwrap(), wait, |rank| {
-            NcclRank::new(rank.into(), wait).native_all_reduce(&Tensor::new(1f32, rank.device())?)
+            let one = Tensor::new(1f32, rank.device())?;
+            NcclRank::new(rank.into(), wait).all_reduce(&one, Algorithm::Native)
         });
         let message = failure.unwrap_err().to_string();
         assert!(message.contains("NCCL adds up tensors on GPUs"), "{message}");

@@ -93,7 +93,7 @@ impl Slowness {
     }
 }
 
-/// Parses a bandwidth in MB per second. Fails outside of the accepted range, which the message names.
+/// Parses a bandwidth in MB per second. Fails outside of the range that the message names.
 pub fn parse_speed(argument: &str) -> Result<f64, String> {
     let expected = "this is a number of megabytes in a second, from 0.001 to 1000000, such as 25";
     cli::number(0.001..=1e6, expected)(argument)
@@ -121,8 +121,8 @@ impl SlowNetwork {
     }
 
     /// Slows down all connections of a rank. Every rank has to do the same.
-    pub fn slow_down(self: &Arc<Self>, link: SharedCommunicator) -> SharedCommunicator {
-        Arc::new(SlowLink { link, network: Arc::clone(self) })
+    pub fn slow_down(self: &Arc<Self>, comm: SharedCommunicator) -> SharedCommunicator {
+        Arc::new(SlowLink { comm, network: Arc::clone(self) })
     }
 
     fn now(&self) -> f64 {
@@ -132,7 +132,7 @@ impl SlowNetwork {
 
 /// One rank's end of a slow connection.
 struct SlowLink {
-    link: SharedCommunicator,
+    comm: SharedCommunicator,
     network: Arc<SlowNetwork>,
 }
 
@@ -150,7 +150,7 @@ impl SlowLink {
         *receiving = sent.max(*receiving + takes);
         let due = *receiving + latency.as_secs_f64();
         drop(ports);
-        self.link.send(to, &Tensor::new(due, &Device::Cpu)?)
+        self.comm.send(to, &Tensor::new(due, &Device::Cpu)?)
     }
 
     /// Sleeps until a message is due. A message that is not due within the time limit is an error at once: a rank that
@@ -172,31 +172,27 @@ impl SlowLink {
 }
 
 impl Communicator for SlowLink {
-    forward!(link: rank, world_size, device);
+    forward!(comm: rank, world_size, device, world_rank);
 
     fn send(&self, to: usize, tensor: &Tensor) -> Result<(), Error> {
         self.announce(to, tensor)?;
-        self.link.send(to, tensor)
+        self.comm.send(to, tensor)
     }
 
     fn send_shared(&self, to: usize, tensor: &Tensor) -> Result<(), Error> {
         self.announce(to, tensor)?;
-        self.link.send_shared(to, tensor)
+        self.comm.send_shared(to, tensor)
     }
 
     fn recv(&self, from: usize, shape: &Shape, dtype: DType) -> Result<Tensor, Error> {
-        let due = self.link.recv(from, &Shape::from(()), DType::F64)?.to_scalar()?;
-        let message = self.link.recv(from, shape, dtype)?;
+        let due = self.comm.recv(from, &Shape::from(()), DType::F64)?.to_scalar()?;
+        let message = self.comm.recv(from, shape, dtype)?;
         self.sleep_until(due, from)?;
         Ok(message)
     }
 
     fn background(&self) -> Result<SharedCommunicator, Error> {
-        Ok(self.network.slow_down(self.link.background()?))
-    }
-
-    fn world_rank(&self, rank: usize) -> usize {
-        self.link.world_rank(rank)
+        Ok(self.network.slow_down(self.comm.background()?))
     }
 }
 

@@ -4,11 +4,11 @@
 
 use std::env;
 use std::process::Command;
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use backends::native;
-use backends::nccl::World;
+use backends::nccl::{self, NcclRank};
 use candle_core::{DType, Device, Tensor};
 use devices::{DeviceKind, DevicePlan, Handover};
 use harness::launcher::{MEETING, Place};
@@ -18,13 +18,19 @@ use params_and_allreduce::thread::{Rank, run_ranks};
 
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A plan of GPUs, one for each rank; else why there is none.
-fn gpus(ranks: usize) -> Result<DevicePlan, String> {
-    let plan = DevicePlan::new(DeviceKind::Cuda, ranks, None).map_err(|error| error.to_string())?;
-    match plan.note() {
-        Some(_) => Err(format!("fewer than {ranks} GPUs")),
-        None => Ok(plan),
+/// A plan with a GPU for each rank, with the first of these numbers of ranks for which there are enough. `None` where there are
+/// too few, which this says.
+fn gpus(what: &str, numbers: &[usize]) -> Option<DevicePlan> {
+    let mut why = String::new();
+    for &ranks in numbers {
+        why = match DevicePlan::new(DeviceKind::Cuda, ranks, None) {
+            Ok(plan) if plan.note().is_none() => return Some(plan),
+            Ok(_) => format!("fewer than {ranks} GPUs"),
+            Err(error) => error.to_string(),
+        };
     }
+    eprintln!("SKIPPED: {what}: {why}");
+    None
 }
 
 /// Runs `work` with NCCL's all-reduce. A rank waits for a sum at most `limit`.
@@ -33,9 +39,10 @@ fn with_nccl<R>(
     limit: Duration,
     work: impl FnOnce(&SharedCommunicator) -> Result<R, Error>,
 ) -> Result<R, Error> {
-    let nccl = native(rank.into(), limit);
+    // Also a rank that is alone adds up by NCCL here.
+    let nccl: SharedCommunicator = Arc::new(NcclRank::new(rank.into(), limit));
     let outcome = work(&nccl)?;
-    nccl.barrier()?;
+    nccl.leave()?;
     Ok(outcome)
 }
 
@@ -47,13 +54,7 @@ fn contribution(rank: usize, len: usize) -> Vec<f64> {
 #[test]
 fn every_rank_gets_the_sum() {
     for ranks in 1..=8 {
-        let plan = match gpus(ranks) {
-            Ok(plan) => plan,
-            Err(why) => {
-                eprintln!("SKIPPED: NCCL between {ranks} GPUs: {why}");
-                return;
-            }
-        };
+        let Some(plan) = gpus(&format!("NCCL between {ranks} GPUs"), &[ranks]) else { return };
         for dtype in [DType::F32, DType::F64, DType::F16, DType::BF16] {
             for len in [0, 1, 5, 100_003] {
                 let sums = run_ranks(&plan, TIMEOUT, |rank| {
@@ -62,10 +63,10 @@ fn every_rank_gets_the_sum() {
                         let mine = [contribution(nccl.rank(), len), vec![99.0; 3]].concat();
                         let mine = Tensor::new(mine.as_slice(), &Device::Cpu)?.to_dtype(dtype)?;
                         let mine = mine.to_device(nccl.device())?.narrow(0, 0, len)?;
-                        let sum = nccl.native_all_reduce(&mine)?;
+                        let sum = nccl.all_reduce(&mine, Algorithm::Native)?;
                         assert_eq!(sum.dtype(), dtype);
                         // And once more, on the result of the first.
-                        let twice = nccl.native_all_reduce(&sum)?;
+                        let twice = nccl.all_reduce(&sum, Algorithm::Native)?;
                         let numbers = |tensor: &Tensor| {
                             tensor.to_device(&Device::Cpu)?.to_dtype(DType::F64)?.to_vec1::<f64>()
                         };
@@ -95,15 +96,12 @@ fn every_rank_gets_the_sum() {
 #[test]
 fn a_tensor_that_is_not_in_one_piece_is_added_up() {
     const SIDE: usize = 512;
-    let plan = match gpus(2).or_else(|_| gpus(1)) {
-        Ok(plan) => plan,
-        Err(why) => return eprintln!("SKIPPED: a sum of a turned tensor: {why}"),
-    };
+    let Some(plan) = gpus("a sum of a turned tensor", &[2, 1]) else { return };
     run_ranks(&plan, TIMEOUT, |rank| {
         with_nccl(rank, TIMEOUT, |nccl| {
             let rows = Tensor::arange(0u32, (SIDE * SIDE) as u32, nccl.device())?;
             let rows = rows.to_dtype(DType::F32)?.reshape((SIDE, SIDE))?;
-            let sum = nccl.native_all_reduce(&rows.t()?)?.t()?.contiguous()?;
+            let sum = nccl.all_reduce(&rows.t()?, Algorithm::Native)?.t()?.contiguous()?;
             let expected = (rows * nccl.world_size() as f64)?;
             let off = (sum - expected)?.abs()?.flatten_all()?.max(0)?;
             assert_eq!(off.to_scalar::<f32>()?, 0.0);
@@ -117,10 +115,7 @@ fn a_tensor_that_is_not_in_one_piece_is_added_up() {
 #[test]
 fn a_sum_waits_for_what_candle_has_queued() {
     const SIDE: usize = 1024;
-    let plan = match gpus(2).or_else(|_| gpus(1)) {
-        Ok(plan) => plan,
-        Err(why) => return eprintln!("SKIPPED: a sum behind candle's work: {why}"),
-    };
+    let Some(plan) = gpus("a sum behind candle's work", &[2, 1]) else { return };
     run_ranks(&plan, TIMEOUT, |rank| {
         with_nccl(rank, TIMEOUT, |nccl| {
             let device = nccl.device();
@@ -136,13 +131,13 @@ fn a_sum_waits_for_what_candle_has_queued() {
                 // Another thread's sums do not wait for what is queued after the handover.
                 let handed = [Algorithm::Native, Algorithm::Ring]
                     .map(|algorithm| Ok::<_, Error>((algorithm, Handover::new(&bucket)?)));
-                let sum = nccl.native_all_reduce(&bucket)?;
+                let sum = nccl.all_reduce(&bucket, Algorithm::Native)?;
                 bucket.slice_set(&bucket.zeros_like()?, 0, 0)?;
                 // Its memory may be had by others as soon as it is read.
                 let copy = Tensor::zeros(SIDE * SIDE, DType::F32, device)?;
                 copy.slice_set(&sum, 0, 0)?;
                 drop(sum);
-                let next = nccl.native_all_reduce(&(&ones * 0.0)?)?;
+                let next = nccl.all_reduce(&(&ones * 0.0)?, Algorithm::Native)?;
                 let mut sums = vec![copy];
                 for handed in handed {
                     let (algorithm, bucket) = handed?;
@@ -156,8 +151,7 @@ fn a_sum_waits_for_what_candle_has_queued() {
                 drop(next);
             }
             // Before it leaves NCCL.
-            background.barrier()?;
-            Ok(())
+            background.leave()
         })
     })
     .unwrap();
@@ -171,7 +165,9 @@ fn two_ranks_on_one_gpu_are_refused() {
         Err(error) => return eprintln!("SKIPPED: two ranks on one GPU: {error}"),
     };
     let failure = run_ranks(&plan, TIMEOUT, |rank| {
-        with_nccl(rank, TIMEOUT, |nccl| nccl.native_all_reduce(&Tensor::new(1f32, nccl.device())?))
+        with_nccl(rank, TIMEOUT, |nccl| {
+            nccl.all_reduce(&Tensor::new(1f32, nccl.device())?, Algorithm::Native)
+        })
     });
     let message = failure.unwrap_err().to_string();
     assert!(message.contains("ranks 0 and 1 share a GPU"), "{message}");
@@ -179,16 +175,13 @@ fn two_ranks_on_one_gpu_are_refused() {
 
 #[test]
 fn a_rank_that_stalls_ends_the_wait_of_the_others() {
-    let plan = match gpus(2) {
-        Ok(plan) => plan,
-        Err(why) => return eprintln!("SKIPPED: a rank that stalls between 2 GPUs: {why}"),
-    };
+    let Some(plan) = gpus("a rank that stalls between 2 GPUs", &[2]) else { return };
     let limit = Duration::from_secs(2);
     let failure = run_ranks(&plan, TIMEOUT, |rank| {
         with_nccl(rank, limit, |nccl| {
             let ones = Tensor::ones(4, DType::F32, nccl.device())?;
             // All ranks join.
-            nccl.native_all_reduce(&ones)?;
+            nccl.all_reduce(&ones, Algorithm::Native)?;
             if nccl.rank() == 1 {
                 thread::sleep(2 * limit);
                 return Ok(());
@@ -203,10 +196,7 @@ fn a_rank_that_stalls_ends_the_wait_of_the_others() {
 /// The chapter's algorithms go over the messages, and any thread may use a rank.
 #[test]
 fn other_algorithms_and_other_threads_work() {
-    let plan = match gpus(2).or_else(|_| gpus(1)) {
-        Ok(plan) => plan,
-        Err(why) => return eprintln!("SKIPPED: other algorithms beside NCCL: {why}"),
-    };
+    let Some(plan) = gpus("other algorithms beside NCCL", &[2, 1]) else { return };
     run_ranks(&plan, TIMEOUT, |rank| {
         with_nccl(rank, TIMEOUT, |nccl| {
             let ones = Tensor::ones(5, DType::F32, nccl.device())?;
@@ -226,8 +216,8 @@ fn other_algorithms_and_other_threads_work() {
 /// A process of its own, because a world needs NCCL's variable when it starts.
 #[test]
 fn nccl_alone_has_collectives_and_no_messages() {
-    if let Err(why) = gpus(1) {
-        return eprintln!("SKIPPED: a world of NCCL alone: {why}");
+    if gpus("a world of NCCL alone", &[1]).is_none() {
+        return;
     }
     let output = Command::new(env::current_exe().unwrap())
         .args(["--ignored", "--exact", "world_of_one", "--nocapture"])
@@ -243,17 +233,17 @@ fn nccl_alone_has_collectives_and_no_messages() {
 fn world_of_one() {
     let meeting = env::var(MEETING).unwrap();
     let place = Place { rank: 0, world_size: 1, local_rank: 0, meeting };
-    let world = World::connect(&place, TIMEOUT).unwrap();
-    let kept = world.run(|_, rank| {
+    let world = nccl::connect(&place, TIMEOUT).unwrap();
+    assert!(!world.has_messages);
+    let kept = world.run(&gpus("", &[1]).unwrap(), |_, rank| {
         let values = Tensor::new(&[1f32, 2.0, 3.0], rank.device())?;
         let background = rank.background()?;
-        assert!(!rank.has_messages() && !background.has_messages());
         for algorithm in [Algorithm::Ring, Algorithm::Native] {
             assert_eq!(rank.all_reduce(&values, algorithm)?.to_vec1::<f32>()?, [1.0, 2.0, 3.0]);
         }
         assert_eq!(background.broadcast(&values, 0)?.to_vec1::<f32>()?, [1.0, 2.0, 3.0]);
         let handed = Handover::new(&values)?;
-        let sum = background.all_reduce_handed_over(handed, Algorithm::Ring)?;
+        let sum = background.all_reduce_handed_over(handed, Algorithm::Native)?;
         assert_eq!(sum.to_vec1::<f32>()?, [1.0, 2.0, 3.0]);
         assert_eq!(rank.all_gather(&values, 3)?.to_vec1::<f32>()?, [1.0, 2.0, 3.0]);
         assert_eq!(rank.reduce_scatter(&values)?.to_vec1::<f32>()?, [1.0, 2.0, 3.0]);
@@ -264,7 +254,8 @@ fn world_of_one() {
         assert!(matches!(none, Error::NoSuchRank { other: 1, .. }), "{none}");
         let sent = rank.send(0, &values).unwrap_err().to_string();
         let received = rank.recv(0, values.shape(), DType::F32).unwrap_err().to_string();
-        for refusal in [sent, received] {
+        let handed = background.all_reduce_handed_over(Handover::new(&values)?, Algorithm::Ring);
+        for refusal in [sent, received, handed.unwrap_err().to_string()] {
             assert!(refusal.starts_with("NCCL alone connects these ranks"), "{refusal}");
         }
         Ok::<_, Error>(rank)

@@ -63,10 +63,6 @@ impl Communicator for OfAll {
     fn barrier(&self) -> Result<(), communicator::Error> {
         self.line.barrier()
     }
-
-    fn has_messages(&self) -> bool {
-        false
-    }
 }
 
 fn of_all(rank: &thread::Rank) -> SharedCommunicator {

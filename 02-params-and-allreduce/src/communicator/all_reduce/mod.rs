@@ -56,7 +56,11 @@ impl fmt::Display for Algorithm {
 }
 
 // ANCHOR: all_reduce
-/// Implements [`Communicator::all_reduce`] with `send` and `recv`. Fails as [`Communicator::all_reduce`] does.
+/// An algorithm: it returns the chunks of the sum, in order.
+type SumOf<C> = fn(&C, &Tensor) -> Result<Vec<Tensor>, Error>;
+
+/// Implements [`Communicator::all_reduce`] with `send` and `recv`, which gives no native all-reduce. Fails as
+/// [`Communicator::all_reduce`] does.
 pub fn all_reduce<C: Communicator + ?Sized>(
     comm: &C,
     tensor: &Tensor,
@@ -67,40 +71,30 @@ pub fn all_reduce<C: Communicator + ?Sized>(
     if comm.world_size() == 1 {
         return Ok(tensor.force_contiguous()?);
     }
-    let sum_of: fn(&C, &Tensor) -> Result<Sum, Error> = match algorithm {
-        // Without messages, every algorithm is the library's.
-        _ if !comm.has_messages() => return comm.native_all_reduce(&tensor),
-        Algorithm::OneShot => |comm, tensor| Ok(Sum::Own(one_shot(comm, tensor)?)),
-        Algorithm::Naive => |comm, tensor| Ok(Sum::Shared(vec![naive(comm, tensor)?])),
-        Algorithm::Tree => |comm, tensor| Ok(Sum::Shared(vec![tree(comm, tensor)?])),
-        Algorithm::Ring => |comm, tensor| Ok(Sum::Shared(ring(comm, tensor)?)),
-        Algorithm::Native => return comm.native_all_reduce(&tensor),
+    let sum_of: SumOf<C> = match algorithm {
+        Algorithm::OneShot => |comm, tensor| Ok(vec![one_shot(comm, tensor)?]),
+        Algorithm::Naive => |comm, tensor| Ok(vec![naive(comm, tensor)?]),
+        Algorithm::Tree => |comm, tensor| Ok(vec![tree(comm, tensor)?]),
+        Algorithm::Ring => |comm, tensor| ring(comm, tensor),
+        Algorithm::Native => return Err(no_native()),
     };
     // One-shot between two ranks reads each tensor once. Pieces would only add a copy.
     let once = algorithm == Algorithm::OneShot && comm.world_size() == 2;
-    if comm.shares_memory() && is_large(&tensor) && !once {
-        return in_pieces(comm, &tensor, sum_of);
+    let pieces = comm.shares_memory() && ops::size_in_bytes(&tensor) > PIECE && !once;
+    match tensor.dtype() {
+        DType::F32 if pieces => return in_pieces::<f32, C>(comm, &tensor, sum_of),
+        DType::F64 if pieces => return in_pieces::<f64, C>(comm, &tensor, sum_of),
+        DType::BF16 if pieces => return in_pieces::<bf16, C>(comm, &tensor, sum_of),
+        DType::F16 if pieces => return in_pieces::<f16, C>(comm, &tensor, sum_of),
+        _ => {}
     }
-    Ok(sum_of(comm, &tensor)?.into_tensor()?.reshape(tensor.shape())?)
-}
-
-/// The sum that an algorithm has made on one rank.
-enum Sum {
-    /// Only this rank holds the tensor.
-    Own(Tensor),
-    /// Other ranks read these tensors too: the chunks of the sum, in order.
-    Shared(Vec<Tensor>),
-}
-
-impl Sum {
-    /// Returns the sum in memory that only this rank holds.
-    fn into_tensor(self) -> candle_core::Result<Tensor> {
-        match self {
-            Self::Own(sum) => Ok(sum),
-            Self::Shared(chunks) if chunks.len() == 1 => chunks[0].force_contiguous(),
-            Self::Shared(chunks) => Tensor::cat(&chunks, 0),
-        }
-    }
+    let sum = match &sum_of(comm, &tensor)?[..] {
+        // Only this rank holds the sum. The other algorithms' sums are shared: other ranks read them, too.
+        [own] if algorithm == Algorithm::OneShot => own.clone(),
+        [shared] => shared.force_contiguous()?,
+        chunks => Tensor::cat(chunks, 0)?,
+    };
+    Ok(sum.reshape(tensor.shape())?)
 }
 // ANCHOR_END: all_reduce
 
@@ -110,48 +104,25 @@ pub fn span(bytes: usize, shape: &Shape) -> EnteredSpan {
     info_span!(target: COMMUNICATION, "all-reduce", bytes, ?shape).entered()
 }
 
-/// Whether an all-reduce in one memory sends the tensor in pieces.
-fn is_large(tensor: &Tensor) -> bool {
-    ops::size_in_bytes(tensor) > PIECE && tensor.dtype().is_float()
-}
-
 // ANCHOR: in_pieces
-/// The bytes of a piece of a large tensor: few enough to stay in a processor's caches, and enough to make
-/// the time of messages small.
+/// The bytes of a piece of a large tensor: few enough for a processor's caches, and enough to make the time of messages small.
 const PIECE: usize = 2 << 20;
 
-/// Adds up large tensors in pieces. The sum of a piece is written to the result while the piece is in the cache.
-fn in_pieces<C: Communicator + ?Sized>(
+/// Adds up a large tensor in pieces. The sum of a piece is written to the result while the piece is in the cache.
+fn in_pieces<T: WithDType, C: Communicator + ?Sized>(
     comm: &C,
     tensor: &Tensor,
-    sum_of: fn(&C, &Tensor) -> Result<Sum, Error>,
+    sum_of: SumOf<C>,
 ) -> Result<Tensor, Error> {
-    let flat = tensor.flatten_all()?;
-    let sum = match tensor.dtype() {
-        DType::F64 => sum_of_pieces::<f64, C>(comm, &flat, sum_of)?,
-        DType::BF16 => sum_of_pieces::<bf16, C>(comm, &flat, sum_of)?,
-        DType::F16 => sum_of_pieces::<f16, C>(comm, &flat, sum_of)?,
-        _ => sum_of_pieces::<f32, C>(comm, &flat, sum_of)?,
-    };
-    Ok(sum.reshape(tensor.shape())?)
-}
-
-fn sum_of_pieces<T: WithDType, C: Communicator + ?Sized>(
-    comm: &C,
-    flat: &Tensor,
-    sum_of: fn(&C, &Tensor) -> Result<Sum, Error>,
-) -> Result<Tensor, Error> {
-    let len = flat.elem_count();
+    let (flat, len) = (tensor.flatten_all()?, tensor.elem_count());
     check_length(comm, len)?;
     let piece = PIECE / T::DTYPE.size_in_bytes();
     let mut all: Vec<T> = Vec::with_capacity(len);
     for start in (0..len).step_by(piece) {
-        match sum_of(comm, &flat.narrow(0, start, piece.min(len - start))?)? {
-            Sum::Own(chunk) => append(&mut all, &chunk)?,
-            Sum::Shared(chunks) => chunks.iter().try_for_each(|chunk| append(&mut all, chunk))?,
-        }
+        let chunks = sum_of(comm, &flat.narrow(0, start, piece.min(len - start))?)?;
+        chunks.iter().try_for_each(|chunk| append(&mut all, chunk))?;
     }
-    Ok(Tensor::from_vec(all, len, &Device::Cpu)?)
+    Ok(Tensor::from_vec(all, tensor.shape(), &Device::Cpu)?)
 }
 // ANCHOR_END: in_pieces
 

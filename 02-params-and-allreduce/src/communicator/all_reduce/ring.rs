@@ -16,7 +16,7 @@
 // ANCHOR: ring
 use candle_core::Tensor;
 
-use crate::communicator::collectives::{chunk_range, is_copied, neighbours};
+use crate::communicator::collectives::{chunk_range, neighbours, send_input};
 use crate::communicator::{Communicator, Error};
 
 /// Adds up all tensors, each chunk in the order of the ring. Returns the chunks of the sum. Fails as
@@ -37,10 +37,9 @@ pub fn ring(comm: &(impl Communicator + ?Sized), tensor: &Tensor) -> Result<Vec<
         let arriving = (me + steps - step) % world_size;
         let outgoing = &chunks[passed_on];
         // Only the first chunk is a part of this rank's input.
-        if step == 0 && is_copied(comm, outgoing) {
-            comm.send(next, outgoing)?;
-        } else {
-            comm.send_shared(next, outgoing)?;
+        match step {
+            0 => send_input(comm, next, outgoing)?,
+            _ => comm.send_shared(next, outgoing)?,
         }
         let mine = &chunks[arriving];
         let received = comm.recv(previous, mine.shape(), mine.dtype())?;

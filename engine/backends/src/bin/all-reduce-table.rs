@@ -7,8 +7,8 @@
 
 use std::process::ExitCode;
 
+use backends::check;
 use backends::launch::{Launch, LaunchArguments};
-use backends::{check, native};
 use clap::Parser;
 use harness::cli::{self, whole};
 use harness::load::Load;
@@ -40,10 +40,10 @@ fn run() -> anyhow::Result<()> {
         Ok((flags, plan))
     })?;
     let title = match launch.processes() {
-        Some(it) if it.comm.has_messages() => {
-            format!("{} processes of MPI, here {plan}", it.comm.world_size())
+        Some(it) => {
+            let by = if launch.has_messages() { "MPI" } else { "NCCL" };
+            format!("{} processes of {by}, here {plan}", it.comm.world_size())
         }
-        Some(it) => format!("{} processes of NCCL, here {plan}", it.comm.world_size()),
         None => plan.to_string(),
     };
     // If each rank has its own GPU, the native all-reduce is NCCL's, otherwise MPI's.
@@ -51,11 +51,9 @@ fn run() -> anyhow::Result<()> {
     let native_too = check(Algorithm::Native, &plan).is_ok().then_some(&Algorithm::Native);
     let algorithms: Vec<Algorithm> = ours.iter().chain(native_too).copied().collect();
     let load = Load::now();
-    let tables = launch.run(&plan, vec![(); plan.len()], |_, rank, ()| {
-        let rank = native(rank, flags.launch.timeout());
-        let table = Table::measure_rank(&*rank, title.clone(), &algorithms, flags.runs)?;
-        // Before one of them leaves NCCL.
-        rank.barrier()?;
+    let tables = launch.run(&plan, vec![(); plan.len()], |_, comm, ()| {
+        let table = Table::measure_rank(&*comm, title.clone(), &algorithms, flags.runs)?;
+        comm.leave()?;
         Ok::<_, Error>(table)
     })?;
     if !launch.speaks() {

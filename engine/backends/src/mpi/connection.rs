@@ -23,16 +23,28 @@ use harness::cli::end_process;
 use harness::lock::locked;
 use harness::stopwatch::{Stopwatch, pause};
 use params_and_allreduce::communicator::Error;
+use serde::{Deserialize, Serialize};
 
-use super::wait_graph::{ALL, ANSWER_LIMIT, Answer, NOBODY, find_cause};
+use super::wait_graph::{ANSWER_LIMIT, Answer, WaitsFor, find_cause};
 
-// The kinds of messages, which are MPI's tags. All but `BYTES` are notes: a number and a text.
-const HEADER: Tag = 1; // A tensor follows: the number of its bytes, its type and shape.
-const BYTES: Tag = 2; // The bytes of a tensor.
-const FAREWELL: Tag = 3; // The sender's work is done: no tensor follows.
-const ASK: Tag = 4; // The question for which rank the receiver waits.
-const ANSWER: Tag = 5; // The rank that the sender waits for, and a text if a part of its message has arrived.
-const FAILURE: Tag = 6; // To rank 0: the reason why the sender has failed.
+/// The tag of notes, in JSON.
+const NOTE: Tag = 1;
+/// The tag of the bytes of a tensor.
+const BYTES: Tag = 2;
+
+/// What ranks tell each other beside the bytes of tensors.
+#[derive(Serialize, Deserialize)]
+enum Note {
+    /// A tensor of so many bytes follows: its type and shape in words.
+    Header(usize, String),
+    /// The sender's work is done: no tensor follows.
+    Farewell,
+    /// The question for which rank the receiver waits.
+    Ask,
+    Answer(Answer),
+    /// To rank 0: the reason why the sender has failed.
+    Failure(String),
+}
 
 /// The most elements of one request: MPI counts them in 31 bits.
 const PART: usize = 1 << 30;
@@ -66,7 +78,7 @@ impl Connection {
             outgoing: Vec::new(),
             incoming: (0..world_size).map(|_| VecDeque::new()).collect(),
             done: vec![false; world_size],
-            waits_for: NOBODY,
+            waits_for: WaitsFor::Nobody,
             answers: vec![None; world_size],
             gave_up_a_sum: false,
         };
@@ -105,9 +117,9 @@ impl Connection {
     }
 
     /// Starts to send a tensor: its type and shape in words, and its bytes.
-    pub(super) fn send(&self, to: usize, kind: &str, bytes: Vec<u8>) -> Result<(), Error> {
+    pub(super) fn send(&self, to: usize, kind: String, bytes: Vec<u8>) -> Result<(), Error> {
         self.with(|state| {
-            state.send_note(to, HEADER, bytes.len(), kind);
+            state.send_note(to, &Note::Header(bytes.len(), kind));
             state.send(to, BYTES, bytes);
             if state.is_busy() {
                 self.changed.notify_one();
@@ -117,14 +129,15 @@ impl Connection {
 
     /// Waits for the next tensor of a rank: its type and shape in words, and its bytes.
     pub(super) fn recv(&self, from: usize) -> Result<(String, Vec<u8>), Error> {
-        let message = self.wait(from, |state| match state.incoming[from].front_mut() {
-            Some((_, bytes)) => {
-                let bytes = bytes.finished()?;
-                Some(state.incoming[from].pop_front().map(|(kind, _)| (kind, bytes)))
-            }
-            // A rank sends its last tensor before its farewell.
-            None => state.done[from].then_some(None),
-        })?;
+        let message =
+            self.wait(WaitsFor::Rank(from), |state| match state.incoming[from].front_mut() {
+                Some((_, bytes)) => {
+                    let bytes = bytes.finished()?;
+                    Some(state.incoming[from].pop_front().map(|(kind, _)| (kind, bytes)))
+                }
+                // A rank sends its last tensor before its farewell.
+                None => state.done[from].then_some(None),
+            })?;
         message.ok_or_else(|| self.stopped(from, "returned early"))
     }
 
@@ -135,7 +148,7 @@ impl Connection {
     {
         let addends = flat.to_vec1::<T>()?;
         let mut transfer = self.with(|state| Transfer::all_reduce(&state.world, addends))?;
-        let sum = self.wait(ALL, |_| transfer.finished());
+        let sum = self.wait(WaitsFor::All, |_| transfer.finished());
         if sum.is_err() {
             let _ = self.with(|state| state.gave_up_a_sum = true);
         }
@@ -146,7 +159,7 @@ impl Connection {
     /// answer is `whom`, also after an error.
     fn wait<T>(
         &self,
-        whom: usize,
+        whom: WaitsFor,
         mut look: impl FnMut(&mut State) -> Option<T>,
     ) -> Result<T, Error> {
         let (mut clock, mut asked) = (Stopwatch::start(), false);
@@ -156,13 +169,13 @@ impl Connection {
                 state.advance();
                 state.waits_for = whom;
                 if let Some(found) = look(state) {
-                    state.waits_for = NOBODY;
+                    state.waits_for = WaitsFor::Nobody;
                     return Some(Ok(found));
                 }
                 if waited >= self.timeout && !asked {
                     asked = true;
                     state.answers.fill(None);
-                    (0..self.world_size).for_each(|rank| state.send_note(rank, ASK, 0, ""));
+                    (0..self.world_size).for_each(|rank| state.send_note(rank, &Note::Ask));
                 }
                 let late = waited >= self.timeout.saturating_add(ANSWER_LIMIT);
                 let answered = late || asked && !state.answers.contains(&None);
@@ -180,19 +193,19 @@ impl Connection {
     pub(super) fn fail(&self, why: &str) -> ! {
         let _ = io::stdout().flush();
         let text = format!("rank {} {why}", self.rank);
-        let _ = self.with(|state| state.send_note(0, FAILURE, 0, &text));
+        let _ = self.with(|state| state.send_note(0, &Note::Failure(text.clone())));
         sleep(REPORT_LIMIT);
         end_job(&text)
     }
 
     /// Sends farewells: the rank's work is done. Every later call fails.
     pub(super) fn leave(&self) {
-        if let Ok(true) = self.with(|state| state.gave_up_a_sum) {
+        if self.with(|state| state.gave_up_a_sum).is_ok_and(|gave_up| gave_up) {
             self.fail("failed: it left while a sum of all ranks was unfinished");
         }
         let _ = self.with(|state| {
             let others = (0..self.world_size).filter(|&other| other != self.rank);
-            others.for_each(|other| state.send_note(other, FAREWELL, 0, ""));
+            others.for_each(|other| state.send_note(other, &Note::Farewell));
             state.done[self.rank] = true;
         });
         self.changed.notify_one();
@@ -212,8 +225,7 @@ struct State {
     incoming: Vec<VecDeque<(String, Transfer<u8>)>>,
     /// By rank: whether its work is done.
     done: Vec<bool>,
-    /// The rank that this rank waits for, [`NOBODY`] or [`ALL`].
-    waits_for: usize,
+    waits_for: WaitsFor,
     /// Of all ranks, since the last question.
     answers: Vec<Option<Answer>>,
     /// Whether this rank has begun an all-reduce and given up waiting for it.
@@ -231,36 +243,30 @@ impl State {
         }
     }
 
-    fn send_note(&mut self, to: usize, tag: Tag, number: usize, text: &str) {
-        self.send(to, tag, note(number, text));
+    fn send_note(&mut self, to: usize, note: &Note) {
+        self.send(to, NOTE, serde_json::to_vec(note).unwrap_or_default());
     }
 
-    /// Lets MPI work: fetches every message that has arrived, whether this rank waits for it or not, and answers questions.
+    /// Lets MPI work: fetches every note that has arrived, whether this rank waits for it or not, and answers questions.
     fn advance(&mut self) {
         while let Some((message, status)) = self.world.any_process().immediate_matched_probe() {
-            let (from, tag) = (status.source_rank() as usize, status.tag());
+            let from = status.source_rank() as usize;
             let note: Vec<u8> = (message, status).matched_receive_vec().0;
-            let Some((number, text)) = read_note(&note) else { continue };
-            match tag {
+            match serde_json::from_slice(&note) {
                 // The receive is ready before the next look: no look finds bytes.
-                HEADER => {
+                Ok(Note::Header(len, kind)) => {
                     let sender = self.world.process_at_rank(from as i32);
-                    let bytes = Transfer::receive(&sender, BYTES, number);
-                    self.incoming[from].push_back((text, bytes));
+                    self.incoming[from].push_back((kind, Transfer::receive(&sender, BYTES, len)));
                 }
-                FAREWELL => self.done[from] = true,
-                ASK => {
-                    let incoming = self.incoming.get(self.waits_for);
-                    let arriving = incoming.is_some_and(|it| !it.is_empty());
-                    let text = if arriving { "arriving" } else { "" };
-                    self.send_note(from, ANSWER, self.waits_for, text);
+                Ok(Note::Farewell) => self.done[from] = true,
+                Ok(Note::Ask) => {
+                    let waits_for = self.waits_for;
+                    let arriving = matches!(waits_for, WaitsFor::Rank(rank) if !self.incoming[rank].is_empty());
+                    self.send_note(from, &Note::Answer(Answer { waits_for, arriving }));
                 }
-                ANSWER => {
-                    let arriving = !text.is_empty();
-                    self.answers[from] = Some(Answer { waits_for: number, arriving });
-                }
-                FAILURE => end_job(&text),
-                _ => {}
+                Ok(Note::Answer(answer)) => self.answers[from] = Some(answer),
+                Ok(Note::Failure(text)) => end_job(&text),
+                Err(_) => {}
             }
         }
         self.outgoing.retain_mut(|transfer| transfer.finished().is_none());
@@ -279,31 +285,19 @@ impl State {
     }
 }
 
-fn note(number: usize, text: &str) -> Vec<u8> {
-    [&(number as u64).to_ne_bytes(), text.as_bytes()].concat()
-}
-
-fn read_note(bytes: &[u8]) -> Option<(usize, String)> {
-    let (number, text) = bytes.split_first_chunk()?;
-    Some((u64::from_ne_bytes(*number) as usize, String::from_utf8_lossy(text).into_owned()))
-}
-
-/// A request for a part of a transfer's memory.
-type PartRequest<T> = Request<'static, [T], StaticScope>;
-
-/// A message or a sum on its way: its memory, and the requests by which MPI reads or writes this memory.
+/// A message or a sum on its way: its memory, and the requests by which MPI reads or writes parts of this memory.
 struct Transfer<T: 'static> {
-    requests: Vec<PartRequest<T>>,
+    requests: Vec<Request<'static, [T], StaticScope>>,
     read: Vec<T>,
     written: Vec<T>,
 }
 
 impl<T> Transfer<T> {
-    /// Starts the requests that `start` makes: MPI reads from `read`, and writes to `written`.
+    /// Starts the requests that `start` makes for parts: MPI reads from the first slice, and writes to the second.
     fn new(
         read: Vec<T>,
         mut written: Vec<T>,
-        start: impl FnOnce(&'static [T], &'static mut [T]) -> Vec<PartRequest<T>>,
+        start: impl FnOnce(&'static [T], &'static mut [T]) -> Vec<Request<'static, [T], StaticScope>>,
     ) -> Self {
         // SAFETY: only the requests use these slices. The transfer owns both vectors and does not change them. It returns
         // or frees them after its requests have finished, and otherwise never.
@@ -356,30 +350,10 @@ impl<T: Equivalence + Clone + Default> Transfer<T> {
     /// Starts MPI's all-reduce.
     fn all_reduce(world: &SimpleCommunicator, addends: Vec<T>) -> Self {
         let sum = vec![T::default(); addends.len()];
-        Self::new(addends, sum, |addends, sum| {
-            let parts = addends.chunks(PART).zip(sum.chunks_mut(PART));
-            let plus = SystemOperation::sum;
-            let start = |(own, sum)| world.immediate_all_reduce_into(StaticScope, own, sum, plus());
-            parts.map(start).collect()
+        let plus = SystemOperation::sum;
+        let start = |(own, sum)| world.immediate_all_reduce_into(StaticScope, own, sum, plus());
+        Self::new(addends, sum, |own, sum| {
+            own.chunks(PART).zip(sum.chunks_mut(PART)).map(start).collect()
         })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_note_can_be_read() {
-        for (number, text) in [(0, ""), (NOBODY, "arriving"), (24, "F32 [2, 3]")] {
-            assert_eq!(read_note(&note(number, text)), Some((number, text.to_owned())));
-        }
-    }
-
-    #[test]
-    fn anything_else_cannot() {
-        for bytes in [&b""[..], b"hello"] {
-            assert_eq!(read_note(bytes), None, "{bytes:?}");
-        }
     }
 }

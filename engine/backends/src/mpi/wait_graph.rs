@@ -3,21 +3,25 @@
 use std::time::Duration;
 
 use params_and_allreduce::communicator::{Error, wait_chain};
+use serde::{Deserialize, Serialize};
 
 /// Progress threads answer within a millisecond, and later on a busy machine. A process that needs longer was stopped.
 pub(super) const ANSWER_LIMIT: Duration = Duration::from_secs(1);
 
-/// Means "waits for no rank": the rank computes, stalls or is done.
-pub(super) const NOBODY: usize = usize::MAX;
-
-/// Means "waits for MPI's all-reduce", in which every rank takes part.
-pub(super) const ALL: usize = usize::MAX - 1;
+/// The rank that a rank waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum WaitsFor {
+    /// The rank computes, stalls or is done.
+    Nobody,
+    /// MPI's all-reduce, in which every rank takes part.
+    All,
+    Rank(usize),
+}
 
 /// A rank's answer to the question for which rank it waits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Answer {
-    /// A rank, [`NOBODY`] or [`ALL`].
-    pub(super) waits_for: usize,
+    pub(super) waits_for: WaitsFor,
     /// Whether a part of the message has arrived for which the rank waits.
     pub(super) arriving: bool,
 }
@@ -31,12 +35,12 @@ pub(super) fn find_cause(rank: usize, waited: Duration, answers: &[Option<Answer
     let other = |text: &str| Error::Other(format!("rank {rank} waited {seconds:.1} s{text}"));
     let waits_for = |rank: usize| answers[rank].map(|answer| answer.waits_for);
     let (chain, circle) = wait_chain(rank, |chain| match waits_for(*chain.last()?)? {
-        NOBODY => None,
+        WaitsFor::Nobody => None,
         // A rank outside the chain goes first.
-        ALL => (0..answers.len())
-            .filter(|&rank| waits_for(rank) != Some(ALL))
+        WaitsFor::All => (0..answers.len())
+            .filter(|&rank| waits_for(rank) != Some(WaitsFor::All))
             .min_by_key(|rank| chain.contains(rank)),
-        other => Some(other),
+        WaitsFor::Rank(other) => Some(other),
     });
     let last = chain[chain.len() - 1];
     if waits_for(last).is_none() {
@@ -44,7 +48,7 @@ pub(super) fn find_cause(rank: usize, waited: Duration, answers: &[Option<Answer
         let why = format!("sent nothing for {seconds:.1} s, does not answer within {limit} s");
         return Error::RankStopped { rank: last, why, waiting: rank };
     }
-    if circle.is_none() && waits_for(last) == Some(ALL) {
+    if circle.is_none() && waits_for(last) == Some(WaitsFor::All) {
         return other(
             " for a sum in which all ranks take part: do they add tensors of one size and type?",
         );
@@ -72,12 +76,19 @@ mod tests {
 
     const SILENT: Option<Answer> = None;
 
-    fn waits(waits_for: usize) -> Option<Answer> {
-        Some(Answer { waits_for, arriving: false })
+    const NOBODY: Option<Answer> = answer(WaitsFor::Nobody, false);
+    const ALL: Option<Answer> = answer(WaitsFor::All, false);
+
+    const fn answer(waits_for: WaitsFor, arriving: bool) -> Option<Answer> {
+        Some(Answer { waits_for, arriving })
     }
 
-    fn receives(rank: usize) -> Option<Answer> {
-        Some(Answer { waits_for: rank, arriving: true })
+    const fn waits(rank: usize) -> Option<Answer> {
+        answer(WaitsFor::Rank(rank), false)
+    }
+
+    const fn receives(rank: usize) -> Option<Answer> {
+        answer(WaitsFor::Rank(rank), true)
     }
 
     /// The error of rank 0.
@@ -87,9 +98,9 @@ mod tests {
 
     #[test]
     fn the_end_of_the_chain_is_named() {
-        let alive = cause(&[waits(1), waits(2), waits(3), waits(NOBODY)]);
+        let alive = cause(&[waits(1), waits(2), waits(3), NOBODY]);
         assert!(alive.contains("rank 3 is alive but sends nothing"), "{alive}");
-        let silent = cause(&[waits(1), waits(2), SILENT, waits(NOBODY)]);
+        let silent = cause(&[waits(1), waits(2), SILENT, NOBODY]);
         assert!(silent.contains("rank 2 sent nothing for 1.0 s, does not answer"), "{silent}");
         // A part of the message has arrived, and its sender was stopped.
         let silent = cause(&[receives(1), SILENT]);
@@ -107,8 +118,8 @@ mod tests {
         for answers in [
             [waits(2), receives(2), receives(1)],
             [waits(1), receives(2), waits(1)],
-            [waits(1), receives(2), waits(NOBODY)],
-            [waits(2), waits(NOBODY), receives(1)],
+            [waits(1), receives(2), NOBODY],
+            [waits(2), NOBODY, receives(1)],
         ] {
             let slow = cause(&answers);
             assert!(slow.contains("a message between ranks 1 and 2 is still arriving"), "{slow}");
@@ -117,11 +128,11 @@ mod tests {
 
     #[test]
     fn a_rank_that_keeps_away_from_mpis_sum_is_named() {
-        let absent = cause(&[waits(ALL), waits(ALL), waits(3), waits(NOBODY)]);
+        let absent = cause(&[ALL, ALL, waits(3), NOBODY]);
         assert!(absent.contains("rank 3 is alive"), "{absent}");
-        let behind = cause(&[waits(1), waits(ALL), waits(ALL)]);
+        let behind = cause(&[waits(1), ALL, ALL]);
         assert!(behind.contains("deadlock: rank 0 waits for rank 1"), "{behind}");
-        let everyone = cause(&[waits(ALL), waits(ALL), waits(ALL)]);
+        let everyone = cause(&[ALL, ALL, ALL]);
         assert!(everyone.contains("of one size"), "{everyone}");
     }
 }

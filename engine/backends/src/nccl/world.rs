@@ -4,82 +4,68 @@
 //! address that all ranks know if its variable `NCCL_COMM_ID` is set. [`cli::arguments`](harness::cli::arguments) sets it.
 
 use std::sync::Arc;
+use std::thread;
 use std::time::Duration;
-use std::{fmt, thread};
 
 use anyhow::{Context as _, ensure};
 use candle_core::{DType, Device, Shape, Tensor};
 use cudarc::nccl::safe::Id;
-use devices::{ComputeDevice, DeviceKind, DevicePlan, Handover};
+use devices::{ComputeDevice, DeviceKind, DevicePlan, DeviceSlot, Handover};
 use harness::cli::{UsageError, end_process};
 use harness::launcher::Place;
+use harness::lock::locked;
 use params_and_allreduce::Algorithm;
 use params_and_allreduce::collectives::chunk_range;
 use params_and_allreduce::communicator::{Communicator, Error, SharedCommunicator};
-use params_and_allreduce::thread::{Cause, attempt};
 
 use super::{Connection, nccl};
-use crate::Processes;
+use crate::{Processes, World as _};
 
-/// All processes that were started together.
-pub struct World {
-    /// This process's place among them.
-    pub processes: Processes,
-    device: ComputeDevice,
+/// What a process holds of NCCL.
+struct World {
+    device: Arc<ComputeDevice>,
     rank: Rank,
 }
 
-impl World {
-    /// Connects this process with all others. All of them call [`prepare`](harness::cli::prepare) and then this, once. A
-    /// rank waits at most `timeout` for a collective, and for all ranks to come here. Fails when this process has no GPU, or
-    /// NCCL cannot connect it with all others in time.
-    pub fn connect(place: &Place, timeout: Duration) -> anyhow::Result<Self> {
-        let local_rank = place.local_rank;
-        // NCCL does not know how many processes this machine has. Process n of a machine has GPU n.
-        let devices_here = local_rank + 1;
-        let plan = DevicePlan::new(DeviceKind::Cuda, devices_here, None)
-            .map_err(|error| UsageError::new(format_args!("NCCL connects GPUs: {error}")))?;
-        let too_few = format_args!(
-            "LOCAL_RANK is {local_rank}, and there is no GPU of that number here: NCCL needs one for each process \
-             (nvidia-smi -L)"
-        );
-        ensure!(plan.has_a_gpu_each(), UsageError::new(too_few));
-        let connect = || {
-            let device = plan.slots()[local_rank].open()?;
-            let open = || {
-                let id = Id::new().map_err(nccl)?;
-                Connection::open(device.tensors(), (place.rank, place.world_size), id, timeout)
-            };
-            let connection = open()?;
-            // Both listen at the same address, so the first has to be complete.
-            connection.barrier()?;
-            let rank = Rank { connection, background: open()? };
-            Ok::<_, Error>((device, rank))
+/// Connects this process with all others. All of them call [`prepare`](harness::cli::prepare) and then this, once. A rank
+/// waits at most `timeout` for a collective, and for all ranks to come here. Fails when this process has no GPU, or NCCL
+/// cannot connect it with all others in time.
+pub fn connect(place: &Place, timeout: Duration) -> anyhow::Result<Processes> {
+    let local_rank = place.local_rank;
+    // NCCL does not know how many processes this machine has. Process n of a machine has GPU n.
+    let devices_here = local_rank + 1;
+    let plan = DevicePlan::new(DeviceKind::Cuda, devices_here, None)
+        .map_err(|error| UsageError::new(format_args!("NCCL connects GPUs: {error}")))?;
+    let too_few = format_args!(
+        "LOCAL_RANK is {local_rank}, and there is no GPU of that number here: NCCL needs one for each process \
+         (nvidia-smi -L)"
+    );
+    ensure!(plan.has_a_gpu_each(), UsageError::new(too_few));
+    let connect = || {
+        let device = Arc::new(plan.slots()[local_rank].open()?);
+        let open = || {
+            let id = Id::new().map_err(nccl)?;
+            Connection::open(device.tensors(), (place.rank, place.world_size), id, timeout)
         };
-        let (device, rank) = connect().with_context(|| format!("at {}", place.meeting))?;
-        let comm = Arc::new(rank.clone());
-        let processes = Processes { comm, local_rank, devices_here, cores: None };
-        Ok(Self { processes, device, rank })
+        let connection = open()?;
+        // Both listen at the same address, so the first has to be complete.
+        connection.barrier()?;
+        let rank = Rank { connection, background: open()? };
+        Ok::<_, Error>(World { device, rank })
+    };
+    let world = Box::new(connect().with_context(|| format!("at {}", place.meeting))?);
+    let comm = Arc::new(world.rank.clone());
+    Ok(Processes { comm, has_messages: false, local_rank, devices_here, cores: None, world })
+}
+
+impl crate::World for World {
+    fn open(&self, _: DeviceSlot) -> Result<(Arc<ComputeDevice>, SharedCommunicator), Error> {
+        Ok((Arc::clone(&self.device), Arc::new(self.rank.clone())))
     }
 
-    /// Runs `work` for this rank. Other ranks may still work when this returns. They have ended when the world has been
-    /// dropped. If the work fails or panics, standard error gets a line `rank R failed: …`, and the process ends with exit
-    /// code 1. The launcher then ends the job.
-    pub fn run<R, E>(
-        &self,
-        work: impl FnOnce(&ComputeDevice, SharedCommunicator) -> Result<R, E> + Send,
-    ) -> R
-    where
-        R: Send,
-        E: fmt::Display + Send,
-    {
-        let rank = Arc::new(self.rank.clone());
-        let outcome = attempt(&self.device, || work(&self.device, rank));
-        outcome.unwrap_or_else(|cause| self.end(&cause))
-    }
-
-    fn end<E: fmt::Display>(&self, cause: &Cause<E>) -> ! {
-        end_process(&format!("rank {} {cause}", self.rank.rank()), || ())
+    fn fail(&self, why: &str) -> ! {
+        // The launcher ends the other processes.
+        end_process(&format!("rank {} {why}", self.rank.rank()), || ())
     }
 }
 
@@ -87,12 +73,12 @@ impl Drop for World {
     /// Waits until the work of all ranks is done: a slower rank may still read this rank's memory.
     fn drop(&mut self) {
         let connections = [&self.rank.connection, &self.rank.background];
-        if !connections.iter().all(|it| it.is_open()) {
-            // The failure is reported elsewhere.
+        // A failure is reported elsewhere.
+        if connections.iter().any(|it| locked(&it.orders).is_err()) {
             return;
         }
         let outcome = connections.iter().try_for_each(|it| it.barrier());
-        outcome.unwrap_or_else(|error| self.end(&Cause::Error(error)));
+        outcome.unwrap_or_else(|error| self.fail(&format!("failed: {error}")));
         // NCCL sends a rank's last bytes after its work is done.
         thread::sleep(Duration::from_millis(100));
         connections.iter().for_each(|it| it.leave());
@@ -136,12 +122,14 @@ impl Communicator for Rank {
         Ok(Arc::new(Self { connection: self.background.clone(), ..self.clone() }))
     }
 
-    fn all_reduce_handed_over(&self, tensor: Handover, _: Algorithm) -> Result<Tensor, Error> {
-        self.connection.all_reduce(tensor)
+    /// NCCL's all-reduce, whatever the algorithm.
+    fn all_reduce(&self, tensor: &Tensor, _: Algorithm) -> Result<Tensor, Error> {
+        self.connection.all_reduce(Handover::new(tensor)?)
     }
 
-    fn native_all_reduce(&self, tensor: &Tensor) -> Result<Tensor, Error> {
-        self.connection.collective(None, tensor)
+    /// Adds up by [`Algorithm::Native`] only. DDP tells by the algorithm that two threads of a rank may not add up at once.
+    fn all_reduce_handed_over(&self, tensor: Handover, how: Algorithm) -> Result<Tensor, Error> {
+        if how == Algorithm::Native { self.connection.all_reduce(tensor) } else { no_messages() }
     }
 
     fn broadcast(&self, tensor: &Tensor, root: usize) -> Result<Tensor, Error> {
@@ -149,7 +137,7 @@ impl Communicator for Rank {
         if root >= world_size {
             return Err(Error::NoSuchRank { rank, other: root, world_size });
         }
-        self.connection.collective(Some(root), tensor)
+        self.connection.of_copy(Some(root), Handover::new(tensor)?)
     }
 
     /// One broadcast for each rank: NCCL's all-gather needs chunks of one length.
@@ -170,16 +158,12 @@ impl Communicator for Rank {
     }
 
     fn reduce_scatter(&self, tensor: &Tensor) -> Result<Tensor, Error> {
-        let sum = self.connection.collective(None, &tensor.flatten_all()?)?;
+        let sum = self.connection.of_copy(None, Handover::new(&tensor.flatten_all()?)?)?;
         let chunk = chunk_range(sum.elem_count(), self.world_size(), self.rank());
         Ok(sum.narrow(0, chunk.start, chunk.len())?.force_contiguous()?)
     }
 
     fn barrier(&self) -> Result<(), Error> {
         self.connection.barrier()
-    }
-
-    fn has_messages(&self) -> bool {
-        false
     }
 }

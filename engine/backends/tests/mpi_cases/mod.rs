@@ -6,7 +6,7 @@ mod failures;
 use std::thread;
 use std::time::Duration;
 
-use backends::mpi::World;
+use backends::mpi;
 use candle_core::{DType, Device, Shape, Tensor};
 use devices::DevicePlan;
 use params_and_allreduce::Algorithm;
@@ -50,8 +50,8 @@ pub fn run(case: &str) {
         "killed" => (LONG, failures::killed),
         other => panic!("there is no case {other}"),
     };
-    let world = World::connect(timeout).unwrap();
-    let plan = DevicePlan::slices(world.processes.devices_here).unwrap();
+    let world = mpi::connect(timeout).unwrap();
+    let plan = DevicePlan::slices(world.devices_here).unwrap();
     world.run(&plan, |_, rank| work(&rank));
 }
 
@@ -151,9 +151,9 @@ fn no_such_rank(rank: &Rank) -> Result<(), Error> {
 }
 
 fn outlived() {
-    let world = World::connect(LONG).unwrap();
-    assert!(World::connect(LONG).is_err(), "connected twice");
-    let plan = DevicePlan::slices(world.processes.devices_here).unwrap();
+    let world = mpi::connect(LONG).unwrap();
+    assert!(mpi::connect(LONG).is_err(), "connected twice");
+    let plan = DevicePlan::slices(world.devices_here).unwrap();
     let line = world.run(&plan, |_, rank| Ok::<_, Error>(rank));
     drop(world);
     let tensor = Tensor::zeros(2, DType::F32, &Device::Cpu).unwrap();
