@@ -30,6 +30,7 @@ NEEDS = {
     "cuda:": "a GPU",
     "cuda.": "a GPU",
     "device_ids": "a GPU",
+    '"nccl"': "NCCL",
     "hvd.": "Horovod",
     "tf.": "TensorFlow",
     "TF_CONFIG": "TensorFlow",
