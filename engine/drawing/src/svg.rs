@@ -236,7 +236,7 @@ fn tooltip_element(tooltip: &str) -> String {
 }
 
 /// Escapes a text for SVG, between tags and in quotes. XML allows no control characters.
-fn escaped(text: &str) -> String {
+pub fn escaped(text: &str) -> String {
     let text = text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
     text.replace('"', "&quot;").replace(|letter: char| letter.is_control(), "\u{fffd}")
 }

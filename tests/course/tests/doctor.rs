@@ -62,7 +62,7 @@ fn what_answers_is_shown() {
         "✓ CUDA toolkit   Cuda release 13.0, V13.0.1",
         // A child that keeps the output open is not waited for.
         "✓ MPI            mpirun (Some MPI) 4.1\n",
-        "– mdBook         mdbook failed (exit status: 3); cargo xtask install-tools\n",
+        "– mdBook         mdbook failed (exit status: 3); cargo install-tools\n",
         "libnccl.so.2",
         "--features cuda",
         ",nccl -- --device cuda",

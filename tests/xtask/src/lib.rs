@@ -27,11 +27,6 @@ pub mod stored;
 
 pub use machine::Machine;
 
-/// Text for SVG or HTML, between tags and in quotes.
-pub fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
-}
-
 /// The checkout that this tool was built in.
 pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap_or(Path::new("")).to_owned()

@@ -33,27 +33,19 @@ pub fn notes(version: &str, changelog: &str, citation: &str) -> Result<String, V
     let date = date.unwrap_or("none");
     let (cited, cited_date) = (field("version"), field("date-released"));
     let text = sections.iter().find(|section| section.0 == version).map_or("", |section| section.2);
+    let is_late = |section: &(&str, _, &str)| section.0 == "Unreleased" && !section.2.is_empty();
     let mut wrong = Vec::new();
-    if newest != version || date == "none" {
-        wrong.push(format!(
-            "CHANGELOG.md: the newest release is {newest}, of the date {date}; write \"## {version} – DATE\""
-        ));
-    }
-    if cited != version {
-        wrong.push(format!("CITATION.cff: the version is {cited}, and {version} in Cargo.toml"));
-    }
-    if cited_date != date {
-        wrong.push(format!(
-            "CITATION.cff: date-released is {cited_date}, and {date} in CHANGELOG.md"
-        ));
-    }
-    if sections.iter().any(|(name, _, text)| *name == "Unreleased" && !text.is_empty()) {
-        wrong.push(format!(
-            "CHANGELOG.md has changes under \"Unreleased\": move them to {version}, or release them later"
-        ));
-    }
-    if text.is_empty() {
-        wrong.push(format!("CHANGELOG.md says nothing of version {version}"));
-    }
+    let mut tell = |is: bool, what: String| wrong.extend(is.then_some(what));
+    let what = format!("the newest release is {newest}, of the date {date}");
+    let what = format!("CHANGELOG.md: {what}; write \"## {version} – DATE\"");
+    tell(newest != version || date == "none", what);
+    let what = format!("CITATION.cff: the version is {cited}, and {version} in Cargo.toml");
+    tell(cited != version, what);
+    let what = format!("CITATION.cff: date-released is {cited_date}, and {date} in CHANGELOG.md");
+    tell(cited_date != date, what);
+    let what = "CHANGELOG.md has changes under \"Unreleased\"";
+    let what = format!("{what}: move them to {version}, or release them later");
+    tell(sections.iter().any(is_late), what);
+    tell(text.is_empty(), format!("CHANGELOG.md says nothing of version {version}"));
     if wrong.is_empty() { Ok(text.to_owned()) } else { Err(wrong) }
 }

@@ -15,8 +15,13 @@ pub fn text(name: &str) -> anyhow::Result<String> {
     Ok(text.replace("\r\n", "\n"))
 }
 
-/// Writes a file. An error names the file.
+/// Writes a file and its folder. A file that would be the same is left alone, because cargo would compile the file again. An
+/// error names the file.
 pub fn write(path: &Path, text: &str) -> anyhow::Result<()> {
+    if fs::read_to_string(path).is_ok_and(|old| old == text) {
+        return Ok(());
+    }
+    fs::create_dir_all(path.parent().unwrap_or(path))?;
     file::write(path, |file| file.write_all(text.as_bytes()))
         .with_context(|| path.display().to_string())
 }

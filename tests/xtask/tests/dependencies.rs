@@ -53,15 +53,19 @@ fn a_stage_uses_earlier_stages_and_the_engine_and_the_engine_uses_no_stage() {
     }
 }
 
-/// A fresh copy of the course has the learner's tool within a minute.
+/// A fresh copy of the course has the learner's tool within a minute, and the tools of the book within seconds.
 #[test]
-fn the_learners_tool_is_built_without_candle() {
-    let edges = ["tree", "--package=course", "--edges=normal,build", "--prefix=none"];
-    let packages = cargo(&[&edges[..], &["--format={p}", "--offline"]].concat());
-    let ours = packages.lines().filter(|package| package.contains("(/"));
-    let ours: BTreeSet<&str> = ours.filter_map(|package| package.split(' ').next()).collect();
-    assert_eq!(ours, BTreeSet::from(["course", "drawing", "harness"]), "{packages}");
-    assert!(!packages.contains("candle"), "{packages}");
+fn the_first_tools_are_built_without_candle() {
+    for (package, needs) in
+        [("course", &["course", "drawing", "harness"][..]), ("tools", &["tools"])]
+    {
+        let edges = ["tree", "--package", package, "--edges=normal,build", "--prefix=none"];
+        let packages = cargo(&[&edges[..], &["--format={p}", "--offline"]].concat());
+        let ours = packages.lines().filter(|package| package.contains("(/"));
+        let ours: BTreeSet<&str> = ours.filter_map(|package| package.split(' ').next()).collect();
+        assert_eq!(ours, BTreeSet::from_iter(needs.iter().copied()), "{packages}");
+        assert!(!packages.contains("candle"), "{packages}");
+    }
 }
 
 fn rust_files(folder: &Path) -> Vec<(PathBuf, String)> {

@@ -41,7 +41,7 @@ pub fn run() -> anyhow::Result<()> {
     let mpi = "Open MPI or MPICH have it; ranks that are threads do not need it";
     print(&[
         software::program("MPI", "mpirun", mpi),
-        software::program("mdBook", "mdbook", "cargo xtask install-tools"),
+        software::program("mdBook", "mdbook", "cargo install-tools"),
     ])?;
 
     line("\nData")?;

@@ -6,7 +6,6 @@
 pub mod built;
 mod code;
 pub mod commands;
-pub mod dedent;
 mod exercises;
 mod figures;
 pub mod outputs;

@@ -4,13 +4,14 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
 
+use drawing::svg::escaped;
 use itertools::Itertools as _;
 use serde::{Deserialize, Serialize};
 
 pub use super::page::OUTPUTS as FOLDER;
 use super::page::{Block, Include, Page};
 use super::{Book, Found, Wrong, files_below, stem};
-use crate::{Machine, escaped};
+use crate::Machine;
 
 /// The recordings, and the lines about them that pages include.
 pub const RECORDINGS: &str = "book/outputs/machine.json";

@@ -215,17 +215,3 @@ fn heading_id(title: &str, before: &[String]) -> String {
     }
     id
 }
-
-#[test]
-fn a_page_is_taken_apart() {
-    let text = "# One `step` of it\n\n[a link](there.md#x), [none][2].\n\n## Why?\n## Why?\n\n\
-                ```rust,long\n{{#include ../a.rs:b}}\n```\n\none\n<!-- source: x --> *two*\nthree\n";
-    let page = Page::new("page.md".into(), text.to_owned());
-    assert_eq!(page.headings, ["one-step-of-it", "why", "why-1"]);
-    let targets: Vec<_> = page.links.iter().map(|link| &*link.target).collect();
-    assert_eq!((targets, page.torn), (vec!["there.md#x", ""], vec![13]));
-    assert_eq!(page.blocks[0].lines().collect::<Vec<_>>(), [(9, "{{#include ../a.rs:b}}")]);
-    let [include] = &page.includes[..] else { panic!("{:?}", page.includes) };
-    assert_eq!((include.file.to_str(), include.anchor.as_deref()), (Some("book/a.rs"), Some("b")));
-    assert!(include.alone && page.blocks[0].info == ["rust", "long"]);
-}

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::bail;
 use harness::report::line;
-use xtask::book::{built, dedent};
+use xtask::book::built;
 use xtask::interactive::Interactive;
 use xtask::{root, stored};
 
@@ -23,11 +23,8 @@ pub(crate) fn build() -> anyhow::Result<()> {
     let built = shell::run("mdbook build book", &root, LIMIT)?;
     line(built.output.trim_end())?;
     if !built.status.success() {
-        bail!(
-            "`mdbook build book` failed ({}); `cargo xtask install-tools --check` says whether its \
-             parts are there",
-            built.status
-        );
+        let remedy = "`cargo install-tools` installs what is missing";
+        bail!("`mdbook build book` failed ({}); {remedy}", built.status);
     }
     // A file that an include does not find is only logged.
     if built.output.lines().any(|line| line.contains("ERROR")) {
@@ -40,15 +37,6 @@ pub(crate) fn build() -> anyhow::Result<()> {
     }
     let pages = Path::new(PAGES).join("index.html");
     Ok(line(format_args!("the book is at {}", pages.display()))?)
-}
-
-/// Dedents the listings of the book that mdBook writes to standard input. mdBook may ask first: `supports html`? The exit code
-/// answers that every renderer is supported.
-pub(crate) fn dedent(question: &[String]) -> anyhow::Result<()> {
-    if question.is_empty() {
-        line(dedent::preprocess(&std::io::read_to_string(std::io::stdin())?)?)?;
-    }
-    Ok(())
 }
 
 /// Writes the files of an interactive figure, and prints their content in a sentence.

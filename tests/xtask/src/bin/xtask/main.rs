@@ -2,7 +2,6 @@
 
 mod book;
 mod figures;
-mod install_tools;
 mod outputs;
 mod peers;
 mod shell;
@@ -31,13 +30,8 @@ enum Command {
     /// Our side of it, in its own process
     #[command(hide = true)]
     PeersOurs(peers::ours::Arguments),
-    /// Install the programs that make the book, in the versions it is written for
-    InstallTools(install_tools::Arguments),
     /// Build the book with mdBook, and check that its pages load nothing from elsewhere
     Book,
-    /// Dedent the book's listings, as a preprocessor of mdBook
-    #[command(hide = true)]
-    Dedent { question: Vec<String> },
     /// Make the book's recorded outputs anew, or check that they would come out again
     Outputs(outputs::Arguments),
     /// Draw the book's measured figures from its data
@@ -66,9 +60,7 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::Verify(limit) => verify::run(&Tree::find()?, limit.duration()),
         Command::Peers(arguments) => peers::run(&arguments),
         Command::PeersOurs(arguments) => peers::ours::run(&arguments),
-        Command::InstallTools(arguments) => install_tools::run(&arguments),
         Command::Book => book::build(),
-        Command::Dedent { question } => book::dedent(&question),
         Command::Outputs(arguments) => outputs::run(&arguments),
         Command::Figures(arguments) => figures::run(&arguments),
         Command::Walk(arguments) => walk::run(&arguments),

@@ -15,6 +15,9 @@ use xtask::root;
 
 use crate::shell;
 
+/// A command that takes longer is ended and has failed.
+const LIMIT: Duration = Duration::from_secs(600);
+
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Arguments {
     /// Only the commands of this page, by its name with or without .md
@@ -24,11 +27,6 @@ pub(crate) struct Arguments {
     /// Also what takes minutes
     #[arg(long)]
     all: bool,
-
-    /// Seconds after which a command is ended and counts as failed
-    #[arg(long, value_name = "SECONDS", default_value_t = 600,
-          value_parser = clap::value_parser!(u64).range(1..=86_400))]
-    limit: u64,
 }
 
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
@@ -57,7 +55,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
             continue;
         }
         ran.insert(text.as_str());
-        let ended = shell::run(text, &root, Duration::from_secs(arguments.limit));
+        let ended = shell::run(text, &root, LIMIT);
         if interrupt::requested() {
             // The exit code says so.
             return Ok(());

@@ -5,12 +5,11 @@ use cost_model::all_reduce::Way;
 use cost_model::record::{Calibration, How, Step};
 use cost_model::training::Sum;
 use drawing::gantt::SHADES;
-use drawing::svg::{Anchor, LINE, Look};
+use drawing::svg::{Anchor, LINE, Look, escaped};
 use drawing::{Axis, Heading, Place, Svg};
 use harness::report::{counted, thousands};
 use harness::statistics::median;
 use itertools::Itertools as _;
-use xtask::escaped;
 use xtask::scaling::Measurement;
 
 use super::Figure;
@@ -193,10 +192,6 @@ mod tests {
         let words = "Of 5 predictions half are at most 20 % off, the worst 25 %. Measured on One, 2 cores, \
                      2026-11-22, by <code>run &amp; look</code>.\n";
         assert_eq!(caption, words);
-    }
-
-    #[test]
-    fn where_nothing_was_measured_nothing_is_drawn() {
         let mut empty = measurement();
         empty["steps"] = json!([]);
         assert!(draw(&[empty.to_string()]).is_err());

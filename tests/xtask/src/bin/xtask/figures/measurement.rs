@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
+use drawing::svg::escaped;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use xtask::{Machine, escaped, root};
+use xtask::{Machine, root};
 
 use crate::machine::{this_machine, today};
 use crate::shell;

@@ -1,11 +1,11 @@
 //! A step of each pipeline of stage 6, measured below predicted. `--gantt` draws the same picture.
 
 use drawing::Place;
+use drawing::svg::escaped;
 use model_parallel::pipeline::Timeline;
 use model_parallel::pipeline::drawing::chart;
 use serde::Deserialize;
 use serde_json::Value;
-use xtask::escaped;
 
 use super::Figure;
 use super::measurement::{Recorded, here, lines_of};

@@ -63,7 +63,7 @@ mod tests {
 
     #[test]
     fn the_step_of_median_length_of_the_last_run_is_taken() {
-        let event = |name: &str, cat: &str, pid: usize, track: usize, ts: f64, dur: f64| {
+        let event = |pid: usize, track: usize, name: &str, cat: &str, ts: f64, dur: f64| {
             json!({"ph": "X", "name": name, "cat": cat, "pid": pid, "args": {},
                    "tid": pid * 100 + track, "ts": ts, "dur": dur})
         };
@@ -73,30 +73,23 @@ mod tests {
             thread(201, "rank 0 compute on cpu:0"),
             thread(207, "rank 1 background on cpu:1"),
             thread(205, "rank 1 steps on cpu:1"),
-            event("step", "steps", 1, 0, 0.0, 5_000.0),
-            event("step", "steps", 2, 0, 1_000.0, 9_000.0),
-            event("step", "steps", 2, 0, 10_000.0, 4_000.0),
-            event("step", "steps", 2, 0, 20_000.0, 2_000.0),
-            event("forward", "compute", 2, 1, 10_000.0, 1_500.0),
-            event("step", "steps", 2, 5, 1_000.0, 9_000.0),
-            event("step", "steps", 2, 5, 10_000.0, 5_000.0),
-            event("bucket", "background", 2, 7, 13_500.0, 2_000.0),
-            event("forward", "compute", 2, 1, 20_000.0, 1_500.0),
+            event(1, 0, "step", "steps", 0.0, 5_000.0),
+            event(2, 0, "step", "steps", 1_000.0, 9_000.0),
+            event(2, 0, "step", "steps", 10_000.0, 4_000.0),
+            event(2, 0, "step", "steps", 20_000.0, 2_000.0),
+            event(2, 1, "forward", "compute", 10_000.0, 1_500.0),
+            event(2, 5, "step", "steps", 1_000.0, 9_000.0),
+            event(2, 5, "step", "steps", 10_000.0, 5_000.0),
+            event(2, 7, "bucket", "background", 13_500.0, 2_000.0),
+            event(2, 1, "forward", "compute", 20_000.0, 1_500.0),
         ];
         let lines = step_of(&json!({"traceEvents": all}).to_string()).unwrap();
-        let told = lines.iter().map(|line| Work::deserialize(line).unwrap());
-        let told: Vec<_> =
-            told.map(|it| (it.rank, it.name.into_owned(), it.start, it.end)).collect();
-        let expected = [
-            (0, "step", 0.0, 4.0),
-            (0, "forward", 0.0, 1.5),
-            (1, "step", 0.0, 5.0),
-            // The end after the step is cut.
-            (1, "bucket", 3.5, 5.0),
-        ];
-        assert_eq!(
-            told,
-            expected.map(|(rank, name, start, end)| (rank, name.to_owned(), start, end))
-        );
+        let told = lines.iter().map(|line| {
+            let Work { rank, name, start, end, .. } = Work::deserialize(line).unwrap();
+            format!("{rank} {name} {start} {end}")
+        });
+        // The end after the step is cut.
+        let expected = ["0 step 0 4", "0 forward 0 1.5", "1 step 0 5", "1 bucket 3.5 5"];
+        assert_eq!(told.collect::<Vec<_>>(), expected);
     }
 }

@@ -23,8 +23,6 @@ pub(super) enum Topic {
     Resnet18DdpStep,
     /// An all-reduce between two ranks
     AllReduce,
-    /// Images drawn, and files of images decoded
-    Data,
     /// The memory of a process that trains LeNet
     Memory,
 }
@@ -149,17 +147,7 @@ pub(super) fn on_cores(quick: bool) -> Vec<Comparison> {
         .side("limit: add and copy", Ours(Work::AddAndCopy));
     let (ours, series) = (Algorithm::OURS.len(), &["4 KB", "1 MB", "45 MB"]);
     all.push(Comparison { devices: 2, ours, series, ..reduce });
-    let count = thousands(images.1);
-    let mut alone = |series, what, threads, sizes: &[_], work| {
-        let one = Comparison::new(Topic::Data, what, threads, sizes).side("ours", Ours(work));
-        all.push(Comparison { series, ..one });
-    };
-    for threads in [1, 2] {
-        alone(&["drawing"], format!("{count} images drawn"), threads, &[images], Work::Drawing);
-    }
-    let what = format!("{count} + {} images decoded", thousands(images.1 / 6));
-    alone(&["decoding"], what, 1, &[images, times(3)], Work::Decoding);
-    let what = format!("memory, LeNet, {count} images");
+    let what = format!("memory, LeNet, {} images", thousands(images.1));
     let memory = Comparison::new(Topic::Memory, what, 1, &[images])
         .side("ours", Ours(Work::Memory))
         .side("PyTorch", Script("memory.py"));

@@ -102,19 +102,10 @@ pub(super) fn all(
         }
         for Mistake { name, expect, text } in mistakes {
             let path = folder.join(exercise_name).join(format!("{name}.rs"));
-            write(&path, &text)?;
+            stored::write(&path, &text)?;
             let source = format!("{}, {name}", told(&exercise.answer("wrong.diff")));
             answer(&name, path, source, Wanted::Message(expect));
         }
     }
     Ok(answers)
-}
-
-/// Writes a file. A file that would be the same is left alone, because cargo would compile the file again.
-pub(super) fn write(path: &Path, text: &str) -> anyhow::Result<()> {
-    if fs::read_to_string(path).is_ok_and(|old| old == text) {
-        return Ok(());
-    }
-    fs::create_dir_all(path.parent().unwrap_or(path))?;
-    stored::write(path, text)
 }

@@ -1,5 +1,5 @@
-//! The test target `verify` of the package `exercises`: all answers as modules of one program; and what rustfmt and clippy say
-//! of the solutions, which are in no target that `cargo fmt` and `cargo clippy` know of.
+//! The test target `verify` of the package `exercises`: all answers as modules of one program; and what clippy says of the
+//! solutions, which are in no target that `cargo clippy` knows of.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -10,8 +10,9 @@ use anyhow::Context as _;
 use course::exercises::cargo::cargo;
 use course::exercises::tree::{PACKAGE, Tree};
 use course::process::{Group, How};
+use xtask::stored;
 
-use super::answers::{Answer, write};
+use super::answers::Answer;
 
 pub(super) const TARGET: &str = "verify";
 
@@ -48,47 +49,24 @@ pub(super) fn command(
         text,
         "fn main() -> std::process::ExitCode {{\n    exercises::laws::choose(&[\n{names}    ])\n}}"
     )?;
-    write(list, &text)?;
+    stored::write(list, &text)?;
     let mut command = cargo(&tree.root);
     command.args([action, "--release", "--package", PACKAGE, "--test", TARGET]);
     command.env(CANDIDATES, list);
     Ok(command)
 }
 
-/// Solutions that are not formatted, and the news that clippy has warnings, which it prints on standard error.
+/// The news that clippy has warnings about the solutions, which it prints on standard error.
 pub(super) fn lints(
     tree: &Tree,
     folder: &Path,
     mut answers: Vec<Answer>,
-) -> anyhow::Result<Vec<String>> {
-    let mut problems = unformatted(tree)?;
+) -> anyhow::Result<Option<String>> {
     answers.retain(Answer::is_solution);
     let mut clippy = command(tree, "clippy", &folder.join("solutions.rs"), &answers)?;
     clippy.args(["--quiet", "--", "--deny", "warnings"]).stdout(Stdio::null());
     let how = Group::start(&mut clippy).and_then(|group| group.wait(Duration::MAX));
-    if !matches!(how.context("cargo clippy")?, How::Alone(status) if status.success()) {
-        problems.push("clippy has something to say of the solutions or checks, above".to_owned());
-    }
-    Ok(problems)
-}
-
-fn unformatted(tree: &Tree) -> anyhow::Result<Vec<String>> {
-    let files =
-        tree.exercises.iter().flat_map(|one| [one.answer("solution.rs"), one.check(), one.file()]);
-    let output = Command::new("rustfmt")
-        .current_dir(&tree.root)
-        .args(["--check", "--files-with-diff", "--edition", &tree.edition])
-        .args(files)
-        .stdin(Stdio::null())
-        .output()
-        .context("rustfmt cannot be started")?;
-    let changed = String::from_utf8_lossy(&output.stdout);
-    let told = |file: &str| format!("{}: rustfmt would change it", tree.relative(file.as_ref()));
-    let mut problems: Vec<String> = changed.lines().map(told).collect();
-    problems.sort_unstable();
-    if problems.is_empty() && !output.status.success() {
-        let why = String::from_utf8_lossy(&output.stderr);
-        problems.push(format!("rustfmt failed: {}", why.trim()));
-    }
-    Ok(problems)
+    let is_quiet = matches!(how.context("cargo clippy")?, How::Alone(status) if status.success());
+    let problem = "clippy has something to say of the solutions or checks, above";
+    Ok((!is_quiet).then(|| problem.to_owned()))
 }

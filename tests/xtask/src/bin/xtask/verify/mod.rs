@@ -9,9 +9,7 @@ mod build;
 mod form;
 mod mistakes;
 
-use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::Mutex;
 use std::time::Duration;
 
 use answers::{Answer, Wanted};
@@ -21,8 +19,9 @@ use course::exercises::program;
 use course::exercises::tree::Tree;
 use course::process::How;
 use harness::interrupt;
-use harness::lock::locked;
 use harness::report::{counted, line};
+use rayon::ThreadPoolBuilder;
+use rayon::prelude::*;
 
 /// So many run at a time: they wait for each other's ranks more than they compute.
 const AT_A_TIME: usize = 3;
@@ -41,16 +40,14 @@ pub(crate) fn run(tree: &Tree, limit: Duration) -> anyhow::Result<()> {
         return Ok(());
     }
     if let Some(executable) = built.executable(build::TARGET).filter(|_| built.succeeded()) {
-        for (number, verdict) in judge_all(tree, &executable, &answers, limit) {
-            let answer = &answers[number];
+        let Some(verdicts) = judge_all(tree, &executable, &answers, limit)? else { return Ok(()) };
+        for (answer, verdict) in answers.iter().zip(verdicts) {
             match verdict {
                 Ok(()) => right.push(&answer.wanted),
                 Err(why) => problems.push(format!("{}: {why}", answer.source)),
             }
         }
-        if !interrupt::requested() {
-            problems.extend(build::lints(tree, &folder, answers.clone())?);
-        }
+        problems.extend(build::lints(tree, &folder, answers.clone())?);
         if interrupt::requested() {
             return Ok(());
         }
@@ -74,33 +71,30 @@ pub(crate) fn run(tree: &Tree, limit: Duration) -> anyhow::Result<()> {
     }
 }
 
-/// Runs the check on every answer, a few at a time, and prints each verdict. Ctrl-C leaves out the rest.
+/// Runs the check on every answer, a few at a time, and prints each verdict. Returns none after Ctrl-C.
 fn judge_all(
     tree: &Tree,
     executable: &Path,
     answers: &[Answer],
     limit: Duration,
-) -> BTreeMap<usize, Result<(), String>> {
-    let waiting = Mutex::new(answers.iter().enumerate());
-    let verdicts: Mutex<BTreeMap<usize, Result<(), String>>> = Mutex::default();
-    let next = || locked(&waiting).next().filter(|_| !interrupt::requested());
-    let work = || {
-        while let Some((number, answer)) = next() {
-            let words = [&*answer.exercise, &*answer.name];
-            let outcome = program::run(executable, &tree.package, &words, limit, &|| true);
-            let verdict = outcome.map_err(|error| format!("{error:#}"));
-            let verdict = verdict.and_then(|outcome| answer.judge(&outcome));
-            if !interrupt::requested() {
-                let told = match &verdict {
-                    Ok(()) => format!("✓ {}", answer.source),
-                    Err(why) => format!("✗ {}: {why}", answer.source),
-                };
-                // Where nobody reads any more, the summary says so.
-                _ = line(told.lines().next().unwrap_or_default());
-            }
-            locked(&verdicts).insert(number, verdict);
+) -> anyhow::Result<Option<Vec<Result<(), String>>>> {
+    let judge = |answer: &Answer| {
+        if interrupt::requested() {
+            return None;
         }
+        let words = [&*answer.exercise, &*answer.name];
+        let outcome = program::run(executable, &tree.package, &words, limit, &|| true);
+        let verdict = outcome.map_err(|error| format!("{error:#}"));
+        let verdict = verdict.and_then(|outcome| answer.judge(&outcome));
+        let told = match &verdict {
+            _ if interrupt::requested() => return None,
+            Ok(()) => format!("✓ {}", answer.source),
+            Err(why) => format!("✗ {}: {why}", answer.source),
+        };
+        // Where nobody reads any more, the summary says so.
+        _ = line(told.lines().next().unwrap_or_default());
+        Some(verdict)
     };
-    std::thread::scope(|scope| (0..AT_A_TIME).for_each(|_| drop(scope.spawn(work))));
-    std::mem::take(&mut *locked(&verdicts))
+    let threads = ThreadPoolBuilder::new().num_threads(AT_A_TIME).build()?;
+    Ok(threads.install(|| answers.par_iter().with_max_len(1).map(judge).collect()))
 }

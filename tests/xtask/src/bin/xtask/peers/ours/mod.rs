@@ -9,7 +9,7 @@
 
 mod all_reduce;
 mod convolutions;
-mod data;
+mod memory;
 mod steps;
 
 use std::num::NonZeroUsize;
@@ -35,8 +35,6 @@ pub(crate) enum Work {
     Resnet18DdpStep,
     AllReduce,
     AddAndCopy,
-    Drawing,
-    Decoding,
     Memory,
 }
 
@@ -94,9 +92,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         Work::Resnet18DdpStep => step(steps::resnet18_on_two_devices(arguments)),
         Work::Convolutions => convolutions::measure(arguments),
         Work::AllReduce | Work::AddAndCopy => all_reduce::measure(arguments),
-        Work::Drawing => data::drawing(arguments),
-        Work::Decoding => data::decoding(arguments),
-        Work::Memory => data::memory(arguments),
+        Work::Memory => memory::measure(arguments),
     };
     Ok(line(measured?)?)
 }
