@@ -1,22 +1,20 @@
 //! Adds a bias for each channel to a tensor, with an optional relu after it.
 //!
-//! Convolutions and dense layers add their own bias. When an output is the sum of several devices'
-//! terms, the bias must be added after the sum, by this operation. Cost: forward reads and writes
-//! each element once. Backward reads the gradient once, and after a relu also the output.
+//! Convolutions and dense layers add their own bias. When an output is the sum of several devices' terms, this operation adds
+//! the bias after the sum. Cost: each pass reads and writes each element once. After a relu, backward also reads the output.
 
 use candle_core::{Result, Tensor, WithDType, bail};
 use rayon::prelude::*;
 
 use crate::backward::record;
+use crate::copies::{is_rounded, rounded};
 use crate::kernels::element::{Element, by_device, cpu_memory, tensor, with_elements};
 use crate::kernels::gpu;
 use crate::kernels::memory::zeros;
 use crate::kernels::windows::Channels;
 use crate::relu::{self, rectified};
-use crate::rounded::{is_rounded, rounded};
 
-/// Computes x + b, channel by channel: `[B, C, …]`, `[C]` → `[B, C, …]`. Fails when the shapes do
-/// not fit, or on a dtype other than f32, f64 and bf16.
+/// Computes x + b by channel: `[B, C, …]`, `[C]` → `[B, C, …]`. Fails when the shapes do not fit, and on other dtypes.
 pub fn add_bias(x: &Tensor, bias: &Tensor) -> Result<Tensor> {
     add(x, bias, false)
 }
@@ -34,7 +32,7 @@ fn add(x: &Tensor, bias: &Tensor, with_relu: bool) -> Result<Tensor> {
         bail!("add_bias: {channels} channels need a bias [{channels}], got {:?}", bias.dims());
     }
     if is_rounded(x) {
-        return rounded("add_bias", [x, bias], |[x, bias]| add(&x, &bias, with_relu));
+        return rounded("add_bias", &[x, bias], |of| add(&of[0], &of[1], with_relu));
     }
     let (x, bias, sizes) = (&x.contiguous()?, &bias.contiguous()?, Channels::of(x.shape())?);
     let y = by_device!(
@@ -52,11 +50,10 @@ fn backward(y: &Tensor, grad: &Tensor, with_relu: bool) -> Result<[Option<Tensor
         let (dx, dbias) = gpu::bias_gradients(with_relu.then_some(y), &grad)?;
         return Ok([Some(dx), Some(dbias)]);
     }
-    let (sizes, dx) =
-        (Channels::of(y.shape())?, if with_relu { relu::gradient(y, &grad)? } else { grad });
-    let grad = &dx;
-    let dbias = with_elements!("add_bias", |grad| cpu_memory(bias_gradient(sizes, grad)));
-    Ok([Some(dx), Some(tensor(dbias, sizes.channels))])
+    let sizes = Channels::of(y.shape())?;
+    let dx = &if with_relu { relu::gradient(y, &grad)? } else { grad };
+    let dbias = with_elements!("add_bias", |dx| cpu_memory(bias_gradient(sizes, dx)));
+    Ok([Some(dx.clone()), Some(tensor(dbias, sizes.channels))])
 }
 
 fn sums<T: Element>(sizes: Channels, x: &[T], bias: &[T], with_relu: bool) -> Vec<T> {

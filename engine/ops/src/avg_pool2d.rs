@@ -1,7 +1,6 @@
 //! Average pooling, over windows and over whole planes.
 //!
-//! Windows start every `stride` rows and columns, and only whole windows count. Pooling a 5×5 image
-//! by 2×2 gives 2×2, and no window contains the image's last row and column:
+//! Windows start every `stride` rows and columns, and only whole windows count. Pooling a 5×5 image by 2×2 gives 2×2:
 //!
 //! ```text
 //! a a b b ·
@@ -11,23 +10,21 @@
 //! · · · · ·
 //! ```
 //!
-//! A pixel outside every window does not change the output, so its gradient is zero. The backward
-//! of candle's pooling spreads gradient over such pixels.
+//! A pixel outside every window does not change the output, so its gradient is zero. candle's backward gives it some.
 //!
-//! Cost: one addition for each element of a window. Each plane is read once, and a smaller plane is
-//! written. A task is a plane.
+//! Cost: one addition for each element of a window. A task reads one plane once, and writes a smaller one.
 
 use candle_core::{Result, Tensor, bail};
 use rayon::prelude::*;
 
 use crate::backward::record;
+use crate::copies::{is_rounded, rounded};
 use crate::kernels::element::{
     Element, by_device, check_dtype, computed_in, copied, cpu_memory, tensor,
 };
 use crate::kernels::gpu;
 use crate::kernels::memory::zeros;
 use crate::kernels::windows::Windows;
-use crate::rounded::{is_rounded, rounded};
 
 /// Computes the mean over `kernel`×`kernel` windows that start every `stride` rows and columns.
 ///
@@ -37,7 +34,7 @@ pub fn avg_pool2d(x: &Tensor, kernel: usize, stride: usize) -> Result<Tensor> {
     let (batch, channels, height, width) = x.dims4()?;
     let windows = Windows::new(height, width, kernel, stride)?;
     if is_rounded(x) {
-        return rounded("avg_pool2d", [x], |[x]| avg_pool2d(&x, kernel, stride));
+        return rounded("avg_pool2d", &[x], |x| avg_pool2d(&x[0], kernel, stride));
     }
     let (x, x_shape) = (&x.contiguous()?, x.shape().clone());
     let shape = (batch, channels, windows.out_height, windows.out_width);
@@ -95,8 +92,7 @@ impl Windows {
     // ANCHOR_END: backward
 }
 
-/// Computes the mean over all pixels: `[B, C, H, W]` → `[B, C]`. Fails when planes are empty, or
-/// `x` is none of f32, f64 and bf16.
+/// Computes the mean over all pixels: `[B, C, H, W]` → `[B, C]`. Fails when planes are empty, and on other dtypes.
 pub fn global_avg_pool(x: &Tensor) -> Result<Tensor> {
     check_dtype(computed_in(x.dtype()), "global_avg_pool")?;
     let (batch, channels, height, width) = x.dims4()?;

@@ -1,8 +1,5 @@
-//! Cross-entropy, summed over the batch.
-//!
-//! The loss is the *sum*, not the mean. The sum over a batch is the sum of its shards' sums, even
-//! when the shards have different sizes. The one division, by the size of the whole batch, happens
-//! in the update. Cost: an exponential for each logit, in one thread.
+//! Cross-entropy, *summed* over the batch: the sum over a batch is the sum of its shards' sums, whatever their sizes. The
+//! update divides once, by the size of the whole batch. Cost: an exponential for each logit, in one thread.
 
 use candle_core::{D, DType, Result, Tensor, WithDType, bail};
 
@@ -38,17 +35,14 @@ pub fn cross_entropy(logits: &Tensor, labels: &Tensor) -> Result<Tensor> {
     });
     let (of_logits, of_labels) = (logits.clone(), labels.clone());
     record("cross_entropy", loss, (), [logits, labels], move |_, dloss| {
-        Ok([Some(backward(&of_logits, &of_labels, &dloss.contiguous()?)?), None])
-    })
-}
-
-/// Computes the gradient of the logits from the gradient of the loss.
-fn backward(logits: &Tensor, labels: &Tensor, dloss: &Tensor) -> Result<Tensor> {
-    let shape = logits.shape();
-    by_device!("cross_entropy", |logits| gpu::cross_entropy_gradient(logits, labels, dloss), {
-        let (labels, classes) = (labels.to_vec1()?, shape.dims()[1]);
-        let dlogits = gradients_of_rows(logits, &labels, classes, dloss.to_scalar()?);
-        Ok(tensor(cpu_memory(dlogits), shape))
+        let (logits, labels, dloss) = (&of_logits, &of_labels, &dloss.contiguous()?);
+        let on_gpu = || gpu::cross_entropy_gradient(logits, labels, dloss);
+        let dlogits = by_device!("cross_entropy", |logits| on_gpu()?, {
+            let labels = labels.to_vec1()?;
+            let dlogits = gradients_of_rows(logits, &labels, classes, dloss.to_scalar()?);
+            tensor(cpu_memory(dlogits), (batch, classes))
+        });
+        Ok([Some(dlogits), None])
     })
 }
 

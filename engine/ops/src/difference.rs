@@ -10,23 +10,22 @@ pub fn largest_difference(a: &[(String, Tensor)], b: &[(String, Tensor)]) -> Res
     if a.len() != b.len() {
         bail!("{} tensors cannot be compared with {}", a.len(), b.len());
     }
-    let mut largest: f64 = 0.0;
+    let mut largest = 0.0;
     for ((name, a), (other, b)) in a.iter().zip(b) {
         if name != other {
             bail!("{name} cannot be compared with {other}");
         }
-        let difference = relative_difference(a, b)?;
-        // `max` would ignore a NaN.
-        if difference.is_nan() {
-            return Ok(difference);
-        }
-        largest = largest.max(difference);
+        largest = larger(largest, relative_difference(a, b)?);
     }
     Ok(largest)
 }
 
-/// Returns max |a − b| / max |b| of two tensors, or max |a − b| if all entries of `b` are zero.
-/// Fails when the shapes differ.
+/// Returns a NaN if there is one, which `f64::max` would ignore, and otherwise the larger number.
+fn larger(a: f64, b: f64) -> f64 {
+    if a.is_nan() || a > b { a } else { b }
+}
+
+/// Returns max |a − b| / max |b| of two tensors, or max |a − b| if `b` is zero. Fails when the shapes differ.
 pub fn relative_difference(a: &Tensor, b: &Tensor) -> Result<f64> {
     let values = |tensor: &Tensor| tensor.to_dtype(DType::F64)?.flatten_all()?.to_vec1::<f64>();
     if a.shape() != b.shape() {
@@ -34,11 +33,7 @@ pub fn relative_difference(a: &Tensor, b: &Tensor) -> Result<f64> {
     }
     let (mut apart, mut size) = (0.0, 0.0);
     for (a, b) in values(a)?.into_iter().zip(values(b)?) {
-        let difference = (a - b).abs();
-        if difference.is_nan() {
-            return Ok(difference);
-        }
-        apart = f64::max(apart, difference);
+        apart = larger(apart, (a - b).abs());
         size = f64::max(size, b.abs());
     }
     Ok(if size == 0.0 { apart } else { apart / size })

@@ -24,16 +24,14 @@
 //! 2. [`backward`](mod@backward): the tape, and the backward pass.
 //! 3. The operations of the table, [`update`]: tensors that change in place, and [`difference`], which compares tensors.
 //!
-//! Every operation has two halves, and asks once in each direction whether its tensors are on a GPU (`is_cuda`). Then a
-//! function of `kernels::gpu` computes the result: by a kernel of this crate, by cuBLAS, or by cuDNN when the build has it.
-//! Otherwise the threads of the CPU device that calls it compute the result. On both, the bits of a result depend on shapes
-//! and values only, never on the number of threads or on their timing.
+//! Every operation asks once in each direction whether its tensors are on a GPU (`is_cuda`). Then `kernels::gpu` computes the
+//! result: by a kernel of this crate, by cuBLAS, or by cuDNN when the build has it. Otherwise the threads of the calling CPU
+//! device do. The bits of a result depend on shapes and values only, never on the number of threads or on their timing.
 //!
-//! Layers also work on bf16. On the CPU they round as a GPU's tensor cores would (`rounded`). A
-//! batch norm computes in f32, and a loss refuses bf16 because it adds up too many terms.
+//! Layers also work on bf16. On the CPU they round as a GPU's tensor cores would ([`copies`]). A batch norm computes in f32,
+//! and a loss refuses bf16 because it adds up too many terms.
 
-/// The least number of elements of a parallel task of an elementwise operation. A task of this size
-/// has enough work to be worth handing to another thread.
+/// The least number of elements of a parallel task of an elementwise operation: enough work for another thread.
 pub const BLOCK: usize = 16 * 1024;
 
 mod kernels;
@@ -49,7 +47,6 @@ pub mod cross_entropy;
 pub mod difference;
 pub mod linear;
 pub mod relu;
-mod rounded;
 pub mod update;
 
 #[cfg(test)]

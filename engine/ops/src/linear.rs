@@ -6,20 +6,19 @@
 //! | gradient of W | Xᵀ · G | \[I, B\]·\[B, O\] | groups of inputs |
 //! | gradient of X | G · Wᵀ | \[B, O\]·\[O, I\] | groups of samples |
 //!
-//! Cost: 2·B·I·O operations for each product. Bias and relu are added while a task's rows are in
-//! the cache. One task computes each row of each result, so the number of threads never changes the
-//! bits. On a GPU cuBLAS computes the products, and our kernels add bias and relu.
+//! Cost: 2·B·I·O operations for each product. A task adds bias and relu while its rows are in the cache. One task computes
+//! each row of a result, so the number of threads never changes the bits. On a GPU cuBLAS computes the products.
 
 use candle_core::{Result, Shape, Tensor, WithDType, bail};
 use rayon::prelude::*;
 
 use crate::backward::{Wanted, record_in_halves};
+use crate::copies::{is_rounded, rounded};
 use crate::kernels::element::{Element, by_device, cpu_memory, tensor, with_elements};
 use crate::kernels::gemm::{Matrix, Store, gemm};
 use crate::kernels::gpu;
 use crate::kernels::memory::{excess, product, zeros};
 use crate::relu::{self, rectified};
-use crate::rounded::{is_rounded, rounded};
 
 /// The number of rows of a task, so large that reading the other matrix is a small part of the work.
 const ROWS: usize = 64;
@@ -27,15 +26,13 @@ const ROWS: usize = 64;
 /// The number of samples in a run. The type of the tensors adds up the bias gradients of a run.
 const RUN: usize = 256;
 
-/// Computes x · w + b: `[B, in]`, `[in, out]`, `[out]` → `[B, out]`. Fails when the shapes do not
-/// fit, when there are no inputs or no outputs, on a dtype other than f32, f64 and bf16, or on a CPU
-/// when the output is larger than the machine's memory. An empty batch is not an error.
+/// Computes x · w + b: `[B, in]`, `[in, out]`, `[out]` → `[B, out]`. The batch may be empty. Fails when the shapes do not
+/// fit, without inputs or outputs, on a dtype other than f32, f64 and bf16, or when a CPU lacks memory for the output.
 pub fn linear(x: &Tensor, weight: &Tensor, bias: &Tensor) -> Result<Tensor> {
     multiply(x, weight, bias, false)
 }
 
-/// Computes [`linear`](fn@linear) and then [`relu`](fn@crate::relu), with the same bits in one pass
-/// over memory. Fails like [`linear`](fn@linear).
+/// Computes [`linear`](fn@linear) and then [`relu`](fn@crate::relu), with the same bits in one pass, and fails like `linear`.
 pub fn linear_relu(x: &Tensor, weight: &Tensor, bias: &Tensor) -> Result<Tensor> {
     multiply(x, weight, bias, true)
 }
@@ -57,9 +54,8 @@ fn multiply(x: &Tensor, weight: &Tensor, bias: &Tensor, with_relu: bool) -> Resu
         bail!("linear: an output [{samples}, {outputs}] {excess}");
     }
     if is_rounded(x) {
-        return rounded("linear", [x, weight, bias], |[x, weight, bias]| {
-            multiply(&x, &weight, &bias, with_relu)
-        });
+        let in_f32 = |of: &[Tensor]| multiply(&of[0], &of[1], &of[2], with_relu);
+        return rounded("linear", &[x, weight, bias], in_f32);
     }
     let linear = Linear { inputs, outputs, with_relu };
     let (x, weight, bias) = (&x.contiguous()?, &weight.contiguous()?, &bias.contiguous()?);
@@ -108,8 +104,10 @@ impl Linear {
         let (shape, of_weight) = (x.shape(), weight.shape());
         with_elements!("linear", |x, weight, grad| {
             let tensor = |values, shape: &Shape| tensor(cpu_memory(values), shape);
+            let weight = Matrix::new(weight, self.inputs, self.outputs).transposed();
+            let input_gradient = || rows_of_product(grad, weight, |_| {});
             Ok([
-                wanted.input.then(|| tensor(self.input_gradient(weight, grad), shape)),
+                wanted.input.then(|| tensor(input_gradient(), shape)),
                 wanted.weights.then(|| tensor(self.weight_gradient(x, grad), of_weight)),
                 wanted.weights.then(|| tensor(self.bias_gradient(grad), &self.outputs.into())),
             ])
@@ -118,7 +116,7 @@ impl Linear {
 
     fn product_with_bias<T: Element>(&self, x: &[T], weight: &[T], bias: &[T]) -> Vec<T> {
         let weight = Matrix::new(weight, self.inputs, self.outputs);
-        rows_of_product(x, weight, [self.inputs, self.outputs], |y| {
+        rows_of_product(x, weight, |y| {
             for row in y.chunks_exact_mut(self.outputs) {
                 for (y, &bias) in row.iter_mut().zip(bias) {
                     let sum = *y + bias;
@@ -128,8 +126,7 @@ impl Linear {
         })
     }
 
-    /// Adds up the samples of a run of [`RUN`] in `T`, and the sums of the runs in f64: a large f32
-    /// would lose the digits of small terms.
+    /// Adds up the samples of a [`RUN`] in `T`, and the runs in f64: a large f32 would lose the digits of small terms.
     fn bias_gradient<T: Element>(&self, grad: &[T]) -> Vec<T> {
         let mut dbias = vec![0.0; self.outputs];
         let mut of_run = vec![T::zero(); self.outputs];
@@ -165,20 +162,15 @@ impl Linear {
         });
         dweight
     }
-
-    fn input_gradient<T: Element>(&self, weight: &[T], grad: &[T]) -> Vec<T> {
-        let weight = Matrix::new(weight, self.inputs, self.outputs).transposed();
-        rows_of_product(grad, weight, [self.outputs, self.inputs], |_| {})
-    }
 }
 
-/// Multiplies `a`, of rows of the first size, by `b`, and passes the rows of each task to `finish`. They have the second size.
+/// Multiplies `a`, row by row, by `b`, and passes the rows of each task to `finish`.
 fn rows_of_product<T: Element>(
     a: &[T],
     b: Matrix<'_, T>,
-    [inner, columns]: [usize; 2],
     finish: impl Fn(&mut [T]) + Sync,
 ) -> Vec<T> {
+    let (inner, columns) = b.size();
     let mut rows = zeros(a.len() / inner * columns);
     let tasks = rows.par_chunks_mut(ROWS * columns).zip(a.par_chunks(ROWS * inner));
     tasks.for_each(|(rows, a)| {

@@ -1,23 +1,23 @@
 //! The relu, max(x, 0), of one tensor and of a sum.
 //!
-//! Its derivative at exactly 0 is a choice: 0, as in PyTorch. The choice matters, because the black
-//! border of an image and a bias that starts at zero put many activations at exactly 0.
+//! Its derivative at exactly 0 is a choice: 0, as in PyTorch. The choice matters, because the black border of an image and a
+//! bias that starts at zero put many activations at exactly 0.
 //!
-//! Cost: every element is read and written once. Convolutions and dense layers have variants with a
-//! relu, which save this pass, and so has the sum at the end of a shortcut: [`add_relu`].
+//! Cost: every element is read and written once. Convolutions, dense layers and the sum at the end of a shortcut
+//! ([`add_relu`]) have variants with a relu, which save this pass.
 
 use candle_core::{Result, Tensor, bail};
 
 use crate::backward::{Accumulator, Kind, record, record_node};
+use crate::copies::{is_rounded, rounded};
 use crate::kernels::element::{Element, tensor};
 use crate::kernels::elementwise::by_element;
 use crate::kernels::gpu;
-use crate::rounded::{is_rounded, rounded};
 
 /// Computes max(x, 0) by element, for any shape. Fails when `x` is none of f32, f64 and bf16.
 pub fn relu(x: &Tensor) -> Result<Tensor> {
     if is_rounded(x) {
-        return rounded("relu", [x], |[x]| relu(&x));
+        return rounded("relu", &[x], |x| relu(&x[0]));
     }
     let x = x.contiguous()?;
     let y = by_element!(gpu::RELU, [&x], |[x]| rectified(x));
@@ -26,19 +26,18 @@ pub fn relu(x: &Tensor) -> Result<Tensor> {
 
 /// Computes max(x + y, 0) by element, for tensors of the same type and shape, any shape.
 ///
-/// The gradients of both inputs are the same tensor. The backward pass adds up two incoming
-/// gradients in the same pass over memory. Fails when shapes or types differ, or on other types.
+/// Both inputs get the same gradient. Backward adds up two incoming gradients in the same pass. Fails when shapes or types differ.
 pub fn add_relu(x: &Tensor, y: &Tensor) -> Result<Tensor> {
     if x.shape() != y.shape() || x.dtype() != y.dtype() {
         let (a, of_a, b, of_b) = (x.dtype(), x.dims(), y.dtype(), y.dims());
         bail!("add_relu: {a:?} {of_a:?} and {b:?} {of_b:?} cannot be added");
     }
     if is_rounded(x) {
-        return rounded("add_relu", [x, y], |[x, y]| add_relu(&x, &y));
+        return rounded("add_relu", &[x, y], |of| add_relu(&of[0], &of[1]));
     }
     let (x, y) = (x.contiguous()?, y.contiguous()?);
     let sum = by_element!(gpu::ADD_RELU, [&x, &y], |[x, y]| rectified(x + y));
-    record_node("add_relu", (sum, x.shape()), [&x, &y], Kind::Operation, |sum, grad, _| {
+    record_node("add_relu", (sum, x.shape()), &[&x, &y], Kind::Operation, |sum, grad, _| {
         let gradient = match grad {
             Accumulator::One(grad) => gradient(sum, &grad)?,
             Accumulator::Two([a, b]) => gradient_of_sum(sum, [&a, &b])?,

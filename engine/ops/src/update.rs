@@ -1,7 +1,7 @@
 //! Tensors that change in place: stochastic gradient descent, and copies from other tensors.
 //!
-//! A kernel updates a tensor in place, in one pass over its elements and its gradient. In f32 this costs 12 bytes of memory
-//! traffic for each element, a quarter of a formula of tensors. On a GPU eight tensors share one launch.
+//! A kernel updates a tensor in one pass over its elements and its gradient. In f32 this moves 12 bytes for each element, a
+//! quarter of a formula of tensors. On a GPU eight tensors share one launch.
 
 use candle_core::{CpuStorage, DType, InplaceOp3, Layout, Result, Tensor, WithDType, bail};
 use devices::move_view;
@@ -12,9 +12,8 @@ use crate::kernels::gpu;
 use crate::kernels::simd::vectorised;
 use crate::{BLOCK, Element};
 
-/// Updates several tensors in place, each with its direction: value −= step · direction. Fails when
-/// a value and its direction differ in shape or dtype; then no value was changed. Also fails when a
-/// value is on another device than the first value, or when the device fails.
+/// Updates several tensors in place, each with its direction: value −= step · direction. Fails before any change when a value
+/// and its direction differ in shape or dtype. Also fails when values are on several devices, or when the device fails.
 pub fn sgd_step_all<'a>(
     pairs: impl IntoIterator<Item = (&'a Tensor, &'a Tensor)>,
     step: f64,
@@ -46,13 +45,9 @@ pub fn momentum_step(slots: &[[&Tensor; 3]], constants: [f64; 4]) -> Result<()> 
     if slots.iter().flatten().any(|tensor| tensor.device().is_cuda()) {
         return gpu::momentum_step(slots, constants);
     }
-    let [momentum, share, decay, rate] = constants;
-    let constants = [momentum, share, decay];
-    let accelerate = InPlace {
-        name: "momentum",
-        of_f32: velocity_of(constants),
-        of_f64: velocity_of(constants),
-    };
+    let [constants @ .., rate] = constants;
+    let (of_f32, of_f64) = (velocity_of(constants), velocity_of(constants));
+    let accelerate = InPlace { name: "momentum", of_f32, of_f64 };
     slots.iter().try_for_each(|[velocity, value, gradient]| {
         velocity.inplace_op3(&gradient.contiguous()?, &value.detach(), &accelerate)?;
         sgd_step_all([(*value, *velocity)], rate)
@@ -76,8 +71,7 @@ fn velocity_of<T: Element>(constants: [f64; 3]) -> impl Fn(T, [T; 2]) -> T {
     }
 }
 
-/// An operation that changes a tensor in place: each element becomes a function of its old value and of the elements of two
-/// other tensors.
+/// Changes a tensor in place: each element becomes a function of its old value and of the elements of two other tensors.
 struct InPlace<A, B> {
     name: &'static str,
     of_f32: A,
@@ -100,29 +94,25 @@ impl<A: Fn(f32, [f32; 2]) -> f32 + Sync, B: Fn(f64, [f64; 2]) -> f64 + Sync> Inp
         b: &CpuStorage,
         of_b: &Layout,
     ) -> Result<()> {
+        let (name, strides) = (self.name, of_changed.stride());
         let Some((start, end)) = of_changed.contiguous_offsets() else {
-            let strides = of_changed.stride();
-            bail!(
-                "{}: a tensor that changes must be contiguous, got strides {strides:?}",
-                self.name
-            );
+            bail!("{name}: a tensor that changes must be contiguous, got strides {strides:?}")
         };
+        let read = [(a, of_a), (b, of_b)];
         match changed {
-            CpuStorage::F32(changed) => {
-                let read = [cpu_elements(a, of_a)?, cpu_elements(b, of_b)?];
-                walk(&mut changed[start..end], read, &self.of_f32);
-            }
-            CpuStorage::F64(changed) => {
-                let read = [cpu_elements(a, of_a)?, cpu_elements(b, of_b)?];
-                walk(&mut changed[start..end], read, &self.of_f64);
-            }
-            _ => bail!("{}: works on f32 and f64", self.name),
+            CpuStorage::F32(changed) => walk(&mut changed[start..end], read, &self.of_f32),
+            CpuStorage::F64(changed) => walk(&mut changed[start..end], read, &self.of_f64),
+            _ => bail!("{name}: works on f32 and f64"),
         }
-        Ok(())
     }
 }
 
-fn walk<T: Element>(changed: &mut [T], [a, b]: [&[T]; 2], of: impl Fn(T, [T; 2]) -> T + Sync) {
+fn walk<T: Element>(
+    changed: &mut [T],
+    [(a, of_a), (b, of_b)]: [(&CpuStorage, &Layout); 2],
+    of: impl Fn(T, [T; 2]) -> T + Sync,
+) -> Result<()> {
+    let (a, b) = (cpu_elements(a, of_a)?, cpu_elements(b, of_b)?);
     let blocks = changed.par_chunks_mut(BLOCK).zip(a.par_chunks(BLOCK)).zip(b.par_chunks(BLOCK));
     blocks.for_each(|((changed, a), b)| {
         vectorised(
@@ -134,25 +124,22 @@ fn walk<T: Element>(changed: &mut [T], [a, b]: [&[T]; 2], of: impl Fn(T, [T; 2])
             },
         );
     });
+    Ok(())
 }
 
-/// Overwrites the elements of `tensor` in place with the elements of `value`.
-///
-/// `value` has the same shape and type and may be on another device. Tensors that share the memory
-/// of `tensor` see the new values. Fails when the tensors share memory.
+/// Overwrites the elements of `tensor` in place with those of `value`, of the same shape and type, on any device. Tensors
+/// that share the memory of `tensor` see the new values. Fails when the two share memory.
 pub fn overwrite(tensor: &Tensor, value: &Tensor) -> Result<()> {
     let value = move_view(&value.detach(), tensor.device())?.contiguous()?;
     // A scalar cannot be sliced, so both tensors get a new first axis.
     tensor.detach().unsqueeze(0)?.slice_set(&value.unsqueeze(0)?, 0, 0)
 }
 
-/// Overwrites tensors in place with values of the same shapes, rounded to the types of the tensors.
-///
-/// A pair is a tensor and its value, on one device. Fails when the two differ in shape or share memory.
+/// Overwrites tensors in place with values of the same shape on the same device, rounded to the types of the tensors. A pair is
+/// a tensor and its value. Fails when the two differ in shape or share memory.
 pub fn overwrite_rounded(pairs: &[(&Tensor, &Tensor)]) -> Result<()> {
-    if let Some((tensor, value)) =
-        pairs.iter().find(|(tensor, value)| tensor.dims() != value.dims())
-    {
+    let differ = |(tensor, value): &&(&Tensor, &Tensor)| tensor.dims() != value.dims();
+    if let Some((tensor, value)) = pairs.iter().find(differ) {
         bail!("{:?} cannot be overwritten with {:?}", tensor.dims(), value.dims());
     }
     if pairs.iter().any(|(tensor, _)| tensor.device().is_cuda())

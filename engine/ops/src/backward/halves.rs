@@ -1,18 +1,16 @@
 //! A backward pass in two halves: first the gradients of activations, later the gradients of weights.
 //!
-//! The stage before in a pipeline waits for the gradient of its output only. The first half computes this gradient. The
-//! second half computes the gradients of the weights, when the device has no urgent work:
+//! The stage before in a pipeline waits for the gradient of its output only, which the first half computes. The second half
+//! computes the gradients of the weights, when the device has no urgent work:
 //!
 //! ```text
 //! y = x · W           first half     dx = dy · Wᵀ     and keeps x and dy
 //!                     second half    dW = xᵀ · dy
 //! ```
 //!
-//! Operations that were recorded with [`record_in_halves`](super::record_in_halves) split their work: convolutions and dense
-//! layers. Every other operation computes all its gradients in the first half.
-//!
-//! A gradient that arrives in the first half is passed on at once, unless the same tensor also gets a gradient in the second
-//! half. Then all gradients of the tensor wait, in the order of their arrival. So both halves compute the bits of the whole.
+//! Convolutions and dense layers split their work: [`record_in_halves`](super::record_in_halves). Every other operation
+//! computes all its gradients in the first half. A gradient of the first half is passed on at once, unless the same tensor
+//! also gets one in the second half. Then all wait, in the order of their arrival: both halves have the bits of the whole.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -38,10 +36,8 @@ enum Step {
 }
 
 /// Computes the first half of a backward pass from `result`, where `gradient` is the gradient of a loss by `result`. Returns
-/// the gradients of all variables that no weight of the second half was computed from, and the second half.
-///
-/// If `result` depends on an operation that is not on the tape, the first half computes all
-/// gradients, and nothing is left for the second. Fails like [`backward_from`].
+/// the gradients of all variables that no weight of the second half was computed from, and the second half: nothing, if
+/// `result` depends on an operation that is not on the tape. Fails like [`backward_from`].
 pub fn backward_in_halves(result: &Tensor, gradient: &Tensor) -> Result<(Gradients, SecondHalf)> {
     let Some(graph) = graph(result) else {
         return Ok((backward_from(result, gradient)?, SecondHalf::default()));
@@ -108,8 +104,7 @@ impl SecondHalf {
         gradients.sums()
     }
 
-    /// The number of bytes of the gradients that wait for the second half. The activations that the
-    /// second half needs are those of the forward pass.
+    /// The bytes of the gradients that wait for the second half, without the activations of the forward pass.
     pub fn bytes(&self) -> usize {
         let waiting = self.steps.iter().filter_map(|step| match step {
             Step::Run(.., gradient) => gradient.as_ref(),

@@ -3,13 +3,11 @@
 //! candle's own backward pass starts every gradient as zeros and adds each incoming gradient to them. Nearly all tensors are
 //! used once and have a single incoming gradient, and this module omits their additions.
 //!
-//! candle does not expose the operation and the inputs that computed a tensor. Therefore the
-//! course's operations [`record`] their results on a tape: a node with the inputs and the backward
-//! pass of the operation. If a loss depends on any other operation, candle's backward pass computes
-//! all gradients. Both passes return the same gradients, except for the sign of a zero.
+//! candle does not expose the operation and the inputs that computed a tensor. Therefore the course's operations [`record`]
+//! their results on a tape: a node with the inputs and the backward pass of the operation. If a loss depends on any other
+//! operation, candle's backward pass computes all gradients: the same ones, except for the sign of a zero.
 //!
-//! A forward pass without gradients runs within [`no_grad()`], which records no tape.
-//! [`backward_in_halves`] leaves the gradients of weights for later.
+//! A forward pass without gradients runs within [`no_grad()`]. [`backward_in_halves`] leaves the weights' gradients for later.
 
 mod halves;
 mod tape;

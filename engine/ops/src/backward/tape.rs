@@ -1,8 +1,8 @@
 //! The tape: a node for each result, with the function that computes the gradients of the inputs.
 //!
 //! [`record`] makes a tensor of an operation's result. candle attaches inputs and a backward pass only to the result of a
-//! custom operation, so [`Recorded`] is one custom operation for all nodes: its forward pass returns the result that was
-//! computed. candle's graph owns the node and frees it. A global table maps each result to its node.
+//! custom operation. [`Recorded`] is this operation for all nodes: its forward pass returns the result that was computed.
+//! candle's graph owns the node and frees it. A global table maps each result to its node.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -18,8 +18,7 @@ use super::Accumulator;
 use crate::kernels::element::{copied, tensor};
 use harness::lock::locked;
 
-/// Computes the gradients that are wanted from the result and the result's gradient, in the order
-/// of the inputs. An input without a gradient has `None`.
+/// Computes the gradients that are wanted from the result and its gradient, in the order of the inputs.
 type Backward = dyn Fn(&Tensor, Accumulator, Wanted) -> Result<Vec<Option<Tensor>>> + Send + Sync;
 
 /// The gradients that an operation [in two halves](record_in_halves) computes.
@@ -45,6 +44,9 @@ pub(crate) enum Kind {
     /// The result is a [parameter](record_parameter). The inputs have no gradients.
     Parameter,
 }
+
+/// The gradients of an operation's inputs, in their order.
+type Gradients<const N: usize> = Result<[Option<Tensor>; N]>;
 
 /// A result that candle takes: its memory and shape.
 type Taken<S> = Result<(S, Shape)>;
@@ -98,36 +100,34 @@ pub fn record<const N: usize>(
     storage: Storage,
     shape: impl Into<Shape>,
     inputs: [&Tensor; N],
-    backward: impl Fn(&Tensor, &Tensor) -> Result<[Option<Tensor>; N]> + Send + Sync + 'static,
+    backward: impl Fn(&Tensor, &Tensor) -> Gradients<N> + Send + Sync + 'static,
 ) -> Result<Tensor> {
-    record_node(name, (storage, shape), inputs, Kind::Operation, move |y, dy, _| {
+    record_node(name, (storage, shape), &inputs, Kind::Operation, move |y, dy, _| {
         backward(y, &dy.sum()?)
     })
 }
 
-/// Does the same as [`record`] for an operation whose `backward` can be called twice, in a pass [in two
-/// halves](super::backward_in_halves): for the gradient of the first input, an activation, and later for those of the weights.
-///
-/// `backward` returns the gradients that are wanted, and `None` for the others, with the same bits in one call as in two.
+/// Does the same as [`record`] for a `backward` that can be called twice, in a pass [in two halves](super::backward_in_halves):
+/// for the gradient of the first input, an activation, and later for those of the weights. `backward` returns the gradients
+/// that are wanted, and `None` for the others, with the same bits in one call as in two.
 pub fn record_in_halves<const N: usize>(
     name: &'static str,
     storage: Storage,
     shape: impl Into<Shape>,
     inputs: [&Tensor; N],
-    backward: impl Fn(&Tensor, &Tensor, Wanted) -> Result<[Option<Tensor>; N]> + Send + Sync + 'static,
+    backward: impl Fn(&Tensor, &Tensor, Wanted) -> Gradients<N> + Send + Sync + 'static,
 ) -> Result<Tensor> {
-    record_node(name, (storage, shape), inputs, Kind::InHalves, move |y, dy, wanted| {
+    record_node(name, (storage, shape), &inputs, Kind::InHalves, move |y, dy, wanted| {
         backward(y, &dy.sum()?, wanted)
     })
 }
 
-/// Does the same as [`record`] for a copy of a tensor, which may be a view or carry a gradient:
-/// candle treats the memory of a recorded result as the result's own.
+/// Does the same as [`record`] for a copy of a tensor, which may be a view or carry a gradient.
 pub fn record_copy<const N: usize>(
     name: &'static str,
     result: &Tensor,
     inputs: [&Tensor; N],
-    backward: impl Fn(&Tensor, &Tensor) -> Result<[Option<Tensor>; N]> + Send + Sync + 'static,
+    backward: impl Fn(&Tensor, &Tensor) -> Gradients<N> + Send + Sync + 'static,
 ) -> Result<Tensor> {
     record(name, copied(result, result.layout(), result.dtype())?, result.shape(), inputs, backward)
 }
@@ -154,7 +154,7 @@ thread_local! {
 pub fn record_parameter(value: &Tensor) -> Result<Tensor> {
     let anchor = Var::zeros((), DType::F32, value.device())?;
     let copy = (copied(value, value.layout(), value.dtype())?, value.shape());
-    record_node("parameter", copy, [&anchor], Kind::Parameter, |parameter, gradient, _| {
+    record_node("parameter", copy, &[&anchor], Kind::Parameter, |parameter, gradient, _| {
         if let Some(hook) = HOOK.with_borrow(Option::clone) {
             hook(parameter, &gradient.sum()?)?;
         }
@@ -175,18 +175,15 @@ pub(super) fn with_hook<R>(hook: &Rc<Hook>, run: impl FnOnce() -> R) -> R {
 pub(crate) fn record_node<const N: usize>(
     name: &'static str,
     (storage, shape): (Storage, impl Into<Shape>),
-    inputs: [&Tensor; N],
+    inputs: &[&Tensor],
     kind: Kind,
-    backward: impl Fn(&Tensor, Accumulator, Wanted) -> Result<[Option<Tensor>; N]>
-    + Send
-    + Sync
-    + 'static,
+    backward: impl Fn(&Tensor, Accumulator, Wanted) -> Gradients<N> + Send + Sync + 'static,
 ) -> Result<Tensor> {
     let shape = shape.into();
     if NO_GRAD.get() || !inputs.iter().any(|input| input.track_op()) {
         return Ok(tensor(storage, shape));
     }
-    let inputs = inputs.map(Tensor::clone).into();
+    let inputs = inputs.iter().copied().cloned().collect();
     let result = Mutex::new(Some((storage, shape)));
     let backward: Box<Backward> =
         Box::new(move |y, dy, wanted| Ok(backward(y, dy, wanted)?.into()));
@@ -207,10 +204,8 @@ thread_local! {
     static NO_GRAD: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Runs `run` without recording a tape, like PyTorch's `no_grad`.
-///
-/// No result that [`record`] makes within `run` carries a gradient, so an operation's inputs are freed as soon as nothing else
-/// uses them. The setting applies to this thread only, and candle's own operations on variables still carry gradients.
+/// Runs `run` without recording a tape, like PyTorch's `no_grad`. No result that [`record`] makes carries a gradient, and inputs
+/// are freed as soon as nothing else uses them. This holds for this thread, and not for candle's own operations.
 ///
 /// ```
 /// use candle_core::{Device, Var};
@@ -252,21 +247,18 @@ pub(super) fn node_of(result: &Tensor) -> Option<Arc<Node>> {
     locked(&NODES).get(&result.id())?.upgrade()
 }
 
-/// The custom operation that candle's graph owns, with the tape node. candle's backward pass calls
-/// it if a loss also depends on candle's operations.
+/// The custom operation that candle's graph owns. candle's backward pass calls it if a loss also depends on other operations.
 struct Recorded(Arc<Node>);
 
 impl Recorded {
-    fn backward<const N: usize>(&self, y: &Tensor, dy: &Tensor) -> Result<[Option<Tensor>; N]> {
-        match self.0.backward(y, Accumulator::One(dy.clone()), Wanted::ALL)?.try_into() {
-            Ok(gradients) => Ok(gradients),
-            Err(_) => bail!("{}: there is a gradient for each input", self.0.name),
-        }
+    fn backward<const N: usize>(&self, y: &Tensor, dy: &Tensor) -> Gradients<N> {
+        let gradients = self.0.backward(y, Accumulator::One(dy.clone()), Wanted::ALL)?;
+        let mut gradients = gradients.into_iter();
+        Ok(std::array::from_fn(|_| gradients.next().flatten()))
     }
 }
 
-/// Implements one of candle's traits for operations of some inputs. Each input has a name for its
-/// memory or value and a name for its layout. `$into` converts the array of their gradients.
+/// Implements one of candle's traits, with names for each input and its layout. `$into` converts the array of gradients.
 macro_rules! custom_op {
     ($trait:ident, $gradients:ty, $into:expr, $($x:ident $layout:ident),+) => {
         impl $trait for Recorded {

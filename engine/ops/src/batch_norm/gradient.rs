@@ -1,13 +1,12 @@
 //! The gradients of a batch normalisation, in two halves, by the closed form of Ioffe and Szegedy.
 //!
-//! Let x̂ = (x − mean) / √(variance + ε), n the number of values in a channel, and dy the gradient that passes the relu:
+//! Let x̂ = (x − mean) / √(variance + ε), n the number of values in a channel, and dy the gradient that passes the relu. The
+//! sums are the gradients of β and γ. When the statistics are given, the two terms with sums are absent:
 //!
 //! ```text
 //! first half, sums over a channel:  Σdy   and   Σ dy·x̂
 //! second half, by element:          dx = γ / √(variance + ε) · (dy − Σdy / n − x̂ · Σ(dy·x̂) / n)
 //! ```
-//!
-//! The sums are the gradients of β and γ. When the statistics are given, the two terms with sums are absent.
 
 use candle_core::{DType, Device, Result, Tensor, bail};
 
@@ -16,8 +15,7 @@ use super::statistics::{Statistics, check_channels};
 use super::{contiguous, on_cpu, sizes, widened};
 use crate::kernels::gpu;
 
-/// The gradient of a batch norm's output, `[B, C, H, W]`, with the images that both halves of
-/// backward read beside the gradient.
+/// The gradient of a batch norm's output, `[B, C, H, W]`, with the images that both halves of backward also read.
 #[derive(Clone, Debug)]
 pub struct OutputGradient {
     pub(super) x: Tensor,
@@ -31,10 +29,10 @@ impl OutputGradient {
     /// Takes the output's gradient and the input `x`. A batch norm with a relu also needs its `output`, because the relu
     /// passes no gradient where the output is zero. Fails when the shapes or types of the three differ.
     pub fn new(x: &Tensor, output: Option<&Tensor>, grad: &Tensor) -> Result<Self> {
-        for other in output.iter().chain([&grad]) {
-            if other.shape() != x.shape() || other.dtype() != x.dtype() {
-                let (dtype, found) = (x.dtype(), other.dtype());
-                let (dims, other) = (x.dims(), other.dims());
+        let kind = |images: &Tensor| (images.dtype(), images.dims().to_vec());
+        let (dtype, dims) = kind(x);
+        for (found, other) in output.into_iter().chain([grad]).map(kind) {
+            if (found, &other) != (dtype, &dims) {
                 bail!(
                     "batch_norm: a gradient of images {dtype:?} {dims:?} cannot be taken with {found:?} {other:?}"
                 );
@@ -61,11 +59,9 @@ impl OutputGradient {
         Tensor::from_iter(both, &Device::Cpu)?.reshape((2, ()))
     }
 
-    /// Computes the second half of backward: the gradient of the input.
-    ///
-    /// `weight` is `[C]`, and `sums` are the sums of all ranks. `statistics` describe the same
-    /// batch as `sums`: `statistics.count` is the n that divides the sums. Fails when the shapes or
-    /// types do not fit, or on a type other than f32, f64 and bf16.
+    /// Computes the second half of backward: the gradient of the input. `weight` is `[C]`, and `sums` are the sums of all ranks.
+    /// `statistics` describe the same batch: `statistics.count` is the n that divides the sums. Fails when the shapes or types
+    /// do not fit, or on a type other than f32, f64 and bf16.
     pub fn of_input(
         &self,
         weight: &Tensor,

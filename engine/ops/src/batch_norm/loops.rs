@@ -9,8 +9,7 @@ use crate::Element;
 use crate::kernels::simd::{LANES, Simd};
 use crate::relu;
 
-/// Compiles an expression twice: with a flag as the constant `true`, and as `false`. Loops in the expression then have no
-/// branches for the flag.
+/// Compiles an expression for a flag that is `true` and for one that is `false`, so its loops have no branches for the flag.
 macro_rules! unswitched {
     ($flag:ident => $body:expr) => {
         if $flag {
@@ -118,14 +117,8 @@ pub(super) fn gradient_sums<T: Element>(relu: bool, of: [&[T]; 3], centre: T) ->
     }))
 }
 
-/// Rounds a mean to the type in which the loops subtract it.
-#[inline(always)]
-pub(super) fn centre<T: Element>(mean: f64) -> T {
-    WithDType::from_f64(mean)
-}
-
-/// Returns `factor` times the rounding error of a mean, `centre` − `mean`. An infinite mean has no rounding error. An
-/// infinite factor gives 0: zero times infinity would be a NaN, and the other terms of the sum are infinite already.
+/// Returns `factor` times the rounding error of a mean, `centre` − `mean`, or 0 if the mean or the factor is infinite: zero
+/// times infinity would be a NaN, and the other terms of the sum are infinite already.
 #[inline(always)]
 pub(super) fn correction<T: Element>(centre: T, mean: f64, factor: f64) -> f64 {
     if centre.is_finite() && factor.is_finite() {
@@ -148,7 +141,7 @@ impl<T: Element> Line<T> {
     /// error, so no digits are lost when the mean is much larger than the deviations.
     #[inline(always)]
     pub(super) fn new(moments: Moments, weight: T, bias: T, epsilon: f64) -> Self {
-        let centre = centre::<T>(moments.mean);
+        let centre: T = WithDType::from_f64(moments.mean);
         let scale = WithDType::to_f64(weight) * moments.inverse_deviation(epsilon);
         let shift = WithDType::to_f64(bias) + correction(centre, moments.mean, scale);
         Self { centre, scale: WithDType::from_f64(scale), shift: WithDType::from_f64(shift) }
@@ -187,14 +180,14 @@ impl<T: Element> GradientLine<T> {
         count: Option<usize>,
         epsilon: f64,
     ) -> Self {
-        let (centre, inverse) = (centre::<T>(moments.mean), moments.inverse_deviation(epsilon));
+        let centre: T = WithDType::from_f64(moments.mean);
+        let inverse = moments.inverse_deviation(epsilon);
         let (weight, last) = if weight.is_finite() { (weight, None) } else { (1.0, Some(weight)) };
         let slope = weight * inverse;
-        let pull_and_push = count.map(|count| {
+        let (pull, push) = count.map_or((0.0, 0.0), |count| {
             let share = slope / count as f64;
             (sums.weight * share * inverse, sums.bias * share)
         });
-        let (pull, push) = pull_and_push.unwrap_or((0.0, 0.0));
         Self {
             centre,
             slope: WithDType::from_f64(slope),

@@ -1,7 +1,6 @@
 //! Batch normalisation.
 //!
-//! Every channel of a batch is shifted to mean 0 and scaled to variance 1. Then two learnt numbers
-//! of the channel, γ and β, scale and shift it again:
+//! Every channel of a batch is shifted to mean 0 and scaled to variance 1. Then two learnt numbers scale and shift it again:
 //!
 //! ```text
 //! y = (x − mean) / √(variance + ε) · γ + β          then max(y, 0), if a relu follows
@@ -18,12 +17,10 @@
 //! | backward | [`OutputGradient::sums`] | the sum over all ranks |
 //! | | [`OutputGradient::of_input`] | |
 //!
-//! Images may be bf16. Then the parameters and all computation are f32: the eight binary digits of bf16 are too few for long
-//! sums and for differences of nearly equal values.
+//! Images may be bf16. Then the parameters and all computation are f32: eight binary digits are too few for long sums.
 //!
 //! **Cost.** [`batch_norm`] and its backward take each block of channels through both their pieces while the block is in the
-//! cache, if it fits. Then forward moves 8 bytes for each element of f32, and backward 16. The separate pieces read
-//! everything twice: 12 and 28 bytes.
+//! cache. Then forward moves 8 bytes for each f32, and backward 16. The separate pieces read everything twice: 12 and 28.
 
 mod gradient;
 mod loops;
@@ -38,16 +35,14 @@ pub use gradient::OutputGradient;
 pub use statistics::{Average, Statistics, average_all};
 
 use crate::backward::record;
-use crate::cast;
+use crate::copies::{cast, is_rounded};
 use crate::kernels::element::computed_in;
 use crate::kernels::gpu;
 use crate::kernels::windows::Channels;
-use crate::rounded::is_rounded;
 use loops::Sums;
 
 impl Statistics {
-    /// The statistics of a batch `[B, C, H, W]`. Fails when `x` has another rank or no values, or
-    /// on a dtype other than f32, f64 and bf16.
+    /// The statistics of a batch `[B, C, H, W]`. Fails on another rank, without values, and on dtypes but f32, f64 and bf16.
     pub fn of(x: &Tensor) -> Result<Self> {
         let count = sizes(x)?.count();
         let x = contiguous(&widened(x)?)?;

@@ -8,9 +8,8 @@
 //! image 3        └───────────┘
 //! ```
 //!
-//! One thread computes a block, its images in order, and no sum crosses threads. The bits therefore do not depend on the
-//! number of threads. A block usually fits in a core's cache: 64 images of 28×28 pixels are 200 KB. Forward and backward
-//! have two loops over a block, and the second loop reads from the cache.
+//! One thread computes a block, its images in order, so the bits do not depend on the number of threads. A block usually fits
+//! in a core's cache: 64 images of 28×28 pixels are 200 KB. The second of two loops over a block reads from the cache.
 
 use std::ops::Range;
 
@@ -25,8 +24,7 @@ use crate::kernels::memory::zeros;
 use crate::kernels::simd::vectorised;
 use crate::kernels::windows::Channels;
 
-/// The number of contiguous elements that a block takes from each image, if planes are small.
-/// Reading a stretch of this length is efficient.
+/// The contiguous elements that a block takes from each image if planes are small: a stretch that is efficient to read.
 const STRETCH: usize = 1024;
 
 /// Calls `work` for each block, in parallel: with the block's channels, and with the block's stretch of each image of `out`,
@@ -114,8 +112,7 @@ pub(super) fn moments(x: &Tensor) -> Result<Vec<Moments>> {
     })
 }
 
-/// Normalises images by `given` moments or by the batch's, and returns the images and the moments.
-/// The tensors are images, weight and bias, all contiguous.
+/// Normalises contiguous images by `given` moments or by their own, and returns the results and the moments.
 pub(super) fn normalise(
     [x, weight, bias]: [&Tensor; 3],
     given: Option<&[Moments]>,
@@ -165,15 +162,15 @@ impl Sums {
         for image in 0..sizes.images {
             for ((sums, moments), channel) in all.iter_mut().zip(moments).zip(channels.clone()) {
                 let planes = images.map(|images| &images[sizes.plane(image, channel)]);
-                let [grad, product] =
-                    loops::gradient_sums(relu, planes, loops::centre(moments.mean));
+                let centre = WithDType::from_f64(moments.mean);
+                let [grad, product] = loops::gradient_sums(relu, planes, centre);
                 sums.bias += grad;
                 sums.weight += product;
             }
         }
         for (sums, moments) in all.iter_mut().zip(moments) {
             // The loops took the distances from the mean rounded to `T`.
-            let centre = loops::centre::<T>(moments.mean);
+            let centre: T = WithDType::from_f64(moments.mean);
             sums.weight += loops::correction(centre, moments.mean, sums.bias);
             sums.weight *= moments.inverse_deviation(epsilon);
         }

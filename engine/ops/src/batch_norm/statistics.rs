@@ -5,14 +5,12 @@ use candle_core::{DType, Device, Result, Tensor, Var, bail};
 use super::loops::Moments;
 use crate::kernels::gpu;
 
-/// Mean and variance of each channel over `count` values, `[C]` and `[C]`. Both are f64 for every
-/// type of images and carry no gradient.
+/// Mean and variance of each channel, `[C]` and `[C]`, in f64 for every type of images and without a gradient.
 #[derive(Clone, Debug)]
 pub struct Statistics {
     /// The mean, `[C]`.
     pub mean: Tensor,
-    /// The mean squared distance from the mean, `[C]`. A batch is normalised with this variance,
-    /// not with the unbiased estimate.
+    /// The mean squared distance from the mean, `[C]`, which normalises a batch: not the unbiased estimate.
     pub variance: Tensor,
     /// The number of values of one channel, B·H·W.
     pub count: usize,
@@ -69,7 +67,6 @@ impl Statistics {
         &self.variance * self.unbiased_over_biased()
     }
 
-    /// n / (n − 1), or 1 for a single value.
     fn unbiased_over_biased(&self) -> f64 {
         self.count as f64 / self.count.saturating_sub(1).max(1) as f64
     }
@@ -103,8 +100,7 @@ pub struct Average<'a> {
 
 /// Updates every average: running = (1 − momentum) · running + momentum · scale · fresh.
 ///
-/// This is PyTorch's convention, with its default momentum of 0.1. On a GPU one launch updates up
-/// to eight averages. Fails when the tensors of an average differ in shape or device.
+/// The convention is PyTorch's. A GPU updates eight averages at once. Fails when the tensors of one differ in shape or device.
 pub fn average_all(averages: &[Average<'_>], momentum: f64) -> Result<()> {
     let does_not_fit = |of: &&Average<'_>| {
         of.running.dims() != of.fresh.dims()

@@ -11,8 +11,7 @@
 //!   · ■ ■ ■ □ □ □                    s₃ += w · x[p + 3·stride]
 //! ```
 //!
-//! The four sums stay in registers until the loop has processed all weights. The same loop computes
-//! the weights' gradient, with the roles of weight and output exchanged.
+//! The four sums stay in registers for all weights. The gradient of the weights exchanges the roles of weight and output.
 
 use rayon::prelude::*;
 
@@ -29,8 +28,7 @@ pub(super) const LARGEST_PATCH: usize = 32;
 /// The number of images that are loaded together. It gives enough tasks for many threads.
 const IMAGES: usize = 16 * LANES;
 
-/// The number of neighbouring outputs that are computed together. They share the load of a weight,
-/// or the load and the store of a weight's gradient.
+/// The number of neighbouring outputs that are computed together, and share the access to a weight or to its gradient.
 const ABREAST: usize = 4;
 
 pub(super) struct Direct<'a> {
@@ -124,8 +122,7 @@ impl<'a> Direct<'a> {
         }
     }
 
-    /// Computes `N` neighbouring sums, each Σ w · x over the weights w and the pixels x of a patch.
-    /// The patch of the first sum begins at pixel `first`.
+    /// Computes `N` neighbouring sums Σ w · x over a patch. The patch of the first sum begins at pixel `first`.
     #[inline(always)]
     fn multiply<T: Element, const N: usize>(
         &self,
@@ -167,8 +164,7 @@ impl<'a> Direct<'a> {
         }
     }
 
-    /// Adds the terms of `N` neighbouring outputs to the sums of every weight. The patch of the
-    /// first output begins at pixel `first`.
+    /// Adds the terms of `N` neighbouring outputs to the sums of every weight. The first patch begins at pixel `first`.
     #[inline(always)]
     fn add_abreast<T: Element, const N: usize>(
         &self,

@@ -5,9 +5,8 @@ use candle_core::{DType, Result, Tensor, bail};
 use crate::kernels::memory::{excess, product};
 use crate::kernels::simd::Simd;
 
-/// The sizes of a convolution. All files of `conv2d` use these names. The input has `in_channels`
-/// planes of `height` × `width` pixels, and the output has `out_channels` planes of `out_h` ×
-/// `out_w`. The kernel covers `kernel_h` × `kernel_w` pixels of each input plane.
+/// The sizes of a convolution. The input has `in_channels` planes of `height` × `width` pixels, and the output has
+/// `out_channels` planes of `out_h` × `out_w`. The kernel covers `kernel_h` × `kernel_w` pixels of each input plane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Geometry {
     pub(crate) batch: usize,
@@ -42,12 +41,11 @@ impl Geometry {
         {
             bail!("conv2d: a bias of {:?} for {out_channels} output channels", bias.dims());
         }
-        if [&x.dims()[1..], weight.dims(), &[stride]].concat().contains(&0) {
+        let (images, kernel) = (x.dims(), weight.dims());
+        if [&images[1..], kernel, &[stride]].concat().contains(&0) {
             bail!(
-                "conv2d: all sizes but the batch must be at least 1, got images {:?}, a kernel {:?} and \
-                 stride {stride}",
-                x.dims(),
-                weight.dims()
+                "conv2d: all sizes but the batch must be at least 1, got images {images:?}, a kernel {kernel:?} and \
+                 stride {stride}"
             );
         }
         let padded = |size: usize| size.saturating_add(padding.saturating_mul(2));
@@ -92,8 +90,7 @@ impl Geometry {
             );
         }
         bail!(
-            "conv2d: a {kernel_h}×{kernel_w} kernel on a {height}×{width} input with padding {padding} \
-             {excess}"
+            "conv2d: a {kernel_h}×{kernel_w} kernel on a {height}×{width} input with padding {padding} {excess}"
         )
     }
 
@@ -123,8 +120,7 @@ impl Geometry {
 pub(super) enum Pass {
     /// The output, `[B, O, H', W']`, from the input, `[B, C, H, W]`, and the kernel, `[O, C, KH, KW]`.
     Output,
-    /// The output before a relu: a patch of zeros gives exactly zero, never nearly zero, because
-    /// the slope of the relu changes there.
+    /// The output before a relu: a patch of zeros gives exactly zero, where the slope of the relu changes.
     OutputForRelu,
     /// The gradient of the input, from the kernel and the output's gradient.
     InputGradient,

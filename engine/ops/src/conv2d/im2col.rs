@@ -1,8 +1,7 @@
 //! im2col convolution: any convolution as a matrix product.
 //!
-//! im2col turns an image into a matrix with one row for each place in a patch (a channel, a kernel
-//! row and a kernel column) and one column for each output pixel. For example, this is the matrix
-//! of a 1×3×3 image under a 2×2 kernel at stride 1 without padding:
+//! im2col turns an image into a matrix with one row for each place in a patch (a channel, a kernel row and a kernel column)
+//! and one column for each output pixel. For a 1×3×3 image under a 2×2 kernel at stride 1 without padding:
 //!
 //! ```text
 //! a b c            pixel:  0 1 2 3
@@ -13,10 +12,8 @@
 //! ```
 //!
 //! Each row is a shifted copy of the image, so [`Geometry::im2col`] copies runs of pixels. A pixel is a vector of sixteen
-//! images ([`simd`](crate::kernels::simd)), and the plane already has its padding. [`Geometry::col2im`] is the transposed map, for
-//! the gradient of the input: it *adds* each entry to the pixel that the entry was copied from.
-//!
-//! # The products
+//! images ([`simd`](crate::kernels::simd)), and the plane already has its padding. [`Geometry::col2im`] is the transposed
+//! map, for the gradient of the input: it *adds* each entry to its pixel.
 //!
 //! P is the im2col matrix of sixteen images, and G the gradient of their convolution's output. There are O output channels,
 //! K places in a patch and N columns: the output pixels of sixteen images.
@@ -27,9 +24,8 @@
 //! | gradient of W, transposed | P · Gᵀ, summed over blocks | \[K, N\]·\[N, O\] | groups of input channels |
 //! | gradient of the input | col2im(Wᵀ · G) | \[K, O\]·\[O, N\] | groups of input channels |
 //!
-//! Each task makes its part of P just before the product, so this part stays in the cache. The cost
-//! is 2·O·K·N operations and a copy of K·N numbers. Bands and groups depend on shapes alone, and
-//! one task computes each number, so the number of threads never changes the bits.
+//! Each task makes its part of P just before the product, so this part stays in the cache. The cost is 2·O·K·N operations
+//! and a copy of K·N numbers. Bands and groups depend on shapes alone, so the number of threads never changes the bits.
 
 use std::ops::Range;
 
@@ -49,11 +45,9 @@ const BAND: usize = 1 << 18;
 /// The fewest tasks of a forward pass with that many output rows, and the most of a backward pass.
 const TASKS: usize = 8;
 
-/// The fewest rows of the im2col matrix in a group: in a smaller group, reading all gradients of
-/// the output would take most of the time.
+/// The fewest rows of the im2col matrix in a group, and the fewest for 1×1 kernels, which have one row for each channel. In a
+/// smaller group, reading all gradients of the output would take most of the time.
 const ROWS: usize = 144;
-
-/// The minimum for 1×1 kernels, which have only one row for each channel.
 const ROWS_OF_PIXELS: usize = 32;
 
 pub(super) struct Im2col<'a>(pub(super) &'a Geometry);
@@ -73,7 +67,7 @@ impl Im2col<'_> {
         rows.div_ceil(places).min(g.in_channels)
     }
 
-    /// Returns the size of a task's part of the im2col matrix, in numbers, in a forward pass.
+    /// Returns the numbers in a task's part of the im2col matrix in a forward pass.
     pub(super) fn numbers_forward(&self) -> usize {
         product(&[self.0.patch(), self.band(), self.0.out_w, LANES])
     }
@@ -199,8 +193,7 @@ impl Im2col<'_> {
         }
     }
 
-    /// Writes the rows of the im2col matrix of the images `x`, from input channel `first` on.
-    /// `plane` is memory for a padded plane.
+    /// Writes the rows of the images `x`, from input channel `first` on. `plane` is memory for a padded plane.
     fn load_patches<T: Element>(
         &self,
         x: &[T],
@@ -240,8 +233,7 @@ impl Im2col<'_> {
 }
 
 impl Geometry {
-    /// Returns the first pixel that each run of the matrix copies: one run for each place of a
-    /// channel's patch and each output row in `rows`.
+    /// Returns the first pixel of each run of the matrix: a run for each place of a channel's patch and each of the `rows`.
     fn starts(&self, rows: Range<usize>) -> impl Iterator<Item = usize> {
         let (width, stride) = (self.padded().outer_width, self.plane_stride());
         let places = (0..self.kernel_h)

@@ -8,14 +8,12 @@
 //! | `winograd` | 3×3, 5×5 kernels at stride 1 | a fifth to less than half of R², and transforms |
 //! | `im2col` | everything else | R², as one matrix product near the processor's peak |
 //!
-//! A NaN or an infinity reaches the results that depend on it, and no others, with every algorithm.
-//! Planes that are not finite after `winograd` are computed again by `im2col`.
+//! With every algorithm, a NaN or an infinity reaches the results that depend on it, and no others.
 //!
-//! All algorithms work on blocks of sixteen images side by side (`simd`). They run the epilogue on
-//! every finished plane while the plane is in the cache, and divide their work into tasks by shape.
-//! The bits of a result therefore depend on shapes and values alone, never on the number of threads
-//! or on the other images of a batch. The number of images may change the choice of algorithm. The
-//! backward pass prepares the input again, which is cheaper than keeping the prepared input.
+//! All algorithms work on blocks of sixteen images side by side (`simd`). They run the epilogue on every finished plane while
+//! the plane is in the cache, and divide their work into tasks by shape. The bits therefore depend on shapes and values alone,
+//! never on the number of threads or on the other images of a batch, though their number may change the choice of algorithm.
+//! The backward pass prepares the input again, which is cheaper than keeping the prepared input.
 
 #[cfg_attr(not(feature = "cudnn"), path = "no_cudnn.rs")]
 mod cudnn;
@@ -33,13 +31,13 @@ use candle_core::{DType, Result, Shape, Storage, Tensor, bail};
 
 use crate::Element;
 use crate::avg_pool2d;
-use crate::backward::{Wanted, record_in_halves};
+use crate::backward::{Kind, Wanted, record_node};
+use crate::copies::{is_rounded, rounded};
 use crate::kernels::element::{cpu_memory, for_dtype, lock};
 use crate::kernels::memory::product;
 use crate::kernels::simd::LANES;
 use crate::kernels::windows::Windows;
 use crate::relu;
-use crate::rounded::{is_rounded, rounded};
 use direct::{Direct, LARGEST_PATCH};
 use geometry::Geometry;
 use im2col::Im2col;
@@ -52,10 +50,9 @@ use winograd::Winograd;
 /// The kernel is not flipped, as usual in this field. The padding consists of zeros, and zero times a weight that is NaN or
 /// infinite is NaN.
 ///
-/// If the weights are finite, an output with a patch of zeros equals its bias exactly. On a GPU
-/// only [`conv2d_relu_pool`] guarantees this; here the result depends on cuDNN. Fails when the
-/// shapes do not fit, when a size other than the batch's or `stride` is 0, when the machine has too
-/// little memory, or on a dtype other than f32, f64 and bf16. On a GPU without cuDNN it also fails
+/// If the weights are finite, an output with a patch of zeros equals its bias exactly, except on a GPU: there only
+/// [`conv2d_relu_pool`] guarantees it. Fails when the shapes do not fit, when a size other than the batch's or `stride` is 0,
+/// when the machine has too little memory, or on a dtype other than f32, f64 and bf16. On a GPU without cuDNN it also fails
 /// when the last patches leave different numbers of rows and columns over.
 pub fn conv2d(
     x: &Tensor,
@@ -66,15 +63,8 @@ pub fn conv2d(
 ) -> Result<Tensor> {
     let geometry = Geometry::new(x, weight, bias, stride, padding)?;
     if is_rounded(x) {
-        let wide = |x: Tensor, weight: Tensor, bias: Option<&Tensor>| {
-            conv2d(&x, &weight, bias, stride, padding)
-        };
-        match bias {
-            Some(bias) => rounded("conv2d", [x, weight, bias], |[x, weight, bias]| {
-                wide(x, weight, Some(&bias))
-            }),
-            None => rounded("conv2d", [x, weight], |[x, weight]| wide(x, weight, None)),
-        }
+        let operands: Vec<_> = [x, weight].into_iter().chain(bias).collect();
+        rounded("conv2d", &operands, |of| conv2d(&of[0], &of[1], of.get(2), stride, padding))
     } else if has_operation(x) {
         Conv2d { geometry, epilogue: Epilogue::Plain }.forward(x, weight, bias)
     } else {
@@ -207,16 +197,10 @@ fn record_output(
     bias: Option<&Tensor>,
     backward: impl Fn(&Tensor, Wanted) -> Result<[Option<Tensor>; 3]> + Send + Sync + 'static,
 ) -> Result<Tensor> {
-    match bias {
-        Some(bias) => {
-            let inputs = [x, weight, bias];
-            record_in_halves("conv2d", y, shape, inputs, move |_, dy, wanted| backward(dy, wanted))
-        }
-        None => record_in_halves("conv2d", y, shape, [x, weight], move |_, dy, wanted| {
-            let [dx, dweight, _] = backward(dy, wanted)?;
-            Ok([dx, dweight])
-        }),
-    }
+    let inputs: Vec<_> = [x, weight].into_iter().chain(bias).collect();
+    record_node("conv2d", (y, shape), &inputs, Kind::InHalves, move |_, dy, wanted| {
+        backward(&dy.sum()?, wanted)
+    })
 }
 
 /// The fewest input and output channels for Winograd's algorithm: its transforms cost time per

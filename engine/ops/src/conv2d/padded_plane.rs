@@ -45,8 +45,7 @@ impl PaddedPlane {
         (self.height.div_ceil(self.step), self.width.div_ceil(self.step))
     }
 
-    /// Interleaves one channel's pixels of at most [`LANES`] images, and writes all of `plane`,
-    /// including the zeros. The lanes of missing images are zero.
+    /// Interleaves one channel's pixels of at most [`LANES`] images, and writes all of `plane`. Missing images are zero.
     #[inline(always)]
     pub(super) fn load<'a, T: Element>(
         &self,
@@ -155,8 +154,7 @@ impl Geometry {
     }
 }
 
-/// Groups the planes of images by block and channel. An image has `channels` planes of `plane`
-/// elements. The result has one plane per image for each channel of each block.
+/// Groups the `channels` planes of images, of `plane` elements each, by block and channel.
 pub(super) fn by_channel<T>(images: &mut [T], channels: usize, plane: usize) -> Vec<Vec<&mut [T]>> {
     let blocks = images.len().div_ceil(LANES * channels * plane);
     let mut grouped: Vec<Vec<&mut [T]>> =

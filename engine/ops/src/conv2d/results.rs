@@ -1,16 +1,14 @@
 //! The results of a convolution: the output after its epilogue, and the gradients.
 //!
-//! The epilogue is the bias, and then possibly a relu and average pooling. It runs while a plane of the output is still in
-//! the cache. With 2×2 pooling, only the mean of each four pixels is stored. The backward pass needs one bit of each pixel:
-//! the relu mask, which is set where the pixel is above zero.
+//! The epilogue is the bias, and then possibly a relu and average pooling. It runs while a plane of the output is in the
+//! cache, and stores only the means. The backward pass needs the relu mask: one bit, set where the pixel is above zero.
 //!
 //! ```text
 //! sums (16 images deep)   + b, max(·, 0)    mean of windows     to the tensor
 //! ┌──────────┐            ┌──────────┐      ┌─────┐             image 0: ┌─────┐
 //! │          │   ──────►  │          │  ──► │     │   ──────►   image 1: │     │ …
-//! │          │            │          │      └─────┘                      └─────┘
-//! └──────────┘            └──────────┘
-//!                          └► above zero?  the relu mask for the backward pass, one bit per pixel
+//! └──────────┘            └──────────┘      └─────┘                      └─────┘
+//!                          └► above zero?  the relu mask for the backward pass
 //! ```
 
 use std::ops::Range;
@@ -115,8 +113,8 @@ impl<'a, T: Element> Output<'a, T> {
     /// Copies the planes of NaN alone from another result of the same convolution.
     pub(super) fn replace_nan(&mut self, other: &Self) {
         let (height, width) = self.epilogue.size(self.geometry);
-        let (channels, mask_len) =
-            (self.geometry.out_channels, self.epilogue.mask_len(self.geometry));
+        let channels = self.geometry.out_channels;
+        let mask_len = self.epilogue.mask_len(self.geometry);
         for nth in replace_nan(&mut self.y, &other.y, height * width) {
             let (image, channel) = (nth / channels, nth % channels);
             let first = (image / LANES * channels + channel) * mask_len;
@@ -196,7 +194,7 @@ impl<T: Element> OutputPlanes<'_, T> {
     }
 }
 
-/// Borrows memory for one bool per pixel and image, for a multiple of 8 pixels.
+/// Borrows memory for a bool per pixel and image, for a multiple of 8 pixels.
 fn eights(padded: PaddedPlane) -> Scratch<bool> {
     Scratch::new(padded.inner().next_multiple_of(8) * LANES)
 }
@@ -212,8 +210,8 @@ pub(super) struct Upstream<'a, T> {
 }
 
 impl<T: Element> Upstream<'_, T> {
-    /// Fills `sums` with the gradient of one channel's sums, for one block of images, with zeros outside of the plane, and
-    /// adds the block's share to the gradient `dbias` of the bias, if there is one.
+    /// Fills `sums` with the gradient of a channel's sums, for a block of images, and with zeros outside of the plane. Adds the
+    /// block's share to the gradient `dbias` of the bias, if there is one.
     #[inline(always)]
     pub(super) fn load(
         &self,

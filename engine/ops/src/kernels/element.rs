@@ -18,8 +18,7 @@ pub(crate) trait Element: WithDType + Float + std::iter::Sum + Shelved {}
 impl Element for f32 {}
 impl Element for f64 {}
 
-/// Evaluates an expression with `$T` as the Rust type of a dtype. Other types than f32 and f64
-/// return an error from the enclosing function.
+/// Evaluates an expression with `$T` as the Rust type of a dtype. The enclosing function fails on other types than f32 and f64.
 macro_rules! for_dtype {
     ($dtype:expr, $op:expr, $T:ident => $body:expr) => {
         match $dtype {
@@ -77,9 +76,8 @@ macro_rules! by_device {
 }
 pub(crate) use by_device;
 
-/// Locks the memory of tensors for reading. An operation drops the locks before it records its
-/// result: candle locks the inputs once more. A tensor that is named twice is locked once: a second
-/// lock of the same thread would wait forever for a writer that waits for the first.
+/// Locks the memory of tensors for reading, until the operation records its result: candle locks the inputs once more. A tensor
+/// that is named twice is locked once: a second lock would wait forever for a writer that waits for the first.
 pub(crate) fn lock<'a>(
     tensors: &[&'a Tensor],
 ) -> Locked<'a, impl Deref<Target = Storage> + use<'a>> {

@@ -1,17 +1,15 @@
-//! Operations by element: each element of a result depends on the operands' elements at one index.
-//!
-//! Cost: each operand is read once, and the result is written once.
+//! Operations by element: each element of a result depends on the operands' elements at one index. Cost: each operand is read
+//! once, and the result is written once.
 
 use candle_core::{DType, Result, Tensor};
 
-use super::element::{Element, tensor};
+use super::element::{Element, computed_in, tensor};
 use super::gpu::SUM;
 use super::memory::{RUN, made};
 use crate::BLOCK;
 
-/// Computes an operation by element of contiguous tensors of one shape and type, as a
-/// [`Storage`](candle_core::Storage). A GPU runs the kernel. The CPU calls the closure, compiled for f32 and for f64, with an
-/// array of one element of each tensor.
+/// Computes an operation by element of contiguous tensors of one shape and type, as a [`Storage`](candle_core::Storage): by the
+/// kernel on a GPU, and by the closure on the CPU, in f32 or f64, with an array of one element of each tensor.
 macro_rules! by_element {
     ($kernel:expr, $tensors:expr, $of:expr) => {{
         let tensors = $tensors;
@@ -28,9 +26,8 @@ macro_rules! by_element {
 }
 pub(crate) use by_element;
 
-/// Applies `of` to the elements of slices of the same length. For short vectors and pools of one thread, a single thread
-/// collects the results in a vector without initial values. A thread outside of any device's pool also works alone: rayon
-/// would start a pool of all cores for this thread.
+/// Applies `of` to the elements of slices of the same length. For short slices, in a pool of one thread and outside of any pool,
+/// where rayon would start a pool of all cores, one thread collects the results in a vector without initial values.
 pub(crate) fn map<T: Element, const N: usize>(
     operands: [&[T]; N],
     of: impl Fn([T; N]) -> T + Sync + Send,
@@ -59,19 +56,14 @@ pub(crate) fn map<T: Element, const N: usize>(
     })
 }
 
-/// Computes a + b by element, for tensors of the same shape and type. The sum carries no gradient. Fails when shapes or types
-/// differ.
+/// Computes a + b by element, without a gradient. Fails when shapes or types differ.
 ///
 /// The threads of the device add, and a caller outside of them adds in its own thread, such as DDP's thread for buckets. In
-/// candle all devices share the threads that add. Before candle's first addition on a GPU, the driver translates many kernels,
-/// for nine seconds on an H200.
+/// candle all devices share these threads, and on a GPU its first addition waits for many kernels: nine seconds on an H200.
 pub fn sum(a: &Tensor, b: &Tensor) -> Result<Tensor> {
-    let ours = match a.dtype() {
-        DType::F32 | DType::F64 => true,
-        DType::BF16 => a.device().is_cuda(),
-        _ => false,
-    };
-    if !ours || a.shape() != b.shape() || a.dtype() != b.dtype() {
+    let ours = if a.device().is_cuda() { computed_in(a.dtype()) } else { a.dtype() };
+    if !matches!(ours, DType::F32 | DType::F64) || a.shape() != b.shape() || a.dtype() != b.dtype()
+    {
         return a.detach() + b.detach();
     }
     let sum = by_element!(SUM, [&a.contiguous()?, &b.contiguous()?], |[a, b]| a + b);

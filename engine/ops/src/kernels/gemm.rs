@@ -1,8 +1,7 @@
 //! A safe interface to the `gemm` crate: the product of two matrices in slices.
 //!
-//! The product of an m×k and a k×n matrix costs 2·m·n·k operations. A product with at least some thousand results runs near
-//! the processor's peak. This is the only `unsafe` code of the operations on the CPU: every condition that could make the
-//! call unsound is checked before the call.
+//! The product of an m×k and a k×n matrix costs 2·m·n·k operations, near the processor's peak from some thousand results on.
+//! This is the only `unsafe` code on the CPU: every condition of a sound call is checked before the call.
 
 use std::ops::Range;
 
@@ -19,16 +18,14 @@ pub(crate) struct Matrix<'a, T> {
 }
 
 impl<'a, T> Matrix<'a, T> {
-    /// A matrix of `rows` × `cols` elements stored row by row. Panics when `data` does not have
-    /// exactly `rows` · `cols` elements.
+    /// A matrix stored row by row. Panics when `data` does not have exactly `rows` · `cols` elements.
     pub(crate) fn new(data: &'a [T], rows: usize, cols: usize) -> Self {
         let needed = rows.checked_mul(cols);
         assert_eq!(Some(data.len()), needed, "a {rows}×{cols} matrix needs its elements");
         Self { data, rows, cols, row_stride: cols, col_stride: 1 }
     }
 
-    /// A matrix of `rows` × `cols` elements. Each row begins `row_stride` elements after the
-    /// previous row. Panics when `data` ends before the last element.
+    /// A matrix whose rows begin `row_stride` elements apart. Panics when `data` ends before the last element.
     pub(crate) fn strided(data: &'a [T], rows: usize, cols: usize, row_stride: usize) -> Self {
         let needed = match rows.checked_sub(1) {
             Some(last) => last.checked_mul(row_stride).and_then(|start| start.checked_add(cols)),
@@ -37,6 +34,11 @@ impl<'a, T> Matrix<'a, T> {
         let enough = needed.is_some_and(|needed| data.len() >= needed);
         assert!(enough, "a {rows}×{cols} matrix needs its elements");
         Self { data, rows, cols, row_stride, col_stride: 1 }
+    }
+
+    /// The numbers of rows and columns.
+    pub(crate) fn size(self) -> (usize, usize) {
+        (self.rows, self.cols)
     }
 
     /// A range of the matrix's columns.
@@ -61,9 +63,8 @@ pub(crate) enum Store {
     Accumulate,
 }
 
-/// Multiplies `a`, m × k, by `b`, k × n, into `out`, m × n and row by row, in the calling thread.
-/// The order of the additions depends on the shapes only. On one machine, the result therefore has
-/// the same bits in every thread. Panics when the shapes do not match.
+/// Multiplies `a`, m × k, by `b`, k × n, into `out`, m × n and row by row, in the calling thread. The order of the additions,
+/// and so the bits on one machine, depend on the shapes only. Panics when the shapes do not match.
 #[expect(unsafe_code, reason = "gemm's kernels take raw pointers; lengths are checked")]
 pub(crate) fn gemm<T: Element>(a: Matrix<'_, T>, b: Matrix<'_, T>, out: &mut [T], store: Store) {
     assert_eq!(a.cols, b.rows, "inner dimensions of a product must agree");

@@ -1,10 +1,9 @@
 //! Memory for results, initialised by all threads, and scratch memory that a thread uses again.
 //!
-//! Fresh scratch memory costs twice: the system clears every page, and no page is in a cache. Each thread therefore keeps the
-//! blocks that its operations have released, and lends them again as `Scratch`, without clearing them.
+//! Fresh memory costs twice: the system clears every page, and no page is in a cache. Each thread therefore keeps the blocks
+//! that its operations have released, and lends them again as `Scratch`, without clearing them.
 //!
-//! A few sizes in an operation's arguments can ask for more memory than the machine has, and the system would end the
-//! process. Operations whose memory is not in proportion to their operands therefore ask [`excess`] first.
+//! Operations whose memory is not in proportion to their operands ask [`excess`] first: the system would end the process.
 
 use std::cell::RefCell;
 use std::ops::{Deref, DerefMut, Range};
@@ -25,8 +24,7 @@ pub fn product(sizes: &[usize]) -> usize {
     sizes.iter().fold(1, |product: usize, &size| product.saturating_mul(size))
 }
 
-/// Compares the memory for this many numbers of a type with the machine's memory. Returns the words
-/// that end an error if the machine has less.
+/// Returns the words that end an error if the machine has less memory than for this many numbers of a type.
 pub fn excess(numbers: usize, dtype: DType) -> Option<String> {
     let needed = numbers.saturating_mul(dtype.size_in_bytes());
     let gibibytes = |bytes: usize| bytes as f64 / f64::from(1 << 30);
@@ -36,11 +34,9 @@ pub fn excess(numbers: usize, dtype: DType) -> Option<String> {
     })
 }
 
-/// The bytes of memory that this process can have, swap space included. Where the system does not
-/// report them, 1 TiB is assumed.
+/// The bytes of memory that this process can have, with swap space, or 1 TiB where the system does not report them.
 static MACHINE: LazyLock<usize> = LazyLock::new(|| {
-    let bytes = machine::memory().map(|memory| memory.total.bytes + memory.swap);
-    bytes.map_or(1 << 40, |bytes| bytes as usize)
+    machine::memory().map_or(1 << 40, |memory| (memory.total.bytes + memory.swap) as usize)
 });
 
 /// Allocates memory for `len` numbers. All threads fill the memory with zeros.
@@ -48,8 +44,7 @@ pub(crate) fn zeros<T: Copy + Default + Send>(len: usize) -> Vec<T> {
     if len < BLOCK { vec![T::default(); len] } else { made(len, |_, _| {}) }
 }
 
-/// Computes `len` numbers in parallel. `make` gets the indices of a run of neighbouring numbers,
-/// and overwrites the run's zeros with the results.
+/// Computes `len` numbers in parallel. `make` overwrites the zeros of a run of neighbouring numbers, at these indices.
 pub(crate) fn made<T: Copy + Default + Send>(
     len: usize,
     make: impl Fn(Range<usize>, &mut [T]) + Sync + Send,

@@ -1,14 +1,11 @@
 //! SIMD: blocks of sixteen images, and loops compiled for the processor's widest vectors.
 //!
-//! A program compiled for every x86-64 processor uses vectors of four 32-bit numbers. Most processors have vectors of eight
-//! or sixteen. The compiler vectorises simple loops: loops over arrays of known length, without branches and without a sum
-//! from one element to the next. A sum therefore has one accumulator for each lane. Wider vectors compute the same bits:
-//! nothing is fused or reassociated.
+//! A program for every x86-64 processor uses vectors of four 32-bit numbers. Most processors have vectors of eight or sixteen.
+//! The compiler vectorises loops over arrays of known length, without branches and without a sum from one element to the
+//! next, so a sum has one accumulator for each lane. Wider vectors compute the same bits: nothing is fused or reassociated.
 //!
-//! # Blocks of sixteen images
-//!
-//! Vectorising over neighbouring pixels is awkward at borders, at odd widths and with strides. The convolutions therefore
-//! work on *blocks*, which hold the same pixel of sixteen images next to each other:
+//! Neighbouring pixels are awkward at borders, at odd widths and with strides. The convolutions therefore work on *blocks*,
+//! which hold the same pixel of sixteen images next to each other:
 //!
 //! ```text
 //! tensor   image 0: a₀ b₀ c₀ …    image 1: a₁ b₁ c₁ …    …    image 15: a₁₅ b₁₅ c₁₅ …
@@ -58,8 +55,7 @@ pub(crate) fn vectors_mut<T>(numbers: &mut [T]) -> &mut [Simd<T>] {
     vectors
 }
 
-/// Splits a range of images into runs of whole blocks, about `images` long. The last run can be
-/// shorter, and so can its last block.
+/// Splits a range of images into runs of whole blocks, about `images` long. The last run and its last block may be shorter.
 pub(crate) fn runs(all: Range<usize>, images: usize) -> impl Iterator<Item = Range<usize>> {
     let (end, step) = (all.end, images.next_multiple_of(LANES));
     all.step_by(step).map(move |start| start..end.min(start + step))

@@ -86,8 +86,7 @@ impl Windows {
         <T as WithDType>::from_f64(1.0 / (self.kernel * self.kernel) as f64)
     }
 
-    /// Calls `visit(output index, first input index of the window)` for every window, row by row.
-    /// The plane's rows lie `pitch` elements apart.
+    /// Calls `visit(output, first input)` with indices for every window. The plane's rows lie `pitch` elements apart.
     #[inline(always)]
     pub(crate) fn for_each(&self, pitch: usize, mut visit: impl FnMut(usize, usize)) {
         for row in 0..self.out_height {

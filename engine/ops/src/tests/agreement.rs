@@ -70,6 +70,17 @@ pub(crate) fn noise(name: &str, shape: &[usize]) -> Var {
     Var::from_vec(values, shape, &Device::Cpu).unwrap()
 }
 
+/// Returns a variable of noise, rounded to a type.
+pub(crate) fn variable(name: &str, shape: &[usize], dtype: DType) -> Var {
+    Var::from_tensor(&noise(name, shape).to_dtype(dtype).unwrap()).unwrap()
+}
+
+/// Returns the numbers of a tensor of any type and device. The conversion to f64 is exact.
+pub(crate) fn numbers(tensor: &Tensor) -> Vec<f64> {
+    let tensor = tensor.to_device(&Device::Cpu).unwrap().to_dtype(DType::F64).unwrap();
+    tensor.flatten_all().unwrap().to_vec1().unwrap()
+}
+
 /// Returns noise of each shape.
 pub(crate) fn noises<const N: usize>(shapes: [&[usize]; N]) -> [Tensor; N] {
     let mut nth = 0;
@@ -174,7 +185,6 @@ pub(crate) fn assert_empty_batch_is_nothing(
     for parameter in parameters {
         let gradient = gradients.get(parameter).unwrap();
         assert_eq!(gradient.dims(), parameter.dims());
-        let values = gradient.flatten_all().unwrap().to_vec1::<f64>().unwrap();
-        assert!(values.iter().all(|&value| value == 0.0), "{values:?}");
+        assert_eq!(numbers(gradient), vec![0.0; parameter.elem_count()]);
     }
 }

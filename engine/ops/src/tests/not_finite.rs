@@ -11,7 +11,7 @@ use proptest::sample::{Index, select};
 
 use crate::backward::backward_from;
 use crate::batch_norm::{OutputGradient, Statistics, average_all};
-use crate::tests::agreement::{NOT_FINITE, assert_same_kind, device, has, noise};
+use crate::tests::agreement::{NOT_FINITE, assert_same_kind, device, has, numbers, variable};
 use crate::update::{momentum_step, overwrite_rounded, sgd_step_all};
 use crate::{
     add_bias, add_bias_relu, add_relu, avg_pool2d, batch_norm, batch_norm_with, cast,
@@ -60,12 +60,11 @@ impl<'a> Operation<'a> {
     fn operands(&self) -> Vec<Vec<f64>> {
         let in_quarters = self.types.contains(&ALL[2]);
         let operand = |(nth, shape): (usize, &Vec<usize>)| {
-            let values = noise(&format!("operand {nth}"), shape).to_dtype(DType::F32).unwrap();
-            let values = numbers(&values).into_iter();
-            let values =
-                values.map(|value| if in_quarters { (value * 4.0).round() / 4.0 } else { value });
+            let values = numbers(&variable(&format!("operand {nth}"), shape, DType::F32));
+            let rounded =
+                |value: f64| if in_quarters { (value * 4.0).round() / 4.0 } else { value };
             let value = |value: f64| if self.variance == Some(nth) { value.abs() } else { value };
-            values.map(value).collect()
+            values.into_iter().map(rounded).map(value).collect()
         };
         self.shapes.iter().enumerate().map(operand).collect()
     }
@@ -85,11 +84,6 @@ impl<'a> Operation<'a> {
             }
         }
     }
-}
-
-fn numbers(tensor: &Tensor) -> Vec<f64> {
-    let tensor = tensor.to_device(&Device::Cpu).unwrap().to_dtype(DType::F64).unwrap();
-    tensor.flatten_all().unwrap().to_vec1().unwrap()
 }
 
 /// Computes the output and the gradients of the first `variables` operands. The last operand is the gradient of the output.
@@ -132,6 +126,15 @@ struct Case {
 }
 
 impl Case {
+    fn new(
+        (batch, channels, height, width): (usize, usize, usize, usize),
+        (kernel, stride): (usize, usize),
+        (momentum, decay): (f64, f64),
+        specials: Vec<(Index, Index, f64)>,
+    ) -> Self {
+        Self { batch, channels, height, width, kernel, stride, momentum, decay, specials }
+    }
+
     fn assert_as_defined(&self) {
         self.assert_with(|operands| {
             for (nth, place, value) in &self.specials {
@@ -160,47 +163,38 @@ impl Case {
         let row = self.channels * self.height * self.width;
         let (image, matrix) =
             ([self.batch, self.channels, self.height, self.width], [self.batch, row]);
-        let mut all = vec![
-            Operation::new(
-                "relu",
-                ALL,
-                &[&matrix, &matrix],
-                |t| differentiated(1, t, |t| relu(t[0])),
-                |t| {
-                    let y = map([&t[0]], |[x]| passed(true, x, x));
-                    vec![y, map([&t[0], &t[1]], |[x, dy]| passed(true, x, dy))]
-                },
-            ),
-            Operation::new(
-                "add_relu",
-                ALL,
-                &[&matrix, &matrix, &matrix],
-                |t| differentiated(2, t, |t| add_relu(t[0], t[1])),
-                |t| {
-                    let y = map([&t[0], &t[1]], |[x, y]| passed(true, x + y, x + y));
-                    let dx = map([&t[0], &t[1], &t[2]], |[x, y, dy]| passed(true, x + y, dy));
-                    vec![y, dx.clone(), dx]
-                },
-            ),
-            Operation::new(
-                "sum",
-                ALL,
-                &[&matrix, &matrix],
-                |t| Ok(vec![sum(&t[0], &t[1])?]),
-                |t| vec![map([&t[0], &t[1]], |[x, y]| x + y)],
-            ),
+        type OfOne = fn(&Tensor) -> Result<Tensor>;
+        type Formula = fn(&[Vec<f64>]) -> Vec<Vec<f64>>;
+        let rectified: Formula = |t| {
+            let y = map([&t[0]], |[x]| passed(true, x, x));
+            vec![y, map([&t[0], &t[1]], |[x, dy]| passed(true, x, dy))]
+        };
+        let same: Formula = <[_]>::to_vec;
+        let of_one: [(_, _, &[usize], OfOne, _); 4] = [
+            ("relu", ALL, &matrix, relu, rectified),
+            ("flatten", ALL, &image, flatten, same),
+            ("transpose, twice", ALL, &matrix, |x| transpose(&transpose(x)?), same),
+            ("cast", TO_BF16, &matrix, |x| cast(x, DType::BF16), same),
         ];
-        type Copied = fn(&Tensor) -> Result<Tensor>;
-        let copies: [(_, _, &[usize], Copied); 3] = [
-            ("flatten", ALL, &image, flatten),
-            ("transpose, twice", ALL, &matrix, |x| transpose(&transpose(x)?)),
-            ("cast", TO_BF16, &matrix, |x| cast(x, DType::BF16)),
-        ];
-        all.extend(copies.map(|(name, types, shape, copy)| {
-            let ours = move |t: &[Tensor]| differentiated(1, t, |t| copy(t[0]));
-            Operation::new(name, types, &[shape, &matrix], ours, |t| t.to_vec())
-        }));
-        all
+        let of_one = of_one.map(|(name, types, shape, operation, plain)| {
+            let ours = move |t: &[Tensor]| differentiated(1, t, |t| operation(t[0]));
+            Operation::new(name, types, &[shape, &matrix], ours, plain)
+        });
+        let added = Operation::new(
+            "add_relu",
+            ALL,
+            &[&matrix[..]; 3],
+            |t| differentiated(2, t, |t| add_relu(t[0], t[1])),
+            |t| {
+                let y = map([&t[0], &t[1]], |[x, y]| passed(true, x + y, x + y));
+                let dx = map([&t[0], &t[1], &t[2]], |[x, y, dy]| passed(true, x + y, dy));
+                vec![y, dx.clone(), dx]
+            },
+        );
+        let sum = |t: &[Tensor]| Ok(vec![sum(&t[0], &t[1])?]);
+        let formula: Formula = |t| vec![map([&t[0], &t[1]], |[x, y]| x + y)];
+        let summed = Operation::new("sum", ALL, &[&matrix[..]; 2], sum, formula);
+        of_one.into_iter().chain([added, summed]).collect()
     }
 
     fn pools(&self) -> Vec<Operation<'_>> {
@@ -248,15 +242,15 @@ impl Case {
         let (inputs, outputs) = (channels * height * width, channels * width + 1);
         let image = [batch, channels, height, width];
         let mut all = Vec::new();
-        for with_relu in [false, true] {
+        type Linear = fn(&Tensor, &Tensor, &Tensor) -> Result<Tensor>;
+        let layers: [(_, _, Linear); 2] =
+            [("linear", false, linear), ("linear_relu", true, linear_relu)];
+        for (name, with_relu, operation) in layers {
             all.push(Operation::new(
-                if with_relu { "linear_relu" } else { "linear" },
+                name,
                 ALL,
                 &[&[batch, inputs], &[inputs, outputs], &[outputs], &[batch, outputs]],
-                move |t| {
-                    let operation = if with_relu { linear_relu } else { linear };
-                    differentiated(3, t, |t| operation(t[0], t[1], t[2]))
-                },
+                move |t| differentiated(3, t, |t| operation(t[0], t[1], t[2])),
                 move |t| {
                     let mut y = vec![0.0; batch * outputs];
                     let mut gradients = t[..3].iter().map(|of| vec![0.0; of.len()]).collect_vec();
@@ -276,14 +270,16 @@ impl Case {
                     gradients
                 },
             ));
+        }
+        type AddBias = fn(&Tensor, &Tensor) -> Result<Tensor>;
+        let layers: [(_, _, AddBias); 2] =
+            [("add_bias", false, add_bias), ("add_bias_relu", true, add_bias_relu)];
+        for (name, with_relu, operation) in layers {
             all.push(Operation::new(
-                if with_relu { "add_bias_relu" } else { "add_bias" },
+                name,
                 ALL,
                 &[&image, &[channels], &image],
-                move |t| {
-                    let operation = if with_relu { add_bias_relu } else { add_bias };
-                    differentiated(2, t, |t| operation(t[0], t[1]))
-                },
+                move |t| differentiated(2, t, |t| operation(t[0], t[1])),
                 move |t| {
                     let channel = |place: usize| place / (height * width) % channels;
                     let (mut y, mut dx, mut dbias) = (vec![], vec![], vec![0.0; channels]);
@@ -299,17 +295,16 @@ impl Case {
         }
         let classes = width + 1;
         let labels = (0..batch).map(|row| (row * 7 + 3) % classes).collect_vec();
-        let tensor = |labels: &[usize], device: &Device| {
-            Tensor::from_iter(labels.iter().map(|&label| label as u32), device)
+        // The labels of the CPU's and of any other device's tensors, and those of the two definitions.
+        let there = move |device: &Device| {
+            Tensor::from_iter((0..batch).map(|row| ((row * 7 + 3) % classes) as u32), device)
         };
-        let (of_loss, of_count) = (labels.clone(), labels.clone());
+        let of_count = labels.clone();
         all.push(Operation::new(
             "cross_entropy",
             WIDE,
             &[&[batch, classes], &[]],
-            move |t| {
-                differentiated(1, t, |t| cross_entropy(t[0], &tensor(&of_loss, t[0].device())?))
-            },
+            move |t| differentiated(1, t, |t| cross_entropy(t[0], &there(t[0].device())?)),
             move |t| {
                 let (mut loss, mut gradient) = (0.0, Vec::new());
                 for (row, &label) in t[0].chunks(classes).zip(&labels) {
@@ -324,19 +319,18 @@ impl Case {
                 vec![vec![loss], gradient]
             },
         ));
-        let labels = of_count.clone();
         all.push(Operation::new(
             "loss_and_correct",
             ALL,
             &[&[], &[batch, classes]],
-            move |t| Ok(vec![loss_and_correct(&t[0], &t[1], &tensor(&of_count, t[1].device())?)?]),
+            move |t| Ok(vec![loss_and_correct(&t[0], &t[1], &there(t[1].device())?)?]),
             move |t| {
                 let answers = t[1].chunks(classes).map(|row| {
                     let nan = row.iter().position(|z| z.is_nan());
                     let largest = row.iter().copied().fold(f64::NEG_INFINITY, f64::max);
                     nan.or_else(|| row.iter().position(|&z| z == largest)).unwrap()
                 });
-                let correct = answers.zip(&labels).filter(|(answer, label)| answer == *label);
+                let correct = answers.zip(&of_count).filter(|(answer, label)| answer == *label);
                 vec![vec![t[0][0], correct.count() as f64]]
             },
         ));
@@ -430,63 +424,56 @@ impl Case {
             },
         )];
         for with_relu in [false, true] {
-            all.push(Operation::new(
-                if with_relu { "batch_norm and relu" } else { "batch_norm" },
-                WIDE,
-                &[image, of_channels, of_channels, image],
-                move |t| {
-                    let normalised =
-                        |t: &[&Tensor]| batch_norm(t[0], t[1], t[2], EPSILON, with_relu);
-                    differentiated(3, t, |t| Ok(normalised(t)?.0))
-                },
-                move |t| {
-                    let [x, weight, bias, dy] = t else { panic!("four operands") };
-                    by_channel(sizes, |channel| {
-                        let [x, dy] = [x, dy].map(|images| channel_of(images, sizes, channel));
-                        let parameters = [weight[channel], bias[channel]];
-                        Channel::new(&x, parameters, moments(&x)).gradients(&dy, with_relu, true)
-                    })
-                },
-            ));
-            let mut given = Operation::new(
-                if with_relu { "batch_norm_with and relu" } else { "batch_norm_with" },
-                WIDE,
-                &[image, of_channels, of_channels, of_channels, of_channels, image],
-                move |t| {
-                    differentiated(3, t, |t| {
-                        let given = statistics(t[3], t[4])?;
-                        batch_norm_with(t[0], t[1], t[2], &given, EPSILON, with_relu)
-                    })
-                },
-                move |t| {
-                    let [x, weight, bias, mean, variance, dy] = t else { panic!("six operands") };
-                    by_channel(sizes, |channel| {
-                        let [x, dy] = [x, dy].map(|images| channel_of(images, sizes, channel));
-                        let parameters = [weight[channel], bias[channel]];
-                        let given = (mean[channel], variance[channel]);
-                        Channel::new(&x, parameters, given).gradients(&dy, with_relu, false)
-                    })
-                },
-            );
-            given.variance = Some(4);
-            all.push(given);
+            // By the batch's own statistics, and by given ones.
+            let shapes = [image, of_channels, of_channels, of_channels, of_channels, image];
+            for (names, shapes) in [
+                (["batch_norm", "batch_norm and relu"], &[&shapes[..3], &shapes[5..]].concat()[..]),
+                (["batch_norm_with", "batch_norm_with and relu"], &shapes),
+            ] {
+                let mut layer = Operation::new(
+                    names[usize::from(with_relu)],
+                    WIDE,
+                    shapes,
+                    move |t| {
+                        differentiated(3, t, |t| match t[3..] {
+                            [] => Ok(batch_norm(t[0], t[1], t[2], EPSILON, with_relu)?.0),
+                            _ => {
+                                let given = statistics(t[3], t[4])?;
+                                batch_norm_with(t[0], t[1], t[2], &given, EPSILON, with_relu)
+                            }
+                        })
+                    },
+                    move |t| {
+                        let [x, weight, bias, given @ .., dy] = t else { panic!("operands") };
+                        by_channel(sizes, |channel| {
+                            let [x, dy] = [x, dy].map(|images| channel_of(images, sizes, channel));
+                            let parameters = [weight[channel], bias[channel]];
+                            let of_given = match given {
+                                [mean, variance] => Some((mean[channel], variance[channel])),
+                                _ => None,
+                            };
+                            let layer =
+                                Channel::new(&x, parameters, of_given.unwrap_or(moments(&x)));
+                            layer.gradients(&dy, with_relu, of_given.is_none())
+                        })
+                    },
+                );
+                layer.variance = (shapes.len() == 6).then_some(4);
+                all.push(layer);
+            }
             let mut halves = Operation::new(
                 if with_relu { "gradient in halves, with relu" } else { "gradient in halves" },
                 WIDE,
                 &[image, image, image, of_channels, of_channels, of_channels, of_sums],
                 move |t| {
-                    let [x, y, dy, weight, mean, variance, sums] = t else {
-                        panic!("seven operands")
-                    };
+                    let [x, y, dy, weight, mean, variance, sums] = t else { panic!("operands") };
                     let (given, sums) = (statistics(mean, variance)?, sums.to_dtype(DType::F64)?);
                     let dy = OutputGradient::new(x, with_relu.then_some(y), dy)?;
                     let dx = dy.of_input(weight, &given, &sums, EPSILON)?;
                     Ok(vec![dy.sums(&given, EPSILON)?, dx])
                 },
                 move |t| {
-                    let [x, y, dy, weight, mean, variance, sums] = t else {
-                        panic!("seven operands")
-                    };
+                    let [x, y, dy, weight, mean, variance, sums] = t else { panic!("operands") };
                     let (mut first, mut second, mut dx) = (vec![], vec![], vec![]);
                     for channel in 0..channels {
                         let of = |images: &[f64]| channel_of(images, sizes, channel);
@@ -593,12 +580,7 @@ fn any_case() -> impl Strategy<Value = Case> {
         (select(vec![0.0, 0.9]), select(vec![0.0, 0.01])),
         prop::collection::vec(special, 0..4),
     )
-        .prop_map(
-            |((batch, channels, height, width), windows, (momentum, decay), specials)| {
-                let (kernel, stride) = windows;
-                Case { batch, channels, height, width, kernel, stride, momentum, decay, specials }
-            },
-        )
+        .prop_map(|(sizes, windows, rates, specials)| Case::new(sizes, windows, rates, specials))
 }
 
 proptest! {
@@ -618,10 +600,8 @@ proptest! {
 /// Each operand begins with a number that is not finite, begins with all of them, and consists of one alone.
 #[test]
 fn every_operand_may_be_not_finite_in_every_type() {
-    let (batch, channels, height, width) = (3, 2, 3, 3);
-    let (kernel, stride, momentum, decay) = (2, 2, 0.9, 0.01);
-    let specials = Vec::new();
-    let case = Case { batch, channels, height, width, kernel, stride, momentum, decay, specials };
+    let (windows, rates) = ((2, 2), (0.9, 0.01));
+    let case = Case::new((3, 2, 3, 3), windows, rates, Vec::new());
     // No operation has more operands.
     for nth in 0..7 {
         let with = |values: &[f64]| {

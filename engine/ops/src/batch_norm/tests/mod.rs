@@ -7,7 +7,9 @@ use rayon::ThreadPoolBuilder;
 use super::*;
 use crate::backward::backward_from;
 use crate::difference::relative_difference;
-use crate::tests::agreement::{FEW, MANY, assert_agree, assert_close, device, has, noise, noises};
+use crate::tests::agreement::{
+    FEW, MANY, assert_agree, assert_close, device, has, noise, noises, numbers, variable,
+};
 
 const EPSILON: f64 = 1e-5;
 
@@ -20,44 +22,40 @@ fn given(channels: usize) -> Statistics {
     Statistics::of(&(other.as_detached_tensor() + 0.5).unwrap()).unwrap()
 }
 
+/// Normalises by given statistics or by the batch's own, with candle's operations.
 fn composed(
-    x: &Tensor,
-    weight: &Tensor,
-    bias: &Tensor,
-    epsilon: f64,
-    relu: bool,
-) -> Result<Tensor> {
-    let centred = x.broadcast_sub(&x.mean_keepdim((0, 2, 3))?)?;
-    let variance = centred.sqr()?.mean_keepdim((0, 2, 3))?;
-    let normalised = centred.broadcast_div(&(variance + epsilon)?.sqrt()?)?;
-    scaled_and_shifted(&normalised, weight, bias, relu)
-}
-
-fn composed_with(
-    x: &Tensor,
-    weight: &Tensor,
-    bias: &Tensor,
-    statistics: &Statistics,
-    epsilon: f64,
+    [x, weight, bias]: [&Tensor; 3],
+    given: Option<&Statistics>,
     relu: bool,
 ) -> Result<Tensor> {
     let by_channel = |values: &Tensor| values.reshape((1, (), 1, 1));
-    let centred = x.broadcast_sub(&by_channel(&statistics.mean)?)?;
-    let deviation = (&statistics.variance + epsilon)?.sqrt()?;
-    let normalised = centred.broadcast_div(&by_channel(&deviation)?)?;
-    scaled_and_shifted(&normalised, weight, bias, relu)
-}
-
-fn scaled_and_shifted(x: &Tensor, weight: &Tensor, bias: &Tensor, relu: bool) -> Result<Tensor> {
-    let by_channel = |values: &Tensor| values.reshape((1, (), 1, 1));
-    let y = x.broadcast_mul(&by_channel(weight)?)?.broadcast_add(&by_channel(bias)?)?;
+    let given = given.map(|of| Ok::<_, candle_core::Error>((by_channel(&of.mean)?, &of.variance)));
+    let given = given.transpose()?;
+    let own = (0, 2, 3);
+    let mean = given.as_ref().map_or_else(|| x.mean_keepdim(own), |given| Ok(given.0.clone()))?;
+    let centred = x.broadcast_sub(&mean)?;
+    let variance = match given {
+        Some((_, variance)) => by_channel(variance)?,
+        None => centred.sqr()?.mean_keepdim(own)?,
+    };
+    let y = centred.broadcast_div(&(variance + EPSILON)?.sqrt()?)?;
+    let y = y.broadcast_mul(&by_channel(weight)?)?.broadcast_add(&by_channel(bias)?)?;
     if relu { crate::relu(&y) } else { Ok(y) }
 }
 
-/// Normalises by the batch's own statistics. The parameters are f32 if the images are bf16.
-fn by_own([x, weight, bias]: [&Tensor; 3], relu: bool) -> Result<Tensor> {
+/// Does the same with the layer. The parameters are f32 if the images are bf16.
+fn normalised(
+    [x, weight, bias]: [&Tensor; 3],
+    given: Option<&Statistics>,
+    relu: bool,
+) -> Result<Tensor> {
     let of_channels = |of: &Tensor| cast(of, computed_in(x.dtype()));
-    Ok(batch_norm(x, &of_channels(weight)?, &of_channels(bias)?, EPSILON, relu)?.0)
+    let (weight, bias) = (&of_channels(weight)?, &of_channels(bias)?);
+    let Some(given) = given else { return Ok(batch_norm(x, weight, bias, EPSILON, relu)?.0) };
+    let there = |of: &Tensor| of.to_device(x.device());
+    let (mean, variance) = (there(&given.mean)?, there(&given.variance)?);
+    let given = Statistics { mean, variance, count: given.count };
+    batch_norm_with(x, weight, bias, &given, EPSILON, relu)
 }
 
 #[test]
@@ -67,20 +65,9 @@ fn composed_of_candles_operations_it_is_the_same_in_every_type() {
     {
         let inputs = noises([&shape, &shape[1..2], &shape[1..2]]);
         let given = given(shape[1]);
-        for relu in [false, true] {
-            assert_agree(&MANY, &inputs, &|t| by_own([t[0], t[1], t[2]], relu), &|t| {
-                composed(t[0], t[1], t[2], EPSILON, relu)
-            });
-            let ours = |t: &[&Tensor]| {
-                let of_channels = |of: &Tensor| cast(of, computed_in(t[0].dtype()));
-                let there = |of: &Tensor| of.to_device(t[0].device());
-                let (mean, variance) = (there(&given.mean)?, there(&given.variance)?);
-                let given = Statistics { mean, variance, count: given.count };
-                let (weight, bias) = (of_channels(t[1])?, of_channels(t[2])?);
-                batch_norm_with(t[0], &weight, &bias, &given, EPSILON, relu)
-            };
-            assert_agree(&MANY, &inputs, &ours, &|t| {
-                composed_with(t[0], t[1], t[2], &given, EPSILON, relu)
+        for (relu, given) in [false, true].into_iter().cartesian_product([None, Some(&given)]) {
+            assert_agree(&MANY, &inputs, &|t| normalised([t[0], t[1], t[2]], given, relu), &|t| {
+                composed([t[0], t[1], t[2]], given, relu)
             });
         }
     }
@@ -90,8 +77,8 @@ fn composed_of_candles_operations_it_is_the_same_in_every_type() {
 fn channels_of_many_parts_are_normalised_in_every_type() {
     // On a GPU, a channel has 258 parts, more than a block has threads.
     let inputs = noises([&[168, 1, 112, 112], &[1], &[1]]);
-    assert_agree(&MANY[1..2], &inputs, &|t| by_own([t[0], t[1], t[2]], true), &|t| {
-        composed(t[0], t[1], t[2], EPSILON, true)
+    assert_agree(&MANY[1..2], &inputs, &|t| normalised([t[0], t[1], t[2]], None, true), &|t| {
+        composed([t[0], t[1], t[2]], None, true)
     });
 }
 
@@ -102,8 +89,9 @@ fn images_may_begin_anywhere_in_every_type() {
     // A start one element after one from which a GPU could read whole vectors.
     let behind = |t: &Tensor| t.narrow(0, 1, elements)?.reshape(&SHAPE);
     let inputs = noises([&[1 + elements], &[3], &[3]]);
-    assert_agree(&MANY[..2], &inputs, &|t| by_own([&behind(t[0])?, t[1], t[2]], true), &|t| {
-        composed(&behind(t[0])?, t[1], t[2], EPSILON, true)
+    let ours = |t: &[&Tensor]| normalised([&behind(t[0])?, t[1], t[2]], None, true);
+    assert_agree(&MANY[..2], &inputs, &ours, &|t| {
+        composed([&behind(t[0])?, t[1], t[2]], None, true)
     });
     let pieces = |device: &Device| {
         let images = |name: &str| {
@@ -144,7 +132,7 @@ fn the_four_pieces_one_by_one_make_the_whole_in_every_type() {
         let wide = |of: &Tensor| of.to_dtype(DType::F64).unwrap();
         let truth = inputs.each_ref().map(|of| Var::from_tensor(&wide(of)).unwrap());
         let [x, weight, bias] = &truth;
-        let output = composed(x, weight, bias, EPSILON, relu).unwrap();
+        let output = composed([x, weight, bias], None, relu).unwrap();
         let gradients = backward_from(&output, &wide(&upstream)).unwrap();
         let name = format!("batch_norm {shape:?} {dtype:?} relu: {relu}");
         let close = |what: &str, found: &Tensor, expected: &Tensor| {
@@ -170,19 +158,13 @@ fn the_four_pieces_one_by_one_make_the_whole_in_every_type() {
             assert_eq!(whole.get(ours).unwrap().dtype(), ours.dtype());
             close(what, whole.get(ours).unwrap(), gradients.get(truth).unwrap());
         }
-        let [_, wide_weight, wide_bias] = &truth;
-        close(
-            "weight behind given",
-            given.get(weight).unwrap(),
-            gradients.get(wide_weight).unwrap(),
-        );
-        close("bias behind given", given.get(bias).unwrap(), gradients.get(wide_bias).unwrap());
+        let [wide_x, wide_weight, wide_bias] = &truth;
+        for (of, truth) in [(weight, wide_weight), (bias, wide_bias)] {
+            close("parameter of given", given.get(of).unwrap(), gradients.get(truth).unwrap());
+        }
         // Given statistics are constants.
-        let constant = Statistics { count: exact.count, ..exact.clone() };
-        let [wide_x, ..] = &truth;
-        let formula = composed_with(wide_x, wide_weight, wide_bias, &constant, EPSILON, relu);
-        let expected =
-            backward_from(&formula.unwrap(), &wide(&upstream.to_device(&Device::Cpu).unwrap()));
+        let formula = composed([wide_x, wide_weight, wide_bias], Some(&exact), relu).unwrap();
+        let expected = backward_from(&formula, &wide(&upstream.to_device(&Device::Cpu).unwrap()));
         close("x behind given", given.get(x).unwrap(), expected.unwrap().get(wide_x).unwrap());
 
         let dy = OutputGradient::new(x, relu.then_some(&y), &upstream).unwrap();
@@ -199,20 +181,14 @@ fn bits(threads: usize, dtype: DType) -> Vec<u64> {
     let pool = ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
     pool.install(|| {
         // The planes fill no vector. There are more blocks than threads, and the last block is smaller.
-        let (x, weight, bias) = inputs(&[5, 23, 13, 17]);
-        let [x, weight, bias] = [x, weight, bias]
-            .map(|var| Var::from_tensor(&var.as_detached_tensor().to_dtype(dtype).unwrap()))
-            .map(|var| var.unwrap());
+        let parameter = |name| variable(name, &[23], dtype);
+        let (weight, bias) = (parameter("weight"), parameter("bias"));
+        let x = variable("x", &[5, 23, 13, 17], dtype);
         let (y, statistics) = batch_norm(&x, &weight, &bias, EPSILON, true).unwrap();
         let gradients = y.sqr().unwrap().sum_all().unwrap().backward().unwrap();
         let mut all = vec![y, statistics.mean, statistics.variance];
         all.extend([&x, &weight, &bias].map(|input| gradients.get(input).unwrap().clone()));
-        let values = all.iter().flat_map(|tensor| {
-            // The conversion from f32 to f64 is exact.
-            let tensor = tensor.to_dtype(DType::F64).unwrap().flatten_all().unwrap();
-            tensor.to_vec1::<f64>().unwrap()
-        });
-        values.map(f64::to_bits).collect()
+        all.iter().flat_map(numbers).map(f64::to_bits).collect()
     })
 }
 
@@ -230,13 +206,12 @@ fn the_number_of_threads_changes_no_bit() {
 fn a_single_pixel_becomes_the_bias() {
     let (x, weight, bias) = inputs(&[1, 2, 1, 1]);
     let (y, statistics) = batch_norm(&x, &weight, &bias, EPSILON, false).unwrap();
-    assert_eq!(y.flatten_all().unwrap().to_vec1::<f64>().unwrap(), bias.to_vec1::<f64>().unwrap());
-    assert_eq!(statistics.variance.to_vec1::<f64>().unwrap(), [0.0, 0.0]);
-    assert_eq!(statistics.unbiased_variance().unwrap().to_vec1::<f64>().unwrap(), [0.0, 0.0]);
+    assert_eq!(numbers(&y), numbers(&bias));
+    assert_eq!(numbers(&statistics.variance), [0.0, 0.0]);
+    assert_eq!(numbers(&statistics.unbiased_variance().unwrap()), [0.0, 0.0]);
     // The output is the same for every input, so the gradient is zero, and in particular finite.
     let gradients = y.sum_all().unwrap().backward().unwrap();
-    let dx = gradients.get(&x).unwrap().flatten_all().unwrap().to_vec1::<f64>().unwrap();
-    assert_eq!(dx, [0.0, 0.0]);
+    assert_eq!(numbers(gradients.get(&x).unwrap()), [0.0, 0.0]);
 }
 
 #[test]
@@ -299,22 +274,19 @@ fn images_may_be_bf16_and_everything_else_is_not() {
     let (wide, wide_grad) = (cast(&x, DType::F32), cast(&grad, DType::F32));
     let same = |narrow: &Tensor, wide: &Tensor| {
         assert_eq!(narrow.dtype(), DType::BF16);
-        let of = |tensor: &Tensor| cast(tensor, DType::F32).flatten_all().unwrap();
-        let (narrow, wide) = (of(narrow), of(&cast(wide, DType::BF16)));
-        assert_eq!(narrow.to_vec1::<f32>().unwrap(), wide.to_vec1::<f32>().unwrap());
+        assert_eq!(numbers(narrow), numbers(&cast(wide, DType::BF16)));
     };
     let (y, statistics) = batch_norm(&x, &weight, &bias, EPSILON, true).unwrap();
     let (wide_y, _) = batch_norm(&wide, &weight, &bias, EPSILON, true).unwrap();
     same(&y, &wide_y);
     let given = |x: &Tensor| batch_norm_with(x, &weight, &bias, &statistics, EPSILON, true);
     same(&given(&x).unwrap(), &wide_y);
-    let of_values = |tensor: &Tensor| tensor.to_vec1::<f64>().unwrap();
-    assert_eq!(of_values(&Statistics::of(&x).unwrap().mean), of_values(&statistics.mean));
+    assert_eq!(numbers(&Statistics::of(&x).unwrap().mean), numbers(&statistics.mean));
 
     let dy = OutputGradient::new(&x, Some(&y), &grad).unwrap();
     let wide_dy = OutputGradient::new(&wide, Some(&wide_y), &wide_grad).unwrap();
     let [narrow, expected] = [&dy, &wide_dy].map(|dy| dy.sums(&statistics, EPSILON).unwrap());
-    assert_eq!(narrow.to_vec2::<f64>().unwrap(), expected.to_vec2::<f64>().unwrap());
+    assert_eq!(numbers(&narrow), numbers(&expected));
     let [dx, wide_dx] =
         [&dy, &wide_dy].map(|dy| dy.of_input(&weight, &statistics, &expected, EPSILON).unwrap());
     same(&dx, &wide_dx);

@@ -1,5 +1,4 @@
-//! cuDNN's functions: descriptors of sizes and types, the list of algorithms for a product, their workspace, and the call
-//! that runs one. There are separate functions for each of the three products.
+//! cuDNN's functions for each of the three products: descriptors, the list of algorithms, their workspace, and the call.
 
 #![expect(unsafe_code, reason = "cuDNN is a library in C")]
 
@@ -48,14 +47,13 @@ fn owned<T: Copy>(
 
 impl<T: Copy> Drop for Owned<T> {
     fn drop(&mut self) {
-        // A failure leaks the object, and the caller could do nothing about it. SAFETY: the object
-        // was new when `owned` took it, and nothing else destroys it or uses it after its owner.
+        // A failure leaks the object, and the caller could do nothing about it.
+        // SAFETY: the object was new when `owned` took it. Nothing else destroys it or uses it later.
         let _ = unsafe { (self.destroy)(self.raw) };
     }
 }
 
-/// A handle to cuDNN, which belongs to the context that was current when the handle was made. All
-/// work is queued on the handle's stream.
+/// A handle to cuDNN, which belongs to the context that was current when it was made, and queues work on its stream.
 pub(super) struct Handle {
     handle: Owned<cudnnHandle_t>,
     pub(super) stream: Arc<CudaStream>,
@@ -123,9 +121,7 @@ pub(super) struct Descriptors {
 impl Descriptors {
     /// Makes the descriptors of contiguous tensors.
     pub(super) fn new(g: &Geometry, dtype: DType) -> Result<Self> {
-        use DataType::{
-            CUDNN_DATA_BFLOAT16 as BF16, CUDNN_DATA_DOUBLE as F64, CUDNN_DATA_FLOAT as F32,
-        };
+        use DataType::{CUDNN_DATA_DOUBLE as F64, CUDNN_DATA_FLOAT as F32};
         /// cuDNN's scaling parameters are f64 for f64, otherwise f32.
         static SCALES: ([f64; 2], [f32; 2]) = ([1.0, 0.0], [1.0, 0.0]);
         let wide = SCALES.0.each_ref().map(|scale| ptr::from_ref(scale).cast());
@@ -134,7 +130,7 @@ impl Descriptors {
         let (dtype, sums, scales) = match dtype {
             DType::F64 => (F64, F64, wide),
             DType::F32 => (F32, F32, narrow),
-            DType::BF16 => (BF16, F32, narrow),
+            DType::BF16 => (DataType::CUDNN_DATA_BFLOAT16, F32, narrow),
             other => bail!("conv2d: works on f32, f64 and bf16, not on {other:?}"),
         };
         let x = counts([g.batch, g.in_channels, g.height, g.width])?;
@@ -177,8 +173,7 @@ impl Descriptors {
     pub(super) fn candidates(&self, handle: &Handle, pass: Pass) -> CudnnResult<Vec<Candidate>> {
         let (handle, conv) = (handle.handle.raw, self.convolution.raw);
         let (x, weight, y) = (self.x.raw, self.weight.raw, self.y.raw);
-        // SAFETY: the owners of the handle and of the descriptors live. cuDNN writes no more
-        // entries than the list has, from the first on, and it writes the number of entries.
+        // SAFETY: the owners live. cuDNN writes the number of entries, and no more than the list has, from the first on.
         unsafe {
             match pass {
                 Pass::Output | Pass::OutputForRelu => listed(|size, count, list| {
@@ -208,14 +203,13 @@ impl Descriptors {
         }
     }
 
-    /// Queues the computation on the handle's stream and overwrites the result. The arguments are the operands in the order
-    /// in which [`Pass`] names them, the result, and the workspace with its size.
+    /// Queues the computation on the handle's stream. The operands are in the order in which [`Pass`] names them.
     ///
     /// # Safety
     ///
     /// The pointers must point into memory of the handle's device, with the sizes that these descriptors and
-    /// [`workspace`](Self::workspace) report. The memory must stay allocated until the stream has finished this computation.
-    /// Until then nothing else may write to the memory, or read the result or the workspace.
+    /// [`workspace`](Self::workspace) report. Until the stream has finished, the memory must stay allocated, and nothing else
+    /// may write to it, or read the result or the workspace.
     pub(super) unsafe fn queue(
         &self,
         handle: &Handle,
@@ -227,8 +221,7 @@ impl Descriptors {
         let (h, conv) = (handle.handle.raw, self.convolution.raw);
         let (x, weight, y) = (self.x.raw, self.weight.raw, self.y.raw);
         let [one, zero] = self.scales;
-        // SAFETY: the owners of the handle and of the descriptors live, and the caller guarantees
-        // the pointers. The scales are static.
+        // SAFETY: the owners live, the scales are static, and the caller guarantees the pointers.
         unsafe {
             match algorithm {
                 Algorithm::Output(by) => {
@@ -260,8 +253,7 @@ unsafe fn listed<E: Into<Candidate>>(
     let mut entries = Vec::with_capacity(ENTRIES as usize);
     let mut count = 0;
     ask(ENTRIES, &mut count, entries.as_mut_ptr())?;
-    // SAFETY: the caller guarantees that this number of entries has been written, and the capacity
-    // is no less than ENTRIES.
+    // SAFETY: the caller guarantees that so many entries have been written, and the capacity is no less than ENTRIES.
     unsafe { entries.set_len(count.clamp(0, ENTRIES) as usize) };
     Ok(entries.into_iter().map(Into::into).collect())
 }

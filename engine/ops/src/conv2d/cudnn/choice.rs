@@ -23,24 +23,21 @@ pub(super) struct Choice {
     pub(super) workspace: usize,
 }
 
-/// Ranks the algorithms that may compute a product, each with the math that it may use, the best first: those with a
-/// transform that pays, cuDNN's suggestions in their order, and the usual ones, because cuDNN's heuristics may have no
-/// suggestion for a shape. All of them work, are deterministic, and round no more than the product allows.
+/// Ranks the algorithms that may compute a product, with their math, the best first: those with a transform that pays, cuDNN's
+/// suggestions in their order, and the usual ones, as cuDNN's heuristics may suggest nothing for a shape. All of them work,
+/// are deterministic, and round no more than the product allows.
 pub(super) fn ranked(product: &Product, suggested: &[Candidate]) -> Vec<(Algorithm, Math)> {
     let maths = [product.math, Math::CUDNN_DEFAULT_MATH, Math::CUDNN_FMA_MATH];
-    let usual = usual(product.pass).iter().cartesian_product(maths);
-    let usual = usual.map(|(&algorithm, math)| Candidate {
-        algorithm,
-        works: true,
-        deterministic: true,
-        math,
-    });
+    let candidate = |(&algorithm, math)| {
+        let (works, deterministic) = (true, true);
+        Candidate { algorithm, works, deterministic, math }
+    };
+    let usual = usual(product.pass).iter().cartesian_product(maths).map(candidate);
     // Transforms leave rounding errors in place of zeros. In bf16 they may also round to 16 bits.
     let as_they_are = product.pass == Pass::OutputForRelu || product.dtype == DType::BF16;
     let transforms = worthwhile(product);
-    let place = |algorithm: Algorithm| {
-        let transform = algorithm.transform();
-        let place = transforms.iter().position(|&worthwhile| transform == Some(worthwhile));
+    let place = |of: Option<Transform>| {
+        let place = transforms.iter().position(|&worthwhile| of == Some(worthwhile));
         place.unwrap_or(transforms.len())
     };
     let candidates = suggested.iter().copied().chain(usual);
@@ -49,7 +46,7 @@ pub(super) fn ranked(product: &Product, suggested: &[Candidate]) -> Vec<(Algorit
         .filter(|candidate| !as_they_are || candidate.algorithm.transform().is_none())
         .filter_map(|candidate| Some((candidate.algorithm, granted(product.math, candidate.math)?)))
         .unique()
-        .sorted_by_key(|&(algorithm, _)| place(algorithm))
+        .sorted_by_key(|(algorithm, _)| place(algorithm.transform()))
         .collect()
 }
 
@@ -69,8 +66,8 @@ fn usual(pass: Pass) -> &'static [Algorithm] {
     }
 }
 
-/// Returns the first algorithm that needs no more than [`LARGEST_WORKSPACE`]. `workspace` asks cuDNN for the bytes that an
-/// algorithm needs, or `None` if it does not work after all. There is no call for the algorithms behind the choice.
+/// Returns the first algorithm that needs no more than [`LARGEST_WORKSPACE`]. `workspace` asks cuDNN for an algorithm's bytes,
+/// and gets `None` if it does not work after all. It is not called for the algorithms behind the choice.
 pub(super) fn first_that_fits(
     ranked: &[(Algorithm, Math)],
     mut workspace: impl FnMut(Algorithm, Math) -> Option<usize>,
@@ -97,15 +94,12 @@ fn granted(asked: Math, wanted: Math) -> Option<Math> {
     }
 }
 
-/// The transform that an algorithm applies to operands and sums, as cuDNN names it. An algorithm with a transform multiplies
-/// less. It leaves a rounding error of either sign where all products are zero.
+/// The transform of operands and sums, as cuDNN names it: Fourier's of tiles or of a whole plane, or Winograd's. An algorithm
+/// with a transform multiplies less, and leaves a rounding error of either sign where all products are zero.
 pub(super) type Transform = &'static str;
 
-/// The Fourier transform of tiles of a plane.
 const FFT_TILING: Transform = "_FFT_TILING";
-/// The Fourier transform of a whole plane at once.
 pub(super) const FFT: Transform = "_FFT";
-/// Winograd's transform.
 pub(super) const WINOGRAD: Transform = "_WINOGRAD";
 
 impl Algorithm {
@@ -120,13 +114,12 @@ impl Algorithm {
 ///
 /// Transforms pay for f32 without tensor cores, for 3×3 kernels at stride 1 with padding 1 and many channels on both sides,
 /// which share the cost of the transforms. A plain kernel takes 9 multiplications for each pixel of the output and each pair
-/// of channels. Winograd's transform takes 36 for 4×4 pixels. The Fourier transform pads a plane to a power of two and takes
-/// about 2 for each number of the padded plane: as few, if the plane nearly fills it.
+/// of channels. Winograd's transform takes 36 for 4×4 pixels. The Fourier transform takes about 2 for each number of a plane
+/// that is padded to a power of two: as few, if the plane nearly fills it.
 ///
-/// The limits were measured on an H200 with 256 images (`book/data/gpu-convolutions.json`), for 12 products of ResNet-18.
-/// For 8 of them cuDNN's heuristics put a slower algorithm first, by up to a factor of 7. A step took 31.1 ms with cuDNN's
-/// suggestions, and takes 19.0 ms with this rule. With tensor cores, cuDNN's first suggestion was the best for all 12. The
-/// rule assumes that other GPUs, numbers of images and planes behave alike.
+/// Measured on an H200 with 256 images (`book/data/gpu-convolutions.json`), for 12 products of ResNet-18: cuDNN suggests a
+/// slower algorithm first for 8, by up to a factor of 7, and a step took 31.1 ms instead of 19.0 ms. With tensor cores, its
+/// first suggestion was the best for all. The rule assumes that other GPUs, batches and planes behave alike.
 pub(super) fn worthwhile(product: &Product) -> &'static [Transform] {
     let g = &product.geometry;
     let fits = (g.kernel_h, g.kernel_w, g.stride, g.padding) == (3, 3, 1, 1);
@@ -137,8 +130,7 @@ pub(super) fn worthwhile(product: &Product) -> &'static [Transform] {
     }
     let padded = |len: usize| (len + 2).next_power_of_two();
     let (plane, padded) = (g.height * g.width, padded(g.height) * padded(g.width));
-    // Planes that fill three quarters of the padded plane. 14×14 and 28×28 do; 7×7 and smaller ones
-    // do not.
+    // Planes that fill three quarters of the padded plane: 14×14 and 28×28 do; 7×7 and smaller ones do not.
     if 4 * plane >= 3 * padded && padded <= LARGEST_FOR_FFT {
         &[FFT, WINOGRAD]
     } else {

@@ -2,18 +2,16 @@
 //!
 //! cuDNN has several algorithms for each product, and cudarc takes the first. The choice here has five properties:
 //!
-//! - **It depends on the shape alone.** cuDNN's heuristics rank the algorithms, except that
-//!   transforms which were measured to pay come first. Nothing is timed.
+//! - **It depends on the shape alone.** cuDNN's heuristics rank the algorithms, except that transforms which were measured to
+//!   pay come first. Nothing is timed.
 //! - **It is deterministic.** The same operands give the same bits, again and again.
 //! - **It needs at most 1 GiB** of workspace.
-//! - **It keeps zeros** before a relu: Winograd's and Fourier's transforms turn zeros into nearly
-//!   zero. These transforms are not used in bf16 either, because their intermediate type is not
-//!   documented.
-//! - **It rounds no more than the caller allows.** Tensor cores multiply f32, as TF32, only if
-//!   candle's switch for matrix products allows it ([`gemm_reduced_precision_f32`]).
+//! - **It keeps zeros** before a relu: Winograd's and Fourier's transforms turn zeros into nearly zero. They are not used in
+//!   bf16 either, because their intermediate type is not documented.
+//! - **It rounds no more than the caller allows.** Tensor cores multiply f32, as TF32, only if candle's switch for matrix
+//!   products allows it ([`gemm_reduced_precision_f32`]).
 //!
-//! If `COURSE_CUDNN_TELL=1` is in the environment, each thread prints cuDNN's suggestions and the
-//! choice for each product on stderr.
+//! If `COURSE_CUDNN_TELL=1` is in the environment, each thread prints cuDNN's suggestions and each choice on stderr.
 //!
 //! | file | its idea |
 //! | --- | --- |

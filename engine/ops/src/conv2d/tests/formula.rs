@@ -48,6 +48,18 @@ pub(crate) struct Results {
     pub(crate) dbias: Vec<f64>,
 }
 
+impl Results {
+    /// Compares the results with the truth, each by its name. An algorithm may leave out the input gradient.
+    pub(crate) fn compare(&self, truth: &Self, compare: impl Fn(&str, &[f64], &[f64])) {
+        compare("output", &self.y, &truth.y);
+        compare("weight gradient", &self.dweight, &truth.dweight);
+        compare("bias gradient", &self.dbias, &truth.dbias);
+        if !self.dx.is_empty() {
+            compare("input gradient", &self.dx, &truth.dx);
+        }
+    }
+}
+
 impl Operands {
     pub(crate) fn new(g: &Geometry) -> Self {
         Self {

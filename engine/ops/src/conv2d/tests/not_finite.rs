@@ -93,14 +93,11 @@ impl Case {
                     ("f32", self.by::<f32>(algorithm, want_dx), 1e-4),
                     ("f64", self.by::<f64>(algorithm, want_dx), 1e-12),
                 ] {
-                    let name = format!("{:?} by {algorithm:?} in {dtype}", self.sizes);
-                    let of = |what: &str| format!("{what} of {name}");
-                    assert_same_kind(&of("output"), &found.y, &truth.y, bound);
-                    assert_same_kind(&of("weight gradient"), &found.dweight, &truth.dweight, bound);
-                    assert_same_kind(&of("bias gradient"), &found.dbias, &truth.dbias, bound);
-                    if want_dx {
-                        assert_same_kind(&of("input gradient"), &found.dx, &truth.dx, bound);
-                    }
+                    found.compare(&truth, |what, found, truth| {
+                        let name =
+                            format!("{what} of {:?} by {algorithm:?} in {dtype}", self.sizes);
+                        assert_same_kind(&name, found, truth, bound);
+                    });
                 }
             }
         }

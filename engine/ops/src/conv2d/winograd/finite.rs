@@ -1,7 +1,6 @@
 //! Results that are not finite are computed again, by [`Im2col`](crate::conv2d::im2col::Im2col).
 //!
-//! In a plain convolution a NaN or an infinity reaches the outputs that read it, and no others.
-//! Winograd's transforms mix the numbers of a tile. Three cases then go wrong:
+//! In a plain convolution a NaN or an infinity reaches the outputs that read it. Winograd's transforms mix a tile's numbers:
 //!
 //! | operands | plain | Winograd's |
 //! | --- | --- | --- |
@@ -9,15 +8,11 @@
 //! | an infinity | an infinity | inf − inf = NaN |
 //! | finite, but close to the largest number of the type | finite | the transforms overflow |
 //!
-//! The [zero mask](super::zero_mask) would add a fourth case: zeros times a NaN are NaN, and not zero.
+//! A plane of outputs with a number that is not finite is therefore *spoilt*: it becomes NaN as a whole, which neither the
+//! [zero mask](super::zero_mask) nor the relu hides. The same happens to planes of the input's gradient and to kernels of the
+//! weight's. After the pass, what is NaN as a whole is replaced. All other planes and kernels keep their bits.
 //!
-//! A plane of outputs in which a number is not finite is therefore *spoilt*: the plane becomes NaN as a whole, which neither
-//! the zero mask nor the relu hides. The same happens to planes of the input's gradient and to kernels of the weight's.
-//! After the pass, what is NaN as a whole is replaced. All other planes and kernels keep their bits, independent of the
-//! contents of other images and channels.
-//!
-//! The check costs one addition for each result: the total of a plane is finite only if all numbers are. Where a total is
-//! not, the numbers are looked at one by one.
+//! The check costs one addition for each result: the total of a plane is finite only if all its numbers are.
 
 use crate::Element;
 use crate::kernels::simd::{LANES, Simd, add};

@@ -19,12 +19,11 @@
 //!
 //! The first cost is the transforms: some 2·A³ additions and multiplications for each tile and *channel*. The products are
 //! saved for each *pair* of channels, so the algorithm pays from a handful of channels on. The second cost is rounding: sums
-//! of numbers that cancel lose digits. The error grows with the entries of the matrices in [`points`], not with the network.
-//! Outputs whose inputs are all zero have no error: see [`zero_mask`]. Results that are not finite are computed again
-//! without transforms: see [`finite`].
+//! of numbers that cancel lose digits, more with larger entries of the matrices in [`points`]. Outputs of zeros have no error
+//! ([`zero_mask`]). Results that are not finite are computed again without transforms ([`finite`]).
 //!
-//! The gradients take the same steps backwards, with every matrix transposed. The table lists all steps. A place is one of
-//! the A² positions in a tile. T is the number of columns: tiles of all images at hand, sixteen images per SIMD vector.
+//! The gradients take the same steps backwards, with every matrix transposed. A place is one of the A² positions in a tile. T
+//! is the number of columns: tiles of all images at hand, sixteen images per SIMD vector.
 //!
 //! | step | formula | layout | tasks |
 //! | --- | --- | --- | --- |
@@ -36,9 +35,8 @@
 //! | weights | dU = Σ dP·Vᵀ per place, dw = Gᵀ·dU·G | \[places, O, C\] | places, output channels |
 //! | tiles | dV = Uᵀ·dP per place, dx = Σ B·dV·Bᵀ | \[places, C, T\] | places, input channels |
 //!
-//! The last sum adds the tiles where they overlap. A task writes one run of memory and reads from
-//! anywhere, so the tasks decide the first axis of each layout. The number of images that are
-//! computed together keeps tiles and products in a near cache until the next step reads them.
+//! The last sum adds the tiles where they overlap. A task writes one run of memory, so the tasks decide the first axis of each
+//! layout. So few images are computed together that tiles and products stay in a near cache until the next step reads them.
 
 mod finite;
 mod passes;

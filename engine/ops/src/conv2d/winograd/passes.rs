@@ -106,11 +106,9 @@ impl<const M: usize, const R: usize, const A: usize> Winograd<'_, M, R, A> {
         }
     }
 
-    /// Splits numbers, if there are any, into a mutable slice of `len` for each place.
+    /// Splits numbers, if there are any, into a slice of `len` for each place.
     fn by_place<T>(numbers: Option<&mut [T]>, len: usize) -> Vec<Option<&mut [T]>> {
-        match numbers {
-            Some(numbers) => numbers.chunks_mut(len).map(Some).collect(),
-            None => (0..Self::PLACES).map(|_| None).collect(),
-        }
+        let mut slices = numbers.map(|numbers| numbers.chunks_mut(len));
+        (0..Self::PLACES).map(|_| slices.as_mut()?.next()).collect()
     }
 }

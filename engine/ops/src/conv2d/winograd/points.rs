@@ -1,12 +1,9 @@
 //! The transform matrices of Winograd's convolution.
 //!
-//! A convolution in one dimension is a product of polynomials. A polynomial of degree A − 1 is
-//! determined by its values at A points. The *value* of a product is the product of the values: one
-//! multiplication per point. The product of the coefficients would need M · R multiplications.
-//!
-//! The algorithm evaluates both factors at A = M + R − 1 points, multiplies the values, and
-//! computes the coefficients of the product from them. The transposed algorithm has the same steps
-//! in reverse order, and computes M outputs of a correlation of A inputs with R weights:
+//! A convolution in one dimension is a product of polynomials. A polynomial of degree A − 1 is determined by its values at A
+//! points, and the *value* of a product is the product of the values: one multiplication per point. The product of the
+//! coefficients would need M · R. The algorithm evaluates both factors at A = M + R − 1 points, multiplies the values, and
+//! computes the product's coefficients. Transposed, the steps compute M outputs of a correlation of A inputs with R weights:
 //!
 //! ```text
 //! y = Aᵀ [ (G w) ⊙ (Bᵀ d) ]        d: A inputs   w: R weights   y: M outputs
@@ -20,10 +17,8 @@
 //!
 //! The last point is infinity. A polynomial's "value" at infinity is its highest coefficient, and the last row of Bᵀ is the
 //! product over all points. The sources are S. Winograd, *Arithmetic Complexity of Computations*, 1980, and A. Lavin and S.
-//! Gray, *Fast Algorithms for Convolutional Neural Networks*, 2016.
-//!
-//! The points determine the rounding errors: the points below lose less precision than the usual 0, ±1, ±2 (B. Barabasz et
-//! al., *Error Analysis and Improving the Accuracy of Winograd Convolution for Deep Neural Networks*, 2020).
+//! Gray, *Fast Algorithms for Convolutional Neural Networks*, 2016. The points below are more precise than the usual 0, ±1,
+//! ±2 (B. Barabasz et al., *Error Analysis and Improving the Accuracy of Winograd Convolution for Deep Neural Networks*, 2020).
 
 /// The points, best first. A convolution with fewer points uses the first ones.
 const POINTS: [f64; 6] = [0.0, 1.0, -1.0, 0.5, -2.0, 2.0];

@@ -24,12 +24,11 @@ impl<const M: usize, const R: usize, const A: usize> Winograd<'_, M, R, A> {
                 padded.load(images.map(|image| &x[start(image)..][..padded.inner()]), plane);
             }
         });
-        let images = 0..x.len() / g.image();
         self.tiles_of_planes(
             #[inline(always)]
             || &Self::INPUTS,
             padded,
-            images,
+            0..x.len() / g.image(),
             channels.collect(),
         )
     }
@@ -57,9 +56,8 @@ impl<const M: usize, const R: usize, const A: usize> Winograd<'_, M, R, A> {
         )
     }
 
-    /// Transforms every tile of the planes: → `[channels, places, columns]`, with a column per tile. `channels` has a
-    /// function for each channel, which loads the channel's plane of a block of images. `matrix` returns a constant, which
-    /// the compiler can only see in a function.
+    /// Transforms every tile of the planes: → `[channels, places, columns]`, with a column per tile. Each of `channels` loads a
+    /// channel's plane of a block of images. `matrix` returns a constant, which the compiler can only see in a function.
     fn tiles_of_planes<T: Element, const I: usize>(
         &self,
         matrix: impl Fn() -> &'static [[f64; I]; A] + Sync,
@@ -138,8 +136,7 @@ impl<const M: usize, const R: usize, const A: usize> Winograd<'_, M, R, A> {
         spoilt.reduce(|| false, |one, other| one | other)
     }
 
-    /// Computes B·dV·Bᵀ of every tile and adds the tiles where they overlap: `[places, C, columns]`
-    /// → `[B, C, H, W]`.
+    /// Computes B·dV·Bᵀ of every tile, and adds the tiles where they overlap: `[places, C, columns]` → `[B, C, H, W]`.
     pub(super) fn add_up_tiles<T: Element>(&self, tiles: &[T], dx: &mut [T]) -> bool {
         let (channels, padded) = (self.geometry.in_channels, self.padded_input());
         let planes = by_channel(dx, channels, padded.inner()).into_par_iter().enumerate();
@@ -166,8 +163,8 @@ impl<const M: usize, const R: usize, const A: usize> Winograd<'_, M, R, A> {
         spoilt.reduce(|| false, |one, other| one | other)
     }
 
-    /// Transforms the tiles of one plane of a run, `[places, channels, columns]`, and calls `write` with each number and its
-    /// pixel in the padded plane. The planes are numbered block by block, and channel by channel in each.
+    /// Transforms the tiles of the nth plane of a run, `[places, channels, columns]`, block by block and channel by channel, and
+    /// calls `write` with each number and its pixel in the padded plane.
     #[inline(always)]
     fn for_each_number<T: Element, const O: usize>(
         &self,

@@ -1,11 +1,9 @@
 //! The zero mask: where a convolution is exactly its bias.
 //!
 //! A kernel that reads a patch of zeros, such as the black around a garment, gives 0. Winograd's outputs are differences of
-//! larger numbers, which cancel except for a remainder: ±1e-18 in f64, ±1e-9 in f32.
-//!
-//! Such a small error matters before a relu, because the relu's slope is 0 at 0 and 1 above. A network that begins with
-//! biases of zero would pass the gradients of half of all black pixels, and the first gradient of the bias would be several
-//! percent off. The zero mask therefore sets these outputs to exactly zero:
+//! larger numbers, which cancel except for a remainder: ±1e-18 in f64, ±1e-9 in f32. The remainder matters before a relu,
+//! whose slope is 0 at 0 and 1 above. A network that begins with biases of zero would pass the gradients of half of all
+//! black pixels, and the first gradient of the bias would be several percent off. The zero mask makes these outputs zero:
 //!
 //! ```text
 //! any channel of x ≠ 0       a 3×3 kernel sees      outputs
@@ -16,9 +14,8 @@
 //! · · · · · · ·
 //! ```
 //!
-//! Zeros times a weight that is NaN or infinite are NaN. A plane with such a weight is not finite
-//! before the mask is applied, and is computed again: see [`finite`](super::finite). The cost is a
-//! pass over the input, which ends at the channel after which no pixel is zero in all channels.
+//! Zeros times a weight that is NaN or infinite are NaN. A plane with such a weight is not finite before the mask, and is
+//! computed again: see [`finite`](super::finite). The cost is a pass over the input, until no pixel is zero in all channels.
 
 use rayon::prelude::*;
 
@@ -27,7 +24,7 @@ use crate::Element;
 use crate::kernels::simd::{LANES, Simd, vectorised};
 
 impl<const M: usize, const R: usize, const A: usize> Winograd<'_, M, R, A> {
-    /// Returns the zero mask of each block of the images `x`: for each output, the images that keep it. `None` keeps all.
+    /// Returns the zero mask of each block of the images `x`: the images that keep each output. `None` keeps all.
     pub(super) fn zero_masks<T: Element>(&self, x: &[T]) -> Vec<Option<Vec<Simd<bool>>>> {
         let g = self.geometry;
         let mask_of_block = |images: &[T]| {

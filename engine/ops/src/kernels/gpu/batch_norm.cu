@@ -1,8 +1,7 @@
 // Batch normalisation: statistics, output, and the two halves of the gradient. `plane` counts vectors.
 
 // Computes the mean of a part's values and the sum of squared distances from the mean, or the variance if the part is the
-// whole channel. Distances are taken from a value of the part, so no digits are lost, however far the mean is from zero.
-// Distances from an infinity would make the mean a NaN.
+// whole channel. Distances are taken from a finite value of the part, so no digits are lost far from zero.
 KERNEL moments_of_parts(IMAGES, const Vector *x, double *mean, double *squares) {
     Part part(images, channels, plane, parts);
     Real from = part.begin < part.end ? real(x[part.first()].of[0]) : 0, distances = 0, squared = 0;
@@ -52,8 +51,7 @@ KERNEL merged_moments(IMAGES, const double *means, const double *squares, double
 
 __device__ inline double inverse_deviation(double variance, double epsilon) { return 1 / sqrt(variance + epsilon); }
 
-// Returns `factor` times the rounding error of a mean. An infinite mean has none. An infinite factor gives 0: zero times
-// infinity would be a NaN, and the other terms of the sum are infinite already.
+// Returns `factor` times the rounding error of a mean, or 0 if one is infinite: zero times infinity would be a NaN.
 __device__ inline double correction(Real centre, double mean, double factor) {
     return is_finite(centre) && is_finite(factor) ? (centre - mean) * factor : 0;
 }

@@ -29,8 +29,7 @@ pub(crate) fn moments(x: &Tensor) -> Result<[Tensor; 2]> {
     let sizes = Channels::of(x.shape())?;
     let (blocks, channels) = (sizes.blocks(), sizes.channels);
     let of_parts = launch("moments_of_parts", x, sizes).vectors([x], sizes.elements());
-    // SAFETY: `moments_of_parts(IMAGES, x, mean, squares)` visits each vector of the images. The block of a part writes one
-    // number to each result.
+    // SAFETY: `moments_of_parts(IMAGES, x, mean, squares)` visits the images' vectors. Each block writes a number to each result.
     let of_parts = unsafe { of_parts.run(blocks, [(blocks, DType::F64); 2]) }?;
     let of_parts = of_parts.map(|of_parts| tensor(of_parts, blocks));
     if sizes.parts() == 1 {
@@ -53,17 +52,16 @@ pub(crate) fn normalise(
 ) -> Result<Storage> {
     let (sizes, wide, moments) =
         (Channels::of(x.shape())?, computed_in(x.dtype()), in_f64(moments)?);
+    let channels = sizes.channels;
     let launch = launch("normalise", x, sizes).count(relu).number(epsilon);
-    let launch = launch.vectors([x], sizes.elements());
-    let launch = launch.memory_as(wide, [weight, bias], sizes.channels);
-    let launch = launch.memory_as(DType::F64, &moments, sizes.channels);
-    // SAFETY: `normalise(IMAGES, relu, epsilon, x, weight, bias, mean, variance, y)` visits each vector of the images, and
-    // reads the numbers of its channel.
+    let launch = launch.vectors([x], sizes.elements()).memory_as(wide, [weight, bias], channels);
+    let launch = launch.memory_as(DType::F64, &moments, channels);
+    // SAFETY: `normalise(IMAGES, relu, epsilon, x, weight, bias, mean, variance, y)` reads each vector, and its channel's numbers.
     unsafe { launch.compute(sizes.elements(), sizes.blocks()) }
 }
 
 /// Computes Σ dy and Σ dy·x̂ of each channel, `[2, C]`: in f64, and rounded to the type of the parameters. The images are the
-/// input, the output, which only a batch norm with a relu reads, and its gradient.
+/// input, the output, read only if a relu follows, and its gradient.
 pub(crate) fn gradient_sums(
     images: [&Tensor; 3],
     moments: [&Tensor; 2],
@@ -75,8 +73,7 @@ pub(crate) fn gradient_sums(
         (Channels::of(x.shape())?, computed_in(x.dtype()), in_f64(moments)?);
     let channels = sizes.channels;
     let launch = launch("gradient_sums_of_parts", x, sizes).count(relu).number(epsilon);
-    let launch = launch.vectors(images, sizes.elements());
-    let launch = launch.memory_as(DType::F64, &moments, channels);
+    let launch = launch.vectors(images, sizes.elements()).memory_as(DType::F64, &moments, channels);
     // SAFETY: `gradient_sums_of_parts(IMAGES, relu, epsilon, x, y, grad, mean, variance, sums, rounded)` visits each vector
     // of the images. The block of a part writes two sums, and `rounded` has the type `Real`, which is `wide`.
     let sums = unsafe { launch.run(sizes.blocks(), sizes.sums(2 * channels, wide)) }?;

@@ -1,5 +1,4 @@
-//! Images processed channel by channel: the division of the work into blocks, sums over a channel,
-//! and a bias for each channel.
+//! Images processed channel by channel: the division into blocks, sums over a channel, and a bias for each channel.
 
 use candle_core::{DType, Result, Storage, Tensor};
 
@@ -9,11 +8,9 @@ use super::{THREADS, VECTOR};
 use crate::kernels::element::tensor;
 use crate::kernels::windows::Channels;
 
-/// The values of a channel are divided into parts, one for each block. A GPU then has work for all its processors even if
-/// there are few channels.
+/// The values of a channel are divided into parts, one for each block, as there may be fewer channels than processors.
 impl Channels {
-    /// The number of a channel's values per block, thirty-two for each thread: with fewer, the work
-    /// before and after a block's loop would cost as much as the loop.
+    /// A channel's values per block. With fewer, the work before and after a block's loop would cost as much as the loop.
     const PART: usize = 32 * THREADS;
 
     /// Returns the number of elements in a vector, which must not reach beyond a plane.
@@ -76,17 +73,13 @@ pub(crate) fn add_bias(x: &Tensor, bias: &Tensor, relu: bool) -> Result<Storage>
 }
 // ANCHOR_END: add_bias
 
-/// Computes the gradients of a biased tensor and of its bias, `[channels]`. `behind_relu` is the output of the relu that
-/// follows, if one does.
-pub(crate) fn bias_gradients(
-    behind_relu: Option<&Tensor>,
-    grad: &Tensor,
-) -> Result<(Tensor, Tensor)> {
+/// Computes the gradients of a biased tensor and of its bias, `[channels]`. `relu` is the output of the relu that follows.
+pub(crate) fn bias_gradients(relu: Option<&Tensor>, grad: &Tensor) -> Result<(Tensor, Tensor)> {
     let (sizes, dtype) = (Channels::of(grad.shape())?, grad.dtype());
     let (n, channels, blocks) = (sizes.elements(), sizes.channels, sizes.blocks());
     let [sums, rounded] = sizes.sums(channels, dtype);
     let launch = |kernel| Launch::new(Source::Bias, kernel, grad).channels(sizes);
-    let (dz, sums) = if let Some(y) = behind_relu {
+    let (dz, sums) = if let Some(y) = relu {
         let launch = launch("relu_gradient_and_channel_sums").memory([y, grad], n);
         // SAFETY: `relu_gradient_and_channel_sums(IMAGES, y, grad, dz, sums, rounded)` visits each element of the images. The
         // block of a part writes the part's sum.

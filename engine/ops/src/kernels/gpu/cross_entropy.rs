@@ -38,8 +38,7 @@ pub(crate) fn cross_entropy_gradient(
 ) -> Result<Tensor> {
     let (rows, launch) = of_rows("cross_entropy_gradient", logits, labels)?;
     let launch = launch.memory([dloss], 1);
-    // SAFETY: `cross_entropy_gradient(rows, classes, logits, labels, upstream, dlogits)` reads as the loss does, and writes
-    // `classes` gradients for each row.
+    // SAFETY: `cross_entropy_gradient(rows, classes, logits, labels, upstream, dlogits)`: as above, and writes as many gradients.
     let dlogits = unsafe { launch.compute(logits.elem_count(), blocks_of(rows)) };
     Ok(tensor(dlogits?, logits.shape()))
 }

@@ -1,5 +1,4 @@
-//! NVRTC, which compiles a file of kernels once in a process for each type of elements, to PTX; and CUDA's driver, which
-//! translates PTX for its GPU, and queues kernels.
+//! NVRTC, which compiles a file of kernels to PTX, and CUDA's driver, which translates PTX for its GPU and queues kernels.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -10,9 +9,7 @@ use candle_core::backend::BackendStorage as _;
 use candle_core::cuda_backend::cudarc::driver::{
     CudaFunction, CudaStream, DevicePtr as _, LaunchConfig, PushKernelArg as _, SyncOnDrop,
 };
-use candle_core::cuda_backend::cudarc::nvrtc::{
-    CompileError, CompileOptions, compile_ptx_with_opts,
-};
+use candle_core::cuda_backend::cudarc::nvrtc::{self, CompileError, CompileOptions};
 use candle_core::cuda_backend::{CudaStorageSlice, DeviceId};
 use candle_core::{CudaDevice, DType, Error, Result, bail};
 use harness::lock::locked;
@@ -24,8 +21,7 @@ use super::kernel::{Argument, Kernel, Operand, Source};
 ///
 /// # Safety
 ///
-/// The arguments have the number, the order and the types of the kernel's parameters, and the kernel reaches no element
-/// beyond an operand's.
+/// The arguments have the number, order and types of the kernel's parameters, and it reaches no element beyond an operand's.
 pub(super) unsafe fn queue(
     gpu: &CudaDevice,
     kernel: Kernel,
@@ -106,16 +102,15 @@ impl Kernel {
             }
             let Self { source, name, dtype, vector } = self;
             let module = format!("{source:?} {} by {vector}", dtype.as_str());
-            let function =
-                gpu.get_or_load_custom_func(name, &module, &ptx(source, dtype, vector)?)?;
-            let function = function.into_cuda_function();
+            let ptx = ptx(source, dtype, vector)?;
+            let function = gpu.get_or_load_custom_func(name, &module, &ptx)?.into_cuda_function();
             functions.insert((gpu.id(), self), function.clone());
             Ok(function)
         })
     }
 }
 
-/// Returns a file's kernels as PTX, compiled once in a process.
+/// Returns a file's kernels as PTX, compiled once in a process for each type of elements and vectors.
 fn ptx(source: Source, dtype: DType, vector: usize) -> Result<Arc<str>> {
     type Compiled = HashMap<(Source, DType, usize), Arc<str>>;
     static COMPILED: LazyLock<Mutex<Compiled>> = LazyLock::new(Mutex::default);
@@ -147,7 +142,7 @@ fn compile(source: Source, dtype: DType, vector: usize) -> Result<String> {
         ..CompileOptions::default()
     };
     let text = concat!(include_str!("prelude.cuh"), "\n").to_owned() + source.text();
-    match compile_ptx_with_opts(text, options) {
+    match nvrtc::compile_ptx_with_opts(text, options) {
         Ok(ptx) => Ok(ptx.to_src()),
         Err(CompileError::CompileError { log, .. }) => {
             let log = log.to_string_lossy();

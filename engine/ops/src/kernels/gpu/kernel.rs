@@ -36,7 +36,7 @@ pub(super) struct Kernel {
     pub(super) source: Source,
     pub(super) name: &'static str,
     pub(super) dtype: DType,
-    /// The number of elements in the vectors that the kernel reads and writes: [`VECTOR`](super::VECTOR) or 1.
+    /// The number of elements in the kernel's vectors: [`VECTOR`](super::VECTOR) or 1.
     pub(super) vector: usize,
 }
 

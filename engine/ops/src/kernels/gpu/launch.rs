@@ -1,18 +1,19 @@
 //! A launch: a kernel with its arguments, which are checked before the driver queues the launch.
 
 use candle_core::backend::BackendDevice as _;
-use candle_core::bail;
-use candle_core::{CudaDevice, CudaStorage, DType, Device, Result, Shape, Storage, Tensor};
+use candle_core::{CudaDevice, CudaStorage, DType, Device, Result, Shape, Storage, Tensor, bail};
 
 use super::kernel::{Argument, Kernel, Operand, Source};
 use super::{THREADS, driver};
-use crate::kernels::element::{self, lock};
+use crate::kernels::element::lock;
 
 /// The most elements of a tensor: kernels count in 32 bits, and may count one round too far.
 const MOST_ELEMENTS: usize = 1 << 31;
 
 /// The largest number of blocks that share the work of an elementwise kernel.
 const MOST_BLOCKS: usize = 4096;
+
+const NOT_HERE: &str = "all tensors of an operation must lie on its GPU";
 
 /// Returns the number of blocks for `n` elements, each of which belongs to one thread.
 pub(super) fn blocks_of(n: usize) -> usize {
@@ -38,14 +39,9 @@ pub(crate) fn on_gpu<R>(
         ((Storage::Cuda(_), layout), None) => {
             bail!("a kernel needs contiguous tensors, got strides {:?}", layout.stride())
         }
-        _ => bail!("all tensors of an operation must lie on its GPU"),
+        _ => bail!("{NOT_HERE}"),
     });
     work(&operands.collect::<Result<Vec<_>>>()?)
-}
-
-/// Makes a tensor without a gradient from a result.
-pub(crate) fn tensor(storage: CudaStorage, shape: impl Into<Shape>) -> Tensor {
-    element::tensor(Storage::Cuda(storage), shape)
 }
 
 /// A kernel with its arguments, in the kernel's order. Results come last.
@@ -105,14 +101,12 @@ impl<'a> Launch<'a> {
         elements: usize,
     ) -> Self {
         of.into_iter().fold(self.counts_to(elements), |launch, tensor| {
-            let found = (tensor.elem_count(), tensor.dtype());
+            let (found, of) = (tensor.elem_count(), tensor.dtype());
             let is_here = tensor.device().same_device(launch.device);
-            let mut launch = launch
-                .check(found == (elements, dtype), || {
-                    let (found, of) = found;
-                    format!("expected {elements} elements of {dtype:?}, got {found} of {of:?}")
-                })
-                .check(is_here, || "all tensors of an operation must lie on its GPU".to_owned());
+            let launch = launch.check((found, of) == (elements, dtype), || {
+                format!("expected {elements} elements of {dtype:?}, got {found} of {of:?}")
+            });
+            let mut launch = launch.check(is_here, || NOT_HERE.to_owned());
             launch.tensors.push(tensor);
             let place = launch.tensors.len() - 1;
             launch.and(Argument::Memory(place))
@@ -136,15 +130,13 @@ impl<'a> Launch<'a> {
         self
     }
 
-    /// Queues the kernel on this number of blocks, on the GPU's stream, and returns its results: its last arguments, in new
-    /// memory of so many elements of a type each. Fails when a tensor differs from the kernel's in type or size, is not
-    /// contiguous, is on another GPU, or is larger than the kernel can count.
+    /// Queues the kernel on so many blocks, on the GPU's stream, and returns its last arguments: results in new memory, of so
+    /// many elements of a type each. Fails when a tensor is of another type or size, not contiguous, elsewhere, or too large.
     ///
     /// # Safety
     ///
-    /// The arguments and results have the number, the order and the types of the kernel's parameters. On this number of
-    /// blocks the kernel writes every element of its results, and reaches no element of a tensor or a result beyond the
-    /// number of elements that the launch has for it.
+    /// The arguments and results have the number, the order and the types of the kernel's parameters. On so many blocks the
+    /// kernel writes every element of its results, and reaches none beyond the elements that the launch has for a tensor.
     pub(super) unsafe fn run<const N: usize>(
         self,
         blocks: usize,

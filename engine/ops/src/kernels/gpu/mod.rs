@@ -8,22 +8,17 @@
 //! | `launch` | a kernel with its arguments, and the checks before it is queued |
 //! | `driver` | NVRTC, which compiles kernels at their first use, and CUDA's driver, which queues them |
 //!
-//! Operations call the functions of the first row. A function checks that each tensor has the elements that the kernel reads
-//! or writes, and returns results of their own memory. Only this module can queue a kernel: the call is unsafe, and each
-//! function says why its call is sound. So no code outside can make a kernel reach beyond its operands. A program without
-//! the feature `cuda` has the same functions, and `no_driver` in place of `driver`.
+//! Operations call the functions of the first row. Only this module can queue a kernel: the call is unsafe, and each function
+//! checks that the tensors have the elements that the kernel reads or writes. So no code outside can make a kernel reach
+//! beyond its operands. A program without the feature `cuda` has `no_driver` in place of `driver`.
 //!
 //! A kernel is launched as a number of *blocks* of 256 threads. The terms of a block's sum depend on shapes alone, and the
-//! sums of blocks are added in a fixed order, so a result's bits never depend on the GPU's timing. The speed of memory
-//! limits all kernels.
+//! sums of blocks are added in a fixed order, so the bits never depend on the GPU's timing. Memory limits the speed.
 //!
 //! The tests of operations run on a GPU if `TEST_DEVICE=cuda` is in the environment. A simulated GPU
 //! (`tests/simulated-gpu`) also reports a kernel that reaches beyond its memory, or reads memory that nothing has written.
 
-#![expect(
-    unsafe_code,
-    reason = "a launch is sound if its arguments fit the kernel, which each function checks"
-)]
+#![expect(unsafe_code, reason = "each function checks that its arguments fit the kernel")]
 
 mod batch_norm;
 mod bias;
@@ -39,12 +34,11 @@ mod tests;
 mod update;
 
 pub(crate) use kernel::Operand;
-pub(crate) use launch::{on_gpu, tensor};
+pub(crate) use launch::on_gpu;
 pub(crate) use {batch_norm::*, bias::*, cross_entropy::*, elementwise::*, pooling::*, update::*};
 
 /// The number of threads in a block: a power of two, because blocks add up in a tree.
 const THREADS: usize = 256;
 
-/// The number of adjacent elements that a thread reads or writes at once, if the alignment allows.
-/// Four elements of f32 are 16 bytes, the most that a GPU moves for a thread.
+/// The adjacent elements that a thread accesses at once, if they are aligned: 16 bytes of f32, the most that a GPU moves.
 const VECTOR: usize = 4;

@@ -15,8 +15,7 @@ struct Window {
     }
 };
 
-// Adds up `value(offset)` over a window, with offsets from the window's first element. For 2×2, the usual size, the loop is
-// unrolled, so a thread reads all four elements before it waits for one.
+// Adds up `value(offset)` over a window. Unrolled for 2×2, the usual size: a thread reads all four before it waits for one.
 template <class Value> __device__ inline Real sum_over_window(Count width, Count kernel, Value value) {
     if (kernel == 2) return value(0) + value(1) + value(width) + value(width + 1);
     Real sum = 0;

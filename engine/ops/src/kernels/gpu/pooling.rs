@@ -78,8 +78,7 @@ pub(crate) fn bias_relu_pool_gradient(
         .memory([grad], sizes.images * channels * windows.out_plane());
     // SAFETY: `bias_relu_pool_gradient(IMAGES, WINDOWS, share, z, bias, grad, dz, sums, rounded)` visits each element of
     // the images, and reads the output of its window if there is one. The block of a part writes the part's sum.
-    let results = unsafe { launch.run(sizes.blocks(), [(n, dtype), sums, rounded]) };
-    let [dz, sums @ ..] = results?;
+    let [dz, sums @ ..] = unsafe { launch.run(sizes.blocks(), [(n, dtype), sums, rounded]) }?;
     let [_, dbias] = sizes.totals(channels, sums)?;
     Ok((tensor(dz, z.shape()), dbias))
 }

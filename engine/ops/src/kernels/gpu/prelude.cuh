@@ -1,5 +1,5 @@
-// The definitions at the start of every kernel file. Elements are stored as `Stored` and computed with as `Real`, which is
-// wider for bf16. A thread adds up its few elements as `Real`, and the threads' sums are added up in double.
+// The start of every kernel file. Elements are stored as `Stored` and computed with as `Real`, which is wider for bf16. A
+// thread adds up its few elements as `Real`, and the threads' sums are added up in double.
 
 #define KERNEL extern "C" __global__ void
 
@@ -27,8 +27,7 @@ __device__ inline Real real(Stored stored) { return stored; }
 __device__ inline Stored stored(Real real) { return real; }
 #endif
 
-// VECTOR neighbouring elements, four or one. Four are one access, or two for f64. Larger accesses keep more memory traffic
-// in flight.
+// VECTOR neighbouring elements, four or one: one access, or two for f64. Larger accesses keep more memory traffic in flight.
 struct alignas(VECTOR * sizeof(Stored) < 16 ? VECTOR * sizeof(Stored) : 16) Vector {
     Stored of[VECTOR];
 };
@@ -92,8 +91,8 @@ struct Walk {
 
 #define FOR_EACH_OF(part, walk) for (Walk walk(part); walk.inside(); walk.step())
 
-// Adds up a block's threads, always in the same order. All threads of the block call this function and receive the sums. In
-// each round a thread adds up eight sums. A tree of pairs would synchronise the threads twice as often.
+// Adds up a block's threads, always in the same order. All threads call this function and receive the sums. In each round a
+// thread adds up eight sums: a tree of pairs would synchronise the threads more often.
 template <Count N> struct Sums {
     double of[N];
 };

@@ -4,8 +4,7 @@
 #define SLOTS(SLOT) SLOT(0), SLOT(1), SLOT(2), SLOT(3), SLOT(4), SLOT(5), SLOT(6), SLOT(7)
 #define SIZES(k) Count n##k, Count blocks##k
 
-// The code for each tensor. `block` counts from the tensor's first block. For the blocks of earlier tensors the subtraction
-// wraps round, and `block` is above every later count.
+// The code for each tensor. `block` counts from the tensor's first block, and wraps round to a huge number in earlier blocks.
 #define EACH(CHANGE)                                                                              \
     Count block = blockIdx.x; CHANGE(0) block -= blocks0; CHANGE(1) block -= blocks1; CHANGE(2)   \
     block -= blocks2; CHANGE(3) block -= blocks3; CHANGE(4) block -= blocks4; CHANGE(5)           \

@@ -1,7 +1,7 @@
 //! In-place updates of several tensors in one launch.
 //!
-//! A launch costs some microseconds, and most of the tensors are small, so one launch changes up to eight of them. The
-//! tensors of a slot have one size and lie on one GPU, and those that change are contiguous; otherwise an update fails.
+//! A launch costs some microseconds, and most tensors are small. Fails unless the tensors of a slot have one size and lie on one
+//! GPU, and those that change are contiguous.
 
 use std::ptr;
 
@@ -36,15 +36,13 @@ pub(crate) fn cast(pairs: &[(&Tensor, &Tensor)]) -> Result<()> {
     update("cast", &[], Some(DType::F32), &slots.collect_vec())
 }
 
-/// Computes `running = (1 − momentum) · running + momentum · scale · fresh` for running averages,
-/// each with its fresh values, in f64, and their scale.
+/// Computes `running = (1 − momentum) · running + momentum · scale · fresh` for averages with fresh values, in f64, and a scale.
 pub(crate) fn average(averages: &[(&Tensor, &Tensor, f64)], momentum: f64) -> Result<()> {
     let slots = averages.iter().map(|&(running, fresh, scale)| (fresh, [running], Some(scale)));
     update("average", &[momentum], Some(DType::F64), &slots.collect_vec())
 }
 
-/// Launches a kernel until all slots are updated, each time with as many slots as one launch may
-/// update. The tensors that are read have the type `read_as`, or the type of the changed tensors.
+/// Launches a kernel until all slots are updated. The tensors that are read have the type `read_as`, or that of the changed ones.
 fn update<const N: usize>(
     kernel: &'static str,
     constants: &[f64],
@@ -82,14 +80,12 @@ fn update<const N: usize>(
     Ok(())
 }
 
-/// Returns whether one launch may update a group: its slots have the same types, and no changed
-/// tensor shares its memory with another tensor.
+/// Whether one launch may update a group: its slots have the same types, and no changed tensor shares its memory.
 fn are_apart<const N: usize>(group: &[Slot<'_, N>]) -> bool {
     let memory = |tensor: &Tensor| ptr::from_ref(&*tensor.storage_and_layout().0).addr();
     let changed = group.iter().flat_map(|(_, changed, _)| *changed).map(memory).collect_vec();
-    let mut types =
-        group.iter().map(|(read, changed, _)| (changed.map(Tensor::dtype), read.dtype()));
+    let types = |(read, changed, _): &Slot<'_, N>| (changed.map(Tensor::dtype), read.dtype());
     changed.iter().all_unique()
         && group.iter().all(|(read, ..)| !changed.contains(&memory(read)))
-        && types.all_equal()
+        && group.iter().map(types).all_equal()
 }

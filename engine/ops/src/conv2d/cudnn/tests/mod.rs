@@ -4,12 +4,13 @@
 mod choice;
 
 use candle_core::cuda_backend::cudarc::cudnn::sys::cudnnMathType_t as Math;
-use candle_core::{DType, Device, Tensor};
+use candle_core::{DType, Device, Storage, Tensor};
 
 use super::calls::counts;
 use super::*;
 use crate::conv2d::tests::formula::{Operands, geometry};
-use crate::kernels::gpu::{on_gpu, tensor};
+use crate::kernels::element::tensor;
+use crate::kernels::gpu::on_gpu;
 use crate::tests::agreement::{gpu as device, has};
 
 fn product_of(pass: Pass, dtype: DType, math: Math) -> Product {
@@ -72,7 +73,7 @@ fn products(
     let product = |pass, operands: [&Tensor; 2]| {
         let result = on_gpu(&operands, |of| product(g, pass, [of[0], of[1]]))?;
         let (_, len) = Product { geometry: *g, dtype, pass, math: math(dtype) }.lengths();
-        tensor(result, len).to_dtype(DType::F64)?.to_vec1()
+        tensor(Storage::Cuda(result), len).to_dtype(DType::F64)?.to_vec1()
     };
     Ok([
         product(Pass::Output, [&x, &weight])?,
@@ -196,7 +197,7 @@ fn a_gpu_has_zeros_for_the_gradient_of_no_images() {
             product(&g, pass, [none, if pass == Pass::Output { of[1] } else { none }])
         })
     };
-    let gradient = tensor(product(Pass::WeightGradient, &weight).unwrap(), 8);
+    let gradient = tensor(Storage::Cuda(product(Pass::WeightGradient, &weight).unwrap()), 8);
     assert_eq!(gradient.to_vec1::<f32>().unwrap(), [0.0; 8]);
     let message = product(Pass::Output, &weight).err().unwrap().to_string();
     assert!(message.contains("has no images"), "{message}");
