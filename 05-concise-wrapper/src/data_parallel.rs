@@ -82,10 +82,9 @@ impl<M: ModuleT + Send + Sync + 'static> DataParallel<M> {
             };
             run_ranks_with(&plan, timeout, of_ranks, rank).err().map(|first| first.to_string())
         };
-        let ranks = thread::Builder::new().spawn(start).map_err(candle_core::Error::wrap)?;
+        let ranks = Some(thread::Builder::new().spawn(start).map_err(candle_core::Error::wrap)?);
         let failure = "a device has ended early".to_owned();
-        let threads = Mutex::new(Threads { queues, ranks: Some(ranks), failure });
-        Ok(Self { network, threads, count })
+        Ok(Self { network, threads: Mutex::new(Threads { queues, ranks, failure }), count })
     }
 
     /// From now on all batch norms use the statistics of all devices' images together. Fails when a batch norm belongs to
@@ -135,7 +134,7 @@ impl<M: ModuleT + Send + Sync + 'static> DataParallel<M> {
     pub fn predict(&self, images: &Tensor) -> Result<Tensor, Error> {
         let samples = images.dim(0)?;
         if samples == 0 {
-            return Err(candle_core::Error::Msg("there are no images to predict".to_owned()).into());
+            return Err(candle_core::Error::msg("there are no images to predict").into());
         }
         let labels = Tensor::zeros(samples, DType::U32, &Device::Cpu)?;
         let network = Arc::clone(&self.network);
@@ -202,10 +201,10 @@ impl<M: ModuleT + Send + Sync + 'static> Model for DataParallel<M> {
         let (mut sums, mut gradients) = (BatchSums::default(), Vec::new());
         for (of_shard, of_batch) in results {
             sums += of_shard;
-            gradients.extend(of_batch);
+            for gradient in of_batch {
+                gradients.push(move_view(&gradient, self.network.device())?);
+            }
         }
-        let home = |gradient: &Tensor| move_view(gradient, self.network.device());
-        let gradients = gradients.iter().map(home).collect::<candle_core::Result<_>>()?;
         Ok(Step { sums: sums.into(), gradients })
     }
     // ANCHOR_END: backward

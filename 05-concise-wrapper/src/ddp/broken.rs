@@ -5,7 +5,6 @@ use candle_core::{ModuleT, Tensor};
 use ops::update::overwrite;
 use params_and_allreduce::Algorithm;
 use scratch_data_parallel::breakage::{Breakage, lone_broadcast};
-use split_batch::loader::Shards;
 
 use super::Ddp;
 use crate::Error;
@@ -15,14 +14,6 @@ use crate::model::{Model as _, Progress};
 /// Whether the ranks sum their gradients. If not, each backward pass sends nothing, as within PyTorch's `no_sync`.
 pub(super) fn sums_gradients(breakage: Option<Breakage>) -> bool {
     !matches!(breakage, Some(Breakage::SkipAllreduce | Breakage::ReduceParams))
-}
-
-/// The shards that a rank trains on.
-pub(super) fn shards(breakage: Option<Breakage>, shards: Shards) -> Shards {
-    match breakage {
-        Some(breakage) => breakage.shards(shards),
-        None => shards,
-    }
 }
 
 /// Divides the gradients of a step by the number of ranks, if that is the bug.
