@@ -111,7 +111,6 @@ pub(crate) struct Arguments {
     pub(crate) breakage: Option<Breakage>,
 }
 
-/// The networks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum ModelKind {
     /// 18 layers with batch norm
@@ -120,7 +119,6 @@ pub(crate) enum ModelKind {
     Lenet,
 }
 
-/// How a model is put on several devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum WrapperKind {
     /// No wrapper: one device only
@@ -132,13 +130,11 @@ pub(crate) enum WrapperKind {
 }
 
 impl WrapperKind {
-    /// The wrapper's name in a sentence.
     pub(crate) fn title(self) -> &'static str {
         if self == Self::DataParallel { "DataParallel" } else { "DDP" }
     }
 }
 
-/// The images of a batch norm's statistics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Norm {
     /// Each device's own
@@ -148,13 +144,11 @@ pub(crate) enum Norm {
 }
 
 impl Norm {
-    /// `local` or `synchronised`.
     pub(crate) fn name(self) -> &'static str {
         if self == Self::Sync { "synchronised" } else { "local" }
     }
 }
 
-/// The statistics that normalise test images.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum TestNorm {
     /// The averages that training has kept, as whoever uses the model has to
@@ -163,7 +157,6 @@ pub(crate) enum TestNorm {
     Batch,
 }
 
-/// Batch and rate on K devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Scale {
     /// K times the batch and K times the rate: each device is as busy as one alone

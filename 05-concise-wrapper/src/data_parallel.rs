@@ -55,7 +55,7 @@ type Work<M> = Box<dyn FnOnce(&Rank, &Network<M>) -> Result<(), Error> + Send>;
 struct Threads<M> {
     /// A queue of work for each device. Empty after a failure.
     queues: Vec<Sender<Work<M>>>,
-    /// The thread that started the ranks. It returns their first failure. `None` after a failure.
+    /// The thread that started the ranks returns their first failure. `None` after a failure.
     ranks: Option<JoinHandle<Option<String>>>,
     failure: String,
 }
@@ -63,15 +63,10 @@ struct Threads<M> {
 
 impl<M: ModuleT + Send + Sync + 'static> DataParallel<M> {
     // ANCHOR: new
-    /// Puts a replica of the network on every device of a plan. The network stays on its device.
-    ///
-    /// A device has failed if another device waits for it longer than `timeout`.
-    pub fn new(
-        network: Network<M>,
-        devices: &DevicePlan,
-        timeout: Duration,
-    ) -> Result<Self, Error> {
-        let (network, count, plan) = (Arc::new(network), devices.len(), devices.clone());
+    /// Puts a replica of the network on every device of a plan. The network stays on its device. A device has failed if
+    /// another device waits for it longer than `timeout`.
+    pub fn new(network: Network<M>, plan: &DevicePlan, timeout: Duration) -> Result<Self, Error> {
+        let (network, count, plan) = (Arc::new(network), plan.len(), plan.clone());
         let (queues, of_ranks): (_, Vec<_>) = (0..count).map(|_| channel()).unzip();
         let original = Arc::clone(&network);
         let start = move || {
@@ -154,7 +149,6 @@ impl<M: ModuleT + Send + Sync + 'static> DataParallel<M> {
 }
 
 impl<M> Drop for Threads<M> {
-    /// Waits until all threads have ended.
     fn drop(&mut self) {
         self.queues.clear();
         let _ = self.ranks.take().map(JoinHandle::join);

@@ -13,8 +13,7 @@
 //! | [`batch_norm`] | 360 | statistics of the local shard, of the global batch, or of each shard |
 //! | [`optimizer`] | 220 | SGD with momentum, AdamW, warm-up, the linear scaling rule |
 //!
-//! The remaining modules serve these: [`recorder`] records the steps of a run, and `resume` resumes a run on all ranks to the same
-//! bits.
+//! [`recorder`] records the steps of a run, and `resume` resumes a run on all ranks to the same bits.
 
 pub mod batch_norm;
 pub mod data_parallel;

@@ -24,7 +24,7 @@ use crate::precision::Precision;
 use crate::weights::{Named, Weights, is_buffer};
 
 // ANCHOR: network
-/// Builds a module of named tensors. Each replica calls it once.
+/// Builds a module of named tensors, once for each replica.
 type Build<M> = dyn Fn(&VarBuilder<'_>, &Norms) -> Result<M> + Send + Sync;
 
 /// Returns the first value of a tensor, from its name, shape, distribution and type.
@@ -173,8 +173,8 @@ impl<M: ModuleT> Network<M> {
         precision.logits(&logits)
     }
 
-    /// Computes the gradient of every parameter, in the order of the parameters. Fails when a parameter has no gradient: the
-    /// message names it. Fails when the network is wrapped by [`Ddp`](crate::Ddp).
+    /// Computes the gradient of every parameter, in the order of the parameters. Fails when a parameter has no gradient, or
+    /// the network is wrapped by [`Ddp`](crate::Ddp).
     pub fn gradients(&self, loss: &Tensor) -> Result<Vec<Tensor>> {
         let _span = info_span!(target: COMPUTE, "backward").entered();
         if self.wrapped {

@@ -3,7 +3,7 @@
 use std::iter;
 use std::sync::Mutex;
 
-use candle_core::{DType, Device, Module as _, ModuleT as _};
+use candle_core::{DType, Device, Module as _, ModuleT as _, Result};
 use candle_nn::{FuncT, func_t};
 use checkpoints::{Checkpoints, Configuration};
 use concise_wrapper::ddp::Reduction;
@@ -41,7 +41,6 @@ pub(crate) struct Prepared {
     several: DevicePlan,
     /// The number of devices of all processes.
     world_size: usize,
-    /// The planes of ResNet-18's first group.
     pub(crate) width: usize,
 }
 
@@ -49,9 +48,8 @@ pub(crate) struct Prepared {
 #[derive(Clone)]
 pub(crate) struct Run {
     pub(crate) name: &'static str,
-    /// The devices of this process.
+    /// The devices of this process, and the number of devices of all processes.
     pub(crate) devices: DevicePlan,
-    /// The number of devices of all processes.
     pub(crate) world_size: usize,
     pub(crate) wrapper: WrapperKind,
     pub(crate) options: TrainOptions,
@@ -61,7 +59,6 @@ pub(crate) struct Run {
 }
 
 impl Run {
-    /// The images of the batch norms' statistics.
     pub(crate) fn batch_norm(&self) -> &'static str {
         if self.world_size == 1 { "of the batch" } else { self.norm.name() }
     }
@@ -131,7 +128,7 @@ impl Prepared {
 
     /// The runs: one device, then the devices of `--devices`. With checkpoints only the second run is made: a resumed run
     /// should not wait for a baseline. The same holds for processes, each of which has one device.
-    pub(crate) fn runs(&self, launch: &Launch) -> Result<Vec<Run>, UsageError> {
+    pub(crate) fn runs(&self, launch: &Launch) -> anyhow::Result<Vec<Run>> {
         let flags = &self.flags;
         let one = Run {
             name: "one device",
@@ -166,7 +163,6 @@ impl Prepared {
         })
     }
 
-    /// The run on the devices of `--devices`.
     fn on_several(&self, scale: Scale, norm: Norm) -> Run {
         let (wrapper, world_size) = (self.flags.wrapper, self.world_size);
         let (mut options, one) = (self.setup.options, self.setup.options.batch_size);
@@ -197,7 +193,6 @@ impl Prepared {
         format!("{title}: batch {batch}, lr {}", number(learning_rate))
     }
 
-    /// Describes the runs in one line.
     pub(crate) fn headline(&self) -> String {
         let mixed = if self.setup.dtype == DType::BF16 { " in bf16" } else { "" };
         self.setup.headline(&format!("{}{mixed}", self.model()))
@@ -244,11 +239,7 @@ impl Prepared {
 
 impl Arguments {
     /// Builds the network. `width` is the number of planes of ResNet-18's first group.
-    pub(crate) fn network(
-        &self,
-        width: usize,
-        seed: u64,
-    ) -> candle_core::Result<Network<FuncT<'static>>> {
+    pub(crate) fn network(&self, width: usize, seed: u64) -> Result<Network<FuncT<'static>>> {
         let (model, precision) = (self.model, self.precision());
         let network = Network::new(seed, precision, &Device::Cpu, move |vb, norms| {
             if model == ModelKind::Lenet {
@@ -271,15 +262,14 @@ fn reduction(
     launch: &Launch,
     plan: &DevicePlan,
     devices: usize,
-) -> Result<Reduction, UsageError> {
+) -> anyhow::Result<Reduction> {
     let asked = flags.reduction;
     if let Some(shards) = asked.shards {
         let shards = shards as usize;
         check_shards(shards, devices, flags.train.batch_size)?;
         return Ok(Reduction::Reproducible { shards });
     }
-    let algorithm = asked.algorithm(launch, plan)?;
-    let usual = BucketCaps::default();
+    let (algorithm, usual) = (asked.algorithm(launch, plan)?, BucketCaps::default());
     let others = asked.bucket_bytes().unwrap_or(usual.others);
     let caps = BucketCaps { first: usual.first.min(others), others };
     // Two sums at a time would come in another order on each GPU.

@@ -110,11 +110,9 @@ impl<M: ModuleT> Ddp<M> {
     // ANCHOR_END: new
 
     // ANCHOR: synchronise
-    /// From now on all batch norms use the statistics of all ranks' images together.
-    ///
-    /// If NCCL alone connects the ranks, buckets then travel after the backward pass. All GPUs must run NCCL's kernels in one
-    /// order, and two threads of a rank would queue statistics and buckets in any order. Fails when a batch norm belongs to
-    /// another crate.
+    /// From now on all batch norms use the statistics of all ranks' images together. If NCCL alone connects the ranks, buckets
+    /// then travel after the backward pass: two threads of a rank would queue statistics and buckets in any order, and all GPUs
+    /// must run NCCL's kernels in one. Fails when a batch norm belongs to another crate.
     pub fn synchronise_norms(self) -> Result<Self, Error> {
         self.network.norms().check_all(self.network.weights())?;
         if let (Reduce::Buckets(reducer), false) = (&self.reduce, self.rank.has_messages()) {
@@ -240,18 +238,15 @@ impl<M: ModuleT> Ddp<M> {
         Ok(self.network.forward_training(images)?)
     }
 
-    /// Computes a loss of this rank's images, in training. `of` makes the loss from the logits, as a sum over the samples.
-    ///
-    /// A rank without images does not call `of`: the loss is 0, and so are all gradients.
+    /// Computes a loss of this rank's images, in training. `of` makes the loss from the logits, as a sum over the samples. A
+    /// rank without images does not call `of`: the loss is 0, and so are all gradients.
     pub fn loss(
         &self,
         images: &Tensor,
         of: impl FnOnce(&Tensor) -> candle_core::Result<Tensor>,
     ) -> Result<Tensor, Error> {
-        if images.dims().first() == Some(&0) {
-            return Ok(empty_loss(&self.network, images)?);
-        }
-        Ok(of(&self.forward(images)?)?)
+        let is_empty = images.dims().first() == Some(&0);
+        Ok(if is_empty { empty_loss(&self.network, images)? } else { of(&self.forward(images)?)? })
     }
 
     /// Computes the gradients of the losses of all ranks, summed over all ranks and over the losses that were
