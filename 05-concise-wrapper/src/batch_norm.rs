@@ -157,8 +157,8 @@ impl Norms {
         self.lock().sharing = Sharing::ByShard;
     }
 
-    /// From now on layers use the statistics of their own images in evaluation, too: to find out whether the weights or the
-    /// running statistics lag behind. An image's logits then depend on its neighbours.
+    /// From now on layers use the statistics of their own images in evaluation, too. An image's logits then depend on its
+    /// neighbours.
     pub fn test_by_batch(&self) {
         self.lock().tests_by_batch = true;
     }
@@ -180,8 +180,7 @@ impl Norms {
     }
 
     /// Moves the running statistics of all layers by the statistics since the last call, except statistics [by
-    /// shard](Self::by_shard). One call for all layers saves kernel launches on a GPU. A [`Network`](crate::Network) calls this
-    /// after every forward pass.
+    /// shard](Self::by_shard). A [`Network`](crate::Network) calls this after every forward pass.
     pub fn average(&self) -> Result<()> {
         let shared = &mut *self.lock();
         if matches!(shared.sharing, Sharing::ByShard) {
@@ -197,8 +196,7 @@ impl Norms {
     }
     // ANCHOR_END: settings
 
-    /// Checks that all batch norms of a network are this crate's: a layer of another crate always uses the statistics of its
-    /// images. The message of the error names the layer.
+    /// Checks that all batch norms of a network are this crate's: a layer of another crate always uses its own images.
     pub(crate) fn check_all(&self, weights: &Weights) -> Result<()> {
         let layers = &self.lock().layers;
         let ours = layers.iter().flat_map(|layer| [layer.mean.id(), layer.variance.id()]);

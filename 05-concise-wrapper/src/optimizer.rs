@@ -215,7 +215,7 @@ fn check(weights: &Weights, gradients: &[Tensor], samples: usize) -> Result<()> 
     check_gradients(named, gradients, samples)
 }
 
-/// Makes a state of zeros before the first step, and checks that the state fits the parameters.
+/// Makes a state of zeros before the first step. Fails when the state does not fit the parameters.
 fn begin(state: &mut Vec<Tensor>, weights: &Weights) -> Result<()> {
     if state.is_empty() {
         let zeros = weights.parameters.iter().map(|named| named.tensor.detach().zeros_like());

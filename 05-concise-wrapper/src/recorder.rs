@@ -19,12 +19,9 @@ pub fn record<'a, M: Model>(
     recording: Option<&'a Mutex<Option<LazyFile>>>,
 ) -> impl FnMut(Progress<'_>) -> Result<(), Error> {
     let rank = model.rank().map_or(0, |rank| rank.rank());
-    let entry = move |step: usize, kind: &str, name: &str, hash: String| Entry {
-        step,
-        rank,
-        kind: kind.to_owned(),
-        name: name.to_owned(),
-        hash,
+    let entry = move |step: usize, kind: &str, name: &str, hash: String| {
+        let (kind, name) = (kind.to_owned(), name.to_owned());
+        Entry { step, rank, kind, name, hash }
     };
     let (weights, mut weights_before) = (model.weights(), Vec::new());
     move |Progress { steps, last }| {

@@ -1,7 +1,4 @@
 //! Ranks compare their settings before they train, and their losses if the sum of all losses is not finite.
-//!
-//! A rank with another learning rate, another seed or another layer trains without an error, and the result is wrong. Or the rank
-//! waits in the middle of a step for a message that no rank sends.
 
 use candle_core::{DType, Shape, Tensor};
 use harness::records::BatchSums;
@@ -55,7 +52,7 @@ pub fn of_tensor(name: &str, dtype: DType, shape: &Shape) -> (String, String) {
 // ANCHOR: check_loss
 /// If the sum of all losses is not finite, finds the rank that is the cause. All ranks call this together, each with the sums of
 /// its shards. Fails with [`Error::LossOfRank`] on all ranks, if some ranks' losses are not finite and all remaining losses are
-/// ordinary. If losses are large, the weights of all ranks run away, and the training loop reports that.
+/// ordinary. If not, the weights of all ranks run away, and the training loop reports that.
 pub(super) fn check_loss(
     rank: &SharedCommunicator,
     own: &[BatchSums],

@@ -1,8 +1,6 @@
-//! Real bugs of the field, in a wrapped model: the bugs of stage 4. `own-shuffle` and `leave-early` are in
-//! [`Breakage::options`], the options of a rank's loop.
+//! Stage 4's bugs, in a wrapped model. `own-shuffle` and `leave-early` are in [`Breakage::options`], the options of a loop.
 
 use candle_core::{ModuleT, Tensor};
-use ops::update::overwrite;
 use params_and_allreduce::Algorithm;
 use scratch_data_parallel::breakage::{Breakage, lone_broadcast};
 
@@ -36,7 +34,7 @@ pub fn after_step<M: ModuleT>(model: &Ddp<M>, progress: Progress<'_>) -> Result<
         Some(Breakage::ReduceParams) if progress.last.is_some() => {
             for named in &model.weights().parameters {
                 let sum = model.rank.all_reduce(&named.tensor.detach(), Algorithm::Ring)?;
-                overwrite(&named.tensor, &sum)?;
+                ops::update::overwrite(&named.tensor, &sum)?;
             }
         }
         _ => {}
