@@ -92,13 +92,8 @@ pub(crate) struct Arguments {
     ///
     /// Of running statistics, the file has rank 0's. The last line has a hash of the weights at the end. `cargo course
     /// divergence` compares two such files.
-    #[arg(
-        long,
-        value_name = "FILE.jsonl",
-        help_heading = "Output",
-        hide_short_help = true,
-        conflicts_with = "compare"
-    )]
+    #[arg(long, value_name = "FILE.jsonl", help_heading = "Output")]
+    #[arg(hide_short_help = true, conflicts_with = "compare")]
     pub(crate) record: Option<PathBuf>,
 
     /// With N seeds, find out why K devices are less accurate
@@ -111,18 +106,11 @@ pub(crate) struct Arguments {
     pub(crate) compare: Option<u32>,
 
     /// Get it wrong on purpose, on the K devices under DDP
-    #[arg(
-        long = "break",
-        help_heading = "Experiments",
-        value_enum,
-        value_name = "BUG",
-        conflicts_with = "shards"
-    )]
-    #[arg(conflicts_with_all = Checkpoints::FLAGS)]
+    #[arg(long = "break", help_heading = "Experiments", value_enum, value_name = "BUG")]
+    #[arg(conflicts_with = "shards", conflicts_with_all = Checkpoints::FLAGS)]
     pub(crate) breakage: Option<Breakage>,
 }
 
-/// The networks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum ModelKind {
     /// 18 layers with batch norm
@@ -131,7 +119,6 @@ pub(crate) enum ModelKind {
     Lenet,
 }
 
-/// How a model is put on several devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum WrapperKind {
     /// No wrapper: one device only
@@ -143,13 +130,11 @@ pub(crate) enum WrapperKind {
 }
 
 impl WrapperKind {
-    /// The wrapper's name in a sentence.
     pub(crate) fn title(self) -> &'static str {
         if self == Self::DataParallel { "DataParallel" } else { "DDP" }
     }
 }
 
-/// The images of a batch norm's statistics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Norm {
     /// Each device's own
@@ -159,13 +144,11 @@ pub(crate) enum Norm {
 }
 
 impl Norm {
-    /// `local` or `synchronised`.
     pub(crate) fn name(self) -> &'static str {
         if self == Self::Sync { "synchronised" } else { "local" }
     }
 }
 
-/// The statistics that normalise test images.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum TestNorm {
     /// The averages that training has kept, as whoever uses the model has to
@@ -174,7 +157,6 @@ pub(crate) enum TestNorm {
     Batch,
 }
 
-/// Batch and rate on K devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Scale {
     /// K times the batch and K times the rate: each device is as busy as one alone
@@ -198,8 +180,7 @@ impl Arguments {
         let needs_messages = shards.is_some()
             || algorithm.is_some_and(|algorithm| algorithm != Algorithm::Native)
             || breakage == Some(Breakage::LoneBroadcast);
-        let about_norms =
-            self.width.is_some() || bn == Norm::Sync || self.test_norm == TestNorm::Batch;
+        let (sync, by_batch) = (bn == Norm::Sync, self.test_norm == TestNorm::Batch);
         let of_one_program = compare.is_some() || slow || !ddp;
         Err(UsageError::new(if launch.processes().is_some() && of_one_program {
             "each of these processes is one rank of --wrapper ddp: for --compare, --slow-link and other wrappers, start this \
@@ -216,7 +197,7 @@ impl Arguments {
             "--timeline draws a step of the ranks, and --wrapper data-parallel has no ranks: use it with --wrapper ddp"
         } else if wrapper == WrapperKind::Single && devices > 1 {
             "--wrapper single trains on one device: add --devices 1"
-        } else if shards.is_some() && (bn == Norm::Sync || self.scale == Scale::Linear) {
+        } else if shards.is_some() && (sync || self.scale == Scale::Linear) {
             "--shards gives the same bits on any number of devices, and --bn sync and --scale linear depend on that number: \
              leave one of the two out"
         } else if slow && algorithm == Some(Algorithm::Native) {
@@ -224,7 +205,7 @@ impl Arguments {
              ring"
         } else if compare.is_some() && (devices == 1 || lenet) {
             "--compare is about ResNet-18's batch norm on several devices: use it with --model resnet18 and --devices 2 or more"
-        } else if lenet && about_norms {
+        } else if lenet && (self.width.is_some() || sync || by_batch) {
             "--width, --bn and --test-norm are about ResNet-18: leave them out, or use --model resnet18"
         } else {
             return Ok(());
@@ -239,10 +220,9 @@ impl Arguments {
         self.reports.check(&[("--record", record, JSON_LINES)], folder)?;
         let Some(checkpoints) = &self.checkpoints else { return Ok(()) };
         checkpoints.check(self.train.epochs)?;
-        let is_there =
-            |path: &&Path| path.metadata().is_ok_and(|found| found.is_file() && found.len() > 0);
-        match record.filter(is_there) {
-            Some(path) if checkpoints.resume.is_some() => Err(UsageError::new(format_args!(
+        let is_there = |path: &&Path| path.metadata().is_ok_and(|it| it.is_file() && it.len() > 0);
+        match (record.filter(is_there), checkpoints.resume) {
+            (Some(path), Some(_)) => Err(UsageError::new(format_args!(
                 "--record {}: this file is there already, perhaps of the run before the interrupt: with --resume, take a new file",
                 path.display()
             ))),

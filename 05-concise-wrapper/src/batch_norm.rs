@@ -1,8 +1,7 @@
 //! Batch normalisation over several devices.
 //!
 //! In training, a batch norm normalises each channel by the mean and variance of *the batch*. On several devices, [`Norms`] chooses
-//! the images of these statistics. In evaluation, a channel is normalised by *running statistics*. Each training step moves them a
-//! tenth of the way towards its own statistics.
+//! the images of these statistics. In evaluation, a channel is normalised by *running statistics*.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -57,16 +56,15 @@ impl BatchNorm {
     }
 
     fn train(&self, x: &Tensor) -> Result<Tensor> {
-        let (sharing, shard, stand_in) = {
+        let (sharing, shard, counts) = {
             let shared = self.norms.lock();
-            (shared.sharing.clone(), shared.shard, shared.stand_in)
+            (shared.sharing.clone(), shared.shard, !shared.stand_in)
         };
         let (y, statistics) = match &sharing {
-            Sharing::Synchronised(rank) => self.synchronised(x, rank.clone(), !stand_in)?,
+            Sharing::Synchronised(rank) => self.synchronised(x, rank.clone(), counts)?,
             Sharing::Local | Sharing::ByShard => {
                 let (y, own) = batch_norm(x, &self.weight, &self.bias, EPSILON, self.relu)?;
-                let count = if stand_in { 0 } else { own.count };
-                (y, Statistics { count, ..own })
+                (y, Statistics { count: if counts { own.count } else { 0 }, ..own })
             }
         };
         if statistics.count == 1 {
@@ -76,8 +74,7 @@ impl BatchNorm {
             );
         }
         let seen = &mut self.norms.lock().layers[self.layer].seen;
-        let is_again = seen.iter().any(|(earlier, _)| *earlier == shard);
-        if is_again && matches!(sharing, Sharing::ByShard) {
+        if matches!(sharing, Sharing::ByShard) && seen.iter().any(|(number, _)| *number == shard) {
             bail!(
                 "a batch norm saw shard {shard} twice in one step: a layer that a forward pass uses twice cannot keep \
                  statistics by shard"
@@ -154,14 +151,14 @@ impl Norms {
         self.lock().sharing = Sharing::Synchronised(communicator);
     }
 
-    /// From now on layers use the statistics of each forward pass's own images, and keep the statistics until
-    /// [`fold`](Self::fold). Call [`shard`](Self::shard) before each forward pass.
+    /// From now on layers use the statistics of each forward pass's own images, and keep them until [`fold`](Self::fold).
+    /// Call [`shard`](Self::shard) before each forward pass.
     pub fn by_shard(&self) {
         self.lock().sharing = Sharing::ByShard;
     }
 
-    /// From now on layers use the statistics of their own images in evaluation, too: to find out whether the weights or the
-    /// running statistics lag behind. An image's logits then depend on its neighbours.
+    /// From now on layers use the statistics of their own images in evaluation, too. An image's logits then depend on its
+    /// neighbours.
     pub fn test_by_batch(&self) {
         self.lock().tests_by_batch = true;
     }
@@ -183,39 +180,35 @@ impl Norms {
     }
 
     /// Moves the running statistics of all layers by the statistics since the last call, except statistics [by
-    /// shard](Self::by_shard). One call for all layers saves kernel launches on a GPU. A [`Network`](crate::Network) calls this
-    /// after every forward pass.
+    /// shard](Self::by_shard). A [`Network`](crate::Network) calls this after every forward pass.
     pub fn average(&self) -> Result<()> {
-        let mut shared = self.lock();
+        let shared = &mut *self.lock();
         if matches!(shared.sharing, Sharing::ByShard) {
             return Ok(());
         }
-        let seen = shared.layers.iter_mut().map(|layer| std::mem::take(&mut layer.seen));
-        let seen: Vec<_> = seen.collect();
-        let averages = shared.layers.iter().zip(&seen).flat_map(|(layer, seen)| {
+        let averages = shared.layers.iter().flat_map(|Layer { mean, variance, seen }| {
             let seen = seen.iter().map(|(_, seen)| seen).filter(|seen| seen.count > 0);
-            seen.flat_map(|seen| seen.averages(&layer.mean, &layer.variance))
+            seen.flat_map(move |seen| seen.averages(mean, variance))
         });
-        average_all(&averages.collect::<Vec<_>>(), MOMENTUM)
+        average_all(&averages.collect::<Vec<_>>(), MOMENTUM)?;
+        shared.layers.iter_mut().for_each(|layer| layer.seen.clear());
+        Ok(())
     }
     // ANCHOR_END: settings
 
-    /// Checks that all batch norms of a network are this crate's: a layer of another crate always uses the statistics of its
-    /// images. The message of the error names the layer.
+    /// Checks that all batch norms of a network are this crate's: a layer of another crate always uses its own images.
     pub(crate) fn check_all(&self, weights: &Weights) -> Result<()> {
         let layers = &self.lock().layers;
-        let ours = |tensor: &Tensor| {
-            layers.iter().any(|layer| [layer.mean.id(), layer.variance.id()].contains(&tensor.id()))
-        };
-        let other = weights.buffers.iter().find(|Named { name, tensor }| {
+        let ours = layers.iter().flat_map(|layer| [layer.mean.id(), layer.variance.id()]);
+        let ours: Vec<_> = ours.collect();
+        for Named { name, tensor } in &weights.buffers {
             let is_norm = name.ends_with("running_mean") || name.ends_with("running_var");
-            is_norm && !ours(tensor)
-        });
-        if let Some(Named { name, .. }) = other {
-            bail!(
-                "{name} is of a layer that normalises by itself: use concise_wrapper::batch_norm::BatchNorm, whose \
-                 statistics can be synchronised and kept by shard"
-            );
+            if is_norm && !ours.contains(&tensor.id()) {
+                bail!(
+                    "{name} is of a layer that normalises by itself: use concise_wrapper::batch_norm::BatchNorm, whose \
+                     statistics can be synchronised and kept by shard"
+                );
+            }
         }
         Ok(())
     }
@@ -269,8 +262,7 @@ impl Norms {
         let weights = sum.narrow(0, sum.elem_count() - layers.len(), layers.len())?;
         let weights = weights.to_vec1::<f64>()?;
         if weights.contains(&0.0) {
-            // The global batch is empty.
-            return Ok(());
+            return Ok(()); // The global batch is empty.
         }
         let (sum, mut start, mut moves) = (sum.to_device(&device)?, 0, Vec::new());
         for (Layer { mean, variance, .. }, weight) in layers.iter().zip(weights) {
@@ -339,7 +331,7 @@ fn merged(rank: &SharedCommunicator, own: &Statistics, counts: bool) -> Result<S
     let rows = all.reshape((world_size, row))?.to_vec2::<f64>()?;
     let is_bad = |row: &Vec<f64>| row.iter().any(|value| !value.is_finite());
     let is_ordinary = |row: &Vec<f64>| row.iter().all(|value| value.abs() < RUNNING_AWAY);
-    // After the merge all ranks would have a NaN, and no rank could be named.
+    // After the merge all ranks would have a NaN.
     if let Some(bad) = rows.iter().position(is_bad)
         && rows.iter().any(is_ordinary)
     {
@@ -352,11 +344,9 @@ fn merged(rank: &SharedCommunicator, own: &Statistics, counts: bool) -> Result<S
         let (mean, variance) = (tensor(&row[..channels])?, tensor(&row[channels..2 * channels])?);
         parts.push(Statistics { mean, variance, count: row[2 * channels] as usize });
     }
-    match parts[..] {
-        // All images stand in for empty shards.
-        [] => Ok(Statistics { count: 0, ..own.clone() }),
-        _ => Statistics::merge(&parts),
-    }
+    // If all images stand in for empty shards, there are no statistics.
+    let none = || Ok(Statistics { count: 0, ..own.clone() });
+    if parts.is_empty() { none() } else { Statistics::merge(&parts) }
 }
 // ANCHOR_END: merged
 

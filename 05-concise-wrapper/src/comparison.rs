@@ -1,12 +1,11 @@
 //! The tables of `--compare`, and the conclusion.
 //!
-//! Several devices can be less accurate than one: K times the batch and the rate make fewer and longer steps, and a local batch
-//! norm uses the images of one device. `--compare N` changes one of the two at a time, with N seeds. `--test-norm` changes the
-//! statistics that normalise test images, which are a third cause.
+//! K times the batch and the rate make fewer and longer steps, and a local batch norm uses the images of one device. `--compare N`
+//! changes one of the two at a time, with N seeds. `--test-norm` changes the statistics that normalise test images.
 
 use harness::cli::name_of;
 use harness::report::outputs::Outputs;
-use harness::report::{Table, counted, number, paragraph};
+use harness::report::{Table, number, paragraph};
 use harness::statistics::{deviation, mean};
 use itertools::Itertools as _;
 use serde::Serialize;
@@ -32,13 +31,12 @@ pub(crate) fn report(
     outputs: &mut Outputs,
 ) -> anyhow::Result<()> {
     let rows = rows(runs, test_norm);
-    let by = match test_norm {
-        TestNorm::Running => "",
-        TestNorm::Batch => ", normalised by the statistics of their own batches",
-    };
-    if let Some(seeds) = rows.first().map(|row| row.accuracies.len()) {
+    if let Some(Row { accuracies, .. }) = rows.first() {
+        let own = ", normalised by the statistics of their own batches";
         paragraph(format_args!(
-            "\nAccuracy on the test images{by}, with {seeds} seeds (spread: the standard deviation over the seeds):"
+            "\nAccuracy on the test images{}, with {} seeds (spread: the standard deviation over the seeds):",
+            if test_norm == TestNorm::Batch { own } else { "" },
+            accuracies.len()
         ))?;
         table(&rows).print()?;
     }
@@ -78,10 +76,8 @@ fn table(rows: &[Row]) -> Table {
     let table = Table::new("devices, batch norm").column("batch", 1).column("lr", 2);
     let mut table = table.column("mean", 0).column("spread", 0).words("each seed", 3);
     for Row { devices, batch_norm, batch_size, learning_rate, accuracies, .. } in rows {
-        let name = match devices {
-            1 => "one device".to_owned(),
-            devices => format!("{}, {batch_norm}", counted(*devices, "device")),
-        };
+        let several = format!("{devices} devices, {batch_norm}");
+        let name = if *devices == 1 { "one device".to_owned() } else { several };
         let [mean, spread] = [mean(accuracies), deviation(accuracies)].map(|it| format!("{it:.3}"));
         let seeds = format!("{:.3}", accuracies.iter().format(" "));
         table.row([name, batch_size.to_string(), number(*learning_rate), mean, spread, seeds]);
@@ -115,13 +111,15 @@ fn effects(rows: &[Row]) -> Option<[Effect; 3]> {
         let difference = of(with) - of(without);
         Effect { change, difference, spread: spreads.fold(0.0, f64::max) }
     };
-    let (devices, norms) = (local.devices, "synchronised in place of local batch norm");
-    let in_place = format!("{} in place of one", counted(devices, "device"));
-    let times = format!("{devices} times the batch and the rate");
+    let (devices, norms) = (local.devices, "synchronised in place of local batch norm".to_owned());
+    let (in_place, times) = (
+        format!("{devices} devices in place of one"),
+        format!("{devices} times the batch and the rate"),
+    );
     Some([
         effect(in_place, &[one], &[local, sync]),
         effect(times, &[local, sync], &[local_scaled, sync_scaled]),
-        effect(norms.to_owned(), &[local, local_scaled], &[sync, sync_scaled]),
+        effect(norms, &[local, local_scaled], &[sync, sync_scaled]),
     ])
 }
 
@@ -129,19 +127,19 @@ fn effects_table(effects: &[Effect]) -> Table {
     let table = Table::new("change").column("difference", 0).column("spread", 1);
     let mut table = table.words("clear", 0);
     for it in effects {
-        let numbers = [format!("{:+.3}", it.difference), format!("{:.3}", it.spread)];
+        let (difference, spread) = (format!("{:+.3}", it.difference), format!("{:.3}", it.spread));
         let clear = if it.is_clear() { "yes" } else { "no" };
-        table.row([it.change.clone()].into_iter().chain(numbers).chain([clear.to_owned()]));
+        table.row([it.change.clone(), difference, spread, clear.to_owned()]);
     }
     table
 }
 
 /// Explains the clear differences, or says that there are none.
 fn conclusion(effects: &[Effect], test_norm: TestNorm) -> &'static str {
-    let clear: Vec<_> = effects.iter().filter(|effect| effect.is_clear()).collect();
+    let mut clear = effects.iter().filter(|effect| effect.is_clear()).peekable();
     match test_norm {
-        _ if clear.is_empty() => "No setting makes a difference that these seeds can show.",
-        TestNorm::Running if clear.iter().any(|effect| effect.difference < 0.0) => {
+        _ if clear.peek().is_none() => "No setting makes a difference that these seeds can show.",
+        TestNorm::Running if clear.any(|effect| effect.difference < 0.0) => {
             "The flag --test-norm batch finds out whether the weights are worse, or only the running statistics of batch norm."
         }
         _ => "Other seeds would not explain the clear differences.",

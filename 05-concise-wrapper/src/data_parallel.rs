@@ -55,7 +55,7 @@ type Work<M> = Box<dyn FnOnce(&Rank, &Network<M>) -> Result<(), Error> + Send>;
 struct Threads<M> {
     /// A queue of work for each device. Empty after a failure.
     queues: Vec<Sender<Work<M>>>,
-    /// The thread that started the ranks. It returns their first failure. `None` after a failure.
+    /// The thread that started the ranks returns their first failure. `None` after a failure.
     ranks: Option<JoinHandle<Option<String>>>,
     failure: String,
 }
@@ -63,15 +63,10 @@ struct Threads<M> {
 
 impl<M: ModuleT + Send + Sync + 'static> DataParallel<M> {
     // ANCHOR: new
-    /// Puts a replica of the network on every device of a plan. The network stays on its device.
-    ///
-    /// A device has failed if another device waits for it longer than `timeout`.
-    pub fn new(
-        network: Network<M>,
-        devices: &DevicePlan,
-        timeout: Duration,
-    ) -> Result<Self, Error> {
-        let (network, count, plan) = (Arc::new(network), devices.len(), devices.clone());
+    /// Puts a replica of the network on every device of a plan. The network stays on its device. A device has failed if
+    /// another device waits for it longer than `timeout`.
+    pub fn new(network: Network<M>, plan: &DevicePlan, timeout: Duration) -> Result<Self, Error> {
+        let (network, count, plan) = (Arc::new(network), plan.len(), plan.clone());
         let (queues, of_ranks): (_, Vec<_>) = (0..count).map(|_| channel()).unzip();
         let original = Arc::clone(&network);
         let start = move || {
@@ -82,10 +77,9 @@ impl<M: ModuleT + Send + Sync + 'static> DataParallel<M> {
             };
             run_ranks_with(&plan, timeout, of_ranks, rank).err().map(|first| first.to_string())
         };
-        let ranks = thread::Builder::new().spawn(start).map_err(candle_core::Error::wrap)?;
+        let ranks = Some(thread::Builder::new().spawn(start).map_err(candle_core::Error::wrap)?);
         let failure = "a device has ended early".to_owned();
-        let threads = Mutex::new(Threads { queues, ranks: Some(ranks), failure });
-        Ok(Self { network, threads, count })
+        Ok(Self { network, threads: Mutex::new(Threads { queues, ranks, failure }), count })
     }
 
     /// From now on all batch norms use the statistics of all devices' images together. Fails when a batch norm belongs to
@@ -135,7 +129,7 @@ impl<M: ModuleT + Send + Sync + 'static> DataParallel<M> {
     pub fn predict(&self, images: &Tensor) -> Result<Tensor, Error> {
         let samples = images.dim(0)?;
         if samples == 0 {
-            return Err(candle_core::Error::Msg("there are no images to predict".to_owned()).into());
+            return Err(candle_core::Error::msg("there are no images to predict").into());
         }
         let labels = Tensor::zeros(samples, DType::U32, &Device::Cpu)?;
         let network = Arc::clone(&self.network);
@@ -155,7 +149,6 @@ impl<M: ModuleT + Send + Sync + 'static> DataParallel<M> {
 }
 
 impl<M> Drop for Threads<M> {
-    /// Waits until all threads have ended.
     fn drop(&mut self) {
         self.queues.clear();
         let _ = self.ranks.take().map(JoinHandle::join);
@@ -202,10 +195,10 @@ impl<M: ModuleT + Send + Sync + 'static> Model for DataParallel<M> {
         let (mut sums, mut gradients) = (BatchSums::default(), Vec::new());
         for (of_shard, of_batch) in results {
             sums += of_shard;
-            gradients.extend(of_batch);
+            for gradient in of_batch {
+                gradients.push(move_view(&gradient, self.network.device())?);
+            }
         }
-        let home = |gradient: &Tensor| move_view(gradient, self.network.device());
-        let gradients = gradients.iter().map(home).collect::<candle_core::Result<_>>()?;
         Ok(Step { sums: sums.into(), gradients })
     }
     // ANCHOR_END: backward

@@ -7,14 +7,13 @@
 //! | --- | --- | --- |
 //! | [`mod@network`] | 300 | a network: a module, its named tensors, their gradients |
 //! | [`model`], [`mod@train`] | 180 | the model as the training loop sees it, and the loop |
-//! | [`mod@data_parallel`] | 240 | one line: replicate, scatter, apply, gather |
-//! | [`ddp`] | 770 | a rank for each device: gradients travel in buckets during the backward pass |
+//! | [`mod@data_parallel`] | 230 | one line: replicate, scatter, apply, gather |
+//! | [`ddp`] | 740 | a rank for each device: gradients travel in buckets during the backward pass |
 //! | [`resnet`], [`lenet`] | 200 | ResNet-18, and LeNet of stage 1 |
-//! | [`batch_norm`] | 360 | statistics of the local shard, of the global batch, or of each shard |
-//! | [`optimizer`] | 220 | SGD with momentum, AdamW, warm-up, the linear scaling rule |
+//! | [`batch_norm`] | 350 | statistics of the local shard, of the global batch, or of each shard |
+//! | [`optimizer`] | 240 | SGD with momentum, AdamW, warm-up, the linear scaling rule |
 //!
-//! The remaining modules serve these: [`recorder`] records the steps of a run, and `resume` resumes a run on all ranks to the same
-//! bits.
+//! [`recorder`] records the steps of a run, and `resume` resumes a run on all ranks to the same bits.
 
 pub mod batch_norm;
 pub mod data_parallel;

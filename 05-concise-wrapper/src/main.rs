@@ -59,10 +59,10 @@ fn run() -> anyhow::Result<()> {
     if !launch.speaks() {
         return failed;
     }
-    let compared = match prepared.flags.compare {
-        Some(_) => comparison::report(&finished, prepared.flags.test_norm, &mut outputs),
-        None => Ok(()),
-    };
+    let mut compared = Ok(());
+    if prepared.flags.compare.is_some() {
+        compared = comparison::report(&finished, prepared.flags.test_norm, &mut outputs);
+    }
     let reported = report::report(&finished, planned, &prepared, &mut outputs);
     failed.and(compared).and(reported)
 }
@@ -89,8 +89,8 @@ fn train_run(
                 let model = network.replica(device.tensors())?;
                 let observe = record(&model, recording);
                 train(&model, data, &run.options, extras, checkpoints, &mut report, observe)
-            })?;
-            Ok((trained, Vec::new()))
+            });
+            Ok((trained?, Vec::new()))
         }
         WrapperKind::DataParallel => {
             // ANCHOR: data_parallel
@@ -99,8 +99,8 @@ fn train_run(
             let model = if sync { model.synchronise_norms()? } else { model };
             let observe = record(&model, recording);
             let trained =
-                train(&model, data, &run.options, extras, checkpoints, &mut report, observe)?;
-            Ok((trained, Vec::new()))
+                train(&model, data, &run.options, extras, checkpoints, &mut report, observe);
+            Ok((trained?, Vec::new()))
         }
         WrapperKind::Ddp => {
             let breakage = flags.breakage.filter(|_| run.main);

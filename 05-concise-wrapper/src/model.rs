@@ -1,6 +1,6 @@
 //! The model as the training loop sees it, on one device or on many.
 
-use candle_core::{ModuleT, Tensor};
+use candle_core::{ModuleT, Result as TensorResult, Tensor};
 use datasets::{Batch, Dataset};
 use harness::records::BatchSums;
 use harness::report::trace::COMPUTE;
@@ -79,11 +79,10 @@ impl<M: ModuleT> Model for Network<M> {
 pub(crate) fn loss_of<M: ModuleT>(
     network: &Network<M>,
     shard: &Batch,
-) -> candle_core::Result<(Tensor, StepSums)> {
+) -> TensorResult<(Tensor, StepSums)> {
     let _span = info_span!(target: COMPUTE, "forward").entered();
     if shard.is_empty() {
-        let sums = BatchSums::of_no_samples();
-        return Ok((empty_loss(network, &shard.images)?, sums.into()));
+        return Ok((empty_loss(network, &shard.images)?, BatchSums::of_no_samples().into()));
     }
     let shard = shard.to_device(network.device())?;
     let logits = network.forward_training(&shard.images)?;
@@ -99,7 +98,7 @@ pub(crate) fn loss_of<M: ModuleT>(
 pub(crate) fn empty_loss<M: ModuleT>(
     network: &Network<M>,
     images: &Tensor,
-) -> candle_core::Result<Tensor> {
+) -> TensorResult<Tensor> {
     let mut dims = images.dims().to_vec();
     dims[0] = 1;
     // Inputs that an embedding looks up, such as word numbers, keep their type.
@@ -112,7 +111,7 @@ pub(crate) fn empty_loss<M: ModuleT>(
 }
 
 /// Computes a loss of 0 from the logits of an image that replaces an empty shard. All its gradients are 0.
-pub fn stand_in_loss(logits: &Tensor) -> candle_core::Result<Tensor> {
+pub fn stand_in_loss(logits: &Tensor) -> TensorResult<Tensor> {
     logits.mul(&logits.zeros_like()?)?.sum_all()
 }
 // ANCHOR_END: empty_loss

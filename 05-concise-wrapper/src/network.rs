@@ -1,7 +1,7 @@
 //! A network: a module, its named tensors, and their gradients.
 //!
 //! A module asks for its tensors by name, through candle's [`VarBuilder`]. So layers of `candle_nn` can be used, except those
-//! with a wrong backward pass, which chapter 5 of the book lists. The builder makes each tensor and keeps it in a list.
+//! with a wrong backward pass, which chapter 5 of the book lists.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -24,7 +24,7 @@ use crate::precision::Precision;
 use crate::weights::{Named, Weights, is_buffer};
 
 // ANCHOR: network
-/// Builds a module of named tensors. Each replica calls it once.
+/// Builds a module of named tensors, once for each replica.
 type Build<M> = dyn Fn(&VarBuilder<'_>, &Norms) -> Result<M> + Send + Sync;
 
 /// Returns the first value of a tensor, from its name, shape, distribution and type.
@@ -74,10 +74,9 @@ impl<M: ModuleT> Network<M> {
         device: &Device,
         build: impl Fn(&VarBuilder<'_>, &Norms) -> Result<M> + Send + Sync + 'static,
     ) -> Result<Self> {
-        let values = move |name: &str, shape: &Shape, init, dtype| {
-            initial::value(name, shape, init, seed, dtype)
-        };
-        Self::with_values(values, precision, device, build)
+        let value =
+            move |name: &_, shape: &_, init, dtype| initial::value(name, shape, init, seed, dtype);
+        Self::with_values(value, precision, device, build)
     }
 
     /// Makes a network with the initial weights that `values` returns, from the name, the shape, the distribution and the
@@ -97,9 +96,9 @@ impl<M: ModuleT> Network<M> {
         self.copied(device, |_| false)
     }
 
-    /// Makes constants of the parameters of some names, like PyTorch's `requires_grad_(False)`. They become buffers: no backward
-    /// pass computes their gradients, no optimizer updates them, and no rank sends them in a step. All ranks freeze the same
-    /// parameters, before they wrap the network. Fails when no parameter has such a name.
+    /// Makes constants of the parameters of some names, like PyTorch's `requires_grad_(False)`. They become buffers, without
+    /// gradients and updates. All ranks freeze the same parameters, before they wrap the network. Fails when no parameter has
+    /// such a name.
     pub fn freeze(self, frozen: impl Fn(&str) -> bool) -> Result<Self> {
         if !self.weights().parameters.iter().any(|named| frozen(&named.name)) {
             bail!("no parameter of this network has a name that is to be frozen");
@@ -174,14 +173,13 @@ impl<M: ModuleT> Network<M> {
         precision.logits(&logits)
     }
 
-    /// Computes the gradient of every parameter, in the order of the parameters. Fails when a parameter has no gradient: the
-    /// message names it. Fails when the network is wrapped by [`Ddp`](crate::Ddp).
+    /// Computes the gradient of every parameter, in the order of the parameters. Fails when a parameter has no gradient, or
+    /// the network is wrapped by [`Ddp`](crate::Ddp).
     pub fn gradients(&self, loss: &Tensor) -> Result<Vec<Tensor>> {
         let _span = info_span!(target: COMPUTE, "backward").entered();
         if self.wrapped {
-            bail!(
-                "this network is wrapped, and its gradients go to the wrapper: call the wrapper's `gradients`"
-            );
+            let to = "the wrapper: call the wrapper's `gradients`";
+            bail!("this network is wrapped, and its gradients go to {to}");
         }
         self.parameter_gradients(&backward(loss)?)
     }

@@ -1,7 +1,7 @@
-//! Optimizers: stochastic gradient descent with momentum and weight decay, and AdamW. And the learning rate's schedule.
+//! SGD with momentum and weight decay, AdamW, and the learning rate's schedule. All formulas are PyTorch's.
 //!
-//! All formulas are PyTorch's. An optimizer belongs to one replica. Its gradients are *sums* over the samples of a global
-//! batch, and its update divides by the number of samples, once.
+//! An optimizer belongs to one replica. Its gradients are *sums* over the samples of a global batch, and its update divides by
+//! the number of samples, once.
 
 use candle_core::{Result, Tensor, bail};
 use clap::Args;
@@ -56,17 +56,13 @@ pub struct Schedule {
 impl Schedule {
     /// The rate of a step, counted from 0 over the whole run.
     pub fn rate(&self, step: usize) -> f64 {
-        if step + 1 >= self.warm_up {
-            return self.rate;
-        }
-        self.rate * (step + 1) as f64 / self.warm_up as f64
+        let rises = step + 1 < self.warm_up;
+        if rises { self.rate * (step + 1) as f64 / self.warm_up as f64 } else { self.rate }
     }
 }
 
-/// The linear scaling rule: k times the batch, k times the rate (Goyal et al., "Accurate, Large Minibatch SGD", 2017).
-///
-/// The rule holds while the gradients hardly change over k small steps. At the beginning of a run gradients change quickly, so
-/// the rate warms up.
+/// The linear scaling rule: k times the batch, k times the rate (Goyal et al., "Accurate, Large Minibatch SGD", 2017). The rule
+/// holds while the gradients hardly change over k small steps.
 pub fn scaled_rate(rate: f64, batch: usize, reference_batch: usize) -> f64 {
     rate * batch as f64 / reference_batch as f64
 }
@@ -94,13 +90,10 @@ impl Sgd {
         Self { constants, velocities: Vec::new() }
     }
 
-    /// Makes velocities of zeros, if the constants need velocities and there are none. Fails when the velocities do not fit
-    /// the weights.
+    /// Makes velocities of zeros, if the constants need some. Fails when there are velocities that do not fit the weights.
     pub(crate) fn begin(&mut self, weights: &Weights) -> Result<()> {
-        if self.constants == Momentum::default() && self.velocities.is_empty() {
-            return Ok(());
-        }
-        begin(&mut self.velocities, weights)
+        let is_plain = self.constants == Momentum::default() && self.velocities.is_empty();
+        if is_plain { Ok(()) } else { begin(&mut self.velocities, weights) }
     }
 
     /// The velocities by the names of their parameters: the state that a checkpoint saves. They share their memory.
@@ -111,21 +104,15 @@ impl Sgd {
 
     /// Restores all velocities, or removes them if the list is empty. Fails when there is not one velocity for each
     /// parameter, of its shape and type.
-    pub fn set_velocities(
-        &mut self,
-        weights: &Weights,
-        velocities: &[(String, Tensor)],
-    ) -> Result<()> {
-        let parameters = if velocities.is_empty() { &[][..] } else { &weights.parameters };
-        if velocities.len() != parameters.len() {
-            bail!("{} velocities for {} parameters", velocities.len(), parameters.len());
+    pub fn set_velocities(&mut self, weights: &Weights, all: &[(String, Tensor)]) -> Result<()> {
+        let parameters = if all.is_empty() { &[][..] } else { &weights.parameters };
+        if all.len() != parameters.len() {
+            bail!("{} velocities for {} parameters", all.len(), parameters.len());
         }
         let restored = parameters.iter().map(|parameter| {
-            let found = velocities.iter().find(|(name, _)| *name == parameter.name);
-            match found.filter(|(_, velocity)| fits((velocity, parameter))) {
-                Some((_, velocity)) => {
-                    move_view(&velocity.force_contiguous()?, parameter.tensor.device())
-                }
+            let fits = |(name, v): &&(_, _)| *name == parameter.name && fits((v, parameter));
+            match all.iter().find(fits) {
+                Some((_, v)) => move_view(&v.force_contiguous()?, parameter.tensor.device()),
                 None => bail!("there is no velocity for parameter {}", parameter.name),
             }
         });
@@ -189,7 +176,7 @@ pub struct AdamW {
 
 impl Default for AdamW {
     fn default() -> Self {
-        let (betas, means) = ([0.9, 0.999], [Vec::new(), Vec::new()]);
+        let (betas, means) = ([0.9, 0.999], Default::default());
         Self { betas, epsilon: 1e-8, weight_decay: 0.01, steps: 0, means }
     }
 }
@@ -223,13 +210,12 @@ impl AdamW {
     }
 }
 
-/// Checks that there is a gradient for every parameter, of its shape.
 fn check(weights: &Weights, gradients: &[Tensor], samples: usize) -> Result<()> {
     let named = weights.parameters.iter().map(|named| (named.name.as_str(), &named.tensor));
     check_gradients(named, gradients, samples)
 }
 
-/// Makes a state of zeros before the first step, and checks that the state fits the parameters.
+/// Makes a state of zeros before the first step. Fails when the state does not fit the parameters.
 fn begin(state: &mut Vec<Tensor>, weights: &Weights) -> Result<()> {
     if state.is_empty() {
         let zeros = weights.parameters.iter().map(|named| named.tensor.detach().zeros_like());

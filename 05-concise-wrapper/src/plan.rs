@@ -3,7 +3,7 @@
 use std::iter;
 use std::sync::Mutex;
 
-use candle_core::{DType, Device, Module as _, ModuleT as _};
+use candle_core::{DType, Device, Module as _, ModuleT as _, Result};
 use candle_nn::{FuncT, func_t};
 use checkpoints::{Checkpoints, Configuration};
 use concise_wrapper::ddp::Reduction;
@@ -12,7 +12,6 @@ use concise_wrapper::launch::Launch;
 use concise_wrapper::lenet::LeNet;
 use concise_wrapper::optimizer::scaled_rate;
 use concise_wrapper::resnet::ResNet18;
-use concise_wrapper::weights::Weights;
 use concise_wrapper::{Network, sizing};
 use devices::DevicePlan;
 use harness::cli::{ReportArguments, UsageError, name_of};
@@ -20,7 +19,6 @@ use harness::records::TrainOptions;
 use harness::report::file::LazyFile;
 use harness::report::number;
 use harness::report::summary::Versions;
-use params_and_allreduce::Algorithm;
 use scratch_data_parallel::check_shards;
 use trainer::TrainSetup;
 use trainer::memory::{Footprint, NetworkSize};
@@ -43,7 +41,6 @@ pub(crate) struct Prepared {
     several: DevicePlan,
     /// The number of devices of all processes.
     world_size: usize,
-    /// The planes of ResNet-18's first group.
     pub(crate) width: usize,
 }
 
@@ -51,9 +48,8 @@ pub(crate) struct Prepared {
 #[derive(Clone)]
 pub(crate) struct Run {
     pub(crate) name: &'static str,
-    /// The devices of this process.
+    /// The devices of this process, and the number of devices of all processes.
     pub(crate) devices: DevicePlan,
-    /// The number of devices of all processes.
     pub(crate) world_size: usize,
     pub(crate) wrapper: WrapperKind,
     pub(crate) options: TrainOptions,
@@ -63,7 +59,6 @@ pub(crate) struct Run {
 }
 
 impl Run {
-    /// The images of the batch norms' statistics.
     pub(crate) fn batch_norm(&self) -> &'static str {
         if self.world_size == 1 { "of the batch" } else { self.norm.name() }
     }
@@ -79,11 +74,26 @@ impl Prepared {
             several.check_bf16().map_err(refused)?;
         }
         let width = sizing::width(flags.width, &several);
-        let footprint = footprint(&flags, width, &several, world_size);
+        let network = match flags.model {
+            ModelKind::Lenet => NetworkSize::lenet(),
+            ModelKind::Resnet18 => NetworkSize::resnet18(width),
+        };
+        // With the linear rule each device has a whole batch. `--compare` trains with both rules.
+        let (linear, here) = (flags.scale == Scale::Linear, several.len() as f64);
+        let batches = if linear { here } else { here / world_size as f64 };
+        let footprint = Footprint { batches, ..Footprint::new(network, &several) };
         let reduction = reduction(&flags, launch, &several, world_size)?;
         if let Some(slowness) = flags.reduction.slow_link().filter(|_| world_size > 1) {
             flags.train.check_memory(&footprint, (1, 1))?;
-            let (bytes, algorithm) = sent(flags.network(width, 0)?.weights(), reduction);
+            // In reproducible mode, each gradient travels by itself.
+            let (caps, algorithm) = match reduction {
+                Reduction::Buckets { caps, algorithm, .. } => (caps, Some(algorithm)),
+                Reduction::Reproducible { .. } => (BucketCaps { first: 0, others: 0 }, None),
+            };
+            let sizes = flags.network(width, 0)?.weights().parameter_sizes();
+            let bytes = |bucket: Vec<usize>| bucket.into_iter().map(|nth| sizes[nth]).sum();
+            let largest = buckets(&sizes, caps).into_iter().map(bytes).max().unwrap_or(0);
+            let bytes = (sizes.iter().sum(), largest);
             slowness.check(flags.launch.timeout(), world_size, bytes, algorithm)?;
         }
         let mut notes: Vec<String> = launch.note(&several).into_iter().collect();
@@ -101,18 +111,15 @@ impl Prepared {
         } else {
             flags.reports = ReportArguments::default();
         }
-        // With the linear rule each device has a whole batch. `--compare` trains with both rules.
-        let whole_batches = flags.scale == Scale::Linear && flags.compare.is_none();
-        let shards = if whole_batches { 1 } else { world_size };
+        let shards = if linear && flags.compare.is_none() { 1 } else { world_size };
         let mut setup = launch.one_first(|first| {
             flags.train.data.follows = !first;
             flags.train.prepare(&flags.reports, world_size, shards, &footprint)
         })?;
         setup.dtype = flags.precision();
         notes.extend(setup.data_note.take());
-        if let (Some(Checkpoints { resume: Some(_), .. }), Some(metrics)) =
-            (&flags.checkpoints, &mut setup.outputs.metrics)
-        {
+        let resumes = flags.checkpoints.as_ref().is_some_and(|it| it.resume.is_some());
+        if let Some(metrics) = setup.outputs.metrics.as_mut().filter(|_| resumes) {
             metrics.resume();
         }
         let recording = Mutex::new(recording);
@@ -121,7 +128,7 @@ impl Prepared {
 
     /// The runs: one device, then the devices of `--devices`. With checkpoints only the second run is made: a resumed run
     /// should not wait for a baseline. The same holds for processes, each of which has one device.
-    pub(crate) fn runs(&self, launch: &Launch) -> Result<Vec<Run>, UsageError> {
+    pub(crate) fn runs(&self, launch: &Launch) -> anyhow::Result<Vec<Run>> {
         let flags = &self.flags;
         let one = Run {
             name: "one device",
@@ -156,41 +163,36 @@ impl Prepared {
         })
     }
 
-    /// The run on the devices of `--devices`.
     fn on_several(&self, scale: Scale, norm: Norm) -> Run {
-        let (wrapper, mut options) = (self.flags.wrapper, self.setup.options);
+        let (wrapper, world_size) = (self.flags.wrapper, self.world_size);
+        let (mut options, one) = (self.setup.options, self.setup.options.batch_size);
         if scale == Scale::Linear {
-            let TrainOptions { batch_size, learning_rate, .. } = options;
-            options.batch_size *= self.world_size;
-            options.learning_rate = scaled_rate(learning_rate, options.batch_size, batch_size);
+            options.batch_size *= world_size;
+            options.learning_rate = scaled_rate(options.learning_rate, options.batch_size, one);
         }
         let name = if wrapper == WrapperKind::DataParallel { "data parallel" } else { "ddp" };
-        let (devices, world_size) = (self.several.clone(), self.world_size);
-        Run { name, devices, world_size, wrapper, options, norm, main: true }
+        Run { name, devices: self.several.clone(), world_size, wrapper, options, norm, main: true }
     }
 
     /// `ddp on 2 devices: batch 2 × 256, lr 0.2`
     pub(crate) fn title(&self, run: &Run) -> String {
         let TrainOptions { batch_size, learning_rate, seed, .. } = run.options;
-        let mut title = run.name.to_owned();
-        if run.world_size > 1 {
+        let (mut title, mut batch, several) =
+            (run.name.to_owned(), batch_size.to_string(), run.world_size > 1);
+        if several {
             title += &format!(" on {} devices", run.world_size);
         }
         if self.flags.compare.is_some() {
-            if run.world_size > 1 {
-                title += &format!(", {} batch norm", run.batch_norm());
-            }
-            title += &format!(", seed {seed}");
+            let norms = format!(", {} batch norm", run.batch_norm());
+            title += &format!("{}, seed {seed}", if several { &norms } else { "" });
         }
         // The shards of an uneven batch differ by a sample.
-        let batch = match (run.world_size, batch_size % run.world_size) {
-            (1, _) | (_, 1..) => batch_size.to_string(),
-            (devices, 0) => format!("{devices} × {}", batch_size / devices),
-        };
-        title + &format!(": batch {batch}, lr {}", number(learning_rate))
+        if several && batch_size.is_multiple_of(run.world_size) {
+            batch = format!("{} × {}", run.world_size, batch_size / run.world_size);
+        }
+        format!("{title}: batch {batch}, lr {}", number(learning_rate))
     }
 
-    /// Describes the runs in one line.
     pub(crate) fn headline(&self) -> String {
         let mixed = if self.setup.dtype == DType::BF16 { " in bf16" } else { "" };
         self.setup.headline(&format!("{}{mixed}", self.model()))
@@ -213,7 +215,7 @@ impl Prepared {
     fn settings(&self, run: &Run) -> Configuration {
         let (model, shards) = (self.flags.model, self.flags.reduction.shards);
         let norms = normalised_images(model, run.norm, shards.is_some(), run.world_size);
-        let shards = shards.map_or_else(|| "none".to_owned(), |shards| shards.to_string());
+        let shards = shards.map_or("none".to_owned(), |shards| shards.to_string());
         let mut settings = Configuration::default();
         settings.extend([("model", self.model()), ("batch norm", norms), ("shards", shards)]);
         settings
@@ -237,21 +239,15 @@ impl Prepared {
 
 impl Arguments {
     /// Builds the network. `width` is the number of planes of ResNet-18's first group.
-    pub(crate) fn network(
-        &self,
-        width: usize,
-        seed: u64,
-    ) -> candle_core::Result<Network<FuncT<'static>>> {
+    pub(crate) fn network(&self, width: usize, seed: u64) -> Result<Network<FuncT<'static>>> {
         let (model, precision) = (self.model, self.precision());
-        let network = Network::new(seed, precision, &Device::Cpu, move |vb, norms| match model {
-            ModelKind::Resnet18 => {
-                let network = ResNet18::new(width, norms, vb)?;
-                Ok(func_t(move |images, train| network.forward_t(images, train)))
-            }
-            ModelKind::Lenet => {
+        let network = Network::new(seed, precision, &Device::Cpu, move |vb, norms| {
+            if model == ModelKind::Lenet {
                 let network = LeNet::new(vb)?;
-                Ok(func_t(move |images, _train| network.forward(images)))
+                return Ok(func_t(move |images, _train| network.forward(images)));
             }
+            let network = ResNet18::new(width, norms, vb)?;
+            Ok(func_t(move |images, train| network.forward_t(images, train)))
         })?;
         if self.test_norm == TestNorm::Batch {
             network.norms().test_by_batch();
@@ -260,53 +256,25 @@ impl Arguments {
     }
 }
 
-/// The memory of the runs in this process. `plan` has the devices of this process.
-fn footprint(flags: &Arguments, width: usize, plan: &DevicePlan, world_size: usize) -> Footprint {
-    let network = match flags.model {
-        ModelKind::Lenet => NetworkSize::lenet(),
-        ModelKind::Resnet18 => NetworkSize::resnet18(width),
-    };
-    // With the linear rule each device has a whole batch. `--compare` trains with both rules.
-    let batches = match flags.scale {
-        Scale::None if flags.compare.is_none() => plan.len() as f64 / world_size as f64,
-        _ => plan.len() as f64,
-    };
-    Footprint { batches, ..Footprint::new(network, plan) }
-}
-
 /// How the gradients of all `devices` are added up. `plan` has the devices of this process.
 fn reduction(
     flags: &Arguments,
     launch: &Launch,
     plan: &DevicePlan,
     devices: usize,
-) -> Result<Reduction, UsageError> {
+) -> anyhow::Result<Reduction> {
     let asked = flags.reduction;
     if let Some(shards) = asked.shards {
         let shards = shards as usize;
         check_shards(shards, devices, flags.train.batch_size)?;
         return Ok(Reduction::Reproducible { shards });
     }
-    let algorithm = asked.algorithm(launch, plan)?;
-    let usual = BucketCaps::default();
+    let (algorithm, usual) = (asked.algorithm(launch, plan)?, BucketCaps::default());
     let others = asked.bucket_bytes().unwrap_or(usual.others);
     let caps = BucketCaps { first: usual.first.min(others), others };
     // Two of a library's sums at a time could come in another order on each GPU.
     let in_turn = flags.bn == Norm::Sync && devices > 1 && algorithm == Algorithm::Native;
     Ok(Reduction::Buckets { caps, algorithm, overlap: !asked.no_overlap && !in_turn })
-}
-
-/// The bytes of all parameters, the most bytes of gradients that are added up at a time, and the algorithm if there is one.
-fn sent(weights: &Weights, reduction: Reduction) -> ((usize, usize), Option<Algorithm>) {
-    let sizes = weights.parameter_sizes();
-    let (caps, algorithm) = match reduction {
-        Reduction::Buckets { caps, algorithm, .. } => (caps, Some(algorithm)),
-        // Each gradient by itself.
-        Reduction::Reproducible { .. } => (BucketCaps { first: 0, others: 0 }, None),
-    };
-    let bytes = |bucket: Vec<usize>| bucket.into_iter().map(|nth| sizes[nth]).sum();
-    let largest = buckets(&sizes, caps).into_iter().map(bytes).max();
-    ((sizes.iter().sum(), largest.unwrap_or(0)), algorithm)
 }
 
 /// The images from which a batch norm computes its statistics, in words. Where these differ, the networks differ.

@@ -12,8 +12,8 @@ use crate::model::{Model, Progress};
 use crate::{Error, text};
 
 // ANCHOR: recorder
-/// Returns an observer of [`train`](crate::train()) that records every step, if the run has a recording. All ranks record
-/// together. The observer fails when the file of rank 0 cannot be written, or another rank stops or stalls.
+/// Returns an observer of [`train`](crate::train()) that records every step, if there is a recording. All ranks record
+/// together. The observer fails when rank 0 cannot write the file, or another rank stops or stalls.
 pub fn record<'a, M: Model>(
     model: &'a M,
     recording: Option<&'a Mutex<Option<LazyFile>>>,
@@ -23,8 +23,7 @@ pub fn record<'a, M: Model>(
         let (kind, name) = (kind.to_owned(), name.to_owned());
         Entry { step, rank, kind, name, hash }
     };
-    let weights = model.weights();
-    let mut weights_before = Vec::new();
+    let (weights, mut weights_before) = (model.weights(), Vec::new());
     move |Progress { steps, last }| {
         let Some(recording) = recording else { return Ok(()) };
         let mut entries = Vec::new();

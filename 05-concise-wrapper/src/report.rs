@@ -9,7 +9,6 @@ use harness::report::file::{LazyFile, announce};
 use harness::report::outputs::Outputs;
 use harness::report::summary::Summary;
 use harness::report::{line, number, paragraph};
-use itertools::Itertools as _;
 use model_state::weights_hash::WeightsHash;
 use scratch_data_parallel::replicas::verdict;
 
@@ -50,25 +49,28 @@ fn method(run: &Run, Prepared { flags, reduction, .. }: &Prepared) -> Option<Str
         ModelKind::Lenet => String::new(),
         ModelKind::Resnet18 => format!(", {} batch norm", run.norm.name()),
     };
-    let wrapper = match (run.wrapper, reduction) {
-        (WrapperKind::Single, _) => None,
-        (WrapperKind::DataParallel, _) => Some(format!("data parallel{norms}")),
-        (WrapperKind::Ddp, Reduction::Reproducible { shards }) => {
-            Some(format!("reproducible: {shards} shards"))
+    let mut method = Vec::new();
+    match (run.wrapper, reduction) {
+        (WrapperKind::Single, _) => {}
+        (WrapperKind::DataParallel, _) => method.push(format!("data parallel{norms}")),
+        (_, Reduction::Reproducible { shards }) => {
+            method.push(format!("reproducible: {shards} shards"));
         }
-        (WrapperKind::Ddp, Reduction::Buckets { algorithm, overlap, .. }) => {
+        (_, Reduction::Buckets { algorithm, overlap, .. }) => {
             let when = if *overlap { "during" } else { "after" };
-            Some(format!("ddp: buckets {when} backward ({algorithm}){norms}"))
+            method.push(format!("ddp: buckets {when} backward ({algorithm}){norms}"));
         }
-    };
-    let slowness = flags.reduction.slow_link().filter(|_| run.main);
-    let slow = slowness.map(|it| format!("link slowed down to {} MB/s", number(it.megabytes())));
-    let breakage = flags.breakage.filter(|_| run.main);
-    let broken = breakage.map(|bug| format!("broken on purpose: {}", name_of(&bug)));
-    let tested = (flags.test_norm == TestNorm::Batch)
-        .then(|| "tested by each batch's own statistics".to_owned());
-    let method = [wrapper, slow, broken, tested].into_iter().flatten().join(", ");
-    Some(method).filter(|method| !method.is_empty())
+    }
+    if let Some(slowness) = flags.reduction.slow_link().filter(|_| run.main) {
+        method.push(format!("link slowed down to {} MB/s", number(slowness.megabytes())));
+    }
+    if let Some(bug) = flags.breakage.filter(|_| run.main) {
+        method.push(format!("broken on purpose: {}", name_of(&bug)));
+    }
+    if flags.test_norm == TestNorm::Batch {
+        method.push("tested by each batch's own statistics".to_owned());
+    }
+    Some(method.join(", ")).filter(|method| !method.is_empty())
 }
 
 /// Prints the results of the runs that have ended, and writes the files that show all of them. `planned` counts all runs.
@@ -92,11 +94,10 @@ pub(crate) fn report(
     }
     outputs.write(&prepared.headline())?;
     locked(&prepared.recording).as_ref().map_or(Ok(()), LazyFile::announce)?;
-    match &flags.checkpoints {
-        Some(checkpoints) if !runs.is_empty() => {
-            let newest = checkpoints.newest()?;
-            Ok(newest.map_or(Ok(()), |path| announce("--checkpoint", &path))?)
-        }
-        _ => Ok(()),
+    if let Some(checkpoints) = flags.checkpoints.as_ref().filter(|_| !runs.is_empty())
+        && let Some(newest) = checkpoints.newest()?
+    {
+        announce("--checkpoint", &newest)?;
     }
+    Ok(())
 }

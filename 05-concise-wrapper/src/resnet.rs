@@ -1,8 +1,7 @@
 //! ResNet-18 (He et al., "Deep Residual Learning for Image Recognition", 2015), for images of 28×28 pixels: there is no
 //! max-pooling after the first convolution.
 //!
-//! The first group has W planes, 64 in the original. A smaller W makes a network of the same structure for a smaller machine. The
-//! names are torchvision's, so weights can be exchanged.
+//! The first group has W planes, 64 in the original. The names are torchvision's, so weights can be exchanged.
 
 use candle_core::{ModuleT, Result, Tensor, bail};
 use candle_nn::VarBuilder;
@@ -98,10 +97,8 @@ impl Head {
     /// Makes the layers.
     pub fn new(width: usize, vb: &VarBuilder<'_>) -> Result<Self> {
         let layer = candle_nn::linear(8 * width, CLASSES, vb.pp("fc"))?;
-        let (weight, Some(bias)) = (layer.weight(), layer.bias()) else {
-            bail!("the last layer has no bias")
-        };
-        Ok(Self { weight: weight.clone(), bias: bias.clone() })
+        let Some(bias) = layer.bias() else { bail!("the last layer has no bias") };
+        Ok(Self { weight: layer.weight().clone(), bias: bias.clone() })
     }
 }
 

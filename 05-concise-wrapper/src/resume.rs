@@ -1,8 +1,7 @@
 //! Checkpoints of a run on one rank or on several.
 //!
 //! Rank 0 alone reads and writes the files, and broadcasts the state of the run. Ranks above 0 wait while rank 0 writes, so
-//! writing must take less than the time limit of a collective. A run may resume on another number of ranks, except with local
-//! batch norms, which normalise by each rank's part of a batch.
+//! writing must take less than the time limit of a collective.
 
 use candle_core::Tensor;
 use checkpoints::{Checkpoints, Configuration, Folder};
@@ -36,65 +35,48 @@ pub(crate) fn begin(
         // This run does not need the hash of all images.
         return Ok((None, TrainerState::default()));
     }
+    // Without the epochs: a run may resume for longer. Debug prints a very large or small number exactly.
     let mut configuration = checkpoints.map(|it| it.configuration.clone()).unwrap_or_default();
-    configuration.extend(settings(weights, data, options, extras));
-    if let Some(rank) = rank {
-        // A rank that begins must not meet ranks that resume. A run may resume with other test images.
-        let mut all = Configuration::default();
-        let asked = |it: &Checkpoints| format!("every {}, resume {:?}", it.every, it.resume);
-        all.extend([
-            ("checkpoints", checkpoints.map_or_else(|| "none".to_owned(), asked)),
-            ("test images with hash", data.test.fingerprint().to_owned()),
-        ]);
-        all.0.extend_from_slice(&configuration.0);
-        alike::compare(rank, &all.0)?;
-    }
-    let Some(checkpoints) = checkpoints else { return Ok((None, TrainerState::default())) };
-    if let Some(rank) = rank {
-        let parameters = &weights.snapshot()?[..weights.parameters.len()];
-        if replicas::check(&replicas::hashes(&**rank, &parameters.to_vec())?).is_err() {
-            let reason = "a model in parts has no checkpoints: each rank would write its own part, and none the whole";
-            return Err(Error::Model(reason.into()));
-        }
-    }
-    let folder = match rank {
-        Some(rank) if rank.rank() > 0 => None,
-        _ => {
-            let checkpoints = Checkpoints { configuration, ..checkpoints.clone() };
-            let batches_per_epoch = data.train.len().div_ceil(options.batch_size);
-            Some(Folder::open(checkpoints, batches_per_epoch, options.epochs, report)?)
-        }
-    };
-    let state = match checkpoints.resume {
-        Some(_) => restore(folder.as_ref(), model, sgd, report)?,
-        None => TrainerState::default(),
-    };
-    Ok((folder, state))
-}
-
-/// The settings of the training loop, without the epochs: a run may resume for longer, and the ranks that wait for a rank name
-/// a rank that leaves the loop early.
-fn settings(
-    weights: &Weights,
-    data: &LoadedData,
-    options: &TrainOptions,
-    extras: &Extras,
-) -> [(&'static str, String); 11] {
-    let (precision, constants) = (weights.precision, extras.constants);
-    [
-        ("dtype", precision.weights().as_str().to_owned()),
-        ("precision", precision.to_string()),
+    configuration.extend([
+        ("dtype", weights.precision.weights().as_str().to_owned()),
+        ("precision", weights.precision.to_string()),
         ("data", data.name.clone()),
         ("training images", data.train.len().to_string()),
         ("training images with hash", data.train.fingerprint().to_owned()),
         ("batch size", options.batch_size.to_string()),
-        // Debug prints a very large or small number with an exponent, and exactly.
         ("learning rate", format!("{:?}", options.learning_rate)),
-        ("momentum", format!("{:?}", constants.momentum)),
-        ("weight decay", format!("{:?}", constants.weight_decay)),
+        ("momentum", format!("{:?}", extras.constants.momentum)),
+        ("weight decay", format!("{:?}", extras.constants.weight_decay)),
         ("warm-up", extras.warm_up.to_string()),
         ("seed", options.seed.to_string()),
-    ]
+    ]);
+    if let Some(rank) = rank {
+        // A rank that begins must not meet ranks that resume. A run may resume with other test images.
+        let asked = |it: &Checkpoints| format!("every {}, resume {:?}", it.every, it.resume);
+        let mut all = Configuration::default();
+        all.extend([
+            ("checkpoints", checkpoints.map_or("none".to_owned(), asked)),
+            ("test images with hash", data.test.fingerprint().to_owned()),
+        ]);
+        alike::compare(rank, &[&all.0[..], &configuration.0].concat())?;
+    }
+    let Some(checkpoints) = checkpoints else { return Ok((None, TrainerState::default())) };
+    if let Some(rank) = rank {
+        let parameters = weights.snapshot()?[..weights.parameters.len()].to_vec();
+        if replicas::check(&replicas::hashes(&**rank, &parameters)?).is_err() {
+            let reason = "a model in parts has no checkpoints: each rank would write its own part, and none the whole";
+            return Err(Error::Model(reason.into()));
+        }
+    }
+    let mut folder = None;
+    if rank.is_none_or(|rank| rank.rank() == 0) {
+        let checkpoints = Checkpoints { configuration, ..checkpoints.clone() };
+        let batches_per_epoch = data.train.len().div_ceil(options.batch_size);
+        folder = Some(Folder::open(checkpoints, batches_per_epoch, options.epochs, report)?);
+    }
+    let resumes = checkpoints.resume.is_some();
+    let restored = resumes.then(|| restore(folder.as_ref(), model, sgd, report)).transpose()?;
+    Ok((folder, restored.unwrap_or_default()))
 }
 // ANCHOR_END: begin
 

@@ -1,10 +1,9 @@
 //! Ranks compare their settings before they train, and their losses if the sum of all losses is not finite.
-//!
-//! A rank with another learning rate, another seed or another layer trains without an error, and the result is wrong. Or the rank
-//! waits in the middle of a step for a message that no rank sends.
 
 use candle_core::{DType, Shape, Tensor};
 use harness::records::BatchSums;
+use itertools::EitherOrBoth::{Both, Left, Right};
+use itertools::Itertools as _;
 use params_and_allreduce::communicator::SharedCommunicator;
 
 use crate::weights::{Named, Weights, is_buffer};
@@ -15,18 +14,17 @@ use crate::{Error, text};
 /// with the first difference. All ranks without a difference get the error that this rank has stopped.
 pub fn compare(rank: &SharedCommunicator, mine: &[(String, String)]) -> Result<(), Error> {
     let first: Vec<(String, String)> = text::value_of_rank_0(&**rank, &mine.to_vec())?;
-    let differs = |&at: &usize| mine.get(at) != first.get(at);
-    let Some(at) = (0..mine.len().max(first.len())).find(differs) else {
+    let mut pairs = mine.iter().zip_longest(&first);
+    let Some(pair) = pairs.find(|pair| pair.as_ref().both().is_none_or(|(a, b)| a != b)) else {
         // No rank goes on before all ranks agree.
         return Ok(rank.barrier()?);
     };
-    let both @ [mine, first] = [mine.get(at), first.get(at)];
-    let [here, there] = both.map(|of| of.map_or("nothing of the kind", |(_, value)| value));
-    let (what, here, there) = match (mine, first) {
-        (Some((what, _)), Some((other, _))) if what != other => {
-            ("something else:", what.as_str(), other.as_str())
-        }
-        _ => (mine.or(first).map_or("", |(what, _)| what), here, there),
+    let nothing = "nothing of the kind";
+    let (what, here, there) = match pair {
+        Both((what, here), (other, there)) if what == other => (&**what, &**here, &**there),
+        Both((what, _), (other, _)) => ("something else:", &**what, &**other),
+        Left((what, here)) => (&**what, &**here, nothing),
+        Right((what, there)) => (&**what, nothing, &**there),
     };
     let (rank, first) = (rank.world_rank(rank.rank()), rank.world_rank(0));
     Err(Error::NotAlike(format!("rank {rank} has {what} {here}, rank {first} has {there}")))
@@ -38,9 +36,9 @@ pub fn structure(rank: &SharedCommunicator, weights: &Weights) -> Result<(), Err
     let entry = |Named { name, tensor }: &Named| of_tensor(name, tensor.dtype(), tensor.shape());
     // Weights in f32 do not show in which type the layers compute.
     let precision = ("precision".to_owned(), weights.precision.to_string());
-    let frozen = weights.buffers.iter().map(|named| named.name.as_str());
-    let frozen = frozen.filter(|name| !is_buffer(name)).collect::<Vec<_>>().join(", ");
-    let frozen = if frozen.is_empty() { "none".to_owned() } else { frozen };
+    let frozen = weights.buffers.iter().map(|named| &named.name).filter(|name| !is_buffer(name));
+    let frozen = Some(frozen.format(", ").to_string()).filter(|names| !names.is_empty());
+    let frozen = frozen.unwrap_or_else(|| "none".to_owned());
     let settings = [precision, ("frozen parameters".to_owned(), frozen)].into_iter();
     compare(rank, &settings.chain(weights.iter().map(entry)).collect::<Vec<_>>())
 }
@@ -54,7 +52,7 @@ pub fn of_tensor(name: &str, dtype: DType, shape: &Shape) -> (String, String) {
 // ANCHOR: check_loss
 /// If the sum of all losses is not finite, finds the rank that is the cause. All ranks call this together, each with the sums of
 /// its shards. Fails with [`Error::LossOfRank`] on all ranks, if some ranks' losses are not finite and all remaining losses are
-/// ordinary. If losses are large, the weights of all ranks run away, and the training loop reports that.
+/// ordinary. If not, the weights of all ranks run away, and the training loop reports that.
 pub(super) fn check_loss(
     rank: &SharedCommunicator,
     own: &[BatchSums],
@@ -69,13 +67,12 @@ pub(super) fn check_loss(
     let samples: u64 = own.iter().map(|sums| sums.samples).sum();
     let mean = Tensor::new(&[loss / samples.max(1) as f64], rank.device())?;
     let means = rank.all_gather(&mean, rank.world_size())?.to_vec1::<f64>()?;
-    let (finite, bad): (Vec<_>, Vec<_>) = (0..).zip(means).partition(|(_, mean)| mean.is_finite());
-    let all_ordinary = finite.iter().all(|(_, mean)| mean.abs() <= RUNNING_AWAY);
-    match bad.first() {
-        Some((bad, _)) if !finite.is_empty() && all_ordinary => {
-            Err(Error::LossOfRank(rank.world_rank(*bad)))
-        }
-        _ => Ok(()),
+    let mut finite = means.iter().filter(|mean| mean.is_finite()).peekable();
+    let some_are_ordinary =
+        finite.peek().is_some() && finite.all(|mean| mean.abs() <= RUNNING_AWAY);
+    match means.iter().position(|mean| !mean.is_finite()).filter(|_| some_are_ordinary) {
+        Some(bad) => Err(Error::LossOfRank(rank.world_rank(bad))),
+        None => Ok(()),
     }
 }
 // ANCHOR_END: check_loss

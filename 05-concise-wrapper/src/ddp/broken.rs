@@ -1,11 +1,8 @@
-//! Real bugs of the field, in a wrapped model: the bugs of stage 4. `own-shuffle` and `leave-early` are in
-//! [`Breakage::options`], the options of a rank's loop.
+//! Stage 4's bugs, in a wrapped model. `own-shuffle` and `leave-early` are in [`Breakage::options`], the options of a loop.
 
 use candle_core::{ModuleT, Tensor};
-use ops::update::overwrite;
 use params_and_allreduce::Algorithm;
 use scratch_data_parallel::breakage::{Breakage, lone_broadcast};
-use split_batch::loader::Shards;
 
 use super::Ddp;
 use crate::Error;
@@ -15,14 +12,6 @@ use crate::model::{Model as _, Progress};
 /// Whether the ranks sum their gradients. If not, each backward pass sends nothing, as within PyTorch's `no_sync`.
 pub(super) fn sums_gradients(breakage: Option<Breakage>) -> bool {
     !matches!(breakage, Some(Breakage::SkipAllreduce | Breakage::ReduceParams))
-}
-
-/// The shards that a rank trains on.
-pub(super) fn shards(breakage: Option<Breakage>, shards: Shards) -> Shards {
-    match breakage {
-        Some(breakage) => breakage.shards(shards),
-        None => shards,
-    }
 }
 
 /// Divides the gradients of a step by the number of ranks, if that is the bug.
@@ -45,7 +34,7 @@ pub fn after_step<M: ModuleT>(model: &Ddp<M>, progress: Progress<'_>) -> Result<
         Some(Breakage::ReduceParams) if progress.last.is_some() => {
             for named in &model.weights().parameters {
                 let sum = model.rank.all_reduce(&named.tensor.detach(), Algorithm::Ring)?;
-                overwrite(&named.tensor, &sum)?;
+                ops::update::overwrite(&named.tensor, &sum)?;
             }
         }
         _ => {}

@@ -1,7 +1,5 @@
-//! Buckets: gradients in a row, which ranks send as few large messages in place of many small ones.
-//!
-//! The backward pass completes the gradient of the last layer first. So the buckets are filled from the last parameter to the
-//! first. The first bucket is small: it is full soon, and the ranks begin to communicate early.
+//! Buckets: gradients in a row, which ranks send as few large messages in place of many small ones. The first bucket is small:
+//! it is full soon, and the ranks begin to communicate early.
 
 // ANCHOR: caps
 /// The largest sizes of buckets, in bytes.

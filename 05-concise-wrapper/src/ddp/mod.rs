@@ -1,8 +1,7 @@
 //! Distributed data parallel: every rank has a replica of the network and a shard of each batch. The ranks sum their gradients
 //! while the backward pass still runs.
 //!
-//! Read `mod.rs`, then the path of a gradient: [`bucket`], `reducer` and `worker`. The module [`alike`] compares settings that all
-//! ranks must share, and [`broken`] has real bugs, to be run on purpose.
+//! Read `mod.rs`, then the path of a gradient: [`bucket`], `reducer` and `worker`.
 
 pub mod alike;
 pub mod broken;
@@ -84,8 +83,8 @@ enum Reduce {
 impl<M: ModuleT> Ddp<M> {
     // ANCHOR: new
     /// Wraps a network. All ranks call this together. Then all ranks have the weights of rank 0. Fails when a rank has a
-    /// network of another structure: the message names the difference. Fails when, in buckets, parameters have more than
-    /// one type, or when, by shard, a batch norm belongs to another crate or there are fewer shards than ranks.
+    /// network of another structure, when in buckets parameters have more than one type, or when by shard a batch norm
+    /// belongs to another crate or there are fewer shards than ranks.
     pub fn new(
         mut network: Network<M>,
         rank: impl Into<SharedCommunicator>,
@@ -111,11 +110,9 @@ impl<M: ModuleT> Ddp<M> {
     // ANCHOR_END: new
 
     // ANCHOR: synchronise
-    /// From now on all batch norms use the statistics of all ranks' images together.
-    ///
-    /// Buckets that a library such as NCCL adds up then travel after the backward pass. All GPUs must run NCCL's kernels in
-    /// one order, and two threads of a rank would queue statistics and buckets in any order. Fails when a batch norm belongs
-    /// to another crate.
+    /// From now on all batch norms use the statistics of all ranks' images together. Buckets that a library such as NCCL adds up
+    /// then travel after the backward pass: two threads of a rank would queue statistics and buckets in any order, and all GPUs
+    /// must run NCCL's kernels in one. Fails when a batch norm belongs to another crate.
     pub fn synchronise_norms(self) -> Result<Self, Error> {
         self.network.norms().check_all(self.network.weights())?;
         if let Reduce::Buckets(reducer) = &self.reduce {
@@ -134,7 +131,7 @@ impl<M: ModuleT> Ddp<M> {
 
     /// Returns the number of buckets, or 0 if gradients do not travel in buckets.
     pub fn buckets(&self) -> usize {
-        self.reducer().map_or(0, |reducer| locked(reducer).buckets.len())
+        if let Reduce::Buckets(it) = &self.reduce { locked(it).buckets.len() } else { 0 }
     }
 
     /// Returns the wrapped network.
@@ -171,7 +168,8 @@ impl<M: ModuleT> Model for Ddp<M> {
             return self.backward_by_shard(batch, tree);
         }
         let (loss, sums) = loss_of(&self.network, &batch.shards[0])?;
-        let gradients = self.in_buckets(&loss, broken::sums_gradients(self.breakage))?;
+        let reducer = self.backward_pass(&loss, broken::sums_gradients(self.breakage))?;
+        let gradients = locked(reducer).finish()?;
         let own = sums.read()?;
         let sums = allreduce_sums(&*self.rank, own, Algorithm::OneShot)?;
         alike::check_loss(&self.rank, &[own], sums.loss)?;
@@ -187,7 +185,7 @@ impl<M: ModuleT> Model for Ddp<M> {
             Reduce::Buckets(_) => Shards::of_rank(rank, of),
             Reduce::Tree(tree) => Shards { held: tree.held_by(rank), of: tree.leaves() },
         };
-        broken::shards(self.breakage, shards)
+        self.breakage.map_or(shards.clone(), |bug| bug.shards(shards))
     }
 
     /// All ranks share the images, after they have compared their replicas.
@@ -241,42 +239,32 @@ impl<M: ModuleT> Ddp<M> {
         Ok(self.network.forward_training(images)?)
     }
 
-    /// Computes a loss of this rank's images, in training. `of` makes the loss from the logits, as a sum over the samples.
-    ///
-    /// A rank without images does not call `of`: the loss is 0, and so are all gradients.
+    /// Computes a loss of this rank's images, in training. `of` makes the loss from the logits, as a sum over the samples. A
+    /// rank without images does not call `of`: the loss is 0, and so are all gradients.
     pub fn loss(
         &self,
         images: &Tensor,
         of: impl FnOnce(&Tensor) -> candle_core::Result<Tensor>,
     ) -> Result<Tensor, Error> {
-        if images.dims().first() == Some(&0) {
-            return Ok(empty_loss(&self.network, images)?);
-        }
-        Ok(of(&self.forward(images)?)?)
+        let is_empty = images.dims().first() == Some(&0);
+        Ok(if is_empty { empty_loss(&self.network, images)? } else { of(&self.forward(images)?)? })
     }
 
     /// Computes the gradients of the losses of all ranks, summed over all ranks and over the losses that were
     /// [`accumulate`](Self::accumulate)d before. All ranks call this together. Fails when a parameter has no gradient on
     /// this rank, or another rank stops or stalls.
     pub fn gradients(&self, loss: &Tensor) -> Result<Vec<Tensor>, Error> {
-        self.in_buckets(loss, true)
+        locked(self.backward_pass(loss, true)?).finish()
     }
 
-    /// Without `synchronise`, the gradients stay those of this rank.
-    fn in_buckets(&self, loss: &Tensor, synchronise: bool) -> Result<Vec<Tensor>, Error> {
-        let reducer = self.reducer()?;
+    /// Runs a backward pass. Without `synchronise`, the gradients stay those of this rank.
+    fn backward_pass(&self, loss: &Tensor, synchronise: bool) -> Result<&Mutex<Reducer>, Error> {
+        let Reduce::Buckets(reducer) = &self.reduce else {
+            let text = "in reproducible mode gradients are summed by shard, of whole batches";
+            return Err(candle_core::Error::msg(text).into());
+        };
         Reducer::backward(reducer, loss, synchronise)?;
-        locked(reducer).finish()
-    }
-
-    fn reducer(&self) -> Result<&Arc<Mutex<Reducer>>, Error> {
-        match &self.reduce {
-            Reduce::Buckets(reducer) => Ok(reducer),
-            Reduce::Tree(_) => {
-                let text = "in reproducible mode gradients are summed by shard, of whole batches";
-                Err(candle_core::Error::msg(text).into())
-            }
-        }
+        Ok(reducer)
     }
     // ANCHOR_END: forward
 
@@ -284,9 +272,7 @@ impl<M: ModuleT> Ddp<M> {
     /// Adds the gradients of this rank's loss to the gradients of the next call of [`gradients`](Self::gradients). Sends
     /// nothing, like PyTorch's `no_sync`. Fails when a parameter has no gradient on this rank.
     pub fn accumulate(&self, loss: &Tensor) -> Result<(), Error> {
-        let reducer = self.reducer()?;
-        Reducer::backward(reducer, loss, false)?;
-        Ok(locked(reducer).check()?)
+        Ok(locked(self.backward_pass(loss, false)?).check()?)
     }
     // ANCHOR_END: accumulate
 }

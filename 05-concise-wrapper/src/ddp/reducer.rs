@@ -5,14 +5,12 @@
 //! background thread                   └ bucket 0 ───── └ bucket 1 ───────────── ┘
 //! ```
 //!
-//! The backward pass calls a hook as soon as the gradient of a parameter is complete. The hook copies the gradient to its place
-//! in a bucket. A full bucket goes to the background thread. All ranks sum the buckets in the same order, so a full bucket waits
-//! for the buckets before it.
+//! All ranks sum the buckets in the same order, so a full bucket waits for the buckets before it.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
-use candle_core::{ModuleT, Result as TensorResult, Tensor, TensorId, bail};
+use candle_core::{DType, ModuleT, Result as TensorResult, Tensor, TensorId, bail};
 use devices::move_view;
 use harness::lock::locked;
 use harness::report::trace::{COMMUNICATION, COMPUTE};
@@ -31,32 +29,36 @@ use crate::{Error, Network};
 // ANCHOR: state
 /// Sums gradients over all ranks.
 pub(super) struct Reducer {
-    parameters: Vec<Named>,
-    /// The number of each parameter, by the tensor that the layers use.
+    slots: Vec<Slot>,
+    /// The slot of each parameter, by the tensor that the layers use.
     numbers: HashMap<TensorId, usize>,
-    /// In the order in which the ranks sum them. Empty with a world size of 1, and so are the places.
+    /// In the order in which the ranks sum them. Empty with a world size of 1.
     pub(super) buckets: Vec<Bucket>,
-    /// For each parameter, its bucket and the start of its gradient there.
-    places: Vec<(usize, usize)>,
     /// `None` with a world size of 1.
     worker: Option<Worker>,
     /// Whether buckets travel during the backward pass, or all of them after it.
     pub(super) overlap: bool,
     /// Whether the sums are those of a library such as NCCL.
     pub(super) native: bool,
-    /// Whether sums were made before: no bucket travels during the first backward pass on a GPU, which loads kernels and may
-    /// wait for all work before that.
+    /// Whether a pass has ended before. During the first pass on a GPU no bucket travels: the GPU loads kernels then.
     warm: bool,
     /// True from the beginning of a backward pass until its gradients are returned, and for ever after a failure.
     under_way: bool,
     /// Whether this pass ends with the sums over all ranks.
     sends: bool,
-    /// Whether the gradient of each parameter has come in this pass.
-    come: Vec<bool>,
     /// The first bucket that has not gone to the background thread in this pass.
     next: usize,
-    /// Sums of passes that send nothing.
-    carried: Vec<Option<Tensor>>,
+}
+
+/// A parameter, and its gradient.
+struct Slot {
+    parameter: Named,
+    /// The bucket of the gradient, and the start of the gradient there.
+    place: (usize, usize),
+    /// Whether the gradient has come in this pass.
+    come: bool,
+    /// The sum of passes that send nothing.
+    carried: Option<Tensor>,
 }
 
 pub(super) struct Bucket {
@@ -65,8 +67,10 @@ pub(super) struct Bucket {
     flat: Tensor,
     members: Vec<usize>,
 }
+// ANCHOR_END: state
 
 impl Reducer {
+    // ANCHOR: new
     /// Makes the buckets, and starts the background thread if there are other ranks. Fails when parameters have more than one
     /// type, because a bucket is one tensor.
     pub(super) fn new<M: ModuleT>(
@@ -77,43 +81,43 @@ impl Reducer {
         overlap: bool,
     ) -> Result<Self, Error> {
         let (weights, alone) = (network.weights(), rank.world_size() == 1);
-        let parameters = weights.parameters.clone();
-        let dtype = parameters.first().map_or(network.dtype(), |first| first.tensor.dtype());
-        if let Some(other) = parameters.iter().find(|named| named.tensor.dtype() != dtype) {
-            let [other_type, dtype] = [other.tensor.dtype(), dtype].map(|dtype| dtype.as_str());
-            let both =
-                format!("{} is {other_type}, and {} {dtype}", other.name, parameters[0].name);
+        let slot = |parameter: &Named| {
+            let parameter = parameter.clone();
+            Slot { parameter, place: (0, 0), come: false, carried: None }
+        };
+        let mut slots: Vec<Slot> = weights.parameters.iter().map(slot).collect();
+        let dtype = slots.first().map_or(network.dtype(), Slot::dtype);
+        if let Some(other) = slots.iter().find(|slot| slot.dtype() != dtype) {
+            let [other_type, dtype] = [other.dtype(), dtype].map(|dtype| dtype.as_str());
+            let [other, first] = [other, &slots[0]].map(|slot| &slot.parameter.name);
+            let both = format!("{other} is {other_type}, and {first} {dtype}");
             let text = format!("{both}: in buckets all parameters are of one type");
             return Err(candle_core::Error::Msg(text).into());
         }
-        let (mut places, mut filled) = (vec![(0, 0); parameters.len()], Vec::new());
-        let members = if alone { Vec::new() } else { buckets(&weights.parameter_sizes(), caps) };
-        for members in members {
+        let (all, mut filled) = (buckets(&weights.parameter_sizes(), caps), Vec::new());
+        for members in all.into_iter().filter(|_| !alone) {
             let mut len = 0;
             for &member in &members {
-                places[member] = (filled.len(), len);
-                len += parameters[member].tensor.elem_count();
+                slots[member].place = (filled.len(), len);
+                len += slots[member].parameter.tensor.elem_count();
             }
             let flat = Tensor::zeros(len, dtype, network.device())?;
             filled.push(Bucket { flat, members });
         }
         Ok(Self {
+            slots,
             numbers: network.used().map(Tensor::id).zip(0..).collect(),
             buckets: filled,
-            places,
             worker: if alone { None } else { Some(Worker::start(rank, algorithm)?) },
             overlap,
             native: algorithm == Algorithm::Native,
             warm: !network.device().is_cuda(),
             under_way: false,
             sends: false,
-            come: vec![false; parameters.len()],
             next: 0,
-            carried: vec![None; parameters.len()],
-            parameters,
         })
     }
-    // ANCHOR_END: state
+    // ANCHOR_END: new
 
     // ANCHOR: backward
     /// Runs a backward pass. With `synchronise`, full buckets travel, and [`finish`](Self::finish) returns the sums over all
@@ -131,30 +135,31 @@ impl Reducer {
             );
         }
         (state.sends, state.next) = (synchronise && state.worker.is_some(), 0);
-        state.come.fill(false);
+        state.slots.iter_mut().for_each(|slot| slot.come = false);
         drop(state);
         let _span = info_span!(target: COMPUTE, "backward").entered();
         let reducer = Arc::clone(reducer);
         backward_with_hook(loss, &loss.ones_like()?, move |tensor, gradient| {
             let state = &mut *locked(&reducer);
             let Some(&number) = state.numbers.get(&tensor.id()) else { return Ok(()) };
-            state.come[number] = true;
-            let gradient = gradient.to_dtype(state.parameters[number].tensor.dtype())?;
-            let sum = match state.carried[number].take() {
+            let slot = &mut state.slots[number];
+            slot.come = true;
+            let gradient = gradient.to_dtype(slot.dtype())?;
+            let sum = match slot.carried.take() {
                 Some(earlier) => ops::sum(&earlier, &gradient)?,
                 None => gradient,
             };
             let Some(worker) = state.worker.as_ref().filter(|_| state.sends) else {
-                state.carried[number] = Some(sum);
+                slot.carried = Some(sum);
                 return Ok(());
             };
-            let (bucket, start) = state.places[number];
+            let (bucket, start) = slot.place;
             let place = state.buckets[bucket].flat.narrow(0, start, sum.elem_count())?;
             overwrite(&place, &sum.flatten_all()?)?;
             while state.overlap
                 && state.warm
                 && let Some(bucket) = state.buckets.get(state.next)
-                && bucket.members.iter().all(|&member| state.come[member])
+                && bucket.members.iter().all(|&member| state.slots[member].come)
             {
                 worker.add(state.next, &bucket.flat)?;
                 state.next += 1;
@@ -167,8 +172,8 @@ impl Reducer {
     // ANCHOR: finish
     /// Checks that every gradient has come, after the backward pass. The message of the error names the parameter.
     pub(super) fn check(&mut self) -> TensorResult<()> {
-        if let Some(missing) = self.come.iter().position(|come| !come) {
-            bail!("{}", no_gradient(&self.parameters[missing].name));
+        if let Some(missing) = self.slots.iter().find(|slot| !slot.come) {
+            bail!("{}", no_gradient(&missing.parameter.name));
         }
         self.under_way = self.sends;
         Ok(())
@@ -180,21 +185,26 @@ impl Reducer {
         self.check()?;
         let _span = info_span!(target: COMMUNICATION, "wait for buckets").entered();
         let Some(worker) = self.worker.as_ref().filter(|_| self.sends) else {
-            return Ok(self.carried.iter_mut().filter_map(Option::take).collect());
+            return Ok(self.slots.iter_mut().filter_map(|slot| slot.carried.take()).collect());
         };
         for (number, bucket) in self.buckets.iter().enumerate().skip(self.next) {
             worker.add(number, &bucket.flat)?;
         }
         let sum = |bucket: &Bucket| Ok(move_view(&worker.sum()?, bucket.flat.device())?);
         let sums = self.buckets.iter().map(sum).collect::<Result<Vec<_>, Error>>()?;
-        let gradient = |(parameter, &(bucket, start)): (&Named, &(usize, usize))| {
+        let gradient = |Slot { parameter, place: (bucket, start), .. }: &Slot| {
             let shape = parameter.tensor.shape();
-            sums[bucket].narrow(0, start, shape.elem_count())?.reshape(shape)
+            sums[*bucket].narrow(0, *start, shape.elem_count())?.reshape(shape)
         };
-        let gradients = self.parameters.iter().zip(&self.places).map(gradient);
-        let gradients = gradients.collect::<TensorResult<_>>()?;
+        let gradients = self.slots.iter().map(gradient).collect::<TensorResult<_>>()?;
         (self.under_way, self.warm) = (false, true);
         Ok(gradients)
     }
     // ANCHOR_END: finish
+}
+
+impl Slot {
+    fn dtype(&self) -> DType {
+        self.parameter.tensor.dtype()
+    }
 }

@@ -1,7 +1,5 @@
-//! The background thread of a rank, which sums buckets over all ranks.
-//!
-//! The thread has a second connection, and waits for a GPU only until a bucket is full. So a bucket travels while the rank's main
-//! thread goes on with the backward pass.
+//! The background thread of a rank, which sums buckets over all ranks, on a second connection. So a bucket travels while the
+//! rank's main thread goes on with the backward pass.
 
 // ANCHOR: worker
 use std::cell::RefCell;
@@ -50,8 +48,7 @@ impl Worker {
             }
             let _ = rank.leave();
         };
-        // The thread ends when this rank drops the worker, or when a rank that the thread waits for has ended. This rank does
-        // not wait for the thread: if this rank has failed, all ranks must learn of the failure at once.
+        // This rank does not wait for the thread: if this rank has failed, all ranks must learn of the failure at once.
         let thread = thread::Builder::new().name("buckets".to_owned()).spawn(work);
         let thread = Some(thread.map_err(candle_core::Error::wrap)?);
         Ok(Self { full, sums, thread })
