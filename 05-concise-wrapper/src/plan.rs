@@ -19,6 +19,7 @@ use harness::records::TrainOptions;
 use harness::report::file::LazyFile;
 use harness::report::number;
 use harness::report::summary::Versions;
+use params_and_allreduce::Algorithm;
 use scratch_data_parallel::check_shards;
 use trainer::TrainSetup;
 use trainer::memory::{Footprint, NetworkSize};

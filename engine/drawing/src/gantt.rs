@@ -254,5 +254,9 @@ mod tests {
         assert!((400..2_000).contains(&bars), "{bars}");
         // Without time the axis is empty.
         room::check(&chart(vec![("", vec![])]).svg(Place::File));
+        for end in [0.0, -1.0, f64::INFINITY] {
+            let lanes = vec![vec![bar(0.0, end, "x")]];
+            room::check(&chart(vec![("", vec![row("all", lanes)])]).svg(Place::File));
+        }
     }
 }

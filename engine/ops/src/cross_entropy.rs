@@ -117,6 +117,16 @@ mod tests {
     }
 
     #[test]
+    fn a_class_that_is_impossible_has_an_infinite_loss_and_the_gradient_of_the_formula() {
+        let logits = Var::new(&[[1.0, f64::NEG_INFINITY, 2.0]], &Device::Cpu).unwrap();
+        let loss = cross_entropy(&logits, &Tensor::new(&[1u32], &Device::Cpu).unwrap()).unwrap();
+        assert_eq!(loss.to_scalar::<f64>().unwrap(), f64::INFINITY);
+        let gradient = loss.backward().unwrap().get(&logits).unwrap().to_vec2::<f64>().unwrap();
+        assert_eq!(gradient[0][1], -1.0);
+        assert!((gradient[0][2] - 1.0 / (1.0 + (-1f64).exp())).abs() < 1e-12);
+    }
+
+    #[test]
     fn a_loss_in_f32_keeps_its_digits_over_many_samples() {
         let samples = 1 << 20;
         let logits = Tensor::zeros((samples, 10), DType::F32, &Device::Cpu).unwrap();

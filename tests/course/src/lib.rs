@@ -6,3 +6,4 @@ pub mod divergence;
 pub mod doctor;
 pub mod exercises;
 pub mod process;
+pub mod recordings;

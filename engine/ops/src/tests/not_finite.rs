@@ -5,7 +5,7 @@
 //! passes its gradient, a NaN is the largest logit, and a momentum or a decay of 0 has no term.
 
 use candle_core::{DType, Device, Result, Tensor, Var};
-use itertools::{Itertools as _, izip};
+use itertools::{Itertools as _, iproduct, izip};
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
 
@@ -615,6 +615,14 @@ fn every_operand_may_be_not_finite_in_every_type() {
         for value in NOT_FINITE {
             with(&[value]);
             with(&[value; 1000]);
+        }
+        // And two operands at a time.
+        for (other, one, another) in iproduct!(0..nth, NOT_FINITE, NOT_FINITE) {
+            case.assert_with(|operands| {
+                if nth < operands.len() {
+                    (operands[nth][0], operands[other][0]) = (one, another);
+                }
+            });
         }
     }
 }
