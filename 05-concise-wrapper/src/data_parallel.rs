@@ -129,7 +129,7 @@ impl<M: ModuleT + Send + Sync + 'static> DataParallel<M> {
     pub fn predict(&self, images: &Tensor) -> Result<Tensor, Error> {
         let samples = images.dim(0)?;
         if samples == 0 {
-            return Err(candle_core::Error::msg("there are no images to predict").into());
+            return Err(candle_core::Error::Msg("there are no images to predict".to_owned()).into());
         }
         let labels = Tensor::zeros(samples, DType::U32, &Device::Cpu)?;
         let network = Arc::clone(&self.network);

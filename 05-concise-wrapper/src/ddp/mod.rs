@@ -234,7 +234,7 @@ impl<M: ModuleT> Ddp<M> {
     pub fn forward(&self, images: &Tensor) -> Result<Tensor, Error> {
         if images.dims().first() == Some(&0) {
             let text = "there are no images here, and this rank has to take part all the same: see Ddp::loss";
-            return Err(candle_core::Error::msg(text).into());
+            return Err(candle_core::Error::Msg(text.to_owned()).into());
         }
         Ok(self.network.forward_training(images)?)
     }
@@ -261,7 +261,7 @@ impl<M: ModuleT> Ddp<M> {
     fn backward_pass(&self, loss: &Tensor, synchronise: bool) -> Result<&Mutex<Reducer>, Error> {
         let Reduce::Buckets(reducer) = &self.reduce else {
             let text = "in reproducible mode gradients are summed by shard, of whole batches";
-            return Err(candle_core::Error::msg(text).into());
+            return Err(candle_core::Error::Msg(text.to_owned()).into());
         };
         Reducer::backward(reducer, loss, synchronise)?;
         Ok(reducer)
