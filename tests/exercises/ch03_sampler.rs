@@ -22,7 +22,7 @@ use split_batch::shard_range;
 /// empty step there.
 ///
 /// `epoch_order(samples, seed, epoch)` returns a shuffled `0..samples`. `shard_range(samples, shards, shard)` returns the range of
-/// one shard by the rule of the last exercise. Do not use stage 3's `Sampler`.
+/// one shard by chapter 3's rule for cutting. Do not use stage 3's `Sampler`.
 ///
 /// `rank` is below `world_size`, and `global_batch` is at least 1. An epoch of 0 samples has no step.
 pub fn epoch_share(
