@@ -4,8 +4,7 @@ use std::fs::File;
 use std::io::BufReader;
 use std::path::Path;
 
-use course::recordings::first_divergence;
-use harness::recording::{Entry, read};
+use harness::recording::{Entry, first_divergence, read};
 
 use crate::{SMALL, wrapper};
 use predicates::str::contains;

@@ -1,15 +1,4 @@
 //! MPI and NCCL behind stage 2's [`Communicator`](params_and_allreduce::communicator::Communicator), and the ranks of a program.
-//!
-//! | module | content |
-//! | --- | --- |
-//! | [`launch`] | ranks as threads, or as processes of a launcher |
-//! | [`reduction`] | the flags of an all-reduce of gradients |
-//! | [`text`] | values that ranks exchange as JSON |
-//! | [`slow_link`] | a link between threads that is slower than memory |
-//! | `mpi` | the feature `mpi`: ranks as processes, on one machine or many |
-//! | `nccl` | the feature `nccl`: NVIDIA's own collectives, between GPUs |
-//!
-//! The program `all-reduce-table` measures MPI and NCCL.
 
 pub mod launch;
 #[cfg(feature = "mpi")]

@@ -72,15 +72,14 @@ impl Slowness {
         };
         let [of_weights, of_gradients] = [rounds * weights, waiting].map(|bytes| self.takes(bytes));
         let [weights, gradients] = [weights, gradients].map(thousands);
+        let [rank_0, others] = [of_weights, of_gradients].map(|time| time.as_secs_f64());
         let what = if of_weights > timeout {
-            let seconds = of_weights.as_secs_f64();
             format!(
-                "rank 0 takes {seconds:.1} s to send the weights ({weights} bytes) to the other ranks"
+                "rank 0 takes {rank_0:.1} s to send the weights ({weights} bytes) to the other ranks"
             )
         } else if of_gradients > timeout {
-            let seconds = of_gradients.as_secs_f64();
             format!(
-                "a rank waits {seconds:.1} s for a message while {gradients} bytes of gradients are added up"
+                "a rank waits {others:.1} s for a message while {gradients} bytes of gradients are added up"
             )
         } else {
             return Ok(());

@@ -3,8 +3,6 @@
 //! A checkpoint is one safetensors file. It holds everything that the next step depends on: the tensors (parameters, buffers, the
 //! state of the optimizer), the state of the training loop with the records so far, and the settings of the run. No random
 //! generator is stored: the order of an epoch depends on the seed and the epoch alone.
-//!
-//! This crate reads and writes files only. In stage 5, rank 0 uses it and broadcasts the result.
 
 mod arguments;
 mod file;

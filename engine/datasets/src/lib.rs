@@ -1,13 +1,4 @@
 //! Images and labels: downloaded, from a folder, or drawn.
-//!
-//! | module | content |
-//! | --- | --- |
-//! | `dataset` | all images with their labels, and the samples of one step |
-//! | [`source`] | loads the images that `--data` asks for |
-//! | [`download`] | downloads Fashion-MNIST into a folder |
-//! | [`synthetic`] | draws garments, for machines without the real images |
-//! | [`loader`] | shuffles an epoch, cuts it into batches, and makes them ahead of time |
-//! | [`contact_sheet`] | writes images to a PNG |
 
 pub mod contact_sheet;
 mod dataset;

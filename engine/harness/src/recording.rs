@@ -1,9 +1,12 @@
-//! Recordings of runs: a hash of every tensor in every step, one line of JSON for each.
+//! Recordings of runs: a hash of every tensor in every step, and the first entry in which two runs part.
 //!
-//! The lines of a step stand in the order in which the step computes the tensors: images, parameters, buffers of rank 0, loss,
-//! gradients. After the last step, a recording has parameters and buffers once more, under the number of the next step: a run
-//! that resumes this one begins with them.
+//! Two runs that should be equal end with other weights. Their last losses say little: one wrong bit has changed every tensor by
+//! then. But the *first* tensor that differs, in the order in which a step computes them, names the computation that differs.
+//!
+//! A recording has one line of JSON for each tensor, in that order: images, parameters, rank 0's buffers, loss, gradients. After the
+//! last step it has parameters and buffers once more, under the number of the next step: a run that resumes begins with them.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 
 use serde::{Deserialize, Serialize};
@@ -23,6 +26,41 @@ pub struct Entry {
     pub hash: String,
 }
 
+impl Entry {
+    fn phase(&self) -> Phase {
+        match self.kind.as_str() {
+            "images" => Phase::Images,
+            "loss" | "gradient" => Phase::Outcome,
+            _ => Phase::Weights,
+        }
+    }
+
+    /// `gradient fc.weight`, or `loss`.
+    fn title(&self) -> String {
+        let Self { kind, name, .. } = self;
+        if kind == name { kind.clone() } else { format!("{kind} {name}") }
+    }
+
+    /// The likely cause of another hash. `over` says whether a run ended before this step, and `shards` are the numbers of
+    /// shards of a batch, if they differ with the number of devices.
+    fn cause(&self, over: bool, shards: Option<[usize; 2]>) -> String {
+        let cause = match (self.kind.as_str(), shards) {
+            ("images", Some([first, second])) => {
+                return format!(
+                    "the two cut a batch into {first} and {second} shards: --shards makes them the same on any number of devices"
+                );
+            }
+            ("images", None) => "the two have other images: compare seed, batch and sampler",
+            ("loss", _) => "made by the forward pass",
+            ("gradient", _) => "made by the backward pass, or by the sum over the ranks",
+            _ if over => "made by the update of that step",
+            _ if self.step > 1 => "made by the update of the step before",
+            _ => "the two began with other weights",
+        };
+        cause.to_owned()
+    }
+}
+
 /// Reads a recording, without a last line that ends early. Fails when a line is not an entry: the message has its number.
 pub fn read(from: impl io::Read) -> io::Result<Vec<Entry>> {
     let entries = serde_json::Deserializer::from_reader(from).into_iter::<Entry>();
@@ -35,13 +73,315 @@ pub fn read(from: impl io::Read) -> io::Result<Vec<Entry>> {
     })
 }
 
+/// The kinds of entries of a step, in the order of comparison.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Phase {
+    Images,
+    Weights,
+    /// Loss and gradients. They are sums over all ranks, so a difference on one rank shows on all ranks.
+    Outcome,
+}
+
+/// A step, a phase and a rank. For images the third number is the shard, because its rank depends on the number of ranks.
+type Place = (usize, Phase, usize);
+
+/// A recording with at least one entry.
+struct Run<'a> {
+    /// The entries of each place, in the order in which a rank makes them.
+    places: BTreeMap<Place, Vec<&'a Entry>>,
+    first: usize,
+    last: usize,
+    /// Whether the last step was not made: the recording has its weights, and nothing else.
+    ended: bool,
+    last_rank: usize,
+    /// The step, rank and phase of the entry that was written last.
+    end: (usize, usize, Phase),
+    /// The number of shards of a batch.
+    shards: usize,
+}
+
+impl<'a> Run<'a> {
+    fn new(all: &'a [Entry]) -> Option<Self> {
+        let (mut places, mut shards) = (BTreeMap::<Place, Vec<&Entry>>::new(), BTreeSet::new());
+        for entry in all {
+            let (phase, mut owner) = (entry.phase(), entry.rank);
+            if phase == Phase::Images {
+                owner = entry.name.rsplit(' ').next()?.parse().unwrap_or(0);
+                shards.insert(owner);
+            }
+            let there = places.entry((entry.step, phase, owner)).or_default();
+            // If several ranks have one shard, which is a mistake, the first of them counts.
+            if there.is_empty() || phase != Phase::Images {
+                there.push(entry);
+            }
+        }
+        let (first, last) = (places.keys().next()?.0, places.keys().last()?.0);
+        let ended = places.range((last, Phase::Images, 0)..).all(|(it, _)| it.1 == Phase::Weights);
+        let last_rank = all.iter().map(|entry| entry.rank).max()?;
+        let end = all.iter().map(|entry| (entry.step, entry.rank, entry.phase())).max()?;
+        Some(Self { places, first, last, ended, last_rank, end, shards: shards.len() })
+    }
+}
+
+/// Returns the steps that a recording has. The final weights belong to no step.
+pub fn steps_made(entries: &[Entry]) -> BTreeSet<usize> {
+    let Some(run) = Run::new(entries) else { return BTreeSet::new() };
+    let steps = entries.iter().map(|entry| entry.step);
+    steps.filter(|&step| !(run.ended && step == run.last)).collect()
+}
+
+/// Describes the first difference of two recordings, in the steps that both have: the step, the rank, both entries and the
+/// likely cause. Returns `None` if these steps are equal.
+///
+/// Numbers of devices may differ: images are compared shard by shard, and everything else on the ranks that both have. A missing
+/// entry is a difference, and so is an end in the middle of a step, if nothing else differs. The final weights of a run are
+/// compared with the weights before the next step of a longer run.
+pub fn first_divergence(a: &[Entry], b: &[Entry]) -> Option<String> {
+    let runs = [Run::new(a)?, Run::new(b)?];
+    let [a, b] = &runs;
+    let steps = a.first.max(b.first)..=a.last.min(b.last);
+    let common = a.last_rank.min(b.last_rank);
+    let other_shards = a.last_rank != b.last_rank && a.shards != b.shards;
+    let shards = other_shards.then_some([a.shards, b.shards]);
+    let (mut equal, mut cut_short) = (0, None);
+    for place in a.places.keys().chain(b.places.keys()).collect::<BTreeSet<_>>() {
+        let &(step, phase, owner) = place;
+        let images = phase == Phase::Images;
+        let over = runs.iter().any(|run| run.ended && run.last == step);
+        let is_common = (images || owner <= common) && (!over || phase == Phase::Weights);
+        if !is_common || !steps.contains(&step) {
+            continue;
+        }
+        let of = [a, b].map(|run| run.places.get(place).map_or(&[][..], Vec::as_slice));
+        for number in 0..of[0].len().max(of[1].len()) {
+            let pair = of.map(|entries| entries.get(number).copied());
+            let Some(entry) = pair[0].or(pair[1]) else { continue };
+            let [hash, other] = pair.map(|it| it.map(|it| &it.hash));
+            if pair[0] == pair[1] || (images && hash == other) {
+                equal += 1;
+                continue;
+            }
+            let mut what = "the first difference".to_owned();
+            let (mut cause, mut ends) = (entry.cause(over, shards), false);
+            // The recording that has no entry of this name there.
+            let lacking = [1, 0].into_iter().find_map(|which| {
+                let title = pair[1 - which]?.title();
+                (!of[which].iter().any(|it| it.title() == title)).then_some((which, title))
+            });
+            if let Some((which, title)) = lacking {
+                let (run, name) = (&runs[which], ["first", "second"][which]);
+                // A shard of a rank that only one recording has, or of the last step, says nothing.
+                if images && (entry.rank > common || step >= run.last) {
+                    continue;
+                }
+                let ranks = if images { ", on any rank" } else { "" };
+                cause = format!("the {name} recording lacks {title} there{ranks}");
+                ends = !images && pair[which].is_none() && run.end <= (step, owner, phase);
+                if ends {
+                    what = format!("the {name} recording ends here");
+                    cause = "in the middle of a step: nothing differs up to there".to_owned();
+                }
+            }
+            let (after, made) = if over { ("after ", step.saturating_sub(1)) } else { ("", step) };
+            let [first, second] = pair.map(|entry| match entry {
+                Some(entry) => format!("{} {}", entry.title(), entry.hash),
+                None => "nothing".to_owned(),
+            });
+            let text = format!(
+                "{after}step {made}, rank {}: {what}, after {equal} equal tensors\n  first recording:  {first}\n  second recording: \
+                 {second}\n  {cause}",
+                entry.rank
+            );
+            if !ends {
+                return Some(text);
+            }
+            // The outcome of other ranks may still differ.
+            cut_short.get_or_insert(text);
+        }
+    }
+    cut_short
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn entry(step: usize, rank: usize, kind: &str, hash: &str) -> Entry {
+        Entry { step, rank, kind: kind.to_owned(), name: "w".to_owned(), hash: hash.to_owned() }
+    }
+
+    /// A recording of so many steps and ranks, with so many shards in a batch. It has the final weights if the run has `ended`.
+    fn recording(steps: usize, ranks: usize, shards: usize, ended: bool) -> Vec<Entry> {
+        let of_rank = |(step, rank): (usize, usize)| {
+            let held = rank * shards / ranks..(rank + 1) * shards / ranks;
+            let images = held.map(move |shard| Entry {
+                name: format!("shard {shard}"),
+                ..entry(step, rank, "images", &format!("0{shard}"))
+            });
+            let kinds = ["parameter", "loss", "gradient"];
+            images.chain(kinds.map(|kind| entry(step, rank, kind, "00")))
+        };
+        let made = (1..=steps).flat_map(|step| (0..ranks).map(move |rank| (step, rank)));
+        let last = (0..ranks).filter(|_| ended);
+        let weights = last.map(|rank| entry(steps + 1, rank, "parameter", "00"));
+        made.flat_map(of_rank).chain(weights).collect()
+    }
+
+    /// Three steps on two ranks, of a run that was cut or is under way.
+    fn run() -> Vec<Entry> {
+        recording(3, 2, 2, false)
+    }
+
+    /// So many steps on two ranks, to the end.
+    fn ended(steps: usize) -> Vec<Entry> {
+        recording(steps, 2, 2, true)
+    }
+
+    /// Two steps with four shards in every batch, on so many ranks, to the end.
+    fn by_shard(ranks: usize) -> Vec<Entry> {
+        recording(2, ranks, 4, true)
+    }
+
+    /// The same recording, with other hashes of these entries.
+    fn other(mut entries: Vec<Entry>, changed: &[usize]) -> Vec<Entry> {
+        changed.iter().for_each(|&at| entries[at].hash = "ff".to_owned());
+        entries
+    }
+
+    /// The messages about two recordings, and about the same in turn.
+    fn told(a: &[Entry], b: &[Entry]) -> [String; 2] {
+        [(a, b), (b, a)].map(|(a, b)| first_divergence(a, b).expect("a difference"))
+    }
+
+    #[test]
+    fn equal_recordings_do_not_part_and_what_only_one_has_is_left_out() {
+        let mut in_other_order = run();
+        in_other_order.sort_by_key(|entry| (entry.step, usize::MAX - entry.rank));
+        let one_rank = run().into_iter().filter(|entry| entry.rank == 0).collect();
+        let mut pairs = vec![
+            (run(), run()),
+            (run(), in_other_order),
+            (run(), one_rank),
+            // One ended earlier, or began later.
+            (run(), run()[..8].to_vec()),
+            (run(), run().split_off(8)),
+            (Vec::new(), run()),
+            (ended(3), ended(3)),
+        ];
+        // A run that went on begins with the weights that the one before ended with.
+        for steps in 1..5 {
+            pairs.push((ended(steps), ended(5)));
+            pairs.push((ended(steps), ended(5).split_off(steps * 8)));
+        }
+        for (one, other) in [(1, 2), (1, 4), (2, 4), (4, 2), (4, 1)] {
+            pairs.push((by_shard(one), by_shard(other)));
+        }
+        for (number, (a, b)) in pairs.iter().enumerate() {
+            assert_eq!([first_divergence(a, b), first_divergence(b, a)], [None, None], "{number}");
+        }
+    }
+
+    #[test]
+    fn the_first_step_rank_and_tensor_are_found() {
+        // The parameter of step 2 on rank 1, then the outcome on both ranks, and a later entry.
+        let expected = "step 2, rank 1: the first difference, after 11 equal tensors\n  \
+                        first recording:  parameter w 00\n  second recording: parameter w ff\n  \
+                        made by the update of the step before";
+        assert_eq!(told(&run(), &other(run(), &[10, 13, 14, 20]))[0], expected);
+        // After the images of both ranks, in the first step of a run that was resumed.
+        for text in told(&run(), &other(run().split_off(8), &[1])) {
+            assert!(text.contains(", after 2 equal tensors"), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_recording_that_ends_in_a_step_is_no_other_computation() {
+        // In step 2, with fewer and fewer of its eight entries.
+        for (length, place, equal) in
+            [(15, "rank 1", 15), (13, "rank 1", 11), (11, "rank 1", 10), (9, "rank 0", 9)]
+        {
+            let [text, turned] = told(&run(), &run()[..length]);
+            let heading = format!("step 2, {place}: the second recording ends here, after {equal}");
+            assert!(text.starts_with(&heading), "{length}: {text}");
+            assert!(text.contains("nothing differs up to there"), "{text}");
+            assert!(!text.contains("made by"), "{text}");
+            assert!(turned.contains(": the first recording ends here, after"), "{turned}");
+        }
+        // Rank 0 has written all of step 3, rank 1 nothing: what came out before the end is compared.
+        for (at, made_by) in [(18, "forward"), (19, "backward")] {
+            let [text, _] = told(&run(), &other(run()[..20].to_vec(), &[at]));
+            assert!(text.starts_with("step 3, rank 0: the first difference, after "), "{text}");
+            assert!(text.contains(&format!("made by the {made_by} pass")), "{text}");
+        }
+        // Only the weights of one rank were written of the end.
+        let [text, _] = told(&ended(3)[..25], &ended(3));
+        assert!(text.starts_with("after step 3, rank 1: the first recording ends here"), "{text}");
+    }
+
+    #[test]
+    fn an_entry_that_one_lacks_is_told_as_lacking() {
+        // The images and the parameter of step 1, the gradients of both ranks of step 2.
+        for (without, begins) in [
+            (vec![0], "step 1, rank 0: the first difference, after 0"),
+            (vec![1], "step 1, rank 0: the first difference, after 2"),
+            (vec![11], "step 2, rank 0: the first difference, after 13"),
+            (vec![15], "step 2, rank 1: the first difference, after 15"),
+            ((8..16).collect(), "step 2, rank 0: the first difference, after 8"),
+            ((12..16).collect(), "step 2, rank 1: the first difference, after 9"),
+        ] {
+            let mut lacking = run();
+            let gone: Vec<Entry> = without.iter().rev().map(|&at| lacking.remove(at)).collect();
+            let Entry { kind, name, .. } = gone.last().unwrap();
+            let [text, turned] = told(&run(), &lacking);
+            assert!(text.starts_with(begins), "{without:?}: {text}");
+            let where_else = if kind == "images" { ", on any rank" } else { "" };
+            let lacks = format!("\n  the second recording lacks {kind} {name} there{where_else}");
+            assert!(text.ends_with(&lacks), "{text}");
+            assert!(turned.ends_with(&lacks.replace("second", "first")), "{turned}");
+        }
+    }
+
+    #[test]
+    fn a_shard_is_compared_whichever_rank_has_it() {
+        for (one, several) in [(1, 2), (1, 4), (2, 4), (4, 2), (4, 1)] {
+            let (one, several) = (by_shard(one), by_shard(several));
+            // Of a recording that was cut anywhere, nothing differs.
+            for length in 0..several.len() {
+                if let Some(text) = first_divergence(&one, &several[..length]) {
+                    assert!(text.contains("nothing differs up to there"), "{text}");
+                }
+            }
+            let shard = several.iter().position(|entry| entry.name == "shard 3").unwrap();
+            let [text, _] = told(&one, &other(several, &[shard]));
+            assert!(text.contains(", after 3 equal tensors"), "{text}");
+            assert!(text.contains("second recording: images shard 3 ff"), "{text}");
+            assert!(text.ends_with("compare seed, batch and sampler"), "{text}");
+        }
+        let [text, _] = told(&run(), &other(by_shard(4), &[0]));
+        assert!(text.contains(", after 0 equal tensors"), "{text}");
+        let shards = "the two cut a batch into 2 and 4 shards: --shards makes them the same";
+        assert!(text.contains(shards), "{text}");
+    }
+
+    #[test]
+    fn what_the_last_update_made_is_compared() {
+        // With a run that ended there, too, and with a run that went on.
+        for whole in [ended(3), ended(4)] {
+            for text in told(&whole, &other(ended(3), &[25])) {
+                let heading = "after step 3, rank 1: the first difference, after 25 equal tensors";
+                assert!(text.starts_with(heading), "{text}");
+                assert!(text.ends_with("made by the update of that step"), "{text}");
+            }
+        }
+        for steps in 1..5 {
+            let [text, _] = told(&ended(steps), &other(ended(5).split_off(steps * 8), &[5]));
+            assert!(text.contains(", after 1 equal tensors"), "{text}");
+        }
+    }
+
     #[test]
     fn what_is_no_recording_is_refused_with_its_line() {
-        let line = r#"{"step":1,"rank":0,"kind":"loss","name":"loss","hash":"00"}"#;
+        let line = serde_json::to_string(&entry(1, 0, "loss", "00")).unwrap();
         assert_eq!(read(format!("{line}\n{line}\n").as_bytes()).unwrap().len(), 2);
         // A run that was killed in the middle of a line.
         assert_eq!(read(format!("{line}\n{}", &line[..20]).as_bytes()).unwrap().len(), 1);

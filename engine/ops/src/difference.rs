@@ -10,14 +10,12 @@ pub fn largest_difference(a: &[(String, Tensor)], b: &[(String, Tensor)]) -> Res
     if a.len() != b.len() {
         bail!("{} tensors cannot be compared with {}", a.len(), b.len());
     }
-    let mut largest = 0.0;
-    for ((name, a), (other, b)) in a.iter().zip(b) {
+    a.iter().zip(b).try_fold(0.0, |largest, ((name, a), (other, b))| {
         if name != other {
             bail!("{name} cannot be compared with {other}");
         }
-        largest = larger(largest, relative_difference(a, b)?);
-    }
-    Ok(largest)
+        Ok(larger(largest, relative_difference(a, b)?))
+    })
 }
 
 /// Returns a NaN if there is one, which `f64::max` would ignore, and otherwise the larger number.

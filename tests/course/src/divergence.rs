@@ -7,10 +7,8 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use harness::cli::UsageError;
-use harness::recording::{Entry, read};
+use harness::recording::{Entry, first_divergence, read, steps_made};
 use harness::report::{line, thousands};
-
-use crate::recordings::{first_divergence, steps_made};
 
 #[derive(Args, Clone, Debug)]
 pub struct Arguments {

@@ -6,4 +6,3 @@ pub mod divergence;
 pub mod doctor;
 pub mod exercises;
 pub mod process;
-pub mod recordings;

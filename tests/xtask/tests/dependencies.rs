@@ -46,12 +46,8 @@ fn a_stage_uses_earlier_stages_and_the_engine_and_the_engine_uses_no_stage() {
         let Some(own) = level(&folder) else { continue };
         for need in package["dependencies"].as_array().unwrap() {
             let Some(path) = need["path"].as_str() else { continue };
-            let (need, kind) = (below_root(Path::new(path)), &need["kind"]);
-            let is_below = match level(&need) {
-                Some(other) => other < own || (own, other) == (0, 0),
-                // A stage's tests may use the learner's tool.
-                None => kind == "dev",
-            };
+            let need = below_root(Path::new(path));
+            let is_below = level(&need).is_some_and(|other| other < own || (own, other) == (0, 0));
             assert!(is_below, "{folder} depends on {need}, which is not below it");
         }
     }

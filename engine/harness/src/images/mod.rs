@@ -1,11 +1,8 @@
 //! Reads a folder with the four files of Fashion-MNIST, or of any data set in its format.
 //!
-//! | file | content |
-//! | --- | --- |
-//! | `train-images-idx3-ubyte`, `t10k-images-idx3-ubyte` | images to train on and to test with, 28×28 grey |
-//! | `train-labels-idx1-ubyte`, `t10k-labels-idx1-ubyte` | their labels, 0 to 9 |
-//!
-//! Each file may be compressed, with `.gz` at the end of its name. Mirrors of MNIST write a dot: `train-images.idx3-ubyte`.
+//! `train-images-idx3-ubyte` and `t10k-images-idx3-ubyte` hold grey images of 28×28 pixels, and `train-labels-idx1-ubyte` and
+//! `t10k-labels-idx1-ubyte` their labels, 0 to 9. Each file may be compressed, with `.gz` at the end of its name.
+//! Mirrors of MNIST write a dot: `train-images.idx3-ubyte`.
 
 pub mod idx;
 

@@ -1,14 +1,4 @@
 //! The reports of a run: progress, a line per epoch, and files with metrics, a plot, a trace.
-//!
-//! | module | content |
-//! | --- | --- |
-//! | `progress` | the reporter of one run: progress within an epoch, a line per epoch |
-//! | [`summary`] | the result of a run, and the accuracy of several runs by epoch |
-//! | [`outputs`] | all files of a run |
-//! | `plot`, [`timeline`], [`trace`] | the single files |
-//! | [`mod@file`] | files that are never half-written, files that grow (metrics), and special files |
-//! | `format` | numbers as text |
-//! | `layout` | text and tables that fit into the terminal |
 
 pub mod file;
 mod format;

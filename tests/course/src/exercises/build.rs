@@ -15,9 +15,8 @@ use super::progress::Fingerprint;
 use super::tree::{Exercise, PACKAGE, Tree};
 use crate::process::How;
 
-/// The environment variable with the fingerprint of an answer and its check. An exercise reads the variable at compile time,
-/// so cargo compiles another fingerprint again. cargo compares only the times of files, and an older answer may be restored
-/// with its old time.
+/// The environment variable with the fingerprint of an answer and its check. An exercise reads it at compile time, so cargo compiles
+/// another fingerprint again. cargo itself compares times only, and an older answer may be restored with its old time.
 const FINGERPRINT: &str = "COURSE_FINGERPRINT";
 
 /// The last lines of a failure of cargo that are shown.

@@ -1,7 +1,6 @@
 //! Calls of cargo, and its messages.
 //!
-//! The crate `cargo_metadata` needs a feature of serde_json that the stages do not use: the stages would be compiled again after
-//! every use of this tool.
+//! The crate `cargo_metadata` needs a feature of serde_json, with which the stages would be compiled again.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
