@@ -56,17 +56,18 @@ impl Group {
         self.wait_unless(limit, || Ok(None))
     }
 
-    /// Like [`wait`](Self::wait), while the result is `wanted`, with limits of output and memory. Only on Linux is the memory
-    /// known.
+    /// Like [`wait`](Self::wait), while the result is `wanted`, with limits of memory and of output that is kept. Only on Linux
+    /// is the memory known.
     pub fn wait_if_modest(
         self,
         limit: Duration,
-        printed: &Printed,
+        printed: Option<&Printed>,
         wanted: &dyn Fn() -> bool,
     ) -> io::Result<How> {
         let id = self.leader.id();
         self.wait_unless(limit, || {
-            let printed = (printed.length()? > PRINTED).then_some(How::TooMuch(PRINTED_TOO_MUCH));
+            let length = printed.map_or(Ok(0), Printed::length)?;
+            let printed = (length > PRINTED).then_some(How::TooMuch(PRINTED_TOO_MUCH));
             let memory = || (resident(id)? > MEMORY).then_some(How::TooMuch(TOOK_TOO_MUCH));
             let unwanted = || (!wanted()).then_some(How::Interrupted);
             Ok(printed.or_else(memory).or_else(unwanted))

@@ -11,6 +11,7 @@ mod exercises {
     mod mistakes;
     mod reader;
     mod runaway;
+    mod running;
     #[cfg(unix)]
     mod watching;
 }

@@ -25,18 +25,31 @@ const LINES: usize = 8;
 /// The first build of the stages: minutes of work that the cores share, and minutes in which one core works.
 const MINUTES: (usize, usize) = (9, 1);
 
-/// Compiles the check of an exercise with the answer, which have this fingerprint. Prints the messages of the compiler and
+/// How an answer is compiled.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Speed {
+    /// The build takes seconds, as the package's profile has it.
+    OfTheBuild,
+    /// The answer is optimised. Nothing else is compiled again, and both programs are kept.
+    OfTheAnswer,
+}
+
+/// Compiles the program of an exercise with the answer, which have this fingerprint. Prints the messages of the compiler and
 /// of cargo. Returns the program, or the outcome of a check without a program.
-pub fn check_of(
+pub fn program_of(
     tree: &Tree,
     exercise: &Exercise,
     fingerprint: &Fingerprint,
+    speed: Speed,
     wanted: &dyn Fn() -> bool,
 ) -> anyhow::Result<Result<PathBuf, Outcome>> {
     announce_the_first(tree);
     let target = &exercise.name;
     let mut command = cargo(&tree.root);
     command.args(["build", "--release", "--package", PACKAGE, "--bin", target]);
+    if speed == Speed::OfTheAnswer {
+        command.arg("--config").arg(format!("profile.release.package.{PACKAGE}.opt-level=3"));
+    }
     command.env(FINGERPRINT, fingerprint.text());
     let colour = if console::colors_enabled_stderr() { "-diagnostic-rendered-ansi" } else { "" };
     command.arg(format!("--message-format=json{colour}"));

@@ -5,10 +5,11 @@ use std::time::Duration;
 use anyhow::bail;
 use harness::interrupt;
 
+use super::build::{self, Speed};
 use super::program::{self, Outcome};
 use super::progress::{Fingerprint, Progress};
 use super::tree::{Exercise, Tree};
-use super::{CheckArguments, build, list, report};
+use super::{CheckArguments, list, report};
 
 /// Checks an exercise: the one that is named, or the next. With `all`, shows every broken law in full.
 pub fn run(tree: &Tree, arguments: &CheckArguments) -> anyhow::Result<()> {
@@ -38,7 +39,7 @@ pub fn once(
     // Fails with the command that restores the file.
     exercise.text()?;
     let checked = Fingerprint::of(exercise)?;
-    let executable = match build::check_of(tree, exercise, &checked, wanted)? {
+    let executable = match build::program_of(tree, exercise, &checked, Speed::OfTheBuild, wanted)? {
         Ok(executable) => executable,
         Err(outcome) => return Ok(outcome),
     };

@@ -12,6 +12,7 @@ pub mod program;
 mod progress;
 mod report;
 mod reset;
+mod run;
 pub mod tree;
 mod watch;
 
@@ -31,6 +32,8 @@ pub enum Command {
     Check(CheckArguments),
     /// Check again whenever the exercise is saved, and go on to the next once it passes
     Watch(CheckArguments),
+    /// Run the stage's real program with your answer in place of our code, and compare
+    Run(RunArguments),
     /// Show the next step of an exercise's hint
     Hint {
         /// Its name, or a part of it that no other has: ring [default: the next that is not solved]
@@ -59,6 +62,15 @@ pub struct CheckArguments {
 }
 
 #[derive(Args, Clone, Debug)]
+pub struct RunArguments {
+    /// Its name, or a part of it that no other has: ring
+    name: String,
+
+    #[command(flatten)]
+    limit: Limit,
+}
+
+#[derive(Args, Clone, Debug)]
 pub struct Asking {
     /// Its name, or a part of it that no other has: ring
     name: String,
@@ -68,10 +80,10 @@ pub struct Asking {
     yes: bool,
 }
 
-/// How long a check may take.
+/// How long a check or a run may take.
 #[derive(Args, Clone, Copy, Debug)]
 pub struct Limit {
-    /// Seconds after which a check that has not ended is ended
+    /// Seconds after which the answer's program is ended
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=3600))]
     limit: u64,
@@ -91,6 +103,7 @@ pub fn run(command: &Command) -> anyhow::Result<()> {
         Command::Next => list::next(&tree),
         Command::Check(arguments) => check::run(&tree, arguments),
         Command::Watch(arguments) => watch::run(&tree, arguments),
+        Command::Run(arguments) => run::run(&tree, arguments),
         Command::Hint { name, all } => hint::run(&tree, name.as_deref(), *all),
         Command::Solution(Asking { name, yes }) => reset::solution(&tree, tree.named(name)?, *yes),
         Command::Reset(Asking { name, yes }) => reset::run(&tree, tree.named(name)?, *yes),

@@ -106,7 +106,7 @@ pub fn run(
     command.stdout(output.stream()?).stderr(output.stream()?);
     let group = Group::start(&mut command)
         .with_context(|| format!("{} cannot be started", executable.display()))?;
-    let how = group.wait_if_modest(limit, &output, wanted)?;
+    let how = group.wait_if_modest(limit, Some(&output), wanted)?;
     Ok(Report::read(&output.text()?).outcome(how, limit))
 }
 

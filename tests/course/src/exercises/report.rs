@@ -40,6 +40,9 @@ pub fn show(tree: &Tree, exercise: &Exercise, outcome: &Outcome, all: bool) -> a
             }
             let passes = format!("{name} passes its {}", counted(passed.len(), "check"));
             line(format_args!("{} {passes}", style("✓").green()))?;
+            if exercise.has_run() {
+                line(format_args!("  to see it at work:    cargo course run {name}"))?;
+            }
             return Ok(line(format!("  to compare with ours: cargo course solution {name}"))?);
         }
         Outcome::CargoFailed(said) => {

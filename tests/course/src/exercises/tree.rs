@@ -128,6 +128,11 @@ impl Exercise {
         self.folder.join("checks").join(format!("{}.rs", self.name))
     }
 
+    /// Whether the stage's program can run with the answer.
+    pub fn has_run(&self) -> bool {
+        self.folder.join("runs").join(format!("{}.rs", self.name)).is_file()
+    }
+
     /// A file of our answers: `solution.rs`, `hint.md`, or `wrong.diff` with the mistakes.
     pub fn answer(&self, file: &str) -> PathBuf {
         self.folder.with_file_name("answers").join(&self.name).join(file)
