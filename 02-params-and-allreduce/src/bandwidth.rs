@@ -73,7 +73,8 @@ pub struct Table {
     /// A note that other programs used the cores.
     busy: Option<String>,
     runs: Option<u32>,
-    algorithms: Vec<Algorithm>,
+    /// The names of the rows of algorithms.
+    algorithms: Vec<String>,
     /// The work of the last row, if there is a limit.
     limit: Option<&'static str>,
     /// For each size, the seconds of each row. `None` if Ctrl-C came first.
@@ -91,7 +92,7 @@ impl Table {
             note: plan.note().map(str::to_owned),
             shared: plan.shares_hardware(),
             runs,
-            algorithms: Algorithm::OURS.to_vec(),
+            algorithms: Algorithm::OURS.map(|it| it.to_string()).to_vec(),
             limit: Some(if slices { "add and copy" } else { "copy" }),
             ..Self::default()
         };
@@ -108,25 +109,25 @@ impl Table {
         Ok(table)
     }
 
-    /// Measures algorithms on the devices of a world that is connected already. All ranks call this together, and get the
-    /// same table. Fails when an all-reduce fails.
+    /// Measures algorithms, each with the name of its row, on the devices of a world that is connected already. All ranks call
+    /// this together, and get the same table. Fails when an all-reduce fails.
     pub fn measure_rank(
         comm: &(impl Communicator + ?Sized),
         title: String,
-        algorithms: &[Algorithm],
+        algorithms: &[(Algorithm, String)],
         runs: Option<u32>,
     ) -> Result<Self, Error> {
-        let rows: Vec<Work<'_>> = algorithms.iter().copied().map(Work::AllReduce).collect();
+        let rows: Vec<Work<'_>> = algorithms.iter().map(|(one, _)| Work::AllReduce(*one)).collect();
         let columns = SIZES.into_iter().map(|bytes| column(comm, &rows, bytes, runs));
         let columns = columns.collect::<Result<_, Error>>()?;
         let devices = (0..comm.world_size()).map(|rank| format!("rank {rank}")).collect();
-        let algorithms = algorithms.to_vec();
+        let algorithms = algorithms.iter().map(|(_, name)| name.clone()).collect();
         Ok(Self { title, devices, runs, algorithms, columns, ..Self::default() })
     }
 
     /// The names of the rows. `limit` is the name of the last row, if there is a limit.
     fn names(&self, limit: Option<&str>) -> impl Iterator<Item = String> {
-        self.algorithms.iter().map(ToString::to_string).chain(limit.map(str::to_owned))
+        self.algorithms.iter().cloned().chain(limit.map(str::to_owned))
     }
 
     /// GB/s of a number of the table.
@@ -167,7 +168,7 @@ impl Table {
         let best = |column: usize| rates.iter().map(|rates| rates[column]).fold(0.0, f64::max);
         let fastest = |column: usize| {
             let close = |row: &usize| Speed::of(best(column) / rates[*row][column]) == Speed::Equal;
-            let names = rows.clone().filter(close).map(|row| self.algorithms[row].to_string());
+            let names = rows.clone().filter(close).map(|row| self.algorithms[row].clone());
             format!("{} at {}", report::joined(names), size(SIZES[column]))
         };
         let last = SIZES.len() - 1;
@@ -296,7 +297,7 @@ mod tests {
         Table {
             title: "[a, b]".to_owned(),
             devices: vec![String::new(); 2],
-            algorithms: vec![Algorithm::OneShot, Algorithm::Ring],
+            algorithms: vec!["one-shot".to_owned(), "ring".to_owned()],
             limit: Some("add and copy"),
             columns: (0..SIZES.len()).map(seconds).collect(),
             ..Table::default()

@@ -8,26 +8,27 @@ use harness::report::Report;
 use harness::report::trace;
 use model_state::parameters::Snapshot;
 use model_state::weights_hash::WeightsHash;
-use params_and_allreduce::communicator::Communicator;
+use params_and_allreduce::communicator::{Communicator as _, SharedCommunicator};
+use params_and_allreduce::get_params;
 use params_and_allreduce::thread::{Cause, DEFAULT_TIMEOUT, Rank, RankFailure, run_ranks_with};
-use params_and_allreduce::{Algorithm, get_params};
 use single_gpu::lenet::Lenet;
-use split_batch::loader::{ShardLoader, Shards};
+use single_gpu::train::Step;
+use split_batch::loader::{LocalBatch, ShardLoader, Shards};
 use trainer::TrainingRun;
 
+use crate::Error;
 use crate::evaluate::compare_and_evaluate;
-use crate::{Error, train_batch};
 
 // ANCHOR: train
-/// Trains a fresh LeNet on all devices of a plan. After each epoch, all replicas must have the same weights. Fails when a
-/// rank fails, with the failure of the first rank that failed.
+/// Trains a fresh LeNet on all devices of a plan with a `step`, such as [`train_batch`](crate::train_batch). After each epoch,
+/// all replicas must have the same weights. Fails when a rank fails, with the failure of the first rank that failed.
 pub fn train(
     data: &LoadedData,
     options: &TrainOptions,
     dtype: DType,
     plan: &DevicePlan,
-    algorithm: Algorithm,
     report: &mut Report<'_>,
+    step: impl Fn(&SharedCommunicator, &Lenet, &LocalBatch, f64) -> Result<Step, Error> + Sync,
 ) -> Result<Outcome, RankFailure<Error>> {
     let TrainOptions { batch_size, learning_rate, seed, .. } = *options;
     on_replicas(plan, seed, dtype, report, |comm, model, report| {
@@ -37,11 +38,11 @@ pub fn train(
         let mut first = FirstStep::default();
         while run.next_epoch()? {
             while let Some(batch) = run.next_batch()? {
-                let step = train_batch(comm, model, &batch, learning_rate, algorithm)?;
+                let step = step(comm, model, &batch, learning_rate)?;
                 first.keep(model)?;
                 run.step_done(step.sums)?;
             }
-            run.epoch_done(compare_and_evaluate(comm, model, &data.test, dtype)?)?;
+            run.epoch_done(compare_and_evaluate(&**comm, model, &data.test, dtype)?)?;
         }
         Ok((run.into_records(), first))
     })
@@ -86,7 +87,7 @@ pub(crate) fn on_replicas(
     dtype: DType,
     report: &mut Report<'_>,
     work: impl Fn(
-        &dyn Communicator,
+        &SharedCommunicator,
         &Lenet,
         &mut Report<'_>,
     ) -> Result<(Vec<EpochRecord>, FirstStep), Error>
@@ -102,7 +103,7 @@ pub(crate) fn on_replicas(
         let _rank = trace::rank(&name, rank.rank(), device);
         let model = Lenet::with_parameters(get_params(initial.parameters(), rank.device())?)?;
         let comm = backends::native(rank.into(), DEFAULT_TIMEOUT);
-        let (records, first) = work(&*comm, &model, report.unwrap_or(&mut Report::silent()))?;
+        let (records, first) = work(&comm, &model, report.unwrap_or(&mut Report::silent()))?;
         comm.leave()?;
         Ok((records, first, model.parameters().snapshot()?))
     });

@@ -17,7 +17,7 @@ use trainer::TrainingRun;
 use crate::breakage::{Breakage, train_batch_broken};
 use crate::evaluate::compare_and_evaluate;
 use crate::train::{FirstStep, Outcome, on_replicas, train};
-use crate::{Error, FixedTree, train_batch_reproducible};
+use crate::{Error, FixedTree, train_batch, train_batch_reproducible};
 
 /// The kind of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,7 +44,11 @@ impl Method {
         report: &mut Report<'_>,
     ) -> Result<Outcome, RankFailure<Error>> {
         match self {
-            Self::AllReduce(algorithm) => train(data, options, dtype, plan, algorithm, report),
+            Self::AllReduce(algorithm) => {
+                train(data, options, dtype, plan, report, |comm, model, batch, rate| {
+                    train_batch(&**comm, model, batch, rate, algorithm)
+                })
+            }
             Self::Reproducible { shards } => {
                 train_reproducible(data, options, dtype, plan, shards, report)
             }
@@ -87,11 +91,11 @@ fn train_reproducible(
         let mut first = FirstStep::default();
         while run.next_epoch()? {
             while let Some(batch) = run.next_batch()? {
-                let step = train_batch_reproducible(comm, model, &batch, learning_rate, &tree)?;
+                let step = train_batch_reproducible(&**comm, model, &batch, learning_rate, &tree)?;
                 first.keep(model)?;
                 run.step_done(step.sums)?;
             }
-            run.epoch_done(compare_and_evaluate(comm, model, &data.test, dtype)?)?;
+            run.epoch_done(compare_and_evaluate(&**comm, model, &data.test, dtype)?)?;
         }
         Ok((run.into_records(), first))
     })
@@ -116,7 +120,8 @@ fn train_broken(
         let mut first = FirstStep::default();
         while run.next_epoch()? {
             while let Some(batch) = run.next_batch()? {
-                let step = train_batch_broken(comm, model, &batch, learning_rate, algorithm, bug)?;
+                let step =
+                    train_batch_broken(&**comm, model, &batch, learning_rate, algorithm, bug)?;
                 first.keep(model)?;
                 run.step_done(step.sums)?;
             }

@@ -61,6 +61,20 @@ macro_rules! check {
             $crate::laws::run(LAWS, answer)
         }
     };
+    ($exercise:ident, $answer:expr, run) => {
+        /// Checks the answer, or runs the stage's program with the answer.
+        pub fn main() -> std::process::ExitCode {
+            let _ = option_env!("COURSE_FINGERPRINT");
+            if $crate::runs::is_asked() {
+                use $crate::runs::$exercise::{Answer, run};
+                let answer: Answer = $answer;
+                return $crate::runs::main(|| run(answer));
+            }
+            use $crate::checks::$exercise::{Answer, LAWS};
+            let answer: Answer = $answer;
+            $crate::laws::run(LAWS, answer)
+        }
+    };
 }
 
 /// Checks an answer against all laws and reports each law. The exit code is 0 if all passed, and 1 otherwise.
@@ -101,10 +115,12 @@ fn report(line: &serde_json::Value) {
 /// A candidate: the exercise, a name, and the `main` of the answer.
 pub type Candidate = (&'static str, &'static str, fn() -> ExitCode);
 
-/// Runs the candidate that the two arguments of this program name, `EXERCISE CANDIDATE`.
+/// Runs the candidate that the first two arguments of this program name, `EXERCISE CANDIDATE`.
 pub fn choose(candidates: &[Candidate]) -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let named = |(exercise, candidate, _): &&Candidate| arguments == [*exercise, *candidate];
+    let named = |(exercise, candidate, _): &&Candidate| {
+        arguments.starts_with(&[(*exercise).to_owned(), (*candidate).to_owned()])
+    };
     let Some((.., main)) = candidates.iter().find(named) else {
         eprintln!("no such candidate: {arguments:?}");
         return ExitCode::from(2);

@@ -32,6 +32,8 @@ pub mod prelude;
 pub mod ranks;
 pub mod refusal;
 pub mod replicas;
+#[path = "../runs/mod.rs"]
+pub mod runs;
 pub mod scaling;
 pub mod speed;
 pub mod tracer;

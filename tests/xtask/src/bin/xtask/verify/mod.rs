@@ -2,12 +2,14 @@
 //!
 //! A check that accepts everything teaches nothing, so every exercise has answers that its check has to judge: the stub
 //! that a learner starts from, our solution, and mistakes with the message that their author should see. All of them are
-//! modules of one program, and each runs in its own process: none can hang or end another.
+//! modules of one program, and each runs in its own process: none can hang or end another. [`runs`] are tried with solutions
+//! and with mistakes.
 
 mod answers;
 mod build;
 mod form;
 mod mistakes;
+mod runs;
 
 use std::path::Path;
 use std::time::Duration;
@@ -47,6 +49,7 @@ pub(crate) fn run(tree: &Tree, limit: Duration) -> anyhow::Result<()> {
                 Err(why) => problems.push(format!("{}: {why}", answer.source)),
             }
         }
+        problems.extend(runs::problems(tree, &executable, limit)?);
         problems.extend(build::lints(tree, &folder, answers.clone())?);
         if interrupt::requested() {
             return Ok(());

@@ -1,0 +1,24 @@
+//! The learner's all-reduce in chapter 2's table and under chapter 4's training.
+
+use std::error::Error;
+
+use candle_core::{Tensor, Var};
+use params_and_allreduce::{Algorithm, communicator};
+
+use super::Peer;
+use super::data_parallel::{show_speed, show_training};
+
+/// A rank and its variables, which get the sums over all ranks.
+pub type Answer = fn(&Peer, &mut [Var]) -> Result<(), communicator::Error>;
+
+/// Shows the speed of the sums, and the training with them. Fails when the answer does.
+pub fn run(allreduce: Answer) -> Result<(), Box<dyn Error>> {
+    let sums = |rank: &Peer, tensors: &[Tensor]| {
+        let variables = tensors.iter().map(Var::from_tensor);
+        let mut variables: Vec<Var> = variables.collect::<candle_core::Result<_>>()?;
+        allreduce(rank, &mut variables)?;
+        Ok(variables.iter().map(|variable| variable.as_detached_tensor()).collect())
+    };
+    show_speed(&sums, Algorithm::Naive)?;
+    show_training(&sums, Algorithm::Naive)
+}

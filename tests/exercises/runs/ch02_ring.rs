@@ -1,0 +1,20 @@
+//! The learner's ring in chapter 2's table and under chapter 4's training.
+
+use std::error::Error;
+
+use candle_core::Tensor;
+use params_and_allreduce::{Algorithm, communicator};
+
+use super::Peer;
+use super::data_parallel::{show_speed, show_training};
+
+/// A rank and its tensor; the sum over all ranks.
+pub type Answer = fn(&Peer, &Tensor) -> Result<Tensor, communicator::Error>;
+
+/// Shows the ring's speed and its training. Fails when the answer does.
+pub fn run(ring: Answer) -> Result<(), Box<dyn Error>> {
+    let sums =
+        |rank: &Peer, tensors: &[Tensor]| tensors.iter().map(|tensor| ring(rank, tensor)).collect();
+    show_speed(&sums, Algorithm::Ring)?;
+    show_training(&sums, Algorithm::Ring)
+}
