@@ -1,6 +1,6 @@
 //! Chapter 2, `book/src/ch02-all-reduce.md`: all-reduce by way of the first rank.
 //!
-//! All-reduce by way of rank 0, on 1 to 5 ranks. A wrong sum shows which rank is missing.
+//! The sums are made on 1 to 5 ranks. A wrong sum shows which rank is missing.
 
 use crate::contributions::{contribution, guess, sum};
 use crate::prelude::*;

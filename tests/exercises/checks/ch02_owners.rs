@@ -1,6 +1,6 @@
 //! Chapter 2, `book/src/ch02-all-reduce.md`: every tensor is summed on its own owner.
 //!
-//! Owners of tensors of many sizes, and sums on ranks whose numbers show which rank is missing.
+//! The owners are of tensors of many sizes, and the sums are of numbers that show which rank is missing.
 
 use crate::contributions::{contribution, guess, sum};
 use crate::prelude::*;

@@ -1,6 +1,6 @@
 //! Chapter 2, `book/src/ch02-all-reduce.md`: all-reduce around a ring.
 //!
-//! All-reduce around a ring, where a send waits for its receiver, on numbers that show which rank is missing.
+//! The ring runs where a send waits for its receiver, on numbers that show which rank is missing.
 
 use crate::contributions::{contribution, guess, sum};
 use crate::prelude::*;

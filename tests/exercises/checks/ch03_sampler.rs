@@ -1,6 +1,6 @@
 //! Chapter 3, `book/src/ch03-split-batch.md`: each rank's share of an epoch.
 //!
-//! Each law of a sampler in turn, and then stage 3's sampler. The message names the first law that is broken.
+//! The shares keep each law of a sampler in turn, and are those of stage 3. The message names the first law that is broken.
 
 use std::fmt::Write as _;
 

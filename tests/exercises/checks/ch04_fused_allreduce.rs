@@ -1,6 +1,6 @@
 //! Chapter 4, `book/src/ch04-data-parallel.md`: all gradients in one all-reduce.
 //!
-//! Sums, shapes and messages of a fused all-reduce, with numbers that show their origin.
+//! The sums have numbers that show their origin. Shapes and messages are compared, too.
 
 use crate::prelude::*;
 

@@ -86,7 +86,7 @@ pub(super) fn show_speed(sums: Sums<'_>, same: Algorithm) -> Result<(), Box<dyn 
         })?;
         line(&tables[0])?;
     }
-    Ok(())
+    Ok(line("")?)
 }
 
 /// Trains LeNet on two devices with the learner's sums of gradients and with our all-reduce, and prints the difference.
@@ -110,7 +110,7 @@ pub(super) fn show_training(sums: Sums<'_>, ours: Algorithm) -> Result<(), Box<d
         Err(failure) => match failure.cause {
             Cause::Error(TrainError::ReplicasDiffer(differs)) => {
                 return Ok(paragraph(format_args!(
-                    "\nLeNet on 2 devices, with your sums of the gradients: {differs}. Nothing else fails: only the comparison of \
+                    "LeNet on 2 devices, with your sums of the gradients: {differs}. Nothing else fails: only the comparison of \
                      the replicas shows it."
                 ))?);
             }
@@ -131,7 +131,7 @@ pub(super) fn show_training(sums: Sums<'_>, ours: Algorithm) -> Result<(), Box<d
             hashes[0].to_string(),
         ]);
     }
-    line(format_args!("\n{}", table.text(columns())))?;
+    line(table.text(columns()))?;
     let apart = largest_difference(&with_yours.after_first_step, &alone.after_first_step)?;
     Ok(paragraph(conclusion(with_yours.hashes == with_ours.hashes, apart))?)
 }
