@@ -15,8 +15,10 @@ use params_and_allreduce::thread::{Cause, run_ranks};
 use params_and_allreduce::{Algorithm, forward};
 use scratch_data_parallel::train::Outcome;
 use scratch_data_parallel::{Error as TrainError, allreduce_sums, train, train_batch};
+use single_gpu::lenet::Lenet;
 use single_gpu::sgd::sgd;
 use single_gpu::train::{Step, local_gradients};
+use split_batch::loader::LocalBatch;
 
 /// A rank waits so long for a message: an answer that hangs is named by its rank.
 const TIMEOUT: Duration = Duration::from_secs(15);
@@ -151,12 +153,5 @@ fn conclusion(same: bool, apart: f64) -> String {
 }
 
 /// A step, as [`train`] takes it.
-type StepOf<'a> = &'a (
-        dyn Fn(
-    &SharedCommunicator,
-    &single_gpu::lenet::Lenet,
-    &split_batch::loader::LocalBatch,
-    f64,
-) -> Result<Step, TrainError>
-            + Sync
-    );
+type StepOf<'a> =
+    &'a (dyn Fn(&SharedCommunicator, &Lenet, &LocalBatch, f64) -> Result<Step, TrainError> + Sync);
