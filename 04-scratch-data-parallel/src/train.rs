@@ -20,7 +20,7 @@ use crate::Error;
 use crate::evaluate::compare_and_evaluate;
 
 // ANCHOR: train
-/// Trains a fresh LeNet on all devices of a plan with a `step`, such as [`train_batch`](crate::train_batch). After each epoch,
+/// Trains a fresh LeNet on all devices of a plan with a `step`, such as [`train_batch`](fn@crate::train_batch). After each epoch,
 /// all replicas must have the same weights. Fails when a rank fails, with the failure of the first rank that failed.
 pub fn train(
     data: &LoadedData,
