@@ -1,7 +1,6 @@
 //! Prints the samples of each rank in two epochs, and the samples that occur never or more than once.
 
-use clap::ValueEnum as _;
-use harness::cli::name_of;
+use harness::cli::{help_of, name_of};
 use harness::report::{columns, counted, line, paragraph, shown_rows};
 use split_batch::{Breakage, Sampler};
 
@@ -35,14 +34,16 @@ pub(crate) fn show(
         (0..ranks).map(sampler).map(share).collect()
     });
     let width = (samples - 1).to_string().len().max(2) + 1;
-    for (number, epoch) in epochs.iter().enumerate() {
+    let tallies = epochs.each_ref().map(|epoch| tally(samples, epoch));
+    let once = tallies == [ONCE; 2];
+    for (number, (epoch, tally)) in epochs.iter().zip(&tallies).enumerate() {
         line(format_args!("  epoch {number}"))?;
         for rank in shown_rows(ranks, SHOWN_DEVICES).into_iter().flatten() {
             line(rank_line(rank, &epoch[rank], width, columns()))?;
         }
-        paragraph(format_args!("    {}", tally(samples, epoch)))?;
+        paragraph(format_args!("    {tally}"))?;
     }
-    let text = breakage.map_or_else(|| right(&epochs), |bug| broken(samples, &epochs, bug));
+    let text = breakage.map_or_else(|| right(&epochs, once), |bug| broken(&epochs, once, bug));
     Ok(paragraph(format_args!("\n{text}"))?)
 }
 
@@ -61,22 +62,23 @@ fn rank_line(rank: usize, steps: &[Vec<u32>], width: usize, columns: usize) -> S
 }
 
 /// Describes a bug, and says if the two epochs do not show the bug.
-fn broken(samples: usize, epochs: &[Shares; 2], bug: Breakage) -> String {
-    let help = bug.to_possible_value().and_then(|value| value.get_help().cloned());
-    let shows = epochs.iter().any(|epoch| tally(samples, epoch) != ONCE);
+fn broken(epochs: &[Shares; 2], once: bool, bug: Breakage) -> String {
     let hidden = match bug {
-        _ if shows || (bug == Breakage::SameOrder && epochs[0] == epochs[1]) => "",
+        _ if !once || (bug == Breakage::SameOrder && epochs[0] == epochs[1]) => "",
         Breakage::DropLast | Breakage::FillUp => {
             " All batches are full, so the bug does nothing: take --epoch-samples that --batch-size does not divide."
         }
         _ => " Every sample occurs once, so this run does not show the bug.",
     };
-    format!("The bug of --break {}: {}.{hidden}", name_of(&bug), help.unwrap_or_default())
+    format!("The bug of --break {}: {}.{hidden}", name_of(&bug), help_of(&bug))
 }
 
 /// Says what two epochs without a bug mean.
-fn right(epochs: &[Shares; 2]) -> String {
+fn right(epochs: &[Shares; 2], once: bool) -> String {
     let mut text = match epochs[0].len() {
+        _ if !once => {
+            return "Not every sample occurs once: this is a mistake in the program.".to_owned();
+        }
         1 => "One rank has every sample once in each epoch.".to_owned(),
         ranks => {
             format!("In each epoch, every sample belongs to exactly one of the {ranks} ranks.")
@@ -151,6 +153,9 @@ mod tests {
                 epoch.iter().map(|rank| rank.iter().map(|step| step.to_vec()).collect()).collect()
             })
         };
+        let right = |epochs: &[Shares; 2]| {
+            super::right(epochs, epochs.each_ref().map(|epoch| tally(4, epoch)) == [ONCE; 2])
+        };
         let even = epochs(&[&[&[0, 1]], &[&[2, 3]]], &[&[&[2, 1]], &[&[0, 3]]]);
         assert_eq!(
             right(&even),
@@ -164,6 +169,8 @@ mod tests {
         assert!(right(&empty).ends_with(ends));
         let alone = epochs(&[&[&[0, 1, 2, 3]]], &[&[&[3, 1, 2, 0]]]);
         assert!(right(&alone).starts_with("One rank has every sample once"));
+        let lost = epochs(&[&[&[0, 1]], &[&[2]]], &[&[&[0, 1]], &[&[2]]]);
+        assert!(right(&lost).ends_with("this is a mistake in the program."));
     }
 
     #[test]
@@ -182,11 +189,12 @@ mod tests {
                 let sampler = |rank| Sampler::new(samples, 4, 2, rank, SEED);
                 (0..2).map(|rank| sampler(rank).broken_epoch(epoch, bug)).collect()
             });
-            let text = broken(samples, &epochs, bug);
+            let once = epochs.each_ref().map(|epoch| tally(samples, epoch)) == [ONCE; 2];
+            let text = broken(&epochs, once, bug);
             let begin = format!("The bug of --break {}: ", name_of(&bug));
             assert!(text.starts_with(&begin) && text.ends_with(end), "{end:?} is not in {text:?}");
         }
         let one = [vec![vec![vec![0]], vec![vec![1]]], vec![vec![vec![1]], vec![vec![0]]]];
-        assert!(broken(2, &one, Breakage::OwnShuffle).ends_with("does not show the bug."));
+        assert!(broken(&one, true, Breakage::OwnShuffle).ends_with("does not show the bug."));
     }
 }

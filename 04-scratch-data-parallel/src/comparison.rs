@@ -1,8 +1,7 @@
 //! Compares runs from the same weights and with the same batches.
 
-use clap::ValueEnum as _;
 use devices::DevicePlan;
-use harness::cli::name_of;
+use harness::cli::{help_of, name_of};
 use harness::report::summary::Summary;
 use harness::report::{Table, accuracy, line, paragraph};
 use harness::verdict::{accuracies, rounding, rounding_test, speed_up, times};
@@ -116,8 +115,7 @@ impl<'a> Comparison<'a> {
     fn weights(&self) -> String {
         let (how, unlike) = match self.several.method {
             Method::Broken(bug, _) => {
-                let help = bug.to_possible_value().and_then(|value| value.get_help().cloned());
-                let (name, help) = (name_of(&bug), help.unwrap_or_default());
+                let (name, help) = (name_of(&bug), help_of(&bug));
                 return format!("The bug of --break {name}: {help}. {}", self.sign().1);
             }
             Method::Reproducible { .. } => {

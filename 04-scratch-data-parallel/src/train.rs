@@ -20,19 +20,20 @@ use crate::Error;
 use crate::evaluate::compare_and_evaluate;
 
 // ANCHOR: train
-/// Trains a fresh LeNet on all devices of a plan with a `step`, such as [`train_batch`](fn@crate::train_batch). After each epoch,
-/// all replicas must have the same weights. Fails when a rank fails, with the failure of the first rank that failed.
+/// Trains a fresh LeNet on all devices of a plan with a `step`, such as [`train_batch`](fn@crate::train_batch). A rank loads its
+/// `shards` of each batch. After each epoch, all replicas must have the same weights. Fails as the first rank that failed.
 pub fn train(
     data: &LoadedData,
     options: &TrainOptions,
     dtype: DType,
     plan: &DevicePlan,
     report: &mut Report<'_>,
+    shards: impl Fn(usize, usize) -> Shards + Sync,
     step: impl Fn(&SharedCommunicator, &Lenet, &LocalBatch, f64) -> Result<Step, Error> + Sync,
 ) -> Result<Outcome, RankFailure<Error>> {
     let TrainOptions { batch_size, learning_rate, seed, .. } = *options;
     on_replicas(plan, seed, dtype, report, |comm, model, report| {
-        let shards = Shards::of_rank(comm.rank(), comm.world_size());
+        let shards = shards(comm.rank(), comm.world_size());
         let loader = ShardLoader::new(&data.train, batch_size, seed, dtype, shards);
         let mut run = TrainingRun::new(options, &loader, report);
         let mut first = FirstStep::default();

@@ -15,7 +15,6 @@ use split_batch::loader::{ShardLoader, Shards};
 use trainer::TrainingRun;
 
 use crate::breakage::{Breakage, train_batch_broken};
-use crate::evaluate::compare_and_evaluate;
 use crate::train::{FirstStep, Outcome, on_replicas, train};
 use crate::{Error, FixedTree, train_batch, train_batch_reproducible};
 
@@ -45,7 +44,8 @@ impl Method {
     ) -> Result<Outcome, RankFailure<Error>> {
         match self {
             Self::AllReduce(algorithm) => {
-                train(data, options, dtype, plan, report, |comm, model, batch, rate| {
+                let own = Shards::of_rank;
+                train(data, options, dtype, plan, report, own, |comm, model, batch, rate| {
                     train_batch(&**comm, model, batch, rate, algorithm)
                 })
             }
@@ -82,22 +82,11 @@ fn train_reproducible(
     shards: usize,
     report: &mut Report<'_>,
 ) -> Result<Outcome, RankFailure<Error>> {
-    let TrainOptions { batch_size, learning_rate, seed, .. } = *options;
-    on_replicas(plan, seed, dtype, report, |comm, model, report| {
-        let tree = FixedTree::new(shards, comm.world_size())?;
-        let mine = Shards { held: tree.held_by(comm.rank()), of: shards };
-        let loader = ShardLoader::new(&data.train, batch_size, seed, dtype, mine);
-        let mut run = TrainingRun::new(options, &loader, report);
-        let mut first = FirstStep::default();
-        while run.next_epoch()? {
-            while let Some(batch) = run.next_batch()? {
-                let step = train_batch_reproducible(&**comm, model, &batch, learning_rate, &tree)?;
-                first.keep(model)?;
-                run.step_done(step.sums)?;
-            }
-            run.epoch_done(compare_and_evaluate(&**comm, model, &data.test, dtype)?)?;
-        }
-        Ok((run.into_records(), first))
+    let tree = FixedTree::new(shards, plan.len())
+        .map_err(|error| RankFailure { rank: 0, cause: Cause::Error(error.into()) })?;
+    let held = |rank, _| Shards { held: tree.held_by(rank), of: shards };
+    train(data, options, dtype, plan, report, held, |comm, model, batch, rate| {
+        train_batch_reproducible(&**comm, model, batch, rate, &tree)
     })
 }
 // ANCHOR_END: reproducible

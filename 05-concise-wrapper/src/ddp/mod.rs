@@ -185,7 +185,10 @@ impl<M: ModuleT> Model for Ddp<M> {
             Reduce::Buckets(_) => Shards::of_rank(rank, of),
             Reduce::Tree(tree) => Shards { held: tree.held_by(rank), of: tree.leaves() },
         };
-        self.breakage.map_or(shards.clone(), |bug| bug.shards(shards))
+        match self.breakage {
+            Some(bug) => bug.shards(shards),
+            None => shards,
+        }
     }
 
     /// All ranks share the images, after they have compared their replicas.

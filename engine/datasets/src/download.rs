@@ -26,14 +26,12 @@ pub struct TimeLimits {
 
 impl TimeLimits {
     /// The limits where drawn images can replace the data: an offline machine loses less than five seconds.
-    pub const OPTIONAL: Self = Self::of_seconds(4, 15);
+    pub const OPTIONAL: Self =
+        Self { answer: Duration::from_secs(4), silence: Duration::from_secs(15) };
 
     /// The limits where nothing can replace the data.
-    pub const REQUIRED: Self = Self::of_seconds(20, 30);
-
-    const fn of_seconds(answer: u64, silence: u64) -> Self {
-        Self { answer: Duration::from_secs(answer), silence: Duration::from_secs(silence) }
-    }
+    pub const REQUIRED: Self =
+        Self { answer: Duration::from_secs(20), silence: Duration::from_secs(30) };
 }
 
 /// A file that can be downloaded. Its size and checksum are known, so a mirror need not be trusted.

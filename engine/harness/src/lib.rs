@@ -1,5 +1,4 @@
 //! The parts that all programs of the course share: flags, exit codes, progress, files of results, Ctrl-C.
-//!
 //! This crate does not use candle, so it builds in seconds.
 
 mod allocator;

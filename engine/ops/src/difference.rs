@@ -3,7 +3,6 @@
 use candle_core::{DType, Result, Tensor, bail};
 
 /// Returns the largest [`relative_difference`] over all tensors of two sets of weights.
-///
 /// The difference of a tensor is relative to the tensor's largest entry, because small entries carry the rounding errors of
 /// the large ones. Fails when the two sets do not hold tensors of the same names and shapes, in the same order.
 pub fn largest_difference(a: &[(String, Tensor)], b: &[(String, Tensor)]) -> Result<f64> {

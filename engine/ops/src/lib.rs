@@ -19,7 +19,6 @@
 //! every gradient against finite differences and against PyTorch.
 //!
 //! The crate has three parts, each of which uses only those before it:
-//!
 //! 1. `kernels`: elements and memory, products, loops over elements, and the kernels of a GPU, all without gradients.
 //! 2. [`backward`](mod@backward): the tape, and the backward pass.
 //! 3. The operations of the table, [`update`]: tensors that change in place, and [`difference`], which compares tensors.

@@ -18,7 +18,7 @@ use scratch_data_parallel::{Error as TrainError, allreduce_sums, train, train_ba
 use single_gpu::lenet::Lenet;
 use single_gpu::sgd::sgd;
 use single_gpu::train::{Step, local_gradients};
-use split_batch::loader::LocalBatch;
+use split_batch::loader::{LocalBatch, Shards};
 
 /// A rank waits so long for a message: an answer that hangs is named by its rank.
 const TIMEOUT: Duration = Duration::from_secs(15);
@@ -96,7 +96,7 @@ pub(super) fn show_training(sums: Sums<'_>, ours: Algorithm) -> Result<(), Box<d
     let data = LoadedData::draw((Some(IMAGES), Some(500)));
     let [one, two] = [DevicePlan::slices(1)?, DevicePlan::slices(2)?];
     let run = |plan: &DevicePlan, step: StepOf<'_>| {
-        train(&data, &OPTIONS, DType::F32, plan, &mut Report::silent(), step)
+        train(&data, &OPTIONS, DType::F32, plan, &mut Report::silent(), Shards::of_rank, step)
     };
     let plain: StepOf<'_> =
         &|comm, model, batch, rate| train_batch(&**comm, model, batch, rate, ours);

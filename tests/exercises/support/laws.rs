@@ -56,9 +56,7 @@ macro_rules! check {
         pub fn main() -> std::process::ExitCode {
             // The learner's tool sets the variable: cargo compiles again if the variable changes.
             let _ = option_env!("COURSE_FINGERPRINT");
-            use $crate::checks::$exercise::{Answer, LAWS};
-            let answer: Answer = $answer;
-            $crate::laws::run(LAWS, answer)
+            $crate::check!(@laws $exercise, $answer)
         }
     };
     ($exercise:ident, $answer:expr, run) => {
@@ -70,11 +68,14 @@ macro_rules! check {
                 let answer: Answer = $answer;
                 return $crate::runs::main(|| run(answer));
             }
-            use $crate::checks::$exercise::{Answer, LAWS};
-            let answer: Answer = $answer;
-            $crate::laws::run(LAWS, answer)
+            $crate::check!(@laws $exercise, $answer)
         }
     };
+    (@laws $exercise:ident, $answer:expr) => {{
+        use $crate::checks::$exercise::{Answer, LAWS};
+        let answer: Answer = $answer;
+        $crate::laws::run(LAWS, answer)
+    }};
 }
 
 /// Checks an answer against all laws and reports each law. The exit code is 0 if all passed, and 1 otherwise.

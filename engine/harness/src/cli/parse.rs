@@ -68,6 +68,11 @@ pub fn name_of(value: &impl ValueEnum) -> String {
     value.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
 }
 
+/// Returns the help of a value on the command line, or an empty text if the value has none.
+pub fn help_of(value: &impl ValueEnum) -> String {
+    value.to_possible_value().and_then(|it| Some(it.get_help()?.to_string())).unwrap_or_default()
+}
+
 /// Returns a parser of the whole numbers in a range. Its error names the range.
 pub fn whole<T: TryFrom<u64> + Clone + Send + Sync + 'static>(
     range: RangeInclusive<u64>,
