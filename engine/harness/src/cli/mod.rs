@@ -1,5 +1,4 @@
 //! The command line of all programs: flags, checks, error messages, exit codes.
-//!
 //! A mistake in the flags is one line on standard error, with exit code 2. Any other failure has exit code 1 and one
 //! line. A run that Ctrl-C ends early has exit code 130 (`SIGTERM`: 143). A program checks everything before it writes.
 

@@ -171,7 +171,7 @@ pub(super) fn with_hook<R>(hook: &Rc<Hook>, run: impl FnOnce() -> R) -> R {
     returned
 }
 
-/// Records a node of a kind. `backward` gets two gradients of the result if their sum is not computed yet.
+/// Records a node of a kind. `backward` gets two gradients if their sum is not computed. The gradient of no bias is left out.
 pub(crate) fn record_node<const N: usize>(
     name: &'static str,
     (storage, shape): (Storage, impl Into<Shape>),
@@ -183,10 +183,11 @@ pub(crate) fn record_node<const N: usize>(
     if NO_GRAD.get() || !inputs.iter().any(|input| input.track_op()) {
         return Ok(tensor(storage, shape));
     }
-    let inputs = inputs.iter().copied().cloned().collect();
+    let (count, inputs) = (inputs.len(), inputs.iter().copied().cloned().collect());
     let result = Mutex::new(Some((storage, shape)));
-    let backward: Box<Backward> =
-        Box::new(move |y, dy, wanted| Ok(backward(y, dy, wanted)?.into()));
+    let backward: Box<Backward> = Box::new(move |y, dy, wanted| {
+        Ok(backward(y, dy, wanted)?.into_iter().take(count).collect())
+    });
     let node = Arc::new(Node { name, inputs, backward, kind, result, id: OnceLock::new() });
     let recorded = Recorded(Arc::clone(&node));
     let result = match node.inputs.as_slice() {
@@ -253,8 +254,8 @@ struct Recorded(Arc<Node>);
 impl Recorded {
     fn backward<const N: usize>(&self, y: &Tensor, dy: &Tensor) -> Gradients<N> {
         let gradients = self.0.backward(y, Accumulator::One(dy.clone()), Wanted::ALL)?;
-        let mut gradients = gradients.into_iter();
-        Ok(std::array::from_fn(|_| gradients.next().flatten()))
+        let name = self.0.name;
+        gradients.try_into().or_else(|_| bail!("{name}: there is a gradient for each input"))
     }
 }
 
