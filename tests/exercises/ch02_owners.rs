@@ -34,8 +34,19 @@ pub fn owners(bytes: &[usize], ranks: usize) -> Vec<usize> {
 /// - Each byte of a tensor goes from each other rank to the owner, and from the owner to each other rank, once, in one
 ///   message per tensor. Ranks that own nothing of a tensor send each other nothing of it.
 /// - Every rank gets the same bits, and the owners make no difference to them.
-/// - No contribution waits for a sum: a chain of messages, each sent after its sender has received the one before, has at
-///   most two. Otherwise the owners would work one after another.
+/// - A rank sends all its tensors to their owners before it waits for anything. Then all owners work at the same time. In a
+///   *chain of messages*, the sender of each message has received the one before. No chain may be longer than 2:
+///
+/// ```text
+/// all at once    rank 0 ─ tensor 0 → rank 2 ─ sum 0 → rank 1
+///                rank 1 ─ tensor 1 → rank 0 ─ sum 1 → rank 2         two chains of 2
+///
+/// one by one     rank 0 ─ tensor 0 → rank 2 ─ sum 0 → rank 1
+///                ↳ rank 1 ─ tensor 1 → rank 0 ─ sum 1 → rank 2       a chain of 4
+/// ```
+///
+/// How fast is your all-reduce, beside naive? Count the bytes that the busiest rank sends and receives, for 2 ranks and for 4, and
+/// predict. Then `cargo course run ch02_owners` measures: it cuts the tensors of the chapter's table into eight.
 ///
 /// [`Communicator::send`] returns at once, and messages from one rank to another arrive in order.
 ///

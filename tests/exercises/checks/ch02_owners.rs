@@ -31,8 +31,18 @@ const BALANCE: &str =
 const SUM: &str = "the owner adds up the tensors of all ranks, and every rank gets this sum";
 const BYTES: &str = "every other rank sends its tensor to the owner, and the owner sends the sum to every other rank";
 const CHAIN: &str = "a rank sends all its tensors to their owners before it waits for anything: then all owners work at once";
+const ORDER: &str = "messages from one rank to another arrive in the order in which they were sent: first all tensors, then the sums";
 const BITS: &str =
     "the order of the additions depends on the ranks' numbers, and not on the rank that adds";
+
+/// The laws about failures of ranks.
+const FAILURES: [(&str, &str); 5] = [
+    ("deadlock: ", CHAIN),
+    (", but rank ", ORDER),
+    (" never received", BYTES),
+    (" returned early", BYTES),
+    ("exchange messages with", BYTES),
+];
 
 /// The sizes of LeNet's parameters in f32.
 const LENET: [usize; 8] = [720, 80, 100_000, 200, 409_600, 512, 5_120, 40];
@@ -165,7 +175,7 @@ impl Owned {
             let sums = (answer.allreduce)(rank, &own.collect::<Result<Vec<_>>>()?, &owners)?;
             Ok((sums, rank.sent()))
         });
-        let found = found.map_err(ranks::all_take_part(BYTES, false))?;
+        let found = found.map_err(|it| it.law_by(&FAILURES))?;
         for (rank, (sums, _)) in found.iter().enumerate() {
             same(format!("the number of sums on rank {rank}"), TENSORS.len(), sums.len(), SUM)?;
         }

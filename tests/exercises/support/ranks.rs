@@ -30,7 +30,7 @@ pub const PROMISE: &str =
 pub const PROMISE_BROKEN: &str = " was written to afterwards";
 
 /// Looks without any news before a circle of waiting ranks is a deadlock.
-const STILL: u32 = 25;
+const STILL: u32 = 40;
 
 /// The error of a message that fails.
 const CUT: &str = "the cable is cut";
@@ -221,7 +221,7 @@ impl World {
             if still < STILL { None } else { record.deadlock() }
         };
         // Shorter than the limit of the case.
-        watched(LIMIT * 3 / 4, all, look).unwrap_or_else(|given_up| {
+        watched(LIMIT / 2, all, look).unwrap_or_else(|given_up| {
             let states = || locked(&self.record).states(self.world_size);
             Err(given_up.why.unwrap_or_else(|| {
                 format!("after {:.1} s {}", given_up.seconds.as_secs_f64(), states())

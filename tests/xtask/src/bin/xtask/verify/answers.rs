@@ -7,7 +7,7 @@ use course::exercises::program::Outcome;
 use course::exercises::tree::Tree;
 use xtask::stored;
 
-use super::mistakes::{self, Mistake};
+use super::mistakes::{self, Known};
 
 /// Each exercise has at least so many mistakes.
 const MISTAKES: usize = 3;
@@ -37,7 +37,7 @@ pub(super) enum Wanted {
 
 impl Answer {
     pub(super) fn is_solution(&self) -> bool {
-        matches!(self.wanted, Wanted::Success)
+        self.name == "solution"
     }
 
     /// Compares the result of a check with the wanted result.
@@ -90,21 +90,25 @@ pub(super) fn all(
         let todo = fs::read_to_string(&stub).is_ok_and(|text| text.contains("todo!("));
         answer("stub", stub.clone(), told(&stub), Wanted::Failure { todo });
         answer("solution", solution.clone(), told(&solution), Wanted::Success);
-        let mistakes = mistakes::of(exercise).unwrap_or_else(|error| {
-            problems.push(format!("{exercise_name}: {error:#}"));
-            Vec::new()
-        });
-        if mistakes.len() < MISTAKES {
-            let number = mistakes.len();
-            problems.push(format!(
-                "{exercise_name}: {number} mistakes, at least {MISTAKES} are wanted"
-            ));
-        }
-        for Mistake { name, expect, text } in mistakes {
-            let path = folder.join(exercise_name).join(format!("{name}.rs"));
-            stored::write(&path, &text)?;
-            let source = format!("{}, {name}", told(&exercise.answer("wrong.diff")));
-            answer(&name, path, source, Wanted::Message(expect));
+        for file in ["wrong.diff", "right.diff"] {
+            let known = mistakes::of(exercise, file).unwrap_or_else(|error| {
+                problems.push(format!("{exercise_name}: {error:#}"));
+                Vec::new()
+            });
+            let is_wrong = file == "wrong.diff";
+            if is_wrong && known.len() < MISTAKES {
+                let number = known.len();
+                problems.push(format!(
+                    "{exercise_name}: {number} mistakes, at least {MISTAKES} are wanted"
+                ));
+            }
+            for Known { name, expect, text } in known {
+                let path = folder.join(exercise_name).join(format!("{name}.rs"));
+                stored::write(&path, &text)?;
+                let source = format!("{}, {name}", told(&exercise.answer(file)));
+                let wanted = if is_wrong { Wanted::Message(expect) } else { Wanted::Success };
+                answer(&name, path, source, wanted);
+            }
         }
     }
     Ok(answers)

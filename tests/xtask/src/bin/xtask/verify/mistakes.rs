@@ -1,4 +1,5 @@
-//! The known mistakes in answers to an exercise. The file `wrong.diff` has each as changes to the solution.
+//! The known answers to an exercise beside the solution. Each is in a file as changes to the solution: mistakes in `wrong.diff`,
+//! and right answers of another kind, if there are any, in `right.diff`.
 //!
 //! ```text
 //! # last_layer_lost
@@ -9,7 +10,7 @@
 //! +    let layers = costs.len() - 1;
 //! ```
 //!
-//! `# ` begins a mistake. `expect: ` gives a part of the message that its author should see. Each `@@` begins a change in
+//! `# ` begins an answer. `expect: ` gives a part of the message that the author of a mistake should see. Each `@@` begins a change in
 //! the form of a unified diff: the lines with a space or `-` stand in the solution exactly once, and the lines with a
 //! space or `+` take their place. A change that has only lines with `+` is the whole answer, but for the solution's last line,
 //! which makes a program of it.
@@ -21,21 +22,26 @@ use anyhow::{Context as _, bail};
 use course::exercises::tree::Exercise;
 
 #[derive(Clone, Debug)]
-pub(super) struct Mistake {
+pub(super) struct Known {
     pub(super) name: String,
     /// A part of the message that the check has to print; empty if the file has none.
     pub(super) expect: String,
     pub(super) text: String,
 }
 
-/// The mistakes of an exercise, in the order of their file.
-pub(super) fn of(exercise: &Exercise) -> anyhow::Result<Vec<Mistake>> {
+/// The answers of a file, in its order. Without the file there are none.
+pub(super) fn of(exercise: &Exercise, file: &str) -> anyhow::Result<Vec<Known>> {
     let read = |path: &Path| fs::read_to_string(path).with_context(|| path.display().to_string());
-    parse(&read(&exercise.answer("wrong.diff"))?, &read(&exercise.answer("solution.rs"))?)
+    let changes = exercise.answer(file);
+    if !changes.exists() {
+        return Ok(Vec::new());
+    }
+    let known = parse(&read(&changes)?, &read(&exercise.answer("solution.rs"))?);
+    known.with_context(|| file.to_owned())
 }
 
-fn parse(changes: &str, solution: &str) -> anyhow::Result<Vec<Mistake>> {
-    let mistake = |text: &str| {
+fn parse(changes: &str, solution: &str) -> anyhow::Result<Vec<Known>> {
+    let known = |text: &str| {
         let parts: Vec<&str> = text.split("\n@@\n").collect();
         let about = parts[0];
         let name = about.lines().next().unwrap_or_default().to_owned();
@@ -44,10 +50,10 @@ fn parse(changes: &str, solution: &str) -> anyhow::Result<Vec<Mistake>> {
         // From the last change to the first: no change sees the new lines of a change above.
         let changed =
             parts[1..].iter().rev().try_fold(solution.to_owned(), |text, it| change(&text, it));
-        let text = changed.with_context(|| format!("wrong.diff: {name}"))?;
-        Ok(Mistake { name, expect, text })
+        let text = changed.with_context(|| name.clone())?;
+        Ok(Known { name, expect, text })
     };
-    format!("\n{changes}").split("\n# ").skip(1).map(mistake).collect()
+    format!("\n{changes}").split("\n# ").skip(1).map(known).collect()
 }
 
 /// Returns the text with a change.
@@ -82,7 +88,7 @@ fn changes_are_applied_and_expectations_read() {
     assert_eq!(told.collect::<Vec<_>>(), expected);
     for (line, times) in [("b", 2), ("d", 0)] {
         let refused = parse(&format!("# one\n@@\n-{line}\n+e\n"), solution).unwrap_err();
-        let expected = format!("wrong.diff: one: these lines stand {times} times");
+        let expected = format!("one: these lines stand {times} times");
         assert!(format!("{refused:#}").starts_with(&expected), "{refused:#}");
     }
 }
