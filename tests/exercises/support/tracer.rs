@@ -102,18 +102,11 @@ mod tests {
     }
 
     #[test]
-    fn samples_are_told_by_their_range_or_one_by_one() {
-        assert_eq!(in_words(&[4, 5, 6]), "samples 4 to 6");
-        assert_eq!(in_words(&[4, 6]), "samples [4, 6]");
-        assert_eq!(in_words(&[4]), "samples [4]");
-        assert_eq!(in_words(&[]), "no sample");
-    }
-
-    #[test]
-    fn multiples_are_simple_fractions_where_they_can_be() {
-        assert_eq!([2.0, 1.0 / 3.0, 1.75].map(multiple), ["2 times", "1/3 of", "7/4 of"]);
-        assert_eq!([0.1234, -2.0].map(multiple), ["0.123 times", "-2.000 times"]);
+    fn samples_are_told_by_their_range_and_multiples_as_fractions() {
+        let told = [&[4, 5, 6][..], &[4, 6], &[]].map(in_words);
+        assert_eq!(told, ["samples 4 to 6", "samples [4, 6]", "no sample"]);
+        let told = [2.0, 1.0 / 3.0, 0.1234, -2.0, 1.000_000_03].map(multiple);
         let nearly = "1.000000030000 times (was it computed in f32?)";
-        assert_eq!(multiple(1.000_000_03), nearly);
+        assert_eq!(told, ["2 times", "1/3 of", "0.123 times", "-2.000 times", nearly]);
     }
 }

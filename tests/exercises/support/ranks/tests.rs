@@ -143,17 +143,6 @@ fn a_rank_that_fails_panics_or_leaves_too_early_is_named() {
 }
 
 #[test]
-fn a_message_of_another_shape_or_to_no_rank_is_refused() {
-    let told = failure(2, Sends::Buffered, |rank| match rank.rank() {
-        0 => rank.recv(1, &Shape::from(3), DType::F32).map(drop),
-        _ => send(rank, 0),
-    });
-    assert_eq!(told, "rank 0 failed: rank 1 sent F32 [], but rank 0 expected F32 [3]");
-    let told = failure(2, Sends::Buffered, |rank| send(rank, rank.rank()));
-    assert!(told.contains("in a world of 2"), "{told}");
-}
-
-#[test]
 fn a_loop_that_never_ends_names_its_rank() {
     let world = World::new(2, Sends::Buffered, None);
     let told = world.run(|rank| match rank.rank() {
