@@ -21,17 +21,3 @@ pub fn step_seconds(devices: &[Speed], shares: &[usize]) -> f64 {
     let seconds = devices.iter().zip(shares).map(|(device, &samples)| device.seconds(samples));
     seconds.fold(0.0, f64::max)
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_step_takes_as_long_as_its_slowest_device_and_an_empty_shard_nothing() {
-        let fast = Speed { fixed: 0.5, per_sample: 1.0 };
-        let slow = Speed { fixed: 100.0, per_sample: 3.0 };
-        assert_eq!(step_seconds(&[fast, slow], &[4, 2]), 106.0);
-        assert_eq!(step_seconds(&[fast, slow], &[6, 0]), 6.5);
-        assert_eq!(step_seconds(&[fast, slow], &[0, 0]), 0.0);
-    }
-}
