@@ -50,7 +50,7 @@ fn main() {
                 });
             }
             let limit = AddAndCopy::new(ranks, len);
-            let id = BenchmarkId::new("add and copy", name);
+            let id = BenchmarkId::new("memory limit", name);
             bench(&mut group, id, ranks, &[], |rank, _| limit.run(rank));
         }
         group.finish();

@@ -52,14 +52,12 @@ pub fn limit(slices: bool) -> &'static str {
     }
 }
 
-/// The work that a row of the table measures.
-#[derive(Clone, Copy)]
-enum Work<'a> {
-    AllReduce(Algorithm),
-    /// The least work of an all-reduce in the memory of CPU slices.
-    AddAndCopy(&'a AddAndCopy),
-    /// Every GPU copies its memory. The GPUs exchange nothing.
-    Copy,
+/// An all-reduce on one rank: takes its tensor, and returns the sum over all ranks.
+pub type Sum<'a> = Box<dyn Fn(&Tensor) -> Result<Tensor, Error> + 'a>;
+
+/// The all-reduce by an algorithm.
+pub fn by(comm: &(impl Communicator + ?Sized), algorithm: Algorithm) -> Sum<'_> {
+    Box::new(move |tensor| comm.all_reduce(tensor, algorithm))
 }
 
 /// The bandwidths for one number of devices.
@@ -75,8 +73,8 @@ pub struct Table {
     runs: Option<u32>,
     /// The names of the rows of algorithms.
     algorithms: Vec<String>,
-    /// The work of the last row, if there is a limit.
-    limit: Option<&'static str>,
+    /// If there is a last row with the limit, the bytes that it moves for each byte of the tensor.
+    limit: Option<f64>,
     /// For each size, the seconds of each row. `None` if Ctrl-C came first.
     columns: Vec<Vec<Option<f64>>>,
 }
@@ -93,16 +91,21 @@ impl Table {
             shared: plan.shares_hardware(),
             runs,
             algorithms: Algorithm::OURS.map(|it| it.to_string()).to_vec(),
-            limit: Some(if slices { "add and copy" } else { "copy" }),
+            limit: Some(if slices { share(plan.len()) } else { 1.0 }),
             ..Self::default()
         };
         for bytes in SIZES {
             let elements = if slices { bytes / DType::F32.size_in_bytes() } else { 0 };
             let limit = AddAndCopy::new(plan.len(), elements);
-            let last = if slices { Work::AddAndCopy(&limit) } else { Work::Copy };
-            let rows = [&Algorithm::OURS.map(Work::AllReduce)[..], &[last]].concat();
-            let mut columns =
-                run_ranks(plan, DEFAULT_TIMEOUT, |comm| column(comm, &rows, bytes, runs))?;
+            let mut columns = run_ranks(plan, DEFAULT_TIMEOUT, |comm| {
+                let mut rows = Vec::from(Algorithm::OURS.map(|it| by(comm, it)));
+                rows.push(match slices {
+                    true => Box::new(|tensor| limit.run(comm).map(|()| tensor.clone())),
+                    // Every GPU copies its memory. The GPUs exchange nothing.
+                    false => Box::new(|tensor| Ok(tensor.force_contiguous()?)),
+                });
+                seconds(comm, &rows, bytes, runs)
+            })?;
             table.columns.push(columns.swap_remove(0));
         }
         table.busy = plan.busy_since(&load);
@@ -117,30 +120,29 @@ impl Table {
         algorithms: &[(Algorithm, String)],
         runs: Option<u32>,
     ) -> Result<Self, Error> {
-        let rows: Vec<Work<'_>> = algorithms.iter().map(|(one, _)| Work::AllReduce(*one)).collect();
-        let columns = SIZES.into_iter().map(|bytes| column(comm, &rows, bytes, runs));
+        let rows: Vec<_> = algorithms.iter().map(|(one, _)| by(comm, *one)).collect();
+        let columns = SIZES.into_iter().map(|bytes| seconds(comm, &rows, bytes, runs));
         let columns = columns.collect::<Result<_, Error>>()?;
         let devices = (0..comm.world_size()).map(|rank| format!("rank {rank}")).collect();
         let algorithms = algorithms.iter().map(|(_, name)| name.clone()).collect();
         Ok(Self { title, devices, runs, algorithms, columns, ..Self::default() })
     }
 
-    /// The names of the rows. `limit` is the name of the last row, if there is a limit.
-    fn names(&self, limit: Option<&str>) -> impl Iterator<Item = String> {
-        self.algorithms.iter().cloned().chain(limit.map(str::to_owned))
+    /// The names of all rows.
+    fn names(&self) -> impl Iterator<Item = &str> {
+        self.algorithms.iter().map(String::as_str).chain(self.limit.map(|_| "memory limit"))
     }
 
     /// GB/s of a number of the table.
     fn rate(&self, row: usize, column: usize) -> Option<f64> {
-        let n = self.devices.len() as f64;
-        let is_copy = row == self.algorithms.len() && self.limit == Some("copy");
-        let share = if is_copy { 1.0 } else { 2.0 * (n - 1.0) / n };
-        self.columns[column][row].map(|seconds| SIZES[column] as f64 * share / seconds / 1e9)
+        let limit = self.limit.filter(|_| row == self.algorithms.len());
+        let moved = SIZES[column] as f64 * limit.unwrap_or(share(self.devices.len()));
+        self.columns[column][row].map(|seconds| moved / seconds / 1e9)
     }
 
     /// Writes one line for each number. Fails when the file cannot be written.
     pub fn write(&self, metrics: &mut LazyFile) -> io::Result<()> {
-        for (row, work) in self.names(self.limit).enumerate() {
+        for (row, work) in self.names().enumerate() {
             for (column, bytes) in SIZES.into_iter().enumerate() {
                 let (rate, seconds) = (self.rate(row, column), self.columns[column][row]);
                 let (Some(gb_per_s), Some(seconds)) = (rate, seconds) else { continue };
@@ -186,32 +188,33 @@ impl Table {
     }
 }
 
-/// Measures the seconds of all rows for one size: the medians over runs of the slowest rank's time. All ranks get the same
-/// values, or `None` if Ctrl-C came first.
-fn column(
+/// The bytes that each rank of a ring sends for each byte of the tensor.
+fn share(ranks: usize) -> f64 {
+    2.0 * (ranks as f64 - 1.0) / ranks as f64
+}
+
+/// Measures the seconds of several all-reduces of a tensor of so many bytes: the medians over runs of the slowest rank's time.
+/// All ranks call this together, and get the same values, or `None` if Ctrl-C came first. Fails when an all-reduce fails.
+pub fn seconds(
     comm: &(impl Communicator + ?Sized),
-    rows: &[Work<'_>],
+    sums: &[Sum<'_>],
     bytes: usize,
     runs: Option<u32>,
 ) -> Result<Vec<Option<f64>>, Error> {
     let mut tensor = Tensor::zeros(bytes / DType::F32.size_in_bytes(), DType::F32, comm.device())?;
     let runs = runs.map_or(((64 << 20) / bytes).clamp(15, 500), |runs| runs as usize);
-    let mut seconds = vec![Vec::with_capacity(runs); rows.len()];
-    // The rows take turns, so a slow moment of the machine meets all of them. The first round, on new memory, does not count.
+    let mut seconds = vec![Vec::with_capacity(runs); sums.len()];
+    // The sums take turns, so a slow moment of the machine meets all of them. The first round, on new memory, does not count.
     for run in 0..=runs {
-        for (work, seconds) in rows.iter().zip(&mut seconds) {
+        for (sum, seconds) in sums.iter().zip(&mut seconds) {
             // The rank has just written its tensor, as it writes gradients in training.
             tensor = tensor.force_contiguous()?;
             comm.device().synchronize()?;
             if !all_go_on(comm, interrupt::requested())? {
-                return Ok(vec![None; rows.len()]);
+                return Ok(vec![None; sums.len()]);
             }
             let start = Instant::now();
-            match work {
-                Work::AllReduce(algorithm) => tensor = comm.all_reduce(&tensor, *algorithm)?,
-                Work::AddAndCopy(limit) => limit.run(comm)?,
-                Work::Copy => drop(tensor.force_contiguous()?),
-            }
+            tensor = sum(&tensor)?;
             comm.device().synchronize()?;
             if run > 0 {
                 seconds.push(start.elapsed().as_secs_f64());
@@ -245,11 +248,11 @@ impl fmt::Display for Table {
         for (bytes, rank) in SIZES.into_iter().zip(ranks) {
             table = table.column(&size(bytes), rank);
         }
-        for (row, name) in self.names(self.limit.map(|_| "memory limit")).enumerate() {
+        for (row, name) in self.names().enumerate() {
             let number = |column| {
                 self.rate(row, column).map_or_else(|| "–".to_owned(), |rate| format!("{rate:.3}"))
             };
-            table.row([name].into_iter().chain((0..SIZES.len()).map(number)));
+            table.row([name.to_owned()].into_iter().chain((0..SIZES.len()).map(number)));
         }
         let notes = |note: &Option<String>| {
             note.iter().map(|note| format!("\n  note: {note}")).collect::<String>()
@@ -298,7 +301,7 @@ mod tests {
             title: "[a, b]".to_owned(),
             devices: vec![String::new(); 2],
             algorithms: vec!["one-shot".to_owned(), "ring".to_owned()],
-            limit: Some("add and copy"),
+            limit: Some(share(2)),
             columns: (0..SIZES.len()).map(seconds).collect(),
             ..Table::default()
         }

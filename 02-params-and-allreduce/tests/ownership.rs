@@ -41,9 +41,9 @@ fn assert_full_of(tensor: &Tensor, number: f32, what: &str) {
     assert_eq!(wrong, None, "{what}: instead of {number}");
 }
 
-struct Late<'a>(&'a Rank);
+struct Late(Rank);
 
-impl Communicator for Late<'_> {
+impl Communicator for Late {
     forward!(0: rank, world_size, device, shares_memory, send, background);
 
     fn send_shared(&self, to: usize, tensor: &Tensor) -> Result<(), Error> {
@@ -67,10 +67,11 @@ fn after_a_collective_a_rank_may_write_to_what_it_gave_and_got() {
                 in_ranks(ranks, PATIENT, |rank| {
                     let what = format!("{collective:?}, rank {} of {ranks}", rank.rank());
                     let mine = full_of(1.0, LEN);
-                    let result = match rank.rank() == late {
-                        true => collective.apply(&Late(rank), &mine, 0)?,
-                        false => collective.apply(rank, &mine, 0)?,
+                    let comm: SharedCommunicator = match rank.rank() == late {
+                        true => Arc::new(Late(rank.clone())),
+                        false => rank.into(),
                     };
+                    let result = collective.apply(&comm, &mine, 0)?;
                     mine.slice_set(&full_of(-1.0, LEN), 0, 0)?;
                     let expected = match collective {
                         Collective::AllGather | Collective::Broadcast => 1.0,
@@ -99,7 +100,7 @@ fn no_rank_takes_an_input_that_has_changed_for_a_result() {
                 if rank.rank() == 1 {
                     gave_up.wait();
                 }
-                let result = collective.apply(rank, &mine, 0);
+                let result = collective.apply(&rank.into(), &mine, 0);
                 mine.slice_set(&full_of(-1.0, LEN), 0, 0)?;
                 if rank.rank() != 1 {
                     gave_up.wait();

@@ -11,6 +11,7 @@ use std::time::Duration;
 use candle_core::{DType, Device, Tensor};
 use devices::DevicePlan;
 use params_and_allreduce::Algorithm;
+use params_and_allreduce::all_reduce::two_levels;
 use params_and_allreduce::collectives::chunk_range;
 use params_and_allreduce::communicator::{Communicator, Error};
 use params_and_allreduce::thread::{Rank, run_ranks};
@@ -78,6 +79,22 @@ impl Case {
     }
 }
 
+/// An all-reduce with its name.
+type Named = (String, Box<dyn Fn(&Rank, &Tensor) -> Result<Tensor, Error> + Sync>);
+
+/// The algorithms of the chapter, and two levels on every number of hosts that the ranks can form.
+fn all_reduces(ranks: usize) -> impl Iterator<Item = Named> {
+    let ours = Algorithm::OURS.into_iter().map(|algorithm| -> Named {
+        (algorithm.to_string(), Box::new(move |rank, mine| rank.all_reduce(mine, algorithm)))
+    });
+    let sizes = (1..=ranks).filter(move |size| ranks.is_multiple_of(*size));
+    let levels = sizes.flat_map(|size| Algorithm::OURS.map(|between| (size, between)));
+    ours.chain(levels.map(|(size, between)| -> Named {
+        let name = format!("two levels, {size} on each host, {between} between hosts");
+        (name, Box::new(move |rank, mine| two_levels(&rank.into(), size, mine, between)))
+    }))
+}
+
 fn in_ranks<R: Send>(ranks: usize, work: impl Fn(&Rank) -> Result<R, Error> + Sync) -> Vec<R> {
     let plan = DevicePlan::slices(ranks).unwrap();
     run_ranks(&plan, Duration::from_secs(20), work).unwrap()
@@ -94,10 +111,10 @@ proptest! {
 
     #[test]
     fn all_reduce_is_the_plain_sum(case in cases()) {
-        for algorithm in Algorithm::OURS {
-            for result in case.run(|rank, mine| rank.all_reduce(mine, algorithm)) {
+        for (name, all_reduce) in all_reduces(case.ranks) {
+            for result in case.run(&all_reduce) {
                 prop_assert_eq!(result.dims(), case.shape.as_slice());
-                prop_assert_eq!(numbers(&result), case.plain_sum(), "{}", algorithm);
+                prop_assert_eq!(numbers(&result), case.plain_sum(), "{}", name);
             }
         }
     }
@@ -150,16 +167,16 @@ proptest! {
     /// Numbers that do round: what one rank gets, all get, to the last bit.
     #[test]
     fn every_rank_gets_the_same_bits(case in cases()) {
-        for algorithm in Algorithm::OURS {
+        for (name, all_reduce) in all_reduces(case.ranks) {
             let results = case.run(|rank, mine| {
                 let uneven = (mine.force_contiguous()? * std::f64::consts::FRAC_1_PI)?;
-                rank.all_reduce(&uneven, algorithm)
+                all_reduce(rank, &uneven)
             });
             let bits = |result: &Tensor| -> Vec<u64> {
                 numbers(result).iter().map(|number| number.to_bits()).collect()
             };
             for result in &results {
-                prop_assert_eq!(bits(result), bits(&results[0]), "{}", algorithm);
+                prop_assert_eq!(bits(result), bits(&results[0]), "{}", name);
             }
         }
     }
@@ -167,11 +184,11 @@ proptest! {
     /// What a rank does to its result reaches neither the others nor what went in.
     #[test]
     fn results_have_memory_of_their_own(case in cases()) {
-        for algorithm in Algorithm::OURS {
+        for (name, all_reduce) in all_reduces(case.ranks) {
             let kept = case.run(|rank, mine| {
                 let before = numbers(mine);
                 let results = [
-                    rank.all_reduce(mine, algorithm)?.flatten_all()?,
+                    all_reduce(rank, mine)?.flatten_all()?,
                     rank.reduce_scatter(mine)?,
                     rank.all_gather(&rank.reduce_scatter(mine)?, mine.elem_count())?,
                 ];
@@ -184,8 +201,8 @@ proptest! {
                 }
                 rank.barrier()?;
                 let untouched = |result: &Tensor| numbers(result).iter().all(|&n| n == number);
-                assert!(results.iter().all(untouched), "{algorithm}: another rank wrote here");
-                assert_eq!(numbers(mine), before, "{algorithm}: what went in has changed");
+                assert!(results.iter().all(untouched), "{name}: another rank wrote here");
+                assert_eq!(numbers(mine), before, "{name}: what went in has changed");
                 Ok(mine.clone())
             });
             prop_assert_eq!(kept.len(), case.ranks);
@@ -226,6 +243,19 @@ fn a_root_that_does_not_exist_and_a_chunk_of_another_length_are_refused() {
         assert!(message.contains("its chunk must be ["), "{message}");
         Ok(())
     });
+}
+
+#[test]
+fn hosts_with_different_numbers_of_ranks_are_refused() {
+    for size in [0, 2, 4] {
+        in_ranks(3, |rank| {
+            let tensor = Tensor::zeros(3, DType::F32, &Device::Cpu)?;
+            let error = two_levels(&rank.into(), size, &tensor, Algorithm::Ring).unwrap_err();
+            let expected = format!("3 ranks are no hosts with {size} ranks each");
+            assert_eq!(error.to_string(), expected);
+            Ok(())
+        });
+    }
 }
 
 #[test]

@@ -7,8 +7,10 @@ use std::time::Duration;
 use candle_core::{DType, Device, Tensor};
 use devices::DevicePlan;
 use params_and_allreduce::Algorithm;
+use params_and_allreduce::all_reduce::two_levels;
 use params_and_allreduce::collectives::chunk_range;
-use params_and_allreduce::communicator::{Communicator as _, Error};
+use params_and_allreduce::communicator::{Communicator as _, Error, SharedCommunicator};
+use params_and_allreduce::host_link::HostLink;
 use params_and_allreduce::thread::{Rank, Traffic, run_ranks};
 
 fn traffic(ranks: usize, work: impl Fn(&Rank) -> Result<(), Error> + Sync) -> Vec<Traffic> {
@@ -111,6 +113,77 @@ fn the_tree_sends_a_logarithm_of_tensors_at_most() {
         let total: u64 = counted.iter().map(|rank| rank.bytes).sum();
         assert_eq!(total, 2 * 100 * (ranks as u64 - 1), "{ranks} ranks");
     }
+}
+
+/// The numbers of hosts, and of ranks on each.
+const HOSTS: [(u64, u64); 7] = [(1, 3), (2, 1), (2, 2), (2, 4), (3, 2), (3, 3), (5, 1)];
+
+/// On h hosts with g ranks each, two levels with a ring between the hosts.
+#[test]
+fn two_levels_send_as_much_as_three_rings() {
+    for (hosts, g) in HOSTS {
+        let len = 10 * hosts * g;
+        let counted = traffic((hosts * g) as usize, |rank| {
+            let tensor = Tensor::ones(len as usize, DType::F32, &Device::Cpu)?;
+            two_levels(&rank.into(), g as usize, &tensor, Algorithm::Ring).map(drop)
+        });
+        let (inside, between) = (2 * (g - 1), 2 * (hosts - 1));
+        let bytes = 4 * len * inside / g + 4 * len / g * between / hosts;
+        let expected = Traffic { messages: inside + between, bytes };
+        assert_eq!(counted, vec![expected; (hosts * g) as usize], "{hosts} hosts with {g} ranks");
+    }
+}
+
+/// The bytes that each host sends to other hosts in an all-reduce of `len` numbers in f32.
+fn between_hosts(
+    (hosts, g): (u64, u64),
+    len: u64,
+    sum: impl Fn(&SharedCommunicator, &Tensor) -> Result<Tensor, Error> + Sync,
+) -> Vec<u64> {
+    let link = HostLink::new(hosts as usize, g as usize, 1e9);
+    traffic((hosts * g) as usize, |rank| {
+        let comm = link.connect(rank.into());
+        sum(&comm, &Tensor::ones(len as usize, DType::F32, &Device::Cpu)?).map(drop)
+    });
+    link.sent()
+}
+
+#[test]
+fn two_levels_send_less_between_hosts_than_one_ring() {
+    for (hosts, g) in HOSTS {
+        let (ranks, len) = (hosts * g, 10_000 * hosts * g);
+        let of = |algorithm| {
+            between_hosts((hosts, g), len, move |comm, tensor| match algorithm {
+                None => two_levels(comm, g as usize, tensor, Algorithm::Ring),
+                Some(algorithm) => comm.all_reduce(tensor, algorithm),
+            })
+        };
+        let levels = 2 * (hosts - 1) * 4 * len / hosts;
+        assert_eq!(of(None), vec![levels; hosts as usize], "{hosts} hosts with {g} ranks");
+        let ring = if hosts == 1 { 0 } else { 2 * (ranks - 1) * 4 * len / ranks };
+        assert_eq!(of(Some(Algorithm::Ring)), vec![ring; hosts as usize], "{hosts} of {g}: ring");
+        let one_shot = (ranks - g) * g * 4 * len;
+        assert_eq!(of(Some(Algorithm::OneShot)), vec![one_shot; hosts as usize], "one-shot");
+    }
+}
+
+/// The port of a host sends one message at a time, and the ports of two hosts send side by side.
+#[test]
+fn a_message_to_another_host_takes_its_bytes_time() {
+    let link = HostLink::new(2, 2, 1e6);
+    let tensor = Tensor::ones(25_000, DType::F32, &Device::Cpu).unwrap();
+    let started = std::time::Instant::now();
+    traffic(4, |rank| {
+        let (comm, other) = (link.connect(rank.into()), (rank.rank() + 2) % 4);
+        let neighbour = rank.rank() ^ 1;
+        (0..100).try_for_each(|_| comm.send(neighbour, &tensor))?;
+        comm.send(other, &tensor)?;
+        comm.recv(other, tensor.shape(), DType::F32).map(drop)
+    });
+    // Two messages of 100 ms from each host.
+    let seconds = started.elapsed().as_secs_f64();
+    assert!((0.2..2.0).contains(&seconds), "{seconds}");
+    assert_eq!(link.sent(), [200_000; 2]);
 }
 
 #[test]

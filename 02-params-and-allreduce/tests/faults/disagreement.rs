@@ -61,7 +61,7 @@ fn disagreement(
     let failure = run_ranks(&plan, PATIENT, |rank| {
         let (len, dtype) = if rank.rank() == odd { odd_one } else { (10, DType::F32) };
         let tensor = Tensor::ones(len, dtype, &Device::Cpu)?;
-        collective.apply(rank, &tensor, 0)
+        collective.apply(&rank.into(), &tensor, 0)
     });
     failure.unwrap_err().to_string()
 }

@@ -1,5 +1,6 @@
 //! A rank that misbehaves.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
@@ -17,15 +18,15 @@ pub enum Fault {
 }
 
 /// A communicator that counts its messages, and misbehaves before one of them if it is the culprit's.
-pub struct Faulty<'a> {
-    pub rank: &'a Rank,
-    pub messages: AtomicUsize,
+pub struct Faulty {
+    pub rank: Rank,
+    pub messages: Arc<AtomicUsize>,
     pub fault: Option<(Fault, usize)>,
     /// How many of the others are done: whoever stalls, stalls until then.
-    pub others_done: &'a AtomicUsize,
+    pub others_done: Arc<AtomicUsize>,
 }
 
-impl Faulty<'_> {
+impl Faulty {
     fn before_message(&self) -> Result<(), Error> {
         let message = self.messages.fetch_add(1, Ordering::SeqCst);
         match self.fault {
@@ -49,7 +50,7 @@ impl Faulty<'_> {
     }
 }
 
-impl Communicator for Faulty<'_> {
+impl Communicator for Faulty {
     forward!(rank: rank, world_size, device, shares_memory, background);
 
     fn send(&self, to: usize, tensor: &Tensor) -> Result<(), Error> {

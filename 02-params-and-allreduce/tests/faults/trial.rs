@@ -1,13 +1,13 @@
 //! One fault in one collective, and what the other ranks make of it.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Barrier, Mutex};
+use std::sync::{Arc, Barrier, Mutex};
 use std::time::{Duration, Instant};
 
 use candle_core::{Device, Tensor};
 use devices::DevicePlan;
 use params_and_allreduce::collectives::chunk_range;
-use params_and_allreduce::communicator::{Communicator, Error};
+use params_and_allreduce::communicator::{Communicator as _, Error, SharedCommunicator};
 use params_and_allreduce::thread::run_ranks;
 use rand::RngExt;
 use rand_chacha::ChaCha12Rng;
@@ -34,7 +34,7 @@ pub struct Trial {
 }
 
 impl Trial {
-    fn run(&self, comm: &impl Communicator) -> Result<Vec<f32>, Error> {
+    fn run(&self, comm: &SharedCommunicator) -> Result<Vec<f32>, Error> {
         let mine = Tensor::new(contribution(comm.rank(), self.len).as_slice(), &Device::Cpu)?;
         let result = self.collective.apply(comm, &mine, self.root)?;
         Ok(if self.collective == Collective::Barrier { Vec::new() } else { result.to_vec1()? })
@@ -43,7 +43,7 @@ impl Trial {
     fn expected(&self, rank: usize) -> Vec<f32> {
         let chunk = |rank| chunk_range(self.len, self.ranks, rank);
         match self.collective {
-            Collective::AllReduce(_) => self.plain_sum(),
+            Collective::AllReduce(_) | Collective::TwoLevels => self.plain_sum(),
             Collective::ReduceScatter => self.plain_sum()[chunk(rank)].to_vec(),
             Collective::AllGather => {
                 let of_rank = |rank| contribution(rank, self.len)[chunk(rank)].to_vec();
@@ -69,11 +69,13 @@ fn contribution(rank: usize, len: usize) -> Vec<f32> {
 fn messages_of_culprit(trial: &Trial) -> usize {
     let plan = DevicePlan::slices(trial.ranks).unwrap();
     let counts = run_ranks(&plan, PATIENT, |rank| {
-        let others_done = &AtomicUsize::new(0);
-        let counting = Faulty { rank, messages: AtomicUsize::new(0), fault: None, others_done };
-        let found = trial.run(&counting)?;
-        assert_eq!(found, trial.expected(rank.rank()), "{trial:?}");
-        Ok::<_, Error>(counting.messages.load(Ordering::SeqCst))
+        let (rank, messages, others_done) = (rank.clone(), Arc::default(), Arc::default());
+        let counted = Arc::clone(&messages);
+        let comm: SharedCommunicator =
+            Arc::new(Faulty { rank, messages, fault: None, others_done });
+        let found = trial.run(&comm)?;
+        assert_eq!(found, trial.expected(comm.rank()), "{trial:?}");
+        Ok::<_, Error>(counted.load(Ordering::SeqCst))
     });
     counts.unwrap()[trial.culprit]
 }
@@ -104,17 +106,18 @@ type Answer = (Result<Vec<f32>, Error>, Duration);
 fn answers(trial: &Trial) -> Vec<(usize, Answer)> {
     let plan = DevicePlan::slices(trial.ranks).unwrap();
     let timeout = if trial.fault == Fault::Stall { SHORT } else { PATIENT };
-    let (others_done, start) = (AtomicUsize::new(0), Barrier::new(trial.ranks));
+    let (others_done, start) = (Arc::<AtomicUsize>::default(), Barrier::new(trial.ranks));
     let answers = Mutex::new(Vec::new());
     let outcome = run_ranks(&plan, timeout, |rank| {
         let culprit = rank.rank() == trial.culprit;
         let fault = culprit.then_some((trial.fault, trial.before_message));
-        let others_done = &others_done;
-        let faulty = Faulty { rank, messages: AtomicUsize::new(0), fault, others_done };
+        let (own, messages, others) = (rank.clone(), Arc::default(), Arc::clone(&others_done));
+        let faulty = Faulty { rank: own, messages, fault, others_done: others };
+        let comm: SharedCommunicator = Arc::new(faulty);
         // So that no rank is blamed for a thread that the system started late.
         start.wait();
         let started = Instant::now();
-        let result = trial.run(&faulty);
+        let result = trial.run(&comm);
         if culprit {
             return if trial.fault == Fault::EarlyReturn { Ok(()) } else { result.map(|_| ()) };
         }

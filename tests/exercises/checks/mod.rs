@@ -3,6 +3,7 @@
 pub mod ch01_cross_entropy;
 pub mod ch01_pool_gradient;
 pub mod ch02_allreduce;
+pub mod ch02_hierarchical;
 pub mod ch02_owners;
 pub mod ch02_ring;
 pub mod ch03_sampler;

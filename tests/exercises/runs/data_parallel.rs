@@ -9,7 +9,7 @@ use devices::DevicePlan;
 use harness::records::TrainOptions;
 use harness::report::{Report, Table, columns, line, paragraph};
 use ops::difference::largest_difference;
-use params_and_allreduce::bandwidth;
+use params_and_allreduce::bandwidth::{Sum, by, seconds};
 use params_and_allreduce::communicator::{self, Communicator, SharedCommunicator};
 use params_and_allreduce::thread::{Cause, run_ranks};
 use params_and_allreduce::{Algorithm, forward};
@@ -21,10 +21,10 @@ use single_gpu::train::{Step, local_gradients};
 use split_batch::loader::{LocalBatch, Shards};
 
 /// A rank waits so long for a message: an answer that hangs is named by its rank.
-const TIMEOUT: Duration = Duration::from_secs(15);
+pub(super) const TIMEOUT: Duration = Duration::from_secs(15);
 
-/// Runs of each row of the table.
-const RUNS: u32 = 30;
+/// The bytes of the tensors of the table, and how often each is measured.
+const SIZES: [(usize, u32); 3] = [(4 << 10, 200), (1 << 20, 50), (45 << 20, 5)];
 
 const IMAGES: usize = 4096;
 const OPTIONS: TrainOptions =
@@ -40,102 +40,117 @@ impl Communicator for Peer {
     forward!(0: rank, world_size, device, send, send_shared, recv, shares_memory, world_rank);
 }
 
+impl From<&Peer> for SharedCommunicator {
+    fn from(peer: &Peer) -> Self {
+        peer.0.clone()
+    }
+}
+
 /// An answer that adds up tensors of all ranks: on each rank, the sums in the order of the tensors.
 pub(super) type Sums<'a> =
     &'a (dyn Fn(&Peer, &[Tensor]) -> Result<Vec<Tensor>, communicator::Error> + Sync);
 
-/// A communicator whose native all-reduce is the learner's.
-struct Yours<'a> {
-    comm: SharedCommunicator,
-    sums: Sums<'a>,
-}
-
-impl Communicator for Yours<'_> {
-    forward!(comm: rank, world_size, device, send, send_shared, recv, shares_memory, world_rank);
-
-    fn all_reduce(
-        &self,
-        tensor: &Tensor,
-        algorithm: Algorithm,
-    ) -> Result<Tensor, communicator::Error> {
-        match algorithm {
-            Algorithm::Native => {
-                let sums = (self.sums)(&Peer(self.comm.clone()), std::slice::from_ref(tensor))?;
-                Ok(sums.into_iter().next().unwrap_or_else(|| tensor.clone()))
-            }
-            ours => self.comm.all_reduce(tensor, ours),
-        }
-    }
-}
-
-/// Prints chapter 2's table with a row for the learner's sum of one tensor, beside ours by the same algorithm and by one-shot.
+/// Prints rows of chapter 2's tables: the learner's sum of one tensor, beside ours by the same algorithm and by one-shot.
 pub(super) fn show_speed(sums: Sums<'_>, same: Algorithm) -> Result<(), Box<dyn Error>> {
-    let rows = [
-        (Algorithm::Native, "yours".to_owned()),
-        (same, format!("{same}, ours")),
-        (Algorithm::OneShot, "one-shot, ours".to_owned()),
-    ];
-    line("all-reduce in GB/s, bus bandwidth")?;
+    let names =
+        ["yours".to_owned(), format!("{same}, ours"), format!("{}, ours", Algorithm::OneShot)];
     for devices in [2, 4] {
         let plan = DevicePlan::slices(devices)?;
-        if plan.shares_hardware() {
-            paragraph(format_args!("{plan}: left out, because the devices would share cores"))?;
-            continue;
-        }
-        let tables = run_ranks(&plan, TIMEOUT, |rank| {
-            let yours = Yours { comm: rank.into(), sums };
-            bandwidth::Table::measure_rank(&yours, plan.to_string(), &rows, Some(RUNS))
+        let columns = run_ranks(&plan, TIMEOUT, |rank| {
+            let yours: Sum<'_> = Box::new(|tensor| {
+                let sum =
+                    sums(&Peer(rank.into()), std::slice::from_ref(tensor))?.into_iter().next();
+                // The rows take turns with one tensor, so all of them need its shape.
+                Ok(sum
+                    .filter(|sum| sum.shape() == tensor.shape())
+                    .unwrap_or_else(|| tensor.clone()))
+            });
+            let rows = [yours, by(rank, same), by(rank, Algorithm::OneShot)];
+            let column = |(bytes, runs)| seconds(rank, &rows, bytes, Some(runs));
+            SIZES.into_iter().map(column).collect::<Result<Vec<_>, _>>()
         })?;
-        line(&tables[0])?;
+        let shared = if plan.shares_hardware() { ", which share cores" } else { "" };
+        let mut table = Table::new(&format!("GB/s on {devices} devices{shared}"));
+        for (bytes, _) in SIZES {
+            let (kib, mib) = (bytes >> 10, bytes >> 20);
+            let size = if mib > 0 { format!("{mib} MiB") } else { format!("{kib} KiB") };
+            table = table.column(&size, 0);
+        }
+        for (row, name) in names.iter().enumerate() {
+            let rate = |((bytes, _), column): (_, &Vec<Option<f64>>)| {
+                let moved = bytes as f64 * 2.0 * (devices as f64 - 1.0) / devices as f64;
+                column[row].map_or("–".to_owned(), |it| format!("{:.3}", moved / it / 1e9))
+            };
+            let rates = SIZES.into_iter().zip(&columns[0]).map(rate);
+            table.row([name.clone()].into_iter().chain(rates));
+        }
+        line(format_args!("{}\n", table.text(harness::report::columns())))?;
     }
-    Ok(line("")?)
+    Ok(())
 }
 
 /// Trains LeNet on two devices with the learner's sums of gradients and with our all-reduce, and prints the difference.
-pub(super) fn show_training(sums: Sums<'_>, ours: Algorithm) -> Result<(), Box<dyn Error>> {
-    let data = LoadedData::draw((Some(IMAGES), Some(500)));
-    let [one, two] = [DevicePlan::slices(1)?, DevicePlan::slices(2)?];
-    let run = |plan: &DevicePlan, step: StepOf<'_>| {
-        train(&data, &OPTIONS, DType::F32, plan, &mut Report::silent(), Shards::of_rank, step)
-    };
-    let plain: StepOf<'_> =
+pub(super) fn show_training(yours: Sums<'_>, ours: Algorithm) -> Result<(), Box<dyn Error>> {
+    let step: StepOf<'_> =
         &|comm, model, batch, rate| train_batch(&**comm, model, batch, rate, ours);
-    let yours: StepOf<'_> = &|comm, model, batch, rate| {
+    show_training_beside(2, yours, &[(format!("{ours}, ours"), step)])
+}
+
+/// A step that adds up the gradients by `sums`.
+pub(super) fn step_with(
+    sums: Sums<'_>,
+) -> impl Fn(&SharedCommunicator, &Lenet, &LocalBatch, f64) -> Result<Step, TrainError> + Sync {
+    move |comm, model, batch, rate| {
         let local = local_gradients(model, &batch.shards[0].to_device(comm.device())?)?;
         let gradients = sums(&Peer(comm.clone()), &local.gradients)?;
         sgd(model.parameters(), &gradients, rate, batch.samples)?;
-        Ok(Step { sums: allreduce_sums(&**comm, local.sums, ours)?, gradients })
+        Ok(Step { sums: allreduce_sums(&**comm, local.sums, Algorithm::default())?, gradients })
+    }
+}
+
+/// Trains LeNet on so many devices with the learner's sums of gradients, and with our steps. Prints the times and the weights,
+/// and compares the learner's weights with the weights of our first step.
+pub(super) fn show_training_beside(
+    devices: usize,
+    yours: Sums<'_>,
+    ours: &[(String, StepOf<'_>)],
+) -> Result<(), Box<dyn Error>> {
+    let data = LoadedData::draw((Some(IMAGES), Some(500)));
+    let plan = DevicePlan::slices(devices)?;
+    let run = |plan: &DevicePlan, step: StepOf<'_>| {
+        train(&data, &OPTIONS, DType::F32, plan, &mut Report::silent(), Shards::of_rank, step)
     };
-    let alone = run(&one, plain)?;
-    let with_ours = run(&two, plain)?;
-    let with_yours = match run(&two, yours) {
+    let alone = run(&DevicePlan::slices(1)?, &|comm, model, batch, rate| {
+        train_batch(&**comm, model, batch, rate, Algorithm::default())
+    })?;
+    let yours = match run(&plan, &step_with(yours)) {
         Err(failure) => match failure.cause {
             Cause::Error(TrainError::ReplicasDiffer(differs)) => {
                 return Ok(paragraph(format_args!(
-                    "LeNet on 2 devices, with your sums of the gradients: {differs}. Nothing else fails: only the comparison of \
-                     the replicas shows it."
+                    "LeNet on {devices} devices, with your sums of the gradients: {differs}. Nothing else fails: only the \
+                     comparison of the replicas shows it."
                 ))?);
             }
             _ => return Err(failure.into()),
         },
         trained => trained?,
     };
-    let name = format!("LeNet on 2 devices, {IMAGES} images");
+    let mut rows = vec![("yours".to_owned(), yours)];
+    for (name, step) in ours {
+        rows.push((name.clone(), run(&plan, step)?));
+    }
+    let name = format!("LeNet on {devices} devices, {IMAGES} images");
     let mut table = Table::new(&name).column("s", 0).column("loss", 0).column("weights", 0);
-    for (name, Outcome { records, hashes, .. }) in
-        [("yours", &with_yours), (&*format!("ours, {ours}"), &with_ours)]
-    {
+    for (name, Outcome { records, hashes, .. }) in &rows {
         let record = &records[0];
-        table.row([
-            name.to_owned(),
-            format!("{:.2}", record.seconds),
-            format!("{:.4}", record.train_loss),
-            hashes[0].to_string(),
-        ]);
+        let (seconds, loss) = (record.seconds, record.train_loss);
+        let weights = hashes[0].to_string();
+        table.row([name.clone(), format!("{seconds:.2}"), format!("{loss:.4}"), weights]);
     }
     line(table.text(columns()))?;
-    let apart = largest_difference(&with_yours.after_first_step, &alone.after_first_step)?;
-    Ok(paragraph(conclusion(with_yours.hashes == with_ours.hashes, apart))?)
+    let (yours, ours) = (&rows[0].1, &rows[1].1);
+    let apart = largest_difference(&yours.after_first_step, &alone.after_first_step)?;
+    Ok(paragraph(conclusion(yours.hashes == ours.hashes, apart))?)
 }
 
 /// What the weights say: whether both runs end with the same, and how far the first step is from the step of one device.
@@ -153,5 +168,5 @@ fn conclusion(same: bool, apart: f64) -> String {
 }
 
 /// A step, as [`train`] takes it.
-type StepOf<'a> =
+pub(super) type StepOf<'a> =
     &'a (dyn Fn(&SharedCommunicator, &Lenet, &LocalBatch, f64) -> Result<Step, TrainError> + Sync);

@@ -3,6 +3,7 @@
 //! `cargo course run NAME` starts the program of an exercise with the argument `run`. A wrong answer runs, too.
 
 pub mod ch02_allreduce;
+pub mod ch02_hierarchical;
 pub mod ch02_owners;
 pub mod ch02_ring;
 pub mod ch04_fused_allreduce;
@@ -26,6 +27,8 @@ pub fn is_asked() -> bool {
 
 /// Runs. If the answer fails or panics, standard error gets one line, and the exit code is 1.
 pub fn main(run: impl FnOnce() -> Result<(), Box<dyn Error>>) -> ExitCode {
+    // The settings of the course's programs: without them, an answer's operations would share one pool of threads.
+    harness::cli::prepare();
     // A panic on a rank comes back as an error, in one line.
     std::panic::set_hook(Box::new(|_| {}));
     let problem = match catch(run) {

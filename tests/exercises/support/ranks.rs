@@ -260,6 +260,7 @@ impl Record {
 }
 
 /// A rank of an answer: its messages are recorded, and may fail.
+#[derive(Clone)]
 pub struct Rank {
     slot: thread::Rank,
     acknowledgements: SharedCommunicator,
@@ -298,6 +299,12 @@ impl Rank {
             record.calls.swap_remove(place);
         }
         record
+    }
+}
+
+impl From<&Rank> for SharedCommunicator {
+    fn from(rank: &Rank) -> Self {
+        Arc::new(rank.clone())
     }
 }
 

@@ -7,6 +7,7 @@ pub mod naive;
 pub mod one_shot;
 pub mod ring;
 pub mod tree;
+pub mod two_levels;
 
 use std::fmt;
 
@@ -18,10 +19,7 @@ use harness::report::trace::COMMUNICATION;
 use tracing::info_span;
 use tracing::span::EnteredSpan;
 
-pub use naive::naive;
-pub use one_shot::one_shot;
-pub use ring::ring;
-pub use tree::tree;
+pub use {naive::naive, one_shot::one_shot, ring::ring, tree::tree, two_levels::two_levels};
 
 use crate::communicator::collectives::neighbours;
 use crate::communicator::{Communicator, Error};

@@ -144,7 +144,7 @@ pub(super) fn on_cores(quick: bool) -> Vec<Comparison> {
     let reduce = reduce
         .side("Gloo", Script("all_reduce_gloo.py"))
         .side("Open MPI", Script("all_reduce_mpi.py"))
-        .side("limit: add and copy", Ours(Work::AddAndCopy));
+        .side("memory limit", Ours(Work::AddAndCopy));
     let (ours, series) = (Algorithm::OURS.len(), &["4 KB", "1 MB", "45 MB"]);
     all.push(Comparison { devices: 2, ours, series, ..reduce });
     let what = format!("memory, LeNet, {} images", thousands(images.1));
