@@ -7,7 +7,7 @@ use candle_core::Shape;
 use harness::report::counted;
 
 use crate::contributions::{contribution, guess};
-use crate::overlap::{Event, Pass};
+use crate::overlap::{Event, Given, Pass};
 use crate::prelude::*;
 
 /// A pass and the buckets; the sums over all ranks, by parameter.
@@ -137,7 +137,7 @@ fn gradient(rank: usize, parameter: usize) -> Result<Tensor> {
 fn pass<'a>(rank: &'a Rank, order: Order) -> Result<Pass<'a>, Error> {
     let coming = order.iter().map(|&parameter| Ok((parameter, gradient(rank.rank(), parameter)?)));
     let shapes = SHAPES.iter().map(|&shape| Shape::from(shape)).collect();
-    Ok(Pass::new(rank, shapes, coming.collect::<Result<_>>()?))
+    Ok(Pass::new(shapes, Given::new(rank, coming.collect::<Result<_>>()?)))
 }
 
 fn every_rank_has_the_sums(answer: Answer) -> Result<()> {
