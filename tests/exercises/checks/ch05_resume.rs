@@ -16,13 +16,15 @@ use harness::report::Report;
 use model_state::weights_hash::WeightsHash;
 
 /// A checkpoint, of the type that the answer has for checkpoints.
-type Saved = Box<dyn Any>;
+pub type Saved = Box<dyn Any>;
 
 /// The functions `save` and `resume`.
 #[derive(Clone, Copy)]
 pub struct Answer {
-    save: &'static (dyn Fn(&Training) -> Result<Saved> + Sync),
-    resume: &'static (dyn Fn(&Setup, &Saved) -> Result<Training> + Sync),
+    /// The checkpoint of a training.
+    pub save: &'static (dyn Fn(&Training) -> Result<Saved> + Sync),
+    /// The training of a checkpoint.
+    pub resume: &'static (dyn Fn(&Setup, &Saved) -> Result<Training> + Sync),
 }
 
 impl Answer {
@@ -256,7 +258,7 @@ impl Uninterrupted {
     }
 
     fn is_that_of_stage_5(&self, answer: Answer) -> Result<()> {
-        let Setup { data, epochs, batch_size, seed, schedule, constants } = self.setup.clone();
+        let Setup { data, epochs, batch_size, seed, schedule, constants, .. } = self.setup.clone();
         let data = LoadedData { name: String::new(), train: data.clone(), test: data };
         let options = TrainOptions { epochs, batch_size, seed, learning_rate: schedule.rate };
         let extras = Extras { constants, warm_up: schedule.warm_up };
@@ -285,7 +287,7 @@ fn a_training_goes_on_to_the_last_bit(answer: Answer) -> Result<()> {
         let setup = |samples, epochs, batch_size, warm_up, constants| {
             let data = synthetic::dataset(Split::Train, samples);
             let schedule = Schedule { rate: 0.01, warm_up };
-            Setup { data, epochs, batch_size, seed: 5, schedule, constants }
+            Setup { data, epochs, batch_size, seed: 5, schedule, constants, width: None }
         };
         for (samples, epochs, batch_size, warm_up, constants) in [
             (10, 3, 4, 5, momentum(0.9)),

@@ -29,16 +29,16 @@ pub fn run(answer: Answer) -> Result<(), Box<dyn Error>> {
         Err(error) if error.to_string().contains(" buckets: ") => {
             return Ok(paragraph(format_args!("DDP refuses your buckets: {error}."))?);
         }
-        trained => trained?,
+        trained => trained?.0,
     };
-    let with_ours = train("ours", &ours)?;
+    let with_ours = train("ours", &ours)?.0;
     let cells = [&yours, &ours].map(|buckets| {
         let of_last: usize = buckets.last().into_iter().flatten().map(|&it| sizes[it]).sum();
         let [first, last] = [full_after(&buckets[..1], sizes.len()), of_last / 1000];
         vec![buckets.len().to_string(), first.to_string(), format!("{last} kB")]
     });
-    let names = ["buckets", "first full after", "last bucket"];
-    recording.show("ResNet-18", &[&with_yours, &with_ours], (&names, &cells))?;
+    let names = ["buckets", "full after", "last"];
+    recording.show("one step", &[&with_yours, &with_ours], (&names, &cells))?;
     let first = full_after(&yours[..1], sizes.len());
     Ok(paragraph(match yours == ours {
         true => "Your buckets are ours.".to_owned(),

@@ -9,6 +9,7 @@ use std::time::Duration;
 use candle_core::{DType, Device};
 use concise_wrapper::ddp::Reduction;
 use concise_wrapper::ddp::bucket::BucketCaps;
+use concise_wrapper::model::Progress;
 use concise_wrapper::resnet::ResNet18;
 use concise_wrapper::slow_link::{SlowNetwork, Slowness};
 use concise_wrapper::train::Trained;
@@ -28,8 +29,10 @@ use harness::report::{Report, Table, columns, line};
 use model_state::weights_hash::WeightsHash;
 use params_and_allreduce::Algorithm;
 use params_and_allreduce::communicator::SharedCommunicator;
-use params_and_allreduce::thread::{RankFailure, run_ranks_with};
+use params_and_allreduce::thread::{Cause, RankFailure, run_ranks_with};
 use serde_json::Value;
+
+use crate::replicas::Weights;
 
 /// The planes of ResNet-18's first group.
 const WIDTH: usize = 8;
@@ -54,18 +57,18 @@ pub(super) fn network(device: &Device) -> candle_core::Result<Network<ResNet18>>
 }
 
 /// Trains on `devices` slices of the CPU with stage 5's loop, over a link if there is one. `wrap` makes the model of a rank.
-/// Returns the result of rank 0. The trace names the run.
+/// Returns the result of rank 0, and its weights after the first step. The trace names the run.
 pub(super) fn train_on<M: Model>(
     devices: usize,
     run: &str,
     link: Option<Slowness>,
     (images, options): (usize, &TrainOptions),
     wrap: impl Fn(Network<ResNet18>, SharedCommunicator) -> Result<M, ModelError> + Sync,
-) -> Result<Trained, Box<dyn Error>> {
+) -> Result<(Trained, Weights), Box<dyn Error>> {
     let data = LoadedData::draw((Some(images), Some(500)));
     let slow = link.map(|link| SlowNetwork::new(link, TIMEOUT));
     let plan = DevicePlan::slices(devices)?;
-    let trained: Result<Vec<Trained>, RankFailure<ModelError>> = run_ranks_with(
+    let trained: Result<Vec<_>, RankFailure<ModelError>> = run_ranks_with(
         &plan,
         TIMEOUT,
         vec![(); devices],
@@ -74,10 +77,40 @@ pub(super) fn train_on<M: Model>(
             let comm = slow.as_ref().map_or(comm.clone(), |slow| slow.slow_down(comm));
             let model = wrap(network(device.tensors())?, comm)?;
             let (extras, report) = (Default::default(), &mut Report::silent());
-            train(&model, &data, options, &extras, None, report, |_| Ok(()))
+            let mut first = Weights::new();
+            let observe = |progress: Progress<'_>| {
+                if progress.steps == 1 && progress.last.is_some() {
+                    first = model.weights().snapshot()?;
+                }
+                Ok(())
+            };
+            let trained = train(&model, &data, options, &extras, None, report, observe)?;
+            Ok((trained, first))
         },
     );
     Ok(trained?.swap_remove(0))
+}
+
+/// Explains replicas that differ, which are the effect of an answer. Any other failure stays one.
+pub(super) fn explained(error: Box<dyn Error>) -> Result<String, Box<dyn Error>> {
+    match error.downcast::<RankFailure<ModelError>>().map(|failure| failure.cause) {
+        Ok(Cause::Error(ModelError::ReplicasDiffer(differ))) => Ok(format!(
+            "The training with your code stops: {differ}. Nothing else fails: only the comparison of the replicas shows it."
+        )),
+        Ok(cause) => Err(format!("a rank {cause}").into()),
+        Err(error) => Err(error),
+    }
+}
+
+/// States how far weights are from those that are right, relative to the largest.
+pub(super) fn distance(apart: f64, rounding: f64, right: &str) -> String {
+    match apart {
+        0.0 => format!("your weights are {right}, to the last bit."),
+        apart if apart <= rounding => format!("your weights are {right}, up to rounding."),
+        _ => format!(
+            "your weights are {apart:.0e} away from {right}, relative to the largest: that is no rounding. The run ends              without an error all the same."
+        ),
+    }
 }
 
 /// The recording of all steps, from the first run to the picture.

@@ -3,16 +3,51 @@
 use std::iter;
 use std::ops::Range;
 
-use candle_core::Result;
+use candle_core::{ModuleT, Result};
+use concise_wrapper::ddp::{Ddp, Reduction};
+use concise_wrapper::optimizer::{Momentum, Sgd};
+use concise_wrapper::{Model as _, Network};
 use datasets::Batch;
-use split_batch::shard_range;
+use ops::cross_entropy;
+use params_and_allreduce::communicator::Communicator as _;
+use params_and_allreduce::thread::Rank;
+use split_batch::{shard_range, split_batch};
 
+use crate::replicas::Weights;
 use crate::tracer;
 
 /// Micro-batches of these sizes: the first has samples 0, 1, 2 …, the next those behind them.
 /// Fails when an image has fewer pixels than there are samples.
 pub fn batches(sizes: &[usize]) -> Result<Vec<Batch>> {
     ranges(0, sizes).map(tracer::batch).collect()
+}
+
+/// The weights of a network after `Ddp::accumulate` and `Ddp::gradients` of the micro-batches, and the messages of an update.
+/// All ranks call this together.
+pub fn by_ddp<M: ModuleT>(
+    rank: &Rank,
+    network: Network<M>,
+    micro_batches: &[Batch],
+    per_update: usize,
+    rate: f64,
+) -> std::result::Result<(Weights, u64), concise_wrapper::Error> {
+    let (ddp, mut sgd) =
+        (Ddp::new(network, rank, Reduction::default())?, Sgd::new(Momentum::default()));
+    let mut messages = 0;
+    for group in micro_batches.chunks(per_update) {
+        let before = rank.traffic().messages;
+        let loss = |batch: &Batch| {
+            let shards = split_batch(&batch.images, &batch.labels, rank.world_size())?;
+            let (images, labels) = &shards[rank.rank()];
+            ddp.loss(images, |logits| cross_entropy(logits, labels))
+        };
+        let (last, others) = group.split_last().expect("a chunk has an element");
+        others.iter().try_for_each(|batch| ddp.accumulate(&loss(batch)?))?;
+        let gradients = ddp.gradients(&loss(last)?)?;
+        sgd.step(ddp.weights(), &gradients, rate, group.iter().map(Batch::len).sum())?;
+        messages = rank.traffic().messages - before;
+    }
+    Ok((ddp.weights().snapshot()?, messages))
 }
 
 fn ranges(mut start: usize, sizes: &[usize]) -> impl Iterator<Item = Range<usize>> {
