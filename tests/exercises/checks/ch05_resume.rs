@@ -115,9 +115,19 @@ impl Uninterrupted {
             let law =
                 "a checkpoint has its own memory: later steps of the training do not change it";
             compare(", resumed when the first training has gone on", Some(law), &saved)?;
+            let _later = (answer.save)(&training)?;
+            let law = "a checkpoint has its own memory: a later checkpoint does not change it";
+            compare(", resumed after a later checkpoint", Some(law), &saved)?;
             let law = "a training that was resumed does not change the checkpoint";
             compare(", resumed for the second time from one checkpoint", Some(law), &saved)?;
         }
+        let mut ended = self.after(done.len())?;
+        ended.step(setup)?;
+        let resumed = (answer.resume)(setup, &(answer.save)(&ended)?)?;
+        Self::state_is_whole(done.len(), &ended, &resumed);
+        let (what, after) = ("interrupted after the end".to_owned(), done.len());
+        let law = Some("a training that has ended makes no step, and pushes no loss");
+        self.compare(&Interruption { after, what, law }, to_the_end(resumed, setup)?);
         let every_step =
             Interruption { after: 0, what: "interrupted after every step".to_owned(), law: None };
         self.compare(&every_step, self.with_an_interruption_after_every_step(answer)?);

@@ -100,16 +100,28 @@ impl Update {
         self.micro_batches().flat_map(own).collect()
     }
 
+    /// The samples of equal shards, without the remainders of the micro-batches.
+    fn without_remainders(&self) -> Vec<usize> {
+        let whole =
+            |batch: Range<usize>| batch.start..batch.start + batch.len() / self.ranks * self.ranks;
+        self.micro_batches().flat_map(whole).collect()
+    }
+
     /// A guess at the reason why these wrong samples take part; may be empty.
     pub fn wrong_samples(&self, found: &[usize]) -> &'static str {
         let last = self.micro_batches().last().unwrap_or_default();
-        if found.is_empty() {
+        if found == self.without_remainders() && self.micro_batches().any(|it| !it.is_empty()) {
+            match found {
+                [] => ": no update, or shards without the remainder of a micro-batch",
+                _ => ": the remainders of the micro-batches are missing",
+            }
+        } else if found.is_empty() {
             ": there was no update"
         } else if found.iter().any(|sample| *sample < self.samples.start) {
             ": samples of an earlier update count once more"
         } else if found == self.on_rank_0() {
             ": only those of rank 0"
-        } else if found.iter().all(|sample| last.contains(sample)) {
+        } else if found.iter().copied().eq(last) {
             ": only the last micro-batch; were the gradients before it overwritten?"
         } else {
             ""
@@ -142,6 +154,8 @@ impl Update {
             (all(batches), format!("divided by {batches}, the number of micro-batches")),
             (all(on_rank_0), format!("divided by {on_rank_0}, the samples of rank 0 alone")),
             (all(all_samples * ranks), format!("also divided by the {ranks} ranks")),
+            (all(all_samples * all_samples), format!("divided twice by the {all_samples} samples")),
+            (all(all_samples * batches), format!("also divided by the {batches} micro-batches")),
             (
                 all(first * per_update),
                 format!("divided by {first} · {per_update}, as if all were like the first"),
@@ -151,7 +165,7 @@ impl Update {
                 "the mean of the micro-batches' means".to_owned(),
             ),
             (
-                is(wrong, own_size),
+                own.iter().all(|&(sample, size)| is(sample, size)),
                 format!("divided by {own_size}, as in an update with its micro-batch alone"),
             ),
             (
