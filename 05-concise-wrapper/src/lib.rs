@@ -32,7 +32,6 @@ pub use backends::{launch, native, slow_link, text};
 pub use data_parallel::DataParallel;
 pub use ddp::Ddp;
 pub use error::Error;
-pub use harness::recording;
 pub use model::Model;
 pub use model_state::precision::Precision;
 pub use model_state::{initial, precision, weights};
