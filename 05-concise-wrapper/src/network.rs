@@ -207,12 +207,12 @@ impl<M: ModuleT> Network<M> {
     pub fn norms(&self) -> &Norms {
         &self.norms
     }
-    // ANCHOR_END: gradients
 
     /// Returns the element type of weights, images and logits.
     pub fn dtype(&self) -> DType {
         self.precision().weights()
     }
+    // ANCHOR_END: gradients
 
     /// Returns the element types of the weights and of the layers.
     pub fn precision(&self) -> Precision {
