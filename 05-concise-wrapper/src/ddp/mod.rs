@@ -6,7 +6,7 @@
 pub mod alike;
 pub mod bucket;
 mod reducer;
-mod worker;
+pub mod worker;
 
 use std::sync::{Arc, Mutex};
 
@@ -28,7 +28,7 @@ use tracing::info_span;
 use crate::model::{Model, Step, empty_loss, loss_of};
 use crate::weights::Weights;
 use crate::{Error, Network};
-use bucket::BucketCaps;
+use bucket::{BucketCaps, buckets};
 use reducer::Reducer;
 
 // ANCHOR: ddp
@@ -96,13 +96,23 @@ impl<M: ModuleT> Ddp<M> {
                 Reduce::Tree(FixedTree::new(shards, rank.world_size())?)
             }
             Reduction::Buckets { caps, algorithm, overlap } => {
-                let reducer = Reducer::new(&network, caps, &rank, algorithm, overlap)?;
+                let mut reducer = Reducer::new(&network, &rank, algorithm, overlap)?;
+                reducer.fill(&buckets(&weights.parameter_sizes(), caps))?;
                 Reduce::Buckets(Arc::new(Mutex::new(reducer)))
             }
         };
         weights.iter().try_for_each(|named| receive(&rank, &named.tensor))?;
         network.wrapped = matches!(reduce, Reduce::Buckets(_));
         Ok(Self { network, rank, reduce })
+    }
+
+    /// Makes these buckets, lists of parameters, in place of those of [`BucketCaps`]. All ranks call this together, with the
+    /// same lists, before the first step. Fails when a parameter is not in exactly one bucket.
+    pub fn with_buckets(self, buckets: &[Vec<usize>]) -> Result<Self, Error> {
+        if let Reduce::Buckets(reducer) = &self.reduce {
+            locked(reducer).fill(buckets)?;
+        }
+        Ok(self)
     }
     // ANCHOR_END: new
 

@@ -3,17 +3,13 @@
 //! Each update is compared with one device and one large batch: the samples, the weight of each sample, the result, the share
 //! of each rank, the messages. Then the weights are compared with those of stage 5's DDP.
 
-use crate::dense::Dense;
+use crate::dense::Layers;
 use crate::micro_batches::{self, Update};
 use crate::prelude::*;
-use concise_wrapper::Model as _;
-use concise_wrapper::ddp::{Ddp, Reduction};
-use concise_wrapper::optimizer::{Momentum, Sgd};
 use datasets::Batch;
 use devices::{DeviceKind, DevicePlan};
-use ops::cross_entropy;
 use params_and_allreduce::thread::{DEFAULT_TIMEOUT, run_ranks};
-use split_batch::{shard_range, split_batch};
+use split_batch::shard_range;
 
 /// A rank, its model, the micro-batches, their number for each update, and the rate.
 pub type Answer = fn(&Rank, &Classifier, &[Batch], usize, f64) -> Result<(), Error>;
@@ -182,24 +178,11 @@ impl Case {
 fn by_ddp(case: Case) -> Weights {
     let devices = DevicePlan::new(DeviceKind::Cpu, case.ranks, None).expect("slices of the CPU");
     let outcomes = run_ranks(&devices, DEFAULT_TIMEOUT, |rank| {
-        let network = Dense::network(SEED, rank.device())?;
-        let ddp = Ddp::new(network, rank, Reduction::default())?;
-        let mut sgd = Sgd::new(Momentum::default());
-        for group in micro_batches::batches(case.sizes)?.chunks(case.per_update) {
-            let loss = |batch: &Batch| {
-                let shards = split_batch(&batch.images, &batch.labels, rank.world_size())?;
-                let (images, labels) = &shards[rank.rank()];
-                Ok::<_, concise_wrapper::Error>(cross_entropy(&ddp.forward(images)?, labels)?)
-            };
-            let (last, others) = group.split_last().expect("a chunk has an element");
-            others.iter().try_for_each(|batch| ddp.accumulate(&loss(batch)?))?;
-            let gradients = ddp.gradients(&loss(last)?)?;
-            let samples = group.iter().map(Batch::len).sum();
-            sgd.step(ddp.weights(), &gradients, case.rate, samples)?;
-        }
-        Ok::<_, concise_wrapper::Error>(ddp.weights().snapshot()?)
+        let network = Layers::dense(SEED, rank.device())?;
+        let batches = micro_batches::batches(case.sizes)?;
+        micro_batches::by_ddp(rank, network, &batches, case.per_update, case.rate)
     });
-    outcomes.expect("stage 5 trains").swap_remove(0)
+    outcomes.expect("stage 5 trains").swap_remove(0).0
 }
 
 fn micro_batches_on_ranks_equal_one_batch_on_one_device(answer: Answer) -> Result<()> {

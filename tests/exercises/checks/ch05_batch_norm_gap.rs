@@ -2,7 +2,7 @@
 //!
 //! An experiment: the numbers of the answer against those that its metrics files give.
 
-use crate::metrics::{Summary, compare, reason, trainings};
+use crate::metrics::{Summary, compare, trainings};
 use crate::prelude::*;
 use harness::report::counted;
 
@@ -25,6 +25,10 @@ pub struct Answer {
     pub suspect: Suspect,
     /// Where the accuracy is lost with both.
     pub lost_in: LostIn,
+    /// The steps of an epoch with twice the batch.
+    pub steps: usize,
+    /// The steps over which a running statistic averages.
+    pub remembered: usize,
     /// The reason.
     pub reason: &'static str,
 }
@@ -68,6 +72,9 @@ const PROGRAM: &str =
 /// Fewer seeds say nothing about chance.
 const SEEDS: usize = 3;
 
+/// The steps over which a running statistic averages: stage 5 moves it by a tenth.
+const REMEMBERED: usize = 10;
+
 /// The answer may have three digits.
 const DIGITS: f64 = 0.001;
 
@@ -78,6 +85,8 @@ struct Experiment {
     rate: Setting,
     both: Setting,
     statistics: Setting,
+    /// The steps of an epoch with twice the batch.
+    steps: usize,
 }
 
 /// The runs with one setting.
@@ -144,6 +153,7 @@ impl Experiment {
             rate: setting(batch, 2.0 * rate, false),
             both: setting(2 * batch, 2.0 * rate, false),
             statistics: setting(2 * batch, 2.0 * rate, true),
+            steps: runs[0].images.0.div_ceil(2 * batch),
         }
     }
 
@@ -243,5 +253,23 @@ fn the_place_of_the_loss(answer: Answer) {
 }
 
 fn the_reason(answer: Answer) {
-    reason(answer.reason);
+    let experiment = Experiment::new(answer);
+    for (what, expected, got, law) in [
+        ("steps", experiment.steps, answer.steps, "an epoch has a step for each batch"),
+        (
+            "remembered",
+            REMEMBERED,
+            answer.remembered,
+            "each step moves a running statistic by a tenth of the way: an average over about 1 / 0.1 steps",
+        ),
+    ] {
+        if expected != got {
+            let todo = if got == 0 { "TODO: " } else { "" };
+            fail(&format!("{todo}{what}"), &expected.to_string(), &got.to_string(), law);
+        }
+    }
+    if answer.reason.trim().is_empty() {
+        let law = "an experiment ends with a reason, and not with a number";
+        fail("TODO: the reason", "a sentence", "none", law);
+    }
 }

@@ -155,9 +155,19 @@ fn gradients_are_gathered_into_buckets(answer: Answer) {
         Case::new(&[50, 60, 70], 4, 10).check(answer);
         Case::new(&[5], 4, 10).check(answer);
         Case::new(&[], 4, 10).check(answer);
+        // A first gradient above its cap and below the other caps; a first bucket that is closed below its cap.
+        Case::new(&[2, 6], 4, 10).check(answer);
+        Case::new(&[3, 2, 2, 3], 4, 10).check(answer);
         let sizes: Vec<usize> = (0..40).map(|index| 1 + index * 7 % 23).collect();
         for others in [1, 7, 30, 1000] {
             Case::new(&sizes, 5, others).check(answer);
+        }
+        // All lists of four small gradients.
+        for number in 0..256 {
+            let sizes = [0, 2, 4, 6].map(|shift| [1, 2, 3, 5][number >> shift & 3]);
+            for (first, others) in [(3, 7), (7, 3), (4, 5)] {
+                Case::new(&sizes, first, others).check(answer);
+            }
         }
     });
 }

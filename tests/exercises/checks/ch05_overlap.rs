@@ -3,11 +3,14 @@
 //! Passes whose gradients come in another order on every rank, or not at all, and the order in which the answer takes
 //! gradients, starts buckets and waits.
 
+use std::sync::{Arc, Mutex};
+
 use candle_core::Shape;
+use harness::lock::locked;
 use harness::report::counted;
 
 use crate::contributions::{contribution, guess};
-use crate::overlap::{Event, Pass};
+use crate::overlap::{Event, Given, Pass};
 use crate::prelude::*;
 
 /// A pass and the buckets; the sums over all ranks, by parameter.
@@ -27,6 +30,7 @@ const SUM: &str = "the sum of a gradient over all ranks has the place of its par
                    place on every rank";
 const ORDER: &str =
     "all ranks start all buckets, each once, in the same order: the order of the list";
+const NAMED: &str = "the error names the parameter, as in the course's wrapper: a gradient can be missing far from the mistake";
 const MISSED: &str = "a pass that ends without the gradient of a parameter is an error: zeros would hide the mistake";
 const EARLY: &str =
     "a bucket starts as soon as its gradients, and those of the buckets before it, are there";
@@ -89,23 +93,47 @@ impl Case {
         self.buckets.iter().map(|bucket| bucket.to_vec()).collect()
     }
 
-    /// The sums on every rank, and what each answer did; or the failure.
-    fn attempt(&self, answer: Answer) -> Result<Vec<(Vec<Tensor>, Vec<Event>)>, String> {
+    /// The sums on every rank or the failure, and what each answer did.
+    fn attempt(&self, answer: Answer) -> (Result<Vec<Vec<Tensor>>, String>, Vec<Vec<Event>>) {
         let (buckets, orders) = (self.buckets(), self.orders);
-        ranks::attempt(orders.len(), Sends::Buffered, move |rank| {
+        let events = Arc::new(Mutex::new(vec![Vec::new(); orders.len()]));
+        let record = Arc::clone(&events);
+        let sums = ranks::attempt(orders.len(), Sends::Buffered, move |rank| {
             let pass = pass(rank, orders[rank.rank()])?;
-            Ok((answer(&pass, &buckets)?, pass.events()))
-        })
+            let sums = answer(&pass, &buckets);
+            locked(&record)[rank.rank()] = pass.events();
+            sums
+        });
+        let events = locked(&events).clone();
+        (sums, events)
     }
 
     /// The same, where no rank may fail.
     #[track_caller]
     fn run(&self, answer: Answer) -> Vec<(Vec<Tensor>, Vec<Event>)> {
-        self.attempt(answer).unwrap_or_else(|failure| {
+        let (sums, events) = self.attempt(answer);
+        let sums = sums.unwrap_or_else(|failure| {
+            // A sum that was taken too early may be of another shape.
+            self.check_waits(&events);
             let of_order = misses_a_rank(&failure);
             let law = if of_order { format!("\n  law: {ORDER}") } else { String::new() };
             panic!("{}: {failure}{law}", self.given())
-        })
+        });
+        sums.into_iter().zip(events).collect()
+    }
+
+    fn check_waits(&self, events: &[Vec<Event>]) {
+        for (rank, events) in events.iter().enumerate() {
+            let during = events.iter().take_while(|event| **event != Event::End);
+            let before: Vec<&Event> =
+                during.clone().take_while(|event| **event != Event::Wait).collect();
+            if before.len() < during.count() {
+                let taken = before.iter().filter(|it| matches!(it, Event::Gradient(_))).count();
+                let what = format!("{}: rank {rank} waits for a sum", self.given());
+                let got = format!("after {}", counted(taken, "gradient"));
+                fail(&what, "after next_gradient has returned None", &got, WAIT);
+            }
+        }
     }
 
     fn check_sums(&self, answer: Answer) -> Result<()> {
@@ -137,7 +165,7 @@ fn gradient(rank: usize, parameter: usize) -> Result<Tensor> {
 fn pass<'a>(rank: &'a Rank, order: Order) -> Result<Pass<'a>, Error> {
     let coming = order.iter().map(|&parameter| Ok((parameter, gradient(rank.rank(), parameter)?)));
     let shapes = SHAPES.iter().map(|&shape| Shape::from(shape)).collect();
-    Ok(Pass::new(rank, shapes, coming.collect::<Result<_>>()?))
+    Ok(Pass::new(shapes, Given::new(rank, coming.collect::<Result<_>>()?)))
 }
 
 fn every_rank_has_the_sums(answer: Answer) -> Result<()> {
@@ -150,14 +178,29 @@ fn ranks_with_other_orders_do_not_deadlock(answer: Answer) -> Result<()> {
 
 fn missing_gradients_are_errors(answer: Answer) {
     for case in &MISSING {
-        let got = match case.attempt(answer) {
+        let what = format!("{}: a gradient never comes", case.given());
+        let got = match case.attempt(answer).0 {
             Ok(_) => "sums".to_owned(),
             Err(failure) if misses_a_rank(&failure) || failure.contains(" panicked: ") => failure,
-            Err(_) => continue,
+            Err(failure) if names_a_missing_parameter(&failure, case.orders) => continue,
+            Err(failure) => {
+                fail(&what, "an error that has the number of the parameter", &failure, NAMED)
+            }
         };
-        let what = format!("{}: a gradient never comes", case.given());
         fail(&what, "an error of the rank whose gradient it is", &got, MISSED);
     }
+}
+
+/// Whether a failure has the number of a parameter whose gradient the failed rank misses: `rank 1 failed: parameter 3 …`.
+fn names_a_missing_parameter(failure: &str, orders: &[Order]) -> bool {
+    let numbers = |text: &str| {
+        let parts = text.split(|letter: char| !letter.is_ascii_digit());
+        parts.filter_map(|part| part.parse::<usize>().ok()).collect::<Vec<_>>()
+    };
+    let Some((rank, error)) = failure.split_once(" failed: ") else { return false };
+    let order = numbers(rank).last().and_then(|&rank| orders.get(rank));
+    let misses = |parameter: &usize| order.is_some_and(|order| !order.contains(parameter));
+    numbers(error).iter().any(|number| *number < SHAPES.len() && misses(number))
 }
 
 /// Whether a rank failed since another rank, or a sum, was not where it looked for it.
@@ -190,6 +233,14 @@ fn buckets_start_as_early_as_they_can(answer: Answer) {
                     }
                     Event::Gradient(parameter) => come.push(parameter),
                     Event::End => come = (0..SHAPES.len()).collect(),
+                    Event::Start(bucket) if bucket != started => {
+                        let expected = match started == case.buckets.len() {
+                            true => "no further start".to_owned(),
+                            false => format!("bucket {started}"),
+                        };
+                        let got = format!("bucket {bucket}");
+                        fail(&format!("{what}: start {started}"), &expected, &got, ORDER);
+                    }
                     Event::Start(bucket) if !complete(bucket) => {
                         let expected = format!(
                             "gradients {} before it starts",
@@ -213,23 +264,8 @@ fn buckets_start_as_early_as_they_can(answer: Answer) {
 
 fn nothing_waits_during_the_pass(answer: Answer) {
     for case in cases() {
-        for (rank, (_, events)) in case.run(answer).iter().enumerate() {
-            let end = events.iter().position(|event| *event == Event::End);
-            let wait = events.iter().position(|event| *event == Event::Wait);
-            if wait.is_some_and(|wait| end.is_none_or(|end| wait < end)) {
-                let what = format!("{}: rank {rank} waits for a sum", case.given());
-                let taken = events[..wait.unwrap_or(0)]
-                    .iter()
-                    .filter(|event| matches!(event, Event::Gradient(_)))
-                    .count();
-                fail(
-                    &what,
-                    "after next_gradient has returned None",
-                    &format!("after {}", counted(taken, "gradient")),
-                    WAIT,
-                );
-            }
-        }
+        let (_, events): (Vec<_>, Vec<_>) = case.run(answer).into_iter().unzip();
+        case.check_waits(&events);
     }
 }
 

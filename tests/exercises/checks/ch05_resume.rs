@@ -16,13 +16,15 @@ use harness::report::Report;
 use model_state::weights_hash::WeightsHash;
 
 /// A checkpoint, of the type that the answer has for checkpoints.
-type Saved = Box<dyn Any>;
+pub type Saved = Box<dyn Any>;
 
 /// The functions `save` and `resume`.
 #[derive(Clone, Copy)]
 pub struct Answer {
-    save: &'static (dyn Fn(&Training) -> Result<Saved> + Sync),
-    resume: &'static (dyn Fn(&Setup, &Saved) -> Result<Training> + Sync),
+    /// The checkpoint of a training.
+    pub save: &'static (dyn Fn(&Training) -> Result<Saved> + Sync),
+    /// The training of a checkpoint.
+    pub resume: &'static (dyn Fn(&Setup, &Saved) -> Result<Training> + Sync),
 }
 
 impl Answer {
@@ -113,9 +115,19 @@ impl Uninterrupted {
             let law =
                 "a checkpoint has its own memory: later steps of the training do not change it";
             compare(", resumed when the first training has gone on", Some(law), &saved)?;
+            let _later = (answer.save)(&training)?;
+            let law = "a checkpoint has its own memory: a later checkpoint does not change it";
+            compare(", resumed after a later checkpoint", Some(law), &saved)?;
             let law = "a training that was resumed does not change the checkpoint";
             compare(", resumed for the second time from one checkpoint", Some(law), &saved)?;
         }
+        let mut ended = self.after(done.len())?;
+        ended.step(setup)?;
+        let resumed = (answer.resume)(setup, &(answer.save)(&ended)?)?;
+        Self::state_is_whole(done.len(), &ended, &resumed);
+        let (what, after) = ("interrupted after the end".to_owned(), done.len());
+        let law = Some("a training that has ended makes no step, and pushes no loss");
+        self.compare(&Interruption { after, what, law }, to_the_end(resumed, setup)?);
         let every_step =
             Interruption { after: 0, what: "interrupted after every step".to_owned(), law: None };
         self.compare(&every_step, self.with_an_interruption_after_every_step(answer)?);
@@ -256,7 +268,7 @@ impl Uninterrupted {
     }
 
     fn is_that_of_stage_5(&self, answer: Answer) -> Result<()> {
-        let Setup { data, epochs, batch_size, seed, schedule, constants } = self.setup.clone();
+        let Setup { data, epochs, batch_size, seed, schedule, constants, .. } = self.setup.clone();
         let data = LoadedData { name: String::new(), train: data.clone(), test: data };
         let options = TrainOptions { epochs, batch_size, seed, learning_rate: schedule.rate };
         let extras = Extras { constants, warm_up: schedule.warm_up };
@@ -285,7 +297,7 @@ fn a_training_goes_on_to_the_last_bit(answer: Answer) -> Result<()> {
         let setup = |samples, epochs, batch_size, warm_up, constants| {
             let data = synthetic::dataset(Split::Train, samples);
             let schedule = Schedule { rate: 0.01, warm_up };
-            Setup { data, epochs, batch_size, seed: 5, schedule, constants }
+            Setup { data, epochs, batch_size, seed: 5, schedule, constants, width: None }
         };
         for (samples, epochs, batch_size, warm_up, constants) in [
             (10, 3, 4, 5, momentum(0.9)),

@@ -123,6 +123,12 @@ fn no_other_shares_make_the_step_shorter(answer: Answer) {
         for (a, b) in times.iter().flatten().zip(times.iter().flatten().cycle().skip(4)) {
             (0..20).for_each(|batch| check(answer, batch, &[*a, *b, (1.0, 2.0)]));
         }
+        // Times that have no exact binary numbers: (0.6 − 0.5) / 0.1 is below 1.
+        for fixed in [0.0, 0.3, 0.5, 0.7] {
+            for (a, b) in [(0.1, 0.3), (0.7, 0.1), (0.3, 1.1)] {
+                (1..12).for_each(|batch| check(answer, batch, &[(fixed, a), (0.5, b)]));
+            }
+        }
     });
 }
 
@@ -163,14 +169,21 @@ fn missing(counted: &[f64], found: &[usize], shares: &[usize]) -> String {
     }
 }
 
-/// The name of a wrong divisor, for a sample in a shard of `share` samples.
-fn guess(divisor: f64, share: usize, shares: &[usize]) -> &'static str {
-    let is = |number: usize| (divisor - number as f64).abs() < 1e-6;
+/// The name of a wrong divisor, if it is that of every sample.
+fn guess(counted: &[f64], shares: &[usize]) -> &'static str {
     let (samples, ranks) = (shares.iter().sum::<usize>(), shares.len());
+    let owners = || shares.iter().flat_map(|&share| vec![share; share]);
+    let all = |divisor: &dyn Fn(usize) -> usize| {
+        let is = |(counts, share): (&f64, usize)| {
+            (RATE / counts / divisor(share) as f64 - 1.0).abs() < 1e-9
+        };
+        counted.iter().zip(owners()).all(is)
+    };
     match () {
-        () if is(share * ranks) => ": the mean of the shards' means",
-        () if is(share) => ": the size of one shard",
-        () if is(samples * ranks) => ": and by the number of ranks",
+        () if all(&|share| share * ranks) => ": the mean of the shards' means",
+        () if all(&|share| share) => ": the size of one shard",
+        () if all(&|_| samples * ranks) => ": and by the number of ranks",
+        () if all(&|_| samples * samples) => ": twice by the size of the batch",
         () => "",
     }
 }
@@ -208,7 +221,8 @@ fn check_step(answer: Answer, shares: &[usize]) -> Result<()> {
         let law = "every sample of the batch is in exactly one shard, and all shards in the update";
         fail(&format!("{given}: the wrong samples take part"), &in_words(&all), &got, law);
     }
-    for (sample, (counts, (rank, share))) in counted.into_iter().zip(owners).enumerate() {
+    let guess = guess(&counted, shares);
+    for (sample, (counts, (rank, _))) in counted.into_iter().zip(owners).enumerate() {
         let divisor = RATE / counts;
         let equal = (divisor / samples as f64 - 1.0).abs() <= 1e-9;
         if !equal {
@@ -216,7 +230,7 @@ fn check_step(answer: Answer, shares: &[usize]) -> Result<()> {
             let what =
                 format!("{given}: sample {sample}, rank {rank}'s, counts {times} what it should");
             let wanted = format!("its gradient divided by {samples}");
-            let got = format!("divided by {}{}", short(divisor), guess(divisor, share, shares));
+            let got = format!("divided by {}{guess}", short(divisor));
             let law = "sum, then divide once, by the whole batch: every sample counts the same";
             fail(&what, &wanted, &got, law);
         }
