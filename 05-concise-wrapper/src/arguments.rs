@@ -4,7 +4,6 @@
 use std::path::{Path, PathBuf};
 
 use backends::reduction::ReductionArguments;
-use candle_core::DType;
 use checkpoints::Checkpoints;
 use clap::builder::ArgPredicate;
 use clap::{Parser, ValueEnum};
@@ -12,7 +11,6 @@ use concise_wrapper::launch::{Launch, LaunchArguments};
 use concise_wrapper::optimizer::Extras;
 use harness::cli::{JSON_LINES, ReportArguments, UsageError, whole};
 use params_and_allreduce::Algorithm;
-use scratch_data_parallel::breakage::Breakage;
 use trainer::{TrainArguments, element_type};
 
 /// Train a network behind a wrapper: on one device, then on K with K times the batch and K times the rate.
@@ -33,7 +31,11 @@ Examples:
 #[command(mut_arg("epochs", |epochs| epochs.default_value("5")))]
 #[command(mut_arg("seed", |seed| seed.hide_short_help(true)))]
 #[command(mut_arg("threads_per_device", |threads| threads.hide_short_help(true)))]
-#[command(mut_arg("dtype", |dtype| dtype.hide_short_help(true).help("As in the stages before: --precision f32 or f64")))]
+#[command(mut_arg("dtype", |dtype| dtype.long("precision").visible_alias("dtype").hide_short_help(true).value_parser(element_type([
+    ("f32", "Single precision"),
+    ("f64", "Double precision, to see that differences are rounding and nothing else"),
+    ("bf16", "Eight binary digits, on GPUs from compute capability 8.0; weights, statistics and all sums stay in f32"),
+])).help("What layers compute in")))]
 pub(crate) struct Arguments {
     /// The network: resnet18 or lenet
     #[arg(long, value_enum, default_value_t = ModelKind::Resnet18, help_heading = "What to train")]
@@ -71,14 +73,6 @@ pub(crate) struct Arguments {
           default_value_if("shards", ArgPredicate::IsPresent, "none"))]
     pub(crate) scale: Scale,
 
-    /// What layers compute in [default: f32]
-    #[arg(long, help_heading = "What to train", hide_short_help = true, conflicts_with = "dtype", value_parser = element_type([
-        ("f32", "Single precision"),
-        ("f64", "Double precision, to see that differences are rounding and nothing else"),
-        ("bf16", "Eight binary digits, on GPUs from compute capability 8.0; weights, statistics and all sums stay in f32"),
-    ]))]
-    pub(crate) precision: Option<DType>,
-
     #[command(flatten)]
     pub(crate) reduction: ReductionArguments,
 
@@ -92,23 +86,8 @@ pub(crate) struct Arguments {
     ///
     /// Of running statistics, the file has rank 0's. The last line has a hash of the weights at the end. `cargo course
     /// divergence` compares two such files.
-    #[arg(long, value_name = "FILE.jsonl", help_heading = "Output")]
-    #[arg(hide_short_help = true, conflicts_with = "compare")]
+    #[arg(long, value_name = "FILE.jsonl", help_heading = "Output", hide_short_help = true)]
     pub(crate) record: Option<PathBuf>,
-
-    /// With N seeds, find out why K devices are less accurate
-    ///
-    /// The program trains with seeds 1 to N: on one device and on K, with the same batch and rate and with K times both,
-    /// with local and with synchronised batch norm.
-    #[arg(long, help_heading = "Experiments", value_name = "N", value_parser = whole::<u32>(2..=100),
-          conflicts_with_all = ["shards", "breakage", "bn", "scale", "seed"])]
-    #[arg(conflicts_with_all = Checkpoints::FLAGS)]
-    pub(crate) compare: Option<u32>,
-
-    /// Get it wrong on purpose, on the K devices under DDP
-    #[arg(long = "break", help_heading = "Experiments", value_enum, value_name = "BUG")]
-    #[arg(conflicts_with = "shards", conflicts_with_all = Checkpoints::FLAGS)]
-    pub(crate) breakage: Option<Breakage>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -143,12 +122,6 @@ pub(crate) enum Norm {
     Sync,
 }
 
-impl Norm {
-    pub(crate) fn name(self) -> &'static str {
-        if self == Self::Sync { "synchronised" } else { "local" }
-    }
-}
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum TestNorm {
     /// The averages that training has kept, as whoever uses the model has to
@@ -166,36 +139,26 @@ pub(crate) enum Scale {
 }
 
 impl Arguments {
-    /// The type that layers compute in.
-    pub(crate) fn precision(&self) -> DType {
-        self.precision.unwrap_or(self.train.dtype)
-    }
-
     /// Refuses flags that contradict each other, or that make no sense on so many devices.
     pub(crate) fn check(&self, launch: &Launch, devices: usize) -> Result<(), UsageError> {
-        let Self { wrapper, bn, breakage, compare, .. } = *self;
         let ReductionArguments { shards, algorithm, .. } = self.reduction;
         let slow = self.reduction.slow_link().is_some();
-        let (ddp, lenet) = (wrapper == WrapperKind::Ddp, self.model == ModelKind::Lenet);
-        let needs_messages = shards.is_some()
-            || algorithm.is_some_and(|algorithm| algorithm != Algorithm::Native)
-            || breakage == Some(Breakage::LoneBroadcast);
-        let (sync, by_batch) = (bn == Norm::Sync, self.test_norm == TestNorm::Batch);
-        let of_one_program = compare.is_some() || slow || !ddp;
-        Err(UsageError::new(if launch.processes().is_some() && of_one_program {
-            "each of these processes is one rank of --wrapper ddp: for --compare, --slow-link and other wrappers, start this \
-             program by itself"
+        let (ddp, lenet) = (self.wrapper == WrapperKind::Ddp, self.model == ModelKind::Lenet);
+        let needs_messages =
+            shards.is_some() || algorithm.is_some_and(|it| it != Algorithm::Native);
+        let (sync, by_batch) = (self.bn == Norm::Sync, self.test_norm == TestNorm::Batch);
+        Err(UsageError::new(if launch.processes().is_some() && (slow || !ddp) {
+            "each of these processes is one rank of --wrapper ddp: for --slow-link and other wrappers, start this program by \
+             itself"
         } else if needs_messages && !launch.has_messages() {
-            "NCCL alone connects these processes, without messages between two ranks: leave --shards, --algorithm and --break \
-             lone-broadcast out, or start them with mpirun"
+            "NCCL alone connects these processes, without messages between two ranks: leave --shards and --algorithm out, or \
+             start them with mpirun"
         } else if !ddp && self.reduction != ReductionArguments::default() {
             "--shards, --algorithm, --bucket-mb, --no-overlap and --slow-link are about DDP's all-reduce: use them with \
              --wrapper ddp"
-        } else if breakage.is_some() && (!ddp || devices == 1) {
-            "--break breaks --wrapper ddp on several devices: use it with --devices 2 or more"
-        } else if wrapper == WrapperKind::DataParallel && self.reports.timeline.is_some() {
+        } else if self.wrapper == WrapperKind::DataParallel && self.reports.timeline.is_some() {
             "--timeline draws a step of the ranks, and --wrapper data-parallel has no ranks: use it with --wrapper ddp"
-        } else if wrapper == WrapperKind::Single && devices > 1 {
+        } else if self.wrapper == WrapperKind::Single && devices > 1 {
             "--wrapper single trains on one device: add --devices 1"
         } else if shards.is_some() && (sync || self.scale == Scale::Linear) {
             "--shards gives the same bits on any number of devices, and --bn sync and --scale linear depend on that number: \
@@ -203,8 +166,6 @@ impl Arguments {
         } else if slow && algorithm == Some(Algorithm::Native) {
             "--slow-link slows down the course's own messages, and --algorithm native sends none: take one-shot, naive, tree or \
              ring"
-        } else if compare.is_some() && (devices == 1 || lenet) {
-            "--compare is about ResNet-18's batch norm on several devices: use it with --model resnet18 and --devices 2 or more"
         } else if lenet && (self.width.is_some() || sync || by_batch) {
             "--width, --bn and --test-norm are about ResNet-18: leave them out, or use --model resnet18"
         } else {
@@ -221,12 +182,12 @@ impl Arguments {
         let Some(checkpoints) = &self.checkpoints else { return Ok(()) };
         checkpoints.check(self.train.epochs)?;
         let is_there = |path: &&Path| path.metadata().is_ok_and(|it| it.is_file() && it.len() > 0);
-        match (record.filter(is_there), checkpoints.resume) {
-            (Some(path), Some(_)) => Err(UsageError::new(format_args!(
-                "--record {}: this file is there already, perhaps of the run before the interrupt: with --resume, take a new file",
-                path.display()
-            ))),
-            _ => Ok(()),
-        }
+        let Some(path) = record.filter(is_there).filter(|_| checkpoints.resume.is_some()) else {
+            return Ok(());
+        };
+        Err(UsageError::new(format_args!(
+            "--record {}: this file is there already, perhaps of the run before the interrupt: with --resume, take a new file",
+            path.display()
+        )))
     }
 }

@@ -61,7 +61,7 @@ impl BatchNorm {
             (shared.sharing.clone(), shared.shard, !shared.stand_in)
         };
         let (y, statistics) = match &sharing {
-            Sharing::Synchronised(rank) => self.synchronised(x, rank.clone(), counts)?,
+            Sharing::Synchronised(rank, by) => self.synchronised(x, rank.clone(), &**by, counts)?,
             Sharing::Local | Sharing::ByShard => {
                 let (y, own) = batch_norm(x, &self.weight, &self.bias, EPSILON, self.relu)?;
                 (y, Statistics { count: if counts { own.count } else { 0 }, ..own })
@@ -73,14 +73,7 @@ impl BatchNorm {
                 x.dims()
             );
         }
-        let seen = &mut self.norms.lock().layers[self.layer].seen;
-        if matches!(sharing, Sharing::ByShard) && seen.iter().any(|(number, _)| *number == shard) {
-            bail!(
-                "a batch norm saw shard {shard} twice in one step: a layer that a forward pass uses twice cannot keep \
-                 statistics by shard"
-            );
-        }
-        seen.push((shard, statistics));
+        self.norms.lock().layers[self.layer].seen.push((shard, statistics));
         Ok(y)
     }
 
@@ -122,6 +115,9 @@ struct Shared {
     layers: Vec<Layer>,
 }
 
+/// The statistics of all ranks' images, from this rank's images. `false` if they replace an empty shard, and do not count.
+pub type Merge = dyn Fn(&SharedCommunicator, &Tensor, bool) -> Result<Statistics> + Send + Sync;
+
 /// The images of the statistics that a layer uses.
 #[derive(Clone, Default)]
 enum Sharing {
@@ -129,7 +125,7 @@ enum Sharing {
     #[default]
     Local,
     /// The global batch: devices exchange sums in every layer, twice. The result equals one device, up to rounding.
-    Synchronised(SharedCommunicator),
+    Synchronised(SharedCommunicator, Arc<Merge>),
     /// Each of a fixed number of shards: the same bits on any number of devices.
     ByShard,
 }
@@ -148,7 +144,12 @@ impl Norms {
     // ANCHOR: settings
     /// From now on layers use the statistics of all ranks' images together.
     pub fn synchronise(&self, communicator: SharedCommunicator) {
-        self.lock().sharing = Sharing::Synchronised(communicator);
+        self.synchronise_by(communicator, Arc::new(merged));
+    }
+
+    /// The same, with statistics that `merge` computes.
+    pub fn synchronise_by(&self, communicator: SharedCommunicator, merge: Arc<Merge>) {
+        self.lock().sharing = Sharing::Synchronised(communicator, merge);
     }
 
     /// From now on layers use the statistics of each forward pass's own images, and keep them until [`fold`](Self::fold).
@@ -239,9 +240,10 @@ impl Norms {
             seen.sort_by_key(|(shard, _)| *shard);
             let shards: Vec<usize> = seen.iter().map(|(shard, _)| *shard).collect();
             if !shards.iter().copied().eq(0..hosted) {
-                let text =
-                    format!("a batch norm saw shards {shards:?}, and the rank hosts {hosted}");
-                return Err(communicator::Error::Other(text));
+                return Err(communicator::Error::Other(format!(
+                    "a batch norm saw shards {shards:?}, and the rank hosts {hosted}: a layer that a forward pass uses twice \
+                     cannot keep statistics by shard"
+                )));
             }
             for ((values, weights), (_, statistics)) in rows.iter_mut().zip(seen) {
                 // With one shard the weight is 1: n · mean / n may differ from the mean in the last bit.
@@ -289,11 +291,12 @@ impl BatchNorm {
         &self,
         x: &Tensor,
         rank: SharedCommunicator,
+        merge: &Merge,
         counts: bool,
     ) -> Result<(Tensor, Statistics)> {
         let (relu, inputs) = (self.relu, [x, &self.weight, &self.bias]);
         let [x, weight, bias] = inputs.map(Tensor::detach);
-        let statistics = merged(&rank, &Statistics::of(&x)?, counts)?;
+        let statistics = merge(&rank, &x, counts)?;
         let y = batch_norm_with(&x, &weight, &bias, &statistics, EPSILON, relu)?;
         let of_all = statistics.clone();
         let y = record_copy("synchronised batch_norm", &y, inputs, move |y, grad| {
@@ -320,7 +323,8 @@ impl BatchNorm {
 // ANCHOR: merged
 /// Merges all ranks' statistics into the statistics of the global batch, in rank order. All ranks have the same bits. Fails on
 /// all ranks when the values of some ranks are not finite: the message names the first of these ranks.
-fn merged(rank: &SharedCommunicator, own: &Statistics, counts: bool) -> Result<Statistics> {
+fn merged(rank: &SharedCommunicator, images: &Tensor, counts: bool) -> Result<Statistics> {
+    let own = Statistics::of(images)?;
     let (channels, world_size) = (own.mean.elem_count(), rank.world_size());
     let count = if counts { own.count } else { 0 };
     let count = Tensor::new(&[count as f64], &Device::Cpu)?;
@@ -345,8 +349,7 @@ fn merged(rank: &SharedCommunicator, own: &Statistics, counts: bool) -> Result<S
         parts.push(Statistics { mean, variance, count: row[2 * channels] as usize });
     }
     // If all images stand in for empty shards, there are no statistics.
-    let none = || Ok(Statistics { count: 0, ..own.clone() });
-    if parts.is_empty() { none() } else { Statistics::merge(&parts) }
+    if parts.is_empty() { Ok(Statistics { count: 0, ..own }) } else { Statistics::merge(&parts) }
 }
 // ANCHOR_END: merged
 
@@ -604,6 +607,6 @@ mod tests_by_shard {
         let missing = told(&[0, 4, 2, 1]);
         assert!(missing.contains("saw shards [0, 1, 2, 4], and the rank hosts 5"), "{missing}");
         let twice = told(&[0, 1, 2, 3, 1]);
-        assert!(twice.contains("a batch norm saw shard 1 twice in one step"), "{twice}");
+        assert!(twice.contains("saw shards [0, 1, 1, 2, 3], and the rank hosts 5"), "{twice}");
     }
 }

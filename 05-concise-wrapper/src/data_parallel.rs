@@ -13,26 +13,26 @@
 //! The caller's network holds the weights, and the caller's optimizer updates them, as on one device. PyTorch's
 //! `nn.DataParallel` works in the same way, except that it computes the loss on the first device.
 
-use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use candle_core::{DType, Device, Module as _, ModuleT, Tensor};
+use candle_core::{ModuleT, Tensor};
 use datasets::{Batch, Dataset};
 use devices::{DevicePlan, move_view};
 use harness::lock::locked;
 use harness::records::BatchSums;
-use harness::report::trace::{self, COMMUNICATION, COMPUTE};
-use ops::backward::no_grad;
+use harness::report::trace::{self, COMMUNICATION};
 use ops::update::overwrite;
+use params_and_allreduce::Algorithm;
 use params_and_allreduce::communicator::Communicator as _;
 use params_and_allreduce::thread::{Rank, run_ranks_with};
-use scratch_data_parallel::evaluate::part_of;
-use single_gpu::evaluate::{SumsByBatch, evaluate_part};
+use scratch_data_parallel::allreduce_sums;
+use scratch_data_parallel::evaluate::evaluate_together;
+use single_gpu::evaluate::evaluate_part;
 use split_batch::loader::LocalBatch;
-use split_batch::{gather, split_batch};
+use split_batch::split_batch;
 use tracing::info_span;
 
 use crate::model::{Model, Step, loss_of};
@@ -45,16 +45,20 @@ pub struct DataParallel<M> {
     /// Holds the weights.
     network: Arc<Network<M>>,
     threads: Mutex<Threads<M>>,
-    count: usize,
 }
 
+/// Sums over the samples of all devices, and summed gradients if the work computes some.
+type Sums = (BatchSums, Vec<Tensor>);
+
 /// Work of one rank, with the replica on its device.
-type Work<M> = Box<dyn FnOnce(&Rank, &Network<M>) -> Result<(), Error> + Send>;
+type Work<M> = Arc<dyn Fn(&Rank, &Network<M>) -> Result<Sums, Error> + Send + Sync>;
 
 /// The threads of the devices. They stay open between two steps: a GPU's libraries keep buffers for each thread.
 struct Threads<M> {
     /// A queue of work for each device. Empty after a failure.
     queues: Vec<Sender<Work<M>>>,
+    /// The results of the first device.
+    results: Receiver<Sums>,
     /// The thread that started the ranks returns their first failure. `None` after a failure.
     ranks: Option<JoinHandle<Option<String>>>,
     failure: String,
@@ -66,92 +70,70 @@ impl<M: ModuleT + Send + Sync + 'static> DataParallel<M> {
     /// Puts a replica of the network on every device of a plan. The network stays on its device. A device has failed if
     /// another device waits for it longer than `timeout`.
     pub fn new(network: Network<M>, plan: &DevicePlan, timeout: Duration) -> Result<Self, Error> {
-        let (network, count, plan) = (Arc::new(network), plan.len(), plan.clone());
-        let (queues, of_ranks): (_, Vec<_>) = (0..count).map(|_| channel()).unzip();
-        let original = Arc::clone(&network);
+        let (network, plan) = (Arc::new(network), plan.clone());
+        let (queues, of_ranks): (_, Vec<_>) = plan.slots().iter().map(|_| channel()).unzip();
+        let (original, (result, results)) = (Arc::clone(&network), channel());
         let start = move || {
             let rank = |device: &_, rank: Rank, queue: Receiver<Work<M>>| {
                 let _rank = trace::rank("data parallel", rank.rank(), device);
                 let replica = original.replica(rank.device())?;
-                queue.into_iter().try_for_each(|work| work(&rank, &replica))
+                queue.into_iter().try_for_each(|work| {
+                    let sums = work(&rank, &replica)?;
+                    // The error names a device that stalls.
+                    rank.barrier()?;
+                    if rank.rank() == 0 {
+                        let _ = result.send(sums);
+                    }
+                    Ok::<_, Error>(())
+                })
             };
             run_ranks_with(&plan, timeout, of_ranks, rank).err().map(|first| first.to_string())
         };
         let ranks = Some(thread::Builder::new().spawn(start).map_err(candle_core::Error::wrap)?);
         let failure = "a device has ended early".to_owned();
-        Ok(Self { network, threads: Mutex::new(Threads { queues, ranks, failure }), count })
+        Ok(Self { network, threads: Mutex::new(Threads { queues, results, ranks, failure }) })
     }
 
     /// From now on all batch norms use the statistics of all devices' images together. Fails when a batch norm belongs to
     /// another crate, or a device has failed.
     pub fn synchronise_norms(self) -> Result<Self, Error> {
-        self.network.norms().check_all(Network::weights(&self.network))?;
+        self.network.norms().check_all(self.weights())?;
         self.run(|rank, replica| {
             replica.norms().synchronise(rank.into());
-            Ok(())
+            Ok(Sums::default())
         })?;
         Ok(self)
     }
 
-    /// Runs `work` on all devices. Waits for all results, and returns them in rank order. Fails with the first failure of a
-    /// device, and so do all later calls.
-    fn run<T: Send + 'static>(
+    /// Runs `work` on all devices, and waits for all of them. Returns the result of the first device. Fails with the first
+    /// failure of a device, and so do all later calls.
+    fn run(
         &self,
-        work: impl Fn(&Rank, &Network<M>) -> Result<T, Error> + Send + Sync + 'static,
-    ) -> Result<Vec<T>, Error> {
-        let Threads { queues, ranks, failure } = &mut *locked(&self.threads);
-        let (work, (answer, answers)) = (Arc::new(work), channel());
-        for queue in &*queues {
-            let (work, answer) = (Arc::clone(&work), answer.clone());
-            // A rank that has failed drops its work, and so its end of the channel of answers.
-            let _ = queue.send(Box::new(move |rank, replica| {
-                let result = work(rank, replica)?;
-                // The error names a device that stalls.
-                rank.barrier()?;
-                let _ = answer.send((rank.rank(), result));
-                Ok(())
-            }));
+        work: impl Fn(&Rank, &Network<M>) -> Result<Sums, Error> + Send + Sync + 'static,
+    ) -> Result<Sums, Error> {
+        let (threads, work) = (&mut *locked(&self.threads), Arc::new(work));
+        for queue in &threads.queues {
+            // A device that has failed takes no more work.
+            let _ = queue.send(work.clone());
         }
-        drop(answer);
-        let results: BTreeMap<usize, T> = answers.into_iter().collect();
-        if results.len() == self.count {
-            return Ok(results.into_values().collect());
-        }
-        queues.clear();
-        if let Some(Ok(Some(first))) = ranks.take().map(JoinHandle::join) {
-            *failure = first;
-        }
-        Err(Error::Model(failure.clone().into()))
+        threads.results.recv().map_err(|_| Error::Model(threads.end().into()))
     }
+}
 
-    /// Computes the logits of a batch, as in evaluation: scattered, computed on all devices, gathered in order. Fails when
-    /// there are no images, when they do not fit the network, or when a device has failed.
-    pub fn predict(&self, images: &Tensor) -> Result<Tensor, Error> {
-        let samples = images.dim(0)?;
-        if samples == 0 {
-            return Err(candle_core::Error::Msg("there are no images to predict".to_owned()).into());
+impl<M> Threads<M> {
+    /// Ends all threads. Returns the first failure of a device.
+    fn end(&mut self) -> String {
+        self.queues.clear();
+        if let Some(Ok(Some(first))) = self.ranks.take().map(JoinHandle::join) {
+            self.failure = first;
         }
-        let labels = Tensor::zeros(samples, DType::U32, &Device::Cpu)?;
-        let network = Arc::clone(&self.network);
-        let shards = split_batch(images, &labels, self.count)?;
-        let logits = self.run(move |rank, replica| {
-            replicate(&network, replica)?;
-            let _span = info_span!(target: COMPUTE, "forward").entered();
-            let (images, _) = &shards[rank.rank()];
-            if images.dim(0)? == 0 {
-                return Ok(None);
-            }
-            let images = move_view(images, rank.device())?;
-            Ok(Some(no_grad(|| replica.forward(&images))?.detach()))
-        })?;
-        Ok(gather(&logits.into_iter().flatten().collect::<Vec<_>>(), images.device())?)
+        self.failure.clone()
     }
 }
 
 impl<M> Drop for Threads<M> {
     fn drop(&mut self) {
-        self.queues.clear();
-        let _ = self.ranks.take().map(JoinHandle::join);
+        self.end();
     }
 }
 
@@ -162,28 +144,27 @@ impl<M: ModuleT + Send + Sync + 'static> Model for DataParallel<M> {
 
     fn evaluate(&self, images: &Dataset) -> Result<BatchSums, Error> {
         let (network, images) = (Arc::clone(&self.network), images.clone());
-        // Each device evaluates whole batches: with statistics of each batch, the result does not depend on the devices.
-        let results = self.run(move |rank, replica| {
+        let evaluated = self.run(move |rank, replica| {
             replicate(&network, replica)?;
-            Ok(evaluate_part(replica, &images, part_of(rank), replica.dtype(), rank.device())?)
-        })?;
-        let sums = results.into_iter().reduce(SumsByBatch::and);
-        Ok(sums.map(|sums| sums.total()).unwrap_or_default())
+            let sums = evaluate_together::<Error>(rank, |part| {
+                Ok(evaluate_part(replica, &images, part, replica.dtype(), rank.device())?)
+            })?;
+            Ok((sums, Vec::new()))
+        });
+        Ok(evaluated?.0)
     }
     // ANCHOR_END: new
 
     // ANCHOR: backward
     fn backward(&self, batch: &LocalBatch) -> Result<Step, Error> {
-        let Batch { images, labels } = &batch.shards[0];
-        let network = Arc::clone(&self.network);
-        let shards = split_batch(images, labels, self.count)?; // scatter
-        let results = self.run(move |rank, replica| {
+        let (network, batch) = (Arc::clone(&self.network), batch.shards[0].clone());
+        let (sums, mut gradients) = self.run(move |rank, replica| {
             replicate(&network, replica)?;
-            let (images, labels) = shards[rank.rank()].clone();
+            let mut shards = split_batch(&batch.images, &batch.labels, rank.world_size())?;
+            let (images, labels) = shards.swap_remove(rank.rank()); // scatter
             let (loss, sums) = loss_of(replica, &Batch { images, labels })?; // apply
-            let gradients = replica.gradients(&loss)?;
-            let sums = sums.read()?;
-            let gradients = gather_gradients(rank, gradients)?;
+            let gradients = gather(rank, replica.gradients(&loss)?)?;
+            let sums = allreduce_sums(rank, sums.read()?, Algorithm::OneShot)?;
             if rank.rank() == 0 {
                 // Like PyTorch, keep the running statistics of the first replica.
                 for (to, from) in network.weights().buffers.iter().zip(&replica.weights().buffers) {
@@ -192,12 +173,8 @@ impl<M: ModuleT + Send + Sync + 'static> Model for DataParallel<M> {
             }
             Ok((sums, gradients))
         })?;
-        let (mut sums, mut gradients) = (BatchSums::default(), Vec::new());
-        for (of_shard, of_batch) in results {
-            sums += of_shard;
-            for gradient in of_batch {
-                gradients.push(move_view(&gradient, self.network.device())?);
-            }
+        for gradient in &mut gradients {
+            *gradient = move_view(gradient, self.network.device())?;
         }
         Ok(Step { sums: sums.into(), gradients })
     }
@@ -211,18 +188,17 @@ fn replicate<M: ModuleT>(network: &Network<M>, replica: &Network<M>) -> Result<(
     Ok(replica.weights().copy_from(network.weights())?)
 }
 
-/// Sums the gradients of all ranks on rank 0, in rank order. The remaining ranks get an empty list.
-fn gather_gradients(rank: &Rank, mut gradients: Vec<Tensor>) -> Result<Vec<Tensor>, Error> {
+/// Sums the gradients of all ranks on rank 0, in rank order. The remaining ranks keep their own.
+fn gather(rank: &Rank, mut gradients: Vec<Tensor>) -> Result<Vec<Tensor>, Error> {
     let _span = info_span!(target: COMMUNICATION, "gather gradients").entered();
     if rank.rank() > 0 {
         // No rank writes to a gradient, so nothing is copied.
         gradients.iter().try_for_each(|gradient| rank.send_shared(0, gradient))?;
-        return Ok(Vec::new());
+        return Ok(gradients);
     }
     for other in 1..rank.world_size() {
         for sum in &mut gradients {
-            let gradient = rank.recv(other, sum.shape(), sum.dtype())?;
-            *sum = ops::sum(sum, &gradient)?;
+            *sum = ops::sum(sum, &rank.recv(other, sum.shape(), sum.dtype())?)?;
         }
     }
     Ok(gradients)
@@ -233,7 +209,7 @@ fn gather_gradients(rank: &Rank, mut gradients: Vec<Tensor>) -> Result<Vec<Tenso
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
-    use candle_core::{Result, bail};
+    use candle_core::{DType, Device, Result, bail};
     use candle_nn::Linear;
     use datasets::synthetic::dataset;
     use datasets::{CLASSES, PIXELS, Split};
@@ -299,9 +275,6 @@ mod tests {
         let images = dataset(Split::Test, 300);
         assert_eq!(model.evaluate(&images).unwrap().samples, 300);
         assert_eq!(counted(), [0, 2]);
-        let batch = images.batch(&[0, 1, 2], DType::F32).unwrap();
-        assert_eq!(model.predict(&batch.images).unwrap().dims(), [3, CLASSES]);
-        assert_eq!(counted(), [0, 4]);
     }
 
     fn layers(devices: usize, timeout: Duration) -> DataParallel<Linear> {
@@ -317,14 +290,16 @@ mod tests {
     }
 
     #[test]
-    fn results_are_in_the_order_of_ranks() {
-        let model = layers(3, DEFAULT_TIMEOUT);
-        let results = model.run(|rank, _| {
-            let milliseconds = [30, 20, 10][rank.rank()];
-            thread::sleep(Duration::from_millis(milliseconds));
-            Ok((rank.rank(), milliseconds))
-        });
-        assert_eq!(results.unwrap(), [(0, 30), (1, 20), (2, 10)]);
+    fn the_first_device_answers_after_all_have_ended() {
+        let (model, ended) = (layers(3, DEFAULT_TIMEOUT), Arc::new(AtomicUsize::new(0)));
+        let counts = Arc::clone(&ended);
+        let work = move |rank: &Rank, _: &Network<_>| {
+            thread::sleep(Duration::from_millis([0, 30, 60][rank.rank()]));
+            counts.fetch_add(1, Ordering::SeqCst);
+            Ok((BatchSums { correct: rank.rank() as u64 + 7, ..BatchSums::default() }, Vec::new()))
+        };
+        let (sums, _) = model.run(work).unwrap();
+        assert_eq!((sums.correct, ended.load(Ordering::SeqCst)), (7, 3));
     }
 
     #[test]
@@ -333,7 +308,7 @@ mod tests {
         for fails in [true, false] {
             let panics = move |rank: &Rank, _: &Network<_>| {
                 assert!(!fails || rank.rank() != 1, "on purpose");
-                Ok(())
+                Ok(Sums::default())
             };
             let error = model.run(panics).unwrap_err().to_string();
             assert_eq!(error, "rank 1 panicked: on purpose");
@@ -345,7 +320,7 @@ mod tests {
         let model = layers(3, DEFAULT_TIMEOUT);
         let fails = |rank: &Rank, _: &Network<_>| match rank.rank() {
             1 => Err(Error::Model("out of memory".into())),
-            _ => Ok(rank.recv(1, &().into(), DType::F32).map(drop)?),
+            _ => Ok(rank.recv(1, &().into(), DType::F32).map(|_| Sums::default())?),
         };
         let error = model.run(fails).unwrap_err().to_string();
         assert_eq!(error, "rank 1 failed: out of memory");
@@ -359,7 +334,7 @@ mod tests {
                 if rank.rank() == late {
                     thread::sleep(Duration::from_secs(1));
                 }
-                Ok(())
+                Ok(Sums::default())
             };
             let error = model.run(stalls).unwrap_err().to_string();
             let told = format!("waited 0.2 s: rank {late} is alive but sends nothing");
@@ -371,14 +346,14 @@ mod tests {
     fn devices_that_have_ended_are_not_waited_for() {
         let model = layers(2, DEFAULT_TIMEOUT);
         locked(&model.threads).queues = (0..2).map(|_| channel().0).collect();
-        let error = model.run(|_, _| Ok(())).unwrap_err().to_string();
+        let error = model.run(|_, _| Ok(Sums::default())).unwrap_err().to_string();
         assert_eq!(error, "a device has ended early");
     }
 
     #[test]
     fn a_device_that_cannot_be_opened_is_named() {
         let model = layers(4, DEFAULT_TIMEOUT);
-        let error = model.run(|_, _| Ok(())).unwrap_err().to_string();
+        let error = model.run(|_, _| Ok(Sums::default())).unwrap_err().to_string();
         assert!(error.starts_with("rank 3 failed: no memory"), "{error}");
     }
 }

@@ -7,8 +7,8 @@
 //! | --- | --- | --- |
 //! | [`mod@network`] | 300 | a network: a module, its named tensors, their gradients |
 //! | [`model`], [`mod@train`] | 180 | the model as the training loop sees it, and the loop |
-//! | [`mod@data_parallel`] | 230 | one line: replicate, scatter, apply, gather |
-//! | [`ddp`] | 740 | a rank for each device: gradients travel in buckets during the backward pass |
+//! | [`mod@data_parallel`] | 210 | one line: replicate, scatter, apply, gather |
+//! | [`ddp`] | 670 | a rank for each device: gradients travel in buckets during the backward pass |
 //! | [`resnet`], [`lenet`] | 200 | ResNet-18, and LeNet of stage 1 |
 //! | [`batch_norm`] | 350 | statistics of the local shard, of the global batch, or of each shard |
 //! | [`optimizer`] | 240 | SGD with momentum, AdamW, warm-up, the linear scaling rule |
@@ -32,7 +32,6 @@ pub use backends::{launch, native, slow_link, text};
 pub use data_parallel::DataParallel;
 pub use ddp::Ddp;
 pub use error::Error;
-pub use harness::recording;
 pub use model::Model;
 pub use model_state::precision::Precision;
 pub use model_state::{initial, precision, weights};

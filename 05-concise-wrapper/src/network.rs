@@ -111,14 +111,12 @@ impl<M: ModuleT> Network<M> {
         let frozen = weights.parameters.iter().filter(|named| freezes(&named.name));
         // The parameters that were frozen before are buffers.
         let frozen = frozen.chain(&weights.buffers).map(|named| named.name.clone()).collect();
-        let values = move |name: &str, shape: &Shape, _: Init, _: DType| match weights.get(name) {
-            Some(tensor) if tensor.shape() == shape => {
-                move_view(&tensor.detach().force_contiguous()?, &to)
-            }
-            Some(tensor) => {
-                bail!("{name} is {:?} in one replica, {shape:?} in another", tensor.shape())
-            }
-            None => bail!("one replica has a tensor {name}, another has none"),
+        let values = move |name: &str, shape: &Shape, _: Init, _: DType| match weights
+            .get(name)
+            .filter(|tensor| tensor.shape() == shape)
+        {
+            Some(tensor) => move_view(&tensor.detach().force_contiguous()?, &to),
+            None => bail!("one replica has a tensor {name} of {shape:?}, another has none"),
         };
         let (norms, precision) = (self.norms.replica(), self.precision());
         Self::built(Box::new(values), norms, precision, device, Arc::clone(&self.build), frozen)
@@ -209,12 +207,12 @@ impl<M: ModuleT> Network<M> {
     pub fn norms(&self) -> &Norms {
         &self.norms
     }
-    // ANCHOR_END: gradients
 
     /// Returns the element type of weights, images and logits.
     pub fn dtype(&self) -> DType {
         self.precision().weights()
     }
+    // ANCHOR_END: gradients
 
     /// Returns the element types of the weights and of the layers.
     pub fn precision(&self) -> Precision {

@@ -1,6 +1,5 @@
 //! From flags to the runs that are to be made: everything is checked, then the data is loaded and files are opened.
 
-use std::iter;
 use std::sync::Mutex;
 
 use candle_core::{DType, Device, Module as _, ModuleT as _, Result};
@@ -12,7 +11,7 @@ use concise_wrapper::launch::Launch;
 use concise_wrapper::lenet::LeNet;
 use concise_wrapper::optimizer::scaled_rate;
 use concise_wrapper::resnet::ResNet18;
-use concise_wrapper::{Network, sizing};
+use concise_wrapper::{Network, Precision, sizing};
 use devices::DevicePlan;
 use harness::cli::{ReportArguments, UsageError, name_of};
 use harness::records::TrainOptions;
@@ -38,15 +37,11 @@ pub(crate) struct Prepared {
     pub(crate) recording: Mutex<Option<LazyFile>>,
     /// Remarks about the flags and the times.
     pub(crate) notes: Vec<String>,
-    /// The devices of this process.
-    several: DevicePlan,
-    /// The number of devices of all processes.
-    world_size: usize,
+    pub(crate) runs: Vec<Run>,
     pub(crate) width: usize,
 }
 
 /// A run that is to be made.
-#[derive(Clone)]
 pub(crate) struct Run {
     pub(crate) name: &'static str,
     /// The devices of this process, and the number of devices of all processes.
@@ -55,35 +50,31 @@ pub(crate) struct Run {
     pub(crate) wrapper: WrapperKind,
     pub(crate) options: TrainOptions,
     pub(crate) norm: Norm,
-    /// Whether this run is the subject of `--break`, `--slow-link`, `--record` and `--checkpoint`, and not a baseline.
+    /// Whether this run is the subject of `--slow-link`, `--record` and `--checkpoint`, and not a baseline.
     pub(crate) main: bool,
-}
-
-impl Run {
-    pub(crate) fn batch_norm(&self) -> &'static str {
-        if self.world_size == 1 { "of the batch" } else { self.norm.name() }
-    }
 }
 
 impl Prepared {
     /// Checks the flags against each other and against the machine, then loads the data.
     pub(crate) fn new(mut flags: Arguments, launch: &Launch) -> anyhow::Result<Self> {
-        let (several, world_size) = launch.plan(&flags.launch.each, flags.launch.devices)?;
+        let (devices, world_size) = launch.plan(&flags.launch.each, flags.launch.devices)?;
         flags.check(launch, world_size)?;
-        if flags.precision() == DType::BF16 {
+        let precision = flags.train.dtype;
+        if precision == DType::BF16 {
             let refused = |error| UsageError::new(format_args!("--precision bf16: {error}"));
-            several.check_bf16().map_err(refused)?;
+            devices.check_bf16().map_err(refused)?;
         }
-        let width = sizing::width(flags.width, &several);
+        let width = sizing::width(flags.width, &devices);
         let network = match flags.model {
             ModelKind::Lenet => NetworkSize::lenet(),
             ModelKind::Resnet18 => NetworkSize::resnet18(width),
         };
-        // With the linear rule each device has a whole batch. `--compare` trains with both rules.
-        let (linear, here) = (flags.scale == Scale::Linear, several.len() as f64);
-        let batches = if linear { here } else { here / world_size as f64 };
-        let footprint = Footprint { batches, ..Footprint::new(network, &several) };
-        let reduction = reduction(&flags, launch, &several, world_size)?;
+        // With the linear rule each device has a whole batch.
+        let (shards, here) =
+            (if flags.scale == Scale::Linear { 1 } else { world_size }, devices.len() as f64);
+        let batches = here / shards as f64;
+        let footprint = Footprint { batches, ..Footprint::new(network, &devices) };
+        let reduction = reduction(&flags, launch, &devices, world_size)?;
         if let Some(slowness) = flags.reduction.slow_link().filter(|_| world_size > 1) {
             flags.train.check_memory(&footprint, (1, 1))?;
             // In reproducible mode, each gradient travels by itself.
@@ -97,10 +88,10 @@ impl Prepared {
             let bytes = (sizes.iter().sum(), largest);
             slowness.check(flags.launch.timeout(), world_size, bytes, algorithm)?;
         }
-        let mut notes: Vec<String> = launch.note(&several).into_iter().collect();
+        let mut notes: Vec<String> = launch.note(&devices).into_iter().collect();
         if flags.model == ModelKind::Resnet18 {
-            let narrow = flags.width.is_none() && several.is_of_slices();
-            let part = sizing::limit_images(&mut flags.train, &several, IMAGES_ON_A_CPU);
+            let narrow = flags.width.is_none() && devices.is_of_slices();
+            let part = sizing::limit_images(&mut flags.train, &devices, IMAGES_ON_A_CPU);
             notes.extend(sizing::note(narrow.then_some(width), part));
         }
         let mut recording = None;
@@ -112,86 +103,21 @@ impl Prepared {
         } else {
             flags.reports = ReportArguments::default();
         }
-        let shards = if linear && flags.compare.is_none() { 1 } else { world_size };
         let mut setup = launch.one_first(|first| {
-            flags.train.data.follows = !first;
-            flags.train.prepare(&flags.reports, world_size, shards, &footprint)
+            let mut train = flags.train.clone();
+            // Images are of the type of the weights.
+            (train.data.follows, train.dtype) = (!first, Precision::from(precision).weights());
+            train.prepare(&flags.reports, world_size, shards, &footprint)
         })?;
-        setup.dtype = flags.precision();
+        setup.dtype = precision;
         notes.extend(setup.data_note.take());
         let resumes = flags.checkpoints.as_ref().is_some_and(|it| it.resume.is_some());
         if let Some(metrics) = setup.outputs.metrics.as_mut().filter(|_| resumes) {
             metrics.resume();
         }
+        let runs = runs(&flags, launch, devices, world_size, setup.options)?;
         let recording = Mutex::new(recording);
-        Ok(Self { flags, setup, reduction, recording, notes, several, world_size, width })
-    }
-
-    /// The runs: one device, then the devices of `--devices`. With checkpoints only the second run is made: a resumed run
-    /// should not wait for a baseline. The same holds for processes, each of which has one device.
-    pub(crate) fn runs(&self, launch: &Launch) -> anyhow::Result<Vec<Run>> {
-        let flags = &self.flags;
-        let one = Run {
-            name: "one device",
-            devices: flags.launch.each.plan_one_of(&self.several)?,
-            world_size: 1,
-            wrapper: match flags.wrapper {
-                WrapperKind::DataParallel if self.world_size == 1 => WrapperKind::DataParallel,
-                // By shard, one device works through the same shards as several.
-                WrapperKind::Ddp if flags.reduction.shards.is_some() => WrapperKind::Ddp,
-                _ => WrapperKind::Single,
-            },
-            options: self.setup.options,
-            norm: Norm::Local,
-            main: self.world_size == 1,
-        };
-        if let Some(seeds) = flags.compare {
-            // Batch and rate, and then batch norm, change by themselves.
-            let scales = [Scale::None, Scale::Linear].into_iter();
-            let norms = |scale| [Norm::Local, Norm::Sync].map(|norm| self.on_several(scale, norm));
-            let of_seed: Vec<Run> = iter::once(one).chain(scales.flat_map(norms)).collect();
-            let with_seed = |seed| {
-                let of_seed = of_seed.iter().cloned();
-                of_seed.map(move |run| Run { options: TrainOptions { seed, ..run.options }, ..run })
-            };
-            return Ok((1..=seeds.into()).flat_map(with_seed).collect());
-        }
-        let several = || self.on_several(flags.scale, flags.bn);
-        Ok(match launch.processes() {
-            _ if self.world_size == 1 => vec![one],
-            None if flags.checkpoints.is_none() => vec![one, several()],
-            _ => vec![several()],
-        })
-    }
-
-    fn on_several(&self, scale: Scale, norm: Norm) -> Run {
-        let (wrapper, world_size) = (self.flags.wrapper, self.world_size);
-        let (mut options, one) = (self.setup.options, self.setup.options.batch_size);
-        if scale == Scale::Linear {
-            options.batch_size *= world_size;
-            options.learning_rate = scaled_rate(options.learning_rate, options.batch_size, one);
-        }
-        let name = if wrapper == WrapperKind::DataParallel { "data parallel" } else { "ddp" };
-        Run { name, devices: self.several.clone(), world_size, wrapper, options, norm, main: true }
-    }
-
-    /// `ddp on 2 devices: batch 2 × 256, lr 0.2`
-    pub(crate) fn title(&self, run: &Run) -> String {
-        let TrainOptions { batch_size, learning_rate, seed, .. } = run.options;
-        let (mut title, mut batch, several) =
-            (run.name.to_owned(), batch_size.to_string(), run.world_size > 1);
-        if several {
-            title += &format!(" on {} devices", run.world_size);
-        }
-        if self.flags.compare.is_some() {
-            let norms = format!(", {} batch norm", run.batch_norm());
-            title += &format!("{}, seed {seed}", if several { &norms } else { "" });
-        }
-        // The shards of an uneven batch differ by a sample.
-        if several && batch_size.is_multiple_of(run.world_size) {
-            batch = format!("{} × {}", run.world_size, batch_size / run.world_size);
-        }
-        format!("{title}: batch {batch}, lr {}", number(learning_rate))
+        Ok(Self { flags, setup, reduction, recording, notes, runs, width })
     }
 
     pub(crate) fn headline(&self) -> String {
@@ -214,8 +140,8 @@ impl Prepared {
 
     /// The settings of a run that decide its numbers, besides those of the training loop.
     fn settings(&self, run: &Run) -> Configuration {
-        let (model, shards) = (self.flags.model, self.flags.reduction.shards);
-        let norms = normalised_images(model, run.norm, shards.is_some(), run.world_size);
+        let shards = self.flags.reduction.shards;
+        let norms = normalised_images(self.flags.model, run.norm, shards.is_some(), run.world_size);
         let shards = shards.map_or("none".to_owned(), |shards| shards.to_string());
         let mut settings = Configuration::default();
         settings.extend([("model", self.model()), ("batch norm", norms), ("shards", shards)]);
@@ -227,21 +153,73 @@ impl Prepared {
         let mut all = Configuration::default();
         all.extend([
             ("program version", format!("{:?}", Versions::of_this_binary())),
-            // A rank of `--break leave-early` changes its epochs later.
             ("epochs", run.options.epochs.to_string()),
             ("way of adding up gradients", format!("{:?}", self.reduction)),
             ("--test-norm", name_of(&self.flags.test_norm)),
-            ("--break", format!("{:?}", self.flags.breakage)),
             ("--record", self.flags.record.is_some().to_string()),
         ]);
-        [all.0, self.settings(run).0].concat()
+        all.0.extend(self.settings(run).0);
+        all.0
+    }
+}
+
+/// The runs: one device, then the devices of `--devices`. With checkpoints only the second run is made: a resumed run should
+/// not wait for a baseline. The same holds for processes, each of which has one device.
+fn runs(
+    flags: &Arguments,
+    launch: &Launch,
+    devices: DevicePlan,
+    world_size: usize,
+    mut options: TrainOptions,
+) -> anyhow::Result<Vec<Run>> {
+    let baseline = Run {
+        name: "one device",
+        devices: flags.launch.each.plan_one_of(&devices)?,
+        world_size: 1,
+        wrapper: match flags.wrapper {
+            WrapperKind::DataParallel if world_size == 1 => WrapperKind::DataParallel,
+            // By shard, one device works through the same shards as several.
+            WrapperKind::Ddp if flags.reduction.shards.is_some() => WrapperKind::Ddp,
+            _ => WrapperKind::Single,
+        },
+        options,
+        norm: Norm::Local,
+        main: world_size == 1,
+    };
+    if world_size == 1 {
+        return Ok(vec![baseline]);
+    }
+    if flags.scale == Scale::Linear {
+        let one = options.batch_size;
+        options.batch_size *= world_size;
+        options.learning_rate = scaled_rate(options.learning_rate, options.batch_size, one);
+    }
+    let (wrapper, norm) = (flags.wrapper, flags.bn);
+    let name = if wrapper == WrapperKind::DataParallel { "data parallel" } else { "ddp" };
+    let several = Run { name, devices, world_size, wrapper, options, norm, main: true };
+    let compares = launch.processes().is_none() && flags.checkpoints.is_none();
+    Ok(if compares { vec![baseline, several] } else { vec![several] })
+}
+
+impl Run {
+    /// `ddp on 2 devices: batch 2 × 256, lr 0.2`
+    pub(crate) fn title(&self) -> String {
+        let (TrainOptions { batch_size, learning_rate, .. }, devices) =
+            (self.options, self.world_size);
+        let several = if devices > 1 { format!(" on {devices} devices") } else { String::new() };
+        let batch = match batch_size.is_multiple_of(devices) && devices > 1 {
+            true => format!("{devices} × {}", batch_size / devices),
+            // The shards of an uneven batch differ by a sample.
+            false => batch_size.to_string(),
+        };
+        format!("{}{several}: batch {batch}, lr {}", self.name, number(learning_rate))
     }
 }
 
 impl Arguments {
     /// Builds the network. `width` is the number of planes of ResNet-18's first group.
     pub(crate) fn network(&self, width: usize, seed: u64) -> Result<Network<FuncT<'static>>> {
-        let (model, precision) = (self.model, self.precision());
+        let (model, precision) = (self.model, self.train.dtype);
         let network = Network::new(seed, precision, &Device::Cpu, move |vb, norms| {
             if model == ModelKind::Lenet {
                 let network = LeNet::new(vb)?;

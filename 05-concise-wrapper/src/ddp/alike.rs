@@ -1,6 +1,6 @@
 //! Ranks compare their settings before they train, and their losses if the sum of all losses is not finite.
 
-use candle_core::{DType, Shape, Tensor};
+use candle_core::Tensor;
 use harness::records::BatchSums;
 use itertools::EitherOrBoth::{Both, Left, Right};
 use itertools::Itertools as _;
@@ -33,7 +33,9 @@ pub fn compare(rank: &SharedCommunicator, mine: &[(String, String)]) -> Result<(
 /// Compares the structure of networks: the precision of their layers, then names, shapes and element types of their tensors,
 /// in order. All ranks call this together.
 pub fn structure(rank: &SharedCommunicator, weights: &Weights) -> Result<(), Error> {
-    let entry = |Named { name, tensor }: &Named| of_tensor(name, tensor.dtype(), tensor.shape());
+    let entry = |Named { name, tensor }: &Named| {
+        (format!("tensor {name}"), format!("{:?} {:?}", tensor.dtype(), tensor.dims()))
+    };
     // Weights in f32 do not show in which type the layers compute.
     let precision = ("precision".to_owned(), weights.precision.to_string());
     let frozen = weights.buffers.iter().map(|named| &named.name).filter(|name| !is_buffer(name));
@@ -41,11 +43,6 @@ pub fn structure(rank: &SharedCommunicator, weights: &Weights) -> Result<(), Err
     let frozen = frozen.unwrap_or_else(|| "none".to_owned());
     let settings = [precision, ("frozen parameters".to_owned(), frozen)].into_iter();
     compare(rank, &settings.chain(weights.iter().map(entry)).collect::<Vec<_>>())
-}
-
-/// Returns the entry of a tensor for [`compare`].
-pub fn of_tensor(name: &str, dtype: DType, shape: &Shape) -> (String, String) {
-    (format!("tensor {name}"), format!("{dtype:?} {:?}", shape.dims()))
 }
 // ANCHOR_END: compare
 
@@ -113,5 +110,24 @@ mod tests {
         });
         let told = failure.unwrap_err().to_string();
         assert!(told.contains("rank 2 has seed 2, rank 1 has 1: start all ranks alike"), "{told}");
+    }
+
+    #[test]
+    fn a_rank_is_the_cause_of_a_loss_only_if_all_other_losses_are_ordinary() {
+        let plan = DevicePlan::slices(2).unwrap();
+        let cause = |losses: [f64; 2]| {
+            let checked = run_ranks(&plan, DEFAULT_TIMEOUT, |rank| {
+                let loss = losses[rank.rank()];
+                let own = BatchSums { loss, samples: 1, ..BatchSums::default() };
+                check_loss(&rank.into(), &[own], losses.iter().sum())
+            });
+            checked.err().map(|failure| failure.to_string())
+        };
+        // The last two are of weights that run away.
+        for losses in [[1.0, 2.0], [f64::NAN, f64::INFINITY], [f64::NAN, 1e4]] {
+            assert_eq!(cause(losses), None, "{losses:?}");
+        }
+        let told = cause([f64::NAN, 2.0]).unwrap();
+        assert!(told.contains("the loss of rank 0's images is not finite"), "{told}");
     }
 }

@@ -4,10 +4,9 @@
 //! Read `mod.rs`, then the path of a gradient: [`bucket`], `reducer` and `worker`.
 
 pub mod alike;
-pub mod broken;
 pub mod bucket;
 mod reducer;
-mod worker;
+pub mod worker;
 
 use std::sync::{Arc, Mutex};
 
@@ -19,7 +18,6 @@ use harness::report::trace::COMMUNICATION;
 use ops::update::overwrite;
 use params_and_allreduce::Algorithm;
 use params_and_allreduce::communicator::SharedCommunicator;
-use scratch_data_parallel::breakage::Breakage;
 use scratch_data_parallel::evaluate::evaluate_together;
 use scratch_data_parallel::reproducible::tree_sums;
 use scratch_data_parallel::{FixedTree, TreeSum, allreduce_sums, replicas};
@@ -30,7 +28,7 @@ use tracing::info_span;
 use crate::model::{Model, Step, empty_loss, loss_of};
 use crate::weights::Weights;
 use crate::{Error, Network};
-use bucket::BucketCaps;
+use bucket::{BucketCaps, buckets};
 use reducer::Reducer;
 
 // ANCHOR: ddp
@@ -71,7 +69,6 @@ pub struct Ddp<M> {
     network: Network<M>,
     rank: SharedCommunicator,
     reduce: Reduce,
-    breakage: Option<Breakage>,
 }
 
 enum Reduce {
@@ -99,13 +96,23 @@ impl<M: ModuleT> Ddp<M> {
                 Reduce::Tree(FixedTree::new(shards, rank.world_size())?)
             }
             Reduction::Buckets { caps, algorithm, overlap } => {
-                let reducer = Reducer::new(&network, caps, &rank, algorithm, overlap)?;
+                let mut reducer = Reducer::new(&network, &rank, algorithm, overlap)?;
+                reducer.fill(&buckets(&weights.parameter_sizes(), caps))?;
                 Reduce::Buckets(Arc::new(Mutex::new(reducer)))
             }
         };
         weights.iter().try_for_each(|named| receive(&rank, &named.tensor))?;
         network.wrapped = matches!(reduce, Reduce::Buckets(_));
-        Ok(Self { network, rank, reduce, breakage: None })
+        Ok(Self { network, rank, reduce })
+    }
+
+    /// Makes these buckets, lists of parameters, in place of those of [`BucketCaps`]. All ranks call this together, with the
+    /// same lists, before the first step. Fails when a parameter is not in exactly one bucket.
+    pub fn with_buckets(self, buckets: &[Vec<usize>]) -> Result<Self, Error> {
+        if let Reduce::Buckets(reducer) = &self.reduce {
+            locked(reducer).fill(buckets)?;
+        }
+        Ok(self)
     }
     // ANCHOR_END: new
 
@@ -123,11 +130,6 @@ impl<M: ModuleT> Ddp<M> {
         Ok(self)
     }
     // ANCHOR_END: synchronise
-
-    /// Breaks the model on purpose. All ranks break it in the same way, and pass [`broken::after_step`] to the loop.
-    pub fn broken(self, breakage: impl Into<Option<Breakage>>) -> Self {
-        Self { breakage: breakage.into(), ..self }
-    }
 
     /// Returns the number of buckets, or 0 if gradients do not travel in buckets.
     pub fn buckets(&self) -> usize {
@@ -168,12 +170,10 @@ impl<M: ModuleT> Model for Ddp<M> {
             return self.backward_by_shard(batch, tree);
         }
         let (loss, sums) = loss_of(&self.network, &batch.shards[0])?;
-        let reducer = self.backward_pass(&loss, broken::sums_gradients(self.breakage))?;
-        let gradients = locked(reducer).finish()?;
+        let gradients = self.gradients(&loss)?;
         let own = sums.read()?;
         let sums = allreduce_sums(&*self.rank, own, Algorithm::OneShot)?;
         alike::check_loss(&self.rank, &[own], sums.loss)?;
-        let gradients = broken::divide(self.breakage, self.rank.world_size(), gradients)?;
         Ok(Step { sums: sums.into(), gradients })
     }
     // ANCHOR_END: backward
@@ -181,13 +181,9 @@ impl<M: ModuleT> Model for Ddp<M> {
     // ANCHOR: evaluate
     fn hosts(&self) -> Shards {
         let (rank, of) = (self.rank.rank(), self.rank.world_size());
-        let shards = match &self.reduce {
+        match &self.reduce {
             Reduce::Buckets(_) => Shards::of_rank(rank, of),
             Reduce::Tree(tree) => Shards { held: tree.held_by(rank), of: tree.leaves() },
-        };
-        match self.breakage {
-            Some(bug) => bug.shards(shards),
-            None => shards,
         }
     }
 
@@ -198,12 +194,6 @@ impl<M: ModuleT> Model for Ddp<M> {
             let mut buffers = self.weights().buffers.iter();
             buffers.try_for_each(|named| receive(&self.rank, &named.tensor))
         })?;
-        if self.breakage == Some(Breakage::SkipAllreduce) {
-            // The replicas differ, so rank 0 alone evaluates. The other ranks do not learn of a Ctrl-C here.
-            let is_first = self.rank.rank() == 0;
-            let sums = if is_first { self.network.evaluate(images)? } else { BatchSums::default() };
-            return Ok(BatchSums { interrupts: 0, ..sums });
-        }
         replicas::compare::<Error>(&*self.rank, || self.weights().snapshot())?;
         let (dtype, device) = (self.network.dtype(), self.network.device());
         evaluate_together(&*self.rank, |part| {

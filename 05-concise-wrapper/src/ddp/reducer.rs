@@ -21,7 +21,6 @@ use params_and_allreduce::Algorithm;
 use params_and_allreduce::communicator::SharedCommunicator;
 use tracing::info_span;
 
-use super::bucket::{BucketCaps, buckets};
 use super::worker::Worker;
 use crate::weights::Named;
 use crate::{Error, Network};
@@ -71,11 +70,10 @@ pub(super) struct Bucket {
 
 impl Reducer {
     // ANCHOR: new
-    /// Makes the buckets, and starts the background thread if there are other ranks. Fails when parameters have more than one
-    /// type, because a bucket is one tensor.
+    /// Makes a reducer without buckets, and starts the background thread if there are other ranks. Fails when parameters have
+    /// more than one type, because a bucket is one tensor.
     pub(super) fn new<M: ModuleT>(
         network: &Network<M>,
-        caps: BucketCaps,
         rank: &SharedCommunicator,
         algorithm: Algorithm,
         overlap: bool,
@@ -85,7 +83,7 @@ impl Reducer {
             let parameter = parameter.clone();
             Slot { parameter, place: (0, 0), come: false, carried: None }
         };
-        let mut slots: Vec<Slot> = weights.parameters.iter().map(slot).collect();
+        let slots: Vec<Slot> = weights.parameters.iter().map(slot).collect();
         let dtype = slots.first().map_or(network.dtype(), Slot::dtype);
         if let Some(other) = slots.iter().find(|slot| slot.dtype() != dtype) {
             let [other_type, dtype] = [other.dtype(), dtype].map(|dtype| dtype.as_str());
@@ -94,20 +92,10 @@ impl Reducer {
             let text = format!("{both}: in buckets all parameters are of one type");
             return Err(candle_core::Error::Msg(text).into());
         }
-        let (all, mut filled) = (buckets(&weights.parameter_sizes(), caps), Vec::new());
-        for members in all.into_iter().filter(|_| !alone) {
-            let mut len = 0;
-            for &member in &members {
-                slots[member].place = (filled.len(), len);
-                len += slots[member].parameter.tensor.elem_count();
-            }
-            let flat = Tensor::zeros(len, dtype, network.device())?;
-            filled.push(Bucket { flat, members });
-        }
         Ok(Self {
             slots,
             numbers: network.used().map(Tensor::id).zip(0..).collect(),
-            buckets: filled,
+            buckets: Vec::new(),
             worker: if alone { None } else { Some(Worker::start(rank, algorithm)?) },
             overlap,
             native: algorithm == Algorithm::Native,
@@ -116,6 +104,28 @@ impl Reducer {
             sends: false,
             next: 0,
         })
+    }
+
+    /// Makes these buckets. Fails when a parameter is not in exactly one of them.
+    pub(super) fn fill(&mut self, buckets: &[Vec<usize>]) -> TensorResult<()> {
+        self.buckets.clear();
+        for (number, Slot { parameter, .. }) in self.slots.iter().enumerate() {
+            let count = buckets.iter().flatten().filter(|&&member| member == number).count();
+            if count != 1 {
+                bail!("parameter {} is in {count} buckets: it needs exactly one", parameter.name);
+            }
+        }
+        for members in buckets.iter().filter(|_| self.worker.is_some()) {
+            let mut len = 0;
+            for &member in members {
+                self.slots[member].place = (self.buckets.len(), len);
+                len += self.slots[member].parameter.tensor.elem_count();
+            }
+            let like = &self.slots[0].parameter.tensor;
+            let flat = Tensor::zeros(len, like.dtype(), like.device())?;
+            self.buckets.push(Bucket { flat, members: members.clone() });
+        }
+        Ok(())
     }
     // ANCHOR_END: new
 

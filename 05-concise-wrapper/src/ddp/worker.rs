@@ -14,7 +14,7 @@ use params_and_allreduce::communicator::{Error, SharedCommunicator};
 use tracing::{Span, info_span};
 
 /// The main thread's end of the channels to the background thread.
-pub(super) struct Worker {
+pub struct Worker {
     /// The number of a bucket, and its gradients in a row.
     full: Sender<(usize, Handover)>,
     sums: Receiver<Result<Tensor, Error>>,
@@ -28,7 +28,7 @@ thread_local! {
 
 impl Worker {
     /// Starts the thread. All ranks call this together.
-    pub(super) fn start(rank: &SharedCommunicator, algorithm: Algorithm) -> Result<Self, Error> {
+    pub fn start(rank: &SharedCommunicator, algorithm: Algorithm) -> Result<Self, Error> {
         // One thread at a time receives on the second connection.
         EARLIER.take().into_iter().for_each(|thread| drop(thread.join()));
         let rank = rank.background()?;
@@ -55,14 +55,14 @@ impl Worker {
     }
 
     /// Hands over a full bucket, in the same order on all ranks. The device may still have to do the work that fills the bucket.
-    pub(super) fn add(&self, bucket: usize, flat: &Tensor) -> candle_core::Result<()> {
+    pub fn add(&self, bucket: usize, flat: &Tensor) -> candle_core::Result<()> {
         // If the thread has ended, `sum` returns its error.
         let _ = self.full.send((bucket, Handover::new(flat)?));
         Ok(())
     }
 
     /// Waits for the sum of the next bucket. The sum is in CPU memory, or from NCCL on the rank's GPU.
-    pub(super) fn sum(&self) -> Result<Tensor, Error> {
+    pub fn sum(&self) -> Result<Tensor, Error> {
         let ended = |_| Err(Error::Other("the thread that sums buckets has ended".to_owned()));
         self.sums.recv().unwrap_or_else(ended)
     }

@@ -63,10 +63,6 @@ fn lines_fit_into_a_terminal() {
         env!("CARGO_BIN_EXE_concise-wrapper"),
         &[&SMALL[..], &["--device=cpu"]].concat(),
     );
-    screen::check_width(
-        env!("CARGO_BIN_EXE_concise-wrapper"),
-        &[&SMALL[..], &["--device=cpu", "--compare=2"]].concat(),
-    );
 }
 
 #[test]
@@ -226,46 +222,6 @@ fn a_slow_link_changes_no_number() {
     assert!(method.contains("link slowed down to 50 MB/s"), "{method}");
     // A device alone sends nothing, however slowly.
     wrapper(&SMALL).args(["--devices=1", "--slow-link=0.001", "--timeout=1"]).assert().success();
-}
-
-#[test]
-fn a_bug_on_purpose_is_told() {
-    let arguments = [&SMALL[..], &["--break=skip-allreduce"]].concat();
-    let summaries = metrics(&arguments, "summary");
-    let method = summaries[1]["method"].as_str().unwrap();
-    assert!(method.ends_with("broken on purpose: skip-allreduce"), "{method}");
-    wrapper(&arguments)
-        .assert()
-        .success()
-        .stdout(contains("ddp: 2 replicas ended with DIFFERENT weights"));
-}
-
-/// One shard is the first whose loss is not a number, and its images are not to blame.
-#[test]
-fn a_bug_on_purpose_is_to_blame_for_a_loss_that_runs_away() {
-    let run = ["--data=synthetic", "--model=lenet", "--train-size=1600", "--test-size=16"];
-    wrapper(&run)
-        .args(["--batch-size=8", "--scale=none", "--epochs=1", "--break=reduce-params"])
-        .assert()
-        .code(1)
-        .stderr(contains("this is what --break reduce-params does"));
-}
-
-/// Ranks compare their settings before they train. Other bugs show in a step, or in the epoch that a rank does not train.
-#[test]
-fn a_bug_that_would_leave_ranks_waiting_is_named() {
-    for (bug, named) in [
-        ("own-shuffle", "rank 1 has seed 2, rank 0 has 1: start all ranks alike"),
-        ("leave-early", "rank 0 failed: rank 1 returned early, and rank 0 still needed it"),
-        ("lone-broadcast", "rank 1 failed: rank 0 sent F64 [], but rank 1 expected F64 [4]"),
-    ] {
-        wrapper(&SMALL)
-            .args(["--break", bug])
-            .timeout(std::time::Duration::from_secs(20))
-            .assert()
-            .code(1)
-            .stderr(contains(named));
-    }
 }
 
 #[test]

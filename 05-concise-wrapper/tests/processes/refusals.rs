@@ -11,15 +11,11 @@ use super::training::SMALL;
 #[test]
 fn flags_that_make_no_sense_are_told_once() {
     let _turn = turn();
-    let refusals: [(&[&str], &str); 7] = [
+    let refusals: [(&[&str], &str); 6] = [
         (&["--devices=2"], "3 processes were started, one for each device, and --devices is 2"),
         (&["--wrapper=data-parallel"], "each of these processes is one rank of --wrapper ddp"),
-        (
-            &["--compare=2"],
-            "for --compare, --slow-link and other wrappers, start this program by itself",
-        ),
         (&["--shards=2"], "2 shards cannot be shared out over 3 devices"),
-        (&["--slow-link=25"], "for --compare, --slow-link and other wrappers, start this program"),
+        (&["--slow-link=25"], "for --slow-link and other wrappers, start this program by itself"),
         (&["--epochs=none"], "invalid value 'none' for '--epochs <N>'"),
         (&["--metrics=/nowhere/at/all"], "--metrics /nowhere/at/all"),
     ];
@@ -110,7 +106,7 @@ fn ranks_that_were_not_started_alike_are_told_the_difference() {
         (&["--algorithm=tree"], &[], "way of adding up gradients"),
         (&["--shards=4"], &[], "way of adding up gradients"),
         (&[&checkpoint], &[], "checkpoints none, rank 0 has every 100"),
-        (&["--break=same-shard"], &[], "--break None, rank 0 has Some(SameShard)"),
+        (&["--test-norm=batch"], &[], "--test-norm running, rank 0 has batch"),
     ];
     for (of_rank_0, of_rank_1, says) in differences {
         let Some(job) = unlike(of_rank_0, of_rank_1) else { return };

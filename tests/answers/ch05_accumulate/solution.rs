@@ -39,4 +39,4 @@ pub fn train(
     Ok(())
 }
 
-exercises::check!(ch05_accumulate, train);
+exercises::check!(ch05_accumulate, train, run);

@@ -11,7 +11,9 @@ pub const ANSWER: Answer = Answer {
     spread: 0.023,
     suspect: Suspect::Batch,
     lost_in: LostIn::Statistics,
-    reason: "With twice the batch an epoch has eight steps; the running statistics are means over about ten, and lag behind the weights.",
+    steps: 8,
+    remembered: 10,
+    reason: "The running statistics lag behind the weights.",
 };
 
 exercises::check!(ch05_batch_norm_gap, ANSWER);

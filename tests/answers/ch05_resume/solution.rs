@@ -50,4 +50,4 @@ pub fn resume(setup: &Setup, checkpoint: &Checkpoint) -> Result<Training> {
     })
 }
 
-exercises::check!(ch05_resume, Answer::new(save, resume));
+exercises::check!(ch05_resume, Answer::new(save, resume), run);

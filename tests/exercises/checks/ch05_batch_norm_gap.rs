@@ -2,8 +2,9 @@
 //!
 //! An experiment: the numbers of the answer against those that its metrics files give.
 
-use crate::metrics::{Summary, compare, reason, trainings};
+use crate::metrics::{Summary, compare, trainings};
 use crate::prelude::*;
+use harness::statistics::{deviation, mean};
 
 /// The results of the experiment.
 #[derive(Clone, Copy, Debug)]
@@ -24,6 +25,10 @@ pub struct Answer {
     pub suspect: Suspect,
     /// Where the accuracy is lost with both.
     pub lost_in: LostIn,
+    /// The steps of an epoch with twice the batch.
+    pub steps: usize,
+    /// The steps over which a running statistic averages.
+    pub remembered: usize,
     /// The reason.
     pub reason: &'static str,
 }
@@ -64,60 +69,65 @@ pub const LAWS: &[Law<Answer>] = laws![
 const PROGRAM: &str =
     "cargo run --release -p concise-wrapper -- … --metrics FILE, as the exercise's text says";
 
+const ALONE: &str = "an experiment changes one thing at a time";
+const SYNCHRONISED: &str =
+    "with synchronised batch norm two devices train as one: the number of devices is no suspect";
+const SEEDS_ALIKE: &str =
+    "accuracies differ from seed to seed: means are over the same seeds, at least three";
+const LOST: &str =
+    "the mean over all seeds with the smaller batch and rate, minus the mean with this setting";
+const REGAINED: &str = "the same weights, tested in two ways: own statistics minus running statistics, with twice the batch and rate";
+const DEVIATION: &str =
+    "the standard deviation of a few seeds: the sum of squares divided by n − 1, then the root";
+const CHANCE: &str = "a difference within the spread of the seeds needs no cause";
+const SUSPECT: &str = "the suspect is the setting that loses more accuracy if nothing else changes";
+const PLACE: &str = "the same weights have another accuracy with other statistics: only the difference that stays is the weights'";
+const STEPS: &str = "an epoch has a step for each batch";
+const AVERAGE: &str = "each step moves a running statistic by a tenth of the way: an average over about 1 / 0.1 steps";
+
 /// Fewer seeds say nothing about chance.
 const SEEDS: usize = 3;
+
+/// The steps over which a running statistic averages: stage 5 moves it by a tenth.
+const REMEMBERED: usize = 10;
 
 /// The answer may have three digits.
 const DIGITS: f64 = 0.001;
 
-/// The accuracies by seed with each of the five settings.
+/// The runs with each of the five settings.
 struct Experiment {
     same: Setting,
     batch: Setting,
     rate: Setting,
     both: Setting,
     statistics: Setting,
+    /// The steps of an epoch with twice the batch.
+    steps: usize,
 }
 
-/// The runs with one setting.
-struct Setting {
-    name: String,
-    /// Seeds and accuracies, by seed.
-    runs: Vec<(u64, f64)>,
-}
+/// The runs with one setting: its name, seeds in order, and accuracies.
+struct Setting(String, Vec<u64>, Vec<f64>);
 
 impl Setting {
     fn mean(&self) -> f64 {
-        self.runs.iter().map(|(_, accuracy)| accuracy).sum::<f64>() / self.runs.len() as f64
+        mean(&self.2)
     }
-
-    fn spread(&self) -> f64 {
-        let squares = self.runs.iter().map(|(_, accuracy)| (accuracy - self.mean()).powi(2));
-        (squares.sum::<f64>() / (self.runs.len() as f64 - 1.0)).sqrt()
-    }
-}
-
-/// Whether test images were normalised by their own batch.
-fn by_own_batch(run: &Summary) -> bool {
-    run.method.as_ref().is_some_and(|method| method.contains("tested by each batch's own"))
 }
 
 impl Experiment {
-    fn new(answer: Answer) -> Self {
-        let law = "an experiment changes one thing at a time";
+    fn new(answer: Answer) -> Outcome<Self> {
         let mut runs = trainings(answer.metrics, PROGRAM);
         runs.retain(|run| run.devices.len() == 2);
-        if runs.is_empty() {
-            fail("no training on two devices", "runs on two devices", "none", law);
-        }
-        let synchronised = |run: &Summary| {
-            run.method.as_ref().is_some_and(|method| method.contains("synchronised batch norm"))
-        };
-        if let Some(other) = runs.iter().find(|run| !synchronised(run)) {
+        let none = || Finding::new("no training on two devices").law(ALONE);
+        demand(!runs.is_empty(), || none().expected("runs on two devices", "none"))?;
+        let has = |run: &Summary, part| run.method.as_ref().is_some_and(|it| it.contains(part));
+        let other = runs.iter().find(|run| !has(run, "synchronised batch norm"));
+        other.map_or(Ok(()), |other| {
             let got = other.method.clone().unwrap_or_default();
-            let law = "with synchronised batch norm two devices train as one: the number of devices is no suspect";
-            fail("the batch norms of a run", "synchronised, on all runs", &got, law);
-        }
+            Err(Finding::new("the batch norms of a run")
+                .expected("synchronised, on all runs", got)
+                .law(SYNCHRONISED))
+        })?;
         let smallest = |of: fn(&Summary) -> f64| runs.iter().map(of).fold(f64::INFINITY, f64::min);
         let batch = smallest(|run| run.options.batch_size as f64) as usize;
         let rate = smallest(|run| run.options.learning_rate);
@@ -125,29 +135,26 @@ impl Experiment {
             let test = if own { "own statistics" } else { "running statistics" };
             let name = format!("batch {batch}, rate {rate}, tested by {test}");
             let fits = |run: &&Summary| {
-                (run.options.batch_size, run.options.learning_rate, by_own_batch(run))
-                    == (batch, rate, own)
+                let own_batch = has(run, "tested by each batch's own");
+                (run.options.batch_size, run.options.learning_rate, own_batch) == (batch, rate, own)
             };
             let found = runs.iter().filter(fits).map(|run| (run.options.seed, run.test_accuracy));
             let mut found: Vec<(u64, f64)> = found.collect();
             found.sort_by_key(|(seed, _)| *seed);
             found.dedup_by_key(|(seed, _)| *seed);
-            if found.is_empty() {
-                fail("a setting has no run", &name, "none in the files", law);
-            }
-            Setting { name, runs: found }
+            let missing = || Finding::new("a setting has no run").law(ALONE);
+            demand(!found.is_empty(), || missing().expected(&name, "none in the files"))?;
+            let (seeds, accuracies) = found.into_iter().unzip();
+            Ok::<_, Finding>(Setting(name, seeds, accuracies))
         };
-        Self {
-            same: setting(batch, rate, false),
-            batch: setting(2 * batch, rate, false),
-            rate: setting(batch, 2.0 * rate, false),
-            both: setting(2 * batch, 2.0 * rate, false),
-            statistics: setting(2 * batch, 2.0 * rate, true),
-        }
-    }
-
-    fn settings(&self) -> [&Setting; 5] {
-        [&self.same, &self.batch, &self.rate, &self.both, &self.statistics]
+        Ok(Self {
+            same: setting(batch, rate, false)?,
+            batch: setting(2 * batch, rate, false)?,
+            rate: setting(batch, 2.0 * rate, false)?,
+            both: setting(2 * batch, 2.0 * rate, false)?,
+            statistics: setting(2 * batch, 2.0 * rate, true)?,
+            steps: runs[0].images.0.div_ceil(2 * batch),
+        })
     }
 
     fn lost_by_both(&self) -> f64 {
@@ -157,90 +164,97 @@ impl Experiment {
     fn regained(&self) -> f64 {
         self.statistics.mean() - self.both.mean()
     }
-}
 
-fn each_suspect_changes_alone(answer: Answer) {
-    Experiment::new(answer);
-}
-
-fn every_setting_has_the_same_seeds(answer: Answer) {
-    let experiment = Experiment::new(answer);
-    let seeds = |setting: &Setting| setting.runs.iter().map(|(seed, _)| *seed).collect::<Vec<_>>();
-    let expected = seeds(&experiment.same);
-    for setting in experiment.settings() {
-        let got = seeds(setting);
-        if got.len() < SEEDS || got != expected {
-            let law = "accuracies differ from seed to seed: means are over the same seeds, at least three";
-            let expected =
-                format!("{} at least, and {}", counted(SEEDS, "seed"), in_a_row(&expected));
-            fail(&format!("{}: the seeds", setting.name), &expected, &in_a_row(&got), law);
-        }
+    fn spread(&self) -> f64 {
+        deviation(&self.same.2)
     }
 }
 
-fn the_numbers_are_those_of_the_files(answer: Answer) {
-    let experiment = Experiment::new(answer);
-    let same = experiment.same.mean();
-    let law =
-        "the mean over all seeds with the smaller batch and rate, minus the mean with this setting";
+fn each_suspect_changes_alone(answer: Answer) -> Outcome {
+    Experiment::new(answer).map(drop)
+}
+
+fn every_setting_has_the_same_seeds(answer: Answer) -> Outcome {
+    let Experiment { same, batch, rate, both, statistics, .. } = Experiment::new(answer)?;
+    let expected = &same.1;
+    [&same, &batch, &rate, &both, &statistics].into_iter().try_for_each(|Setting(name, got, _)| {
+        demand(got.len() >= SEEDS && got == expected, || {
+            let all = format!("{} at least, and {}", counted(SEEDS, "seed"), in_a_row(expected));
+            Finding::new(format!("{name}: the seeds")).expected(all, in_a_row(got)).law(SEEDS_ALIKE)
+        })
+    })
+}
+
+fn the_numbers_are_those_of_the_files(answer: Answer) -> Outcome {
+    let it = Experiment::new(answer)?;
+    let same = it.same.mean();
     for (what, expected, got, law) in [
-        ("lost_by_batch", same - experiment.batch.mean(), answer.lost_by_batch, law),
-        ("lost_by_rate", same - experiment.rate.mean(), answer.lost_by_rate, law),
-        ("lost_by_both", experiment.lost_by_both(), answer.lost_by_both, law),
-        (
-            "regained_by_statistics",
-            experiment.regained(),
-            answer.regained_by_statistics,
-            "the same weights, tested in two ways: own statistics minus running statistics, with twice the batch and rate",
-        ),
-        (
-            "spread",
-            experiment.same.spread(),
-            answer.spread,
-            "the standard deviation of a few seeds: the sum of squares divided by n − 1, then the root",
-        ),
+        ("lost_by_batch", same - it.batch.mean(), answer.lost_by_batch, LOST),
+        ("lost_by_rate", same - it.rate.mean(), answer.lost_by_rate, LOST),
+        ("lost_by_both", it.lost_by_both(), answer.lost_by_both, LOST),
+        ("regained_by_statistics", it.regained(), answer.regained_by_statistics, REGAINED),
+        ("spread", it.spread(), answer.spread, DEVIATION),
     ] {
         compare(what, expected, got, DIGITS, law);
     }
+    Ok(())
 }
 
-fn the_gap_is_larger_than_chance(answer: Answer) {
-    let experiment = Experiment::new(answer);
-    let (lost, spread) = (experiment.lost_by_both(), experiment.same.spread());
-    if lost < 2.0 * spread {
-        let law = "a difference within the spread of the seeds needs no cause";
-        let expected = format!("more than twice the spread, {spread:.3}");
-        fail("the accuracy that is lost with both", &expected, &format!("{lost:.3}"), law);
-    }
+fn the_gap_is_larger_than_chance(answer: Answer) -> Outcome {
+    let it = Experiment::new(answer)?;
+    let (lost, spread) = (it.lost_by_both(), it.spread());
+    demand(lost >= 2.0 * spread, || {
+        Finding::new("the accuracy that is lost with both")
+            .expected(format!("more than twice the spread, {spread:.3}"), format!("{lost:.3}"))
+            .law(CHANCE)
+    })
 }
 
-fn the_suspect(answer: Answer) {
-    let experiment = Experiment::new(answer);
-    let (batch, rate) = (experiment.batch.mean(), experiment.rate.mean());
+/// A finding about a field that is wrong, or still as it was given.
+fn field(
+    name: &str,
+    is_open: bool,
+    expected: &str,
+    got: impl std::fmt::Debug,
+    law: &str,
+) -> Finding {
+    let todo = if is_open { "TODO: " } else { "" };
+    Finding::new(format!("{todo}{name}")).expected(expected, format!("{got:?}")).law(law)
+}
+
+fn the_suspect(answer: Answer) -> Outcome {
+    let it = Experiment::new(answer)?;
+    let (batch, rate) = (it.batch.mean(), it.rate.mean());
     let expected = if batch <= rate { Suspect::Batch } else { Suspect::Rate };
+    let is_open = answer.suspect == Suspect::Unknown;
     // Within the spread, either may lose more.
-    let either =
-        (batch - rate).abs() <= experiment.same.spread() && answer.suspect != Suspect::Unknown;
-    if answer.suspect != expected && !either {
-        let todo = if answer.suspect == Suspect::Unknown { "TODO: " } else { "" };
-        let law = "the suspect is the setting that loses more accuracy if nothing else changes";
-        let (expected, got) = ("the larger of two losses", format!("{:?}", answer.suspect));
-        fail(&format!("{todo}the suspect"), expected, &got, law);
-    }
+    let either = (batch - rate).abs() <= it.spread() && !is_open;
+    demand(answer.suspect == expected || either, || {
+        field("the suspect", is_open, "the larger of two losses", answer.suspect, SUSPECT)
+    })
 }
 
-fn the_place_of_the_loss(answer: Answer) {
-    let experiment = Experiment::new(answer);
-    let (lost, regained) = (experiment.lost_by_both(), experiment.regained());
-    let expected = if regained >= lost / 2.0 { LostIn::Statistics } else { LostIn::Weights };
-    if answer.lost_in != expected {
-        let todo = if answer.lost_in == LostIn::Unknown { "TODO: " } else { "" };
-        let law = "the same weights have another accuracy with other statistics: only the difference that stays is the weights'";
-        let expected = "more than half of what is lost with both";
-        fail(&format!("{todo}lost_in"), expected, &format!("{:?}", answer.lost_in), law);
-    }
+fn the_place_of_the_loss(answer: Answer) -> Outcome {
+    let it = Experiment::new(answer)?;
+    let in_statistics = it.regained() >= it.lost_by_both() / 2.0;
+    let expected = if in_statistics { LostIn::Statistics } else { LostIn::Weights };
+    demand(answer.lost_in == expected, || {
+        let is_open = answer.lost_in == LostIn::Unknown;
+        field("lost_in", is_open, "more than half of what is lost with both", answer.lost_in, PLACE)
+    })
 }
 
-fn the_reason(answer: Answer) {
-    reason(answer.reason);
+/// The reason in numbers. Nobody judges its sentence.
+fn the_reason(answer: Answer) -> Outcome {
+    let Answer { steps, remembered, reason, .. } = answer;
+    let expected = Experiment::new(answer)?.steps;
+    let number = |name, expected: usize, got: usize, law| {
+        demand(expected == got, || field(name, got == 0, &expected.to_string(), got, law))
+    };
+    number("steps", expected, steps, STEPS)?;
+    number("remembered", REMEMBERED, remembered, AVERAGE)?;
+    demand(!reason.trim().is_empty(), || {
+        let law = "an experiment ends with a reason, and not with a number";
+        field("the reason", true, "a sentence", reason, law)
+    })
 }

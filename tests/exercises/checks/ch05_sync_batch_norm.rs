@@ -2,7 +2,8 @@
 //!
 //! Statistics of many kinds of shards, compared with the statistics of all images on one device; the messages.
 
-use crate::panicking;
+use std::fmt;
+
 use crate::prelude::*;
 use ops::batch_norm::Statistics;
 
@@ -11,20 +12,37 @@ pub type Answer = fn(&Rank, &Tensor) -> Result<Statistics, Error>;
 
 /// The laws of an answer.
 pub const LAWS: &[Law<Answer>] = laws![
-    every_rank_knows_the_statistics_of_all_images,
+    every_rank_knows_the_statistics_of_all_images in IMAGES,
     messages_are_small_and_few,
     errors_are_passed_on
 ];
 
-/// The images of all ranks: the number on each rank, and their size.
-#[derive(Clone)]
-struct Images {
-    shards: Vec<usize>,
-    channels: usize,
-    height: usize,
-    width: usize,
+/// The images of all ranks: the number on each rank, their channels, and the sides of a channel.
+#[derive(Clone, Copy)]
+struct Images(&'static [usize], usize, (usize, usize));
+
+const IMAGES: [Images; 9] = [
+    // Unequal shards, equal ones, one rank alone, ranks without images.
+    Images(&[3, 1], 2, (2, 3)),
+    Images(&[2, 2], 2, (2, 3)),
+    Images(&[3], 2, (2, 3)),
+    Images(&[3, 0], 2, (2, 3)),
+    Images(&[0, 2, 1], 2, (2, 3)),
+    Images(&[0, 0, 3], 2, (2, 3)),
+    Images(&[1, 3, 2, 5], 8, (2, 3)),
+    // Single pixels, and a single value.
+    Images(&[2, 0, 1], 5, (1, 1)),
+    Images(&[0, 1], 2, (1, 1)),
+];
+
+impl fmt::Display for Images {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(shards, channels, (height, width)) = self;
+        write!(f, "{shards:?} images of {channels} channels, {height}×{width} pixels")
+    }
 }
 
+/// The statistics of a channel.
 #[derive(Clone, Copy)]
 struct Channel {
     mean: f64,
@@ -32,25 +50,19 @@ struct Channel {
     count: f64,
 }
 
-impl Channel {
-    fn each(statistics: &Statistics) -> Result<Vec<Self>> {
-        let (means, variances) = (numbers(&statistics.mean)?, numbers(&statistics.variance)?);
-        let count = statistics.count as f64;
-        let channel = |(mean, variance)| Self { mean, variance, count };
-        Ok(means.into_iter().zip(variances).map(channel).collect())
-    }
+fn channels(statistics: &Statistics) -> Result<Vec<Channel>> {
+    let (means, variances) = (numbers(&statistics.mean)?, numbers(&statistics.variance)?);
+    let count = statistics.count as f64;
+    let channel = |(mean, variance)| Channel { mean, variance, count };
+    Ok(means.into_iter().zip(variances).map(channel).collect())
 }
 
 impl Images {
-    fn new(shards: &[usize], channels: usize, (height, width): (usize, usize)) -> Self {
-        Self { shards: shards.to_vec(), channels, height, width }
-    }
-
     /// The images of all ranks. In even channels values grow from image to image, which makes shards
     /// differ. In odd channels they lie far from zero and close together.
-    fn all(&self) -> Result<Tensor> {
-        let Self { channels, height, width, .. } = *self;
-        let images = self.shards.iter().sum::<usize>();
+    fn all(self) -> Result<Tensor> {
+        let Self(shards, channels, (height, width)) = self;
+        let images = shards.iter().sum::<usize>();
         let value = |index: usize| {
             let plane = index / (height * width);
             let noise = (index * index * 31 % 101 % 8) as f32;
@@ -63,110 +75,92 @@ impl Images {
         Tensor::from_vec(values, (images, channels, height, width), &Device::Cpu)
     }
 
-    fn of_rank(&self, rank: usize) -> Result<Tensor> {
-        self.all()?.narrow(0, self.shards[..rank].iter().sum(), self.shards[rank])
+    fn of_rank(self, rank: usize) -> Result<Tensor> {
+        self.all()?.narrow(0, self.0[..rank].iter().sum(), self.0[rank])
     }
 
-    fn in_words(&self) -> String {
-        let Self { shards, channels, height, width } = self;
-        format!("{shards:?} images of {channels} channels, {height}×{width} pixels")
-    }
-
-    fn found(&self, answer: Answer) -> Vec<(Statistics, Traffic)> {
-        let images = self.clone();
-        let found = panicking::attempt(self.shards.len(), Sends::Buffered, move |rank| {
-            let statistics = answer(rank, &images.of_rank(rank.rank())?)?;
+    fn found(self, answer: Answer) -> Outcome<Vec<(Statistics, Traffic)>> {
+        let found = ranks::run(self.0.len(), Sends::Buffered, move |rank| {
+            let statistics = answer(rank, &self.of_rank(rank.rank())?)?;
             Ok((statistics, rank.traffic()))
         });
-        found.unwrap_or_else(|failure| {
-            let what = format!("{}: no statistics", self.in_words());
-            let law = "every rank takes part, and one without images adds zeros";
-            let expected = "mean, variance and count on every rank";
-            panicking::fail_on_ranks(&what, expected, &failure, law, self.shards.contains(&0))
-        })
+        let law = "every rank takes part, and one without images adds zeros";
+        found.map_err(ranks::all_take_part(law, self.0.contains(&0)))
     }
+}
 
-    /// Compares the answer's statistics with those of all images on one device, and with stage 5's merge.
-    fn check(&self, answer: Answer) -> Result<()> {
-        let mut shards = Vec::new();
-        for (rank, _) in self.shards.iter().enumerate().filter(|(_, images)| **images > 0) {
-            shards.push((rank, Statistics::of(&self.of_rank(rank)?)?));
-        }
-        let parts: Vec<Statistics> = shards.iter().map(|(_, shard)| shard.clone()).collect();
-        let shards = shards.iter().map(|(rank, shard)| Ok((*rank, Channel::each(shard)?)));
-        let shards = shards.collect::<Result<Vec<_>>>()?;
-        let found = self.found(answer);
-        for expected in [Statistics::of(&self.all()?)?, Statistics::merge(&parts)?] {
-            for (rank, (found, _)) in found.iter().enumerate() {
-                self.the_form_is_right(rank, found);
-                let channels = Channel::each(&expected)?.into_iter().zip(Channel::each(found)?);
-                for (channel, (expected, got)) in channels.enumerate() {
-                    let given = format!("{}: on rank {rank}, channel {channel}:", self.in_words());
-                    let own = shards.iter().find(|(owner, _)| *owner == rank);
-                    let own = own.map(|(_, own)| own[channel]);
-                    let shards: Vec<Channel> =
-                        shards.iter().map(|(_, shard)| shard[channel]).collect();
-                    compare(&given, expected, got, own, &shards, self.height * self.width);
-                }
+/// Compares with the statistics of all images on one device, and with stage 5's merge.
+fn every_rank_knows_the_statistics_of_all_images(answer: Answer, images: &Images) -> Outcome {
+    let Images(shards, channel_count, (height, width)) = *images;
+    let with_images = (0..shards.len()).filter(|&rank| shards[rank] > 0);
+    let own = with_images.map(|rank| Ok((rank, Statistics::of(&images.of_rank(rank)?)?)));
+    let (owners, parts): (Vec<usize>, Vec<Statistics>) =
+        own.collect::<Result<Vec<_>>>()?.into_iter().unzip();
+    let of_shards = parts.iter().map(channels).collect::<Result<Vec<_>>>()?;
+    let found = images.found(answer)?;
+    for expected in [Statistics::of(&images.all()?)?, Statistics::merge(&parts)?] {
+        for (rank, (found, _)) in found.iter().enumerate() {
+            let kind = |tensor: &Tensor| format!("{:?} {:?}", tensor.dtype(), tensor.dims());
+            let form = format!("{:?} {:?}", DType::F64, [channel_count]);
+            let what = format!("the statistics of rank {rank} have another form");
+            let got = format!("{} and {}", kind(&found.mean), kind(&found.variance));
+            let law = "one mean and one variance for each channel, in f64";
+            same(what, format!("{form} and {form}"), got, law)?;
+            for (channel, pair) in
+                channels(&expected)?.into_iter().zip(channels(found)?).enumerate()
+            {
+                let all: Vec<Channel> = of_shards.iter().map(|shard| shard[channel]).collect();
+                let own = owners.iter().position(|&owner| owner == rank).map(|shard| all[shard]);
+                let given = format!("on rank {rank}, channel {channel}:");
+                compare(&given, pair, own, &all, (height * width) as f64)?;
             }
         }
-        self.bits_are_equal(&found)
     }
-
-    fn the_form_is_right(&self, rank: usize, found: &Statistics) {
-        let kind = |tensor: &Tensor| format!("{:?} {:?}", tensor.dtype(), tensor.dims());
-        let expected = format!("{:?} {:?}", DType::F64, [self.channels]);
-        let got = [kind(&found.mean), kind(&found.variance)];
-        if got.iter().any(|got| *got != expected) {
-            let what =
-                format!("{}: the statistics of rank {rank} have another form", self.in_words());
-            let law = "one mean and one variance for each channel, in f64";
-            fail(&what, &format!("{expected} and {expected}"), &got.join(" and "), law);
-        }
-    }
-
-    fn bits_are_equal(&self, found: &[(Statistics, Traffic)]) -> Result<()> {
-        let all = |found: &Statistics| -> Result<Vec<f64>> {
-            Ok([numbers(&found.mean)?, numbers(&found.variance)?].concat())
-        };
-        let first = all(&found[0].0)?;
-        for (rank, (found, _)) in found.iter().enumerate() {
-            Expectation::of(format!(
-                "{}: each number of rank {rank}, to the last bit,",
-                self.in_words()
-            ))
+    let bits = |found: &Statistics| -> Result<Vec<f64>> {
+        Ok([numbers(&found.mean)?, numbers(&found.variance)?].concat())
+    };
+    let first = bits(&found[0].0)?;
+    found.iter().enumerate().try_for_each(|(rank, (found, _))| {
+        Expectation::of(format!("each number of rank {rank}, to the last bit,"))
             .law("all ranks add in the same order, so that replicas stay equal")
-            .at(|index| match index < self.channels {
+            .at(|index| match index < channel_count {
                 true => format!("the mean of channel {index}"),
-                false => format!("the variance of channel {}", index - self.channels),
+                false => format!("the variance of channel {}", index - channel_count),
             })
             .guess(|_, _| Some("expected is the number of rank 0".to_owned()))
-            .check(&first, &all(found)?);
-        }
-        Ok(())
-    }
+            .compare(&first, &bits(found)?)
+    })
 }
 
 /// Compares the statistics of a channel. `own` are the statistics of the rank's images, `shards` the statistics of each rank
 /// with images.
 fn compare(
     given: &str,
-    expected: Channel,
-    got: Channel,
+    (expected, got): (Channel, Channel),
     own: Option<Channel>,
     shards: &[Channel],
-    pixels: usize,
-) {
+    pixels: f64,
+) -> Outcome {
     let own = own.unwrap_or(Channel { mean: f64::NAN, variance: f64::NAN, count: 0.0 });
-    let (pixels, n) = (pixels as f64, expected.count);
+    let n = expected.count;
     let average =
         |part: fn(&Channel) -> f64| shards.iter().map(part).sum::<f64>() / shards.len() as f64;
     let within = shards.iter().map(|shard| shard.variance * shard.count).sum::<f64>() / n;
     // In f32, rounding changes the squares by a few whole numbers.
     let rounded = expected.mean > 1e3 && got.variance.abs() < 100.0;
-
+    let number = |what: &str, (expected, got): (f64, f64), law: &str, wrong: &[(f64, &str)]| {
+        let guess = |_, got: f64| {
+            let same = |(other, _): &&(f64, &str)| (got - other).abs() <= 1e-6 * other.abs();
+            let known = wrong.iter().find(same).map(|(_, name)| *name);
+            let name =
+                if got.is_nan() { Some("0 values divided by 0, on some rank") } else { known };
+            name.map(|name| format!("that is {name}"))
+        };
+        let expectation = Expectation::of(format!("{given} {what}")).law(law).up_to(1e-6);
+        expectation.guess(guess).compare(&[expected], &[got])
+    };
+    let spread = "the mean of the ranks' variances: the spread between their means is missing";
     number(
-        given,
         "the mean",
         (expected.mean, got.mean),
         "add up sums and counts, then divide once",
@@ -178,85 +172,61 @@ fn compare(
             ),
             (expected.mean * pixels, "the sum over the number of images: every pixel is a value"),
         ],
-    );
-    let rounding = "a rounding error: numbers near 10⁸ were subtracted, or f32 was used";
+    )?;
+    let law = "the mean squared distance of all values from the mean of all";
     number(
-        given,
         "the variance",
         (expected.variance, got.variance),
-        "the mean squared distance of all values from the mean of all",
+        law,
         &[
             (own.variance, "the variance of this rank's images alone"),
-            (within, "the mean of the ranks' variances: the spread between their means is missing"),
-            (
-                average(|shard| shard.variance),
-                "the mean of the ranks' variances: the spread between their means is missing",
-            ),
+            (within, spread),
+            (average(|shard| shard.variance), spread),
             (expected.variance.sqrt(), "the standard deviation, σ, not σ²"),
             (n / (n - 1.0) * expected.variance, "the unbiased estimate, divided by one less"),
-            (if rounded { got.variance } else { f64::NAN }, rounding),
+            (
+                if rounded { got.variance } else { f64::NAN },
+                "a rounding error: numbers near 10⁸ were subtracted, or f32 was used",
+            ),
         ],
-    );
+    )?;
+    let law = "count the values of a channel on all ranks: images times pixels";
     number(
-        given,
         "the count",
         (n, got.count),
-        "count the values of a channel on all ranks: images times pixels",
+        law,
         &[
             (own.count, "the count of this rank alone"),
             (n / pixels, "the number of images"),
             (n * shards.len() as f64, "every rank's count of all"),
         ],
-    );
+    )
 }
 
-fn number(given: &str, what: &str, (expected, got): (f64, f64), law: &str, wrong: &[(f64, &str)]) {
-    let guess = |_, got: f64| {
-        let same = |(other, _): &&(f64, &str)| (got - other).abs() <= 1e-6 * other.abs();
-        let known = wrong.iter().find(same).map(|(_, name)| *name);
-        let name = if got.is_nan() { Some("0 values divided by 0, on some rank") } else { known };
-        name.map(|name| format!("that is {name}"))
-    };
-    Expectation::of(format!("{given} {what}"))
-        .law(law)
-        .up_to(1e-6)
-        .guess(guess)
-        .check(&[expected], &[got]);
-}
-
-fn every_rank_knows_the_statistics_of_all_images(answer: Answer) -> Result<()> {
-    // Unequal shards, equal ones, one rank alone, ranks without images; single pixels, and a single value.
-    for shards in [&[3, 1][..], &[2, 2], &[3], &[3, 0], &[0, 2, 1], &[0, 0, 3]] {
-        Images::new(shards, 2, (2, 3)).check(answer)?;
-    }
-    Images::new(&[1, 3, 2, 5], 8, (2, 3)).check(answer)?;
-    Images::new(&[2, 0, 1], 5, (1, 1)).check(answer)?;
-    Images::new(&[0, 1], 2, (1, 1)).check(answer)
-}
-
-fn messages_are_small_and_few(answer: Answer) {
-    let sent = |images: usize, side, channels| {
-        let found = Images::new(&[images; 3], channels, (side, side)).found(answer);
-        let of = format!("with images [{images}, {channels}, {side}, {side}] on each");
+fn messages_are_small_and_few(answer: Answer) -> Outcome {
+    let sent = |shards, side, channels| {
+        let found = Images(shards, channels, (side, side)).found(answer)?;
+        let of = format!("with images [{}, {channels}, {side}, {side}] on each", shards[0]);
         let sum = |part: fn(&Traffic) -> u64| found.iter().map(|(_, sent)| part(sent)).sum::<u64>();
-        (sum(|sent| sent.bytes), sum(|sent| sent.messages), of)
+        Ok::<_, Finding>((sum(|sent| sent.bytes), sum(|sent| sent.messages), of))
     };
-    let (small, large, deep) = (sent(1, 2, 8), sent(4, 8, 8), sent(1, 2, 64));
-    if large.0 != small.0 {
-        let law = "a few numbers for each channel travel, however many images there are";
-        let [expected, got] = [small, large].map(|(bytes, _, of)| format!("{bytes} bytes {of}"));
-        fail("3 ranks: the bytes sent grow with the images", &expected, &got, law);
-    }
-    if deep.1 != small.1 {
-        let law = "all channels travel together, and the fixed cost of a message is paid once";
-        let [expected, got] =
-            [small, deep].map(|(_, messages, of)| format!("{messages} messages {of}"));
-        fail("3 ranks: the messages sent grow with the channels", &expected, &got, law);
-    }
+    let [small, large, deep] = [sent(&[1; 3], 2, 8)?, sent(&[4; 3], 8, 8)?, sent(&[1; 3], 2, 64)?];
+    demand(large.0 == small.0, || {
+        let [expected, got] = [&small, &large].map(|(bytes, _, of)| format!("{bytes} bytes {of}"));
+        Finding::new("3 ranks: the bytes sent grow with the images")
+            .expected(expected, got)
+            .law("a few numbers for each channel travel, however many images there are")
+    })?;
+    demand(deep.1 == small.1, || {
+        let [expected, got] = [&small, &deep].map(|(_, many, of)| format!("{many} messages {of}"));
+        Finding::new("3 ranks: the messages sent grow with the channels")
+            .expected(expected, got)
+            .law("all channels travel together, and the fixed cost of a message is paid once")
+    })
 }
 
 fn errors_are_passed_on(answer: Answer) -> Outcome {
-    let images = Images::new(&[2, 1, 3], 2, (2, 3));
+    let images = Images(&[2, 1, 3], 2, (2, 3));
     ranks::errors_are_passed_on(3, Sends::Buffered, move |rank| {
         answer(rank, &images.of_rank(rank.rank())?)
     })

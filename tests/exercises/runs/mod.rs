@@ -7,7 +7,14 @@ pub mod ch02_hierarchical;
 pub mod ch02_owners;
 pub mod ch02_ring;
 pub mod ch04_fused_allreduce;
+pub mod ch05_accumulate;
+pub mod ch05_buckets;
+pub mod ch05_overlap;
+pub mod ch05_resume;
+pub mod ch05_sync_batch_norm;
+pub mod ch05_unequal_devices;
 mod data_parallel;
+mod ddp;
 
 use std::error::Error;
 use std::io::Write as _;

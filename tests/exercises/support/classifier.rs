@@ -3,18 +3,23 @@
 //! LeNet needs hundreds of steps before its accuracy rises. The dense layer needs a few, and its gradients can go wrong in all
 //! the ways of data parallelism: two tensors of different shapes, sums over samples.
 //!
+//! In a run, the model is LeNet.
+//!
 //! The model counts the samples whose gradients it computes. If every rank does the work of all ranks, the updates are right and
 //! only the counts are wrong.
 
 use std::cell::RefCell;
+use std::thread;
+use std::time::Instant;
 
-use candle_core::{D, DType, Device, Result, Tensor, Var};
+use candle_core::{D, DType, Device, Module as _, Result, Tensor, Var};
 use datasets::{Batch, CLASSES, PIXELS};
 use harness::records::BatchSums;
 use model_state::parameters::Parameters;
 use ops::backward::{backward, no_grad};
 use ops::{cross_entropy, linear};
 use single_gpu::init;
+use single_gpu::lenet::Lenet;
 use single_gpu::train::Step;
 
 thread_local! {
@@ -28,13 +33,20 @@ pub fn worked() -> Vec<usize> {
     WORKED.take()
 }
 
-/// One replica of a dense layer in f64: `[B, 1, 28, 28]` → logits `[B, 10]`.
+/// One replica of a dense layer in f64, or of LeNet in f32: `[B, 1, 28, 28]` → logits `[B, 10]`.
 #[derive(Debug)]
 pub struct Classifier {
-    // The same variables as in the list: a clone shares its value.
-    weights: Var,
-    biases: Var,
+    layers: Layers,
     parameters: Parameters,
+    /// The device takes so many times its time.
+    slowness: f64,
+}
+
+#[derive(Debug)]
+enum Layers {
+    /// Weights and biases, the same variables as in the list: a clone shares its value.
+    Dense(Var, Var),
+    Lenet(Lenet),
 }
 
 impl Classifier {
@@ -42,8 +54,15 @@ impl Classifier {
     pub fn new(seed: u64, device: &Device) -> Result<Self> {
         let weights = init::normal("W", &[PIXELS, CLASSES], 0.01, seed, DType::F64, device)?;
         let biases = init::zeros("b", &[CLASSES], DType::F64, device)?;
-        let (w, b) = (weights.value.clone(), biases.value.clone());
-        Ok(Self { weights: w, biases: b, parameters: Parameters::new(vec![weights, biases])? })
+        let layers = Layers::Dense(weights.value.clone(), biases.value.clone());
+        Ok(Self { layers, parameters: Parameters::new(vec![weights, biases])?, slowness: 1.0 })
+    }
+
+    /// A replica of LeNet, on a device that takes `slowness` times its time.
+    pub fn lenet(seed: u64, device: &Device, slowness: f64) -> Result<Self> {
+        let lenet = Lenet::new(seed, DType::F32, device)?;
+        let parameters = lenet.parameters().clone();
+        Ok(Self { layers: Layers::Lenet(lenet), parameters, slowness })
     }
 
     /// The replica's parameters: W, then b.
@@ -59,9 +78,12 @@ impl Classifier {
             let gradients = zeros.collect::<Result<_>>()?;
             return Ok(Step { sums: BatchSums::default(), gradients });
         }
+        let begun = Instant::now();
         let (loss, sums) = self.forward(batch)?;
         WORKED.with_borrow_mut(|calls| calls.push(batch.len()));
-        Ok(Step { sums, gradients: self.parameters.gradients(&backward(&loss)?)? })
+        let gradients = self.parameters.gradients(&backward(&loss)?)?;
+        thread::sleep(begun.elapsed().mul_f64(self.slowness - 1.0));
+        Ok(Step { sums, gradients })
     }
 
     /// Loss and correct answers of test images, summed over the images.
@@ -70,12 +92,17 @@ impl Classifier {
     }
 
     fn forward(&self, batch: &Batch) -> Result<(Tensor, BatchSums)> {
-        let logits = linear(&batch.images.flatten_from(1)?, &self.weights, &self.biases)?;
+        let logits = match &self.layers {
+            Layers::Dense(weights, biases) => {
+                linear(&batch.images.flatten_from(1)?, weights, biases)?
+            }
+            Layers::Lenet(lenet) => lenet.forward(&batch.images)?,
+        };
         let loss = cross_entropy(&logits, &batch.labels)?;
         let answers = logits.detach().argmax(D::Minus1)?;
         let correct = answers.eq(&batch.labels)?.to_dtype(DType::U32)?.sum_all()?;
         let sums = BatchSums {
-            loss: loss.detach().to_scalar()?,
+            loss: loss.detach().to_dtype(DType::F64)?.to_scalar()?,
             correct: correct.to_scalar::<u32>()?.into(),
             samples: batch.len() as u64,
             interrupts: 0,

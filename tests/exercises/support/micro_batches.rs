@@ -3,16 +3,51 @@
 use std::iter;
 use std::ops::Range;
 
-use candle_core::Result;
+use candle_core::{ModuleT, Result};
+use concise_wrapper::ddp::{Ddp, Reduction};
+use concise_wrapper::optimizer::{Momentum, Sgd};
+use concise_wrapper::{Model as _, Network};
 use datasets::Batch;
-use split_batch::shard_range;
+use ops::cross_entropy;
+use params_and_allreduce::communicator::Communicator as _;
+use params_and_allreduce::thread::Rank;
+use split_batch::{shard_range, split_batch};
 
+use crate::replicas::Weights;
 use crate::tracer;
 
 /// Micro-batches of these sizes: the first has samples 0, 1, 2 …, the next those behind them.
 /// Fails when an image has fewer pixels than there are samples.
 pub fn batches(sizes: &[usize]) -> Result<Vec<Batch>> {
     ranges(0, sizes).map(tracer::batch).collect()
+}
+
+/// The weights of a network after `Ddp::accumulate` and `Ddp::gradients` of the micro-batches, and the messages of an update.
+/// All ranks call this together.
+pub fn by_ddp<M: ModuleT>(
+    rank: &Rank,
+    network: Network<M>,
+    micro_batches: &[Batch],
+    per_update: usize,
+    rate: f64,
+) -> std::result::Result<(Weights, u64), concise_wrapper::Error> {
+    let (ddp, mut sgd) =
+        (Ddp::new(network, rank, Reduction::default())?, Sgd::new(Momentum::default()));
+    let mut messages = 0;
+    for group in micro_batches.chunks(per_update) {
+        let before = rank.traffic().messages;
+        let loss = |batch: &Batch| {
+            let shards = split_batch(&batch.images, &batch.labels, rank.world_size())?;
+            let (images, labels) = &shards[rank.rank()];
+            ddp.loss(images, |logits| cross_entropy(logits, labels))
+        };
+        let (last, others) = group.split_last().expect("a chunk has an element");
+        others.iter().try_for_each(|batch| ddp.accumulate(&loss(batch)?))?;
+        let gradients = ddp.gradients(&loss(last)?)?;
+        sgd.step(ddp.weights(), &gradients, rate, group.iter().map(Batch::len).sum())?;
+        messages = rank.traffic().messages - before;
+    }
+    Ok((ddp.weights().snapshot()?, messages))
 }
 
 fn ranges(mut start: usize, sizes: &[usize]) -> impl Iterator<Item = Range<usize>> {
@@ -65,16 +100,28 @@ impl Update {
         self.micro_batches().flat_map(own).collect()
     }
 
+    /// The samples of equal shards, without the remainders of the micro-batches.
+    fn without_remainders(&self) -> Vec<usize> {
+        let whole =
+            |batch: Range<usize>| batch.start..batch.start + batch.len() / self.ranks * self.ranks;
+        self.micro_batches().flat_map(whole).collect()
+    }
+
     /// A guess at the reason why these wrong samples take part; may be empty.
     pub fn wrong_samples(&self, found: &[usize]) -> &'static str {
         let last = self.micro_batches().last().unwrap_or_default();
-        if found.is_empty() {
+        if found == self.without_remainders() && self.micro_batches().any(|it| !it.is_empty()) {
+            match found {
+                [] => ": no update, or shards without the remainder of a micro-batch",
+                _ => ": the remainders of the micro-batches are missing",
+            }
+        } else if found.is_empty() {
             ": there was no update"
         } else if found.iter().any(|sample| *sample < self.samples.start) {
             ": samples of an earlier update count once more"
         } else if found == self.on_rank_0() {
             ": only those of rank 0"
-        } else if found.iter().all(|sample| last.contains(sample)) {
+        } else if found.iter().copied().eq(last) {
             ": only the last micro-batch; were the gradients before it overwritten?"
         } else {
             ""
@@ -107,6 +154,8 @@ impl Update {
             (all(batches), format!("divided by {batches}, the number of micro-batches")),
             (all(on_rank_0), format!("divided by {on_rank_0}, the samples of rank 0 alone")),
             (all(all_samples * ranks), format!("also divided by the {ranks} ranks")),
+            (all(all_samples * all_samples), format!("divided twice by the {all_samples} samples")),
+            (all(all_samples * batches), format!("also divided by the {batches} micro-batches")),
             (
                 all(first * per_update),
                 format!("divided by {first} · {per_update}, as if all were like the first"),
@@ -116,7 +165,7 @@ impl Update {
                 "the mean of the micro-batches' means".to_owned(),
             ),
             (
-                is(wrong, own_size),
+                own.iter().all(|&(sample, size)| is(sample, size)),
                 format!("divided by {own_size}, as in an update with its micro-batch alone"),
             ),
             (

@@ -1,7 +1,5 @@
-//! A backward pass whose gradients come one by one, and all-reduces that run beside it.
-//!
-//! The all-reduces of this module only send when they are started. They receive and add when the rank waits. So one thread
-//! is enough, and all messages can be checked.
+//! A backward pass whose gradients come one by one, and all-reduces that run beside it: [given](Given) ones in a check, those of
+//! stage 5 in a run.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -24,25 +22,29 @@ pub enum Event {
     Wait,
 }
 
-/// A backward pass on one rank, and the rank's queue of all-reduces.
-pub struct Pass<'a> {
-    rank: &'a Rank,
-    shapes: Vec<Shape>,
-    state: RefCell<State>,
+/// What a pass does: it computes gradients, and its second thread sums buckets.
+pub trait Work {
+    /// Computes the next gradient.
+    fn next_gradient(&self) -> Option<(usize, Tensor)>;
+
+    /// Starts to sum a row of numbers over all ranks.
+    fn start(&self, bucket: usize, row: &Tensor) -> Result<(), Error>;
+
+    /// Waits for the oldest sum that was not waited for.
+    fn wait(&self) -> Result<Tensor, Error>;
 }
 
-#[derive(Default)]
-struct State {
-    coming: VecDeque<(usize, Tensor)>,
-    started: VecDeque<(usize, Tensor)>,
-    events: Vec<Event>,
+/// A backward pass on one rank, and the record of what the answer does with it.
+pub struct Pass<'a> {
+    shapes: Vec<Shape>,
+    work: Box<dyn Work + 'a>,
+    events: RefCell<Vec<Event>>,
 }
 
 impl<'a> Pass<'a> {
-    /// A pass that computes these gradients, in this order.
-    pub fn new(rank: &'a Rank, shapes: Vec<Shape>, coming: Vec<(usize, Tensor)>) -> Self {
-        let state = State { coming: coming.into(), ..State::default() };
-        Self { rank, shapes, state: RefCell::new(state) }
+    /// A pass with gradients of these shapes.
+    pub fn new(shapes: Vec<Shape>, work: impl Work + 'a) -> Self {
+        Self { shapes, work: Box::new(work), events: RefCell::default() }
     }
 
     /// Returns the shapes of all gradients, in the order of the parameters.
@@ -52,35 +54,78 @@ impl<'a> Pass<'a> {
 
     /// Computes the next gradient: returns its parameter and the gradient, in f32. Returns `None` at the end of the pass.
     pub fn next_gradient(&self) -> Option<(usize, Tensor)> {
-        let mut state = self.state.borrow_mut();
-        let next = state.coming.pop_front();
-        let event = next.as_ref().map_or(Event::End, |(parameter, _)| Event::Gradient(*parameter));
-        state.events.push(event);
+        let next = self.work.next_gradient();
+        self.record(next.as_ref().map_or(Event::End, |(parameter, _)| Event::Gradient(*parameter)));
         next
     }
 
     /// Starts the all-reduce of a bucket, a row of numbers. Returns at once. Fails when another rank has stopped.
     pub fn start(&self, bucket: usize, row: &Tensor) -> Result<(), Error> {
+        self.record(Event::Start(bucket));
+        self.work.start(bucket, row)
+    }
+
+    /// Waits for the sum of the oldest bucket that was started and not waited for. Fails when there is none, when another
+    /// rank has another bucket in its place, and when another rank has stopped.
+    pub fn wait(&self) -> Result<Tensor, Error> {
+        let waits = |event: &&Event| **event == Event::Wait;
+        let starts = |event: &&Event| matches!(event, Event::Start(_));
+        let nothing = {
+            let events = self.events.borrow();
+            events.iter().filter(starts).count() == events.iter().filter(waits).count()
+        };
+        self.record(Event::Wait);
+        if nothing {
+            return Err(Error::Other("no bucket is on its way to wait for".to_owned()));
+        }
+        self.work.wait()
+    }
+
+    fn record(&self, event: Event) {
+        self.events.borrow_mut().push(event);
+    }
+
+    /// Returns what the answer has done.
+    pub fn events(&self) -> Vec<Event> {
+        self.events.borrow().clone()
+    }
+}
+
+/// A pass of given gradients. Its all-reduces only send when they are started. They receive and add when the rank waits. So one
+/// thread is enough, and all messages can be checked.
+pub struct Given<'a> {
+    rank: &'a Rank,
+    coming: RefCell<VecDeque<(usize, Tensor)>>,
+    started: RefCell<VecDeque<(usize, Tensor)>>,
+}
+
+impl<'a> Given<'a> {
+    /// A pass that computes these gradients, in this order.
+    pub fn new(rank: &'a Rank, coming: Vec<(usize, Tensor)>) -> Self {
+        Self { rank, coming: RefCell::new(coming.into()), started: RefCell::default() }
+    }
+}
+
+impl Work for Given<'_> {
+    fn next_gradient(&self) -> Option<(usize, Tensor)> {
+        self.coming.borrow_mut().pop_front()
+    }
+
+    fn start(&self, bucket: usize, row: &Tensor) -> Result<(), Error> {
         let rank = self.rank;
         let number = Tensor::new(bucket as u32, rank.device())?;
         for other in (0..rank.world_size()).filter(|&other| other != rank.rank()) {
             rank.send(other, &number)?;
             rank.send(other, row)?;
         }
-        let mut state = self.state.borrow_mut();
-        state.started.push_back((bucket, row.copy()?));
-        state.events.push(Event::Start(bucket));
+        self.started.borrow_mut().push_back((bucket, row.copy()?));
         Ok(())
     }
 
-    /// Waits for the sum of the oldest bucket that was started and not waited for. Fails when there is none, when another
-    /// rank has another bucket in its place, and when another rank has stopped.
-    pub fn wait(&self) -> Result<Tensor, Error> {
+    fn wait(&self) -> Result<Tensor, Error> {
         let rank = self.rank;
-        self.state.borrow_mut().events.push(Event::Wait);
-        let Some((bucket, row)) = self.state.borrow_mut().started.pop_front() else {
-            return Err(Error::Other("no bucket is on its way to wait for".to_owned()));
-        };
+        let oldest = self.started.borrow_mut().pop_front();
+        let (bucket, row) = oldest.ok_or_else(|| Error::Other("nothing was started".to_owned()))?;
         let mut sum: Option<Tensor> = None;
         for other in 0..rank.world_size() {
             let next = if other == rank.rank() {
@@ -102,11 +147,6 @@ impl<'a> Pass<'a> {
         }
         Ok(sum.unwrap_or(row))
     }
-
-    /// Returns what the answer has done.
-    pub fn events(&self) -> Vec<Event> {
-        self.state.borrow().events.clone()
-    }
 }
 
 #[cfg(test)]
@@ -121,7 +161,7 @@ mod tests {
     #[test]
     fn sums_come_in_the_order_of_the_starts() {
         let sums = run(3, Sends::Buffered, |rank| {
-            let pass = Pass::new(rank, vec![Shape::from(1)], vec![(0, row(rank)?)]);
+            let pass = Pass::new(vec![Shape::from(1)], Given::new(rank, vec![(0, row(rank)?)]));
             let (_, gradient) = pass.next_gradient().expect("there is one gradient");
             pass.start(4, &gradient)?;
             pass.start(2, &(gradient * 10.0)?)?;
@@ -130,9 +170,8 @@ mod tests {
             assert!(pass.wait().is_err());
             Ok((sums, pass.events()))
         });
-        let sums = sums.unwrap();
         use Event::{End, Gradient, Start, Wait};
-        for (sums, events) in sums {
+        for (sums, events) in sums.unwrap() {
             assert_eq!(sums, [[6.0], [60.0]]);
             assert_eq!(events, [Gradient(0), Start(4), Start(2), End, Wait, Wait, Wait]);
         }
@@ -141,7 +180,7 @@ mod tests {
     #[test]
     fn another_order_is_a_deadlock() {
         let failure = run(2, Sends::Buffered, |rank| {
-            let pass = Pass::new(rank, Vec::new(), Vec::new());
+            let pass = Pass::new(Vec::new(), Given::new(rank, Vec::new()));
             pass.start(rank.rank(), &row(rank)?)?;
             pass.wait()
         });

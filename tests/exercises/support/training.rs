@@ -1,6 +1,6 @@
 //! A training that may stop between any two steps, and records each step.
 //!
-//! It is a small form of stage 5's training: a dense layer, momentum, a warm-up, and an order of samples that depends on seed
+//! It is a small form of stage 5's training: a dense layer or in a run a ResNet-18, momentum, a warm-up, and an order of samples that depends on seed
 //! and epoch alone. It has no checkpoint.
 
 use candle_core::{DType, Device, Result};
@@ -12,7 +12,7 @@ use model_state::weights_hash::WeightsHash;
 use split_batch::Sampler;
 use split_batch::loader::LocalBatch;
 
-use crate::dense::Dense;
+use crate::dense::Layers;
 
 /// The settings of a training, which are the same when it goes on.
 #[derive(Clone, Debug)]
@@ -29,6 +29,8 @@ pub struct Setup {
     pub schedule: Schedule,
     /// Momentum and weight decay.
     pub constants: Momentum,
+    /// The width of a ResNet-18. Without one, the network is a dense layer.
+    pub width: Option<usize>,
 }
 
 /// The batches that are left of an epoch, each a list of samples.
@@ -48,8 +50,12 @@ impl Setup {
 
     /// A training before its first step, with fresh weights.
     pub fn begin(&self) -> Result<Training> {
+        let network = match self.width {
+            Some(width) => Layers::resnet(self.seed, width, &Device::Cpu)?,
+            None => Layers::dense(self.seed, &Device::Cpu)?,
+        };
         Ok(Training {
-            network: Dense::network(self.seed, &Device::Cpu)?,
+            network,
             sgd: Sgd::new(self.constants),
             steps: 0,
             epoch: 1,
@@ -64,7 +70,7 @@ impl Setup {
 /// A training between two steps.
 pub struct Training {
     /// The network. A step writes new values into the memory of its weights.
-    pub network: Network<Dense>,
+    pub network: Network<Layers>,
     /// The optimizer. A step writes new values into the memory of its velocities, which the tensors of
     /// [`velocities`](Sgd::velocities) share.
     pub sgd: Sgd,
@@ -138,6 +144,7 @@ mod tests {
             seed: 1,
             schedule: Schedule { rate: 0.01, warm_up: 4 },
             constants: Momentum { momentum: 0.9, weight_decay: 0.0 },
+            width: None,
         };
         let mut training = setup.begin().unwrap();
         let mut done = Vec::new();

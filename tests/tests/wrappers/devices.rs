@@ -7,6 +7,13 @@ use candle_core::Result;
 
 use crate::prelude::*;
 
+/// A batch of black images of a shape.
+fn zeros(shape: (usize, usize, usize, usize)) -> LocalBatch {
+    let images = Tensor::zeros(shape, DType::F32, &Device::Cpu).unwrap();
+    let labels = Tensor::zeros(shape.0, DType::U32, &Device::Cpu).unwrap();
+    LocalBatch { shards: vec![Batch { images, labels }], samples: shape.0 }
+}
+
 /// What two calls come to, of which the first makes a device fail: images that do not fit, of which there are enough
 /// for the first of the devices alone. Nothing else ends this if one call waits for ever.
 fn after_a_failure(devices: usize, images: usize) -> [String; 2] {
@@ -16,8 +23,8 @@ fn after_a_failure(devices: usize, images: usize) -> [String; 2] {
         let model =
             DataParallel::new(network.unwrap(), &DevicePlan::slices(devices).unwrap(), WAIT)
                 .unwrap();
-        let images = Tensor::zeros((images, 3, 28, 28), DType::F32, &Device::Cpu).unwrap();
-        let told = [0, 1].map(|_| model.predict(&images).unwrap_err().to_string());
+        let batch = zeros((images, 3, 28, 28));
+        let told = [0, 1].map(|_| model.backward(&batch).unwrap_err().to_string());
         drop(model);
         done.send(told).unwrap();
     });
@@ -35,16 +42,6 @@ fn one_that_fails_is_named_while_the_others_wait_for_orders() {
     let [first, then] = after_a_failure(3, 6);
     assert!(first.starts_with("rank ") && first.contains(" failed: "), "{first}");
     assert_eq!(then, first);
-}
-
-#[test]
-fn no_images_are_refused_and_nobody_fails() {
-    let network = Network::new(1, DType::F32, &Device::Cpu, |vb, _| LeNet::new(vb)).unwrap();
-    let model = DataParallel::new(network, &DevicePlan::slices(2).unwrap(), WAIT).unwrap();
-    let images = |count| Tensor::zeros((count, 1, 28, 28), DType::F32, &Device::Cpu).unwrap();
-    let told = model.predict(&images(0)).unwrap_err().to_string();
-    assert_eq!(told, "there are no images to predict");
-    assert_eq!(model.predict(&images(1)).unwrap().dims(), [1, 10]);
 }
 
 /// LeNet, on the device that has black images among its own for longer than others wait.

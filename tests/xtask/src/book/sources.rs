@@ -22,7 +22,7 @@ ch03-split-batch 03-split-batch src/split src/loader src/sampler
 ch04-data-parallel 04-scratch-data-parallel src/train_batch src/train src/replicas src/evaluate
 ch04c-same-bits 04-scratch-data-parallel src/reproducible src/fixed_tree
 ch05-concise-wrapper 05-concise-wrapper src/../examples/own_model src/data_parallel src/ddp/bucket src/ddp/reducer
-ch05-concise-wrapper 05-concise-wrapper src/ddp/worker src/ddp/broken
+ch05-concise-wrapper 05-concise-wrapper src/ddp/worker
 ch05d-your-model 05-concise-wrapper src/network src/model src/optimizer src/resnet
 ch05b-batch-norm 05-concise-wrapper src/batch_norm
 ch06-model-parallel 06-model-parallel src/pipeline/schedule src/pipeline/orders src/pipeline/check src/pipeline/timeline

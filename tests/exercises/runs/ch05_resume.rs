@@ -1,0 +1,87 @@
+//! ResNet-18 trained by stage 5's loop, and by runs that are killed and resumed with the learner's checkpoints.
+
+use std::error::Error;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use concise_wrapper::optimizer::{Extras, Momentum, Schedule};
+use datasets::source::LoadedData;
+use datasets::{Split, synthetic};
+use harness::records::TrainOptions;
+use harness::report::{Report, Table, columns, line, paragraph};
+use model_state::weights_hash::WeightsHash;
+
+pub use crate::checks::ch05_resume::Answer;
+use crate::training::Setup;
+
+/// Steps between two checkpoints.
+const EVERY: usize = 4;
+
+/// Shows what the interruptions change. Fails when the answer does.
+pub fn run(answer: Answer) -> Result<(), Box<dyn Error>> {
+    let setup = Setup {
+        data: synthetic::dataset(Split::Train, 96),
+        epochs: 3,
+        batch_size: 16,
+        seed: 1,
+        schedule: Schedule { rate: 0.05, warm_up: 9 },
+        constants: Momentum { momentum: 0.9, weight_decay: 0.0005 },
+        width: Some(4),
+    };
+    let ours = by_stage_5(&setup)?;
+    let steps = setup.epochs * setup.batches_per_epoch();
+    let seed = SystemTime::now().duration_since(UNIX_EPOCH)?.subsec_nanos() as usize;
+    // In two parts of the run, and never before the first checkpoint.
+    let half = steps / 2;
+    let mut kills = vec![half + seed / 7 % half, EVERY + seed % (half - EVERY)];
+    let mut training = setup.begin()?;
+    let (mut at, mut made, mut hash) = (0, 0, None);
+    let (mut saved, mut saved_at) = ((answer.save)(&training)?, 0);
+    while let Some(done) = training.step(&setup)? {
+        (at, made, hash) = (at + 1, made + 1, Some(done.weights));
+        if made > 3 * steps {
+            let text = format!(
+                "Your training has made {made} steps in place of {steps}, and does not end."
+            );
+            return Ok(paragraph(text)?);
+        }
+        if at % EVERY == 0 {
+            (saved, saved_at) = ((answer.save)(&training)?, at);
+        }
+        if kills.last() == Some(&at) {
+            kills.pop();
+            line(format_args!("killed after step {at} of {steps}; resumed after step {saved_at}"))?;
+            training = (answer.resume)(&setup, &saved)?;
+            at = saved_at;
+        }
+    }
+    let mut table = Table::new("ResNet-18").column("epochs' losses", 0).column("weights", 0);
+    let yours = (training.losses, hash.map_or("none".to_owned(), |hash| hash.to_string()));
+    for (name, (losses, hash)) in [("stage 5, undisturbed", &ours), ("yours, killed twice", &yours)]
+    {
+        let losses: Vec<String> = losses.iter().map(|loss| format!("{loss:.6}")).collect();
+        table.row([name.to_owned(), losses.join(" "), hash.clone()]);
+    }
+    line(table.text(columns()))?;
+    Ok(paragraph(match (yours.1 == ours.1, yours.0 == ours.0) {
+        (true, true) => "\nThe same losses and the same weights, to the last bit.",
+        (true, false) => {
+            "\nThe same weights, and other losses: the report of the resumed run is wrong."
+        }
+        (false, _) => {
+            "\nOther weights. The run ends without an error all the same, and its loss falls."
+        }
+    })?)
+}
+
+/// The losses of the epochs, and the hash of the weights, after stage 5's loop without an interruption.
+fn by_stage_5(setup: &Setup) -> Result<(Vec<f64>, String), Box<dyn Error>> {
+    let Setup { data, epochs, batch_size, seed, schedule, constants, .. } = setup.clone();
+    let data = LoadedData { name: String::new(), train: data.clone(), test: data };
+    let options = TrainOptions { epochs, batch_size, seed, learning_rate: schedule.rate };
+    let extras = Extras { constants, warm_up: schedule.warm_up };
+    let (network, report) = (setup.begin()?.network, &mut Report::silent());
+    let trained =
+        concise_wrapper::train(&network, &data, &options, &extras, None, report, |_| Ok(()))?;
+    let losses = trained.records.iter().map(|record| record.train_loss).collect();
+    Ok((losses, WeightsHash::new(&trained.weights)?.to_string()))
+}
