@@ -20,10 +20,17 @@ pub struct Answer {
 
 /// Shows the speed of one sum, which has one owner, and the training with owners. Fails when the answer does.
 pub fn run(answer: Answer) -> Result<(), Box<dyn Error>> {
-    let sums = |rank: &Peer, tensors: &[Tensor]| {
-        let bytes: Vec<usize> = tensors.iter().map(ops::size_in_bytes).collect();
-        (answer.allreduce)(rank, tensors, &(answer.owners)(&bytes, rank.world_size()))
-    };
+    let sums = sums(answer);
     show_speed(&sums, Algorithm::Naive)?;
     show_training(&sums, Algorithm::Naive)
+}
+
+/// The sums on owners, which the answer chooses.
+pub(super) fn sums(
+    answer: Answer,
+) -> impl Fn(&Peer, &[Tensor]) -> Result<Vec<Tensor>, communicator::Error> {
+    move |rank, tensors| {
+        let bytes: Vec<usize> = tensors.iter().map(ops::size_in_bytes).collect();
+        (answer.allreduce)(rank, tensors, &(answer.owners)(&bytes, rank.world_size()))
+    }
 }

@@ -21,7 +21,7 @@ use single_gpu::train::{Step, local_gradients};
 use split_batch::loader::{LocalBatch, Shards};
 
 /// A rank waits so long for a message: an answer that hangs is named by its rank.
-const TIMEOUT: Duration = Duration::from_secs(15);
+pub(super) const TIMEOUT: Duration = Duration::from_secs(15);
 
 /// Runs of each row of the table.
 const RUNS: u32 = 30;
@@ -34,10 +34,18 @@ const OPTIONS: TrainOptions =
 const ROUNDING: f64 = 1e-4;
 
 /// A rank of a real program, as an answer takes it.
-pub struct Peer(SharedCommunicator);
+pub struct Peer(pub(super) SharedCommunicator);
 
 impl Communicator for Peer {
     forward!(0: rank, world_size, device, send, send_shared, recv, shares_memory, world_rank);
+
+    fn all_reduce(
+        &self,
+        tensor: &Tensor,
+        algorithm: Algorithm,
+    ) -> Result<Tensor, communicator::Error> {
+        self.0.all_reduce(tensor, algorithm)
+    }
 }
 
 /// An answer that adds up tensors of all ranks: on each rank, the sums in the order of the tensors.
@@ -45,9 +53,9 @@ pub(super) type Sums<'a> =
     &'a (dyn Fn(&Peer, &[Tensor]) -> Result<Vec<Tensor>, communicator::Error> + Sync);
 
 /// A communicator whose native all-reduce is the learner's.
-struct Yours<'a> {
-    comm: SharedCommunicator,
-    sums: Sums<'a>,
+pub(super) struct Yours<'a> {
+    pub(super) comm: SharedCommunicator,
+    pub(super) sums: Sums<'a>,
 }
 
 impl Communicator for Yours<'_> {
