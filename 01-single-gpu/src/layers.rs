@@ -376,12 +376,13 @@ fn misfit(x: &Tensor, weight: &Tensor, bias: &Tensor) -> String {
 /// Returns a layer's output y as a tensor that is recorded on the tape.
 ///
 /// The tape keeps the inputs and `backward`. The backward pass calls `backward` with the gradient of
-/// y, and `backward` returns the gradients of the inputs.
+/// y, and `backward` returns the gradients of the inputs. All numbers are in f64, row by row. Fails
+/// when y is not f32 or f64, or on a GPU.
 ///
 /// The engine's `record_copy` makes the node. It copies y: a recorded result must own its memory,
 /// and `record_copy` cannot see that y is new. The backward pass calls the closure `|_, dy|` with y
 /// and the gradient of y. The loops of this file do not need y.
-fn record_layer<const N: usize>(
+pub fn record_layer<const N: usize>(
     name: &'static str,
     y: &Tensor,
     inputs: [&Tensor; N],

@@ -34,7 +34,7 @@ pub const SHAPES: [(&str, &[usize]); 8] = [
 ];
 // ANCHOR_END: shapes
 
-// ANCHOR: model
+// ANCHOR: layers
 /// The implementation of a network's layers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Layers {
@@ -45,11 +45,48 @@ pub enum Layers {
     Fast,
 }
 
+/// The layers of a network, as functions. You can replace one function, and keep all others.
+#[derive(Clone, Copy, Debug)]
+pub struct LayerFunctions {
+    /// Convolution of x with weight and bias, relu, and average pooling 2×2.
+    pub conv2d_relu_pool: fn(&Tensor, &Tensor, &Tensor) -> Result<Tensor>,
+    /// Linear layer of x with weight and bias, and relu.
+    pub linear_relu: fn(&Tensor, &Tensor, &Tensor) -> Result<Tensor>,
+    /// Linear layer of x with weight and bias.
+    pub linear: fn(&Tensor, &Tensor, &Tensor) -> Result<Tensor>,
+    /// Loss of logits and labels, summed over the samples.
+    pub cross_entropy: fn(&Tensor, &Tensor) -> Result<Tensor>,
+}
+
+impl From<Layers> for LayerFunctions {
+    fn from(layers: Layers) -> Self {
+        match layers {
+            Layers::Plain => Self {
+                conv2d_relu_pool: |x, weight, bias| {
+                    let y = layers::conv2d(x, weight, bias)?;
+                    layers::avg_pool2d(&layers::relu(&y)?)
+                },
+                linear_relu: |x, weight, bias| layers::relu(&layers::linear(x, weight, bias)?),
+                linear: layers::linear,
+                cross_entropy: layers::cross_entropy,
+            },
+            Layers::Fast => Self {
+                conv2d_relu_pool: |x, weight, bias| ops::conv2d_relu_pool(x, weight, bias, 2),
+                linear_relu: ops::linear_relu,
+                linear: ops::linear,
+                cross_entropy: ops::cross_entropy,
+            },
+        }
+    }
+}
+// ANCHOR_END: layers
+
+// ANCHOR: model
 /// One replica of LeNet.
 #[derive(Debug)]
 pub struct Lenet {
     parameters: Parameters,
-    layers: Layers,
+    layers: LayerFunctions,
 }
 
 impl Lenet {
@@ -81,13 +118,13 @@ impl Lenet {
                 );
             }
         }
-        Ok(Self { parameters, layers: Layers::Fast })
+        Ok(Self { parameters, layers: Layers::Fast.into() })
     }
 
-    /// Chooses the implementation of the layers. The parameters stay the same.
+    /// Chooses the layers: an implementation, or a function for each. The parameters stay the same.
     #[must_use]
-    pub fn with_layers(self, layers: Layers) -> Self {
-        Self { layers, ..self }
+    pub fn with_layers(self, layers: impl Into<LayerFunctions>) -> Self {
+        Self { layers: layers.into(), ..self }
     }
 
     /// The replica's parameters, first layer first.
@@ -104,36 +141,18 @@ impl Lenet {
     pub fn forward(&self, images: &Tensor) -> Result<Tensor> {
         let values: Vec<&Tensor> = self.parameters.iter().map(|p| p.value.as_tensor()).collect();
         let [w1, b1, w2, b2, w3, b3, w4, b4] = values[..] else { bail!("LeNet has 8 parameters") };
-        match self.layers {
-            Layers::Plain => {
-                let x = layers::conv2d(images, w1, b1)?;
-                let x = layers::relu(&x)?;
-                let x = layers::avg_pool2d(&x)?;
-                let x = layers::conv2d(&x, w2, b2)?;
-                let x = layers::relu(&x)?;
-                let x = layers::avg_pool2d(&x)?;
-                let x = flatten(&x)?;
-                let x = layers::linear(&x, w3, b3)?;
-                let x = layers::relu(&x)?;
-                layers::linear(&x, w4, b4)
-            }
-            Layers::Fast => {
-                let x = ops::conv2d_relu_pool(images, w1, b1, 2)?;
-                let x = ops::conv2d_relu_pool(&x, w2, b2, 2)?;
-                let x = flatten(&x)?;
-                let x = ops::linear_relu(&x, w3, b3)?;
-                ops::linear(&x, w4, b4)
-            }
-        }
+        let layers = &self.layers;
+        let x = (layers.conv2d_relu_pool)(images, w1, b1)?;
+        let x = (layers.conv2d_relu_pool)(&x, w2, b2)?;
+        let x = flatten(&x)?;
+        let x = (layers.linear_relu)(&x, w3, b3)?;
+        (layers.linear)(&x, w4, b4)
     }
 
     /// Computes the loss of a batch: the cross-entropy, summed over the samples. `[B, 10]`, `[B]`
     /// (u32) → a scalar. Fails when the shapes do not fit, and with plain layers on a GPU.
     pub fn loss(&self, logits: &Tensor, labels: &Tensor) -> Result<Tensor> {
-        match self.layers {
-            Layers::Plain => layers::cross_entropy(logits, labels),
-            Layers::Fast => ops::cross_entropy(logits, labels),
-        }
+        (self.layers.cross_entropy)(logits, labels)
     }
 }
 // ANCHOR_END: forward

@@ -8,7 +8,7 @@ use candle_core::{DType, Result, Tensor};
 use tracing::info_span;
 
 use crate::evaluate::evaluate;
-use crate::lenet::{Layers, Lenet};
+use crate::lenet::{LayerFunctions, Lenet};
 use crate::sgd::sgd;
 use datasets::Batch;
 use datasets::loader::Loader;
@@ -61,7 +61,7 @@ pub struct Trained {
 pub fn train(
     data: &LoadedData,
     options: &TrainOptions,
-    layers: Layers,
+    layers: impl Into<LayerFunctions>,
     dtype: DType,
     device: &ComputeDevice,
     report: &mut Report<'_>,

@@ -7,12 +7,14 @@
 //! | [`split`] | cuts a batch into shards, and joins shards to a batch |
 //! | [`sampler`] | the samples of each rank in an epoch, step by step; four samplers with a mistake |
 //! | [`loader`] | loads the shards of a rank, step by step |
+//! | [`epochs`] | prints the samples of each rank |
 
+pub mod epochs;
 pub mod loader;
 pub mod sampler;
 pub mod split;
 
-pub use sampler::{Breakage, Sampler};
+pub use sampler::{Breakage, Sampler, epoch_share};
 pub use split::{gather, split_batch};
 
 /// Returns the samples of one shard. Samples are cut into shards as tensors are cut into chunks.

@@ -6,25 +6,36 @@ use candle_core::DType;
 use datasets::loader::{Epochs, Prefetch, prefetch};
 use datasets::{Batch, Dataset};
 
-use crate::Sampler;
+use crate::epoch_share;
 
 // ANCHOR: loader
 /// The shards of each batch that belong to one rank. Usually a batch has one shard for each rank.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Shards {
     /// The indices of the rank's shards.
     pub held: Range<usize>,
     /// The number of shards of a batch.
     pub of: usize,
+    /// The samples of a shard.
+    pub sampler: EpochShare,
 }
+
+/// Returns the samples of one shard in an epoch, step by step, as [`epoch_share`] does: from the number of samples, the size
+/// of the global batch, the number of shards, the shard, the seed and the epoch.
+pub type EpochShare = fn(usize, usize, usize, usize, u64, usize) -> Vec<Vec<u32>>;
 
 impl Shards {
     /// The whole batch, as one shard.
-    pub const WHOLE: Self = Self { held: 0..1, of: 1 };
+    pub const WHOLE: Self = Self::new(0..1, 1);
+
+    /// Some of the `of` shards of each batch, with the samples of [`epoch_share`].
+    pub const fn new(held: Range<usize>, of: usize) -> Self {
+        Self { held, of, sampler: epoch_share }
+    }
 
     /// The one shard of a rank, where each rank has one.
     pub fn of_rank(rank: usize, world_size: usize) -> Self {
-        Self { held: rank..rank + 1, of: world_size }
+        Self::new(rank..rank + 1, world_size)
     }
 }
 
@@ -37,14 +48,14 @@ pub struct LocalBatch {
     pub samples: usize,
 }
 
-/// Loads a rank's shards of every batch, in the order of the [`Sampler`].
+/// Loads a rank's shards of every batch, with the samples of its sampler.
 #[derive(Clone, Debug)]
 pub struct ShardLoader {
     dataset: Dataset,
     dtype: DType,
     global_batch: usize,
-    /// One for each shard of the rank.
-    samplers: Vec<Sampler>,
+    seed: u64,
+    shards: Shards,
 }
 
 impl ShardLoader {
@@ -55,11 +66,11 @@ impl ShardLoader {
         global_batch: usize,
         seed: u64,
         dtype: DType,
-        Shards { held, of }: Shards,
+        shards: Shards,
     ) -> Self {
-        let sampler = |shard| Sampler::new(dataset.len(), global_batch, of, shard, seed);
-        let samplers = held.map(sampler).collect();
-        Self { dataset: dataset.clone(), dtype, global_batch, samplers }
+        assert!(global_batch > 0, "a batch has at least one sample");
+        assert!(shards.held.end <= shards.of, "shards {:?} of {}", shards.held, shards.of);
+        Self { dataset: dataset.clone(), dtype, global_batch, seed, shards }
     }
 }
 
@@ -75,12 +86,14 @@ impl Epochs for ShardLoader {
     }
 
     fn rest_of_epoch(&self, epoch: usize, done: usize) -> Prefetch<LocalBatch> {
-        let Self { dataset, dtype, global_batch, samplers } = self.clone();
-        // All shards are cut from one order.
-        let order = samplers.first().map(|sampler| sampler.order(epoch)).unwrap_or_default();
+        let Self { dataset, dtype, global_batch, seed, shards: Shards { held, of, sampler } } =
+            self.clone();
+        let share = |shard| sampler(dataset.len(), global_batch, of, shard, seed, epoch);
+        let shares: Vec<Vec<Vec<u32>>> = held.map(share).collect();
         prefetch(done..self.batches_per_epoch(), move |step| {
-            let shard = |sampler: &Sampler| dataset.batch(sampler.shard(&order, step), dtype);
-            let shards = samplers.iter().map(shard);
+            // A sampler with too few steps has no samples in the steps that it lacks.
+            let samples = |share: &Vec<Vec<u32>>| share.get(step).cloned().unwrap_or_default();
+            let shards = shares.iter().map(|share| dataset.batch(&samples(share), dtype));
             let samples = global_batch.min(dataset.len() - step * global_batch);
             Ok(LocalBatch { shards: shards.collect::<Result<_, _>>()?, samples })
         })
@@ -94,12 +107,13 @@ mod tests {
     use datasets::PIXELS;
 
     use super::*;
+    use crate::Sampler;
 
     /// Ten samples in batches of four: every loader reads the samples of its samplers, and knows the size of the batch.
     #[test]
     fn shards_have_the_samples_of_their_samplers() {
         let dataset = Dataset::new(vec![[0; PIXELS]; 10], (0..10).collect()).unwrap();
-        let shards = Shards { held: 1..3, of: 3 };
+        let shards = Shards::new(1..3, 3);
         let loader = ShardLoader::new(&dataset, 4, 7, DType::F32, shards);
         let batches: Vec<LocalBatch> = loader.rest_of_epoch(2, 1).collect::<Result<_>>().unwrap();
         assert_eq!(batches.iter().map(|batch| batch.samples).collect::<Vec<_>>(), [4, 2]);

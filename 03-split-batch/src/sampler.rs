@@ -49,17 +49,29 @@ impl Sampler {
     }
 
     /// Returns all samples in the order of an epoch. The order is the same on every rank.
-    pub(crate) fn order(&self, epoch: usize) -> Vec<u32> {
+    fn order(&self, epoch: usize) -> Vec<u32> {
         epoch_order(self.samples, self.seed, epoch)
     }
 
     /// Cuts one batch from the order of an epoch, and returns this rank's shard of the batch.
-    pub(crate) fn shard<'a>(&self, order: &'a [u32], step: usize) -> &'a [u32] {
+    fn shard<'a>(&self, order: &'a [u32], step: usize) -> &'a [u32] {
         let batch = batch_of(order, self.global_batch, step);
         &batch[shard_range(batch.len(), self.world_size, self.rank)]
     }
-    // ANCHOR_END: epoch
 }
+
+/// Returns the samples of a rank in an epoch, step by step. Panics as [`Sampler::new`] does.
+pub fn epoch_share(
+    samples: usize,
+    global_batch: usize,
+    world_size: usize,
+    rank: usize,
+    seed: u64,
+    epoch: usize,
+) -> Vec<Vec<u32>> {
+    Sampler::new(samples, global_batch, world_size, rank, seed).epoch(epoch).collect()
+}
+// ANCHOR_END: epoch
 
 // ANCHOR: breakage
 /// A mistake of a sampler.

@@ -84,7 +84,7 @@ fn train_reproducible(
 ) -> Result<Outcome, RankFailure<Error>> {
     let tree = FixedTree::new(shards, plan.len())
         .map_err(|error| RankFailure { rank: 0, cause: Cause::Error(error.into()) })?;
-    let held = |rank, _| Shards { held: tree.held_by(rank), of: shards };
+    let held = |rank, _| Shards::new(tree.held_by(rank), shards);
     train(data, options, dtype, plan, report, held, |comm, model, batch, rate| {
         train_batch_reproducible(&**comm, model, batch, rate, &tree)
     })

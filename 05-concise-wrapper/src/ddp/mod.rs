@@ -183,7 +183,7 @@ impl<M: ModuleT> Model for Ddp<M> {
         let (rank, of) = (self.rank.rank(), self.rank.world_size());
         match &self.reduce {
             Reduce::Buckets(_) => Shards::of_rank(rank, of),
-            Reduce::Tree(tree) => Shards { held: tree.held_by(rank), of: tree.leaves() },
+            Reduce::Tree(tree) => Shards::new(tree.held_by(rank), tree.leaves()),
         }
     }
 

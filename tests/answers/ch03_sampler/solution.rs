@@ -18,4 +18,4 @@ pub fn epoch_share(
         .collect()
 }
 
-exercises::check!(ch03_sampler, epoch_share);
+exercises::check!(ch03_sampler, epoch_share, run);

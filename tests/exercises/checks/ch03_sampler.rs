@@ -2,16 +2,16 @@
 //!
 //! The shares keep each law of a sampler in turn, and are those of stage 3. The message names the first law that is broken.
 
-use std::fmt::Write as _;
+use std::fmt::{self, Write as _};
 
 use crate::prelude::*;
-use split_batch::Sampler;
+use split_batch::epoch_share;
 
 /// Samples, global batch, world size, rank, seed and epoch; the samples of the rank, step by step.
 pub type Answer = fn(usize, usize, usize, usize, u64, usize) -> Vec<Vec<u32>>;
 
 /// The laws of an answer.
-pub const LAWS: &[Law<Answer>] = laws![ranks_share_every_epoch_out];
+pub const LAWS: &[Law<Answer>] = laws![ranks_share_every_epoch_out in epochs()];
 
 /// Every rank's share of an epoch: rank, step, sample.
 type Shares = Vec<Vec<Vec<u32>>>;
@@ -25,93 +25,94 @@ struct Epoch {
     epoch: usize,
 }
 
-impl Epoch {
-    fn found(self, answer: Answer) -> Shares {
+/// Samples and global batches: even, with a short last batch, with empty shards, and without any sample.
+const SIZES: [(usize, usize); 9] =
+    [(8, 4), (10, 4), (9, 4), (7, 3), (3, 8), (64, 16), (50, 7), (300, 32), (0, 4)];
+
+fn epochs() -> impl Iterator<Item = Epoch> {
+    let sizes = SIZES.into_iter().flat_map(|size| [2, 1, 3, 4].map(|ranks| (size, ranks)));
+    sizes.flat_map(|((samples, global_batch), world_size)| {
+        let of = |(seed, epoch)| Epoch { samples, global_batch, world_size, seed, epoch };
+        [(5, 0), (5, 1), (6, 0), (u64::MAX, 3)].map(of)
+    })
+}
+
+impl fmt::Display for Epoch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { samples, global_batch, world_size, seed, epoch } = self;
-        given(self.described());
-        let share = |rank| answer(samples, global_batch, world_size, rank, seed, epoch);
+        write!(
+            f,
+            "{samples} samples, global batches of {global_batch}, world size {world_size}, seed {seed}, epoch {epoch}"
+        )
+    }
+}
+
+impl Epoch {
+    fn shares(self, sampler: Answer) -> Shares {
+        let Self { samples, global_batch, world_size, seed, epoch } = self;
+        let share = |rank| sampler(samples, global_batch, world_size, rank, seed, epoch);
         (0..world_size).map(share).collect()
     }
 
-    fn expected(self) -> Shares {
-        let Self { samples, global_batch, world_size, seed, epoch } = self;
-        let sampler = |rank| Sampler::new(samples, global_batch, world_size, rank, seed);
-        (0..world_size).map(|rank| sampler(rank).epoch(epoch).collect()).collect()
+    fn finding(self, what: impl fmt::Display, found: &Shares, law: &str) -> Finding {
+        Finding::new(what.to_string())
+            .expected(drawn(&self.shares(epoch_share)), drawn(found))
+            .law(law)
     }
 
-    fn described(self) -> String {
-        let Self { samples, global_batch, world_size, seed, epoch } = self;
-        format!(
-            "{samples} samples, global batches of {global_batch}, world size {world_size}, \
-             seed {seed}, epoch {epoch}"
-        )
-    }
-
-    fn fail(self, what: &str, found: &Shares, law: &str) -> ! {
-        let what = format!("{}:\n{what}", self.described());
-        fail(&what, &drawn(&self.expected()), &drawn(found), law)
-    }
-
-    fn check(self, answer: Answer) {
-        let found = self.found(answer);
-        self.all_ranks_make_the_same_steps(&found);
-        self.every_sample_once(&found);
-        self.batches_are_those_of_one_device(&found);
-        if found != self.expected() {
-            let law = "shards of a batch are runs in order, as `shard_range` cuts them";
-            self.fail("a batch is shared out in another way", &found, law);
-        }
-    }
-
-    fn all_ranks_make_the_same_steps(self, found: &Shares) {
+    fn all_ranks_make_the_same_steps(self, found: &Shares) -> Outcome {
         let law = "in every step all ranks meet at an all-reduce, even one with nothing to add";
         let steps = found[0].len();
-        for (rank, share) in found.iter().enumerate() {
-            if share.len() != steps {
-                let what = format!("rank {rank} makes {} steps, rank 0 makes {steps}", share.len());
-                self.fail(&what, found, law);
-            }
-        }
+        let other = found.iter().enumerate().find(|(_, share)| share.len() != steps);
+        other.map_or(Ok(()), |(rank, share)| {
+            let what = format!("rank {rank} makes {} steps, rank 0 makes {steps}", share.len());
+            Err(self.finding(what, found, law))
+        })
     }
 
-    fn every_sample_once(self, found: &Shares) {
+    fn every_sample_once(self, found: &Shares) -> Outcome {
         let law = "every sample is in one place: all ranks shuffle alike and take different shares";
         let mut places = vec![Vec::new(); self.samples];
         for (rank, share) in found.iter().enumerate() {
-            for (step, shard) in share.iter().enumerate() {
-                for &sample in shard {
-                    match places.get_mut(sample as usize) {
-                        Some(places) => places.push(format!("on rank {rank} in step {step}")),
-                        None => {
-                            let law = "samples are numbered from 0, and an epoch has no others";
-                            self.fail(&format!("there is no sample {sample}"), found, law)
-                        }
-                    }
-                }
+            for (step, &sample) in share
+                .iter()
+                .enumerate()
+                .flat_map(|(step, shard)| shard.iter().map(move |sample| (step, sample)))
+            {
+                let Some(places) = places.get_mut(sample as usize) else {
+                    let law = "samples are numbered from 0, and an epoch has no others";
+                    return Err(self.finding(format!("there is no sample {sample}"), found, law));
+                };
+                places.push(format!("on rank {rank} in step {step}"));
             }
         }
         if let Some((sample, places)) = (0..).zip(&places).find(|(_, places)| places.len() > 1) {
-            let guess = self.guess(found);
-            let what = format!("sample {sample} is {} and {}{guess}", places[0], places[1]);
-            self.fail(&what, found, law);
+            let why = self.why_twice(found);
+            let what = format!("sample {sample} is {} and {}{why}", places[0], places[1]);
+            return Err(self.finding(what, found, law));
         }
         let lost = (0..).zip(&places).filter(|(_, places)| places.is_empty());
         let lost: Vec<u32> = lost.map(|(sample, _)| sample).collect();
-        if !lost.is_empty() {
+        demand(lost.is_empty(), || {
             let what = format!("no rank has samples {}", in_a_row(&lost));
-            self.fail(&what, found, "every sample is trained on in every epoch");
-        }
+            self.finding(what, found, "every sample is trained on in every epoch")
+        })
     }
 
-    /// A guess at the reason for a sample that comes twice.
-    fn guess(self, found: &Shares) -> String {
-        let expected = self.expected();
-        let sizes = |share: &Vec<Vec<u32>>| share.iter().map(Vec::len).collect::<Vec<_>>();
+    /// The reason for a sample that comes twice, if it explains all shares.
+    fn why_twice(self, found: &Shares) -> String {
         if found.iter().all(|share| *share == found[0]) {
             return ": all ranks have the same share".to_owned();
         }
-        if found[0] == expected[0] && found.iter().map(sizes).eq(expected.iter().map(sizes)) {
-            return ": does rank 1 shuffle in another way than rank 0?".to_owned();
+        let seeds =
+            |rank: usize| (0..=16).map(move |more| self.seed.wrapping_add(more * rank as u64));
+        let own = |seed, rank| Self { seed, ..self }.shares(epoch_share).swap_remove(rank);
+        let by_own_seed = |rank: usize| {
+            found[rank] != own(self.seed, rank)
+                && seeds(rank).any(|seed| found[rank] == own(seed, rank))
+        };
+        if found[0] == own(self.seed, 0) && (1..found.len()).all(by_own_seed) {
+            return ": every rank shuffles with its own seed".to_owned();
         }
         for (step, left) in (0..self.samples).step_by(self.global_batch).enumerate() {
             let size = self.global_batch.min(self.samples - left);
@@ -124,29 +125,45 @@ impl Epoch {
         String::new()
     }
 
-    fn batches_are_those_of_one_device(self, found: &Shares) {
+    fn the_order_is_the_epochs(self, found: &Shares) -> Outcome {
+        let law = "a new shuffle each epoch, that only seed and epoch decide";
+        let is_of = |seed, epoch| *found == Self { seed, epoch, ..self }.shares(epoch_share);
+        if is_of(self.seed, self.epoch) {
+            return Ok(());
+        }
+        let seeds = [self.seed, 0, 1, 5, 6].into_iter();
+        let seeds = seeds.chain((1..=3).map(|more| self.seed.wrapping_add(more)));
+        let mut others = seeds.flat_map(|seed| (0..5).map(move |epoch| (seed, epoch)));
+        others.find(|&(seed, epoch)| is_of(seed, epoch)).map_or(Ok(()), |(seed, epoch)| {
+            let what = match (seed == self.seed, epoch == self.epoch) {
+                (true, _) => format!("epoch {} comes in the order of epoch {epoch}", self.epoch),
+                (_, true) => format!("seed {} gives the order of seed {seed}", self.seed),
+                _ => format!("the order is that of seed {seed} and epoch {epoch}"),
+            };
+            Err(self.finding(what, found, law))
+        })
+    }
+
+    fn batches_are_those_of_one_device(self, found: &Shares) -> Outcome {
         let law = "k devices equal one: the batches of one device, each cut into shards";
-        let alone = Self { world_size: 1, ..self }.expected().swap_remove(0);
-        if found[0].len() != alone.len() {
+        let alone = Self { world_size: 1, ..self }.shares(epoch_share).swap_remove(0);
+        demand(found[0].len() == alone.len(), || {
             let (steps, alone) = (found[0].len(), alone.len());
             let what = format!("an epoch is {steps} steps long, on one device {alone}");
-            self.fail(&what, found, law);
-        }
-        for (step, batch) in alone.into_iter().enumerate() {
+            self.finding(what, found, law)
+        })?;
+        alone.into_iter().enumerate().try_for_each(|(step, batch)| {
             let together = found.iter().flat_map(|share| share[step].iter().copied());
             let [together, batch] = [together.collect(), batch].map(|mut samples: Vec<u32>| {
                 samples.sort_unstable();
                 samples
             });
-            if together != batch {
-                let what = format!(
-                    "step {step} is made of samples {}, on one device of {}",
-                    in_a_row(&together),
-                    in_a_row(&batch)
-                );
-                self.fail(&what, found, law);
-            }
-        }
+            demand(together == batch, || {
+                let (made, of) = (in_a_row(&together), in_a_row(&batch));
+                let what = format!("step {step} is made of samples {made}, on one device of {of}");
+                self.finding(what, found, law)
+            })
+        })
     }
 }
 
@@ -159,26 +176,14 @@ fn drawn(shares: &Shares) -> String {
     lines
 }
 
-fn ranks_share_every_epoch_out(answer: Answer) {
-    within("sharing an epoch out", move || {
-        for (samples, global_batch) in
-            [(8, 4), (10, 4), (9, 4), (7, 3), (3, 8), (64, 16), (50, 7), (0, 4)]
-        {
-            for world_size in [2, 1, 3, 4] {
-                let first = Epoch { samples, global_batch, world_size, seed: 5, epoch: 0 };
-                first.check(answer);
-                for (other, what) in [
-                    (Epoch { epoch: 1, ..first }, "epoch 1 comes in the order of epoch 0"),
-                    (Epoch { seed: 6, ..first }, "seed 6 gives the order of seed 5"),
-                ] {
-                    let found = other.found(answer);
-                    if found == first.found(answer) && other.expected() != first.expected() {
-                        let law = "a new shuffle each epoch, that only seed and epoch decide";
-                        other.fail(what, &found, law);
-                    }
-                    other.check(answer);
-                }
-            }
-        }
-    });
+fn ranks_share_every_epoch_out(answer: Answer, epoch: &Epoch) -> Outcome {
+    let found = epoch.shares(answer);
+    epoch.all_ranks_make_the_same_steps(&found)?;
+    epoch.every_sample_once(&found)?;
+    epoch.the_order_is_the_epochs(&found)?;
+    epoch.batches_are_those_of_one_device(&found)?;
+    demand(found == epoch.shares(epoch_share), || {
+        let law = "shards of a batch are runs in order, as `shard_range` cuts them";
+        epoch.finding("a batch is shared out in another way", &found, law)
+    })
 }

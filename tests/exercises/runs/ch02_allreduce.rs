@@ -13,12 +13,19 @@ pub type Answer = fn(&Peer, &mut [Var]) -> Result<(), communicator::Error>;
 
 /// Shows the speed of the sums, and the training with them. Fails when the answer does.
 pub fn run(allreduce: Answer) -> Result<(), Box<dyn Error>> {
-    let sums = |rank: &Peer, tensors: &[Tensor]| {
+    let sums = sums(allreduce);
+    show_speed(&sums, Algorithm::Naive)?;
+    show_training(&sums, Algorithm::Naive)
+}
+
+/// The sums in variables that hold the tensors.
+pub(super) fn sums(
+    allreduce: Answer,
+) -> impl Fn(&Peer, &[Tensor]) -> Result<Vec<Tensor>, communicator::Error> {
+    move |rank, tensors| {
         let variables = tensors.iter().map(Var::from_tensor);
         let mut variables: Vec<Var> = variables.collect::<candle_core::Result<_>>()?;
         allreduce(rank, &mut variables)?;
         Ok(variables.iter().map(|variable| variable.as_detached_tensor()).collect())
-    };
-    show_speed(&sums, Algorithm::Naive)?;
-    show_training(&sums, Algorithm::Naive)
+    }
 }

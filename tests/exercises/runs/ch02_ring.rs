@@ -13,8 +13,14 @@ pub type Answer = fn(&Peer, &Tensor) -> Result<Tensor, communicator::Error>;
 
 /// Shows the ring's speed and its training. Fails when the answer does.
 pub fn run(ring: Answer) -> Result<(), Box<dyn Error>> {
-    let sums =
-        |rank: &Peer, tensors: &[Tensor]| tensors.iter().map(|tensor| ring(rank, tensor)).collect();
+    let sums = sums(ring);
     show_speed(&sums, Algorithm::Ring)?;
     show_training(&sums, Algorithm::Ring)
+}
+
+/// The ring of one tensor after the other.
+pub(super) fn sums(
+    ring: Answer,
+) -> impl Fn(&Peer, &[Tensor]) -> Result<Vec<Tensor>, communicator::Error> {
+    move |rank, tensors| tensors.iter().map(|tensor| ring(rank, tensor)).collect()
 }

@@ -38,6 +38,14 @@ pub struct Peer(pub(super) SharedCommunicator);
 
 impl Communicator for Peer {
     forward!(0: rank, world_size, device, send, send_shared, recv, shares_memory, world_rank);
+
+    fn all_reduce(
+        &self,
+        tensor: &Tensor,
+        algorithm: Algorithm,
+    ) -> Result<Tensor, communicator::Error> {
+        self.0.all_reduce(tensor, algorithm)
+    }
 }
 
 impl From<&Peer> for SharedCommunicator {
@@ -49,6 +57,30 @@ impl From<&Peer> for SharedCommunicator {
 /// An answer that adds up tensors of all ranks: on each rank, the sums in the order of the tensors.
 pub(super) type Sums<'a> =
     &'a (dyn Fn(&Peer, &[Tensor]) -> Result<Vec<Tensor>, communicator::Error> + Sync);
+
+/// A communicator whose native all-reduce is the learner's.
+pub(super) struct Yours<'a> {
+    pub(super) comm: SharedCommunicator,
+    pub(super) sums: Sums<'a>,
+}
+
+impl Communicator for Yours<'_> {
+    forward!(comm: rank, world_size, device, send, send_shared, recv, shares_memory, world_rank);
+
+    fn all_reduce(
+        &self,
+        tensor: &Tensor,
+        algorithm: Algorithm,
+    ) -> Result<Tensor, communicator::Error> {
+        match algorithm {
+            Algorithm::Native => {
+                let sums = (self.sums)(&Peer(self.comm.clone()), std::slice::from_ref(tensor))?;
+                Ok(sums.into_iter().next().unwrap_or_else(|| tensor.clone()))
+            }
+            ours => self.comm.all_reduce(tensor, ours),
+        }
+    }
+}
 
 /// Prints rows of chapter 2's tables: the learner's sum of one tensor, beside ours by the same algorithm and by one-shot.
 pub(super) fn show_speed(sums: Sums<'_>, same: Algorithm) -> Result<(), Box<dyn Error>> {

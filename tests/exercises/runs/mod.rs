@@ -2,10 +2,13 @@
 //!
 //! `cargo course run NAME` starts the program of an exercise with the argument `run`. A wrong answer runs, too.
 
+pub mod ch01_cross_entropy;
+pub mod ch01_pool_gradient;
 pub mod ch02_allreduce;
 pub mod ch02_hierarchical;
 pub mod ch02_owners;
 pub mod ch02_ring;
+pub mod ch03_sampler;
 pub mod ch04_fused_allreduce;
 pub mod ch05_accumulate;
 pub mod ch05_buckets;
@@ -15,6 +18,10 @@ pub mod ch05_sync_batch_norm;
 pub mod ch05_unequal_devices;
 mod data_parallel;
 mod ddp;
+mod comparison;
+mod data_parallel;
+mod layers;
+pub mod mine;
 
 use std::error::Error;
 use std::io::Write as _;

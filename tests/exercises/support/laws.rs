@@ -81,13 +81,18 @@ macro_rules! check {
         }
     };
     ($exercise:ident, $answer:expr, run) => {
+        /// The answer, as the stage's program takes it.
+        pub fn answer_of_runs() -> $crate::runs::$exercise::Answer {
+            use $crate::runs::$exercise::Answer;
+            let answer: Answer = $answer;
+            answer
+        }
+
         /// Checks the answer, or runs the stage's program with the answer.
         pub fn main() -> std::process::ExitCode {
             let _ = option_env!("COURSE_FINGERPRINT");
             if $crate::runs::is_asked() {
-                use $crate::runs::$exercise::{Answer, run};
-                let answer: Answer = $answer;
-                return $crate::runs::main(|| run(answer));
+                return $crate::runs::main(|| $crate::runs::$exercise::run(answer_of_runs()));
             }
             $crate::check!(@laws $exercise, $answer)
         }

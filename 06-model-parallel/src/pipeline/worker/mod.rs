@@ -117,7 +117,7 @@ impl<'a, M: ModuleT> Worker<'a, M> {
             stage,
             chunks,
             weights,
-            hosts: Shards { held: tree.held_by(replicas.rank()), of: tree.leaves() },
+            hosts: Shards::new(tree.held_by(replicas.rank()), tree.leaves()),
             parts: mesh.along(&all, Axis::Tensor)?,
             all,
             pipeline,

@@ -3,6 +3,7 @@
 use std::fs;
 use std::io::{IsTerminal as _, Write as _, stderr};
 use std::path::PathBuf;
+use std::process::Command;
 
 use anyhow::bail;
 use harness::machine::available_cores;
@@ -43,14 +44,26 @@ pub fn program_of(
     speed: Speed,
     wanted: &dyn Fn() -> bool,
 ) -> anyhow::Result<Result<PathBuf, Outcome>> {
-    announce_the_first(tree);
     let target = &exercise.name;
     let mut command = cargo(&tree.root);
     command.args(["build", "--release", "--package", PACKAGE, "--bin", target]);
+    compile(tree, command, target, &fingerprint.text(), speed, wanted)
+}
+
+/// Does the same for a `command` that builds the program `target` of answers with these fingerprints.
+pub fn compile(
+    tree: &Tree,
+    mut command: Command,
+    target: &str,
+    fingerprint: &str,
+    speed: Speed,
+    wanted: &dyn Fn() -> bool,
+) -> anyhow::Result<Result<PathBuf, Outcome>> {
+    announce_the_first(tree);
     if speed == Speed::OfTheAnswer {
         command.arg("--config").arg(format!("profile.release.package.{PACKAGE}.opt-level=3"));
     }
-    command.env(FINGERPRINT, fingerprint.text());
+    command.env(FINGERPRINT, fingerprint);
     let colour = if console::colors_enabled_stderr() { "-diagnostic-rendered-ansi" } else { "" };
     command.arg(format!("--message-format=json{colour}"));
     let to_terminal = stderr().is_terminal();

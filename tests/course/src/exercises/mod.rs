@@ -8,6 +8,8 @@ pub mod cargo;
 mod check;
 pub mod hint;
 mod list;
+mod mine;
+pub mod modules;
 pub mod program;
 mod progress;
 mod report;
@@ -63,7 +65,7 @@ pub struct CheckArguments {
 
 #[derive(Args, Clone, Debug)]
 pub struct RunArguments {
-    /// Its name, or a part of it that no other has: ring
+    /// Its name, or a part of it that no other has: ring; mine trains with all answers that pass
     name: String,
 
     #[command(flatten)]
@@ -103,6 +105,9 @@ pub fn run(command: &Command) -> anyhow::Result<()> {
         Command::Next => list::next(&tree),
         Command::Check(arguments) => check::run(&tree, arguments),
         Command::Watch(arguments) => watch::run(&tree, arguments),
+        Command::Run(RunArguments { name, limit }) if name == mine::NAME => {
+            mine::run(&tree, limit.duration())
+        }
         Command::Run(arguments) => run::run(&tree, arguments),
         Command::Hint { name, all } => hint::run(&tree, name.as_deref(), *all),
         Command::Solution(Asking { name, yes }) => reset::solution(&tree, tree.named(name)?, *yes),

@@ -3,7 +3,9 @@
 //! The program of an exercise has two parts: its check, and its run. The run gets the learner's terminal, and prints what the
 //! answer changed. A wrong answer runs too, because its effect is worth seeing.
 
+use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use harness::cli::{ReportedElsewhere, UsageError};
@@ -44,18 +46,8 @@ pub fn run(tree: &Tree, arguments: &RunArguments) -> anyhow::Result<()> {
         }
     };
     let limit = arguments.limit.duration();
-    let mut command = Command::new(&executable);
-    command.arg(RUN).current_dir(&tree.root).env("RUST_BACKTRACE", "0");
-    let group = Group::start(&mut command)
-        .with_context(|| format!("{} cannot be started", executable.display()))?;
-    match group.wait_if_modest(limit, None, &|| true)? {
-        How::Interrupted => return Ok(()),
-        How::Alone(status) if status.success() => {}
-        // The program has printed its error.
-        How::Alone(status) if status.code() == Some(1) => return Err(ReportedElsewhere(1).into()),
-        How::Alone(status) => bail!("the run of {name} was ended by a crash ({status})"),
-        How::OutOfTime => bail!("the run of {name} did not end within {} s", limit.as_secs()),
-        How::TooMuch(excess) => bail!("the run of {name} {excess}"),
+    if !execute(tree, &executable, name, limit)? {
+        return Ok(());
     }
     if Progress::load(tree)?.of(exercise) == Standing::Solved {
         return Ok(());
@@ -71,4 +63,27 @@ pub fn run(tree: &Tree, arguments: &RunArguments) -> anyhow::Result<()> {
         ),
     };
     Ok(line(format_args!("\n{verdict}"))?)
+}
+
+/// Runs a program with answers, at the learner's terminal. Returns whether it has come to its end. Fails when the program ends
+/// with an error, a crash or not at all.
+pub(super) fn execute(
+    tree: &Tree,
+    executable: &Path,
+    name: &str,
+    limit: Duration,
+) -> anyhow::Result<bool> {
+    let mut command = Command::new(executable);
+    command.arg(RUN).current_dir(&tree.root).env("RUST_BACKTRACE", "0");
+    let group = Group::start(&mut command)
+        .with_context(|| format!("{} cannot be started", executable.display()))?;
+    match group.wait_if_modest(limit, None, &|| true)? {
+        How::Interrupted => Ok(false),
+        How::Alone(status) if status.success() => Ok(true),
+        // The program has printed its error.
+        How::Alone(status) if status.code() == Some(1) => Err(ReportedElsewhere(1).into()),
+        How::Alone(status) => bail!("the run of {name} was ended by a crash ({status})"),
+        How::OutOfTime => bail!("the run of {name} did not end within {} s", limit.as_secs()),
+        How::TooMuch(excess) => bail!("the run of {name} {excess}"),
+    }
 }

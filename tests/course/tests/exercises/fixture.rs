@@ -29,7 +29,14 @@ name = "verify"
 path = "support/verify.rs"
 harness = false
 test = false
+
+[[example]]
+name = "mine"
+path = "support/mine.rs"
 "#;
+
+/// The real package's program of the learner's answers.
+const MINE: &str = include_str!("../../../exercises/support/mine.rs");
 
 /// The real package's program of all candidates.
 const VERIFY: &str = include_str!("../../../exercises/support/verify.rs");
@@ -49,10 +56,14 @@ pub mod checks;
 #[macro_export]
 macro_rules! check {
     ($exercise:ident, $answer:expr) => {
+        pub fn answer_of_runs() -> $crate::Answer {
+            $answer
+        }
+
         /// Checks the answer.
         pub fn main() -> std::process::ExitCode {
             let _ = option_env!("COURSE_FINGERPRINT");
-            let answer: $crate::Answer = $answer;
+            let answer = answer_of_runs();
             if std::env::args().next_back().as_deref() == Some("run") {
                 return match answer(20, 3) {
                     0 => $crate::laws::failed(),
@@ -62,6 +73,22 @@ macro_rules! check {
             $crate::laws::run($crate::checks::$exercise::LAWS, answer)
         }
     };
+}
+
+pub mod runs {
+    pub mod mine {
+        use std::{any::Any, process::ExitCode};
+
+        pub fn main(answers: &[(&str, Result<&dyn Any, &str>)]) -> ExitCode {
+            for (exercise, answer) in answers {
+                match answer {
+                    Ok(sum) => println!("{exercise} is yours: {}", sum.downcast_ref::<crate::Answer>().unwrap()(20, 3)),
+                    Err(why) => println!("{exercise} is ours: {why}"),
+                }
+            }
+            ExitCode::SUCCESS
+        }
+    }
 }
 
 pub mod laws {
@@ -142,6 +169,7 @@ impl Checkout {
         checkout.write("tests/exercises/Cargo.toml", MANIFEST);
         checkout.write("tests/exercises/support/lib.rs", SUPPORT);
         checkout.write("tests/exercises/support/verify.rs", VERIFY);
+        checkout.write("tests/exercises/support/mine.rs", MINE);
         let checks = "pub mod ch01_sum;\npub mod ch02_ring;\n";
         checkout.write("tests/exercises/checks/mod.rs", checks);
         checkout.write("rustfmt.toml", FORMAT);

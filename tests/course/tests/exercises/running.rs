@@ -28,6 +28,23 @@ fn a_run_shows_what_an_answer_changes_and_what_its_check_says() {
 }
 
 #[test]
+fn the_capstone_runs_the_answers_that_have_passed() {
+    let checkout = Checkout::new();
+    let mine = |told: &str| {
+        checkout.course("run mine").success().stdout(format!("ch01_sum is {told}\n"));
+    };
+    checkout.sum_is("a + c");
+    mine("ours: its check has not passed");
+    checkout.sum_is("a + b");
+    checkout.course("check sum").success();
+    mine("yours: 23");
+    checkout.sum_is("b + a");
+    mine("ours: changed since its check passed");
+    checkout.course("check sum").success();
+    mine("yours: 23");
+}
+
+#[test]
 fn a_run_without_an_end_a_result_or_a_program_is_a_failure_in_one_line() {
     let checkout = Checkout::new();
     for (body, said) in [

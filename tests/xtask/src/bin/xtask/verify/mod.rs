@@ -17,6 +17,7 @@ use std::time::Duration;
 use answers::{Answer, Wanted};
 use anyhow::bail;
 use course::exercises::cargo;
+use course::exercises::modules::Program;
 use course::exercises::program;
 use course::exercises::tree::Tree;
 use course::process::How;
@@ -41,7 +42,8 @@ pub(crate) fn run(tree: &Tree, limit: Duration) -> anyhow::Result<()> {
     if let How::Interrupted = built.how {
         return Ok(());
     }
-    if let Some(executable) = built.executable(build::TARGET).filter(|_| built.succeeded()) {
+    if let Some(executable) = built.executable(Program::Verify.name()).filter(|_| built.succeeded())
+    {
         let Some(verdicts) = judge_all(tree, &executable, &answers, limit)? else { return Ok(()) };
         for (answer, verdict) in answers.iter().zip(verdicts) {
             match verdict {
@@ -55,7 +57,7 @@ pub(crate) fn run(tree: &Tree, limit: Duration) -> anyhow::Result<()> {
             return Ok(());
         }
     } else {
-        problems.push(format!("the test target `{}` does not compile", build::TARGET));
+        problems.push("the test target `verify` does not compile".to_owned());
     }
     for problem in &problems {
         line(format_args!("\n✗ {}", problem.trim_end()))?;
