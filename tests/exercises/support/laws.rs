@@ -18,7 +18,8 @@ use std::process::ExitCode;
 use candle_core::Error;
 use serde_json::json;
 
-use crate::panic::{catch, given, take_todo};
+use crate::limit::take_hang;
+use crate::panic::{Panic, catch, given, take_todo};
 
 /// A law of an answer of type `A`: its name, and a function that panics when the answer breaks the law.
 pub type Law<A> = (&'static str, fn(A));
@@ -78,14 +79,18 @@ macro_rules! check {
     }};
 }
 
-/// Checks an answer against all laws and reports each law. The exit code is 0 if all passed, and 1 otherwise.
+/// Checks an answer against all laws and reports each law. The exit code is 0 if all passed, and 1 otherwise. An answer that hangs
+/// in one law usually hangs in the next law too, so the laws after it fail without a check.
 pub fn run<A: Copy>(laws: &[Law<A>], answer: A) -> ExitCode {
-    let (mut passed, mut failed) = (0, 0);
+    let (mut passed, mut failed, mut hangs) = (0, 0, false);
     for (name, law) in laws {
         report(&json!({"law": name, "state": "begun"}));
         given("");
         take_todo();
-        let outcome = catch(|| law(answer));
+        let unchecked =
+            || Panic { message: "not checked, because the answer hangs".into(), place: None };
+        let outcome = if hangs { Err(unchecked()) } else { catch(|| law(answer)) };
+        hangs |= take_hang();
         let todo = take_todo();
         match outcome {
             Ok(()) => {

@@ -14,14 +14,11 @@ use harness::report::counted;
 use params_and_allreduce::communicator::{Communicator as _, Error};
 use params_and_allreduce::thread::run_ranks;
 
-use crate::limit::{still_allowed, try_within};
+use crate::limit::{LIMIT, try_within};
 use crate::{mismatch, panic};
 use meeting::{CUT, Fault, Meeting};
 pub use meeting::{Sends, Sent};
 pub use rank::{PROMISE, PROMISE_BROKEN, Rank};
-
-/// The time limit of all ranks together. A rank that waits in vain fails much sooner.
-const LIMIT: Duration = Duration::from_secs(10);
 
 /// Runs `work` on every rank and returns the results in rank order.
 /// Panics when a rank returns an error, panics, or never ends, when ranks wait for each other in a circle, when a
@@ -45,7 +42,7 @@ pub fn attempt<R: Send + 'static>(
     sends: Sends,
     work: impl Fn(&Rank) -> Result<R, Error> + Send + Sync + 'static,
 ) -> Result<Vec<R>, String> {
-    attempt_within(still_allowed(LIMIT), world_size, sends, work)
+    attempt_within(LIMIT, world_size, sends, work)
 }
 
 /// Parts of the failures of ranks that miss each other.
@@ -91,12 +88,11 @@ pub fn errors_are_passed_on<R: Send + 'static>(
         {
             let fault = Fault { rank, sends: in_sends, receives: in_receives };
             let meeting = Arc::new(Meeting::new(world_size, sends, Some(fault)));
-            let limit = still_allowed(LIMIT);
             let (joined, work) = (Arc::clone(&meeting), work.clone());
-            let Some(outcomes) = try_within(limit, move || outcomes(&joined, &work)) else {
+            let Some(outcomes) = try_within(LIMIT, move || outcomes(&joined, &work)) else {
                 panic!(
                     "{what}: the {what_fails} of rank {rank} fail: {}",
-                    meeting.standstill(limit)
+                    meeting.standstill(LIMIT)
                 );
             };
             if !meeting.fault_was_met() {
