@@ -1,7 +1,7 @@
 //! The least work of an all-reduce between slices of one CPU, to measure an all-reduce against.
 //!
-//! Each rank adds up its own chunk of all tensors. Then each rank copies the sums of the other chunks. Two ranks that hold
-//! a and b:
+//! Each rank adds up its own chunk of all tensors. Then each rank copies the sums of all chunks except its own. Two
+//! ranks that hold a and b:
 //!
 //! ```text
 //!         rank 0                 rank 1

@@ -1,4 +1,4 @@
-//! The bandwidth of an all-reduce on this machine: a table of algorithms and sizes, beside the limit of its memory.
+//! The bandwidth of an all-reduce on this machine: a table of algorithms and sizes, with the limit of its memory.
 
 use std::fmt;
 use std::io;
@@ -231,7 +231,7 @@ pub fn seconds(
 }
 
 /// Waits for all ranks, and returns whether they make another run. Rank 0 decides for all: a signal may reach one rank before a
-/// run and another rank after it, and a rank that leaves alone would keep the others waiting.
+/// run and another rank after it, and all ranks would wait for a rank that leaves alone.
 fn all_go_on(comm: &(impl Communicator + ?Sized), interrupted: bool) -> Result<bool, Error> {
     let decision = Tensor::new(&[u8::from(!interrupted)], comm.device())?;
     let decision = comm.broadcast(&decision, 0)?.to_vec1::<u8>()?;

@@ -1,4 +1,4 @@
-//! What a rank can do: send a tensor, receive a tensor, and everything that is made of the two.
+//! The operations of a rank: send a tensor, receive a tensor, and the collectives that are made of both.
 //!
 //! Devices that work together are numbered: each has a *rank*, from 0 to the *world size* minus one. A
 //! [`Communicator`] is one rank's end of the connections to all other ranks. It is PyTorch's process group in small.
@@ -107,7 +107,7 @@ pub trait Communicator: Send + Sync {
         self.all_reduce(&tensor.receive()?, algorithm)
     }
 
-    /// Returns a second connection of the same ranks, for a thread that communicates beside this one. Messages of the two
+    /// Returns a second connection of the same ranks, for a second thread that communicates. Messages of the two
     /// connections never meet. Fails when there is none.
     fn background(&self) -> Result<SharedCommunicator, Error> {
         Err(Error::Other("these ranks have no background connection".to_owned()))

@@ -1,7 +1,7 @@
 //! Stage 2: copies of parameters, and sums over devices.
 //!
 //! Data parallelism needs two things beyond one device. Every device gets its own copy of the parameters, and the devices
-//! add up their gradients so that all of them hold the same sum. Read in this order:
+//! add up their gradients, so all devices hold the same sum. Read in this order:
 //!
 //! | module | content |
 //! | --- | --- |

@@ -1,4 +1,4 @@
-//! Shows parameters on a device, tensors before and after an all-reduce, and what an all-reduce costs.
+//! Shows parameters on a device, tensors before and after an all-reduce, and the cost of an all-reduce.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -89,7 +89,7 @@ fn show_parameters(plan: &DevicePlan, seed: u64) -> anyhow::Result<()> {
     Ok(paragraph("The copy has its own memory. A backward pass computes its gradient.")?)
 }
 
-/// The most devices whose tensors are printed.
+/// The program prints the tensors of at most so many devices.
 const SHOWN_DEVICES: usize = 8;
 
 /// Prints ones(1×2)·(i+1) on device i, before and after an all-reduce.
@@ -113,7 +113,7 @@ fn show_allreduce(plan: &DevicePlan) -> anyhow::Result<()> {
     Ok(paragraph(all_reduced(&after))?)
 }
 
-/// Says what the tensors of all devices after an all-reduce mean.
+/// Explains the tensors of all devices after an all-reduce.
 fn all_reduced(after: &[&str]) -> String {
     match after {
         [_] => "One device has nothing to add up, so its tensor stays as it is.".to_owned(),

@@ -36,7 +36,7 @@ struct PlannedLayer {
     parameters: Vec<ParameterSpec>,
 }
 
-/// Some layers of a model, one after the other.
+/// A run of layers of a model, in order.
 pub struct Stage(Vec<Box<Forward>>);
 
 impl ModuleT for Stage {

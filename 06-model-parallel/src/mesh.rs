@@ -154,7 +154,7 @@ mod tests {
         run_ranks(&plan, DEFAULT_TIMEOUT, work).map_err(|failure| failure.to_string())
     }
 
-    /// What goes through one connection does not come out of the other.
+    /// A message on one connection never arrives on the second connection.
     #[test]
     fn both_connections_run_along_a_line() {
         let mesh: Mesh = "2x2x1".parse().unwrap();

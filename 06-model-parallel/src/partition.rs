@@ -1,6 +1,6 @@
 //! Where to cut a list of layers into the parts of a pipeline, so that the largest part is as small as possible.
 //!
-//! Let best(s, i) be the largest part when layers i and later are cut into s parts as well as possible. The first of these
+//! Let best(s, i) be the largest part when layers i and later are cut best into s parts. The first of these
 //! parts ends before some layer j, and the rest is a smaller question of the same kind:
 //!
 //! ```text

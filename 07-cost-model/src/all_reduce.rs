@@ -1,4 +1,4 @@
-//! What an all-reduce of m bytes costs on n ranks, in closed form.
+//! The cost of an all-reduce of m bytes on n ranks, in closed form.
 //!
 //! With latency α, wire β and handling h of a [`Link`], all ranks in one host:
 //!
@@ -8,14 +8,15 @@
 //! | naive | n·α + 2(n − 1)·m·β + n·m·h |
 //! | tree | 2⌈log₂ n⌉·(α + m·(β + h)), if n is a power of two; else at most that |
 //! | ring | 2(n − 1)·(α + m/n·(β + h)) |
-//! | ring in rings | those of the ring in each host, and of a ring of the hosts on what each device then has |
+//! | ring in rings | a ring in each host, and a ring of the hosts for each chunk |
 //!
-//! (Thakur, Rabenseifner and Gropp, "Optimization of Collective Communication Operations in MPICH", 2005, with
-//! what *our* code does: rank 0 of naive takes one tensor after the other and adds it, and lends the sum to all at
-//! once. A test runs stage 2's collectives on clocks that obey [`Link`], and compares.)
+//! The formulas are those of Thakur, Rabenseifner and Gropp, "Optimization of Collective Communication Operations in
+//! MPICH", 2005, adapted to our code. In our naive algorithm, rank 0 receives and adds the tensors one by one, and lends
+//! the sum to all ranks at once. A test runs stage 2's collectives on clocks that obey [`Link`], and compares.
 //!
-//! The first three move whole tensors, the tree a few times, the others once for every rank. The ring moves less than
-//! two however many ranks there are, but in ever more steps that wait for each other.
+//! One-shot, naive and tree move whole tensors: the tree a few times, one-shot and naive once for every rank. The ring
+//! moves less than two tensors on any number of ranks, but the number of its steps grows with the number of ranks, and
+//! each step waits for the step before.
 
 use std::fmt;
 use std::iter::successors;
@@ -26,7 +27,7 @@ use serde::{Deserialize, Serialize};
 use crate::hosts::Hosts;
 use crate::link::Link;
 
-/// A way to make an all-reduce whose cost is known.
+/// An all-reduce algorithm with a known cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Way {
@@ -42,7 +43,7 @@ pub enum Way {
     Rings,
 }
 
-/// What something costs a rank.
+/// The cost of a collective for a rank.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Cost {
     /// Seconds from beginning to end, of the rank that ends last.
@@ -52,10 +53,10 @@ pub struct Cost {
 }
 
 impl Way {
-    /// Those that are compared for many devices: not [`Self::OneShot`], which is for few of them.
+    /// The algorithms for many devices. [`Self::OneShot`] is an algorithm for few devices.
     pub const FOR_MANY: [Self; 4] = [Self::Naive, Self::Tree, Self::Ring, Self::Rings];
 
-    /// Stage 2's, if it has it.
+    /// The algorithm of stage 2, if stage 2 has it.
     pub fn algorithm(self) -> Option<Algorithm> {
         match self {
             Self::OneShot => Some(Algorithm::OneShot),
@@ -66,7 +67,7 @@ impl Way {
         }
     }
 
-    /// What an all-reduce of `bytes` costs on so many ranks.
+    /// The cost of an all-reduce of `bytes` on so many ranks.
     pub fn cost(self, ranks: usize, bytes: f64, hosts: &Hosts) -> Cost {
         if ranks < 2 {
             return Cost::default();
@@ -93,7 +94,7 @@ impl fmt::Display for Way {
     }
 }
 
-/// Every rank takes the other tensors one after the other. The first that it wants may be the last that leaves.
+/// Every rank receives the tensors of all ranks one by one. The first tensor in its order may be the last that is sent.
 fn one_shot(ranks: usize, bytes: f64, hosts: &Hosts) -> Cost {
     let (near, far) = near_and_far(ranks, hosts);
     let (inside, between) = (hosts.inside, hosts.shared());
@@ -103,12 +104,12 @@ fn one_shot(ranks: usize, bytes: f64, hosts: &Hosts) -> Cost {
     Cost { seconds, busy: bytes * (near * inside.handling + far * between.handling) }
 }
 
-/// Rank 0 takes the other tensors one after the other, and sends the sum to everyone.
+/// Rank 0 receives the tensors one by one, and sends the sum to every rank.
 fn naive(ranks: usize, bytes: f64, hosts: &Hosts) -> Cost {
     let (near, far) = near_and_far(ranks, hosts);
     let Hosts { inside, between, .. } = hosts;
     let gather = near * inside.message(bytes) + far * between.message(bytes);
-    // The ports towards its own host and towards the others work side by side.
+    // The port inside the host and the port to other hosts work at the same time.
     let sent = |link: &Link, times: f64| match times > 0.0 {
         true => link.latency + bytes * (times * link.wire + link.handling),
         false => 0.0,
@@ -118,9 +119,9 @@ fn naive(ranks: usize, bytes: f64, hosts: &Hosts) -> Cost {
     Cost { seconds: gather + broadcast, busy }
 }
 
-/// A round for each doubling of the distance, up the tree and down again. A rank is as late as those below it were,
-/// and what it sends down leaves one message after the other: where branches are missing, or only some of them lead to
-/// another host, no closed form is exact.
+/// A round for each doubling of the distance, up the tree and down again. A rank waits for the latest of its children, and
+/// its messages down the tree leave one by one. No closed form is exact if branches are missing, or if only some branches
+/// lead to another host.
 fn tree(ranks: usize, bytes: f64, hosts: &Hosts) -> Cost {
     let far = |a: usize, b: usize| usize::from(a / hosts.each != b / hosts.each);
     let links = [hosts.inside, hosts.between];
@@ -137,7 +138,7 @@ fn tree(ranks: usize, bytes: f64, hosts: &Hosts) -> Cost {
             busy[upper] += bytes * link.handling;
         }
     }
-    // When the ports of a rank towards its own host and towards others are free.
+    // The times at which a rank's port inside the host and its port to other hosts are free.
     let mut free = vec![[0.0f64; 2]; ranks];
     for &distance in distances.iter().rev() {
         for (upper, lower) in pairs(distance) {
@@ -168,8 +169,8 @@ fn ring(ranks: usize, bytes: f64, hosts: &Hosts) -> Cost {
 }
 // ANCHOR_END: ring
 
-/// In each host every device comes to have a chunk of its host's sum; devices with the same chunk form a ring of
-/// hosts, and all these rings share the hosts' ports.
+/// In each host, a reduce-scatter gives every device a chunk of the host's sum. Devices with the same chunk form a ring
+/// of hosts, and all these rings share the ports of the hosts.
 fn rings(ranks: usize, bytes: f64, hosts: &Hosts) -> Cost {
     let each = ranks.min(hosts.each);
     let inside = ring(each.max(1), bytes, &Hosts::one(hosts.inside));
@@ -182,7 +183,7 @@ fn rings(ranks: usize, bytes: f64, hosts: &Hosts) -> Cost {
     Cost { seconds: inside.seconds + outside.seconds, busy: inside.busy + outside.busy }
 }
 
-/// How many other ranks a rank has in its host and in others, if all hosts are full.
+/// The numbers of other ranks in the host of a rank and in other hosts, if all hosts are full.
 fn near_and_far(ranks: usize, hosts: &Hosts) -> (f64, f64) {
     let near = (ranks.min(hosts.each) - 1) as f64;
     (near, ranks as f64 - 1.0 - near)
@@ -232,7 +233,7 @@ mod tests {
         let slow = Link { wire: 1.0, ..LINK };
         let hosts = Hosts { each: 8, inside: LINK, between: slow };
         let at_64 = |way| seconds(way, 64, &hosts);
-        // A ring of all ranks crosses it with as many bytes as a ring of hosts, but in more steps.
+        // A ring of all ranks sends as many bytes over the slow link as a ring of hosts, but in more steps.
         assert!(at_64(Way::Rings) < at_64(Way::Ring));
         assert!(at_64(Way::Ring) < at_64(Way::Tree));
         assert!(at_64(Way::Tree) < at_64(Way::Naive));

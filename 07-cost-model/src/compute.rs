@@ -1,31 +1,31 @@
-//! What a device computes in a step, as a straight line: so much in any case, and so much for every sample.
+//! The compute time of a step on a device, as a straight line: a fixed time, and a time for every sample.
 
 use harness::statistics::median;
 use serde::{Deserialize, Serialize};
 
 use crate::step::Compute;
 
-/// A device's step without the others.
+/// The time of a step on a device alone.
 ///
 /// ```text
 /// forward and backward of b samples   fixed + b · sample
 /// ```
 ///
-/// `fixed` is what does not get less when the batch is shared out: on a GPU that kernels have to be started, on
-/// any device that layers have to be gone through. It is why a small batch does not get faster on more devices.
+/// `fixed` does not shrink when devices share the batch: a GPU launches the same kernels, and every device runs the same
+/// layers. For this reason a small batch is not faster on more devices.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Line {
-    /// Seconds of both passes, however few samples there are.
+    /// Seconds of both passes that do not depend on the number of samples.
     pub fixed: f64,
     /// Seconds of both passes for each sample.
     pub sample: f64,
-    /// The part of them that is the forward pass, 0 to 1.
+    /// The share of the forward pass in both passes, 0 to 1.
     pub forward: f64,
     /// Seconds of the update of the weights.
     pub update: f64,
 }
 
-/// Seconds of both passes and of the update that were measured with so many samples.
+/// Measured seconds of both passes and of the update, with a number of samples.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Measured {
     /// Samples.
@@ -37,7 +37,7 @@ pub struct Measured {
 }
 
 impl Measured {
-    /// The median of several measurements with as many samples.
+    /// The median of several measurements with the same number of samples.
     pub fn median(trials: &[Self]) -> Self {
         let middle = |pick: fn(&Self) -> f64| median(trials.iter().map(pick));
         Self {
@@ -49,10 +49,9 @@ impl Measured {
 }
 
 impl Line {
-    /// The line through two measurements; `forward` is the forward pass' part of both passes.
+    /// The line through two measurements. `forward` is the share of the forward pass in both passes.
     ///
-    /// Where noise would make it fall, or begin below zero, it is laid through the origin and the larger of the
-    /// two.
+    /// If noise makes the line fall, or begin below zero, the line goes through the origin and the larger measurement.
     // ANCHOR: through
     pub fn through(few: Measured, many: Measured, forward: f64) -> Self {
         let [b, c] = [few.samples, many.samples].map(|samples| samples as f64);

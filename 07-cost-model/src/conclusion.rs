@@ -1,4 +1,4 @@
-//! Sentences about measured steps: what a reader should conclude.
+//! Sentences about measured steps: the conclusions for a reader.
 
 use cost_model::all_reduce::Way;
 use cost_model::record::{How, Step};

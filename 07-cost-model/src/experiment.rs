@@ -54,7 +54,7 @@ struct Results {
 }
 
 impl Experiments {
-    /// Calibrates, predicts, trains and reports, one model after the other.
+    /// Calibrates, predicts, trains and reports, model by model.
     pub(crate) fn run(mut self) -> anyhow::Result<()> {
         interrupt::watch()?;
         if self.plans.iter().any(|plan| plan.len() > 1) {
@@ -94,7 +94,7 @@ impl Experiments {
         Ok(())
     }
 
-    /// Measures and prints one number of devices after the other.
+    /// Measures and prints the numbers of devices in turn.
     fn run_model(&self, training: &Training, results: &mut Results) -> anyhow::Result<()> {
         let Training { model, layers, batch_size, steps } = training;
         paragraph(format_args!(

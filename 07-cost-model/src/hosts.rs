@@ -1,10 +1,10 @@
-//! Which link is between which devices: a fast one within a host, a slower one between hosts.
+//! The link between two devices: a fast link within a host, a slower link between hosts.
 
 use crate::link::Link;
 
 /// Devices in hosts, ranks counted host by host.
 ///
-/// All devices of a host share its port to the other hosts.
+/// All devices of a host share its port to other hosts.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Hosts {
     /// Devices in one host.

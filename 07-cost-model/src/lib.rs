@@ -1,23 +1,23 @@
-//! Stage 7: how long a step will take on k devices, before it is run on them.
+//! Stage 7: the time of a step on k devices, predicted before the step runs.
 //!
-//! What a device takes for its share is measured where it computes by itself, what a message takes where devices have
-//! nothing else to do. The rest is arithmetic, so it can also be done for machines that one does not have.
+//! Two measurements come first: the compute time of a device with its share of the batch, and the time of a message between
+//! idle devices. The rest is arithmetic, which also works for machines on paper.
 //!
 //! | module | what it teaches |
 //! | --- | --- |
-//! | [`mod@link`] | a message costs a latency, and so much a byte; who is busy meanwhile |
+//! | [`mod@link`] | a message costs a latency, and a time for each byte; the device that is busy meanwhile |
 //! | [`hosts`] | which link is between which devices |
 //! | [`mod@all_reduce`] | naive, tree and ring in closed form, and rings in rings for several hosts |
-//! | [`compute`] | a step is a straight line: so much in any case, so much for every sample |
-//! | [`model`] | what of a model decides how long it takes; when its buckets are full |
-//! | [`step`] | what overlap hides, and what it cannot |
-//! | [`training`] | all of it together |
-//! | [`measure`] | what has to be known of this machine; what a prediction is judged by |
-//! | [`record`] | what is written down of both |
-//! | [`paper`] | machines that are not here, with what is assumed of them |
+//! | [`compute`] | a step is a straight line: a fixed time, and a time for every sample |
+//! | [`model`] | the numbers of a model that decide its time; when its buckets are full |
+//! | [`step`] | the communication that overlap hides, and the rest |
+//! | [`training`] | the prediction of a training step |
+//! | [`measure`] | the measurements of this machine, and the steps that test a prediction |
+//! | [`record`] | the lines of `--metrics` |
+//! | [`paper`] | machines on paper, with assumed speeds |
 //!
-//! Left out: loading data (stage 1 has the next batch ready), evaluation, batch norm across devices, and everything
-//! that differs from one step to the next. A prediction is of steps that nothing else disturbs.
+//! The model leaves out the loading of data, evaluation, batch norm across devices, and all differences between steps. A
+//! prediction is about steps that no other program disturbs.
 
 pub mod all_reduce;
 pub mod compute;

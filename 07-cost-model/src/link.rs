@@ -1,36 +1,36 @@
-//! What a message costs: three numbers.
+//! The cost of a message: three numbers.
 //!
 //! ```text
 //! a message of m bytes takes   latency + m · (wire + handling)
 //! ```
 //!
-//! The first two are Hockney's (1994), the third is what the receiver does with what has arrived: it adds it
-//! to its own, or copies it to where it belongs. They differ in who is busy meanwhile. While bytes are on the
-//! wire, a device can compute; while it handles them, it cannot, unless it has something else that does.
+//! Latency and wire are Hockney's numbers (1994). Handling is the work of the receiver: it adds the message to its own
+//! numbers, or copies the message to its place. While bytes are on the wire, a device can compute. While a device handles
+//! bytes, it cannot compute, unless other hardware handles them.
 //!
-//! A device has one port: of the messages that it sends, one is on the wire at a time, and so with those that
-//! it receives. To send and to receive do not hold each other up.
+//! A device has one port. It sends one message at a time, and receives one message at a time. Sending does not delay
+//! receiving.
 
 use serde::{Deserialize, Serialize};
 
-/// What a link between two devices costs.
+/// A link between two devices.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Link {
     /// Seconds that every message takes, however short it is.
     pub latency: f64,
     /// Seconds for each byte on its way: 1 / bandwidth.
     pub wire: f64,
-    /// Seconds for each byte that has arrived, to add or to copy it.
+    /// Seconds to add or to copy each received byte.
     pub handling: f64,
 }
 
 impl Link {
-    /// A link of so many seconds and bytes a second, on which what arrives costs nothing more.
+    /// A link with this latency in seconds and bandwidth in bytes a second. Its messages need no handling.
     pub fn new(latency: f64, bandwidth: f64) -> Self {
         Self { latency, wire: 1.0 / bandwidth, handling: 0.0 }
     }
 
-    /// Seconds that a message of so many bytes takes, from when it leaves until it is dealt with.
+    /// Seconds from the start of a message of `bytes` to the end of its handling.
     pub fn message(&self, bytes: f64) -> f64 {
         self.latency + bytes * (self.wire + self.handling)
     }

@@ -1,4 +1,4 @@
-//! What of a model decides how long it takes: for each layer its parameters, and its multiplications.
+//! The numbers of a model that decide its time: the parameters and the multiplications of each layer.
 
 use std::sync::{Arc, Mutex};
 
@@ -71,15 +71,15 @@ impl Model {
         self.layers.iter().map(|layer| layer.operations).sum()
     }
 
-    /// What each layer's backward pass takes, in any unit, if that is as its operations are.
+    /// The time of each layer's backward pass, in any unit, if the time is proportional to the operations.
     pub fn backward_by_operations(&self) -> Vec<f64> {
         self.layers.iter().map(|layer| layer.operations).collect()
     }
 
-    /// The buckets in which stage 5's DDP adds gradients up, and when in the backward pass they are full.
+    /// The buckets in which stage 5's DDP sums gradients, and the times in the backward pass at which they are full.
     ///
-    /// `backward` is what the backward pass of each layer takes, in any unit. A layer's gradients are taken to be there when
-    /// all of it is done. Panics when there is not a time for each layer.
+    /// `backward` is the time of each layer's backward pass, in any unit. The gradients of a layer exist when its backward
+    /// pass has ended. Panics when there is not a time for each layer.
     pub fn buckets(&self, caps: BucketCaps, backward: &[f64]) -> Vec<Bucket> {
         assert_eq!(backward.len(), self.layers.len(), "a time for each layer");
         let whole: f64 = backward.iter().sum();
@@ -127,7 +127,7 @@ impl SimpleBackend for Recorder {
             // Batch norms need a variable with memory: a number for each channel.
             return Ok(Var::zeros(shape, dtype, device)?.into_inner());
         }
-        // One number in memory, which stands in every place of the shape.
+        // One number in memory, repeated at every place of the shape.
         let tensor = Tensor::zeros((), dtype, device)?.broadcast_as(&shape)?;
         locked(&self.0).push((name.to_owned(), shape));
         Ok(tensor)
@@ -144,8 +144,8 @@ impl SimpleBackend for Recorder {
 
 /// Floating point operations in which a parameter takes part, in a forward pass of one sample.
 ///
-/// A weight of a dense layer is used once, one of a convolution at every pixel of its output. What biases and
-/// norms add is little, and left out.
+/// A weight of a dense layer is used once, a weight of a convolution at every pixel of its output. The few operations of
+/// biases and norms do not count.
 fn operations((name, shape): &(String, Shape)) -> f64 {
     let uses = match shape.rank() {
         2 => 1,

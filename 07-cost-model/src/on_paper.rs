@@ -83,7 +83,7 @@ fn table(scenario: &Scenario) -> Table {
         let hosts = thousands(scenario.hosts.hosts(devices));
         let [compute, seconds] = [step.compute, step.seconds].map(|it| digits(factor * it));
         let plain = times(PLAIN);
-        // The heading has the width of the numbers, which stand at its right end.
+        // The heading is as wide as the numbers, which are at its right end.
         let devices = format!("{:>7}", thousands(devices));
         table.row([devices, hosts, plain, naive, tree, ring, rings, compute, seconds]);
     }

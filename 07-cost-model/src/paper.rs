@@ -1,7 +1,7 @@
-//! Machines that are not here, with what is assumed of them.
+//! Machines on paper: links and devices with assumed speeds.
 //!
-//! None of this was measured. The numbers are round, each says where it comes from, and every one of them can be
-//! changed: what is to be learnt is which of them matters, and when.
+//! Nothing here was measured. The numbers are round, and each has its source. A reader can change every number, and see
+//! which number matters, and when.
 
 use crate::all_reduce::Way;
 use crate::compute::Line;
@@ -12,7 +12,7 @@ use crate::step::Predicted;
 use crate::training::{Sum, step};
 use concise_wrapper::ddp::bucket::BucketCaps;
 
-/// The most devices that are spoken of.
+/// The largest number of devices.
 pub const MOST: usize = 1024;
 
 /// A kind of link.
@@ -33,7 +33,7 @@ pub enum Wire {
 }
 
 impl Wire {
-    /// What is assumed of it. What arrives is added by the device at a speed that does not matter beside it.
+    /// The assumed link. The device adds messages so fast that the time of an addition does not count.
     pub fn link(self) -> Link {
         match self {
             Self::Nvlink => Link::new(5e-6, 370e9),
@@ -48,11 +48,11 @@ impl Wire {
 /// A device that is not here.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Device {
-    /// Floating point operations a second that it sustains in these layers: a part of what its maker names.
+    /// Floating point operations a second in these layers: a part of the peak on the data sheet.
     pub operations: f64,
     /// Bytes a second of its memory.
     pub memory: f64,
-    /// Seconds that a step takes beside them, whatever the batch: starting kernels, and the program around them.
+    /// Seconds of a step that do not depend on the batch: kernel launches, and the program around them.
     pub fixed: f64,
 }
 
@@ -64,10 +64,10 @@ impl Default for Device {
 }
 
 impl Device {
-    /// What this device takes for a step of a model.
+    /// The compute time of a step of a model on this device.
     ///
-    /// A backward pass has twice a forward pass's operations: a product for the input's gradient, one for the
-    /// weights'. An update reads weights and gradients and writes weights.
+    /// A backward pass has twice the operations of a forward pass: one product for the gradient of the input, and one for
+    /// the gradient of the weights. An update reads weights and gradients, and writes weights.
     pub fn line(&self, model: &Model) -> Line {
         Line {
             fixed: self.fixed,
@@ -83,12 +83,12 @@ impl Device {
 pub enum Batch {
     /// A batch that the devices share (*strong* scaling).
     Shared(usize),
-    /// As many for each device, however many there are (*weak* scaling).
+    /// The same number for each device, on any number of devices (*weak* scaling).
     Each(usize),
 }
 
 impl Batch {
-    /// Samples of the device that has the most of them, for which all others wait; `None` where one would have none.
+    /// The samples of the device with the largest share, for which all devices wait. `None` if a device has no sample.
     pub fn most(self, devices: usize) -> Option<usize> {
         match self {
             Self::Each(samples) => Some(samples),
@@ -108,11 +108,11 @@ impl Batch {
 /// Training a model on machines of one kind.
 #[derive(Clone, Debug)]
 pub struct Scenario {
-    /// What a device takes.
+    /// The compute time of a device.
     pub line: Line,
-    /// What it hands over.
+    /// The buckets of its gradients.
     pub buckets: Vec<Bucket>,
-    /// What is between devices.
+    /// The hosts and the links between devices.
     pub hosts: Hosts,
     /// How the batch grows.
     pub batch: Batch,
@@ -148,7 +148,7 @@ impl Scenario {
     }
 }
 
-/// The numbers of devices that are looked at: 1, 2, 4 … up to `most`.
+/// The numbers of devices to compare: 1, 2, 4 … up to `most`.
 pub fn counts(most: usize) -> impl Iterator<Item = usize> {
     (0..usize::BITS).map(|power| 1 << power).take_while(move |&devices| devices <= most)
 }
@@ -185,7 +185,7 @@ mod tests {
         assert_eq!(Batch::Shared(256).most(4), Some(64));
         assert_eq!(Batch::Shared(256).most(512), None);
         assert_eq!(Batch::Each(256).most(512), Some(256));
-        // All wait for the one with a sample more, and no sample is made of that.
+        // All devices wait for the device with one sample more, and the batch does not grow.
         assert_eq!(Batch::Shared(257).most(256), Some(2));
         assert_eq!(
             [Batch::Shared(257), Batch::Each(257)].map(|of| of.of_all(256)),

@@ -1,4 +1,4 @@
-//! A step on one of k devices: its parts, and which of them the others hide.
+//! A step on one of k devices: its parts, and the communication that overlap hides.
 //!
 //! ```text
 //! without overlap   forward  backward ────────  all-reduce ───────────  update
@@ -6,15 +6,15 @@
 //!                              all-reduce  0 ──  1 ──────  2 ─────────
 //! ```
 //!
-//! With overlap a bucket is added up as soon as it is full and the one before it is done. What a device has to do
-//! itself for that, to add and to copy, it does in the time of its backward pass, which takes that much longer.
+//! With overlap, the all-reduce of a bucket begins when the bucket is full and the all-reduce before it has ended. The
+//! device's own additions and copies fall into its backward pass, and make the pass longer.
 
 use serde::{Deserialize, Serialize};
 
 use crate::all_reduce::Cost;
 use crate::model::Bucket;
 
-/// Seconds of what a device does in a step with its share of the batch.
+/// The compute time of a device in a step with its share of the batch, in seconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Compute {
     /// The forward pass.
@@ -26,34 +26,34 @@ pub struct Compute {
 }
 
 impl Compute {
-    /// All of it.
+    /// The whole compute time.
     pub fn seconds(&self) -> f64 {
         self.forward + self.backward + self.update
     }
 }
 
-/// How gradients travel, and what that costs.
+/// The buckets of a step, and the cost of their all-reduces.
 pub struct Reduction<'a> {
     /// The buckets, in their order.
     pub buckets: &'a [Bucket],
-    /// Whether they travel during the backward pass.
+    /// Whether their all-reduces run during the backward pass.
     pub overlap: bool,
     /// Seconds to copy a byte of a gradient to its place in its bucket.
     pub copy: f64,
-    /// What an all-reduce of so many bytes costs.
+    /// The cost of an all-reduce of a number of bytes.
     pub cost: &'a dyn Fn(f64) -> Cost,
     /// Seconds until all ranks know the loss of the whole batch.
     pub loss: f64,
 }
 
-/// What a step is going to take, in seconds.
+/// The predicted time of a step, in seconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Predicted {
     /// The step.
     pub seconds: f64,
-    /// What the device computes, as if it were alone.
+    /// The compute time of the device alone.
     pub compute: f64,
-    /// What all buckets' all-reduces take, one after the other.
+    /// The sum of the times of all all-reduces.
     pub communication: f64,
 }
 
@@ -76,8 +76,8 @@ pub fn predict(compute: &Compute, reduction: &Reduction<'_>) -> Predicted {
     let Reduction { buckets, overlap, copy, cost, loss } = *reduction;
     let Compute { forward, backward, update } = *compute;
     let copies: f64 = buckets.iter().map(|bucket| bucket.bytes * copy).sum();
-    // By how much what is done for buckets holds the backward pass up; until when the link has something to do; the
-    // all-reduces. (Without overlap nothing is held up but by the copying: the adding is in the all-reduces.)
+    // The delay of the backward pass by copies and additions; the time until which the link is busy; the sum of all
+    // all-reduces. Without overlap only copies delay the pass, because the all-reduces contain the additions.
     let (mut late, mut free, mut communication) = (0.0, 0.0, 0.0);
     for bucket in buckets {
         late += bucket.bytes * copy;
@@ -146,7 +146,7 @@ mod tests {
         let cost = |bytes| Cost { seconds: 2.0 * bytes, busy: bytes };
         let (buckets, loss) = (&BUCKETS[..1], 0.5);
         let reduction = Reduction { buckets, overlap: true, copy: 0.0, cost: &cost, loss };
-        // Held up by what the bucket has kept the device busy with.
+        // The work for the bucket delays the pass.
         assert_eq!(predict(&COMPUTE, &reduction).seconds, 31.0 + 1.0 + 0.5);
     }
 

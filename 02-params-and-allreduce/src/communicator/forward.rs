@@ -1,6 +1,6 @@
 //! A communicator that wraps another passes most methods on.
 
-/// Passes methods on to the communicator in a field. Stands in an `impl Communicator`:
+/// Passes methods on to the communicator in a field. An `impl Communicator` contains
 /// `forward!(inner: rank, world_size, device);`.
 #[macro_export]
 macro_rules! forward {

@@ -6,8 +6,8 @@ use cost_model::paper::Wire;
 use super::parse_number;
 use harness::cli::whole;
 
-/// Flags about what is run and measured, of which there is nothing on paper. (Each flag about paper says so as well: with
-/// `--on-paper` alone, which these exclude, clap would not miss it where another one asks for it.)
+/// Flags about runs and measurements, which have no meaning on paper. Each flag about paper excludes them too: clap does not
+/// ask for a missing `--on-paper` if another flag excludes `--on-paper`.
 pub(super) const MEASURED: [&str; 9] = [
     "count",
     "device",

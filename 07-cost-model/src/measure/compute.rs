@@ -1,7 +1,7 @@
-//! A device's step by itself: while others do the same beside it, as they will, and nobody talks.
+//! The compute time of a step: all devices compute at the same time, and no device sends messages.
 //!
-//! Slices of one CPU share its memory, its caches and its power; with more of them than cores, its cores too. So
-//! a slice is slower beside others than alone, and this has nothing to do with messages.
+//! Slices of one CPU share its memory, its caches and its power. If there are more slices than cores, they also share
+//! cores. For these reasons a slice is slower when other slices compute, even without messages.
 
 use std::time::Instant;
 
@@ -19,8 +19,8 @@ use split_batch::loader::LocalBatch;
 use super::network;
 use crate::compute::Measured;
 
-/// Seconds of a step of every device of a plan with a shard of so many samples of its own, the median of `steps`, each as
-/// slow as its slowest device. Fails when a rank fails, such as a rank that has fewer than `samples` images.
+/// Seconds of a step on all devices of a plan, each with a shard of `samples` images: the median of `steps`. A step is as slow
+/// as its slowest device. Fails when a rank fails, such as a rank that has fewer than `samples` images.
 pub fn compute(
     plan: &DevicePlan,
     layers: &Layers,

@@ -1,7 +1,7 @@
-//! Messages between devices that have nothing else to do.
+//! Messages between idle devices.
 //!
-//! All devices stand in a circle, and each sends to the next and adds what comes from the one before: what they do
-//! in a step of the ring. A message of one number shows the latency, a long one what each byte costs.
+//! The devices form a ring. Each device sends to the next, and adds the message of the device before, as in a step of the
+//! ring all-reduce. A message of one number shows the latency, and a long message the cost of each byte.
 
 use std::time::Instant;
 
@@ -15,23 +15,23 @@ use params_and_allreduce::thread::{DEFAULT_TIMEOUT, Rank, RankFailure, run_ranks
 
 use crate::link::Link;
 
-/// How often a message of one number is sent, and a long one.
+/// The numbers of short and of long messages.
 const TIMES: (usize, usize) = (101, 21);
 
 /// The links between the devices of a plan.
 #[derive(Clone, Copy, Debug)]
 pub struct Links {
-    /// As it is in memory.
+    /// The link in memory.
     pub memory: Link,
-    /// Slowed down on purpose.
+    /// The link that is slow on purpose.
     pub slow: Link,
 }
 
-/// Measures what is between the devices of a plan, of at least two.
+/// Measures the links between the devices of a plan, of at least two.
 ///
-/// `bytes` is the length of the long message: that of what is to be added up, as short ones stay in caches. What a byte
-/// costs in memory is work of the receiver; what it costs beyond that on a slow link is on the wire. Fails when a rank
-/// fails, with the failure of the first rank that failed. Panics when there is one device only.
+/// `bytes` is the length of the long message. It is the length of the gradients, because shorter messages stay in caches. The
+/// time of a byte in memory is work of the receiver, and the extra time on the slow link is time on the wire. Fails when
+/// a rank fails, with the failure of the first rank that failed. Panics when there is one device only.
 pub fn links(
     plan: &DevicePlan,
     bytes: usize,
@@ -50,7 +50,7 @@ pub fn links(
     })
 }
 
-/// Seconds of a message of one number, and of one of `numbers`.
+/// Seconds of a message of one number, and of a message of `numbers`.
 fn exchange(
     plan: &DevicePlan,
     numbers: usize,
@@ -76,7 +76,7 @@ fn messages(
     times: usize,
 ) -> Result<Vec<f64>, Error> {
     let (me, of) = (rank.rank(), rank.world_size());
-    // Each sum is the next message: what is sent was written just before, as gradients are, and is in no other's cache.
+    // Each sum is the next message. Like gradients, a message was written just before, and is in no cache of its receiver.
     let mut mine = Tensor::zeros(numbers, DType::F32, line.device())?;
     let mut seconds = Vec::with_capacity(times);
     for time in 0..=times {
@@ -101,7 +101,7 @@ mod tests {
 
     use super::*;
 
-    /// Nobody waits for less time than was asked for: so this holds on the busiest machine.
+    /// No wait is shorter than the requested time, also on a busy machine.
     #[test]
     fn a_link_that_was_slowed_down_is_at_least_as_slow() {
         let plan = DevicePlan::slices(2).unwrap();

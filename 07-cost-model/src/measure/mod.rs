@@ -1,9 +1,9 @@
-//! What the model needs to know of this machine, each by itself, and what it is to be judged by.
+//! The measurements of this machine that the model needs, and the training steps that test the model.
 //!
-//! | module | what is measured |
+//! | module | measurement |
 //! | --- | --- |
-//! | [`mod@compute`] | a device's step, while the others work beside it and nobody talks |
-//! | [`mod@link`] | messages between devices that have nothing else to do |
+//! | [`mod@compute`] | a step on devices that compute at the same time, without messages |
+//! | [`mod@link`] | messages between idle devices |
 //! | [`mod@training`] | whole steps of stage 5's training: to compare, never to fit |
 
 pub mod compute;

@@ -1,4 +1,4 @@
-//! Whole steps of stage 5's training, as anybody would run them: what a prediction is judged by.
+//! Whole steps of stage 5's training, in an ordinary run. They test a prediction.
 
 use concise_wrapper::ddp::bucket::BucketCaps;
 use concise_wrapper::ddp::{Ddp, Reduction};

@@ -1,6 +1,6 @@
 //! Axes with round numbers.
 
-/// The values from one end of an axis to the other, and the numbers that are written beside the axis.
+/// The values from one end of an axis to the other, and the numbers along the axis.
 #[derive(Clone, Debug)]
 pub struct Axis {
     /// The name, for example `epoch`. It may be empty.

@@ -34,7 +34,7 @@ pub struct Bar {
     pub shade: f64,
 }
 
-/// Bars beside each other.
+/// A row of bars.
 #[derive(Clone, Debug)]
 pub struct Lane {
     /// The bars, by their beginnings.
@@ -79,7 +79,7 @@ pub enum Unit {
 pub struct Gantt {
     /// The words of the picture.
     pub heading: Heading,
-    /// The meanings of colours and shades: a series, a shade and a text. Without a series, it is that of idle time.
+    /// The meanings of colours and shades: a series, a shade and a text. An entry without a series is idle time.
     pub legend: Vec<((Option<usize>, f64), String)>,
     /// The unit of all times.
     pub unit: Unit,
@@ -103,14 +103,14 @@ impl Gantt {
         let longest = 0.4 * svg.width();
         let left = GAP + rows().map(|row| width(&row.name)).fold(0.0, f64::max).min(longest);
         let notes = rows().map(|row| width(&row.note)).fold(0.0, f64::max);
-        // Half of the last number of the axis may stand beyond the axis.
+        // Half of the last number of the axis may be beyond the axis.
         let right = svg.width() - notes.max(GAP) - GAP;
         let x = |time: f64| left + time.clamp(0.0, length) / length * (right - left);
         let mut top = svg.legend(&self.legend, |svg, &(series, shade), (x, y)| {
             let (class, size) = (Look::of(series).class, (Svg::SAMPLE - GAP, 12.0));
             svg.rect(&class, (x + GAP, y - 6.0), size, shade, "");
         });
-        // The title of a group stands before its note.
+        // The title of a group is in front of its note.
         let (end, total) = (svg.width(), svg.width() - GAP);
         let room = |group: &Group| total - width(&group.note);
         let height = |group: &Group| {

@@ -36,9 +36,9 @@ pub type Point = (f64, f64);
 /// The place of a picture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// A page of the book, whose style sheet has the colours. The width is nearly that of a phone.
+    /// A page of the book, whose style sheet has the colours. A page is nearly as wide as a phone.
     Page,
-    /// A file, with a style sheet for a light and a dark theme. The width is that of a phone held sideways.
+    /// A file, with a style sheet for a light and a dark theme. It is as wide as a phone held sideways.
     File,
 }
 
@@ -49,7 +49,7 @@ pub struct Heading {
     pub title: String,
     /// A reason to doubt the numbers, before everything that follows from the numbers.
     pub doubt: Option<String>,
-    /// The sentences on what the picture shows.
+    /// The sentences about the picture.
     pub conclusion: String,
 }
 

@@ -1,5 +1,5 @@
 //! The rules of all pictures and colours: no text leaves the picture or covers another text, every number is finite, and
-//! text and curves stand out from what is behind them.
+//! text and curves have a contrast to their background.
 
 use crate::gantt::SHADES;
 use crate::svg::{COLOURS, FONT, STYLE, width};

@@ -1,11 +1,14 @@
-//! Calls of an answer: panics with their place and input, and a time limit around work that may never end.
+//! Calls of an answer: panics with their place and input, and a limit around work that may never end.
 //!
-//! A thread cannot be stopped from outside. The work runs in a separate thread, which is left behind when its time is up and
-//! ends with the program. An answer that hangs in one law usually hangs in the next law too: after the first time limit, all
-//! others are shorter.
+//! The limit is processor time: a busy machine does not end an answer that is only slow. Work that waits for ever takes no
+//! processor time, and is given up when this program has taken hardly any for as long.
+//!
+//! A thread cannot be stopped from outside. The work runs in a separate thread, which is left behind at the limit and ends with
+//! the program. [`laws`](mod@crate::laws) checks nothing more after that.
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
+use std::fs;
 use std::panic::{
     AssertUnwindSafe, PanicHookInfo, catch_unwind, resume_unwind, set_hook, take_hook,
 };
@@ -20,15 +23,19 @@ use harness::stopwatch::Stopwatch;
 
 use crate::outcome::{Finding, Outcome};
 
-/// The time that an answer gets for one case: far more than any of them needs.
-pub const LIMIT: Duration = Duration::from_secs(10);
-
-/// Limits are so much shorter after something has run out of time.
-const SHORTER: u32 = 10;
+/// The limit of an answer for one case. The slowest call of our solutions takes a fifth of it.
+pub const LIMIT: Duration = Duration::from_secs(2);
 
 /// The time between two looks at work that may hang.
 const LOOK: Duration = Duration::from_millis(10);
 
+/// The looks between two readings of the processor time.
+const READING: u32 = 25;
+
+/// Work waits if the program takes at most this part of a core.
+const IDLE: u32 = 50;
+
+/// Whether an answer has passed its limit.
 static SOMETHING_HANGS: AtomicBool = AtomicBool::new(false);
 
 /// The first `todo!` that a law came to, in any thread.
@@ -67,6 +74,11 @@ pub fn given(input: impl Into<String>) {
 /// The `todo!` that was met since the last call.
 pub(crate) fn take_todo() -> Option<Panic> {
     locked(&TODO).take()
+}
+
+/// Whether an answer has passed its limit since the last call.
+pub(crate) fn take_hang() -> bool {
+    SOMETHING_HANGS.swap(false, Ordering::Relaxed)
 }
 
 /// The result of `work`, or its panic.
@@ -121,7 +133,7 @@ impl Panic {
 }
 
 /// The result of `work`, which calls the answer with the `input`; `work` may describe other inputs with [`given`].
-/// Fails when `work` takes longer than [`LIMIT`]; the message names the input. Panics when `work` does.
+/// Fails when `work` passes the [`LIMIT`]; the message names the input. Panics when `work` does.
 pub fn within<R: Send + 'static>(
     input: &str,
     work: impl FnOnce() -> R + Send + 'static,
@@ -140,20 +152,19 @@ pub fn within<R: Send + 'static>(
 
 /// Work that was given up.
 pub(crate) struct GivenUp {
-    /// The time that the work had.
+    /// The limit, or the time until `look` found a reason.
     pub(crate) seconds: Duration,
-    /// The reason, if it was not the time.
+    /// The reason, if it was not the limit.
     pub(crate) why: Option<String>,
 }
 
-/// The result of `work`. Fails after `limit`, or when `look`, which is asked all the time, finds a reason to give up.
+/// The result of `work`. Fails at the `limit`, or when `look`, which is asked all the time, finds a reason to give up.
 /// Panics when `work` does, or no thread can be started.
 pub(crate) fn watched<R: Send + 'static>(
     limit: Duration,
     work: impl FnOnce() -> R + Send + 'static,
     mut look: impl FnMut() -> Option<String>,
 ) -> Result<R, GivenUp> {
-    let limit = if SOMETHING_HANGS.load(Ordering::Relaxed) { limit / SHORTER } else { limit };
     let (done, waiting) = channel();
     let input = INPUT.with_borrow(Arc::clone);
     let worker = Builder::new().spawn(move || {
@@ -163,7 +174,10 @@ pub(crate) fn watched<R: Send + 'static>(
     });
     worker.expect("a check needs one more thread");
     let mut clock = Stopwatch::start();
-    loop {
+    let before = processor_time().unwrap_or_default();
+    // The processor time and the time at which the work did not wait.
+    let mut last = (before, Duration::ZERO);
+    for looks in 1u32.. {
         match waiting.recv_timeout(LOOK) {
             // The thread that waits panics in place of the thread that worked.
             Ok(result) => return Ok(result.unwrap_or_else(|panic| resume_unwind(Box::new(panic)))),
@@ -174,12 +188,30 @@ pub(crate) fn watched<R: Send + 'static>(
         if why.is_some() {
             return Err(GivenUp { seconds, why });
         }
-        if seconds >= limit {
-            // Tests of this module run beside others.
-            SOMETHING_HANGS.store(!cfg!(test), Ordering::Relaxed);
-            return Err(GivenUp { seconds: limit, why: None });
+        if looks.is_multiple_of(READING) {
+            // Elsewhere than on Linux, a third of the time counts.
+            let now = processor_time().unwrap_or(seconds / 3);
+            if now.saturating_sub(last.0) > (seconds - last.1) / IDLE {
+                last = (now, seconds);
+            }
+            if now.saturating_sub(before) >= limit || seconds - last.1 >= limit {
+                break;
+            }
         }
     }
+    // Tests of this module run at the same time as others.
+    SOMETHING_HANGS.store(!cfg!(test), Ordering::Relaxed);
+    Err(GivenUp { seconds: limit, why: None })
+}
+
+/// The processor time of this program, in steps of a hundredth of a second. Only Linux has it in a file.
+fn processor_time() -> Option<Duration> {
+    let stat = fs::read_to_string("/proc/self/stat").ok()?;
+    // The name of the program, in parentheses, may have spaces. Eleven fields later come the ticks of the program and those of
+    // the system's work for it.
+    let fields = stat.rsplit_once(')')?.1.split_whitespace().skip(11).take(2);
+    let ticks: Option<u64> = fields.map(|ticks| ticks.parse::<u64>().ok()).sum();
+    Some(Duration::from_millis(10 * ticks?))
 }
 
 #[cfg(test)]
@@ -209,7 +241,7 @@ mod tests {
     #[test]
     fn work_ends_with_its_result_or_by_its_time_or_for_a_reason() {
         assert_eq!(within("adding", || 1 + 1), Ok(2));
-        let sleep = || std::thread::sleep(LIMIT);
+        let sleep = || std::thread::sleep(5 * LIMIT);
         let given_up = watched(LIMIT, sleep, || Some("stuck".to_owned())).unwrap_err();
         assert_eq!(given_up.why.as_deref(), Some("stuck"));
         assert!(

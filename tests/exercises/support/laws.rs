@@ -18,7 +18,7 @@ use std::process::ExitCode;
 
 use serde_json::json;
 
-use crate::call::{catch, given, take_todo, within};
+use crate::call::{catch, given, take_hang, take_todo, within};
 use crate::outcome::{Finding, Outcome};
 
 /// A law of an answer of type `A`: its name, and a function that judges the answer.
@@ -104,14 +104,16 @@ macro_rules! check {
     }};
 }
 
-/// Checks an answer against all laws and reports each law. The exit code is 0 if all passed, and 1 otherwise.
+/// Checks an answer against all laws and reports each law. The exit code is 0 if all passed, and 1 otherwise. An answer that hangs
+/// in one law usually hangs in the next law too, so the laws after it fail without a check.
 pub fn run<A: Copy>(laws: &[Law<A>], answer: A) -> ExitCode {
-    let (mut passed, mut failed) = (0, 0);
+    let (mut passed, mut failed, mut hangs) = (0, 0, false);
     for (name, law) in laws {
         report(&json!({"law": name, "state": "begun"}));
         given("");
         take_todo();
-        let (message, place) = match catch(|| law(answer)) {
+        let unchecked = || Ok(Err(Finding::new("not checked, because the answer hangs")));
+        let (message, place) = match if hangs { unchecked() } else { catch(|| law(answer)) } {
             Ok(Ok(())) => {
                 passed += 1;
                 report(&json!({"law": name, "state": "passed"}));
@@ -121,6 +123,7 @@ pub fn run<A: Copy>(laws: &[Law<A>], answer: A) -> ExitCode {
             Err(panic) => (panic.message, panic.place),
         };
         failed += 1;
+        hangs |= take_hang();
         let todo = take_todo();
         let is_todo = todo.is_some();
         let (message, place) = todo.map_or((message, place), |todo| (todo.message, todo.place));

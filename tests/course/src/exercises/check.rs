@@ -9,17 +9,13 @@ use super::build::{self, Speed};
 use super::program::{self, Outcome};
 use super::progress::{Fingerprint, Progress};
 use super::tree::{Exercise, Tree};
-use super::{CheckArguments, list, report};
+use super::{given, list, report};
 
-/// Checks an exercise: the one that is named, or the next. With `all`, shows every broken law in full.
-pub fn run(tree: &Tree, arguments: &CheckArguments) -> anyhow::Result<()> {
+/// Checks an exercise. With `all`, shows every broken law in full.
+pub fn run(tree: &Tree, exercise: &Exercise, limit: Duration, all: bool) -> anyhow::Result<()> {
     interrupt::watch()?;
-    let named = arguments.name.as_deref();
-    let Some(exercise) = Progress::load(tree)?.named_or_next(tree, named)? else {
-        return list::all_solved(tree);
-    };
-    let outcome = once(tree, exercise, arguments.limit.duration(), &|| true)?;
-    report::show(tree, exercise, &outcome, arguments.all)?;
+    let outcome = once(tree, exercise, limit, &|| true)?;
+    report::show(tree, exercise, &outcome, all)?;
     match outcome {
         Outcome::Passed(_) => list::what_is_next(tree),
         // The exit code reports this.
@@ -48,7 +44,13 @@ pub fn once(
     let unchanged = || Fingerprint::of(exercise).is_ok_and(|now| now == checked);
     let as_compiled = unchanged();
     let outcome = program::run(&executable, &tree.package, &[], limit, wanted)?;
-    if matches!(outcome, Outcome::Passed(_)) && as_compiled && unchanged() {
+    if !matches!(outcome, Outcome::Passed(_)) {
+        return Ok(outcome);
+    }
+    if given::edited_check(tree, exercise).is_some() {
+        return Ok(Outcome::OfAnEditedCheck);
+    }
+    if as_compiled && unchanged() {
         Progress::remember_passed(tree, exercise, checked)?;
     }
     Ok(outcome)

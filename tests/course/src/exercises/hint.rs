@@ -5,7 +5,6 @@ use std::fs;
 use anyhow::Context as _;
 use harness::report::{self, line, terminal_columns};
 
-use super::list;
 use super::progress::Progress;
 use super::tree::{Exercise, Tree};
 
@@ -40,11 +39,8 @@ fn parse(text: &str) -> Vec<Step> {
     steps.filter_map(step).collect()
 }
 
-/// Prints the next step of a hint, or all steps, for an exercise by name or for the next exercise.
-pub fn run(tree: &Tree, name: Option<&str>, all: bool) -> anyhow::Result<()> {
-    let Some(exercise) = Progress::load(tree)?.named_or_next(tree, name)? else {
-        return list::all_solved(tree);
-    };
+/// Prints the next step of a hint, or all steps.
+pub fn run(tree: &Tree, exercise: &Exercise, all: bool) -> anyhow::Result<()> {
     let steps = steps(exercise)?;
     let shown = Progress::remember_hints(tree, exercise, |read| {
         // After the last step all steps are shown again.

@@ -1,31 +1,31 @@
 //! `cargo course list` and `cargo course next`.
 
-use harness::report::line;
+use harness::report::{line, paragraph, terminal_columns, wrapped};
 
+use super::given;
 use super::progress::{Progress, Standing};
 use super::tree::{Exercise, Tree};
 
+/// Prints the exercises. A title that is too long for the terminal goes on below itself.
 pub fn list(tree: &Tree) -> anyhow::Result<()> {
-    let progress = Progress::load(tree)?;
+    let (progress, edited) = (Progress::load(tree)?, given::edited_checks(tree));
     let longest = tree.exercises.iter().map(|one| one.name.len()).max().unwrap_or_default();
-    let mut any_changed = false;
     for exercise in &tree.exercises {
+        let name = &exercise.name;
         let (mark, note) = match progress.of(exercise) {
+            _ if edited.iter().any(|(one, _)| one.name == *name) => {
+                ('?', " (its check was edited: a pass does not count)".to_owned())
+            }
             Standing::Solved => ('✓', String::new()),
             Standing::Changed(change) => ('?', format!(" ({change} changed since it passed)")),
             Standing::Open => ('·', String::new()),
         };
-        any_changed |= mark == '?';
-        let title = exercise.title();
-        let told = format!("{mark} {:<longest$}  {title}{note}", exercise.name);
-        line(told.trim_end())?;
+        let (before, title) = (longest + 4, format!("{}{note}", exercise.title()));
+        let title = wrapped(&title, terminal_columns().max(2 * before) - before);
+        let title = title.replace('\n', &format!("\n{:before$}", ""));
+        line(format!("{mark} {name:<longest$}  {title}").trim_end())?;
     }
     line("")?;
-    if any_changed {
-        line(
-            "`cargo course check` takes those that are not solved one after the other: call it again\n",
-        )?;
-    }
     what_is_next(tree)
 }
 
@@ -57,7 +57,7 @@ pub fn what_is_next(tree: &Tree) -> anyhow::Result<()> {
     let solved = |exercise: &&Exercise| progress.of(exercise) == Standing::Solved;
     let (solved, all) = (tree.exercises.iter().filter(solved).count(), tree.exercises.len());
     let Some(Exercise { name, .. }) = progress.next(tree) else { return all_solved(tree) };
-    Ok(line(format_args!("{solved} of {all} solved; next: {name} (cargo course next)"))?)
+    Ok(paragraph(format_args!("{solved} of {all} solved; next: {name} (cargo course next)"))?)
 }
 
 pub fn all_solved(tree: &Tree) -> anyhow::Result<()> {

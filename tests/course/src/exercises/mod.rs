@@ -6,6 +6,7 @@
 mod build;
 pub mod cargo;
 mod check;
+mod given;
 pub mod hint;
 mod list;
 mod mine;
@@ -22,7 +23,8 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 
-use tree::Tree;
+use progress::Progress;
+use tree::{Exercise, Tree};
 
 #[derive(Clone, Debug, Subcommand)]
 pub enum Command {
@@ -38,8 +40,8 @@ pub enum Command {
     Run(RunArguments),
     /// Show the next step of an exercise's hint
     Hint {
-        /// Its name, or a part of it that no other has: ring [default: the next that is not solved]
-        name: Option<String>,
+        #[command(flatten)]
+        exercise: Named,
         /// Show all steps
         #[arg(long)]
         all: bool,
@@ -51,9 +53,15 @@ pub enum Command {
 }
 
 #[derive(Args, Clone, Debug)]
-pub struct CheckArguments {
+pub struct Named {
     /// Its name, or a part of it that no other has: ring [default: the next that is not solved]
     name: Option<String>,
+}
+
+#[derive(Args, Clone, Debug)]
+pub struct CheckArguments {
+    #[command(flatten)]
+    exercise: Named,
 
     /// Show every broken law in full, and all that the answer printed
     #[arg(long)]
@@ -74,8 +82,8 @@ pub struct RunArguments {
 
 #[derive(Args, Clone, Debug)]
 pub struct Asking {
-    /// Its name, or a part of it that no other has: ring
-    name: String,
+    #[command(flatten)]
+    exercise: Named,
 
     /// Do not ask first
     #[arg(long)]
@@ -99,18 +107,41 @@ impl Limit {
 
 pub fn run(command: &Command) -> anyhow::Result<()> {
     let tree = Tree::find()?;
-    reset::keep_given(&tree)?;
+    given::keep(&tree)?;
     match command {
         Command::List => list::list(&tree),
         Command::Next => list::next(&tree),
-        Command::Check(arguments) => check::run(&tree, arguments),
-        Command::Watch(arguments) => watch::run(&tree, arguments),
+        Command::Check(CheckArguments { exercise, all, limit }) => {
+            exercise.with(&tree, |exercise| check::run(&tree, exercise, limit.duration(), *all))
+        }
+        Command::Watch(CheckArguments { exercise, all, limit }) => {
+            exercise.with(&tree, |exercise| watch::run(&tree, exercise, limit.duration(), *all))
+        }
         Command::Run(RunArguments { name, limit }) if name == mine::NAME => {
             mine::run(&tree, limit.duration())
         }
         Command::Run(arguments) => run::run(&tree, arguments),
-        Command::Hint { name, all } => hint::run(&tree, name.as_deref(), *all),
-        Command::Solution(Asking { name, yes }) => reset::solution(&tree, tree.named(name)?, *yes),
-        Command::Reset(Asking { name, yes }) => reset::run(&tree, tree.named(name)?, *yes),
+        Command::Hint { exercise, all } => {
+            exercise.with(&tree, |exercise| hint::run(&tree, exercise, *all))
+        }
+        Command::Solution(Asking { exercise, yes }) => {
+            exercise.with(&tree, |exercise| reset::solution(&tree, exercise, *yes))
+        }
+        Command::Reset(Asking { exercise, yes }) => {
+            exercise.with(&tree, |exercise| reset::run(&tree, exercise, *yes))
+        }
+    }
+}
+
+impl Named {
+    /// Does the `work` for the exercise, if one is named or left.
+    fn with(
+        &self,
+        tree: &Tree,
+        work: impl FnOnce(&Exercise) -> anyhow::Result<()>,
+    ) -> anyhow::Result<()> {
+        let next = || Ok(Progress::load(tree)?.next(tree));
+        let named = |name: &String| tree.named(name).map(Some);
+        self.name.as_ref().map_or_else(next, named)?.map_or_else(|| list::all_solved(tree), work)
     }
 }

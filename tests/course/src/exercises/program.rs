@@ -28,6 +28,8 @@ const MARK: char = '\u{1e}';
 #[derive(Clone, Debug)]
 pub enum Outcome {
     Passed(Vec<Checked>),
+    /// The answer passes, and its check is not the original, so the pass does not count.
+    OfAnEditedCheck,
     /// The laws that the answer keeps, and the laws that the answer breaks.
     Failed(Vec<Checked>, Vec<Checked>),
     /// The compiler has reported mistakes in the answer on standard error.
@@ -115,6 +117,7 @@ impl Outcome {
     pub fn verdict(&self) -> String {
         match self {
             Self::Passed(_) => "passes".to_owned(),
+            Self::OfAnEditedCheck => "its check was edited, so the pass does not count".to_owned(),
             Self::Failed(passed, failures) => {
                 let fail = if failures.len() == 1 { "fails" } else { "fail" };
                 let all = counted(passed.len() + failures.len(), "check");

@@ -88,15 +88,6 @@ impl Progress {
         tree.exercises.iter().find(|exercise| self.of(exercise) != Standing::Solved)
     }
 
-    /// The exercise of that name, else the next; none if all are solved.
-    pub fn named_or_next<'a>(
-        &self,
-        tree: &'a Tree,
-        name: Option<&str>,
-    ) -> anyhow::Result<Option<&'a Exercise>> {
-        name.map_or_else(|| Ok(self.next(tree)), |name| tree.named(name).map(Some))
-    }
-
     pub fn remember_passed(
         tree: &Tree,
         exercise: &Exercise,

@@ -4,6 +4,7 @@
 use console::{measure_text_width, style, truncate_str};
 use harness::report::{counted, line, terminal_columns};
 
+use super::given;
 use super::program::{Checked, Outcome};
 use super::tree::{Exercise, Tree};
 use crate::process::{How, PRINTED_TOO_MUCH, TOOK_TOO_MUCH};
@@ -29,6 +30,9 @@ pub fn show(tree: &Tree, exercise: &Exercise, outcome: &Outcome, all: bool) -> a
     below.extend(tree.page(exercise).map(|page| {
         format!("the chapter:  mdbook serve book --open, or {}", tree.relative(&page))
     }));
+    let edited = given::edited_check(tree, exercise);
+    below
+        .extend(edited.map(|command| format!("its check was edited; to bring it back: {command}")));
     let is_cut = !all && matches!(outcome, Outcome::Failed(..) | Outcome::CutShort { .. });
     below.extend(is_cut.then(|| format!("all of it:    cargo course check {name} --all")));
     let room = ROWS - BELOW - below.len();
@@ -45,6 +49,7 @@ pub fn show(tree: &Tree, exercise: &Exercise, outcome: &Outcome, all: bool) -> a
             }
             return Ok(line(format!("  to compare with ours: cargo course solution {name}"))?);
         }
+        Outcome::OfAnEditedCheck => vec![title(&format!("{name}: {}", outcome.verdict()))],
         Outcome::CargoFailed(said) => {
             line(format_args!("{cross} cargo failed before {name} could be checked"))?;
             let said = if said.is_empty() { "what it said stands above" } else { said };

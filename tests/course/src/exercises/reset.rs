@@ -1,26 +1,23 @@
 //! `cargo course solution`, and `cargo course reset`: restores the original of an exercise, and puts the learner's text aside.
-//!
-//! The original is in git, in the last commit that changed the check of the exercise, because a learner does not edit checks.
-//! In a checkout without git, the first command copies the exercises.
 
 use std::fs;
 use std::io::{self, BufRead as _, IsTerminal as _, Write as _, stderr, stdin};
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use anyhow::{Context as _, bail};
 use harness::cli::UsageError;
-use harness::report::{file, line};
+use harness::report::{line, paragraph};
 
+use super::given::{self, write};
 use super::progress::{FOLDER, Progress, Standing};
 use super::tree::{self, Exercise, Tree};
 
 pub fn run(tree: &Tree, exercise: &Exercise, yes: bool) -> anyhow::Result<()> {
     let name = &exercise.name;
     let path = exercise.file();
-    let given = given(tree, exercise).with_context(|| {
+    let (given, is_copy) = given::original(tree, exercise).with_context(|| {
         let path = tree.relative(&path);
-        format!("{path} as it was given, to be had from a fresh copy of the course")
+        format!("the original of {path} is not known here, and is in a fresh copy of the course")
     })?;
     let question = format!("Bring {name} back as it was given, and put your version aside?");
     if on_disk(&path)?.as_ref() != Some(&given) && !yes && !confirm(&question)? {
@@ -35,7 +32,11 @@ pub fn run(tree: &Tree, exercise: &Exercise, yes: bool) -> anyhow::Result<()> {
         replace(&path, mine.as_deref(), &given)?;
     }
     Progress::forget(tree, exercise)?;
-    line(format_args!("{} is as it was given", tree.relative(&path)))?;
+    // A learner may have edited the exercise before the first command.
+    let found =
+        "your first `cargo course` command found it; a fresh copy of the course has the original";
+    let as_before = if is_copy { found } else { "it was given" };
+    paragraph(format_args!("{} is as {as_before}", tree.relative(&path)))?;
     if let Some(aside) = aside {
         line(format_args!("what you had written is in {}", tree.relative(&aside)))?;
     }
@@ -69,47 +70,6 @@ fn confirm(question: &str) -> anyhow::Result<bool> {
     Ok(matches!(answer.trim().to_lowercase().as_str(), "y" | "yes"))
 }
 
-/// Copies every exercise that has no copy, in a checkout without git.
-pub fn keep_given(tree: &Tree) -> anyhow::Result<()> {
-    if tree.root.join(".git").exists() {
-        return Ok(());
-    }
-    for exercise in &tree.exercises {
-        let copy = copy_of(tree, exercise);
-        // A command that needs an unreadable file reports the error.
-        if let (false, Ok(text)) = (copy.exists(), tree::read(&exercise.file())) {
-            write(&copy, &text)?;
-        }
-    }
-    Ok(())
-}
-
-fn copy_of(tree: &Tree, exercise: &Exercise) -> PathBuf {
-    tree.root.join(FOLDER).join("given").join(format!("{}.rs", exercise.name))
-}
-
-/// The original of an exercise: the copy, or else the version in git. Fails when neither exists.
-fn given(tree: &Tree, exercise: &Exercise) -> anyhow::Result<Vec<u8>> {
-    let copy = copy_of(tree, exercise);
-    if copy.exists() {
-        return tree::read(&copy).with_context(|| format!("{}", copy.display()));
-    }
-    // In the folder of the exercises, because the checkout may be a part of a repository.
-    let git = |words: &[&str]| -> anyhow::Result<Vec<u8>> {
-        let git = Command::new("git").args(words).current_dir(&tree.package).output();
-        let answer = git.context("git cannot be started")?;
-        if !answer.status.success() || answer.stdout.is_empty() {
-            let why = String::from_utf8_lossy(&answer.stderr);
-            bail!("git does not have it: {}", why.lines().next().unwrap_or("no commit"));
-        }
-        Ok(answer.stdout)
-    };
-    let check = format!("checks/{}.rs", exercise.name);
-    let commit = git(&["log", "-1", "--format=%H", "--", &check])?;
-    let commit = String::from_utf8_lossy(&commit).trim().to_owned();
-    git(&["show", &format!("{commit}:./{}.rs", exercise.name)])
-}
-
 /// Stores the learner's text under an unused name, and returns the path.
 fn put_aside(tree: &Tree, exercise: &Exercise, text: &[u8]) -> anyhow::Result<PathBuf> {
     let named = |number| tree.root.join(FOLDER).join(format!("{}-{number}.rs", exercise.name));
@@ -133,13 +93,6 @@ fn replace(path: &Path, put_aside: Option<&[u8]>, text: &[u8]) -> anyhow::Result
         bail!("{} was saved just now, and stays as it is; try again", path.display());
     }
     write(path, text)
-}
-
-/// Writes a file, and makes its folder.
-fn write(path: &Path, text: &[u8]) -> anyhow::Result<()> {
-    let written = fs::create_dir_all(path.parent().unwrap_or(path))
-        .and_then(|()| file::write(path, |file| file.write_all(text)));
-    written.with_context(|| format!("{}", path.display()))
 }
 
 #[cfg(test)]

@@ -13,19 +13,16 @@ use harness::report::line;
 use super::program::Outcome;
 use super::progress::Progress;
 use super::tree::{Exercise, Tree};
-use super::{CheckArguments, check, list, report};
+use super::{check, list, report};
 
 /// The time between two readings. Two readings have to agree: no half-written file is compiled.
 const LOOK: Duration = Duration::from_millis(100);
 
 /// Checks an exercise at every save, until all exercises are solved or Ctrl-C is pressed. A save ends a running check.
-pub fn run(
-    tree: &Tree,
-    CheckArguments { name, limit, all }: &CheckArguments,
-) -> anyhow::Result<()> {
+pub fn run(tree: &Tree, exercise: &Exercise, limit: Duration, all: bool) -> anyhow::Result<()> {
     interrupt::watch()?;
     let terminal = Term::stdout();
-    let mut current = Progress::load(tree)?.named_or_next(tree, name.as_deref())?;
+    let mut current = Some(exercise);
     let mut saved = true;
     while let Some(exercise) = current {
         let file = Watched::new(exercise)?;
@@ -34,8 +31,8 @@ pub fn run(
             terminal.clear_screen()?;
         }
         line(format_args!("{}\n", exercise.heading()))?;
-        let outcome = check::once(tree, exercise, limit.duration(), &|| !file.has_changed())?;
-        report::show(tree, exercise, &outcome, *all)?;
+        let outcome = check::once(tree, exercise, limit, &|| !file.has_changed())?;
+        report::show(tree, exercise, &outcome, all)?;
         match outcome {
             Outcome::Interrupted if interrupt::requested() => break,
             Outcome::Interrupted => {

@@ -9,6 +9,8 @@ use assert_cmd::assert::Assert;
 use super::fixture::{Checkout, answer, stub};
 use crate::*;
 
+const CHECK: &str = "tests/exercises/checks/ch01_sum.rs";
+
 #[test]
 fn what_passed_is_remembered_until_the_answer_changes() {
     let checkout = Checkout::new();
@@ -54,14 +56,13 @@ fn what_passed_is_remembered_until_the_answer_changes() {
 
     checkout.sum_is("b + a");
     let changed = contains("(it has changed since it passed)").and(contains("next: ch01_sum"));
-    let how =
-        contains("\n\n`cargo course check` takes those that are not solved one after the other");
-    checkout.says("list", "? ch01_sum").stdout(changed.and(how));
+    checkout.says("list", "? ch01_sum").stdout(changed);
     checkout.sum_is("a + b");
     checkout.says("list", "✓ ch01_sum");
-    // A changed check is another check.
-    let check = checkout.read("tests/exercises/checks/ch01_sum.rs") + "\n// More.\n";
-    checkout.write("tests/exercises/checks/ch01_sum.rs", &check);
+    // The check of a newer course is another check.
+    let check = checkout.read(CHECK) + "\n// More.\n";
+    checkout.write(CHECK, &check);
+    checkout.write(".course/given/checks/ch01_sum.rs", &check);
     checkout.says("list", "? ch01_sum").stdout(contains("(its check has changed since it"));
     let next = contains("It passed, and its check has changed since.\n");
     checkout.course("next").success().stdout(next);
@@ -75,6 +76,32 @@ fn what_passed_is_remembered_until_the_answer_changes() {
     checkout.course("check sum").success();
     checkout.sum_is("b + a");
     checkout.says("list", "✓ ch01_sum");
+}
+
+#[test]
+fn a_pass_of_an_edited_check_does_not_count() {
+    for (commits, restores) in
+        [(true, "git checkout HEAD -- "), (false, "cp .course/given/checks/")]
+    {
+        let checkout = Checkout::new();
+        if commits {
+            checkout.commit("given");
+        }
+        checkout.says("list", "· ch01_sum   two numbers, added\n");
+        let given = checkout.read(CHECK);
+        checkout.write(CHECK, &given.replace('5', "6"));
+        checkout.sum_is("a + b + 1");
+        let verdict =
+            "ch01_sum does not pass yet: its check was edited, so the pass does not count";
+        let check = checkout.course("check sum").code(1).stderr(contains(verdict));
+        check.stdout(all([restores, "tests/exercises/checks/ch01_sum.rs\n"]));
+        checkout.says("list", "? ch01_sum   two numbers, added (its check was edited");
+        checkout.sum_is("a");
+        let named = all(["expected 6, got 2", "its check was edited; to bring it back: "]);
+        checkout.course("check sum").code(1).stdout(named);
+        checkout.write(CHECK, &given);
+        checkout.says("list", "· ch01_sum").stdout(contains("0 of 2 solved"));
+    }
 }
 
 #[test]
@@ -157,6 +184,13 @@ fn titles_hints_and_the_order_are_those_of_the_files() {
     checkout.write("tests/exercises/ch01_sum.rs", "fn main() {}\n");
     let next = contains("ch01_sum: two numbers, added").and(contains("or book/src/ch01-sums.md"));
     checkout.course("next").success().stdout(next);
+    let check = checkout.read(CHECK).replace("added", &"added and added again ".repeat(5));
+    checkout.write(CHECK, &check);
+    for columns in [60, 40] {
+        let list = checkout.tool(&["list"]).env("COLUMNS", columns.to_string()).assert().success();
+        let told = String::from_utf8(list.get_output().stdout.clone()).unwrap();
+        assert!(told.lines().all(|line| line.chars().count() <= columns), "{told}");
+    }
     let hint = format!("## Look\n\n{}\n", "word ".repeat(40));
     checkout.write("tests/answers/ch01_sum/hint.md", &hint);
     let hint = checkout.tool(&["hint", "sum"]).env("COLUMNS", "30").assert().success();
@@ -245,7 +279,7 @@ fn an_exercise_comes_back_as_it_was_given() {
     let file = "tests/exercises/ch01_sum.rs";
     let is_as_given = |assert: Assert| {
         assert_eq!(checkout.read(file), stub("ch01_sum", "ch01-sums"));
-        assert.success().stdout(contains("is as it was given"))
+        assert.success().stdout(contains("is as your first `cargo course` command found it"))
     };
     let reset = || is_as_given(checkout.course("reset sum --yes"));
     checkout.course("next").success();

@@ -148,7 +148,7 @@ fn a_loop_that_never_ends_names_its_rank() {
     let told = world.run(|rank| match rank.rank() {
         0 => receive(rank, 1),
         _ => loop {
-            threads::sleep(LIMIT);
+            threads::sleep(5 * LIMIT);
         },
     });
     let told = told.unwrap_err();

@@ -4,7 +4,7 @@ use super::commands::MARKS;
 use super::page::{Block, Include, Page};
 use super::{Book, Wrong, outputs};
 
-/// Stands for lines of an output that a page leaves out.
+/// Marks the lines of an output that a page leaves out.
 const GAP: &str = "…";
 
 /// The most lines of an output that a page shows before an explanation.

@@ -3,7 +3,7 @@
 use super::outputs::{Recordings, needs_gpu};
 use super::{Book, stem};
 
-/// The words after `console`, for whoever runs the commands: they take minutes, need a GPU or MPI, wait for a person, change
+/// The words after `console`, for the reader who runs the commands: they take minutes, need a GPU or MPI, wait for a person, change
 /// the reader's files, or fail on purpose.
 pub const MARKS: [&str; 6] = ["long", "gpu", "mpi", "interactive", "edits", "fails"];
 

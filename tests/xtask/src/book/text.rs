@@ -87,7 +87,7 @@ pub(super) fn numbers(book: &Book, page: &Page) -> Wrong {
     FROM_DATA.captures_iter(&page.text).filter_map(wrong).collect()
 }
 
-/// A decimal number that names outputs stands in one of them.
+/// A decimal number that names outputs is in one of them.
 pub(super) fn printed(book: &Book, page: &Page) -> Wrong {
     let output = |name: &str| book.text(Path::new(OUTPUTS).join(name).with_extension("txt"));
     let numbers = |text: &str| DECIMAL.find_iter(text).map(|it| it.as_str().to_owned()).collect();

@@ -20,7 +20,7 @@ pub struct Pass {
     pub units: Rounded,
 }
 
-/// The passes of a stage, one after the other. Every list has an entry for each pass.
+/// The passes of a stage, in order. Every list has an entry for each pass.
 ///
 /// In JSON it is an array of the lists, in this order. The last stage of GPipe with two micro-batches is
 /// `["FFBB",[0,1,1,0],[1,2,3,5],[1,2,1,0]]`.

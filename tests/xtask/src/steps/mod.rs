@@ -70,11 +70,11 @@ pub struct Catalogue {
     pub runs: Vec<Run>,
 }
 
-/// Whose contributions a rank holds, chunk by chunk: `[rank][chunk]`.
+/// The contributions that a rank holds, chunk by chunk: `[rank][chunk]`.
 pub type Holdings = Vec<Vec<BTreeSet<usize>>>;
 
 impl Run {
-    /// Whose contributions each rank holds: before the first step, then after each step.
+    /// The contributions that each rank holds: before the first step, then after each step.
     ///
     /// The receiver adds a message to its own sum, or the message contains that sum already. Afterwards the rank holds the
     /// contributions of both.

@@ -38,13 +38,13 @@ enum Command {
     Figures(figures::Arguments),
     /// Run every command of every page of the book
     Walk(walk::Arguments),
-    /// Record what each all-reduce sends, for the book's stepper
+    /// Record the messages of each all-reduce, for the book's stepper
     Steps,
     /// Write down stage 6's pipeline schedules, for the book's figure
     Schedules,
-    /// Write down what stage 7's cost model says, for the book's figure
+    /// Record the predictions of stage 7's cost model, for the book's figure
     Scaling,
-    /// Print what the changelog says of this version, if all files that name it agree
+    /// Print this version's section of the changelog, if all files that name the version agree
     ReleaseNotes {
         /// The version to be released, which has to be the workspace's [default: the workspace's]
         version: Option<String>,

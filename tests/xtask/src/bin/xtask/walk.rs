@@ -24,7 +24,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "NAME")]
     page: Option<String>,
 
-    /// Also what takes minutes
+    /// Also the commands that take minutes
     #[arg(long)]
     all: bool,
 }

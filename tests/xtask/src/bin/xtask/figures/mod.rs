@@ -19,11 +19,11 @@ use xtask::{root, stored};
 
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Arguments {
-    /// Change nothing; say which figures are not what their data gives
+    /// Change nothing; say which figures do not match their data
     #[arg(long, conflicts_with = "measure")]
     check: bool,
 
-    /// First run what makes the data of these figures, and store what it measured with this machine
+    /// First run the commands that measure the data of these figures, and store their results with this machine
     #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = measured())]
     measure: Vec<String>,
 }
@@ -65,7 +65,7 @@ const PIPELINE: &str = "cargo run --release -p model-parallel -- --data syntheti
                         --batch-size 128 --train-size 1536 --test-size 100 --epochs 1 --metrics FILE";
 const COST_MODEL: &str = "cargo run --release -p cost-model -- --metrics FILE";
 
-/// The figures whose data this tool measures.
+/// The figures with data that this tool measures.
 fn measured() -> PossibleValuesParser {
     let measured = FIGURES.iter().filter(|(.., measurement)| measurement.is_some());
     PossibleValuesParser::new(measured.map(|(data, ..)| data[0]))

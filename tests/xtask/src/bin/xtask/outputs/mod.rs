@@ -32,7 +32,7 @@ pub(crate) struct Arguments {
     #[arg(value_name = "NAME")]
     names: Vec<String>,
 
-    /// Change nothing; say what would come out differently
+    /// Change nothing; print the differences
     #[arg(long)]
     check: bool,
 

@@ -1,4 +1,4 @@
-//! The runs of exercises: each with our solution, and with a mistake whose effect the run has to show.
+//! The runs of exercises: each with our solution, and with a mistake, which the run has to show.
 
 use std::fs;
 use std::path::Path;
@@ -13,7 +13,7 @@ use harness::report::line;
 /// One line for each run: `EXERCISE CANDIDATE: TEXT`, where TEXT is a part of the output that no machine changes.
 const EXPECTED: &str = "runs/expected.txt";
 
-/// Runs every line of the list, and returns what is wrong, also with the list: every run needs our solution and a mistake.
+/// Runs every line of the list, and returns the problems, also those of the list: every run needs our solution and a mistake.
 pub(super) fn problems(
     tree: &Tree,
     executable: &Path,

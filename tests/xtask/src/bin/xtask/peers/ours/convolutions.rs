@@ -1,4 +1,4 @@
-//! ResNet-18's twenty convolutions, forward and backward, one after the other.
+//! ResNet-18's twenty convolutions, forward and backward, in turn.
 //!
 //! The first convolution has no gradient of its input, which is data. The backward pass starts from ones.
 
