@@ -34,10 +34,8 @@ struct Case {
 
 impl Case {
     fn new(costs: &[u64], stages: usize) -> Self {
-        // Whole numbers this small are exact in f64.
-        let exact: Vec<f64> = costs.iter().map(|&cost| cost as f64).collect();
-        let expected = cut(&exact, stages).expect("there is a layer for each stage");
-        Self { costs: costs.to_vec(), stages, expected }
+        let least = least(costs, stages);
+        Self { costs: costs.to_vec(), stages, expected: filled(costs, stages, least) }
     }
 
     fn told(&self) -> String {
@@ -125,10 +123,11 @@ impl Case {
         if got == wanted {
             return;
         }
-        if wanted > FEW_DIGITS && (got - wanted) * 1000 < wanted {
+        if wanted > FEW_DIGITS && got - wanted <= wanted / 1000 {
             let what =
                 format!("{}: the largest stage is nearly as small as it can be", self.told());
-            let law = "costs are whole numbers, and every digit counts: no tolerance, and no f32";
+            let law = "costs are whole numbers, and every digit counts: no tolerance, and no float; the sum of all costs \
+                       fits into u64, and a larger number need not";
             fail(&what, &wanted.to_string(), &got.to_string(), law);
         }
         let shown = |ranges: &[Range<usize>], sizes: &[u64]| {
@@ -195,36 +194,85 @@ fn squares(sizes: &[u64]) -> u64 {
     sizes.iter().map(|size| size.saturating_mul(*size)).fold(0, u64::saturating_add)
 }
 
+/// The smallest largest stage: the least limit with which stages that are filled in order suffice.
+fn least(costs: &[u64], stages: usize) -> u64 {
+    let (mut low, mut high) = (largest(costs), costs.iter().sum::<u64>());
+    while low < high {
+        let middle = low + (high - low) / 2;
+        let enough = filled(costs, stages, middle).len() <= stages;
+        (low, high) = if enough { (low, middle) } else { (middle + 1, high) };
+    }
+    low
+}
+
+/// Fills stages in order up to a limit, and leaves a layer for each stage that follows.
+fn filled(costs: &[u64], stages: usize, limit: u64) -> Vec<Range<usize>> {
+    let (mut ranges, mut begin, mut size) = (Vec::new(), 0, 0u64);
+    for (layer, &cost) in costs.iter().enumerate().skip(1) {
+        size += costs[layer - 1];
+        let room = limit.saturating_sub(size) >= cost && size <= limit;
+        if !room || costs.len() - layer < stages.saturating_sub(ranges.len()) {
+            ranges.push(begin..layer);
+            (begin, size) = (layer, 0);
+        }
+    }
+    ranges.push(begin..costs.len());
+    ranges
+}
+
+/// Costs and a number of stages: the example; layers that cost more and more, or less and less; a large layer between small
+/// ones, first, in between and last; layers that cost nothing; one stage; a stage for each layer.
+const FEW_LAYERS: [(&[u64], usize); 13] = [
+    (&[3, 3, 3, 3, 3, 1], 3),
+    (&[1, 2, 3, 4, 5, 6], 3),
+    (&[6, 5, 4, 3, 2, 1], 3),
+    (&[1, 5, 3, 2], 3),
+    (&[1, 6, 3, 3], 3),
+    (&[20, 1, 1, 1, 1, 1], 3),
+    (&[1, 1, 20, 1, 1, 1], 4),
+    (&[1, 1, 1, 1, 1, 20], 3),
+    (&[0, 0, 4, 0, 0, 4, 0], 4),
+    (&[0, 0, 0], 2),
+    (&[4, 1, 5], 1),
+    (&[4, 1, 5], 3),
+    (&[7], 1),
+];
+
+/// Costs and a number of stages: numbers above those that f64 can tell apart; a sum above those of i64; the largest sum.
+const LARGE: [(&[u64], usize); 6] = [
+    (&[F64 + 3, F64 + 2, F64, F64 + 1, F64 + 1, F64 + 2, F64 + 3], 3),
+    (&[F64, F64 + 3, 1, 1, F64 + 1], 2),
+    (&[I64 / 2, I64 / 2 + 1, I64 / 2 - 1, 3, 2, 7], 3),
+    (&[I64, 5, I64 - 10], 2),
+    (&[I64 / 2, I64 / 2, I64 / 2], 2),
+    (&[u64::MAX - 10, 3, 4, 1, 2], 4),
+];
+
+const F64: u64 = 1 << 53;
+const I64: u64 = 1 << 63;
+
 fn the_largest_stage_is_as_small_as_it_can_be(answer: Answer) {
     within("cutting a few layers", move || {
-        // The example; layers that cost more and more, or less and less; a large layer between small ones, first, in
-        // between and last; layers that cost nothing; one stage; a stage for each layer.
-        Case::new(&[3, 3, 3, 3, 3, 1], 3).check(answer);
-        Case::new(&[1, 2, 3, 4, 5, 6], 3).check(answer);
-        Case::new(&[6, 5, 4, 3, 2, 1], 3).check(answer);
-        Case::new(&[1, 5, 3, 2], 3).check(answer);
-        Case::new(&[1, 6, 3, 3], 3).check(answer);
-        Case::new(&[20, 1, 1, 1, 1, 1], 3).check(answer);
-        Case::new(&[1, 1, 20, 1, 1, 1], 4).check(answer);
-        Case::new(&[1, 1, 1, 1, 1, 20], 3).check(answer);
-        Case::new(&[0, 0, 4, 0, 0, 4, 0], 4).check(answer);
-        Case::new(&[0, 0, 0], 2).check(answer);
-        Case::new(&[4, 1, 5], 1).check(answer);
-        Case::new(&[4, 1, 5], 3).check(answer);
-        Case::new(&[7], 1).check(answer);
+        for (costs, stages) in FEW_LAYERS {
+            Case::new(costs, stages).check(answer);
+        }
         // Up to five layers that cost 0 to 3, in all ways.
         for layers in 1..=5u32 {
             for number in 0..4u64.pow(layers) {
                 let costs: Vec<u64> = (0..layers).map(|i| number / 4u64.pow(i) % 4).collect();
+                let exact: Vec<f64> = costs.iter().map(|&cost| cost as f64).collect();
                 for stages in 1..=costs.len() {
-                    Case::new(&costs, stages).check(answer);
+                    let case = Case::new(&costs, stages);
+                    case.check(answer);
+                    let theirs = cut(&exact, stages).expect("there is a layer for each stage");
+                    case.the_largest_is_as_small_as_it_can_be(&theirs);
                 }
             }
         }
     });
 }
 
-/// Costs with nine digits, which f32 has no room for; their sum is beyond 32 bits.
+/// Costs with nine digits, which f32 has no room for; their sum is beyond 32 bits. Then costs near the largest numbers.
 fn every_digit_counts(answer: Answer) {
     within("cutting layers that cost much", move || {
         for (layers, stages) in [(9, 3), (14, 4), (40, 7)] {
@@ -233,6 +281,9 @@ fn every_digit_counts(answer: Answer) {
             Case::new(&costs, stages).check(answer);
             let costs: Vec<u64> = (0..layers).map(|i| 16_777_216 + i * 31 % 7).collect();
             Case::new(&costs, stages).check(answer);
+        }
+        for (costs, stages) in LARGE {
+            Case::new(costs, stages).check(answer);
         }
     });
 }

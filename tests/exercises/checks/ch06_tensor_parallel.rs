@@ -23,6 +23,9 @@ pub const LAWS: &[Law<Answer>] = laws![ranks_compute_what_one_device_does, error
 
 const TOGETHER: &str =
     "a column of H is one rank's, with its column of A, its number of a and its row of B";
+const IN_RUNS: &str = "ranks take runs of columns in their order, as shard_range(hidden, ranks, rank) cuts them: the first ranks \
+                       take the columns that are left over";
+const SHAPE: &str = "a gradient has the shape of its tensor";
 const WHOLE: &str = "b is for all columns of H together: every rank has all of it";
 const IN_PLACE: &str =
     "relu works on each number for itself, so a rank can apply it to its columns of H";
@@ -99,6 +102,8 @@ impl Case {
 
     /// Compares two tensors. The message names a wrong tensor that is `known`.
     fn compare(&self, what: &str, law: &str, [expected, got]: [&Tensor; 2], known: Vec<Known>) {
+        let is_gradient = what.starts_with("the gradient") && expected.dims() != got.dims();
+        let law = if is_gradient { SHAPE } else { law };
         let row = expected.dims().last().copied().unwrap_or(1).max(1);
         let guess = known.into_iter().find(|(_, wrong)| wrong.as_ref().is_ok_and(|w| same(w, got)));
         Expectation::of(format!("{}: {what}", self.told))
@@ -128,7 +133,11 @@ impl Case {
             let columns = Cut::new(1, hidden).range(self.parts.len(), rank);
             for (name, tensors) in expected.beside(found) {
                 let what = format!("{name} on rank {rank} (columns {columns:?} of H)");
-                let law = if name == "b" { WHOLE } else { TOGETHER };
+                let law = match name {
+                    "A" if tensors[0].dims().first() == tensors[1].dims().first() => IN_RUNS,
+                    "b" => WHOLE,
+                    _ => TOGETHER,
+                };
                 self.compare(&what, law, tensors, vec![]);
             }
         }

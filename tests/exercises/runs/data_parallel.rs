@@ -34,7 +34,7 @@ const OPTIONS: TrainOptions =
 const ROUNDING: f64 = 1e-4;
 
 /// A rank of a real program, as an answer takes it.
-pub struct Peer(SharedCommunicator);
+pub struct Peer(pub(super) SharedCommunicator);
 
 impl Communicator for Peer {
     forward!(0: rank, world_size, device, send, send_shared, recv, shares_memory, world_rank);

@@ -6,7 +6,13 @@ pub mod ch02_allreduce;
 pub mod ch02_owners;
 pub mod ch02_ring;
 pub mod ch04_fused_allreduce;
+pub mod ch06_1f1b;
+pub mod ch06_balance;
+pub mod ch06_tensor_parallel;
+pub mod ch06_two_stages;
+pub mod ch07_predict;
 mod data_parallel;
+mod pipeline;
 
 use std::error::Error;
 use std::io::Write as _;
