@@ -2,6 +2,7 @@
 //!
 //! Accuracy from counts that are known, on shards of all kinds.
 
+use crate::panicking;
 use crate::prelude::*;
 use datasets::CLASSES;
 
@@ -57,7 +58,7 @@ fn check(answer: Answer, shards: &[(usize, usize)]) {
         images: shards.iter().map(|shard| shard.images).sum(),
     };
     let on_ranks = shards.clone();
-    let found = ranks::attempt(shards.len(), Sends::Buffered, move |rank| {
+    let found = panicking::attempt(shards.len(), Sends::Buffered, move |rank| {
         let (logits, labels) = on_ranks[rank.rank()].outputs(rank.device())?;
         answer(rank, &logits, &labels)
     });
@@ -68,7 +69,7 @@ fn check(answer: Answer, shards: &[(usize, usize)]) {
         let law = "every rank takes part, and one without images adds two zeros";
         let what = format!("shards with {of_each} correct: no accuracy");
         let empty = shards.iter().any(|shard| shard.images == 0);
-        ranks::fail(&what, &expected, &failure, law, empty)
+        panicking::fail_on_ranks(&what, &expected, &failure, law, empty)
     });
     for (rank, &got) in found.iter().enumerate() {
         // NaN counts as a difference.
@@ -141,12 +142,12 @@ fn every_rank_tells_the_accuracy_of_all(answer: Answer) {
 }
 
 /// An untrained network: all logits are equal.
-fn of_equal_logits_the_first_counts(answer: Answer) {
+fn of_equal_logits_the_first_counts(answer: Answer) -> Outcome {
     let labels = [[0u32, 3, 9, 0], [1, 0, 2, 7]];
     let found = ranks::run(2, Sends::Buffered, move |rank| {
         let logits = Tensor::zeros((4, CLASSES), DType::F64, rank.device())?;
         answer(rank, &logits, &Tensor::new(&labels[rank.rank()], rank.device())?)
-    });
+    })?;
     if let Some(got) = found.into_iter().find(|got| *got != 3.0 / 8.0) {
         let ties = if got == 1.0 { ": every label is at a largest logit" } else { "" };
         fail(
@@ -156,13 +157,13 @@ fn of_equal_logits_the_first_counts(answer: Answer) {
             "of several equal largest logits the first is the answer, as in `argmax`",
         );
     }
+    Ok(())
 }
 
-fn errors_are_passed_on(answer: Answer) {
-    let what = "shards with 3 of 4, 1 of 2, 2 of 3 correct";
-    ranks::errors_are_passed_on(what, 3, Sends::Buffered, move |rank| {
+fn errors_are_passed_on(answer: Answer) -> Outcome {
+    ranks::errors_are_passed_on(3, Sends::Buffered, move |rank| {
         let (correct, images) = [(3, 4), (1, 2), (2, 3)][rank.rank()];
         let (logits, labels) = Shard { correct, images }.outputs(rank.device())?;
         answer(rank, &logits, &labels)
-    });
+    })
 }

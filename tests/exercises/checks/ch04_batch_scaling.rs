@@ -7,8 +7,10 @@ use std::ops::Range;
 
 use datasets::Batch;
 
+use crate::panicking;
 use crate::prelude::*;
 use crate::scaling::{RateRule, Tuned};
+use crate::tracer::counted;
 
 /// A rank, its model, an epoch, the number of the step, the settings of one device, and the rule of the rate.
 pub type Answer = fn(&Rank, &Classifier, &Batch, usize, Tuned, RateRule) -> Result<(), Error>;
@@ -72,7 +74,7 @@ impl Step {
 
     /// For each rank, the weights after the answer's step and the number of samples of its gradients.
     fn found(self, answer: Answer) -> (Vec<Weights>, Vec<usize>) {
-        let outcomes = ranks::attempt(self.devices, Sends::Buffered, move |rank| {
+        let outcomes = panicking::attempt(self.devices, Sends::Buffered, move |rank| {
             let model = Classifier::new(SEED, rank.device())?;
             let epoch = tracer::batch(0..SAMPLES)?;
             worked();
@@ -83,12 +85,12 @@ impl Step {
             let law = "all ranks take part in every all-reduce, even a rank with an empty shard";
             let empty = self.samples().len() < self.devices;
             let what = self.told("there are no weights");
-            ranks::fail(&what, "an update on every rank", &failure, law, empty)
+            panicking::fail_on_ranks(&what, "an update on every rank", &failure, law, empty)
         });
         outcomes.into_iter().unzip()
     }
 
-    fn check(self, answer: Answer) -> Result<()> {
+    fn check(self, answer: Answer) -> Outcome {
         let (found, worked) = self.found(answer);
         let before = Classifier::new(SEED, &Device::Cpu)?;
         let on_ranks = found.iter().map(|weights| counted(&before, weights, SAMPLES));
@@ -187,7 +189,7 @@ impl Step {
     }
 }
 
-fn k_devices_with_b_samples_each_equal_one_with_k_times_b(answer: Answer) -> Result<()> {
+fn k_devices_with_b_samples_each_equal_one_with_k_times_b(answer: Answer) -> Outcome {
     for tuned in TUNED {
         for rule in [RateRule::Keep, RateRule::Linear] {
             for devices in [2, 1, 3, 4] {
@@ -200,10 +202,10 @@ fn k_devices_with_b_samples_each_equal_one_with_k_times_b(answer: Answer) -> Res
     Ok(())
 }
 
-fn errors_are_passed_on(answer: Answer) {
+fn errors_are_passed_on(answer: Answer) -> Outcome {
     let step = Step { devices: 3, step: 0, tuned: TUNED[0], rule: RateRule::Keep };
-    ranks::errors_are_passed_on(&step.given(), step.devices, Sends::Buffered, move |rank| {
+    ranks::errors_are_passed_on(step.devices, Sends::Buffered, move |rank| {
         let model = Classifier::new(SEED, rank.device())?;
         answer(rank, &model, &tracer::batch(0..SAMPLES)?, step.step, step.tuned, step.rule)
-    });
+    })
 }

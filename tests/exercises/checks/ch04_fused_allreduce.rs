@@ -2,6 +2,7 @@
 //!
 //! The sums have numbers that show their origin. Shapes and messages are compared, too.
 
+use crate::panicking;
 use crate::prelude::*;
 
 /// A rank, its tensors and the algorithm; the sums over all ranks.
@@ -26,7 +27,7 @@ struct Case {
     shapes: Vec<Vec<usize>>,
 }
 
-struct Outcome {
+struct Found {
     sums: Vec<Tensor>,
     sent: Traffic,
 }
@@ -61,10 +62,10 @@ impl Case {
 
     fn check(&self, answer: Answer) -> Result<()> {
         let case = self.clone();
-        let outcomes = ranks::attempt(self.ranks, Sends::Buffered, move |rank| {
+        let outcomes = panicking::attempt(self.ranks, Sends::Buffered, move |rank| {
             let tensors = case.brought(rank.rank())?;
             let sums = answer(rank, &tensors, case.algorithm)?;
-            Ok(Outcome { sums, sent: rank.traffic() })
+            Ok(Found { sums, sent: rank.traffic() })
         });
         let outcomes = outcomes.unwrap_or_else(|failure| {
             let law = match self.shapes.is_empty() {
@@ -74,7 +75,7 @@ impl Case {
             let (what, expected) = (self.told("there are no sums"), self.shapes.len());
             let empty =
                 self.shapes.is_empty() || self.shapes.iter().any(|shape| shape.contains(&0));
-            ranks::fail(&what, &format!("{expected} sums"), &failure, law, empty)
+            panicking::fail_on_ranks(&what, &format!("{expected} sums"), &failure, law, empty)
         });
         for (rank, outcome) in outcomes.iter().enumerate() {
             self.kinds_are_kept(rank, &outcome.sums);
@@ -163,10 +164,10 @@ impl Case {
     fn sent_by_one_call(&self, algorithm: Algorithm) -> Vec<Traffic> {
         let elements: usize = self.shapes.iter().map(|shape| shape.iter().product::<usize>()).sum();
         let dtype = self.dtype;
-        ranks::run(self.ranks, Sends::Buffered, move |rank| {
+        panicking::must(ranks::run(self.ranks, Sends::Buffered, move |rank| {
             rank.all_reduce(&Tensor::zeros(elements, dtype, rank.device())?, algorithm)?;
             Ok(rank.traffic())
-        })
+        }))
     }
 
     fn one_call(&self, sent: &[Traffic]) {
@@ -254,11 +255,11 @@ fn one_all_reduce_gives_every_sum(answer: Answer) -> Result<()> {
     Ok(())
 }
 
-fn errors_are_passed_on(answer: Answer) {
+fn errors_are_passed_on(answer: Answer) -> Outcome {
     let (algorithm, shapes) = (Algorithm::Ring, vec![vec![2, 3], vec![3]]);
     let case = Case { ranks: 3, algorithm, dtype: DType::F32, shapes };
     let brought = case.clone();
-    ranks::errors_are_passed_on(&case.told("sums"), 3, Sends::Buffered, move |rank| {
+    ranks::errors_are_passed_on(3, Sends::Buffered, move |rank| {
         answer(rank, &brought.brought(rank.rank())?, algorithm)
-    });
+    })
 }

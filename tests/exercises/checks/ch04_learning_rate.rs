@@ -3,7 +3,7 @@
 //! An experiment: the numbers of the answer against those that its metrics files give.
 
 use crate::metrics::{Summary, compare, reason, trainings};
-use crate::mismatch::fail;
+use crate::panicking::fail;
 use crate::prelude::*;
 
 /// The results of the experiment. Of two numbers, the first is for one device, the second for two.
@@ -92,7 +92,7 @@ impl Experiment {
                 let todo = if rate.is_nan() { "TODO: " } else { "" };
                 fail(
                     &format!("{todo}{rate} is no rate of the runs on {}", WHO[of]),
-                    &in_a_row(&self.rates(of)),
+                    &in_a_row(self.rates(of)),
                     &rate.to_string(),
                     "a number of the answer comes from a run",
                 )
