@@ -2,26 +2,23 @@
 
 use std::error::Error as StdError;
 
-use candle_core::{DType, Module, Tensor, Var};
-use concise_wrapper::model::{Model, Progress, Step};
+use candle_core::{DType, Error as TensorError, ModuleT, Shape, Tensor};
+use concise_wrapper::model::{Model, Progress};
 use concise_wrapper::optimizer::Extras;
-use concise_wrapper::weights::{Named, Snapshot, Weights};
-use concise_wrapper::{Error as TrainError, train};
-use datasets::{CLASSES, Dataset, PIXELS};
+use concise_wrapper::weights::{Snapshot, Weights};
+use concise_wrapper::{Error as TrainError, Network, train};
+use datasets::{CLASSES, PIXELS};
 use devices::DevicePlan;
-use harness::records::{BatchSums, EpochRecord};
+use harness::records::EpochRecord;
 use harness::report::{Report, Table, columns, line, paragraph};
 use model_parallel::layers::Layers;
 use model_parallel::tensor_parallel::Group;
-use ops::backward::backward;
+use ops::backward::record_copy;
 use ops::difference::largest_difference;
-use ops::{cross_entropy, flatten};
+use ops::flatten;
 use params_and_allreduce::Algorithm;
-use params_and_allreduce::communicator::{Communicator as _, Error};
+use params_and_allreduce::communicator::{Communicator as _, Error, SharedCommunicator};
 use params_and_allreduce::thread::{Rank, run_ranks};
-use single_gpu::evaluate::evaluate;
-use split_batch::loader::LocalBatch;
-use trainer::StepSums;
 
 use super::Peer;
 use super::pipeline::{DEVICES, OPTIONS, TIMEOUT, cells, data, difference};
@@ -36,70 +33,52 @@ pub struct Answer {
     pub backward: fn(&Peer, &TwoLayers, &Tensor, &Tensor, &Tensor) -> Result<Gradients, Error>,
 }
 
-/// One rank's part of the two layers, which trains by the learner's functions.
-struct Part {
+/// The tensors of two layers, by their names in stage 6.
+const NAMES: [&str; 4] = ["dense0.weight", "dense0.bias", "dense1.weight", "dense1.bias"];
+
+fn two_layers([a, a_bias, b, b_bias]: [&Tensor; 4]) -> TwoLayers {
+    let layer =
+        |weight: &Tensor, bias: &Tensor| Layer { weight: weight.detach(), bias: bias.detach() };
+    TwoLayers { first: layer(a, a_bias), second: layer(b, b_bias) }
+}
+
+fn tensors(TwoLayers { first, second }: TwoLayers) -> [Tensor; 4] {
+    [first.weight, first.bias, second.weight, second.bias]
+}
+
+/// All numbers in one row: an operation has three inputs at most.
+fn row(tensors: &[Tensor; 4]) -> candle_core::Result<Tensor> {
+    let rows = tensors.each_ref().map(Tensor::flatten_all).into_iter();
+    Tensor::cat(&rows.collect::<candle_core::Result<Vec<_>>>()?, 0)
+}
+
+/// One rank's part of the two layers, as a network whose two passes are the learner's.
+fn network(
     answer: Answer,
-    rank: Peer,
-    weights: Weights,
-}
-
-impl Part {
-    fn new(answer: Answer, rank: &Rank, whole: &Weights) -> Result<Self, Error> {
-        let part = (answer.part)(&two_layers(whole), rank.rank(), rank.world_size())?;
-        let TwoLayers { first, second } = part;
-        let parts = [first.weight, first.bias, second.weight, second.bias];
-        let named = |(part, whole): (Tensor, &Named)| {
-            let tensor = Var::from_tensor(&part.force_contiguous()?)?.into_inner();
-            Ok::<_, Error>(Named { name: whole.name.clone(), tensor })
-        };
-        let parameters = parts.into_iter().zip(&whole.parameters).map(named);
-        let parameters = parameters.collect::<Result<_, _>>()?;
-        Ok(Self {
-            answer,
-            rank: Peer(rank.into()),
-            weights: Weights { parameters, ..whole.clone() },
-        })
-    }
-}
-
-/// The four tensors as constants.
-fn two_layers(Weights { parameters, .. }: &Weights) -> TwoLayers {
-    let layer = |at: usize| Layer {
-        weight: parameters[at].tensor.detach(),
-        bias: parameters[at + 1].tensor.detach(),
+    rank: &Rank,
+    whole: &Weights,
+) -> Result<Network<impl ModuleT + use<>>, TrainError> {
+    let whole = two_layers([0, 1, 2, 3].map(|at| &whole.parameters[at].tensor));
+    let parts = tensors((answer.part)(&whole, rank.rank(), rank.world_size())?);
+    let shapes = parts.each_ref().map(|part| part.shape().clone());
+    let value = move |name: &str, _: &Shape, _, _| {
+        let at = NAMES.iter().position(|it| *it == name).unwrap_or(0);
+        parts[at].force_contiguous()
     };
-    TwoLayers { first: layer(0), second: layer(2) }
-}
-
-impl Module for Part {
-    fn forward(&self, images: &Tensor) -> candle_core::Result<Tensor> {
-        let (x, part) = (flatten(images)?, two_layers(&self.weights));
-        let found = (self.answer.forward)(&self.rank, &part, &x);
-        found.map(|(_, y)| y).map_err(candle_core::Error::wrap)
-    }
-}
-
-impl Model for Part {
-    fn backward(&self, batch: &LocalBatch) -> Result<Step, TrainError> {
-        let shard = batch.shards[0].to_device(self.rank.device())?;
-        let (x, part) = (flatten(&shard.images)?, two_layers(&self.weights));
-        let (hidden, y) = (self.answer.forward)(&self.rank, &part, &x)?;
-        let y = Var::from_tensor(&y.detach())?;
-        let loss = cross_entropy(&y, &shard.labels)?;
-        let dy = backward(&loss)?.remove(&y).ok_or(Error::Other("the loss needs Y".into()))?;
-        let found = (self.answer.backward)(&self.rank, &part, &x, &hidden, &dy)?;
-        let TwoLayers { first, second } = found.layers;
-        let gradients = vec![first.weight, first.bias, second.weight, second.bias];
-        Ok(Step { sums: StepSums::new(&loss, &y, &shard)?, gradients })
-    }
-
-    fn weights(&self) -> &Weights {
-        &self.weights
-    }
-
-    fn evaluate(&self, images: &Dataset) -> Result<BatchSums, TrainError> {
-        Ok(evaluate(self, images, DType::F32, self.rank.device())?)
-    }
+    let all: SharedCommunicator = rank.into();
+    Ok(Network::with_values(value, DType::F32, rank.device(), move |vb, _| {
+        let get = |at: usize| vb.get(shapes[at].clone(), NAMES[at]);
+        let (part, all) = ([get(0)?, get(1)?, get(2)?, get(3)?], all.clone());
+        Ok(move |images: &Tensor| {
+            let (x, rank) = (flatten(images)?, Peer(all.clone()));
+            let own = two_layers(part.each_ref());
+            let (hidden, y) = (answer.forward)(&rank, &own, &x).map_err(TensorError::wrap)?;
+            record_copy("yours", &y, [&row(&part)?], move |_, dy| {
+                let found = (answer.backward)(&rank, &own, &x, &hidden, dy);
+                Ok([Some(row(&tensors(found.map_err(TensorError::wrap)?.layers))?)])
+            })
+        })
+    })?)
 }
 
 /// The results of a training: the whole weights after the first step, and the bytes that each rank holds and sends in a step.
@@ -151,7 +130,7 @@ pub fn run(answer: Answer) -> Result<(), Box<dyn StdError>> {
     let layers = Layers::dense(&[PIXELS, 511, CLASSES])?;
     let all = 0..layers.len();
     let whole = |rank: &Rank| layers.build(all.clone(), OPTIONS.seed, DType::F32, rank.device());
-    let yours = train_parts(DEVICES, |rank| Ok(Part::new(answer, rank, whole(rank)?.weights())?))?;
+    let yours = train_parts(DEVICES, |rank| network(answer, rank, whole(rank)?.weights()))?;
     let ours = train_parts(DEVICES, |rank| {
         let group = Group::new(rank.into(), Algorithm::OneShot);
         layers.build_part(all.clone(), OPTIONS.seed, DType::F32, rank.device(), &group)
@@ -163,7 +142,7 @@ pub fn run(answer: Answer) -> Result<(), Box<dyn StdError>> {
         .column("sent in a step, KB,\nby each device", 0);
     table = table.column("first step,\nerror", 0);
     for (name, it) in [("yours", &yours), ("ours", &ours), ("one device", &alone)] {
-        let (seconds, loss) = cells(&it.record);
+        let [seconds, loss] = cells(&it.record);
         let kilobytes = |bytes: &[u64]| {
             let each: Vec<_> = bytes.iter().map(|&it| format!("{:.0}", it as f64 / 1e3)).collect();
             each.join(" ")

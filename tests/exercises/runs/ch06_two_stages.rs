@@ -15,7 +15,7 @@ use params_and_allreduce::communicator::{Communicator as _, Error};
 use split_batch::loader::LocalBatch;
 
 use super::Peer;
-use super::pipeline::{DEVICES, IMAGES, Pipeline, alone, cells, checked, conclusion, ours};
+use super::pipeline::{DEVICES, IMAGES, Pipeline, alone, checked, conclusion, ours};
 use crate::stages::Passed;
 
 /// The two passes of a stage.
@@ -50,16 +50,13 @@ pub fn run(answer: Answer) -> Result<(), Box<dyn StdError>> {
         Ok(Step { sums: sums.into(), gradients })
     };
     let yours = pipeline.train(&by_answer)?;
-    let rows = [("ours", pipeline.train(&ours)?), ("one device", alone(&layers, 1)?)];
+    let (ours, alone) = (pipeline.train(&ours)?, alone(&layers, 1)?);
     let mut table = Table::new(&format!("{}, {IMAGES} images", layers.name()));
-    table = table.column("s", 0).column("loss", 0).column("accuracy", 0).column("weights", 0);
-    for (name, trained) in
-        [("yours", &yours)].into_iter().chain(rows.iter().map(|(name, it)| (*name, it)))
-    {
-        let (seconds, loss) = cells(&trained.record);
-        let accuracy = format!("{:.3}", trained.record.test_accuracy);
-        table.row([name.to_owned(), seconds, loss, accuracy, trained.hash.to_string()]);
+    table = table.column("s", 0).column("loss", 0).column("weights", 0).column("accuracy", 0);
+    for (name, it) in [("yours", &yours), ("ours", &ours), ("one device", &alone)] {
+        let accuracy = format!("{:.3}", it.record.test_accuracy);
+        table.row(it.cells(name).into_iter().chain([accuracy]));
     }
     line(table.text(columns()))?;
-    Ok(paragraph(conclusion(&yours, &rows[1].1))?)
+    Ok(paragraph(conclusion(&yours, &alone))?)
 }

@@ -75,6 +75,19 @@ pub(super) struct Trained {
     step: Option<Timeline>,
 }
 
+impl Trained {
+    /// The first cells of a row: name, seconds, loss and hash.
+    pub(super) fn cells(&self, name: &str) -> [String; 4] {
+        let [seconds, loss] = cells(&self.record);
+        [name.to_owned(), seconds, loss, self.hash.to_string()]
+    }
+}
+
+/// Seconds and loss.
+pub(super) fn cells(record: &EpochRecord) -> [String; 2] {
+    [format!("{:.2}", record.seconds), format!("{:.4}", record.train_loss)]
+}
+
 impl Pipeline<'_> {
     /// Trains with a device for each stage. Fails when a rank does.
     pub(super) fn train(self, step: StepOf<'_>) -> Result<Trained, Box<dyn Error>> {
@@ -165,9 +178,9 @@ pub(super) fn show(
     let plan = DevicePlan::slices(DEVICES)?;
     let (load, layers) = (Load::now(), pipelines[0].1.layers);
     let alone = alone(layers, MICRO_BATCHES)?;
-    let mut table =
-        Table::new("").column("s", 0).column("loss", 0).column("bubble, %,\npredicted", 0);
-    table = table.column("\nmeasured", 0).column("micro-batches\nkept", 1).column("weights", 0);
+    let mut table = Table::new("").column("s", 0).column("loss", 0).column("weights", 0);
+    table = table.column("bubble, %,\npredicted", 0).column("\nmeasured", 0);
+    table = table.column("micro-batches\nkept", 1);
     let (mut steps, mut yours) = (Vec::new(), None);
     for (name, pipeline) in pipelines {
         let Pipeline { cut, checked, .. } = *pipeline;
@@ -179,45 +192,23 @@ pub(super) fn show(
             it => it?,
         };
         let predicted = predict(checked, &Cost::of_parts(costs, cut), 0.0)?;
-        let kept: Vec<_> = checked.peaks().iter().map(|it| it.both.to_string()).collect();
         let measured = it.step.clone().ok_or("stage 6 measures each step")?;
-        let percent = |it: &Timeline| format!("{:.0}", 100.0 * it.bubble());
-        let (seconds, loss) = cells(&it.record);
-        table.row([
-            (*name).to_owned(),
-            seconds,
-            loss,
-            percent(&predicted),
-            percent(&measured),
-            kept.join(" "),
-            it.hash.to_string(),
-        ]);
-        steps.push((*name, [predicted, measured]));
+        let both = [predicted, measured];
+        let kept: Vec<_> = checked.peaks().iter().map(|it| it.both.to_string()).collect();
+        let bubbles = both.each_ref().map(|it| format!("{:.0}", 100.0 * it.bubble()));
+        table.row(it.cells(name).into_iter().chain(bubbles).chain([kept.join(" ")]));
+        steps.push((*name, both));
         yours.get_or_insert(it);
     }
-    let (seconds, loss) = cells(&alone.record);
-    let empty = || String::new();
-    table.row([
-        "one device".into(),
-        seconds,
-        loss,
-        empty(),
-        empty(),
-        empty(),
-        alone.hash.to_string(),
-    ]);
-    paragraph(format_args!(
-        "{}, {DEVICES} devices, {MICRO_BATCHES} micro-batches of {} images",
-        layers.name(),
-        OPTIONS.batch_size / MICRO_BATCHES
-    ))?;
+    table.row(alone.cells("one device"));
+    let rows = OPTIONS.batch_size / MICRO_BATCHES;
+    let what = format_args!("{DEVICES} devices, {MICRO_BATCHES} micro-batches of {rows} images");
+    paragraph(format_args!("{}, {what}", layers.name()))?;
     line(table.text(columns()))?;
     let doubt = plan.busy_since(&load).or(plan.note().map(str::to_owned));
-    if let Some(doubt) = &doubt {
-        paragraph(format_args!("note: {doubt}"))?;
-    }
-    let beside: Vec<_> = [steps.first(), steps.last()].into_iter().flatten().collect();
-    let beside: Vec<_> = beside.iter().map(|(name, both)| (*name, both.each_ref())).collect();
+    doubt.iter().try_for_each(|doubt| paragraph(format_args!("note: {doubt}")))?;
+    let beside = [steps.first(), steps.last()].into_iter().flatten();
+    let beside: Vec<_> = beside.map(|(name, both)| (*name, both.each_ref())).collect();
     let path = format!("target/runs/{exercise}.svg");
     fs::create_dir_all("target/runs")?;
     let svg = chart("A step with your answer, and with ours", doubt, &beside).svg(Place::File);
@@ -225,11 +216,6 @@ pub(super) fn show(
     line(format_args!("A step of each stage, yours above ours: {path}"))?;
     let yours = yours.ok_or("there is a pipeline of the learner's")?;
     Ok(paragraph(conclusion(&yours, &alone))?)
-}
-
-/// Seconds and loss.
-pub(super) fn cells(record: &EpochRecord) -> (String, String) {
-    (format!("{:.2}", record.seconds), format!("{:.4}", record.train_loss))
 }
 
 /// The difference that the learner's code makes to the weights of one device.
