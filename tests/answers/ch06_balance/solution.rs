@@ -43,4 +43,4 @@ pub fn balance(costs: &[u64], stages: usize) -> Vec<Range<usize>> {
     ranges
 }
 
-exercises::check!(ch06_balance, balance);
+exercises::check!(ch06_balance, balance, run);

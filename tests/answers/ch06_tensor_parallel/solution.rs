@@ -50,4 +50,4 @@ pub fn backward(
     Ok(Gradients { x, layers: TwoLayers { first, second } })
 }
 
-exercises::check!(ch06_tensor_parallel, Answer { part, forward, backward });
+exercises::check!(ch06_tensor_parallel, Answer { part, forward, backward }, run);

@@ -3,6 +3,9 @@
 //! The lists of all stages are one schedule, which stage 6 checks and times. Then the laws of 1F1B: the update at the end, the
 //! activations that a stage keeps, the bubble, and the order.
 
+use std::fmt;
+use std::iter;
+
 use crate::prelude::*;
 use model_parallel::partition::Cost;
 use model_parallel::pipeline::check::Error as Fault;
@@ -13,7 +16,7 @@ use model_parallel::pipeline::{Checked, Kind, Timeline, check, predict};
 pub type Answer = fn(usize, usize, usize) -> Vec<Action>;
 
 /// The laws of an answer.
-pub const LAWS: &[Law<Answer>] = laws![stages_take_turns];
+pub const LAWS: &[Law<Answer>] = laws![stages_take_turns in pipelines()];
 
 const CAPACITY: usize = 1;
 
@@ -29,147 +32,148 @@ const SENT: &str = "each result is sent before the next pass begins";
 const SENT_FIRST: &str = "each result is sent before anything is awaited";
 const AWAITED: &str = "a message is awaited right before the pass that needs it, and not earlier";
 
+/// The laws of lists that are no schedule.
+const NO_SUCH_BATCH: &str =
+    "a stage works on the micro-batches that there are; m may be smaller than p";
+const NO_SUCH_STAGE: &str = "no stage comes before the first, and none after the last";
+const UPDATE_LAST: &str =
+    "the update comes last: until a gradient is sent, the stage before waits for it";
+const UPDATE_ONCE: &str =
+    "sum, then update once: micro-batches on p stages equal one batch on one device";
+const NEEDED_FIRST: &str = "an action comes after the message or the pass that it needs";
+const ONCE: &str =
+    "every micro-batch goes forward once and backward once, and one update changes the weights";
+const ALL: &str =
+    "every micro-batch passes all stages, forward and backward; then the weights change";
+const SENDS: &str = "messages arrive in the order of their sends";
+const CIRCLE: &str =
+    "before a stage waits for a neighbour, it sends the message for which the neighbour waits";
+
+// The laws of 1F1B.
+const KEPT: &str = "a stage goes backward as soon as it can: it keeps no more micro-batches than there are stages from it to \
+                    the end, however many come";
+const IN_ORDER: &str =
+    "micro-batches go forward in their order, and backward in the same order, each whole";
+
+/// A pipeline.
 #[derive(Clone, Copy)]
 struct Case {
     stages: usize,
     micro_batches: usize,
 }
 
-impl Case {
-    fn fail(self, what: &str, expected: &str, got: &str, law: &str) -> ! {
-        let counted = |number, one, more| match number {
-            1 => format!("1 {one}"),
-            _ => format!("{number} {more}"),
-        };
-        let stages = counted(self.stages, "stage", "stages");
-        let micro_batches = counted(self.micro_batches, "micro-batch", "micro-batches");
-        fail(&format!("{stages}, {micro_batches}: {what}"), expected, got, law)
-    }
-
-    fn check(self, answer: Answer) {
-        let Self { stages, micro_batches } = self;
-        let lists = Schedule::of(stages, micro_batches, |stage| {
-            given(format!("stage {stage} of {stages}, {micro_batches} micro-batches"));
-            answer(stage, stages, micro_batches)
-        });
-        let theirs = Kind::OneFOneB.schedule(stages, micro_batches).expect("a stage and work");
-        let theirs = check(theirs, CAPACITY).expect("stage 6's own schedule is sound");
-        let found = match check(lists.clone(), CAPACITY) {
-            Ok(found) => found,
-            Err(error) => self.not_sound(&lists, &error),
-        };
-        self.few_activations_are_kept(&theirs, &found);
-        self.devices_wait_no_longer_than_they_have_to(&theirs, &found);
-        self.the_order_is_that_of_stage_6(&theirs, &found);
-    }
-
-    fn not_sound(self, lists: &Schedule, error: &Fault) -> ! {
-        let last = self.micro_batches - 1;
-        let (expected, law, shown) = match error {
-            Fault::NoSuch { step, .. } if step.instruction.action.micro_batch() > Some(last) => (
-                format!("micro-batches 0 to {last}"),
-                "a stage works on the micro-batches that there are; m may be smaller than p",
-                vec![(step.stage, step.position)],
-            ),
-            Fault::NoSuch { step, .. } => (
-                "messages between neighbours".to_owned(),
-                "no stage comes before the first, and none after the last",
-                vec![(step.stage, step.position)],
-            ),
-            Fault::TooEarly { step, needs, .. } if step.instruction.action == Action::Update => (
-                format!("{} after {}", step.instruction, needs.instruction),
-                match needs.instruction.action {
-                    Action::SendGradient(_) => {
-                        "the update comes last: until a gradient is sent, the stage before waits for it"
-                    }
-                    _ => {
-                        "sum, then update once: micro-batches on p stages equal one batch on one device"
-                    }
-                },
-                vec![(needs.stage, needs.position)],
-            ),
-            Fault::TooEarly { step, needs, .. } => (
-                format!("{}, then {}", needs.instruction, step.instruction),
-                "an action comes after the message or the pass that it needs",
-                vec![(step.stage, step.position)],
-            ),
-            Fault::Twice { step, .. } => (
-                format!("{} once", step.instruction),
-                "every micro-batch goes forward once and backward once, and one update changes the weights",
-                vec![(step.stage, step.position)],
-            ),
-            Fault::Missing { stage, missing, .. } => (
-                format!("{missing} in the list of stage {stage}"),
-                "every micro-batch passes all stages, forward and backward; then the weights change",
-                vec![(*stage, lists.instructions[*stage].len())],
-            ),
-            Fault::Order { sending, receiving } => (
-                format!("the order of the sender: {}", sending.instruction),
-                "messages arrive in the order of their sends",
-                vec![(sending.stage, sending.position), (receiving.stage, receiving.position)],
-            ),
-            Fault::Deadlock { circle, .. } => (
-                "every stage comes to the end of its list".to_owned(),
-                "before a stage waits for a neighbour, it sends the message for which the neighbour waits",
-                circle.iter().map(|wait| (wait.step.stage, wait.step.position)).collect(),
-            ),
-            Fault::Empty { .. } => unreachable!("there are stages and micro-batches"),
-        };
-        let shown = shown.into_iter().map(|(stage, position)| up_to(lists, stage, position));
-        let got = format!("{error}\n{}", shown.collect::<Vec<_>>().join("\n"));
-        self.fail("these lists are no schedule", &expected, &got, law)
-    }
-
-    fn few_activations_are_kept(self, theirs: &Checked, found: &Checked) {
-        for (stage, peak) in found.peaks().iter().enumerate() {
-            let (kept, most) = (peak.activations, (self.stages - stage).min(self.micro_batches));
-            if kept > most {
-                let what = format!(
-                    "stage {stage} keeps the activations of {kept} micro-batches at a time"
-                );
-                let told = |kept, checked| format!("{kept}: {}", passes(checked, stage));
-                let law = "a stage goes backward as soon as it can: it keeps no more micro-batches than there \
-                           are stages from it to the end, however many come";
-                self.fail(&what, &told(most, theirs), &told(kept, found), law);
-            }
-        }
-    }
-
-    fn devices_wait_no_longer_than_they_have_to(self, theirs: &Checked, found: &Checked) {
-        let Self { stages, micro_batches } = self;
-        let times = |checked| timeline(checked).unwrap_or_else(|error| panic!("{error}"));
-        let (expected, got) = (times(theirs), times(found));
-        let formula = (stages - 1) as f64 / (micro_batches + stages - 1) as f64;
-        if got.bubble() - formula > 1e-9 {
-            let told = |timeline: &Timeline| {
-                format!("{}\n{}", short(timeline.bubble()), timeline.drawing(1.0, usize::MAX))
-            };
-            let (why, rule) = why_devices_wait(theirs, found);
-            let law = format!(
-                "devices wait while the pipeline fills and while it drains, and not in between: the bubble is \
-                 (p − 1)/(m + p − 1). So {rule}"
-            );
-            let what = format!("the bubble is too large: {why}");
-            self.fail(&what, &told(&expected), &told(&got), &law);
-        }
-    }
-
-    fn the_order_is_that_of_stage_6(self, theirs: &Checked, found: &Checked) {
-        for stage in 0..self.stages {
-            let [expected, got] = [theirs, found].map(|checked| passes(checked, stage));
-            if expected != got {
-                let what = format!("stage {stage} computes in another order");
-                let law = "micro-batches go forward in their order, and backward in the same order, each whole";
-                self.fail(&what, &expected, &got, law);
-            }
-        }
+impl fmt::Display for Case {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { stages, micro_batches } = *self;
+        write!(f, "{}, {}", counted(stages, "stage"), counted(micro_batches, "micro-batch"))
     }
 }
 
+/// The drawing first, then all small pipelines: one stage, more stages than micro-batches, and the other way round.
+fn pipelines() -> impl Iterator<Item = Case> {
+    let of = |stages| (1..=32).map(move |micro_batches| Case { stages, micro_batches });
+    iter::once(Case { stages: 3, micro_batches: 4 }).chain((1..=8).flat_map(of))
+}
+
+fn stages_take_turns(answer: Answer, case: &Case) -> Outcome {
+    let Case { stages, micro_batches } = *case;
+    let lists = Schedule::of(stages, micro_batches, |stage| {
+        given(format!("stage {stage} of {stages}, {micro_batches} micro-batches"));
+        answer(stage, stages, micro_batches)
+    });
+    let theirs = Kind::OneFOneB.schedule(stages, micro_batches).expect("a stage and work");
+    let theirs = check(theirs, CAPACITY).expect("stage 6's own schedule is sound");
+    let found = check(lists.clone(), CAPACITY).map_err(|error| not_sound(&lists, &error))?;
+    few_activations_are_kept(*case, &theirs, &found)?;
+    devices_wait_no_longer_than_they_have_to(*case, &theirs, &found)?;
+    (0..stages).try_for_each(|stage| {
+        let [expected, got] = [&theirs, &found].map(|checked| passes(checked, stage));
+        same(format!("stage {stage} computes in another order"), expected, got, IN_ORDER)
+    })
+}
+
+fn not_sound(lists: &Schedule, error: &Fault) -> Finding {
+    let last = lists.micro_batches - 1;
+    let (expected, law, shown) = match error {
+        Fault::NoSuch { step, .. } if step.instruction.action.micro_batch() > Some(last) => {
+            (format!("micro-batches 0 to {last}"), NO_SUCH_BATCH, vec![(step.stage, step.position)])
+        }
+        Fault::NoSuch { step, .. } => {
+            let expected = "messages between neighbours".to_owned();
+            (expected, NO_SUCH_STAGE, vec![(step.stage, step.position)])
+        }
+        Fault::TooEarly { step, needs, .. } if step.instruction.action == Action::Update => {
+            let is_message = matches!(needs.instruction.action, Action::SendGradient(_));
+            let law = if is_message { UPDATE_LAST } else { UPDATE_ONCE };
+            let expected = format!("{} after {}", step.instruction, needs.instruction);
+            (expected, law, vec![(needs.stage, needs.position)])
+        }
+        Fault::TooEarly { step, needs, .. } => {
+            let expected = format!("{}, then {}", needs.instruction, step.instruction);
+            (expected, NEEDED_FIRST, vec![(step.stage, step.position)])
+        }
+        Fault::Twice { step, .. } => {
+            (format!("{} once", step.instruction), ONCE, vec![(step.stage, step.position)])
+        }
+        Fault::Missing { stage, missing, .. } => {
+            let expected = format!("{missing} in the list of stage {stage}");
+            (expected, ALL, vec![(*stage, lists.instructions[*stage].len())])
+        }
+        Fault::Order { sending, receiving } => {
+            let expected = format!("the order of the sender: {}", sending.instruction);
+            let both = [sending, receiving].map(|step| (step.stage, step.position));
+            (expected, SENDS, both.into())
+        }
+        Fault::Deadlock { circle, .. } => {
+            let expected = "every stage comes to the end of its list".to_owned();
+            let waiting = circle.iter().map(|wait| (wait.step.stage, wait.step.position));
+            (expected, CIRCLE, waiting.collect())
+        }
+        Fault::Empty { .. } => unreachable!("there are stages and micro-batches"),
+    };
+    let shown = shown.into_iter().map(|(stage, position)| up_to(lists, stage, position));
+    let got = format!("{error}\n{}", shown.collect::<Vec<_>>().join("\n"));
+    Finding::new("these lists are no schedule").expected(expected, got).law(law)
+}
+
+fn few_activations_are_kept(case: Case, theirs: &Checked, found: &Checked) -> Outcome {
+    found.peaks().iter().enumerate().try_for_each(|(stage, peak)| {
+        let (kept, most) = (peak.activations, (case.stages - stage).min(case.micro_batches));
+        let told = |kept, checked| format!("{kept}: {}", passes(checked, stage));
+        demand(kept <= most, || {
+            let what =
+                format!("stage {stage} keeps the activations of {kept} micro-batches at a time");
+            Finding::new(what).expected(told(most, theirs), told(kept, found)).law(KEPT)
+        })
+    })
+}
+
+fn devices_wait_no_longer_than_they_have_to(
+    case: Case,
+    theirs: &Checked,
+    found: &Checked,
+) -> Outcome {
+    let Case { stages, micro_batches } = case;
+    let formula = (stages - 1) as f64 / (micro_batches + stages - 1) as f64;
+    let [expected, got] = [theirs, found].map(timeline);
+    demand(got.bubble() - formula <= 1e-9, || {
+        let told = |timeline: &Timeline| {
+            format!("{}\n{}", short(timeline.bubble()), timeline.drawing(1.0, usize::MAX))
+        };
+        let (why, rule) = why_devices_wait(theirs, found);
+        Finding::new(format!("the bubble is too large: {why}"))
+            .expected(told(&expected), told(&got))
+            .law(format!(
+                "devices wait while the pipeline fills and while it drains, and not in between: the bubble is \
+                 (p − 1)/(m + p − 1). So {rule}"
+            ))
+    })
+}
+
 /// The timeline if every pass takes a second and messages take no time.
-fn timeline(checked: &Checked) -> Result<Timeline, Box<dyn std::error::Error>> {
+fn timeline(checked: &Checked) -> Timeline {
     let cost = Cost { forward: 1.0, backward: 1.0, ..Cost::default() };
-    Ok(predict(checked, &vec![cost; checked.schedule().stages()], 0.0)?)
+    predict(checked, &vec![cost; checked.schedule().stages()], 0.0).expect("a cost for each stage")
 }
 
 /// The reason why devices wait too long, and its law: passes in another order than stage 6's, or messages that are not next to
@@ -246,17 +250,4 @@ fn passes(checked: &Checked, stage: usize) -> String {
 /// `FFBFBB`: the same, without micro-batches.
 fn directions(checked: &Checked, stage: usize) -> String {
     passes(checked, stage).replace(|c: char| c == ' ' || c.is_ascii_digit(), "")
-}
-
-fn stages_take_turns(answer: Answer) {
-    within("writing the lists", move || {
-        // The drawing first, then all small pipelines: one stage, more stages than micro-batches, and the other way
-        // round.
-        Case { stages: 3, micro_batches: 4 }.check(answer);
-        for stages in 1..=8 {
-            for micro_batches in 1..=32 {
-                Case { stages, micro_batches }.check(answer);
-            }
-        }
-    });
 }

@@ -3,7 +3,8 @@
 //! Cut, forward and backward, each with right input, are compared with one device and automatic differentiation. Then the
 //! messages, and all three functions together, compared with stage 6.
 
-use crate::panicking;
+use std::fmt;
+
 use crate::prelude::*;
 use crate::two_layers::{
     Computed, Gradients, Layer, TwoLayers, by_stage_6, fractions, whole_numbers,
@@ -20,10 +21,19 @@ pub struct Answer {
 }
 
 /// The laws of an answer.
-pub const LAWS: &[Law<Answer>] = laws![ranks_compute_what_one_device_does, errors_are_passed_on];
+pub const LAWS: &[Law<Answer>] = laws![
+    ranks_compute_what_one_device_does in cases(),
+    all_ranks_have_the_same,
+    no_more_is_sent_than_one_all_reduce,
+    ranks_compute_what_stage_6_does in on_1_to_4_ranks(),
+    errors_are_passed_on,
+];
 
 const TOGETHER: &str =
     "a column of H is one rank's, with its column of A, its number of a and its row of B";
+const IN_RUNS: &str = "ranks take runs of columns in their order, as shard_range(hidden, ranks, rank) cuts them: the first ranks \
+                       take the columns that are left over";
+const SHAPE: &str = "a gradient has the shape of its tensor";
 const WHOLE: &str = "b is for all columns of H together: every rank has all of it";
 const IN_PLACE: &str =
     "relu works on each number for itself, so a rank can apply it to its columns of H";
@@ -38,6 +48,7 @@ const SAME_DY: &str =
 const ALL_USES: &str =
     "X is used on all ranks: its gradient is the sum of the gradients of all ranks";
 
+const STAGE_6: &str = "it is what linear_relu_by_column and linear_by_row compute";
 const ORDER: &str = "all ranks add in the same order, or one adds for all: else their results part in the last bits";
 
 #[derive(Clone)]
@@ -52,6 +63,12 @@ struct Case {
     alone: Vec<Computed>,
 }
 
+impl fmt::Display for Case {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.told)
+    }
+}
+
 /// A wrong tensor and its name.
 type Known = (&'static str, Result<Tensor>);
 
@@ -63,8 +80,10 @@ impl Case {
         hidden: usize,
         outputs: usize,
     ) -> Result<Self> {
-        let on = if ranks == 1 { "1 rank".to_owned() } else { format!("{ranks} ranks") };
-        let told = format!("{on}, B = {batch}, in = {inputs}, hidden = {hidden}, out = {outputs}");
+        let told = format!(
+            "{}, B = {batch}, in = {inputs}, hidden = {hidden}, out = {outputs}",
+            counted(ranks, "rank")
+        );
         let (x, dy) = (whole_numbers(&[batch, inputs], 4)?, whole_numbers(&[batch, outputs], 5)?);
         Self::of(told, ranks, TwoLayers::of_small_numbers(inputs, hidden, outputs)?, x, dy)
     }
@@ -84,25 +103,29 @@ impl Case {
 
     fn run<R: Send + 'static>(
         &self,
-        what: &str,
         law: &str,
         work: impl Fn(&Self, &Rank) -> Result<R, Error> + Send + Sync + 'static,
-    ) -> Vec<R> {
-        let case = self.clone();
-        let outcome =
-            panicking::attempt(self.parts.len(), Sends::Buffered, move |rank| work(&case, rank));
-        outcome.unwrap_or_else(|failure| {
-            let what = format!("{}: no {what}", self.told);
-            let empty = self.one_device.before_relu.dims()[1] < self.parts.len();
-            panicking::fail_on_ranks(&what, "a result on every rank", &failure, law, empty)
-        })
+    ) -> Outcome<Vec<R>> {
+        let (case, empty) =
+            (self.clone(), self.one_device.before_relu.dims()[1] < self.parts.len());
+        ranks::run(self.parts.len(), Sends::Buffered, move |rank| work(&case, rank))
+            .map_err(ranks::all_take_part(law, empty))
     }
 
     /// Compares two tensors. The message names a wrong tensor that is `known`.
-    fn compare(&self, what: &str, law: &str, [expected, got]: [&Tensor; 2], known: Vec<Known>) {
+    fn compare(
+        &self,
+        what: &str,
+        law: &str,
+        [expected, got]: [&Tensor; 2],
+        known: Vec<Known>,
+    ) -> Outcome {
+        let is_gradient = what.starts_with("the gradient") && expected.dims() != got.dims();
+        let law = if is_gradient { SHAPE } else { law };
         let row = expected.dims().last().copied().unwrap_or(1).max(1);
-        let guess = known.into_iter().find(|(_, wrong)| wrong.as_ref().is_ok_and(|w| same(w, got)));
-        Expectation::of(format!("{}: {what}", self.told))
+        let guess =
+            known.into_iter().find(|(_, wrong)| wrong.as_ref().is_ok_and(|w| alike(w, got)));
+        Expectation::of(what)
             .law(law)
             .up_to(1e-12)
             .at(|index| match expected.rank() {
@@ -110,35 +133,33 @@ impl Case {
                 _ => format!("element {index}"),
             })
             .guess(|_, _| guess.as_ref().map(|(what, _)| format!("that is {what}")))
-            .check_tensor(expected, got);
+            .compare_tensors(expected, got)
     }
 
-    /// Compares the answer's functions with one device.
-    fn check(&self, answer: Answer) -> Result<()> {
-        self.parts_are_cut(answer);
-        self.forward_is_that_of_one_device(answer)?;
-        self.backward_is_that_of_one_device(answer)
-    }
-
-    fn parts_are_cut(&self, answer: Answer) {
-        let found = self.run("part", TOGETHER, move |case, rank| {
+    fn parts_are_cut(&self, answer: Answer) -> Outcome {
+        let found = self.run(TOGETHER, move |case, rank| {
             (answer.part)(&case.whole, rank.rank(), rank.world_size())
-        });
+        })?;
         for (rank, (expected, found)) in self.parts.iter().zip(&found).enumerate() {
             let hidden = self.one_device.before_relu.dims()[1];
             let columns = Cut::new(1, hidden).range(self.parts.len(), rank);
             for (name, tensors) in expected.beside(found) {
                 let what = format!("{name} on rank {rank} (columns {columns:?} of H)");
-                let law = if name == "b" { WHOLE } else { TOGETHER };
-                self.compare(&what, law, tensors, vec![]);
+                let law = match name {
+                    "A" if tensors[0].dims().first() == tensors[1].dims().first() => IN_RUNS,
+                    "b" => WHOLE,
+                    _ => TOGETHER,
+                };
+                self.compare(&what, law, tensors, vec![])?;
             }
         }
+        Ok(())
     }
 
-    fn forward_is_that_of_one_device(&self, answer: Answer) -> Result<()> {
-        let found = self.run("Y", REDUCED, move |case, rank| {
+    fn forward_is_that_of_one_device(&self, answer: Answer) -> Outcome {
+        let found = self.run(REDUCED, move |case, rank| {
             (answer.forward)(rank, &case.parts[rank.rank()], &case.x)
-        });
+        })?;
         let (bias, y, k) = (&self.whole.second.bias, &self.one_device.y, self.parts.len() as f64);
         let sum = y.broadcast_sub(bias)?;
         for (rank, (hidden, got)) in found.iter().enumerate() {
@@ -153,7 +174,7 @@ impl Case {
                 ("relu(X·A + k·a)", with(k)),
                 ("relu(X·A), without a", with(0.0)),
             ];
-            self.compare(&format!("H on rank {rank}"), IN_PLACE, [&expected, hidden], known);
+            self.compare(&format!("H on rank {rank}"), IN_PLACE, [&expected, hidden], known)?;
             let known = vec![
                 ("the sum with a k-th of the bias", sum.broadcast_add(&(bias / k)?)),
                 ("the sum with the bias k times", sum.broadcast_add(&(bias * k)?)),
@@ -162,17 +183,17 @@ impl Case {
                 ("the sum without the bias", Ok(sum.clone())),
                 ("relu of Y: it belongs between the layers, not behind them", y.relu()),
             ];
-            self.compare(&format!("Y on rank {rank}"), REDUCED, [y, got], known);
+            self.compare(&format!("Y on rank {rank}"), REDUCED, [y, got], known)?;
         }
         Ok(())
     }
 
-    fn backward_is_that_of_one_device(&self, answer: Answer) -> Result<()> {
-        let found = self.run("gradients", OWN, move |case, rank| {
+    fn backward_is_that_of_one_device(&self, answer: Answer) -> Outcome {
+        let found = self.run(OWN, move |case, rank| {
             let own = rank.rank();
             let hidden = case.alone[own].before_relu.relu()?;
             (answer.backward)(rank, &case.parts[own], &case.x, &hidden, &case.dy)
-        });
+        })?;
         let (gradients, k) = (&self.one_device.gradients, self.parts.len() as f64);
         let batch = self.x.dim(0)? as f64;
         let parts = parts(&gradients.layers, self.parts.len())?;
@@ -195,7 +216,7 @@ impl Case {
                 }
                 let law = [PASSED, PASSED, OWN, SAME_DY][index];
                 let what = format!("the gradient of {name} on rank {rank}");
-                self.compare(&what, law, tensors, known);
+                self.compare(&what, law, tensors, known)?;
             }
             let known = vec![
                 ("the term of this rank alone", Ok(self.alone[rank].gradients.x.clone())),
@@ -204,28 +225,7 @@ impl Case {
                 ("divided by B: gradients are sums over the batch", &gradients.x / batch),
             ];
             let what = format!("the gradient of X on rank {rank}");
-            self.compare(&what, ALL_USES, [&gradients.x, &found.x], known);
-        }
-        Ok(())
-    }
-
-    fn all_ranks_have_the_same(&self, answer: Answer) -> Result<()> {
-        let found = self.run("result", ORDER, move |case, rank| {
-            let part = &case.parts[rank.rank()];
-            let (hidden, y) = (answer.forward)(rank, part, &case.x)?;
-            Ok([y, (answer.backward)(rank, part, &case.x, &hidden, &case.dy)?.x])
-        });
-        for (index, name) in ["Y", "the gradient of X"].into_iter().enumerate() {
-            let expected = numbers(&found[0][index])?;
-            for (rank, tensors) in found.iter().enumerate() {
-                let got = numbers(&tensors[index])?;
-                let Some(at) = (0..expected.len()).find(|&at| expected[at] != got[at]) else {
-                    continue;
-                };
-                let what = format!("{}: {name} on rank {rank} differs from rank 0", self.told);
-                let [expected, got] = [expected[at], got[at]].map(|number| format!("{number:?}"));
-                fail(&what, &expected, &format!("{got}, in element {at}"), ORDER);
-            }
+            self.compare(&what, ALL_USES, [&gradients.x, &found.x], known)?;
         }
         Ok(())
     }
@@ -234,52 +234,6 @@ impl Case {
     fn without_relu(&self, rank: usize, index: usize) -> Result<Tensor> {
         let of_hidden = self.dy.matmul(&self.parts[rank].second.weight.t()?)?;
         if index == 0 { self.x.t()?.matmul(&of_hidden) } else { of_hidden.sum(0) }
-    }
-
-    /// On two ranks every all-reduce algorithm sends the same: all numbers once in each direction.
-    fn no_more_is_sent_than_one_all_reduce(&self, answer: Answer) {
-        let found = self.run("gradients", OWN, move |case, rank| {
-            let part = &case.parts[rank.rank()];
-            let (hidden, _) = (answer.forward)(rank, part, &case.x)?;
-            let forward = rank.traffic().bytes;
-            (answer.backward)(rank, part, &case.x, &hidden, &case.dy)?;
-            Ok([forward, rank.traffic().bytes - forward])
-        });
-        let passes = [("forward", "Y", &self.dy), ("backward", "X", &self.x)];
-        for (index, (pass, name, like)) in passes.into_iter().enumerate() {
-            let sent: u64 = found.iter().map(|bytes| bytes[index]).sum();
-            let (numbers, size) = (like.elem_count(), DType::F64.size_in_bytes());
-            if sent > (2 * numbers * size) as u64 {
-                let what =
-                    format!("{}: {pass}, more is sent than an all-reduce like {name}", self.told);
-                let expected = format!("2 ranks · {numbers} numbers · {size} bytes");
-                let law = "a layer by columns and then one by rows need one sum forward, behind the second, and one \
-                           backward, before the first";
-                fail(&what, &expected, &format!("{sent} bytes"), law);
-            }
-        }
-    }
-
-    /// Compares all three functions together with stage 6's layers.
-    fn check_against_stage_6(&self, answer: Answer) {
-        let law = "it is what linear_relu_by_column and linear_by_row compute";
-        let found = self.run("result", law, move |case, rank| {
-            let part = (answer.part)(&case.whole, rank.rank(), rank.world_size())?;
-            let (hidden, y) = (answer.forward)(rank, &part, &case.x)?;
-            Ok((y, (answer.backward)(rank, &part, &case.x, &hidden, &case.dy)?))
-        });
-        let theirs = by_stage_6(&self.parts, &self.x, &self.dy);
-        for (rank, ((y, found), (their_y, theirs))) in found.iter().zip(&theirs).enumerate() {
-            let compare = |name: &str, tensors| {
-                let what = format!("not what stage 6 computes on rank {rank}: {name}");
-                self.compare(&what, law, tensors, vec![]);
-            };
-            compare("Y", [their_y, y]);
-            compare("the gradient of X", [&theirs.x, &found.x]);
-            for (name, tensors) in theirs.layers.beside(&found.layers) {
-                compare(&format!("the gradient of {name}"), tensors);
-            }
-        }
     }
 }
 
@@ -297,16 +251,16 @@ fn parts(whole: &TwoLayers, ranks: usize) -> Result<Vec<TwoLayers>> {
     (0..ranks).map(part).collect()
 }
 
-fn same(one: &Tensor, other: &Tensor) -> bool {
+fn alike(one: &Tensor, other: &Tensor) -> bool {
     let read = |tensor: &Tensor| tensor.flatten_all()?.to_vec1::<f64>();
     let (Ok(a), Ok(b)) = (read(one), read(other)) else { return false };
     one.dims() == other.dims() && a.iter().zip(&b).all(|(a, b)| (a - b).abs() < 1e-9)
 }
 
-fn ranks_compute_what_one_device_does(answer: Answer) -> Result<()> {
-    // Columns that divide evenly, and no two sizes alike; one rank; columns that do not divide; a column for each rank; one of
-    // everything.
-    for (ranks, batch, inputs, hidden, outputs) in [
+/// Columns that divide evenly, and no two sizes alike; one rank; columns that do not divide; a column for each rank; one of
+/// everything.
+fn cases() -> impl Iterator<Item = Case> {
+    [
         (2, 3, 6, 4, 5),
         (1, 2, 3, 4, 2),
         (2, 2, 3, 5, 2),
@@ -314,13 +268,89 @@ fn ranks_compute_what_one_device_does(answer: Answer) -> Result<()> {
         (4, 5, 6, 6, 3),
         (4, 1, 2, 4, 1),
         (1, 1, 1, 1, 1),
-    ] {
-        Case::new(ranks, batch, inputs, hidden, outputs)?.check(answer)?;
+    ]
+    .into_iter()
+    .map(|(ranks, batch, inputs, hidden, outputs)| {
+        Case::new(ranks, batch, inputs, hidden, outputs).expect("one device computes")
+    })
+}
+
+fn on_1_to_4_ranks() -> impl Iterator<Item = Case> {
+    (1..=4).map(|ranks| Case::new(ranks, 3, 5, 7, 2).expect("one device computes"))
+}
+
+fn ranks_compute_what_one_device_does(answer: Answer, case: &Case) -> Outcome {
+    case.parts_are_cut(answer)?;
+    case.forward_is_that_of_one_device(answer)?;
+    case.backward_is_that_of_one_device(answer)
+}
+
+fn all_ranks_have_the_same(answer: Answer) -> Outcome {
+    let case = Case::of_fractions(3)?;
+    let found = case.run(ORDER, move |case, rank| {
+        let part = &case.parts[rank.rank()];
+        let (hidden, y) = (answer.forward)(rank, part, &case.x)?;
+        Ok([y, (answer.backward)(rank, part, &case.x, &hidden, &case.dy)?.x])
+    })?;
+    for (index, name) in ["Y", "the gradient of X"].into_iter().enumerate() {
+        let expected = numbers(&found[0][index])?;
+        for (rank, tensors) in found.iter().enumerate() {
+            let got = numbers(&tensors[index])?;
+            let Some(at) = (0..expected.len()).find(|&at| expected[at] != got[at]) else {
+                continue;
+            };
+            let what = format!("{}: {name} on rank {rank} differs from rank 0", case.told);
+            let [expected, got] = [expected[at], got[at]].map(|number| format!("{number:?}"));
+            let got = format!("{got}, in element {at}");
+            return Err(Finding::new(what).expected(expected, got).law(ORDER));
+        }
     }
-    Case::of_fractions(3)?.all_ranks_have_the_same(answer)?;
-    Case::new(2, 3, 4, 40, 2)?.no_more_is_sent_than_one_all_reduce(answer);
-    for ranks in 1..=4 {
-        Case::new(ranks, 3, 5, 7, 2)?.check_against_stage_6(answer);
+    Ok(())
+}
+
+/// On two ranks every all-reduce algorithm sends the same: all numbers once in each direction.
+fn no_more_is_sent_than_one_all_reduce(answer: Answer) -> Outcome {
+    let case = Case::new(2, 3, 4, 40, 2)?;
+    let found = case.run(OWN, move |case, rank| {
+        let part = &case.parts[rank.rank()];
+        let (hidden, _) = (answer.forward)(rank, part, &case.x)?;
+        let forward = rank.traffic().bytes;
+        (answer.backward)(rank, part, &case.x, &hidden, &case.dy)?;
+        Ok([forward, rank.traffic().bytes - forward])
+    })?;
+    let passes = [("forward", "Y", &case.dy), ("backward", "X", &case.x)];
+    passes.into_iter().enumerate().try_for_each(|(index, (pass, name, like))| {
+        let sent: u64 = found.iter().map(|bytes| bytes[index]).sum();
+        let (numbers, size) = (like.elem_count(), DType::F64.size_in_bytes());
+        demand(sent <= (2 * numbers * size) as u64, || {
+            let what = format!("{}: {pass}, more is sent than an all-reduce like {name}", case.told);
+            let expected = format!("2 ranks · {numbers} numbers · {size} bytes");
+            Finding::new(what).expected(expected, format!("{sent} bytes")).law(
+                "a layer by columns and then one by rows need one sum forward, behind the second, and one backward, before \
+                 the first",
+            )
+        })
+    })
+}
+
+/// Compares all three functions together with stage 6's layers.
+fn ranks_compute_what_stage_6_does(answer: Answer, case: &Case) -> Outcome {
+    let found = case.run(STAGE_6, move |case, rank| {
+        let part = (answer.part)(&case.whole, rank.rank(), rank.world_size())?;
+        let (hidden, y) = (answer.forward)(rank, &part, &case.x)?;
+        Ok((y, (answer.backward)(rank, &part, &case.x, &hidden, &case.dy)?))
+    })?;
+    let theirs = by_stage_6(&case.parts, &case.x, &case.dy);
+    for (rank, ((y, found), (their_y, theirs))) in found.iter().zip(&theirs).enumerate() {
+        let compare = |name: &str, tensors| {
+            let what = format!("not what stage 6 computes on rank {rank}: {name}");
+            case.compare(&what, STAGE_6, tensors, vec![])
+        };
+        compare("Y", [their_y, y])?;
+        compare("the gradient of X", [&theirs.x, &found.x])?;
+        for (name, tensors) in theirs.layers.beside(&found.layers) {
+            compare(&format!("the gradient of {name}"), tensors)?;
+        }
     }
     Ok(())
 }
@@ -331,10 +361,9 @@ fn errors_are_passed_on(answer: Answer) -> Outcome {
     ranks::errors_are_passed_on(3, Sends::Buffered, move |rank| {
         (answer.forward)(rank, &forward.parts[rank.rank()], &forward.x)
     })?;
-    let backward = case.clone();
     ranks::errors_are_passed_on(3, Sends::Buffered, move |rank| {
-        let (own, Case { x, dy, .. }) = (rank.rank(), &backward);
-        let hidden = backward.alone[own].before_relu.relu()?;
-        (answer.backward)(rank, &backward.parts[own], x, &hidden, dy)
+        let (own, Case { x, dy, .. }) = (rank.rank(), &case);
+        let hidden = case.alone[own].before_relu.relu()?;
+        (answer.backward)(rank, &case.parts[own], x, &hidden, dy)
     })
 }

@@ -21,4 +21,5 @@ pub mod ch05_unequal_devices;
 pub mod ch06_1f1b;
 pub mod ch06_balance;
 pub mod ch06_tensor_parallel;
+pub mod ch06_two_stages;
 pub mod ch07_predict;

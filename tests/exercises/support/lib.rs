@@ -80,6 +80,7 @@ pub mod replicas;
 pub mod runs;
 pub mod scaling;
 pub mod speed;
+pub mod stages;
 pub mod tracer;
 pub mod training;
 pub mod two_layers;

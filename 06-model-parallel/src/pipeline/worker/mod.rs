@@ -128,6 +128,11 @@ impl<'a, M: ModuleT> Worker<'a, M> {
         })
     }
 
+    /// The layers of a chunk of this stage. Panics when there is no such chunk.
+    pub fn network(&self, chunk: usize) -> &Network<M> {
+        &self.chunks[chunk].network
+    }
+
     /// The timelines of the first steps, all stages of a pipeline together, on its first stage. Other stages get no
     /// timelines. All ranks call this together. Fails when another rank stops or stalls.
     pub fn timelines(&self) -> Result<Vec<Timeline>, communicator::Error> {

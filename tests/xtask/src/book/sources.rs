@@ -48,6 +48,7 @@ ch05-concise-wrapper ch05_buckets bucket.rs:buckets
 ch05-concise-wrapper ch05_overlap reducer.rs:backward
 ch05b-batch-norm ch05_sync_batch_norm batch_norm.rs:merged
 ch05c-processes ch05_resume resume.rs:restore resume.rs:begin
+ch06-model-parallel ch06_two_stages two_layers.rs:first two_layers.rs:second
 ch06-model-parallel ch06_balance partition.rs:cut
 ch06-model-parallel ch06_1f1b orders.rs:one_f_one_b orders.rs:generate orders.rs:interleaved orders.rs:zb_h1
 ch06b-tensor-parallel ch06_tensor_parallel linear.rs:linear networks.rs:dense convolution.rs:convolution
