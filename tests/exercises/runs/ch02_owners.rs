@@ -23,14 +23,21 @@ const TENSORS: usize = 8;
 
 /// Shows the speed of the sums of eight tensors, and the training with owners. Fails when the answer does.
 pub fn run(answer: Answer) -> Result<(), Box<dyn Error>> {
-    let sums = |rank: &Peer, tensors: &[Tensor]| {
-        let bytes: Vec<usize> = tensors.iter().map(ops::size_in_bytes).collect();
-        (answer.allreduce)(rank, tensors, &(answer.owners)(&bytes, rank.world_size()))
-    };
+    let sums = sums(answer);
     let sum = |rank: &Peer, tensors: &[Tensor]| {
         let sums = sums(rank, &tensors[0].flatten_all()?.chunk(TENSORS, 0)?)?;
         Ok(vec![Tensor::cat(&sums, 0)?.reshape(tensors[0].shape())?])
     };
     show_speed(&sum, Algorithm::Naive)?;
     show_training(&sums, Algorithm::Naive)
+}
+
+/// The sums on owners, which the answer chooses.
+fn sums(
+    answer: Answer,
+) -> impl Fn(&Peer, &[Tensor]) -> Result<Vec<Tensor>, communicator::Error> {
+    move |rank, tensors| {
+        let bytes: Vec<usize> = tensors.iter().map(ops::size_in_bytes).collect();
+        (answer.allreduce)(rank, tensors, &(answer.owners)(&bytes, rank.world_size()))
+    }
 }
