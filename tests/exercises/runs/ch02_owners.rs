@@ -33,7 +33,7 @@ pub fn run(answer: Answer) -> Result<(), Box<dyn Error>> {
 }
 
 /// The sums on owners, which the answer chooses.
-fn sums(
+pub(super) fn sums(
     answer: Answer,
 ) -> impl Fn(&Peer, &[Tensor]) -> Result<Vec<Tensor>, communicator::Error> {
     move |rank, tensors| {
