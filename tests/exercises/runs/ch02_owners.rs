@@ -18,12 +18,16 @@ pub struct Answer {
     pub allreduce: fn(&Peer, &[Tensor], &[usize]) -> Result<Vec<Tensor>, communicator::Error>,
 }
 
-/// Shows the speed of one sum, which has one owner, and the training with owners. Fails when the answer does.
+/// Shows the speed with a part of the tensor for each rank, and the training with owners. Fails when the answer does.
 pub fn run(answer: Answer) -> Result<(), Box<dyn Error>> {
     let sums = |rank: &Peer, tensors: &[Tensor]| {
         let bytes: Vec<usize> = tensors.iter().map(ops::size_in_bytes).collect();
         (answer.allreduce)(rank, tensors, &(answer.owners)(&bytes, rank.world_size()))
     };
-    show_speed(&sums, Algorithm::Naive)?;
+    let in_parts = |rank: &Peer, tensors: &[Tensor]| {
+        let parts = tensors[0].chunk(rank.world_size(), 0)?;
+        Ok(vec![Tensor::cat(&sums(rank, &parts)?, 0)?])
+    };
+    show_speed(&in_parts, Algorithm::Naive)?;
     show_training(&sums, Algorithm::Naive)
 }
