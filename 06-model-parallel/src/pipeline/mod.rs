@@ -21,6 +21,7 @@ pub mod check;
 pub mod drawing;
 pub mod orders;
 pub mod predict;
+mod pytorch;
 pub mod schedule;
 pub mod timeline;
 pub mod worker;
