@@ -21,7 +21,8 @@ use crate::thread::{DEFAULT_TIMEOUT, RankFailure, run_ranks};
 /// Bytes of the tensors, in f32. The gradients of a ResNet-18 have 45 MB.
 const SIZES: [usize; 5] = [4 << 10, 64 << 10, 1 << 20, 16 << 20, 45 << 20];
 
-fn size(bytes: usize) -> String {
+/// A size in KiB or MiB, in words.
+pub fn size(bytes: usize) -> String {
     if bytes < 1 << 20 { format!("{} KiB", bytes >> 10) } else { format!("{} MiB", bytes >> 20) }
 }
 
@@ -188,8 +189,8 @@ impl Table {
     }
 }
 
-/// The bytes that each rank of a ring sends for each byte of the tensor.
-fn share(ranks: usize) -> f64 {
+/// The bytes that each rank of a ring sends for each byte of the tensor: the factor of bus bandwidth.
+pub fn share(ranks: usize) -> f64 {
     2.0 * (ranks as f64 - 1.0) / ranks as f64
 }
 

@@ -9,7 +9,7 @@ use devices::DevicePlan;
 use harness::records::TrainOptions;
 use harness::report::{Report, Table, columns, line, paragraph};
 use ops::difference::largest_difference;
-use params_and_allreduce::bandwidth::{Sum, by, seconds};
+use params_and_allreduce::bandwidth::{Sum, by, seconds, share, size};
 use params_and_allreduce::communicator::{self, Communicator, SharedCommunicator};
 use params_and_allreduce::thread::{Cause, run_ranks};
 use params_and_allreduce::{Algorithm, forward};
@@ -101,16 +101,14 @@ pub(super) fn show_speed(sums: Sums<'_>, same: Algorithm) -> Result<(), Box<dyn 
             let column = |(bytes, runs)| seconds(rank, &rows, bytes, Some(runs));
             SIZES.into_iter().map(column).collect::<Result<Vec<_>, _>>()
         })?;
-        let shared = if plan.shares_hardware() { ", which share cores" } else { "" };
-        let mut table = Table::new(&format!("GB/s on {devices} devices{shared}"));
+        let shared = if plan.shares_hardware() { " that share cores" } else { "" };
+        let mut table = Table::new(&format!("bus bandwidth in GB/s, {devices} devices{shared}"));
         for (bytes, _) in SIZES {
-            let (kib, mib) = (bytes >> 10, bytes >> 20);
-            let size = if mib > 0 { format!("{mib} MiB") } else { format!("{kib} KiB") };
-            table = table.column(&size, 0);
+            table = table.column(&size(bytes), 0);
         }
         for (row, name) in names.iter().enumerate() {
             let rate = |((bytes, _), column): (_, &Vec<Option<f64>>)| {
-                let moved = bytes as f64 * 2.0 * (devices as f64 - 1.0) / devices as f64;
+                let moved = bytes as f64 * share(devices);
                 column[row].map_or("–".to_owned(), |it| format!("{:.3}", moved / it / 1e9))
             };
             let rates = SIZES.into_iter().zip(&columns[0]).map(rate);
