@@ -10,6 +10,8 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
+use crate::outcome::Finding;
+
 /// Fewer words are no reason.
 const WORDS: usize = 8;
 
@@ -150,12 +152,10 @@ pub fn trainings(names: &[&str], program: &str) -> Vec<Summary> {
         );
         let (first, expected) = &runs[0];
         if settings(run) != settings(expected) {
-            crate::panicking::fail(
-                &format!("{file} and {first} are not comparable"),
-                &settings(expected),
-                &settings(run),
-                "an experiment changes one thing at a time",
-            );
+            let finding = Finding::new(format!("{file} and {first} are not comparable"))
+                .expected(settings(expected), settings(run))
+                .law("an experiment changes one thing at a time");
+            panic!("{finding}");
         }
     }
     runs.into_iter().map(|(_, run)| run).collect()
@@ -175,7 +175,7 @@ pub fn compare(what: &str, expected: f64, got: f64, tolerance: f64, law: &str) {
         Some(std::cmp::Ordering::Less) => ("", "a larger number, from the files"),
         Some(_) => ("", "a smaller number, from the files"),
     };
-    crate::panicking::fail(&format!("{todo}{what}"), wanted, &got.to_string(), law);
+    panic!("{}", Finding::new(format!("{todo}{what}")).expected(wanted, got).law(law));
 }
 
 /// Demands a reason of some words.
