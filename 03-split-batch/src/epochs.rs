@@ -1,14 +1,10 @@
-//! Prints the samples of each rank in an epoch, and the samples that occur never or more than once.
-
-use std::io;
+//! Prints the samples of each rank in two epochs, and the samples that occur never or more than once.
 
 use harness::cli::{help_of, name_of};
 use harness::report::{columns, counted, line, paragraph, shown_rows};
+use split_batch::{Breakage, Sampler};
 
-use crate::{Breakage, Sampler};
-
-/// The most ranks that are printed.
-const SHOWN_RANKS: usize = 8;
+use crate::SHOWN_DEVICES;
 
 /// The seed of the example's shuffles.
 const SEED: u64 = 1;
@@ -20,12 +16,12 @@ const NAMED: usize = 10;
 type Shares = Vec<Vec<Vec<u32>>>;
 
 /// Prints two epochs: the steps of each rank in order, and a conclusion.
-pub fn show(
+pub(crate) fn show(
     samples: usize,
     global_batch: usize,
     ranks: usize,
     breakage: Option<Breakage>,
-) -> io::Result<()> {
+) -> anyhow::Result<()> {
     paragraph(format_args!(
         "an epoch of {samples} samples in global batches of {global_batch}, by number of sample; | separates batches"
     ))?;
@@ -37,23 +33,18 @@ pub fn show(
         };
         (0..ranks).map(sampler).map(share).collect()
     });
-    for (number, epoch) in epochs.iter().enumerate() {
+    let width = (samples - 1).to_string().len().max(2) + 1;
+    let tallies = epochs.each_ref().map(|epoch| tally(samples, epoch));
+    let once = tallies == [ONCE; 2];
+    for (number, (epoch, tally)) in epochs.iter().zip(&tallies).enumerate() {
         line(format_args!("  epoch {number}"))?;
-        show_epoch(samples, epoch)?;
+        for rank in shown_rows(ranks, SHOWN_DEVICES).into_iter().flatten() {
+            line(rank_line(rank, &epoch[rank], width, columns()))?;
+        }
+        paragraph(format_args!("    {tally}"))?;
     }
-    let once = epochs.iter().all(|epoch| tally(samples, epoch) == ONCE);
     let text = breakage.map_or_else(|| right(&epochs, once), |bug| broken(&epochs, once, bug));
-    paragraph(format_args!("\n{text}"))
-}
-
-/// Prints an epoch: the steps of each rank in order, and the samples that occur never or more than once. `shares` has the
-/// samples of each rank, step by step.
-pub fn show_epoch(samples: usize, shares: &[Vec<Vec<u32>>]) -> io::Result<()> {
-    let width = samples.saturating_sub(1).to_string().len().max(2) + 1;
-    for rank in shown_rows(shares.len(), SHOWN_RANKS).into_iter().flatten() {
-        line(rank_line(rank, &shares[rank], width, columns()))?;
-    }
-    paragraph(format_args!("    {}", tally(samples, shares)))
+    Ok(paragraph(format_args!("\n{text}"))?)
 }
 
 /// Lists the samples of a rank in a line of at most `columns` characters. The end of a long list is left out.
@@ -113,13 +104,9 @@ fn right(epochs: &[Shares; 2], once: bool) -> String {
 const ONCE: &str = "every sample once";
 
 /// Returns [`ONCE`], or the samples that occur more than once or never.
-fn tally(samples: usize, shares: &[Vec<Vec<u32>>]) -> String {
+fn tally(samples: usize, shares: &Shares) -> String {
     let mut times = vec![0; samples];
-    let all = || shares.iter().flatten().flatten();
-    if let Some(unknown) = all().find(|&&sample| sample as usize >= samples) {
-        return format!("there is no sample {unknown}");
-    }
-    all().for_each(|&sample| times[sample as usize] += 1);
+    shares.iter().flatten().flatten().for_each(|&sample| times[sample as usize] += 1);
     let named = |wanted: fn(u32) -> bool| {
         let all = (0..samples).filter(|&it| wanted(times[it])).map(|it| it.to_string());
         let all: Vec<String> = all.collect();

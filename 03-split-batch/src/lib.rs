@@ -7,9 +7,7 @@
 //! | [`split`] | cuts a batch into shards, and joins shards to a batch |
 //! | [`sampler`] | the samples of each rank in an epoch, step by step; four samplers with a mistake |
 //! | [`loader`] | loads the shards of a rank, step by step |
-//! | [`epochs`] | prints the samples of each rank |
 
-pub mod epochs;
 pub mod loader;
 pub mod sampler;
 pub mod split;

@@ -20,8 +20,7 @@ pub struct Shards {
     pub sampler: EpochShare,
 }
 
-/// Returns the samples of one shard in an epoch, step by step, as [`epoch_share`] does: from the number of samples, the size
-/// of the global batch, the number of shards, the shard, the seed and the epoch.
+/// A function with the arguments of [`epoch_share`], which returns the samples of one shard in an epoch.
 pub type EpochShare = fn(usize, usize, usize, usize, u64, usize) -> Vec<Vec<u32>>;
 
 impl Shards {

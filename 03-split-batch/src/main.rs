@@ -1,5 +1,7 @@
 //! Splits a batch over devices and gathers it again, and prints the samples of each rank in two epochs.
 
+mod epochs;
+
 use std::process::ExitCode;
 
 use anyhow::ensure;
@@ -11,7 +13,7 @@ use harness::launcher;
 use harness::report::{counted, line, paragraph, shown_rows};
 use params_and_allreduce::communicator::{Communicator, Error};
 use params_and_allreduce::thread::{DEFAULT_TIMEOUT, run_ranks};
-use split_batch::{Breakage, epochs, gather, split_batch};
+use split_batch::{Breakage, gather, split_batch};
 
 /// The number of values of a sample in the example.
 const COLUMNS: usize = 5;
@@ -71,7 +73,7 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
     if arguments.breakage.is_none() {
         show_batch(samples, &plan)?;
     }
-    Ok(epochs::show(arguments.epoch_samples as usize, samples, devices, arguments.breakage)?)
+    epochs::show(arguments.epoch_samples as usize, samples, devices, arguments.breakage)
 }
 
 /// Prints a batch, its shards on the devices, and the batch that is gathered from them.

@@ -44,13 +44,9 @@ impl Sampler {
     /// the last step of some ranks is empty. These ranks still take part in the step.
     // ANCHOR: epoch
     pub fn epoch(&self, epoch: usize) -> impl Iterator<Item = Vec<u32>> + use<> {
-        let (sampler, order) = (*self, self.order(epoch));
+        // All ranks have the same order.
+        let (sampler, order) = (*self, epoch_order(self.samples, self.seed, epoch));
         (0..self.steps()).map(move |step| sampler.shard(&order, step).to_vec())
-    }
-
-    /// Returns all samples in the order of an epoch. The order is the same on every rank.
-    fn order(&self, epoch: usize) -> Vec<u32> {
-        epoch_order(self.samples, self.seed, epoch)
     }
 
     /// Cuts one batch from the order of an epoch, and returns this rank's shard of the batch.
@@ -100,7 +96,7 @@ impl Sampler {
                 self.epoch(epoch).take(self.samples / self.global_batch).collect()
             }
             Breakage::FillUp => {
-                let order = self.order(epoch);
+                let order = epoch_order(self.samples, self.seed, epoch);
                 let full = self.steps() * self.global_batch;
                 let filled_up: Vec<u32> = order.iter().copied().cycle().take(full).collect();
                 (0..self.steps()).map(|step| self.shard(&filled_up, step).to_vec()).collect()

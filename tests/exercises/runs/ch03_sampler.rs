@@ -10,11 +10,11 @@ use harness::report::{Report, counted, line, paragraph};
 use params_and_allreduce::Algorithm;
 use scratch_data_parallel::{train, train_batch};
 use split_batch::epoch_share;
-use split_batch::epochs::show_epoch;
 use split_batch::loader::{EpochShare, Shards};
 
 use super::comparison::{Row, show, weights};
 pub use crate::checks::ch03_sampler::Answer;
+use crate::outcome::{in_a_row, in_groups};
 
 const RANKS: usize = 2;
 
@@ -32,9 +32,18 @@ pub fn run(answer: Answer) -> Result<(), Box<dyn Error>> {
     let samplers: [(&str, EpochShare); 2] = [("yours", answer), ("ours", epoch_share)];
     line(format_args!("an epoch of {samples} samples in global batches of {batch}"))?;
     for (name, sampler) in samplers {
-        line(format_args!("  {name}"))?;
         let share = |rank| sampler(samples, batch, RANKS, rank, seed, 0);
-        show_epoch(samples, &(0..RANKS).map(share).collect::<Vec<_>>())?;
+        let shares: Vec<Vec<Vec<u32>>> = (0..RANKS).map(share).collect();
+        for (rank, share) in shares.iter().enumerate() {
+            line(format_args!("  {name:5}  rank {rank}  {}", in_groups(share)))?;
+        }
+        let times =
+            |sample: &u32| shares.iter().flatten().flatten().filter(|it| *it == sample).count();
+        let [never, often] =
+            [|times| times == 0, |times| times > 1].map(|is: fn(usize) -> bool| {
+                in_a_row((0..samples as u32).filter(|sample| is(times(sample))))
+            });
+        line(format_args!("  {name:5}  never: {never}; more than once: {often}"))?;
     }
     let data = LoadedData::draw((Some(IMAGES), Some(500)));
     let (plan, algorithm) = (DevicePlan::slices(RANKS)?, Algorithm::default());
