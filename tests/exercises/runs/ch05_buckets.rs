@@ -13,7 +13,7 @@ use super::ddp::{CAPS, LINK, REDUCTION, Recording, network, train_on};
 pub type Answer = fn(&[usize], BucketCaps) -> Vec<Vec<usize>>;
 
 const OPTIONS: TrainOptions =
-    TrainOptions { epochs: 1, batch_size: 64, learning_rate: 0.1, seed: 1 };
+    TrainOptions { epochs: 1, batch_size: 128, learning_rate: 0.1, seed: 1 };
 
 /// Shows a step with each side's buckets. Fails when the answer panics.
 pub fn run(answer: Answer) -> Result<(), Box<dyn Error>> {
@@ -21,7 +21,7 @@ pub fn run(answer: Answer) -> Result<(), Box<dyn Error>> {
     let (yours, ours) = (answer(&sizes, CAPS), buckets(&sizes, CAPS));
     let recording = Recording::begin("ch05_buckets")?;
     let train = |run: &str, buckets: &[Vec<usize>]| {
-        train_on(2, run, Some(LINK), (768, &OPTIONS), |network, comm| {
+        train_on(2, run, Some(LINK), (1280, &OPTIONS), |network, comm| {
             Ddp::new(network, comm, REDUCTION)?.with_buckets(buckets)
         })
     };

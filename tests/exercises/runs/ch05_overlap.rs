@@ -34,7 +34,7 @@ use crate::overlap::{Event, Pass, Work};
 pub type Answer = fn(&Pass<'_>, &[Vec<usize>]) -> Result<Vec<Tensor>, CommError>;
 
 const OPTIONS: TrainOptions =
-    TrainOptions { epochs: 1, batch_size: 64, learning_rate: 0.1, seed: 1 };
+    TrainOptions { epochs: 1, batch_size: 128, learning_rate: 0.1, seed: 1 };
 
 /// The buckets that the answer started during its latest pass.
 static EARLY: AtomicUsize = AtomicUsize::new(0);
@@ -42,7 +42,7 @@ static EARLY: AtomicUsize = AtomicUsize::new(0);
 /// Shows a step of each side. Fails when the answer does.
 pub fn run(answer: Answer) -> Result<(), Box<dyn Error>> {
     let recording = Recording::begin("ch05_overlap")?;
-    let yours = train_on(2, "yours", Some(LINK), (768, &OPTIONS), |network, comm| {
+    let yours = train_on(2, "yours", Some(LINK), (1280, &OPTIONS), |network, comm| {
         let buckets = buckets(&network.weights().parameter_sizes(), CAPS);
         let worker = Mutex::new(Worker::start(&comm, Algorithm::Ring)?);
         Ok(Yours { ddp: Ddp::new(network, comm, REDUCTION)?, worker, buckets, answer })
@@ -51,7 +51,7 @@ pub fn run(answer: Answer) -> Result<(), Box<dyn Error>> {
         Err(error) => return Ok(paragraph(explained(error)?)?),
         Ok(trained) => trained,
     };
-    let (ours, _) = train_on(2, "ours", Some(LINK), (768, &OPTIONS), |network, comm| {
+    let (ours, _) = train_on(2, "ours", Some(LINK), (1280, &OPTIONS), |network, comm| {
         Ddp::new(network, comm, REDUCTION)
     })?;
     let all =
