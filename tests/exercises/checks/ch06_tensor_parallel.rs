@@ -10,6 +10,7 @@ use crate::two_layers::{
     Computed, Gradients, Layer, TwoLayers, by_stage_6, fractions, whole_numbers,
 };
 use model_parallel::tensor_parallel::Cut;
+use ops::difference::relative_difference;
 
 /// The functions `part`, `forward` and `backward`.
 #[derive(Clone, Copy)]
@@ -252,9 +253,7 @@ fn parts(whole: &TwoLayers, ranks: usize) -> Result<Vec<TwoLayers>> {
 }
 
 fn alike(one: &Tensor, other: &Tensor) -> bool {
-    let read = |tensor: &Tensor| tensor.flatten_all()?.to_vec1::<f64>();
-    let (Ok(a), Ok(b)) = (read(one), read(other)) else { return false };
-    one.dims() == other.dims() && a.iter().zip(&b).all(|(a, b)| (a - b).abs() < 1e-9)
+    relative_difference(one, other).is_ok_and(|apart| apart < 1e-9)
 }
 
 /// Columns that divide evenly, and no two sizes alike; one rank; columns that do not divide; a column for each rank; one of
@@ -292,17 +291,12 @@ fn all_ranks_have_the_same(answer: Answer) -> Outcome {
         let (hidden, y) = (answer.forward)(rank, part, &case.x)?;
         Ok([y, (answer.backward)(rank, part, &case.x, &hidden, &case.dy)?.x])
     })?;
-    for (index, name) in ["Y", "the gradient of X"].into_iter().enumerate() {
-        let expected = numbers(&found[0][index])?;
-        for (rank, tensors) in found.iter().enumerate() {
-            let got = numbers(&tensors[index])?;
-            let Some(at) = (0..expected.len()).find(|&at| expected[at] != got[at]) else {
-                continue;
-            };
-            let what = format!("{}: {name} on rank {rank} differs from rank 0", case.told);
-            let [expected, got] = [expected[at], got[at]].map(|number| format!("{number:?}"));
-            let got = format!("{got}, in element {at}");
-            return Err(Finding::new(what).expected(expected, got).law(ORDER));
+    for (rank, tensors) in found.iter().enumerate().skip(1) {
+        for (index, name) in ["Y", "the gradient of X"].into_iter().enumerate() {
+            Expectation::of(format!("{}: {name} on two ranks", case.told))
+                .between("rank 0", &format!("rank {rank}"))
+                .law(ORDER)
+                .compare_tensors(&found[0][index], &tensors[index])?;
         }
     }
     Ok(())
