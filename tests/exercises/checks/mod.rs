@@ -10,6 +10,7 @@ pub mod ch04_accuracy;
 pub mod ch04_batch_scaling;
 pub mod ch04_fused_allreduce;
 pub mod ch04_learning_rate;
+pub mod ch04_train_batch;
 pub mod ch05_accumulate;
 pub mod ch05_batch_norm_gap;
 pub mod ch05_buckets;

@@ -93,6 +93,17 @@ pub(super) fn show_speed(sums: Sums<'_>, same: Algorithm) -> Result<(), Box<dyn 
 
 /// Trains LeNet on two devices with the learner's sums of gradients and with our all-reduce, and prints the difference.
 pub(super) fn show_training(sums: Sums<'_>, ours: Algorithm) -> Result<(), Box<dyn Error>> {
+    let step = |rank: &Peer, model: &Lenet, batch: &LocalBatch, rate: f64| {
+        let local = local_gradients(model, &batch.shards[0].to_device(rank.device())?)?;
+        let gradients = sums(rank, &local.gradients)?;
+        sgd(model.parameters(), &gradients, rate, batch.samples)?;
+        Ok(Step { sums: allreduce_sums(rank, local.sums, ours)?, gradients })
+    };
+    show_steps(&step, ours)
+}
+
+/// Trains LeNet on two devices with the learner's step and with ours, and prints the difference.
+pub(super) fn show_steps(yours: YourStep<'_>, ours: Algorithm) -> Result<(), Box<dyn Error>> {
     let data = LoadedData::draw((Some(IMAGES), Some(500)));
     let [one, two] = [DevicePlan::slices(1)?, DevicePlan::slices(2)?];
     let run = |plan: &DevicePlan, step: StepOf<'_>| {
@@ -100,19 +111,15 @@ pub(super) fn show_training(sums: Sums<'_>, ours: Algorithm) -> Result<(), Box<d
     };
     let plain: StepOf<'_> =
         &|comm, model, batch, rate| train_batch(&**comm, model, batch, rate, ours);
-    let yours: StepOf<'_> = &|comm, model, batch, rate| {
-        let local = local_gradients(model, &batch.shards[0].to_device(comm.device())?)?;
-        let gradients = sums(&Peer(comm.clone()), &local.gradients)?;
-        sgd(model.parameters(), &gradients, rate, batch.samples)?;
-        Ok(Step { sums: allreduce_sums(&**comm, local.sums, ours)?, gradients })
-    };
+    let yours: StepOf<'_> =
+        &|comm, model, batch, rate| yours(&Peer(comm.clone()), model, batch, rate);
     let alone = run(&one, plain)?;
     let with_ours = run(&two, plain)?;
     let with_yours = match run(&two, yours) {
         Err(failure) => match failure.cause {
             Cause::Error(TrainError::ReplicasDiffer(differs)) => {
                 return Ok(paragraph(format_args!(
-                    "LeNet on 2 devices, with your sums of the gradients: {differs}. Nothing else fails: only the comparison of \
+                    "LeNet on 2 devices, with your answer: {differs}. Nothing else fails: only the comparison of \
                      the replicas shows it."
                 ))?);
             }
@@ -151,6 +158,10 @@ fn conclusion(same: bool, apart: f64) -> String {
         ),
     }
 }
+
+/// An answer that makes a step.
+pub(super) type YourStep<'a> =
+    &'a (dyn Fn(&Peer, &Lenet, &LocalBatch, f64) -> Result<Step, TrainError> + Sync);
 
 /// A step, as [`train`] takes it.
 type StepOf<'a> =
