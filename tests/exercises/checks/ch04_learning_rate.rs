@@ -2,31 +2,55 @@
 //!
 //! An experiment: the numbers of the answer against those that its metrics files give.
 
-use crate::metrics::{Summary, compare, reason, trainings};
-use crate::mismatch::fail;
+use harness::statistics::mean;
+
+use crate::metrics::{Summary, compare, trainings};
+use crate::mismatch::{fail, in_a_row};
 use crate::prelude::*;
 
-/// The results of the experiment. Of two numbers, the first is for one device, the second for two.
+/// The results of the experiment. Of two numbers, the first is for the batch of one device, the second for four devices.
 #[derive(Clone, Copy, Debug)]
 pub struct Answer {
     /// The metrics files, or folders of them.
     pub metrics: &'static [&'static str],
     /// The steps of an epoch.
     pub steps: [usize; 2],
-    /// The rate with the highest test accuracy.
+    /// The rate with the highest test accuracy, as the mean over the seeds.
     pub best_rate: [f64; 2],
-    /// The test accuracy that two devices lose with the best rate of one device.
+    /// This accuracy.
+    pub accuracy: [f64; 2],
+    /// The highest accuracy of a seed with this rate, minus the lowest.
+    pub spread: [f64; 2],
+    /// The accuracy that four devices lose with the best rate of one device.
     pub lost_by_keeping_the_rate: f64,
-    /// The reason.
-    pub reason: &'static str,
+    /// The accuracy that four devices lose with four times the best rate of one device.
+    pub lost_by_four_times_the_rate: f64,
+    /// The explanation of these numbers.
+    pub reason: Reason,
+}
+
+/// An explanation of the best rates.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reason {
+    /// Not answered yet.
+    Unknown,
+    /// k devices equal one, so the best rate does not depend on the number of devices.
+    SameUpdates,
+    /// The gradients of four devices add up to an update four times as long, so the best rate is lower.
+    LongerUpdates,
+    /// Four devices make a quarter of the steps of an epoch, so each step may go four times as far, at any rate.
+    FewerSteps,
+    /// Four devices make a quarter of the steps, so each step has to go further, up to the rate at which training fails.
+    FewerStepsUpToALimit,
 }
 
 /// The laws of an answer.
 pub const LAWS: &[Law<Answer>] = laws![
-    each_device_keeps_its_batch,
+    four_times_the_batch_and_the_same_seeds,
     the_best_rates_lie_between_others,
     the_steps_of_an_epoch,
     the_best_rates,
+    the_accuracies_and_their_spreads,
     the_accuracy_that_is_lost,
     the_reason
 ];
@@ -34,146 +58,210 @@ pub const LAWS: &[Law<Answer>] = laws![
 const PROGRAM: &str =
     "cargo run --release -p scratch-data-parallel -- … --metrics FILE, as the exercise's text says";
 
-/// So many rates at least, on one device and on two.
+/// So many rates at least, for each batch.
 const RATES: usize = 4;
+/// So many seeds at least, for each rate.
+const SEEDS: usize = 3;
+/// The global batch grows by this factor.
+const DEVICES: usize = 4;
+/// Numbers of the answer may be rounded.
+const ROUNDED: f64 = 0.002;
 
-/// Accuracies of two seeds differ by so much: rates that are as good as this are equally good.
-const CHANCE: f64 = 0.01;
+/// The trainings with one rate, one for each seed.
+struct Rate {
+    rate: f64,
+    seeds: Vec<u64>,
+    accuracies: Vec<f64>,
+}
 
-const WHO: [&str; 2] = ["one device", "two devices"];
-
-/// The trainings on one device and those on two, each with another rate, by rate.
-struct Experiment([Vec<Summary>; 2]);
-
-impl Experiment {
-    /// Reads the files. Of the trainings on one device, those count that have half of the two devices' batch.
-    fn new(answer: Answer) -> Self {
-        let law = "each device keeps its batch: two devices have twice the global batch of one";
-        let all = trainings(answer.metrics, PROGRAM);
-        let on = |devices: usize| all.iter().filter(move |run| run.devices.len() == devices);
-        let Some(batch) = on(2).map(|run| run.options.batch_size).next() else {
-            fail("no training on two devices", "runs with --devices 2", "none", law)
-        };
-        if let Some(other) = on(2).find(|run| run.options.batch_size != batch) {
-            let got = format!("{batch} and {}", other.options.batch_size);
-            fail("two devices train with more than one batch", "one batch", &got, law);
-        }
-        let half: Vec<&Summary> = on(1).filter(|run| 2 * run.options.batch_size == batch).collect();
-        if half.is_empty() {
-            let mut batches: Vec<usize> = on(1).map(|run| run.options.batch_size).collect();
-            batches.dedup();
-            let expected = format!("{}: half of the {batch} of two devices", batch / 2);
-            fail("the batch of one device", &expected, &in_a_row(&batches), law);
-        }
-        Self([Self::by_rate(half), Self::by_rate(on(2).collect())])
+impl Rate {
+    fn mean(&self) -> f64 {
+        mean(&self.accuracies)
     }
 
-    /// One training for each rate, with one seed.
-    fn by_rate(mut runs: Vec<&Summary>) -> Vec<Summary> {
-        runs.sort_by(|a, b| a.options.learning_rate.total_cmp(&b.options.learning_rate));
-        runs.dedup_by_key(|run| run.options.learning_rate.to_bits());
-        if let Some(other) = runs.iter().find(|run| run.options.seed != runs[0].options.seed) {
-            let (expected, got) =
-                (runs[0].options.seed.to_string(), other.options.seed.to_string());
-            fail("the seed", &expected, &got, "an experiment changes one thing at a time");
-        }
-        runs.into_iter().cloned().collect()
-    }
-
-    fn rates(&self, of: usize) -> Vec<f64> {
-        self.0[of].iter().map(|run| run.options.learning_rate).collect()
-    }
-
-    /// The accuracy with a rate. Fails when no training has this rate.
-    fn accuracy(&self, of: usize, rate: f64) -> f64 {
-        let run = self.0[of].iter().find(|run| run.options.learning_rate == rate);
-        run.map_or_else(
-            || {
-                let todo = if rate.is_nan() { "TODO: " } else { "" };
-                fail(
-                    &format!("{todo}{rate} is no rate of the runs on {}", WHO[of]),
-                    &in_a_row(&self.rates(of)),
-                    &rate.to_string(),
-                    "a number of the answer comes from a run",
-                )
-            },
-            |run| run.test_accuracy,
-        )
-    }
-
-    fn best(&self, of: usize) -> &Summary {
-        let best = self.0[of].iter().max_by(|a, b| a.test_accuracy.total_cmp(&b.test_accuracy));
-        best.expect("there is a training for each number of devices")
+    fn spread(&self) -> f64 {
+        let [low, high] = [f64::min, f64::max]
+            .map(|of| self.accuracies.iter().copied().reduce(of).unwrap_or(f64::NAN));
+        high - low
     }
 }
 
-fn each_device_keeps_its_batch(answer: Answer) {
-    Experiment::new(answer);
+/// The trainings with one batch, by rate.
+struct Side {
+    batch: usize,
+    images: usize,
+    rates: Vec<Rate>,
+}
+
+impl Side {
+    /// The trainings with this batch. One training counts for each rate and seed.
+    fn new(all: &[Summary], batch: usize) -> Self {
+        let mut runs: Vec<&Summary> =
+            all.iter().filter(|run| run.options.batch_size == batch).collect();
+        let key = |run: &Summary| (run.options.learning_rate.to_bits(), run.options.seed);
+        runs.sort_by_key(|run| key(run));
+        runs.dedup_by_key(|run| key(run));
+        let groups = runs.chunk_by(|a, b| a.options.learning_rate == b.options.learning_rate);
+        let rates = groups.map(|runs| Rate {
+            rate: runs[0].options.learning_rate,
+            seeds: runs.iter().map(|run| run.options.seed).collect(),
+            accuracies: runs.iter().map(|run| run.test_accuracy).collect(),
+        });
+        Self { batch, images: runs[0].images.0, rates: rates.collect() }
+    }
+
+    fn listed(&self) -> String {
+        in_a_row(&self.rates.iter().map(|it| it.rate).collect::<Vec<_>>())
+    }
+
+    /// The trainings with a rate. Fails when there are none.
+    fn of(&self, rate: f64) -> &Rate {
+        let near = |it: &&Rate| (it.rate - rate).abs() <= 1e-9 * rate;
+        self.rates.iter().find(near).unwrap_or_else(|| {
+            let todo = if rate.is_nan() { "TODO: " } else { "" };
+            fail(
+                &format!("{todo}{} is no rate of the runs with batch {}", short(rate), self.batch),
+                &self.listed(),
+                &short(rate).to_string(),
+                "a number of the answer comes from a run",
+            )
+        })
+    }
+
+    fn best(&self) -> &Rate {
+        let best = self.rates.iter().max_by(|a, b| a.mean().total_cmp(&b.mean()));
+        best.expect("there is a training with each batch")
+    }
+}
+
+/// Reads the files: one device's batch, and four times this batch.
+fn sides(answer: Answer) -> [Side; 2] {
+    let all = trainings(answer.metrics, PROGRAM);
+    let mut batches: Vec<usize> = all.iter().map(|run| run.options.batch_size).collect();
+    batches.sort_unstable();
+    batches.dedup();
+    match batches[..] {
+        [one, four] if four == DEVICES * one => [one, four].map(|batch| Side::new(&all, batch)),
+        _ => fail(
+            "the batches of the runs",
+            "one batch, and four times this batch",
+            &in_a_row(&batches),
+            "each device keeps its batch: four devices have four times the global batch of one",
+        ),
+    }
+}
+
+fn four_times_the_batch_and_the_same_seeds(answer: Answer) {
+    let sides = sides(answer);
+    let expected = &sides[0].rates[0].seeds;
+    for Side { batch, rates, .. } in &sides {
+        for Rate { rate, seeds, .. } in rates {
+            if seeds != expected || seeds.len() < SEEDS {
+                let wanted = match expected.len() {
+                    SEEDS.. => in_a_row(expected),
+                    _ => format!("at least {SEEDS} seeds, the same for all rates"),
+                };
+                let what = format!("the seeds of batch {batch}, rate {rate}");
+                let law = "one seed is chance, and both sides need the same seeds: an experiment changes one thing at a time";
+                fail(&what, &wanted, &in_a_row(seeds), law);
+            }
+        }
+    }
 }
 
 fn the_best_rates_lie_between_others(answer: Answer) {
-    let experiment = Experiment::new(answer);
-    for (of, who) in WHO.iter().enumerate() {
-        let rates = experiment.rates(of);
-        if rates.len() < RATES {
-            let what = format!("the rates of {who}: {}", in_a_row(&rates));
+    for side in sides(answer) {
+        let (batch, listed) = (side.batch, side.listed());
+        if side.rates.len() < RATES {
             let law = "four points show a maximum; fewer show little";
-            fail(&what, &format!("at least {RATES}"), &rates.len().to_string(), law);
+            let [wanted, got] = [format!("at least {RATES}"), side.rates.len().to_string()];
+            fail(&format!("the rates of batch {batch}: {listed}"), &wanted, &got, law);
         }
-        let best = experiment.best(of).options.learning_rate;
-        if best == rates[0] || best == rates[rates.len() - 1] {
+        let best = side.best().rate;
+        if [side.rates.first(), side.rates.last()].iter().flatten().any(|end| end.rate == best) {
             let law = "the best rate may lie outside of the range, as long as it is the lowest or the highest";
-            let what = format!("the best rate of {who} is at the end of the range");
-            fail(
-                &what,
-                "a lower and a higher rate that are worse",
-                &format!("{best} of {}", in_a_row(&rates)),
-                law,
-            );
+            let what = format!("the best rate of batch {batch} is at the end of the range");
+            let wanted = "a lower and a higher rate that are worse";
+            fail(&what, wanted, &format!("{best} of {listed}"), law);
         }
     }
 }
 
 fn the_steps_of_an_epoch(answer: Answer) {
-    let experiment = Experiment::new(answer);
-    for (of, who) in WHO.iter().enumerate() {
-        let Summary { images, options, .. } = &experiment.0[of][0];
-        let expected = images.0.div_ceil(options.batch_size);
-        if answer.steps[of] != expected {
-            let todo = if answer.steps[of] == 0 { "TODO: " } else { "" };
+    for (side, got) in sides(answer).iter().zip(answer.steps) {
+        if got != side.images.div_ceil(side.batch) {
+            let todo = if got == 0 { "TODO: " } else { "" };
+            let expected = format!("{} images in batches of {}", side.images, side.batch);
+            let what = format!("{todo}the steps of an epoch with batch {}", side.batch);
             let law = "a step takes the global batch, on all devices together";
-            let expected = format!("{} images in batches of {}", images.0, options.batch_size);
-            fail(
-                &format!("{todo}the steps of an epoch on {who}"),
-                &expected,
-                &answer.steps[of].to_string(),
-                law,
-            );
+            fail(&what, &expected, &got.to_string(), law);
         }
     }
 }
 
 fn the_best_rates(answer: Answer) {
-    let experiment = Experiment::new(answer);
-    for (of, who) in WHO.iter().enumerate() {
-        let best = experiment.best(of);
-        let accuracy = experiment.accuracy(of, answer.best_rate[of]);
-        if best.test_accuracy - accuracy > CHANCE {
-            let law = "the best rate has the highest test accuracy after the last epoch";
-            let got = format!("{}, with {accuracy:.3}", answer.best_rate[of]);
-            fail(&format!("the best rate of {who}"), "a rate with a higher accuracy", &got, law);
+    for (side, rate) in sides(answer).iter().zip(answer.best_rate) {
+        let (best, got) = (side.best(), side.of(rate));
+        // Rates within the spread of their seeds are equally good.
+        if best.mean() - got.mean() > best.spread().max(got.spread()) {
+            let law = "the best rate has the highest accuracy, as the mean over the seeds";
+            let what = format!("the best rate of batch {}", side.batch);
+            let got = format!("{rate}, with {:.3}", got.mean());
+            fail(&what, "a rate with a higher accuracy", &got, law);
         }
     }
 }
 
-fn the_accuracy_that_is_lost(answer: Answer) {
-    let experiment = Experiment::new(answer);
-    let kept = experiment.accuracy(1, answer.best_rate[0]);
-    let lost = experiment.accuracy(1, answer.best_rate[1]) - kept;
-    let law = "two devices with their best rate, minus two devices with the best rate of one";
-    compare("lost_by_keeping_the_rate", lost, answer.lost_by_keeping_the_rate, 0.002, law);
+fn the_accuracies_and_their_spreads(answer: Answer) {
+    for (index, side) in sides(answer).iter().enumerate() {
+        let best = side.of(answer.best_rate[index]);
+        let name = |what: &str| format!("{what} of batch {}, rate {}", side.batch, best.rate);
+        let law = "the mean of the accuracies of all seeds, after the last epoch";
+        compare(&name("the accuracy"), best.mean(), answer.accuracy[index], ROUNDED, law);
+        let law = "the highest accuracy of a seed, minus the lowest";
+        compare(&name("the spread"), best.spread(), answer.spread[index], ROUNDED, law);
+    }
 }
 
+/// The accuracies that four devices lose by keeping the rate, and with four times the rate.
+fn lost(answer: Answer) -> [f64; 2] {
+    let [one, four] = answer.best_rate;
+    let side = &sides(answer)[1];
+    [one, one * DEVICES as f64].map(|rate| side.of(four).mean() - side.of(rate).mean())
+}
+
+fn the_accuracy_that_is_lost(answer: Answer) {
+    let [keeping, four_times] = lost(answer);
+    let law = "four devices with their best rate, minus four devices with the best rate of one";
+    let got = answer.lost_by_keeping_the_rate;
+    compare("lost_by_keeping_the_rate", keeping, got, ROUNDED, law);
+    let law = "four devices with their best rate, minus four devices with four times the best rate of one";
+    let got = answer.lost_by_four_times_the_rate;
+    compare("lost_by_four_times_the_rate", four_times, got, ROUNDED, law);
+}
+
+/// A reason is wrong if a number of the files contradicts it.
 fn the_reason(answer: Answer) {
-    reason(answer.reason);
+    let [keeping, four_times] = lost(answer);
+    let [one, four] = answer.best_rate;
+    let chance = sides(answer)[1].of(four).spread();
+    let fact = match answer.reason {
+        Reason::Unknown => "none is chosen yet".to_owned(),
+        Reason::SameUpdates if keeping > chance => format!(
+            "with the rate {one} of one device, four devices lose {keeping:.3}, more than the spread {chance:.3} of the seeds"
+        ),
+        Reason::LongerUpdates if four >= one => {
+            format!("the best rate of four devices is {four}, and not lower than {one}")
+        }
+        Reason::FewerSteps if four_times > chance => format!(
+            "with four times the rate, four devices lose {four_times:.3}, more than the spread {chance:.3} of the seeds"
+        ),
+        Reason::FewerStepsUpToALimit if four < one => {
+            format!("the best rate of four devices is {four}, lower than {one}")
+        }
+        _ => return,
+    };
+    let todo = if answer.reason == Reason::Unknown { "TODO: " } else { "" };
+    let what = format!("{todo}the reason {:?} does not fit the files", answer.reason);
+    fail(&what, "a reason that fits all numbers", &fact, "an explanation fits all of its facts");
 }

@@ -9,7 +9,7 @@ use single_gpu::train::Step;
 use split_batch::loader::LocalBatch;
 
 use super::Peer;
-use super::data_parallel::show_steps;
+use super::data_parallel::{OPTIONS, YourStep, show_steps};
 
 /// A rank, its replica, its shard of the batch, the learning rate and the algorithm; the step.
 pub type Answer = fn(&Peer, &Lenet, &LocalBatch, f64, Algorithm) -> Result<Step, TrainError>;
@@ -17,5 +17,6 @@ pub type Answer = fn(&Peer, &Lenet, &LocalBatch, f64, Algorithm) -> Result<Step,
 /// Trains with the learner's step, and with ours. Fails when the answer does.
 pub fn run(step: Answer) -> Result<(), Box<dyn Error>> {
     let algorithm = Algorithm::default();
-    show_steps(&|rank, model, batch, rate| step(rank, model, batch, rate, algorithm), algorithm)
+    let step: YourStep<'_> = &|rank, model, batch, rate| step(rank, model, batch, rate, algorithm);
+    show_steps(step, algorithm, OPTIONS.epochs)
 }

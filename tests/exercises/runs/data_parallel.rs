@@ -1,6 +1,7 @@
 //! Chapter 2's table and chapter 4's training with the learner's sums.
 
 use std::error::Error;
+use std::io;
 use std::time::Duration;
 
 use candle_core::{DType, Tensor};
@@ -21,20 +22,25 @@ use single_gpu::train::{Step, local_gradients};
 use split_batch::loader::{LocalBatch, Shards};
 
 /// A rank waits so long for a message: an answer that hangs is named by its rank.
-const TIMEOUT: Duration = Duration::from_secs(15);
+pub(super) const TIMEOUT: Duration = Duration::from_secs(15);
 
 /// Runs of each row of the table.
 const RUNS: u32 = 30;
 
-const IMAGES: usize = 4096;
-const OPTIONS: TrainOptions =
-    TrainOptions { epochs: 1, batch_size: 64, learning_rate: 0.2, seed: 1 };
+/// The options of a training. LeNet begins to learn in the third epoch.
+pub(super) const OPTIONS: TrainOptions =
+    TrainOptions { epochs: 5, batch_size: 32, learning_rate: 0.2, seed: 1 };
+
+/// The images of a training.
+pub(super) fn images() -> LoadedData {
+    LoadedData::draw((Some(6016), Some(1000)))
+}
 
 /// Weights whose difference after one step is at most this are equal up to rounding in f32.
 const ROUNDING: f64 = 1e-4;
 
 /// A rank of a real program, as an answer takes it.
-pub struct Peer(SharedCommunicator);
+pub struct Peer(pub(super) SharedCommunicator);
 
 impl Communicator for Peer {
     forward!(0: rank, world_size, device, send, send_shared, recv, shares_memory, world_rank);
@@ -99,15 +105,19 @@ pub(super) fn show_training(sums: Sums<'_>, ours: Algorithm) -> Result<(), Box<d
         sgd(model.parameters(), &gradients, rate, batch.samples)?;
         Ok(Step { sums: allreduce_sums(rank, local.sums, ours)?, gradients })
     };
-    show_steps(&step, ours)
+    show_steps(&step, ours, 1)
 }
 
-/// Trains LeNet on two devices with the learner's step and with ours, and prints the difference.
-pub(super) fn show_steps(yours: YourStep<'_>, ours: Algorithm) -> Result<(), Box<dyn Error>> {
-    let data = LoadedData::draw((Some(IMAGES), Some(500)));
+/// Trains LeNet on two devices for some epochs with the learner's step and with ours, and prints the difference.
+pub(super) fn show_steps(
+    yours: YourStep<'_>,
+    ours: Algorithm,
+    epochs: usize,
+) -> Result<(), Box<dyn Error>> {
+    let (data, options) = (images(), TrainOptions { epochs, ..OPTIONS });
     let [one, two] = [DevicePlan::slices(1)?, DevicePlan::slices(2)?];
     let run = |plan: &DevicePlan, step: StepOf<'_>| {
-        train(&data, &OPTIONS, DType::F32, plan, &mut Report::silent(), Shards::of_rank, step)
+        train(&data, &options, DType::F32, plan, &mut Report::silent(), Shards::of_rank, step)
     };
     let plain: StepOf<'_> =
         &|comm, model, batch, rate| train_batch(&**comm, model, batch, rate, ours);
@@ -127,26 +137,35 @@ pub(super) fn show_steps(yours: YourStep<'_>, ours: Algorithm) -> Result<(), Box
         },
         trained => trained?,
     };
-    let name = format!("LeNet on 2 devices, {IMAGES} images");
-    let mut table = Table::new(&name).column("s", 0).column("loss", 0).column("weights", 0);
-    for (name, Outcome { records, hashes, .. }) in
-        [("yours", &with_yours), (&*format!("ours, {ours}"), &with_ours)]
-    {
-        let record = &records[0];
-        table.row([
-            name.to_owned(),
-            format!("{:.2}", record.seconds),
-            format!("{:.4}", record.train_loss),
-            hashes[0].to_string(),
-        ]);
-    }
-    line(table.text(columns()))?;
+    show_trainings(&[
+        ("one device", &alone),
+        (&format!("ours, {ours}"), &with_ours),
+        ("yours", &with_yours),
+    ])?;
     let apart = largest_difference(&with_yours.after_first_step, &alone.after_first_step)?;
     Ok(paragraph(conclusion(with_yours.hashes == with_ours.hashes, apart))?)
 }
 
+/// Prints the trainings in a table: seconds per epoch, last loss, last accuracy and weights.
+pub(super) fn show_trainings(trainings: &[(&str, &Outcome)]) -> io::Result<()> {
+    let mut table = Table::new("LeNet").column("s/epoch", 0).column("loss", 0);
+    table = table.column("test acc", 0).column("weights", 0);
+    for (name, Outcome { records, hashes, .. }) in trainings {
+        let Some(last) = records.last() else { continue };
+        let seconds = records.iter().map(|record| record.seconds).sum::<f64>();
+        table.row([
+            (*name).to_owned(),
+            format!("{:.2}", seconds / records.len() as f64),
+            format!("{:.4}", last.train_loss),
+            format!("{:.3}", last.test_accuracy),
+            hashes[0].to_string(),
+        ]);
+    }
+    line(table.text(columns()))
+}
+
 /// What the weights say: whether both runs end with the same, and how far the first step is from the step of one device.
-fn conclusion(same: bool, apart: f64) -> String {
+pub(super) fn conclusion(same: bool, apart: f64) -> String {
     match apart {
         _ if same => "Your weights are ours, to the last bit.".to_owned(),
         ..=ROUNDING => "Your sums and ours add in another order: the first step is one device's up to rounding, and training \
@@ -164,5 +183,5 @@ pub(super) type YourStep<'a> =
     &'a (dyn Fn(&Peer, &Lenet, &LocalBatch, f64) -> Result<Step, TrainError> + Sync);
 
 /// A step, as [`train`] takes it.
-type StepOf<'a> =
+pub(super) type StepOf<'a> =
     &'a (dyn Fn(&SharedCommunicator, &Lenet, &LocalBatch, f64) -> Result<Step, TrainError> + Sync);

@@ -5,6 +5,8 @@
 pub mod ch02_allreduce;
 pub mod ch02_owners;
 pub mod ch02_ring;
+pub mod ch04_accuracy;
+pub mod ch04_batch_scaling;
 pub mod ch04_fused_allreduce;
 pub mod ch04_train_batch;
 mod data_parallel;
