@@ -19,6 +19,15 @@ use exercises::checks::ch04_learning_rate::{Answer, Reason};
 /// 4. Write your numbers below. An accuracy is the mean over the three seeds, after the last epoch. The spread is the highest
 ///    accuracy of the three seeds minus the lowest. Differences within a spread mean nothing.
 ///
+/// Four reasons are known, and your numbers contradict three of them:
+///
+/// | `Reason` | explanation |
+/// | --- | --- |
+/// | `SameUpdates` | k devices equal one, so the best rate does not depend on the number of devices |
+/// | `LongerUpdates` | the gradients of four devices add up to an update four times as long, so the best rate is lower |
+/// | `FewerSteps` | a quarter of the steps, so each step may go four times as far, at any rate |
+/// | `FewerStepsUpToALimit` | a quarter of the steps, so each step has to go further, up to the rate at which training fails |
+///
 /// A run, from the folder of the course. All runs together take two to five minutes:
 ///
 /// ```text
@@ -42,7 +51,7 @@ pub const ANSWER: Answer = Answer {
     lost_by_keeping_the_rate: f64::NAN,
     // The accuracy that batch 64 loses with four times the best rate of batch 16.
     lost_by_four_times_the_rate: f64::NAN,
-    // Which explanation fits all of your numbers? `Reason` has four.
+    // Which explanation fits all of your numbers?
     reason: Reason::Unknown,
 };
 

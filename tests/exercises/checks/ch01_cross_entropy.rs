@@ -85,7 +85,7 @@ fn it_is_the_loss_of_the_label(answer: Answer) {
         gradient(&sample, CLASSES)
             .law("the gradient is the probabilities, with 1 taken off at the label")
             .guess(|expected, got| {
-                (got == -expected)
+                ((got + expected).abs() < 1e-12)
                     .then(|| "that has the opposite sign: the update would go uphill".into())
             })
             .up_to(1e-12)

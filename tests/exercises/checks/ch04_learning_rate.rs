@@ -5,7 +5,6 @@
 use harness::statistics::mean;
 
 use crate::metrics::{Summary, compare, trainings};
-use crate::mismatch::{fail, in_a_row};
 use crate::prelude::*;
 
 /// The results of the experiment. Of two numbers, the first is for the batch of one device, the second for four devices.
@@ -111,20 +110,17 @@ impl Side {
     }
 
     fn listed(&self) -> String {
-        in_a_row(&self.rates.iter().map(|it| it.rate).collect::<Vec<_>>())
+        in_a_row(self.rates.iter().map(|it| it.rate))
     }
 
-    /// The trainings with a rate. Fails when there are none.
-    fn of(&self, rate: f64) -> &Rate {
+    /// The trainings with a rate.
+    fn of(&self, rate: f64) -> Outcome<&Rate> {
         let near = |it: &&Rate| (it.rate - rate).abs() <= 1e-9 * rate;
-        self.rates.iter().find(near).unwrap_or_else(|| {
-            let todo = if rate.is_nan() { "TODO: " } else { "" };
-            fail(
-                &format!("{todo}{} is no rate of the runs with batch {}", short(rate), self.batch),
-                &self.listed(),
-                &short(rate).to_string(),
-                "a number of the answer comes from a run",
-            )
+        self.rates.iter().find(near).ok_or_else(|| {
+            let (todo, rate) = (if rate.is_nan() { "TODO: " } else { "" }, short(rate));
+            Finding::new(format!("{todo}{rate} is no rate of the runs with batch {}", self.batch))
+                .expected(self.listed(), rate)
+                .law("a number of the answer comes from a run")
         })
     }
 
@@ -135,133 +131,142 @@ impl Side {
 }
 
 /// Reads the files: one device's batch, and four times this batch.
-fn sides(answer: Answer) -> [Side; 2] {
+fn sides(answer: Answer) -> Outcome<[Side; 2]> {
     let all = trainings(answer.metrics, PROGRAM);
     let mut batches: Vec<usize> = all.iter().map(|run| run.options.batch_size).collect();
     batches.sort_unstable();
     batches.dedup();
     match batches[..] {
-        [one, four] if four == DEVICES * one => [one, four].map(|batch| Side::new(&all, batch)),
-        _ => fail(
-            "the batches of the runs",
-            "one batch, and four times this batch",
-            &in_a_row(&batches),
-            "each device keeps its batch: four devices have four times the global batch of one",
-        ),
+        [one, four] if four == DEVICES * one => Ok([one, four].map(|batch| Side::new(&all, batch))),
+        _ => Err(Finding::new("the batches of the runs")
+            .expected("one batch, and four times this batch", in_a_row(&batches))
+            .law(
+                "each device keeps its batch: four devices have four times the global batch of one",
+            )),
     }
 }
 
-fn four_times_the_batch_and_the_same_seeds(answer: Answer) {
-    let sides = sides(answer);
+fn four_times_the_batch_and_the_same_seeds(answer: Answer) -> Outcome {
+    let law = "one seed is chance, and both sides need the same seeds: an experiment changes one thing at a time";
+    let sides = sides(answer)?;
     let expected = &sides[0].rates[0].seeds;
+    let wanted = match expected.len() {
+        SEEDS.. => in_a_row(expected),
+        _ => format!("at least {SEEDS} seeds, the same for all rates"),
+    };
     for Side { batch, rates, .. } in &sides {
         for Rate { rate, seeds, .. } in rates {
-            if seeds != expected || seeds.len() < SEEDS {
-                let wanted = match expected.len() {
-                    SEEDS.. => in_a_row(expected),
-                    _ => format!("at least {SEEDS} seeds, the same for all rates"),
-                };
-                let what = format!("the seeds of batch {batch}, rate {rate}");
-                let law = "one seed is chance, and both sides need the same seeds: an experiment changes one thing at a time";
-                fail(&what, &wanted, &in_a_row(seeds), law);
-            }
+            demand(seeds == expected && seeds.len() >= SEEDS, || {
+                Finding::new(format!("the seeds of batch {batch}, rate {rate}"))
+                    .expected(&wanted, in_a_row(seeds))
+                    .law(law)
+            })?;
         }
     }
+    Ok(())
 }
 
-fn the_best_rates_lie_between_others(answer: Answer) {
-    for side in sides(answer) {
-        let (batch, listed) = (side.batch, side.listed());
-        if side.rates.len() < RATES {
-            let law = "four points show a maximum; fewer show little";
-            let [wanted, got] = [format!("at least {RATES}"), side.rates.len().to_string()];
-            fail(&format!("the rates of batch {batch}: {listed}"), &wanted, &got, law);
-        }
+fn the_best_rates_lie_between_others(answer: Answer) -> Outcome {
+    for side in sides(answer)? {
+        let (batch, listed, rates) = (side.batch, side.listed(), &side.rates);
+        demand(rates.len() >= RATES, || {
+            Finding::new(format!("the rates of batch {batch}: {listed}"))
+                .expected(format!("at least {RATES}"), rates.len())
+                .law("four points show a maximum; fewer show little")
+        })?;
         let best = side.best().rate;
-        if [side.rates.first(), side.rates.last()].iter().flatten().any(|end| end.rate == best) {
-            let law = "the best rate may lie outside of the range, as long as it is the lowest or the highest";
-            let what = format!("the best rate of batch {batch} is at the end of the range");
-            let wanted = "a lower and a higher rate that are worse";
-            fail(&what, wanted, &format!("{best} of {listed}"), law);
-        }
+        demand(rates[0].rate < best && best < rates[rates.len() - 1].rate, || {
+            Finding::new(format!("the best rate of batch {batch} is at the end of the range"))
+                .expected("a lower and a higher rate that are worse", format!("{best} of {listed}"))
+                .law("the best rate may lie outside of the range, as long as it is the lowest or the highest")
+        })?;
     }
+    Ok(())
 }
 
-fn the_steps_of_an_epoch(answer: Answer) {
-    for (side, got) in sides(answer).iter().zip(answer.steps) {
-        if got != side.images.div_ceil(side.batch) {
-            let todo = if got == 0 { "TODO: " } else { "" };
-            let expected = format!("{} images in batches of {}", side.images, side.batch);
-            let what = format!("{todo}the steps of an epoch with batch {}", side.batch);
-            let law = "a step takes the global batch, on all devices together";
-            fail(&what, &expected, &got.to_string(), law);
-        }
+fn the_steps_of_an_epoch(answer: Answer) -> Outcome {
+    for (side, got) in sides(answer)?.iter().zip(answer.steps) {
+        let todo = if got == 0 { "TODO: " } else { "" };
+        demand(got == side.images.div_ceil(side.batch), || {
+            Finding::new(format!("{todo}the steps of an epoch with batch {}", side.batch))
+                .expected(format!("{} images in batches of {}", side.images, side.batch), got)
+                .law("a step takes the global batch, on all devices together")
+        })?;
     }
+    Ok(())
 }
 
-fn the_best_rates(answer: Answer) {
-    for (side, rate) in sides(answer).iter().zip(answer.best_rate) {
-        let (best, got) = (side.best(), side.of(rate));
+fn the_best_rates(answer: Answer) -> Outcome {
+    for (side, rate) in sides(answer)?.iter().zip(answer.best_rate) {
+        let (best, got) = (side.best(), side.of(rate)?);
         // Rates within the spread of their seeds are equally good.
-        if best.mean() - got.mean() > best.spread().max(got.spread()) {
-            let law = "the best rate has the highest accuracy, as the mean over the seeds";
-            let what = format!("the best rate of batch {}", side.batch);
-            let got = format!("{rate}, with {:.3}", got.mean());
-            fail(&what, "a rate with a higher accuracy", &got, law);
-        }
+        demand(best.mean() - got.mean() <= best.spread().max(got.spread()), || {
+            Finding::new(format!("the best rate of batch {}", side.batch))
+                .expected(
+                    "a rate with a higher accuracy",
+                    format!("{rate}, with {:.3}", got.mean()),
+                )
+                .law("the best rate has the highest accuracy, as the mean over the seeds")
+        })?;
     }
+    Ok(())
 }
 
-fn the_accuracies_and_their_spreads(answer: Answer) {
-    for (index, side) in sides(answer).iter().enumerate() {
-        let best = side.of(answer.best_rate[index]);
+fn the_accuracies_and_their_spreads(answer: Answer) -> Outcome {
+    for (index, side) in sides(answer)?.iter().enumerate() {
+        let best = side.of(answer.best_rate[index])?;
         let name = |what: &str| format!("{what} of batch {}, rate {}", side.batch, best.rate);
         let law = "the mean of the accuracies of all seeds, after the last epoch";
         compare(&name("the accuracy"), best.mean(), answer.accuracy[index], ROUNDED, law);
         let law = "the highest accuracy of a seed, minus the lowest";
         compare(&name("the spread"), best.spread(), answer.spread[index], ROUNDED, law);
     }
+    Ok(())
 }
 
 /// The accuracies that four devices lose by keeping the rate, and with four times the rate.
-fn lost(answer: Answer) -> [f64; 2] {
+fn lost(answer: Answer) -> Outcome<[f64; 2]> {
     let [one, four] = answer.best_rate;
-    let side = &sides(answer)[1];
-    [one, one * DEVICES as f64].map(|rate| side.of(four).mean() - side.of(rate).mean())
+    let [_, side] = sides(answer)?;
+    let loss = |rate| -> Outcome<f64> { Ok(side.of(four)?.mean() - side.of(rate)?.mean()) };
+    Ok([loss(one)?, loss(one * DEVICES as f64)?])
 }
 
-fn the_accuracy_that_is_lost(answer: Answer) {
-    let [keeping, four_times] = lost(answer);
+fn the_accuracy_that_is_lost(answer: Answer) -> Outcome {
+    let [keeping, four_times] = lost(answer)?;
     let law = "four devices with their best rate, minus four devices with the best rate of one";
     let got = answer.lost_by_keeping_the_rate;
     compare("lost_by_keeping_the_rate", keeping, got, ROUNDED, law);
     let law = "four devices with their best rate, minus four devices with four times the best rate of one";
     let got = answer.lost_by_four_times_the_rate;
     compare("lost_by_four_times_the_rate", four_times, got, ROUNDED, law);
+    Ok(())
 }
 
 /// A reason is wrong if a number of the files contradicts it.
-fn the_reason(answer: Answer) {
-    let [keeping, four_times] = lost(answer);
+fn the_reason(answer: Answer) -> Outcome {
+    let [keeping, four_times] = lost(answer)?;
     let [one, four] = answer.best_rate;
-    let chance = sides(answer)[1].of(four).spread();
+    let spread = sides(answer)?[1].of(four)?.spread();
+    let lose = |lost: f64| format!("four devices lose {lost:.3}, more than the spread {spread:.3}");
     let fact = match answer.reason {
         Reason::Unknown => "none is chosen yet".to_owned(),
-        Reason::SameUpdates if keeping > chance => format!(
-            "with the rate {one} of one device, four devices lose {keeping:.3}, more than the spread {chance:.3} of the seeds"
-        ),
+        Reason::SameUpdates if keeping > spread => {
+            format!("with the best rate of one device, {}", lose(keeping))
+        }
         Reason::LongerUpdates if four >= one => {
             format!("the best rate of four devices is {four}, and not lower than {one}")
         }
-        Reason::FewerSteps if four_times > chance => format!(
-            "with four times the rate, four devices lose {four_times:.3}, more than the spread {chance:.3} of the seeds"
-        ),
+        Reason::FewerSteps if four_times > spread => {
+            format!("with four times the rate, {}", lose(four_times))
+        }
         Reason::FewerStepsUpToALimit if four < one => {
             format!("the best rate of four devices is {four}, lower than {one}")
         }
-        _ => return,
+        _ => return Ok(()),
     };
     let todo = if answer.reason == Reason::Unknown { "TODO: " } else { "" };
-    let what = format!("{todo}the reason {:?} does not fit the files", answer.reason);
-    fail(&what, "a reason that fits all numbers", &fact, "an explanation fits all of its facts");
+    Err(Finding::new(format!("{todo}the reason {:?} does not fit the files", answer.reason))
+        .expected("a reason that fits all numbers", fact)
+        .law("an explanation fits all of its facts"))
 }

@@ -2,6 +2,9 @@
 //!
 //! k devices equal one, in f64: the update, the gradients and the sums of each rank, on shards of all kinds.
 
+use std::fmt;
+
+use candle_core::Shape;
 use datasets::synthetic::dataset;
 use datasets::{Batch, Split};
 use harness::records::BatchSums;
@@ -13,15 +16,27 @@ use split_batch::loader::LocalBatch;
 use split_batch::split_batch;
 
 use crate::prelude::*;
+use crate::shards;
 
 /// A rank, its replica, its shard of the batch, the learning rate and the algorithm; the step.
 pub type Answer = fn(&Rank, &Lenet, &LocalBatch, f64, Algorithm) -> Result<Step, StageError>;
 
 /// The laws of an answer.
-pub const LAWS: &[Law<Answer>] = laws![k_devices_equal_one, errors_are_passed_on];
+pub const LAWS: &[Law<Answer>] = laws![
+    k_devices_equal_one: step in
+        [UNEQUAL, Case(2, 4, 0.5, Algorithm::Naive), Case(1, 3, 0.5, Algorithm::OneShot)],
+    every_algorithm: step in [Case(3, 7, 0.3, Algorithm::Ring), Case(4, 6, 0.7, Algorithm::Tree)],
+    empty_shards: step in [Case(3, 2, 0.5, Algorithm::Naive), Case(3, 1, 0.4, Algorithm::OneShot)],
+    each_number_is_added_up_once in
+        [Case(3, 7, 0.3, Algorithm::Ring), Case(3, 7, 0.3, Algorithm::Naive), UNEQUAL],
+    errors_are_passed_on
+];
 
 const DIVIDE: &str = "k devices equal one: add up the gradients of all shards, then divide once, by the samples of the whole batch";
-const SUMS: &str = "the result is about the whole batch, before the update, on every rank";
+const RESULT: &str = "the result is about the whole batch, before the update, on every rank";
+const ALL: &str = "all ranks take part in every all-reduce, even a rank with an empty shard";
+const ONCE: &str =
+    "each gradient is added up in one all-reduce, and the caller decides on the algorithm";
 
 /// Relative differences in f64 that are rounding.
 const ROUNDING: f64 = 1e-10;
@@ -29,80 +44,28 @@ const ROUNDING: f64 = 1e-10;
 /// Bytes that another cut of the same numbers into messages may add.
 const SLACK: u64 = 2048;
 
+/// Devices, samples of the batch, rate, and algorithm.
 #[derive(Clone, Copy)]
-struct Case {
-    devices: usize,
-    samples: usize,
-    rate: f64,
-    algorithm: Algorithm,
+struct Case(usize, usize, f64, Algorithm);
+
+const UNEQUAL: Case = Case(2, 5, 0.25, Algorithm::OneShot);
+
+impl fmt::Display for Case {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(devices, samples, rate, algorithm) = self;
+        let devices = counted(*devices, "device");
+        write!(f, "{devices}, {samples} samples, rate {rate}, Algorithm::{algorithm:?}")
+    }
 }
 
-/// Unequal shards, equal ones, one device, empty shards, and every algorithm.
-const CASES: [(usize, usize, f64, Algorithm); 7] = [
-    (2, 5, 0.25, Algorithm::OneShot),
-    (2, 4, 0.5, Algorithm::Naive),
-    (1, 3, 0.5, Algorithm::OneShot),
-    (3, 7, 0.3, Algorithm::Ring),
-    (4, 6, 0.7, Algorithm::Tree),
-    (3, 2, 0.5, Algorithm::Naive),
-    (3, 5, 0.4, Algorithm::OneShot),
-];
-
-/// What a step leaves on a rank.
-struct Outcome {
+/// What a step leaves on a rank, or on one device with the whole batch.
+struct Found {
     step: Step,
     weights: Weights,
     sent: Traffic,
 }
 
-/// The numbers that a wrong factor of a shard's gradients is made of.
-struct Numbers {
-    /// 1 for the shard of the rank, and 0 for others.
-    own: f64,
-    devices: f64,
-    samples: f64,
-    /// The samples of the rank's shard.
-    of_rank: f64,
-    /// The samples of the shard.
-    of_shard: f64,
-}
-
-/// The factor of a shard's gradients in a wrong sum, relative to the right factor.
-type Factor = fn(Numbers) -> f64;
-
-/// Mistakes that show in the factors of the shards.
-const MISTAKES: [(&str, Factor); 13] = [
-    ("this rank's shard alone", |it| it.own),
-    ("the mean over this rank's shard alone", |it| it.own * it.samples / it.of_shard),
-    ("divided by the number of devices, too: the mean in place of the sum", |it| 1.0 / it.devices),
-    ("divided by the samples of this rank's shard, not of the batch", |it| it.samples / it.of_rank),
-    ("the mean of the means of the shards: shards may differ in size", |it| {
-        it.samples / it.of_shard / it.devices
-    }),
-    ("the sum of the means of the shards", |it| it.samples / it.of_shard),
-    ("divided by the samples of each shard, and by the samples of the batch", |it| {
-        1.0 / it.of_shard
-    }),
-    ("divided by the samples of the batch twice", |it| 1.0 / it.samples),
-    ("not divided", |it| it.samples),
-    ("divided by the number of devices in place of the samples", |it| it.samples / it.devices),
-    ("k times as much: added up twice, or k times the rate", |it| it.devices),
-    ("twice as much: is the update made twice?", |_| 2.0),
-    ("the negative: is it added in place of subtracted?", |_| -1.0),
-];
-
-/// One device's step, and the gradients of each shard.
-struct Right {
-    case: Case,
-    names: Vec<String>,
-    shards: Vec<Batch>,
-    of_shards: Vec<Step>,
-    whole: Step,
-    weights: Weights,
-    initial: Weights,
-}
-
-/// LeNet with weights ten times as large: then the gradient of no tensor is tiny.
+/// LeNet with weights ten times as large: then no tensor has a tiny gradient.
 fn replica(device: &Device) -> Result<Lenet> {
     let model = Lenet::new(1, DType::F64, device)?;
     for parameter in model.parameters().iter() {
@@ -113,248 +76,174 @@ fn replica(device: &Device) -> Result<Lenet> {
 
 impl Case {
     fn batch(self) -> Result<Batch> {
-        let samples: Vec<u32> = (0..self.samples as u32).collect();
+        let samples: Vec<u32> = (0..self.1 as u32).collect();
         dataset(Split::Train, 16).batch(&samples, DType::F64)
     }
 
     fn shards(self) -> Result<Vec<Batch>> {
         let Batch { images, labels } = self.batch()?;
-        let shards = split_batch(&images, &labels, self.devices)?;
+        let shards = split_batch(&images, &labels, self.0)?;
         Ok(shards.into_iter().map(|(images, labels)| Batch { images, labels }).collect())
     }
 
-    fn named(self, what: &str) -> String {
-        let Self { devices, samples, rate, algorithm } = self;
-        format!(
-            "{devices} devices share {samples} samples, rate {rate}, Algorithm::{algorithm:?}: {what}"
-        )
-    }
-
-    fn step(self, answer: Answer, rank: &Rank) -> Result<Outcome, Error> {
+    fn step(self, answer: Answer, rank: &Rank) -> Result<Found, Error> {
         let model = replica(rank.device())?;
         let shard = self.shards()?.swap_remove(rank.rank());
-        let batch = LocalBatch { shards: vec![shard], samples: self.samples };
-        let step = answer(rank, &model, &batch, self.rate, self.algorithm);
-        let step = step.map_err(|error| match error {
+        let batch = LocalBatch { shards: vec![shard], samples: self.1 };
+        let step = answer(rank, &model, &batch, self.2, self.3).map_err(|error| match error {
             StageError::Tensor(error) => error.into(),
             StageError::Communication(error) => error,
             other => Error::Other(other.to_string()),
         })?;
-        Ok(Outcome { step, weights: model.parameters().snapshot()?, sent: rank.traffic() })
+        Ok(Found { step, weights: model.parameters().snapshot()?, sent: rank.traffic() })
+    }
+
+    fn steps(self, answer: Answer) -> Outcome<Vec<Found>> {
+        let found = ranks::run(self.0, Sends::Buffered, move |rank| self.step(answer, rank));
+        found.map_err(ranks::all_take_part(ALL, self.1 < self.0))
     }
 
     /// One device's step with the whole batch.
-    fn right(self) -> Result<Right> {
+    fn alone(self) -> Result<Found> {
         let model = replica(&Device::Cpu)?;
-        let shards = self.shards()?;
-        let of_shards = shards.iter().map(|shard| local_gradients(&model, shard));
-        let of_shards = of_shards.collect::<Result<_>>()?;
-        let whole = local_gradients(&model, &self.batch()?)?;
-        let initial = model.parameters().snapshot()?;
-        sgd(model.parameters(), &whole.gradients, self.rate, self.samples)?;
-        let weights = model.parameters().snapshot()?;
-        let names = initial.iter().map(|(name, _)| name.clone()).collect();
-        Ok(Right { case: self, names, shards, of_shards, whole, weights, initial })
-    }
-
-    fn check(self, answer: Answer) -> Result<()> {
-        let outcomes =
-            ranks::attempt(self.devices, Sends::Buffered, move |rank| self.step(answer, rank));
-        let outcomes = outcomes.unwrap_or_else(|failure| {
-            let law = "all ranks take part in every all-reduce, even a rank with an empty shard";
-            let empty = self.samples < self.devices;
-            ranks::fail(&self.named("no step"), "a step on every rank", &failure, law, empty)
-        });
-        let right = self.right()?;
-        for (rank, outcome) in outcomes.iter().enumerate() {
-            right.the_update(rank, outcome)?;
-            right.the_gradients(rank, outcome)?;
-            right.the_sums(rank, outcome.step.sums);
-        }
-        let all: Vec<Weights> = outcomes.iter().map(everything).collect::<Result<_>>()?;
-        replicas::agree(&self.named("a step"), &all)?;
-        self.one_all_reduce_each(&outcomes)
-    }
-
-    /// The traffic of one all-reduce for each gradient, and one for the sums.
-    fn traffic(self, algorithm: Algorithm) -> Result<Vec<Traffic>> {
-        let shapes: Vec<_> =
-            replica(&Device::Cpu)?.parameters().iter().map(|it| it.value.shape().clone()).collect();
-        Ok(ranks::run(self.devices, Sends::Buffered, move |rank| {
-            for shape in shapes.iter().chain([&4.into()]) {
-                rank.all_reduce(&Tensor::zeros(shape, DType::F64, rank.device())?, algorithm)?;
-            }
-            Ok(rank.traffic())
-        }))
-    }
-
-    /// The ranks send each gradient in one all-reduce of the algorithm, alone or together with others.
-    fn one_all_reduce_each(self, outcomes: &[Outcome]) -> Result<()> {
-        let as_much = |traffic: &[Traffic]| {
-            let mut pairs = traffic.iter().zip(outcomes);
-            pairs.all(|(one, it)| it.sent.bytes.abs_diff(one.bytes) <= SLACK)
-        };
-        let expected = self.traffic(self.algorithm)?;
-        if as_much(&expected) {
-            return Ok(());
-        }
-        let [wanted, got] = [expected[0].bytes, outcomes[0].sent.bytes];
-        let mut note = String::new();
-        for other in Algorithm::OURS {
-            if as_much(&self.traffic(other)?) {
-                note = format!(", as with Algorithm::{other:?}");
-            }
-        }
-        let law =
-            "each gradient is added up in one all-reduce, and the caller decides on the algorithm";
-        let [wanted, got] = [wanted, got].map(|bytes| format!("about {} KB", bytes / 1000));
-        fail(&self.named("rank 0 sends another number of bytes"), &wanted, &(got + &note), law)
+        let step = local_gradients(&model, &self.batch()?)?;
+        sgd(model.parameters(), &step.gradients, self.2, self.1)?;
+        Ok(Found { step, weights: model.parameters().snapshot()?, sent: Traffic::default() })
     }
 }
 
-/// The weights, the gradients and the sums of a rank.
-fn everything(outcome: &Outcome) -> Result<Weights> {
-    let mut all = outcome.weights.clone();
-    all.extend(outcome.step.gradients.iter().map(|it| ("gradient".to_owned(), it.clone())));
-    let sums = Tensor::new(&outcome.step.sums.to_array(), &Device::Cpu)?;
-    all.push(("sums".to_owned(), sums));
-    Ok(all)
-}
-
-impl Right {
-    fn numbers(&self, rank: usize, shard: usize) -> Numbers {
-        let [of_rank, of_shard] = [rank, shard].map(|it| self.shards[it].len() as f64);
-        let [devices, samples] = [self.case.devices, self.case.samples].map(|it| it as f64);
-        Numbers { own: f64::from(u8::from(rank == shard)), devices, samples, of_rank, of_shard }
-    }
-
-    fn the_update(&self, rank: usize, outcome: &Outcome) -> Result<()> {
-        let update = |weights: &Weights| -> Result<Vec<Tensor>> {
-            self.initial.iter().zip(weights).map(|((_, old), (_, new))| old - new).collect()
-        };
-        let factor = self.case.rate / self.case.samples as f64;
+fn step(answer: Answer, &case: &Case) -> Outcome {
+    let found = case.steps(answer)?;
+    let (right, initial) = (case.alone()?, replica(&Device::Cpu)?);
+    let before = initial.parameters().snapshot()?;
+    let shards = case.shards()?;
+    let of_shards = shards.iter().map(|shard| local_gradients(&initial, shard));
+    let of_shards: Vec<Step> = of_shards.collect::<Result<_>>()?;
+    let update = |weights: &Weights| -> Result<Vec<Tensor>> {
+        before.iter().zip(weights).map(|((_, old), (_, new))| old - new).collect()
+    };
+    for (rank, Found { step, weights, .. }) in found.iter().enumerate() {
+        let compared = Compared { names: &before, shards: &shards, of_shards: &of_shards, rank };
+        let factor = case.2 / case.1 as f64;
         let expected = format!("{} times the gradient of the batch: rate / samples", short(factor));
-        let [right, got] = [update(&self.weights)?, update(&outcome.weights)?];
-        self.compare("the update", rank, (&right, &got), (factor, &expected), DIVIDE)
-    }
-
-    fn the_gradients(&self, rank: usize, outcome: &Outcome) -> Result<()> {
-        let (right, got) = (&self.whole.gradients, &outcome.step.gradients);
-        if right.len() != got.len() {
-            let [expected, got] = [right.len(), got.len()].map(|n| n.to_string());
-            fail(&self.case.named("the number of gradients"), &expected, &got, SUMS);
-        }
+        let updates = [update(&right.weights)?, update(weights)?];
+        compared.tensors("the update", &updates, factor, (&expected, DIVIDE))?;
+        let gradients = [&right.step, step].map(|step| step.gradients.clone());
+        same("the number of gradients", gradients[0].len(), gradients[1].len(), RESULT)?;
         let expected = "the gradient, summed over the samples of the batch";
-        self.compare("the gradient in the result", rank, (right, got), (1.0, expected), SUMS)
+        compared.tensors("the gradient in the result", &gradients, 1.0, (expected, RESULT))?;
+        compared.sums(right.step.sums, step.sums)?;
     }
+    let everything = |found: &Found| -> Result<Weights> {
+        let mut all = found.weights.clone();
+        all.extend(found.step.gradients.iter().map(|it| ("gradient".to_owned(), it.clone())));
+        all.push(("sums".to_owned(), Tensor::new(&found.step.sums.to_array(), &Device::Cpu)?));
+        Ok(all)
+    };
+    replicas::agree("a step", &found.iter().map(everything).collect::<Result<Vec<_>>>()?)
+}
 
-    /// Compares tensors of all parameters. They should be `factor` times the gradients of the batch.
-    fn compare(
+/// The tensors of a rank beside the tensors of one device.
+struct Compared<'a> {
+    names: &'a Weights,
+    shards: &'a [Batch],
+    of_shards: &'a [Step],
+    rank: usize,
+}
+
+impl Compared<'_> {
+    /// Compares tensors of all parameters, which should be `factor` times the gradients of the batch.
+    fn tensors(
         &self,
         what: &str,
-        rank: usize,
-        (right, got): (&[Tensor], &[Tensor]),
-        (factor, expected): (f64, &str),
-        law: &str,
-    ) -> Result<()> {
-        let mut wrong = Vec::new();
-        let mut apart: f64 = 0.0;
-        for (index, (right, got)) in right.iter().zip(got).enumerate() {
-            let difference = relative_difference(got, right)?;
-            // NaN counts as a difference.
-            let equal = difference <= ROUNDING;
-            if !equal {
-                wrong.push(index);
-                apart = if difference > apart || difference.is_nan() { difference } else { apart };
-            }
-        }
-        if wrong.is_empty() {
-            return Ok(());
-        }
-        let names = match wrong.len() == self.names.len() {
-            true => "every parameter".to_owned(),
-            false => wrong.iter().map(|&it| &*self.names[it]).collect::<Vec<_>>().join(", "),
-        };
-        let mut guess = String::new();
-        for (words, mistake) in MISTAKES {
-            if guess.is_empty() && self.fits(got, &wrong, rank, factor, mistake)? {
-                guess = format!(": {words}");
-            }
-        }
-        if guess.is_empty() && apart < 1e-5 {
-            guess = ": was it computed in f32?".to_owned();
-        }
-        let what = self.case.named(&format!("{what} of {names} is wrong on rank {rank}"));
-        fail(&what, expected, &format!("a relative difference of {apart:.1e}{guess}"), law)
-    }
-
-    /// Whether all wrong tensors are these multiples of the gradients of the shards.
-    fn fits(
-        &self,
-        got: &[Tensor],
-        wrong: &[usize],
-        rank: usize,
+        [right, got]: &[Vec<Tensor>; 2],
         factor: f64,
-        mistake: Factor,
-    ) -> Result<bool> {
-        for &index in wrong {
-            let mut sum = got[index].zeros_like()?;
-            for (shard, step) in self.of_shards.iter().enumerate() {
-                let times = mistake(self.numbers(rank, shard));
-                // An empty shard has no mean.
-                if self.shards[shard].is_empty() || times == 0.0 {
-                    continue;
-                }
-                sum = (sum + (&step.gradients[index] * (factor * times))?)?;
-            }
-            if relative_difference(&got[index], &sum)? > 1e-8 || !sums_are_finite(&sum)? {
-                return Ok(false);
-            }
-        }
-        Ok(true)
+        (expected, law): (&str, &str),
+    ) -> Outcome {
+        let apart = right.iter().zip(got).map(|(right, got)| relative_difference(got, right));
+        let apart: Vec<f64> = apart.collect::<Result<_>>()?;
+        // NaN counts as a difference.
+        let agrees = |&index: &usize| apart[index] <= ROUNDING;
+        let wrong: Vec<usize> = (0..apart.len()).filter(|index| !agrees(index)).collect();
+        demand(wrong.is_empty(), || {
+            let names = match wrong.len() == apart.len() {
+                true => "every parameter".to_owned(),
+                false => in_a_row(wrong.iter().map(|&index| &self.names[index].0)),
+            };
+            let larger = |a: f64, b: f64| if b > a || b.is_nan() { b } else { a };
+            let largest = wrong.iter().map(|&index| apart[index]).fold(0.0, larger);
+            let sizes: Vec<usize> = self.shards.iter().map(Batch::len).collect();
+            let fits = |factors: &[f64]| {
+                wrong.iter().all(|&index| self.is_sum(&got[index], index, factor, factors))
+            };
+            let guess = shards::guess(&sizes, self.rank, sizes.iter().sum(), fits);
+            let in_f32 = || (largest < 1e-5).then(|| "was it computed in f32?".to_owned());
+            Finding::new(format!("{what} of {names} is wrong on rank {}", self.rank))
+                .expected(expected, format!("a relative difference of {largest:.1e}"))
+                .note(guess.or_else(in_f32))
+                .law(law)
+        })
     }
 
-    fn the_sums(&self, rank: usize, got: BatchSums) {
-        let right = self.whole.sums;
+    /// Whether a tensor is the sum of the shards' gradients with these factors.
+    fn is_sum(&self, got: &Tensor, index: usize, factor: f64, factors: &[f64]) -> bool {
+        let terms = self.of_shards.iter().zip(factors);
+        let sum = terms.map(|(step, times)| &step.gradients[index] * (factor * times));
+        let apart = sum
+            .reduce(|sum, term| sum? + term?)
+            .and_then(|sum| relative_difference(got, &sum.ok()?).ok());
+        apart.is_some_and(|apart| apart <= 1e-8)
+    }
+
+    fn sums(&self, right: BatchSums, got: BatchSums) -> Outcome {
         let is = |other: BatchSums| {
             let equal = (got.loss - other.loss).abs() <= ROUNDING * other.loss.abs();
             equal && (got.correct, got.samples) == (other.correct, other.samples)
         };
-        if is(right) {
-            return;
-        }
-        let mean = BatchSums { loss: right.mean_loss(), ..right };
-        let guess = match () {
-            () if is(self.of_shards[rank].sums) => ": this rank's shard alone",
-            () if is(mean) => ": the mean loss",
-            () => "",
-        };
-        let words = |sums: BatchSums| {
-            let BatchSums { loss, correct, samples, .. } = sums;
+        let words = |BatchSums { loss, correct, samples, .. }| {
             format!("loss {}, {correct} of {samples} correct", short(loss))
         };
-        let what = self.case.named(&format!("the sums on rank {rank} are wrong"));
-        fail(&what, &words(right), &(words(got) + guess), SUMS);
+        demand(is(right), || {
+            let alone = is(self.of_shards[self.rank].sums);
+            let mean = is(BatchSums { loss: right.mean_loss(), ..right });
+            let note = match alone {
+                true => Some("that fits this rank's shard alone".to_owned()),
+                false => mean.then(|| "that fits the mean loss".to_owned()),
+            };
+            Finding::new(format!("the sums on rank {} are wrong", self.rank))
+                .expected(words(right), words(got))
+                .note(note)
+                .law(RESULT)
+        })
     }
 }
 
-fn sums_are_finite(tensor: &Tensor) -> Result<bool> {
-    Ok(tensor.sum_all()?.to_scalar::<f64>()?.is_finite())
-}
-
-fn k_devices_equal_one(answer: Answer) -> Result<()> {
-    for (devices, samples, rate, algorithm) in CASES {
-        Case { devices, samples, rate, algorithm }.check(answer)?;
+/// The ranks may send several tensors together.
+fn each_number_is_added_up_once(answer: Answer, &case: &Case) -> Outcome {
+    let sent = case.steps(answer)?;
+    let model = replica(&Device::Cpu)?;
+    let shapes = model.parameters().iter().map(|it| it.value.shape().clone());
+    let shapes: Vec<Shape> = shapes.chain([4.into()]).collect();
+    let traffic = |algorithm| shards::traffic(case.0, &shapes, DType::F64, algorithm);
+    let as_much = |expected: &[Traffic]| {
+        let mut pairs = expected.iter().zip(&sent);
+        pairs.all(|(expected, it)| it.sent.bytes.abs_diff(expected.bytes) <= SLACK)
+    };
+    let expected = traffic(case.3)?;
+    let mut others = Vec::new();
+    for other in Algorithm::OURS {
+        others.extend(as_much(&traffic(other)?).then(|| format!("Algorithm::{other:?}")));
     }
-    Ok(())
+    demand(as_much(&expected), || {
+        let kilobytes = |traffic: Traffic| format!("about {} KB", traffic.bytes / 1000);
+        Finding::new("rank 0 sends another number of bytes")
+            .expected(kilobytes(expected[0]), kilobytes(sent[0].sent))
+            .note((!others.is_empty()).then(|| format!("as with {}", others.join(", "))))
+            .law(ONCE)
+    })
 }
 
-fn errors_are_passed_on(answer: Answer) {
-    let case = Case { devices: 3, samples: 7, rate: 0.5, algorithm: Algorithm::Ring };
-    ranks::errors_are_passed_on(
-        &case.named("a step"),
-        case.devices,
-        Sends::Buffered,
-        move |rank| case.step(answer, rank),
-    );
+fn errors_are_passed_on(answer: Answer) -> Outcome {
+    let case = Case(3, 7, 0.5, Algorithm::Ring);
+    ranks::errors_are_passed_on(3, Sends::Buffered, move |rank| case.step(answer, rank))
 }

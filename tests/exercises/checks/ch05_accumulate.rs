@@ -5,7 +5,9 @@
 
 use crate::dense::Dense;
 use crate::micro_batches::{self, Update};
+use crate::panicking;
 use crate::prelude::*;
+use crate::tracer::counted;
 use concise_wrapper::Model as _;
 use concise_wrapper::ddp::{Ddp, Reduction};
 use concise_wrapper::optimizer::{Momentum, Sgd};
@@ -24,7 +26,7 @@ pub const LAWS: &[Law<Answer>] =
 
 const SEED: u64 = 1;
 
-struct Outcome {
+struct Found {
     weights: Weights,
     sent: Traffic,
     worked: Vec<usize>,
@@ -54,25 +56,25 @@ impl Case {
         micro_batches::updates(self.sizes, self.per_update, self.ranks, self.rate)
     }
 
-    fn found(self, answer: Answer, sizes: &[usize]) -> Vec<Outcome> {
+    fn found(self, answer: Answer, sizes: &[usize]) -> Vec<Found> {
         let sizes = sizes.to_vec();
-        let outcomes = ranks::attempt(self.ranks, Sends::Buffered, move |rank| {
+        let outcomes = panicking::attempt(self.ranks, Sends::Buffered, move |rank| {
             let model = Classifier::new(SEED, rank.device())?;
             let batches = micro_batches::batches(&sizes)?;
             worked();
             answer(rank, &model, &batches, self.per_update, self.rate)?;
             let (worked, sent) = (worked(), rank.traffic());
-            Ok(Outcome { weights: model.parameters().snapshot()?, sent, worked })
+            Ok(Found { weights: model.parameters().snapshot()?, sent, worked })
         });
         outcomes.unwrap_or_else(|failure| {
             let law = "all ranks take part in every all-reduce, even a rank with an empty shard";
             let what = self.told("there are no weights");
             let empty = self.sizes.iter().any(|&size| size < self.ranks);
-            ranks::fail(&what, "an update on every rank", &failure, law, empty)
+            panicking::fail_on_ranks(&what, "an update on every rank", &failure, law, empty)
         })
     }
 
-    fn check(self, answer: Answer) -> Result<()> {
+    fn check(self, answer: Answer) -> Outcome {
         // The model of one device makes the same updates.
         let alone = Classifier::new(SEED, &Device::Cpu)?;
         for (number, update) in self.updates().iter().enumerate() {
@@ -133,8 +135,8 @@ impl Case {
     }
 
     /// A rank may work on parts of a shard, but on no part that is larger than a shard.
-    fn each_rank_has_its_shards(self, sizes: &[usize], outcomes: &[Outcome]) {
-        for (rank, Outcome { worked, .. }) in outcomes.iter().enumerate() {
+    fn each_rank_has_its_shards(self, sizes: &[usize], outcomes: &[Found]) {
+        for (rank, Found { worked, .. }) in outcomes.iter().enumerate() {
             let shard = |size: &usize| shard_range(*size, self.ranks, rank).len();
             let shards: Vec<usize> = sizes.iter().map(shard).collect();
             let [expected, got] =
@@ -202,7 +204,7 @@ fn by_ddp(case: Case) -> Weights {
     outcomes.expect("stage 5 trains").swap_remove(0)
 }
 
-fn micro_batches_on_ranks_equal_one_batch_on_one_device(answer: Answer) -> Result<()> {
+fn micro_batches_on_ranks_equal_one_batch_on_one_device(answer: Answer) -> Outcome {
     for ranks in [2, 1, 3, 4] {
         let case = |sizes, per_update| Case { ranks, sizes, per_update, rate: 0.5 };
         // A last micro-batch that is smaller; a last group that is shorter; micro-batches with fewer samples
@@ -224,11 +226,11 @@ fn micro_batches_on_ranks_equal_one_batch_on_one_device(answer: Answer) -> Resul
     )
 }
 
-fn errors_are_passed_on(answer: Answer) {
+fn errors_are_passed_on(answer: Answer) -> Outcome {
     let case = Case { ranks: 3, sizes: &[4, 3], per_update: 2, rate: 0.5 };
-    ranks::errors_are_passed_on(&case.told("an update"), 3, Sends::Buffered, move |rank| {
+    ranks::errors_are_passed_on(3, Sends::Buffered, move |rank| {
         let model = Classifier::new(SEED, rank.device())?;
         let batches = micro_batches::batches(case.sizes)?;
         answer(rank, &model, &batches, case.per_update, case.rate)
-    });
+    })
 }

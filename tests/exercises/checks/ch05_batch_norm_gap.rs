@@ -4,7 +4,6 @@
 
 use crate::metrics::{Summary, compare, reason, trainings};
 use crate::prelude::*;
-use harness::report::counted;
 
 /// The results of the experiment.
 #[derive(Clone, Copy, Debug)]

@@ -4,10 +4,9 @@
 //! gradients, starts buckets and waits.
 
 use candle_core::Shape;
-use harness::report::counted;
 
-use crate::contributions::{contribution, guess};
 use crate::overlap::{Event, Pass};
+use crate::panicking;
 use crate::prelude::*;
 
 /// A pass and the buckets; the sums over all ranks, by parameter.
@@ -92,7 +91,7 @@ impl Case {
     /// The sums on every rank, and what each answer did; or the failure.
     fn attempt(&self, answer: Answer) -> Result<Vec<(Vec<Tensor>, Vec<Event>)>, String> {
         let (buckets, orders) = (self.buckets(), self.orders);
-        ranks::attempt(orders.len(), Sends::Buffered, move |rank| {
+        panicking::attempt(orders.len(), Sends::Buffered, move |rank| {
             let pass = pass(rank, orders[rank.rank()])?;
             Ok((answer(&pass, &buckets)?, pass.events()))
         })
@@ -233,9 +232,9 @@ fn nothing_waits_during_the_pass(answer: Answer) {
     }
 }
 
-fn errors_are_passed_on(answer: Answer) {
+fn errors_are_passed_on(answer: Answer) -> Outcome {
     let buckets = UNLIKE[1].buckets();
-    ranks::errors_are_passed_on("three orders on 3 ranks", 3, Sends::Buffered, move |rank| {
+    ranks::errors_are_passed_on(3, Sends::Buffered, move |rank| {
         answer(&pass(rank, UNLIKE[1].orders[rank.rank()])?, &buckets)
-    });
+    })
 }

@@ -192,9 +192,8 @@ impl Uninterrupted {
                 0 if *after > 0 => ENDED,
                 _ => "the loss of every epoch is in `losses` once",
             };
-            let [expected, got] = [&self.losses, &losses].map(|losses| {
-                in_a_row(&losses.iter().map(|&loss| short(loss)).collect::<Vec<_>>())
-            });
+            let [expected, got] = [&self.losses, &losses]
+                .map(|losses| in_a_row(losses.iter().map(|&loss| short(loss))));
             fail(&of_losses, &expected, &got, usual);
         }
         Expectation::of(format!("{what}: the list of mean losses"))

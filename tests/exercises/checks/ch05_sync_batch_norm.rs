@@ -2,6 +2,7 @@
 //!
 //! Statistics of many kinds of shards, compared with the statistics of all images on one device; the messages.
 
+use crate::panicking;
 use crate::prelude::*;
 use ops::batch_norm::Statistics;
 
@@ -73,7 +74,7 @@ impl Images {
 
     fn found(&self, answer: Answer) -> Vec<(Statistics, Traffic)> {
         let images = self.clone();
-        let found = ranks::attempt(self.shards.len(), Sends::Buffered, move |rank| {
+        let found = panicking::attempt(self.shards.len(), Sends::Buffered, move |rank| {
             let statistics = answer(rank, &images.of_rank(rank.rank())?)?;
             Ok((statistics, rank.traffic()))
         });
@@ -81,7 +82,7 @@ impl Images {
             let what = format!("{}: no statistics", self.in_words());
             let law = "every rank takes part, and one without images adds zeros";
             let expected = "mean, variance and count on every rank";
-            ranks::fail(&what, expected, &failure, law, self.shards.contains(&0))
+            panicking::fail_on_ranks(&what, expected, &failure, law, self.shards.contains(&0))
         })
     }
 
@@ -254,10 +255,9 @@ fn messages_are_small_and_few(answer: Answer) {
     }
 }
 
-fn errors_are_passed_on(answer: Answer) {
+fn errors_are_passed_on(answer: Answer) -> Outcome {
     let images = Images::new(&[2, 1, 3], 2, (2, 3));
-    let what = images.in_words();
-    ranks::errors_are_passed_on(&what, 3, Sends::Buffered, move |rank| {
+    ranks::errors_are_passed_on(3, Sends::Buffered, move |rank| {
         answer(rank, &images.of_rank(rank.rank())?)
-    });
+    })
 }

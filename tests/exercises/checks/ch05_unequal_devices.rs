@@ -2,8 +2,10 @@
 //!
 //! Shares are compared with the best possible step time, and a step with unequal shares with a step of one device.
 
+use crate::panicking;
 use crate::prelude::*;
 use crate::speed::{Speed, step_seconds};
+use crate::tracer::counted;
 use datasets::Batch;
 use harness::records::BatchSums;
 
@@ -63,7 +65,7 @@ fn check(answer: Answer, batch: usize, speeds: &[(f64, f64)]) {
     let shortest = step_seconds(&devices, &best);
     let wanted = format!("{} s, with shares {best:?} for instance", short(shortest));
     let given = described(batch, &devices);
-    crate::panic::given(given.clone());
+    crate::call::given(given.clone());
     let shares = match (answer.shares)(batch, &devices) {
         Ok(shares) => shares,
         Err(error) => fail(&given, &wanted, &error.to_string(), "these devices have speeds"),
@@ -126,7 +128,7 @@ fn no_other_shares_make_the_step_shorter(answer: Answer) {
     });
 }
 
-fn what_is_no_speed_is_refused(answer: Answer) {
+fn what_is_no_speed_is_refused(answer: Answer) -> Outcome {
     let nan = f64::NAN;
     let one = |fixed, per_sample| vec![(1.0, 1.0), (fixed, per_sample)];
     let per_sample = [0.0, -1.0, nan, f64::INFINITY].map(|per_sample| one(0.0, per_sample));
@@ -135,13 +137,14 @@ fn what_is_no_speed_is_refused(answer: Answer) {
         for batch in [8, 0] {
             let devices = devices(&speeds);
             let given = described(batch, &devices);
-            let shares = move || (answer.shares)(batch, &devices);
-            refusal::check(&given, shares, |shares| format!("shares {shares:?}"));
+            let shares = crate::call::within(&given, move || (answer.shares)(batch, &devices))?;
+            refused(shares, |shares| format!("shares {shares:?}")).map_err(|it| it.at(given))?;
         }
     }
+    Ok(())
 }
 
-struct Outcome {
+struct Found {
     weights: Weights,
     sums: BatchSums,
 }
@@ -176,21 +179,21 @@ fn guess(divisor: f64, share: usize, shares: &[usize]) -> &'static str {
 }
 
 /// Compares a step with these shares with a step of one device on the whole batch.
-fn check_step(answer: Answer, shares: &[usize]) -> Result<()> {
+fn check_step(answer: Answer, shares: &[usize]) -> Outcome {
     let samples: usize = shares.iter().sum();
     let model = || Classifier::new(SEED, &Device::Cpu);
     let batch = tracer::batch(0..samples)?;
     let given = format!("a batch of {samples}, shares {shares:?}");
     let on_ranks = shares.to_vec();
-    let outcomes = ranks::attempt(shares.len(), Sends::Buffered, move |rank| {
+    let outcomes = panicking::attempt(shares.len(), Sends::Buffered, move |rank| {
         let (model, batch) = (Classifier::new(SEED, rank.device())?, tracer::batch(0..samples)?);
         let sums = (answer.step)(rank, &model, &batch, &on_ranks, RATE)?;
-        Ok(Outcome { weights: model.parameters().snapshot()?, sums })
+        Ok(Found { weights: model.parameters().snapshot()?, sums })
     });
     let outcomes = outcomes.unwrap_or_else(|failure| {
         let law = "every rank takes part, and one without samples adds zeros";
         let (what, empty) = (format!("{given}: no step"), shares.contains(&0));
-        ranks::fail(&what, "an update on every rank", &failure, law, empty)
+        panicking::fail_on_ranks(&what, "an update on every rank", &failure, law, empty)
     });
     for (rank, (outcome, &share)) in outcomes.iter().zip(shares).enumerate() {
         if outcome.sums.samples != share as u64 {
@@ -253,7 +256,7 @@ fn the_sums_are_those_of_the_shard(rank: &str, expected: BatchSums, got: BatchSu
     }
 }
 
-fn a_step_with_unequal_shares_is_that_of_one_device(answer: Answer) -> Result<()> {
+fn a_step_with_unequal_shares_is_that_of_one_device(answer: Answer) -> Outcome {
     // Fast and slow, either way round; equal ones; three that differ, whose sum depends on the order; devices that get
     // nothing; one device.
     [&[6, 2][..], &[2, 6], &[4, 4], &[5, 3, 2], &[7, 3, 0], &[0, 5], &[0, 0, 1], &[5]]
@@ -261,10 +264,9 @@ fn a_step_with_unequal_shares_is_that_of_one_device(answer: Answer) -> Result<()
         .try_for_each(|shares| check_step(answer, shares))
 }
 
-fn errors_are_passed_on(answer: Answer) {
-    let what = "a batch of 6, shares [3, 2, 1]";
-    ranks::errors_are_passed_on(what, 3, Sends::Buffered, move |rank| {
+fn errors_are_passed_on(answer: Answer) -> Outcome {
+    ranks::errors_are_passed_on(3, Sends::Buffered, move |rank| {
         let model = Classifier::new(SEED, rank.device())?;
         (answer.step)(rank, &model, &tracer::batch(0..6)?, &[3, 2, 1], RATE)
-    });
+    })
 }

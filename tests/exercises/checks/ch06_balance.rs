@@ -6,7 +6,6 @@
 use std::cmp::Ordering;
 use std::ops::Range;
 
-use crate::limit::try_within;
 use crate::prelude::*;
 use model_parallel::partition::cut;
 
@@ -237,15 +236,14 @@ fn every_digit_counts(answer: Answer) {
     });
 }
 
-fn hundreds_of_layers(answer: Answer) {
+fn hundreds_of_layers(answer: Answer) -> Outcome {
     let costs: Vec<u64> = (0..300).map(|i| i * i * 31 % 101).collect();
     let case = Case::new(&costs, 12);
-    let (told, work) = (case.told(), move || case.check(answer));
-    if try_within(LIMIT, work).is_none() {
-        let seconds = LIMIT.as_secs();
-        let what = format!("{told}: no cut within {seconds} s");
-        let law = "the best cut of the first layers into so many stages is asked for again and again; there are \
-                   n · p such questions, and each has to be answered once";
-        fail(&what, "a cut within milliseconds", "none so far", law)
-    }
+    let cut = crate::call::within(&case.told(), move || case.check(answer));
+    cut.map_err(|slow| {
+        slow.law(
+            "the best cut of the first layers into so many stages is asked for again and again; there are n · p such \
+             questions, and each has to be answered once",
+        )
+    })
 }

@@ -3,9 +3,10 @@
 //! Cut, forward and backward, each with right input, are compared with one device and automatic differentiation. Then the
 //! messages, and all three functions together, compared with stage 6.
 
+use crate::panicking;
 use crate::prelude::*;
 use crate::two_layers::{
-    Gradients, Layer, Outcome, TwoLayers, by_stage_6, fractions, whole_numbers,
+    Computed, Gradients, Layer, TwoLayers, by_stage_6, fractions, whole_numbers,
 };
 use model_parallel::tensor_parallel::Cut;
 
@@ -46,9 +47,9 @@ struct Case {
     dy: Tensor,
     whole: TwoLayers,
     parts: Vec<TwoLayers>,
-    one_device: Outcome,
+    one_device: Computed,
     /// The results of each rank's part without any sum over the ranks.
-    alone: Vec<Outcome>,
+    alone: Vec<Computed>,
 }
 
 /// A wrong tensor and its name.
@@ -89,11 +90,11 @@ impl Case {
     ) -> Vec<R> {
         let case = self.clone();
         let outcome =
-            ranks::attempt(self.parts.len(), Sends::Buffered, move |rank| work(&case, rank));
+            panicking::attempt(self.parts.len(), Sends::Buffered, move |rank| work(&case, rank));
         outcome.unwrap_or_else(|failure| {
             let what = format!("{}: no {what}", self.told);
             let empty = self.one_device.before_relu.dims()[1] < self.parts.len();
-            ranks::fail(&what, "a result on every rank", &failure, law, empty)
+            panicking::fail_on_ranks(&what, "a result on every rank", &failure, law, empty)
         })
     }
 
@@ -141,7 +142,7 @@ impl Case {
         let (bias, y, k) = (&self.whole.second.bias, &self.one_device.y, self.parts.len() as f64);
         let sum = y.broadcast_sub(bias)?;
         for (rank, (hidden, got)) in found.iter().enumerate() {
-            let Outcome { before_relu, y: with_bias, .. } = &self.alone[rank];
+            let Computed { before_relu, y: with_bias, .. } = &self.alone[rank];
             let expected = before_relu.relu()?;
             // a is this rank's part, and it is added once to numbers that no other rank has.
             let a = self.parts[rank].first.bias.broadcast_as(before_relu.shape())?;
@@ -324,18 +325,16 @@ fn ranks_compute_what_one_device_does(answer: Answer) -> Result<()> {
     Ok(())
 }
 
-fn errors_are_passed_on(answer: Answer) -> Result<()> {
+fn errors_are_passed_on(answer: Answer) -> Outcome {
     let case = Case::new(3, 2, 3, 5, 2)?;
-    let what = |name: &str| format!("{}: {name}", case.told);
     let forward = case.clone();
-    ranks::errors_are_passed_on(&what("forward"), 3, Sends::Buffered, move |rank| {
+    ranks::errors_are_passed_on(3, Sends::Buffered, move |rank| {
         (answer.forward)(rank, &forward.parts[rank.rank()], &forward.x)
-    });
+    })?;
     let backward = case.clone();
-    ranks::errors_are_passed_on(&what("backward"), 3, Sends::Buffered, move |rank| {
+    ranks::errors_are_passed_on(3, Sends::Buffered, move |rank| {
         let (own, Case { x, dy, .. }) = (rank.rank(), &backward);
         let hidden = backward.alone[own].before_relu.relu()?;
         (answer.backward)(rank, &backward.parts[own], x, &hidden, dy)
-    });
-    Ok(())
+    })
 }

@@ -8,6 +8,7 @@ pub mod ch02_ring;
 pub mod ch03_sampler;
 pub mod ch04_accuracy;
 pub mod ch04_batch_scaling;
+pub mod ch04_diagnosis;
 pub mod ch04_fused_allreduce;
 pub mod ch04_learning_rate;
 pub mod ch04_train_batch;

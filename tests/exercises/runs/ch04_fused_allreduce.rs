@@ -56,6 +56,9 @@ pub fn run(fused: Answer) -> Result<(), Box<dyn Error>> {
         table.row([name.to_owned(), messages.to_string(), us]);
     }
     line(table.text(columns()))?;
-    paragraph("")?;
+    let [(each, _), (yours_sent, _)] = &found[0];
+    paragraph(format_args!(
+        "Your sums take {yours_sent} messages of a rank, in place of {each}.\n"
+    ))?;
     show_training(yours, algorithm)
 }

@@ -17,7 +17,7 @@ use std::process::ExitCode;
 
 pub use data_parallel::Peer;
 
-use crate::panic::catch;
+use crate::call::catch;
 
 /// The argument that asks a program of an exercise for its run.
 const RUN: &str = "run";

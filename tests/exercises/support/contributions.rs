@@ -22,22 +22,25 @@ pub fn guess(world_size: usize) -> impl Fn(f64, f64) -> Option<String> {
         let all = f64::from((1u32 << world_size) - 1);
         // The factor of the numbers 1, 2, 3, ….
         let count = got / expected * all;
-        let whole = (count - count.round()).abs() < 1e-4 && count >= 0.0;
+        let (rounded, names) = (count.round(), |count| names(count, world_size));
         if (got * world_size as f64 - expected).abs() < 1e-4 * expected.abs() {
             Some(format!("that is the sum divided by {world_size}: the mean"))
-        } else if whole && count < all {
-            Some(format!("that is the sum without {}", names(all - count, world_size)))
-        } else if whole && count <= 2.0 * all {
-            Some(format!("that is the sum with {} added twice", names(count - all, world_size)))
-        } else {
+        } else if (count - rounded).abs() >= 1e-4
+            || !(0.0..=2.0 * all).contains(&rounded)
+            || rounded == all
+        {
             None
+        } else if rounded < all {
+            Some(format!("that is the sum without {}", names(all - rounded)))
+        } else {
+            Some(format!("that is the sum with {} added twice", names(rounded - all)))
         }
     }
 }
 
 /// `rank 0 and rank 2` for 5 = 2⁰ + 2².
 fn names(count: f64, world_size: usize) -> String {
-    let count = count.round() as u64;
+    let count = count as u64;
     let ranks = (0..world_size).filter(|rank| count >> rank & 1 == 1);
     let names: Vec<String> = ranks.map(|rank| format!("rank {rank}")).collect();
     names.join(" and ")
@@ -73,6 +76,8 @@ mod tests {
         assert_eq!(guess(14.0, 4.0).unwrap(), "that is the sum without rank 0 and rank 2");
         assert_eq!(guess(7.0, 9.0).unwrap(), "that is the sum with rank 1 added twice");
         assert_eq!(guess(21.0, 7.0).unwrap(), "that is the sum divided by 3: the mean");
+        // Rounded in f32, nothing is missing.
+        assert_eq!(guess(7.0, 7.0 + 1e-7), None);
         assert_eq!(guess(7.0, 1.3), None);
         assert_eq!(guess(7.0, f64::NAN), None);
     }

@@ -1,23 +1,20 @@
-//! Comparison of numbers: the first difference, and the law that it breaks.
+//! Comparison of numbers: the first difference, the law that it breaks, and a guess that explains all wrong numbers.
 
 use candle_core::{DType, Result, Tensor};
 
+use crate::outcome::{Finding, Outcome, demand};
 use crate::tracer::multiple;
 
 /// The most numbers that a message shows in full.
 const FEW: usize = 16;
-
-/// A note on the first wrong number, from the expected number and the answer's.
-type Note<'a> = Box<dyn Fn(f64, f64) -> Option<String> + 'a>;
 
 /// The expected property of some numbers, and the message if they do not have it.
 ///
 /// ```
 /// use exercises::Expectation;
 ///
-/// Expectation::of("the sum on rank 1")
-///     .law("everyone gets the same sum")
-///     .check(&[3.0, 5.0], &[3.0, 5.0]);
+/// let sum = Expectation::of("the sum on rank 1").law("everyone gets the same sum");
+/// assert!(sum.compare(&[3.0, 5.0], &[3.0, 5.0]).is_ok());
 /// ```
 pub struct Expectation<'a> {
     what: String,
@@ -25,7 +22,7 @@ pub struct Expectation<'a> {
     law: String,
     tolerance: f64,
     place: Box<dyn Fn(usize) -> String + 'a>,
-    note: Note<'a>,
+    guess: Box<dyn Fn(f64, f64) -> Option<String> + 'a>,
 }
 
 impl<'a> Expectation<'a> {
@@ -37,7 +34,7 @@ impl<'a> Expectation<'a> {
             law: String::new(),
             tolerance: 0.0,
             place: Box::new(|index| format!("element {index}")),
-            note: Box::new(|_, _| None),
+            guess: Box::new(|_, _| None),
         }
     }
 
@@ -65,89 +62,69 @@ impl<'a> Expectation<'a> {
         self
     }
 
-    /// A guess at the mistake, from the expected number and the answer's at the first difference.
-    pub fn guess(mut self, note: impl Fn(f64, f64) -> Option<String> + 'a) -> Self {
-        self.note = Box::new(note);
+    /// A guess at the mistake, from an expected number and the answer's. The message has the guess only if it is the same
+    /// for all wrong numbers.
+    pub fn guess(mut self, guess: impl Fn(f64, f64) -> Option<String> + 'a) -> Self {
+        self.guess = Box::new(guess);
         self
     }
 
-    /// Compares numbers one by one.
-    /// Panics when a number differs, or when there are more or fewer numbers.
-    #[track_caller]
-    pub fn check(&self, expected: &[f64], got: &[f64]) {
-        if expected.len() != got.len() {
-            panic!(
-                "{}: expected {} numbers, got {}{}",
-                self.what,
-                expected.len(),
-                got.len(),
-                self.broken_law()
-            );
-        }
+    /// Demands that numbers are right, one by one, and as many as expected.
+    pub fn compare(&self, expected: &[f64], got: &[f64]) -> Outcome {
+        let (what, [wanted, came]) = (&self.what, [expected, got].map(<[f64]>::len));
+        demand(wanted == came, || {
+            Finding::new(format!("{what}: expected {wanted} numbers, got {came}")).law(&self.law)
+        })?;
         let largest = expected.iter().fold(0.0, |largest: f64, number| largest.max(number.abs()));
         let allowed = self.tolerance * largest;
-        let agree = |index: &usize| {
-            let (expected, got) = (expected[*index], got[*index]);
-            // A NaN agrees with nothing.
-            expected == got || (got - expected).abs() <= allowed
-        };
-        let wrong: Vec<usize> = (0..expected.len()).filter(|index| !agree(index)).collect();
-        if let Some(&first) = wrong.first() {
-            panic!("{}", self.complaint(expected, got, first, wrong.len()));
-        }
+        // A NaN agrees with nothing.
+        let agree =
+            |&at: &usize| expected[at] == got[at] || (got[at] - expected[at]).abs() <= allowed;
+        let wrong: Vec<usize> = (0..wanted).filter(|at| !agree(at)).collect();
+        demand(wrong.is_empty(), || self.finding(expected, got, &wrong))
     }
 
-    /// Compares two tensors: element type, shape and every number.
-    /// Panics when they differ, or cannot be read.
-    #[track_caller]
-    pub fn check_tensor(&self, expected: &Tensor, got: &Tensor) {
-        let kind = |tensor: &Tensor| format!("{:?} {:?}", tensor.dtype(), tensor.dims());
-        if kind(expected) != kind(got) {
-            let (what, law) = (&self.what, self.broken_law());
-            panic!("{what}: expected a tensor {}, got {}{law}", kind(expected), kind(got));
-        }
-        let read =
-            |tensor| numbers(tensor).unwrap_or_else(|error| panic!("{}: {error}", self.what));
-        self.check(&read(expected), &read(got));
+    /// Demands that a tensor is right: element type, shape and every number.
+    pub fn compare_tensors(&self, expected: &Tensor, got: &Tensor) -> Outcome {
+        let [wanted, came] = [expected, got].map(|it| format!("{:?} {:?}", it.dtype(), it.dims()));
+        demand(wanted == came, || {
+            let what = format!("{}: expected a tensor {wanted}, got {came}", self.what);
+            Finding::new(what).law(&self.law)
+        })?;
+        self.compare(&numbers(expected)?, &numbers(got)?)
     }
 
-    fn complaint(&self, expected: &[f64], got: &[f64], first: usize, wrong: usize) -> String {
-        let [wanted, came] = told_apart(expected[first], got[first]);
+    fn finding(&self, expected: &[f64], got: &[f64], wrong: &[usize]) -> Finding {
+        let first = wrong[0];
         let among = |numbers: &[f64]| match numbers.len() {
             2..=FEW => format!("   of {}", list(numbers)),
             _ => String::new(),
         };
         let place = match expected.len() {
             1 => String::new(),
-            all => format!(" at {} ({wrong} wrong of {all})", (self.place)(first)),
+            all => format!(" at {} ({} wrong of {all})", (self.place)(first), wrong.len()),
         };
+        let [wanted, came] = told_apart(expected[first], got[first]);
+        let sides = [wanted + &among(expected), came + &among(got)];
         // The law of the check is not about digits, unless both sides are the answer's.
         let digits = right_digits(expected, got).filter(|_| self.sides.is_none());
-        let law = if digits.is_some() { String::new() } else { self.broken_law() };
-        let note = (self.note)(expected[first], got[first]);
-        let note = note.or(digits).or_else(|| common_factor(expected, got));
-        let (wrong, [one, other]) = match &self.sides {
+        let law = if digits.is_some() { "" } else { &self.law };
+        let guess = |&at: &usize| (self.guess)(expected[at], got[at]);
+        let guess =
+            guess(&first).filter(|one| wrong.iter().all(|at| guess(at).as_ref() == Some(one)));
+        let (is, [one, other]) = match &self.sides {
             None => ("is wrong", ["expected", "got"]),
             Some(sides) => ("differ", sides.each_ref().map(String::as_str)),
         };
-        let width = one.chars().count().max(other.chars().count());
-        format!(
-            "{} {wrong}{place}\n  {one:<width$} {wanted}{}\n  {other:<width$} {came}{}{}{}",
-            self.what,
-            among(expected),
-            among(got),
-            note.map(|note| format!("\n  {note}")).unwrap_or_default(),
-            law,
-        )
-    }
-
-    fn broken_law(&self) -> String {
-        if self.law.is_empty() { String::new() } else { format!("\n  law: {}", self.law) }
+        let [wanted, came] = sides;
+        Finding::new(format!("{} {is}{place}", self.what))
+            .between([(one, wanted), (other, came)])
+            .note(guess.or(digits).or_else(|| common_factor(expected, got)))
+            .law(law)
     }
 }
 
-/// The numbers of a tensor in order, in f64.
-/// Fails when the tensor has another element type than numbers.
+/// The numbers of a tensor in order, in f64. Fails when the tensor has another element type than numbers.
 pub fn numbers(tensor: &Tensor) -> Result<Vec<f64>> {
     tensor.to_dtype(DType::F64)?.flatten_all()?.to_vec1()
 }
@@ -156,13 +133,11 @@ pub fn numbers(tensor: &Tensor) -> Result<Vec<f64>> {
 fn right_digits(expected: &[f64], got: &[f64]) -> Option<String> {
     let largest = |numbers: &mut dyn Iterator<Item = f64>| numbers.fold(0.0, f64::max);
     let size = largest(&mut expected.iter().map(|number| number.abs()));
-    let apart = largest(&mut expected.iter().zip(got).map(|(a, b)| (a - b).abs()));
-    if got.iter().any(|number| !number.is_finite()) {
-        return None;
-    }
+    let apart = largest(&mut expected.iter().zip(got).map(|(a, b)| (a - b).abs())) / size;
     // Smaller differences come from the order of additions.
-    (1e-12..1e-5).contains(&(apart / size)).then(|| {
-        let digits = -(apart / size).log10().ceil();
+    let nearly = (1e-12..1e-5).contains(&apart) && got.iter().all(|number| number.is_finite());
+    nearly.then(|| {
+        let digits = -apart.log10().ceil();
         format!(
             "that is right to {digits} digits: was it computed in f32, or a small constant added?"
         )
@@ -210,51 +185,32 @@ fn rounded(number: f64, digits: usize) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::panic::{AssertUnwindSafe, catch_unwind};
-
     use super::*;
 
-    fn message_of(expectation: &Expectation<'_>, expected: &[f64], got: &[f64]) -> Option<String> {
-        let panic = catch_unwind(AssertUnwindSafe(|| expectation.check(expected, got)));
-        panic.err().map(|panic| *panic.downcast().unwrap())
+    fn told(expectation: &Expectation<'_>, expected: &[f64], got: &[f64]) -> String {
+        expectation.compare(expected, got).map_or_else(|it| it.to_string(), |()| String::new())
     }
 
     #[test]
-    fn a_complaint_shows_the_place_both_numbers_and_the_law() {
-        let expectation = Expectation::of("the sum on rank 1")
+    fn a_finding_shows_the_place_both_numbers_and_the_law() {
+        let sum = Expectation::of("the sum on rank 1")
             .law("sum, then divide once")
             .at(|index| format!("row {index}"))
             .guess(|expected, got| (got * 2.0 == expected).then(|| "that is the mean".into()));
-        let message = message_of(&expectation, &[1.0, 6.0], &[1.0, 3.0]).unwrap();
-        assert_eq!(
-            message,
-            "the sum on rank 1 is wrong at row 1 (1 wrong of 2)\n  \
-             expected 6   of [1, 6]\n  \
-             got      3   of [1, 3]\n  \
-             that is the mean\n  \
-             law: sum, then divide once"
-        );
-    }
-
-    #[test]
-    fn two_answers_are_told_by_what_they_are() {
-        let expectation =
-            Expectation::of("the loss of a whole and of its halves").between("whole", "halves");
-        let message = message_of(&expectation, &[1.0], &[2.5]).unwrap();
-        let expected = "the loss of a whole and of its halves differ\n  whole  1\n  halves 2.5";
-        assert_eq!(message, expected);
-    }
-
-    #[test]
-    fn a_single_number_has_no_place() {
-        let message = message_of(&Expectation::of("the loss"), &[1.0], &[2.5]).unwrap();
-        assert_eq!(message, "the loss is wrong\n  expected 1\n  got      2.5");
+        let message = "the sum on rank 1 is wrong at row 1 (1 wrong of 2)\n  \
+                       expected 6   of [1, 6]\n  got      3   of [1, 3]\n  \
+                       that is the mean\n  law: sum, then divide once";
+        assert_eq!(told(&sum, &[1.0, 6.0], &[1.0, 3.0]), message);
+        let guess = told(&sum, &[1.0, 6.0, 8.0], &[0.5, 3.0, 5.0]);
+        assert!(!guess.contains("the mean"), "two of three wrong numbers are no evidence: {guess}");
+        let halves = Expectation::of("two losses").between("whole", "halves");
+        assert_eq!(told(&halves, &[1.0], &[2.5]), "two losses differ\n  whole  1\n  halves 2.5");
     }
 
     #[test]
     fn a_common_error_is_told() {
         let expectation = Expectation::of("x").law("sum, then divide").up_to(1e-14);
-        let told = |expected: &[f64], got: &[f64]| message_of(&expectation, expected, got).unwrap();
+        let told = |expected: &[f64], got: &[f64]| told(&expectation, expected, got);
         let third = told(&[3.0, 0.0, 6.0, 9.0], &[1.0, 0.0, 2.0, 3.0]);
         assert!(third.contains("\n  every number is 1/3 of what it should be\n  law: "), "{third}");
         assert!(told(&[3.0], &[300.0]).contains("\n  that is 100 times what it should be\n"));
@@ -272,12 +228,11 @@ mod tests {
     #[test]
     fn rounding_is_allowed_for_and_nan_is_not() {
         let expectation = Expectation::of("x").up_to(1e-6);
-        assert_eq!(message_of(&expectation, &[0.0, 100.0], &[9e-5, 100.0]), None);
-        assert!(message_of(&expectation, &[0.0, 100.0], &[2e-4, 100.0]).is_some());
-        assert!(message_of(&expectation, &[0.0], &[f64::NAN]).unwrap().contains("got      NaN"));
-        assert!(
-            message_of(&expectation, &[0.0], &[]).unwrap().contains("expected 1 numbers, got 0")
-        );
+        let told = |expected: &[f64], got: &[f64]| told(&expectation, expected, got);
+        assert_eq!(told(&[0.0, 100.0], &[9e-5, 100.0]), "");
+        assert_ne!(told(&[0.0, 100.0], &[2e-4, 100.0]), "");
+        assert_eq!(told(&[0.0], &[f64::NAN]), "x is wrong\n  expected 0\n  got      NaN");
+        assert_eq!(told(&[0.0], &[]), "x: expected 1 numbers, got 0");
     }
 
     #[test]
@@ -293,13 +248,11 @@ mod tests {
         let zeros = |shape: &[usize], dtype| {
             Tensor::zeros(shape, dtype, &candle_core::Device::Cpu).unwrap()
         };
-        let expected = zeros(&[2, 3], DType::F32);
+        let (x, expected) = (Expectation::of("x"), zeros(&[2, 3], DType::F32));
         for got in [zeros(&[6], DType::F32), zeros(&[2, 3], DType::F64)] {
-            let check = || Expectation::of("x").check_tensor(&expected, &got);
-            let panic = catch_unwind(AssertUnwindSafe(check)).unwrap_err();
-            let message = panic.downcast::<String>().unwrap();
+            let message = x.compare_tensors(&expected, &got).unwrap_err().to_string();
             assert!(message.contains("expected a tensor F32 [2, 3], got F"), "{message}");
         }
-        Expectation::of("x").check_tensor(&expected, &expected);
+        assert_eq!(x.compare_tensors(&expected, &expected), Ok(()));
     }
 }

@@ -12,40 +12,61 @@
 //!
 //! `place` is null where the check found the failure. `todo` says that the answer came to a `todo!`.
 
+use std::fmt::Display;
 use std::io::{Write as _, stdout};
 use std::process::ExitCode;
 
-use candle_core::Error;
 use serde_json::json;
 
-use crate::panic::{catch, given, take_todo};
+use crate::call::{catch, given, take_todo, within};
+use crate::outcome::{Finding, Outcome};
 
-/// A law of an answer of type `A`: its name, and a function that panics when the answer breaks the law.
-pub type Law<A> = (&'static str, fn(A));
+/// A law of an answer of type `A`: its name, and a function that judges the answer.
+pub type Law<A> = (&'static str, fn(A) -> Outcome);
+
+/// A list of [`Law`]s: `laws![name, name in CASES, name: judge in CASES]`.
+///
+/// A function `name(answer: Answer) -> Outcome` judges an answer by itself. A function
+/// `name(answer: Answer, case: &Case) -> Outcome` judges the answer in each case of a table. With several tables, each is a law
+/// with a name, and one function judges them all.
+#[macro_export]
+macro_rules! laws {
+    ($($law:ident $(: $judge:ident)? $(in $cases:expr)?),+ $(,)?) => {
+        &[$((stringify!($law), $crate::laws!(@ [$law $($judge)?] $($cases)?))),+]
+    };
+    (@ [$law:ident]) => { |answer| $crate::laws::Verdict::outcome($law(answer)) };
+    (@ [$law:ident] $cases:expr) => { |answer| $crate::laws::over($cases, answer, $law) };
+    (@ [$law:ident $judge:ident] $cases:expr) => { $crate::laws!(@ [$judge] $cases) };
+}
+
+/// Judges an answer in all cases, each within [`LIMIT`](crate::call::LIMIT). A finding and a panic begin with the case.
+pub fn over<A: Copy + Send + 'static, C: Display + Send + 'static>(
+    cases: impl IntoIterator<Item = C>,
+    answer: A,
+    law: fn(A, &C) -> Outcome,
+) -> Outcome {
+    cases.into_iter().try_for_each(|case| {
+        let told = case.to_string();
+        within(&told, move || law(answer, &case))?.map_err(|finding| finding.at(told))
+    })
+}
 
 /// The result of a law.
 pub trait Verdict {
-    /// Panics with an error.
-    fn expect_none(self);
+    /// The outcome.
+    fn outcome(self) -> Outcome;
 }
 
 impl Verdict for () {
-    fn expect_none(self) {}
-}
-
-impl Verdict for Result<(), Error> {
-    fn expect_none(self) {
-        self.unwrap_or_else(|error| panic!("the answer's result cannot be used: {error}"));
+    fn outcome(self) -> Outcome {
+        Ok(())
     }
 }
 
-/// A list of [`Law`]s, from the names of their functions. A function takes the answer and returns nothing, or candle's
-/// `Result<()>`.
-#[macro_export]
-macro_rules! laws {
-    ($($law:ident),+ $(,)?) => {
-        &[$((stringify!($law), |answer| $crate::laws::Verdict::expect_none($law(answer)))),+]
-    };
+impl<E: Into<Finding>> Verdict for Result<(), E> {
+    fn outcome(self) -> Outcome {
+        self.map_err(Into::into)
+    }
 }
 
 /// The program that checks an answer: the `main` of an exercise.
@@ -85,23 +106,22 @@ pub fn run<A: Copy>(laws: &[Law<A>], answer: A) -> ExitCode {
         report(&json!({"law": name, "state": "begun"}));
         given("");
         take_todo();
-        let outcome = catch(|| law(answer));
-        let todo = take_todo();
-        match outcome {
-            Ok(()) => {
+        let (message, place) = match catch(|| law(answer)) {
+            Ok(Ok(())) => {
                 passed += 1;
                 report(&json!({"law": name, "state": "passed"}));
+                continue;
             }
-            Err(panic) => {
-                failed += 1;
-                let is_todo = todo.is_some();
-                let panic = todo.unwrap_or(panic);
-                report(&json!({
-                    "law": name, "state": "failed",
-                    "message": panic.message, "place": panic.place, "todo": is_todo,
-                }));
-            }
-        }
+            Ok(Err(finding)) => (finding.to_string(), None),
+            Err(panic) => (panic.message, panic.place),
+        };
+        failed += 1;
+        let todo = take_todo();
+        let is_todo = todo.is_some();
+        let (message, place) = todo.map_or((message, place), |todo| (todo.message, todo.place));
+        report(&json!({
+            "law": name, "state": "failed", "message": message, "place": place, "todo": is_todo,
+        }));
     }
     report(&json!({"ended": {"passed": passed, "failed": failed}}));
     if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
@@ -132,19 +152,21 @@ pub fn choose(candidates: &[Candidate]) -> ExitCode {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::outcome::demand;
 
     #[test]
-    fn a_law_that_is_broken_fails_the_answer() {
+    fn a_law_is_broken_by_a_finding_or_a_panic_in_any_case() {
         fn small(answer: u32) {
             assert!(answer < 10);
         }
-        fn even(answer: u32) -> Result<(), Error> {
-            if answer.is_multiple_of(2) { Ok(()) } else { candle_core::bail!("odd") }
+        fn divides(answer: u32, case: &u32) -> Outcome {
+            demand(answer.is_multiple_of(*case), || Finding::new("a remainder"))
         }
-        let laws: &[Law<u32>] = laws![small, even];
-        assert_eq!([laws[0].0, laws[1].0], ["small", "even"]);
-        assert_eq!(run(laws, 8), ExitCode::SUCCESS);
-        for broken in [7, 12] {
+        let laws: &[Law<u32>] = laws![small, both: divides in [2, 3]];
+        assert_eq!([laws[0].0, laws[1].0], ["small", "both"]);
+        assert_eq!(laws[1].1(8), Err(Finding::new("3: a remainder")));
+        assert_eq!(run(laws, 6), ExitCode::SUCCESS);
+        for broken in [8, 9, 12] {
             assert_eq!(run(laws, broken), ExitCode::FAILURE);
         }
     }

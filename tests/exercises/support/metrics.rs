@@ -150,7 +150,7 @@ pub fn trainings(names: &[&str], program: &str) -> Vec<Summary> {
         );
         let (first, expected) = &runs[0];
         if settings(run) != settings(expected) {
-            crate::mismatch::fail(
+            crate::panicking::fail(
                 &format!("{file} and {first} are not comparable"),
                 &settings(expected),
                 &settings(run),
@@ -175,7 +175,7 @@ pub fn compare(what: &str, expected: f64, got: f64, tolerance: f64, law: &str) {
         Some(std::cmp::Ordering::Less) => ("", "a larger number, from the files"),
         Some(_) => ("", "a smaller number, from the files"),
     };
-    crate::mismatch::fail(&format!("{todo}{what}"), wanted, &got.to_string(), law);
+    crate::panicking::fail(&format!("{todo}{what}"), wanted, &got.to_string(), law);
 }
 
 /// Demands a reason of some words.
@@ -192,7 +192,7 @@ pub fn reason(text: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::panic::catch;
+    use crate::call::catch;
 
     fn message_of(names: &[&str]) -> String {
         catch(|| trainings(names, "the program")).unwrap_err().message

@@ -44,7 +44,7 @@ pub struct Gradients {
 
 /// The results of one device for a batch.
 #[derive(Clone, Debug)]
-pub struct Outcome {
+pub struct Computed {
     /// X·A + a, before relu: `[B, hidden]`.
     pub before_relu: Tensor,
     /// Y `[B, out]`.
@@ -100,12 +100,12 @@ impl TwoLayers {
     /// The results of these layers for `x` `[B, in]` on one device, when the gradient of Y is `dy` `[B, out]`.
     ///
     /// Automatic differentiation computes the gradients.
-    pub fn on_one_device(&self, x: &Tensor, dy: &Tensor) -> Result<Outcome> {
+    pub fn on_one_device(&self, x: &Tensor, dy: &Tensor) -> Result<Computed> {
         let [x, a, a_bias, b, b_bias] = variables(self, x)?;
         let before_relu = x.matmul(&a)?.broadcast_add(&a_bias)?;
         let y = before_relu.relu()?.matmul(&b)?.broadcast_add(&b_bias)?;
         let gradients = gradients(&y, dy, [x, a, a_bias, b, b_bias])?;
-        Ok(Outcome { before_relu: before_relu.detach(), y: y.detach(), gradients })
+        Ok(Computed { before_relu: before_relu.detach(), y: y.detach(), gradients })
     }
 
     /// Pairs of a tensor of these layers and the same tensor of other layers, with their names.
