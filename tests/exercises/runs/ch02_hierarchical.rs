@@ -14,7 +14,7 @@ use params_and_allreduce::host_link::HostLink;
 use params_and_allreduce::thread::run_ranks;
 
 use super::Peer;
-use super::data_parallel::{TIMEOUT, show_training_beside, step_with};
+use super::data_parallel::{TIMEOUT, show_steps, step_with};
 
 /// A rank, the number of ranks on each host, and the rank's tensor; the sum over all ranks.
 pub type Answer = fn(&SharedCommunicator, usize, &Tensor) -> Result<Tensor, communicator::Error>;
@@ -41,9 +41,9 @@ pub fn run(hierarchical: Answer) -> Result<(), Box<dyn Error>> {
             tensors.iter().map(|tensor| sum(&comm, EACH, tensor)).collect()
         }
     });
-    let (levels, ring) = (step_with(&levels), step_with(&ring));
+    let (yours, levels, ring) = (step_with(&yours), step_with(&levels), step_with(&ring));
     let ours = [(rows[1].0.to_owned(), &levels as _), (rows[2].0.to_owned(), &ring as _)];
-    show_training_beside(HOSTS * EACH, &yours, &ours)
+    show_steps(HOSTS * EACH, &yours, &ours, 1)
 }
 
 /// Prints what a host sends to the other host in an all-reduce of 1 MB, and the times of several sizes.

@@ -7,18 +7,19 @@ use candle_core::{DType, Tensor};
 use datasets::source::LoadedData;
 use devices::DevicePlan;
 use harness::records::TrainOptions;
-use harness::report::{Report, Table, columns, line, paragraph};
+use harness::report::{Report, Table, columns, counted, line, paragraph};
 use ops::difference::largest_difference;
 use params_and_allreduce::bandwidth::{Sum, by, seconds, share, size};
 use params_and_allreduce::communicator::{self, Communicator, SharedCommunicator};
 use params_and_allreduce::thread::{Cause, run_ranks};
 use params_and_allreduce::{Algorithm, forward};
-use scratch_data_parallel::train::Outcome;
 use scratch_data_parallel::{Error as TrainError, allreduce_sums, train, train_batch};
 use single_gpu::lenet::Lenet;
 use single_gpu::sgd::sgd;
 use single_gpu::train::{Step, local_gradients};
 use split_batch::loader::{LocalBatch, Shards};
+
+use super::comparison::{Row, show};
 
 /// A rank waits so long for a message: an answer that hangs is named by its rank.
 pub(super) const TIMEOUT: Duration = Duration::from_secs(15);
@@ -26,9 +27,14 @@ pub(super) const TIMEOUT: Duration = Duration::from_secs(15);
 /// The bytes of the tensors of the table, and how often each is measured.
 const SIZES: [(usize, u32); 3] = [(4 << 10, 200), (1 << 20, 50), (45 << 20, 5)];
 
-const IMAGES: usize = 4096;
-const OPTIONS: TrainOptions =
-    TrainOptions { epochs: 1, batch_size: 64, learning_rate: 0.2, seed: 1 };
+/// The options of a training. LeNet begins to learn in the third epoch.
+pub(super) const OPTIONS: TrainOptions =
+    TrainOptions { epochs: 5, batch_size: 32, learning_rate: 0.2, seed: 1 };
+
+/// The images of a training.
+pub(super) fn images() -> LoadedData {
+    LoadedData::draw((Some(6016), Some(1000)))
+}
 
 /// Weights whose difference after one step is at most this are equal up to rounding in f32.
 const ROUNDING: f64 = 1e-4;
@@ -123,7 +129,7 @@ pub(super) fn show_speed(sums: Sums<'_>, same: Algorithm) -> Result<(), Box<dyn 
 pub(super) fn show_training(yours: Sums<'_>, ours: Algorithm) -> Result<(), Box<dyn Error>> {
     let step: StepOf<'_> =
         &|comm, model, batch, rate| train_batch(&**comm, model, batch, rate, ours);
-    show_training_beside(2, yours, &[(format!("{ours}, ours"), step)])
+    show_steps(2, &step_with(yours), &[(format!("{ours}, ours"), step)], 1)
 }
 
 /// A step that adds up the gradients by `sums`.
@@ -138,53 +144,46 @@ pub(super) fn step_with(
     }
 }
 
-/// Trains LeNet on so many devices with the learner's sums of gradients, and with our steps. Prints the times and the weights,
-/// and compares the learner's weights with the weights of our first step.
-pub(super) fn show_training_beside(
+/// Trains LeNet on so many devices for some epochs, with the learner's step and with our steps. Prints the times and the
+/// weights, and compares the learner's weights with our first step's and with one device's.
+pub(super) fn show_steps(
     devices: usize,
-    yours: Sums<'_>,
+    yours: StepOf<'_>,
     ours: &[(String, StepOf<'_>)],
+    epochs: usize,
 ) -> Result<(), Box<dyn Error>> {
-    let data = LoadedData::draw((Some(IMAGES), Some(500)));
+    let (data, options) = (images(), TrainOptions { epochs, ..OPTIONS });
     let plan = DevicePlan::slices(devices)?;
     let run = |plan: &DevicePlan, step: StepOf<'_>| {
-        train(&data, &OPTIONS, DType::F32, plan, &mut Report::silent(), Shards::of_rank, step)
+        train(&data, &options, DType::F32, plan, &mut Report::silent(), Shards::of_rank, step)
     };
     let alone = run(&DevicePlan::slices(1)?, &|comm, model, batch, rate| {
         train_batch(&**comm, model, batch, rate, Algorithm::default())
     })?;
-    let yours = match run(&plan, &step_with(yours)) {
+    let yours = match run(&plan, yours) {
         Err(failure) => match failure.cause {
             Cause::Error(TrainError::ReplicasDiffer(differs)) => {
                 return Ok(paragraph(format_args!(
-                    "LeNet on {devices} devices, with your sums of the gradients: {differs}. Nothing else fails: only the \
-                     comparison of the replicas shows it."
+                    "LeNet on {devices} devices, with your answer: {differs}. Nothing else fails: only the comparison of \
+                     the replicas shows it."
                 ))?);
             }
             _ => return Err(failure.into()),
         },
         trained => trained?,
     };
-    let mut rows = vec![("yours".to_owned(), yours)];
-    for (name, step) in ours {
-        rows.push((name.clone(), run(&plan, step)?));
-    }
-    let name = format!("LeNet on {devices} devices, {IMAGES} images");
-    let mut table = Table::new(&name).column("s", 0).column("loss", 0).column("weights", 0);
-    for (name, Outcome { records, hashes, .. }) in &rows {
-        let record = &records[0];
-        let (seconds, loss) = (record.seconds, record.train_loss);
-        let weights = hashes[0].to_string();
-        table.row([name.clone(), format!("{seconds:.2}"), format!("{loss:.4}"), weights]);
-    }
-    line(table.text(columns()))?;
-    let (yours, ours) = (&rows[0].1, &rows[1].1);
+    let ours = ours.iter().map(|(name, step)| Ok((name, run(&plan, *step)?)));
+    let ours = ours.collect::<Result<Vec<_>, Box<dyn Error>>>()?;
+    let rows = ours.iter().map(|(name, trained)| Row::of(name, trained));
+    let first = [Row::of("one device", &alone), Row::of("yours", &yours)];
+    let title = format!("LeNet on {}", counted(devices, "device"));
+    show(&title, &first.into_iter().chain(rows).collect::<Vec<_>>())?;
     let apart = largest_difference(&yours.after_first_step, &alone.after_first_step)?;
-    Ok(paragraph(conclusion(yours.hashes == ours.hashes, apart))?)
+    Ok(paragraph(conclusion(yours.hashes == ours[0].1.hashes, apart))?)
 }
 
 /// What the weights say: whether both runs end with the same, and how far the first step is from the step of one device.
-fn conclusion(same: bool, apart: f64) -> String {
+pub(super) fn conclusion(same: bool, apart: f64) -> String {
     match apart {
         _ if same => "Your weights are ours, to the last bit.".to_owned(),
         ..=ROUNDING => "Your sums and ours add in another order: the first step is one device's up to rounding, and training \
