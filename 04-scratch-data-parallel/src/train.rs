@@ -4,10 +4,8 @@ use candle_core::{DType, Device};
 use datasets::source::LoadedData;
 use devices::DevicePlan;
 use harness::records::{EpochRecord, TrainOptions};
-use harness::report::Report;
-use harness::report::trace;
-use model_state::parameters::Snapshot;
-use model_state::weights_hash::WeightsHash;
+use harness::report::{Report, trace};
+use model_state::{parameters::Snapshot, weights_hash::WeightsHash};
 use params_and_allreduce::communicator::{Communicator as _, SharedCommunicator};
 use params_and_allreduce::get_params;
 use params_and_allreduce::thread::{Cause, DEFAULT_TIMEOUT, Rank, RankFailure, run_ranks_with};
@@ -36,11 +34,13 @@ pub fn train(
         let shards = shards(comm.rank(), comm.world_size());
         let loader = ShardLoader::new(&data.train, batch_size, seed, dtype, shards);
         let mut run = TrainingRun::new(options, &loader, report);
-        let mut first = FirstStep::default();
+        let mut first = None;
         while run.next_epoch()? {
             while let Some(batch) = run.next_batch()? {
                 let step = step(comm, model, &batch, learning_rate)?;
-                first.keep(model)?;
+                if first.is_none() {
+                    first = Some(model.parameters().snapshot()?);
+                }
                 run.step_done(step.sums)?;
             }
             run.epoch_done(compare_and_evaluate(&**comm, model, &data.test, dtype)?)?;
@@ -63,20 +63,6 @@ pub struct Outcome {
     /// The hash of each rank's final weights, in rank order. All are equal, unless a bug is run on purpose.
     pub hashes: Vec<WeightsHash>,
 }
-
-/// The weights after the first step of a run.
-#[derive(Default)]
-pub(crate) struct FirstStep(Option<Snapshot>);
-
-impl FirstStep {
-    /// Keeps the weights, if this is the first step. Fails when they cannot be copied.
-    pub(crate) fn keep(&mut self, model: &Lenet) -> Result<(), Error> {
-        if self.0.is_none() {
-            self.0 = Some(model.parameters().snapshot()?);
-        }
-        Ok(())
-    }
-}
 // ANCHOR_END: outcome
 
 // ANCHOR: on_replicas
@@ -91,7 +77,7 @@ pub(crate) fn on_replicas(
         &SharedCommunicator,
         &Lenet,
         &mut Report<'_>,
-    ) -> Result<(Vec<EpochRecord>, FirstStep), Error>
+    ) -> Result<(Vec<EpochRecord>, Option<Snapshot>), Error>
     + Sync,
 ) -> Result<Outcome, RankFailure<Error>> {
     let in_rank_0 =
@@ -112,6 +98,6 @@ pub(crate) fn on_replicas(
     let hashes = outcomes.iter().map(|(_, _, weights)| WeightsHash::new(weights));
     let hashes = hashes.collect::<Result<_, _>>().map_err(in_rank_0)?;
     let (records, first, weights) = outcomes.swap_remove(0);
-    Ok(Outcome { records, after_first_step: first.0.unwrap_or_default(), weights, hashes })
+    Ok(Outcome { records, after_first_step: first.unwrap_or_default(), weights, hashes })
 }
 // ANCHOR_END: on_replicas

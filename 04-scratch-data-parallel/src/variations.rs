@@ -15,7 +15,7 @@ use split_batch::loader::{ShardLoader, Shards};
 use trainer::TrainingRun;
 
 use crate::breakage::{Breakage, train_batch_broken};
-use crate::train::{FirstStep, Outcome, on_replicas, train};
+use crate::train::{Outcome, on_replicas, train};
 use crate::{Error, FixedTree, train_batch, train_batch_reproducible};
 
 /// The kind of a run.
@@ -100,18 +100,21 @@ fn train_broken(
     (bug, algorithm): (Breakage, Algorithm),
     report: &mut Report<'_>,
 ) -> Result<Outcome, RankFailure<Error>> {
+    let bug = bug.solved();
     let outcome = on_replicas(plan, options.seed, dtype, report, |comm, model, report| {
         let options = bug.options(*options, comm.rank(), comm.world_size());
         let TrainOptions { batch_size, learning_rate, seed, .. } = options;
         let shards = bug.shards(Shards::of_rank(comm.rank(), comm.world_size()));
         let loader = ShardLoader::new(&data.train, batch_size, seed, dtype, shards);
         let mut run = TrainingRun::new(&options, &loader, report);
-        let mut first = FirstStep::default();
+        let mut first = None;
         while run.next_epoch()? {
             while let Some(batch) = run.next_batch()? {
                 let step =
                     train_batch_broken(&**comm, model, &batch, learning_rate, algorithm, bug)?;
-                first.keep(model)?;
+                if first.is_none() {
+                    first = Some(model.parameters().snapshot()?);
+                }
                 run.step_done(step.sums)?;
             }
             run.epoch_done(match comm.rank() {
@@ -125,10 +128,5 @@ fn train_broken(
         }
         Ok((run.into_records(), first))
     });
-    outcome.map_err(|mut failure| {
-        if let Cause::Error(Error::Train(error)) = &mut failure.cause {
-            bug.explain(error);
-        }
-        failure
-    })
+    outcome.map_err(|failure| bug.explain(failure))
 }

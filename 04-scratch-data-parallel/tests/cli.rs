@@ -287,6 +287,22 @@ fn several_bugs_end_with_a_table() {
 }
 
 #[test]
+fn a_mystery_is_a_bug_without_a_name() {
+    scratch(&["--help"]).assert().success().stdout(contains("mystery").not());
+    for (mystery, sign) in [
+        ("mystery:1", "0.5 after step 1"),
+        ("mystery:2", "The weights agree"),
+        ("mystery:3", "The replicas differ"),
+        ("mystery:4", "The replicas are"),
+    ] {
+        let run = scratch(&SMALL).args(["--dtype=f64", "--break", mystery]).assert().success();
+        let names =
+            contains("skip-allreduce").or(contains("mean-for-sum")).or(contains("same-shard"));
+        run.stdout(contains(sign).and(names.not()));
+    }
+}
+
+#[test]
 fn help_explains_the_bugs() {
     let help = scratch(&["--help"]).assert().success();
     help.stdout(contains("skip-allreduce: ").and(contains("reduce-params: ")))

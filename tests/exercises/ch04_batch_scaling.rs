@@ -3,8 +3,7 @@
 //! Check your answer: `cargo course check ch04_batch_scaling`
 
 use datasets::Batch;
-use exercises::classifier::Classifier;
-use exercises::scaling::{RateRule, Tuned};
+use exercises::scaling::{Model, RateRule, Tuned};
 use params_and_allreduce::Algorithm;
 use params_and_allreduce::communicator::{Communicator, Error};
 use single_gpu::sgd::sgd;
@@ -17,20 +16,21 @@ use split_batch::split_batch;
 ///
 /// All k ranks call this together, with equal models and the same arguments:
 ///
-/// | name | what |
-/// | --- | --- |
-/// | `epoch` | all samples of the epoch, shuffled: images `[N, 1, 28, 28]`, labels `[N]` |
-/// | `step` | counted from 0; at least one sample is left for it |
-/// | `tuned` | the batch size and the learning rate that were found good on one device |
-/// | `rule` | what becomes of the learning rate on k devices |
+/// | name | type | what |
+/// | --- | --- | --- |
+/// | `model` | a [`Model`] | `model.gradients(&batch)?.gradients` are sums over a [`Batch`]; `model.parameters()` is for [`sgd`] |
+/// | `epoch` | [`Batch`] | all samples of the epoch, shuffled: `images` `[N, 1, 28, 28]` and `labels` `[N]`, which [`split_batch`] cuts |
+/// | `step` | `usize` | counted from 0; at least one sample is left for it |
+/// | `tuned` | [`Tuned`] | the `batch_size` and the `learning_rate` that were found good on one device |
+/// | `rule` | [`RateRule`] | the rate on k devices: `Keep` keeps it, `Linear` multiplies it by k, in every step of the epoch |
 ///
 /// Afterwards all models are equal to the last bit. Each rank has computed the gradients of its own samples only, at most
-/// `tuned.batch_size` of them.
+/// `tuned.batch_size` of them. Each gradient is added up in one all-reduce, of any [`Algorithm`].
 ///
 /// Fails when a tensor operation fails, or another rank stops or stalls.
 pub fn scaled_step(
     rank: &impl Communicator,
-    model: &Classifier,
+    model: &impl Model,
     epoch: &Batch,
     step: usize,
     tuned: Tuned,
@@ -41,4 +41,4 @@ pub fn scaled_step(
 }
 
 // The check of this answer. Leave this line as it is.
-exercises::check!(ch04_batch_scaling, scaled_step);
+exercises::check!(ch04_batch_scaling, scaled_step, run);

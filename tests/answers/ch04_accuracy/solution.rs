@@ -22,4 +22,4 @@ fn correct(logits: &Tensor, labels: &Tensor) -> Result<f64, Error> {
     Ok(right.to_dtype(DType::F64)?.sum_all()?.to_scalar()?)
 }
 
-exercises::check!(ch04_accuracy, accuracy);
+exercises::check!(ch04_accuracy, accuracy, run);

@@ -2,143 +2,147 @@
 //!
 //! Accuracy from counts that are known, on shards of all kinds.
 
-use crate::panicking;
-use crate::prelude::*;
+use std::fmt;
+
 use datasets::CLASSES;
+
+use crate::prelude::*;
 
 /// A rank, logits and labels of its shard; the accuracy of all shards.
 pub type Answer = fn(&Rank, &Tensor, &Tensor) -> Result<f64, Error>;
 
 /// The laws of an answer.
 pub const LAWS: &[Law<Answer>] = laws![
-    every_rank_tells_the_accuracy_of_all,
+    every_rank_has_the_accuracy_of_all: accuracy in [
+        Case(&[(3, 4), (1, 1)]),
+        Case(&[(2, 5), (4, 5), (1, 4)]),
+        Case(&[(2, 6), (3, 6)]),
+        Case(&[(0, 5), (5, 5), (2, 5), (3, 5)]),
+        Case(&[(7, 10)]),
+        Case(&[(0, 3)]),
+    ],
+    a_rank_without_images: accuracy in [Case(&[(2, 3), (0, 0), (1, 2)]), Case(&[(0, 0), (1, 2)])],
+    // More than a byte counts, and more than a float of 16 bits counts one by one.
+    many_images: accuracy in [Case(&[(300, 310), (5, 309)]), Case(&[(2061, 2063), (1, 4)])],
+    the_same_bits_on_every_rank: accuracy in [
+        Case(&[(3, 7), (2, 5), (1, 11)]),
+        Case(&[(3, 4), (1, 3), (2, 5)]),
+        Case(&[(1, 3), (2, 3), (4, 7)]),
+        Case(&[(2, 6), (5, 5), (1, 3)]),
+    ],
     of_equal_logits_the_first_counts,
+    counts_travel_and_images_do_not in [Case(&[(30, 40), (7, 20)]), Case(&[(9, 30), (0, 0), (1, 40)])],
     errors_are_passed_on
 ];
 
 const LAW: &str =
     "add up counts, not shares: correct answers and images over all ranks, then divide once";
+const ALL: &str = "every rank takes part, and one without images adds two zeros";
+const SAME: &str = "every rank divides the same sums: else `if accuracy > best { stop }` stops one rank, and the others wait";
+const COUNTS: &str = "two numbers of each rank are enough: its correct answers and its images";
 
-/// The images of a rank, and the number of those that are classified correctly.
+/// For each rank, the images that are classified correctly, and all images.
 #[derive(Clone, Copy)]
-struct Shard {
-    correct: usize,
-    images: usize,
-}
+struct Case(&'static [(usize, usize)]);
 
-impl Shard {
-    fn accuracy(self) -> f64 {
-        self.correct as f64 / self.images as f64
-    }
-
-    /// Logits and labels. The first `correct` images are classified correctly.
-    fn outputs(self, device: &Device) -> Result<(Tensor, Tensor)> {
-        let mut logits = Vec::with_capacity(self.images * CLASSES);
-        let mut labels = Vec::with_capacity(self.images);
-        for image in 0..self.images {
-            let label = image * 7 % CLASSES;
-            let answer = if image < self.correct { label } else { (label + 3) % CLASSES };
-            // No two logits of an image are equal, and the largest is at the answer.
-            let logit =
-                |class: usize| (class as f64).sin() + if class == answer { 3.0 } else { 0.0 };
-            logits.extend((0..CLASSES).map(logit));
-            labels.push(label as u32);
-        }
-        let labels = Tensor::from_vec(labels, self.images, device)?;
-        Ok((Tensor::from_vec(logits, (self.images, CLASSES), device)?, labels))
+impl fmt::Display for Case {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let counts: Vec<String> = self.0.iter().map(|it| format!("{} of {}", it.0, it.1)).collect();
+        write!(f, "shards with {} correct", counts.join(", "))
     }
 }
 
-/// Compares the answer's accuracy on every rank with the accuracy of one device.
-fn check(answer: Answer, shards: &[(usize, usize)]) {
-    let shards: Vec<Shard> =
-        shards.iter().map(|&(correct, images)| Shard { correct, images }).collect();
-    let all = Shard {
-        correct: shards.iter().map(|shard| shard.correct).sum(),
-        images: shards.iter().map(|shard| shard.images).sum(),
-    };
-    let on_ranks = shards.clone();
-    let found = panicking::attempt(shards.len(), Sends::Buffered, move |rank| {
-        let (logits, labels) = on_ranks[rank.rank()].outputs(rank.device())?;
-        answer(rank, &logits, &labels)
-    });
-    let counts = |shard: &Shard| format!("{} of {}", shard.correct, shard.images);
-    let of_each = shards.iter().map(counts).collect::<Vec<_>>().join(", ");
-    let expected = format!("{:.4} ({})", all.accuracy(), counts(&all));
-    let found = found.unwrap_or_else(|failure| {
-        let law = "every rank takes part, and one without images adds two zeros";
-        let what = format!("shards with {of_each} correct: no accuracy");
-        let empty = shards.iter().any(|shard| shard.images == 0);
-        panicking::fail_on_ranks(&what, &expected, &failure, law, empty)
-    });
-    for (rank, &got) in found.iter().enumerate() {
-        // NaN counts as a difference.
-        let equal = (got - all.accuracy()).abs() <= 1e-12;
-        if !equal {
-            let digits = if (got - all.accuracy()).abs() < 1e-3 { 12 } else { 4 };
-            fail(
-                &format!("shards with {of_each} correct: the accuracy on rank {rank} is wrong"),
-                &format!("{:.digits$} ({})", all.accuracy(), counts(&all)),
-                &format!("{got:.digits$}{}", guess(got, rank, all, &shards)),
-                LAW,
-            );
-        }
+/// Logits and labels of a shard. The first `correct` images are classified correctly.
+fn outputs((correct, images): (usize, usize), device: &Device) -> Result<(Tensor, Tensor)> {
+    let (mut logits, mut labels) = (Vec::with_capacity(images * CLASSES), Vec::new());
+    for image in 0..images {
+        let label = image * 7 % CLASSES;
+        let answer = if image < correct { label } else { (label + 3) % CLASSES };
+        // No two logits of an image are equal, and the largest is at the answer.
+        let logit = |class: usize| (class as f64).sin() + if class == answer { 3.0 } else { 0.0 };
+        logits.extend((0..CLASSES).map(logit));
+        labels.push(label as u32);
+    }
+    let labels = Tensor::from_vec(labels, images, device)?;
+    Ok((Tensor::from_vec(logits, (images, CLASSES), device)?, labels))
+}
+
+impl Case {
+    /// The accuracy and the messages of each rank.
+    fn found(self, answer: Answer) -> Outcome<Vec<(f64, Traffic)>> {
+        let found = ranks::run(self.0.len(), Sends::Buffered, move |rank| {
+            let (logits, labels) = outputs(self.0[rank.rank()], rank.device())?;
+            Ok((answer(rank, &logits, &labels)?, rank.traffic()))
+        });
+        let empty = self.0.iter().any(|&(_, images)| images == 0);
+        found.map_err(ranks::all_take_part(ALL, empty))
+    }
+
+    /// All correct answers, and all images.
+    fn all(self) -> (usize, usize) {
+        self.0.iter().fold((0, 0), |all, shard| (all.0 + shard.0, all.1 + shard.1))
+    }
+}
+
+fn share((correct, images): (usize, usize)) -> f64 {
+    correct as f64 / images as f64
+}
+
+/// Wrong accuracies of a rank.
+const MISTAKES: [(&str, fn(Case, usize) -> f64); 6] = [
+    ("the accuracy of this rank's shard alone", |it, rank| share(it.0[rank])),
+    ("the right accuracy divided by the number of ranks", |it, _| {
+        share(it.all()) / it.0.len() as f64
+    }),
+    ("the mean of the shards' accuracies", |it, _| {
+        let shares = it.0.iter().map(|&shard| if shard.1 == 0 { 0.0 } else { share(shard) });
+        shares.sum::<f64>() / it.0.len() as f64
+    }),
+    ("this rank's correct answers over all ranks' images", |it, rank| {
+        share((it.0[rank].0, it.all().1))
+    }),
+    ("percent, where 0 to 1 is asked for", |it, _| share(it.all()) * 100.0),
+    ("a count that starts again after 255, as a byte (u8) does", |it, _| {
+        share((it.0.iter().map(|shard| shard.0 % 256).sum(), it.all().1))
+    }),
+];
+
+fn accuracy(answer: Answer, &case: &Case) -> Outcome {
+    let found: Vec<f64> = case.found(answer)?.into_iter().map(|(accuracy, _)| accuracy).collect();
+    let right = share(case.all());
+    // NaN counts as a difference.
+    let agrees = |got: f64| (got - right).abs() <= 1e-12;
+    if let Some((rank, &got)) = found.iter().enumerate().find(|(_, got)| !agrees(**got)) {
+        let near = |a: f64, b: f64| (a - b).abs() < 1e-9 || a.is_nan() && b.is_nan();
+        let fits = |(_, mistake): &&(&str, fn(Case, usize) -> f64)| {
+            found.iter().enumerate().all(|(rank, &got)| near(got, mistake(case, rank)))
+        };
+        let guess = MISTAKES.iter().find(fits).map(|(words, _)| format!("that fits {words}"));
+        let (correct, images) = case.all();
+        let count = got * images as f64;
+        let whole = (count - count.round()).abs() < 1e-6 && got <= 1.0;
+        let counts = || whole.then(|| format!("that is {count:.0} of {images}"));
+        let zero = || got.is_nan().then(|| "0 images divided by 0".to_owned());
+        let in_f32 = || {
+            let few = (got - right).abs() < 1e-5;
+            few.then(|| "right to a few digits; was it computed in f32?".to_owned())
+        };
+        let digits = if (got - right).abs() < 1e-3 { 12 } else { 4 };
+        return Err(Finding::new(format!("the accuracy on rank {rank} is wrong"))
+            .expected(
+                format!("{right:.digits$} ({correct} of {images})"),
+                format!("{got:.digits$}"),
+            )
+            .note(guess.or_else(in_f32).or_else(counts).or_else(zero))
+            .law(LAW));
     }
     let bits = |number: &f64| number.to_bits();
-    if found.iter().map(bits).any(|of_rank| of_rank != bits(&found[0])) {
+    demand(found.iter().map(bits).all(|of_rank| of_rank == bits(&found[0])), || {
         let all: Vec<String> = found.iter().map(|accuracy| format!("{accuracy:?}")).collect();
-        fail(
-            &format!("shards with {of_each} correct: ranks have different accuracies"),
-            "one number on all ranks, to the last bit",
-            &all.join("\n"),
-            "every rank divides the same sums: else `if accuracy > best { stop }` stops one rank, and the others wait",
-        );
-    }
-}
-
-fn guess(got: f64, rank: usize, all: Shard, shards: &[Shard]) -> String {
-    let world_size = shards.len() as f64;
-    let mean = shards.iter().filter(|shard| shard.images > 0).map(|shard| shard.accuracy());
-    let mean = mean.sum::<f64>() / world_size;
-    let local = shards[rank];
-    let missing = all.correct as f64 - got * all.images as f64;
-    let guesses = [
-        (got.is_nan(), "0 images divided by 0"),
-        (same(got, all.accuracy() / world_size), "divided by the number of ranks"),
-        (same(got, local.accuracy()), "the accuracy of this rank's shard alone"),
-        (same(got, mean), "the mean of the shards' accuracies"),
-        (
-            same(got, local.correct as f64 / all.images as f64),
-            "this rank's correct answers over all ranks' images",
-        ),
-        (same(got, all.accuracy() * 100.0), "in percent, where 0 to 1 is asked for"),
-        ((got - all.accuracy()).abs() < 1e-5, "right to a few digits; was it computed in f32?"),
-        (same(missing, 256.0), "256 correct answers are missing: were they counted in bytes (u8)?"),
-    ];
-    let guess = guesses.iter().find(|(fits, _)| *fits);
-    guess.map(|(_, what)| format!(": {what}")).unwrap_or_default()
-}
-
-fn same(a: f64, b: f64) -> bool {
-    (a - b).abs() < 1e-9
-}
-
-fn every_rank_tells_the_accuracy_of_all(answer: Answer) {
-    // Unequal shards, equal ones, one rank alone, ranks without images, and more than a byte can count.
-    check(answer, &[(3, 4), (1, 1)]);
-    check(answer, &[(2, 5), (4, 5), (1, 4)]);
-    check(answer, &[(2, 6), (3, 6)]);
-    check(answer, &[(0, 5), (5, 5), (2, 5), (3, 5)]);
-    check(answer, &[(7, 10)]);
-    check(answer, &[(0, 3)]);
-    check(answer, &[(2, 3), (0, 0), (1, 2)]);
-    check(answer, &[(0, 0), (1, 2)]);
-    check(answer, &[(300, 310), (5, 309)]);
-    // Shares whose sum depends on the order.
-    check(answer, &[(3, 7), (2, 5), (1, 11)]);
-    check(answer, &[(3, 4), (1, 3), (2, 5)]);
-    check(answer, &[(1, 3), (2, 3), (4, 7)]);
-    check(answer, &[(2, 6), (5, 5), (1, 3)]);
+        Finding::new("ranks have different accuracies")
+            .expected("one number on all ranks, to the last bit", all.join("\n"))
+            .law(SAME)
+    })
 }
 
 /// An untrained network: all logits are equal.
@@ -148,22 +152,32 @@ fn of_equal_logits_the_first_counts(answer: Answer) -> Outcome {
         let logits = Tensor::zeros((4, CLASSES), DType::F64, rank.device())?;
         answer(rank, &logits, &Tensor::new(&labels[rank.rank()], rank.device())?)
     })?;
-    if let Some(got) = found.into_iter().find(|got| *got != 3.0 / 8.0) {
-        let ties = if got == 1.0 { ": every label is at a largest logit" } else { "" };
-        fail(
-            "8 images whose logits are all 0, 3 of them with label 0",
-            "0.375",
-            &format!("{got}{ties}"),
-            "of several equal largest logits the first is the answer, as in `argmax`",
-        );
+    found.into_iter().try_for_each(|got| {
+        demand(got == 3.0 / 8.0, || {
+            Finding::new("8 images whose logits are all 0, 3 of them with label 0")
+                .expected(0.375, got)
+                .note((got == 1.0).then(|| "every label is at a largest logit".to_owned()))
+                .law("of several equal largest logits the first is the answer, as in `argmax`")
+        })
+    })
+}
+
+/// Counts are few bytes, in any algorithm.
+fn counts_travel_and_images_do_not(answer: Answer, &case: &Case) -> Outcome {
+    let most = 64 * case.0.len() as u64;
+    for (rank, (_, Traffic { messages, bytes })) in case.found(answer)?.into_iter().enumerate() {
+        let what = format!("rank {rank} sends {}", counted(messages as usize, "message"));
+        demand(messages > 0 && bytes <= most, || {
+            let expected = format!("messages with its counts, of at most {most} bytes in all");
+            Finding::new(what).expected(expected, format!("{bytes} bytes")).law(COUNTS)
+        })?;
     }
     Ok(())
 }
 
 fn errors_are_passed_on(answer: Answer) -> Outcome {
     ranks::errors_are_passed_on(3, Sends::Buffered, move |rank| {
-        let (correct, images) = [(3, 4), (1, 2), (2, 3)][rank.rank()];
-        let (logits, labels) = Shard { correct, images }.outputs(rank.device())?;
+        let (logits, labels) = outputs([(3, 4), (1, 2), (2, 3)][rank.rank()], rank.device())?;
         answer(rank, &logits, &labels)
     })
 }

@@ -1,23 +1,28 @@
 //! Chapter 4, `book/src/ch04-data-parallel.md`: k devices, a batch k times as large.
 //!
 //! Each step is compared with one device and a batch of k·b: the samples, the weight of each sample, the result, and the
-//! share of each rank.
+//! share and the messages of each rank.
 
+use std::fmt;
 use std::ops::Range;
 
 use datasets::Batch;
 
-use crate::panicking;
 use crate::prelude::*;
 use crate::scaling::{RateRule, Tuned};
+use crate::shards;
 use crate::tracer::counted;
 
 /// A rank, its model, an epoch, the number of the step, the settings of one device, and the rule of the rate.
 pub type Answer = fn(&Rank, &Classifier, &Batch, usize, Tuned, RateRule) -> Result<(), Error>;
 
 /// The laws of an answer.
-pub const LAWS: &[Law<Answer>] =
-    laws![k_devices_with_b_samples_each_equal_one_with_k_times_b, errors_are_passed_on];
+pub const LAWS: &[Law<Answer>] = laws![
+    k_devices_with_b_samples_each_equal_one_with_k_times_b: update in steps(RateRule::Keep),
+    the_rate_follows_the_rule: update in steps(RateRule::Linear),
+    each_gradient_is_added_up_once in steps(RateRule::Keep).into_iter().filter(|it| it.devices == 2),
+    errors_are_passed_on
+];
 
 const SEED: u64 = 1;
 const SAMPLES: usize = 18;
@@ -25,12 +30,52 @@ const SAMPLES: usize = 18;
 const TUNED: [Tuned; 2] =
     [Tuned { batch_size: 4, learning_rate: 0.5 }, Tuned { batch_size: 5, learning_rate: 0.2 }];
 
+/// Bytes that another cut of the same numbers into messages may add.
+const SLACK: u64 = 256;
+
+const ALL: &str = "all ranks take part in every all-reduce, even a rank with an empty shard";
+const SUMS: &str =
+    "an all-reduce adds up the gradients of all ranks, and all ranks make the same update";
+const NEXT: &str = "the batch of k devices has the next k·b samples of the epoch, and each takes its own shard of them";
+const OWN: &str = "each rank computes the gradients of its own shard, and of no other";
+
 #[derive(Clone, Copy)]
 struct Step {
     devices: usize,
     step: usize,
     tuned: Tuned,
     rule: RateRule,
+}
+
+/// All steps of an epoch on one to four devices.
+fn steps(rule: RateRule) -> Vec<Step> {
+    let epoch = |tuned: Tuned, devices: usize| {
+        let steps = 0..SAMPLES.div_ceil(devices * tuned.batch_size);
+        steps.map(move |step| Step { devices, step, tuned, rule })
+    };
+    TUNED
+        .iter()
+        .flat_map(|&tuned| [2, 1, 3, 4].into_iter().flat_map(move |k| epoch(tuned, k)))
+        .collect()
+}
+
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { devices, step, tuned, rule } = self;
+        let size = tuned.batch_size;
+        write!(
+            f,
+            "{devices} devices with {size} samples each, an epoch of {SAMPLES}, RateRule::{rule:?}, step {step}"
+        )
+    }
+}
+
+/// What a step leaves on a rank.
+struct Found {
+    weights: Weights,
+    /// The samples whose gradients the rank has computed.
+    worked: usize,
+    sent: Traffic,
 }
 
 impl Step {
@@ -46,23 +91,6 @@ impl Step {
         }
     }
 
-    fn given(self) -> String {
-        let Self { devices, step, tuned, rule } = self;
-        format!(
-            "{devices} devices with {} samples each, an epoch of {SAMPLES}, RateRule::{rule:?}, \
-             step {step}",
-            tuned.batch_size
-        )
-    }
-
-    fn told(self, what: &str) -> String {
-        format!("{}: {what}", self.given())
-    }
-
-    fn fail(self, what: &str, expected: &str, got: &str, law: &str) -> ! {
-        fail(&self.told(what), expected, got, law)
-    }
-
     /// One device's weights after a batch of k·b.
     fn expected(self) -> Result<Weights> {
         let model = Classifier::new(SEED, &Device::Cpu)?;
@@ -72,140 +100,139 @@ impl Step {
         model.parameters().snapshot()
     }
 
-    /// For each rank, the weights after the answer's step and the number of samples of its gradients.
-    fn found(self, answer: Answer) -> (Vec<Weights>, Vec<usize>) {
-        let outcomes = panicking::attempt(self.devices, Sends::Buffered, move |rank| {
+    fn found(self, answer: Answer) -> Outcome<Vec<Found>> {
+        let found = ranks::run(self.devices, Sends::Buffered, move |rank| {
             let model = Classifier::new(SEED, rank.device())?;
-            let epoch = tracer::batch(0..SAMPLES)?;
             worked();
-            answer(rank, &model, &epoch, self.step, self.tuned, self.rule)?;
-            Ok((model.parameters().snapshot()?, worked().iter().sum::<usize>()))
+            answer(rank, &model, &tracer::batch(0..SAMPLES)?, self.step, self.tuned, self.rule)?;
+            let weights = model.parameters().snapshot()?;
+            Ok(Found { weights, worked: worked().iter().sum(), sent: rank.traffic() })
         });
-        let outcomes = outcomes.unwrap_or_else(|failure| {
-            let law = "all ranks take part in every all-reduce, even a rank with an empty shard";
-            let empty = self.samples().len() < self.devices;
-            let what = self.told("there are no weights");
-            panicking::fail_on_ranks(&what, "an update on every rank", &failure, law, empty)
-        });
-        outcomes.into_iter().unzip()
+        found.map_err(ranks::all_take_part(ALL, self.samples().len() < self.devices))
     }
 
-    fn check(self, answer: Answer) -> Outcome {
-        let (found, worked) = self.found(answer);
-        let before = Classifier::new(SEED, &Device::Cpu)?;
-        let on_ranks = found.iter().map(|weights| counted(&before, weights, SAMPLES));
-        let on_ranks = on_ranks.collect::<Result<Vec<_>>>()?;
-        self.all_ranks_use_the_same_samples(&on_ranks);
-        self.the_next_samples_took_part(&on_ranks[0]);
-        self.each_counts_as_it_should(&on_ranks[0]);
-        replicas::agree(&self.given(), &found)?;
-        let what = format!("{}: another result than on one device", self.given());
-        let law = "k devices with batches of b equal one with a batch of k·b";
-        replicas::equal(&what, &self.expected()?, &found[0], law)?;
-        self.each_rank_has_its_shard(&worked);
-        Ok(())
-    }
-
-    /// The updates of all ranks contain the same samples.
-    fn all_ranks_use_the_same_samples(self, on_ranks: &[Vec<f64>]) {
-        let samples: Vec<Vec<usize>> =
-            on_ranks.iter().map(|counted| taking_part(counted)).collect();
-        if samples.iter().any(|of_rank| *of_rank != samples[0]) {
+    /// The updates of all ranks contain the next samples of the epoch.
+    fn the_next_samples_took_part(self, counted: &[Vec<f64>]) -> Outcome {
+        let samples: Vec<Vec<usize>> = counted.iter().map(|it| taking_part(it)).collect();
+        let wanted = in_words(&self.samples().collect::<Vec<_>>());
+        demand(samples.iter().all(|of_rank| *of_rank == samples[0]), || {
             let each = samples.iter().enumerate();
             let each = each.map(|(rank, of_rank)| format!("rank {rank}: {}", in_words(of_rank)));
-            let got = each.collect::<Vec<_>>().join("\n");
-            let expected =
-                format!("{} on every rank", in_words(&self.samples().collect::<Vec<_>>()));
-            let law = "an all-reduce adds up the gradients of all ranks, and all ranks make the same update";
-            self.fail("ranks use other samples", &expected, &got, law);
-        }
+            Finding::new("ranks use other samples")
+                .expected(format!("{wanted} on every rank"), each.collect::<Vec<_>>().join("\n"))
+                .law(SUMS)
+        })?;
+        let found = in_words(&samples[0]);
+        same(format!("{found} took part"), wanted, found, NEXT)
     }
 
-    fn the_next_samples_took_part(self, counted: &[f64]) {
-        let found = taking_part(counted);
-        let expected: Vec<usize> = self.samples().collect();
-        if found != expected {
-            let [expected, found] = [expected, found].map(|samples| in_words(&samples));
-            let law = "the batch of k devices has the next k·b samples of the epoch, and each takes its own shard of them";
-            self.fail(&format!("{found} took part"), &expected, &found, law);
-        }
-    }
-
-    fn each_counts_as_it_should(self, counted: &[f64]) {
+    /// Each sample counts with the rate, divided by the samples of the batch.
+    fn each_counts_as_it_should(self, counted: &[Vec<f64>]) -> Outcome {
         let (rate, size) = (self.rate(), self.samples().len());
-        let expected = rate / size as f64;
-        let expected_in_words = format!(
-            "{} times each sample's gradient: rate {rate} / {size} samples",
-            short(expected)
-        );
+        let right = rate / size as f64;
+        let times = |rank: usize| self.samples().map(move |sample| counted[rank][sample] / right);
+        let is_wrong = |times: &f64| (times - 1.0).abs() > 1e-9 || times.is_nan();
+        let Some(rank) = (0..self.devices).find(|&rank| times(rank).any(|it| is_wrong(&it))) else {
+            return Ok(());
+        };
+        let times: Vec<f64> = times(rank).collect();
+        let first = times.iter().position(is_wrong).unwrap_or_default();
+        let sizes: Vec<usize> = (0..self.devices)
+            .map(|rank| split_batch::shard_range(size, self.devices, rank).len())
+            .collect();
+        let fits = |factors: &[f64]| {
+            let of_samples = sizes.iter().zip(factors).flat_map(|(&size, &it)| vec![it; size]);
+            of_samples.zip(&times).all(|(factor, times)| (factor - times).abs() < 1e-7)
+        };
+        let full = self.devices * self.tuned.batch_size;
+        // With RateRule::Keep, the sum was right.
+        let guess = match self.rule {
+            RateRule::Linear if fits(&vec![1.0 / self.devices as f64; self.devices]) => {
+                Some("that fits the rate of one device".to_owned())
+            }
+            _ => shards::guess(&sizes, rank, full, fits),
+        };
         let law = match self.rule {
             RateRule::Keep => {
                 "the rate is kept; sum, then divide once, by the size of the whole batch"
             }
             RateRule::Linear => {
-                "k times the rate for k times the batch; sum, then divide once, by the size of the \
-                 whole batch"
+                "k times the rate in every step; sum, then divide once, by the size of the whole batch"
             }
         };
-        for sample in self.samples() {
-            let times = counted[sample] / expected;
-            if (times - 1.0).abs() > 1e-9 {
-                let what = format!("the update is {} what it should be", multiple(times));
-                let got = format!(
-                    "{} times the gradient of sample {sample}{}",
-                    short(counted[sample]),
-                    self.guess(times)
-                );
-                self.fail(&what, &expected_in_words, &got, law);
-            }
-        }
-    }
-
-    /// A guess at the reason why each sample of a short last batch counts `times` as much as it should.
-    fn guess(self, times: f64) -> String {
-        let (size, full) = (self.samples().len(), self.devices * self.tuned.batch_size);
-        if (times * full as f64 / size as f64 - 1.0).abs() > 1e-9 {
-            return String::new();
-        }
-        format!(
-            ": the last batch is short, and is divided by {full}, the samples of a full one, or has a rate in \
-             proportion to its {size} samples; it divides by {size}, with the rate of all batches"
-        )
+        let sample = self.samples().start + first;
+        let alike = times.iter().all(|it| (it / times[first] - 1.0).abs() < 1e-6);
+        let what =
+            if alike { "the update".to_owned() } else { format!("the part of sample {sample}") };
+        Err(Finding::new(format!("{what} is {} what it should be", multiple(times[first])))
+            .expected(
+                format!(
+                    "{} times each sample's gradient: rate {rate} / {size} samples",
+                    short(right)
+                ),
+                format!("{} times the gradient of sample {sample}", short(times[first] * right)),
+            )
+            .note(guess)
+            .law(law))
     }
 
     /// The batch may be cut into equal shards, or into b samples for one rank after another.
-    fn each_rank_has_its_shard(self, worked: &[usize]) {
+    fn each_rank_has_its_shard(self, worked: &[usize]) -> Outcome {
         let (samples, most) = (self.samples().len(), self.tuned.batch_size);
-        let law = "each rank computes the gradients of its own shard, and of no other";
-        if let Some((rank, got)) = worked.iter().enumerate().find(|(_, got)| **got > most) {
-            let what = format!("rank {rank} computes the gradients of {got} samples");
-            self.fail(&what, &format!("at most {most}"), &got.to_string(), law);
+        for (rank, &got) in worked.iter().enumerate() {
+            demand(got <= most, || {
+                Finding::new(format!("rank {rank} computes the gradients of {got} samples"))
+                    .expected(format!("at most {most}"), got)
+                    .law(OWN)
+            })?;
         }
         let got: usize = worked.iter().sum();
-        if got != samples {
-            let what = format!("the ranks compute the gradients of {got} samples");
-            self.fail(&what, &format!("{samples}, those of the batch"), &got.to_string(), law);
-        }
+        demand(got == samples, || {
+            Finding::new(format!("the ranks compute the gradients of {got} samples"))
+                .expected(format!("{samples}, those of the batch"), got)
+                .law(OWN)
+        })
     }
 }
 
-fn k_devices_with_b_samples_each_equal_one_with_k_times_b(answer: Answer) -> Outcome {
-    for tuned in TUNED {
-        for rule in [RateRule::Keep, RateRule::Linear] {
-            for devices in [2, 1, 3, 4] {
-                for step in 0..SAMPLES.div_ceil(devices * tuned.batch_size) {
-                    Step { devices, step, tuned, rule }.check(answer)?;
-                }
-            }
-        }
-    }
-    Ok(())
+fn update(answer: Answer, &step: &Step) -> Outcome {
+    let found = step.found(answer)?;
+    let before = Classifier::new(SEED, &Device::Cpu)?;
+    let factors = found.iter().map(|it| counted(&before, &it.weights, SAMPLES));
+    let factors = factors.collect::<Result<Vec<_>>>()?;
+    step.the_next_samples_took_part(&factors)?;
+    step.each_counts_as_it_should(&factors)?;
+    let (weights, worked): (Vec<Weights>, Vec<usize>) =
+        found.into_iter().map(|it| (it.weights, it.worked)).unzip();
+    replicas::agree("a step", &weights)?;
+    let law = "k devices with batches of b equal one with a batch of k·b";
+    replicas::equal("another result than on one device", &step.expected()?, &weights[0], law)?;
+    step.each_rank_has_its_shard(&worked)
+}
+
+/// Two ranks send as many bytes in each algorithm.
+fn each_gradient_is_added_up_once(answer: Answer, &step: &Step) -> Outcome {
+    let bytes = |traffic: Traffic| traffic.bytes;
+    let model = Classifier::new(SEED, &Device::Cpu)?;
+    let shapes: Vec<_> = model.parameters().iter().map(|it| it.value.shape().clone()).collect();
+    let once = shards::traffic(step.devices, &shapes, DType::F64, Algorithm::default())?;
+    let once: u64 = once.into_iter().map(bytes).sum();
+    let sent: u64 = step.found(answer)?.iter().map(|it| bytes(it.sent)).sum();
+    demand(once.abs_diff(sent) <= SLACK, || {
+        Finding::new("the ranks send another number of bytes")
+            .expected(format!("about {once}"), sent)
+            .note(
+                (sent.abs_diff(2 * once) <= SLACK)
+                    .then(|| "that fits two all-reduces of each gradient".to_owned()),
+            )
+            .law("each gradient is added up in one all-reduce")
+    })
 }
 
 fn errors_are_passed_on(answer: Answer) -> Outcome {
-    let step = Step { devices: 3, step: 0, tuned: TUNED[0], rule: RateRule::Keep };
-    ranks::errors_are_passed_on(step.devices, Sends::Buffered, move |rank| {
+    let Step { step, tuned, rule, .. } = steps(RateRule::Keep)[0];
+    ranks::errors_are_passed_on(3, Sends::Buffered, move |rank| {
         let model = Classifier::new(SEED, rank.device())?;
-        answer(rank, &model, &tracer::batch(0..SAMPLES)?, step.step, step.tuned, step.rule)
+        answer(rank, &model, &tracer::batch(0..SAMPLES)?, step, tuned, rule)
     })
 }

@@ -1,13 +1,14 @@
 //! Chapter 2's table and chapter 4's training with the learner's sums.
 
 use std::error::Error;
+use std::io;
 use std::time::Duration;
 
 use candle_core::{DType, Tensor};
 use datasets::source::LoadedData;
 use devices::DevicePlan;
 use harness::records::TrainOptions;
-use harness::report::{Report, Table, columns, line, paragraph};
+use harness::report::{Report, line, paragraph};
 use ops::difference::largest_difference;
 use params_and_allreduce::bandwidth;
 use params_and_allreduce::communicator::{self, Communicator, SharedCommunicator};
@@ -20,15 +21,22 @@ use single_gpu::sgd::sgd;
 use single_gpu::train::{Step, local_gradients};
 use split_batch::loader::{LocalBatch, Shards};
 
+use super::comparison::{self, Row};
+
 /// A rank waits so long for a message: an answer that hangs is named by its rank.
 pub(super) const TIMEOUT: Duration = Duration::from_secs(15);
 
 /// Runs of each row of the table.
 const RUNS: u32 = 30;
 
-const IMAGES: usize = 4096;
-const OPTIONS: TrainOptions =
-    TrainOptions { epochs: 1, batch_size: 64, learning_rate: 0.2, seed: 1 };
+/// The options of a training. LeNet begins to learn in the third epoch.
+pub(super) const OPTIONS: TrainOptions =
+    TrainOptions { epochs: 5, batch_size: 32, learning_rate: 0.2, seed: 1 };
+
+/// The images of a training.
+pub(super) fn images() -> LoadedData {
+    LoadedData::draw((Some(6016), Some(1000)))
+}
 
 /// Weights whose difference after one step is at most this are equal up to rounding in f32.
 const ROUNDING: f64 = 1e-4;
@@ -101,26 +109,37 @@ pub(super) fn show_speed(sums: Sums<'_>, same: Algorithm) -> Result<(), Box<dyn 
 
 /// Trains LeNet on two devices with the learner's sums of gradients and with our all-reduce, and prints the difference.
 pub(super) fn show_training(sums: Sums<'_>, ours: Algorithm) -> Result<(), Box<dyn Error>> {
-    let data = LoadedData::draw((Some(IMAGES), Some(500)));
+    let step = |rank: &Peer, model: &Lenet, batch: &LocalBatch, rate: f64| {
+        let local = local_gradients(model, &batch.shards[0].to_device(rank.device())?)?;
+        let gradients = sums(rank, &local.gradients)?;
+        sgd(model.parameters(), &gradients, rate, batch.samples)?;
+        Ok(Step { sums: allreduce_sums(rank, local.sums, ours)?, gradients })
+    };
+    show_steps(&step, ours, 1)
+}
+
+/// Trains LeNet on two devices for some epochs with the learner's step and with ours, and prints the difference.
+pub(super) fn show_steps(
+    yours: YourStep<'_>,
+    ours: Algorithm,
+    epochs: usize,
+) -> Result<(), Box<dyn Error>> {
+    let (data, options) = (images(), TrainOptions { epochs, ..OPTIONS });
     let [one, two] = [DevicePlan::slices(1)?, DevicePlan::slices(2)?];
     let run = |plan: &DevicePlan, step: StepOf<'_>| {
-        train(&data, &OPTIONS, DType::F32, plan, &mut Report::silent(), Shards::of_rank, step)
+        train(&data, &options, DType::F32, plan, &mut Report::silent(), Shards::of_rank, step)
     };
     let plain: StepOf<'_> =
         &|comm, model, batch, rate| train_batch(&**comm, model, batch, rate, ours);
-    let yours: StepOf<'_> = &|comm, model, batch, rate| {
-        let local = local_gradients(model, &batch.shards[0].to_device(comm.device())?)?;
-        let gradients = sums(&Peer(comm.clone()), &local.gradients)?;
-        sgd(model.parameters(), &gradients, rate, batch.samples)?;
-        Ok(Step { sums: allreduce_sums(&**comm, local.sums, ours)?, gradients })
-    };
+    let yours: StepOf<'_> =
+        &|comm, model, batch, rate| yours(&Peer(comm.clone()), model, batch, rate);
     let alone = run(&one, plain)?;
     let with_ours = run(&two, plain)?;
     let with_yours = match run(&two, yours) {
         Err(failure) => match failure.cause {
             Cause::Error(TrainError::ReplicasDiffer(differs)) => {
                 return Ok(paragraph(format_args!(
-                    "LeNet on 2 devices, with your sums of the gradients: {differs}. Nothing else fails: only the comparison of \
+                    "LeNet on 2 devices, with your answer: {differs}. Nothing else fails: only the comparison of \
                      the replicas shows it."
                 ))?);
             }
@@ -128,26 +147,23 @@ pub(super) fn show_training(sums: Sums<'_>, ours: Algorithm) -> Result<(), Box<d
         },
         trained => trained?,
     };
-    let name = format!("LeNet on 2 devices, {IMAGES} images");
-    let mut table = Table::new(&name).column("s", 0).column("loss", 0).column("weights", 0);
-    for (name, Outcome { records, hashes, .. }) in
-        [("yours", &with_yours), (&*format!("ours, {ours}"), &with_ours)]
-    {
-        let record = &records[0];
-        table.row([
-            name.to_owned(),
-            format!("{:.2}", record.seconds),
-            format!("{:.4}", record.train_loss),
-            hashes[0].to_string(),
-        ]);
-    }
-    line(table.text(columns()))?;
+    show_trainings(&[
+        ("one device", &alone),
+        (&format!("ours, {ours}"), &with_ours),
+        ("yours", &with_yours),
+    ])?;
     let apart = largest_difference(&with_yours.after_first_step, &alone.after_first_step)?;
     Ok(paragraph(conclusion(with_yours.hashes == with_ours.hashes, apart))?)
 }
 
+/// Prints the trainings in a table: seconds per epoch, last loss, last accuracy and weights.
+pub(super) fn show_trainings(trainings: &[(&str, &Outcome)]) -> io::Result<()> {
+    let rows: Vec<Row<'_>> = trainings.iter().map(|(name, run)| Row::of(name, run)).collect();
+    comparison::show("LeNet", &rows)
+}
+
 /// What the weights say: whether both runs end with the same, and how far the first step is from the step of one device.
-fn conclusion(same: bool, apart: f64) -> String {
+pub(super) fn conclusion(same: bool, apart: f64) -> String {
     match apart {
         _ if same => "Your weights are ours, to the last bit.".to_owned(),
         ..=ROUNDING => "Your sums and ours add in another order: the first step is one device's up to rounding, and training \
@@ -160,6 +176,10 @@ fn conclusion(same: bool, apart: f64) -> String {
     }
 }
 
+/// An answer that makes a step.
+pub(super) type YourStep<'a> =
+    &'a (dyn Fn(&Peer, &Lenet, &LocalBatch, f64) -> Result<Step, TrainError> + Sync);
+
 /// A step, as [`train`] takes it.
-type StepOf<'a> =
+pub(super) type StepOf<'a> =
     &'a (dyn Fn(&SharedCommunicator, &Lenet, &LocalBatch, f64) -> Result<Step, TrainError> + Sync);

@@ -79,6 +79,7 @@ pub mod replicas;
 #[path = "../runs/mod.rs"]
 pub mod runs;
 pub mod scaling;
+pub mod shards;
 pub mod speed;
 pub mod tracer;
 pub mod training;

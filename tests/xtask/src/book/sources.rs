@@ -42,6 +42,7 @@ ch01-single-gpu ch01_cross_entropy layers.rs:cross_entropy
 ch02-all-reduce ch02_ring ring.rs:ring
 ch02b-ranks ch02_ring collectives.rs:reduce_scatter collectives.rs:all_gather
 ch03-split-batch ch03_sampler sampler.rs:epoch
+ch04-data-parallel ch04_train_batch train_batch.rs:train_batch
 ch04-data-parallel ch04_accuracy evaluate.rs:evaluate
 ch05-concise-wrapper ch05_buckets bucket.rs:buckets
 ch05-concise-wrapper ch05_overlap reducer.rs:backward
