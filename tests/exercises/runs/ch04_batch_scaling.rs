@@ -12,10 +12,10 @@ use model_state::parameters::Parameters;
 use ops::difference::largest_difference;
 use params_and_allreduce::Algorithm;
 use params_and_allreduce::communicator;
-use scratch_data_parallel::{allreduce_sums, train, train_batch};
+use scratch_data_parallel::{Error as TrainError, allreduce_sums, train, train_batch};
 use single_gpu::lenet::Lenet;
 use single_gpu::train::{Step, local_gradients};
-use split_batch::loader::Shards;
+use split_batch::loader::{LocalBatch, Shards};
 
 use super::Peer;
 use super::comparison::{Row, show};
@@ -50,6 +50,20 @@ impl Model for Replica {
     }
 }
 
+/// A step of an answer. Each rank gets the whole batch, which is an epoch of one step.
+pub(super) fn step(
+    scaled_step: Answer,
+    rank: &Peer,
+    lenet: Lenet,
+    batch: &LocalBatch,
+    (tuned, rule): (Tuned, RateRule),
+) -> Result<Step, TrainError> {
+    let model = Replica { lenet, sums: Cell::default() };
+    scaled_step(rank, &model, &batch.shards[0], 0, tuned, rule)?;
+    let sums = allreduce_sums(rank, model.sums.get(), Algorithm::default())?;
+    Ok(Step { sums, gradients: Vec::new() })
+}
+
 /// Trains with both rules of the rate, beside one device and beside our step. Fails when the answer does.
 pub fn run(scaled_step: Answer) -> Result<(), Box<dyn Error>> {
     let (data, algorithm) = (images(), Algorithm::default());
@@ -64,14 +78,10 @@ pub fn run(scaled_step: Answer) -> Result<(), Box<dyn Error>> {
     };
     let ours: StepOf<'_> =
         &|comm, model, batch, rate| train_batch(&**comm, model, batch, rate, algorithm);
-    // Each rank gets the whole batch, which is an epoch of one step.
     let yours = |rule| {
         run(DEVICES, TUNED.learning_rate, |_, _| Shards::WHOLE, &|comm, model, batch, _| {
-            let lenet = Lenet::with_parameters(model.parameters().clone())?;
-            let model = Replica { lenet, sums: Cell::default() };
-            scaled_step(&Peer(comm.clone()), &model, &batch.shards[0], 0, TUNED, rule)?;
-            let sums = allreduce_sums(&**comm, model.sums.get(), algorithm)?;
-            Ok(Step { sums, gradients: Vec::new() })
+            let model = Lenet::with_parameters(model.parameters().clone())?;
+            step(scaled_step, &Peer(comm.clone()), model, batch, (TUNED, rule))
         })
     };
     let alone = run(1, TUNED.learning_rate, Shards::of_rank, ours)?;

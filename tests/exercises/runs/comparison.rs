@@ -1,6 +1,6 @@
 //! A table of training runs.
 
-use std::error::Error;
+use std::io;
 
 use harness::records::{EpochRecord, seconds_per_epoch};
 use harness::report::{Table, columns, line};
@@ -33,7 +33,7 @@ impl<'a> Row<'a> {
 }
 
 /// Prints a line for each run.
-pub(super) fn show(title: &str, rows: &[Row<'_>]) -> Result<(), Box<dyn Error>> {
+pub(super) fn show(title: &str, rows: &[Row<'_>]) -> io::Result<()> {
     let mut table = Table::new(title).column("s/epoch", 0).column("loss", 0);
     table = table.column("test acc", 0).column("weights", 0);
     for Row { name, records, accuracy, hash } in rows {
@@ -46,7 +46,7 @@ pub(super) fn show(title: &str, rows: &[Row<'_>]) -> Result<(), Box<dyn Error>> 
             hash.to_string(),
         ]);
     }
-    Ok(line(table.text(columns()))?)
+    line(table.text(columns()))
 }
 
 /// Compares the weights of two runs, at the end and after the first step. `wrong` says what a large difference means.

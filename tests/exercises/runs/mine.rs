@@ -8,13 +8,13 @@ use std::error::Error;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use candle_core::{DType, Device, Tensor};
+use candle_core::{DType, Device};
 use datasets::source::LoadedData;
 use devices::DevicePlan;
 use harness::records::TrainOptions;
 use harness::report::{Report, counted, line, paragraph};
 use ops::backward::no_grad;
-use params_and_allreduce::communicator::{self, Communicator as _, SharedCommunicator};
+use params_and_allreduce::communicator::{Communicator as _, SharedCommunicator};
 use params_and_allreduce::thread::run_ranks;
 use params_and_allreduce::{Algorithm, get_params};
 use scratch_data_parallel::train::Outcome;
@@ -26,30 +26,39 @@ use split_batch::loader::{EpochShare, LocalBatch, Shards};
 use split_batch::shard_range;
 
 use super::comparison::{Row, show, weights};
-use super::data_parallel::{Sums, TIMEOUT, Yours};
+use super::data_parallel::{self, Sums, TIMEOUT, Yours, images};
 use super::layers::{with_cross_entropy, with_pool_gradient};
-use super::{Peer, ch02_allreduce, ch02_owners, ch02_ring, ch04_fused_allreduce};
+use super::{Peer, ch02_allreduce, ch02_owners, ch02_ring};
+use super::{ch04_accuracy, ch04_batch_scaling, ch04_fused_allreduce, ch04_train_batch};
+use crate::scaling::{RateRule, Tuned};
 
 /// The answers by the names of their exercises. An answer that is left out has a reason.
 pub type Answers<'a> = &'a [(&'a str, Result<&'a dyn Any, &'a str>)];
 
 /// The parts of the training, each with the exercises whose answers can do it.
-const PIECES: [(&str, &[&str]); 7] = [
+const PIECES: [(&str, &[&str]); 8] = [
     ("gradient of pooling", &["ch01_pool_gradient"]),
     ("loss", &["ch01_cross_entropy"]),
     ("all-reduce", &["ch02_ring", "ch02_owners", "ch02_allreduce"]),
     ("samples of a rank", &["ch03_sampler"]),
     ("training step", &["ch04_train_batch"]),
     ("one sum for all", &["ch04_fused_allreduce"]),
+    ("batch for each", &["ch04_batch_scaling"]),
     ("test accuracy", &["ch04_accuracy"]),
 ];
 
-const IMAGES: (usize, usize) = (6000, 1000);
-const OPTIONS: TrainOptions =
-    TrainOptions { epochs: 3, batch_size: 32, learning_rate: 0.2, seed: 1 };
+const OPTIONS: TrainOptions = TrainOptions { epochs: 3, ..data_parallel::OPTIONS };
 
-type TrainBatch = fn(&Peer, &Lenet, &LocalBatch, f64, Algorithm) -> Result<Step, TrainError>;
-type Accuracy = fn(&Peer, &Tensor, &Tensor) -> Result<f64, communicator::Error>;
+/// How the gradients of a step are made and summed.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Way {
+    /// One all-reduce for each gradient.
+    Each,
+    /// One all-reduce for all gradients.
+    Fused,
+    /// Each device has its own batch, half of ours.
+    Scaled,
+}
 
 /// The program of the answers that passed.
 pub fn main(answers: Answers<'_>) -> ExitCode {
@@ -57,20 +66,23 @@ pub fn main(answers: Answers<'_>) -> ExitCode {
 }
 
 fn run(answers: Answers<'_>) -> Result<(), Box<dyn Error>> {
-    let (train_size, test_size) = IMAGES;
-    let (images, epochs) = (counted(train_size, "image"), counted(OPTIONS.epochs, "epoch"));
+    let data = images();
+    let (images, epochs) = (counted(data.train.len(), "image"), counted(OPTIONS.epochs, "epoch"));
     line(format_args!("LeNet on 2 devices, {images}, {epochs}, with your answers"))?;
     for (piece, exercises) in PIECES {
         line(format_args!("  {piece:19}  {}", whose(answers, exercises)))?;
     }
     let mine = Mine::of(answers)?;
-    let data = LoadedData::draw((Some(train_size), Some(test_size)));
     let plan = DevicePlan::slices(2)?;
     let method = Method::AllReduce(mine.same_algorithm);
     let ours = method.train(&data, &OPTIONS, DType::F32, &plan, &mut Report::silent())?;
-    let mut runs = vec![("yours", mine.train(&data, &plan, mine.train_batch.is_none())?)];
-    if mine.train_batch.is_some() && mine.fused.is_some() {
-        runs.push(("yours, one sum for all", mine.train(&data, &plan, true)?));
+    let first = if mine.train_batch.is_some() { Way::Each } else { Way::Fused };
+    let mut runs = vec![("yours", mine.train(&data, &plan, first)?)];
+    if first == Way::Each && mine.fused.is_some() {
+        runs.push(("yours, one sum for all", mine.train(&data, &plan, Way::Fused)?));
+    }
+    if mine.scaled.is_some() {
+        runs.push(("yours, a batch for each device", mine.train(&data, &plan, Way::Scaled)?));
     }
     let mut rows: Vec<Row<'_>> = runs.iter().map(|(name, run)| Row::of(name, run)).collect();
     for (row, (_, run)) in rows.iter_mut().zip(&runs) {
@@ -116,9 +128,10 @@ struct Mine {
     /// Our all-reduce that adds up as the learner's does.
     same_algorithm: Algorithm,
     sampler: Option<EpochShare>,
-    train_batch: Option<TrainBatch>,
+    train_batch: Option<ch04_train_batch::Answer>,
     fused: Option<ch04_fused_allreduce::Answer>,
-    accuracy: Option<Accuracy>,
+    scaled: Option<ch04_batch_scaling::Answer>,
+    accuracy: Option<ch04_accuracy::Answer>,
 }
 
 impl Mine {
@@ -151,23 +164,27 @@ impl Mine {
             sampler: answer(answers, "ch03_sampler")?,
             train_batch: answer(answers, "ch04_train_batch")?,
             fused: answer(answers, "ch04_fused_allreduce")?,
+            scaled: answer(answers, "ch04_batch_scaling")?,
             accuracy: answer(answers, "ch04_accuracy")?,
         })
     }
 
-    /// Trains with the answers. With `fused`, all gradients are summed at once if there is an answer for that.
+    /// Trains with the answers.
     fn train(
         &self,
         data: &LoadedData,
         plan: &DevicePlan,
-        fused: bool,
+        way: Way,
     ) -> Result<Outcome, Box<dyn Error>> {
         let shards = |rank, world_size| {
-            let ours = Shards::of_rank(rank, world_size);
+            let ours = match way {
+                Way::Scaled => Shards::WHOLE,
+                _ => Shards::of_rank(rank, world_size),
+            };
             Shards { sampler: self.sampler.unwrap_or(ours.sampler), ..ours }
         };
         let step = |comm: &SharedCommunicator, model: &Lenet, batch: &LocalBatch, rate| {
-            self.step(comm, model, batch, rate, fused)
+            self.step(comm, model, batch, rate, way)
         };
         let report = &mut Report::silent();
         Ok(train(data, &OPTIONS, DType::F32, plan, report, shards, step)?)
@@ -179,7 +196,7 @@ impl Mine {
         model: &Lenet,
         batch: &LocalBatch,
         rate: f64,
-        fused: bool,
+        way: Way,
     ) -> Result<Step, TrainError> {
         let parameters = model.parameters().clone();
         let model = Lenet::with_parameters(parameters)?.with_layers(self.layers);
@@ -187,16 +204,21 @@ impl Mine {
             Some(sums) => (Peer(Arc::new(Yours { comm: comm.clone(), sums })), Algorithm::Native),
             None => (Peer(comm.clone()), self.same_algorithm),
         };
-        match (self.train_batch, self.fused) {
-            (_, Some(allreduce_fused)) if fused => {
+        match (way, self.train_batch, self.fused, self.scaled) {
+            (Way::Scaled, .., Some(scaled_step)) => {
+                let batch_size = OPTIONS.batch_size / rank.world_size();
+                let settings = (Tuned { batch_size, learning_rate: rate }, RateRule::Keep);
+                ch04_batch_scaling::step(scaled_step, &rank, model, batch, settings)
+            }
+            (Way::Fused, _, Some(allreduce_fused), _) => {
                 let shard = batch.shards[0].to_device(comm.device())?;
                 let local = local_gradients(&model, &shard)?;
                 let gradients = allreduce_fused(&rank, &local.gradients, algorithm)?;
                 sgd(model.parameters(), &gradients, rate, batch.samples)?;
                 Ok(Step { sums: allreduce_sums(&rank, local.sums, algorithm)?, gradients })
             }
-            (Some(train_batch), _) => train_batch(&rank, &model, batch, rate, algorithm),
-            (None, _) => train_batch(&rank, &model, batch, rate, algorithm),
+            (_, Some(train_batch), ..) => train_batch(&rank, &model, batch, rate, algorithm),
+            _ => train_batch(&rank, &model, batch, rate, algorithm),
         }
     }
 
