@@ -21,7 +21,7 @@ use crate::thread::{DEFAULT_TIMEOUT, RankFailure, run_ranks};
 /// Bytes of the tensors, in f32. The gradients of a ResNet-18 have 45 MB.
 const SIZES: [usize; 5] = [4 << 10, 64 << 10, 1 << 20, 16 << 20, 45 << 20];
 
-/// A size in KiB or MiB, in words.
+/// A size in KiB or MiB.
 pub fn size(bytes: usize) -> String {
     if bytes < 1 << 20 { format!("{} KiB", bytes >> 10) } else { format!("{} MiB", bytes >> 20) }
 }
@@ -176,9 +176,8 @@ impl Table {
         };
         let last = SIZES.len() - 1;
         let limit = self.limit.and_then(|_| self.rate(self.algorithms.len(), last));
-        let limit = limit.map_or_else(String::new, |limit| {
-            format!(", with {:.0} % of the memory limit", 100.0 * best(last) / limit)
-        });
+        let of_limit = |it| format!(", with {:.0} % of the memory limit", 100.0 * best(last) / it);
+        let limit = limit.map(of_limit).unwrap_or_default();
         if count == 1 {
             return Some("One device has nothing to add up.".to_owned());
         }

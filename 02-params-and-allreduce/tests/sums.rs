@@ -251,7 +251,7 @@ fn hosts_with_different_numbers_of_ranks_are_refused() {
         in_ranks(3, |rank| {
             let tensor = Tensor::zeros(3, DType::F32, &Device::Cpu)?;
             let error = two_levels(&rank.into(), size, &tensor, Algorithm::Ring).unwrap_err();
-            let expected = format!("3 ranks are no hosts with {size} ranks each");
+            let expected = format!("3 ranks cannot form hosts of {size} ranks each");
             assert_eq!(error.to_string(), expected);
             Ok(())
         });

@@ -27,13 +27,12 @@ pub fn two_levels(
 ) -> Result<Tensor, Error> {
     let (me, world_size) = (comm.rank(), comm.world_size());
     if ranks_per_host == 0 || !world_size.is_multiple_of(ranks_per_host) {
-        let text = format!("{world_size} ranks are no hosts with {ranks_per_host} ranks each");
+        let text = format!("{world_size} ranks cannot form hosts of {ranks_per_host} ranks each");
         return Err(Error::Other(text));
     }
     let place = me % ranks_per_host;
     let host = Group::new(comm.clone(), (me - place..me - place + ranks_per_host).collect())?;
-    let peers = (place..world_size).step_by(ranks_per_host);
-    let peers = Group::new(comm.clone(), peers.collect())?;
+    let peers = Group::new(comm.clone(), (place..world_size).step_by(ranks_per_host).collect())?;
     let chunk = host.reduce_scatter(tensor)?;
     let sum = peers.all_reduce(&chunk, algorithm)?;
     Ok(host.all_gather(&sum, tensor.elem_count())?.reshape(tensor.shape())?)
