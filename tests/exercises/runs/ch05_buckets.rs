@@ -27,6 +27,8 @@ pub fn run(answer: Answer) -> Result<(), Box<dyn Error>> {
     };
     let with_yours = match train("yours", &yours) {
         Err(error) if error.to_string().contains(" buckets: ") => {
+            // Without the lines of a backtrace.
+            let error = error.to_string().lines().next().unwrap_or_default().to_owned();
             return Ok(paragraph(format_args!("DDP refuses your buckets: {error}."))?);
         }
         trained => trained?.0,

@@ -3,12 +3,11 @@
 use std::collections::HashMap;
 use std::error::Error;
 use std::panic::resume_unwind;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::sync::{Mutex, MutexGuard};
 use std::thread;
 
-use candle_core::{Result as TensorResult, Shape, Tensor, TensorId};
+use candle_core::{Device, Shape, Tensor, TensorId};
 use concise_wrapper::ddp::bucket::buckets;
 use concise_wrapper::ddp::worker::Worker;
 use concise_wrapper::model::Step;
@@ -36,8 +35,8 @@ pub type Answer = fn(&Pass<'_>, &[Vec<usize>]) -> Result<Vec<Tensor>, CommError>
 const OPTIONS: TrainOptions =
     TrainOptions { epochs: 1, batch_size: 128, learning_rate: 0.1, seed: 1 };
 
-/// The buckets that the answer started during its latest pass.
-static EARLY: AtomicUsize = AtomicUsize::new(0);
+/// The buckets that the answer started, and the sums that it waited for, before its latest pass ended.
+static EARLY: Mutex<[usize; 2]> = Mutex::new([0; 2]);
 
 /// Shows a step of each side. Fails when the answer does.
 pub fn run(answer: Answer) -> Result<(), Box<dyn Error>> {
@@ -54,14 +53,16 @@ pub fn run(answer: Answer) -> Result<(), Box<dyn Error>> {
     let (ours, _) = train_on(2, "ours", Some(LINK), (1280, &OPTIONS), |network, comm| {
         Ddp::new(network, comm, REDUCTION)
     })?;
-    let all =
-        buckets(&super::ddp::network(&candle_core::Device::Cpu)?.weights().parameter_sizes(), CAPS)
-            .len();
+    let sizes = super::ddp::network(&Device::Cpu)?.weights().parameter_sizes();
+    let (all, [starts, waits]) = (buckets(&sizes, CAPS).len(), *locked(&EARLY));
     recording.show("one step", &[&yours, &ours], (&[], &[vec![], vec![]]))?;
-    let early = EARLY.load(Ordering::Relaxed);
-    let hidden = if early == all { "as ours do" } else { "and the others hide nothing" };
+    let hidden = if starts == all { "as ours do" } else { "and the others hide nothing" };
+    let waits = match waits {
+        0 => String::new(),
+        _ => format!(" It waits for {waits} sums before its end, and computes nothing meanwhile."),
+    };
     Ok(paragraph(format_args!(
-        "{early} of the {all} buckets start during your backward pass, {hidden}."
+        "{starts} of the {all} buckets start during your backward pass, {hidden}.{waits}"
     ))?)
 }
 
@@ -122,17 +123,17 @@ impl Yours {
             parameters.iter().map(|it| it.tensor.id()).zip(0..).collect();
         let shapes: Vec<Shape> = parameters.iter().map(|it| it.tensor.shape().clone()).collect();
         let (gradients, coming) = sync_channel::<(usize, Tensor)>(0);
-        let span = Span::current();
+        let step = Span::current();
         thread::scope(|scope| {
             let answering = scope.spawn(move || {
-                let _rank = span.enter();
-                let pass = Pass::new(shapes, Real { coming, worker: locked(&self.worker) });
+                let worker = locked(&self.worker);
+                let pass = Pass::new(shapes, Real { coming, worker, step });
                 let sums = (self.answer)(&pass, &self.buckets);
-                let early = pass.events().into_iter().take_while(|it| *it != Event::End);
-                EARLY.store(
-                    early.filter(|it| matches!(it, Event::Start(_))).count(),
-                    Ordering::Relaxed,
-                );
+                let events = pass.events();
+                let early = || events.iter().take_while(|event| **event != Event::End);
+                let starts = early().filter(|event| matches!(event, Event::Start(_))).count();
+                let waits = early().filter(|event| **event == Event::Wait).count();
+                *locked(&EARLY) = [starts, waits];
                 sums
             });
             info_span!(target: COMPUTE, "backward").in_scope(|| {
@@ -153,6 +154,8 @@ impl Yours {
 struct Real<'a> {
     coming: Receiver<(usize, Tensor)>,
     worker: MutexGuard<'a, Worker>,
+    /// The step of this rank in the trace.
+    step: Span,
 }
 
 impl Work for Real<'_> {
@@ -165,6 +168,7 @@ impl Work for Real<'_> {
     }
 
     fn wait(&self) -> Result<Tensor, CommError> {
-        info_span!(target: COMMUNICATION, "wait for buckets").in_scope(|| self.worker.sum())
+        let span = info_span!(target: COMMUNICATION, parent: &self.step, "wait for buckets");
+        span.in_scope(|| self.worker.sum())
     }
 }
