@@ -1,6 +1,6 @@
 //! The capstone, `cargo course run mine`: chapter 4's training with the learner's answers in place of our code.
 //!
-//! A row of [`PIECES`] names a part of the training, and the exercises whose answers can do this part. The first of them
+//! A row of `PIECES` names a part of the training, and the exercises whose answers can do this part. The first of them
 //! that has passed its check does the part, and our code does all other parts.
 
 use std::any::Any;
