@@ -28,7 +28,8 @@ use split_batch::split_batch;
 ///   same on every rank, to the last bit.
 /// - For every update, ranks send as many messages and bytes as with a single micro-batch.
 ///
-/// `model.gradients` gives sums over a shard's samples, and zeros for an empty shard. Micro-batches differ in
+/// `model.gradients(&batch)?.gradients` are sums over a shard's samples, and zeros for an empty shard. `sgd` takes
+/// `model.parameters()`. Micro-batches differ in
 /// size: one may have fewer samples than there are ranks, or none at all. Every update has at least one sample,
 /// and `per_update` is at least 1.
 ///

@@ -13,10 +13,10 @@ use params_and_allreduce::communicator::Error;
 ///
 /// | function | what happens |
 /// | --- | --- |
-/// | `pass.shapes()` | the shapes of all gradients, by parameter |
-/// | `pass.next_gradient()` | the pass computes a gradient: the parameter and the gradient; `None` at the end of the pass |
-/// | `pass.start(bucket, &row)` | a second thread begins to sum this row of numbers over all ranks; returns at once |
-/// | `pass.wait()` | waits for the oldest sum that was not waited for |
+/// | `pass.shapes()` | the shapes of all gradients, by parameter: `&[Shape]` |
+/// | `pass.next_gradient()` | the pass computes a gradient: `Some((parameter, gradient))`, or `None` at the end of the pass |
+/// | `pass.start(bucket, &row)?` | a second thread begins to sum this row of numbers over all ranks; returns at once |
+/// | `pass.wait()?` | waits for the oldest sum that was not waited for, and returns this row |
 ///
 /// As in NCCL, the n-th all-reduce that one rank starts is summed with the n-th of every other rank. If one rank has bucket 0
 /// there and another has bucket 1, none of the two ever ends.
@@ -24,8 +24,8 @@ use params_and_allreduce::communicator::Error;
 /// - The ranks get their gradients **in different orders**. No order may cause a deadlock.
 /// - As many buckets as possible travel during the backward pass, each as early as the rules allow. No rank waits during
 ///   its pass.
-/// - A pass may end without the gradient of some parameter. This is an error that has the parameter's number, as in the course's
-///   wrapper, whose error has its name.
+/// - A pass may end without the gradient of some parameter. This is an error whose text has the parameter's number, such
+///   as `Error::Other("parameter 3 has no gradient".to_owned())`. The course's wrapper names the parameter.
 /// - A bucket is summed once, as one row of numbers. The sums have the shapes of the gradients (all are f32), and are the
 ///   same on every rank.
 ///

@@ -16,7 +16,17 @@ pub struct Checkpoint {
 
 /// A checkpoint of a training between two steps.
 ///
-/// `tests/exercises/support/training.rs` has [`Training`] with its fields, and the loop, [`Training::step`].
+/// | field | what |
+/// | --- | --- |
+/// | `network` | the network: `network.weights()` has `snapshot()` and `set(&snapshot)` for parameters and buffers |
+/// | `sgd` | the optimizer: `velocities(weights)` share its memory, and `set_velocities(weights, &all)` restores them |
+/// | `steps` | steps since the beginning, which decide the learning rate |
+/// | `epoch`, `batches` | the epoch, from 1, and its finished batches |
+/// | `rest` | an iterator over the batches that are left of this epoch: `setup.rest_of_epoch(epoch, done)` makes one |
+/// | `sums` | the sums over the finished batches of this epoch |
+/// | `losses` | the mean loss of each finished epoch |
+///
+/// The loop is [`Training::step`], in `tests/exercises/support/training.rs`.
 ///
 /// Fails when a tensor cannot be copied.
 pub fn save(training: &Training) -> Result<Checkpoint> {

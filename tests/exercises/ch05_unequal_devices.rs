@@ -37,7 +37,8 @@ pub fn shares(batch: usize, devices: &[Speed]) -> candle_core::Result<Vec<usize>
 ///
 /// All ranks call this together, with the same batch (images `[B, 1, 28, 28]`, labels `[B]`), equal models,
 /// and the same shares: one for each rank, B in total. Rank 0 works on the first `shares[0]` samples, rank 1 on
-/// the next `shares[1]` samples, and so on. A share may be 0; `model.gradients` accepts an empty shard.
+/// the next `shares[1]` samples, and so on. A share may be 0: `model.gradients(&shard)` accepts an empty shard, and returns
+/// `sums` and `gradients`. `sgd` takes `model.parameters()`.
 ///
 /// parameter −= rate · summed gradient / B, on every rank the same, to the last bit. Returns loss, correct
 /// answers and samples of this rank's own shard, as they were before the update: the `sums` that

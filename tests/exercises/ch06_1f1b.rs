@@ -37,8 +37,8 @@ use model_parallel::pipeline::Action::{
 /// | `Update` | changes the weights, once, by the gradients of all micro-batches | all |
 ///
 /// A stage does its actions in order. The update comes last. Between two neighbours there is a channel for activations and a
-/// channel for gradients. A channel holds one message: the sender of the next message waits until the first is received. In chapter
-/// 2's ring, a send waits until its own message is received. Two mistakes are possible. Stages may wait for each other in a circle.
+/// channel for gradients. A channel holds one message: the sender of the next message waits until the first is received. In
+/// chapter 2's ring, in contrast, a send waits until its own message is received. Two mistakes are possible. Stages may wait for each other in a circle.
 /// Or all stages end, but later than in the drawing, because a stage sends too late or waits for a message before the pass that
 /// needs it.
 ///

@@ -44,7 +44,8 @@ pub fn forward(
     todo!("H and Y")
 }
 
-/// The gradients of the input, `[B, in]`, the same on every rank to the last bit, and of this rank's part.
+/// The gradients of the input, `[B, in]`, the same on every rank to the last bit, and of this rank's part:
+/// `Gradients { x, layers: TwoLayers { first, second } }`, each layer with a `weight` and a `bias`.
 ///
 /// All ranks call this together, each with its part, the same `x`, its own columns of H, and `dy`, `[B, out]`: the
 /// gradient of Y. All ranks have computed the same loss from the same Y, so `dy` is the same on all of them.

@@ -27,7 +27,7 @@ use params_and_allreduce::communicator::{Communicator, Error};
 /// | `layers` | the layers of this stage: `layers.forward_training(&input)` computes them |
 /// | `arrives` | the shape of the activation that arrives; its element type is `layers.dtype()`. The first stage receives none |
 /// | `batch` | `images`, the input of the first stage, and `labels`, for the loss on the last stage |
-/// | result | the input, if it came from another rank, and the result of this stage: see [`Passed`] |
+/// | result | `Passed { input, result }`: the input as a variable, if it came from another rank, and the result of this stage: the activation, or on the last stage the loss |
 ///
 /// The loss is `cross_entropy(&logits, &labels)`, the sum over the samples. With a single rank, the only stage is the first and
 /// the last. A stage sends one message, and the last stage none.

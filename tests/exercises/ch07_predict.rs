@@ -13,12 +13,13 @@ use cost_model::link::Link;
 /// | --- | --- |
 /// | `alone` | the seconds of a step with the whole batch on one device, which uses one core |
 /// | `cores` | the number of cores of the machine, at least 1 |
-/// | `devices` | the number of devices k, at least 1; each uses one core, and there may be more devices than cores |
+/// | `devices` | the number of devices k, at least 1; each uses one core. If there are more devices than cores, the devices share the cores, and no core is idle |
 /// | `bytes` | the bytes of all gradients; the ring's chunks are equally large |
 /// | `link` | the link between two devices: `link.latency` seconds for each message, and `link.wire` seconds for each byte |
 /// | result | the seconds of a step |
 ///
-/// A step takes half of the time if half of the images are left: take this for granted. Each rank sends to the next rank and
+/// A step takes half of the time if half of the images are left: take this for granted here, although chapter 7 finds a fixed
+/// part. `link.handling` is 0. Each rank sends to the next rank and
 /// receives from the rank before at the same time.
 ///
 /// `cargo course run ch07_predict` measures one device of your machine, prints your prediction for two and for four devices,
