@@ -23,8 +23,9 @@ use params_and_allreduce::communicator::{Communicator, Error};
 /// refuses to set a variable to its own memory, and a clone or `as_detached_tensor` of the variable shares this memory.
 ///
 /// [`Communicator::send`] returns at once. [`Communicator::recv`] waits for a message, and takes its shape and element type.
-/// For each gradient, rank 0 sends one message to every other rank, and every other rank sends one to rank 0. Use `send`:
-/// `send_shared` shares the variable's memory, and the update writes to that memory.
+/// For each gradient, rank 0 sends one message to every other rank, and every other rank sends one to rank 0. A single rank sends
+/// nothing, and its gradients stay as they are. Use `send` and no collective: `send_shared` shares the variable's memory, and the
+/// update writes to that memory.
 ///
 /// Fails with the error of `send`, `recv` or a sum.
 pub fn allreduce(rank: &impl Communicator, gradients: &mut [Var]) -> Result<(), Error> {

@@ -30,7 +30,8 @@ use params_and_allreduce::communicator::{Communicator, Error, Group, SharedCommu
 ///
 /// - Any number of hosts, any number of ranks on each, and any number of elements. One rank on each host, or one host, is a world
 ///   too.
-/// - A host sends 2(h − 1)/h of the tensor to other hosts, and no more. This is the share of one rank in a ring of h ranks.
+/// - A host sends 2(h − 1)/h of the tensor to other hosts, and no more: the share of one rank in a ring of h ranks. If
+///   something cannot be divided, parts differ by one element.
 /// - The ranks of a host share this work: each of them sends an equal part of these bytes.
 ///
 /// Fails with the error of a group or of a collective.

@@ -32,10 +32,10 @@ pub fn owners(bytes: &[usize], ranks: usize) -> Vec<usize> {
 /// ```
 ///
 /// - Each byte of a tensor goes from each other rank to the owner, and from the owner to each other rank, once, in one
-///   message per tensor. Ranks that own nothing of a tensor send each other nothing of it.
+///   message per tensor, also if the tensor has no elements. Ranks that own nothing of a tensor send each other nothing of it.
 /// - Every rank gets the same bits, and the owners make no difference to them.
 /// - A rank sends all its tensors to their owners before it waits for anything. Then all owners work at the same time. In a
-///   *chain of messages*, the sender of each message has received the one before. No chain may be longer than 2:
+///   *chain of messages*, the sender of each message has received the one before, even if it does not use it. No chain may be longer than 2:
 ///
 /// ```text
 /// all at once    rank 0 ─ tensor 0 → rank 2 ─ sum 0 → rank 1

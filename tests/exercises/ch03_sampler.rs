@@ -21,7 +21,7 @@ use split_batch::shard_range;
 /// ranks have the same number of steps, and every epoch has another order. A rank without samples of a short last batch has an
 /// empty step there.
 ///
-/// `epoch_order(samples, seed, epoch)` returns a shuffled `0..samples`. `shard_range(samples, shards, shard)` returns the range of
+/// `epoch_order(samples, seed, epoch)` returns the order of the epoch, a shuffled `0..samples`. `shard_range(samples, shards, shard)` returns the range of
 /// one shard by chapter 3's rule for cutting. Do not use stage 3's `Sampler`.
 ///
 /// `rank` is below `world_size`, and `global_batch` is at least 1. An epoch of 0 samples has no step.
