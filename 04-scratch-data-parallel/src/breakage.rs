@@ -52,6 +52,11 @@ pub enum Breakage {
 // ANCHOR_END: bugs
 
 impl Breakage {
+    /// Returns all bugs that have a name.
+    pub fn all() -> impl Iterator<Item = Self> {
+        Self::value_variants()[..7].iter().copied()
+    }
+
     /// Returns the bug behind a mystery. A mystery without a bug is a healthy run, and stays as it is.
     #[must_use]
     pub fn solved(self) -> Self {
@@ -79,8 +84,7 @@ impl Breakage {
         }
     }
 
-    /// Names the bug as the cause of an infinite loss or a NaN. Only [`ReduceParams`](Self::ReduceParams) makes larger updates
-    /// than a correct run.
+    /// Names the bug as the cause of an infinite loss or a NaN, if it is [`ReduceParams`](Self::ReduceParams).
     pub fn explain(self, mut failure: RankFailure<Error>) -> RankFailure<Error> {
         if self == Self::ReduceParams
             && let Cause::Error(Error::Train(trainer::Error::NotFinite { cause, .. })) =

@@ -39,17 +39,6 @@ fn tolerance_in_f32() -> f64 {
     if on_gpus() { 1e-3 } else { 1e-5 }
 }
 
-/// All bugs.
-const BUGS: [Breakage; 7] = [
-    Breakage::SkipAllreduce,
-    Breakage::MeanForSum,
-    Breakage::ReduceParams,
-    Breakage::SameShard,
-    Breakage::OwnShuffle,
-    Breakage::LeaveEarly,
-    Breakage::LoneBroadcast,
-];
-
 /// What one step left behind, in CPU memory.
 struct Trace {
     step: Step,
@@ -251,7 +240,7 @@ fn more_devices_than_samples_is_still_exact() {
 #[test]
 fn every_known_mistake_is_found() {
     let expected = on_one_device(DType::F64);
-    for breakage in BUGS {
+    for breakage in Breakage::all() {
         // The mistakes lie outside the all-reduce; each algorithm meets each of them once.
         let each = counts()[1..].iter().copied().zip(Algorithm::OURS.into_iter().cycle());
         for (devices, algorithm) in each {
@@ -272,7 +261,7 @@ fn every_known_mistake_is_found() {
 #[test]
 fn every_known_mistake_is_found_in_f32_within_one_step() {
     let expected = on_one_device(DType::F32);
-    for breakage in BUGS.into_iter().filter(|bug| named(*bug, 2).is_none()) {
+    for breakage in Breakage::all().filter(|bug| named(*bug, 2).is_none()) {
         let traces = on_devices_with(2, DType::F32, Algorithm::Ring, Some(breakage)).unwrap();
         let trace = &traces[0];
         let difference = first_difference(&trace[..1], &expected[..1], tolerance_in_f32());
