@@ -30,10 +30,10 @@ pub fn run(answer: Answer) -> Run {
         let last: usize = buckets.last().into_iter().flatten().map(|&it| sizes[it]).sum();
         let first = full_after(buckets, sizes.len());
         training.more =
-            vec![buckets.len().to_string(), first.to_string(), format!("{} kB", last / 1000)];
+            vec![buckets.len().to_string(), first.to_string(), (last / 1000).to_string()];
         trained.push(training);
     }
-    recording.show(trained, &["buckets", "full after", "last"])?;
+    recording.show(trained, &["buckets", "full\nafter", "last,\nkB"])?;
     let (first, all) = (full_after(&yours, sizes.len()), sizes.len());
     Ok(paragraph(match yours == ours {
         true => "Your buckets are ours.".to_owned(),

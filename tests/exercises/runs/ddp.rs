@@ -94,7 +94,7 @@ impl Recording {
                 named.map(|it| it.end - it.start).sum::<f64>()
             };
             let times = [of_rank_0(STEPS, "step"), of_rank_0(COMMUNICATION, "wait")];
-            training.more.extend(times.map(|seconds| format!("{:.0} ms", 1e3 * seconds)));
+            training.more.extend(times.map(|seconds| format!("{:.0}", 1e3 * seconds)));
             let heading = "One step of ResNet-18 on 2 devices, over a slow link";
             let mut chart = chart(heading.to_owned(), &works);
             let hidden = std::mem::take(&mut chart.heading.conclusion);
@@ -105,7 +105,7 @@ impl Recording {
             }
             charts.push(chart);
         }
-        show("", &trained, &[more, &["step", "waits"]].concat())?;
+        show("", &trained, &[more, &["step,\nms", "waits,\nms"]].concat())?;
         let groups = charts.iter_mut().skip(1).flat_map(|it| std::mem::take(&mut it.groups));
         let groups: Vec<_> = groups.collect();
         charts[0].groups.extend(groups);

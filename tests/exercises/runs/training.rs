@@ -147,8 +147,8 @@ pub(super) fn milliseconds(seconds: f64) -> String {
     format!("{:.1} ms", 1e3 * seconds)
 }
 
-/// What the learner's weights say beside those of other trainings, each with its name: whether both end with the same weights, and
-/// if not, how far the first step is from the first of these trainings.
+/// Compares the learner's weights with those of other trainings, each with its name. If none of them ends with the same weights,
+/// the sentence is about the first step of the learner and of the first of these trainings.
 pub(super) fn conclusion(yours: &Training, others: &[(&str, &Training)]) -> String {
     if let Some((whose, _)) = others.iter().find(|(_, it)| it.hash == yours.hash) {
         return format!("Your weights are {whose}, to the last bit.");
