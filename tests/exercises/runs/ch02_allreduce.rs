@@ -1,18 +1,15 @@
 //! The learner's all-reduce in chapter 2's table and under chapter 4's training.
 
-use std::error::Error;
+use candle_core::Var;
 
-use candle_core::{Tensor, Var};
-use params_and_allreduce::{Algorithm, communicator};
-
-use super::Peer;
 use super::data_parallel::{show_speed, show_training};
+use super::prelude::*;
 
 /// A rank and its variables, which get the sums over all ranks.
-pub type Answer = fn(&Peer, &mut [Var]) -> Result<(), communicator::Error>;
+pub type Answer = fn(&Peer, &mut [Var]) -> Result<(), CommError>;
 
 /// Shows the speed of the sums, and the training with them. Fails when the answer does.
-pub fn run(allreduce: Answer) -> Result<(), Box<dyn Error>> {
+pub fn run(allreduce: Answer) -> Run {
     let sums = sums(allreduce);
     show_speed(&sums, Algorithm::Naive)?;
     show_training(&sums, Algorithm::Naive)
@@ -21,7 +18,7 @@ pub fn run(allreduce: Answer) -> Result<(), Box<dyn Error>> {
 /// The sums in variables that hold the tensors.
 pub(super) fn sums(
     allreduce: Answer,
-) -> impl Fn(&Peer, &[Tensor]) -> Result<Vec<Tensor>, communicator::Error> {
+) -> impl Fn(&Peer, &[Tensor]) -> Result<Vec<Tensor>, CommError> {
     move |rank, tensors| {
         let variables = tensors.iter().map(Var::from_tensor);
         let mut variables: Vec<Var> = variables.collect::<candle_core::Result<_>>()?;

@@ -1,26 +1,19 @@
 //! The learner's ring in chapter 2's table and under chapter 4's training.
 
-use std::error::Error;
-
-use candle_core::Tensor;
-use params_and_allreduce::{Algorithm, communicator};
-
-use super::Peer;
 use super::data_parallel::{show_speed, show_training};
+use super::prelude::*;
 
 /// A rank and its tensor; the sum over all ranks.
-pub type Answer = fn(&Peer, &Tensor) -> Result<Tensor, communicator::Error>;
+pub type Answer = fn(&Peer, &Tensor) -> Result<Tensor, CommError>;
 
 /// Shows the ring's speed and its training. Fails when the answer does.
-pub fn run(ring: Answer) -> Result<(), Box<dyn Error>> {
+pub fn run(ring: Answer) -> Run {
     let sums = sums(ring);
     show_speed(&sums, Algorithm::Ring)?;
     show_training(&sums, Algorithm::Ring)
 }
 
 /// The ring of one tensor after the other.
-pub(super) fn sums(
-    ring: Answer,
-) -> impl Fn(&Peer, &[Tensor]) -> Result<Vec<Tensor>, communicator::Error> {
+pub(super) fn sums(ring: Answer) -> impl Fn(&Peer, &[Tensor]) -> Result<Vec<Tensor>, CommError> {
     move |rank, tensors| tensors.iter().map(|tensor| ring(rank, tensor)).collect()
 }

@@ -1,18 +1,10 @@
 //! The learner's sampler in chapter 3's table of an epoch, and in chapter 4's training.
 
-use std::error::Error;
-
-use candle_core::DType;
-use datasets::source::LoadedData;
-use devices::DevicePlan;
-use harness::records::TrainOptions;
-use harness::report::{Report, counted, line, paragraph};
-use params_and_allreduce::Algorithm;
-use scratch_data_parallel::{train, train_batch};
 use split_batch::epoch_share;
-use split_batch::loader::{EpochShare, Shards};
+use split_batch::loader::EpochShare;
 
-use super::comparison::{Row, show, weights};
+use super::data_parallel::our_step;
+use super::prelude::*;
 pub use crate::checks::ch03_sampler::Answer;
 use crate::outcome::{in_a_row, in_groups};
 
@@ -23,15 +15,14 @@ const SHOWN: (usize, usize, u64) = (10, 4, 1);
 
 /// The last batch has two images.
 const IMAGES: usize = 4098;
-const OPTIONS: TrainOptions =
-    TrainOptions { epochs: 2, batch_size: 64, learning_rate: 0.2, seed: 1 };
 
 /// Shows an epoch by the learner's sampler and by ours, and the training with both. Fails when the answer does.
-pub fn run(answer: Answer) -> Result<(), Box<dyn Error>> {
+pub fn run(answer: Answer) -> Run {
     let (samples, batch, seed) = SHOWN;
-    let samplers: [(&str, EpochShare); 2] = [("yours", answer), ("ours", epoch_share)];
+    let (data, options) = (images(IMAGES), options(2, 64, 0.2));
+    let mut trained = Vec::new();
     line(format_args!("an epoch of {samples} samples in global batches of {batch}"))?;
-    for (name, sampler) in samplers {
+    for (name, sampler) in [("yours", answer as EpochShare), ("ours", epoch_share)] {
         let share = |rank| sampler(samples, batch, RANKS, rank, seed, 0);
         let shares: Vec<Vec<Vec<u32>>> = (0..RANKS).map(share).collect();
         for (rank, share) in shares.iter().enumerate() {
@@ -39,26 +30,14 @@ pub fn run(answer: Answer) -> Result<(), Box<dyn Error>> {
         }
         let times =
             |sample: &u32| shares.iter().flatten().flatten().filter(|it| *it == sample).count();
-        let [never, often] =
-            [|times| times == 0, |times| times > 1].map(|is: fn(usize) -> bool| {
-                in_a_row((0..samples as u32).filter(|sample| is(times(sample))))
-            });
+        let never = in_a_row((0..samples as u32).filter(|sample| times(sample) == 0));
+        let often = in_a_row((0..samples as u32).filter(|sample| times(sample) > 1));
         line(format_args!("  {name:5}  never: {never}; more than once: {often}"))?;
-    }
-    let data = LoadedData::draw((Some(IMAGES), Some(500)));
-    let (plan, algorithm) = (DevicePlan::slices(RANKS)?, Algorithm::default());
-    let trained = samplers.map(|(_, sampler)| {
         let shards = |rank, ranks| Shards { sampler, ..Shards::of_rank(rank, ranks) };
-        let report = &mut Report::silent();
-        train(&data, &OPTIONS, DType::F32, &plan, report, shards, |comm, model, batch, rate| {
-            train_batch(&**comm, model, batch, rate, algorithm)
-        })
-    });
-    let [yours, ours] = trained;
-    let (yours, ours) = (yours?, ours?);
+        let step = our_step(Algorithm::default());
+        trained.push(Training::of_lenet(name, RANKS, (&data, &options), shards, &step)?);
+    }
     line("")?;
-    let title = format!("LeNet on {RANKS} devices, {}", counted(IMAGES, "image"));
-    show(&title, &[Row::of("yours", &yours), Row::of("ours", &ours)])?;
-    let wrong = "that is another batch, and no error shows it.";
-    Ok(paragraph(format_args!("\n{}", weights(&yours, &ours, wrong)?))?)
+    show(&format!("LeNet on {RANKS} devices, {}", counted(IMAGES, "image")), &trained, &[])?;
+    Ok(paragraph(format_args!("\n{}", conclusion(&trained[0], &[("ours", &trained[1])])))?)
 }

@@ -1,15 +1,11 @@
 //! ResNet-18 trained by stage 5's loop, and by runs that are killed and resumed with the learner's checkpoints.
 
-use std::error::Error;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use concise_wrapper::optimizer::{Extras, Momentum, Schedule};
-use datasets::source::LoadedData;
-use datasets::{Split, synthetic};
-use harness::records::TrainOptions;
-use harness::report::{Report, Table, columns, line, paragraph};
 use model_state::weights_hash::WeightsHash;
 
+use super::prelude::*;
 pub use crate::checks::ch05_resume::Answer;
 use crate::training::Setup;
 
@@ -17,7 +13,7 @@ use crate::training::Setup;
 const EVERY: usize = 4;
 
 /// Shows what the interruptions change. Fails when the answer does.
-pub fn run(answer: Answer) -> Result<(), Box<dyn Error>> {
+pub fn run(answer: Answer) -> Run {
     let setup = Setup {
         data: synthetic::dataset(Split::Train, 96),
         epochs: 3,
@@ -39,49 +35,42 @@ pub fn run(answer: Answer) -> Result<(), Box<dyn Error>> {
     while let Some(done) = training.step(&setup)? {
         (at, made, hash) = (at + 1, made + 1, Some(done.weights));
         if made > 3 * steps {
-            let text = format!(
+            return Ok(paragraph(format_args!(
                 "Your training has made {made} steps in place of {steps}, and does not end."
-            );
-            return Ok(paragraph(text)?);
+            ))?);
         }
         if at % EVERY == 0 {
             (saved, saved_at) = ((answer.save)(&training)?, at);
         }
-        if kills.last() == Some(&at) {
-            kills.pop();
+        if kills.pop_if(|kill| *kill == at).is_some() {
             line(format_args!("killed after step {at} of {steps}; resumed after step {saved_at}"))?;
-            training = (answer.resume)(&setup, &saved)?;
-            at = saved_at;
+            (training, at) = ((answer.resume)(&setup, &saved)?, saved_at);
         }
     }
-    let mut table = Table::new("ResNet-18").column("epochs' losses", 0).column("weights", 0);
     let yours = (training.losses, hash.map_or("none".to_owned(), |hash| hash.to_string()));
-    for (name, (losses, hash)) in [("stage 5, undisturbed", &ours), ("yours, killed twice", &yours)]
-    {
+    let rows = [("stage 5, undisturbed", &ours), ("yours, killed twice", &yours)];
+    let rows = rows.map(|(name, (losses, hash))| {
         let losses: Vec<String> = losses.iter().map(|loss| format!("{loss:.6}")).collect();
-        table.row([name.to_owned(), losses.join(" "), hash.clone()]);
-    }
-    line(table.text(columns()))?;
+        vec![name.to_owned(), losses.join(" "), hash.clone()]
+    });
+    table("ResNet-18", &["epochs' losses", "weights"], rows)?;
     Ok(paragraph(match (yours.1 == ours.1, yours.0 == ours.0) {
         (true, true) => "\nThe same losses and the same weights, to the last bit.",
-        (true, false) => {
+        (true, _) => {
             "\nThe same weights, and other losses: the report of the resumed run is wrong."
         }
-        (false, _) => {
-            "\nOther weights. The run ends without an error all the same, and its loss falls."
-        }
+        _ => "\nOther weights. The run ends without an error all the same, and its loss falls.",
     })?)
 }
 
 /// The losses of the epochs, and the hash of the weights, after stage 5's loop without an interruption.
-fn by_stage_5(setup: &Setup) -> Result<(Vec<f64>, String), Box<dyn Error>> {
+fn by_stage_5(setup: &Setup) -> Run<(Vec<f64>, String)> {
     let Setup { data, epochs, batch_size, seed, schedule, constants, .. } = setup.clone();
     let data = LoadedData { name: String::new(), train: data.clone(), test: data };
     let options = TrainOptions { epochs, batch_size, seed, learning_rate: schedule.rate };
     let extras = Extras { constants, warm_up: schedule.warm_up };
     let (network, report) = (setup.begin()?.network, &mut Report::silent());
-    let trained =
-        concise_wrapper::train(&network, &data, &options, &extras, None, report, |_| Ok(()))?;
-    let losses = trained.records.iter().map(|record| record.train_loss).collect();
-    Ok((losses, WeightsHash::new(&trained.weights)?.to_string()))
+    let it = concise_wrapper::train(&network, &data, &options, &extras, None, report, |_| Ok(()))?;
+    let losses = it.records.iter().map(|record| record.train_loss).collect();
+    Ok((losses, WeightsHash::new(&it.weights)?.to_string()))
 }

@@ -1,6 +1,5 @@
 //! The learner's prediction of a step, printed before stage 7 measures the step.
 
-use std::error::Error;
 use std::time::Duration;
 
 use concise_wrapper::ddp::bucket::BucketCaps;
@@ -9,14 +8,11 @@ use cost_model::all_reduce::Way;
 use cost_model::hosts::Hosts;
 use cost_model::link::Link;
 use cost_model::measure::{self, Together};
-use datasets::{Split, synthetic};
-use devices::DevicePlan;
 use harness::load::Load;
 use harness::machine::available_cores;
-use harness::report::{Table, columns, line, paragraph};
-use harness::statistics::median;
 use model_parallel::layers::Layers;
-use params_and_allreduce::Algorithm;
+
+use super::prelude::*;
 
 /// The seconds of a step on one device, the cores, the devices, the bytes of the gradients, and the link; the seconds of a step.
 pub type Answer = fn(f64, usize, usize, f64, &Link) -> f64;
@@ -33,62 +29,49 @@ const BYTES: f64 = 516_272.0;
 const SLOW: Slowness = Slowness { latency: Duration::from_micros(200), bandwidth: 100e6 };
 
 /// Measures one device, predicts several, and measures them. Fails when the answer panics.
-pub fn run(predict: Answer) -> Result<(), Box<dyn Error>> {
+pub fn run(predict: Answer) -> Run {
     let (layers, data) = (Layers::lenet(), synthetic::dataset(Split::Train, BATCH * STEPS));
+    let (algorithm, caps, slowness) = (Algorithm::Ring, BucketCaps::default(), Some(SLOW));
+    let together = Together { algorithm, overlap: false, caps, slowness };
     let step = |plan: &DevicePlan| {
-        let together = Together {
-            algorithm: Algorithm::Ring,
-            overlap: false,
-            caps: BucketCaps::default(),
-            slowness: Some(SLOW),
-        };
         let times = (0..3).map(|_| measure::training(plan, &layers, &data, BATCH, &together));
-        Ok::<_, Box<dyn Error>>(median(times.collect::<Result<Vec<_>, _>>()?))
+        Run::Ok(median(times.collect::<Result<Vec<_>, _>>()?))
     };
     let (load, cores) = (Load::now(), available_cores());
     let alone = step(&DevicePlan::slices(1)?)?;
     let link = Link::new(SLOW.latency.as_secs_f64(), SLOW.bandwidth);
     let yours = |alone, devices| predict(alone, cores, devices, BYTES, &link);
-    line(format_args!("LeNet, {BATCH} images a step; one device takes {}", shown(alone)))?;
+    let told = milliseconds(alone);
+    line(format_args!("LeNet, {BATCH} images a step; one device takes {told}"))?;
     for devices in DEVICES {
-        let (all, messages) = (yours(alone, devices), yours(0.0, devices));
-        line(format_args!(
-            "you predict {} on {devices} devices; the messages take {}",
-            shown(all),
-            shown(messages)
-        ))?;
+        let [all, messages] = [alone, 0.0].map(|alone| milliseconds(yours(alone, devices)));
+        line(format_args!("you predict {all} on {devices} devices; the messages take {messages}"))?;
     }
-    let mut table =
-        Table::new("\na step").column("\nyours", 0).column("\nours", 0).column("\nmeasured", 0);
-    table = table.column("your\nerror, %", 0).column("our\nerror, %", 0);
-    let mut errors_of_yours = Vec::new();
+    let (mut rows, mut errors) = (Vec::new(), Vec::new());
     for devices in DEVICES {
         let plan = DevicePlan::slices(devices)?;
         let measured = step(&plan)?;
         let compute = measure::compute(&plan, &layers, &data, BATCH / devices, STEPS)?;
         let hosts = Hosts::one(measure::links(&plan, BYTES as usize, SLOW)?.slow);
         let messages = Way::Ring.cost(devices, BYTES, &hosts).seconds;
-        let (yours, ours) = (yours(alone, devices), compute.passes + compute.update + messages);
-        let error = |predicted: f64| predicted / measured - 1.0;
-        errors_of_yours.push(100.0 * error(yours));
-        let cells = [yours, ours, measured].map(shown).into_iter();
-        let errors = [yours, ours].map(|it| format!("{:+.0}", 100.0 * error(it)));
-        table.row([format!("{devices} devices")].into_iter().chain(cells).chain(errors));
+        let both = [yours(alone, devices), compute.passes + compute.update + messages];
+        let off = both.map(|predicted| 100.0 * (predicted / measured - 1.0));
+        let times = [both[0], both[1], measured].map(milliseconds);
+        let off_told = off.map(|percent| format!("{percent:+.0}"));
+        rows.push([&[format!("{devices} devices")][..], &times, &off_told].concat());
+        errors.push(off[0]);
     }
-    line(table.text(columns()))?;
+    let columns = ["\nyours", "\nours", "\nmeasured", "your\nerror, %", "our\nerror, %"];
+    table("\na step", &columns, rows)?;
     paragraph(
         "Ours: a measured step without messages beside the other devices, and a measured link.",
     )?;
     let busy = DevicePlan::slices(cores)?.busy_since(&load);
-    Ok(paragraph(conclusion(&errors_of_yours, busy))?)
-}
-
-fn shown(seconds: f64) -> String {
-    format!("{:.1} ms", 1e3 * seconds)
+    Ok(paragraph(verdict(&errors, busy))?)
 }
 
 /// The verdict on the learner's errors in percent. Unreliable times say nothing about a prediction.
-fn conclusion(errors: &[f64], busy: Option<String>) -> String {
+fn verdict(errors: &[f64], busy: Option<String>) -> String {
     match busy {
         Some(note) => format!(
             "note: {note}. They say nothing about your prediction: repeat the run on a quiet machine."
@@ -107,13 +90,11 @@ mod tests {
 
     #[test]
     fn a_busy_machine_is_no_mistake_of_the_learner() {
-        assert!(conclusion(&[-20.0, 3.0], None).contains("holds: it is at most 25 % off"));
-        assert!(conclusion(&[3.0, 90.0], None).contains("more than 25 % off"));
-        assert!(conclusion(&[f64::NAN], None).contains("more than 25 % off"));
-        let busy = conclusion(&[90.0], Some("other programs used the cores".to_owned()));
-        assert!(
-            busy.contains("say nothing about your prediction") && !busy.contains('%'),
-            "{busy}"
-        );
+        let [holds, off] = ["at most 25 % off", "more than 25 % off"];
+        for (error, told) in [(-20.0, holds), (90.0, off), (f64::NAN, off)] {
+            assert!(verdict(&[3.0, error], None).contains(told), "{error}");
+        }
+        let busy = verdict(&[90.0], Some("other programs used the cores".to_owned()));
+        assert!(busy.contains("say nothing about your prediction"), "{busy}");
     }
 }

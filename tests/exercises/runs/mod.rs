@@ -24,16 +24,22 @@ pub mod ch06_balance;
 pub mod ch06_tensor_parallel;
 pub mod ch06_two_stages;
 pub mod ch07_predict;
-mod comparison;
 mod data_parallel;
 mod ddp;
 mod layers;
 pub mod mine;
 mod pipeline;
+mod prelude;
+mod training;
 
 use std::error::Error;
 use std::io::Write as _;
 use std::process::ExitCode;
+
+use concise_wrapper::Error as ModelError;
+use harness::report::paragraph;
+use params_and_allreduce::thread::{Cause, RankFailure};
+use scratch_data_parallel::Error as TrainError;
 
 pub use data_parallel::Peer;
 
@@ -42,18 +48,22 @@ use crate::call::catch;
 /// The argument that asks a program of an exercise for its run.
 const RUN: &str = "run";
 
+/// The result of a run, or of a part of it.
+pub type Run<T = ()> = Result<T, Box<dyn Error>>;
+
 /// Whether this program is asked for its run, and not for a check.
 pub fn is_asked() -> bool {
     std::env::args().next_back().is_some_and(|argument| argument == RUN)
 }
 
-/// Runs. If the answer fails or panics, standard error gets one line, and the exit code is 1.
-pub fn main(run: impl FnOnce() -> Result<(), Box<dyn Error>>) -> ExitCode {
+/// Runs. If the answer fails or panics, standard error gets one line, and the exit code is 1. Replicas that differ are the effect of
+/// an answer, and no failure.
+pub fn main(run: impl FnOnce() -> Run) -> ExitCode {
     // The settings of the course's programs: without them, an answer's operations would share one pool of threads.
     harness::cli::prepare();
     // A panic on a rank comes back as an error, in one line.
     std::panic::set_hook(Box::new(|_| {}));
-    let problem = match catch(run) {
+    let problem = match catch(|| run().or_else(explained)) {
         Ok(Ok(())) => return ExitCode::SUCCESS,
         Ok(Err(error)) => error.to_string(),
         Err(panic) => format!("the answer panicked: {panic}"),
@@ -61,4 +71,17 @@ pub fn main(run: impl FnOnce() -> Result<(), Box<dyn Error>>) -> ExitCode {
     // Standard error may be closed.
     let _ = writeln!(std::io::stderr(), "error: {}", problem.replace('\n', " "));
     ExitCode::FAILURE
+}
+
+/// Explains replicas that differ. Any other error stays one.
+fn explained(error: Box<dyn Error>) -> Run {
+    let of_stage_4 = error.downcast_ref::<RankFailure<TrainError>>().map(|it| &it.cause);
+    let of_stage_5 = error.downcast_ref::<RankFailure<ModelError>>().map(|it| &it.cause);
+    let differ = match (of_stage_4, of_stage_5) {
+        (Some(Cause::Error(TrainError::ReplicasDiffer(differ))), _)
+        | (_, Some(Cause::Error(ModelError::ReplicasDiffer(differ)))) => differ,
+        _ => return Err(error),
+    };
+    let only = "Nothing else fails: only the comparison of the replicas shows it.";
+    Ok(paragraph(format_args!("The training with your code stops: {differ}. {only}"))?)
 }
