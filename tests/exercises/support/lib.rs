@@ -56,7 +56,7 @@
 //! further ado: [`over`](laws::over) catches panics and endless loops, and [`ranks`] finds deadlocks. The other tools return
 //! outcomes, too: [`Expectation`] compares numbers, [`same`](outcome::same) other values, [`demand`](outcome::demand) is for
 //! conditions, and [`refused`](outcome::refused) for input that an answer has to refuse. A guess at the mistake is shown only if
-//! it explains all wrong numbers. Checks that are no tables yet use [`panicking`].
+//! it explains all wrong numbers.
 
 #![deny(missing_docs)]
 
@@ -72,7 +72,6 @@ pub mod metrics;
 pub mod micro_batches;
 pub mod outcome;
 pub mod overlap;
-pub mod panicking;
 pub mod prelude;
 pub mod ranks;
 pub mod replicas;

@@ -14,7 +14,6 @@ pub use crate::expectation::{Expectation, numbers};
 pub use crate::laws;
 pub use crate::laws::Law;
 pub use crate::outcome::{Finding, Outcome, demand, in_a_row, in_groups, refused, same, short};
-pub use crate::panicking::{fail, within};
 pub use crate::ranks::{self, Message, Rank, Sends};
 pub use crate::replicas::{self, Weights};
 pub use crate::tracer::{self, in_words, multiple, taking_part};
