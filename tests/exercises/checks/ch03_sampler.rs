@@ -2,8 +2,6 @@
 //!
 //! The shares keep each law of a sampler in turn, and are those of stage 3. The message names the first law that is broken.
 
-use std::fmt::{self, Write as _};
-
 use crate::prelude::*;
 use split_batch::epoch_share;
 
@@ -37,15 +35,8 @@ fn epochs() -> impl Iterator<Item = Epoch> {
     })
 }
 
-impl fmt::Display for Epoch {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { samples, global_batch, world_size, seed, epoch } = self;
-        write!(
-            f,
-            "{samples} samples, global batches of {global_batch}, world size {world_size}, seed {seed}, epoch {epoch}"
-        )
-    }
-}
+shown!(Epoch { samples, global_batch, world_size, seed, epoch } =>
+    "{samples} samples, global batches of {global_batch}, world size {world_size}, seed {seed}, epoch {epoch}");
 
 impl Epoch {
     fn shares(self, sampler: Answer) -> Shares {
@@ -54,19 +45,16 @@ impl Epoch {
         (0..world_size).map(share).collect()
     }
 
-    fn finding(self, what: impl fmt::Display, found: &Shares, law: &str) -> Finding {
-        Finding::new(what.to_string())
-            .expected(drawn(&self.shares(epoch_share)), drawn(found))
-            .law(law)
+    fn finding(self, what: String, found: &Shares, law: &str) -> Finding {
+        Finding::new(what).expected(drawn(&self.shares(epoch_share)), drawn(found)).law(law)
     }
 
     fn all_ranks_make_the_same_steps(self, found: &Shares) -> Outcome {
         let law = "in every step all ranks meet at an all-reduce, even one with nothing to add";
         let steps = found[0].len();
-        let other = found.iter().enumerate().find(|(_, share)| share.len() != steps);
-        other.map_or(Ok(()), |(rank, share)| {
-            let what = format!("rank {rank} makes {} steps, rank 0 makes {steps}", share.len());
-            Err(self.finding(what, found, law))
+        found.iter().enumerate().try_for_each(|(rank, share)| {
+            let what = || format!("rank {rank} makes {} steps, rank 0 makes {steps}", share.len());
+            demand(share.len() == steps, || self.finding(what(), found, law))
         })
     }
 
@@ -74,10 +62,8 @@ impl Epoch {
         let law = "every sample is in one place: all ranks shuffle alike and take different shares";
         let mut places = vec![Vec::new(); self.samples];
         for (rank, share) in found.iter().enumerate() {
-            for (step, &sample) in share
-                .iter()
-                .enumerate()
-                .flat_map(|(step, shard)| shard.iter().map(move |sample| (step, sample)))
+            let shards = share.iter().enumerate();
+            for (step, &sample) in shards.flat_map(|(step, it)| it.iter().map(move |it| (step, it)))
             {
                 let Some(places) = places.get_mut(sample as usize) else {
                     let law = "samples are numbered from 0, and an epoch has no others";
@@ -104,44 +90,38 @@ impl Epoch {
         if found.iter().all(|share| *share == found[0]) {
             return ": all ranks have the same share".to_owned();
         }
-        let seeds =
-            |rank: usize| (0..=16).map(move |more| self.seed.wrapping_add(more * rank as u64));
-        let own = |seed, rank| Self { seed, ..self }.shares(epoch_share).swap_remove(rank);
-        let by_own_seed = |rank: usize| {
-            found[rank] != own(self.seed, rank)
-                && seeds(rank).any(|seed| found[rank] == own(seed, rank))
+        let own = |rank: usize, times: u64| {
+            let seed = self.seed.wrapping_add(times * rank as u64);
+            Self { seed, ..self }.shares(epoch_share).swap_remove(rank)
         };
-        if found[0] == own(self.seed, 0) && (1..found.len()).all(by_own_seed) {
+        if (1..=16).any(|times| (0..found.len()).all(|rank| found[rank] == own(rank, times))) {
             return ": every rank shuffles with its own seed".to_owned();
         }
-        for (step, left) in (0..self.samples).step_by(self.global_batch).enumerate() {
-            let size = self.global_batch.min(self.samples - left);
-            let together: usize =
-                found.iter().map(|share| share.get(step).map_or(0, Vec::len)).sum();
-            if together > size {
-                return format!(": step {step} has {together} samples, but {size} are left");
-            }
-        }
-        String::new()
+        let left = (0..self.samples).step_by(self.global_batch);
+        let sizes = left.map(|first| self.global_batch.min(self.samples - first)).enumerate();
+        let of_step = |step| found.iter().map(|share| share.get(step).map_or(0, Vec::len)).sum();
+        let mut sizes = sizes.map(|(step, size)| (step, size, of_step(step)));
+        let more = sizes.find(|&(_, size, together): &(_, _, usize)| together > size);
+        more.map_or(String::new(), |(step, size, together)| {
+            format!(": step {step} has {together} samples, but {size} are left")
+        })
     }
 
     fn the_order_is_the_epochs(self, found: &Shares) -> Outcome {
         let law = "a new shuffle each epoch, that only seed and epoch decide";
         let is_of = |seed, epoch| *found == Self { seed, epoch, ..self }.shares(epoch_share);
-        if is_of(self.seed, self.epoch) {
+        let seeds = [self.seed, 0, 1, 5, 6, self.seed.wrapping_add(1), self.seed.wrapping_add(3)];
+        let mut orders = seeds.iter().flat_map(|&seed| (0..5).map(move |epoch| (seed, epoch)));
+        let other = orders.find(|&(seed, epoch)| is_of(seed, epoch));
+        let Some((seed, epoch)) = other.filter(|_| !is_of(self.seed, self.epoch)) else {
             return Ok(());
-        }
-        let seeds = [self.seed, 0, 1, 5, 6].into_iter();
-        let seeds = seeds.chain((1..=3).map(|more| self.seed.wrapping_add(more)));
-        let mut others = seeds.flat_map(|seed| (0..5).map(move |epoch| (seed, epoch)));
-        others.find(|&(seed, epoch)| is_of(seed, epoch)).map_or(Ok(()), |(seed, epoch)| {
-            let what = match (seed == self.seed, epoch == self.epoch) {
-                (true, _) => format!("epoch {} comes in the order of epoch {epoch}", self.epoch),
-                (_, true) => format!("seed {} gives the order of seed {seed}", self.seed),
-                _ => format!("the order is that of seed {seed} and epoch {epoch}"),
-            };
-            Err(self.finding(what, found, law))
-        })
+        };
+        let what = match (seed == self.seed, epoch == self.epoch) {
+            (true, _) => format!("epoch {} comes in the order of epoch {epoch}", self.epoch),
+            (_, true) => format!("seed {} gives the order of seed {seed}", self.seed),
+            _ => format!("the order is that of seed {seed} and epoch {epoch}"),
+        };
+        Err(self.finding(what, found, law))
     }
 
     fn batches_are_those_of_one_device(self, found: &Shares) -> Outcome {
@@ -169,11 +149,9 @@ impl Epoch {
 
 /// A line for each rank, as in `rank 0  7 2 | 0 5 | 3`.
 fn drawn(shares: &Shares) -> String {
-    let mut lines = String::new();
-    for (rank, share) in shares.iter().enumerate() {
-        let _ = writeln!(lines, "rank {rank}  {}", in_groups(share));
-    }
-    lines
+    let lines = shares.iter().enumerate();
+    let lines = lines.map(|(rank, share)| format!("rank {rank}  {}", in_groups(share)));
+    lines.collect::<Vec<_>>().join("\n")
 }
 
 fn ranks_share_every_epoch_out(answer: Answer, epoch: &Epoch) -> Outcome {
@@ -184,6 +162,6 @@ fn ranks_share_every_epoch_out(answer: Answer, epoch: &Epoch) -> Outcome {
     epoch.batches_are_those_of_one_device(&found)?;
     demand(found == epoch.shares(epoch_share), || {
         let law = "shards of a batch are runs in order, as `shard_range` cuts them";
-        epoch.finding("a batch is shared out in another way", &found, law)
+        epoch.finding("a batch is shared out in another way".to_owned(), &found, law)
     })
 }

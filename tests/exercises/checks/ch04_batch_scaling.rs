@@ -3,7 +3,6 @@
 //! Each step is compared with one device and a batch of k·b: the samples, the weight of each sample, the result, and the
 //! share and the messages of each rank.
 
-use std::fmt;
 use std::ops::Range;
 
 use datasets::Batch;
@@ -34,9 +33,10 @@ const TUNED: [Tuned; 2] =
 const SLACK: u64 = 256;
 
 const ALL: &str = "all ranks take part in every all-reduce, even a rank with an empty shard";
-const SUMS: &str =
-    "an all-reduce adds up the gradients of all ranks, and all ranks make the same update";
 const NEXT: &str = "the batch of k devices has the next k·b samples of the epoch, and each takes its own shard of them";
+const KEEP: &str = "the rate is kept; sum, then divide once, by the size of the whole batch";
+const LINEAR: &str =
+    "k times the rate in every step; sum, then divide once, by the size of the whole batch";
 const OWN: &str = "each rank computes the gradients of its own shard, and of no other";
 
 #[derive(Clone, Copy)]
@@ -59,16 +59,8 @@ fn steps(rule: RateRule) -> Vec<Step> {
         .collect()
 }
 
-impl fmt::Display for Step {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { devices, step, tuned, rule } = self;
-        let size = tuned.batch_size;
-        write!(
-            f,
-            "{devices} devices with {size} samples each, an epoch of {SAMPLES}, RateRule::{rule:?}, step {step}"
-        )
-    }
-}
+shown!(Step { devices, step, tuned: Tuned { batch_size, .. }, rule } =>
+    "{devices} devices with {batch_size} samples each, an epoch of {SAMPLES}, RateRule::{rule:?}, step {step}");
 
 /// What a step leaves on a rank.
 struct Found {
@@ -111,97 +103,64 @@ impl Step {
         found.map_err(ranks::all_take_part(ALL, self.samples().len() < self.devices))
     }
 
-    /// The updates of all ranks contain the next samples of the epoch.
-    fn the_next_samples_took_part(self, counted: &[Vec<f64>]) -> Outcome {
-        let samples: Vec<Vec<usize>> = counted.iter().map(|it| taking_part(it)).collect();
-        let wanted = in_words(&self.samples().collect::<Vec<_>>());
-        demand(samples.iter().all(|of_rank| *of_rank == samples[0]), || {
-            let each = samples.iter().enumerate();
-            let each = each.map(|(rank, of_rank)| format!("rank {rank}: {}", in_words(of_rank)));
-            Finding::new("ranks use other samples")
-                .expected(format!("{wanted} on every rank"), each.collect::<Vec<_>>().join("\n"))
-                .law(SUMS)
-        })?;
-        let found = in_words(&samples[0]);
-        same(format!("{found} took part"), wanted, found, NEXT)
-    }
-
-    /// Each sample counts with the rate, divided by the samples of the batch.
-    fn each_counts_as_it_should(self, counted: &[Vec<f64>]) -> Outcome {
+    /// Each sample of the batch counts with the rate, divided by the samples of the batch.
+    fn each_counts_as_it_should(self, rank: usize, counted: &[f64]) -> Outcome {
         let (rate, size) = (self.rate(), self.samples().len());
         let right = rate / size as f64;
-        let times = |rank: usize| self.samples().map(move |sample| counted[rank][sample] / right);
+        let times: Vec<f64> = self.samples().map(|sample| counted[sample] / right).collect();
         let is_wrong = |times: &f64| (times - 1.0).abs() > 1e-9 || times.is_nan();
-        let Some(rank) = (0..self.devices).find(|&rank| times(rank).any(|it| is_wrong(&it))) else {
-            return Ok(());
-        };
-        let times: Vec<f64> = times(rank).collect();
-        let first = times.iter().position(is_wrong).unwrap_or_default();
-        let sizes: Vec<usize> = (0..self.devices)
-            .map(|rank| split_batch::shard_range(size, self.devices, rank).len())
-            .collect();
+        let Some(first) = times.iter().position(is_wrong) else { return Ok(()) };
+        let shard = |rank| split_batch::shard_range(size, self.devices, rank).len();
+        let sizes: Vec<usize> = (0..self.devices).map(shard).collect();
         let fits = |factors: &[f64]| {
             let of_samples = sizes.iter().zip(factors).flat_map(|(&size, &it)| vec![it; size]);
             of_samples.zip(&times).all(|(factor, times)| (factor - times).abs() < 1e-7)
         };
-        let full = self.devices * self.tuned.batch_size;
         // With RateRule::Keep, the sum was right.
-        let guess = match self.rule {
-            RateRule::Linear if fits(&vec![1.0 / self.devices as f64; self.devices]) => {
-                Some("that fits the rate of one device".to_owned())
-            }
-            _ => shards::guess(&sizes, rank, full, fits),
-        };
-        let law = match self.rule {
-            RateRule::Keep => {
-                "the rate is kept; sum, then divide once, by the size of the whole batch"
-            }
-            RateRule::Linear => {
-                "k times the rate in every step; sum, then divide once, by the size of the whole batch"
-            }
+        let one_device =
+            self.rule == RateRule::Linear && fits(&vec![1.0 / self.devices as f64; self.devices]);
+        let guess = match one_device {
+            true => Some("that fits the rate of one device".to_owned()),
+            false => shards::guess(&sizes, rank, self.devices * self.tuned.batch_size, fits),
         };
         let sample = self.samples().start + first;
         let alike = times.iter().all(|it| (it / times[first] - 1.0).abs() < 1e-6);
-        let what =
-            if alike { "the update".to_owned() } else { format!("the part of sample {sample}") };
+        let what = match alike {
+            true => "the update".to_owned(),
+            false => format!("the part of sample {sample}"),
+        };
+        let [right, got] = [right, times[first] * right].map(short);
         Err(Finding::new(format!("{what} is {} what it should be", multiple(times[first])))
             .expected(
-                format!(
-                    "{} times each sample's gradient: rate {rate} / {size} samples",
-                    short(right)
-                ),
-                format!("{} times the gradient of sample {sample}", short(times[first] * right)),
+                format!("{right} times each sample's gradient: rate {rate} / {size} samples"),
+                format!("{got} times the gradient of sample {sample}"),
             )
             .note(guess)
-            .law(law))
+            .law(if self.rule == RateRule::Keep { KEEP } else { LINEAR }))
     }
 
     /// The batch may be cut into equal shards, or into b samples for one rank after another.
     fn each_rank_has_its_shard(self, worked: &[usize]) -> Outcome {
         let (samples, most) = (self.samples().len(), self.tuned.batch_size);
-        for (rank, &got) in worked.iter().enumerate() {
-            demand(got <= most, || {
-                Finding::new(format!("rank {rank} computes the gradients of {got} samples"))
-                    .expected(format!("at most {most}"), got)
-                    .law(OWN)
-            })?;
-        }
-        let got: usize = worked.iter().sum();
-        demand(got == samples, || {
-            Finding::new(format!("the ranks compute the gradients of {got} samples"))
-                .expected(format!("{samples}, those of the batch"), got)
-                .law(OWN)
-        })
+        let too_many = worked.iter().position(|&got| got > most);
+        too_many.map_or(Ok(()), |rank| {
+            let what = format!("rank {rank} computes the gradients of {} samples", worked[rank]);
+            Err(Finding::new(what).expected(format!("at most {most}"), worked[rank]).law(OWN))
+        })?;
+        same("the samples whose gradients the ranks compute", samples, worked.iter().sum(), OWN)
     }
 }
 
 fn update(answer: Answer, &step: &Step) -> Outcome {
     let found = step.found(answer)?;
     let before = Classifier::new(SEED, &Device::Cpu)?;
-    let factors = found.iter().map(|it| counted(&before, &it.weights, SAMPLES));
-    let factors = factors.collect::<Result<Vec<_>>>()?;
-    step.the_next_samples_took_part(&factors)?;
-    step.each_counts_as_it_should(&factors)?;
+    for (rank, Found { weights, .. }) in found.iter().enumerate() {
+        let counts = counted(&before, weights, SAMPLES)?;
+        let found = in_words(&taking_part(&counts));
+        let wanted = in_words(&step.samples().collect::<Vec<_>>());
+        same(format!("{found} took part on rank {rank}"), wanted, found, NEXT)?;
+        step.each_counts_as_it_should(rank, &counts)?;
+    }
     let (weights, worked): (Vec<Weights>, Vec<usize>) =
         found.into_iter().map(|it| (it.weights, it.worked)).unzip();
     replicas::agree("a step", &weights)?;
@@ -212,21 +171,11 @@ fn update(answer: Answer, &step: &Step) -> Outcome {
 
 /// Two ranks send as many bytes in each algorithm.
 fn each_gradient_is_added_up_once(answer: Answer, &step: &Step) -> Outcome {
-    let bytes = |traffic: Traffic| traffic.bytes;
+    let sent: Vec<Traffic> = step.found(answer)?.iter().map(|it| it.sent).collect();
     let model = Classifier::new(SEED, &Device::Cpu)?;
     let shapes: Vec<_> = model.parameters().iter().map(|it| it.value.shape().clone()).collect();
-    let once = shards::traffic(step.devices, &shapes, DType::F64, Algorithm::default())?;
-    let once: u64 = once.into_iter().map(bytes).sum();
-    let sent: u64 = step.found(answer)?.iter().map(|it| bytes(it.sent)).sum();
-    demand(once.abs_diff(sent) <= SLACK, || {
-        Finding::new("the ranks send another number of bytes")
-            .expected(format!("about {once}"), sent)
-            .note(
-                (sent.abs_diff(2 * once) <= SLACK)
-                    .then(|| "that fits two all-reduces of each gradient".to_owned()),
-            )
-            .law("each gradient is added up in one all-reduce")
-    })
+    let law = "each gradient is added up in one all-reduce";
+    shards::sent_once(&sent, &shapes, Algorithm::default(), SLACK, law)
 }
 
 fn errors_are_passed_on(answer: Answer) -> Outcome {

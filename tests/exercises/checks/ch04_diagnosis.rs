@@ -4,7 +4,7 @@
 
 use serde::Deserialize;
 
-use crate::metrics::{Line, Summary, compare, lines};
+use crate::metrics::{Line, Summary, compare, field, lines};
 use crate::prelude::*;
 
 /// The results of the experiment.
@@ -30,9 +30,11 @@ pub struct Diagnosis {
 }
 
 /// The laws of an answer.
-pub const LAWS: &[Law<Answer>] = laws![the_runs, the_signs, the_bugs];
+pub const LAWS: &[Law<Answer>] = laws![the_signs, the_bugs];
 
 const PROGRAM: &str = "cargo run --release -p scratch-data-parallel -- … --break mystery:1 --metrics FILE, as the exercise's text says";
+const STEP_1: &str = "the largest weight difference after step 1, which the program prints";
+const HASHES: &str = "the program compares the hashes of the replicas at the end";
 
 /// Larger weight differences are no rounding.
 const ROUNDING: f64 = 1e-4;
@@ -49,56 +51,51 @@ struct Differences {
     after_first_step: f64,
 }
 
-/// The comparison of a mystery with one device, in a run with two images or with more.
-fn run(all: &[Line], mystery: usize, two_images: bool) -> Outcome<Comparison> {
+/// The largest weight difference after step 1, and whether the replicas agree, in the run of a mystery with two images or more.
+fn run(all: &[Line], mystery: usize, two_images: bool) -> Outcome<(f64, bool)> {
     let method = format!("broken on purpose: mystery:{mystery} ");
-    let of_run = all.iter().filter(|line| line.kind == "summary").find(|line| {
-        let Summary { method: found, images, interrupted, .. } = line.read();
+    for line in all.iter().filter(|line| line.kind == "summary") {
+        let Summary { method: found, images, interrupted, .. } = line.read()?;
         let is_mystery = found.is_some_and(|found| found.starts_with(&method));
-        is_mystery && !interrupted && (images.0 == 2) == two_images
-    });
-    let comparison = of_run
-        .and_then(|run| all.iter().find(|line| line.kind == "comparison" && line.file == run.file));
+        let of_run = |other: &&Line| other.kind == "comparison" && other.file == line.file;
+        let comparison = all.iter().find(of_run);
+        let fits = is_mystery && !interrupted && (images.0 == 2) == two_images;
+        if let Some(comparison) = comparison.filter(|_| fits) {
+            let Comparison { weight_difference, replicas_agree } = comparison.read()?;
+            return Ok((weight_difference.after_first_step, replicas_agree));
+        }
+    }
     let images = if two_images { "two images" } else { "6,000 images" };
-    comparison.map(Line::read).ok_or_else(|| {
-        Finding::new(format!("TODO: there is no run of mystery:{mystery} with {images}"))
-            .law(format!("an experiment is run first: {PROGRAM}"))
+    Err(Finding::new(format!("TODO: there is no run of mystery:{mystery} with {images}"))
+        .law(format!("an experiment is run first: {PROGRAM}")))
+}
+
+/// Judges each mystery: its number, the differences on many images and on two, whether the replicas agree, and the diagnosis.
+fn judge(answer: Answer, law: fn(usize, [f64; 2], bool, Diagnosis) -> Outcome) -> Outcome {
+    let all = lines(answer.metrics, PROGRAM)?;
+    (1..).zip(answer.mysteries).try_for_each(|(mystery, got)| {
+        let (many, agree) = run(&all, mystery, false)?;
+        let (two, _) = run(&all, mystery, true)?;
+        law(mystery, [many, two], agree, got)
     })
 }
 
-/// For each mystery, the run with many images and the run with two.
-fn runs(answer: Answer) -> Outcome<Vec<[Comparison; 2]>> {
-    let all = lines(answer.metrics, PROGRAM);
-    (1..=4).map(|mystery| Ok([run(&all, mystery, false)?, run(&all, mystery, true)?])).collect()
-}
-
-fn the_runs(answer: Answer) -> Outcome {
-    runs(answer).map(|_| ())
-}
-
 fn the_signs(answer: Answer) -> Outcome {
-    for (index, (runs, got)) in runs(answer)?.iter().zip(answer.mysteries).enumerate() {
-        let name = |what: &str| format!("mystery:{}, {what}", index + 1);
-        let [many, two] = runs.map(|run| run.weight_difference.after_first_step);
-        let law = "the largest weight difference after step 1, which the program prints";
+    judge(answer, |mystery, [many, two], agree, got| {
+        let name = |what: &str| format!("mystery:{mystery}, {what}");
         // The program prints one digit behind the point, or two digits of a small number.
         let near = |number: f64| if number < 0.1 { 0.06 * number } else { 0.06 };
-        compare(&name("difference"), many, got.difference, near(many), law);
-        compare(&name("with_two_images"), two, got.with_two_images, near(two), law);
-        let law = "the program compares the hashes of the replicas at the end";
-        same(name("replicas_agree"), runs[0].replicas_agree, got.replicas_agree, law)?;
-    }
-    Ok(())
+        compare(name("difference"), many, got.difference, near(many), STEP_1)?;
+        compare(name("with_two_images"), two, got.with_two_images, near(two), STEP_1)?;
+        same(name("replicas_agree"), agree, got.replicas_agree, HASHES)
+    })
 }
 
 /// A bug is wrong if a sign contradicts it.
 fn the_bugs(answer: Answer) -> Outcome {
-    let signs = runs(answer)?;
-    (1..).zip(signs.iter().zip(answer.mysteries)).try_for_each(|(mystery, (signs, got))| {
-        let [many, two] = signs.map(|run| run.weight_difference.after_first_step);
-        let agree = signs[0].replicas_agree;
+    judge(answer, |mystery, [many, two], agree, Diagnosis { bug, .. }| {
         let halved = [many, two].iter().all(|it| (it - 0.5).abs() < 0.02);
-        let (fits, sign) = match got.bug {
+        let (fits, sign) = match bug {
             "none" => {
                 (agree && many <= ROUNDING, "the weights agree with one device up to rounding")
             }
@@ -119,15 +116,12 @@ fn the_bugs(answer: Answer) -> Outcome {
             }
             _ => (false, "the name of a bug of --break, or none"),
         };
-        let todo = if got.bug.is_empty() { "TODO: " } else { "" };
-        let agree = if agree { "agree" } else { "differ" };
-        demand(fits, || {
-            Finding::new(format!("{todo}mystery:{mystery} is not {:?}", got.bug))
-                .expected(
-                    format!("a bug that fits differences of {many:.1e}, with two images {two:.1e}, and replicas that {agree}"),
-                    format!("{:?}: {sign}", got.bug),
-                )
-                .law("a diagnosis fits all signs")
-        })
+        let replicas = if agree { "agree" } else { "differ" };
+        let expected = format!(
+            "a bug that fits differences of {many:.1e}, with two images {two:.1e}, and replicas that {replicas}"
+        );
+        let what = format!("mystery:{mystery} is not {bug:?}");
+        let sides = [expected, format!("{bug:?}: {sign}")];
+        field(what, bug.is_empty(), fits, sides, "a diagnosis fits all signs")
     })
 }

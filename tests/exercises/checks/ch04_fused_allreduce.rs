@@ -2,8 +2,6 @@
 //!
 //! The sums have numbers that show their origin. Shapes and messages are compared, too.
 
-use std::fmt;
-
 use candle_core::Shape;
 
 use crate::prelude::*;
@@ -45,9 +43,8 @@ const BASE: usize = 100;
 
 /// A list of tensors on every rank.
 ///
-/// Elements are numbered from 1 through all tensors, and rank r brings its number times 100 to the power
-/// r. Two digits of a sum show for each rank which of its elements went in: on two ranks the first
-/// element's sum is 101, and 301 is element 1 of rank 0 and element 3 of rank 1.
+/// Elements are numbered from 1 through all tensors, and rank r brings its number times 100 to the power r. On two ranks the sum
+/// of the first element is 101. No two sets of elements have the same sum.
 #[derive(Clone, Copy)]
 struct Case {
     ranks: usize,
@@ -69,12 +66,8 @@ fn cases() -> Vec<Case> {
     cases
 }
 
-impl fmt::Display for Case {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { ranks, algorithm, dtype, shapes } = self;
-        write!(f, "{ranks} ranks, Algorithm::{algorithm:?}, tensors {shapes:?} {dtype:?}")
-    }
-}
+shown!(Case { ranks, algorithm, dtype, shapes } =>
+    "{ranks} ranks, Algorithm::{algorithm:?}, tensors {shapes:?} {dtype:?}");
 
 impl Case {
     fn brought(self, rank: usize) -> Result<Vec<Tensor>> {
@@ -106,54 +99,29 @@ impl Case {
         found.map_err(ranks::all_take_part(law, empty || self.shapes.is_empty()))
     }
 
-    /// The elements that a sum is made of, one of each rank.
+    fn elements(self) -> usize {
+        self.shapes.iter().map(|shape| shape.iter().product::<usize>()).sum()
+    }
+
+    /// The sum of the elements with this number.
+    fn right(self, number: usize) -> f64 {
+        (0..self.ranks).map(|rank| (number * BASE.pow(rank as u32)) as f64).sum()
+    }
+
+    /// The place of the elements that a sum is made of.
     fn made_of(self, sum: f64) -> String {
-        let elements: usize = self.shapes.iter().map(|shape| shape.iter().product::<usize>()).sum();
-        let whole = sum as usize;
-        let parts: Vec<usize> =
-            (0..self.ranks).map(|rank| whole / BASE.pow(rank as u32) % BASE).collect();
-        let readable = sum == whole as f64 && whole < BASE.pow(self.ranks as u32);
-        if !readable || parts.iter().any(|part| !(1..=elements).contains(part)) {
-            return format!("{sum}: no sum of one element of each rank");
+        match (1..=self.elements()).find(|&number| self.right(number) == sum) {
+            Some(number) => format!("{sum}: {} of every rank", self.place(number)),
+            None => format!("{sum}: not the elements at one place of all ranks"),
         }
-        if parts.iter().all(|&part| part == parts[0]) {
-            return format!("{sum}: {} of every rank", self.place(parts[0]));
-        }
-        let name = |(rank, &part): (usize, &usize)| format!("{} of rank {rank}", self.place(part));
-        let names: Vec<String> = parts.iter().enumerate().map(name).collect();
-        format!("{sum}: {}", names.join(" + "))
     }
 
     fn place(self, number: usize) -> String {
-        let mut element = number - 1;
-        for (index, shape) in self.shapes.iter().enumerate() {
-            let elements: usize = shape.iter().product();
-            if element < elements {
-                return format!("tensor {index}[{element}]");
-            }
-            element -= elements;
-        }
-        format!("element {number}")
-    }
-
-    /// The right sums of all elements, in order.
-    fn right(self) -> impl Fn(usize) -> f64 {
-        move |number| (0..self.ranks).map(|rank| (number * BASE.pow(rank as u32)) as f64).sum()
-    }
-
-    /// What explains all sums of a rank, if they are wrong.
-    fn guess(self, got: &[f64]) -> Option<String> {
-        let right = self.right();
-        let all = |wrong: &dyn Fn(f64) -> f64| {
-            (1..).zip(got).all(|(number, got)| *got == wrong(right(number)))
-        };
-        let mean = all(&|sum| sum / self.ranks as f64);
-        let in_f32 = self.dtype == DType::F64 && all(&|sum| f64::from(sum as f32));
-        match (mean, in_f32) {
-            (true, _) => Some("that fits the mean".to_owned()),
-            (_, true) => Some("that fits sums in f32".to_owned()),
-            _ => None,
-        }
+        let elements = self.shapes.iter().map(|shape| shape.iter().product::<usize>()).enumerate();
+        let mut places =
+            elements.flat_map(|(index, all)| (0..all).map(move |element| (index, element)));
+        let (index, element) = places.nth(number - 1).unwrap_or_default();
+        format!("tensor {index}[{element}]")
     }
 }
 
@@ -167,15 +135,16 @@ fn sums(answer: Answer, &case: &Case) -> Outcome {
             same(format!("rank {rank} gets tensor {index} in another form"), expected, got, KIND)?;
         }
         let got = sums.iter().map(numbers).collect::<Result<Vec<_>>>()?.concat();
-        let right = case.right();
-        for (number, &got_here) in (1..).zip(&got) {
-            demand(got_here == right(number), || {
+        let mut pairs = (1..).zip(&got);
+        let is_mean = pairs.all(|(number, got)| *got == case.right(number) / case.ranks as f64);
+        (1..).zip(&got).try_for_each(|(number, &got)| {
+            demand(got == case.right(number), || {
                 Finding::new(format!("rank {rank} gets a wrong sum at {}", case.place(number)))
-                    .expected(case.made_of(right(number)), case.made_of(got_here))
-                    .note(case.guess(&got))
+                    .expected(case.made_of(case.right(number)), case.made_of(got))
+                    .note(is_mean.then(|| "that fits the mean".to_owned()))
                     .law(SUM)
-            })?;
-        }
+            })
+        })?;
     }
     Ok(())
 }
@@ -183,54 +152,41 @@ fn sums(answer: Answer, &case: &Case) -> Outcome {
 /// The messages are those of one all-reduce of all elements in a row.
 fn one_all_reduce(answer: Answer, &case: &Case) -> Outcome {
     let sent: Vec<Traffic> = case.found(answer)?.into_iter().map(|(_, sent)| sent).collect();
-    let numbers = |sent: &[Traffic]| sent.iter().map(|it| it.messages).collect::<Vec<_>>();
-    let elements: usize = case.shapes.iter().map(|shape| shape.iter().product::<usize>()).sum();
-    let row = [Shape::from(elements)];
-    let by = |algorithm| shards::traffic(case.ranks, &row, case.dtype, algorithm);
-    let one_call = by(case.algorithm)?;
-    let messages = numbers(&sent);
     // An answer may send nothing if there is no element, and must send nothing if there is no tensor.
-    if elements == 0 && messages.iter().all(|&sent| sent == 0) {
+    if case.elements() == 0 && sent.iter().all(|sent| sent.messages == 0) {
         return Ok(());
     }
-    let expected = match case.shapes.is_empty() {
-        true => vec![0; case.ranks],
-        false => numbers(&one_call),
+    let row = [Shape::from(case.elements())];
+    let by = |algorithm| match case.shapes {
+        [] => Ok(vec![Traffic::default(); case.ranks]),
+        _ => shards::traffic(case.ranks, &row, case.dtype, algorithm),
     };
-    let Some(rank) = (0..case.ranks).find(|&rank| messages[rank] != expected[rank]) else {
-        return sent.iter().zip(&one_call).enumerate().try_for_each(|(rank, (sent, one))| {
+    let differs = |one: &[Traffic]| {
+        sent.iter().zip(one).position(|(sent, one)| sent.messages != one.messages)
+    };
+    let one = by(case.algorithm)?;
+    let Some(rank) = differs(&one) else {
+        return sent.iter().zip(&one).enumerate().try_for_each(|(rank, (sent, one))| {
             let [expected, got] = [one, sent].map(|it| format!("{} bytes", it.bytes));
             same(format!("rank {rank} sends {got}"), expected, got, TYPE)
         });
     };
-    let [wanted, got] = [expected[rank], messages[rank]];
-    let calls = match one_call[rank].messages {
-        one @ 1.. if got > wanted && got % one == 0 => Some(got / one),
-        _ => None,
-    };
-    let mut other = None;
-    for algorithm in Algorithm::OURS {
-        let is_other = algorithm != case.algorithm && !case.shapes.is_empty();
-        if other.is_none() && is_other && numbers(&by(algorithm)?) == messages {
-            other = Some(algorithm);
+    let [wanted, got] = [one[rank].messages, sent[rank].messages];
+    // The numbers of messages can fit several calls, and another algorithm too.
+    let is_calls = wanted > 0 && got > wanted && got % wanted == 0;
+    let mut like = Vec::from_iter(is_calls.then(|| format!("{} calls", got / wanted)));
+    for other in Algorithm::OURS {
+        if like.len() == usize::from(is_calls) && differs(&by(other)?).is_none() {
+            like.push(format!("one call of Algorithm::{other:?}"));
         }
     }
-    // The numbers of messages can fit both.
-    let (what, like, law) = match (calls, other) {
-        (None, None) => ("sends another number of messages".to_owned(), String::new(), ONCE),
-        (None, Some(other)) => {
-            ("adds up in another way".to_owned(), format!(", as with Algorithm::{other:?}"), CALLER)
-        }
-        (Some(calls), None) => (format!("makes {calls} all-reduces"), String::new(), ONCE),
-        (Some(calls), Some(other)) => (
-            format!("makes {calls} all-reduces, or one in another way"),
-            format!(", as with {calls} calls, or one of Algorithm::{other:?}"),
-            if case.shapes.len() == 1 { CALLER } else { ONCE },
-        ),
-    };
-    Err(Finding::new(format!("rank {rank} {what}"))
+    let is_other = like.len() > usize::from(is_calls);
+    let is_choice = is_other && (!is_calls || case.shapes.len() == 1);
+    let like =
+        if like.is_empty() { String::new() } else { format!(", as with {}", like.join(", or ")) };
+    Err(Finding::new(format!("rank {rank} sends another number of messages"))
         .expected(format!("messages sent: {wanted}"), format!("messages sent: {got}{like}"))
-        .law(law))
+        .law(if is_choice { CALLER } else { ONCE }))
 }
 
 fn errors_are_passed_on(answer: Answer) -> Outcome {

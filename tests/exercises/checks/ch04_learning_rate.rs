@@ -4,7 +4,7 @@
 
 use harness::statistics::mean;
 
-use crate::metrics::{Summary, compare, trainings};
+use crate::metrics::{Summary, by_seed, compare, field, trainings};
 use crate::prelude::*;
 
 /// The results of the experiment. Of two numbers, the first is for the batch of one device, the second for four devices.
@@ -44,48 +44,49 @@ pub enum Reason {
 }
 
 /// The laws of an answer.
-pub const LAWS: &[Law<Answer>] = laws![
-    four_times_the_batch_and_the_same_seeds,
-    the_best_rates_lie_between_others,
-    the_steps_of_an_epoch,
-    the_best_rates,
-    the_accuracies_and_their_spreads,
-    the_accuracy_that_is_lost,
-    the_reason
-];
+pub const LAWS: &[Law<Answer>] =
+    laws![the_runs, the_numbers, the_accuracy_that_is_lost, the_reason];
 
 const PROGRAM: &str =
     "cargo run --release -p scratch-data-parallel -- … --metrics FILE, as the exercise's text says";
+
+const BATCHES: &str =
+    "each device keeps its batch: four devices have four times the global batch of one";
+const ALIKE: &str = "one seed is chance, and both sides need the same seeds: an experiment changes one thing at a time";
+const MAXIMUM: &str = "four points show a maximum; fewer show little";
+const BETWEEN: &str =
+    "the best rate may lie outside of the range, as long as it is the lowest or the highest";
+const GLOBAL: &str = "a step takes the global batch, on all devices together";
+const BEST: &str = "the best rate has the highest accuracy, as the mean over the seeds";
+const MEAN: &str = "the mean of the accuracies of all seeds, after the last epoch";
+const SPREAD: &str = "the highest accuracy of a seed, minus the lowest";
+const KEPT: &str =
+    "four devices with their best rate, minus four devices with the best rate of one";
+const TIMES: &str =
+    "four devices with their best rate, minus four devices with four times the best rate of one";
 
 /// So many rates at least, for each batch.
 const RATES: usize = 4;
 /// So many seeds at least, for each rate.
 const SEEDS: usize = 3;
-/// The global batch grows by this factor.
-const DEVICES: usize = 4;
 /// Numbers of the answer may be rounded.
 const ROUNDED: f64 = 0.002;
 
-/// The trainings with one rate, one for each seed.
-struct Rate {
-    rate: f64,
-    seeds: Vec<u64>,
-    accuracies: Vec<f64>,
-}
+/// A rate, its seeds in order, and the accuracies.
+struct Rate(f64, (Vec<u64>, Vec<f64>));
 
 impl Rate {
     fn mean(&self) -> f64 {
-        mean(&self.accuracies)
+        mean(&self.1.1)
     }
 
     fn spread(&self) -> f64 {
-        let [low, high] = [f64::min, f64::max]
-            .map(|of| self.accuracies.iter().copied().reduce(of).unwrap_or(f64::NAN));
-        high - low
+        let [low, high] = [f64::min, f64::max].map(|of| self.1.1.iter().copied().reduce(of));
+        high.zip(low).map_or(f64::NAN, |(high, low)| high - low)
     }
 }
 
-/// The trainings with one batch, by rate.
+/// The trainings with one batch: images, and rates in order.
 struct Side {
     batch: usize,
     images: usize,
@@ -93,29 +94,24 @@ struct Side {
 }
 
 impl Side {
-    /// The trainings with this batch. One training counts for each rate and seed.
     fn new(all: &[Summary], batch: usize) -> Self {
-        let mut runs: Vec<&Summary> =
+        let runs: Vec<&Summary> =
             all.iter().filter(|run| run.options.batch_size == batch).collect();
-        let key = |run: &Summary| (run.options.learning_rate.to_bits(), run.options.seed);
-        runs.sort_by_key(|run| key(run));
-        runs.dedup_by_key(|run| key(run));
-        let groups = runs.chunk_by(|a, b| a.options.learning_rate == b.options.learning_rate);
-        let rates = groups.map(|runs| Rate {
-            rate: runs[0].options.learning_rate,
-            seeds: runs.iter().map(|run| run.options.seed).collect(),
-            accuracies: runs.iter().map(|run| run.test_accuracy).collect(),
-        });
+        let mut rates: Vec<f64> = runs.iter().map(|run| run.options.learning_rate).collect();
+        rates.sort_by(f64::total_cmp);
+        rates.dedup();
+        let of = |rate| runs.iter().copied().filter(move |run| run.options.learning_rate == rate);
+        let rates = rates.into_iter().map(|rate| Rate(rate, by_seed(of(rate))));
         Self { batch, images: runs[0].images.0, rates: rates.collect() }
     }
 
     fn listed(&self) -> String {
-        in_a_row(self.rates.iter().map(|it| it.rate))
+        in_a_row(self.rates.iter().map(|it| it.0))
     }
 
     /// The trainings with a rate.
     fn of(&self, rate: f64) -> Outcome<&Rate> {
-        let near = |it: &&Rate| (it.rate - rate).abs() <= 1e-9 * rate;
+        let near = |it: &&Rate| (it.0 - rate).abs() <= 1e-9 * rate;
         self.rates.iter().find(near).ok_or_else(|| {
             let (todo, rate) = (if rate.is_nan() { "TODO: " } else { "" }, short(rate));
             Finding::new(format!("{todo}{rate} is no rate of the runs with batch {}", self.batch))
@@ -132,141 +128,98 @@ impl Side {
 
 /// Reads the files: one device's batch, and four times this batch.
 fn sides(answer: Answer) -> Outcome<[Side; 2]> {
-    let all = trainings(answer.metrics, PROGRAM);
+    let all = trainings(answer.metrics, PROGRAM)?;
     let mut batches: Vec<usize> = all.iter().map(|run| run.options.batch_size).collect();
     batches.sort_unstable();
     batches.dedup();
     match batches[..] {
-        [one, four] if four == DEVICES * one => Ok([one, four].map(|batch| Side::new(&all, batch))),
+        [one, four] if four == 4 * one => Ok([one, four].map(|batch| Side::new(&all, batch))),
         _ => Err(Finding::new("the batches of the runs")
             .expected("one batch, and four times this batch", in_a_row(&batches))
-            .law(
-                "each device keeps its batch: four devices have four times the global batch of one",
-            )),
+            .law(BATCHES)),
     }
 }
 
-fn four_times_the_batch_and_the_same_seeds(answer: Answer) -> Outcome {
-    let law = "one seed is chance, and both sides need the same seeds: an experiment changes one thing at a time";
+fn the_runs(answer: Answer) -> Outcome {
     let sides = sides(answer)?;
-    let expected = &sides[0].rates[0].seeds;
+    let expected = &sides[0].rates[0].1.0;
     let wanted = match expected.len() {
         SEEDS.. => in_a_row(expected),
         _ => format!("at least {SEEDS} seeds, the same for all rates"),
     };
-    for Side { batch, rates, .. } in &sides {
-        for Rate { rate, seeds, .. } in rates {
+    for side @ Side { batch, rates, .. } in &sides {
+        for Rate(rate, (seeds, _)) in rates {
             demand(seeds == expected && seeds.len() >= SEEDS, || {
-                Finding::new(format!("the seeds of batch {batch}, rate {rate}"))
-                    .expected(&wanted, in_a_row(seeds))
-                    .law(law)
+                let what = format!("the seeds of batch {batch}, rate {rate}");
+                Finding::new(what).expected(&wanted, in_a_row(seeds)).law(ALIKE)
             })?;
         }
-    }
-    Ok(())
-}
-
-fn the_best_rates_lie_between_others(answer: Answer) -> Outcome {
-    for side in sides(answer)? {
-        let (batch, listed, rates) = (side.batch, side.listed(), &side.rates);
+        let (best, listed) = (side.best().0, side.listed());
         demand(rates.len() >= RATES, || {
-            Finding::new(format!("the rates of batch {batch}: {listed}"))
-                .expected(format!("at least {RATES}"), rates.len())
-                .law("four points show a maximum; fewer show little")
+            let what = format!("the rates of batch {batch}: {listed}");
+            Finding::new(what).expected(format!("at least {RATES}"), rates.len()).law(MAXIMUM)
         })?;
-        let best = side.best().rate;
-        demand(rates[0].rate < best && best < rates[rates.len() - 1].rate, || {
+        demand(rates[0].0 < best && best < rates[rates.len() - 1].0, || {
             Finding::new(format!("the best rate of batch {batch} is at the end of the range"))
                 .expected("a lower and a higher rate that are worse", format!("{best} of {listed}"))
-                .law("the best rate may lie outside of the range, as long as it is the lowest or the highest")
+                .law(BETWEEN)
         })?;
     }
     Ok(())
 }
 
-fn the_steps_of_an_epoch(answer: Answer) -> Outcome {
-    for (side, got) in sides(answer)?.iter().zip(answer.steps) {
-        let todo = if got == 0 { "TODO: " } else { "" };
-        demand(got == side.images.div_ceil(side.batch), || {
-            Finding::new(format!("{todo}the steps of an epoch with batch {}", side.batch))
-                .expected(format!("{} images in batches of {}", side.images, side.batch), got)
-                .law("a step takes the global batch, on all devices together")
-        })?;
-    }
-    Ok(())
-}
-
-fn the_best_rates(answer: Answer) -> Outcome {
-    for (side, rate) in sides(answer)?.iter().zip(answer.best_rate) {
-        let (best, got) = (side.best(), side.of(rate)?);
+fn the_numbers(answer: Answer) -> Outcome {
+    for (index, side @ Side { batch, images, .. }) in sides(answer)?.iter().enumerate() {
+        let steps = answer.steps[index];
+        let sides = [format!("{images} images in batches of {batch}"), steps.to_string()];
+        let what = format!("the steps of an epoch with batch {batch}");
+        field(what, steps == 0, steps == images.div_ceil(*batch), sides, GLOBAL)?;
+        let (best, got) = (side.best(), side.of(answer.best_rate[index])?);
+        let (rate, mean) = (got.0, got.mean());
         // Rates within the spread of their seeds are equally good.
-        demand(best.mean() - got.mean() <= best.spread().max(got.spread()), || {
-            Finding::new(format!("the best rate of batch {}", side.batch))
-                .expected(
-                    "a rate with a higher accuracy",
-                    format!("{rate}, with {:.3}", got.mean()),
-                )
-                .law("the best rate has the highest accuracy, as the mean over the seeds")
-        })?;
+        let good = best.mean() - mean <= best.spread().max(got.spread());
+        let sides = ["a rate with a higher accuracy".to_owned(), format!("{rate}, with {mean:.3}")];
+        field(format!("the best rate of batch {batch}"), false, good, sides, BEST)?;
+        let name = |what| format!("{what} of batch {batch}, rate {rate}");
+        compare(name("the accuracy"), mean, answer.accuracy[index], ROUNDED, MEAN)?;
+        compare(name("the spread"), got.spread(), answer.spread[index], ROUNDED, SPREAD)?;
     }
     Ok(())
 }
 
-fn the_accuracies_and_their_spreads(answer: Answer) -> Outcome {
-    for (index, side) in sides(answer)?.iter().enumerate() {
-        let best = side.of(answer.best_rate[index])?;
-        let name = |what: &str| format!("{what} of batch {}, rate {}", side.batch, best.rate);
-        let law = "the mean of the accuracies of all seeds, after the last epoch";
-        compare(&name("the accuracy"), best.mean(), answer.accuracy[index], ROUNDED, law);
-        let law = "the highest accuracy of a seed, minus the lowest";
-        compare(&name("the spread"), best.spread(), answer.spread[index], ROUNDED, law);
-    }
-    Ok(())
-}
-
-/// The accuracies that four devices lose by keeping the rate, and with four times the rate.
-fn lost(answer: Answer) -> Outcome<[f64; 2]> {
-    let [one, four] = answer.best_rate;
-    let [_, side] = sides(answer)?;
-    let loss = |rate| -> Outcome<f64> { Ok(side.of(four)?.mean() - side.of(rate)?.mean()) };
-    Ok([loss(one)?, loss(one * DEVICES as f64)?])
+/// The accuracies that four devices lose by keeping the rate and with four times the rate, and the spread.
+fn lost(answer: Answer) -> Outcome<[f64; 3]> {
+    let ([one, four], [_, side]) = (answer.best_rate, sides(answer)?);
+    let best = side.of(four)?;
+    let loss = |rate| -> Outcome<f64> { Ok(best.mean() - side.of(rate)?.mean()) };
+    Ok([loss(one)?, loss(4.0 * one)?, best.spread()])
 }
 
 fn the_accuracy_that_is_lost(answer: Answer) -> Outcome {
-    let [keeping, four_times] = lost(answer)?;
-    let law = "four devices with their best rate, minus four devices with the best rate of one";
-    let got = answer.lost_by_keeping_the_rate;
-    compare("lost_by_keeping_the_rate", keeping, got, ROUNDED, law);
-    let law = "four devices with their best rate, minus four devices with four times the best rate of one";
-    let got = answer.lost_by_four_times_the_rate;
-    compare("lost_by_four_times_the_rate", four_times, got, ROUNDED, law);
-    Ok(())
+    let ([keeping, times, _], it) = (lost(answer)?, answer);
+    compare("lost_by_keeping_the_rate", keeping, it.lost_by_keeping_the_rate, ROUNDED, KEPT)?;
+    compare("lost_by_four_times_the_rate", times, it.lost_by_four_times_the_rate, ROUNDED, TIMES)
 }
 
 /// A reason is wrong if a number of the files contradicts it.
 fn the_reason(answer: Answer) -> Outcome {
-    let [keeping, four_times] = lost(answer)?;
-    let [one, four] = answer.best_rate;
-    let spread = sides(answer)?[1].of(four)?.spread();
-    let lose = |lost: f64| format!("four devices lose {lost:.3}, more than the spread {spread:.3}");
-    let fact = match answer.reason {
-        Reason::Unknown => "none is chosen yet".to_owned(),
-        Reason::SameUpdates if keeping > spread => {
-            format!("with the best rate of one device, {}", lose(keeping))
-        }
-        Reason::LongerUpdates if four >= one => {
-            format!("the best rate of four devices is {four}, and not lower than {one}")
-        }
-        Reason::FewerSteps if four_times > spread => {
-            format!("with four times the rate, {}", lose(four_times))
-        }
-        Reason::FewerStepsUpToALimit if four < one => {
-            format!("the best rate of four devices is {four}, lower than {one}")
-        }
-        _ => return Ok(()),
+    let ([keeping, four_times, spread], [one, four]) = (lost(answer)?, answer.best_rate);
+    let lose = |with: &str, lost: f64| {
+        let lose = format!("{with}, four devices lose {lost:.3}, more than the spread {spread:.3}");
+        (lost <= spread, lose)
     };
-    let todo = if answer.reason == Reason::Unknown { "TODO: " } else { "" };
-    Err(Finding::new(format!("{todo}the reason {:?} does not fit the files", answer.reason))
-        .expected("a reason that fits all numbers", fact)
-        .law("an explanation fits all of its facts"))
+    let rate = |right, than: &str| {
+        (right, format!("the best rate of four devices is {four}, {than} {one}"))
+    };
+    let (fits, fact) = match answer.reason {
+        Reason::Unknown => (false, "none is chosen yet".to_owned()),
+        Reason::SameUpdates => lose("with the best rate of one device", keeping),
+        Reason::LongerUpdates => rate(four < one, "and not lower than"),
+        Reason::FewerSteps => lose("with four times the rate", four_times),
+        Reason::FewerStepsUpToALimit => rate(four >= one, "lower than"),
+    };
+    let open = answer.reason == Reason::Unknown;
+    let what = format!("the reason {:?} does not fit the files", answer.reason);
+    let sides = ["a reason that fits all numbers".to_owned(), fact];
+    field(what, open, fits, sides, "an explanation fits all of its facts")
 }

@@ -2,8 +2,6 @@
 //!
 //! k devices equal one, in f64: the update, the gradients and the sums of each rank, on shards of all kinds.
 
-use std::fmt;
-
 use candle_core::Shape;
 use datasets::synthetic::dataset;
 use datasets::{Batch, Split};
@@ -41,7 +39,7 @@ const ONCE: &str =
 /// Relative differences in f64 that are rounding.
 const ROUNDING: f64 = 1e-10;
 
-/// Bytes that another cut of the same numbers into messages may add.
+/// Bytes that other chunks of the same numbers may add in a ring.
 const SLACK: u64 = 2048;
 
 /// Devices, samples of the batch, rate, and algorithm.
@@ -50,15 +48,10 @@ struct Case(usize, usize, f64, Algorithm);
 
 const UNEQUAL: Case = Case(2, 5, 0.25, Algorithm::OneShot);
 
-impl fmt::Display for Case {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self(devices, samples, rate, algorithm) = self;
-        let devices = counted(*devices, "device");
-        write!(f, "{devices}, {samples} samples, rate {rate}, Algorithm::{algorithm:?}")
-    }
-}
+shown!(Case(devices, samples, rate, algorithm) =>
+    "{}, {samples} samples, rate {rate}, Algorithm::{algorithm:?}", counted(*devices, "device"));
 
-/// What a step leaves on a rank, or on one device with the whole batch.
+/// What a step leaves on a rank.
 struct Found {
     step: Step,
     weights: Weights,
@@ -102,65 +95,20 @@ impl Case {
         let found = ranks::run(self.0, Sends::Buffered, move |rank| self.step(answer, rank));
         found.map_err(ranks::all_take_part(ALL, self.1 < self.0))
     }
-
-    /// One device's step with the whole batch.
-    fn alone(self) -> Result<Found> {
-        let model = replica(&Device::Cpu)?;
-        let step = local_gradients(&model, &self.batch()?)?;
-        sgd(model.parameters(), &step.gradients, self.2, self.1)?;
-        Ok(Found { step, weights: model.parameters().snapshot()?, sent: Traffic::default() })
-    }
 }
 
+/// The gradients of one device with the whole batch are the right ones.
 fn step(answer: Answer, &case: &Case) -> Outcome {
-    let found = case.steps(answer)?;
-    let (right, initial) = (case.alone()?, replica(&Device::Cpu)?);
+    let (found, shards) = (case.steps(answer)?, case.shards()?);
+    let initial = replica(&Device::Cpu)?;
     let before = initial.parameters().snapshot()?;
-    let shards = case.shards()?;
+    let right = local_gradients(&initial, &case.batch()?)?;
     let of_shards = shards.iter().map(|shard| local_gradients(&initial, shard));
     let of_shards: Vec<Step> = of_shards.collect::<Result<_>>()?;
-    let update = |weights: &Weights| -> Result<Vec<Tensor>> {
-        before.iter().zip(weights).map(|((_, old), (_, new))| old - new).collect()
-    };
-    for (rank, Found { step, weights, .. }) in found.iter().enumerate() {
-        let compared = Compared { names: &before, shards: &shards, of_shards: &of_shards, rank };
-        let factor = case.2 / case.1 as f64;
-        let expected = format!("{} times the gradient of the batch: rate / samples", short(factor));
-        let updates = [update(&right.weights)?, update(weights)?];
-        compared.tensors("the update", &updates, factor, (&expected, DIVIDE))?;
-        let gradients = [&right.step, step].map(|step| step.gradients.clone());
-        same("the number of gradients", gradients[0].len(), gradients[1].len(), RESULT)?;
-        let expected = "the gradient, summed over the samples of the batch";
-        compared.tensors("the gradient in the result", &gradients, 1.0, (expected, RESULT))?;
-        compared.sums(right.step.sums, step.sums)?;
-    }
-    let everything = |found: &Found| -> Result<Weights> {
-        let mut all = found.weights.clone();
-        all.extend(found.step.gradients.iter().map(|it| ("gradient".to_owned(), it.clone())));
-        all.push(("sums".to_owned(), Tensor::new(&found.step.sums.to_array(), &Device::Cpu)?));
-        Ok(all)
-    };
-    replicas::agree("a step", &found.iter().map(everything).collect::<Result<Vec<_>>>()?)
-}
-
-/// The tensors of a rank beside the tensors of one device.
-struct Compared<'a> {
-    names: &'a Weights,
-    shards: &'a [Batch],
-    of_shards: &'a [Step],
-    rank: usize,
-}
-
-impl Compared<'_> {
-    /// Compares tensors of all parameters, which should be `factor` times the gradients of the batch.
-    fn tensors(
-        &self,
-        what: &str,
-        [right, got]: &[Vec<Tensor>; 2],
-        factor: f64,
-        (expected, law): (&str, &str),
-    ) -> Outcome {
-        let apart = right.iter().zip(got).map(|(right, got)| relative_difference(got, right));
+    let sizes: Vec<usize> = shards.iter().map(Batch::len).collect();
+    let compare = |rank: usize, what: &str, got: &[Tensor], expected: &str, law: &str| -> Outcome {
+        same(format!("the tensors of {what}"), right.gradients.len(), got.len(), law)?;
+        let apart = right.gradients.iter().zip(got).map(|(it, got)| relative_difference(got, it));
         let apart: Vec<f64> = apart.collect::<Result<_>>()?;
         // NaN counts as a difference.
         let agrees = |&index: &usize| apart[index] <= ROUNDING;
@@ -168,79 +116,54 @@ impl Compared<'_> {
         demand(wrong.is_empty(), || {
             let names = match wrong.len() == apart.len() {
                 true => "every parameter".to_owned(),
-                false => in_a_row(wrong.iter().map(|&index| &self.names[index].0)),
+                false => in_a_row(wrong.iter().map(|&index| &before[index].0)),
             };
             let larger = |a: f64, b: f64| if b > a || b.is_nan() { b } else { a };
             let largest = wrong.iter().map(|&index| apart[index]).fold(0.0, larger);
-            let sizes: Vec<usize> = self.shards.iter().map(Batch::len).collect();
-            let fits = |factors: &[f64]| {
-                wrong.iter().all(|&index| self.is_sum(&got[index], index, factor, factors))
+            // Whether a tensor is the sum of the shards' gradients with these factors.
+            let is_sum = |index: usize, factors: &[f64]| {
+                let terms = of_shards.iter().zip(factors);
+                let terms = terms.map(|(step, times)| &step.gradients[index] * *times);
+                let sum = terms.reduce(|sum, term| sum? + term?).and_then(Result::ok);
+                let apart = sum.and_then(|sum| relative_difference(&got[index], &sum).ok());
+                apart.is_some_and(|apart| apart <= 1e-8)
             };
-            let guess = shards::guess(&sizes, self.rank, sizes.iter().sum(), fits);
+            let fits = |factors: &[f64]| wrong.iter().all(|&index| is_sum(index, factors));
+            let guess = shards::guess(&sizes, rank, case.1, fits);
             let in_f32 = || (largest < 1e-5).then(|| "was it computed in f32?".to_owned());
-            Finding::new(format!("{what} of {names} is wrong on rank {}", self.rank))
+            Finding::new(format!("{what} of {names} is wrong on rank {rank}"))
                 .expected(expected, format!("a relative difference of {largest:.1e}"))
                 .note(guess.or_else(in_f32))
                 .law(law)
         })
+    };
+    let factor = case.2 / case.1 as f64;
+    let update = format!("{} times the gradient of the batch: rate / samples", short(factor));
+    let told = |it: BatchSums| format!("{} of {} correct", it.correct, it.samples);
+    for (rank, Found { step, weights, .. }) in found.iter().enumerate() {
+        let pairs = before.iter().zip(weights);
+        let updates = pairs.map(|((_, old), (_, new))| (old - new)? / factor);
+        let updates = updates.collect::<Result<Vec<_>>>()?;
+        compare(rank, "the update", &updates, &update, DIVIDE)?;
+        let sums = "the gradient, summed over the samples of the batch";
+        compare(rank, "the gradient in the result", &step.gradients, sums, RESULT)?;
+        let what = format!("the sums on rank {rank} are wrong");
+        same(&what, told(right.sums), told(step.sums), RESULT)?;
+        let loss = Expectation::of(format!("{what}: the loss")).law(RESULT).up_to(ROUNDING);
+        loss.compare(&[right.sums.loss], &[step.sums.loss])?;
     }
-
-    /// Whether a tensor is the sum of the shards' gradients with these factors.
-    fn is_sum(&self, got: &Tensor, index: usize, factor: f64, factors: &[f64]) -> bool {
-        let terms = self.of_shards.iter().zip(factors);
-        let sum = terms.map(|(step, times)| &step.gradients[index] * (factor * times));
-        let apart = sum
-            .reduce(|sum, term| sum? + term?)
-            .and_then(|sum| relative_difference(got, &sum.ok()?).ok());
-        apart.is_some_and(|apart| apart <= 1e-8)
-    }
-
-    fn sums(&self, right: BatchSums, got: BatchSums) -> Outcome {
-        let is = |other: BatchSums| {
-            let equal = (got.loss - other.loss).abs() <= ROUNDING * other.loss.abs();
-            equal && (got.correct, got.samples) == (other.correct, other.samples)
-        };
-        let words = |BatchSums { loss, correct, samples, .. }| {
-            format!("loss {}, {correct} of {samples} correct", short(loss))
-        };
-        demand(is(right), || {
-            let alone = is(self.of_shards[self.rank].sums);
-            let mean = is(BatchSums { loss: right.mean_loss(), ..right });
-            let note = match alone {
-                true => Some("that fits this rank's shard alone".to_owned()),
-                false => mean.then(|| "that fits the mean loss".to_owned()),
-            };
-            Finding::new(format!("the sums on rank {} are wrong", self.rank))
-                .expected(words(right), words(got))
-                .note(note)
-                .law(RESULT)
-        })
-    }
+    let weights: Vec<Weights> = found.into_iter().map(|it| it.weights).collect();
+    replicas::agree("a step", &weights)
 }
 
-/// The ranks may send several tensors together.
+/// The ranks may send several tensors together. In a ring, the chunks then have other sizes. The sums may be three numbers or four.
 fn each_number_is_added_up_once(answer: Answer, &case: &Case) -> Outcome {
-    let sent = case.steps(answer)?;
+    let sent: Vec<Traffic> = case.steps(answer)?.iter().map(|it| it.sent).collect();
     let model = replica(&Device::Cpu)?;
     let shapes = model.parameters().iter().map(|it| it.value.shape().clone());
     let shapes: Vec<Shape> = shapes.chain([4.into()]).collect();
-    let traffic = |algorithm| shards::traffic(case.0, &shapes, DType::F64, algorithm);
-    let as_much = |expected: &[Traffic]| {
-        let mut pairs = expected.iter().zip(&sent);
-        pairs.all(|(expected, it)| it.sent.bytes.abs_diff(expected.bytes) <= SLACK)
-    };
-    let expected = traffic(case.3)?;
-    let mut others = Vec::new();
-    for other in Algorithm::OURS {
-        others.extend(as_much(&traffic(other)?).then(|| format!("Algorithm::{other:?}")));
-    }
-    demand(as_much(&expected), || {
-        let kilobytes = |traffic: Traffic| format!("about {} KB", traffic.bytes / 1000);
-        Finding::new("rank 0 sends another number of bytes")
-            .expected(kilobytes(expected[0]), kilobytes(sent[0].sent))
-            .note((!others.is_empty()).then(|| format!("as with {}", others.join(", "))))
-            .law(ONCE)
-    })
+    let slack = if case.3 == Algorithm::Ring { SLACK } else { 8 * (case.0 as u64 - 1) };
+    shards::sent_once(&sent, &shapes, case.3, slack, ONCE)
 }
 
 fn errors_are_passed_on(answer: Answer) -> Outcome {

@@ -116,7 +116,7 @@ impl Setting {
 
 impl Experiment {
     fn new(answer: Answer) -> Outcome<Self> {
-        let mut runs = trainings(answer.metrics, PROGRAM);
+        let mut runs = trainings(answer.metrics, PROGRAM)?;
         runs.retain(|run| run.devices.len() == 2);
         let none = || Finding::new("no training on two devices").law(ALONE);
         demand(!runs.is_empty(), || none().expected("runs on two devices", "none"))?;
@@ -195,7 +195,7 @@ fn the_numbers_are_those_of_the_files(answer: Answer) -> Outcome {
         ("regained_by_statistics", it.regained(), answer.regained_by_statistics, REGAINED),
         ("spread", it.spread(), answer.spread, DEVIATION),
     ] {
-        compare(what, expected, got, DIGITS, law);
+        compare(what, expected, got, DIGITS, law)?;
     }
     Ok(())
 }

@@ -110,28 +110,3 @@ impl Classifier {
         Ok((loss, sums))
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use datasets::{Split, synthetic};
-    use ops::difference::relative_difference;
-
-    use super::*;
-
-    #[test]
-    fn shards_add_up_to_their_batch_and_each_thread_knows_its_samples() {
-        let model = Classifier::new(1, &Device::Cpu).unwrap();
-        let data = synthetic::dataset(Split::Train, 10);
-        let all: Vec<u32> = (0..10).collect();
-        let of = |samples: &[u32]| model.gradients(&data.batch(samples, DType::F64).unwrap());
-        let [whole, a, b] = [&all[..], &all[..7], &all[7..]].map(|samples| of(samples).unwrap());
-        for (index, gradient) in whole.gradients.iter().enumerate() {
-            let sum = (&a.gradients[index] + &b.gradients[index]).unwrap();
-            assert!(relative_difference(&sum, gradient).unwrap() < 1e-12);
-        }
-        assert_eq!(a.sums.correct + b.sums.correct, whole.sums.correct);
-        assert!((a.sums.loss + b.sums.loss - whole.sums.loss).abs() < 1e-10);
-        assert!(std::thread::spawn(worked).join().unwrap().is_empty());
-        assert_eq!([worked(), worked()], [vec![10, 7, 3], vec![]]);
-    }
-}

@@ -39,6 +39,19 @@ macro_rules! laws {
     (@ [$law:ident $judge:ident] $cases:expr) => { $crate::laws!(@ [$judge] $cases) };
 }
 
+/// How a case prints itself: `shown!(Case(ranks, shape) => "shape {shape:?} on {ranks} ranks")`.
+#[macro_export]
+macro_rules! shown {
+    ($case:ident $parts:tt => $($told:tt)+) => {
+        impl std::fmt::Display for $case {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                let $case $parts = self;
+                write!(f, $($told)+)
+            }
+        }
+    };
+}
+
 /// Judges an answer in all cases, each within [`LIMIT`](crate::call::LIMIT). A finding and a panic begin with the case.
 pub fn over<A: Copy + Send + 'static, C: Display + Send + 'static>(
     cases: impl IntoIterator<Item = C>,

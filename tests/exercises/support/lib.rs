@@ -13,11 +13,10 @@
 //!
 //! A check is a list of laws. A *law* is a function that judges an answer in one case and returns an [`Outcome`]: nothing, or
 //! a [`Finding`], which says what is wrong, what was expected, what the answer gave, and the law that is broken. A *case* has
-//! the numbers that change, such as world size and shape, and prints itself. [`laws!`] applies a law to a table of cases.
+//! the numbers that change, such as world size and shape, and prints itself with [`shown!`]. [`laws!`] applies a law to a table of cases.
 //!
 //! ```
 //! use exercises::prelude::*;
-//! use std::fmt;
 //!
 //! pub type Answer = fn(&Rank, &Tensor) -> Result<Tensor, Error>;
 //! pub const LAWS: &[Law<Answer>] = laws![every_rank_has_the_sum in CASES, errors_are_passed_on];
@@ -26,11 +25,7 @@
 //! struct Case { ranks: usize, shape: &'static [usize] }
 //! const CASES: [Case; 2] = [Case { ranks: 2, shape: &[3] }, Case { ranks: 3, shape: &[] }];
 //!
-//! impl fmt::Display for Case {
-//!     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-//!         write!(f, "shape {:?} on {} ranks", self.shape, self.ranks)
-//!     }
-//! }
+//! shown!(Case { ranks, shape } => "shape {shape:?} on {ranks} ranks");
 //!
 //! fn every_rank_has_the_sum(answer: Answer, &Case { ranks, shape }: &Case) -> Outcome {
 //!     let sums = ranks::run(ranks, Sends::Buffered, move |rank| answer(rank, &contribution(rank.rank(), shape)?))?;
@@ -56,7 +51,7 @@
 //! further ado: [`over`](laws::over) catches panics and endless loops, and [`ranks`] finds deadlocks. The other tools return
 //! outcomes, too: [`Expectation`] compares numbers, [`same`](outcome::same) other values, [`demand`](outcome::demand) is for
 //! conditions, and [`refused`](outcome::refused) for input that an answer has to refuse. A guess at the mistake is shown only if
-//! it explains all wrong numbers. Checks that are no tables yet use [`panicking`].
+//! it explains all wrong numbers.
 
 #![deny(missing_docs)]
 
@@ -72,7 +67,6 @@ pub mod metrics;
 pub mod micro_batches;
 pub mod outcome;
 pub mod overlap;
-pub mod panicking;
 pub mod prelude;
 pub mod ranks;
 pub mod replicas;

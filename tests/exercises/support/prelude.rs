@@ -9,14 +9,14 @@ pub use single_gpu::sgd::sgd;
 
 pub use crate::call::given;
 pub use crate::classifier::{Classifier, worked};
-pub use crate::contributions::{contribution, guess, sum};
+pub use crate::contributions::{self, contribution, guess, sum};
 pub use crate::expectation::{Expectation, numbers};
 pub use crate::laws;
 pub use crate::laws::Law;
 pub use crate::outcome::{Finding, Outcome, demand, in_a_row, in_groups, refused, same, short};
-pub use crate::panicking::{fail, within};
 pub use crate::ranks::{self, Message, Rank, Sends};
 pub use crate::replicas::{self, Weights};
+pub use crate::shown;
 pub use crate::tracer::{self, in_words, multiple, taking_part};
 
 /// A result; its error is candle's if none is named.

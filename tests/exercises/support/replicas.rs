@@ -34,28 +34,3 @@ pub fn equal(what: &str, expected: &Weights, got: &Weights, law: &str) -> Outcom
         Finding::new(what).expected(format!("rounding ({ROUNDING:.0e})"), got).law(law)
     })
 }
-
-#[cfg(test)]
-mod tests {
-    use candle_core::Device;
-
-    use super::*;
-
-    fn weights(value: f64) -> Weights {
-        vec![("W".to_owned(), Tensor::new(&[value, 1.0], &Device::Cpu).unwrap())]
-    }
-
-    #[test]
-    fn rounding_is_allowed_for_between_runs_and_not_between_ranks() {
-        let rounded = || weights(1.0 + f64::EPSILON);
-        assert_eq!(agree("step 1", &[weights(1.0), weights(1.0)]), Ok(()));
-        let message = agree("step 1", &[weights(1.0), rounded()]).unwrap_err().to_string();
-        assert!(message.starts_with("step 1: replicas part\n  expected one hash"), "{message}");
-        let equal = |got| equal("step 1", &weights(1.0), &got, "k equal one");
-        assert_eq!(equal(rounded()), Ok(()));
-        for got in [1.5, f64::NAN] {
-            let message = equal(weights(got)).unwrap_err().to_string();
-            assert!(message.starts_with("step 1\n  expected rounding (1e-10)"), "{message}");
-        }
-    }
-}

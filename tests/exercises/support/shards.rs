@@ -5,7 +5,7 @@ use params_and_allreduce::Algorithm;
 use params_and_allreduce::communicator::Communicator as _;
 use params_and_allreduce::thread::Traffic;
 
-use crate::outcome::Outcome;
+use crate::outcome::{Finding, Outcome};
 use crate::ranks::{self, Sends};
 
 /// The numbers that a wrong factor of a shard is made of.
@@ -92,22 +92,31 @@ pub fn traffic(
     })
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_guess_explains_the_factors_of_all_shards() {
-        let near = |found: [f64; 2]| {
-            guess(&[3, 2], 0, 6, |factors| {
-                factors.iter().zip(found).all(|(a, b)| (a - b).abs() < 1e-9)
-            })
-        };
-        assert_eq!(near([0.5, 0.5]).unwrap(), format!("that fits {}", MISTAKES[2].0));
-        assert_eq!(near([1.0, 0.0]).unwrap(), "that fits this rank's shard alone");
-        assert!(near([5.0 / 3.0, 2.5]).unwrap().contains("the sum of the means"));
-        assert_eq!(near([0.5, 1.0]), None);
-        let empty = guess(&[0, 1], 0, 1, |factors| factors == [0.0, 0.0]);
-        assert_eq!(empty.unwrap(), "that fits this rank's shard alone");
+/// Demands that each rank has sent the bytes of one all-reduce in f64 for each shape. Another cut of the same numbers into
+/// messages may add `slack` bytes.
+pub fn sent_once(
+    sent: &[Traffic],
+    shapes: &[Shape],
+    algorithm: Algorithm,
+    slack: u64,
+    law: &str,
+) -> Outcome {
+    let by = |algorithm| traffic(sent.len(), shapes, DType::F64, algorithm);
+    let differs = |times: u64, expected: &[Traffic]| {
+        let mut pairs = sent.iter().zip(expected);
+        pairs.position(|(sent, it)| sent.bytes.abs_diff(times * it.bytes) > slack)
+    };
+    let expected = by(algorithm)?;
+    let Some(rank) = differs(1, &expected) else { return Ok(()) };
+    let twice = || "that fits two all-reduces of each gradient".to_owned();
+    let mut note = differs(2, &expected).is_none().then(twice);
+    for other in Algorithm::OURS {
+        if note.is_none() && differs(1, &by(other)?).is_none() {
+            note = Some(format!("as with Algorithm::{other:?}"));
+        }
     }
+    Err(Finding::new(format!("rank {rank} sends another number of bytes"))
+        .expected(format!("about {}", expected[rank].bytes), sent[rank].bytes)
+        .note(note)
+        .law(law))
 }

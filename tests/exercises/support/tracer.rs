@@ -81,32 +81,3 @@ pub fn multiple(times: f64) -> String {
     }
     format!("{times:.3} times")
 }
-
-#[cfg(test)]
-mod tests {
-    use single_gpu::sgd::sgd;
-
-    use super::*;
-
-    #[test]
-    fn an_update_tells_what_it_was_made_of() {
-        let model = || Classifier::new(1, &Device::Cpu).unwrap();
-        let updated = model();
-        let gradients = updated.gradients(&batch(3..8).unwrap()).unwrap().gradients;
-        sgd(updated.parameters(), &gradients, 0.5, 10).unwrap();
-        let after = updated.parameters().snapshot().unwrap();
-        let found = counted(&model(), &after, 12).unwrap();
-        assert_eq!(taking_part(&found), [3, 4, 5, 6, 7]);
-        assert!(found[3..8].iter().all(|counted| (counted - 0.05).abs() < 1e-12), "{found:?}");
-        assert_eq!(taking_part(&[0.0, 0.1, f64::NAN]), [1, 2]);
-    }
-
-    #[test]
-    fn samples_are_told_by_their_range_and_multiples_as_fractions() {
-        let told = [&[4, 5, 6][..], &[4, 6], &[]].map(in_words);
-        assert_eq!(told, ["samples 4 to 6", "samples [4, 6]", "no sample"]);
-        let told = [2.0, 1.0 / 3.0, 0.1234, -2.0, 1.000_000_03].map(multiple);
-        let nearly = "1.000000030000 times (was it computed in f32?)";
-        assert_eq!(told, ["2 times", "1/3 of", "0.123 times", "-2.000 times", nearly]);
-    }
-}
