@@ -84,7 +84,16 @@ fn stages_take_turns(answer: Answer, case: &Case) -> Outcome {
     let theirs = Kind::OneFOneB.schedule(stages, micro_batches).expect("a stage and work");
     let theirs = check(theirs, CAPACITY).expect("stage 6's own schedule is sound");
     let found = check(lists.clone(), CAPACITY).map_err(|error| not_sound(&lists, &error))?;
-    few_activations_are_kept(*case, &theirs, &found)?;
+    for (stage, peak) in found.peaks().iter().enumerate() {
+        let (kept, most) = (peak.activations, (stages - stage).min(micro_batches));
+        demand(kept <= most, || {
+            let what =
+                format!("stage {stage} keeps the activations of {kept} micro-batches at a time");
+            let [expected, got] = [(most, &theirs), (kept, &found)]
+                .map(|(kept, checked)| format!("{kept}: {}", passes(checked, stage)));
+            Finding::new(what).expected(expected, got).law(KEPT)
+        })?;
+    }
     devices_wait_no_longer_than_they_have_to(*case, &theirs, &found)?;
     (0..stages).try_for_each(|stage| {
         let [expected, got] = [&theirs, &found].map(|checked| passes(checked, stage));
@@ -94,58 +103,32 @@ fn stages_take_turns(answer: Answer, case: &Case) -> Outcome {
 
 fn not_sound(lists: &Schedule, error: &Fault) -> Finding {
     let last = lists.micro_batches - 1;
-    let (expected, law, shown) = match error {
-        Fault::NoSuch { step, .. } if step.instruction.action.micro_batch() > Some(last) => {
-            (format!("micro-batches 0 to {last}"), NO_SUCH_BATCH, vec![(step.stage, step.position)])
-        }
+    let (law, shown) = match error {
         Fault::NoSuch { step, .. } => {
-            let expected = "messages between neighbours".to_owned();
-            (expected, NO_SUCH_STAGE, vec![(step.stage, step.position)])
+            let beyond = step.instruction.action.micro_batch() > Some(last);
+            let law = if beyond { NO_SUCH_BATCH } else { NO_SUCH_STAGE };
+            (law, vec![(step.stage, step.position)])
         }
         Fault::TooEarly { step, needs, .. } if step.instruction.action == Action::Update => {
             let is_message = matches!(needs.instruction.action, Action::SendGradient(_));
             let law = if is_message { UPDATE_LAST } else { UPDATE_ONCE };
-            let expected = format!("{} after {}", step.instruction, needs.instruction);
-            (expected, law, vec![(needs.stage, needs.position)])
+            (law, vec![(needs.stage, needs.position)])
         }
-        Fault::TooEarly { step, needs, .. } => {
-            let expected = format!("{}, then {}", needs.instruction, step.instruction);
-            (expected, NEEDED_FIRST, vec![(step.stage, step.position)])
-        }
-        Fault::Twice { step, .. } => {
-            (format!("{} once", step.instruction), ONCE, vec![(step.stage, step.position)])
-        }
-        Fault::Missing { stage, missing, .. } => {
-            let expected = format!("{missing} in the list of stage {stage}");
-            (expected, ALL, vec![(*stage, lists.instructions[*stage].len())])
-        }
+        Fault::TooEarly { step, .. } => (NEEDED_FIRST, vec![(step.stage, step.position)]),
+        Fault::Twice { step, .. } => (ONCE, vec![(step.stage, step.position)]),
+        Fault::Missing { stage, .. } => (ALL, vec![(*stage, lists.instructions[*stage].len())]),
         Fault::Order { sending, receiving } => {
-            let expected = format!("the order of the sender: {}", sending.instruction);
-            let both = [sending, receiving].map(|step| (step.stage, step.position));
-            (expected, SENDS, both.into())
+            (SENDS, [sending, receiving].map(|step| (step.stage, step.position)).into())
         }
         Fault::Deadlock { circle, .. } => {
-            let expected = "every stage comes to the end of its list".to_owned();
             let waiting = circle.iter().map(|wait| (wait.step.stage, wait.step.position));
-            (expected, CIRCLE, waiting.collect())
+            (CIRCLE, waiting.collect())
         }
         Fault::Empty { .. } => unreachable!("there are stages and micro-batches"),
     };
     let shown = shown.into_iter().map(|(stage, position)| up_to(lists, stage, position));
     let got = format!("{error}\n{}", shown.collect::<Vec<_>>().join("\n"));
-    Finding::new("these lists are no schedule").expected(expected, got).law(law)
-}
-
-fn few_activations_are_kept(case: Case, theirs: &Checked, found: &Checked) -> Outcome {
-    found.peaks().iter().enumerate().try_for_each(|(stage, peak)| {
-        let (kept, most) = (peak.activations, (case.stages - stage).min(case.micro_batches));
-        let told = |kept, checked| format!("{kept}: {}", passes(checked, stage));
-        demand(kept <= most, || {
-            let what =
-                format!("stage {stage} keeps the activations of {kept} micro-batches at a time");
-            Finding::new(what).expected(told(most, theirs), told(kept, found)).law(KEPT)
-        })
-    })
+    Finding::new("these lists are no schedule").expected("a schedule", got).law(law)
 }
 
 fn devices_wait_no_longer_than_they_have_to(
@@ -155,7 +138,10 @@ fn devices_wait_no_longer_than_they_have_to(
 ) -> Outcome {
     let Case { stages, micro_batches } = case;
     let formula = (stages - 1) as f64 / (micro_batches + stages - 1) as f64;
-    let [expected, got] = [theirs, found].map(timeline);
+    // Every pass takes a second, and messages take no time.
+    let cost = Cost { forward: 1.0, backward: 1.0, ..Cost::default() };
+    let [expected, got] = [theirs, found]
+        .map(|checked| predict(checked, &vec![cost; stages], 0.0).expect("a cost for each stage"));
     demand(got.bubble() - formula <= 1e-9, || {
         let told = |timeline: &Timeline| {
             format!("{}\n{}", short(timeline.bubble()), timeline.drawing(1.0, usize::MAX))
@@ -168,12 +154,6 @@ fn devices_wait_no_longer_than_they_have_to(
                  (p − 1)/(m + p − 1). So {rule}"
             ))
     })
-}
-
-/// The timeline if every pass takes a second and messages take no time.
-fn timeline(checked: &Checked) -> Timeline {
-    let cost = Cost { forward: 1.0, backward: 1.0, ..Cost::default() };
-    predict(checked, &vec![cost; checked.schedule().stages()], 0.0).expect("a cost for each stage")
 }
 
 /// The reason why devices wait too long, and its law: passes in another order than stage 6's, or messages that are not next to

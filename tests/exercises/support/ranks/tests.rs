@@ -139,21 +139,3 @@ fn a_rank_that_fails_panics_or_leaves_too_early_is_named() {
     assert_eq!(law(early), format!("{early}\n  law: all meet"));
     assert_eq!(law("unexpected dtype"), "unexpected dtype");
 }
-
-#[test]
-fn a_loop_that_never_ends_names_its_rank() {
-    let world = World::new(2, Sends::Buffered, None);
-    let told = world.run(|rank| match rank.rank() {
-        0 => receive(rank, 1),
-        _ => loop {
-            threads::sleep(5 * LIMIT);
-        },
-    });
-    let told = told.unwrap_err();
-    assert!(
-        told.ends_with(
-            "rank 0 waits for rank 1, rank 1 is still at work (a loop that never ends?)"
-        ),
-        "{told}"
-    );
-}
