@@ -22,10 +22,8 @@ pub const LAWS: &[Law<Answer>] = laws![
 const SEED: u64 = 1;
 
 const OWN: &str = "each rank computes the gradients of its own shard, and of no other";
-const ONE_BY_ONE: &str =
-    "micro-batches are processed one by one: together they do not fit into memory";
-const QUIET: &str =
-    "no synchronisation between micro-batches: ranks add up once, after the last one of an update";
+const ONE_BY_ONE: &str = "micro-batches are processed one by one: all do not fit into memory";
+const QUIET: &str = "ranks add up once for an update, after its last micro-batch";
 
 struct Found {
     weights: Weights,

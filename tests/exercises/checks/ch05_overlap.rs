@@ -30,8 +30,7 @@ const ORDER: &str =
     "all ranks start all buckets, each once, in the same order: the order of the list";
 const MISSED: &str = "a pass that ends without the gradient of a parameter is an error: zeros would hide the mistake";
 const NAMED: &str = "the error names the parameter, as in the course's wrapper: a gradient can be missing far from the mistake";
-const EARLY: &str =
-    "a bucket starts as soon as its gradients, and those of the buckets before it, are there";
+const EARLY: &str = "a bucket starts as soon as its gradients are there, in the order of the list";
 const COMPLETE: &str = "a bucket starts when the last of its gradients has come";
 const WAIT: &str = "no rank waits before its backward pass has ended: until then the rank computes";
 

@@ -21,8 +21,7 @@ pub const LAWS: &[Law<Answer>] = laws![
 ];
 
 const DEVICES: &str = "there is a device for each stage, and none is left without layers";
-const ORDER: &str =
-    "each stage sends its result to the next one, so layers are in the order of stages";
+const ORDER: &str = "each stage sends its result to the next: layers are in their order";
 const ENDS: &str = "a range does not include its end: each stage begins where the one before it ends, the first at \
                     0, and the last one ends at the number of layers";
 const DIGITS: &str = "costs are whole numbers, and every digit counts: no tolerance, and no float; the sum of all costs fits into \

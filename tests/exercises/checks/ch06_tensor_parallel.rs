@@ -29,16 +29,13 @@ pub const LAWS: &[Law<Answer>] = laws![
     errors_are_passed_on in [Case::new([3, 2, 3, 5, 2])],
 ];
 
-const TOGETHER: &str =
-    "a column of H is one rank's, with its column of A, its number of a and its row of B";
+const TOGETHER: &str = "a column of H is one rank's, with its column of A, its a and its row of B";
 const IN_RUNS: &str = "ranks take runs of columns in their order, as shard_range(hidden, ranks, rank) cuts them: the first ranks \
                        take the columns that are left over";
 const SHAPE: &str = "a gradient has the shape of its tensor";
 const WHOLE: &str = "b is for all columns of H together: every rank has all of it";
-const IN_PLACE: &str =
-    "relu works on each number for itself, so a rank can apply it to its columns of H";
-const REDUCED: &str =
-    "each rank has a term of H·B: the ranks' terms are added up, and then the bias, once";
+const IN_PLACE: &str = "relu works on each number for itself: a rank applies it to its H";
+const REDUCED: &str = "each rank has a term of H·B: add up the terms, then add the bias once";
 /// The laws of the gradients of A, a, B and b.
 const OWN: [&str; 4] = [
     "where relu has let a number pass, its gradient passes; then it is complete: none is sent",
@@ -46,8 +43,7 @@ const OWN: [&str; 4] = [
     "the gradient of a part is complete on the rank that holds the part: none is sent",
     "Y is the same on all ranks, and so is its gradient: k copies of one loss, not k losses",
 ];
-const ALL_USES: &str =
-    "X is used on all ranks: its gradient is the sum of the gradients of all ranks";
+const ALL_USES: &str = "X is used on all ranks: its gradient is the sum over all ranks";
 const ORDER: &str = "all ranks add in the same order, or one adds for all: else their results part in the last bits";
 const ONE_SUM: &str = "a layer by columns and then one by rows need one sum forward, behind the second, and one backward, before \
                        the first";

@@ -36,8 +36,7 @@ const MESSAGES: &str = "forward, a stage sends its activation to the next stage;
                         to the stage before";
 const ACTIVATION: &str = "a stage sends the result of its layers";
 const LOSS: &str = "the loss is the sum over the samples, on the last stage";
-const BACK: &str =
-    "the gradient of the input goes to the stage before, which starts its backward pass there";
+const BACK: &str = "the gradient of the input goes to the stage before, which starts there";
 const GRADIENTS: &str = "a backward pass starts from the derivative of the loss by the stage's result, which the next stage \
                          sends; the last stage has the loss";
 const ARRIVED: &str = "the gradient of the stage's result, which has arrived there";
