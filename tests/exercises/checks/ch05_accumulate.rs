@@ -1,17 +1,13 @@
 //! Chapter 5, `book/src/ch05d-your-model.md`: gradient accumulation without synchronising.
 //!
 //! Each update is compared with one device and one large batch: the samples, the weight of each sample, the result, the share
-//! of each rank, the messages. Then the weights are compared with those of stage 5's DDP.
+//! of each rank, the messages.
 
 use std::fmt;
 
-use crate::dense::Layers;
-use crate::micro_batches::{self, Update};
+use crate::micro_batches;
 use crate::prelude::*;
-use crate::tracer;
 use datasets::Batch;
-use devices::{DeviceKind, DevicePlan};
-use params_and_allreduce::thread::{DEFAULT_TIMEOUT, run_ranks};
 use split_batch::shard_range;
 
 /// A rank, its model, the micro-batches, their number for each update, and the rate.
@@ -20,20 +16,14 @@ pub type Answer = fn(&Rank, &Classifier, &[Batch], usize, f64) -> Result<(), Err
 /// The laws of an answer.
 pub const LAWS: &[Law<Answer>] = laws![
     micro_batches_on_ranks_equal_one_batch_on_one_device in cases(),
-    the_weights_are_those_of_ddp in [Case { ranks: 2, sizes: &[6, 5, 7, 4, 3], per_update: 2, rate: 0.5 }],
     errors_are_passed_on
 ];
 
 const SEED: u64 = 1;
 
-const SAMPLES: &str =
-    "an update is made of all micro-batches since the one before it, on all ranks, and of no other";
-const ONCE: &str = "sum over all micro-batches and ranks, each gradient once; then divide once, by all their samples";
 const OWN: &str = "each rank computes the gradients of its own shard, and of no other";
-const ONE_BY_ONE: &str =
-    "micro-batches are processed one by one: together they do not fit into memory";
-const QUIET: &str =
-    "no synchronisation between micro-batches: ranks add up once, after the last one of an update";
+const ONE_BY_ONE: &str = "micro-batches are processed one by one: all do not fit into memory";
+const QUIET: &str = "ranks add up once for an update, after its last micro-batch";
 
 struct Found {
     weights: Weights,
@@ -120,22 +110,14 @@ fn micro_batches_on_ranks_equal_one_batch_on_one_device(answer: Answer, case: &C
     let alone = Classifier::new(SEED, &Device::Cpu)?;
     let updates = micro_batches::updates(sizes, per_update, ranks, rate);
     for (number, update) in updates.iter().enumerate() {
-        let done = &sizes[..number * per_update + update.sizes.len()];
+        let done = &sizes[..number * per_update + update.parts.len()];
         let found = case.found(answer, done)?;
         let weights: Vec<Weights> = found.iter().map(|found| found.weights.clone()).collect();
-        let counts = tracer::counted(&alone, &weights[0], sizes.iter().sum())?;
-        its_samples_count_as_they_should(update, &counts)
-            .map_err(|it| it.at(format!("update {number}")))?;
-        replicas::agree(&format!("after update {number}"), &weights)?;
-        let batch = tracer::batch(update.samples.clone())?;
-        sgd(alone.parameters(), &alone.gradients(&batch)?.gradients, rate, batch.len())?;
-        let what = format!("update {number} has another result than on one device");
-        let law = "micro-batches on k ranks equal one batch on one device";
-        replicas::equal(&what, &alone.parameters().snapshot()?, &weights[0], law)?;
+        update.is_made(&alone, &weights).map_err(|it| it.at(format!("update {number}")))?;
         case.each_rank_has_its_shards(done, &found)?;
     }
     // The first update sends as much as an update with a single micro-batch.
-    let sizes = &updates[0].sizes;
+    let sizes = &updates[0].parts;
     let single = Case { per_update: 1, ..*case }.found(answer, &[updates[0].samples.len()])?;
     let found = case.found(answer, sizes)?;
     single.iter().zip(found).enumerate().try_for_each(|(rank, (single, found))| {
@@ -146,44 +128,6 @@ fn micro_batches_on_ranks_equal_one_batch_on_one_device(answer: Answer, case: &C
             .map(|sent| format!("{} messages, {} bytes", sent.messages, sent.bytes));
         same(what, expected, got, QUIET)
     })
-}
-
-fn its_samples_count_as_they_should(update: &Update, counts: &[f64]) -> Outcome {
-    let (expected, found): (Vec<usize>, _) =
-        (update.samples.clone().collect(), taking_part(counts));
-    demand(found == expected, || {
-        let got = format!("{}{}", in_words(&found), update.wrong_samples(&found));
-        Finding::new("the wrong samples take part").expected(in_words(&expected), got).law(SAMPLES)
-    })?;
-    // NaN counts as a difference.
-    let right = |sample: usize| (counts[sample] / update.count() - 1.0).abs() <= 1e-9;
-    let wrong = update.samples.clone().find(|&sample| !right(sample));
-    wrong.map_or(Ok(()), |sample| {
-        let (count, samples) = (short(update.count()), update.samples.len());
-        let times = multiple(counts[sample] / update.count());
-        let wanted = format!(
-            "{count} times each sample's gradient: rate {} / {samples} samples",
-            update.rate
-        );
-        let guess = update.wrong_counts(counts, sample);
-        let got = format!("{} times the gradient of sample {sample}{guess}", short(counts[sample]));
-        Err(Finding::new(format!("sample {sample}'s part is {times} what it should be"))
-            .expected(wanted, got)
-            .law(ONCE))
-    })
-}
-
-fn the_weights_are_those_of_ddp(answer: Answer, case: &Case) -> Outcome {
-    let devices = DevicePlan::new(DeviceKind::Cpu, case.ranks, None).expect("slices of the CPU");
-    let ours = run_ranks(&devices, DEFAULT_TIMEOUT, |rank| {
-        let network = Layers::dense(SEED, rank.device())?;
-        let batches = micro_batches::batches(case.sizes)?;
-        micro_batches::by_ddp(rank, network, &batches, case.per_update, case.rate)
-    });
-    let (ours, _) = ours.expect("stage 5 trains").swap_remove(0);
-    let law = "it is what concise_wrapper::ddp::Ddp::accumulate does";
-    let found = case.found(answer, case.sizes)?;
-    replicas::equal("not what DDP accumulates", &ours, &found[0].weights, law)
 }
 
 fn errors_are_passed_on(answer: Answer) -> Outcome {

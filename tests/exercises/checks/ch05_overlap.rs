@@ -21,7 +21,6 @@ pub const LAWS: &[Law<Answer>] = laws![
     ranks_with_other_orders_do_not_deadlock: sums in UNLIKE,
     missing_gradients_are_errors in MISSING,
     buckets_start_as_early_as_they_can in ALIKE.into_iter().chain(UNLIKE),
-    nothing_waits_during_the_pass in ALIKE.into_iter().chain(UNLIKE),
     errors_are_passed_on
 ];
 
@@ -31,19 +30,9 @@ const ORDER: &str =
     "all ranks start all buckets, each once, in the same order: the order of the list";
 const MISSED: &str = "a pass that ends without the gradient of a parameter is an error: zeros would hide the mistake";
 const NAMED: &str = "the error names the parameter, as in the course's wrapper: a gradient can be missing far from the mistake";
-const EARLY: &str =
-    "a bucket starts as soon as its gradients, and those of the buckets before it, are there";
+const EARLY: &str = "a bucket starts as soon as its gradients are there, in the order of the list";
 const COMPLETE: &str = "a bucket starts when the last of its gradients has come";
 const WAIT: &str = "no rank waits before its backward pass has ended: until then the rank computes";
-
-/// The laws about failures of ranks: a rank, or a sum, was not where another rank looked for it.
-const FAILURES: [(&str, &str); 5] = [
-    ("deadlock: ", ORDER),
-    (" returned early", ORDER),
-    (" still needed it", ORDER),
-    (" never received", ORDER),
-    ("on its way", ORDER),
-];
 
 /// Shapes of six gradients.
 const SHAPES: [&[usize]; 6] = [&[2, 3], &[2], &[4], &[], &[3, 1], &[3]];
@@ -123,13 +112,46 @@ impl Case {
     /// The same, where no rank may fail.
     fn complete(self, answer: Answer) -> Outcome<Vec<(Vec<Tensor>, Vec<Event>)>> {
         let (sums, events) = self.run(answer);
-        // A sum that was taken too early may be of another shape.
-        let sums = sums.or_else(|failure| {
-            waits_at_the_end(&events)?;
-            Err(failure.law_by(&FAILURES))
+        let sums = sums.map_err(|failure| {
+            let ended = |events: &Vec<Event>| events.iter().position(|it| *it == Event::End);
+            let waits = |events: &Vec<Event>| {
+                events
+                    .iter()
+                    .take(ended(events).unwrap_or(events.len()))
+                    .any(|it| *it == Event::Wait)
+            };
+            // A sum that was taken too early may be of another shape.
+            match miss_each_other(&failure.to_string()) {
+                _ if events.iter().any(waits) => failure.law(WAIT),
+                true => failure.law(ORDER),
+                false => failure,
+            }
         })?;
         Ok(sums.into_iter().zip(events).collect())
     }
+
+    /// What a rank has to do, and when.
+    fn best(self, rank: usize) -> Vec<Event> {
+        let (mut come, mut next, mut events) = (Vec::new(), 0, Vec::new());
+        for &parameter in self.1[rank] {
+            come.push(parameter);
+            events.push(Event::Gradient(parameter));
+            while let Some(bucket) = self.0.get(next)
+                && bucket.iter().all(|one| come.contains(one))
+            {
+                events.push(Event::Start(next));
+                next += 1;
+            }
+        }
+        events.push(Event::End);
+        events.extend(self.0.iter().map(|_| Event::Wait));
+        events
+    }
+}
+
+/// Whether a rank, or a sum, was not where another rank looked for it.
+fn miss_each_other(failure: &str) -> bool {
+    ranks::is_between_ranks(failure) || failure.contains("on its way")
 }
 
 fn gradient(rank: usize, parameter: usize) -> Result<Tensor> {
@@ -152,20 +174,13 @@ fn sums(answer: Answer, case: &Case) -> Outcome {
 }
 
 fn missing_gradients_are_errors(answer: Answer, case: &Case) -> Outcome {
-    let finding = |expected: &str, got: String, law: &str| {
-        Err(Finding::new("a gradient never comes").expected(expected, got).law(law))
-    };
-    let wanted = "an error of the rank whose gradient it is";
-    let Err(failure) = case.run(answer).0 else { return finding(wanted, "sums".into(), MISSED) };
-    let failure = failure.to_string();
-    let is_between_ranks = FAILURES.iter().any(|(part, _)| failure.contains(part));
-    if is_between_ranks || failure.contains(" panicked: ") {
-        return finding(wanted, failure, MISSED);
-    }
-    match names_a_missing_parameter(&failure, case.1) {
-        true => Ok(()),
-        false => finding("an error that has the number of the parameter", failure, NAMED),
-    }
+    let failure = case.run(answer).0.map_or_else(|it| it.to_string(), |_| String::from("sums"));
+    let missed = failure == "sums" || miss_each_other(&failure) || failure.contains("panicked: ");
+    demand(!missed && names_a_missing_parameter(&failure, case.1), || {
+        Finding::new("a gradient never comes")
+            .expected("an error of the rank whose gradient it is, with its number", failure)
+            .law(if missed { MISSED } else { NAMED })
+    })
 }
 
 /// Whether a failure has the number of a parameter whose gradient the failed rank misses: `rank 1 failed: parameter 3 …`.
@@ -180,71 +195,26 @@ fn names_a_missing_parameter(failure: &str, orders: &[Order]) -> bool {
     numbers(error).iter().any(|number| *number < SHAPES.len() && misses(number))
 }
 
+/// Compares what each rank does with the only best way.
 fn buckets_start_as_early_as_they_can(answer: Answer, case: &Case) -> Outcome {
-    for (rank, (_, events)) in case.complete(answer)?.iter().enumerate() {
-        let finding = |what: String, expected: String, got: String, law: &str| {
-            Err(Finding::new(format!("rank {rank}: {what}")).expected(expected, got).law(law))
+    use Event::{End, Gradient, Start, Wait};
+    for (rank, (_, mut events)) in case.complete(answer)?.into_iter().enumerate() {
+        // A rank may ask again whether the pass has ended.
+        events.dedup_by(|a, b| (*a, *b) == (End, End));
+        let best = case.best(rank);
+        let mut all = 0..best.len().max(events.len());
+        let Some(at) = all.find(|&at| best.get(at) != events.get(at)) else { continue };
+        let next = events[..at].iter().filter(|it| matches!(it, Start(_))).count();
+        let (what, law) = match (best.get(at), events.get(at)) {
+            (Some(Gradient(_) | Start(_) | End), Some(Wait)) => ("a rank waits for a sum", WAIT),
+            (Some(Start(_)), Some(Gradient(_) | End)) => ("a bucket starts late", EARLY),
+            (Some(_), Some(Start(one))) if *one == next => ("a bucket starts too early", COMPLETE),
+            _ => ("other buckets start", ORDER),
         };
-        let (mut come, mut started) = (Vec::new(), 0);
-        for event in events {
-            let members = case.0.get(started);
-            let complete = members.is_some_and(|all| all.iter().all(|one| come.contains(one)));
-            match (*event, members) {
-                (Event::Gradient(_) | Event::End, _) if complete => {
-                    let expected =
-                        format!("bucket {started} starts after gradients {}", in_a_row(&come));
-                    let got = "the next gradient is taken before that".to_owned();
-                    return finding("a bucket starts late".to_owned(), expected, got, EARLY);
-                }
-                (Event::Gradient(parameter), _) => come.push(parameter),
-                (Event::End, _) => come = (0..SHAPES.len()).collect(),
-                (Event::Start(bucket), Some(members)) if bucket == started && !complete => {
-                    let what = format!("bucket {bucket} starts too early");
-                    let expected = format!("gradients {} before it starts", in_a_row(*members));
-                    return finding(
-                        what,
-                        expected,
-                        format!("gradients {}", in_a_row(&come)),
-                        COMPLETE,
-                    );
-                }
-                (Event::Start(bucket), Some(_)) if bucket == started => started += 1,
-                (Event::Start(bucket), members) => {
-                    let next = members.map_or("no further".to_owned(), |_| started.to_string());
-                    let got = format!("bucket {bucket}");
-                    return finding(
-                        format!("start {started}"),
-                        format!("bucket {next}"),
-                        got,
-                        ORDER,
-                    );
-                }
-                (Event::Wait, _) => {}
-            }
-        }
-    }
-    Ok(())
-}
-
-fn nothing_waits_during_the_pass(answer: Answer, case: &Case) -> Outcome {
-    let (_, events): (Vec<_>, Vec<_>) = case.complete(answer)?.into_iter().unzip();
-    waits_at_the_end(&events)
-}
-
-/// Demands that no rank has waited before the end of its pass.
-fn waits_at_the_end(events: &[Vec<Event>]) -> Outcome {
-    for (rank, events) in events.iter().enumerate() {
-        let during = || events.iter().take_while(|event| **event != Event::End);
-        let before = during().take_while(|event| **event != Event::Wait);
-        let taken = before.clone().filter(|it| matches!(it, Event::Gradient(_))).count();
-        demand(before.count() == during().count(), || {
-            Finding::new(format!("rank {rank} waits for a sum"))
-                .expected(
-                    "after next_gradient has returned None",
-                    format!("after {}", counted(taken, "gradient")),
-                )
-                .law(WAIT)
-        })?;
+        let told = |events: &[Event]| format!("{:?}", &events[..events.len().min(at + 1)]);
+        return Err(Finding::new(format!("rank {rank}: {what}"))
+            .expected(told(&best), told(&events))
+            .law(law));
     }
     Ok(())
 }

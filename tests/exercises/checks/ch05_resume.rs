@@ -1,19 +1,16 @@
 //! Chapter 5, `book/src/ch05c-processes.md`: going on in the middle of an epoch.
 //!
 //! A training that is interrupted after each step in turn, compared with a training without interruption: batches, rates, losses
-//! and weights of every step, the losses of the epochs, the saved state. Then a comparison with stage 5.
+//! and weights of every step, the losses of the epochs, the saved state.
 
 use std::any::Any;
 use std::fmt;
 
 use crate::prelude::*;
 use crate::training::{Done, Setup, Training};
-use concise_wrapper::optimizer::{Extras, Momentum, Schedule};
-use datasets::source::LoadedData;
+use concise_wrapper::optimizer::{Momentum, Schedule};
 use datasets::{Split, synthetic};
-use harness::records::{BatchSums, TrainOptions};
-use harness::report::Report;
-use model_state::weights_hash::WeightsHash;
+use harness::records::BatchSums;
 
 /// A checkpoint, of the type that the answer has for checkpoints.
 pub type Saved = Box<dyn Any>;
@@ -44,24 +41,35 @@ impl Answer {
 }
 
 /// The laws of an answer.
-pub const LAWS: &[Law<Answer>] = laws![
-    a_training_goes_on_to_the_last_bit in setups(),
-    the_state_is_whole in setups(),
-    the_weights_are_those_of_stage_5 in setups()
+pub const LAWS: &[Law<Answer>] = laws![a_training_goes_on_to_the_last_bit in setups()];
+
+/// What a step does, and the law that it breaks if it does otherwise: samples, rate, loss and weights.
+const STEP: [(&str, &str); 4] = [
+    (
+        "has other samples",
+        "a training goes on with the next batch, in the order of the epoch under way",
+    ),
+    (
+        "has another learning rate",
+        "the learning rate depends on the steps since the beginning of the training",
+    ),
+    (
+        "has another loss, with the same samples",
+        "it begins with the weights that were saved, to the last bit",
+    ),
+    (
+        "leads to other weights, with the same samples, rate and loss",
+        "an update depends on weights, gradients, rate and the optimizer's velocities",
+    ),
 ];
 
 const STEPS: &str = "a training ends when its last epoch does, however often it was interrupted";
-const ONCE: &str = "the loss of every epoch is in `losses` once";
 const ENDED: &str = "the loss of every epoch is in `losses` once: an epoch whose batches are all done is pushed to `losses` by the *next* \
                      step";
 const MEANS: &str = "the loss of every epoch is the mean over all its batches";
 const ALL: &str = "a checkpoint has all that a step changes, to the last bit: sums and counts as they are, since x / n · n is not \
                    always x";
-const LATER_STEPS: &str =
-    "a checkpoint has its own memory: later steps of the training do not change it";
-const LATER_CHECKPOINT: &str =
-    "a checkpoint has its own memory: a later checkpoint does not change it";
-const AGAIN: &str = "a training that was resumed does not change the checkpoint";
+const OWN_MEMORY: &str = "a checkpoint has its own memory: nothing that follows changes it";
 const AFTER_THE_END: &str = "a training that has ended makes no step, and pushes no loss";
 
 impl fmt::Display for Setup {
@@ -76,7 +84,7 @@ impl fmt::Display for Setup {
     }
 }
 
-fn setups() -> [Setup; 5] {
+fn setups() -> [Setup; 6] {
     let momentum = |momentum| Momentum { momentum, weight_decay: 0.01 };
     let setup = |samples, epochs, batch_size, warm_up, constants| {
         let data = synthetic::dataset(Split::Train, samples);
@@ -93,6 +101,8 @@ fn setups() -> [Setup; 5] {
         setup(21, 2, 7, 0, momentum(0.9)),
         // 14 of 107 samples are correct: in f64, 14 / 107 · 107 is below 14.
         Setup { seed: 4, schedule: slow, ..setup(107, 3, 107, 0, momentum(0.9)) },
+        // Batch norms, which have running statistics.
+        Setup { width: Some(1), ..setup(2, 1, 2, 0, momentum(0.9)) },
     ]
 }
 
@@ -103,7 +113,11 @@ type Told = (Vec<Done>, Vec<f64>);
 /// repeating steps.
 fn after(setup: &Setup, steps: usize) -> Result<Training> {
     let mut training = setup.begin()?;
-    let weights = Classifier::new(setup.seed + 1, &Device::Cpu)?.parameters().snapshot()?;
+    let own = training.network.weights().snapshot()?.into_iter();
+    let weights = match setup.width {
+        None => Classifier::new(setup.seed + 1, &Device::Cpu)?.parameters().snapshot()?,
+        Some(_) => own.map(|(name, value)| Ok((name, (value * 1.25)?))).collect::<Result<_>>()?,
+    };
     training.network.weights().set(&weights)?;
     (0..steps).try_for_each(|_| training.step(setup).map(drop))?;
     Ok(training)
@@ -117,12 +131,30 @@ fn to_the_end(mut training: Training, setup: &Setup) -> Result<Told> {
     Ok((done, training.losses))
 }
 
+/// The place in the training and the sums. (Steps show the rest.)
+fn state(training: &Training) -> [(&'static str, String); 5] {
+    let BatchSums { loss, correct, samples, .. } = training.sums;
+    [
+        ("steps", training.steps.to_string()),
+        ("epoch", training.epoch.to_string()),
+        ("batches", training.batches.to_string()),
+        ("sums", format!("loss {loss:?}, {correct} correct of {samples} samples")),
+        ("losses", format!("{:?}", training.losses)),
+    ]
+}
+
 fn a_training_goes_on_to_the_last_bit(answer: Answer, setup: &Setup) -> Outcome {
     let whole = to_the_end(after(setup, 0)?, setup)?;
     let steps = whole.0.len();
     let judge = |at: usize, how: &str, saved: &Saved, law: Option<&str>| {
-        let resumed = to_the_end((answer.resume)(setup, saved)?, setup)?;
-        compare(setup, at, &whole, &resumed)
+        let resumed = (answer.resume)(setup, saved)?;
+        let (right, found) = (state(&after(setup, at)?), state(&resumed));
+        compare(setup, at.min(steps), &whole, &to_the_end(resumed, setup)?)
+            .and_then(|()| {
+                right.into_iter().zip(found).try_for_each(|((name, right), (_, got))| {
+                    same(format!("`{name}` is another afterwards"), right, got, ALL)
+                })
+            })
             .map_err(|it| if let Some(law) = law { it.law(law) } else { it })
             .map_err(|it| it.at(format!("interrupted after {at} of {steps} steps{how}")))
     };
@@ -132,87 +164,43 @@ fn a_training_goes_on_to_the_last_bit(answer: Answer, setup: &Setup) -> Outcome 
         let saved = (answer.save)(&training)?;
         training.step(setup)?;
         training.step(setup)?;
-        judge(at, ", resumed when the first training has gone on", &saved, Some(LATER_STEPS))?;
+        judge(at, ", resumed when the first training has gone on", &saved, Some(OWN_MEMORY))?;
         let _later = (answer.save)(&training)?;
-        judge(at, ", resumed after a later checkpoint", &saved, Some(LATER_CHECKPOINT))?;
-        judge(at, ", resumed for the second time from one checkpoint", &saved, Some(AGAIN))?;
+        judge(at, ", resumed after a later checkpoint", &saved, Some(OWN_MEMORY))?;
+        judge(at, ", resumed for the second time from one checkpoint", &saved, Some(OWN_MEMORY))?;
     }
     // The step after the last one ends the last epoch.
     let saved = (answer.save)(&after(setup, steps + 1)?)?;
-    judge(steps, " and after the end", &saved, Some(AFTER_THE_END))?;
+    judge(steps + 1, ", at the end", &saved, Some(AFTER_THE_END))?;
     let (mut training, mut done) = (after(setup, 0)?, Vec::new());
-    while let Some(step) = training.step(setup)? {
+    // A training that never ends breaks the law about the number of steps.
+    while let Some(step) = training.step(setup)?
+        && done.len() <= steps
+    {
         done.push(step);
         training = (answer.resume)(setup, &(answer.save)(&training)?)?;
-        // A training that never ends breaks the law about the number of steps.
-        if done.len() > steps {
-            break;
-        }
     }
     let often = compare(setup, 0, &whole, &(done, training.losses));
     often.map_err(|it| it.at("interrupted after every step"))
 }
 
-/// Compares the place in the training and the sums with those at the checkpoint. (The steps that follow compare the rest.)
-fn the_state_is_whole(answer: Answer, setup: &Setup) -> Outcome {
-    let state = |training: &Training| {
-        let BatchSums { loss, correct, samples, .. } = training.sums;
-        [
-            ("steps", training.steps.to_string()),
-            ("epoch", training.epoch.to_string()),
-            ("batches", training.batches.to_string()),
-            ("sums", format!("loss {loss:?}, {correct} correct of {samples} samples")),
-            ("losses", format!("{:?}", training.losses)),
-        ]
-    };
-    for steps in 0..=setup.epochs * setup.batches_per_epoch() + 1 {
-        let saved = after(setup, steps)?;
-        let resumed = (answer.resume)(setup, &(answer.save)(&saved)?)?;
-        for ((name, expected), (_, got)) in state(&saved).into_iter().zip(state(&resumed)) {
-            let what = format!("interrupted after {steps} steps: `{name}` is another afterwards");
-            same(what, expected, got, ALL)?;
-        }
-    }
-    Ok(())
-}
-
-fn the_weights_are_those_of_stage_5(answer: Answer, setup: &Setup) -> Outcome {
-    let Setup { data, epochs, batch_size, seed, schedule, constants, .. } = setup.clone();
-    let data = LoadedData { name: String::new(), train: data.clone(), test: data };
-    let options = TrainOptions { epochs, batch_size, seed, learning_rate: schedule.rate };
-    let extras = Extras { constants, warm_up: schedule.warm_up };
-    let (network, report) = (after(setup, 0)?.network, &mut Report::silent());
-    let trained =
-        concise_wrapper::train(&network, &data, &options, &extras, None, report, |_| Ok(()))
-            .map_err(candle_core::Error::wrap)?;
-    let expected = WeightsHash::new(&trained.weights)?.to_string();
-    let half = epochs * setup.batches_per_epoch() / 2;
-    let saved = (answer.save)(&after(setup, half)?)?;
-    let (done, _) = to_the_end((answer.resume)(setup, &saved)?, setup)?;
-    let got = done.last().map_or("no step".to_owned(), |done| done.weights.to_string());
-    let law = "it goes on as concise_wrapper::train does";
-    same("other weights than stage 5's", expected, got, law)
-}
-
 /// Compares the steps after an interruption with the steps without one.
 fn compare(setup: &Setup, at: usize, (all, all_losses): &Told, (done, losses): &Told) -> Outcome {
-    let expected = &all[at..];
-    let pairs = expected.iter().zip(done).enumerate();
-    let mut different = pairs.filter(|(_, (expected, got))| expected != got);
-    different.next().map_or(Ok(()), |(index, (expected, got))| {
-        Err(difference(setup, all, at + index + 1, expected, got))
-    })?;
-    let [right, got] = [expected.len(), done.len()]
+    let right = &all[at..];
+    let mut pairs = right.iter().zip(done).zip(at + 1..);
+    if let Some(((right, got), step)) = pairs.find(|((right, got), _)| right != got) {
+        return Err(difference(setup, all, step, [right, got]));
+    }
+    let [expected, got] = [right.len(), done.len()]
         .map(|steps| format!("{steps} more, step {} is the last", at + steps));
-    same("the number of steps is wrong", right, got, STEPS)?;
+    same("the number of steps is wrong", expected, got, STEPS)?;
     demand(losses.len() == all_losses.len(), || {
-        let at_the_end_of_an_epoch = at > 0 && at.is_multiple_of(setup.batches_per_epoch());
         let [expected, got] =
             [all_losses, losses].map(|losses| in_a_row(losses.iter().map(|&loss| short(loss))));
         let epochs = losses.len();
         Finding::new(format!("the list of mean losses has another number of epochs: {epochs}"))
             .expected(expected, got)
-            .law(if at_the_end_of_an_epoch { ENDED } else { ONCE })
+            .law(ENDED)
     })?;
     Expectation::of("the list of mean losses")
         .at(|index| format!("epoch {}", index + 1))
@@ -220,38 +208,27 @@ fn compare(setup: &Setup, at: usize, (all, all_losses): &Told, (done, losses): &
         .compare(all_losses, losses)
 }
 
-/// The difference between two steps of this number, the expected one and the answer's.
-fn difference(setup: &Setup, all: &[Done], step: usize, expected: &Done, got: &Done) -> Finding {
-    let finding = |what: &str, tell: &dyn Fn(&Done) -> String, law: &str| {
-        let what = format!("step {step} {what}");
-        Finding::new(what).expected(tell(expected), tell(got)).law(law)
-    };
-    if (expected.epoch, &expected.samples) != (got.epoch, &got.samples) {
-        let tell = |done: &Done| {
-            let samples = in_a_row(&done.samples);
-            format!("samples {samples}{}, in epoch {}", place(setup, &done.samples), done.epoch)
-        };
-        let law = "a training goes on with the next batch, in the order of the epoch under way";
-        finding("has other samples", &tell, law)
-    } else if expected.rate != got.rate {
-        let tell = |done: &Done| {
-            let first = (0..all.len()).find(|&step| setup.schedule.rate(step) == done.rate);
-            let of_step = first.map(|index| format!(", first used in step {}", index + 1));
-            format!("{}{}", done.rate, of_step.unwrap_or_default())
-        };
-        let law = "the learning rate depends on the steps since the beginning of the training";
-        finding("has another learning rate", &tell, law)
-    } else if expected.loss != got.loss {
-        let near = (got.loss - expected.loss).abs() < 1e-5 * expected.loss.abs();
-        let guess = near.then(|| "nearly the same, as if the weights had been rounded".to_owned());
-        let law = "it begins with the weights that were saved, to the last bit";
-        finding("has another loss, with the same samples", &|done| done.loss.to_string(), law)
-            .note(guess)
-    } else {
-        let tell = |done: &Done| format!("weights {}", done.weights);
-        let law = "an update depends on weights, gradients, rate and the optimizer's velocities";
-        finding("leads to other weights, with the same samples, rate and loss", &tell, law)
-    }
+/// The first difference between two steps of this number, the right one and the answer's.
+fn difference(setup: &Setup, all: &[Done], step: usize, both: [&Done; 2]) -> Finding {
+    let [right, found] = both.map(|done| {
+        let Done { epoch, samples, rate, loss, weights } = done;
+        let in_order = in_a_row(samples);
+        let first = (0..all.len()).find(|&step| setup.schedule.rate(step) == *rate);
+        let of_step = first.map(|index| format!(", first used in step {}", index + 1));
+        [
+            format!("samples {in_order}{}, in epoch {epoch}", place(setup, samples)),
+            format!("{rate}{}", of_step.unwrap_or_default()),
+            loss.to_string(),
+            format!("weights {weights}"),
+        ]
+    });
+    let index = (0..3).find(|&index| right[index] != found[index]).unwrap_or(3);
+    let near = (both[1].loss - both[0].loss).abs() < 1e-5 * both[0].loss.abs();
+    let rounded = "nearly the same, as if the weights had been rounded".to_owned();
+    Finding::new(format!("step {step} {}", STEP[index].0))
+        .expected(&right[index], &found[index])
+        .note((index == 2 && near).then_some(rounded))
+        .law(STEP[index].1)
 }
 
 /// The place of a batch in the order of its epoch; may be empty.

@@ -42,19 +42,11 @@ impl fmt::Display for Images {
     }
 }
 
-/// The statistics of a channel.
-#[derive(Clone, Copy)]
-struct Channel {
-    mean: f64,
-    variance: f64,
-    count: f64,
-}
-
-fn channels(statistics: &Statistics) -> Result<Vec<Channel>> {
+/// Mean, variance and count of each channel.
+fn channels(statistics: &Statistics) -> Result<Vec<[f64; 3]>> {
     let (means, variances) = (numbers(&statistics.mean)?, numbers(&statistics.variance)?);
     let count = statistics.count as f64;
-    let channel = |(mean, variance)| Channel { mean, variance, count };
-    Ok(means.into_iter().zip(variances).map(channel).collect())
+    Ok(means.into_iter().zip(variances).map(|(mean, variance)| [mean, variance, count]).collect())
 }
 
 impl Images {
@@ -89,31 +81,27 @@ impl Images {
     }
 }
 
-/// Compares with the statistics of all images on one device, and with stage 5's merge.
+/// Compares with the statistics of all images on one device.
 fn every_rank_knows_the_statistics_of_all_images(answer: Answer, images: &Images) -> Outcome {
     let Images(shards, channel_count, (height, width)) = *images;
-    let with_images = (0..shards.len()).filter(|&rank| shards[rank] > 0);
-    let own = with_images.map(|rank| Ok((rank, Statistics::of(&images.of_rank(rank)?)?)));
-    let (owners, parts): (Vec<usize>, Vec<Statistics>) =
-        own.collect::<Result<Vec<_>>>()?.into_iter().unzip();
-    let of_shards = parts.iter().map(channels).collect::<Result<Vec<_>>>()?;
+    let owners: Vec<usize> = (0..shards.len()).filter(|&rank| shards[rank] > 0).collect();
+    let of_shards = owners.iter().map(|&rank| channels(&Statistics::of(&images.of_rank(rank)?)?));
+    let of_shards = of_shards.collect::<Result<Vec<_>>>()?;
+    let right = channels(&Statistics::of(&images.all()?)?)?;
     let found = images.found(answer)?;
-    for expected in [Statistics::of(&images.all()?)?, Statistics::merge(&parts)?] {
-        for (rank, (found, _)) in found.iter().enumerate() {
-            let kind = |tensor: &Tensor| format!("{:?} {:?}", tensor.dtype(), tensor.dims());
-            let form = format!("{:?} {:?}", DType::F64, [channel_count]);
-            let what = format!("the statistics of rank {rank} have another form");
-            let got = format!("{} and {}", kind(&found.mean), kind(&found.variance));
-            let law = "one mean and one variance for each channel, in f64";
-            same(what, format!("{form} and {form}"), got, law)?;
-            for (channel, pair) in
-                channels(&expected)?.into_iter().zip(channels(found)?).enumerate()
-            {
-                let all: Vec<Channel> = of_shards.iter().map(|shard| shard[channel]).collect();
-                let own = owners.iter().position(|&owner| owner == rank).map(|shard| all[shard]);
-                let given = format!("on rank {rank}, channel {channel}:");
-                compare(&given, pair, own, &all, (height * width) as f64)?;
-            }
+    for (rank, (found, _)) in found.iter().enumerate() {
+        let kind = |tensor: &Tensor| format!("{:?} {:?}", tensor.dtype(), tensor.dims());
+        let form = format!("{:?} {:?}", DType::F64, [channel_count]);
+        let what = format!("the statistics of rank {rank} have another form");
+        let got = format!("{} and {}", kind(&found.mean), kind(&found.variance));
+        let law = "one mean and one variance for each channel, in f64";
+        same(what, format!("{form} and {form}"), got, law)?;
+        for (channel, (right, got)) in right.iter().zip(channels(found)?).enumerate() {
+            let all: Vec<[f64; 3]> = of_shards.iter().map(|shard| shard[channel]).collect();
+            let own = owners.iter().position(|&owner| owner == rank).map(|shard| all[shard]);
+            let given = format!("on rank {rank}, channel {channel}:");
+            let own = own.unwrap_or([f64::NAN, f64::NAN, 0.0]);
+            compare(&given, [*right, got, own], &all, (height * width) as f64)?;
         }
     }
     let bits = |found: &Statistics| -> Result<Vec<f64>> {
@@ -123,84 +111,66 @@ fn every_rank_knows_the_statistics_of_all_images(answer: Answer, images: &Images
     found.iter().enumerate().try_for_each(|(rank, (found, _))| {
         Expectation::of(format!("each number of rank {rank}, to the last bit,"))
             .law("all ranks add in the same order, so that replicas stay equal")
-            .at(|index| match index < channel_count {
-                true => format!("the mean of channel {index}"),
-                false => format!("the variance of channel {}", index - channel_count),
-            })
             .guess(|_, _| Some("expected is the number of rank 0".to_owned()))
             .compare(&first, &bits(found)?)
     })
 }
 
-/// Compares the statistics of a channel. `own` are the statistics of the rank's images, `shards` the statistics of each rank
-/// with images.
+/// Compares the statistics of a channel: the right ones, the answer's, and those of the rank's images alone. `shards` are the
+/// statistics of each rank with images.
 fn compare(
     given: &str,
-    (expected, got): (Channel, Channel),
-    own: Option<Channel>,
-    shards: &[Channel],
+    [right, got, own]: [[f64; 3]; 3],
+    shards: &[[f64; 3]],
     pixels: f64,
 ) -> Outcome {
-    let own = own.unwrap_or(Channel { mean: f64::NAN, variance: f64::NAN, count: 0.0 });
-    let n = expected.count;
-    let average =
-        |part: fn(&Channel) -> f64| shards.iter().map(part).sum::<f64>() / shards.len() as f64;
-    let within = shards.iter().map(|shard| shard.variance * shard.count).sum::<f64>() / n;
+    let [mean, variance, n] = right;
+    let means = shards.iter().map(|shard| shard[0]).sum::<f64>() / shards.len() as f64;
+    let within = shards.iter().map(|shard| shard[1] * shard[2]).sum::<f64>() / n;
     // In f32, rounding changes the squares by a few whole numbers.
-    let rounded = expected.mean > 1e3 && got.variance.abs() < 100.0;
-    let number = |what: &str, (expected, got): (f64, f64), law: &str, wrong: &[(f64, &str)]| {
+    let rounded = if mean > 1e3 && got[1].abs() < 100.0 { got[1] } else { f64::NAN };
+    let numbers = [
+        (
+            "the mean",
+            "add up sums and counts, then divide once",
+            vec![
+                (own[0], "the mean of this rank's images alone"),
+                (
+                    means,
+                    "the mean of the ranks' means: a small shard counts as much as a large one",
+                ),
+            ],
+        ),
+        (
+            "the variance",
+            "the mean squared distance of all values from the mean of all",
+            vec![
+                (own[1], "the variance of this rank's images alone"),
+                (
+                    within,
+                    "the mean of the ranks' variances: the spread between their means is missing",
+                ),
+                (variance.sqrt(), "the standard deviation, σ, not σ²"),
+                (n / (n - 1.0) * variance, "the unbiased estimate, divided by one less"),
+                (rounded, "a rounding error: numbers near 10⁸ were subtracted, or f32 was used"),
+            ],
+        ),
+        (
+            "the count",
+            "count the values of a channel on all ranks: images times pixels",
+            vec![(own[2], "the count of this rank alone"), (n / pixels, "the number of images")],
+        ),
+    ];
+    numbers.into_iter().enumerate().try_for_each(|(index, (what, law, wrong))| {
         let guess = |_, got: f64| {
             let same = |(other, _): &&(f64, &str)| (got - other).abs() <= 1e-6 * other.abs();
             let known = wrong.iter().find(same).map(|(_, name)| *name);
-            let name =
-                if got.is_nan() { Some("0 values divided by 0, on some rank") } else { known };
-            name.map(|name| format!("that is {name}"))
+            let divided = got.is_nan().then_some("0 values divided by 0, on some rank");
+            divided.or(known).map(|name| format!("that is {name}"))
         };
         let expectation = Expectation::of(format!("{given} {what}")).law(law).up_to(1e-6);
-        expectation.guess(guess).compare(&[expected], &[got])
-    };
-    let spread = "the mean of the ranks' variances: the spread between their means is missing";
-    number(
-        "the mean",
-        (expected.mean, got.mean),
-        "add up sums and counts, then divide once",
-        &[
-            (own.mean, "the mean of this rank's images alone"),
-            (
-                average(|shard| shard.mean),
-                "the mean of the ranks' means: a small shard counts as much as a large one",
-            ),
-            (expected.mean * pixels, "the sum over the number of images: every pixel is a value"),
-        ],
-    )?;
-    let law = "the mean squared distance of all values from the mean of all";
-    number(
-        "the variance",
-        (expected.variance, got.variance),
-        law,
-        &[
-            (own.variance, "the variance of this rank's images alone"),
-            (within, spread),
-            (average(|shard| shard.variance), spread),
-            (expected.variance.sqrt(), "the standard deviation, σ, not σ²"),
-            (n / (n - 1.0) * expected.variance, "the unbiased estimate, divided by one less"),
-            (
-                if rounded { got.variance } else { f64::NAN },
-                "a rounding error: numbers near 10⁸ were subtracted, or f32 was used",
-            ),
-        ],
-    )?;
-    let law = "count the values of a channel on all ranks: images times pixels";
-    number(
-        "the count",
-        (n, got.count),
-        law,
-        &[
-            (own.count, "the count of this rank alone"),
-            (n / pixels, "the number of images"),
-            (n * shards.len() as f64, "every rank's count of all"),
-        ],
-    )
+        expectation.guess(guess).compare(&[right[index]], &[got[index]])
+    })
 }
 
 fn messages_are_small_and_few(answer: Answer) -> Outcome {

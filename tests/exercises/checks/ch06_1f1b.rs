@@ -9,7 +9,7 @@ use std::iter;
 use crate::prelude::*;
 use model_parallel::partition::Cost;
 use model_parallel::pipeline::check::Error as Fault;
-use model_parallel::pipeline::schedule::{Action, Instruction, Schedule};
+use model_parallel::pipeline::schedule::{Action, Schedule};
 use model_parallel::pipeline::{Checked, Kind, Timeline, check, predict};
 
 /// A stage, the number of stages and of micro-batches; the actions of the stage.
@@ -29,31 +29,23 @@ const WARM_UP: &str = "a stage goes forward until work has reached the last one:
 const IN_TURN: &str =
     "when work has reached the last stage, all go forward once and backward once in turn";
 const SENT: &str = "each result is sent before the next pass begins";
-const SENT_FIRST: &str = "each result is sent before anything is awaited";
 const AWAITED: &str = "a message is awaited right before the pass that needs it, and not earlier";
 
 /// The laws of lists that are no schedule.
-const NO_SUCH_BATCH: &str =
-    "a stage works on the micro-batches that there are; m may be smaller than p";
+const NO_SUCH_BATCH: &str = "a stage works on the micro-batches that there are; m may be below p";
 const NO_SUCH_STAGE: &str = "no stage comes before the first, and none after the last";
-const UPDATE_LAST: &str =
-    "the update comes last: until a gradient is sent, the stage before waits for it";
-const UPDATE_ONCE: &str =
-    "sum, then update once: micro-batches on p stages equal one batch on one device";
+const UPDATE_LAST: &str = "the update comes last: until a gradient is sent, a stage waits for it";
+const UPDATE_ONCE: &str = "sum, then update once: all micro-batches equal one batch";
 const NEEDED_FIRST: &str = "an action comes after the message or the pass that it needs";
-const ONCE: &str =
-    "every micro-batch goes forward once and backward once, and one update changes the weights";
-const ALL: &str =
-    "every micro-batch passes all stages, forward and backward; then the weights change";
+const ONCE: &str = "every micro-batch goes forward once and backward once, with one update";
+const ALL: &str = "every micro-batch passes all stages, forward and backward; then the update";
 const SENDS: &str = "messages arrive in the order of their sends";
-const CIRCLE: &str =
-    "before a stage waits for a neighbour, it sends the message for which the neighbour waits";
+const CIRCLE: &str = "before a stage waits for a neighbour, it sends what the neighbour waits for";
 
 // The laws of 1F1B.
 const KEPT: &str = "a stage goes backward as soon as it can: it keeps no more micro-batches than there are stages from it to \
                     the end, however many come";
-const IN_ORDER: &str =
-    "micro-batches go forward in their order, and backward in the same order, each whole";
+const IN_ORDER: &str = "micro-batches go forward in their order, and backward in the same order";
 
 /// A pipeline.
 #[derive(Clone, Copy)]
@@ -84,7 +76,16 @@ fn stages_take_turns(answer: Answer, case: &Case) -> Outcome {
     let theirs = Kind::OneFOneB.schedule(stages, micro_batches).expect("a stage and work");
     let theirs = check(theirs, CAPACITY).expect("stage 6's own schedule is sound");
     let found = check(lists.clone(), CAPACITY).map_err(|error| not_sound(&lists, &error))?;
-    few_activations_are_kept(*case, &theirs, &found)?;
+    for (stage, peak) in found.peaks().iter().enumerate() {
+        let (kept, most) = (peak.activations, (stages - stage).min(micro_batches));
+        demand(kept <= most, || {
+            let what =
+                format!("stage {stage} keeps the activations of {kept} micro-batches at a time");
+            let [expected, got] = [(most, &theirs), (kept, &found)]
+                .map(|(kept, checked)| format!("{kept}: {}", passes(checked, stage)));
+            Finding::new(what).expected(expected, got).law(KEPT)
+        })?;
+    }
     devices_wait_no_longer_than_they_have_to(*case, &theirs, &found)?;
     (0..stages).try_for_each(|stage| {
         let [expected, got] = [&theirs, &found].map(|checked| passes(checked, stage));
@@ -94,58 +95,32 @@ fn stages_take_turns(answer: Answer, case: &Case) -> Outcome {
 
 fn not_sound(lists: &Schedule, error: &Fault) -> Finding {
     let last = lists.micro_batches - 1;
-    let (expected, law, shown) = match error {
-        Fault::NoSuch { step, .. } if step.instruction.action.micro_batch() > Some(last) => {
-            (format!("micro-batches 0 to {last}"), NO_SUCH_BATCH, vec![(step.stage, step.position)])
-        }
+    let (law, shown) = match error {
         Fault::NoSuch { step, .. } => {
-            let expected = "messages between neighbours".to_owned();
-            (expected, NO_SUCH_STAGE, vec![(step.stage, step.position)])
+            let beyond = step.instruction.action.micro_batch() > Some(last);
+            let law = if beyond { NO_SUCH_BATCH } else { NO_SUCH_STAGE };
+            (law, vec![(step.stage, step.position)])
         }
         Fault::TooEarly { step, needs, .. } if step.instruction.action == Action::Update => {
             let is_message = matches!(needs.instruction.action, Action::SendGradient(_));
             let law = if is_message { UPDATE_LAST } else { UPDATE_ONCE };
-            let expected = format!("{} after {}", step.instruction, needs.instruction);
-            (expected, law, vec![(needs.stage, needs.position)])
+            (law, vec![(needs.stage, needs.position)])
         }
-        Fault::TooEarly { step, needs, .. } => {
-            let expected = format!("{}, then {}", needs.instruction, step.instruction);
-            (expected, NEEDED_FIRST, vec![(step.stage, step.position)])
-        }
-        Fault::Twice { step, .. } => {
-            (format!("{} once", step.instruction), ONCE, vec![(step.stage, step.position)])
-        }
-        Fault::Missing { stage, missing, .. } => {
-            let expected = format!("{missing} in the list of stage {stage}");
-            (expected, ALL, vec![(*stage, lists.instructions[*stage].len())])
-        }
+        Fault::TooEarly { step, .. } => (NEEDED_FIRST, vec![(step.stage, step.position)]),
+        Fault::Twice { step, .. } => (ONCE, vec![(step.stage, step.position)]),
+        Fault::Missing { stage, .. } => (ALL, vec![(*stage, lists.instructions[*stage].len())]),
         Fault::Order { sending, receiving } => {
-            let expected = format!("the order of the sender: {}", sending.instruction);
-            let both = [sending, receiving].map(|step| (step.stage, step.position));
-            (expected, SENDS, both.into())
+            (SENDS, [sending, receiving].map(|step| (step.stage, step.position)).into())
         }
         Fault::Deadlock { circle, .. } => {
-            let expected = "every stage comes to the end of its list".to_owned();
             let waiting = circle.iter().map(|wait| (wait.step.stage, wait.step.position));
-            (expected, CIRCLE, waiting.collect())
+            (CIRCLE, waiting.collect())
         }
         Fault::Empty { .. } => unreachable!("there are stages and micro-batches"),
     };
     let shown = shown.into_iter().map(|(stage, position)| up_to(lists, stage, position));
     let got = format!("{error}\n{}", shown.collect::<Vec<_>>().join("\n"));
-    Finding::new("these lists are no schedule").expected(expected, got).law(law)
-}
-
-fn few_activations_are_kept(case: Case, theirs: &Checked, found: &Checked) -> Outcome {
-    found.peaks().iter().enumerate().try_for_each(|(stage, peak)| {
-        let (kept, most) = (peak.activations, (case.stages - stage).min(case.micro_batches));
-        let told = |kept, checked| format!("{kept}: {}", passes(checked, stage));
-        demand(kept <= most, || {
-            let what =
-                format!("stage {stage} keeps the activations of {kept} micro-batches at a time");
-            Finding::new(what).expected(told(most, theirs), told(kept, found)).law(KEPT)
-        })
-    })
+    Finding::new("these lists are no schedule").expected("a schedule", got).law(law)
 }
 
 fn devices_wait_no_longer_than_they_have_to(
@@ -155,7 +130,10 @@ fn devices_wait_no_longer_than_they_have_to(
 ) -> Outcome {
     let Case { stages, micro_batches } = case;
     let formula = (stages - 1) as f64 / (micro_batches + stages - 1) as f64;
-    let [expected, got] = [theirs, found].map(timeline);
+    // Every pass takes a second, and messages take no time.
+    let cost = Cost { forward: 1.0, backward: 1.0, ..Cost::default() };
+    let [expected, got] = [theirs, found]
+        .map(|checked| predict(checked, &vec![cost; stages], 0.0).expect("a cost for each stage"));
     demand(got.bubble() - formula <= 1e-9, || {
         let told = |timeline: &Timeline| {
             format!("{}\n{}", short(timeline.bubble()), timeline.drawing(1.0, usize::MAX))
@@ -170,55 +148,26 @@ fn devices_wait_no_longer_than_they_have_to(
     })
 }
 
-/// The timeline if every pass takes a second and messages take no time.
-fn timeline(checked: &Checked) -> Timeline {
-    let cost = Cost { forward: 1.0, backward: 1.0, ..Cost::default() };
-    predict(checked, &vec![cost; checked.schedule().stages()], 0.0).expect("a cost for each stage")
-}
-
-/// The reason why devices wait too long, and its law: passes in another order than stage 6's, or messages that are not next to
-/// their passes.
+/// The reason why devices wait too long, and its law: the first pass, or else the first message, that is not where stage 6 has it.
 fn why_devices_wait(theirs: &Checked, found: &Checked) -> (String, &'static str) {
-    let stages = 0..found.schedule().stages();
-    for stage in stages.clone() {
-        let [expected, got] = [theirs, found].map(|checked| directions(checked, stage));
-        let ahead = |all: &str| all.chars().take_while(|&direction| direction == 'F').count();
-        let (expected_ahead, got_ahead) = (ahead(&expected), ahead(&got));
-        if got_ahead != expected_ahead {
-            let times = format!("{got_ahead} of {expected_ahead} times");
-            let why = format!("stage {stage} has gone forward {times} when it first goes backward");
-            return (why, WARM_UP);
-        }
-        if got != expected {
-            return (format!("stage {stage} does not take turns"), IN_TURN);
-        }
-    }
-    for (sends, law) in [(true, SENT), (false, AWAITED)] {
-        if let Some(why) = stages.clone().find_map(|stage| apart(found, stage, sends)) {
-            return (why, law);
+    let lists = |stage: usize| [theirs, found].map(|it| &it.schedule().instructions[stage]);
+    for only_passes in [true, false] {
+        for stage in 0..found.schedule().stages() {
+            let [right, got] = lists(stage)
+                .map(|list| list.iter().filter(move |it| !only_passes || it.action.computes()));
+            let Some((right, got)) = right.zip(got).find(|(a, b)| a.action != b.action) else {
+                continue;
+            };
+            let law = match (right.action, got.action) {
+                (Action::Forward(_), Action::Backward(0)) => WARM_UP,
+                _ if only_passes => IN_TURN,
+                (action, _) if action.sends() => SENT,
+                _ => AWAITED,
+            };
+            return (format!("stage {stage} does {got} before {right}"), law);
         }
     }
-    // Every message is next to its pass. Only a receive can be between a pass and the send of its result.
-    ("a stage waits for a message before it sends one".to_owned(), SENT_FIRST)
-}
-
-/// The first message that a stage sends, or receives, with another pass between it and its own.
-fn apart(checked: &Checked, stage: usize, sends: bool) -> Option<String> {
-    let list = &checked.schedule().instructions[stage];
-    list.iter().enumerate().find_map(|(position, message)| {
-        let own = match message.action {
-            Action::RecvActivation(i) | Action::SendActivation(i) => Action::Forward(i),
-            Action::RecvGradient(i) | Action::SendGradient(i) => Action::Backward(i),
-            _ => return None,
-        };
-        let computes = |instruction: &&Instruction| instruction.action.computes();
-        let (beside, order) = match sends {
-            true => (list[..position].iter().rev().find(computes)?, "only after"),
-            false => (list[position..].iter().find(computes)?, "already before"),
-        };
-        let apart = message.action.sends() == sends && beside.action != own;
-        apart.then(|| format!("stage {stage} does {message} {order} {beside}"))
-    })
+    ("a stage waits".to_owned(), AWAITED)
 }
 
 /// `stage 1: … Forward(1), SendActivation(1), RecvGradient(0)`, where the last is the one at this position.
@@ -237,17 +186,10 @@ fn passes(checked: &Checked, stage: usize) -> String {
     let pass = |action| match action {
         Action::Forward(i) => Some(format!("F{i}")),
         Action::Backward(i) => Some(format!("B{i}")),
-        Action::BackwardInput(i) => Some(format!("input of B{i}")),
-        Action::BackwardWeight(i) => Some(format!("weights of B{i}")),
         _ => None,
     };
     let list = &checked.schedule().instructions[stage];
     let passes: Vec<String> =
         list.iter().filter_map(|instruction| pass(instruction.action)).collect();
     passes.join(" ")
-}
-
-/// `FFBFBB`: the same, without micro-batches.
-fn directions(checked: &Checked, stage: usize) -> String {
-    passes(checked, stage).replace(|c: char| c == ' ' || c.is_ascii_digit(), "")
 }

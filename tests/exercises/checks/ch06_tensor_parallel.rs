@@ -1,16 +1,14 @@
 //! Chapter 6b, `book/src/ch06b-tensor-parallel.md`: two dense layers on k ranks, one cut by columns, one by rows.
 //!
 //! Cut, forward and backward, each with right input, are compared with one device and automatic differentiation. Then the
-//! messages, and all three functions together, compared with stage 6.
+//! messages.
 
 use std::fmt;
 
+use crate::expectation::Known;
 use crate::prelude::*;
-use crate::two_layers::{
-    Computed, Gradients, Layer, TwoLayers, by_stage_6, fractions, whole_numbers,
-};
-use model_parallel::tensor_parallel::Cut;
-use ops::difference::relative_difference;
+use crate::two_layers::{Computed, Gradients, TwoLayers, whole_numbers};
+use split_batch::shard_range;
 
 /// The functions `part`, `forward` and `backward`.
 #[derive(Clone, Copy)]
@@ -23,38 +21,48 @@ pub struct Answer {
 
 /// The laws of an answer.
 pub const LAWS: &[Law<Answer>] = laws![
-    ranks_compute_what_one_device_does in cases(),
-    all_ranks_have_the_same,
-    no_more_is_sent_than_one_all_reduce,
-    ranks_compute_what_stage_6_does in on_1_to_4_ranks(),
-    errors_are_passed_on,
+    a_part_is_cut in CASES.map(Case::new),
+    forward_is_that_of_one_device in CASES.map(Case::new),
+    backward_is_that_of_one_device in CASES.map(Case::new),
+    all_ranks_have_the_same in [Case::of([3, 3, 4, 7, 5], |whole| (whole + 10.0)?.recip())],
+    no_more_is_sent_than_one_all_reduce in [Case::new([2, 3, 4, 40, 2])],
+    errors_are_passed_on in [Case::new([3, 2, 3, 5, 2])],
 ];
 
-const TOGETHER: &str =
-    "a column of H is one rank's, with its column of A, its number of a and its row of B";
+const TOGETHER: &str = "a column of H is one rank's, with its column of A, its a and its row of B";
 const IN_RUNS: &str = "ranks take runs of columns in their order, as shard_range(hidden, ranks, rank) cuts them: the first ranks \
                        take the columns that are left over";
 const SHAPE: &str = "a gradient has the shape of its tensor";
 const WHOLE: &str = "b is for all columns of H together: every rank has all of it";
-const IN_PLACE: &str =
-    "relu works on each number for itself, so a rank can apply it to its columns of H";
-const REDUCED: &str =
-    "each rank has a term of H·B: the ranks' terms are added up, and then the bias, once";
-const PASSED: &str =
-    "where relu has let a number pass, its gradient passes; then it is complete: none is sent";
-const OWN: &str =
-    "the gradient of a part is complete on the rank that holds the part: none is sent";
-const SAME_DY: &str =
-    "Y is the same on all ranks, and so is its gradient: k copies of one loss, not k losses";
-const ALL_USES: &str =
-    "X is used on all ranks: its gradient is the sum of the gradients of all ranks";
-
-const STAGE_6: &str = "it is what linear_relu_by_column and linear_by_row compute";
+const IN_PLACE: &str = "relu works on each number for itself: a rank applies it to its H";
+const REDUCED: &str = "each rank has a term of H·B: add up the terms, then add the bias once";
+/// The laws of the gradients of A, a, B and b.
+const OWN: [&str; 4] = [
+    "where relu has let a number pass, its gradient passes; then it is complete: none is sent",
+    "where relu has let a number pass, its gradient passes; then it is complete: none is sent",
+    "the gradient of a part is complete on the rank that holds the part: none is sent",
+    "Y is the same on all ranks, and so is its gradient: k copies of one loss, not k losses",
+];
+const ALL_USES: &str = "X is used on all ranks: its gradient is the sum over all ranks";
 const ORDER: &str = "all ranks add in the same order, or one adds for all: else their results part in the last bits";
+const ONE_SUM: &str = "a layer by columns and then one by rows need one sum forward, behind the second, and one backward, before \
+                       the first";
+const OVER_B: &str = "divided by B: gradients are sums over the batch";
+
+/// Ranks, batch, in, hidden and out: columns that divide evenly, and no two sizes alike; one rank; columns that do not divide;
+/// a column for each rank; one of everything.
+const CASES: [[usize; 5]; 6] = [
+    [2, 3, 6, 4, 5],
+    [1, 2, 3, 4, 2],
+    [2, 2, 3, 5, 2],
+    [3, 3, 2, 7, 4],
+    [4, 1, 2, 4, 1],
+    [1, 1, 1, 1, 1],
+];
 
 #[derive(Clone)]
 struct Case {
-    told: String,
+    sizes: [usize; 5],
     x: Tensor,
     dy: Tensor,
     whole: TwoLayers,
@@ -66,40 +74,31 @@ struct Case {
 
 impl fmt::Display for Case {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.told)
+        let [ranks, batch, inputs, hidden, outputs] = self.sizes;
+        let ranks = counted(ranks, "rank");
+        write!(f, "{ranks}, B = {batch}, in = {inputs}, hidden = {hidden}, out = {outputs}")
     }
 }
 
-/// A wrong tensor and its name.
-type Known = (&'static str, Result<Tensor>);
-
 impl Case {
-    fn new(
-        ranks: usize,
-        batch: usize,
-        inputs: usize,
-        hidden: usize,
-        outputs: usize,
-    ) -> Result<Self> {
-        let told = format!(
-            "{}, B = {batch}, in = {inputs}, hidden = {hidden}, out = {outputs}",
-            counted(ranks, "rank")
-        );
-        let (x, dy) = (whole_numbers(&[batch, inputs], 4)?, whole_numbers(&[batch, outputs], 5)?);
-        Self::of(told, ranks, TwoLayers::of_small_numbers(inputs, hidden, outputs)?, x, dy)
+    fn new(sizes: [usize; 5]) -> Self {
+        Self::of(sizes, |whole| Ok(whole.clone()))
     }
 
-    /// Numbers that round, so sums show the order of their additions.
-    fn of_fractions(ranks: usize) -> Result<Self> {
-        let (told, whole) = (format!("{ranks} ranks"), TwoLayers::of_fractions(4, 7, 5)?);
-        Self::of(told, ranks, whole, fractions(&[3, 4], 7)?, fractions(&[3, 5], 2)?)
-    }
-
-    fn of(told: String, ranks: usize, whole: TwoLayers, x: Tensor, dy: Tensor) -> Result<Self> {
-        let one_device = whole.on_one_device(&x, &dy)?;
-        let parts = parts(&whole, ranks)?;
-        let alone = parts.iter().map(|part| part.on_one_device(&x, &dy)).collect::<Result<_>>()?;
-        Ok(Self { told, x, dy, whole, parts, one_device, alone })
+    /// A case of other numbers than whole ones. They round, so sums show the order of their additions.
+    fn of(sizes: [usize; 5], other: fn(&Tensor) -> Result<Tensor>) -> Self {
+        let computed = || {
+            let [ranks, batch, inputs, hidden, outputs] = sizes;
+            let x = other(&whole_numbers(&[batch, inputs], 4)?)?;
+            let dy = other(&whole_numbers(&[batch, outputs], 5)?)?;
+            let whole = TwoLayers::of_small_numbers(inputs, hidden, outputs)?.map(other)?;
+            let one_device = whole.on_one_device(&x, &dy)?;
+            let parts = whole.parts(ranks)?;
+            let alone = parts.iter().map(|part| part.on_one_device(&x, &dy));
+            let alone = alone.collect::<Result<_>>()?;
+            Ok::<_, candle_core::Error>(Self { sizes, x, dy, whole, parts, one_device, alone })
+        };
+        computed().expect("one device computes")
     }
 
     fn run<R: Send + 'static>(
@@ -107,193 +106,124 @@ impl Case {
         law: &str,
         work: impl Fn(&Self, &Rank) -> Result<R, Error> + Send + Sync + 'static,
     ) -> Outcome<Vec<R>> {
-        let (case, empty) =
-            (self.clone(), self.one_device.before_relu.dims()[1] < self.parts.len());
+        let case = self.clone();
         ranks::run(self.parts.len(), Sends::Buffered, move |rank| work(&case, rank))
-            .map_err(ranks::all_take_part(law, empty))
+            .map_err(ranks::all_take_part(law, false))
     }
 
-    /// Compares two tensors. The message names a wrong tensor that is `known`.
-    fn compare(
-        &self,
-        what: &str,
-        law: &str,
-        [expected, got]: [&Tensor; 2],
-        known: Vec<Known>,
-    ) -> Outcome {
-        let is_gradient = what.starts_with("the gradient") && expected.dims() != got.dims();
-        let law = if is_gradient { SHAPE } else { law };
-        let row = expected.dims().last().copied().unwrap_or(1).max(1);
-        let guess =
-            known.into_iter().find(|(_, wrong)| wrong.as_ref().is_ok_and(|w| alike(w, got)));
-        Expectation::of(what)
-            .law(law)
-            .up_to(1e-12)
-            .at(|index| match expected.rank() {
-                2 => format!("row {}, column {}", index / row, index % row),
-                _ => format!("element {index}"),
-            })
-            .guess(|_, _| guess.as_ref().map(|(what, _)| format!("that is {what}")))
-            .compare_tensors(expected, got)
+    fn forward(&self, answer: Answer, rank: &Rank) -> Result<(Tensor, Tensor), Error> {
+        (answer.forward)(rank, &self.parts[rank.rank()], &self.x)
     }
 
-    fn parts_are_cut(&self, answer: Answer) -> Outcome {
-        let found = self.run(TOGETHER, move |case, rank| {
-            (answer.part)(&case.whole, rank.rank(), rank.world_size())
-        })?;
-        for (rank, (expected, found)) in self.parts.iter().zip(&found).enumerate() {
-            let hidden = self.one_device.before_relu.dims()[1];
-            let columns = Cut::new(1, hidden).range(self.parts.len(), rank);
-            for (name, tensors) in expected.beside(found) {
-                let what = format!("{name} on rank {rank} (columns {columns:?} of H)");
-                let law = match name {
-                    "A" if tensors[0].dims().first() == tensors[1].dims().first() => IN_RUNS,
-                    "b" => WHOLE,
-                    _ => TOGETHER,
-                };
-                self.compare(&what, law, tensors, vec![])?;
-            }
-        }
-        Ok(())
-    }
-
-    fn forward_is_that_of_one_device(&self, answer: Answer) -> Outcome {
-        let found = self.run(REDUCED, move |case, rank| {
-            (answer.forward)(rank, &case.parts[rank.rank()], &case.x)
-        })?;
-        let (bias, y, k) = (&self.whole.second.bias, &self.one_device.y, self.parts.len() as f64);
-        let sum = y.broadcast_sub(bias)?;
-        for (rank, (hidden, got)) in found.iter().enumerate() {
-            let Computed { before_relu, y: with_bias, .. } = &self.alone[rank];
-            let expected = before_relu.relu()?;
-            // a is this rank's part, and it is added once to numbers that no other rank has.
-            let a = self.parts[rank].first.bias.broadcast_as(before_relu.shape())?;
-            let with = |times: f64| (before_relu + (&a * (times - 1.0))?)?.relu();
-            let known = vec![
-                ("X·A + a before relu", Ok(before_relu.clone())),
-                ("relu(X·A + a/k): a is not added up over the ranks", with(1.0 / k)),
-                ("relu(X·A + k·a)", with(k)),
-                ("relu(X·A), without a", with(0.0)),
-            ];
-            self.compare(&format!("H on rank {rank}"), IN_PLACE, [&expected, hidden], known)?;
-            let known = vec![
-                ("the sum with a k-th of the bias", sum.broadcast_add(&(bias / k)?)),
-                ("the sum with the bias k times", sum.broadcast_add(&(bias * k)?)),
-                ("the term of this rank alone, with the bias", Ok(with_bias.clone())),
-                ("the mean of the terms, with the bias", (&sum / k)?.broadcast_add(bias)),
-                ("the sum without the bias", Ok(sum.clone())),
-                ("relu of Y: it belongs between the layers, not behind them", y.relu()),
-            ];
-            self.compare(&format!("Y on rank {rank}"), REDUCED, [y, got], known)?;
-        }
-        Ok(())
-    }
-
-    fn backward_is_that_of_one_device(&self, answer: Answer) -> Outcome {
-        let found = self.run(OWN, move |case, rank| {
-            let own = rank.rank();
-            let hidden = case.alone[own].before_relu.relu()?;
-            (answer.backward)(rank, &case.parts[own], &case.x, &hidden, &case.dy)
-        })?;
-        let (gradients, k) = (&self.one_device.gradients, self.parts.len() as f64);
-        let batch = self.x.dim(0)? as f64;
-        let parts = parts(&gradients.layers, self.parts.len())?;
-        for (rank, found) in found.iter().enumerate() {
-            // The backward pass computes the second layer first.
-            for (index, (name, tensors)) in
-                parts[rank].beside(&found.layers).into_iter().enumerate().rev()
-            {
-                let every = parts.iter().map(|part| part.beside(part)[index].1[0]);
-                let every = Tensor::stack(&every.collect::<Vec<_>>(), 0);
-                let sum = every.and_then(|every| every.sum(0));
-                let mut known = vec![
-                    ("k times what it should be", tensors[0] * k),
-                    ("what it should be, divided by k", tensors[0] / k),
-                    ("divided by B: gradients are sums over the batch", tensors[0] / batch),
-                    ("the sum over all ranks, though each holds another part", sum),
-                ];
-                if index < 2 {
-                    known.push(("what it would be without relu", self.without_relu(rank, index)));
-                }
-                let law = [PASSED, PASSED, OWN, SAME_DY][index];
-                let what = format!("the gradient of {name} on rank {rank}");
-                self.compare(&what, law, tensors, known)?;
-            }
-            let known = vec![
-                ("the term of this rank alone", Ok(self.alone[rank].gradients.x.clone())),
-                ("k times what it should be: it is added up once too often", &gradients.x * k),
-                ("the mean of the ranks' terms", &gradients.x / k),
-                ("divided by B: gradients are sums over the batch", &gradients.x / batch),
-            ];
-            let what = format!("the gradient of X on rank {rank}");
-            self.compare(&what, ALL_USES, [&gradients.x, &found.x], known)?;
-        }
-        Ok(())
-    }
-
-    /// The gradient of a rank's A (0) or a (1) if all of H's gradient passed.
-    fn without_relu(&self, rank: usize, index: usize) -> Result<Tensor> {
-        let of_hidden = self.dy.matmul(&self.parts[rank].second.weight.t()?)?;
-        if index == 0 { self.x.t()?.matmul(&of_hidden) } else { of_hidden.sum(0) }
+    /// The backward pass from the right H.
+    fn backward(&self, answer: Answer, rank: &Rank) -> Result<Gradients, Error> {
+        let own = rank.rank();
+        let hidden = self.alone[own].before_relu.relu()?;
+        (answer.backward)(rank, &self.parts[own], &self.x, &hidden, &self.dy)
     }
 }
 
-fn parts(whole: &TwoLayers, ranks: usize) -> Result<Vec<TwoLayers>> {
-    let TwoLayers { first, second } = whole;
-    let part = |rank| {
-        let cut = |tensor: &Tensor, axis: usize| {
-            Cut::new(axis, tensor.dim(axis)?).part(tensor, ranks, rank)?.force_contiguous()
-        };
-        Ok(TwoLayers {
-            first: Layer { weight: cut(&first.weight, 1)?, bias: cut(&first.bias, 0)? },
-            second: Layer { weight: cut(&second.weight, 0)?, bias: second.bias.clone() },
-        })
+/// Compares two tensors. The message names a wrong tensor that is `known`.
+fn compare(what: &str, law: &str, [right, got]: [&Tensor; 2], known: Vec<Known>) -> Outcome {
+    let row = right.dims().last().copied().unwrap_or(1).max(1);
+    let expectation = Expectation::of(what).law(law).up_to(1e-12).known(known);
+    let place = |index| match right.rank() {
+        2 => format!("row {}, column {}", index / row, index % row),
+        _ => format!("element {index}"),
     };
-    (0..ranks).map(part).collect()
+    expectation.at(place).compare_tensors(right, got)
 }
 
-fn alike(one: &Tensor, other: &Tensor) -> bool {
-    relative_difference(one, other).is_ok_and(|apart| apart < 1e-9)
+fn a_part_is_cut(answer: Answer, case: &Case) -> Outcome {
+    let found = case.run(TOGETHER, move |case, rank| {
+        (answer.part)(&case.whole, rank.rank(), rank.world_size())
+    })?;
+    for (rank, (right, found)) in case.parts.iter().zip(&found).enumerate() {
+        let columns = shard_range(case.sizes[3], case.sizes[0], rank);
+        for (name, tensors) in right.beside(found) {
+            let law = match name {
+                "A" if tensors[0].dims().first() == tensors[1].dims().first() => IN_RUNS,
+                "b" => WHOLE,
+                _ => TOGETHER,
+            };
+            let what = format!("{name} on rank {rank} (columns {columns:?} of H)");
+            compare(&what, law, tensors, vec![])?;
+        }
+    }
+    Ok(())
 }
 
-/// Columns that divide evenly, and no two sizes alike; one rank; columns that do not divide; a column for each rank; one of
-/// everything.
-fn cases() -> impl Iterator<Item = Case> {
-    [
-        (2, 3, 6, 4, 5),
-        (1, 2, 3, 4, 2),
-        (2, 2, 3, 5, 2),
-        (3, 3, 2, 7, 4),
-        (4, 5, 6, 6, 3),
-        (4, 1, 2, 4, 1),
-        (1, 1, 1, 1, 1),
-    ]
-    .into_iter()
-    .map(|(ranks, batch, inputs, hidden, outputs)| {
-        Case::new(ranks, batch, inputs, hidden, outputs).expect("one device computes")
-    })
+fn forward_is_that_of_one_device(answer: Answer, case: &Case) -> Outcome {
+    let found = case.run(REDUCED, move |case, rank| case.forward(answer, rank))?;
+    let (bias, y, k) = (&case.whole.second.bias, &case.one_device.y, case.parts.len() as f64);
+    for (rank, (hidden, got)) in found.iter().enumerate() {
+        let Computed { before_relu, y: alone, .. } = &case.alone[rank];
+        let a = &case.parts[rank].first.bias;
+        let known = vec![
+            ("X·A + a before relu", Ok(before_relu.clone())),
+            (
+                "relu(X·A + a/k): a is not added up over the ranks",
+                before_relu.broadcast_sub(&(a * (1.0 - 1.0 / k))?)?.relu(),
+            ),
+        ];
+        compare(&format!("H on rank {rank}"), IN_PLACE, [&before_relu.relu()?, hidden], known)?;
+        let known = vec![
+            ("the sum with the bias k times", y.broadcast_add(&(bias * (k - 1.0))?)),
+            ("the term of this rank alone, with the bias", Ok(alone.clone())),
+            ("the sum without the bias", y.broadcast_sub(bias)),
+        ];
+        compare(&format!("Y on rank {rank}"), REDUCED, [y, got], known)?;
+    }
+    Ok(())
 }
 
-fn on_1_to_4_ranks() -> impl Iterator<Item = Case> {
-    (1..=4).map(|ranks| Case::new(ranks, 3, 5, 7, 2).expect("one device computes"))
+fn backward_is_that_of_one_device(answer: Answer, case: &Case) -> Outcome {
+    let found = case.run(OWN[2], move |case, rank| case.backward(answer, rank))?;
+    let (right, batch) = (&case.one_device.gradients, case.sizes[1] as f64);
+    let parts = right.layers.parts(case.parts.len())?;
+    let shape = |law, tensors: [&Tensor; 2]| match tensors[0].dims() == tensors[1].dims() {
+        true => law,
+        false => SHAPE,
+    };
+    for (rank, found) in found.iter().enumerate() {
+        let of_hidden = case.dy.matmul(&case.parts[rank].second.weight.t()?)?;
+        // The backward pass computes the second layer first.
+        let pairs = parts[rank].beside(&found.layers).into_iter().enumerate().rev();
+        for (index, (name, tensors)) in pairs {
+            let every = parts.iter().map(|part| part.beside(part)[index].1[0]);
+            let every = Tensor::stack(&every.collect::<Vec<_>>(), 0);
+            let without_relu = match index {
+                0 => case.x.t()?.matmul(&of_hidden),
+                _ => of_hidden.sum(0),
+            };
+            let known = vec![
+                (OVER_B, tensors[0] / batch),
+                (
+                    "the sum over all ranks, though each holds another part",
+                    every.and_then(|every| every.sum(0)),
+                ),
+                ("what it would be without relu", without_relu),
+            ];
+            let what = format!("the gradient of {name} on rank {rank}");
+            compare(&what, shape(OWN[index], tensors), tensors, known)?;
+        }
+        let known = vec![
+            ("the term of this rank alone", Ok(case.alone[rank].gradients.x.clone())),
+            (OVER_B, &right.x / batch),
+        ];
+        let (what, tensors) = (format!("the gradient of X on rank {rank}"), [&right.x, &found.x]);
+        compare(&what, shape(ALL_USES, tensors), tensors, known)?;
+    }
+    Ok(())
 }
 
-fn ranks_compute_what_one_device_does(answer: Answer, case: &Case) -> Outcome {
-    case.parts_are_cut(answer)?;
-    case.forward_is_that_of_one_device(answer)?;
-    case.backward_is_that_of_one_device(answer)
-}
-
-fn all_ranks_have_the_same(answer: Answer) -> Outcome {
-    let case = Case::of_fractions(3)?;
+fn all_ranks_have_the_same(answer: Answer, case: &Case) -> Outcome {
     let found = case.run(ORDER, move |case, rank| {
-        let part = &case.parts[rank.rank()];
-        let (hidden, y) = (answer.forward)(rank, part, &case.x)?;
-        Ok([y, (answer.backward)(rank, part, &case.x, &hidden, &case.dy)?.x])
+        Ok([case.forward(answer, rank)?.1, case.backward(answer, rank)?.x])
     })?;
     for (rank, tensors) in found.iter().enumerate().skip(1) {
         for (index, name) in ["Y", "the gradient of X"].into_iter().enumerate() {
-            Expectation::of(format!("{}: {name} on two ranks", case.told))
+            Expectation::of(format!("{name} on two ranks"))
                 .between("rank 0", &format!("rank {rank}"))
                 .law(ORDER)
                 .compare_tensors(&found[0][index], &tensors[index])?;
@@ -303,61 +233,27 @@ fn all_ranks_have_the_same(answer: Answer) -> Outcome {
 }
 
 /// On two ranks every all-reduce algorithm sends the same: all numbers once in each direction.
-fn no_more_is_sent_than_one_all_reduce(answer: Answer) -> Outcome {
-    let case = Case::new(2, 3, 4, 40, 2)?;
-    let found = case.run(OWN, move |case, rank| {
-        let part = &case.parts[rank.rank()];
-        let (hidden, _) = (answer.forward)(rank, part, &case.x)?;
+fn no_more_is_sent_than_one_all_reduce(answer: Answer, case: &Case) -> Outcome {
+    let found = case.run(OWN[2], move |case, rank| {
+        case.forward(answer, rank)?;
         let forward = rank.traffic().bytes;
-        (answer.backward)(rank, part, &case.x, &hidden, &case.dy)?;
+        case.backward(answer, rank)?;
         Ok([forward, rank.traffic().bytes - forward])
     })?;
     let passes = [("forward", "Y", &case.dy), ("backward", "X", &case.x)];
     passes.into_iter().enumerate().try_for_each(|(index, (pass, name, like))| {
         let sent: u64 = found.iter().map(|bytes| bytes[index]).sum();
-        let (numbers, size) = (like.elem_count(), DType::F64.size_in_bytes());
-        demand(sent <= (2 * numbers * size) as u64, || {
-            let what = format!("{}: {pass}, more is sent than an all-reduce like {name}", case.told);
-            let expected = format!("2 ranks · {numbers} numbers · {size} bytes");
-            Finding::new(what).expected(expected, format!("{sent} bytes")).law(
-                "a layer by columns and then one by rows need one sum forward, behind the second, and one backward, before \
-                 the first",
-            )
+        let most = 2 * ops::size_in_bytes(like) as u64;
+        demand(sent <= most, || {
+            Finding::new(format!("{pass}, more is sent than an all-reduce like {name}"))
+                .expected(format!("{most} bytes on 2 ranks"), format!("{sent} bytes"))
+                .law(ONE_SUM)
         })
     })
 }
 
-/// Compares all three functions together with stage 6's layers.
-fn ranks_compute_what_stage_6_does(answer: Answer, case: &Case) -> Outcome {
-    let found = case.run(STAGE_6, move |case, rank| {
-        let part = (answer.part)(&case.whole, rank.rank(), rank.world_size())?;
-        let (hidden, y) = (answer.forward)(rank, &part, &case.x)?;
-        Ok((y, (answer.backward)(rank, &part, &case.x, &hidden, &case.dy)?))
-    })?;
-    let theirs = by_stage_6(&case.parts, &case.x, &case.dy);
-    for (rank, ((y, found), (their_y, theirs))) in found.iter().zip(&theirs).enumerate() {
-        let compare = |name: &str, tensors| {
-            let what = format!("not what stage 6 computes on rank {rank}: {name}");
-            case.compare(&what, STAGE_6, tensors, vec![])
-        };
-        compare("Y", [their_y, y])?;
-        compare("the gradient of X", [&theirs.x, &found.x])?;
-        for (name, tensors) in theirs.layers.beside(&found.layers) {
-            compare(&format!("the gradient of {name}"), tensors)?;
-        }
-    }
-    Ok(())
-}
-
-fn errors_are_passed_on(answer: Answer) -> Outcome {
-    let case = Case::new(3, 2, 3, 5, 2)?;
-    let forward = case.clone();
-    ranks::errors_are_passed_on(3, Sends::Buffered, move |rank| {
-        (answer.forward)(rank, &forward.parts[rank.rank()], &forward.x)
-    })?;
-    ranks::errors_are_passed_on(3, Sends::Buffered, move |rank| {
-        let (own, Case { x, dy, .. }) = (rank.rank(), &case);
-        let hidden = case.alone[own].before_relu.relu()?;
-        (answer.backward)(rank, &case.parts[own], x, &hidden, dy)
-    })
+fn errors_are_passed_on(answer: Answer, case: &Case) -> Outcome {
+    let (forward, backward) = (case.clone(), case.clone());
+    ranks::errors_are_passed_on(3, Sends::Buffered, move |rank| forward.forward(answer, rank))?;
+    ranks::errors_are_passed_on(3, Sends::Buffered, move |rank| backward.backward(answer, rank))
 }

@@ -3,6 +3,8 @@
 //! Predictions for machines and links, compared with stage 7's formula of the ring. The message names a mistake only if the mistake
 //! explains all predictions of the answer.
 
+use std::fmt;
+
 use cost_model::all_reduce::Way;
 use cost_model::hosts::Hosts;
 use cost_model::link::Link;
@@ -16,16 +18,16 @@ pub type Answer = fn(f64, usize, usize, f64, &Link) -> f64;
 /// The laws of an answer.
 pub const LAWS: &[Law<Answer>] = laws![a_step_computes_and_sends];
 
-/// The relative error of a prediction: chunks may be whole numbers of elements.
+/// The relative error of a prediction.
 const OFF: f64 = 1e-4;
 
 const STEP: &str = "a step is what one device computes, which more devices than cores do not divide, and the messages of \
                     the ring: 2 (k − 1) steps in a row, each with a k-th of the bytes and one latency";
 
 /// The seconds on one device, cores, devices, bytes, latency and bandwidth: the machine of the book; more cores; one core; one
-/// device alone; many devices; a latency that is nearly all; a bandwidth that is all. Devices are no more than the cores, or a
-/// multiple of them: there is more than one way to deal three devices to two cores.
-const CASES: [(f64, usize, usize, f64, f64, f64); 8] = [
+/// device alone; many devices; a latency that is nearly all; a bandwidth that is all; chunks
+/// of two and a half bytes; three devices on two cores, none of which is idle.
+const CASES: [(f64, usize, usize, f64, f64, f64); 10] = [
     (0.0213, 2, 2, 516_272.0, 200e-6, 100e6),
     (0.0213, 2, 4, 516_272.0, 200e-6, 100e6),
     (0.0213, 8, 4, 516_272.0, 200e-6, 100e6),
@@ -34,6 +36,8 @@ const CASES: [(f64, usize, usize, f64, f64, f64); 8] = [
     (1.5, 64, 64, 44_700_000.0, 5e-6, 12.5e9),
     (0.25, 4, 8, 4096.0, 0.01, 1e9),
     (0.25, 16, 8, 40_960_000.0, 0.0, 1e6),
+    (0.25, 4, 4, 10.0, 0.0, 1.0),
+    (0.0213, 2, 3, 516_272.0, 200e-6, 100e6),
 ];
 
 /// A machine and a link, and the two parts of the right prediction.
@@ -47,27 +51,21 @@ struct Case {
     ring: f64,
 }
 
+impl fmt::Display for Case {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { alone, cores, devices, bytes, link: Link { latency, wire, .. }, .. } = self;
+        write!(f, "alone = {alone} s, cores = {cores}, devices = {devices}, bytes = {bytes}, ")?;
+        write!(f, "latency = {latency} s, wire = {wire} s")
+    }
+}
+
 impl Case {
     fn new(numbers: (f64, usize, usize, f64, f64, f64)) -> Self {
         let (alone, cores, devices, bytes, latency, bandwidth) = numbers;
         let link = Link::new(latency, bandwidth);
         let ring = Way::Ring.cost(devices, bytes, &Hosts::one(link)).seconds;
-        Self {
-            alone,
-            cores,
-            devices,
-            bytes,
-            link,
-            compute: alone / devices.min(cores) as f64,
-            ring,
-        }
-    }
-
-    fn told(&self) -> String {
-        let Self { alone, cores, devices, bytes, link: Link { latency, wire, .. }, .. } = self;
-        format!(
-            "alone = {alone} s, cores = {cores}, devices = {devices}, bytes = {bytes}, latency = {latency} s, wire = {wire} s"
-        )
+        let compute = alone / devices.min(cores) as f64;
+        Self { alone, cores, devices, bytes, link, compute, ring }
     }
 
     /// So many messages, each of so many bytes.
@@ -119,7 +117,7 @@ fn near(one: f64, other: f64) -> bool {
 fn a_step_computes_and_sends(answer: Answer) -> Outcome {
     let found = call::within("predicting", move || {
         CASES.map(Case::new).map(|case| {
-            given(case.told());
+            given(case.to_string());
             answer(case.alone, case.cores, case.devices, case.bytes, &case.link)
         })
     })?;
@@ -131,7 +129,7 @@ fn a_step_computes_and_sends(answer: Answer) -> Outcome {
         let right = case.compute + case.ring;
         let [all, compute, ring] = [right, case.compute, case.ring].map(short);
         demand(near(found, right), || {
-            Finding::new(format!("{}: the seconds of a step", case.told()))
+            Finding::new(format!("{case}: the seconds of a step"))
                 .expected(
                     format!("{all} s: {compute} to compute, {ring} of messages"),
                     format!("{found} s"),

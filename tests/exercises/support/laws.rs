@@ -169,26 +169,3 @@ pub fn choose(candidates: &[Candidate]) -> ExitCode {
     };
     main()
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::outcome::demand;
-
-    #[test]
-    fn a_law_is_broken_by_a_finding_or_a_panic_in_any_case() {
-        fn small(answer: u32) {
-            assert!(answer < 10);
-        }
-        fn divides(answer: u32, case: &u32) -> Outcome {
-            demand(answer.is_multiple_of(*case), || Finding::new("a remainder"))
-        }
-        let laws: &[Law<u32>] = laws![small, both: divides in [2, 3]];
-        assert_eq!([laws[0].0, laws[1].0], ["small", "both"]);
-        assert_eq!(laws[1].1(8), Err(Finding::new("3: a remainder")));
-        assert_eq!(run(laws, 6), ExitCode::SUCCESS);
-        for broken in [8, 9, 12] {
-            assert_eq!(run(laws, broken), ExitCode::FAILURE);
-        }
-    }
-}

@@ -1,6 +1,5 @@
-//! Micro-batches of [`tracer`]'s samples, the right updates from them, and the names of wrong ones.
+//! Updates of [`tracer`]'s samples in parts, such as micro-batches, and the names of wrong updates.
 
-use std::iter;
 use std::ops::Range;
 
 use candle_core::{ModuleT, Result};
@@ -11,10 +10,18 @@ use datasets::Batch;
 use ops::cross_entropy;
 use params_and_allreduce::communicator::Communicator as _;
 use params_and_allreduce::thread::Rank;
-use split_batch::{shard_range, split_batch};
+use single_gpu::sgd::sgd;
+use split_batch::split_batch;
 
-use crate::replicas::Weights;
-use crate::tracer;
+use crate::classifier::Classifier;
+use crate::outcome::{Finding, Outcome, demand, short};
+use crate::replicas::{self, Weights};
+use crate::tracer::{self, in_words, multiple, taking_part};
+
+const SAMPLES: &str =
+    "every sample since the last update counts once, whatever rank has it, and no other sample";
+const ONCE: &str = "sum over all parts and ranks, each gradient once; then divide once, by all samples of the update";
+const ONE_DEVICE: &str = "k ranks equal one device with all samples in one batch";
 
 /// Micro-batches of these sizes: the first has samples 0, 1, 2 …, the next those behind them.
 /// Fails when an image has fewer pixels than there are samples.
@@ -63,10 +70,10 @@ fn ranges(mut start: usize, sizes: &[usize]) -> impl Iterator<Item = Range<usize
 pub struct Update {
     /// The samples of the update.
     pub samples: Range<usize>,
-    /// The sizes of its micro-batches.
-    pub sizes: Vec<usize>,
-    /// Micro-batches in every update but perhaps the last.
-    pub per_update: usize,
+    /// The sizes of the parts that the samples come in, one behind the other.
+    pub parts: Vec<usize>,
+    /// The name of such parts.
+    pub are: &'static str,
     /// The number of ranks.
     pub ranks: usize,
     /// The learning rate.
@@ -77,103 +84,83 @@ pub struct Update {
 pub fn updates(sizes: &[usize], per_update: usize, ranks: usize, rate: f64) -> Vec<Update> {
     let groups: Vec<Vec<usize>> = sizes.chunks(per_update).map(<[usize]>::to_vec).collect();
     let samples: Vec<usize> = groups.iter().map(|group| group.iter().sum()).collect();
-    let update = |(sizes, samples)| Update { samples, sizes, per_update, ranks, rate };
+    let are = "micro-batches";
+    let update = |(parts, samples)| Update { samples, parts, are, ranks, rate };
     groups.into_iter().zip(ranges(0, &samples)).map(update).collect()
 }
 
 impl Update {
-    /// The factor of each sample's gradient in the update.
-    pub fn count(&self) -> f64 {
-        self.rate / self.samples.len() as f64
+    /// Demands that the ranks have made this update: its samples, what each counts, and the result, to the last bit on all ranks.
+    /// `alone` has the weights before the update. One device makes the update there.
+    pub fn is_made(&self, alone: &Classifier, weights: &[Weights]) -> Outcome {
+        let counts = tracer::counted(alone, &weights[0], self.samples.end)?;
+        self.samples_count_once(&counts)?;
+        replicas::agree("after the update", weights)?;
+        let batch = tracer::batch(self.samples.clone())?;
+        sgd(alone.parameters(), &alone.gradients(&batch)?.gradients, self.rate, batch.len())?;
+        let right = alone.parameters().snapshot()?;
+        replicas::equal("another result than on one device", &right, &weights[0], ONE_DEVICE)
     }
 
-    fn micro_batches(&self) -> impl Iterator<Item = Range<usize>> {
-        ranges(self.samples.start, &self.sizes)
+    fn samples_count_once(&self, counts: &[f64]) -> Outcome {
+        let (right, found): (Vec<usize>, _) = (self.samples.clone().collect(), taking_part(counts));
+        let times = |sample: usize| counts[sample] * right.len() as f64 / self.rate;
+        demand(found == right, || {
+            let often: Vec<usize> = found.iter().copied().filter(|&at| times(at) > 1.5).collect();
+            let guess = match (&found[..], &often[..]) {
+                ([], _) => ": there was no update".to_owned(),
+                ([first, ..], _) if *first < right[0] => {
+                    ": samples of an earlier update count once more".to_owned()
+                }
+                _ if found == self.without_remainders() => {
+                    format!(": the remainders of the {} are missing", self.are)
+                }
+                (_, []) => String::new(),
+                _ => format!("; {} more than once: where does a shard begin?", in_words(&often)),
+            };
+            Finding::new("the wrong samples take part")
+                .expected(in_words(&right), format!("{}{guess}", in_words(&found)))
+                .law(SAMPLES)
+        })?;
+        // NaN counts as a difference.
+        let is_right = |&sample: &usize| (times(sample) - 1.0).abs() <= 1e-9;
+        let wrong = right.iter().find(|&sample| !is_right(sample));
+        wrong.map_or(Ok(()), |&sample| {
+            let (rate, samples, divisor) = (self.rate, right.len(), self.rate / counts[sample]);
+            let told = multiple(times(sample));
+            Err(Finding::new(format!("sample {sample}'s part is {told} what it should be"))
+                .expected(
+                    format!("rate {rate} times its gradient, divided by {samples}"),
+                    format!("divided by {}{}", short(divisor), self.divided_by(counts)),
+                )
+                .law(ONCE))
+        })
     }
 
-    /// The samples on rank 0.
-    fn on_rank_0(&self) -> Vec<usize> {
-        let own = |batch: Range<usize>| {
-            let shard = shard_range(batch.len(), self.ranks, 0);
-            batch.start + shard.start..batch.start + shard.end
-        };
-        self.micro_batches().flat_map(own).collect()
-    }
-
-    /// The samples of equal shards, without the remainders of the micro-batches.
+    /// The samples of equal shards, without the remainders of the parts.
     fn without_remainders(&self) -> Vec<usize> {
         let whole =
-            |batch: Range<usize>| batch.start..batch.start + batch.len() / self.ranks * self.ranks;
-        self.micro_batches().flat_map(whole).collect()
+            |part: Range<usize>| part.start..part.start + part.len() / self.ranks * self.ranks;
+        ranges(self.samples.start, &self.parts).flat_map(whole).collect()
     }
 
-    /// A guess at the reason why these wrong samples take part; may be empty.
-    pub fn wrong_samples(&self, found: &[usize]) -> &'static str {
-        let last = self.micro_batches().last().unwrap_or_default();
-        if found == self.without_remainders() && self.micro_batches().any(|it| !it.is_empty()) {
-            match found {
-                [] => ": no update, or shards without the remainder of a micro-batch",
-                _ => ": the remainders of the micro-batches are missing",
-            }
-        } else if found.is_empty() {
-            ": there was no update"
-        } else if found.iter().any(|sample| *sample < self.samples.start) {
-            ": samples of an earlier update count once more"
-        } else if found == self.on_rank_0() {
-            ": only those of rank 0"
-        } else if found.iter().copied().eq(last) {
-            ": only the last micro-batch; were the gradients before it overwritten?"
-        } else {
-            ""
-        }
-    }
-
-    /// A guess at the mistake, from the factors of all samples and a sample whose factor is wrong; may be empty.
-    pub fn wrong_counts(&self, counted: &[f64], wrong: usize) -> String {
-        let Self { ranks, per_update, .. } = *self;
-        let is = |sample: usize, divisor: usize| {
-            (counted[sample] * divisor as f64 / self.rate - 1.0).abs() < 1e-9
+    /// The name of a wrong divisor, if every sample was divided by it; may be empty.
+    fn divided_by(&self, counts: &[f64]) -> String {
+        let Self { ranks, parts, are, .. } = self;
+        let (samples, count) = (self.samples.len(), parts.len());
+        let all = |divisor: &dyn Fn(usize) -> usize| {
+            let mut own = ranges(self.samples.start, parts).zip(parts);
+            own.all(|(mut part, &size)| {
+                part.all(|at| (counts[at] * divisor(size) as f64 / self.rate - 1.0).abs() < 1e-9)
+            })
         };
-        let all = |divisor: usize| self.samples.clone().all(|sample| is(sample, divisor));
-        let (all_samples, on_rank_0) = (self.samples.len(), self.on_rank_0().len());
-        let batches = self.sizes.len();
-        let (first, last) = (self.sizes[0], self.sizes[batches - 1]);
-        // Each sample, and the size of its micro-batch.
-        let own: Vec<(usize, usize)> = self
-            .micro_batches()
-            .flat_map(|batch| iter::zip(batch.clone(), iter::repeat(batch.len())))
-            .collect();
-        let own_size = own.iter().find(|(sample, _)| *sample == wrong).map_or(0, |(_, size)| *size);
-        let too_often = counted[wrong] / self.count();
-        let reduced = (2..=batches).find(|&times| {
-            ranks > 1 && (too_often - ranks.pow(times as u32 - 1) as f64).abs() < 1e-9
-        });
-        let guesses = [
-            (all(1), "not divided at all".to_owned()),
-            (all(last), format!("divided by {last}, the samples of the last micro-batch")),
-            (all(batches), format!("divided by {batches}, the number of micro-batches")),
-            (all(on_rank_0), format!("divided by {on_rank_0}, the samples of rank 0 alone")),
-            (all(all_samples * ranks), format!("also divided by the {ranks} ranks")),
-            (all(all_samples * all_samples), format!("divided twice by the {all_samples} samples")),
-            (all(all_samples * batches), format!("also divided by the {batches} micro-batches")),
-            (
-                all(first * per_update),
-                format!("divided by {first} · {per_update}, as if all were like the first"),
-            ),
-            (
-                own.iter().all(|&(sample, size)| is(sample, size * batches)),
-                "the mean of the micro-batches' means".to_owned(),
-            ),
-            (
-                own.iter().all(|&(sample, size)| is(sample, size)),
-                format!("divided by {own_size}, as in an update with its micro-batch alone"),
-            ),
-            (
-                reduced.is_some(),
-                format!("added up over the ranks {} times", reduced.unwrap_or_default()),
-            ),
-        ];
-        let guess = guesses.into_iter().find(|(fits, _)| *fits);
-        guess.map(|(_, what)| format!(": {what}")).unwrap_or_default()
+        match () {
+            () if all(&|_| 1) => ": not divided at all".to_owned(),
+            () if all(&|_| samples * ranks) => format!(": also by the {ranks} ranks"),
+            () if all(&|_| samples * samples) => format!(": twice by the {samples} samples"),
+            () if all(&|_| parts[count - 1]) => format!(": by the last of the {are} alone"),
+            () if all(&|size| size * count) => format!(": the mean of the {are}' means"),
+            () => String::new(),
+        }
     }
 }

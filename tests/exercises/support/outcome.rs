@@ -129,35 +129,3 @@ pub fn in_groups<N: Display>(groups: &[Vec<N>]) -> String {
 pub fn short(number: f64) -> f64 {
     (number * 1e6).round() / 1e6
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn values_of_several_lines_stand_below_each_other() {
-        let finding = Finding::new("shards").at("case 1").expected("0 1\n2 3\n", "0 1").law("");
-        assert_eq!(
-            finding.to_string(),
-            "case 1: shards\n  expected 0 1\n           2 3\n  got      0 1"
-        );
-        let law = finding.law_by(&[("0 2", "a"), ("2 3", "b"), ("", "c")]).to_string();
-        assert!(law.ends_with("\n  law: b"), "{law}");
-    }
-
-    #[test]
-    fn only_an_error_with_a_message_is_a_refusal() {
-        let told = |result: Result<u32, &str>| {
-            refused(result, u32::to_string).err().map(|it| it.to_string())
-        };
-        assert_eq!(told(Err("too many")), None);
-        assert!(told(Err(" ")).is_some_and(|told| told.starts_with("the error says nothing")));
-        assert!(told(Ok(7)).is_some_and(|told| told.contains("got      7\n  law: impossible")));
-    }
-
-    #[test]
-    fn numbers_are_short_and_groups_may_be_empty() {
-        assert_eq!(short(0.1 + 0.2), 0.3);
-        assert_eq!(in_groups(&[vec![0, 1], vec![2], vec![]]), "0 1 | 2 | (none)");
-    }
-}

@@ -5,15 +5,8 @@
 //! Y = H·B + b              B and b the second's
 //! ```
 
-use std::sync::Arc;
-
 use candle_core::{Device, Result, Tensor, Var};
-use devices::{DeviceKind, DevicePlan};
-use model_parallel::tensor_parallel::Group;
-use model_parallel::tensor_parallel::linear::{linear_by_row, linear_relu_by_column};
-use params_and_allreduce::Algorithm;
-use params_and_allreduce::communicator::{Communicator as _, Error};
-use params_and_allreduce::thread::{DEFAULT_TIMEOUT, run_ranks};
+use split_batch::shard_range;
 
 /// A dense layer, or the gradients of one.
 #[derive(Clone, Debug)]
@@ -61,26 +54,7 @@ pub fn whole_numbers(shape: &[usize], salt: usize) -> Result<Tensor> {
     Tensor::from_vec((0..count).map(number).collect::<Vec<_>>(), shape, &Device::Cpu)
 }
 
-/// Numbers above 0 that round, 1/first, 1/(first + 1), … with `first` at least 1: their sums depend on the order.
-pub fn fractions(shape: &[usize], first: u32) -> Result<Tensor> {
-    let count = shape.iter().product::<usize>() as u32;
-    let numbers = (first..first + count).map(|number| 1.0 / f64::from(number));
-    Tensor::from_vec(numbers.collect::<Vec<f64>>(), shape, &Device::Cpu)
-}
-
 impl TwoLayers {
-    /// Layers of [`fractions`].
-    pub fn of_fractions(inputs: usize, hidden: usize, outputs: usize) -> Result<Self> {
-        let layer = |inputs: usize, outputs: usize, first| {
-            let bias = fractions(&[outputs], first + 1)?;
-            Ok::<_, candle_core::Error>(Layer {
-                weight: fractions(&[inputs, outputs], first)?,
-                bias,
-            })
-        };
-        Ok(Self { first: layer(inputs, hidden, 3)?, second: layer(hidden, outputs, 5)? })
-    }
-
     /// Layers of small numbers, whose sums are exact in every order.
     ///
     /// Their weights are whole, and the first layer's biases are not: with a whole input, no number before relu is
@@ -97,14 +71,48 @@ impl TwoLayers {
         Ok(Self { first, second })
     }
 
+    /// The same layers with other numbers.
+    pub fn map(&self, other: impl Fn(&Tensor) -> Result<Tensor>) -> Result<Self> {
+        let layer = |Layer { weight, bias }: &Layer| {
+            Ok::<_, candle_core::Error>(Layer { weight: other(weight)?, bias: other(bias)? })
+        };
+        Ok(Self { first: layer(&self.first)?, second: layer(&self.second)? })
+    }
+
+    /// The parts of all ranks. The gradients of layers are cut like layers.
+    pub fn parts(&self, ranks: usize) -> Result<Vec<Self>> {
+        let Self { first, second } = self;
+        let part = |rank| {
+            let columns = shard_range(first.bias.elem_count(), ranks, rank);
+            let cut = |tensor: &Tensor, axis: usize| {
+                tensor.narrow(axis, columns.start, columns.len())?.force_contiguous()
+            };
+            Ok(Self {
+                first: Layer { weight: cut(&first.weight, 1)?, bias: cut(&first.bias, 0)? },
+                second: Layer { weight: cut(&second.weight, 0)?, bias: second.bias.clone() },
+            })
+        };
+        (0..ranks).map(part).collect()
+    }
+
     /// The results of these layers for `x` `[B, in]` on one device, when the gradient of Y is `dy` `[B, out]`.
     ///
     /// Automatic differentiation computes the gradients.
     pub fn on_one_device(&self, x: &Tensor, dy: &Tensor) -> Result<Computed> {
-        let [x, a, a_bias, b, b_bias] = variables(self, x)?;
+        let tensors = [x, &self.first.weight, &self.first.bias];
+        let [x, a, a_bias] = tensors.map(Var::from_tensor);
+        let [b, b_bias] = [&self.second.weight, &self.second.bias].map(Var::from_tensor);
+        let (x, a, a_bias, b, b_bias) = (x?, a?, a_bias?, b?, b_bias?);
         let before_relu = x.matmul(&a)?.broadcast_add(&a_bias)?;
         let y = before_relu.relu()?.matmul(&b)?.broadcast_add(&b_bias)?;
-        let gradients = gradients(&y, dy, [x, a, a_bias, b, b_bias])?;
+        let found = (&y * dy)?.sum_all()?.backward()?;
+        let of =
+            |var: &Var| found.get(var).map_or_else(|| var.zeros_like(), |one| Ok(one.detach()));
+        let layers = Self {
+            first: Layer { weight: of(&a)?, bias: of(&a_bias)? },
+            second: Layer { weight: of(&b)?, bias: of(&b_bias)? },
+        };
+        let gradients = Gradients { x: of(&x)?, layers };
         Ok(Computed { before_relu: before_relu.detach(), y: y.detach(), gradients })
     }
 
@@ -117,40 +125,4 @@ impl TwoLayers {
             ("b", [&self.second.bias, &other.second.bias]),
         ]
     }
-}
-
-/// Y and the gradients of stage 6's layers on every rank, from the rank's part and the same `x` and `dy`.
-/// Panics when the parts do not fit.
-pub fn by_stage_6(parts: &[TwoLayers], x: &Tensor, dy: &Tensor) -> Vec<(Tensor, Gradients)> {
-    let devices = DevicePlan::new(DeviceKind::Cpu, parts.len(), None).expect("slices of the CPU");
-    let outcomes = run_ranks(&devices, DEFAULT_TIMEOUT, |rank| {
-        let group = Group::new(Arc::new(rank.clone()), Algorithm::default());
-        let [x, a, a_bias, b, b_bias] = variables(&parts[rank.rank()], x)?;
-        let hidden = linear_relu_by_column(&x, &a, &a_bias, &group)?;
-        let y = linear_by_row(&hidden, &b, &b_bias, &group)?;
-        let gradients = gradients(&y, dy, [x, a, a_bias, b, b_bias])?;
-        Ok::<_, Error>((y.detach(), gradients))
-    });
-    outcomes.expect("stage 6 computes")
-}
-
-/// The input and the tensors of layers, as variables.
-fn variables(TwoLayers { first, second }: &TwoLayers, x: &Tensor) -> Result<[Var; 5]> {
-    Ok([
-        Var::from_tensor(x)?,
-        Var::from_tensor(&first.weight)?,
-        Var::from_tensor(&first.bias)?,
-        Var::from_tensor(&second.weight)?,
-        Var::from_tensor(&second.bias)?,
-    ])
-}
-
-/// The gradients of these variables, when the gradient of Y is `dy`.
-fn gradients(y: &Tensor, dy: &Tensor, variables: [Var; 5]) -> Result<Gradients> {
-    let found = (y * dy)?.sum_all()?.backward()?;
-    let of = |var: Var| found.get(&var).map_or_else(|| var.zeros_like(), |one| Ok(one.detach()));
-    let [x, a, a_bias, b, b_bias] = variables.map(of);
-    let first = Layer { weight: a?, bias: a_bias? };
-    let second = Layer { weight: b?, bias: b_bias? };
-    Ok(Gradients { x: x?, layers: TwoLayers { first, second } })
 }

@@ -34,34 +34,6 @@ fn failure<R: Send + 'static>(
 }
 
 #[test]
-fn messages_and_the_chains_that_they_end_are_recorded() {
-    for sends in BOTH {
-        let sent = run(3, sends, |rank| {
-            match rank.rank() {
-                0 => {
-                    send(rank, 1)?;
-                    receive(rank, 1)?;
-                    rank.send(2, &Tensor::zeros(4, DType::F64, rank.device())?)?;
-                }
-                1 => {
-                    receive(rank, 0)?;
-                    send(rank, 0)?;
-                }
-                _ => drop(rank.recv(0, &Shape::from(4), DType::F64)?),
-            }
-            Ok((rank.sent(), rank.traffic().bytes))
-        });
-        let message = |to, bytes, chain| Message { to, bytes, chain };
-        let expected = [
-            (vec![message(1, 4, 1), message(2, 32, 3)], 36),
-            (vec![message(0, 4, 2)], 4),
-            (vec![], 0),
-        ];
-        assert_eq!(sent.unwrap(), expected, "{sends:?}");
-    }
-}
-
-#[test]
 fn a_circle_of_waiting_ranks_is_a_deadlock() {
     let receive_first = |rank: &Rank| {
         receive(rank, neighbours(rank).1)?;
@@ -138,22 +110,4 @@ fn a_rank_that_fails_panics_or_leaves_too_early_is_named() {
     let law = |failure: &str| all_take_part("all meet", false)(Finding::new(failure)).to_string();
     assert_eq!(law(early), format!("{early}\n  law: all meet"));
     assert_eq!(law("unexpected dtype"), "unexpected dtype");
-}
-
-#[test]
-fn a_loop_that_never_ends_names_its_rank() {
-    let world = World::new(2, Sends::Buffered, None);
-    let told = world.run(|rank| match rank.rank() {
-        0 => receive(rank, 1),
-        _ => loop {
-            threads::sleep(5 * LIMIT);
-        },
-    });
-    let told = told.unwrap_err();
-    assert!(
-        told.ends_with(
-            "rank 0 waits for rank 1, rank 1 is still at work (a loop that never ends?)"
-        ),
-        "{told}"
-    );
 }
