@@ -7,23 +7,16 @@ use candle_core::Result;
 
 use crate::prelude::*;
 
-/// A batch of black images of a shape.
-fn zeros(shape: (usize, usize, usize, usize)) -> LocalBatch {
-    let images = Tensor::zeros(shape, DType::F32, &Device::Cpu).unwrap();
-    let labels = Tensor::zeros(shape.0, DType::U32, &Device::Cpu).unwrap();
-    LocalBatch { shards: vec![Batch { images, labels }], samples: shape.0 }
-}
-
-/// What two calls come to, of which the first makes a device fail: images that do not fit, of which there are enough
-/// for the first of the devices alone. Nothing else ends this if one call waits for ever.
-fn after_a_failure(devices: usize, images: usize) -> [String; 2] {
+/// What two calls come to, of which the first makes a device fail. Nothing else ends this if one call waits for ever.
+fn after_a_failure(devices: usize, images: Tensor, labels: Vec<u32>) -> [String; 2] {
     let (done, told) = channel();
     thread::spawn(move || {
         let network = Network::new(1, DType::F32, &Device::Cpu, |vb, _| LeNet::new(vb));
         let model =
             DataParallel::new(network.unwrap(), &DevicePlan::slices(devices).unwrap(), WAIT)
                 .unwrap();
-        let batch = zeros((images, 3, 28, 28));
+        let (samples, labels) = (labels.len(), Tensor::new(labels, &Device::Cpu).unwrap());
+        let batch = LocalBatch { shards: vec![Batch { images, labels }], samples };
         let told = [0, 1].map(|_| model.backward(&batch).unwrap_err().to_string());
         drop(model);
         done.send(told).unwrap();
@@ -33,13 +26,18 @@ fn after_a_failure(devices: usize, images: usize) -> [String; 2] {
 
 #[test]
 fn one_that_fails_is_named_while_the_others_wait_for_orders() {
+    let black = |images, channels| {
+        Tensor::zeros((images, channels, 28, 28), DType::F32, &Device::Cpu).unwrap()
+    };
     for devices in [1, 2, 4] {
-        let [first, then] = after_a_failure(devices, 1);
+        // The first device alone has a label of no class.
+        let labels = [vec![99], vec![0; devices - 1]].concat();
+        let [first, then] = after_a_failure(devices, black(devices, 1), labels);
         assert!(first.starts_with("rank 0 failed: "), "{devices} devices: {first}");
         assert_eq!(then, first);
     }
-    // All of them.
-    let [first, then] = after_a_failure(3, 6);
+    // The images of all devices do not fit.
+    let [first, then] = after_a_failure(3, black(6, 3), vec![0; 6]);
     assert!(first.starts_with("rank ") && first.contains(" failed: "), "{first}");
     assert_eq!(then, first);
 }
