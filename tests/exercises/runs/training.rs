@@ -18,7 +18,7 @@ use super::prelude::*;
 pub(super) const TIMEOUT: Duration = Duration::from_secs(15);
 
 /// Weights that differ by at most this after one step are equal up to rounding in f32.
-pub(super) const ROUNDING: f64 = 1e-4;
+pub(super) const ROUNDING: f64 = 1e-5;
 
 /// The effect of most mistakes.
 pub(super) const SILENT: &str = "The run ends without an error all the same.";
