@@ -113,19 +113,19 @@ impl Table {
         Ok(table)
     }
 
-    /// Measures algorithms, each with the name of its row, on the devices of a world that is connected already. All ranks call
-    /// this together, and get the same table. Fails when an all-reduce fails.
+    /// Measures algorithms on the devices of a world that is connected already. All ranks call this together, and get the same
+    /// table. Fails when an all-reduce fails.
     pub fn measure_rank(
         comm: &(impl Communicator + ?Sized),
         title: String,
-        algorithms: &[(Algorithm, String)],
+        algorithms: &[Algorithm],
         runs: Option<u32>,
     ) -> Result<Self, Error> {
-        let rows: Vec<_> = algorithms.iter().map(|(one, _)| by(comm, *one)).collect();
+        let rows: Vec<_> = algorithms.iter().map(|&algorithm| by(comm, algorithm)).collect();
         let columns = SIZES.into_iter().map(|bytes| seconds(comm, &rows, bytes, runs));
         let columns = columns.collect::<Result<_, Error>>()?;
         let devices = (0..comm.world_size()).map(|rank| format!("rank {rank}")).collect();
-        let algorithms = algorithms.iter().map(|(_, name)| name.clone()).collect();
+        let algorithms = algorithms.iter().map(Algorithm::to_string).collect();
         Ok(Self { title, devices, runs, algorithms, columns, ..Self::default() })
     }
 

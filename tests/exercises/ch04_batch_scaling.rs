@@ -3,7 +3,8 @@
 //! Check your answer: `cargo course check ch04_batch_scaling`
 
 use datasets::Batch;
-use exercises::scaling::{Model, RateRule, Tuned};
+use exercises::classifier::Classifier;
+use exercises::scaling::{RateRule, Tuned};
 use params_and_allreduce::Algorithm;
 use params_and_allreduce::communicator::{Communicator, Error};
 use single_gpu::sgd::sgd;
@@ -18,7 +19,7 @@ use split_batch::split_batch;
 ///
 /// | name | type | what |
 /// | --- | --- | --- |
-/// | `model` | a [`Model`] | `model.gradients(&batch)?.gradients` are sums over a [`Batch`]; `model.parameters()` is for [`sgd`] |
+/// | `model` | [`Classifier`] | `model.gradients(&batch)?.gradients` are sums over a [`Batch`]; `model.parameters()` is for [`sgd`] |
 /// | `epoch` | [`Batch`] | all samples of the epoch, shuffled: `images` `[N, 1, 28, 28]` and `labels` `[N]`, which [`split_batch`] cuts |
 /// | `step` | `usize` | counted from 0; at least one sample is left for it |
 /// | `tuned` | [`Tuned`] | the `batch_size` and the `learning_rate` that were found good on one device |
@@ -30,7 +31,7 @@ use split_batch::split_batch;
 /// Fails when a tensor operation fails, or another rank stops or stalls.
 pub fn scaled_step(
     rank: &impl Communicator,
-    model: &impl Model,
+    model: &Classifier,
     epoch: &Batch,
     step: usize,
     tuned: Tuned,

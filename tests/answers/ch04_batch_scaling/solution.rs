@@ -1,7 +1,8 @@
 //! k decides how large the global batch is, and the rate if that was asked for. It divides nothing.
 
 use datasets::Batch;
-use exercises::scaling::{Model, RateRule, Tuned};
+use exercises::classifier::Classifier;
+use exercises::scaling::{RateRule, Tuned};
 use params_and_allreduce::Algorithm;
 use params_and_allreduce::communicator::{Communicator, Error};
 use single_gpu::sgd::sgd;
@@ -9,7 +10,7 @@ use split_batch::split_batch;
 
 pub fn scaled_step(
     rank: &impl Communicator,
-    model: &impl Model,
+    model: &Classifier,
     epoch: &Batch,
     step: usize,
     tuned: Tuned,

@@ -42,7 +42,7 @@ struct Case(usize, &'static [&'static [usize]]);
 
 shown!(Case(ranks, shapes) => "{}, gradients {shapes:?}", counted(*ranks, "rank"));
 
-/// The variables of a rank after the call, as the update knows them and those of the list, and the receivers of its messages.
+/// The variables of a rank after the call: the update's clones, and the list's own. And the receivers of the rank's messages.
 type Found = ([Vec<Tensor>; 2], Vec<usize>);
 
 fn reduced(answer: Answer, rank: &Rank, gradients: Vec<Tensor>) -> Result<Found, Error> {

@@ -1,6 +1,6 @@
 //! Chapter 2, `book/src/ch02b-ranks.md`: all-reduce with few bytes between hosts.
 //!
-//! The ranks bring numbers that show which rank is missing. All messages between hosts are counted.
+//! A wrong sum shows which rank is missing. The check counts all messages between hosts.
 
 use params_and_allreduce::communicator::SharedCommunicator;
 
@@ -69,7 +69,7 @@ fn few_bytes_between_hosts(answer: Answer, &case: &Case) -> Outcome {
         let to_others = sent.iter().filter(|message| message.to / each != host);
         Ok(to_others.map(|message| message.bytes as usize).sum::<usize>())
     })?;
-    // Of these elements, a ring sends so many bytes.
+    // A ring sends so many bytes of these elements.
     let ring = |elements: usize| 4 * 2 * (hosts - 1) * elements / hosts;
     let at_most = |most: usize, from: String, bytes: usize, law| {
         demand(bytes <= most, || {

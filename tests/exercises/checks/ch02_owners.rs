@@ -1,6 +1,6 @@
 //! Chapter 2, `book/src/ch02-all-reduce.md`: every tensor is summed on its own owner.
 //!
-//! The owners are of tensors of many sizes, and the sums are of numbers that show which rank is missing.
+//! The check asks for the owners of tensors of many sizes. A wrong sum shows which rank is missing.
 
 use crate::contributions::rounding;
 use crate::prelude::*;
@@ -62,7 +62,7 @@ fn sizes() -> impl Iterator<Item = Sizes> {
         // The largest come last: taken in this order, the small ones are where they should not be.
         (&[1, 5, 10], &[2]),
         (&[4, 8, 12, 16, 40, 44, 300], &[3]),
-        // As many tensors on each rank are not as many bytes.
+        // Equal numbers of tensors are not equal numbers of bytes.
         (&[900, 8, 700, 8, 600, 8], &[2]),
         (&[12; 7], &[3]),
         (&[16, 24], &[5]),

@@ -1,6 +1,6 @@
 //! Chapter 2, `book/src/ch02-all-reduce.md`: all-reduce around a ring.
 //!
-//! The ring runs where a send waits for its receiver, on numbers that show which rank is missing.
+//! A send of the ring waits for its receiver. A wrong sum shows which rank is missing.
 
 use crate::prelude::*;
 

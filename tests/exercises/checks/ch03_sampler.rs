@@ -1,6 +1,7 @@
 //! Chapter 3, `book/src/ch03-split-batch.md`: each rank's share of an epoch.
 //!
-//! The shares keep each law of a sampler in turn, and are those of stage 3. The message names the first law that is broken.
+//! The check tests each law of a sampler in turn, and compares the shares with those of stage 3. The message names the first
+//! broken law.
 
 use crate::prelude::*;
 use split_batch::epoch_share;

@@ -1,7 +1,7 @@
 //! Chapter 4, `book/src/ch04-data-parallel.md`: k devices, a batch k times as large.
 //!
-//! Each step is compared with one device and a batch of k·b: the samples, the weight of each sample, the result, and the
-//! share and the messages of each rank.
+//! The check compares each step with a step of one device on a batch of k·b samples: the samples, the weight of each sample
+//! and the result. Then it compares the share and the messages of each rank.
 
 use std::ops::Range;
 
@@ -62,7 +62,7 @@ fn steps(rule: RateRule) -> Vec<Step> {
 shown!(Step { devices, step, tuned: Tuned { batch_size, .. }, rule } =>
     "{devices} devices with {batch_size} samples each, an epoch of {SAMPLES}, RateRule::{rule:?}, step {step}");
 
-/// What a step leaves on a rank.
+/// The results of a step on a rank.
 struct Found {
     weights: Weights,
     /// The samples whose gradients the rank has computed.

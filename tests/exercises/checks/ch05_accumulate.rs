@@ -1,7 +1,7 @@
 //! Chapter 5, `book/src/ch05d-your-model.md`: gradient accumulation without synchronising.
 //!
-//! Each update is compared with one device and one large batch: the samples, the weight of each sample, the result, the share
-//! of each rank, the messages.
+//! The check compares each update with an update of one device on one large batch: the samples, the weight of each sample and
+//! the result. Then it compares the share and the messages of each rank.
 
 use std::fmt;
 

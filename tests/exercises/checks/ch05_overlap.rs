@@ -1,7 +1,7 @@
 //! Chapter 5, `book/src/ch05-concise-wrapper.md`: buckets travel during the backward pass.
 //!
-//! Passes whose gradients come in another order on every rank, or not at all, and the order in which the answer takes
-//! gradients, starts buckets and waits.
+//! In some passes, the gradients come in another order on every rank, and in some passes a gradient is missing. The check
+//! compares the order in which the answer takes gradients, starts buckets and waits.
 
 use std::fmt;
 use std::sync::{Arc, Mutex};
@@ -94,7 +94,7 @@ impl Case {
         Ok(Pass::new(shapes, Given::new(rank, coming.collect::<Result<_>>()?)))
     }
 
-    /// The sums on every rank, and what each answer did, also if a rank has failed.
+    /// The sums and the events of every rank, also if a rank has failed.
     fn run(self, answer: Answer) -> (Outcome<Vec<Vec<Tensor>>>, Vec<Vec<Event>>) {
         let buckets: Vec<Vec<usize>> = self.0.iter().map(|bucket| bucket.to_vec()).collect();
         let events = Arc::new(Mutex::new(vec![Vec::new(); self.1.len()]));
@@ -130,7 +130,7 @@ impl Case {
         Ok(sums.into_iter().zip(events).collect())
     }
 
-    /// What a rank has to do, and when.
+    /// The right events of a rank, in order.
     fn best(self, rank: usize) -> Vec<Event> {
         let (mut come, mut next, mut events) = (Vec::new(), 0, Vec::new());
         for &parameter in self.1[rank] {
@@ -195,7 +195,7 @@ fn names_a_missing_parameter(failure: &str, orders: &[Order]) -> bool {
     numbers(error).iter().any(|number| *number < SHAPES.len() && misses(number))
 }
 
-/// Compares what each rank does with the only best way.
+/// Compares the events of each rank with the right events.
 fn buckets_start_as_early_as_they_can(answer: Answer, case: &Case) -> Outcome {
     use Event::{End, Gradient, Start, Wait};
     for (rank, (_, mut events)) in case.complete(answer)?.into_iter().enumerate() {

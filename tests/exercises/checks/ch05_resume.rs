@@ -1,7 +1,7 @@
 //! Chapter 5, `book/src/ch05c-processes.md`: going on in the middle of an epoch.
 //!
-//! A training that is interrupted after each step in turn, compared with a training without interruption: batches, rates, losses
-//! and weights of every step, the losses of the epochs, the saved state.
+//! The check interrupts a training after each step in turn, and compares it with a training without interruption: batches, rates,
+//! losses and weights of every step, the losses of the epochs, the saved state.
 
 use std::any::Any;
 use std::fmt;
@@ -43,7 +43,7 @@ impl Answer {
 /// The laws of an answer.
 pub const LAWS: &[Law<Answer>] = laws![a_training_goes_on_to_the_last_bit in setups()];
 
-/// What a step does, and the law that it breaks if it does otherwise: samples, rate, loss and weights.
+/// The parts of a step, each with the law that a wrong one breaks: samples, rate, loss and weights.
 const STEP: [(&str, &str); 4] = [
     (
         "has other samples",

@@ -1,6 +1,7 @@
 //! Chapter 5, `book/src/ch05d-your-model.md`: a fast device and a slow one.
 //!
-//! Shares are compared with the best possible step time, and a step with unequal shares with a step of one device.
+//! The check compares the time of the shares with the best possible time, and a step with unequal shares with a step of one
+//! device.
 
 use std::fmt;
 

@@ -1,6 +1,6 @@
 //! Chapter 6, `book/src/ch06-model-parallel.md`: what a stage of a pipeline does, in the order of 1F1B.
 //!
-//! The lists of all stages are one schedule, which stage 6 checks and times. Then the laws of 1F1B: the update at the end, the
+//! Stage 6 checks the lists of all stages as one schedule, and times this schedule. Then come the laws of 1F1B: the update at the end, the
 //! activations that a stage keeps, the bubble, and the order.
 
 use std::fmt;

@@ -22,8 +22,8 @@ pub struct Answer {
 /// The laws of an answer.
 pub const LAWS: &[Law<Answer>] = laws![
     a_part_is_cut in CASES.map(Case::new),
-    forward_is_that_of_one_device in [CASES.map(Case::new).to_vec(), vec![Case::rounding()]].concat(),
-    backward_is_that_of_one_device in [CASES.map(Case::new).to_vec(), vec![Case::rounding()]].concat(),
+    forward_is_that_of_one_device in Case::all(),
+    backward_is_that_of_one_device in Case::all(),
     all_ranks_have_the_same in [Case::rounding()],
     no_more_is_sent_than_one_all_reduce in [Case::new([2, 3, 4, 40, 2])],
     errors_are_passed_on in [Case::new([3, 2, 3, 5, 2])],
@@ -83,6 +83,11 @@ impl fmt::Display for Case {
 impl Case {
     fn new(sizes: [usize; 5]) -> Self {
         Self::of(sizes, |whole| Ok(whole.clone()))
+    }
+
+    /// The cases of whole numbers, and one of numbers that round.
+    fn all() -> impl Iterator<Item = Self> {
+        CASES.map(Self::new).into_iter().chain([Self::rounding()])
     }
 
     /// A case of numbers that round, so sums show the order and the type of their additions.

@@ -179,7 +179,7 @@ impl Case {
     fn plays(&self, rank: &Rank, who: usize) -> Result<Vec<Found>, Error> {
         let (own, mut found) = (rank.rank(), Vec::new());
         let (before, behind) = (own + 1 == who, own == who + 1);
-        // Whoever sends first in a direction, the other one receives.
+        // The neighbour sends in one direction, and receives in the other.
         for (place, sends) in [(RESULT, before), (INPUT, behind)] {
             for (index, (_, right)) in self.passes.iter().enumerate() {
                 if sends {

@@ -24,9 +24,9 @@ const OFF: f64 = 1e-4;
 const STEP: &str = "a step is what one device computes, which more devices than cores do not divide, and the messages of \
                     the ring: 2 (k − 1) steps in a row, each with a k-th of the bytes and one latency";
 
-/// The seconds on one device, cores, devices, bytes, latency and bandwidth: the machine of the book; more cores; one core; one
-/// device alone; many devices; a latency that is nearly all; a bandwidth that is all; chunks
-/// of two and a half bytes; three devices on two cores, none of which is idle.
+/// The seconds on one device, cores, devices, bytes, latency and bandwidth. The cases are: the machine of the book; more cores; one
+/// core; one device; many devices; messages of latency only; messages of bytes only; chunks of two and a half bytes; three devices
+/// on two cores, none of which is idle.
 const CASES: [(f64, usize, usize, f64, f64, f64); 10] = [
     (0.0213, 2, 2, 516_272.0, 200e-6, 100e6),
     (0.0213, 2, 4, 516_272.0, 200e-6, 100e6),

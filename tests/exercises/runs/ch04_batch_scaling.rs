@@ -1,38 +1,15 @@
 //! The learner's step with a batch for each device, in chapter 4's training.
 
-use std::cell::Cell;
-
-use model_state::parameters::Parameters;
-
 use super::data_parallel::{our_step, setting};
 use super::prelude::*;
-use crate::scaling::{Model, RateRule, Tuned};
+use crate::classifier::Classifier;
+use crate::scaling::{RateRule, Tuned};
 
 /// A rank, its model, an epoch, the number of the step, the settings of one device, and the rule of the rate.
-pub type Answer = fn(&Peer, &Replica, &Batch, usize, Tuned, RateRule) -> Result<(), CommError>;
+pub type Answer = fn(&Peer, &Classifier, &Batch, usize, Tuned, RateRule) -> Result<(), CommError>;
 
 /// The settings of one device. On two devices, batch and rate are twice as large.
 const TUNED: Tuned = Tuned { batch_size: 16, learning_rate: 0.1 };
-
-/// LeNet, which counts the loss of the samples whose gradients the answer asks for.
-pub struct Replica {
-    lenet: Lenet,
-    sums: Cell<BatchSums>,
-}
-
-impl Model for Replica {
-    fn parameters(&self) -> &Parameters {
-        self.lenet.parameters()
-    }
-
-    fn gradients(&self, batch: &Batch) -> candle_core::Result<Step> {
-        let step = local_gradients(&self.lenet, batch)?;
-        let mut sums = self.sums.get();
-        sums += step.sums;
-        self.sums.set(sums);
-        Ok(step)
-    }
-}
 
 /// A step of an answer. Each rank gets the whole batch, which is an epoch of one step.
 pub(super) fn step(
@@ -42,9 +19,9 @@ pub(super) fn step(
     batch: &LocalBatch,
     (tuned, rule): (Tuned, RateRule),
 ) -> Result<Step, TrainError> {
-    let model = Replica { lenet, sums: Cell::default() };
+    let model = Classifier::of(lenet);
     scaled_step(&Peer::new(comm.clone()), &model, &batch.shards[0], 0, tuned, rule)?;
-    let sums = allreduce_sums(&**comm, model.sums.get(), Algorithm::default())?;
+    let sums = allreduce_sums(&**comm, model.sums(), Algorithm::default())?;
     Ok(Step { sums, gradients: Vec::new() })
 }
 

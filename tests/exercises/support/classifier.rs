@@ -8,7 +8,7 @@
 //! The model counts the samples whose gradients it computes. If every rank does the work of all ranks, the updates are right and
 //! only the counts are wrong.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::thread;
 use std::time::Instant;
 
@@ -40,6 +40,7 @@ pub struct Classifier {
     parameters: Parameters,
     /// The device takes so many times its time.
     slowness: f64,
+    sums: Cell<BatchSums>,
 }
 
 #[derive(Debug)]
@@ -55,14 +56,24 @@ impl Classifier {
         let weights = init::normal("W", &[PIXELS, CLASSES], 0.01, seed, DType::F64, device)?;
         let biases = init::zeros("b", &[CLASSES], DType::F64, device)?;
         let layers = Layers::Dense(weights.value.clone(), biases.value.clone());
-        Ok(Self { layers, parameters: Parameters::new(vec![weights, biases])?, slowness: 1.0 })
+        let parameters = Parameters::new(vec![weights, biases])?;
+        Ok(Self { layers, parameters, slowness: 1.0, sums: Cell::default() })
     }
 
     /// A replica of LeNet, on a device that takes `slowness` times its time.
     pub fn lenet(seed: u64, device: &Device, slowness: f64) -> Result<Self> {
-        let lenet = Lenet::new(seed, DType::F32, device)?;
+        Ok(Self { slowness, ..Self::of(Lenet::new(seed, DType::F32, device)?) })
+    }
+
+    /// This replica of LeNet.
+    pub fn of(lenet: Lenet) -> Self {
         let parameters = lenet.parameters().clone();
-        Ok(Self { layers: Layers::Lenet(lenet), parameters, slowness })
+        Self { layers: Layers::Lenet(lenet), parameters, slowness: 1.0, sums: Cell::default() }
+    }
+
+    /// Loss and correct answers of all samples whose gradients this replica has computed.
+    pub fn sums(&self) -> BatchSums {
+        self.sums.get()
     }
 
     /// The replica's parameters: W, then b.
@@ -81,6 +92,9 @@ impl Classifier {
         let begun = Instant::now();
         let (loss, sums) = self.forward(batch)?;
         WORKED.with_borrow_mut(|calls| calls.push(batch.len()));
+        let mut all = self.sums.get();
+        all += sums;
+        self.sums.set(all);
         let gradients = self.parameters.gradients(&backward(&loss)?)?;
         thread::sleep(begun.elapsed().mul_f64(self.slowness - 1.0));
         Ok(Step { sums, gradients })

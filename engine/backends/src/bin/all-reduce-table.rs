@@ -49,7 +49,7 @@ fn run() -> anyhow::Result<()> {
     // If each rank has its own GPU, the native all-reduce is NCCL's, otherwise MPI's.
     let ours = if launch.has_messages() { &Algorithm::OURS[..] } else { &[] };
     let native_too = check(Algorithm::Native, &plan).is_ok().then_some(&Algorithm::Native);
-    let rows: Vec<_> = ours.iter().chain(native_too).map(|it| (*it, it.to_string())).collect();
+    let rows: Vec<_> = ours.iter().chain(native_too).copied().collect();
     let load = Load::now();
     let tables = launch.run(&plan, vec![(); plan.len()], |_, comm, ()| {
         let table = Table::measure_rank(&*comm, title.clone(), &rows, flags.runs)?;
