@@ -25,7 +25,7 @@
 
 use std::ops::Range;
 
-use candle_core::{Tensor, bail};
+use candle_core::{Device, Tensor, bail};
 use harness::report::trace::COMMUNICATION;
 use tracing::info_span;
 
@@ -168,20 +168,18 @@ pub struct TreeSum {
     tree: FixedTree,
     /// The nodes that wait for their other half, with their sums.
     waiting: Vec<(Range<usize>, Vec<Tensor>)>,
-    most_sets: usize,
 }
 
 impl TreeSum {
     /// Starts a sum over the leaves of `tree`.
     pub fn new(tree: FixedTree) -> Self {
-        Self { tree, waiting: Vec::new(), most_sets: 0 }
+        Self { tree, waiting: Vec::new() }
     }
 
     /// Adds one leaf. Each leaf is added once. Fails when two leaves have different numbers of tensors, or tensors that
     /// differ in shape or type.
     pub fn add(&mut self, leaf: usize, tensors: Vec<Tensor>) -> candle_core::Result<()> {
         let (mut range, mut sum) = (leaf..leaf + 1, tensors);
-        self.most_sets = self.most_sets.max(self.waiting.len() + 1);
         for (parent, other) in self.path_to_root(leaf) {
             let Some(found) = self.waiting.iter().position(|(waiting, _)| *waiting == other) else {
                 break;
@@ -203,9 +201,17 @@ impl TreeSum {
         Ok(())
     }
 
-    /// Returns the largest number of partial sums that this rank held at one time.
-    pub fn most_sets(&self) -> usize {
-        self.most_sets
+    /// Returns the number of partial sums that this rank holds.
+    pub fn sets(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// Moves the partial sums to another device.
+    pub fn to_device(mut self, device: &Device) -> candle_core::Result<Self> {
+        for tensor in self.waiting.iter_mut().flat_map(|(_, sum)| sum) {
+            *tensor = tensor.to_device(device)?;
+        }
+        Ok(self)
     }
 
     /// Returns the sum over the leaves of all ranks, on every rank. All ranks call this together, after each rank has added

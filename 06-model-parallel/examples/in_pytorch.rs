@@ -23,7 +23,7 @@ use harness::report::line;
 use model_parallel::layers::Layers;
 use model_parallel::mesh::Mesh;
 use model_parallel::partition::cut;
-use model_parallel::pipeline::{Kind, UNBOUNDED, Worker, check};
+use model_parallel::{Kind, UNBOUNDED, Worker, check};
 use params_and_allreduce::communicator::Communicator as _;
 use params_and_allreduce::thread::{DEFAULT_TIMEOUT, run_ranks};
 use split_batch::loader::ShardLoader;

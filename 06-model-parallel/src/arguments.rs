@@ -13,7 +13,7 @@ use harness::cli::{ReportArguments, UsageError, whole};
 use harness::report::counted;
 use model_parallel::layers::Layers;
 use model_parallel::mesh::Mesh;
-use model_parallel::pipeline::Kind;
+use model_parallel::Kind;
 use trainer::TrainArguments;
 use trainer::memory::NetworkSize;
 
@@ -75,6 +75,13 @@ pub(crate) struct Arguments {
           value_parser = whole::<usize>(1..=1024))]
     micro_batches: Option<usize>,
 
+    /// Micro-batches of a batch on all replicas together, added along a fixed tree
+    ///
+    /// All meshes with the same S have the same bits.
+    #[arg(long, value_name = "S", help_heading = "Splitting the model", hide_short_help = true,
+          conflicts_with = "micro_batches", value_parser = whole::<usize>(1..=1024))]
+    pub(crate) shards: Option<usize>,
+
     /// Order of work in a pipeline [default: all five]
     ///
     /// The orders are naive, gpipe, 1f1b, interleaved:CHUNKS and zb-h1. By default, interleaved has 2 chunks. With --mesh the default is 1f1b alone.
@@ -101,7 +108,7 @@ pub(crate) struct Arguments {
     /// In the drawing, a forward pass takes one unit of time, a backward pass takes two, and a message takes none.
     // Flags of environment variables may be there for other commands.
     #[arg(long, help_heading = "Output", conflicts_with_all = [
-        "model", "widths", "width", "cut", "mesh", "momentum", "weight_decay", "warm_up", "data",
+        "model", "widths", "width", "cut", "mesh", "shards", "momentum", "weight_decay", "warm_up", "data",
         "train_size", "test_size", "epochs", "batch_size", "lr", "seed", "dtype", "device",
         "threads_per_device", "tf32", "metrics", "plot", "trace", "timeline",
     ])]
@@ -138,16 +145,17 @@ enum ModelKind {
 
 impl Arguments {
     /// The schedules to train or to draw, each with its number of micro-batches. One stage has the whole batch.
-    pub(crate) fn schedules(&self, stages: usize) -> Vec<(Kind, usize)> {
+    pub(crate) fn schedules(&self, mesh: Mesh) -> Vec<(Kind, usize)> {
         let kinds = match self.schedules.as_slice() {
             // A drawing of all five schedules would be long.
             [] if self.draw => &SCHEDULES[..3],
-            [] if stages == 1 => &[Kind::Naive],
+            [] if mesh.pipeline == 1 => &[Kind::Naive],
             [] if self.mesh.is_some() => &[Kind::OneFOneB],
             [] => &SCHEDULES,
             kinds => kinds,
         };
-        let micro_batches = |kind: Kind| match self.micro_batches {
+        let given = self.micro_batches.or(self.shards.map(|shards| shards / mesh.data));
+        let micro_batches = |kind: Kind| match given {
             None if kind == Kind::Naive && !self.draw => 1,
             given => given.unwrap_or(MICRO_BATCHES),
         };
@@ -191,7 +199,7 @@ impl Arguments {
         let of_order = !self.schedules.is_empty() || self.micro_batches.is_some();
         let of_stages = of_order || !self.cut.is_empty() || self.gantt.is_some();
         let several = Mesh { pipeline: mesh.tensor.max(2), tensor: 1, ..mesh };
-        let each = self.schedules(mesh.pipeline).iter().map(|&(_, number)| number).max();
+        let each = self.schedules(mesh).iter().map(|&(_, number)| number).max();
         let (batch_size, each) = (self.train.batch_size, each.unwrap_or(1));
         let (pieces, replicas) = (mesh.data * each, counted(mesh.data, "replica"));
         Err(UsageError::new(if !launch.has_messages() {
@@ -209,6 +217,9 @@ impl Arguments {
                 "--schedule, --micro-batches, --cut and --gantt are about pipelines, and there is one stage: ask for \
                  several, such as --mesh {several}"
             )
+        } else if let Some(shards) = self.shards.filter(|shards| !shards.is_multiple_of(mesh.data)) {
+            let next = shards.next_multiple_of(mesh.data);
+            format!("--shards {shards} cannot be shared out over {replicas}: take a multiple, such as {next}")
         } else if batch_size < pieces {
             format!(
                 "--batch-size {batch_size} cannot be cut into {pieces} micro-batches ({replicas} × {each}): take at least \

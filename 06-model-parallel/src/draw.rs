@@ -5,9 +5,8 @@ use drawing::Place;
 use harness::cli::{self, UsageError};
 use harness::report::{self, counted, file, line, number, paragraph, thousands};
 use itertools::Itertools as _;
-use model_parallel::partition::Cost;
-use model_parallel::pipeline::drawing::predicted_chart;
-use model_parallel::pipeline::{Kind, UNBOUNDED, check, predict};
+use model_parallel::gantt::predicted_chart;
+use model_parallel::{Checked, Cost, Kind, UNBOUNDED, check};
 
 use crate::arguments::Arguments;
 use crate::conclusions::of_drawings;
@@ -20,7 +19,7 @@ const MOST_COLUMNS: usize = 1000;
 /// is no such schedule, or a drawing is too wide.
 pub(crate) fn draw(flags: &Arguments, speaks: bool) -> anyhow::Result<()> {
     let stages = flags.launch.devices.unwrap_or(SeveralDevices::DEFAULT);
-    let schedules = flags.schedules(stages);
+    let schedules = flags.schedules(Mesh::pipeline(stages));
     for &(kind, micro_batches) in &schedules {
         kind.check(stages, micro_batches).map_err(UsageError::new)?;
         let columns = columns(kind, stages, micro_batches);
@@ -45,12 +44,12 @@ pub(crate) fn draw(flags: &Arguments, speaks: bool) -> anyhow::Result<()> {
     let mut all = Vec::new();
     for (kind, micro_batches) in schedules.into_iter().filter(|_| speaks) {
         let checked = check(kind.schedule(stages, micro_batches)?, UNBOUNDED)?;
-        let predicted = predict(&checked, &vec![Cost::UNITS; stages], 0.0)?;
+        let predicted = checked.simulate(&units(&checked, kind), 0.0)?;
         let channels = match checked.smallest_capacity() {
             0 => "no message has to wait in a channel".to_owned(),
             capacity => format!("each channel needs room for {}", counted(capacity, "message")),
         };
-        let kept: Vec<usize> = checked.peaks().iter().map(|peak| peak.both).collect();
+        let kept = (0..stages).map(|stage| predicted.peak(stage).activations);
         let (name, chunks) = (kind.to_string(), kind.chunks());
         let size = [counted(stages, "stage"), counted(micro_batches, "micro-batch")].join(", ");
         paragraph(format_args!("{name}: {size}"))?;
@@ -62,7 +61,7 @@ pub(crate) fn draw(flags: &Arguments, speaks: bool) -> anyhow::Result<()> {
             if chunks > 1 { format!(" (a column is 1/{chunks})") } else { String::new() },
             predicted.bubble() * 100.0,
             if chunks > 1 { " of a chunk" } else { "" },
-            kept.iter().join(", "),
+            kept.into_iter().join(", "),
         ))?;
         line("")?;
         let name = match kind {
@@ -80,6 +79,11 @@ pub(crate) fn draw(flags: &Arguments, speaks: bool) -> anyhow::Result<()> {
     let pictures: Vec<_> = drawn.into_iter().map(|(name, _)| name).zip(predicted).collect();
     let svg = predicted_chart(title, &pictures).svg(Place::File);
     Ok(file::write_flag("--gantt", path, |file| file.write_all(svg.as_bytes()))?)
+}
+
+/// The costs of all units. The passes of a chunk are as much shorter as the chunk is.
+fn units(checked: &Checked, kind: Kind) -> Vec<Cost> {
+    vec![Cost::UNITS.faster(kind.chunks() as f64); checked.schedule().units()]
 }
 
 /// Explains the cells of drawings.
@@ -128,10 +132,10 @@ mod tests {
         for kind in [Kind::Naive, Kind::GPipe, Kind::OneFOneB, chunks(2), chunks(3), Kind::ZbH1] {
             for (stages, micro_batches) in [(1, 1), (1, 4), (2, 2), (3, 6), (4, 12), (5, 3)] {
                 let Ok(schedule) = kind.schedule(stages, micro_batches) else { continue };
-                let unit = 1.0 / schedule.chunks as f64;
+                let unit = 1.0 / kind.chunks() as f64;
                 let checked = check(schedule, UNBOUNDED).expect("a schedule");
-                let costs = vec![Cost::UNITS; stages];
-                let timeline = predict(&checked, &costs, 0.0).expect("a prediction");
+                let costs = units(&checked, kind);
+                let timeline = checked.simulate(&costs, 0.0).expect("a prediction");
                 let drawn = (timeline.makespan() / unit).round() as usize;
                 let said = columns(kind, stages, micro_batches);
                 assert!(drawn <= said, "{kind} {stages} × {micro_batches}: {drawn}, not {said}");

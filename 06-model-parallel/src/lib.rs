@@ -2,30 +2,56 @@
 //!
 //! Each device holds some of the layers and sends its result to the next device. In the simplest form one device works
 //! and all other devices wait. A batch that is cut into micro-batches keeps all devices busy, if each device does the right
-//! thing at the right time. A *schedule* is this order of work.
+//! thing at the right time. A *schedule* is this order of work. It exists before anything runs:
+//!
+//! ```
+//! use model_parallel::{Cost, Kind, check};
+//!
+//! let schedule = Kind::OneFOneB.schedule(4, 8)?;
+//! // Channels between stages hold one message.
+//! let checked = check(schedule, 1)?;
+//!
+//! // One unit of time forward, two backward; a message takes none. A micro-batch's activations take one unit of memory.
+//! let timeline = checked.simulate(&[Cost::UNITS; 4], 0.0)?;
+//! assert_eq!(timeline.bubble(), 3.0 / 11.0);
+//! assert_eq!(timeline.peak(0).activations, 4);
+//! # Ok::<_, Box<dyn std::error::Error>>(())
+//! ```
 //!
 //! Read the modules in this order:
 //!
 //! | module | subject |
 //! | --- | --- |
 //! | [`layers`], [`networks`] | a model as a list of layers, of which a device builds its own |
-//! | [`partition`] | where to cut the list: the smallest largest stage |
-//! | [`pipeline::schedule`], [`pipeline::orders`] | the order of work: naive, GPipe, 1F1B, interleaved, zero-bubble |
-//! | [`mod@pipeline::check`] | the laws that every schedule keeps, and deadlock |
-//! | [`pipeline::timeline`], [`mod@pipeline::predict`] | when everything happens: bubble, activations alive |
-//! | [`pipeline::drawing`] | timelines as text and as Gantt charts |
-//! | [`mod@pipeline::worker`] | executes any checked schedule, and trains with the numbers of one device |
+//! | [`instructions`] | a step is a list: the language |
+//! | [`orders`] | lists: naive, GPipe, 1F1B, interleaved, zero-bubble |
+//! | [`mod@check`] | the laws that every list keeps, and deadlock |
+//! | [`simulate`] | when everything happens, and the bytes that every stage holds |
+//! | [`execute`] | executes any checked list, and trains with the numbers of one device |
+//! | [`gantt`], [`pytorch`] | lists and their times as text, as a picture, and for PyTorch's runtime |
+//! | [`partition`] | where to cut the model: the smallest largest stage |
 //! | [`tensor_parallel`] | every device holds a part of every layer |
 //! | [`mesh`] | replicas, stages and parts together |
-//! | [`held`] | the bytes that a device holds |
 
+pub mod check;
+pub mod execute;
+pub mod gantt;
 pub mod held;
+pub mod instructions;
 pub mod layers;
 pub mod mesh;
 pub mod networks;
+pub mod orders;
 pub mod partition;
-pub mod pipeline;
+pub mod pytorch;
+pub mod simulate;
 pub mod tensor_parallel;
+
+pub use check::{Checked, check};
+pub use execute::Executor;
+pub use instructions::{Action, Instruction, Schedule, UNBOUNDED};
+pub use orders::Kind;
+pub use simulate::{Bytes, Cost, Timeline};
 
 /// A request that cannot be met, such as a cut or a schedule. The text names the numbers.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

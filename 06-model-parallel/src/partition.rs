@@ -12,11 +12,16 @@ use std::ops::Range;
 use std::time::Instant;
 
 use candle_core::{Device, ModuleT, Result as TensorResult, Tensor, Var};
+use concise_wrapper::optimizer::Optimizer;
 use concise_wrapper::{Network, Precision};
 use ops::backward::{backward_from, backward_in_halves};
+use ops::size_in_bytes;
 
 use crate::Refused;
+use crate::check::Checked;
+use crate::held::activations;
 use crate::layers::Layers;
+use crate::simulate::Cost;
 
 // ANCHOR: cut
 /// Cuts layers of these costs into stages with the smallest largest stage.
@@ -100,105 +105,132 @@ pub fn cut_by_hand(begins: &[usize], layers: usize) -> Result<Vec<Range<usize>>,
 // ANCHOR_END: by_hand
 
 // ANCHOR: measure
-/// The seconds that some layers take for one micro-batch: the forward pass, the backward pass in one piece, the two halves of
-/// the backward pass, and the update, once a step.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+/// How to measure: the shape of one sample, such as `[1, 28, 28]`, the samples of a micro-batch, and the number of tries, of which
+/// the least counts.
+#[derive(Clone, Copy, Debug)]
 #[expect(missing_docs, reason = "the lines above explain the fields")]
-pub struct Cost {
-    pub forward: f64,
-    pub backward: f64,
-    pub backward_input: f64,
-    pub backward_weight: f64,
-    pub update: f64,
+pub struct Setting<'a> {
+    pub sample: &'a [usize],
+    pub rows: usize,
+    pub tries: usize,
 }
 
-impl Cost {
-    /// In units of time instead of seconds: a forward pass takes one, and so does each half of a backward pass.
-    pub const UNITS: Self = Self {
-        forward: 1.0,
-        backward: 2.0,
-        backward_input: 1.0,
-        backward_weight: 1.0,
-        update: 0.0,
-    };
-
-    /// Both passes, each in one piece.
-    pub fn total(&self) -> f64 {
-        self.forward + self.backward
-    }
-
-    /// The costs of the parts of a cut, from those of all layers. Panics when the cut has a layer without a cost.
-    pub fn of_parts(layers: &[Self], cut: &[Range<usize>]) -> Vec<Self> {
-        let add = |sum: Self, layer: &Self| sum.with(layer, |sum, seconds| sum + seconds);
-        cut.iter().map(|part| layers[part.clone()].iter().fold(Self::default(), add)).collect()
-    }
-
-    /// Combines each time with the same time of another cost.
-    fn with(&self, other: &Self, combine: impl Fn(f64, f64) -> f64) -> Self {
-        Self {
-            forward: combine(self.forward, other.forward),
-            backward: combine(self.backward, other.backward),
-            backward_input: combine(self.backward_input, other.backward_input),
-            backward_weight: combine(self.backward_weight, other.backward_weight),
-            update: combine(self.update, other.update),
-        }
-    }
-}
-
-/// Measures the cost of every layer, each pass as the least of `times` tries (at least one).
+/// Measures the cost of units, which are runs of layers from the first layer on: seconds of each pass and of the update, and bytes.
 ///
-/// `sample` is the shape of one sample of the data, such as `[1, 28, 28]`, and `rows` the number of samples of a
-/// micro-batch. The function builds one layer at a time, so the whole model need not fit on the device. Call it on the
-/// threads of the device ([`ComputeDevice::run`](devices::ComputeDevice::run)). Fails when a layer cannot be made, or does
-/// not fit the output of the layer before.
+/// The function builds one unit at a time, so the whole model need not fit on the device. The optimizer makes no change: its
+/// rate is 0. Call it on the threads of the device ([`ComputeDevice::run`](devices::ComputeDevice::run)). Fails when a layer
+/// cannot be made, or does not fit the output of the layer before.
 pub fn measure(
     layers: &Layers,
-    sample: &[usize],
-    rows: usize,
-    times: usize,
+    units: &[Range<usize>],
+    setting: Setting<'_>,
     precision: impl Into<Precision>,
     device: &Device,
+    optimizer: &mut dyn Optimizer,
 ) -> TensorResult<Vec<Cost>> {
-    let precision = precision.into();
+    let (precision, Setting { sample, rows, tries }) = (precision.into(), setting);
     let shape = [&[rows], sample].concat();
     let mut x = Tensor::randn(0f32, 1.0, shape, device)?.to_dtype(precision.weights())?;
-    let of_layer = |layer| {
-        let network = layers.build(layer..layer + 1, 0, precision, device)?;
-        let (output, mut least) = once(&network, &x, layer == 0)?;
-        for _ in 1..times {
-            least = least.with(&once(&network, &x, layer == 0)?.1, f64::min);
+    let of_unit = |unit: &Range<usize>| {
+        let network = layers.build(unit.clone(), 0, precision, device)?;
+        let (output, mut least) = once(&network, &x, unit.start == 0, optimizer)?;
+        for _ in 1..tries {
+            least = least.with(&once(&network, &x, unit.start == 0, optimizer)?.1, f64::min);
         }
         x = output;
         Ok(least)
     };
-    (0..layers.len()).map(of_layer).collect()
+    units.iter().map(of_unit).collect()
 }
 
-/// The result of a layer, and its cost. The first layer's input is data, and needs no gradient.
-fn once<M: ModuleT>(layer: &Network<M>, x: &Tensor, first: bool) -> TensorResult<(Tensor, Cost)> {
-    let input = if first { x.clone() } else { Var::from_tensor(x)?.into_inner() };
-    layer.device().synchronize()?;
+/// The result of a unit, and its cost. The first unit's input is data, and needs no gradient.
+fn once<M: ModuleT>(
+    unit: &Network<M>,
+    x: &Tensor,
+    first: bool,
+    optimizer: &mut dyn Optimizer,
+) -> TensorResult<(Tensor, Cost)> {
+    let (input, weights) = (if first { x.clone() } else { Var::from_tensor(x)?.into_inner() }, unit.weights());
+    unit.device().synchronize()?;
     let mut start = Instant::now();
     let mut seconds = || -> TensorResult<f64> {
-        layer.device().synchronize()?;
+        unit.device().synchronize()?;
         let end = Instant::now();
         Ok((end - std::mem::replace(&mut start, end)).as_secs_f64())
     };
-    let output = layer.forward_training(&input)?;
+    let output = unit.forward_training(&input)?;
     let forward = seconds()?;
     let gradient = output.ones_like()?;
+    let activations = activations(&output, &input, weights);
     seconds()?;
-    layer.parameter_gradients(&backward_from(&output, &gradient)?)?;
+    let gradients = unit.parameter_gradients(&backward_from(&output, &gradient)?)?;
     let backward = seconds()?;
+    if !gradients.is_empty() {
+        optimizer.step(weights, &gradients, 0.0, x.dim(0)?)?;
+    }
+    let update = seconds()?;
     let (mut found, second) = backward_in_halves(&output, &gradient)?;
     let backward_input = seconds()?;
+    let of_input = if first { 0 } else { size_in_bytes(&input) };
+    let halves = (found.bytes() + second.bytes()).saturating_sub(of_input);
+    seconds()?;
     found.extend(second.run()?);
-    layer.parameter_gradients(&found)?;
+    unit.parameter_gradients(&found)?;
     let backward_weight = seconds()?;
-    let cost = Cost { forward, backward, backward_input, backward_weight, update: 0.0 };
+    let state = optimizer.state(weights)?;
+    let cost = Cost {
+        forward,
+        backward,
+        backward_input,
+        backward_weight,
+        all_reduce: 0.0,
+        update,
+        parameters: weights.parameter_bytes(),
+        optimizer: state.iter().map(|(_, tensor)| size_in_bytes(tensor)).sum(),
+        activations,
+        halves,
+        output: size_in_bytes(&output),
+    };
     Ok((output.detach(), cost))
 }
 // ANCHOR_END: measure
+
+// ANCHOR: shorten
+/// Moves the borders of a cut, a layer at a time, as long as that makes the predicted step shorter.
+///
+/// [`cut`] makes the largest part small. Under an interleaved schedule a device has several parts, and
+/// their sum counts. `layers` has the cost of every layer. Fails as [`Checked::simulate`] does. Panics when the cut has other layers.
+pub fn shorten(
+    checked: &Checked,
+    layers: &[Cost],
+    mut cut: Vec<Range<usize>>,
+) -> Result<Vec<Range<usize>>, Refused> {
+    let seconds =
+        |cut: &[Range<usize>]| Ok(checked.simulate(&Cost::of_parts(layers, cut), 0.0)?.makespan());
+    let mut shortest = seconds(&cut)?;
+    loop {
+        let mut better = None;
+        for border in 1..cut.len() {
+            let begin = cut[border].start;
+            for moved in [begin - 1, begin + 1] {
+                let mut other = cut.clone();
+                (other[border - 1].end, other[border].start) = (moved, moved);
+                if other[border - 1..=border].iter().any(Range::is_empty) {
+                    continue;
+                }
+                let seconds = seconds(&other)?;
+                if seconds < shortest {
+                    (shortest, better) = (seconds, Some(other));
+                }
+            }
+        }
+        match better {
+            Some(other) => cut = other,
+            None => return Ok(cut),
+        }
+    }
+}
+// ANCHOR_END: shorten
 
 #[cfg(test)]
 mod tests {
@@ -328,7 +360,7 @@ mod tests {
     fn of_several_tries_the_least_counts_and_a_part_costs_what_its_layers_cost() {
         let cost = |times: [f64; 4]| {
             let [forward, backward, backward_input, backward_weight] = times;
-            Cost { forward, backward, backward_input, backward_weight, update: 0.0 }
+            Cost { forward, backward, backward_input, backward_weight, ..Cost::default() }
         };
         let (one, other) = (cost([1.0, 4.0, 2.0, 1.0]), cost([2.0, 3.0, 1.0, 2.0]));
         assert_eq!(one.with(&other, f64::min), cost([1.0, 3.0, 1.0, 1.0]));

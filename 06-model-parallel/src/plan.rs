@@ -1,10 +1,12 @@
 //! From flags to the ways in which the program trains the model.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;
 
 use anyhow::bail;
 use concise_wrapper::launch::Launch;
+use concise_wrapper::optimizer::Sgd;
 use concise_wrapper::sizing;
 use datasets::SAMPLE;
 use devices::DevicePlan;
@@ -13,8 +15,8 @@ use harness::report::counted;
 use itertools::Itertools as _;
 use model_parallel::layers::Layers;
 use model_parallel::mesh::Mesh;
-use model_parallel::partition::{self, Cost};
-use model_parallel::pipeline::{Checked, Kind, Timeline, UNBOUNDED, check, predict, shorten};
+use model_parallel::partition::{self, Setting, shorten};
+use model_parallel::{Checked, Cost, Kind, Timeline, UNBOUNDED, check};
 use trainer::TrainSetup;
 use trainer::memory::Footprint;
 
@@ -54,6 +56,8 @@ pub(crate) struct Way {
     /// The number of micro-batches of each batch, on all replicas together. Each has its own statistics in a batch norm, and
     /// gradients are the sum over them.
     pub(crate) shards: usize,
+    /// Whether gradients are added along a tree: the bits of any number of replicas.
+    pub(crate) by_shards: bool,
     pub(crate) checked: Checked,
     /// The layers of each part of the model.
     pub(crate) cut: Vec<Range<usize>>,
@@ -71,7 +75,8 @@ impl Way {
         flags: &Arguments,
     ) -> anyhow::Result<Self> {
         let schedule = kind.schedule(mesh.pipeline, micro_batches).map_err(UsageError::new)?;
-        // Workers send at once, as if channels held any number of messages.
+        let schedule = schedule.with_replicas(mesh.data);
+        // Executors send at once, as if channels held any number of messages.
         let checked = check(schedule, UNBOUNDED)?;
         match mesh.tensor {
             1 => {}
@@ -127,7 +132,8 @@ impl Way {
             },
         };
         let shards = mesh.data * micro_batches;
-        Ok(Self { name, label, mesh, kind, shards, checked, cut, predicted: None })
+        let by_shards = flags.shards.is_some();
+        Ok(Self { name, label, mesh, kind, shards, by_shards, checked, cut, predicted: None })
     }
 
     /// Whether one device does everything. The table compares all ways with such a way.
@@ -147,10 +153,11 @@ impl Way {
 
     /// The largest number of micro-batches that each stage keeps something of, and the number of all; with chunks, of each
     /// chunk.
-    pub(crate) fn kept(&self) -> (Vec<usize>, usize) {
-        let (peaks, schedule) = (self.checked.peaks(), self.checked.schedule());
-        let kept = peaks.iter().map(|peak| peak.both).collect();
-        (kept, schedule.micro_batches * schedule.chunks)
+    pub(crate) fn kept(&self) -> anyhow::Result<(Vec<usize>, usize)> {
+        let schedule = self.checked.schedule();
+        let units = self.checked.simulate(&vec![Cost::UNITS; schedule.units()], 0.0)?;
+        let kept = (0..schedule.stages()).map(|stage| units.peak(stage).activations).collect();
+        Ok((kept, schedule.micro_batches * self.kind.chunks()))
     }
 
     /// The name, and the number of devices if there are several.
@@ -251,11 +258,17 @@ impl Prepared {
         let (batch, device) = (self.batch(), self.several.slots()[0].open()?);
         let (layers, dtype, tensors) = (&self.layers, self.setup.dtype, device.tensors());
         let rows = |way: &Way| batch.div_ceil(way.shards);
+        let constants = self.flags.extras.constants;
+        let measure = |units: &[Range<usize>], rows| {
+            let (setting, mut sgd) = (Setting { sample: &SAMPLE, rows, tries: TIMES }, Sgd::new(constants));
+            device.run(|| partition::measure(layers, units, setting, dtype, tensors, &mut sgd))
+        };
+        let each = (0..layers.len()).map(|layer| layer..layer + 1).collect_vec();
         let mut measured = BTreeMap::new();
         for rows in self.ways.iter().filter(|way| way.has_stages()).map(rows).unique() {
-            let measure = || partition::measure(layers, &SAMPLE, rows, TIMES, dtype, tensors);
-            measured.insert(rows, device.run(measure)?);
+            measured.insert(rows, measure(&each, rows)?);
         }
+        let mut costs = HashMap::new();
         // The smallest micro-batches belong to the schedules that should be fast.
         let smallest = measured.values().next().into_iter().flatten();
         let totals: Vec<f64> = smallest.map(Cost::total).collect();
@@ -272,8 +285,11 @@ impl Prepared {
             if !self.notes.contains(&note) {
                 self.notes.push(note);
             }
-            let costs = Cost::of_parts(&measured[&rows(way)], &way.cut);
-            way.predicted = Some(predict(&way.checked, &costs, 0.0)?);
+            let of_cut = match costs.entry((rows(way), way.cut.clone())) {
+                Entry::Occupied(known) => known.into_mut(),
+                Entry::Vacant(new) => new.insert(measure(&way.cut, rows(way))?),
+            };
+            way.predicted = Some(way.checked.simulate(of_cut, 0.0)?);
         }
         Ok(())
     }
@@ -289,7 +305,7 @@ fn ways(
     notes: &mut Vec<String>,
 ) -> anyhow::Result<Vec<Way>> {
     let chosen = flags.mesh.is_some() || !flags.schedules.is_empty();
-    let schedules = flags.schedules(mesh.pipeline).into_iter();
+    let schedules = flags.schedules(mesh).into_iter();
     let mut wanted: Vec<_> = schedules.map(|schedule| (mesh, schedule)).collect();
     if !chosen {
         wanted.push((Mesh::tensor(mesh.devices()), (Kind::Naive, 1)));

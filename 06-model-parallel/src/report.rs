@@ -10,10 +10,10 @@ use harness::report::summary::Summary;
 use harness::report::{Table, file, line, paragraph, seconds};
 use harness::verdict::{Doubt, ranked, rounding};
 use itertools::Itertools as _;
-use model_parallel::held::Held;
+use model_parallel::execute::Held;
 use model_parallel::mesh::{Axis, Mesh};
-use model_parallel::pipeline::Timeline;
-use model_parallel::pipeline::drawing::chart;
+use model_parallel::Timeline;
+use model_parallel::gantt::chart;
 use model_state::weights_hash::WeightsHash;
 use ops::difference::largest_difference;
 use serde_json::json;
@@ -68,7 +68,7 @@ impl<'a> Outcome<'a> {
         let differences = [difference(one, 0)?, difference(complete, 1)?];
         let measured = median_step(&trained.steps).filter(|_| way.has_stages());
         if let Some(metrics) = &mut outputs.metrics {
-            let (alive, micro_batches) = way.has_stages().then(|| way.kept()).unzip();
+            let (alive, micro_batches) = way.has_stages().then(|| way.kept()).transpose()?.unzip();
             let line = json!({
                 "run": way.name,
                 "cut": if way.has_stages() { &way.cut[..] } else { &[] },
@@ -108,7 +108,7 @@ impl<'a> Outcome<'a> {
             epochs: self.summary.epochs_trained,
             seconds_per_step: self.seconds_per_step,
             idle: idle.map(|(predicted, measured)| [predicted.bubble(), measured.bubble()]),
-            bytes: self.trained.held.iter().map(Held::total).max().unwrap_or(0),
+            bytes: self.trained.held.iter().map(|held| held.total).max().unwrap_or(0),
             errors: self.differences,
             hash: self.summary.weights_hash.clone(),
         }
@@ -149,7 +149,7 @@ pub(crate) fn report(
         paragraph(format_args!("{}: {}.", way.name, verdict(&trained.replicas)))?;
     }
     print_block(&times(outcomes, &doubts), &of_times(&figures, &doubts))?;
-    print_block(&memory(outcomes), &of_memory(&figures))?;
+    print_block(&memory(outcomes)?, &of_memory(&figures))?;
     // An error of the first file does not prevent the second file.
     let written = outputs.write(headline);
     let drawn = gantt.map_or(Ok(()), |path| write_gantt(path, headline, outcomes, &doubts));
@@ -227,12 +227,13 @@ fn speed_up(doubts: &[Doubt], one: Option<f64>, seconds: f64) -> String {
 
 /// The bytes that devices hold and send. Devices with the same numbers share a row. Of more than four rows, a way has
 /// the fullest device's and the emptiest device's.
-fn memory(outcomes: &[Outcome<'_>]) -> (&'static str, Option<Table>) {
+fn memory(outcomes: &[Outcome<'_>]) -> anyhow::Result<(&'static str, Option<Table>)> {
     let headings = [
         ("para-\nmeters", 2),
         ("gradi-\nents", 2),
         ("opt.\nstate", 3),
         ("activa-\ntions", 1),
+        ("mes-\nsages", 5),
         ("in\nall", 0),
         ("sent", 4),
         ("micro-\nbatches\nkept", 0),
@@ -240,22 +241,21 @@ fn memory(outcomes: &[Outcome<'_>]) -> (&'static str, Option<Table>) {
     let table = Table::new("").column("device", 0);
     let mut table = headings.iter().fold(table, |table, (name, rank)| table.column(name, *rank));
     for Outcome { way, trained, .. } in outcomes {
-        let (kept, all) = way.kept();
+        let (kept, all) = way.kept()?;
         let row = |&device: &usize| {
             (trained.held[device], kept[way.mesh.coordinate(device, Axis::Pipeline)])
         };
-        for (place, devices) in shown(trained.held.len(), row, |(held, _)| held.total()).enumerate()
-        {
+        for (place, devices) in shown(trained.held.len(), row, |(held, _)| held.total).enumerate() {
             let (held, kept) = row(&devices[0]);
             let name = if place == 0 { way.label.clone() } else { String::new() };
-            let parts = [held.parameters, held.gradients, held.optimizer, held.activations];
+            let parts = held.peak.kinds().map(|(_, bytes)| bytes);
             let sent = Some(held.sent).filter(|&sent| sent > 0).map(megabytes);
             let cells = [name, ranges(&devices)].into_iter().chain(parts.map(megabytes));
-            let cells = cells.chain([megabytes(held.total()), of_stages(outcomes, sent)]);
+            let cells = cells.chain([megabytes(held.total), of_stages(outcomes, sent)]);
             table.row(cells.chain([format!("{kept} of {all}")]));
         }
     }
-    ("Memory of each device, and what a stage sends in a step, in MB", Some(table))
+    Ok(("Memory of each device, and what a stage sends in a step, in MB", Some(table)))
 }
 
 /// Groups so many devices by their `row` of a table. Of more than four groups, only those with the largest and the
@@ -314,8 +314,9 @@ fn write_gantt(
 
 #[cfg(test)]
 mod tests {
-    use model_parallel::pipeline::schedule::{Action, Instruction};
-    use model_parallel::pipeline::timeline::Span;
+    use model_parallel::instructions::{Action, Instruction};
+    use model_parallel::Bytes;
+    use model_parallel::simulate::Span;
 
     use super::*;
 
@@ -323,7 +324,8 @@ mod tests {
     fn step(makespan: f64) -> Timeline {
         let span = |action, start, end| Span {
             stage: 0,
-            instruction: Instruction::from(action),
+            instruction: Instruction { unit: 0, action },
+            held: Bytes::default(),
             start,
             end,
         };

@@ -13,9 +13,10 @@ use harness::records::EpochRecord;
 use harness::report::Report;
 use harness::report::summary::Versions;
 use harness::report::trace;
-use model_parallel::held::{Held, activations};
+use model_parallel::execute::{Executor, Held};
+use model_parallel::held::activations;
 use model_parallel::mesh::Axis;
-use model_parallel::pipeline::{Timeline, Worker};
+use model_parallel::{Bytes, Timeline};
 use model_parallel::tensor_parallel::Group;
 use model_state::weights_hash::WeightsHash;
 use params_and_allreduce::Algorithm;
@@ -67,27 +68,21 @@ pub(crate) fn train_rank(
         let (range, seed) = (way.cut[part].clone(), setup.options.seed);
         layers.build_part(range, seed, setup.dtype, device.tensors(), &group)
     };
-    let parts = checked.schedule().parts(mesh.coordinate(all.rank(), Axis::Pipeline));
-    let chunks = parts.map(build).collect::<Result<_, _>>()?;
-    // From here on the clocks of all stages count.
-    all.barrier()?;
-    let worker = Worker::new(checked, chunks, all.clone(), *mesh, &SAMPLE, Instant::now())?;
+    let units = checked.schedule().units_of(mesh.coordinate(all.rank(), Axis::Pipeline));
+    let units = units.map(build).collect::<Result<_, _>>()?;
+    let how = (cross_entropy as Loss, way.by_shards);
+    let executor = Executor::with(checked, units, all.clone(), *mesh, &SAMPLE, how)?;
     let mut first = Vec::new();
-    let observe = keep_first(worker.weights(), &mut first);
+    let observe = keep_first(executor.weights(), &mut first);
     let (data, options, extras) = (&setup.data, &setup.options, &flags.extras);
-    let trained = train(&worker, data, options, extras, None, &mut report, observe)?;
-    let whole = |mine: Snapshot| worker.whole(layers.join(mine, &group)?);
+    let trained = train(&executor, data, options, extras, None, &mut report, observe)?;
+    let whole = |mine: Snapshot| executor.whole(layers.join(mine, &group)?);
     let weights = whole(first)?.zip(whole(trained.weights)?);
-    let measured = worker.measured();
-    let held = Held {
-        gradients: measured.gradients,
-        sent: measured.sent,
-        ..Held::new(worker.weights(), extras.constants, measured.activations)
-    };
-    collect(&all, trained.records, weights, held, worker.timelines()?)
+    let held = executor.measured().held;
+    collect(&all, trained.records, weights, held, executor.timelines()?)
 }
 
-/// Trains the whole model on one device, on whole batches. This is the device to beat, so there is no worker.
+/// Trains the whole model on one device, on whole batches. This is the device to beat, so there is no executor.
 fn train_alone(
     prepared: &Prepared,
     device: &Device,
@@ -97,17 +92,21 @@ fn train_alone(
     let Prepared { flags, layers, setup, .. } = prepared;
     let (data, options, extras) = (&setup.data, &setup.options, &flags.extras);
     let network = layers.build(0..layers.len(), options.seed, setup.dtype, device)?;
-    let kept = {
+    let activations = {
         let shape = [&[prepared.batch()], SAMPLE.as_slice()].concat();
         let input = Tensor::zeros(shape, setup.dtype, device)?;
         // Batch norms see the zeros.
         let replica = network.replica(device)?;
         activations(&replica.forward_training(&input)?, &input, replica.weights())
     };
-    let held = Held::new(network.weights(), extras.constants, kept);
     let mut first = Vec::new();
     let observe = keep_first(network.weights(), &mut first);
     let trained = train(&network, data, options, extras, None, report, observe)?;
+    let parameters = network.weights().parameter_bytes();
+    let state = sgd.state(network.weights())?;
+    let optimizer = state.iter().map(|(_, tensor)| size_in_bytes(tensor)).sum();
+    let peak = Bytes { parameters, gradients: parameters, optimizer, activations, messages: 0 };
+    let held = Held { peak, total: peak.total(), sent: 0 };
     collect(all, trained.records, Some((first, trained.weights)), held, Vec::new())
 }
 

@@ -2,7 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "in a test a panic is the right answer")]
 
-use model_parallel::pipeline::Action::{
+use model_parallel::Action::{
     Backward, BackwardInput, BackwardWeight, Forward, RecvActivation, RecvGradient, SendActivation,
     SendGradient, Update,
 };

@@ -22,8 +22,8 @@ pub(crate) use harness::report::Report;
 pub(crate) use model_parallel::layers::{Layers, Stage};
 pub(crate) use model_parallel::mesh::{Axis, Mesh};
 pub(crate) use model_parallel::networks::Channels;
-pub(crate) use model_parallel::partition::Cost;
-pub(crate) use model_parallel::pipeline::{
+pub(crate) use model_parallel::Cost;
+pub(crate) use model_parallel::{
     Action, Checked, Instruction, Kind, Schedule, Timeline, UNBOUNDED, Worker, check, predict,
 };
 pub(crate) use model_parallel::tensor_parallel::linear::{linear_by_column, linear_by_row};

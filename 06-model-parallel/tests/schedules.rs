@@ -4,8 +4,8 @@
 
 use std::collections::HashMap;
 
-use model_parallel::pipeline::orders::MOST_CHUNKS;
-use model_parallel::pipeline::timeline::Span;
+use model_parallel::orders::MOST_CHUNKS;
+use model_parallel::simulate::Span;
 
 use crate::prelude::*;
 

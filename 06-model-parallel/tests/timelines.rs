@@ -1,6 +1,6 @@
 //! Timelines, worked out by hand.
 
-use model_parallel::pipeline::timeline::Kept;
+use model_parallel::simulate::Kept;
 
 use crate::prelude::*;
 

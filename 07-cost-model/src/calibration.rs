@@ -9,7 +9,7 @@ use cost_model::record::Calibration;
 use datasets::{Dataset, SAMPLE};
 use devices::DevicePlan;
 use model_parallel::layers::Layers;
-use model_parallel::partition::{self, Cost};
+use model_parallel::{Cost, partition};
 
 /// The number of timed steps in a row.
 const STEPS: usize = 5;

@@ -2,7 +2,7 @@
 //!
 //! Check your answer: `cargo course check ch06_1f1b`
 
-use model_parallel::pipeline::Action::{
+use model_parallel::Action::{
     self, Backward, Forward, RecvActivation, RecvGradient, SendActivation, SendGradient, Update,
 };
 

@@ -124,7 +124,7 @@ impl<M: ModuleT> Ddp<M> {
         self.network.norms().check_all(self.network.weights())?;
         if let Reduce::Buckets(reducer) = &self.reduce {
             let mut reducer = locked(reducer);
-            reducer.overlap &= !reducer.native;
+            reducer.overlap &= reducer.algorithm != Algorithm::Native;
         }
         self.network.norms().synchronise(Arc::clone(&self.rank));
         Ok(self)

@@ -21,7 +21,7 @@ use params_and_allreduce::Algorithm;
 use params_and_allreduce::communicator::SharedCommunicator;
 use tracing::info_span;
 
-use super::worker::Worker;
+use super::worker::{Worker, sum_bucket};
 use crate::weights::Named;
 use crate::{Error, Network};
 
@@ -34,11 +34,10 @@ pub(super) struct Reducer {
     /// In the order in which the ranks sum them. Empty with a world size of 1.
     pub(super) buckets: Vec<Bucket>,
     /// `None` with a world size of 1.
-    worker: Option<Worker>,
+    worker: Option<Worker<Tensor>>,
     /// Whether buckets travel during the backward pass, or all of them after it.
     pub(super) overlap: bool,
-    /// Whether the sums are those of a library such as NCCL.
-    pub(super) native: bool,
+    pub(super) algorithm: Algorithm,
     /// Whether a pass has ended before. During the first pass on a GPU no bucket travels: the GPU loads kernels then.
     warm: bool,
     /// True from the beginning of a backward pass until its gradients are returned, and for ever after a failure.
@@ -96,9 +95,9 @@ impl Reducer {
             slots,
             numbers: network.used().map(Tensor::id).zip(0..).collect(),
             buckets: Vec::new(),
-            worker: if alone { None } else { Some(Worker::start(rank, algorithm)?) },
+            worker: if alone { None } else { Some(Worker::start(rank)?) },
             overlap,
-            native: algorithm == Algorithm::Native,
+            algorithm,
             warm: !network.device().is_cuda(),
             under_way: false,
             sends: false,
@@ -171,7 +170,7 @@ impl Reducer {
                 && let Some(bucket) = state.buckets.get(state.next)
                 && bucket.members.iter().all(|&member| state.slots[member].come)
             {
-                worker.add(state.next, &bucket.flat)?;
+                worker.add(sum_bucket(state.next, &bucket.flat, state.algorithm)?);
                 state.next += 1;
             }
             Ok(())
@@ -198,9 +197,9 @@ impl Reducer {
             return Ok(self.slots.iter_mut().filter_map(|slot| slot.carried.take()).collect());
         };
         for (number, bucket) in self.buckets.iter().enumerate().skip(self.next) {
-            worker.add(number, &bucket.flat)?;
+            worker.add(sum_bucket(number, &bucket.flat, self.algorithm)?);
         }
-        let sum = |bucket: &Bucket| Ok(move_view(&worker.sum()?, bucket.flat.device())?);
+        let sum = |bucket: &Bucket| Ok(move_view(&worker.next()?, bucket.flat.device())?);
         let sums = self.buckets.iter().map(sum).collect::<Result<Vec<_>, Error>>()?;
         let gradient = |Slot { parameter, place: (bucket, start), .. }: &Slot| {
             let shape = parameter.tensor.shape();

@@ -1,5 +1,5 @@
-//! The background thread of a rank, which sums buckets over all ranks, on a second connection. So a bucket travels while the
-//! rank's main thread goes on with the backward pass.
+//! The background thread of a rank, which communicates on a second connection while the rank's main thread computes. In DDP the
+//! thread sums buckets over all ranks.
 
 // ANCHOR: worker
 use std::cell::RefCell;
@@ -13,11 +13,13 @@ use params_and_allreduce::Algorithm;
 use params_and_allreduce::communicator::{Error, SharedCommunicator};
 use tracing::{Span, info_span};
 
-/// The main thread's end of the channels to the background thread.
-pub struct Worker {
-    /// The number of a bucket, and its gradients in a row.
-    full: Sender<(usize, Handover)>,
-    sums: Receiver<Result<Tensor, Error>>,
+/// Something that the thread does with the second connection.
+type Job<T> = Box<dyn FnOnce(&SharedCommunicator) -> Result<T, Error> + Send>;
+
+/// The main thread's end of the channels to the background thread: jobs, and their results.
+pub struct Worker<T> {
+    jobs: Sender<Job<T>>,
+    results: Receiver<Result<T, Error>>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -26,51 +28,63 @@ thread_local! {
     static EARLIER: RefCell<Vec<JoinHandle<()>>> = const { RefCell::new(Vec::new()) };
 }
 
-impl Worker {
+impl<T: Send + 'static> Worker<T> {
     /// Starts the thread. All ranks call this together.
-    pub fn start(rank: &SharedCommunicator, algorithm: Algorithm) -> Result<Self, Error> {
+    pub fn start(rank: &SharedCommunicator) -> Result<Self, Error> {
         // One thread at a time receives on the second connection.
         EARLIER.take().into_iter().for_each(|thread| drop(thread.join()));
         let rank = rank.background()?;
-        let ((full, buckets), (done, sums)) = (channel::<(usize, Handover)>(), channel());
+        let ((jobs, to_do), (done, results)) = (channel::<Job<T>>(), channel());
         // The trace shows the thread's work in the tracks of this rank.
         let span = Span::current();
         let work = move || {
             let _span = span.enter();
-            for (bucket, flat) in buckets {
-                let _span = info_span!(target: BACKGROUND, "bucket", bucket).entered();
-                let sum = rank.all_reduce_handed_over(flat, algorithm);
-                let failed = sum.is_err();
-                // After a failure the ranks no longer agree on the next bucket.
-                if done.send(sum).is_err() || failed {
+            for job in to_do {
+                let result = job(&rank);
+                let failed = result.is_err();
+                // After a failure the ranks no longer agree on the next job.
+                if done.send(result).is_err() || failed {
                     return;
                 }
             }
             let _ = rank.leave();
         };
         // This rank does not wait for the thread: if this rank has failed, all ranks must learn of the failure at once.
-        let thread = thread::Builder::new().name("buckets".to_owned()).spawn(work);
+        let thread = thread::Builder::new().name("background".to_owned()).spawn(work);
         let thread = Some(thread.map_err(candle_core::Error::wrap)?);
-        Ok(Self { full, sums, thread })
+        Ok(Self { jobs, results, thread })
     }
 
-    /// Hands over a full bucket, in the same order on all ranks. The device may still have to do the work that fills the bucket.
-    pub fn add(&self, bucket: usize, flat: &Tensor) -> candle_core::Result<()> {
-        // If the thread has ended, `sum` returns its error.
-        let _ = self.full.send((bucket, Handover::new(flat)?));
-        Ok(())
+    /// Hands over a job, in the same order on all ranks.
+    pub fn add(&self, job: impl FnOnce(&SharedCommunicator) -> Result<T, Error> + Send + 'static) {
+        // If the thread has ended, `next` returns its error.
+        let _ = self.jobs.send(Box::new(job));
     }
 
-    /// Waits for the sum of the next bucket. The sum is in CPU memory, or from NCCL on the rank's GPU.
-    pub fn sum(&self) -> Result<Tensor, Error> {
-        let ended = |_| Err(Error::Other("the thread that sums buckets has ended".to_owned()));
-        self.sums.recv().unwrap_or_else(ended)
+    /// Waits for the result of the next job.
+    pub fn next(&self) -> Result<T, Error> {
+        let ended = |_| Err(Error::Other("the background thread of this rank has ended".to_owned()));
+        self.results.recv().unwrap_or_else(ended)
     }
 }
 
-impl Drop for Worker {
+impl<T> Drop for Worker<T> {
     fn drop(&mut self) {
         EARLIER.with_borrow_mut(|earlier| earlier.extend(self.thread.take()));
     }
+}
+
+/// The job that sums a bucket over all ranks. `flat` has its gradients in a row, and the device may still have to do the work that
+/// fills the bucket. The sum is in CPU memory, or from NCCL on the rank's GPU.
+pub fn sum_bucket(
+    bucket: usize,
+    flat: &Tensor,
+    algorithm: Algorithm,
+) -> candle_core::Result<impl FnOnce(&SharedCommunicator) -> Result<Tensor, Error> + Send + use<>> {
+    let flat = Handover::new(flat)?;
+    Ok(move |rank: &SharedCommunicator| {
+        let _span = info_span!(target: BACKGROUND, "bucket", bucket).entered();
+        rank.all_reduce_handed_over(flat, algorithm)
+    })
 }
 // ANCHOR_END: worker

@@ -1,6 +1,6 @@
 //! What a pipeline measures of itself is of the same kind as what was predicted.
 
-use model_parallel::pipeline::Action::{
+use model_parallel::Action::{
     RecvActivation, RecvGradient, SendActivation, SendGradient,
 };
 

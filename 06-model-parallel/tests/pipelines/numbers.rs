@@ -1,6 +1,6 @@
 //! Over five steps, weights and losses are those of one device.
 
-use model_parallel::pipeline::Action::{
+use model_parallel::Action::{
     Backward, Forward, RecvActivation, RecvGradient, SendActivation, SendGradient, Update,
 };
 

@@ -1,7 +1,7 @@
 //! Some steps of training: on one device, in a pipeline, and data-parallel.
 
 use datasets::Batch;
-use model_parallel::pipeline::worker::{Measured, Worker};
+use model_parallel::execute::{Measured, Worker};
 use params_and_allreduce::thread::RankFailure;
 use split_batch::split::split_batch;
 

@@ -1,7 +1,7 @@
 //! Every stage behind this one is one micro-batch ahead of its own backward pass. And what a pass needs is received
 //! right before it, what it makes is sent right behind it.
 
-use model_parallel::pipeline::Action::{
+use model_parallel::Action::{
     self, Backward, Forward, RecvActivation, RecvGradient, SendActivation, SendGradient, Update,
 };
 

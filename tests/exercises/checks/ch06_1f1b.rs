@@ -7,10 +7,10 @@ use std::fmt;
 use std::iter;
 
 use crate::prelude::*;
-use model_parallel::partition::Cost;
-use model_parallel::pipeline::check::Error as Fault;
-use model_parallel::pipeline::schedule::{Action, Schedule};
-use model_parallel::pipeline::{Checked, Kind, Timeline, check, predict};
+use model_parallel::Cost;
+use model_parallel::check::Error as Fault;
+use model_parallel::instructions::{Action, Schedule};
+use model_parallel::{Checked, Kind, Timeline, check, predict};
 
 /// A stage, the number of stages and of micro-batches; the actions of the stage.
 pub type Answer = fn(usize, usize, usize) -> Vec<Action>;

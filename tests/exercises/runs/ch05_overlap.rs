@@ -9,7 +9,7 @@ use std::thread;
 use candle_core::TensorId;
 use concise_wrapper::Ddp;
 use concise_wrapper::ddp::bucket::buckets;
-use concise_wrapper::ddp::worker::Worker;
+use concise_wrapper::ddp::worker::{Worker, sum_bucket};
 use concise_wrapper::model::Step;
 use concise_wrapper::resnet::ResNet18;
 use harness::lock::locked;
@@ -40,7 +40,7 @@ pub fn run(answer: Answer) -> Run {
         sums
     };
     let yours = train_slowly("yours", |network, comm| {
-        let worker = Mutex::new(Worker::start(&comm, Algorithm::Ring)?);
+        let worker = Mutex::new(Worker::start(&comm)?);
         let model = Ddp::new(network, comm.clone(), REDUCTION)?;
         let backward = move |ddp: &Ddp<ResNet18>, batch: &LocalBatch| {
             let (shard, forward) = (&batch.shards[0], info_span!(target: COMPUTE, "forward"));
@@ -71,7 +71,7 @@ pub fn run(answer: Answer) -> Run {
 fn sums(
     ddp: &Ddp<ResNet18>,
     loss: &Tensor,
-    worker: &Mutex<Worker>,
+    worker: &Mutex<Worker<Tensor>>,
     answer: impl Fn(&Pass<'_>) -> Result<Vec<Tensor>, CommError> + Send,
 ) -> Result<Vec<Tensor>, ModelError> {
     let parameters = &ddp.weights().parameters;
@@ -99,7 +99,7 @@ fn sums(
 /// A pass of a real network.
 struct Real<'a> {
     coming: Receiver<(usize, Tensor)>,
-    worker: &'a Mutex<Worker>,
+    worker: &'a Mutex<Worker<Tensor>>,
     /// The step of this rank in the trace.
     step: Span,
 }
@@ -110,11 +110,12 @@ impl Work for Real<'_> {
     }
 
     fn start(&self, bucket: usize, row: &Tensor) -> Result<(), CommError> {
-        Ok(locked(self.worker).add(bucket, row)?)
+        locked(self.worker).add(sum_bucket(bucket, row, Algorithm::Ring)?);
+        Ok(())
     }
 
     fn wait(&self) -> Result<Tensor, CommError> {
         let span = info_span!(target: COMMUNICATION, parent: &self.step, "wait for buckets");
-        span.in_scope(|| locked(self.worker).sum())
+        span.in_scope(|| locked(self.worker).next())
     }
 }

@@ -2,8 +2,9 @@
 
 use harness::report::columns;
 use model_parallel::layers::Layers;
-use model_parallel::partition::{Cost, cut};
-use model_parallel::pipeline::{Action, Kind, Schedule, predict};
+use model_parallel::Cost;
+use model_parallel::partition::cut;
+use model_parallel::{Action, Kind, Schedule, predict};
 
 use super::pipeline::{DEVICES, MICRO_BATCHES, Pipeline, checked, compare, measure};
 use super::prelude::*;

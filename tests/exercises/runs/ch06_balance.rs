@@ -3,8 +3,9 @@
 use std::ops::Range;
 
 use model_parallel::layers::Layers;
-use model_parallel::partition::{Cost, cut};
-use model_parallel::pipeline::Kind;
+use model_parallel::Cost;
+use model_parallel::partition::cut;
+use model_parallel::Kind;
 
 use super::pipeline::{DEVICES, MICRO_BATCHES, Pipeline, checked, compare, measure};
 use super::prelude::*;

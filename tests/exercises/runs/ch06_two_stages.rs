@@ -4,7 +4,7 @@ use candle_core::Shape;
 use concise_wrapper::model::Step;
 use datasets::{CLASSES, PIXELS};
 use model_parallel::layers::{Layers, Stage};
-use model_parallel::pipeline::{Kind, Worker};
+use model_parallel::{Kind, Worker};
 
 use super::pipeline::{DEVICES, IMAGES, OURS, Pipeline, alone, checked};
 use super::prelude::*;

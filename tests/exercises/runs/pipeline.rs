@@ -13,9 +13,9 @@ use harness::load::Load;
 use harness::report::file;
 use model_parallel::layers::{Layers, Stage};
 use model_parallel::mesh::Mesh;
-use model_parallel::partition::{self, Cost};
-use model_parallel::pipeline::drawing::chart;
-use model_parallel::pipeline::{Checked, Kind, Schedule, Timeline, Worker, check, predict};
+use model_parallel::{Cost, partition};
+use model_parallel::gantt::chart;
+use model_parallel::{Checked, Kind, Schedule, Timeline, Worker, check, predict};
 
 use super::prelude::*;
 

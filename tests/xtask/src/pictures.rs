@@ -6,9 +6,9 @@ use drawing::chart::{Chart, Curve, Panel};
 use drawing::svg::{Anchor, Point};
 use drawing::{Axis, Heading, Place, Svg};
 use harness::report::thousands;
-use model_parallel::partition::Cost;
-use model_parallel::pipeline::drawing::predicted_chart;
-use model_parallel::pipeline::{UNBOUNDED, check, predict};
+use model_parallel::Cost;
+use model_parallel::gantt::predicted_chart;
+use model_parallel::{UNBOUNDED, check, predict};
 
 use crate::number::Rounded;
 use crate::{scaling, schedules, steps};

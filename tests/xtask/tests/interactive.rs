@@ -1,8 +1,8 @@
 //! The book's interactive figures have the numbers of the stages, and the laws of the stages hold in them.
 
 use itertools::Itertools as _;
-use model_parallel::partition::Cost;
-use model_parallel::pipeline::{check, predict};
+use model_parallel::Cost;
+use model_parallel::{check, predict};
 use params_and_allreduce::Algorithm;
 use params_and_allreduce::communicator::Communicator as _;
 use xtask::number::Rounded;

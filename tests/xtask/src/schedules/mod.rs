@@ -6,9 +6,9 @@ mod row;
 
 use anyhow::{Context as _, ensure};
 use itertools::Itertools as _;
-use model_parallel::partition::Cost;
-use model_parallel::pipeline::UNBOUNDED;
-use model_parallel::pipeline::{Kind, check, predict};
+use model_parallel::Cost;
+use model_parallel::UNBOUNDED;
+use model_parallel::{Kind, check, predict};
 use serde::Serialize;
 
 use crate::number::Rounded;

@@ -2,10 +2,10 @@
 
 use anyhow::{Context as _, ensure};
 use itertools::Itertools as _;
-use model_parallel::partition::Cost;
-use model_parallel::pipeline::schedule::Action;
-use model_parallel::pipeline::timeline::Kept;
-use model_parallel::pipeline::{Kind, Timeline};
+use model_parallel::Cost;
+use model_parallel::instructions::Action;
+use model_parallel::simulate::Kept;
+use model_parallel::{Kind, Timeline};
 use serde::{Serialize, Serializer};
 
 use crate::number::Rounded;

@@ -2,8 +2,8 @@
 
 use drawing::Place;
 use drawing::svg::escaped;
-use model_parallel::pipeline::Timeline;
-use model_parallel::pipeline::drawing::chart;
+use model_parallel::Timeline;
+use model_parallel::gantt::chart;
 use serde::Deserialize;
 use serde_json::Value;
 

@@ -2,17 +2,17 @@
 
 use itertools::Itertools as _;
 
-use super::schedule::{Action, Instruction, Schedule};
+use crate::instructions::{Action, Instruction, Schedule};
 
 // ANCHOR: pytorch
 impl Schedule {
     /// The instructions that compute, in the format of PyTorch's `_PipelineScheduleRuntime._load_csv`: a row for each rank, and
-    /// a cell such as `2B3` for each instruction. The cell names the part of the model, the pass and the micro-batch.
+    /// a cell such as `2B3` for each instruction. The cell names the unit of the model, the pass and the micro-batch.
     ///
     /// PyTorch adds the messages, the sums over replicas and the update itself.
     pub fn to_pytorch(&self) -> String {
-        let row = |(stage, list): (usize, &Vec<Instruction>)| {
-            let cell = |&Instruction { chunk, action }: &Instruction| {
+        let row = |list: &Vec<Instruction>| {
+            let cell = |&Instruction { unit, action }: &Instruction| {
                 let (pass, i) = match action {
                     Action::Forward(i) => ("F", i),
                     Action::Backward(i) => ("B", i),
@@ -20,18 +20,18 @@ impl Schedule {
                     Action::BackwardWeight(i) => ("W", i),
                     _ => return None,
                 };
-                Some(format!("{}{pass}{i}", self.part(stage, chunk)))
+                Some(format!("{unit}{pass}{i}"))
             };
             list.iter().filter_map(cell).join(",") + "\n"
         };
-        self.instructions.iter().enumerate().map(row).collect()
+        self.lists.iter().map(row).collect()
     }
 }
 // ANCHOR_END: pytorch
 
 #[cfg(test)]
 mod tests {
-    use crate::pipeline::Kind;
+    use crate::Kind;
 
     #[test]
     fn a_row_names_parts_passes_and_micro_batches() {

@@ -1,8 +1,10 @@
-//! The laws that every schedule keeps: each stage computes a result before its use, two stages have their messages in one
-//! order, and no stage waits for ever.
+//! The laws that every schedule keeps.
 //!
-//! The third law depends on the capacity of the channels. A schedule may be sound with channels that hold one message,
-//! and have a deadlock when every send waits for its receiver.
+//! 1. Every unit does each of its tasks once, and everything that a task needs comes before it.
+//! 2. The gradients of a unit are summed over the micro-batches in ascending order. So the bits are those of one device.
+//! 3. Two stages have their messages in one order.
+//! 4. No stage waits for ever. This law depends on the capacity of the channels: a schedule may be sound with channels that
+//!    hold one message, and have a deadlock when every send waits for its receiver.
 
 use std::collections::BTreeMap;
 use std::iter::successors;
@@ -10,19 +12,20 @@ use std::iter::successors;
 use harness::report::counted;
 use itertools::Itertools as _;
 
-use super::schedule::Action::{
-    Backward, BackwardInput, BackwardWeight, Forward, RecvActivation, RecvGradient, SendActivation,
-    SendGradient, Update,
+use crate::instructions::Action::{
+    AllReduce, Backward, BackwardInput, BackwardWeight, Forward, ForwardOnly, RecvActivation,
+    RecvGradient, SendActivation, SendGradient, Update,
 };
-use super::schedule::{Instruction, Message, Schedule, UNBOUNDED};
-use super::timeline::{Kept, Step, Wait, run};
+use crate::instructions::{Instruction, Message, Schedule, UNBOUNDED};
+use crate::Refused;
+use crate::simulate::{Cost, Step, Timeline, Wait, run, simulate};
 
 // ANCHOR: check
 /// A schedule that keeps the laws, with channels of a known capacity. Only [`check`] makes one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Checked {
     schedule: Schedule,
-    pub(super) capacity: usize,
+    capacity: usize,
     smallest_capacity: usize,
 }
 
@@ -37,27 +40,24 @@ impl Checked {
         self.smallest_capacity
     }
 
-    /// The largest numbers of micro-batches that each stage keeps at one time, in stage order.
-    pub fn peaks(&self) -> Vec<Kept> {
-        let peak = |list: &Vec<Instruction>| {
-            let actions = list.iter().map(|instruction| instruction.action);
-            Kept::after_each(actions).fold(Kept::default(), Kept::max)
-        };
-        self.schedule.instructions.iter().map(peak).collect()
+    /// [Simulates](crate::simulate) the step. `costs` has a cost for each unit, and a message between two stages takes `message`
+    /// seconds. Fails when the number of costs is another, or a time is negative or not finite.
+    pub fn simulate(&self, costs: &[Cost], message: f64) -> Result<Timeline, Refused> {
+        simulate(&self.schedule, self.capacity, costs, message)
     }
 }
 
 /// Checks a schedule for channels that hold `capacity` messages. Fails with the first law that the schedule breaks, and
 /// where: see [`Error`].
 pub fn check(schedule: Schedule, capacity: usize) -> Result<Checked, Error> {
-    let (stages, chunks) = (schedule.stages(), schedule.chunks);
-    let micro_batches = schedule.micro_batches;
-    if stages == 0 || chunks == 0 || micro_batches == 0 {
-        return Err(Error::Empty { stages, chunks, micro_batches });
+    let (stages, units, micro_batches) = (schedule.stages(), schedule.units(), schedule.micro_batches);
+    if stages == 0 || units == 0 || micro_batches == 0 || schedule.replicas == 0 {
+        return Err(Error::Empty { stages, units, micro_batches, replicas: schedule.replicas });
     }
-    for stage in 0..stages {
-        check_stage(&schedule, stage)?;
+    if let Some(unit) = schedule.placement.iter().position(|&stage| stage >= stages) {
+        return Err(Error::Nowhere { unit, stage: schedule.placement[unit], stages });
     }
+    (0..stages).try_for_each(|stage| check_stage(&schedule, stage))?;
     check_order_of_messages(&schedule)?;
     let smallest_capacity = smallest_capacity(&schedule, capacity)?;
     Ok(Checked { schedule, capacity, smallest_capacity })
@@ -65,9 +65,9 @@ pub fn check(schedule: Schedule, capacity: usize) -> Result<Checked, Error> {
 // ANCHOR_END: check
 
 // ANCHOR: one_stage
-/// Checks that a stage does each of its tasks once, and in order.
+/// Checks that a stage does each task of its units once, and in order.
 fn check_stage(schedule: &Schedule, stage: usize) -> Result<(), Error> {
-    let list = &schedule.instructions[stage];
+    let list = &schedule.lists[stage];
     let step = |position: usize| Step { stage, position, instruction: list[position] };
     // The position at which each task is done.
     let mut done = BTreeMap::new();
@@ -81,12 +81,13 @@ fn check_stage(schedule: &Schedule, stage: usize) -> Result<(), Error> {
             }
         }
     }
-    let (chunks, micro_batches) = (0..schedule.chunks, 0..schedule.micro_batches);
-    let each = chunks.flat_map(|chunk| micro_batches.clone().map(move |i| (chunk, i)));
-    for (first, then, law) in each.flat_map(|(chunk, i)| order(chunk, i)) {
+    let micro_batches = 0..schedule.micro_batches;
+    let each = schedule.units_of(stage).flat_map(|unit| micro_batches.clone().map(move |i| (unit, i)));
+    for (first, then, law) in each.flat_map(|(unit, i)| order(unit, i)) {
         for missing in [first, then] {
-            if !done.contains_key(&missing) && impossible(schedule, stage, missing).is_none() {
-                let text = never_done(schedule, stage, missing);
+            let is_here = schedule.placement.get(missing.unit) == Some(&stage);
+            if is_here && !done.contains_key(&missing) && impossible(schedule, stage, missing).is_none() {
+                let text = never_done(schedule, missing);
                 return Err(Error::Missing { stage, missing, text });
             }
         }
@@ -99,79 +100,101 @@ fn check_stage(schedule: &Schedule, stage: usize) -> Result<(), Error> {
     Ok(())
 }
 
-/// The tasks of an instruction. The task `Backward` is the gradient of the input, and `BackwardWeight` the rest.
-fn tasks(Instruction { chunk, action }: Instruction) -> Vec<Instruction> {
+/// The tasks of an instruction. The task `Forward` is a forward pass of any kind, `Backward` is the gradient of the input, and
+/// `BackwardWeight` the rest of a backward pass.
+fn tasks(Instruction { unit, action }: Instruction) -> Vec<Instruction> {
     let actions = match action {
         Backward(i) => vec![action, BackwardWeight(i)],
         BackwardInput(i) => vec![Backward(i)],
+        ForwardOnly(i) => vec![Forward(i)],
         _ => vec![action],
     };
-    actions.into_iter().map(|action| Instruction { chunk, action }).collect()
+    actions.into_iter().map(|action| Instruction { unit, action }).collect()
 }
 
 /// The order of the tasks of a micro-batch: a task, a task that needs the first one, and the law.
-fn order(chunk: usize, i: usize) -> [(Instruction, Instruction, &'static str); 10] {
-    let here = |action| Instruction { chunk, action };
-    let next = |action| Instruction { chunk: chunk + 1, action };
+fn order(unit: usize, i: usize) -> Vec<(Instruction, Instruction, &'static str)> {
+    let here = |action| Instruction { unit, action };
+    let next = |action| Instruction { unit: unit + 1, action };
     let sent = "What is sent has to be computed first";
-    let arrived = "A stage goes forward with the activation that it has received";
+    let arrived = "A unit goes forward with the activation that its stage has received";
     let kept = "The backward pass uses what the forward pass has kept";
     let gradient = "The backward pass starts from the gradient that the next stage sends";
     let rest = "The weights' gradient uses what the gradient of the input has left";
+    let ascending = "Gradients are summed over the micro-batches in ascending order: another order has other bits";
+    let all = "The sum over replicas starts after the gradients of all micro-batches";
+    let summed = "The update uses the gradients that are summed over all replicas";
     let update = "The update comes after the gradients of all micro-batches";
-    let last = "The update comes last: the stage before waits for the gradient, and nothing waits for the update";
-    let forward = "A chunk goes forward with what the chunk before it has computed";
-    let backward = "A chunk's gradient comes from the chunk after it";
-    [
+    let forward = "A unit goes forward with what the unit before it has computed";
+    let backward = "A unit's gradient comes from the unit after it";
+    let mut order = vec![
         (here(RecvActivation(i)), here(Forward(i)), arrived),
         (here(Forward(i)), here(SendActivation(i)), sent),
         (here(Forward(i)), here(Backward(i)), kept),
         (here(RecvGradient(i)), here(Backward(i)), gradient),
         (here(Backward(i)), here(SendGradient(i)), sent),
         (here(Backward(i)), here(BackwardWeight(i)), rest),
-        (here(BackwardWeight(i)), Update.into(), update),
-        (here(SendGradient(i)), Update.into(), last),
+        (here(BackwardWeight(i)), here(AllReduce), all),
+        (here(AllReduce), here(Update), summed),
+        (here(BackwardWeight(i)), here(Update), update),
         (here(Forward(i)), next(Forward(i)), forward),
         (next(Backward(i)), here(Backward(i)), backward),
-    ]
+    ];
+    if let Some(before) = i.checked_sub(1) {
+        order.push((here(BackwardWeight(before)), here(BackwardWeight(i)), ascending));
+    }
+    order
 }
 
 /// The reason why a stage has no such instruction, or `None` if it has.
-fn impossible(schedule: &Schedule, stage: usize, instruction: Instruction) -> Option<String> {
-    let Instruction { chunk, action } = instruction;
-    let beyond = |what, number, of: usize| {
-        (number >= of)
-            .then(|| format!("there is no {what} {number}; the last one is {what} {}", of - 1))
-    };
-    let limit = beyond("chunk", chunk, schedule.chunks).or_else(|| match action.micro_batch() {
-        Some(i) => beyond("micro-batch", i, schedule.micro_batches),
-        // An update is of all chunks and has chunk 0. A second update is then the same instruction, and is found.
-        None => beyond("update of chunk", chunk, 1),
-    });
-    if limit.is_some() || action.computes() || schedule.message(stage, instruction).is_some() {
-        return limit;
-    }
-    let part = schedule.part(stage, chunk);
+fn impossible(schedule: &Schedule, stage: usize, it: Instruction) -> Option<String> {
+    let Instruction { unit, action } = it;
+    let (units, micro_batches) = (schedule.units(), schedule.micro_batches);
+    let trained = unit >= schedule.first_trained;
     let text = match action {
-        SendActivation(_) | RecvGradient(_) if schedule.is_last(part) => {
+        _ if unit >= units => {
+            return Some(format!("there is no unit {unit}; the last one is unit {}", units - 1));
+        }
+        _ if schedule.placement[unit] != stage => {
+            return Some(format!("unit {unit} is on stage {}", schedule.placement[unit]));
+        }
+        _ if action.micro_batch().is_some_and(|i| i >= micro_batches) => {
+            let (i, last) = (action.micro_batch()?, micro_batches - 1);
+            return Some(format!("there is no micro-batch {i}; the last one is micro-batch {last}"));
+        }
+        ForwardOnly(_) if trained => "a unit that is trained keeps its activations for the backward pass: this is Forward",
+        Forward(_) if !trained => "no backward pass uses what this pass keeps: this is ForwardOnly",
+        AllReduce if schedule.replicas == 1 => "there is one replica, and nothing to sum over",
+        _ if !trained && action != Forward(0) && action.computes() && !matches!(action, ForwardOnly(_)) => {
+            "this unit has nothing to train"
+        }
+        AllReduce if !trained => "this unit has nothing to train",
+        _ if action.computes() || action == AllReduce || schedule.message(it).is_some() => return None,
+        SendActivation(_) | RecvGradient(_) if schedule.is_last(unit) => {
             "this is the end of the model: its activation goes into the loss, and its gradient begins at the loss"
         }
-        RecvActivation(_) | SendGradient(_) if part == 0 => {
+        RecvActivation(_) | SendGradient(_) if unit == 0 => {
             "this is the beginning of the model: its input is the data, which no other stage sends, and which needs \
              no gradient"
         }
-        _ => "the neighbouring chunk is on the same stage, without a message",
+        RecvGradient(_) | SendGradient(_) if unit <= schedule.first_trained => {
+            "nobody needs this gradient: there is nothing to train before"
+        }
+        _ => "the neighbouring unit is on the same stage, without a message",
     };
     Some(text.to_owned())
 }
 
 /// The consequence of a task that is never done.
-fn never_done(schedule: &Schedule, stage: usize, task: Instruction) -> String {
-    match schedule.message(stage, task) {
+fn never_done(schedule: &Schedule, task: Instruction) -> String {
+    match schedule.message(task) {
         Some(Message { sends: true, to, .. }) => format!(", and stage {to} waits for it"),
         Some(Message { from, .. }) => format!(", and stage {from} sends it"),
-        None => ". On every stage, every micro-batch goes forward once and backward once, in one piece or in both \
-                 halves, and a step ends with the update"
+        None if task.action == AllReduce => {
+            ". Each replica has the gradients of its own samples, and the update needs the sum".to_owned()
+        }
+        None => ". Every micro-batch passes every unit forward once and backward once, in one piece or in both halves, and \
+                 every unit is updated once"
             .to_owned(),
     }
 }
@@ -182,9 +205,9 @@ fn never_done(schedule: &Schedule, stage: usize, task: Instruction) -> String {
 /// both ends have the same number of messages.
 fn check_order_of_messages(schedule: &Schedule) -> Result<(), Error> {
     let mut channels = BTreeMap::<_, [Vec<(Message, Step)>; 2]>::new();
-    for (stage, list) in schedule.instructions.iter().enumerate() {
+    for (stage, list) in schedule.lists.iter().enumerate() {
         for (position, &instruction) in list.iter().enumerate() {
-            let Some(message) = schedule.message(stage, instruction) else { continue };
+            let Some(message) = schedule.message(instruction) else { continue };
             let ends = channels.entry(message.channel()).or_default();
             let step = Step { stage, position, instruction };
             ends[usize::from(!message.sends)].push((message, step));
@@ -203,10 +226,10 @@ fn check_order_of_messages(schedule: &Schedule) -> Result<(), Error> {
 /// The smallest number of messages that channels must hold, which is at most `capacity`.
 fn smallest_capacity(schedule: &Schedule, capacity: usize) -> Result<usize, Error> {
     // The order counts, and the times do not.
-    let stuck = |capacity| run(schedule, capacity, 0.0, |_, _| 0.0).err();
+    let stuck = |capacity| run(schedule, capacity, 0.0, |_| 0.0).err();
     let enough = |&capacity: &usize| stuck(capacity).is_none();
     // No channel ever carries more messages.
-    let most = schedule.chunks * schedule.micro_batches;
+    let most = schedule.units() * schedule.micro_batches;
     let suffices = if enough(&most) { (0..=most).find(enough) } else { None };
     let Some(waiting) = stuck(capacity) else { return Ok(suffices.unwrap_or(capacity)) };
     let messages = |capacity| match capacity {
@@ -242,21 +265,23 @@ fn circle(waiting: &[Wait]) -> Vec<Wait> {
 // ANCHOR_END: all_stages
 
 // ANCHOR: errors
-/// The law that a schedule breaks. `text` completes the message. Stages, instructions, micro-batches and chunks are
+/// The law that a schedule breaks. `text` completes the message. Stages, instructions, micro-batches and units are
 /// counted from 0.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[expect(missing_docs, reason = "the messages explain the variants")]
 pub enum Error {
     #[error(
-        "stages: {stages}, chunks on each: {chunks}, micro-batches: {micro_batches}; a schedule has at least \
+        "stages: {stages}, units: {units}, micro-batches: {micro_batches}, replicas: {replicas}; a schedule has at least \
          one of each"
     )]
-    Empty { stages: usize, chunks: usize, micro_batches: usize },
+    Empty { stages: usize, units: usize, micro_batches: usize, replicas: usize },
+    #[error("unit {unit} is on stage {stage}, and there are {stages} stages")]
+    Nowhere { unit: usize, stage: usize, stages: usize },
     #[error("{step}: {text}")]
     NoSuch { step: Step, text: String },
     #[error(
-        "{step}: instruction {}, {}, has done that already. Every micro-batch goes forward once and backward \
-         once, every message is sent once, and there is one update", first.position, first.instruction
+        "{step}: instruction {}, {}, has done that already. Every micro-batch passes a unit forward once and backward \
+         once, every message is sent once, and every unit is updated once", first.position, first.instruction
     )]
     Twice { step: Step, first: Step },
     #[error("stage {stage} never does {missing}{text}")]

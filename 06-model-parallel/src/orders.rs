@@ -10,11 +10,11 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::schedule::Action::{
-    self, Backward, BackwardInput, BackwardWeight, Forward, RecvActivation, RecvGradient,
-    SendActivation, SendGradient,
+use crate::instructions::Action::{
+    self, AllReduce, Backward, BackwardInput, BackwardWeight, Forward, ForwardOnly, RecvActivation,
+    RecvGradient, SendActivation, SendGradient, Update,
 };
-use super::schedule::{Instruction, Schedule};
+use crate::instructions::{Instruction, Schedule};
 use crate::Refused;
 
 /// Naive: a micro-batch passes all stages forward and backward before the next micro-batch begins. One device works at a
@@ -25,15 +25,16 @@ pub fn naive(_stage: usize, _stages: usize, micro_batches: usize) -> Vec<Action>
 }
 // ANCHOR_END: naive
 
-/// GPipe: all micro-batches forward, then all micro-batches backward, from the one whose loss was computed last.
+/// GPipe: all micro-batches forward, then all micro-batches backward.
 ///
 /// The bubble is (p − 1)/(m + p − 1), and a stage keeps the activations of all m micro-batches. Source: Huang et al.,
-/// *GPipe*, 2019, arXiv 1811.06965, section 2.3 and figure 2c. GPipe also drops activations and computes them a second time;
-/// this course leaves that out.
+/// *GPipe*, 2019, arXiv 1811.06965, section 2.3 and figure 2c. The GPipe of the paper keeps the inputs of its stages only, and
+/// computes the other activations a second time. Its figure goes backward from the last micro-batch. Here, as in PyTorch, the
+/// first micro-batch goes backward first: gradients are summed in one order.
 // ANCHOR: gpipe
 pub fn gpipe(_stage: usize, _stages: usize, micro_batches: usize) -> Vec<Action> {
     let forward = (0..micro_batches).map(Forward);
-    let backward = (0..micro_batches).rev().map(Backward);
+    let backward = (0..micro_batches).map(Backward);
     forward.chain(backward).collect()
 }
 // ANCHOR_END: gpipe
@@ -79,13 +80,14 @@ pub fn interleaved(
         let (group, within) = (k / (stages * chunks), k % (stages * chunks));
         (group * stages + within % stages, within / stages)
     };
+    let unit = |chunk: usize| chunk * stages + stage;
     let forward = |k| {
         let (micro_batch, chunk) = visit(k);
-        Instruction { chunk, action: Forward(micro_batch) }
+        Instruction { unit: unit(chunk), action: Forward(micro_batch) }
     };
     let backward = |k| {
         let (micro_batch, chunk) = visit(k);
-        Instruction { chunk: chunks - 1 - chunk, action: Backward(micro_batch) }
+        Instruction { unit: unit(chunks - 1 - chunk), action: Backward(micro_batch) }
     };
     // The first group passes all chunks but the last. Then come two visits for every later stage, because a forward
     // and a backward pass alternate there before the first gradient is back.
@@ -175,7 +177,7 @@ impl FromStr for Kind {
 
 // ANCHOR: generate
 impl Kind {
-    /// The number of chunks of the model on each stage.
+    /// The number of units on each stage: the chunks of the model.
     pub fn chunks(self) -> usize {
         if let Self::Interleaved { chunks } = self { chunks } else { 1 }
     }
@@ -199,45 +201,105 @@ impl Kind {
         }))
     }
 
-    /// Generates the schedule for so many stages and micro-batches. Fails with the errors of [`check`](Self::check).
+    /// Generates the schedule for so many stages and micro-batches. Unit u is on stage u modulo the number of stages:
+    ///
+    /// ```text
+    ///                       stage 0   stage 1   stage 2
+    /// one chunk each        unit 0    unit 1    unit 2
+    /// a second chunk each   unit 3    unit 4    unit 5
+    /// ```
+    ///
+    /// Fails with the errors of [`check`](Self::check).
     pub fn schedule(self, stages: usize, micro_batches: usize) -> Result<Schedule, Refused> {
         self.check(stages, micro_batches)?;
-        let instructions = vec![Vec::new(); stages];
-        let mut schedule = Schedule { micro_batches, chunks: self.chunks(), instructions };
-        for stage in 0..stages {
-            let mut list = Vec::new();
-            for Instruction { chunk, action } in self.order(stage, stages, micro_batches) {
-                let around = match action {
-                    Forward(i) => vec![RecvActivation(i), action, SendActivation(i)],
-                    Backward(i) | BackwardInput(i) => {
-                        vec![RecvGradient(i), action, SendGradient(i)]
-                    }
-                    _ => vec![action],
-                };
-                let here = around.into_iter().map(|action| Instruction { chunk, action });
-                // The neighbouring part may be missing, or on the same stage.
-                list.extend(here.filter(|&instruction| {
-                    instruction.action.computes() || schedule.message(stage, instruction).is_some()
-                }));
-            }
-            list.push(Action::Update.into());
-            schedule.instructions[stage] = list;
-        }
-        Ok(schedule)
-    }
-
-    /// The order in which a stage computes.
-    fn order(self, stage: usize, stages: usize, micro_batches: usize) -> Vec<Instruction> {
         let order = match self {
             Self::Interleaved { chunks } => {
-                return interleaved(stage, stages, chunks, micro_batches);
+                let lists = (0..stages).map(|s| interleaved(s, stages, chunks, micro_batches));
+                let placement = (0..stages * chunks).map(|unit| unit % stages).collect();
+                let (replicas, first_trained, lists) = (1, 0, lists.collect());
+                let passes = Schedule { micro_batches, replicas, placement, first_trained, lists };
+                return Ok(updated(with_messages(passes)));
             }
             Self::Naive => naive,
             Self::GPipe => gpipe,
             Self::OneFOneB => one_f_one_b,
             Self::ZbH1 => zb_h1,
         };
-        order(stage, stages, micro_batches).into_iter().map(Instruction::from).collect()
+        let passes = Schedule::of(stages, micro_batches, |s| order(s, stages, micro_batches));
+        Ok(updated(with_messages(passes)))
     }
 }
+
+/// Adds the messages: right before the pass that needs an input, and right after the pass that has computed a result.
+fn with_messages(mut schedule: Schedule) -> Schedule {
+    let around = |Instruction { unit, action }: Instruction| {
+        let around = match action {
+            Forward(i) | ForwardOnly(i) => vec![RecvActivation(i), action, SendActivation(i)],
+            Backward(i) | BackwardInput(i) => vec![RecvGradient(i), action, SendGradient(i)],
+            _ => vec![action],
+        };
+        around.into_iter().map(move |action| Instruction { unit, action })
+    };
+    let of_list = |list: &Vec<Instruction>| {
+        let all = list.iter().copied().flat_map(around);
+        all.filter(|&it| it.action.computes() || schedule.message(it).is_some()).collect()
+    };
+    schedule.lists = schedule.lists.iter().map(of_list).collect();
+    schedule
+}
+
+/// Adds the updates of all units at the end of each list: no stage waits for an update.
+fn updated(mut schedule: Schedule) -> Schedule {
+    for unit in 0..schedule.units() {
+        schedule.lists[schedule.placement[unit]].push(Instruction { unit, action: Update });
+    }
+    schedule
+}
 // ANCHOR_END: generate
+
+// ANCHOR: lists
+impl Schedule {
+    /// The same step for several replicas: starts to sum a unit's gradients right after its last backward pass.
+    #[must_use]
+    pub fn with_replicas(mut self, replicas: usize) -> Self {
+        self.replicas = replicas;
+        for list in self.lists.iter_mut().filter(|_| replicas > 1) {
+            for unit in 0..self.placement.len() {
+                let adds = |it: &Instruction| it.unit == unit && it.action.adds_gradients();
+                if let Some(last) = list.iter().rposition(adds) {
+                    list.insert(last + 1, Instruction { unit, action: AllReduce });
+                }
+            }
+        }
+        self
+    }
+
+    /// The same step for a model whose first units have nothing to train. They go forward only, and no gradient goes back to
+    /// them.
+    #[must_use]
+    pub fn trained_from(mut self, unit: usize) -> Self {
+        self.first_trained = unit;
+        let lists = std::mem::take(&mut self.lists);
+        let kept = |it: Instruction| match it.action {
+            Forward(i) if it.unit < unit => Some(Instruction { action: ForwardOnly(i), ..it }),
+            Forward(_) | ForwardOnly(_) => Some(it),
+            action if action.computes() || action == AllReduce => (it.unit >= unit).then_some(it),
+            _ => self.message(it).map(|_| it),
+        };
+        self.lists = lists.into_iter().map(|list| list.into_iter().filter_map(kept).collect()).collect();
+        self
+    }
+
+    /// Forward passes alone, for an evaluation on so many micro-batches: all micro-batches pass a unit, then the next one.
+    #[must_use]
+    pub fn forward_only(&self, micro_batches: usize) -> Self {
+        let (placement, first_trained) = (self.placement.clone(), self.units());
+        let list = |stage| {
+            let pass = |unit| (0..micro_batches).map(move |i| Instruction { unit, action: ForwardOnly(i) });
+            self.units_of(stage).flat_map(pass).collect()
+        };
+        let lists = (0..self.stages()).map(list).collect();
+        with_messages(Self { micro_batches, replicas: 1, placement, first_trained, lists })
+    }
+}
+// ANCHOR_END: lists

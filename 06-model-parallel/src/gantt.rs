@@ -1,12 +1,14 @@
 //! Drawings of a timeline: as text, and as a Gantt chart.
 
+use std::collections::BTreeMap;
+
 use drawing::Heading;
 use drawing::gantt::{Bar, Gantt, Group, IDLE, Lane, Row, SHADES, Unit};
 use harness::report::number;
 use itertools::Itertools as _;
 
-use super::schedule::{Action, Instruction};
-use super::timeline::{Span, Timeline};
+use crate::instructions::{Action, Instruction};
+use crate::simulate::{Span, Timeline};
 
 /// The least width of a column of text: `F12` or `B3a`, and a space.
 const COLUMN: usize = 4;
@@ -21,15 +23,15 @@ impl Timeline {
     /// `F` is a forward pass, `B` a backward pass or its first half, and `W` its second half. The number is the
     /// micro-batch. With several chunks a letter names the chunk. `··` is a column in which the device waits.
     pub fn drawing(&self, seconds: f64, most: usize) -> String {
-        let chunks = has_chunks(self);
+        let chunks = chunks(self);
         let start = self.start();
         let column = |time: f64| ((time - start) / seconds).round() as usize;
         let columns = column(start + self.makespan());
         let mut rows = vec![vec![WAITS.to_owned(); columns]; self.stages];
-        for Span { stage, instruction: Instruction { chunk, action }, start, end } in &self.spans {
+        for Span { stage, instruction: Instruction { unit, action }, start, end, .. } in &self.spans {
             if let (Some(row), Some((place, Some(i)))) = (rows.get_mut(*stage), pass(*action)) {
-                let chunk = if chunks { letter(*chunk).to_string() } else { String::new() };
-                let name = format!("{}{i}{chunk}", PASSES[place].0);
+                let chunk = chunks.get(unit).map(|chunk| letter(*chunk).to_string());
+                let name = format!("{}{i}{}", PASSES[place].0, chunk.unwrap_or_default());
                 row[column(*start)..column(*end)].fill(name);
             }
         }
@@ -68,7 +70,7 @@ const PASSES: [(char, &str, &str); 4] = [
 /// The place in [`PASSES`] and the micro-batch of an action, or `None` for a message.
 fn pass(action: Action) -> Option<(usize, Option<usize>)> {
     let place = match action {
-        Action::Forward(_) => 0,
+        Action::Forward(_) | Action::ForwardOnly(_) => 0,
         Action::Backward(_) | Action::BackwardInput(_) => 1,
         Action::BackwardWeight(_) => 2,
         Action::Update => 3,
@@ -82,9 +84,12 @@ fn letter(chunk: usize) -> char {
     char::from_u32('a' as u32 + chunk as u32).unwrap_or('?')
 }
 
-/// Whether a stage has several chunks of the model.
-fn has_chunks(timeline: &Timeline) -> bool {
-    timeline.spans.iter().any(|span| span.instruction.chunk > 0)
+/// The place of each unit among those of its stage. Empty if every stage has one unit.
+fn chunks(timeline: &Timeline) -> BTreeMap<usize, usize> {
+    let of_stage = |stage| timeline.of_stage(stage).map(|span| span.instruction.unit);
+    let of_stage = |stage| of_stage(stage).sorted().dedup().enumerate().map(|(n, unit)| (unit, n));
+    let all: BTreeMap<_, _> = (0..timeline.stages).flat_map(of_stage).collect();
+    if all.values().any(|&chunk| chunk > 0) { all } else { BTreeMap::new() }
 }
 
 /// Makes a Gantt chart of one or several pipelines, each with its name, its predicted step and its measured step. A stage
@@ -138,7 +143,8 @@ fn gantt(heading: Heading, unit: Unit, pipelines: Vec<(String, Vec<&Timeline>)>)
     let series = drawn.map(|(series, _)| series).unique().sorted();
     let meaning = |series: usize| ((Some(series), SHADES[0][0]), PASSES[series].2.to_owned());
     let mut legend = series.map(meaning).collect_vec();
-    let chunks = spans().map(|span| span.instruction.chunk).unique().sorted();
+    let chunks = pipelines.iter().flat_map(|(_, both)| both).flat_map(|it| chunks(it).into_values());
+    let chunks = chunks.unique().sorted();
     let second = chunks.filter(|chunk| chunk % 2 == 1).map(letter).join(", ");
     if !second.is_empty() {
         legend.push(((Some(0), SHADES[0][1]), format!("lighter: chunk {second}")));
@@ -165,18 +171,19 @@ fn gantt(heading: Heading, unit: Unit, pipelines: Vec<(String, Vec<&Timeline>)>)
 
 /// The bars of a stage. The two shades are those of its first and its second chunk, and so on in turn.
 fn lane(timeline: &Timeline, stage: usize, (kind, shades): (&str, [f64; 2])) -> Lane {
-    let (origin, chunks) = (timeline.start(), has_chunks(timeline));
-    let bar = |&Span { instruction: Instruction { chunk, action }, start, end, .. }: &Span| {
+    let (origin, chunks) = (timeline.start(), chunks(timeline));
+    let bar = |&Span { instruction: Instruction { unit, action }, start, end, .. }: &Span| {
         let (series, i) = pass(action)?;
         let i = i.map(|i| i.to_string()).unwrap_or_default();
-        let chunk_letter = if chunks { letter(chunk).to_string() } else { String::new() };
+        let chunk = chunks.get(&unit).copied();
+        let chunk_letter = chunk.map(|chunk| letter(chunk).to_string()).unwrap_or_default();
         let mut name = format!("stage {stage}, {kind}: {}", PASSES[series].1);
         if !i.is_empty() {
-            let part = if chunks { format!(" of chunk {chunk_letter}") } else { String::new() };
+            let part = chunk.map(|_| format!(" of chunk {chunk_letter}")).unwrap_or_default();
             name += &format!("{part}, micro-batch {i}");
         }
         let label = if i.is_empty() { i } else { i + &chunk_letter };
-        let (start, end, shade) = (start - origin, end - origin, shades[chunk % 2]);
+        let (start, end, shade) = (start - origin, end - origin, shades[chunk.unwrap_or(0) % 2]);
         Some(Bar { start, end, label, name, series, shade })
     };
     let bars = timeline.of_stage(stage).filter_map(bar).collect();
@@ -185,9 +192,7 @@ fn lane(timeline: &Timeline, stage: usize, (kind, shades): (&str, [f64; 2])) -> 
 
 #[cfg(test)]
 mod tests {
-    use crate::partition::Cost;
-    use crate::pipeline::schedule::UNBOUNDED;
-    use crate::pipeline::{Kind, check, predict};
+    use crate::{Bytes, Cost, Kind, UNBOUNDED, check};
 
     use super::*;
 
@@ -203,7 +208,7 @@ mod tests {
     fn predicted(kind: Kind, stages: usize, micro_batches: usize) -> Timeline {
         let cost = Cost { forward: 0.01, backward: 0.02, ..Cost::default() };
         let checked = check(kind.schedule(stages, micro_batches).unwrap(), UNBOUNDED).unwrap();
-        predict(&checked, &vec![cost; stages], 0.0).unwrap()
+        checked.simulate(&vec![cost; checked.schedule().units()], 0.0).unwrap()
     }
 
     #[test]
@@ -251,9 +256,10 @@ mod tests {
         let step = |late: f64| {
             let span = |stage, start| Span {
                 stage,
-                instruction: Instruction::from(Action::Forward(0)),
+                instruction: Instruction { unit: stage, action: Action::Forward(0) },
                 start,
                 end: start + 1.0,
+                held: Bytes::default(),
             };
             Timeline { stages: 2, spans: vec![span(0, 0.0), span(1, late)] }
         };
@@ -269,7 +275,7 @@ mod tests {
     #[test]
     fn a_prediction_alone_has_one_lane_for_each_stage_in_units() {
         let checked = check(Kind::ZbH1.schedule(2, 3).unwrap(), UNBOUNDED).unwrap();
-        let predicted = predict(&checked, &[Cost::UNITS; 2], 0.0).unwrap();
+        let predicted = checked.simulate(&[Cost::UNITS; 2], 0.0).unwrap();
         let chart = predicted_chart("title", &[("ZB-H1".to_owned(), predicted)]);
         assert_eq!(chart.groups[0].title, "ZB-H1: idle (bubble) 10.0 %, 10 units");
         assert_eq!(chart.heading.conclusion, "The smallest bubble: ZB-H1, 10 %.");

@@ -1,0 +1,465 @@
+//! The executor: one stage of a pipeline does what its list says.
+//!
+//! An executor knows no kinds of schedules. [`check`](crate::check()) has made sure that everything that an instruction
+//! needs is there, and that no stage waits for ever. The cut and the schedule change no bit of the result: gradients are summed
+//! over the micro-batches in ascending order, as one device sums them, and a batch norm normalises each micro-batch by its own
+//! statistics. With [`by_shards`](Executor::by_shards) the number of replicas changes no bit, either.
+//!
+//! A stage may hold parts of its layers. Then each rank of its tensor-parallel group has an executor, which exchanges
+//! activations with the executor of the same part in the neighbouring stage ([`mesh`](crate::mesh)).
+
+mod evaluate;
+mod step;
+pub mod unit;
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::time::Instant;
+
+use candle_core::{DType, Device, Module as _, ModuleT, Result as TensorResult, Shape, Tensor};
+use concise_wrapper::ddp::alike;
+use concise_wrapper::evaluate::{allreduce_by_batch, part_of};
+use concise_wrapper::model::Step;
+use concise_wrapper::optimizer::Optimizer;
+use concise_wrapper::weights::{Snapshot, Weights};
+use concise_wrapper::{Error, Model, Network, allreduce_sums, replicas, text};
+use datasets::Dataset;
+use harness::records::BatchSums;
+use ops::backward::no_grad;
+use ops::{cross_entropy, size_in_bytes};
+use params_and_allreduce::Algorithm;
+use params_and_allreduce::communicator::{self, SharedCommunicator};
+use scratch_data_parallel::FixedTree;
+use scratch_data_parallel::reproducible::tree_sums;
+use serde::{Deserialize, Serialize};
+use split_batch::loader::{LocalBatch, Shards};
+
+use crate::check::{Checked, check};
+use crate::instructions::{Action, Instruction, Schedule, UNBOUNDED};
+use crate::mesh::{Axis, Mesh};
+use crate::simulate::{Bytes, Span, Timeline};
+use step::{Purpose, StepState};
+use unit::{Replicas, Unit, Whole, joined};
+
+/// The largest number of timelines that an executor keeps.
+const MOST_STEPS: usize = 200;
+
+/// The loss of a micro-batch, summed over its samples, from the logits and the labels.
+pub type Loss = fn(&Tensor, &Tensor) -> TensorResult<Tensor>;
+
+// ANCHOR: executor
+/// One stage of a pipeline, on one rank of a mesh.
+///
+/// An executor is a [`Model`]: stage 5's loop trains the weights of the stage.
+pub struct Executor<U> {
+    checked: Checked,
+    stage: usize,
+    /// In the order of the model.
+    units: Vec<Placed<U>>,
+    /// The weights of all units.
+    weights: Weights,
+    loss: Loss,
+    /// All ranks of the mesh.
+    all: SharedCommunicator,
+    /// The stages of this pipeline.
+    pipeline: SharedCommunicator,
+    /// The parts of this stage.
+    parts: SharedCommunicator,
+    replicas: Rc<Replicas>,
+    origin: Instant,
+    /// The bytes of parameters and of the optimizer's state.
+    constant: Cell<Bytes>,
+    measured: RefCell<Measured>,
+}
+
+/// A unit that this stage holds, and the shapes of one sample without the axis of the batch.
+struct Placed<U> {
+    number: usize,
+    unit: U,
+    input: Vec<usize>,
+    output: Vec<usize>,
+}
+
+/// The measurements of an executor.
+#[derive(Clone, Debug, Default)]
+pub struct Measured {
+    /// The spans of this stage in the first steps, at most `MOST_STEPS`.
+    pub steps: Vec<Vec<Span>>,
+    /// The bytes of all steps.
+    pub held: Held,
+}
+
+/// The bytes that a device holds in training, and those that it sends.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Held {
+    /// The most bytes of each kind at one time. Activations are the tensors that the computation graph holds; operations may
+    /// keep more.
+    #[serde(flatten)]
+    pub peak: Bytes,
+    /// The most bytes of all kinds together at one time.
+    pub total: usize,
+    /// The bytes of activations and gradients that the device sends in a step.
+    pub sent: usize,
+}
+
+impl<M: ModuleT> Executor<Whole<M>> {
+    /// The executor of a stage on one rank of `mesh`. All ranks call this together.
+    ///
+    /// `networks` are the units of the stage: [`Schedule::units_of`]. From now on their batch norms normalise by micro-batch.
+    /// `sample` is the shape of one sample of the data, such as `[1, 28, 28]`. The loss is the cross-entropy. Fails when mesh,
+    /// schedule and networks do not fit together, when two stages have a tensor of one name, or when another rank stops or
+    /// stalls.
+    pub fn new(
+        checked: &Checked,
+        networks: Vec<Network<M>>,
+        all: SharedCommunicator,
+        mesh: Mesh,
+        sample: &[usize],
+    ) -> Result<Self, Error> {
+        Self::with(checked, networks, all, mesh, sample, (cross_entropy, false))
+    }
+
+    /// The executor with another loss. `by_shards` adds gradients and losses along the tree of chapter 4: the bits of any number
+    /// of replicas.
+    pub fn with(
+        checked: &Checked,
+        networks: Vec<Network<M>>,
+        all: SharedCommunicator,
+        mesh: Mesh,
+        sample: &[usize],
+        (loss, by_shards): (Loss, bool),
+    ) -> Result<Self, Error> {
+        let schedule = checked.schedule();
+        let wanted = [("stages", schedule.stages(), mesh.pipeline), ("replicas", schedule.replicas, mesh.data)];
+        for (what, of_schedule, of_mesh) in wanted {
+            if of_schedule != of_mesh {
+                return refuse(format!(
+                    "a schedule of {of_schedule} {what} needs as many ranks, and the mesh has {of_mesh}"
+                ));
+            }
+        }
+        let pipeline = mesh.along(&all, Axis::Pipeline)?;
+        let of_data = mesh.along(&all, Axis::Data)?;
+        let stage = pipeline.rank();
+        let (numbers, found) = (schedule.units_of(stage).collect::<Vec<_>>(), networks.len());
+        if numbers.len() != found {
+            let wanted = numbers.len();
+            return refuse(format!("a schedule with {wanted} units on a stage that has {found}"));
+        }
+        let tree = FixedTree::new(schedule.micro_batches * mesh.data, mesh.data)?;
+        let parts = mesh.along(&all, Axis::Tensor)?;
+        for network in &networks {
+            network.norms().by_shard();
+            alike::structure(&of_data, network.weights())?;
+        }
+        let replicas = Rc::new(Replicas::new(of_data, tree, by_shards)?);
+        let whole = |(number, network)| Whole::new(number, network, Rc::clone(&replicas));
+        let units: Vec<_> = numbers.iter().copied().zip(networks).map(whole).collect();
+        let weights = joined(&units);
+        each_in_one_stage(&pipeline, &weights)?;
+        let units = numbers.into_iter().zip(units);
+        let units = with_shapes(schedule, units, &pipeline, sample)
+            .map_err(|error| failed(stage, ", before the first step", error))?;
+        let checked = behind_nothing_to_train(checked, &units, &pipeline)?;
+        let parameters = weights.parameter_bytes();
+        // From here on the clocks of all ranks count.
+        all.barrier()?;
+        Ok(Self {
+            checked,
+            stage,
+            units,
+            weights,
+            loss,
+            all,
+            pipeline,
+            parts,
+            replicas,
+            origin: Instant::now(),
+            constant: Cell::new(Bytes { parameters, ..Bytes::default() }),
+            measured: RefCell::default(),
+        })
+    }
+}
+// ANCHOR_END: executor
+
+impl<U: Unit> Executor<U> {
+    /// The layers of this stage's first unit, its second unit, and so on. Panics when there is no such unit.
+    pub fn network(&self, nth: usize) -> &Network<U::Module> {
+        self.units[nth].unit.network()
+    }
+
+    /// The schedule that is executed: without the gradients that nobody needs.
+    pub fn schedule(&self) -> &Schedule {
+        self.checked.schedule()
+    }
+
+    /// The timelines of the first steps, all stages of a pipeline together, on its first stage. Other stages get no
+    /// timelines. All ranks call this together. Fails when another rank stops or stalls.
+    pub fn timelines(&self) -> Result<Vec<Timeline>, communicator::Error> {
+        let of_stages = text::values_gathered(&*self.pipeline, &self.measured.borrow().steps)?;
+        let steps = of_stages.iter().map(Vec::len).min().unwrap_or(0);
+        let joined =
+            |step: usize| Timeline::joined(of_stages.iter().map(|steps| steps[step].clone()));
+        Ok((0..steps).map(joined).collect())
+    }
+
+    /// The largest measurements of all steps so far.
+    pub fn measured(&self) -> Measured {
+        self.measured.borrow().clone()
+    }
+
+    /// Joins the tensors of all stages, in stage order, on the first rank of each replica; all other ranks get `None`.
+    /// `mine` are this stage's, with the parts of each tensor [joined](crate::layers::Layers::join). All ranks call this
+    /// together. Fails when another rank stops or stalls.
+    pub fn whole(&self, mut mine: Snapshot) -> Result<Option<Snapshot>, Error> {
+        if self.parts.rank() > 0 {
+            return Ok(None);
+        }
+        let (stages, dtype) = (&self.pipeline, self.weights.precision.weights());
+        // Name and shape of each tensor, before the tensors themselves.
+        let announced = mine.iter().map(|(name, tensor)| (name.clone(), tensor.dims().to_vec()));
+        let all = text::values_gathered(&**stages, &announced.collect::<Vec<_>>())?;
+        if self.stage > 0 {
+            for (_, tensor) in &mine {
+                stages.send(0, &tensor.to_device(stages.device())?)?;
+            }
+            return Ok(None);
+        }
+        for (stage, of_stage) in all.into_iter().enumerate().skip(1) {
+            for (name, dims) in of_stage {
+                let tensor = stages.recv(stage, &Shape::from(dims), dtype)?;
+                mine.push((name, tensor.to_device(&Device::Cpu)?));
+            }
+        }
+        Ok(Some(mine))
+    }
+
+    /// Executes every instruction of this stage's list.
+    fn execute(&self, share: &LocalBatch, purpose: Purpose<'_>) -> Result<Step, Error> {
+        let (stage, schedule) = (self.stage, self.checked.schedule());
+        let (found, expected) = (share.shards.len(), schedule.micro_batches);
+        if found != expected {
+            let text = format!("a batch of {found} micro-batches for a schedule of {expected}");
+            return refuse(text);
+        }
+        let mut state = StepState::new(self, schedule, &share.shards, purpose);
+        let mut spans = Vec::new();
+        for &instruction in &schedule.lists[stage] {
+            let start = self.origin.elapsed().as_secs_f64();
+            let named = |error| failed(stage, doing(instruction), error);
+            let held = state.execute(instruction).map_err(named)?;
+            let end = self.origin.elapsed().as_secs_f64();
+            spans.push(Span { stage, instruction, start, end, held });
+        }
+        for Placed { unit, .. } in &self.units {
+            unit.network().norms().fold(&*self.replicas.comm, &self.replicas.tree)?;
+        }
+        self.measured.borrow_mut().add(spans, state.sent);
+        let mut sums = vec![BatchSums::of_no_samples(); schedule.micro_batches];
+        for (i, deferred) in state.sums.iter().filter(|_| self.has_loss()) {
+            sums[*i] = deferred.read()?;
+        }
+        let gradients = state.gradients;
+        Ok(Step { sums: self.total(sums)?.into(), gradients })
+    }
+
+    /// Adds the sums of all micro-batches, on all ranks: along the tree over the replicas, then along the stages.
+    fn total(&self, sums: Vec<BatchSums>) -> Result<BatchSums, Error> {
+        let Replicas { comm, tree, by_tree, .. } = &*self.replicas;
+        if *by_tree {
+            let sum = tree_sums(&**comm, &sums, tree)?;
+            // The last stage alone has sums that are not 0.
+            let mine = if comm.rank() == 0 { sum } else { BatchSums::of_no_samples() };
+            return Ok(allreduce_sums(&*self.all, mine, Algorithm::OneShot)?);
+        }
+        let mut sum = BatchSums::of_no_samples();
+        sums.into_iter().for_each(|it| sum += it);
+        Ok(allreduce_sums(&*self.all, sum, Algorithm::OneShot)?)
+    }
+
+    /// Whether the loss of this rank counts.
+    fn has_loss(&self) -> bool {
+        self.parts.rank() == 0 && self.units.iter().any(|it| self.schedule().is_last(it.number))
+    }
+
+    fn placed(&self, number: usize) -> &Placed<U> {
+        let found = self.units.iter().find(|it| it.number == number);
+        found.expect("a checked list names the units of its own stage")
+    }
+
+    fn unit(&self, number: usize) -> &U {
+        &self.placed(number).unit
+    }
+}
+
+// ANCHOR: model
+impl<U: Unit> Model for Executor<U> {
+    fn hosts(&self) -> Shards {
+        let Replicas { comm, tree, .. } = &*self.replicas;
+        Shards::new(tree.held_by(comm.rank()), tree.leaves())
+    }
+
+    /// Executes every instruction of this stage's list, without the updates. All ranks call this together.
+    ///
+    /// The shards of `share` are the micro-batches, of any sizes. Unit 0 uses the images and the last unit the labels. A black
+    /// image stands in for an empty micro-batch, and its loss and statistics count nothing.
+    fn backward(&self, share: &LocalBatch) -> Result<Step, Error> {
+        self.execute(share, Purpose::Gradients)
+    }
+
+    /// Executes every instruction of this stage's list. All ranks call this together.
+    fn step(
+        &self,
+        share: &LocalBatch,
+        optimizer: &mut dyn Optimizer,
+        rate: f64,
+    ) -> Result<Step, Error> {
+        let step = self.execute(share, Purpose::Train(&mut *optimizer, rate, share.samples))?;
+        let state = optimizer.state(&self.weights)?;
+        let state = state.iter().map(|(_, tensor)| size_in_bytes(tensor)).sum();
+        self.constant.set(Bytes { optimizer: state, ..self.constant.get() });
+        Ok(step)
+    }
+
+    fn weights(&self) -> &Weights {
+        &self.weights
+    }
+
+    fn rank(&self) -> Option<&SharedCommunicator> {
+        Some(&self.all)
+    }
+
+    /// Compares the replicas, which then share the data set.
+    fn evaluate(&self, images: &Dataset) -> Result<BatchSums, Error> {
+        let replicas = &*self.replicas.comm;
+        replicas::compare::<Error>(replicas, || self.weights.snapshot())?;
+        let of_pipeline = self.evaluate_part(images, part_of(replicas))?;
+        Ok(allreduce_by_batch(&*self.all, of_pipeline)?.total())
+    }
+}
+// ANCHOR_END: model
+
+// ANCHOR: parts
+impl Measured {
+    /// Adds a step.
+    fn add(&mut self, spans: Vec<Span>, sent: usize) {
+        let Held { peak, total, sent: most_sent } = &mut self.held;
+        for span in &spans {
+            *peak = peak.with(span.held, usize::max);
+            *total = span.held.total().max(*total);
+        }
+        *most_sent = sent.max(*most_sent);
+        if self.steps.len() < MOST_STEPS {
+            self.steps.push(spans);
+        }
+    }
+}
+
+/// The schedule without the gradients of the first units, if these have nothing to train. All stages of a pipeline call this
+/// together.
+///
+/// Otherwise the next unit would compute a gradient that nobody needs, perhaps by another algorithm than one device.
+fn behind_nothing_to_train<U: Unit>(
+    checked: &Checked,
+    units: &[Placed<U>],
+    pipeline: &SharedCommunicator,
+) -> Result<Checked, Error> {
+    let trained = units.iter().filter(|it| !it.unit.network().weights().parameters.is_empty());
+    let mine: Vec<usize> = trained.map(|it| it.number).collect();
+    let all = text::values_gathered(&**pipeline, &mine)?;
+    let Some(&first) = all.iter().flatten().min() else {
+        return refuse("the model has nothing to train".to_owned());
+    };
+    if first <= checked.schedule().first_trained {
+        return Ok(checked.clone());
+    }
+    let schedule = checked.schedule().clone().trained_from(first);
+    check(schedule, UNBOUNDED).map_err(|error| Error::Model(Box::new(error)))
+}
+
+/// Checks that no tensor is in two stages, which would train two copies. All stages of a pipeline call this together,
+/// and the first one finds the tensor.
+fn each_in_one_stage(pipeline: &SharedCommunicator, weights: &Weights) -> Result<(), Error> {
+    let mine: Vec<String> = weights.iter().map(|named| named.name.clone()).collect();
+    let mut seen = HashMap::new();
+    for (stage, names) in text::values_gathered(&**pipeline, &mine)?.into_iter().enumerate() {
+        for name in names {
+            if let Some(first) = seen.insert(name.clone(), stage) {
+                return refuse(format!(
+                    "{name} is in stages {first} and {stage}: each would train its own"
+                ));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Finds the shapes that each unit receives and sends. All stages of a pipeline call this together.
+///
+/// A receiver must know the shape of a message. Only unit 0 knows its input, a sample of the data. Each unit therefore passes
+/// a sample of zeros through its layers, and sends the shape of the result to the next unit.
+fn with_shapes<U: Unit>(
+    schedule: &Schedule,
+    units: impl Iterator<Item = (usize, U)>,
+    pipeline: &SharedCommunicator,
+    sample: &[usize],
+) -> Result<Vec<Placed<U>>, Error> {
+    /// The largest number of axes, without the axis of the batch. Shapes with fewer axes end in zeros.
+    const AXES: usize = 7;
+    let (stage, placement) = (pipeline.rank(), &schedule.placement);
+    let mut all: Vec<Placed<U>> = Vec::new();
+    for (number, unit) in units {
+        let before = number.checked_sub(1).map(|before| placement[before]);
+        let input = match (before, all.last()) {
+            (None, _) => sample.to_vec(),
+            (Some(before), Some(placed)) if before == stage => placed.output.clone(),
+            (Some(before), _) => {
+                let dims = pipeline.recv(before, &Shape::from(AXES), DType::U32)?;
+                let dims = dims.to_vec1::<u32>()?.into_iter().map(|dim| dim as usize);
+                dims.take_while(|&dim| dim > 0).collect()
+            }
+        };
+        let network = unit.network();
+        let zeros = Tensor::zeros(batch_of(1, &input), network.dtype(), network.device())?;
+        // In evaluation the statistics of batch norms stay as they are.
+        let output = match no_grad(|| network.forward(&zeros))?.dims() {
+            [1, output @ ..] if output.len() <= AXES => output.to_vec(),
+            other => {
+                return refuse(format!(
+                    "one sample of {input:?} becomes {other:?}: the first axis is the batch's"
+                ));
+            }
+        };
+        let after = placement.get(number + 1).filter(|after| **after != stage);
+        if let Some(&after) = after {
+            let mut dims: Vec<u32> = output.iter().map(|&dim| dim as u32).collect();
+            dims.resize(AXES, 0);
+            pipeline.send(after, &Tensor::new(dims, pipeline.device())?)?;
+        }
+        all.push(Placed { number, unit, input, output });
+    }
+    Ok(all)
+}
+
+/// The shape of a batch of so many samples.
+fn batch_of(rows: usize, sample: &[usize]) -> Shape {
+    [&[rows], sample].concat().into()
+}
+
+fn refuse<T>(text: String) -> Result<T, Error> {
+    Err(candle_core::Error::Msg(text).into())
+}
+
+/// Adds to an error the stage and its instruction or phase.
+fn failed(stage: usize, doing: impl Into<String>, error: impl Into<Error>) -> Error {
+    Error::Model(format!("stage {stage}{}: {}", doing.into(), error.into()).into())
+}
+
+/// `, micro-batch 3: Forward(3) of unit 1 failed`
+fn doing(instruction: Instruction) -> String {
+    let micro_batch = instruction.action.micro_batch();
+    let micro_batch = micro_batch.map(|i| format!(", micro-batch {i}")).unwrap_or_default();
+    format!("{micro_batch}: {instruction} failed")
+}
+// ANCHOR_END: parts

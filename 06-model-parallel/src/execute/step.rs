@@ -1,0 +1,312 @@
+//! One list on one stage: the state between two instructions, and the execution of each instruction.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
+
+use candle_core::{Result as TensorResult, Tensor, Var, bail};
+use concise_wrapper::Error;
+use concise_wrapper::model::stand_in_loss;
+use concise_wrapper::optimizer::Optimizer;
+use datasets::Batch;
+use harness::report::trace::{COMMUNICATION, COMPUTE};
+use ops::backward::{Gradients, SecondHalf, backward_from, backward_in_halves, no_grad};
+use ops::size_in_bytes;
+use tracing::info_span;
+use trainer::StepSums;
+
+use super::unit::Unit;
+use super::{Executor, Placed, batch_of, refuse};
+use crate::held::activations;
+use crate::instructions::{Action, Carries, Instruction, Key, Message, Schedule};
+use crate::simulate::Bytes;
+
+// ANCHOR: state
+/// The state of a list between two instructions.
+pub(super) struct StepState<'a, U> {
+    executor: &'a Executor<U>,
+    schedule: &'a Schedule,
+    micro_batches: &'a [Batch],
+    /// What the list does with a gradient and a weight.
+    pub(super) purpose: Purpose<'a>,
+    /// Activations and gradients that wait for a pass of this stage, or for the instruction that sends them.
+    tensors: BTreeMap<Key, Tensor>,
+    /// The messages that have not arrived, from each stage, in the order of sending.
+    incoming: Vec<VecDeque<Message>>,
+    /// The results of forward passes, by unit and micro-batch.
+    kept: BTreeMap<(usize, usize), Kept>,
+    /// Backward passes after their first half: the gradients of parameters so far, the second half, and the bytes kept.
+    halves: BTreeMap<(usize, usize), (Gradients, SecondHalf, usize)>,
+    /// Loss and correct answers of each micro-batch, on the last unit's stage.
+    pub(super) sums: BTreeMap<usize, StepSums>,
+    /// The summed gradients, if nobody updates the weights.
+    pub(super) gradients: Vec<Tensor>,
+    /// The bytes of messages that this stage has sent.
+    pub(super) sent: usize,
+    /// The bytes of activations that are kept now.
+    activations: usize,
+    /// The most bytes during this instruction.
+    held: Bytes,
+}
+
+/// The reason for executing a list.
+pub(super) enum Purpose<'a> {
+    /// Computes gradients; the caller updates the weights.
+    Gradients,
+    /// Trains: the optimizer updates the weights, by this rate and the number of samples of the global batch.
+    Train(&'a mut dyn Optimizer, f64, usize),
+    /// Batch norms use their running statistics.
+    Evaluate,
+}
+
+/// The result of a forward pass, for the backward pass.
+struct Kept {
+    /// The activation that came from the unit before, as a variable, if that unit needs its gradient.
+    input: Option<Var>,
+    /// The loss, or the activation that went to the next unit.
+    result: Tensor,
+    bytes: usize,
+}
+// ANCHOR_END: state
+
+impl<'a, U: Unit> StepState<'a, U> {
+    pub(super) fn new(
+        executor: &'a Executor<U>,
+        schedule: &'a Schedule,
+        micro_batches: &'a [Batch],
+        purpose: Purpose<'a>,
+    ) -> Self {
+        let incoming = |from| schedule.messages(from, executor.stage).collect();
+        Self {
+            executor,
+            schedule,
+            micro_batches,
+            purpose,
+            tensors: BTreeMap::new(),
+            incoming: (0..schedule.stages()).map(incoming).collect(),
+            kept: BTreeMap::new(),
+            halves: BTreeMap::new(),
+            sums: BTreeMap::new(),
+            gradients: Vec::new(),
+            sent: 0,
+            activations: 0,
+            held: Bytes::default(),
+        }
+    }
+
+    // ANCHOR: execute
+    /// Executes one instruction, and waits for the device. Returns the most bytes that the stage has held meanwhile.
+    pub(super) fn execute(&mut self, it: Instruction) -> Result<Bytes, Error> {
+        let Instruction { unit, action } = it;
+        let _span = span(action).entered();
+        self.held = Bytes::default();
+        self.weigh(0);
+        match (action, self.schedule.message(it)) {
+            (Action::Forward(i) | Action::ForwardOnly(i), _) => self.forward(it, i)?,
+            (Action::Backward(i), _) => self.backward(unit, i, false)?,
+            (Action::BackwardInput(i), _) => self.backward(unit, i, true)?,
+            (Action::BackwardWeight(i), _) => self.backward_weight(unit, i)?,
+            (Action::AllReduce, _) => self.executor.unit(unit).start_sum()?,
+            (Action::Update, _) => self.update(unit)?,
+            (_, Some(message @ Message { sends: false, .. })) => self.receive(message)?,
+            (_, Some(message)) => {
+                let tensor = take(&mut self.tensors, message.key, "result")?;
+                self.sent += size_in_bytes(&tensor);
+                self.executor.pipeline.send_shared(message.to, &tensor)?;
+            }
+            (_, None) => return refuse(format!("{it} is no message")),
+        }
+        if action.computes() {
+            // A GPU goes on computing after the call has returned.
+            self.executor.unit(unit).network().device().synchronize()?;
+        }
+        Ok(self.held)
+    }
+
+    /// Receives messages until `wanted` has arrived.
+    ///
+    /// A rank receives the messages of another rank in the order of sending. Two stages with several units send each
+    /// other activations and gradients, and a message may arrive before the stage wants it. The schedule gives the order of
+    /// sending.
+    fn receive(&mut self, wanted: Message) -> Result<(), Error> {
+        let (from, pipeline) = (wanted.from, &self.executor.pipeline);
+        while !self.tensors.contains_key(&wanted.key) {
+            let Some(message) = self.incoming[from].pop_front() else {
+                return refuse(format!("stage {from} sends no more"));
+            };
+            let (carries, unit, micro_batch) = message.key;
+            let Placed { unit, input, output, .. } = self.executor.placed(unit);
+            let sample = match carries {
+                Carries::Activations => input,
+                Carries::Gradients => output,
+            };
+            // One sample stands in for an empty micro-batch.
+            let rows = self.micro_batches[micro_batch].len().max(1);
+            let dtype = unit.network().dtype();
+            let tensor = pipeline.recv(from, &batch_of(rows, sample), dtype)?;
+            self.tensors.insert(message.key, tensor);
+        }
+        self.weigh(0);
+        Ok(())
+    }
+    // ANCHOR_END: execute
+
+    // ANCHOR: passes
+    /// Runs a unit's layers on a micro-batch: on the images, or on the activation of the unit before.
+    fn forward(&mut self, it: Instruction, i: usize) -> TensorResult<()> {
+        let (unit, schedule) = (it.unit, self.schedule);
+        let (keeps, needs_gradient) = (matches!(it.action, Action::Forward(_)), unit > schedule.first_trained);
+        let Placed { unit: layers, input: sample, .. } = self.executor.placed(unit);
+        let (network, batch) = (layers.network(), &self.micro_batches[i]);
+        let x = if unit > 0 {
+            take(&mut self.tensors, (Carries::Activations, unit, i), "activation")?
+        } else if batch.is_empty() {
+            Tensor::zeros(batch_of(1, sample), network.dtype(), network.device())?
+        } else {
+            batch.images.to_device(network.device())?
+        };
+        let input = if keeps && needs_gradient { Some(Var::from_tensor(&x)?) } else { None };
+        let x = input.as_ref().map_or(x, |input| input.as_tensor().clone());
+        network.norms().shard(i);
+        network.norms().stand_in(batch.is_empty());
+        let output = match (&self.purpose, keeps) {
+            (Purpose::Evaluate, _) => no_grad(|| candle_core::Module::forward(network, &x))?,
+            (_, true) => network.forward_training(&x)?,
+            (_, false) => no_grad(|| network.forward_training(&x))?,
+        };
+        network.norms().stand_in(false);
+        let result = if schedule.is_last(unit) {
+            self.loss(i, &output)?
+        } else {
+            self.tensors.insert((Carries::Activations, unit + 1, i), output.detach());
+            output
+        };
+        if keeps {
+            let bytes = activations(&result, &x, network.weights());
+            self.activations += bytes;
+            self.kept.insert((unit, i), Kept { input, result, bytes });
+        }
+        self.weigh(0);
+        Ok(())
+    }
+
+    /// The sum of the losses of a micro-batch.
+    fn loss(&mut self, i: usize, logits: &Tensor) -> TensorResult<Tensor> {
+        let batch = &self.micro_batches[i];
+        if batch.is_empty() {
+            return stand_in_loss(logits);
+        }
+        let labels = batch.labels.to_device(logits.device())?;
+        let loss = (self.executor.loss)(logits, &labels)?;
+        let batch = Batch { images: batch.images.clone(), labels };
+        self.sums.insert(i, StepSums::new(&loss, logits, &batch)?);
+        Ok(loss)
+    }
+
+    /// Computes the gradient of a micro-batch's loss by the input, and the gradients of the weights now or `later`.
+    ///
+    /// A unit without the loss starts from the gradient of the activation that it sent.
+    fn backward(&mut self, unit: usize, i: usize, later: bool) -> TensorResult<()> {
+        let Kept { input, result, bytes } = take(&mut self.kept, (unit, i), "activation kept")?;
+        let gradient = match self.schedule.is_last(unit) {
+            true => result.ones_like()?,
+            false => take(&mut self.tensors, (Carries::Gradients, unit, i), "gradient")?,
+        };
+        let (mut found, second) = match later {
+            true => backward_in_halves(&result, &gradient)?,
+            false => (backward_from(&result, &gradient)?, SecondHalf::default()),
+        };
+        if let Some(input) = input {
+            let Some(gradient) = found.remove(&input) else {
+                bail!("the output of this stage does not depend on its input");
+            };
+            self.tensors.insert((Carries::Gradients, unit - 1, i), gradient.detach());
+        }
+        if !later {
+            return self.add(unit, i, found, bytes);
+        }
+        // Some gradients of parameters, such as a batch norm's, are complete in the first half.
+        let waiting = found.bytes() + second.bytes();
+        self.activations += waiting;
+        self.weigh(0);
+        self.halves.insert((unit, i), (found, second, bytes + waiting));
+        Ok(())
+    }
+
+    /// Computes the second half of a backward pass: the gradients of the weights.
+    fn backward_weight(&mut self, unit: usize, i: usize) -> TensorResult<()> {
+        let (mut found, second, bytes) = take(&mut self.halves, (unit, i), "first half")?;
+        found.extend(second.run()?);
+        self.add(unit, i, found, bytes)
+    }
+
+    /// Adds a micro-batch's gradients of the weights to the sum. What the backward pass has used is free then.
+    fn add(&mut self, unit: usize, i: usize, found: Gradients, bytes: usize) -> TensorResult<()> {
+        let layers = self.executor.unit(unit);
+        let gradients = layers.network().parameter_gradients(&found)?;
+        drop(found);
+        self.weigh(gradients.iter().map(size_in_bytes).sum());
+        self.activations -= bytes;
+        layers.add(i, gradients)
+    }
+    // ANCHOR_END: passes
+
+    // ANCHOR: update
+    /// Updates the weights of a unit, or hands its gradients to the caller.
+    fn update(&mut self, unit: usize) -> Result<(), Error> {
+        let layers = self.executor.unit(unit);
+        let gradients = layers.take_gradients()?;
+        match &mut self.purpose {
+            Purpose::Train(optimizer, rate, samples) => {
+                optimizer.step(layers.network().weights(), &gradients, *rate, *samples)?;
+            }
+            Purpose::Gradients | Purpose::Evaluate => self.gradients.extend(gradients),
+        }
+        Ok(())
+    }
+
+    /// Counts the bytes that are held now, with those of gradients that are not in a sum yet.
+    fn weigh(&mut self, gradients: usize) {
+        let units = self.executor.units.iter().map(|placed| &placed.unit);
+        // An activation that this stage has kept is no message.
+        let is_kept = |&(carries, user, i): &Key| {
+            carries == Carries::Activations && user > 0 && self.kept.contains_key(&(user - 1, i))
+        };
+        let messages = self.tensors.iter().filter(|(key, _)| !is_kept(key));
+        let now = Bytes {
+            gradients: gradients + units.map(Unit::gradient_bytes).sum::<usize>(),
+            activations: self.activations,
+            messages: messages.map(|(_, tensor)| size_in_bytes(tensor)).sum(),
+            ..self.executor.constant.get()
+        };
+        self.held = self.held.with(now, usize::max);
+    }
+}
+
+/// Takes something of a micro-batch. A checked schedule makes sure that it is there.
+fn take<K: Ord + fmt::Debug, T>(from: &mut BTreeMap<K, T>, key: K, what: &str) -> TensorResult<T> {
+    match from.remove(&key) {
+        Some(found) => Ok(found),
+        None => bail!("{key:?}: there is no {what}"),
+    }
+}
+// ANCHOR_END: update
+
+/// The span of an instruction in a trace: on the track of a device's computations, or of its messages.
+fn span(action: Action) -> tracing::Span {
+    macro_rules! span {
+        ($track:expr, $name:literal, $i:expr) => {
+            info_span!(target: $track, $name, micro_batch = $i)
+        };
+    }
+    match action {
+        Action::Forward(i) | Action::ForwardOnly(i) => span!(COMPUTE, "forward", i),
+        Action::Backward(i) | Action::BackwardInput(i) => span!(COMPUTE, "backward", i),
+        Action::BackwardWeight(i) => span!(COMPUTE, "backward, weights", i),
+        Action::AllReduce => info_span!(target: COMMUNICATION, "start a sum"),
+        Action::Update => info_span!(target: COMPUTE, "update"),
+        Action::RecvActivation(i) => span!(COMMUNICATION, "receive activation", i),
+        Action::SendActivation(i) => span!(COMMUNICATION, "send activation", i),
+        Action::RecvGradient(i) => span!(COMMUNICATION, "receive gradient", i),
+        Action::SendGradient(i) => span!(COMMUNICATION, "send gradient", i),
+    }
+}
