@@ -18,10 +18,10 @@ use datasets::{SAMPLE, Split, synthetic};
 use devices::DevicePlan;
 use harness::cli;
 use harness::statistics::median;
+use model_parallel::UNBOUNDED;
 use model_parallel::layers::{Layers, Stage};
 use model_parallel::mesh::Mesh;
 use model_parallel::partition::{Cost, cut, measure};
-use model_parallel::UNBOUNDED;
 use model_parallel::{Checked, Kind, Timeline, Worker, check, predict};
 use params_and_allreduce::communicator::Communicator as _;
 use params_and_allreduce::thread::{DEFAULT_TIMEOUT, Rank, run_ranks};
@@ -50,7 +50,7 @@ struct Way {
 impl Way {
     fn new(kind: Kind, micro_batches: usize, costs: &[Cost]) -> anyhow::Result<Self> {
         let checked = check(kind.schedule(costs.len(), micro_batches)?, UNBOUNDED)?;
-        let predicted = predict(&checked, costs, 0.0)?;
+        let predicted = checked.simulate(costs, 0.0)?;
         Ok(Self { checked, predicted })
     }
 }
@@ -73,7 +73,7 @@ fn costs(layers: &Layers, rows: usize) -> anyhow::Result<Vec<Cost>> {
 }
 
 /// A batch, cut into as many shards as a model wants.
-fn share(model: &Worker<'_, Stage>) -> anyhow::Result<LocalBatch> {
+fn share(model: &Executor<Whole<Stage>>) -> anyhow::Result<LocalBatch> {
     let data = synthetic::dataset(Split::Train, BATCH);
     let shares = ShardLoader::new(&data, BATCH, 1, DType::F32, model.hosts());
     shares.epoch(1).next().context("a batch")?.map_err(Into::into)
@@ -85,11 +85,11 @@ fn model<'a>(
     layers: &Layers,
     cut: &[Range<usize>],
     way: &'a Way,
-) -> Result<Worker<'a, Stage>, concise_wrapper::Error> {
+) -> Result<Executor<Whole<Stage>>, concise_wrapper::Error> {
     let network = layers.build(cut[rank.rank()].clone(), 1, DType::F32, rank.device())?;
     let line = Arc::new(rank.clone());
     let mesh = Mesh::pipeline(2);
-    Worker::new(&way.checked, vec![network], line, mesh, &SAMPLE, Instant::now())
+    Executor::new(&way.checked, vec![network], line, mesh, &SAMPLE)
 }
 
 /// Steps of both ways in turn, of rank 0.

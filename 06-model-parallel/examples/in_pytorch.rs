@@ -6,12 +6,11 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::Instant;
 
 use anyhow::Context as _;
 use candle_core::{DType, Device, Tensor};
 use clap::Parser;
-use concise_wrapper::optimizer::{Momentum, Sgd};
+use concise_wrapper::optimizer::{Momentum, Optimizer as _, Sgd};
 use concise_wrapper::weights::Snapshot;
 use concise_wrapper::{Error, Model as _};
 use datasets::loader::Epochs as _;
@@ -23,7 +22,7 @@ use harness::report::line;
 use model_parallel::layers::Layers;
 use model_parallel::mesh::Mesh;
 use model_parallel::partition::cut;
-use model_parallel::{Kind, UNBOUNDED, Worker, check};
+use model_parallel::{Executor, Kind, UNBOUNDED, check};
 use params_and_allreduce::communicator::Communicator as _;
 use params_and_allreduce::thread::{DEFAULT_TIMEOUT, run_ranks};
 use split_batch::loader::ShardLoader;
@@ -71,23 +70,23 @@ fn run(flags: &Arguments) -> anyhow::Result<()> {
 
     let plan = DevicePlan::slices(*stages)?;
     let results = run_ranks(&plan, DEFAULT_TIMEOUT, |rank| {
-        let own = checked.schedule().parts(rank.rank());
+        let own = checked.schedule().units_of(rank.rank());
         let build = |part: usize| layers.build(cut[part].clone(), SEED, DType::F64, rank.device());
         let chunks = own.map(build).collect::<Result<_, _>>()?;
         let mesh = Mesh::pipeline(*stages);
-        let worker = Worker::new(&checked, chunks, rank.into(), mesh, &SAMPLE, Instant::now())?;
-        let before = worker.weights().snapshot()?;
-        let loader = ShardLoader::new(&data, batch_size, SEED, DType::F64, worker.hosts());
+        let executor = Executor::new(&checked, chunks, rank.into(), mesh, &SAMPLE)?;
+        let before = executor.weights().snapshot()?;
+        let loader = ShardLoader::new(&data, batch_size, SEED, DType::F64, executor.hosts());
         let batch = loader.epoch(1).next().context("the data set is empty").map_err(other)??;
-        let gradients = worker.backward(&batch)?.gradients;
+        let gradients = executor.backward(&batch)?.gradients;
         let sgd = &mut Sgd::new(Momentum::default());
-        sgd.step(worker.weights(), &gradients, LEARNING_RATE, batch_size)?;
-        let names = worker.weights().parameters.iter().map(|named| named.name.clone());
+        sgd.step(executor.weights(), &gradients, LEARNING_RATE, batch_size)?;
+        let names = executor.weights().parameters.iter().map(|named| named.name.clone());
         let gradients: Snapshot = names.zip(gradients).collect();
         let mut tensors = Vec::new();
         let all = [("before", before), ("gradient", gradients)];
-        for (kind, mine) in all.into_iter().chain([("after", worker.weights().snapshot()?)]) {
-            let whole = worker.whole(mine)?.unwrap_or_default();
+        for (kind, mine) in all.into_iter().chain([("after", executor.weights().snapshot()?)]) {
+            let whole = executor.whole(mine)?.unwrap_or_default();
             tensors.extend(whole.into_iter().map(|(name, it)| (format!("{kind}/{name}"), it)));
         }
         let join = |of: Vec<&Tensor>| Tensor::cat(&of, 0);

@@ -11,9 +11,9 @@ use datasets::{CLASSES, PIXELS};
 use devices::DevicePlan;
 use harness::cli::{ReportArguments, UsageError, whole};
 use harness::report::counted;
+use model_parallel::Kind;
 use model_parallel::layers::Layers;
 use model_parallel::mesh::Mesh;
-use model_parallel::Kind;
 use trainer::TrainArguments;
 use trainer::memory::NetworkSize;
 
@@ -217,9 +217,12 @@ impl Arguments {
                 "--schedule, --micro-batches, --cut and --gantt are about pipelines, and there is one stage: ask for \
                  several, such as --mesh {several}"
             )
-        } else if let Some(shards) = self.shards.filter(|shards| !shards.is_multiple_of(mesh.data)) {
+        } else if let Some(shards) = self.shards.filter(|shards| !shards.is_multiple_of(mesh.data))
+        {
             let next = shards.next_multiple_of(mesh.data);
-            format!("--shards {shards} cannot be shared out over {replicas}: take a multiple, such as {next}")
+            format!(
+                "--shards {shards} cannot be shared out over {replicas}: take a multiple, such as {next}"
+            )
         } else if batch_size < pieces {
             format!(
                 "--batch-size {batch_size} cannot be cut into {pieces} micro-batches ({replicas} × {each}): take at least \

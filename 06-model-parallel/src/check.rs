@@ -12,12 +12,12 @@ use std::iter::successors;
 use harness::report::counted;
 use itertools::Itertools as _;
 
+use crate::Refused;
 use crate::instructions::Action::{
     AllReduce, Backward, BackwardInput, BackwardWeight, Forward, ForwardOnly, RecvActivation,
     RecvGradient, SendActivation, SendGradient, Update,
 };
 use crate::instructions::{Instruction, Message, Schedule, UNBOUNDED};
-use crate::Refused;
 use crate::simulate::{Cost, Step, Timeline, Wait, run, simulate};
 
 // ANCHOR: check
@@ -50,7 +50,8 @@ impl Checked {
 /// Checks a schedule for channels that hold `capacity` messages. Fails with the first law that the schedule breaks, and
 /// where: see [`Error`].
 pub fn check(schedule: Schedule, capacity: usize) -> Result<Checked, Error> {
-    let (stages, units, micro_batches) = (schedule.stages(), schedule.units(), schedule.micro_batches);
+    let (stages, units, micro_batches) =
+        (schedule.stages(), schedule.units(), schedule.micro_batches);
     if stages == 0 || units == 0 || micro_batches == 0 || schedule.replicas == 0 {
         return Err(Error::Empty { stages, units, micro_batches, replicas: schedule.replicas });
     }
@@ -82,11 +83,15 @@ fn check_stage(schedule: &Schedule, stage: usize) -> Result<(), Error> {
         }
     }
     let micro_batches = 0..schedule.micro_batches;
-    let each = schedule.units_of(stage).flat_map(|unit| micro_batches.clone().map(move |i| (unit, i)));
+    let each =
+        schedule.units_of(stage).flat_map(|unit| micro_batches.clone().map(move |i| (unit, i)));
     for (first, then, law) in each.flat_map(|(unit, i)| order(unit, i)) {
         for missing in [first, then] {
             let is_here = schedule.placement.get(missing.unit) == Some(&stage);
-            if is_here && !done.contains_key(&missing) && impossible(schedule, stage, missing).is_none() {
+            if is_here
+                && !done.contains_key(&missing)
+                && impossible(schedule, stage, missing).is_none()
+            {
                 let text = never_done(schedule, missing);
                 return Err(Error::Missing { stage, missing, text });
             }
@@ -160,16 +165,26 @@ fn impossible(schedule: &Schedule, stage: usize, it: Instruction) -> Option<Stri
         }
         _ if action.micro_batch().is_some_and(|i| i >= micro_batches) => {
             let (i, last) = (action.micro_batch()?, micro_batches - 1);
-            return Some(format!("there is no micro-batch {i}; the last one is micro-batch {last}"));
+            return Some(format!(
+                "there is no micro-batch {i}; the last one is micro-batch {last}"
+            ));
         }
-        ForwardOnly(_) if trained => "a unit that is trained keeps its activations for the backward pass: this is Forward",
+        ForwardOnly(_) if trained => {
+            "a unit that is trained keeps its activations for the backward pass: this is Forward"
+        }
         Forward(_) if !trained => "no backward pass uses what this pass keeps: this is ForwardOnly",
         AllReduce if schedule.replicas == 1 => "there is one replica, and nothing to sum over",
-        _ if !trained && action != Forward(0) && action.computes() && !matches!(action, ForwardOnly(_)) => {
+        _ if !trained
+            && action != Forward(0)
+            && action.computes()
+            && !matches!(action, ForwardOnly(_)) =>
+        {
             "this unit has nothing to train"
         }
         AllReduce if !trained => "this unit has nothing to train",
-        _ if action.computes() || action == AllReduce || schedule.message(it).is_some() => return None,
+        _ if action.computes() || action == AllReduce || schedule.message(it).is_some() => {
+            return None;
+        }
         SendActivation(_) | RecvGradient(_) if schedule.is_last(unit) => {
             "this is the end of the model: its activation goes into the loss, and its gradient begins at the loss"
         }

@@ -6,6 +6,7 @@ use harness::cli::{self, UsageError};
 use harness::report::{self, counted, file, line, number, paragraph, thousands};
 use itertools::Itertools as _;
 use model_parallel::gantt::predicted_chart;
+use model_parallel::mesh::Mesh;
 use model_parallel::{Checked, Cost, Kind, UNBOUNDED, check};
 
 use crate::arguments::Arguments;

@@ -36,7 +36,7 @@ use serde::{Deserialize, Serialize};
 use split_batch::loader::{LocalBatch, Shards};
 
 use crate::check::{Checked, check};
-use crate::instructions::{Action, Instruction, Schedule, UNBOUNDED};
+use crate::instructions::{Instruction, Schedule, UNBOUNDED};
 use crate::mesh::{Axis, Mesh};
 use crate::simulate::{Bytes, Span, Timeline};
 use step::{Purpose, StepState};
@@ -131,7 +131,10 @@ impl<M: ModuleT> Executor<Whole<M>> {
         (loss, by_shards): (Loss, bool),
     ) -> Result<Self, Error> {
         let schedule = checked.schedule();
-        let wanted = [("stages", schedule.stages(), mesh.pipeline), ("replicas", schedule.replicas, mesh.data)];
+        let wanted = [
+            ("stages", schedule.stages(), mesh.pipeline),
+            ("replicas", schedule.replicas, mesh.data),
+        ];
         for (what, of_schedule, of_mesh) in wanted {
             if of_schedule != of_mesh {
                 return refuse(format!(
@@ -246,8 +249,9 @@ impl<U: Unit> Executor<U> {
         let mut state = StepState::new(self, schedule, &share.shards, purpose);
         let mut spans = Vec::new();
         for &instruction in &schedule.lists[stage] {
-            let start = self.origin.elapsed().as_secs_f64();
             let named = |error| failed(stage, doing(instruction), error);
+            state.prepare(instruction).map_err(named)?;
+            let start = self.origin.elapsed().as_secs_f64();
             let held = state.execute(instruction).map_err(named)?;
             let end = self.origin.elapsed().as_secs_f64();
             spans.push(Span { stage, instruction, start, end, held });
@@ -365,10 +369,13 @@ fn behind_nothing_to_train<U: Unit>(
     units: &[Placed<U>],
     pipeline: &SharedCommunicator,
 ) -> Result<Checked, Error> {
-    let trained = units.iter().filter(|it| !it.unit.network().weights().parameters.is_empty());
-    let mine: Vec<usize> = trained.map(|it| it.number).collect();
-    let all = text::values_gathered(&**pipeline, &mine)?;
-    let Some(&first) = all.iter().flatten().min() else {
+    let mut trained = vec![0f32; checked.schedule().units()];
+    for Placed { number, unit, .. } in units {
+        trained[*number] = f32::from(u8::from(!unit.network().weights().parameters.is_empty()));
+    }
+    let trained = Tensor::new(trained, pipeline.device())?;
+    let trained = pipeline.all_reduce(&trained, Algorithm::OneShot)?.to_vec1::<f32>()?;
+    let Some(first) = trained.iter().position(|&trained| trained > 0.0) else {
         return refuse("the model has nothing to train".to_owned());
     };
     if first <= checked.schedule().first_trained {

@@ -28,7 +28,8 @@ impl Timeline {
         let column = |time: f64| ((time - start) / seconds).round() as usize;
         let columns = column(start + self.makespan());
         let mut rows = vec![vec![WAITS.to_owned(); columns]; self.stages];
-        for Span { stage, instruction: Instruction { unit, action }, start, end, .. } in &self.spans {
+        for Span { stage, instruction: Instruction { unit, action }, start, end, .. } in &self.spans
+        {
             if let (Some(row), Some((place, Some(i)))) = (rows.get_mut(*stage), pass(*action)) {
                 let chunk = chunks.get(unit).map(|chunk| letter(*chunk).to_string());
                 let name = format!("{}{i}{}", PASSES[place].0, chunk.unwrap_or_default());
@@ -143,7 +144,8 @@ fn gantt(heading: Heading, unit: Unit, pipelines: Vec<(String, Vec<&Timeline>)>)
     let series = drawn.map(|(series, _)| series).unique().sorted();
     let meaning = |series: usize| ((Some(series), SHADES[0][0]), PASSES[series].2.to_owned());
     let mut legend = series.map(meaning).collect_vec();
-    let chunks = pipelines.iter().flat_map(|(_, both)| both).flat_map(|it| chunks(it).into_values());
+    let chunks =
+        pipelines.iter().flat_map(|(_, both)| both).flat_map(|it| chunks(it).into_values());
     let chunks = chunks.unique().sorted();
     let second = chunks.filter(|chunk| chunk % 2 == 1).map(letter).join(", ");
     if !second.is_empty() {

@@ -10,12 +10,12 @@
 use std::fmt;
 use std::str::FromStr;
 
+use crate::Refused;
 use crate::instructions::Action::{
     self, AllReduce, Backward, BackwardInput, BackwardWeight, Forward, ForwardOnly, RecvActivation,
     RecvGradient, SendActivation, SendGradient, Update,
 };
 use crate::instructions::{Instruction, Schedule};
-use crate::Refused;
 
 /// Naive: a micro-batch passes all stages forward and backward before the next micro-batch begins. One device works at a
 /// time, so the bubble is (p − 1)/p for any m. The usual number of micro-batches is one: the whole batch.
@@ -286,7 +286,8 @@ impl Schedule {
             action if action.computes() || action == AllReduce => (it.unit >= unit).then_some(it),
             _ => self.message(it).map(|_| it),
         };
-        self.lists = lists.into_iter().map(|list| list.into_iter().filter_map(kept).collect()).collect();
+        self.lists =
+            lists.into_iter().map(|list| list.into_iter().filter_map(kept).collect()).collect();
         self
     }
 
@@ -295,7 +296,9 @@ impl Schedule {
     pub fn forward_only(&self, micro_batches: usize) -> Self {
         let (placement, first_trained) = (self.placement.clone(), self.units());
         let list = |stage| {
-            let pass = |unit| (0..micro_batches).map(move |i| Instruction { unit, action: ForwardOnly(i) });
+            let pass = |unit| {
+                (0..micro_batches).map(move |i| Instruction { unit, action: ForwardOnly(i) })
+            };
             self.units_of(stage).flat_map(pass).collect()
         };
         let lists = (0..self.stages()).map(list).collect();

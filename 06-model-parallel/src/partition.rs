@@ -150,7 +150,8 @@ fn once<M: ModuleT>(
     first: bool,
     optimizer: &mut dyn Optimizer,
 ) -> TensorResult<(Tensor, Cost)> {
-    let (input, weights) = (if first { x.clone() } else { Var::from_tensor(x)?.into_inner() }, unit.weights());
+    let (input, weights) =
+        (if first { x.clone() } else { Var::from_tensor(x)?.into_inner() }, unit.weights());
     unit.device().synchronize()?;
     let mut start = Instant::now();
     let mut seconds = || -> TensorResult<f64> {
@@ -235,9 +236,11 @@ pub fn shorten(
 #[cfg(test)]
 mod tests {
     use candle_core::DType;
+    use concise_wrapper::optimizer::{Momentum, Sgd};
     use datasets::SAMPLE;
 
     use super::*;
+    use crate::{Kind, UNBOUNDED, check};
 
     fn largest(costs: &[f64], ranges: &[Range<usize>]) -> f64 {
         ranges.iter().map(|range| costs[range.clone()].iter().sum()).fold(0.0, f64::max)
@@ -346,10 +349,18 @@ mod tests {
         assert!(told(&[12]).starts_with("no stage can begin at layer 12"));
     }
 
+    /// The costs of a model whose units are its layers.
+    fn costs(layers: &Layers, sample: &[usize], rows: usize) -> TensorResult<Vec<Cost>> {
+        let units = (0..layers.len()).map(|layer| layer..layer + 1).collect::<Vec<_>>();
+        let (setting, mut sgd) =
+            (Setting { sample, rows, tries: 3 }, Sgd::new(Momentum::default()));
+        measure(layers, &units, setting, DType::F32, &Device::Cpu, &mut sgd)
+    }
+
     #[test]
     fn lenets_convolutions_cost_more_than_flattening() {
         let layers = Layers::lenet();
-        let costs = measure(&layers, &SAMPLE, 8, 3, DType::F32, &Device::Cpu).unwrap();
+        let costs = costs(&layers, &SAMPLE, 8).unwrap();
         assert_eq!(costs.len(), 5);
         let totals: Vec<f64> = costs.iter().map(Cost::total).collect();
         assert!(totals[1] > totals[2], "{costs:?}");
@@ -374,6 +385,42 @@ mod tests {
     #[test]
     fn a_sample_that_does_not_fit_is_refused() {
         let layers = Layers::dense(&[6, 4, 2]).unwrap();
-        assert!(measure(&layers, &[5], 2, 1, DType::F32, &Device::Cpu).is_err());
+        assert!(costs(&layers, &[5], 2).is_err());
+    }
+
+    /// Layers whose passes take so long.
+    fn layers(seconds: &[f64]) -> Vec<Cost> {
+        let cost = |&it: &f64| Cost { forward: it, backward: 2.0 * it, ..Cost::default() };
+        seconds.iter().map(cost).collect()
+    }
+
+    #[test]
+    fn devices_of_interleaved_chunks_get_equal_work() {
+        let schedule = Kind::Interleaved { chunks: 2 }.schedule(2, 8).expect("a schedule");
+        let checked = check(schedule, UNBOUNDED).expect("a schedule without mistakes");
+        // The default run's layers. The first stage gets 66 of 101, although no chunk can be smaller than 34.
+        let layers = layers(&[15.0, 17.0, 17.0, 17.0, 17.0, 17.0, 1.0]);
+        let uneven = vec![0..2, 2..3, 3..5, 5..7];
+        let cut = shorten(&checked, &layers, uneven.clone()).expect("a cut");
+        let of = |part: usize| layers[cut[part].clone()].iter().map(|it| it.forward).sum::<f64>();
+        assert_eq!([of(0) + of(2), of(1) + of(3)], [49.0, 52.0], "{cut:?}");
+        // A cut that no step makes shorter stays.
+        assert_eq!(shorten(&checked, &layers, cut.clone()).expect("a cut"), cut);
+        let seconds = |cut: &[Range<usize>]| {
+            checked.simulate(&Cost::of_parts(&layers, cut), 0.0).expect("a step").makespan()
+        };
+        assert!(seconds(&cut) < 0.9 * seconds(&uneven), "{} {}", seconds(&cut), seconds(&uneven));
+    }
+
+    #[test]
+    fn a_part_keeps_a_layer() {
+        let checked = check(Kind::OneFOneB.schedule(2, 4).expect("a schedule"), UNBOUNDED);
+        let checked = checked.expect("a schedule without mistakes");
+        // The last layer is nearly everything.
+        let layers = layers(&[1.0, 1.0, 1.0, 90.0]);
+        let cut = shorten(&checked, &layers, vec![0..1, 1..4]).expect("a cut");
+        assert_eq!(cut, super::cut(&[1.0, 1.0, 1.0, 90.0], 2).expect("a cut"));
+        assert_eq!(cut, [0..3, 3..4]);
+        assert_eq!(shorten(&checked, &layers[..2], vec![0..1, 1..2]).expect("a cut"), [0..1, 1..2]);
     }
 }

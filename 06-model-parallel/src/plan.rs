@@ -260,7 +260,8 @@ impl Prepared {
         let rows = |way: &Way| batch.div_ceil(way.shards);
         let constants = self.flags.extras.constants;
         let measure = |units: &[Range<usize>], rows| {
-            let (setting, mut sgd) = (Setting { sample: &SAMPLE, rows, tries: TIMES }, Sgd::new(constants));
+            let (setting, mut sgd) =
+                (Setting { sample: &SAMPLE, rows, tries: TIMES }, Sgd::new(constants));
             device.run(|| partition::measure(layers, units, setting, dtype, tensors, &mut sgd))
         };
         let each = (0..layers.len()).map(|layer| layer..layer + 1).collect_vec();

@@ -10,10 +10,9 @@ use harness::report::summary::Summary;
 use harness::report::{Table, file, line, paragraph, seconds};
 use harness::verdict::{Doubt, ranked, rounding};
 use itertools::Itertools as _;
-use model_parallel::execute::Held;
-use model_parallel::mesh::{Axis, Mesh};
 use model_parallel::Timeline;
 use model_parallel::gantt::chart;
+use model_parallel::mesh::{Axis, Mesh};
 use model_state::weights_hash::WeightsHash;
 use ops::difference::largest_difference;
 use serde_json::json;
@@ -314,8 +313,8 @@ fn write_gantt(
 
 #[cfg(test)]
 mod tests {
-    use model_parallel::instructions::{Action, Instruction};
     use model_parallel::Bytes;
+    use model_parallel::instructions::{Action, Instruction};
     use model_parallel::simulate::Span;
 
     use super::*;

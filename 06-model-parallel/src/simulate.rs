@@ -270,9 +270,9 @@ fn weigh(schedule: &Schedule, costs: &[Cost], spans: &mut [Span]) {
         let is_kept = |unit: usize| unit >= schedule.first_trained;
         let input = unit.checked_sub(1).map_or(0, |before| costs[before].output);
         let gradient = if unit > schedule.first_trained { input } else { 0 };
-        let from_here = unit.checked_sub(1).is_some_and(|before| {
-            schedule.placement[before] == span.stage && is_kept(before)
-        });
+        let from_here = unit
+            .checked_sub(1)
+            .is_some_and(|before| schedule.placement[before] == span.stage && is_kept(before));
         let input = if from_here { 0 } else { input };
         let output = if schedule.is_last(unit) { 0 } else { cost.output };
         let activation = if is_kept(unit) { 0 } else { output };
@@ -282,10 +282,9 @@ fn weigh(schedule: &Schedule, costs: &[Cost], spans: &mut [Span]) {
             Action::RecvGradient(_) => (Bytes { messages: output, ..none }, none),
             Action::SendActivation(_) => (none, Bytes { messages: activation, ..none }),
             Action::SendGradient(_) => (none, Bytes { messages: gradient, ..none }),
-            Action::Forward(_) => (
-                Bytes { activations: cost.activations, ..none },
-                Bytes { messages: input, ..none },
-            ),
+            Action::Forward(_) => {
+                (Bytes { activations: cost.activations, ..none }, Bytes { messages: input, ..none })
+            }
             Action::ForwardOnly(_) => {
                 (Bytes { messages: output, ..none }, Bytes { messages: input, ..none })
             }

@@ -1,10 +1,9 @@
 //! Training in one way, on one of its ranks.
 
-use std::time::Instant;
-
 use candle_core::{Device, Tensor};
 use concise_wrapper::ddp::alike;
 use concise_wrapper::model::Progress;
+use concise_wrapper::optimizer::{Extras, Optimizer as _, Sgd, Update};
 use concise_wrapper::weights::{Snapshot, Weights};
 use concise_wrapper::{Error, Model as _, text, train};
 use datasets::SAMPLE;
@@ -13,12 +12,13 @@ use harness::records::EpochRecord;
 use harness::report::Report;
 use harness::report::summary::Versions;
 use harness::report::trace;
-use model_parallel::execute::{Executor, Held};
+use model_parallel::execute::{Executor, Held, Loss};
 use model_parallel::held::activations;
 use model_parallel::mesh::Axis;
-use model_parallel::{Bytes, Timeline};
 use model_parallel::tensor_parallel::Group;
+use model_parallel::{Bytes, Timeline};
 use model_state::weights_hash::WeightsHash;
+use ops::{cross_entropy, size_in_bytes};
 use params_and_allreduce::Algorithm;
 use params_and_allreduce::communicator::SharedCommunicator;
 
@@ -74,8 +74,10 @@ pub(crate) fn train_rank(
     let executor = Executor::with(checked, units, all.clone(), *mesh, &SAMPLE, how)?;
     let mut first = Vec::new();
     let observe = keep_first(executor.weights(), &mut first);
-    let (data, options, extras) = (&setup.data, &setup.options, &flags.extras);
-    let trained = train(&executor, data, options, extras, None, &mut report, observe)?;
+    let (data, options, Extras { constants, warm_up }) =
+        (&setup.data, &setup.options, flags.extras);
+    let update = Update { optimizer: &mut Sgd::new(constants), warm_up };
+    let trained = train(&executor, data, options, update, None, &mut report, observe)?;
     let whole = |mine: Snapshot| executor.whole(layers.join(mine, &group)?);
     let weights = whole(first)?.zip(whole(trained.weights)?);
     let held = executor.measured().held;
@@ -90,7 +92,8 @@ fn train_alone(
     report: &mut Report<'_>,
 ) -> Result<Option<Trained>, Error> {
     let Prepared { flags, layers, setup, .. } = prepared;
-    let (data, options, extras) = (&setup.data, &setup.options, &flags.extras);
+    let (data, options, Extras { constants, warm_up }) =
+        (&setup.data, &setup.options, flags.extras);
     let network = layers.build(0..layers.len(), options.seed, setup.dtype, device)?;
     let activations = {
         let shape = [&[prepared.batch()], SAMPLE.as_slice()].concat();
@@ -99,9 +102,10 @@ fn train_alone(
         let replica = network.replica(device)?;
         activations(&replica.forward_training(&input)?, &input, replica.weights())
     };
-    let mut first = Vec::new();
+    let (mut first, mut sgd) = (Vec::new(), Sgd::new(constants));
     let observe = keep_first(network.weights(), &mut first);
-    let trained = train(&network, data, options, extras, None, report, observe)?;
+    let update = Update { optimizer: &mut sgd, warm_up };
+    let trained = train(&network, data, options, update, None, report, observe)?;
     let parameters = network.weights().parameter_bytes();
     let state = sgd.state(network.weights())?;
     let optimizer = state.iter().map(|(_, tensor)| size_in_bytes(tensor)).sum();

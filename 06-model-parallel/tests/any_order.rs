@@ -38,15 +38,15 @@ fn permuted() -> impl Strategy<Value = Schedule> {
     (generated(), moves, prop::bool::weighted(0.1), any::<Index>()).prop_perturb(
         |(mut schedule, moves, all, which), mut random| {
             for (stage, from, by) in moves {
-                let list = stage.get(&schedule.instructions).len();
+                let list = stage.get(&schedule.lists).len();
                 let stage = stage.index(schedule.stages());
                 let from = from.index(list);
-                let instruction = schedule.instructions[stage].remove(from);
-                schedule.instructions[stage].insert((from + by).min(list - 1), instruction);
+                let instruction = schedule.lists[stage].remove(from);
+                schedule.lists[stage].insert((from + by).min(list - 1), instruction);
             }
             if all {
                 let stage = which.index(schedule.stages());
-                let list = &mut schedule.instructions[stage];
+                let list = &mut schedule.lists[stage];
                 for end in (1..list.len()).rev() {
                     list.swap(end, random.random_range(0..=end));
                 }
@@ -56,73 +56,67 @@ fn permuted() -> impl Strategy<Value = Schedule> {
     )
 }
 
-/// Does this schedule run to its end? Queues without limits, and what is there is looked up.
+/// Does this schedule run to its end, with the gradients of each unit added in ascending order? Queues without limits, and
+/// what is there is looked up.
 fn runs(schedule: &Schedule) -> bool {
-    let (stages, parts) = (schedule.stages(), schedule.stages() * schedule.chunks);
+    let (stages, units, placement) = (schedule.stages(), schedule.units(), &schedule.placement);
     let mut done = vec![HashSet::new(); stages];
     // To each stage: the queues of activations and of gradients, by sender.
     let mut queues = vec![vec![[VecDeque::new(), VecDeque::new()]; stages]; stages];
     let mut next = vec![0; stages];
+    let mut added = vec![0; units];
     loop {
         let before = next.clone();
         for stage in 0..stages {
-            while let Some(&instruction) = schedule.instructions[stage].get(next[stage]) {
-                let Instruction { chunk, action } = instruction;
-                let part = chunk * stages + stage;
-                let has = |chunk, action| done[stage].contains(&Instruction { chunk, action });
-                let backward = |chunk, i| {
-                    has(chunk, Action::Backward(i)) || has(chunk, Action::BackwardInput(i))
-                };
+            while let Some(&instruction) = schedule.lists[stage].get(next[stage]) {
+                let Instruction { unit, action } = instruction;
+                let has = |unit, action| done[stage].contains(&Instruction { unit, action });
+                let backward =
+                    |unit, i| has(unit, Action::Backward(i)) || has(unit, Action::BackwardInput(i));
+                let is_here = |unit: usize| placement.get(unit) == Some(&stage);
                 let ready = match action {
-                    Action::Forward(i) if part == 0 => !has(chunk, Action::Forward(i)),
-                    Action::Forward(i) if stages == 1 => has(chunk - 1, Action::Forward(i)),
-                    Action::Forward(i) => has(chunk, Action::RecvActivation(i)),
+                    Action::Forward(i) if unit == 0 => !has(unit, Action::Forward(i)),
+                    Action::Forward(i) if is_here(unit - 1) => has(unit - 1, Action::Forward(i)),
+                    Action::Forward(i) => has(unit, Action::RecvActivation(i)),
                     Action::Backward(i) | Action::BackwardInput(i) => {
-                        has(chunk, Action::Forward(i))
-                            && (part + 1 == parts
-                                || stages == 1 && backward(chunk + 1, i)
-                                || has(chunk, Action::RecvGradient(i)))
+                        has(unit, Action::Forward(i))
+                            && (unit + 1 == units
+                                || is_here(unit + 1) && backward(unit + 1, i)
+                                || has(unit, Action::RecvGradient(i)))
                     }
-                    Action::BackwardWeight(i) => has(chunk, Action::BackwardInput(i)),
+                    Action::BackwardWeight(i) => has(unit, Action::BackwardInput(i)),
                     Action::SendActivation(i) => {
-                        let queue = &mut queues[(part + 1) % stages][stage][0];
-                        queue.push_back((part + 1, i));
-                        has(chunk, Action::Forward(i))
+                        queues[placement[unit + 1]][stage][0].push_back((unit + 1, i));
+                        has(unit, Action::Forward(i))
                     }
                     Action::SendGradient(i) => {
-                        let queue = &mut queues[(part - 1) % stages][stage][1];
-                        queue.push_back((part - 1, i));
-                        backward(chunk, i)
+                        queues[placement[unit - 1]][stage][1].push_back((unit - 1, i));
+                        backward(unit, i)
                     }
                     Action::RecvActivation(i) => {
-                        let queue = &mut queues[stage][(part - 1) % stages][0];
+                        let queue = &mut queues[stage][placement[unit - 1]][0];
                         let Some(message) = queue.pop_front() else { break };
-                        message == (part, i)
+                        message == (unit, i)
                     }
                     Action::RecvGradient(i) => {
-                        let queue = &mut queues[stage][(part + 1) % stages][1];
+                        let queue = &mut queues[stage][placement[unit + 1]][1];
                         let Some(message) = queue.pop_front() else { break };
-                        message == (part, i)
+                        message == (unit, i)
                     }
-                    Action::Update => (0..schedule.chunks).all(|chunk| {
-                        (0..schedule.micro_batches).all(|i| {
-                            let last = stages == 1
-                                || chunk * stages + stage == 0
-                                || has(chunk, Action::SendGradient(i));
-                            last && (has(chunk, Action::Backward(i))
-                                || has(chunk, Action::BackwardWeight(i)))
-                        })
-                    }),
+                    Action::Update => added[unit] == schedule.micro_batches,
+                    Action::AllReduce | Action::ForwardOnly(_) => false,
                 };
-                if !ready {
+                let adds = action.adds_gradients().then(|| action.micro_batch().unwrap());
+                if !ready || adds.is_some_and(|i| i != added[unit]) {
                     return false;
                 }
+                added[unit] += usize::from(adds.is_some());
                 done[stage].insert(instruction);
                 next[stage] += 1;
             }
         }
         if next == before {
-            return (0..stages).all(|stage| next[stage] == schedule.instructions[stage].len());
+            return (0..stages).all(|stage| next[stage] == schedule.lists[stage].len());
         }
     }
 }
@@ -135,11 +129,12 @@ fn in_time(checked: &Checked) {
         backward_input: 2.0,
         backward_weight: 0.5 * stage as f64,
         update: 1.0,
+        ..Cost::UNITS
     };
     let schedule = checked.schedule();
-    let (costs, message) = ((0..schedule.stages()).map(cost).collect::<Vec<_>>(), 0.25);
-    let timeline = predict(checked, &costs, message).unwrap();
-    assert_eq!(timeline.spans.len(), schedule.instructions.concat().len());
+    let (costs, message) = (schedule.placement.iter().copied().map(cost).collect::<Vec<_>>(), 0.25);
+    let timeline = checked.simulate(&costs, message).unwrap();
+    assert_eq!(timeline.spans.len(), schedule.lists.concat().len());
     for (span, earliest) in earliest(checked, &timeline, message) {
         assert!(span.start >= earliest, "{span:?} before {earliest}");
     }

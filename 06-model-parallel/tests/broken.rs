@@ -18,11 +18,11 @@ impl Edit {
     }
 
     fn list(&mut self, stage: usize) -> &mut Vec<Instruction> {
-        &mut self.0.instructions[stage]
+        &mut self.0.lists[stage]
     }
 
     fn find(&self, stage: usize, action: Action) -> usize {
-        self.0.instructions[stage].iter().position(|it| it.action == action).unwrap()
+        self.0.lists[stage].iter().position(|it| it.action == action).unwrap()
     }
 
     fn drop(mut self, stage: usize, action: Action) -> Self {
@@ -32,7 +32,7 @@ impl Edit {
     }
 
     fn put(mut self, stage: usize, position: usize, action: Action) -> Self {
-        self.list(stage).insert(position, action.into());
+        self.list(stage).insert(position, Instruction { unit: stage, action });
         self
     }
 
@@ -48,15 +48,15 @@ impl Edit {
         self
     }
 
-    /// Changes the chunk of one instruction.
-    fn of_chunk(mut self, stage: usize, position: usize, chunk: usize) -> Self {
-        self.list(stage)[position].chunk = chunk;
+    /// Changes the unit of one instruction.
+    fn of_unit(mut self, stage: usize, position: usize, unit: usize) -> Self {
+        self.list(stage)[position].unit = unit;
         self
     }
 
-    /// Moves an instruction of chunk 1 to the beginning.
+    /// Moves an instruction of the stage's second unit to the beginning.
     fn at_first(mut self, stage: usize, action: Action) -> Self {
-        let instruction = Instruction { chunk: 1, action };
+        let instruction = Instruction { unit: stage + self.0.stages(), action };
         let list = self.list(stage);
         let position = list.iter().position(|it| *it == instruction).unwrap();
         list[..=position].rotate_right(1);
@@ -269,11 +269,11 @@ fn an_instruction_does_not_exist() {
             "stage 0, instruction 8, Forward(4): there is no micro-batch 4; the last one is micro-batch 3",
         ),
         (
-            interleaved(2, 4).of_chunk(0, 3, 2),
+            interleaved(2, 4).of_unit(0, 3, 2),
             "stage 0, instruction 3, SendActivation(1) of chunk 2: there is no chunk 2; the last one is chunk 1",
         ),
         (
-            interleaved(2, 4).of_chunk(0, last, 1),
+            interleaved(2, 4).of_unit(0, last, 1),
             "stage 0, instruction 40, Update of chunk 1: there is no update of chunk 1; the last one is update of \
              chunk 0",
         ),
@@ -300,8 +300,15 @@ fn an_instruction_does_not_exist() {
 fn nothing_to_do() {
     let no_stages = Schedule::of(0, 4, |_| vec![]);
     for (schedule, sizes) in [
-        (no_stages, "stages: 0, chunks on each: 1, micro-batches: 4"),
-        (Schedule { chunks: 0, ..gpipe().0 }, "stages: 3, chunks on each: 0, micro-batches: 4"),
+        (no_stages, "stages: 0, units: 0, micro-batches: 4, replicas: 1"),
+        (
+            Schedule { placement: Vec::new(), ..gpipe().0 },
+            "stages: 3, units: 0, micro-batches: 4, replicas: 1",
+        ),
+        (
+            Schedule { replicas: 0, ..gpipe().0 },
+            "stages: 3, units: 3, micro-batches: 4, replicas: 0",
+        ),
     ] {
         Edit(schedule).rejected(&format!("{sizes}; a schedule has at least one of each"));
     }

@@ -9,7 +9,7 @@ pub(crate) use candle_nn::VarBuilder;
 pub(crate) use checkpoints::{Checkpoints, Configuration};
 pub(crate) use concise_wrapper::batch_norm::Norms;
 pub(crate) use concise_wrapper::ddp::{Ddp, Reduction};
-pub(crate) use concise_wrapper::optimizer::{Extras, Momentum, Sgd};
+pub(crate) use concise_wrapper::optimizer::{Momentum, Optimizer as _, Sgd};
 pub(crate) use concise_wrapper::resnet::ResNet18;
 pub(crate) use concise_wrapper::train::train;
 pub(crate) use concise_wrapper::{Error, Model, Network};
@@ -19,20 +19,20 @@ pub(crate) use datasets::{CLASSES, Dataset, PIXELS, SAMPLE};
 pub(crate) use devices::DevicePlan;
 pub(crate) use harness::records::{BatchSums, TrainOptions};
 pub(crate) use harness::report::Report;
+pub(crate) use model_parallel::execute::unit::Whole;
 pub(crate) use model_parallel::layers::{Layers, Stage};
 pub(crate) use model_parallel::mesh::{Axis, Mesh};
 pub(crate) use model_parallel::networks::Channels;
-pub(crate) use model_parallel::Cost;
-pub(crate) use model_parallel::{
-    Action, Checked, Instruction, Kind, Schedule, Timeline, UNBOUNDED, Worker, check, predict,
-};
 pub(crate) use model_parallel::tensor_parallel::linear::{linear_by_column, linear_by_row};
 pub(crate) use model_parallel::tensor_parallel::mappings::{gather, scatter};
 pub(crate) use model_parallel::tensor_parallel::{Cut, Group};
+pub(crate) use model_parallel::{
+    Action, Bytes, Checked, Cost, Executor, Instruction, Kind, Schedule, Timeline, UNBOUNDED, check,
+};
 pub(crate) use model_state::weights_hash::WeightsHash;
 pub(crate) use ops::difference::{largest_difference, relative_difference};
 pub(crate) use ops::update::overwrite;
-pub(crate) use ops::{flatten, linear};
+pub(crate) use ops::{cross_entropy, flatten, linear};
 pub(crate) use params_and_allreduce::Algorithm;
 pub(crate) use params_and_allreduce::communicator::{Communicator, SharedCommunicator};
 pub(crate) use params_and_allreduce::thread::{Rank, run_ranks};

@@ -39,9 +39,12 @@ fn timeline(checked: &Checked, forward: f64, input: f64, weight: f64) -> Timelin
         backward: input + weight,
         backward_input: input,
         backward_weight: weight,
-        update: 0.0,
+        ..Cost::UNITS
     };
-    predict(checked, &vec![cost; checked.schedule().stages()], 0.0).unwrap()
+    let units = checked.schedule().units();
+    // The chunks of a stage share its work.
+    let cost = cost.faster((units / checked.schedule().stages()) as f64);
+    checked.simulate(&vec![cost; units], 0.0).unwrap()
 }
 
 #[test]
@@ -96,7 +99,8 @@ fn what_cannot_be_generated_is_refused() {
 #[test]
 fn activations_alive() {
     let alive = |checked: &Checked| -> Vec<usize> {
-        checked.peaks().iter().map(|peak| peak.activations).collect()
+        let units = timeline(checked, 1.0, 1.0, 1.0);
+        (0..units.stages).map(|stage| units.peak(stage).activations).collect()
     };
     for (p, m, checked) in all(Kind::Naive) {
         assert_eq!(alive(&checked), vec![1; p], "naive {p} × {m}");
@@ -109,10 +113,8 @@ fn activations_alive() {
         assert_eq!(alive(&checked), at_most, "1F1B {p} × {m}");
     }
     for (p, m, checked) in all(Kind::ZbH1) {
-        for (rank, peak) in checked.peaks().into_iter().enumerate() {
-            assert_eq!(peak.activations, (p - rank).min(m), "ZB-H1 {p} × {m}, stage {rank}");
-            assert!(peak.both <= p, "ZB-H1 {p} × {m}, stage {rank}: {peak:?}");
-        }
+        // Until the second half of their backward pass.
+        assert!(alive(&checked).iter().all(|&kept| kept <= p), "ZB-H1 {p} × {m}");
     }
 }
 
@@ -209,9 +211,9 @@ stage 2   ··  ··  F0  B0  ··  ··  ··  ··  F1  B1  ··  ··
             4,
             1.0,
             "\
-stage 0   F0  F1  F2  F3  ··  ··  ··  ··  B3  B2  B1  B0
-stage 1   ··  F0  F1  F2  F3  ··  ··  B3  B2  B1  B0  ··
-stage 2   ··  ··  F0  F1  F2  F3  B3  B2  B1  B0  ··  ··
+stage 0   F0  F1  F2  F3  ··  ··  ··  ··  B0  B1  B2  B3
+stage 1   ··  F0  F1  F2  F3  ··  ··  B0  B1  B2  B3  ··
+stage 2   ··  ··  F0  F1  F2  F3  B0  B1  B2  B3  ··  ··
 ",
         ),
         (
@@ -261,42 +263,44 @@ fn schedules_come_back_from_json() {
         assert_eq!(serde_json::from_str::<Schedule>(&json).unwrap(), schedule, "{json}");
     }
     let json = serde_json::to_string(&Kind::Naive.schedule(1, 1).unwrap()).unwrap();
-    let list = r#"[{"chunk":0,"do":"forward","micro_batch":0},{"chunk":0,"do":"backward","micro_batch":0},{"chunk":0,"do":"update"}]"#;
-    assert_eq!(json, format!(r#"{{"micro_batches":1,"chunks":1,"instructions":[{list}]}}"#));
+    let list = r#"[{"unit":0,"do":"forward","micro_batch":0},{"unit":0,"do":"backward","micro_batch":0},{"unit":0,"do":"update"}]"#;
+    let before = r#""micro_batches":1,"replicas":1,"placement":[0],"first_trained":0"#;
+    assert_eq!(json, format!(r#"{{{before},"lists":[{list}]}}"#));
 }
 
 /// All spans in which stages compute, each with the time at which its device and its inputs allow it to begin. A message to
 /// another stage takes `message`.
 pub fn earliest(checked: &Checked, timeline: &Timeline, message: f64) -> Vec<(Span, f64)> {
     use Action::{Backward, BackwardInput, BackwardWeight, Forward, Update};
-    let (stages, chunks) = (checked.schedule().stages(), checked.schedule().chunks);
-    let way = if stages > 1 { message } else { 0.0 };
-    let part = |span: &Span| span.instruction.chunk * stages + span.stage;
-    let ends = timeline.spans.iter().map(|span| ((part(span), span.instruction.action), span.end));
+    let schedule = checked.schedule();
+    let ends = timeline.spans.iter().map(|span| {
+        let Instruction { unit, action } = span.instruction;
+        ((unit, action), span.end)
+    });
     let ends: HashMap<_, _> = ends.collect();
-    // The end of the one or the other.
-    let end =
-        |part, wanted: [Action; 2]| *wanted.iter().find_map(|a| ends.get(&(part, *a))).unwrap();
-    let mut free = vec![0.0; stages];
+    // The end of the one or the other, at the stage of another unit.
+    let end = |unit: usize, wanted: [Action; 2], user: usize| {
+        let is_sent = schedule.placement[unit] != schedule.placement[user];
+        let end = wanted.iter().find_map(|action| ends.get(&(unit, *action))).unwrap();
+        end + if is_sent { message } else { 0.0 }
+    };
+    let mut free = vec![0.0; schedule.stages()];
     let computing = timeline.spans.iter().filter(|span| span.instruction.action.computes());
     let with_earliest = computing.map(|span| {
-        let part = part(span);
-        let inputs = match span.instruction.action {
-            Forward(i) if part > 0 => vec![end(part - 1, [Forward(i); 2]) + way],
-            Backward(i) | BackwardInput(i) if part + 1 == stages * chunks => {
-                vec![end(part, [Forward(i); 2])]
+        let Instruction { unit, action } = span.instruction;
+        let inputs = match action {
+            Forward(i) if unit > 0 => vec![end(unit - 1, [Forward(i); 2], unit)],
+            Backward(i) | BackwardInput(i) if schedule.is_last(unit) => {
+                vec![end(unit, [Forward(i); 2], unit)]
             }
             Backward(i) | BackwardInput(i) => {
-                let gradient = end(part + 1, [Backward(i), BackwardInput(i)]) + way;
-                vec![end(part, [Forward(i); 2]), gradient]
+                let gradient = end(unit + 1, [Backward(i), BackwardInput(i)], unit);
+                vec![end(unit, [Forward(i); 2], unit), gradient]
             }
-            BackwardWeight(i) => vec![end(part, [BackwardInput(i); 2])],
+            BackwardWeight(i) => vec![end(unit, [BackwardInput(i); 2], unit)],
             Update => {
-                let of_part = |part| {
-                    let all = 0..checked.schedule().micro_batches;
-                    all.map(move |i| end(part, [Backward(i), BackwardWeight(i)]))
-                };
-                checked.schedule().parts(span.stage).flat_map(of_part).collect()
+                let all = 0..schedule.micro_batches;
+                all.map(|i| end(unit, [Backward(i), BackwardWeight(i)], unit)).collect()
             }
             _ => vec![],
         };

@@ -78,7 +78,7 @@ fn bubbles(kind: Kind) -> (f64, f64) {
     let cut: Vec<_> = (0..parts).map(|part| part * each..(part + 1) * each).collect();
     let costs = measure(&case.layers, case.sample, 1, 5, DType::F64, &Device::Cpu).unwrap();
     let checked = checked(kind, STAGES, MICRO_BATCHES);
-    let predicted = predict(&checked, &Cost::of_parts(&costs, &cut), 0.0).unwrap().bubble();
+    let predicted = checked.simulate(&Cost::of_parts(&costs, &cut), 0.0).unwrap().bubble();
     let (.., stages) = case.pipeline(&checked, &cut, MICRO_BATCHES);
     let of_step = |step: usize| {
         Timeline::joined(stages.iter().map(|stage| stage.steps[step].clone())).bubble()

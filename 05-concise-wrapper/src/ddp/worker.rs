@@ -63,7 +63,8 @@ impl<T: Send + 'static> Worker<T> {
 
     /// Waits for the result of the next job.
     pub fn next(&self) -> Result<T, Error> {
-        let ended = |_| Err(Error::Other("the background thread of this rank has ended".to_owned()));
+        let ended =
+            |_| Err(Error::Other("the background thread of this rank has ended".to_owned()));
         self.results.recv().unwrap_or_else(ended)
     }
 }

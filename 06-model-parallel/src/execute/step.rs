@@ -22,12 +22,12 @@ use crate::simulate::Bytes;
 
 // ANCHOR: state
 /// The state of a list between two instructions.
-pub(super) struct StepState<'a, U> {
+pub(super) struct StepState<'a, 'o, U> {
     executor: &'a Executor<U>,
     schedule: &'a Schedule,
     micro_batches: &'a [Batch],
     /// What the list does with a gradient and a weight.
-    pub(super) purpose: Purpose<'a>,
+    pub(super) purpose: Purpose<'o>,
     /// Activations and gradients that wait for a pass of this stage, or for the instruction that sends them.
     tensors: BTreeMap<Key, Tensor>,
     /// The messages that have not arrived, from each stage, in the order of sending.
@@ -38,7 +38,9 @@ pub(super) struct StepState<'a, U> {
     halves: BTreeMap<(usize, usize), (Gradients, SecondHalf, usize)>,
     /// Loss and correct answers of each micro-batch, on the last unit's stage.
     pub(super) sums: BTreeMap<usize, StepSums>,
-    /// The summed gradients, if nobody updates the weights.
+    /// The summed gradients of the unit that is updated next.
+    summed: Vec<Tensor>,
+    /// The summed gradients of all units, if the caller updates the weights.
     pub(super) gradients: Vec<Tensor>,
     /// The bytes of messages that this stage has sent.
     pub(super) sent: usize,
@@ -68,12 +70,12 @@ struct Kept {
 }
 // ANCHOR_END: state
 
-impl<'a, U: Unit> StepState<'a, U> {
+impl<'a, 'o, U: Unit> StepState<'a, 'o, U> {
     pub(super) fn new(
         executor: &'a Executor<U>,
         schedule: &'a Schedule,
         micro_batches: &'a [Batch],
-        purpose: Purpose<'a>,
+        purpose: Purpose<'o>,
     ) -> Self {
         let incoming = |from| schedule.messages(from, executor.stage).collect();
         Self {
@@ -86,6 +88,7 @@ impl<'a, U: Unit> StepState<'a, U> {
             kept: BTreeMap::new(),
             halves: BTreeMap::new(),
             sums: BTreeMap::new(),
+            summed: Vec::new(),
             gradients: Vec::new(),
             sent: 0,
             activations: 0,
@@ -99,7 +102,7 @@ impl<'a, U: Unit> StepState<'a, U> {
         let Instruction { unit, action } = it;
         let _span = span(action).entered();
         self.held = Bytes::default();
-        self.weigh(0);
+        self.weigh(self.summed.iter().map(size_in_bytes).sum());
         match (action, self.schedule.message(it)) {
             (Action::Forward(i) | Action::ForwardOnly(i), _) => self.forward(it, i)?,
             (Action::Backward(i), _) => self.backward(unit, i, false)?,
@@ -154,7 +157,8 @@ impl<'a, U: Unit> StepState<'a, U> {
     /// Runs a unit's layers on a micro-batch: on the images, or on the activation of the unit before.
     fn forward(&mut self, it: Instruction, i: usize) -> TensorResult<()> {
         let (unit, schedule) = (it.unit, self.schedule);
-        let (keeps, needs_gradient) = (matches!(it.action, Action::Forward(_)), unit > schedule.first_trained);
+        let (keeps, needs_gradient) =
+            (matches!(it.action, Action::Forward(_)), unit > schedule.first_trained);
         let Placed { unit: layers, input: sample, .. } = self.executor.placed(unit);
         let (network, batch) = (layers.network(), &self.micro_batches[i]);
         let x = if unit > 0 {
@@ -251,10 +255,17 @@ impl<'a, U: Unit> StepState<'a, U> {
     // ANCHOR_END: passes
 
     // ANCHOR: update
+    /// Waits for everything from other replicas that an instruction needs. Waiting is no work.
+    pub(super) fn prepare(&mut self, it: Instruction) -> Result<(), Error> {
+        if it.action == Action::Update {
+            self.summed = self.executor.unit(it.unit).take_gradients()?;
+        }
+        Ok(())
+    }
+
     /// Updates the weights of a unit, or hands its gradients to the caller.
     fn update(&mut self, unit: usize) -> Result<(), Error> {
-        let layers = self.executor.unit(unit);
-        let gradients = layers.take_gradients()?;
+        let (layers, gradients) = (self.executor.unit(unit), std::mem::take(&mut self.summed));
         match &mut self.purpose {
             Purpose::Train(optimizer, rate, samples) => {
                 optimizer.step(layers.network().weights(), &gradients, *rate, *samples)?;

@@ -68,7 +68,10 @@ impl Replicas {
                 return Ok(sum);
             }
             let Some(lane) = lane else {
-                return Err(communicator::Error::Other(format!("no sum of unit {unit} was started")).into());
+                return Err(communicator::Error::Other(format!(
+                    "no sum of unit {unit} was started"
+                ))
+                .into());
             };
             come.extend([lane.next()?]);
         }
@@ -121,7 +124,9 @@ impl Sum {
                 sum.iter().map(|it| comm.all_reduce(it, Algorithm::default())).collect()
             }
             Self::Tree(sum) => sum.total(comm),
-            Self::Travels => Err(communicator::Error::Other("a sum is on its way twice".to_owned())),
+            Self::Travels => {
+                Err(communicator::Error::Other("a sum is on its way twice".to_owned()))
+            }
         }
     }
 }

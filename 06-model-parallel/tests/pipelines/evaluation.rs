@@ -46,7 +46,7 @@ fn a_pipeline_evaluates_as_one_device_and_does_not_run_ahead() {
         let line = Arc::new(Counted { line, unread: zero(), most: zero() });
         let network = layers.build(cut[rank.rank()].clone(), 1, DType::F64, &Device::Cpu)?;
         let (mesh, all) = (Mesh::pipeline(3), line.clone());
-        let worker = Worker::new(&checked, vec![network], all, mesh, &SAMPLE, Instant::now())?;
+        let worker = Executor::new(&checked, vec![network], all, mesh, &SAMPLE)?;
         // The messages before the first step do not count.
         line.unread.store(0, Ordering::SeqCst);
         line.most.store(0, Ordering::SeqCst);
@@ -113,7 +113,7 @@ fn stages_keep_nothing_of_a_forward_pass_that_nobody_differentiates() {
             Ok(Dense { weight, bias, counts: Arc::clone(&counted) })
         })?;
         let mesh = Mesh::pipeline(2);
-        Worker::new(&checked, vec![network], rank.into(), mesh, &SAMPLE, Instant::now())?
+        Executor::new(&checked, vec![network], rank.into(), mesh, &SAMPLE)?
             .evaluate_part(&data, Part::WHOLE)?;
         Ok(counts.each_ref().map(|count| count.load(Ordering::SeqCst)))
     });

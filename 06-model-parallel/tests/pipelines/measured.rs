@@ -1,8 +1,6 @@
 //! What a pipeline measures of itself is of the same kind as what was predicted.
 
-use model_parallel::Action::{
-    RecvActivation, RecvGradient, SendActivation, SendGradient,
-};
+use model_parallel::Action::{RecvActivation, RecvGradient, SendActivation, SendGradient};
 
 use super::training::{checked, cut, dense, lenet};
 use crate::prelude::*;
@@ -13,7 +11,7 @@ fn the_measured_timeline_has_what_was_predicted() {
     let stage = Cost { update: 0.1, ..Cost::UNITS };
     for kind in [Kind::Naive, Kind::GPipe, Kind::OneFOneB, Kind::ZbH1] {
         let checked = checked(kind, 3, 4);
-        let predicted = predict(&checked, &[stage; 3], 0.0).unwrap();
+        let predicted = checked.simulate(&[stage; 3], 0.0).unwrap();
         let (.., stages) = case.pipeline(&checked, &cut, 8);
         let of_step = |step: usize| stages.iter().map(move |stage| stage.steps[step].clone());
         for step in 0..5 {
@@ -53,10 +51,10 @@ fn chunks_execute_their_lists_and_send_what_is_expected() {
         for (stage, measured) in measured.iter().enumerate() {
             let spans = measured.steps[0].iter();
             let list: Vec<_> = spans.map(|span| span.instruction).collect();
-            assert_eq!(list, checked.schedule().instructions[stage]);
+            assert_eq!(list, checked.schedule().lists[stage]);
             // Eight samples of the widths at the cuts that separate two stages, forward or backward.
             let numbers = if stages == 1 { 0 } else { 17 + 13 + 9 };
-            assert_eq!(measured.sent, 8 * 8 * numbers, "{chunks} chunks, stage {stage}");
+            assert_eq!(measured.held.sent, 8 * 8 * numbers, "{chunks} chunks, stage {stage}");
         }
     }
 }
@@ -69,8 +67,9 @@ fn the_measured_peak_is_the_predicted_number_of_micro_batches() {
         let peaks = |kind| -> Vec<(usize, usize)> {
             let checked = checked(kind, 4, 5);
             let (.., stages) = case.pipeline(&checked, &cut, 10);
-            let alive = checked.peaks().into_iter().map(|peak| peak.activations);
-            stages.iter().map(|measured| measured.activations).zip(alive).collect()
+            let units = checked.simulate(&[Cost::UNITS; 4], 0.0).unwrap();
+            let alive = (0..4).map(|stage| units.peak(stage).activations);
+            stages.iter().map(|measured| measured.held.peak.activations).zip(alive).collect()
         };
         let one: Vec<usize> = peaks(Kind::Naive).into_iter().map(|(bytes, _)| bytes).collect();
         for kind in [Kind::GPipe, Kind::OneFOneB] {
@@ -88,6 +87,6 @@ fn bytes_of_a_stage_by_hand() {
     let (.., stages) = case.pipeline(&checked(Kind::Naive, 2, 5), &cut("2", 5), 10);
     let of = |values: usize| 2 * values * 8;
     // Widths 6, 17, 13 | 13, 11, 9, 10. The last stage has the loss as well.
-    assert_eq!(stages[0].activations, of(6 + 17 + 13));
-    assert_eq!(stages[1].activations, of(13 + 11 + 9 + 10) + 8);
+    assert_eq!(stages[0].held.peak.activations, of(6 + 17 + 13));
+    assert_eq!(stages[1].held.peak.activations, of(13 + 11 + 9 + 10) + 8);
 }

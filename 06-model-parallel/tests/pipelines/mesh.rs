@@ -50,7 +50,7 @@ fn every_mesh_evaluates_as_one_device() {
             let group = Group::new(mesh.along(&all, Axis::Tensor)?, Algorithm::OneShot);
             let range = cut[mesh.coordinate(rank.rank(), Axis::Pipeline)].clone();
             let part = layers.build_part(range, 1, DType::F64, &Device::Cpu, &group)?;
-            let worker = Worker::new(&checked, vec![part], all, mesh, &SAMPLE, Instant::now())?;
+            let worker = Executor::new(&checked, vec![part], all, mesh, &SAMPLE)?;
             worker.evaluate(&data)
         });
         for sums in found.unwrap() {

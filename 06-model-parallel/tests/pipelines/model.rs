@@ -1,7 +1,6 @@
 //! A pipeline as a model that stage 5's loop trains: its part of a batch, and the whole model again.
 
 use concise_wrapper::train::Trained;
-use model_parallel::held::Held;
 
 use super::training::{CONSTANTS, checked, images, on_ranks, one_layer_each, sorted, worker};
 use crate::prelude::*;
@@ -15,14 +14,12 @@ fn data() -> LoadedData {
 const OPTIONS: TrainOptions =
     TrainOptions { epochs: 2, batch_size: 8, learning_rate: 0.01, seed: 1 };
 
-const EXTRAS: Extras = Extras { constants: CONSTANTS, warm_up: 0 };
-
 fn trained(
     model: &impl concise_wrapper::Model,
     checkpoints: Option<&Checkpoints>,
 ) -> Result<Trained, Error> {
     let report = &mut Report::silent();
-    train(model, &data(), &OPTIONS, &EXTRAS, checkpoints, report, |_| Ok(()))
+    train(model, &data(), &OPTIONS, &mut Sgd::new(CONSTANTS), checkpoints, report, |_| Ok(()))
 }
 
 #[test]
@@ -56,14 +53,18 @@ fn replicas_of_a_pipeline_train_and_evaluate_as_one_device() {
         }
         // Micro-batches of two samples; the last batch of an epoch has smaller ones.
         let (widths, losses) = [(2 * (PIXELS + 9), 0), (9 + CLASSES, 1)][rank % 2];
-        assert_eq!(measured.activations, 8 * (2 * widths + losses), "rank {rank}");
         let parameters = 8 * [PIXELS * 9 + 9, 9 * CLASSES + CLASSES][rank % 2];
-        assert_eq!(measured.gradients, 2 * parameters, "rank {rank}");
+        let expected = Bytes {
+            parameters,
+            // The sum, and the gradients of one micro-batch.
+            gradients: 2 * parameters,
+            optimizer: parameters,
+            activations: 8 * (2 * widths + losses),
+            messages: 8 * 2 * 9,
+        };
+        assert_eq!(measured.held.peak, expected, "rank {rank}");
         // Two micro-batches of two samples, of nine numbers each.
-        assert_eq!(measured.sent, 8 * 2 * 2 * 9, "rank {rank}");
-        let optimizer = |constants| Held::new(alone.weights(), constants, 0).optimizer;
-        assert_eq!(optimizer(Momentum::default()), 0);
-        assert_eq!(optimizer(EXTRAS.constants), alone.weights().parameter_bytes());
+        assert_eq!(measured.held.sent, 8 * 2 * 2 * 9, "rank {rank}");
     }
 }
 

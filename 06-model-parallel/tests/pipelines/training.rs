@@ -1,7 +1,7 @@
 //! Some steps of training: on one device, in a pipeline, and data-parallel.
 
 use datasets::Batch;
-use model_parallel::execute::{Measured, Worker};
+use model_parallel::execute::Measured;
 use params_and_allreduce::thread::RankFailure;
 use split_batch::split::split_batch;
 
@@ -112,7 +112,6 @@ impl Case {
         cut: &[Range<usize>],
         samples: usize,
     ) -> (Weights, Vec<f64>, Vec<Measured>) {
-        let origin = Instant::now();
         let ended = on_ranks(mesh.devices(), |rank| {
             let all: SharedCommunicator = rank.into();
             let group = match mesh.tensor {
@@ -124,9 +123,10 @@ impl Case {
                 let layers = cut[part].clone();
                 self.layers.build_part(layers, 1, DType::F64, &Device::Cpu, &group)
             };
-            let parts = checked.schedule().parts(mesh.coordinate(rank.rank(), Axis::Pipeline));
+            let parts = checked.schedule().units_of(mesh.coordinate(rank.rank(), Axis::Pipeline));
             let chunks = parts.map(build).collect::<Result<_, _>>()?;
-            let worker = Worker::new(checked, chunks, all, mesh, self.sample, origin)?;
+            let worker =
+                Executor::with(checked, chunks, all, mesh, self.sample, (cross_entropy, true))?;
             let steps = self.train(&worker, samples)?;
             let mine = self.layers.join(worker.weights().snapshot()?, &group)?;
             Ok((worker.whole(mine)?, steps, worker.measured()))
@@ -188,24 +188,24 @@ pub fn on_ranks<R: Send>(
 }
 
 /// The worker of a rank, which holds these layers of a model for samples of this shape.
-pub fn worker<'a>(
+pub fn worker(
     rank: &Rank,
     mesh: Mesh,
-    checked: &'a Checked,
+    checked: &Checked,
     layers: (&Layers, Range<usize>),
     sample: &[usize],
-) -> Result<Worker<'a, Stage>, Error> {
+) -> Result<Executor<Whole<Stage>>, Error> {
     let network = layers.0.build(layers.1, 1, DType::F64, &Device::Cpu)?;
-    Worker::new(checked, vec![network], rank.into(), mesh, sample, Instant::now())
+    Executor::new(checked, vec![network], rank.into(), mesh, sample)
 }
 
 /// The worker of a rank in a mesh of two stages, with a layer each, for images.
-pub fn one_layer_each<'a>(
+pub fn one_layer_each(
     rank: &Rank,
     mesh: Mesh,
-    checked: &'a Checked,
+    checked: &Checked,
     layers: &Layers,
-) -> Result<Worker<'a, Stage>, Error> {
+) -> Result<Executor<Whole<Stage>>, Error> {
     let stage = rank.rank() % 2;
     worker(rank, mesh, checked, (layers, stage..stage + 1), &SAMPLE)
 }

@@ -47,11 +47,11 @@ fn worker(
     algorithm: Algorithm,
     layers: &Layers,
     (sample, dtype): (&[usize], DType),
-) -> Result<(Worker<'static, Stage>, Group), Error> {
+) -> Result<(Executor<Whole<Stage>>, Group), Error> {
     let all: SharedCommunicator = rank.into();
     let group = Group::new(mesh.along(&all, Axis::Tensor)?, algorithm);
     let part = layers.build_part(0..layers.len(), SEED, dtype, &Device::Cpu, &group)?;
-    let worker = Worker::new(&WHOLE_BATCH, vec![part], all, mesh, sample, Instant::now())?;
+    let worker = Executor::new(&WHOLE_BATCH, vec![part], all, mesh, sample)?;
     Ok((worker, group))
 }
 

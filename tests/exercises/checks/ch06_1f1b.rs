@@ -108,7 +108,7 @@ fn not_sound(lists: &Schedule, error: &Fault) -> Finding {
         }
         Fault::TooEarly { step, .. } => (NEEDED_FIRST, vec![(step.stage, step.position)]),
         Fault::Twice { step, .. } => (ONCE, vec![(step.stage, step.position)]),
-        Fault::Missing { stage, .. } => (ALL, vec![(*stage, lists.instructions[*stage].len())]),
+        Fault::Missing { stage, .. } => (ALL, vec![(*stage, lists.lists[*stage].len())]),
         Fault::Order { sending, receiving } => {
             (SENDS, [sending, receiving].map(|step| (step.stage, step.position)).into())
         }
@@ -133,7 +133,7 @@ fn devices_wait_no_longer_than_they_have_to(
     // Every pass takes a second, and messages take no time.
     let cost = Cost { forward: 1.0, backward: 1.0, ..Cost::default() };
     let [expected, got] = [theirs, found]
-        .map(|checked| predict(checked, &vec![cost; stages], 0.0).expect("a cost for each stage"));
+        .map(|checked| checked.simulate(&vec![cost; stages], 0.0).expect("a cost for each stage"));
     demand(got.bubble() - formula <= 1e-9, || {
         let told = |timeline: &Timeline| {
             format!("{}\n{}", short(timeline.bubble()), timeline.drawing(1.0, usize::MAX))
@@ -150,7 +150,7 @@ fn devices_wait_no_longer_than_they_have_to(
 
 /// The reason why devices wait too long, and its law: the first pass, or else the first message, that is not where stage 6 has it.
 fn why_devices_wait(theirs: &Checked, found: &Checked) -> (String, &'static str) {
-    let lists = |stage: usize| [theirs, found].map(|it| &it.schedule().instructions[stage]);
+    let lists = |stage: usize| [theirs, found].map(|it| &it.schedule().lists[stage]);
     for only_passes in [true, false] {
         for stage in 0..found.schedule().stages() {
             let [right, got] = lists(stage)
@@ -172,7 +172,7 @@ fn why_devices_wait(theirs: &Checked, found: &Checked) -> (String, &'static str)
 
 /// `stage 1: … Forward(1), SendActivation(1), RecvGradient(0)`, where the last is the one at this position.
 fn up_to(lists: &Schedule, stage: usize, position: usize) -> String {
-    let list = &lists.instructions[stage];
+    let list = &lists.lists[stage];
     let end = list.len().min(position + 1);
     let begin = position.saturating_sub(BEFORE);
     let shown: Vec<String> = list[begin..end].iter().map(ToString::to_string).collect();
@@ -188,7 +188,7 @@ fn passes(checked: &Checked, stage: usize) -> String {
         Action::Backward(i) => Some(format!("B{i}")),
         _ => None,
     };
-    let list = &checked.schedule().instructions[stage];
+    let list = &checked.schedule().lists[stage];
     let passes: Vec<String> =
         list.iter().filter_map(|instruction| pass(instruction.action)).collect();
     passes.join(" ")

@@ -1,8 +1,8 @@
 //! The learner's lists as a schedule of stage 6: checked, drawn, and executed by two devices.
 
 use harness::report::columns;
-use model_parallel::layers::Layers;
 use model_parallel::Cost;
+use model_parallel::layers::Layers;
 use model_parallel::partition::cut;
 use model_parallel::{Action, Kind, Schedule, predict};
 
@@ -30,7 +30,7 @@ pub fn run(answer: Answer) -> Run {
     let (stages, micro_batches) = SHAPES[0];
     let unit = vec![Cost { forward: 1.0, backward: 1.0, ..Cost::default() }; stages];
     let ours = checked(Kind::OneFOneB.schedule(stages, micro_batches)?)?;
-    let (timeline, theirs) = (predict(&drawn, &unit, 0.0)?, predict(&ours, &unit, 0.0)?);
+    let (timeline, theirs) = (drawn.simulate(&unit, 0.0)?, ours.simulate(&unit, 0.0)?);
     line(timeline.drawing(1.0, columns()).trim_end())?;
     let [yours, theirs] = [timeline, theirs].map(|it| 100.0 * it.bubble());
     line(format_args!("your bubble is {yours:.0} %, ours {theirs:.0} %\n"))?;

@@ -2,10 +2,10 @@
 
 use std::ops::Range;
 
-use model_parallel::layers::Layers;
 use model_parallel::Cost;
-use model_parallel::partition::cut;
 use model_parallel::Kind;
+use model_parallel::layers::Layers;
+use model_parallel::partition::cut;
 
 use super::pipeline::{DEVICES, MICRO_BATCHES, Pipeline, checked, compare, measure};
 use super::prelude::*;

@@ -27,7 +27,7 @@ pub fn run(answer: Answer) -> Run {
     let layers = Layers::dense(&[PIXELS, HIDDEN, CLASSES])?;
     let checked = checked(Kind::Naive.schedule(DEVICES, 1)?)?;
     let pipeline = Pipeline { layers: &layers, cut: &[0..1, 1..2], checked: &checked };
-    let by_answer = |worker: &Worker<'_, Stage>, share: &LocalBatch| {
+    let by_answer = |worker: &Executor<Whole<Stage>>, share: &LocalBatch| {
         let rank = Peer::new(worker.rank().expect("a worker has ranks").clone());
         let (layers, batch) = (worker.network(0), share.shards[0].to_device(rank.device())?);
         let arrives = Shape::from((batch.len(), HIDDEN));

@@ -11,11 +11,11 @@ use datasets::SAMPLE;
 use drawing::svg::Place;
 use harness::load::Load;
 use harness::report::file;
+use model_parallel::gantt::chart;
 use model_parallel::layers::{Layers, Stage};
 use model_parallel::mesh::Mesh;
-use model_parallel::{Cost, partition};
-use model_parallel::gantt::chart;
 use model_parallel::{Checked, Kind, Schedule, Timeline, Worker, check, predict};
+use model_parallel::{Cost, partition};
 
 use super::prelude::*;
 
@@ -28,7 +28,7 @@ pub(super) const OPTIONS: TrainOptions = options(1, 512, 0.1);
 
 /// A step of a stage, as [`Pipeline::train`] takes it.
 pub(super) type StepOf<'a> =
-    &'a (dyn Fn(&Worker<'_, Stage>, &LocalBatch) -> Result<Step, ModelError> + Sync);
+    &'a (dyn Fn(&Executor<Whole<Stage>>, &LocalBatch) -> Result<Step, ModelError> + Sync);
 
 /// The step of stage 6: every instruction of the list.
 pub(super) const OURS: StepOf<'static> = &|worker, batch| worker.backward(batch);
@@ -49,13 +49,13 @@ impl Pipeline<'_> {
         name: &str,
         backward: StepOf<'_>,
     ) -> Run<(Training, Option<Timeline>)> {
-        let (data, origin) = (images(IMAGES), Instant::now());
+        let (data, origin) = (images(IMAGES));
         let stages = self.checked.schedule().stages();
         let of_ranks = run_ranks(&DevicePlan::slices(stages)?, TIMEOUT, |rank| {
             let range = self.cut.get(rank.rank()).cloned().unwrap_or_default();
             let network = self.layers.build(range, OPTIONS.seed, DType::F32, rank.device())?;
             let (all, mesh) = (rank.into(), Mesh::pipeline(stages));
-            let model = Worker::new(self.checked, vec![network], all, mesh, &SAMPLE, origin)?;
+            let model = Executor::new(self.checked, vec![network], all, mesh, &SAMPLE)?;
             let model = With { model, backward };
             let part = Training::of(name, &model, (&data, &OPTIONS))?;
             let (worker, [first, last]) = (&model.model, part.weights);
@@ -106,7 +106,7 @@ pub(super) fn compare(exercise: &str, costs: &[Cost], pipelines: &[(&str, Pipeli
             it => it?,
         };
         let Pipeline { cut, checked, .. } = *pipeline;
-        let predicted = predict(checked, &Cost::of_parts(costs, cut), 0.0)?;
+        let predicted = checked.simulate(&Cost::of_parts(costs, cut), 0.0)?;
         let both = [predicted, measured.ok_or("stage 6 measures each step")?];
         let bubbles = both.each_ref().map(|it| format!("{:.0}", 100.0 * it.bubble()));
         let kept: Vec<_> = checked.peaks().iter().map(|it| it.both.to_string()).collect();

@@ -65,7 +65,7 @@ pub fn schedules() -> anyhow::Result<String> {
     let (mut pipelines, mut peaks) = (Vec::new(), Vec::new());
     for kind in kinds {
         let checked = check(kind.schedule(stages, micro_batches)?, UNBOUNDED)?;
-        pipelines.push((kind.to_string(), predict(&checked, &vec![Cost::UNITS; stages], 0.0)?));
+        pipelines.push((kind.to_string(), checked.simulate(&vec![Cost::UNITS; stages], 0.0)?));
         peaks.push(checked.peaks().to_vec());
     }
     let mut gantt = predicted_chart("Timelines of schedules", &pipelines);

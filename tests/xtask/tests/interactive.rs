@@ -98,7 +98,7 @@ fn bubbles_and_peaks_are_those_of_the_rows() {
         let kind = KINDS.into_iter().find(|one| one.to_string() == *kind).unwrap();
         let schedule = kind.schedule(*stages, *micro_batches).unwrap();
         let tight = check(schedule, timeline.capacity).unwrap();
-        let tight = predict(&tight, &vec![Cost::UNITS; *stages], 0.0).unwrap();
+        let tight = tight.simulate(&vec![Cost::UNITS; *stages], 0.0).unwrap();
         assert_eq!(tight.makespan(), timeline.units.0, "{what}");
     }
     assert_eq!((found, plans.len()), (156, 175));

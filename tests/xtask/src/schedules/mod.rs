@@ -88,7 +88,7 @@ impl Plan {
             }
         };
         let checked = check(schedule, UNBOUNDED)?;
-        let timeline = predict(&checked, &vec![Cost::UNITS; stages], 0.0)?;
+        let timeline = checked.simulate(&vec![Cost::UNITS; stages], 0.0)?;
         ensure!(timeline.start() == 0.0, "time starts at 0");
         let peaks = checked.peaks();
         let halves = peaks.iter().filter(|_| kind == Kind::ZbH1);
