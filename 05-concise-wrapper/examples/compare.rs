@@ -10,7 +10,7 @@ use anyhow::{Result, bail};
 use clap::Parser;
 use concise_wrapper::batch_norm::Norms;
 use concise_wrapper::ddp::{Ddp, Reduction};
-use concise_wrapper::optimizer::{Extras, scaled_rate};
+use concise_wrapper::optimizer::{Momentum, Sgd, scaled_rate};
 use concise_wrapper::resnet::ResNet18;
 use concise_wrapper::{Error, Model, Network, sizing, train};
 use devices::{DevicePlan, SeveralDevices};
@@ -187,7 +187,8 @@ fn train_and_test(
     report: &mut Report<'_>,
 ) -> Result<[f64; 2], Error> {
     let TrainSetup { data, .. } = setup;
-    let trained = train(model, data, options, &Extras::default(), None, report, |_| Ok(()))?;
+    let sgd = &mut Sgd::new(Momentum::default());
+    let trained = train(model, data, options, sgd, None, report, |_| Ok(()))?;
     norms.test_by_batch();
     let running = trained.records.last().map_or(f64::NAN, |record| record.test_accuracy);
     Ok([running, model.evaluate(&data.test)?.accuracy()])

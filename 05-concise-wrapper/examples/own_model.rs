@@ -3,7 +3,7 @@
 // ANCHOR: program
 use candle_core::{DType, Module as _, Tensor};
 use concise_wrapper::ddp::{Ddp, Reduction};
-use concise_wrapper::optimizer::{Momentum, Sgd};
+use concise_wrapper::optimizer::{Momentum, Optimizer as _, Sgd};
 use concise_wrapper::{Error, Model as _, Network};
 use devices::{DeviceKind, DevicePlan};
 use ops::cross_entropy;

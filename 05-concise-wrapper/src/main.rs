@@ -9,6 +9,7 @@ use std::process::ExitCode;
 use arguments::{Arguments, Norm, WrapperKind};
 use concise_wrapper::ddp::alike;
 use concise_wrapper::launch::Launch;
+use concise_wrapper::optimizer::{Extras, Sgd, Update};
 use concise_wrapper::recorder::record;
 use concise_wrapper::slow_link::SlowNetwork;
 use concise_wrapper::train::Trained;
@@ -119,5 +120,7 @@ fn train_model(
     let Prepared { flags, setup, recording, .. } = prepared;
     let checkpoints = prepared.checkpoints(run);
     let observe = record(model, (flags.record.is_some() && run.main).then_some(recording));
-    train(model, &setup.data, &run.options, &flags.extras, checkpoints.as_ref(), report, observe)
+    let Extras { constants, warm_up } = flags.extras;
+    let update = Update { optimizer: &mut Sgd::new(constants), warm_up };
+    train(model, &setup.data, &run.options, update, checkpoints.as_ref(), report, observe)
 }

@@ -11,6 +11,7 @@ use split_batch::loader::{LocalBatch, Shards};
 use tracing::info_span;
 use trainer::StepSums;
 
+use crate::optimizer::Optimizer;
 use crate::weights::Weights;
 use crate::{Error, Network};
 
@@ -25,6 +26,18 @@ pub trait Model {
     /// Computes loss and gradients of a global batch, over all devices. Updates nothing. `batch` holds this model's shards.
     /// Fails when the batch does not fit the model, or another rank stops or stalls.
     fn backward(&self, batch: &LocalBatch) -> Result<Step, Error>;
+
+    /// Makes a whole step: computes the gradients of a global batch, and updates the weights at this learning rate.
+    fn step(
+        &self,
+        batch: &LocalBatch,
+        optimizer: &mut dyn Optimizer,
+        rate: f64,
+    ) -> Result<Step, Error> {
+        let step = self.backward(batch)?;
+        optimizer.step(self.weights(), &step.gradients, rate, batch.samples)?;
+        Ok(step)
+    }
 
     /// Returns the tensors to update. The wrapper copies the new values to all devices.
     fn weights(&self) -> &Weights;

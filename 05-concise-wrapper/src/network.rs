@@ -301,7 +301,7 @@ mod tests {
     use super::*;
     use crate::batch_norm::BatchNorm;
     use crate::lenet::LeNet;
-    use crate::optimizer::{Momentum, Sgd};
+    use crate::optimizer::{Momentum, Optimizer as _, Sgd};
 
     fn lenet() -> Network<LeNet> {
         Network::new(1, DType::F64, &Device::Cpu, |vb, _| LeNet::new(vb)).unwrap()

@@ -1,9 +1,11 @@
-//! SGD with momentum and weight decay, AdamW, and the learning rate's schedule. All formulas are PyTorch's.
+//! Optimizers: SGD with momentum and weight decay, and AdamW. The schedule of the learning rate. All formulas are PyTorch's.
 //!
 //! An optimizer belongs to one replica. Its gradients are *sums* over the samples of a global batch, and its update divides by
 //! the number of samples, once.
 
-use candle_core::{Result, Tensor, bail};
+use std::collections::HashMap;
+
+use candle_core::{Device, Result, Tensor, bail};
 use clap::Args;
 use devices::move_view;
 use harness::cli::{number, whole};
@@ -43,6 +45,48 @@ pub struct Extras {
     pub warm_up: usize,
 }
 
+// ANCHOR: optimizer
+/// Updates parameters, and keeps the state of each by its name. A step of some parameters uses and changes no other state, so
+/// a model may be updated part by part.
+pub trait Optimizer {
+    /// Updates the parameters. `gradients` are sums over `samples` samples, in the order of the parameters. Fails when the
+    /// gradients or the state do not fit the parameters. Then no parameter was changed.
+    fn step(
+        &mut self,
+        weights: &Weights,
+        gradients: &[Tensor],
+        rate: f64,
+        samples: usize,
+    ) -> Result<()>;
+
+    /// Returns the state of the parameters by name, such as `velocity/conv1.weight`: zeros before the first step. The tensors
+    /// may share the memory of the state. Fails when the state does not fit the parameters.
+    fn state(&self, weights: &Weights) -> Result<Vec<(String, Tensor)>>;
+
+    /// Replaces the state of the parameters by a copy. Fails when the names, shapes or types are not those of
+    /// [`state`](Self::state). Then nothing was changed.
+    fn restore(&mut self, weights: &Weights, state: &[(String, Tensor)]) -> Result<()>;
+
+    /// Returns the settings that decide the numbers of a run, by name. A checkpoint of other settings is refused.
+    fn settings(&self) -> Vec<(&'static str, String)>;
+}
+
+/// How the weights of a model are updated.
+pub struct Update<'a> {
+    /// The optimizer.
+    pub optimizer: &'a mut dyn Optimizer,
+    /// Steps over which the learning rate rises to its full height.
+    pub warm_up: usize,
+}
+
+/// An update with a constant learning rate.
+impl<'a, O: Optimizer> From<&'a mut O> for Update<'a> {
+    fn from(optimizer: &'a mut O) -> Self {
+        Self { optimizer, warm_up: 0 }
+    }
+}
+// ANCHOR_END: optimizer
+
 // ANCHOR: sgd
 /// A learning rate that rises in equal steps to its full height, and stays there.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -80,51 +124,21 @@ pub fn scaled_rate(rate: f64, batch: usize, reference_batch: usize) -> f64 {
 #[derive(Debug)]
 pub struct Sgd {
     constants: Momentum,
-    /// In the order of the parameters. Empty before the first step, and always if both constants are 0.
-    velocities: Vec<Tensor>,
+    /// Empty before the first step, and always if both constants are 0.
+    velocities: HashMap<String, Tensor>,
 }
 
 impl Sgd {
     /// An optimizer without velocities.
     pub fn new(constants: Momentum) -> Self {
-        Self { constants, velocities: Vec::new() }
+        Self { constants, velocities: HashMap::new() }
     }
+}
+// ANCHOR_END: sgd
 
-    /// Makes velocities of zeros, if the constants need some. Fails when there are velocities that do not fit the weights.
-    pub(crate) fn begin(&mut self, weights: &Weights) -> Result<()> {
-        let is_plain = self.constants == Momentum::default() && self.velocities.is_empty();
-        if is_plain { Ok(()) } else { begin(&mut self.velocities, weights) }
-    }
-
-    /// The velocities by the names of their parameters: the state that a checkpoint saves. They share their memory.
-    pub fn velocities(&self, weights: &Weights) -> Vec<(String, Tensor)> {
-        let names = weights.parameters.iter().map(|parameter| parameter.name.clone());
-        names.zip(self.velocities.iter().cloned()).collect()
-    }
-
-    /// Restores all velocities, or removes them if the list is empty. Fails when there is not one velocity for each
-    /// parameter, of its shape and type.
-    pub fn set_velocities(&mut self, weights: &Weights, all: &[(String, Tensor)]) -> Result<()> {
-        let parameters = if all.is_empty() { &[][..] } else { &weights.parameters };
-        if all.len() != parameters.len() {
-            bail!("{} velocities for {} parameters", all.len(), parameters.len());
-        }
-        let restored = parameters.iter().map(|parameter| {
-            let fits = |(name, v): &&(_, _)| *name == parameter.name && fits((v, parameter));
-            match all.iter().find(fits) {
-                Some((_, v)) => move_view(&v.force_contiguous()?, parameter.tensor.device()),
-                None => bail!("there is no velocity for parameter {}", parameter.name),
-            }
-        });
-        self.velocities = restored.collect::<Result<_>>()?;
-        Ok(())
-    }
-    // ANCHOR_END: sgd
-
-    // ANCHOR: step
-    /// Updates the weights. `gradients` are sums over `samples` samples, in the order of the parameters. Fails when the
-    /// gradients or the velocities do not fit the weights. Then no weight was changed.
-    pub fn step(
+// ANCHOR: step
+impl Optimizer for Sgd {
+    fn step(
         &mut self,
         weights: &Weights,
         gradients: &[Tensor],
@@ -133,24 +147,42 @@ impl Sgd {
     ) -> Result<()> {
         check(weights, gradients, samples)?;
         let _span = info_span!(target: COMPUTE, "update").entered();
-        self.begin(weights)?;
-        let share = 1.0 / samples as f64;
+        let (velocities, share) = (self.state(weights)?, 1.0 / samples as f64);
         let values = weights.parameters.iter().map(|named| &named.tensor);
-        if self.velocities.is_empty() {
+        if velocities.is_empty() {
             return sgd_step_all(values.zip(gradients), rate * share);
         }
-        let slots = values.zip(gradients).zip(&self.velocities);
-        let slots: Vec<_> = slots.map(|((w, gradient), v)| [v, w, gradient]).collect();
+        let slots = values.zip(gradients).zip(&velocities);
+        let slots: Vec<_> = slots.map(|((w, gradient), (_, v))| [v, w, gradient]).collect();
         let Momentum { momentum, weight_decay } = self.constants;
-        momentum_step(&slots, [momentum, share, weight_decay, rate])
+        momentum_step(&slots, [momentum, share, weight_decay, rate])?;
+        self.velocities.extend(velocities);
+        Ok(())
+    }
+
+    fn state(&self, weights: &Weights) -> Result<Vec<(String, Tensor)>> {
+        let is_plain = self.constants == Momentum::default();
+        let parameters = if is_plain { &[] } else { &weights.parameters[..] };
+        let velocity = |it: &Named| slot(&self.velocities, "velocity", it, &it.tensor);
+        parameters.iter().map(velocity).collect()
     }
     // ANCHOR_END: step
+
+    fn restore(&mut self, weights: &Weights, state: &[(String, Tensor)]) -> Result<()> {
+        self.velocities.extend(copied(state, &self.state(weights)?)?);
+        Ok(())
+    }
+
+    fn settings(&self) -> Vec<(&'static str, String)> {
+        let Momentum { momentum, weight_decay } = self.constants;
+        vec![("momentum", format!("{momentum:?}")), ("weight decay", format!("{weight_decay:?}"))]
+    }
 }
 
 // ANCHOR: adamw
 /// Adam with decoupled weight decay (Loshchilov and Hutter, "Decoupled Weight Decay Regularization", 2019).
 ///
-/// With g the gradient of the *mean* loss over the global batch, w a parameter, and t the number of the step, from 1:
+/// With g the gradient of the *mean* loss over the global batch, w a parameter, and t the number of its steps:
 ///
 /// ```text
 /// w ← w − rate · decay · w
@@ -168,22 +200,19 @@ pub struct AdamW {
     pub epsilon: f64,
     /// How strongly weights are pulled towards 0. Without decay, AdamW is Adam.
     pub weight_decay: f64,
-    /// The number of steps so far.
-    pub steps: u32,
-    /// m and v of each parameter, in the order of the parameters. Empty before the first step.
-    pub means: [Vec<Tensor>; 2],
+    /// m, v and t of each parameter, by name. Empty before the first step.
+    pub moments: HashMap<String, Tensor>,
 }
 
 impl Default for AdamW {
     fn default() -> Self {
-        let (betas, means) = ([0.9, 0.999], Default::default());
-        Self { betas, epsilon: 1e-8, weight_decay: 0.01, steps: 0, means }
+        let (betas, moments) = ([0.9, 0.999], HashMap::new());
+        Self { betas, epsilon: 1e-8, weight_decay: 0.01, moments }
     }
 }
 
-impl AdamW {
-    /// Updates the weights, like [`Sgd::step`].
-    pub fn step(
+impl Optimizer for AdamW {
+    fn step(
         &mut self,
         weights: &Weights,
         gradients: &[Tensor],
@@ -192,46 +221,95 @@ impl AdamW {
     ) -> Result<()> {
         check(weights, gradients, samples)?;
         let _span = info_span!(target: COMPUTE, "update").entered();
-        self.means.iter_mut().try_for_each(|means| begin(means, weights))?;
-        self.steps += 1;
-        let ([beta1, beta2], [means, squares]) = (self.betas, &mut self.means);
-        let corrected = |beta: f64| 1.0 - beta.powf(self.steps.into());
-        let slots = weights.parameters.iter().zip(gradients).zip(means).zip(squares);
-        for (((Named { tensor: w, .. }, gradient), m), v) in slots {
+        let ([beta1, beta2], mut state) = (self.betas, self.state(weights)?);
+        let slots = weights.parameters.iter().zip(gradients).zip(state.as_chunks_mut().0);
+        for ((Named { tensor: w, .. }, gradient), [(_, m), (_, v), (_, t)]) in slots {
             let g = (gradient / samples as f64)?;
             *m = ((&*m * beta1)? + (&g * (1.0 - beta1))?)?;
             *v = ((&*v * beta2)? + (g.sqr()? * (1.0 - beta2))?)?;
+            *t = (&*t + 1.0)?;
+            let steps = t.to_scalar::<f64>()?;
+            let corrected = |beta: f64| 1.0 - beta.powf(steps);
             let deviation = (&*v / corrected(beta2))?.sqrt()?;
             let direction = ((&*m / corrected(beta1))? / (deviation + self.epsilon)?)?;
             let decayed = (w.detach() * (1.0 - rate * self.weight_decay))?;
             overwrite(w, &(decayed - (direction * rate)?)?)?;
         }
+        self.moments.extend(state);
         Ok(())
     }
-}
 
+    fn state(&self, weights: &Weights) -> Result<Vec<(String, Tensor)>> {
+        // In CPU memory: a step reads it.
+        let count = Tensor::new(0.0, &Device::Cpu)?;
+        let moments = |it: &Named| {
+            [("mean", &it.tensor), ("square", &it.tensor), ("steps", &count)]
+                .map(|(kind, like)| slot(&self.moments, kind, it, like))
+        };
+        weights.parameters.iter().flat_map(moments).collect()
+    }
+
+    fn restore(&mut self, weights: &Weights, state: &[(String, Tensor)]) -> Result<()> {
+        self.moments.extend(copied(state, &self.state(weights)?)?);
+        Ok(())
+    }
+
+    fn settings(&self) -> Vec<(&'static str, String)> {
+        vec![
+            ("optimizer", "AdamW".to_owned()),
+            ("betas", format!("{:?}", self.betas)),
+            ("epsilon", format!("{:?}", self.epsilon)),
+            ("weight decay", format!("{:?}", self.weight_decay)),
+        ]
+    }
+}
+// ANCHOR_END: adamw
+
+// ANCHOR: state
 fn check(weights: &Weights, gradients: &[Tensor], samples: usize) -> Result<()> {
     let named = weights.parameters.iter().map(|named| (named.name.as_str(), &named.tensor));
     check_gradients(named, gradients, samples)
 }
 
-/// Makes a state of zeros before the first step. Fails when the state does not fit the parameters.
-fn begin(state: &mut Vec<Tensor>, weights: &Weights) -> Result<()> {
-    if state.is_empty() {
-        let zeros = weights.parameters.iter().map(|named| named.tensor.detach().zeros_like());
-        *state = zeros.collect::<Result<_>>()?;
-    }
-    if state.len() != weights.parameters.len() || !state.iter().zip(&weights.parameters).all(fits) {
+/// Returns the name and the tensor of a parameter's state: zeros before the first step. Fails when the tensor has another
+/// shape or type than `like`.
+fn slot(
+    state: &HashMap<String, Tensor>,
+    kind: &str,
+    parameter: &Named,
+    like: &Tensor,
+) -> Result<(String, Tensor)> {
+    let name = format!("{kind}/{}", parameter.name);
+    let tensor = state.get(&name).cloned();
+    let tensor = tensor.map_or_else(|| like.detach().zeros_like(), Ok)?;
+    if !same_kind(&tensor, like) {
         bail!("this optimizer's state is of another network: each network needs its own optimizer");
     }
-    Ok(())
+    Ok((name, tensor))
 }
 
-/// Whether a tensor of the state has the shape and the type of its parameter.
-fn fits((state, Named { tensor, .. }): (&Tensor, &Named)) -> bool {
-    (state.shape(), state.dtype()) == (tensor.shape(), tensor.dtype())
+/// Copies the tensors of a state to the devices of the `expected` ones. Fails when their names, shapes or types differ.
+fn copied(
+    state: &[(String, Tensor)],
+    expected: &[(String, Tensor)],
+) -> Result<Vec<(String, Tensor)>> {
+    if state.len() != expected.len() {
+        bail!("{} tensors of state, and this optimizer needs {}", state.len(), expected.len());
+    }
+    let copy = |(name, like): &(String, Tensor)| {
+        let fits = |(other, tensor): &&(String, Tensor)| other == name && same_kind(tensor, like);
+        match state.iter().find(fits) {
+            Some((_, it)) => Ok((name.clone(), move_view(&it.force_contiguous()?, like.device())?)),
+            None => bail!("there is no {name} of {:?} {:?}", like.dtype(), like.dims()),
+        }
+    };
+    expected.iter().map(copy).collect()
 }
-// ANCHOR_END: adamw
+
+fn same_kind(one: &Tensor, other: &Tensor) -> bool {
+    (one.shape(), one.dtype()) == (other.shape(), other.dtype())
+}
+// ANCHOR_END: state
 
 #[cfg(test)]
 mod tests {
@@ -313,47 +391,112 @@ mod tests {
         }
     }
 
+    const MOMENTUM: Momentum = Momentum { momentum: 0.9, weight_decay: 0.1 };
+
+    /// Both optimizers, before the first step.
+    fn optimizers() -> [Box<dyn Optimizer>; 2] {
+        [Box::new(Sgd::new(MOMENTUM)), Box::new(AdamW::default())]
+    }
+
+    /// The bits of the weights, and the bits of the state by name.
+    fn bits(weights: &Weights, optimizer: &dyn Optimizer) -> (Vec<f64>, Vec<(String, Vec<f64>)>) {
+        let bits = |tensor: Tensor| tensor.flatten_all().unwrap().to_vec1().unwrap();
+        let state = optimizer.state(weights).unwrap().into_iter();
+        (values(weights), state.map(|(name, tensor)| (name, bits(tensor))).collect())
+    }
+
     #[test]
-    fn adamw_goes_on_from_its_state() {
-        let weights = weights();
-        let mut first = AdamW::default();
-        first.step(&weights, &gradients(SUMS[0]), 0.1, 4).unwrap();
-        let (steps, means) = (first.steps, first.means.clone());
-        let mut second = AdamW { steps, means, ..AdamW::default() };
-        second.step(&weights, &gradients(SUMS[1]), 0.1, 4).unwrap();
-        assert_close(&values(&weights), &ADAMW[1]);
-        for mean in [0, 1] {
-            let mut other = first.clone();
-            other.means[mean].pop();
-            let error = other.step(&weights, &gradients(SUMS[1]), 0.1, 4).unwrap_err().to_string();
-            assert!(error.contains("this optimizer's state is of another network"), "{error}");
-            assert_close(&values(&weights), &ADAMW[1]);
+    fn a_model_may_be_updated_part_by_part() {
+        for (mut whole, mut by_parts) in optimizers().into_iter().zip(optimizers()) {
+            let (together, apart) = (weights(), weights());
+            let parts = [1, 0].map(|part| {
+                let parameters = vec![apart.parameters[part].clone()];
+                (part, Weights { parameters, ..apart.clone() })
+            });
+            for sums in SUMS {
+                let gradients = gradients(sums);
+                whole.step(&together, &gradients, 0.1, 4).unwrap();
+                for (part, weights) in &parts {
+                    by_parts.step(weights, &gradients[*part..=*part], 0.1, 4).unwrap();
+                }
+                assert_eq!(bits(&apart, &*by_parts), bits(&together, &*whole));
+            }
+            // The other parameter is three steps behind.
+            let before = bits(&parts[1].1, &*by_parts);
+            for sums in SUMS {
+                by_parts.step(&parts[0].1, &gradients(sums)[1..], 0.1, 4).unwrap();
+            }
+            assert_eq!(bits(&parts[1].1, &*by_parts), before);
+            assert_ne!(bits(&apart, &*by_parts), bits(&together, &*whole));
+            whole.step(&together, &gradients(SUMS[0]), 0.1, 4).unwrap();
+            by_parts.step(&parts[1].1, &gradients(SUMS[0])[..1], 0.1, 4).unwrap();
+            let first = |weights: &_, of: &dyn Optimizer| bits(weights, of).0[..2].to_vec();
+            assert_eq!(first(&apart, &*by_parts), first(&together, &*whole));
         }
     }
 
     #[test]
-    fn sgd_goes_on_from_its_velocities() {
-        let constants = Momentum { momentum: 0.9, weight_decay: 0.1 };
-        let (plain, resumed) = (weights(), weights());
-        let mut whole = Sgd::new(constants);
-        for sums in SUMS {
-            whole.step(&plain, &gradients(sums), 0.1, 4).unwrap();
+    fn an_optimizer_goes_on_from_its_state() {
+        for ((mut whole, mut first), mut second) in
+            optimizers().into_iter().zip(optimizers()).zip(optimizers())
+        {
+            let (plain, resumed) = (weights(), weights());
+            for sums in SUMS {
+                whole.step(&plain, &gradients(sums), 0.1, 4).unwrap();
+            }
+            first.step(&resumed, &gradients(SUMS[0]), 0.1, 4).unwrap();
+            let state = first.state(&resumed).unwrap();
+            let refused = |second: &mut dyn Optimizer, state: &[_], reason: &str| {
+                let before = bits(&resumed, second);
+                let error = second.restore(&resumed, state).unwrap_err().to_string();
+                assert!(error.contains(reason), "{error}");
+                assert_eq!(bits(&resumed, second), before);
+            };
+            let (more, one) = (state.len(), state.len() - 1);
+            let told = format!("{one} tensors of state, and this optimizer needs {more}");
+            refused(&mut *second, &state[..one], &told);
+            let last = &state[more / 2].0;
+            for wrong in [("c", state[more / 2].1.clone()), (last, state[0].1.clone())] {
+                let mut other = state.clone();
+                other[more / 2] = (wrong.0.to_owned(), wrong.1);
+                refused(&mut *second, &other, &format!("there is no {last} of F64 [1]"));
+            }
+            second.restore(&resumed, &state).unwrap();
+            // The copy has memory of its own.
+            first.step(&weights(), &gradients(SUMS[1]), 0.1, 4).unwrap();
+            for sums in &SUMS[1..] {
+                second.step(&resumed, &gradients(*sums), 0.1, 4).unwrap();
+            }
+            assert_eq!(bits(&resumed, &*second), bits(&plain, &*whole));
         }
-        let mut first = Sgd::new(constants);
-        first.step(&resumed, &gradients(SUMS[0]), 0.1, 4).unwrap();
-        let velocities = first.velocities(&resumed);
-        let mut second = Sgd::new(constants);
-        second.set_velocities(&resumed, &velocities).unwrap();
-        for sums in &SUMS[1..] {
-            second.step(&resumed, &gradients(*sums), 0.1, 4).unwrap();
+    }
+
+    #[test]
+    fn the_state_of_another_network_is_refused() {
+        for mut optimizer in optimizers() {
+            let weights = weights();
+            optimizer.step(&weights, &gradients(SUMS[0]), 0.1, 4).unwrap();
+            let before = bits(&weights, &*optimizer);
+            let mut other = weights.clone();
+            other.parameters[1].tensor = Tensor::zeros(2, DType::F64, &Device::Cpu).unwrap();
+            let gradients = other.parameters.iter().map(|it| it.tensor.ones_like().unwrap());
+            let error = optimizer.step(&other, &gradients.collect::<Vec<_>>(), 0.1, 4).unwrap_err();
+            let told = "this optimizer's state is of another network";
+            assert!(error.to_string().contains(told), "{error}");
+            assert_eq!(bits(&weights, &*optimizer), before);
         }
-        assert_eq!(values(&resumed), values(&plain));
-        // v is 0.5 + 0.1 · 0.5 after the first step.
-        assert_close(&velocities[0].1.to_vec1().unwrap()[..1], &[0.55]);
-        let error = second.set_velocities(&resumed, &velocities[..1]).unwrap_err().to_string();
-        assert!(error.contains("1 velocities for 2 parameters"), "{error}");
-        let other = [velocities[0].clone(), ("c".to_owned(), velocities[1].1.clone())];
-        let error = second.set_velocities(&resumed, &other).unwrap_err().to_string();
-        assert!(error.contains("there is no velocity for parameter b"), "{error}");
+    }
+
+    #[test]
+    fn state_has_the_names_of_its_parameters() {
+        let names = |optimizer: &dyn Optimizer| {
+            let state = optimizer.state(&weights()).unwrap();
+            state.into_iter().map(|(name, _)| name).collect::<Vec<_>>()
+        };
+        let [sgd, adamw] = optimizers();
+        assert_eq!(names(&*sgd), ["velocity/a", "velocity/b"]);
+        let of_adamw = ["mean/a", "square/a", "steps/a", "mean/b", "square/b", "steps/b"];
+        assert_eq!(names(&*adamw), of_adamw);
+        assert!(names(&Sgd::new(Momentum::default())).is_empty());
     }
 }

@@ -11,7 +11,7 @@ use harness::report::Report;
 use ops::update::overwrite;
 
 use crate::ddp::{alike, receive};
-use crate::optimizer::{Extras, Sgd};
+use crate::optimizer::{Optimizer, Update};
 use crate::weights::Weights;
 use crate::{Error, Model, replicas, text};
 
@@ -23,10 +23,9 @@ use crate::{Error, Model, replicas, text};
 /// part of several, or when another rank stops or stalls.
 pub(crate) fn begin(
     model: &impl Model,
-    sgd: &mut Sgd,
+    update: &mut Update<'_>,
     data: &LoadedData,
     options: &TrainOptions,
-    extras: &Extras,
     checkpoints: Option<&Checkpoints>,
     report: &Report<'_>,
 ) -> Result<(Option<Folder>, TrainerState), Error> {
@@ -45,11 +44,10 @@ pub(crate) fn begin(
         ("training images with hash", data.train.fingerprint().to_owned()),
         ("batch size", options.batch_size.to_string()),
         ("learning rate", format!("{:?}", options.learning_rate)),
-        ("momentum", format!("{:?}", extras.constants.momentum)),
-        ("weight decay", format!("{:?}", extras.constants.weight_decay)),
-        ("warm-up", extras.warm_up.to_string()),
-        ("seed", options.seed.to_string()),
     ]);
+    configuration.extend(update.optimizer.settings());
+    configuration
+        .extend([("warm-up", update.warm_up.to_string()), ("seed", options.seed.to_string())]);
     if let Some(rank) = rank {
         // A rank that begins must not meet ranks that resume. A run may resume with other test images.
         let asked = |it: &Checkpoints| format!("every {}, resume {:?}", it.every, it.resume);
@@ -75,17 +73,21 @@ pub(crate) fn begin(
         folder = Some(Folder::open(checkpoints, batches_per_epoch, options.epochs, report)?);
     }
     let resumes = checkpoints.resume.is_some();
-    let restored = resumes.then(|| restore(folder.as_ref(), model, sgd, report)).transpose()?;
+    let restored =
+        resumes.then(|| restore(folder.as_ref(), model, update.optimizer, report)).transpose()?;
     Ok((folder, restored.unwrap_or_default()))
 }
 // ANCHOR_END: begin
 
 // ANCHOR: restore
-/// All tensors that a step changes, by name: parameters, buffers, velocities. The tensors share the memory of the originals.
-pub(crate) fn state_of(weights: &Weights, sgd: &Sgd) -> Vec<(String, Tensor)> {
+/// All tensors that a step changes, by name: parameters, buffers, the state of the optimizer. Tensors of the model share their
+/// memory, and those of the optimizer may.
+pub(crate) fn state_of(
+    weights: &Weights,
+    optimizer: &dyn Optimizer,
+) -> Result<Vec<(String, Tensor)>, Error> {
     let values = weights.iter().map(|named| (named.name.clone(), named.tensor.detach()));
-    let velocities = sgd.velocities(weights).into_iter();
-    values.chain(velocities.map(|(name, v)| (format!("velocity/{name}"), v))).collect()
+    Ok(values.chain(optimizer.state(weights)?).collect())
 }
 
 /// Overwrites the model and the optimizer with a checkpoint's values, and returns the state of the training loop. Rank 0 has
@@ -93,11 +95,11 @@ pub(crate) fn state_of(weights: &Weights, sgd: &Sgd) -> Vec<(String, Tensor)> {
 fn restore(
     folder: Option<&Folder>,
     model: &impl Model,
-    sgd: &mut Sgd,
+    optimizer: &mut dyn Optimizer,
     report: &Report<'_>,
 ) -> Result<TrainerState, Error> {
-    sgd.begin(model.weights())?;
-    let tensors = state_of(model.weights(), sgd);
+    let weights = model.weights();
+    let tensors = state_of(weights, optimizer)?;
     let mut state = TrainerState::default();
     if let Some(folder) = folder {
         let (found, values) = folder.find(&tensors, report)?;
@@ -110,6 +112,7 @@ fn restore(
         state = text::value_of_rank_0(&**rank, &state)?;
         tensors.iter().try_for_each(|(_, tensor)| receive(rank, tensor))?;
     }
+    optimizer.restore(weights, &tensors[weights.iter().count()..])?;
     Ok(state)
 }
 // ANCHOR_END: restore

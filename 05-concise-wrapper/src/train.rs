@@ -10,7 +10,7 @@ use split_batch::loader::ShardLoader;
 use trainer::TrainingRun;
 
 use crate::model::{Model, Progress};
-use crate::optimizer::{Extras, Schedule, Sgd};
+use crate::optimizer::{Schedule, Update};
 use crate::{Error, resume};
 
 // ANCHOR: train
@@ -21,42 +21,39 @@ use crate::{Error, resume};
 ///
 /// Returns the first failure of a step, an evaluation, a checkpoint, a report or `observe`. Fails when the loss is not finite,
 /// or ranks were not started alike.
-pub fn train(
+pub fn train<'a>(
     model: &impl Model,
     data: &LoadedData,
     options: &TrainOptions,
-    extras: &Extras,
+    update: impl Into<Update<'a>>,
     checkpoints: Option<&Checkpoints>,
     report: &mut Report<'_>,
     mut observe: impl FnMut(Progress<'_>) -> Result<(), Error>,
 ) -> Result<Trained, Error> {
-    let (weights, TrainOptions { batch_size, seed, .. }) = (model.weights(), *options);
-    let dtype = weights.precision.weights();
+    let (weights, mut update) = (model.weights(), update.into());
+    let (folder, start) = resume::begin(model, &mut update, data, options, checkpoints, report)?;
+    let Update { optimizer, warm_up } = update;
+    let TrainOptions { batch_size, seed, learning_rate: rate, .. } = *options;
+    let (schedule, dtype) = (Schedule { rate, warm_up }, weights.precision.weights());
     let batches = ShardLoader::new(&data.train, batch_size, seed, dtype, model.hosts());
-    let per_epoch = batches.batches_per_epoch();
-    let schedule = Schedule { rate: options.learning_rate, warm_up: extras.warm_up };
-    let mut sgd = Sgd::new(extras.constants);
-    let (folder, start) =
-        resume::begin(model, &mut sgd, data, options, extras, checkpoints, report)?;
-    let mut steps = start.steps(per_epoch);
+    let mut steps = start.steps(batches.batches_per_epoch());
     observe(Progress { steps, last: None })?;
 
     let mut run = TrainingRun::resume(options, &batches, report, start);
     while run.next_epoch()? {
         while let Some(batch) = run.next_batch()? {
-            let step = model.backward(&batch)?;
-            sgd.step(weights, &step.gradients, schedule.rate(steps), batch.samples)?;
+            let step = model.step(&batch, optimizer, schedule.rate(steps))?;
             steps += 1;
             observe(Progress { steps, last: Some((&batch, &step)) })?;
             // A checkpoint has the sums of all steps before it.
             let sums = if checkpoints.is_some() { step.sums.read()?.into() } else { step.sums };
             if let (Some(state), Some(folder)) = (run.step_done(sums)?, &folder) {
-                folder.after_step(state, || resume::state_of(weights, &sgd))?;
+                folder.after_step(state, || resume::state_of(weights, optimizer))?;
             }
         }
         let interrupted = run.epoch_done(model.evaluate(&data.test)?)?;
         if let (Some(state), Some(folder)) = (interrupted, &folder) {
-            folder.after_step(&state, || resume::state_of(weights, &sgd))?;
+            folder.after_step(&state, || resume::state_of(weights, optimizer))?;
         }
     }
     observe(Progress { steps, last: None })?;
@@ -72,7 +69,7 @@ mod tests {
 
     use super::*;
     use crate::Network;
-    use crate::optimizer::Momentum;
+    use crate::optimizer::{Momentum, Optimizer as _, Sgd};
 
     /// The observer sees every step, and the weights after its update.
     #[test]
@@ -103,12 +100,12 @@ mod tests {
 
         let model = network();
         let options = TrainOptions { epochs: 1, batch_size: 2, learning_rate: 0.1, seed: 1 };
-        let (extras, mut seen) = (Extras::default(), Vec::new());
+        let (sgd, mut seen) = (&mut Sgd::new(Momentum::default()), Vec::new());
         let observe = |Progress { steps, last }: Progress<'_>| {
             seen.push((steps, last.is_some(), hash(model.weights())));
             Ok(())
         };
-        train(&model, &data, &options, &extras, None, &mut Report::silent(), observe).unwrap();
+        train(&model, &data, &options, sgd, None, &mut Report::silent(), observe).unwrap();
         assert_eq!(seen, expected);
     }
 }

@@ -13,7 +13,7 @@ use candle_core::{DType, Device};
 use concise_wrapper::ddp::Reduction;
 use concise_wrapper::ddp::bucket::BucketCaps;
 use concise_wrapper::lenet::LeNet;
-use concise_wrapper::optimizer::{Momentum, Sgd};
+use concise_wrapper::optimizer::{Momentum, Optimizer as _, Sgd};
 use concise_wrapper::{Ddp, Error, Model, Network};
 use datasets::loader::Epochs as _;
 use datasets::{Split, synthetic};

@@ -11,7 +11,7 @@ use std::time::Instant;
 use anyhow::Context as _;
 use candle_core::{DType, Device, Tensor};
 use clap::Parser;
-use concise_wrapper::optimizer::{Momentum, Sgd};
+use concise_wrapper::optimizer::{Momentum, Optimizer as _, Sgd};
 use concise_wrapper::weights::Snapshot;
 use concise_wrapper::{Error, Model as _};
 use datasets::loader::Epochs as _;

@@ -5,6 +5,7 @@ use std::time::Instant;
 use candle_core::{Device, Tensor};
 use concise_wrapper::ddp::alike;
 use concise_wrapper::model::Progress;
+use concise_wrapper::optimizer::{Extras, Sgd, Update};
 use concise_wrapper::weights::{Snapshot, Weights};
 use concise_wrapper::{Error, Model as _, text, train};
 use datasets::SAMPLE;
@@ -74,15 +75,17 @@ pub(crate) fn train_rank(
     let worker = Worker::new(checked, chunks, all.clone(), *mesh, &SAMPLE, Instant::now())?;
     let mut first = Vec::new();
     let observe = keep_first(worker.weights(), &mut first);
-    let (data, options, extras) = (&setup.data, &setup.options, &flags.extras);
-    let trained = train(&worker, data, options, extras, None, &mut report, observe)?;
+    let (data, options, Extras { constants, warm_up }) =
+        (&setup.data, &setup.options, flags.extras);
+    let update = Update { optimizer: &mut Sgd::new(constants), warm_up };
+    let trained = train(&worker, data, options, update, None, &mut report, observe)?;
     let whole = |mine: Snapshot| worker.whole(layers.join(mine, &group)?);
     let weights = whole(first)?.zip(whole(trained.weights)?);
     let measured = worker.measured();
     let held = Held {
         gradients: measured.gradients,
         sent: measured.sent,
-        ..Held::new(worker.weights(), extras.constants, measured.activations)
+        ..Held::new(worker.weights(), constants, measured.activations)
     };
     collect(&all, trained.records, weights, held, worker.timelines()?)
 }
@@ -95,7 +98,8 @@ fn train_alone(
     report: &mut Report<'_>,
 ) -> Result<Option<Trained>, Error> {
     let Prepared { flags, layers, setup, .. } = prepared;
-    let (data, options, extras) = (&setup.data, &setup.options, &flags.extras);
+    let (data, options, Extras { constants, warm_up }) =
+        (&setup.data, &setup.options, flags.extras);
     let network = layers.build(0..layers.len(), options.seed, setup.dtype, device)?;
     let kept = {
         let shape = [&[prepared.batch()], SAMPLE.as_slice()].concat();
@@ -104,10 +108,11 @@ fn train_alone(
         let replica = network.replica(device)?;
         activations(&replica.forward_training(&input)?, &input, replica.weights())
     };
-    let held = Held::new(network.weights(), extras.constants, kept);
+    let held = Held::new(network.weights(), constants, kept);
     let mut first = Vec::new();
     let observe = keep_first(network.weights(), &mut first);
-    let trained = train(&network, data, options, extras, None, report, observe)?;
+    let update = Update { optimizer: &mut Sgd::new(constants), warm_up };
+    let trained = train(&network, data, options, update, None, report, observe)?;
     collect(all, trained.records, Some((first, trained.weights)), held, Vec::new())
 }
 

@@ -9,7 +9,7 @@ pub(crate) use candle_nn::VarBuilder;
 pub(crate) use checkpoints::{Checkpoints, Configuration};
 pub(crate) use concise_wrapper::batch_norm::Norms;
 pub(crate) use concise_wrapper::ddp::{Ddp, Reduction};
-pub(crate) use concise_wrapper::optimizer::{Extras, Momentum, Sgd};
+pub(crate) use concise_wrapper::optimizer::{Momentum, Optimizer as _, Sgd};
 pub(crate) use concise_wrapper::resnet::ResNet18;
 pub(crate) use concise_wrapper::train::train;
 pub(crate) use concise_wrapper::{Error, Model, Network};

@@ -19,7 +19,7 @@ pub struct Checkpoint {
 /// | field | what |
 /// | --- | --- |
 /// | `network` | the network: `network.weights()` has `snapshot()` and `set(&snapshot)` for parameters and buffers |
-/// | `sgd` | the optimizer: `velocities(weights)` share its memory, and `set_velocities(weights, &all)` restores them |
+/// | `sgd` | the optimizer: `state(weights)?` shares its memory, and `restore(weights, &state)?` restores a copy |
 /// | `steps` | steps since the beginning, which decide the learning rate |
 /// | `epoch`, `batches` | the epoch, from 1, and its finished batches |
 /// | `rest` | an iterator over the batches that are left of this epoch: `setup.rest_of_epoch(epoch, done)` makes one |

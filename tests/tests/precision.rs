@@ -109,7 +109,7 @@ fn what_is_kept_and_what_is_added_up_is_f32() {
         sgd.step(model.weights(), &step.gradients, 0.1, SAMPLES).unwrap();
     }
     let Weights { parameters, buffers, .. } = model.weights();
-    let velocities = sgd.velocities(model.weights());
+    let velocities = sgd.state(model.weights()).unwrap();
     assert_eq!(velocities.len(), 62);
     let tensors = parameters.iter().chain(buffers).map(|named| (&named.name, &named.tensor));
     for (name, tensor) in tensors.chain(velocities.iter().map(|(name, velocity)| (name, velocity)))

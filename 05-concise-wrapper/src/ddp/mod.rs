@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex};
 
 use candle_core::{ModuleT, Tensor};
 use datasets::Dataset;
+use devices::move_view;
 use harness::lock::locked;
 use harness::records::BatchSums;
 use harness::report::trace::COMMUNICATION;
@@ -212,7 +213,7 @@ impl<M: ModuleT> Model for Ddp<M> {
 
 /// Overwrites a tensor with rank 0's. All ranks call this together.
 pub(crate) fn receive(rank: &SharedCommunicator, tensor: &Tensor) -> Result<(), Error> {
-    let received = rank.broadcast(&tensor.detach(), 0)?;
+    let received = rank.broadcast(&move_view(&tensor.detach(), rank.device())?, 0)?;
     if rank.rank() > 0 {
         overwrite(tensor, &received)?;
     }

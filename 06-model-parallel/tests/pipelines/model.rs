@@ -15,14 +15,12 @@ fn data() -> LoadedData {
 const OPTIONS: TrainOptions =
     TrainOptions { epochs: 2, batch_size: 8, learning_rate: 0.01, seed: 1 };
 
-const EXTRAS: Extras = Extras { constants: CONSTANTS, warm_up: 0 };
-
 fn trained(
     model: &impl concise_wrapper::Model,
     checkpoints: Option<&Checkpoints>,
 ) -> Result<Trained, Error> {
     let report = &mut Report::silent();
-    train(model, &data(), &OPTIONS, &EXTRAS, checkpoints, report, |_| Ok(()))
+    train(model, &data(), &OPTIONS, &mut Sgd::new(CONSTANTS), checkpoints, report, |_| Ok(()))
 }
 
 #[test]
@@ -63,7 +61,7 @@ fn replicas_of_a_pipeline_train_and_evaluate_as_one_device() {
         assert_eq!(measured.sent, 8 * 2 * 2 * 9, "rank {rank}");
         let optimizer = |constants| Held::new(alone.weights(), constants, 0).optimizer;
         assert_eq!(optimizer(Momentum::default()), 0);
-        assert_eq!(optimizer(EXTRAS.constants), alone.weights().parameter_bytes());
+        assert_eq!(optimizer(CONSTANTS), alone.weights().parameter_bytes());
     }
 }
 

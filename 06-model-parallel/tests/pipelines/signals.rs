@@ -91,8 +91,8 @@ fn child() {
 fn records_of(model: &impl Model) -> Result<Vec<EpochRecord>, Error> {
     let data = LoadedData { name: String::new(), train: images(4), test: images(40 * BATCH) };
     let options = TrainOptions { epochs: 2, batch_size: 4, learning_rate: 0.1, seed: 1 };
-    let (extras, report) = (Extras::default(), &mut Report::silent());
-    Ok(train(model, &data, &options, &extras, None, report, |_| Ok(()))?.records)
+    let (sgd, report) = (&mut Sgd::new(Momentum::default()), &mut Report::silent());
+    Ok(train(model, &data, &options, sgd, None, report, |_| Ok(()))?.records)
 }
 
 #[test]

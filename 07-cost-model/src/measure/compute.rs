@@ -6,7 +6,7 @@
 use std::time::Instant;
 
 use candle_core::DType;
-use concise_wrapper::optimizer::{Momentum, Sgd};
+use concise_wrapper::optimizer::{Momentum, Optimizer as _, Sgd};
 use concise_wrapper::{Error, Model as _};
 use datasets::{Batch, Dataset};
 use devices::DevicePlan;

@@ -2,7 +2,7 @@
 
 use concise_wrapper::ddp::bucket::BucketCaps;
 use concise_wrapper::ddp::{Ddp, Reduction};
-use concise_wrapper::optimizer::Extras;
+use concise_wrapper::optimizer::{Momentum, Sgd};
 use concise_wrapper::slow_link::{SlowNetwork, Slowness};
 use concise_wrapper::train::Trained;
 use concise_wrapper::{Error, Model, train};
@@ -70,5 +70,6 @@ fn trained(
     options: &TrainOptions,
 ) -> Result<Trained, Error> {
     let mut report = Report::silent();
-    train(model, data, options, &Extras::default(), None, &mut report, |_| Ok(()))
+    let sgd = &mut Sgd::new(Momentum::default());
+    train(model, data, options, sgd, None, &mut report, |_| Ok(()))
 }

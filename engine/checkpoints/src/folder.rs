@@ -69,11 +69,11 @@ impl Folder {
     /// Writes a checkpoint of the state after a step, if one is due: after every so many steps, after the last step, and after an
     /// interrupt. Surplus checkpoints are removed before and after. So a whole one is there at any time, and the folder needs room
     /// for one more than the number to keep. Fails when a file cannot be written or removed.
-    pub fn after_step(
+    pub fn after_step<E: From<Error>>(
         &self,
         state: &TrainerState,
-        tensors: impl FnOnce() -> Vec<(String, Tensor)>,
-    ) -> Result<(), Error> {
+        tensors: impl FnOnce() -> Result<Vec<(String, Tensor)>, E>,
+    ) -> Result<(), E> {
         let Checkpoints { folder, every, keep, configuration, .. } = &self.settings;
         let step = state.steps(self.batches_per_epoch);
         let last = state.epoch() == self.epochs && state.batches == self.batches_per_epoch;
@@ -89,7 +89,7 @@ impl Folder {
             checkpoints[..surplus].iter().try_for_each(|(_, path)| remove(path))
         };
         remove_surplus()?;
-        file::write(&path, state, configuration, &tensors()).map_err(|reason| {
+        file::write(&path, state, configuration, &tensors()?).map_err(|reason| {
             let room = match reason.kind() {
                 ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
                     format!("; --keep {keep} takes the room of {} checkpoints", keep + 1)
@@ -98,7 +98,7 @@ impl Folder {
             };
             Error::Unusable(format!("cannot write {}: {reason}{room}", path.display()))
         })?;
-        remove_surplus()
+        Ok(remove_surplus()?)
     }
 
     /// Finds the checkpoint to resume from. Returns the state of the training loop, and the values of `tensors`, in their order and in

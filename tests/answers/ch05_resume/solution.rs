@@ -21,7 +21,7 @@ pub fn save(training: &Training) -> Result<Checkpoint> {
     let Training { network, sgd, steps, epoch, batches, sums, losses, .. } = training;
     // The optimizer writes into its velocities.
     let copied = |(name, velocity): (String, Tensor)| Ok((name, velocity.copy()?));
-    let velocities = sgd.velocities(network.weights()).into_iter().map(copied);
+    let velocities = sgd.state(network.weights())?.into_iter().map(copied);
     Ok(Checkpoint {
         weights: network.weights().snapshot()?,
         velocities: velocities.collect::<Result<_>>()?,
@@ -38,7 +38,7 @@ pub fn resume(setup: &Setup, checkpoint: &Checkpoint) -> Result<Training> {
     let Checkpoint { weights, velocities, steps, epoch, batches, sums, losses } = checkpoint;
     let mut training = setup.begin()?;
     training.network.weights().set(weights)?;
-    training.sgd.set_velocities(training.network.weights(), velocities)?;
+    training.sgd.restore(training.network.weights(), velocities)?;
     Ok(Training {
         steps: *steps,
         epoch: *epoch,

@@ -4,7 +4,7 @@ use std::io;
 use std::time::Duration;
 
 use concise_wrapper::model::{Progress, Step as StepOfStage5};
-use concise_wrapper::optimizer::Extras;
+use concise_wrapper::optimizer::{Momentum, Sgd};
 use concise_wrapper::weights::Weights;
 use datasets::Dataset;
 use harness::records::seconds_per_epoch;
@@ -82,8 +82,8 @@ impl Training {
             }
             Ok(())
         };
-        let extras = Extras::default();
-        let it = concise_wrapper::train(model, data, options, &extras, None, report, observe)?;
+        let sgd = &mut Sgd::new(Momentum::default());
+        let it = concise_wrapper::train(model, data, options, sgd, None, report, observe)?;
         Ok(Self::new(name, it.records, [first, it.weights])?)
     }
 }

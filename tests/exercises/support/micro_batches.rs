@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use candle_core::{ModuleT, Result};
 use concise_wrapper::ddp::{Ddp, Reduction};
-use concise_wrapper::optimizer::{Momentum, Sgd};
+use concise_wrapper::optimizer::{Momentum, Optimizer as _, Sgd};
 use concise_wrapper::{Model as _, Network};
 use datasets::Batch;
 use ops::cross_entropy;

@@ -4,7 +4,7 @@
 //! and epoch alone. It has no checkpoint.
 
 use candle_core::{DType, Device, Result};
-use concise_wrapper::optimizer::{Momentum, Schedule, Sgd};
+use concise_wrapper::optimizer::{Momentum, Optimizer, Schedule, Sgd};
 use concise_wrapper::{Model as _, Network};
 use datasets::Dataset;
 use harness::records::BatchSums;
@@ -56,7 +56,7 @@ impl Setup {
         };
         Ok(Training {
             network,
-            sgd: Sgd::new(self.constants),
+            sgd: Box::new(Sgd::new(self.constants)),
             steps: 0,
             epoch: 1,
             batches: 0,
@@ -72,8 +72,8 @@ pub struct Training {
     /// The network. A step writes new values into the memory of its weights.
     pub network: Network<Layers>,
     /// The optimizer. A step writes new values into the memory of its velocities, which the tensors of
-    /// [`velocities`](Sgd::velocities) share.
-    pub sgd: Sgd,
+    /// [`state`](Optimizer::state) share.
+    pub sgd: Box<dyn Optimizer>,
     /// Steps since the beginning, which decide the learning rate.
     pub steps: usize,
     /// The epoch that is under way, counted from 1.

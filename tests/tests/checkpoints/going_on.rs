@@ -10,11 +10,11 @@ use super::watched::{Cut, Event, cut};
 use crate::prelude::*;
 
 /// Interrupts a run after each of its steps, and goes on.
-fn every_cut<M: ModuleT>(network: fn() -> Network<M>) {
-    let expected = Settings::new().train(&network()).unwrap();
+fn every_cut<M: ModuleT>(network: fn() -> Network<M>, change: fn(Settings) -> Settings) {
+    let expected = change(Settings::new()).train(&network()).unwrap();
     for step in 1..=STEPS {
         let folder = TempDir::new().unwrap();
-        let settings = Settings::keeping(&folder);
+        let settings = change(Settings::keeping(&folder));
         let part = settings.train(&cut(network(), Cut(step, Event::Interrupt))).unwrap();
         assert_eq!(part.records.len(), step.div_ceil(3), "step {step}");
         assert_eq!(names(settings.folder()), ["lock", file(step).as_str()]);
@@ -43,8 +43,13 @@ fn a_signal_in_an_evaluation_leaves_a_checkpoint_before_it() {
 
 #[test]
 fn a_run_without_a_cut_is_what_it_says() {
-    let Settings { data, options, extras, .. } = Settings::new();
-    let (model, mut sgd) = (resnet18(), Sgd::new(extras.constants));
+    a_run_is_what_it_says(Settings::new());
+    a_run_is_what_it_says(Settings::new().adamw());
+}
+
+fn a_run_is_what_it_says(settings: Settings) {
+    let Settings { data, options, extras, .. } = &settings;
+    let (model, mut optimizer) = (resnet18(), (settings.optimizer)(extras.constants));
     let schedule = Schedule { rate: options.learning_rate, warm_up: extras.warm_up };
     let shares = ShardLoader::new(&data.train, 7, options.seed, DType::F32, model.hosts());
     let batches = shares.epoch(1).chain(shares.epoch(2));
@@ -52,25 +57,27 @@ fn a_run_without_a_cut_is_what_it_says() {
         let share = share.unwrap();
         let gradients = model.backward(&share).unwrap().gradients;
         let weights = Model::weights(&model);
-        sgd.step(weights, &gradients, schedule.rate(step), share.samples).unwrap();
+        optimizer.step(weights, &gradients, schedule.rate(step), share.samples).unwrap();
     }
     let by_hand = WeightsHash::new(&Model::weights(&model).snapshot().unwrap()).unwrap();
-    assert_eq!(hash(&Settings::new().train(&resnet18()).unwrap()), by_hand);
+    assert_eq!(hash(&settings.train(&resnet18()).unwrap()), by_hand);
 }
 
 #[test]
 fn lenet_goes_on_after_any_step() {
-    every_cut(lenet);
+    every_cut(lenet, |settings| settings);
+    every_cut(lenet, Settings::adamw);
 }
 
 #[test]
 fn resnet18_goes_on_after_any_step() {
-    every_cut(resnet18);
+    every_cut(resnet18, |settings| settings);
 }
 
 #[test]
 fn in_bf16_too_what_was_learnt_is_in_the_checkpoint() {
-    every_cut(|| crate::prelude::lenet(DType::BF16));
+    every_cut(|| crate::prelude::lenet(DType::BF16), |settings| settings);
+    every_cut(|| crate::prelude::lenet(DType::BF16), Settings::adamw);
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! A whole checkpoint of another run is refused, with the first difference.
 
 use checkpoints::{Checkpoints, Resume};
+use tempfile::TempDir;
 
 use super::damage::stored;
 use super::run::{Settings, file, lenet, resnet18};
@@ -25,12 +26,13 @@ fn another_run_s_checkpoint_is_refused_with_the_difference() {
     let precision = |dtype| refused(&settings, crate::prelude::lenet(dtype));
     assert_eq!(precision(DType::F64), "of dtype f32, this run's is f64");
     assert_eq!(precision(DType::BF16), "of precision f32, this run's is bf16");
-    let changes: [(&Change, &str); 8] = [
+    let changes: [(&Change, &str); 9] = [
         (&|run| run.options.batch_size = 8, "batch size 7, this run's is 8"),
         (&|run| run.options.learning_rate = 0.1, "learning rate 0.05, this run's is 0.1"),
         (&|run| run.options.seed = 6, "seed 5, this run's is 6"),
         (&|run| run.extras.constants.momentum = 0.0, "momentum 0.9, this run's is 0.0"),
         (&|run| run.extras.constants.weight_decay = 0.0, "weight decay 0.001, this run's is 0.0"),
+        (&|run| *run = run.clone().adamw(), "optimizer none, this run's is AdamW"),
         (&|run| run.extras.warm_up = 4, "warm-up 5, this run's is 4"),
         (&|run| run.data.name = "silence".to_owned(), "data noise, this run's is silence"),
         (&|run| run.data.train = run.data.test.clone(), "training images 16, this run's is 5"),
@@ -68,6 +70,16 @@ fn another_run_s_checkpoint_is_refused_with_the_difference() {
         run.checkpoints.as_mut().unwrap().resume = Some(Resume::LatestValid);
     });
     assert_eq!(valid, "of batch size 7, this run's is 8");
+
+    let folder = TempDir::new().unwrap();
+    let adamw = Settings::keeping(&folder).adamw();
+    adamw.train(&cut(lenet(), Cut(2, Event::Interrupt))).unwrap();
+    let adamw = adamw.resume(Resume::Newest);
+    let mut other = adamw.clone();
+    other.extras.constants.weight_decay = 0.1;
+    assert_eq!(refused(&other, lenet()), "of weight decay 0.001, this run's is 0.1");
+    let other = Settings { optimizer: settings.optimizer, ..adamw };
+    assert_eq!(refused(&other, lenet()), "of momentum none, this run's is 0.9");
 
     let error = settings.train(&resnet18()).unwrap_err().to_string();
     let expected = "has tensor bn1.bias none, this run's network has F32 [4]";

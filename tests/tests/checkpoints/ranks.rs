@@ -11,11 +11,14 @@ use crate::prelude::*;
 
 const BUCKETS: Reduction = many_buckets(Algorithm::Ring, true);
 
-fn ddp_goes_on<M: ModuleT + Send + Sync + 'static>(network: &Network<M>) {
-    let expected = Settings::new().ddp(network, 2, BUCKETS, Cut::NEVER).unwrap();
+fn ddp_goes_on<M: ModuleT + Send + Sync + 'static>(
+    network: &Network<M>,
+    change: fn(Settings) -> Settings,
+) {
+    let expected = change(Settings::new()).ddp(network, 2, BUCKETS, Cut::NEVER).unwrap();
     for step in [1, 3, 5] {
         let folder = TempDir::new().unwrap();
-        let settings = Settings::keeping(&folder);
+        let settings = change(Settings::keeping(&folder));
         settings.ddp(network, 2, BUCKETS, Cut(step, Event::Interrupt)).unwrap();
         let again = settings.resume(Resume::Newest);
         let rest = again.ddp(network, 2, BUCKETS, Cut::NEVER).unwrap();
@@ -25,9 +28,10 @@ fn ddp_goes_on<M: ModuleT + Send + Sync + 'static>(network: &Network<M>) {
 
 #[test]
 fn ddp_goes_on_with_the_same_bits() {
-    ddp_goes_on(&lenet());
+    ddp_goes_on(&lenet(), |settings| settings);
+    ddp_goes_on(&lenet(), Settings::adamw);
     // Local batch norms: each rank has running statistics of its own, of which rank 0's are kept.
-    ddp_goes_on(&resnet18());
+    ddp_goes_on(&resnet18(), |settings| settings);
 }
 
 #[test]

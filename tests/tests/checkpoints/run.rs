@@ -28,6 +28,7 @@ pub(crate) struct Settings {
     pub(crate) data: LoadedData,
     pub(crate) options: TrainOptions,
     pub(crate) extras: Extras,
+    pub(crate) optimizer: fn(Momentum) -> Box<dyn Optimizer>,
     pub(crate) checkpoints: Option<Checkpoints>,
 }
 
@@ -44,8 +45,16 @@ impl Settings {
                 constants: Momentum { momentum: 0.9, weight_decay: 1e-3 },
                 warm_up: 5,
             },
+            optimizer: |constants| Box::new(Sgd::new(constants)),
             checkpoints: None,
         }
+    }
+
+    /// With AdamW, of the same weight decay.
+    pub(crate) fn adamw(mut self) -> Self {
+        self.optimizer =
+            |Momentum { weight_decay, .. }| Box::new(AdamW { weight_decay, ..AdamW::default() });
+        self
     }
 
     /// With checkpoints in a folder: at the end only, unless the run is interrupted.
@@ -80,9 +89,10 @@ impl Settings {
     }
 
     pub(crate) fn train(&self, model: &impl Model) -> Result<Trained, Error> {
-        let Self { data, options, extras, checkpoints } = self;
-        let report = &mut Report::silent();
-        train(model, data, options, extras, checkpoints.as_ref(), report, |_| Ok(()))
+        let Self { data, options, extras: Extras { constants, warm_up }, .. } = self;
+        let (mut optimizer, report) = ((self.optimizer)(*constants), &mut Report::silent());
+        let update = Update { optimizer: &mut *optimizer, warm_up: *warm_up };
+        train(model, data, options, update, self.checkpoints.as_ref(), report, |_| Ok(()))
     }
 
     pub(crate) fn ddp<M: ModuleT + Send + Sync + 'static>(

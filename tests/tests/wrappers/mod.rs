@@ -113,8 +113,8 @@ fn a_rank_whose_loop_is_another_is_named() {
         let failure = run_ranks(&DevicePlan::slices(2).unwrap(), WAIT, |rank| {
             let model = Ddp::new(network.replica(rank.device())?, rank, Reduction::default())?;
             let options = if rank.rank() == 0 { &plain } else { &last };
-            let (extras, silent) = (Extras::default(), &mut Report::silent());
-            train(&model, &data, options, &extras, None, silent, |_| {
+            let (sgd, silent) = (&mut Sgd::new(Momentum::default()), &mut Report::silent());
+            train(&model, &data, options, sgd, None, silent, |_| {
                 if broadcasts && rank.rank() == 0 {
                     rank.broadcast(&Tensor::zeros((), DType::F64, rank.device())?, 0)?;
                 }

@@ -51,9 +51,9 @@ fn trained(model: &impl Model) -> Result<Snapshot, Error> {
     let data = LoadedData { name: "colours".to_owned(), train: train_images, test };
     // Batches of 7, 7 and 3.
     let options = TrainOptions { epochs: 2, batch_size: 7, learning_rate: 0.05, seed: 1 };
-    let extras = Extras { constants: Momentum { momentum: 0.9, weight_decay: 1e-3 }, warm_up: 0 };
+    let sgd = &mut Sgd::new(Momentum { momentum: 0.9, weight_decay: 1e-3 });
     let silent = &mut Report::silent();
-    let trained = train(model, &data, &options, &extras, None, silent, |_| Ok(()))?;
+    let trained = train(model, &data, &options, sgd, None, silent, |_| Ok(()))?;
     Ok(trained.weights)
 }
 

@@ -8,7 +8,7 @@ use candle_nn::VarBuilder;
 use concise_wrapper::batch_norm::Norms;
 use concise_wrapper::ddp::Reduction;
 use concise_wrapper::lenet::LeNet;
-use concise_wrapper::optimizer::{Momentum, Sgd};
+use concise_wrapper::optimizer::{Momentum, Optimizer as _, Sgd};
 use concise_wrapper::resnet::{ResNet18, WIDTH};
 use concise_wrapper::{Ddp, Error, Model, Network};
 use course_tests::lenet::local_batch;
