@@ -15,7 +15,8 @@ pub const LAWS: &[Law<Answer>] = laws![
         [Case(2, &[&[5], &[2, 2]]), Case(4, &[&[5], &[2, 2]]), Case(1, &[&[2, 3], &[4]])],
     alone_nothing_changes: sums in [Case(1, &[&[2, 3], &[4]])],
     the_same_bits_on_every_rank in [Case(3, &[&[7]])],
-    errors_are_passed_on
+    errors_are_passed_on => (3, Sends::Buffered)
+        |answer, rank| reduced(answer, rank, vec![contribution(rank.rank(), 4)?]),
 ];
 
 const SUM: &str =
@@ -112,10 +113,4 @@ fn the_same_bits_on_every_rank(answer: Answer, &case: &Case) -> Outcome {
     let found = case.found(answer, own)?;
     let sums: Vec<&Tensor> = found.iter().map(|([update, _], _)| &update[0]).collect();
     contributions::same_bits("gradient 0", &sums)
-}
-
-fn errors_are_passed_on(answer: Answer) -> Outcome {
-    ranks::errors_are_passed_on(3, Sends::Buffered, move |rank| {
-        reduced(answer, rank, vec![contribution(rank.rank(), 4)?])
-    })
 }

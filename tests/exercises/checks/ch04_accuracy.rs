@@ -24,7 +24,10 @@ pub const LAWS: &[Law<Answer>] = laws![
     ],
     of_equal_logits_the_first_counts,
     counts_travel_and_images_do_not in [Case(&[(30, 40), (7, 20)]), Case(&[(9, 30), (0, 0), (1, 40)])],
-    errors_are_passed_on
+    errors_are_passed_on => (3, Sends::Buffered) |answer, rank| {
+        let (logits, labels) = outputs([(3, 4), (1, 2), (2, 3)][rank.rank()], rank.device())?;
+        answer(rank, &logits, &labels)
+    },
 ];
 
 const LAW: &str =
@@ -153,11 +156,4 @@ fn counts_travel_and_images_do_not(answer: Answer, &case: &Case) -> Outcome {
         })?;
     }
     Ok(())
-}
-
-fn errors_are_passed_on(answer: Answer) -> Outcome {
-    ranks::errors_are_passed_on(3, Sends::Buffered, move |rank| {
-        let (logits, labels) = outputs([(3, 4), (1, 2), (2, 3)][rank.rank()], rank.device())?;
-        answer(rank, &logits, &labels)
-    })
 }

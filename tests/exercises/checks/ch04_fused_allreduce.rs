@@ -14,7 +14,11 @@ pub type Answer = fn(&Rank, &[Tensor], Algorithm) -> Result<Vec<Tensor>, Error>;
 pub const LAWS: &[Law<Answer>] = laws![
     every_tensor_has_its_sum: sums in cases(),
     one_all_reduce in cases(),
-    errors_are_passed_on
+    errors_are_passed_on => (3, Sends::Buffered) |answer, rank| {
+        let (algorithm, dtype) = (Algorithm::Ring, DType::F32);
+        let case = Case { ranks: 3, algorithm, dtype, shapes: &[&[2, 3], &[3]] };
+        answer(rank, &case.brought(rank.rank())?, algorithm)
+    },
 ];
 
 const KIND: &str = "the result has the shapes, the order and the type of the input";
@@ -187,12 +191,4 @@ fn one_all_reduce(answer: Answer, &case: &Case) -> Outcome {
     Err(Finding::new(format!("rank {rank} sends another number of messages"))
         .expected(format!("messages sent: {wanted}"), format!("messages sent: {got}{like}"))
         .law(if is_choice { CALLER } else { ONCE }))
-}
-
-fn errors_are_passed_on(answer: Answer) -> Outcome {
-    let (algorithm, dtype) = (Algorithm::Ring, DType::F32);
-    let case = Case { ranks: 3, algorithm, dtype, shapes: &[&[2, 3], &[3]] };
-    ranks::errors_are_passed_on(3, Sends::Buffered, move |rank| {
-        answer(rank, &case.brought(rank.rank())?, algorithm)
-    })
 }

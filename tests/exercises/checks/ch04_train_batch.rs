@@ -27,7 +27,8 @@ pub const LAWS: &[Law<Answer>] = laws![
     empty_shards: step in [Case(3, 2, 0.5, Algorithm::Naive), Case(3, 1, 0.4, Algorithm::OneShot)],
     each_number_is_added_up_once in
         [Case(3, 7, 0.3, Algorithm::Ring), Case(3, 7, 0.3, Algorithm::Naive), UNEQUAL],
-    errors_are_passed_on
+    errors_are_passed_on => (3, Sends::Buffered)
+        |answer, rank| Case(3, 7, 0.5, Algorithm::Ring).step(answer, rank),
 ];
 
 const DIVIDE: &str = "k devices equal one: add up the gradients of all shards, then divide once, by the samples of the whole batch";
@@ -164,9 +165,4 @@ fn each_number_is_added_up_once(answer: Answer, &case: &Case) -> Outcome {
     let shapes: Vec<Shape> = shapes.chain([4.into()]).collect();
     let slack = if case.3 == Algorithm::Ring { SLACK } else { 8 * (case.0 as u64 - 1) };
     shards::sent_once(&sent, &shapes, case.3, slack, ONCE)
-}
-
-fn errors_are_passed_on(answer: Answer) -> Outcome {
-    let case = Case(3, 7, 0.5, Algorithm::Ring);
-    ranks::errors_are_passed_on(3, Sends::Buffered, move |rank| case.step(answer, rank))
 }

@@ -2,8 +2,6 @@
 //!
 //! Each law of buckets in turn, and then stage 5's buckets. The message names the first law that is broken.
 
-use std::fmt;
-
 use crate::prelude::*;
 use concise_wrapper::ddp::bucket::{BucketCaps, buckets};
 
@@ -15,12 +13,8 @@ pub const LAWS: &[Law<Answer>] = laws![gradients_are_gathered_into_buckets in ca
 
 struct Case(Vec<usize>, BucketCaps);
 
-impl fmt::Display for Case {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self(sizes, BucketCaps { first, others }) = self;
-        write!(f, "sizes {}, caps {first} and {others}", in_a_row(sizes))
-    }
-}
+shown!(Case(sizes, BucketCaps { first, others }) =>
+    "sizes {}, caps {first} and {others}", in_a_row(sizes));
 
 fn cases() -> Vec<Case> {
     let case = |sizes: &[usize], first, others| Case(sizes.to_vec(), BucketCaps { first, others });

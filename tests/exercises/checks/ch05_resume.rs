@@ -3,14 +3,12 @@
 //! The check interrupts a training after each step in turn, and compares it with a training without interruption: batches, rates,
 //! losses and weights of every step, the losses of the epochs, the saved state.
 
-use std::any::Any;
-use std::fmt;
-
 use crate::prelude::*;
 use crate::training::{Done, Setup, Training};
 use concise_wrapper::optimizer::{Momentum, Schedule};
 use datasets::{Split, synthetic};
 use harness::records::BatchSums;
+use std::any::Any;
 
 /// A checkpoint, of the type that the answer has for checkpoints.
 pub type Saved = Box<dyn Any>;
@@ -72,17 +70,8 @@ const ALL: &str = "a checkpoint has all that a step changes, to the last bit: su
 const OWN_MEMORY: &str = "a checkpoint has its own memory: nothing that follows changes it";
 const AFTER_THE_END: &str = "a training that has ended makes no step, and pushes no loss";
 
-impl fmt::Display for Setup {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { data, epochs, batch_size, .. } = self;
-        write!(
-            f,
-            "{} samples in batches of {batch_size}, {}",
-            data.len(),
-            counted(*epochs, "epoch")
-        )
-    }
-}
+shown!(Setup { data, epochs, batch_size, .. } =>
+    "{} samples in batches of {batch_size}, {}", data.len(), counted(*epochs, "epoch"));
 
 fn setups() -> [Setup; 6] {
     let momentum = |momentum| Momentum { momentum, weight_decay: 0.01 };

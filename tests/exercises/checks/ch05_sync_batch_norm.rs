@@ -2,8 +2,6 @@
 //!
 //! Statistics of many kinds of shards, compared with the statistics of all images on one device; the messages.
 
-use std::fmt;
-
 use crate::prelude::*;
 use ops::batch_norm::Statistics;
 
@@ -14,7 +12,8 @@ pub type Answer = fn(&Rank, &Tensor) -> Result<Statistics, Error>;
 pub const LAWS: &[Law<Answer>] = laws![
     every_rank_knows_the_statistics_of_all_images in IMAGES,
     messages_are_small_and_few,
-    errors_are_passed_on
+    errors_are_passed_on => (3, Sends::Buffered)
+        |answer, rank| answer(rank, &Images(&[2, 1, 3], 2, (2, 3)).of_rank(rank.rank())?),
 ];
 
 /// The images of all ranks: the number on each rank, their channels, and the sides of a channel.
@@ -35,12 +34,8 @@ const IMAGES: [Images; 9] = [
     Images(&[0, 1], 2, (1, 1)),
 ];
 
-impl fmt::Display for Images {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self(shards, channels, (height, width)) = self;
-        write!(f, "{shards:?} images of {channels} channels, {height}×{width} pixels")
-    }
-}
+shown!(Images(shards, channels, (height, width)) =>
+    "{shards:?} images of {channels} channels, {height}×{width} pixels");
 
 /// Mean, variance and count of each channel.
 fn channels(statistics: &Statistics) -> Result<Vec<[f64; 3]>> {
@@ -192,12 +187,5 @@ fn messages_are_small_and_few(answer: Answer) -> Outcome {
         Finding::new("3 ranks: the messages sent grow with the channels")
             .expected(expected, got)
             .law("all channels travel together, and the fixed cost of a message is paid once")
-    })
-}
-
-fn errors_are_passed_on(answer: Answer) -> Outcome {
-    let images = Images(&[2, 1, 3], 2, (2, 3));
-    ranks::errors_are_passed_on(3, Sends::Buffered, move |rank| {
-        answer(rank, &images.of_rank(rank.rank())?)
     })
 }

@@ -3,7 +3,6 @@
 //! Stage 6 checks the lists of all stages as one schedule, and times this schedule. Then come the laws of 1F1B: the update at the end, the
 //! activations that a stage keeps, the bubble, and the order.
 
-use std::fmt;
 use std::iter;
 
 use crate::prelude::*;
@@ -54,12 +53,8 @@ struct Case {
     micro_batches: usize,
 }
 
-impl fmt::Display for Case {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { stages, micro_batches } = *self;
-        write!(f, "{}, {}", counted(stages, "stage"), counted(micro_batches, "micro-batch"))
-    }
-}
+shown!(Case { stages, micro_batches } =>
+    "{}, {}", counted(*stages, "stage"), counted(*micro_batches, "micro-batch"));
 
 /// The drawing first, then all small pipelines: one stage, more stages than micro-batches, and the other way round.
 fn pipelines() -> impl Iterator<Item = Case> {

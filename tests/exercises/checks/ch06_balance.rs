@@ -4,7 +4,6 @@
 //! first law that is broken.
 
 use std::cmp::Ordering;
-use std::fmt;
 use std::ops::Range;
 
 use crate::prelude::*;
@@ -38,15 +37,10 @@ struct Case {
     stages: usize,
 }
 
-impl fmt::Display for Case {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.costs.len() {
-            0..=FEW => write!(f, "costs {}, ", in_a_row(&self.costs))?,
-            layers => write!(f, "{layers} layers, ")?,
-        }
-        write!(f, "{} stages", self.stages)
-    }
-}
+shown!(Case { costs, stages } => "{}, {stages} stages", match costs.len() {
+    ..=FEW => format!("costs {}", in_a_row(costs)),
+    layers => format!("{layers} layers"),
+});
 
 fn case((costs, stages): (&[u64], usize)) -> Case {
     Case { costs: costs.to_vec(), stages }

@@ -9,9 +9,7 @@ use single_gpu::evaluate::{BATCH, evaluate_part};
 
 use super::data_parallel::{our_step, setting};
 use super::prelude::*;
-
-/// A rank, logits and labels of its shard; the accuracy of all shards.
-pub type Answer = fn(&Peer, &Tensor, &Tensor) -> Result<f64, CommError>;
+pub use crate::checks::ch04_accuracy::Answer;
 
 /// Trains on two devices, and measures the accuracy on one and on two, with our function and with the learner's. Fails when the
 /// answer does.

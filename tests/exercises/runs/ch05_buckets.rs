@@ -5,9 +5,7 @@ use concise_wrapper::ddp::bucket::{BucketCaps, buckets};
 
 use super::ddp::{CAPS, REDUCTION, Recording, network, train_slowly};
 use super::prelude::*;
-
-/// The sizes of the parameters' gradients in bytes, and the caps; the buckets.
-pub type Answer = fn(&[usize], BucketCaps) -> Vec<Vec<usize>>;
+pub use crate::checks::ch05_buckets::Answer;
 
 /// Shows a step with each side's buckets. Fails when the answer panics.
 pub fn run(answer: Answer) -> Run {

@@ -21,10 +21,8 @@ use trainer::StepSums;
 
 use super::ddp::{CAPS, REDUCTION, Recording, network, train_slowly};
 use super::prelude::*;
+pub use crate::checks::ch05_overlap::Answer;
 use crate::overlap::{Event, Pass, Work};
-
-/// A pass and the buckets; the sums over all ranks, by parameter.
-pub type Answer = fn(&Pass<'_>, &[Vec<usize>]) -> Result<Vec<Tensor>, CommError>;
 
 /// Shows a step of each side. Fails when the answer does.
 pub fn run(answer: Answer) -> Run {

@@ -9,9 +9,7 @@ use ops::batch_norm::Statistics;
 
 use super::ddp::{REDUCTION, train_on};
 use super::prelude::*;
-
-/// A rank and its images; the statistics of all images.
-pub type Answer = fn(&Peer, &Tensor) -> Result<Statistics, CommError>;
+pub use crate::checks::ch05_sync_batch_norm::Answer;
 
 /// A network on one of the ranks.
 type Wrapped = Ddp<ResNet18>;

@@ -8,16 +8,8 @@ use model_parallel::pipeline::{Kind, Worker};
 
 use super::pipeline::{DEVICES, IMAGES, OURS, Pipeline, alone, checked};
 use super::prelude::*;
+pub use crate::checks::ch06_two_stages::Answer;
 use crate::stages::Passed;
-
-/// The two passes of a stage.
-#[derive(Clone, Copy)]
-pub struct Answer {
-    /// A rank, its layers, the shape of the activation that arrives, and the batch.
-    pub forward: fn(&Peer, &Network<Stage>, &Shape, &Batch) -> Result<Passed, CommError>,
-    /// A rank, its layers, and the result of its forward pass; the gradients of its parameters.
-    pub backward: fn(&Peer, &Network<Stage>, &Passed) -> Result<Vec<Tensor>, CommError>,
-}
 
 /// The numbers between the two layers.
 const HIDDEN: usize = 64;

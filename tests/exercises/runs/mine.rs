@@ -10,7 +10,7 @@ use std::sync::Arc;
 use single_gpu::lenet::{LayerFunctions, Layers};
 use split_batch::loader::EpochShare;
 
-use super::data_parallel::{StepOf, Sums, our_step, setting, step_with};
+use super::data_parallel::{StepOf, Sums, WithSums, our_step, setting, step_with};
 use super::layers::{with_cross_entropy, with_pool_gradient};
 use super::prelude::*;
 use super::{ch02_allreduce, ch02_owners, ch02_ring};
@@ -56,7 +56,7 @@ fn run(answers: Answers<'_>) -> Run {
         None => [Algorithm::default(); 2],
     };
     let connected = |comm: &SharedCommunicator| -> SharedCommunicator {
-        let with = |(sums, _)| Arc::new(Peer::new(comm.clone()).with_native(sums)) as _;
+        let with = |(sums, _)| Arc::new(WithSums { comm: comm.clone(), sums }) as _;
         sums.map_or_else(|| comm.clone(), with)
     };
     let own_step: Option<ch04_train_batch::Answer> = answer(answers, "ch04_train_batch")?;

@@ -21,8 +21,9 @@ pub(super) use single_gpu::sgd::sgd;
 pub(super) use single_gpu::train::{Step, local_gradients};
 pub(super) use split_batch::loader::{LocalBatch, Shards};
 
+pub(super) use super::Run;
 pub(super) use super::training::{
     ROUNDING, SILENT, TIMEOUT, Training, With, conclusion, difference, images, milliseconds,
     options, show, table,
 };
-pub(super) use super::{Peer, Run};
+pub(super) use crate::ranks::Rank as Peer;
