@@ -7,7 +7,6 @@ use crate::prelude::*;
 /// A rank and its gradients, which become the sums over all ranks.
 pub type Answer = fn(&Rank, &mut [Var]) -> Result<(), Error>;
 
-/// The laws of an answer.
 pub const LAWS: &[Law<Answer>] = laws![
     every_rank_holds_the_sum: sums in [Case(2, &[&[2, 3]]), Case(3, &[&[2, 3]]), Case(5, &[&[2, 3]])],
     every_gradient_is_summed: sums in [Case(3, &[&[4, 1, 3, 3], &[4], &[]])],

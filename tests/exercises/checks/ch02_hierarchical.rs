@@ -9,7 +9,6 @@ use crate::prelude::*;
 /// A rank, the number of ranks on each host, and the rank's tensor; the sum over all ranks.
 pub type Answer = fn(&SharedCommunicator, usize, &Tensor) -> Result<Tensor, Error>;
 
-/// The laws of an answer.
 pub const LAWS: &[Law<Answer>] = laws![
     two_hosts: sums in [Case(2, 2, &[8]), Case(2, 3, &[6])],
     any_number_of_hosts: sums in [Case(3, 2, &[12]), Case(3, 1, &[3]), Case(1, 3, &[6]), Case(1, 1, &[2])],

@@ -14,7 +14,6 @@ pub struct Answer {
     pub allreduce: fn(&Rank, &[Tensor], &[usize]) -> Result<Vec<Tensor>, Error>,
 }
 
-/// The laws of an answer.
 pub const LAWS: &[Law<Answer>] = laws![
     the_owners_are_balanced in sizes(),
     every_rank_has_every_sum in OWNERS,

@@ -7,7 +7,6 @@ use crate::prelude::*;
 /// A rank and its tensor; the sum over all ranks.
 pub type Answer = fn(&Rank, &Tensor) -> Result<Tensor, Error>;
 
-/// The laws of an answer.
 pub const LAWS: &[Law<Answer>] = laws![
     even_chunks: sums in [Case(2, &[4]), Case(3, &[3]), Case(4, &[8]), Case(5, &[10])],
     a_length_that_is_no_multiple_of_k: sums in

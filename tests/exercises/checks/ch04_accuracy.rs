@@ -9,7 +9,6 @@ use crate::prelude::*;
 /// A rank, logits and labels of its shard; the accuracy of all shards.
 pub type Answer = fn(&Rank, &Tensor, &Tensor) -> Result<f64, Error>;
 
-/// The laws of an answer.
 pub const LAWS: &[Law<Answer>] = laws![
     every_rank_has_the_accuracy_of_all: accuracy in [
         Case(&[(3, 4), (1, 1)]), Case(&[(2, 5), (4, 5), (1, 4)]), Case(&[(2, 6), (3, 6)]),

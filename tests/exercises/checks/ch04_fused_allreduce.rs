@@ -2,15 +2,12 @@
 //!
 //! The sums have numbers that show their origin. Shapes and messages are compared, too.
 
-use candle_core::Shape;
-
 use crate::prelude::*;
 use crate::shards;
 
 /// A rank, its tensors and the algorithm; the sums over all ranks.
 pub type Answer = fn(&Rank, &[Tensor], Algorithm) -> Result<Vec<Tensor>, Error>;
 
-/// The laws of an answer.
 pub const LAWS: &[Law<Answer>] = laws![
     every_tensor_has_its_sum: sums in cases(),
     one_all_reduce in cases(),

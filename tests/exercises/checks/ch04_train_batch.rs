@@ -2,10 +2,8 @@
 //!
 //! k devices equal one, in f64: the update, the gradients and the sums of each rank, on shards of all kinds.
 
-use candle_core::Shape;
+use datasets::Split;
 use datasets::synthetic::dataset;
-use datasets::{Batch, Split};
-use harness::records::BatchSums;
 use ops::difference::relative_difference;
 use scratch_data_parallel::Error as StageError;
 use single_gpu::lenet::Lenet;
@@ -19,7 +17,6 @@ use crate::shards;
 /// A rank, its replica, its shard of the batch, the learning rate and the algorithm; the step.
 pub type Answer = fn(&Rank, &Lenet, &LocalBatch, f64, Algorithm) -> Result<Step, StageError>;
 
-/// The laws of an answer.
 pub const LAWS: &[Law<Answer>] = laws![
     k_devices_equal_one: step in
         [UNEQUAL, Case(2, 4, 0.5, Algorithm::Naive), Case(1, 3, 0.5, Algorithm::OneShot)],

@@ -5,13 +5,10 @@
 
 use crate::micro_batches;
 use crate::prelude::*;
-use datasets::Batch;
-use split_batch::shard_range;
 
 /// A rank, its model, the micro-batches, their number for each update, and the rate.
 pub type Answer = fn(&Rank, &Classifier, &[Batch], usize, f64) -> Result<(), Error>;
 
-/// The laws of an answer.
 pub const LAWS: &[Law<Answer>] = laws![
     micro_batches_on_ranks_equal_one_batch_on_one_device in cases(),
     errors_are_passed_on => (3, Sends::Buffered)

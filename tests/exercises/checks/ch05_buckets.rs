@@ -8,7 +8,6 @@ use concise_wrapper::ddp::bucket::{BucketCaps, buckets};
 /// Sizes of gradients in bytes, and the caps; the buckets.
 pub type Answer = fn(&[usize], BucketCaps) -> Vec<Vec<usize>>;
 
-/// The laws of an answer.
 pub const LAWS: &[Law<Answer>] = laws![gradients_are_gathered_into_buckets in cases()];
 
 struct Case(Vec<usize>, BucketCaps);

@@ -5,7 +5,6 @@
 
 use std::sync::{Arc, Mutex};
 
-use candle_core::Shape;
 use harness::lock::locked;
 
 use crate::overlap::{Event, Given, Pass};
@@ -14,7 +13,6 @@ use crate::prelude::*;
 /// A pass and the buckets; the sums over all ranks, by parameter.
 pub type Answer = fn(&Pass<'_>, &[Vec<usize>]) -> Result<Vec<Tensor>, Error>;
 
-/// The laws of an answer.
 pub const LAWS: &[Law<Answer>] = laws![
     every_rank_has_the_sums: sums in ALIKE,
     ranks_with_other_orders_do_not_deadlock: sums in UNLIKE,

@@ -7,7 +7,6 @@ use crate::prelude::*;
 use crate::training::{Done, Setup, Training};
 use concise_wrapper::optimizer::{Momentum, Schedule};
 use datasets::{Split, synthetic};
-use harness::records::BatchSums;
 use std::any::Any;
 
 /// A checkpoint, of the type that the answer has for checkpoints.
@@ -38,7 +37,6 @@ impl Answer {
     }
 }
 
-/// The laws of an answer.
 pub const LAWS: &[Law<Answer>] = laws![a_training_goes_on_to_the_last_bit in setups()];
 
 /// The parts of a step, each with the law that a wrong one breaks: samples, rate, loss and weights.

@@ -8,7 +8,6 @@ use ops::batch_norm::Statistics;
 /// A rank and its images; the statistics of all images.
 pub type Answer = fn(&Rank, &Tensor) -> Result<Statistics, Error>;
 
-/// The laws of an answer.
 pub const LAWS: &[Law<Answer>] = laws![
     every_rank_knows_the_statistics_of_all_images in IMAGES,
     messages_are_small_and_few,

@@ -6,18 +6,14 @@
 use crate::micro_batches::Update;
 use crate::prelude::*;
 use crate::speed::{Speed, step_seconds};
-use datasets::Batch;
-use harness::records::BatchSums;
 
 /// The functions `shares` and `step`.
 #[derive(Clone, Copy)]
-#[expect(missing_docs, reason = "the exercise documents its functions")]
 pub struct Answer {
     pub shares: fn(usize, &[Speed]) -> Result<Vec<usize>>,
     pub step: fn(&Rank, &Classifier, &Batch, &[usize], f64) -> Result<BatchSums, Error>,
 }
 
-/// The laws of an answer.
 pub const LAWS: &[Law<Answer>] = laws![
     no_other_shares_make_the_step_shorter in devices(),
     what_is_no_speed_is_refused in no_speeds(),
@@ -174,8 +170,7 @@ fn a_step_with_unequal_shares_is_that_of_one_device(answer: Answer, case: &Share
         right.push(alone.gradients(&tracer::batch(start..start + share)?)?.sums);
         start += share;
     }
-    let (parts, ranks) = (shares.to_vec(), shares.len());
-    let update = Update { samples: 0..samples, parts, are: "shards", ranks, rate: RATE };
+    let update = Update::of(0..samples, shares.to_vec(), "shards", shares.len(), RATE);
     update.is_made(&alone, &weights)?;
     right.iter().zip(&sums).enumerate().try_for_each(|(rank, (right, got))| {
         let equal = (got.loss - right.loss).abs() <= 1e-9 * right.loss;

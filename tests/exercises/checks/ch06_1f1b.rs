@@ -14,7 +14,6 @@ use model_parallel::pipeline::{Checked, Kind, Timeline, check, predict};
 /// A stage, the number of stages and of micro-batches; the actions of the stage.
 pub type Answer = fn(usize, usize, usize) -> Vec<Action>;
 
-/// The laws of an answer.
 pub const LAWS: &[Law<Answer>] = laws![stages_take_turns in pipelines()];
 
 const CAPACITY: usize = 1;

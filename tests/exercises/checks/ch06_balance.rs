@@ -11,7 +11,6 @@ use crate::prelude::*;
 /// Costs of layers, and the number of stages; the layers of each stage.
 pub type Answer = fn(&[u64], usize) -> Vec<Range<usize>>;
 
-/// The laws of an answer.
 pub const LAWS: &[Law<Answer>] = laws![
     the_largest_stage_is_as_small_as_it_can_be: is_best in few_layers(),
     every_question_is_answered_once: is_best in

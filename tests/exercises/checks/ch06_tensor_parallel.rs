@@ -6,18 +6,15 @@
 use crate::expectation::Known;
 use crate::prelude::*;
 use crate::two_layers::{Computed, Gradients, TwoLayers, whole_numbers};
-use split_batch::shard_range;
 
 /// The functions `part`, `forward` and `backward`.
 #[derive(Clone, Copy)]
-#[expect(missing_docs, reason = "the exercise documents its functions")]
 pub struct Answer {
     pub part: fn(&TwoLayers, usize, usize) -> Result<TwoLayers, Error>,
     pub forward: fn(&Rank, &TwoLayers, &Tensor) -> Result<(Tensor, Tensor), Error>,
     pub backward: fn(&Rank, &TwoLayers, &Tensor, &Tensor, &Tensor) -> Result<Gradients, Error>,
 }
 
-/// The laws of an answer.
 pub const LAWS: &[Law<Answer>] = laws![
     a_part_is_cut in CASES.map(Case::new),
     forward_is_that_of_one_device in Case::all(),

@@ -3,9 +3,7 @@
 //! First the answer is one stage, between neighbours that send and receive the right tensors. So a message names the stage
 //! that has made the mistake. Then the answer is all stages, and the gradients are compared with one device.
 
-use candle_core::Shape;
 use concise_wrapper::Network;
-use datasets::Batch;
 use model_parallel::layers::{Layers, Stage};
 use ops::backward::backward_from;
 use ops::cross_entropy;
@@ -23,7 +21,6 @@ pub struct Answer {
     pub backward: fn(&Rank, &Network<Stage>, &Passed) -> Result<Vec<Tensor>, Error>,
 }
 
-/// The laws of an answer.
 pub const LAWS: &[Law<Answer>] = laws![
     a_stage_computes_and_sends in CASES.map(Case::new),
     stages_have_the_gradients_of_one_device in CASES.map(Case::new),

@@ -13,7 +13,6 @@ use crate::prelude::*;
 /// The seconds of a step on one device, the cores, the devices, the bytes of the gradients, and the link; the seconds of a step.
 pub type Answer = fn(f64, usize, usize, f64, &Link) -> f64;
 
-/// The laws of an answer.
 pub const LAWS: &[Law<Answer>] = laws![a_step_computes_and_sends];
 
 /// The relative error of a prediction.

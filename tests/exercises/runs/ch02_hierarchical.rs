@@ -1,7 +1,5 @@
 //! The learner's all-reduce between two hosts, and under chapter 4's training on four devices.
 
-use std::sync::Arc;
-
 use params_and_allreduce::all_reduce::two_levels;
 use params_and_allreduce::host_link::HostLink;
 

@@ -1,8 +1,5 @@
 //! The learner's accuracy on the test images, after chapter 4's training.
 
-use std::time::Instant;
-
-use datasets::Dataset;
 use ops::backward::no_grad;
 use scratch_data_parallel::evaluate::{evaluate_together, part_of};
 use single_gpu::evaluate::{BATCH, evaluate_part};

@@ -3,7 +3,6 @@
 use super::data_parallel::{our_step, setting};
 use super::prelude::*;
 pub use crate::checks::ch04_batch_scaling::Answer;
-use crate::classifier::Classifier;
 use crate::scaling::{RateRule, Tuned};
 
 /// The settings of one device. On two devices, batch and rate are twice as large.

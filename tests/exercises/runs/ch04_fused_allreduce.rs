@@ -1,7 +1,5 @@
 //! The learner's one all-reduce for all gradients: its messages, and chapter 4's training.
 
-use std::time::Instant;
-
 use super::data_parallel::{Sums, show_training};
 use super::prelude::*;
 pub use crate::checks::ch04_fused_allreduce::Answer;

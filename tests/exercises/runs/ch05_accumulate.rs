@@ -1,9 +1,6 @@
 //! LeNet trained on two devices by the learner's accumulation, beside stage 5's and beside one large batch.
 
-use std::fs;
-
 use concise_wrapper::lenet::LeNet;
-use model_state::weights_hash::WeightsHash;
 
 use super::prelude::*;
 pub use crate::checks::ch05_accumulate::Answer;

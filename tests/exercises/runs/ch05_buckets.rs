@@ -1,6 +1,5 @@
 //! The learner's buckets in stage 5's DDP, over a slow link.
 
-use concise_wrapper::Ddp;
 use concise_wrapper::ddp::bucket::{BucketCaps, buckets};
 
 use super::ddp::{CAPS, REDUCTION, Recording, network, train_slowly};

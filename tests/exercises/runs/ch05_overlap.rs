@@ -7,11 +7,9 @@ use std::sync::mpsc::{Receiver, sync_channel};
 use std::thread;
 
 use candle_core::TensorId;
-use concise_wrapper::Ddp;
 use concise_wrapper::ddp::bucket::buckets;
 use concise_wrapper::ddp::worker::Worker;
 use concise_wrapper::model::Step;
-use concise_wrapper::resnet::ResNet18;
 use harness::lock::locked;
 use harness::report::trace::{COMMUNICATION, COMPUTE};
 use ops::backward::backward_with_hook;

@@ -3,7 +3,6 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use concise_wrapper::optimizer::{Extras, Momentum, Schedule};
-use model_state::weights_hash::WeightsHash;
 
 use super::prelude::*;
 pub use crate::checks::ch05_resume::Answer;

@@ -1,10 +1,6 @@
 //! ResNet-18 trained on two devices, with the learner's statistics in every batch norm.
 
-use std::sync::Arc;
-
 use candle_core::Error as TensorError;
-use concise_wrapper::Ddp;
-use concise_wrapper::resnet::ResNet18;
 use ops::batch_norm::Statistics;
 
 use super::ddp::{REDUCTION, train_on};

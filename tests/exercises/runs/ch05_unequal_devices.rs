@@ -1,10 +1,7 @@
 //! LeNet trained on a fast device and a slow one, with the learner's shares and the learner's step.
 
-use std::time::Instant;
-
 use super::prelude::*;
 pub use crate::checks::ch05_unequal_devices::Answer;
-use crate::classifier::Classifier;
 use crate::speed::{Speed, step_seconds};
 
 const BATCH: usize = 256;

@@ -1,7 +1,5 @@
 //! The learner's cut under a pipeline of stage 6.
 
-use std::ops::Range;
-
 use model_parallel::layers::Layers;
 use model_parallel::partition::{Cost, cut};
 use model_parallel::pipeline::Kind;

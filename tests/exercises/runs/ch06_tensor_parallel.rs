@@ -2,9 +2,8 @@
 
 use std::cell::Cell;
 
-use candle_core::{Error as TensorError, ModuleT, Shape};
+use candle_core::{Error as TensorError, ModuleT};
 use concise_wrapper::weights::Weights;
-use datasets::{CLASSES, PIXELS};
 use model_parallel::layers::Layers;
 use model_parallel::tensor_parallel::Group;
 use ops::backward::record_copy;

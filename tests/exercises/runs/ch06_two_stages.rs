@@ -1,8 +1,6 @@
 //! The learner's stage in a pipeline of two dense layers.
 
-use candle_core::Shape;
 use concise_wrapper::model::Step;
-use datasets::{CLASSES, PIXELS};
 use model_parallel::layers::{Layers, Stage};
 use model_parallel::pipeline::{Kind, Worker};
 

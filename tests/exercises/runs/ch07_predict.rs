@@ -1,7 +1,5 @@
 //! The learner's prediction of a step, printed before stage 7 measures the step.
 
-use std::time::Duration;
-
 use concise_wrapper::ddp::bucket::BucketCaps;
 use concise_wrapper::slow_link::Slowness;
 use cost_model::all_reduce::Way;

@@ -5,7 +5,6 @@
 
 use std::any::Any;
 use std::process::ExitCode;
-use std::sync::Arc;
 
 use single_gpu::lenet::{LayerFunctions, Layers};
 use split_batch::loader::EpochShare;

@@ -1,10 +1,7 @@
 //! Stage 6's training in stages: by a cut, a list of instructions or a step of the learner's.
 
-use std::fs;
-use std::ops::Range;
 use std::path::Path;
 use std::slice;
-use std::time::Instant;
 
 use concise_wrapper::model::Step;
 use datasets::SAMPLE;
