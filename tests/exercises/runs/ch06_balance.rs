@@ -9,7 +9,7 @@ use super::prelude::*;
 pub use crate::checks::ch06_balance::Answer;
 
 /// A stack whose first layers cost the most.
-const WIDTHS: [usize; 9] = [784, 1024, 512, 256, 256, 256, 128, 128, 10];
+pub(super) const WIDTHS: [usize; 9] = [784, 1024, 512, 256, 256, 256, 128, 128, 10];
 
 /// Shows the cut of a measured model, and its training. Fails when the answer panics.
 pub fn run(answer: Answer) -> Run {
