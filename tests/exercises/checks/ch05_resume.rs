@@ -6,7 +6,8 @@
 use crate::prelude::*;
 use crate::training::{Done, Setup, Training};
 use concise_wrapper::optimizer::{Momentum, Schedule};
-use datasets::{Split, synthetic};
+use datasets::{CLASSES, PIXELS, Split, synthetic};
+use model_parallel::layers::Layers;
 use std::any::Any;
 
 /// A checkpoint, of the type that the answer has for checkpoints.
@@ -76,7 +77,8 @@ fn setups() -> [Setup; 6] {
     let setup = |samples, epochs, batch_size, warm_up, constants| {
         let data = synthetic::dataset(Split::Train, samples);
         let schedule = Schedule { rate: 0.01, warm_up };
-        Setup { data, epochs, batch_size, seed: 5, schedule, constants, width: None }
+        let layers = Layers::dense(&[PIXELS, CLASSES]).expect("two widths");
+        Setup { data, epochs, batch_size, seed: 5, schedule, constants, layers }
     };
     let slow = Schedule { rate: 0.001, warm_up: 0 };
     [
@@ -87,9 +89,9 @@ fn setups() -> [Setup; 6] {
         // Sums over 7, 14 and 21 samples.
         setup(21, 2, 7, 0, momentum(0.9)),
         // 14 of 107 samples are correct: in f64, 14 / 107 · 107 is below 14.
-        Setup { seed: 4, schedule: slow, ..setup(107, 3, 107, 0, momentum(0.9)) },
+        Setup { schedule: slow, ..setup(107, 3, 107, 0, momentum(0.9)) },
         // Batch norms, which have running statistics.
-        Setup { width: Some(1), ..setup(2, 1, 2, 0, momentum(0.9)) },
+        Setup { layers: Layers::resnet18(1), ..setup(2, 1, 2, 0, momentum(0.9)) },
     ]
 }
 
@@ -101,10 +103,8 @@ type Told = (Vec<Done>, Vec<f64>);
 fn after(setup: &Setup, steps: usize) -> Result<Training> {
     let mut training = setup.begin()?;
     let own = training.network.weights().snapshot()?.into_iter();
-    let weights = match setup.width {
-        None => Classifier::new(setup.seed + 1, &Device::Cpu)?.parameters().snapshot()?,
-        Some(_) => own.map(|(name, value)| Ok((name, (value * 1.25)?))).collect::<Result<_>>()?,
-    };
+    let weights =
+        own.map(|(name, value)| Ok((name, (value * 1.25)?))).collect::<Result<Vec<_>>>()?;
     training.network.weights().set(&weights)?;
     (0..steps).try_for_each(|_| training.step(setup).map(drop))?;
     Ok(training)

@@ -7,6 +7,7 @@ use std::any::Any;
 use std::process::ExitCode;
 
 use concise_wrapper::ddp::bucket::buckets;
+use harness::records::seconds_per_epoch;
 use model_parallel::layers::Layers as Stack;
 use model_parallel::partition::{Cost, cut};
 use model_parallel::pipeline::{Kind, Schedule};
@@ -118,24 +119,16 @@ fn run(answers: Answers<'_>) -> Run {
     let slow = " Your loops of chapter 1 are slower than the engine's layers.";
     let slow = if is_plain { slow } else { "" };
     let ours = [("ours", &trained[trained.len() - 1])];
-    let mut told = vec![format!("LeNet: {}{slow}", conclusion(&trained[0], &ours))];
-    // The other trainings are shown, too.
-    let mut failure = Ok(());
-    for (what, both) in [("DDP", ddp(answers)), ("Pipeline", pipeline(answers))] {
-        match both {
-            Ok(None) => {}
-            Ok(Some(both)) => {
-                told.push(format!("{what}: {}", conclusion(&both[0], &[("ours", &both[1])])));
-                trained.extend(both);
-            }
-            Err(error) => failure = failure.and(Err(error)),
-        }
-    }
     line("")?;
     show("", &trained, &[])?;
-    line("")?;
-    told.iter().try_for_each(paragraph)?;
-    failure
+    paragraph(format_args!("\nLeNet: {}{slow}", conclusion(&trained[0], &ours)))?;
+    let further = [("DDP", ddp(answers)), ("Pipeline", pipeline(answers))];
+    further.into_iter().try_for_each(|(what, both)| {
+        let Some([yours, ours]) = both? else { return Ok(()) };
+        let [fast, fast_ours] = [&yours, &ours].map(|it| seconds_per_epoch(&it.records));
+        let weights = conclusion(&yours, &[("ours", &ours)]);
+        Ok(paragraph(format_args!("{what}: {weights} {fast:.2} s/epoch, ours {fast_ours:.2}."))?)
+    })
 }
 
 /// Chapter 5's training with the learner's buckets and backward pass, and with ours. None without an answer.
@@ -147,7 +140,7 @@ fn ddp(answers: Answers<'_>) -> Run<Option<[Training; 2]>> {
     }
     let sizes = network(&Device::Cpu)?.weights().parameter_sizes();
     let parts = &own_buckets.unwrap_or(buckets)(&sizes, CAPS);
-    let (yours, setting) = ("yours, DDP of a ResNet-18", (1024, options(1, 64, 0.1)));
+    let (yours, setting) = ("yours", (1024, options(1, 64, 0.1)));
     let yours = match backward {
         Some(answer) => train_on(yours, 2, setting, |network, comm| {
             ch05_overlap::model(network, comm, |pass: &_| answer(pass, parts))
@@ -157,7 +150,7 @@ fn ddp(answers: Answers<'_>) -> Run<Option<[Training; 2]>> {
         }),
     };
     let ours = |network, comm| Ddp::new(network, comm, REDUCTION);
-    Ok(Some([yours?, train_on("ours, DDP of a ResNet-18", 2, setting, ours)?]))
+    Ok(Some([yours?, train_on("ours", 2, setting, ours)?]))
 }
 
 /// Chapter 6's training by the learner's cut and lists, and by ours. None without an answer.
@@ -182,7 +175,7 @@ fn pipeline(answers: Answers<'_>) -> Run<Option<[Training; 2]>> {
         let pipeline = Pipeline { layers, cut: &cut, checked: &checked(schedule)? };
         Run::Ok(pipeline.train(name, OURS)?.0)
     };
-    Ok(Some([train("yours, in 2 stages", yours)?, train("ours, in 2 stages", theirs)?]))
+    Ok(Some([train("yours", yours)?, train("ours", theirs)?]))
 }
 
 /// Says who does a piece: the learner's answer to the first of these exercises that passes, or we.

@@ -30,7 +30,6 @@ pub mod call;
 pub mod checks;
 pub mod classifier;
 pub mod contributions;
-pub mod dense;
 pub mod expectation;
 pub mod laws;
 pub mod metrics;
