@@ -162,29 +162,24 @@ fn one_all_reduce(answer: Answer, &case: &Case) -> Outcome {
         [] => Ok(vec![Traffic::default(); case.ranks]),
         _ => shards::traffic(case.ranks, &row, case.dtype, algorithm),
     };
-    let differs = |one: &[Traffic]| {
-        sent.iter().zip(one).position(|(sent, one)| sent.messages != one.messages)
-    };
-    let one = by(case.algorithm)?;
-    let Some(rank) = differs(&one) else {
+    let messages = |sent: &[Traffic]| Vec::from_iter(sent.iter().map(|it| it.messages));
+    let (one, own) = (by(case.algorithm)?, messages(&sent));
+    let Some(rank) = (0..case.ranks).find(|&rank| own[rank] != one[rank].messages) else {
         return sent.iter().zip(&one).enumerate().try_for_each(|(rank, (sent, one))| {
             let [expected, got] = [one, sent].map(|it| format!("{} bytes", it.bytes));
             same(format!("rank {rank} sends {got}"), expected, got, TYPE)
         });
     };
-    let [wanted, got] = [one[rank].messages, sent[rank].messages];
+    let (wanted, got) = (one[rank].messages, own[rank]);
     // The numbers of messages can fit several calls, and another algorithm too.
     let is_calls = wanted > 0 && got > wanted && got % wanted == 0;
-    let mut like = Vec::from_iter(is_calls.then(|| format!("{} calls", got / wanted)));
-    for other in Algorithm::OURS {
-        if like.len() == usize::from(is_calls) && differs(&by(other)?).is_none() {
-            like.push(format!("one call of Algorithm::{other:?}"));
-        }
-    }
-    let is_other = like.len() > usize::from(is_calls);
-    let is_choice = is_other && (!is_calls || case.shapes.len() == 1);
-    let like =
-        if like.is_empty() { String::new() } else { format!(", as with {}", like.join(", or ")) };
+    let fits = |&other: &Algorithm| by(other).is_ok_and(|other| messages(&other) == own);
+    let other = Algorithm::OURS.into_iter().find(fits);
+    let is_choice = other.is_some() && (!is_calls || case.shapes.len() == 1);
+    let calls = is_calls.then(|| format!("{} calls", got / wanted));
+    let like = calls.into_iter().chain(other.map(|it| format!("one call of Algorithm::{it:?}")));
+    let like = like.collect::<Vec<_>>().join(", or ");
+    let like = if like.is_empty() { like } else { format!(", as with {like}") };
     Err(Finding::new(format!("rank {rank} sends another number of messages"))
         .expected(format!("messages sent: {wanted}"), format!("messages sent: {got}{like}"))
         .law(if is_choice { CALLER } else { ONCE }))

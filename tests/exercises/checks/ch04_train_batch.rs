@@ -127,7 +127,7 @@ fn step(answer: Answer, &case: &Case) -> Outcome {
                 apart.is_some_and(|apart| apart <= 1e-8)
             };
             let fits = |factors: &[f64]| wrong.iter().all(|&index| is_sum(index, factors));
-            let guess = shards::guess(&sizes, rank, case.1, fits);
+            let guess = shards::guess(&sizes, rank, fits);
             let in_f32 = || (largest < 1e-5).then(|| "was it computed in f32?".to_owned());
             Finding::new(format!("{what} of {names} is wrong on rank {rank}"))
                 .expected(expected, format!("a relative difference of {largest:.1e}"))

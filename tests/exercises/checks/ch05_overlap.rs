@@ -1,7 +1,7 @@
 //! Chapter 5, `book/src/ch05-concise-wrapper.md`: buckets travel during the backward pass.
 //!
-//! In some passes, the gradients come in another order on every rank, and in some passes a gradient is missing. The check
-//! compares the order in which the answer takes gradients, starts buckets and waits.
+//! In some passes, each rank has another order of gradients, or a gradient is missing. The check compares the order of the answer's
+//! actions: it takes gradients, starts buckets and waits.
 
 use std::sync::{Arc, Mutex};
 
@@ -111,12 +111,8 @@ impl Case {
     fn complete(self, answer: Answer) -> Outcome<Vec<(Vec<Tensor>, Vec<Event>)>> {
         let (sums, events) = self.run(answer);
         let sums = sums.map_err(|failure| {
-            let ended = |events: &Vec<Event>| events.iter().position(|it| *it == Event::End);
             let waits = |events: &Vec<Event>| {
-                events
-                    .iter()
-                    .take(ended(events).unwrap_or(events.len()))
-                    .any(|it| *it == Event::Wait)
+                events.iter().take_while(|it| **it != Event::End).any(|it| *it == Event::Wait)
             };
             // A sum that was taken too early may be of another shape.
             match miss_each_other(&failure.to_string()) {
@@ -181,7 +177,7 @@ fn missing_gradients_are_errors(answer: Answer, case: &Case) -> Outcome {
     })
 }
 
-/// Whether a failure has the number of a parameter whose gradient the failed rank misses: `rank 1 failed: parameter 3 …`.
+/// Whether a failure such as `rank 1 failed: parameter 3 …` has a missing gradient of this rank.
 fn names_a_missing_parameter(failure: &str, orders: &[Order]) -> bool {
     let numbers = |text: &str| {
         let parts = text.split(|letter: char| !letter.is_ascii_digit());
