@@ -3,7 +3,7 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use concise_wrapper::optimizer::{Momentum, Schedule, Sgd, Update};
-use model_state::weights_hash::WeightsHash;
+use model_parallel::layers::Layers;
 
 use super::prelude::*;
 pub use crate::checks::ch05_resume::Answer;
@@ -21,7 +21,7 @@ pub fn run(answer: Answer) -> Run {
         seed: 1,
         schedule: Schedule { rate: 0.05, warm_up: 9 },
         constants: Momentum { momentum: 0.9, weight_decay: 0.0005 },
-        width: Some(4),
+        layers: Layers::resnet18(4),
     };
     let ours = by_stage_5(&setup)?;
     let steps = setup.epochs * setup.batches_per_epoch();

@@ -1,16 +1,13 @@
 //! The learner's lists as a schedule of stage 6: checked, drawn, and executed by two devices.
 
 use harness::report::columns;
-use model_parallel::Cost;
 use model_parallel::layers::Layers;
 use model_parallel::partition::cut;
-use model_parallel::{Action, Kind, Schedule, predict};
+use model_parallel::{Action, Cost, Kind, Schedule};
 
 use super::pipeline::{DEVICES, MICRO_BATCHES, Pipeline, checked, compare, measure};
 use super::prelude::*;
-
-/// A stage, the number of stages and of micro-batches; the actions of the stage.
-pub type Answer = fn(usize, usize, usize) -> Vec<Action>;
+pub use crate::checks::ch06_1f1b::Answer;
 
 /// The stages and micro-batches of the exercise's drawing, and of the training.
 const SHAPES: [(usize, usize); 2] = [(3, 4), (DEVICES, MICRO_BATCHES)];

@@ -41,8 +41,6 @@ use harness::report::paragraph;
 use params_and_allreduce::thread::{Cause, RankFailure};
 use scratch_data_parallel::Error as TrainError;
 
-pub use data_parallel::Peer;
-
 use crate::call::catch;
 
 /// The argument that asks a program of an exercise for its run.
