@@ -5,7 +5,7 @@ use std::time::Instant;
 use candle_core::{Device, Tensor};
 use concise_wrapper::ddp::alike;
 use concise_wrapper::model::Progress;
-use concise_wrapper::optimizer::{Extras, Sgd, Update};
+use concise_wrapper::optimizer::{Extras, Sgd};
 use concise_wrapper::weights::{Snapshot, Weights};
 use concise_wrapper::{Error, Model as _, text, train};
 use datasets::SAMPLE;
@@ -77,8 +77,8 @@ pub(crate) fn train_rank(
     let observe = keep_first(worker.weights(), &mut first);
     let (data, options, Extras { constants, warm_up }) =
         (&setup.data, &setup.options, flags.extras);
-    let update = Update { optimizer: &mut Sgd::new(constants), warm_up };
-    let trained = train(&worker, data, options, update, None, &mut report, observe)?;
+    let sgd = &mut Sgd::new(constants);
+    let trained = train(&worker, data, options, (sgd, warm_up), None, &mut report, observe)?;
     let whole = |mine: Snapshot| worker.whole(layers.join(mine, &group)?);
     let weights = whole(first)?.zip(whole(trained.weights)?);
     let measured = worker.measured();
@@ -111,8 +111,8 @@ fn train_alone(
     let held = Held::new(network.weights(), constants, kept);
     let mut first = Vec::new();
     let observe = keep_first(network.weights(), &mut first);
-    let update = Update { optimizer: &mut Sgd::new(constants), warm_up };
-    let trained = train(&network, data, options, update, None, report, observe)?;
+    let sgd = &mut Sgd::new(constants);
+    let trained = train(&network, data, options, (sgd, warm_up), None, report, observe)?;
     collect(all, trained.records, Some((first, trained.weights)), held, Vec::new())
 }
 
