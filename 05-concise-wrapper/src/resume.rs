@@ -99,7 +99,7 @@ fn restore(
     report: &Report<'_>,
 ) -> Result<TrainerState, Error> {
     let weights = model.weights();
-    let tensors = state_of(weights, optimizer)?;
+    let mut tensors = state_of(weights, optimizer)?;
     let mut state = TrainerState::default();
     if let Some(folder) = folder {
         let (found, values) = folder.find(&tensors, report)?;
@@ -112,7 +112,7 @@ fn restore(
         state = text::value_of_rank_0(&**rank, &state)?;
         tensors.iter().try_for_each(|(_, tensor)| receive(rank, tensor))?;
     }
-    optimizer.restore(weights, &tensors[weights.iter().count()..])?;
+    optimizer.keep(tensors.split_off(weights.iter().count()));
     Ok(state)
 }
 // ANCHOR_END: restore
