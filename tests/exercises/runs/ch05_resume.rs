@@ -2,13 +2,8 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-<<<<<<< HEAD
-use concise_wrapper::optimizer::{Momentum, Schedule, Sgd, Update};
-use model_parallel::layers::Layers;
-=======
 use concise_wrapper::optimizer::{Momentum, Schedule, Sgd};
-use model_state::weights_hash::WeightsHash;
->>>>>>> O
+use model_parallel::layers::Layers;
 
 use super::prelude::*;
 pub use crate::checks::ch05_resume::Answer;
