@@ -5,7 +5,7 @@ use drawing::Place;
 use harness::cli::{self, UsageError};
 use harness::report::{self, counted, file, line, number, paragraph, thousands};
 use itertools::Itertools as _;
-use model_parallel::gantt::predicted_chart;
+use model_parallel::gantt::chart;
 use model_parallel::mesh::Mesh;
 use model_parallel::{Checked, Cost, Kind, UNBOUNDED, check};
 
@@ -77,8 +77,8 @@ pub(crate) fn draw(flags: &Arguments, speaks: bool) -> anyhow::Result<()> {
     }
     let Some(path) = gantt else { return Ok(()) };
     let title = "Predicted steps: a forward pass takes one unit of time, a backward pass two, a message nothing";
-    let pictures: Vec<_> = drawn.into_iter().map(|(name, _)| name).zip(predicted).collect();
-    let svg = predicted_chart(title, &pictures).svg(Place::File);
+    let named = drawn.iter().zip(&predicted).map(|((name, _), step)| (&**name, [step]));
+    let svg = chart(title, None, &named.collect_vec()).svg(Place::File);
     Ok(file::write_flag("--gantt", path, |file| file.write_all(svg.as_bytes()))?)
 }
 

@@ -70,6 +70,6 @@ fn trained(
     options: &TrainOptions,
 ) -> Result<Trained, Error> {
     let mut report = Report::silent();
-    let sgd = &mut Sgd::new(Momentum::default());
-    train(model, data, options, sgd, None, &mut report, |_| Ok(()))
+    let mut sgd = Sgd::new(Momentum::default());
+    train(model, data, options, &mut sgd, None, &mut report, |_| Ok(()))
 }
