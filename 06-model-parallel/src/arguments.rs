@@ -9,7 +9,7 @@ use concise_wrapper::optimizer::Extras;
 use concise_wrapper::sizing;
 use datasets::{CLASSES, PIXELS};
 use devices::DevicePlan;
-use harness::cli::{ReportArguments, UsageError, whole};
+use harness::cli::{Format, ReportArguments, SVG, UsageError, whole};
 use harness::report::counted;
 use model_parallel::Kind;
 use model_parallel::layers::Layers;
@@ -19,6 +19,9 @@ use trainer::memory::NetworkSize;
 
 /// The number of micro-batches without `--micro-batches`.
 const MICRO_BATCHES: usize = 8;
+
+/// The format of `--export`.
+const CSV: Format = ("a CSV file", &["csv"]);
 
 /// The schedules without `--schedule` and `--mesh`.
 const SCHEDULES: [Kind; 5] =
@@ -118,6 +121,10 @@ pub(crate) struct Arguments {
     #[arg(long, help_heading = "Output", value_name = "FILE.svg")]
     pub(crate) gantt: Option<PathBuf>,
 
+    /// Write the schedule as a list for PyTorch's pipelining runtime
+    #[arg(long, help_heading = "Output", value_name = "FILE.csv", hide_short_help = true)]
+    pub(crate) export: Option<PathBuf>,
+
     #[command(flatten)]
     pub(crate) reports: ReportArguments,
 }
@@ -197,7 +204,8 @@ impl Arguments {
         let of_dense = !self.widths.is_empty() && self.model != ModelKind::Dense;
         let of_resnet = self.width.is_some() && self.model != ModelKind::Resnet18;
         let of_order = !self.schedules.is_empty() || self.micro_batches.is_some();
-        let of_stages = of_order || !self.cut.is_empty() || self.gantt.is_some();
+        let of_stages = of_order || !self.cut.is_empty();
+        let of_stages = of_stages || self.gantt.is_some() || self.export.is_some();
         let several = Mesh { pipeline: mesh.tensor.max(2), tensor: 1, ..mesh };
         let each = self.schedules(mesh).iter().map(|&(_, number)| number).max();
         let (batch_size, each) = (self.train.batch_size, each.unwrap_or(1));
@@ -214,8 +222,8 @@ impl Arguments {
             "--widths is about --model dense, and --width is about --model resnet18".to_owned()
         } else if mesh.pipeline == 1 && of_stages {
             format!(
-                "--schedule, --micro-batches, --cut and --gantt are about pipelines, and there is one stage: ask for \
-                 several, such as --mesh {several}"
+                "--schedule, --micro-batches, --cut, --gantt and --export are about pipelines, and there is one stage: \
+                 ask for several, such as --mesh {several}"
             )
         } else if let Some(shards) = self.shards.filter(|shards| !shards.is_multiple_of(mesh.data))
         {
@@ -231,5 +239,21 @@ impl Arguments {
         } else {
             return Ok(());
         }))
+    }
+
+    /// Checks that the files of all flags can be written, and that there is one list for `--export`. A process that does not
+    /// speak writes no files.
+    pub(crate) fn check_files(&mut self, speaks: bool, mesh: Mesh) -> Result<(), UsageError> {
+        let lists = self.schedules(mesh).len();
+        if self.export.is_some() && lists > 1 {
+            return Err(UsageError::new(format_args!(
+                "--export writes one list, and there are {lists} schedules: take one, such as --schedule 1f1b"
+            )));
+        }
+        if !speaks {
+            (self.reports, self.gantt, self.export) = Default::default();
+        }
+        let (gantt, export) = (self.gantt.as_deref(), self.export.as_deref());
+        self.reports.check(&[("--gantt", gantt, SVG), ("--export", export, CSV)], None)
     }
 }

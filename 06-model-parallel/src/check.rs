@@ -45,6 +45,14 @@ impl Checked {
     pub fn simulate(&self, costs: &[Cost], message: f64) -> Result<Timeline, Refused> {
         simulate(&self.schedule, self.capacity, costs, message)
     }
+
+    /// The largest number of micro-batches that each stage keeps activations of at one time, in stage order. With several units
+    /// on a stage, each unit counts.
+    pub fn kept(&self) -> Vec<usize> {
+        let units = vec![Cost::UNITS; self.schedule.units()];
+        let timeline = self.simulate(&units, 0.0).expect("a cost for each unit");
+        (0..timeline.stages).map(|stage| timeline.peak(stage).activations).collect()
+    }
 }
 
 /// Checks a schedule for channels that hold `capacity` messages. Fails with the first law that the schedule breaks, and

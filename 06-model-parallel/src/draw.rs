@@ -1,13 +1,15 @@
 //! `--draw`: schedules as text, without training.
 
+use std::path::Path;
+
 use devices::SeveralDevices;
 use drawing::Place;
-use harness::cli::{self, UsageError};
+use harness::cli::UsageError;
 use harness::report::{self, counted, file, line, number, paragraph, thousands};
 use itertools::Itertools as _;
 use model_parallel::gantt::predicted_chart;
 use model_parallel::mesh::Mesh;
-use model_parallel::{Checked, Cost, Kind, UNBOUNDED, check};
+use model_parallel::{Checked, Cost, Kind, Schedule, UNBOUNDED, check};
 
 use crate::arguments::Arguments;
 use crate::conclusions::of_drawings;
@@ -16,9 +18,9 @@ use crate::conclusions::of_drawings;
 const MOST_COLUMNS: usize = 1000;
 
 /// Prints drawings of the schedules, each with its idle time, its channels, and the micro-batches that stages keep. With
-/// `--gantt` draws a picture, too. A process that does not speak only checks the flags. Fails with a [`UsageError`] when there
+/// `--gantt` draws a picture, too, and with `--export` writes the list. A process that does not speak only checks the flags. Fails with a [`UsageError`] when there
 /// is no such schedule, or a drawing is too wide.
-pub(crate) fn draw(flags: &Arguments, speaks: bool) -> anyhow::Result<()> {
+pub(crate) fn draw(mut flags: Arguments, speaks: bool) -> anyhow::Result<()> {
     let stages = flags.launch.devices.unwrap_or(SeveralDevices::DEFAULT);
     let schedules = flags.schedules(Mesh::pipeline(stages));
     for &(kind, micro_batches) in &schedules {
@@ -36,8 +38,8 @@ pub(crate) fn draw(flags: &Arguments, speaks: bool) -> anyhow::Result<()> {
             .into());
         }
     }
-    let gantt = flags.gantt.as_deref().filter(|_| speaks);
-    gantt.map_or(Ok(()), |path| cli::writable("--gantt", path, cli::SVG))?;
+    flags.check_files(speaks, Mesh::pipeline(stages))?;
+    let exported = flags.export.as_deref().zip(schedules.first().copied());
     if speaks {
         paragraph(legend(&schedules))?;
         line("")?;
@@ -75,11 +77,21 @@ pub(crate) fn draw(flags: &Arguments, speaks: bool) -> anyhow::Result<()> {
     if speaks {
         paragraph(of_drawings(&drawn))?;
     }
-    let Some(path) = gantt else { return Ok(()) };
+    let exported = exported.map_or(Ok(()), |(path, (kind, micro_batches))| {
+        write_list(path, &kind.schedule(stages, micro_batches)?)
+    });
+    let Some(path) = flags.gantt.as_deref() else { return exported };
     let title = "Predicted steps: a forward pass takes one unit of time, a backward pass two, a message nothing";
     let pictures: Vec<_> = drawn.into_iter().map(|(name, _)| name).zip(predicted).collect();
     let svg = predicted_chart(title, &pictures).svg(Place::File);
-    Ok(file::write_flag("--gantt", path, |file| file.write_all(svg.as_bytes()))?)
+    file::write_flag("--gantt", path, |file| file.write_all(svg.as_bytes()))?;
+    exported
+}
+
+/// Writes the file of `--export`.
+pub(crate) fn write_list(path: &Path, schedule: &Schedule) -> anyhow::Result<()> {
+    let list = schedule.to_pytorch();
+    Ok(file::write_flag("--export", path, |file| file.write_all(list.as_bytes()))?)
 }
 
 /// The costs of all units. The passes of a chunk are as much shorter as the chunk is.

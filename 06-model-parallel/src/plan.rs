@@ -10,7 +10,7 @@ use concise_wrapper::optimizer::Sgd;
 use concise_wrapper::sizing;
 use datasets::SAMPLE;
 use devices::DevicePlan;
-use harness::cli::{ReportArguments, SVG, UsageError, each_once};
+use harness::cli::{UsageError, each_once};
 use harness::report::counted;
 use itertools::Itertools as _;
 use model_parallel::layers::Layers;
@@ -192,7 +192,7 @@ impl Prepared {
     pub(crate) fn new(mut flags: Arguments, launch: &Launch) -> anyhow::Result<Option<Self>> {
         each_once("--schedule", &flags.schedules, Kind::to_string)?;
         if flags.draw {
-            draw::draw(&flags, launch.speaks())?;
+            draw::draw(flags, launch.speaks())?;
             return Ok(None);
         }
         let of_mesh = flags.mesh.map(|mesh| mesh.devices());
@@ -209,10 +209,7 @@ impl Prepared {
             None => Some(flags.launch.each.plan_one_of(&several)?),
         };
         let ways = ways(&flags, mesh, &layers, one.is_some(), &mut notes)?;
-        if !launch.speaks() {
-            (flags.reports, flags.gantt) = (ReportArguments::default(), None);
-        }
-        flags.reports.check(&[("--gantt", flags.gantt.as_deref(), SVG)], None)?;
+        flags.check_files(launch.speaks(), mesh)?;
         let footprint = Footprint {
             // Each run keeps its results, and the threads of its ranks leave their memory to the next run.
             weights: 2 + 4 * ways.len(),

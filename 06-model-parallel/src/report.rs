@@ -18,6 +18,7 @@ use ops::difference::largest_difference;
 use serde_json::json;
 
 use crate::conclusions::{Figures, doubts_about_times, megabytes, of_memory, of_times, of_weights};
+use crate::draw;
 use crate::plan::{Prepared, Way};
 use crate::train::Trained;
 
@@ -149,11 +150,16 @@ pub(crate) fn report(
     }
     print_block(&times(outcomes, &doubts), &of_times(&figures, &doubts))?;
     print_block(&memory(outcomes)?, &of_memory(&figures))?;
-    // An error of the first file does not prevent the second file.
+    // An error of one file does not prevent the next file.
     let written = outputs.write(headline);
     let drawn = gantt.map_or(Ok(()), |path| write_gantt(path, headline, outcomes, &doubts));
+    let pipeline = prepared.ways.iter().find(|way| way.has_stages());
+    let list = prepared.flags.export.as_deref().zip(pipeline);
+    let exported =
+        list.map_or(Ok(()), |(path, way)| draw::write_list(path, way.checked.schedule()));
     written?;
-    drawn
+    drawn?;
+    exported
 }
 
 /// Prints a table below an empty line, if the table has rows, and then its conclusion.

@@ -88,11 +88,33 @@ fn predicted_schedules_are_drawn_into_a_file() {
     assert!(!svg.contains("measured"));
 }
 
+/// A drawing, a pipeline, and two pipelines side by side have one list.
+#[test]
+fn a_list_is_written_for_pytorch() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("list.csv");
+    let announced = format!("--export: {}\n", file.display());
+    let small = [&SMALL[..], &["--widths=20,18"]].concat();
+    for (flags, further) in [
+        (&["--draw"][..], "--devices=2"),
+        (&["--draw", "--gantt=/dev/null"], "--devices=2"),
+        (&small, "--devices=2"),
+        (&small, "--mesh=2x2x1"),
+    ] {
+        let mut command = program(flags);
+        command.args([further, "--schedule=1f1b", "--micro-batches=3", "--export"]).arg(&file);
+        command.assert().success().stdout(contains(&announced));
+        let list = std::fs::read_to_string(&file).expect("a list");
+        assert_eq!(list, "0F0,0F1,0B0,0F2,0B1,0B2\n1F0,1B0,1F1,1B1,1F2,1B2\n", "{flags:?}");
+        std::fs::remove_file(&file).expect("a file");
+    }
+}
+
 /// A device that is always full.
 #[cfg(target_os = "linux")]
 #[test]
 fn what_cannot_be_written_is_told_with_its_file() {
-    for flag in ["--gantt", "--metrics"] {
+    for flag in ["--gantt", "--export", "--metrics"] {
         let full = format!("{flag}=/dev/full");
         let arguments = ["--widths=20,18", "--schedule=gpipe", &full];
         let told = contains(format!("{flag} /dev/full: No space left on device"));

@@ -42,6 +42,12 @@ fn what_makes_no_sense_is_refused_in_one_line() {
             &["--mesh=1x1x2", "--gantt=g.svg"],
             "there is one stage: ask for several, such as --mesh 1x2x1",
         ),
+        (&["--mesh=1x1x2", "--export=l.csv"], "--gantt and --export are about pipelines"),
+        (&["--export=l.csv"], "--export writes one list, and there are 5 schedules: take one"),
+        (&["--schedule=gpipe,1f1b", "--export=l.csv"], "there are 2 schedules: take one"),
+        (&["--schedule=1f1b", "--export=l.svg"], "the flag writes a CSV file, not .svg; use l.csv"),
+        (&["--schedule=1f1b", "--export=/nowhere/l.csv"], "--export /nowhere/l.csv"),
+        (&["--schedule=1f1b", "--export=a", "--gantt=a"], "--gantt and --export both name a"),
         (&["--gantt=a.svg", "--plot=a.svg"], "--plot and --gantt both name a.svg"),
         (&["--schedule=gpipe,1f1b,gpipe"], "--schedule names GPipe twice"),
         (
@@ -148,6 +154,8 @@ fn what_cannot_be_drawn_is_refused() {
     }
     refused(&["--draw", "--gantt=/nowhere/at/all.svg"], "--gantt /nowhere/at/all.svg");
     refused(&["--draw", "--gantt=a.png"], "the flag writes an SVG picture");
+    refused(&["--draw", "--export=l.csv"], "--export writes one list, and there are 3 schedules");
+    refused(&["--draw", "--schedule=1f1b", "--export=/nowhere/l.csv"], "--export /nowhere/l.csv");
 }
 
 #[test]

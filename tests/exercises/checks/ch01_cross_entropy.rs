@@ -7,7 +7,6 @@ use crate::prelude::*;
 /// Logits, labels and the number of classes; the loss and its gradient.
 pub type Answer = fn(&[f64], &[usize], usize) -> (f64, Vec<f64>);
 
-/// The laws of an answer.
 pub const LAWS: &[Law<Answer>] = laws![
     it_is_the_loss_of_the_label in [Label(0), Label(1), Label(2), Label(3)],
     it_is_the_sum_over_the_batch in [Batch(5, 4), Batch(2, 12), Batch(300, 7), Batch(3, 40)],

@@ -7,7 +7,6 @@ use crate::prelude::*;
 /// `dy`, height and width of x; the gradient of x.
 pub type Answer = fn(&[f64], usize, usize) -> Vec<f64>;
 
-/// The laws of an answer.
 pub const LAWS: &[Law<Answer>] = laws![
     what_is_in_no_window_gets_nothing in [Plane(9, 9)],
     an_element_has_a_quarter_of_its_window in PLANES

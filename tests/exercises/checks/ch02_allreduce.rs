@@ -7,7 +7,6 @@ use crate::prelude::*;
 /// A rank and its gradients, which become the sums over all ranks.
 pub type Answer = fn(&Rank, &mut [Var]) -> Result<(), Error>;
 
-/// The laws of an answer.
 pub const LAWS: &[Law<Answer>] = laws![
     every_rank_holds_the_sum: sums in [Case(2, &[&[2, 3]]), Case(3, &[&[2, 3]]), Case(5, &[&[2, 3]])],
     every_gradient_is_summed: sums in [Case(3, &[&[4, 1, 3, 3], &[4], &[]])],
@@ -15,7 +14,8 @@ pub const LAWS: &[Law<Answer>] = laws![
         [Case(2, &[&[5], &[2, 2]]), Case(4, &[&[5], &[2, 2]]), Case(1, &[&[2, 3], &[4]])],
     alone_nothing_changes: sums in [Case(1, &[&[2, 3], &[4]])],
     the_same_bits_on_every_rank in [Case(3, &[&[7]])],
-    errors_are_passed_on
+    errors_are_passed_on => (3, Sends::Buffered)
+        |answer, rank| reduced(answer, rank, vec![contribution(rank.rank(), 4)?]),
 ];
 
 const SUM: &str =
@@ -112,10 +112,4 @@ fn the_same_bits_on_every_rank(answer: Answer, &case: &Case) -> Outcome {
     let found = case.found(answer, own)?;
     let sums: Vec<&Tensor> = found.iter().map(|([update, _], _)| &update[0]).collect();
     contributions::same_bits("gradient 0", &sums)
-}
-
-fn errors_are_passed_on(answer: Answer) -> Outcome {
-    ranks::errors_are_passed_on(3, Sends::Buffered, move |rank| {
-        reduced(answer, rank, vec![contribution(rank.rank(), 4)?])
-    })
 }

@@ -9,7 +9,6 @@ use crate::prelude::*;
 /// A rank, the number of ranks on each host, and the rank's tensor; the sum over all ranks.
 pub type Answer = fn(&SharedCommunicator, usize, &Tensor) -> Result<Tensor, Error>;
 
-/// The laws of an answer.
 pub const LAWS: &[Law<Answer>] = laws![
     two_hosts: sums in [Case(2, 2, &[8]), Case(2, 3, &[6])],
     any_number_of_hosts: sums in [Case(3, 2, &[12]), Case(3, 1, &[3]), Case(1, 3, &[6]), Case(1, 1, &[2])],
@@ -19,7 +18,8 @@ pub const LAWS: &[Law<Answer>] = laws![
     few_bytes_between_hosts in
         [Case(2, 2, &[12]), Case(2, 3, &[12]), Case(3, 2, &[12]), Case(2, 1, &[8]), Case(1, 4, &[8]), Case(2, 2, &[7])],
     the_same_bits_on_every_rank in [Case(2, 2, &[11]), Case(3, 2, &[11])],
-    errors_are_passed_on
+    errors_are_passed_on => (4, Sends::Buffered)
+        |answer, rank| answer(&rank.into(), 2, &contribution(rank.rank(), 7)?),
 ];
 
 const SUM: &str = "every rank gets the sum of the tensors of all ranks on all hosts";
@@ -93,10 +93,4 @@ fn the_same_bits_on_every_rank(answer: Answer, &case: &Case) -> Outcome {
     let own = move |rank: &Rank| contributions::rounding(rank.rank(), case.2, DType::F64);
     let sums = case.run(move |rank| answer(&rank.into(), case.1, &own(rank)?))?;
     contributions::same_bits("the sum", &sums.iter().collect::<Vec<_>>())
-}
-
-fn errors_are_passed_on(answer: Answer) -> Outcome {
-    ranks::errors_are_passed_on(4, Sends::Buffered, move |rank| {
-        answer(&rank.into(), 2, &contribution(rank.rank(), 7)?)
-    })
 }

@@ -14,14 +14,14 @@ pub struct Answer {
     pub allreduce: fn(&Rank, &[Tensor], &[usize]) -> Result<Vec<Tensor>, Error>,
 }
 
-/// The laws of an answer.
 pub const LAWS: &[Law<Answer>] = laws![
     the_owners_are_balanced in sizes(),
     every_rank_has_every_sum in OWNERS,
     only_owners_receive_and_send_back in OWNERS,
     no_message_to_an_owner_waits in OWNERS,
     the_owners_make_no_difference_to_the_bits in [Owned(2, [0; 5]), Owned(4, [0; 5]), Owned(5, [0; 5])],
-    errors_are_passed_on
+    errors_are_passed_on => (3, Sends::Buffered) |answer, rank|
+        (answer.allreduce)(rank, &[contribution(rank.rank(), 4)?, contribution(rank.rank(), 2)?], &[1, 0]),
 ];
 
 const OWNER: &str = "each tensor has exactly one owner, a rank";
@@ -212,11 +212,4 @@ fn the_owners_make_no_difference_to_the_bits(answer: Answer, &case: &Owned) -> O
         }
     }
     Ok(())
-}
-
-fn errors_are_passed_on(answer: Answer) -> Outcome {
-    ranks::errors_are_passed_on(3, Sends::Buffered, move |rank| {
-        let own = [contribution(rank.rank(), 4)?, contribution(rank.rank(), 2)?];
-        (answer.allreduce)(rank, &own, &[1, 0])
-    })
 }

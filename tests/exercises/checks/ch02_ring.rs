@@ -7,7 +7,6 @@ use crate::prelude::*;
 /// A rank and its tensor; the sum over all ranks.
 pub type Answer = fn(&Rank, &Tensor) -> Result<Tensor, Error>;
 
-/// The laws of an answer.
 pub const LAWS: &[Law<Answer>] = laws![
     even_chunks: sums in [Case(2, &[4]), Case(3, &[3]), Case(4, &[8]), Case(5, &[10])],
     a_length_that_is_no_multiple_of_k: sums in
@@ -18,7 +17,8 @@ pub const LAWS: &[Law<Answer>] = laws![
     a_rank_sends_one_chunk_in_each_step in
         [Case(2, &[8]), Case(3, &[12]), Case(4, &[10]), Case(5, &[3]), Case(1, &[4]), Case(2, &[3, 5])],
     the_same_bits_on_every_rank in [Case(5, &[11])],
-    errors_are_passed_on
+    errors_are_passed_on => (3, Sends::WaitForReceiver)
+        |answer, rank| answer(rank, &contribution(rank.rank(), 7)?),
 ];
 
 const SUM: &str = "after the all-gather every rank has every chunk's whole sum";
@@ -113,10 +113,4 @@ fn the_same_bits_on_every_rank(answer: Answer, &case: &Case) -> Outcome {
     let own = move |rank: &Rank| contributions::rounding(rank.rank(), case.1, DType::F64);
     let sums = case.run(move |rank| answer(rank, &own(rank)?))?;
     contributions::same_bits("the sum", &sums.iter().collect::<Vec<_>>())
-}
-
-fn errors_are_passed_on(answer: Answer) -> Outcome {
-    ranks::errors_are_passed_on(3, Sends::WaitForReceiver, move |rank| {
-        answer(rank, &contribution(rank.rank(), 7)?)
-    })
 }

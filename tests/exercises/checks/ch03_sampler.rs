@@ -9,7 +9,6 @@ use split_batch::epoch_share;
 /// Samples, global batch, world size, rank, seed and epoch; the samples of the rank, step by step.
 pub type Answer = fn(usize, usize, usize, usize, u64, usize) -> Vec<Vec<u32>>;
 
-/// The laws of an answer.
 pub const LAWS: &[Law<Answer>] = laws![ranks_share_every_epoch_out in epochs()];
 
 /// Every rank's share of an epoch: rank, step, sample.

@@ -9,7 +9,6 @@ use crate::prelude::*;
 /// A rank, logits and labels of its shard; the accuracy of all shards.
 pub type Answer = fn(&Rank, &Tensor, &Tensor) -> Result<f64, Error>;
 
-/// The laws of an answer.
 pub const LAWS: &[Law<Answer>] = laws![
     every_rank_has_the_accuracy_of_all: accuracy in [
         Case(&[(3, 4), (1, 1)]), Case(&[(2, 5), (4, 5), (1, 4)]), Case(&[(2, 6), (3, 6)]),
@@ -24,7 +23,10 @@ pub const LAWS: &[Law<Answer>] = laws![
     ],
     of_equal_logits_the_first_counts,
     counts_travel_and_images_do_not in [Case(&[(30, 40), (7, 20)]), Case(&[(9, 30), (0, 0), (1, 40)])],
-    errors_are_passed_on
+    errors_are_passed_on => (3, Sends::Buffered) |answer, rank| {
+        let (logits, labels) = outputs([(3, 4), (1, 2), (2, 3)][rank.rank()], rank.device())?;
+        answer(rank, &logits, &labels)
+    },
 ];
 
 const LAW: &str =
@@ -153,11 +155,4 @@ fn counts_travel_and_images_do_not(answer: Answer, &case: &Case) -> Outcome {
         })?;
     }
     Ok(())
-}
-
-fn errors_are_passed_on(answer: Answer) -> Outcome {
-    ranks::errors_are_passed_on(3, Sends::Buffered, move |rank| {
-        let (logits, labels) = outputs([(3, 4), (1, 2), (2, 3)][rank.rank()], rank.device())?;
-        answer(rank, &logits, &labels)
-    })
 }

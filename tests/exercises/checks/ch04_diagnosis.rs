@@ -7,29 +7,22 @@ use serde::Deserialize;
 use crate::metrics::{Line, Summary, compare, field, lines};
 use crate::prelude::*;
 
-/// The results of the experiment.
+/// The results of the experiment, which the exercise explains.
 #[derive(Clone, Copy, Debug)]
 pub struct Answer {
-    /// The metrics files, or folders of them.
     pub metrics: &'static [&'static str],
-    /// The diagnosis of `mystery:1` to `mystery:4`.
     pub mysteries: [Diagnosis; 4],
 }
 
 /// A bug, and its signs.
 #[derive(Clone, Copy, Debug)]
 pub struct Diagnosis {
-    /// The name of the bug, as `--break` has it, or `none`.
     pub bug: &'static str,
-    /// The largest weight difference after step 1.
     pub difference: f64,
-    /// The same in a run with two images.
     pub with_two_images: f64,
-    /// Whether the replicas agree at the end.
     pub replicas_agree: bool,
 }
 
-/// The laws of an answer.
 pub const LAWS: &[Law<Answer>] = laws![the_signs, the_bugs];
 
 const PROGRAM: &str = "cargo run --release -p scratch-data-parallel -- … --break mystery:1 --metrics FILE, as the exercise's text says";
@@ -121,7 +114,7 @@ fn the_bugs(answer: Answer) -> Outcome {
             "a bug that fits differences of {many:.1e}, with two images {two:.1e}, and replicas that {replicas}"
         );
         let what = format!("mystery:{mystery} is not {bug:?}");
-        let sides = [expected, format!("{bug:?}: {sign}")];
+        let sides = (expected, format!("{bug:?}: {sign}"));
         field(what, bug.is_empty(), fits, sides, "a diagnosis fits all signs")
     })
 }

@@ -2,19 +2,20 @@
 //!
 //! The sums have numbers that show their origin. Shapes and messages are compared, too.
 
-use candle_core::Shape;
-
 use crate::prelude::*;
 use crate::shards;
 
 /// A rank, its tensors and the algorithm; the sums over all ranks.
 pub type Answer = fn(&Rank, &[Tensor], Algorithm) -> Result<Vec<Tensor>, Error>;
 
-/// The laws of an answer.
 pub const LAWS: &[Law<Answer>] = laws![
     every_tensor_has_its_sum: sums in cases(),
     one_all_reduce in cases(),
-    errors_are_passed_on
+    errors_are_passed_on => (3, Sends::Buffered) |answer, rank| {
+        let (algorithm, dtype) = (Algorithm::Ring, DType::F32);
+        let case = Case { ranks: 3, algorithm, dtype, shapes: &[&[2, 3], &[3]] };
+        answer(rank, &case.brought(rank.rank())?, algorithm)
+    },
 ];
 
 const KIND: &str = "the result has the shapes, the order and the type of the input";
@@ -161,38 +162,25 @@ fn one_all_reduce(answer: Answer, &case: &Case) -> Outcome {
         [] => Ok(vec![Traffic::default(); case.ranks]),
         _ => shards::traffic(case.ranks, &row, case.dtype, algorithm),
     };
-    let differs = |one: &[Traffic]| {
-        sent.iter().zip(one).position(|(sent, one)| sent.messages != one.messages)
-    };
-    let one = by(case.algorithm)?;
-    let Some(rank) = differs(&one) else {
+    let messages = |sent: &[Traffic]| Vec::from_iter(sent.iter().map(|it| it.messages));
+    let (one, own) = (by(case.algorithm)?, messages(&sent));
+    let Some(rank) = (0..case.ranks).find(|&rank| own[rank] != one[rank].messages) else {
         return sent.iter().zip(&one).enumerate().try_for_each(|(rank, (sent, one))| {
             let [expected, got] = [one, sent].map(|it| format!("{} bytes", it.bytes));
             same(format!("rank {rank} sends {got}"), expected, got, TYPE)
         });
     };
-    let [wanted, got] = [one[rank].messages, sent[rank].messages];
+    let (wanted, got) = (one[rank].messages, own[rank]);
     // The numbers of messages can fit several calls, and another algorithm too.
     let is_calls = wanted > 0 && got > wanted && got % wanted == 0;
-    let mut like = Vec::from_iter(is_calls.then(|| format!("{} calls", got / wanted)));
-    for other in Algorithm::OURS {
-        if like.len() == usize::from(is_calls) && differs(&by(other)?).is_none() {
-            like.push(format!("one call of Algorithm::{other:?}"));
-        }
-    }
-    let is_other = like.len() > usize::from(is_calls);
-    let is_choice = is_other && (!is_calls || case.shapes.len() == 1);
-    let like =
-        if like.is_empty() { String::new() } else { format!(", as with {}", like.join(", or ")) };
+    let fits = |&other: &Algorithm| by(other).is_ok_and(|other| messages(&other) == own);
+    let other = Algorithm::OURS.into_iter().find(fits);
+    let is_choice = other.is_some() && (!is_calls || case.shapes.len() == 1);
+    let calls = is_calls.then(|| format!("{} calls", got / wanted));
+    let like = calls.into_iter().chain(other.map(|it| format!("one call of Algorithm::{it:?}")));
+    let like = like.collect::<Vec<_>>().join(", or ");
+    let like = if like.is_empty() { like } else { format!(", as with {like}") };
     Err(Finding::new(format!("rank {rank} sends another number of messages"))
         .expected(format!("messages sent: {wanted}"), format!("messages sent: {got}{like}"))
         .law(if is_choice { CALLER } else { ONCE }))
-}
-
-fn errors_are_passed_on(answer: Answer) -> Outcome {
-    let (algorithm, dtype) = (Algorithm::Ring, DType::F32);
-    let case = Case { ranks: 3, algorithm, dtype, shapes: &[&[2, 3], &[3]] };
-    ranks::errors_are_passed_on(3, Sends::Buffered, move |rank| {
-        answer(rank, &case.brought(rank.rank())?, algorithm)
-    })
 }

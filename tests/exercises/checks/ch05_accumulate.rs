@@ -3,23 +3,17 @@
 //! The check compares each update with an update of one device on one large batch: the samples, the weight of each sample and
 //! the result. Then it compares the share and the messages of each rank.
 
-use std::fmt;
-
 use crate::micro_batches;
 use crate::prelude::*;
-use datasets::Batch;
-use split_batch::shard_range;
 
 /// A rank, its model, the micro-batches, their number for each update, and the rate.
 pub type Answer = fn(&Rank, &Classifier, &[Batch], usize, f64) -> Result<(), Error>;
 
-/// The laws of an answer.
 pub const LAWS: &[Law<Answer>] = laws![
     micro_batches_on_ranks_equal_one_batch_on_one_device in cases(),
-    errors_are_passed_on
+    errors_are_passed_on => (3, Sends::Buffered)
+        |answer, rank| answer(rank, &Classifier::new(1, rank.device())?, &micro_batches::batches(&[4, 3])?, 2, 0.5),
 ];
-
-const SEED: u64 = 1;
 
 const OWN: &str = "each rank computes the gradients of its own shard, and of no other";
 const ONE_BY_ONE: &str = "micro-batches are processed one by one: all do not fit into memory";
@@ -56,19 +50,14 @@ fn cases() -> impl Iterator<Item = Case> {
     })
 }
 
-impl fmt::Display for Case {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { ranks, sizes, per_update, .. } = self;
-        let ranks = counted(*ranks, "rank");
-        write!(f, "{ranks}, micro-batches of {sizes:?} samples, {per_update} for each update")
-    }
-}
+shown!(Case { ranks, sizes, per_update, .. } =>
+    "{}, micro-batches of {sizes:?} samples, {per_update} for each update", counted(*ranks, "rank"));
 
 impl Case {
     fn found(self, answer: Answer, sizes: &[usize]) -> Outcome<Vec<Found>> {
         let given = sizes.to_vec();
         let found = ranks::run(self.ranks, Sends::Buffered, move |rank| {
-            let model = Classifier::new(SEED, rank.device())?;
+            let model = Classifier::new(1, rank.device())?;
             let batches = micro_batches::batches(&given)?;
             worked();
             answer(rank, &model, &batches, self.per_update, self.rate)?;
@@ -107,7 +96,7 @@ impl Case {
 fn micro_batches_on_ranks_equal_one_batch_on_one_device(answer: Answer, case: &Case) -> Outcome {
     let Case { ranks, sizes, per_update, rate } = *case;
     // The model of one device makes the same updates.
-    let alone = Classifier::new(SEED, &Device::Cpu)?;
+    let alone = Classifier::new(1, &Device::Cpu)?;
     let updates = micro_batches::updates(sizes, per_update, ranks, rate);
     for (number, update) in updates.iter().enumerate() {
         let done = &sizes[..number * per_update + update.parts.len()];
@@ -127,12 +116,5 @@ fn micro_batches_on_ranks_equal_one_batch_on_one_device(answer: Answer, case: &C
         let [expected, got] = [single.sent, found.sent]
             .map(|sent| format!("{} messages, {} bytes", sent.messages, sent.bytes));
         same(what, expected, got, QUIET)
-    })
-}
-
-fn errors_are_passed_on(answer: Answer) -> Outcome {
-    ranks::errors_are_passed_on(3, Sends::Buffered, move |rank| {
-        let model = Classifier::new(SEED, rank.device())?;
-        answer(rank, &model, &micro_batches::batches(&[4, 3])?, 2, 0.5)
     })
 }

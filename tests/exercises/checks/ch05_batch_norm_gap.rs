@@ -2,60 +2,41 @@
 //!
 //! An experiment: the numbers of the answer against those that its metrics files give.
 
-use crate::metrics::{Summary, compare, trainings};
-use crate::prelude::*;
-use harness::statistics::{deviation, mean};
+use harness::statistics::deviation;
 
-/// The results of the experiment.
+use crate::metrics::{Setting, Summary, compare, field, have_the_same_seeds, trainings};
+use crate::prelude::*;
+
+/// The results of the experiment, which the exercise explains.
 #[derive(Clone, Copy, Debug)]
 pub struct Answer {
-    /// The metrics files, or folders of them.
     pub metrics: &'static [&'static str],
-    /// The accuracy that is lost with twice the batch.
     pub lost_by_batch: f64,
-    /// The accuracy that is lost with twice the rate.
     pub lost_by_rate: f64,
-    /// The accuracy that is lost with both.
     pub lost_by_both: f64,
-    /// The accuracy that comes back if test images are normalised by the statistics of their own batch.
     pub regained_by_statistics: f64,
-    /// The standard deviation over the seeds with the smaller batch and rate.
     pub spread: f64,
-    /// The suspect that loses more accuracy if it changes alone.
     pub suspect: Suspect,
-    /// Where the accuracy is lost with both.
     pub lost_in: LostIn,
-    /// The steps of an epoch with twice the batch.
     pub steps: usize,
-    /// The steps over which a running statistic averages.
     pub remembered: usize,
-    /// The reason.
     pub reason: &'static str,
 }
 
-/// A setting that changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Suspect {
-    /// No answer yet.
     Unknown,
-    /// The batch is larger.
     Batch,
-    /// The rate is larger.
     Rate,
 }
 
-/// A part of a trained model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LostIn {
-    /// No answer yet.
     Unknown,
-    /// The weights are worse.
     Weights,
-    /// The running statistics do not fit the weights.
     Statistics,
 }
 
-/// The laws of an answer.
 pub const LAWS: &[Law<Answer>] = laws![
     each_suspect_changes_alone,
     every_setting_has_the_same_seeds,
@@ -72,21 +53,16 @@ const PROGRAM: &str =
 const ALONE: &str = "an experiment changes one thing at a time";
 const SYNCHRONISED: &str =
     "with synchronised batch norm two devices train as one: the number of devices is no suspect";
-const SEEDS_ALIKE: &str =
-    "accuracies differ from seed to seed: means are over the same seeds, at least three";
 const LOST: &str =
     "the mean over all seeds with the smaller batch and rate, minus the mean with this setting";
 const REGAINED: &str = "the same weights, tested in two ways: own statistics minus running statistics, with twice the batch and rate";
 const DEVIATION: &str =
     "the standard deviation of a few seeds: the sum of squares divided by n − 1, then the root";
-const CHANCE: &str = "a difference within the spread of the seeds needs no cause";
+const LARGER: &str = "a difference within the spread of the seeds needs no cause";
 const SUSPECT: &str = "the suspect is the setting that loses more accuracy if nothing else changes";
 const PLACE: &str = "the same weights have another accuracy with other statistics: only the difference that stays is the weights'";
 const STEPS: &str = "an epoch has a step for each batch";
 const AVERAGE: &str = "each step moves a running statistic by a tenth of the way: an average over about 1 / 0.1 steps";
-
-/// Fewer seeds say nothing about chance.
-const SEEDS: usize = 3;
 
 /// The steps over which a running statistic averages: stage 5 moves it by a tenth.
 const REMEMBERED: usize = 10;
@@ -94,167 +70,109 @@ const REMEMBERED: usize = 10;
 /// The answer may have three digits.
 const DIGITS: f64 = 0.001;
 
-/// The runs with each of the five settings.
+/// The results of the runs.
 struct Experiment {
-    same: Setting,
-    batch: Setting,
-    rate: Setting,
-    both: Setting,
-    statistics: Setting,
+    settings: Vec<Setting>,
+    /// The accuracies that are lost with twice the batch, with twice the rate, and with both.
+    lost: [f64; 3],
+    regained: f64,
+    spread: f64,
     /// The steps of an epoch with twice the batch.
     steps: usize,
 }
 
-/// The runs with one setting: its name, seeds in order, and accuracies.
-struct Setting(String, Vec<u64>, Vec<f64>);
-
-impl Setting {
-    fn mean(&self) -> f64 {
-        mean(&self.2)
-    }
-}
-
-impl Experiment {
-    fn new(answer: Answer) -> Outcome<Self> {
-        let mut runs = trainings(answer.metrics, PROGRAM)?;
-        runs.retain(|run| run.devices.len() == 2);
-        let none = || Finding::new("no training on two devices").law(ALONE);
-        demand(!runs.is_empty(), || none().expected("runs on two devices", "none"))?;
-        let has = |run: &Summary, part| run.method.as_ref().is_some_and(|it| it.contains(part));
-        let other = runs.iter().find(|run| !has(run, "synchronised batch norm"));
-        other.map_or(Ok(()), |other| {
-            let got = other.method.clone().unwrap_or_default();
-            Err(Finding::new("the batch norms of a run")
-                .expected("synchronised, on all runs", got)
-                .law(SYNCHRONISED))
-        })?;
-        let smallest = |of: fn(&Summary) -> f64| runs.iter().map(of).fold(f64::INFINITY, f64::min);
-        let batch = smallest(|run| run.options.batch_size as f64) as usize;
-        let rate = smallest(|run| run.options.learning_rate);
-        let setting = |batch: usize, rate: f64, own: bool| {
-            let test = if own { "own statistics" } else { "running statistics" };
-            let name = format!("batch {batch}, rate {rate}, tested by {test}");
-            let fits = |run: &&Summary| {
-                let own_batch = has(run, "tested by each batch's own");
-                (run.options.batch_size, run.options.learning_rate, own_batch) == (batch, rate, own)
-            };
-            let found = runs.iter().filter(fits).map(|run| (run.options.seed, run.test_accuracy));
-            let mut found: Vec<(u64, f64)> = found.collect();
-            found.sort_by_key(|(seed, _)| *seed);
-            found.dedup_by_key(|(seed, _)| *seed);
-            let missing = || Finding::new("a setting has no run").law(ALONE);
-            demand(!found.is_empty(), || missing().expected(&name, "none in the files"))?;
-            let (seeds, accuracies) = found.into_iter().unzip();
-            Ok::<_, Finding>(Setting(name, seeds, accuracies))
-        };
-        Ok(Self {
-            same: setting(batch, rate, false)?,
-            batch: setting(2 * batch, rate, false)?,
-            rate: setting(batch, 2.0 * rate, false)?,
-            both: setting(2 * batch, 2.0 * rate, false)?,
-            statistics: setting(2 * batch, 2.0 * rate, true)?,
-            steps: runs[0].images.0.div_ceil(2 * batch),
-        })
-    }
-
-    fn lost_by_both(&self) -> f64 {
-        self.same.mean() - self.both.mean()
-    }
-
-    fn regained(&self) -> f64 {
-        self.statistics.mean() - self.both.mean()
-    }
-
-    fn spread(&self) -> f64 {
-        deviation(&self.same.2)
-    }
+fn experiment(answer: Answer) -> Outcome<Experiment> {
+    let mut runs = trainings(answer.metrics, PROGRAM)?;
+    runs.retain(|run| run.devices.len() == 2);
+    let two = ("runs on two devices", "none");
+    field("the runs", false, !runs.is_empty(), two, ALONE)?;
+    let has = |run: &Summary, part| run.method.as_ref().is_some_and(|it| it.contains(part));
+    runs.iter().try_for_each(|run| {
+        let sides = ("synchronised, on all runs", run.method.as_deref().unwrap_or_default());
+        let right = has(run, "synchronised batch norm");
+        field("the batch norms of a run", false, right, sides, SYNCHRONISED)
+    })?;
+    let batch = runs.iter().map(|run| run.options.batch_size).min().unwrap_or_default();
+    let rate = runs.iter().map(|run| run.options.learning_rate).fold(f64::INFINITY, f64::min);
+    let setting = |(batch, rate, test): (usize, f64, &str)| {
+        let name = format!("batch {batch}, rate {rate}, tested by {test} statistics");
+        let own =
+            |run: &Summary| if has(run, "tested by each batch's own") { "own" } else { "running" };
+        let of = |run: &Summary| (run.options.batch_size, run.options.learning_rate, own(run));
+        let it = Setting::of(name, runs.iter().filter(|run| of(run) == (batch, rate, test)));
+        let found = (&it.name, "none in the files");
+        field("a setting has no run", false, !it.seeds.is_empty(), found, ALONE).map(|()| it)
+    };
+    let settings = [(1, 1.0), (2, 1.0), (1, 2.0), (2, 2.0)]
+        .map(|(batches, rates)| (batches * batch, rates * rate, "running"));
+    let all = settings.into_iter().chain([(2 * batch, 2.0 * rate, "own")]);
+    let settings = all.map(setting).collect::<Outcome<Vec<_>>>()?;
+    let mean = |setting: usize| settings[setting].mean();
+    Ok(Experiment {
+        lost: [1, 2, 3].map(|setting| mean(0) - mean(setting)),
+        regained: mean(4) - mean(3),
+        spread: deviation(&settings[0].accuracies),
+        steps: runs[0].images.0.div_ceil(2 * batch),
+        settings,
+    })
 }
 
 fn each_suspect_changes_alone(answer: Answer) -> Outcome {
-    Experiment::new(answer).map(drop)
+    experiment(answer).map(drop)
 }
 
 fn every_setting_has_the_same_seeds(answer: Answer) -> Outcome {
-    let Experiment { same, batch, rate, both, statistics, .. } = Experiment::new(answer)?;
-    let expected = &same.1;
-    [&same, &batch, &rate, &both, &statistics].into_iter().try_for_each(|Setting(name, got, _)| {
-        demand(got.len() >= SEEDS && got == expected, || {
-            let all = format!("{} at least, and {}", counted(SEEDS, "seed"), in_a_row(expected));
-            Finding::new(format!("{name}: the seeds")).expected(all, in_a_row(got)).law(SEEDS_ALIKE)
-        })
-    })
+    have_the_same_seeds(&experiment(answer)?.settings.iter().collect::<Vec<_>>())
 }
 
 fn the_numbers_are_those_of_the_files(answer: Answer) -> Outcome {
-    let it = Experiment::new(answer)?;
-    let same = it.same.mean();
-    for (what, expected, got, law) in [
-        ("lost_by_batch", same - it.batch.mean(), answer.lost_by_batch, LOST),
-        ("lost_by_rate", same - it.rate.mean(), answer.lost_by_rate, LOST),
-        ("lost_by_both", it.lost_by_both(), answer.lost_by_both, LOST),
-        ("regained_by_statistics", it.regained(), answer.regained_by_statistics, REGAINED),
-        ("spread", it.spread(), answer.spread, DEVIATION),
-    ] {
-        compare(what, expected, got, DIGITS, law)?;
-    }
-    Ok(())
+    let Experiment { lost: [by_batch, by_rate, by_both], regained, spread, .. } =
+        experiment(answer)?;
+    let numbers = [
+        ("lost_by_batch", by_batch, answer.lost_by_batch, LOST),
+        ("lost_by_rate", by_rate, answer.lost_by_rate, LOST),
+        ("lost_by_both", by_both, answer.lost_by_both, LOST),
+        ("regained_by_statistics", regained, answer.regained_by_statistics, REGAINED),
+        ("spread", spread, answer.spread, DEVIATION),
+    ];
+    numbers
+        .into_iter()
+        .try_for_each(|(what, expected, got, law)| compare(what, expected, got, DIGITS, law))
 }
 
 fn the_gap_is_larger_than_chance(answer: Answer) -> Outcome {
-    let it = Experiment::new(answer)?;
-    let (lost, spread) = (it.lost_by_both(), it.spread());
-    demand(lost >= 2.0 * spread, || {
-        Finding::new("the accuracy that is lost with both")
-            .expected(format!("more than twice the spread, {spread:.3}"), format!("{lost:.3}"))
-            .law(CHANCE)
-    })
-}
-
-/// A finding about a field that is wrong, or still as it was given.
-fn field(
-    name: &str,
-    is_open: bool,
-    expected: &str,
-    got: impl std::fmt::Debug,
-    law: &str,
-) -> Finding {
-    let todo = if is_open { "TODO: " } else { "" };
-    Finding::new(format!("{todo}{name}")).expected(expected, format!("{got:?}")).law(law)
+    let Experiment { lost: [.., by_both], spread, .. } = experiment(answer)?;
+    let sides = (format!("more than twice the spread, {spread:.3}"), format!("{by_both:.3}"));
+    let what = "the accuracy that is lost with both";
+    field(what, false, by_both >= 2.0 * spread, sides, LARGER)
 }
 
 fn the_suspect(answer: Answer) -> Outcome {
-    let it = Experiment::new(answer)?;
-    let (batch, rate) = (it.batch.mean(), it.rate.mean());
-    let expected = if batch <= rate { Suspect::Batch } else { Suspect::Rate };
-    let is_open = answer.suspect == Suspect::Unknown;
+    let Experiment { lost: [by_batch, by_rate, _], spread, .. } = experiment(answer)?;
+    let open = answer.suspect == Suspect::Unknown;
     // Within the spread, either may lose more.
-    let either = (batch - rate).abs() <= it.spread() && !is_open;
-    demand(answer.suspect == expected || either, || {
-        field("the suspect", is_open, "the larger of two losses", answer.suspect, SUSPECT)
-    })
+    let either = (by_batch - by_rate).abs() <= spread && !open;
+    let larger = if by_batch >= by_rate { Suspect::Batch } else { Suspect::Rate };
+    let sides = ("the larger of two losses", format!("{:?}", answer.suspect));
+    field("the suspect", open, answer.suspect == larger || either, sides, SUSPECT)
 }
 
 fn the_place_of_the_loss(answer: Answer) -> Outcome {
-    let it = Experiment::new(answer)?;
-    let in_statistics = it.regained() >= it.lost_by_both() / 2.0;
-    let expected = if in_statistics { LostIn::Statistics } else { LostIn::Weights };
-    demand(answer.lost_in == expected, || {
-        let is_open = answer.lost_in == LostIn::Unknown;
-        field("lost_in", is_open, "more than half of what is lost with both", answer.lost_in, PLACE)
-    })
+    let Experiment { lost: [.., by_both], regained, .. } = experiment(answer)?;
+    let most = if regained >= by_both / 2.0 { LostIn::Statistics } else { LostIn::Weights };
+    let sides = ("more than half of what is lost with both", format!("{:?}", answer.lost_in));
+    let open = answer.lost_in == LostIn::Unknown;
+    field("lost_in", open, answer.lost_in == most, sides, PLACE)
 }
 
 /// The reason in numbers. Nobody judges its sentence.
 fn the_reason(answer: Answer) -> Outcome {
     let Answer { steps, remembered, reason, .. } = answer;
-    let expected = Experiment::new(answer)?.steps;
-    let number = |name, expected: usize, got: usize, law| {
-        demand(expected == got, || field(name, got == 0, &expected.to_string(), got, law))
-    };
-    number("steps", expected, steps, STEPS)?;
-    number("remembered", REMEMBERED, remembered, AVERAGE)?;
-    demand(!reason.trim().is_empty(), || {
-        let law = "an experiment ends with a reason, and not with a number";
-        field("the reason", true, "a sentence", reason, law)
-    })
+    let expected = experiment(answer)?.steps;
+    field("steps", steps == 0, steps == expected, (expected, steps), STEPS)?;
+    let right = remembered == REMEMBERED;
+    field("remembered", remembered == 0, right, (REMEMBERED, remembered), AVERAGE)?;
+    let law = "an experiment ends with a reason, and not with a number";
+    let sides = ("a sentence", format!("{reason:?}"));
+    field("the reason", true, !reason.trim().is_empty(), sides, law)
 }

@@ -2,25 +2,18 @@
 //!
 //! Each law of buckets in turn, and then stage 5's buckets. The message names the first law that is broken.
 
-use std::fmt;
-
 use crate::prelude::*;
 use concise_wrapper::ddp::bucket::{BucketCaps, buckets};
 
 /// Sizes of gradients in bytes, and the caps; the buckets.
 pub type Answer = fn(&[usize], BucketCaps) -> Vec<Vec<usize>>;
 
-/// The laws of an answer.
 pub const LAWS: &[Law<Answer>] = laws![gradients_are_gathered_into_buckets in cases()];
 
 struct Case(Vec<usize>, BucketCaps);
 
-impl fmt::Display for Case {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self(sizes, BucketCaps { first, others }) = self;
-        write!(f, "sizes {}, caps {first} and {others}", in_a_row(sizes))
-    }
-}
+shown!(Case(sizes, BucketCaps { first, others }) =>
+    "sizes {}, caps {first} and {others}", in_a_row(sizes));
 
 fn cases() -> Vec<Case> {
     let case = |sizes: &[usize], first, others| Case(sizes.to_vec(), BucketCaps { first, others });

@@ -1,12 +1,10 @@
 //! Chapter 5, `book/src/ch05-concise-wrapper.md`: buckets travel during the backward pass.
 //!
-//! In some passes, the gradients come in another order on every rank, and in some passes a gradient is missing. The check
-//! compares the order in which the answer takes gradients, starts buckets and waits.
+//! In some passes, each rank has another order of gradients, or a gradient is missing. The check compares the order of the answer's
+//! actions: it takes gradients, starts buckets and waits.
 
-use std::fmt;
 use std::sync::{Arc, Mutex};
 
-use candle_core::Shape;
 use harness::lock::locked;
 
 use crate::overlap::{Event, Given, Pass};
@@ -15,13 +13,13 @@ use crate::prelude::*;
 /// A pass and the buckets; the sums over all ranks, by parameter.
 pub type Answer = fn(&Pass<'_>, &[Vec<usize>]) -> Result<Vec<Tensor>, Error>;
 
-/// The laws of an answer.
 pub const LAWS: &[Law<Answer>] = laws![
     every_rank_has_the_sums: sums in ALIKE,
     ranks_with_other_orders_do_not_deadlock: sums in UNLIKE,
     missing_gradients_are_errors in MISSING,
     buckets_start_as_early_as_they_can in ALIKE.into_iter().chain(UNLIKE),
-    errors_are_passed_on
+    errors_are_passed_on => (3, Sends::Buffered)
+        |answer, rank| answer(&UNLIKE[1].pass(rank)?, &UNLIKE[1].buckets()),
 ];
 
 const SUM: &str = "the sum of a gradient over all ranks has the place of its parameter; in a row, each gradient has the same \
@@ -75,18 +73,18 @@ const MISSING: [Case; 4] = [
     Case(BY_LAYERS, &[&[5, 4, 3, 2, 0], &[5, 4, 3, 2, 0]]),
 ];
 
-impl fmt::Display for Case {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let lists = |lists: &[&[usize]]| {
-            in_groups(&lists.iter().map(|list| list.to_vec()).collect::<Vec<_>>())
-        };
-        let Self(buckets, orders) = self;
-        let (ranks, orders) = (counted(orders.len(), "rank"), lists(orders));
-        write!(f, "buckets {}; gradients on {ranks} {orders}", lists(buckets))
-    }
+shown!(Case(buckets, orders) =>
+    "buckets {}; gradients on {} {}", lists(buckets), counted(orders.len(), "rank"), lists(orders));
+
+fn lists(lists: &[&[usize]]) -> String {
+    in_groups(&lists.iter().map(|list| list.to_vec()).collect::<Vec<_>>())
 }
 
 impl Case {
+    fn buckets(self) -> Vec<Vec<usize>> {
+        self.0.iter().map(|bucket| bucket.to_vec()).collect()
+    }
+
     fn pass<'a>(&self, rank: &'a Rank) -> Result<Pass<'a>, Error> {
         let order = self.1[rank.rank()].iter();
         let coming = order.map(|&parameter| Ok((parameter, gradient(rank.rank(), parameter)?)));
@@ -96,7 +94,7 @@ impl Case {
 
     /// The sums and the events of every rank, also if a rank has failed.
     fn run(self, answer: Answer) -> (Outcome<Vec<Vec<Tensor>>>, Vec<Vec<Event>>) {
-        let buckets: Vec<Vec<usize>> = self.0.iter().map(|bucket| bucket.to_vec()).collect();
+        let buckets = self.buckets();
         let events = Arc::new(Mutex::new(vec![Vec::new(); self.1.len()]));
         let record = Arc::clone(&events);
         let sums = ranks::run(self.1.len(), Sends::Buffered, move |rank| {
@@ -113,12 +111,8 @@ impl Case {
     fn complete(self, answer: Answer) -> Outcome<Vec<(Vec<Tensor>, Vec<Event>)>> {
         let (sums, events) = self.run(answer);
         let sums = sums.map_err(|failure| {
-            let ended = |events: &Vec<Event>| events.iter().position(|it| *it == Event::End);
             let waits = |events: &Vec<Event>| {
-                events
-                    .iter()
-                    .take(ended(events).unwrap_or(events.len()))
-                    .any(|it| *it == Event::Wait)
+                events.iter().take_while(|it| **it != Event::End).any(|it| *it == Event::Wait)
             };
             // A sum that was taken too early may be of another shape.
             match miss_each_other(&failure.to_string()) {
@@ -183,7 +177,7 @@ fn missing_gradients_are_errors(answer: Answer, case: &Case) -> Outcome {
     })
 }
 
-/// Whether a failure has the number of a parameter whose gradient the failed rank misses: `rank 1 failed: parameter 3 …`.
+/// Whether a failure such as `rank 1 failed: parameter 3 …` has a missing gradient of this rank.
 fn names_a_missing_parameter(failure: &str, orders: &[Order]) -> bool {
     let numbers = |text: &str| {
         let parts = text.split(|letter: char| !letter.is_ascii_digit());
@@ -217,10 +211,4 @@ fn buckets_start_as_early_as_they_can(answer: Answer, case: &Case) -> Outcome {
             .law(law));
     }
     Ok(())
-}
-
-fn errors_are_passed_on(answer: Answer) -> Outcome {
-    let case = UNLIKE[1];
-    let buckets: Vec<Vec<usize>> = case.0.iter().map(|bucket| bucket.to_vec()).collect();
-    ranks::errors_are_passed_on(3, Sends::Buffered, move |rank| answer(&case.pass(rank)?, &buckets))
 }

@@ -3,14 +3,12 @@
 //! The check interrupts a training after each step in turn, and compares it with a training without interruption: batches, rates,
 //! losses and weights of every step, the losses of the epochs, the saved state.
 
-use std::any::Any;
-use std::fmt;
-
 use crate::prelude::*;
 use crate::training::{Done, Setup, Training};
 use concise_wrapper::optimizer::{Momentum, Schedule};
-use datasets::{Split, synthetic};
-use harness::records::BatchSums;
+use datasets::{CLASSES, PIXELS, Split, synthetic};
+use model_parallel::layers::Layers;
+use std::any::Any;
 
 /// A checkpoint, of the type that the answer has for checkpoints.
 pub type Saved = Box<dyn Any>;
@@ -40,7 +38,6 @@ impl Answer {
     }
 }
 
-/// The laws of an answer.
 pub const LAWS: &[Law<Answer>] = laws![a_training_goes_on_to_the_last_bit in setups()];
 
 /// The parts of a step, each with the law that a wrong one breaks: samples, rate, loss and weights.
@@ -72,24 +69,16 @@ const ALL: &str = "a checkpoint has all that a step changes, to the last bit: su
 const OWN_MEMORY: &str = "a checkpoint has its own memory: nothing that follows changes it";
 const AFTER_THE_END: &str = "a training that has ended makes no step, and pushes no loss";
 
-impl fmt::Display for Setup {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { data, epochs, batch_size, .. } = self;
-        write!(
-            f,
-            "{} samples in batches of {batch_size}, {}",
-            data.len(),
-            counted(*epochs, "epoch")
-        )
-    }
-}
+shown!(Setup { data, epochs, batch_size, .. } =>
+    "{} samples in batches of {batch_size}, {}", data.len(), counted(*epochs, "epoch"));
 
 fn setups() -> [Setup; 6] {
     let momentum = |momentum| Momentum { momentum, weight_decay: 0.01 };
     let setup = |samples, epochs, batch_size, warm_up, constants| {
         let data = synthetic::dataset(Split::Train, samples);
         let schedule = Schedule { rate: 0.01, warm_up };
-        Setup { data, epochs, batch_size, seed: 5, schedule, constants, width: None }
+        let layers = Layers::dense(&[PIXELS, CLASSES]).expect("two widths");
+        Setup { data, epochs, batch_size, seed: 5, schedule, constants, layers }
     };
     let slow = Schedule { rate: 0.001, warm_up: 0 };
     [
@@ -100,9 +89,9 @@ fn setups() -> [Setup; 6] {
         // Sums over 7, 14 and 21 samples.
         setup(21, 2, 7, 0, momentum(0.9)),
         // 14 of 107 samples are correct: in f64, 14 / 107 · 107 is below 14.
-        Setup { seed: 4, schedule: slow, ..setup(107, 3, 107, 0, momentum(0.9)) },
+        Setup { schedule: slow, ..setup(107, 3, 107, 0, momentum(0.9)) },
         // Batch norms, which have running statistics.
-        Setup { width: Some(1), ..setup(2, 1, 2, 0, momentum(0.9)) },
+        Setup { layers: Layers::resnet18(1), ..setup(2, 1, 2, 0, momentum(0.9)) },
     ]
 }
 
@@ -114,10 +103,8 @@ type Told = (Vec<Done>, Vec<f64>);
 fn after(setup: &Setup, steps: usize) -> Result<Training> {
     let mut training = setup.begin()?;
     let own = training.network.weights().snapshot()?.into_iter();
-    let weights = match setup.width {
-        None => Classifier::new(setup.seed + 1, &Device::Cpu)?.parameters().snapshot()?,
-        Some(_) => own.map(|(name, value)| Ok((name, (value * 1.25)?))).collect::<Result<_>>()?,
-    };
+    let weights =
+        own.map(|(name, value)| Ok((name, (value * 1.25)?))).collect::<Result<Vec<_>>>()?;
     training.network.weights().set(&weights)?;
     (0..steps).try_for_each(|_| training.step(setup).map(drop))?;
     Ok(training)

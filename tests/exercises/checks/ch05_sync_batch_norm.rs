@@ -2,19 +2,17 @@
 //!
 //! Statistics of many kinds of shards, compared with the statistics of all images on one device; the messages.
 
-use std::fmt;
-
 use crate::prelude::*;
 use ops::batch_norm::Statistics;
 
 /// A rank and its images; the statistics of all images.
 pub type Answer = fn(&Rank, &Tensor) -> Result<Statistics, Error>;
 
-/// The laws of an answer.
 pub const LAWS: &[Law<Answer>] = laws![
     every_rank_knows_the_statistics_of_all_images in IMAGES,
     messages_are_small_and_few,
-    errors_are_passed_on
+    errors_are_passed_on => (3, Sends::Buffered)
+        |answer, rank| answer(rank, &Images(&[2, 1, 3], 2, (2, 3)).of_rank(rank.rank())?),
 ];
 
 /// The images of all ranks: the number on each rank, their channels, and the sides of a channel.
@@ -35,12 +33,8 @@ const IMAGES: [Images; 9] = [
     Images(&[0, 1], 2, (1, 1)),
 ];
 
-impl fmt::Display for Images {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self(shards, channels, (height, width)) = self;
-        write!(f, "{shards:?} images of {channels} channels, {height}×{width} pixels")
-    }
-}
+shown!(Images(shards, channels, (height, width)) =>
+    "{shards:?} images of {channels} channels, {height}×{width} pixels");
 
 /// Mean, variance and count of each channel.
 fn channels(statistics: &Statistics) -> Result<Vec<[f64; 3]>> {
@@ -129,44 +123,30 @@ fn compare(
     let within = shards.iter().map(|shard| shard[1] * shard[2]).sum::<f64>() / n;
     // In f32, rounding changes the squares by a few whole numbers.
     let rounded = if mean > 1e3 && got[1].abs() < 100.0 { got[1] } else { f64::NAN };
-    let numbers = [
-        (
-            "the mean",
-            "add up sums and counts, then divide once",
-            vec![
-                (own[0], "the mean of this rank's images alone"),
-                (
-                    means,
-                    "the mean of the ranks' means: a small shard counts as much as a large one",
-                ),
-            ],
-        ),
-        (
-            "the variance",
-            "the mean squared distance of all values from the mean of all",
-            vec![
-                (own[1], "the variance of this rank's images alone"),
-                (
-                    within,
-                    "the mean of the ranks' variances: the spread between their means is missing",
-                ),
-                (variance.sqrt(), "the standard deviation, σ, not σ²"),
-                (n / (n - 1.0) * variance, "the unbiased estimate, divided by one less"),
-                (rounded, "a rounding error: numbers near 10⁸ were subtracted, or f32 was used"),
-            ],
-        ),
-        (
-            "the count",
-            "count the values of a channel on all ranks: images times pixels",
-            vec![(own[2], "the count of this rank alone"), (n / pixels, "the number of images")],
-        ),
+    let laws = [
+        ("the mean", "add up sums and counts, then divide once"),
+        ("the variance", "the mean squared distance of all values from the mean of all"),
+        ("the count", "count the values of a channel on all ranks: images times pixels"),
     ];
-    numbers.into_iter().enumerate().try_for_each(|(index, (what, law, wrong))| {
+    let known = [
+        (0, own[0], "the mean of this rank's images alone"),
+        (0, means, "the mean of the ranks' means: a small shard counts as much as a large one"),
+        (1, own[1], "the variance of this rank's images alone"),
+        (1, within, "the mean of the ranks' variances: the spread between their means is missing"),
+        (1, variance.sqrt(), "the standard deviation, σ, not σ²"),
+        (1, n / (n - 1.0) * variance, "the unbiased estimate, divided by one less"),
+        (1, rounded, "a rounding error: numbers near 10⁸ were subtracted, or f32 was used"),
+        (2, own[2], "the count of this rank alone"),
+        (2, n / pixels, "the number of images"),
+    ];
+    laws.into_iter().enumerate().try_for_each(|(index, (what, law))| {
         let guess = |_, got: f64| {
-            let same = |(other, _): &&(f64, &str)| (got - other).abs() <= 1e-6 * other.abs();
-            let known = wrong.iter().find(same).map(|(_, name)| *name);
+            let is = |&&(of, other, _): &&(usize, f64, &str)| {
+                of == index && (got - other).abs() <= 1e-6 * other.abs()
+            };
             let divided = got.is_nan().then_some("0 values divided by 0, on some rank");
-            divided.or(known).map(|name| format!("that is {name}"))
+            let name = divided.or(known.iter().find(is).map(|(.., name)| *name));
+            name.map(|name| format!("that is {name}"))
         };
         let expectation = Expectation::of(format!("{given} {what}")).law(law).up_to(1e-6);
         expectation.guess(guess).compare(&[right[index]], &[got[index]])
@@ -192,12 +172,5 @@ fn messages_are_small_and_few(answer: Answer) -> Outcome {
         Finding::new("3 ranks: the messages sent grow with the channels")
             .expected(expected, got)
             .law("all channels travel together, and the fixed cost of a message is paid once")
-    })
-}
-
-fn errors_are_passed_on(answer: Answer) -> Outcome {
-    let images = Images(&[2, 1, 3], 2, (2, 3));
-    ranks::errors_are_passed_on(3, Sends::Buffered, move |rank| {
-        answer(rank, &images.of_rank(rank.rank())?)
     })
 }

@@ -3,31 +3,25 @@
 //! The check compares the time of the shares with the best possible time, and a step with unequal shares with a step of one
 //! device.
 
-use std::fmt;
-
 use crate::micro_batches::Update;
 use crate::prelude::*;
 use crate::speed::{Speed, step_seconds};
-use datasets::Batch;
-use harness::records::BatchSums;
 
 /// The functions `shares` and `step`.
 #[derive(Clone, Copy)]
-#[expect(missing_docs, reason = "the exercise documents its functions")]
 pub struct Answer {
     pub shares: fn(usize, &[Speed]) -> Result<Vec<usize>>,
     pub step: fn(&Rank, &Classifier, &Batch, &[usize], f64) -> Result<BatchSums, Error>,
 }
 
-/// The laws of an answer.
 pub const LAWS: &[Law<Answer>] = laws![
     no_other_shares_make_the_step_shorter in devices(),
     what_is_no_speed_is_refused in no_speeds(),
     a_step_with_unequal_shares_is_that_of_one_device in SHARES,
-    errors_are_passed_on
+    errors_are_passed_on => (3, Sends::Buffered)
+        |answer, rank| (answer.step)(rank, &Classifier::new(1, rank.device())?, &tracer::batch(0..6)?, &[3, 2, 1], RATE),
 ];
 
-const SEED: u64 = 1;
 const RATE: f64 = 0.5;
 
 /// A batch, and devices of so many fixed seconds and seconds per sample.
@@ -40,17 +34,13 @@ impl Devices {
     }
 }
 
-impl fmt::Display for Devices {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let device = |(device, &Speed { fixed, per_sample }): (usize, &Speed)| match fixed == 0.0 {
-            true => format!("device {device} needs {per_sample} s per sample"),
-            false => format!("device {device} needs {fixed} s and {per_sample} s per sample"),
-        };
-        let all: Vec<String> = self.1.iter().enumerate().map(device).collect();
-        let all = if all.is_empty() { "no devices".to_owned() } else { all.join(", ") };
-        write!(f, "a batch of {}; {all}", self.0)
-    }
-}
+shown!(Devices(batch, speeds) => "a batch of {batch}; {}", match speeds.len() {
+    0 => "no devices".to_owned(),
+    _ => (0..).zip(speeds).map(|(device, Speed { fixed, per_sample }): (usize, &Speed)| match *fixed {
+        0.0 => format!("device {device} needs {per_sample} s per sample"),
+        _ => format!("device {device} needs {fixed} s and {per_sample} s per sample"),
+    }).collect::<Vec<_>>().join(", "),
+});
 
 fn devices() -> Vec<Devices> {
     let mut all: Vec<Devices> = [
@@ -142,11 +132,7 @@ fn what_is_no_speed_is_refused(answer: Answer, Devices(batch, devices): &Devices
 #[derive(Clone, Copy)]
 struct Shares(&'static [usize]);
 
-impl fmt::Display for Shares {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "a batch of {}, shares {:?}", self.0.iter().sum::<usize>(), self.0)
-    }
-}
+shown!(Shares(shares) => "a batch of {}, shares {shares:?}", shares.iter().sum::<usize>());
 
 const SHARES: [Shares; 8] = [
     // Fast and slow, either way round; equal ones; three that differ, whose sum depends on the order.
@@ -166,7 +152,7 @@ fn a_step_with_unequal_shares_is_that_of_one_device(answer: Answer, case: &Share
     let shares = case.0;
     let samples: usize = shares.iter().sum();
     let found = ranks::run(shares.len(), Sends::Buffered, move |rank| {
-        let (model, batch) = (Classifier::new(SEED, rank.device())?, tracer::batch(0..samples)?);
+        let (model, batch) = (Classifier::new(1, rank.device())?, tracer::batch(0..samples)?);
         let sums = (answer.step)(rank, &model, &batch, shares, RATE)?;
         Ok((model.parameters().snapshot()?, sums))
     });
@@ -179,13 +165,12 @@ fn a_step_with_unequal_shares_is_that_of_one_device(answer: Answer, case: &Share
         let what = format!("rank {rank} works on another number of samples");
         same(what, share as u64, sums.samples, law)?;
     }
-    let (alone, mut start, mut right) = (Classifier::new(SEED, &Device::Cpu)?, 0, Vec::new());
+    let (alone, mut start, mut right) = (Classifier::new(1, &Device::Cpu)?, 0, Vec::new());
     for share in shares {
         right.push(alone.gradients(&tracer::batch(start..start + share)?)?.sums);
         start += share;
     }
-    let (parts, ranks) = (shares.to_vec(), shares.len());
-    let update = Update { samples: 0..samples, parts, are: "shards", ranks, rate: RATE };
+    let update = Update::of(0..samples, shares.to_vec(), "shards", shares.len(), RATE);
     update.is_made(&alone, &weights)?;
     right.iter().zip(&sums).enumerate().try_for_each(|(rank, (right, got))| {
         let equal = (got.loss - right.loss).abs() <= 1e-9 * right.loss;
@@ -197,12 +182,5 @@ fn a_step_with_unequal_shares_is_that_of_one_device(answer: Answer, case: &Share
             let finding = Finding::new(format!("rank {rank} {what}"));
             finding.expected(told(right), told(got)).law(law)
         })
-    })
-}
-
-fn errors_are_passed_on(answer: Answer) -> Outcome {
-    ranks::errors_are_passed_on(3, Sends::Buffered, move |rank| {
-        let model = Classifier::new(SEED, rank.device())?;
-        (answer.step)(rank, &model, &tracer::batch(0..6)?, &[3, 2, 1], RATE)
     })
 }

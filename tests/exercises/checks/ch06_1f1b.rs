@@ -1,21 +1,18 @@
 //! Chapter 6, `book/src/ch06-model-parallel.md`: what a stage of a pipeline does, in the order of 1F1B.
 //!
-//! Stage 6 checks the lists of all stages as one schedule, and times this schedule. Then come the laws of 1F1B: the update at the end, the
-//! activations that a stage keeps, the bubble, and the order.
+//! Stage 6 checks the lists of all stages as one schedule, and times this schedule. Then come the laws of 1F1B: the update at
+//! the end, the activations that a stage keeps, the bubble, and the order.
 
-use std::fmt;
 use std::iter;
 
 use crate::prelude::*;
-use model_parallel::Cost;
 use model_parallel::check::Error as Fault;
 use model_parallel::instructions::{Action, Schedule};
-use model_parallel::{Checked, Kind, Timeline, check, predict};
+use model_parallel::{Checked, Cost, Kind, Timeline, check};
 
 /// A stage, the number of stages and of micro-batches; the actions of the stage.
 pub type Answer = fn(usize, usize, usize) -> Vec<Action>;
 
-/// The laws of an answer.
 pub const LAWS: &[Law<Answer>] = laws![stages_take_turns in pipelines()];
 
 const CAPACITY: usize = 1;
@@ -54,12 +51,8 @@ struct Case {
     micro_batches: usize,
 }
 
-impl fmt::Display for Case {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { stages, micro_batches } = *self;
-        write!(f, "{}, {}", counted(stages, "stage"), counted(micro_batches, "micro-batch"))
-    }
-}
+shown!(Case { stages, micro_batches } =>
+    "{}, {}", counted(*stages, "stage"), counted(*micro_batches, "micro-batch"));
 
 /// The drawing first, then all small pipelines: one stage, more stages than micro-batches, and the other way round.
 fn pipelines() -> impl Iterator<Item = Case> {
@@ -76,8 +69,14 @@ fn stages_take_turns(answer: Answer, case: &Case) -> Outcome {
     let theirs = Kind::OneFOneB.schedule(stages, micro_batches).expect("a stage and work");
     let theirs = check(theirs, CAPACITY).expect("stage 6's own schedule is sound");
     let found = check(lists.clone(), CAPACITY).map_err(|error| not_sound(&lists, &error))?;
-    for (stage, peak) in found.peaks().iter().enumerate() {
-        let (kept, most) = (peak.activations, (stages - stage).min(micro_batches));
+    for (stage, list) in lists.lists.iter().enumerate() {
+        demand(list.last().is_none_or(|last| last.action == Action::Update), || {
+            let got = up_to(&lists, stage, list.len());
+            Finding::new("these lists are no schedule").expected("a schedule", got).law(UPDATE_LAST)
+        })?;
+    }
+    for (stage, kept) in found.kept().into_iter().enumerate() {
+        let most = (stages - stage).min(micro_batches);
         demand(kept <= most, || {
             let what =
                 format!("stage {stage} keeps the activations of {kept} micro-batches at a time");
@@ -102,9 +101,7 @@ fn not_sound(lists: &Schedule, error: &Fault) -> Finding {
             (law, vec![(step.stage, step.position)])
         }
         Fault::TooEarly { step, needs, .. } if step.instruction.action == Action::Update => {
-            let is_message = matches!(needs.instruction.action, Action::SendGradient(_));
-            let law = if is_message { UPDATE_LAST } else { UPDATE_ONCE };
-            (law, vec![(needs.stage, needs.position)])
+            (UPDATE_ONCE, vec![(needs.stage, needs.position)])
         }
         Fault::TooEarly { step, .. } => (NEEDED_FIRST, vec![(step.stage, step.position)]),
         Fault::Twice { step, .. } => (ONCE, vec![(step.stage, step.position)]),
@@ -116,7 +113,9 @@ fn not_sound(lists: &Schedule, error: &Fault) -> Finding {
             let waiting = circle.iter().map(|wait| (wait.step.stage, wait.step.position));
             (CIRCLE, waiting.collect())
         }
-        Fault::Empty { .. } => unreachable!("there are stages and micro-batches"),
+        Fault::Empty { .. } | Fault::Nowhere { .. } => {
+            unreachable!("there are stages and micro-batches")
+        }
     };
     let shown = shown.into_iter().map(|(stage, position)| up_to(lists, stage, position));
     let got = format!("{error}\n{}", shown.collect::<Vec<_>>().join("\n"));
@@ -164,7 +163,7 @@ fn why_devices_wait(theirs: &Checked, found: &Checked) -> (String, &'static str)
                 (action, _) if action.sends() => SENT,
                 _ => AWAITED,
             };
-            return (format!("stage {stage} does {got} before {right}"), law);
+            return (format!("stage {stage} does {:?} before {:?}", got.action, right.action), law);
         }
     }
     ("a stage waits".to_owned(), AWAITED)
@@ -175,7 +174,7 @@ fn up_to(lists: &Schedule, stage: usize, position: usize) -> String {
     let list = &lists.lists[stage];
     let end = list.len().min(position + 1);
     let begin = position.saturating_sub(BEFORE);
-    let shown: Vec<String> = list[begin..end].iter().map(ToString::to_string).collect();
+    let shown: Vec<String> = list[begin..end].iter().map(|it| format!("{:?}", it.action)).collect();
     let before = if begin > 0 { "… " } else { "" };
     let after = if end == list.len() { ", and no more" } else { "" };
     format!("stage {stage}: {before}{}{after}", shown.join(", "))

@@ -4,7 +4,6 @@
 //! first law that is broken.
 
 use std::cmp::Ordering;
-use std::fmt;
 use std::ops::Range;
 
 use crate::prelude::*;
@@ -12,7 +11,6 @@ use crate::prelude::*;
 /// Costs of layers, and the number of stages; the layers of each stage.
 pub type Answer = fn(&[u64], usize) -> Vec<Range<usize>>;
 
-/// The laws of an answer.
 pub const LAWS: &[Law<Answer>] = laws![
     the_largest_stage_is_as_small_as_it_can_be: is_best in few_layers(),
     every_question_is_answered_once: is_best in
@@ -38,15 +36,10 @@ struct Case {
     stages: usize,
 }
 
-impl fmt::Display for Case {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.costs.len() {
-            0..=FEW => write!(f, "costs {}, ", in_a_row(&self.costs))?,
-            layers => write!(f, "{layers} layers, ")?,
-        }
-        write!(f, "{} stages", self.stages)
-    }
-}
+shown!(Case { costs, stages } => "{}, {stages} stages", match costs.len() {
+    ..=FEW => format!("costs {}", in_a_row(costs)),
+    layers => format!("{layers} layers"),
+});
 
 fn case((costs, stages): (&[u64], usize)) -> Case {
     Case { costs: costs.to_vec(), stages }

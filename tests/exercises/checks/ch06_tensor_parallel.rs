@@ -3,30 +3,28 @@
 //! Cut, forward and backward, each with right input, are compared with one device and automatic differentiation. Then the
 //! messages.
 
-use std::fmt;
-
 use crate::expectation::Known;
 use crate::prelude::*;
 use crate::two_layers::{Computed, Gradients, TwoLayers, whole_numbers};
-use split_batch::shard_range;
 
 /// The functions `part`, `forward` and `backward`.
 #[derive(Clone, Copy)]
-#[expect(missing_docs, reason = "the exercise documents its functions")]
 pub struct Answer {
     pub part: fn(&TwoLayers, usize, usize) -> Result<TwoLayers, Error>,
     pub forward: fn(&Rank, &TwoLayers, &Tensor) -> Result<(Tensor, Tensor), Error>,
     pub backward: fn(&Rank, &TwoLayers, &Tensor, &Tensor, &Tensor) -> Result<Gradients, Error>,
 }
 
-/// The laws of an answer.
 pub const LAWS: &[Law<Answer>] = laws![
     a_part_is_cut in CASES.map(Case::new),
     forward_is_that_of_one_device in Case::all(),
     backward_is_that_of_one_device in Case::all(),
     all_ranks_have_the_same in [Case::rounding()],
     no_more_is_sent_than_one_all_reduce in [Case::new([2, 3, 4, 40, 2])],
-    errors_are_passed_on in [Case::new([3, 2, 3, 5, 2])],
+    errors_are_passed_on_forward => (3, Sends::Buffered)
+        |answer, rank| Case::new([3, 2, 3, 5, 2]).forward(answer, rank),
+    errors_are_passed_on_backward => (3, Sends::Buffered)
+        |answer, rank| Case::new([3, 2, 3, 5, 2]).backward(answer, rank),
 ];
 
 const TOGETHER: &str = "a column of H is one rank's, with its column of A, its a and its row of B";
@@ -72,13 +70,8 @@ struct Case {
     alone: Vec<Computed>,
 }
 
-impl fmt::Display for Case {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let [ranks, batch, inputs, hidden, outputs] = self.sizes;
-        let ranks = counted(ranks, "rank");
-        write!(f, "{ranks}, B = {batch}, in = {inputs}, hidden = {hidden}, out = {outputs}")
-    }
-}
+shown!(Case { sizes: [ranks, batch, inputs, hidden, outputs], .. } =>
+    "{}, B = {batch}, in = {inputs}, hidden = {hidden}, out = {outputs}", counted(*ranks, "rank"));
 
 impl Case {
     fn new(sizes: [usize; 5]) -> Self {
@@ -260,10 +253,4 @@ fn no_more_is_sent_than_one_all_reduce(answer: Answer, case: &Case) -> Outcome {
                 .law(ONE_SUM)
         })
     })
-}
-
-fn errors_are_passed_on(answer: Answer, case: &Case) -> Outcome {
-    let (forward, backward) = (case.clone(), case.clone());
-    ranks::errors_are_passed_on(3, Sends::Buffered, move |rank| forward.forward(answer, rank))?;
-    ranks::errors_are_passed_on(3, Sends::Buffered, move |rank| backward.backward(answer, rank))
 }

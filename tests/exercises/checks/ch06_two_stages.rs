@@ -3,11 +3,7 @@
 //! First the answer is one stage, between neighbours that send and receive the right tensors. So a message names the stage
 //! that has made the mistake. Then the answer is all stages, and the gradients are compared with one device.
 
-use std::fmt;
-
-use candle_core::Shape;
 use concise_wrapper::Network;
-use datasets::Batch;
 use model_parallel::layers::{Layers, Stage};
 use ops::backward::backward_from;
 use ops::cross_entropy;
@@ -25,11 +21,11 @@ pub struct Answer {
     pub backward: fn(&Rank, &Network<Stage>, &Passed) -> Result<Vec<Tensor>, Error>,
 }
 
-/// The laws of an answer.
 pub const LAWS: &[Law<Answer>] = laws![
     a_stage_computes_and_sends in CASES.map(Case::new),
     stages_have_the_gradients_of_one_device in CASES.map(Case::new),
-    errors_are_passed_on in [Case::new((DType::F64, &[4, 5, 6, 3], &[3]))],
+    errors_are_passed_on => (3, Sends::Buffered)
+        |answer, rank| Case::new((DType::F64, &[4, 5, 6, 3], &[3])).answers(answer, rank),
 ];
 
 const MESSAGES: &str = "forward, a stage sends its activation to the next stage; backward, it sends the gradient of its input \
@@ -82,12 +78,8 @@ struct Case {
     passes: Vec<(Batch, Vec<Vec<Thing>>)>,
 }
 
-impl fmt::Display for Case {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let ((dtype, widths, sizes), stages) = (self.sizes, counted(self.layers.len(), "stage"));
-        write!(f, "{stages}, widths {widths:?}, micro-batches of {sizes:?}, {dtype:?}")
-    }
-}
+shown!(Case { sizes: (dtype, widths, sizes), layers, .. } =>
+    "{}, widths {widths:?}, micro-batches of {sizes:?}, {dtype:?}", counted(layers.len(), "stage"));
 
 impl Case {
     fn new(sizes: Sizes) -> Self {
@@ -236,9 +228,4 @@ fn a_stage_computes_and_sends(answer: Answer, case: &Case) -> Outcome {
 
 fn stages_have_the_gradients_of_one_device(answer: Answer, case: &Case) -> Outcome {
     case.judge(answer, None)
-}
-
-fn errors_are_passed_on(answer: Answer, case: &Case) -> Outcome {
-    let case = case.clone();
-    ranks::errors_are_passed_on(3, Sends::Buffered, move |rank| case.answers(answer, rank))
 }

@@ -3,8 +3,6 @@
 //! Predictions for machines and links, compared with stage 7's formula of the ring. The message names a mistake only if the mistake
 //! explains all predictions of the answer.
 
-use std::fmt;
-
 use cost_model::all_reduce::Way;
 use cost_model::hosts::Hosts;
 use cost_model::link::Link;
@@ -15,7 +13,6 @@ use crate::prelude::*;
 /// The seconds of a step on one device, the cores, the devices, the bytes of the gradients, and the link; the seconds of a step.
 pub type Answer = fn(f64, usize, usize, f64, &Link) -> f64;
 
-/// The laws of an answer.
 pub const LAWS: &[Law<Answer>] = laws![a_step_computes_and_sends];
 
 /// The relative error of a prediction.
@@ -51,13 +48,8 @@ struct Case {
     ring: f64,
 }
 
-impl fmt::Display for Case {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { alone, cores, devices, bytes, link: Link { latency, wire, .. }, .. } = self;
-        write!(f, "alone = {alone} s, cores = {cores}, devices = {devices}, bytes = {bytes}, ")?;
-        write!(f, "latency = {latency} s, wire = {wire} s")
-    }
-}
+shown!(Case { alone, cores, devices, bytes, link: Link { latency, wire, .. }, .. } =>
+    "alone = {alone} s, cores = {cores}, devices = {devices}, bytes = {bytes}, latency = {latency} s, wire = {wire} s");
 
 impl Case {
     fn new(numbers: (f64, usize, usize, f64, f64, f64)) -> Self {

@@ -1,7 +1,6 @@
 //! LeNet with the learner's loss, beside ours and the mean that most libraries return.
 
 use candle_core::Result;
-use model_state::parameters::Parameters;
 use single_gpu::gradient_check::gradient_errors;
 use single_gpu::init;
 use single_gpu::layers::cross_entropy;

@@ -1,7 +1,6 @@
 //! LeNet with the learner's backward pass of pooling, beside ours and candle's.
 
 use candle_core::Result;
-use model_state::parameters::Parameters;
 use ops::backward::backward;
 use single_gpu::gradient_check::gradient_errors;
 use single_gpu::init;

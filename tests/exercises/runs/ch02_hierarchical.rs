@@ -1,15 +1,11 @@
 //! The learner's all-reduce between two hosts, and under chapter 4's training on four devices.
 
-use std::sync::Arc;
-
 use params_and_allreduce::all_reduce::two_levels;
 use params_and_allreduce::host_link::HostLink;
 
 use super::data_parallel::{measure, show_steps, step_with};
 use super::prelude::*;
-
-/// A rank, the number of ranks on each host, and the rank's tensor; the sum over all ranks.
-pub type Answer = fn(&SharedCommunicator, usize, &Tensor) -> Result<Tensor, CommError>;
+pub use crate::checks::ch02_hierarchical::Answer;
 
 const HOSTS: usize = 2;
 /// The devices of each host.

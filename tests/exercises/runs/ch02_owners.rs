@@ -2,15 +2,7 @@
 
 use super::data_parallel::{show_speed, show_training};
 use super::prelude::*;
-
-/// The two functions of an answer.
-#[derive(Clone, Copy)]
-pub struct Answer {
-    /// The sizes of the tensors in bytes and the number of ranks; the owner of each tensor.
-    pub owners: fn(&[usize], usize) -> Vec<usize>,
-    /// A rank, its tensors and their owners; the sums over all ranks.
-    pub allreduce: fn(&Peer, &[Tensor], &[usize]) -> Result<Vec<Tensor>, CommError>,
-}
+pub use crate::checks::ch02_owners::Answer;
 
 /// Shows the speed with a part of the tensor for each rank, and the training with owners. Fails when the answer does.
 pub fn run(answer: Answer) -> Run {

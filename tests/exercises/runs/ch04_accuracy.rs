@@ -1,17 +1,12 @@
 //! The learner's accuracy on the test images, after chapter 4's training.
 
-use std::time::Instant;
-
-use datasets::Dataset;
 use ops::backward::no_grad;
 use scratch_data_parallel::evaluate::{evaluate_together, part_of};
 use single_gpu::evaluate::{BATCH, evaluate_part};
 
 use super::data_parallel::{our_step, setting};
 use super::prelude::*;
-
-/// A rank, logits and labels of its shard; the accuracy of all shards.
-pub type Answer = fn(&Peer, &Tensor, &Tensor) -> Result<f64, CommError>;
+pub use crate::checks::ch04_accuracy::Answer;
 
 /// Trains on two devices, and measures the accuracy on one and on two, with our function and with the learner's. Fails when the
 /// answer does.
@@ -55,7 +50,7 @@ pub(super) fn measure(
         for (parameter, (_, value)) in model.parameters().iter().zip(weights) {
             parameter.value.set(value)?;
         }
-        let (before, begin) = (rank.traffic().bytes);
+        let (before, begin) = (rank.traffic().bytes, Instant::now());
         let accuracy = work(rank, &model)?;
         Ok::<_, CommError>((accuracy, begin.elapsed(), rank.traffic().bytes - before))
     })?;

@@ -2,11 +2,8 @@
 
 use super::data_parallel::{our_step, setting};
 use super::prelude::*;
-use crate::classifier::Classifier;
+pub use crate::checks::ch04_batch_scaling::Answer;
 use crate::scaling::{RateRule, Tuned};
-
-/// A rank, its model, an epoch, the number of the step, the settings of one device, and the rule of the rate.
-pub type Answer = fn(&Peer, &Classifier, &Batch, usize, Tuned, RateRule) -> Result<(), CommError>;
 
 /// The settings of one device. On two devices, batch and rate are twice as large.
 const TUNED: Tuned = Tuned { batch_size: 16, learning_rate: 0.1 };

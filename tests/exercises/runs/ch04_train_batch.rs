@@ -2,9 +2,7 @@
 
 use super::data_parallel::{our_step, show_steps};
 use super::prelude::*;
-
-/// A rank, its replica, its shard of the batch, the learning rate and the algorithm; the step.
-pub type Answer = fn(&Peer, &Lenet, &LocalBatch, f64, Algorithm) -> Result<Step, TrainError>;
+pub use crate::checks::ch04_train_batch::Answer;
 
 /// Trains with the learner's step, and with ours. Fails when the answer does.
 pub fn run(step: Answer) -> Run {

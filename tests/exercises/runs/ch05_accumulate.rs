@@ -1,16 +1,11 @@
 //! LeNet trained on two devices by the learner's accumulation, beside stage 5's and beside one large batch.
 
-use std::fs;
-
 use concise_wrapper::lenet::LeNet;
-use model_state::weights_hash::WeightsHash;
 
 use super::prelude::*;
+pub use crate::checks::ch05_accumulate::Answer;
 use crate::classifier::{Classifier, worked};
 use crate::micro_batches::by_ddp;
-
-/// A rank, its model, the micro-batches, their number for each update, and the rate.
-pub type Answer = fn(&Peer, &Classifier, &[Batch], usize, f64) -> Result<(), CommError>;
 
 const UPDATES: usize = 8;
 const PER_UPDATE: usize = 4;

@@ -1,13 +1,10 @@
 //! The learner's buckets in stage 5's DDP, over a slow link.
 
-use concise_wrapper::Ddp;
 use concise_wrapper::ddp::bucket::{BucketCaps, buckets};
 
 use super::ddp::{CAPS, REDUCTION, Recording, network, train_slowly};
 use super::prelude::*;
-
-/// The sizes of the parameters' gradients in bytes, and the caps; the buckets.
-pub type Answer = fn(&[usize], BucketCaps) -> Vec<Vec<usize>>;
+pub use crate::checks::ch05_buckets::Answer;
 
 /// Shows a step with each side's buckets. Fails when the answer panics.
 pub fn run(answer: Answer) -> Run {

@@ -7,11 +7,9 @@ use std::sync::mpsc::{Receiver, sync_channel};
 use std::thread;
 
 use candle_core::TensorId;
-use concise_wrapper::Ddp;
 use concise_wrapper::ddp::bucket::buckets;
 use concise_wrapper::ddp::worker::{Worker, sum_bucket};
 use concise_wrapper::model::Step;
-use concise_wrapper::resnet::ResNet18;
 use harness::lock::locked;
 use harness::report::trace::{COMMUNICATION, COMPUTE};
 use ops::backward::backward_with_hook;
@@ -21,10 +19,8 @@ use trainer::StepSums;
 
 use super::ddp::{CAPS, REDUCTION, Recording, network, train_slowly};
 use super::prelude::*;
+pub use crate::checks::ch05_overlap::Answer;
 use crate::overlap::{Event, Pass, Work};
-
-/// A pass and the buckets; the sums over all ranks, by parameter.
-pub type Answer = fn(&Pass<'_>, &[Vec<usize>]) -> Result<Vec<Tensor>, CommError>;
 
 /// Shows a step of each side. Fails when the answer does.
 pub fn run(answer: Answer) -> Run {
@@ -39,20 +35,7 @@ pub fn run(answer: Answer) -> Run {
         *locked(early) = [starts, before_end().filter(|event| **event == Event::Wait).count()];
         sums
     };
-    let yours = train_slowly("yours", |network, comm| {
-        let worker = Mutex::new(Worker::start(&comm)?);
-        let model = Ddp::new(network, comm.clone(), REDUCTION)?;
-        let backward = move |ddp: &Ddp<ResNet18>, batch: &LocalBatch| {
-            let (shard, forward) = (&batch.shards[0], info_span!(target: COMPUTE, "forward"));
-            let logits = forward.in_scope(|| ddp.forward(&shard.images))?;
-            let loss = cross_entropy(&logits, &shard.labels)?;
-            let own = StepSums::new(&loss, &logits, shard)?.read()?;
-            let gradients = sums(ddp, &loss, &worker, observed)?;
-            let sums = allreduce_sums(&*comm, own, Algorithm::OneShot)?;
-            Ok(Step { sums: sums.into(), gradients })
-        };
-        Ok(With { model, backward })
-    })?;
+    let yours = train_slowly("yours", |network, comm| model(network, comm, observed))?;
     let ours = train_slowly("ours", |network, comm| Ddp::new(network, comm, REDUCTION))?;
     recording.show(vec![yours, ours], &[])?;
     let (all, [starts, waits]) = (buckets.len(), *locked(early));
@@ -64,6 +47,26 @@ pub fn run(answer: Answer) -> Run {
     Ok(paragraph(format_args!(
         "{starts} of the {all} buckets start during your backward pass, {hidden}.{waits}"
     ))?)
+}
+
+/// DDP whose backward pass ends with the sums of the answer.
+pub(super) fn model(
+    network: Network<ResNet18>,
+    comm: SharedCommunicator,
+    answer: impl Fn(&Pass<'_>) -> Result<Vec<Tensor>, CommError> + Copy + Send,
+) -> Result<impl Model, ModelError> {
+    let worker = Mutex::new(Worker::start(&comm)?);
+    let model = Ddp::new(network, comm.clone(), REDUCTION)?;
+    let backward = move |ddp: &Ddp<ResNet18>, batch: &LocalBatch| {
+        let (shard, forward) = (&batch.shards[0], info_span!(target: COMPUTE, "forward"));
+        let logits = forward.in_scope(|| ddp.forward(&shard.images))?;
+        let loss = cross_entropy(&logits, &shard.labels)?;
+        let own = StepSums::new(&loss, &logits, shard)?.read()?;
+        let gradients = sums(ddp, &loss, &worker, answer)?;
+        let sums = allreduce_sums(&*comm, own, Algorithm::OneShot)?;
+        Ok(Step { sums: sums.into(), gradients })
+    };
+    Ok(With { model, backward })
 }
 
 /// Runs the backward pass on this thread, and the answer on another. The hook gives each gradient to the answer, and waits until

@@ -2,8 +2,13 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
+<<<<<<< HEAD
 use concise_wrapper::optimizer::{Momentum, Schedule, Sgd, Update};
+use model_parallel::layers::Layers;
+=======
+use concise_wrapper::optimizer::{Momentum, Schedule, Sgd};
 use model_state::weights_hash::WeightsHash;
+>>>>>>> O
 
 use super::prelude::*;
 pub use crate::checks::ch05_resume::Answer;
@@ -21,7 +26,7 @@ pub fn run(answer: Answer) -> Run {
         seed: 1,
         schedule: Schedule { rate: 0.05, warm_up: 9 },
         constants: Momentum { momentum: 0.9, weight_decay: 0.0005 },
-        width: Some(4),
+        layers: Layers::resnet18(4),
     };
     let ours = by_stage_5(&setup)?;
     let steps = setup.epochs * setup.batches_per_epoch();
@@ -68,9 +73,17 @@ fn by_stage_5(setup: &Setup) -> Run<(Vec<f64>, String)> {
     let Setup { data, epochs, batch_size, seed, schedule, constants, .. } = setup.clone();
     let data = LoadedData { name: String::new(), train: data.clone(), test: data };
     let options = TrainOptions { epochs, batch_size, seed, learning_rate: schedule.rate };
-    let update = Update { optimizer: &mut Sgd::new(constants), warm_up: schedule.warm_up };
+    let (sgd, warm_up) = (&mut Sgd::new(constants), schedule.warm_up);
     let (network, report) = (setup.begin()?.network, &mut Report::silent());
-    let it = concise_wrapper::train(&network, &data, &options, update, None, report, |_| Ok(()))?;
+    let it = concise_wrapper::train(
+        &network,
+        &data,
+        &options,
+        (sgd, warm_up),
+        None,
+        report,
+        |_| Ok(()),
+    )?;
     let losses = it.records.iter().map(|record| record.train_loss).collect();
     Ok((losses, WeightsHash::new(&it.weights)?.to_string()))
 }

@@ -1,17 +1,11 @@
 //! ResNet-18 trained on two devices, with the learner's statistics in every batch norm.
 
-use std::sync::Arc;
-
 use candle_core::Error as TensorError;
-use concise_wrapper::Ddp;
-use concise_wrapper::resnet::ResNet18;
 use ops::batch_norm::Statistics;
 
 use super::ddp::{REDUCTION, train_on};
 use super::prelude::*;
-
-/// A rank and its images; the statistics of all images.
-pub type Answer = fn(&Peer, &Tensor) -> Result<Statistics, CommError>;
+pub use crate::checks::ch05_sync_batch_norm::Answer;
 
 /// A network on one of the ranks.
 type Wrapped = Ddp<ResNet18>;

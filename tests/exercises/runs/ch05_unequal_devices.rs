@@ -1,18 +1,8 @@
 //! LeNet trained on a fast device and a slow one, with the learner's shares and the learner's step.
 
-use std::time::Instant;
-
 use super::prelude::*;
-use crate::classifier::Classifier;
+pub use crate::checks::ch05_unequal_devices::Answer;
 use crate::speed::{Speed, step_seconds};
-
-/// The functions `shares` and `step`.
-#[derive(Clone, Copy)]
-#[expect(missing_docs, reason = "the exercise documents its functions")]
-pub struct Answer {
-    pub shares: fn(usize, &[Speed]) -> candle_core::Result<Vec<usize>>,
-    pub step: fn(&Peer, &Classifier, &Batch, &[usize], f64) -> Result<BatchSums, CommError>,
-}
 
 const BATCH: usize = 256;
 const RATE: f64 = 0.2;

@@ -1,16 +1,19 @@
 //! The learner's lists as a schedule of stage 6: checked, drawn, and executed by two devices.
 
-use harness::report::columns;
-use model_parallel::Cost;
+use std::fs;
+use std::path::PathBuf;
+
+use harness::report::{columns, file};
 use model_parallel::layers::Layers;
 use model_parallel::partition::cut;
-use model_parallel::{Action, Kind, Schedule, predict};
+use model_parallel::{Action, Checked, Cost, Kind, Schedule};
 
 use super::pipeline::{DEVICES, MICRO_BATCHES, Pipeline, checked, compare, measure};
 use super::prelude::*;
+pub use crate::checks::ch06_1f1b::Answer;
 
-/// A stage, the number of stages and of micro-batches; the actions of the stage.
-pub type Answer = fn(usize, usize, usize) -> Vec<Action>;
+#[path = "../../../06-model-parallel/examples/in_pytorch/runtime.rs"]
+mod runtime;
 
 /// The stages and micro-batches of the exercise's drawing, and of the training.
 const SHAPES: [(usize, usize); 2] = [(3, 4), (DEVICES, MICRO_BATCHES)];
@@ -27,6 +30,9 @@ pub fn run(answer: Answer) -> Run {
         (Ok(drawn), Ok(found)) => (drawn, found),
         (Err(refusal), _) | (_, Err(refusal)) => return Ok(paragraph(refusal)?),
     };
+    if super::in_pytorch() {
+        return execute_in_pytorch(&[drawn, found]);
+    }
     let (stages, micro_batches) = SHAPES[0];
     let unit = vec![Cost { forward: 1.0, backward: 1.0, ..Cost::default() }; stages];
     let ours = checked(Kind::OneFOneB.schedule(stages, micro_batches)?)?;
@@ -43,4 +49,24 @@ pub fn run(answer: Answer) -> Run {
     let lists = [("yours", &found), ("GPipe, ours", &gpipe), ("1F1B, ours", &ours)];
     let with = |(name, checked)| (name, Pipeline { layers: &layers, cut: &cut, checked });
     compare("ch06_1f1b", &costs, &lists.map(with))
+}
+
+/// Shows the lists in PyTorch's format, and executes them in its runtime. Fails when there is no PyTorch.
+fn execute_in_pytorch(lists: &[Checked]) -> Run {
+    fs::create_dir_all("target/runs")?;
+    let mut files = Vec::new();
+    for schedule in lists.iter().map(Checked::schedule) {
+        let (stages, micro_batches) = (schedule.stages(), schedule.micro_batches);
+        let path = PathBuf::from(format!("target/runs/ch06_1f1b-{stages}x{micro_batches}.csv"));
+        let list = schedule.to_pytorch();
+        let size = [counted(stages, "stage"), counted(micro_batches, "micro-batch")].join(", ");
+        line(format_args!("{size}, as PyTorch reads your lists:\n{list}"))?;
+        file::write(&path, |file| file.write_all(list.as_bytes()))?;
+        runtime::write_step(&path)?;
+        files.push(path);
+    }
+    runtime::execute(&files)?;
+    Ok(paragraph(
+        "PyTorch's pipelining runtime, with a process for each stage, gets the gradients and the updated weights of one device here. The differences are rounding in f64.",
+    )?)
 }

@@ -1,20 +1,15 @@
 //! The learner's cut under a pipeline of stage 6.
 
-use std::ops::Range;
-
-use model_parallel::Cost;
-use model_parallel::Kind;
 use model_parallel::layers::Layers;
 use model_parallel::partition::cut;
+use model_parallel::{Cost, Kind};
 
 use super::pipeline::{DEVICES, MICRO_BATCHES, Pipeline, checked, compare, measure};
 use super::prelude::*;
-
-/// Costs of layers, and the number of stages; the layers of each stage.
-pub type Answer = fn(&[u64], usize) -> Vec<Range<usize>>;
+pub use crate::checks::ch06_balance::Answer;
 
 /// A stack whose first layers cost the most.
-const WIDTHS: [usize; 9] = [784, 1024, 512, 256, 256, 256, 128, 128, 10];
+pub(super) const WIDTHS: [usize; 9] = [784, 1024, 512, 256, 256, 256, 128, 128, 10];
 
 /// Shows the cut of a measured model, and its training. Fails when the answer panics.
 pub fn run(answer: Answer) -> Run {

@@ -2,9 +2,8 @@
 
 use std::cell::Cell;
 
-use candle_core::{Error as TensorError, ModuleT, Shape};
+use candle_core::{Error as TensorError, ModuleT};
 use concise_wrapper::weights::Weights;
-use datasets::{CLASSES, PIXELS};
 use model_parallel::layers::Layers;
 use model_parallel::tensor_parallel::Group;
 use ops::backward::record_copy;
@@ -12,16 +11,8 @@ use ops::flatten;
 
 use super::pipeline::{DEVICES, IMAGES, OPTIONS};
 use super::prelude::*;
+pub use crate::checks::ch06_tensor_parallel::Answer;
 use crate::two_layers::{Gradients, Layer, TwoLayers};
-
-/// The functions `part`, `forward` and `backward`.
-#[derive(Clone, Copy)]
-#[expect(missing_docs, reason = "the exercise documents its functions")]
-pub struct Answer {
-    pub part: fn(&TwoLayers, usize, usize) -> Result<TwoLayers, CommError>,
-    pub forward: fn(&Peer, &TwoLayers, &Tensor) -> Result<(Tensor, Tensor), CommError>,
-    pub backward: fn(&Peer, &TwoLayers, &Tensor, &Tensor, &Tensor) -> Result<Gradients, CommError>,
-}
 
 /// The tensors of two layers, by their names in stage 6.
 const NAMES: [&str; 4] = ["dense0.weight", "dense0.bias", "dense1.weight", "dense1.bias"];

@@ -1,35 +1,26 @@
 //! The learner's stage in a pipeline of two dense layers.
 
-use candle_core::Shape;
 use concise_wrapper::model::Step;
-use datasets::{CLASSES, PIXELS};
+use model_parallel::execute::unit::Whole;
 use model_parallel::layers::{Layers, Stage};
-use model_parallel::{Kind, Worker};
+use model_parallel::{Executor, Kind};
 
 use super::pipeline::{DEVICES, IMAGES, OURS, Pipeline, alone, checked};
 use super::prelude::*;
+pub use crate::checks::ch06_two_stages::Answer;
 use crate::stages::Passed;
-
-/// The two passes of a stage.
-#[derive(Clone, Copy)]
-pub struct Answer {
-    /// A rank, its layers, the shape of the activation that arrives, and the batch.
-    pub forward: fn(&Peer, &Network<Stage>, &Shape, &Batch) -> Result<Passed, CommError>,
-    /// A rank, its layers, and the result of its forward pass; the gradients of its parameters.
-    pub backward: fn(&Peer, &Network<Stage>, &Passed) -> Result<Vec<Tensor>, CommError>,
-}
 
 /// The numbers between the two layers.
 const HIDDEN: usize = 64;
 
-/// Trains with the learner's passes, with stage 6's worker and on one device. Fails when the answer does.
+/// Trains with the learner's passes, with stage 6's executor and on one device. Fails when the answer does.
 pub fn run(answer: Answer) -> Run {
     let layers = Layers::dense(&[PIXELS, HIDDEN, CLASSES])?;
     let checked = checked(Kind::Naive.schedule(DEVICES, 1)?)?;
     let pipeline = Pipeline { layers: &layers, cut: &[0..1, 1..2], checked: &checked };
-    let by_answer = |worker: &Executor<Whole<Stage>>, share: &LocalBatch| {
-        let rank = Peer::new(worker.rank().expect("a worker has ranks").clone());
-        let (layers, batch) = (worker.network(0), share.shards[0].to_device(rank.device())?);
+    let by_answer = |executor: &Executor<Whole<Stage>>, share: &LocalBatch| {
+        let rank = Peer::new(executor.rank().expect("an executor has ranks").clone());
+        let (layers, batch) = (executor.network(0), share.shards[0].to_device(rank.device())?);
         let arrives = Shape::from((batch.len(), HIDDEN));
         let passed = (answer.forward)(&rank, layers, &arrives, &batch)?;
         let gradients = (answer.backward)(&rank, layers, &passed)?;

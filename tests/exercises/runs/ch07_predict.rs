@@ -1,7 +1,5 @@
 //! The learner's prediction of a step, printed before stage 7 measures the step.
 
-use std::time::Duration;
-
 use concise_wrapper::ddp::bucket::BucketCaps;
 use concise_wrapper::slow_link::Slowness;
 use cost_model::all_reduce::Way;
@@ -13,9 +11,7 @@ use harness::machine::available_cores;
 use model_parallel::layers::Layers;
 
 use super::prelude::*;
-
-/// The seconds of a step on one device, the cores, the devices, the bytes of the gradients, and the link; the seconds of a step.
-pub type Answer = fn(f64, usize, usize, f64, &Link) -> f64;
+pub use crate::checks::ch07_predict::Answer;
 
 const BATCH: usize = 256;
 const STEPS: usize = 10;

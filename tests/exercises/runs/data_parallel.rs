@@ -7,36 +7,20 @@ use params_and_allreduce::forward;
 
 use super::prelude::*;
 
-/// A rank of a real program, as an answer takes it. Its native all-reduce may be the learner's.
-pub struct Peer {
-    comm: SharedCommunicator,
-    native: Option<Sums<'static>>,
+/// A rank whose native all-reduce is the learner's.
+pub(super) struct WithSums {
+    pub comm: SharedCommunicator,
+    pub sums: Sums<'static>,
 }
 
-impl Peer {
-    pub(super) fn new(comm: impl Into<SharedCommunicator>) -> Self {
-        Self { comm: comm.into(), native: None }
-    }
-
-    pub(super) fn with_native(self, native: Sums<'static>) -> Self {
-        Self { native: Some(native), ..self }
-    }
-}
-
-impl Communicator for Peer {
+impl Communicator for WithSums {
     forward!(comm: rank, world_size, device, send, send_shared, recv, shares_memory, world_rank);
 
     fn all_reduce(&self, tensor: &Tensor, algorithm: Algorithm) -> Result<Tensor, CommError> {
-        match (self.native, algorithm) {
-            (Some(sums), Algorithm::Native) => sum_of(sums, self.comm.clone(), tensor),
+        match algorithm {
+            Algorithm::Native => sum_of(self.sums, self.comm.clone(), tensor),
             _ => self.comm.all_reduce(tensor, algorithm),
         }
-    }
-}
-
-impl From<&Peer> for SharedCommunicator {
-    fn from(peer: &Peer) -> Self {
-        peer.comm.clone()
     }
 }
 

@@ -1,13 +1,10 @@
 //! Stage 5's training of a narrow ResNet-18 on ranks, and the picture of a step, yours above ours.
 
 use std::collections::HashMap;
-use std::fs;
 use std::path::PathBuf;
-use std::time::Duration;
 
 use concise_wrapper::ddp::Reduction;
 use concise_wrapper::ddp::bucket::BucketCaps;
-use concise_wrapper::resnet::ResNet18;
 use concise_wrapper::slow_link::{SlowNetwork, Slowness};
 use drawing::Place;
 use harness::cli::ReportArguments;

@@ -1,27 +1,34 @@
-//! The capstone, `cargo course run mine`: chapter 4's training with the learner's answers in place of our code.
+//! The capstone, `cargo course run mine`: the trainings of chapters 4, 5 and 6 with the learner's answers in place of our code.
 //!
-//! A row of `PIECES` names a part of the training, and the exercises whose answers can do this part. The first of them
-//! that has passed its check does the part, and our code does all other parts.
+//! A row of `PIECES` names a part of a training, and the exercises whose answers can do this part. The first of them that has
+//! passed its check does the part, and our code does all other parts.
 
 use std::any::Any;
 use std::process::ExitCode;
-use std::sync::Arc;
 
+use concise_wrapper::ddp::bucket::buckets;
+use harness::records::seconds_per_epoch;
+use model_parallel::layers::Layers as Stack;
+use model_parallel::partition::cut;
+use model_parallel::{Cost, Kind, Schedule};
 use single_gpu::lenet::{LayerFunctions, Layers};
 use split_batch::loader::EpochShare;
 
-use super::data_parallel::{StepOf, Sums, our_step, setting, step_with};
+use super::data_parallel::{StepOf, Sums, WithSums, our_step, setting, step_with};
+use super::ddp::{CAPS, REDUCTION, network, train_on};
 use super::layers::{with_cross_entropy, with_pool_gradient};
+use super::pipeline::{DEVICES, MICRO_BATCHES, OURS, Pipeline, checked, measure};
 use super::prelude::*;
 use super::{ch02_allreduce, ch02_owners, ch02_ring};
 use super::{ch04_accuracy, ch04_batch_scaling, ch04_fused_allreduce, ch04_train_batch};
+use super::{ch05_buckets, ch05_overlap, ch06_1f1b, ch06_balance};
 use crate::scaling::{RateRule, Tuned};
 
 /// The answers by the names of their exercises. An answer that is left out has a reason.
 pub type Answers<'a> = &'a [(&'a str, Result<&'a dyn Any, &'a str>)];
 
-/// The parts of the training, each with the exercises whose answers can do it.
-const PIECES: [(&str, &[&str]); 8] = [
+/// The parts of the trainings, each with the exercises whose answers can do it.
+const PIECES: [(&str, &[&str]); 12] = [
     ("gradient of pooling", &["ch01_pool_gradient"]),
     ("loss", &["ch01_cross_entropy"]),
     ("all-reduce", &["ch02_ring", "ch02_owners", "ch02_allreduce"]),
@@ -30,6 +37,10 @@ const PIECES: [(&str, &[&str]); 8] = [
     ("one sum for all", &["ch04_fused_allreduce"]),
     ("batch for each", &["ch04_batch_scaling"]),
     ("test accuracy", &["ch04_accuracy"]),
+    ("DDP's buckets", &["ch05_buckets"]),
+    ("DDP's backward pass", &["ch05_overlap"]),
+    ("stages", &["ch06_balance"]),
+    ("order of a stage", &["ch06_1f1b"]),
 ];
 
 /// The program of the answers that passed.
@@ -56,7 +67,7 @@ fn run(answers: Answers<'_>) -> Run {
         None => [Algorithm::default(); 2],
     };
     let connected = |comm: &SharedCommunicator| -> SharedCommunicator {
-        let with = |(sums, _)| Arc::new(Peer::new(comm.clone()).with_native(sums)) as _;
+        let with = |(sums, _)| Arc::new(WithSums { comm: comm.clone(), sums }) as _;
         sums.map_or_else(|| comm.clone(), with)
     };
     let own_step: Option<ch04_train_batch::Answer> = answer(answers, "ch04_train_batch")?;
@@ -105,12 +116,66 @@ fn run(answers: Answers<'_>) -> Run {
     }
     let (name, ours) = (format!("scratch-data-parallel, {same}"), our_step(same));
     trained.push(Training::of_lenet(&name, 2, (&data, &options), Shards::of_rank, &ours)?);
-    line("")?;
-    show("", &trained, &[])?;
-    let ours = [("ours", &trained[trained.len() - 1])];
     let slow = " Your loops of chapter 1 are slower than the engine's layers.";
     let slow = if is_plain { slow } else { "" };
-    Ok(paragraph(format_args!("\n{}{slow}", conclusion(&trained[0], &ours)))?)
+    let ours = [("ours", &trained[trained.len() - 1])];
+    line("")?;
+    show("", &trained, &[])?;
+    paragraph(format_args!("\nLeNet: {}{slow}", conclusion(&trained[0], &ours)))?;
+    let further = [("DDP", ddp(answers)), ("Pipeline", pipeline(answers))];
+    further.into_iter().try_for_each(|(what, both)| {
+        let Some([yours, ours]) = both? else { return Ok(()) };
+        let [fast, fast_ours] = [&yours, &ours].map(|it| seconds_per_epoch(&it.records));
+        let weights = conclusion(&yours, &[("ours", &ours)]);
+        Ok(paragraph(format_args!("{what}: {weights} {fast:.2} s/epoch, ours {fast_ours:.2}."))?)
+    })
+}
+
+/// Chapter 5's training with the learner's buckets and backward pass, and with ours. None without an answer.
+fn ddp(answers: Answers<'_>) -> Run<Option<[Training; 2]>> {
+    let own_buckets: Option<ch05_buckets::Answer> = answer(answers, "ch05_buckets")?;
+    let backward: Option<ch05_overlap::Answer> = answer(answers, "ch05_overlap")?;
+    if own_buckets.is_none() && backward.is_none() {
+        return Ok(None);
+    }
+    let sizes = network(&Device::Cpu)?.weights().parameter_sizes();
+    let parts = &own_buckets.unwrap_or(buckets)(&sizes, CAPS);
+    let (yours, setting) = ("yours", (1024, options(1, 64, 0.1)));
+    let yours = match backward {
+        Some(answer) => train_on(yours, 2, setting, |network, comm| {
+            ch05_overlap::model(network, comm, |pass: &_| answer(pass, parts))
+        }),
+        None => train_on(yours, 2, setting, |network, comm| {
+            Ddp::new(network, comm, REDUCTION)?.with_buckets(parts)
+        }),
+    };
+    let ours = |network, comm| Ddp::new(network, comm, REDUCTION);
+    Ok(Some([yours?, train_on("ours", 2, setting, ours)?]))
+}
+
+/// Chapter 6's training by the learner's cut and lists, and by ours. None without an answer.
+fn pipeline(answers: Answers<'_>) -> Run<Option<[Training; 2]>> {
+    let own_cut: Option<ch06_balance::Answer> = answer(answers, "ch06_balance")?;
+    let list: Option<ch06_1f1b::Answer> = answer(answers, "ch06_1f1b")?;
+    if own_cut.is_none() && list.is_none() {
+        return Ok(None);
+    }
+    let layers = &Stack::dense(&ch06_balance::WIDTHS)?;
+    let costs: Vec<f64> = measure(layers)?.iter().map(Cost::total).collect();
+    let micros: Vec<u64> = costs.iter().map(|cost| (1e6 * cost).round() as u64).collect();
+    let theirs = (cut(&costs, DEVICES)?, Kind::OneFOneB.schedule(DEVICES, MICRO_BATCHES)?);
+    let of_stage = |answer: ch06_1f1b::Answer| {
+        Schedule::of(DEVICES, MICRO_BATCHES, |stage| answer(stage, DEVICES, MICRO_BATCHES))
+    };
+    let yours = (
+        own_cut.map_or_else(|| theirs.0.clone(), |answer| answer(&micros, DEVICES)),
+        list.map_or_else(|| theirs.1.clone(), of_stage),
+    );
+    let train = |name, (cut, schedule): (Vec<Range<usize>>, Schedule)| {
+        let pipeline = Pipeline { layers, cut: &cut, checked: &checked(schedule)? };
+        Run::Ok(pipeline.train(name, OURS)?.0)
+    };
+    Ok(Some([train("yours", yours)?, train("ours", theirs)?]))
 }
 
 /// Says who does a piece: the learner's answer to the first of these exercises that passes, or we.

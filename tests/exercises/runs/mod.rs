@@ -41,12 +41,13 @@ use harness::report::paragraph;
 use params_and_allreduce::thread::{Cause, RankFailure};
 use scratch_data_parallel::Error as TrainError;
 
-pub use data_parallel::Peer;
-
 use crate::call::catch;
 
 /// The argument that asks a program of an exercise for its run.
 const RUN: &str = "run";
+
+/// The argument before, for a run in PyTorch.
+const IN_PYTORCH: &str = "in-pytorch";
 
 /// The result of a run, or of a part of it.
 pub type Run<T = ()> = Result<T, Box<dyn Error>>;
@@ -54,6 +55,11 @@ pub type Run<T = ()> = Result<T, Box<dyn Error>>;
 /// Whether this program is asked for its run, and not for a check.
 pub fn is_asked() -> bool {
     std::env::args().next_back().is_some_and(|argument| argument == RUN)
+}
+
+/// Whether the run should be in PyTorch.
+fn in_pytorch() -> bool {
+    std::env::args().any(|argument| argument == IN_PYTORCH)
 }
 
 /// Runs. If the answer fails or panics, standard error gets one line, and the exit code is 1. Replicas that differ are the effect of

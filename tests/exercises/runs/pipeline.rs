@@ -1,21 +1,20 @@
 //! Stage 6's training in stages: by a cut, a list of instructions or a step of the learner's.
 
-use std::fs;
-use std::ops::Range;
 use std::path::Path;
 use std::slice;
-use std::time::Instant;
 
 use concise_wrapper::model::Step;
+use concise_wrapper::optimizer::{Momentum, Sgd};
 use datasets::SAMPLE;
 use drawing::svg::Place;
 use harness::load::Load;
 use harness::report::file;
+use model_parallel::execute::unit::Whole;
 use model_parallel::gantt::chart;
 use model_parallel::layers::{Layers, Stage};
 use model_parallel::mesh::Mesh;
-use model_parallel::{Checked, Kind, Schedule, Timeline, Worker, check, predict};
-use model_parallel::{Cost, partition};
+use model_parallel::partition::{self, Setting};
+use model_parallel::{Checked, Cost, Executor, Kind, Schedule, Timeline, check};
 
 use super::prelude::*;
 
@@ -31,7 +30,7 @@ pub(super) type StepOf<'a> =
     &'a (dyn Fn(&Executor<Whole<Stage>>, &LocalBatch) -> Result<Step, ModelError> + Sync);
 
 /// The step of stage 6: every instruction of the list.
-pub(super) const OURS: StepOf<'static> = &|worker, batch| worker.backward(batch);
+pub(super) const OURS: StepOf<'static> = &|executor, batch| executor.backward(batch);
 
 /// A model in stages, and the order of work.
 #[derive(Clone, Copy)]
@@ -49,7 +48,7 @@ impl Pipeline<'_> {
         name: &str,
         backward: StepOf<'_>,
     ) -> Run<(Training, Option<Timeline>)> {
-        let (data, origin) = (images(IMAGES));
+        let data = images(IMAGES);
         let stages = self.checked.schedule().stages();
         let of_ranks = run_ranks(&DevicePlan::slices(stages)?, TIMEOUT, |rank| {
             let range = self.cut.get(rank.rank()).cloned().unwrap_or_default();
@@ -58,9 +57,9 @@ impl Pipeline<'_> {
             let model = Executor::new(self.checked, vec![network], all, mesh, &SAMPLE)?;
             let model = With { model, backward };
             let part = Training::of(name, &model, (&data, &OPTIONS))?;
-            let (worker, [first, last]) = (&model.model, part.weights);
-            let whole = worker.whole(first)?.zip(worker.whole(last)?);
-            let mut steps = worker.timelines()?;
+            let (executor, [first, last]) = (&model.model, part.weights);
+            let whole = executor.whole(first)?.zip(executor.whole(last)?);
+            let mut steps = executor.timelines()?;
             steps.sort_by(|a, b| a.bubble().total_cmp(&b.bubble()));
             let step = steps.get(steps.len() / 2).cloned();
             let training =
@@ -83,7 +82,11 @@ pub(super) fn alone(layers: &Layers, micro_batches: usize) -> Run<Training> {
 pub(super) fn measure(layers: &Layers) -> Run<Vec<Cost>> {
     let device = DevicePlan::slices(1)?.slots()[0].open()?;
     let rows = OPTIONS.batch_size / MICRO_BATCHES;
-    let measure = || partition::measure(layers, &SAMPLE, rows, 5, DType::F32, device.tensors());
+    let each: Vec<_> = (0..layers.len()).map(|layer| layer..layer + 1).collect();
+    let (setting, mut sgd) =
+        (Setting { sample: &SAMPLE, rows, tries: 5 }, Sgd::new(Momentum::default()));
+    let tensors = device.tensors();
+    let measure = || partition::measure(layers, &each, setting, DType::F32, tensors, &mut sgd);
     Ok(device.run(measure)?)
 }
 
@@ -109,7 +112,7 @@ pub(super) fn compare(exercise: &str, costs: &[Cost], pipelines: &[(&str, Pipeli
         let predicted = checked.simulate(&Cost::of_parts(costs, cut), 0.0)?;
         let both = [predicted, measured.ok_or("stage 6 measures each step")?];
         let bubbles = both.each_ref().map(|it| format!("{:.0}", 100.0 * it.bubble()));
-        let kept: Vec<_> = checked.peaks().iter().map(|it| it.both.to_string()).collect();
+        let kept: Vec<_> = checked.kept().iter().map(usize::to_string).collect();
         training.more.extend(bubbles.into_iter().chain([kept.join(" ")]));
         trained.push(training);
         steps.push((*name, both));

@@ -1,14 +1,21 @@
 //! Names that most runs use.
 
-pub(super) use candle_core::{DType, Device, Tensor};
-pub(super) use concise_wrapper::{Error as ModelError, Model, Network};
+pub(super) use std::fs;
+pub(super) use std::ops::Range;
+pub(super) use std::sync::Arc;
+pub(super) use std::time::{Duration, Instant};
+
+pub(super) use candle_core::{DType, Device, Shape, Tensor};
+pub(super) use concise_wrapper::resnet::ResNet18;
+pub(super) use concise_wrapper::{Ddp, Error as ModelError, Model, Network};
 pub(super) use datasets::source::LoadedData;
-pub(super) use datasets::{Batch, Split, synthetic};
+pub(super) use datasets::{Batch, CLASSES, Dataset, PIXELS, Split, synthetic};
 pub(super) use devices::DevicePlan;
 pub(super) use harness::records::{BatchSums, EpochRecord, TrainOptions};
 pub(super) use harness::report::{Report, counted, line, paragraph};
 pub(super) use harness::statistics::median;
-pub(super) use model_state::parameters::Snapshot;
+pub(super) use model_state::parameters::{Parameters, Snapshot};
+pub(super) use model_state::weights_hash::WeightsHash;
 pub(super) use ops::difference::largest_difference;
 pub(super) use params_and_allreduce::Algorithm;
 pub(super) use params_and_allreduce::communicator::{
@@ -21,8 +28,10 @@ pub(super) use single_gpu::sgd::sgd;
 pub(super) use single_gpu::train::{Step, local_gradients};
 pub(super) use split_batch::loader::{LocalBatch, Shards};
 
+pub(super) use super::Run;
 pub(super) use super::training::{
     ROUNDING, SILENT, TIMEOUT, Training, With, conclusion, difference, images, milliseconds,
     options, show, table,
 };
-pub(super) use super::{Peer, Run};
+pub(super) use crate::classifier::Classifier;
+pub(super) use crate::ranks::Rank as Peer;

@@ -1,15 +1,12 @@
 //! Trainings that differ in the learner's part: a row of numbers for each, and what the difference of the weights says.
 
 use std::io;
-use std::time::Duration;
 
 use concise_wrapper::model::{Progress, Step as StepOfStage5};
 use concise_wrapper::optimizer::{Momentum, Sgd};
 use concise_wrapper::weights::Weights;
-use datasets::Dataset;
 use harness::records::seconds_per_epoch;
 use harness::report::Table;
-use model_state::weights_hash::WeightsHash;
 
 use super::data_parallel::StepOf;
 use super::prelude::*;
@@ -83,7 +80,7 @@ impl Training {
             Ok(())
         };
         let sgd = &mut Sgd::new(Momentum::default());
-        let it = concise_wrapper::train(model, data, options, sgd, None, report, observe)?;
+        let it = concise_wrapper::train(model, data, options, (sgd, 0), None, report, observe)?;
         Ok(Self::new(name, it.records, [first, it.weights])?)
     }
 }

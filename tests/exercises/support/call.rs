@@ -231,14 +231,6 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_keeps_its_message_through_two_threads_and_a_todo_is_known() {
-        let panic = catch(|| within("counting", || -> u32 { todo!("add them") })).unwrap_err();
-        assert_eq!(panic.message, "counting: a panic: not yet implemented: add them");
-        assert_eq!(take_todo(), Some(panic));
-        assert_eq!(take_todo(), None);
-    }
-
-    #[test]
     fn work_ends_with_its_result_or_by_its_time_or_for_a_reason() {
         assert_eq!(within("adding", || 1 + 1), Ok(2));
         let sleep = || std::thread::sleep(5 * LIMIT);

@@ -28,11 +28,15 @@ pub type Law<A> = (&'static str, fn(A) -> Outcome);
 ///
 /// A function `name(answer: Answer) -> Outcome` judges an answer by itself. A function
 /// `name(answer: Answer, case: &Case) -> Outcome` judges the answer in each case of a table. With several tables, each is a law
-/// with a name, and one function judges them all.
+/// with a name, and one function judges them all. `name => (3, Sends::Buffered) |answer, rank| …` is the law that
+/// [errors are passed on](crate::ranks::errors_are_passed_on).
 #[macro_export]
 macro_rules! laws {
-    ($($law:ident $(: $judge:ident)? $(in $cases:expr)?),+ $(,)?) => {
-        &[$((stringify!($law), $crate::laws!(@ [$law $($judge)?] $($cases)?))),+]
+    ($($law:ident $(: $judge:ident)? $(in $cases:expr)? $(=> $world:tt $work:expr)?),+ $(,)?) => {
+        &[$((stringify!($law), $crate::laws!(@ [$law $($judge)?] $($cases)? $(=> $world $work)?))),+]
+    };
+    (@ [$law:ident] => $world:tt $work:expr) => {
+        |answer| $crate::ranks::errors_are_passed_on($world, answer, $work)
     };
     (@ [$law:ident]) => { |answer| $crate::laws::Verdict::outcome($law(answer)) };
     (@ [$law:ident] $cases:expr) => { |answer| $crate::laws::over($cases, answer, $law) };
@@ -94,11 +98,10 @@ macro_rules! check {
         }
     };
     ($exercise:ident, $answer:expr, run) => {
-        /// The answer, as the stage's program takes it.
-        pub fn answer_of_runs() -> $crate::runs::$exercise::Answer {
-            use $crate::runs::$exercise::Answer;
-            let answer: Answer = $answer;
-            answer
+        /// The answer, as the check and the stage's program take it.
+        pub fn answer_of_runs() -> $crate::checks::$exercise::Answer {
+            use $crate::checks::$exercise::Answer;
+            $answer
         }
 
         /// Checks the answer, or runs the stage's program with the answer.

@@ -15,37 +15,7 @@
 //! a [`Finding`], which says what is wrong, what was expected, what the answer gave, and the law that is broken. A *case* has
 //! the numbers that change, such as world size and shape, and prints itself with [`shown!`]. [`laws!`] applies a law to a table of cases.
 //!
-//! ```
-//! use exercises::prelude::*;
-//!
-//! pub type Answer = fn(&Rank, &Tensor) -> Result<Tensor, Error>;
-//! pub const LAWS: &[Law<Answer>] = laws![every_rank_has_the_sum in CASES, errors_are_passed_on];
-//!
-//! #[derive(Clone, Copy)]
-//! struct Case { ranks: usize, shape: &'static [usize] }
-//! const CASES: [Case; 2] = [Case { ranks: 2, shape: &[3] }, Case { ranks: 3, shape: &[] }];
-//!
-//! shown!(Case { ranks, shape } => "shape {shape:?} on {ranks} ranks");
-//!
-//! fn every_rank_has_the_sum(answer: Answer, &Case { ranks, shape }: &Case) -> Outcome {
-//!     let sums = ranks::run(ranks, Sends::Buffered, move |rank| answer(rank, &contribution(rank.rank(), shape)?))?;
-//!     sums.iter().enumerate().try_for_each(|(rank, got)| {
-//!         let what = Expectation::of(format!("the sum on rank {rank}")).law("sum all ranks").guess(guess(ranks));
-//!         what.compare_tensors(&sum(ranks, shape)?, got)
-//!     })
-//! }
-//!
-//! fn errors_are_passed_on(answer: Answer) -> Outcome {
-//!     ranks::errors_are_passed_on(3, Sends::Buffered, move |rank| answer(rank, &contribution(rank.rank(), 4)?))
-//! }
-//!
-//! let ours: Answer = |rank, tensor| rank.all_reduce(tensor, Algorithm::Naive);
-//! assert!(LAWS.iter().all(|(_, law)| law(ours).is_ok()));
-//! let wrong: Answer = |_, tensor| Ok(tensor.clone());
-//! let message = LAWS[0].1(wrong).unwrap_err().to_string();
-//! assert!(message.starts_with("shape [3] on 2 ranks: the sum on rank 0 is wrong at element 0 (3 wrong of 3)"));
-//! assert!(message.ends_with("that is the sum without rank 1\n  law: sum all ranks"));
-//! ```
+//! `checks/ch02_ring.rs` is a whole check of an all-reduce, and `answers/ch02_ring/wrong.diff` has the messages of its mistakes.
 //!
 //! A finding and a panic of the answer begin with the case, and each case has a time limit. So a law calls the answer without
 //! further ado: [`over`](laws::over) catches panics and endless loops, and [`ranks`] finds deadlocks. The other tools return
@@ -60,7 +30,6 @@ pub mod call;
 pub mod checks;
 pub mod classifier;
 pub mod contributions;
-pub mod dense;
 pub mod expectation;
 pub mod laws;
 pub mod metrics;

@@ -9,11 +9,18 @@ use std::fmt::Display;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use harness::statistics::mean;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use crate::outcome::{Finding, Outcome, demand};
+use crate::outcome::{Finding, Outcome, demand, in_a_row};
+
+/// Fewer seeds say nothing about chance.
+const SEEDS: usize = 3;
+
+const CHANCE: &str =
+    "accuracies differ from seed to seed: all settings need the same seeds, at least three";
 
 /// A line of a metrics file.
 #[derive(Clone, Debug)]
@@ -57,10 +64,42 @@ pub struct Options {
     pub seed: u64,
 }
 
-/// The seeds of some trainings in order, and the accuracies: one training for each seed.
-pub fn by_seed<'a>(runs: impl IntoIterator<Item = &'a Summary>) -> (Vec<u64>, Vec<f64>) {
-    let runs = runs.into_iter().map(|run| (run.options.seed, run.test_accuracy));
-    runs.collect::<BTreeMap<_, _>>().into_iter().unzip()
+/// The trainings with one setting, one for each seed, in the order of the seeds.
+#[derive(Clone, Debug)]
+pub struct Setting {
+    /// The setting, as messages name it.
+    pub name: String,
+    /// The seeds.
+    pub seeds: Vec<u64>,
+    /// The accuracies.
+    pub accuracies: Vec<f64>,
+}
+
+impl Setting {
+    /// The setting of these trainings.
+    pub fn of<'a>(name: String, runs: impl Iterator<Item = &'a Summary>) -> Self {
+        let runs = runs.map(|run| (run.options.seed, run.test_accuracy));
+        let (seeds, accuracies) = runs.collect::<BTreeMap<_, _>>().into_iter().unzip();
+        Self { name, seeds, accuracies }
+    }
+
+    /// The mean of the accuracies.
+    pub fn mean(&self) -> f64 {
+        mean(&self.accuracies)
+    }
+}
+
+/// Demands that all settings have the same seeds, and enough.
+pub fn have_the_same_seeds(settings: &[&Setting]) -> Outcome {
+    let expected = &settings[0].seeds;
+    let wanted = match expected.len() {
+        SEEDS.. => in_a_row(expected),
+        _ => format!("at least {SEEDS} seeds, the same for all settings"),
+    };
+    settings.iter().try_for_each(|Setting { name, seeds, .. }| {
+        let right = seeds == expected && seeds.len() >= SEEDS;
+        field(format!("the seeds of {name}"), false, right, (&wanted, in_a_row(seeds)), CHANCE)
+    })
 }
 
 /// Reads all lines of the files. A name is that of a file, or of a folder whose `.jsonl` files count; paths begin at the
@@ -156,7 +195,7 @@ pub fn field(
     name: impl Display,
     open: bool,
     right: bool,
-    [expected, got]: [String; 2],
+    (expected, got): (impl Display, impl Display),
     law: &str,
 ) -> Outcome {
     let todo = if open { "TODO: " } else { "" };
@@ -172,7 +211,7 @@ pub fn compare(name: impl Display, expected: f64, got: f64, tolerance: f64, law:
     };
     // A NaN differs, too.
     let right = (got - expected).abs() <= tolerance;
-    field(name, got.is_nan(), right, [wanted.to_owned(), got.to_string()], law)
+    field(name, got.is_nan(), right, (wanted, got), law)
 }
 
 #[cfg(test)]

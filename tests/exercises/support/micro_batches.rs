@@ -78,6 +78,10 @@ pub struct Update {
     pub ranks: usize,
     /// The learning rate.
     pub rate: f64,
+    /// The rate is so many times that of one device.
+    pub times: usize,
+    /// The samples of an update that is not short.
+    pub full: usize,
 }
 
 /// The updates from micro-batches of these sizes.
@@ -85,11 +89,23 @@ pub fn updates(sizes: &[usize], per_update: usize, ranks: usize, rate: f64) -> V
     let groups: Vec<Vec<usize>> = sizes.chunks(per_update).map(<[usize]>::to_vec).collect();
     let samples: Vec<usize> = groups.iter().map(|group| group.iter().sum()).collect();
     let are = "micro-batches";
-    let update = |(parts, samples)| Update { samples, parts, are, ranks, rate };
+    let update = |(parts, samples)| Update::of(samples, parts, are, ranks, rate);
     groups.into_iter().zip(ranges(0, &samples)).map(update).collect()
 }
 
 impl Update {
+    /// An update of `samples` that come in `parts`.
+    pub fn of(
+        samples: Range<usize>,
+        parts: Vec<usize>,
+        are: &'static str,
+        ranks: usize,
+        rate: f64,
+    ) -> Self {
+        let full = samples.len();
+        Self { samples, parts, are, ranks, rate, times: 1, full }
+    }
+
     /// Demands that the ranks have made this update: its samples, what each counts, and the result, to the last bit on all ranks.
     /// `alone` has the weights before the update. One device makes the update there.
     pub fn is_made(&self, alone: &Classifier, weights: &[Weights]) -> Outcome {
@@ -109,7 +125,7 @@ impl Update {
             let often: Vec<usize> = found.iter().copied().filter(|&at| times(at) > 1.5).collect();
             let guess = match (&found[..], &often[..]) {
                 ([], _) => ": there was no update".to_owned(),
-                ([first, ..], _) if *first < right[0] => {
+                _ if found[0] < right[0] && found.ends_with(&right) => {
                     ": samples of an earlier update count once more".to_owned()
                 }
                 _ if found == self.without_remainders() => {
@@ -131,7 +147,7 @@ impl Update {
             Err(Finding::new(format!("sample {sample}'s part is {told} what it should be"))
                 .expected(
                     format!("rate {rate} times its gradient, divided by {samples}"),
-                    format!("divided by {}{}", short(divisor), self.divided_by(counts)),
+                    format!("as if divided by {}{}", short(divisor), self.divided_by(counts)),
                 )
                 .law(ONCE))
         })
@@ -146,7 +162,7 @@ impl Update {
 
     /// The name of a wrong divisor, if every sample was divided by it; may be empty.
     fn divided_by(&self, counts: &[f64]) -> String {
-        let Self { ranks, parts, are, .. } = self;
+        let Self { ranks, parts, are, times, full, .. } = self;
         let (samples, count) = (self.samples.len(), parts.len());
         let all = |divisor: &dyn Fn(usize) -> usize| {
             let mut own = ranges(self.samples.start, parts).zip(parts);
@@ -156,6 +172,11 @@ impl Update {
         };
         match () {
             () if all(&|_| 1) => ": not divided at all".to_owned(),
+            () if *times > 1 && all(&|_| samples * times) => ": the rate of one device".to_owned(),
+            () if *full > samples && all(&|_| *full) => {
+                ": by a full batch's samples, or with a rate in proportion to the short one"
+                    .to_owned()
+            }
             () if all(&|_| samples * ranks) => format!(": also by the {ranks} ranks"),
             () if all(&|_| samples * samples) => format!(": twice by the {samples} samples"),
             () if all(&|_| parts[count - 1]) => format!(": by the last of the {are} alone"),

@@ -3,14 +3,6 @@
 use std::fmt::{self, Display};
 
 /// A law that an answer breaks: what is wrong, what was expected, what the answer gave, and the law.
-///
-/// ```
-/// use exercises::outcome::Finding;
-///
-/// let finding = Finding::new("the sum on rank 1").expected(7, 6).note(Some("rank 0 is missing".to_owned())).law("sum all ranks");
-/// let message = "the sum on rank 1\n  expected 7\n  got      6\n  rank 0 is missing\n  law: sum all ranks";
-/// assert_eq!(finding.to_string(), message);
-/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Finding {
     what: String,

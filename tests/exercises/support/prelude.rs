@@ -1,11 +1,14 @@
 //! Names that most checks use.
 
-pub use candle_core::{DType, Device, Tensor, Var};
+pub use candle_core::{DType, Device, Shape, Tensor, Var};
+pub use datasets::Batch;
+pub use harness::records::BatchSums;
 pub use harness::report::counted;
 pub use params_and_allreduce::Algorithm;
 pub use params_and_allreduce::communicator::{Communicator, Error};
 pub use params_and_allreduce::thread::Traffic;
 pub use single_gpu::sgd::sgd;
+pub use split_batch::shard_range;
 
 pub use crate::call::given;
 pub use crate::classifier::{Classifier, worked};

@@ -15,8 +15,8 @@ use devices::DevicePlan;
 use harness::lock::locked;
 use params_and_allreduce::communicator::{Communicator, Error, SharedCommunicator};
 use params_and_allreduce::communicator::{check_other, wait_chain};
-use params_and_allreduce::forward;
 use params_and_allreduce::thread::{self, Traffic, run_ranks};
+use params_and_allreduce::{Algorithm, forward};
 
 use crate::call::{LIMIT, catch, watched};
 use crate::expectation::numbers;
@@ -97,20 +97,20 @@ pub fn all_take_part(law: &str, empty: bool) -> impl Fn(Finding) -> Finding {
     }
 }
 
-/// Demands that errors are passed on. The messages of one rank fail, the first rank's or the last one's: sends, receives
+/// Demands that an answer passes errors on. The messages of one rank fail, the first rank's or the last one's: sends, receives
 /// or both. That rank has to return an error before it misses another rank. Where both fail, the rank takes no part, and all
 /// other ranks have to return an error too.
-pub fn errors_are_passed_on<R: Send + 'static>(
-    world_size: usize,
-    sends: Sends,
-    work: impl Fn(&Rank) -> Result<R, Error> + Send + Sync + Clone + 'static,
+pub fn errors_are_passed_on<A: Copy + Send + Sync + 'static, R: Send + 'static>(
+    (world_size, sends): (usize, Sends),
+    answer: A,
+    work: fn(A, &Rank) -> Result<R, Error>,
 ) -> Outcome {
     let kinds = [("messages", [true, true]), ("sends", [true, false]), ("receives", [false, true])];
     for (rank, (kind, fails)) in
         [world_size - 1, 0].into_iter().flat_map(|rank| kinds.map(|kind| (rank, kind)))
     {
         let world = World::new(world_size, sends, Some((rank, fails)));
-        let outcome = world.run(work.clone());
+        let outcome = world.run(move |rank| work(answer, rank));
         let record = world.record();
         if !record.fault_met {
             continue;
@@ -201,7 +201,8 @@ impl World {
             let plan = DevicePlan::slices(world.world_size).map_err(|error| error.to_string())?;
             let results = run_ranks(&plan, 10 * LIMIT, |slot| {
                 let (slot, acknowledgements) = (slot.clone(), slot.background()?);
-                let rank = Rank { slot, acknowledgements, world: Arc::clone(&world) };
+                let rank = Recorded { slot, acknowledgements, world: Arc::clone(&world) };
+                let rank = Rank { comm: Arc::new(rank), world: Some(Arc::clone(&world)) };
                 let outcome = catch(|| work(&rank));
                 let end = match &outcome {
                     Ok(Ok(_)) => Ok(()),
@@ -259,18 +260,23 @@ impl Record {
     }
 }
 
-/// A rank of an answer: its messages are recorded, and may fail.
+/// A rank, as an answer takes it: a rank of a check, whose messages are recorded, or of a real program.
 #[derive(Clone)]
 pub struct Rank {
-    slot: thread::Rank,
-    acknowledgements: SharedCommunicator,
-    world: Arc<World>,
+    comm: SharedCommunicator,
+    world: Option<Arc<World>>,
 }
 
 impl Rank {
+    /// A rank of a real program. No message is recorded.
+    pub fn new(comm: impl Into<SharedCommunicator>) -> Self {
+        Self { comm: comm.into(), world: None }
+    }
+
     /// The messages that this rank has sent so far.
     pub fn sent(&self) -> Vec<Message> {
-        self.world.record().sent.get(&self.rank()).cloned().unwrap_or_default()
+        let sent = |world: &Arc<World>| world.record().sent.get(&self.rank()).cloned();
+        self.world.as_ref().and_then(sent).unwrap_or_default()
     }
 
     /// The number and the bytes of these messages.
@@ -279,7 +285,30 @@ impl Rank {
         let bytes = sent.iter().map(|message| message.bytes).sum();
         Traffic { messages: sent.len() as u64, bytes }
     }
+}
 
+impl From<&Rank> for SharedCommunicator {
+    fn from(rank: &Rank) -> Self {
+        Arc::clone(&rank.comm)
+    }
+}
+
+impl Communicator for Rank {
+    forward!(comm: rank, world_size, device, send, send_shared, recv, shares_memory, world_rank);
+
+    fn all_reduce(&self, tensor: &Tensor, algorithm: Algorithm) -> Result<Tensor, Error> {
+        self.comm.all_reduce(tensor, algorithm)
+    }
+}
+
+/// A rank of a check: its messages are recorded, and may fail.
+struct Recorded {
+    slot: thread::Rank,
+    acknowledgements: SharedCommunicator,
+    world: Arc<World>,
+}
+
+impl Recorded {
     /// Begins a call. Fails when messages of this kind fail.
     fn begin(&self, other: usize, sends: bool) -> Result<Call, Error> {
         check_other(self, other)?;
@@ -302,13 +331,7 @@ impl Rank {
     }
 }
 
-impl From<&Rank> for SharedCommunicator {
-    fn from(rank: &Rank) -> Self {
-        Arc::new(rank.clone())
-    }
-}
-
-impl Communicator for Rank {
+impl Communicator for Recorded {
     forward!(slot: rank, world_size, device);
 
     fn send(&self, to: usize, tensor: &Tensor) -> Result<(), Error> {
@@ -352,10 +375,6 @@ impl Communicator for Rank {
             let _ = self.acknowledgements.send(from, &Tensor::zeros(0, DType::U8, &Device::Cpu)?);
         }
         tensor
-    }
-
-    fn background(&self) -> Result<SharedCommunicator, Error> {
-        Err(Error::Other("the ranks of an exercise have one connection".to_owned()))
     }
 }
 

@@ -17,12 +17,10 @@ struct Numbers {
     samples: f64,
     of_rank: f64,
     of_shard: f64,
-    /// The samples of a batch that is not short.
-    full: f64,
 }
 
 /// Mistakes, and the factor of a shard in each, relative to the right factor.
-const MISTAKES: [(&str, fn(Numbers) -> f64); 14] = [
+const MISTAKES: [(&str, fn(Numbers) -> f64); 13] = [
     ("this rank's shard alone", |it| it.own),
     ("the mean over this rank's shard alone", |it| it.own * it.samples / it.of_shard),
     ("divided by the number of devices, too: the mean in place of the sum", |it| 1.0 / it.devices),
@@ -40,20 +38,11 @@ const MISTAKES: [(&str, fn(Numbers) -> f64); 14] = [
     ("k times as much: added up twice, or k times the rate", |it| it.devices),
     ("twice as much: is the update made twice?", |_| 2.0),
     ("the negative: is it added in place of subtracted?", |_| -1.0),
-    (
-        "divided by the samples of a full batch, or with a rate in proportion to the short one",
-        |it| it.samples / it.full,
-    ),
 ];
 
 /// A guess at the mistake in a sum over shards of these sizes. `fits` says whether the sum has these factors, one for each shard,
-/// relative to the right factors. An empty shard has the factor 0. A `full` batch may have more samples.
-pub fn guess(
-    shards: &[usize],
-    rank: usize,
-    full: usize,
-    fits: impl Fn(&[f64]) -> bool,
-) -> Option<String> {
+/// relative to the right factors. An empty shard has the factor 0.
+pub fn guess(shards: &[usize], rank: usize, fits: impl Fn(&[f64]) -> bool) -> Option<String> {
     let size = |shard: usize| shards[shard] as f64;
     let factors = |mistake: fn(Numbers) -> f64| -> Vec<f64> {
         let of_shard = |shard| match shards[shard] {
@@ -64,7 +53,6 @@ pub fn guess(
                 samples: shards.iter().sum::<usize>() as f64,
                 of_rank: size(rank),
                 of_shard: size(shard),
-                full: full as f64,
             }),
         };
         (0..shards.len()).map(of_shard).collect()

@@ -1,21 +1,20 @@
 //! A training that may stop between any two steps, and records each step.
 //!
-//! It is a small form of stage 5's training: a dense layer or in a run a ResNet-18, momentum, a warm-up, and an order of samples that depends on seed
-//! and epoch alone. It has no checkpoint.
+//! It is a small form of stage 5's training, with momentum, a warm-up, and an order of samples that depends on seed and epoch
+//! alone. It has no checkpoint.
 
 use candle_core::{DType, Device, Result};
 use concise_wrapper::optimizer::{Momentum, Optimizer, Schedule, Sgd};
 use concise_wrapper::{Model as _, Network};
 use datasets::Dataset;
 use harness::records::BatchSums;
+use model_parallel::layers::{Layers, Stage};
 use model_state::weights_hash::WeightsHash;
 use split_batch::Sampler;
 use split_batch::loader::LocalBatch;
 
-use crate::dense::Layers;
-
 /// The settings of a training, which are the same when it goes on.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Setup {
     /// The images.
     pub data: Dataset,
@@ -29,8 +28,8 @@ pub struct Setup {
     pub schedule: Schedule,
     /// Momentum and weight decay.
     pub constants: Momentum,
-    /// The width of a ResNet-18. Without one, the network is a dense layer.
-    pub width: Option<usize>,
+    /// The network, whose weights are f64.
+    pub layers: Layers,
 }
 
 /// The batches that are left of an epoch, each a list of samples.
@@ -50,10 +49,8 @@ impl Setup {
 
     /// A training before its first step, with fresh weights.
     pub fn begin(&self) -> Result<Training> {
-        let network = match self.width {
-            Some(width) => Layers::resnet(self.seed, width, &Device::Cpu)?,
-            None => Layers::dense(self.seed, &Device::Cpu)?,
-        };
+        let all = 0..self.layers.len();
+        let network = self.layers.build(all, self.seed, DType::F64, &Device::Cpu)?;
         Ok(Training {
             network,
             sgd: Box::new(Sgd::new(self.constants)),
@@ -70,7 +67,7 @@ impl Setup {
 /// A training between two steps.
 pub struct Training {
     /// The network. A step writes new values into the memory of its weights.
-    pub network: Network<Layers>,
+    pub network: Network<Stage>,
     /// The optimizer. A step writes new values into the memory of its velocities, which the tensors of
     /// [`state`](Optimizer::state) share.
     pub sgd: Box<dyn Optimizer>,

@@ -1,10 +1,9 @@
 //! `cargo course run mine`: the capstone, training with all answers of the learner that pass their checks.
 
-use std::time::Duration;
-
 use anyhow::bail;
 use harness::interrupt;
 
+use super::RunArguments;
 use super::build::{self, Speed};
 use super::modules::{self, LENIENT, Module, Program};
 use super::program::Outcome;
@@ -20,7 +19,8 @@ const ANSWER: &str = "yours";
 
 /// Compiles the answers that have passed their checks into one program, and runs it. The answers of all other exercises are left
 /// out. Fails when the program cannot be compiled, or ends with an error, a crash or not at all.
-pub fn run(tree: &Tree, limit: Duration) -> anyhow::Result<()> {
+pub fn run(tree: &Tree, arguments: &RunArguments) -> anyhow::Result<()> {
+    let words = arguments.words(NAME)?;
     interrupt::watch()?;
     let progress = Progress::load(tree)?;
     let (mut modules, mut answers, mut fingerprints) = (Vec::new(), Vec::new(), Vec::new());
@@ -46,7 +46,9 @@ pub fn run(tree: &Tree, limit: Duration) -> anyhow::Result<()> {
     let (target, fingerprint) = (Program::Mine.name(), fingerprints.join(" "));
     let built = build::compile(tree, command, target, &fingerprint, Speed::OfTheAnswer, &|| true)?;
     match built {
-        Ok(executable) => execute(tree, &executable, NAME, limit).map(drop),
+        Ok(executable) => {
+            execute(tree, &executable, words, NAME, arguments.limit.duration()).map(drop)
+        }
         Err(Outcome::Interrupted) => Ok(()),
         Err(outcome) => bail!("your answers were not run: {}", outcome.verdict()),
     }

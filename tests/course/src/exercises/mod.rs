@@ -76,6 +76,10 @@ pub struct RunArguments {
     /// Its name, or a part of it that no other has: ring; mine trains with all answers that pass
     name: String,
 
+    /// Execute the lists of ch06_1f1b in PyTorch's pipelining runtime, if PyTorch is installed
+    #[arg(long)]
+    in_pytorch: bool,
+
     #[command(flatten)]
     limit: Limit,
 }
@@ -117,9 +121,7 @@ pub fn run(command: &Command) -> anyhow::Result<()> {
         Command::Watch(CheckArguments { exercise, all, limit }) => {
             exercise.with(&tree, |exercise| watch::run(&tree, exercise, limit.duration(), *all))
         }
-        Command::Run(RunArguments { name, limit }) if name == mine::NAME => {
-            mine::run(&tree, limit.duration())
-        }
+        Command::Run(arguments) if arguments.name == mine::NAME => mine::run(&tree, arguments),
         Command::Run(arguments) => run::run(&tree, arguments),
         Command::Hint { exercise, all } => {
             exercise.with(&tree, |exercise| hint::run(&tree, exercise, *all))

@@ -22,6 +22,25 @@ use crate::process::{Group, How};
 /// Asks the program of an exercise for its run. Without this word, the program checks the answer.
 const RUN: &str = "run";
 
+/// Asks for PyTorch's runtime instead. The word comes before the last.
+const IN_PYTORCH: &str = "in-pytorch";
+
+/// The exercise whose answers are lists.
+const LISTS: &str = "ch06_1f1b";
+
+impl RunArguments {
+    /// The words for the program of an exercise. Fails when PyTorch cannot execute its answer.
+    pub(super) fn words(&self, name: &str) -> Result<&'static [&'static str], UsageError> {
+        match self.in_pytorch {
+            false => Ok(&[RUN]),
+            true if name == LISTS => Ok(&[IN_PYTORCH, RUN]),
+            true => Err(UsageError::new(format_args!(
+                "--in-pytorch executes the lists of {LISTS}, and {name} has none"
+            ))),
+        }
+    }
+}
+
 /// Runs the program with the answer. Fails when the answer does not compile, or its program ends with an error, a crash or
 /// not at all.
 pub fn run(tree: &Tree, arguments: &RunArguments) -> anyhow::Result<()> {
@@ -33,6 +52,7 @@ pub fn run(tree: &Tree, arguments: &RunArguments) -> anyhow::Result<()> {
             format!("{name} has no run: `cargo course check {name}` is all there is to it");
         return Err(UsageError::new(refusal).into());
     }
+    let words = arguments.words(name)?;
     // Fails with the command that restores the file.
     exercise.text()?;
     let fingerprint = Fingerprint::of(exercise)?;
@@ -46,7 +66,7 @@ pub fn run(tree: &Tree, arguments: &RunArguments) -> anyhow::Result<()> {
         }
     };
     let limit = arguments.limit.duration();
-    if !execute(tree, &executable, name, limit)? {
+    if !execute(tree, &executable, words, name, limit)? {
         return Ok(());
     }
     if Progress::load(tree)?.of(exercise) == Standing::Solved {
@@ -65,16 +85,17 @@ pub fn run(tree: &Tree, arguments: &RunArguments) -> anyhow::Result<()> {
     Ok(line(format_args!("\n{verdict}"))?)
 }
 
-/// Runs a program with answers, at the learner's terminal. Returns whether it has come to its end. Fails when the program ends
+/// Runs a program with answers, with these words, at the learner's terminal. Returns whether it has come to its end. Fails when the program ends
 /// with an error, a crash or not at all.
 pub(super) fn execute(
     tree: &Tree,
     executable: &Path,
+    words: &[&str],
     name: &str,
     limit: Duration,
 ) -> anyhow::Result<bool> {
     let mut command = Command::new(executable);
-    command.arg(RUN).current_dir(&tree.root).env("RUST_BACKTRACE", "0");
+    command.args(words).current_dir(&tree.root).env("RUST_BACKTRACE", "0");
     let group = Group::start(&mut command)
         .with_context(|| format!("{} cannot be started", executable.display()))?;
     match group.wait_if_modest(limit, None, &|| true)? {

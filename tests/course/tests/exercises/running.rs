@@ -62,4 +62,9 @@ fn a_run_without_an_end_a_result_or_a_program_is_a_failure_in_one_line() {
     }
     checkout.course("run ring").code(2).stderr(contains("ch02_ring has no run"));
     checkout.course("run").code(2);
+    for name in ["ch01_sum", "mine"] {
+        let refusal = format!("the lists of ch06_1f1b, and {name} has none\n");
+        let run = checkout.course(&format!("run {name} --in-pytorch"));
+        run.code(2).stderr(ends_with(refusal));
+    }
 }
