@@ -106,8 +106,8 @@ pub(super) fn compare(exercise: &str, costs: &[Cost], pipelines: &[(&str, Pipeli
         let predicted = predict(checked, &Cost::of_parts(costs, cut), 0.0)?;
         let both = [predicted, measured.ok_or("stage 6 measures each step")?];
         let bubbles = both.each_ref().map(|it| format!("{:.0}", 100.0 * it.bubble()));
-        let kept: Vec<_> = checked.peaks().iter().map(|it| it.both.to_string()).collect();
-        training.more.extend(bubbles.into_iter().chain([kept.join(" ")]));
+        let kept = in_a_row(checked.peaks().iter().map(|it| it.both));
+        training.more.extend(bubbles.into_iter().chain([kept]));
         trained.push(training);
         steps.push((*name, both));
     }
