@@ -50,8 +50,8 @@ pub fn run(answer: Answer) -> Run {
     let yours = (training.losses, hash.map_or("none".to_owned(), |hash| hash.to_string()));
     let rows = [("stage 5, undisturbed", &ours), ("yours, killed twice", &yours)];
     let rows = rows.map(|(name, (losses, hash))| {
-        let losses: Vec<String> = losses.iter().map(|loss| format!("{loss:.6}")).collect();
-        vec![name.to_owned(), losses.join(" "), hash.clone()]
+        let losses = in_a_row(losses.iter().map(|loss| format!("{loss:.6}")));
+        vec![name.to_owned(), losses, hash.clone()]
     });
     table("ResNet-18", &["epochs' losses", "weights"], rows)?;
     Ok(paragraph(match (yours.1 == ours.1, yours.0 == ours.0) {
