@@ -3,7 +3,7 @@
 use candle_core::{Device, Tensor};
 use concise_wrapper::ddp::alike;
 use concise_wrapper::model::Progress;
-use concise_wrapper::optimizer::{Extras, Optimizer as _, Sgd, Update};
+use concise_wrapper::optimizer::{Extras, Optimizer as _, Sgd};
 use concise_wrapper::weights::{Snapshot, Weights};
 use concise_wrapper::{Error, Model as _, text, train};
 use datasets::SAMPLE;
@@ -76,8 +76,8 @@ pub(crate) fn train_rank(
     let observe = keep_first(executor.weights(), &mut first);
     let (data, options, Extras { constants, warm_up }) =
         (&setup.data, &setup.options, flags.extras);
-    let update = Update { optimizer: &mut Sgd::new(constants), warm_up };
-    let trained = train(&executor, data, options, update, None, &mut report, observe)?;
+    let sgd = &mut Sgd::new(constants);
+    let trained = train(&executor, data, options, (sgd, warm_up), None, &mut report, observe)?;
     let whole = |mine: Snapshot| executor.whole(layers.join(mine, &group)?);
     let weights = whole(first)?.zip(whole(trained.weights)?);
     let held = executor.measured().held;
@@ -104,8 +104,7 @@ fn train_alone(
     };
     let (mut first, mut sgd) = (Vec::new(), Sgd::new(constants));
     let observe = keep_first(network.weights(), &mut first);
-    let update = Update { optimizer: &mut sgd, warm_up };
-    let trained = train(&network, data, options, update, None, report, observe)?;
+    let trained = train(&network, data, options, (&mut sgd, warm_up), None, report, observe)?;
     let parameters = network.weights().parameter_bytes();
     let state = sgd.state(network.weights())?;
     let optimizer = state.iter().map(|(_, tensor)| size_in_bytes(tensor)).sum();

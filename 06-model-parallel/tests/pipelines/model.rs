@@ -21,7 +21,8 @@ fn trained(
     checkpoints: Option<&Checkpoints>,
 ) -> Result<Trained, Error> {
     let report = &mut Report::silent();
-    train(model, &data(), &OPTIONS, &mut Sgd::new(CONSTANTS), checkpoints, report, |_| Ok(()))
+    let sgd = &mut Sgd::new(CONSTANTS);
+    train(model, &data(), &OPTIONS, (sgd, 0), checkpoints, report, |_| Ok(()))
 }
 
 #[test]

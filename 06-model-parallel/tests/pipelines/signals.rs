@@ -94,7 +94,7 @@ fn records_of(model: &impl Model) -> Result<Vec<EpochRecord>, Error> {
     let data = LoadedData { name: String::new(), train: images(4), test: images(40 * BATCH) };
     let options = TrainOptions { epochs: 2, batch_size: 4, learning_rate: 0.1, seed: 1 };
     let (sgd, report) = (&mut Sgd::new(Momentum::default()), &mut Report::silent());
-    Ok(train(model, &data, &options, sgd, None, report, |_| Ok(()))?.records)
+    Ok(train(model, &data, &options, (sgd, 0), None, report, |_| Ok(()))?.records)
 }
 
 #[test]

@@ -65,7 +65,8 @@ fn checkpoints_of_parts_are_refused() {
             let settings = (SAMPLE.as_slice(), DType::F64);
             let (model, _) = executor(rank, mesh, Algorithm::Ring, &layers, settings)?;
             let (sgd, report) = (&mut Sgd::new(Momentum::default()), &mut Report::silent());
-            train(&model, &data, &options, sgd, Some(&checkpoints), report, |_| Ok(())).map(drop)
+            train(&model, &data, &options, (sgd, 0), Some(&checkpoints), report, |_| Ok(()))
+                .map(drop)
         });
         assert!(told.contains("a model in parts has no checkpoints"), "{told}");
     }

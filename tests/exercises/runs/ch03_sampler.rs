@@ -6,7 +6,6 @@ use split_batch::loader::EpochShare;
 use super::data_parallel::our_step;
 use super::prelude::*;
 pub use crate::checks::ch03_sampler::Answer;
-use crate::outcome::{in_a_row, in_groups};
 
 const RANKS: usize = 2;
 

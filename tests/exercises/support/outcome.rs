@@ -84,7 +84,17 @@ pub fn same<T: PartialEq + Display>(
     got: T,
     law: &str,
 ) -> Outcome {
-    demand(expected == got, || Finding::new(what).expected(expected, got).law(law))
+    expect(expected == got, what.into(), (expected, got), law)
+}
+
+/// Demands that something is right. A finding shows both sides.
+pub fn expect(
+    right: bool,
+    what: impl Display,
+    (expected, got): (impl Display, impl Display),
+    law: &str,
+) -> Outcome {
+    demand(right, || Finding::new(what.to_string()).expected(expected, got).law(law))
 }
 
 /// Demands that something holds.
