@@ -103,7 +103,10 @@ pub(crate) fn of_memory(all: &[Figures]) -> String {
     let (name, bytes, one) = (&least.name, megabytes(least.bytes), one.unwrap_or_default());
     let errors = all.iter().filter_map(|it| it.error_of_bytes).filter(|it| it.is_finite());
     let error = errors.reduce(f64::max).map(|error| {
-        format!(" The predicted peak of each kind is off by {:.0} % at most.", 100.0 * error)
+        format!(
+            " The predicted peaks of all kinds are off by {:.0} % at most.",
+            (100.0 * error).ceil()
+        )
     });
     let error = error.unwrap_or_default();
     format!("Least memory: {name}, {bytes} MB on the fullest device.{one}{error}")
@@ -255,7 +258,7 @@ mod tests {
         assert_eq!(of_memory(&all), format!("{least} One device alone needs 36.0 MB."));
         assert_eq!(of_memory(&all[2..]), least);
         (all[2].error_of_bytes, all[3].error_of_bytes) = (Some(0.04), Some(0.061));
-        let error = "The predicted peak of each kind is off by 6 % at most.";
+        let error = "The predicted peaks of all kinds are off by 7 % at most.";
         assert_eq!(of_memory(&all[2..]), format!("{least} {error}"));
         // An interrupted run has no peaks.
         (all[2].error_of_bytes, all[3].error_of_bytes) = (None, Some(f64::INFINITY));

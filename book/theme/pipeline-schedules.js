@@ -22,14 +22,14 @@
   // ---- What is read: { kind, stages, micro_batches, units, …, rows: [[letters, micro-batches, starts, …]] }
 
   // A stage's step from beginning to end, without gaps: { start, end, kept }, and { pass, microBatch } where
-  // it is not idle. `kept` is what it keeps meanwhile: activations, and what waits for weights' gradients.
-  function cellsOf({ passes }, { units }, [letters, microBatches, starts, activations, forWeights]) {
+  // it is not idle. `kept` is the number of micro-batches of which it keeps activations meanwhile.
+  function cellsOf({ passes }, { units }, [letters, microBatches, starts, activations]) {
     const cells = [];
-    let [time, kept] = [0, [0, 0]];
+    let [time, kept] = [0, 0];
     [...letters].forEach((letter, i) => {
       const pass = passes.find((pass) => pass.letter === letter);
       const [start, end] = [starts[i], starts[i] + pass.units];
-      const after = [activations[i], forWeights?.[i] ?? 0];
+      const after = activations[i];
       if (start > time) cells.push({ start: time, end: start, kept });
       // Going forward, an activation is alive from the beginning on; going backward, to the end.
       cells.push({ pass, microBatch: microBatches[i], start, end, kept: isForward(pass) ? after : kept });
@@ -61,9 +61,7 @@
   }
 
   function describe(stage, cell, look) {
-    const [activations, forWeights] = cell.kept;
-    const more = forWeights > 0 ? `, ${forWeights} for W` : "";
-    return `${name(stage, cell, look)}. Alive here: ${count(activations, "activation")}${more}.`;
+    return `${name(stage, cell, look)}. Alive here: ${count(cell.kept, "activation")}.`;
   }
 
   // ---- What is drawn
@@ -80,20 +78,17 @@
     const wide = width >= 600;
     // On one scale, what is sooner done is shorter. A narrow page has no room for that.
     const longest = Math.max(plan.units, ...(wide ? alike.map(({ units }) => units) : []));
-    const halves = plan.peaks_with_weights !== undefined;
     const names = wide ? 58 : 22;
-    // Where it is wide, room for two columns is always left, so that schedules have one scale.
-    const column = wide ? 56 : halves ? 44 : 32;
-    const peaks = column * (wide ? 2 : 1);
+    const peaks = wide ? 56 : 32;
     const room = width - names - peaks;
     const unit = Math.min(40, Math.max(NARROWEST / shortest(look), (room - 2 * EDGE) / longest));
     const [high, gap] = wide ? [26, 5] : [22, 4];
-    const most = Math.max(...(plan.peaks_with_weights ?? plan.peaks));
+    const most = Math.max(...plan.peaks);
     const level = Math.max(4, Math.min(14, 72 / most));
     const bottom = HEAD + plan.stages * (high + gap) - gap;
     const floor = bottom + AXIS + 26 + most * level;
     return {
-      wide, halves, names, column, peaks, unit, high, most, level, bottom, floor,
+      wide, names, peaks, unit, high, most, level, bottom, floor,
       shown: Math.min(room, longest * unit + 2 * EDGE), length: longest * unit + 2 * EDGE, height: floor + 8,
       x: (time) => EDGE + time * unit,
       y: (stage) => HEAD + stage * (high + gap),
@@ -114,19 +109,13 @@
     ];
   }
 
-  function drawPeaks(plan, { wide, halves, column, high, y }) {
-    const { peaks, peaks_with_weights: both } = plan;
-    const columns = !halves ? [["peak", peaks]]
-      : wide ? [["peak", peaks], ["with W", both]]
-      : [["peak / with W", peaks.map((value, stage) => `${value} / ${both[stage]}`)]];
-    return columns.flatMap(([head, values], index) => {
-      const right = { x: (index + 1) * column - 2, "text-anchor": "end" };
-      return [
-        shape("text", { class: "small", ...right, y: HEAD - 8 }, head),
-        ...values.map((value, stage) =>
-          shape("text", { class: "peak", ...right, y: y(stage) + high / 2 + 5 }, value)),
-      ];
-    });
+  function drawPeaks(plan, { peaks, high, y }) {
+    const right = { x: peaks - 2, "text-anchor": "end" };
+    return [
+      shape("text", { class: "small", ...right, y: HEAD - 8 }, "peak"),
+      ...plan.peaks.map((value, stage) =>
+        shape("text", { class: "peak", ...right, y: y(stage) + high / 2 + 5 }, value)),
+    ];
   }
 
   // As large as all numbers of a pass can be in its cell; 0 where they would be too small to read.
@@ -176,14 +165,12 @@
   }
 
   // What a stage keeps over time.
-  function drawCurve(cells, { x, floor, level, most, halves, length }) {
+  function drawCurve(cells, { x, floor, level, most, length }) {
     const upTo = (value) => floor - value * level;
-    const outline = (value) =>
-      `M${x(0)} ${floor}${cells.map((cell) => `V${upTo(value(cell))}H${x(cell.end)}`).join("")}V${floor}Z`;
+    const outline = cells.map(({ kept, end }) => `V${upTo(kept)}H${x(end)}`).join("");
     return [
       ...[floor + 0.5, upTo(most) - 0.5].map((y) => shape("path", { class: "tick", d: `M${x(0)} ${y}H${length}` })),
-      ...(halves ? [shape("path", { class: "kept series-3", d: outline(({ kept: [a, b] }) => a + b) })] : []),
-      shape("path", { class: "kept series-1", d: outline(({ kept: [a] }) => a) }),
+      shape("path", { class: "kept series-1", d: `M${x(0)} ${floor}${outline}V${floor}Z` }),
     ];
   }
 
@@ -321,7 +308,7 @@
       const halves = look.passes.some(({ letter }) => letter === "W");
       const more = [
         ...(look.chunks > 1 ? [", each of one chunk, and so half as large"] : []),
-        ...(halves ? ["; <b>with W</b>: together with what waits for the weights' gradient"] : []),
+        ...(halves ? [". Activations are alive until W has used them"] : []),
       ];
       this.part("key").innerHTML = `A number is a micro-batch, framed wherever it is the same. A unit of time is
         a stage's forward pass. <b>Peak</b>: the most activations that a stage keeps alive at

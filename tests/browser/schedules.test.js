@@ -31,9 +31,9 @@ const things = (n, thing) => `${n} ${thing}${n === 1 ? "" : "s"}`;
 // Every cell of every stage: its words, when it is, and what is kept meanwhile.
 function cells({ kind, rows, units }) {
   const { chunks, passes } = shapes.find((shape) => shape.kind === kind);
-  return rows.map(([letters, microBatches, starts, alive, waiting = []], stage) => {
+  return rows.map(([letters, microBatches, starts, alive], stage) => {
     const all = [];
-    let [time, kept] = [0, [0, 0]];
+    let [time, kept] = [0, 0];
     const idle = (end) => {
       if (end === time) return;
       all.push({ words: `Stage ${stage}, idle, from ${time} to ${end}`, start: time, end, kept });
@@ -41,7 +41,7 @@ function cells({ kind, rows, units }) {
     for (const [i, letter] of [...letters].entries()) {
       const { name, chunk, units } = passes.find((pass) => pass.letter === letter);
       idle(starts[i]);
-      const after = [alive[i], waiting[i] ?? 0];
+      const after = alive[i];
       const [start, end] = [starts[i], starts[i] + units];
       const which = `micro-batch ${microBatches[i]}${chunks > 1 ? `, chunk ${chunk}` : ""}`;
       const words = `Stage ${stage}, ${which}, ${name}, from ${start} to ${end}`;
@@ -55,8 +55,7 @@ function cells({ kind, rows, units }) {
 
 const isPass = ({ microBatch }) => microBatch !== undefined;
 
-const told = ({ words, kept: [alive, waiting] }) =>
-  `${words}. Alive here: ${things(alive, "activation")}${waiting > 0 ? `, ${waiting} for W` : ""}.`;
+const told = ({ words, kept }) => `${words}. Alive here: ${things(kept, "activation")}.`;
 
 const tick = ({ kind }) => Math.min(...shapes.find((shape) => shape.kind === kind).passes.map(({ units }) => units));
 
@@ -118,10 +117,7 @@ async function check(page, plan) {
   assert.deepEqual(seen.summary, summary(plan), what);
   assert.equal(seen.names.length, plan.stages, what);
   assert.deepEqual(seen.names.map((name) => Number(name.replace("stage ", ""))), [...Array(plan.stages).keys()]);
-  const columns = [plan.peaks, ...(plan.peaks_with_weights ? [plan.peaks_with_weights] : [])];
-  const wide = page.viewportSize().width > 700;
-  assert.deepEqual(seen.peaks, wide ? columns.flat().map(String)
-    : plan.peaks.map((_, stage) => columns.map((values) => values[stage]).join(" / ")), what);
+  assert.deepEqual(seen.peaks, plan.peaks.map(String), what);
 
   // Every cell is there, at its time, in its row, and no two of a row overlap.
   const rows = cells(plan);
@@ -159,13 +155,9 @@ async function check(page, plan) {
   assert.ok(rows[stage].map(told).includes(seen.now), `${what}: ${seen.now}`);
   const times = Array.from({ length: plan.units / tick(plan) }, (_, i) => i * tick(plan));
   const kept = times.map((time) => rows[stage].find(({ end }) => time < end).kept);
-  const expected = [
-    ...(plan.peaks_with_weights ? [kept.map(([alive, waiting]) => alive + waiting)] : []),
-    kept.map(([alive]) => alive),
-  ];
-  const most = Math.max(...expected[0]);
-  const found = seen.kept.map((path, i) => heights(path, unit, first.left, times, Math.max(...expected[i])));
-  assert.deepEqual(found, expected, `${what}: curve, at most ${most}`);
+  const most = Math.max(...kept);
+  const found = seen.kept.map((path) => heights(path, unit, first.left, times, most));
+  assert.deepEqual(found, [kept], `${what}: curve, at most ${most}`);
 }
 
 // ---- The tests
