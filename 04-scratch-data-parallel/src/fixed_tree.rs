@@ -384,11 +384,11 @@ mod tests {
         let plan = DevicePlan::slices(replicas).unwrap();
         let tree = FixedTree::new(leaves, replicas).unwrap();
         let sums = run_ranks(&plan, DEFAULT_TIMEOUT, |rank| {
-            let mut sum = TreeSum::new(tree);
+            let (mut sum, mut most) = (TreeSum::new(tree), 0);
             for index in order(tree.held_by(rank.rank())) {
+                most = most.max(sum.sets() + 1);
                 sum.add(index, vec![leaf(index)])?;
             }
-            let most = sum.most_sets();
             Ok::<_, Error>((bits_in(&sum.total(rank)?[0]), most))
         });
         let (sums, most): (Vec<_>, Vec<_>) = sums.unwrap().into_iter().unzip();

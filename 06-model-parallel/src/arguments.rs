@@ -243,8 +243,8 @@ impl Arguments {
 
     /// Checks that the files of all flags can be written, and that there is one list for `--export`. A process that does not
     /// speak writes no files.
-    pub(crate) fn check_files(&mut self, speaks: bool, stages: usize) -> Result<(), UsageError> {
-        let lists = self.schedules(stages).len();
+    pub(crate) fn check_files(&mut self, speaks: bool, mesh: Mesh) -> Result<(), UsageError> {
+        let lists = self.schedules(mesh).len();
         if self.export.is_some() && lists > 1 {
             return Err(UsageError::new(format_args!(
                 "--export writes one list, and there are {lists} schedules: take one, such as --schedule 1f1b"

@@ -38,7 +38,7 @@ pub(crate) fn draw(mut flags: Arguments, speaks: bool) -> anyhow::Result<()> {
             .into());
         }
     }
-    flags.check_files(speaks, stages)?;
+    flags.check_files(speaks, Mesh::pipeline(stages))?;
     let exported = flags.export.as_deref().zip(schedules.first().copied());
     if speaks {
         paragraph(legend(&schedules))?;

@@ -209,7 +209,7 @@ impl Prepared {
             None => Some(flags.launch.each.plan_one_of(&several)?),
         };
         let ways = ways(&flags, mesh, &layers, one.is_some(), &mut notes)?;
-        flags.check_files(launch.speaks(), mesh.pipeline)?;
+        flags.check_files(launch.speaks(), mesh)?;
         let footprint = Footprint {
             // Each run keeps its results, and the threads of its ranks leave their memory to the next run.
             weights: 2 + 4 * ways.len(),
