@@ -64,16 +64,8 @@ pub fn check(schedule: Schedule, capacity: usize) -> Result<Checked, Error> {
     if stages == 0 || units == 0 || micro_batches == 0 || schedule.replicas == 0 {
         return Err(Error::Empty { stages, units, micro_batches, replicas: schedule.replicas });
     }
-    if let Some(unit) = schedule.placement.iter().position(|&stage| stage >= stages) {
-        let stage = schedule.placement[unit];
-        return Err(Error::Nowhere(format!(
-            "unit {unit} is on stage {stage}, and there are {stages} stages"
-        )));
-    }
-    if let Some(stage) = (0..stages).find(|&stage| schedule.units_of(stage).next().is_none()) {
-        return Err(Error::Nowhere(format!(
-            "stage {stage} has no unit: every stage has at least one"
-        )));
+    if !schedule.placement.iter().copied().sorted().dedup().eq(0..stages) {
+        return Err(Error::Nowhere { placement: schedule.placement, stages });
     }
     (0..stages).try_for_each(|stage| check_stage(&schedule, stage))?;
     check_order_of_messages(&schedule)?;
@@ -83,7 +75,7 @@ pub fn check(schedule: Schedule, capacity: usize) -> Result<Checked, Error> {
 // ANCHOR_END: check
 
 // ANCHOR: one_stage
-/// A law that orders two tasks, in words.
+/// The law that orders two tasks, in words.
 type Law = &'static str;
 
 /// Checks that a stage does each task of its units once, and in order.
@@ -102,16 +94,20 @@ fn check_stage(schedule: &Schedule, stage: usize) -> Result<(), Error> {
             }
         }
     }
-    let micro_batches = 0..schedule.micro_batches;
-    let each =
-        schedule.units_of(stage).flat_map(|unit| micro_batches.clone().map(move |i| (unit, i)));
-    for (first, then, law) in each.flat_map(|(unit, i)| order(schedule, unit, i)) {
-        for task in [first, then] {
-            if !done.contains_key(&task) && no_such(schedule, stage, task).is_none() {
-                let missing = with_other_half(task, |half| done.contains_key(&half));
-                let text = never_done(schedule, missing);
-                return Err(Error::Missing { stage, missing, text });
-            }
+    let of_unit = |unit| (0..schedule.micro_batches).flat_map(move |i| order(schedule, unit, i));
+    for (first, then, law) in schedule.units_of(stage).flat_map(of_unit) {
+        let is_done = |task: Instruction| done.contains_key(&task);
+        let is_missing =
+            |task: &Instruction| !is_done(*task) && no_such(schedule, stage, *task).is_none();
+        if let Some(task) = [first, then].into_iter().find(is_missing) {
+            let action = match task.action {
+                BackwardInput(i) if !is_done(Instruction { action: BackwardWeight(i), ..task }) => {
+                    Backward(i)
+                }
+                action => action,
+            };
+            let missing = Instruction { action, ..task };
+            return Err(Error::Missing { stage, missing, text: never_done(schedule, missing) });
         }
         if let (Some(&needs), Some(&early)) = (done.get(&first), done.get(&then))
             && needs > early
@@ -131,48 +127,32 @@ fn tasks(Instruction { unit, action }: Instruction) -> Vec<Instruction> {
     actions.into_iter().map(|action| Instruction { unit, action }).collect()
 }
 
-/// The instruction that does a missing task: the whole backward pass, if the second half is missing, too.
-fn with_other_half(task: Instruction, is_done: impl Fn(Instruction) -> bool) -> Instruction {
-    match task.action {
-        BackwardInput(i) if !is_done(Instruction { action: BackwardWeight(i), ..task }) => {
-            Instruction { action: Backward(i), ..task }
-        }
-        _ => task,
-    }
-}
-
 /// The order of the tasks of a micro-batch: a task, a task that needs the first one, and the law. A step may lack some of
 /// these tasks.
 fn order(schedule: &Schedule, unit: usize, i: usize) -> Vec<(Instruction, Instruction, Law)> {
-    let here = |action| Instruction { unit, action };
-    let next = |action| Instruction { unit: unit + 1, action };
+    let of = |unit| move |action| Instruction { unit, action };
+    let (here, next) = (of(unit), of(unit + 1));
     let forward = |unit| if unit < schedule.first_trained { ForwardOnly(i) } else { Forward(i) };
-    let arrived = "A unit goes forward with the activation that its stage has received";
-    let before = "A unit goes forward with what the unit before it has computed";
-    let sent = "What is sent has to be computed first";
-    let kept = "The backward pass uses what the forward pass has kept";
-    let gradient = "The backward pass starts from the gradient that the next stage sends";
-    let after = "A unit's gradient comes from the unit after it";
-    let rest = "The weights' gradient uses what the gradient of the input has left";
-    let all = "The sum over replicas starts after the gradients of all micro-batches";
-    let summed = "The update uses the gradients that are summed over all replicas";
-    let update = "The update comes after the gradients of all micro-batches";
-    let ascending = "Gradients are summed over the micro-batches in ascending order: another order has other bits";
-    let mut order = vec![
-        (here(RecvActivation(i)), here(forward(unit)), arrived),
-        (here(forward(unit)), next(forward(unit + 1)), before),
-        (here(forward(unit)), here(SendActivation(i)), sent),
-        (here(forward(unit)), here(BackwardInput(i)), kept),
-        (here(RecvGradient(i)), here(BackwardInput(i)), gradient),
-        (next(BackwardInput(i)), here(BackwardInput(i)), after),
-        (here(BackwardInput(i)), here(SendGradient(i)), sent),
-        (here(BackwardInput(i)), here(BackwardWeight(i)), rest),
-        (here(BackwardWeight(i)), here(AllReduce), all),
-        (here(AllReduce), here(Update), summed),
-        (here(BackwardWeight(i)), here(Update), update),
+    let (pass, sent) = (forward(unit), "What is sent has to be computed first");
+    let of_unit = [
+        (RecvActivation(i), pass, "A forward pass starts from the activation that was received"),
+        (pass, SendActivation(i), sent),
+        (pass, BackwardInput(i), "The backward pass uses what the forward pass has kept"),
+        (RecvGradient(i), BackwardInput(i), "A backward pass starts from the received gradient"),
+        (BackwardInput(i), SendGradient(i), sent),
+        (BackwardInput(i), BackwardWeight(i), "The second half uses what the first half has left"),
+        (BackwardWeight(i), AllReduce, "The sum over replicas comes after all micro-batches"),
+        (AllReduce, Update, "The update uses the gradients that are summed over all replicas"),
+        (BackwardWeight(i), Update, "The update comes after the gradients of all micro-batches"),
     ];
+    let mut order = of_unit.map(|(first, then, law)| (here(first), here(then), law)).to_vec();
+    let law = "A unit goes forward with what the unit before it has computed";
+    order.push((here(pass), next(forward(unit + 1)), law));
+    let law = "A unit goes backward with the gradient that the unit after it has computed";
+    order.push((next(BackwardInput(i)), here(BackwardInput(i)), law));
     if let Some(before) = i.checked_sub(1) {
-        order.push((here(BackwardWeight(before)), here(BackwardWeight(i)), ascending));
+        let law = "Gradients are summed over the micro-batches in ascending order: another order has other bits";
+        order.push((here(BackwardWeight(before)), here(BackwardWeight(i)), law));
     }
     order
 }
@@ -218,19 +198,17 @@ fn no_such(schedule: &Schedule, stage: usize, it: Instruction) -> Option<String>
     Some(text.to_owned())
 }
 
-/// The consequence of a task that is never done.
+/// The consequence of a task that is never done, and the law.
 fn never_done(schedule: &Schedule, task: Instruction) -> String {
     let law = match (task.action, schedule.message(task)) {
-        (_, Some(Message { sends: true, to, .. })) => {
-            return format!(", and stage {to} waits for it. Every message is sent once");
-        }
-        (_, Some(Message { from, .. })) => {
-            return format!(", and stage {from} sends it. Every message is received once");
+        (_, Some(Message { sends, from, to, .. })) => {
+            let (other, does) = if sends { (to, "waits for") } else { (from, "sends") };
+            return format!(
+                ", and stage {other} {does} it. A message is sent once and received once"
+            );
         }
         (Forward(_) | ForwardOnly(_), _) => "Every micro-batch passes every unit forward once",
-        (AllReduce, _) => {
-            "Each replica has the gradients of its own samples, and the update needs their sum over all replicas"
-        }
+        (AllReduce, _) => "Every replica has gradients, and the update needs the sum of all",
         (Update, _) => "Every unit with something to train is updated once",
         _ => {
             "Every micro-batch passes every unit with something to train backward once, in one piece or in both halves"
@@ -315,8 +293,10 @@ pub enum Error {
          one of each"
     )]
     Empty { stages: usize, units: usize, micro_batches: usize, replicas: usize },
-    #[error("{0}")]
-    Nowhere(String),
+    #[error(
+        "the units are on stages {placement:?}; there are {stages} stages, and each has a unit"
+    )]
+    Nowhere { placement: Vec<usize>, stages: usize },
     #[error("{step}: {text}")]
     NoSuch { step: Step, text: String },
     #[error(

@@ -74,24 +74,20 @@ pub fn interleaved(
     chunks: usize,
     micro_batches: usize,
 ) -> Vec<Instruction> {
-    // The micro-batch and the chunk of the k-th forward visit to this stage.
-    let visit = |k: usize| {
+    // The k-th pass of this stage. Backward, a group passes the last chunks first.
+    let pass = |k: usize, backward: bool| {
         let (group, within) = (k / (stages * chunks), k % (stages * chunks));
-        (group * stages + within % stages, within / stages)
-    };
-    let on = |chunk: usize, action| Instruction { unit: chunk * stages + stage, action };
-    let forward = |k| {
-        let (micro_batch, chunk) = visit(k);
-        on(chunk, Forward(micro_batch))
-    };
-    let backward = |k| {
-        let (micro_batch, chunk) = visit(k);
-        on(chunks - 1 - chunk, Backward(micro_batch))
+        let (i, chunk) = (group * stages + within % stages, within / stages);
+        let (chunk, action) = match backward {
+            true => (chunks - 1 - chunk, Backward(i)),
+            false => (chunk, Forward(i)),
+        };
+        Instruction { unit: chunk * stages + stage, action }
     };
     // The first group passes all chunks but the last. Then come two visits for every later stage, because a forward
     // and a backward pass alternate there before the first gradient is back.
     let ahead = (chunks - 1) * stages + 2 * (stages - stage - 1);
-    in_turn(ahead, chunks * micro_batches, forward, backward)
+    in_turn(ahead, chunks * micro_batches, |k| pass(k, false), |k| pass(k, true))
 }
 // ANCHOR_END: interleaved
 

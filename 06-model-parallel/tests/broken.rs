@@ -135,14 +135,14 @@ fn a_task_comes_before_the_task_that_it_needs() {
         "stage 0, instruction 6, Backward(0) of unit 0",
         "RecvGradient(0) of unit 0",
         7,
-        "The backward pass starts from the gradient that the next stage sends",
+        "A backward pass starts from the received gradient",
     );
     needs(
         one_f_one_b().swap(2, RecvActivation(1), Forward(1)),
         "stage 2, instruction 4, Forward(1) of unit 2",
         "RecvActivation(1) of unit 2",
         5,
-        "A unit goes forward with the activation that its stage has received",
+        "A forward pass starts from the activation that was received",
     );
     needs(
         replicas().swap(0, ForwardOnly(1), SendActivation(1)),
@@ -177,20 +177,20 @@ fn a_task_comes_before_the_task_that_it_needs() {
         "stage 0, instruction 7, BackwardWeight(0) of unit 0",
         "BackwardInput(0) of unit 0",
         8,
-        "The weights' gradient uses what the gradient of the input has left",
+        "The second half uses what the first half has left",
     );
     needs(
         replicas().swap(2, Backward(3), AllReduce),
         "stage 2, instruction 14, AllReduce of unit 2",
         "Backward(3) of unit 2",
-        16,
-        "The sum over replicas starts after the gradients of all micro-batches",
+        15,
+        "The sum over replicas comes after all micro-batches",
     );
     needs(
         replicas().swap(2, AllReduce, Update),
         "stage 2, instruction 15, Update of unit 2",
         "AllReduce of unit 2",
-        16,
+        17,
         "The update uses the gradients that are summed over all replicas",
     );
     let mut descending = gpipe();
@@ -220,7 +220,7 @@ fn a_task_comes_before_the_task_that_it_needs() {
         "stage 0, instruction 2, Backward(0) of unit 0",
         "Backward(0) of unit 1",
         4,
-        "A unit's gradient comes from the unit after it",
+        "A unit goes backward with the gradient that the unit after it has computed",
     );
 }
 
@@ -273,16 +273,15 @@ fn generated(kind: Kind, stages: usize) -> impl Iterator<Item = Schedule> {
 fn law(schedule: &Schedule, deleted: Instruction) -> String {
     if let Some(message) = schedule.message(deleted) {
         let (from, to) = (message.from, message.to);
-        return match message.sends {
-            true => format!(", and stage {to} waits for it. Every message is sent once"),
-            false => format!(", and stage {from} sends it. Every message is received once"),
+        let other = match message.sends {
+            true => format!("stage {to} waits for it"),
+            false => format!("stage {from} sends it"),
         };
+        return format!(", and {other}. A message is sent once and received once");
     }
     let law = match deleted.action {
         Forward(_) | ForwardOnly(_) => "Every micro-batch passes every unit forward once",
-        AllReduce => {
-            "Each replica has the gradients of its own samples, and the update needs their sum over all replicas"
-        }
+        AllReduce => "Every replica has gradients, and the update needs the sum of all",
         Update => "Every unit with something to train is updated once",
         _ => {
             "Every micro-batch passes every unit with something to train backward once, in one piece or in both halves"
@@ -442,8 +441,14 @@ fn nothing_to_do() {
         Edit(schedule).rejected(&format!("{sizes}; a schedule has at least one of each"));
     }
     for (placement, message) in [
-        (vec![0, 1, 3], "unit 2 is on stage 3, and there are 3 stages"),
-        (vec![0, 2, 2], "stage 1 has no unit: every stage has at least one"),
+        (
+            vec![0, 1, 3],
+            "the units are on stages [0, 1, 3]; there are 3 stages, and each has a unit",
+        ),
+        (
+            vec![0, 2, 2],
+            "the units are on stages [0, 2, 2]; there are 3 stages, and each has a unit",
+        ),
     ] {
         Edit(Schedule { placement, ..gpipe().0 }).rejected(message);
     }

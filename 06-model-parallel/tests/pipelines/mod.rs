@@ -13,4 +13,4 @@ mod model;
 mod numbers;
 #[cfg(unix)]
 mod signals;
-mod training;
+pub mod training;
