@@ -22,7 +22,7 @@ pub fn run(answer: Answer) -> Run {
             let own = if counts { images.detach() } else { images.detach().narrow(0, 0, 0)? };
             answer(&Peer::new(comm.clone()), &own).map_err(TensorError::wrap)
         };
-        model.network().norms().synchronise_by(comm, Arc::new(merge));
+        model.network().norms().synchronise(comm, Arc::new(merge));
         Ok(model)
     };
     let train = |name, devices, norms: &(dyn Fn(Wrapped) -> Result<Wrapped, ModelError> + Sync)| {
