@@ -13,7 +13,7 @@ type Wrapped = Ddp<ResNet18>;
 /// Batch norms add more rounding: weights whose difference after one step is at most this are equal up to rounding in f32.
 const ROUNDING: f64 = 1e-2;
 
-/// Shows accuracy and weights beside one device and other batch norms. Fails when the answer does.
+/// Shows accuracy and weights beside one device and other batch norms. Fails with the answer.
 pub fn run(answer: Answer) -> Run {
     let yours = |model: Wrapped| {
         let model = model.synchronise_norms()?;
