@@ -188,7 +188,7 @@ fn train_and_test(
 ) -> Result<[f64; 2], Error> {
     let TrainSetup { data, .. } = setup;
     let sgd = &mut Sgd::new(Momentum::default());
-    let trained = train(model, data, options, sgd, None, report, |_| Ok(()))?;
+    let trained = train(model, data, options, (sgd, 0), None, report, |_| Ok(()))?;
     norms.test_by_batch();
     let running = trained.records.last().map_or(f64::NAN, |record| record.test_accuracy);
     Ok([running, model.evaluate(&data.test)?.accuracy()])

@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use arguments::{Arguments, Norm, WrapperKind};
 use concise_wrapper::ddp::alike;
 use concise_wrapper::launch::Launch;
-use concise_wrapper::optimizer::{Extras, Sgd, Update};
+use concise_wrapper::optimizer::{Extras, Sgd};
 use concise_wrapper::recorder::record;
 use concise_wrapper::slow_link::SlowNetwork;
 use concise_wrapper::train::Trained;
@@ -121,6 +121,6 @@ fn train_model(
     let checkpoints = prepared.checkpoints(run);
     let observe = record(model, (flags.record.is_some() && run.main).then_some(recording));
     let Extras { constants, warm_up } = flags.extras;
-    let update = Update { optimizer: &mut Sgd::new(constants), warm_up };
-    train(model, &setup.data, &run.options, update, checkpoints.as_ref(), report, observe)
+    let (sgd, options) = (&mut Sgd::new(constants), &run.options);
+    train(model, &setup.data, options, (sgd, warm_up), checkpoints.as_ref(), report, observe)
 }

@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 
-use candle_core::{Device, Result, Tensor, bail};
+use candle_core::{DType, Device, Result, Shape, Tensor, bail};
 use clap::Args;
 use devices::move_view;
 use harness::cli::{number, whole};
@@ -49,41 +49,58 @@ pub struct Extras {
 /// Updates parameters, and keeps the state of each by its name. A step of some parameters uses and changes no other state, so
 /// a model may be updated part by part.
 pub trait Optimizer {
-    /// Updates the parameters. `gradients` are sums over `samples` samples, in the order of the parameters. Fails when the
-    /// gradients or the state do not fit the parameters. Then no parameter was changed.
-    fn step(
-        &mut self,
-        weights: &Weights,
-        gradients: &[Tensor],
-        rate: f64,
-        samples: usize,
-    ) -> Result<()>;
+    /// Updates the parameters. `sums` are the gradients, summed over `count` samples, in the order of the parameters. Fails
+    /// when the gradients or the state do not fit the parameters. Then no parameter was changed.
+    fn step(&mut self, weights: &Weights, sums: &[Tensor], rate: f64, count: usize) -> Result<()>;
 
     /// Returns the state of the parameters by name, such as `velocity/conv1.weight`: zeros before the first step. The tensors
     /// may share the memory of the state. Fails when the state does not fit the parameters.
     fn state(&self, weights: &Weights) -> Result<Vec<(String, Tensor)>>;
 
-    /// Replaces the state of the parameters by a copy. Fails when the names, shapes or types are not those of
-    /// [`state`](Self::state). Then nothing was changed.
-    fn restore(&mut self, weights: &Weights, state: &[(String, Tensor)]) -> Result<()>;
+    /// Keeps these tensors as the state of their parameters.
+    fn keep(&mut self, state: Vec<(String, Tensor)>);
 
     /// Returns the settings that decide the numbers of a run, by name. A checkpoint of other settings is refused.
-    fn settings(&self) -> Vec<(&'static str, String)>;
-}
+    fn settings(&self) -> Vec<(&'static str, f64)>;
 
-/// How the weights of a model are updated.
-pub struct Update<'a> {
-    /// The optimizer.
-    pub optimizer: &'a mut dyn Optimizer,
-    /// Steps over which the learning rate rises to its full height.
-    pub warm_up: usize,
-}
-
-/// An update with a constant learning rate.
-impl<'a, O: Optimizer> From<&'a mut O> for Update<'a> {
-    fn from(optimizer: &'a mut O) -> Self {
-        Self { optimizer, warm_up: 0 }
+    /// Replaces the state of the parameters by a copy. Fails when the names, shapes or types are not those of
+    /// [`state`](Self::state). Then nothing was changed.
+    fn restore(&mut self, weights: &Weights, state: &[(String, Tensor)]) -> Result<()> {
+        let mut own = self.state(weights)?;
+        if !state.iter().map(kind).eq(own.iter().map(kind)) {
+            bail!("{FOREIGN}");
+        }
+        for ((_, own), (_, given)) in own.iter_mut().zip(state) {
+            *own = move_view(&given.force_contiguous()?, own.device())?;
+        }
+        self.keep(own);
+        Ok(())
     }
+}
+
+const FOREIGN: &str =
+    "this optimizer's state is of another network: each network needs its own optimizer";
+
+/// Returns the name and the tensor of a parameter's state: zeros before the first step. Fails when the tensor has another
+/// shape or type than `like`.
+fn slot(
+    state: &HashMap<String, Tensor>,
+    (kind, like): (&str, &Tensor),
+    parameter: &Named,
+) -> Result<(String, Tensor)> {
+    let name = format!("{kind}/{}", parameter.name);
+    let tensor = state.get(&name).cloned().map_or_else(|| like.detach().zeros_like(), Ok)?;
+    let fits = (tensor.shape(), tensor.dtype()) == (like.shape(), like.dtype());
+    if fits { Ok((name, tensor)) } else { bail!("{FOREIGN}") }
+}
+
+fn kind((name, tensor): &(String, Tensor)) -> (&str, &Shape, DType) {
+    (name, tensor.shape(), tensor.dtype())
+}
+
+fn check(weights: &Weights, sums: &[Tensor], count: usize) -> Result<()> {
+    let named = weights.parameters.iter().map(|named| (named.name.as_str(), &named.tensor));
+    check_gradients(named, sums, count)
 }
 // ANCHOR_END: optimizer
 
@@ -138,46 +155,39 @@ impl Sgd {
 
 // ANCHOR: step
 impl Optimizer for Sgd {
-    fn step(
-        &mut self,
-        weights: &Weights,
-        gradients: &[Tensor],
-        rate: f64,
-        samples: usize,
-    ) -> Result<()> {
-        check(weights, gradients, samples)?;
+    fn step(&mut self, weights: &Weights, sums: &[Tensor], rate: f64, count: usize) -> Result<()> {
+        check(weights, sums, count)?;
         let _span = info_span!(target: COMPUTE, "update").entered();
-        let (velocities, share) = (self.state(weights)?, 1.0 / samples as f64);
+        let (velocities, share) = (self.state(weights)?, 1.0 / count as f64);
         let values = weights.parameters.iter().map(|named| &named.tensor);
         if velocities.is_empty() {
-            return sgd_step_all(values.zip(gradients), rate * share);
+            return sgd_step_all(values.zip(sums), rate * share);
         }
-        let slots = values.zip(gradients).zip(&velocities);
-        let slots: Vec<_> = slots.map(|((w, gradient), (_, v))| [v, w, gradient]).collect();
+        let slots = values.zip(sums).zip(&velocities);
+        let slots: Vec<_> = slots.map(|((w, sum), (_, v))| [v, w, sum]).collect();
         let Momentum { momentum, weight_decay } = self.constants;
         momentum_step(&slots, [momentum, share, weight_decay, rate])?;
-        self.velocities.extend(velocities);
+        self.keep(velocities);
         Ok(())
     }
 
     fn state(&self, weights: &Weights) -> Result<Vec<(String, Tensor)>> {
         let is_plain = self.constants == Momentum::default();
         let parameters = if is_plain { &[] } else { &weights.parameters[..] };
-        let velocity = |it: &Named| slot(&self.velocities, "velocity", it, &it.tensor);
+        let velocity = |it: &Named| slot(&self.velocities, ("velocity", &it.tensor), it);
         parameters.iter().map(velocity).collect()
     }
-    // ANCHOR_END: step
 
-    fn restore(&mut self, weights: &Weights, state: &[(String, Tensor)]) -> Result<()> {
-        self.velocities.extend(copied(state, &self.state(weights)?)?);
-        Ok(())
+    fn keep(&mut self, state: Vec<(String, Tensor)>) {
+        self.velocities.extend(state);
     }
 
-    fn settings(&self) -> Vec<(&'static str, String)> {
+    fn settings(&self) -> Vec<(&'static str, f64)> {
         let Momentum { momentum, weight_decay } = self.constants;
-        vec![("momentum", format!("{momentum:?}")), ("weight decay", format!("{weight_decay:?}"))]
+        vec![("momentum", momentum), ("weight decay", weight_decay)]
     }
 }
+// ANCHOR_END: step
 
 // ANCHOR: adamw
 /// Adam with decoupled weight decay (Loshchilov and Hutter, "Decoupled Weight Decay Regularization", 2019).
@@ -212,19 +222,13 @@ impl Default for AdamW {
 }
 
 impl Optimizer for AdamW {
-    fn step(
-        &mut self,
-        weights: &Weights,
-        gradients: &[Tensor],
-        rate: f64,
-        samples: usize,
-    ) -> Result<()> {
-        check(weights, gradients, samples)?;
+    fn step(&mut self, weights: &Weights, sums: &[Tensor], rate: f64, count: usize) -> Result<()> {
+        check(weights, sums, count)?;
         let _span = info_span!(target: COMPUTE, "update").entered();
         let ([beta1, beta2], mut state) = (self.betas, self.state(weights)?);
-        let slots = weights.parameters.iter().zip(gradients).zip(state.as_chunks_mut().0);
-        for ((Named { tensor: w, .. }, gradient), [(_, m), (_, v), (_, t)]) in slots {
-            let g = (gradient / samples as f64)?;
+        let slots = weights.parameters.iter().zip(sums).zip(state.as_chunks_mut().0);
+        for ((Named { tensor: w, .. }, sum), [(_, m), (_, v), (_, t)]) in slots {
+            let g = (sum / count as f64)?;
             *m = ((&*m * beta1)? + (&g * (1.0 - beta1))?)?;
             *v = ((&*v * beta2)? + (g.sqr()? * (1.0 - beta2))?)?;
             *t = (&*t + 1.0)?;
@@ -235,7 +239,7 @@ impl Optimizer for AdamW {
             let decayed = (w.detach() * (1.0 - rate * self.weight_decay))?;
             overwrite(w, &(decayed - (direction * rate)?)?)?;
         }
-        self.moments.extend(state);
+        self.keep(state);
         Ok(())
     }
 
@@ -244,76 +248,26 @@ impl Optimizer for AdamW {
         let count = Tensor::new(0.0, &Device::Cpu)?;
         let moments = |it: &Named| {
             [("mean", &it.tensor), ("square", &it.tensor), ("steps", &count)]
-                .map(|(kind, like)| slot(&self.moments, kind, it, like))
+                .map(|kind| slot(&self.moments, kind, it))
         };
         weights.parameters.iter().flat_map(moments).collect()
     }
 
-    fn restore(&mut self, weights: &Weights, state: &[(String, Tensor)]) -> Result<()> {
-        self.moments.extend(copied(state, &self.state(weights)?)?);
-        Ok(())
+    fn keep(&mut self, state: Vec<(String, Tensor)>) {
+        self.moments.extend(state);
     }
 
-    fn settings(&self) -> Vec<(&'static str, String)> {
-        vec![
-            ("optimizer", "AdamW".to_owned()),
-            ("betas", format!("{:?}", self.betas)),
-            ("epsilon", format!("{:?}", self.epsilon)),
-            ("weight decay", format!("{:?}", self.weight_decay)),
-        ]
+    fn settings(&self) -> Vec<(&'static str, f64)> {
+        let ([beta1, beta2], decay) = (self.betas, self.weight_decay);
+        let of_adam = [("AdamW's β₁", beta1), ("AdamW's β₂", beta2), ("AdamW's ε", self.epsilon)];
+        [&of_adam[..], &[("weight decay", decay)]].concat()
     }
 }
 // ANCHOR_END: adamw
 
-// ANCHOR: state
-fn check(weights: &Weights, gradients: &[Tensor], samples: usize) -> Result<()> {
-    let named = weights.parameters.iter().map(|named| (named.name.as_str(), &named.tensor));
-    check_gradients(named, gradients, samples)
-}
-
-/// Returns the name and the tensor of a parameter's state: zeros before the first step. Fails when the tensor has another
-/// shape or type than `like`.
-fn slot(
-    state: &HashMap<String, Tensor>,
-    kind: &str,
-    parameter: &Named,
-    like: &Tensor,
-) -> Result<(String, Tensor)> {
-    let name = format!("{kind}/{}", parameter.name);
-    let tensor = state.get(&name).cloned();
-    let tensor = tensor.map_or_else(|| like.detach().zeros_like(), Ok)?;
-    if !same_kind(&tensor, like) {
-        bail!("this optimizer's state is of another network: each network needs its own optimizer");
-    }
-    Ok((name, tensor))
-}
-
-/// Copies the tensors of a state to the devices of the `expected` ones. Fails when their names, shapes or types differ.
-fn copied(
-    state: &[(String, Tensor)],
-    expected: &[(String, Tensor)],
-) -> Result<Vec<(String, Tensor)>> {
-    if state.len() != expected.len() {
-        bail!("{} tensors of state, and this optimizer needs {}", state.len(), expected.len());
-    }
-    let copy = |(name, like): &(String, Tensor)| {
-        let fits = |(other, tensor): &&(String, Tensor)| other == name && same_kind(tensor, like);
-        match state.iter().find(fits) {
-            Some((_, it)) => Ok((name.clone(), move_view(&it.force_contiguous()?, like.device())?)),
-            None => bail!("there is no {name} of {:?} {:?}", like.dtype(), like.dims()),
-        }
-    };
-    expected.iter().map(copy).collect()
-}
-
-fn same_kind(one: &Tensor, other: &Tensor) -> bool {
-    (one.shape(), one.dtype()) == (other.shape(), other.dtype())
-}
-// ANCHOR_END: state
-
 #[cfg(test)]
 mod tests {
-    use candle_core::{DType, Device, Var};
+    use candle_core::Var;
 
     use super::*;
 
@@ -446,20 +400,19 @@ mod tests {
             }
             first.step(&resumed, &gradients(SUMS[0]), 0.1, 4).unwrap();
             let state = first.state(&resumed).unwrap();
-            let refused = |second: &mut dyn Optimizer, state: &[_], reason: &str| {
+            let refused = |second: &mut dyn Optimizer, state: &[_]| {
                 let before = bits(&resumed, second);
                 let error = second.restore(&resumed, state).unwrap_err().to_string();
-                assert!(error.contains(reason), "{error}");
+                assert!(error.contains(FOREIGN), "{error}");
                 assert_eq!(bits(&resumed, second), before);
             };
-            let (more, one) = (state.len(), state.len() - 1);
-            let told = format!("{one} tensors of state, and this optimizer needs {more}");
-            refused(&mut *second, &state[..one], &told);
-            let last = &state[more / 2].0;
-            for wrong in [("c", state[more / 2].1.clone()), (last, state[0].1.clone())] {
+            let middle = state.len() / 2;
+            refused(&mut *second, &state[..middle]);
+            let ((name, tensor), (_, of_another)) = (&state[middle], &state[0]);
+            for (name, tensor) in [("c", tensor), (name, of_another)] {
                 let mut other = state.clone();
-                other[more / 2] = (wrong.0.to_owned(), wrong.1);
-                refused(&mut *second, &other, &format!("there is no {last} of F64 [1]"));
+                other[middle] = (name.to_owned(), tensor.clone());
+                refused(&mut *second, &other);
             }
             second.restore(&resumed, &state).unwrap();
             // The copy has memory of its own.
@@ -481,8 +434,7 @@ mod tests {
             other.parameters[1].tensor = Tensor::zeros(2, DType::F64, &Device::Cpu).unwrap();
             let gradients = other.parameters.iter().map(|it| it.tensor.ones_like().unwrap());
             let error = optimizer.step(&other, &gradients.collect::<Vec<_>>(), 0.1, 4).unwrap_err();
-            let told = "this optimizer's state is of another network";
-            assert!(error.to_string().contains(told), "{error}");
+            assert!(error.to_string().contains(FOREIGN), "{error}");
             assert_eq!(bits(&weights, &*optimizer), before);
         }
     }

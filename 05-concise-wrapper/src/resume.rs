@@ -11,7 +11,7 @@ use harness::report::Report;
 use ops::update::overwrite;
 
 use crate::ddp::{alike, receive};
-use crate::optimizer::{Optimizer, Update};
+use crate::optimizer::Optimizer;
 use crate::weights::Weights;
 use crate::{Error, Model, replicas, text};
 
@@ -23,7 +23,7 @@ use crate::{Error, Model, replicas, text};
 /// part of several, or when another rank stops or stalls.
 pub(crate) fn begin(
     model: &impl Model,
-    update: &mut Update<'_>,
+    (optimizer, warm_up): (&mut dyn Optimizer, usize),
     data: &LoadedData,
     options: &TrainOptions,
     checkpoints: Option<&Checkpoints>,
@@ -45,9 +45,9 @@ pub(crate) fn begin(
         ("batch size", options.batch_size.to_string()),
         ("learning rate", format!("{:?}", options.learning_rate)),
     ]);
-    configuration.extend(update.optimizer.settings());
-    configuration
-        .extend([("warm-up", update.warm_up.to_string()), ("seed", options.seed.to_string())]);
+    let settings = optimizer.settings().into_iter();
+    configuration.extend(settings.map(|(name, value)| (name, format!("{value:?}"))));
+    configuration.extend([("warm-up", warm_up.to_string()), ("seed", options.seed.to_string())]);
     if let Some(rank) = rank {
         // A rank that begins must not meet ranks that resume. A run may resume with other test images.
         let asked = |it: &Checkpoints| format!("every {}, resume {:?}", it.every, it.resume);
@@ -74,7 +74,7 @@ pub(crate) fn begin(
     }
     let resumes = checkpoints.resume.is_some();
     let restored =
-        resumes.then(|| restore(folder.as_ref(), model, update.optimizer, report)).transpose()?;
+        resumes.then(|| restore(folder.as_ref(), model, optimizer, report)).transpose()?;
     Ok((folder, restored.unwrap_or_default()))
 }
 // ANCHOR_END: begin
@@ -99,7 +99,7 @@ fn restore(
     report: &Report<'_>,
 ) -> Result<TrainerState, Error> {
     let weights = model.weights();
-    let tensors = state_of(weights, optimizer)?;
+    let mut tensors = state_of(weights, optimizer)?;
     let mut state = TrainerState::default();
     if let Some(folder) = folder {
         let (found, values) = folder.find(&tensors, report)?;
@@ -112,7 +112,7 @@ fn restore(
         state = text::value_of_rank_0(&**rank, &state)?;
         tensors.iter().try_for_each(|(_, tensor)| receive(rank, tensor))?;
     }
-    optimizer.restore(weights, &tensors[weights.iter().count()..])?;
+    optimizer.keep(tensors.split_off(weights.iter().count()));
     Ok(state)
 }
 // ANCHOR_END: restore

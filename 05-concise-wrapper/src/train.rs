@@ -10,7 +10,7 @@ use split_batch::loader::ShardLoader;
 use trainer::TrainingRun;
 
 use crate::model::{Model, Progress};
-use crate::optimizer::{Schedule, Update};
+use crate::optimizer::{Optimizer, Schedule};
 use crate::{Error, resume};
 
 // ANCHOR: train
@@ -21,18 +21,18 @@ use crate::{Error, resume};
 ///
 /// Returns the first failure of a step, an evaluation, a checkpoint, a report or `observe`. Fails when the loss is not finite,
 /// or ranks were not started alike.
-pub fn train<'a>(
+pub fn train(
     model: &impl Model,
     data: &LoadedData,
     options: &TrainOptions,
-    update: impl Into<Update<'a>>,
+    (optimizer, warm_up): (&mut dyn Optimizer, usize),
     checkpoints: Option<&Checkpoints>,
     report: &mut Report<'_>,
     mut observe: impl FnMut(Progress<'_>) -> Result<(), Error>,
 ) -> Result<Trained, Error> {
-    let (weights, mut update) = (model.weights(), update.into());
-    let (folder, start) = resume::begin(model, &mut update, data, options, checkpoints, report)?;
-    let Update { optimizer, warm_up } = update;
+    let weights = model.weights();
+    let (folder, start) =
+        resume::begin(model, (optimizer, warm_up), data, options, checkpoints, report)?;
     let TrainOptions { batch_size, seed, learning_rate: rate, .. } = *options;
     let (schedule, dtype) = (Schedule { rate, warm_up }, weights.precision.weights());
     let batches = ShardLoader::new(&data.train, batch_size, seed, dtype, model.hosts());
@@ -69,7 +69,7 @@ mod tests {
 
     use super::*;
     use crate::Network;
-    use crate::optimizer::{Momentum, Optimizer as _, Sgd};
+    use crate::optimizer::{Momentum, Sgd};
 
     /// The observer sees every step, and the weights after its update.
     #[test]
@@ -105,7 +105,7 @@ mod tests {
             seen.push((steps, last.is_some(), hash(model.weights())));
             Ok(())
         };
-        train(&model, &data, &options, sgd, None, &mut Report::silent(), observe).unwrap();
+        train(&model, &data, &options, (sgd, 0), None, &mut Report::silent(), observe).unwrap();
         assert_eq!(seen, expected);
     }
 }

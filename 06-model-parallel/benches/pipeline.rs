@@ -13,16 +13,17 @@ use std::time::Instant;
 use anyhow::{Context as _, ensure};
 use candle_core::DType;
 use concise_wrapper::Model as _;
+use concise_wrapper::optimizer::{Momentum, Sgd};
 use datasets::loader::Epochs as _;
 use datasets::{SAMPLE, Split, synthetic};
 use devices::DevicePlan;
 use harness::cli;
 use harness::statistics::median;
-use model_parallel::UNBOUNDED;
+use model_parallel::execute::unit::Whole;
 use model_parallel::layers::{Layers, Stage};
 use model_parallel::mesh::Mesh;
-use model_parallel::partition::{Cost, cut, measure};
-use model_parallel::{Checked, Kind, Timeline, Worker, check, predict};
+use model_parallel::partition::{Setting, cut, each, measure};
+use model_parallel::{Checked, Cost, Executor, Kind, Timeline, UNBOUNDED, check};
 use params_and_allreduce::communicator::Communicator as _;
 use params_and_allreduce::thread::{DEFAULT_TIMEOUT, Rank, run_ranks};
 use split_batch::loader::{LocalBatch, ShardLoader};
@@ -69,7 +70,10 @@ fn plan() -> anyhow::Result<DevicePlan> {
 /// What each layer costs on one slice, for so many images.
 fn costs(layers: &Layers, rows: usize) -> anyhow::Result<Vec<Cost>> {
     let device = plan()?.slots()[0].open()?;
-    Ok(device.run(|| measure(layers, &SAMPLE, rows, 5, DType::F32, device.tensors()))?)
+    let (setting, units) = (Setting { sample: &SAMPLE, rows, tries: 5 }, each(layers));
+    let mut sgd = Sgd::new(Momentum::default());
+    let tensors = device.tensors();
+    Ok(device.run(|| measure(layers, &units, setting, DType::F32, tensors, &mut sgd))?)
 }
 
 /// A batch, cut into as many shards as a model wants.
@@ -80,11 +84,11 @@ fn share(model: &Executor<Whole<Stage>>) -> anyhow::Result<LocalBatch> {
 }
 
 /// This rank's stage.
-fn model<'a>(
+fn model(
     rank: &Rank,
     layers: &Layers,
     cut: &[Range<usize>],
-    way: &'a Way,
+    way: &Way,
 ) -> Result<Executor<Whole<Stage>>, concise_wrapper::Error> {
     let network = layers.build(cut[rank.rank()].clone(), 1, DType::F32, rank.device())?;
     let line = Arc::new(rank.clone());

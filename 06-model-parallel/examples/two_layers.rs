@@ -1,13 +1,20 @@
 //! Two dense layers on two devices, with a send and a receive between them:
 //! `cargo run --release -p model-parallel --example two_layers`.
 //!
-//! The program trains three times: on one device, on two, and on two without the messages of the backward pass.
+//! The program trains on one device, on two, and on two without the messages of the backward pass. Then two devices train by
+//! lists of instructions.
+
+use std::collections::BTreeMap;
 
 use candle_core::{DType, Device, Tensor, Var};
 use datasets::source::LoadedData;
 use datasets::{Batch, CLASSES, PIXELS};
 use devices::{DeviceKind, DevicePlan};
 use harness::report::line;
+use model_parallel::Action::{
+    Backward, Forward, RecvActivation, RecvGradient, SendActivation, SendGradient, Update,
+};
+use model_parallel::{Instruction, Kind, Schedule};
 use model_state::parameters::Parameters;
 use ops::backward::{Gradients, backward, backward_from};
 use ops::difference::relative_difference;
@@ -21,6 +28,7 @@ const SAMPLES: usize = 256;
 const HIDDEN: usize = 64;
 const STEPS: usize = 100;
 const LEARNING_RATE: f64 = 0.1;
+const MICRO_BATCHES: usize = 4;
 
 // ANCHOR: layer
 /// A dense layer: its parameters, and each of them alone.
@@ -94,6 +102,83 @@ fn second_device(rank: &Rank, labels: &Tensor, comes_back: bool) -> Result<Resul
 }
 // ANCHOR_END: second
 
+// ANCHOR: list
+/// Executes the list of this rank's stage, which has one layer. Returns the sum of the losses.
+fn execute(
+    rank: &Rank,
+    list: &[Instruction],
+    layer: &Dense,
+    micro_batches: &[Batch],
+) -> Result<f32, Error> {
+    let (stage, is_last) = (rank.rank(), rank.rank() + 1 == rank.world_size());
+    // By micro-batch: activations, gradients of activations, and the input and the result of a forward pass.
+    let (mut h, mut g, mut kept) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+    let (mut sum, mut losses): (Vec<Tensor>, f32) = (Vec::new(), 0.0);
+    for instruction in list {
+        match instruction.action {
+            RecvActivation(i) => {
+                let shape = (micro_batches[i].len(), HIDDEN).into();
+                h.insert(i, rank.recv(stage - 1, &shape, DType::F32)?);
+            }
+            Forward(i) => {
+                let Batch { images, labels } = &micro_batches[i];
+                let input = h.remove(&i).map(|h| Var::from_tensor(&h)).transpose()?;
+                let x = input.as_deref().unwrap_or(images);
+                let result = if is_last {
+                    cross_entropy(&linear(x, &layer.weight, &layer.bias)?, labels)?
+                } else {
+                    linear_relu(x, &layer.weight, &layer.bias)?
+                };
+                h.insert(i, result.detach());
+                kept.insert(i, (input, result));
+            }
+            SendActivation(i) => rank.send_shared(stage + 1, &h[&i])?,
+            RecvGradient(i) => {
+                let sent = &h[&i];
+                g.insert(i, rank.recv(stage + 1, sent.shape(), sent.dtype())?);
+            }
+            Backward(i) => {
+                let Some((input, result)) = kept.remove(&i) else { continue };
+                let start = if is_last { result.ones_like()? } else { g[&i].clone() };
+                let found = backward_from(&result, &start)?;
+                if let Some(gradient) = input.as_ref().and_then(|input| found.get(input)) {
+                    g.insert(i, gradient.clone());
+                }
+                let gradients = layer.parameters.gradients(&found)?;
+                sum = match sum.is_empty() {
+                    true => gradients,
+                    false => {
+                        sum.iter().zip(&gradients).map(|(a, b)| a + b).collect::<Result<_, _>>()?
+                    }
+                };
+                losses += if is_last { result.to_scalar::<f32>()? } else { 0.0 };
+            }
+            SendGradient(i) => rank.send_shared(stage - 1, &g[&i])?,
+            Update => sgd(&layer.parameters, &sum, LEARNING_RATE, SAMPLES)?,
+            _ => return Err(Error::Other(format!("{instruction}: not in this example"))),
+        }
+    }
+    Ok(losses)
+}
+// ANCHOR_END: list
+
+/// Trains one layer by the list of this rank.
+fn by_list(rank: &Rank, schedule: &Schedule, micro_batches: &[Batch]) -> Result<Results, Error> {
+    let device = rank.device();
+    let layer = if rank.rank() == 0 { Dense::first(device)? } else { Dense::second(device)? };
+    let here = |Batch { images, labels }: &Batch| {
+        let (images, labels) = (images.to_device(device)?, labels.to_device(device)?);
+        Ok(Batch { images, labels })
+    };
+    let micro_batches = micro_batches.iter().map(here).collect::<Result<Vec<_>, Error>>()?;
+    let list = &schedule.lists[rank.rank()];
+    let step = |_| Ok(execute(rank, list, &layer, &micro_batches)? / SAMPLES as f32);
+    let losses = (0..STEPS).map(step).collect::<Result<Vec<f32>, Error>>()?;
+    // The second device has the losses.
+    let losses = if rank.rank() == 0 { vec![] } else { losses };
+    Ok(Results { losses, weights: vec![layer.weight.to_device(&Device::Cpu)?] })
+}
+
 /// The loss of each step, and the final weights of both layers.
 #[derive(Default)]
 struct Results {
@@ -145,10 +230,21 @@ fn main() -> anyhow::Result<()> {
             _ => second_device(rank, &batch.labels, comes_back),
         })
     };
+    let (each, mut micro_batches) = (SAMPLES / MICRO_BATCHES, Vec::new());
+    for i in 0..MICRO_BATCHES {
+        let of = |tensor: &Tensor| tensor.narrow(0, i * each, each);
+        micro_batches.push(Batch { images: of(&batch.images)?, labels: of(&batch.labels)? });
+    }
+    let by_list = |kind: Kind| {
+        let schedule = kind.schedule(2, MICRO_BATCHES)?;
+        train(2, |rank| by_list(rank, &schedule, &micro_batches))
+    };
     let ways = [
         ("one device", train(1, |rank| one_device(rank, &batch))?),
         ("two devices", on_two(true)?),
         ("two devices, nothing comes back", on_two(false)?),
+        ("two devices, the list of GPipe", by_list(Kind::GPipe)?),
+        ("two devices, the list of 1F1B", by_list(Kind::OneFOneB)?),
     ];
     let initial = [Dense::first(&Device::Cpu)?.weight, Dense::second(&Device::Cpu)?.weight];
     line(format_args!("{:32}  loss of step         change of the weight of", ""))?;

@@ -7,7 +7,7 @@ use drawing::Place;
 use harness::cli::UsageError;
 use harness::report::{self, counted, file, line, number, paragraph, thousands};
 use itertools::Itertools as _;
-use model_parallel::gantt::predicted_chart;
+use model_parallel::gantt::chart;
 use model_parallel::mesh::Mesh;
 use model_parallel::{Checked, Cost, Kind, Schedule, UNBOUNDED, check};
 
@@ -82,8 +82,8 @@ pub(crate) fn draw(mut flags: Arguments, speaks: bool) -> anyhow::Result<()> {
     });
     let Some(path) = flags.gantt.as_deref() else { return exported };
     let title = "Predicted steps: a forward pass takes one unit of time, a backward pass two, a message nothing";
-    let pictures: Vec<_> = drawn.into_iter().map(|(name, _)| name).zip(predicted).collect();
-    let svg = predicted_chart(title, &pictures).svg(Place::File);
+    let named = drawn.iter().zip(&predicted).map(|((name, _), step)| (&**name, [step]));
+    let svg = chart(title, None, &named.collect_vec()).svg(Place::File);
     file::write_flag("--gantt", path, |file| file.write_all(svg.as_bytes()))?;
     exported
 }

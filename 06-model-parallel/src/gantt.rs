@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use drawing::Heading;
 use drawing::gantt::{Bar, Gantt, Group, IDLE, Lane, Row, SHADES, Unit};
-use harness::report::number;
+use harness::report::{counted, number};
 use itertools::Itertools as _;
 
 use crate::instructions::{Action, Instruction};
@@ -93,104 +93,184 @@ fn chunks(timeline: &Timeline) -> BTreeMap<usize, usize> {
     if all.values().any(|&chunk| chunk > 0) { all } else { BTreeMap::new() }
 }
 
-/// Makes a Gantt chart of one or several pipelines, each with its name, its predicted step and its measured step. A stage
-/// has its measured lane below its predicted lane. Every pipeline begins at 0. A stage waits, sends or receives where nothing
-/// is drawn. With a `doubt` about the times, no pipeline is called the best.
-pub fn chart(title: &str, doubt: Option<String>, pipelines: &[(&str, [&Timeline; 2])]) -> Gantt {
-    let conclusion = if doubt.is_none() { conclusion(pipelines) } else { String::new() };
-    let heading = Heading { title: title.to_owned(), doubt, conclusion };
-    let named = pipelines
-        .iter()
-        .map(|(name, both)| (format!("{name}: bubble {}", bubbles(*both)), both.to_vec()));
-    gantt(heading, Unit::Seconds, named.collect())
-}
+/// The series and the shade of communication, and of memory. Computations have the series of [`PASSES`].
+const COMMUNICATION: (usize, f64) = (3, SHADES[0][1]);
+const MEMORY: (usize, f64) = (4, SHADES[0][1]);
 
-/// `7 % predicted, 21 % measured`
-fn bubbles(both: [&Timeline; 2]) -> String {
-    let [predicted, measured] = both.map(|timeline| timeline.bubble() * 100.0);
-    format!("{predicted:.0} % predicted, {measured:.0} % measured")
-}
-
-/// Names the pipeline with the smallest measured bubble.
-fn conclusion(pipelines: &[(&str, [&Timeline; 2])]) -> String {
-    let best = pipelines.iter().min_by(|(_, a), (_, b)| a[1].bubble().total_cmp(&b[1].bubble()));
-    match best {
-        Some((_, both)) if pipelines.len() == 1 => format!("The bubble: {}.", bubbles(*both)),
-        Some((name, both)) => format!("The smallest bubble: {name}, {}.", bubbles(*both)),
+// ANCHOR: chart
+/// Makes a Gantt chart of pipelines, each with its name and its steps: the predicted step alone, in units of time, or the
+/// predicted and the measured step, in seconds. Every step begins at 0.
+///
+/// The first lanes of a stage are its computations. If the prediction says that communication takes time, the next lanes are
+/// the sums over replicas, and the messages that are on their way while the stage waits. The last lanes are the bytes that the
+/// stage holds. A measured lane is below its prediction. With a `doubt` about the times, no pipeline is called the best.
+pub fn chart<const N: usize>(
+    title: &str,
+    doubt: Option<String>,
+    pipelines: &[(&str, [&Timeline; N])],
+) -> Gantt {
+    let last = |(_, steps): &(&str, [&Timeline; N])| steps[N - 1].bubble();
+    let best = pipelines.iter().min_by(|a, b| last(a).total_cmp(&last(b)));
+    let conclusion = match best.filter(|_| doubt.is_none()) {
+        Some((_, steps)) if pipelines.len() == 1 => format!("The bubble: {}.", bubble(steps)),
+        Some((name, steps)) => format!("The smallest bubble: {name}, {}.", bubble(steps)),
         None => String::new(),
-    }
-}
-
-/// Makes a Gantt chart of predicted steps, each with its name, in units of time.
-pub fn predicted_chart(title: &str, pipelines: &[(String, Timeline)]) -> Gantt {
-    let idle = |timeline: &Timeline| {
-        let (bubble, units) = (timeline.bubble() * 100.0, timeline.makespan());
-        format!("idle (bubble) {bubble:.1} %, {} units", number((units * 100.0).round() / 100.0))
     };
-    let best = pipelines.iter().min_by(|(_, a), (_, b)| a.bubble().total_cmp(&b.bubble()));
-    let best = best
-        .map(|(name, it)| format!("The smallest bubble: {name}, {:.0} %.", 100.0 * it.bubble()));
-    let conclusion = best.unwrap_or_default();
-    let heading = Heading { title: title.to_owned(), doubt: None, conclusion };
-    let named = pipelines.iter().map(|(name, it)| (format!("{name}: {}", idle(it)), vec![it]));
-    gantt(heading, Unit::Units, named.collect())
-}
-
-/// Makes the chart of pipelines. One timeline is predicted. Of two, the second is measured.
-fn gantt(heading: Heading, unit: Unit, pipelines: Vec<(String, Vec<&Timeline>)>) -> Gantt {
-    let spans = || pipelines.iter().flat_map(|(_, both)| both).flat_map(|it| &it.spans);
-    let takes_time = |span: &&Span| span.start < span.end;
-    let drawn = spans().filter(takes_time).filter_map(|span| pass(span.instruction.action));
-    let series = drawn.map(|(series, _)| series).unique().sorted();
+    let all = || pipelines.iter().flat_map(|(_, steps)| *steps);
+    let most = all().flat_map(|it| (0..it.stages).map(|stage| it.peak_total(stage))).max();
+    let most = most.filter(|&most| most > 0);
+    let kinds: &[_] = match N {
+        1 => &[("predicted", SHADES[0])],
+        _ => &[("predicted", SHADES[1]), ("measured", SHADES[0])],
+    };
+    let lanes = |steps: &[&Timeline; N], stage, bars: Bars<'_>| {
+        let lane = |(it, (kind, shades)): (&&Timeline, &(&str, _))| Lane {
+            bars: bars(it, stage, &format!("stage {stage}, {kind}"), *shades),
+            time: (0.0, it.makespan()),
+        };
+        steps.iter().zip(kinds).map(lane).collect_vec()
+    };
+    let communicates = |steps: &[&Timeline; N]| {
+        let predicted = steps[0];
+        (0..predicted.stages).any(|stage| !communication(predicted, stage, "").is_empty())
+    };
+    let group = |(name, steps): &(&str, [&Timeline; N])| {
+        let row = |stage| {
+            let mut all = lanes(steps, stage, &computations);
+            if communicates(steps) {
+                all.extend(lanes(steps, stage, &|it, stage, name, _| {
+                    communication(it, stage, name)
+                }));
+            }
+            if let Some(most) = most {
+                all.extend(lanes(steps, stage, &|it, stage, name, _| {
+                    memory(it, stage, name, most)
+                }));
+            }
+            Row { name: format!("stage {stage}"), lanes: all, note: String::new() }
+        };
+        let title = format!("{name}: bubble {}", bubble(steps));
+        Group { title, note: String::new(), rows: (0..steps[0].stages).map(row).collect() }
+    };
+    let drawn = all().flat_map(|it| &it.spans).filter(|span| span.start < span.end);
+    let series = drawn.filter_map(|span| pass(span.instruction.action)).map(|(series, _)| series);
     let meaning = |series: usize| ((Some(series), SHADES[0][0]), PASSES[series].2.to_owned());
-    let mut legend = series.map(meaning).collect_vec();
-    let chunks =
-        pipelines.iter().flat_map(|(_, both)| both).flat_map(|it| chunks(it).into_values());
-    let chunks = chunks.unique().sorted();
-    let second = chunks.filter(|chunk| chunk % 2 == 1).map(letter).join(", ");
+    let mut legend = series.unique().sorted().map(meaning).collect_vec();
+    let mut explain = |(series, shade), text| legend.push(((series, shade), text));
+    let chunks = all().flat_map(|it| chunks(it).into_values()).filter(|chunk| chunk % 2 == 1);
+    let second = chunks.unique().sorted().map(letter).join(", ");
     if !second.is_empty() {
-        legend.push(((Some(0), SHADES[0][1]), format!("lighter: chunk {second}")));
+        explain((Some(0), SHADES[0][1]), format!("lighter: chunk {second}"));
     }
-    if pipelines.iter().any(|(_, both)| both.len() > 1) {
-        legend.push(((Some(0), SHADES[1][0]), "upper row, pale: predicted".to_owned()));
+    if N > 1 {
+        explain((Some(0), SHADES[1][0]), "upper row, pale: predicted".to_owned());
     }
-    legend.push(((None, IDLE), "idle (bubble)".to_owned()));
-    let group = |(title, both): (String, Vec<&Timeline>)| {
-        let kinds: &[_] = match both.len() {
-            1 => &[("predicted", SHADES[0])],
-            _ => &[("predicted", SHADES[1]), ("measured", SHADES[0])],
-        };
-        let row = |stage| Row {
-            name: format!("stage {stage}"),
-            lanes: both.iter().zip(kinds).map(|(it, kind)| lane(it, stage, *kind)).collect(),
-            note: String::new(),
-        };
-        let stages = both.first().map_or(0, |timeline| timeline.stages);
-        Group { title, note: String::new(), rows: (0..stages).map(row).collect() }
-    };
-    Gantt { heading, legend, unit, groups: pipelines.into_iter().map(group).collect() }
+    if pipelines.iter().any(|(_, steps)| communicates(steps)) {
+        let text = "sum over replicas, or a message on its way";
+        explain((Some(COMMUNICATION.0), COMMUNICATION.1), text.to_owned());
+    }
+    if let Some(most) = most {
+        explain((Some(MEMORY.0), MEMORY.1), format!("held, up to {}", amount(most, N == 1)));
+    }
+    explain((None, IDLE), "idle (bubble)".to_owned());
+    Gantt {
+        heading: Heading { title: title.to_owned(), doubt, conclusion },
+        legend,
+        unit: if N == 1 { Unit::Units } else { Unit::Seconds },
+        groups: pipelines.iter().map(group).collect(),
+    }
 }
 
-/// The bars of a stage. The two shades are those of its first and its second chunk, and so on in turn.
-fn lane(timeline: &Timeline, stage: usize, (kind, shades): (&str, [f64; 2])) -> Lane {
+/// The bars of a lane of a stage, with the name and the shades of the lane.
+type Bars<'a> = &'a dyn Fn(&Timeline, usize, &str, [f64; 2]) -> Vec<Bar>;
+
+/// `10.0 %, 30 units`, or `7 % predicted, 21 % measured`
+fn bubble(steps: &[&Timeline]) -> String {
+    let percent = |timeline: &Timeline| timeline.bubble() * 100.0;
+    match steps {
+        [predicted, measured] => {
+            format!("{:.0} % predicted, {:.0} % measured", percent(predicted), percent(measured))
+        }
+        _ => {
+            let of_step = |it: &&Timeline| {
+                let units = number((it.makespan() * 100.0).round() / 100.0);
+                format!("{:.1} %, {units} units", percent(it))
+            };
+            steps.iter().map(of_step).join("; ")
+        }
+    }
+}
+
+/// Bytes, or the number of micro-batches in a prediction without bytes.
+fn amount(held: usize, counts: bool) -> String {
+    match counts {
+        true => counted(held, "micro-batch"),
+        false => format!("{:.1} MB", held as f64 / 1e6),
+    }
+}
+
+/// The computations of a stage. The two shades are those of its first and its second chunk, and so on in turn.
+fn computations(timeline: &Timeline, stage: usize, lane: &str, shades: [f64; 2]) -> Vec<Bar> {
     let (origin, chunks) = (timeline.start(), chunks(timeline));
     let bar = |&Span { instruction: Instruction { unit, action }, start, end, .. }: &Span| {
         let (series, i) = pass(action)?;
         let i = i.map(|i| i.to_string()).unwrap_or_default();
         let chunk = chunks.get(&unit).copied();
         let chunk_letter = chunk.map(|chunk| letter(chunk).to_string()).unwrap_or_default();
-        let mut name = format!("stage {stage}, {kind}: {}", PASSES[series].1);
+        let mut name = format!("{lane}: {}", PASSES[series].1);
         if !i.is_empty() {
             let part = chunk.map(|_| format!(" of chunk {chunk_letter}")).unwrap_or_default();
             name += &format!("{part}, micro-batch {i}");
         }
         let label = if i.is_empty() { i } else { i + &chunk_letter };
-        let (start, end, shade) = (start - origin, end - origin, shades[chunk.unwrap_or(0) % 2]);
-        Some(Bar { start, end, label, name, series, shade })
+        let (time, shade) = ((start - origin, end - origin), shades[chunk.unwrap_or(0) % 2]);
+        Some(Bar { time, label, name, series, shade, height: 1.0 })
     };
-    let bars = timeline.of_stage(stage).filter_map(bar).collect();
-    Lane { bars, time: (0.0, timeline.makespan()) }
+    timeline.of_stage(stage).filter_map(bar).collect()
 }
+
+/// The sums over replicas, and the messages that are on their way while the stage waits.
+fn communication(timeline: &Timeline, stage: usize, lane: &str) -> Vec<Bar> {
+    let sent = |unit: usize, action| {
+        let instruction = Instruction { unit, action };
+        timeline.spans.iter().find(|span| span.instruction == instruction).map(|span| span.end)
+    };
+    let bar = |&Span { instruction: Instruction { unit, action }, start, end, .. }: &Span| {
+        let (what, left) = match action {
+            Action::AllReduce => ("sum over replicas", start),
+            Action::RecvActivation(i) => {
+                ("activation on its way", sent(unit.checked_sub(1)?, Action::SendActivation(i))?)
+            }
+            Action::RecvGradient(i) => {
+                ("gradient on its way", sent(unit + 1, Action::SendGradient(i))?)
+            }
+            _ => return None,
+        };
+        let time = (start.max(left) - timeline.start(), end - timeline.start());
+        let ((series, shade), name) = (COMMUNICATION, format!("{lane}: {what}, unit {unit}"));
+        let bar = Bar { time, label: String::new(), name, series, shade, height: 1.0 };
+        (time.0 < time.1).then_some(bar)
+    };
+    timeline.of_stage(stage).filter_map(bar).collect()
+}
+
+/// The bytes of a stage over time, as shares of `most`. They stay until the next instruction begins.
+fn memory(timeline: &Timeline, stage: usize, lane: &str, most: usize) -> Vec<Bar> {
+    let spans = timeline.of_stage(stage).filter(|it| it.instruction.action != Action::AllReduce);
+    let spans = spans.collect_vec();
+    let ends = spans.iter().skip(1).map(|span| span.start);
+    let ends = ends.chain([timeline.start() + timeline.makespan()]);
+    let bar = |(span, end): (&&Span, f64)| {
+        let time = (span.start - timeline.start(), end - timeline.start());
+        let kinds = span.held.kinds().into_iter().filter(|(_, bytes)| *bytes > 0);
+        let share = |(kind, bytes)| format!("{kind} {:.0} %", 100.0 * bytes as f64 / most as f64);
+        let name = format!("{lane}: {}", kinds.map(share).join(", "));
+        let height = span.held.total() as f64 / most as f64;
+        Bar { time, label: String::new(), name, series: MEMORY.0, shade: MEMORY.1, height }
+    };
+    spans.iter().zip(ends).map(bar).collect()
+}
+// ANCHOR_END: chart
 
 #[cfg(test)]
 mod tests {
@@ -208,7 +288,7 @@ mod tests {
     }
 
     fn predicted(kind: Kind, stages: usize, micro_batches: usize) -> Timeline {
-        let cost = Cost { forward: 0.01, backward: 0.02, ..Cost::default() };
+        let cost = Cost { forward: 0.01, backward: 0.02, activations: 500_000, ..Cost::default() };
         let checked = check(kind.schedule(stages, micro_batches).unwrap(), UNBOUNDED).unwrap();
         checked.simulate(&vec![cost; checked.schedule().units()], 0.0).unwrap()
     }
@@ -228,22 +308,28 @@ mod tests {
         assert_eq!(names.collect::<Vec<_>>(), ["stage 0", "stage 1"]);
         let lanes = lanes(&chart);
         let shades = lanes.iter().map(|lane| lane.bars[0].shade).collect::<Vec<_>>();
-        assert_eq!(shades, [SHADES[1][0], SHADES[0][0], SHADES[1][0], SHADES[0][0]]);
-        // Three micro-batches forward and backward, and the update.
-        assert!(lanes.iter().all(|lane| lane.bars.len() == 7));
-        assert!(lanes[1].bars[0].start.abs() < 1e-12);
+        let (pale, full, grey) = (SHADES[1][0], SHADES[0][0], SHADES[0][1]);
+        assert_eq!(shades, [pale, full, grey, grey, pale, full, grey, grey]);
+        // Three micro-batches forward and backward, and the update. Messages take no time, and have no lane.
+        assert!([0, 1, 4, 5].iter().all(|&lane| lanes[lane].bars.len() == 7));
+        assert!(lanes[1].bars[0].time.0.abs() < 1e-12);
         assert!((lanes[1].time.1 - measured.makespan()).abs() < 1e-12);
-        assert_eq!(lanes[2].bars[5].name, "stage 1, predicted: backward, micro-batch 2");
-        assert_eq!(lanes[3].bars[5].label, "2");
-        let expected =
-            ["forward, by micro-batch", "backward", "upper row, pale: predicted", "idle (bubble)"];
+        assert_eq!(lanes[4].bars[5].name, "stage 1, predicted: backward, micro-batch 2");
+        assert_eq!(lanes[5].bars[5].label, "2");
+        let expected = [
+            "forward, by micro-batch",
+            "backward",
+            "upper row, pale: predicted",
+            "held, up to 1.0 MB",
+            "idle (bubble)",
+        ];
         assert_eq!(meanings(&chart), expected);
     }
 
     #[test]
     fn chunks_have_their_shades_and_their_letters() {
         let predicted = predicted(Kind::Interleaved { chunks: 2 }, 2, 2);
-        let chart = predicted_chart("title", &[("interleaved".to_owned(), predicted)]);
+        let chart = chart("title", None, &[("interleaved", [&predicted])]);
         let bars = &lanes(&chart)[0].bars;
         let of = |letter| bars.iter().filter(move |bar| bar.label.ends_with(letter));
         assert_eq!((of('a').count(), of('b').count()), (4, 4));
@@ -278,13 +364,44 @@ mod tests {
     fn a_prediction_alone_has_one_lane_for_each_stage_in_units() {
         let checked = check(Kind::ZbH1.schedule(2, 3).unwrap(), UNBOUNDED).unwrap();
         let predicted = checked.simulate(&[Cost::UNITS; 2], 0.0).unwrap();
-        let chart = predicted_chart("title", &[("ZB-H1".to_owned(), predicted)]);
-        assert_eq!(chart.groups[0].title, "ZB-H1: idle (bubble) 10.0 %, 10 units");
-        assert_eq!(chart.heading.conclusion, "The smallest bubble: ZB-H1, 10 %.");
+        let chart = chart("title", None, &[("ZB-H1", [&predicted])]);
+        assert_eq!(chart.groups[0].title, "ZB-H1: bubble 10.0 %, 10 units");
+        assert_eq!(chart.heading.conclusion, "The bubble: 10.0 %, 10 units.");
         let lanes = lanes(&chart);
-        assert!(lanes.len() == 2 && lanes.iter().all(|lane| lane.bars.len() == 10));
-        assert!((lanes[0].bars[1].end - 2.0).abs() < 1e-12);
+        assert!(lanes.len() == 4 && lanes[0].bars.len() == 10 && lanes[2].bars.len() == 10);
+        assert!((lanes[0].bars[1].time.1 - 2.0).abs() < 1e-12);
         assert!(lanes[0].bars.iter().all(|bar| !bar.name.contains("measured")));
-        assert!(meanings(&chart).contains(&"backward, gradients of weights"));
+        let meanings = meanings(&chart);
+        assert!(meanings.contains(&"backward, gradients of weights"), "{meanings:?}");
+        assert!(meanings.contains(&"held, up to 2 micro-batches"), "{meanings:?}");
+        // Forward, forward, receive a gradient, and so on: the memory has no gap.
+        let held = &lanes[1].bars;
+        assert_eq!([held[0].height, held[2].height], [0.5, 1.0]);
+        assert!(held.windows(2).all(|pair| (pair[0].time.1 - pair[1].time.0).abs() < 1e-12));
+        assert!((held[held.len() - 1].time.1 - 10.0).abs() < 1e-12);
+        assert_eq!(held[0].name, "stage 0, predicted: activations 50 %");
+    }
+
+    #[test]
+    fn sums_and_messages_that_take_time_have_a_lane() {
+        let cost = Cost { all_reduce: 1.5, ..Cost::UNITS };
+        let simulated = |replicas, message| {
+            let schedule = Kind::GPipe.schedule(2, 2).unwrap().with_replicas(replicas);
+            let checked = check(schedule, UNBOUNDED).unwrap();
+            checked.simulate(&[cost; 2], message).unwrap()
+        };
+        let (replicas, messages) = (simulated(2, 0.0), simulated(1, 0.5));
+        let drawn = chart("title", None, &[("replicas", [&replicas]), ("messages", [&messages])]);
+        let lanes = lanes(&drawn);
+        let bars = |lane: usize| lanes[lane].bars.iter().map(|bar| (&*bar.name, bar.time));
+        // Stage 1 is done after 7, and stage 0 after 9. The update waits for the sum.
+        let sum = [0, 1].map(|it| format!("stage {it}, predicted: sum over replicas, unit {it}"));
+        assert!(bars(1).eq([(&*sum[0], (9.0, 10.5))]), "{:?}", lanes[1].bars);
+        assert!(bars(4).eq([(&*sum[1], (7.0, 8.5))]), "{:?}", lanes[4].bars);
+        // The second activation arrives while stage 1 computes.
+        let activation = "stage 1, predicted: activation on its way, unit 1";
+        assert!(bars(10).eq([(activation, (1.0, 1.5))]), "{:?}", lanes[10].bars);
+        let meaning = "sum over replicas, or a message on its way";
+        assert!(meanings(&drawn).contains(&meaning));
     }
 }

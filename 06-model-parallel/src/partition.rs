@@ -115,6 +115,11 @@ pub struct Setting<'a> {
     pub tries: usize,
 }
 
+/// Every layer of a model as a unit.
+pub fn each(layers: &Layers) -> Vec<Range<usize>> {
+    (0..layers.len()).map(|layer| layer..layer + 1).collect()
+}
+
 /// Measures the cost of units, which are runs of layers from the first layer on: seconds of each pass and of the update, and bytes.
 ///
 /// The function builds one unit at a time, so the whole model need not fit on the device. The optimizer makes no change: its
@@ -351,10 +356,9 @@ mod tests {
 
     /// The costs of a model whose units are its layers.
     fn costs(layers: &Layers, sample: &[usize], rows: usize) -> TensorResult<Vec<Cost>> {
-        let units = (0..layers.len()).map(|layer| layer..layer + 1).collect::<Vec<_>>();
         let (setting, mut sgd) =
             (Setting { sample, rows, tries: 3 }, Sgd::new(Momentum::default()));
-        measure(layers, &units, setting, DType::F32, &Device::Cpu, &mut sgd)
+        measure(layers, &each(layers), setting, DType::F32, &Device::Cpu, &mut sgd)
     }
 
     #[test]

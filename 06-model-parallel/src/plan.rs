@@ -261,10 +261,9 @@ impl Prepared {
                 (Setting { sample: &SAMPLE, rows, tries: TIMES }, Sgd::new(constants));
             device.run(|| partition::measure(layers, units, setting, dtype, tensors, &mut sgd))
         };
-        let each = (0..layers.len()).map(|layer| layer..layer + 1).collect_vec();
         let mut measured = BTreeMap::new();
         for rows in self.ways.iter().filter(|way| way.has_stages()).map(rows).unique() {
-            measured.insert(rows, measure(&each, rows)?);
+            measured.insert(rows, measure(&partition::each(layers), rows)?);
         }
         let mut costs = HashMap::new();
         // The smallest micro-batches belong to the schedules that should be fast.

@@ -3,7 +3,7 @@
 use candle_core::{Device, Tensor};
 use concise_wrapper::ddp::alike;
 use concise_wrapper::model::Progress;
-use concise_wrapper::optimizer::{Extras, Optimizer as _, Sgd, Update};
+use concise_wrapper::optimizer::{Extras, Optimizer as _, Sgd};
 use concise_wrapper::weights::{Snapshot, Weights};
 use concise_wrapper::{Error, Model as _, text, train};
 use datasets::SAMPLE;
@@ -12,13 +12,13 @@ use harness::records::EpochRecord;
 use harness::report::Report;
 use harness::report::summary::Versions;
 use harness::report::trace;
-use model_parallel::execute::{Executor, Held, Loss};
+use model_parallel::execute::{Executor, Held, Settings};
 use model_parallel::held::activations;
 use model_parallel::mesh::Axis;
 use model_parallel::tensor_parallel::Group;
 use model_parallel::{Bytes, Timeline};
 use model_state::weights_hash::WeightsHash;
-use ops::{cross_entropy, size_in_bytes};
+use ops::size_in_bytes;
 use params_and_allreduce::Algorithm;
 use params_and_allreduce::communicator::SharedCommunicator;
 
@@ -70,14 +70,14 @@ pub(crate) fn train_rank(
     };
     let units = checked.schedule().units_of(mesh.coordinate(all.rank(), Axis::Pipeline));
     let units = units.map(build).collect::<Result<_, _>>()?;
-    let how = (cross_entropy as Loss, way.by_shards);
-    let executor = Executor::with(checked, units, all.clone(), *mesh, &SAMPLE, how)?;
+    let settings = Settings { by_shards: way.by_shards, ..Settings::default() };
+    let executor = Executor::with(checked, units, all.clone(), *mesh, &SAMPLE, settings)?;
     let mut first = Vec::new();
     let observe = keep_first(executor.weights(), &mut first);
     let (data, options, Extras { constants, warm_up }) =
         (&setup.data, &setup.options, flags.extras);
-    let update = Update { optimizer: &mut Sgd::new(constants), warm_up };
-    let trained = train(&executor, data, options, update, None, &mut report, observe)?;
+    let sgd = &mut Sgd::new(constants);
+    let trained = train(&executor, data, options, (sgd, warm_up), None, &mut report, observe)?;
     let whole = |mine: Snapshot| executor.whole(layers.join(mine, &group)?);
     let weights = whole(first)?.zip(whole(trained.weights)?);
     let held = executor.measured().held;
@@ -104,8 +104,7 @@ fn train_alone(
     };
     let (mut first, mut sgd) = (Vec::new(), Sgd::new(constants));
     let observe = keep_first(network.weights(), &mut first);
-    let update = Update { optimizer: &mut sgd, warm_up };
-    let trained = train(&network, data, options, update, None, report, observe)?;
+    let trained = train(&network, data, options, (&mut sgd, warm_up), None, report, observe)?;
     let parameters = network.weights().parameter_bytes();
     let state = sgd.state(network.weights())?;
     let optimizer = state.iter().map(|(_, tensor)| size_in_bytes(tensor)).sum();

@@ -14,7 +14,7 @@ use std::thread::sleep;
 
 use candle_core::{CpuStorage, Result, Storage};
 use harness::statistics::median;
-use model_parallel::partition::measure;
+use model_parallel::partition::{Setting, each, measure};
 use ops::backward::{backward_from, backward_in_halves, record_in_halves};
 use ops::conv2d;
 
@@ -74,9 +74,11 @@ fn case() -> Case {
 fn bubbles(kind: Kind) -> (f64, f64) {
     let case = case();
     let parts = STAGES * kind.chunks();
-    let each = case.layers.len() / parts;
-    let cut: Vec<_> = (0..parts).map(|part| part * each..(part + 1) * each).collect();
-    let costs = measure(&case.layers, case.sample, 1, 5, DType::F64, &Device::Cpu).unwrap();
+    let layers = case.layers.len() / parts;
+    let cut: Vec<_> = (0..parts).map(|part| part * layers..(part + 1) * layers).collect();
+    let setting = Setting { sample: case.sample, rows: 1, tries: 5 };
+    let (units, mut sgd) = (each(&case.layers), Sgd::new(Momentum::default()));
+    let costs = measure(&case.layers, &units, setting, DType::F64, &Device::Cpu, &mut sgd).unwrap();
     let checked = checked(kind, STAGES, MICRO_BATCHES);
     let predicted = checked.simulate(&Cost::of_parts(&costs, &cut), 0.0).unwrap().bubble();
     let (.., stages) = case.pipeline(&checked, &cut, MICRO_BATCHES);

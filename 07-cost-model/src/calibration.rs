@@ -1,6 +1,7 @@
 //! Measures the parts of a model's step on one number of devices.
 
 use concise_wrapper::ddp::bucket::BucketCaps;
+use concise_wrapper::optimizer::{Momentum, Sgd};
 use concise_wrapper::slow_link::Slowness;
 use cost_model::compute::{Line, Measured};
 use cost_model::measure;
@@ -8,8 +9,9 @@ use cost_model::model::{Bucket, Model};
 use cost_model::record::Calibration;
 use datasets::{Dataset, SAMPLE};
 use devices::DevicePlan;
+use model_parallel::Cost;
 use model_parallel::layers::Layers;
-use model_parallel::{Cost, partition};
+use model_parallel::partition::{self, Setting, each};
 
 /// The number of timed steps in a row.
 const STEPS: usize = 5;
@@ -44,8 +46,10 @@ impl Layered {
     ) -> anyhow::Result<Self> {
         let device = plan.slots()[0].open()?;
         let dtype = candle_core::DType::F32;
-        let costs = device
-            .run(|| partition::measure(layers, &SAMPLE, rows, TIMES, dtype, device.tensors()))?;
+        let (setting, units) = (Setting { sample: &SAMPLE, rows, tries: TIMES }, each(layers));
+        let (tensors, mut sgd) = (device.tensors(), Sgd::new(Momentum::default()));
+        let measure = || partition::measure(layers, &units, setting, dtype, tensors, &mut sgd);
+        let costs = device.run(measure)?;
         let forward: f64 = costs.iter().map(|cost| cost.forward).sum();
         let both: f64 = costs.iter().map(Cost::total).sum();
         let backward: Vec<f64> = costs.iter().map(|cost| cost.backward).collect();

@@ -6,9 +6,7 @@ pub(crate) use candle_core::{DType, Device, ModuleT, Tensor, Var};
 pub(crate) use concise_wrapper::ddp::bucket::BucketCaps;
 pub(crate) use concise_wrapper::ddp::{Ddp, Reduction};
 pub(crate) use concise_wrapper::lenet::LeNet;
-pub(crate) use concise_wrapper::optimizer::{
-    AdamW, Extras, Momentum, Optimizer, Schedule, Sgd, Update,
-};
+pub(crate) use concise_wrapper::optimizer::{AdamW, Extras, Momentum, Optimizer, Schedule, Sgd};
 pub(crate) use concise_wrapper::resnet::ResNet18;
 pub(crate) use concise_wrapper::train::train;
 pub(crate) use concise_wrapper::weights::{Named, Snapshot};

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
+use std::ops::Add;
 
 use candle_core::{Result as TensorResult, Tensor, Var, bail};
 use concise_wrapper::Error;
@@ -200,7 +201,7 @@ impl<'a, 'o, U: Unit> StepState<'a, 'o, U> {
             return stand_in_loss(logits);
         }
         let labels = batch.labels.to_device(logits.device())?;
-        let loss = (self.executor.loss)(logits, &labels)?;
+        let loss = (self.executor.settings.loss)(logits, &labels)?;
         let batch = Batch { images: batch.images.clone(), labels };
         self.sums.insert(i, StepSums::new(&loss, logits, &batch)?);
         Ok(loss)
@@ -268,7 +269,7 @@ impl<'a, 'o, U: Unit> StepState<'a, 'o, U> {
         let (layers, gradients) = (self.executor.unit(unit), std::mem::take(&mut self.summed));
         match &mut self.purpose {
             Purpose::Train(optimizer, rate, samples) => {
-                optimizer.step(layers.network().weights(), &gradients, *rate, *samples)?;
+                optimizer.step(layers.owned(), &gradients, *rate, *samples)?;
             }
             Purpose::Gradients | Purpose::Evaluate => {
                 self.gradients.insert(unit, gradients);
@@ -279,18 +280,20 @@ impl<'a, 'o, U: Unit> StepState<'a, 'o, U> {
 
     /// Counts the bytes that are held now, with those of gradients that are not in a sum yet.
     fn weigh(&mut self, gradients: usize) {
-        let units = self.executor.units.iter().map(|placed| &placed.unit);
         // An activation that this stage has kept is no message.
         let is_kept = |&(carries, user, i): &Key| {
             carries == Carries::Activations && user > 0 && self.kept.contains_key(&(user - 1, i))
         };
         let messages = self.tensors.iter().filter(|(key, _)| !is_kept(key));
-        let now = Bytes {
-            gradients: gradients + units.map(Unit::gradient_bytes).sum::<usize>(),
+        let of_stage = Bytes {
+            gradients,
+            optimizer: self.executor.optimizer.get(),
             activations: self.activations,
             messages: messages.map(|(_, tensor)| size_in_bytes(tensor)).sum(),
-            ..self.executor.constant.get()
+            ..Bytes::default()
         };
+        let units = self.executor.units.iter().map(|placed| placed.unit.held());
+        let now = units.fold(of_stage, |sum, unit| sum.with(unit, Add::add));
         self.held = self.held.with(now, usize::max);
     }
 }

@@ -10,11 +10,12 @@ use concise_wrapper::weights::Weights;
 use concise_wrapper::{Error, Network};
 use devices::move_view;
 use harness::report::trace::BACKGROUND;
-use ops::size_in_bytes;
 use params_and_allreduce::Algorithm;
 use params_and_allreduce::communicator::{self, Communicator, SharedCommunicator};
 use scratch_data_parallel::{FixedTree, TreeSum};
 use tracing::info_span;
+
+use crate::simulate::Bytes;
 
 // ANCHOR: unit
 /// A unit of the model, as the executor uses it on its rank.
@@ -25,6 +26,9 @@ pub trait Unit {
     /// The layers.
     fn network(&self) -> &Network<Self::Module>;
 
+    /// What this rank updates: the parameters that [`take_gradients`](Self::take_gradients) returns gradients of.
+    fn owned(&self) -> &Weights;
+
     /// Adds the gradients of a micro-batch to the sum.
     fn add(&self, micro_batch: usize, gradients: Vec<Tensor>) -> TensorResult<()>;
 
@@ -34,8 +38,8 @@ pub trait Unit {
     /// Takes the gradients: waits for the sum over all replicas, if it has been started.
     fn take_gradients(&self) -> Result<Vec<Tensor>, Error>;
 
-    /// The bytes of the gradients that the unit holds.
-    fn gradient_bytes(&self) -> usize;
+    /// The bytes of parameters and gradients that the unit holds now.
+    fn held(&self) -> Bytes;
 }
 // ANCHOR_END: unit
 
@@ -138,6 +142,10 @@ impl<M: ModuleT> Unit for Whole<M> {
         &self.network
     }
 
+    fn owned(&self) -> &Weights {
+        self.network.weights()
+    }
+
     fn add(&self, micro_batch: usize, gradients: Vec<Tensor>) -> TensorResult<()> {
         match &mut *self.sum.borrow_mut() {
             Sum::Running(sum) if sum.is_empty() => *sum = gradients,
@@ -181,12 +189,14 @@ impl<M: ModuleT> Unit for Whole<M> {
         Ok(gradients.iter().map(|it| move_view(it, device)).collect::<TensorResult<_>>()?)
     }
 
-    fn gradient_bytes(&self) -> usize {
-        match &*self.sum.borrow() {
-            Sum::Running(sum) => sum.iter().map(size_in_bytes).sum(),
-            Sum::Tree(sum) => sum.sets() * self.network.weights().parameter_bytes(),
-            Sum::Travels => self.network.weights().parameter_bytes(),
-        }
+    fn held(&self) -> Bytes {
+        let parameters = self.network.weights().parameter_bytes();
+        let gradients = match &*self.sum.borrow() {
+            Sum::Running(sum) if sum.is_empty() => 0,
+            Sum::Running(_) | Sum::Travels => parameters,
+            Sum::Tree(sum) => sum.sets() * parameters,
+        };
+        Bytes { parameters, gradients, ..Bytes::default() }
     }
 }
 // ANCHOR_END: whole
@@ -196,8 +206,8 @@ pub(super) fn joined<U: Unit>(units: &[U]) -> Weights {
     let precision = units[0].network().precision();
     let mut weights = Weights { precision, parameters: Vec::new(), buffers: Vec::new() };
     for unit in units {
-        weights.parameters.extend(unit.network().weights().parameters.iter().cloned());
-        weights.buffers.extend(unit.network().weights().buffers.iter().cloned());
+        weights.parameters.extend(unit.owned().parameters.iter().cloned());
+        weights.buffers.extend(unit.owned().buffers.iter().cloned());
     }
     weights
 }

@@ -1,7 +1,7 @@
 //! Three axes at once: replicas of pipelines, whose stages hold parts of their layers.
 
 use super::numbers::SAMPLES;
-use super::training::{checked, cut, dense, images, lenet, on_ranks};
+use super::training::{checked_on, cut, dense, images, lenet, on_ranks};
 use crate::prelude::*;
 
 /// The seven samples of a batch make micro-batches of two sizes. Stages of the dense stack begin at a layer by columns,
@@ -19,9 +19,8 @@ fn every_mesh_equals_one_device() {
                 let of_stages = if mesh.pipeline == 1 { "" } else { begins };
                 let kind = if mesh.pipeline == 1 { Kind::Naive } else { kind };
                 let what = format!("{}, {mesh}, {kind}, cut {of_stages}", case.name);
-                let (checked, cut) =
-                    (checked(kind, mesh.pipeline, 4 / mesh.data), cut(of_stages, 5));
-                let (found, steps, _) = case.on_mesh(mesh, &checked, &cut, SAMPLES);
+                let (checked, cut) = (checked_on(mesh, kind, 4 / mesh.data), cut(of_stages, 5));
+                let (found, steps, _) = case.on_mesh(mesh, &checked, &cut, SAMPLES, false);
                 let difference = largest_difference(&found, &weights).unwrap();
                 assert!(difference < 1e-10, "{what}: {difference:e}");
                 for (found, expected) in steps.iter().zip(&losses) {
@@ -42,7 +41,7 @@ fn every_mesh_evaluates_as_one_device() {
     for mesh in ["1x1x2", "2x1x2", "1x2x2", "2x2x2"] {
         let mesh: Mesh = mesh.parse().unwrap();
         let (checked, cut) = (
-            checked(Kind::OneFOneB, mesh.pipeline, 2),
+            checked_on(mesh, Kind::OneFOneB, 2),
             cut(if mesh.pipeline == 1 { "" } else { "1" }, 3),
         );
         let found = on_ranks(mesh.devices(), |rank| {
@@ -50,8 +49,7 @@ fn every_mesh_evaluates_as_one_device() {
             let group = Group::new(mesh.along(&all, Axis::Tensor)?, Algorithm::OneShot);
             let range = cut[mesh.coordinate(rank.rank(), Axis::Pipeline)].clone();
             let part = layers.build_part(range, 1, DType::F64, &Device::Cpu, &group)?;
-            let worker = Executor::new(&checked, vec![part], all, mesh, &SAMPLE)?;
-            worker.evaluate(&data)
+            Executor::new(&checked, vec![part], all, mesh, &SAMPLE)?.evaluate(&data)
         });
         for sums in found.unwrap() {
             assert_eq!((sums.samples, sums.correct), (expected.samples, expected.correct));

@@ -71,5 +71,5 @@ fn trained(
 ) -> Result<Trained, Error> {
     let mut report = Report::silent();
     let sgd = &mut Sgd::new(Momentum::default());
-    train(model, data, options, sgd, None, &mut report, |_| Ok(()))
+    train(model, data, options, (sgd, 0), None, &mut report, |_| Ok(()))
 }

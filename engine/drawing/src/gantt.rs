@@ -20,10 +20,8 @@ pub const IDLE: f64 = 0.12;
 /// A piece of work, drawn as a bar.
 #[derive(Clone, Debug)]
 pub struct Bar {
-    /// The beginning.
-    pub start: f64,
-    /// The end.
-    pub end: f64,
+    /// The beginning and the end.
+    pub time: (f64, f64),
     /// The text in the bar, drawn if there is room.
     pub label: String,
     /// The name of the work in the tooltip, before the times.
@@ -32,6 +30,8 @@ pub struct Bar {
     pub series: usize,
     /// The share of the colour: one of [`SHADES`].
     pub shade: f64,
+    /// The share of the lane's height, from the bottom.
+    pub height: f64,
 }
 
 /// A row of bars.
@@ -159,7 +159,7 @@ impl Lane {
         let (from, to) = (x(self.time.0), x(self.time.1));
         svg.rect("axis", (from, top), (to - from, BAR), IDLE, "");
         let mut drawn = 0.0;
-        for Bar { start, end, label, name, series, shade } in &self.bars {
+        for Bar { time: (start, end), label, name, series, shade, height } in &self.bars {
             let begin = x(*start);
             // There is a gap between neighbouring bars.
             let close = (x(*end) - 1.0).max(begin + 1.0);
@@ -169,8 +169,8 @@ impl Lane {
             drawn = close;
             let [duration, start] = [end - start, *start].map(|time| short(time * factor));
             let tooltip = format!("{name}: {duration} {unit}, from {start} {unit}");
-            let size = (close - begin, BAR);
-            svg.rect(&Look::of(*series).class, (begin, top), size, *shade, &tooltip);
+            let (size, low) = ((close - begin, BAR * height), top + BAR - BAR * height);
+            svg.rect(&Look::of(*series).class, (begin, low), size, *shade, &tooltip);
             if close - begin > width(label) {
                 let middle = ((begin + close) / 2.0, top + BAR / 2.0);
                 svg.text("label on-bar", middle, Anchor::Middle, label);
@@ -186,7 +186,7 @@ mod tests {
 
     fn bar(start: f64, end: f64, label: &str) -> Bar {
         let (label, name) = (label.to_owned(), format!("work {label}"));
-        Bar { start, end, label, name, series: 1, shade: SHADES[0][0] }
+        Bar { time: (start, end), label, name, series: 1, shade: SHADES[0][0], height: 1.0 }
     }
 
     fn row(name: &str, lanes: Vec<Vec<Bar>>) -> Row {

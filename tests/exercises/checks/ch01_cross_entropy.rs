@@ -17,10 +17,8 @@ pub const LAWS: &[Law<Answer>] = laws![
 const LABEL: &str = "a sample's loss is −ln of the probability at its label; labels begin at 0";
 const GRADIENT: &str = "the gradient is the probabilities, with 1 taken off at the label";
 const SUM: &str = "loss and gradient are sums over the samples, as in ops::cross_entropy; only the update divides, and once";
-const LARGEST: &str =
-    "exponentials are taken of logits minus their row's largest, and ln never of a 0";
-const SHARDS: &str =
-    "the loss of a batch is the sum of its shards' losses, even where one is empty";
+const LARGEST: &str = "exponentials are of logits minus their row's largest; ln is never of a 0";
+const SHARDS: &str = "the loss of a batch is the sum of its shards' losses; a shard may be empty";
 
 /// Demands a loss and a gradient.
 fn compare(

@@ -18,10 +18,8 @@ pub const LAWS: &[Law<Answer>] = laws![
         |answer, rank| reduced(answer, rank, vec![contribution(rank.rank(), 4)?]),
 ];
 
-const SUM: &str =
-    "every rank gets the sum of each gradient over all ranks; nothing is divided here";
-const VARIABLE: &str =
-    "write the sum into the variable (Var::set): the update holds the variable, not the list";
+const SUM: &str = "every rank gets each gradient's sum over all ranks; nothing is divided";
+const VARIABLE: &str = "write the sum into the variable (Var::set), which the update holds";
 const MESSAGES: &str =
     "for each gradient every other rank sends one message, to rank 0, and rank 0 one to each";
 const ITSELF: &str = "a variable cannot be set to its own memory: a rank that is alone has nothing to add and nothing to write";

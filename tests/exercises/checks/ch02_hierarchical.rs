@@ -72,14 +72,9 @@ fn few_bytes_between_hosts(answer: Answer, &case: &Case) -> Outcome {
     // A ring sends so many bytes of these elements.
     let ring = |elements: usize| 4 * 2 * (hosts - 1) * elements / hosts;
     let at_most = |most: usize, from: String, bytes: usize, law| {
-        demand(bytes <= most, || {
-            let tensor = 4 * shape[0];
-            Finding::new(format!(
-                "bytes from {from} to other hosts, for a tensor of {tensor} bytes"
-            ))
-            .expected(format!("at most {most}"), bytes)
-            .law(law)
-        })
+        let all = 4 * shape[0];
+        let what = format!("bytes from {from} to other hosts, for a tensor of {all} bytes");
+        expect(bytes <= most, what, (format!("at most {most}"), bytes), law)
     };
     for (host, sent) in sent.chunks(each).enumerate() {
         at_most(ring(shape[0]), format!("host {host}"), sent.iter().sum(), FEW)?;

@@ -32,8 +32,7 @@ const SUM: &str = "the owner adds up the tensors of all ranks, and every rank ge
 const BYTES: &str = "every other rank sends its tensor to the owner, and the owner sends the sum to every other rank";
 const CHAIN: &str = "a rank sends all its tensors to their owners before it waits for anything: then all owners work at once";
 const ORDER: &str = "messages from one rank to another arrive in the order in which they were sent: first all tensors, then the sums";
-const BITS: &str =
-    "the order of the additions depends on the ranks' numbers, and not on the rank that adds";
+const BITS: &str = "the order of the additions depends on the ranks' numbers, not on the owner";
 
 /// The laws about failures of ranks.
 const FAILURES: [(&str, &str); 5] = [
@@ -82,10 +81,8 @@ fn the_owners_are_balanced(answer: Answer, Sizes(bytes, ranks): &Sizes) -> Outco
     same("two calls give different owners", in_a_row(&owners), again, ALIKE)?;
     let mut loads = vec![0; *ranks];
     for (tensor, (&owner, size)) in owners.iter().zip(bytes).enumerate() {
-        demand(owner < *ranks, || {
-            let what = format!("the owner of tensor {tensor} is no rank");
-            Finding::new(what).expected(format!("0 to {}", ranks - 1), owner).law(OWNER)
-        })?;
+        let (what, all) = (format!("the owner of tensor {tensor} is no rank"), 0..*ranks);
+        expect(owner < *ranks, what, (format!("one of {all:?}"), owner), OWNER)?;
         loads[owner] += size;
     }
     for (tensor, (&owner, &size)) in owners.iter().zip(bytes).enumerate() {
@@ -96,8 +93,7 @@ fn the_owners_are_balanced(answer: Answer, Sizes(bytes, ranks): &Sizes) -> Outco
                 "better: tensor {tensor}, {size} bytes, on rank {to}; then rank {to} has {more} and rank {owner} {less}"
             );
             let got = format!("ranks with {} bytes", in_a_row(&loads));
-            let finding = Finding::new("the owners are not balanced");
-            return Err(finding.expected(expected, got).law(BALANCE));
+            expect(false, "the owners are not balanced", (expected, got), BALANCE)?;
         }
     }
     Ok(())
@@ -189,13 +185,10 @@ fn only_owners_receive_and_send_back(answer: Answer, case: &Owned) -> Outcome {
 fn no_message_to_an_owner_waits(answer: Answer, case: &Owned) -> Outcome {
     let found = case.found(answer, whole)?;
     let longest = found.iter().flat_map(|(_, sent)| sent).map(|message| message.chain).max();
-    demand(longest.unwrap_or(0) <= 2, || {
-        Finding::new(
-            "messages in the longest chain, each sent after its sender has received the one before",
-        )
-        .expected("at most 2: a tensor to its owner, then the sum", longest.unwrap_or(0))
-        .law(CHAIN)
-    })
+    let what =
+        "messages in the longest chain, each sent after its sender has received the one before";
+    let sides = ("at most 2: a tensor to its owner, then the sum", longest.unwrap_or(0));
+    expect(sides.1 <= 2, what, sides, CHAIN)
 }
 
 fn the_owners_make_no_difference_to_the_bits(answer: Answer, &case: &Owned) -> Outcome {

@@ -24,14 +24,10 @@ pub const LAWS: &[Law<Answer>] = laws![
 const SUM: &str = "after the all-gather every rank has every chunk's whole sum";
 const CHUNKS: &str = "every element is in exactly one chunk, and chunks differ by at most one element; all ranks cut alike";
 const FEWER: &str = "with fewer elements than ranks some chunks are empty";
-const STEPS: &str =
-    "k − 1 steps of reduce-scatter and k − 1 of all-gather, one message from every rank in each";
-const NEIGHBOURS: &str =
-    "rank r sends to rank r + 1 only, and the last one to rank 0: a ring needs no other link";
-const ONE_CHUNK: &str =
-    "a step sends one chunk, never the whole tensor, and chunks differ by at most one element";
-const WAITS: &str = "a send waits until it is received: somewhere in the ring a rank has to receive first, and somewhere one has \
-                     to send first";
+const STEPS: &str = "k − 1 steps of reduce-scatter, then k − 1 of all-gather, a message in each";
+const NEIGHBOURS: &str = "rank r sends to rank r + 1 only, and the last rank to rank 0";
+const ONE_CHUNK: &str = "a step sends one chunk, never the whole tensor; chunks differ by 0 or 1";
+const WAITS: &str = "a send waits until it is received: at least one rank has to receive first, and at least one to send first";
 
 /// The laws about failures of ranks.
 const FAILURES: [(&str, &str); 8] = [
@@ -90,18 +86,11 @@ fn a_rank_sends_one_chunk_in_each_step(answer: Answer, &case: &Case) -> Outcome 
     let [least, most] = [elements / ranks, elements.div_ceil(ranks)];
     for (rank, sent) in sent.iter().enumerate() {
         for &Message { to, bytes, .. } in sent {
-            demand((4 * least..=4 * most).contains(&(bytes as usize)), || {
-                let chunks = format!("chunks of {least} to {most} f32 numbers of 4 bytes");
-                Finding::new(format!("rank {rank} sent a message of {bytes} bytes"))
-                    .expected(chunks, format!("{bytes} bytes"))
-                    .law(ONE_CHUNK)
-            })?;
-            same(
-                format!("rank {rank} sent something to rank"),
-                (rank + 1) % ranks,
-                to,
-                NEIGHBOURS,
-            )?;
+            let is_chunk = (4 * least..=4 * most).contains(&(bytes as usize));
+            let chunks = format!("chunks of {least} to {most} f32 numbers of 4 bytes");
+            let what = format!("rank {rank} sent a message of {bytes} bytes");
+            expect(is_chunk, what, (chunks, format!("{bytes} bytes")), ONE_CHUNK)?;
+            same(format!("rank {rank} sent to rank"), (rank + 1) % ranks, to, NEIGHBOURS)?;
         }
         same(format!("messages of rank {rank}"), 2 * (ranks - 1), sent.len(), STEPS)?;
     }

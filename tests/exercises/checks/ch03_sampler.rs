@@ -11,6 +11,8 @@ pub type Answer = fn(usize, usize, usize, usize, u64, usize) -> Vec<Vec<u32>>;
 
 pub const LAWS: &[Law<Answer>] = laws![ranks_share_every_epoch_out in epochs()];
 
+const NUMBERED: &str = "samples are numbered from 0, and an epoch has no others";
+
 /// Every rank's share of an epoch: rank, step, sample.
 type Shares = Vec<Vec<Vec<u32>>>;
 
@@ -45,16 +47,18 @@ impl Epoch {
         (0..world_size).map(share).collect()
     }
 
-    fn finding(self, what: String, found: &Shares, law: &str) -> Finding {
-        Finding::new(what).expected(drawn(&self.shares(epoch_share)), drawn(found)).law(law)
+    /// Demands that something holds, and shows the right shares and those that were found.
+    fn demand(self, right: bool, what: String, found: &Shares, law: &str) -> Outcome {
+        let expected = || drawn(&self.shares(epoch_share));
+        demand(right, || Finding::new(what).expected(expected(), drawn(found)).law(law))
     }
 
     fn all_ranks_make_the_same_steps(self, found: &Shares) -> Outcome {
         let law = "in every step all ranks meet at an all-reduce, even one with nothing to add";
         let steps = found[0].len();
         found.iter().enumerate().try_for_each(|(rank, share)| {
-            let what = || format!("rank {rank} makes {} steps, rank 0 makes {steps}", share.len());
-            demand(share.len() == steps, || self.finding(what(), found, law))
+            let what = format!("rank {rank} makes {} steps, rank 0 makes {steps}", share.len());
+            self.demand(share.len() == steps, what, found, law)
         })
     }
 
@@ -65,24 +69,21 @@ impl Epoch {
             let shards = share.iter().enumerate();
             for (step, &sample) in shards.flat_map(|(step, it)| it.iter().map(move |it| (step, it)))
             {
-                let Some(places) = places.get_mut(sample as usize) else {
-                    let law = "samples are numbered from 0, and an epoch has no others";
-                    return Err(self.finding(format!("there is no sample {sample}"), found, law));
-                };
+                let (what, law) = (format!("there is no sample {sample}"), NUMBERED);
+                self.demand((sample as usize) < self.samples, what, found, law)?;
+                let places = &mut places[sample as usize];
                 places.push(format!("on rank {rank} in step {step}"));
             }
         }
         if let Some((sample, places)) = (0..).zip(&places).find(|(_, places)| places.len() > 1) {
             let why = self.why_twice(found);
             let what = format!("sample {sample} is {} and {}{why}", places[0], places[1]);
-            return Err(self.finding(what, found, law));
+            self.demand(false, what, found, law)?;
         }
         let lost = (0..).zip(&places).filter(|(_, places)| places.is_empty());
         let lost: Vec<u32> = lost.map(|(sample, _)| sample).collect();
-        demand(lost.is_empty(), || {
-            let what = format!("no rank has samples {}", in_a_row(&lost));
-            self.finding(what, found, "every sample is trained on in every epoch")
-        })
+        let what = format!("no rank has samples {}", in_a_row(&lost));
+        self.demand(lost.is_empty(), what, found, "every sample is trained on in every epoch")
     }
 
     /// The reason for a sample that comes twice, if it explains all shares.
@@ -121,28 +122,24 @@ impl Epoch {
             (_, true) => format!("seed {} gives the order of seed {seed}", self.seed),
             _ => format!("the order is that of seed {seed} and epoch {epoch}"),
         };
-        Err(self.finding(what, found, law))
+        self.demand(false, what, found, law)
     }
 
     fn batches_are_those_of_one_device(self, found: &Shares) -> Outcome {
         let law = "k devices equal one: the batches of one device, each cut into shards";
         let alone = Self { world_size: 1, ..self }.shares(epoch_share).swap_remove(0);
-        demand(found[0].len() == alone.len(), || {
-            let (steps, alone) = (found[0].len(), alone.len());
-            let what = format!("an epoch is {steps} steps long, on one device {alone}");
-            self.finding(what, found, law)
-        })?;
+        let (steps, right) = (found[0].len(), alone.len());
+        let what = format!("an epoch is {steps} steps long, on one device {right}");
+        self.demand(steps == right, what, found, law)?;
         alone.into_iter().enumerate().try_for_each(|(step, batch)| {
             let together = found.iter().flat_map(|share| share[step].iter().copied());
             let [together, batch] = [together.collect(), batch].map(|mut samples: Vec<u32>| {
                 samples.sort_unstable();
                 samples
             });
-            demand(together == batch, || {
-                let (made, of) = (in_a_row(&together), in_a_row(&batch));
-                let what = format!("step {step} is made of samples {made}, on one device of {of}");
-                self.finding(what, found, law)
-            })
+            let (made, of) = (in_a_row(&together), in_a_row(&batch));
+            let what = format!("step {step} is made of samples {made}, on one device of {of}");
+            self.demand(together == batch, what, found, law)
         })
     }
 }
@@ -160,8 +157,7 @@ fn ranks_share_every_epoch_out(answer: Answer, epoch: &Epoch) -> Outcome {
     epoch.every_sample_once(&found)?;
     epoch.the_order_is_the_epochs(&found)?;
     epoch.batches_are_those_of_one_device(&found)?;
-    demand(found == epoch.shares(epoch_share), || {
-        let law = "shards of a batch are runs in order, as `shard_range` cuts them";
-        epoch.finding("a batch is shared out in another way".to_owned(), &found, law)
-    })
+    let law = "shards of a batch are runs in order, as `shard_range` cuts them";
+    let what = "a batch is shared out in another way".to_owned();
+    epoch.demand(found == epoch.shares(epoch_share), what, &found, law)
 }

@@ -29,8 +29,7 @@ pub const LAWS: &[Law<Answer>] = laws![
     },
 ];
 
-const LAW: &str =
-    "add up counts, not shares: correct answers and images over all ranks, then divide once";
+const LAW: &str = "add up correct answers and images over all ranks, then divide once";
 const ALL: &str = "every rank takes part, and one without images adds two zeros";
 const SAME: &str = "every rank divides the same sums: else `if accuracy > best { stop }` stops one rank, and the others wait";
 const COUNTS: &str = "two numbers of each rank are enough: its correct answers and its images";
@@ -120,11 +119,8 @@ fn accuracy(answer: Answer, &case: &Case) -> Outcome {
         })?;
     }
     let all: Vec<String> = found.iter().map(|accuracy| format!("{accuracy:?}")).collect();
-    demand(all.iter().all(|of_rank| *of_rank == all[0]), || {
-        Finding::new("ranks have different accuracies")
-            .expected("one number on all ranks, to the last bit", all.join("\n"))
-            .law(SAME)
-    })
+    let sides = ("one number on all ranks, to the last bit", all.join("\n"));
+    expect(all.iter().all(|it| *it == all[0]), "ranks have different accuracies", sides, SAME)
 }
 
 /// An untrained network: all logits are equal.
@@ -149,10 +145,9 @@ fn counts_travel_and_images_do_not(answer: Answer, &case: &Case) -> Outcome {
     let most = 64 * case.0.len() as u64;
     for (rank, (_, Traffic { messages, bytes })) in case.found(answer)?.into_iter().enumerate() {
         let what = format!("rank {rank} sends {}", counted(messages as usize, "message"));
-        demand(messages > 0 && bytes <= most, || {
-            let expected = format!("messages with its counts, of at most {most} bytes in all");
-            Finding::new(what).expected(expected, format!("{bytes} bytes")).law(COUNTS)
-        })?;
+        let expected = format!("messages with its counts, of at most {most} bytes in all");
+        let sides = (expected, format!("{bytes} bytes"));
+        expect(messages > 0 && bytes <= most, what, sides, COUNTS)?;
     }
     Ok(())
 }

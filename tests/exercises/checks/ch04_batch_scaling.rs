@@ -1,11 +1,11 @@
 //! Chapter 4, `book/src/ch04-data-parallel.md`: k devices, a batch k times as large.
 //!
-//! The check compares each step with a step of one device on a batch of k·b samples: the samples, the weight of each sample
-//! and the result. Then it compares the share and the messages of each rank.
+//! One device makes the same step on a batch of k·b samples. The check compares the samples, the weight of each sample and the
+//! result. Then the check compares the share and the messages of each rank.
 
 use std::ops::Range;
 
-use crate::micro_batches::Update;
+use crate::micro_batches::{Found, Update, trained};
 use crate::prelude::*;
 use crate::scaling::{RateRule, Tuned};
 use crate::shards;
@@ -22,18 +22,16 @@ pub const LAWS: &[Law<Answer>] = laws![
 ];
 
 const SAMPLES: usize = 18;
-/// Two settings, so that an answer cannot have the numbers of one.
+/// An answer cannot have the numbers of both settings.
 const TUNED: [Tuned; 2] =
     [Tuned { batch_size: 4, learning_rate: 0.5 }, Tuned { batch_size: 5, learning_rate: 0.2 }];
 
 /// Bytes that another cut of the same numbers into messages may add.
 const SLACK: u64 = 256;
 
-const ALL: &str = "all ranks take part in every all-reduce, even a rank with an empty shard";
 const NEXT: &str = "the batch of k devices has the next k·b samples of the epoch, and each takes its own shard of them";
 const KEEP: &str = "the rate is kept; sum, then divide once, by the size of the whole batch";
-const LINEAR: &str =
-    "k times the rate in every step; sum, then divide once, by the size of the whole batch";
+const LINEAR: &str = "k times the rate; sum, then divide once, by the size of the whole batch";
 const OWN: &str = "each rank computes the gradients of its own shard, and of no other";
 
 #[derive(Clone, Copy)]
@@ -59,34 +57,22 @@ fn steps(rule: RateRule) -> Vec<Step> {
 shown!(Step { devices, step, tuned: Tuned { batch_size, .. }, rule } =>
     "{devices} devices with {batch_size} samples each, an epoch of {SAMPLES}, RateRule::{rule:?}, step {step}");
 
-/// The results of a step on a rank.
-struct Found {
-    weights: Weights,
-    /// The samples whose gradients the rank has computed.
-    worked: usize,
-    sent: Traffic,
-}
-
 impl Step {
     fn samples(self) -> Range<usize> {
         let size = self.devices * self.tuned.batch_size;
         self.step * size..SAMPLES.min((self.step + 1) * size)
     }
 
-    /// The rate is so many times that of one device.
+    /// The factor of one device's rate.
     fn times(self) -> usize {
         if self.rule == RateRule::Linear { self.devices } else { 1 }
     }
 
-    fn found(self, answer: Answer) -> Outcome<Vec<Found>> {
-        let found = ranks::run(self.devices, Sends::Buffered, move |rank| {
-            let model = Classifier::new(1, rank.device())?;
-            worked();
-            answer(rank, &model, &tracer::batch(0..SAMPLES)?, self.step, self.tuned, self.rule)?;
-            let weights = model.parameters().snapshot()?;
-            Ok(Found { weights, worked: worked().iter().sum(), sent: rank.traffic() })
-        });
-        found.map_err(ranks::all_take_part(ALL, self.samples().len() < self.devices))
+    fn found(self, answer: Answer) -> Outcome<Vec<Found<()>>> {
+        let Self { devices, step, tuned, rule } = self;
+        trained(devices, self.samples().len() < devices, move |rank, model| {
+            answer(rank, model, &tracer::batch(0..SAMPLES)?, step, tuned, rule)
+        })
     }
 
     /// The batch may be cut into equal shards, or into b samples for one rank after another.
@@ -102,8 +88,11 @@ impl Step {
 }
 
 fn update(answer: Answer, &step: &Step) -> Outcome {
-    let (weights, worked): (Vec<Weights>, Vec<usize>) =
-        step.found(answer)?.into_iter().map(|it| (it.weights, it.worked)).unzip();
+    let (weights, worked): (Vec<Weights>, Vec<usize>) = step
+        .found(answer)?
+        .into_iter()
+        .map(|it| (it.weights, it.worked.iter().sum::<usize>()))
+        .unzip();
     let Step { devices, tuned, rule, .. } = step;
     let shard = |rank| shard_range(step.samples().len(), devices, rank).len();
     let (shards, times) = ((0..devices).map(shard).collect(), step.times());

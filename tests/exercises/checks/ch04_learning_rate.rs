@@ -36,11 +36,9 @@ pub const LAWS: &[Law<Answer>] =
 const PROGRAM: &str =
     "cargo run --release -p scratch-data-parallel -- … --metrics FILE, as the exercise's text says";
 
-const BATCHES: &str =
-    "each device keeps its batch: four devices have four times the global batch of one";
+const BATCHES: &str = "four devices have four times the global batch of one: each keeps its batch";
 const MAXIMUM: &str = "four points show a maximum; fewer show little";
-const BETWEEN: &str =
-    "the best rate may lie outside of the range, as long as it is the lowest or the highest";
+const BETWEEN: &str = "the best rate may lie outside of the range, if it is the lowest or highest";
 const GLOBAL: &str = "a step takes the global batch, on all devices together";
 const BEST: &str = "the best rate has the highest accuracy, as the mean over the seeds";
 const MEAN: &str = "the mean of the accuracies of all seeds, after the last epoch";
@@ -119,11 +117,11 @@ fn the_runs(answer: Answer) -> Outcome {
         let (best, listed) = (side.best().0, side.listed());
         let told = (format!("at least {RATES}"), rates.len());
         let what = format!("the rates of batch {batch}: {listed}");
-        field(what, false, rates.len() >= RATES, told, MAXIMUM)?;
+        expect(rates.len() >= RATES, what, told, MAXIMUM)?;
         let inside = rates[0].0 < best && best < rates[rates.len() - 1].0;
         let told = ("a lower and a higher rate that are worse", format!("{best} of {listed}"));
         let what = format!("the best rate of batch {batch} is at the end of the range");
-        field(what, false, inside, told, BETWEEN)
+        expect(inside, what, told, BETWEEN)
     })
 }
 
@@ -139,7 +137,7 @@ fn the_numbers(answer: Answer) -> Outcome {
         // Rates within the spread of their seeds are equally good.
         let good = best.mean() - mean <= spread(best).max(spread(got));
         let sides = ("a rate with a higher accuracy", format!("{rate}, with {mean:.3}"));
-        field(format!("the best rate of batch {batch}"), false, good, sides, BEST)?;
+        expect(good, format!("the best rate of batch {batch}"), sides, BEST)?;
         let name = |what| format!("{what} of {}", got.name);
         compare(name("the accuracy"), mean, answer.accuracy[index], ROUNDED, MEAN)?;
         compare(name("the spread"), spread(got), answer.spread[index], ROUNDED, SPREAD)?;

@@ -31,8 +31,7 @@ pub const LAWS: &[Law<Answer>] = laws![
 const DIVIDE: &str = "k devices equal one: add up the gradients of all shards, then divide once, by the samples of the whole batch";
 const RESULT: &str = "the result is about the whole batch, before the update, on every rank";
 const ALL: &str = "all ranks take part in every all-reduce, even a rank with an empty shard";
-const ONCE: &str =
-    "each gradient is added up in one all-reduce, and the caller decides on the algorithm";
+const ONCE: &str = "each gradient is added up in one all-reduce; the caller names the algorithm";
 
 /// Relative differences in f64 that are rounding.
 const ROUNDING: f64 = 1e-10;

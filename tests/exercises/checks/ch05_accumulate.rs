@@ -3,7 +3,7 @@
 //! The check compares each update with an update of one device on one large batch: the samples, the weight of each sample and
 //! the result. Then it compares the share and the messages of each rank.
 
-use crate::micro_batches;
+use crate::micro_batches::{self, Found, trained};
 use crate::prelude::*;
 
 /// A rank, its model, the micro-batches, their number for each update, and the rate.
@@ -18,12 +18,6 @@ pub const LAWS: &[Law<Answer>] = laws![
 const OWN: &str = "each rank computes the gradients of its own shard, and of no other";
 const ONE_BY_ONE: &str = "micro-batches are processed one by one: all do not fit into memory";
 const QUIET: &str = "ranks add up once for an update, after its last micro-batch";
-
-struct Found {
-    weights: Weights,
-    sent: Traffic,
-    worked: Vec<usize>,
-}
 
 #[derive(Clone, Copy)]
 struct Case {
@@ -54,40 +48,28 @@ shown!(Case { ranks, sizes, per_update, .. } =>
     "{}, micro-batches of {sizes:?} samples, {per_update} for each update", counted(*ranks, "rank"));
 
 impl Case {
-    fn found(self, answer: Answer, sizes: &[usize]) -> Outcome<Vec<Found>> {
-        let given = sizes.to_vec();
-        let found = ranks::run(self.ranks, Sends::Buffered, move |rank| {
-            let model = Classifier::new(1, rank.device())?;
-            let batches = micro_batches::batches(&given)?;
-            worked();
-            answer(rank, &model, &batches, self.per_update, self.rate)?;
-            let (worked, sent) = (worked(), rank.traffic());
-            Ok(Found { weights: model.parameters().snapshot()?, sent, worked })
-        });
-        let law = "all ranks take part in every all-reduce, even a rank with an empty shard";
-        let empty = sizes.iter().any(|&size| size < self.ranks);
-        found.map_err(ranks::all_take_part(law, empty))
+    fn found(self, answer: Answer, sizes: &[usize]) -> Outcome<Vec<Found<()>>> {
+        let (given, Self { ranks, per_update, rate, .. }) = (sizes.to_vec(), self);
+        trained(ranks, sizes.iter().any(|&size| size < ranks), move |rank, model| {
+            answer(rank, model, &micro_batches::batches(&given)?, per_update, rate)
+        })
     }
 
     /// A rank may work on parts of a shard, but on no part that is larger than a shard.
-    fn each_rank_has_its_shards(self, sizes: &[usize], found: &[Found]) -> Outcome {
+    fn each_rank_has_its_shards(self, sizes: &[usize], found: &[Found<()>]) -> Outcome {
         for (rank, Found { worked, .. }) in found.iter().enumerate() {
             let shard = |size: &usize| shard_range(*size, self.ranks, rank).len();
             let shards: Vec<usize> = sizes.iter().map(shard).collect();
             let [all, own] = [worked, &shards].map(|each| each.iter().sum::<usize>());
             let got = format!("{all}: {worked:?}");
-            demand(own == all, || {
-                Finding::new(format!("rank {rank} computes the gradients of other samples"))
-                    .expected(format!("{own}: {shards:?}, its shard of each micro-batch"), &got)
-                    .law(OWN)
-            })?;
+            let what = format!("rank {rank} computes the gradients of other samples");
+            let shard = format!("{own}: {shards:?}, its shard of each micro-batch");
+            expect(own == all, what, (shard, &got), OWN)?;
             let [largest, most] =
                 [&shards, worked].map(|each| each.iter().max().copied().unwrap_or_default());
-            demand(most <= largest, || {
-                Finding::new(format!("rank {rank} takes {most} samples at once"))
-                    .expected(format!("at most {largest}: {shards:?}, its shard of each"), &got)
-                    .law(ONE_BY_ONE)
-            })?;
+            let what = format!("rank {rank} takes {most} samples at once");
+            let shard = format!("at most {largest}: {shards:?}, its shard of each");
+            expect(most <= largest, what, (shard, got), ONE_BY_ONE)?;
         }
         Ok(())
     }

@@ -51,13 +51,10 @@ const PROGRAM: &str =
     "cargo run --release -p concise-wrapper -- … --metrics FILE, as the exercise's text says";
 
 const ALONE: &str = "an experiment changes one thing at a time";
-const SYNCHRONISED: &str =
-    "with synchronised batch norm two devices train as one: the number of devices is no suspect";
-const LOST: &str =
-    "the mean over all seeds with the smaller batch and rate, minus the mean with this setting";
+const SYNCHRONISED: &str = "with synchronised batch norm, two devices train as one";
+const LOST: &str = "the mean over all seeds with the smaller batch and rate, minus this setting's";
 const REGAINED: &str = "the same weights, tested in two ways: own statistics minus running statistics, with twice the batch and rate";
-const DEVIATION: &str =
-    "the standard deviation of a few seeds: the sum of squares divided by n − 1, then the root";
+const DEVIATION: &str = "the standard deviation of a few seeds: divided by n − 1, then the root";
 const LARGER: &str = "a difference within the spread of the seeds needs no cause";
 const SUSPECT: &str = "the suspect is the setting that loses more accuracy if nothing else changes";
 const PLACE: &str = "the same weights have another accuracy with other statistics: only the difference that stays is the weights'";
@@ -85,12 +82,12 @@ fn experiment(answer: Answer) -> Outcome<Experiment> {
     let mut runs = trainings(answer.metrics, PROGRAM)?;
     runs.retain(|run| run.devices.len() == 2);
     let two = ("runs on two devices", "none");
-    field("the runs", false, !runs.is_empty(), two, ALONE)?;
+    expect(!runs.is_empty(), "no training on two devices", two, ALONE)?;
     let has = |run: &Summary, part| run.method.as_ref().is_some_and(|it| it.contains(part));
     runs.iter().try_for_each(|run| {
         let sides = ("synchronised, on all runs", run.method.as_deref().unwrap_or_default());
         let right = has(run, "synchronised batch norm");
-        field("the batch norms of a run", false, right, sides, SYNCHRONISED)
+        expect(right, "the batch norms of a run", sides, SYNCHRONISED)
     })?;
     let batch = runs.iter().map(|run| run.options.batch_size).min().unwrap_or_default();
     let rate = runs.iter().map(|run| run.options.learning_rate).fold(f64::INFINITY, f64::min);
@@ -101,7 +98,7 @@ fn experiment(answer: Answer) -> Outcome<Experiment> {
         let of = |run: &Summary| (run.options.batch_size, run.options.learning_rate, own(run));
         let it = Setting::of(name, runs.iter().filter(|run| of(run) == (batch, rate, test)));
         let found = (&it.name, "none in the files");
-        field("a setting has no run", false, !it.seeds.is_empty(), found, ALONE).map(|()| it)
+        expect(!it.seeds.is_empty(), "a setting has no run", found, ALONE).map(|()| it)
     };
     let settings = [(1, 1.0), (2, 1.0), (1, 2.0), (2, 2.0)]
         .map(|(batches, rates)| (batches * batch, rates * rate, "running"));
@@ -144,7 +141,7 @@ fn the_gap_is_larger_than_chance(answer: Answer) -> Outcome {
     let Experiment { lost: [.., by_both], spread, .. } = experiment(answer)?;
     let sides = (format!("more than twice the spread, {spread:.3}"), format!("{by_both:.3}"));
     let what = "the accuracy that is lost with both";
-    field(what, false, by_both >= 2.0 * spread, sides, LARGER)
+    expect(by_both >= 2.0 * spread, what, sides, LARGER)
 }
 
 fn the_suspect(answer: Answer) -> Outcome {

@@ -90,8 +90,7 @@ fn gradients_are_gathered_into_buckets(answer: Answer, Case(sizes, caps): &Case)
     let all = || found.iter().enumerate().map(filled);
     let mut full = all().zip(&found).filter(|(_, members)| members.len() > 1);
     if let Some(((bucket, bytes, cap), _)) = full.find(|((_, bytes, cap), _)| bytes > cap) {
-        let law = "a gradient that would exceed the cap opens the next bucket; caps.first is the cap of the first bucket, \
-                   caps.others that of every other";
+        let law = "a gradient that would exceed the cap opens the next bucket; caps.first is the cap of the first bucket alone";
         return broken(format!("bucket {bucket} has {bytes} bytes, and a cap of {cap}"), law);
     }
     for (two, (bucket, bytes, cap)) in found.windows(2).zip(all()) {

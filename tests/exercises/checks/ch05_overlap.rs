@@ -22,10 +22,8 @@ pub const LAWS: &[Law<Answer>] = laws![
         |answer, rank| answer(&UNLIKE[1].pass(rank)?, &UNLIKE[1].buckets()),
 ];
 
-const SUM: &str = "the sum of a gradient over all ranks has the place of its parameter; in a row, each gradient has the same \
-                   place on every rank";
-const ORDER: &str =
-    "all ranks start all buckets, each once, in the same order: the order of the list";
+const SUM: &str = "the sum of a gradient over all ranks has the place of its parameter; a row has one order on every rank";
+const ORDER: &str = "all ranks start all buckets, each once, in the same order: the list's";
 const MISSED: &str = "a pass that ends without the gradient of a parameter is an error: zeros would hide the mistake";
 const NAMED: &str = "the error names the parameter, as in the course's wrapper: a gradient can be missing far from the mistake";
 const EARLY: &str = "a bucket starts as soon as its gradients are there, in the order of the list";
@@ -170,11 +168,9 @@ fn sums(answer: Answer, case: &Case) -> Outcome {
 fn missing_gradients_are_errors(answer: Answer, case: &Case) -> Outcome {
     let failure = case.run(answer).0.map_or_else(|it| it.to_string(), |_| String::from("sums"));
     let missed = failure == "sums" || miss_each_other(&failure) || failure.contains("panicked: ");
-    demand(!missed && names_a_missing_parameter(&failure, case.1), || {
-        Finding::new("a gradient never comes")
-            .expected("an error of the rank whose gradient it is, with its number", failure)
-            .law(if missed { MISSED } else { NAMED })
-    })
+    let right = !missed && names_a_missing_parameter(&failure, case.1);
+    let sides = ("an error of the rank whose gradient it is, with its number", failure);
+    expect(right, "a gradient never comes", sides, if missed { MISSED } else { NAMED })
 }
 
 /// Whether a failure such as `rank 1 failed: parameter 3 …` has a missing gradient of this rank.

@@ -42,17 +42,14 @@ pub const LAWS: &[Law<Answer>] = laws![a_training_goes_on_to_the_last_bit in set
 
 /// The parts of a step, each with the law that a wrong one breaks: samples, rate, loss and weights.
 const STEP: [(&str, &str); 4] = [
-    (
-        "has other samples",
-        "a training goes on with the next batch, in the order of the epoch under way",
-    ),
+    ("has other samples", "a training goes on with the next batch of the epoch under way"),
     (
         "has another learning rate",
-        "the learning rate depends on the steps since the beginning of the training",
+        "the rate depends on the steps since the beginning of the training",
     ),
     (
         "has another loss, with the same samples",
-        "it begins with the weights that were saved, to the last bit",
+        "it begins with the saved weights, to the last bit",
     ),
     (
         "leads to other weights, with the same samples, rate and loss",
@@ -61,11 +58,10 @@ const STEP: [(&str, &str); 4] = [
 ];
 
 const STEPS: &str = "a training ends when its last epoch does, however often it was interrupted";
-const ENDED: &str = "the loss of every epoch is in `losses` once: an epoch whose batches are all done is pushed to `losses` by the *next* \
-                     step";
+const ENDED: &str = "`losses` has the loss of every epoch once: an epoch whose batches are all done is pushed to `losses` by the *next* step";
 const MEANS: &str = "the loss of every epoch is the mean over all its batches";
-const ALL: &str = "a checkpoint has all that a step changes, to the last bit: sums and counts as they are, since x / n · n is not \
-                   always x";
+const ALL: &str =
+    "a checkpoint has all that a step changes, to the last bit: x / n · n is not always x";
 const OWN_MEMORY: &str = "a checkpoint has its own memory: nothing that follows changes it";
 const AFTER_THE_END: &str = "a training that has ended makes no step, and pushes no loss";
 

@@ -161,16 +161,12 @@ fn messages_are_small_and_few(answer: Answer) -> Outcome {
         Ok::<_, Finding>((sum(|sent| sent.bytes), sum(|sent| sent.messages), of))
     };
     let [small, large, deep] = [sent(&[1; 3], 2, 8)?, sent(&[4; 3], 8, 8)?, sent(&[1; 3], 2, 64)?];
-    demand(large.0 == small.0, || {
-        let [expected, got] = [&small, &large].map(|(bytes, _, of)| format!("{bytes} bytes {of}"));
-        Finding::new("3 ranks: the bytes sent grow with the images")
-            .expected(expected, got)
-            .law("a few numbers for each channel travel, however many images there are")
-    })?;
-    demand(deep.1 == small.1, || {
-        let [expected, got] = [&small, &deep].map(|(_, many, of)| format!("{many} messages {of}"));
-        Finding::new("3 ranks: the messages sent grow with the channels")
-            .expected(expected, got)
-            .law("all channels travel together, and the fixed cost of a message is paid once")
-    })
+    let sides: (String, String) =
+        [&small, &large].map(|(bytes, _, of)| format!("{bytes} bytes {of}")).into();
+    let law = "a few numbers for each channel travel, however many images there are";
+    expect(large.0 == small.0, "3 ranks: the bytes sent grow with the images", sides, law)?;
+    let sides: (String, String) =
+        [&small, &deep].map(|(_, many, of)| format!("{many} messages {of}")).into();
+    let law = "all channels travel together, and the fixed cost of a message is paid once";
+    expect(deep.1 == small.1, "3 ranks: the messages sent grow with the channels", sides, law)
 }

@@ -3,7 +3,7 @@
 //! The check compares the time of the shares with the best possible time, and a step with unequal shares with a step of one
 //! device.
 
-use crate::micro_batches::Update;
+use crate::micro_batches::{Update, trained};
 use crate::prelude::*;
 use crate::speed::{Speed, step_seconds};
 
@@ -97,12 +97,11 @@ fn no_other_shares_make_the_step_shorter(answer: Answer, case: &Devices) -> Outc
     let (samples, law) = (shares.iter().sum::<usize>(), "every sample is in exactly one shard");
     same(format!("the shares hold {samples} samples"), *batch, samples, law)?;
     let seconds = step_seconds(devices, &shares);
-    demand(seconds <= shortest * (1.0 + 1e-9), || {
-        let got = format!("{} s, with {all}: {}", short(seconds), why(case, &shares));
-        Finding::new("the step takes longer than it has to")
-            .expected(format!("{} s", short(shortest)), got)
-            .law("a step takes as long as its slowest device")
-    })
+    let got = format!("{} s, with {all}: {}", short(seconds), why(case, &shares));
+    let (sides, law) =
+        ((format!("{} s", short(shortest)), got), "a step takes as long as its slowest device");
+    let right = seconds <= shortest * (1.0 + 1e-9);
+    expect(right, "the step takes longer than it has to", sides, law)
 }
 
 /// The device that makes a step long, and a device that would be faster alone.
@@ -151,16 +150,12 @@ const SHARES: [Shares; 8] = [
 fn a_step_with_unequal_shares_is_that_of_one_device(answer: Answer, case: &Shares) -> Outcome {
     let shares = case.0;
     let samples: usize = shares.iter().sum();
-    let found = ranks::run(shares.len(), Sends::Buffered, move |rank| {
-        let (model, batch) = (Classifier::new(1, rank.device())?, tracer::batch(0..samples)?);
-        let sums = (answer.step)(rank, &model, &batch, shares, RATE)?;
-        Ok((model.parameters().snapshot()?, sums))
-    });
-    let law = "every rank takes part, and one without samples adds zeros";
-    let found = found.map_err(ranks::all_take_part(law, shares.contains(&0)))?;
-    let (weights, sums): (Vec<Weights>, Vec<BatchSums>) = found.into_iter().unzip();
-    let law =
-        "a rank works on its own share, and returns its sums, with the weights before the update";
+    let found = trained(shares.len(), shares.contains(&0), move |rank, model| {
+        (answer.step)(rank, model, &tracer::batch(0..samples)?, shares, RATE)
+    })?;
+    let (weights, sums): (Vec<Weights>, Vec<BatchSums>) =
+        found.into_iter().map(|it| (it.weights, it.result)).unzip();
+    let law = "a rank works on its own share, and returns its sums before the update";
     for (rank, (sums, &share)) in sums.iter().zip(shares).enumerate() {
         let what = format!("rank {rank} works on another number of samples");
         same(what, share as u64, sums.samples, law)?;
@@ -174,13 +169,9 @@ fn a_step_with_unequal_shares_is_that_of_one_device(answer: Answer, case: &Share
     update.is_made(&alone, &weights)?;
     right.iter().zip(&sums).enumerate().try_for_each(|(rank, (right, got))| {
         let equal = (got.loss - right.loss).abs() <= 1e-9 * right.loss;
-        demand(equal && got.correct == right.correct, || {
-            let told = |sums: &BatchSums| {
-                format!("loss {}, {} correct answers", short(sums.loss), sums.correct)
-            };
-            let what = "returns another loss or another number of correct answers";
-            let finding = Finding::new(format!("rank {rank} {what}"));
-            finding.expected(told(right), told(got)).law(law)
-        })
+        let told =
+            |it: &BatchSums| format!("loss {}, {} correct answers", short(it.loss), it.correct);
+        let what = format!("rank {rank} returns another loss or another number of correct answers");
+        expect(equal && got.correct == right.correct, what, (told(right), told(got)), law)
     })
 }

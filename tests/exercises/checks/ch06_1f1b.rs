@@ -21,10 +21,8 @@ const CAPACITY: usize = 1;
 const BEFORE: usize = 5;
 
 // Reasons for a bubble that is too large.
-const WARM_UP: &str = "a stage goes forward until work has reached the last one: p − r times on stage r, or m times if \
-                       there are no more";
-const IN_TURN: &str =
-    "when work has reached the last stage, all go forward once and backward once in turn";
+const WARM_UP: &str = "a stage goes forward until work has reached the last one: p − r times on stage r, or m times if m is smaller";
+const IN_TURN: &str = "when work has reached the last stage, all go forward and backward in turn";
 const SENT: &str = "each result is sent before the next pass begins";
 const AWAITED: &str = "a message is awaited right before the pass that needs it, and not earlier";
 
@@ -40,8 +38,7 @@ const SENDS: &str = "messages arrive in the order of their sends";
 const CIRCLE: &str = "before a stage waits for a neighbour, it sends what the neighbour waits for";
 
 // The laws of 1F1B.
-const KEPT: &str = "a stage goes backward as soon as it can: it keeps no more micro-batches than there are stages from it to \
-                    the end, however many come";
+const KEPT: &str = "a stage goes backward as soon as it can: it keeps at most one micro-batch for each stage from it to the end";
 const IN_ORDER: &str = "micro-batches go forward in their order, and backward in the same order";
 
 /// A pipeline.
@@ -188,7 +185,5 @@ fn passes(checked: &Checked, stage: usize) -> String {
         _ => None,
     };
     let list = &checked.schedule().lists[stage];
-    let passes: Vec<String> =
-        list.iter().filter_map(|instruction| pass(instruction.action)).collect();
-    passes.join(" ")
+    in_a_row(list.iter().filter_map(|instruction| pass(instruction.action)))
 }

@@ -3,7 +3,6 @@
 //! Each law of a cut in turn, and then its largest stage, compared with the smallest limit that suffices. The message names the
 //! first law that is broken.
 
-use std::cmp::Ordering;
 use std::ops::Range;
 
 use crate::prelude::*;
@@ -20,10 +19,8 @@ pub const LAWS: &[Law<Answer>] = laws![
 
 const DEVICES: &str = "there is a device for each stage, and none is left without layers";
 const ORDER: &str = "each stage sends its result to the next: layers are in their order";
-const ENDS: &str = "a range does not include its end: each stage begins where the one before it ends, the first at \
-                    0, and the last one ends at the number of layers";
-const DIGITS: &str = "costs are whole numbers, and every digit counts: no tolerance, and no float; the sum of all costs fits into \
-                      u64, and a larger number need not";
+const ENDS: &str = "a range does not include its end: each stage begins where the one before it ends, and the stages have all layers";
+const DIGITS: &str = "costs are whole numbers, and every digit counts: no tolerance, no float; only the sum of all costs fits into u64";
 const SLOWEST: &str = "a pipeline is as fast as its slowest stage, which all others wait for";
 
 const FEW: usize = 12;
@@ -143,41 +140,36 @@ fn is_best(answer: Answer, case: &Case) -> Outcome {
         let what = format!("stage {at} begins at layer {begin}, and stage {} at {before}", at - 1);
         return broken(what, ORDER);
     }
-    let mut end = 0;
-    for (stage, range) in found.iter().chain([&(layers..layers)]).enumerate() {
-        match range.start.cmp(&end) {
-            Ordering::Less if stage == *stages => {
-                let what = format!("there is no layer {layers}, but the last stage ends at {end}");
-                return broken(what, ENDS);
-            }
-            Ordering::Less => {
-                let (layer, before) = (range.start, stage - 1);
-                return broken(
-                    format!("layer {layer} is in stage {before} and in stage {stage}"),
-                    ENDS,
-                );
-            }
-            Ordering::Equal => end = range.end,
-            Ordering::Greater => return broken(format!("no stage has layer {end}"), ENDS),
-        }
+    let begins = found.iter().map(|range| range.start).chain([layers]).enumerate();
+    let ends = [0].into_iter().chain(found.iter().map(|range| range.end));
+    if let Some(((stage, begin), end)) = begins.zip(ends).find(|((_, begin), end)| begin != end) {
+        let last = format!("there is no layer {layers}, but the last stage ends at {end}");
+        return match stage {
+            _ if begin > end => broken(format!("no stage has layer {end}"), ENDS),
+            _ if stage == *stages => broken(last, ENDS),
+            _ => broken(
+                format!("layer {begin} is in stage {} and in stage {stage}", stage - 1),
+                ENDS,
+            ),
+        };
     }
     let [best_sizes, sizes] = [&best, &found]
         .map(|cut| cut.iter().map(|range| costs[range.clone()].iter().sum()).collect::<Vec<u64>>());
     let [wanted, got] = [&best_sizes, &sizes].map(|sizes| largest(sizes));
-    demand(wanted <= FEW_DIGITS || got == wanted || got - wanted > wanted / 1000, || {
-        let what = "the largest stage is nearly as small as it can be";
-        Finding::new(what).expected(wanted, got).law(DIGITS)
-    })?;
+    let what = "the largest stage is nearly as small as it can be";
+    let is_near = wanted > FEW_DIGITS && got != wanted && got - wanted <= wanted / 1000;
+    expect(!is_near, what, (wanted, got), DIGITS)?;
     demand(got == wanted, || {
-        let groups = |cut: &[Range<usize>]| match layers {
-            0..=FEW => {
-                in_groups(&cut.iter().map(|one| costs[one.clone()].to_vec()).collect::<Vec<_>>())
+        let groups = |cut: &[Range<usize>], largest| match layers {
+            ..=FEW => {
+                let groups = cut.iter().map(|stage| costs[stage.clone()].to_vec());
+                format!("{largest}: {}", in_groups(&groups.collect::<Vec<_>>()))
             }
-            _ => String::from("many"),
+            _ => format!("{largest}: many"),
         };
         let what = "the largest stage is not as small as it can be";
         Finding::new(format!("{what}{}", guess(&found, &sizes, &best_sizes)))
-            .expected(format!("{wanted}: {}", groups(&best)), format!("{got}: {}", groups(&found)))
+            .expected(groups(&best, wanted), groups(&found, got))
             .law(SLOWEST)
     })
 }

@@ -28,8 +28,7 @@ pub const LAWS: &[Law<Answer>] = laws![
 ];
 
 const TOGETHER: &str = "a column of H is one rank's, with its column of A, its a and its row of B";
-const IN_RUNS: &str = "ranks take runs of columns in their order, as shard_range(hidden, ranks, rank) cuts them: the first ranks \
-                       take the columns that are left over";
+const IN_RUNS: &str = "ranks take runs of columns in their order, as shard_range does: the first ranks take the columns that are left over";
 const SHAPE: &str = "a gradient has the shape of its tensor";
 const WHOLE: &str = "b is for all columns of H together: every rank has all of it";
 const IN_PLACE: &str = "relu works on each number for itself: a rank applies it to its H";
@@ -43,8 +42,7 @@ const OWN: [&str; 4] = [
 ];
 const ALL_USES: &str = "X is used on all ranks: its gradient is the sum over all ranks";
 const ORDER: &str = "all ranks add in the same order, or one adds for all: else their results part in the last bits";
-const ONE_SUM: &str = "a layer by columns and then one by rows need one sum forward, behind the second, and one backward, before \
-                       the first";
+const ONE_SUM: &str = "a layer by columns, then one by rows need one sum forward, behind the second, and one backward, before the first";
 const OVER_B: &str = "divided by B: gradients are sums over the batch";
 
 /// Ranks, batch, in, hidden and out: columns that divide evenly, and no two sizes alike; one rank; columns that do not divide;
@@ -247,10 +245,8 @@ fn no_more_is_sent_than_one_all_reduce(answer: Answer, case: &Case) -> Outcome {
     passes.into_iter().enumerate().try_for_each(|(index, (pass, name, like))| {
         let sent: u64 = found.iter().map(|bytes| bytes[index]).sum();
         let most = 2 * ops::size_in_bytes(like) as u64;
-        demand(sent <= most, || {
-            Finding::new(format!("{pass}, more is sent than an all-reduce like {name}"))
-                .expected(format!("{most} bytes on 2 ranks"), format!("{sent} bytes"))
-                .law(ONE_SUM)
-        })
+        let what = format!("{pass}, more is sent than an all-reduce like {name}");
+        let sides = (format!("{most} bytes on 2 ranks"), format!("{sent} bytes"));
+        expect(sent <= most, what, sides, ONE_SUM)
     })
 }

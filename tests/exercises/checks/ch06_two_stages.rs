@@ -12,12 +12,10 @@ use crate::prelude::*;
 use crate::stages::Passed;
 use crate::two_layers::whole_numbers;
 
-/// The two passes of a stage.
+/// The two passes of a stage, which the exercise explains.
 #[derive(Clone, Copy)]
 pub struct Answer {
-    /// A rank, its layers, the shape of the activation that arrives, and the batch.
     pub forward: fn(&Rank, &Network<Stage>, &Shape, &Batch) -> Result<Passed, Error>,
-    /// A rank, its layers, and the result of its forward pass; the gradients of its parameters.
     pub backward: fn(&Rank, &Network<Stage>, &Passed) -> Result<Vec<Tensor>, Error>,
 }
 
@@ -28,13 +26,11 @@ pub const LAWS: &[Law<Answer>] = laws![
         |answer, rank| Case::new((DType::F64, &[4, 5, 6, 3], &[3])).answers(answer, rank),
 ];
 
-const MESSAGES: &str = "forward, a stage sends its activation to the next stage; backward, it sends the gradient of its input \
-                        to the stage before";
+const MESSAGES: &str = "forward, a stage sends its activation to the next stage; backward, it sends the gradient of its input back";
 const ACTIVATION: &str = "a stage sends the result of its layers";
 const LOSS: &str = "the loss is the sum over the samples, on the last stage";
 const BACK: &str = "the gradient of the input goes to the stage before, which starts there";
-const GRADIENTS: &str = "a backward pass starts from the derivative of the loss by the stage's result, which the next stage \
-                         sends; the last stage has the loss";
+const GRADIENTS: &str = "a backward pass starts from the derivative of the loss by the stage's result, which the next stage sends";
 const ARRIVED: &str = "the gradient of the stage's result, which has arrived there";
 const ONES: &str = "from ones in place of the gradient that has arrived";
 const MEAN: &str = "divided by the number of samples: the loss is a sum";
@@ -54,14 +50,12 @@ const CASES: [Sizes; 5] = [
 /// A tensor of an answer: the micro-batch, the stage, the place among the stage's right tensors, and the tensor.
 type Found = (usize, usize, usize, Tensor);
 
-/// A tensor that a stage makes of a micro-batch, on one device: right, from ones in place of the gradient that arrives, and that
-/// gradient.
+/// The tensors that a stage makes of a micro-batch, on one device: right ones, those from ones in place of the gradient that
+/// arrives, and that gradient.
 #[derive(Clone)]
-struct Thing {
-    what: String,
-    law: &'static str,
-    right: Tensor,
-    from_ones: Tensor,
+struct Made {
+    right: Vec<Tensor>,
+    from_ones: Vec<Tensor>,
     arrived: Tensor,
 }
 
@@ -75,7 +69,7 @@ const GRADIENT: usize = 2;
 struct Case {
     sizes: Sizes,
     layers: Layers,
-    passes: Vec<(Batch, Vec<Vec<Thing>>)>,
+    passes: Vec<(Batch, Vec<Made>)>,
 }
 
 shown!(Case { sizes: (dtype, widths, sizes), layers, .. } =>
@@ -109,7 +103,7 @@ impl Case {
         stage + 1 == self.layers.len()
     }
 
-    fn on_one_device(&self, batch: &Batch) -> Result<Vec<Vec<Thing>>> {
+    fn on_one_device(&self, batch: &Batch) -> Result<Vec<Made>> {
         let (mut x, mut passed) = (batch.images.clone(), Vec::new());
         for stage in 0..self.layers.len() {
             let network = self.network(stage, &Device::Cpu)?;
@@ -121,30 +115,19 @@ impl Case {
             passed.push((network, input, x.clone()));
         }
         let (mut arrived, mut all) = (x.ones_like()?, Vec::new());
-        for (stage, (network, input, result)) in passed.iter().enumerate().rev() {
-            let (what, law) = match self.is_last(stage) {
-                true => ("the loss", LOSS),
-                false => ("the activation that it sends", ACTIVATION),
+        for (network, input, result) in passed.iter().rev() {
+            let made = |from: &Tensor| {
+                let found = backward_from(result, from)?;
+                let of_input = found.get(input).expect("the input has a gradient").clone();
+                let gradients = network.parameter_gradients(&found)?;
+                Ok::<_, candle_core::Error>([vec![result.detach(), of_input], gradients].concat())
             };
-            let here = arrived.clone();
-            let thing = |what: &str, law, [right, from_ones]: [&Tensor; 2]| {
-                let [right, from_ones] = [right, from_ones].map(Tensor::detach);
-                Thing { what: what.to_owned(), law, right, from_ones, arrived: here.clone() }
-            };
-            let mut things = vec![thing(what, law, [result, result])];
-            let [right, ones] =
-                [&arrived, &result.ones_like()?].map(|from| backward_from(result, from));
-            let (right, ones) = (right?, ones?);
-            let both = [&right, &ones].map(|it| it.get(input).expect("the input has a gradient"));
-            arrived = both[0].clone();
-            things.push(thing("the gradient that it sends", BACK, both));
-            let [right, ones] = [&right, &ones].map(|it| network.parameter_gradients(it));
-            for ((right, ones), name) in right?.iter().zip(&ones?).zip(["weight", "bias"]) {
-                let what = format!("the gradient of dense{stage}.{name}");
-                things.push(thing(&what, GRADIENTS, [right, ones]));
-            }
-            all.insert(0, things);
+            let (right, from_ones) = (made(&arrived)?, made(&result.ones_like()?)?);
+            let next = right[INPUT].clone();
+            all.push(Made { right, from_ones, arrived });
+            arrived = next;
         }
+        all.reverse();
         Ok(all)
     }
 
@@ -175,9 +158,9 @@ impl Case {
         for (place, sends) in [(RESULT, before), (INPUT, behind)] {
             for (index, (_, right)) in self.passes.iter().enumerate() {
                 if sends {
-                    rank.send(who, &right[own][place].right)?;
+                    rank.send(who, &right[own].right[place])?;
                 } else if before || behind {
-                    let like = right[own.min(who)][RESULT].right.shape();
+                    let like = right[own.min(who)].right[RESULT].shape();
                     found.push((index, who, place, rank.recv(who, like, self.sizes.0)?));
                 }
             }
@@ -201,19 +184,26 @@ impl Case {
             .concat();
         found.sort_by_key(|&(index, stage, place, _)| (index, stage, place));
         for (index, stage, place, got) in &found {
-            let (batch, right) = &self.passes[*index];
+            let (batch, stages) = &self.passes[*index];
+            let Made { right, from_ones, arrived } = &stages[*stage];
             let at = format!("micro-batch {index}, stage {stage}");
-            let Some(Thing { what, law, right, from_ones, arrived }) = right[*stage].get(*place)
-            else {
-                return Err(Finding::new(format!("{at}: more gradients than parameters")).law(EACH));
+            demand(*place < right.len(), || {
+                Finding::new(format!("{at}: more gradients than parameters")).law(EACH)
+            })?;
+            let (what, law) = match *place {
+                RESULT if self.is_last(*stage) => ("the loss", LOSS),
+                RESULT => ("the activation that it sends", ACTIVATION),
+                INPUT => ("the gradient that it sends", BACK),
+                GRADIENT => ("the gradient of its weight", GRADIENTS),
+                _ => ("the gradient of its bias", GRADIENTS),
             };
-            let (arrived, from_ones) = (Ok(arrived.clone()), Ok(from_ones.clone()));
-            let mean = right / batch.len() as f64;
+            let mean = &right[*place] / batch.len() as f64;
+            let ones = (ONES, Ok(from_ones[*place].clone()));
             Expectation::of(format!("{at}: {what}"))
-                .law(*law)
+                .law(law)
                 .up_to(if self.sizes.0 == DType::F64 { 1e-10 } else { 1e-4 })
-                .known(vec![(ARRIVED, arrived), (ONES, from_ones), (MEAN, mean)])
-                .compare_tensors(right, got)?;
+                .known(vec![(ARRIVED, Ok(arrived.clone())), ones, (MEAN, mean)])
+                .compare_tensors(&right[*place], got)?;
         }
         let gradients = found.iter().filter(|(_, _, place, _)| *place >= GRADIENT).count();
         let stages = who.map_or(self.layers.len(), |_| 1);

@@ -121,13 +121,9 @@ fn a_step_computes_and_sends(answer: Answer) -> Outcome {
         let right = case.compute + case.ring;
         let [all, compute, ring] = [right, case.compute, case.ring].map(short);
         demand(near(found, right), || {
-            Finding::new(format!("{case}: the seconds of a step"))
-                .expected(
-                    format!("{all} s: {compute} to compute, {ring} of messages"),
-                    format!("{found} s"),
-                )
-                .note(guess.clone())
-                .law(STEP)
+            let right = format!("{all} s: {compute} to compute, {ring} of messages");
+            let finding = Finding::new(format!("{case}: the seconds of a step"));
+            finding.expected(right, format!("{found} s")).note(guess.clone()).law(STEP)
         })
     })
 }

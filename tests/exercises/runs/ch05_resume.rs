@@ -2,7 +2,7 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use concise_wrapper::optimizer::{Momentum, Schedule, Sgd, Update};
+use concise_wrapper::optimizer::{Momentum, Schedule, Sgd};
 use model_parallel::layers::Layers;
 
 use super::prelude::*;
@@ -12,7 +12,7 @@ use crate::training::Setup;
 /// Steps between two checkpoints.
 const EVERY: usize = 4;
 
-/// Shows what the interruptions change. Fails when the answer does.
+/// Shows what the interruptions change. Fails with the answer.
 pub fn run(answer: Answer) -> Run {
     let setup = Setup {
         data: synthetic::dataset(Split::Train, 96),
@@ -50,8 +50,8 @@ pub fn run(answer: Answer) -> Run {
     let yours = (training.losses, hash.map_or("none".to_owned(), |hash| hash.to_string()));
     let rows = [("stage 5, undisturbed", &ours), ("yours, killed twice", &yours)];
     let rows = rows.map(|(name, (losses, hash))| {
-        let losses: Vec<String> = losses.iter().map(|loss| format!("{loss:.6}")).collect();
-        vec![name.to_owned(), losses.join(" "), hash.clone()]
+        let losses = in_a_row(losses.iter().map(|loss| format!("{loss:.6}")));
+        vec![name.to_owned(), losses, hash.clone()]
     });
     table("ResNet-18", &["epochs' losses", "weights"], rows)?;
     Ok(paragraph(match (yours.1 == ours.1, yours.0 == ours.0) {
@@ -68,9 +68,17 @@ fn by_stage_5(setup: &Setup) -> Run<(Vec<f64>, String)> {
     let Setup { data, epochs, batch_size, seed, schedule, constants, .. } = setup.clone();
     let data = LoadedData { name: String::new(), train: data.clone(), test: data };
     let options = TrainOptions { epochs, batch_size, seed, learning_rate: schedule.rate };
-    let update = Update { optimizer: &mut Sgd::new(constants), warm_up: schedule.warm_up };
+    let (sgd, warm_up) = (&mut Sgd::new(constants), schedule.warm_up);
     let (network, report) = (setup.begin()?.network, &mut Report::silent());
-    let it = concise_wrapper::train(&network, &data, &options, update, None, report, |_| Ok(()))?;
+    let it = concise_wrapper::train(
+        &network,
+        &data,
+        &options,
+        (sgd, warm_up),
+        None,
+        report,
+        |_| Ok(()),
+    )?;
     let losses = it.records.iter().map(|record| record.train_loss).collect();
     Ok((losses, WeightsHash::new(&it.weights)?.to_string()))
 }

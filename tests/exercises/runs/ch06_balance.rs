@@ -17,15 +17,13 @@ pub fn run(answer: Answer) -> Run {
     let costs = measure(&layers)?;
     let micros: Vec<u64> = costs.iter().map(|cost| (1e6 * cost.total()).round() as u64).collect();
     let exact: Vec<f64> = micros.iter().map(|&cost| cost as f64).collect();
-    let told: Vec<String> = micros.iter().map(u64::to_string).collect();
-    paragraph(format_args!("the layers' costs in µs: {}", told.join(" ")))?;
+    paragraph(format_args!("the layers' costs in µs: {}", in_a_row(&micros)))?;
     for stages in [DEVICES, 4] {
         for (name, cut) in [("yours:", answer(&micros, stages)), ("ours: ", cut(&exact, stages)?)] {
-            let ranges: Vec<String> = cut.iter().map(|range| format!("{range:?}")).collect();
+            let ranges = in_a_row(cut.iter().map(|range| format!("{range:?}")));
             let cost =
                 |range: &Range<usize>| micros.get(range.clone()).unwrap_or_default().iter().sum();
             let largest: u64 = cut.iter().map(cost).max().unwrap_or(0);
-            let ranges = ranges.join(" ");
             line(format_args!("{stages} stages, {name} {ranges}; the largest takes {largest} µs"))?;
         }
     }

@@ -12,24 +12,13 @@ use ops::flatten;
 use super::pipeline::{DEVICES, IMAGES, OPTIONS};
 use super::prelude::*;
 pub use crate::checks::ch06_tensor_parallel::Answer;
-use crate::two_layers::{Gradients, Layer, TwoLayers};
 
 /// The tensors of two layers, by their names in stage 6.
 const NAMES: [&str; 4] = ["dense0.weight", "dense0.bias", "dense1.weight", "dense1.bias"];
 
-fn two_layers([a, a_bias, b, b_bias]: [&Tensor; 4]) -> TwoLayers {
-    let layer =
-        |weight: &Tensor, bias: &Tensor| Layer { weight: weight.detach(), bias: bias.detach() };
-    TwoLayers { first: layer(a, a_bias), second: layer(b, b_bias) }
-}
-
-fn tensors(TwoLayers { first, second }: TwoLayers) -> [Tensor; 4] {
-    [first.weight, first.bias, second.weight, second.bias]
-}
-
 /// All numbers in one row: an operation has three inputs at most.
-fn row(tensors: &[Tensor; 4]) -> candle_core::Result<Tensor> {
-    let rows = tensors.each_ref().map(Tensor::flatten_all).into_iter();
+fn row(tensors: [&Tensor; 4]) -> candle_core::Result<Tensor> {
+    let rows = tensors.map(Tensor::flatten_all).into_iter();
     Tensor::cat(&rows.collect::<candle_core::Result<Vec<_>>>()?, 0)
 }
 
@@ -39,12 +28,12 @@ fn network(
     rank: &Rank,
     whole: &Weights,
 ) -> Result<Network<impl ModuleT + use<>>, ModelError> {
-    let whole = two_layers([0, 1, 2, 3].map(|at| &whole.parameters[at].tensor));
-    let parts = tensors((answer.part)(&whole, rank.rank(), rank.world_size())?);
-    let shapes = parts.each_ref().map(|part| part.shape().clone());
+    let whole = [0, 1, 2, 3].map(|at| whole.parameters[at].tensor.detach()).into();
+    let parts = (answer.part)(&whole, rank.rank(), rank.world_size())?;
+    let shapes = parts.tensors().map(|part| part.shape().clone());
     let value = move |name: &str, _: &Shape, _, _| {
         let at = NAMES.iter().position(|it| *it == name).unwrap_or(0);
-        parts[at].force_contiguous()
+        parts.tensors()[at].force_contiguous()
     };
     let all: SharedCommunicator = rank.into();
     Ok(Network::with_values(value, DType::F32, rank.device(), move |vb, _| {
@@ -52,11 +41,11 @@ fn network(
         let (part, all) = ([get(0)?, get(1)?, get(2)?, get(3)?], all.clone());
         Ok(move |images: &Tensor| {
             let (x, rank) = (flatten(images)?, Peer::new(all.clone()));
-            let own = two_layers(part.each_ref());
+            let own = part.each_ref().map(Tensor::detach).into();
             let (hidden, y) = (answer.forward)(&rank, &own, &x).map_err(TensorError::wrap)?;
-            record_copy("yours", &y, [&row(&part)?], move |_, dy| {
+            record_copy("yours", &y, [&row(part.each_ref())?], move |_, dy| {
                 let found = (answer.backward)(&rank, &own, &x, &hidden, dy);
-                Ok([Some(row(&tensors(found.map_err(TensorError::wrap)?.layers))?)])
+                Ok([Some(row(found.map_err(TensorError::wrap)?.layers.tensors())?)])
             })
         })
     })?)
@@ -90,16 +79,15 @@ fn train<M: Model>(
         let held = model.weights().parameter_bytes() as u64;
         Ok::<_, ModelError>((Training::new(name, part.records, whole)?, [held, sent.get()]))
     })?;
-    let bytes = [0, 1].map(|which| {
-        let of_each = of_ranks.iter().map(|(_, bytes)| format!("{:.0}", bytes[which] as f64 / 1e3));
-        of_each.collect::<Vec<_>>().join(" ")
-    });
+    let kilobytes = |bytes: u64| format!("{:.0}", bytes as f64 / 1e3);
+    let bytes =
+        [0, 1].map(|which| in_a_row(of_ranks.iter().map(|(_, bytes)| kilobytes(bytes[which]))));
     let (mut training, _) = of_ranks.swap_remove(0);
     training.more.extend(bytes);
     Ok(training)
 }
 
-/// Trains by the learner's parts, by stage 6's and on one device. Fails when the answer does.
+/// Trains by the learner's parts, by stage 6's and on one device. Fails with the answer.
 pub fn run(answer: Answer) -> Run {
     let layers = Layers::dense(&[PIXELS, 511, CLASSES])?;
     let all = 0..layers.len();

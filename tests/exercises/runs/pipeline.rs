@@ -112,8 +112,8 @@ pub(super) fn compare(exercise: &str, costs: &[Cost], pipelines: &[(&str, Pipeli
         let predicted = checked.simulate(&Cost::of_parts(costs, cut), 0.0)?;
         let both = [predicted, measured.ok_or("stage 6 measures each step")?];
         let bubbles = both.each_ref().map(|it| format!("{:.0}", 100.0 * it.bubble()));
-        let kept: Vec<_> = checked.kept().iter().map(usize::to_string).collect();
-        training.more.extend(bubbles.into_iter().chain([kept.join(" ")]));
+        let kept = in_a_row(checked.kept());
+        training.more.extend(bubbles.into_iter().chain([kept]));
         trained.push(training);
         steps.push((*name, both));
     }

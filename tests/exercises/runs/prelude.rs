@@ -34,4 +34,5 @@ pub(super) use super::training::{
     options, show, table,
 };
 pub(super) use crate::classifier::Classifier;
+pub(super) use crate::outcome::{in_a_row, in_groups};
 pub(super) use crate::ranks::Rank as Peer;

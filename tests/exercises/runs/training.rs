@@ -1,4 +1,4 @@
-//! Trainings that differ in the learner's part: a row of numbers for each, and what the difference of the weights says.
+//! Trainings that differ in the learner's part: a row of numbers for each, and a sentence about their weights.
 
 use std::io;
 
@@ -80,7 +80,7 @@ impl Training {
             Ok(())
         };
         let sgd = &mut Sgd::new(Momentum::default());
-        let it = concise_wrapper::train(model, data, options, sgd, None, report, observe)?;
+        let it = concise_wrapper::train(model, data, options, (sgd, 0), None, report, observe)?;
         Ok(Self::new(name, it.records, [first, it.weights])?)
     }
 }

@@ -205,24 +205,13 @@ mod tests {
 
     #[test]
     fn a_message_has_the_place_both_sides_and_a_note_on_all_wrong_numbers() {
+        #[rustfmt::skip]
         let cases: [(&[f64], &[f64], &str); 12] = [
-            (
-                &[1.0, 6.0],
-                &[1.0, 3.0],
-                "x is wrong at row 1 (1 wrong of 2)\n  expected 6   of [1, 6]\n  got      3   of [1, 3]\n  the mean\n  law: sum",
-            ),
+            (&[1.0, 6.0], &[1.0, 3.0], "x is wrong at row 1 (1 wrong of 2)\n  expected 6   of [1, 6]\n  got      3   of [1, 3]\n  the mean\n  law: sum"),
             (&[4.0, 6.0, 8.0], &[0.5, 3.0, 5.0], "of [0.5, 3, 5]\n  law: sum"),
-            (
-                &[3.0, 0.0, 6.0],
-                &[1.0, 0.0, 2.0],
-                "every number is 1/3 of what it should be\n  law: sum",
-            ),
+            (&[3.0, 0.0, 6.0], &[1.0, 0.0, 2.0], "every number is 1/3 of what it should be\n  law: sum"),
             (&[3.0], &[300.0], "got      300\n  that is 100 times what it should be\n  law: sum"),
-            (
-                &[1.0, 2.0],
-                &[1.0, 2.0 + 1e-8],
-                "8 digits: was it computed in f32, or a small constant added?",
-            ),
+            (&[1.0, 2.0], &[1.0, 2.0 + 1e-8], "8 digits: was it computed in f32, or a small constant added?"),
             (&[1.0, 2.0], &[1.0, 2.0 + 1e-12], "of [1, 2]\n  law: sum"),
             (&[1.0, 2.0], &[0.0, 0.0], "of [0, 0]\n  law: sum"),
             (&[0.0], &[1.0], "got      1\n  law: sum"),

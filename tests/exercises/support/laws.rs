@@ -38,7 +38,7 @@ macro_rules! laws {
     (@ [$law:ident] => $world:tt $work:expr) => {
         |answer| $crate::ranks::errors_are_passed_on($world, answer, $work)
     };
-    (@ [$law:ident]) => { |answer| $crate::laws::Verdict::outcome($law(answer)) };
+    (@ [$law:ident]) => { $law };
     (@ [$law:ident] $cases:expr) => { |answer| $crate::laws::over($cases, answer, $law) };
     (@ [$law:ident $judge:ident] $cases:expr) => { $crate::laws!(@ [$judge] $cases) };
 }
@@ -68,36 +68,10 @@ pub fn over<A: Copy + Send + 'static, C: Display + Send + 'static>(
     })
 }
 
-/// The result of a law.
-pub trait Verdict {
-    /// The outcome.
-    fn outcome(self) -> Outcome;
-}
-
-impl Verdict for () {
-    fn outcome(self) -> Outcome {
-        Ok(())
-    }
-}
-
-impl<E: Into<Finding>> Verdict for Result<(), E> {
-    fn outcome(self) -> Outcome {
-        self.map_err(Into::into)
-    }
-}
-
 /// The program that checks an answer: the `main` of an exercise.
 #[macro_export]
 macro_rules! check {
-    ($exercise:ident, $answer:expr) => {
-        /// Checks the answer.
-        pub fn main() -> std::process::ExitCode {
-            // The learner's tool sets the variable: cargo compiles again if the variable changes.
-            let _ = option_env!("COURSE_FINGERPRINT");
-            $crate::check!(@laws $exercise, $answer)
-        }
-    };
-    ($exercise:ident, $answer:expr, run) => {
+    ($exercise:ident, $answer:expr $(, $run:ident)?) => {
         /// The answer, as the check and the stage's program take it.
         pub fn answer_of_runs() -> $crate::checks::$exercise::Answer {
             use $crate::checks::$exercise::Answer;
@@ -106,18 +80,14 @@ macro_rules! check {
 
         /// Checks the answer, or runs the stage's program with the answer.
         pub fn main() -> std::process::ExitCode {
+            // The learner's tool sets the variable: cargo compiles again if the variable changes.
             let _ = option_env!("COURSE_FINGERPRINT");
-            if $crate::runs::is_asked() {
-                return $crate::runs::main(|| $crate::runs::$exercise::run(answer_of_runs()));
-            }
-            $crate::check!(@laws $exercise, $answer)
+            $(if $crate::runs::is_asked() {
+                return $crate::runs::main(|| $crate::runs::$exercise::$run(answer_of_runs()));
+            })?
+            $crate::laws::run($crate::checks::$exercise::LAWS, answer_of_runs())
         }
     };
-    (@laws $exercise:ident, $answer:expr) => {{
-        use $crate::checks::$exercise::{Answer, LAWS};
-        let answer: Answer = $answer;
-        $crate::laws::run(LAWS, answer)
-    }};
 }
 
 /// Checks an answer against all laws and reports each law. The exit code is 0 if all passed, and 1 otherwise. An answer that hangs

@@ -14,13 +14,12 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use crate::outcome::{Finding, Outcome, demand, in_a_row};
+use crate::outcome::{Finding, Outcome, demand, expect, in_a_row, same};
 
 /// Fewer seeds say nothing about chance.
 const SEEDS: usize = 3;
 
-const CHANCE: &str =
-    "accuracies differ from seed to seed: all settings need the same seeds, at least three";
+const CHANCE: &str = "accuracies differ from seed to seed: compare the same seeds, three or more";
 
 /// A line of a metrics file.
 #[derive(Clone, Debug)]
@@ -98,7 +97,7 @@ pub fn have_the_same_seeds(settings: &[&Setting]) -> Outcome {
     };
     settings.iter().try_for_each(|Setting { name, seeds, .. }| {
         let right = seeds == expected && seeds.len() >= SEEDS;
-        field(format!("the seeds of {name}"), false, right, (&wanted, in_a_row(seeds)), CHANCE)
+        expect(right, format!("the seeds of {name}"), (&wanted, in_a_row(seeds)), CHANCE)
     })
 }
 
@@ -179,12 +178,8 @@ pub fn trainings(names: &[&str], program: &str) -> Outcome<Vec<Summary>> {
             format!("{data}, {training} and {test} images, {} epochs", options.epochs)
         };
         let [first, own] = [runs.first().unwrap_or(&run), &run].map(settings);
-        demand(first == own, || {
-            let law = "an experiment changes one thing at a time";
-            Finding::new(format!("{file} is not comparable with the first run"))
-                .expected(first, own)
-                .law(law)
-        })?;
+        let law = "an experiment changes one thing at a time";
+        same(format!("{file} is not comparable with the first run"), first, own, law)?;
         runs.push(run);
     }
     Ok(runs)
@@ -195,11 +190,10 @@ pub fn field(
     name: impl Display,
     open: bool,
     right: bool,
-    (expected, got): (impl Display, impl Display),
+    sides: (impl Display, impl Display),
     law: &str,
 ) -> Outcome {
-    let todo = if open { "TODO: " } else { "" };
-    demand(right, || Finding::new(format!("{todo}{name}")).expected(expected, got).law(law))
+    expect(right, format!("{}{name}", if open { "TODO: " } else { "" }), sides, law)
 }
 
 /// Compares a number of the answer with the one that the files give, which the message does not give away.

@@ -8,18 +8,19 @@ use concise_wrapper::optimizer::{Momentum, Optimizer as _, Sgd};
 use concise_wrapper::{Model as _, Network};
 use datasets::Batch;
 use ops::cross_entropy;
-use params_and_allreduce::communicator::Communicator as _;
-use params_and_allreduce::thread::Rank;
+use params_and_allreduce::communicator::{Communicator as _, Error};
+use params_and_allreduce::thread::{Rank, Traffic};
 use single_gpu::sgd::sgd;
 use split_batch::split_batch;
 
-use crate::classifier::Classifier;
+use crate::classifier::{Classifier, worked};
 use crate::outcome::{Finding, Outcome, demand, short};
+use crate::ranks::{self, Sends};
 use crate::replicas::{self, Weights};
 use crate::tracer::{self, in_words, multiple, taking_part};
 
-const SAMPLES: &str =
-    "every sample since the last update counts once, whatever rank has it, and no other sample";
+const SAMPLES: &str = "every sample since the last update counts once, and no other sample";
+const ALL: &str = "all ranks take part in every all-reduce, even a rank with an empty shard";
 const ONCE: &str = "sum over all parts and ranks, each gradient once; then divide once, by all samples of the update";
 const ONE_DEVICE: &str = "k ranks equal one device with all samples in one batch";
 
@@ -57,6 +58,35 @@ pub fn by_ddp<M: ModuleT>(
     Ok((ddp.weights().snapshot()?, messages))
 }
 
+/// The results of an answer on a rank.
+#[derive(Clone, Debug)]
+pub struct Found<R> {
+    /// Its result.
+    pub result: R,
+    /// The weights.
+    pub weights: Weights,
+    /// The samples of each call of [`Classifier::gradients`].
+    pub worked: Vec<usize>,
+    /// The messages.
+    pub sent: Traffic,
+}
+
+/// Calls an answer on ranks, each with a fresh replica. Some rank may be without samples.
+pub fn trained<R: Send + 'static>(
+    ranks: usize,
+    empty: bool,
+    answer: impl Fn(&ranks::Rank, &Classifier) -> std::result::Result<R, Error> + Send + Sync + 'static,
+) -> Outcome<Vec<Found<R>>> {
+    let found = ranks::run(ranks, Sends::Buffered, move |rank| {
+        let model = Classifier::new(1, rank.device())?;
+        worked();
+        let result = answer(rank, &model)?;
+        let (worked, sent) = (worked(), rank.traffic());
+        Ok(Found { result, weights: model.parameters().snapshot()?, worked, sent })
+    });
+    found.map_err(ranks::all_take_part(ALL, empty))
+}
+
 fn ranges(mut start: usize, sizes: &[usize]) -> impl Iterator<Item = Range<usize>> {
     sizes.iter().map(move |size| {
         let range = start..start + size;
@@ -78,7 +108,7 @@ pub struct Update {
     pub ranks: usize,
     /// The learning rate.
     pub rate: f64,
-    /// The rate is so many times that of one device.
+    /// The factor of one device's rate.
     pub times: usize,
     /// The samples of an update that is not short.
     pub full: usize,
@@ -106,7 +136,7 @@ impl Update {
         Self { samples, parts, are, ranks, rate, times: 1, full }
     }
 
-    /// Demands that the ranks have made this update: its samples, what each counts, and the result, to the last bit on all ranks.
+    /// Demands this update of the ranks: the samples, the weight of each sample, and one result on all ranks, to the last bit.
     /// `alone` has the weights before the update. One device makes the update there.
     pub fn is_made(&self, alone: &Classifier, weights: &[Weights]) -> Outcome {
         let counts = tracer::counted(alone, &weights[0], self.samples.end)?;

@@ -2,7 +2,7 @@
 
 use std::fmt::{self, Display};
 
-/// A law that an answer breaks: what is wrong, what was expected, what the answer gave, and the law.
+/// A mistake of an answer: a headline, the expected value, the answer's value, and the broken law.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Finding {
     what: String,
@@ -12,7 +12,7 @@ pub struct Finding {
     law: Option<String>,
 }
 
-/// What a law finds, or the result of a step on the way to it.
+/// The verdict of a law, or the result of a step before the verdict.
 pub type Outcome<T = ()> = Result<T, Finding>;
 
 impl Finding {
@@ -84,7 +84,17 @@ pub fn same<T: PartialEq + Display>(
     got: T,
     law: &str,
 ) -> Outcome {
-    demand(expected == got, || Finding::new(what).expected(expected, got).law(law))
+    expect(expected == got, what.into(), (expected, got), law)
+}
+
+/// Demands that something is right. A finding shows both sides.
+pub fn expect(
+    right: bool,
+    what: impl Display,
+    (expected, got): (impl Display, impl Display),
+    law: &str,
+) -> Outcome {
+    demand(right, || Finding::new(what.to_string()).expected(expected, got).law(law))
 }
 
 /// Demands that something holds.

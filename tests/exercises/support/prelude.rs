@@ -16,7 +16,9 @@ pub use crate::contributions::{self, contribution, guess, sum};
 pub use crate::expectation::{Expectation, numbers};
 pub use crate::laws;
 pub use crate::laws::Law;
-pub use crate::outcome::{Finding, Outcome, demand, in_a_row, in_groups, refused, same, short};
+pub use crate::outcome::{
+    Finding, Outcome, demand, expect, in_a_row, in_groups, refused, same, short,
+};
 pub use crate::ranks::{self, Message, Rank, Sends};
 pub use crate::replicas::{self, Weights};
 pub use crate::shown;

@@ -115,29 +115,25 @@ pub fn errors_are_passed_on<A: Copy + Send + Sync + 'static, R: Send + 'static>(
         if !record.fault_met {
             continue;
         }
-        let silent = |other: usize, wanted: &str, got: &str| {
+        let mut all = [rank].into_iter().chain(0..world_size);
+        let hangs = all.find(|other| !record.ended.contains_key(other)).zip(outcome.err());
+        let hangs = hangs.map(|(other, why)| (other, "an error", why));
+        let is_silent = |(&other, end): (&usize, &Result<(), String>)| match end {
+            _ if other != rank && kind != "messages" => None,
+            Ok(()) => Some((other, "an error", "a result".to_owned())),
+            Err(why) if why.starts_with("panicked: ") => Some((other, "an error", why.clone())),
+            // Another text may be the answer's own for the error. But this rank has gone on.
+            Err(why) if other == rank && !why.contains(CUT) && is_between_ranks(why) => {
+                Some((other, "the error of the message", why.clone()))
+            }
+            Err(_) => None,
+        };
+        let silent = hangs.or_else(|| record.ended.iter().find_map(is_silent));
+        silent.map_or(Ok(()), |(other, wanted, got)| {
             let law = "a rank returns the error of a message, and every rank that needs this rank returns an error too";
             let what = format!("the {kind} of rank {rank} fail, and rank {other} does not say so");
             Err(Finding::new(what).expected(wanted, got).law(law))
-        };
-        let hangs = |other: &usize| !record.ended.contains_key(other);
-        if let (Some(other), Err(why)) =
-            ([rank].into_iter().chain(0..world_size).find(hangs), &outcome)
-        {
-            return silent(other, "an error", why);
-        }
-        for (&other, end) in &record.ended {
-            match end {
-                _ if other != rank && kind != "messages" => {}
-                Ok(()) => return silent(other, "an error", "a result"),
-                Err(why) if why.starts_with("panicked: ") => return silent(other, "an error", why),
-                // Another text may be the answer's own for the error. But this rank has gone on.
-                Err(why) if other == rank && !why.contains(CUT) && is_between_ranks(why) => {
-                    return silent(other, "the error of the message", why);
-                }
-                Err(_) => {}
-            }
-        }
+        })?;
     }
     Ok(())
 }

@@ -4,7 +4,7 @@ use candle_core::{Result, Tensor};
 use model_state::weights_hash::WeightsHash;
 use ops::difference::largest_difference;
 
-use crate::outcome::{Finding, Outcome, demand};
+use crate::outcome::{Outcome, expect};
 
 /// Weights by name.
 pub type Weights = Vec<(String, Tensor)>;
@@ -16,11 +16,9 @@ const ROUNDING: f64 = 1e-10;
 pub fn agree(what: &str, replicas: &[Weights]) -> Outcome {
     let hashes = replicas.iter().map(|weights| Ok(WeightsHash::new(weights)?.to_string()));
     let hashes = hashes.collect::<Result<Vec<String>>>()?;
-    demand(hashes.iter().all(|hash| *hash == hashes[0]), || {
-        Finding::new(format!("{what}: replicas part"))
-            .expected("one hash on all ranks", hashes.join(" "))
-            .law("all ranks make the same update, to the last bit")
-    })
+    let law = "all ranks make the same update, to the last bit";
+    let (alike, all) = (hashes.iter().all(|hash| *hash == hashes[0]), hashes.join(" "));
+    expect(alike, format!("{what}: replicas part"), ("one hash on all ranks", all), law)
 }
 
 /// Demands that weights differ from the right weights by no more than rounding in f64. The finding begins with `what`.
@@ -30,7 +28,5 @@ pub fn equal(what: &str, expected: &Weights, got: &Weights, law: &str) -> Outcom
     let f32 = if apart < 1e-5 { ": was it computed in f32?" } else { "" };
     let got = format!("a relative difference of {apart:.1e}{f32}");
     // NaN counts as a difference.
-    demand(apart <= ROUNDING, || {
-        Finding::new(what).expected(format!("rounding ({ROUNDING:.0e})"), got).law(law)
-    })
+    expect(apart <= ROUNDING, what, (format!("rounding ({ROUNDING:.0e})"), got), law)
 }

@@ -96,15 +96,14 @@ pub fn sent_once(
     };
     let expected = by(algorithm)?;
     let Some(rank) = differs(1, &expected) else { return Ok(()) };
-    let twice = || "that fits two all-reduces of each gradient".to_owned();
-    let mut note = differs(2, &expected).is_none().then(twice);
-    for other in Algorithm::OURS {
-        if note.is_none() && differs(1, &by(other)?).is_none() {
-            note = Some(format!("as with Algorithm::{other:?}"));
-        }
-    }
+    let twice = "that fits two all-reduces of each gradient".to_owned();
+    let like = |other: Algorithm| {
+        let fits = by(other).is_ok_and(|sent| differs(1, &sent).is_none());
+        fits.then(|| format!("as with Algorithm::{other:?}"))
+    };
+    let twice = differs(2, &expected).is_none().then_some(twice);
     Err(Finding::new(format!("rank {rank} sends another number of bytes"))
         .expected(format!("about {}", expected[rank].bytes), sent[rank].bytes)
-        .note(note)
+        .note(twice.or_else(|| Algorithm::OURS.into_iter().find_map(like)))
         .law(law))
 }

@@ -54,43 +54,46 @@ pub fn whole_numbers(shape: &[usize], salt: usize) -> Result<Tensor> {
     Tensor::from_vec((0..count).map(number).collect::<Vec<_>>(), shape, &Device::Cpu)
 }
 
+impl From<[Tensor; 4]> for TwoLayers {
+    fn from([a, a_bias, b, b_bias]: [Tensor; 4]) -> Self {
+        let layer = |weight, bias| Layer { weight, bias };
+        Self { first: layer(a, a_bias), second: layer(b, b_bias) }
+    }
+}
+
 impl TwoLayers {
+    /// A, a, B and b.
+    pub fn tensors(&self) -> [&Tensor; 4] {
+        let Self { first, second } = self;
+        [&first.weight, &first.bias, &second.weight, &second.bias]
+    }
+
     /// Layers of small numbers, whose sums are exact in every order.
     ///
     /// Their weights are whole, and the first layer's biases are not: with a whole input, no number before relu is
     /// zero. At zero, the gradient of relu would be a convention.
     pub fn of_small_numbers(inputs: usize, hidden: usize, outputs: usize) -> Result<Self> {
-        let first = Layer {
-            weight: whole_numbers(&[inputs, hidden], 1)?,
-            bias: (whole_numbers(&[hidden], 2)? + 0.5)?,
-        };
-        let second = Layer {
-            weight: whole_numbers(&[hidden, outputs], 3)?,
-            bias: Tensor::arange(5f64, 5.0 + outputs as f64, &Device::Cpu)?,
-        };
-        Ok(Self { first, second })
+        let [a, b] = [whole_numbers(&[inputs, hidden], 1)?, whole_numbers(&[hidden, outputs], 3)?];
+        let a_bias = (whole_numbers(&[hidden], 2)? + 0.5)?;
+        let b_bias = Tensor::arange(5f64, 5.0 + outputs as f64, &Device::Cpu)?;
+        Ok([a, a_bias, b, b_bias].into())
     }
 
     /// The same layers with other numbers.
     pub fn map(&self, other: impl Fn(&Tensor) -> Result<Tensor>) -> Result<Self> {
-        let layer = |Layer { weight, bias }: &Layer| {
-            Ok::<_, candle_core::Error>(Layer { weight: other(weight)?, bias: other(bias)? })
-        };
-        Ok(Self { first: layer(&self.first)?, second: layer(&self.second)? })
+        let [a, a_bias, b, b_bias] = self.tensors().map(other);
+        Ok([a?, a_bias?, b?, b_bias?].into())
     }
 
     /// The parts of all ranks. The gradients of layers are cut like layers.
     pub fn parts(&self, ranks: usize) -> Result<Vec<Self>> {
-        let Self { first, second } = self;
+        let [a, a_bias, b, b_bias] = self.tensors();
         let part = |rank| {
-            let columns = shard_range(first.bias.elem_count(), ranks, rank);
+            let columns = shard_range(a_bias.elem_count(), ranks, rank);
             let cut = |tensor: &Tensor, axis: usize| {
                 tensor.narrow(axis, columns.start, columns.len())?.force_contiguous()
             };
-            Ok(Self {
-                first: Layer { weight: cut(&first.weight, 1)?, bias: cut(&first.bias, 0)? },
-                second: Layer { weight: cut(&second.weight, 0)?, bias: second.bias.clone() },
-            })
+            Ok([cut(a, 1)?, cut(a_bias, 0)?, cut(b, 0)?, b_bias.clone()].into())
         };
         (0..ranks).map(part).collect()
     }
@@ -99,30 +102,21 @@ impl TwoLayers {
     ///
     /// Automatic differentiation computes the gradients.
     pub fn on_one_device(&self, x: &Tensor, dy: &Tensor) -> Result<Computed> {
-        let tensors = [x, &self.first.weight, &self.first.bias];
-        let [x, a, a_bias] = tensors.map(Var::from_tensor);
-        let [b, b_bias] = [&self.second.weight, &self.second.bias].map(Var::from_tensor);
-        let (x, a, a_bias, b, b_bias) = (x?, a?, a_bias?, b?, b_bias?);
+        let [a, a_bias, b, b_bias] = self.tensors().map(Var::from_tensor);
+        let (x, a, a_bias, b, b_bias) = (Var::from_tensor(x)?, a?, a_bias?, b?, b_bias?);
         let before_relu = x.matmul(&a)?.broadcast_add(&a_bias)?;
         let y = before_relu.relu()?.matmul(&b)?.broadcast_add(&b_bias)?;
         let found = (&y * dy)?.sum_all()?.backward()?;
         let of =
             |var: &Var| found.get(var).map_or_else(|| var.zeros_like(), |one| Ok(one.detach()));
-        let layers = Self {
-            first: Layer { weight: of(&a)?, bias: of(&a_bias)? },
-            second: Layer { weight: of(&b)?, bias: of(&b_bias)? },
-        };
+        let layers = [of(&a)?, of(&a_bias)?, of(&b)?, of(&b_bias)?].into();
         let gradients = Gradients { x: of(&x)?, layers };
         Ok(Computed { before_relu: before_relu.detach(), y: y.detach(), gradients })
     }
 
     /// Pairs of a tensor of these layers and the same tensor of other layers, with their names.
     pub fn beside<'a>(&'a self, other: &'a Self) -> [(&'static str, [&'a Tensor; 2]); 4] {
-        [
-            ("A", [&self.first.weight, &other.first.weight]),
-            ("a", [&self.first.bias, &other.first.bias]),
-            ("B", [&self.second.weight, &other.second.weight]),
-            ("b", [&self.second.bias, &other.second.bias]),
-        ]
+        let (own, others) = (self.tensors(), other.tensors());
+        [("A", 0), ("a", 1), ("B", 2), ("b", 3)].map(|(name, at)| (name, [own[at], others[at]]))
     }
 }

@@ -32,7 +32,7 @@ fn another_run_s_checkpoint_is_refused_with_the_difference() {
         (&|run| run.options.seed = 6, "seed 5, this run's is 6"),
         (&|run| run.extras.constants.momentum = 0.0, "momentum 0.9, this run's is 0.0"),
         (&|run| run.extras.constants.weight_decay = 0.0, "weight decay 0.001, this run's is 0.0"),
-        (&|run| *run = run.clone().adamw(), "optimizer none, this run's is AdamW"),
+        (&|run| *run = run.clone().adamw(), "AdamW's β₁ none, this run's is 0.9"),
         (&|run| run.extras.warm_up = 4, "warm-up 5, this run's is 4"),
         (&|run| run.data.name = "silence".to_owned(), "data noise, this run's is silence"),
         (&|run| run.data.train = run.data.test.clone(), "training images 16, this run's is 5"),

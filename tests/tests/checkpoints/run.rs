@@ -90,9 +90,10 @@ impl Settings {
 
     pub(crate) fn train(&self, model: &impl Model) -> Result<Trained, Error> {
         let Self { data, options, extras: Extras { constants, warm_up }, .. } = self;
-        let (mut optimizer, report) = ((self.optimizer)(*constants), &mut Report::silent());
-        let update = Update { optimizer: &mut *optimizer, warm_up: *warm_up };
-        train(model, data, options, update, self.checkpoints.as_ref(), report, |_| Ok(()))
+        let (mut optimizer, checkpoints) =
+            ((self.optimizer)(*constants), self.checkpoints.as_ref());
+        let (optimizer, report) = (&mut *optimizer, &mut Report::silent());
+        train(model, data, options, (optimizer, *warm_up), checkpoints, report, |_| Ok(()))
     }
 
     pub(crate) fn ddp<M: ModuleT + Send + Sync + 'static>(

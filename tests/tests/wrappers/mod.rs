@@ -114,7 +114,7 @@ fn a_rank_whose_loop_is_another_is_named() {
             let model = Ddp::new(network.replica(rank.device())?, rank, Reduction::default())?;
             let options = if rank.rank() == 0 { &plain } else { &last };
             let (sgd, silent) = (&mut Sgd::new(Momentum::default()), &mut Report::silent());
-            train(&model, &data, options, sgd, None, silent, |_| {
+            train(&model, &data, options, (sgd, 0), None, silent, |_| {
                 if broadcasts && rank.rank() == 0 {
                     rank.broadcast(&Tensor::zeros((), DType::F64, rank.device())?, 0)?;
                 }

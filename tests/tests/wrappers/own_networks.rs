@@ -53,7 +53,7 @@ fn trained(model: &impl Model) -> Result<Snapshot, Error> {
     let options = TrainOptions { epochs: 2, batch_size: 7, learning_rate: 0.05, seed: 1 };
     let sgd = &mut Sgd::new(Momentum { momentum: 0.9, weight_decay: 1e-3 });
     let silent = &mut Report::silent();
-    let trained = train(model, &data, &options, sgd, None, silent, |_| Ok(()))?;
+    let trained = train(model, &data, &options, (sgd, 0), None, silent, |_| Ok(()))?;
     Ok(trained.weights)
 }
 

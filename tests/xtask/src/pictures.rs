@@ -6,9 +6,8 @@ use drawing::chart::{Chart, Curve, Panel};
 use drawing::svg::{Anchor, Point};
 use drawing::{Axis, Heading, Place, Svg};
 use harness::report::thousands;
-use model_parallel::Cost;
-use model_parallel::gantt::predicted_chart;
-use model_parallel::{UNBOUNDED, check, predict};
+use model_parallel::gantt::chart;
+use model_parallel::{UNBOUNDED, check};
 
 use crate::number::Rounded;
 use crate::{scaling, schedules, steps};
@@ -62,19 +61,17 @@ pub fn scaling(panels: &[&scaling::Panel]) -> String {
 /// Fails when a schedule breaks a law.
 pub fn schedules() -> anyhow::Result<String> {
     let (kinds, stages, micro_batches) = schedules::PICTURED;
-    let (mut pipelines, mut peaks) = (Vec::new(), Vec::new());
+    let mut pipelines = Vec::new();
     for kind in kinds {
         let checked = check(kind.schedule(stages, micro_batches)?, UNBOUNDED)?;
-        pipelines.push((kind.to_string(), checked.simulate(&vec![Cost::UNITS; stages], 0.0)?));
-        peaks.push(checked.peaks().to_vec());
+        pipelines.push((kind.to_string(), checked.simulate(&schedules::costs(kind, stages), 0.0)?));
     }
-    let mut gantt = predicted_chart("Timelines of schedules", &pipelines);
-    for (group, peaks) in gantt.groups.iter_mut().zip(&peaks) {
-        let halves = peaks.iter().any(|peak| peak.both > peak.activations);
-        group.note = if halves { "peak / with W" } else { "peak" }.to_owned();
-        for (row, peak) in group.rows.iter_mut().zip(peaks) {
-            let with_weights = if halves { format!(" / {}", peak.both) } else { String::new() };
-            row.note = format!("{}{with_weights}", peak.activations);
+    let named: Vec<_> = pipelines.iter().map(|(name, step)| (&**name, [step])).collect();
+    let mut gantt = chart("Timelines of schedules", None, &named);
+    for (group, (_, step)) in gantt.groups.iter_mut().zip(&pipelines) {
+        group.note = "peak".to_owned();
+        for (stage, row) in group.rows.iter_mut().enumerate() {
+            row.note = step.peak(stage).activations.to_string();
         }
     }
     Ok(gantt.svg(Place::Page))

@@ -1,8 +1,7 @@
 //! The book's interactive figures have the numbers of the stages, and the laws of the stages hold in them.
 
 use itertools::Itertools as _;
-use model_parallel::Cost;
-use model_parallel::{check, predict};
+use model_parallel::check;
 use params_and_allreduce::Algorithm;
 use params_and_allreduce::communicator::Communicator as _;
 use xtask::number::Rounded;
@@ -52,10 +51,9 @@ fn a_broken_ring_is_not_recorded() {
     assert!(nothing.unwrap_err().to_string().contains("rank 0 does not end with the sum"));
 }
 
-/// The busy time of a row, the end, and two peaks: of activations, and of activations with the waiting gradients of weights.
-fn counted(row: &Row, shape: &Shape, what: &str) -> (f64, f64, usize, usize) {
-    let (mut busy, mut end, mut peak, mut both) = (0.0, 0.0, 0, 0);
-    let (mut alive, mut waiting) = (0, 0);
+/// The busy time of a row, the end, and the most micro-batches that the stage keeps.
+fn counted(row: &Row, shape: &Shape, what: &str) -> (f64, f64, usize) {
+    let (mut busy, mut end, mut peak, mut alive) = (0.0, 0.0, 0, 0);
     let halves = shape.passes.iter().any(|pass| pass.letter == 'W');
     for (i, letter) in row.passes.chars().enumerate() {
         let units = shape.passes.iter().find(|pass| pass.letter == letter).unwrap().units.0;
@@ -63,15 +61,15 @@ fn counted(row: &Row, shape: &Shape, what: &str) -> (f64, f64, usize, usize) {
         (busy, end) = (busy + units, row.starts[i].0 + units);
         match letter.to_ascii_uppercase() {
             'F' => alive += 1,
-            'B' => (alive, waiting) = (alive - 1, waiting + usize::from(halves)),
-            _ => waiting -= 1,
+            // The second half of a backward pass needs what the first half has left.
+            'B' if halves => {}
+            _ => alive -= 1,
         }
         assert_eq!(row.activations[i], alive, "{what}");
-        assert_eq!(row.for_weights.get(i).copied().unwrap_or(0), waiting, "{what}");
-        (peak, both) = (peak.max(alive), both.max(alive + waiting));
+        peak = peak.max(alive);
     }
-    assert_eq!((alive, waiting), (0, 0), "{what}");
-    (busy, end, peak, both)
+    assert_eq!(alive, 0, "{what}");
+    (busy, end, peak)
 }
 
 #[test]
@@ -92,13 +90,11 @@ fn bubbles_and_peaks_are_those_of_the_rows() {
         assert!((timeline.bubble - idle).abs() < 1e-12, "{what}: {idle}");
         assert_eq!(rows.iter().map(|row| row.1).fold(0.0, f64::max), timeline.units.0, "{what}");
         assert!(rows.iter().map(|row| row.2).eq(timeline.peaks.iter().copied()), "{what}");
-        let both = &timeline.peaks_with_weights;
-        assert!(both.is_empty() || rows.iter().map(|row| row.3).eq(both.iter().copied()), "{what}");
         // With channels that hold no more, nothing is later.
         let kind = KINDS.into_iter().find(|one| one.to_string() == *kind).unwrap();
         let schedule = kind.schedule(*stages, *micro_batches).unwrap();
         let tight = check(schedule, timeline.capacity).unwrap();
-        let tight = tight.simulate(&vec![Cost::UNITS; *stages], 0.0).unwrap();
+        let tight = tight.simulate(&schedules::costs(kind, *stages), 0.0).unwrap();
         assert_eq!(tight.makespan(), timeline.units.0, "{what}");
     }
     assert_eq!((found, plans.len()), (156, 175));

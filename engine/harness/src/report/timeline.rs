@@ -91,8 +91,8 @@ pub fn chart(title: String, works: &[Work]) -> Gantt {
         let mut owner = format!("rank {rank} ");
         let row = |(series, lane): (usize, &Vec<Work>)| {
             let bar = |work: &Work| Bar {
-                start: work.start,
-                end: work.end,
+                time: (work.start, work.end),
+                height: 1.0,
                 label: work.name.to_string(),
                 name: format!("rank {rank}, {}", work.name),
                 series,

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use super::page::{Include, Page, line_of};
-use super::{Book, Found, Wrong, outputs};
+use super::{Book, Found, Wrong, outputs, stem};
 
 // The beginning or the end of an anchor, as mdBook finds it, in its own comment.
 pattern!(ANCHOR, r"(?m)^\s*(?://|#|<!--) ANCHOR(_END)?: ([\w-]+)(?: -->)?$");
@@ -12,7 +12,7 @@ pattern!(ANCHOR, r"(?m)^\s*(?://|#|<!--) ANCHOR(_END)?: ([\w-]+)(?: -->)?$");
 /// How far above a listing its path may be, in lines.
 const NEAR: usize = 5;
 
-/// The chapters, each with its stage and the files of the stage that it prints.
+/// The chapters, each with its stage and the files of the stage that it prints. Several pages may share a file.
 const CHAPTERS: &str = "\
 ch01-single-gpu 01-single-gpu src/lenet src/init src/layers src/sgd src/gradient_check src/train
 ch02-all-reduce 02-params-and-allreduce src/params src/../examples/channels src/communicator/all_reduce/naive
@@ -25,9 +25,9 @@ ch05-concise-wrapper 05-concise-wrapper src/../examples/own_model src/data_paral
 ch05-concise-wrapper 05-concise-wrapper src/ddp/worker
 ch05d-your-model 05-concise-wrapper src/network src/model src/optimizer src/resnet
 ch05b-batch-norm 05-concise-wrapper src/batch_norm
-ch06-model-parallel 06-model-parallel src/pipeline/schedule src/pipeline/orders src/pipeline/check src/pipeline/timeline
-ch06-model-parallel 06-model-parallel src/pipeline/predict src/pipeline/worker/mod src/pipeline/worker/step
-ch06-model-parallel 06-model-parallel src/pipeline/worker/evaluate src/partition
+ch06-model-parallel 06-model-parallel src/instructions src/orders src/partition src/execute/step src/execute/unit
+ch06-model-parallel 06-model-parallel src/pytorch
+ch06a-better-lists 06-model-parallel src/orders src/partition src/check src/simulate src/execute/evaluate
 ch06b-tensor-parallel 06-model-parallel src/mesh src/tensor_parallel/mappings src/tensor_parallel/linear
 ch06b-tensor-parallel 06-model-parallel src/tensor_parallel/sharding src/tensor_parallel/group
 ";
@@ -51,7 +51,7 @@ ch05b-batch-norm ch05_sync_batch_norm batch_norm.rs:merged
 ch05c-processes ch05_resume resume.rs:restore resume.rs:begin
 ch06-model-parallel ch06_two_stages two_layers.rs:first two_layers.rs:second
 ch06-model-parallel ch06_balance partition.rs:cut
-ch06-model-parallel ch06_1f1b orders.rs:one_f_one_b orders.rs:generate orders.rs:interleaved orders.rs:zb_h1
+ch06-model-parallel ch06_1f1b orders.rs:one_f_one_b orders.rs:generate
 ch06b-tensor-parallel ch06_tensor_parallel linear.rs:linear networks.rs:dense convolution.rs:convolution
 ";
 
@@ -107,8 +107,9 @@ pub(super) fn anchors(book: &Book, found: &mut Found) {
     }
 }
 
-/// A chapter prints nearly all code of its stage: each line once, and below the path of its file.
+/// A chapter prints nearly all code of its stage: a page has each line once, and below the path of its file.
 pub(super) fn listings(book: &Book, found: &mut Found) {
+    let mut all = BTreeMap::new();
     for page in book.pages().filter(|page| page.name.to_string_lossy().starts_with("ch")) {
         let text: Vec<&str> = page.text.lines().collect();
         let mut printed: BTreeMap<String, BTreeSet<usize>> = BTreeMap::new();
@@ -126,21 +127,25 @@ pub(super) fn listings(book: &Book, found: &mut Found) {
                 found.on(page, include.line, what);
             }
         }
-        let rows = CHAPTERS.lines().filter_map(|row| row.split_once(' '));
-        for (_, row) in rows.filter(|(name, _)| page.name.file_stem() == Some(name.as_ref())) {
-            let (stage, files) = row.split_once(' ').unwrap_or_default();
-            for file in files.split(' ') {
-                let file = format!("{stage}/{file}.rs").replace("src/../", "");
-                let code = code_lines(book.text(&file).unwrap_or_default());
-                let printed = printed.get(&file).map_or(0, |it| it.intersection(&code).count());
-                let share = printed * 100 / code.len().max(1);
-                if share < AT_LEAST {
-                    let name = page.name.display();
-                    let what =
-                        format_args!("{name} prints {share} % of this file, not {AT_LEAST} %");
-                    found.at(file, 1, what);
-                }
-            }
+        all.insert(stem(&page.name), printed);
+    }
+    let mut pages_of: BTreeMap<String, Vec<&str>> = BTreeMap::new();
+    for row in CHAPTERS.lines() {
+        let words: Vec<&str> = row.split(' ').collect();
+        for file in &words[2..] {
+            let file = format!("{}/{file}.rs", words[1]).replace("src/../", "");
+            pages_of.entry(file).or_default().push(words[0]);
+        }
+    }
+    for (file, pages) in pages_of {
+        let code = code_lines(book.text(&file).unwrap_or_default());
+        let printed: Vec<_> = pages.iter().filter_map(|page| all.get(*page)?.get(&file)).collect();
+        let printed = code.iter().filter(|line| printed.iter().any(|it| it.contains(line))).count();
+        let share = printed * 100 / code.len().max(1);
+        if share < AT_LEAST {
+            let pages = pages.join(" and ");
+            let what = format_args!("{pages}: printed {share} % of this file, not {AT_LEAST} %");
+            found.at(file, 1, what);
         }
     }
 }

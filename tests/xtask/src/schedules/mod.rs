@@ -6,9 +6,7 @@ mod row;
 
 use anyhow::{Context as _, ensure};
 use itertools::Itertools as _;
-use model_parallel::Cost;
-use model_parallel::UNBOUNDED;
-use model_parallel::{Kind, check, predict};
+use model_parallel::{Cost, Kind, UNBOUNDED, check};
 use serde::Serialize;
 
 use crate::number::Rounded;
@@ -58,11 +56,8 @@ pub struct Timeline {
     pub units: Rounded,
     /// The number of messages that a channel has to hold at least.
     pub capacity: usize,
-    /// The most activations that are alive at one time, of each stage.
+    /// The most micro-batches that a stage keeps activations of at one time, of each stage.
     pub peaks: Vec<usize>,
-    /// The peaks with the activations that wait for the gradient of the weights. Left out where backward passes are whole.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub peaks_with_weights: Vec<usize>,
     pub rows: Vec<Row>,
 }
 
@@ -72,6 +67,11 @@ pub struct Catalogue {
     pub command: String,
     pub shapes: Vec<Shape>,
     pub plans: Vec<Plan>,
+}
+
+/// The costs of all units: a stage takes a unit of time forward, and two backward.
+pub fn costs(kind: Kind, stages: usize) -> Vec<Cost> {
+    vec![Cost::UNITS.faster(kind.chunks() as f64); stages * kind.chunks()]
 }
 
 impl Plan {
@@ -88,17 +88,14 @@ impl Plan {
             }
         };
         let checked = check(schedule, UNBOUNDED)?;
-        let timeline = checked.simulate(&vec![Cost::UNITS; stages], 0.0)?;
+        let timeline = checked.simulate(&costs(kind, stages), 0.0)?;
         ensure!(timeline.start() == 0.0, "time starts at 0");
-        let peaks = checked.peaks();
-        let halves = peaks.iter().filter(|_| kind == Kind::ZbH1);
         let rows = (0..stages).map(|stage| Row::of(kind, &timeline, stage));
         plan.timeline = Some(Timeline {
             bubble: timeline.bubble(),
             units: Rounded::of(timeline.makespan()),
             capacity: checked.smallest_capacity(),
-            peaks: peaks.iter().map(|peak| peak.activations).collect(),
-            peaks_with_weights: halves.map(|peak| peak.both).collect(),
+            peaks: (0..stages).map(|stage| timeline.peak(stage).activations).collect(),
             rows: rows.collect::<anyhow::Result<_>>()?,
         });
         Ok(plan)

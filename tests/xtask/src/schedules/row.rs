@@ -2,10 +2,8 @@
 
 use anyhow::{Context as _, ensure};
 use itertools::Itertools as _;
-use model_parallel::Cost;
-use model_parallel::instructions::Action;
-use model_parallel::simulate::Kept;
-use model_parallel::{Kind, Timeline};
+use model_parallel::simulate::Span;
+use model_parallel::{Action, Cost, Kind, Timeline};
 use serde::{Serialize, Serializer};
 
 use crate::number::Rounded;
@@ -31,10 +29,9 @@ pub struct Row {
     pub micro_batches: Vec<usize>,
     /// The start of the pass. The pass takes the [`Pass::units`] of the letter.
     pub starts: Vec<Rounded>,
-    /// The number of live activations: after the start of a forward pass, or after the end of another pass.
+    /// The number of micro-batches whose activations the stage keeps: after the start of a forward pass, or after the end of
+    /// another pass.
     pub activations: Vec<usize>,
-    /// Of them, the number that waits for the gradient of the weights. Left out where backward passes are whole.
-    pub for_weights: Vec<usize>,
 }
 
 /// The passes of a kind of schedule.
@@ -59,12 +56,8 @@ pub fn passes(kind: Kind) -> Vec<Pass> {
 
 impl Serialize for Row {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let Self { passes, micro_batches, starts, activations, for_weights } = self;
-        if for_weights.is_empty() {
-            (passes, micro_batches, starts, activations).serialize(serializer)
-        } else {
-            (passes, micro_batches, starts, activations, for_weights).serialize(serializer)
-        }
+        let Self { passes, micro_batches, starts, activations } = self;
+        (passes, micro_batches, starts, activations).serialize(serializer)
     }
 }
 
@@ -79,15 +72,12 @@ impl Row {
             _ => None,
         };
         let passes = passes(kind);
-        let spans = timeline.of_stage(stage);
-        let spans: Vec<_> =
-            spans.filter(|span| letter(span.instruction.action).is_some()).collect();
-        let kept = Kept::after_each(spans.iter().map(|span| span.instruction.action));
         let mut row = Self::default();
-        for (span, kept) in spans.iter().zip(kept) {
+        let is_pass = |span: &&Span| letter(span.instruction.action).is_some();
+        for span in timeline.of_stage(stage).filter(is_pass) {
             let what = span.instruction;
             let is = |pass: &&Pass| {
-                pass.chunk == what.chunk
+                pass.chunk == what.unit / timeline.stages
                     && Some(pass.letter.to_ascii_uppercase()) == letter(what.action)
             };
             let pass = passes.iter().find(is).with_context(|| format!("{what} is no pass"))?;
@@ -95,8 +85,7 @@ impl Row {
             row.passes.push(pass.letter);
             row.micro_batches.extend(what.action.micro_batch());
             row.starts.push(Rounded::of(span.start));
-            row.activations.push(kept.activations);
-            row.for_weights.extend((kind == Kind::ZbH1).then_some(kept.both - kept.activations));
+            row.activations.push(span.held.activations - usize::from(what.action.adds_gradients()));
         }
         Ok(row)
     }
