@@ -67,7 +67,7 @@ fn case() -> Case {
             Ok(Sleeping { scale, weight: vb.get(1, &name("weight"))? })
         })
     });
-    Case { name: "sleeping layers", layers, sample: &[CLASSES], steps: 5, rate: 0.0 }
+    Case { rate: 0.0, ..Case::new("sleeping layers", layers, &[CLASSES]) }
 }
 
 /// The bubble of a schedule: predicted from measured layers, and the median of all steps but the first.
