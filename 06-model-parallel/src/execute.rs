@@ -276,7 +276,8 @@ impl<U: Unit> Executor<U> {
         for (i, deferred) in state.sums.iter().filter(|_| self.has_loss()) {
             sums[*i] = deferred.read()?;
         }
-        let gradients = state.gradients;
+        // A list updates the units in any order.
+        let gradients = state.gradients.into_values().flatten().collect();
         Ok(Step { sums: self.total(sums)?.into(), gradients })
     }
 

@@ -41,8 +41,8 @@ pub(super) struct StepState<'a, 'o, U> {
     pub(super) sums: BTreeMap<usize, StepSums>,
     /// The summed gradients of the unit that is updated next.
     summed: Vec<Tensor>,
-    /// The summed gradients of all units, if the caller updates the weights.
-    pub(super) gradients: Vec<Tensor>,
+    /// The summed gradients of each unit, if the caller updates the weights.
+    pub(super) gradients: BTreeMap<usize, Vec<Tensor>>,
     /// The bytes of messages that this stage has sent.
     pub(super) sent: usize,
     /// The bytes of activations that are kept now.
@@ -90,7 +90,7 @@ impl<'a, 'o, U: Unit> StepState<'a, 'o, U> {
             halves: BTreeMap::new(),
             sums: BTreeMap::new(),
             summed: Vec::new(),
-            gradients: Vec::new(),
+            gradients: BTreeMap::new(),
             sent: 0,
             activations: 0,
             held: Bytes::default(),
@@ -271,7 +271,9 @@ impl<'a, 'o, U: Unit> StepState<'a, 'o, U> {
             Purpose::Train(optimizer, rate, samples) => {
                 optimizer.step(layers.owned(), &gradients, *rate, *samples)?;
             }
-            Purpose::Gradients | Purpose::Evaluate => self.gradients.extend(gradients),
+            Purpose::Gradients | Purpose::Evaluate => {
+                self.gradients.insert(unit, gradients);
+            }
         }
         Ok(())
     }
