@@ -21,6 +21,7 @@ use proptest::test_runner::{Config, TestRunner};
 use super::pipelines::training::{Case, on_ranks, sorted};
 use super::schedules::earliest;
 use crate::prelude::*;
+use model_parallel::execute::Settings;
 
 /// A generated schedule.
 fn generated(stages: Range<usize>, chunks: Range<usize>) -> impl Strategy<Value = Schedule> {
@@ -231,7 +232,7 @@ fn model(bare: usize) -> Case {
             Ok(move |x: &Tensor| linear(&flatten(x)?, &weight, &bias)?.tanh())
         });
     }
-    Case { name: "small model", layers, sample: &[2, 3], steps: 2, rate: 0.5 }
+    Case { steps: 2, rate: 0.5, ..Case::new("small model", layers, &[2, 3]) }
 }
 
 /// Units anywhere: all micro-batches forward and then backward, or one after the other.
@@ -385,15 +386,9 @@ fn executed(
     let unit =
         |unit: usize| case.layers.build(lists.cut[unit].clone(), 1, DType::F64, &Device::Cpu);
     let networks = units.map(unit).collect::<Result<_, _>>()?;
-    let (all, by_shards) = (rank.into(), lists.by_shards);
-    let executor = Executor::with(
-        &lists.checked,
-        networks,
-        all,
-        mesh,
-        case.sample,
-        (cross_entropy, by_shards),
-    )?;
+    let settings = Settings { by_shards: lists.by_shards, ..Settings::default() };
+    let executor =
+        Executor::with(&lists.checked, networks, rank.into(), mesh, case.sample, settings)?;
     let losses = losses(&case, &executor)?;
     Ok((executor.whole(executor.weights().snapshot()?)?, losses))
 }
