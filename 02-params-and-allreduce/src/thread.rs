@@ -301,15 +301,22 @@ impl Rank {
 
     /// Nothing came in time. The cause is at the end of the chain of waiting ranks, or the chain is a circle.
     fn timed_out(&self, other: usize, since: Instant) -> Error {
-        let waits_for = |rank: usize| self.mailbox(rank).waits_for.load(Ordering::SeqCst);
-        let (mut chain, circle) =
-            wait_chain(other, |chain| waits_for(*chain.last()?).checked_sub(1));
+        let waits_for = |connection: usize, rank: usize| {
+            let waits_for = &self.world.connections[connection][rank].waits_for;
+            waits_for.load(Ordering::SeqCst).checked_sub(1)
+        };
+        let (mut chain, circle) = wait_chain(other, |chain| {
+            let rank = *chain.last()?;
+            // A rank without a message to wait for may wait for its own second thread, which waits for a message.
+            waits_for(self.connection, rank).or_else(|| waits_for(1 - self.connection, rank))
+        });
         if let Some(circle) = circle {
             // Ranks that exchange messages wait for each other, too, for a moment. In a deadlock, none of them sends.
             let messages = |rank: &usize| locked(&self.world.sent[*rank]).messages;
             let before: u64 = circle.iter().map(messages).sum();
             thread::sleep(Duration::from_millis(50));
-            if circle.iter().map(messages).sum::<u64>() == before {
+            let all_wait = circle.iter().all(|&rank| waits_for(self.connection, rank).is_some());
+            if all_wait && circle.iter().map(messages).sum::<u64>() == before {
                 return self.error(Origin::Deadlock { circle });
             }
             chain.truncate(1);

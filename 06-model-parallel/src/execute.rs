@@ -3,7 +3,7 @@
 //! An executor knows no kinds of schedules. [`check`](crate::check()) has made sure that everything that an instruction
 //! needs is there, and that no stage waits for ever. The cut and the schedule change no bit of the result: gradients are summed
 //! over the micro-batches in ascending order, as one device sums them, and a batch norm normalises each micro-batch by its own
-//! statistics. With [`by_shards`](Executor::by_shards) the number of replicas changes no bit, either.
+//! statistics. With [`by_shards`](Settings::by_shards) the number of replicas changes no bit, either.
 //!
 //! A stage may hold parts of its layers. Then each rank of its tensor-parallel group has an executor, which exchanges
 //! activations with the executor of the same part in the neighbouring stage ([`mesh`](crate::mesh)).
@@ -15,7 +15,7 @@ pub mod unit;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
-use std::time::Instant;
+use std::time::{Instant, SystemTime};
 
 use candle_core::{DType, Device, Module as _, ModuleT, Result as TensorResult, Shape, Tensor};
 use concise_wrapper::ddp::alike;
@@ -27,7 +27,7 @@ use concise_wrapper::{Error, Model, Network, allreduce_sums, replicas, text};
 use datasets::Dataset;
 use harness::records::BatchSums;
 use ops::backward::no_grad;
-use ops::{cross_entropy, size_in_bytes};
+use ops::cross_entropy;
 use params_and_allreduce::Algorithm;
 use params_and_allreduce::communicator::{self, SharedCommunicator};
 use scratch_data_parallel::FixedTree;
@@ -45,8 +45,21 @@ use unit::{Replicas, Unit, Whole, joined};
 /// The largest number of timelines that an executor keeps.
 const MOST_STEPS: usize = 200;
 
-/// The loss of a micro-batch, summed over its samples, from the logits and the labels.
-pub type Loss = fn(&Tensor, &Tensor) -> TensorResult<Tensor>;
+/// The choices of a training.
+#[derive(Clone, Copy, Debug)]
+pub struct Settings {
+    /// The loss of a micro-batch, summed over its samples, from the logits and the labels.
+    pub loss: fn(&Tensor, &Tensor) -> TensorResult<Tensor>,
+    /// Whether gradients and losses are added along the tree of chapter 4: the bits of any number of replicas.
+    pub by_shards: bool,
+}
+
+impl Default for Settings {
+    /// The cross-entropy, and running sums.
+    fn default() -> Self {
+        Self { loss: cross_entropy, by_shards: false }
+    }
+}
 
 // ANCHOR: executor
 /// One stage of a pipeline, on one rank of a mesh.
@@ -59,7 +72,7 @@ pub struct Executor<U> {
     units: Vec<Placed<U>>,
     /// The weights of all units.
     weights: Weights,
-    loss: Loss,
+    settings: Settings,
     /// All ranks of the mesh.
     all: SharedCommunicator,
     /// The stages of this pipeline.
@@ -68,8 +81,6 @@ pub struct Executor<U> {
     parts: SharedCommunicator,
     replicas: Rc<Replicas>,
     origin: Instant,
-    /// The bytes of parameters and of the optimizer's state.
-    constant: Cell<Bytes>,
     measured: RefCell<Measured>,
 }
 
@@ -77,6 +88,8 @@ pub struct Executor<U> {
 struct Placed<U> {
     number: usize,
     unit: U,
+    /// The bytes of the optimizer's state.
+    state: Cell<usize>,
     input: Vec<usize>,
     output: Vec<usize>,
 }
@@ -107,7 +120,7 @@ impl<M: ModuleT> Executor<Whole<M>> {
     /// The executor of a stage on one rank of `mesh`. All ranks call this together.
     ///
     /// `networks` are the units of the stage: [`Schedule::units_of`]. From now on their batch norms normalise by micro-batch.
-    /// `sample` is the shape of one sample of the data, such as `[1, 28, 28]`. The loss is the cross-entropy. Fails when mesh,
+    /// `sample` is the shape of one sample of the data, such as `[1, 28, 28]`. The settings are the default. Fails when mesh,
     /// schedule and networks do not fit together, when two stages have a tensor of one name, or when another rank stops or
     /// stalls.
     pub fn new(
@@ -117,18 +130,17 @@ impl<M: ModuleT> Executor<Whole<M>> {
         mesh: Mesh,
         sample: &[usize],
     ) -> Result<Self, Error> {
-        Self::with(checked, networks, all, mesh, sample, (cross_entropy, false))
+        Self::with(checked, networks, all, mesh, sample, Settings::default())
     }
 
-    /// The executor with another loss. `by_shards` adds gradients and losses along the tree of chapter 4: the bits of any number
-    /// of replicas.
+    /// [`new`](Self::new), with other settings.
     pub fn with(
         checked: &Checked,
         networks: Vec<Network<M>>,
         all: SharedCommunicator,
         mesh: Mesh,
         sample: &[usize],
-        (loss, by_shards): (Loss, bool),
+        settings: Settings,
     ) -> Result<Self, Error> {
         let schedule = checked.schedule();
         let wanted = [
@@ -156,7 +168,7 @@ impl<M: ModuleT> Executor<Whole<M>> {
             network.norms().by_shard();
             alike::structure(&of_data, network.weights())?;
         }
-        let replicas = Rc::new(Replicas::new(of_data, tree, by_shards)?);
+        let replicas = Rc::new(Replicas::new(of_data, tree, settings.by_shards)?);
         let whole = |(number, network)| Whole::new(number, network, Rc::clone(&replicas));
         let units: Vec<_> = numbers.iter().copied().zip(networks).map(whole).collect();
         let weights = joined(&units);
@@ -165,21 +177,20 @@ impl<M: ModuleT> Executor<Whole<M>> {
         let units = with_shapes(schedule, units, &pipeline, sample)
             .map_err(|error| failed(stage, ", before the first step", error))?;
         let checked = behind_nothing_to_train(checked, &units, &pipeline)?;
-        let parameters = weights.parameter_bytes();
-        // From here on the clocks of all ranks count.
-        all.barrier()?;
+        // All clocks count from one moment. No rank leaves a barrier at exactly the moment of another.
+        let start = text::value_of_rank_0(&*all, &SystemTime::now())?;
+        let origin = Instant::now().checked_sub(start.elapsed().unwrap_or_default());
         Ok(Self {
             checked,
             stage,
             units,
             weights,
-            loss,
+            settings,
             all,
             pipeline,
             parts,
             replicas,
-            origin: Instant::now(),
-            constant: Cell::new(Bytes { parameters, ..Bytes::default() }),
+            origin: origin.unwrap_or_else(Instant::now),
             measured: RefCell::default(),
         })
     }
@@ -256,6 +267,13 @@ impl<U: Unit> Executor<U> {
             let end = self.origin.elapsed().as_secs_f64();
             spans.push(Span { stage, instruction, start, end, held });
         }
+        // The second thread has measured the sums over replicas.
+        for span in &mut spans {
+            if let Some(times) = self.replicas.times_of(span.instruction) {
+                let [start, end] = times.map(|it| (it - self.origin).as_secs_f64());
+                (span.start, span.end) = (start, end);
+            }
+        }
         for Placed { unit, .. } in &self.units {
             unit.network().norms().fold(&*self.replicas.comm, &self.replicas.tree)?;
         }
@@ -264,7 +282,8 @@ impl<U: Unit> Executor<U> {
         for (i, deferred) in state.sums.iter().filter(|_| self.has_loss()) {
             sums[*i] = deferred.read()?;
         }
-        let gradients = state.gradients;
+        // A list updates the units in any order.
+        let gradients = state.gradients.into_values().flatten().collect();
         Ok(Step { sums: self.total(sums)?.into(), gradients })
     }
 
@@ -319,11 +338,7 @@ impl<U: Unit> Model for Executor<U> {
         optimizer: &mut dyn Optimizer,
         rate: f64,
     ) -> Result<Step, Error> {
-        let step = self.execute(share, Purpose::Train(&mut *optimizer, rate, share.samples))?;
-        let state = optimizer.state(&self.weights)?;
-        let state = state.iter().map(|(_, tensor)| size_in_bytes(tensor)).sum();
-        self.constant.set(Bytes { optimizer: state, ..self.constant.get() });
-        Ok(step)
+        self.execute(share, Purpose::Train(optimizer, rate, share.samples))
     }
 
     fn weights(&self) -> &Weights {
@@ -444,7 +459,7 @@ fn with_shapes<U: Unit>(
             dims.resize(AXES, 0);
             pipeline.send(after, &Tensor::new(dims, pipeline.device())?)?;
         }
-        all.push(Placed { number, unit, input, output });
+        all.push(Placed { number, unit, state: Cell::new(0), input, output });
     }
     Ok(all)
 }

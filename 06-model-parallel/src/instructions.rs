@@ -172,6 +172,17 @@ impl Schedule {
         unit + 1 == self.units()
     }
 
+    /// Whether a step has such an instruction. The checker demands all instructions that a step has, and refuses all others.
+    pub fn has(&self, it: Instruction) -> bool {
+        let is_trained = it.unit >= self.first_trained;
+        match it.action {
+            Action::ForwardOnly(_) => !is_trained,
+            Action::AllReduce => is_trained && self.replicas > 1,
+            action if action.computes() => is_trained,
+            _ => self.message(it).is_some(),
+        }
+    }
+
     /// The message that an instruction sends or receives. `None` for an instruction that does neither, and when there is no
     /// such message: the neighbouring unit is missing or on the same stage, or nobody needs the gradient.
     pub fn message(&self, Instruction { unit, action }: Instruction) -> Option<Message> {

@@ -12,13 +12,13 @@ use harness::records::EpochRecord;
 use harness::report::Report;
 use harness::report::summary::Versions;
 use harness::report::trace;
-use model_parallel::execute::{Executor, Held, Loss};
+use model_parallel::execute::{Executor, Held, Settings};
 use model_parallel::held::activations;
 use model_parallel::mesh::Axis;
 use model_parallel::tensor_parallel::Group;
 use model_parallel::{Bytes, Timeline};
 use model_state::weights_hash::WeightsHash;
-use ops::{cross_entropy, size_in_bytes};
+use ops::size_in_bytes;
 use params_and_allreduce::Algorithm;
 use params_and_allreduce::communicator::SharedCommunicator;
 
@@ -70,8 +70,8 @@ pub(crate) fn train_rank(
     };
     let units = checked.schedule().units_of(mesh.coordinate(all.rank(), Axis::Pipeline));
     let units = units.map(build).collect::<Result<_, _>>()?;
-    let how = (cross_entropy as Loss, way.by_shards);
-    let executor = Executor::with(checked, units, all.clone(), *mesh, &SAMPLE, how)?;
+    let settings = Settings { by_shards: way.by_shards, ..Settings::default() };
+    let executor = Executor::with(checked, units, all.clone(), *mesh, &SAMPLE, settings)?;
     let mut first = Vec::new();
     let observe = keep_first(executor.weights(), &mut first);
     let (data, options, Extras { constants, warm_up }) =

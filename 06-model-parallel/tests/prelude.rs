@@ -32,7 +32,7 @@ pub(crate) use model_parallel::{
 pub(crate) use model_state::weights_hash::WeightsHash;
 pub(crate) use ops::difference::{largest_difference, relative_difference};
 pub(crate) use ops::update::overwrite;
-pub(crate) use ops::{cross_entropy, flatten, linear};
+pub(crate) use ops::{flatten, linear};
 pub(crate) use params_and_allreduce::Algorithm;
 pub(crate) use params_and_allreduce::communicator::{Communicator, SharedCommunicator};
 pub(crate) use params_and_allreduce::thread::{Rank, run_ranks};

@@ -67,7 +67,8 @@ fn case() -> Case {
             Ok(Sleeping { scale, weight: vb.get(1, &name("weight"))? })
         })
     });
-    Case { name: "sleeping layers", layers, sample: &[CLASSES], steps: 5, rate: 0.0 }
+    let (frozen, dtype, sample) = (Vec::new(), DType::F64, &[CLASSES]);
+    Case { name: "sleeping layers", layers, frozen, dtype, sample, steps: 5, rate: 0.0 }
 }
 
 /// The bubble of a schedule: predicted from measured layers, and the median of all steps but the first.

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
+use std::ops::Add;
 
 use candle_core::{Result as TensorResult, Tensor, Var, bail};
 use concise_wrapper::Error;
@@ -40,8 +41,8 @@ pub(super) struct StepState<'a, 'o, U> {
     pub(super) sums: BTreeMap<usize, StepSums>,
     /// The summed gradients of the unit that is updated next.
     summed: Vec<Tensor>,
-    /// The summed gradients of all units, if the caller updates the weights.
-    pub(super) gradients: Vec<Tensor>,
+    /// The summed gradients of each unit, if the caller updates the weights.
+    pub(super) gradients: BTreeMap<usize, Vec<Tensor>>,
     /// The bytes of messages that this stage has sent.
     pub(super) sent: usize,
     /// The bytes of activations that are kept now.
@@ -89,7 +90,7 @@ impl<'a, 'o, U: Unit> StepState<'a, 'o, U> {
             halves: BTreeMap::new(),
             sums: BTreeMap::new(),
             summed: Vec::new(),
-            gradients: Vec::new(),
+            gradients: BTreeMap::new(),
             sent: 0,
             activations: 0,
             held: Bytes::default(),
@@ -200,7 +201,7 @@ impl<'a, 'o, U: Unit> StepState<'a, 'o, U> {
             return stand_in_loss(logits);
         }
         let labels = batch.labels.to_device(logits.device())?;
-        let loss = (self.executor.loss)(logits, &labels)?;
+        let loss = (self.executor.settings.loss)(logits, &labels)?;
         let batch = Batch { images: batch.images.clone(), labels };
         self.sums.insert(i, StepSums::new(&loss, logits, &batch)?);
         Ok(loss)
@@ -211,9 +212,12 @@ impl<'a, 'o, U: Unit> StepState<'a, 'o, U> {
     /// A unit without the loss starts from the gradient of the activation that it sent.
     fn backward(&mut self, unit: usize, i: usize, later: bool) -> TensorResult<()> {
         let Kept { input, result, bytes } = take(&mut self.kept, (unit, i), "activation kept")?;
-        let gradient = match self.schedule.is_last(unit) {
-            true => result.ones_like()?,
-            false => take(&mut self.tensors, (Carries::Gradients, unit, i), "gradient")?,
+        // The message is held until the pass is done.
+        let message = (Carries::Gradients, unit, i);
+        let gradient = match (self.schedule.is_last(unit), self.tensors.get(&message)) {
+            (true, _) => result.ones_like()?,
+            (false, Some(gradient)) => gradient.clone(),
+            (false, None) => bail!("{message:?}: there is no gradient"),
         };
         let (mut found, second) = match later {
             true => backward_in_halves(&result, &gradient)?,
@@ -225,14 +229,16 @@ impl<'a, 'o, U: Unit> StepState<'a, 'o, U> {
             };
             self.tensors.insert((Carries::Gradients, unit - 1, i), gradient.detach());
         }
-        if !later {
-            return self.add(unit, i, found, bytes);
+        if later {
+            // Some gradients of parameters, such as a batch norm's, are complete in the first half.
+            let waiting = found.bytes() + second.bytes();
+            self.activations += waiting;
+            self.weigh(0);
+            self.halves.insert((unit, i), (found, second, bytes + waiting));
+        } else {
+            self.add(unit, i, found, bytes)?;
         }
-        // Some gradients of parameters, such as a batch norm's, are complete in the first half.
-        let waiting = found.bytes() + second.bytes();
-        self.activations += waiting;
-        self.weigh(0);
-        self.halves.insert((unit, i), (found, second, bytes + waiting));
+        self.tensors.remove(&message);
         Ok(())
     }
 
@@ -268,27 +274,35 @@ impl<'a, 'o, U: Unit> StepState<'a, 'o, U> {
         let (layers, gradients) = (self.executor.unit(unit), std::mem::take(&mut self.summed));
         match &mut self.purpose {
             Purpose::Train(optimizer, rate, samples) => {
-                optimizer.step(layers.network().weights(), &gradients, *rate, *samples)?;
+                optimizer.step(layers.owned(), &gradients, *rate, *samples)?;
+                let state = optimizer.state(layers.owned())?;
+                let bytes = state.iter().map(|(_, tensor)| size_in_bytes(tensor)).sum();
+                self.executor.placed(unit).state.set(bytes);
+                self.weigh(gradients.iter().map(size_in_bytes).sum());
             }
-            Purpose::Gradients | Purpose::Evaluate => self.gradients.extend(gradients),
+            Purpose::Gradients | Purpose::Evaluate => {
+                self.gradients.insert(unit, gradients);
+            }
         }
         Ok(())
     }
 
     /// Counts the bytes that are held now, with those of gradients that are not in a sum yet.
     fn weigh(&mut self, gradients: usize) {
-        let units = self.executor.units.iter().map(|placed| &placed.unit);
         // An activation that this stage has kept is no message.
         let is_kept = |&(carries, user, i): &Key| {
             carries == Carries::Activations && user > 0 && self.kept.contains_key(&(user - 1, i))
         };
         let messages = self.tensors.iter().filter(|(key, _)| !is_kept(key));
-        let now = Bytes {
-            gradients: gradients + units.map(Unit::gradient_bytes).sum::<usize>(),
+        let of_stage = Bytes {
+            gradients,
+            optimizer: self.executor.units.iter().map(|placed| placed.state.get()).sum(),
             activations: self.activations,
             messages: messages.map(|(_, tensor)| size_in_bytes(tensor)).sum(),
-            ..self.executor.constant.get()
+            ..Bytes::default()
         };
+        let units = self.executor.units.iter().map(|placed| placed.unit.held());
+        let now = units.fold(of_stage, |sum, unit| sum.with(unit, Add::add));
         self.held = self.held.with(now, usize::max);
     }
 }

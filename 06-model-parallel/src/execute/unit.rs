@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
+use std::time::Instant;
 
 use candle_core::{Device, ModuleT, Result as TensorResult, Tensor};
 use concise_wrapper::ddp::worker::Worker;
@@ -10,11 +11,13 @@ use concise_wrapper::weights::Weights;
 use concise_wrapper::{Error, Network};
 use devices::move_view;
 use harness::report::trace::BACKGROUND;
-use ops::size_in_bytes;
 use params_and_allreduce::Algorithm;
 use params_and_allreduce::communicator::{self, Communicator, SharedCommunicator};
 use scratch_data_parallel::{FixedTree, TreeSum};
 use tracing::info_span;
+
+use crate::instructions::{Action, Instruction};
+use crate::simulate::Bytes;
 
 // ANCHOR: unit
 /// A unit of the model, as the executor uses it on its rank.
@@ -25,6 +28,9 @@ pub trait Unit {
     /// The layers.
     fn network(&self) -> &Network<Self::Module>;
 
+    /// What this rank updates: the parameters that [`take_gradients`](Self::take_gradients) returns gradients of.
+    fn owned(&self) -> &Weights;
+
     /// Adds the gradients of a micro-batch to the sum.
     fn add(&self, micro_batch: usize, gradients: Vec<Tensor>) -> TensorResult<()>;
 
@@ -34,8 +40,8 @@ pub trait Unit {
     /// Takes the gradients: waits for the sum over all replicas, if it has been started.
     fn take_gradients(&self) -> Result<Vec<Tensor>, Error>;
 
-    /// The bytes of the gradients that the unit holds.
-    fn gradient_bytes(&self) -> usize;
+    /// The bytes of parameters and gradients that the unit holds now.
+    fn held(&self) -> Bytes;
 }
 // ANCHOR_END: unit
 
@@ -48,9 +54,16 @@ pub(super) struct Replicas {
     /// Whether gradients are added along the tree.
     pub by_tree: bool,
     /// The second thread of this rank; `None` with one replica.
-    lane: Option<Worker<(usize, Vec<Tensor>)>>,
-    /// The sums that have come, and that no update has used yet, by unit.
-    come: RefCell<BTreeMap<usize, Vec<Tensor>>>,
+    lane: Option<Worker<Summed>>,
+    /// The sums that have come, by unit. A sum without gradients has been used by its update.
+    come: RefCell<BTreeMap<usize, Summed>>,
+}
+
+/// The sum of a unit over all replicas, and the times at which it began and ended.
+struct Summed {
+    unit: usize,
+    times: [Instant; 2],
+    gradients: Option<Vec<Tensor>>,
 }
 
 impl Replicas {
@@ -64,7 +77,7 @@ impl Replicas {
     fn wait_for(&self, unit: usize) -> Result<Vec<Tensor>, Error> {
         let (lane, mut come) = (self.lane.as_ref(), self.come.borrow_mut());
         loop {
-            if let Some(sum) = come.remove(&unit) {
+            if let Some(sum) = come.get_mut(&unit).and_then(|it| it.gradients.take()) {
                 return Ok(sum);
             }
             let Some(lane) = lane else {
@@ -73,8 +86,15 @@ impl Replicas {
                 ))
                 .into());
             };
-            come.extend([lane.next()?]);
+            let summed = lane.next()?;
+            come.insert(summed.unit, summed);
         }
+    }
+
+    /// The times of the last sum that an instruction has started.
+    pub fn times_of(&self, Instruction { unit, action }: Instruction) -> Option<[Instant; 2]> {
+        let come = self.come.borrow();
+        come.get(&unit).filter(|_| action == Action::AllReduce).map(|summed| summed.times)
     }
 
     /// The number of this rank's first micro-batch among those of all pipelines.
@@ -138,6 +158,10 @@ impl<M: ModuleT> Unit for Whole<M> {
         &self.network
     }
 
+    fn owned(&self) -> &Weights {
+        self.network.weights()
+    }
+
     fn add(&self, micro_batch: usize, gradients: Vec<Tensor>) -> TensorResult<()> {
         match &mut *self.sum.borrow_mut() {
             Sum::Running(sum) if sum.is_empty() => *sum = gradients,
@@ -166,7 +190,9 @@ impl<M: ModuleT> Unit for Whole<M> {
         let unit = self.number;
         lane.add(move |comm| {
             let _span = info_span!(target: BACKGROUND, "sum over replicas", unit).entered();
-            Ok((unit, sum.over(&**comm)?))
+            let start = Instant::now();
+            let gradients = Some(sum.over(&**comm)?);
+            Ok(Summed { unit, times: [start, Instant::now()], gradients })
         });
         Ok(())
     }
@@ -181,12 +207,14 @@ impl<M: ModuleT> Unit for Whole<M> {
         Ok(gradients.iter().map(|it| move_view(it, device)).collect::<TensorResult<_>>()?)
     }
 
-    fn gradient_bytes(&self) -> usize {
-        match &*self.sum.borrow() {
-            Sum::Running(sum) => sum.iter().map(size_in_bytes).sum(),
-            Sum::Tree(sum) => sum.sets() * self.network.weights().parameter_bytes(),
-            Sum::Travels => self.network.weights().parameter_bytes(),
-        }
+    fn held(&self) -> Bytes {
+        let parameters = self.network.weights().parameter_bytes();
+        let gradients = match &*self.sum.borrow() {
+            Sum::Running(sum) if sum.is_empty() => 0,
+            Sum::Running(_) | Sum::Travels => parameters,
+            Sum::Tree(sum) => sum.sets() * parameters,
+        };
+        Bytes { parameters, gradients, ..Bytes::default() }
     }
 }
 // ANCHOR_END: whole
@@ -196,8 +224,8 @@ pub(super) fn joined<U: Unit>(units: &[U]) -> Weights {
     let precision = units[0].network().precision();
     let mut weights = Weights { precision, parameters: Vec::new(), buffers: Vec::new() };
     for unit in units {
-        weights.parameters.extend(unit.network().weights().parameters.iter().cloned());
-        weights.buffers.extend(unit.network().weights().buffers.iter().cloned());
+        weights.parameters.extend(unit.owned().parameters.iter().cloned());
+        weights.buffers.extend(unit.owned().buffers.iter().cloned());
     }
     weights
 }

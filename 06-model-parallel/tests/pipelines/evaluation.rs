@@ -2,71 +2,59 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use candle_core::Shape;
-use params_and_allreduce::communicator::Error as LineError;
-use params_and_allreduce::forward;
 use single_gpu::evaluate::Part;
 
-use super::training::{checked, cut, images, on_ranks, one_layer_each};
+use super::training::{checked, checked_on, cut, executor, images, on_ranks, one_layer_each};
 use crate::prelude::*;
 
-/// A connection that counts the activations that it has sent, less the confirmations that it has received.
-struct Counted {
-    line: SharedCommunicator,
-    unread: AtomicUsize,
-    most: AtomicUsize,
-}
-
-impl Communicator for Counted {
-    forward!(line: rank, world_size, device, send, background);
-
-    fn send_shared(&self, to: usize, tensor: &Tensor) -> Result<(), LineError> {
-        let unread = self.unread.fetch_add(1, Ordering::SeqCst) + 1;
-        self.most.fetch_max(unread, Ordering::SeqCst);
-        self.line.send_shared(to, tensor)
-    }
-
-    fn recv(&self, from: usize, shape: &Shape, dtype: DType) -> Result<Tensor, LineError> {
-        if dtype == DType::U8 {
-            self.unread.fetch_sub(1, Ordering::SeqCst);
-        }
-        self.line.recv(from, shape, dtype)
-    }
-}
-
-/// Five batches of images, with the running statistics of batch norms.
+/// Nine batches of images, a list of eight and a list of one, with the running statistics that a step has left.
 #[test]
-fn a_pipeline_evaluates_as_one_device_and_does_not_run_ahead() {
-    let (layers, data) = (Layers::resnet18(2), images(4 * BATCH + 3));
-    let alone = layers.build(0..10, 1, DType::F64, &Device::Cpu).unwrap();
-    let expected = alone.evaluate(&data).unwrap();
-    let (checked, cut) = (checked(Kind::GPipe, 3, 2), cut("2,6", 10));
-    let ended = on_ranks(3, |rank| {
-        let (line, zero) = (Arc::new(rank.clone()), AtomicUsize::default);
-        let line = Arc::new(Counted { line, unread: zero(), most: zero() });
-        let network = layers.build(cut[rank.rank()].clone(), 1, DType::F64, &Device::Cpu)?;
-        let (mesh, all) = (Mesh::pipeline(3), line.clone());
-        let worker = Executor::new(&checked, vec![network], all, mesh, &SAMPLE)?;
-        // The messages before the first step do not count.
-        line.unread.store(0, Ordering::SeqCst);
-        line.most.store(0, Ordering::SeqCst);
-        let sums = worker.evaluate_part(&data, Part::WHOLE)?;
-        // Nothing of the first evaluation is left between two stages.
-        line.unread.store(0, Ordering::SeqCst);
-        assert_eq!(worker.evaluate_part(&data, Part::WHOLE)?, sums);
-        let count = |count: &AtomicUsize| count.load(Ordering::SeqCst);
-        Ok((sums, count(&line.most), count(&line.unread)))
+fn a_pipeline_evaluates_as_one_device() {
+    let (layers, data) = (Layers::resnet18(2), images(8 * BATCH + 3));
+    let (checked, cut) = (checked(Kind::GPipe, 2, 2), cut("6", 10));
+    let ended = on_ranks(2, |rank| {
+        let layers = (&layers, cut[rank.rank()].clone());
+        let executor = executor(rank, Mesh::pipeline(2), &checked, layers, &SAMPLE)?;
+        let shares = ShardLoader::new(&images(8), 8, 1, DType::F64, executor.hosts());
+        executor.backward(&shares.epoch(1).next().unwrap()?)?;
+        let sums = executor.evaluate_part(&data, Part::WHOLE)?;
+        // Nothing of the first evaluation is left between two stages, or in the running statistics.
+        assert_eq!(executor.evaluate_part(&data, Part::WHOLE)?, sums);
+        Ok((sums.total(), executor.whole(executor.weights().snapshot()?)?))
     });
-    for (stage, (sums, most, unread)) in ended.unwrap().into_iter().enumerate() {
-        assert_eq!(most, if stage < 2 { 2 } else { 0 }, "messages on their way from {stage}");
-        assert_eq!(unread, most, "no stage confirms an activation that nobody waits for");
-        let sums = sums.total();
-        if stage < 2 {
-            assert_eq!(sums, BatchSums::default(), "stage {stage} knows of none");
-            continue;
-        }
-        assert_eq!(sums, expected, "to the last bit");
-    }
+    let [(of_first, whole), (of_last, _)] = ended.unwrap().try_into().unwrap();
+    assert_eq!(of_first, BatchSums::default(), "the first stage knows of no sums");
+    let alone = layers.build(0..10, 1, DType::F64, &Device::Cpu).unwrap();
+    alone.weights().set(&whole.unwrap()).unwrap();
+    assert_eq!(of_last, alone.evaluate(&data).unwrap(), "to the last bit");
+}
+
+/// The last of three stages is slow.
+#[test]
+fn no_stage_runs_ahead_by_more_than_a_list() {
+    const LIST: usize = 4 * 3;
+    let (checked, data) = (checked(Kind::GPipe, 3, 2), images(30 * BATCH));
+    let passes = Arc::new([0, 0, 0].map(AtomicUsize::new));
+    let ended = on_ranks(3, |rank| {
+        let (stage, passes) = (rank.rank(), Arc::clone(&passes));
+        let network = Network::new(1, DType::F64, &Device::Cpu, move |vb, _| {
+            let inputs = if stage == 0 { PIXELS } else { CLASSES };
+            let weight = vb.get((inputs, CLASSES), &format!("weight{stage}"))?;
+            let (bias, passes) = (vb.get(CLASSES, &format!("bias{stage}"))?, Arc::clone(&passes));
+            Ok(move |x: &Tensor| {
+                let mine = passes[stage].fetch_add(1, Ordering::SeqCst);
+                if stage == 2 {
+                    std::thread::sleep(Duration::from_millis(2));
+                }
+                let ahead = mine.saturating_sub(passes[2].load(Ordering::SeqCst));
+                assert!(ahead <= LIST, "stage {stage} is {ahead} batches ahead");
+                linear(&flatten(x)?, &weight, &bias)
+            })
+        })?;
+        Executor::new(&checked, vec![network], rank.into(), Mesh::pipeline(3), &SAMPLE)?
+            .evaluate_part(&data, Part::WHOLE)
+    });
+    assert_eq!(ended.unwrap()[2].total().samples, 30 * BATCH as u64);
 }
 
 /// In f64, the sum of five numbers tells in which order they were added.
@@ -76,7 +64,8 @@ fn replicas_of_a_pipeline_find_the_sums_of_one_device_to_the_last_bit() {
     let alone = layers.build(0..2, 1, DType::F64, &Device::Cpu).unwrap();
     let expected = alone.evaluate(&data).unwrap();
     for (mesh, replicas) in [("1x2x1", 1), ("2x2x1", 2), ("3x2x1", 3)] {
-        let (checked, mesh) = (checked(Kind::GPipe, 2, 1), mesh.parse::<Mesh>().unwrap());
+        let mesh = mesh.parse::<Mesh>().unwrap();
+        let checked = checked_on(mesh, Kind::GPipe, 1);
         let found = on_ranks(2 * replicas, |rank| {
             one_layer_each(rank, mesh, &checked, &layers)?.evaluate(&data)
         });
@@ -124,7 +113,8 @@ fn stages_keep_nothing_of_a_forward_pass_that_nobody_differentiates() {
 #[test]
 fn a_stage_that_is_not_the_other_replicas_is_found_before_an_evaluation() {
     let layers = Layers::dense(&[PIXELS, 9, CLASSES]).unwrap();
-    let (checked, mesh) = (checked(Kind::OneFOneB, 2, 2), "2x2x1".parse::<Mesh>().unwrap());
+    let mesh = "2x2x1".parse::<Mesh>().unwrap();
+    let checked = checked_on(mesh, Kind::OneFOneB, 2);
     let failure = on_ranks(4, |rank| {
         let model = one_layer_each(rank, mesh, &checked, &layers)?;
         if rank.rank() == 3 {

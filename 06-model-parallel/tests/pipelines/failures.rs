@@ -1,6 +1,9 @@
 //! What cannot be done is refused, and what goes wrong is told with its stage and micro-batch.
 
-use super::training::{checked, dense, plan, worker};
+use params_and_allreduce::communicator::Error as CommError;
+use params_and_allreduce::forward;
+
+use super::training::{checked, checked_on, dense, executor, images, plan};
 use crate::prelude::*;
 
 /// One step of a dense stack on two devices, with these layers on each: the message of the first stage that fails.
@@ -14,10 +17,10 @@ fn told(
     let case = dense();
     let failure = run_ranks(&plan(2), timeout, |rank| {
         let layers = (&case.layers, layers[rank.rank()].clone());
-        let worker = worker(rank, Mesh::pipeline(2), checked, layers, case.sample)?;
+        let executor = executor(rank, Mesh::pipeline(2), checked, layers, case.sample)?;
         let mut share = case.share(0, 8, 4);
         prepare(rank.rank(), &mut share)?;
-        worker.backward(&share)
+        executor.backward(&share)
     });
     failure.unwrap_err().to_string()
 }
@@ -30,13 +33,17 @@ fn schedules_that_do_not_fit_are_refused() {
     for (checked, expected) in [
         (
             checked(Kind::Interleaved { chunks: 2 }, 2, 4),
-            "a schedule of 2 chunks on a stage that has 1",
+            "a schedule with 2 units on a stage that has 1",
         ),
         (
             checked(Kind::GPipe, 3, 4),
-            "a schedule of 3 stages needs 3 ranks, one for each, and there are 2",
+            "a schedule of 3 stages needs as many ranks, and the mesh has 2",
         ),
         (checked(Kind::GPipe, 2, 3), "a batch of 4 micro-batches for a schedule of 3"),
+        (
+            checked_on(Mesh { data: 2, ..Mesh::pipeline(2) }, Kind::GPipe, 4),
+            "a schedule of 2 replicas needs as many ranks, and the mesh has 1",
+        ),
     ] {
         let told = told(TIMEOUT, &checked, LAYERS, |_, _| Ok(()));
         assert!(told.contains(expected), "{told}");
@@ -63,7 +70,7 @@ fn an_error_names_stage_and_micro_batch() {
         }
         Ok(())
     });
-    let expected = "rank 1 failed: stage 1, micro-batch 2: Forward(2) failed: ";
+    let expected = "rank 1 failed: stage 1, micro-batch 2: Forward(2) of unit 1 failed: ";
     assert!(told.starts_with(expected), "{told}");
 }
 
@@ -77,8 +84,7 @@ fn a_stage_that_stalls_is_named_in_time() {
         }
         Ok(())
     });
-    let expected =
-        "stage 1, micro-batch 0: RecvActivation(0) failed: rank 1 waited 1.0 s: rank 0 is alive";
+    let expected = "stage 1, micro-batch 0: RecvActivation(0) of unit 1 failed: rank 1 waited 1.0 s: rank 0 is alive";
     assert!(told.contains(expected), "{told}");
     assert!(begin.elapsed() < Duration::from_secs(5));
 }
@@ -90,4 +96,84 @@ fn a_stage_that_stops_is_named() {
         _ => Err(candle_core::Error::Msg("no more".to_owned()).into()),
     });
     assert_eq!(told, "rank 1 failed: no more");
+}
+
+/// A connection that does something before it sends. Its second connection does something else.
+pub struct Before {
+    pub comm: SharedCommunicator,
+    pub first: fn() -> Result<(), CommError>,
+    pub second: fn() -> Result<(), CommError>,
+}
+
+impl Communicator for Before {
+    forward!(comm: rank, world_size, device, recv);
+
+    fn send(&self, to: usize, tensor: &Tensor) -> Result<(), CommError> {
+        (self.first)()?;
+        self.comm.send(to, tensor)
+    }
+
+    fn send_shared(&self, to: usize, tensor: &Tensor) -> Result<(), CommError> {
+        (self.first)()?;
+        self.comm.send_shared(to, tensor)
+    }
+
+    fn background(&self) -> Result<SharedCommunicator, CommError> {
+        let (comm, second) = (self.comm.background()?, self.second);
+        Ok(Arc::new(Self { comm, first: second, second }))
+    }
+}
+
+/// Rank 3 is the second stage of the second replica. Its second thread sums gradients with rank 1's.
+#[test]
+fn a_second_thread_that_fails_or_stalls_is_named_in_time() {
+    let mesh: Mesh = "2x2x1".parse().unwrap();
+    let (case, checked) = (dense(), checked_on(mesh, Kind::OneFOneB, 2));
+    let told = |timeout, instead: fn() -> Result<(), CommError>| {
+        let begin = Instant::now();
+        let failure = run_ranks(&plan(4), timeout, |rank| {
+            let second = if rank.rank() == 3 { instead } else { || Ok(()) };
+            let all = Arc::new(Before { comm: rank.into(), first: || Ok(()), second });
+            let network = case.build(LAYERS[rank.rank() % 2].clone(), &Group::alone())?;
+            let executor = Executor::new(&checked, vec![network], all, mesh, case.sample)?;
+            let LocalBatch { shards, samples } = case.share(0, 8, 4);
+            let shards = shards[executor.hosts().held].to_vec();
+            executor.backward(&LocalBatch { shards, samples }).map(drop)
+        });
+        assert!(begin.elapsed() < Duration::from_secs(6), "{:?}", begin.elapsed());
+        failure.unwrap_err().to_string()
+    };
+    let fails = told(TIMEOUT, || Err(CommError::Other("no route".to_owned())));
+    assert_eq!(fails, "rank 3 failed: stage 1: Update of unit 1 failed: no route");
+    let panics = told(TIMEOUT, || panic!("an error of this program"));
+    let expected = "rank 3 failed: stage 1: Update of unit 1 failed: the background thread of this rank has ended";
+    assert_eq!(panics, expected);
+    let stalls = told(Duration::from_secs(1), || {
+        std::thread::sleep(Duration::from_secs(3));
+        Ok(())
+    });
+    let expected = "stage 1: Update of unit 1 failed: rank 1 waited 1.0 s: rank 3 is alive";
+    assert!(stalls.contains(expected), "{stalls}");
+}
+
+/// The second stage does not fit the images.
+#[test]
+fn a_stage_that_fails_in_an_evaluation_is_named() {
+    let checked = checked(Kind::GPipe, 2, 2);
+    let failure = run_ranks(&plan(2), TIMEOUT, |rank| {
+        let stage = rank.rank();
+        let network = Network::new(1, DType::F64, &Device::Cpu, move |vb, _| {
+            let weight = vb.get(CLASSES, &format!("weight{stage}"))?;
+            Ok(move |x: &Tensor| match x.dim(0)? {
+                3 if stage == 1 => candle_core::bail!("no more memory"),
+                _ => flatten(x)?.narrow(1, 0, CLASSES)?.broadcast_mul(&weight),
+            })
+        })?;
+        let mesh = Mesh::pipeline(2);
+        let executor = Executor::new(&checked, vec![network], rank.into(), mesh, &SAMPLE)?;
+        executor.evaluate(&images(BATCH + 3)).map(drop)
+    });
+    let told = failure.unwrap_err().to_string();
+    let expected = "rank 1 failed: stage 1, evaluating, micro-batch 1: ForwardOnly(1) of unit 1 failed: no more memory";
+    assert!(told.starts_with(expected), "{told}");
 }

@@ -11,6 +11,7 @@ mod measured;
 mod mesh;
 mod model;
 mod numbers;
+mod random;
 #[cfg(unix)]
 mod signals;
-mod training;
+pub mod training;

@@ -2,7 +2,9 @@
 
 use concise_wrapper::train::Trained;
 
-use super::training::{CONSTANTS, checked, images, on_ranks, one_layer_each, sorted, worker};
+use super::training::{
+    CONSTANTS, checked, checked_on, executor, images, on_ranks, one_layer_each, sorted,
+};
 use crate::prelude::*;
 
 /// Test images of three batches, the last of them shorter: the first replica takes two, the second one.
@@ -29,7 +31,8 @@ fn replicas_of_a_pipeline_train_and_evaluate_as_one_device() {
     let alone = layers.build(0..2, 1, DType::F64, &Device::Cpu).unwrap();
     let expected = trained(&alone, None).unwrap();
     let expected_weights = sorted(expected.weights);
-    let (checked, mesh) = (checked(Kind::OneFOneB, 2, 2), "2x2x1".parse::<Mesh>().unwrap());
+    let mesh = "2x2x1".parse::<Mesh>().unwrap();
+    let checked = checked_on(mesh, Kind::OneFOneB, 2);
     let ended = on_ranks(4, |rank| {
         let model = one_layer_each(rank, mesh, &checked, &layers)?;
         let found = trained(&model, None)?;
@@ -73,10 +76,11 @@ fn replicas_of_a_pipeline_train_and_evaluate_as_one_device() {
 #[test]
 fn to_wait_for_another_replica_is_not_measured_as_work() {
     let layers = Layers::dense(&[PIXELS, CLASSES]).unwrap();
-    let (checked, mesh) = (checked(Kind::Naive, 1, 1), "2x1x1".parse::<Mesh>().unwrap());
+    let mesh = "2x1x1".parse::<Mesh>().unwrap();
+    let checked = checked_on(mesh, Kind::Naive, 1);
     let late = Duration::from_millis(400);
     let busy = on_ranks(2, |rank| {
-        let model = worker(rank, mesh, &checked, (&layers, 0..1), &SAMPLE)?;
+        let model = executor(rank, mesh, &checked, (&layers, 0..1), &SAMPLE)?;
         let shares = ShardLoader::new(&images(8), 8, 1, DType::F64, model.hosts());
         let share = shares.epoch(1).next().unwrap()?;
         if rank.rank() == 1 {

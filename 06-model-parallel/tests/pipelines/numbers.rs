@@ -4,7 +4,7 @@ use model_parallel::Action::{
     Backward, Forward, RecvActivation, RecvGradient, SendActivation, SendGradient, Update,
 };
 
-use super::training::{Case, Weights, checked, cut, dense, lenet, resnet18};
+use super::training::{Case, Weights, checked, checked_on, cut, dense, hash, lenet, resnet18};
 use crate::prelude::*;
 
 /// All kinds of schedules that execute a model of so many parts, each with its number of stages.
@@ -45,7 +45,7 @@ pub fn equals(
         for (found, loss) in steps.iter().zip(losses) {
             assert!((found / loss - 1.0).abs() < bound, "{what}: {found}");
         }
-        (WeightsHash::new(&found).unwrap(), difference)
+        (hash(&found), difference)
     });
     let outcomes: Vec<_> = outcomes.collect();
     let what = format!("{}, cut {begins}, {micro_batches} micro-batches", case.name);
@@ -73,27 +73,41 @@ fn a_dense_stack_equals_one_device() {
     );
 }
 
-/// One device adds the gradients of the same micro-batches up: every schedule has its bits. The micro-batches are the
-/// shards of data parallelism, which has them as well.
+/// One device adds the gradients and losses of the same micro-batches up: every schedule has its bits. Along the tree, every
+/// schedule and every number of replicas has the bits of data parallelism with these micro-batches as shards.
 #[test]
 fn every_schedule_has_the_bits_of_one_device_and_of_data_parallelism() {
     for case in [lenet(), dense(), resnet18()] {
         for shards in [3, 8] {
-            let expected = case.data_parallel(1, SAMPLES, shards);
+            let running = case.on_micro_batches(SAMPLES, shards);
+            let tree = case.data_parallel(1, SAMPLES, shards);
             for devices in [2, 4, 8].into_iter().filter(|&devices| devices <= shards) {
-                assert_eq!(case.data_parallel(devices, SAMPLES, shards), expected);
+                same(&case.data_parallel(devices, SAMPLES, shards), &tree, case.name);
             }
             for begins in ["3", "1,2,4"] {
                 let cut = cut(begins, case.layers.len());
                 for (kind, stages) in kinds(cut.len(), shards) {
                     let checked = checked(kind, stages, shards);
-                    let (weights, ..) = case.pipeline(&checked, &cut, SAMPLES);
-                    let (hash, name) = (WeightsHash::new(&weights).unwrap(), case.name);
-                    assert_eq!(hash, expected, "{name}, cut {begins}, {shards} shards, {kind}");
+                    let what = format!("{}, cut {begins}, {shards} shards, {kind}", case.name);
+                    for (by_shards, expected) in [(false, &running), (true, &tree)] {
+                        let mesh = Mesh::pipeline(stages);
+                        let (weights, losses, _) =
+                            case.on_mesh(mesh, &checked, &cut, SAMPLES, by_shards);
+                        same(&(weights, losses), expected, &what);
+                    }
                 }
             }
         }
     }
+}
+
+/// Compares bits: those of the weights and of the losses.
+#[track_caller]
+pub fn same(found: &(Weights, Vec<f64>), expected: &(Weights, Vec<f64>), what: &str) {
+    let bits = |(weights, losses): &(Weights, Vec<f64>)| {
+        (hash(weights), losses.iter().map(|loss| loss.to_bits()).collect::<Vec<_>>())
+    };
+    assert_eq!(bits(found), bits(expected), "{what}");
 }
 
 /// Replicas share the micro-batches out; the sums go on over all of them.
@@ -106,11 +120,10 @@ fn the_bits_do_not_depend_on_the_number_of_replicas() {
         {
             let cut = cut(begins, case.layers.len());
             for data in [1, 2, 4] {
-                let checked = checked(kind, 2, 8 / data);
                 let mesh = Mesh { data, ..Mesh::pipeline(2) };
-                let (found, ..) = case.on_mesh(mesh, &checked, &cut, SAMPLES);
-                let (found, name) = (WeightsHash::new(&found).unwrap(), case.name);
-                assert_eq!(found, expected, "{name}, {mesh}, {kind}");
+                let checked = checked_on(mesh, kind, 8 / data);
+                let (found, losses, _) = case.on_mesh(mesh, &checked, &cut, SAMPLES, true);
+                same(&(found, losses), &expected, &format!("{}, {mesh}, {kind}", case.name));
             }
         }
     }
@@ -133,7 +146,7 @@ fn any_schedule_that_is_sound_runs() {
     let mixed = check(Schedule::of(2, 4, list), UNBOUNDED).unwrap();
     for case in [dense(), resnet18()] {
         let cut = cut("2", case.layers.len());
-        let hash = |checked| WeightsHash::new(&case.pipeline(checked, &cut, SAMPLES).0).unwrap();
+        let hash = |checked: &Checked| hash(&case.pipeline(checked, &cut, SAMPLES).0);
         assert_eq!(hash(&mixed), hash(&checked(Kind::OneFOneB, 2, 4)), "{}", case.name);
     }
 }

@@ -1,8 +1,11 @@
 //! Some steps of training: on one device, in a pipeline, and data-parallel.
 
+use candle_nn::init::Init;
 use datasets::Batch;
-use model_parallel::execute::Measured;
+use model_parallel::execute::{Measured, Settings};
+use ops::{avg_pool2d, conv2d_relu_pool};
 use params_and_allreduce::thread::RankFailure;
+use scratch_data_parallel::FixedTree;
 use split_batch::split::split_batch;
 
 use crate::prelude::*;
@@ -15,20 +18,27 @@ pub const CONSTANTS: Momentum = Momentum { momentum: 0.9, weight_decay: 1e-3 };
 pub struct Case {
     pub name: &'static str,
     pub layers: Layers,
+    /// The layers whose parameters are frozen.
+    pub frozen: Vec<usize>,
+    pub dtype: DType,
     pub sample: &'static [usize],
     pub steps: usize,
     pub rate: f64,
 }
 
+impl Case {
+    fn new(name: &'static str, layers: Layers, sample: &'static [usize]) -> Self {
+        Self { name, layers, frozen: Vec::new(), dtype: DType::F64, sample, steps: 5, rate: 0.2 }
+    }
+}
+
 pub fn lenet() -> Case {
-    let layers = Layers::lenet();
-    Case { name: "LeNet", layers, sample: &[1, 28, 28], steps: 5, rate: 0.2 }
+    Case::new("LeNet", Layers::lenet(), &[1, 28, 28])
 }
 
 /// Five layers, as LeNet has.
 pub fn dense() -> Case {
-    let layers = Layers::dense(&[6, 17, 13, 11, 9, 10]).unwrap();
-    Case { name: "dense stack", layers, sample: &[2, 3], steps: 5, rate: 0.2 }
+    Case::new("dense stack", Layers::dense(&[6, 17, 13, 11, 9, 10]).unwrap(), &[2, 3])
 }
 
 /// The planes of the first group.
@@ -36,8 +46,32 @@ pub const WIDTH: usize = 4;
 
 /// Ten layers: the stem, eight blocks, the head.
 pub fn resnet18() -> Case {
-    let layers = Layers::resnet18(WIDTH);
-    Case { name: "ResNet-18", layers, sample: &[1, 20, 20], steps: 5, rate: 0.05 }
+    Case { rate: 0.05, ..Case::new("ResNet-18", Layers::resnet18(WIDTH), &[1, 20, 20]) }
+}
+
+/// Five layers, and the first one has nothing to train.
+pub fn pooled() -> Case {
+    let normal = |inputs: usize| Init::Randn { mean: 0.0, stdev: (2.0 / inputs as f64).sqrt() };
+    let convolution = |number: usize, inputs: usize, outputs: usize| {
+        move |vb: &VarBuilder<'_>, _: &Norms| {
+            let (vb, shape) = (vb.pp(format!("conv{number}")), (outputs, inputs, 3, 3));
+            let weight = vb.get_with_hints(shape, "weight", normal(inputs * 9))?;
+            let bias = vb.get(outputs, "bias")?;
+            Ok(move |x: &Tensor| conv2d_relu_pool(x, &weight, &bias, 2))
+        }
+    };
+    let dense = move |vb: &VarBuilder<'_>, _: &Norms| {
+        let weight = vb.get_with_hints((7, 10), "dense.weight", normal(7))?;
+        let bias = vb.get(10, "dense.bias")?;
+        Ok(move |x: &Tensor| linear(&flatten(x)?, &weight, &bias))
+    };
+    let layers = Layers::named("pooling, two convolutions and a dense layer")
+        .then(|_, _| Ok(|x: &Tensor| avg_pool2d(x, 2, 2)))
+        .then(convolution(1, 2, 5))
+        .then(convolution(2, 5, 7))
+        .then(|_, _| Ok(|x: &Tensor| flatten(x)))
+        .then(dense);
+    Case::new("pooling first", layers, &[2, 20, 20])
 }
 
 /// Noise of all brightnesses.
@@ -61,6 +95,7 @@ impl Case {
         let values: Vec<f64> = (0..samples * pixels).map(value).collect();
         let shape = [&[samples], self.sample].concat();
         let images = Tensor::from_vec(values, shape, &Device::Cpu).unwrap();
+        let images = images.to_dtype(self.dtype).unwrap();
         let labels: Vec<u32> = (0..samples).map(|i| ((step + i * 7) % 10) as u32).collect();
         Batch { images, labels: Tensor::new(labels, &Device::Cpu).unwrap() }
     }
@@ -73,16 +108,34 @@ impl Case {
         LocalBatch { shards: shards.collect(), samples }
     }
 
+    /// A rank's part of some of the layers.
+    pub fn build(&self, layers: Range<usize>, group: &Group) -> Result<Network<Stage>, Error> {
+        let (seed, cpu) = (1, &Device::Cpu);
+        let network = self.layers.build_part(layers.clone(), seed, self.dtype, cpu, group)?;
+        let mut names = Vec::new();
+        for layer in layers.filter(|layer| self.frozen.contains(layer)) {
+            let of_layer = self.layers.build(layer..layer + 1, seed, self.dtype, cpu)?;
+            names.extend(of_layer.weights().parameters.iter().map(|named| named.name.clone()));
+        }
+        if names.is_empty() {
+            return Ok(network);
+        }
+        Ok(network.freeze(|name| names.iter().any(|frozen| frozen == name))?)
+    }
+
+    /// All layers on one device.
+    fn alone(&self) -> Network<Stage> {
+        self.build(0..self.layers.len(), &Group::alone()).unwrap()
+    }
+
     /// The weights before the first step.
     pub fn initial(&self) -> Weights {
-        let all = self.layers.build(0..self.layers.len(), 1, DType::F64, &Device::Cpu);
-        sorted(all.unwrap().weights().snapshot().unwrap())
+        sorted(self.alone().weights().snapshot().unwrap())
     }
 
     /// The weights of one device, and its loss at each step.
     pub fn on_one_device(&self, samples: usize) -> (Weights, Vec<f64>) {
-        let network = self.layers.build(0..self.layers.len(), 1, DType::F64, &Device::Cpu).unwrap();
-        let mut sgd = Sgd::new(CONSTANTS);
+        let (network, mut sgd) = (self.alone(), Sgd::new(CONSTANTS));
         let losses = (0..self.steps).map(|step| {
             let done = network.backward(&self.share(step, samples, 1)).unwrap();
             sgd.step(network.weights(), &done.gradients, self.rate, samples).unwrap();
@@ -92,16 +145,53 @@ impl Case {
         (sorted(network.weights().snapshot().unwrap()), losses)
     }
 
-    /// The hash of the weights after reproducible data parallelism.
-    pub fn data_parallel(&self, devices: usize, samples: usize, shards: usize) -> WeightsHash {
-        let hashes = on_ranks(devices, |rank| {
-            let all = 0..self.layers.len();
-            let network = self.layers.build(all, 1, DType::F64, &Device::Cpu)?;
-            let ddp = Ddp::new(network, rank, Reduction::Reproducible { shards })?;
-            self.train(&ddp, samples)?;
-            Ok(WeightsHash::new(&ddp.weights().snapshot()?)?)
+    /// One device that goes through the micro-batches in order, and adds their gradients and losses up: weights, and the loss
+    /// at each step.
+    pub fn on_micro_batches(&self, samples: usize, micro_batches: usize) -> (Weights, Vec<f64>) {
+        let ended = on_ranks(1, |rank| {
+            let (network, mut sgd) = (self.alone(), Sgd::new(CONSTANTS));
+            let tree = FixedTree::new(micro_batches, 1)?;
+            network.norms().by_shard();
+            let mut losses = Vec::new();
+            for step in 0..self.steps {
+                let (mut sum, mut loss) = (Vec::<Tensor>::new(), 0.0);
+                for (i, shard) in
+                    self.share(step, samples, micro_batches).shards.into_iter().enumerate()
+                {
+                    network.norms().shard(i);
+                    let done = network.backward(&LocalBatch { shards: vec![shard], samples })?;
+                    loss += done.sums.read()?.loss;
+                    sum = match i {
+                        0 => done.gradients,
+                        _ => {
+                            let pairs = sum.iter().zip(&done.gradients);
+                            pairs.map(|(sum, it)| sum + it).collect::<Result<_, _>>()?
+                        }
+                    };
+                }
+                network.norms().fold(rank, &tree)?;
+                sgd.step(network.weights(), &sum, self.rate, samples)?;
+                losses.push(loss);
+            }
+            Ok((sorted(network.weights().snapshot()?), losses))
         });
-        hashes.unwrap()[0]
+        ended.unwrap().remove(0)
+    }
+
+    /// Reproducible data parallelism: the weights, and the loss at each step.
+    pub fn data_parallel(
+        &self,
+        devices: usize,
+        samples: usize,
+        shards: usize,
+    ) -> (Weights, Vec<f64>) {
+        let ended = on_ranks(devices, |rank| {
+            let network = self.build(0..self.layers.len(), &Group::alone())?;
+            let ddp = Ddp::new(network, rank, Reduction::Reproducible { shards })?;
+            let losses = self.train(&ddp, samples)?.into_iter().map(|sums| sums.loss).collect();
+            Ok((sorted(ddp.weights().snapshot()?), losses))
+        });
+        ended.unwrap().remove(0)
     }
 
     /// Trains on a mesh: the weights, the loss at each step, and the measurements of each rank. All replicas are equal.
@@ -111,25 +201,10 @@ impl Case {
         checked: &Checked,
         cut: &[Range<usize>],
         samples: usize,
+        by_shards: bool,
     ) -> (Weights, Vec<f64>, Vec<Measured>) {
         let ended = on_ranks(mesh.devices(), |rank| {
-            let all: SharedCommunicator = rank.into();
-            let group = match mesh.tensor {
-                1 => Group::alone(),
-                _ => Group::new(mesh.along(&all, Axis::Tensor)?, Algorithm::Ring),
-            };
-            // A range of layers for each part of the model.
-            let build = |part: usize| {
-                let layers = cut[part].clone();
-                self.layers.build_part(layers, 1, DType::F64, &Device::Cpu, &group)
-            };
-            let parts = checked.schedule().units_of(mesh.coordinate(rank.rank(), Axis::Pipeline));
-            let chunks = parts.map(build).collect::<Result<_, _>>()?;
-            let worker =
-                Executor::with(checked, chunks, all, mesh, self.sample, (cross_entropy, true))?;
-            let steps = self.train(&worker, samples)?;
-            let mine = self.layers.join(worker.weights().snapshot()?, &group)?;
-            Ok((worker.whole(mine)?, steps, worker.measured()))
+            self.on_rank(rank.into(), mesh, checked, cut, samples, by_shards)
         });
         let (mut replicas, mut losses, mut measured) = (Vec::new(), Vec::new(), Vec::new());
         for (whole, steps, of_rank) in ended.unwrap() {
@@ -140,19 +215,42 @@ impl Case {
         }
         assert!(losses.iter().all(|others| *others == losses[0]), "all ranks know the loss");
         assert_eq!(replicas.len(), mesh.data);
-        let hash = |weights| WeightsHash::new(weights).unwrap();
         assert!(replicas.iter().all(|it| hash(it) == hash(&replicas[0])), "replicas are equal");
         (sorted(replicas.swap_remove(0)), losses.swap_remove(0), measured)
     }
 
-    /// Trains in a pipeline.
+    /// One rank of the mesh: the whole weights on the first rank of a replica, the sums of each step, and the measurements.
+    pub fn on_rank(
+        &self,
+        all: SharedCommunicator,
+        mesh: Mesh,
+        checked: &Checked,
+        cut: &[Range<usize>],
+        samples: usize,
+        by_shards: bool,
+    ) -> Result<(Option<Weights>, Vec<BatchSums>, Measured), Error> {
+        let group = match mesh.tensor {
+            1 => Group::alone(),
+            _ => Group::new(mesh.along(&all, Axis::Tensor)?, Algorithm::Ring),
+        };
+        let units = checked.schedule().units_of(mesh.coordinate(all.rank(), Axis::Pipeline));
+        let units = units.map(|unit| self.build(cut[unit].clone(), &group));
+        let (units, settings) =
+            (units.collect::<Result<_, _>>()?, Settings { by_shards, ..Settings::default() });
+        let executor = Executor::with(checked, units, all, mesh, self.sample, settings)?;
+        let steps = self.train(&executor, samples)?;
+        let mine = self.layers.join(executor.weights().snapshot()?, &group)?;
+        Ok((executor.whole(mine)?, steps, executor.measured()))
+    }
+
+    /// Trains in a pipeline, with running sums.
     pub fn pipeline(
         &self,
         checked: &Checked,
         cut: &[Range<usize>],
         samples: usize,
     ) -> (Weights, Vec<f64>, Vec<Measured>) {
-        self.on_mesh(Mesh::pipeline(checked.schedule().stages()), checked, cut, samples)
+        self.on_mesh(Mesh::pipeline(checked.schedule().stages()), checked, cut, samples, false)
     }
 
     /// All steps of one rank: the sums of each.
@@ -161,12 +259,14 @@ impl Case {
         let step = |step: usize| {
             let LocalBatch { shards, samples } = self.share(step, samples, model.hosts().of);
             let share = LocalBatch { shards: shards[model.hosts().held].to_vec(), samples };
-            let done = model.backward(&share)?;
-            sgd.step(model.weights(), &done.gradients, self.rate, samples)?;
-            Ok(done.sums.read()?)
+            Ok(model.step(&share, &mut sgd, self.rate)?.sums.read()?)
         };
         (0..self.steps).map(step).collect()
     }
+}
+
+pub fn hash(weights: &Weights) -> WeightsHash {
+    WeightsHash::new(weights).unwrap()
 }
 
 /// In the order of their names: a network has its buffers last, and a pipeline those of each stage.
@@ -187,8 +287,8 @@ pub fn on_ranks<R: Send>(
     run_ranks(&plan(ranks), Duration::from_secs(60), work)
 }
 
-/// The worker of a rank, which holds these layers of a model for samples of this shape.
-pub fn worker(
+/// The executor of a rank, which holds these layers of a model for samples of this shape.
+pub fn executor(
     rank: &Rank,
     mesh: Mesh,
     checked: &Checked,
@@ -199,7 +299,7 @@ pub fn worker(
     Executor::new(checked, vec![network], rank.into(), mesh, sample)
 }
 
-/// The worker of a rank in a mesh of two stages, with a layer each, for images.
+/// The executor of a rank in a mesh of two stages, with a layer each, for images.
 pub fn one_layer_each(
     rank: &Rank,
     mesh: Mesh,
@@ -207,11 +307,17 @@ pub fn one_layer_each(
     layers: &Layers,
 ) -> Result<Executor<Whole<Stage>>, Error> {
     let stage = rank.rank() % 2;
-    worker(rank, mesh, checked, (layers, stage..stage + 1), &SAMPLE)
+    executor(rank, mesh, checked, (layers, stage..stage + 1), &SAMPLE)
 }
 
 pub fn checked(kind: Kind, stages: usize, micro_batches: usize) -> Checked {
-    check(kind.schedule(stages, micro_batches).unwrap(), UNBOUNDED).unwrap()
+    checked_on(Mesh::pipeline(stages), kind, micro_batches)
+}
+
+/// The schedule of each pipeline of a mesh, for so many micro-batches in each.
+pub fn checked_on(mesh: Mesh, kind: Kind, micro_batches: usize) -> Checked {
+    let schedule = kind.schedule(mesh.pipeline, micro_batches).unwrap();
+    check(schedule.with_replicas(mesh.data), UNBOUNDED).unwrap()
 }
 
 /// The layers of each stage, from where the stages begin.

@@ -12,8 +12,6 @@ mod networks;
 mod refusals;
 mod traffic;
 
-use std::sync::LazyLock;
-
 use single_gpu::init;
 
 use crate::prelude::*;
@@ -36,12 +34,8 @@ fn on_ranks<R: Send>(ranks: usize, work: impl Fn(Group) -> Result<R, Error> + Sy
     on_ranks_with(ranks, Algorithm::Ring, |_, group| work(group))
 }
 
-/// One stage, and the whole batch at once.
-static WHOLE_BATCH: LazyLock<Checked> =
-    LazyLock::new(|| check(Kind::Naive.schedule(1, 1).unwrap(), UNBOUNDED).unwrap());
-
 /// A rank's part of all layers, on a mesh of one stage. The part's group adds up by `algorithm`.
-fn worker(
+fn executor(
     rank: &Rank,
     mesh: Mesh,
     algorithm: Algorithm,
@@ -51,8 +45,10 @@ fn worker(
     let all: SharedCommunicator = rank.into();
     let group = Group::new(mesh.along(&all, Axis::Tensor)?, algorithm);
     let part = layers.build_part(0..layers.len(), SEED, dtype, &Device::Cpu, &group)?;
-    let worker = Executor::new(&WHOLE_BATCH, vec![part], all, mesh, sample)?;
-    Ok((worker, group))
+    // One stage, and the whole batch at once.
+    let schedule = Kind::Naive.schedule(1, 1).unwrap().with_replicas(mesh.data);
+    let checked = check(schedule, UNBOUNDED).unwrap();
+    Ok((Executor::new(&checked, vec![part], all, mesh, sample)?, group))
 }
 
 /// A variable of noise, N(0, 1), that depends on its name alone.

@@ -5,7 +5,7 @@ use concise_wrapper::model::Step;
 use concise_wrapper::weights::{Named, Snapshot, Weights};
 use ops::backward::is_recorded;
 
-use super::{SEED, fixed, on_ranks_with, worker};
+use super::{SEED, executor, fixed, on_ranks_with};
 use crate::prelude::*;
 
 /// Three steps an epoch, of 7, 7 and 2 samples.
@@ -73,7 +73,7 @@ struct Memory {
 fn compare(alone: &Run, mesh: Mesh, momentum: f64, layers: &Layers) -> Vec<Memory> {
     let outcomes = on_ranks_with(mesh.devices(), Algorithm::Ring, |rank, _| {
         let settings = (SAMPLE.as_slice(), DType::F64);
-        let (model, group) = worker(rank, mesh, Algorithm::Ring, layers, settings)?;
+        let (model, group) = executor(rank, mesh, Algorithm::Ring, layers, settings)?;
         let part = layers.build_part(0..layers.len(), SEED, DType::F64, &Device::Cpu, &group)?;
         let logits = part.forward_training(&fixed("images", &[2, 1, 28, 28]))?;
         assert!(is_recorded(&logits), "its backward pass is not left to candle");
@@ -172,7 +172,7 @@ fn in_f32_a_step_of_lenet_is_close() {
         let layers = Layers::lenet_with(channels);
         let differences = on_ranks_with(3, Algorithm::Ring, |rank, _| {
             let (mesh, settings) = (Mesh::tensor(3), (SAMPLE.as_slice(), DType::F32));
-            let (model, group) = worker(rank, mesh, Algorithm::Ring, &layers, settings)?;
+            let (model, group) = executor(rank, mesh, Algorithm::Ring, &layers, settings)?;
             step(&|share| model.backward(share), model.weights())?;
             let whole = layers.join(model.weights().snapshot()?, &group)?;
             Ok(largest_difference(&whole, &expected)?)

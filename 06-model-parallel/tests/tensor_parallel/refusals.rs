@@ -1,7 +1,7 @@
 //! What makes no sense is refused, and a rank that fails is named.
 
 use super::networks::images;
-use super::{WAIT, on_ranks, worker};
+use super::{WAIT, executor, on_ranks};
 use crate::prelude::*;
 
 fn failure(ranks: usize, work: impl Fn(&Rank, Group) -> Result<(), Error> + Sync) -> String {
@@ -63,7 +63,7 @@ fn checkpoints_of_parts_are_refused() {
         let mesh: Mesh = mesh.parse().unwrap();
         let told = failure(mesh.devices(), |rank, _| {
             let settings = (SAMPLE.as_slice(), DType::F64);
-            let (model, _) = worker(rank, mesh, Algorithm::Ring, &layers, settings)?;
+            let (model, _) = executor(rank, mesh, Algorithm::Ring, &layers, settings)?;
             let (sgd, report) = (&mut Sgd::new(Momentum::default()), &mut Report::silent());
             train(&model, &data, &options, (sgd, 0), Some(&checkpoints), report, |_| Ok(()))
                 .map(drop)
@@ -79,7 +79,7 @@ fn a_rank_that_fails_is_named() {
     let layers = Layers::lenet_with(Channels::Summed);
     let told = failure(3, |rank, _| {
         let (mesh, settings) = (Mesh::tensor(3), (SAMPLE.as_slice(), DType::F64));
-        let (model, _) = worker(rank, mesh, Algorithm::Ring, &layers, settings)?;
+        let (model, _) = executor(rank, mesh, Algorithm::Ring, &layers, settings)?;
         if rank.rank() == 1 {
             return Err(candle_core::Error::Msg("disk full".to_owned()).into());
         }

@@ -3,7 +3,7 @@
 use params_and_allreduce::collectives::chunk_range;
 
 use super::networks::images;
-use super::{on_ranks_with, worker};
+use super::{executor, on_ranks_with};
 use crate::prelude::*;
 
 const BATCH: usize = 5;
@@ -96,7 +96,7 @@ fn check(exchanges: &[Exchange], ranks: usize, layers: &Layers) {
     for algorithm in Algorithm::OURS {
         let sent = on_ranks_with(ranks, algorithm, |rank, _| {
             let mesh = Mesh::tensor(ranks);
-            let (model, _) = worker(rank, mesh, algorithm, layers, (&SAMPLE, DType::F64))?;
+            let (model, _) = executor(rank, mesh, algorithm, layers, (&SAMPLE, DType::F64))?;
             let shares = ShardLoader::new(&images(), BATCH, 5, DType::F64, Shards::WHOLE);
             let share = shares.epoch(1).next().unwrap().unwrap();
             let before = rank.traffic().bytes;
