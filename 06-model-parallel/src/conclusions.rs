@@ -8,8 +8,11 @@ use harness::verdict::{Doubt, Speed, ranked, rounding_test};
 pub(crate) struct Figures {
     /// The name in sentences, such as `1F1B` or `one device on 8 micro-batches`.
     pub(crate) name: String,
-    /// The number of devices along each axis: replicas, stages, and parts of each layer.
-    pub(crate) mesh: [usize; 3],
+    pub(crate) devices: usize,
+    pub(crate) replicas: usize,
+    /// Whether the weights have the bits of one device on the same micro-batches. Sums over parts of a layer, and over replicas
+    /// without `--shards`, round in another way.
+    pub(crate) has_same_bits: bool,
     /// The number of micro-batches of a batch, on all replicas together.
     pub(crate) shards: usize,
     /// The number of epochs that were trained.
@@ -19,6 +22,8 @@ pub(crate) struct Figures {
     pub(crate) idle: Option<[f64; 2]>,
     /// The bytes of the fullest device.
     pub(crate) bytes: usize,
+    /// The largest error of predicted bytes, as a share of the measured bytes.
+    pub(crate) error_of_bytes: Option<f64>,
     /// The largest differences from the weights of one device, after the first step and at the end.
     pub(crate) errors: [Option<f64>; 2],
     /// The hash of the weights.
@@ -26,12 +31,8 @@ pub(crate) struct Figures {
 }
 
 impl Figures {
-    fn devices(&self) -> usize {
-        self.mesh.iter().product()
-    }
-
     fn is_alone(&self) -> bool {
-        self.devices() == 1
+        self.devices == 1
     }
 }
 
@@ -46,7 +47,7 @@ pub(crate) fn doubts_about_times(all: &[Figures], mut doubts: Vec<Doubt>) -> Vec
     let doubt = |split: &Figures, one: Option<&Figures>, idle| {
         let name = format!("{} over {}", split.name, one?.name);
         let ratio = one?.seconds_per_step / split.seconds_per_step;
-        Doubt::of_speed_up(&name, ratio, split.devices(), idle)
+        Doubt::of_speed_up(&name, ratio, split.devices, idle)
     };
     let implausible = |split: &Figures| {
         let alike = alone().find(|it| it.shards == split.shards).or(alone().next());
@@ -80,8 +81,12 @@ pub(crate) fn of_times(all: &[Figures], doubts: &[Doubt]) -> String {
         let points =
             |[predicted, measured]: [f64; 2]| (percent(measured) - percent(predicted)).abs();
         let off = all.iter().filter_map(|it| it.idle).map(points).reduce(f64::max);
+        let sums = match all.iter().any(|it| it.replicas > 1) {
+            true => " A sum over replicas is predicted as additions, without messages.",
+            false => "",
+        };
         let idle = off.map(|off| {
-            format!(" The prediction of the idle time is off by {off:.0} % of a step at most: it leaves out messages and other programs.")
+            format!(" The prediction of the idle time is off by {off:.0} % of a step at most: it leaves out messages and other programs.{sums}")
         });
         format!("Fastest: {fastest}, {speed}.{}", idle.unwrap_or_default())
     };
@@ -89,14 +94,19 @@ pub(crate) fn of_times(all: &[Figures], doubts: &[Doubt]) -> String {
     ranked(doubts, || best.map_or_else(String::new, ranking))
 }
 
-/// Names the split whose fullest device holds least. Empty without splits.
+/// Names the split whose fullest device holds least, and the error of the prediction. Empty without splits.
 pub(crate) fn of_memory(all: &[Figures]) -> String {
     let splits = all.iter().filter(|it| !it.is_alone());
     let Some(least) = splits.min_by_key(|it| it.bytes) else { return String::new() };
     let one = all.iter().find(|it| it.is_alone());
     let one = one.map(|one| format!(" One device alone needs {} MB.", megabytes(one.bytes)));
     let (name, bytes, one) = (&least.name, megabytes(least.bytes), one.unwrap_or_default());
-    format!("Least memory: {name}, {bytes} MB on the fullest device.{one}")
+    let errors = all.iter().filter_map(|it| it.error_of_bytes).filter(|it| it.is_finite());
+    let error = errors.reduce(f64::max).map(|error| {
+        format!(" The predicted peak of each kind is off by {:.0} % at most.", 100.0 * error)
+    });
+    let error = error.unwrap_or_default();
+    format!("Least memory: {name}, {bytes} MB on the fullest device.{one}{error}")
 }
 
 /// Names the ways that ended with the bits of one device, and judges the errors of the others by the largest difference that
@@ -104,11 +114,9 @@ pub(crate) fn of_memory(all: &[Figures]) -> String {
 pub(crate) fn of_weights(all: &[Figures], dtype: &str, of_rounding: f64) -> String {
     let mut sentences = Vec::new();
     for one in all.iter().filter(|it| it.is_alone()) {
-        // Sums over parts of a layer round in another way.
-        let alike = (one.shards, 1, one.epochs);
-        let pipelines =
-            all.iter().filter(|it| it.mesh[1] > 1 && (it.shards, it.mesh[2], it.epochs) == alike);
-        let (equal, others): (Vec<_>, Vec<_>) = pipelines.partition(|it| it.hash == one.hash);
+        let is_alike = |it: &&Figures| (it.shards, it.epochs) == (one.shards, one.epochs);
+        let splits = all.iter().filter(|it| it.has_same_bits && !it.is_alone()).filter(is_alike);
+        let (equal, others): (Vec<_>, Vec<_>) = splits.partition(|it| it.hash == one.hash);
         let how =
             [(equal, "the weights of", ", to the last bit"), (others, "other weights than", "")];
         for (ways, what, end) in how.into_iter().filter(|(ways, ..)| !ways.is_empty()) {
@@ -156,19 +164,26 @@ pub(crate) fn megabytes(bytes: usize) -> String {
 mod tests {
     use super::*;
 
-    fn way(name: &str, mesh: [usize; 3], shards: usize) -> Figures {
-        let name = name.to_owned();
-        Figures { name, mesh, shards, epochs: 1.0, seconds_per_step: 1.0, ..Figures::default() }
+    fn way(name: &str, devices: usize, shards: usize) -> Figures {
+        Figures {
+            name: name.to_owned(),
+            devices,
+            replicas: 1,
+            has_same_bits: true,
+            shards,
+            epochs: 1.0,
+            seconds_per_step: 1.0,
+            ..Figures::default()
+        }
     }
 
     /// One device, one device on micro-batches, and two schedules.
     fn four() -> [Figures; 4] {
-        let stages = [1, 2, 1];
         [
-            way("one device", [1; 3], 1),
-            way("one device on 8 micro-batches", [1; 3], 8),
-            way("GPipe", stages, 8),
-            way("1F1B", stages, 8),
+            way("one device", 1, 1),
+            way("one device on 8 micro-batches", 1, 8),
+            way("GPipe", 2, 8),
+            way("1F1B", 2, 8),
         ]
     }
 
@@ -216,7 +231,7 @@ mod tests {
         assert_eq!(busy, Doubt::Busy.to_string());
         // Two devices that are idle for 59 % of the time do 0.82 times the work of one.
         let mut all = timed([1.56, 1.1, 1.0, 1.0]);
-        all[2] = Figures { idle: Some([0.5, 0.59]), ..way("naive", [1, 2, 1], 1) };
+        all[2] = Figures { idle: Some([0.5, 0.59]), ..way("naive", 2, 1) };
         let doubt =
             Doubt::of_speed_up("naive over one device", 1.56, 2, 0.59).expect("a contradiction");
         assert_eq!(text(&all[..3], Vec::new()), doubt.to_string());
@@ -239,6 +254,12 @@ mod tests {
         let least = "Least memory: 1F1B, 24.6 MB on the fullest device.";
         assert_eq!(of_memory(&all), format!("{least} One device alone needs 36.0 MB."));
         assert_eq!(of_memory(&all[2..]), least);
+        (all[2].error_of_bytes, all[3].error_of_bytes) = (Some(0.04), Some(0.061));
+        let error = "The predicted peak of each kind is off by 6 % at most.";
+        assert_eq!(of_memory(&all[2..]), format!("{least} {error}"));
+        // An interrupted run has no peaks.
+        (all[2].error_of_bytes, all[3].error_of_bytes) = (None, Some(f64::INFINITY));
+        assert_eq!(of_memory(&all[2..]), least);
         assert_eq!(of_memory(&all[..2]), "");
     }
 
@@ -259,6 +280,10 @@ mod tests {
         "third".clone_into(&mut all[3].hash);
         let text = f32(&all);
         assert!(text.contains("1F1B ended with other weights than one device on 8"), "{text}");
+        // Replicas without --shards, and parts of layers, have other bits, which is no mistake.
+        all[3].has_same_bits = false;
+        assert!(!f32(&all).contains("other weights"));
+        all[3].has_same_bits = true;
         // An interrupted run has fewer epochs, and no error at the end.
         (all[3].epochs, all[3].errors[1]) = (0.5, None);
         assert!(!f32(&all).contains("1F1B"));

@@ -27,7 +27,7 @@ use concise_wrapper::{Error, Model, Network, allreduce_sums, replicas, text};
 use datasets::Dataset;
 use harness::records::BatchSums;
 use ops::backward::no_grad;
-use ops::{cross_entropy, size_in_bytes};
+use ops::cross_entropy;
 use params_and_allreduce::Algorithm;
 use params_and_allreduce::communicator::{self, SharedCommunicator};
 use scratch_data_parallel::FixedTree;
@@ -81,8 +81,6 @@ pub struct Executor<U> {
     parts: SharedCommunicator,
     replicas: Rc<Replicas>,
     origin: Instant,
-    /// The bytes of the optimizer's state.
-    optimizer: Cell<usize>,
     measured: RefCell<Measured>,
 }
 
@@ -90,6 +88,8 @@ pub struct Executor<U> {
 struct Placed<U> {
     number: usize,
     unit: U,
+    /// The bytes of the optimizer's state.
+    state: Cell<usize>,
     input: Vec<usize>,
     output: Vec<usize>,
 }
@@ -191,7 +191,6 @@ impl<M: ModuleT> Executor<Whole<M>> {
             parts,
             replicas,
             origin: origin.unwrap_or_else(Instant::now),
-            optimizer: Cell::new(0),
             measured: RefCell::default(),
         })
     }
@@ -250,6 +249,7 @@ impl<U: Unit> Executor<U> {
         Ok(Some(mine))
     }
 
+    // ANCHOR: loop
     /// Executes every instruction of this stage's list.
     fn execute(&self, share: &LocalBatch, purpose: Purpose<'_>) -> Result<Step, Error> {
         let (stage, schedule) = (self.stage, self.checked.schedule());
@@ -268,6 +268,13 @@ impl<U: Unit> Executor<U> {
             let end = self.origin.elapsed().as_secs_f64();
             spans.push(Span { stage, instruction, start, end, held });
         }
+        // The second thread has measured the sums over replicas.
+        for span in &mut spans {
+            if let Some(times) = self.replicas.times_of(span.instruction) {
+                let [start, end] = times.map(|it| (it - self.origin).as_secs_f64());
+                (span.start, span.end) = (start, end);
+            }
+        }
         for Placed { unit, .. } in &self.units {
             unit.network().norms().fold(&*self.replicas.comm, &self.replicas.tree)?;
         }
@@ -280,6 +287,7 @@ impl<U: Unit> Executor<U> {
         let gradients = state.gradients.into_values().flatten().collect();
         Ok(Step { sums: self.total(sums)?.into(), gradients })
     }
+    // ANCHOR_END: loop
 
     /// Adds the sums of all micro-batches, on all ranks: along the tree over the replicas, then along the stages.
     fn total(&self, sums: Vec<BatchSums>) -> Result<BatchSums, Error> {
@@ -332,10 +340,7 @@ impl<U: Unit> Model for Executor<U> {
         optimizer: &mut dyn Optimizer,
         rate: f64,
     ) -> Result<Step, Error> {
-        let step = self.execute(share, Purpose::Train(&mut *optimizer, rate, share.samples))?;
-        let state = optimizer.state(&self.weights)?;
-        self.optimizer.set(state.iter().map(|(_, tensor)| size_in_bytes(tensor)).sum());
-        Ok(step)
+        self.execute(share, Purpose::Train(optimizer, rate, share.samples))
     }
 
     fn weights(&self) -> &Weights {
@@ -456,7 +461,7 @@ fn with_shapes<U: Unit>(
             dims.resize(AXES, 0);
             pipeline.send(after, &Tensor::new(dims, pipeline.device())?)?;
         }
-        all.push(Placed { number, unit, input, output });
+        all.push(Placed { number, unit, state: Cell::new(0), input, output });
     }
     Ok(all)
 }

@@ -121,6 +121,7 @@ pub fn each(layers: &Layers) -> Vec<Range<usize>> {
 }
 
 /// Measures the cost of units, which are runs of layers from the first layer on: seconds of each pass and of the update, and bytes.
+/// There is one device, so the time of the sum over replicas is the time of one addition of the gradients.
 ///
 /// The function builds one unit at a time, so the whole model need not fit on the device. The optimizer makes no change: its
 /// rate is 0. Call it on the threads of the device ([`ComputeDevice::run`](devices::ComputeDevice::run)). Fails when a layer
@@ -171,6 +172,8 @@ fn once<M: ModuleT>(
     seconds()?;
     let gradients = unit.parameter_gradients(&backward_from(&output, &gradient)?)?;
     let backward = seconds()?;
+    gradients.iter().try_for_each(|it| ops::sum(it, it).map(drop))?;
+    let all_reduce = seconds()?;
     if !gradients.is_empty() {
         optimizer.step(weights, &gradients, 0.0, x.dim(0)?)?;
     }
@@ -189,7 +192,7 @@ fn once<M: ModuleT>(
         backward,
         backward_input,
         backward_weight,
-        all_reduce: 0.0,
+        all_reduce,
         update,
         parameters: weights.parameter_bytes(),
         optimizer: state.iter().map(|(_, tensor)| size_in_bytes(tensor)).sum(),

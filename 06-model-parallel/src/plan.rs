@@ -1,7 +1,7 @@
 //! From flags to the ways in which the program trains the model.
 
 use std::collections::hash_map::Entry;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap};
 use std::ops::Range;
 
 use anyhow::bail;
@@ -105,32 +105,24 @@ impl Way {
                 counted(kind.chunks(), "chunk"),
             )));
         }
-        let pieces = match micro_batches {
-            1 => "whole batch".to_owned(),
-            _ => format!("{micro_batches} micro-batches"),
+        let several_interleaved =
+            flags.schedules.iter().filter(|kind| kind.chunks() > 1).count() > 1;
+        let label = match (mesh.data, mesh.pipeline, mesh.tensor, kind) {
+            (1, 1, 1, _) => "one device".to_owned(),
+            (_, 1, 1, _) => format!("mesh {mesh}"),
+            (_, 1, _, _) => "tensor parallel".to_owned(),
+            (.., Kind::Interleaved { .. }) if !several_interleaved => "interleaved 1F1B".to_owned(),
+            _ => kind.to_string(),
         };
-        let name = match (mesh.data, mesh.pipeline, mesh.tensor) {
-            (1, 1, 1) if micro_batches == 1 => "one device".to_owned(),
-            (1, 1, 1) => format!("one device, {pieces}"),
-            (_, 1, 1) => format!("mesh {mesh}"),
-            (1, 1, _) => "tensor parallel".to_owned(),
-            (_, 1, _) => format!("tensor parallel, mesh {mesh}"),
-            (1, _, 1) => format!("{kind}, {pieces}"),
-            _ => format!("{kind}, {pieces}, mesh {mesh}"),
-        };
-        let interleaved = flags.schedules.iter().filter(|kind| kind.chunks() > 1).count();
-        let label = match (mesh.data, mesh.pipeline, mesh.tensor) {
-            (1, 1, 1) => "one device".to_owned(),
-            (_, 1, 1) => name.clone(),
-            (_, 1, _) => "tensor parallel".to_owned(),
-            _ => match kind {
-                Kind::Interleaved { chunks } if interleaved > 1 => {
-                    format!("interleaved 1F1B ({chunks} chunks)")
-                }
-                Kind::Interleaved { .. } => "interleaved 1F1B".to_owned(),
-                kind => kind.to_string(),
-            },
-        };
+        let mut name = if mesh.pipeline > 1 { kind.to_string() } else { label.clone() };
+        if mesh.pipeline > 1 && micro_batches == 1 {
+            name += ", whole batch";
+        } else if mesh.pipeline > 1 || mesh.devices() == 1 && micro_batches > 1 {
+            name += &format!(", {micro_batches} micro-batches");
+        }
+        if [mesh.data, mesh.pipeline, mesh.tensor].into_iter().filter(|&it| it > 1).count() > 1 {
+            name += &format!(", mesh {mesh}");
+        }
         let shards = mesh.data * micro_batches;
         let by_shards = flags.shards.is_some();
         Ok(Self { name, label, mesh, kind, shards, by_shards, checked, cut, predicted: None })
@@ -149,15 +141,6 @@ impl Way {
     /// Whether the model is cut into stages.
     pub(crate) fn has_stages(&self) -> bool {
         self.mesh.pipeline > 1
-    }
-
-    /// The largest number of micro-batches that each stage keeps something of, and the number of all; with chunks, of each
-    /// chunk.
-    pub(crate) fn kept(&self) -> anyhow::Result<(Vec<usize>, usize)> {
-        let schedule = self.checked.schedule();
-        let units = self.checked.simulate(&vec![Cost::UNITS; schedule.units()], 0.0)?;
-        let kept = (0..schedule.stages()).map(|stage| units.peak(stage).activations).collect();
-        Ok((kept, schedule.micro_batches * self.kind.chunks()))
     }
 
     /// The name, and the number of devices if there are several.
@@ -256,37 +239,39 @@ impl Prepared {
         let (layers, dtype, tensors) = (&self.layers, self.setup.dtype, device.tensors());
         let rows = |way: &Way| batch.div_ceil(way.shards);
         let constants = self.flags.extras.constants;
-        let measure = |units: &[Range<usize>], rows| {
-            let (setting, mut sgd) =
-                (Setting { sample: &SAMPLE, rows, tries: TIMES }, Sgd::new(constants));
-            device.run(|| partition::measure(layers, units, setting, dtype, tensors, &mut sgd))
+        let each = partition::each(layers);
+        let mut known = HashMap::<_, Vec<Cost>>::new();
+        let mut costs = |units: &[Range<usize>], rows| match known.entry((rows, units.to_vec())) {
+            Entry::Occupied(known) => Ok::<Vec<Cost>, anyhow::Error>(known.get().clone()),
+            Entry::Vacant(new) => {
+                let (setting, mut sgd) =
+                    (Setting { sample: &SAMPLE, rows, tries: TIMES }, Sgd::new(constants));
+                let measure =
+                    || partition::measure(layers, units, setting, dtype, tensors, &mut sgd);
+                Ok(new.insert(device.run(measure)?).clone())
+            }
         };
-        let mut measured = BTreeMap::new();
-        for rows in self.ways.iter().filter(|way| way.has_stages()).map(rows).unique() {
-            measured.insert(rows, measure(&partition::each(layers), rows)?);
-        }
-        let mut costs = HashMap::new();
         // The smallest micro-batches belong to the schedules that should be fast.
-        let smallest = measured.values().next().into_iter().flatten();
-        let totals: Vec<f64> = smallest.map(Cost::total).collect();
+        let smallest = self.ways.iter().filter(|way| way.has_stages()).map(rows).min();
+        let totals = costs(&each, smallest.unwrap_or(batch))?;
+        let totals: Vec<f64> = totals.iter().map(Cost::total).collect();
         let asked = !self.flags.cut.is_empty();
         for way in self.ways.iter_mut().filter(|way| way.has_stages()) {
             if !asked {
-                let cut = partition::cut(&totals, way.cut.len())?;
-                way.cut = match way.kind.chunks() {
-                    1 => cut,
-                    _ => shorten(&way.checked, &measured[&rows(way)], cut)?,
-                };
+                way.cut = partition::cut(&totals, way.cut.len())?;
+                if way.kind.chunks() > 1 {
+                    let of_layers = costs(&each, rows(way))?;
+                    way.cut = shorten(&way.checked, &of_layers, way.cut.clone())?;
+                }
             }
             let note = way.note(if asked { "as asked" } else { "by measured cost" }, &totals);
             if !self.notes.contains(&note) {
                 self.notes.push(note);
             }
-            let of_cut = match costs.entry((rows(way), way.cut.clone())) {
-                Entry::Occupied(known) => known.into_mut(),
-                Entry::Vacant(new) => new.insert(measure(&way.cut, rows(way))?),
-            };
-            way.predicted = Some(way.checked.simulate(of_cut, 0.0)?);
+            // One device has no replicas: a sum is an addition for each other replica.
+            let mut of_units = costs(&way.cut, rows(way))?;
+            of_units.iter_mut().for_each(|it| it.all_reduce *= (way.mesh.data - 1) as f64);
+            way.predicted = Some(way.checked.simulate(&of_units, 0.0)?);
         }
         Ok(())
     }
@@ -319,7 +304,8 @@ fn ways(
     }
     // Without batch norms, a pipeline alone has the numbers of its micro-batches on one device.
     let of_shards = ways.iter().filter(|way| flags.has_norms() || way.has_stages());
-    let shards: BTreeSet<usize> = of_shards.map(|way| way.shards).chain([1]).collect();
+    let shards = of_shards.map(|way| way.shards).chain(flags.shards).chain([1]);
+    let shards: BTreeSet<usize> = shards.collect();
     for (place, shards) in shards.into_iter().filter(|_| compared).enumerate() {
         ways.insert(place, Way::new(Mesh::pipeline(1), (Kind::Naive, shards), layers, flags)?);
     }

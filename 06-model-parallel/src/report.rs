@@ -11,8 +11,9 @@ use harness::report::{Table, file, line, paragraph, seconds};
 use harness::verdict::{Doubt, ranked, rounding};
 use itertools::Itertools as _;
 use model_parallel::Timeline;
+use model_parallel::execute::Held;
 use model_parallel::gantt::chart;
-use model_parallel::mesh::{Axis, Mesh};
+use model_parallel::mesh::Axis;
 use model_state::weights_hash::WeightsHash;
 use ops::difference::largest_difference;
 use serde_json::json;
@@ -68,7 +69,11 @@ impl<'a> Outcome<'a> {
         let differences = [difference(one, 0)?, difference(complete, 1)?];
         let measured = median_step(&trained.steps).filter(|_| way.has_stages());
         if let Some(metrics) = &mut outputs.metrics {
-            let (alive, micro_batches) = way.has_stages().then(|| way.kept()).transpose()?.unzip();
+            let peaks = way.predicted.as_ref().map(|it| {
+                let of_stage =
+                    |stage| json!({"peak": it.peak(stage), "total": it.peak_total(stage)});
+                (0..it.stages).map(of_stage).collect_vec()
+            });
             let line = json!({
                 "run": way.name,
                 "cut": if way.has_stages() { &way.cut[..] } else { &[] },
@@ -78,8 +83,7 @@ impl<'a> Outcome<'a> {
                 "predicted_bubble": way.predicted.as_ref().map(Timeline::bubble),
                 "measured": measured,
                 "measured_bubble": measured.as_ref().map(Timeline::bubble),
-                "alive": alive,
-                "micro_batches": micro_batches,
+                "predicted_held": peaks,
             });
             metrics.write_json("split", &line)?;
         }
@@ -98,17 +102,26 @@ impl<'a> Outcome<'a> {
 
     /// The numbers for the conclusions.
     fn figures(&self) -> Figures {
-        let Mesh { data, pipeline, tensor } = self.way.mesh;
-        let predicted = self.way.predicted.as_ref();
-        let idle = predicted.zip(self.measured.as_ref());
+        let Way { mesh, by_shards, ref predicted, .. } = *self.way;
+        let idle = predicted.as_ref().zip(self.measured.as_ref());
+        // The prediction is about whole layers and running sums.
+        let weighed = predicted.iter().filter(|_| mesh.tensor == 1 && !by_shards);
+        let errors = weighed.flat_map(|it| {
+            self.trained.held.iter().enumerate().map(|(device, held)| {
+                it.peak(mesh.coordinate(device, Axis::Pipeline)).largest_error(held.peak)
+            })
+        });
         Figures {
             name: self.subject(),
-            mesh: [data, pipeline, tensor],
+            devices: mesh.devices(),
+            replicas: mesh.data,
+            has_same_bits: mesh.tensor == 1 && (mesh.data == 1 || by_shards),
             shards: self.way.shards,
             epochs: self.summary.epochs_trained,
             seconds_per_step: self.seconds_per_step,
             idle: idle.map(|(predicted, measured)| [predicted.bubble(), measured.bubble()]),
             bytes: self.trained.held.iter().map(|held| held.total).max().unwrap_or(0),
+            error_of_bytes: errors.reduce(f64::max),
             errors: self.differences,
             hash: self.summary.weights_hash.clone(),
         }
@@ -149,7 +162,7 @@ pub(crate) fn report(
         paragraph(format_args!("{}: {}.", way.name, verdict(&trained.replicas)))?;
     }
     print_block(&times(outcomes, &doubts), &of_times(&figures, &doubts))?;
-    print_block(&memory(outcomes)?, &of_memory(&figures))?;
+    print_block(&memory(outcomes), &of_memory(&figures))?;
     // An error of one file does not prevent the next file.
     let written = outputs.write(headline);
     let drawn = gantt.map_or(Ok(()), |path| write_gantt(path, headline, outcomes, &doubts));
@@ -232,35 +245,23 @@ fn speed_up(doubts: &[Doubt], one: Option<f64>, seconds: f64) -> String {
 
 /// The bytes that devices hold and send. Devices with the same numbers share a row. Of more than four rows, a way has
 /// the fullest device's and the emptiest device's.
-fn memory(outcomes: &[Outcome<'_>]) -> anyhow::Result<(&'static str, Option<Table>)> {
-    let headings = [
-        ("para-\nmeters", 2),
-        ("gradi-\nents", 2),
-        ("opt.\nstate", 3),
-        ("activa-\ntions", 1),
-        ("mes-\nsages", 5),
-        ("in\nall", 0),
-        ("sent", 4),
-        ("micro-\nbatches\nkept", 0),
-    ];
-    let table = Table::new("").column("device", 0);
-    let mut table = headings.iter().fold(table, |table, (name, rank)| table.column(name, *rank));
+fn memory(outcomes: &[Outcome<'_>]) -> (&'static str, Option<Table>) {
+    let table = Table::new("").column("device", 0).column("para-\nmeters", 2);
+    let table = table.column("gradi-\nents", 2).column("opt.\nstate", 3);
+    let table = table.column("activa-\ntions", 1).column("mes-\nsages", 4);
+    let mut table = table.column("in\nall", 0).column("sent", 5);
     for Outcome { way, trained, .. } in outcomes {
-        let (kept, all) = way.kept()?;
-        let row = |&device: &usize| {
-            (trained.held[device], kept[way.mesh.coordinate(device, Axis::Pipeline)])
-        };
-        for (place, devices) in shown(trained.held.len(), row, |(held, _)| held.total).enumerate() {
-            let (held, kept) = row(&devices[0]);
+        let row = |&device: &usize| trained.held[device];
+        for (place, devices) in shown(trained.held.len(), row, |held| held.total).enumerate() {
+            let Held { peak, total, sent } = row(&devices[0]);
             let name = if place == 0 { way.label.clone() } else { String::new() };
-            let parts = held.peak.kinds().map(|(_, bytes)| bytes);
-            let sent = Some(held.sent).filter(|&sent| sent > 0).map(megabytes);
+            let parts = peak.kinds().map(|(_, bytes)| bytes).into_iter().chain([total]);
+            let sent = of_stages(outcomes, Some(sent).filter(|&sent| sent > 0).map(megabytes));
             let cells = [name, ranges(&devices)].into_iter().chain(parts.map(megabytes));
-            let cells = cells.chain([megabytes(held.total), of_stages(outcomes, sent)]);
-            table.row(cells.chain([format!("{kept} of {all}")]));
+            table.row(cells.chain([sent]));
         }
     }
-    Ok(("Memory of each device, and what a stage sends in a step, in MB", Some(table)))
+    ("Memory of each device, and what a stage sends in a step, in MB", Some(table))
 }
 
 /// Groups so many devices by their `row` of a table. Of more than four groups, only those with the largest and the

@@ -4,13 +4,13 @@
 //! other communicates: a sum over replicas starts where it stands in the list, and the update waits for it. A step with
 //! measured times and bytes is the same [`Timeline`].
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
 use crate::Refused;
-use crate::instructions::{Action, Instruction, Schedule};
+use crate::instructions::{Action, Carries, Instruction, Message, Schedule};
 
 // ANCHOR: timeline
 /// One instruction of one stage: its times, in seconds, and the most bytes that the stage holds meanwhile. A message starts when
@@ -64,6 +64,12 @@ impl Bytes {
             ("activations", self.activations),
             ("messages", self.messages),
         ]
+    }
+
+    /// The largest error of these bytes as a prediction of `measured` bytes, over all kinds, as a share of the measured bytes.
+    pub fn largest_error(self, measured: Self) -> f64 {
+        let kinds = self.kinds().into_iter().zip(measured.kinds()).filter(|(a, b)| a != b);
+        kinds.map(|((_, a), (_, b))| a.abs_diff(b) as f64 / b as f64).fold(0.0, f64::max)
     }
 
     /// Combines each kind with the same kind of other bytes.
@@ -263,9 +269,24 @@ fn weigh(schedule: &Schedule, costs: &[Cost], spans: &mut [Span]) {
     };
     let mut held: Vec<Bytes> = (0..schedule.stages()).map(always).collect();
     let mut summed = vec![false; schedule.units()];
+    let (mut incoming, mut arrived) = (BTreeMap::<_, VecDeque<Message>>::new(), BTreeSet::new());
     for span in spans {
         let Instruction { unit, action } = span.instruction;
         let (cost, held) = (&costs[unit], &mut held[span.stage]);
+        // A stage receives the messages of another stage in the order of sending, until the wanted message arrives.
+        let mut received = 0;
+        if let Some(wanted) = schedule.message(span.instruction).filter(|it| !it.sends) {
+            let sent = || schedule.messages(wanted.from, wanted.to).collect();
+            let sent = incoming.entry((wanted.from, wanted.to)).or_insert_with(sent);
+            while !arrived.contains(&wanted.key) {
+                let Some(Message { key: key @ (carries, unit, _), .. }) = sent.pop_front() else {
+                    break;
+                };
+                let sender = if carries == Carries::Activations { unit - 1 } else { unit };
+                received += costs[sender].output;
+                arrived.insert(key);
+            }
+        }
         // What comes from the unit before, and from the unit after. An activation that its own stage has kept is no message.
         let is_kept = |unit: usize| unit >= schedule.first_trained;
         let input = unit.checked_sub(1).map_or(0, |before| costs[before].output);
@@ -278,8 +299,9 @@ fn weigh(schedule: &Schedule, costs: &[Cost], spans: &mut [Span]) {
         let activation = if is_kept(unit) { 0 } else { output };
         let none = Bytes::default();
         let (makes, frees) = match action {
-            Action::RecvActivation(_) => (Bytes { messages: input, ..none }, none),
-            Action::RecvGradient(_) => (Bytes { messages: output, ..none }, none),
+            Action::RecvActivation(_) | Action::RecvGradient(_) => {
+                (Bytes { messages: received, ..none }, none)
+            }
             Action::SendActivation(_) => (none, Bytes { messages: activation, ..none }),
             Action::SendGradient(_) => (none, Bytes { messages: gradient, ..none }),
             Action::Forward(_) => {

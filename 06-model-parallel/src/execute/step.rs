@@ -69,7 +69,6 @@ struct Kept {
     result: Tensor,
     bytes: usize,
 }
-// ANCHOR_END: state
 
 impl<'a, 'o, U: Unit> StepState<'a, 'o, U> {
     pub(super) fn new(
@@ -96,6 +95,8 @@ impl<'a, 'o, U: Unit> StepState<'a, 'o, U> {
             held: Bytes::default(),
         }
     }
+
+    // ANCHOR_END: state
 
     // ANCHOR: execute
     /// Executes one instruction, and waits for the device. Returns the most bytes that the stage has held meanwhile.
@@ -212,9 +213,12 @@ impl<'a, 'o, U: Unit> StepState<'a, 'o, U> {
     /// A unit without the loss starts from the gradient of the activation that it sent.
     fn backward(&mut self, unit: usize, i: usize, later: bool) -> TensorResult<()> {
         let Kept { input, result, bytes } = take(&mut self.kept, (unit, i), "activation kept")?;
-        let gradient = match self.schedule.is_last(unit) {
-            true => result.ones_like()?,
-            false => take(&mut self.tensors, (Carries::Gradients, unit, i), "gradient")?,
+        // The message is held until the pass is done.
+        let message = (Carries::Gradients, unit, i);
+        let gradient = match (self.schedule.is_last(unit), self.tensors.get(&message)) {
+            (true, _) => result.ones_like()?,
+            (false, Some(gradient)) => gradient.clone(),
+            (false, None) => bail!("{message:?}: there is no gradient"),
         };
         let (mut found, second) = match later {
             true => backward_in_halves(&result, &gradient)?,
@@ -226,14 +230,16 @@ impl<'a, 'o, U: Unit> StepState<'a, 'o, U> {
             };
             self.tensors.insert((Carries::Gradients, unit - 1, i), gradient.detach());
         }
-        if !later {
-            return self.add(unit, i, found, bytes);
+        if later {
+            // Some gradients of parameters, such as a batch norm's, are complete in the first half.
+            let waiting = found.bytes() + second.bytes();
+            self.activations += waiting;
+            self.weigh(0);
+            self.halves.insert((unit, i), (found, second, bytes + waiting));
+        } else {
+            self.add(unit, i, found, bytes)?;
         }
-        // Some gradients of parameters, such as a batch norm's, are complete in the first half.
-        let waiting = found.bytes() + second.bytes();
-        self.activations += waiting;
-        self.weigh(0);
-        self.halves.insert((unit, i), (found, second, bytes + waiting));
+        self.tensors.remove(&message);
         Ok(())
     }
 
@@ -270,6 +276,10 @@ impl<'a, 'o, U: Unit> StepState<'a, 'o, U> {
         match &mut self.purpose {
             Purpose::Train(optimizer, rate, samples) => {
                 optimizer.step(layers.owned(), &gradients, *rate, *samples)?;
+                let state = optimizer.state(layers.owned())?;
+                let bytes = state.iter().map(|(_, tensor)| size_in_bytes(tensor)).sum();
+                self.executor.placed(unit).state.set(bytes);
+                self.weigh(gradients.iter().map(size_in_bytes).sum());
             }
             Purpose::Gradients | Purpose::Evaluate => {
                 self.gradients.insert(unit, gradients);
@@ -287,7 +297,7 @@ impl<'a, 'o, U: Unit> StepState<'a, 'o, U> {
         let messages = self.tensors.iter().filter(|(key, _)| !is_kept(key));
         let of_stage = Bytes {
             gradients,
-            optimizer: self.executor.optimizer.get(),
+            optimizer: self.executor.units.iter().map(|placed| placed.state.get()).sum(),
             activations: self.activations,
             messages: messages.map(|(_, tensor)| size_in_bytes(tensor)).sum(),
             ..Bytes::default()

@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
+use std::time::Instant;
 
 use candle_core::{Device, ModuleT, Result as TensorResult, Tensor};
 use concise_wrapper::ddp::worker::Worker;
@@ -15,6 +16,7 @@ use params_and_allreduce::communicator::{self, Communicator, SharedCommunicator}
 use scratch_data_parallel::{FixedTree, TreeSum};
 use tracing::info_span;
 
+use crate::instructions::{Action, Instruction};
 use crate::simulate::Bytes;
 
 // ANCHOR: unit
@@ -52,9 +54,16 @@ pub(super) struct Replicas {
     /// Whether gradients are added along the tree.
     pub by_tree: bool,
     /// The second thread of this rank; `None` with one replica.
-    lane: Option<Worker<(usize, Vec<Tensor>)>>,
-    /// The sums that have come, and that no update has used yet, by unit.
-    come: RefCell<BTreeMap<usize, Vec<Tensor>>>,
+    lane: Option<Worker<Summed>>,
+    /// The sums that have come, by unit. A sum without gradients has been used by its update.
+    come: RefCell<BTreeMap<usize, Summed>>,
+}
+
+/// The sum of a unit over all replicas, and the times at which it began and ended.
+struct Summed {
+    unit: usize,
+    times: [Instant; 2],
+    gradients: Option<Vec<Tensor>>,
 }
 
 impl Replicas {
@@ -68,7 +77,7 @@ impl Replicas {
     fn wait_for(&self, unit: usize) -> Result<Vec<Tensor>, Error> {
         let (lane, mut come) = (self.lane.as_ref(), self.come.borrow_mut());
         loop {
-            if let Some(sum) = come.remove(&unit) {
+            if let Some(sum) = come.get_mut(&unit).and_then(|it| it.gradients.take()) {
                 return Ok(sum);
             }
             let Some(lane) = lane else {
@@ -77,8 +86,15 @@ impl Replicas {
                 ))
                 .into());
             };
-            come.extend([lane.next()?]);
+            let summed = lane.next()?;
+            come.insert(summed.unit, summed);
         }
+    }
+
+    /// The times of the last sum that an instruction has started.
+    pub fn times_of(&self, Instruction { unit, action }: Instruction) -> Option<[Instant; 2]> {
+        let come = self.come.borrow();
+        come.get(&unit).filter(|_| action == Action::AllReduce).map(|summed| summed.times)
     }
 
     /// The number of this rank's first micro-batch among those of all pipelines.
@@ -174,7 +190,9 @@ impl<M: ModuleT> Unit for Whole<M> {
         let unit = self.number;
         lane.add(move |comm| {
             let _span = info_span!(target: BACKGROUND, "sum over replicas", unit).entered();
-            Ok((unit, sum.over(&**comm)?))
+            let start = Instant::now();
+            let gradients = Some(sum.over(&**comm)?);
+            Ok(Summed { unit, times: [start, Instant::now()], gradients })
         });
         Ok(())
     }

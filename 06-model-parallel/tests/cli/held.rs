@@ -33,7 +33,7 @@ fn memory_by_hand() {
     for device in [0, 1] {
         let sets = |run| held(run, device, "gradients") / held(run, device, "parameters");
         assert_eq!(sets("naive, whole batch"), 1);
-        assert_eq!(sets("1F1B, 8 micro-batches"), 4, "a part for each power of two, and one");
+        assert_eq!(sets("1F1B, 8 micro-batches"), 2, "the sum, and the gradients of a micro-batch");
         let optimizer = held("tensor parallel", device, "optimizer");
         assert_eq!(optimizer, held("tensor parallel", device, "parameters"));
     }
@@ -48,9 +48,9 @@ fn without_momentum_the_optimizer_keeps_nothing() {
     }
 }
 
-/// One device that adds shards up has the sum so far and the next one's gradients; with eight, three parts and those.
+/// One device that adds micro-batches up has the sum so far and the next one's gradients.
 #[test]
-fn shards_on_one_device_cost_gradients() {
+fn micro_batches_on_one_device_cost_gradients() {
     let resnet18 = ["--model=resnet18", "--width=2", "--micro-batches=3", "--schedule=gpipe"];
     let held = held(&[&SMALL[..], &resnet18].concat());
     let run = "one device, 3 micro-batches";

@@ -85,6 +85,17 @@ fn what_makes_no_sense_is_refused_in_one_line() {
             &["--mesh=4x2x1", "--batch-size=31"],
             "--batch-size 31 cannot be cut into 32 micro-batches (4 replicas × 8)",
         ),
+        (
+            &["--mesh=3x2x1", "--shards=8"],
+            "--shards 8 cannot be shared out over 3 replicas: take a multiple, such as 9",
+        ),
+        (&["--shards=8", "--micro-batches=4"], "cannot be used with"),
+        (&["--shards=0"], "a whole number from 1 to 1,024 is expected"),
+        (&["--shards=8", "--batch-size=7"], "--batch-size 7 cannot be cut into 8 micro-batches"),
+        (
+            &["--mesh=2x2x1", "--shards=10", "--schedule=interleaved:2"],
+            "5 micro-batches cannot be interleaved on 2 stages",
+        ),
         (&["--schedule=fifo"], "\"fifo\" is no schedule: there are naive, gpipe, 1f1b"),
         (&["--schedule=interleaved:2", "--micro-batches=5"], "has to be a multiple of 2"),
         (&["--schedule=interleaved:27"], "an interleaved schedule has 2 to 26 chunks"),

@@ -4,7 +4,7 @@ use predicates::prelude::*;
 use predicates::str::contains;
 use serde_json::Value;
 
-use super::{SMALL, metrics, program};
+use super::{SMALL, all_metrics, metrics, program};
 
 /// Each run's name, and the hash of its weights.
 fn hashes(arguments: &[&str]) -> Vec<(String, String)> {
@@ -62,26 +62,43 @@ fn all_ways_of_a_small_dense_stack() {
     assert!(same, "the order of the schedule is not that of the sum: {runs:?}");
 }
 
-/// Eight shards of each batch, on one pipeline or two, on two stages or one.
+/// Eight shards of each batch, on one pipeline or several, on several stages or one: the hash of the weights, and the loss.
 #[test]
 fn the_same_shards_give_the_same_bits_on_any_mesh() {
     for model in [&["--model=lenet"][..], &["--model=resnet18", "--width=4"]] {
-        let last = |arguments: &[&str]| {
-            let mut runs = hashes(&[model, arguments].concat());
-            runs.pop().expect("a run").1
+        // Of the last run, and of one device on as many micro-batches.
+        let both = |shards: &str, arguments: &[&str]| {
+            let all = all_metrics(&[&SMALL[..], model, &[shards], arguments].concat());
+            let of_kind = |kind: &str, run: &str| {
+                let is_wanted = |line: &&Value| line["kind"] == kind && line["run"] == run;
+                all.iter().rfind(is_wanted).unwrap_or_else(|| panic!("{run}")).clone()
+            };
+            let mut names =
+                all.iter().filter(|line| line["kind"] == "summary").map(|it| &it["run"]);
+            let last = names.next_back().and_then(Value::as_str).expect("a run");
+            ["one device, 8 micro-batches", last].map(|run| {
+                let loss = of_kind("epoch", run)["train_loss"].clone();
+                (of_kind("summary", run)["weights_hash"].clone(), loss)
+            })
         };
-        let expected = last(&["--mesh=1x2x1", "--micro-batches=8"]);
+        let expected = both("--shards=8", &["--devices=1"])[0].clone();
+        assert!(expected.1.is_f64(), "{expected:?}");
         for arguments in [
-            &["--mesh=1x3x1", "--micro-batches=8", "--schedule=gpipe"][..],
-            &["--mesh=1x2x1", "--micro-batches=8", "--schedule=interleaved:2"],
-            &["--mesh=1x3x1", "--micro-batches=8", "--schedule=zb-h1"],
-            &["--mesh=2x2x1", "--micro-batches=4"],
-            &["--mesh=2x2x1", "--micro-batches=4", "--schedule=zb-h1"],
+            &["--mesh=1x2x1"][..],
+            &["--mesh=1x3x1", "--schedule=gpipe"],
+            &["--mesh=1x2x1", "--schedule=interleaved:2"],
+            &["--mesh=1x3x1", "--schedule=zb-h1"],
+            &["--mesh=2x2x1"],
+            &["--mesh=2x2x1", "--schedule=zb-h1"],
+            &["--mesh=4x1x1"],
             &["--mesh=8x1x1"],
         ] {
-            assert_eq!(last(arguments), expected, "{model:?} {arguments:?}");
+            for found in both("--shards=8", arguments) {
+                assert_eq!(found, expected, "{model:?} {arguments:?}");
+            }
         }
-        assert_ne!(last(&["--mesh=1x2x1", "--micro-batches=7"]), expected);
+        let runs = hashes(&[model, &["--shards=7", "--mesh=1x2x1"]].concat());
+        assert!(runs.iter().all(|(_, hash)| *hash != expected.0), "{runs:?}");
     }
 }
 
@@ -95,7 +112,7 @@ fn with_norms_a_pipeline_is_one_device_on_the_same_micro_batches() {
     assert_eq!(hash("one device, 3 micro-batches"), hash("GPipe, 3 micro-batches"));
     assert_eq!(hash("one device, 3 micro-batches"), hash("ZB-H1, 3 micro-batches"));
     assert_ne!(hash("one device"), hash("1F1B, 3 micro-batches"));
-    let several = hashes(&["--model=resnet18", "--width=2", "--mesh=2x2x1", "--micro-batches=2"]);
+    let several = hashes(&["--model=resnet18", "--width=2", "--mesh=2x2x1", "--shards=4"]);
     let [_, (name, alone), (_, replicas)] = several.as_slice() else { panic!("{several:?}") };
     assert_eq!((name.as_str(), alone), ("one device, 4 micro-batches", replicas));
 }

@@ -37,11 +37,10 @@ fn devices_of_a_mesh_with_the_same_memory_share_a_row() {
     let mesh = ["--mesh=2x2x2", "--widths=20,18,16", "--schedule=gpipe", "--micro-batches=4"];
     let text = within(80, &[&SMALL[..], &mesh].concat());
     let table = text.split("Memory of each device").nth(1).expect("a table");
-    let rows = table.lines().filter(|line| line.ends_with(" of 4"));
+    let rows = table.lines().skip_while(|line| !line.starts_with("GPipe"));
     let rows: Vec<&str> = rows.map(str::trim).collect();
-    assert_eq!(rows.len(), 2, "{table}");
-    assert!(rows[0].starts_with("GPipe") && rows[0].contains(" 0–1, 4–5 "), "{table}");
-    assert!(rows[1].starts_with("2–3, 6–7 "), "{table}");
+    assert!(rows[0].contains(" 0–1, 4–5 ") && rows[1].starts_with("2–3, 6–7 "), "{table}");
+    assert!(rows[2].starts_with("Least memory"), "{table}");
 }
 
 #[test]
@@ -51,7 +50,7 @@ fn a_drawing_is_cut_into_parts() {
     assert!(!within(80, &three).contains("from time"));
     let text = within(60, &three);
     assert!(text.contains("from time 0:\nstage 0   F0  F1"), "{text}");
-    assert!(text.contains("from time 13:\nstage 0   B2  B1  B1  B0  B0\n"), "{text}");
+    assert!(text.contains("from time 13:\nstage 0   B1  B2  B2  B3  B3\n"), "{text}");
     for columns in [60, 80] {
         within(columns, &["--draw", "--devices=12", "--micro-batches=24"]);
         within(columns, &["--draw", "--devices=4", "--schedule=interleaved:3"]);

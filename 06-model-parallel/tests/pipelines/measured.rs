@@ -2,7 +2,9 @@
 
 use model_parallel::Action::{RecvActivation, RecvGradient, SendActivation, SendGradient};
 
-use super::training::{checked, cut, dense, lenet};
+use model_parallel::partition::{self, Setting, measure};
+
+use super::training::{CONSTANTS, checked, cut, dense, lenet, resnet18};
 use crate::prelude::*;
 
 #[test]
@@ -89,4 +91,44 @@ fn bytes_of_a_stage_by_hand() {
     // Widths 6, 17, 13 | 13, 11, 9, 10. The last stage has the loss as well.
     assert_eq!(stages[0].held.peak.activations, of(6 + 17 + 13));
     assert_eq!(stages[1].held.peak.activations, of(13 + 11 + 9 + 10) + 8);
+}
+
+/// Of parameters, gradients, the optimizer's state, activations and messages, on each stage of every schedule.
+#[test]
+fn predicted_peaks_are_the_measured_peaks() {
+    const MICRO_BATCHES: usize = 6;
+    let (rows, mut compared) = (2, 0);
+    for case in [dense(), lenet(), resnet18()] {
+        let layers = case.layers.len();
+        let alone = checked(Kind::Naive, 1, MICRO_BATCHES);
+        let whole = std::slice::from_ref(&(0..layers)).to_vec();
+        let (.., one) = case.pipeline(&alone, &whole, rows * MICRO_BATCHES);
+        for stages in [2, 3] {
+            let interleaved = Kind::Interleaved { chunks: 2 };
+            for kind in [Kind::Naive, Kind::GPipe, Kind::OneFOneB, interleaved, Kind::ZbH1] {
+                let parts = stages * kind.chunks();
+                let Ok(cut) = partition::cut(&vec![1.0; layers], parts) else { continue };
+                let setting = Setting { sample: case.sample, rows, tries: 1 };
+                let (cpu, mut sgd) = (Device::Cpu, Sgd::new(CONSTANTS));
+                let costs = measure(&case.layers, &cut, setting, case.dtype, &cpu, &mut sgd);
+                let checked = checked(kind, stages, MICRO_BATCHES);
+                let predicted = checked.simulate(&costs.unwrap(), 0.0).unwrap();
+                let (.., measured) = case.pipeline(&checked, &cut, rows * MICRO_BATCHES);
+                for (stage, measured) in measured.iter().enumerate() {
+                    let what = format!("{}, {kind}, stage {stage} of {stages}", case.name);
+                    let (peak, held) = (predicted.peak(stage), measured.held);
+                    let error = peak.largest_error(held.peak);
+                    assert!(error <= 0.1, "{what}: {peak:?} and {:?}", held.peak);
+                    let (total, of_one) = (predicted.peak_total(stage), one[0].held.total);
+                    assert!(total.abs_diff(held.total) * 10 <= held.total, "{what}: {total}");
+                    // A stage of 1F1B holds less than one device with the same micro-batches.
+                    let is_less = held.total < of_one;
+                    assert!(is_less || kind != Kind::OneFOneB, "{what}: {} {of_one}", held.total);
+                    compared += 1;
+                }
+            }
+        }
+    }
+    // Five layers are no six parts.
+    assert_eq!(compared, 3 * 5 * (2 + 3) - 2 * 3);
 }
