@@ -142,13 +142,8 @@ struct Layer {
 
 impl Norms {
     // ANCHOR: settings
-    /// From now on layers use the statistics of all ranks' images together.
-    pub fn synchronise(&self, communicator: SharedCommunicator) {
-        self.synchronise_by(communicator, Arc::new(merged));
-    }
-
-    /// The same, with statistics that `merge` computes.
-    pub fn synchronise_by(&self, communicator: SharedCommunicator, merge: Arc<Merge>) {
+    /// From now on layers use the statistics of all ranks' images together, which `merge` computes, such as [`merged`].
+    pub fn synchronise(&self, communicator: SharedCommunicator, merge: Arc<Merge>) {
         self.lock().sharing = Sharing::Synchronised(communicator, merge);
     }
 
@@ -323,7 +318,7 @@ impl BatchNorm {
 // ANCHOR: merged
 /// Merges all ranks' statistics into the statistics of the global batch, in rank order. All ranks have the same bits. Fails on
 /// all ranks when the values of some ranks are not finite: the message names the first of these ranks.
-fn merged(rank: &SharedCommunicator, images: &Tensor, counts: bool) -> Result<Statistics> {
+pub fn merged(rank: &SharedCommunicator, images: &Tensor, counts: bool) -> Result<Statistics> {
     let own = Statistics::of(images)?;
     let (channels, world_size) = (own.mean.elem_count(), rank.world_size());
     let count = if counts { own.count } else { 0 };
@@ -428,7 +423,7 @@ mod tests {
                     &network.weights().parameters[0].tensor,
                     &Tensor::new(&[weight; 2], rank.device())?,
                 )?;
-                network.norms().synchronise(Arc::new(rank.clone()));
+                network.norms().synchronise(Arc::new(rank.clone()), Arc::new(merged));
                 let first = shards[..rank.rank()].iter().sum::<usize>();
                 let x = Var::from_tensor(&x.narrow(0, first, shards[rank.rank()])?)?;
                 let y = network.forward_training(&x)?;
@@ -450,7 +445,7 @@ mod tests {
                 let before = running(&network);
                 match by_shard {
                     true => network.norms().by_shard(),
-                    false => network.norms().synchronise(Arc::new(rank.clone())),
+                    false => network.norms().synchronise(Arc::new(rank.clone()), Arc::new(merged)),
                 }
                 network.norms().stand_in(true);
                 let y = network.forward_training(&images().narrow(0, 0, 1)?)?;
@@ -485,7 +480,7 @@ mod tests {
         let plan = DevicePlan::slices(3).unwrap();
         let failure = run_ranks(&plan, DEFAULT_TIMEOUT, |rank: &Rank| {
             let network = network();
-            network.norms().synchronise(Arc::new(rank.clone()));
+            network.norms().synchronise(Arc::new(rank.clone()), Arc::new(merged));
             let images = if rank.rank() == 1 { (images() * f64::NAN)? } else { images() };
             Ok::<_, communicator::Error>(network.forward_training(&images).map(drop)?)
         });

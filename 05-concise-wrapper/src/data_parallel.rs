@@ -35,6 +35,7 @@ use split_batch::loader::LocalBatch;
 use split_batch::split_batch;
 use tracing::info_span;
 
+use crate::batch_norm::merged;
 use crate::model::{Model, Step, loss_of};
 use crate::weights::Weights;
 use crate::{Error, Network};
@@ -99,7 +100,7 @@ impl<M: ModuleT + Send + Sync + 'static> DataParallel<M> {
     pub fn synchronise_norms(self) -> Result<Self, Error> {
         self.network.norms().check_all(self.weights())?;
         self.run(|rank, replica| {
-            replica.norms().synchronise(rank.into());
+            replica.norms().synchronise(rank.into(), Arc::new(merged));
             Ok(Sums::default())
         })?;
         Ok(self)

@@ -6,12 +6,12 @@
 //! | module | lines | content |
 //! | --- | --- | --- |
 //! | [`mod@network`] | 300 | a network: a module, its named tensors, their gradients |
-//! | [`model`], [`mod@train`] | 180 | the model as the training loop sees it, and the loop |
+//! | [`model`], [`mod@train`] | 190 | the model as the training loop sees it, and the loop |
 //! | [`mod@data_parallel`] | 210 | one line: replicate, scatter, apply, gather |
 //! | [`ddp`] | 670 | a rank for each device: gradients travel in buckets during the backward pass |
 //! | [`resnet`], [`lenet`] | 200 | ResNet-18, and LeNet of stage 1 |
 //! | [`batch_norm`] | 350 | statistics of the local shard, of the global batch, or of each shard |
-//! | [`optimizer`] | 240 | SGD with momentum, AdamW, warm-up, the linear scaling rule |
+//! | [`optimizer`] | 260 | optimizers: SGD with momentum, AdamW; warm-up, the linear scaling rule |
 //!
 //! [`recorder`] records the steps of a run, and `resume` resumes a run on all ranks to the same bits.
 

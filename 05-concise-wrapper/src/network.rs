@@ -147,9 +147,6 @@ impl<M: ModuleT> Network<M> {
     // ANCHOR: round
     /// Rounds all parameters to the type of the layers again: the optimizer has changed the parameters.
     fn round(&self) -> Result<()> {
-        if !self.precision().is_mixed() {
-            return Ok(());
-        }
         let pairs = self.used().zip(self.weights().parameters.iter().map(|named| &named.tensor));
         // A layer may use a parameter in its own type.
         let rounded = pairs.filter(|(used, parameter)| used.dtype() != parameter.dtype());

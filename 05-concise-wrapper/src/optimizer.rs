@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 
-use candle_core::{Device, Result, Tensor, bail};
+use candle_core::{DType, Device, Result, Shape, Tensor, bail};
 use clap::Args;
 use devices::move_view;
 use harness::cli::{number, whole};
@@ -66,16 +66,14 @@ pub trait Optimizer {
     /// Replaces the state of the parameters by a copy. Fails when the names, shapes or types are not those of
     /// [`state`](Self::state). Then nothing was changed.
     fn restore(&mut self, weights: &Weights, state: &[(String, Tensor)]) -> Result<()> {
-        let expected = self.state(weights)?;
-        let pairs = || state.iter().zip(&expected);
-        let fits = pairs().all(|((a, it), (b, like))| a == b && same_kind(it, like));
-        if state.len() != expected.len() || !fits {
+        let mut own = self.state(weights)?;
+        if !state.iter().map(kind).eq(own.iter().map(kind)) {
             bail!("{FOREIGN}");
         }
-        let copy = pairs().map(|((name, it), (_, like))| {
-            Ok((name.clone(), move_view(&it.force_contiguous()?, like.device())?))
-        });
-        self.keep(copy.collect::<Result<_>>()?);
+        for ((_, own), (_, given)) in own.iter_mut().zip(state) {
+            *own = move_view(&given.force_contiguous()?, own.device())?;
+        }
+        self.keep(own);
         Ok(())
     }
 }
@@ -91,13 +89,13 @@ fn slot(
     parameter: &Named,
 ) -> Result<(String, Tensor)> {
     let name = format!("{kind}/{}", parameter.name);
-    let tensor = state.get(&name).cloned();
-    let tensor = tensor.map_or_else(|| like.detach().zeros_like(), Ok)?;
-    if same_kind(&tensor, like) { Ok((name, tensor)) } else { bail!("{FOREIGN}") }
+    let tensor = state.get(&name).cloned().map_or_else(|| like.detach().zeros_like(), Ok)?;
+    let fits = (tensor.shape(), tensor.dtype()) == (like.shape(), like.dtype());
+    if fits { Ok((name, tensor)) } else { bail!("{FOREIGN}") }
 }
 
-fn same_kind(one: &Tensor, other: &Tensor) -> bool {
-    (one.shape(), one.dtype()) == (other.shape(), other.dtype())
+fn kind((name, tensor): &(String, Tensor)) -> (&str, &Shape, DType) {
+    (name, tensor.shape(), tensor.dtype())
 }
 
 fn check(weights: &Weights, sums: &[Tensor], count: usize) -> Result<()> {
@@ -269,7 +267,7 @@ impl Optimizer for AdamW {
 
 #[cfg(test)]
 mod tests {
-    use candle_core::{DType, Device, Var};
+    use candle_core::Var;
 
     use super::*;
 

@@ -2,9 +2,10 @@
 //!
 //! 1. Every unit does each of its tasks once, and everything that a task needs comes before it.
 //! 2. The gradients of a unit are summed over the micro-batches in ascending order. So the bits are those of one device.
-//! 3. Two stages have their messages in one order.
+//! 3. Two stages have their messages in one order. Replicas have the same lists, so they start their sums in one order, too.
 //! 4. No stage waits for ever. This law depends on the capacity of the channels: a schedule may be sound with channels that
-//!    hold one message, and have a deadlock when every send waits for its receiver.
+//!    hold one message, and have a deadlock when every send waits for its receiver. Replicas add no deadlock: a sum waits for
+//!    the same place of the same list.
 
 use std::collections::BTreeMap;
 use std::iter::successors;
@@ -63,8 +64,8 @@ pub fn check(schedule: Schedule, capacity: usize) -> Result<Checked, Error> {
     if stages == 0 || units == 0 || micro_batches == 0 || schedule.replicas == 0 {
         return Err(Error::Empty { stages, units, micro_batches, replicas: schedule.replicas });
     }
-    if let Some(unit) = schedule.placement.iter().position(|&stage| stage >= stages) {
-        return Err(Error::Nowhere { unit, stage: schedule.placement[unit], stages });
+    if !schedule.placement.iter().copied().sorted().dedup().eq(0..stages) {
+        return Err(Error::Nowhere { placement: schedule.placement, stages });
     }
     (0..stages).try_for_each(|stage| check_stage(&schedule, stage))?;
     check_order_of_messages(&schedule)?;
@@ -74,6 +75,9 @@ pub fn check(schedule: Schedule, capacity: usize) -> Result<Checked, Error> {
 // ANCHOR_END: check
 
 // ANCHOR: one_stage
+/// The law that orders two tasks, in words.
+type Law = &'static str;
+
 /// Checks that a stage does each task of its units once, and in order.
 fn check_stage(schedule: &Schedule, stage: usize) -> Result<(), Error> {
     let list = &schedule.lists[stage];
@@ -81,7 +85,7 @@ fn check_stage(schedule: &Schedule, stage: usize) -> Result<(), Error> {
     // The position at which each task is done.
     let mut done = BTreeMap::new();
     for (position, &instruction) in list.iter().enumerate() {
-        if let Some(text) = impossible(schedule, stage, instruction) {
+        if let Some(text) = no_such(schedule, stage, instruction) {
             return Err(Error::NoSuch { step: step(position), text });
         }
         for task in tasks(instruction) {
@@ -90,19 +94,20 @@ fn check_stage(schedule: &Schedule, stage: usize) -> Result<(), Error> {
             }
         }
     }
-    let micro_batches = 0..schedule.micro_batches;
-    let each =
-        schedule.units_of(stage).flat_map(|unit| micro_batches.clone().map(move |i| (unit, i)));
-    for (first, then, law) in each.flat_map(|(unit, i)| order(unit, i)) {
-        for missing in [first, then] {
-            let is_here = schedule.placement.get(missing.unit) == Some(&stage);
-            if is_here
-                && !done.contains_key(&missing)
-                && impossible(schedule, stage, missing).is_none()
-            {
-                let text = never_done(schedule, missing);
-                return Err(Error::Missing { stage, missing, text });
-            }
+    let of_unit = |unit| (0..schedule.micro_batches).flat_map(move |i| order(schedule, unit, i));
+    for (first, then, law) in schedule.units_of(stage).flat_map(of_unit) {
+        let is_done = |task: Instruction| done.contains_key(&task);
+        let is_missing =
+            |task: &Instruction| !is_done(*task) && no_such(schedule, stage, *task).is_none();
+        if let Some(task) = [first, then].into_iter().find(is_missing) {
+            let action = match task.action {
+                BackwardInput(i) if !is_done(Instruction { action: BackwardWeight(i), ..task }) => {
+                    Backward(i)
+                }
+                action => action,
+            };
+            let missing = Instruction { action, ..task };
+            return Err(Error::Missing { stage, missing, text: never_done(schedule, missing) });
         }
         if let (Some(&needs), Some(&early)) = (done.get(&first), done.get(&then))
             && needs > early
@@ -113,85 +118,70 @@ fn check_stage(schedule: &Schedule, stage: usize) -> Result<(), Error> {
     Ok(())
 }
 
-/// The tasks of an instruction. The task `Forward` is a forward pass of any kind, `Backward` is the gradient of the input, and
-/// `BackwardWeight` the rest of a backward pass.
+/// The tasks of an instruction: a backward pass in one piece is both halves. Any other instruction is one task.
 fn tasks(Instruction { unit, action }: Instruction) -> Vec<Instruction> {
     let actions = match action {
-        Backward(i) => vec![action, BackwardWeight(i)],
-        BackwardInput(i) => vec![Backward(i)],
-        ForwardOnly(i) => vec![Forward(i)],
+        Backward(i) => vec![BackwardInput(i), BackwardWeight(i)],
         _ => vec![action],
     };
     actions.into_iter().map(|action| Instruction { unit, action }).collect()
 }
 
-/// The order of the tasks of a micro-batch: a task, a task that needs the first one, and the law.
-fn order(unit: usize, i: usize) -> Vec<(Instruction, Instruction, &'static str)> {
-    let here = |action| Instruction { unit, action };
-    let next = |action| Instruction { unit: unit + 1, action };
-    let sent = "What is sent has to be computed first";
-    let arrived = "A unit goes forward with the activation that its stage has received";
-    let kept = "The backward pass uses what the forward pass has kept";
-    let gradient = "The backward pass starts from the gradient that the next stage sends";
-    let rest = "The weights' gradient uses what the gradient of the input has left";
-    let ascending = "Gradients are summed over the micro-batches in ascending order: another order has other bits";
-    let all = "The sum over replicas starts after the gradients of all micro-batches";
-    let summed = "The update uses the gradients that are summed over all replicas";
-    let update = "The update comes after the gradients of all micro-batches";
-    let forward = "A unit goes forward with what the unit before it has computed";
-    let backward = "A unit's gradient comes from the unit after it";
-    let mut order = vec![
-        (here(RecvActivation(i)), here(Forward(i)), arrived),
-        (here(Forward(i)), here(SendActivation(i)), sent),
-        (here(Forward(i)), here(Backward(i)), kept),
-        (here(RecvGradient(i)), here(Backward(i)), gradient),
-        (here(Backward(i)), here(SendGradient(i)), sent),
-        (here(Backward(i)), here(BackwardWeight(i)), rest),
-        (here(BackwardWeight(i)), here(AllReduce), all),
-        (here(AllReduce), here(Update), summed),
-        (here(BackwardWeight(i)), here(Update), update),
-        (here(Forward(i)), next(Forward(i)), forward),
-        (next(Backward(i)), here(Backward(i)), backward),
+/// The order of the tasks of a micro-batch: a task, a task that needs the first one, and the law. A step may lack some of
+/// these tasks.
+fn order(schedule: &Schedule, unit: usize, i: usize) -> Vec<(Instruction, Instruction, Law)> {
+    let of = |unit| move |action| Instruction { unit, action };
+    let (here, next) = (of(unit), of(unit + 1));
+    let forward = |unit| if unit < schedule.first_trained { ForwardOnly(i) } else { Forward(i) };
+    let (pass, sent) = (forward(unit), "What is sent has to be computed first");
+    let of_unit = [
+        (RecvActivation(i), pass, "A forward pass starts from the activation that was received"),
+        (pass, SendActivation(i), sent),
+        (pass, BackwardInput(i), "The backward pass uses what the forward pass has kept"),
+        (RecvGradient(i), BackwardInput(i), "A backward pass starts from the received gradient"),
+        (BackwardInput(i), SendGradient(i), sent),
+        (BackwardInput(i), BackwardWeight(i), "The second half uses what the first half has left"),
+        (BackwardWeight(i), AllReduce, "The sum over replicas comes after all micro-batches"),
+        (AllReduce, Update, "The update uses the gradients that are summed over all replicas"),
+        (BackwardWeight(i), Update, "The update comes after the gradients of all micro-batches"),
     ];
+    let mut order = of_unit.map(|(first, then, law)| (here(first), here(then), law)).to_vec();
+    let law = "A unit goes forward with what the unit before it has computed";
+    order.push((here(pass), next(forward(unit + 1)), law));
+    let law = "A unit goes backward with the gradient that the unit after it has computed";
+    order.push((next(BackwardInput(i)), here(BackwardInput(i)), law));
     if let Some(before) = i.checked_sub(1) {
-        order.push((here(BackwardWeight(before)), here(BackwardWeight(i)), ascending));
+        let law = "Gradients are summed over the micro-batches in ascending order: another order has other bits";
+        order.push((here(BackwardWeight(before)), here(BackwardWeight(i)), law));
     }
     order
 }
 
 /// The reason why a stage has no such instruction, or `None` if it has.
-fn impossible(schedule: &Schedule, stage: usize, it: Instruction) -> Option<String> {
+fn no_such(schedule: &Schedule, stage: usize, it: Instruction) -> Option<String> {
     let Instruction { unit, action } = it;
-    let (units, micro_batches) = (schedule.units(), schedule.micro_batches);
-    let trained = unit >= schedule.first_trained;
+    let last = schedule.micro_batches - 1;
+    if unit >= schedule.units() {
+        let last = schedule.units() - 1;
+        return Some(format!("there is no unit {unit}; the last one is unit {last}"));
+    }
+    if schedule.placement[unit] != stage {
+        return Some(format!("unit {unit} is on stage {}", schedule.placement[unit]));
+    }
+    if let Some(i) = action.micro_batch().filter(|&i| i > last) {
+        return Some(format!("there is no micro-batch {i}; the last one is micro-batch {last}"));
+    }
+    if schedule.has(it) {
+        return None;
+    }
     let text = match action {
-        _ if unit >= units => {
-            return Some(format!("there is no unit {unit}; the last one is unit {}", units - 1));
-        }
-        _ if schedule.placement[unit] != stage => {
-            return Some(format!("unit {unit} is on stage {}", schedule.placement[unit]));
-        }
-        _ if action.micro_batch().is_some_and(|i| i >= micro_batches) => {
-            let (i, last) = (action.micro_batch()?, micro_batches - 1);
-            return Some(format!(
-                "there is no micro-batch {i}; the last one is micro-batch {last}"
-            ));
-        }
-        ForwardOnly(_) if trained => {
+        Forward(_) => "no backward pass uses what this pass keeps: this is ForwardOnly",
+        ForwardOnly(_) => {
             "a unit that is trained keeps its activations for the backward pass: this is Forward"
         }
-        Forward(_) if !trained => "no backward pass uses what this pass keeps: this is ForwardOnly",
         AllReduce if schedule.replicas == 1 => "there is one replica, and nothing to sum over",
-        _ if !trained
-            && action != Forward(0)
-            && action.computes()
-            && !matches!(action, ForwardOnly(_)) =>
-        {
+        Backward(_) | BackwardInput(_) | BackwardWeight(_) | AllReduce | Update => {
             "this unit has nothing to train"
-        }
-        AllReduce if !trained => "this unit has nothing to train",
-        _ if action.computes() || action == AllReduce || schedule.message(it).is_some() => {
-            return None;
         }
         SendActivation(_) | RecvGradient(_) if schedule.is_last(unit) => {
             "this is the end of the model: its activation goes into the loss, and its gradient begins at the loss"
@@ -208,18 +198,23 @@ fn impossible(schedule: &Schedule, stage: usize, it: Instruction) -> Option<Stri
     Some(text.to_owned())
 }
 
-/// The consequence of a task that is never done.
+/// The consequence of a task that is never done, and the law.
 fn never_done(schedule: &Schedule, task: Instruction) -> String {
-    match schedule.message(task) {
-        Some(Message { sends: true, to, .. }) => format!(", and stage {to} waits for it"),
-        Some(Message { from, .. }) => format!(", and stage {from} sends it"),
-        None if task.action == AllReduce => {
-            ". Each replica has the gradients of its own samples, and the update needs the sum".to_owned()
+    let law = match (task.action, schedule.message(task)) {
+        (_, Some(Message { sends, from, to, .. })) => {
+            let (other, does) = if sends { (to, "waits for") } else { (from, "sends") };
+            return format!(
+                ", and stage {other} {does} it. A message is sent once and received once"
+            );
         }
-        None => ". Every micro-batch passes every unit forward once and backward once, in one piece or in both halves, and \
-                 every unit is updated once"
-            .to_owned(),
-    }
+        (Forward(_) | ForwardOnly(_), _) => "Every micro-batch passes every unit forward once",
+        (AllReduce, _) => "Every replica has gradients, and the update needs the sum of all",
+        (Update, _) => "Every unit with something to train is updated once",
+        _ => {
+            "Every micro-batch passes every unit with something to train backward once, in one piece or in both halves"
+        }
+    };
+    format!(". {law}")
 }
 // ANCHOR_END: one_stage
 
@@ -298,13 +293,15 @@ pub enum Error {
          one of each"
     )]
     Empty { stages: usize, units: usize, micro_batches: usize, replicas: usize },
-    #[error("unit {unit} is on stage {stage}, and there are {stages} stages")]
-    Nowhere { unit: usize, stage: usize, stages: usize },
+    #[error(
+        "the units are on stages {placement:?}; there are {stages} stages, and each has a unit"
+    )]
+    Nowhere { placement: Vec<usize>, stages: usize },
     #[error("{step}: {text}")]
     NoSuch { step: Step, text: String },
     #[error(
         "{step}: instruction {}, {}, has done that already. Every micro-batch passes a unit forward once and backward \
-         once, every message is sent once, and every unit is updated once", first.position, first.instruction
+         once, every message is sent once, and every unit is summed and updated once", first.position, first.instruction
     )]
     Twice { step: Step, first: Step },
     #[error("stage {stage} never does {missing}{text}")]
@@ -312,7 +309,7 @@ pub enum Error {
     #[error(
         "{step}: it needs {} first, and that comes later, as instruction {}. {law}", needs.instruction, needs.position
     )]
-    TooEarly { step: Step, needs: Step, law: &'static str },
+    TooEarly { step: Step, needs: Step, law: Law },
     #[error(
         "{receiving}: what arrives is {}, instruction {} of stage {}. What is sent first arrives first",
         sending.instruction, sending.position, sending.stage

@@ -1,7 +1,7 @@
 //! A step is a list: everything that a stage does in a step of training is an instruction of its list.
 //!
 //! A model is a list of *units*, which are runs of its layers. An instruction names a unit, and says what happens to it.
-//! [`orders`](super::orders) returns lists, [`check`](super::check()) checks them, [`simulate`](super::simulate()) times and
+//! [`orders`](super::orders) returns lists, [`check`](super::check()) checks them, [`simulate`](mod@super::simulate) times and
 //! weighs them, [`gantt`](super::gantt) draws them, and an [`Executor`](super::Executor) does what they say. None of these knows
 //! the kind of a schedule.
 
@@ -170,6 +170,17 @@ impl Schedule {
     /// Whether a unit is the last one, which ends in the loss. Unit 0 begins with the data.
     pub fn is_last(&self, unit: usize) -> bool {
         unit + 1 == self.units()
+    }
+
+    /// Whether a step has such an instruction. The checker demands all instructions that a step has, and refuses all others.
+    pub fn has(&self, it: Instruction) -> bool {
+        let is_trained = it.unit >= self.first_trained;
+        match it.action {
+            Action::ForwardOnly(_) => !is_trained,
+            Action::AllReduce => is_trained && self.replicas > 1,
+            action if action.computes() => is_trained,
+            _ => self.message(it).is_some(),
+        }
     }
 
     /// The message that an instruction sends or receives. `None` for an instruction that does neither, and when there is no

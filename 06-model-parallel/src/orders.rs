@@ -1,8 +1,7 @@
 //! Five orders of the passes of a pipeline: naive, GPipe, 1F1B, interleaved 1F1B and ZB-H1.
 //!
-//! A function for each kind generates the order in which a stage computes. [`Kind::schedule`] adds the messages: a
-//! stage receives an input right before the pass that needs the input, and sends a result as soon as the result is
-//! computed. Both ends of every channel then have the same order.
+//! A function for each kind generates the passes of a stage in their order. [`Schedule::complete`] adds the messages and the
+//! updates. Other functions from list to list add replicas, drop the gradients that nobody needs, and evaluate.
 //!
 //! `model-parallel --draw` draws all orders. Below, p is the number of stages and m the number of micro-batches. Bubbles are
 //! those of stages that take equally long, with messages that take no time.
@@ -75,24 +74,20 @@ pub fn interleaved(
     chunks: usize,
     micro_batches: usize,
 ) -> Vec<Instruction> {
-    // The k-th forward visit to this stage: the micro-batch, and the chunk.
-    let visit = |k: usize| {
+    // The k-th pass of this stage. Backward, a group passes the last chunks first.
+    let pass = |k: usize, backward: bool| {
         let (group, within) = (k / (stages * chunks), k % (stages * chunks));
-        (group * stages + within % stages, within / stages)
-    };
-    let unit = |chunk: usize| chunk * stages + stage;
-    let forward = |k| {
-        let (micro_batch, chunk) = visit(k);
-        Instruction { unit: unit(chunk), action: Forward(micro_batch) }
-    };
-    let backward = |k| {
-        let (micro_batch, chunk) = visit(k);
-        Instruction { unit: unit(chunks - 1 - chunk), action: Backward(micro_batch) }
+        let (i, chunk) = (group * stages + within % stages, within / stages);
+        let (chunk, action) = match backward {
+            true => (chunks - 1 - chunk, Backward(i)),
+            false => (chunk, Forward(i)),
+        };
+        Instruction { unit: chunk * stages + stage, action }
     };
     // The first group passes all chunks but the last. Then come two visits for every later stage, because a forward
     // and a backward pass alternate there before the first gradient is back.
     let ahead = (chunks - 1) * stages + 2 * (stages - stage - 1);
-    in_turn(ahead, chunks * micro_batches, forward, backward)
+    in_turn(ahead, chunks * micro_batches, |k| pass(k, false), |k| pass(k, true))
 }
 // ANCHOR_END: interleaved
 
@@ -212,48 +207,49 @@ impl Kind {
     /// Fails with the errors of [`check`](Self::check).
     pub fn schedule(self, stages: usize, micro_batches: usize) -> Result<Schedule, Refused> {
         self.check(stages, micro_batches)?;
-        let order = match self {
+        let one_unit_each = |order: fn(usize, usize, usize) -> Vec<Action>| {
+            Schedule::of(stages, micro_batches, |stage| order(stage, stages, micro_batches))
+        };
+        let passes = match self {
+            Self::Naive => one_unit_each(naive),
+            Self::GPipe => one_unit_each(gpipe),
+            Self::OneFOneB => one_unit_each(one_f_one_b),
+            Self::ZbH1 => one_unit_each(zb_h1),
             Self::Interleaved { chunks } => {
-                let lists = (0..stages).map(|s| interleaved(s, stages, chunks, micro_batches));
-                let placement = (0..stages * chunks).map(|unit| unit % stages).collect();
-                let (replicas, first_trained, lists) = (1, 0, lists.collect());
-                let passes = Schedule { micro_batches, replicas, placement, first_trained, lists };
-                return Ok(updated(with_messages(passes)));
+                let list = |stage| interleaved(stage, stages, chunks, micro_batches);
+                Schedule {
+                    placement: (0..stages * chunks).map(|unit| unit % stages).collect(),
+                    lists: (0..stages).map(list).collect(),
+                    ..Schedule::of(stages, micro_batches, |_| vec![])
+                }
             }
-            Self::Naive => naive,
-            Self::GPipe => gpipe,
-            Self::OneFOneB => one_f_one_b,
-            Self::ZbH1 => zb_h1,
         };
-        let passes = Schedule::of(stages, micro_batches, |s| order(s, stages, micro_batches));
-        Ok(updated(with_messages(passes)))
+        Ok(passes.complete())
     }
 }
 
-/// Adds the messages: right before the pass that needs an input, and right after the pass that has computed a result.
-fn with_messages(mut schedule: Schedule) -> Schedule {
-    let around = |Instruction { unit, action }: Instruction| {
-        let around = match action {
-            Forward(i) | ForwardOnly(i) => vec![RecvActivation(i), action, SendActivation(i)],
-            Backward(i) | BackwardInput(i) => vec![RecvGradient(i), action, SendGradient(i)],
-            _ => vec![action],
+impl Schedule {
+    /// Completes lists of passes: receives an input right before the pass that needs the input, sends a result right after
+    /// the pass that computes the result, and updates all units at the end.
+    #[must_use]
+    pub fn complete(mut self) -> Self {
+        let of_unit = |unit| move |action| Instruction { unit, action };
+        let around = |Instruction { unit, action }: &Instruction| {
+            let around = match *action {
+                Forward(i) | ForwardOnly(i) => vec![RecvActivation(i), *action, SendActivation(i)],
+                Backward(i) | BackwardInput(i) => vec![RecvGradient(i), *action, SendGradient(i)],
+                _ => vec![*action],
+            };
+            around.into_iter().map(of_unit(*unit))
         };
-        around.into_iter().map(move |action| Instruction { unit, action })
-    };
-    let of_list = |list: &Vec<Instruction>| {
-        let all = list.iter().copied().flat_map(around);
-        all.filter(|&it| it.action.computes() || schedule.message(it).is_some()).collect()
-    };
-    schedule.lists = schedule.lists.iter().map(of_list).collect();
-    schedule
-}
-
-/// Adds the updates of all units at the end of each list: no stage waits for an update.
-fn updated(mut schedule: Schedule) -> Schedule {
-    for unit in 0..schedule.units() {
-        schedule.lists[schedule.placement[unit]].push(Instruction { unit, action: Update });
+        let list = |(stage, passes): (usize, &Vec<Instruction>)| {
+            let updates = self.units_of(stage).map(|unit| of_unit(unit)(Update));
+            let all = passes.iter().flat_map(around).chain(updates);
+            all.filter(|&it| self.has(it)).collect()
+        };
+        self.lists = self.lists.iter().enumerate().map(list).collect();
+        self
     }
-    schedule
 }
 // ANCHOR_END: generate
 
@@ -263,8 +259,9 @@ impl Schedule {
     #[must_use]
     pub fn with_replicas(mut self, replicas: usize) -> Self {
         self.replicas = replicas;
-        for list in self.lists.iter_mut().filter(|_| replicas > 1) {
-            for unit in 0..self.placement.len() {
+        for list in &mut self.lists {
+            list.retain(|it| it.action != AllReduce);
+            for unit in (0..self.placement.len()).filter(|_| replicas > 1) {
                 let adds = |it: &Instruction| it.unit == unit && it.action.adds_gradients();
                 if let Some(last) = list.iter().rposition(adds) {
                     list.insert(last + 1, Instruction { unit, action: AllReduce });
@@ -279,30 +276,26 @@ impl Schedule {
     #[must_use]
     pub fn trained_from(mut self, unit: usize) -> Self {
         self.first_trained = unit;
-        let lists = std::mem::take(&mut self.lists);
-        let kept = |it: Instruction| match it.action {
-            Forward(i) if it.unit < unit => Some(Instruction { action: ForwardOnly(i), ..it }),
-            Forward(_) | ForwardOnly(_) => Some(it),
-            action if action.computes() || action == AllReduce => (it.unit >= unit).then_some(it),
-            _ => self.message(it).map(|_| it),
+        let translated = |it: &Instruction| match it.action {
+            Forward(i) if it.unit < unit => Instruction { action: ForwardOnly(i), ..*it },
+            _ => *it,
         };
-        self.lists =
-            lists.into_iter().map(|list| list.into_iter().filter_map(kept).collect()).collect();
+        let list = |list: &Vec<Instruction>| {
+            list.iter().map(translated).filter(|&it| self.has(it)).collect()
+        };
+        self.lists = self.lists.iter().map(list).collect();
         self
     }
 
     /// Forward passes alone, for an evaluation on so many micro-batches: all micro-batches pass a unit, then the next one.
     #[must_use]
     pub fn forward_only(&self, micro_batches: usize) -> Self {
+        let forward =
+            |unit| (0..micro_batches).map(move |i| Instruction { unit, action: ForwardOnly(i) });
+        let list = |stage| self.units_of(stage).flat_map(forward).collect();
         let (placement, first_trained) = (self.placement.clone(), self.units());
-        let list = |stage| {
-            let pass = |unit| {
-                (0..micro_batches).map(move |i| Instruction { unit, action: ForwardOnly(i) })
-            };
-            self.units_of(stage).flat_map(pass).collect()
-        };
         let lists = (0..self.stages()).map(list).collect();
-        with_messages(Self { micro_batches, replicas: 1, placement, first_trained, lists })
+        Self { micro_batches, replicas: 1, placement, first_trained, lists }.complete()
     }
 }
 // ANCHOR_END: lists

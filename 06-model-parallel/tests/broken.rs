@@ -3,8 +3,8 @@
 #![expect(clippy::unwrap_used, reason = "in a test a panic is the right answer")]
 
 use model_parallel::Action::{
-    Backward, BackwardInput, BackwardWeight, Forward, RecvActivation, RecvGradient, SendActivation,
-    SendGradient, Update,
+    AllReduce, Backward, BackwardInput, BackwardWeight, Forward, ForwardOnly, RecvActivation,
+    RecvGradient, SendActivation, SendGradient, Update,
 };
 
 use crate::prelude::*;
@@ -88,6 +88,11 @@ fn zb_h1() -> Edit {
     Edit::of(Kind::ZbH1, 3, 4)
 }
 
+/// Two replicas of three stages. The first unit has nothing to train.
+fn replicas() -> Edit {
+    Edit(one_f_one_b().0.with_replicas(2).trained_from(1))
+}
+
 /// Two chunks on each stage.
 fn interleaved(stages: usize, micro_batches: usize) -> Edit {
     Edit::of(Kind::Interleaved { chunks: 2 }, stages, micro_batches)
@@ -97,18 +102,25 @@ fn interleaved(stages: usize, micro_batches: usize) -> Edit {
 #[test]
 fn the_update_comes_before_the_last_gradient() {
     zb_h1().swap(2, BackwardWeight(3), Update).rejected(
-        "stage 2, instruction 19, Update: it needs BackwardWeight(3) first, and that comes \
-         later, as instruction 20. The update comes after the gradients of all micro-batches",
+        "stage 2, instruction 19, Update of unit 2: it needs BackwardWeight(3) of unit 2 first, \
+         and that comes later, as instruction 20. The update comes after the gradients of all \
+         micro-batches",
     );
 }
 // ANCHOR_END: early
 
+/// The stage before waits for the gradient a little longer, and gets the same one.
 #[test]
-fn the_update_comes_before_a_gradient_is_sent() {
-    one_f_one_b().swap(2, SendGradient(3), Update).rejected(
-        "stage 2, instruction 15, Update: it needs SendGradient(3) first, and that comes later, as instruction 16. The \
-         update comes last: the stage before waits for the gradient, and nothing waits for the update",
-    );
+fn an_update_may_come_before_a_message_and_before_the_passes_of_other_units() {
+    let Edit(schedule) = one_f_one_b().swap(2, SendGradient(3), Update);
+    check(schedule, UNBOUNDED).unwrap();
+    let mut early = interleaved(2, 4);
+    let list = early.list(0);
+    let update = list.iter().position(|it| (it.unit, it.action) == (2, Update)).unwrap();
+    let last = list.iter().position(|it| (it.unit, it.action) == (2, Backward(3))).unwrap();
+    list[last + 1..=update].rotate_right(1);
+    assert!(update > last + 1);
+    check(early.0, UNBOUNDED).unwrap();
 }
 
 #[test]
@@ -120,54 +132,84 @@ fn a_task_comes_before_the_task_that_it_needs() {
     };
     needs(
         one_f_one_b().swap(0, RecvGradient(0), Backward(0)),
-        "stage 0, instruction 6, Backward(0)",
-        "RecvGradient(0)",
+        "stage 0, instruction 6, Backward(0) of unit 0",
+        "RecvGradient(0) of unit 0",
         7,
-        "The backward pass starts from the gradient that the next stage sends",
+        "A backward pass starts from the received gradient",
     );
     needs(
         one_f_one_b().swap(2, RecvActivation(1), Forward(1)),
-        "stage 2, instruction 4, Forward(1)",
-        "RecvActivation(1)",
+        "stage 2, instruction 4, Forward(1) of unit 2",
+        "RecvActivation(1) of unit 2",
         5,
-        "A stage goes forward with the activation that it has received",
+        "A forward pass starts from the activation that was received",
+    );
+    needs(
+        replicas().swap(0, ForwardOnly(1), SendActivation(1)),
+        "stage 0, instruction 2, SendActivation(1) of unit 0",
+        "ForwardOnly(1) of unit 0",
+        3,
+        "What is sent has to be computed first",
     );
     needs(
         one_f_one_b().swap(2, Forward(1), Backward(1)),
-        "stage 2, instruction 5, Backward(1)",
-        "Forward(1)",
+        "stage 2, instruction 5, Backward(1) of unit 2",
+        "Forward(1) of unit 2",
         6,
         "The backward pass uses what the forward pass has kept",
     );
     needs(
         gpipe().swap(0, Forward(2), SendActivation(2)),
-        "stage 0, instruction 4, SendActivation(2)",
-        "Forward(2)",
+        "stage 0, instruction 4, SendActivation(2) of unit 0",
+        "Forward(2) of unit 0",
         5,
         "What is sent has to be computed first",
     );
     needs(
         zb_h1().swap(2, BackwardInput(1), SendGradient(1)),
-        "stage 2, instruction 6, SendGradient(1)",
-        "BackwardInput(1)",
+        "stage 2, instruction 6, SendGradient(1) of unit 2",
+        "BackwardInput(1) of unit 2",
         7,
         "What is sent has to be computed first",
     );
     needs(
         zb_h1().swap(0, BackwardInput(0), BackwardWeight(0)),
-        "stage 0, instruction 7, BackwardWeight(0)",
-        "BackwardInput(0)",
+        "stage 0, instruction 7, BackwardWeight(0) of unit 0",
+        "BackwardInput(0) of unit 0",
         8,
-        "The weights' gradient uses what the gradient of the input has left",
+        "The second half uses what the first half has left",
+    );
+    needs(
+        replicas().swap(2, Backward(3), AllReduce),
+        "stage 2, instruction 14, AllReduce of unit 2",
+        "Backward(3) of unit 2",
+        15,
+        "The sum over replicas comes after all micro-batches",
+    );
+    needs(
+        replicas().swap(2, AllReduce, Update),
+        "stage 2, instruction 15, Update of unit 2",
+        "AllReduce of unit 2",
+        17,
+        "The update uses the gradients that are summed over all replicas",
+    );
+    let mut descending = gpipe();
+    descending.list(2)[8..12].rotate_right(2);
+    needs(
+        descending,
+        "stage 2, instruction 8, Backward(1) of unit 2",
+        "Backward(0) of unit 2",
+        10,
+        "Gradients are summed over the micro-batches in ascending order: another order has other bits",
     );
     let mut chunks = interleaved(1, 2);
     chunks.list(0).swap(0, 1);
     needs(
         chunks,
-        "stage 0, instruction 0, Forward(0) of chunk 1",
-        "Forward(0)",
+        "stage 0, instruction 0, Forward(0) of unit 1",
+        "Forward(0) of unit 0",
         1,
-        "A chunk goes forward with what the chunk before it has computed",
+        "A unit goes forward with what the unit before it has computed",
     );
     let mut chunks = interleaved(1, 2);
     let backward = chunks.find(0, Backward(0));
@@ -175,10 +217,10 @@ fn a_task_comes_before_the_task_that_it_needs() {
     chunks.list(0).swap(backward, backward + 1 + other.unwrap());
     needs(
         chunks,
-        "stage 0, instruction 2, Backward(0)",
-        "Backward(0) of chunk 1",
+        "stage 0, instruction 2, Backward(0) of unit 0",
+        "Backward(0) of unit 1",
         4,
-        "A chunk's gradient comes from the chunk after it",
+        "A unit goes backward with the gradient that the unit after it has computed",
     );
 }
 
@@ -188,46 +230,105 @@ fn a_task_is_done_twice() {
     for (edit, step, first) in [
         (
             one_f_one_b().replace(0, Forward(2), Forward(1)),
-            "stage 0, instruction 4, Forward(1)",
-            "instruction 2, Forward(1)",
+            "stage 0, instruction 4, Forward(1) of unit 0",
+            "instruction 2, Forward(1) of unit 0",
         ),
         (
             zb_h1().put(1, 9, Backward(0)),
-            "stage 1, instruction 9, Backward(0)",
-            "instruction 7, BackwardInput(0)",
+            "stage 1, instruction 9, Backward(0) of unit 1",
+            "instruction 7, BackwardInput(0) of unit 1",
         ),
         (
             one_f_one_b().put(0, end, Update),
-            "stage 0, instruction 17, Update",
-            "instruction 16, Update",
+            "stage 0, instruction 17, Update of unit 0",
+            "instruction 16, Update of unit 0",
+        ),
+        (
+            replicas().put(2, 15, AllReduce),
+            "stage 2, instruction 16, AllReduce of unit 2",
+            "instruction 15, AllReduce of unit 2",
         ),
     ] {
         edit.rejected(&format!(
-            "{step}: {first}, has done that already. Every micro-batch goes forward once and backward once, every \
-             message is sent once, and there is one update"
+            "{step}: {first}, has done that already. Every micro-batch passes a unit forward once and backward once, \
+             every message is sent once, and every unit is summed and updated once"
         ));
     }
 }
 
+/// All lists of a kind: several micro-batches, one and two replicas, with units that have nothing to train, and for
+/// evaluation.
+fn generated(kind: Kind, stages: usize) -> impl Iterator<Item = Schedule> {
+    (1..=4).filter_map(move |m| kind.schedule(stages, m).ok()).flat_map(move |schedule| {
+        let units = schedule.units();
+        let trained = (0..units).flat_map(|first| [(first, 1), (first, 2)]);
+        let trained = trained
+            .map(|(first, replicas)| schedule.clone().with_replicas(replicas).trained_from(first));
+        let evaluation = schedule.forward_only(schedule.micro_batches);
+        trained.chain([evaluation]).collect::<Vec<_>>()
+    })
+}
+
+/// The law that a schedule without this instruction breaks.
+fn law(schedule: &Schedule, deleted: Instruction) -> String {
+    if let Some(message) = schedule.message(deleted) {
+        let (from, to) = (message.from, message.to);
+        let other = match message.sends {
+            true => format!("stage {to} waits for it"),
+            false => format!("stage {from} sends it"),
+        };
+        return format!(", and {other}. A message is sent once and received once");
+    }
+    let law = match deleted.action {
+        Forward(_) | ForwardOnly(_) => "Every micro-batch passes every unit forward once",
+        AllReduce => "Every replica has gradients, and the update needs the sum of all",
+        Update => "Every unit with something to train is updated once",
+        _ => {
+            "Every micro-batch passes every unit with something to train backward once, in one piece or in both halves"
+        }
+    };
+    format!(". {law}")
+}
+
 #[test]
-fn a_task_is_forgotten() {
-    let edit = one_f_one_b().drop(2, SendGradient(3));
-    edit.rejected("stage 2 never does SendGradient(3), and stage 1 waits for it");
-    let edit = one_f_one_b().drop(1, RecvActivation(2));
-    edit.rejected("stage 1 never does RecvActivation(2), and stage 0 sends it");
+fn every_single_deletion_is_refused_by_its_law() {
+    let kinds = [
+        Kind::Naive,
+        Kind::GPipe,
+        Kind::OneFOneB,
+        Kind::ZbH1,
+        Kind::Interleaved { chunks: 2 },
+        Kind::Interleaved { chunks: 3 },
+    ];
+    let mut deletions = 0;
+    let all = kinds.into_iter().flat_map(|kind| (1..=4).flat_map(move |p| generated(kind, p)));
+    for schedule in all {
+        check(schedule.clone(), UNBOUNDED).unwrap();
+        for stage in 0..schedule.stages() {
+            for position in 0..schedule.lists[stage].len() {
+                let mut broken = schedule.clone();
+                let deleted = broken.lists[stage].remove(position);
+                let law = law(&schedule, deleted);
+                Edit(broken).rejected(&format!("stage {stage} never does {deleted}{law}"));
+                deletions += 1;
+            }
+        }
+    }
+    println!("{deletions} deletions");
+    assert!(deletions > 10_000);
+}
+
+#[test]
+fn several_tasks_are_forgotten() {
     for (edit, missing) in [
-        (
-            gpipe().drop(2, Forward(3)).drop(2, Backward(3)).drop(2, SendGradient(3)),
-            "stage 2 never does Forward(3)",
-        ),
-        (gpipe().drop(2, Backward(1)).drop(2, SendGradient(1)), "stage 2 never does Backward(1)"),
-        (zb_h1().drop(2, BackwardWeight(3)), "stage 2 never does BackwardWeight(3)"),
-        (one_f_one_b().drop(1, Update), "stage 1 never does Update"),
+        (gpipe().drop(2, Forward(3)).drop(2, Backward(3)).drop(2, SendGradient(3)), "Forward(3)"),
+        (gpipe().drop(2, Backward(1)).drop(2, SendGradient(1)), "Backward(1)"),
+        (zb_h1().drop(2, BackwardInput(3)).drop(2, BackwardWeight(3)), "Backward(3)"),
+        (zb_h1().drop(2, BackwardInput(3)).drop(2, SendGradient(3)), "BackwardInput(3)"),
     ] {
-        edit.rejected(&format!(
-            "{missing}. On every stage, every micro-batch goes forward once and backward once, in one piece or in \
-             both halves, and a step ends with the update"
-        ));
+        let found = check(edit.0, UNBOUNDED).unwrap_err().to_string();
+        let expected = format!("stage 2 never does {missing} of unit 2. Every micro-batch passes ");
+        assert!(found.starts_with(&expected), "{found}");
     }
 }
 
@@ -241,18 +342,18 @@ fn messages_arrive_in_another_order() {
     for (edit, receiving, sending) in [
         (
             sends_swapped.put(0, behind, SendActivation(0)),
-            "stage 1, instruction 0, RecvActivation(0)",
-            "SendActivation(1), instruction 2 of stage 0",
+            "stage 1, instruction 0, RecvActivation(0) of unit 1",
+            "SendActivation(1) of unit 0, instruction 2 of stage 0",
         ),
         (
             receives_swapped,
-            "stage 2, instruction 2, RecvActivation(2)",
-            "SendActivation(1), instruction 5 of stage 1",
+            "stage 2, instruction 2, RecvActivation(2) of unit 2",
+            "SendActivation(1) of unit 1, instruction 5 of stage 1",
         ),
         (
             interleaved(3, 3).at_first(1, RecvActivation(0)),
-            "stage 1, instruction 0, RecvActivation(0) of chunk 1",
-            "SendActivation(0), instruction 1 of stage 0",
+            "stage 1, instruction 0, RecvActivation(0) of unit 4",
+            "SendActivation(0) of unit 0, instruction 1 of stage 0",
         ),
     ] {
         let law = "What is sent first arrives first";
@@ -266,33 +367,60 @@ fn an_instruction_does_not_exist() {
     for (edit, message) in [
         (
             one_f_one_b().replace(0, Forward(3), Forward(4)),
-            "stage 0, instruction 8, Forward(4): there is no micro-batch 4; the last one is micro-batch 3",
+            "stage 0, instruction 8, Forward(4) of unit 0: there is no micro-batch 4; the last one is micro-batch 3",
         ),
         (
-            interleaved(2, 4).of_unit(0, 3, 2),
-            "stage 0, instruction 3, SendActivation(1) of chunk 2: there is no chunk 2; the last one is chunk 1",
+            interleaved(2, 4).of_unit(0, 3, 4),
+            "stage 0, instruction 3, SendActivation(1) of unit 4: there is no unit 4; the last one is unit 3",
         ),
         (
             interleaved(2, 4).of_unit(0, last, 1),
-            "stage 0, instruction 40, Update of chunk 1: there is no update of chunk 1; the last one is update of \
-             chunk 0",
+            "stage 0, instruction 40, Update of unit 1: unit 1 is on stage 1",
         ),
         (
             one_f_one_b().put(0, 0, RecvActivation(0)),
-            "stage 0, instruction 0, RecvActivation(0): this is the beginning of the model: its input is the data, \
-             which no other stage sends, and which needs no gradient",
+            "stage 0, instruction 0, RecvActivation(0) of unit 0: this is the beginning of the model: its input is the \
+             data, which no other stage sends, and which needs no gradient",
         ),
         (
             one_f_one_b().put(2, 2, SendActivation(0)),
-            "stage 2, instruction 2, SendActivation(0): this is the end of the model: its activation goes into the \
-             loss, and its gradient begins at the loss",
+            "stage 2, instruction 2, SendActivation(0) of unit 2: this is the end of the model: its activation goes into \
+             the loss, and its gradient begins at the loss",
         ),
         (
             interleaved(1, 2).put(0, 1, SendActivation(0)),
-            "stage 0, instruction 1, SendActivation(0): the neighbouring chunk is on the same stage, without a message",
+            "stage 0, instruction 1, SendActivation(0) of unit 0: the neighbouring unit is on the same stage, without a \
+             message",
+        ),
+        (
+            one_f_one_b().put(0, 16, AllReduce),
+            "stage 0, instruction 16, AllReduce of unit 0: there is one replica, and nothing to sum over",
+        ),
+        (
+            one_f_one_b().replace(0, Forward(0), ForwardOnly(0)),
+            "stage 0, instruction 0, ForwardOnly(0) of unit 0: a unit that is trained keeps its activations for the \
+             backward pass: this is Forward",
+        ),
+        (
+            replicas().replace(0, ForwardOnly(0), Forward(0)),
+            "stage 0, instruction 0, Forward(0) of unit 0: no backward pass uses what this pass keeps: this is \
+             ForwardOnly",
         ),
     ] {
         edit.rejected(message);
+    }
+    for (stage, action, law) in [
+        (0, Backward(0), "this unit has nothing to train"),
+        (0, BackwardInput(1), "this unit has nothing to train"),
+        (0, BackwardWeight(2), "this unit has nothing to train"),
+        (0, AllReduce, "this unit has nothing to train"),
+        (0, Update, "this unit has nothing to train"),
+        (0, RecvGradient(0), "nobody needs this gradient: there is nothing to train before"),
+        (1, SendGradient(0), "nobody needs this gradient: there is nothing to train before"),
+    ] {
+        let unit = stage;
+        let step = format!("stage {stage}, instruction 2, {}", Instruction { unit, action });
+        replicas().put(stage, 2, action).rejected(&format!("{step}: {law}"));
     }
 }
 
@@ -312,6 +440,18 @@ fn nothing_to_do() {
     ] {
         Edit(schedule).rejected(&format!("{sizes}; a schedule has at least one of each"));
     }
+    for (placement, message) in [
+        (
+            vec![0, 1, 3],
+            "the units are on stages [0, 1, 3]; there are 3 stages, and each has a unit",
+        ),
+        (
+            vec![0, 2, 2],
+            "the units are on stages [0, 2, 2]; there are 3 stages, and each has a unit",
+        ),
+    ] {
+        Edit(Schedule { placement, ..gpipe().0 }).rejected(message);
+    }
 }
 
 // ANCHOR: deadlock
@@ -320,8 +460,9 @@ fn every_send_waits_for_its_receiver() {
     one_f_one_b().rejected_with(
         0,
         "deadlock with channels that hold 0 messages: stage 1 (instruction 5, \
-         SendActivation(1)) waits for stage 2 to receive, stage 2 (instruction 3, \
-         SendGradient(0)) waits for stage 1 to receive. Channels that hold 1 message would do",
+         SendActivation(1) of unit 1) waits for stage 2 to receive, stage 2 (instruction 3, \
+         SendGradient(0) of unit 2) waits for stage 1 to receive. Channels that hold 1 \
+         message would do",
     );
 }
 // ANCHOR_END: deadlock
@@ -330,12 +471,6 @@ fn every_send_waits_for_its_receiver() {
 fn mixed(micro_batches: usize) -> Edit {
     let mut mixed = Edit::of(Kind::GPipe, 2, micro_batches);
     *mixed.list(1) = Edit::of(Kind::Naive, 2, micro_batches).list(1).clone();
-    // Stage 0 takes the gradients in the order in which stage 1 sends them.
-    let backward = mixed.find(0, RecvGradient(micro_batches - 1));
-    let in_order = (0..micro_batches).flat_map(|i| [RecvGradient(i), Backward(i)]);
-    for (instruction, action) in mixed.list(0)[backward..].iter_mut().zip(in_order) {
-        instruction.action = action;
-    }
     mixed
 }
 
@@ -344,9 +479,9 @@ fn stages_of_different_kinds_need_larger_channels() {
     mixed(4).rejected_with(
         1,
         "deadlock with channels that hold 1 message: stage 0 (instruction 7, \
-         SendActivation(3)) waits for stage 1 to receive, stage 1 (instruction 7, \
-         SendGradient(1)) waits for stage 0 to receive. Channels that hold 2 messages would \
-         do",
+         SendActivation(3) of unit 0) waits for stage 1 to receive, stage 1 (instruction 7, \
+         SendGradient(1) of unit 1) waits for stage 0 to receive. Channels that hold 2 messages \
+         would do",
     );
     // The smallest capacity is found, however large it is.
     for micro_batches in 1..20 {
@@ -365,22 +500,22 @@ fn stages_wait_in_a_circle_that_no_channel_opens() {
     for (edit, circle) in [
         (
             // A stage waits for what it has yet to cause.
-            gpipe().swap(0, SendActivation(3), RecvGradient(3)),
-            "stage 0 (instruction 7, RecvGradient(3)) waits for stage 1 to send, stage 1 (instruction 9, \
-             RecvActivation(3)) waits for stage 0 to send",
+            gpipe().swap(0, SendActivation(3), RecvGradient(0)),
+            "stage 0 (instruction 7, RecvGradient(0) of unit 0) waits for stage 1 to send, stage 1 (instruction 9, \
+             RecvActivation(3) of unit 1) waits for stage 0 to send",
         ),
         (
             // Stages 0 and 1 wait for the circle, and are not part of it.
             interleaved(4, 4).at_first(0, RecvActivation(0)).at_first(2, RecvGradient(0)),
-            "stage 2 (instruction 0, RecvGradient(0) of chunk 1) waits for stage 3 to send, stage 3 (instruction 0, \
-             RecvActivation(0)) waits for stage 2 to send",
+            "stage 2 (instruction 0, RecvGradient(0) of unit 6) waits for stage 3 to send, stage 3 (instruction 0, \
+             RecvActivation(0) of unit 3) waits for stage 2 to send",
         ),
         (
             // Chunks make a ring of the stages: stage 0 is also behind stage 2.
             interleaved(3, 3).at_first(0, RecvActivation(0)),
-            "stage 0 (instruction 0, RecvActivation(0) of chunk 1) waits for stage 2 to send, stage 2 (instruction 0, \
-             RecvActivation(0)) waits for stage 1 to send, stage 1 (instruction 0, RecvActivation(0)) waits for stage \
-             0 to send",
+            "stage 0 (instruction 0, RecvActivation(0) of unit 3) waits for stage 2 to send, stage 2 (instruction 0, \
+             RecvActivation(0) of unit 2) waits for stage 1 to send, stage 1 (instruction 0, RecvActivation(0) of unit \
+             1) waits for stage 0 to send",
         ),
     ] {
         edit.rejected(&format!(

@@ -271,7 +271,9 @@ fn schedules_come_back_from_json() {
 /// All spans in which stages compute, each with the time at which its device and its inputs allow it to begin. A message to
 /// another stage takes `message`.
 pub fn earliest(checked: &Checked, timeline: &Timeline, message: f64) -> Vec<(Span, f64)> {
-    use Action::{Backward, BackwardInput, BackwardWeight, Forward, Update};
+    use Action::{
+        AllReduce, Backward, BackwardInput, BackwardWeight, Forward, ForwardOnly, Update,
+    };
     let schedule = checked.schedule();
     let ends = timeline.spans.iter().map(|span| {
         let Instruction { unit, action } = span.instruction;
@@ -289,7 +291,9 @@ pub fn earliest(checked: &Checked, timeline: &Timeline, message: f64) -> Vec<(Sp
     let with_earliest = computing.map(|span| {
         let Instruction { unit, action } = span.instruction;
         let inputs = match action {
-            Forward(i) if unit > 0 => vec![end(unit - 1, [Forward(i); 2], unit)],
+            Forward(i) | ForwardOnly(i) if unit > 0 => {
+                vec![end(unit - 1, [Forward(i), ForwardOnly(i)], unit)]
+            }
             Backward(i) | BackwardInput(i) if schedule.is_last(unit) => {
                 vec![end(unit, [Forward(i); 2], unit)]
             }
@@ -300,7 +304,8 @@ pub fn earliest(checked: &Checked, timeline: &Timeline, message: f64) -> Vec<(Sp
             BackwardWeight(i) => vec![end(unit, [BackwardInput(i); 2], unit)],
             Update => {
                 let all = 0..schedule.micro_batches;
-                all.map(|i| end(unit, [Backward(i), BackwardWeight(i)], unit)).collect()
+                let all = all.map(|i| end(unit, [Backward(i), BackwardWeight(i)], unit));
+                all.chain(ends.get(&(unit, AllReduce)).copied()).collect()
             }
             _ => vec![],
         };

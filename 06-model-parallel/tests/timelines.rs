@@ -72,7 +72,7 @@ fn a_rendezvous_holds_up_both() {
             (Action::Forward(1), 2.5, 3.5),
             (Action::SendActivation(1), 3.5, 5.0),
             // Offered at 8, when the other stage is back from backward.
-            (Action::RecvGradient(1), 5.0, 9.5),
+            (Action::RecvGradient(0), 5.0, 9.5),
         ]
     );
     assert_eq!(times(&timeline, 1)[2], (Action::RecvActivation(1), 3.5, 5.0));

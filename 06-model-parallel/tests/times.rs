@@ -67,8 +67,7 @@ fn case() -> Case {
             Ok(Sleeping { scale, weight: vb.get(1, &name("weight"))? })
         })
     });
-    let (frozen, dtype, sample) = (Vec::new(), DType::F64, &[CLASSES]);
-    Case { name: "sleeping layers", layers, frozen, dtype, sample, steps: 5, rate: 0.0 }
+    Case { rate: 0.0, ..Case::new("sleeping layers", layers, &[CLASSES]) }
 }
 
 /// The bubble of a schedule: predicted from measured layers, and the median of all steps but the first.

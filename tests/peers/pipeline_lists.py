@@ -31,7 +31,7 @@ try:
     from torch.distributed.pipelining import PipelineStage
     from torch.distributed.pipelining.schedules import _PipelineScheduleRuntime
     from torch.nn.functional import cross_entropy
-except ImportError as error:
+except (ImportError, OSError) as error:
     sys.exit(
         f"error: {sys.executable}: {error}: lists need NumPy and PyTorch 2.11; "
         "`cargo xtask peers --set-up` installs both, and PYTHON=FILE names a Python that has them"

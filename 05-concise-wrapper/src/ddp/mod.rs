@@ -26,6 +26,7 @@ use single_gpu::evaluate::evaluate_part;
 use split_batch::loader::{LocalBatch, Shards};
 use tracing::info_span;
 
+use crate::batch_norm::merged;
 use crate::model::{Model, Step, empty_loss, loss_of};
 use crate::weights::Weights;
 use crate::{Error, Network};
@@ -127,7 +128,7 @@ impl<M: ModuleT> Ddp<M> {
             let mut reducer = locked(reducer);
             reducer.overlap &= reducer.algorithm != Algorithm::Native;
         }
-        self.network.norms().synchronise(Arc::clone(&self.rank));
+        self.network.norms().synchronise(Arc::clone(&self.rank), Arc::new(merged));
         Ok(self)
     }
     // ANCHOR_END: synchronise

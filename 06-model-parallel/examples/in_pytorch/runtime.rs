@@ -45,13 +45,14 @@ pub fn write_step(list: &Path) -> Result<(), String> {
         }
         let [units, micro_batches] = size(&fs::read_to_string(list)?)?;
         let (step, partial) = (list.with_extension("npz"), list.with_extension("npz.partial"));
-        Tensor::write_npz(&one_device(units, micro_batches)?, &partial)?;
+        let written = Tensor::write_npz(&one_device(units, micro_batches)?, &partial);
+        written.inspect_err(|_| drop(fs::remove_file(&partial)))?;
         Ok(fs::rename(partial, step)?)
     };
     written().map_err(|error: Box<dyn Error>| format!("{}: {error}", list.display()))
 }
 
-/// The number of units and of micro-batches that a list names, in cells such as `2B3`: unit, pass, micro-batch.
+/// Returns the number of units and of micro-batches. A cell such as `2B3` has a unit, a pass and a micro-batch.
 fn size(list: &str) -> Result<[usize; 2], String> {
     let mut size = [0, 0];
     for cell in list.split([',', '\n', '\r']).filter(|cell| !cell.is_empty()) {
@@ -66,7 +67,7 @@ fn size(list: &str) -> Result<[usize; 2], String> {
     if size[0] == 0 { Err("there is no pass".to_owned()) } else { Ok(size) }
 }
 
-/// The step on one device: images and labels, and each parameter before and after, with its gradient.
+/// Computes the step on one device. Returns images and labels, and each parameter before and after the step, with its gradient.
 fn one_device(units: usize, micro_batches: usize) -> Result<Vec<(String, Tensor)>, Box<dyn Error>> {
     let hidden = vec![HIDDEN; LAYERS * units - 1];
     let layers = Layers::dense(&[&[PIXELS], &*hidden, &[CLASSES]].concat())?;
@@ -104,7 +105,7 @@ pub fn execute(lists: &[PathBuf]) -> Result<(), String> {
     let script = above.find(|it| it.is_file()).ok_or(format!("{SCRIPT} is missing"))?;
     let python = python();
     let mut command = Command::new(&python);
-    command.arg("-B").arg(script).args(lists).stdin(Stdio::null()).stderr(Stdio::piped());
+    command.arg(script).args(lists).stdin(Stdio::null()).stderr(Stdio::piped());
     let ended = command.spawn().and_then(|child| child.wait_with_output());
     let ended =
         ended.map_err(|error| format!("the Python {}: {error}; {INSTALL}", python.display()))?;
@@ -112,11 +113,12 @@ pub fn execute(lists: &[PathBuf]) -> Result<(), String> {
         return Ok(());
     }
     let errors = String::from_utf8_lossy(&ended.stderr);
+    let said: Vec<_> = errors.lines().filter_map(|line| line.strip_prefix("error: ")).collect();
     let last = errors.lines().next_back().unwrap_or("PyTorch failed without a message");
-    Err(last.strip_prefix("error: ").unwrap_or(last).to_owned())
+    Err(if said.is_empty() { last.to_owned() } else { said.join("; ") })
 }
 
-/// The Python of `PYTHON`, of `cargo xtask peers --set-up`, or of the path.
+/// Returns the Python of `PYTHON`, of `cargo xtask peers --set-up`, or of the path.
 fn python() -> PathBuf {
     let named = env::var_os("PYTHON").filter(|it| !it.is_empty()).map(PathBuf::from);
     let set_up = || default_data_folder().map(|it| it.with_file_name("peers/bin/python"));

@@ -41,8 +41,8 @@ pub(super) struct StepState<'a, 'o, U> {
     pub(super) sums: BTreeMap<usize, StepSums>,
     /// The summed gradients of the unit that is updated next.
     summed: Vec<Tensor>,
-    /// The summed gradients of all units, if the caller updates the weights.
-    pub(super) gradients: Vec<Tensor>,
+    /// The summed gradients of each unit, if the caller updates the weights.
+    pub(super) gradients: BTreeMap<usize, Vec<Tensor>>,
     /// The bytes of messages that this stage has sent.
     pub(super) sent: usize,
     /// The bytes of activations that are kept now.
@@ -69,7 +69,6 @@ struct Kept {
     result: Tensor,
     bytes: usize,
 }
-// ANCHOR_END: state
 
 impl<'a, 'o, U: Unit> StepState<'a, 'o, U> {
     pub(super) fn new(
@@ -90,12 +89,14 @@ impl<'a, 'o, U: Unit> StepState<'a, 'o, U> {
             halves: BTreeMap::new(),
             sums: BTreeMap::new(),
             summed: Vec::new(),
-            gradients: Vec::new(),
+            gradients: BTreeMap::new(),
             sent: 0,
             activations: 0,
             held: Bytes::default(),
         }
     }
+
+    // ANCHOR_END: state
 
     // ANCHOR: execute
     /// Executes one instruction, and waits for the device. Returns the most bytes that the stage has held meanwhile.
@@ -280,7 +281,9 @@ impl<'a, 'o, U: Unit> StepState<'a, 'o, U> {
                 self.executor.placed(unit).state.set(bytes);
                 self.weigh(gradients.iter().map(size_in_bytes).sum());
             }
-            Purpose::Gradients | Purpose::Evaluate => self.gradients.extend(gradients),
+            Purpose::Gradients | Purpose::Evaluate => {
+                self.gradients.insert(unit, gradients);
+            }
         }
         Ok(())
     }

@@ -1,7 +1,12 @@
 //! Three axes at once: replicas of pipelines, whose stages hold parts of their layers.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::failures::Before;
 use super::numbers::SAMPLES;
-use super::training::{checked_on, cut, dense, images, lenet, on_ranks};
+use super::training::{
+    Case, checked_on, cut, dense, hash, images, lenet, on_ranks, resnet18, sorted,
+};
 use crate::prelude::*;
 
 /// The seven samples of a batch make micro-batches of two sizes. Stages of the dense stack begin at a layer by columns,
@@ -25,6 +30,58 @@ fn every_mesh_equals_one_device() {
                 assert!(difference < 1e-10, "{what}: {difference:e}");
                 for (found, expected) in steps.iter().zip(&losses) {
                     assert!((found / expected - 1.0).abs() < 1e-10, "{what}: {found} {expected}");
+                }
+            }
+        }
+    }
+}
+
+/// A batch norm normalises each micro-batch by itself, so one device has the same four micro-batches.
+#[test]
+fn replicas_of_a_pipeline_with_batch_norms_equal_one_device_on_the_micro_batches() {
+    let case = resnet18();
+    let (weights, losses) = case.on_micro_batches(SAMPLES, 4);
+    for (kind, begins) in [(Kind::OneFOneB, "4"), (Kind::Interleaved { chunks: 2 }, "1,2,6")] {
+        for mesh in ["2x2x1", "4x1x1"] {
+            let mesh: Mesh = mesh.parse().unwrap();
+            let cut = cut(if mesh.pipeline == 1 { "" } else { begins }, case.layers.len());
+            let kind = if mesh.pipeline == 1 { Kind::GPipe } else { kind };
+            let checked = checked_on(mesh, kind, 4 / mesh.data);
+            let (found, steps, _) = case.on_mesh(mesh, &checked, &cut, SAMPLES, false);
+            let difference = largest_difference(&found, &weights).unwrap();
+            assert!(difference < 1e-8, "{mesh}, {kind}: {difference:e}");
+            for (found, expected) in steps.iter().zip(&losses) {
+                assert!((found / expected - 1.0).abs() < 1e-8, "{mesh}: {found} {expected}");
+            }
+        }
+    }
+}
+
+/// Sums of gradients travel on the second threads, while the parts of a stage add activations up on their main threads. Each
+/// message of both is late by its own time.
+#[test]
+fn collectives_of_both_threads_do_not_meet() {
+    static MESSAGES: AtomicU64 = AtomicU64::new(0);
+    let late = || {
+        let number = MESSAGES.fetch_add(1, Ordering::Relaxed);
+        std::thread::sleep(Duration::from_micros(number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56));
+        Ok(())
+    };
+    let (mesh, cut) = ("2x2x2".parse::<Mesh>().unwrap(), cut("1,2,4", 5));
+    let checked = checked_on(mesh, Kind::Interleaved { chunks: 2 }, 2);
+    let case = Case { steps: 25, ..dense() };
+    for by_shards in [false, true] {
+        let (expected, losses, _) = case.on_mesh(mesh, &checked, &cut, SAMPLES, by_shards);
+        for _ in 0..3 {
+            let ended = on_ranks(mesh.devices(), |rank| {
+                let all = Before { comm: rank.into(), first: late, second: late };
+                case.on_rank(Arc::new(all), mesh, &checked, &cut, SAMPLES, by_shards)
+            });
+            for (whole, sums, _) in ended.unwrap() {
+                let found: Vec<f64> = sums.into_iter().map(|sums| sums.loss).collect();
+                assert_eq!(found, losses);
+                if let Some(whole) = whole {
+                    assert_eq!(hash(&sorted(whole)), hash(&expected));
                 }
             }
         }

@@ -14,4 +14,4 @@ mod numbers;
 mod random;
 #[cfg(unix)]
 mod signals;
-mod training;
+pub mod training;

@@ -36,4 +36,6 @@ fn stages_of_resnet18() {
 fn meshes() {
     assert_same(4, &["--widths=24,20,16", "--mesh=2x2x1", "--micro-batches=4"]);
     assert_same(4, &["--widths=24,20,16", "--mesh=2x1x2"]);
+    // Replicas sum on second threads, while the parts of a stage sum on their main threads.
+    assert_same(8, &["--widths=24,20,16", "--mesh=2x2x2", "--schedule=1f1b,interleaved:2"]);
 }

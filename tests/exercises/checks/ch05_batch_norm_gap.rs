@@ -82,7 +82,7 @@ fn experiment(answer: Answer) -> Outcome<Experiment> {
     let mut runs = trainings(answer.metrics, PROGRAM)?;
     runs.retain(|run| run.devices.len() == 2);
     let two = ("runs on two devices", "none");
-    expect(!runs.is_empty(), "the runs", two, ALONE)?;
+    expect(!runs.is_empty(), "no training on two devices", two, ALONE)?;
     let has = |run: &Summary, part| run.method.as_ref().is_some_and(|it| it.contains(part));
     runs.iter().try_for_each(|run| {
         let sides = ("synchronised, on all runs", run.method.as_deref().unwrap_or_default());

@@ -10,7 +10,7 @@ use super::layers::{Checked, compare, with_cross_entropy};
 use super::prelude::*;
 pub use crate::checks::ch01_cross_entropy::Answer;
 
-/// Shows the gradient check, and the training. Fails when the answer does.
+/// Shows the gradient check, and the training. Fails with the answer.
 pub fn run(answer: Answer) -> Run {
     let fast = LayerFunctions::from(Layers::Fast);
     let layers = [

@@ -11,7 +11,7 @@ use super::layers::{compare, conv2d_relu, pool, with_pool_gradient};
 use super::prelude::*;
 pub use crate::checks::ch01_pool_gradient::Answer;
 
-/// Shows the gradient check, and the training. Fails when the answer does.
+/// Shows the gradient check, and the training. Fails with the answer.
 pub fn run(answer: Answer) -> Run {
     let fast = LayerFunctions::from(Layers::Fast);
     let yours = with_pool_gradient(fast, answer);

@@ -6,7 +6,7 @@ use super::data_parallel::{show_speed, show_training};
 use super::prelude::*;
 pub use crate::checks::ch02_allreduce::Answer;
 
-/// Shows the speed of the sums, and the training with them. Fails when the answer does.
+/// Shows the speed of the sums, and the training with them. Fails with the answer.
 pub fn run(allreduce: Answer) -> Run {
     let sums = sums(allreduce);
     show_speed(&sums, Algorithm::Naive)?;

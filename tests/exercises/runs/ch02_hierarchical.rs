@@ -18,7 +18,7 @@ fn new_link() -> Arc<HostLink> {
     HostLink::new(HOSTS, EACH, 20e6)
 }
 
-/// Shows bytes and times of a sum between hosts, and the training with such sums. Fails when the answer does.
+/// Shows bytes and times of a sum between hosts, and the training with such sums. Fails with the answer.
 pub fn run(hierarchical: Answer) -> Run {
     let two_levels: Answer = |comm, each, tensor| two_levels(comm, each, tensor, Algorithm::Ring);
     let ring: Answer = |comm, _, tensor| comm.all_reduce(tensor, Algorithm::Ring);

@@ -4,7 +4,7 @@ use super::data_parallel::{show_speed, show_training};
 use super::prelude::*;
 pub use crate::checks::ch02_owners::Answer;
 
-/// Shows the speed with a part of the tensor for each rank, and the training with owners. Fails when the answer does.
+/// Shows the speed with a part of the tensor for each rank, and the training with owners. Fails with the answer.
 pub fn run(answer: Answer) -> Run {
     let sums = sums(answer);
     let in_parts = |rank: &Peer, tensors: &[Tensor]| {

@@ -4,7 +4,7 @@ use super::data_parallel::{show_speed, show_training};
 use super::prelude::*;
 pub use crate::checks::ch02_ring::Answer;
 
-/// Shows the ring's speed and its training. Fails when the answer does.
+/// Shows the ring's speed and its training. Fails with the answer.
 pub fn run(ring: Answer) -> Run {
     let sums = sums(ring);
     show_speed(&sums, Algorithm::Ring)?;

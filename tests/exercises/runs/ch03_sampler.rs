@@ -15,7 +15,7 @@ const SHOWN: (usize, usize, u64) = (10, 4, 1);
 /// The last batch has two images.
 const IMAGES: usize = 4098;
 
-/// Shows an epoch by the learner's sampler and by ours, and the training with both. Fails when the answer does.
+/// Shows an epoch by the learner's sampler and by ours, and the training with both. Fails with the answer.
 pub fn run(answer: Answer) -> Run {
     let (samples, batch, seed) = SHOWN;
     let (data, options) = (images(IMAGES), options(2, 64, 0.2));

@@ -22,7 +22,7 @@ pub(super) fn step(
     Ok(Step { sums, gradients: Vec::new() })
 }
 
-/// Trains with both rules of the rate, beside one device and beside our step. Fails when the answer does.
+/// Trains with both rules of the rate, beside one device and beside our step. Fails with the answer.
 pub fn run(scaled_step: Answer) -> Run {
     let (data, large) = setting(5);
     let Tuned { batch_size, learning_rate } = TUNED;

@@ -7,7 +7,7 @@ pub use crate::checks::ch04_fused_allreduce::Answer;
 /// Sums of all gradients that are timed.
 const RUNS: usize = 200;
 
-/// Shows what one all-reduce is worth beside one for each gradient. Fails when the answer does.
+/// Shows what one all-reduce is worth beside one for each gradient. Fails with the answer.
 pub fn run(fused: Answer) -> Run {
     let algorithm = Algorithm::default();
     let yours: Sums<'_> = &|rank, tensors| fused(rank, tensors, algorithm);

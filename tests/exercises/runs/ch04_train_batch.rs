@@ -4,7 +4,7 @@ use super::data_parallel::{our_step, show_steps};
 use super::prelude::*;
 pub use crate::checks::ch04_train_batch::Answer;
 
-/// Trains with the learner's step, and with ours. Fails when the answer does.
+/// Trains with the learner's step, and with ours. Fails with the answer.
 pub fn run(step: Answer) -> Run {
     let algorithm = Algorithm::default();
     let ours = [(&*format!("{algorithm}, ours"), &our_step(algorithm) as _)];

@@ -15,7 +15,7 @@ const LARGE: usize = 448;
 const MICRO: usize = 128;
 const RATE: f64 = 0.2;
 
-/// Shows memory, messages and weights. Fails when the answer does.
+/// Shows memory, messages and weights. Fails with the answer.
 pub fn run(answer: Answer) -> Run {
     let (micro, large) = (batches(MICRO)?, batches(LARGE)?);
     // The weights, the images that a rank computes at once, and the messages of an update.

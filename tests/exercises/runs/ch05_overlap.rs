@@ -22,7 +22,7 @@ use super::prelude::*;
 pub use crate::checks::ch05_overlap::Answer;
 use crate::overlap::{Event, Pass, Work};
 
-/// Shows a step of each side. Fails when the answer does.
+/// Shows a step of each side. Fails with the answer.
 pub fn run(answer: Answer) -> Run {
     let recording = Recording::begin("ch05_overlap")?;
     let buckets = &buckets(&network(&Device::Cpu)?.weights().parameter_sizes(), CAPS);

@@ -12,7 +12,7 @@ use crate::training::Setup;
 /// Steps between two checkpoints.
 const EVERY: usize = 4;
 
-/// Shows what the interruptions change. Fails when the answer does.
+/// Shows what the interruptions change. Fails with the answer.
 pub fn run(answer: Answer) -> Run {
     let setup = Setup {
         data: synthetic::dataset(Split::Train, 96),

@@ -13,7 +13,7 @@ type Wrapped = Ddp<ResNet18>;
 /// Batch norms add more rounding: weights whose difference after one step is at most this are equal up to rounding in f32.
 const ROUNDING: f64 = 1e-2;
 
-/// Shows accuracy and weights beside one device and other batch norms. Fails when the answer does.
+/// Shows accuracy and weights beside one device and other batch norms. Fails with the answer.
 pub fn run(answer: Answer) -> Run {
     let yours = |model: Wrapped| {
         let model = model.synchronise_norms()?;
@@ -22,7 +22,7 @@ pub fn run(answer: Answer) -> Run {
             let own = if counts { images.detach() } else { images.detach().narrow(0, 0, 0)? };
             answer(&Peer::new(comm.clone()), &own).map_err(TensorError::wrap)
         };
-        model.network().norms().synchronise_by(comm, Arc::new(merge));
+        model.network().norms().synchronise(comm, Arc::new(merge));
         Ok(model)
     };
     let train = |name, devices, norms: &(dyn Fn(Wrapped) -> Result<Wrapped, ModelError> + Sync)| {

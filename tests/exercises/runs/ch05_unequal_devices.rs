@@ -10,7 +10,7 @@ const RATE: f64 = 0.2;
 /// The second device takes so many times the time of the first.
 const SLOWNESS: f64 = 3.0;
 
-/// Shows the steps with equal shares and with the learner's. Fails when the answer does.
+/// Shows the steps with equal shares and with the learner's. Fails with the answer.
 pub fn run(answer: Answer) -> Run {
     let batch = batch(BATCH)?;
     let plan = DevicePlan::slices(2)?;

@@ -87,7 +87,7 @@ fn train<M: Model>(
     Ok(training)
 }
 
-/// Trains by the learner's parts, by stage 6's and on one device. Fails when the answer does.
+/// Trains by the learner's parts, by stage 6's and on one device. Fails with the answer.
 pub fn run(answer: Answer) -> Run {
     let layers = Layers::dense(&[PIXELS, 511, CLASSES])?;
     let all = 0..layers.len();

@@ -13,7 +13,7 @@ use crate::stages::Passed;
 /// The numbers between the two layers.
 const HIDDEN: usize = 64;
 
-/// Trains with the learner's passes, with stage 6's executor and on one device. Fails when the answer does.
+/// Trains with the learner's passes, with stage 6's executor and on one device. Fails with the answer.
 pub fn run(answer: Answer) -> Run {
     let layers = Layers::dense(&[PIXELS, HIDDEN, CLASSES])?;
     let checked = checked(Kind::Naive.schedule(DEVICES, 1)?)?;

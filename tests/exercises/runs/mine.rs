@@ -178,7 +178,7 @@ fn pipeline(answers: Answers<'_>) -> Run<Option<[Training; 2]>> {
     Ok(Some([train("yours", yours)?, train("ours", theirs)?]))
 }
 
-/// Says who does a piece: the learner's answer to the first of these exercises that passes, or we.
+/// Names the code of a piece: the learner's answer to the first of these exercises that passes, or our code.
 fn whose(answers: Answers<'_>, exercises: &[&str]) -> String {
     let found = |name: &&str| answers.iter().find(|(exercise, _)| exercise == name);
     let mut all = exercises.iter().filter_map(found);

@@ -1,4 +1,4 @@
-//! Trainings that differ in the learner's part: a row of numbers for each, and what the difference of the weights says.
+//! Trainings that differ in the learner's part: a row of numbers for each, and a sentence about their weights.
 
 use std::io;
 

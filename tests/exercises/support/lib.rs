@@ -11,17 +11,16 @@
 //!
 //! # How a check is written
 //!
-//! A check is a list of laws. A *law* is a function that judges an answer in one case and returns an [`Outcome`]: nothing, or
-//! a [`Finding`], which says what is wrong, what was expected, what the answer gave, and the law that is broken. A *case* has
-//! the numbers that change, such as world size and shape, and prints itself with [`shown!`]. [`laws!`] applies a law to a table of cases.
+//! A check is a list of laws. A *law* is a function that judges an answer in one case and returns an [`Outcome`]: nothing or
+//! a [`Finding`]. A finding has the mistake, the expected value, the answer's value, and the broken law. A *case* has the numbers that
+//! change, such as world size and shape, and prints these numbers with [`shown!`]. [`laws!`] applies a law to a table of cases.
 //!
 //! `checks/ch02_ring.rs` is a whole check of an all-reduce, and `answers/ch02_ring/wrong.diff` has the messages of its mistakes.
 //!
-//! A finding and a panic of the answer begin with the case, and each case has a time limit. So a law calls the answer without
-//! further ado: [`over`](laws::over) catches panics and endless loops, and [`ranks`] finds deadlocks. The other tools return
-//! outcomes, too: [`Expectation`] compares numbers, [`same`](outcome::same) other values, [`demand`](outcome::demand) is for
-//! conditions, and [`refused`](outcome::refused) for input that an answer has to refuse. A guess at the mistake is shown only if
-//! it explains all wrong numbers.
+//! A law calls the answer without further ado. [`over`](laws::over) catches panics and endless loops, and [`ranks`] finds deadlocks.
+//! Each message begins with the case. [`Expectation`] compares numbers, [`same`](outcome::same) compares other values,
+//! [`expect`](outcome::expect) demands a condition, and [`refused`](outcome::refused) demands an error. A message has a guess at the
+//! mistake only if the guess explains all wrong numbers.
 
 #![deny(missing_docs)]
 

@@ -58,7 +58,7 @@ pub fn by_ddp<M: ModuleT>(
     Ok((ddp.weights().snapshot()?, messages))
 }
 
-/// What an answer leaves on a rank.
+/// The results of an answer on a rank.
 #[derive(Clone, Debug)]
 pub struct Found<R> {
     /// Its result.
@@ -136,7 +136,7 @@ impl Update {
         Self { samples, parts, are, ranks, rate, times: 1, full }
     }
 
-    /// Demands that the ranks have made this update: its samples, what each counts, and the result, to the last bit on all ranks.
+    /// Demands this update of the ranks: the samples, the weight of each sample, and one result on all ranks, to the last bit.
     /// `alone` has the weights before the update. One device makes the update there.
     pub fn is_made(&self, alone: &Classifier, weights: &[Weights]) -> Outcome {
         let counts = tracer::counted(alone, &weights[0], self.samples.end)?;

@@ -2,7 +2,7 @@
 
 use std::fmt::{self, Display};
 
-/// A law that an answer breaks: what is wrong, what was expected, what the answer gave, and the law.
+/// A mistake of an answer: a headline, the expected value, the answer's value, and the broken law.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Finding {
     what: String,
@@ -12,7 +12,7 @@ pub struct Finding {
     law: Option<String>,
 }
 
-/// What a law finds, or the result of a step on the way to it.
+/// The verdict of a law, or the result of a step before the verdict.
 pub type Outcome<T = ()> = Result<T, Finding>;
 
 impl Finding {

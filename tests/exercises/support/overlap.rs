@@ -1,5 +1,5 @@
-//! A backward pass whose gradients come one by one, and all-reduces that run beside it: [given](Given) ones in a check, those of
-//! stage 5 in a run.
+//! A backward pass with one gradient after another, and all-reduces at the same time. In a check, the gradients are [given](Given). In
+//! a run, stage 5 computes the gradients.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -9,7 +9,7 @@ use params_and_allreduce::communicator::{Communicator as _, Error};
 
 use crate::ranks::Rank;
 
-/// What an answer has done with a pass.
+/// An action of an answer in a pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
     /// It took the gradient of this parameter.
@@ -22,7 +22,7 @@ pub enum Event {
     Wait,
 }
 
-/// What a pass does: it computes gradients, and its second thread sums buckets.
+/// The work of a pass: one thread computes gradients, and a second thread sums buckets.
 pub trait Work {
     /// Computes the next gradient.
     fn next_gradient(&self) -> Option<(usize, Tensor)>;
@@ -34,7 +34,7 @@ pub trait Work {
     fn wait(&self) -> Result<Tensor, Error>;
 }
 
-/// A backward pass on one rank, and the record of what the answer does with it.
+/// A backward pass on one rank, and the record of the answer's actions.
 pub struct Pass<'a> {
     shapes: Vec<Shape>,
     work: Box<dyn Work + 'a>,
@@ -85,7 +85,7 @@ impl<'a> Pass<'a> {
         self.events.borrow_mut().push(event);
     }
 
-    /// Returns what the answer has done.
+    /// Returns the actions of the answer.
     pub fn events(&self) -> Vec<Event> {
         self.events.borrow().clone()
     }
