@@ -249,6 +249,7 @@ impl<U: Unit> Executor<U> {
         Ok(Some(mine))
     }
 
+    // ANCHOR: loop
     /// Executes every instruction of this stage's list.
     fn execute(&self, share: &LocalBatch, purpose: Purpose<'_>) -> Result<Step, Error> {
         let (stage, schedule) = (self.stage, self.checked.schedule());
@@ -286,6 +287,7 @@ impl<U: Unit> Executor<U> {
         let gradients = state.gradients.into_values().flatten().collect();
         Ok(Step { sums: self.total(sums)?.into(), gradients })
     }
+    // ANCHOR_END: loop
 
     /// Adds the sums of all micro-batches, on all ranks: along the tree over the replicas, then along the stages.
     fn total(&self, sums: Vec<BatchSums>) -> Result<BatchSums, Error> {

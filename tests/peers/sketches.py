@@ -81,6 +81,14 @@ def build_stage(number):
     return Sequential(OrderedDict(first=Linear(4, 8), second=Linear(8, 4)))
 
 
+def exported_list(rank):
+    """Write the list of 1F1B for two stages and four micro-batches, as `model-parallel --export` does."""
+    file = f"{tempfile.gettempdir()}/sketches-{os.environ['MASTER_PORT']}-{rank}.csv"
+    with open(file, "w") as text:
+        text.write("0F0,0F1,0B0,0F2,0B1,0F3,0B2,0B3\n1F0,1B0,1F1,1B1,1F2,1B2,1F3,1B3\n")
+    return file
+
+
 def surroundings(rank, world_size):
     """Return what the sketches take for granted."""
     model = Model()
@@ -89,6 +97,7 @@ def surroundings(rank, world_size):
         "dataset": TensorDataset(*samples()),
         "device": torch.device("cpu"),
         "epochs": 2,
+        "exported": exported_list(rank),
         "folder": f"{tempfile.gettempdir()}/sketches-{os.environ['MASTER_PORT']}",
         "global_batch": SAMPLES // 2,
         "learning_rate": LEARNING_RATE,
@@ -172,10 +181,16 @@ def wrapper(names):
 
 
 def pipeline(names):
-    """Chapter 6: the steps of a pipeline are steps of one device on the whole batch."""
+    """Chapter 6: the steps of a pipeline, and of a list, are steps of one device on the whole batch."""
     expected = Model()
     for images, labels in batches():
         whole_step(expected, images, labels)
+    assert_same(names["my_layers"], stage_of(expected, names["rank"]))
+    images, labels = samples()
+    whole_step(expected, images, labels)
+    names["optimizer"].zero_grad()
+    names["schedule"].step(*([images] if names["rank"] == 0 else []), **({"target": labels} if names["rank"] == 1 else {}))
+    names["optimizer"].step()
     assert_same(names["my_layers"], stage_of(expected, names["rank"]))
 
 

@@ -69,7 +69,6 @@ struct Kept {
     result: Tensor,
     bytes: usize,
 }
-// ANCHOR_END: state
 
 impl<'a, 'o, U: Unit> StepState<'a, 'o, U> {
     pub(super) fn new(
@@ -96,6 +95,8 @@ impl<'a, 'o, U: Unit> StepState<'a, 'o, U> {
             held: Bytes::default(),
         }
     }
+
+    // ANCHOR_END: state
 
     // ANCHOR: execute
     /// Executes one instruction, and waits for the device. Returns the most bytes that the stage has held meanwhile.

@@ -27,7 +27,7 @@ ch05d-your-model 05-concise-wrapper src/network src/model src/optimizer src/resn
 ch05b-batch-norm 05-concise-wrapper src/batch_norm
 ch06-model-parallel 06-model-parallel src/instructions src/orders src/partition src/execute/step src/execute/unit
 ch06-model-parallel 06-model-parallel src/pytorch
-ch06a-better-lists 06-model-parallel src/orders src/partition src/check src/simulate src/execute/evaluate
+ch06a-better-lists 06-model-parallel src/orders src/partition src/check src/simulate
 ch06b-tensor-parallel 06-model-parallel src/mesh src/tensor_parallel/mappings src/tensor_parallel/linear
 ch06b-tensor-parallel 06-model-parallel src/tensor_parallel/sharding src/tensor_parallel/group
 ";
