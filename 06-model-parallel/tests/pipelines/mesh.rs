@@ -69,7 +69,7 @@ fn collectives_of_both_threads_do_not_meet() {
     };
     let (mesh, cut) = ("2x2x2".parse::<Mesh>().unwrap(), cut("1,2,4", 5));
     let checked = checked_on(mesh, Kind::Interleaved { chunks: 2 }, 2);
-    let case = Case { steps: 25, ..dense() };
+    let case = Case { steps: 10, ..dense() };
     for by_shards in [false, true] {
         let (expected, losses, _) = case.on_mesh(mesh, &checked, &cut, SAMPLES, by_shards);
         for _ in 0..3 {
