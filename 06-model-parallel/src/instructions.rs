@@ -1,7 +1,7 @@
 //! A step is a list: everything that a stage does in a step of training is an instruction of its list.
 //!
 //! A model is a list of *units*, which are runs of its layers. An instruction names a unit, and says what happens to it.
-//! [`orders`](super::orders) returns lists, [`check`](super::check()) checks them, [`simulate`](super::simulate()) times and
+//! [`orders`](super::orders) returns lists, [`check`](super::check()) checks them, [`simulate`](mod@super::simulate) times and
 //! weighs them, [`gantt`](super::gantt) draws them, and an [`Executor`](super::Executor) does what they say. None of these knows
 //! the kind of a schedule.
 

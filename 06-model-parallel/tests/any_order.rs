@@ -6,11 +6,8 @@
 #![expect(clippy::unwrap_used, reason = "in a test a panic is the right answer")]
 
 use std::cell::Cell;
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 
-use candle_nn::init::Init;
-use concise_wrapper::model::Step;
-use concise_wrapper::weights::Weights;
 use model_parallel::partition::cut_by_hand;
 use model_parallel::simulate::Span;
 use proptest::prelude::*;
@@ -18,7 +15,7 @@ use proptest::sample::{Index, subsequence};
 use proptest::strategy::ValueTree as _;
 use proptest::test_runner::{Config, TestRunner};
 
-use super::pipelines::training::{Case, on_ranks, sorted};
+use super::pipelines::training::{Case, dense, hash, on_ranks, sorted};
 use super::schedules::earliest;
 use crate::prelude::*;
 
@@ -198,41 +195,26 @@ fn any_order_is_rejected_or_runs_to_its_end() {
     assert!(accepted.get() > 500 && rejected.get() > 500, "{accepted:?} and {rejected:?}");
 }
 
-/// Lists that the checker accepts, for a small model whose first `bare` layers have nothing to train.
+/// Lists that the checker accepts.
 #[derive(Debug)]
 struct Lists {
-    bare: usize,
+    /// The number of first layers with nothing to train.
+    frozen: usize,
     cut: Vec<Range<usize>>,
     checked: Checked,
     by_shards: bool,
 }
 
-/// Dense layers. Some layers have nothing to train: the first ones, and one in the middle.
-const DENSE: [(usize, usize); 5] = [(6, 7), (7, 5), (5, 6), (6, 8), (8, 10)];
+const LAYERS: usize = 6;
+
+/// A small model. One of its later layers has nothing to train, either.
+fn model(frozen: usize) -> Case {
+    let layers = Layers::dense(&[6, 7, 5, 6, 8, 7, 10]).unwrap();
+    Case { layers, frozen: (0..frozen).chain([3]).collect(), steps: 2, ..dense() }
+}
 
 /// More samples than there are micro-batches.
 const SAMPLES: usize = 13;
-
-fn model(bare: usize) -> Case {
-    let without = |layers: Layers| {
-        layers
-            .then(|_: &VarBuilder<'_>, _: &Norms| Ok(|x: &Tensor| flatten(x)?.affine(0.75, 0.125)))
-    };
-    let mut layers = (0..bare).fold(Layers::named("small"), |layers, _| without(layers));
-    for (number, (inputs, outputs)) in DENSE.into_iter().enumerate() {
-        if number == 2 {
-            layers = without(layers);
-        }
-        layers = layers.then(move |vb: &VarBuilder<'_>, _: &Norms| {
-            let init = Init::Uniform { lo: -0.5, up: 0.5 };
-            let weight =
-                vb.get_with_hints((inputs, outputs), &format!("dense{number}.weight"), init)?;
-            let bias = vb.get_with_hints(outputs, &format!("dense{number}.bias"), init)?;
-            Ok(move |x: &Tensor| linear(&flatten(x)?, &weight, &bias)?.tanh())
-        });
-    }
-    Case { name: "small model", layers, sample: &[2, 3], steps: 2, rate: 0.5 }
-}
 
 /// Units anywhere: all micro-batches forward and then backward, or one after the other.
 fn anywhere() -> impl Strategy<Value = Schedule> {
@@ -275,15 +257,14 @@ fn anywhere() -> impl Strategy<Value = Schedule> {
 /// Lists that are accepted: instructions of generated lists change places, and only as far as the checker accepts.
 fn accepted() -> impl Strategy<Value = Lists> {
     let schedule = prop_oneof![generated(1..4, 2..3), anywhere()];
-    let all = (schedule, 0..3usize).prop_flat_map(|(schedule, bare)| {
-        let layers = bare + DENSE.len() + 1;
-        let begins = subsequence((1..layers).collect::<Vec<_>>(), schedule.units() - 1);
-        let cut = begins.prop_map(move |begins| cut_by_hand(&begins, layers).unwrap());
+    let all = (schedule, 0..3usize).prop_flat_map(|(schedule, frozen)| {
+        let begins = subsequence((1..LAYERS).collect::<Vec<_>>(), schedule.units() - 1);
+        let cut = begins.prop_map(|begins| cut_by_hand(&begins, LAYERS).unwrap());
         let moves = prop::collection::vec((any::<Index>(), any::<Index>(), any::<Index>()), 30);
-        (Just(schedule), Just(bare), cut, 1..3usize, any::<bool>(), moves)
+        (Just(schedule), Just(frozen), cut, 1..3usize, any::<bool>(), moves)
     });
-    all.prop_map(|(schedule, bare, cut, replicas, by_shards, moves)| {
-        let first = cut.iter().take_while(|layers| layers.end <= bare).count();
+    all.prop_map(|(schedule, frozen, cut, replicas, by_shards, moves)| {
+        let first = cut.iter().take_while(|layers| layers.end <= frozen).count();
         let schedule = schedule.with_replicas(replicas).trained_from(first);
         let mut checked = check(schedule, UNBOUNDED).unwrap();
         for (stage, from, to) in moves {
@@ -294,153 +275,85 @@ fn accepted() -> impl Strategy<Value = Lists> {
             list.insert(to.index(list.len() + 1), instruction);
             checked = check(schedule, UNBOUNDED).unwrap_or(checked);
         }
-        Lists { bare, cut, checked, by_shards }
+        Lists { frozen, cut, checked, by_shards }
     })
-}
-
-/// One device, which adds the gradients of the micro-batches up.
-struct OneDevice {
-    network: Network<Stage>,
-    micro_batches: usize,
-}
-
-impl Model for OneDevice {
-    fn hosts(&self) -> Shards {
-        Shards::new(0..self.micro_batches, self.micro_batches)
-    }
-
-    fn backward(&self, batch: &LocalBatch) -> Result<Step, Error> {
-        let (mut sums, mut gradients) = (BatchSums::of_no_samples(), Vec::new());
-        for batch in &batch.shards {
-            let share = LocalBatch { shards: vec![batch.clone()], samples: batch.len() };
-            let done = self.network.backward(&share)?;
-            sums += done.sums.read()?;
-            gradients = match gradients.is_empty() {
-                true => done.gradients,
-                false => gradients
-                    .iter()
-                    .zip(&done.gradients)
-                    .map(|(sum, it)| sum + it)
-                    .collect::<Result<_, _>>()?,
-            };
-        }
-        Ok(Step { sums: sums.into(), gradients })
-    }
-
-    fn weights(&self) -> &Weights {
-        self.network.weights()
-    }
-
-    fn evaluate(&self, images: &Dataset) -> Result<BatchSums, Error> {
-        self.network.evaluate(images)
-    }
-}
-
-/// Two steps of one rank: the loss of each. The caller updates the weights after the first one, and the list in the second.
-fn losses(case: &Case, model: &impl Model) -> Result<Vec<f64>, Error> {
-    let mut sgd = Sgd::new(Momentum { momentum: 0.9, weight_decay: 1e-3 });
-    let step = |step: usize| {
-        let (hosts, batch) = (model.hosts(), case.share(step, SAMPLES, model.hosts().of));
-        let share = LocalBatch { shards: batch.shards[hosts.held].to_vec(), samples: SAMPLES };
-        let done = match step {
-            0 => model.backward(&share)?,
-            _ => model.step(&share, &mut sgd, case.rate)?,
-        };
-        if step == 0 {
-            sgd.step(model.weights(), &done.gradients, case.rate, SAMPLES)?;
-        }
-        Ok(done.sums.read()?.loss)
-    };
-    (0..case.steps).map(step).collect()
-}
-
-type Trained = (Vec<(String, Tensor)>, Vec<f64>);
-
-/// The weights and losses of one device, with these micro-batches.
-fn on_one_device(bare: usize, micro_batches: usize, by_shards: bool) -> Trained {
-    let case = model(bare);
-    let trained = on_ranks(1, |rank| {
-        let network = case.layers.build(0..case.layers.len(), 1, DType::F64, &Device::Cpu)?;
-        if by_shards {
-            let ddp = Ddp::new(network, rank, Reduction::Reproducible { shards: micro_batches })?;
-            let losses = losses(&case, &ddp)?;
-            return Ok((ddp.weights().snapshot()?, losses));
-        }
-        let one = OneDevice { network, micro_batches };
-        let losses = losses(&case, &one)?;
-        Ok((one.weights().snapshot()?, losses))
-    });
-    let (weights, losses) = trained.unwrap().remove(0);
-    (sorted(weights), losses)
-}
-
-/// Trains by these lists: the weights of the whole model on the first rank of each replica, and the losses on all.
-fn executed(
-    lists: &Lists,
-    rank: &Rank,
-) -> Result<(Option<Vec<(String, Tensor)>>, Vec<f64>), Error> {
-    let (case, schedule) = (model(lists.bare), lists.checked.schedule());
-    let mesh = Mesh { data: schedule.replicas, ..Mesh::pipeline(schedule.stages()) };
-    let units = schedule.units_of(mesh.coordinate(rank.rank(), Axis::Pipeline));
-    let unit =
-        |unit: usize| case.layers.build(lists.cut[unit].clone(), 1, DType::F64, &Device::Cpu);
-    let networks = units.map(unit).collect::<Result<_, _>>()?;
-    let (all, by_shards) = (rank.into(), lists.by_shards);
-    let executor = Executor::with(
-        &lists.checked,
-        networks,
-        all,
-        mesh,
-        case.sample,
-        (cross_entropy, by_shards),
-    )?;
-    let losses = losses(&case, &executor)?;
-    Ok((executor.whole(executor.weights().snapshot()?)?, losses))
 }
 
 #[test]
 fn lists_that_are_accepted_have_the_bits_of_one_device() {
     let (mut runner, strategy) = (TestRunner::deterministic(), accepted());
-    let lists: Vec<Lists> =
-        (0..1_200).map(|_| strategy.new_tree(&mut runner).unwrap().current()).collect();
-    let different: HashSet<String> = lists.iter().map(|it| format!("{:?}", it.checked)).collect();
-    assert!(different.len() > 1_000, "{} different lists", different.len());
+    let lists = (0..1_200).map(|_| strategy.new_tree(&mut runner).unwrap().current());
+    let mut by_mesh = BTreeMap::<_, Vec<Lists>>::new();
+    for lists in lists {
+        let schedule = lists.checked.schedule();
+        by_mesh.entry((schedule.stages(), schedule.replicas)).or_default().push(lists);
+    }
+    let all = by_mesh.values().flatten().map(|lists| format!("{:?}", lists.checked));
+    let different = all.collect::<HashSet<_>>().len();
+    assert!(different > 1_000, "{different} different lists");
     let mut one_device = HashMap::new();
-    for (stages, replicas) in [(1, 1), (2, 1), (3, 1), (1, 2), (2, 2), (3, 2)] {
-        let fits = |lists: &&Lists| {
-            let schedule = lists.checked.schedule();
-            (schedule.stages(), schedule.replicas) == (stages, replicas)
-        };
-        let lists: Vec<&Lists> = lists.iter().filter(fits).collect();
-        let ranks = on_ranks(stages * replicas, |rank| {
-            let executed = lists.iter().map(|lists| {
-                executed(lists, rank).unwrap_or_else(|error| panic!("{lists:?}: {error}"))
+    for ((stages, data), of_mesh) in by_mesh {
+        let mesh = Mesh { data, ..Mesh::pipeline(stages) };
+        let ranks = on_ranks(mesh.devices(), |rank| {
+            let executed = of_mesh.iter().map(|lists| {
+                let Lists { frozen, cut, checked, by_shards } = lists;
+                let case = model(*frozen);
+                let done = case.on_rank(rank.into(), mesh, checked, cut, SAMPLES, *by_shards);
+                let (whole, sums, _) = done.unwrap_or_else(|error| panic!("{lists:?}: {error}"));
+                (whole, sums.into_iter().map(|sums| sums.loss).collect::<Vec<f64>>())
             });
             Ok(executed.collect::<Vec<_>>())
         });
         let ranks = ranks.unwrap();
-        for (number, lists) in lists.into_iter().enumerate() {
-            let micro_batches = lists.checked.schedule().micro_batches * replicas;
-            let key = (lists.bare, micro_batches, lists.by_shards);
-            let (weights, losses) = one_device
-                .entry(key)
-                .or_insert_with(|| on_one_device(lists.bare, micro_batches, lists.by_shards));
-            let all = ranks.iter().map(|of_rank| &of_rank[number]);
-            let found: Vec<_> =
-                all.clone().filter_map(|(whole, _)| whole.clone()).map(sorted).collect();
-            assert_eq!(found.len(), replicas);
-            let hash = |weights| WeightsHash::new(weights).unwrap();
-            assert!(found.iter().all(|it| hash(it) == hash(&found[0])), "replicas: {lists:?}");
-            let of_all: Vec<_> = all.map(|(_, losses)| losses).collect();
-            assert!(of_all.iter().all(|it| *it == of_all[0]), "losses: {lists:?}");
-            if replicas == 1 || lists.by_shards {
-                assert_eq!(of_all[0], losses, "{lists:?}");
-                assert_eq!(hash(&found[0]), hash(weights), "{lists:?}");
+        for (number, lists) in of_mesh.iter().enumerate() {
+            let micro_batches = lists.checked.schedule().micro_batches * data;
+            let key = (lists.frozen, micro_batches, lists.by_shards);
+            let (weights, losses) =
+                one_device.entry(key).or_insert_with(|| match lists.by_shards {
+                    true => model(lists.frozen).data_parallel(1, SAMPLES, micro_batches),
+                    false => model(lists.frozen).on_micro_batches(SAMPLES, micro_batches),
+                });
+            let of_lists = ranks.iter().map(|of_rank| &of_rank[number]);
+            let (replicas, of_ranks): (Vec<_>, Vec<_>) =
+                of_lists.map(|(whole, losses)| (whole.clone().map(sorted), losses)).unzip();
+            let replicas: Vec<_> = replicas.into_iter().flatten().collect();
+            assert_eq!(replicas.len(), data);
+            assert!(replicas.iter().all(|it| hash(it) == hash(&replicas[0])), "{lists:?}");
+            assert!(of_ranks.iter().all(|it| *it == of_ranks[0]), "{lists:?}");
+            if data == 1 || lists.by_shards {
+                assert_eq!(of_ranks[0], losses, "{lists:?}");
+                assert_eq!(hash(&replicas[0]), hash(weights), "{lists:?}");
             } else {
-                // Each replica sums its own micro-batches first.
-                let difference = largest_difference(&found[0], weights).unwrap();
+                // Each replica adds its own micro-batches first.
+                let difference = largest_difference(&replicas[0], weights).unwrap();
                 assert!(difference < 1e-12, "{difference:e}: {lists:?}");
             }
         }
     }
+}
+
+/// A caller that updates the weights gets all gradients in the order of the weights.
+#[test]
+fn a_list_may_update_its_units_in_any_order() {
+    let mut schedule = Schedule { placement: vec![0, 0], ..Schedule::of(1, 1, |_| vec![]) };
+    let passes = [(0, Action::Forward(0)), (1, Action::Forward(0))].into_iter().chain([
+        (1, Action::Backward(0)),
+        (1, Action::Update),
+        (0, Action::Backward(0)),
+        (0, Action::Update),
+    ]);
+    schedule.lists[0] = passes.map(|(unit, action)| Instruction { unit, action }).collect();
+    let checked = check(schedule, UNBOUNDED).unwrap();
+    let shapes = on_ranks(1, |rank| {
+        let case = dense();
+        let unit = |layers: Range<usize>| case.build(layers, &Group::alone());
+        let (units, mesh) = (vec![unit(0..2)?, unit(2..5)?], Mesh::pipeline(1));
+        let executor = Executor::new(&checked, units, rank.into(), mesh, case.sample)?;
+        let found = executor.backward(&case.share(0, SAMPLES, 1))?.gradients;
+        let parameters = executor.weights().parameters.iter();
+        let expected = parameters.map(|named| named.tensor.dims().to_vec()).collect::<Vec<_>>();
+        Ok((found.iter().map(|it| it.dims().to_vec()).collect::<Vec<_>>(), expected))
+    });
+    let (found, expected) = shapes.unwrap().remove(0);
+    assert_eq!(found, expected);
 }

@@ -45,7 +45,7 @@ impl ModuleT for Sleeping {
         }
         let values = x.flatten_all()?.to_vec1::<f64>()?;
         let storage = Storage::Cpu(CpuStorage::F64(values));
-        let weight = self.weight.detach();
+        let weight = self.weight.zeros_like()?;
         record_in_halves("sleep", storage, x.shape(), [&x, &self.weight], move |_, dy, wanted| {
             let half = |wanted: bool, gradient: &Tensor| {
                 wanted.then(|| {
@@ -67,8 +67,7 @@ fn case() -> Case {
             Ok(Sleeping { scale, weight: vb.get(1, &name("weight"))? })
         })
     });
-    let (frozen, dtype, sample) = (Vec::new(), DType::F64, &[CLASSES]);
-    Case { name: "sleeping layers", layers, frozen, dtype, sample, steps: 5, rate: 0.0 }
+    Case { rate: 0.0, ..Case::new("sleeping layers", layers, &[CLASSES]) }
 }
 
 /// The bubble of a schedule: predicted from measured layers, and the median of all steps but the first.

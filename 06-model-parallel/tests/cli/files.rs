@@ -70,7 +70,7 @@ fn a_gantt_chart_is_written() {
         [
             "naive, whole batch: bubble ",
             "1F1B, 8 micro-batches",
-            "stage 1, predicted: activations ",
+            "stage 1, predicted: parameters ",
             "One step of dense stack 784-512-512-512-512-512-512-10 on synthetic garments",
             "forward, by micro-batch",
             "backward, gradients of weights",

@@ -27,7 +27,7 @@ pub struct Case {
 }
 
 impl Case {
-    fn new(name: &'static str, layers: Layers, sample: &'static [usize]) -> Self {
+    pub fn new(name: &'static str, layers: Layers, sample: &'static [usize]) -> Self {
         Self { name, layers, frozen: Vec::new(), dtype: DType::F64, sample, steps: 5, rate: 0.2 }
     }
 }

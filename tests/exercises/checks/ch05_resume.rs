@@ -1,7 +1,7 @@
 //! Chapter 5, `book/src/ch05c-processes.md`: going on in the middle of an epoch.
 //!
-//! The check interrupts a training after each step in turn, and compares it with a training without interruption: batches, rates,
-//! losses and weights of every step, the losses of the epochs, the saved state.
+//! The check interrupts a training after each step in turn, and compares this training with one without an interruption: batches,
+//! rates, losses and weights of every step, the losses of the epochs, the saved state.
 
 use crate::prelude::*;
 use crate::training::{Done, Setup, Training};

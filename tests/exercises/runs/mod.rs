@@ -46,9 +46,6 @@ use crate::call::catch;
 /// The argument that asks a program of an exercise for its run.
 const RUN: &str = "run";
 
-/// The argument before, for a run in PyTorch.
-const IN_PYTORCH: &str = "in-pytorch";
-
 /// The result of a run, or of a part of it.
 pub type Run<T = ()> = Result<T, Box<dyn Error>>;
 
@@ -57,9 +54,9 @@ pub fn is_asked() -> bool {
     std::env::args().next_back().is_some_and(|argument| argument == RUN)
 }
 
-/// Whether the run should be in PyTorch.
+/// Whether the run should be in PyTorch: the argument before [`RUN`] asks for it.
 fn in_pytorch() -> bool {
-    std::env::args().any(|argument| argument == IN_PYTORCH)
+    std::env::args().any(|argument| argument == "in-pytorch")
 }
 
 /// Runs. If the answer fails or panics, standard error gets one line, and the exit code is 1. Replicas that differ are the effect of
