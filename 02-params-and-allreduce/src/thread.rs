@@ -314,8 +314,8 @@ impl Rank {
             // Ranks that exchange messages wait for each other, too, for a moment. In a deadlock, none of them sends.
             let messages = |rank: &usize| locked(&self.world.sent[*rank]).messages;
             let before: u64 = circle.iter().map(messages).sum();
-            thread::sleep(Duration::from_millis(50));
             let all_wait = circle.iter().all(|&rank| waits_for(self.connection, rank).is_some());
+            thread::sleep(Duration::from_millis(50));
             if all_wait && circle.iter().map(messages).sum::<u64>() == before {
                 return self.error(Origin::Deadlock { circle });
             }

@@ -47,17 +47,17 @@ pub fn one_f_one_b(stage: usize, stages: usize, micro_batches: usize) -> Vec<Act
     in_turn(stages - stage - 1, micro_batches, Forward, Backward)
 }
 
-/// Forward and backward passes in turn, of `ahead` visits to a stage forward alone before, and backward alone after.
+/// Forward and backward passes in turn, with `ahead` forward passes alone before, and as many backward passes alone after.
 fn in_turn<T>(
     ahead: usize,
-    visits: usize,
+    passes: usize,
     forward: impl Fn(usize) -> T,
     backward: impl Fn(usize) -> T,
 ) -> Vec<T> {
-    let ahead = ahead.min(visits);
+    let ahead = ahead.min(passes);
     let mut order: Vec<T> = (0..ahead).map(&forward).collect();
-    order.extend((ahead..visits).flat_map(|visit| [forward(visit), backward(visit - ahead)]));
-    order.extend((visits - ahead..visits).map(&backward));
+    order.extend((ahead..passes).flat_map(|k| [forward(k), backward(k - ahead)]));
+    order.extend((passes - ahead..passes).map(&backward));
     order
 }
 // ANCHOR_END: one_f_one_b
@@ -84,7 +84,7 @@ pub fn interleaved(
         };
         Instruction { unit: chunk * stages + stage, action }
     };
-    // The first group passes all chunks but the last. Then come two visits for every later stage, because a forward
+    // The first group passes all chunks but the last. Then come two passes for every later stage, because a forward
     // and a backward pass alternate there before the first gradient is back.
     let ahead = (chunks - 1) * stages + 2 * (stages - stage - 1);
     in_turn(ahead, chunks * micro_batches, |k| pass(k, false), |k| pass(k, true))

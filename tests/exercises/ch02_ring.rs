@@ -28,9 +28,10 @@ use params_and_allreduce::communicator::{Communicator, Error};
 ///
 /// - Any number of elements n on any number of ranks k: k need not divide n, and n may be smaller than k,
 ///   or 0. Chunks may differ in size, by at most one element, and may be empty. An empty chunk is sent, too.
+///   `params_and_allreduce::collectives::chunk_range(n, k, rank)` cuts in this way.
 /// - A rank sends 2(k − 1) messages, all of them to the next rank, each as large as a chunk.
 /// - The result has its own memory, even with a single rank, and the caller may write to `tensor` after the call. So `send` its
-///   chunks: nobody may write to a tensor again that was sent with `send_shared`.
+///   chunks: nobody may write again to a tensor that was sent with `send_shared`.
 /// - **A send waits for its receiver**: here [`Communicator::send`] returns when the next rank has
 ///   received the message, as `MPI_Send` does with large messages. If all ranks send first, none ever
 ///   receives. If all receive first, none ever sends.

@@ -24,7 +24,7 @@ use split_batch::loader::LocalBatch;
 /// have the same bits on every rank. Each number is sent in one all-reduce only.
 ///
 /// You need five functions. `Batch::to_device` copies the shard to `rank.device()`. [`local_gradients`] returns the sums over a
-/// shard, [`Communicator::all_reduce`] adds up one tensor over the ranks, [`sgd`] makes the update, and [`allreduce_sums`] adds up
+/// shard, as `Step { sums, gradients }` with one gradient for each parameter. [`Communicator::all_reduce`] adds up one tensor over the ranks, [`sgd`] makes the update, and [`allreduce_sums`] adds up
 /// loss and correct answers.
 ///
 /// Fails when the shard does not fit the model, or another rank stops or stalls.

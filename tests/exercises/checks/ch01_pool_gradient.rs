@@ -54,7 +54,7 @@ fn an_element_has_a_quarter_of_its_window(answer: Answer, plane: &Plane) -> Outc
     }
     let whole = |expected: f64, got: f64| (got - 4.0 * expected).abs() < 1e-9;
     gradient(width)
-        .law("an element has a quarter of its window's mean, and so a quarter of its gradient")
+        .law("an element counts for a quarter in its window's mean, and so gets a quarter of the mean's gradient")
         .guess(|expected, got| {
             whole(expected, got).then(|| "that is the whole gradient of the window".into())
         })

@@ -1,6 +1,6 @@
 //! Chapter 2, `book/src/ch02-all-reduce.md`: all-reduce around a ring.
 //!
-//! A send of the ring waits for its receiver. A wrong sum shows which rank is missing.
+//! Each send of the ring waits for its receiver. A wrong sum shows which rank is missing.
 
 use crate::prelude::*;
 

@@ -1,6 +1,6 @@
 //! Chapter 4, `book/src/ch04-data-parallel.md`: one training step on k devices.
 //!
-//! k devices equal one, in f64: the update, the gradients and the sums of each rank, on shards of all kinds.
+//! k devices equal one, in f64: the update, the gradients and the sums of every rank, on shards of all kinds.
 
 use datasets::Split;
 use datasets::synthetic::dataset;

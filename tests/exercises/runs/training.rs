@@ -147,8 +147,15 @@ pub(super) fn milliseconds(seconds: f64) -> String {
 /// Compares the learner's weights with those of other trainings, each with its name. If none of them ends with the same weights,
 /// the sentence is about the first step of the learner and of the first of these trainings.
 pub(super) fn conclusion(yours: &Training, others: &[(&str, &Training)]) -> String {
-    if let Some((whose, _)) = others.iter().find(|(_, it)| it.hash == yours.hash) {
-        return format!("Your weights are {whose}, to the last bit.");
+    if let Some((whose, same)) = others.iter().find(|(_, it)| it.hash == yours.hash) {
+        let [loss, right] =
+            [yours, same].map(|it| it.records.last().map_or(0.0, |last| last.train_loss));
+        let told = if (loss - right).abs() <= 1e-5 * right.abs() {
+            ""
+        } else {
+            " The loss that you report is not."
+        };
+        return format!("Your weights are {whose}, to the last bit.{told}");
     }
     let (whose, right) = &others[0];
     let [yours, right] = [yours, right].map(|it| &it.weights[0]);
@@ -177,7 +184,7 @@ pub(super) fn difference(yours: &Snapshot, right: &Snapshot, whose: &str, roundi
         Ok(apart) => {
             let apart = if apart < 0.05 { format!("{apart:.0e}") } else { format!("{apart:.1}") };
             format!(
-                "your weights are {apart} away from {whose}, relative to the largest: that is no rounding. {SILENT}"
+                "your weights are {apart} away from {whose}, relative to the largest number of a tensor: that is no rounding. {SILENT}"
             )
         }
     }
