@@ -143,15 +143,12 @@ fn is_best(answer: Answer, case: &Case) -> Outcome {
     let begins = found.iter().map(|range| range.start).chain([layers]).enumerate();
     let ends = [0].into_iter().chain(found.iter().map(|range| range.end));
     if let Some(((stage, begin), end)) = begins.zip(ends).find(|((_, begin), end)| begin != end) {
-        let last = format!("there is no layer {layers}, but the last stage ends at {end}");
-        return match stage {
-            _ if begin > end => broken(format!("no stage has layer {end}"), ENDS),
-            _ if stage == *stages => broken(last, ENDS),
-            _ => broken(
-                format!("layer {begin} is in stage {} and in stage {stage}", stage - 1),
-                ENDS,
-            ),
+        let what = match stage {
+            _ if begin > end => format!("no stage has layer {end}"),
+            _ if stage < *stages => format!("layer {begin} is in stages {} and {stage}", stage - 1),
+            _ => format!("there is no layer {layers}, but the last stage ends at {end}"),
         };
+        return broken(what, ENDS);
     }
     let [best_sizes, sizes] = [&best, &found]
         .map(|cut| cut.iter().map(|range| costs[range.clone()].iter().sum()).collect::<Vec<u64>>());
@@ -186,12 +183,8 @@ fn guess(found: &[Range<usize>], sizes: &[u64], best: &[u64]) -> String {
     let [got, wanted] = [sizes, best].map(|sizes| {
         sizes.iter().map(|size| size.saturating_mul(*size)).fold(0, u64::saturating_add)
     });
-    match got < wanted {
-        true => {
-            format!(
-                ": the sum of squares is smaller ({got}, not {wanted}), but nobody waits for that"
-            )
-        }
-        false => String::new(),
+    if got >= wanted {
+        return String::new();
     }
+    format!(": the sum of squares is smaller ({got}, not {wanted}), but nobody waits for that")
 }

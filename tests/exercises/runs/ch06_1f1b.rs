@@ -55,12 +55,10 @@ pub fn run(answer: Answer) -> Run {
 fn execute_in_pytorch(lists: &[Checked]) -> Run {
     fs::create_dir_all("target/runs")?;
     let mut files = Vec::new();
-    for schedule in lists.iter().map(Checked::schedule) {
-        let (stages, micro_batches) = (schedule.stages(), schedule.micro_batches);
+    for ((stages, micro_batches), lists) in SHAPES.into_iter().zip(lists) {
         let path = PathBuf::from(format!("target/runs/ch06_1f1b-{stages}x{micro_batches}.csv"));
-        let list = schedule.to_pytorch();
-        let size = [counted(stages, "stage"), counted(micro_batches, "micro-batch")].join(", ");
-        line(format_args!("{size}, as PyTorch reads your lists:\n{list}"))?;
+        let list = lists.schedule().to_pytorch();
+        line(format_args!("{stages} stages, {micro_batches} micro-batches, for PyTorch:\n{list}"))?;
         file::write(&path, |file| file.write_all(list.as_bytes()))?;
         runtime::write_step(&path)?;
         files.push(path);
