@@ -41,8 +41,8 @@ impl Checked {
         self.smallest_capacity
     }
 
-    /// [Simulates](crate::simulate) the step. `costs` has a cost for each unit, and a message between two stages takes `message`
-    /// seconds. Fails when the number of costs is another, or a time is negative or not finite.
+    /// [Simulates](crate::simulate) the step. `costs` has a cost for each unit, and a message between two stages takes
+    /// `message` seconds. Fails when the number of costs is another, or a time is negative or not finite.
     pub fn simulate(&self, costs: &[Cost], message: f64) -> Result<Timeline, Refused> {
         simulate(&self.schedule, self.capacity, costs, message)
     }

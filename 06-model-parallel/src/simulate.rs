@@ -13,8 +13,8 @@ use crate::Refused;
 use crate::instructions::{Action, Carries, Instruction, Message, Schedule};
 
 // ANCHOR: timeline
-/// One instruction of one stage: its times, in seconds, and the most bytes that the stage holds meanwhile. A message starts when
-/// the stage begins to wait.
+/// One instruction of one stage: its times, in seconds, and the most bytes that the stage holds meanwhile. A message starts
+/// when the stage begins to wait.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[expect(missing_docs, reason = "the lines above explain the fields")]
 pub struct Span {
