@@ -81,8 +81,8 @@ fn ends(costs: &[f64], i: usize) -> impl Iterator<Item = (usize, f64)> {
 // ANCHOR_END: cut
 
 // ANCHOR: by_hand
-/// Cuts so many layers at `begins`, the layers at which a new stage begins: 3 and 7 make stages of layers 0..3, 3..7, and 7
-/// to the end. Fails when a stage would have no layer.
+/// Cuts so many layers at `begins`, the layers at which a new stage begins: 3 and 7 make stages of layers 0..3, 3..7,
+/// and 7 to the end. Fails when a stage would have no layer.
 pub fn cut_by_hand(begins: &[usize], layers: usize) -> Result<Vec<Range<usize>>, Refused> {
     let borders = [&[0], begins, &[layers]].concat();
     let stages: Vec<Range<usize>> = borders.windows(2).map(|pair| pair[0]..pair[1]).collect();
@@ -105,8 +105,8 @@ pub fn cut_by_hand(begins: &[usize], layers: usize) -> Result<Vec<Range<usize>>,
 // ANCHOR_END: by_hand
 
 // ANCHOR: measure
-/// How to measure: the shape of one sample, such as `[1, 28, 28]`, the samples of a micro-batch, and the number of tries. Of all
-/// tries, the least counts.
+/// How to measure: the shape of one sample, such as `[1, 28, 28]`, the samples of a micro-batch, and the number of
+/// tries. Of all tries, the least counts.
 #[derive(Clone, Copy, Debug)]
 #[expect(missing_docs, reason = "the lines above explain the fields")]
 pub struct Setting<'a> {
@@ -120,12 +120,13 @@ pub fn each(layers: &Layers) -> Vec<Range<usize>> {
     (0..layers.len()).map(|layer| layer..layer + 1).collect()
 }
 
-/// Measures the cost of units, which are runs of layers from the first layer on: seconds of each pass and of the update, and
-/// bytes. There is one device, so the time of the sum over replicas is the time of one addition of the gradients.
+/// Measures the cost of units, which are runs of layers from the first layer on: seconds of each pass and of the
+/// update, and bytes. There is one device, so the time of the sum over replicas is the time of one addition of the
+/// gradients.
 ///
-/// The function builds one unit at a time, so the whole model need not fit on the device. The optimizer makes no change: its
-/// rate is 0. Call it on the threads of the device ([`ComputeDevice::run`](devices::ComputeDevice::run)). Fails when a layer
-/// cannot be made, or does not fit the output of the layer before.
+/// The function builds one unit at a time, so the whole model need not fit on the device. The optimizer makes no
+/// change: its rate is 0. Call it on the threads of the device ([`ComputeDevice::run`](devices::ComputeDevice::run)).
+/// Fails when a layer cannot be made, or does not fit the output of the layer before.
 pub fn measure(
     layers: &Layers,
     units: &[Range<usize>],
@@ -207,8 +208,9 @@ fn once<M: ModuleT>(
 // ANCHOR: shorten
 /// Moves the borders of a cut, a layer at a time, as long as that makes the predicted step shorter.
 ///
-/// [`cut`] makes the largest part small. Under an interleaved schedule a device has several parts, and their sum counts. `layers`
-/// has the cost of every layer. Fails as [`Checked::simulate`] does. Panics when the cut has other layers.
+/// [`cut`] makes the largest part small. Under an interleaved schedule a device has several parts, and their sum
+/// counts. `layers` has the cost of every layer. Fails as [`Checked::simulate`] does. Panics when the cut has other
+/// layers.
 pub fn shorten(
     checked: &Checked,
     layers: &[Cost],
