@@ -1,6 +1,6 @@
 //! Drawings of a timeline: as text, and as a Gantt chart.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use drawing::Heading;
 use drawing::gantt::{Bar, Gantt, Group, IDLE, Lane, Row, SHADES, Unit};
@@ -87,9 +87,10 @@ fn letter(chunk: usize) -> char {
 
 /// The place of each unit among those of its stage. Empty if every stage has one unit.
 fn chunks(timeline: &Timeline) -> BTreeMap<usize, usize> {
-    let of_stage = |stage| timeline.of_stage(stage).map(|span| span.instruction.unit);
-    let of_stage = |stage| of_stage(stage).sorted().dedup().enumerate().map(|(n, unit)| (unit, n));
-    let all: BTreeMap<_, _> = (0..timeline.stages).flat_map(of_stage).collect();
+    let placed = timeline.spans.iter().map(|span| (span.stage, span.instruction.unit));
+    let placed: BTreeSet<_> = placed.collect();
+    let place = |&(stage, unit): &(usize, usize)| placed.range((stage, 0)..(stage, unit)).count();
+    let all: BTreeMap<_, _> = placed.iter().map(|it| (it.1, place(it))).collect();
     if all.values().any(|&chunk| chunk > 0) { all } else { BTreeMap::new() }
 }
 
@@ -123,29 +124,23 @@ pub fn chart<const N: usize>(
         1 => &[("predicted", SHADES[0])],
         _ => &[("predicted", SHADES[1]), ("measured", SHADES[0])],
     };
-    let lanes = |steps: &[&Timeline; N], stage, bars: Bars<'_>| {
-        let lane = |(it, (kind, shades)): (&&Timeline, &(&str, _))| Lane {
-            bars: bars(it, stage, &format!("stage {stage}, {kind}"), *shades),
-            time: (0.0, it.makespan()),
-        };
-        steps.iter().zip(kinds).map(lane).collect_vec()
-    };
-    let communicates = |steps: &[&Timeline; N]| {
-        let predicted = steps[0];
-        (0..predicted.stages).any(|stage| !communication(predicted, stage, "").is_empty())
-    };
-    let group = |(name, steps): &(&str, [&Timeline; N])| {
+    let communications = pipelines.iter().map(|(_, steps)| steps.map(communication)).collect_vec();
+    let communicates = |steps: &[Vec<Vec<Bar>>; N]| steps[0].iter().any(|bars| !bars.is_empty());
+    let group = |((name, steps), communication): (&(&str, [&Timeline; N]), &[_; N])| {
         let row = |stage| {
-            let mut all = lanes(steps, stage, &computations);
-            if communicates(steps) {
-                all.extend(lanes(steps, stage, &|it, stage, name, _| {
-                    communication(it, stage, name)
-                }));
+            let lanes = |bars: Bars<'_>| {
+                let lane = |(nth, (kind, shades)): (usize, &(&str, _))| Lane {
+                    bars: bars(nth, &format!("stage {stage}, {kind}"), *shades),
+                    time: (0.0, steps[nth].makespan()),
+                };
+                kinds.iter().enumerate().map(lane).collect_vec()
+            };
+            let mut all = lanes(&|nth, lane, shades| computations(steps[nth], stage, lane, shades));
+            if communicates(communication) {
+                all.extend(lanes(&|nth, lane, _| named(&communication[nth][stage], lane)));
             }
             if let Some(most) = most {
-                all.extend(lanes(steps, stage, &|it, stage, name, _| {
-                    memory(it, stage, name, most)
-                }));
+                all.extend(lanes(&|nth, lane, _| memory(steps[nth], stage, lane, most)));
             }
             Row { name: format!("stage {stage}"), lanes: all, note: String::new() }
         };
@@ -165,7 +160,7 @@ pub fn chart<const N: usize>(
     if N > 1 {
         explain((Some(0), SHADES[1][0]), "upper row, pale: predicted".to_owned());
     }
-    if pipelines.iter().any(|(_, steps)| communicates(steps)) {
+    if communications.iter().any(communicates) {
         let text = "sum over replicas, or a message on its way";
         explain((Some(COMMUNICATION.0), COMMUNICATION.1), text.to_owned());
     }
@@ -177,12 +172,12 @@ pub fn chart<const N: usize>(
         heading: Heading { title: title.to_owned(), doubt, conclusion },
         legend,
         unit: if N == 1 { Unit::Units } else { Unit::Seconds },
-        groups: pipelines.iter().map(group).collect(),
+        groups: pipelines.iter().zip(&communications).map(group).collect(),
     }
 }
 
-/// The bars of a lane of a stage, with the name and the shades of the lane.
-type Bars<'a> = &'a dyn Fn(&Timeline, usize, &str, [f64; 2]) -> Vec<Bar>;
+/// The bars of a lane: of the n-th step of a pipeline, with the name and the shades of the lane.
+type Bars<'a> = &'a dyn Fn(usize, &str, [f64; 2]) -> Vec<Bar>;
 
 /// `10.0 %, 30 units`, or `7 % predicted, 21 % measured`
 fn bubble(steps: &[&Timeline]) -> String {
@@ -229,29 +224,41 @@ fn computations(timeline: &Timeline, stage: usize, lane: &str, shades: [f64; 2])
     timeline.of_stage(stage).filter_map(bar).collect()
 }
 
-/// The sums over replicas, and the messages that are on their way while the stage waits.
-fn communication(timeline: &Timeline, stage: usize, lane: &str) -> Vec<Bar> {
-    let sent = |unit: usize, action| {
-        let instruction = Instruction { unit, action };
-        timeline.spans.iter().find(|span| span.instruction == instruction).map(|span| span.end)
-    };
-    let bar = |&Span { instruction: Instruction { unit, action }, start, end, .. }: &Span| {
+/// The sums over replicas, and the messages that are on their way while a stage waits: the bars of each stage.
+fn communication(timeline: &Timeline) -> Vec<Vec<Bar>> {
+    let ends: HashMap<_, _> =
+        timeline.spans.iter().map(|span| (span.instruction, span.end)).collect();
+    let sent = |unit: usize, action| ends.get(&Instruction { unit, action }).copied();
+    let (origin, mut of_stages) = (timeline.start(), vec![Vec::new(); timeline.stages]);
+    for &Span { stage, instruction: Instruction { unit, action }, start, end, .. } in
+        &timeline.spans
+    {
         let (what, left) = match action {
-            Action::AllReduce => ("sum over replicas", start),
+            Action::AllReduce => ("sum over replicas", Some(start)),
             Action::RecvActivation(i) => {
-                ("activation on its way", sent(unit.checked_sub(1)?, Action::SendActivation(i))?)
+                let before = unit.checked_sub(1);
+                let left = before.and_then(|before| sent(before, Action::SendActivation(i)));
+                ("activation on its way", left)
             }
             Action::RecvGradient(i) => {
-                ("gradient on its way", sent(unit + 1, Action::SendGradient(i))?)
+                ("gradient on its way", sent(unit + 1, Action::SendGradient(i)))
             }
-            _ => return None,
+            _ => continue,
         };
-        let time = (start.max(left) - timeline.start(), end - timeline.start());
-        let ((series, shade), name) = (COMMUNICATION, format!("{lane}: {what}, unit {unit}"));
-        let bar = Bar { time, label: String::new(), name, series, shade, height: 1.0 };
-        (time.0 < time.1).then_some(bar)
-    };
-    timeline.of_stage(stage).filter_map(bar).collect()
+        if let Some(left) = left.filter(|left| start.max(*left) < end) {
+            let time = (start.max(left) - origin, end - origin);
+            let ((series, shade), name) = (COMMUNICATION, format!("{what}, unit {unit}"));
+            let bar = Bar { time, label: String::new(), name, series, shade, height: 1.0 };
+            of_stages[stage].push(bar);
+        }
+    }
+    of_stages
+}
+
+/// The same bars, with the name of their lane.
+fn named(bars: &[Bar], lane: &str) -> Vec<Bar> {
+    let named = |bar: &Bar| Bar { name: format!("{lane}: {}", bar.name), ..bar.clone() };
+    bars.iter().map(named).collect()
 }
 
 /// The bytes of a stage over time, as shares of `most`. They stay until the next instruction begins.
@@ -259,9 +266,10 @@ fn memory(timeline: &Timeline, stage: usize, lane: &str, most: usize) -> Vec<Bar
     let spans = timeline.of_stage(stage).filter(|it| it.instruction.action != Action::AllReduce);
     let spans = spans.collect_vec();
     let ends = spans.iter().skip(1).map(|span| span.start);
-    let ends = ends.chain([timeline.start() + timeline.makespan()]);
+    let origin = timeline.start();
+    let ends = ends.chain([origin + timeline.makespan()]);
     let bar = |(span, end): (&&Span, f64)| {
-        let time = (span.start - timeline.start(), end - timeline.start());
+        let time = (span.start - origin, end - origin);
         let kinds = span.held.kinds().into_iter().filter(|(_, bytes)| *bytes > 0);
         let share = |(kind, bytes)| format!("{kind} {:.0} %", 100.0 * bytes as f64 / most as f64);
         let name = format!("{lane}: {}", kinds.map(share).join(", "));

@@ -1,5 +1,7 @@
 //! Timelines, worked out by hand.
 
+use model_parallel::gantt::chart;
+
 use crate::prelude::*;
 
 const STAGE: Cost = Cost { update: 0.25, ..Cost::UNITS };
@@ -126,6 +128,9 @@ fn large_timelines_are_drawn_at_once_and_in_columns() {
     let started = Instant::now();
     let drawing = timeline.drawing(1.0, usize::MAX);
     assert!(started.elapsed().as_secs() < 2, "{:?}", started.elapsed());
+    let started = Instant::now();
+    chart("", None, &[("1F1B", [&timeline])]);
+    assert!(started.elapsed().as_secs() < 5, "{:?}", started.elapsed());
     let lines: Vec<Vec<char>> = drawing.lines().map(|line| line.chars().collect()).collect();
     assert_eq!(lines.len(), 150);
     let (names, column) = ("stage 149   ".len(), "F149 ".len());
