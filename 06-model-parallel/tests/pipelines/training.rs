@@ -269,6 +269,23 @@ pub fn hash(weights: &Weights) -> WeightsHash {
     WeightsHash::new(weights).unwrap()
 }
 
+/// Checks that weights, and the loss at each step, are those that are `expected`, up to `bound`. Returns the largest difference of
+/// the weights.
+pub fn close(
+    (found, steps): (&Weights, &[f64]),
+    (weights, losses): &(Weights, Vec<f64>),
+    bound: f64,
+    what: &str,
+) -> f64 {
+    let difference = largest_difference(found, weights).unwrap();
+    assert!(difference < bound, "{what}: {difference:e}");
+    assert_eq!(steps.len(), losses.len());
+    for (found, expected) in steps.iter().zip(losses) {
+        assert!((found / expected - 1.0).abs() < bound, "{what}: {found} {expected}");
+    }
+    difference
+}
+
 /// In the order of their names: a network has its buffers last, and a pipeline those of each stage.
 pub fn sorted(mut weights: Weights) -> Weights {
     weights.sort_by(|(a, _), (b, _)| a.cmp(b));
