@@ -38,7 +38,7 @@ use split_batch::loader::{LocalBatch, Shards};
 use crate::check::{Checked, check};
 use crate::instructions::{Instruction, Schedule, UNBOUNDED};
 use crate::mesh::{Axis, Mesh};
-use crate::simulate::{Bytes, Span, Timeline};
+use crate::simulate::{Bytes, Span, Timeline, peaks};
 use step::{Purpose, StepState};
 use unit::{Replicas, Unit, Whole, joined};
 
@@ -88,8 +88,8 @@ pub struct Executor<U> {
 struct Placed<U> {
     number: usize,
     unit: U,
-    /// The bytes of the optimizer's state.
-    state: Cell<usize>,
+    /// The bytes of the optimizer's state, from the first update on.
+    state: Cell<Option<usize>>,
     input: Vec<usize>,
     output: Vec<usize>,
 }
@@ -279,28 +279,25 @@ impl<U: Unit> Executor<U> {
             unit.network().norms().fold(&*self.replicas.comm, &self.replicas.tree)?;
         }
         self.measured.borrow_mut().add(spans, state.sent);
-        let mut sums = vec![BatchSums::of_no_samples(); schedule.micro_batches];
-        for (i, deferred) in state.sums.iter().filter(|_| self.has_loss()) {
-            sums[*i] = deferred.read()?;
-        }
+        let sums = self.total(&state.sums()?)?.into();
         // A list updates the units in any order.
         let gradients = state.gradients.into_values().flatten().collect();
-        Ok(Step { sums: self.total(sums)?.into(), gradients })
+        Ok(Step { sums, gradients })
     }
     // ANCHOR_END: loop
 
-    /// Adds the sums of all micro-batches, on all ranks: along the tree over the replicas, then along the stages.
-    fn total(&self, sums: Vec<BatchSums>) -> Result<BatchSums, Error> {
-        let Replicas { comm, tree, by_tree, .. } = &*self.replicas;
+    /// Adds the sums of all micro-batches, on all ranks: with shards along the tree over the replicas, then over all ranks.
+    fn total(&self, sums: &[BatchSums]) -> Result<BatchSums, Error> {
+        let (Replicas { comm, tree, by_tree, .. }, mut mine) =
+            (&*self.replicas, BatchSums::of_no_samples());
         if *by_tree {
-            let sum = tree_sums(&**comm, &sums, tree)?;
-            // The last stage alone has sums that are not 0.
-            let mine = if comm.rank() == 0 { sum } else { BatchSums::of_no_samples() };
-            return Ok(allreduce_sums(&*self.all, mine, Algorithm::OneShot)?);
+            // Every replica has this sum, and one of them counts. The last stage alone has sums that are not 0.
+            let sum = tree_sums(&**comm, sums, tree)?;
+            mine = if comm.rank() == 0 { sum } else { mine };
+        } else {
+            sums.iter().for_each(|sums| mine += *sums);
         }
-        let mut sum = BatchSums::of_no_samples();
-        sums.into_iter().for_each(|it| sum += it);
-        Ok(allreduce_sums(&*self.all, sum, Algorithm::OneShot)?)
+        Ok(allreduce_sums(&*self.all, mine, Algorithm::OneShot)?)
     }
 
     /// Whether the loss of this rank counts.
@@ -365,12 +362,10 @@ impl<U: Unit> Model for Executor<U> {
 impl Measured {
     /// Adds a step.
     fn add(&mut self, spans: Vec<Span>, sent: usize) {
-        let Held { peak, total, sent: most_sent } = &mut self.held;
-        for span in &spans {
-            *peak = peak.with(span.held, usize::max);
-            *total = span.held.total().max(*total);
-        }
-        *most_sent = sent.max(*most_sent);
+        let (held, (peak, total)) = (&mut self.held, peaks(&spans));
+        held.peak = held.peak.with(peak, usize::max);
+        held.total = held.total.max(total);
+        held.sent = held.sent.max(sent);
         if self.steps.len() < MOST_STEPS {
             self.steps.push(spans);
         }
@@ -386,13 +381,9 @@ fn behind_nothing_to_train<U: Unit>(
     units: &[Placed<U>],
     pipeline: &SharedCommunicator,
 ) -> Result<Checked, Error> {
-    let mut trained = vec![0f32; checked.schedule().units()];
-    for Placed { number, unit, .. } in units {
-        trained[*number] = f32::from(u8::from(!unit.network().weights().parameters.is_empty()));
-    }
-    let trained = Tensor::new(trained, pipeline.device())?;
-    let trained = pipeline.all_reduce(&trained, Algorithm::OneShot)?.to_vec1::<f32>()?;
-    let Some(first) = trained.iter().position(|&trained| trained > 0.0) else {
+    let trains = |it: &&Placed<U>| !it.unit.owned().parameters.is_empty();
+    let mine = units.iter().find(trains).map(|it| it.number);
+    let Some(first) = text::values(&**pipeline, &mine)?.into_iter().flatten().min() else {
         return refuse("the model has nothing to train".to_owned());
     };
     if first <= checked.schedule().first_trained {
@@ -461,7 +452,7 @@ fn with_shapes<U: Unit>(
             dims.resize(AXES, 0);
             pipeline.send(after, &Tensor::new(dims, pipeline.device())?)?;
         }
-        all.push(Placed { number, unit, state: Cell::new(0), input, output });
+        all.push(Placed { number, unit, state: Cell::default(), input, output });
     }
     Ok(all)
 }

@@ -5,6 +5,7 @@
 //! weighs them, [`gantt`](super::gantt) draws them, and an [`Executor`](super::Executor) does what they say. None of these knows
 //! the kind of a schedule.
 
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
@@ -200,10 +201,26 @@ impl Schedule {
         (from != to && is_needed).then_some(Message { from, to, key, sends })
     }
 
-    /// The messages from one stage to another, in the order of sending.
-    pub fn messages(&self, from: usize, to: usize) -> impl Iterator<Item = Message> {
-        let messages = self.lists[from].iter().filter_map(|&it| self.message(it));
-        messages.filter(move |message| message.sends && message.to == to)
+    /// The messages that a stage takes in for each message that it waits for, by the key of the latter.
+    ///
+    /// A stage receives the messages of another stage in the order of sending. Two stages with several units send each other
+    /// activations and gradients, so other messages may arrive before the wanted one.
+    pub fn arrivals(&self, stage: usize) -> BTreeMap<Key, Vec<Message>> {
+        let (mut coming, mut arrived) = (BTreeMap::new(), BTreeSet::new());
+        let messages = |of: usize| self.lists[of].iter().filter_map(|&it| self.message(it));
+        let arrivals = messages(stage).filter(|it| !it.sends).map(|wanted| {
+            let sent = || messages(wanted.from).filter(|it| it.sends && it.to == stage);
+            let sent = coming.entry(wanted.from).or_insert_with(|| sent().collect::<VecDeque<_>>());
+            let mut taken = Vec::new();
+            while !arrived.contains(&wanted.key)
+                && let Some(message) = sent.pop_front()
+            {
+                arrived.insert(message.key);
+                taken.push(message);
+            }
+            (wanted.key, taken)
+        });
+        arrivals.collect()
     }
 }
 // ANCHOR_END: messages

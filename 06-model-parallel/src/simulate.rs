@@ -4,7 +4,7 @@
 //! other communicates: a sum over replicas starts where it stands in the list, and the update waits for it. A step with
 //! measured times and bytes is the same [`Timeline`].
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
@@ -123,14 +123,23 @@ impl Timeline {
 
     /// The most bytes of each kind that a stage holds at one time. The kinds may have their peaks at different times.
     pub fn peak(&self, stage: usize) -> Bytes {
-        let held = self.of_stage(stage).map(|span| span.held);
-        held.fold(Bytes::default(), |peak, held| peak.with(held, usize::max))
+        peaks(self.of_stage(stage)).0
     }
 
     /// The most bytes of all kinds together that a stage holds at one time.
     pub fn peak_total(&self, stage: usize) -> usize {
-        self.of_stage(stage).map(|span| span.held.total()).max().unwrap_or(0)
+        peaks(self.of_stage(stage)).1
     }
+}
+
+/// The most bytes of each kind, and of all kinds together, during any of the spans.
+pub(crate) fn peaks<'a>(spans: impl IntoIterator<Item = &'a Span>) -> (Bytes, usize) {
+    spans.into_iter().fold(
+        Default::default(),
+        |(peak, total): (Bytes, usize), Span { held, .. }| {
+            (peak.with(*held, usize::max), total.max(held.total()))
+        },
+    )
 }
 // ANCHOR_END: metrics
 
@@ -269,24 +278,17 @@ fn weigh(schedule: &Schedule, costs: &[Cost], spans: &mut [Span]) {
     };
     let mut held: Vec<Bytes> = (0..schedule.stages()).map(always).collect();
     let mut summed = vec![false; schedule.units()];
-    let (mut incoming, mut arrived) = (BTreeMap::<_, VecDeque<Message>>::new(), BTreeSet::new());
+    let arrivals: Vec<_> = (0..schedule.stages()).map(|stage| schedule.arrivals(stage)).collect();
     for span in spans {
         let Instruction { unit, action } = span.instruction;
         let (cost, held) = (&costs[unit], &mut held[span.stage]);
-        // A stage receives the messages of another stage in the order of sending, until the wanted message arrives.
-        let mut received = 0;
-        if let Some(wanted) = schedule.message(span.instruction).filter(|it| !it.sends) {
-            let sent = || schedule.messages(wanted.from, wanted.to).collect();
-            let sent = incoming.entry((wanted.from, wanted.to)).or_insert_with(sent);
-            while !arrived.contains(&wanted.key) {
-                let Some(Message { key: key @ (carries, unit, _), .. }) = sent.pop_front() else {
-                    break;
-                };
-                let sender = if carries == Carries::Activations { unit - 1 } else { unit };
-                received += costs[sender].output;
-                arrived.insert(key);
-            }
-        }
+        let size = |Message { key: (carries, unit, _), .. }: &Message| match carries {
+            Carries::Activations => costs[unit - 1].output,
+            Carries::Gradients => costs[*unit].output,
+        };
+        let wanted = schedule.message(span.instruction);
+        let taken = wanted.and_then(|wanted| arrivals[span.stage].get(&wanted.key));
+        let received = taken.into_iter().flatten().map(size).sum();
         // What comes from the unit before, and from the unit after. An activation that its own stage has kept is no message.
         let is_kept = |unit: usize| unit >= schedule.first_trained;
         let input = unit.checked_sub(1).map_or(0, |before| costs[before].output);

@@ -47,10 +47,7 @@ impl<U: Unit> Executor<U> {
                 let named = |error| failed(self.stage, format!(", evaluating{}", doing(it)), error);
                 state.execute(it).map_err(named)?;
             }
-            for i in 0..batches.len() {
-                let found = state.sums.get(&i).filter(|_| self.has_loss());
-                sums.push(found.map_or(Ok(none), |sums| sums.read())?);
-            }
+            sums.extend(state.sums()?);
         }
         let mut sums = sums.into_iter();
         part.evaluate(images.len(), BATCH, |_| Ok(sums.next().unwrap_or(none)))

@@ -1,6 +1,6 @@
 //! One list on one stage: the state between two instructions, and the execution of each instruction.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Add;
 
@@ -9,6 +9,7 @@ use concise_wrapper::Error;
 use concise_wrapper::model::stand_in_loss;
 use concise_wrapper::optimizer::Optimizer;
 use datasets::Batch;
+use harness::records::BatchSums;
 use harness::report::trace::{COMMUNICATION, COMPUTE};
 use ops::backward::{Gradients, SecondHalf, backward_from, backward_in_halves, no_grad};
 use ops::size_in_bytes;
@@ -28,17 +29,17 @@ pub(super) struct StepState<'a, 'o, U> {
     schedule: &'a Schedule,
     micro_batches: &'a [Batch],
     /// What the list does with a gradient and a weight.
-    pub(super) purpose: Purpose<'o>,
+    purpose: Purpose<'o>,
     /// Activations and gradients that wait for a pass of this stage, or for the instruction that sends them.
     tensors: BTreeMap<Key, Tensor>,
-    /// The messages that have not arrived, from each stage, in the order of sending.
-    incoming: Vec<VecDeque<Message>>,
+    /// The messages to take in for each message that this stage waits for.
+    arrivals: BTreeMap<Key, Vec<Message>>,
     /// The results of forward passes, by unit and micro-batch.
     kept: BTreeMap<(usize, usize), Kept>,
     /// Backward passes after their first half: the gradients of parameters so far, the second half, and the bytes kept.
     halves: BTreeMap<(usize, usize), (Gradients, SecondHalf, usize)>,
     /// Loss and correct answers of each micro-batch, on the last unit's stage.
-    pub(super) sums: BTreeMap<usize, StepSums>,
+    sums: BTreeMap<usize, StepSums>,
     /// The summed gradients of the unit that is updated next.
     summed: Vec<Tensor>,
     /// The summed gradients of each unit, if the caller updates the weights.
@@ -77,14 +78,13 @@ impl<'a, 'o, U: Unit> StepState<'a, 'o, U> {
         micro_batches: &'a [Batch],
         purpose: Purpose<'o>,
     ) -> Self {
-        let incoming = |from| schedule.messages(from, executor.stage).collect();
         Self {
             executor,
             schedule,
             micro_batches,
             purpose,
             tensors: BTreeMap::new(),
-            incoming: (0..schedule.stages()).map(incoming).collect(),
+            arrivals: schedule.arrivals(executor.stage),
             kept: BTreeMap::new(),
             halves: BTreeMap::new(),
             sums: BTreeMap::new(),
@@ -127,18 +127,11 @@ impl<'a, 'o, U: Unit> StepState<'a, 'o, U> {
         Ok(self.held)
     }
 
-    /// Receives messages until `wanted` has arrived.
-    ///
-    /// A rank receives the messages of another rank in the order of sending. Two stages with several units send each
-    /// other activations and gradients, and a message may arrive before the stage wants it. The schedule gives the order of
-    /// sending.
+    /// Receives a message, and the messages that arrive before it.
     fn receive(&mut self, wanted: Message) -> Result<(), Error> {
-        let (from, pipeline) = (wanted.from, &self.executor.pipeline);
-        while !self.tensors.contains_key(&wanted.key) {
-            let Some(message) = self.incoming[from].pop_front() else {
-                return refuse(format!("stage {from} sends no more"));
-            };
-            let (carries, unit, micro_batch) = message.key;
+        let pipeline = &self.executor.pipeline;
+        for Message { from, key, .. } in self.arrivals.remove(&wanted.key).unwrap_or_default() {
+            let (carries, unit, micro_batch) = key;
             let Placed { unit, input, output, .. } = self.executor.placed(unit);
             let sample = match carries {
                 Carries::Activations => input,
@@ -147,8 +140,7 @@ impl<'a, 'o, U: Unit> StepState<'a, 'o, U> {
             // One sample stands in for an empty micro-batch.
             let rows = self.micro_batches[micro_batch].len().max(1);
             let dtype = unit.network().dtype();
-            let tensor = pipeline.recv(from, &batch_of(rows, sample), dtype)?;
-            self.tensors.insert(message.key, tensor);
+            self.tensors.insert(key, pipeline.recv(from, &batch_of(rows, sample), dtype)?);
         }
         self.weigh(0);
         Ok(())
@@ -276,9 +268,11 @@ impl<'a, 'o, U: Unit> StepState<'a, 'o, U> {
         match &mut self.purpose {
             Purpose::Train(optimizer, rate, samples) => {
                 optimizer.step(layers.owned(), &gradients, *rate, *samples)?;
-                let state = optimizer.state(layers.owned())?;
-                let bytes = state.iter().map(|(_, tensor)| size_in_bytes(tensor)).sum();
-                self.executor.placed(unit).state.set(bytes);
+                let state = &self.executor.placed(unit).state;
+                if state.get().is_none() {
+                    let tensors = optimizer.state(layers.owned())?;
+                    state.set(Some(tensors.iter().map(|(_, tensor)| size_in_bytes(tensor)).sum()));
+                }
                 self.weigh(gradients.iter().map(size_in_bytes).sum());
             }
             Purpose::Gradients | Purpose::Evaluate => {
@@ -286,6 +280,13 @@ impl<'a, 'o, U: Unit> StepState<'a, 'o, U> {
             }
         }
         Ok(())
+    }
+
+    /// Loss and correct answers of each micro-batch: on other ranks than the one whose loss counts, zeros.
+    pub(super) fn sums(&self) -> TensorResult<Vec<BatchSums>> {
+        let (none, has_loss) = (BatchSums::of_no_samples(), self.executor.has_loss());
+        let of = |i| self.sums.get(&i).filter(|_| has_loss).map_or(Ok(none), StepSums::read);
+        (0..self.schedule.micro_batches).map(of).collect()
     }
 
     /// Counts the bytes that are held now, with those of gradients that are not in a sum yet.
@@ -297,7 +298,7 @@ impl<'a, 'o, U: Unit> StepState<'a, 'o, U> {
         let messages = self.tensors.iter().filter(|(key, _)| !is_kept(key));
         let of_stage = Bytes {
             gradients,
-            optimizer: self.executor.units.iter().map(|placed| placed.state.get()).sum(),
+            optimizer: self.executor.units.iter().filter_map(|placed| placed.state.get()).sum(),
             activations: self.activations,
             messages: messages.map(|(_, tensor)| size_in_bytes(tensor)).sum(),
             ..Bytes::default()
