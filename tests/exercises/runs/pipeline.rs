@@ -82,11 +82,12 @@ pub(super) fn alone(layers: &Layers, micro_batches: usize) -> Run<Training> {
 pub(super) fn measure(layers: &Layers) -> Run<Vec<Cost>> {
     let device = DevicePlan::slices(1)?.slots()[0].open()?;
     let rows = OPTIONS.batch_size / MICRO_BATCHES;
-    let each: Vec<_> = (0..layers.len()).map(|layer| layer..layer + 1).collect();
     let (setting, mut sgd) =
         (Setting { sample: &SAMPLE, rows, tries: 5 }, Sgd::new(Momentum::default()));
     let tensors = device.tensors();
-    let measure = || partition::measure(layers, &each, setting, DType::F32, tensors, &mut sgd);
+    let measure = || {
+        partition::measure(layers, &partition::each(layers), setting, DType::F32, tensors, &mut sgd)
+    };
     Ok(device.run(measure)?)
 }
 
