@@ -1,11 +1,11 @@
-// <scaling-chart>: how much faster k devices are than one, as the cost model of stage 7 says.
+// <scaling-chart>: how much faster k devices are than one, as the cost model of stage 8 says.
 //
 //     <scaling-chart link="NVLink between all" model="LeNet" batch="256 for all" overlap="yes" devices="64">
 //     <figure>a picture, for paper and for browsers without scripts</figure>
 //     <script type="application/json">what `cargo xtask scaling` wrote</script>
 //     </scaling-chart>
 //
-// Stage 7's own functions decided what a step takes, and its program measured it; `tests/xtask/src/scaling` says how
+// Stage 8's own functions decided what a step takes, and its program measured it; `tests/xtask/src/scaling` says how
 // it is written down. Here it is read and drawn.
 //
 // This file has four parts: what is read, what is said, what is drawn, and the element. What it shares with

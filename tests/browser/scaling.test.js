@@ -1,4 +1,4 @@
-// <scaling-chart> in Chromium: what it shows is what stage 7 says, and what was measured.
+// <scaling-chart> in Chromium: what it shows is what stage 8 says, and what was measured.
 import assert from "node:assert/strict";
 import { pathToFileURL } from "node:url";
 import { test } from "node:test";

@@ -26,4 +26,4 @@ pub mod ch06_1f1b;
 pub mod ch06_balance;
 pub mod ch06_tensor_parallel;
 pub mod ch06_two_stages;
-pub mod ch07_predict;
+pub mod ch08_predict;

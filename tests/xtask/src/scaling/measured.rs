@@ -1,4 +1,4 @@
-//! The measurements of stage 7's program: predicted steps, and the same steps as measured.
+//! The measurements of stage 8's program: predicted steps, and the same steps as measured.
 
 use anyhow::Context as _;
 use cost_model::all_reduce::Way;

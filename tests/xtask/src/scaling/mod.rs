@@ -1,4 +1,4 @@
-//! The data of the book's figure of scaling: the predictions of stage 7 for every model, batch and link of the figure, and the
+//! The data of the book's figure of scaling: the predictions of stage 8 for every model, batch and link of the figure, and the
 //! measurements.
 
 mod measured;
@@ -118,7 +118,7 @@ pub struct Catalogue {
 }
 
 impl Catalogue {
-    /// Asks stage 7 for the charts on paper, and adds the measured charts.
+    /// Asks stage 8 for the charts on paper, and adds the measured charts.
     /// Fails when a model cannot be built, or when a measurement is incomplete.
     pub fn make(measurement: &Measurement) -> anyhow::Result<Self> {
         let device = Device::default();

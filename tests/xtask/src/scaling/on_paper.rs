@@ -42,7 +42,7 @@ pub(super) fn links() -> [(Link, Hosts); 5] {
     })
 }
 
-/// Stage 7's assumptions of a kind of link.
+/// Stage 8's assumptions of a kind of link.
 fn wired(wire: Wire) -> Wired {
     let name = match wire {
         Wire::Nvlink => "NVLink",

@@ -42,7 +42,7 @@ enum Command {
     Steps,
     /// Write down stage 6's pipeline schedules, for the book's figure
     Schedules,
-    /// Record the predictions of stage 7's cost model, for the book's figure
+    /// Record the predictions of stage 8's cost model, for the book's figure
     Scaling,
     /// Print this version's section of the changelog, if all files that name the version agree
     ReleaseNotes {

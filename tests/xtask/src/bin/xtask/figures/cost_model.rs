@@ -1,4 +1,4 @@
-//! The prediction of stage 7 for a training step, as bars, and the measurement, as marks on the bars.
+//! The prediction of stage 8 for a training step, as bars, and the measurement, as marks on the bars.
 
 use anyhow::{Context as _, ensure};
 use cost_model::all_reduce::Way;
@@ -32,7 +32,7 @@ const GAP: f64 = 0.8;
 /// The series of one device by itself.
 const ALONE: usize = 4;
 
-/// Makes the data of the figure from a file of stage 7's `--metrics`.
+/// Makes the data of the figure from a file of stage 8's `--metrics`.
 pub(super) fn data(command: &str, text: &str) -> anyhow::Result<String> {
     let data = Measurement::of(text, command, this_machine(), today())?;
     Ok(serde_json::to_string_pretty(&data)?)

@@ -9,4 +9,4 @@ pub fn predict(alone: f64, cores: usize, devices: usize, bytes: f64, link: &Link
     compute + messages * (link.latency + bytes / devices as f64 * link.wire)
 }
 
-exercises::check!(ch07_predict, predict, run);
+exercises::check!(ch08_predict, predict, run);

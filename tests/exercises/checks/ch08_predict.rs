@@ -1,6 +1,6 @@
-//! Chapter 7, `book/src/ch07-more-devices.md`: the step time of your own machine, predicted before it is measured.
+//! Chapter 8, `book/src/ch08-more-devices.md`: the step time of your own machine, predicted before it is measured.
 //!
-//! Predictions for machines and links, compared with stage 7's formula of the ring. The message names a mistake only if the mistake
+//! Predictions for machines and links, compared with stage 8's formula of the ring. The message names a mistake only if the mistake
 //! explains all predictions of the answer.
 
 use cost_model::all_reduce::Way;

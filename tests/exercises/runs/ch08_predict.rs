@@ -1,4 +1,4 @@
-//! The learner's prediction of a step, printed before stage 7 measures the step.
+//! The learner's prediction of a step, printed before stage 8 measures the step.
 
 use concise_wrapper::ddp::bucket::BucketCaps;
 use concise_wrapper::slow_link::Slowness;
@@ -11,7 +11,7 @@ use harness::machine::available_cores;
 use model_parallel::layers::Layers;
 
 use super::prelude::*;
-pub use crate::checks::ch07_predict::Answer;
+pub use crate::checks::ch08_predict::Answer;
 
 const BATCH: usize = 256;
 const STEPS: usize = 10;

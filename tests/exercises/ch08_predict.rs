@@ -1,6 +1,6 @@
-//! Chapter 7, `book/src/ch07-more-devices.md`: the step time of your own machine, predicted before it is measured.
+//! Chapter 8, `book/src/ch08-more-devices.md`: the step time of your own machine, predicted before it is measured.
 //!
-//! Check your answer: `cargo course check ch07_predict`
+//! Check your answer: `cargo course check ch08_predict`
 
 use cost_model::link::Link;
 
@@ -18,16 +18,16 @@ use cost_model::link::Link;
 /// | `link` | the link between two devices: `link.latency` seconds for each message, and `link.wire` seconds for each byte |
 /// | result | the seconds of a step |
 ///
-/// A step takes half of the time if half of the images are left: take this for granted here, although chapter 7 finds a fixed
+/// A step takes half of the time if half of the images are left: take this for granted here, although chapter 8 finds a fixed
 /// part. `link.handling` is 0. Each rank sends to the next rank and
 /// receives from the rank before at the same time.
 ///
-/// `cargo course run ch07_predict` measures one device of your machine, prints your prediction for two and for four devices,
-/// and measures them afterwards. Do not use stage 7's `Way::cost`.
+/// `cargo course run ch08_predict` measures one device of your machine, prints your prediction for two and for four devices,
+/// and measures them afterwards. Do not use stage 8's `Way::cost`.
 pub fn predict(alone: f64, cores: usize, devices: usize, bytes: f64, link: &Link) -> f64 {
     // TODO: which part of a step gets shorter with more devices, and which one gets longer?
     todo!("the seconds of a step")
 }
 
 // The check of this answer. Leave this line as it is.
-exercises::check!(ch07_predict, predict, run);
+exercises::check!(ch08_predict, predict, run);

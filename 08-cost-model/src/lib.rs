@@ -1,4 +1,4 @@
-//! Stage 7: the time of a step on k devices, predicted before the step runs.
+//! Stage 8: the time of a step on k devices, predicted before the step runs.
 //!
 //! Two measurements come first: the compute time of a device with its share of the batch, and the time of a message between
 //! idle devices. The rest is arithmetic, which also works for machines on paper.
