@@ -26,6 +26,7 @@ use concise_wrapper::weights::{Snapshot, Weights};
 use concise_wrapper::{Error, Model, Network, allreduce_sums, replicas, text};
 use datasets::Dataset;
 use harness::records::BatchSums;
+use model_state::weights::is_buffer;
 use ops::backward::no_grad;
 use ops::cross_entropy;
 use params_and_allreduce::Algorithm;
@@ -35,8 +36,8 @@ use scratch_data_parallel::reproducible::tree_sums;
 use serde::{Deserialize, Serialize};
 use split_batch::loader::{LocalBatch, Shards};
 
-use crate::check::{Checked, check};
-use crate::instructions::{Instruction, Schedule, UNBOUNDED};
+use crate::check::{Checked, check, in_one_order};
+use crate::instructions::{Action, Instruction, Schedule, UNBOUNDED};
 use crate::mesh::{Axis, Mesh};
 use crate::simulate::{Bytes, Span, Timeline, peaks};
 use step::{Purpose, StepState};
@@ -142,6 +143,36 @@ impl<M: ModuleT> Executor<Whole<M>> {
         sample: &[usize],
         settings: Settings,
     ) -> Result<Self, Error> {
+        let (wanted, found) = (
+            checked.schedule().units_of(mesh.coordinate(all.rank(), Axis::Pipeline)).count(),
+            networks.len(),
+        );
+        if wanted != found {
+            return refuse(format!("a schedule with {wanted} units on a stage that has {found}"));
+        }
+        let mut networks = networks.into_iter();
+        Self::of_units(checked, all, mesh, sample, settings, |number, replicas| {
+            let network = networks.next().expect("a network for each unit");
+            Ok(Whole::new(number, network, Rc::clone(replicas)))
+        })
+    }
+}
+
+impl<U: Unit> Executor<U> {
+    /// The executor of a stage on one rank of `mesh`. All ranks call this together.
+    ///
+    /// `unit` makes the units of the stage in the order of the model, from their numbers and the connection of the replicas. A
+    /// unit is whole when it is made. If the schedule is sharded, the unit is freed before the next one is made. Fails as
+    /// [`new`](Executor::new) does, and when a unit with batch norms is recomputed, or replicas start their collectives in
+    /// different orders.
+    pub fn of_units(
+        checked: &Checked,
+        all: SharedCommunicator,
+        mesh: Mesh,
+        sample: &[usize],
+        settings: Settings,
+        mut unit: impl FnMut(usize, &Rc<Replicas>) -> Result<U, Error>,
+    ) -> Result<Self, Error> {
         let schedule = checked.schedule();
         let wanted = [
             ("stages", schedule.stages(), mesh.pipeline),
@@ -157,29 +188,34 @@ impl<M: ModuleT> Executor<Whole<M>> {
         let pipeline = mesh.along(&all, Axis::Pipeline)?;
         let of_data = mesh.along(&all, Axis::Data)?;
         let stage = pipeline.rank();
-        let (numbers, found) = (schedule.units_of(stage).collect::<Vec<_>>(), networks.len());
-        if numbers.len() != found {
-            let wanted = numbers.len();
-            return refuse(format!("a schedule with {wanted} units on a stage that has {found}"));
-        }
+        let collectives = text::values(&*of_data, &schedule.lists[stage])?;
+        in_one_order(&collectives).map_err(|error| Error::Model(Box::new(error)))?;
         let tree = FixedTree::new(schedule.micro_batches * mesh.data, mesh.data)?;
         let parts = mesh.along(&all, Axis::Tensor)?;
-        for network in &networks {
-            network.norms().by_shard();
-            alike::structure(&of_data, network.weights())?;
-        }
         let replicas = Rc::new(Replicas::new(of_data, tree, settings.by_shards)?);
-        let whole = |(number, network)| Whole::new(number, network, Rc::clone(&replicas));
-        let units: Vec<_> = numbers.iter().copied().zip(networks).map(whole).collect();
-        let weights = joined(&units);
-        each_in_one_stage(&pipeline, &weights)?;
-        let units = numbers.into_iter().zip(units);
+        let make = |number| {
+            let unit = unit(number, &replicas)?;
+            let network = unit.network();
+            not_recomputed(schedule, number, network.weights())?;
+            network.norms().by_shard();
+            alike::structure(&replicas.comm, network.weights())?;
+            Ok((number, unit))
+        };
+        let mut units = schedule.units_of(stage).map(make);
+        let units: Box<dyn Iterator<Item = _>> = if schedule.sharded {
+            Box::new(units)
+        } else {
+            let made = units.by_ref().collect::<Result<Vec<_>, Error>>()?;
+            each_in_one_stage(&pipeline, made.iter().map(|(_, unit)| unit.network().weights()))?;
+            Box::new(made.into_iter().map(Ok))
+        };
         let units = with_shapes(schedule, units, &pipeline, sample)
             .map_err(|error| failed(stage, ", before the first step", error))?;
         let checked = behind_nothing_to_train(checked, &units, &pipeline)?;
         // All clocks count from one moment. No rank leaves a barrier at exactly the moment of another.
         let start = text::value_of_rank_0(&*all, &SystemTime::now())?;
         let origin = Instant::now().checked_sub(start.elapsed().unwrap_or_default());
+        let weights = joined(units.iter().map(|it| it.unit.owned()));
         Ok(Self {
             checked,
             stage,
@@ -194,10 +230,8 @@ impl<M: ModuleT> Executor<Whole<M>> {
             measured: RefCell::default(),
         })
     }
-}
-// ANCHOR_END: executor
+    // ANCHOR_END: executor
 
-impl<U: Unit> Executor<U> {
     /// The layers of this stage's first unit, its second unit, and so on. Panics when there is no such unit.
     pub fn network(&self, nth: usize) -> &Network<U::Module> {
         self.units[nth].unit.network()
@@ -268,12 +302,10 @@ impl<U: Unit> Executor<U> {
             let end = self.origin.elapsed().as_secs_f64();
             spans.push(Span { stage, instruction, start, end, held });
         }
-        // The second thread has measured the sums over replicas.
-        for span in &mut spans {
-            if let Some(times) = self.replicas.times_of(span.instruction) {
-                let [start, end] = times.map(|it| (it - self.origin).as_secs_f64());
-                (span.start, span.end) = (start, end);
-            }
+        // The second thread has measured the collectives.
+        let collectives = spans.iter_mut().filter(|it| it.instruction.action.is_collective());
+        for (span, times) in collectives.zip(self.replicas.times()) {
+            [span.start, span.end] = times.map(|it| (it - self.origin).as_secs_f64());
         }
         for Placed { unit, .. } in &self.units {
             unit.network().norms().fold(&*self.replicas.comm, &self.replicas.tree)?;
@@ -351,7 +383,10 @@ impl<U: Unit> Model for Executor<U> {
     /// Compares the replicas, which then share the data set.
     fn evaluate(&self, images: &Dataset) -> Result<BatchSums, Error> {
         let replicas = &*self.replicas.comm;
-        replicas::compare::<Error>(replicas, || self.weights.snapshot())?;
+        if !self.schedule().sharded {
+            let whole = joined(self.units.iter().map(|it| it.unit.network().weights()));
+            replicas::compare::<Error>(replicas, || whole.snapshot())?;
+        }
         let of_pipeline = self.evaluate_part(images, part_of(replicas))?;
         Ok(allreduce_by_batch(&*self.all, of_pipeline)?.total())
     }
@@ -395,8 +430,11 @@ fn behind_nothing_to_train<U: Unit>(
 
 /// Checks that no tensor is in two stages, which would train two copies. All stages of a pipeline call this together,
 /// and the first one finds the tensor.
-fn each_in_one_stage(pipeline: &SharedCommunicator, weights: &Weights) -> Result<(), Error> {
-    let mine: Vec<String> = weights.iter().map(|named| named.name.clone()).collect();
+fn each_in_one_stage<'a>(
+    pipeline: &SharedCommunicator,
+    units: impl Iterator<Item = &'a Weights>,
+) -> Result<(), Error> {
+    let mine: Vec<String> = units.flat_map(Weights::iter).map(|named| named.name.clone()).collect();
     let mut seen = HashMap::new();
     for (stage, names) in text::values_gathered(&**pipeline, &mine)?.into_iter().enumerate() {
         for name in names {
@@ -416,7 +454,7 @@ fn each_in_one_stage(pipeline: &SharedCommunicator, weights: &Weights) -> Result
 /// a sample of zeros through its layers, and sends the shape of the result to the next unit.
 fn with_shapes<U: Unit>(
     schedule: &Schedule,
-    units: impl Iterator<Item = (usize, U)>,
+    units: impl Iterator<Item = Result<(usize, U), Error>>,
     pipeline: &SharedCommunicator,
     sample: &[usize],
 ) -> Result<Vec<Placed<U>>, Error> {
@@ -424,7 +462,8 @@ fn with_shapes<U: Unit>(
     const AXES: usize = 7;
     let (stage, placement) = (pipeline.rank(), &schedule.placement);
     let mut all: Vec<Placed<U>> = Vec::new();
-    for (number, unit) in units {
+    for made in units {
+        let (number, unit) = made?;
         let before = number.checked_sub(1).map(|before| placement[before]);
         let input = match (before, all.last()) {
             (None, _) => sample.to_vec(),
@@ -452,9 +491,25 @@ fn with_shapes<U: Unit>(
             dims.resize(AXES, 0);
             pipeline.send(after, &Tensor::new(dims, pipeline.device())?)?;
         }
+        if schedule.sharded {
+            unit.free()?;
+        }
         all.push(Placed { number, unit, state: Cell::default(), input, output });
     }
     Ok(all)
+}
+
+/// Refuses to recompute a batch norm: its second forward pass would count the batch twice in the running statistics.
+fn not_recomputed(schedule: &Schedule, unit: usize, weights: &Weights) -> Result<(), Error> {
+    let again = |it: &&Instruction| it.unit == unit && matches!(it.action, Action::Recompute(_));
+    let norm = weights.buffers.iter().find(|it| is_buffer(&it.name));
+    match norm.filter(|_| schedule.lists.iter().flatten().any(|it| again(&it))) {
+        Some(norm) => refuse(format!(
+            "unit {unit} has the batch norm of {}, which would count its batch twice: do not recompute this unit",
+            norm.name
+        )),
+        None => Ok(()),
+    }
 }
 
 /// The shape of a batch of so many samples.
