@@ -135,6 +135,8 @@ fn tasks(Instruction { unit, action }: Instruction) -> Vec<Instruction> {
         Backward(i) => vec![BackwardInput(i), BackwardWeight(i)],
         ForwardOnly(i) => vec![Forward(i)],
         ReduceScatter => vec![AllReduce],
+        // A unit may be gathered more than once.
+        Gather | Await | Free => vec![],
         _ => vec![action],
     };
     actions.into_iter().map(|action| Instruction { unit, action }).collect()

@@ -237,6 +237,11 @@ impl<U: Unit> Executor<U> {
         self.units[nth].unit.network()
     }
 
+    /// The units of this stage, in the order of the model.
+    pub fn units(&self) -> impl Iterator<Item = &U> {
+        self.units.iter().map(|it| &it.unit)
+    }
+
     /// The schedule that is executed: without the gradients that nobody needs.
     pub fn schedule(&self) -> &Schedule {
         self.checked.schedule()

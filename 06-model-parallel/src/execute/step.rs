@@ -109,6 +109,9 @@ impl<'a, 'o, U: Unit> StepState<'a, 'o, U> {
         self.held = Bytes::default();
         self.weigh(bytes_of_gradients(&self.summed));
         let of_unit = self.executor.unit(unit);
+        if action.runs_layers() && of_unit.is_freed() {
+            return refuse(format!("the parameters of unit {unit} are freed"));
+        }
         match (action, self.schedule.message(it)) {
             (Action::Forward(i) | Action::ForwardOnly(i) | Action::Recompute(i), _) => {
                 self.forward(it, i)?;

@@ -29,6 +29,11 @@ pub trait Unit {
     /// The layers.
     fn network(&self) -> &Network<Self::Module>;
 
+    /// Whether the parameters are not there, so the layers cannot run.
+    fn is_freed(&self) -> bool {
+        false
+    }
+
     /// What this rank updates: the parameters that [`take_gradients`](Self::take_gradients) returns gradients of.
     fn owned(&self) -> &Weights;
 
