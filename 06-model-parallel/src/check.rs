@@ -2,11 +2,11 @@
 //!
 //! 1. Every unit does each of its tasks once, and everything that a task needs comes before it.
 //! 2. The gradients of a unit are summed over the micro-batches in ascending order. So the bits are those of one device.
-//! 3. The layers of a unit run while all its parameters are there, and a unit ends a step in the state in which it began.
-//! 4. Two stages have their messages in one order, and replicas start their collectives in one order.
-//! 5. No stage waits for ever. This law depends on the capacity of the channels: a schedule may be sound with channels that
+//! 3. Two stages have their messages in one order, and replicas start their collectives in one order.
+//! 4. No stage waits for ever. This law depends on the capacity of the channels: a schedule may be sound with channels that
 //!    hold one message, and have a deadlock when every send waits for its receiver. Replicas add no deadlock: a collective
 //!    waits for the same place of the same order.
+//! 5. The layers of a unit run while all its parameters are there, and a unit ends a step in the state in which it began.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::iter::successors;
@@ -35,10 +35,10 @@ pub struct Checked {
 /// The law that a schedule breaks, and the place.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// One of the laws 1 to 4, in a sentence.
+    /// Any other law than the fourth, in a sentence.
     #[error("{0}")]
     Law(String),
-    /// Law 5: the stages that wait for each other, and the rest of the sentence.
+    /// The fourth law: the stages that wait for each other, and the rest of the sentence.
     #[error("deadlock with channels that hold {text}")]
     #[expect(missing_docs, reason = "the line above explains the fields")]
     Deadlock { circle: Vec<Wait>, text: String },
