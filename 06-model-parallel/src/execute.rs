@@ -53,12 +53,14 @@ pub struct Settings {
     pub loss: fn(&Tensor, &Tensor) -> TensorResult<Tensor>,
     /// Whether gradients and losses are added along the tree of chapter 4: the bits of any number of replicas.
     pub by_shards: bool,
+    /// The all-reduce of whole gradients that are not added along the tree.
+    pub algorithm: Algorithm,
 }
 
 impl Default for Settings {
     /// The cross-entropy, and running sums.
     fn default() -> Self {
-        Self { loss: cross_entropy, by_shards: false }
+        Self { loss: cross_entropy, by_shards: false, algorithm: Algorithm::default() }
     }
 }
 
@@ -192,7 +194,7 @@ impl<U: Unit> Executor<U> {
         in_one_order(&collectives).map_err(|error| Error::Model(Box::new(error)))?;
         let tree = FixedTree::new(schedule.micro_batches * mesh.data, mesh.data)?;
         let parts = mesh.along(&all, Axis::Tensor)?;
-        let replicas = Rc::new(Replicas::new(of_data, tree, settings.by_shards)?);
+        let replicas = Rc::new(Replicas::new(of_data, tree, settings)?);
         let make = |number| {
             let unit = unit(number, &replicas)?;
             let network = unit.network();
