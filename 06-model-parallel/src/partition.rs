@@ -199,6 +199,7 @@ fn once<M: ModuleT>(
         optimizer: state.iter().map(|(_, tensor)| size_in_bytes(tensor)).sum(),
         activations,
         halves,
+        input: size_in_bytes(&input),
         output: size_in_bytes(&output),
     };
     Ok((output.detach(), cost))

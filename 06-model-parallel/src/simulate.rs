@@ -1,10 +1,10 @@
 //! The simulator: when every instruction runs, and the bytes that every stage holds.
 //!
 //! A stage has two streams. One computes, in the order of the list; a received message is waited for where it stands. The
-//! other communicates: a sum over replicas starts where it stands in the list, and the update waits for it. A step with
-//! measured times and bytes is the same [`Timeline`].
+//! other communicates: a collective starts where it stands in the list, after the collectives before it. An update waits for
+//! its sum, and a `Wait` for its gather. A step with measured times and bytes is the same [`Timeline`].
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
@@ -73,14 +73,17 @@ impl Bytes {
     }
 
     /// Combines each kind with the same kind of other bytes.
-    pub fn with(self, other: Self, combine: impl Fn(usize, usize) -> usize) -> Self {
-        Self {
-            parameters: combine(self.parameters, other.parameters),
-            gradients: combine(self.gradients, other.gradients),
-            optimizer: combine(self.optimizer, other.optimizer),
-            activations: combine(self.activations, other.activations),
-            messages: combine(self.messages, other.messages),
+    #[must_use]
+    pub fn with(mut self, mut other: Self, combine: impl Fn(usize, usize) -> usize) -> Self {
+        for (mine, other) in self.each().into_iter().zip(other.each()) {
+            *mine = combine(*mine, *other);
         }
+        self
+    }
+
+    fn each(&mut self) -> [&mut usize; 5] {
+        let Self { parameters, gradients, optimizer, activations, messages } = self;
+        [parameters, gradients, optimizer, activations, messages]
     }
 }
 // ANCHOR_END: timeline
@@ -168,6 +171,8 @@ pub struct Cost {
     pub activations: usize,
     /// Bytes that wait in addition between the two halves of a backward pass.
     pub halves: usize,
+    /// Bytes of the activation that comes from the unit before, or of the data.
+    pub input: usize,
     /// Bytes of the activation that goes to the next unit.
     pub output: usize,
 }
@@ -186,6 +191,7 @@ impl Cost {
         optimizer: 0,
         activations: 1,
         halves: 0,
+        input: 0,
         output: 0,
     };
 
@@ -202,16 +208,17 @@ impl Cost {
 
     /// Combines each time with the same time of another cost. The bytes stay.
     #[must_use]
-    pub fn with(self, other: &Self, combine: impl Fn(f64, f64) -> f64) -> Self {
-        Self {
-            forward: combine(self.forward, other.forward),
-            backward: combine(self.backward, other.backward),
-            backward_input: combine(self.backward_input, other.backward_input),
-            backward_weight: combine(self.backward_weight, other.backward_weight),
-            all_reduce: combine(self.all_reduce, other.all_reduce),
-            update: combine(self.update, other.update),
-            ..self
+    pub fn with(mut self, other: &Self, combine: impl Fn(f64, f64) -> f64) -> Self {
+        for (mine, other) in self.times().into_iter().zip(other.clone().times()) {
+            *mine = combine(*mine, *other);
         }
+        self
+    }
+
+    fn times(&mut self) -> [&mut f64; 6] {
+        let Self { forward, backward, backward_input, backward_weight, all_reduce, update, .. } =
+            self;
+        [forward, backward, backward_input, backward_weight, all_reduce, update]
     }
 
     /// The times of the units of a cut, from those of all layers. Panics when the cut has a layer without a cost.
@@ -220,13 +227,15 @@ impl Cost {
         cut.iter().map(|part| layers[part.clone()].iter().fold(Self::default(), add)).collect()
     }
 
+    /// A gather and a reduce-scatter are the two halves of an all-reduce.
     fn seconds(&self, action: Action) -> f64 {
         match action {
-            Action::Forward(_) | Action::ForwardOnly(_) => self.forward,
+            Action::Forward(_) | Action::ForwardOnly(_) | Action::Recompute(_) => self.forward,
             Action::Backward(_) => self.backward,
             Action::BackwardInput(_) => self.backward_input,
             Action::BackwardWeight(_) => self.backward_weight,
             Action::AllReduce => self.all_reduce,
+            Action::Gather | Action::ReduceScatter => self.all_reduce / 2.0,
             Action::Update => self.update,
             _ => 0.0,
         }
@@ -249,12 +258,9 @@ pub(crate) fn simulate(
     if units != found {
         return Err(Refused(format!("costs of {found} units for a schedule of {units}")));
     }
-    let times = |it: &Cost| {
-        let passes = [it.forward, it.backward, it.backward_input, it.backward_weight];
-        passes.into_iter().chain([it.all_reduce, it.update])
-    };
-    let mut seconds = costs.iter().flat_map(times).chain([message]);
-    if let Some(wrong) = seconds.find(|seconds| !seconds.is_finite() || *seconds < 0.0) {
+    let mut times = costs.to_vec();
+    let times = times.iter_mut().flat_map(Cost::times).map(|seconds| *seconds).chain([message]);
+    if let Some(wrong) = times.into_iter().find(|seconds| !seconds.is_finite() || *seconds < 0.0) {
         return Err(Refused(format!("{wrong} s is no time that something takes")));
     }
     let work = |it: Instruction| costs[it.unit].seconds(it.action);
@@ -266,66 +272,95 @@ pub(crate) fn simulate(
 
 /// Fills in the bytes that each stage holds during its instructions.
 ///
-/// An instruction holds its results beside its operands, which it frees at its end.
+/// An instruction holds its results beside its operands, which it frees at its end. A collective holds its operands until its
+/// `Wait` or `Update`.
 fn weigh(schedule: &Schedule, costs: &[Cost], spans: &mut [Span]) {
+    let listed = |it: Instruction| schedule.lists[schedule.placement[it.unit]].contains(&it);
+    let has_chunks = |&unit: &usize| {
+        schedule.sharded || listed(Instruction { unit, action: Action::ReduceScatter })
+    };
+    let has_chunks: Vec<bool> = (0..schedule.units()).map(|unit| has_chunks(&unit)).collect();
+    let recomputed: HashSet<_> = schedule.lists.iter().flatten().filter_map(recomputed).collect();
     let always = |stage| {
-        let own = schedule.units_of(stage).map(|unit| costs[unit]);
-        own.fold(Bytes::default(), |held, cost| Bytes {
-            parameters: held.parameters + cost.parameters,
-            optimizer: held.optimizer + cost.optimizer,
-            ..held
+        schedule.units_of(stage).fold(Bytes::default(), |mut held, unit| {
+            let share = if has_chunks[unit] { schedule.replicas } else { 1 };
+            held.optimizer += costs[unit].optimizer.div_ceil(share);
+            if has_chunks[unit] {
+                held.parameters += costs[unit].parameters.div_ceil(share);
+            }
+            if !schedule.sharded {
+                held.parameters += costs[unit].parameters;
+            }
+            held
         })
     };
     let mut held: Vec<Bytes> = (0..schedule.stages()).map(always).collect();
-    let mut summed = vec![false; schedule.units()];
     let arrivals: Vec<_> = (0..schedule.stages()).map(|stage| schedule.arrivals(stage)).collect();
+    let (mut summed, mut whole) =
+        (vec![false; schedule.units()], vec![!schedule.sharded; schedule.units()]);
     for span in spans {
         let Instruction { unit, action } = span.instruction;
         let (cost, held) = (&costs[unit], &mut held[span.stage]);
         let size = |Message { key: (carries, unit, _), .. }: &Message| match carries {
-            Carries::Activations => costs[unit - 1].output,
+            Carries::Activations => costs[*unit].input,
             Carries::Gradients => costs[*unit].output,
         };
         let wanted = schedule.message(span.instruction);
         let taken = wanted.and_then(|wanted| arrivals[span.stage].get(&wanted.key));
         let received = taken.into_iter().flatten().map(size).sum();
-        // What comes from the unit before, and from the unit after. An activation that its own stage has kept is no message.
-        let is_kept = |unit: usize| unit >= schedule.first_trained;
-        let input = unit.checked_sub(1).map_or(0, |before| costs[before].output);
-        let gradient = if unit > schedule.first_trained { input } else { 0 };
-        let from_here = unit
-            .checked_sub(1)
-            .is_some_and(|before| schedule.placement[before] == span.stage && is_kept(before));
-        let input = if from_here { 0 } else { input };
+        // An activation that the graph of its own unit keeps is no message.
+        let keeps =
+            |unit: usize, i| unit >= schedule.first_trained && !recomputed.contains(&(unit, i));
+        let input = |i| match unit.checked_sub(1) {
+            None => 0,
+            Some(it) if schedule.placement[it] == span.stage && keeps(it, i) => 0,
+            Some(_) => cost.input,
+        };
+        let gradient = if unit > schedule.first_trained { cost.input } else { 0 };
         let output = if schedule.is_last(unit) { 0 } else { cost.output };
-        let activation = if is_kept(unit) { 0 } else { output };
+        let parameters = |parameters| Bytes { parameters, ..Bytes::default() };
+        let gradients = |gradients, messages| Bytes { gradients, messages, ..Bytes::default() };
+        let activations =
+            |activations, messages| Bytes { activations, messages, ..Bytes::default() };
+        let messages = |messages| Bytes { messages, ..Bytes::default() };
+        let chunk = cost.parameters.div_ceil(schedule.replicas);
         let none = Bytes::default();
         let (makes, frees) = match action {
-            Action::RecvActivation(_) | Action::RecvGradient(_) => {
-                (Bytes { messages: received, ..none }, none)
+            Action::RecvActivation(_) | Action::RecvGradient(_) => (messages(received), none),
+            Action::SendActivation(i) if keeps(unit, i) => (none, none),
+            Action::SendActivation(_) => (none, messages(output)),
+            Action::SendGradient(_) => (none, messages(gradient)),
+            Action::Forward(i) => (activations(cost.activations, 0), messages(input(i))),
+            Action::ForwardOnly(i) if recomputed.contains(&(unit, i)) => {
+                (activations(cost.input, output), messages(input(i)))
             }
-            Action::SendActivation(_) => (none, Bytes { messages: activation, ..none }),
-            Action::SendGradient(_) => (none, Bytes { messages: gradient, ..none }),
-            Action::Forward(_) => {
-                (Bytes { activations: cost.activations, ..none }, Bytes { messages: input, ..none })
+            Action::ForwardOnly(i) => (messages(output), messages(input(i))),
+            Action::Recompute(_) => (activations(cost.activations, 0), activations(cost.input, 0)),
+            Action::Backward(_) => {
+                (gradients(cost.parameters, gradient), activations(cost.activations, output))
             }
-            Action::ForwardOnly(_) => {
-                (Bytes { messages: output, ..none }, Bytes { messages: input, ..none })
+            Action::BackwardInput(_) => (activations(cost.halves, gradient), messages(output)),
+            Action::BackwardWeight(_) => {
+                (gradients(cost.parameters, 0), activations(cost.activations + cost.halves, 0))
             }
-            Action::Backward(_) => (
-                Bytes { gradients: cost.parameters, messages: gradient, ..none },
-                Bytes { activations: cost.activations, messages: output, ..none },
-            ),
-            Action::BackwardInput(_) => (
-                Bytes { activations: cost.halves, messages: gradient, ..none },
-                Bytes { messages: output, ..none },
-            ),
-            Action::BackwardWeight(_) => (
-                Bytes { gradients: cost.parameters, ..none },
-                Bytes { activations: cost.activations + cost.halves, ..none },
-            ),
+            Action::Gather => (parameters(cost.parameters), none),
+            // What arrives is copied to the layers.
+            Action::Wait if !std::mem::replace(&mut whole[unit], true) => {
+                (parameters(cost.parameters), parameters(cost.parameters))
+            }
+            Action::Wait => (none, parameters(cost.parameters)),
+            Action::Free => {
+                whole[unit] = false;
+                (none, parameters(cost.parameters))
+            }
             Action::AllReduce => (none, none),
-            Action::Update => (none, Bytes { gradients: cost.parameters, ..none }),
+            // The gradients of a unit are joined in a row.
+            Action::ReduceScatter => (gradients(cost.parameters, 0), gradients(cost.parameters, 0)),
+            Action::Update if has_chunks[unit] => {
+                *held = held.with(gradients(cost.parameters, 0), usize::saturating_sub);
+                (gradients(chunk, 0), gradients(chunk, 0))
+            }
+            Action::Update => (none, gradients(cost.parameters, 0)),
         };
         *held = held.with(makes, usize::saturating_add);
         span.held = *held;
@@ -335,9 +370,20 @@ fn weigh(schedule: &Schedule, costs: &[Cost], spans: &mut [Span]) {
         }
     }
 }
+
+/// The unit and the micro-batch of a recomputation.
+fn recomputed(it: &Instruction) -> Option<(usize, usize)> {
+    match it.action {
+        Action::Recompute(i) => Some((it.unit, i)),
+        _ => None,
+    }
+}
 // ANCHOR_END: simulate
 
 // ANCHOR: run
+/// The number of collectives of a rank that may wait for their turn on the second thread. With more, the rank waits.
+pub const QUEUE: usize = 4;
+
 /// One instruction of a schedule, and its index in the list of its stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the line above explains the fields")]
@@ -417,15 +463,17 @@ pub(crate) fn run(
     let mut channels = BTreeMap::<_, Traffic>::new();
     let mut spans: Vec<Vec<Span>> = vec![Vec::new(); schedule.stages()];
     let mut clocks = vec![0.0f64; schedule.stages()];
-    // The ends of the sums over replicas, by unit, and of the last sum of each stage.
-    let mut sums = vec![0.0f64; schedule.units()];
+    // The starts of the collectives of each stage, and the end of the last one; the ends of sums and gathers, by unit.
+    let mut starts: Vec<Vec<f64>> = vec![Vec::new(); schedule.stages()];
     let mut streams = vec![0.0f64; schedule.stages()];
+    let mut ends = BTreeMap::<(usize, bool), f64>::new();
     loop {
         let (mut progress, mut waiting) = (false, Vec::new());
         for (stage, (list, done)) in schedule.lists.iter().zip(&mut spans).enumerate() {
             while let Some(&instruction) = list.get(done.len()) {
-                let (mut start, unit) = (clocks[stage], instruction.unit);
-                let (end, on) = match (instruction.action, schedule.message(instruction)) {
+                let (mut start, Instruction { unit, action }) = (clocks[stage], instruction);
+                let end_of = |gathers| ends.get(&(unit, gathers)).copied().unwrap_or(0.0);
+                let (end, on) = match (action, schedule.message(instruction)) {
                     (_, Some(it)) => {
                         let traffic = channels.entry(it.channel()).or_default();
                         match it.sends {
@@ -433,26 +481,30 @@ pub(crate) fn run(
                             false => (traffic.receive(start, capacity, message), it.from),
                         }
                     }
-                    (Action::AllReduce, _) => {
-                        // The stage goes on meanwhile.
-                        start = start.max(streams[stage]);
+                    _ if action.is_collective() => {
+                        // The stage goes on meanwhile, unless too many collectives wait for their turn.
+                        let waits_for = starts[stage].len().checked_sub(QUEUE);
+                        let room = waits_for.map_or(start, |before| starts[stage][before]);
+                        clocks[stage] = start.max(room);
+                        start = clocks[stage].max(streams[stage]);
+                        starts[stage].push(start);
                         streams[stage] = start + work(instruction);
-                        sums[unit] = streams[stage];
+                        ends.insert((unit, action == Action::Gather), streams[stage]);
                         (Some(streams[stage]), stage)
                     }
-                    (action, _) => {
-                        if action == Action::Update {
-                            start = start.max(sums[unit]);
-                        }
+                    (Action::Wait, _) => (Some(start.max(end_of(true))), stage),
+                    (Action::Update, _) => {
+                        start = start.max(end_of(false));
                         (Some(start + work(instruction)), stage)
                     }
+                    _ => (Some(start + work(instruction)), stage),
                 };
                 let Some(end) = end else {
                     let step = Step { stage, position: done.len(), instruction };
                     waiting.push(Wait { step, on });
                     break;
                 };
-                if instruction.action != Action::AllReduce {
+                if !action.is_collective() {
                     clocks[stage] = end;
                 }
                 done.push(Span { stage, instruction, start, end, held: Bytes::default() });
