@@ -20,9 +20,6 @@ use trainer::memory::NetworkSize;
 /// The number of micro-batches without `--micro-batches`.
 const MICRO_BATCHES: usize = 8;
 
-/// The format of `--export`.
-const CSV: Format = ("a CSV file", &["csv"]);
-
 /// The heading of flags in the help.
 const SPLITTING: &str = "Splitting the model";
 
@@ -163,13 +160,10 @@ impl Arguments {
     }
 
     /// The network on these devices: its sizes, and its layers.
-    pub(crate) fn network(
-        &self,
-        devices: &DevicePlan,
-    ) -> candle_core::Result<(NetworkSize, Layers)> {
+    pub(crate) fn network(&self, plan: &DevicePlan) -> candle_core::Result<(NetworkSize, Layers)> {
         let hidden = if self.widths.is_empty() { &[512; 6] } else { self.widths.as_slice() };
         let features = [&[PIXELS], hidden, &[CLASSES]].concat();
-        let width = sizing::width(self.width, devices);
+        let width = sizing::width(self.width, plan);
         Ok(match self.model {
             ModelKind::Dense => (NetworkSize::dense(&features), Layers::dense(&features)?),
             ModelKind::Lenet => (NetworkSize::lenet(), Layers::lenet()),
@@ -184,7 +178,7 @@ impl Arguments {
 
     /// Refuses flags that contradict each other on the devices of `mesh`.
     pub(crate) fn check(&self, launch: &Launch, mesh: Mesh) -> Result<(), UsageError> {
-        let (of_mesh, devices) = (mesh.devices(), self.launch.devices.unwrap_or(mesh.devices()));
+        let of_mesh = mesh.devices();
         let of_dense = !self.widths.is_empty() && self.model != ModelKind::Dense;
         let of_resnet = self.width.is_some() && !self.has_norms();
         let of_stages = self.schedule.len() + self.cut.len() > 0 || self.micro_batches.is_some();
@@ -196,7 +190,7 @@ impl Arguments {
             "stages send each other activations, and NCCL, which alone connects these processes, has no messages between \
              two: start them with mpirun"
                 .to_owned()
-        } else if of_mesh != devices {
+        } else if let Some(devices) = self.launch.devices.filter(|&devices| devices != of_mesh) {
             format!(
                 "--mesh {mesh} has {of_mesh} devices, and --devices is {devices}: leave one of the two out"
             )
@@ -237,6 +231,7 @@ impl Arguments {
             (self.reports, self.gantt, self.export) = Default::default();
         }
         let (gantt, export) = (self.gantt.as_deref(), self.export.as_deref());
-        self.reports.check(&[("--gantt", gantt, SVG), ("--export", export, CSV)], None)
+        let csv: Format = ("a CSV file", &["csv"]);
+        self.reports.check(&[("--gantt", gantt, SVG), ("--export", export, csv)], None)
     }
 }

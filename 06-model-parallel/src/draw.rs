@@ -19,8 +19,8 @@ use crate::arguments::Arguments;
 const MOST_COLUMNS: usize = 1000;
 
 /// Prints drawings of the schedules, each with its idle time, its channels, and the micro-batches that stages keep. With
-/// `--gantt` draws a picture, too, and with `--export` writes the list. A process that does not speak only checks the flags. Fails with a [`UsageError`] when there
-/// is no such schedule, or a drawing is too wide.
+/// `--gantt` draws a picture, too, and with `--export` writes the list. A process that does not speak only checks the flags.
+/// Fails with a [`UsageError`] when there is no such schedule, or a drawing is too wide.
 pub(crate) fn draw(mut flags: Arguments, speaks: bool) -> anyhow::Result<()> {
     let stages = flags.launch.devices.unwrap_or(SeveralDevices::DEFAULT);
     let schedules = flags.schedules(Mesh::pipeline(stages));
@@ -53,15 +53,11 @@ pub(crate) fn draw(mut flags: Arguments, speaks: bool) -> anyhow::Result<()> {
         };
         let size = [counted(stages, "stage"), counted(micro_batches, "micro-batch")].join(", ");
         paragraph(format_args!("{kind}: {size}"))?;
-        let (name, column, part) = match kind {
-            // The passes of a chunk are as much shorter as the chunk is.
-            Kind::Interleaved { chunks } => (
-                format!("interleaved 1F1B ({chunks} chunks)"),
-                format!(" (a column is 1/{chunks})"),
-                " of a chunk",
-            ),
-            _ => (kind.to_string(), String::new(), ""),
-        };
+        let (mut name, mut column, mut part) = (kind.to_string(), String::new(), "");
+        if let Kind::Interleaved { chunks } = kind {
+            name = format!("interleaved 1F1B ({chunks} chunks)");
+            (column, part) = (format!(" (a column is 1/{chunks})"), " of a chunk");
+        }
         line(step.drawing(1.0 / kind.chunks() as f64, report::columns()).trim_end())?;
         paragraph(format_args!(
             "{} units of time{column}, idle (bubble) {:.1} %; {channels}\nmicro-batches{part} kept by each stage: {}",
@@ -74,21 +70,17 @@ pub(crate) fn draw(mut flags: Arguments, speaks: bool) -> anyhow::Result<()> {
     }
     paragraph(least_idle(&drawn))?;
     let list = || drawn.iter().map(|(_, checked, _)| checked.schedule().to_pytorch()).collect();
-    let exported = write("--export", flags.export.as_deref(), list);
+    let exported = write("--export", flags.export.as_deref(), &list);
     let picture = || {
         let title = "Predicted steps: a forward pass takes one unit of time, a backward pass two, a message nothing";
         let steps = drawn.iter().map(|(name, _, step)| (&**name, [step])).collect_vec();
         chart(title, None, &steps).svg(Place::File)
     };
-    Ok(write("--gantt", flags.gantt.as_deref(), picture).and(exported)?)
+    Ok(write("--gantt", flags.gantt.as_deref(), &picture).and(exported)?)
 }
 
 /// Writes the file of a flag, if there is one.
-pub(crate) fn write(
-    flag: &str,
-    path: Option<&Path>,
-    text: impl FnOnce() -> String,
-) -> io::Result<()> {
+pub(crate) fn write(flag: &str, path: Option<&Path>, text: &dyn Fn() -> String) -> io::Result<()> {
     let write = |path| file::write_flag(flag, path, |file| file.write_all(text().as_bytes()));
     path.map_or(Ok(()), write)
 }
@@ -106,15 +98,12 @@ fn predict(kind: Kind, stages: usize, micro_batches: usize) -> anyhow::Result<(C
 fn legend(schedules: &[(Kind, usize)]) -> String {
     let has = |which: fn(&Kind) -> bool| schedules.iter().any(|(kind, _)| which(kind));
     let chunk = if has(|kind| kind.chunks() > 1) { " and the letter of its chunk" } else { "" };
-    let weights = match has(|kind| *kind == Kind::ZbH1) {
-        true => {
-            "; ZB-H1 cuts the backward pass: B for the gradients of inputs, W for those of weights"
-        }
-        false => "",
-    };
+    let halves =
+        "; ZB-H1 cuts the backward pass: B for the gradients of inputs, W for those of weights";
+    let halves = if has(|kind| *kind == Kind::ZbH1) { halves } else { "" };
     format!(
         "F: forward pass, B: backward pass, with the number of the micro-batch{chunk}; ··: idle. A forward pass of a stage \
-         takes a unit of time, and its backward pass takes two{weights}."
+         takes a unit of time, and its backward pass takes two{halves}."
     )
 }
 

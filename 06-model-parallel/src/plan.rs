@@ -93,10 +93,8 @@ impl Way {
             let of_what = if part.start == 0 { " of the work" } else { "" };
             format!("{} ({:.0} %{of_what})", range(part.start, part.end - 1), share * 100.0)
         };
-        let chunks = match self.kind.chunks() {
-            1 => String::new(),
-            chunks => format!(" of {chunks} chunks"),
-        };
+        let chunks = self.kind.chunks();
+        let chunks = if chunks > 1 { format!(" of {chunks} chunks") } else { String::new() };
         let parts = self.cut.iter().map(part).join(", ");
         format!("{} stages{chunks}, cut {how}: layers {parts}", self.mesh.pipeline)
     }
@@ -130,13 +128,11 @@ impl Arguments {
         for (mesh, kind, number) in alone.chain(several) {
             match self.way(mesh, kind, number, layers) {
                 Ok(way) => ways.push(way),
-                Err(error) if !chosen && mesh.tensor > 1 => {
-                    notes.push(format!("no tensor parallelism: {error}"));
+                Err(error) if chosen || mesh.tensor == 1 && kind.chunks() == 1 => {
+                    return Err(error);
                 }
-                Err(error) if !chosen && kind.chunks() > 1 => {
-                    notes.push(format!("no {kind}: {error}"));
-                }
-                Err(error) => return Err(error),
+                Err(error) if mesh.tensor == 1 => notes.push(format!("no {kind}: {error}")),
+                Err(error) => notes.push(format!("no tensor parallelism: {error}")),
             }
         }
         Ok(ways)
@@ -205,9 +201,9 @@ impl Prepared {
         let (several, world_size) = launch.plan(&flags.launch.each, devices)?;
         let mesh = flags.mesh.unwrap_or(Mesh::pipeline(world_size));
         flags.check(launch, mesh)?;
-        let mut notes: Vec<String> = launch.note(&several).into_iter().collect();
         let part = sizing::limit_images(&mut flags.train, &several, IMAGES_ON_A_CPU);
-        notes.extend(sizing::note(None, part));
+        let mut notes =
+            launch.note(&several).into_iter().chain(sizing::note(None, part)).collect_vec();
         let (size, layers) = flags.network(&several)?;
         let one = flags.launch.each.plan_one_of(&several)?;
         let mut ways = flags.ways(mesh, &layers, &mut notes)?;
@@ -236,11 +232,6 @@ impl Prepared {
         if way.is_alone() { &self.one } else { &self.several }
     }
 
-    /// The number of samples of the largest batch.
-    pub(crate) fn batch(&self) -> usize {
-        self.setup.options.batch_size.min(self.setup.data.train.len())
-    }
-
     /// Cuts the model by the measured costs of its layers. All processes call this together: the process that prints measures
     /// and predicts, and all processes get its cuts.
     pub(crate) fn cut_by_cost(&mut self, launch: &Launch) -> Result<()> {
@@ -256,8 +247,9 @@ impl Prepared {
 
     /// Measures the layers on the first device, for each size of a micro-batch. Then cuts and predicts all pipelines.
     fn measure(&mut self) -> Result<()> {
-        let (batch, device) = (self.batch(), self.several.slots()[0].open()?);
+        let device = self.several.slots()[0].open()?;
         let Self { flags, setup, layers, ways, notes, .. } = self;
+        let batch = setup.options.batch_size.min(setup.data.train.len());
         let mut known = HashMap::new();
         let mut costs = |units: &[Range<usize>], rows: usize| -> Result<Vec<Cost>> {
             let key = (units.to_vec(), rows);

@@ -53,12 +53,10 @@ pub(crate) fn report(
     // An error of one file does not prevent the next file.
     let (flags, written) = (&prepared.flags, outputs.write(headline));
     let gantt = flags.gantt.as_deref().filter(|_| !steps.is_empty());
-    let drawn = write("--gantt", gantt, picture);
-    let pipeline = prepared.ways.iter().find(|way| way.has_stages());
-    let list = flags.export.as_deref().zip(pipeline);
-    let exported = list.map_or(Ok(()), |(path, way)| {
-        write("--export", Some(path), || way.checked.schedule().to_pytorch())
-    });
+    let drawn = write("--gantt", gantt, &picture);
+    let pipelines = || prepared.ways.iter().filter(|way| way.has_stages());
+    let list = || pipelines().map(|way| way.checked.schedule().to_pytorch()).collect();
+    let exported = write("--export", flags.export.as_deref(), &list);
     Ok(written.and(drawn).and(exported)?)
 }
 
@@ -170,8 +168,8 @@ fn doubts_about(all: &[Outcome<'_>]) -> Vec<Doubt> {
 
 /// The time of a step, and the idle time of pipelines. With doubts about the times, the table has no speed-ups.
 fn times(outcomes: &[Outcome<'_>], doubts: &[Doubt]) -> Table {
-    let (one, stages) =
-        (alone_and_split(outcomes).0.first(), outcomes.iter().any(|it| it.way.has_stages()));
+    let stages = outcomes.iter().any(|it| it.way.has_stages());
+    let one = alone_and_split(outcomes).0.first();
     let ratio = |it: &Outcome<'_>| Some(one?.seconds_per_step / it.seconds_per_step);
     let columns: [Column<'_, Outcome<'_>>; 5] = [
         ("micro-\nbatches", 1, true, &|it| Some(it.way.shards.to_string())),
