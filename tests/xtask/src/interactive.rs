@@ -33,8 +33,8 @@ pub fn steps() -> anyhow::Result<Interactive> {
 
 /// Generates every pipeline schedule.
 pub fn schedules() -> anyhow::Result<Interactive> {
-    let catalogue = schedules::Catalogue::make()?;
-    let had = catalogue.plans.iter().filter(|plan| plan.timeline.is_some()).count();
+    let catalogue = schedules::catalogue()?;
+    let had = catalogue.plans.iter().filter(|plan| plan.step.is_some()).count();
     let refused = catalogue.plans.len() - had;
     Ok(Interactive {
         files: [
