@@ -6,7 +6,7 @@
 //     </step-lists>
 //
 // The course's own lists, checker and simulator decided what is shown, down to the words with which a list is
-// refused; `tests/xtask/src/schedules` says how it is written down. The data has the menus, too, and the words
+// refused; `tests/xtask/src/lists.rs` says how it is written down. The data has the menus, too, and the words
 // and colours of all that a device does: this file knows streams, and no kinds of lists.
 //
 // This file has four parts: what is read, what is said, what is drawn, and the element. What it shares with
@@ -352,9 +352,13 @@
         item.append(swatch, words);
         return item;
       };
-      const seen = new Set(lanes.flatMap(({ cells }) => cells.map(({ label }) => label)));
-      const work = look.labels.filter((label) => seen.has(label)).map((label) =>
-        entry(classOf({ label, pale: label.pale }), `${label.name}: ${count(label.units, "unit")}`));
+      const work = look.labels.flatMap((label) => {
+        const cells = lanes.flatMap(({ cells }) => cells.filter((cell) => cell.label === label));
+        const lengths = new Set(cells.map(({ start, end }) => Number(short(end - start))));
+        // Of a message, only the part that is waited for is drawn: some are shorter than others.
+        const length = lengths.size === 1 ? `: ${count([...lengths][0], "unit")}` : "";
+        return cells.length > 0 ? [entry(classOf({ label, pale: label.pale }), `${label.name}${length}`)] : [];
+      });
       const held = this.data.held.filter((_, kind) => rows.some(({ held }) => held.some(({ state }) => state[kind] > 0)));
       const memory = held.map(({ name, series }) => entry(`kept series-${series}`, `memory: ${name}`));
       this.part("legend").replaceChildren(...work, entry("cell idle", "idle: the bubble"), ...memory);
