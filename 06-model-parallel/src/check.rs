@@ -2,24 +2,27 @@
 //!
 //! 1. Every unit does each of its tasks once, and everything that a task needs comes before it.
 //! 2. The gradients of a unit are summed over the micro-batches in ascending order. So the bits are those of one device.
-//! 3. Two stages have their messages in one order. Replicas have the same lists, so they start their sums in one order, too.
+//! 3. Two stages have their messages in one order, and replicas start their collectives in one order.
 //! 4. No stage waits for ever. This law depends on the capacity of the channels: a schedule may be sound with channels that
-//!    hold one message, and have a deadlock when every send waits for its receiver. Replicas add no deadlock: a sum waits for
-//!    the same place of the same list.
+//!    hold one message, and have a deadlock when every send waits for its receiver. Replicas add no deadlock: a collective
+//!    waits for the same place of the same order.
+//! 5. The layers of a unit run while all its parameters are there, and a unit ends a step in the state in which it began.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::iter::successors;
 
 use harness::report::counted;
 use itertools::Itertools as _;
 
 use crate::Refused;
+use crate::bytes::Cost;
 use crate::instructions::Action::{
-    AllReduce, Backward, BackwardInput, BackwardWeight, Forward, ForwardOnly, RecvActivation,
-    RecvGradient, SendActivation, SendGradient, Update,
+    AllReduce, Backward, BackwardInput, BackwardWeight, Forward, ForwardOnly, Free, Gather,
+    Recompute, RecvActivation, RecvGradient, ReduceScatter, SendActivation, SendGradient, Update,
+    Wait as Await,
 };
 use crate::instructions::{Instruction, Message, Schedule, UNBOUNDED};
-use crate::simulate::{Cost, Step, Timeline, Wait, run, simulate};
+use crate::simulate::{Step, Timeline, Wait, run, simulate};
 
 // ANCHOR: check
 /// A schedule that keeps the laws, with channels of a known capacity. Only [`check`] makes one.
@@ -28,6 +31,22 @@ pub struct Checked {
     schedule: Schedule,
     capacity: usize,
     smallest_capacity: usize,
+}
+
+/// The law that a schedule breaks, and the place.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// Any other law than the fourth, in a sentence.
+    #[error("{0}")]
+    Law(String),
+    /// The fourth law: the stages that wait for each other, and the rest of the sentence.
+    #[error("deadlock with channels that hold {text}")]
+    #[expect(missing_docs, reason = "the line above explains the fields")]
+    Deadlock { circle: Vec<Wait>, text: String },
+}
+
+fn broken<T>(text: impl Into<String>) -> Result<T, Error> {
+    Err(Error::Law(text.into()))
 }
 
 impl Checked {
@@ -59,15 +78,27 @@ impl Checked {
 /// Checks a schedule for channels that hold `capacity` messages. Fails with the first law that the schedule breaks, and
 /// where: see [`Error`].
 pub fn check(schedule: Schedule, capacity: usize) -> Result<Checked, Error> {
-    let (stages, units, micro_batches) =
-        (schedule.stages(), schedule.units(), schedule.micro_batches);
-    if stages == 0 || units == 0 || micro_batches == 0 || schedule.replicas == 0 {
-        return Err(Error::Empty { stages, units, micro_batches, replicas: schedule.replicas });
+    let Schedule { micro_batches, replicas, ref placement, sharded, .. } = schedule;
+    let (stages, units) = (schedule.stages(), schedule.units());
+    if [stages, units, micro_batches, replicas].contains(&0) {
+        return broken(format!(
+            "stages: {stages}, units: {units}, micro-batches: {micro_batches}, replicas: {replicas}; a schedule has at \
+             least one of each"
+        ));
     }
-    if !schedule.placement.iter().copied().sorted().dedup().eq(0..stages) {
-        return Err(Error::Nowhere { placement: schedule.placement, stages });
+    if !placement.iter().copied().sorted().dedup().eq(0..stages) {
+        return broken(format!(
+            "the units are on stages {placement:?}; there are {stages} stages, and each has a unit"
+        ));
     }
-    (0..stages).try_for_each(|stage| check_stage(&schedule, stage))?;
+    if sharded && stages > 1 {
+        return broken(format!("{stages} stages in chunks: {WHOLE_IN_PIPELINES}"));
+    }
+    for stage in 0..stages {
+        let done = check_tasks(&schedule, stage)?;
+        check_kept(&schedule, stage, &done)?;
+        check_parameters(&schedule, stage)?;
+    }
     check_order_of_messages(&schedule)?;
     let smallest_capacity = smallest_capacity(&schedule, capacity)?;
     Ok(Checked { schedule, capacity, smallest_capacity })
@@ -78,66 +109,105 @@ pub fn check(schedule: Schedule, capacity: usize) -> Result<Checked, Error> {
 /// The law that orders two tasks, in words.
 type Law = &'static str;
 
+/// The position in a list at which each task is done.
+type Done = BTreeMap<Instruction, usize>;
+
+/// A law that all three functions below name.
+const WHOLE_IN_PIPELINES: &str =
+    "the units of a pipeline are whole; only a model on one stage is sharded";
+
+fn step(schedule: &Schedule, stage: usize, position: usize) -> Step {
+    Step { stage, position, instruction: schedule.lists[stage][position] }
+}
+
 /// Checks that a stage does each task of its units once, and in order.
-fn check_stage(schedule: &Schedule, stage: usize) -> Result<(), Error> {
-    let list = &schedule.lists[stage];
-    let step = |position: usize| Step { stage, position, instruction: list[position] };
-    // The position at which each task is done.
-    let mut done = BTreeMap::new();
-    for (position, &instruction) in list.iter().enumerate() {
+fn check_tasks(schedule: &Schedule, stage: usize) -> Result<Done, Error> {
+    let step = |position| step(schedule, stage, position);
+    let mut done = Done::new();
+    for (position, &instruction) in schedule.lists[stage].iter().enumerate() {
         if let Some(text) = no_such(schedule, stage, instruction) {
-            return Err(Error::NoSuch { step: step(position), text });
+            return broken(format!("{}: {text}", step(position)));
         }
         for task in tasks(instruction) {
             if let Some(first) = done.insert(task, position) {
-                return Err(Error::Twice { step: step(position), first: step(first) });
+                let Step { position: first, instruction, .. } = step(first);
+                return broken(format!(
+                    "{}: instruction {first}, {instruction}, has done that already. Every micro-batch passes a unit \
+                     forward once and backward once, every message is sent once, and every unit is summed and updated \
+                     once",
+                    step(position)
+                ));
             }
         }
     }
-    let of_unit = |unit| (0..schedule.micro_batches).flat_map(move |i| order(schedule, unit, i));
+    let of_unit = |unit| (0..schedule.micro_batches).flat_map(move |i| order(unit, i));
     for (first, then, law) in schedule.units_of(stage).flat_map(of_unit) {
         let is_done = |task: Instruction| done.contains_key(&task);
-        let is_missing =
-            |task: &Instruction| !is_done(*task) && no_such(schedule, stage, *task).is_none();
+        let is_missing = |&task: &Instruction| !is_done(task) && demands(schedule, stage, task);
         if let Some(task) = [first, then].into_iter().find(is_missing) {
             let action = match task.action {
                 BackwardInput(i) if !is_done(Instruction { action: BackwardWeight(i), ..task }) => {
                     Backward(i)
                 }
+                AllReduce if schedule.sharded => ReduceScatter,
+                Forward(i) if task.unit < schedule.first_trained => ForwardOnly(i),
                 action => action,
             };
             let missing = Instruction { action, ..task };
-            return Err(Error::Missing { stage, missing, text: never_done(schedule, missing) });
+            let text = never_done(schedule, missing);
+            return broken(format!("stage {stage} never does {missing}{text}"));
         }
         if let (Some(&needs), Some(&early)) = (done.get(&first), done.get(&then))
             && needs > early
         {
-            return Err(Error::TooEarly { step: step(early), needs: step(needs), law });
+            let Step { position, instruction, .. } = step(needs);
+            return broken(format!(
+                "{}: it needs {instruction} first, and that comes later, as instruction {position}. {law}",
+                step(early)
+            ));
         }
     }
-    Ok(())
+    Ok(done)
 }
 
-/// The tasks of an instruction: a backward pass in one piece is both halves. Any other instruction is one task.
+/// The tasks of an instruction: a backward pass in one piece is both halves, and there are two ways to go forward and two
+/// ways to sum. A unit may be gathered and freed many times, which is no task.
 fn tasks(Instruction { unit, action }: Instruction) -> Vec<Instruction> {
     let actions = match action {
         Backward(i) => vec![BackwardInput(i), BackwardWeight(i)],
+        ForwardOnly(i) => vec![Forward(i)],
+        ReduceScatter => vec![AllReduce],
+        Gather | Await | Free => vec![],
         _ => vec![action],
     };
     actions.into_iter().map(|action| Instruction { unit, action }).collect()
 }
 
+/// Whether a stage must do a task, and not only may.
+fn demands(schedule: &Schedule, stage: usize, task: Instruction) -> bool {
+    let is_here = schedule.placement.get(task.unit) == Some(&stage);
+    is_here
+        && match task.action {
+            Forward(_) => true,
+            AllReduce if schedule.sharded => task.unit >= schedule.first_trained,
+            Recompute(_) => false,
+            _ => schedule.has(task),
+        }
+}
+
 /// The order of the tasks of a micro-batch: a task, a task that needs the first one, and the law. A step may lack some of
 /// these tasks.
-fn order(schedule: &Schedule, unit: usize, i: usize) -> Vec<(Instruction, Instruction, Law)> {
+fn order(unit: usize, i: usize) -> Vec<(Instruction, Instruction, Law)> {
     let of = |unit| move |action| Instruction { unit, action };
     let (here, next) = (of(unit), of(unit + 1));
-    let forward = |unit| if unit < schedule.first_trained { ForwardOnly(i) } else { Forward(i) };
-    let (pass, sent) = (forward(unit), "What is sent has to be computed first");
+    let sent = "What is sent has to be computed first";
+    let received = "A forward pass starts from the activation that was received";
     let of_unit = [
-        (RecvActivation(i), pass, "A forward pass starts from the activation that was received"),
-        (pass, SendActivation(i), sent),
-        (pass, BackwardInput(i), "The backward pass uses what the forward pass has kept"),
+        (RecvActivation(i), Forward(i), received),
+        (Forward(i), SendActivation(i), sent),
+        (Forward(i), Recompute(i), "A recomputation starts from the input that was kept"),
+        (Recompute(i), BackwardInput(i), "The backward pass uses what the recomputation has kept"),
+        (Forward(i), BackwardInput(i), "The backward pass uses what the forward pass has kept"),
         (RecvGradient(i), BackwardInput(i), "A backward pass starts from the received gradient"),
         (BackwardInput(i), SendGradient(i), sent),
         (BackwardInput(i), BackwardWeight(i), "The second half uses what the first half has left"),
@@ -147,7 +217,7 @@ fn order(schedule: &Schedule, unit: usize, i: usize) -> Vec<(Instruction, Instru
     ];
     let mut order = of_unit.map(|(first, then, law)| (here(first), here(then), law)).to_vec();
     let law = "A unit goes forward with what the unit before it has computed";
-    order.push((here(pass), next(forward(unit + 1)), law));
+    order.push((here(Forward(i)), next(Forward(i)), law));
     let law = "A unit goes backward with the gradient that the unit after it has computed";
     order.push((next(BackwardInput(i)), here(BackwardInput(i)), law));
     if let Some(before) = i.checked_sub(1) {
@@ -155,6 +225,95 @@ fn order(schedule: &Schedule, unit: usize, i: usize) -> Vec<(Instruction, Instru
         order.push((here(BackwardWeight(before)), here(BackwardWeight(i)), law));
     }
     order
+}
+
+/// Checks that either the forward pass or a recomputation keeps the activations for a backward pass.
+fn check_kept(schedule: &Schedule, stage: usize, done: &Done) -> Result<(), Error> {
+    let list = &schedule.lists[stage];
+    for (position, &it) in list.iter().enumerate() {
+        let at =
+            |action| done.get(&Instruction { action, ..it }).map(|&position| list[position].action);
+        let law = match it.action {
+            ForwardOnly(i) if it.unit >= schedule.first_trained && at(Recompute(i)).is_none() => {
+                "a unit that is trained keeps its activations for the backward pass: this is Forward, or a Recompute comes \
+                 later"
+            }
+            Recompute(i) if at(Forward(i)) != Some(ForwardOnly(i)) => {
+                "the forward pass has kept the activations: it is ForwardOnly, or this is left out"
+            }
+            _ => continue,
+        };
+        return broken(format!("{}: {law}", step(schedule, stage, position)));
+    }
+    Ok(())
+}
+
+/// The parameters of a unit on a rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Parameters {
+    Whole,
+    /// Whole, but from before the update of the chunks.
+    Old,
+    OnTheirWay,
+    /// The rank has its chunk alone.
+    Freed,
+}
+
+/// Checks that the layers of a unit run while its parameters are there, and that a unit ends a step in the state in which it
+/// began.
+fn check_parameters(schedule: &Schedule, stage: usize) -> Result<(), Error> {
+    use Parameters::{Freed, Old, OnTheirWay, Whole};
+    let list = &schedule.lists[stage];
+    let begin = if schedule.sharded { Freed } else { Whole };
+    let scattered = |it: &&Instruction| it.action == ReduceScatter;
+    let scattered: BTreeSet<_> = list.iter().filter(scattered).map(|it| it.unit).collect();
+    let mut units = vec![(begin, 0); schedule.units()];
+    for (position, Instruction { unit, action }) in list.iter().enumerate() {
+        let (now, last) = &mut units[*unit];
+        let has_chunks = schedule.sharded || scattered.contains(unit);
+        let (moves, runs) = (matches!(action, Gather | Await | Free), action.runs_layers());
+        let next = match (action, *now) {
+            _ if moves && !has_chunks => Err(
+                "each replica updates the whole unit, and no replica has a chunk of it to gather",
+            ),
+            _ if runs && *now == Freed => {
+                Err("the layers of a unit run after its Gather and its Wait")
+            }
+            _ if runs && *now == OnTheirWay => {
+                Err("the parameters are on their way, and the layers of a unit run after its Wait")
+            }
+            _ if runs && *now == Old => Err(
+                "the update has changed the chunks, and the unit is gathered again before its layers run",
+            ),
+            (Gather, Whole) => Err("the parameters are there already"),
+            (Gather, OnTheirWay) => Err("the parameters are on their way already"),
+            (Gather, _) => Ok(OnTheirWay),
+            (Await, OnTheirWay) => Ok(Whole),
+            (Await, _) => Err("no Gather has started, and what arrives was gathered"),
+            (Free, OnTheirWay) => Err("a unit is not freed while its parameters are on their way"),
+            (Free, Freed) => Err("the unit is freed already"),
+            (Free, _) => Ok(Freed),
+            (Update, OnTheirWay) => {
+                Err("a unit is not updated while its parameters are on their way")
+            }
+            (Update, Whole) if has_chunks => Ok(Old),
+            (_, now) => Ok(now),
+        };
+        let wrong = |law| Error::Law(format!("{}: {law}", step(schedule, stage, position)));
+        (*now, *last) = (next.map_err(wrong)?, position);
+    }
+    let law = "A unit ends a step in the state in which it began";
+    let wrong = units.into_iter().enumerate().find(|(_, (end, _))| *end != begin);
+    wrong.map_or(Ok(()), |(unit, (end, last))| {
+        let state = match end {
+            Whole => "whole, without its Free",
+            Old => "with parameters from before the update, without a Gather and a Wait",
+            OnTheirWay => "with its parameters on their way, without its Wait",
+            Freed => "freed",
+        };
+        let last = step(schedule, stage, last);
+        broken(format!("{last}: unit {unit} ends the step {state}. {law}"))
+    })
 }
 
 /// The reason why a stage has no such instruction, or `None` if it has.
@@ -176,13 +335,12 @@ fn no_such(schedule: &Schedule, stage: usize, it: Instruction) -> Option<String>
     }
     let text = match action {
         Forward(_) => "no backward pass uses what this pass keeps: this is ForwardOnly",
-        ForwardOnly(_) => {
-            "a unit that is trained keeps its activations for the backward pass: this is Forward"
+        Gather | Await | Free | ReduceScatter if schedule.stages() > 1 => WHOLE_IN_PIPELINES,
+        AllReduce if schedule.sharded => {
+            "the replicas hold chunks, and each needs its chunk of the sum: this is ReduceScatter"
         }
         AllReduce if schedule.replicas == 1 => "there is one replica, and nothing to sum over",
-        Backward(_) | BackwardInput(_) | BackwardWeight(_) | AllReduce | Update => {
-            "this unit has nothing to train"
-        }
+        action if action.computes() || action.is_collective() => "this unit has nothing to train",
         SendActivation(_) | RecvGradient(_) if schedule.is_last(unit) => {
             "this is the end of the model: its activation goes into the loss, and its gradient begins at the loss"
         }
@@ -208,7 +366,9 @@ fn never_done(schedule: &Schedule, task: Instruction) -> String {
             );
         }
         (Forward(_) | ForwardOnly(_), _) => "Every micro-batch passes every unit forward once",
-        (AllReduce, _) => "Every replica has gradients, and the update needs the sum of all",
+        (AllReduce | ReduceScatter, _) => {
+            "Every replica has gradients, and the update needs the sum of all"
+        }
         (Update, _) => "Every unit with something to train is updated once",
         _ => {
             "Every micro-batch passes every unit with something to train backward once, in one piece or in both halves"
@@ -234,7 +394,32 @@ fn check_order_of_messages(schedule: &Schedule) -> Result<(), Error> {
     for [sends, receives] in channels.into_values() {
         for ((sent, sending), (expected, receiving)) in sends.into_iter().zip(receives) {
             if sent.key != expected.key {
-                return Err(Error::Order { sending, receiving });
+                let Step { stage, position, instruction } = sending;
+                return broken(format!(
+                    "{receiving}: what arrives is {instruction}, instruction {position} of stage {stage}. What is sent \
+                     first arrives first"
+                ));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Checks that all replicas, each with its own list, start their collectives in one order. Otherwise a sum of one unit would meet
+/// a gather of another.
+pub fn in_one_order(replicas: &[Vec<Instruction>]) -> Result<(), Error> {
+    let collective = |list: &Vec<Instruction>, number| {
+        let found = list.iter().filter(|it| it.action.is_collective()).nth(number);
+        found.map_or_else(|| "none".to_owned(), Instruction::to_string)
+    };
+    for (replica, list) in replicas.iter().enumerate().skip(1) {
+        for number in 0..list.len().max(replicas[0].len()) {
+            let [first, other] = [&replicas[0], list].map(|list| collective(list, number));
+            if first != other {
+                return broken(format!(
+                    "collective {number}: replica 0 starts {first}, replica {replica} {other}. All replicas start their \
+                     collectives in one order"
+                ));
             }
         }
     }
@@ -281,41 +466,3 @@ fn circle(waiting: &[Wait]) -> Vec<Wait> {
     first.into_iter().chain(others).collect()
 }
 // ANCHOR_END: all_stages
-
-// ANCHOR: errors
-/// The law that a schedule breaks. `text` completes the message. Stages, instructions, micro-batches and units are
-/// counted from 0.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[expect(missing_docs, reason = "the messages explain the variants")]
-pub enum Error {
-    #[error(
-        "stages: {stages}, units: {units}, micro-batches: {micro_batches}, replicas: {replicas}; a schedule has at least \
-         one of each"
-    )]
-    Empty { stages: usize, units: usize, micro_batches: usize, replicas: usize },
-    #[error(
-        "the units are on stages {placement:?}; there are {stages} stages, and each has a unit"
-    )]
-    Nowhere { placement: Vec<usize>, stages: usize },
-    #[error("{step}: {text}")]
-    NoSuch { step: Step, text: String },
-    #[error(
-        "{step}: instruction {}, {}, has done that already. Every micro-batch passes a unit forward once and backward \
-         once, every message is sent once, and every unit is summed and updated once", first.position, first.instruction
-    )]
-    Twice { step: Step, first: Step },
-    #[error("stage {stage} never does {missing}{text}")]
-    Missing { stage: usize, missing: Instruction, text: String },
-    #[error(
-        "{step}: it needs {} first, and that comes later, as instruction {}. {law}", needs.instruction, needs.position
-    )]
-    TooEarly { step: Step, needs: Step, law: Law },
-    #[error(
-        "{receiving}: what arrives is {}, instruction {} of stage {}. What is sent first arrives first",
-        sending.instruction, sending.position, sending.stage
-    )]
-    Order { sending: Step, receiving: Step },
-    #[error("deadlock with channels that hold {text}")]
-    Deadlock { circle: Vec<Wait>, text: String },
-}
-// ANCHOR_END: errors

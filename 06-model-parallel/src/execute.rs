@@ -8,6 +8,7 @@
 //! A stage may hold parts of its layers. Then each rank of its tensor-parallel group has an executor, which exchanges
 //! activations with the executor of the same part in the neighbouring stage ([`mesh`](crate::mesh)).
 
+mod begin;
 mod evaluate;
 mod step;
 pub mod unit;
@@ -17,16 +18,15 @@ use std::collections::HashMap;
 use std::rc::Rc;
 use std::time::{Instant, SystemTime};
 
-use candle_core::{DType, Device, Module as _, ModuleT, Result as TensorResult, Shape, Tensor};
+use candle_core::{Device, ModuleT, Result as TensorResult, Shape, Tensor};
 use concise_wrapper::ddp::alike;
 use concise_wrapper::evaluate::{allreduce_by_batch, part_of};
 use concise_wrapper::model::Step;
 use concise_wrapper::optimizer::Optimizer;
-use concise_wrapper::weights::{Snapshot, Weights};
+use concise_wrapper::weights::{Named, Snapshot, Weights};
 use concise_wrapper::{Error, Model, Network, allreduce_sums, replicas, text};
 use datasets::Dataset;
 use harness::records::BatchSums;
-use ops::backward::no_grad;
 use ops::cross_entropy;
 use params_and_allreduce::Algorithm;
 use params_and_allreduce::communicator::{self, SharedCommunicator};
@@ -35,11 +35,13 @@ use scratch_data_parallel::reproducible::tree_sums;
 use serde::{Deserialize, Serialize};
 use split_batch::loader::{LocalBatch, Shards};
 
-use crate::check::{Checked, check};
-use crate::instructions::{Instruction, Schedule, UNBOUNDED};
+use crate::bytes::Bytes;
+use crate::check::{Checked, in_one_order};
+use crate::instructions::{Instruction, Schedule};
 use crate::mesh::{Axis, Mesh};
-use crate::simulate::{Bytes, Span, Timeline, peaks};
-use step::{Purpose, StepState};
+use crate::simulate::{Span, Timeline, peaks};
+use begin::{behind_nothing_to_train, each_in_one_stage, not_recomputed, with_shapes};
+use step::StepState;
 use unit::{Replicas, Unit, Whole, joined};
 
 /// The largest number of timelines that an executor keeps.
@@ -52,12 +54,14 @@ pub struct Settings {
     pub loss: fn(&Tensor, &Tensor) -> TensorResult<Tensor>,
     /// Whether gradients and losses are added along the tree of chapter 4: the bits of any number of replicas.
     pub by_shards: bool,
+    /// The all-reduce of whole gradients that are not added along the tree.
+    pub algorithm: Algorithm,
 }
 
 impl Default for Settings {
     /// The cross-entropy, and running sums.
     fn default() -> Self {
-        Self { loss: cross_entropy, by_shards: false }
+        Self { loss: cross_entropy, by_shards: false, algorithm: Algorithm::default() }
     }
 }
 
@@ -89,7 +93,7 @@ struct Placed<U> {
     number: usize,
     unit: U,
     /// The bytes of the optimizer's state, from the first update on.
-    state: Cell<Option<usize>>,
+    state: Cell<usize>,
     input: Vec<usize>,
     output: Vec<usize>,
 }
@@ -142,6 +146,36 @@ impl<M: ModuleT> Executor<Whole<M>> {
         sample: &[usize],
         settings: Settings,
     ) -> Result<Self, Error> {
+        let (wanted, found) = (
+            checked.schedule().units_of(mesh.coordinate(all.rank(), Axis::Pipeline)).count(),
+            networks.len(),
+        );
+        if wanted != found {
+            return refuse(format!("a schedule with {wanted} units on a stage that has {found}"));
+        }
+        let mut networks = networks.into_iter();
+        Self::of_units(checked, all, mesh, sample, settings, |number, replicas| {
+            let network = networks.next().expect("a network for each unit");
+            Ok(Whole::new(number, network, Rc::clone(replicas)))
+        })
+    }
+}
+
+impl<U: Unit> Executor<U> {
+    /// The executor of a stage on one rank of `mesh`. All ranks call this together.
+    ///
+    /// `unit` makes the units of the stage in the order of the model, from their numbers and the connection of the replicas. A
+    /// unit is whole when it is made. If the schedule is sharded, the unit is freed before the next one is made. Fails as
+    /// [`new`](Executor::new) does, and when a unit with batch norms is recomputed, or replicas start their collectives in
+    /// different orders.
+    pub fn of_units(
+        checked: &Checked,
+        all: SharedCommunicator,
+        mesh: Mesh,
+        sample: &[usize],
+        settings: Settings,
+        mut unit: impl FnMut(usize, &Rc<Replicas>) -> Result<U, Error>,
+    ) -> Result<Self, Error> {
         let schedule = checked.schedule();
         let wanted = [
             ("stages", schedule.stages(), mesh.pipeline),
@@ -157,29 +191,34 @@ impl<M: ModuleT> Executor<Whole<M>> {
         let pipeline = mesh.along(&all, Axis::Pipeline)?;
         let of_data = mesh.along(&all, Axis::Data)?;
         let stage = pipeline.rank();
-        let (numbers, found) = (schedule.units_of(stage).collect::<Vec<_>>(), networks.len());
-        if numbers.len() != found {
-            let wanted = numbers.len();
-            return refuse(format!("a schedule with {wanted} units on a stage that has {found}"));
-        }
+        let collectives = text::values(&*of_data, &schedule.lists[stage])?;
+        in_one_order(&collectives).map_err(|error| Error::Model(Box::new(error)))?;
         let tree = FixedTree::new(schedule.micro_batches * mesh.data, mesh.data)?;
         let parts = mesh.along(&all, Axis::Tensor)?;
-        for network in &networks {
+        let replicas = Rc::new(Replicas::new(of_data, tree, settings)?);
+        let make = |number| {
+            let unit = unit(number, &replicas)?;
+            let network = unit.network();
+            not_recomputed(schedule, number, network.weights())?;
             network.norms().by_shard();
-            alike::structure(&of_data, network.weights())?;
-        }
-        let replicas = Rc::new(Replicas::new(of_data, tree, settings.by_shards)?);
-        let whole = |(number, network)| Whole::new(number, network, Rc::clone(&replicas));
-        let units: Vec<_> = numbers.iter().copied().zip(networks).map(whole).collect();
-        let weights = joined(&units);
-        each_in_one_stage(&pipeline, &weights)?;
-        let units = numbers.into_iter().zip(units);
+            alike::structure(&replicas.comm, network.weights())?;
+            Ok((number, unit))
+        };
+        let mut units = schedule.units_of(stage).map(make);
+        let units: Box<dyn Iterator<Item = _>> = if schedule.sharded {
+            Box::new(units)
+        } else {
+            let made = units.by_ref().collect::<Result<Vec<_>, Error>>()?;
+            each_in_one_stage(&pipeline, made.iter().map(|(_, unit)| unit.network().weights()))?;
+            Box::new(made.into_iter().map(Ok))
+        };
         let units = with_shapes(schedule, units, &pipeline, sample)
             .map_err(|error| failed(stage, ", before the first step", error))?;
         let checked = behind_nothing_to_train(checked, &units, &pipeline)?;
         // All clocks count from one moment. No rank leaves a barrier at exactly the moment of another.
         let start = text::value_of_rank_0(&*all, &SystemTime::now())?;
         let origin = Instant::now().checked_sub(start.elapsed().unwrap_or_default());
+        let weights = joined(units.iter().map(|it| it.unit.owned()));
         Ok(Self {
             checked,
             stage,
@@ -194,13 +233,16 @@ impl<M: ModuleT> Executor<Whole<M>> {
             measured: RefCell::default(),
         })
     }
-}
-// ANCHOR_END: executor
+    // ANCHOR_END: executor
 
-impl<U: Unit> Executor<U> {
     /// The layers of this stage's first unit, its second unit, and so on. Panics when there is no such unit.
     pub fn network(&self, nth: usize) -> &Network<U::Module> {
         self.units[nth].unit.network()
+    }
+
+    /// The units of this stage, in the order of the model.
+    pub fn units(&self) -> impl Iterator<Item = &U> {
+        self.units.iter().map(|it| &it.unit)
     }
 
     /// The schedule that is executed: without the gradients that nobody needs.
@@ -249,43 +291,6 @@ impl<U: Unit> Executor<U> {
         Ok(Some(mine))
     }
 
-    // ANCHOR: loop
-    /// Executes every instruction of this stage's list.
-    fn execute(&self, share: &LocalBatch, purpose: Purpose<'_>) -> Result<Step, Error> {
-        let (stage, schedule) = (self.stage, self.checked.schedule());
-        let (found, expected) = (share.shards.len(), schedule.micro_batches);
-        if found != expected {
-            let text = format!("a batch of {found} micro-batches for a schedule of {expected}");
-            return refuse(text);
-        }
-        let mut state = StepState::new(self, schedule, &share.shards, purpose);
-        let mut spans = Vec::new();
-        for &instruction in &schedule.lists[stage] {
-            let named = |error| failed(stage, doing(instruction), error);
-            state.prepare(instruction).map_err(named)?;
-            let start = self.origin.elapsed().as_secs_f64();
-            let held = state.execute(instruction).map_err(named)?;
-            let end = self.origin.elapsed().as_secs_f64();
-            spans.push(Span { stage, instruction, start, end, held });
-        }
-        // The second thread has measured the sums over replicas.
-        for span in &mut spans {
-            if let Some(times) = self.replicas.times_of(span.instruction) {
-                let [start, end] = times.map(|it| (it - self.origin).as_secs_f64());
-                (span.start, span.end) = (start, end);
-            }
-        }
-        for Placed { unit, .. } in &self.units {
-            unit.network().norms().fold(&*self.replicas.comm, &self.replicas.tree)?;
-        }
-        self.measured.borrow_mut().add(spans, state.sent);
-        let sums = self.total(&state.sums()?)?.into();
-        // A list updates the units in any order.
-        let gradients = state.gradients.into_values().flatten().collect();
-        Ok(Step { sums, gradients })
-    }
-    // ANCHOR_END: loop
-
     /// Adds the sums of all micro-batches, on all ranks: with shards along the tree over the replicas, then over all ranks.
     fn total(&self, sums: &[BatchSums]) -> Result<BatchSums, Error> {
         let (Replicas { comm, tree, by_tree, .. }, mut mine) =
@@ -322,23 +327,55 @@ impl<U: Unit> Model for Executor<U> {
         Shards::new(tree.held_by(comm.rank()), tree.leaves())
     }
 
-    /// Executes every instruction of this stage's list, without the updates. All ranks call this together.
+    /// [`step`](Self::step), without the updates.
+    fn backward(&self, share: &LocalBatch) -> Result<Step, Error> {
+        let mut collected = Collected::default();
+        let step = self.step(share, &mut collected, 0.0)?;
+        let gradient = |it: &Named| collected.0.remove(&it.name).expect("a gradient for each");
+        Ok(Step { gradients: self.weights.parameters.iter().map(gradient).collect(), ..step })
+    }
+
+    // ANCHOR: loop
+    /// Executes every instruction of this stage's list. All ranks call this together.
     ///
     /// The shards of `share` are the micro-batches, of any sizes. Unit 0 uses the images and the last unit the labels. A black
     /// image stands in for an empty micro-batch, and its loss and statistics count nothing.
-    fn backward(&self, share: &LocalBatch) -> Result<Step, Error> {
-        self.execute(share, Purpose::Gradients)
-    }
-
-    /// Executes every instruction of this stage's list. All ranks call this together.
     fn step(
         &self,
         share: &LocalBatch,
         optimizer: &mut dyn Optimizer,
         rate: f64,
     ) -> Result<Step, Error> {
-        self.execute(share, Purpose::Train(optimizer, rate, share.samples))
+        let (stage, schedule) = (self.stage, self.checked.schedule());
+        let (found, expected) = (share.shards.len(), schedule.micro_batches);
+        if found != expected {
+            let text = format!("a batch of {found} micro-batches for a schedule of {expected}");
+            return refuse(text);
+        }
+        let updates = Some((optimizer, rate, share.samples));
+        let mut state = StepState::new(self, schedule, &share.shards, updates);
+        let mut spans = Vec::new();
+        for &instruction in &schedule.lists[stage] {
+            let named = |error| failed(stage, doing(instruction), error);
+            state.prepare(instruction).map_err(named)?;
+            let start = self.origin.elapsed().as_secs_f64();
+            let held = state.execute(instruction).map_err(named)?;
+            let end = self.origin.elapsed().as_secs_f64();
+            spans.push(Span { stage, instruction, start, end, held });
+        }
+        // The second thread has measured the collectives.
+        let collectives = spans.iter_mut().filter(|it| it.instruction.action.is_collective());
+        for (span, times) in collectives.zip(self.replicas.times()) {
+            [span.start, span.end] = times.map(|it| (it - self.origin).as_secs_f64());
+        }
+        for Placed { unit, .. } in &self.units {
+            unit.network().norms().fold(&*self.replicas.comm, &self.replicas.tree)?;
+        }
+        self.measured.borrow_mut().add(spans, state.sent);
+        let sums = self.total(&state.sums()?)?.into();
+        Ok(Step { sums, gradients: Vec::new() })
     }
+    // ANCHOR_END: loop
 
     fn weights(&self) -> &Weights {
         &self.weights
@@ -351,7 +388,10 @@ impl<U: Unit> Model for Executor<U> {
     /// Compares the replicas, which then share the data set.
     fn evaluate(&self, images: &Dataset) -> Result<BatchSums, Error> {
         let replicas = &*self.replicas.comm;
-        replicas::compare::<Error>(replicas, || self.weights.snapshot())?;
+        if !self.schedule().sharded {
+            let whole = joined(self.units.iter().map(|it| it.unit.network().weights()));
+            replicas::compare::<Error>(replicas, || whole.snapshot())?;
+        }
         let of_pipeline = self.evaluate_part(images, part_of(replicas))?;
         Ok(allreduce_by_batch(&*self.all, of_pipeline)?.total())
     }
@@ -359,6 +399,28 @@ impl<U: Unit> Model for Executor<U> {
 // ANCHOR_END: model
 
 // ANCHOR: parts
+/// In place of an optimizer: keeps the gradients by name, and updates nothing.
+#[derive(Default)]
+struct Collected(HashMap<String, Tensor>);
+
+impl Optimizer for Collected {
+    fn step(&mut self, of: &Weights, sums: &[Tensor], _: f64, _: usize) -> TensorResult<()> {
+        let names = of.parameters.iter().map(|it| it.name.clone());
+        self.0.extend(names.zip(sums.iter().cloned()));
+        Ok(())
+    }
+
+    fn state(&self, _: &Weights) -> TensorResult<Vec<(String, Tensor)>> {
+        Ok(Vec::new())
+    }
+
+    fn keep(&mut self, _: Vec<(String, Tensor)>) {}
+
+    fn settings(&self) -> Vec<(&'static str, f64)> {
+        Vec::new()
+    }
+}
+
 impl Measured {
     /// Adds a step.
     fn add(&mut self, spans: Vec<Span>, sent: usize) {
@@ -370,91 +432,6 @@ impl Measured {
             self.steps.push(spans);
         }
     }
-}
-
-/// The schedule without the gradients of the first units, if these have nothing to train. All stages of a pipeline call this
-/// together.
-///
-/// Otherwise the next unit would compute a gradient that nobody needs, perhaps by another algorithm than one device.
-fn behind_nothing_to_train<U: Unit>(
-    checked: &Checked,
-    units: &[Placed<U>],
-    pipeline: &SharedCommunicator,
-) -> Result<Checked, Error> {
-    let trains = |it: &&Placed<U>| !it.unit.owned().parameters.is_empty();
-    let mine = units.iter().find(trains).map(|it| it.number);
-    let Some(first) = text::values(&**pipeline, &mine)?.into_iter().flatten().min() else {
-        return refuse("the model has nothing to train".to_owned());
-    };
-    if first <= checked.schedule().first_trained {
-        return Ok(checked.clone());
-    }
-    let schedule = checked.schedule().clone().trained_from(first);
-    check(schedule, UNBOUNDED).map_err(|error| Error::Model(Box::new(error)))
-}
-
-/// Checks that no tensor is in two stages, which would train two copies. All stages of a pipeline call this together,
-/// and the first one finds the tensor.
-fn each_in_one_stage(pipeline: &SharedCommunicator, weights: &Weights) -> Result<(), Error> {
-    let mine: Vec<String> = weights.iter().map(|named| named.name.clone()).collect();
-    let mut seen = HashMap::new();
-    for (stage, names) in text::values_gathered(&**pipeline, &mine)?.into_iter().enumerate() {
-        for name in names {
-            if let Some(first) = seen.insert(name.clone(), stage) {
-                return refuse(format!(
-                    "{name} is in stages {first} and {stage}: each would train its own"
-                ));
-            }
-        }
-    }
-    Ok(())
-}
-
-/// Finds the shapes that each unit receives and sends. All stages of a pipeline call this together.
-///
-/// A receiver must know the shape of a message. Only unit 0 knows its input, a sample of the data. Each unit therefore passes
-/// a sample of zeros through its layers, and sends the shape of the result to the next unit.
-fn with_shapes<U: Unit>(
-    schedule: &Schedule,
-    units: impl Iterator<Item = (usize, U)>,
-    pipeline: &SharedCommunicator,
-    sample: &[usize],
-) -> Result<Vec<Placed<U>>, Error> {
-    /// The largest number of axes, without the axis of the batch. Shapes with fewer axes end in zeros.
-    const AXES: usize = 7;
-    let (stage, placement) = (pipeline.rank(), &schedule.placement);
-    let mut all: Vec<Placed<U>> = Vec::new();
-    for (number, unit) in units {
-        let before = number.checked_sub(1).map(|before| placement[before]);
-        let input = match (before, all.last()) {
-            (None, _) => sample.to_vec(),
-            (Some(before), Some(placed)) if before == stage => placed.output.clone(),
-            (Some(before), _) => {
-                let dims = pipeline.recv(before, &Shape::from(AXES), DType::U32)?;
-                let dims = dims.to_vec1::<u32>()?.into_iter().map(|dim| dim as usize);
-                dims.take_while(|&dim| dim > 0).collect()
-            }
-        };
-        let network = unit.network();
-        let zeros = Tensor::zeros(batch_of(1, &input), network.dtype(), network.device())?;
-        // In evaluation the statistics of batch norms stay as they are.
-        let output = match no_grad(|| network.forward(&zeros))?.dims() {
-            [1, output @ ..] if output.len() <= AXES => output.to_vec(),
-            other => {
-                return refuse(format!(
-                    "one sample of {input:?} becomes {other:?}: the first axis is the batch's"
-                ));
-            }
-        };
-        let after = placement.get(number + 1).filter(|after| **after != stage);
-        if let Some(&after) = after {
-            let mut dims: Vec<u32> = output.iter().map(|&dim| dim as u32).collect();
-            dims.resize(AXES, 0);
-            pipeline.send(after, &Tensor::new(dims, pipeline.device())?)?;
-        }
-        all.push(Placed { number, unit, state: Cell::default(), input, output });
-    }
-    Ok(all)
 }
 
 /// The shape of a batch of so many samples.

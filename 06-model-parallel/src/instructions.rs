@@ -19,12 +19,14 @@ pub enum Action {
     RecvActivation(usize),
     /// Runs the layers, and keeps the activations for the backward pass.
     Forward(usize),
-    /// Runs the layers, and keeps nothing.
+    /// Runs the layers, and keeps no activations. If a [`Recompute`](Self::Recompute) comes later, keeps the input.
     ForwardOnly(usize),
     /// Sends the activation to the unit after.
     SendActivation(usize),
     /// Receives the gradient of the activation that the unit has sent.
     RecvGradient(usize),
+    /// Runs the layers again from the kept input, and keeps the activations for the backward pass.
+    Recompute(usize),
     /// Computes the gradients of the input and of the weights.
     Backward(usize),
     /// The first half of a backward pass: the gradient of the input, which the unit before waits for.
@@ -33,20 +35,29 @@ pub enum Action {
     BackwardWeight(usize),
     /// Sends the gradient of the input to the unit before.
     SendGradient(usize),
+    /// Starts to join the parameters of the unit from the chunks of all replicas.
+    Gather,
+    /// Waits for the joined parameters, and gives them to the layers.
+    Wait,
+    /// Drops the joined parameters. Each replica keeps its chunk.
+    Free,
     /// Starts to sum the gradients of the unit over all replicas.
     AllReduce,
-    /// Updates the weights of the unit with the summed gradients.
+    /// Starts to sum the gradients of the unit over all replicas. Each replica gets its chunk of the sum.
+    ReduceScatter,
+    /// Updates the weights of the unit with the summed gradients, or the replica's chunk of the weights with its chunk.
     Update,
 }
 
 impl Action {
-    /// The micro-batch, or `None` for a sum and an update.
+    /// The micro-batch, or `None` for an action that is for all micro-batches.
     pub fn micro_batch(self) -> Option<usize> {
         match self {
             Self::RecvActivation(i) | Self::SendActivation(i) | Self::Forward(i) => Some(i),
             Self::RecvGradient(i) | Self::SendGradient(i) | Self::Backward(i) => Some(i),
-            Self::BackwardInput(i) | Self::BackwardWeight(i) | Self::ForwardOnly(i) => Some(i),
-            Self::AllReduce | Self::Update => None,
+            Self::BackwardInput(i) | Self::BackwardWeight(i) => Some(i),
+            Self::ForwardOnly(i) | Self::Recompute(i) => Some(i),
+            _ => None,
         }
     }
 
@@ -55,10 +66,22 @@ impl Action {
         matches!(self, Self::SendActivation(_) | Self::SendGradient(_))
     }
 
-    /// Whether the device computes. Otherwise the device communicates.
+    /// Whether all replicas do the action together. The second thread of each rank does it, while the rank goes on.
+    pub fn is_collective(self) -> bool {
+        matches!(self, Self::Gather | Self::AllReduce | Self::ReduceScatter)
+    }
+
+    /// Whether the layers of the unit run, with its parameters.
+    pub fn runs_layers(self) -> bool {
+        matches!(
+            self,
+            Self::Forward(_) | Self::ForwardOnly(_) | Self::Recompute(_) | Self::Backward(_)
+        ) || matches!(self, Self::BackwardInput(_) | Self::BackwardWeight(_))
+    }
+
+    /// Whether the device computes. Otherwise the rank communicates, waits or frees memory.
     pub fn computes(self) -> bool {
-        let receives = matches!(self, Self::RecvActivation(_) | Self::RecvGradient(_));
-        !self.sends() && !receives && self != Self::AllReduce
+        self.runs_layers() || self == Self::Update
     }
 
     /// Whether the action computes a gradient of the weights.
@@ -99,6 +122,8 @@ pub struct Schedule {
     pub placement: Vec<usize>,
     /// The first unit that is trained. The units before have nothing to train, and nobody computes their gradients.
     pub first_trained: usize,
+    /// Whether each replica holds a chunk of each unit between two steps. Otherwise each replica holds all parameters.
+    pub sharded: bool,
     /// One list for each stage, in stage order.
     pub lists: Vec<Vec<Instruction>>,
 }
@@ -150,7 +175,7 @@ impl Schedule {
             actions.map(|action| Instruction { unit: stage, action }).collect()
         };
         let (placement, lists) = ((0..stages).collect(), (0..stages).map(list).collect());
-        Self { micro_batches, replicas: 1, placement, first_trained: 0, lists }
+        Self { micro_batches, replicas: 1, placement, first_trained: 0, sharded: false, lists }
     }
 
     /// The number of stages. Each stage has a device.
@@ -173,12 +198,14 @@ impl Schedule {
         unit + 1 == self.units()
     }
 
-    /// Whether a step has such an instruction. The checker demands all instructions that a step has, and refuses all others.
+    /// Whether a step may have such an instruction. Many are demanded, too: [`check`](super::check()) says which.
     pub fn has(&self, it: Instruction) -> bool {
-        let is_trained = it.unit >= self.first_trained;
+        let (is_trained, is_alone) = (it.unit >= self.first_trained, self.stages() == 1);
         match it.action {
-            Action::ForwardOnly(_) => !is_trained,
-            Action::AllReduce => is_trained && self.replicas > 1,
+            Action::ForwardOnly(_) => true,
+            Action::AllReduce => is_trained && self.replicas > 1 && !self.sharded,
+            Action::ReduceScatter => is_trained && is_alone,
+            Action::Gather | Action::Wait | Action::Free => is_alone,
             action if action.computes() => is_trained,
             _ => self.message(it).is_some(),
         }

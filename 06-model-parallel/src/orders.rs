@@ -11,8 +11,8 @@ use std::str::FromStr;
 
 use crate::Refused;
 use crate::instructions::Action::{
-    self, AllReduce, Backward, BackwardInput, BackwardWeight, Forward, ForwardOnly, RecvActivation,
-    RecvGradient, SendActivation, SendGradient, Update,
+    self, AllReduce, Backward, BackwardInput, BackwardWeight, Forward, ForwardOnly, Free, Gather,
+    RecvActivation, RecvGradient, SendActivation, SendGradient, Update, Wait,
 };
 use crate::instructions::{Instruction, Schedule};
 
@@ -287,15 +287,21 @@ impl Schedule {
         self
     }
 
-    /// Forward passes alone, for an evaluation on so many micro-batches: all micro-batches pass a unit, then the next one.
+    /// Forward passes alone, for an evaluation on so many micro-batches: all micro-batches pass a unit, then the next one. A unit in
+    /// chunks is whole for its passes.
     #[must_use]
     pub fn forward_only(&self, micro_batches: usize) -> Self {
-        let forward =
-            |unit| (0..micro_batches).map(move |i| Instruction { unit, action: ForwardOnly(i) });
+        let forward = |unit| {
+            let passes = (0..micro_batches).map(ForwardOnly);
+            let (before, after) =
+                if self.sharded { (vec![Gather, Wait], Some(Free)) } else { (vec![], None) };
+            let actions = before.into_iter().chain(passes).chain(after);
+            actions.map(move |action| Instruction { unit, action })
+        };
         let list = |stage| self.units_of(stage).flat_map(forward).collect();
         let (placement, first_trained) = (self.placement.clone(), self.units());
         let lists = (0..self.stages()).map(list).collect();
-        Self { micro_batches, replicas: 1, placement, first_trained, lists }.complete()
+        Self { micro_batches, placement, first_trained, lists, ..*self }.complete()
     }
 }
 // ANCHOR_END: lists

@@ -1,8 +1,8 @@
-//! The simulator: when every instruction runs, and the bytes that every stage holds.
+//! The simulator: when every instruction runs. [`bytes`](super::bytes) adds the bytes that every stage holds.
 //!
 //! A stage has two streams. One computes, in the order of the list; a received message is waited for where it stands. The
-//! other communicates: a sum over replicas starts where it stands in the list, and the update waits for it. A step with
-//! measured times and bytes is the same [`Timeline`].
+//! other communicates: a collective starts where it stands in the list, after the collectives before it. An update waits for
+//! its sum, and a `Wait` for its gather. A step with measured times and bytes is the same [`Timeline`].
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,7 +10,8 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::Refused;
-use crate::instructions::{Action, Carries, Instruction, Message, Schedule};
+use crate::bytes::{Bytes, Cost, weigh};
+use crate::instructions::{Action, Instruction, Schedule};
 
 // ANCHOR: timeline
 /// One instruction of one stage: its times, in seconds, and the most bytes that the stage holds meanwhile. A message starts
@@ -32,56 +33,6 @@ pub struct Span {
 pub struct Timeline {
     pub stages: usize,
     pub spans: Vec<Span>,
-}
-
-/// Bytes that a stage holds, by kind.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Bytes {
-    /// The parameters.
-    pub parameters: usize,
-    /// The sum of gradients over the micro-batches, and the gradients that are added to the sum.
-    pub gradients: usize,
-    /// The state of the optimizer.
-    pub optimizer: usize,
-    /// The tensors that forward passes have kept for backward passes.
-    pub activations: usize,
-    /// Activations and gradients that have arrived and are not used yet, or wait to be sent.
-    pub messages: usize,
-}
-
-impl Bytes {
-    /// The sum of all kinds.
-    pub fn total(&self) -> usize {
-        self.kinds().into_iter().map(|(_, bytes)| bytes).sum()
-    }
-
-    /// The names of all kinds, and their bytes.
-    pub fn kinds(&self) -> [(&'static str, usize); 5] {
-        [
-            ("parameters", self.parameters),
-            ("gradients", self.gradients),
-            ("optimizer", self.optimizer),
-            ("activations", self.activations),
-            ("messages", self.messages),
-        ]
-    }
-
-    /// The largest error of these bytes as a prediction of `measured` bytes, over all kinds, as a share of the measured bytes.
-    pub fn largest_error(self, measured: Self) -> f64 {
-        let kinds = self.kinds().into_iter().zip(measured.kinds()).filter(|(a, b)| a != b);
-        kinds.map(|((_, a), (_, b))| a.abs_diff(b) as f64 / b as f64).fold(0.0, f64::max)
-    }
-
-    /// Combines each kind with the same kind of other bytes.
-    pub fn with(self, other: Self, combine: impl Fn(usize, usize) -> usize) -> Self {
-        Self {
-            parameters: combine(self.parameters, other.parameters),
-            gradients: combine(self.gradients, other.gradients),
-            optimizer: combine(self.optimizer, other.optimizer),
-            activations: combine(self.activations, other.activations),
-            messages: combine(self.messages, other.messages),
-        }
-    }
 }
 // ANCHOR_END: timeline
 
@@ -143,97 +94,6 @@ pub(crate) fn peaks<'a>(spans: impl IntoIterator<Item = &'a Span>) -> (Bytes, us
 }
 // ANCHOR_END: metrics
 
-// ANCHOR: cost
-/// The cost of a unit: seconds for one micro-batch in each pass, and once a step for the sum over replicas and the update;
-/// and bytes.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Cost {
-    /// The forward pass.
-    pub forward: f64,
-    /// The backward pass in one piece.
-    pub backward: f64,
-    /// The first half of the backward pass.
-    pub backward_input: f64,
-    /// The second half of the backward pass.
-    pub backward_weight: f64,
-    /// The sum over replicas.
-    pub all_reduce: f64,
-    /// The update.
-    pub update: f64,
-    /// Bytes of the parameters, and of their gradients.
-    pub parameters: usize,
-    /// Bytes of the optimizer's state.
-    pub optimizer: usize,
-    /// Bytes that a forward pass keeps of a micro-batch.
-    pub activations: usize,
-    /// Bytes that wait in addition between the two halves of a backward pass.
-    pub halves: usize,
-    /// Bytes of the activation that goes to the next unit.
-    pub output: usize,
-}
-
-impl Cost {
-    /// In units of time instead of seconds: a forward pass takes one, and so does each half of a backward pass. In units of
-    /// activations instead of bytes: the peak of a stage is the number of micro-batches that the stage keeps.
-    pub const UNITS: Self = Self {
-        forward: 1.0,
-        backward: 2.0,
-        backward_input: 1.0,
-        backward_weight: 1.0,
-        all_reduce: 0.0,
-        update: 0.0,
-        parameters: 0,
-        optimizer: 0,
-        activations: 1,
-        halves: 0,
-        output: 0,
-    };
-
-    /// Both passes, each in one piece.
-    pub fn total(&self) -> f64 {
-        self.forward + self.backward
-    }
-
-    /// The same bytes, with times divided by a number.
-    #[must_use]
-    pub fn faster(self, by: f64) -> Self {
-        self.with(&self, |seconds, _| seconds / by)
-    }
-
-    /// Combines each time with the same time of another cost. The bytes stay.
-    #[must_use]
-    pub fn with(self, other: &Self, combine: impl Fn(f64, f64) -> f64) -> Self {
-        Self {
-            forward: combine(self.forward, other.forward),
-            backward: combine(self.backward, other.backward),
-            backward_input: combine(self.backward_input, other.backward_input),
-            backward_weight: combine(self.backward_weight, other.backward_weight),
-            all_reduce: combine(self.all_reduce, other.all_reduce),
-            update: combine(self.update, other.update),
-            ..self
-        }
-    }
-
-    /// The times of the units of a cut, from those of all layers. Panics when the cut has a layer without a cost.
-    pub fn of_parts(layers: &[Self], cut: &[std::ops::Range<usize>]) -> Vec<Self> {
-        let add = |sum: Self, layer: &Self| sum.with(layer, |sum, seconds| sum + seconds);
-        cut.iter().map(|part| layers[part.clone()].iter().fold(Self::default(), add)).collect()
-    }
-
-    fn seconds(&self, action: Action) -> f64 {
-        match action {
-            Action::Forward(_) | Action::ForwardOnly(_) => self.forward,
-            Action::Backward(_) => self.backward,
-            Action::BackwardInput(_) => self.backward_input,
-            Action::BackwardWeight(_) => self.backward_weight,
-            Action::AllReduce => self.all_reduce,
-            Action::Update => self.update,
-            _ => 0.0,
-        }
-    }
-}
-// ANCHOR_END: cost
-
 // ANCHOR: simulate
 /// Simulates a step of a checked schedule: the spans of all stages, with channels of this capacity.
 ///
@@ -249,95 +109,24 @@ pub(crate) fn simulate(
     if units != found {
         return Err(Refused(format!("costs of {found} units for a schedule of {units}")));
     }
-    let times = |it: &Cost| {
-        let passes = [it.forward, it.backward, it.backward_input, it.backward_weight];
-        passes.into_iter().chain([it.all_reduce, it.update])
-    };
-    let mut seconds = costs.iter().flat_map(times).chain([message]);
-    if let Some(wrong) = seconds.find(|seconds| !seconds.is_finite() || *seconds < 0.0) {
+    let mut times = costs.to_vec();
+    let times = times.iter_mut().flat_map(Cost::times).map(|seconds| *seconds).chain([message]);
+    if let Some(wrong) = times.into_iter().find(|seconds| !seconds.is_finite() || *seconds < 0.0) {
         return Err(Refused(format!("{wrong} s is no time that something takes")));
     }
     let work = |it: Instruction| costs[it.unit].seconds(it.action);
     let mut spans = run(schedule, capacity, message, work)
         .expect("a checked schedule has no deadlock, however long the passes take");
-    weigh(schedule, costs, &mut spans);
+    let held = weigh(schedule, costs, spans.iter().map(|it| (it.stage, it.instruction)));
+    spans.iter_mut().zip(held).for_each(|(span, held)| span.held = held);
     Ok(Timeline { stages: schedule.stages(), spans })
-}
-
-/// Fills in the bytes that each stage holds during its instructions.
-///
-/// An instruction holds its results beside its operands, which it frees at its end.
-fn weigh(schedule: &Schedule, costs: &[Cost], spans: &mut [Span]) {
-    let always = |stage| {
-        let own = schedule.units_of(stage).map(|unit| costs[unit]);
-        own.fold(Bytes::default(), |held, cost| Bytes {
-            parameters: held.parameters + cost.parameters,
-            optimizer: held.optimizer + cost.optimizer,
-            ..held
-        })
-    };
-    let mut held: Vec<Bytes> = (0..schedule.stages()).map(always).collect();
-    let mut summed = vec![false; schedule.units()];
-    let arrivals: Vec<_> = (0..schedule.stages()).map(|stage| schedule.arrivals(stage)).collect();
-    for span in spans {
-        let Instruction { unit, action } = span.instruction;
-        let (cost, held) = (&costs[unit], &mut held[span.stage]);
-        let size = |Message { key: (carries, unit, _), .. }: &Message| match carries {
-            Carries::Activations => costs[unit - 1].output,
-            Carries::Gradients => costs[*unit].output,
-        };
-        let wanted = schedule.message(span.instruction);
-        let taken = wanted.and_then(|wanted| arrivals[span.stage].get(&wanted.key));
-        let received = taken.into_iter().flatten().map(size).sum();
-        // What comes from the unit before, and from the unit after. An activation that its own stage has kept is no message.
-        let is_kept = |unit: usize| unit >= schedule.first_trained;
-        let input = unit.checked_sub(1).map_or(0, |before| costs[before].output);
-        let gradient = if unit > schedule.first_trained { input } else { 0 };
-        let from_here = unit
-            .checked_sub(1)
-            .is_some_and(|before| schedule.placement[before] == span.stage && is_kept(before));
-        let input = if from_here { 0 } else { input };
-        let output = if schedule.is_last(unit) { 0 } else { cost.output };
-        let activation = if is_kept(unit) { 0 } else { output };
-        let none = Bytes::default();
-        let (makes, frees) = match action {
-            Action::RecvActivation(_) | Action::RecvGradient(_) => {
-                (Bytes { messages: received, ..none }, none)
-            }
-            Action::SendActivation(_) => (none, Bytes { messages: activation, ..none }),
-            Action::SendGradient(_) => (none, Bytes { messages: gradient, ..none }),
-            Action::Forward(_) => {
-                (Bytes { activations: cost.activations, ..none }, Bytes { messages: input, ..none })
-            }
-            Action::ForwardOnly(_) => {
-                (Bytes { messages: output, ..none }, Bytes { messages: input, ..none })
-            }
-            Action::Backward(_) => (
-                Bytes { gradients: cost.parameters, messages: gradient, ..none },
-                Bytes { activations: cost.activations, messages: output, ..none },
-            ),
-            Action::BackwardInput(_) => (
-                Bytes { activations: cost.halves, messages: gradient, ..none },
-                Bytes { messages: output, ..none },
-            ),
-            Action::BackwardWeight(_) => (
-                Bytes { gradients: cost.parameters, ..none },
-                Bytes { activations: cost.activations + cost.halves, ..none },
-            ),
-            Action::AllReduce => (none, none),
-            Action::Update => (none, Bytes { gradients: cost.parameters, ..none }),
-        };
-        *held = held.with(makes, usize::saturating_add);
-        span.held = *held;
-        *held = held.with(frees, usize::saturating_sub);
-        if action.adds_gradients() && std::mem::replace(&mut summed[unit], true) {
-            held.gradients = held.gradients.saturating_sub(cost.parameters);
-        }
-    }
 }
 // ANCHOR_END: simulate
 
 // ANCHOR: run
+/// The number of collectives of a rank that may wait for their turn on the second thread. With more, the rank waits.
+pub const QUEUE: usize = 4;
+
 /// One instruction of a schedule, and its index in the list of its stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the line above explains the fields")]
@@ -417,15 +206,17 @@ pub(crate) fn run(
     let mut channels = BTreeMap::<_, Traffic>::new();
     let mut spans: Vec<Vec<Span>> = vec![Vec::new(); schedule.stages()];
     let mut clocks = vec![0.0f64; schedule.stages()];
-    // The ends of the sums over replicas, by unit, and of the last sum of each stage.
-    let mut sums = vec![0.0f64; schedule.units()];
+    // The starts of the collectives of each stage, and the end of the last one; the ends of sums and gathers, by unit.
+    let mut starts: Vec<Vec<f64>> = vec![Vec::new(); schedule.stages()];
     let mut streams = vec![0.0f64; schedule.stages()];
+    let mut ends = BTreeMap::<(usize, bool), f64>::new();
     loop {
         let (mut progress, mut waiting) = (false, Vec::new());
         for (stage, (list, done)) in schedule.lists.iter().zip(&mut spans).enumerate() {
             while let Some(&instruction) = list.get(done.len()) {
-                let (mut start, unit) = (clocks[stage], instruction.unit);
-                let (end, on) = match (instruction.action, schedule.message(instruction)) {
+                let (mut start, Instruction { unit, action }) = (clocks[stage], instruction);
+                let end_of = |gathers| ends.get(&(unit, gathers)).copied().unwrap_or(0.0);
+                let (end, on) = match (action, schedule.message(instruction)) {
                     (_, Some(it)) => {
                         let traffic = channels.entry(it.channel()).or_default();
                         match it.sends {
@@ -433,26 +224,30 @@ pub(crate) fn run(
                             false => (traffic.receive(start, capacity, message), it.from),
                         }
                     }
-                    (Action::AllReduce, _) => {
-                        // The stage goes on meanwhile.
-                        start = start.max(streams[stage]);
+                    _ if action.is_collective() => {
+                        // The stage goes on meanwhile, unless too many collectives wait for their turn.
+                        let waits_for = starts[stage].len().checked_sub(QUEUE);
+                        let room = waits_for.map_or(start, |before| starts[stage][before]);
+                        clocks[stage] = start.max(room);
+                        start = clocks[stage].max(streams[stage]);
+                        starts[stage].push(start);
                         streams[stage] = start + work(instruction);
-                        sums[unit] = streams[stage];
+                        ends.insert((unit, action == Action::Gather), streams[stage]);
                         (Some(streams[stage]), stage)
                     }
-                    (action, _) => {
-                        if action == Action::Update {
-                            start = start.max(sums[unit]);
-                        }
+                    (Action::Wait, _) => (Some(start.max(end_of(true))), stage),
+                    (Action::Update, _) => {
+                        start = start.max(end_of(false));
                         (Some(start + work(instruction)), stage)
                     }
+                    _ => (Some(start + work(instruction)), stage),
                 };
                 let Some(end) = end else {
                     let step = Step { stage, position: done.len(), instruction };
                     waiting.push(Wait { step, on });
                     break;
                 };
-                if instruction.action != Action::AllReduce {
+                if !action.is_collective() {
                     clocks[stage] = end;
                 }
                 done.push(Span { stage, instruction, start, end, held: Bytes::default() });

@@ -126,6 +126,7 @@ fn runs(schedule: &Schedule) -> bool {
                         added[unit] == schedule.micro_batches
                     }
                     Action::Update => added[unit] == schedule.micro_batches && summed[unit],
+                    _ => panic!("{action:?} is in no pipeline"),
                 };
                 let adds = action.adds_gradients().then(|| action.micro_batch().unwrap());
                 if !ready || adds.is_some_and(|i| i != added[unit]) {

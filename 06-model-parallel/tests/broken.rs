@@ -399,7 +399,7 @@ fn an_instruction_does_not_exist() {
         (
             one_f_one_b().replace(0, Forward(0), ForwardOnly(0)),
             "stage 0, instruction 0, ForwardOnly(0) of unit 0: a unit that is trained keeps its activations for the \
-             backward pass: this is Forward",
+             backward pass: this is Forward, or a Recompute comes later",
         ),
         (
             replicas().replace(0, ForwardOnly(0), Forward(0)),

@@ -264,7 +264,8 @@ fn schedules_come_back_from_json() {
     }
     let json = serde_json::to_string(&Kind::Naive.schedule(1, 1).unwrap()).unwrap();
     let list = r#"[{"unit":0,"do":"forward","micro_batch":0},{"unit":0,"do":"backward","micro_batch":0},{"unit":0,"do":"update"}]"#;
-    let before = r#""micro_batches":1,"replicas":1,"placement":[0],"first_trained":0"#;
+    let before =
+        r#""micro_batches":1,"replicas":1,"placement":[0],"first_trained":0,"sharded":false"#;
     assert_eq!(json, format!(r#"{{{before},"lists":[{list}]}}"#));
 }
 

@@ -3,7 +3,7 @@
 
 // ANCHOR: worker
 use std::cell::RefCell;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, SyncSender, channel, sync_channel};
 use std::thread::{self, JoinHandle};
 
 use candle_core::Tensor;
@@ -18,7 +18,7 @@ type Job<T> = Box<dyn FnOnce(&SharedCommunicator) -> Result<T, Error> + Send>;
 
 /// The main thread's end of the channels to the background thread: jobs, and their results.
 pub struct Worker<T> {
-    jobs: Sender<Job<T>>,
+    jobs: SyncSender<Job<T>>,
     results: Receiver<Result<T, Error>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -31,10 +31,16 @@ thread_local! {
 impl<T: Send + 'static> Worker<T> {
     /// Starts the thread. All ranks call this together.
     pub fn start(rank: &SharedCommunicator) -> Result<Self, Error> {
+        Self::with_queue(rank, 1024)
+    }
+
+    /// [`start`](Self::start), with a limit on the number of jobs that wait for the thread. At the limit, a new job waits until
+    /// the thread takes one.
+    pub fn with_queue(rank: &SharedCommunicator, limit: usize) -> Result<Self, Error> {
         // One thread at a time receives on the second connection.
         EARLIER.take().into_iter().for_each(|thread| drop(thread.join()));
         let rank = rank.background()?;
-        let ((jobs, to_do), (done, results)) = (channel::<Job<T>>(), channel());
+        let ((jobs, to_do), (done, results)) = (sync_channel::<Job<T>>(limit), channel());
         // The trace shows the thread's work in the tracks of this rank.
         let span = Span::current();
         let work = move || {

@@ -1,7 +1,7 @@
 //! A data set through the pipeline: lists of forward passes alone.
 
 use candle_core::Tensor;
-use concise_wrapper::Error;
+use concise_wrapper::{Error, text};
 use datasets::{Batch, Dataset};
 use harness::interrupt;
 use harness::records::BatchSums;
@@ -10,7 +10,7 @@ use params_and_allreduce::Algorithm;
 use single_gpu::evaluate::{BATCH, Part, SumsByBatch};
 use tracing::info_span;
 
-use super::step::{Purpose, StepState};
+use super::step::StepState;
 use super::unit::Unit;
 use super::{Executor, doing, failed};
 
@@ -33,8 +33,12 @@ impl<U: Unit> Executor<U> {
             batches.push(samples.to_vec());
             Ok::<_, Error>(none)
         })?;
+        let mut lists: Vec<_> = batches.chunks(AT_ONCE * self.schedule().stages()).collect();
+        // All replicas gather together, also a replica with fewer images.
+        let most = text::values(&*self.all, &lists.len())?.into_iter().max();
+        lists.resize(most.unwrap_or(0), &[]);
         let mut sums = Vec::new();
-        for batches in batches.chunks(AT_ONCE * self.schedule().stages()) {
+        for batches in lists {
             if self.is_cut()? {
                 break;
             }
@@ -42,7 +46,7 @@ impl<U: Unit> Executor<U> {
             let load = |samples: &Vec<u32>| images.batch(samples, dtype);
             let batches = batches.iter().map(load).collect::<Result<Vec<Batch>, _>>()?;
             let list = self.schedule().forward_only(batches.len());
-            let mut state = StepState::new(self, &list, &batches, Purpose::Evaluate);
+            let mut state = StepState::new(self, &list, &batches, None);
             for &it in &list.lists[self.stage] {
                 let named = |error| failed(self.stage, format!(", evaluating{}", doing(it)), error);
                 state.execute(it).map_err(named)?;
@@ -53,11 +57,10 @@ impl<U: Unit> Executor<U> {
         part.evaluate(images.len(), BATCH, |_| Ok(sums.next().unwrap_or(none)))
     }
 
-    /// Whether a signal has reached a rank of this pipeline. All its ranks call this together, and return the same.
+    /// Whether a signal has reached a rank. All ranks call this together, and return the same.
     fn is_cut(&self) -> Result<bool, Error> {
         let is_new = Tensor::new(&[f32::from(u8::from(interrupt::is_new()))], self.all.device())?;
-        let of_stages = self.pipeline.all_reduce(&is_new, Algorithm::OneShot)?;
-        let of_all = self.parts.all_reduce(&of_stages, Algorithm::OneShot)?;
+        let of_all = self.all.all_reduce(&is_new, Algorithm::OneShot)?;
         Ok(of_all.to_vec1::<f32>()?[0] > 0.0)
     }
 }

@@ -18,9 +18,9 @@ use trainer::StepSums;
 
 use super::unit::Unit;
 use super::{Executor, Placed, batch_of, refuse};
+use crate::bytes::Bytes;
 use crate::held::activations;
 use crate::instructions::{Action, Carries, Instruction, Key, Message, Schedule};
-use crate::simulate::Bytes;
 
 // ANCHOR: state
 /// The state of a list between two instructions.
@@ -28,12 +28,15 @@ pub(super) struct StepState<'a, 'o, U> {
     executor: &'a Executor<U>,
     schedule: &'a Schedule,
     micro_batches: &'a [Batch],
-    /// What the list does with a gradient and a weight.
-    purpose: Purpose<'o>,
+    /// The optimizer, the learning rate and the number of samples of the global batch. Without an optimizer this is an
+    /// evaluation: batch norms use their running statistics.
+    updates: Option<(&'o mut dyn Optimizer, f64, usize)>,
     /// Activations and gradients that wait for a pass of this stage, or for the instruction that sends them.
     tensors: BTreeMap<Key, Tensor>,
     /// The messages to take in for each message that this stage waits for.
     arrivals: BTreeMap<Key, Vec<Message>>,
+    /// The inputs that recomputations start from, by unit and micro-batch.
+    inputs: BTreeMap<(usize, usize), Tensor>,
     /// The results of forward passes, by unit and micro-batch.
     kept: BTreeMap<(usize, usize), Kept>,
     /// Backward passes after their first half: the gradients of parameters so far, the second half, and the bytes kept.
@@ -42,24 +45,12 @@ pub(super) struct StepState<'a, 'o, U> {
     sums: BTreeMap<usize, StepSums>,
     /// The summed gradients of the unit that is updated next.
     summed: Vec<Tensor>,
-    /// The summed gradients of each unit, if the caller updates the weights.
-    pub(super) gradients: BTreeMap<usize, Vec<Tensor>>,
     /// The bytes of messages that this stage has sent.
     pub(super) sent: usize,
     /// The bytes of activations that are kept now.
     activations: usize,
     /// The most bytes during this instruction.
     held: Bytes,
-}
-
-/// The reason for executing a list.
-pub(super) enum Purpose<'a> {
-    /// Computes gradients; the caller updates the weights.
-    Gradients,
-    /// Trains: the optimizer updates the weights, by this rate and the number of samples of the global batch.
-    Train(&'a mut dyn Optimizer, f64, usize),
-    /// Batch norms use their running statistics.
-    Evaluate,
 }
 
 /// The result of a forward pass, for the backward pass.
@@ -76,20 +67,20 @@ impl<'a, 'o, U: Unit> StepState<'a, 'o, U> {
         executor: &'a Executor<U>,
         schedule: &'a Schedule,
         micro_batches: &'a [Batch],
-        purpose: Purpose<'o>,
+        updates: Option<(&'o mut dyn Optimizer, f64, usize)>,
     ) -> Self {
         Self {
             executor,
             schedule,
             micro_batches,
-            purpose,
+            updates,
             tensors: BTreeMap::new(),
             arrivals: schedule.arrivals(executor.stage),
+            inputs: BTreeMap::new(),
             kept: BTreeMap::new(),
             halves: BTreeMap::new(),
             sums: BTreeMap::new(),
             summed: Vec::new(),
-            gradients: BTreeMap::new(),
             sent: 0,
             activations: 0,
             held: Bytes::default(),
@@ -104,13 +95,34 @@ impl<'a, 'o, U: Unit> StepState<'a, 'o, U> {
         let Instruction { unit, action } = it;
         let _span = span(action).entered();
         self.held = Bytes::default();
-        self.weigh(self.summed.iter().map(size_in_bytes).sum());
+        self.weigh(bytes_of_gradients(&self.summed));
+        let of_unit = self.executor.unit(unit);
+        if action.runs_layers() && of_unit.is_freed() {
+            return refuse(format!("the parameters of unit {unit} are freed"));
+        }
         match (action, self.schedule.message(it)) {
-            (Action::Forward(i) | Action::ForwardOnly(i), _) => self.forward(it, i)?,
+            (Action::Forward(i) | Action::ForwardOnly(i) | Action::Recompute(i), _) => {
+                self.forward(it, i)?;
+            }
             (Action::Backward(i), _) => self.backward(unit, i, false)?,
             (Action::BackwardInput(i), _) => self.backward(unit, i, true)?,
             (Action::BackwardWeight(i), _) => self.backward_weight(unit, i)?,
-            (Action::AllReduce, _) => self.executor.unit(unit).start_sum()?,
+            (Action::AllReduce | Action::Gather, _) => {
+                of_unit.start(action)?;
+                self.weigh(Bytes::default());
+            }
+            (Action::ReduceScatter, _) => {
+                let gradients = of_unit.held().gradients;
+                of_unit.start(action)?;
+                // The gradients were joined in a row.
+                self.weigh(Bytes { gradients, ..Bytes::default() });
+            }
+            (Action::Wait, _) => {
+                let row = of_unit.wait()?;
+                let parameters = row.iter().map(size_in_bytes).sum();
+                self.weigh(Bytes { parameters, ..Bytes::default() });
+            }
+            (Action::Free, _) => of_unit.free()?,
             (Action::Update, _) => self.update(unit)?,
             (_, Some(message @ Message { sends: false, .. })) => self.receive(message)?,
             (_, Some(message)) => {
@@ -122,7 +134,7 @@ impl<'a, 'o, U: Unit> StepState<'a, 'o, U> {
         }
         if action.computes() {
             // A GPU goes on computing after the call has returned.
-            self.executor.unit(unit).network().device().synchronize()?;
+            of_unit.network().device().synchronize()?;
         }
         Ok(self.held)
     }
@@ -142,32 +154,40 @@ impl<'a, 'o, U: Unit> StepState<'a, 'o, U> {
             let dtype = unit.network().dtype();
             self.tensors.insert(key, pipeline.recv(from, &batch_of(rows, sample), dtype)?);
         }
-        self.weigh(0);
+        self.weigh(Bytes::default());
         Ok(())
     }
     // ANCHOR_END: execute
 
     // ANCHOR: passes
-    /// Runs a unit's layers on a micro-batch: on the images, or on the activation of the unit before.
+    /// Runs a unit's layers on a micro-batch: on the images, on the activation of the unit before, or on the kept input.
     fn forward(&mut self, it: Instruction, i: usize) -> TensorResult<()> {
         let (unit, schedule) = (it.unit, self.schedule);
-        let (keeps, needs_gradient) =
-            (matches!(it.action, Action::Forward(_)), unit > schedule.first_trained);
+        let again = matches!(it.action, Action::Recompute(_));
+        let keeps_graph = again || matches!(it.action, Action::Forward(_));
         let Placed { unit: layers, input: sample, .. } = self.executor.placed(unit);
         let (network, batch) = (layers.network(), &self.micro_batches[i]);
-        let x = if unit > 0 {
+        let x = if again {
+            take(&mut self.inputs, (unit, i), "input")?
+        } else if unit > 0 {
             take(&mut self.tensors, (Carries::Activations, unit, i), "activation")?
         } else if batch.is_empty() {
             Tensor::zeros(batch_of(1, sample), network.dtype(), network.device())?
         } else {
             batch.images.to_device(network.device())?
         };
-        let input = if keeps && needs_gradient { Some(Var::from_tensor(&x)?) } else { None };
+        let of_input = size_in_bytes(&x);
+        if !keeps_graph && unit >= schedule.first_trained {
+            self.inputs.insert((unit, i), x.clone());
+            self.activations += of_input;
+        }
+        let needs_gradient = keeps_graph && unit > schedule.first_trained;
+        let input = if needs_gradient { Some(Var::from_tensor(&x)?) } else { None };
         let x = input.as_ref().map_or(x, |input| input.as_tensor().clone());
         network.norms().shard(i);
         network.norms().stand_in(batch.is_empty());
-        let output = match (&self.purpose, keeps) {
-            (Purpose::Evaluate, _) => no_grad(|| candle_core::Module::forward(network, &x))?,
+        let output = match (&self.updates, keeps_graph) {
+            (None, _) => no_grad(|| candle_core::Module::forward(network, &x))?,
             (_, true) => network.forward_training(&x)?,
             (_, false) => no_grad(|| network.forward_training(&x))?,
         };
@@ -175,15 +195,20 @@ impl<'a, 'o, U: Unit> StepState<'a, 'o, U> {
         let result = if schedule.is_last(unit) {
             self.loss(i, &output)?
         } else {
-            self.tensors.insert((Carries::Activations, unit + 1, i), output.detach());
+            if !again {
+                self.tensors.insert((Carries::Activations, unit + 1, i), output.detach());
+            }
             output
         };
-        if keeps {
+        if keeps_graph {
             let bytes = activations(&result, &x, network.weights());
             self.activations += bytes;
             self.kept.insert((unit, i), Kept { input, result, bytes });
         }
-        self.weigh(0);
+        self.weigh(Bytes::default());
+        if again {
+            self.activations -= of_input;
+        }
         Ok(())
     }
 
@@ -226,7 +251,7 @@ impl<'a, 'o, U: Unit> StepState<'a, 'o, U> {
             // Some gradients of parameters, such as a batch norm's, are complete in the first half.
             let waiting = found.bytes() + second.bytes();
             self.activations += waiting;
-            self.weigh(0);
+            self.weigh(Bytes::default());
             self.halves.insert((unit, i), (found, second, bytes + waiting));
         } else {
             self.add(unit, i, found, bytes)?;
@@ -247,7 +272,7 @@ impl<'a, 'o, U: Unit> StepState<'a, 'o, U> {
         let layers = self.executor.unit(unit);
         let gradients = layers.network().parameter_gradients(&found)?;
         drop(found);
-        self.weigh(gradients.iter().map(size_in_bytes).sum());
+        self.weigh(bytes_of_gradients(&gradients));
         self.activations -= bytes;
         layers.add(i, gradients)
     }
@@ -262,23 +287,15 @@ impl<'a, 'o, U: Unit> StepState<'a, 'o, U> {
         Ok(())
     }
 
-    /// Updates the weights of a unit, or hands its gradients to the caller.
+    /// Updates the weights of a unit.
     fn update(&mut self, unit: usize) -> Result<(), Error> {
+        let Some((optimizer, rate, samples)) = &mut self.updates else { return Ok(()) };
         let (layers, gradients) = (self.executor.unit(unit), std::mem::take(&mut self.summed));
-        match &mut self.purpose {
-            Purpose::Train(optimizer, rate, samples) => {
-                optimizer.step(layers.owned(), &gradients, *rate, *samples)?;
-                let state = &self.executor.placed(unit).state;
-                if state.get().is_none() {
-                    let tensors = optimizer.state(layers.owned())?;
-                    state.set(Some(tensors.iter().map(|(_, tensor)| size_in_bytes(tensor)).sum()));
-                }
-                self.weigh(gradients.iter().map(size_in_bytes).sum());
-            }
-            Purpose::Gradients | Purpose::Evaluate => {
-                self.gradients.insert(unit, gradients);
-            }
-        }
+        optimizer.step(layers.owned(), &gradients, *rate, *samples)?;
+        let state = optimizer.state(layers.owned())?;
+        let bytes = state.iter().map(|(_, tensor)| size_in_bytes(tensor)).sum();
+        self.executor.placed(unit).state.set(bytes);
+        self.weigh(bytes_of_gradients(&gradients));
         Ok(())
     }
 
@@ -289,24 +306,27 @@ impl<'a, 'o, U: Unit> StepState<'a, 'o, U> {
         (0..self.schedule.micro_batches).map(of).collect()
     }
 
-    /// Counts the bytes that are held now, with those of gradients that are not in a sum yet.
-    fn weigh(&mut self, gradients: usize) {
+    /// Counts the bytes that are held now, with others that nobody else counts.
+    fn weigh(&mut self, others: Bytes) {
         // An activation that this stage has kept is no message.
         let is_kept = |&(carries, user, i): &Key| {
             carries == Carries::Activations && user > 0 && self.kept.contains_key(&(user - 1, i))
         };
         let messages = self.tensors.iter().filter(|(key, _)| !is_kept(key));
         let of_stage = Bytes {
-            gradients,
-            optimizer: self.executor.units.iter().filter_map(|placed| placed.state.get()).sum(),
+            optimizer: self.executor.units.iter().map(|placed| placed.state.get()).sum(),
             activations: self.activations,
             messages: messages.map(|(_, tensor)| size_in_bytes(tensor)).sum(),
             ..Bytes::default()
         };
         let units = self.executor.units.iter().map(|placed| placed.unit.held());
-        let now = units.fold(of_stage, |sum, unit| sum.with(unit, Add::add));
+        let now = units.chain([others]).fold(of_stage, |sum, more| sum.with(more, Add::add));
         self.held = self.held.with(now, usize::max);
     }
+}
+
+fn bytes_of_gradients(gradients: &[Tensor]) -> Bytes {
+    Bytes { gradients: gradients.iter().map(size_in_bytes).sum(), ..Bytes::default() }
 }
 
 /// Takes something of a micro-batch. A checked schedule makes sure that it is there.
@@ -329,7 +349,13 @@ fn span(action: Action) -> tracing::Span {
         Action::Forward(i) | Action::ForwardOnly(i) => span!(COMPUTE, "forward", i),
         Action::Backward(i) | Action::BackwardInput(i) => span!(COMPUTE, "backward", i),
         Action::BackwardWeight(i) => span!(COMPUTE, "backward, weights", i),
-        Action::AllReduce => info_span!(target: COMMUNICATION, "start a sum"),
+        Action::Recompute(i) => span!(COMPUTE, "forward again", i),
+        Action::AllReduce | Action::ReduceScatter => {
+            info_span!(target: COMMUNICATION, "start a sum")
+        }
+        Action::Gather => info_span!(target: COMMUNICATION, "start a gather"),
+        Action::Wait => info_span!(target: COMMUNICATION, "wait for parameters"),
+        Action::Free => info_span!(target: COMMUNICATION, "free parameters"),
         Action::Update => info_span!(target: COMPUTE, "update"),
         Action::RecvActivation(i) => span!(COMMUNICATION, "receive activation", i),
         Action::SendActivation(i) => span!(COMMUNICATION, "send activation", i),

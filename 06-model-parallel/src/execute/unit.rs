@@ -1,7 +1,7 @@
 //! A unit on one rank: its layers, the sum of its gradients, and its update.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::HashMap;
 use std::rc::Rc;
 use std::time::Instant;
 
@@ -16,11 +16,13 @@ use params_and_allreduce::communicator::{self, Communicator, SharedCommunicator}
 use scratch_data_parallel::{FixedTree, TreeSum};
 use tracing::info_span;
 
+use super::{Settings, refuse};
+use crate::bytes::Bytes;
 use crate::instructions::{Action, Instruction};
-use crate::simulate::Bytes;
+use crate::simulate::QUEUE;
 
 // ANCHOR: unit
-/// A unit of the model, as the executor uses it on its rank.
+/// A unit of the model, as the executor uses it on its rank. All replicas start the collectives of their units in one order.
 pub trait Unit {
     /// The type of the layers.
     type Module: ModuleT;
@@ -28,14 +30,26 @@ pub trait Unit {
     /// The layers.
     fn network(&self) -> &Network<Self::Module>;
 
+    /// Whether the parameters are not there, so the layers cannot run.
+    fn is_freed(&self) -> bool {
+        false
+    }
+
     /// What this rank updates: the parameters that [`take_gradients`](Self::take_gradients) returns gradients of.
     fn owned(&self) -> &Weights;
 
     /// Adds the gradients of a micro-batch to the sum.
     fn add(&self, micro_batch: usize, gradients: Vec<Tensor>) -> TensorResult<()>;
 
-    /// Starts to sum the gradients over all replicas. All replicas call this for their units in one order.
-    fn start_sum(&self) -> Result<(), Error>;
+    /// Starts a collective. Fails for a collective that this unit does not have.
+    fn start(&self, collective: Action) -> Result<(), Error>;
+
+    /// Waits for the gathered parameters, and gives them to the layers. Returns what has arrived, which is free when the caller
+    /// drops it.
+    fn wait(&self) -> Result<Vec<Tensor>, Error>;
+
+    /// Drops the gathered parameters.
+    fn free(&self) -> Result<(), Error>;
 
     /// Takes the gradients: waits for the sum over all replicas, if it has been started.
     fn take_gradients(&self) -> Result<Vec<Tensor>, Error>;
@@ -45,64 +59,99 @@ pub trait Unit {
 }
 // ANCHOR_END: unit
 
-// ANCHOR: whole
-/// The connection to the ranks that hold the same units in other pipelines.
-pub(super) struct Replicas {
+// ANCHOR: replicas
+/// The connection to the ranks that hold the same units, and the second thread of this rank, which does the collectives.
+pub struct Replicas {
+    /// The first connection, for the main thread.
     pub comm: SharedCommunicator,
-    /// The tree over the micro-batches of all pipelines.
-    pub tree: FixedTree,
+    /// The tree over the micro-batches of all replicas.
+    pub(super) tree: FixedTree,
     /// Whether gradients are added along the tree.
-    pub by_tree: bool,
-    /// The second thread of this rank; `None` with one replica.
-    lane: Option<Worker<Summed>>,
-    /// The sums that have come, by unit. A sum without gradients has been used by its update.
-    come: RefCell<BTreeMap<usize, Summed>>,
+    pub(super) by_tree: bool,
+    algorithm: Algorithm,
+    /// `None` with one replica.
+    thread: Option<Worker<Done>>,
+    done: RefCell<HashMap<Instruction, Vec<Tensor>>>,
+    times: RefCell<Vec<[Instant; 2]>>,
 }
 
-/// The sum of a unit over all replicas, and the times at which it began and ended.
-struct Summed {
-    unit: usize,
+/// The result of a collective, and the times at which it began and ended.
+struct Done {
+    of: Instruction,
+    result: Vec<Tensor>,
     times: [Instant; 2],
-    gradients: Option<Vec<Tensor>>,
 }
 
 impl Replicas {
     /// All replicas call this together.
-    pub fn new(comm: SharedCommunicator, tree: FixedTree, by_tree: bool) -> Result<Self, Error> {
-        let lane = (comm.world_size() > 1).then(|| Worker::start(&comm)).transpose()?;
-        Ok(Self { comm, tree, by_tree, lane, come: RefCell::default() })
+    pub(super) fn new(
+        comm: SharedCommunicator,
+        tree: FixedTree,
+        settings: Settings,
+    ) -> Result<Self, Error> {
+        let several = comm.world_size() > 1;
+        let thread = several.then(|| Worker::with_queue(&comm, QUEUE)).transpose()?;
+        let Settings { by_shards: by_tree, algorithm, .. } = settings;
+        let (done, times) = Default::default();
+        Ok(Self { comm, tree, by_tree, algorithm, thread, done, times })
     }
 
-    /// Waits for the sum of a unit. Sums come in the order in which they were started.
-    fn wait_for(&self, unit: usize) -> Result<Vec<Tensor>, Error> {
-        let (lane, mut come) = (self.lane.as_ref(), self.come.borrow_mut());
+    /// Starts the collective of an instruction: the second thread does `job` with the second connection, after the jobs before.
+    /// The tensors of the job and of its result are in CPU memory. With one replica, the job is done at once.
+    pub fn start(
+        &self,
+        of: Instruction,
+        job: impl FnOnce(&SharedCommunicator) -> Result<Vec<Tensor>, communicator::Error>
+        + Send
+        + 'static,
+    ) -> Result<(), Error> {
+        let Instruction { unit, action } = of;
+        let job = move |comm: &SharedCommunicator| {
+            let _span = info_span!(target: BACKGROUND, "collective", ?action, unit).entered();
+            let start = Instant::now();
+            let result = job(comm)?;
+            Ok::<_, communicator::Error>(Done { of, result, times: [start, Instant::now()] })
+        };
+        match &self.thread {
+            Some(thread) => thread.add(job),
+            None => self.keep(job(&self.comm)?),
+        }
+        Ok(())
+    }
+
+    /// Waits for the result of a collective that was started.
+    pub fn take(&self, of: Instruction) -> Result<Vec<Tensor>, Error> {
         loop {
-            if let Some(sum) = come.get_mut(&unit).and_then(|it| it.gradients.take()) {
-                return Ok(sum);
+            if let Some(result) = self.done.borrow_mut().remove(&of) {
+                return Ok(result);
             }
-            let Some(lane) = lane else {
-                return Err(communicator::Error::Other(format!(
-                    "no sum of unit {unit} was started"
-                ))
-                .into());
-            };
-            let summed = lane.next()?;
-            come.insert(summed.unit, summed);
+            match &self.thread {
+                Some(thread) => self.keep(thread.next()?),
+                None => {
+                    return Err(communicator::Error::Other(format!("no {of} was started")).into());
+                }
+            }
         }
     }
 
-    /// The times of the last sum that an instruction has started.
-    pub fn times_of(&self, Instruction { unit, action }: Instruction) -> Option<[Instant; 2]> {
-        let come = self.come.borrow();
-        come.get(&unit).filter(|_| action == Action::AllReduce).map(|summed| summed.times)
+    fn keep(&self, Done { of, result, times }: Done) {
+        self.done.borrow_mut().insert(of, result);
+        self.times.borrow_mut().push(times);
     }
 
-    /// The number of this rank's first micro-batch among those of all pipelines.
-    pub fn first(&self) -> usize {
+    /// The times of the collectives since the last call, in the order of their start.
+    pub(super) fn times(&self) -> Vec<[Instant; 2]> {
+        self.times.take()
+    }
+
+    /// The number of this rank's first micro-batch among those of all replicas.
+    fn first(&self) -> usize {
         self.tree.held_by(self.comm.rank()).start
     }
 }
+// ANCHOR_END: replicas
 
+// ANCHOR: whole
 /// A unit whose parameters this rank holds whole. Every replica makes the same update.
 pub struct Whole<M> {
     number: usize,
@@ -126,6 +175,15 @@ impl<M> Whole<M> {
         let sum = RefCell::new(Sum::new(&replicas));
         Self { number, network, replicas, sum }
     }
+
+    fn all_reduce(&self) -> Instruction {
+        Instruction { unit: self.number, action: Action::AllReduce }
+    }
+
+    /// Refuses to gather or to free parameters.
+    fn is_whole(&self) -> Result<(), Error> {
+        refuse(format!("unit {} is whole on every replica: there are no chunks", self.number))
+    }
 }
 
 impl Sum {
@@ -137,12 +195,14 @@ impl Sum {
     }
 
     /// Ends the sum on this rank, and adds those of all ranks of `comm`.
-    fn over(self, comm: &(impl Communicator + ?Sized)) -> Result<Vec<Tensor>, communicator::Error> {
+    fn over(
+        self,
+        comm: &(impl Communicator + ?Sized),
+        algorithm: Algorithm,
+    ) -> Result<Vec<Tensor>, communicator::Error> {
         match self {
             Self::Running(sum) if comm.world_size() == 1 => Ok(sum),
-            Self::Running(sum) => {
-                sum.iter().map(|it| comm.all_reduce(it, Algorithm::default())).collect()
-            }
+            Self::Running(sum) => sum.iter().map(|it| comm.all_reduce(it, algorithm)).collect(),
             Self::Tree(sum) => sum.total(comm),
             Self::Travels => {
                 Err(communicator::Error::Other("a sum is on its way twice".to_owned()))
@@ -164,20 +224,17 @@ impl<M: ModuleT> Unit for Whole<M> {
 
     fn add(&self, micro_batch: usize, gradients: Vec<Tensor>) -> TensorResult<()> {
         match &mut *self.sum.borrow_mut() {
-            Sum::Running(sum) if sum.is_empty() => *sum = gradients,
-            Sum::Running(sum) => {
-                // Each pair is freed as soon as it is added.
-                let pairs = std::mem::take(sum).into_iter().zip(gradients);
-                *sum = pairs.map(|(sum, it)| ops::sum(&sum, &it)).collect::<TensorResult<_>>()?;
-            }
+            Sum::Running(sum) => add(sum, gradients)?,
             Sum::Tree(sum) => sum.add(self.replicas.first() + micro_batch, gradients)?,
             Sum::Travels => candle_core::bail!("a gradient comes after the sum"),
         }
         Ok(())
     }
 
-    fn start_sum(&self) -> Result<(), Error> {
-        let Some(lane) = &self.replicas.lane else { return Ok(()) };
+    fn start(&self, collective: Action) -> Result<(), Error> {
+        if collective != Action::AllReduce {
+            return self.is_whole();
+        }
         // The second connection carries tensors in CPU memory.
         let sum = match self.sum.replace(Sum::Travels) {
             Sum::Running(sum) => {
@@ -187,21 +244,23 @@ impl<M: ModuleT> Unit for Whole<M> {
             Sum::Tree(sum) => Sum::Tree(sum.to_device(&Device::Cpu)?),
             Sum::Travels => Sum::Travels,
         };
-        let unit = self.number;
-        lane.add(move |comm| {
-            let _span = info_span!(target: BACKGROUND, "sum over replicas", unit).entered();
-            let start = Instant::now();
-            let gradients = Some(sum.over(&**comm)?);
-            Ok(Summed { unit, times: [start, Instant::now()], gradients })
-        });
-        Ok(())
+        let algorithm = self.replicas.algorithm;
+        self.replicas.start(self.all_reduce(), move |comm| sum.over(&**comm, algorithm))
+    }
+
+    fn wait(&self) -> Result<Vec<Tensor>, Error> {
+        self.is_whole().map(|()| Vec::new())
+    }
+
+    fn free(&self) -> Result<(), Error> {
+        self.is_whole()
     }
 
     fn take_gradients(&self) -> Result<Vec<Tensor>, Error> {
         let sum = self.sum.replace(Sum::new(&self.replicas));
         let gradients = match sum {
-            Sum::Travels => self.replicas.wait_for(self.number)?,
-            sum => sum.over(&*self.replicas.comm)?,
+            Sum::Travels => self.replicas.take(self.all_reduce())?,
+            sum => sum.over(&*self.replicas.comm, self.replicas.algorithm)?,
         };
         let device = self.network.device();
         Ok(gradients.iter().map(|it| move_view(it, device)).collect::<TensorResult<_>>()?)
@@ -219,13 +278,26 @@ impl<M: ModuleT> Unit for Whole<M> {
 }
 // ANCHOR_END: whole
 
-/// The weights of several units.
-pub(super) fn joined<U: Unit>(units: &[U]) -> Weights {
-    let precision = units[0].network().precision();
-    let mut weights = Weights { precision, parameters: Vec::new(), buffers: Vec::new() };
-    for unit in units {
-        weights.parameters.extend(unit.owned().parameters.iter().cloned());
-        weights.buffers.extend(unit.owned().buffers.iter().cloned());
+/// Adds the gradients of a micro-batch to a sum, which is empty before the first one. Each pair is freed as soon as it is added.
+pub fn add(sum: &mut Vec<Tensor>, gradients: Vec<Tensor>) -> TensorResult<()> {
+    let added = match std::mem::take(sum) {
+        first if first.is_empty() => gradients,
+        sum => {
+            let pairs = sum.into_iter().zip(gradients);
+            pairs.map(|(sum, it)| ops::sum(&sum, &it)).collect::<TensorResult<_>>()?
+        }
+    };
+    *sum = added;
+    Ok(())
+}
+
+/// All of these weights.
+pub(super) fn joined<'a>(all: impl IntoIterator<Item = &'a Weights>) -> Weights {
+    let mut all = all.into_iter();
+    let mut joined = all.next().expect("a stage has a unit").clone();
+    for weights in all {
+        joined.parameters.extend(weights.parameters.iter().cloned());
+        joined.buffers.extend(weights.buffers.iter().cloned());
     }
-    weights
+    joined
 }

@@ -1,0 +1,4 @@
+//! The stage from outside, in one program.
+
+mod cases;
+mod numbers;
