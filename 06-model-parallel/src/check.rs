@@ -87,8 +87,8 @@ impl Checked {
         simulate(&self.schedule, self.capacity, costs, message)
     }
 
-    /// The largest number of micro-batches that each stage keeps activations of at one time, in stage order. With several units
-    /// on a stage, each unit counts.
+    /// The largest number of micro-batches that each stage keeps activations of at one time, in stage order. With
+    /// several units on a stage, each unit counts.
     pub fn kept(&self) -> Vec<usize> {
         let units = vec![Cost::UNITS; self.schedule.units()];
         let timeline = self.simulate(&units, 0.0).expect("a cost for each unit");
@@ -198,8 +198,8 @@ fn check_tasks(schedule: &Schedule, stage: usize) -> Result<Done, Error> {
     Ok(done)
 }
 
-/// The tasks of an instruction: a backward pass in one piece is both halves, and there are two ways to go forward and two
-/// ways to sum. A unit may be gathered and freed many times, which is no task.
+/// The tasks of an instruction: a backward pass in one piece is both halves, and there are two ways to go forward and
+/// two ways to sum. A unit may be gathered and freed many times, which is no task.
 fn tasks(Instruction { unit, action }: Instruction) -> Vec<Instruction> {
     let actions = match action {
         Backward(i) => vec![BackwardInput(i), BackwardWeight(i)],
@@ -223,8 +223,8 @@ fn demands(schedule: &Schedule, stage: usize, task: Instruction) -> bool {
         }
 }
 
-/// The order of the tasks of a micro-batch: a task, a task that needs the first one, and the law. A step may lack some of
-/// these tasks.
+/// The order of the tasks of a micro-batch: a task, a task that needs the first one, and the law. A step may lack some
+/// of these tasks.
 fn order(unit: usize, i: usize) -> Vec<(Instruction, Instruction, &'static str)> {
     let of = |unit| move |action| Instruction { unit, action };
     let (here, next) = (of(unit), of(unit + 1));
@@ -288,8 +288,8 @@ enum Parameters {
     Freed,
 }
 
-/// Checks that the layers of a unit run while its parameters are there, and that a unit ends a step in the state in which it
-/// began.
+/// Checks that the layers of a unit run while its parameters are there, and that a unit ends a step in the state in
+/// which it began.
 fn check_parameters(schedule: &Schedule, stage: usize) -> Result<(), Error> {
     use Parameters::{Freed, Old, OnTheirWay, Whole};
     let list = &schedule.lists[stage];
@@ -441,8 +441,8 @@ fn check_order_of_messages(schedule: &Schedule) -> Result<(), Error> {
     Ok(())
 }
 
-/// Checks that all replicas, each with its own list, start their collectives in one order. Otherwise a sum of one unit would meet
-/// a gather of another.
+/// Checks that all replicas, each with its own list, start their collectives in one order. Otherwise a sum of one unit
+/// would meet a gather of another.
 pub fn in_one_order(replicas: &[Vec<Instruction>]) -> Result<(), Error> {
     let collective = |list: &Vec<Instruction>, number| {
         let found = list.iter().filter(|it| it.action.is_collective()).nth(number);
