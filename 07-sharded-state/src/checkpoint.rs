@@ -1,8 +1,8 @@
 //! Checkpoints of a run whose state is in chunks: a checkpoint is a *set* of files.
 //!
-//! Each rank writes its *shard*, a safetensors file: its chunk of each unit, and the state of the optimizer for the chunk. The shard of
-//! rank 0 has the buffers, too. Then rank 0 writes the *index*, a checkpoint of stage 5: the progress of the run, all settings with the
-//! names and shapes of each unit, and a hash of each shard. A set without an index is not complete, and no run resumes from it.
+//! Each rank writes its *shard*, a safetensors file. A shard has a chunk of each unit, and the state of the optimizer for the chunk.
+//! Rank 0's shard has the buffers, too. Then rank 0 writes the *index*, a checkpoint of stage 5. The index has the progress of the run,
+//! all settings, the names and shapes of each unit, and a hash of each shard. No run resumes from a set without an index.
 //!
 //! A run resumes on any number of ranks: a rank reads its new chunks from all shards that have a part of them. The ranks need one
 //! folder, on a file system that all see. Under DDP every rank has everything, and stage 5's checkpoints do as they are.
@@ -96,9 +96,8 @@ impl<M: ModuleT> Store for Sets<'_, M> {
     ) -> Result<(), Error> {
         let (rank, ranks) = (self.comm().rank(), self.comm().world_size());
         let own = tensors.iter().filter(|(name, _)| rank == 0 || self.row(name).is_some());
-        let on_cpu =
-            |(name, it): &(String, Tensor)| Ok((name.clone(), it.to_device(&Device::Cpu)?));
-        let own = own.map(on_cpu).collect::<TensorResult<Snapshot>>()?;
+        let copy = |(name, it): &(String, Tensor)| Ok((name.clone(), it.to_device(&Device::Cpu)?));
+        let own = own.map(copy).collect::<TensorResult<Snapshot>>()?;
         let path = shard(index, rank, ranks);
         let bytes = safetensors::serialize(own.iter().map(|(name, it)| (name, it)), None);
         let bytes = bytes.map_err(io::Error::other);
@@ -109,8 +108,8 @@ impl<M: ModuleT> Store for Sets<'_, M> {
         if let Some(folder) = folder {
             let hashes = hashes.iter().map(|hash| hash.to_tensor(&Device::Cpu));
             let hashes = Tensor::stack(&hashes.collect::<TensorResult<Vec<_>>>()?, 0)?;
-            let all = (0..ranks).map(|rank| shard(index, rank, ranks));
-            if let Some(elsewhere) = all.into_iter().find(|path| !path.exists()) {
+            let mut all = (0..ranks).map(|rank| shard(index, rank, ranks));
+            if let Some(elsewhere) = all.find(|path| !path.exists()) {
                 let reason = "another rank wrote it to another file system: all ranks need one";
                 return Err(unusable("find", &elsewhere, &reason).into());
             }
@@ -134,14 +133,15 @@ impl<M: ModuleT> Store for Sets<'_, M> {
         let (state, (index, hashes)): (TrainerState, (String, Vec<String>)) = found;
         let index = self.flags.folder.join(index);
         for nth in 0..hashes.len() {
-            let parts = tensors.iter().filter_map(|it| self.part(it, nth, hashes.len()));
-            let parts = parts.collect_vec();
+            let of_shard = |it| self.part(it, nth, hashes.len());
+            let parts = tensors.iter().filter_map(of_shard).collect_vec();
             if parts.is_empty() {
                 continue;
             }
             let shard = read(&index, nth, &hashes)?;
             for Part { name, tensor, to, from, len } in parts {
-                let value = shard[name].flatten_all()?.narrow(0, from, len)?;
+                let value = shard.get(name).ok_or_else(|| damaged(&index, "it is not whole"))?;
+                let value = value.flatten_all()?.narrow(0, from, len)?;
                 overwrite(&tensor.flatten_all()?.narrow(0, to, len)?, &value)?;
             }
         }
