@@ -63,11 +63,11 @@ pub(crate) fn begin(
     }
     let Some((store, checkpoints)) = store.zip(checkpoints) else { return Ok(Default::default()) };
     rank.map_or(Ok(()), |rank| store.check(rank, weights))?;
-    let settings = Checkpoints { configuration, ..checkpoints.clone() };
+    let flags = Checkpoints { configuration, ..checkpoints.clone() };
     let batches = data.train.len().div_ceil(options.batch_size);
     let writes = rank.is_none_or(|rank| rank.rank() == 0);
-    let open = || Folder::open(settings, batches, options.epochs, report);
-    let folder = writes.then(open).transpose()?;
+    let folder =
+        writes.then(|| Folder::open(flags, batches, options.epochs, report)).transpose()?;
     if checkpoints.resume.is_none() {
         return Ok((folder, TrainerState::default()));
     }
@@ -95,11 +95,9 @@ pub trait Store {
     /// Refuses a model in parts.
     fn check(&self, rank: &SharedCommunicator, weights: &Weights) -> Result<(), Error> {
         let parameters = weights.snapshot()?[..weights.parameters.len()].to_vec();
-        if replicas::check(&replicas::hashes(&**rank, &parameters)?).is_err() {
-            let reason = "a model in parts has no checkpoints: each rank would write its own part, and none the whole";
-            return Err(Error::Model(reason.into()));
-        }
-        Ok(())
+        let alike = replicas::check(&replicas::hashes(&**rank, &parameters)?);
+        let reason = "a model in parts has no checkpoints: each rank would write its own part, and none the whole";
+        alike.map_err(|_| Error::Model(reason.into()))
     }
 
     /// Writes a checkpoint: the file, the state of the training loop, and the tensors.
