@@ -35,7 +35,6 @@ const HASHES: &str = "shards";
 /// What follows the name of the index in the name of a shard.
 const SHARD: &str = ".shard-";
 
-// ANCHOR: sets
 /// A folder for the checkpoints of a run on executors of [`Sharded`] units.
 pub struct Sets<'a, M> {
     flags: Checkpoints,
@@ -74,9 +73,7 @@ impl<'a, M: ModuleT> Sets<'a, M> {
         self.rows.get(name.rsplit('/').next()?).copied()
     }
 }
-// ANCHOR_END: sets
 
-// ANCHOR: store
 impl<M: ModuleT> Store for Sets<'_, M> {
     fn flags(&self) -> &Checkpoints {
         &self.flags
@@ -154,7 +151,6 @@ impl<M: ModuleT> Store for Sets<'_, M> {
         Ok(state)
     }
 }
-// ANCHOR_END: store
 
 /// A run of numbers of a tensor, and its place in the tensor and in a shard.
 struct Part<'a> {
