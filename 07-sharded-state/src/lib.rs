@@ -12,7 +12,10 @@ pub mod unit;
 pub use counted::Counted;
 pub use unit::Sharded;
 
-use model_parallel::Schedule;
+use std::fmt;
+use std::str::FromStr;
+
+use model_parallel::{Refused, Schedule};
 use strategies::{List, alone, ddp, passes, prefetched, recomputed, zero1, zero2, zero3};
 
 // ANCHOR: strategy
@@ -68,3 +71,80 @@ impl Strategy {
     }
 }
 // ANCHOR_END: strategy
+
+// ANCHOR: name
+impl fmt::Display for Strategy {
+    /// `ZeRO 3 + prefetch`
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self.sharing {
+            Sharing::Ddp => "DDP",
+            Sharing::Zero1 => "ZeRO 1",
+            Sharing::Zero2 => "ZeRO 2",
+            Sharing::Zero3 => "ZeRO 3",
+        })?;
+        f.write_str(if self.prefetches { " + prefetch" } else { "" })?;
+        match self.recomputes {
+            None => Ok(()),
+            Some(1) => f.write_str(" + recompute"),
+            Some(every) => write!(f, " + recompute 1/{every}"),
+        }
+    }
+}
+
+impl FromStr for Strategy {
+    type Err = Refused;
+
+    /// Reads a name such as `zero3+prefetch`. With `+recompute`, every unit is recomputed.
+    fn from_str(text: &str) -> Result<Self, Refused> {
+        let mut parts = text.split('+');
+        let sharing = match parts.next() {
+            Some("ddp") => Some(Sharing::Ddp),
+            Some("zero1") => Some(Sharing::Zero1),
+            Some("zero2") => Some(Sharing::Zero2),
+            Some("zero3") => Some(Sharing::Zero3),
+            _ => None,
+        };
+        let with = |strategy: Self, part: &str| match part {
+            "prefetch" if strategy.sharing == Sharing::Zero3 && !strategy.prefetches => {
+                Some(Self { prefetches: true, ..strategy })
+            }
+            "recompute" if strategy.recomputes.is_none() => {
+                Some(Self { recomputes: Some(1), ..strategy })
+            }
+            _ => None,
+        };
+        let plain = sharing.map(|sharing| Self { sharing, prefetches: false, recomputes: None });
+        plain.and_then(|plain| parts.try_fold(plain, with)).ok_or_else(|| {
+            Refused(format!(
+                "\"{text}\" is no strategy: there are ddp, zero1, zero2 and zero3, each also with +recompute, and zero3 with \
+                 +prefetch"
+            ))
+        })
+    }
+}
+// ANCHOR_END: name
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_strategy_has_a_name_on_the_command_line_and_one_in_tables() {
+        for (flag, name) in [
+            ("ddp", "DDP"),
+            ("zero1", "ZeRO 1"),
+            ("zero2+recompute", "ZeRO 2 + recompute"),
+            ("zero3", "ZeRO 3"),
+            ("zero3+prefetch", "ZeRO 3 + prefetch"),
+            ("zero3+recompute+prefetch", "ZeRO 3 + prefetch + recompute"),
+        ] {
+            assert_eq!(flag.parse::<Strategy>().map(|it| it.to_string()), Ok(name.to_owned()));
+        }
+        let every = Strategy { recomputes: Some(3), ..Strategy::from_str("ddp").expect("DDP") };
+        assert_eq!(every.to_string(), "DDP + recompute 1/3");
+        for wrong in ["", "ZeRO 3", "zero4", "ddp+prefetch", "zero1+", "zero3+prefetch+prefetch"] {
+            let told = wrong.parse::<Strategy>().expect_err("a refusal").to_string();
+            assert!(told.starts_with(&format!("\"{wrong}\" is no strategy: there are ")), "{told}");
+        }
+    }
+}

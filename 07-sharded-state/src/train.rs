@@ -1,0 +1,99 @@
+//! A run, on one of its ranks.
+
+use std::sync::Arc;
+
+use concise_wrapper::ddp::alike;
+use concise_wrapper::model::Progress;
+use concise_wrapper::optimizer::AdamW;
+use concise_wrapper::slow_link::SlowNetwork;
+use concise_wrapper::weights::Snapshot;
+use concise_wrapper::{Error, Model as _, text, train};
+use datasets::SAMPLE;
+use devices::ComputeDevice;
+use harness::records::EpochRecord;
+use harness::report::summary::Versions;
+use harness::report::{Report, trace};
+use itertools::Itertools as _;
+use model_parallel::Timeline;
+use model_parallel::execute::unit::Unit;
+use model_parallel::execute::{Executor, Held, Settings};
+use model_parallel::mesh::Mesh;
+use params_and_allreduce::communicator::SharedCommunicator;
+use sharded_state::{Counted, Sharded, Sharing};
+
+use crate::plan::{Prepared, Run};
+
+/// The results of a run.
+pub(crate) struct Trained {
+    pub(crate) records: Vec<EpochRecord>,
+    /// The weights of the whole model: after the first step, before rounding errors have grown, and at the end.
+    pub(crate) weights: [Snapshot; 2],
+    /// The bytes of each device, on rank 0.
+    pub(crate) held: Vec<Held>,
+    /// The first steps of this rank.
+    pub(crate) steps: Vec<Timeline>,
+}
+
+type Task<'a> = (&'a Run, &'a Prepared, Option<&'a Arc<SlowNetwork>>, Report<'a>);
+
+/// Trains a rank's part of the state, and returns the results.
+pub(crate) fn train_rank(
+    device: &ComputeDevice,
+    comm: SharedCommunicator,
+    (run, prepared, slow, report): Task<'_>,
+) -> Result<Trained, Error> {
+    let _rank = trace::rank(&run.name, comm.rank(), device);
+    let counted = Counted::new(slow.map_or(comm.clone(), |slow| slow.slow_down(comm)));
+    let comm: SharedCommunicator = Arc::new(counted.clone());
+    let Prepared { layers, setup, .. } = prepared;
+    // The training loop compares further settings.
+    let settings = [
+        ("program version", format!("{:?}", Versions::of_this_binary())),
+        ("model", layers.name().to_owned()),
+        ("epochs", setup.options.epochs.to_string()),
+        ("strategy", run.name.clone()),
+        ("micro-batches", prepared.flags.micro_batches.to_string()),
+    ];
+    alike::compare(&comm, &settings.map(|(what, value)| (what.to_owned(), value)))?;
+    let mesh = Mesh { data: run.replicas, ..Mesh::pipeline(1) };
+    let (seed, dtype, settings) = (setup.options.seed, setup.dtype, Settings::default());
+    let build = |unit| layers.build(unit..unit + 1, seed, dtype, device.tensors());
+    if run.strategy.sharing == Sharing::Ddp {
+        let units = (0..layers.len()).map(build).collect::<Result<_, _>>()?;
+        let executor = Executor::with(&run.checked, units, comm, mesh, &SAMPLE, settings)?;
+        let whole = || Ok(executor.weights().snapshot()?);
+        return train_units(&executor, whole, &counted, prepared, report);
+    }
+    let unit = |unit, replicas: &_| Sharded::new(unit, build(unit)?, replicas);
+    let executor = Executor::of_units(&run.checked, comm, mesh, &SAMPLE, settings, unit)?;
+    let whole = || executor.units().map(Sharded::whole).flatten_ok().collect();
+    train_units(&executor, whole, &counted, prepared, report)
+}
+
+/// Trains units of any kind. All ranks call `whole` together, which returns the weights of the whole model.
+fn train_units<U: Unit>(
+    executor: &Executor<U>,
+    whole: impl Fn() -> Result<Snapshot, Error>,
+    counted: &Counted,
+    Prepared { setup, .. }: &Prepared,
+    mut report: Report<'_>,
+) -> Result<Trained, Error> {
+    let (mut first, mut before, mut sent) = (None, 0, 0);
+    let observe = |now: Progress<'_>| {
+        if now.last.is_some() && first.is_none() {
+            sent = counted.sent() - before;
+            first = Some(whole()?);
+        }
+        before = counted.sent();
+        Ok(())
+    };
+    let adamw = (&mut AdamW::default() as _, 0);
+    let trained = train(executor, &setup.data, &setup.options, adamw, None, &mut report, observe)?;
+    let held = Held { sent: sent as usize, ..executor.measured().held };
+    Ok(Trained {
+        records: trained.records,
+        weights: [first.unwrap_or_default(), whole()?],
+        held: text::values_gathered(counted, &held)?,
+        steps: executor.timelines()?,
+    })
+}
