@@ -16,7 +16,7 @@ use params_and_allreduce::communicator::{self, Communicator, SharedCommunicator}
 use scratch_data_parallel::{FixedTree, TreeSum};
 use tracing::info_span;
 
-use super::refuse;
+use super::{Settings, refuse};
 use crate::instructions::{Action, Instruction};
 use crate::simulate::{Bytes, QUEUE};
 
@@ -67,6 +67,7 @@ pub struct Replicas {
     pub(super) tree: FixedTree,
     /// Whether gradients are added along the tree.
     pub(super) by_tree: bool,
+    algorithm: Algorithm,
     /// `None` with one replica.
     thread: Option<Worker<Done>>,
     done: RefCell<HashMap<Instruction, Vec<Tensor>>>,
@@ -85,12 +86,13 @@ impl Replicas {
     pub(super) fn new(
         comm: SharedCommunicator,
         tree: FixedTree,
-        by_tree: bool,
+        settings: Settings,
     ) -> Result<Self, Error> {
         let several = comm.world_size() > 1;
         let thread = several.then(|| Worker::with_queue(&comm, QUEUE)).transpose()?;
+        let Settings { by_shards: by_tree, algorithm, .. } = settings;
         let (done, times) = Default::default();
-        Ok(Self { comm, tree, by_tree, thread, done, times })
+        Ok(Self { comm, tree, by_tree, algorithm, thread, done, times })
     }
 
     /// Starts the collective of an instruction: the second thread does `job` with the second connection, after the jobs before.
@@ -192,12 +194,14 @@ impl Sum {
     }
 
     /// Ends the sum on this rank, and adds those of all ranks of `comm`.
-    fn over(self, comm: &(impl Communicator + ?Sized)) -> Result<Vec<Tensor>, communicator::Error> {
+    fn over(
+        self,
+        comm: &(impl Communicator + ?Sized),
+        algorithm: Algorithm,
+    ) -> Result<Vec<Tensor>, communicator::Error> {
         match self {
             Self::Running(sum) if comm.world_size() == 1 => Ok(sum),
-            Self::Running(sum) => {
-                sum.iter().map(|it| comm.all_reduce(it, Algorithm::default())).collect()
-            }
+            Self::Running(sum) => sum.iter().map(|it| comm.all_reduce(it, algorithm)).collect(),
             Self::Tree(sum) => sum.total(comm),
             Self::Travels => {
                 Err(communicator::Error::Other("a sum is on its way twice".to_owned()))
@@ -239,7 +243,8 @@ impl<M: ModuleT> Unit for Whole<M> {
             Sum::Tree(sum) => Sum::Tree(sum.to_device(&Device::Cpu)?),
             Sum::Travels => Sum::Travels,
         };
-        self.replicas.start(self.all_reduce(), move |comm| sum.over(&**comm))
+        let algorithm = self.replicas.algorithm;
+        self.replicas.start(self.all_reduce(), move |comm| sum.over(&**comm, algorithm))
     }
 
     fn wait(&self) -> Result<Vec<Tensor>, Error> {
@@ -254,7 +259,7 @@ impl<M: ModuleT> Unit for Whole<M> {
         let sum = self.sum.replace(Sum::new(&self.replicas));
         let gradients = match sum {
             Sum::Travels => self.replicas.take(self.all_reduce())?,
-            sum => sum.over(&*self.replicas.comm)?,
+            sum => sum.over(&*self.replicas.comm, self.replicas.algorithm)?,
         };
         let device = self.network.device();
         Ok(gradients.iter().map(|it| move_view(it, device)).collect::<TensorResult<_>>()?)
