@@ -5,40 +5,31 @@ use concise_wrapper::launch::Launch;
 use devices::SeveralDevices;
 use harness::report::{columns, counted, line, paragraph};
 use itertools::Itertools as _;
-use model_parallel::simulate::Span;
 use model_parallel::{Action, Cost, Instruction, Timeline, UNBOUNDED, check};
 
 use crate::arguments::Arguments;
 
-const LEGEND: &str = "F forward, R forward again, B backward, U update; G gather, S sum, C reduce-scatter, each with the number of its unit. \
-    In a list, w waits for a gather, and d drops a unit's parameters. Forward passes, gathers, reduce-scatters and updates take a unit of \
-    time, backward passes and sums take two.";
+const LEGEND: &str = "Letters, each with the number of its unit: F forward, R forward again, B backward, U update; G gather, S sum, C \
+    reduce-scatter. In a list, w waits for a gather, and d drops parameters. B and S take two units of time, all others one.";
 
-/// The width of the names of the streams.
+/// The width of a stream's name.
 const NAME: usize = 15;
 
-/// Prints each list as text, and the two streams of a device over time. Of several processes one prints.
-pub(crate) fn draw(flags: &Arguments, launch: &Launch) -> Result<()> {
-    let (units, devices) =
-        (flags.features().len() - 1, flags.launch.devices.unwrap_or(SeveralDevices::DEFAULT));
+/// Prints each list, and the two streams of a device over time. Of several processes, one prints.
+pub(crate) fn draw(flags: &mut Arguments, launch: &Launch) -> Result<()> {
+    let devices = flags.launch.devices.unwrap_or(SeveralDevices::DEFAULT);
+    let (units, micro_batches) = (flags.features().len() - 1, flags.micro_batches);
     flags.check(launch, devices)?;
     launch.say(LEGEND)?;
-    let sum = if devices > 1 { 2.0 } else { 0.0 };
-    for strategy in flags.strategies().filter(|_| launch.speaks()) {
-        let checked = check(strategy.schedule(units, flags.micro_batches, devices), UNBOUNDED)?;
-        let cost = Cost { all_reduce: sum, update: 1.0, ..Cost::UNITS };
-        let step = checked.simulate(&vec![cost; units], 0.0)?;
-        let size = [
-            counted(units, "unit"),
-            counted(flags.micro_batches, "micro-batch"),
-            counted(devices, "device"),
-        ]
-        .join(", ");
-        paragraph(format_args!(
-            "\n{strategy}: {size}; {} units of time, idle {:.0} %",
-            step.makespan(),
-            100.0 * step.bubble()
-        ))?;
+    let all_reduce = if devices > 1 { 2.0 } else { 0.0 };
+    let costs = vec![Cost { all_reduce, update: 1.0, ..Cost::UNITS }; units];
+    let size = [(units, "unit"), (micro_batches, "micro-batch"), (devices, "device")];
+    let size = size.map(|(number, noun)| counted(number, noun)).join(", ");
+    for strategy in flags.strategies().iter().filter(|_| launch.speaks()) {
+        let checked = check(strategy.schedule(units, micro_batches, devices), UNBOUNDED)?;
+        let step = checked.simulate(&costs, 0.0)?;
+        let (time, idle) = (step.makespan(), 100.0 * step.bubble());
+        paragraph(format_args!("\n{strategy}: {size}; {time} units of time, idle {idle:.0} %"))?;
         paragraph(checked.schedule().lists[0].iter().map(word).join(" "))?;
         line(streams(&step))?;
     }
@@ -48,7 +39,8 @@ pub(crate) fn draw(flags: &Arguments, launch: &Launch) -> Result<()> {
 /// The letter of an instruction, and its unit.
 fn word(it: &Instruction) -> String {
     let letter = match it.action {
-        Action::Forward(_) | Action::ForwardOnly(_) => 'F',
+        Action::Forward(_) => 'F',
+        Action::ForwardOnly(_) => 'f',
         Action::Recompute(_) => 'R',
         Action::Update => 'U',
         Action::Gather => 'G',
@@ -63,23 +55,20 @@ fn word(it: &Instruction) -> String {
 
 /// A row of text for each stream, with a column for each unit of time, in parts that are as wide as the terminal.
 fn streams(step: &Timeline) -> String {
-    let mut rows = ["computing", "communicating"]
-        .map(|name| (name, vec!["·".to_owned(); step.makespan() as usize]));
-    for Span { instruction: it, start, end, .. } in &step.spans {
+    let rows = ["computing", "communicating"];
+    let mut rows = rows.map(|name| (name, vec!["·".to_owned(); step.makespan() as usize]));
+    for span in &step.spans {
+        let (it, times) = (span.instruction, span.start as usize..span.end as usize);
         if it.action.computes() || it.action.is_collective() {
-            let (_, row) = &mut rows[usize::from(it.action.is_collective())];
-            row[*start as usize..*end as usize].fill(word(it));
+            rows[usize::from(it.action.is_collective())].1[times].fill(word(&it));
         }
     }
-    let words = rows.iter().flat_map(|(_, row)| row);
-    let width = words.map(|word| word.chars().count() + 1).max().unwrap_or(1);
+    let width = rows.iter().flat_map(|(_, row)| row).map(String::len).max().unwrap_or(0) + 1;
     let each = (columns() - NAME) / width;
-    let part = |first: usize| {
-        let row = |(name, row): &(&str, Vec<String>)| {
-            let words = row.iter().skip(first).take(each).map(|word| format!("{word:width$}"));
-            format!("{name:NAME$}{}", words.format("")).trim_end().to_owned()
-        };
-        rows.iter().map(row).join("\n")
+    let part = |((name, row), first): (&(&str, Vec<String>), usize)| {
+        let words = row.iter().skip(first).take(each).map(|word| format!("{word:width$}"));
+        format!("{name:NAME$}{}", words.format("")).trim_end().to_owned()
     };
-    (0..rows[0].1.len()).step_by(each).map(part).join("\n")
+    let firsts = (0..step.makespan() as usize).step_by(each);
+    firsts.cartesian_product(&rows).map(|(first, row)| part((row, first))).join("\n")
 }

@@ -15,6 +15,7 @@ pub use unit::Sharded;
 use std::fmt;
 use std::str::FromStr;
 
+use itertools::iproduct;
 use model_parallel::{Refused, Schedule};
 use strategies::{List, alone, ddp, passes, prefetched, recomputed, zero1, zero2, zero3};
 
@@ -76,50 +77,32 @@ impl Strategy {
 impl fmt::Display for Strategy {
     /// `ZeRO 3 + prefetch`
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self.sharing {
-            Sharing::Ddp => "DDP",
-            Sharing::Zero1 => "ZeRO 1",
-            Sharing::Zero2 => "ZeRO 2",
-            Sharing::Zero3 => "ZeRO 3",
-        })?;
-        f.write_str(if self.prefetches { " + prefetch" } else { "" })?;
-        match self.recomputes {
-            None => Ok(()),
-            Some(1) => f.write_str(" + recompute"),
-            Some(every) => write!(f, " + recompute 1/{every}"),
-        }
+        let name = ["DDP", "ZeRO 1", "ZeRO 2", "ZeRO 3"][self.sharing as usize];
+        let prefetch = if self.prefetches { " + prefetch" } else { "" };
+        let recompute = match self.recomputes {
+            None => String::new(),
+            Some(1) => " + recompute".to_owned(),
+            Some(every) => format!(" + recompute 1/{every}"),
+        };
+        write!(f, "{name}{prefetch}{recompute}")
     }
 }
 
 impl FromStr for Strategy {
     type Err = Refused;
 
-    /// Reads a name such as `zero3+prefetch`. With `+recompute`, every unit is recomputed.
+    /// Reads a name without its spaces, such as `zero3+prefetch`. With `+recompute`, every unit is recomputed.
     fn from_str(text: &str) -> Result<Self, Refused> {
-        let mut parts = text.split('+');
-        let sharing = match parts.next() {
-            Some("ddp") => Some(Sharing::Ddp),
-            Some("zero1") => Some(Sharing::Zero1),
-            Some("zero2") => Some(Sharing::Zero2),
-            Some("zero3") => Some(Sharing::Zero3),
-            _ => None,
-        };
-        let with = |strategy: Self, part: &str| match part {
-            "prefetch" if strategy.sharing == Sharing::Zero3 && !strategy.prefetches => {
-                Some(Self { prefetches: true, ..strategy })
-            }
-            "recompute" if strategy.recomputes.is_none() => {
-                Some(Self { recomputes: Some(1), ..strategy })
-            }
-            _ => None,
-        };
-        let plain = sharing.map(|sharing| Self { sharing, prefetches: false, recomputes: None });
-        plain.and_then(|plain| parts.try_fold(plain, with)).ok_or_else(|| {
-            Refused(format!(
-                "\"{text}\" is no strategy: there are ddp, zero1, zero2 and zero3, each also with +recompute, and zero3 with \
-                 +prefetch"
-            ))
-        })
+        let sharings = [Sharing::Ddp, Sharing::Zero1, Sharing::Zero2, Sharing::Zero3];
+        iproduct!(sharings, [false, true], [None, Some(1)])
+            .map(|(sharing, prefetches, recomputes)| Self { sharing, prefetches, recomputes })
+            .filter(|it| it.sharing == Sharing::Zero3 || !it.prefetches)
+            .find(|it| it.to_string().replace(' ', "").eq_ignore_ascii_case(text))
+            .ok_or_else(|| {
+                Refused(format!(
+                    "\"{text}\" is no strategy: there are ddp, zero1, zero2, zero3 and zero3+prefetch, each also with +recompute"
+                ))
+            })
     }
 }
 // ANCHOR_END: name
@@ -136,13 +119,20 @@ mod tests {
             ("zero2+recompute", "ZeRO 2 + recompute"),
             ("zero3", "ZeRO 3"),
             ("zero3+prefetch", "ZeRO 3 + prefetch"),
-            ("zero3+recompute+prefetch", "ZeRO 3 + prefetch + recompute"),
+            ("ZeRO3+prefetch+recompute", "ZeRO 3 + prefetch + recompute"),
         ] {
             assert_eq!(flag.parse::<Strategy>().map(|it| it.to_string()), Ok(name.to_owned()));
         }
         let every = Strategy { recomputes: Some(3), ..Strategy::from_str("ddp").expect("DDP") };
         assert_eq!(every.to_string(), "DDP + recompute 1/3");
-        for wrong in ["", "ZeRO 3", "zero4", "ddp+prefetch", "zero1+", "zero3+prefetch+prefetch"] {
+        for wrong in [
+            "",
+            "zero4",
+            "ddp+prefetch",
+            "zero1+",
+            "zero3+prefetch+prefetch",
+            "zero3+recompute+prefetch",
+        ] {
             let told = wrong.parse::<Strategy>().expect_err("a refusal").to_string();
             assert!(told.starts_with(&format!("\"{wrong}\" is no strategy: there are ")), "{told}");
         }

@@ -28,36 +28,28 @@ fn run() -> anyhow::Result<()> {
     let (launch, prepared) = Launch::begin(timeout, Prepared::new)?;
     let Some(mut prepared) = prepared else { return Ok(()) };
     interrupt::watch()?;
-    prepared.predict(&launch)?;
+    prepared.devices = launch.devices(&prepared.several)?;
+    launch.agree(prepared.predict())?;
     let mut outputs = std::mem::take(&mut prepared.setup.outputs);
     let headline = prepared.setup.headline(prepared.layers.name());
     launch.say(&headline)?;
-    for note in &prepared.notes {
-        launch.say(format_args!("note: {note}"))?;
-    }
-    let (mut outcomes, mut failed) = (Vec::new(), Ok(()));
-    for run in &prepared.runs {
-        if !launch.announce(run.title())? {
-            continue;
+    prepared.notes.iter().try_for_each(|note| launch.say(format_args!("note: {note}")))?;
+    let mut outcomes = Vec::new();
+    let trained = prepared.runs.iter().try_for_each(|run| {
+        if !launch.announce(&run.name)? {
+            return Ok(());
         }
         let report = if launch.speaks() { outputs.report(&run.name) } else { Report::silent() };
-        let (plan, slow) = (prepared.devices_of(run), prepared.slowness);
+        let slow = prepared.slowness.filter(|_| run.replicas > 1);
         let slow = slow.map(|it| SlowNetwork::new(it, prepared.flags.launch.timeout()));
-        let reports = report.of_ranks(plan.len()).into_iter();
+        let reports = report.of_ranks(run.plan.len()).into_iter();
         let tasks = reports.map(|report| (run, &prepared, slow.as_ref(), report)).collect();
-        match launch.run(plan, tasks, train_rank) {
-            Ok(mut of_ranks) if launch.speaks() => {
-                let trained = of_ranks.swap_remove(0);
-                let outcome = Outcome::new(run, &prepared, trained, outcomes.first(), &mut outputs);
-                outcomes.push(outcome?);
-            }
-            Ok(_) => {}
-            Err(error) => {
-                failed = Err(error.into());
-                break;
-            }
-        }
-    }
+        let trained = launch.run(&run.plan, tasks, train_rank)?.swap_remove(0);
+        let outcome = Outcome::new(run, &prepared, trained, outcomes.first(), &mut outputs)?;
+        outcomes.push(outcome);
+        Ok(())
+    });
     // After a failure, the earlier runs are reported. The failure stays the error of the program.
-    failed.and(report(&outcomes, &prepared, &headline, &outputs))
+    let reports = launch.speaks() && !outcomes.is_empty();
+    trained.and(if reports { report(&outcomes, &prepared, &headline, &outputs) } else { Ok(()) })
 }

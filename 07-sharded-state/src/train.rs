@@ -7,7 +7,7 @@ use concise_wrapper::model::Progress;
 use concise_wrapper::optimizer::AdamW;
 use concise_wrapper::slow_link::SlowNetwork;
 use concise_wrapper::weights::Snapshot;
-use concise_wrapper::{Error, Model as _, text, train};
+use concise_wrapper::{Error, Model as _, train};
 use datasets::SAMPLE;
 use devices::ComputeDevice;
 use harness::records::EpochRecord;
@@ -18,45 +18,43 @@ use model_parallel::Timeline;
 use model_parallel::execute::unit::Unit;
 use model_parallel::execute::{Executor, Held, Settings};
 use model_parallel::mesh::Mesh;
+use params_and_allreduce::Algorithm;
 use params_and_allreduce::communicator::SharedCommunicator;
 use sharded_state::{Counted, Sharded, Sharing};
 
 use crate::plan::{Prepared, Run};
 
-/// The results of a run.
+/// The results of a run on a rank. Rank 0 has the largest chunks.
 pub(crate) struct Trained {
     pub(crate) records: Vec<EpochRecord>,
-    /// The weights of the whole model: after the first step, before rounding errors have grown, and at the end.
+    /// The whole model: after the first step, before rounding errors have grown, and at the end.
     pub(crate) weights: [Snapshot; 2],
-    /// The bytes of each device, on rank 0.
-    pub(crate) held: Vec<Held>,
-    /// The first steps of this rank.
-    pub(crate) steps: Vec<Timeline>,
+    pub(crate) held: Held,
+    /// The step with the median time.
+    pub(crate) step: Option<Timeline>,
 }
 
-type Task<'a> = (&'a Run, &'a Prepared, Option<&'a Arc<SlowNetwork>>, Report<'a>);
-
-/// Trains a rank's part of the state, and returns the results.
+/// Trains a rank's part of the state.
 pub(crate) fn train_rank(
     device: &ComputeDevice,
     comm: SharedCommunicator,
-    (run, prepared, slow, report): Task<'_>,
+    (run, prepared, slow, report): (&Run, &Prepared, Option<&Arc<SlowNetwork>>, Report<'_>),
 ) -> Result<Trained, Error> {
     let _rank = trace::rank(&run.name, comm.rank(), device);
     let counted = Counted::new(slow.map_or(comm.clone(), |slow| slow.slow_down(comm)));
     let comm: SharedCommunicator = Arc::new(counted.clone());
-    let Prepared { layers, setup, .. } = prepared;
-    // The training loop compares further settings.
+    let Prepared { layers, setup, flags, .. } = prepared;
+    // The training loop and the executor compare further settings.
+    let version = format!("{:?}", Versions::of_this_binary());
     let settings = [
-        ("program version", format!("{:?}", Versions::of_this_binary())),
-        ("model", layers.name().to_owned()),
-        ("epochs", setup.options.epochs.to_string()),
+        ("program version", version),
         ("strategy", run.name.clone()),
-        ("micro-batches", prepared.flags.micro_batches.to_string()),
+        ("epochs", flags.train.epochs.to_string()),
     ];
     alike::compare(&comm, &settings.map(|(what, value)| (what.to_owned(), value)))?;
     let mesh = Mesh { data: run.replicas, ..Mesh::pipeline(1) };
-    let (seed, dtype, settings) = (setup.options.seed, setup.dtype, Settings::default());
+    let settings = Settings { algorithm: Algorithm::Ring, ..Settings::default() };
+    let (seed, dtype) = (setup.options.seed, setup.dtype);
     let build = |unit| layers.build(unit..unit + 1, seed, dtype, device.tensors());
     if run.strategy.sharing == Sharing::Ddp {
         let units = (0..layers.len()).map(build).collect::<Result<_, _>>()?;
@@ -81,7 +79,7 @@ fn train_units<U: Unit>(
     let (mut first, mut before, mut sent) = (None, 0, 0);
     let observe = |now: Progress<'_>| {
         if now.last.is_some() && first.is_none() {
-            sent = counted.sent() - before;
+            sent = (counted.sent() - before) as usize;
             first = Some(whole()?);
         }
         before = counted.sent();
@@ -89,11 +87,11 @@ fn train_units<U: Unit>(
     };
     let adamw = (&mut AdamW::default() as _, 0);
     let trained = train(executor, &setup.data, &setup.options, adamw, None, &mut report, observe)?;
-    let held = Held { sent: sent as usize, ..executor.measured().held };
-    Ok(Trained {
-        records: trained.records,
-        weights: [first.unwrap_or_default(), whole()?],
-        held: text::values_gathered(counted, &held)?,
-        steps: executor.timelines()?,
-    })
+    let weights = [first.unwrap_or_default(), whole()?];
+    // The first step uses memory that the system has not provided yet.
+    let steps = executor.timelines()?.into_iter().skip(1);
+    let steps = steps.sorted_by(|a, b| a.makespan().total_cmp(&b.makespan())).collect_vec();
+    let step = steps.get(steps.len() / 2).cloned();
+    let held = Held { sent, ..executor.measured().held };
+    Ok(Trained { records: trained.records, weights, held, step })
 }

@@ -1,4 +1,5 @@
 //! The stage from outside, in one program.
 
 mod cases;
+mod cli;
 mod numbers;
