@@ -4,6 +4,7 @@
 use std::path::PathBuf;
 
 use candle_core::DType;
+use checkpoints::Checkpoints;
 use clap::Parser;
 use concise_wrapper::launch::{Launch, LaunchArguments};
 use concise_wrapper::slow_link::parse_speed;
@@ -45,15 +46,9 @@ pub(crate) struct Arguments {
     pub(crate) launch: LaunchArguments,
 
     /// ddp, zero1, zero2, zero3 or zero3+prefetch, each also with +recompute [default: six of them]
-    #[arg(
-        long,
-        help_heading = "Sharing the state",
-        value_name = "NAME,…",
-        value_delimiter = ',',
-        default_value = "ddp,zero1,zero2,zero3,zero3+prefetch,zero3+recompute",
-        hide_default_value = true,
-        default_value_if("devices", "1", None)
-    )]
+    #[arg(long, help_heading = "Sharing the state", value_name = "NAME,…", value_delimiter = ',', value_parser = str::parse::<Strategy>,
+          default_value = "ddp,zero1,zero2,zero3,zero3+prefetch,zero3+recompute", hide_default_value = true,
+          default_value_if("devices", "1", None))]
     strategy: Vec<Strategy>,
 
     /// Micro-batches of each device in a step
@@ -74,13 +69,16 @@ pub(crate) struct Arguments {
     // Flags of environment variables may be there for other commands.
     #[arg(long, help_heading = "Output", conflicts_with_all = [
         "data", "train_size", "test_size", "epochs", "batch_size", "lr", "seed", "dtype", "device", "threads_per_device", "tf32",
-        "slow_link", "gantt", "metrics", "plot", "trace", "timeline",
+        "slow_link", "gantt", "checkpoint", "every", "keep", "resume", "metrics", "plot", "trace", "timeline",
     ])]
     pub(crate) draw: bool,
 
     /// Draw a step of a device under each strategy, measured and predicted
     #[arg(long, help_heading = "Output", value_name = "FILE.svg")]
     pub(crate) gantt: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub(crate) checkpoints: Option<Checkpoints>,
 
     #[command(flatten)]
     pub(crate) reports: ReportArguments,
@@ -90,9 +88,7 @@ fn element_type(name: &str) -> Result<DType, &'static str> {
     match name {
         "f32" => Ok(DType::F32),
         "f64" => Ok(DType::F64),
-        "bf16" => {
-            Err("layers in bf16 keep rounded copies of the parameters, which cannot be freed")
-        }
+        "bf16" => Err("layers in bf16 keep rounded parameters, which nobody can free: take f32"),
         _ => Err("the types are f32 and f64"),
     }
 }
@@ -128,13 +124,19 @@ impl Arguments {
             "--slow-link needs a clock that all ranks read, and these ranks are processes: start this program by itself"
         } else if self.recompute.is_some() && !recomputes {
             "--recompute is about strategies with +recompute: take one, such as --strategy zero3+recompute"
-        } else if batch_size < pieces {
+        } else if self.checkpoints.is_some() && self.strategy.len() != 1 {
+            "--checkpoint keeps the state of one strategy: take one, such as --strategy zero3"
+        } else if batch_size < pieces && !self.draw {
             &cannot_be_cut
         } else {
             if !launch.speaks() {
                 (self.reports, self.gantt) = Default::default();
+                return Ok(());
             }
-            return self.reports.check(&[("--gantt", self.gantt.as_deref(), SVG)], None);
+            let folder = self.checkpoints.as_ref();
+            let folder = folder.map(|it| ("--checkpoint", it.folder.as_path()));
+            self.reports.check(&[("--gantt", self.gantt.as_deref(), SVG)], folder)?;
+            return self.checkpoints.as_ref().map_or(Ok(()), |it| it.check(self.train.epochs));
         }))
     }
 }

@@ -4,11 +4,13 @@
 //! simulator and executor do the rest. What is new is a second kind of [`Unit`](model_parallel::execute::unit::Unit), whose
 //! parameters can be freed and filled again ([`flat`], [`unit`]).
 
+pub mod checkpoint;
 pub mod counted;
 pub mod flat;
 pub mod strategies;
 pub mod unit;
 
+pub use checkpoint::Sets;
 pub use counted::Counted;
 pub use unit::Sharded;
 

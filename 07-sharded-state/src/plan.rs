@@ -7,6 +7,7 @@ use concise_wrapper::sizing;
 use concise_wrapper::slow_link::Slowness;
 use datasets::SAMPLE;
 use devices::DevicePlan;
+use harness::report::file::LazyFile;
 use model_parallel::execute::Held;
 use model_parallel::layers::Layers;
 use model_parallel::partition::{self, Setting};
@@ -66,8 +67,9 @@ impl Prepared {
         };
         let alone = Strategy { sharing: Sharing::Ddp, prefetches: false, recomputes: None };
         let one = flags.launch.each.plan_one_of(&several)?;
-        // Each process has a device, so no process trains alone.
-        let alone = launch.processes().is_none().then(|| run("one device".into(), alone, &one, 1));
+        // Each process has a device, so no process trains alone. A resumed run waits for nobody.
+        let trains_alone = launch.processes().is_none() && flags.checkpoints.is_none();
+        let alone = trains_alone.then(|| run("one device".into(), alone, &one, 1));
         let shared = flags.strategies().into_iter();
         let shared = shared.map(|it| run(it.to_string(), it, &several, devices));
         let runs = alone.into_iter().chain(shared).collect::<Result<Vec<_>>>()?;
@@ -88,6 +90,8 @@ impl Prepared {
             flags.train.prepare(&flags.reports, devices, devices, &footprint)
         })?;
         notes.extend(setup.data_note.take());
+        let resumes = flags.checkpoints.as_ref().is_some_and(|it| it.resume.is_some());
+        setup.outputs.metrics.as_mut().filter(|_| resumes).into_iter().for_each(LazyFile::resume);
         let devices = Vec::new();
         Ok(Some(Self { flags, setup, layers, runs, notes, slowness, several, devices }))
     }

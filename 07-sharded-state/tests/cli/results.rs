@@ -114,6 +114,44 @@ fn a_gantt_chart_is_written() {
     }
 }
 
+/// The mean losses of the epochs that a run has trained.
+fn losses(arguments: &[&str]) -> Vec<f64> {
+    let small = ["--data=synthetic", "--train-size=70", "--test-size=20", "--batch-size=32"];
+    let model = ["--widths=20,18,16", "--dtype=f64", "--strategy=zero3+prefetch"];
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("metrics.jsonl");
+    program(&[&small[..], &model, arguments].concat())
+        .arg("--metrics")
+        .arg(&file)
+        .assert()
+        .success();
+    let text = fs::read_to_string(&file).expect("a metrics file");
+    let all = text.lines().map(|line| serde_json::from_str::<Value>(line).expect("a JSON line"));
+    let is_wanted = |line: &Value| line["kind"] == "epoch" && line["run"] != "one device";
+    all.filter(is_wanted).map(|line| line["train_loss"].as_f64().expect("a loss")).collect()
+}
+
+#[test]
+fn a_run_resumes_on_another_number_of_devices() {
+    let expected = losses(&["--epochs=3"]);
+    for devices in ["--devices=1", "--devices=3"] {
+        let folder = tempfile::tempdir().expect("a folder");
+        let checkpoint = format!("--checkpoint={}", folder.path().join("run").display());
+        let first = losses(&["--epochs=1", &checkpoint]);
+        let then = losses(&["--epochs=3", &checkpoint, "--resume", devices]);
+        // The end of the first epoch is told again.
+        assert_eq!([first.len(), then.len(), expected.len()], [1, 3, 3]);
+        for (found, expected) in then.iter().zip(&expected) {
+            assert!((found / expected - 1.0).abs() < 1e-10, "{found} {expected}");
+        }
+        // The folder belongs to this run and this strategy.
+        let again = [&SMALL[..], &["--dtype=f64", "--strategy=zero3", &checkpoint]].concat();
+        program(&again).assert().code(2).stderr(contains("it has checkpoints up to step 9"));
+        let other = [&SMALL[..], &["--dtype=f64", "--strategy=zero1", &checkpoint, "--resume"]];
+        program(&other.concat()).assert().code(1).stderr(contains("sharing"));
+    }
+}
+
 #[test]
 fn a_loss_that_runs_away_is_told_once() {
     program(&[&SMALL[..], &["--lr=1e30", "--strategy=zero3"]].concat())
@@ -130,7 +168,8 @@ fn an_interrupt_ends_all_ranks_after_a_step() {
     let folder = tempfile::tempdir().expect("a folder");
     let (metrics, told) = (folder.path().join("metrics"), folder.path().join("told"));
     let mut command = with_default_sigint(env!("CARGO_BIN_EXE_sharded-state"));
-    command.args(["--device=cpu", "--threads-per-device=1"]).args(&SMALL);
+    let small = SMALL.iter().filter(|flag| !flag.starts_with("--epochs"));
+    command.args(["--device=cpu", "--threads-per-device=1"]).args(small);
     command.args(["--epochs=1000", "--strategy=zero3+prefetch,zero1", "--metrics"]).arg(&metrics);
     command.stdout(fs::File::create(&told).expect("a file"));
     let mut child = command.spawn().expect("the program");
