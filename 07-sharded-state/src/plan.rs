@@ -78,8 +78,8 @@ impl Prepared {
         let part = sizing::limit_images(&mut flags.train, &several, IMAGES_ON_A_CPU);
         notes.extend(sizing::note(None, part));
         let footprint = Footprint {
-            // Parameters, gradients, moments and copies on their way of each device, and the results of each run.
-            weights: 6 * several.len() + 2 * runs.len(),
+            // Parameters, gradients, moments and copies on their way of each device. Each run keeps its results and its threads' memory.
+            weights: 8 * several.len() + 4 * runs.len(),
             // A unit keeps its input and its output.
             activations: 2,
             batches: several.len() as f64 / devices as f64,

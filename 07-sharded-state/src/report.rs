@@ -109,15 +109,14 @@ fn conclusion(all: &[Outcome<'_>], doubts: &[Doubt]) -> String {
     let several = || all.iter().filter(|it| it.run.replicas > 1);
     let least = several().min_by_key(|it| it.trained.held.total).zip(several().next());
     if let Some((least, first)) = least.filter(|(a, b)| a.run.name != b.run.name) {
-        let [(name, held, time), (other, most, shorter)] =
-            [least, first].map(|it| (&it.run.name, it.trained.held, it.seconds_per_step));
-        let longer = format!(", and a step takes {:.2} times as long", time / shorter);
+        let [bytes, of_first] = [least, first].map(|it| megabytes(it.trained.held.total));
+        let sent = least.trained.held.sent as f64 / first.trained.held.sent as f64;
+        let longer = least.seconds_per_step / first.seconds_per_step;
+        let longer = format!(", and a step takes {longer:.2} times as long");
+        let longer = if doubts.is_empty() { &*longer } else { "" };
         text.push(format!(
-            "Least memory: {name}, {} MB, where {other} has {} MB. The price: {:.2} times as much is sent{}.",
-            megabytes(held.total),
-            megabytes(most.total),
-            held.sent as f64 / most.sent as f64,
-            if doubts.is_empty() { &longer } else { "" },
+            "Least memory: {}, {bytes} MB, where {} has {of_first} MB. The price: {sent:.2} times as much is sent{longer}.",
+            least.run.name, first.run.name
         ));
     }
     text.push(ranked(doubts, String::new));
