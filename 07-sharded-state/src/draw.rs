@@ -5,12 +5,14 @@ use concise_wrapper::launch::Launch;
 use devices::SeveralDevices;
 use harness::report::{columns, counted, line, paragraph};
 use itertools::Itertools as _;
-use model_parallel::{Action, Cost, Instruction, Timeline, UNBOUNDED, check};
+use model_parallel::gantt::words;
+use model_parallel::simulate::Span;
+use model_parallel::{Cost, Instruction, Timeline, UNBOUNDED, check};
 
 use crate::arguments::Arguments;
 
 const LEGEND: &str = "Letters, each with the number of its unit: F forward, R forward again, B backward, U update; G gather, S sum, C \
-    reduce-scatter. In a list, w waits for a gather, and d drops parameters. B and S take two units of time, all others one.";
+    reduce-scatter. In a list, p waits for parameters, and d drops them. B and S take two units of time, all others one.";
 
 /// The width of a stream's name.
 const NAME: usize = 15;
@@ -38,31 +40,20 @@ pub(crate) fn draw(flags: &mut Arguments, launch: &Launch) -> Result<()> {
 
 /// The letter of an instruction, and its unit.
 fn word(it: &Instruction) -> String {
-    let letter = match it.action {
-        Action::Forward(_) => 'F',
-        Action::ForwardOnly(_) => 'f',
-        Action::Recompute(_) => 'R',
-        Action::Update => 'U',
-        Action::Gather => 'G',
-        Action::AllReduce => 'S',
-        Action::ReduceScatter => 'C',
-        Action::Wait => 'w',
-        Action::Free => 'd',
-        _ => 'B',
-    };
-    format!("{letter}{}", it.unit)
+    format!("{}{}", words(it.action).1, it.unit)
 }
 
 /// A row of text for each stream, with a column for each unit of time, in parts that are as wide as the terminal.
 fn streams(step: &Timeline) -> String {
-    let rows = ["computing", "communicating"];
-    let mut rows = rows.map(|name| (name, vec!["·".to_owned(); step.makespan() as usize]));
-    for span in &step.spans {
-        let (it, times) = (span.instruction, span.start as usize..span.end as usize);
-        if it.action.computes() || it.action.is_collective() {
-            rows[usize::from(it.action.is_collective())].1[times].fill(word(&it));
+    let row = |(name, spans): (&'static str, &Vec<Span>)| {
+        let mut row = vec!["·".to_owned(); step.makespan() as usize];
+        for span in spans {
+            row[span.start as usize..span.end as usize].fill(word(&span.instruction));
         }
-    }
+        (name, row)
+    };
+    let lanes = step.lanes().swap_remove(0);
+    let rows = ["computing", "communicating"].into_iter().zip(&lanes).map(row).collect_vec();
     let width = rows.iter().flat_map(|(_, row)| row).map(String::len).max().unwrap_or(0) + 1;
     let each = (columns() - NAME) / width;
     let part = |((name, row), first): (&(&str, Vec<String>), usize)| {
