@@ -75,7 +75,6 @@ impl Strategy {
 }
 // ANCHOR_END: strategy
 
-// ANCHOR: name
 impl fmt::Display for Strategy {
     /// `ZeRO 3 + prefetch`
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -107,7 +106,6 @@ impl FromStr for Strategy {
             })
     }
 }
-// ANCHOR_END: name
 
 #[cfg(test)]
 mod tests {
