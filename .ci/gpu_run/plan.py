@@ -83,6 +83,7 @@ def chapters(device, train, small):
     if on_a_gpu:
         yield step("ch05-resnet18-bf16", "concise-wrapper", *train, "--devices=2", "--epochs=1", "--precision=bf16")
     yield step("ch06", "model-parallel", *small, "--devices=2")
+    yield step("ch07", "sharded-state", *small, "--devices=2")
 
 
 def busy(train):

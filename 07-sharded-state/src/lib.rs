@@ -14,7 +14,11 @@ pub use checkpoint::Sets;
 pub use counted::Counted;
 pub use unit::Sharded;
 
-use model_parallel::Schedule;
+use std::fmt;
+use std::str::FromStr;
+
+use itertools::iproduct;
+use model_parallel::{Refused, Schedule};
 use strategies::{List, alone, ddp, passes, prefetched, recomputed, zero1, zero2, zero3};
 
 // ANCHOR: strategy
@@ -70,3 +74,67 @@ impl Strategy {
     }
 }
 // ANCHOR_END: strategy
+
+impl fmt::Display for Strategy {
+    /// `ZeRO 3 + prefetch`
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = ["DDP", "ZeRO 1", "ZeRO 2", "ZeRO 3"][self.sharing as usize];
+        let prefetch = if self.prefetches { " + prefetch" } else { "" };
+        let recompute = match self.recomputes {
+            None => String::new(),
+            Some(1) => " + recompute".to_owned(),
+            Some(every) => format!(" + recompute 1/{every}"),
+        };
+        write!(f, "{name}{prefetch}{recompute}")
+    }
+}
+
+impl FromStr for Strategy {
+    type Err = Refused;
+
+    /// Reads a name without its spaces, such as `zero3+prefetch`. With `+recompute`, every unit is recomputed.
+    fn from_str(text: &str) -> Result<Self, Refused> {
+        let sharings = [Sharing::Ddp, Sharing::Zero1, Sharing::Zero2, Sharing::Zero3];
+        iproduct!(sharings, [false, true], [None, Some(1)])
+            .map(|(sharing, prefetches, recomputes)| Self { sharing, prefetches, recomputes })
+            .filter(|it| it.sharing == Sharing::Zero3 || !it.prefetches)
+            .find(|it| it.to_string().replace(' ', "").eq_ignore_ascii_case(text))
+            .ok_or_else(|| {
+                Refused(format!(
+                    "\"{text}\" is no strategy: there are ddp, zero1, zero2, zero3 and zero3+prefetch, each also with +recompute"
+                ))
+            })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_strategy_has_a_name_on_the_command_line_and_one_in_tables() {
+        for (flag, name) in [
+            ("ddp", "DDP"),
+            ("zero1", "ZeRO 1"),
+            ("zero2+recompute", "ZeRO 2 + recompute"),
+            ("zero3", "ZeRO 3"),
+            ("zero3+prefetch", "ZeRO 3 + prefetch"),
+            ("ZeRO3+prefetch+recompute", "ZeRO 3 + prefetch + recompute"),
+        ] {
+            assert_eq!(flag.parse::<Strategy>().map(|it| it.to_string()), Ok(name.to_owned()));
+        }
+        let every = Strategy { recomputes: Some(3), ..Strategy::from_str("ddp").expect("DDP") };
+        assert_eq!(every.to_string(), "DDP + recompute 1/3");
+        for wrong in [
+            "",
+            "zero4",
+            "ddp+prefetch",
+            "zero1+",
+            "zero3+prefetch+prefetch",
+            "zero3+recompute+prefetch",
+        ] {
+            let told = wrong.parse::<Strategy>().expect_err("a refusal").to_string();
+            assert!(told.starts_with(&format!("\"{wrong}\" is no strategy: there are ")), "{told}");
+        }
+    }
+}

@@ -4,4 +4,5 @@
 
 mod cases;
 mod checkpoints;
+mod cli;
 mod numbers;

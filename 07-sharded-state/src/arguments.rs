@@ -1,0 +1,142 @@
+//! The flags. clap refuses single flags and pairs of flags; [`Arguments::check`] refuses flags that do not fit together, or do
+//! not fit the devices.
+
+use std::path::PathBuf;
+
+use candle_core::DType;
+use checkpoints::Checkpoints;
+use clap::Parser;
+use concise_wrapper::launch::{Launch, LaunchArguments};
+use concise_wrapper::slow_link::parse_speed;
+use datasets::{CLASSES, PIXELS};
+use harness::cli::{ReportArguments, SVG, UsageError, each_once, whole};
+use sharded_state::Strategy;
+use trainer::TrainArguments;
+
+/// Train one model on one device, then on K that share its state: DDP, ZeRO 1, 2 and 3.
+///
+/// Without a GPU a device is a slice of the CPU, and part of the images are used.
+#[derive(Debug, Parser)]
+#[command(
+    version,
+    before_help = "\
+Examples:
+  sharded-state --data synthetic --epochs 1
+  sharded-state --draw --strategy zero3,zero3+prefetch
+"
+)]
+#[command(mut_arg("seed", |seed| seed.hide_short_help(true)))]
+#[command(mut_arg("plot", |plot| plot.hide_short_help(true)))]
+#[command(mut_arg("threads_per_device", |threads| threads.hide_short_help(true)))]
+#[command(mut_arg("lr", |rate| rate.default_value("0.001").help("Learning rate of AdamW")))]
+#[command(mut_arg("epochs", |epochs| epochs.default_value("2")))]
+#[command(mut_arg("dtype", |dtype| dtype.value_parser(element_type)))]
+pub(crate) struct Arguments {
+    /// Outputs of the dense layers [default: ten times 512]
+    ///
+    /// Each layer is a unit. The last layer has an output for each class, and is not in the list. A drawing has three layers by default.
+    #[arg(long, help_heading = "What to train", value_name = "N,N,…", value_delimiter = ',',
+          value_parser = whole::<usize>(1..=65_536))]
+    widths: Vec<usize>,
+
+    #[command(flatten)]
+    pub(crate) train: TrainArguments,
+
+    #[command(flatten)]
+    pub(crate) launch: LaunchArguments,
+
+    /// ddp, zero1, zero2, zero3 or zero3+prefetch, each also with +recompute [default: six of them]
+    #[arg(long, help_heading = "Sharing the state", value_name = "NAME,…", value_delimiter = ',', value_parser = str::parse::<Strategy>,
+          default_value = "ddp,zero1,zero2,zero3,zero3+prefetch,zero3+recompute", hide_default_value = true,
+          default_value_if("devices", "1", None))]
+    strategy: Vec<Strategy>,
+
+    /// Micro-batches of each device in a step
+    #[arg(long, help_heading = "Sharing the state", value_name = "M", default_value_t = 1,
+          value_parser = whole::<usize>(1..=1024))]
+    pub(crate) micro_batches: usize,
+
+    /// +recompute is about every N-th unit [default: 1]
+    #[arg(long, help_heading = "Sharing the state", value_name = "N",
+          value_parser = whole::<usize>(1..=1024))]
+    recompute: Option<usize>,
+
+    /// Slow the link between the devices down
+    #[arg(long, help_heading = "Sharing the state", value_name = "MB/S", value_parser = parse_speed)]
+    pub(crate) slow_link: Option<f64>,
+
+    /// Draw the list of each strategy, and train nothing
+    // Flags of environment variables may be there for other commands.
+    #[arg(long, help_heading = "Output", conflicts_with_all = [
+        "data", "train_size", "test_size", "epochs", "batch_size", "lr", "seed", "dtype", "device", "threads_per_device", "tf32",
+        "slow_link", "gantt", "checkpoint", "every", "keep", "resume", "metrics", "plot", "trace", "timeline",
+    ])]
+    pub(crate) draw: bool,
+
+    /// Draw a step of a device under each strategy, measured and predicted
+    #[arg(long, help_heading = "Output", value_name = "FILE.svg")]
+    pub(crate) gantt: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub(crate) checkpoints: Option<Checkpoints>,
+
+    #[command(flatten)]
+    pub(crate) reports: ReportArguments,
+}
+
+fn element_type(name: &str) -> Result<DType, &'static str> {
+    match name {
+        "f32" => Ok(DType::F32),
+        "f64" => Ok(DType::F64),
+        "bf16" => Err("layers in bf16 keep rounded parameters, which nobody can free: take f32"),
+        _ => Err("the types are f32 and f64"),
+    }
+}
+
+impl Arguments {
+    /// The strategies to train or to draw. One device has nothing to share, so its default is none.
+    pub(crate) fn strategies(&self) -> Vec<Strategy> {
+        let every = |_| self.recompute.unwrap_or(1);
+        let of = |it: &Strategy| Strategy { recomputes: it.recomputes.map(every), ..*it };
+        self.strategy.iter().map(of).collect()
+    }
+
+    /// The features between the layers, with the inputs and the outputs of the model.
+    pub(crate) fn features(&self) -> Vec<usize> {
+        let usual: &[usize] = if self.draw { &[1; 2] } else { &[512; 10] };
+        let hidden = if self.widths.is_empty() { usual } else { &self.widths };
+        [&[PIXELS], hidden, &[CLASSES]].concat()
+    }
+
+    /// Refuses flags that contradict each other, or that make no sense on so many devices, and files that cannot be written. A
+    /// process that does not speak writes no files.
+    pub(crate) fn check(&mut self, launch: &Launch, devices: usize) -> Result<(), UsageError> {
+        let (batch_size, pieces) = (self.train.batch_size, devices * self.micro_batches);
+        let recomputes = self.strategy.iter().any(|it| it.recomputes.is_some());
+        each_once("--strategy", &self.strategy, Strategy::to_string)?;
+        let cannot_be_cut = format!(
+            "--batch-size {batch_size} cannot be cut into {pieces} micro-batches ({devices} devices × {}): take at least {pieces}",
+            self.micro_batches
+        );
+        Err(UsageError::new(if !launch.has_messages() {
+            "chunks are messages, and NCCL, which alone connects these processes, has no messages between two: start them with mpirun"
+        } else if self.slow_link.is_some() && launch.processes().is_some() {
+            "--slow-link needs a clock that all ranks read, and these ranks are processes: start this program by itself"
+        } else if self.recompute.is_some() && !recomputes {
+            "--recompute is about strategies with +recompute: take one, such as --strategy zero3+recompute"
+        } else if self.checkpoints.is_some() && self.strategy.len() != 1 {
+            "--checkpoint keeps the state of one strategy: take one, such as --strategy zero3"
+        } else if batch_size < pieces && !self.draw {
+            &cannot_be_cut
+        } else {
+            if !launch.speaks() {
+                (self.reports, self.gantt) = Default::default();
+                return Ok(());
+            }
+            let folder = self.checkpoints.as_ref();
+            let folder = folder.map(|it| ("--checkpoint", it.folder.as_path()));
+            self.reports.check(&[("--gantt", self.gantt.as_deref(), SVG)], folder)?;
+            return self.checkpoints.as_ref().map_or(Ok(()), |it| it.check(self.train.epochs));
+        }))
+    }
+}

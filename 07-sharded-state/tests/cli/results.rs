@@ -1,0 +1,189 @@
+//! What a run prints, and what it leaves behind.
+
+use std::fs;
+
+use predicates::prelude::*;
+use predicates::str::contains;
+use serde_json::Value;
+
+#[cfg(unix)]
+use super::signals::with_default_sigint;
+use super::{SMALL, program};
+
+/// Runs with `--metrics`, and returns its lines of a kind.
+fn metrics(arguments: &[&str], kind: &str) -> Vec<Value> {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("metrics.jsonl");
+    program(&[&SMALL[..], arguments].concat()).arg("--metrics").arg(&file).assert().success();
+    let text = fs::read_to_string(&file).expect("a metrics file");
+    let all = text.lines().map(|line| serde_json::from_str::<Value>(line).expect("a JSON line"));
+    all.filter(|line| line["kind"] == kind).collect()
+}
+
+fn hashes(arguments: &[&str]) -> Vec<Value> {
+    metrics(arguments, "summary").iter().map(|line| line["weights_hash"].clone()).collect()
+}
+
+/// The output in one line: lines are wrapped to the terminal.
+fn in_one_line(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+fn said(text: &'static str) -> impl Predicate<str> {
+    predicate::function(move |output: &str| in_one_line(output).contains(text))
+}
+
+#[test]
+fn all_strategies_of_a_small_stack() {
+    program(&SMALL)
+        .assert()
+        .success()
+        .stdout(contains("dense stack 784-20-18-16-10 on synthetic garments: 70 training"))
+        .stdout(contains("\nZeRO 3 + recompute: test acc "))
+        .stdout(contains("\n  on [cpu:0 (1 core), cpu:1 (1 core)]\n"))
+        .stdout(said("What a device holds at most and sends in a step, in MB"))
+        .stdout(contains("\n  predicted "))
+        .stdout(said("Least memory: ZeRO 3"))
+        .stdout(said("Runs below 0.5 s are too short for reliable times."))
+        .stdout(said("The predicted peaks are off by "))
+        .stdout(said(", as rounding does. --dtype f64 tests whether"))
+        .stdout(contains("times as long").not());
+    let exact = ["--dtype=f64", "--devices=3", "--micro-batches=2", "--strategy=zero1,zero3"];
+    program(&[&SMALL[..], &exact].concat()).assert().success().stdout(said(", as rounding does."));
+}
+
+/// On two devices each sum has two terms, so all strategies have the same bits.
+#[test]
+fn strategies_and_links_change_no_bit() {
+    let all = hashes(&[]);
+    assert_eq!(all.len(), 7);
+    assert!(all[2..].iter().all(|hash| *hash == all[1]), "{all:?}");
+    let slow = ["--slow-link=50", "--strategy=ddp,zero3+prefetch+recompute", "--recompute=2"];
+    assert_eq!(hashes(&slow)[1..], [all[1].clone(), all[1].clone()]);
+}
+
+/// In f32: the layers have 15,700, 378, 304 and 170 parameters.
+#[test]
+fn what_a_device_holds_and_sends_is_as_predicted() {
+    const PARAMETERS: u64 = 15_700 + 378 + 304 + 170;
+    let lines = metrics(&[], "sharded");
+    let names = ["one device", "DDP", "ZeRO 1", "ZeRO 2", "ZeRO 3", "ZeRO 3 + prefetch"];
+    assert!(lines.iter().zip(names).all(|(line, name)| line["run"] == name), "{lines:?}");
+    assert_eq!(lines.len(), 7);
+    for line in &lines {
+        let (held, predicted) = (&line["held"], &line["predicted_held"]);
+        for kind in ["parameters", "gradients", "optimizer", "activations", "messages", "total"] {
+            let [found, expected] = [held, predicted].map(|it| it[kind].as_f64().expect("bytes"));
+            assert!((found - expected).abs() <= 0.1 * found, "{kind} of {line}");
+        }
+        let sent = |it: &Value| it["sent"].as_u64().expect("bytes");
+        // Beside parameters and gradients, four sums in f64.
+        let sums = if line["run"] == "one device" { 0 } else { 32 };
+        assert_eq!(sent(held), sent(predicted) + sums, "{line}");
+        assert!(line["seconds_per_step"].as_f64().is_some_and(|seconds| seconds > 0.0));
+    }
+    let of = |run: usize, kind: &str| lines[run]["predicted_held"][kind].as_u64();
+    assert_eq!([of(1, "sent"), of(2, "sent")], [Some(4 * PARAMETERS); 2]);
+    // Three gathers or sums of half of the parameters, and one less of the last layer.
+    assert_eq!(of(4, "sent"), Some(4 * (3 * PARAMETERS - 170) / 2));
+    let counts = 8 * 4 * 2;
+    for (run, optimizer) in [(1, 8 * PARAMETERS), (4, 4 * PARAMETERS)] {
+        let found = of(run, "optimizer").expect("bytes");
+        assert!((optimizer..=optimizer + counts).contains(&found), "{found}");
+    }
+}
+
+#[test]
+fn one_device_alone_has_nothing_to_share_out() {
+    let alone = [&SMALL[..], &["--devices=1"]].concat();
+    program(&alone).assert().success().stdout(contains("DDP").or(contains("Least")).not());
+    let runs = hashes(&["--devices=1", "--strategy=zero1,zero3+prefetch"]);
+    assert!(runs.len() == 3 && runs.iter().all(|hash| *hash == runs[0]), "{runs:?}");
+}
+
+#[test]
+fn a_gantt_chart_is_written() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("gantt.svg");
+    let mut command = program(&[&SMALL[..], &["--strategy=ddp,zero3+prefetch"]].concat());
+    let announced = format!("--gantt: {}", file.display());
+    command.arg("--gantt").arg(&file).assert().success().stdout(contains(announced));
+    let svg = fs::read_to_string(&file).expect("a picture");
+    for text in ["One step of dense stack 784-20-18-16-10", "ZeRO 3 + prefetch", "parameters "] {
+        assert!(svg.contains(text), "{text} is missing");
+    }
+}
+
+/// The mean losses of the epochs that a run has trained.
+fn losses(arguments: &[&str]) -> Vec<f64> {
+    let small = ["--data=synthetic", "--train-size=70", "--test-size=20", "--batch-size=32"];
+    let model = ["--widths=20,18,16", "--dtype=f64", "--strategy=zero3+prefetch"];
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("metrics.jsonl");
+    program(&[&small[..], &model, arguments].concat())
+        .arg("--metrics")
+        .arg(&file)
+        .assert()
+        .success();
+    let text = fs::read_to_string(&file).expect("a metrics file");
+    let all = text.lines().map(|line| serde_json::from_str::<Value>(line).expect("a JSON line"));
+    let is_wanted = |line: &Value| line["kind"] == "epoch" && line["run"] != "one device";
+    all.filter(is_wanted).map(|line| line["train_loss"].as_f64().expect("a loss")).collect()
+}
+
+#[test]
+fn a_run_resumes_on_another_number_of_devices() {
+    let expected = losses(&["--epochs=3"]);
+    for devices in ["--devices=1", "--devices=3"] {
+        let folder = tempfile::tempdir().expect("a folder");
+        let checkpoint = format!("--checkpoint={}", folder.path().join("run").display());
+        let first = losses(&["--epochs=1", &checkpoint]);
+        let then = losses(&["--epochs=3", &checkpoint, "--resume", devices]);
+        // The end of the first epoch is told again.
+        assert_eq!([first.len(), then.len(), expected.len()], [1, 3, 3]);
+        for (found, expected) in then.iter().zip(&expected) {
+            assert!((found / expected - 1.0).abs() < 1e-10, "{found} {expected}");
+        }
+        // The folder belongs to this run and this strategy.
+        let again = [&SMALL[..], &["--dtype=f64", "--strategy=zero3", &checkpoint]].concat();
+        program(&again).assert().code(2).stderr(contains("it has checkpoints up to step 9"));
+        let other = [&SMALL[..], &["--dtype=f64", "--strategy=zero1", &checkpoint, "--resume"]];
+        program(&other.concat()).assert().code(1).stderr(contains("sharing"));
+    }
+}
+
+#[test]
+fn a_loss_that_runs_away_is_told_once() {
+    program(&[&SMALL[..], &["--lr=1e30", "--strategy=zero3"]].concat())
+        .assert()
+        .code(1)
+        .stderr(contains("the loss is"))
+        .stderr(contains("panicked").not());
+}
+
+/// In the middle of a run that has another after it.
+#[cfg(unix)]
+#[test]
+fn an_interrupt_ends_all_ranks_after_a_step() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (metrics, told) = (folder.path().join("metrics"), folder.path().join("told"));
+    let mut command = with_default_sigint(env!("CARGO_BIN_EXE_sharded-state"));
+    let small = SMALL.iter().filter(|flag| !flag.starts_with("--epochs"));
+    command.args(["--device=cpu", "--threads-per-device=1"]).args(small);
+    command.args(["--epochs=1000", "--strategy=zero3+prefetch,zero1", "--metrics"]).arg(&metrics);
+    command.stdout(fs::File::create(&told).expect("a file"));
+    let mut child = command.spawn().expect("the program");
+    let read = |path: &std::path::Path| fs::read_to_string(path).unwrap_or_default();
+    let name = "\"run\":\"ZeRO 3";
+    while read(&metrics).lines().filter(|line| line.contains(name)).count() < 2 {
+        assert!(child.try_wait().expect("a child").is_none(), "it ended before the interrupt");
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    let kill = std::process::Command::new("kill").args(["-INT", &child.id().to_string()]).status();
+    assert!(kill.expect("kill").success());
+    assert_eq!(child.wait().expect("an end").code(), Some(130));
+    let told = in_one_line(&read(&told));
+    for text in ["left out after the interrupt", ", interrupted after ", "A run was interrupted"] {
+        assert_eq!(told.matches(text).count(), 1, "{text:?} in:\n{told}");
+    }
+}
