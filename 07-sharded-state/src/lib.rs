@@ -6,6 +6,7 @@
 
 pub mod counted;
 pub mod flat;
+pub mod memory;
 pub mod strategies;
 pub mod unit;
 

@@ -1,4 +1,14 @@
 //! The stage from outside, in one program.
 
+#![expect(clippy::unwrap_used, reason = "in a test a panic is the right answer")]
+
+mod bytes;
 mod cases;
+mod evaluation;
+mod faults;
+mod gpu;
+mod laws;
 mod numbers;
+mod random;
+#[cfg(unix)]
+mod signals;
