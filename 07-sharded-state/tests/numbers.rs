@@ -82,9 +82,11 @@ fn micro_batches_may_be_empty() {
 fn units_may_have_nothing_to_share() {
     let tiny = Net::Dense(&[3, 1, 1, 10]);
     for net in [Net::Pooled, tiny] {
-        let case = Case { net, samples: 7, steps: 3, ..CASE };
-        equals_one_device(&case, strategies(), 1e-10);
-        equals_one_device(&Case { ranks: 4, ..case }, without_recomputation(), 1e-10);
+        for updates in [Updates::Momentum, Updates::AdamW] {
+            let case = Case { net, samples: 7, steps: 3, updates, ..CASE };
+            equals_one_device(&case, strategies(), 1e-10);
+            equals_one_device(&Case { ranks: 4, ..case }, without_recomputation(), 1e-10);
+        }
     }
 }
 
