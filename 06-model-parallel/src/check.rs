@@ -2,11 +2,11 @@
 //!
 //! 1. Every unit does each of its tasks once, and everything that a task needs comes before it.
 //! 2. The gradients of a unit are summed over the micro-batches in ascending order. So the bits are those of one device.
-//! 3. The layers of a unit run while all its parameters are there, and a unit ends a step in the state in which it began.
-//! 4. Two stages have their messages in one order. Replicas start their collectives in one order, too ([`in_one_order`]).
-//! 5. No stage waits for ever. This law depends on the capacity of the channels: a schedule may be sound with channels that
-//!    hold one message, and have a deadlock when every send waits for its receiver. Replicas add no deadlock: a sum waits for
-//!    the same place of the same list.
+//! 3. Two stages have their messages in one order, and replicas start their collectives in one order.
+//! 4. No stage waits for ever. This law depends on the capacity of the channels: a schedule may be sound with channels that
+//!    hold one message, and have a deadlock when every send waits for its receiver. Replicas add no deadlock: a collective
+//!    waits for the same place of the same order.
+//! 5. The layers of a unit run while all its parameters are there, and a unit ends a step in the state in which it began.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::iter::successors;
@@ -15,13 +15,14 @@ use harness::report::counted;
 use itertools::Itertools as _;
 
 use crate::Refused;
+use crate::bytes::Cost;
 use crate::instructions::Action::{
     AllReduce, Backward, BackwardInput, BackwardWeight, Forward, ForwardOnly, Free, Gather,
     Recompute, RecvActivation, RecvGradient, ReduceScatter, SendActivation, SendGradient, Update,
     Wait as Await,
 };
 use crate::instructions::{Instruction, Message, Schedule, UNBOUNDED};
-use crate::simulate::{Cost, Step, Timeline, Wait, run, simulate};
+use crate::simulate::{Step, Timeline, Wait, run, simulate};
 
 // ANCHOR: check
 /// A schedule that keeps the laws, with channels of a known capacity. Only [`check`] makes one.
@@ -30,6 +31,22 @@ pub struct Checked {
     schedule: Schedule,
     capacity: usize,
     smallest_capacity: usize,
+}
+
+/// The law that a schedule breaks, and the place.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// Any other law than the fourth, in a sentence.
+    #[error("{0}")]
+    Law(String),
+    /// The fourth law: the stages that wait for each other, and the rest of the sentence.
+    #[error("deadlock with channels that hold {text}")]
+    #[expect(missing_docs, reason = "the line above explains the fields")]
+    Deadlock { circle: Vec<Wait>, text: String },
+}
+
+fn broken<T>(text: impl Into<String>) -> Result<T, Error> {
+    Err(Error::Law(text.into()))
 }
 
 impl Checked {
@@ -61,18 +78,27 @@ impl Checked {
 /// Checks a schedule for channels that hold `capacity` messages. Fails with the first law that the schedule breaks, and
 /// where: see [`Error`].
 pub fn check(schedule: Schedule, capacity: usize) -> Result<Checked, Error> {
-    let (stages, units, micro_batches) =
-        (schedule.stages(), schedule.units(), schedule.micro_batches);
-    if stages == 0 || units == 0 || micro_batches == 0 || schedule.replicas == 0 {
-        return Err(Error::Empty { stages, units, micro_batches, replicas: schedule.replicas });
+    let Schedule { micro_batches, replicas, ref placement, sharded, .. } = schedule;
+    let (stages, units) = (schedule.stages(), schedule.units());
+    if [stages, units, micro_batches, replicas].contains(&0) {
+        return broken(format!(
+            "stages: {stages}, units: {units}, micro-batches: {micro_batches}, replicas: {replicas}; a schedule has at \
+             least one of each"
+        ));
     }
-    if !schedule.placement.iter().copied().sorted().dedup().eq(0..stages) {
-        return Err(Error::Nowhere { placement: schedule.placement, stages });
+    if !placement.iter().copied().sorted().dedup().eq(0..stages) {
+        return broken(format!(
+            "the units are on stages {placement:?}; there are {stages} stages, and each has a unit"
+        ));
     }
-    if schedule.sharded && stages > 1 {
-        return Err(Error::ShardedPipeline { stages });
+    if sharded && stages > 1 {
+        return broken(format!("{stages} stages in chunks: {WHOLE_IN_PIPELINES}"));
     }
-    (0..stages).try_for_each(|stage| check_stage(&schedule, stage))?;
+    for stage in 0..stages {
+        let done = check_tasks(&schedule, stage)?;
+        check_kept(&schedule, stage, &done)?;
+        check_parameters(&schedule, stage)?;
+    }
     check_order_of_messages(&schedule)?;
     let smallest_capacity = smallest_capacity(&schedule, capacity)?;
     Ok(Checked { schedule, capacity, smallest_capacity })
@@ -86,18 +112,31 @@ type Law = &'static str;
 /// The position in a list at which each task is done.
 type Done = BTreeMap<Instruction, usize>;
 
+/// A law that all three functions below name.
+const WHOLE_IN_PIPELINES: &str =
+    "the units of a pipeline are whole; only a model on one stage is sharded";
+
+fn step(schedule: &Schedule, stage: usize, position: usize) -> Step {
+    Step { stage, position, instruction: schedule.lists[stage][position] }
+}
+
 /// Checks that a stage does each task of its units once, and in order.
-fn check_stage(schedule: &Schedule, stage: usize) -> Result<(), Error> {
-    let list = &schedule.lists[stage];
-    let step = |position: usize| Step { stage, position, instruction: list[position] };
+fn check_tasks(schedule: &Schedule, stage: usize) -> Result<Done, Error> {
+    let step = |position| step(schedule, stage, position);
     let mut done = Done::new();
-    for (position, &instruction) in list.iter().enumerate() {
+    for (position, &instruction) in schedule.lists[stage].iter().enumerate() {
         if let Some(text) = no_such(schedule, stage, instruction) {
-            return Err(Error::NoSuch { step: step(position), text });
+            return broken(format!("{}: {text}", step(position)));
         }
         for task in tasks(instruction) {
             if let Some(first) = done.insert(task, position) {
-                return Err(Error::Twice { step: step(position), first: step(first) });
+                let Step { position: first, instruction, .. } = step(first);
+                return broken(format!(
+                    "{}: instruction {first}, {instruction}, has done that already. Every micro-batch passes a unit \
+                     forward once and backward once, every message is sent once, and every unit is summed and updated \
+                     once",
+                    step(position)
+                ));
             }
         }
     }
@@ -115,27 +154,29 @@ fn check_stage(schedule: &Schedule, stage: usize) -> Result<(), Error> {
                 action => action,
             };
             let missing = Instruction { action, ..task };
-            return Err(Error::Missing { stage, missing, text: never_done(schedule, missing) });
+            let text = never_done(schedule, missing);
+            return broken(format!("stage {stage} never does {missing}{text}"));
         }
         if let (Some(&needs), Some(&early)) = (done.get(&first), done.get(&then))
             && needs > early
         {
-            return Err(Error::TooEarly { step: step(early), needs: step(needs), law });
+            let Step { position, instruction, .. } = step(needs);
+            return broken(format!(
+                "{}: it needs {instruction} first, and that comes later, as instruction {position}. {law}",
+                step(early)
+            ));
         }
     }
-    let wrong = |(position, text)| Error::NoSuch { step: step(position), text };
-    check_kept(schedule, list, &done).map_err(wrong)?;
-    check_parameters(schedule, list).map_err(wrong)
+    Ok(done)
 }
 
 /// The tasks of an instruction: a backward pass in one piece is both halves, and there are two ways to go forward and two
-/// ways to sum. Any other instruction is a task itself.
+/// ways to sum. A unit may be gathered and freed many times, which is no task.
 fn tasks(Instruction { unit, action }: Instruction) -> Vec<Instruction> {
     let actions = match action {
         Backward(i) => vec![BackwardInput(i), BackwardWeight(i)],
         ForwardOnly(i) => vec![Forward(i)],
         ReduceScatter => vec![AllReduce],
-        // A unit may be gathered more than once.
         Gather | Await | Free => vec![],
         _ => vec![action],
     };
@@ -145,13 +186,13 @@ fn tasks(Instruction { unit, action }: Instruction) -> Vec<Instruction> {
 /// Whether a stage must do a task, and not only may.
 fn demands(schedule: &Schedule, stage: usize, task: Instruction) -> bool {
     let is_here = schedule.placement.get(task.unit) == Some(&stage);
-    let may = is_here && schedule.has(task);
-    match task.action {
-        Forward(_) => is_here,
-        AllReduce if schedule.sharded => is_here && task.unit >= schedule.first_trained,
-        Recompute(_) => false,
-        _ => may,
-    }
+    is_here
+        && match task.action {
+            Forward(_) => true,
+            AllReduce if schedule.sharded => task.unit >= schedule.first_trained,
+            Recompute(_) => false,
+            _ => schedule.has(task),
+        }
 }
 
 /// The order of the tasks of a micro-batch: a task, a task that needs the first one, and the law. A step may lack some of
@@ -160,12 +201,9 @@ fn order(unit: usize, i: usize) -> Vec<(Instruction, Instruction, Law)> {
     let of = |unit| move |action| Instruction { unit, action };
     let (here, next) = (of(unit), of(unit + 1));
     let sent = "What is sent has to be computed first";
+    let received = "A forward pass starts from the activation that was received";
     let of_unit = [
-        (
-            RecvActivation(i),
-            Forward(i),
-            "A forward pass starts from the activation that was received",
-        ),
+        (RecvActivation(i), Forward(i), received),
         (Forward(i), SendActivation(i), sent),
         (Forward(i), Recompute(i), "A recomputation starts from the input that was kept"),
         (Recompute(i), BackwardInput(i), "The backward pass uses what the recomputation has kept"),
@@ -189,33 +227,23 @@ fn order(unit: usize, i: usize) -> Vec<(Instruction, Instruction, Law)> {
     order
 }
 
-/// Checks that either the forward pass or a recomputation keeps the activations for a backward pass. Fails with the position
-/// of the wrong instruction and the law.
-fn check_kept(
-    schedule: &Schedule,
-    list: &[Instruction],
-    done: &Done,
-) -> Result<(), (usize, String)> {
+/// Checks that either the forward pass or a recomputation keeps the activations for a backward pass.
+fn check_kept(schedule: &Schedule, stage: usize, done: &Done) -> Result<(), Error> {
+    let list = &schedule.lists[stage];
     for (position, &it) in list.iter().enumerate() {
-        let text = match it.action {
-            ForwardOnly(i) if it.unit >= schedule.first_trained => {
-                match done.get(&Instruction { action: Recompute(i), ..it }) {
-                    Some(_) => continue,
-                    None => {
-                        "a unit that is trained keeps its activations for the backward pass: this is Forward, or a \
-                         Recompute comes later"
-                    }
-                }
+        let at =
+            |action| done.get(&Instruction { action, ..it }).map(|&position| list[position].action);
+        let law = match it.action {
+            ForwardOnly(i) if it.unit >= schedule.first_trained && at(Recompute(i)).is_none() => {
+                "a unit that is trained keeps its activations for the backward pass: this is Forward, or a Recompute comes \
+                 later"
             }
-            Recompute(i) => match done.get(&Instruction { action: Forward(i), ..it }) {
-                Some(&forward) if list[forward].action == ForwardOnly(i) => continue,
-                _ => {
-                    "the forward pass has kept the activations: it is ForwardOnly, or this is left out"
-                }
-            },
+            Recompute(i) if at(Forward(i)) != Some(ForwardOnly(i)) => {
+                "the forward pass has kept the activations: it is ForwardOnly, or this is left out"
+            }
             _ => continue,
         };
-        return Err((position, text.to_owned()));
+        return broken(format!("{}: {law}", step(schedule, stage, position)));
     }
     Ok(())
 }
@@ -232,9 +260,10 @@ enum Parameters {
 }
 
 /// Checks that the layers of a unit run while its parameters are there, and that a unit ends a step in the state in which it
-/// began. Fails with the position of the wrong instruction and the law.
-fn check_parameters(schedule: &Schedule, list: &[Instruction]) -> Result<(), (usize, String)> {
+/// began.
+fn check_parameters(schedule: &Schedule, stage: usize) -> Result<(), Error> {
     use Parameters::{Freed, Old, OnTheirWay, Whole};
+    let list = &schedule.lists[stage];
     let begin = if schedule.sharded { Freed } else { Whole };
     let scattered = |it: &&Instruction| it.action == ReduceScatter;
     let scattered: BTreeSet<_> = list.iter().filter(scattered).map(|it| it.unit).collect();
@@ -270,7 +299,8 @@ fn check_parameters(schedule: &Schedule, list: &[Instruction]) -> Result<(), (us
             (Update, Whole) if has_chunks => Ok(Old),
             (_, now) => Ok(now),
         };
-        (*now, *last) = (next.map_err(|law| (position, law.to_owned()))?, position);
+        let wrong = |law| Error::Law(format!("{}: {law}", step(schedule, stage, position)));
+        (*now, *last) = (next.map_err(wrong)?, position);
     }
     let law = "A unit ends a step in the state in which it began";
     let wrong = units.into_iter().enumerate().find(|(_, (end, _))| *end != begin);
@@ -281,7 +311,8 @@ fn check_parameters(schedule: &Schedule, list: &[Instruction]) -> Result<(), (us
             OnTheirWay => "with its parameters on their way, without its Wait",
             Freed => "freed",
         };
-        Err((last, format!("unit {unit} ends the step {state}. {law}")))
+        let last = step(schedule, stage, last);
+        broken(format!("{last}: unit {unit} ends the step {state}. {law}"))
     })
 }
 
@@ -304,9 +335,7 @@ fn no_such(schedule: &Schedule, stage: usize, it: Instruction) -> Option<String>
     }
     let text = match action {
         Forward(_) => "no backward pass uses what this pass keeps: this is ForwardOnly",
-        Gather | Await | Free | ReduceScatter if schedule.stages() > 1 => {
-            "the units of a pipeline are whole; only a model on one stage is sharded"
-        }
+        Gather | Await | Free | ReduceScatter if schedule.stages() > 1 => WHOLE_IN_PIPELINES,
         AllReduce if schedule.sharded => {
             "the replicas hold chunks, and each needs its chunk of the sum: this is ReduceScatter"
         }
@@ -366,7 +395,11 @@ fn check_order_of_messages(schedule: &Schedule) -> Result<(), Error> {
     for [sends, receives] in channels.into_values() {
         for ((sent, sending), (expected, receiving)) in sends.into_iter().zip(receives) {
             if sent.key != expected.key {
-                return Err(Error::Order { sending, receiving });
+                let Step { stage, position, instruction } = sending;
+                return broken(format!(
+                    "{receiving}: what arrives is {instruction}, instruction {position} of stage {stage}. What is sent \
+                     first arrives first"
+                ));
             }
         }
     }
@@ -376,15 +409,18 @@ fn check_order_of_messages(schedule: &Schedule) -> Result<(), Error> {
 /// Checks that all replicas, each with its own list, start their collectives in one order. Otherwise a sum of one unit would meet
 /// a gather of another.
 pub fn in_one_order(replicas: &[Vec<Instruction>]) -> Result<(), Error> {
-    let collectives = |list: &Vec<Instruction>| {
-        list.iter().copied().filter(|it| it.action.is_collective()).collect::<Vec<_>>()
+    let collective = |list: &Vec<Instruction>, number| {
+        let found = list.iter().filter(|it| it.action.is_collective()).nth(number);
+        found.map_or_else(|| "none".to_owned(), Instruction::to_string)
     };
-    let all: Vec<_> = replicas.iter().map(collectives).collect();
-    for (replica, of_replica) in all.iter().enumerate().skip(1) {
-        for number in 0..all[0].len().max(of_replica.len()) {
-            let (first, other) = (all[0].get(number).copied(), of_replica.get(number).copied());
+    for (replica, list) in replicas.iter().enumerate().skip(1) {
+        for number in 0..list.len().max(replicas[0].len()) {
+            let [first, other] = [&replicas[0], list].map(|list| collective(list, number));
             if first != other {
-                return Err(Error::Collectives { number, replica, first, other });
+                return broken(format!(
+                    "collective {number}: replica 0 starts {first}, replica {replica} {other}. All replicas start their \
+                     collectives in one order"
+                ));
             }
         }
     }
@@ -431,58 +467,3 @@ fn circle(waiting: &[Wait]) -> Vec<Wait> {
     first.into_iter().chain(others).collect()
 }
 // ANCHOR_END: all_stages
-
-// ANCHOR: errors
-/// The law that a schedule breaks. `text` completes the message. Stages, instructions, micro-batches and units are
-/// counted from 0.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[expect(missing_docs, reason = "the messages explain the variants")]
-pub enum Error {
-    #[error(
-        "stages: {stages}, units: {units}, micro-batches: {micro_batches}, replicas: {replicas}; a schedule has at least \
-         one of each"
-    )]
-    Empty { stages: usize, units: usize, micro_batches: usize, replicas: usize },
-    #[error(
-        "the units are on stages {placement:?}; there are {stages} stages, and each has a unit"
-    )]
-    Nowhere { placement: Vec<usize>, stages: usize },
-    #[error("{stages} stages in chunks: only a model on one stage is sharded")]
-    ShardedPipeline { stages: usize },
-    #[error("{step}: {text}")]
-    NoSuch { step: Step, text: String },
-    #[error(
-        "{step}: instruction {}, {}, has done that already. Every micro-batch passes a unit forward once and backward \
-         once, every message is sent once, and every unit is summed and updated once", first.position, first.instruction
-    )]
-    Twice { step: Step, first: Step },
-    #[error("stage {stage} never does {missing}{text}")]
-    Missing { stage: usize, missing: Instruction, text: String },
-    #[error(
-        "{step}: it needs {} first, and that comes later, as instruction {}. {law}", needs.instruction, needs.position
-    )]
-    TooEarly { step: Step, needs: Step, law: Law },
-    #[error(
-        "{receiving}: what arrives is {}, instruction {} of stage {}. What is sent first arrives first",
-        sending.instruction, sending.position, sending.stage
-    )]
-    Order { sending: Step, receiving: Step },
-    #[error(
-        "collective {number}: replica 0 starts {}, replica {replica} {}. All replicas start their collectives in one order",
-        named(.first), named(.other)
-    )]
-    Collectives {
-        number: usize,
-        replica: usize,
-        first: Option<Instruction>,
-        other: Option<Instruction>,
-    },
-    #[error("deadlock with channels that hold {text}")]
-    Deadlock { circle: Vec<Wait>, text: String },
-}
-
-/// `Gather of unit 1`, or `none`
-fn named(collective: &Option<Instruction>) -> String {
-    collective.map_or_else(|| "none".to_owned(), |it| it.to_string())
-}
-// ANCHOR_END: errors

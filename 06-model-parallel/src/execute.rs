@@ -8,6 +8,7 @@
 //! A stage may hold parts of its layers. Then each rank of its tensor-parallel group has an executor, which exchanges
 //! activations with the executor of the same part in the neighbouring stage ([`mesh`](crate::mesh)).
 
+mod begin;
 mod evaluate;
 mod step;
 pub mod unit;
@@ -17,17 +18,15 @@ use std::collections::HashMap;
 use std::rc::Rc;
 use std::time::{Instant, SystemTime};
 
-use candle_core::{DType, Device, Module as _, ModuleT, Result as TensorResult, Shape, Tensor};
+use candle_core::{Device, ModuleT, Result as TensorResult, Shape, Tensor};
 use concise_wrapper::ddp::alike;
 use concise_wrapper::evaluate::{allreduce_by_batch, part_of};
 use concise_wrapper::model::Step;
 use concise_wrapper::optimizer::Optimizer;
-use concise_wrapper::weights::{Snapshot, Weights};
+use concise_wrapper::weights::{Named, Snapshot, Weights};
 use concise_wrapper::{Error, Model, Network, allreduce_sums, replicas, text};
 use datasets::Dataset;
 use harness::records::BatchSums;
-use model_state::weights::is_buffer;
-use ops::backward::no_grad;
 use ops::cross_entropy;
 use params_and_allreduce::Algorithm;
 use params_and_allreduce::communicator::{self, SharedCommunicator};
@@ -36,11 +35,13 @@ use scratch_data_parallel::reproducible::tree_sums;
 use serde::{Deserialize, Serialize};
 use split_batch::loader::{LocalBatch, Shards};
 
-use crate::check::{Checked, check, in_one_order};
-use crate::instructions::{Action, Instruction, Schedule, UNBOUNDED};
+use crate::bytes::Bytes;
+use crate::check::{Checked, in_one_order};
+use crate::instructions::{Instruction, Schedule};
 use crate::mesh::{Axis, Mesh};
-use crate::simulate::{Bytes, Span, Timeline, peaks};
-use step::{Purpose, StepState};
+use crate::simulate::{Span, Timeline, peaks};
+use begin::{behind_nothing_to_train, each_in_one_stage, not_recomputed, with_shapes};
+use step::StepState;
 use unit::{Replicas, Unit, Whole, joined};
 
 /// The largest number of timelines that an executor keeps.
@@ -92,7 +93,7 @@ struct Placed<U> {
     number: usize,
     unit: U,
     /// The bytes of the optimizer's state, from the first update on.
-    state: Cell<Option<usize>>,
+    state: Cell<usize>,
     input: Vec<usize>,
     output: Vec<usize>,
 }
@@ -290,41 +291,6 @@ impl<U: Unit> Executor<U> {
         Ok(Some(mine))
     }
 
-    // ANCHOR: loop
-    /// Executes every instruction of this stage's list.
-    fn execute(&self, share: &LocalBatch, purpose: Purpose<'_>) -> Result<Step, Error> {
-        let (stage, schedule) = (self.stage, self.checked.schedule());
-        let (found, expected) = (share.shards.len(), schedule.micro_batches);
-        if found != expected {
-            let text = format!("a batch of {found} micro-batches for a schedule of {expected}");
-            return refuse(text);
-        }
-        let mut state = StepState::new(self, schedule, &share.shards, purpose);
-        let mut spans = Vec::new();
-        for &instruction in &schedule.lists[stage] {
-            let named = |error| failed(stage, doing(instruction), error);
-            state.prepare(instruction).map_err(named)?;
-            let start = self.origin.elapsed().as_secs_f64();
-            let held = state.execute(instruction).map_err(named)?;
-            let end = self.origin.elapsed().as_secs_f64();
-            spans.push(Span { stage, instruction, start, end, held });
-        }
-        // The second thread has measured the collectives.
-        let collectives = spans.iter_mut().filter(|it| it.instruction.action.is_collective());
-        for (span, times) in collectives.zip(self.replicas.times()) {
-            [span.start, span.end] = times.map(|it| (it - self.origin).as_secs_f64());
-        }
-        for Placed { unit, .. } in &self.units {
-            unit.network().norms().fold(&*self.replicas.comm, &self.replicas.tree)?;
-        }
-        self.measured.borrow_mut().add(spans, state.sent);
-        let sums = self.total(&state.sums()?)?.into();
-        // A list updates the units in any order.
-        let gradients = state.gradients.into_values().flatten().collect();
-        Ok(Step { sums, gradients })
-    }
-    // ANCHOR_END: loop
-
     /// Adds the sums of all micro-batches, on all ranks: with shards along the tree over the replicas, then over all ranks.
     fn total(&self, sums: &[BatchSums]) -> Result<BatchSums, Error> {
         let (Replicas { comm, tree, by_tree, .. }, mut mine) =
@@ -361,22 +327,12 @@ impl<U: Unit> Model for Executor<U> {
         Shards::new(tree.held_by(comm.rank()), tree.leaves())
     }
 
-    /// Executes every instruction of this stage's list, without the updates. All ranks call this together.
-    ///
-    /// The shards of `share` are the micro-batches, of any sizes. Unit 0 uses the images and the last unit the labels. A black
-    /// image stands in for an empty micro-batch, and its loss and statistics count nothing.
+    /// [`step`](Self::step), without the updates.
     fn backward(&self, share: &LocalBatch) -> Result<Step, Error> {
-        self.execute(share, Purpose::Gradients)
-    }
-
-    /// Executes every instruction of this stage's list. All ranks call this together.
-    fn step(
-        &self,
-        share: &LocalBatch,
-        optimizer: &mut dyn Optimizer,
-        rate: f64,
-    ) -> Result<Step, Error> {
-        self.execute(share, Purpose::Train(optimizer, rate, share.samples))
+        let mut collected = Collected::default();
+        let step = self.step(share, &mut collected, 0.0)?;
+        let gradient = |it: &Named| collected.0.remove(&it.name).expect("a gradient for each");
+        Ok(Step { gradients: self.weights.parameters.iter().map(gradient).collect(), ..step })
     }
 
     fn weights(&self) -> &Weights {
@@ -397,10 +353,74 @@ impl<U: Unit> Model for Executor<U> {
         let of_pipeline = self.evaluate_part(images, part_of(replicas))?;
         Ok(allreduce_by_batch(&*self.all, of_pipeline)?.total())
     }
+    // ANCHOR_END: model
+
+    // ANCHOR: loop
+    /// Executes every instruction of this stage's list. All ranks call this together.
+    ///
+    /// The shards of `share` are the micro-batches, of any sizes. Unit 0 uses the images and the last unit the labels. A black
+    /// image stands in for an empty micro-batch, and its loss and statistics count nothing.
+    fn step(
+        &self,
+        share: &LocalBatch,
+        optimizer: &mut dyn Optimizer,
+        rate: f64,
+    ) -> Result<Step, Error> {
+        let (stage, schedule) = (self.stage, self.checked.schedule());
+        let (found, expected) = (share.shards.len(), schedule.micro_batches);
+        if found != expected {
+            let text = format!("a batch of {found} micro-batches for a schedule of {expected}");
+            return refuse(text);
+        }
+        let updates = Some((optimizer, rate, share.samples));
+        let mut state = StepState::new(self, schedule, &share.shards, updates);
+        let mut spans = Vec::new();
+        for &instruction in &schedule.lists[stage] {
+            let named = |error| failed(stage, doing(instruction), error);
+            state.prepare(instruction).map_err(named)?;
+            let start = self.origin.elapsed().as_secs_f64();
+            let held = state.execute(instruction).map_err(named)?;
+            let end = self.origin.elapsed().as_secs_f64();
+            spans.push(Span { stage, instruction, start, end, held });
+        }
+        // The second thread has measured the collectives.
+        let collectives = spans.iter_mut().filter(|it| it.instruction.action.is_collective());
+        for (span, times) in collectives.zip(self.replicas.times()) {
+            [span.start, span.end] = times.map(|it| (it - self.origin).as_secs_f64());
+        }
+        for Placed { unit, .. } in &self.units {
+            unit.network().norms().fold(&*self.replicas.comm, &self.replicas.tree)?;
+        }
+        self.measured.borrow_mut().add(spans, state.sent);
+        let sums = self.total(&state.sums()?)?.into();
+        Ok(Step { sums, gradients: Vec::new() })
+    }
+    // ANCHOR_END: loop
 }
-// ANCHOR_END: model
 
 // ANCHOR: parts
+/// In place of an optimizer: keeps the gradients by name, and updates nothing.
+#[derive(Default)]
+struct Collected(HashMap<String, Tensor>);
+
+impl Optimizer for Collected {
+    fn step(&mut self, of: &Weights, sums: &[Tensor], _: f64, _: usize) -> TensorResult<()> {
+        let names = of.parameters.iter().map(|it| it.name.clone());
+        self.0.extend(names.zip(sums.iter().cloned()));
+        Ok(())
+    }
+
+    fn state(&self, _: &Weights) -> TensorResult<Vec<(String, Tensor)>> {
+        Ok(Vec::new())
+    }
+
+    fn keep(&mut self, _: Vec<(String, Tensor)>) {}
+
+    fn settings(&self) -> Vec<(&'static str, f64)> {
+        Vec::new()
+    }
+}
+
 impl Measured {
     /// Adds a step.
     fn add(&mut self, spans: Vec<Span>, sent: usize) {
@@ -411,111 +431,6 @@ impl Measured {
         if self.steps.len() < MOST_STEPS {
             self.steps.push(spans);
         }
-    }
-}
-
-/// The schedule without the gradients of the first units, if these have nothing to train. All stages of a pipeline call this
-/// together.
-///
-/// Otherwise the next unit would compute a gradient that nobody needs, perhaps by another algorithm than one device.
-fn behind_nothing_to_train<U: Unit>(
-    checked: &Checked,
-    units: &[Placed<U>],
-    pipeline: &SharedCommunicator,
-) -> Result<Checked, Error> {
-    let trains = |it: &&Placed<U>| !it.unit.owned().parameters.is_empty();
-    let mine = units.iter().find(trains).map(|it| it.number);
-    let Some(first) = text::values(&**pipeline, &mine)?.into_iter().flatten().min() else {
-        return refuse("the model has nothing to train".to_owned());
-    };
-    if first <= checked.schedule().first_trained {
-        return Ok(checked.clone());
-    }
-    let schedule = checked.schedule().clone().trained_from(first);
-    check(schedule, UNBOUNDED).map_err(|error| Error::Model(Box::new(error)))
-}
-
-/// Checks that no tensor is in two stages, which would train two copies. All stages of a pipeline call this together,
-/// and the first one finds the tensor.
-fn each_in_one_stage<'a>(
-    pipeline: &SharedCommunicator,
-    units: impl Iterator<Item = &'a Weights>,
-) -> Result<(), Error> {
-    let mine: Vec<String> = units.flat_map(Weights::iter).map(|named| named.name.clone()).collect();
-    let mut seen = HashMap::new();
-    for (stage, names) in text::values_gathered(&**pipeline, &mine)?.into_iter().enumerate() {
-        for name in names {
-            if let Some(first) = seen.insert(name.clone(), stage) {
-                return refuse(format!(
-                    "{name} is in stages {first} and {stage}: each would train its own"
-                ));
-            }
-        }
-    }
-    Ok(())
-}
-
-/// Finds the shapes that each unit receives and sends. All stages of a pipeline call this together.
-///
-/// A receiver must know the shape of a message. Only unit 0 knows its input, a sample of the data. Each unit therefore passes
-/// a sample of zeros through its layers, and sends the shape of the result to the next unit.
-fn with_shapes<U: Unit>(
-    schedule: &Schedule,
-    units: impl Iterator<Item = Result<(usize, U), Error>>,
-    pipeline: &SharedCommunicator,
-    sample: &[usize],
-) -> Result<Vec<Placed<U>>, Error> {
-    /// The largest number of axes, without the axis of the batch. Shapes with fewer axes end in zeros.
-    const AXES: usize = 7;
-    let (stage, placement) = (pipeline.rank(), &schedule.placement);
-    let mut all: Vec<Placed<U>> = Vec::new();
-    for made in units {
-        let (number, unit) = made?;
-        let before = number.checked_sub(1).map(|before| placement[before]);
-        let input = match (before, all.last()) {
-            (None, _) => sample.to_vec(),
-            (Some(before), Some(placed)) if before == stage => placed.output.clone(),
-            (Some(before), _) => {
-                let dims = pipeline.recv(before, &Shape::from(AXES), DType::U32)?;
-                let dims = dims.to_vec1::<u32>()?.into_iter().map(|dim| dim as usize);
-                dims.take_while(|&dim| dim > 0).collect()
-            }
-        };
-        let network = unit.network();
-        let zeros = Tensor::zeros(batch_of(1, &input), network.dtype(), network.device())?;
-        // In evaluation the statistics of batch norms stay as they are.
-        let output = match no_grad(|| network.forward(&zeros))?.dims() {
-            [1, output @ ..] if output.len() <= AXES => output.to_vec(),
-            other => {
-                return refuse(format!(
-                    "one sample of {input:?} becomes {other:?}: the first axis is the batch's"
-                ));
-            }
-        };
-        let after = placement.get(number + 1).filter(|after| **after != stage);
-        if let Some(&after) = after {
-            let mut dims: Vec<u32> = output.iter().map(|&dim| dim as u32).collect();
-            dims.resize(AXES, 0);
-            pipeline.send(after, &Tensor::new(dims, pipeline.device())?)?;
-        }
-        if schedule.sharded {
-            unit.free()?;
-        }
-        all.push(Placed { number, unit, state: Cell::default(), input, output });
-    }
-    Ok(all)
-}
-
-/// Refuses to recompute a batch norm: its second forward pass would count the batch twice in the running statistics.
-fn not_recomputed(schedule: &Schedule, unit: usize, weights: &Weights) -> Result<(), Error> {
-    let again = |it: &&Instruction| it.unit == unit && matches!(it.action, Action::Recompute(_));
-    let norm = weights.buffers.iter().find(|it| is_buffer(&it.name));
-    match norm.filter(|_| schedule.lists.iter().flatten().any(|it| again(&it))) {
-        Some(norm) => refuse(format!(
-            "unit {unit} has the batch norm of {}, which would count its batch twice: do not recompute this unit",
-            norm.name
-        )),
-        None => Ok(()),
     }
 }
 

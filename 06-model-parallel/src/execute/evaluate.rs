@@ -10,7 +10,7 @@ use params_and_allreduce::Algorithm;
 use single_gpu::evaluate::{BATCH, Part, SumsByBatch};
 use tracing::info_span;
 
-use super::step::{Purpose, StepState};
+use super::step::StepState;
 use super::unit::Unit;
 use super::{Executor, doing, failed};
 
@@ -46,7 +46,7 @@ impl<U: Unit> Executor<U> {
             let load = |samples: &Vec<u32>| images.batch(samples, dtype);
             let batches = batches.iter().map(load).collect::<Result<Vec<Batch>, _>>()?;
             let list = self.schedule().forward_only(batches.len());
-            let mut state = StepState::new(self, &list, &batches, Purpose::Evaluate);
+            let mut state = StepState::new(self, &list, &batches, None);
             for &it in &list.lists[self.stage] {
                 let named = |error| failed(self.stage, format!(", evaluating{}", doing(it)), error);
                 state.execute(it).map_err(named)?;

@@ -18,9 +18,9 @@ use trainer::StepSums;
 
 use super::unit::Unit;
 use super::{Executor, Placed, batch_of, refuse};
+use crate::bytes::Bytes;
 use crate::held::activations;
 use crate::instructions::{Action, Carries, Instruction, Key, Message, Schedule};
-use crate::simulate::Bytes;
 
 // ANCHOR: state
 /// The state of a list between two instructions.
@@ -28,8 +28,9 @@ pub(super) struct StepState<'a, 'o, U> {
     executor: &'a Executor<U>,
     schedule: &'a Schedule,
     micro_batches: &'a [Batch],
-    /// What the list does with a gradient and a weight.
-    purpose: Purpose<'o>,
+    /// The optimizer, the learning rate and the number of samples of the global batch. Without an optimizer this is an
+    /// evaluation: batch norms use their running statistics.
+    updates: Option<(&'o mut dyn Optimizer, f64, usize)>,
     /// Activations and gradients that wait for a pass of this stage, or for the instruction that sends them.
     tensors: BTreeMap<Key, Tensor>,
     /// The messages to take in for each message that this stage waits for.
@@ -44,24 +45,12 @@ pub(super) struct StepState<'a, 'o, U> {
     sums: BTreeMap<usize, StepSums>,
     /// The summed gradients of the unit that is updated next.
     summed: Vec<Tensor>,
-    /// The summed gradients of each unit, if the caller updates the weights.
-    pub(super) gradients: BTreeMap<usize, Vec<Tensor>>,
     /// The bytes of messages that this stage has sent.
     pub(super) sent: usize,
     /// The bytes of activations that are kept now.
     activations: usize,
     /// The most bytes during this instruction.
     held: Bytes,
-}
-
-/// The reason for executing a list.
-pub(super) enum Purpose<'a> {
-    /// Computes gradients; the caller updates the weights.
-    Gradients,
-    /// Trains: the optimizer updates the weights, by this rate and the number of samples of the global batch.
-    Train(&'a mut dyn Optimizer, f64, usize),
-    /// Batch norms use their running statistics.
-    Evaluate,
 }
 
 /// The result of a forward pass, for the backward pass.
@@ -78,13 +67,13 @@ impl<'a, 'o, U: Unit> StepState<'a, 'o, U> {
         executor: &'a Executor<U>,
         schedule: &'a Schedule,
         micro_batches: &'a [Batch],
-        purpose: Purpose<'o>,
+        updates: Option<(&'o mut dyn Optimizer, f64, usize)>,
     ) -> Self {
         Self {
             executor,
             schedule,
             micro_batches,
-            purpose,
+            updates,
             tensors: BTreeMap::new(),
             arrivals: schedule.arrivals(executor.stage),
             inputs: BTreeMap::new(),
@@ -92,7 +81,6 @@ impl<'a, 'o, U: Unit> StepState<'a, 'o, U> {
             halves: BTreeMap::new(),
             sums: BTreeMap::new(),
             summed: Vec::new(),
-            gradients: BTreeMap::new(),
             sent: 0,
             activations: 0,
             held: Bytes::default(),
@@ -198,8 +186,8 @@ impl<'a, 'o, U: Unit> StepState<'a, 'o, U> {
         let x = input.as_ref().map_or(x, |input| input.as_tensor().clone());
         network.norms().shard(i);
         network.norms().stand_in(batch.is_empty());
-        let output = match (&self.purpose, keeps_graph) {
-            (Purpose::Evaluate, _) => no_grad(|| candle_core::Module::forward(network, &x))?,
+        let output = match (&self.updates, keeps_graph) {
+            (None, _) => no_grad(|| candle_core::Module::forward(network, &x))?,
             (_, true) => network.forward_training(&x)?,
             (_, false) => no_grad(|| network.forward_training(&x))?,
         };
@@ -299,23 +287,15 @@ impl<'a, 'o, U: Unit> StepState<'a, 'o, U> {
         Ok(())
     }
 
-    /// Updates the weights of a unit, or hands its gradients to the caller.
+    /// Updates the weights of a unit.
     fn update(&mut self, unit: usize) -> Result<(), Error> {
+        let Some((optimizer, rate, samples)) = &mut self.updates else { return Ok(()) };
         let (layers, gradients) = (self.executor.unit(unit), std::mem::take(&mut self.summed));
-        match &mut self.purpose {
-            Purpose::Train(optimizer, rate, samples) => {
-                optimizer.step(layers.owned(), &gradients, *rate, *samples)?;
-                let state = &self.executor.placed(unit).state;
-                if state.get().is_none() {
-                    let tensors = optimizer.state(layers.owned())?;
-                    state.set(Some(tensors.iter().map(|(_, tensor)| size_in_bytes(tensor)).sum()));
-                }
-                self.weigh(bytes_of_gradients(&gradients));
-            }
-            Purpose::Gradients | Purpose::Evaluate => {
-                self.gradients.insert(unit, gradients);
-            }
-        }
+        optimizer.step(layers.owned(), &gradients, *rate, *samples)?;
+        let state = optimizer.state(layers.owned())?;
+        let bytes = state.iter().map(|(_, tensor)| size_in_bytes(tensor)).sum();
+        self.executor.placed(unit).state.set(bytes);
+        self.weigh(bytes_of_gradients(&gradients));
         Ok(())
     }
 
@@ -334,7 +314,7 @@ impl<'a, 'o, U: Unit> StepState<'a, 'o, U> {
         };
         let messages = self.tensors.iter().filter(|(key, _)| !is_kept(key));
         let of_stage = Bytes {
-            optimizer: self.executor.units.iter().filter_map(|placed| placed.state.get()).sum(),
+            optimizer: self.executor.units.iter().map(|placed| placed.state.get()).sum(),
             activations: self.activations,
             messages: messages.map(|(_, tensor)| size_in_bytes(tensor)).sum(),
             ..Bytes::default()
