@@ -81,7 +81,7 @@ fn the_formulas_are_the_literatures() {
 #[test]
 fn predicted_peaks_are_the_measured_peaks() {
     let (mut largest, mut compared) = (0f64, 0);
-    for net in [CASE.net, DIVISIBLE, Net::LeNet, Net::Pooled, Net::ResNet18] {
+    for net in [CASE.net, DIVISIBLE, Net::Lenet, Net::Pooled, Net::ResNet18] {
         let has_norms = matches!(net, Net::ResNet18);
         let all = if has_norms { without_recomputation().collect() } else { strategies() };
         for ranks in 1..=3 {

@@ -51,7 +51,7 @@ impl Updates {
 pub enum Net {
     /// A dense stack of these widths.
     Dense(&'static [usize]),
-    LeNet,
+    Lenet,
     /// Of width 2.
     ResNet18,
     /// Pooling, two convolutions, flattening, and a dense layer. The first and the fourth layer have no parameters.
@@ -64,7 +64,7 @@ impl Net {
     pub fn layers(self) -> Layers {
         match self {
             Self::Dense(widths) => Layers::dense(widths).unwrap(),
-            Self::LeNet => Layers::lenet(),
+            Self::Lenet => Layers::lenet(),
             Self::ResNet18 => Layers::resnet18(2),
             Self::Pooled => pooled(),
             Self::Made(layers, _) => layers(),
@@ -74,7 +74,7 @@ impl Net {
     pub fn sample(self) -> &'static [usize] {
         match self {
             Self::Dense(widths) => &widths[..1],
-            Self::LeNet => &[1, 28, 28],
+            Self::Lenet => &[1, 28, 28],
             Self::ResNet18 => &[1, 20, 20],
             Self::Pooled => &[2, 20, 20],
             Self::Made(_, sample) => sample,

@@ -44,11 +44,9 @@ fn on_each_device_reading_a_freed_parameter_is_an_error() {
                 found.remove(&x).ok_or_else(|| candle_core::Error::Msg("nothing".to_owned()))
             }),
         ];
-        let results = || -> Vec<_> {
-            let host = |read: &Box<dyn Fn() -> Result<Tensor>>| {
-                read()?.flatten_all()?.to_dtype(DType::F64)?.to_vec1::<f64>()
-            };
-            reads.iter().map(host).collect()
+        let results = || -> Vec<Result<Vec<f64>>> {
+            let reads = reads.iter();
+            reads.map(|read| read()?.flatten_all()?.to_dtype(DType::F64)?.to_vec1()).collect()
         };
         let before: Vec<_> = results().into_iter().map(Result::unwrap).collect();
         flat.free().unwrap();

@@ -105,7 +105,7 @@ fn layers_may_be_frozen() {
 
 #[test]
 fn lenet_equals_one_device() {
-    let case = Case { net: Net::LeNet, samples: 7, steps: 2, ..CASE };
+    let case = Case { net: Net::Lenet, samples: 7, steps: 2, ..CASE };
     equals_one_device(&case, strategies(), 1e-10);
     equals_one_device(&Case { ranks: 3, ..case }, without_recomputation(), 1e-10);
 }
@@ -165,7 +165,7 @@ fn the_list_of_ddp_has_the_bits_of_the_wrapper() {
                 case,
                 Case { frozen: &[0, 1], ..case },
                 Case { net: Net::Pooled, ..case },
-                Case { net: Net::LeNet, steps: 2, ..case },
+                Case { net: Net::Lenet, steps: 2, ..case },
             ];
             for case in cases {
                 let caps = BucketCaps::default();
