@@ -4,13 +4,13 @@ use anyhow::Context as _;
 use serde::Serialize;
 
 use crate::scaling::Measurement;
-use crate::{pictures, scaling, schedules, steps};
+use crate::{pictures, scaling, schedules, sharded, steps};
 
 /// An interactive figure.
 #[derive(Clone, Debug)]
 pub struct Interactive {
-    /// The names and the texts of the data and of the picture. A name begins below the book's folder.
-    pub files: [(&'static str, String); 2],
+    /// The names and the texts of the data and of the picture, in this order. A name begins below the book's folder.
+    pub files: Vec<(&'static str, String)>,
     /// The content of the data, in a line.
     pub content: String,
 }
@@ -23,7 +23,7 @@ pub fn steps() -> anyhow::Result<Interactive> {
     let pictured = runs.iter().find(is_pictured).context("a run that is not recorded")?;
     let messages: usize = runs.iter().flat_map(|run| &run.steps).map(Vec::len).sum();
     Ok(Interactive {
-        files: [
+        files: vec![
             ("data/all-reduce-steps.json", one_a_line(&catalogue, "algorithm")?),
             ("figures/ring-steps.svg", pictures::steps(pictured)),
         ],
@@ -33,15 +33,24 @@ pub fn steps() -> anyhow::Result<Interactive> {
 
 /// Generates every pipeline schedule.
 pub fn schedules() -> anyhow::Result<Interactive> {
-    let catalogue = schedules::Catalogue::make()?;
-    let had = catalogue.plans.iter().filter(|plan| plan.timeline.is_some()).count();
+    let catalogue = schedules::catalogue()?;
+    let had = catalogue.plans.iter().filter(|plan| plan.step.is_some()).count();
     let refused = catalogue.plans.len() - had;
     Ok(Interactive {
-        files: [
+        files: vec![
             ("data/pipeline-schedules.json", one_a_line(&catalogue, "kind")?),
             ("figures/pipeline-schedules.svg", pictures::schedules()?),
         ],
         content: format!("{had} schedules, {refused} that cannot be had"),
+    })
+}
+
+/// Generates the list of every strategy of sharded state.
+pub fn sharded() -> anyhow::Result<Interactive> {
+    let catalogue = sharded::catalogue()?;
+    Ok(Interactive {
+        files: vec![("data/sharded-lists.json", one_a_line(&catalogue, "kind")?)],
+        content: format!("{} lists", catalogue.plans.len()),
     })
 }
 
@@ -55,7 +64,7 @@ pub fn scaling() -> anyhow::Result<Interactive> {
     let measured = panels.iter().filter(|panel| panel.here.is_some()).count();
     let on_paper = panels.len() - measured;
     Ok(Interactive {
-        files: [
+        files: vec![
             ("data/scaling.json", one_a_line(&catalogue, "model")?),
             ("figures/scaling.svg", pictures::scaling(&pictured)),
         ],
