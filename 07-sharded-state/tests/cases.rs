@@ -6,9 +6,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use candle_core::{DType, Device, Tensor};
-use candle_nn::VarBuilder;
 use candle_nn::init::Init;
-use concise_wrapper::batch_norm::Norms;
 use concise_wrapper::ddp::{Ddp, Reduction};
 use concise_wrapper::optimizer::{AdamW, Momentum, Optimizer, Sgd};
 use concise_wrapper::{Error, Model, Network};
@@ -16,7 +14,7 @@ use course_tests::{on_gpus, plan};
 use datasets::{Batch, CLASSES};
 use model_parallel::execute::unit::{Unit, Whole};
 use model_parallel::execute::{Measured, Settings};
-use model_parallel::layers::{Layers, Stage};
+use model_parallel::layers::{Builder, Layers, Stage};
 use model_parallel::mesh::Mesh;
 use model_parallel::{Checked, Executor, Schedule, UNBOUNDED, check};
 use ops::{avg_pool2d, conv2d_relu_pool, cross_entropy, flatten, linear};
@@ -85,23 +83,24 @@ impl Net {
 fn pooled() -> Layers {
     let normal = |inputs: usize| Init::Randn { mean: 0.0, stdev: (2.0 / inputs as f64).sqrt() };
     let convolution = |number: usize, inputs: usize, outputs: usize| {
-        move |vb: &VarBuilder<'_>, _: &Norms| {
-            let (vb, shape) = (vb.pp(format!("conv{number}")), (outputs, inputs, 3, 3));
+        move |builder: &Builder<'_>| {
+            let (vb, shape) = (builder.vb.pp(format!("conv{number}")), (outputs, inputs, 3, 3));
             let weight = vb.get_with_hints(shape, "weight", normal(inputs * 9))?;
             let bias = vb.get(outputs, "bias")?;
             Ok(move |x: &Tensor| conv2d_relu_pool(x, &weight, &bias, 2))
         }
     };
-    let dense = move |vb: &VarBuilder<'_>, _: &Norms| {
+    let dense = move |builder: &Builder<'_>| {
+        let vb = builder.vb;
         let weight = vb.get_with_hints((7, CLASSES), "dense.weight", normal(7))?;
         let bias = vb.get(CLASSES, "dense.bias")?;
         Ok(move |x: &Tensor| linear(x, &weight, &bias))
     };
     Layers::named("pooling first")
-        .then(|_, _| Ok(|x: &Tensor| avg_pool2d(x, 2, 2)))
+        .then(|_| Ok(|x: &Tensor| avg_pool2d(x, 2, 2)))
         .then(convolution(1, 2, 5))
         .then(convolution(2, 5, 7))
-        .then(|_, _| Ok(|x: &Tensor| flatten(x)))
+        .then(|_| Ok(|x: &Tensor| flatten(x)))
         .then(dense)
 }
 

@@ -6,8 +6,6 @@ use std::time::Duration;
 use std::{env, process, thread};
 
 use candle_core::Tensor;
-use candle_nn::VarBuilder;
-use concise_wrapper::batch_norm::Norms;
 use concise_wrapper::optimizer::{AdamW, Optimizer};
 use concise_wrapper::train;
 use datasets::source::LoadedData;
@@ -15,7 +13,7 @@ use datasets::{CLASSES, Dataset, PIXELS};
 use harness::interrupt;
 use harness::records::TrainOptions;
 use harness::report::Report;
-use model_parallel::layers::Layers;
+use model_parallel::layers::{Builder, Layers};
 use model_parallel::{UNBOUNDED, check};
 use ops::{flatten, linear};
 use params_and_allreduce::communicator::Communicator as _;
@@ -33,8 +31,8 @@ static PASSES: AtomicUsize = AtomicUsize::new(0);
 /// The second of three layers sends a signal to its process in its seventh training pass, which lasts until the signal is known.
 fn layers() -> Layers {
     let layer = |number: usize, inputs: usize| {
-        move |vb: &VarBuilder<'_>, _: &Norms| {
-            let vb = vb.pp(number);
+        move |builder: &Builder<'_>| {
+            let vb = builder.vb.pp(number);
             let (weight, bias) = (vb.get((inputs, CLASSES), "weight")?, vb.get(CLASSES, "bias")?);
             Ok(move |x: &Tensor| {
                 if number == 1 && x.track_op() && PASSES.fetch_add(1, Ordering::SeqCst) == 6 {

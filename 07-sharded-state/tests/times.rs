@@ -54,8 +54,8 @@ impl ModuleT for Sleeping {
 
 fn sleeping() -> Layers {
     (0..UNITS).fold(Layers::default(), |layers, number| {
-        layers.then(move |vb, _| {
-            Ok(Sleeping { weight: vb.get(NUMBERS, &format!("sleeping{number}.weight"))? })
+        layers.then(move |builder| {
+            Ok(Sleeping { weight: builder.vb.get(NUMBERS, &format!("sleeping{number}.weight"))? })
         })
     })
 }
