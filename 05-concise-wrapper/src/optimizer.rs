@@ -237,7 +237,10 @@ impl Optimizer for AdamW {
             let deviation = (&*v / corrected(beta2))?.sqrt()?;
             let direction = ((&*m / corrected(beta1))? / (deviation + self.epsilon)?)?;
             let decayed = (w.detach() * (1.0 - rate * self.weight_decay))?;
-            overwrite(w, &(decayed - (direction * rate)?)?)?;
+            // Of an empty tensor the result is the tensor itself.
+            if w.elem_count() > 0 {
+                overwrite(w, &(decayed - (direction * rate)?)?)?;
+            }
         }
         self.keep(state);
         Ok(())

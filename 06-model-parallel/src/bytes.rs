@@ -227,7 +227,9 @@ pub(crate) fn weigh(
             Action::SendGradient(_) => (none, messages(gradient)),
             Action::Forward(i) => (activations(cost.activations, 0), messages(input(i))),
             Action::ForwardOnly(i) if recomputed.contains(&(unit, i)) => {
-                (activations(cost.input, output), messages(input(i)))
+                // The input is kept, and no message any more.
+                *held = held.with(messages(input(i)), usize::saturating_sub);
+                (activations(cost.input, output), none)
             }
             Action::ForwardOnly(i) => (messages(output), messages(input(i))),
             Action::Recompute(_) => (activations(cost.activations, 0), activations(cost.input, 0)),

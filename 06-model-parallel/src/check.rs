@@ -376,6 +376,7 @@ fn no_such(schedule: &Schedule, stage: usize, it: Instruction) -> Option<String>
             "the replicas hold chunks, and each needs its chunk of the sum: this is ReduceScatter"
         }
         AllReduce if schedule.replicas == 1 => "there is one replica, and nothing to sum over",
+        Await | Free => "this unit has nothing to train, and stays whole",
         action if action.computes() || action.is_collective() => "this unit has nothing to train",
         SendActivation(_) | RecvGradient(_) if schedule.is_last(unit) => {
             "this is the end of the model: its activation goes into the loss, and its gradient begins at the loss"

@@ -205,7 +205,9 @@ impl Schedule {
             Action::ForwardOnly(_) => true,
             Action::AllReduce => is_trained && self.replicas > 1 && !self.sharded,
             Action::ReduceScatter => is_trained && is_alone,
-            Action::Gather | Action::Wait | Action::Free => is_alone,
+            Action::Gather | Action::Wait | Action::Free => {
+                is_alone && (is_trained || self.sharded)
+            }
             action if action.computes() => is_trained,
             _ => self.message(it).is_some(),
         }

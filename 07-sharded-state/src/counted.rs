@@ -21,6 +21,11 @@ impl Counted {
         Self { comm: comm.into(), sent: Arc::default() }
     }
 
+    /// The connection that counts, for everything that communicates.
+    pub fn shared(&self) -> SharedCommunicator {
+        Arc::new(self.clone())
+    }
+
     /// The bytes that the rank has sent so far.
     pub fn sent(&self) -> u64 {
         self.sent.load(Ordering::SeqCst)

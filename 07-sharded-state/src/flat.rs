@@ -7,6 +7,8 @@
 use std::sync::Mutex;
 
 use candle_core::backend::{BackendDevice as _, BackendStorage as _};
+#[cfg(feature = "cuda")]
+use candle_core::cuda_backend::CudaStorageSlice;
 use candle_core::{
     CpuStorage, CudaStorage, DType, InplaceOp1, Layout, Result, Storage, Tensor, bail,
 };
@@ -74,16 +76,25 @@ impl Flat {
     /// Frees the memory of the parameters. Who reads a parameter now gets an error.
     pub fn free(&self) -> Result<()> {
         for tensor in &self.tensors {
-            // A byte, which no layer computes with. Memory of the same type, but of another length, would be read.
-            let byte = match &*tensor.storage_and_layout().0 {
-                Storage::Cpu(it) => Storage::Cpu(it.device().zeros_impl(&1.into(), DType::U8)?),
-                Storage::Cuda(it) => Storage::Cuda(it.device().zeros_impl(&1.into(), DType::U8)?),
+            let nothing = match &*tensor.storage_and_layout().0 {
+                Storage::Cpu(_) => Storage::Cpu(CpuStorage::F4(Vec::new())),
+                Storage::Cuda(memory) => Storage::Cuda(nothing(memory)?),
                 Storage::Metal(_) => bail!("no parameters on {:?}", tensor.device()),
             };
-            tensor.inplace_op1(&Exchange(Mutex::new(byte)))?;
+            tensor.inplace_op1(&Exchange(Mutex::new(nothing)))?;
         }
         Ok(())
     }
+}
+
+/// A byte of a type that nothing computes with: every operation refuses it. Of another type, an operation would read beyond it.
+fn nothing(memory: &CudaStorage) -> Result<CudaStorage> {
+    let byte = memory.device().zeros_impl(&1.into(), DType::U8)?;
+    #[cfg(feature = "cuda")]
+    if let CudaStorageSlice::U8(slice) = byte.slice {
+        return Ok(CudaStorage { slice: CudaStorageSlice::F4(slice), device: byte.device });
+    }
+    Ok(byte)
 }
 
 /// Exchanges the memory of a tensor, of its clones and of its views for other memory.

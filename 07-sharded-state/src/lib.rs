@@ -7,6 +7,7 @@
 pub mod checkpoint;
 pub mod counted;
 pub mod flat;
+pub mod memory;
 pub mod strategies;
 pub mod unit;
 

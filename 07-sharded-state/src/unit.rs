@@ -46,13 +46,7 @@ impl<M: ModuleT> Sharded<M> {
         let Weights { buffers, .. } = network.weights().clone();
         let mut owned = Weights { precision, parameters: Vec::new(), buffers };
         if !flat.is_empty() {
-            let (comm, len) = (&replicas.comm, flat.len());
-            if len < comm.world_size() {
-                return refuse(format!(
-                    "unit {number} has {len} parameters, and each of {} ranks needs one",
-                    comm.world_size()
-                ));
-            }
+            let comm = &replicas.comm;
             let own = chunk_range(flat.len(), comm.world_size(), comm.rank());
             // A view would keep the whole row in memory.
             let tensor = flat.row()?.narrow(0, own.start, own.len())?.copy()?;

@@ -1,22 +1,28 @@
 //! Some steps of training: on one device, and under a strategy.
+//!
+//! With `TEST_DEVICE=cuda` all of it runs on GPUs, which ranks share if there are too few.
 
 use std::ops::Range;
 use std::time::Duration;
 
 use candle_core::{DType, Device, Tensor};
+use candle_nn::init::Init;
+use concise_wrapper::ddp::{Ddp, Reduction};
 use concise_wrapper::optimizer::{AdamW, Momentum, Optimizer, Sgd};
-use concise_wrapper::{Error, Model as _};
-use datasets::Batch;
-use devices::DevicePlan;
+use concise_wrapper::{Error, Model, Network};
+use course_tests::{on_gpus, plan};
+use datasets::{Batch, CLASSES};
 use model_parallel::execute::unit::{Unit, Whole};
-use model_parallel::execute::{Held, Settings};
-use model_parallel::layers::{Layers, Stage};
+use model_parallel::execute::{Measured, Settings};
+use model_parallel::layers::{Builder, Layers, Stage};
 use model_parallel::mesh::Mesh;
 use model_parallel::{Checked, Executor, Schedule, UNBOUNDED, check};
-use params_and_allreduce::communicator::Communicator as _;
+use ops::{avg_pool2d, conv2d_relu_pool, cross_entropy, flatten, linear};
+use params_and_allreduce::Algorithm;
+use params_and_allreduce::communicator::{Communicator as _, SharedCommunicator};
 use params_and_allreduce::thread::{Rank, run_ranks};
 use sharded_state::flat::Flat;
-use sharded_state::{Sharded, Sharing, Strategy};
+use sharded_state::{Counted, Sharded, Sharing, Strategy};
 use split_batch::loader::LocalBatch;
 use split_batch::split::split_batch;
 
@@ -38,27 +44,94 @@ impl Updates {
     }
 }
 
-/// A training of a dense stack, a unit a layer.
+/// What is trained, a unit a layer.
+#[derive(Clone, Copy, Debug)]
+pub enum Net {
+    /// A dense stack of these widths.
+    Dense(&'static [usize]),
+    Lenet,
+    /// Of width 2.
+    ResNet18,
+    /// Pooling, two convolutions, flattening, and a dense layer. The first and the fourth layer have no parameters.
+    Pooled,
+    /// Layers of a test, and the shape of a sample.
+    Made(fn() -> Layers, &'static [usize]),
+}
+
+impl Net {
+    pub fn layers(self) -> Layers {
+        match self {
+            Self::Dense(widths) => Layers::dense(widths).unwrap(),
+            Self::Lenet => Layers::lenet(),
+            Self::ResNet18 => Layers::resnet18(2),
+            Self::Pooled => pooled(),
+            Self::Made(layers, _) => layers(),
+        }
+    }
+
+    pub fn sample(self) -> &'static [usize] {
+        match self {
+            Self::Dense(widths) => &widths[..1],
+            Self::Lenet => &[1, 28, 28],
+            Self::ResNet18 => &[1, 20, 20],
+            Self::Pooled => &[2, 20, 20],
+            Self::Made(_, sample) => sample,
+        }
+    }
+}
+
+fn pooled() -> Layers {
+    let normal = |inputs: usize| Init::Randn { mean: 0.0, stdev: (2.0 / inputs as f64).sqrt() };
+    let convolution = |number: usize, inputs: usize, outputs: usize| {
+        move |builder: &Builder<'_>| {
+            let (vb, shape) = (builder.vb.pp(format!("conv{number}")), (outputs, inputs, 3, 3));
+            let weight = vb.get_with_hints(shape, "weight", normal(inputs * 9))?;
+            let bias = vb.get(outputs, "bias")?;
+            Ok(move |x: &Tensor| conv2d_relu_pool(x, &weight, &bias, 2))
+        }
+    };
+    let dense = move |builder: &Builder<'_>| {
+        let vb = builder.vb;
+        let weight = vb.get_with_hints((7, CLASSES), "dense.weight", normal(7))?;
+        let bias = vb.get(CLASSES, "dense.bias")?;
+        Ok(move |x: &Tensor| linear(x, &weight, &bias))
+    };
+    Layers::named("pooling first")
+        .then(|_| Ok(|x: &Tensor| avg_pool2d(x, 2, 2)))
+        .then(convolution(1, 2, 5))
+        .then(convolution(2, 5, 7))
+        .then(|_| Ok(|x: &Tensor| flatten(x)))
+        .then(dense)
+}
+
+/// A training.
 #[derive(Clone, Copy, Debug)]
 pub struct Case {
-    pub widths: &'static [usize],
+    pub net: Net,
+    /// The layers whose parameters are frozen.
+    pub frozen: &'static [usize],
     pub updates: Updates,
+    pub rate: f64,
     pub dtype: DType,
     pub samples: usize,
     /// The micro-batches of each rank.
     pub micro_batches: usize,
     pub ranks: usize,
     pub steps: usize,
+    pub settings: Settings,
 }
 
 pub const CASE: Case = Case {
-    widths: &[6, 17, 13, 11, 9, 10],
+    net: Net::Dense(&[6, 17, 13, 11, 9, 10]),
+    frozen: &[],
     updates: Updates::AdamW,
+    rate: 0.05,
     dtype: DType::F64,
     samples: 11,
     micro_batches: 2,
     ranks: 2,
     steps: 5,
+    settings: Settings { loss: cross_entropy, by_shards: false, algorithm: Algorithm::OneShot },
 };
 
 /// The result of a training.
@@ -68,25 +141,28 @@ pub struct Trained {
     /// The state of the optimizer, in the shapes of the parameters.
     pub state: Named,
     pub losses: Vec<f64>,
-    /// The bytes that each rank held.
-    pub held: Vec<Held>,
+    /// The measurements of each rank.
+    pub measured: Vec<Measured>,
+    /// The bytes that each rank has sent in the last step.
+    pub sent: Vec<u64>,
 }
 
 impl Case {
     pub fn units(&self) -> usize {
-        self.widths.len() - 1
-    }
-
-    fn layers(&self) -> Layers {
-        Layers::dense(self.widths).unwrap()
+        self.net.layers().len()
     }
 
     /// A batch of this step, in micro-batches of all ranks. Those beyond the number of samples are empty.
-    fn batch(&self, step: usize, micro_batches: usize) -> LocalBatch {
-        let (samples, width) = (self.samples, self.widths[0]);
-        let value = |i: usize| ((step * 7919 + i).pow(2) as f64 * 0.754_877_666).fract() - 0.5;
+    ///
+    /// Noise, and each sample has a brightness of its own: a batch norm makes rounding errors of a constant channel.
+    pub fn batch(&self, step: usize, micro_batches: usize) -> LocalBatch {
+        let (samples, width) = (self.samples, self.net.sample().iter().product::<usize>());
+        let part = |i: usize, by: f64| (i as f64 * by).fract();
+        let noise = |i: usize| part((step * 7919 + i).pow(2), 0.754_877_666);
+        let value = |i: usize| noise(i) + part(step * 7 + i / width, 0.618_033_989) - 1.0;
         let values: Vec<f64> = (0..samples * width).map(value).collect();
-        let images = Tensor::from_vec(values, (samples, width), &Device::Cpu).unwrap();
+        let shape = [&[samples], self.net.sample()].concat();
+        let images = Tensor::from_vec(values, shape, &Device::Cpu).unwrap();
         let labels: Vec<u32> = (0..samples).map(|i| ((step + i * 7) % 10) as u32).collect();
         let labels = Tensor::new(labels, &Device::Cpu).unwrap();
         let images = images.to_dtype(self.dtype).unwrap();
@@ -115,83 +191,161 @@ impl Case {
 
     /// Trains each rank by its own list.
     pub fn train_lists(&self, whole: bool, lists: &[Schedule]) -> Result<Trained, String> {
-        let mut of_ranks = on_ranks(self.ranks, |rank| {
+        self.train_over(whole, lists, |comm| comm)
+    }
+
+    /// Trains over other connections than those of threads.
+    pub fn train_over(
+        &self,
+        whole: bool,
+        lists: &[Schedule],
+        over: impl Fn(SharedCommunicator) -> SharedCommunicator + Sync,
+    ) -> Result<Trained, String> {
+        self.on_ranks(|rank| {
             let checked = check(lists[rank.rank()].clone(), UNBOUNDED).unwrap();
-            if whole { self.whole(rank, &checked) } else { self.sharded(rank, &checked) }
-        })?;
-        let held = of_ranks.iter().flat_map(|it| it.held.clone()).collect();
+            let comm = Counted::new(over(rank.into()));
+            match whole {
+                true => self.whole(rank.device(), &comm, &checked),
+                false => self.sharded(rank.device(), &comm, &checked),
+            }
+        })
+    }
+
+    /// Trains stage 5's wrapper, with one micro-batch a rank.
+    pub fn wrapped(&self, reduction: Reduction) -> Trained {
+        let trained = self.on_ranks(|rank| {
+            let comm = Counted::new(rank);
+            let network = self.network(0..self.units(), rank.device())?;
+            let ddp = Ddp::new(network, comm.shared(), reduction)?;
+            let mut optimizer = self.updates.optimizer();
+            let (losses, sent) = self.steps(&ddp, &mut *optimizer, &comm)?;
+            let weights = sorted(ddp.weights().snapshot()?);
+            let state = sorted(on_the_cpu(optimizer.state(ddp.weights())?)?);
+            Ok(Trained { weights, state, losses, measured: Vec::new(), sent: vec![sent] })
+        });
+        trained.unwrap()
+    }
+
+    /// Checks that all ranks end with the same weights and losses, and joins what they have measured.
+    fn on_ranks(
+        &self,
+        work: impl Fn(&Rank) -> Result<Trained, Error> + Sync,
+    ) -> Result<Trained, String> {
+        let mut of_ranks = on_ranks(self.ranks, work)?;
+        let measured = of_ranks.iter_mut().flat_map(|it| std::mem::take(&mut it.measured));
+        let measured = measured.collect();
+        let sent = of_ranks.iter().flat_map(|it| it.sent.clone()).collect();
         for other in &of_ranks[1..] {
             assert_eq!(values(&of_ranks[0].weights), values(&other.weights), "ranks are equal");
             assert_eq!(of_ranks[0].losses, other.losses, "all ranks know the loss");
         }
-        Ok(Trained { held, ..of_ranks.swap_remove(0) })
+        Ok(Trained { measured, sent, ..of_ranks.swap_remove(0) })
     }
 
-    fn network(&self, layers: Range<usize>) -> Result<concise_wrapper::Network<Stage>, Error> {
-        Ok(self.layers().build(layers, 1, self.dtype, &Device::Cpu)?)
+    pub fn network(&self, layers: Range<usize>, device: &Device) -> Result<Network<Stage>, Error> {
+        let all = self.net.layers();
+        let network = all.build(layers.clone(), 1, self.dtype, device)?;
+        let mut names = Vec::new();
+        for layer in layers.filter(|layer| self.frozen.contains(layer)) {
+            let of_layer = all.build(layer..layer + 1, 1, self.dtype, &Device::Cpu)?;
+            names.extend(of_layer.weights().parameters.iter().map(|named| named.name.clone()));
+        }
+        if names.is_empty() {
+            return Ok(network);
+        }
+        Ok(network.freeze(|name| names.iter().any(|frozen| frozen == name))?)
     }
 
-    fn whole(&self, rank: &Rank, checked: &Checked) -> Result<Trained, Error> {
-        let networks = (0..self.units()).map(|unit| self.network(unit..unit + 1));
+    /// The executor of a rank whose units are whole.
+    pub fn executor_of_whole(
+        &self,
+        device: &Device,
+        comm: &Counted,
+        checked: &Checked,
+    ) -> Result<Executor<Whole<Stage>>, Error> {
+        let networks = (0..self.units()).map(|unit| self.network(unit..unit + 1, device));
         let networks = networks.collect::<Result<_, _>>()?;
         let mesh = Mesh { data: self.ranks, ..Mesh::pipeline(1) };
-        let executor =
-            Executor::<Whole<_>>::new(checked, networks, rank.into(), mesh, &self.widths[..1])?;
-        let mut optimizer = self.updates.optimizer();
-        let losses = self.steps(&executor, &mut *optimizer)?;
-        let weights = sorted(executor.weights().snapshot()?);
-        let state = sorted(optimizer.state(executor.weights())?);
-        Ok(Trained { weights, state, losses, held: vec![executor.measured().held] })
+        let (comm, sample) = (comm.shared(), self.net.sample());
+        Executor::with(checked, networks, comm, mesh, sample, self.settings)
     }
 
-    fn sharded(&self, rank: &Rank, checked: &Checked) -> Result<Trained, Error> {
+    /// The executor of a rank whose units are in chunks.
+    pub fn executor_of_chunks(
+        &self,
+        device: &Device,
+        comm: &Counted,
+        checked: &Checked,
+    ) -> Result<Executor<Sharded<Stage>>, Error> {
         let mesh = Mesh { data: self.ranks, ..Mesh::pipeline(1) };
-        let settings = Settings::default();
-        let executor = Executor::of_units(
-            checked,
-            rank.into(),
-            mesh,
-            &self.widths[..1],
-            settings,
-            |unit, replicas| Sharded::new(unit, self.network(unit..unit + 1)?, replicas),
-        )?;
+        let (comm, sample) = (comm.shared(), self.net.sample());
+        Executor::of_units(checked, comm, mesh, sample, self.settings, |unit, replicas| {
+            Sharded::new(unit, self.network(unit..unit + 1, device)?, replicas)
+        })
+    }
+
+    fn whole(&self, device: &Device, comm: &Counted, checked: &Checked) -> Result<Trained, Error> {
+        let executor = self.executor_of_whole(device, comm, checked)?;
         let mut optimizer = self.updates.optimizer();
-        let losses = self.steps(&executor, &mut *optimizer)?;
+        let (losses, sent) = self.steps(&executor, &mut *optimizer, comm)?;
+        let weights = sorted(executor.weights().snapshot()?);
+        let state = sorted(on_the_cpu(optimizer.state(executor.weights())?)?);
+        let measured = vec![executor.measured()];
+        Ok(Trained { weights, state, losses, measured, sent: vec![sent] })
+    }
+
+    fn sharded(
+        &self,
+        device: &Device,
+        comm: &Counted,
+        checked: &Checked,
+    ) -> Result<Trained, Error> {
+        let executor = self.executor_of_chunks(device, comm, checked)?;
+        let mut optimizer = self.updates.optimizer();
+        let (losses, sent) = self.steps(&executor, &mut *optimizer, comm)?;
+        let all = comm.shared();
         let (mut weights, mut state) = (Vec::new(), Vec::new());
         for unit in executor.units() {
             let whole = unit.whole()?;
-            let flat = Flat::new(whole.iter().map(|(_, tensor)| tensor.clone()).collect());
+            // Buffers come after the parameters.
+            let parameters = &whole[..unit.network().weights().parameters.len()];
+            let flat = Flat::new(parameters.iter().map(|(_, tensor)| tensor.clone()).collect());
             for (name, chunk) in optimizer.state(unit.owned())? {
                 let (kind, _) = name.split_once('/').unwrap();
                 let of_parameters: Vec<Tensor> = match chunk.rank() {
-                    0 => vec![chunk; whole.len()],
+                    0 => vec![chunk; parameters.len()],
                     _ => {
-                        let comm: params_and_allreduce::communicator::SharedCommunicator =
-                            rank.into();
-                        flat.split(&comm.all_gather(&chunk, flat.len())?)?
+                        let row = all.all_gather(&chunk, flat.len())?;
+                        flat.split(&row.to_device(&Device::Cpu)?)?
                     }
                 };
-                let names = whole.iter().map(|(name, _)| format!("{kind}/{name}"));
+                let names = parameters.iter().map(|(name, _)| format!("{kind}/{name}"));
                 state.extend(names.zip(of_parameters));
             }
             weights.extend(whole);
         }
-        let (weights, state) = (sorted(weights), sorted(state));
-        Ok(Trained { weights, state, losses, held: vec![executor.measured().held] })
+        let (weights, state) = (sorted(weights), sorted(on_the_cpu(state)?));
+        let measured = vec![executor.measured()];
+        Ok(Trained { weights, state, losses, measured, sent: vec![sent] })
     }
 
-    fn steps<U: Unit>(
+    /// The loss of each step, and the bytes that the rank sent in the last one.
+    pub fn steps(
         &self,
-        executor: &Executor<U>,
+        model: &impl Model,
         optimizer: &mut dyn Optimizer,
-    ) -> Result<Vec<f64>, Error> {
-        let step = |step: usize| {
-            let hosts = executor.hosts();
+        comm: &Counted,
+    ) -> Result<(Vec<f64>, u64), Error> {
+        let (mut losses, mut sent) = (Vec::new(), 0);
+        for step in 0..self.steps {
+            let before = comm.sent();
+            let hosts = model.hosts();
             let LocalBatch { shards, samples } = self.batch(step, hosts.of);
             let share = LocalBatch { shards: shards[hosts.held].to_vec(), samples };
-            Ok(executor.step(&share, optimizer, 0.05)?.sums.read()?.loss)
-        };
-        (0..self.steps).map(step).collect()
+            losses.push(model.step(&share, optimizer, self.rate)?.sums.read()?.loss);
+            sent = comm.sent() - before;
+        }
+        Ok((losses, sent))
     }
 }
 
@@ -201,6 +355,11 @@ pub fn values(named: &Named) -> Vec<(String, Vec<f64>)> {
         (name.clone(), row.to_vec1::<f64>().unwrap())
     };
     named.iter().map(value).collect()
+}
+
+fn on_the_cpu(named: Named) -> Result<Named, Error> {
+    let copy = |(name, tensor): (String, Tensor)| Ok((name, tensor.to_device(&Device::Cpu)?));
+    named.into_iter().map(copy).collect()
 }
 
 pub fn sorted(mut named: Named) -> Named {
@@ -213,6 +372,6 @@ pub fn on_ranks<R: Send>(
     ranks: usize,
     work: impl Fn(&Rank) -> Result<R, Error> + Sync,
 ) -> Result<Vec<R>, String> {
-    let plan = DevicePlan::slices(ranks).unwrap();
-    run_ranks(&plan, Duration::from_secs(60), work).map_err(|failure| failure.to_string())
+    let timeout = Duration::from_secs(if on_gpus() { 600 } else { 60 });
+    run_ranks(&plan(ranks), timeout, work).map_err(|failure| failure.to_string())
 }

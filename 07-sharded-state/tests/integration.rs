@@ -2,7 +2,15 @@
 
 #![expect(clippy::unwrap_used, reason = "in a test a panic is the right answer")]
 
+mod bytes;
 mod cases;
 mod checkpoints;
 mod cli;
+mod evaluation;
+mod faults;
+mod gpu;
+mod laws;
 mod numbers;
+mod random;
+#[cfg(unix)]
+mod signals;
