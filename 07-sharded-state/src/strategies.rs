@@ -37,7 +37,9 @@ pub fn alone(passes: List) -> List {
 pub fn ddp(passes: List) -> List {
     updated_at_the_end(summed(passes, AllReduce))
 }
+// ANCHOR_END: ddp
 
+// ANCHOR: summed
 /// Starts a sum after everything that a unit does in the list.
 pub fn summed(list: List, sum: Action) -> List {
     let is_last = |n: usize| !list[n + 1..].iter().any(|later| later.unit == list[n].unit);
@@ -47,7 +49,9 @@ pub fn summed(list: List, sum: Action) -> List {
     };
     list.iter().enumerate().flat_map(with_sum).collect()
 }
+// ANCHOR_END: summed
 
+// ANCHOR: at_the_end
 fn updated_at_the_end(mut list: List) -> List {
     list.extend(units(&list).into_iter().rev().map(|unit| of(unit, Update)));
     list
@@ -57,7 +61,7 @@ fn updated_at_the_end(mut list: List) -> List {
 fn units(list: &List) -> Vec<usize> {
     list.iter().map(|it| it.unit).unique().collect()
 }
-// ANCHOR_END: ddp
+// ANCHOR_END: at_the_end
 
 // ANCHOR: zero
 /// ZeRO 1: the optimizer's state is in chunks. All gradients stay until the end; then each rank updates its chunk of a unit, and
@@ -76,7 +80,9 @@ pub fn zero2(passes: List) -> List {
 pub fn zero3(passes: List) -> List {
     updated(summed(gathered(passes), ReduceScatter))
 }
+// ANCHOR_END: zero
 
+// ANCHOR: gathered
 /// Gathers a unit before each run of its passes, and frees it after the run. The last unit goes forward and backward in one run.
 pub fn gathered(list: List) -> List {
     let around = |run: &[Instruction]| {
@@ -85,7 +91,9 @@ pub fn gathered(list: List) -> List {
     };
     list.chunk_by(|a, b| a.unit == b.unit).flat_map(around).collect()
 }
+// ANCHOR_END: gathered
 
+// ANCHOR: updated
 /// Updates a unit right after the next unit's sum has started: its own sum has had the time of a unit's backward pass.
 pub fn updated(list: List) -> List {
     let (mut updated, mut waiting) = (List::new(), None);
@@ -112,7 +120,7 @@ fn gathered_again(list: List) -> List {
     again.extend(on_its_way.map(|unit| of(unit, Wait)));
     again
 }
-// ANCHOR_END: zero
+// ANCHOR_END: updated
 
 // ANCHOR: prefetched
 /// Starts each gather as soon as the unit before has arrived, so a unit travels while the unit before computes.

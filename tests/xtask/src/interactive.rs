@@ -9,8 +9,8 @@ use crate::{pictures, scaling, schedules, steps};
 /// An interactive figure.
 #[derive(Clone, Debug)]
 pub struct Interactive {
-    /// The names and the texts of the data and of the picture. A name begins below the book's folder.
-    pub files: [(&'static str, String); 2],
+    /// The names and the texts of the data and of the pictures. A name begins below the book's folder.
+    pub files: Vec<(&'static str, String)>,
     /// The content of the data, in a line.
     pub content: String,
 }
@@ -23,7 +23,7 @@ pub fn steps() -> anyhow::Result<Interactive> {
     let pictured = runs.iter().find(is_pictured).context("a run that is not recorded")?;
     let messages: usize = runs.iter().flat_map(|run| &run.steps).map(Vec::len).sum();
     Ok(Interactive {
-        files: [
+        files: vec![
             ("data/all-reduce-steps.json", one_a_line(&catalogue, "algorithm")?),
             ("figures/ring-steps.svg", pictures::steps(pictured)),
         ],
@@ -31,15 +31,16 @@ pub fn steps() -> anyhow::Result<Interactive> {
     })
 }
 
-/// Generates every pipeline schedule.
+/// Generates every pipeline schedule, and a picture of stage 7's strategies.
 pub fn schedules() -> anyhow::Result<Interactive> {
     let catalogue = schedules::Catalogue::make()?;
     let had = catalogue.plans.iter().filter(|plan| plan.timeline.is_some()).count();
     let refused = catalogue.plans.len() - had;
     Ok(Interactive {
-        files: [
+        files: vec![
             ("data/pipeline-schedules.json", one_a_line(&catalogue, "kind")?),
             ("figures/pipeline-schedules.svg", pictures::schedules()?),
+            ("figures/strategies.svg", pictures::strategies()?),
         ],
         content: format!("{had} schedules, {refused} that cannot be had"),
     })
@@ -55,7 +56,7 @@ pub fn scaling() -> anyhow::Result<Interactive> {
     let measured = panels.iter().filter(|panel| panel.here.is_some()).count();
     let on_paper = panels.len() - measured;
     Ok(Interactive {
-        files: [
+        files: vec![
             ("data/scaling.json", one_a_line(&catalogue, "model")?),
             ("figures/scaling.svg", pictures::scaling(&pictured)),
         ],
