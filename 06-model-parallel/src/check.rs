@@ -15,13 +15,14 @@ use harness::report::counted;
 use itertools::Itertools as _;
 
 use crate::Refused;
+use crate::bytes::Cost;
 use crate::instructions::Action::{
     AllReduce, Backward, BackwardInput, BackwardWeight, Forward, ForwardOnly, Free, Gather,
     Recompute, RecvActivation, RecvGradient, ReduceScatter, SendActivation, SendGradient, Update,
     Wait as Await,
 };
 use crate::instructions::{Instruction, Message, Schedule, UNBOUNDED};
-use crate::simulate::{Cost, Step, Timeline, Wait, run, simulate};
+use crate::simulate::{Step, Timeline, Wait, run, simulate};
 
 // ANCHOR: check
 /// A schedule that keeps the laws, with channels of a known capacity. Only [`check`] makes one.

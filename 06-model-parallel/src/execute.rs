@@ -35,10 +35,11 @@ use scratch_data_parallel::reproducible::tree_sums;
 use serde::{Deserialize, Serialize};
 use split_batch::loader::{LocalBatch, Shards};
 
+use crate::bytes::Bytes;
 use crate::check::{Checked, in_one_order};
 use crate::instructions::{Instruction, Schedule};
 use crate::mesh::{Axis, Mesh};
-use crate::simulate::{Bytes, Span, Timeline, peaks};
+use crate::simulate::{Span, Timeline, peaks};
 use begin::{behind_nothing_to_train, each_in_one_stage, not_recomputed, with_shapes};
 use step::StepState;
 use unit::{Replicas, Unit, Whole, joined};

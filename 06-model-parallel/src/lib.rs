@@ -26,13 +26,14 @@
 //! | [`instructions`] | a step is a list: the language |
 //! | [`orders`] | lists: naive, GPipe, 1F1B, interleaved, zero-bubble |
 //! | [`mod@check`] | the laws that every list keeps, and deadlock |
-//! | [`simulate`] | when everything happens, and the bytes that every stage holds |
+//! | [`simulate`], [`bytes`] | when everything happens, and the bytes that every stage holds |
 //! | [`execute`] | executes any checked list, and trains with the numbers of one device |
 //! | [`gantt`], [`pytorch`] | lists and their times as text, as a picture, and for PyTorch's runtime |
 //! | [`partition`] | where to cut the model: the smallest largest stage |
 //! | [`tensor_parallel`] | every device holds a part of every layer |
 //! | [`mesh`] | replicas, stages and parts together |
 
+pub mod bytes;
 pub mod check;
 pub mod execute;
 pub mod gantt;
@@ -47,11 +48,12 @@ pub mod pytorch;
 pub mod simulate;
 pub mod tensor_parallel;
 
+pub use bytes::{Bytes, Cost};
 pub use check::{Checked, check};
 pub use execute::Executor;
 pub use instructions::{Action, Instruction, Schedule, UNBOUNDED};
 pub use orders::Kind;
-pub use simulate::{Bytes, Cost, Timeline};
+pub use simulate::Timeline;
 
 /// A request that cannot be met, such as a cut or a schedule. The text names the numbers.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -18,10 +18,10 @@ use ops::backward::{backward_from, backward_in_halves};
 use ops::size_in_bytes;
 
 use crate::Refused;
+use crate::bytes::Cost;
 use crate::check::Checked;
 use crate::held::activations;
 use crate::layers::Layers;
-use crate::simulate::Cost;
 
 // ANCHOR: cut
 /// Cuts layers of these costs into stages with the smallest largest stage.

@@ -18,9 +18,9 @@ use trainer::StepSums;
 
 use super::unit::Unit;
 use super::{Executor, Placed, batch_of, refuse};
+use crate::bytes::Bytes;
 use crate::held::activations;
 use crate::instructions::{Action, Carries, Instruction, Key, Message, Schedule};
-use crate::simulate::Bytes;
 
 // ANCHOR: state
 /// The state of a list between two instructions.

@@ -17,8 +17,9 @@ use scratch_data_parallel::{FixedTree, TreeSum};
 use tracing::info_span;
 
 use super::{Settings, refuse};
+use crate::bytes::Bytes;
 use crate::instructions::{Action, Instruction};
-use crate::simulate::{Bytes, QUEUE};
+use crate::simulate::QUEUE;
 
 // ANCHOR: unit
 /// A unit of the model, as the executor uses it on its rank. All replicas start the collectives of their units in one order.

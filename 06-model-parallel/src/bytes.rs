@@ -1,0 +1,276 @@
+//! The costs of a unit in seconds and bytes, and the bytes that every stage holds during every instruction.
+
+use std::collections::HashSet;
+
+use serde::{Deserialize, Serialize};
+
+use crate::instructions::{Action, Carries, Instruction, Message, Schedule};
+
+// ANCHOR: bytes
+/// Bytes that a stage holds, by kind.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Bytes {
+    /// The parameters.
+    pub parameters: usize,
+    /// The sum of gradients over the micro-batches, and the gradients that are added to the sum.
+    pub gradients: usize,
+    /// The state of the optimizer.
+    pub optimizer: usize,
+    /// The tensors that forward passes have kept for backward passes.
+    pub activations: usize,
+    /// Activations and gradients that have arrived and are not used yet, or wait to be sent.
+    pub messages: usize,
+}
+
+impl Bytes {
+    /// The sum of all kinds.
+    pub fn total(&self) -> usize {
+        self.kinds().into_iter().map(|(_, bytes)| bytes).sum()
+    }
+
+    /// The names of all kinds, and their bytes.
+    pub fn kinds(&self) -> [(&'static str, usize); 5] {
+        [
+            ("parameters", self.parameters),
+            ("gradients", self.gradients),
+            ("optimizer", self.optimizer),
+            ("activations", self.activations),
+            ("messages", self.messages),
+        ]
+    }
+
+    /// The largest error of these bytes as a prediction of `measured` bytes, over all kinds, as a share of the measured bytes.
+    pub fn largest_error(self, measured: Self) -> f64 {
+        let kinds = self.kinds().into_iter().zip(measured.kinds()).filter(|(a, b)| a != b);
+        kinds.map(|((_, a), (_, b))| a.abs_diff(b) as f64 / b as f64).fold(0.0, f64::max)
+    }
+
+    /// Combines each kind with the same kind of other bytes.
+    #[must_use]
+    pub fn with(mut self, mut other: Self, combine: impl Fn(usize, usize) -> usize) -> Self {
+        for (mine, other) in self.each().into_iter().zip(other.each()) {
+            *mine = combine(*mine, *other);
+        }
+        self
+    }
+
+    fn each(&mut self) -> [&mut usize; 5] {
+        let Self { parameters, gradients, optimizer, activations, messages } = self;
+        [parameters, gradients, optimizer, activations, messages]
+    }
+}
+// ANCHOR_END: bytes
+
+// ANCHOR: cost
+/// The cost of a unit: seconds for one micro-batch in each pass, and once a step for the sum over replicas and the update;
+/// and bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Cost {
+    /// The forward pass.
+    pub forward: f64,
+    /// The backward pass in one piece.
+    pub backward: f64,
+    /// The first half of the backward pass.
+    pub backward_input: f64,
+    /// The second half of the backward pass.
+    pub backward_weight: f64,
+    /// The sum over replicas.
+    pub all_reduce: f64,
+    /// The update.
+    pub update: f64,
+    /// Bytes of the parameters, and of their gradients.
+    pub parameters: usize,
+    /// Bytes of the optimizer's state.
+    pub optimizer: usize,
+    /// Bytes that a forward pass keeps of a micro-batch.
+    pub activations: usize,
+    /// Bytes that wait in addition between the two halves of a backward pass.
+    pub halves: usize,
+    /// Bytes of the activation that comes from the unit before, or of the data.
+    pub input: usize,
+    /// Bytes of the activation that goes to the next unit.
+    pub output: usize,
+}
+
+impl Cost {
+    /// In units of time instead of seconds: a forward pass takes one, and so does each half of a backward pass. In units of
+    /// activations instead of bytes: the peak of a stage is the number of micro-batches that the stage keeps.
+    pub const UNITS: Self = Self {
+        forward: 1.0,
+        backward: 2.0,
+        backward_input: 1.0,
+        backward_weight: 1.0,
+        all_reduce: 0.0,
+        update: 0.0,
+        parameters: 0,
+        optimizer: 0,
+        activations: 1,
+        halves: 0,
+        input: 0,
+        output: 0,
+    };
+
+    /// Both passes, each in one piece.
+    pub fn total(&self) -> f64 {
+        self.forward + self.backward
+    }
+
+    /// The same bytes, with times divided by a number.
+    #[must_use]
+    pub fn faster(self, by: f64) -> Self {
+        self.with(&self, |seconds, _| seconds / by)
+    }
+
+    /// Combines each time with the same time of another cost. The bytes stay.
+    #[must_use]
+    pub fn with(mut self, other: &Self, combine: impl Fn(f64, f64) -> f64) -> Self {
+        for (mine, other) in self.times().into_iter().zip(other.clone().times()) {
+            *mine = combine(*mine, *other);
+        }
+        self
+    }
+
+    pub(crate) fn times(&mut self) -> [&mut f64; 6] {
+        let Self { forward, backward, backward_input, backward_weight, all_reduce, update, .. } =
+            self;
+        [forward, backward, backward_input, backward_weight, all_reduce, update]
+    }
+
+    /// The times of the units of a cut, from those of all layers. Panics when the cut has a layer without a cost.
+    pub fn of_parts(layers: &[Self], cut: &[std::ops::Range<usize>]) -> Vec<Self> {
+        let add = |sum: Self, layer: &Self| sum.with(layer, |sum, seconds| sum + seconds);
+        cut.iter().map(|part| layers[part.clone()].iter().fold(Self::default(), add)).collect()
+    }
+
+    /// A gather and a reduce-scatter are the two halves of an all-reduce.
+    pub(crate) fn seconds(&self, action: Action) -> f64 {
+        match action {
+            Action::Forward(_) | Action::ForwardOnly(_) | Action::Recompute(_) => self.forward,
+            Action::Backward(_) => self.backward,
+            Action::BackwardInput(_) => self.backward_input,
+            Action::BackwardWeight(_) => self.backward_weight,
+            Action::AllReduce => self.all_reduce,
+            Action::Gather | Action::ReduceScatter => self.all_reduce / 2.0,
+            Action::Update => self.update,
+            _ => 0.0,
+        }
+    }
+}
+// ANCHOR_END: cost
+
+// ANCHOR: weigh
+/// The bytes that a stage holds during each of its instructions. `order` has the instructions of all stages, each with its stage.
+///
+/// An instruction holds its results beside its operands, which it frees at its end. A collective holds its operands until its
+/// `Wait` or `Update`.
+pub(crate) fn weigh(
+    schedule: &Schedule,
+    costs: &[Cost],
+    order: impl Iterator<Item = (usize, Instruction)>,
+) -> Vec<Bytes> {
+    let listed = |it: Instruction| schedule.lists[schedule.placement[it.unit]].contains(&it);
+    let has_chunks = |&unit: &usize| {
+        schedule.sharded || listed(Instruction { unit, action: Action::ReduceScatter })
+    };
+    let has_chunks: Vec<bool> = (0..schedule.units()).map(|unit| has_chunks(&unit)).collect();
+    let recomputed: HashSet<_> = schedule.lists.iter().flatten().filter_map(recomputed).collect();
+    let always = |stage| {
+        schedule.units_of(stage).fold(Bytes::default(), |mut held, unit| {
+            let share = if has_chunks[unit] { schedule.replicas } else { 1 };
+            held.optimizer += costs[unit].optimizer.div_ceil(share);
+            if has_chunks[unit] {
+                held.parameters += costs[unit].parameters.div_ceil(share);
+            }
+            if !schedule.sharded {
+                held.parameters += costs[unit].parameters;
+            }
+            held
+        })
+    };
+    let mut held: Vec<Bytes> = (0..schedule.stages()).map(always).collect();
+    let arrivals: Vec<_> = (0..schedule.stages()).map(|stage| schedule.arrivals(stage)).collect();
+    let (mut summed, mut whole) =
+        (vec![false; schedule.units()], vec![!schedule.sharded; schedule.units()]);
+    let during = order.map(|(stage, instruction)| {
+        let Instruction { unit, action } = instruction;
+        let (cost, held) = (&costs[unit], &mut held[stage]);
+        let size = |Message { key: (carries, unit, _), .. }: &Message| match carries {
+            Carries::Activations => costs[*unit].input,
+            Carries::Gradients => costs[*unit].output,
+        };
+        let wanted = schedule.message(instruction);
+        let taken = wanted.and_then(|wanted| arrivals[stage].get(&wanted.key));
+        let received = taken.into_iter().flatten().map(size).sum();
+        // An activation that the graph of its own unit keeps is no message.
+        let keeps =
+            |unit: usize, i| unit >= schedule.first_trained && !recomputed.contains(&(unit, i));
+        let input = |i| match unit.checked_sub(1) {
+            None => 0,
+            Some(it) if schedule.placement[it] == stage && keeps(it, i) => 0,
+            Some(_) => cost.input,
+        };
+        let gradient = if unit > schedule.first_trained { cost.input } else { 0 };
+        let output = if schedule.is_last(unit) { 0 } else { cost.output };
+        let parameters = |parameters| Bytes { parameters, ..Bytes::default() };
+        let gradients = |gradients, messages| Bytes { gradients, messages, ..Bytes::default() };
+        let activations =
+            |activations, messages| Bytes { activations, messages, ..Bytes::default() };
+        let messages = |messages| Bytes { messages, ..Bytes::default() };
+        let chunk = cost.parameters.div_ceil(schedule.replicas);
+        let none = Bytes::default();
+        let (makes, frees) = match action {
+            Action::RecvActivation(_) | Action::RecvGradient(_) => (messages(received), none),
+            Action::SendActivation(i) if keeps(unit, i) => (none, none),
+            Action::SendActivation(_) => (none, messages(output)),
+            Action::SendGradient(_) => (none, messages(gradient)),
+            Action::Forward(i) => (activations(cost.activations, 0), messages(input(i))),
+            Action::ForwardOnly(i) if recomputed.contains(&(unit, i)) => {
+                (activations(cost.input, output), messages(input(i)))
+            }
+            Action::ForwardOnly(i) => (messages(output), messages(input(i))),
+            Action::Recompute(_) => (activations(cost.activations, 0), activations(cost.input, 0)),
+            Action::Backward(_) => {
+                (gradients(cost.parameters, gradient), activations(cost.activations, output))
+            }
+            Action::BackwardInput(_) => (activations(cost.halves, gradient), messages(output)),
+            Action::BackwardWeight(_) => {
+                (gradients(cost.parameters, 0), activations(cost.activations + cost.halves, 0))
+            }
+            Action::Gather => (parameters(cost.parameters), none),
+            // What arrives is copied to the layers.
+            Action::Wait if !std::mem::replace(&mut whole[unit], true) => {
+                (parameters(cost.parameters), parameters(cost.parameters))
+            }
+            Action::Wait => (none, parameters(cost.parameters)),
+            Action::Free => {
+                whole[unit] = false;
+                (none, parameters(cost.parameters))
+            }
+            Action::AllReduce => (none, none),
+            // The gradients of a unit are joined in a row.
+            Action::ReduceScatter => (gradients(cost.parameters, 0), gradients(cost.parameters, 0)),
+            Action::Update if has_chunks[unit] => {
+                *held = held.with(gradients(cost.parameters, 0), usize::saturating_sub);
+                (gradients(chunk, 0), gradients(chunk, 0))
+            }
+            Action::Update => (none, gradients(cost.parameters, 0)),
+        };
+        *held = held.with(makes, usize::saturating_add);
+        let now = *held;
+        *held = held.with(frees, usize::saturating_sub);
+        if action.adds_gradients() && std::mem::replace(&mut summed[unit], true) {
+            held.gradients = held.gradients.saturating_sub(cost.parameters);
+        }
+        now
+    });
+    during.collect()
+}
+
+/// The unit and the micro-batch of a recomputation.
+fn recomputed(it: &Instruction) -> Option<(usize, usize)> {
+    match it.action {
+        Action::Recompute(i) => Some((it.unit, i)),
+        _ => None,
+    }
+}
+// ANCHOR_END: weigh
