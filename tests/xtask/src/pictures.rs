@@ -106,18 +106,23 @@ pub fn strategies() -> anyhow::Result<String> {
         ("ZeRO 2", strategy(Sharing::Zero2)),
         ("ZeRO 3", zero3),
         ("ZeRO 3, prefetch", Strategy { prefetches: true, ..zero3 }),
-        ("ZeRO 3, prefetch, recomputation", Strategy { prefetches: true, recomputes: Some(1), ..zero3 }),
+        (
+            "ZeRO 3, prefetch, recomputation",
+            Strategy { prefetches: true, recomputes: Some(1), ..zero3 },
+        ),
     ];
     let simulated = |(name, strategy): (_, Strategy)| {
         let step = check(strategy.schedule(4, 1, 4), UNBOUNDED)?.simulate(&[cost; 4], 0.0)?;
         Ok((name, step))
     };
-    let steps: Vec<(&str, Timeline)> = steps.into_iter().map(simulated).collect::<anyhow::Result<_>>()?;
+    let steps: Vec<(&str, Timeline)> =
+        steps.into_iter().map(simulated).collect::<anyhow::Result<_>>()?;
     let longest = steps.iter().map(|(_, step)| step.makespan()).fold(0.0, f64::max);
     let most = steps.iter().map(|(_, step)| step.peak_total(0)).max().unwrap_or(1) as f64;
     let each = |bytes: f64| number((bytes / (4 * NUMBERS) as f64 * 10.0).round() / 10.0);
     let mut svg = Svg::new(Place::Page, &heading("The bytes of a rank during a step".to_owned()));
-    let legend: Vec<_> = KINDS.iter().enumerate().map(|(kind, it)| (kind, (*it).to_owned())).collect();
+    let legend: Vec<_> =
+        KINDS.iter().enumerate().map(|(kind, it)| (kind, (*it).to_owned())).collect();
     let mut y = svg.legend(&legend, |svg, kind, (x, y)| {
         svg.rect(&series(*kind), (x, y - FONT / 2.0), (Svg::SAMPLE, FONT), 1.0, "");
     });

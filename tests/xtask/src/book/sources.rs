@@ -31,7 +31,7 @@ ch06a-better-lists 06-model-parallel src/orders src/partition src/check src/simu
 ch06b-tensor-parallel 06-model-parallel src/mesh src/tensor_parallel/mappings src/tensor_parallel/linear
 ch06b-tensor-parallel 06-model-parallel src/tensor_parallel/sharding src/tensor_parallel/group
 ch07-sharded-state 06-model-parallel src/check
-ch07-sharded-state 07-sharded-state src/../examples/one_unit src/strategies src/flat src/unit
+ch07-sharded-state 07-sharded-state src/strategies src/flat src/unit
 ";
 
 /// The percentage of such a file's code that its chapter prints, at least.
