@@ -22,6 +22,8 @@ pub const LAWS: &[Law<Answer>] = laws![
 ];
 
 const SUM: &str = "after the all-gather every rank has every chunk's whole sum";
+const ALL_GATHER: &str = "after the all-gather every rank has every chunk's whole sum; each sum is whole on a rank, so the reduce-scatter is right";
+const OFF_BY_ONE: &str = "after the all-gather every rank has every chunk's whole sum; all ranks have the same partial sums: is the all-gather off by one? It begins with the chunk that has just become whole";
 const CHUNKS: &str = "every element is in exactly one chunk, and chunks differ by at most one element; all ranks cut alike";
 const FEWER: &str = "with fewer elements than ranks some chunks are empty";
 const STEPS: &str = "k − 1 steps of reduce-scatter, then k − 1 of all-gather, a message in each";
@@ -58,7 +60,24 @@ impl Case {
     fn has_sums(self, answer: Answer) -> Outcome {
         let sum =
             move |rank: &Rank| contributions::reduced(rank, self.1, |tensor| answer(rank, tensor));
-        contributions::are_sums(self.1, &self.run(sum)?, SUM)
+        let sums = self.run(sum)?;
+        contributions::are_sums(self.1, &sums, self.law(&sums)?)
+    }
+
+    /// The law of wrong sums, with a guess at the half of the ring that is wrong.
+    fn law(self, sums: &[Tensor]) -> Result<&'static str> {
+        let right = numbers(&contributions::sum(self.0, self.1)?)?;
+        let found = sums.iter().map(numbers).collect::<Result<Vec<_>>>()?;
+        let is_whole = |at: usize| found.iter().any(|sum| sum.get(at) == Some(&right[at]));
+        let is_partial = |(right, got): (&f64, &f64)| {
+            guess(self.0)(*right, *got).is_some_and(|told| told.contains(" without "))
+        };
+        Ok(match () {
+            () if (0..right.len()).all(is_whole) => ALL_GATHER,
+            () if found.iter().any(|sum| *sum != found[0]) => SUM,
+            () if right.iter().zip(&found[0]).all(is_partial) => OFF_BY_ONE,
+            () => SUM,
+        })
     }
 }
 

@@ -60,7 +60,7 @@ fn pipelines() -> impl Iterator<Item = Case> {
 fn stages_take_turns(answer: Answer, case: &Case) -> Outcome {
     let Case { stages, micro_batches } = *case;
     let lists = Schedule::of(stages, micro_batches, |stage| {
-        given(format!("stage {stage} of {stages}, {micro_batches} micro-batches"));
+        given(format!("stage {stage} of {stages}, {}", counted(micro_batches, "micro-batch")));
         answer(stage, stages, micro_batches)
     });
     let theirs = Kind::OneFOneB.schedule(stages, micro_batches).expect("a stage and work");

@@ -13,12 +13,12 @@ const RANKS: usize = 2;
 const SHOWN: (usize, usize, u64) = (10, 4, 1);
 
 /// The last batch has two images.
-const IMAGES: usize = 4098;
+const IMAGES: usize = 3010;
 
 /// Shows an epoch by the learner's sampler and by ours, and the training with both. Fails with the answer.
 pub fn run(answer: Answer) -> Run {
     let (samples, batch, seed) = SHOWN;
-    let (data, options) = (images(IMAGES), options(2, 64, 0.2));
+    let (data, options) = (images(IMAGES), options(5, 16, 0.2));
     let mut trained = Vec::new();
     line(format_args!("an epoch of {samples} samples in global batches of {batch}"))?;
     for (name, sampler) in [("yours", answer as EpochShare), ("ours", epoch_share)] {

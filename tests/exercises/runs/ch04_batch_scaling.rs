@@ -6,7 +6,7 @@ pub use crate::checks::ch04_batch_scaling::Answer;
 use crate::scaling::{RateRule, Tuned};
 
 /// The settings of one device. On two devices, batch and rate are twice as large.
-const TUNED: Tuned = Tuned { batch_size: 16, learning_rate: 0.1 };
+const TUNED: Tuned = Tuned { batch_size: 8, learning_rate: 0.1 };
 
 /// A step of an answer. Each rank gets the whole batch, which is an epoch of one step.
 pub(super) fn step(
@@ -24,7 +24,7 @@ pub(super) fn step(
 
 /// Trains with both rules of the rate, beside one device and beside our step. Fails with the answer.
 pub fn run(scaled_step: Answer) -> Run {
-    let (data, large) = setting(5);
+    let (data, large) = setting();
     let Tuned { batch_size, learning_rate } = TUNED;
     let small = TrainOptions { batch_size, learning_rate, ..large };
     let ours = our_step(Algorithm::default());
@@ -44,8 +44,8 @@ pub fn run(scaled_step: Answer) -> Run {
         )
     };
     let all = [
-        of_ours("one device, batch 16, rate 0.1", 1, &small)?,
-        of_ours("ours, 2 devices, batch 32, rate 0.2", 2, &large)?,
+        of_ours("one device, batch 8, rate 0.1", 1, &small)?,
+        of_ours("ours, 2 devices, batch 16, rate 0.2", 2, &large)?,
         yours("yours, 2 devices, RateRule::Linear", RateRule::Linear)?,
         yours("yours, 2 devices, RateRule::Keep", RateRule::Keep)?,
     ];

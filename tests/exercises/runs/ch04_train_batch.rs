@@ -11,5 +11,5 @@ pub fn run(step: Answer) -> Run {
     let yours = |comm: &SharedCommunicator, model: &_, batch: &_, rate| {
         step(&Peer::new(comm.clone()), model, batch, rate, algorithm)
     };
-    show_steps(2, 5, &yours, &ours)
+    show_steps(2, &yours, &ours)
 }

@@ -32,14 +32,12 @@ pub fn run(answer: Answer) -> Run {
     }
     recording.show(trained, &["buckets", "full\nafter", "last,\nkB"])?;
     let (first, all) = (full_after(&yours, sizes.len()), sizes.len());
-    Ok(paragraph(match yours == ours {
-        true => "Your buckets are ours.".to_owned(),
-        false => format!(
-            "The first of your {} buckets is full after {first} of {all} gradients. Until then no bucket travels, and the last \
-             bucket is never hidden.",
-            yours.len(),
-        ),
-    })?)
+    let same = if yours == ours { "Your buckets are ours. " } else { "" };
+    Ok(paragraph(format_args!(
+        "{same}The first of your {} is full after {first} of {all} gradients. Until then no bucket travels, and the last bucket is \
+         never hidden.",
+        counted(yours.len(), "bucket"),
+    ))?)
 }
 
 /// The number of gradients after which the first bucket is full. The last parameter's gradient comes first.

@@ -54,6 +54,7 @@ pub fn run(answer: Answer) -> Run {
         first = weights;
     }
     table("LeNet, batch 256", &["shares", "predicted", "measured"], rows)?;
+    super::note_if_busy()?;
     let alone = Classifier::lenet(1, &Device::Cpu, 1.0)?;
     sgd(alone.parameters(), &alone.gradients(&batch)?.gradients, RATE, BATCH)?;
     let difference = difference(&first, &alone.parameters().snapshot()?, "one device's", ROUNDING);

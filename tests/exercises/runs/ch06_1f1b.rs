@@ -48,7 +48,11 @@ pub fn run(answer: Answer) -> Run {
     let ours = checked(Kind::OneFOneB.schedule(DEVICES, MICRO_BATCHES)?)?;
     let lists = [("yours", &found), ("GPipe, ours", &gpipe), ("1F1B, ours", &ours)];
     let with = |(name, checked)| (name, Pipeline { layers: &layers, cut: &cut, checked });
-    compare("ch06_1f1b", &costs, &lists.map(with))
+    compare("ch06_1f1b", &costs, &lists.map(with))?;
+    let [yours, theirs] = [&found, &ours].map(|it| in_a_row(it.kept()).replace(' ', " and "));
+    Ok(paragraph(format_args!(
+        "Your stages keep {yours} micro-batches at a time. 1F1B keeps {theirs}."
+    ))?)
 }
 
 /// Shows the lists in PyTorch's format, and executes them in its runtime. Fails when there is no PyTorch.

@@ -6,7 +6,6 @@ use cost_model::all_reduce::Way;
 use cost_model::hosts::Hosts;
 use cost_model::link::Link;
 use cost_model::measure::{self, Together};
-use harness::load::Load;
 use harness::machine::available_cores;
 use model_parallel::layers::Layers;
 
@@ -33,8 +32,7 @@ pub fn run(predict: Answer) -> Run {
         let times = (0..3).map(|_| measure::training(plan, &layers, &data, BATCH, &together));
         Run::Ok(median(times.collect::<Result<Vec<_>, _>>()?))
     };
-    let (load, cores) = (Load::now(), available_cores());
-    let alone = step(&DevicePlan::slices(1)?)?;
+    let (alone, cores) = (step(&DevicePlan::slices(1)?)?, available_cores());
     let link = Link::new(SLOW.latency.as_secs_f64(), SLOW.bandwidth);
     let yours = |alone, devices| predict(alone, cores, devices, BYTES, &link);
     let told = milliseconds(alone);
@@ -62,8 +60,7 @@ pub fn run(predict: Answer) -> Run {
     paragraph(
         "Ours: a measured step without messages beside the other devices, and a measured link.",
     )?;
-    let busy = DevicePlan::slices(cores)?.busy_since(&load);
-    Ok(paragraph(verdict(&errors, busy))?)
+    Ok(paragraph(verdict(&errors, super::busy()))?)
 }
 
 /// The verdict on the learner's errors in percent. Unreliable times say nothing about a prediction.

@@ -103,6 +103,7 @@ impl Recording {
             charts.push(chart);
         }
         show("", &trained, &[more, &["step,\nms", "waits,\nms"]].concat())?;
+        paragraph("A device `waits` while it has nothing to compute, and a sum has not arrived.")?;
         let groups = charts.iter_mut().skip(1).flat_map(|it| std::mem::take(&mut it.groups));
         let groups: Vec<_> = groups.collect();
         charts[0].groups.extend(groups);

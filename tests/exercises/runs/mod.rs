@@ -35,8 +35,10 @@ mod training;
 use std::error::Error;
 use std::io::Write as _;
 use std::process::ExitCode;
+use std::sync::OnceLock;
 
 use concise_wrapper::Error as ModelError;
+use harness::load::Load;
 use harness::report::paragraph;
 use params_and_allreduce::thread::{Cause, RankFailure};
 use scratch_data_parallel::Error as TrainError;
@@ -45,6 +47,9 @@ use crate::call::catch;
 
 /// The argument that asks a program of an exercise for its run.
 const RUN: &str = "run";
+
+/// The processor times when the run began.
+static BEGUN: OnceLock<Load> = OnceLock::new();
 
 /// The result of a run, or of a part of it.
 pub type Run<T = ()> = Result<T, Box<dyn Error>>;
@@ -64,6 +69,7 @@ fn in_pytorch() -> bool {
 pub fn main(run: impl FnOnce() -> Run) -> ExitCode {
     // The settings of the course's programs: without them, an answer's operations would share one pool of threads.
     harness::cli::prepare();
+    BEGUN.get_or_init(Load::now);
     // A panic on a rank comes back as an error, in one line.
     std::panic::set_hook(Box::new(|_| {}));
     let problem = match catch(|| run().or_else(explained)) {
@@ -74,6 +80,16 @@ pub fn main(run: impl FnOnce() -> Run) -> ExitCode {
     // Standard error may be closed.
     let _ = writeln!(std::io::stderr(), "error: {}", problem.replace('\n', " "));
     ExitCode::FAILURE
+}
+
+/// A note if other programs have used the cores since the run began. Most runs have two devices, with a thread each.
+fn busy() -> Option<String> {
+    BEGUN.get_or_init(Load::now).note(2)
+}
+
+/// Prints this note, below times.
+fn note_if_busy() -> std::io::Result<()> {
+    busy().iter().try_for_each(|busy| paragraph(format_args!("note: {busy}")))
 }
 
 /// Explains replicas that differ. Any other error stays one.

@@ -7,7 +7,6 @@ use concise_wrapper::model::Step;
 use concise_wrapper::optimizer::{Momentum, Sgd};
 use datasets::SAMPLE;
 use drawing::svg::Place;
-use harness::load::Load;
 use harness::report::file;
 use model_parallel::execute::unit::Whole;
 use model_parallel::gantt::chart;
@@ -99,7 +98,7 @@ pub(super) fn checked(schedule: Schedule) -> Result<Checked, String> {
 /// Trains `pipelines`, the learner's first and ours last, and one device alone. Prints the table and the conclusion, and draws
 /// the steps of these two.
 pub(super) fn compare(exercise: &str, costs: &[Cost], pipelines: &[(&str, Pipeline<'_>)]) -> Run {
-    let (load, layers) = (Load::now(), pipelines[0].1.layers);
+    let layers = pipelines[0].1.layers;
     let (mut trained, mut steps) = (Vec::new(), Vec::new());
     for (name, pipeline) in pipelines {
         let (mut training, measured) = match pipeline.train(name, OURS) {
@@ -124,8 +123,8 @@ pub(super) fn compare(exercise: &str, costs: &[Cost], pipelines: &[(&str, Pipeli
     paragraph(format_args!("{}, {what}", layers.name()))?;
     show("", &trained, &["bubble, %,\npredicted", "\nmeasured", "micro-\nbatches\nkept"])?;
     let plan = DevicePlan::slices(DEVICES)?;
-    let doubt = plan.busy_since(&load).or(plan.note().map(str::to_owned));
-    doubt.iter().try_for_each(|doubt| paragraph(format_args!("note: {doubt}")))?;
+    plan.note().iter().try_for_each(|note| paragraph(format_args!("note: {note}")))?;
+    let doubt = super::busy().or(plan.note().map(str::to_owned));
     let beside = [&steps[0], &steps[steps.len() - 1]];
     let beside = beside.map(|(name, both)| (*name, both.each_ref()));
     let path = format!("target/runs/{exercise}.svg");

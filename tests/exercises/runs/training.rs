@@ -9,6 +9,7 @@ use harness::records::seconds_per_epoch;
 use harness::report::Table;
 
 use super::data_parallel::StepOf;
+use super::note_if_busy;
 use super::prelude::*;
 
 /// A rank waits so long for a message: an answer that hangs is named by its rank.
@@ -116,7 +117,7 @@ where
     }
 }
 
-/// Prints a line for each training.
+/// Prints a line for each training, and a note if other programs used the cores.
 pub(super) fn show(title: &str, trainings: &[Training], more: &[&str]) -> io::Result<()> {
     let columns = [&["s/epoch", "loss", "test acc", "weights"], more].concat();
     let row = |it: &Training| {
@@ -126,7 +127,8 @@ pub(super) fn show(title: &str, trainings: &[Training], more: &[&str]) -> io::Re
         let first = [it.name.clone(), seconds, format!("{loss:.4}"), accuracy, it.hash.to_string()];
         [&first, it.more.as_slice()].concat()
     };
-    table(title, &columns, trainings.iter().map(row))
+    table(title, &columns, trainings.iter().map(row))?;
+    note_if_busy()
 }
 
 /// Prints a table. A row begins with its name.

@@ -8,7 +8,7 @@ use candle_core::{DType, Device, Shape, Tensor, Var};
 use params_and_allreduce::communicator::{Communicator as _, Error};
 
 use crate::expectation::{Expectation, numbers};
-use crate::outcome::Outcome;
+use crate::outcome::{Outcome, in_a_row};
 use crate::ranks::Rank;
 
 type Result<T, E = candle_core::Error> = std::result::Result<T, E>;
@@ -61,8 +61,11 @@ pub fn reduced(
 ) -> Result<Tensor, Error> {
     let own = Var::from_tensor(&contribution(rank.rank(), shape)?)?;
     let sum = answer(own.as_tensor())?;
-    if numbers(&own)? != numbers(&contribution(rank.rank(), shape)?)? {
-        return Err(Error::Other(format!("the answer {}", INPUT.0)));
+    let [before, after] = [contribution(rank.rank(), shape)?, own.as_detached_tensor()];
+    let [before, after] = [numbers(&before)?, numbers(&after)?].map(in_a_row);
+    if before != after {
+        let told = format!("the answer {}: the caller's {before} became {after}", INPUT.0);
+        return Err(Error::Other(told));
     }
     own.set(&Tensor::full(WRITTEN as f32, shape, rank.device())?)?;
     Ok(sum)
@@ -75,7 +78,7 @@ pub fn are_sums(shape: &[usize], sums: &[Tensor], law: &str) -> Outcome {
         let is_alike = (got.dtype(), got.dims()) == (expected.dtype(), expected.dims());
         let law = match numbers(got)?.contains(&WRITTEN) {
             _ if !is_alike => "the sum has the shape and the element type of the input",
-            true => "the sum has its own memory: a write into the input does not change the sum",
+            true => "the sum has its own memory: here it changes when the caller writes -1000 into its input",
             false => law,
         };
         Expectation::of(format!("the sum on rank {rank}"))

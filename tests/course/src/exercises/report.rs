@@ -2,7 +2,7 @@
 //! into a small terminal, unless the learner asks for all messages.
 
 use console::{measure_text_width, style, truncate_str};
-use harness::report::{counted, line, terminal_columns};
+use harness::report::{counted, line, terminal_columns, wrapped};
 
 use super::given;
 use super::program::{Checked, Outcome};
@@ -117,11 +117,26 @@ fn show_passed(passed: &[Checked]) -> std::io::Result<()> {
     Ok(())
 }
 
-/// The first broken law in full, and a line for each further law, in at most `room` rows.
+/// The first broken law in full, and a line for each further law, in at most `room` rows. Laws whose message ends
+/// with the same reason share a line.
 fn first_in_full(failures: &[Checked], room: usize) -> Vec<String> {
-    let (first, others) = (&failures[0], &failures[1..]);
-    let mut below: Vec<String> = others.iter().take(OTHERS).map(in_a_line).collect();
+    let first = &failures[0];
+    let reason = |one: &Checked| {
+        one.message.lines().last().filter(|it| it.contains("law: ")).map(str::to_owned)
+    };
+    let is_same = |one: &&Checked| reason(one).is_some() && reason(one) == reason(first);
+    let (same, others): (Vec<&Checked>, Vec<&Checked>) = failures[1..].iter().partition(is_same);
+    let mut below: Vec<String> = others.iter().take(OTHERS).map(|it| in_a_line(it)).collect();
     let more = others.len() - below.len();
+    if !same.is_empty() {
+        let names: Vec<&str> = same.iter().take(OTHERS).map(|one| &*one.law).collect();
+        let rest = match same.len() - names.len() {
+            0 => String::new(),
+            rest => format!(" and {rest} more"),
+        };
+        let same = format!("{} for the same reason: {}{rest}", style("✗").red(), names.join(", "));
+        below.splice(0..0, wrapped(&same, terminal_columns()).lines().map(str::to_owned));
+    }
     below.extend((more > 0).then(|| format!("  … and {more} more")));
     // The name of the law takes a row, and so does the empty line below the message.
     let room = room.saturating_sub(below.len() + 2);
