@@ -11,7 +11,7 @@ use datasets::{CLASSES, PIXELS};
 use devices::DevicePlan;
 use harness::cli::{Format, ReportArguments, SVG, UsageError, whole};
 use harness::report::counted;
-use model_parallel::Kind;
+use model_parallel::Kind::{self, GPipe, Interleaved, Naive, OneFOneB, ZbH1};
 use model_parallel::layers::Layers;
 use model_parallel::mesh::Mesh;
 use trainer::TrainArguments;
@@ -20,12 +20,8 @@ use trainer::memory::NetworkSize;
 /// The number of micro-batches without `--micro-batches`.
 const MICRO_BATCHES: usize = 8;
 
-/// The format of `--export`.
-const CSV: Format = ("a CSV file", &["csv"]);
-
-/// The schedules without `--schedule` and `--mesh`.
-const SCHEDULES: [Kind; 5] =
-    [Kind::Naive, Kind::GPipe, Kind::OneFOneB, Kind::Interleaved { chunks: 2 }, Kind::ZbH1];
+/// The heading of flags in the help.
+const SPLITTING: &str = "Splitting the model";
 
 /// Train one model on one device, then split over K: in stages (naive, GPipe, 1F1B, interleaved 1F1B, ZB-H1), and in
 /// parts of every layer.
@@ -74,36 +70,30 @@ pub(crate) struct Arguments {
     /// Micro-batches of a batch in a pipeline [default: 8]
     ///
     /// Without this flag, the schedule naive has the whole batch.
-    #[arg(long, value_name = "M", help_heading = "Splitting the model",
-          value_parser = whole::<usize>(1..=1024))]
+    #[arg(long, help_heading = SPLITTING, value_name = "M", value_parser = whole::<usize>(1..=1024))]
     micro_batches: Option<usize>,
 
     /// Micro-batches of a batch on all replicas together, added along a fixed tree
     ///
     /// All meshes with the same S have the same bits.
-    #[arg(long, value_name = "S", help_heading = "Splitting the model", hide_short_help = true,
+    #[arg(long, value_name = "S", help_heading = SPLITTING, hide_short_help = true,
           conflicts_with = "micro_batches", value_parser = whole::<usize>(1..=1024))]
     pub(crate) shards: Option<usize>,
 
     /// Order of work in a pipeline [default: all five]
     ///
     /// The orders are naive, gpipe, 1f1b, interleaved:CHUNKS and zb-h1. By default, interleaved has 2 chunks. With --mesh the default is 1f1b alone.
-    #[arg(
-        long = "schedule",
-        help_heading = "Splitting the model",
-        value_name = "KIND,…",
-        value_delimiter = ','
-    )]
-    pub(crate) schedules: Vec<Kind>,
+    #[arg(long, help_heading = SPLITTING, value_name = "KIND,…", value_delimiter = ',')]
+    pub(crate) schedule: Vec<Kind>,
 
     /// First layers of stages, such as 3,7 [default: by cost]
     ///
     /// By default, the program measures the cost of each layer, and cuts where the most expensive stage is cheapest.
-    #[arg(long, help_heading = "Splitting the model", value_name = "LAYER,…", value_delimiter = ',', value_parser = layer)]
+    #[arg(long, help_heading = SPLITTING, value_name = "LAYER,…", value_delimiter = ',', value_parser = layer)]
     pub(crate) cut: Vec<usize>,
 
     /// Replicas, stages, and parts of a layer, such as 2x2x1
-    #[arg(long, help_heading = "Splitting the model", value_name = "DxPxT")]
+    #[arg(long, help_heading = SPLITTING, value_name = "DxPxT")]
     pub(crate) mesh: Option<Mesh>,
 
     /// Draw the schedules, and train nothing
@@ -153,44 +143,32 @@ enum ModelKind {
 impl Arguments {
     /// The schedules to train or to draw, each with its number of micro-batches. One stage has the whole batch.
     pub(crate) fn schedules(&self, mesh: Mesh) -> Vec<(Kind, usize)> {
-        let kinds = match self.schedules.as_slice() {
-            // A drawing of all five schedules would be long.
-            [] if self.draw => &SCHEDULES[..3],
-            [] if mesh.pipeline == 1 => &[Kind::Naive],
-            [] if self.mesh.is_some() => &[Kind::OneFOneB],
-            [] => &SCHEDULES,
+        let kinds: &[Kind] = match self.schedule.as_slice() {
+            // A drawing of all schedules would be long.
+            [] if self.draw => &[Naive, GPipe, OneFOneB],
+            [] if mesh.pipeline == 1 => &[Naive],
+            [] if self.mesh.is_some() => &[OneFOneB],
+            [] => &[Naive, GPipe, OneFOneB, Interleaved { chunks: 2 }, ZbH1],
             kinds => kinds,
         };
         let given = self.micro_batches.or(self.shards.map(|shards| shards / mesh.data));
         let micro_batches = |kind: Kind| match given {
-            None if kind == Kind::Naive && !self.draw => 1,
+            None if kind == Naive && !self.draw => 1,
             given => given.unwrap_or(MICRO_BATCHES),
         };
         kinds.iter().map(|&kind| (kind, micro_batches(kind))).collect()
     }
 
-    /// The features between the layers of the dense stack, with its inputs and its outputs.
-    fn features(&self) -> Vec<usize> {
+    /// The network on these devices: its sizes, and its layers.
+    pub(crate) fn network(&self, plan: &DevicePlan) -> candle_core::Result<(NetworkSize, Layers)> {
         let hidden = if self.widths.is_empty() { &[512; 6] } else { self.widths.as_slice() };
-        [&[PIXELS], hidden, &[CLASSES]].concat()
-    }
-
-    /// The size of the network on these devices.
-    pub(crate) fn size(&self, devices: &DevicePlan) -> NetworkSize {
-        match self.model {
-            ModelKind::Dense => NetworkSize::dense(&self.features()),
-            ModelKind::Lenet => NetworkSize::lenet(),
-            ModelKind::Resnet18 => NetworkSize::resnet18(sizing::width(self.width, devices)),
-        }
-    }
-
-    /// The layers of the network on these devices.
-    pub(crate) fn layers(&self, devices: &DevicePlan) -> candle_core::Result<Layers> {
-        match self.model {
-            ModelKind::Dense => Layers::dense(&self.features()),
-            ModelKind::Lenet => Ok(Layers::lenet()),
-            ModelKind::Resnet18 => Ok(Layers::resnet18(sizing::width(self.width, devices))),
-        }
+        let features = [&[PIXELS], hidden, &[CLASSES]].concat();
+        let width = sizing::width(self.width, plan);
+        Ok(match self.model {
+            ModelKind::Dense => (NetworkSize::dense(&features), Layers::dense(&features)?),
+            ModelKind::Lenet => (NetworkSize::lenet(), Layers::lenet()),
+            ModelKind::Resnet18 => (NetworkSize::resnet18(width), Layers::resnet18(width)),
+        })
     }
 
     /// Whether the network has batch norms, which compute other statistics for each micro-batch.
@@ -200,27 +178,26 @@ impl Arguments {
 
     /// Refuses flags that contradict each other on the devices of `mesh`.
     pub(crate) fn check(&self, launch: &Launch, mesh: Mesh) -> Result<(), UsageError> {
-        let (of_mesh, devices) = (mesh.devices(), self.launch.devices.unwrap_or(mesh.devices()));
+        let of_mesh = mesh.devices();
         let of_dense = !self.widths.is_empty() && self.model != ModelKind::Dense;
-        let of_resnet = self.width.is_some() && self.model != ModelKind::Resnet18;
-        let of_order = !self.schedules.is_empty() || self.micro_batches.is_some();
-        let of_stages = of_order || !self.cut.is_empty();
+        let of_resnet = self.width.is_some() && !self.has_norms();
+        let of_stages = self.schedule.len() + self.cut.len() > 0 || self.micro_batches.is_some();
         let of_stages = of_stages || self.gantt.is_some() || self.export.is_some();
-        let several = Mesh { pipeline: mesh.tensor.max(2), tensor: 1, ..mesh };
-        let each = self.schedules(mesh).iter().map(|&(_, number)| number).max();
-        let (batch_size, each) = (self.train.batch_size, each.unwrap_or(1));
-        let (pieces, replicas) = (mesh.data * each, counted(mesh.data, "replica"));
+        let each = self.schedules(mesh).iter().map(|&(_, number)| number).max().unwrap_or(1);
+        let (batch_size, pieces) = (self.train.batch_size, mesh.data * each);
+        let replicas = counted(mesh.data, "replica");
         Err(UsageError::new(if !launch.has_messages() {
             "stages send each other activations, and NCCL, which alone connects these processes, has no messages between \
              two: start them with mpirun"
                 .to_owned()
-        } else if of_mesh != devices {
+        } else if let Some(devices) = self.launch.devices.filter(|&devices| devices != of_mesh) {
             format!(
                 "--mesh {mesh} has {of_mesh} devices, and --devices is {devices}: leave one of the two out"
             )
         } else if of_dense || of_resnet {
             "--widths is about --model dense, and --width is about --model resnet18".to_owned()
         } else if mesh.pipeline == 1 && of_stages {
+            let several = Mesh { pipeline: mesh.tensor.max(2), tensor: 1, ..mesh };
             format!(
                 "--schedule, --micro-batches, --cut, --gantt and --export are about pipelines, and there is one stage: \
                  ask for several, such as --mesh {several}"
@@ -254,6 +231,7 @@ impl Arguments {
             (self.reports, self.gantt, self.export) = Default::default();
         }
         let (gantt, export) = (self.gantt.as_deref(), self.export.as_deref());
-        self.reports.check(&[("--gantt", gantt, SVG), ("--export", export, CSV)], None)
+        let csv: Format = ("a CSV file", &["csv"]);
+        self.reports.check(&[("--gantt", gantt, SVG), ("--export", export, csv)], None)
     }
 }

@@ -1,25 +1,26 @@
 //! `--draw`: schedules as text, without training.
 
+use std::io;
 use std::path::Path;
 
+use anyhow::bail;
 use devices::SeveralDevices;
 use drawing::Place;
 use harness::cli::UsageError;
-use harness::report::{self, counted, file, line, number, paragraph, thousands};
+use harness::report::{self, counted, file, joined, line, number, paragraph, thousands};
 use itertools::Itertools as _;
 use model_parallel::gantt::chart;
 use model_parallel::mesh::Mesh;
-use model_parallel::{Checked, Cost, Kind, Schedule, UNBOUNDED, check};
+use model_parallel::{Checked, Cost, Kind, Timeline, UNBOUNDED, check};
 
 use crate::arguments::Arguments;
-use crate::conclusions::of_drawings;
 
 /// The largest number of columns of a drawing: its parts fill some screens.
 const MOST_COLUMNS: usize = 1000;
 
 /// Prints drawings of the schedules, each with its idle time, its channels, and the micro-batches that stages keep. With
-/// `--gantt` draws a picture, too, and with `--export` writes the list. A process that does not speak only checks the flags. Fails with a [`UsageError`] when there
-/// is no such schedule, or a drawing is too wide.
+/// `--gantt` draws a picture, too, and with `--export` writes the list. A process that does not speak only checks the flags.
+/// Fails with a [`UsageError`] when there is no such schedule, or a drawing is too wide.
 pub(crate) fn draw(mut flags: Arguments, speaks: bool) -> anyhow::Result<()> {
     let stages = flags.launch.devices.unwrap_or(SeveralDevices::DEFAULT);
     let schedules = flags.schedules(Mesh::pipeline(stages));
@@ -27,93 +28,82 @@ pub(crate) fn draw(mut flags: Arguments, speaks: bool) -> anyhow::Result<()> {
         kind.check(stages, micro_batches).map_err(UsageError::new)?;
         let columns = columns(kind, stages, micro_batches);
         if columns > MOST_COLUMNS {
-            return Err(UsageError::new(format_args!(
+            bail!(UsageError::new(format_args!(
                 "--draw: {kind} of {} and {} has up to {} columns, and a drawing has at most {}: take fewer \
                  --devices or --micro-batches",
                 counted(stages, "stage"),
                 counted(micro_batches, "micro-batch"),
                 thousands(columns),
                 thousands(MOST_COLUMNS),
-            ))
-            .into());
+            )));
         }
     }
     flags.check_files(speaks, Mesh::pipeline(stages))?;
-    let exported = flags.export.as_deref().zip(schedules.first().copied());
-    if speaks {
-        paragraph(legend(&schedules))?;
-        line("")?;
+    if !speaks {
+        return Ok(());
     }
-    let mut all = Vec::new();
-    for (kind, micro_batches) in schedules.into_iter().filter(|_| speaks) {
-        let checked = check(kind.schedule(stages, micro_batches)?, UNBOUNDED)?;
-        let predicted = checked.simulate(&units(&checked, kind), 0.0)?;
+    paragraph(legend(&schedules))?;
+    line("")?;
+    let mut drawn = Vec::new();
+    for (kind, micro_batches) in schedules {
+        let (checked, step) = predict(kind, stages, micro_batches)?;
         let channels = match checked.smallest_capacity() {
             0 => "no message has to wait in a channel".to_owned(),
             capacity => format!("each channel needs room for {}", counted(capacity, "message")),
         };
-        let kept = (0..stages).map(|stage| predicted.peak(stage).activations);
-        let (name, chunks) = (kind.to_string(), kind.chunks());
         let size = [counted(stages, "stage"), counted(micro_batches, "micro-batch")].join(", ");
-        paragraph(format_args!("{name}: {size}"))?;
-        // The passes of a chunk are as much shorter as the chunk is.
-        line(predicted.drawing(1.0 / chunks as f64, report::columns()).trim_end())?;
+        paragraph(format_args!("{kind}: {size}"))?;
+        let (mut name, mut column, mut part) = (kind.to_string(), String::new(), "");
+        if let Kind::Interleaved { chunks } = kind {
+            name = format!("interleaved 1F1B ({chunks} chunks)");
+            (column, part) = (format!(" (a column is 1/{chunks})"), " of a chunk");
+        }
+        line(step.drawing(1.0 / kind.chunks() as f64, report::columns()).trim_end())?;
         paragraph(format_args!(
-            "{} units of time{}, idle (bubble) {:.1} %; {channels}\nmicro-batches{} kept by each stage: {}",
-            number((predicted.makespan() * 100.0).round() / 100.0),
-            if chunks > 1 { format!(" (a column is 1/{chunks})") } else { String::new() },
-            predicted.bubble() * 100.0,
-            if chunks > 1 { " of a chunk" } else { "" },
-            kept.into_iter().join(", "),
+            "{} units of time{column}, idle (bubble) {:.1} %; {channels}\nmicro-batches{part} kept by each stage: {}",
+            number((step.makespan() * 100.0).round() / 100.0),
+            step.bubble() * 100.0,
+            (0..stages).map(|stage| step.peak(stage).activations).join(", "),
         ))?;
         line("")?;
-        let name = match kind {
-            Kind::Interleaved { chunks } => format!("interleaved 1F1B ({chunks} chunks)"),
-            _ => name,
-        };
-        all.push(((name, predicted.bubble()), predicted));
+        drawn.push((name, checked, step));
     }
-    let (drawn, predicted): (Vec<_>, Vec<_>) = all.into_iter().unzip();
-    if speaks {
-        paragraph(of_drawings(&drawn))?;
-    }
-    let exported = exported.map_or(Ok(()), |(path, (kind, micro_batches))| {
-        write_list(path, &kind.schedule(stages, micro_batches)?)
-    });
-    let Some(path) = flags.gantt.as_deref() else { return exported };
-    let title = "Predicted steps: a forward pass takes one unit of time, a backward pass two, a message nothing";
-    let named = drawn.iter().zip(&predicted).map(|((name, _), step)| (&**name, [step]));
-    let svg = chart(title, None, &named.collect_vec()).svg(Place::File);
-    file::write_flag("--gantt", path, |file| file.write_all(svg.as_bytes()))?;
-    exported
+    paragraph(least_idle(&drawn))?;
+    let list = || drawn.iter().map(|(_, checked, _)| checked.schedule().to_pytorch()).collect();
+    let exported = write("--export", flags.export.as_deref(), &list);
+    let picture = || {
+        let title = "Predicted steps: a forward pass takes one unit of time, a backward pass two, a message nothing";
+        let steps = drawn.iter().map(|(name, _, step)| (&**name, [step])).collect_vec();
+        chart(title, None, &steps).svg(Place::File)
+    };
+    Ok(write("--gantt", flags.gantt.as_deref(), &picture).and(exported)?)
 }
 
-/// Writes the file of `--export`.
-pub(crate) fn write_list(path: &Path, schedule: &Schedule) -> anyhow::Result<()> {
-    let list = schedule.to_pytorch();
-    Ok(file::write_flag("--export", path, |file| file.write_all(list.as_bytes()))?)
+/// Writes the file of a flag, if there is one.
+pub(crate) fn write(flag: &str, path: Option<&Path>, text: &dyn Fn() -> String) -> io::Result<()> {
+    let write = |path| file::write_flag(flag, path, |file| file.write_all(text().as_bytes()));
+    path.map_or(Ok(()), write)
 }
 
-/// The costs of all units. The passes of a chunk are as much shorter as the chunk is.
-fn units(checked: &Checked, kind: Kind) -> Vec<Cost> {
-    vec![Cost::UNITS.faster(kind.chunks() as f64); checked.schedule().units()]
+/// Checks a schedule, and predicts its step in units of time.
+fn predict(kind: Kind, stages: usize, micro_batches: usize) -> anyhow::Result<(Checked, Timeline)> {
+    let checked = check(kind.schedule(stages, micro_batches)?, UNBOUNDED)?;
+    // The passes of a chunk are as much shorter as the chunk is.
+    let cost = Cost::UNITS.faster(kind.chunks() as f64);
+    let step = checked.simulate(&vec![cost; checked.schedule().units()], 0.0)?;
+    Ok((checked, step))
 }
 
 /// Explains the cells of drawings.
 fn legend(schedules: &[(Kind, usize)]) -> String {
-    let chunk = match schedules.iter().any(|(kind, _)| kind.chunks() > 1) {
-        true => " and the letter of its chunk",
-        false => "",
-    };
-    let weights = match schedules.iter().any(|(kind, _)| *kind == Kind::ZbH1) {
-        true => {
-            "; ZB-H1 cuts the backward pass: B for the gradients of inputs, W for those of weights"
-        }
-        false => "",
-    };
+    let has = |which: fn(&Kind) -> bool| schedules.iter().any(|(kind, _)| which(kind));
+    let chunk = if has(|kind| kind.chunks() > 1) { " and the letter of its chunk" } else { "" };
+    let halves =
+        "; ZB-H1 cuts the backward pass: B for the gradients of inputs, W for those of weights";
+    let halves = if has(|kind| *kind == Kind::ZbH1) { halves } else { "" };
     format!(
         "F: forward pass, B: backward pass, with the number of the micro-batch{chunk}; ··: idle. A forward pass of a stage \
-         takes a unit of time, and its backward pass takes two{weights}."
+         takes a unit of time, and its backward pass takes two{halves}."
     )
 }
 
@@ -125,6 +115,15 @@ fn columns(kind: Kind, stages: usize, micro_batches: usize) -> usize {
         Kind::Naive => stages * micro_batches,
         _ => kind.chunks() * micro_batches + stages - 1,
     }
+}
+
+/// Names the schedules with the least idle time.
+fn least_idle(drawn: &[(String, Checked, Timeline)]) -> String {
+    let idle = drawn.iter().map(|(.., step)| step.bubble());
+    let least = idle.clone().fold(f64::INFINITY, f64::min);
+    let best = drawn.iter().zip(idle).filter(|(_, idle)| *idle <= least + 1e-9);
+    let names = joined(best.map(|((name, ..), _)| name.clone()));
+    format!("Least idle time: {names}, {:.1} %.", 100.0 * least)
 }
 
 #[cfg(test)]
@@ -144,12 +143,8 @@ mod tests {
         let chunks = |chunks| Kind::Interleaved { chunks };
         for kind in [Kind::Naive, Kind::GPipe, Kind::OneFOneB, chunks(2), chunks(3), Kind::ZbH1] {
             for (stages, micro_batches) in [(1, 1), (1, 4), (2, 2), (3, 6), (4, 12), (5, 3)] {
-                let Ok(schedule) = kind.schedule(stages, micro_batches) else { continue };
-                let unit = 1.0 / kind.chunks() as f64;
-                let checked = check(schedule, UNBOUNDED).expect("a schedule");
-                let costs = units(&checked, kind);
-                let timeline = checked.simulate(&costs, 0.0).expect("a prediction");
-                let drawn = (timeline.makespan() / unit).round() as usize;
+                let Ok((_, step)) = predict(kind, stages, micro_batches) else { continue };
+                let drawn = (step.makespan() * kind.chunks() as f64).round() as usize;
                 let said = columns(kind, stages, micro_batches);
                 assert!(drawn <= said, "{kind} {stages} × {micro_batches}: {drawn}, not {said}");
                 if kind != Kind::ZbH1 {
@@ -157,5 +152,16 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn schedules_are_compared_without_training() {
+        let two = |kind: Kind| {
+            let (checked, step) = predict(kind, 2, 2).expect("a prediction");
+            (kind.to_string(), checked, step)
+        };
+        let drawn = [Kind::GPipe, Kind::OneFOneB, Kind::Interleaved { chunks: 2 }].map(two);
+        assert_eq!(least_idle(&drawn), "Least idle time: interleaved 1F1B, 2 chunks, 20.0 %.");
+        assert_eq!(least_idle(&drawn[..2]), "Least idle time: GPipe and 1F1B, 33.3 %.");
     }
 }

@@ -335,6 +335,26 @@ impl<U: Unit> Model for Executor<U> {
         Ok(Step { gradients: self.weights.parameters.iter().map(gradient).collect(), ..step })
     }
 
+    fn weights(&self) -> &Weights {
+        &self.weights
+    }
+
+    fn rank(&self) -> Option<&SharedCommunicator> {
+        Some(&self.all)
+    }
+
+    /// Compares the replicas, which then share the data set.
+    fn evaluate(&self, images: &Dataset) -> Result<BatchSums, Error> {
+        let replicas = &*self.replicas.comm;
+        if !self.schedule().sharded {
+            let whole = joined(self.units.iter().map(|it| it.unit.network().weights()));
+            replicas::compare::<Error>(replicas, || whole.snapshot())?;
+        }
+        let of_pipeline = self.evaluate_part(images, part_of(replicas))?;
+        Ok(allreduce_by_batch(&*self.all, of_pipeline)?.total())
+    }
+    // ANCHOR_END: model
+
     // ANCHOR: loop
     /// Executes every instruction of this stage's list. All ranks call this together.
     ///
@@ -376,27 +396,7 @@ impl<U: Unit> Model for Executor<U> {
         Ok(Step { sums, gradients: Vec::new() })
     }
     // ANCHOR_END: loop
-
-    fn weights(&self) -> &Weights {
-        &self.weights
-    }
-
-    fn rank(&self) -> Option<&SharedCommunicator> {
-        Some(&self.all)
-    }
-
-    /// Compares the replicas, which then share the data set.
-    fn evaluate(&self, images: &Dataset) -> Result<BatchSums, Error> {
-        let replicas = &*self.replicas.comm;
-        if !self.schedule().sharded {
-            let whole = joined(self.units.iter().map(|it| it.unit.network().weights()));
-            replicas::compare::<Error>(replicas, || whole.snapshot())?;
-        }
-        let of_pipeline = self.evaluate_part(images, part_of(replicas))?;
-        Ok(allreduce_by_batch(&*self.all, of_pipeline)?.total())
-    }
 }
-// ANCHOR_END: model
 
 // ANCHOR: parts
 /// In place of an optimizer: keeps the gradients by name, and updates nothing.

@@ -1,6 +1,6 @@
-//! Drawings of a timeline: as text, and as a Gantt chart.
+//! Drawings of a timeline: as text, and as a Gantt chart. Both draw the lanes of the stages.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::HashMap;
 
 use drawing::Heading;
 use drawing::gantt::{Bar, Gantt, Group, IDLE, Lane, Row, SHADES, Unit};
@@ -10,101 +10,138 @@ use itertools::Itertools as _;
 use crate::instructions::{Action, Instruction};
 use crate::simulate::{Span, Timeline};
 
-/// The least width of a column of text: `F12` or `B3a`, and a space.
-const COLUMN: usize = 4;
-
-/// A column in which the device waits.
-const WAITS: &str = "··";
+// ANCHOR: chart
+/// The lanes of a stage: its computing stream, its communicating stream, and the bytes that it holds.
+pub type Lanes = [Vec<Span>; 3];
 
 impl Timeline {
+    /// The lanes of each stage, in stage order. The step begins at 0.
+    ///
+    /// The communicating stream has the collectives, and the messages that are on their way while the stage waits. The
+    /// stage holds the bytes of a span until its next span begins.
+    pub fn lanes(&self) -> Vec<Lanes> {
+        let (origin, makespan) = (self.start(), self.makespan());
+        let ends: HashMap<_, _> = self.spans.iter().map(|it| (it.instruction, it.end)).collect();
+        let sent = |unit, action| ends.get(&Instruction { unit, action }).copied();
+        let mut all = vec![Lanes::default(); self.stages];
+        for span in &self.spans {
+            let Instruction { unit, action } = span.instruction;
+            let left = match action {
+                _ if action.is_collective() => Some(span.start),
+                Action::RecvActivation(i) => sent(unit.wrapping_sub(1), Action::SendActivation(i)),
+                Action::RecvGradient(i) => sent(unit + 1, Action::SendGradient(i)),
+                _ => None,
+            };
+            let [computing, communicating, memory] = &mut all[span.stage];
+            let since =
+                |start: f64| Span { start: start - origin, end: span.end - origin, ..*span };
+            if action.computes() {
+                computing.push(since(span.start));
+            }
+            let start = left.map(|left| left.max(span.start)).filter(|&start| start < span.end);
+            communicating.extend(start.map(since));
+            if !action.is_collective() {
+                let holds = Span { end: makespan, ..since(span.start) };
+                memory.last_mut().into_iter().for_each(|before| before.end = holds.start);
+                memory.push(holds);
+            }
+        }
+        all
+    }
+
     /// Draws a row of text for each stage, with a column for every `seconds`. A drawing of more than `most` characters a line
     /// is cut into parts below each other, each below a line with the time of its first column.
     ///
-    /// `F` is a forward pass, `B` a backward pass or its first half, and `W` its second half. The number is the
-    /// micro-batch. With several chunks a letter names the chunk. `··` is a column in which the device waits.
+    /// `F` is a forward pass, `R` a recomputation, `B` a backward pass or its first half, and `W` its second half. The number is
+    /// the micro-batch, and with several chunks a letter names the chunk. If one stage has all units, the number is the unit,
+    /// and a letter names the micro-batch. `··` is a column in which the device waits.
     pub fn drawing(&self, seconds: f64, most: usize) -> String {
-        let chunks = chunks(self);
-        let start = self.start();
-        let column = |time: f64| ((time - start) / seconds).round() as usize;
-        let columns = column(start + self.makespan());
-        let mut rows = vec![vec![WAITS.to_owned(); columns]; self.stages];
-        for Span { stage, instruction: Instruction { unit, action }, start, end, .. } in &self.spans
-        {
-            if let (Some(row), Some((place, Some(i)))) = (rows.get_mut(*stage), pass(*action)) {
-                let chunk = chunks.get(unit).map(|chunk| letter(*chunk).to_string());
-                let name = format!("{}{i}{}", PASSES[place].0, chunk.unwrap_or_default());
-                row[column(*start)..column(*end)].fill(name);
+        let column = |time: f64| (time / seconds).round() as usize;
+        let (columns, numbers) = (column(self.makespan()), self.numbers());
+        let row = |[computing, ..]: Lanes| {
+            let mut row = vec!["··".to_owned(); columns];
+            for Span { instruction, start, end, .. } in computing {
+                let name = words(instruction.action).1.to_string() + &label(numbers(instruction));
+                if instruction.action != Action::Update {
+                    row[column(start)..column(end)].fill(name);
+                }
             }
-        }
+            row
+        };
+        let rows = self.lanes().into_iter().map(row).collect_vec();
         let longest = rows.iter().flatten().map(|name| name.chars().count()).max().unwrap_or(0);
-        let width = COLUMN.max(longest + 1);
-        let digits = self.stages.saturating_sub(1).to_string().len();
-        // The last column needs no space behind it.
-        let room = most.saturating_sub("stage    ".len() + digits + longest);
-        let each = room / width + 1;
+        // A column has room for `F12` or `B3a`, and a space. The last column needs no space.
+        let (width, digits) = ((longest + 1).max(4), (self.stages.max(1) - 1).to_string().len());
+        let each = most.saturating_sub("stage    ".len() + digits + longest) / width + 1;
         let part = |first: usize| {
             let row = |(stage, cells): (usize, &Vec<String>)| {
                 let cells = cells.iter().skip(first).take(each);
-                let cells: String = cells.map(|cell| format!("{cell:width$}")).collect();
+                let cells = cells.map(|cell| format!("{cell:width$}")).join("");
                 format!("stage {stage:<digits$}   {cells}").trim_end().to_owned() + "\n"
             };
-            let begins = if columns > each {
-                format!("from time {}:\n", number(first as f64 * seconds))
-            } else {
-                String::new()
-            };
-            begins + &rows.iter().enumerate().map(row).collect::<String>()
+            let begins = format!("from time {}:\n", number(first as f64 * seconds));
+            let begins = if columns > each { begins } else { String::new() };
+            begins + &rows.iter().enumerate().map(row).join("")
         };
         (0..columns.max(1)).step_by(each).map(part).collect()
     }
+
+    /// Names the two numbers of an instruction: the micro-batch, and the chunk if stages have several units. If one stage has all
+    /// units: the unit, and the micro-batch if there are several.
+    fn numbers(&self) -> impl Fn(Instruction) -> Numbers + Copy {
+        let (stages, all) = (self.stages, || self.spans.iter().map(|span| span.instruction));
+        let several_units = all().any(|it| it.unit >= stages);
+        let several_micro_batches = all().any(|it| it.action.micro_batch() > Some(0));
+        move |Instruction { unit, action }| {
+            let i = action.micro_batch();
+            match several_units && stages == 1 {
+                true => {
+                    [("unit", Some(unit)), ("micro-batch", i.filter(|_| several_micro_batches))]
+                }
+                false => [("micro-batch", i), ("chunk", several_units.then(|| unit / stages))],
+            }
+        }
+    }
 }
 
-/// The names of passes: the letter in a text, the action in a sentence, and the meaning of the colour. The place of a pass
-/// is the number of its colour.
-const PASSES: [(char, &str, &str); 4] = [
-    ('F', "forward", "forward, by micro-batch"),
-    ('B', "backward", "backward"),
-    ('W', "gradients of weights", "backward, gradients of weights"),
-    ('U', "update", "update"),
-];
+/// Two numbers with their names. The second number is written as a letter.
+type Numbers = [(&'static str, Option<usize>); 2];
 
-/// The place in [`PASSES`] and the micro-batch of an action, or `None` for a message.
-fn pass(action: Action) -> Option<(usize, Option<usize>)> {
-    let place = match action {
-        Action::Forward(_) | Action::ForwardOnly(_) => 0,
-        Action::Backward(_) | Action::BackwardInput(_) => 1,
-        Action::BackwardWeight(_) => 2,
-        Action::Update => 3,
-        _ => return None,
-    };
-    Some((place, action.micro_batch()))
+/// `3`, or `3b`
+fn label([(_, first), (_, second)]: Numbers) -> String {
+    first.map(|first| first.to_string() + &letter(second)).unwrap_or_default()
 }
 
-/// The letter of a chunk.
-fn letter(chunk: usize) -> char {
-    char::from_u32('a' as u32 + chunk as u32).unwrap_or('?')
+fn letter(number: Option<usize>) -> String {
+    number.map(|it| char::from_u32('a' as u32 + it as u32).unwrap_or('?')).into_iter().collect()
 }
 
-/// The place of each unit among those of its stage. Empty if every stage has one unit.
-fn chunks(timeline: &Timeline) -> BTreeMap<usize, usize> {
-    let placed = timeline.spans.iter().map(|span| (span.stage, span.instruction.unit));
-    let placed: BTreeSet<_> = placed.collect();
-    let place = |&(stage, unit): &(usize, usize)| placed.range((stage, 0)..(stage, unit)).count();
-    let all: BTreeMap<_, _> = placed.iter().map(|it| (it.1, place(it))).collect();
-    if all.values().any(|&chunk| chunk > 0) { all } else { BTreeMap::new() }
+/// The colour of an action, its letter in a text, and its words.
+pub fn words(action: Action) -> (usize, char, &'static str) {
+    match action {
+        Action::Forward(_) | Action::ForwardOnly(_) => (0, 'F', "forward"),
+        Action::Backward(_) | Action::BackwardInput(_) => (1, 'B', "backward"),
+        Action::BackwardWeight(_) => (2, 'W', "backward, gradients of weights"),
+        Action::Recompute(_) => (2, 'R', "recompute"),
+        Action::Update => (3, 'U', "update"),
+        Action::AllReduce => (3, 'S', "sum over replicas"),
+        Action::ReduceScatter => (3, 'C', "reduce-scatter of gradients"),
+        Action::Gather => (3, 'G', "gather of parameters"),
+        Action::Wait => (3, 'p', "wait for parameters"),
+        Action::Free => (3, 'd', "drop of parameters"),
+        Action::RecvActivation(_) | Action::SendActivation(_) => (3, 'a', "activation on its way"),
+        Action::RecvGradient(_) | Action::SendGradient(_) => (3, 'g', "gradient on its way"),
+    }
 }
 
-/// The series and the shade of communication, and of memory. Computations have the series of [`PASSES`].
-const COMMUNICATION: (usize, f64) = (3, SHADES[0][1]);
-const MEMORY: (usize, f64) = (4, SHADES[0][1]);
+/// The shade of communication, of memory, and of every second chunk.
+const LIGHT: f64 = SHADES[0][1];
 
-// ANCHOR: chart
 /// Makes a Gantt chart of pipelines, each with its name and its steps: the predicted step alone, in units of time, or the
 /// predicted and the measured step, in seconds. Every step begins at 0.
 ///
-/// The first lanes of a stage are its computations. If the prediction says that communication takes time, the next lanes are
-/// the sums over replicas, and the messages that are on their way while the stage waits. The last lanes are the bytes that the
-/// stage holds. A measured lane is below its prediction. With a `doubt` about the times, no pipeline is called the best.
+/// A stage has a row for each of its [`Lanes`], without communication that the prediction gives no time. A measured row is
+/// below its prediction. With a `doubt` about the times, no pipeline is called the best.
 pub fn chart<const N: usize>(
     title: &str,
     doubt: Option<String>,
@@ -118,165 +155,104 @@ pub fn chart<const N: usize>(
         None => String::new(),
     };
     let all = || pipelines.iter().flat_map(|(_, steps)| *steps);
-    let most = all().flat_map(|it| (0..it.stages).map(|stage| it.peak_total(stage))).max();
-    let most = most.filter(|&most| most > 0);
+    let most = all().flat_map(|it| (0..it.stages).map(|stage| it.peak_total(stage)));
+    let most = most.max().unwrap_or(0);
     let kinds: &[_] = match N {
         1 => &[("predicted", SHADES[0])],
         _ => &[("predicted", SHADES[1]), ("measured", SHADES[0])],
     };
-    let communications = pipelines.iter().map(|(_, steps)| steps.map(communication)).collect_vec();
-    let communicates = |steps: &[Vec<Vec<Bar>>; N]| steps[0].iter().any(|bars| !bars.is_empty());
-    let group = |((name, steps), communication): (&(&str, [&Timeline; N]), &[_; N])| {
-        let row = |stage| {
-            let lanes = |bars: Bars<'_>| {
-                let lane = |(nth, (kind, shades)): (usize, &(&str, _))| Lane {
-                    bars: bars(nth, &format!("stage {stage}, {kind}"), *shades),
-                    time: (0.0, steps[nth].makespan()),
-                };
-                kinds.iter().enumerate().map(lane).collect_vec()
+    let lanes = pipelines.iter().map(|(_, steps)| steps.map(Timeline::lanes)).collect_vec();
+    let communicates = |lanes: &[Vec<Lanes>; N]| lanes[0].iter().any(|it| !it[1].is_empty());
+    let group = |((name, steps), lanes): (&(&str, [&Timeline; N]), &[Vec<Lanes>; N])| {
+        let numbers = steps[0].numbers();
+        let shown = [true, communicates(lanes), most > 0];
+        let row = |stage: usize| {
+            let lane = |(lane, nth): (usize, usize)| {
+                let (kind, shades) = kinds[nth];
+                let owner = format!("stage {stage}, {kind}");
+                let bar =
+                    |span: &Span| bar(&owner, lane, span, numbers(span.instruction), shades, most);
+                let bars = lanes[nth][stage][lane].iter().map(bar).collect();
+                Lane { bars, time: (0.0, steps[nth].makespan()) }
             };
-            let mut all = lanes(&|nth, lane, shades| computations(steps[nth], stage, lane, shades));
-            if communicates(communication) {
-                all.extend(lanes(&|nth, lane, _| named(&communication[nth][stage], lane)));
-            }
-            if let Some(most) = most {
-                all.extend(lanes(&|nth, lane, _| memory(steps[nth], stage, lane, most)));
-            }
-            Row { name: format!("stage {stage}"), lanes: all, note: String::new() }
+            let shown = (0..shown.len()).filter(|&lane| shown[lane]);
+            let lanes = shown.cartesian_product(0..N).map(lane).collect();
+            Row { name: format!("stage {stage}"), lanes, note: String::new() }
         };
         let title = format!("{name}: bubble {}", bubble(steps));
         Group { title, note: String::new(), rows: (0..steps[0].stages).map(row).collect() }
     };
-    let drawn = all().flat_map(|it| &it.spans).filter(|span| span.start < span.end);
-    let series = drawn.filter_map(|span| pass(span.instruction.action)).map(|(series, _)| series);
-    let meaning = |series: usize| ((Some(series), SHADES[0][0]), PASSES[series].2.to_owned());
-    let mut legend = series.unique().sorted().map(meaning).collect_vec();
-    let mut explain = |(series, shade), text| legend.push(((series, shade), text));
-    let chunks = all().flat_map(|it| chunks(it).into_values()).filter(|chunk| chunk % 2 == 1);
-    let second = chunks.unique().sorted().map(letter).join(", ");
-    if !second.is_empty() {
-        explain((Some(0), SHADES[0][1]), format!("lighter: chunk {second}"));
-    }
-    if N > 1 {
-        explain((Some(0), SHADES[1][0]), "upper row, pale: predicted".to_owned());
-    }
-    if communications.iter().any(communicates) {
-        let text = "sum over replicas, or a message on its way";
-        explain((Some(COMMUNICATION.0), COMMUNICATION.1), text.to_owned());
-    }
-    if let Some(most) = most {
-        explain((Some(MEMORY.0), MEMORY.1), format!("held, up to {}", amount(most, N == 1)));
-    }
-    explain((None, IDLE), "idle (bubble)".to_owned());
+    let computing = lanes.iter().flatten().flatten().flat_map(|[computing, ..]| computing);
+    let drawn = computing.filter(|it| it.start < it.end).map(|it| words(it.instruction.action));
+    let numbers = all().flat_map(|it| {
+        let numbers = it.numbers();
+        it.spans.iter().map(move |span| numbers(span.instruction))
+    });
+    let by = numbers.clone().next().map_or("micro-batch", |[(name, _), _]| name);
+    let passes = drawn.unique().sorted().map(|(colour, _, name)| {
+        let by = if colour == 0 { format!(", by {by}") } else { String::new() };
+        (true, Some(colour), SHADES[0][0], format!("{name}{by}"))
+    });
+    let lighter = numbers.map(|[_, second]| second).unique().sorted();
+    let lighter = lighter.filter(|(_, number)| number.is_some_and(|it| it % 2 == 1));
+    let lighter = lighter.map(|(name, number)| format!("{name} {}", letter(number))).join(", ");
+    let communication = "a sum, a gather, or a message on its way".to_owned();
+    // A prediction without bytes counts micro-batches.
+    let megabytes = format!("{:.1} MB", most as f64 / 1e6);
+    let held = if N == 1 { counted(most, "micro-batch") } else { megabytes };
+    let more = [
+        (!lighter.is_empty(), Some(0), LIGHT, format!("lighter: {lighter}")),
+        (N > 1, Some(0), SHADES[1][0], "upper row, pale: predicted".to_owned()),
+        (lanes.iter().any(communicates), Some(3), LIGHT, communication),
+        (most > 0, Some(4), LIGHT, format!("held, up to {held}")),
+        (true, None, IDLE, "idle (bubble)".to_owned()),
+    ];
+    let legend = passes.chain(more).filter(|(is_drawn, ..)| *is_drawn);
     Gantt {
         heading: Heading { title: title.to_owned(), doubt, conclusion },
-        legend,
+        legend: legend.map(|(_, colour, shade, text)| ((colour, shade), text)).collect(),
         unit: if N == 1 { Unit::Units } else { Unit::Seconds },
-        groups: pipelines.iter().zip(&communications).map(group).collect(),
+        groups: pipelines.iter().zip(&lanes).map(group).collect(),
     }
 }
-
-/// The bars of a lane: of the n-th step of a pipeline, with the name and the shades of the lane.
-type Bars<'a> = &'a dyn Fn(usize, &str, [f64; 2]) -> Vec<Bar>;
 
 /// `10.0 %, 30 units`, or `7 % predicted, 21 % measured`
 fn bubble(steps: &[&Timeline]) -> String {
-    let percent = |timeline: &Timeline| timeline.bubble() * 100.0;
-    match steps {
-        [predicted, measured] => {
-            format!("{:.0} % predicted, {:.0} % measured", percent(predicted), percent(measured))
-        }
-        _ => {
-            let of_step = |it: &&Timeline| {
-                let units = number((it.makespan() * 100.0).round() / 100.0);
-                format!("{:.1} %, {units} units", percent(it))
-            };
-            steps.iter().map(of_step).join("; ")
-        }
+    if let [step] = steps {
+        let units = number((step.makespan() * 100.0).round() / 100.0);
+        return format!("{:.1} %, {units} units", step.bubble() * 100.0);
     }
+    let percent = |(step, kind): (&&Timeline, _)| format!("{:.0} % {kind}", step.bubble() * 100.0);
+    steps.iter().zip(["predicted", "measured"]).map(percent).join(", ")
 }
 
-/// Bytes, or the number of micro-batches in a prediction without bytes.
-fn amount(held: usize, counts: bool) -> String {
-    match counts {
-        true => counted(held, "micro-batch"),
-        false => format!("{:.1} MB", held as f64 / 1e6),
-    }
-}
-
-/// The computations of a stage. The two shades are those of its first and its second chunk, and so on in turn.
-fn computations(timeline: &Timeline, stage: usize, lane: &str, shades: [f64; 2]) -> Vec<Bar> {
-    let (origin, chunks) = (timeline.start(), chunks(timeline));
-    let bar = |&Span { instruction: Instruction { unit, action }, start, end, .. }: &Span| {
-        let (series, i) = pass(action)?;
-        let i = i.map(|i| i.to_string()).unwrap_or_default();
-        let chunk = chunks.get(&unit).copied();
-        let chunk_letter = chunk.map(|chunk| letter(chunk).to_string()).unwrap_or_default();
-        let mut name = format!("{lane}: {}", PASSES[series].1);
-        if !i.is_empty() {
-            let part = chunk.map(|_| format!(" of chunk {chunk_letter}")).unwrap_or_default();
-            name += &format!("{part}, micro-batch {i}");
-        }
-        let label = if i.is_empty() { i } else { i + &chunk_letter };
-        let (time, shade) = ((start - origin, end - origin), shades[chunk.unwrap_or(0) % 2]);
-        Some(Bar { time, label, name, series, shade, height: 1.0 })
+/// A bar of a lane. The two shades are those of even and of odd second numbers. A bar of the
+/// last lane has the height of its bytes, as a share of `most`.
+fn bar(
+    owner: &str,
+    lane: usize,
+    span: &Span,
+    numbers: Numbers,
+    shades: [f64; 2],
+    most: usize,
+) -> Bar {
+    let &Span { instruction, start, end, held, .. } = span;
+    let share = |bytes: usize| bytes as f64 / most as f64;
+    let bar = |series, shade, height, label, what: String| {
+        let name = format!("{owner}: {what}");
+        Bar { time: (start, end), label, name, series, shade, height }
     };
-    timeline.of_stage(stage).filter_map(bar).collect()
-}
-
-/// The sums over replicas, and the messages that are on their way while a stage waits: the bars of each stage.
-fn communication(timeline: &Timeline) -> Vec<Vec<Bar>> {
-    let ends: HashMap<_, _> =
-        timeline.spans.iter().map(|span| (span.instruction, span.end)).collect();
-    let sent = |unit: usize, action| ends.get(&Instruction { unit, action }).copied();
-    let (origin, mut of_stages) = (timeline.start(), vec![Vec::new(); timeline.stages]);
-    for &Span { stage, instruction: Instruction { unit, action }, start, end, .. } in
-        &timeline.spans
-    {
-        let (what, left) = match action {
-            Action::AllReduce => ("sum over replicas", Some(start)),
-            Action::RecvActivation(i) => {
-                let before = unit.checked_sub(1);
-                let left = before.and_then(|before| sent(before, Action::SendActivation(i)));
-                ("activation on its way", left)
-            }
-            Action::RecvGradient(i) => {
-                ("gradient on its way", sent(unit + 1, Action::SendGradient(i)))
-            }
-            _ => continue,
-        };
-        if let Some(left) = left.filter(|left| start.max(*left) < end) {
-            let time = (start.max(left) - origin, end - origin);
-            let ((series, shade), name) = (COMMUNICATION, format!("{what}, unit {unit}"));
-            let bar = Bar { time, label: String::new(), name, series, shade, height: 1.0 };
-            of_stages[stage].push(bar);
-        }
+    if lane == 2 {
+        let kinds = held.kinds().into_iter().filter(|(_, bytes)| *bytes > 0);
+        let kinds = kinds.map(|(kind, bytes)| format!("{kind} {:.0} %", 100.0 * share(bytes)));
+        return bar(4, LIGHT, share(held.total()), String::new(), kinds.collect_vec().join(", "));
     }
-    of_stages
-}
-
-/// The same bars, with the name of their lane.
-fn named(bars: &[Bar], lane: &str) -> Vec<Bar> {
-    let named = |bar: &Bar| Bar { name: format!("{lane}: {}", bar.name), ..bar.clone() };
-    bars.iter().map(named).collect()
-}
-
-/// The bytes of a stage over time, as shares of `most`. They stay until the next instruction begins.
-fn memory(timeline: &Timeline, stage: usize, lane: &str, most: usize) -> Vec<Bar> {
-    let spans = timeline.of_stage(stage).filter(|it| it.instruction.action != Action::AllReduce);
-    let spans = spans.collect_vec();
-    let ends = spans.iter().skip(1).map(|span| span.start);
-    let origin = timeline.start();
-    let ends = ends.chain([origin + timeline.makespan()]);
-    let bar = |(span, end): (&&Span, f64)| {
-        let time = (span.start - origin, end - origin);
-        let kinds = span.held.kinds().into_iter().filter(|(_, bytes)| *bytes > 0);
-        let share = |(kind, bytes)| format!("{kind} {:.0} %", 100.0 * bytes as f64 / most as f64);
-        let name = format!("{lane}: {}", kinds.map(share).join(", "));
-        let height = span.held.total() as f64 / most as f64;
-        Bar { time, label: String::new(), name, series: MEMORY.0, shade: MEMORY.1, height }
-    };
-    spans.iter().zip(ends).map(bar).collect()
+    let (colour, _, name) = words(instruction.action);
+    let [(first, number), (second, other)] = numbers;
+    let shade = if lane == 0 { shades[other.unwrap_or(0) % 2] } else { LIGHT };
+    let first = number.map(|it| format!(", {first} {it}")).unwrap_or_default();
+    let second = other.map(|_| format!(", {second} {}", letter(other))).unwrap_or_default();
+    bar(colour, shade, 1.0, label(numbers), format!("{name}{first}{second}"))
 }
 // ANCHOR_END: chart
 
@@ -341,8 +317,8 @@ mod tests {
         let bars = &lanes(&chart)[0].bars;
         let of = |letter| bars.iter().filter(move |bar| bar.label.ends_with(letter));
         assert_eq!((of('a').count(), of('b').count()), (4, 4));
-        assert!(of('a').all(|bar| bar.shade == SHADES[0][0] && bar.name.contains("of chunk a")));
-        assert!(of('b').all(|bar| bar.shade == SHADES[0][1] && bar.name.contains("of chunk b")));
+        assert!(of('a').all(|bar| bar.shade == SHADES[0][0] && bar.name.ends_with(", chunk a")));
+        assert!(of('b').all(|bar| bar.shade == SHADES[0][1] && bar.name.ends_with(", chunk b")));
         assert!(meanings(&chart).contains(&"lighter: chunk b"));
     }
 
@@ -403,13 +379,13 @@ mod tests {
         let lanes = lanes(&drawn);
         let bars = |lane: usize| lanes[lane].bars.iter().map(|bar| (&*bar.name, bar.time));
         // Stage 1 is done after 7, and stage 0 after 9. The update waits for the sum.
-        let sum = [0, 1].map(|it| format!("stage {it}, predicted: sum over replicas, unit {it}"));
+        let sum = [0, 1].map(|it| format!("stage {it}, predicted: sum over replicas"));
         assert!(bars(1).eq([(&*sum[0], (9.0, 10.5))]), "{:?}", lanes[1].bars);
         assert!(bars(4).eq([(&*sum[1], (7.0, 8.5))]), "{:?}", lanes[4].bars);
         // The second activation arrives while stage 1 computes.
-        let activation = "stage 1, predicted: activation on its way, unit 1";
+        let activation = "stage 1, predicted: activation on its way, micro-batch 0";
         assert!(bars(10).eq([(activation, (1.0, 1.5))]), "{:?}", lanes[10].bars);
-        let meaning = "sum over replicas, or a message on its way";
+        let meaning = "a sum, a gather, or a message on its way";
         assert!(meanings(&drawn).contains(&meaning));
     }
 }

@@ -1,8 +1,8 @@
 //! Trains one model split in several ways, and shows the cost of each way.
 
 mod arguments;
-mod conclusions;
 mod draw;
+mod outcome;
 mod plan;
 mod report;
 mod train;
@@ -13,8 +13,8 @@ use arguments::Arguments;
 use concise_wrapper::launch::Launch;
 use harness::report::Report;
 use harness::{cli, interrupt};
+use outcome::Outcome;
 use plan::Prepared;
-use report::Outcome;
 use train::train_rank;
 
 fn main() -> ExitCode {
@@ -30,7 +30,6 @@ fn run() -> anyhow::Result<()> {
     interrupt::watch()?;
     prepared.cut_by_cost(&launch)?;
     let mut outputs = std::mem::take(&mut prepared.setup.outputs);
-    let prepared = prepared;
     let headline = prepared.setup.headline(prepared.layers.name());
     launch.say(&headline)?;
     for note in &prepared.notes {
@@ -59,7 +58,5 @@ fn run() -> anyhow::Result<()> {
         }
     }
     // After a failure, the earlier ways are reported. The failure stays the error of the program.
-    let gantt = prepared.flags.gantt.as_deref();
-    let reported = report::report(&outcomes, &prepared, gantt, &headline, &outputs);
-    failed.and(reported)
+    failed.and(report::report(&outcomes, &prepared, &headline, &outputs))
 }

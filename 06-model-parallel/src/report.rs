@@ -1,375 +1,445 @@
-//! The results of all ways: tables, sentences, and files.
+//! The results of all ways: tables, each with its conclusion in sentences, and files.
 
 use std::io;
-use std::path::Path;
+use std::iter::repeat;
 
 use concise_wrapper::replicas::verdict;
 use drawing::Place;
 use harness::report::outputs::Outputs;
 use harness::report::summary::Summary;
-use harness::report::{Table, file, line, paragraph, seconds};
-use harness::verdict::{Doubt, ranked, rounding};
+use harness::report::{Table, joined, line, paragraph, seconds};
+use harness::verdict::{Doubt, Speed, ranked, rounding, rounding_test};
 use itertools::Itertools as _;
-use model_parallel::Timeline;
 use model_parallel::execute::Held;
 use model_parallel::gantt::chart;
-use model_parallel::mesh::Axis;
-use model_state::weights_hash::WeightsHash;
-use ops::difference::largest_difference;
-use serde_json::json;
 
-use crate::conclusions::{Figures, doubts_about_times, megabytes, of_memory, of_times, of_weights};
-use crate::draw;
-use crate::plan::{Prepared, Way};
-use crate::train::Trained;
-
-/// The results of a way.
-pub(crate) struct Outcome<'a> {
-    way: &'a Way,
-    trained: Trained,
-    summary: Summary,
-    seconds_per_step: f64,
-    /// The largest differences from the weights of one device, after the first step and at the end.
-    differences: [Option<f64>; 2],
-    /// A pipeline's step with the median bubble.
-    measured: Option<Timeline>,
-}
-
-impl<'a> Outcome<'a> {
-    /// Summarises the results of a way, and writes them to the files of the run. `before` has the earlier ways.
-    pub(crate) fn new(
-        way: &'a Way,
-        prepared: &Prepared,
-        mut trained: Trained,
-        before: &[Outcome<'_>],
-        outputs: &mut Outputs,
-    ) -> anyhow::Result<Self> {
-        // A pipeline has its weights by stage, and one device has parameters before buffers.
-        trained.weights.iter_mut().for_each(|named| named.sort_by(|(a, _), (b, _)| a.cmp(b)));
-        let Trained { records, weights, held, .. } = &trained;
-        let (setup, hash) = (&prepared.setup, WeightsHash::new(&weights[1])?);
-        let mut summary = setup.summary(&way.name, prepared.devices_of(way), records, hash);
-        if !way.is_alone() {
-            summary.devices.clone_from(&prepared.devices);
-        }
-        summary.method = (!way.is_alone()).then(|| way.title());
-        outputs.run_ended(&summary, records)?;
-        let batches = setup.data.train.len().div_ceil(setup.options.batch_size);
-        let seconds_per_step = summary.seconds_per_epoch / batches as f64;
-        // With batch norms, other micro-batches are another function.
-        let comparable = |it: &&Outcome<'_>| {
-            it.way.is_alone() && (it.way.shards == way.shards || !prepared.flags.has_norms())
-        };
-        let one = before.iter().find(comparable);
-        // After an interrupt, a way may have trained for fewer epochs.
-        let complete = one.filter(|it| it.summary.epochs_trained == summary.epochs_trained);
-        let difference = |one: Option<&Outcome<'_>>, at: usize| {
-            one.map(|it| largest_difference(&weights[at], &it.trained.weights[at])).transpose()
-        };
-        let differences = [difference(one, 0)?, difference(complete, 1)?];
-        let measured = median_step(&trained.steps).filter(|_| way.has_stages());
-        if let Some(metrics) = &mut outputs.metrics {
-            let peaks = way.predicted.as_ref().map(|it| {
-                let of_stage =
-                    |stage| json!({"peak": it.peak(stage), "total": it.peak_total(stage)});
-                (0..it.stages).map(of_stage).collect_vec()
-            });
-            let line = json!({
-                "run": way.name,
-                "cut": if way.has_stages() { &way.cut[..] } else { &[] },
-                "seconds_per_step": seconds_per_step,
-                "held": held,
-                "predicted": way.predicted,
-                "predicted_bubble": way.predicted.as_ref().map(Timeline::bubble),
-                "measured": measured,
-                "measured_bubble": measured.as_ref().map(Timeline::bubble),
-                "predicted_held": peaks,
-            });
-            metrics.write_json("split", &line)?;
-        }
-        Ok(Self { way, trained, summary, seconds_per_step, differences, measured })
-    }
-
-    /// The name of the way in a sentence.
-    fn subject(&self) -> String {
-        match self.way.shards {
-            shards if self.way.is_alone() && shards > 1 => {
-                format!("one device on {shards} micro-batches")
-            }
-            _ => self.way.label.clone(),
-        }
-    }
-
-    /// The numbers for the conclusions.
-    fn figures(&self) -> Figures {
-        let Way { mesh, by_shards, ref predicted, .. } = *self.way;
-        let idle = predicted.as_ref().zip(self.measured.as_ref());
-        // The prediction is about whole layers and running sums.
-        let weighed = predicted.iter().filter(|_| mesh.tensor == 1 && !by_shards);
-        let errors = weighed.flat_map(|it| {
-            self.trained.held.iter().enumerate().map(|(device, held)| {
-                it.peak(mesh.coordinate(device, Axis::Pipeline)).largest_error(held.peak)
-            })
-        });
-        Figures {
-            name: self.subject(),
-            devices: mesh.devices(),
-            replicas: mesh.data,
-            has_same_bits: mesh.tensor == 1 && (mesh.data == 1 || by_shards),
-            shards: self.way.shards,
-            epochs: self.summary.epochs_trained,
-            seconds_per_step: self.seconds_per_step,
-            idle: idle.map(|(predicted, measured)| [predicted.bubble(), measured.bubble()]),
-            bytes: self.trained.held.iter().map(|held| held.total).max().unwrap_or(0),
-            error_of_bytes: errors.reduce(f64::max),
-            errors: self.differences,
-            hash: self.summary.weights_hash.clone(),
-        }
-    }
-}
-
-/// The step with the median bubble, without the first step if there are more. The first step uses memory that the
-/// system has not provided yet.
-fn median_step(steps: &[Timeline]) -> Option<Timeline> {
-    let mut steps: Vec<&Timeline> = steps.iter().skip((steps.len() > 1).into()).collect();
-    steps.sort_by(|a, b| a.bubble().total_cmp(&b.bubble()));
-    steps.get(steps.len() / 2).copied().cloned()
-}
+use crate::draw::write;
+use crate::outcome::Outcome;
+use crate::plan::{Prepared, range};
 
 /// Prints the results, and tables of them with a conclusion each. Then writes the files of the run.
 pub(crate) fn report(
     outcomes: &[Outcome<'_>],
     prepared: &Prepared,
-    gantt: Option<&Path>,
     headline: &str,
     outputs: &Outputs,
 ) -> anyhow::Result<()> {
-    if outcomes.is_empty() {
-        return Ok(());
-    }
+    let Some(first) = outcomes.first() else { return Ok(()) };
     line("")?;
-    for outcome in outcomes {
+    for it in outcomes {
         // The conclusion has a note for all busy runs.
-        line(Summary { run: outcome.subject(), busy: None, ..outcome.summary.clone() })?;
+        line(Summary { run: it.name(), busy: None, ..it.summary.clone() })?;
     }
-    let figures: Vec<Figures> = outcomes.iter().map(Outcome::figures).collect();
-    let doubts = Doubt::about(&outcomes.iter().map(|it| &it.summary).collect_vec());
-    let doubts = doubts_about_times(&figures, doubts);
-    let dtype = prepared.setup.dtype.as_str();
-    let rounding = rounding(dtype, prepared.devices_of(outcomes[0].way).is_of_slices());
-    print_block(&errors(outcomes), &of_weights(&figures, dtype, rounding))?;
+    let doubts = doubts_about(outcomes);
+    if outcomes.iter().any(|it| it.errors[0].is_some()) {
+        let title = "Weights: the largest difference from the weights of one device (error)";
+        let on_slices = prepared.devices_of(first.way).is_of_slices();
+        print_block(title, &errors(outcomes), &of_weights(outcomes, on_slices))?;
+    }
     for Outcome { way, trained, .. } in outcomes.iter().filter(|it| it.trained.replicas.len() > 1) {
         paragraph(format_args!("{}: {}.", way.name, verdict(&trained.replicas)))?;
     }
-    print_block(&times(outcomes, &doubts), &of_times(&figures, &doubts))?;
-    print_block(&memory(outcomes), &of_memory(&figures))?;
+    let title = "Time of a step, and the devices' idle time (bubble)";
+    print_block(title, &times(outcomes, &doubts), &of_times(outcomes, &doubts))?;
+    let title = "Memory of each device, and what a stage sends in a step, in MB";
+    print_block(title, &memory(outcomes), &of_memory(outcomes))?;
+    let steps =
+        outcomes.iter().filter_map(|it| Some((&*it.way.name, it.steps.as_ref()?.each_ref())));
+    let steps = steps.collect_vec();
+    let picture = || {
+        let doubt = (!doubts.is_empty()).then(|| ranked(&doubts, String::new));
+        chart(&format!("One step of {headline}"), doubt, &steps).svg(Place::File)
+    };
     // An error of one file does not prevent the next file.
-    let written = outputs.write(headline);
-    let drawn = gantt.map_or(Ok(()), |path| write_gantt(path, headline, outcomes, &doubts));
-    let pipeline = prepared.ways.iter().find(|way| way.has_stages());
-    let list = prepared.flags.export.as_deref().zip(pipeline);
-    let exported =
-        list.map_or(Ok(()), |(path, way)| draw::write_list(path, way.checked.schedule()));
-    written?;
-    drawn?;
-    exported
+    let (flags, written) = (&prepared.flags, outputs.write(headline));
+    let gantt = flags.gantt.as_deref().filter(|_| !steps.is_empty());
+    let drawn = write("--gantt", gantt, &picture);
+    let pipelines = || prepared.ways.iter().filter(|way| way.has_stages());
+    let list = || pipelines().map(|way| way.checked.schedule().to_pytorch()).collect();
+    let exported = write("--export", flags.export.as_deref(), &list);
+    Ok(written.and(drawn).and(exported)?)
 }
 
-/// Prints a table below an empty line, if the table has rows, and then its conclusion.
-fn print_block((title, table): &(&str, Option<Table>), conclusion: &str) -> io::Result<()> {
-    if let Some(table) = table {
-        paragraph(format_args!("\n{title}"))?;
-        table.print()?;
-    }
+/// Prints a table below an empty line and its title, and then its conclusion.
+fn print_block(title: &str, table: &Table, conclusion: &str) -> io::Result<()> {
+    paragraph(format_args!("\n{title}"))?;
+    table.print()?;
     if conclusion.is_empty() { Ok(()) } else { paragraph(conclusion) }
 }
 
-fn dash(cell: Option<String>) -> String {
-    cell.unwrap_or_else(|| "–".to_owned())
-}
+/// A column of a table: its heading, its rank ([`Table::column`]), whether the table has the column, and the cell of a row. A
+/// dash stands in for a missing cell.
+type Column<'a, R> = (&'static str, u8, bool, &'a dyn Fn(&R) -> Option<String>);
 
-/// The cell of a column about stages. Without any stages the column is empty, and tables leave out empty columns.
-fn of_stages(outcomes: &[Outcome<'_>], cell: Option<String>) -> String {
-    match outcomes.iter().any(|it| it.way.has_stages()) {
-        true => dash(cell),
-        false => String::new(),
+/// A table of such rows, each with its name.
+fn table<R>(rows: &[R], name: impl Fn(&R) -> String, columns: &[Column<'_, R>]) -> Table {
+    let columns = columns.iter().filter(|(_, _, is_shown, _)| *is_shown).collect_vec();
+    let add = |table: Table, (heading, rank, ..): &&Column<'_, R>| table.column(heading, *rank);
+    let mut table = columns.iter().fold(Table::new(""), add);
+    for row in rows {
+        let cells = columns.iter().map(|(.., cell)| cell(row).unwrap_or_else(|| "–".to_owned()));
+        table.row([name(row)].into_iter().chain(cells));
     }
+    table
 }
 
-/// The differences from one device. `None` where nothing is compared.
-fn errors(outcomes: &[Outcome<'_>]) -> (&'static str, Option<Table>) {
-    let table = Table::new("").column("micro-\nbatches", 1);
-    let mut table = table.column("error\nafter 1 step", 0).column("error\nat the end", 0);
-    for Outcome { way, differences, .. } in outcomes {
-        let error = |error: Option<f64>| match error? {
-            0.0 => Some("0".to_owned()),
-            error => Some(format!("{error:.1e}")),
-        };
-        let [first, last] = differences.map(|it| dash(error(it)));
-        table.row([way.label.clone(), way.shards.to_string(), first, last]);
-    }
-    let compared = outcomes.iter().any(|it| it.differences[0].is_some());
-    (
-        "Weights: the largest difference from the weights of one device (error)",
-        compared.then_some(table),
-    )
+/// The ways of one device, which come first, and the ways of several devices.
+fn alone_and_split<'a>(all: &'a [Outcome<'a>]) -> (&'a [Outcome<'a>], &'a [Outcome<'a>]) {
+    all.split_at(all.partition_point(|it| it.way.is_alone()))
 }
 
-/// The time of a step, and the idle time of pipelines.
-fn times(outcomes: &[Outcome<'_>], doubts: &[Doubt]) -> (&'static str, Option<Table>) {
-    let one = outcomes.iter().find(|it| it.way.is_alone()).map(|one| one.seconds_per_step);
-    let table = Table::new("").column("micro-\nbatches", 1).column("s/step", 0);
-    let table = table.column("speed-up", 0).column("idle, %,\npredicted", 2);
-    let mut table = table.column("idle, %,\nmeasured", 1);
-    for it in outcomes {
-        let percent = |timeline: &Timeline| format!("{:.0}", timeline.bubble() * 100.0);
-        table.row([
-            it.way.label.clone(),
-            it.way.shards.to_string(),
-            seconds(it.seconds_per_step),
-            speed_up(doubts, one, it.seconds_per_step),
-            of_stages(outcomes, it.way.predicted.as_ref().map(percent)),
-            of_stages(outcomes, it.measured.as_ref().map(percent)),
-        ]);
-    }
-    ("Time of a step, and the devices' idle time (bubble)", Some(table))
+fn names<'a>(all: impl IntoIterator<Item = &'a Outcome<'a>>) -> String {
+    joined(all.into_iter().map(Outcome::name))
 }
 
-/// The cell of a speed-up over one device. With doubts about the times, the column is empty, and tables leave out empty columns.
-fn speed_up(doubts: &[Doubt], one: Option<f64>, seconds: f64) -> String {
-    match doubts {
-        [] => dash(one.map(|one| format!("{:.2}×", one / seconds))),
-        _ => String::new(),
-    }
+/// The differences from one device.
+fn errors(outcomes: &[Outcome<'_>]) -> Table {
+    let error = |error: f64| if error == 0.0 { "0".to_owned() } else { format!("{error:.1e}") };
+    let columns: [Column<'_, Outcome<'_>>; 3] = [
+        ("micro-\nbatches", 1, true, &|it| Some(it.way.shards.to_string())),
+        ("error\nafter 1 step", 0, true, &|it| it.errors[0].map(error)),
+        ("error\nat the end", 0, true, &|it| it.errors[1].map(error)),
+    ];
+    table(outcomes, |it| it.way.label.clone(), &columns)
 }
 
-/// The bytes that devices hold and send. Devices with the same numbers share a row. Of more than four rows, a way has
-/// the fullest device's and the emptiest device's.
-fn memory(outcomes: &[Outcome<'_>]) -> (&'static str, Option<Table>) {
-    let table = Table::new("").column("device", 0).column("para-\nmeters", 2);
-    let table = table.column("gradi-\nents", 2).column("opt.\nstate", 3);
-    let table = table.column("activa-\ntions", 1).column("mes-\nsages", 4);
-    let mut table = table.column("in\nall", 0).column("sent", 5);
-    for Outcome { way, trained, .. } in outcomes {
-        let row = |&device: &usize| trained.held[device];
-        for (place, devices) in shown(trained.held.len(), row, |held| held.total).enumerate() {
-            let Held { peak, total, sent } = row(&devices[0]);
-            let name = if place == 0 { way.label.clone() } else { String::new() };
-            let parts = peak.kinds().map(|(_, bytes)| bytes).into_iter().chain([total]);
-            let sent = of_stages(outcomes, Some(sent).filter(|&sent| sent > 0).map(megabytes));
-            let cells = [name, ranges(&devices)].into_iter().chain(parts.map(megabytes));
-            table.row(cells.chain([sent]));
+/// Names the ways that ended with the bits of one device, and judges the errors of the others by the largest difference that
+/// rounding explains, on slices of the CPU or on GPUs.
+fn of_weights(all: &[Outcome<'_>], on_slices: bool) -> String {
+    let ((alone, splits), mut sentences) = (alone_and_split(all), Vec::new());
+    for one in alone {
+        let key = |it: &Outcome<'_>| (it.way.shards, it.summary.epochs_trained);
+        let alike = splits.iter().filter(|it| it.way.has_same_bits() && key(it) == key(one));
+        let is_equal = |it: &&Outcome<'_>| it.summary.weights_hash == one.summary.weights_hash;
+        let (equal, others): (Vec<_>, Vec<_>) = alike.partition(is_equal);
+        let how =
+            [(equal, "the weights of", ", to the last bit"), (others, "other weights than", "")];
+        for (ways, what, end) in how.into_iter().filter(|(ways, ..)| !ways.is_empty()) {
+            sentences.push(format!("{} ended with {what} {}{end}.", names(ways), one.name()));
         }
     }
-    ("Memory of each device, and what a stage sends in a step, in MB", Some(table))
+    let dtype = all.first().map_or("", |it| &it.summary.dtype);
+    sentences.extend(of_errors(all, dtype, rounding(dtype, on_slices)));
+    sentences.join(" ")
 }
 
-/// Groups so many devices by their `row` of a table. Of more than four groups, only those with the largest and the
-/// smallest `size` are left.
-fn shown<R: PartialEq>(
-    devices: usize,
-    row: impl Fn(&usize) -> R,
-    size: impl Fn(&R) -> usize,
-) -> impl Iterator<Item = Vec<usize>> {
+/// Judges the largest error after step 1. `None` where all errors are 0 or unknown.
+fn of_errors(all: &[Outcome<'_>], dtype: &str, of_rounding: f64) -> Option<String> {
+    /// In f32, rounding can move the input of a relu across 0, which changes the gradient of one sample.
+    const OF_RELU: f64 = 1e-2;
+    let largest = |at: usize| {
+        all.iter().filter_map(|it| it.errors[at]).filter(|it| it.is_finite()).reduce(f64::max)
+    };
+    let (first, last) = (largest(0)?, largest(1).unwrap_or(0.0));
+    let judged = match first {
+        0.0 if last == 0.0 => return None,
+        _ if first <= of_rounding => {
+            "Errors above 0 are rounding, because sums have another order.".to_owned()
+        }
+        _ if dtype != "f64" && first <= OF_RELU => format!(
+            "An error of {first:.1e} after step 1 may be rounding that moves the input of a relu across 0."
+        ),
+        _ => format!("An error of {first:.1e} after step 1 is more than rounding usually causes."),
+    };
+    Some(judged + rounding_test(dtype))
+}
+
+/// The doubts about the times. If there is no other doubt, the first split whose speed-up its idle time does not allow. A split
+/// is compared with one device on as many micro-batches, because small batches may be faster by themselves.
+fn doubts_about(all: &[Outcome<'_>]) -> Vec<Doubt> {
+    let (alone, splits) = alone_and_split(all);
+    let implausible = |split: &Outcome<'_>| {
+        let doubt = |one: &Outcome<'_>, idle| {
+            let name = format!("{} over {}", split.name(), one.name());
+            let ratio = one.seconds_per_step / split.seconds_per_step;
+            Doubt::of_speed_up(&name, ratio, split.way.mesh.devices(), idle)
+        };
+        let alike = alone.iter().find(|it| it.way.shards == split.way.shards);
+        let idle = split.idle().map_or(0.0, |[_, measured]| measured);
+        let first = alone.first()?;
+        doubt(alike.unwrap_or(first), idle).or_else(|| doubt(first, 0.0))
+    };
+    let mut doubts = Doubt::about(&all.iter().map(|it| &it.summary).collect_vec());
+    if doubts.is_empty() {
+        doubts.extend(splits.iter().find_map(implausible));
+    }
+    doubts
+}
+
+/// The time of a step, and the idle time of pipelines. With doubts about the times, the table has no speed-ups.
+fn times(outcomes: &[Outcome<'_>], doubts: &[Doubt]) -> Table {
+    let stages = outcomes.iter().any(|it| it.way.has_stages());
+    let one = alone_and_split(outcomes).0.first();
+    let ratio = |it: &Outcome<'_>| Some(one?.seconds_per_step / it.seconds_per_step);
+    let columns: [Column<'_, Outcome<'_>>; 5] = [
+        ("micro-\nbatches", 1, true, &|it| Some(it.way.shards.to_string())),
+        ("s/step", 0, true, &|it| Some(seconds(it.seconds_per_step))),
+        ("speed-up", 0, doubts.is_empty(), &|it| Some(format!("{:.2}×", ratio(it)?))),
+        ("idle, %,\npredicted", 2, stages, &|it| Some(format!("{:.0}", 100.0 * it.idle()?[0]))),
+        ("idle, %,\nmeasured", 1, stages, &|it| Some(format!("{:.0}", 100.0 * it.idle()?[1]))),
+    ];
+    table(outcomes, |it| it.way.label.clone(), &columns)
+}
+
+/// Names the doubts about times; without a doubt, the fastest splits and the error of the predicted idle time. Empty without
+/// splits.
+fn of_times(all: &[Outcome<'_>], doubts: &[Doubt]) -> String {
+    let (alone, splits) = alone_and_split(all);
+    let timed = splits.iter().filter(|it| it.seconds_per_step.is_finite());
+    let best = timed.clone().map(|it| it.seconds_per_step).reduce(f64::min);
+    let (true, Some(best)) = (doubts.is_empty(), best) else { return ranked(doubts, String::new) };
+    let is_close = |it: &&Outcome<'_>| Speed::of(it.seconds_per_step / best) == Speed::Equal;
+    let fastest = timed.filter(is_close).collect_vec();
+    let speed = match alone.first().map(|one| one.seconds_per_step / best) {
+        None => format!("{} s per step", seconds(best)),
+        Some(ratio) if Speed::of(ratio) == Speed::Faster => {
+            let up_to = if fastest.len() > 1 { "up to " } else { "" };
+            format!("{up_to}{ratio:.2} times as fast as one device")
+        }
+        Some(_) => "no faster than one device".to_owned(),
+    };
+    let mut text = format!("Fastest: {}, {speed}.", names(fastest));
+    let percent = |idle: [f64; 2]| idle.map(|share| (100.0 * share).round());
+    let off = splits.iter().filter_map(Outcome::idle).map(percent).map(|[a, b]| (a - b).abs());
+    if let Some(off) = off.reduce(f64::max) {
+        text += &format!(
+            " The prediction of the idle time is off by {off:.0} % of a step at most: it leaves out messages and other \
+             programs."
+        );
+        if splits.iter().any(|it| it.way.mesh.data > 1) {
+            text += " A sum over replicas is predicted as additions, without messages.";
+        }
+    }
+    text
+}
+
+/// The bytes that devices hold and send. Devices with the same numbers share a row.
+fn memory(outcomes: &[Outcome<'_>]) -> Table {
+    let stages = outcomes.iter().any(|it| it.way.has_stages());
+    let rows = outcomes.iter().flat_map(|it| {
+        let held = &it.trained.held;
+        let names = [it.way.label.clone()].into_iter().chain(repeat(String::new()));
+        names.zip(groups(held)).map(|(name, it)| (name, ranges(&it), held[it[0]]))
+    });
+    let columns: [Column<'_, (String, String, Held)>; 8] = [
+        ("device", 0, true, &|(_, devices, _)| Some(devices.clone())),
+        ("para-\nmeters", 2, true, &|(.., it)| Some(megabytes(it.peak.parameters))),
+        ("gradi-\nents", 2, true, &|(.., it)| Some(megabytes(it.peak.gradients))),
+        ("opt.\nstate", 3, true, &|(.., it)| Some(megabytes(it.peak.optimizer))),
+        ("activa-\ntions", 1, true, &|(.., it)| Some(megabytes(it.peak.activations))),
+        ("mes-\nsages", 4, true, &|(.., it)| Some(megabytes(it.peak.messages))),
+        ("in\nall", 0, true, &|(.., it)| Some(megabytes(it.total))),
+        ("sent", 5, stages, &|(.., it)| (it.sent > 0).then(|| megabytes(it.sent))),
+    ];
+    table(&rows.collect_vec(), |(name, ..)| name.clone(), &columns)
+}
+
+/// The devices with the same numbers. Of more than four groups, the one with the fullest devices and the one with the emptiest.
+fn groups(held: &[Held]) -> Vec<Vec<usize>> {
     /// The most rows of a way.
     const MOST_ROWS: usize = 4;
-    let mut groups: Vec<Vec<usize>> = Vec::new();
-    for device in 0..devices {
-        match groups.iter_mut().find(|group| row(&group[0]) == row(&device)) {
-            Some(group) => group.push(device),
-            None => groups.push(vec![device]),
-        }
+    let first = |device: &usize| !held[..*device].contains(&held[*device]);
+    let alike = |first: usize| held.iter().positions(|it| *it == held[first]).collect_vec();
+    let groups = (0..held.len()).filter(first).map(alike).collect_vec();
+    let ends = groups.iter().minmax_by_key(|group| held[group[0]].total).into_option();
+    match ends.filter(|_| groups.len() > MOST_ROWS) {
+        Some((emptiest, fullest)) => vec![fullest.clone(), emptiest.clone()],
+        None => groups,
     }
-    let size = |group: &&Vec<usize>| size(&row(&group[0]));
-    if groups.len() > MOST_ROWS {
-        let ends = [groups.iter().max_by_key(size), groups.iter().min_by_key(size)];
-        groups = ends.into_iter().flatten().cloned().collect();
-    }
-    groups.into_iter()
 }
 
 /// `0–1, 4–5`
 fn ranges(numbers: &[usize]) -> String {
     let runs = numbers.chunk_by(|a, b| a + 1 == *b);
-    let text = |run: &[usize]| match run {
-        [first, .., last] => format!("{first}–{last}"),
-        alone => alone.iter().join(""),
-    };
-    runs.map(text).join(", ")
+    runs.map(|run| range(run[0], run[run.len() - 1])).join(", ")
 }
 
-/// Draws each pipeline's step, measured below predicted. Doubts about the times come first.
-fn write_gantt(
-    path: &Path,
-    title: &str,
-    outcomes: &[Outcome<'_>],
-    doubts: &[Doubt],
-) -> anyhow::Result<()> {
-    let pipelines = outcomes.iter().filter_map(|Outcome { way, measured, .. }| {
-        Some((way.name.as_str(), [way.predicted.as_ref()?, measured.as_ref()?]))
-    });
-    let pipelines: Vec<_> = pipelines.collect();
-    if pipelines.is_empty() {
-        return Ok(());
+/// Names the split whose fullest device holds least, and the error of the prediction. Empty without splits.
+fn of_memory(all: &[Outcome<'_>]) -> String {
+    let (alone, splits) = alone_and_split(all);
+    let Some(least) = splits.iter().min_by_key(|it| it.bytes()) else { return String::new() };
+    let (name, bytes) = (least.name(), megabytes(least.bytes()));
+    let mut text = format!("Least memory: {name}, {bytes} MB on the fullest device.");
+    if let Some(one) = alone.first() {
+        text += &format!(" One device alone needs {} MB.", megabytes(one.bytes()));
     }
-    let title = format!("One step of {title}");
-    let doubt = (!doubts.is_empty()).then(|| ranked(doubts, String::new));
-    let svg = chart(&title, doubt, &pipelines).svg(Place::File);
-    Ok(file::write_flag("--gantt", path, |file| file.write_all(svg.as_bytes()))?)
+    let errors = splits.iter().filter_map(Outcome::error_of_bytes).filter(|it| it.is_finite());
+    if let Some(error) = errors.reduce(f64::max) {
+        let percent = (100.0 * error).ceil();
+        text += &format!(" The predicted peaks of all kinds are off by {percent:.0} % at most.");
+    }
+    text
+}
+
+/// Formats bytes as megabytes.
+fn megabytes(bytes: usize) -> String {
+    format!("{:.1}", bytes as f64 / 1e6)
 }
 
 #[cfg(test)]
 mod tests {
-    use model_parallel::Bytes;
-    use model_parallel::instructions::{Action, Instruction};
-    use model_parallel::simulate::Span;
+    use model_parallel::{Bytes, Timeline};
 
     use super::*;
+    use crate::outcome::tests::{outcomes, step, ways};
+    use crate::plan::Way;
 
-    /// One stage that is busy for a second, and done after so many.
-    fn step(makespan: f64) -> Timeline {
-        let span = |action, start, end| Span {
-            stage: 0,
-            instruction: Instruction { unit: 0, action },
-            held: Bytes::default(),
-            start,
-            end,
+    /// One device, one device on micro-batches, and two schedules.
+    fn four() -> Vec<Way> {
+        ways("--schedule gpipe,1f1b")
+    }
+
+    fn idle(shares: [f64; 2]) -> Option<[Timeline; 2]> {
+        Some(shares.map(|share| step(1.0 / (1.0 - share))))
+    }
+
+    #[test]
+    fn the_fastest_splits_are_named() {
+        let ways = four();
+        let both = "Fastest: GPipe and 1F1B, up to 2.00 times as fast as one device.";
+        for (times, expected) in [
+            ([1.0, 1.1, 0.7, 0.5], "Fastest: 1F1B, 2.00 times as fast as one device."),
+            ([1.0, 1.1, 0.51, 0.5], both),
+            ([1.0, 1.1, 1.2, 1.3], "Fastest: GPipe, no faster than one device."),
+            ([1.0, 1.1, 0.99, 1.3], "Fastest: GPipe, no faster than one device."),
+            // A run that was interrupted before its first step has no time.
+            ([1.0, 1.1, f64::NAN, 0.5], "Fastest: 1F1B, 2.00 times as fast as one device."),
+            ([f64::NAN; 4], ""),
+        ] {
+            assert_eq!(of_times(&outcomes(&ways, &times), &[]), expected);
+        }
+        let all = outcomes(&ways, &[1.0, 1.1, 0.7, 0.5]);
+        assert_eq!(of_times(&all[2..], &[]), "Fastest: 1F1B, 0.50 s per step.");
+        assert_eq!(of_times(&all[..2], &[]), "");
+    }
+
+    #[test]
+    fn the_idle_time_is_compared_with_the_prediction() {
+        let ways = four();
+        let mut all = outcomes(&ways, &[1.0; 4]);
+        for (shares, expected) in [
+            ([0.10, 0.11], "off by 1 % of a step at most:"),
+            ([0.10, 0.26], "off by 16 % of a step at most:"),
+        ] {
+            (all[2].steps, all[3].steps) = (idle([0.50, 0.50]), idle(shares));
+            let text = of_times(&all, &[]);
+            assert!(text.contains(expected), "{text}");
+        }
+    }
+
+    #[test]
+    fn with_a_doubt_about_times_nothing_is_ranked() {
+        let (naive, ways) = (ways("--schedule naive"), four());
+        let text = |all: &[Outcome<'_>]| of_times(all, &doubts_about(all));
+        let mut all = outcomes(&ways, &[1.0, 1.1, 0.7, 0.5]);
+        all[1].summary.busy = Some(String::new());
+        assert_eq!(text(&all), Doubt::Busy.to_string());
+        // Two devices that are idle for 59 % of the time do 0.82 times the work of one.
+        let mut all = outcomes(&naive, &[1.56, 1.0]);
+        all[1].steps = idle([0.5, 0.59]);
+        let doubt =
+            Doubt::of_speed_up("naive over one device", 1.56, 2, 0.59).expect("a contradiction");
+        assert_eq!(text(&all), doubt.to_string());
+        // Small batches may be faster by themselves.
+        let mut all = outcomes(&ways, &[1.0, 0.7, 0.6, 0.6]);
+        all[3].steps = idle([0.1, 0.4]);
+        assert!(text(&all).starts_with("Fastest: GPipe and 1F1B, up to 1.67 times"));
+        let slow = text(&outcomes(&ways, &[1.0, 0.7, 0.7, 0.3]));
+        let implausible =
+            "The speed-up of 1F1B over one device is 3.33, and 2 devices that are idle";
+        assert!(slow.starts_with(implausible), "{slow}");
+    }
+
+    #[test]
+    fn the_least_memory_is_named() {
+        let mut ways = four();
+        for (way, predicted) in ways[2..].iter_mut().zip([1040, 1061]) {
+            let mut step = step(1.0);
+            step.spans[0].held.parameters = predicted;
+            way.predicted = Some(step);
+        }
+        let mut all = outcomes(&ways, &[1.0; 4]);
+        for (it, total) in all.iter_mut().zip([36_000_000, 43_000_000, 41_900_000, 24_600_000]) {
+            let peak = Bytes { parameters: 1000, ..Bytes::default() };
+            it.trained.held = vec![Held { peak, total, sent: 0 }];
+        }
+        let least = "Least memory: 1F1B, 24.6 MB on the fullest device.";
+        let one = "One device alone needs 36.0 MB.";
+        let error = "The predicted peaks of all kinds are off by 7 % at most.";
+        assert_eq!(of_memory(&all), format!("{least} {one} {error}"));
+        assert_eq!(of_memory(&all[2..]), format!("{least} {error}"));
+        assert_eq!(of_memory(&all[..2]), "");
+        // An interrupted run has no peaks.
+        all.iter_mut().for_each(|it| it.trained.held[0].peak = Bytes::default());
+        assert_eq!(of_memory(&all[2..]), least);
+    }
+
+    #[test]
+    fn equal_weights_are_told_from_rounding_and_from_mistakes() {
+        let text = |all: &[Outcome<'_>]| of_weights(all, true);
+        let (ways, mut others) = (four(), four());
+        let mut all = outcomes(&ways, &[1.0; 4]);
+        for it in &mut all[1..] {
+            "other".clone_into(&mut it.summary.weights_hash);
+            it.errors = [Some(3.3e-7), Some(0.13)];
+        }
+        assert_eq!(
+            text(&all),
+            "GPipe and 1F1B ended with the weights of one device on 8 micro-batches, to the last bit. Errors above 0 are \
+             rounding, because sums have another order. --dtype f64 tests whether rounding is the only cause."
+        );
+        "third".clone_into(&mut all[3].summary.weights_hash);
+        let told = text(&all);
+        assert!(told.contains("1F1B ended with other weights than one device on 8"), "{told}");
+        // Replicas without --shards, and parts of layers, have other bits, which is no mistake.
+        others[3].mesh.tensor = 2;
+        all[3].way = &others[3];
+        assert!(!text(&all).contains("other weights"));
+        all[3].way = &ways[3];
+        // An interrupted run has fewer epochs, and no error at the end.
+        (all[3].summary.epochs_trained, all[3].errors[1]) = (0.5, None);
+        assert!(!text(&all).contains("1F1B"));
+        let mut with = |dtype: &str, errors: [f64; 2]| {
+            for it in &mut all {
+                (it.errors, it.summary.dtype) = (errors.map(Some), dtype.to_owned());
+            }
+            text(&all)
         };
-        let spans = vec![
-            span(Action::Forward(0), 0.0, 1.0),
-            span(Action::SendActivation(0), 1.0, makespan),
-        ];
-        Timeline { stages: 1, spans }
+        assert!(with("f64", [7.5e-16, 3.8e-16]).ends_with("because sums have another order."));
+        assert!(
+            with("f64", [1.3e-3, 0.1])
+                .ends_with("1.3e-3 after step 1 is more than rounding usually causes.")
+        );
+        assert!(
+            with("f32", [1.3e-3, 0.1])
+                .contains("of 1.3e-3 after step 1 may be rounding that moves")
+        );
+        assert!(
+            with("f32", [0.5, 0.1]).contains("error of 5.0e-1 after step 1 is more than rounding")
+        );
+        assert!(!with("f32", [0.0, 0.0]).contains("rounding"));
+        assert_eq!(text(&all[..1]), "");
     }
 
     #[test]
     fn with_a_doubt_about_times_there_is_no_ratio() {
-        let of = |doubts: &[Doubt]| [Some(1.0), None].map(|one| speed_up(doubts, one, 0.5));
-        assert_eq!(of(&[]), ["2.00×", "–"]);
-        assert_eq!(of(&[Doubt::Busy]), ["", ""]);
+        let ways = ways("--schedule naive");
+        let all = outcomes(&ways, &[1.0, 0.5]);
+        let text = |all, doubts: &[Doubt]| times(all, doubts).text(80);
+        assert!(text(&all, &[]).contains("2.00×"));
+        assert!(text(&all[1..], &[]).contains("–"));
+        assert!(!text(&all, &[Doubt::Busy]).contains("speed-up"));
     }
 
     #[test]
     fn devices_with_the_same_numbers_share_a_row() {
-        let groups = |held: &[usize]| {
-            let row = |&device: &usize| held[device];
-            shown(held.len(), row, |&held| held).map(|group| ranges(&group)).collect::<Vec<_>>()
+        let groups = |totals: &[usize]| {
+            let held = totals.iter().map(|&total| Held { total, ..Held::default() });
+            groups(&held.collect_vec()).iter().map(|group| ranges(group)).collect_vec()
         };
         assert_eq!(groups(&[7, 7, 3, 3, 7, 7, 3, 3]), ["0–1, 4–5", "2–3, 6–7"]);
         assert_eq!(groups(&[1, 2, 3, 4]), ["0", "1", "2", "3"]);
         // The fullest and the emptiest of many.
         assert_eq!(groups(&[4, 9, 3, 1, 2, 1]), ["1", "3, 5"]);
-    }
-
-    #[test]
-    fn the_middle_step_is_shown_and_the_first_does_not_count() {
-        let of = |makespans: &[f64]| {
-            median_step(&makespans.iter().map(|&end| step(end)).collect::<Vec<_>>())
-        };
-        assert_eq!(of(&[100.0, 4.0, 2.0, 50.0]), Some(step(4.0)));
-        assert_eq!(step(4.0).bubble(), 0.75);
-        // One step is better than none.
-        assert_eq!(of(&[10.0]), Some(step(10.0)));
-        assert_eq!(of(&[]), None);
     }
 }

@@ -9,9 +9,10 @@
 // stands in the page, and not in a file beside it, because a browser fetches no files for a page that was
 // opened from a disk.
 //
-// A figure has PARTS, its HTML, and MENUS: for each, its class and attribute, and the key in the data. It
-// defines `choices`, the entries of the data; `start`, for a new choice; `last`, its last step; `tell`, to
-// show a step; and `seconds`, how long one lasts when it plays.
+// A figure has PARTS, its HTML, and MENUS: for each, its class and attribute, and the key in the data. Where
+// they follow from the data, it defines `html` and `menus` instead. It defines `choices`, the entries of the
+// data; `start`, for a new choice; `last`, its last step; `tell`, to show a step; and `seconds`, how long one
+// lasts when it plays.
 "use strict";
 
 class InteractiveFigure extends HTMLElement {
@@ -28,8 +29,8 @@ class InteractiveFigure extends HTMLElement {
     this.data = JSON.parse(this.querySelector("script").textContent);
     this.parts = document.createElement("div");
     this.parts.className = "interactive";
-    this.parts.innerHTML = this.constructor.PARTS;
-    for (const [name, key] of Object.entries(this.constructor.MENUS)) this.offer(name, key);
+    this.parts.innerHTML = this.html;
+    for (const [name, key] of Object.entries(this.menus)) this.offer(name, key);
     const buttons = { first: 0, back: -1, next: 1 };
     for (const [name, by] of Object.entries(buttons)) {
       this.part(name).addEventListener("click", () => this.go(by === 0 ? 0 : this.step + by));
@@ -40,6 +41,14 @@ class InteractiveFigure extends HTMLElement {
     this.classList.add("ready");
     this.choose();
     new ResizeObserver(() => this.show()).observe(this.part("stage"));
+  }
+
+  get html() {
+    return this.constructor.PARTS;
+  }
+
+  get menus() {
+    return this.constructor.MENUS;
   }
 
   disconnectedCallback() {
@@ -60,7 +69,7 @@ class InteractiveFigure extends HTMLElement {
   }
 
   choose() {
-    const wanted = Object.entries(this.constructor.MENUS).map(([name, key]) => [key, this.part(name).value]);
+    const wanted = Object.entries(this.menus).map(([name, key]) => [key, this.part(name).value]);
     this.start(this.choices.find((choice) => wanted.every(([key, value]) => String(choice[key]) === value)));
     this.go(0);
   }

@@ -52,6 +52,8 @@ impl<U: Unit> Executor<U> {
                 state.execute(it).map_err(named)?;
             }
             sums.extend(state.sums()?);
+            // Collectives of an evaluation are in no timeline.
+            self.replicas.times();
         }
         let mut sums = sums.into_iter();
         part.evaluate(images.len(), BATCH, |_| Ok(sums.next().unwrap_or(none)))

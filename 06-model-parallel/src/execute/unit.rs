@@ -139,7 +139,7 @@ impl Replicas {
         self.times.borrow_mut().push(times);
     }
 
-    /// The times of the collectives since the last call, in the order of their start.
+    /// Takes the times of the collectives since the last call, in the order of their start.
     pub(super) fn times(&self) -> Vec<[Instant; 2]> {
         self.times.take()
     }

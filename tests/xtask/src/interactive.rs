@@ -4,12 +4,12 @@ use anyhow::Context as _;
 use serde::Serialize;
 
 use crate::scaling::Measurement;
-use crate::{pictures, scaling, schedules, steps};
+use crate::{pictures, scaling, schedules, sharded, steps};
 
 /// An interactive figure.
 #[derive(Clone, Debug)]
 pub struct Interactive {
-    /// The names and the texts of the data and of the pictures. A name begins below the book's folder.
+    /// The names and the texts of the data and of the picture, in this order. A name begins below the book's folder.
     pub files: Vec<(&'static str, String)>,
     /// The content of the data, in a line.
     pub content: String,
@@ -31,18 +31,29 @@ pub fn steps() -> anyhow::Result<Interactive> {
     })
 }
 
-/// Generates every pipeline schedule, and a picture of stage 7's strategies.
+/// Generates every pipeline schedule.
 pub fn schedules() -> anyhow::Result<Interactive> {
-    let catalogue = schedules::Catalogue::make()?;
-    let had = catalogue.plans.iter().filter(|plan| plan.timeline.is_some()).count();
+    let catalogue = schedules::catalogue()?;
+    let had = catalogue.plans.iter().filter(|plan| plan.step.is_some()).count();
     let refused = catalogue.plans.len() - had;
     Ok(Interactive {
         files: vec![
             ("data/pipeline-schedules.json", one_a_line(&catalogue, "kind")?),
             ("figures/pipeline-schedules.svg", pictures::schedules()?),
-            ("figures/strategies.svg", pictures::strategies()?),
         ],
         content: format!("{had} schedules, {refused} that cannot be had"),
+    })
+}
+
+/// Generates the list of every strategy of sharded state.
+pub fn sharded() -> anyhow::Result<Interactive> {
+    let catalogue = sharded::catalogue()?;
+    Ok(Interactive {
+        files: vec![
+            ("data/sharded-lists.json", one_a_line(&catalogue, "kind")?),
+            ("figures/strategies.svg", pictures::strategies()?),
+        ],
+        content: format!("{} lists", catalogue.plans.len()),
     })
 }
 

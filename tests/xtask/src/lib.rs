@@ -16,12 +16,14 @@ macro_rules! pattern {
 
 pub mod book;
 pub mod interactive;
+pub mod lists;
 pub mod machine;
 pub mod number;
 pub mod pictures;
 pub mod release;
 pub mod scaling;
 pub mod schedules;
+pub mod sharded;
 pub mod steps;
 pub mod stored;
 

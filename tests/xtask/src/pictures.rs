@@ -7,11 +7,10 @@ use drawing::svg::{Anchor, FONT, GAP as SPACE, LINE, Point};
 use drawing::{Axis, Heading, Place, Svg};
 use harness::report::{number, thousands};
 use model_parallel::gantt::chart;
-use model_parallel::{Bytes, Cost, Timeline, UNBOUNDED, check};
-use sharded_state::{Sharing, Strategy};
+use model_parallel::{Bytes, Cost, UNBOUNDED, check};
 
 use crate::number::Rounded;
-use crate::{scaling, schedules, steps};
+use crate::{scaling, schedules, sharded, steps};
 
 /// The curves of the scaling chart in the order in which they are drawn, with their widths.
 const CURVES: [(usize, f64); 4] = [(2, 5.5), (0, 3.5), (1, 1.8), (3, 1.8)];
@@ -65,7 +64,7 @@ pub fn schedules() -> anyhow::Result<String> {
     let mut pipelines = Vec::new();
     for kind in kinds {
         let checked = check(kind.schedule(stages, micro_batches)?, UNBOUNDED)?;
-        pipelines.push((kind.to_string(), checked.simulate(&schedules::costs(kind, stages), 0.0)?));
+        pipelines.push((kind.to_string(), checked.simulate(&vec![Cost::UNITS; stages], 0.0)?));
     }
     let named: Vec<_> = pipelines.iter().map(|(name, step)| (&**name, [step])).collect();
     let mut gantt = chart("Timelines of schedules", None, &named);
@@ -84,42 +83,19 @@ const KINDS: [&str; 4] = ["optimizer", "parameters", "gradients", "activations"]
 /// The height of a strategy's step in [`strategies`].
 const HEIGHT: f64 = 64.0;
 
-/// The bytes of one of four ranks during a step, under each strategy of stage 7: four equal units, one micro-batch, AdamW in
-/// f32. Fails when a list breaks a law.
+/// The bytes of one of four ranks during a step, under each strategy of stage 7, with one micro-batch and fast links. Fails when
+/// a list breaks a law.
 pub fn strategies() -> anyhow::Result<String> {
-    const NUMBERS: usize = 1200;
-    let cost = Cost {
-        all_reduce: 1.0,
-        update: 0.3,
-        parameters: 4 * NUMBERS,
-        optimizer: 8 * NUMBERS,
-        activations: 4 * NUMBERS,
-        input: NUMBERS,
-        output: NUMBERS,
-        ..Cost::UNITS
-    };
-    let strategy = |sharing| Strategy { sharing, prefetches: false, recomputes: None };
-    let zero3 = strategy(Sharing::Zero3);
-    let steps = [
-        ("DDP", strategy(Sharing::Ddp)),
-        ("ZeRO 1", strategy(Sharing::Zero1)),
-        ("ZeRO 2", strategy(Sharing::Zero2)),
-        ("ZeRO 3", zero3),
-        ("ZeRO 3, prefetch", Strategy { prefetches: true, ..zero3 }),
-        (
-            "ZeRO 3, prefetch, recomputation",
-            Strategy { prefetches: true, recomputes: Some(1), ..zero3 },
-        ),
-    ];
-    let simulated = |(name, strategy): (_, Strategy)| {
-        let step = check(strategy.schedule(4, 1, 4), UNBOUNDED)?.simulate(&[cost; 4], 0.0)?;
-        Ok((name, step))
-    };
-    let steps: Vec<(&str, Timeline)> =
-        steps.into_iter().map(simulated).collect::<anyhow::Result<_>>()?;
+    let cost = Cost { all_reduce: sharded::LINKS[0].1, ..sharded::COST };
+    let mut steps = Vec::new();
+    for (name, strategy) in sharded::STRATEGIES {
+        let checked = check(strategy.schedule(sharded::UNITS, 1, 4), UNBOUNDED)?;
+        steps.push((name, checked.simulate(&[cost; sharded::UNITS], 0.0)?));
+    }
     let longest = steps.iter().map(|(_, step)| step.makespan()).fold(0.0, f64::max);
     let most = steps.iter().map(|(_, step)| step.peak_total(0)).max().unwrap_or(1) as f64;
-    let each = |bytes: f64| number((bytes / (4 * NUMBERS) as f64 * 10.0).round() / 10.0);
+    let parameters = (sharded::UNITS * sharded::MEMORY_UNIT / 4) as f64;
+    let each = |bytes: f64| number((bytes / parameters * 10.0).round() / 10.0);
     let mut svg = Svg::new(Place::Page, &heading("The bytes of a rank during a step".to_owned()));
     let legend: Vec<_> =
         KINDS.iter().enumerate().map(|(kind, it)| (kind, (*it).to_owned())).collect();

@@ -42,6 +42,8 @@ enum Command {
     Steps,
     /// Write down stage 6's pipeline schedules, for the book's figure
     Schedules,
+    /// Write down stage 7's lists of sharded state, for the book's figure
+    Sharded,
     /// Record the predictions of stage 8's cost model, for the book's figure
     Scaling,
     /// Print this version's section of the changelog, if all files that name the version agree
@@ -66,6 +68,7 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::Walk(arguments) => walk::run(&arguments),
         Command::Steps => book::write(interactive::steps()?),
         Command::Schedules => book::write(interactive::schedules()?),
+        Command::Sharded => book::write(interactive::sharded()?),
         Command::Scaling => book::write(interactive::scaling()?),
         Command::ReleaseNotes { version } => release_notes(version.as_deref()),
     }
