@@ -1,7 +1,5 @@
 //! Lists with one mistake each, and the messages that their authors get.
 
-#![expect(clippy::unwrap_used, reason = "in a test a panic is the right answer")]
-
 use model_parallel::Action::{Forward, Gather, ReduceScatter, Update, Wait};
 use model_parallel::check::in_one_order;
 use model_parallel::{Instruction, Schedule, UNBOUNDED, check};
