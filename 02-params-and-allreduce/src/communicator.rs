@@ -293,6 +293,37 @@ impl Communicator for Group {
     }
 }
 
+/// A world of one rank, with its device. No message goes anywhere.
+pub struct Alone(pub Device);
+
+impl Communicator for Alone {
+    fn rank(&self) -> usize {
+        0
+    }
+
+    fn world_size(&self) -> usize {
+        1
+    }
+
+    fn device(&self) -> &Device {
+        &self.0
+    }
+
+    fn send(&self, to: usize, _: &Tensor) -> Result<(), Error> {
+        check_other(self, to)
+    }
+
+    fn recv(&self, from: usize, _: &Shape, _: DType) -> Result<Tensor, Error> {
+        Err(Error::NoSuchRank { rank: 0, other: from, world_size: 1 })
+    }
+}
+
+impl From<Alone> for SharedCommunicator {
+    fn from(alone: Alone) -> Self {
+        Arc::new(alone)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
@@ -355,6 +386,26 @@ mod tests {
             Ok(vec![rank.world_rank(4), odd.world_rank(1), last.world_rank(0), last.world_rank(1)])
         });
         assert_eq!(numbers.unwrap()[5], [4, 3, 5, 3]);
+    }
+
+    #[test]
+    fn alone_a_rank_has_all_there_is() {
+        let (alone, mine) = (Alone(Device::Cpu), Tensor::new(&[3f64, 4.0], &Device::Cpu).unwrap());
+        let gathered = alone.all_gather(&mine, 2).unwrap();
+        for algorithm in Algorithm::OURS {
+            for found in [&gathered, &alone.all_reduce(&mine, algorithm).unwrap()] {
+                assert_eq!(found.to_vec1::<f64>().unwrap(), [3.0, 4.0]);
+            }
+        }
+        alone.barrier().unwrap();
+        for other in [0, 1] {
+            let expected =
+                format!("rank 0 cannot exchange messages with rank {other} in a world of 1");
+            let received = alone.recv(other, mine.shape(), mine.dtype()).map(drop);
+            for told in [alone.send(other, &mine), received] {
+                assert_eq!(told.unwrap_err().to_string(), expected);
+            }
+        }
     }
 
     #[test]

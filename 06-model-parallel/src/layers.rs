@@ -4,83 +4,125 @@
 //! its own part of each layer, so no device ever holds the whole model. The initial value of a tensor depends on its
 //! name and the seed alone, so all devices together have the weights of one device.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
-use candle_core::{Device, Error as TensorError, ModuleT, Result, Shape, Tensor, bail};
+use candle_core::{DType, Device, Error as TensorError, ModuleT, Result, Shape, Tensor, Var, bail};
 use candle_nn::VarBuilder;
 use candle_nn::init::Init;
+use candle_nn::var_builder::SimpleBackend;
 use concise_wrapper::batch_norm::Norms;
 use concise_wrapper::ddp::alike;
-use concise_wrapper::weights::Snapshot;
+use concise_wrapper::weights::{Snapshot, is_buffer};
 use concise_wrapper::{Error, Network, Precision, initial};
+use harness::lock::locked;
+use harness::report::counted;
+use params_and_allreduce::communicator::{Alone, SharedCommunicator};
+use split_batch::shard_range;
 
-use crate::tensor_parallel::{Cut, Group};
+use crate::tensor_parallel::sharding;
 
 // ANCHOR: list
-type Forward = dyn Fn(&Tensor, bool) -> Result<Tensor> + Send + Sync;
-type Build = dyn Fn(&VarBuilder<'_>, &Norms, &Group) -> Result<Box<Forward>> + Send + Sync;
+type Layer = Box<dyn ModuleT + Send + Sync>;
+type Build = dyn Fn(&Builder<'_>) -> Result<Layer> + Send + Sync;
 
 /// A model as a list of layers; none of them is built yet.
 #[derive(Clone, Default)]
 pub struct Layers {
     name: String,
-    list: Vec<PlannedLayer>,
-}
-
-#[derive(Clone)]
-struct PlannedLayer {
-    build: Arc<Build>,
-    /// The weight and the bias of a layer that ranks can share.
-    parameters: Vec<ParameterSpec>,
+    list: Vec<Arc<Build>>,
 }
 
 /// A run of layers of a model, in order.
-pub struct Stage(Vec<Box<Forward>>);
+pub struct Stage(Vec<Layer>);
 
 impl ModuleT for Stage {
     fn forward_t(&self, x: &Tensor, train: bool) -> Result<Tensor> {
-        self.0.iter().try_fold(x.clone(), |x, layer| layer(&x, train))
+        self.0.iter().try_fold(x.clone(), |x, layer| layer.forward_t(&x, train))
     }
 }
 // ANCHOR_END: list
 
-// ANCHOR: spec
-/// A parameter of a layer that is not built yet: the whole tensor, and the way in which ranks share it, or `None` if each
-/// rank has all of it.
+// ANCHOR: builder
+/// The tensors of a layer on one rank, for the function that builds the layer.
+pub struct Builder<'a> {
+    /// Makes whole tensors.
+    pub vb: &'a VarBuilder<'a>,
+    /// The settings of batch norms.
+    pub norms: &'a Norms,
+    /// The ranks that share the layers.
+    pub group: &'a SharedCommunicator,
+    /// The axes of the tensors that are cut, by name.
+    cuts: RefCell<BTreeMap<String, usize>>,
+}
+
+impl<'a> Builder<'a> {
+    fn new(vb: &'a VarBuilder<'a>, norms: &'a Norms, group: &'a SharedCommunicator) -> Self {
+        Self { vb, norms, group, cuts: RefCell::default() }
+    }
+
+    /// This rank's part of a tensor of this shape, cut along an axis. With `None`, each rank has the whole tensor. Fails when
+    /// a rank would have no part: the message names the tensor.
+    pub fn get(
+        &self,
+        name: &str,
+        shape: &[usize],
+        init: Init,
+        cut: Option<usize>,
+    ) -> Result<Tensor> {
+        let (ranks, rank) = (self.group.world_size(), self.group.rank());
+        let mut spec = ParameterSpec { name: name.to_owned(), shape: shape.to_vec(), cut };
+        spec.check(ranks)?;
+        if let Some(axis) = cut {
+            spec.shape[axis] = shard_range(shape[axis], ranks, rank).len();
+            self.cuts.borrow_mut().insert(spec.name, axis);
+        }
+        self.vb.get_with_hints(spec.shape, name, init)
+    }
+}
+// ANCHOR_END: builder
+
+/// A parameter that a layer asks for: its name, its whole shape, and the axis along which ranks share it, if they do.
 #[derive(Clone, Debug)]
-#[expect(missing_docs, reason = "the lines above explain the fields")]
+#[expect(missing_docs, reason = "the line above explains the fields")]
 pub struct ParameterSpec {
     pub name: String,
     pub shape: Vec<usize>,
-    pub init: Init,
-    pub cut: Option<Cut>,
+    pub cut: Option<usize>,
 }
 
 impl ParameterSpec {
-    /// The same parameter, shared along an axis.
-    pub(crate) fn cut(self, axis: usize) -> Self {
-        Self { cut: Some(Cut::new(axis, self.shape[axis])), ..self }
+    /// The number of elements of the whole tensor.
+    pub fn elements(&self) -> usize {
+        self.shape.iter().product()
     }
 
     /// Checks that each of so many ranks gets a part.
     fn check(&self, ranks: usize) -> Result<()> {
-        let checked = self.cut.map_or(Ok(()), |cut| cut.check(ranks));
-        checked.map_err(|error| TensorError::Msg(format!("{}: {error}", self.name)))
-    }
-
-    /// This rank's part of the tensor.
-    fn get(&self, vb: &VarBuilder<'_>, group: &Group) -> Result<Tensor> {
-        self.check(group.ranks())?;
-        let mut shape = self.shape.clone();
-        if let Some(cut) = self.cut {
-            shape[cut.axis()] = cut.range(group.ranks(), group.rank()).len();
+        match self.cut.map(|axis| self.shape[axis]) {
+            Some(features) if features < ranks => {
+                let (name, features) = (&self.name, counted(features, "feature"));
+                refuse(format!(
+                    "{name}: {features} cannot be cut into {ranks} parts: use fewer ranks"
+                ))
+            }
+            _ => Ok(()),
         }
-        vb.get_with_hints(shape, &self.name, self.init)
     }
 }
-// ANCHOR_END: spec
+
+/// Refuses a command line, so without a backtrace.
+fn refuse(text: String) -> Result<()> {
+    Err(TensorError::Msg(text))
+}
+
+/// The parameter of this name that ranks share, if there is one, and the axis along which they cut it.
+fn shared<'a>(parameters: &'a [ParameterSpec], name: &str) -> Option<(&'a ParameterSpec, usize)> {
+    let spec = parameters.iter().find(|spec| spec.name == name)?;
+    Some((spec, spec.cut?))
+}
 
 impl Layers {
     /// An empty list for a model of this name.
@@ -94,44 +136,19 @@ impl Layers {
     }
 
     // ANCHOR: then
-    /// Adds a layer to the end of the list. `build` builds the layer. In a group, each rank has the whole layer.
+    /// Adds a layer to the end of the list. `build` builds the layer.
     ///
     /// The layer gets a batch, `[B, …]`, and whether the pass is for training.
     #[must_use]
     pub fn then<L: ModuleT + Send + Sync + 'static>(
         mut self,
-        build: impl Fn(&VarBuilder<'_>, &Norms) -> Result<L> + Send + Sync + 'static,
+        build: impl Fn(&Builder<'_>) -> Result<L> + Send + Sync + 'static,
     ) -> Self {
-        let build = move |vb: &VarBuilder<'_>, norms: &Norms, _: &Group| -> Result<Box<Forward>> {
-            let layer = build(vb, norms)?;
-            Ok(Box::new(move |x: &Tensor, train| layer.forward_t(x, train)))
-        };
-        self.list.push(PlannedLayer { build: Arc::new(build), parameters: Vec::new() });
+        let build = move |builder: &Builder<'_>| -> Result<Layer> { Ok(Box::new(build(builder)?)) };
+        self.list.push(Arc::new(build));
         self
     }
     // ANCHOR_END: then
-
-    // ANCHOR: affine
-    /// Adds a layer with a weight and a bias, which the ranks of a group share.
-    pub(crate) fn affine(
-        mut self,
-        [weight, bias]: [ParameterSpec; 2],
-        layer: impl Fn(&Tensor, &Tensor, &Tensor, &Group) -> Result<Tensor>
-        + Copy
-        + Send
-        + Sync
-        + 'static,
-    ) -> Self {
-        let parameters = vec![weight.clone(), bias.clone()];
-        let build = move |vb: &VarBuilder<'_>, _: &Norms, group: &Group| -> Result<Box<Forward>> {
-            let (weight, bias) = (weight.get(vb, group)?, bias.get(vb, group)?);
-            let group = group.clone();
-            Ok(Box::new(move |x: &Tensor, _| layer(x, &weight, &bias, &group)))
-        };
-        self.list.push(PlannedLayer { build: Arc::new(build), parameters });
-        self
-    }
-    // ANCHOR_END: affine
 
     /// The number of layers.
     pub fn len(&self) -> usize {
@@ -143,23 +160,37 @@ impl Layers {
         self.list.is_empty()
     }
 
-    /// Builds a layer of tensors from another source, and drops the layer. Fails when there is no such layer, and with the
-    /// errors of the source.
-    pub fn build_from(&self, layer: usize, source: &VarBuilder<'_>) -> Result<()> {
-        match self.list.get(layer) {
-            Some(it) => (it.build)(source, &Norms::default(), &Group::alone()).map(drop),
-            None => bail!("there is no layer {layer} in a model of {}", self.len()),
+    fn planned(&self, layers: Range<usize>) -> Result<&[Arc<Build>]> {
+        match self.list.get(layers.clone()) {
+            Some(planned) if !planned.is_empty() => Ok(planned),
+            _ => bail!("there are no layers {layers:?} in a model of {}", self.len()),
         }
     }
 
+    /// The parameters of some of the layers, in order. The layers are built of tensors without memory: a model on paper may
+    /// fit no machine that is here. Fails when there are no such layers.
+    pub fn parameters(&self, layers: Range<usize>) -> Result<Vec<ParameterSpec>> {
+        let asked = Mutex::default();
+        let source = VarBuilder::from_backend(Box::new(Blank(&asked)), DType::F32, Device::Cpu);
+        let (norms, group) = (Norms::default(), Alone(Device::Cpu).into());
+        let builder = Builder::new(&source, &norms, &group);
+        self.planned(layers)?.iter().try_for_each(|build| build(&builder).map(drop))?;
+        let (asked, cuts) = (std::mem::take(&mut *locked(&asked)), builder.cuts.into_inner());
+        let spec = |(name, shape): (String, Shape)| {
+            let cut = cuts.get(&name).copied();
+            ParameterSpec { name, shape: shape.into_dims(), cut }
+        };
+        Ok(asked.into_iter().map(spec).collect())
+    }
+
     /// Checks that layers can be cut into so many parts. Fails when no layer can be cut, or a tensor has too few
-    /// features: the message names the tensor.
+    /// features: the message names the model or the tensor.
     pub fn check_parts(&self, parts: usize) -> Result<()> {
-        if self.sharded().is_empty() {
-            bail!("no layer of this model can be cut into parts");
+        let parameters = self.parameters(0..self.len())?;
+        if parameters.iter().all(|spec| spec.cut.is_none()) {
+            return refuse(format!("{} is split in stages only", self.name));
         }
-        let mut parameters = self.list.iter().flat_map(|layer| &layer.parameters);
-        parameters.try_for_each(|spec| spec.check(parts))
+        parameters.iter().try_for_each(|spec| spec.check(parts))
     }
 
     // ANCHOR: build
@@ -172,7 +203,7 @@ impl Layers {
         precision: impl Into<Precision>,
         device: &Device,
     ) -> Result<Network<Stage>> {
-        self.build_for(layers, seed, precision.into(), device, &Group::alone())
+        self.build_for(layers, seed, precision.into(), device, &Alone(device.clone()).into())
     }
     // ANCHOR_END: build
 
@@ -187,18 +218,14 @@ impl Layers {
         seed: u64,
         precision: impl Into<Precision>,
         device: &Device,
-        group: &Group,
+        group: &SharedCommunicator,
     ) -> std::result::Result<Network<Stage>, Error> {
         let network = self.build_for(layers.clone(), seed, precision.into(), device, group)?;
-        if let Some(communicator) = group.communicator() {
-            let precision = network.precision().to_string();
-            let mut settings = vec![("seed".to_owned(), seed.to_string())];
-            settings.push(("precision".to_owned(), precision));
-            for spec in self.list[layers].iter().flat_map(|layer| &layer.parameters) {
-                settings.push((format!("tensor {}", spec.name), format!("{:?}", spec.shape)));
-            }
-            alike::compare(communicator, &settings)?;
-        }
+        let precision = network.precision().to_string();
+        let settings = [("seed".to_owned(), seed.to_string()), ("precision".to_owned(), precision)];
+        let tensors = self.parameters(layers)?.into_iter();
+        let tensors = tensors.map(|it| (format!("tensor {}", it.name), format!("{:?}", it.shape)));
+        alike::compare(group, &settings.into_iter().chain(tensors).collect::<Vec<_>>())?;
         Ok(network)
     }
 
@@ -210,44 +237,69 @@ impl Layers {
         seed: u64,
         precision: Precision,
         device: &Device,
-        group: &Group,
+        group: &SharedCommunicator,
     ) -> Result<Network<Stage>> {
-        let (model, of_values) = (self.clone(), group.clone());
-        let values = move |name: &str, shape: &Shape, init, dtype| match model.sharded().get(name) {
-            Some((spec, cut)) if of_values.ranks() > 1 => {
+        let (planned, of_values) = (self.planned(layers.clone())?.to_vec(), Arc::clone(group));
+        let parameters = self.parameters(layers)?;
+        let values = move |name: &str, shape: &Shape, init, dtype| match shared(&parameters, name) {
+            Some((spec, axis)) if of_values.world_size() > 1 => {
                 let whole = initial::value(name, &spec.shape.clone().into(), init, seed, dtype)?;
                 // A view would keep the whole tensor in memory.
-                of_values.part(&whole, *cut)?.force_contiguous()
+                sharding::part(&whole, axis, &of_values)?.force_contiguous()
             }
             _ => initial::value(name, shape, init, seed, dtype),
         };
-        let Some(planned) = self.list.get(layers.clone()).filter(|planned| !planned.is_empty())
-        else {
-            bail!("there are no layers {layers:?} in a model of {}", self.len());
-        };
-        let (planned, group) = (planned.to_vec(), group.clone());
+        let group = Arc::clone(group);
         Network::with_values(values, precision, device, move |vb, norms| {
-            planned.iter().map(|it| (it.build)(vb, norms, &group)).collect::<Result<_>>().map(Stage)
+            let builder = Builder::new(vb, norms, &group);
+            planned.iter().map(|build| build(&builder)).collect::<Result<_>>().map(Stage)
         })
     }
 
     /// Joins the parts of all ranks: `values` are this rank's, in CPU memory, by name. All ranks of the group call this
     /// together, and all get the whole tensors. Fails when another rank stops or stalls.
-    pub fn join(&self, values: Snapshot, group: &Group) -> Result<Snapshot> {
-        let sharded = self.sharded();
-        let whole = |(name, value): (String, Tensor)| {
-            let of_group = group.communicator().zip(sharded.get(name.as_str()));
-            let Some((communicator, (_, cut))) = of_group else { return Ok((name, value)) };
-            let part = value.to_device(communicator.device())?;
-            Ok((name, group.all_gather(&part, *cut)?.to_device(&Device::Cpu)?))
+    pub fn join(&self, values: Snapshot, group: &SharedCommunicator) -> Result<Snapshot> {
+        let parameters = self.parameters(0..self.len())?;
+        let whole = |(name, value): (String, Tensor)| match shared(&parameters, &name) {
+            Some((spec, axis)) if group.world_size() > 1 => {
+                let part = value.to_device(group.device())?;
+                let whole = sharding::join(&part, axis, spec.shape[axis], group)?;
+                Ok((name, whole.to_device(&Device::Cpu)?))
+            }
+            _ => Ok((name, value)),
         };
         values.into_iter().map(whole).collect()
     }
-
-    /// The tensors that the ranks of a group share, by name.
-    fn sharded(&self) -> BTreeMap<&str, (&ParameterSpec, Cut)> {
-        let all = self.list.iter().flat_map(|layer| &layer.parameters);
-        all.filter_map(|spec| Some((spec.name.as_str(), (spec, spec.cut?)))).collect()
-    }
     // ANCHOR_END: parts
+}
+
+/// A source of tensors without memory. It notes the name and the shape of each parameter.
+struct Blank<'a>(&'a Mutex<Vec<(String, Shape)>>);
+
+impl SimpleBackend for Blank<'_> {
+    fn get(
+        &self,
+        shape: Shape,
+        name: &str,
+        _: Init,
+        dtype: DType,
+        device: &Device,
+    ) -> Result<Tensor> {
+        if is_buffer(name) {
+            // Batch norms need a variable with memory: a number for each channel.
+            return Ok(Var::zeros(shape, dtype, device)?.into_inner());
+        }
+        // One number in memory, repeated at every place of the shape.
+        let tensor = Tensor::zeros((), dtype, device)?.broadcast_as(&shape)?;
+        locked(self.0).push((name.to_owned(), shape));
+        Ok(tensor)
+    }
+
+    fn get_unchecked(&self, name: &str, _: DType, _: &Device) -> Result<Tensor> {
+        bail!("{name} cannot be made without a shape")
+    }
+
+    fn contains_tensor(&self, _: &str) -> bool {
+        true
+    }
 }

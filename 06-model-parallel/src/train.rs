@@ -15,11 +15,9 @@ use harness::report::trace;
 use model_parallel::execute::{Executor, Held, Settings};
 use model_parallel::held::activations;
 use model_parallel::mesh::Axis;
-use model_parallel::tensor_parallel::Group;
 use model_parallel::{Bytes, Timeline};
 use model_state::weights_hash::WeightsHash;
 use ops::size_in_bytes;
-use params_and_allreduce::Algorithm;
 use params_and_allreduce::communicator::SharedCommunicator;
 use trainer::TrainSetup;
 
@@ -61,12 +59,7 @@ pub(crate) fn train_rank(
         return collect(&all, train_alone(prepared, device.tensors(), &mut report)?);
     }
     let Way { mesh, checked, .. } = way;
-    let group = match mesh.tensor {
-        1 => Group::alone(),
-        // A ring saves nothing between two ranks.
-        2 => Group::new(mesh.along(&all, Axis::Tensor)?, Algorithm::OneShot),
-        _ => Group::new(mesh.along(&all, Axis::Tensor)?, Algorithm::Ring),
-    };
+    let group = mesh.along(&all, Axis::Tensor)?;
     let build = |part: usize| {
         let range = way.cut[part].clone();
         layers.build_part(range, options.seed, *dtype, device.tensors(), &group)

@@ -347,7 +347,7 @@ fn a_list_may_update_its_units_in_any_order() {
     let checked = check(schedule, UNBOUNDED).unwrap();
     let shapes = on_ranks(1, |rank| {
         let case = dense();
-        let unit = |layers: Range<usize>| case.build(layers, &Group::alone());
+        let unit = |layers: Range<usize>| case.build(layers, &Alone(Device::Cpu).into());
         let (units, mesh) = (vec![unit(0..2)?, unit(2..5)?], Mesh::pipeline(1));
         let executor = Executor::new(&checked, units, rank.into(), mesh, case.sample)?;
         let found = executor.backward(&case.share(0, SAMPLES, 1))?.gradients;

@@ -20,12 +20,10 @@ pub(crate) use devices::DevicePlan;
 pub(crate) use harness::records::{BatchSums, TrainOptions};
 pub(crate) use harness::report::Report;
 pub(crate) use model_parallel::execute::unit::Whole;
-pub(crate) use model_parallel::layers::{Layers, Stage};
+pub(crate) use model_parallel::layers::{Builder, Layers, Stage};
 pub(crate) use model_parallel::mesh::{Axis, Mesh};
-pub(crate) use model_parallel::networks::Channels;
-pub(crate) use model_parallel::tensor_parallel::linear::{linear_by_column, linear_by_row};
-pub(crate) use model_parallel::tensor_parallel::mappings::{gather, scatter};
-pub(crate) use model_parallel::tensor_parallel::{Cut, Group};
+pub(crate) use model_parallel::tensor_parallel::mappings::{by_column, by_row, gather};
+pub(crate) use model_parallel::tensor_parallel::sharding::part;
 pub(crate) use model_parallel::{
     Action, Bytes, Checked, Cost, Executor, Instruction, Kind, Schedule, Timeline, UNBOUNDED, check,
 };
@@ -34,7 +32,7 @@ pub(crate) use ops::difference::{largest_difference, relative_difference};
 pub(crate) use ops::update::overwrite;
 pub(crate) use ops::{flatten, linear};
 pub(crate) use params_and_allreduce::Algorithm;
-pub(crate) use params_and_allreduce::communicator::{Communicator, SharedCommunicator};
+pub(crate) use params_and_allreduce::communicator::{Alone, Communicator, SharedCommunicator};
 pub(crate) use params_and_allreduce::thread::{Rank, run_ranks};
 pub(crate) use single_gpu::evaluate::BATCH;
 pub(crate) use split_batch::loader::{LocalBatch, ShardLoader, Shards};

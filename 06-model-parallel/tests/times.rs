@@ -60,7 +60,8 @@ impl ModuleT for Sleeping {
 
 fn case() -> Case {
     let layers = (0..2 * STAGES).fold(Layers::default(), |layers, number| {
-        layers.then(move |vb, _| {
+        layers.then(move |builder| {
+            let vb = builder.vb;
             let name = |what| format!("sleeping{number}.{what}");
             let first = number == 0;
             let scale = first.then(|| vb.get((CLASSES, CLASSES), &name("scale"))).transpose()?;
@@ -105,8 +106,8 @@ fn the_bubble_of_each_schedule_is_the_predicted_one() {
 #[test]
 fn the_first_half_takes_three_quarters_of_the_whole_at_most() {
     let layers = (0..3).fold(Layers::default(), |layers, number| {
-        layers.then(move |vb: &VarBuilder<'_>, _: &Norms| {
-            let weight = vb.get((32, 32, 3, 3), &format!("convolution{number}.weight"))?;
+        layers.then(move |builder: &Builder<'_>| {
+            let weight = builder.vb.get((32, 32, 3, 3), &format!("convolution{number}.weight"))?;
             Ok(move |x: &Tensor| conv2d(x, &weight, None, 1, 1))
         })
     });

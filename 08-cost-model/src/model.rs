@@ -1,15 +1,8 @@
 //! The numbers of a model that decide its time: the parameters and the multiplications of each layer.
 
-use std::sync::{Arc, Mutex};
-
-use candle_core::{DType, Device, Result, Shape, Tensor, Var, bail};
-use candle_nn::VarBuilder;
-use candle_nn::init::Init;
-use candle_nn::var_builder::SimpleBackend;
+use candle_core::{DType, Result};
 use concise_wrapper::ddp::bucket::{BucketCaps, buckets};
-use concise_wrapper::weights::is_buffer;
-use harness::lock::locked;
-use model_parallel::layers::Layers;
+use model_parallel::layers::{Layers, ParameterSpec};
 
 /// A model's layers, the first layer's first.
 #[derive(Clone, Debug, PartialEq)]
@@ -52,10 +45,9 @@ impl Model {
 
     fn new(name: String, layers: &Layers) -> Result<Self> {
         let layer = |index: usize| {
-            let parameters = parameters(layers, index)?;
+            let parameters = layers.parameters(index..index + 1)?;
             let operations = parameters.iter().map(operations).sum();
-            let bytes =
-                |(_, shape): &(String, Shape)| shape.elem_count() * DType::F32.size_in_bytes();
+            let bytes = |it: &ParameterSpec| it.elements() * DType::F32.size_in_bytes();
             Ok(Layer { parameters: parameters.iter().map(bytes).collect(), operations })
         };
         Ok(Self { name, layers: (0..layers.len()).map(layer).collect::<Result<_>>()? })
@@ -100,59 +92,17 @@ impl Model {
     }
 }
 
-/// Returns the names and shapes of the parameters of a layer, in order. The layer is built of tensors without memory: a model
-/// on paper may fit no machine that is here. Fails when there is no such layer.
-fn parameters(layers: &Layers, layer: usize) -> Result<Vec<(String, Shape)>> {
-    let recorder = Recorder::default();
-    let recorded = Arc::clone(&recorder.0);
-    let source = VarBuilder::from_backend(Box::new(recorder), DType::F32, Device::Cpu);
-    layers.build_from(layer, &source)?;
-    Ok(std::mem::take(&mut *locked(&recorded)))
-}
-
-/// A source of tensors that records the name and the shape of each parameter.
-#[derive(Default)]
-struct Recorder(Arc<Mutex<Vec<(String, Shape)>>>);
-
-impl SimpleBackend for Recorder {
-    fn get(
-        &self,
-        shape: Shape,
-        name: &str,
-        _: Init,
-        dtype: DType,
-        device: &Device,
-    ) -> Result<Tensor> {
-        if is_buffer(name) {
-            // Batch norms need a variable with memory: a number for each channel.
-            return Ok(Var::zeros(shape, dtype, device)?.into_inner());
-        }
-        // One number in memory, repeated at every place of the shape.
-        let tensor = Tensor::zeros((), dtype, device)?.broadcast_as(&shape)?;
-        locked(&self.0).push((name.to_owned(), shape));
-        Ok(tensor)
-    }
-
-    fn get_unchecked(&self, name: &str, _: DType, _: &Device) -> Result<Tensor> {
-        bail!("{name} cannot be made without a shape")
-    }
-
-    fn contains_tensor(&self, _: &str) -> bool {
-        true
-    }
-}
-
 /// Floating point operations in which a parameter takes part, in a forward pass of one sample.
 ///
 /// A weight of a dense layer is used once, a weight of a convolution at every pixel of its output. The few operations of
 /// biases and norms do not count.
-fn operations((name, shape): &(String, Shape)) -> f64 {
-    let uses = match shape.rank() {
+fn operations(parameter: &ParameterSpec) -> f64 {
+    let uses = match parameter.shape.len() {
         2 => 1,
-        4 => pixels(name),
+        4 => pixels(&parameter.name),
         _ => 0,
     };
-    2.0 * (shape.elem_count() * uses) as f64
+    2.0 * (parameter.elements() * uses) as f64
 }
 
 /// Pixels of a convolution's output.
@@ -172,6 +122,7 @@ fn pixels(name: &str) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use candle_core::Device;
     use concise_wrapper::weights::Named;
     use trainer::memory::NetworkSize;
 
@@ -196,12 +147,11 @@ mod tests {
                 let built = &built.weights().parameters;
                 let bytes: Vec<usize> = built.iter().map(Named::bytes).collect();
                 assert_eq!(layer.parameters, bytes, "{}, layer {index}", model.name);
-                let built = built.iter().map(|it| (it.name.clone(), it.tensor.shape().clone()));
-                assert_eq!(parameters(&layers, index).unwrap(), built.collect::<Vec<_>>());
+                let built = built.iter().map(|it| (it.name.as_str(), it.tensor.dims()));
+                let counted = layers.parameters(index..index + 1).unwrap();
+                assert!(counted.iter().map(|it| (it.name.as_str(), &*it.shape)).eq(built));
             }
         }
-        let told = parameters(&Layers::lenet(), 5).unwrap_err().to_string();
-        assert!(told.contains("there is no layer 5 in a model of 5"), "{told}");
     }
 
     /// Its weights would take 11 GB. Parameters are a polynomial of second degree of the width.

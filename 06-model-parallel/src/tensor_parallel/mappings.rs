@@ -1,74 +1,87 @@
-//! The mappings between one activation on all ranks and a part of the activation on each rank. The backward pass of a
-//! mapping is the forward pass of another.
+//! The mappings between one activation on all ranks and a part of the activation on each rank, and the layers that they make.
+//! The backward pass of a mapping is the forward pass of another.
 //!
 //! | | forward | backward | in Megatron-LM |
 //! | --- | --- | --- | --- |
 //! | [`copy`] | identity | all-reduce | f, `copy_to_tensor_model_parallel_region` |
 //! | [`reduce`] | all-reduce | identity | g, `reduce_from_tensor_model_parallel_region` |
-//! | [`scatter`] | this rank's part | all-gather | `scatter_to_tensor_model_parallel_region` |
 //! | [`gather`] | all-gather | this rank's part | `gather_from_tensor_model_parallel_region` |
 //!
-//! All ranks of the group call these functions together, in the same order.
+//! All ranks of the group call these functions together, in the same order. A group of one rank sends nothing.
 
-use candle_core::{Result, Tensor};
+use std::sync::Arc;
+
+use candle_core::{Error, Result, Tensor};
 use ops::backward::record_copy;
+use params_and_allreduce::Algorithm;
+use params_and_allreduce::communicator::SharedCommunicator;
 
-use super::group::Group;
-use super::sharding::Cut;
+use super::sharding::{join, part};
 
 // ANCHOR: mappings
 /// f: returns `x`, of any shape, as the input of every rank's part of a layer. Backward, sums the gradients of all ranks.
 ///
-/// Sends nothing backward if `x` needs no gradient, as images do not. Backward, fails with the errors of
-/// [`Group::all_reduce`].
-pub fn copy(x: &Tensor, group: &Group) -> Result<Tensor> {
-    if group.ranks() == 1 || !x.track_op() {
+/// Sends nothing backward if `x` needs no gradient, as images do not. Backward, fails when another rank stops or stalls.
+pub fn copy(x: &Tensor, group: &SharedCommunicator) -> Result<Tensor> {
+    if group.world_size() == 1 || !x.track_op() {
         return Ok(x.clone());
     }
-    record("copy to all ranks", x, x, group, Group::all_reduce)
+    let group = Arc::clone(group);
+    record_copy("copy to all ranks", x, [x], move |_, dy| Ok([Some(sum(dy, &group)?)]))
 }
 
-/// g: sums the tensors of all ranks, of any shape. Backward, returns the gradient as it is. Fails with the errors of
-/// [`Group::all_reduce`].
-pub fn reduce(x: &Tensor, group: &Group) -> Result<Tensor> {
-    if group.ranks() == 1 {
+/// g: sums the tensors of all ranks, of any shape. Backward, returns the gradient as it is. Fails when another rank stops or
+/// stalls.
+pub fn reduce(x: &Tensor, group: &SharedCommunicator) -> Result<Tensor> {
+    if group.world_size() == 1 {
         return Ok(x.clone());
     }
-    let identity = |_: &Group, gradient: &Tensor| Ok(gradient.clone());
-    record("reduce from all ranks", x, &group.all_reduce(x)?, group, identity)
+    record_copy("reduce from all ranks", &sum(x, group)?, [x], |_, dy| Ok([Some(dy.clone())]))
 }
 
-/// Returns this rank's part of a tensor that all ranks have: `[…, n, …]` → `[…, n / k, …]`. Backward, joins the parts'
-/// gradients. Fails with the errors of [`Cut::part`]; backward, with those of [`Group::all_gather`].
-pub fn scatter(x: &Tensor, cut: Cut, group: &Group) -> Result<Tensor> {
-    let part = group.part(x, cut)?;
-    if group.ranks() == 1 || !x.track_op() {
-        return Ok(part);
-    }
-    let backward = move |group: &Group, gradient: &Tensor| group.all_gather(gradient, cut);
-    record("scatter to all ranks", x, &part, group, backward)
-}
-
-/// Joins all ranks' parts: `[…, n / k, …]` → `[…, n, …]`. Backward, returns this rank's part of the gradient, which is
-/// the same on all ranks. Fails with the errors of [`Group::all_gather`].
-pub fn gather(x: &Tensor, cut: Cut, group: &Group) -> Result<Tensor> {
-    if group.ranks() == 1 {
+/// Joins all ranks' parts along an axis: `[…, n / k, …]` → `[…, n, …]`. Backward, returns this rank's part of the gradient,
+/// which is the same on all ranks. Fails with the errors of [`join`].
+pub fn gather(x: &Tensor, axis: usize, n: usize, group: &SharedCommunicator) -> Result<Tensor> {
+    if group.world_size() == 1 {
         return Ok(x.clone());
     }
-    let backward = move |group: &Group, gradient: &Tensor| group.part(gradient, cut);
-    record("gather from all ranks", x, &group.all_gather(x, cut)?, group, backward)
+    let (whole, group) = (join(x, axis, n, group)?, Arc::clone(group));
+    record_copy("gather from all ranks", &whole, [x], move |_, dy| {
+        Ok([Some(part(dy, axis, &group)?)])
+    })
 }
 
-/// Records `result`, which all ranks have computed from `x`, with the backward pass that makes the gradient of `x` from
-/// the gradient of `result`.
-fn record(
-    name: &'static str,
-    x: &Tensor,
-    result: &Tensor,
-    group: &Group,
-    backward: impl Fn(&Group, &Tensor) -> Result<Tensor> + Send + Sync + 'static,
-) -> Result<Tensor> {
-    let group = group.clone();
-    record_copy(name, result, [x], move |_, gradient| Ok([Some(backward(&group, gradient)?)]))
+/// The sum of all ranks' tensors, with the same bits on every rank. A ring saves nothing between two ranks.
+fn sum(x: &Tensor, group: &SharedCommunicator) -> Result<Tensor> {
+    let algorithm = if group.world_size() > 2 { Algorithm::Ring } else { Algorithm::OneShot };
+    group.all_reduce(x, algorithm).map_err(Error::wrap)
 }
 // ANCHOR_END: mappings
+
+// ANCHOR: combinators
+/// A layer by columns: `part` computes this rank's outputs from all inputs.
+///
+/// Fails with the errors of `part`. Backward, fails when another rank stops or stalls.
+pub fn by_column(
+    x: &Tensor,
+    group: &SharedCommunicator,
+    part: impl FnOnce(&Tensor) -> Result<Tensor>,
+) -> Result<Tensor> {
+    part(&copy(x, group)?)
+}
+
+/// A layer by rows: `term` computes a term of all outputs from this rank's inputs. `finish` adds the bias to the sum of all
+/// terms. The result is the same on every rank.
+///
+/// Every rank holds the whole bias and adds it once, after the sum. Before the sum, k ranks would add the bias k times.
+/// If one rank alone added the bias before the sum, only this rank would have its gradient. Fails with the errors of `term`
+/// and `finish`, or when another rank stops or stalls.
+pub fn by_row(
+    x: &Tensor,
+    group: &SharedCommunicator,
+    term: impl FnOnce(&Tensor) -> Result<Tensor>,
+    finish: impl FnOnce(&Tensor) -> Result<Tensor>,
+) -> Result<Tensor> {
+    finish(&reduce(&term(x)?, group)?)
+}
+// ANCHOR_END: combinators

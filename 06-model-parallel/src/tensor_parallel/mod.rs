@@ -17,16 +17,10 @@
 //!              dX                                     the same
 //! ```
 //!
-//! [`mappings`] are f and g. [`linear`] and [`convolution`] are layers in parts, [`sharding`] is the part of a tensor that a
-//! rank holds, and [`group`] the ranks that hold one model together.
+//! [`mappings`] are f and g, and the layers that they make. [`sharding`] is the part of a tensor that a rank holds. The group
+//! is a communicator, such as a row of the [mesh](crate::mesh).
 //! [`Layers::build_part`](crate::layers::Layers::build_part) builds a rank's part of a network. The ranks of a group never
 //! send gradients of weights.
 
-pub mod convolution;
-pub mod group;
-pub mod linear;
 pub mod mappings;
 pub mod sharding;
-
-pub use group::Group;
-pub use sharding::Cut;

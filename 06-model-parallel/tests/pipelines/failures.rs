@@ -134,7 +134,8 @@ fn a_second_thread_that_fails_or_stalls_is_named_in_time() {
         let failure = run_ranks(&plan(4), timeout, |rank| {
             let second = if rank.rank() == 3 { instead } else { || Ok(()) };
             let all = Arc::new(Before { comm: rank.into(), first: || Ok(()), second });
-            let network = case.build(LAYERS[rank.rank() % 2].clone(), &Group::alone())?;
+            let network =
+                case.build(LAYERS[rank.rank() % 2].clone(), &Alone(Device::Cpu).into())?;
             let executor = Executor::new(&checked, vec![network], all, mesh, case.sample)?;
             let LocalBatch { shards, samples } = case.share(0, 8, 4);
             let shards = shards[executor.hosts().held].to_vec();

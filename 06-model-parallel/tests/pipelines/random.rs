@@ -48,7 +48,13 @@ impl Drawn {
             _ => (0..layers).filter(|&layer| layer != trained && random.coin()).collect(),
         };
         // The layer may be one of those that have nothing to train.
-        if case.build(0..layers, &Group::alone()).unwrap().weights().parameters.is_empty() {
+        if case
+            .build(0..layers, &Alone(Device::Cpu).into())
+            .unwrap()
+            .weights()
+            .parameters
+            .is_empty()
+        {
             case.frozen.clear();
         }
         let units = 1 + random.below(layers.min(6));

@@ -20,7 +20,7 @@ const CASE: &str = "SIGNAL_IN_AN_EVALUATION";
 struct Dense {
     weight: Tensor,
     bias: Tensor,
-    parts: Group,
+    parts: SharedCommunicator,
     batches: Arc<AtomicUsize>,
     sends_signal: bool,
 }
@@ -29,7 +29,7 @@ impl ModuleT for Dense {
     fn forward_t(&self, x: &Tensor, train: bool) -> candle_core::Result<Tensor> {
         let y = linear(&flatten(x)?, &self.weight, &self.bias)?;
         if !train {
-            self.parts.all_reduce(&y.detach())?;
+            self.parts.all_reduce(&y, Algorithm::OneShot).map_err(candle_core::Error::wrap)?;
             if self.batches.fetch_add(1, Ordering::SeqCst) == 3 && self.sends_signal {
                 let process = process::id().to_string();
                 assert!(Command::new("kill").args(["-TERM", &process]).status()?.success());
@@ -54,16 +54,16 @@ fn child() {
     interrupt::watch().unwrap();
     let ended = on_ranks(mesh.devices(), |rank| {
         let all: SharedCommunicator = rank.into();
-        let group = Group::new(mesh.along(&all, Axis::Tensor)?, Algorithm::OneShot);
+        let group = mesh.along(&all, Axis::Tensor)?;
         let batches = Arc::new(AtomicUsize::new(0));
         let layer = |part: usize| {
             let inputs = if part == 0 { PIXELS } else { CLASSES };
-            let (parts, batches) = (group.clone(), Arc::clone(&batches));
+            let (parts, batches) = (Arc::clone(&group), Arc::clone(&batches));
             let sends_signal = rank.rank() == sender;
             Network::new(1, DType::F64, &Device::Cpu, move |vb, _| {
                 let vb = vb.pp(part);
                 let weight = vb.get((inputs, CLASSES), "weight")?;
-                let (bias, parts) = (vb.get(CLASSES, "bias")?, parts.clone());
+                let (bias, parts) = (vb.get(CLASSES, "bias")?, Arc::clone(&parts));
                 Ok(Dense { weight, bias, parts, batches: Arc::clone(&batches), sends_signal })
             })
         };

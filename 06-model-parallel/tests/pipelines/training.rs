@@ -53,23 +53,24 @@ pub fn resnet18() -> Case {
 pub fn pooled() -> Case {
     let normal = |inputs: usize| Init::Randn { mean: 0.0, stdev: (2.0 / inputs as f64).sqrt() };
     let convolution = |number: usize, inputs: usize, outputs: usize| {
-        move |vb: &VarBuilder<'_>, _: &Norms| {
-            let (vb, shape) = (vb.pp(format!("conv{number}")), (outputs, inputs, 3, 3));
+        move |builder: &Builder<'_>| {
+            let (vb, shape) = (builder.vb.pp(format!("conv{number}")), (outputs, inputs, 3, 3));
             let weight = vb.get_with_hints(shape, "weight", normal(inputs * 9))?;
             let bias = vb.get(outputs, "bias")?;
             Ok(move |x: &Tensor| conv2d_relu_pool(x, &weight, &bias, 2))
         }
     };
-    let dense = move |vb: &VarBuilder<'_>, _: &Norms| {
+    let dense = move |builder: &Builder<'_>| {
+        let vb = builder.vb;
         let weight = vb.get_with_hints((7, 10), "dense.weight", normal(7))?;
         let bias = vb.get(10, "dense.bias")?;
         Ok(move |x: &Tensor| linear(&flatten(x)?, &weight, &bias))
     };
     let layers = Layers::named("pooling, two convolutions and a dense layer")
-        .then(|_, _| Ok(|x: &Tensor| avg_pool2d(x, 2, 2)))
+        .then(|_| Ok(|x: &Tensor| avg_pool2d(x, 2, 2)))
         .then(convolution(1, 2, 5))
         .then(convolution(2, 5, 7))
-        .then(|_, _| Ok(|x: &Tensor| flatten(x)))
+        .then(|_| Ok(|x: &Tensor| flatten(x)))
         .then(dense);
     Case::new("pooling first", layers, &[2, 20, 20])
 }
@@ -109,7 +110,11 @@ impl Case {
     }
 
     /// A rank's part of some of the layers.
-    pub fn build(&self, layers: Range<usize>, group: &Group) -> Result<Network<Stage>, Error> {
+    pub fn build(
+        &self,
+        layers: Range<usize>,
+        group: &SharedCommunicator,
+    ) -> Result<Network<Stage>, Error> {
         let (seed, cpu) = (1, &Device::Cpu);
         let network = self.layers.build_part(layers.clone(), seed, self.dtype, cpu, group)?;
         let mut names = Vec::new();
@@ -125,7 +130,7 @@ impl Case {
 
     /// All layers on one device.
     fn alone(&self) -> Network<Stage> {
-        self.build(0..self.layers.len(), &Group::alone()).unwrap()
+        self.build(0..self.layers.len(), &Alone(Device::Cpu).into()).unwrap()
     }
 
     /// The weights before the first step.
@@ -186,7 +191,7 @@ impl Case {
         shards: usize,
     ) -> (Weights, Vec<f64>) {
         let ended = on_ranks(devices, |rank| {
-            let network = self.build(0..self.layers.len(), &Group::alone())?;
+            let network = self.build(0..self.layers.len(), &Alone(Device::Cpu).into())?;
             let ddp = Ddp::new(network, rank, Reduction::Reproducible { shards })?;
             let losses = self.train(&ddp, samples)?.into_iter().map(|sums| sums.loss).collect();
             Ok((sorted(ddp.weights().snapshot()?), losses))
@@ -229,10 +234,7 @@ impl Case {
         samples: usize,
         by_shards: bool,
     ) -> Result<(Option<Weights>, Vec<BatchSums>, Measured), Error> {
-        let group = match mesh.tensor {
-            1 => Group::alone(),
-            _ => Group::new(mesh.along(&all, Axis::Tensor)?, Algorithm::Ring),
-        };
+        let group = mesh.along(&all, Axis::Tensor)?;
         let units = checked.schedule().units_of(mesh.coordinate(all.rank(), Axis::Pipeline));
         let units = units.map(|unit| self.build(cut[unit].clone(), &group));
         let (units, settings) =

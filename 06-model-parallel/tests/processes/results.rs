@@ -23,7 +23,7 @@ fn stages_and_parts_of_a_dense_stack() {
 }
 
 #[test]
-fn stages_and_parts_of_lenet() {
+fn stages_of_lenet() {
     assert_same(2, &["--model=lenet"]);
 }
 

@@ -1,11 +1,8 @@
 //! Layers, their gradients and who holds what, against the layer on one device.
 
 use candle_core::Result;
-use model_parallel::tensor_parallel::convolution::{
-    conv2d_relu_pool_by_channel, conv2d_relu_pool_by_filter,
-};
-use model_parallel::tensor_parallel::linear::linear_relu_by_column;
-use ops::{conv2d_relu_pool, linear_relu};
+use ops::{add_bias, add_bias_relu, linear_relu};
+use split_batch::shard_range;
 
 use super::{assert_close, assert_same_bits, fixed, noise, on_ranks};
 use crate::prelude::*;
@@ -25,28 +22,28 @@ fn outcome(y: Tensor, of: &[Var]) -> Result<Outcome> {
     Ok(Outcome { y: y.detach(), gradients })
 }
 
-/// A tensor of noise by name and shape, and the way in which ranks share it.
-type Spec<'a> = (&'a str, &'a [usize], Option<Cut>);
+/// A tensor of noise by name and shape, and the axis along which ranks share it.
+type Spec<'a> = (&'a str, &'a [usize], Option<usize>);
 
 /// Compares a function of some tensors on one device with the same function in parts on 1 to 4 ranks: the result, and the
 /// gradients. The gradients of parts are joined; the other gradients have the same bits on every rank.
 fn compare(
     tensors: &[Spec<'_>],
     alone: impl Fn(&[Var]) -> Result<Tensor>,
-    in_parts: impl Fn(&[Var], &Group) -> Result<Tensor> + Sync,
+    in_parts: impl Fn(&[Var], &SharedCommunicator) -> Result<Tensor> + Sync,
 ) {
     let whole: Vec<Var> = tensors.iter().map(|(name, shape, _)| noise(name, shape)).collect();
     let alone = outcome(alone(&whole).unwrap(), &whole).unwrap();
     for ranks in RANKS {
-        let of_ranks = on_ranks(ranks, |group| {
-            let part = |(name, shape, cut): &Spec<'_>| match cut {
-                Some(cut) => {
-                    Var::from_tensor(&group.part(&fixed(name, shape), *cut)?.force_contiguous()?)
+        let of_ranks = on_ranks(ranks, |_, group| {
+            let own = |(name, shape, cut): &Spec<'_>| match cut {
+                Some(axis) => {
+                    Var::from_tensor(&part(&fixed(name, shape), *axis, group)?.force_contiguous()?)
                 }
                 None => Ok(noise(name, shape)),
             };
-            let parts = tensors.iter().map(part).collect::<Result<Vec<_>>>()?;
-            Ok(outcome(in_parts(&parts, &group)?, &parts)?)
+            let parts = tensors.iter().map(own).collect::<Result<Vec<_>>>()?;
+            Ok(outcome(in_parts(&parts, group)?, &parts)?)
         });
         assert_same_bits(of_ranks.iter().map(|outcome| &outcome.y));
         assert_close(&of_ranks[0].y, &alone.y);
@@ -54,7 +51,7 @@ fn compare(
             let parts: Vec<&Tensor> = of_ranks.iter().map(|it| &it.gradients[position]).collect();
             let expected = &alone.gradients[position];
             match cut {
-                Some(cut) => assert_close(&Tensor::cat(&parts, cut.axis()).unwrap(), expected),
+                Some(axis) => assert_close(&Tensor::cat(&parts, *axis).unwrap(), expected),
                 None => {
                     assert_same_bits(parts.iter().copied());
                     assert_close(parts[0], expected);
@@ -69,23 +66,18 @@ const IN: usize = 7;
 const HIDDEN: usize = 10;
 const OUT: usize = 5;
 
-/// A cut along an axis of so many features.
-fn cut(axis: usize, features: usize) -> Option<Cut> {
-    Some(Cut::new(axis, features))
-}
-
 #[test]
 fn a_layer_by_columns_is_the_layer() {
     let tensors: [Spec<'_>; 3] =
-        [("x", &[B, IN], None), ("w", &[IN, OUT], cut(1, OUT)), ("b", &[OUT], cut(0, OUT))];
+        [("x", &[B, IN], None), ("w", &[IN, OUT], Some(1)), ("b", &[OUT], Some(0))];
     compare(
         &tensors,
         |t| linear(&t[0], &t[1], &t[2]),
         |t, group| {
-            let y = linear_by_column(&t[0], &t[1], &t[2], group)?;
-            let columns = Cut::new(1, OUT).range(group.ranks(), group.rank()).len();
+            let y = by_column(&t[0], group, |x| linear(x, &t[1], &t[2]))?;
+            let columns = shard_range(OUT, group.world_size(), group.rank()).len();
             assert_eq!(y.dims(), [B, columns]);
-            gather(&y, Cut::new(1, OUT), group)
+            gather(&y, 1, OUT, group)
         },
     );
 }
@@ -94,44 +86,20 @@ fn a_layer_by_columns_is_the_layer() {
 fn columns_then_rows_are_two_layers() {
     let tensors: [Spec<'_>; 5] = [
         ("x", &[B, IN], None),
-        ("a", &[IN, HIDDEN], cut(1, HIDDEN)),
-        ("c", &[HIDDEN], cut(0, HIDDEN)),
-        ("w", &[HIDDEN, OUT], cut(0, HIDDEN)),
+        ("a", &[IN, HIDDEN], Some(1)),
+        ("c", &[HIDDEN], Some(0)),
+        ("w", &[HIDDEN, OUT], Some(0)),
         ("b", &[OUT], None),
     ];
-    compare(
-        &tensors,
-        |t| linear(&linear_relu(&t[0], &t[1], &t[2])?, &t[3], &t[4]),
-        |t, group| {
-            let hidden = linear_relu_by_column(&t[0], &t[1], &t[2], group)?;
-            linear_by_row(&hidden, &t[3], &t[4], group)
-        },
-    );
-}
-
-/// Two convolutions, 3 → 6 → 5 channels: the channels between them are gathered, or the second one sums its terms.
-#[test]
-fn two_convolutions_are_the_two_convolutions() {
-    for gathered in [true, false] {
-        let second = if gathered { [cut(0, 5), cut(0, 5)] } else { [cut(1, 6), None] };
-        let tensors: [Spec<'_>; 5] = [
-            ("x", &[2, 3, 16, 16], None),
-            ("w1", &[6, 3, 3, 3], cut(0, 6)),
-            ("b1", &[6], cut(0, 6)),
-            ("w2", &[5, 6, 3, 3], second[0]),
-            ("b2", &[5], second[1]),
-        ];
+    for relu in [false, true] {
+        let whole = if relu { linear_relu } else { linear };
+        let finish = if relu { add_bias_relu } else { add_bias };
         compare(
             &tensors,
-            |t| conv2d_relu_pool(&conv2d_relu_pool(&t[0], &t[1], &t[2], 2)?, &t[3], &t[4], 2),
+            |t| whole(&linear_relu(&t[0], &t[1], &t[2])?, &t[3], &t[4]),
             |t, group| {
-                let y = conv2d_relu_pool_by_filter(&t[0], &t[1], &t[2], 2, group)?;
-                if !gathered {
-                    return conv2d_relu_pool_by_channel(&y, &t[3], &t[4], 2, group);
-                }
-                let y = gather(&y, Cut::new(1, 6), group)?;
-                let y = conv2d_relu_pool_by_filter(&y, &t[3], &t[4], 2, group)?;
-                gather(&y, Cut::new(1, 5), group)
+                let hidden = by_column(&t[0], group, |x| linear_relu(x, &t[1], &t[2]))?;
+                by_row(&hidden, group, |x| x.matmul(&t[3]), |sum| finish(sum, &t[4]))
             },
         );
     }

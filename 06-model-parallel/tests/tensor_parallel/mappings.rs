@@ -2,14 +2,16 @@
 
 use model_parallel::tensor_parallel::mappings::{copy, reduce};
 
-use super::{assert_close, assert_same_bits, bits, fixed, noise, on_ranks, on_ranks_with};
+use split_batch::shard_range;
+
+use super::{assert_close, assert_same_bits, bits, fixed, noise, on_ranks};
 use crate::prelude::*;
 
 const RANKS: [usize; 4] = [1, 2, 3, 4];
 const SHAPE: [usize; 3] = [2, 5, 3];
 
 /// What this rank alone brings.
-fn own(what: &str, group: &Group) -> String {
+fn own(what: &str, group: &SharedCommunicator) -> String {
     format!("{what} of {}", group.rank())
 }
 
@@ -32,9 +34,9 @@ fn run(
 #[test]
 fn a_copy_is_the_same_forward_and_a_sum_backward() {
     for ranks in RANKS {
-        let outcomes = on_ranks(ranks, |group| {
+        let outcomes = on_ranks(ranks, |_, group| {
             let x = noise("x", &SHAPE);
-            run(&x, |x| copy(x, &group), &fixed(&own("weights", &group), &SHAPE))
+            run(&x, |x| copy(x, group), &fixed(&own("weights", group), &SHAPE))
         });
         for (y, dx) in &outcomes {
             assert_eq!(bits(y), bits(&fixed("x", &SHAPE)));
@@ -47,9 +49,9 @@ fn a_copy_is_the_same_forward_and_a_sum_backward() {
 #[test]
 fn a_reduce_is_a_sum_forward_and_the_same_backward() {
     for ranks in RANKS {
-        let outcomes = on_ranks(ranks, |group| {
-            let x = noise(&own("x", &group), &SHAPE);
-            run(&x, |x| reduce(x, &group), &fixed("weights", &SHAPE))
+        let outcomes = on_ranks(ranks, |_, group| {
+            let x = noise(&own("x", group), &SHAPE);
+            run(&x, |x| reduce(x, group), &fixed("weights", &SHAPE))
         });
         for (y, dx) in &outcomes {
             assert_close(y, &sum_of("x", ranks));
@@ -60,39 +62,41 @@ fn a_reduce_is_a_sum_forward_and_the_same_backward() {
 }
 
 #[test]
-fn a_scatter_and_a_gather_are_each_others_backward() {
-    // Along the middle axis, of 5, and 6 in blocks of 2: neither divides by all numbers of ranks.
-    for (cut, shape) in
-        [(Cut::new(1, 5), SHAPE), (Cut::in_blocks(1, 4, 2), [2, 8, 3]), (Cut::new(0, 5), [5, 1, 2])]
-    {
+fn a_gather_joins_parts_and_its_gradient_is_cut_again() {
+    // 5 features do not divide by all numbers of ranks.
+    for (axis, shape) in [(1, SHAPE), (0, [5, 1, 2])] {
         for ranks in RANKS {
             let (x, weights) = (fixed("x", &shape), fixed("weights", &shape));
-            let part = |whole: &Tensor, rank| cut.part(whole, ranks, rank).unwrap();
-            let scattered = on_ranks(ranks, |group| {
-                let weights = part(&weights, group.rank());
-                run(&noise("x", &shape), |x| scatter(x, cut, &group), &weights)
+            let of_ranks = on_ranks(ranks, |_, group| {
+                let x = part(&x, axis, group)?.force_contiguous()?;
+                let x = candle_core::Var::from_tensor(&x)?;
+                run(&x, |x| gather(x, axis, 5, group), &weights)
             });
-            let gathered = on_ranks(ranks, |group| {
-                let x = candle_core::Var::from_tensor(&part(&x, group.rank()).force_contiguous()?)?;
-                run(&x, |x| gather(x, cut, &group), &weights)
-            });
-            for rank in 0..ranks {
-                let (part_of_x, dx) = &scattered[rank];
-                assert_eq!(bits(part_of_x), bits(&part(&x, rank)), "{cut:?}, {rank} of {ranks}");
-                assert_eq!(bits(dx), bits(&weights));
-                let (whole, d_part) = &gathered[rank];
-                assert_eq!(bits(whole), bits(&x));
-                assert_eq!(bits(d_part), bits(&part(&weights, rank)));
+            for (rank, (whole, dx)) in of_ranks.iter().enumerate() {
+                let mine = shard_range(5, ranks, rank);
+                let part = weights.narrow(axis, mine.start, mine.len()).unwrap();
+                assert_eq!(bits(whole), bits(&x), "axis {axis}, {rank} of {ranks}");
+                assert_eq!((dx.dims(), bits(dx)), (part.dims(), bits(&part)));
             }
         }
     }
 }
 
 #[test]
+fn a_part_that_does_not_fit_is_refused() {
+    let plan = DevicePlan::slices(2).unwrap();
+    let gathered = run_ranks(&plan, super::WAIT, |rank| {
+        Ok::<_, Error>(gather(&fixed("x", &SHAPE), 1, 9, &rank.into())?)
+    });
+    let told = gathered.unwrap_err().to_string();
+    assert!(told.contains("rank 1 of 2 has 4 of 9 features along axis 1, not [2, 5, 3]"), "{told}");
+}
+
+#[test]
 fn a_gradient_that_nobody_wants_is_not_sent() {
-    let sent = on_ranks_with(3, Algorithm::Ring, |rank, group| {
+    let sent = on_ranks(3, |rank, group| {
         let (x, w) = (fixed("x", &SHAPE), noise("w", &SHAPE));
-        let loss = copy(&x, &group)?.mul(&w)?.sum_all()?;
+        let loss = copy(&x, group)?.mul(&w)?.sum_all()?;
         loss.backward()?;
         Ok(rank.traffic().messages)
     });

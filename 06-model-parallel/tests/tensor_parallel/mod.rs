@@ -20,30 +20,24 @@ const SEED: u64 = 3;
 const WAIT: Duration = Duration::from_secs(60);
 
 /// Runs `work` on `ranks` one-core slices; the results in rank order.
-fn on_ranks_with<R: Send>(
+fn on_ranks<R: Send>(
     ranks: usize,
-    algorithm: Algorithm,
-    work: impl Fn(&Rank, Group) -> Result<R, Error> + Sync,
+    work: impl Fn(&Rank, &SharedCommunicator) -> Result<R, Error> + Sync,
 ) -> Vec<R> {
     let plan = DevicePlan::slices(ranks).unwrap();
-    let work = |rank: &Rank| work(rank, Group::new(Arc::new(rank.clone()), algorithm));
+    let work = |rank: &Rank| work(rank, &rank.into());
     run_ranks(&plan, WAIT, work).unwrap_or_else(|failure| panic!("{failure}"))
 }
 
-fn on_ranks<R: Send>(ranks: usize, work: impl Fn(Group) -> Result<R, Error> + Sync) -> Vec<R> {
-    on_ranks_with(ranks, Algorithm::Ring, |_, group| work(group))
-}
-
-/// A rank's part of all layers, on a mesh of one stage. The part's group adds up by `algorithm`.
+/// A rank's part of all layers, on a mesh of one stage.
 fn executor(
     rank: &Rank,
     mesh: Mesh,
-    algorithm: Algorithm,
     layers: &Layers,
     (sample, dtype): (&[usize], DType),
-) -> Result<(Executor<Whole<Stage>>, Group), Error> {
+) -> Result<(Executor<Whole<Stage>>, SharedCommunicator), Error> {
     let all: SharedCommunicator = rank.into();
-    let group = Group::new(mesh.along(&all, Axis::Tensor)?, algorithm);
+    let group = mesh.along(&all, Axis::Tensor)?;
     let part = layers.build_part(0..layers.len(), SEED, dtype, &Device::Cpu, &group)?;
     // One stage, and the whole batch at once.
     let schedule = Kind::Naive.schedule(1, 1).unwrap().with_replicas(mesh.data);

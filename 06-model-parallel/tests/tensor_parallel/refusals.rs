@@ -4,43 +4,54 @@ use super::networks::images;
 use super::{WAIT, executor, on_ranks};
 use crate::prelude::*;
 
-fn failure(ranks: usize, work: impl Fn(&Rank, Group) -> Result<(), Error> + Sync) -> String {
+fn failure(
+    ranks: usize,
+    work: impl Fn(&Rank, &SharedCommunicator) -> Result<(), Error> + Sync,
+) -> String {
     let plan = DevicePlan::slices(ranks).unwrap();
-    let work = |rank: &Rank| work(rank, Group::new(rank.into(), Algorithm::Ring));
+    let work = |rank: &Rank| work(rank, &rank.into());
     run_ranks(&plan, WAIT, work).unwrap_err().to_string()
 }
 
-fn build(layers: &Layers, seed: u64, group: &Group) -> Result<(), Error> {
+fn build(layers: &Layers, seed: u64, group: &SharedCommunicator) -> Result<(), Error> {
     layers.build_part(0..layers.len(), seed, DType::F32, &Device::Cpu, group).map(drop)
 }
 
 #[test]
 fn more_ranks_than_features_are_refused_by_name() {
-    for (layers, ranks, refusal) in [
-        (
-            Layers::dense(&[784, 2, 10]).unwrap(),
-            3,
-            "dense0.weight: 2 features cannot be cut into 3 parts",
-        ),
-        (Layers::lenet(), 11, "W4: 10 features cannot be cut into 11 parts"),
+    for (widths, refusal) in [
+        ([784, 2, 10], "dense0.weight: 2 features cannot be cut into 3 parts: use fewer ranks"),
+        ([2, 3, 2], ""),
+        ([784, 1, 3], "dense0.weight: 1 feature cannot be cut into 3 parts: use fewer ranks"),
     ] {
-        let told = failure(ranks, |_, group| build(&layers, 1, &group));
+        let layers = Layers::dense(&widths).unwrap();
+        let checked = layers.check_parts(3);
+        if refusal.is_empty() {
+            // A layer by columns needs few inputs, and a layer by rows few outputs.
+            checked.unwrap();
+            continue;
+        }
+        assert_eq!(checked.unwrap_err().to_string(), refusal);
+        let told = failure(3, |_, group| build(&layers, 1, group));
         assert!(told.contains(refusal), "{told}");
-        assert!(layers.check_parts(ranks).unwrap_err().to_string().contains(refusal));
     }
-    let told = Layers::resnet18(2).check_parts(2).unwrap_err().to_string();
-    assert!(told.contains("no layer of this model can be cut"), "{told}");
+    for (layers, name) in
+        [(Layers::lenet(), "LeNet"), (Layers::resnet18(2), "ResNet-18 of width 2")]
+    {
+        let told = layers.check_parts(2).unwrap_err().to_string();
+        assert_eq!(told, format!("{name} is split in stages only"));
+    }
 }
 
 #[test]
 fn ranks_that_were_not_started_alike_are_told() {
     let told = failure(2, |rank, group| {
-        build(&Layers::dense(&[784, 8, 10])?, 1 + rank.rank() as u64, &group)
+        build(&Layers::dense(&[784, 8, 10])?, 1 + rank.rank() as u64, group)
     });
     assert_eq!(told, "rank 1 failed: rank 1 has seed 2, rank 0 has 1: start all ranks alike");
     // 9 or 8 hidden features: rank 0's part is of 5 or of 4, and rank 1's of 4 in either case.
     let told =
-        failure(2, |rank, group| build(&Layers::dense(&[784, 9 - rank.rank(), 10])?, 1, &group));
+        failure(2, |rank, group| build(&Layers::dense(&[784, 9 - rank.rank(), 10])?, 1, group));
     let expected = "rank 1 failed: rank 1 has tensor dense0.weight [784, 8]";
     assert!(told.starts_with(expected), "{told}");
 }
@@ -63,7 +74,7 @@ fn checkpoints_of_parts_are_refused() {
         let mesh: Mesh = mesh.parse().unwrap();
         let told = failure(mesh.devices(), |rank, _| {
             let settings = (SAMPLE.as_slice(), DType::F64);
-            let (model, _) = executor(rank, mesh, Algorithm::Ring, &layers, settings)?;
+            let (model, _) = executor(rank, mesh, &layers, settings)?;
             let (sgd, report) = (&mut Sgd::new(Momentum::default()), &mut Report::silent());
             train(&model, &data, &options, (sgd, 0), Some(&checkpoints), report, |_| Ok(()))
                 .map(drop)
@@ -76,10 +87,10 @@ fn checkpoints_of_parts_are_refused() {
 /// In the middle of a step, with all others waiting for its term of a sum.
 #[test]
 fn a_rank_that_fails_is_named() {
-    let layers = Layers::lenet_with(Channels::Summed);
+    let layers = Layers::dense(&[PIXELS, 9, 10]).unwrap();
     let told = failure(3, |rank, _| {
         let (mesh, settings) = (Mesh::tensor(3), (SAMPLE.as_slice(), DType::F64));
-        let (model, _) = executor(rank, mesh, Algorithm::Ring, &layers, settings)?;
+        let (model, _) = executor(rank, mesh, &layers, settings)?;
         if rank.rank() == 1 {
             return Err(candle_core::Error::Msg("disk full".to_owned()).into());
         }
@@ -91,8 +102,8 @@ fn a_rank_that_fails_is_named() {
 #[test]
 fn a_replica_has_the_values_of_its_network() {
     let layers = Layers::dense(&[784, 8, 10]).unwrap();
-    on_ranks(2, |group| {
-        let network = layers.build_part(0..2, 1, DType::F64, &Device::Cpu, &group)?;
+    on_ranks(2, |_, group| {
+        let network = layers.build_part(0..2, 1, DType::F64, &Device::Cpu, group)?;
         let weight = network.weights().get("dense0.weight").unwrap();
         overwrite(weight, &weight.detach().affine(2.0, 0.0)?)?;
         let replica = network.replica(network.device())?;

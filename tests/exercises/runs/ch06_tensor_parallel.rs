@@ -5,7 +5,6 @@ use std::cell::Cell;
 use candle_core::{Error as TensorError, ModuleT};
 use concise_wrapper::weights::Weights;
 use model_parallel::layers::Layers;
-use model_parallel::tensor_parallel::Group;
 use ops::backward::record_copy;
 use ops::flatten;
 
@@ -57,14 +56,11 @@ fn train<M: Model>(
     name: &str,
     devices: usize,
     layers: &Layers,
-    model: impl Fn(&Rank, &Group) -> Result<M, ModelError> + Sync,
+    model: impl Fn(&Rank, &SharedCommunicator) -> Result<M, ModelError> + Sync,
 ) -> Run<Training> {
     let data = images(IMAGES);
     let mut of_ranks = run_ranks(&DevicePlan::slices(devices)?, TIMEOUT, |rank| {
-        let group = match devices {
-            1 => Group::alone(),
-            _ => Group::new(rank.into(), Algorithm::OneShot),
-        };
+        let group = rank.into();
         let sent = Cell::new(0);
         let backward = |model: &M, batch: &LocalBatch| {
             let before = rank.traffic().bytes;
@@ -91,12 +87,14 @@ fn train<M: Model>(
 pub fn run(answer: Answer) -> Run {
     let layers = Layers::dense(&[PIXELS, 511, CLASSES])?;
     let all = 0..layers.len();
-    let part = |rank: &Rank, group: &Group| {
+    let part = |rank: &Rank, group: &SharedCommunicator| {
         layers.build_part(all.clone(), OPTIONS.seed, DType::F32, rank.device(), group)
     };
     let mut trained = [
         train("yours", DEVICES, &layers, |rank, _| {
-            network(answer, rank, part(rank, &Group::alone())?.weights())
+            let device = rank.device();
+            let whole = layers.build(all.clone(), OPTIONS.seed, DType::F32, device)?;
+            network(answer, rank, whole.weights())
         })?,
         train("ours", DEVICES, &layers, part)?,
         train("one device", 1, &layers, part)?,
