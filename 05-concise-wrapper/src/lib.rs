@@ -36,6 +36,7 @@ pub use model::Model;
 pub use model_state::precision::Precision;
 pub use model_state::{initial, precision, weights};
 pub use network::Network;
+pub use resume::Store;
 pub use scratch_data_parallel::{allreduce_sums, evaluate, replicas};
 pub use train::train;
 pub use trainer::sizing;

@@ -13,7 +13,7 @@ use concise_wrapper::optimizer::{Extras, Sgd};
 use concise_wrapper::recorder::record;
 use concise_wrapper::slow_link::SlowNetwork;
 use concise_wrapper::train::Trained;
-use concise_wrapper::{DataParallel, Ddp, Error, Model, replicas, train};
+use concise_wrapper::{DataParallel, Ddp, Error, Model, Store, replicas, train};
 use harness::report::{Report, trace};
 use harness::{cli, interrupt};
 use model_state::weights_hash::WeightsHash;
@@ -119,8 +119,9 @@ fn train_model(
 ) -> Result<Trained, Error> {
     let Prepared { flags, setup, recording, .. } = prepared;
     let checkpoints = prepared.checkpoints(run);
+    let checkpoints = checkpoints.as_ref().map(|it| it as &dyn Store);
     let observe = record(model, (flags.record.is_some() && run.main).then_some(recording));
     let Extras { constants, warm_up } = flags.extras;
     let (sgd, options) = (&mut Sgd::new(constants), &run.options);
-    train(model, &setup.data, options, (sgd, warm_up), checkpoints.as_ref(), report, observe)
+    train(model, &setup.data, options, (sgd, warm_up), checkpoints, report, observe)
 }

@@ -1,18 +1,20 @@
 //! Checkpoints of a run on one rank or on several.
 //!
 //! Rank 0 alone reads and writes the files, and broadcasts the state of the run. Ranks above 0 wait while rank 0 writes, so
-//! writing must take less than the time limit of a collective.
+//! writing must take less than the time limit of a collective. Stage 7 has another [`Store`], in which each rank writes its part.
 
-use candle_core::Tensor;
-use checkpoints::{Checkpoints, Configuration, Folder};
+use std::path::Path;
+
+use checkpoints::{Checkpoints, Configuration, Folder, take};
 use datasets::source::LoadedData;
 use harness::records::{TrainOptions, TrainerState};
 use harness::report::Report;
 use ops::update::overwrite;
+use params_and_allreduce::communicator::SharedCommunicator;
 
 use crate::ddp::{alike, receive};
 use crate::optimizer::Optimizer;
-use crate::weights::Weights;
+use crate::weights::{Snapshot, Weights};
 use crate::{Error, Model, replicas, text};
 
 // ANCHOR: begin
@@ -26,10 +28,11 @@ pub(crate) fn begin(
     (optimizer, warm_up): (&mut dyn Optimizer, usize),
     data: &LoadedData,
     options: &TrainOptions,
-    checkpoints: Option<&Checkpoints>,
+    store: Option<&dyn Store>,
     report: &Report<'_>,
 ) -> Result<(Option<Folder>, TrainerState), Error> {
     let (rank, weights) = (model.rank(), model.weights());
+    let checkpoints = store.map(Store::flags);
     if checkpoints.is_none() && rank.is_none() {
         // This run does not need the hash of all images.
         return Ok((None, TrainerState::default()));
@@ -58,61 +61,76 @@ pub(crate) fn begin(
         ]);
         alike::compare(rank, &[&all.0[..], &configuration.0].concat())?;
     }
-    let Some(checkpoints) = checkpoints else { return Ok((None, TrainerState::default())) };
-    if let Some(rank) = rank {
-        let parameters = weights.snapshot()?[..weights.parameters.len()].to_vec();
-        if replicas::check(&replicas::hashes(&**rank, &parameters)?).is_err() {
-            let reason = "a model in parts has no checkpoints: each rank would write its own part, and none the whole";
-            return Err(Error::Model(reason.into()));
-        }
+    let Some((store, checkpoints)) = store.zip(checkpoints) else { return Ok(Default::default()) };
+    rank.map_or(Ok(()), |rank| store.check(rank, weights))?;
+    let flags = Checkpoints { configuration, ..checkpoints.clone() };
+    let batches = data.train.len().div_ceil(options.batch_size);
+    let writes = rank.is_none_or(|rank| rank.rank() == 0);
+    let folder =
+        writes.then(|| Folder::open(flags, batches, options.epochs, report)).transpose()?;
+    if checkpoints.resume.is_none() {
+        return Ok((folder, TrainerState::default()));
     }
-    let mut folder = None;
-    if rank.is_none_or(|rank| rank.rank() == 0) {
-        let checkpoints = Checkpoints { configuration, ..checkpoints.clone() };
-        let batches_per_epoch = data.train.len().div_ceil(options.batch_size);
-        folder = Some(Folder::open(checkpoints, batches_per_epoch, options.epochs, report)?);
-    }
-    let resumes = checkpoints.resume.is_some();
-    let restored =
-        resumes.then(|| restore(folder.as_ref(), model, optimizer, report)).transpose()?;
-    Ok((folder, restored.unwrap_or_default()))
+    let mut tensors = state_of(weights, optimizer)?;
+    let state = store.read(folder.as_ref(), &tensors, rank, report)?;
+    optimizer.keep(tensors.split_off(weights.iter().count()));
+    Ok((folder, state))
 }
 // ANCHOR_END: begin
 
 // ANCHOR: restore
 /// All tensors that a step changes, by name: parameters, buffers, the state of the optimizer. Tensors of the model share their
 /// memory, and those of the optimizer may.
-pub(crate) fn state_of(
-    weights: &Weights,
-    optimizer: &dyn Optimizer,
-) -> Result<Vec<(String, Tensor)>, Error> {
+pub(crate) fn state_of(weights: &Weights, optimizer: &dyn Optimizer) -> Result<Snapshot, Error> {
     let values = weights.iter().map(|named| (named.name.clone(), named.tensor.detach()));
     Ok(values.chain(optimizer.state(weights)?).collect())
 }
 
-/// Overwrites the model and the optimizer with a checkpoint's values, and returns the state of the training loop. Rank 0 has
-/// the `folder`.
-fn restore(
-    folder: Option<&Folder>,
-    model: &impl Model,
-    optimizer: &mut dyn Optimizer,
-    report: &Report<'_>,
-) -> Result<TrainerState, Error> {
-    let weights = model.weights();
-    let mut tensors = state_of(weights, optimizer)?;
-    let mut state = TrainerState::default();
-    if let Some(folder) = folder {
-        let (found, values) = folder.find(&tensors, report)?;
-        for ((_, tensor), value) in tensors.iter().zip(&values) {
-            overwrite(tensor, value)?;
-        }
-        state = found;
+/// Where checkpoints are. These methods are of a model that rank 0 has whole. All ranks call them together, each with all tensors that
+/// a step changes there. Rank 0 alone has the folder.
+pub trait Store {
+    /// The flags, and settings that the training loop does not know.
+    fn flags(&self) -> &Checkpoints;
+
+    /// Refuses a model in parts.
+    fn check(&self, rank: &SharedCommunicator, weights: &Weights) -> Result<(), Error> {
+        let parameters = weights.snapshot()?[..weights.parameters.len()].to_vec();
+        let alike = replicas::check(&replicas::hashes(&**rank, &parameters)?);
+        let reason = "a model in parts has no checkpoints: each rank would write its own part, and none the whole";
+        alike.map_err(|_| Error::Model(reason.into()))
     }
-    if let Some(rank) = model.rank() {
-        state = text::value_of_rank_0(&**rank, &state)?;
+
+    /// Writes a checkpoint: the file, the state of the training loop, and the tensors.
+    fn write(
+        &self,
+        folder: Option<&Folder>,
+        (file, state): (&Path, &TrainerState),
+        tensors: &Snapshot,
+    ) -> Result<(), Error> {
+        Ok(folder.map_or(Ok(()), |folder| folder.write(file, state, tensors))?)
+    }
+
+    /// Overwrites the tensors with a checkpoint's, and returns the state of the training loop.
+    fn read(
+        &self,
+        folder: Option<&Folder>,
+        tensors: &Snapshot,
+        rank: Option<&SharedCommunicator>,
+        report: &Report<'_>,
+    ) -> Result<TrainerState, Error> {
+        let find = |folder: &Folder| folder.find(|file, all| take(file, tensors, all), report);
+        let (state, values) = folder.map(find).transpose()?.unwrap_or_default();
+        let mut pairs = tensors.iter().zip(&values);
+        pairs.try_for_each(|((_, tensor), value)| overwrite(tensor, value))?;
+        let Some(rank) = rank else { return Ok(state) };
         tensors.iter().try_for_each(|(_, tensor)| receive(rank, tensor))?;
+        Ok(text::value_of_rank_0(&**rank, &state)?)
     }
-    optimizer.keep(tensors.split_off(weights.iter().count()));
-    Ok(state)
+}
+
+impl Store for Checkpoints {
+    fn flags(&self) -> &Checkpoints {
+        self
+    }
 }
 // ANCHOR_END: restore

@@ -1,9 +1,8 @@
 //! The training loop, written once for a model on one device and for a model on many.
 
-use checkpoints::Checkpoints;
 use datasets::loader::Epochs as _;
 use datasets::source::LoadedData;
-use harness::records::TrainOptions;
+use harness::records::{TrainOptions, TrainerState};
 use harness::report::Report;
 pub use single_gpu::train::Trained;
 use split_batch::loader::ShardLoader;
@@ -11,7 +10,7 @@ use trainer::TrainingRun;
 
 use crate::model::{Model, Progress};
 use crate::optimizer::{Optimizer, Schedule};
-use crate::{Error, resume};
+use crate::{Error, Store, resume};
 
 // ANCHOR: train
 /// Trains a model, plain or wrapped. With a [`Ddp`](crate::Ddp) model all ranks call this together.
@@ -26,7 +25,7 @@ pub fn train(
     data: &LoadedData,
     options: &TrainOptions,
     (optimizer, warm_up): (&mut dyn Optimizer, usize),
-    checkpoints: Option<&Checkpoints>,
+    checkpoints: Option<&dyn Store>,
     report: &mut Report<'_>,
     mut observe: impl FnMut(Progress<'_>) -> Result<(), Error>,
 ) -> Result<Trained, Error> {
@@ -37,6 +36,12 @@ pub fn train(
     let (schedule, dtype) = (Schedule { rate, warm_up }, weights.precision.weights());
     let batches = ShardLoader::new(&data.train, batch_size, seed, dtype, model.hosts());
     let mut steps = start.steps(batches.batches_per_epoch());
+    let length = (batches.batches_per_epoch(), options.epochs);
+    let keep = |state: Option<&TrainerState>, optimizer: &dyn Optimizer| {
+        let (Some(store), Some(state)) = (checkpoints, state) else { return Ok(()) };
+        let Some(file) = store.flags().due(state, length) else { return Ok(()) };
+        store.write(folder.as_ref(), (&file, state), &resume::state_of(weights, optimizer)?)
+    };
     observe(Progress { steps, last: None })?;
 
     let mut run = TrainingRun::resume(options, &batches, report, start);
@@ -47,14 +52,10 @@ pub fn train(
             observe(Progress { steps, last: Some((&batch, &step)) })?;
             // A checkpoint has the sums of all steps before it.
             let sums = if checkpoints.is_some() { step.sums.read()?.into() } else { step.sums };
-            if let (Some(state), Some(folder)) = (run.step_done(sums)?, &folder) {
-                folder.after_step(state, || resume::state_of(weights, optimizer))?;
-            }
+            keep(run.step_done(sums)?, optimizer)?;
         }
         let interrupted = run.epoch_done(model.evaluate(&data.test)?)?;
-        if let (Some(state), Some(folder)) = (interrupted, &folder) {
-            folder.after_step(&state, || resume::state_of(weights, optimizer))?;
-        }
+        keep(interrupted.as_ref(), optimizer)?;
     }
     observe(Progress { steps, last: None })?;
     Ok(Trained { records: run.into_records(), weights: weights.snapshot()? })

@@ -39,7 +39,8 @@ impl Bytes {
         ]
     }
 
-    /// The largest error of these bytes as a prediction of `measured` bytes, over all kinds, as a share of the measured bytes.
+    /// The largest error of these bytes as a prediction of `measured` bytes, over all kinds, as a share of the
+    /// measured bytes.
     pub fn largest_error(self, measured: Self) -> f64 {
         let kinds = self.kinds().into_iter().zip(measured.kinds()).filter(|(a, b)| a != b);
         kinds.map(|((_, a), (_, b))| a.abs_diff(b) as f64 / b as f64).fold(0.0, f64::max)
@@ -62,8 +63,8 @@ impl Bytes {
 // ANCHOR_END: bytes
 
 // ANCHOR: cost
-/// The cost of a unit: seconds for one micro-batch in each pass, and once a step for the sum over replicas and the update;
-/// and bytes.
+/// The cost of a unit: seconds for one micro-batch in each pass, and once a step for the sum over replicas and the
+/// update; and bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Cost {
     /// The forward pass.
@@ -93,8 +94,8 @@ pub struct Cost {
 }
 
 impl Cost {
-    /// In units of time instead of seconds: a forward pass takes one, and so does each half of a backward pass. In units of
-    /// activations instead of bytes: the peak of a stage is the number of micro-batches that the stage keeps.
+    /// In units of time instead of seconds: a forward pass takes one, and so does each half of a backward pass. In
+    /// units of activations instead of bytes: the peak of a stage is the number of micro-batches that the stage keeps.
     pub const UNITS: Self = Self {
         forward: 1.0,
         backward: 2.0,
@@ -159,10 +160,11 @@ impl Cost {
 // ANCHOR_END: cost
 
 // ANCHOR: weigh
-/// The bytes that a stage holds during each of its instructions. `order` has the instructions of all stages, each with its stage.
+/// The bytes that a stage holds during each of its instructions. `order` has the instructions of all stages, each with
+/// its stage.
 ///
-/// An instruction holds its results beside its operands, which it frees at its end. A collective holds its operands until its
-/// `Wait` or `Update`.
+/// An instruction holds its results beside its operands, which it frees at its end. A collective holds its operands
+/// until its `Wait` or `Update`.
 pub(crate) fn weigh(
     schedule: &Schedule,
     costs: &[Cost],

@@ -33,20 +33,41 @@ pub struct Checked {
     smallest_capacity: usize,
 }
 
-/// The law that a schedule breaks, and the place.
+/// A law that a schedule breaks.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Error {
-    /// Any other law than the fourth, in a sentence.
-    #[error("{0}")]
-    Law(String),
-    /// The fourth law: the stages that wait for each other, and the rest of the sentence.
-    #[error("deadlock with channels that hold {text}")]
-    #[expect(missing_docs, reason = "the line above explains the fields")]
-    Deadlock { circle: Vec<Wait>, text: String },
+#[error("{text}")]
+pub struct Error {
+    /// The law.
+    pub law: Law,
+    /// The stages and positions of the instructions that the sentence names, in its order.
+    pub places: Vec<(usize, usize)>,
+    text: String,
 }
 
-fn broken<T>(text: impl Into<String>) -> Result<T, Error> {
-    Err(Error::Law(text.into()))
+/// The laws, by what goes wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Law {
+    /// A schedule has stages, units, micro-batches and replicas, and each stage has a unit.
+    Size,
+    /// A step has no such instruction.
+    Exists,
+    /// A task is done once.
+    Once,
+    /// A task is never done. The place is the end of the list.
+    Missing,
+    /// What a task needs comes before it. The places are the task and what it needs.
+    InOrder,
+    /// Parameters are there when layers run, and end a step as they began.
+    Parameters,
+    /// Messages arrive in the order of sending, and collectives start in one order.
+    Messages,
+    /// No stage waits for ever. The places are those of the circle.
+    Deadlock,
+}
+
+fn broken<T>(law: Law, places: &[Step], text: impl Into<String>) -> Result<T, Error> {
+    let places = places.iter().map(|it| (it.stage, it.position)).collect();
+    Err(Error { law, places, text: text.into() })
 }
 
 impl Checked {
@@ -66,8 +87,8 @@ impl Checked {
         simulate(&self.schedule, self.capacity, costs, message)
     }
 
-    /// The largest number of micro-batches that each stage keeps activations of at one time, in stage order. With several units
-    /// on a stage, each unit counts.
+    /// The largest number of micro-batches that each stage keeps activations of at one time, in stage order. With
+    /// several units on a stage, each unit counts.
     pub fn kept(&self) -> Vec<usize> {
         let units = vec![Cost::UNITS; self.schedule.units()];
         let timeline = self.simulate(&units, 0.0).expect("a cost for each unit");
@@ -81,18 +102,21 @@ pub fn check(schedule: Schedule, capacity: usize) -> Result<Checked, Error> {
     let Schedule { micro_batches, replicas, ref placement, sharded, .. } = schedule;
     let (stages, units) = (schedule.stages(), schedule.units());
     if [stages, units, micro_batches, replicas].contains(&0) {
-        return broken(format!(
+        let text = format!(
             "stages: {stages}, units: {units}, micro-batches: {micro_batches}, replicas: {replicas}; a schedule has at \
              least one of each"
-        ));
+        );
+        return broken(Law::Size, &[], text);
     }
     if !placement.iter().copied().sorted().dedup().eq(0..stages) {
-        return broken(format!(
+        let text = format!(
             "the units are on stages {placement:?}; there are {stages} stages, and each has a unit"
-        ));
+        );
+        return broken(Law::Size, &[], text);
     }
     if sharded && stages > 1 {
-        return broken(format!("{stages} stages in chunks: {WHOLE_IN_PIPELINES}"));
+        let text = format!("{stages} stages in chunks: {WHOLE_IN_PIPELINES}");
+        return broken(Law::Parameters, &[], text);
     }
     for stage in 0..stages {
         let done = check_tasks(&schedule, stage)?;
@@ -106,9 +130,6 @@ pub fn check(schedule: Schedule, capacity: usize) -> Result<Checked, Error> {
 // ANCHOR_END: check
 
 // ANCHOR: one_stage
-/// The law that orders two tasks, in words.
-type Law = &'static str;
-
 /// The position in a list at which each task is done.
 type Done = BTreeMap<Instruction, usize>;
 
@@ -126,17 +147,18 @@ fn check_tasks(schedule: &Schedule, stage: usize) -> Result<Done, Error> {
     let mut done = Done::new();
     for (position, &instruction) in schedule.lists[stage].iter().enumerate() {
         if let Some(text) = no_such(schedule, stage, instruction) {
-            return broken(format!("{}: {text}", step(position)));
+            let it = step(position);
+            return broken(Law::Exists, &[it], format!("{it}: {text}"));
         }
         for task in tasks(instruction) {
             if let Some(first) = done.insert(task, position) {
-                let Step { position: first, instruction, .. } = step(first);
-                return broken(format!(
-                    "{}: instruction {first}, {instruction}, has done that already. Every micro-batch passes a unit \
+                let (it, Step { position: first, instruction, .. }) = (step(position), step(first));
+                let text = format!(
+                    "{it}: instruction {first}, {instruction}, has done that already. Every micro-batch passes a unit \
                      forward once and backward once, every message is sent once, and every unit is summed and updated \
-                     once",
-                    step(position)
-                ));
+                     once"
+                );
+                return broken(Law::Once, &[it], text);
             }
         }
     }
@@ -154,24 +176,30 @@ fn check_tasks(schedule: &Schedule, stage: usize) -> Result<Done, Error> {
                 action => action,
             };
             let missing = Instruction { action, ..task };
+            let end = Step { stage, position: schedule.lists[stage].len(), instruction: missing };
             let text = never_done(schedule, missing);
-            return broken(format!("stage {stage} never does {missing}{text}"));
+            return broken(
+                Law::Missing,
+                &[end],
+                format!("stage {stage} never does {missing}{text}"),
+            );
         }
         if let (Some(&needs), Some(&early)) = (done.get(&first), done.get(&then))
             && needs > early
         {
-            let Step { position, instruction, .. } = step(needs);
-            return broken(format!(
-                "{}: it needs {instruction} first, and that comes later, as instruction {position}. {law}",
-                step(early)
-            ));
+            let (early, needs) = (step(early), step(needs));
+            let text = format!(
+                "{early}: it needs {} first, and that comes later, as instruction {}. {law}",
+                needs.instruction, needs.position
+            );
+            return broken(Law::InOrder, &[early, needs], text);
         }
     }
     Ok(done)
 }
 
-/// The tasks of an instruction: a backward pass in one piece is both halves, and there are two ways to go forward and two
-/// ways to sum. A unit may be gathered and freed many times, which is no task.
+/// The tasks of an instruction: a backward pass in one piece is both halves, and there are two ways to go forward and
+/// two ways to sum. A unit may be gathered and freed many times, which is no task.
 fn tasks(Instruction { unit, action }: Instruction) -> Vec<Instruction> {
     let actions = match action {
         Backward(i) => vec![BackwardInput(i), BackwardWeight(i)],
@@ -195,9 +223,9 @@ fn demands(schedule: &Schedule, stage: usize, task: Instruction) -> bool {
         }
 }
 
-/// The order of the tasks of a micro-batch: a task, a task that needs the first one, and the law. A step may lack some of
-/// these tasks.
-fn order(unit: usize, i: usize) -> Vec<(Instruction, Instruction, Law)> {
+/// The order of the tasks of a micro-batch: a task, a task that needs the first one, and the law. A step may lack some
+/// of these tasks.
+fn order(unit: usize, i: usize) -> Vec<(Instruction, Instruction, &'static str)> {
     let of = |unit| move |action| Instruction { unit, action };
     let (here, next) = (of(unit), of(unit + 1));
     let sent = "What is sent has to be computed first";
@@ -245,7 +273,8 @@ fn check_kept(schedule: &Schedule, stage: usize, done: &Done) -> Result<(), Erro
             }
             _ => continue,
         };
-        return broken(format!("{}: {law}", step(schedule, stage, position)));
+        let it = step(schedule, stage, position);
+        return broken(Law::Exists, &[it], format!("{it}: {law}"));
     }
     Ok(())
 }
@@ -263,8 +292,8 @@ enum Parameters {
     Freed,
 }
 
-/// Checks that the layers of a unit run while its parameters are there, and that a unit ends a step in the state in which it
-/// began.
+/// Checks that the layers of a unit run while its parameters are there, and that a unit ends a step in the state in
+/// which it began.
 fn check_parameters(schedule: &Schedule, stage: usize) -> Result<(), Error> {
     use Parameters::{Freed, Old, OnTheirWay, Whole};
     let list = &schedule.lists[stage];
@@ -303,8 +332,11 @@ fn check_parameters(schedule: &Schedule, stage: usize) -> Result<(), Error> {
             (Update, Whole) if has_chunks => Ok(Old),
             (_, now) => Ok(now),
         };
-        let wrong = |law| Error::Law(format!("{}: {law}", step(schedule, stage, position)));
-        (*now, *last) = (next.map_err(wrong)?, position);
+        let it = step(schedule, stage, position);
+        (*now, *last) = match next {
+            Ok(next) => (next, position),
+            Err(law) => return broken(Law::Parameters, &[it], format!("{it}: {law}")),
+        };
     }
     let law = "A unit ends a step in the state in which it began";
     let wrong = units.into_iter().enumerate().find(|(_, (end, _))| *end != begin);
@@ -316,7 +348,11 @@ fn check_parameters(schedule: &Schedule, stage: usize) -> Result<(), Error> {
             Freed => "freed",
         };
         let last = step(schedule, stage, last);
-        broken(format!("{last}: unit {unit} ends the step {state}. {law}"))
+        broken(
+            Law::Parameters,
+            &[last],
+            format!("{last}: unit {unit} ends the step {state}. {law}"),
+        )
     })
 }
 // ANCHOR_END: parameters
@@ -400,19 +436,19 @@ fn check_order_of_messages(schedule: &Schedule) -> Result<(), Error> {
     for [sends, receives] in channels.into_values() {
         for ((sent, sending), (expected, receiving)) in sends.into_iter().zip(receives) {
             if sent.key != expected.key {
-                let Step { stage, position, instruction } = sending;
-                return broken(format!(
-                    "{receiving}: what arrives is {instruction}, instruction {position} of stage {stage}. What is sent \
-                     first arrives first"
-                ));
+                let text = format!(
+                    "{receiving}: what arrives is {}, instruction {} of stage {}. What is sent first arrives first",
+                    sending.instruction, sending.position, sending.stage
+                );
+                return broken(Law::Messages, &[sending, receiving], text);
             }
         }
     }
     Ok(())
 }
 
-/// Checks that all replicas, each with its own list, start their collectives in one order. Otherwise a sum of one unit would meet
-/// a gather of another.
+/// Checks that all replicas, each with its own list, start their collectives in one order. Otherwise a sum of one unit
+/// would meet a gather of another.
 pub fn in_one_order(replicas: &[Vec<Instruction>]) -> Result<(), Error> {
     let collective = |list: &Vec<Instruction>, number| {
         let found = list.iter().filter(|it| it.action.is_collective()).nth(number);
@@ -422,10 +458,11 @@ pub fn in_one_order(replicas: &[Vec<Instruction>]) -> Result<(), Error> {
         for number in 0..list.len().max(replicas[0].len()) {
             let [first, other] = [&replicas[0], list].map(|list| collective(list, number));
             if first != other {
-                return broken(format!(
+                let text = format!(
                     "collective {number}: replica 0 starts {first}, replica {replica} {other}. All replicas start their \
                      collectives in one order"
-                ));
+                );
+                return broken(Law::Messages, &[], text);
             }
         }
     }
@@ -458,8 +495,10 @@ fn smallest_capacity(schedule: &Schedule, capacity: usize) -> Result<usize, Erro
         None => "No channel helps, however much it holds: each needs what another has yet to send"
             .to_owned(),
     };
-    let text = format!("{}: {waits}. {remedy}", messages(capacity));
-    Err(Error::Deadlock { circle, text })
+    let places: Vec<Step> = circle.iter().map(|wait| wait.step).collect();
+    let text =
+        format!("deadlock with channels that hold {}: {waits}. {remedy}", messages(capacity));
+    broken(Law::Deadlock, &places, text)
 }
 
 /// The circle of a deadlock, from its first stage: each stage waits for the next one, and the last for the first.

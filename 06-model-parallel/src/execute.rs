@@ -1,9 +1,10 @@
 //! The executor: one stage of a pipeline does what its list says.
 //!
-//! An executor knows no kinds of schedules. [`check`](crate::check()) has made sure that everything that an instruction
-//! needs is there, and that no stage waits for ever. The cut and the schedule change no bit of the result: gradients are summed
-//! over the micro-batches in ascending order, as one device sums them, and a batch norm normalises each micro-batch by its own
-//! statistics. With [`by_shards`](Settings::by_shards) the number of replicas changes no bit, either.
+//! An executor knows no kinds of schedules. [`check`](crate::check()) has made sure that everything that an
+//! instruction needs is there, and that no stage waits for ever. The cut and the schedule change no bit of the result:
+//! gradients are summed over the micro-batches in ascending order, as one device sums them, and a batch norm
+//! normalises each micro-batch by its own statistics. With [`by_shards`](Settings::by_shards) the number of replicas
+//! changes no bit, either.
 //!
 //! A stage may hold parts of its layers. Then each rank of its tensor-parallel group has an executor, which exchanges
 //! activations with the executor of the same part in the neighbouring stage ([`mesh`](crate::mesh)).
@@ -110,8 +111,8 @@ pub struct Measured {
 /// The bytes that a device holds in training, and those that it sends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Held {
-    /// The most bytes of each kind at one time. Activations are the tensors that the computation graph holds; operations may
-    /// keep more.
+    /// The most bytes of each kind at one time. Activations are the tensors that the computation graph holds;
+    /// operations may keep more.
     #[serde(flatten)]
     pub peak: Bytes,
     /// The most bytes of all kinds together at one time.
@@ -123,10 +124,10 @@ pub struct Held {
 impl<M: ModuleT> Executor<Whole<M>> {
     /// The executor of a stage on one rank of `mesh`. All ranks call this together.
     ///
-    /// `networks` are the units of the stage: [`Schedule::units_of`]. From now on their batch norms normalise by micro-batch.
-    /// `sample` is the shape of one sample of the data, such as `[1, 28, 28]`. The settings are the default. Fails when mesh,
-    /// schedule and networks do not fit together, when two stages have a tensor of one name, or when another rank stops or
-    /// stalls.
+    /// `networks` are the units of the stage: [`Schedule::units_of`]. From now on their batch norms normalise by
+    /// micro-batch. `sample` is the shape of one sample of the data, such as `[1, 28, 28]`. The settings are the
+    /// default. Fails when mesh, schedule and networks do not fit together, when two stages have a tensor of one name,
+    /// or when another rank stops or stalls.
     pub fn new(
         checked: &Checked,
         networks: Vec<Network<M>>,
@@ -164,10 +165,10 @@ impl<M: ModuleT> Executor<Whole<M>> {
 impl<U: Unit> Executor<U> {
     /// The executor of a stage on one rank of `mesh`. All ranks call this together.
     ///
-    /// `unit` makes the units of the stage in the order of the model, from their numbers and the connection of the replicas. A
-    /// unit is whole when it is made. If the schedule is sharded, the unit is freed before the next one is made. Fails as
-    /// [`new`](Executor::new) does, and when a unit with batch norms is recomputed, or replicas start their collectives in
-    /// different orders.
+    /// `unit` makes the units of the stage in the order of the model, from their numbers and the connection of the
+    /// replicas. A unit is whole when it is made. If the schedule is sharded, the unit is freed before the next one is
+    /// made. Fails as [`new`](Executor::new) does, and when a unit with batch norms is recomputed, or replicas start
+    /// their collectives in different orders.
     pub fn of_units(
         checked: &Checked,
         all: SharedCommunicator,
@@ -291,7 +292,8 @@ impl<U: Unit> Executor<U> {
         Ok(Some(mine))
     }
 
-    /// Adds the sums of all micro-batches, on all ranks: with shards along the tree over the replicas, then over all ranks.
+    /// Adds the sums of all micro-batches, on all ranks: with shards along the tree over the replicas, then over all
+    /// ranks.
     fn total(&self, sums: &[BatchSums]) -> Result<BatchSums, Error> {
         let (Replicas { comm, tree, by_tree, .. }, mut mine) =
             (&*self.replicas, BatchSums::of_no_samples());
@@ -358,8 +360,8 @@ impl<U: Unit> Model for Executor<U> {
     // ANCHOR: loop
     /// Executes every instruction of this stage's list. All ranks call this together.
     ///
-    /// The shards of `share` are the micro-batches, of any sizes. Unit 0 uses the images and the last unit the labels. A black
-    /// image stands in for an empty micro-batch, and its loss and statistics count nothing.
+    /// The shards of `share` are the micro-batches, of any sizes. Unit 0 uses the images and the last unit the labels.
+    /// A black image stands in for an empty micro-batch, and its loss and statistics count nothing.
     fn step(
         &self,
         share: &LocalBatch,

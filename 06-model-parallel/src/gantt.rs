@@ -49,12 +49,12 @@ impl Timeline {
         all
     }
 
-    /// Draws a row of text for each stage, with a column for every `seconds`. A drawing of more than `most` characters a line
-    /// is cut into parts below each other, each below a line with the time of its first column.
+    /// Draws a row of text for each stage, with a column for every `seconds`. A drawing of more than `most` characters
+    /// a line is cut into parts below each other, each below a line with the time of its first column.
     ///
-    /// `F` is a forward pass, `R` a recomputation, `B` a backward pass or its first half, and `W` its second half. The number is
-    /// the micro-batch, and with several chunks a letter names the chunk. If one stage has all units, the number is the unit,
-    /// and a letter names the micro-batch. `··` is a column in which the device waits.
+    /// `F` is a forward pass, `R` a recomputation, `B` a backward pass or its first half, and `W` its second half. The
+    /// number is the micro-batch, and with several chunks a letter names the chunk. If one stage has all units, the
+    /// number is the unit, and a letter names the micro-batch. `··` is a column in which the device waits.
     pub fn drawing(&self, seconds: f64, most: usize) -> String {
         let column = |time: f64| (time / seconds).round() as usize;
         let (columns, numbers) = (column(self.makespan()), self.numbers());
@@ -86,8 +86,8 @@ impl Timeline {
         (0..columns.max(1)).step_by(each).map(part).collect()
     }
 
-    /// Names the two numbers of an instruction: the micro-batch, and the chunk if stages have several units. If one stage has all
-    /// units: the unit, and the micro-batch if there are several.
+    /// Names the two numbers of an instruction: the micro-batch, and the chunk if stages have several units. If one
+    /// stage has all units: the unit, and the micro-batch if there are several.
     fn numbers(&self) -> impl Fn(Instruction) -> Numbers + Copy {
         let (stages, all) = (self.stages, || self.spans.iter().map(|span| span.instruction));
         let several_units = all().any(|it| it.unit >= stages);
@@ -137,11 +137,11 @@ pub fn words(action: Action) -> (usize, char, &'static str) {
 /// The shade of communication, of memory, and of every second chunk.
 const LIGHT: f64 = SHADES[0][1];
 
-/// Makes a Gantt chart of pipelines, each with its name and its steps: the predicted step alone, in units of time, or the
-/// predicted and the measured step, in seconds. Every step begins at 0.
+/// Makes a Gantt chart of pipelines, each with its name and its steps: the predicted step alone, in units of time, or
+/// the predicted and the measured step, in seconds. Every step begins at 0.
 ///
-/// A stage has a row for each of its [`Lanes`], without communication that the prediction gives no time. A measured row is
-/// below its prediction. With a `doubt` about the times, no pipeline is called the best.
+/// A stage has a row for each of its [`Lanes`], without communication that the prediction gives no time. A measured
+/// row is below its prediction. With a `doubt` about the times, no pipeline is called the best.
 pub fn chart<const N: usize>(
     title: &str,
     doubt: Option<String>,

@@ -1,9 +1,9 @@
 //! A step is a list: everything that a stage does in a step of training is an instruction of its list.
 //!
-//! A model is a list of *units*, which are runs of its layers. An instruction names a unit, and says what happens to it.
-//! [`orders`](super::orders) returns lists, [`check`](super::check()) checks them, [`simulate`](mod@super::simulate) times and
-//! weighs them, [`gantt`](super::gantt) draws them, and an [`Executor`](super::Executor) does what they say. None of these knows
-//! the kind of a schedule.
+//! A model is a list of *units*, which are runs of its layers. An instruction names a unit, and says what happens to
+//! it. [`orders`](super::orders) returns lists, [`check`](super::check()) checks them,
+//! [`simulate`](mod@super::simulate) times and weighs them, [`gantt`](super::gantt) draws them, and an
+//! [`Executor`](super::Executor) does what they say. None of these knows the kind of a schedule.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
@@ -142,8 +142,8 @@ pub enum Carries {
 /// The name of an activation or a gradient: its kind, the unit that uses the tensor, and the micro-batch.
 pub type Key = (Carries, usize, usize);
 
-/// A message between two stages. A channel carries the messages of one kind from one stage to another, and they arrive in
-/// the order of sending.
+/// A message between two stages. A channel carries the messages of one kind from one stage to another, and they arrive
+/// in the order of sending.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the lines above and below explain the fields")]
 pub struct Message {
@@ -163,8 +163,8 @@ impl Message {
 
 /// The capacity of a channel that is never full, as in stage 2's `Communicator::send`.
 ///
-/// A capacity is the largest number of messages that are sent and not yet received. With capacity 0 a send waits until the
-/// receiver receives, as in `MPI_Ssend` and NCCL.
+/// A capacity is the largest number of messages that are sent and not yet received. With capacity 0 a send waits until
+/// the receiver receives, as in `MPI_Ssend` and NCCL.
 pub const UNBOUNDED: usize = usize::MAX;
 
 impl Schedule {
@@ -211,8 +211,8 @@ impl Schedule {
         }
     }
 
-    /// The message that an instruction sends or receives. `None` for an instruction that does neither, and when there is no
-    /// such message: the neighbouring unit is missing or on the same stage, or nobody needs the gradient.
+    /// The message that an instruction sends or receives. `None` for an instruction that does neither, and when there
+    /// is no such message: the neighbouring unit is missing or on the same stage, or nobody needs the gradient.
     pub fn message(&self, Instruction { unit, action }: Instruction) -> Option<Message> {
         let (sends, carries, there) = match action {
             Action::RecvActivation(_) => (false, Carries::Activations, unit.checked_sub(1)?),
@@ -230,8 +230,8 @@ impl Schedule {
 
     /// The messages that a stage takes in for each message that it waits for, by the key of the latter.
     ///
-    /// A stage receives the messages of another stage in the order of sending. Two stages with several units send each other
-    /// activations and gradients, so other messages may arrive before the wanted one.
+    /// A stage receives the messages of another stage in the order of sending. Two stages with several units send each
+    /// other activations and gradients, so other messages may arrive before the wanted one.
     pub fn arrivals(&self, stage: usize) -> BTreeMap<Key, Vec<Message>> {
         let (mut coming, mut arrived) = (BTreeMap::new(), BTreeSet::new());
         let messages = |of: usize| self.lists[of].iter().filter_map(|&it| self.message(it));

@@ -1,10 +1,11 @@
 //! Five orders of the passes of a pipeline: naive, GPipe, 1F1B, interleaved 1F1B and ZB-H1.
 //!
-//! A function for each kind generates the passes of a stage in their order. [`Schedule::complete`] adds the messages and the
-//! updates. Other functions from list to list add replicas, drop the gradients that nobody needs, and evaluate.
+//! A function for each kind generates the passes of a stage in their order. [`Schedule::complete`] adds the messages
+//! and the updates. Other functions from list to list add replicas, drop the gradients that nobody needs, and
+//! evaluate.
 //!
-//! `model-parallel --draw` draws all orders. Below, p is the number of stages and m the number of micro-batches. Bubbles are
-//! those of stages that take equally long, with messages that take no time.
+//! `model-parallel --draw` draws all orders. Below, p is the number of stages and m the number of micro-batches.
+//! Bubbles are those of stages that take equally long, with messages that take no time.
 
 use std::fmt;
 use std::str::FromStr;
@@ -27,9 +28,9 @@ pub fn naive(_stage: usize, _stages: usize, micro_batches: usize) -> Vec<Action>
 /// GPipe: all micro-batches forward, then all micro-batches backward.
 ///
 /// The bubble is (p − 1)/(m + p − 1), and a stage keeps the activations of all m micro-batches. Source: Huang et al.,
-/// *GPipe*, 2019, arXiv 1811.06965, section 2.3 and figure 2c. The GPipe of the paper keeps the inputs of its stages only, and
-/// computes the other activations a second time. Its figure goes backward from the last micro-batch. Here, as in PyTorch, the
-/// first micro-batch goes backward first: gradients are summed in one order.
+/// *GPipe*, 2019, arXiv 1811.06965, section 2.3 and figure 2c. The GPipe of the paper keeps the inputs of its stages
+/// only, and computes the other activations a second time. Its figure goes backward from the last micro-batch. Here,
+/// as in PyTorch, the first micro-batch goes backward first: gradients are summed in one order.
 // ANCHOR: gpipe
 pub fn gpipe(_stage: usize, _stages: usize, micro_batches: usize) -> Vec<Action> {
     let forward = (0..micro_batches).map(Forward);
@@ -40,14 +41,15 @@ pub fn gpipe(_stage: usize, _stages: usize, micro_batches: usize) -> Vec<Action>
 
 /// 1F1B: a forward pass for each later stage, then one forward pass and one backward pass in turn.
 ///
-/// The bubble is GPipe's, and stage r keeps the activations of at most p − r micro-batches. Source: Narayanan et al., 2021,
-/// arXiv 2006.09503, as PipeDream-Flush; and arXiv 2104.04473, section 2.2.1.
+/// The bubble is GPipe's, and stage r keeps the activations of at most p − r micro-batches. Source: Narayanan et al.,
+/// 2021, arXiv 2006.09503, as PipeDream-Flush; and arXiv 2104.04473, section 2.2.1.
 // ANCHOR: one_f_one_b
 pub fn one_f_one_b(stage: usize, stages: usize, micro_batches: usize) -> Vec<Action> {
     in_turn(stages - stage - 1, micro_batches, Forward, Backward)
 }
 
-/// Forward and backward passes in turn, with `ahead` forward passes alone before, and as many backward passes alone after.
+/// Forward and backward passes in turn, with `ahead` forward passes alone before, and as many backward passes alone
+/// after.
 fn in_turn<T>(
     ahead: usize,
     passes: usize,
@@ -64,9 +66,9 @@ fn in_turn<T>(
 
 /// Interleaved: 1F1B with v chunks of the model on each stage, which fills the pipeline sooner.
 ///
-/// A micro-batch passes every stage v times. Micro-batches form groups of p: a group passes the first chunks, then the second
-/// chunks, and so on. The bubble is (p − 1)/(v·m + p − 1). The price is v times as many messages, and more activations than in
-/// 1F1B. m is a multiple of p. Source: Narayanan et al., arXiv 2104.04473, section 2.2.2.
+/// A micro-batch passes every stage v times. Micro-batches form groups of p: a group passes the first chunks, then the
+/// second chunks, and so on. The bubble is (p − 1)/(v·m + p − 1). The price is v times as many messages, and more
+/// activations than in 1F1B. m is a multiple of p. Source: Narayanan et al., arXiv 2104.04473, section 2.2.2.
 // ANCHOR: interleaved
 pub fn interleaved(
     stage: usize,
@@ -95,9 +97,9 @@ pub fn interleaved(
 /// computes the gradients of its weights later: stage r after r micro-batches.
 ///
 /// When the three passes take tF, tB and tW, a device is idle for (p − 1)(tF + tB − tW), against (p − 1)(tF + tB + tW)
-/// in 1F1B. This holds from m = p on, and as far as tW is not longer than tF and tB. As in 1F1B, no stage keeps anything of
-/// more than p micro-batches. Source: Qi et al., *Zero Bubble Pipeline Parallelism*, 2023, arXiv 2401.10241, section 2.1,
-/// figure 3 and table 2.
+/// in 1F1B. This holds from m = p on, and as far as tW is not longer than tF and tB. As in 1F1B, no stage keeps
+/// anything of more than p micro-batches. Source: Qi et al., *Zero Bubble Pipeline Parallelism*, 2023, arXiv
+/// 2401.10241, section 2.1, figure 3 and table 2.
 // ANCHOR: zb_h1
 pub fn zb_h1(stage: usize, stages: usize, micro_batches: usize) -> Vec<Action> {
     let mut order = Vec::new();
@@ -229,8 +231,8 @@ impl Kind {
 }
 
 impl Schedule {
-    /// Completes lists of passes: receives an input right before the pass that needs the input, sends a result right after
-    /// the pass that computes the result, and updates all units at the end.
+    /// Completes lists of passes: receives an input right before the pass that needs the input, sends a result right
+    /// after the pass that computes the result, and updates all units at the end.
     #[must_use]
     pub fn complete(mut self) -> Self {
         let of_unit = |unit| move |action| Instruction { unit, action };
@@ -271,8 +273,8 @@ impl Schedule {
         self
     }
 
-    /// The same step for a model whose first units have nothing to train. They go forward only, and no gradient goes back to
-    /// them.
+    /// The same step for a model whose first units have nothing to train. They go forward only, and no gradient goes
+    /// back to them.
     #[must_use]
     pub fn trained_from(mut self, unit: usize) -> Self {
         self.first_trained = unit;
@@ -287,8 +289,8 @@ impl Schedule {
         self
     }
 
-    /// Forward passes alone, for an evaluation on so many micro-batches: all micro-batches pass a unit, then the next one. A unit in
-    /// chunks is whole for its passes.
+    /// Forward passes alone, for an evaluation on so many micro-batches: all micro-batches pass a unit, then the next
+    /// one. A unit in chunks is whole for its passes.
     #[must_use]
     pub fn forward_only(&self, micro_batches: usize) -> Self {
         let forward = |unit| {

@@ -1,8 +1,8 @@
 //! The simulator: when every instruction runs. [`bytes`](super::bytes) adds the bytes that every stage holds.
 //!
-//! A stage has two streams. One computes, in the order of the list; a received message is waited for where it stands. The
-//! other communicates: a collective starts where it stands in the list, after the collectives before it. An update waits for
-//! its sum, and a `Wait` for its gather. A step with measured times and bytes is the same [`Timeline`].
+//! A stage has two streams. One computes, in the order of the list; a received message is waited for where it stands.
+//! The other communicates: a collective starts where it stands in the list, after the collectives before it. An update
+//! waits for its sum, and a `Wait` for its gather. A step with measured times and bytes is the same [`Timeline`].
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,8 +14,8 @@ use crate::bytes::{Bytes, Cost, weigh};
 use crate::instructions::{Action, Instruction, Schedule};
 
 // ANCHOR: timeline
-/// One instruction of one stage: its times, in seconds, and the most bytes that the stage holds meanwhile. A message starts
-/// when the stage begins to wait.
+/// One instruction of one stage: its times, in seconds, and the most bytes that the stage holds meanwhile. A message
+/// starts when the stage begins to wait.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[expect(missing_docs, reason = "the lines above explain the fields")]
 pub struct Span {
@@ -97,8 +97,8 @@ pub(crate) fn peaks<'a>(spans: impl IntoIterator<Item = &'a Span>) -> (Bytes, us
 // ANCHOR: simulate
 /// Simulates a step of a checked schedule: the spans of all stages, with channels of this capacity.
 ///
-/// `costs` has a cost for each unit. A message between two stages takes `message` seconds. Fails when the number of costs is
-/// another, or a time is negative or not finite.
+/// `costs` has a cost for each unit. A message between two stages takes `message` seconds. Fails when the number of
+/// costs is another, or a time is negative or not finite.
 pub(crate) fn simulate(
     schedule: &Schedule,
     capacity: usize,
@@ -195,8 +195,8 @@ impl Traffic {
 /// Executes a schedule without a device: the spans of all stages in stage order, or the stages that wait when no stage
 /// can go on. Time starts at 0. A message takes `message` seconds, and another instruction takes `work` seconds.
 ///
-/// Each stage has a clock of its own, and goes on until it waits for another stage. The result does not depend on the order
-/// of the stages' turns. All replicas do the same at the same time.
+/// Each stage has a clock of its own, and goes on until it waits for another stage. The result does not depend on the
+/// order of the stages' turns. All replicas do the same at the same time.
 pub(crate) fn run(
     schedule: &Schedule,
     capacity: usize,

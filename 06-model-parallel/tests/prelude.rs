@@ -12,7 +12,7 @@ pub(crate) use concise_wrapper::ddp::{Ddp, Reduction};
 pub(crate) use concise_wrapper::optimizer::{Momentum, Optimizer as _, Sgd};
 pub(crate) use concise_wrapper::resnet::ResNet18;
 pub(crate) use concise_wrapper::train::train;
-pub(crate) use concise_wrapper::{Error, Model, Network};
+pub(crate) use concise_wrapper::{Error, Model, Network, Store};
 pub(crate) use datasets::loader::Epochs;
 pub(crate) use datasets::source::LoadedData;
 pub(crate) use datasets::{CLASSES, Dataset, PIXELS, SAMPLE};

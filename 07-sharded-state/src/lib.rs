@@ -2,13 +2,15 @@
 //!
 //! A step is a list, as in stage 6. A strategy is a function from list to list ([`strategies`]), and stage 6's checker,
 //! simulator and executor do the rest. What is new is a second kind of [`Unit`](model_parallel::execute::unit::Unit), whose
-//! parameters can be freed and filled again ([`flat`], [`unit`]).
+//! parameters can be freed and filled again ([`flat`], [`mod@unit`]).
 
+pub mod checkpoint;
 pub mod counted;
 pub mod flat;
 pub mod strategies;
 pub mod unit;
 
+pub use checkpoint::Sets;
 pub use counted::Counted;
 pub use unit::Sharded;
 

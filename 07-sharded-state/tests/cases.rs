@@ -30,7 +30,7 @@ pub enum Updates {
 }
 
 impl Updates {
-    fn optimizer(self) -> Box<dyn Optimizer> {
+    pub fn optimizer(self) -> Box<dyn Optimizer> {
         match self {
             Self::Momentum => Box::new(Sgd::new(Momentum { momentum: 0.9, weight_decay: 1e-3 })),
             Self::AdamW => Box::new(AdamW::default()),
@@ -203,7 +203,7 @@ pub fn values(named: &Named) -> Vec<(String, Vec<f64>)> {
     named.iter().map(value).collect()
 }
 
-fn sorted(mut named: Named) -> Named {
+pub fn sorted(mut named: Named) -> Named {
     named.sort_by(|(a, _), (b, _)| a.cmp(b));
     named
 }

@@ -16,8 +16,8 @@ use crate::check::{Checked, check};
 use crate::instructions::{Action, Instruction, Schedule, UNBOUNDED};
 
 // ANCHOR: begin
-/// The schedule without the gradients of the first units, if these have nothing to train. All stages of a pipeline call this
-/// together.
+/// The schedule without the gradients of the first units, if these have nothing to train. All stages of a pipeline
+/// call this together.
 ///
 /// Otherwise the next unit would compute a gradient that nobody needs, perhaps by another algorithm than one device.
 pub(super) fn behind_nothing_to_train<U: Unit>(
@@ -59,8 +59,8 @@ pub(super) fn each_in_one_stage<'a>(
 
 /// Finds the shapes that each unit receives and sends. All stages of a pipeline call this together.
 ///
-/// A receiver must know the shape of a message. Only unit 0 knows its input, a sample of the data. Each unit therefore passes
-/// a sample of zeros through its layers, and sends the shape of the result to the next unit.
+/// A receiver must know the shape of a message. Only unit 0 knows its input, a sample of the data. Each unit therefore
+/// passes a sample of zeros through its layers, and sends the shape of the result to the next unit.
 pub(super) fn with_shapes<U: Unit>(
     schedule: &Schedule,
     units: impl Iterator<Item = Result<(usize, U), Error>>,

@@ -15,17 +15,17 @@ use super::unit::Unit;
 use super::{Executor, doing, failed};
 
 // ANCHOR: evaluate
-/// The number of batches of a list, for each stage. A list holds up the slowest stage only, and all stages begin the next list
-/// together: so no stage runs ahead by more than a list.
+/// The number of batches of a list, for each stage. A list holds up the slowest stage only, and all stages begin the
+/// next list together: so no stage runs ahead by more than a list.
 const AT_ONCE: usize = 4;
 
 impl<U: Unit> Executor<U> {
-    /// The sums of loss and correct answers over each batch of a part of a data set, by the running statistics of batch
-    /// norms. The rank with the loss returns the sums, and all other ranks return zeros. Every rank counts a signal that has
-    /// reached its process. All ranks of a pipeline call this together, with the same part.
+    /// The sums of loss and correct answers over each batch of a part of a data set, by the running statistics of
+    /// batch norms. The rank with the loss returns the sums, and all other ranks return zeros. Every rank counts a
+    /// signal that has reached its process. All ranks of a pipeline call this together, with the same part.
     ///
-    /// Fails when the images do not fit the model, or another stage stops or stalls: the message names the stage. After a
-    /// signal no list begins, and the sums are not used.
+    /// Fails when the images do not fit the model, or another stage stops or stalls: the message names the stage.
+    /// After a signal no list begins, and the sums are not used.
     pub fn evaluate_part(&self, images: &Dataset, part: Part) -> Result<SumsByBatch, Error> {
         let _span = info_span!(target: COMPUTE, "evaluate").entered();
         let (none, mut batches) = (BatchSums::of_no_samples(), Vec::new());

@@ -22,7 +22,8 @@ use crate::instructions::{Action, Instruction};
 use crate::simulate::QUEUE;
 
 // ANCHOR: unit
-/// A unit of the model, as the executor uses it on its rank. All replicas start the collectives of their units in one order.
+/// A unit of the model, as the executor uses it on its rank. All replicas start the collectives of their units in one
+/// order.
 pub trait Unit {
     /// The type of the layers.
     type Module: ModuleT;
@@ -44,8 +45,8 @@ pub trait Unit {
     /// Starts a collective. Fails for a collective that this unit does not have.
     fn start(&self, collective: Action) -> Result<(), Error>;
 
-    /// Waits for the gathered parameters, and gives them to the layers. Returns what has arrived, which is free when the caller
-    /// drops it.
+    /// Waits for the gathered parameters, and gives them to the layers. Returns what has arrived, which is free when
+    /// the caller drops it.
     fn wait(&self) -> Result<Vec<Tensor>, Error>;
 
     /// Drops the gathered parameters.
@@ -96,8 +97,9 @@ impl Replicas {
         Ok(Self { comm, tree, by_tree, algorithm, thread, done, times })
     }
 
-    /// Starts the collective of an instruction: the second thread does `job` with the second connection, after the jobs before.
-    /// The tensors of the job and of its result are in CPU memory. With one replica, the job is done at once.
+    /// Starts the collective of an instruction: the second thread does `job` with the second connection, after the
+    /// jobs before. The tensors of the job and of its result are in CPU memory. With one replica, the job is done at
+    /// once.
     pub fn start(
         &self,
         of: Instruction,
@@ -278,7 +280,8 @@ impl<M: ModuleT> Unit for Whole<M> {
 }
 // ANCHOR_END: whole
 
-/// Adds the gradients of a micro-batch to a sum, which is empty before the first one. Each pair is freed as soon as it is added.
+/// Adds the gradients of a micro-batch to a sum, which is empty before the first one. Each pair is freed as soon as it
+/// is added.
 pub fn add(sum: &mut Vec<Tensor>, gradients: Vec<Tensor>) -> TensorResult<()> {
     let added = match std::mem::take(sum) {
         first if first.is_empty() => gradients,

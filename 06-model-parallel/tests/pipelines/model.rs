@@ -18,7 +18,7 @@ const OPTIONS: TrainOptions =
 
 fn trained(
     model: &impl concise_wrapper::Model,
-    checkpoints: Option<&Checkpoints>,
+    checkpoints: Option<&dyn Store>,
 ) -> Result<Trained, Error> {
     let report = &mut Report::silent();
     let sgd = &mut Sgd::new(CONSTANTS);

@@ -5,9 +5,10 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
 use harness::cli::{UsageError, whole};
+use harness::records::TrainerState;
 use harness::report::{file, thousands};
 
-use crate::folder::{LOCK, check, checkpoints};
+use crate::folder::{LOCK, PREFIX, SUFFIX, check, checkpoints};
 use crate::{Configuration, Error, MOST_EPOCHS};
 
 /// Where a run keeps its checkpoints, and whether it resumes from one. A program flattens `Option<Checkpoints>`.
@@ -73,6 +74,15 @@ impl Checkpoints {
         let refused = |error| Error::Refused(format!("{}: {error}", path.display()));
         let checked = usable.map_err(refused).and_then(|()| check(path, self.resume));
         checked.map_err(|error| UsageError::new(format_args!("--checkpoint {error}")))
+    }
+
+    /// Returns the file for the state after a step, if a checkpoint is due: after every so many steps, after the last step, and
+    /// after an interrupt. The run has so many batches in each of so many epochs.
+    pub fn due(&self, state: &TrainerState, of: (usize, usize)) -> Option<PathBuf> {
+        let step = state.steps(of.0);
+        let last = (state.batches, state.epoch()) == of;
+        let is_due = step.is_multiple_of(self.every) || last || state.sums.interrupts > 0;
+        is_due.then(|| self.folder.join(format!("{PREFIX}{step:08}{SUFFIX}")))
     }
 
     /// Returns the file of the newest checkpoint in the folder. Fails when the folder cannot be read.

@@ -135,21 +135,23 @@ fn digest(header: &str, tensors: &BTreeMap<String, Tensor>) -> String {
     format!("{:x}", HexDisplay(&hash.finalize()))
 }
 
-/// Returns the first difference between the tensors of a checkpoint and the `expected` ones, in words.
-pub(crate) fn difference(
-    expected: &[(String, Tensor)],
-    checkpoint: &BTreeMap<String, Tensor>,
-) -> Option<String> {
-    let expected: BTreeMap<_, _> = expected.iter().map(|(name, tensor)| (name, tensor)).collect();
-    let mut names = expected.keys().copied().chain(checkpoint.keys());
-    let kind = |tensor: Option<&Tensor>| match tensor {
-        Some(tensor) => format!("{:?} {:?}", tensor.dtype(), tensor.dims()),
-        None => "none".to_owned(),
-    };
-    names.find_map(|name| {
-        let (there, here) = (kind(checkpoint.get(name)), kind(expected.get(name).copied()));
-        (there != here).then(|| format!("has tensor {name} {there}, this run's network has {here}"))
-    })
+/// Takes the values of a run's tensors out of the checkpoint at `path`, in order. Refuses other tensors, with the first difference.
+pub fn take(
+    path: &Path,
+    tensors: &[(String, Tensor)],
+    mut values: BTreeMap<String, Tensor>,
+) -> Result<Vec<Tensor>, Error> {
+    let kind = |it: &Tensor| format!("{:?} {:?}", it.dtype(), it.dims());
+    let here: BTreeMap<_, _> = tensors.iter().map(|(name, it)| (name, kind(it))).collect();
+    let there: BTreeMap<_, _> = values.iter().map(|(name, it)| (name, kind(it))).collect();
+    for name in here.keys().chain(there.keys()) {
+        let [there, here] = [&there, &here].map(|of| of.get(name).map_or("none", String::as_str));
+        if there != here {
+            let difference = format!("has tensor {name} {there}, this run's network has {here}");
+            return Err(Error::Refused(format!("checkpoint {} {difference}", path.display())));
+        }
+    }
+    Ok(tensors.iter().filter_map(|(name, _)| values.remove(name)).collect())
 }
 
 #[cfg(test)]
@@ -233,7 +235,7 @@ mod tests {
         written(&path);
         let (position, settings, values) = read(&path).unwrap();
         assert_eq!((position, settings), (state(0.1), configuration()));
-        assert_eq!(difference(&tensors(), &values), None);
+        take(&path, &tensors(), values.clone()).unwrap();
         let bits: Vec<u32> =
             values["b"].to_vec1::<f32>().unwrap().iter().map(|v| v.to_bits()).collect();
         assert_eq!(bits, [1.0, -0.0, 3e-40].map(f32::to_bits));
@@ -304,13 +306,13 @@ mod tests {
         let whole = Tensor::new(&[1u32, 2], &Device::Cpu).unwrap();
         write(&path, &state(0.1), &configuration(), &[("a".to_owned(), whole)]).unwrap();
         let (.., values) = read(&path).unwrap();
-        let found = difference(&tensors(), &values).unwrap();
-        assert_eq!(found, "has tensor a U32 [2], this run's network has F64 []");
+        let refused = |values| take(&path, &tensors(), values).unwrap_err().to_string();
+        let found = "has tensor a U32 [2], this run's network has F64 []";
+        assert_eq!(refused(values), format!("checkpoint {} {found}", path.display()));
         written(&path);
         let (.., mut values) = read(&path).unwrap();
         values.remove("b");
-        let missing = difference(&tensors(), &values).unwrap();
-        assert_eq!(missing, "has tensor b none, this run's network has F32 [3]");
+        assert!(refused(values).ends_with("has tensor b none, this run's network has F32 [3]"));
         let error = read(&folder.path().join("nothing")).unwrap_err().to_string();
         assert!(error.starts_with("cannot read "), "{error}");
     }

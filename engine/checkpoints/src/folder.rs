@@ -1,5 +1,6 @@
 //! The folder of a run's checkpoints.
 
+use std::collections::BTreeMap;
 use std::fs::{self, File, TryLockError};
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
@@ -13,13 +14,14 @@ use harness::report::trace::COMPUTE;
 use itertools::Itertools as _;
 use tracing::info_span;
 
+use crate::file::Checkpoint;
 use crate::{Checkpoints, Error, Resume, file};
 
 /// The file whose lock a run holds. The system releases the lock when the process ends, also after a crash. The file stays.
 pub(crate) const LOCK: &str = "lock";
 
-const PREFIX: &str = "step-";
-const SUFFIX: &str = ".safetensors";
+pub(crate) const PREFIX: &str = "step-";
+pub(crate) const SUFFIX: &str = ".safetensors";
 
 /// A locked folder: only this run writes to it until the folder is dropped.
 #[derive(Debug)]
@@ -66,54 +68,45 @@ impl Folder {
         Ok(Self { settings, batches_per_epoch, epochs, _lock: lock })
     }
 
-    /// Writes a checkpoint of the state after a step, if one is due: after every so many steps, after the last step, and after an
-    /// interrupt. Surplus checkpoints are removed before and after. So a whole one is there at any time, and the folder needs room
-    /// for one more than the number to keep. Fails when a file cannot be written or removed.
-    pub fn after_step<E: From<Error>>(
+    /// Writes the checkpoint that is [due](Checkpoints::due). Surplus ones are removed before and after. So a whole one is there at any
+    /// time, and the folder needs room for one more than the number to keep. Fails when a file cannot be written or removed.
+    pub fn write(
         &self,
+        path: &Path,
         state: &TrainerState,
-        tensors: impl FnOnce() -> Result<Vec<(String, Tensor)>, E>,
-    ) -> Result<(), E> {
-        let Checkpoints { folder, every, keep, configuration, .. } = &self.settings;
-        let step = state.steps(self.batches_per_epoch);
-        let last = state.epoch() == self.epochs && state.batches == self.batches_per_epoch;
-        if !(step.is_multiple_of(*every) || last || state.sums.interrupts > 0) {
-            return Ok(());
-        }
+        tensors: &[(String, Tensor)],
+    ) -> Result<(), Error> {
+        let Checkpoints { folder, keep, configuration, .. } = &self.settings;
         let _span = info_span!(target: COMPUTE, "checkpoint").entered();
-        let path = folder.join(format!("{PREFIX}{step:08}{SUFFIX}"));
         let keep = (*keep).max(1);
         let remove_surplus = || {
-            let checkpoints = checkpoints(folder)?;
-            let surplus = checkpoints.len().saturating_sub(keep);
-            checkpoints[..surplus].iter().try_for_each(|(_, path)| remove(path))
+            let mut surplus = checkpoints(folder)?.into_iter().rev().skip(keep);
+            surplus.try_for_each(|(_, path)| remove(&path))
         };
         remove_surplus()?;
-        file::write(&path, state, configuration, &tensors()?).map_err(|reason| {
-            let room = match reason.kind() {
-                ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
-                    format!("; --keep {keep} takes the room of {} checkpoints", keep + 1)
-                }
-                _ => String::new(),
-            };
+        file::write(path, state, configuration, tensors).map_err(|reason| {
+            let full = matches!(reason.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded);
+            let room = format!("; --keep {keep} takes the room of {} checkpoints", keep + 1);
+            let room = if full { &*room } else { "" };
             Error::Unusable(format!("cannot write {}: {reason}{room}", path.display()))
         })?;
-        Ok(remove_surplus()?)
+        remove_surplus()
     }
 
-    /// Finds the checkpoint to resume from. Returns the state of the training loop, and the values of `tensors`, in their order and in
-    /// CPU memory. Reports the checkpoint, and each unusable one, which gets another name. Fails when no checkpoint can be used, when
-    /// it does not fit this run or `tensors`, or when the newest is unusable and the run asked for it.
-    pub fn find(
+    /// Finds the checkpoint to resume from. Returns the state of the training loop, and what `take` makes of the file and its tensors,
+    /// which are in CPU memory. Reports the checkpoint, and each unusable one, which gets another name. Fails when no checkpoint can be
+    /// used, when it does not fit this run, or when the newest is unusable and the run asked for it.
+    pub fn find<T>(
         &self,
-        tensors: &[(String, Tensor)],
+        take: impl Fn(&Path, BTreeMap<String, Tensor>) -> Result<T, Error>,
         report: &Report<'_>,
-    ) -> Result<(TrainerState, Vec<Tensor>), Error> {
+    ) -> Result<(TrainerState, T), Error> {
         let Self { settings, batches_per_epoch, .. } = self;
         let mut unusable: Vec<(PathBuf, Error)> = Vec::new();
         for (step, path) in checkpoints(&settings.folder)?.into_iter().rev() {
-            let error = match self.read(step, &path, tensors) {
-                Ok((state, values)) => {
+            let read = self.read(step, &path);
+            let error = match read.and_then(|(state, _, it)| Ok((state, take(&path, it)?))) {
+                Ok((state, taken)) => {
                     for (path, error) in unusable {
                         let aside = path.with_added_extension("broken");
                         fs::rename(&path, &aside).map_err(Error::io("set aside", &path))?;
@@ -125,7 +118,7 @@ impl Folder {
                         state.epoch(),
                         path.display()
                     ));
-                    return Ok((state, values));
+                    return Ok((state, taken));
                 }
                 Err(error @ Error::Unusable(_)) => error,
                 Err(error) => return Err(error),
@@ -143,19 +136,14 @@ impl Folder {
     }
 
     /// Reads the checkpoint after a step, and compares it with this run.
-    fn read(
-        &self,
-        step: usize,
-        path: &Path,
-        tensors: &[(String, Tensor)],
-    ) -> Result<(TrainerState, Vec<Tensor>), Error> {
-        let (state, configuration, mut values) = file::read(path)?;
+    fn read(&self, step: usize, path: &Path) -> Result<Checkpoint, Error> {
+        let checkpoint = file::read(path)?;
+        let (state, configuration, _) = &checkpoint;
         let Self { settings, batches_per_epoch, epochs, .. } = self;
         let (epoch, batches) = (state.epoch(), state.batches);
         let ended =
             format!("is in epoch {epoch}, this run ends after {epochs}: ask for more epochs");
-        let difference = settings.configuration.difference(&configuration);
-        let difference = difference.or_else(|| file::difference(tensors, &values));
+        let difference = settings.configuration.difference(configuration);
         if let Some(difference) = difference.or((epoch > *epochs).then_some(ended)) {
             return Err(Error::Refused(format!("checkpoint {} {difference}", path.display())));
         }
@@ -163,7 +151,7 @@ impl Folder {
             let of = format!("batch {batches} of {batches_per_epoch} in epoch {epoch}");
             return Err(Error::damaged(path, format!("step {step} is not that of {of}")));
         }
-        Ok((state, tensors.iter().filter_map(|(name, _)| values.remove(name)).collect()))
+        Ok(checkpoint)
     }
 }
 
@@ -239,7 +227,7 @@ mod tests {
         };
         let read = |folder: Folder, step, state| {
             file::write(&path, &state, &Configuration::default(), &[]).unwrap();
-            folder.read(step, &path, &[]).map(|(state, _)| state).map_err(|error| error.to_string())
+            folder.read(step, &path).map(|(state, ..)| state).map_err(|error| error.to_string())
         };
         assert_eq!(read(folder(5, 2), 7, state(1, 2)), Ok(state(1, 2)));
         assert_eq!(read(folder(5, 2), 10, state(1, 5)), Ok(state(1, 5)));

@@ -6,7 +6,7 @@
 use std::iter;
 
 use crate::prelude::*;
-use model_parallel::check::Error as Fault;
+use model_parallel::check::{Error as Fault, Law as Broken};
 use model_parallel::instructions::{Action, Schedule};
 use model_parallel::{Checked, Cost, Kind, Timeline, check};
 
@@ -29,6 +29,7 @@ const AWAITED: &str = "a message is awaited right before the pass that needs it,
 /// The laws of lists that are no schedule.
 const NO_SUCH_BATCH: &str = "a stage works on the micro-batches that there are; m may be below p";
 const NO_SUCH_STAGE: &str = "no stage comes before the first, and none after the last";
+const WHOLE: &str = "a stage holds its layers whole: gathers, frees and chunks are for chapter 7";
 const UPDATE_LAST: &str = "the update comes last: until a gradient is sent, a stage waits for it";
 const UPDATE_ONCE: &str = "sum, then update once: all micro-batches equal one batch";
 const NEEDED_FIRST: &str = "an action comes after the message or the pass that it needs";
@@ -91,28 +92,26 @@ fn stages_take_turns(answer: Answer, case: &Case) -> Outcome {
 
 fn not_sound(lists: &Schedule, error: &Fault) -> Finding {
     let last = lists.micro_batches - 1;
-    let (law, shown) = match error {
-        Fault::NoSuch { step, .. } => {
-            let beyond = step.instruction.action.micro_batch() > Some(last);
-            let law = if beyond { NO_SUCH_BATCH } else { NO_SUCH_STAGE };
-            (law, vec![(step.stage, step.position)])
-        }
-        Fault::TooEarly { step, needs, .. } if step.instruction.action == Action::Update => {
-            (UPDATE_ONCE, vec![(needs.stage, needs.position)])
-        }
-        Fault::TooEarly { step, .. } => (NEEDED_FIRST, vec![(step.stage, step.position)]),
-        Fault::Twice { step, .. } => (ONCE, vec![(step.stage, step.position)]),
-        Fault::Missing { stage, .. } => (ALL, vec![(*stage, lists.lists[*stage].len())]),
-        Fault::Order { sending, receiving } => {
-            (SENDS, [sending, receiving].map(|step| (step.stage, step.position)).into())
-        }
-        Fault::Deadlock { circle, .. } => {
-            let waiting = circle.iter().map(|wait| (wait.step.stage, wait.step.position));
-            (CIRCLE, waiting.collect())
-        }
-        Fault::Empty { .. } | Fault::Nowhere { .. } => {
-            unreachable!("there are stages and micro-batches")
-        }
+    let place = error.places.first().copied().unwrap_or_default();
+    let action = lists.lists[place.0].get(place.1).map(|it| it.action);
+    let law = match error.law {
+        Broken::Exists if action.and_then(Action::micro_batch) > Some(last) => NO_SUCH_BATCH,
+        Broken::Exists if action.is_some_and(Action::is_collective) => WHOLE,
+        Broken::Exists if matches!(action, Some(Action::Wait | Action::Free)) => WHOLE,
+        Broken::Exists => NO_SUCH_STAGE,
+        Broken::InOrder if action == Some(Action::Update) => UPDATE_ONCE,
+        Broken::InOrder => NEEDED_FIRST,
+        Broken::Once => ONCE,
+        Broken::Missing => ALL,
+        Broken::Messages => SENDS,
+        Broken::Deadlock => CIRCLE,
+        Broken::Parameters => WHOLE,
+        Broken::Size => unreachable!("there are stages and micro-batches"),
+    };
+    let shown = match (error.law, law) {
+        (Broken::InOrder, UPDATE_ONCE) => vec![error.places[1]],
+        (Broken::InOrder, _) => vec![place],
+        _ => error.places.clone(),
     };
     let shown = shown.into_iter().map(|(stage, position)| up_to(lists, stage, position));
     let got = format!("{error}\n{}", shown.collect::<Vec<_>>().join("\n"));

@@ -4,8 +4,8 @@ use std::fs;
 use std::path::Path;
 
 use checkpoints::{Checkpoints, Configuration, Resume};
-use concise_wrapper::Error;
 use concise_wrapper::train::Trained;
+use concise_wrapper::{Error, Store};
 use harness::records::EpochRecord;
 use tempfile::TempDir;
 
@@ -90,8 +90,8 @@ impl Settings {
 
     pub(crate) fn train(&self, model: &impl Model) -> Result<Trained, Error> {
         let Self { data, options, extras: Extras { constants, warm_up }, .. } = self;
-        let (mut optimizer, checkpoints) =
-            ((self.optimizer)(*constants), self.checkpoints.as_ref());
+        let checkpoints = self.checkpoints.as_ref().map(|it| it as &dyn Store);
+        let mut optimizer = (self.optimizer)(*constants);
         let (optimizer, report) = (&mut *optimizer, &mut Report::silent());
         train(model, data, options, (optimizer, *warm_up), checkpoints, report, |_| Ok(()))
     }

@@ -1,0 +1,246 @@
+//! Checkpoints of a run whose state is in chunks: a checkpoint is a *set* of files.
+//!
+//! Each rank writes its *shard*, a safetensors file. A shard has a chunk of each unit, and the state of the optimizer for the chunk.
+//! Rank 0's shard has the buffers, too. Then rank 0 writes the *index*, a checkpoint of stage 5. The index has the progress of the run,
+//! all settings, the names and shapes of each unit, and a hash of each shard. No run resumes from a set without an index.
+//!
+//! A run resumes on any number of ranks: a rank reads its new chunks from all shards that have a part of them. The ranks need one
+//! folder, on a file system that all see. Under DDP every rank has everything, and stage 5's checkpoints do as they are.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt::Display;
+use std::path::{Path, PathBuf};
+use std::{fs, io};
+
+use candle_core::safetensors::load_buffer;
+use candle_core::{Device, ModuleT, Result as TensorResult, Tensor};
+use checkpoints::{Checkpoints, Error as CheckpointError, Folder};
+use concise_wrapper::weights::{Snapshot, Weights};
+use concise_wrapper::{Error, Model as _, Store, replicas, text};
+use harness::records::TrainerState;
+use harness::report::{Report, file};
+use itertools::Itertools as _;
+use model_parallel::Executor;
+use model_parallel::execute::unit::Unit as _;
+use model_state::weights_hash::WeightsHash;
+use ops::update::overwrite;
+use params_and_allreduce::collectives::chunk_range;
+use params_and_allreduce::communicator::SharedCommunicator;
+
+use crate::{Sharded, Sharing};
+
+/// The tensor of the index: a hash of each shard, in the order of the ranks.
+const HASHES: &str = "shards";
+
+/// What follows the name of the index in the name of a shard.
+const SHARD: &str = ".shard-";
+
+/// A folder for the checkpoints of a run on executors of [`Sharded`] units.
+pub struct Sets<'a, M> {
+    flags: Checkpoints,
+    executor: &'a Executor<Sharded<M>>,
+    /// The length of each unit's row, by the name of its chunk.
+    rows: HashMap<String, usize>,
+}
+
+impl<'a, M: ModuleT> Sets<'a, M> {
+    /// The sets of this executor's rank. The configuration in `flags` has the settings that the training loop does not know, such as
+    /// the name of the model. It needs neither the sharing nor the units.
+    pub fn new(
+        mut flags: Checkpoints,
+        sharing: Sharing,
+        executor: &'a Executor<Sharded<M>>,
+    ) -> Self {
+        let (settings, mut rows) = (&mut flags.configuration, HashMap::new());
+        settings.extend([("sharing", format!("{sharing:?}").to_lowercase())]);
+        for unit in executor.units() {
+            let tensors = unit.network().weights().iter();
+            let mut tensors = tensors.map(|it| format!("{} {:?}", it.name, it.tensor.dims()));
+            let value = format!("{} ({} in a row)", tensors.join(", "), unit.row_len());
+            settings.extend([(&*format!("unit {}", unit.number()), value)]);
+            let chunk = unit.owned().parameters.first();
+            rows.extend(chunk.map(|chunk| (chunk.name.clone(), unit.row_len())));
+        }
+        Self { flags, executor, rows }
+    }
+
+    fn comm(&self) -> &SharedCommunicator {
+        self.executor.rank().expect("an executor has a connection")
+    }
+
+    /// The length of the row of which a tensor is a chunk, or belongs to a chunk: `mean/unit0.chunk` belongs to `unit0.chunk`.
+    fn row(&self, name: &str) -> Option<usize> {
+        self.rows.get(name.rsplit('/').next()?).copied()
+    }
+}
+
+impl<M: ModuleT> Store for Sets<'_, M> {
+    fn flags(&self) -> &Checkpoints {
+        &self.flags
+    }
+
+    /// Ranks have different chunks.
+    fn check(&self, _: &SharedCommunicator, _: &Weights) -> Result<(), Error> {
+        Ok(())
+    }
+
+    /// Writes this rank's shard. When all ranks have written theirs, rank 0 writes the index.
+    fn write(
+        &self,
+        folder: Option<&Folder>,
+        (index, state): (&Path, &TrainerState),
+        tensors: &Snapshot,
+    ) -> Result<(), Error> {
+        let (rank, ranks) = (self.comm().rank(), self.comm().world_size());
+        let own = tensors.iter().filter(|(name, _)| rank == 0 || self.row(name).is_some());
+        let copy = |(name, it): &(String, Tensor)| Ok((name.clone(), it.to_device(&Device::Cpu)?));
+        let own = own.map(copy).collect::<TensorResult<Snapshot>>()?;
+        let path = shard(index, rank, ranks);
+        let bytes = safetensors::serialize(own.iter().map(|(name, it)| (name, it)), None);
+        let bytes = bytes.map_err(io::Error::other);
+        let written = bytes.and_then(|bytes| file::write(&path, |file| file.write_all(&bytes)));
+        written.map_err(|reason| unusable("write", &path, &reason))?;
+        // No rank gets all hashes before all shards are on the disk.
+        let hashes = replicas::hashes(&**self.comm(), &own)?;
+        if let Some(folder) = folder {
+            let hashes = hashes.iter().map(|hash| hash.to_tensor(&Device::Cpu));
+            let hashes = Tensor::stack(&hashes.collect::<TensorResult<Vec<_>>>()?, 0)?;
+            let mut all = (0..ranks).map(|rank| shard(index, rank, ranks));
+            if let Some(elsewhere) = all.find(|path| !path.exists()) {
+                let reason = "another rank wrote it to another file system: all ranks need one";
+                return Err(unusable("find", &elsewhere, &reason).into());
+            }
+            folder.write(index, state, &[(HASHES.to_owned(), hashes)])?;
+            let removed = remove_without_index(&self.flags.folder);
+            removed.map_err(|reason| unusable("remove shards in", &self.flags.folder, &reason))?;
+        }
+        Ok(self.comm().barrier()?)
+    }
+
+    /// Rank 0 finds the newest complete set, and reads all its shards once. Then each rank reads its chunks.
+    fn read(
+        &self,
+        folder: Option<&Folder>,
+        tensors: &Snapshot,
+        _: Option<&SharedCommunicator>,
+        report: &Report<'_>,
+    ) -> Result<TrainerState, Error> {
+        let found = folder.map(|folder| folder.find(complete, report)).transpose()?;
+        let found = text::value_of_rank_0(&**self.comm(), &found.unwrap_or_default())?;
+        let (state, (index, hashes)): (TrainerState, (String, Vec<String>)) = found;
+        let index = self.flags.folder.join(index);
+        for nth in 0..hashes.len() {
+            let of_shard = |it| self.part(it, nth, hashes.len());
+            let parts = tensors.iter().filter_map(of_shard).collect_vec();
+            if parts.is_empty() {
+                continue;
+            }
+            let shard = read(&index, nth, &hashes)?;
+            for Part { name, tensor, to, from, len } in parts {
+                let value = shard.get(name).ok_or_else(|| damaged(&index, "it is not whole"))?;
+                let value = value.flatten_all()?.narrow(0, from, len)?;
+                overwrite(&tensor.flatten_all()?.narrow(0, to, len)?, &value)?;
+            }
+        }
+        for unit in self.executor.units().filter(|unit| !unit.is_freed()) {
+            let (parameters, whole) = (&unit.network().weights().parameters, unit.whole()?);
+            for (named, (_, value)) in parameters.iter().zip(&whole) {
+                overwrite(&named.tensor, value)?;
+            }
+        }
+        Ok(state)
+    }
+}
+
+/// A run of numbers of a tensor, and its place in the tensor and in a shard.
+struct Part<'a> {
+    name: &'a str,
+    tensor: &'a Tensor,
+    to: usize,
+    from: usize,
+    len: usize,
+}
+
+impl<M: ModuleT> Sets<'_, M> {
+    /// What this rank takes from a shard: of a chunk the numbers that are in both chunks. Everything else is in the first shard.
+    fn part<'a>(
+        &self,
+        (name, tensor): &'a (String, Tensor),
+        nth: usize,
+        shards: usize,
+    ) -> Option<Part<'a>> {
+        let (comm, count) = (self.comm(), tensor.elem_count());
+        let [own, theirs] = match self.row(name).filter(|_| tensor.rank() == 1) {
+            Some(len) => [(comm.world_size(), comm.rank()), (shards, nth)]
+                .map(|(chunks, chunk)| chunk_range(len, chunks, chunk)),
+            None => [0..count, 0..if nth == 0 { count } else { 0 }],
+        };
+        let (start, end) = (own.start.max(theirs.start), own.end.min(theirs.end));
+        (start < end).then(|| Part {
+            name,
+            tensor,
+            to: start - own.start,
+            from: start - theirs.start,
+            len: end - start,
+        })
+    }
+}
+
+/// The file of a rank's shard: `step-00000010.shard-0-of-2.safetensors`.
+fn shard(index: &Path, rank: usize, ranks: usize) -> PathBuf {
+    index.with_extension(format!("{}{rank}-of-{ranks}.safetensors", &SHARD[1..]))
+}
+
+/// Checks all shards of a set. Returns the name of the index, and the hashes of the shards.
+fn complete(
+    index: &Path,
+    mut tensors: BTreeMap<String, Tensor>,
+) -> Result<(String, Vec<String>), CheckpointError> {
+    let name = index.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let hashes = tensors.remove(HASHES).map(|hashes| hashes.to_vec2::<u8>());
+    let Some(Ok(hashes)) = hashes else { return Err(damaged(index, "it has no hashes of shards")) };
+    let hex = |hash: Vec<u8>| hash.iter().map(|byte| format!("{byte:02x}")).collect();
+    let hashes: Vec<String> = hashes.into_iter().map(hex).collect();
+    (0..hashes.len()).try_for_each(|nth| read(index, nth, &hashes).map(drop))?;
+    Ok((name, hashes))
+}
+
+/// Reads a shard, and compares it with its hash.
+fn read(
+    index: &Path,
+    nth: usize,
+    hashes: &[String],
+) -> Result<HashMap<String, Tensor>, CheckpointError> {
+    let path = shard(index, nth, hashes.len());
+    let bytes = fs::read(&path).map_err(|reason| unusable("read", &path, &reason))?;
+    let Ok(tensors) = load_buffer(&bytes, &Device::Cpu) else {
+        return Err(damaged(&path, "it is no safetensors file"));
+    };
+    let hash = WeightsHash::new(&tensors.clone().into_iter().collect_vec());
+    match hash.is_ok_and(|hash| format!("{hash:?}") == hashes[nth]) {
+        true => Ok(tensors),
+        false => Err(damaged(&path, "its content is not the content that was written")),
+    }
+}
+
+/// Removes shards without an index: those of surplus sets, and those of a set that was not completed.
+fn remove_without_index(folder: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let Some((step, _)) = name.split_once(SHARD) else { continue };
+        let has_index = folder.join(format!("{step}.safetensors")).exists();
+        if step.starts_with("step-") && path.is_file() && !has_index {
+            fs::remove_file(&path)?;
+        }
+    }
+    Ok(())
+}
+
+fn unusable(task: &str, path: &Path, reason: &dyn Display) -> CheckpointError {
+    CheckpointError::Unusable(format!("cannot {task} {}: {reason}", path.display()))
+}
+
+fn damaged(path: &Path, reason: &str) -> CheckpointError {
+    CheckpointError::Unusable(format!("checkpoint {} is damaged: {reason}", path.display()))
+}
