@@ -83,7 +83,8 @@ pub fn zero3(passes: List) -> List {
 // ANCHOR_END: zero
 
 // ANCHOR: gathered
-/// Gathers a unit before each run of its passes, and frees it after the run. The last unit goes forward and backward in one run.
+/// Gathers a unit before each run of its passes, and frees it after the run. The last unit goes forward and backward
+/// in one run.
 pub fn gathered(list: List) -> List {
     let around = |run: &[Instruction]| {
         let unit = run[0].unit;
@@ -94,7 +95,8 @@ pub fn gathered(list: List) -> List {
 // ANCHOR_END: gathered
 
 // ANCHOR: updated
-/// Updates a unit right after the next unit's sum has started: its own sum has had the time of a unit's backward pass.
+/// Updates a unit right after the next unit's sum has started: its own sum has had the time of a unit's backward
+/// pass.
 pub fn updated(list: List) -> List {
     let (mut updated, mut waiting) = (List::new(), None);
     for it in list {
@@ -137,8 +139,8 @@ pub fn prefetched(list: List) -> List {
 // ANCHOR_END: prefetched
 
 // ANCHOR: recomputed
-/// Recomputation: every n-th unit keeps its input only, and goes forward again before its backward pass. The last unit goes backward at
-/// once, and keeps everything.
+/// Recomputation: every n-th unit keeps its input only, and goes forward again before its backward pass. The last unit
+/// goes backward at once, and keeps everything.
 pub fn recomputed(list: List, every: usize) -> List {
     let last = list.iter().map(|it| it.unit).max();
     let again = |it: Instruction| match it.action {
