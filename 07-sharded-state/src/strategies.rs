@@ -49,9 +49,7 @@ pub fn summed(list: List, sum: Action) -> List {
     };
     list.iter().enumerate().flat_map(with_sum).collect()
 }
-// ANCHOR_END: summed
 
-// ANCHOR: at_the_end
 fn updated_at_the_end(mut list: List) -> List {
     list.extend(units(&list).into_iter().rev().map(|unit| of(unit, Update)));
     list
@@ -61,7 +59,7 @@ fn updated_at_the_end(mut list: List) -> List {
 fn units(list: &List) -> Vec<usize> {
     list.iter().map(|it| it.unit).unique().collect()
 }
-// ANCHOR_END: at_the_end
+// ANCHOR_END: summed
 
 // ANCHOR: zero
 /// ZeRO 1: the optimizer's state is in chunks. All gradients stay until the end; then each rank updates its chunk of a unit, and
@@ -92,11 +90,8 @@ pub fn gathered(list: List) -> List {
     };
     list.chunk_by(|a, b| a.unit == b.unit).flat_map(around).collect()
 }
-// ANCHOR_END: gathered
 
-// ANCHOR: updated
-/// Updates a unit right after the next unit's sum has started: its own sum has had the time of a unit's backward
-/// pass.
+/// Updates a unit right after the next unit's sum has started: its own sum has had the time of a unit's backward pass.
 pub fn updated(list: List) -> List {
     let (mut updated, mut waiting) = (List::new(), None);
     for it in list {
@@ -122,7 +117,7 @@ fn gathered_again(list: List) -> List {
     again.extend(on_its_way.map(|unit| of(unit, Wait)));
     again
 }
-// ANCHOR_END: updated
+// ANCHOR_END: gathered
 
 // ANCHOR: prefetched
 /// Starts each gather as soon as the unit before has arrived, so a unit travels while the unit before computes.
