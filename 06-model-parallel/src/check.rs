@@ -254,7 +254,9 @@ fn order(unit: usize, i: usize) -> Vec<(Instruction, Instruction, &'static str)>
     }
     order
 }
+// ANCHOR_END: one_stage
 
+// ANCHOR: kept
 /// Checks that either the forward pass or a recomputation keeps the activations for a backward pass.
 fn check_kept(schedule: &Schedule, stage: usize, done: &Done) -> Result<(), Error> {
     let list = &schedule.lists[stage];
@@ -276,7 +278,9 @@ fn check_kept(schedule: &Schedule, stage: usize, done: &Done) -> Result<(), Erro
     }
     Ok(())
 }
+// ANCHOR_END: kept
 
+// ANCHOR: parameters
 /// The parameters of a unit on a rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Parameters {
@@ -351,7 +355,9 @@ fn check_parameters(schedule: &Schedule, stage: usize) -> Result<(), Error> {
         )
     })
 }
+// ANCHOR_END: parameters
 
+// ANCHOR: missing
 /// The reason why a stage has no such instruction, or `None` if it has.
 fn no_such(schedule: &Schedule, stage: usize, it: Instruction) -> Option<String> {
     let Instruction { unit, action } = it;
@@ -413,7 +419,7 @@ fn never_done(schedule: &Schedule, task: Instruction) -> String {
     };
     format!(". {law}")
 }
-// ANCHOR_END: one_stage
+// ANCHOR_END: missing
 
 // ANCHOR: all_stages
 /// Checks that both ends of every channel have the same messages in the same order. Each stage does everything once, so

@@ -37,7 +37,9 @@ pub fn alone(passes: List) -> List {
 pub fn ddp(passes: List) -> List {
     updated_at_the_end(summed(passes, AllReduce))
 }
+// ANCHOR_END: ddp
 
+// ANCHOR: summed
 /// Starts a sum after everything that a unit does in the list.
 pub fn summed(list: List, sum: Action) -> List {
     let is_last = |n: usize| !list[n + 1..].iter().any(|later| later.unit == list[n].unit);
@@ -57,7 +59,7 @@ fn updated_at_the_end(mut list: List) -> List {
 fn units(list: &List) -> Vec<usize> {
     list.iter().map(|it| it.unit).unique().collect()
 }
-// ANCHOR_END: ddp
+// ANCHOR_END: summed
 
 // ANCHOR: zero
 /// ZeRO 1: the optimizer's state is in chunks. All gradients stay until the end; then each rank updates its chunk of a unit, and
@@ -76,8 +78,11 @@ pub fn zero2(passes: List) -> List {
 pub fn zero3(passes: List) -> List {
     updated(summed(gathered(passes), ReduceScatter))
 }
+// ANCHOR_END: zero
 
-/// Gathers a unit before each run of its passes, and frees it after the run. The last unit goes forward and backward in one run.
+// ANCHOR: gathered
+/// Gathers a unit before each run of its passes, and frees it after the run. The last unit goes forward and backward
+/// in one run.
 pub fn gathered(list: List) -> List {
     let around = |run: &[Instruction]| {
         let unit = run[0].unit;
@@ -112,7 +117,7 @@ fn gathered_again(list: List) -> List {
     again.extend(on_its_way.map(|unit| of(unit, Wait)));
     again
 }
-// ANCHOR_END: zero
+// ANCHOR_END: gathered
 
 // ANCHOR: prefetched
 /// Starts each gather as soon as the unit before has arrived, so a unit travels while the unit before computes.
@@ -129,8 +134,8 @@ pub fn prefetched(list: List) -> List {
 // ANCHOR_END: prefetched
 
 // ANCHOR: recomputed
-/// Recomputation: every n-th unit keeps its input only, and goes forward again before its backward pass. The last unit goes backward at
-/// once, and keeps everything.
+/// Recomputation: every n-th unit keeps its input only, and goes forward again before its backward pass. The last unit
+/// goes backward at once, and keeps everything.
 pub fn recomputed(list: List, every: usize) -> List {
     let last = list.iter().map(|it| it.unit).max();
     let again = |it: Instruction| match it.action {

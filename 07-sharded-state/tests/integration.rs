@@ -12,5 +12,6 @@ mod gpu;
 mod laws;
 mod numbers;
 mod random;
+mod sentences;
 #[cfg(unix)]
 mod signals;

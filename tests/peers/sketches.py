@@ -107,6 +107,7 @@ def surroundings(rank, world_size):
         "my_layers": layers,
         "optimizer": SGD(layers.parameters(), lr=LEARNING_RATE),
         "rank": rank,
+        "units": [Sequential(model[0], ReLU()), model[2]],
         "world_size": world_size,
     }
 
@@ -200,6 +201,21 @@ def mesh(names):
     assert names["number"] == names["rank"] // 2 % 2
 
 
+def sharded(names):
+    """Chapter 7: a step on chunks, with recomputation, is a step of one device on the whole batch."""
+    images, labels = samples()
+    expected = Model()
+    optimizer = torch.optim.AdamW(expected.parameters(), lr=LEARNING_RATE)
+    cross_entropy(expected(images), labels).backward()
+    optimizer.step()
+    share = slice(names["rank"] * SAMPLES // 2, (names["rank"] + 1) * SAMPLES // 2)
+    cross_entropy(names["model"](images[share]), labels[share]).backward()
+    names["optimizer"].step()
+    for parameter, other in zip(names["model"].parameters(), expected.parameters(), strict=True):
+        assert parameter.to_local().numel() < parameter.numel()
+        torch.testing.assert_close(parameter.full_tensor(), other.detach())
+
+
 def other_frameworks(names):
     """FSDP: the optimizer has half of the parameters. Checkpoints: each rank has written a file."""
     assert len([name for name in os.listdir(names["folder"]) if name.endswith(".distcp")]) == dist.get_world_size()
@@ -215,6 +231,7 @@ CHECKS = {
     "ch05-concise-wrapper": wrapper,
     "ch06-model-parallel": pipeline,
     "ch06b-tensor-parallel": mesh,
+    "ch07-sharded-state": sharded,
     "from-other-frameworks": other_frameworks,
 }
 

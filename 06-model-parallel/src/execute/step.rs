@@ -107,6 +107,7 @@ impl<'a, 'o, U: Unit> StepState<'a, 'o, U> {
             (Action::Backward(i), _) => self.backward(unit, i, false)?,
             (Action::BackwardInput(i), _) => self.backward(unit, i, true)?,
             (Action::BackwardWeight(i), _) => self.backward_weight(unit, i)?,
+            // ANCHOR: collectives
             (Action::AllReduce | Action::Gather, _) => {
                 of_unit.start(action)?;
                 self.weigh(Bytes::default());
@@ -123,6 +124,7 @@ impl<'a, 'o, U: Unit> StepState<'a, 'o, U> {
                 self.weigh(Bytes { parameters, ..Bytes::default() });
             }
             (Action::Free, _) => of_unit.free()?,
+            // ANCHOR_END: collectives
             (Action::Update, _) => self.update(unit)?,
             (_, Some(message @ Message { sends: false, .. })) => self.receive(message)?,
             (_, Some(message)) => {

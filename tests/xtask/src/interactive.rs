@@ -49,7 +49,10 @@ pub fn schedules() -> anyhow::Result<Interactive> {
 pub fn sharded() -> anyhow::Result<Interactive> {
     let catalogue = sharded::catalogue()?;
     Ok(Interactive {
-        files: vec![("data/sharded-lists.json", one_a_line(&catalogue, "kind")?)],
+        files: vec![
+            ("data/sharded-lists.json", one_a_line(&catalogue, "kind")?),
+            ("figures/strategies.svg", pictures::strategies()?),
+        ],
         content: format!("{} lists", catalogue.plans.len()),
     })
 }

@@ -3,14 +3,14 @@
 use std::collections::BTreeSet;
 
 use drawing::chart::{Chart, Curve, Panel};
-use drawing::svg::{Anchor, Point};
+use drawing::svg::{Anchor, FONT, GAP as SPACE, LINE, Point};
 use drawing::{Axis, Heading, Place, Svg};
-use harness::report::thousands;
+use harness::report::{number, thousands};
 use model_parallel::gantt::chart;
-use model_parallel::{Cost, UNBOUNDED, check};
+use model_parallel::{Bytes, Cost, UNBOUNDED, check};
 
 use crate::number::Rounded;
-use crate::{scaling, schedules, steps};
+use crate::{scaling, schedules, sharded, steps};
 
 /// The curves of the scaling chart in the order in which they are drawn, with their widths.
 const CURVES: [(usize, f64); 4] = [(2, 5.5), (0, 3.5), (1, 1.8), (3, 1.8)];
@@ -75,6 +75,66 @@ pub fn schedules() -> anyhow::Result<String> {
         }
     }
     Ok(gantt.svg(Place::Page))
+}
+
+/// The kinds of bytes in [`strategies`], from the bottom up.
+const KINDS: [&str; 4] = ["optimizer", "parameters", "gradients", "activations"];
+
+/// The height of a strategy's step in [`strategies`].
+const HEIGHT: f64 = 64.0;
+
+/// The bytes of one of four ranks during a step, under each strategy of stage 7, with one micro-batch and fast links. Fails when
+/// a list breaks a law.
+pub fn strategies() -> anyhow::Result<String> {
+    let cost = Cost { all_reduce: sharded::LINKS[0].1, ..sharded::COST };
+    let mut steps = Vec::new();
+    for (name, strategy) in sharded::STRATEGIES {
+        let checked = check(strategy.schedule(sharded::UNITS, 1, 4), UNBOUNDED)?;
+        steps.push((name, checked.simulate(&[cost; sharded::UNITS], 0.0)?));
+    }
+    let longest = steps.iter().map(|(_, step)| step.makespan()).fold(0.0, f64::max);
+    let most = steps.iter().map(|(_, step)| step.peak_total(0)).max().unwrap_or(1) as f64;
+    let parameters = (sharded::UNITS * sharded::MEMORY_UNIT / 4) as f64;
+    let each = |bytes: f64| number((bytes / parameters * 10.0).round() / 10.0);
+    let mut svg = Svg::new(Place::Page, &heading("The bytes of a rank during a step".to_owned()));
+    let legend: Vec<_> =
+        KINDS.iter().enumerate().map(|(kind, it)| (kind, (*it).to_owned())).collect();
+    let mut y = svg.legend(&legend, |svg, kind, (x, y)| {
+        svg.rect(&series(*kind), (x, y - FONT / 2.0), (Svg::SAMPLE, FONT), 1.0, "");
+    });
+    for (name, step) in &steps {
+        let peak = format!("peak {}", each(step.peak_total(0) as f64));
+        svg.text("label strong", (0.0, y + LINE / 2.0), Anchor::Start, name);
+        svg.text("label", (svg.width(), y + LINE / 2.0), Anchor::End, peak);
+        y += LINE + HEIGHT;
+        let spans = step.spans.iter().filter(|it| !it.instruction.action.is_collective());
+        let ends = spans.clone().skip(1).map(|span| span.start).chain([step.makespan()]);
+        let x = |time: f64| time / longest * svg.width();
+        let bars = spans.zip(ends).map(|(span, end)| (x(span.start), x(end), heights(span.held)));
+        let bars: Vec<_> = bars.filter(|(start, end, _)| start < end).collect();
+        for bars in bars.chunk_by(|a, b| a.2 == b.2) {
+            let (start, end) = (bars[0].0, bars[bars.len() - 1].1);
+            let mut top = y;
+            for (kind, bytes) in bars[0].2.into_iter().enumerate().filter(|(_, bytes)| *bytes > 0) {
+                let height = bytes as f64 / most * HEIGHT;
+                top -= height;
+                let tooltip = format!("{name}: {} {}", KINDS[kind], each(bytes as f64));
+                svg.rect(&series(kind), (start, top), (end - start, height), 1.0, &tooltip);
+            }
+        }
+        svg.line("axis", (0.0, y), (svg.width(), y));
+        y += SPACE;
+    }
+    Ok(svg.finish(y))
+}
+
+/// The bytes of the [`KINDS`]. Activations on their way from unit to unit are activations.
+fn heights(held: Bytes) -> [usize; 4] {
+    [held.optimizer, held.parameters, held.gradients, held.activations + held.messages]
+}
+
+fn series(kind: usize) -> String {
+    format!("series-{}", [3, 1, 2, 5][kind])
 }
 
 /// The messages of an all-reduce. Time goes down, and ranks are side by side.

@@ -29,6 +29,8 @@ ch06-model-parallel 06-model-parallel src/instructions src/orders src/partition 
 ch06-model-parallel 06-model-parallel src/pytorch
 ch06a-better-lists 06-model-parallel src/orders src/partition src/check src/simulate
 ch06b-tensor-parallel 06-model-parallel src/mesh src/tensor_parallel/mappings src/tensor_parallel/sharding
+ch07-sharded-state 06-model-parallel src/check
+ch07-sharded-state 07-sharded-state src/strategies src/flat src/unit
 ";
 
 /// The percentage of such a file's code that its chapter prints, at least.
