@@ -5,12 +5,12 @@
 use std::ops::Range;
 use std::time::Duration;
 
+use crate::device::{on_gpus, plan};
 use candle_core::{DType, Device, Tensor};
 use candle_nn::init::Init;
 use concise_wrapper::ddp::{Ddp, Reduction};
 use concise_wrapper::optimizer::{AdamW, Momentum, Optimizer, Sgd};
 use concise_wrapper::{Error, Model, Network};
-use course_tests::{on_gpus, plan};
 use datasets::{Batch, CLASSES};
 use model_parallel::execute::unit::{Unit, Whole};
 use model_parallel::execute::{Measured, Settings};

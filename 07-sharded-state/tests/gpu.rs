@@ -1,12 +1,12 @@
 //! What the gate runs on simulated GPUs, too: freed memory, and every strategy.
 
 use candle_core::{DType, Result, Tensor, Var};
-use course_tests::device;
 use ops::backward::backward_from;
 use ops::{conv2d, flatten, linear};
 use sharded_state::flat::Flat;
 
 use crate::cases::{CASE, Case, Net, Updates};
+use crate::device::device;
 use crate::numbers::{equals_one_device, strategies, without_recomputation};
 
 /// Whoever reads freed memory gets an error: through the tensor, a clone, a view, and the graph of a backward pass.

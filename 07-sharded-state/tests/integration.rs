@@ -6,6 +6,9 @@ mod bytes;
 mod cases;
 mod checkpoints;
 mod cli;
+#[path = "../../tests/src/device.rs"]
+#[expect(dead_code, reason = "tests across stages use the rest")]
+mod device;
 mod evaluation;
 mod faults;
 mod gpu;

@@ -6,6 +6,9 @@
 
 #[allow(dead_code, reason = "other tests use all of it")]
 mod cases;
+#[path = "../../tests/src/device.rs"]
+#[expect(dead_code, reason = "tests across stages use the rest")]
+mod device;
 
 use std::thread::sleep;
 use std::time::Duration;
