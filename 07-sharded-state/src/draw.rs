@@ -31,7 +31,7 @@ pub(crate) fn draw(flags: &mut Arguments, launch: &Launch) -> Result<()> {
         let checked = check(strategy.schedule(units, micro_batches, devices), UNBOUNDED)?;
         let step = checked.simulate(&costs, 0.0)?;
         let (time, idle) = (step.makespan(), 100.0 * step.bubble());
-        paragraph(format_args!("\n{strategy}: {size}; {time} units of time, idle {idle:.0} %"))?;
+        paragraph(format_args!("\n{strategy}: {size}; time {time}, idle {idle:.0} %"))?;
         paragraph(checked.schedule().lists[0].iter().map(word).join(" "))?;
         line(streams(&step))?;
     }

@@ -61,7 +61,7 @@ fn lists_are_drawn_without_training() {
     program(&draw)
         .assert()
         .success()
-        .stdout(contains("ZeRO 2: 3 units, 1 micro-batch, 2 devices; 13 units of time, idle 8 %\n"))
+        .stdout(contains("ZeRO 2: 3 units, 1 micro-batch, 2 devices; time 13, idle 8 %\n"))
         .stdout(contains("F0 F1 F2 B2 C2 B1 C1 U2 G2 B0 C0 U1 p2 G1 U0 p1 G0 p0\n"))
         .stdout(contains("computing      ·  F0 F1 F2 B2 B2 "))
         .stdout(contains("communicating  G0 G1 G2 G1 "))
