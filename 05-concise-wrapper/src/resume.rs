@@ -1,7 +1,8 @@
 //! Checkpoints of a run on one rank or on several.
 //!
-//! Rank 0 alone reads and writes the files, and broadcasts the state of the run. Ranks above 0 wait while rank 0 writes, so
-//! writing must take less than the time limit of a collective. Stage 7 has another [`Store`], in which each rank writes its part.
+//! Rank 0 alone reads and writes the files, and broadcasts the state of the run. Ranks above 0 wait while rank 0
+//! writes, so writing must take less than the time limit of a collective. Stage 7 has another [`Store`], in which each
+//! rank writes its part.
 
 use std::path::Path;
 
@@ -18,8 +19,8 @@ use crate::weights::{Snapshot, Weights};
 use crate::{Error, Model, replicas, text};
 
 // ANCHOR: begin
-/// Begins a run, or resumes it from a checkpoint. All ranks call this together. Returns the folder for the checkpoints, which
-/// rank 0 alone has, and the state of the training loop.
+/// Begins a run, or resumes it from a checkpoint. All ranks call this together. Returns the folder for the
+/// checkpoints, which rank 0 alone has, and the state of the training loop.
 ///
 /// Fails when the ranks have different settings, when the folder or the checkpoint cannot be used, when the model is one
 /// part of several, or when another rank stops or stalls.
@@ -79,15 +80,15 @@ pub(crate) fn begin(
 // ANCHOR_END: begin
 
 // ANCHOR: restore
-/// All tensors that a step changes, by name: parameters, buffers, the state of the optimizer. Tensors of the model share their
-/// memory, and those of the optimizer may.
+/// All tensors that a step changes, by name: parameters, buffers, the state of the optimizer. Tensors of the model
+/// share their memory, and those of the optimizer may.
 pub(crate) fn state_of(weights: &Weights, optimizer: &dyn Optimizer) -> Result<Snapshot, Error> {
     let values = weights.iter().map(|named| (named.name.clone(), named.tensor.detach()));
     Ok(values.chain(optimizer.state(weights)?).collect())
 }
 
-/// Where checkpoints are. These methods are of a model that rank 0 has whole. All ranks call them together, each with all tensors that
-/// a step changes there. Rank 0 alone has the folder.
+/// Where checkpoints are. These methods are of a model that rank 0 has whole. All ranks call them together, each with
+/// all tensors that a step changes there. Rank 0 alone has the folder.
 pub trait Store {
     /// The flags, and settings that the training loop does not know.
     fn flags(&self) -> &Checkpoints;
