@@ -22,7 +22,7 @@ const AT_ONCE: usize = 4;
 impl<U: Unit> Executor<U> {
     /// The sums of loss and correct answers over each batch of a part of a data set, by the running statistics of
     /// batch norms. The rank with the loss returns the sums, and all other ranks return zeros. Every rank counts a
-    /// signal that has reached its process. All ranks of a pipeline call this together, with the same part.
+    /// signal that has reached its process. All ranks call this together, those of a pipeline with the same part.
     ///
     /// Fails when the images do not fit the model, or another stage stops or stalls: the message names the stage.
     /// After a signal no list begins, and the sums are not used.
