@@ -133,7 +133,7 @@ pub fn check(schedule: Schedule, capacity: usize) -> Result<Checked, Error> {
 /// The position in a list at which each task is done.
 type Done = BTreeMap<Instruction, usize>;
 
-/// A law that all three functions below name.
+/// The law about chunks in a pipeline.
 const WHOLE_IN_PIPELINES: &str =
     "the units of a pipeline are whole; only a model on one stage is sharded";
 
@@ -322,7 +322,7 @@ fn check_parameters(schedule: &Schedule, stage: usize) -> Result<(), Error> {
             (Gather, OnTheirWay) => Err("the parameters are on their way already"),
             (Gather, _) => Ok(OnTheirWay),
             (Await, OnTheirWay) => Ok(Whole),
-            (Await, _) => Err("no Gather has started, and what arrives was gathered"),
+            (Await, _) => Err("no Gather is on its way, and a Wait needs one before it"),
             (Free, OnTheirWay) => Err("a unit is not freed while its parameters are on their way"),
             (Free, Freed) => Err("the unit is freed already"),
             (Free, _) => Ok(Freed),

@@ -61,6 +61,9 @@ impl Flat {
     /// Gives the parameters the values of a row of `[len]`, in memory of their own. Fails when the row has another length or is
     /// on another device.
     pub fn fill(&self, row: &Tensor) -> Result<()> {
+        if row.elem_count() != self.len() {
+            bail!("a row of {} numbers for {} parameters", row.elem_count(), self.len());
+        }
         for (tensor, part) in self.tensors.iter().zip(self.split(row)?) {
             let (memory, layout) = part.storage_and_layout();
             let copy = match &*memory {
@@ -73,7 +76,7 @@ impl Flat {
         Ok(())
     }
 
-    /// Frees the memory of the parameters. Who reads a parameter now gets an error.
+    /// Frees the memory of the parameters. Any later read of a parameter is an error.
     pub fn free(&self) -> Result<()> {
         for tensor in &self.tensors {
             let nothing = match &*tensor.storage_and_layout().0 {

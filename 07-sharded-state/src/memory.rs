@@ -53,11 +53,9 @@ pub fn held(strategy: Strategy, units: &[Cost], micro_batches: usize, ranks: usi
             ..Bytes::default()
         },
         Sharing::Zero3 => {
-            // What arrives is copied to the layers. With prefetch the next unit travels meanwhile.
-            let ahead =
-                if strategy.prefetches { largest(&mut pairs().map(|(a, b)| a + b)) } else { 0 };
             Bytes {
-                parameters: chunks + ahead.max(2 * row),
+                // What arrives is copied to the layers. With prefetch, a unit and the next one are not more.
+                parameters: chunks + 2 * row,
                 gradients: passing,
                 optimizer: state(ranks),
                 ..Bytes::default()

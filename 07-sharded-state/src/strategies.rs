@@ -91,7 +91,7 @@ pub fn gathered(list: List) -> List {
     list.chunk_by(|a, b| a.unit == b.unit).flat_map(around).collect()
 }
 
-/// Updates a unit right after the next unit's sum has started: its own sum has had the time of a unit's backward pass.
+/// Updates a unit right after the next sum has started. Under ZeRO 2 and 3, the unit's own sum has then had the time of a backward pass.
 pub fn updated(list: List) -> List {
     let (mut updated, mut waiting) = (List::new(), None);
     for it in list {

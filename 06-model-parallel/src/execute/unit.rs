@@ -1,6 +1,6 @@
 //! A unit on one rank: its layers, the sum of its gradients, and its update.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
 use std::time::Instant;
@@ -72,6 +72,8 @@ pub struct Replicas {
     algorithm: Algorithm,
     /// `None` with one replica.
     thread: Option<Worker<Done>>,
+    /// The collectives that were started and are not done.
+    started: Cell<usize>,
     done: RefCell<HashMap<Instruction, Vec<Tensor>>>,
     times: RefCell<Vec<[Instant; 2]>>,
 }
@@ -93,8 +95,8 @@ impl Replicas {
         let several = comm.world_size() > 1;
         let thread = several.then(|| Worker::with_queue(&comm, QUEUE)).transpose()?;
         let Settings { by_shards: by_tree, algorithm, .. } = settings;
-        let (done, times) = Default::default();
-        Ok(Self { comm, tree, by_tree, algorithm, thread, done, times })
+        let (started, done, times) = Default::default();
+        Ok(Self { comm, tree, by_tree, algorithm, thread, started, done, times })
     }
 
     /// Starts the collective of an instruction: the second thread does `job` with the second connection, after the
@@ -115,7 +117,10 @@ impl Replicas {
             Ok::<_, communicator::Error>(Done { of, result, times: [start, Instant::now()] })
         };
         match &self.thread {
-            Some(thread) => thread.add(job),
+            Some(thread) => {
+                self.started.update(|started| started + 1);
+                thread.add(job);
+            }
             None => self.keep(job(&self.comm)?),
         }
         Ok(())
@@ -127,8 +132,11 @@ impl Replicas {
             if let Some(result) = self.done.borrow_mut().remove(&of) {
                 return Ok(result);
             }
-            match &self.thread {
-                Some(thread) => self.keep(thread.next()?),
+            match self.thread.as_ref().filter(|_| self.started.get() > 0) {
+                Some(thread) => {
+                    self.keep(thread.next()?);
+                    self.started.update(|started| started - 1);
+                }
                 None => {
                     return Err(communicator::Error::Other(format!("no {of} was started")).into());
                 }
