@@ -33,7 +33,6 @@ pub fn gathered(list: Vec<Instruction>) -> Vec<Instruction> {
 ///
 /// C is `ReduceScatter`. The sum of a unit then travels while earlier units go backward. The check adds the updates itself.
 pub fn reduced(list: Vec<Instruction>) -> Vec<Instruction> {
-    // TODO: after which instruction is a unit done?
     todo!("the list, with a sum for each unit")
 }
 

@@ -4,7 +4,7 @@
 
 use candle_core::Tensor;
 use params_and_allreduce::collectives::chunk_range;
-use params_and_allreduce::communicator::{Communicator, Error, SharedCommunicator};
+use params_and_allreduce::communicator::{Error, SharedCommunicator};
 
 /// Makes a step of SGD with momentum. Each rank holds and updates the velocity of its chunk alone.
 ///

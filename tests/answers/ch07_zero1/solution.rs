@@ -2,7 +2,7 @@
 
 use candle_core::Tensor;
 use params_and_allreduce::collectives::chunk_range;
-use params_and_allreduce::communicator::{Communicator, Error, SharedCommunicator};
+use params_and_allreduce::communicator::{Error, SharedCommunicator};
 
 pub fn step(
     comm: &SharedCommunicator,
