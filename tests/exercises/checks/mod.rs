@@ -26,4 +26,8 @@ pub mod ch06_1f1b;
 pub mod ch06_balance;
 pub mod ch06_tensor_parallel;
 pub mod ch06_two_stages;
+pub mod ch07_fsdp;
+pub mod ch07_prefetch;
+pub mod ch07_recompute;
+pub mod ch07_zero1;
 pub mod ch08_predict;

@@ -23,6 +23,10 @@ pub mod ch06_1f1b;
 pub mod ch06_balance;
 pub mod ch06_tensor_parallel;
 pub mod ch06_two_stages;
+pub mod ch07_fsdp;
+pub mod ch07_prefetch;
+pub mod ch07_recompute;
+pub mod ch07_zero1;
 pub mod ch08_predict;
 mod data_parallel;
 mod ddp;
@@ -30,6 +34,7 @@ mod layers;
 pub mod mine;
 mod pipeline;
 mod prelude;
+mod sharded;
 mod training;
 
 use std::error::Error;

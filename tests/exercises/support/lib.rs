@@ -41,6 +41,7 @@ pub mod replicas;
 #[path = "../runs/mod.rs"]
 pub mod runs;
 pub mod scaling;
+pub mod sharded;
 pub mod shards;
 pub mod speed;
 pub mod stages;

@@ -54,6 +54,9 @@ ch06-model-parallel ch06_two_stages two_layers.rs:first two_layers.rs:second
 ch06-model-parallel ch06_balance partition.rs:cut
 ch06-model-parallel ch06_1f1b orders.rs:one_f_one_b orders.rs:generate
 ch06b-tensor-parallel ch06_tensor_parallel networks.rs:dense networks.rs:dense_layer
+ch07-sharded-state ch07_zero1 one_unit.rs:chunks
+ch07-sharded-state ch07_fsdp strategies.rs:gathered strategies.rs:summed
+ch07-sharded-state ch07_prefetch strategies.rs:prefetched
 ";
 
 /// Includes without a file, an anchor, or lines of an output.

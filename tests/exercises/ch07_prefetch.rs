@@ -1,0 +1,35 @@
+//! Chapter 7, `book/src/ch07-sharded-state.md`: gathers that start early enough, and not too early.
+//!
+//! Check your answer: `cargo course check ch07_prefetch`
+
+use model_parallel::Action::{Gather, Wait};
+use model_parallel::Instruction;
+
+/// Moves the gathers of a list of ZeRO 3, so that units travel while other units compute.
+///
+/// `list` gathers each unit right before its `Wait`, so nothing is hidden. Three units, forward:
+///
+/// ```text
+/// G0 W0 F0 D0 G1 W1 F1 D1 G2 W2 F2 …
+///
+/// computing      ··  F0  ··  F1  ··  F2
+/// communicating  G0  ··  G1  ··  G2  ··
+/// ```
+///
+/// G is `Gather`, W is `Wait`, F is `Forward`, D is `Free`. A `Gather` starts and the rank goes on; a `Wait` waits for the parameters, and
+/// copies them to the layers. While a unit is on its way, its parameters take memory; at its `Wait`, they take it twice; from its `Wait` to
+/// its `Free`, once.
+///
+/// The result has the same instructions, and only gathers have other places. The gathers stay in their order. The check simulates the list:
+///
+/// - On the given link, at least 80 % of the communication is hidden: the rank computes meanwhile.
+/// - The parameters take at most the bytes of all chunks and of two units.
+///
+/// Do not use stage 7's `prefetched`.
+pub fn prefetched(list: Vec<Instruction>) -> Vec<Instruction> {
+    // TODO: after which instruction does the next gather start?
+    todo!("the list, with earlier gathers")
+}
+
+// The check of this answer. Leave this line as it is.
+exercises::check!(ch07_prefetch, prefetched, run);
