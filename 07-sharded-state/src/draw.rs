@@ -12,7 +12,7 @@ use model_parallel::{Cost, Instruction, Timeline, UNBOUNDED, check};
 use crate::arguments::Arguments;
 
 const LEGEND: &str = "Letters, each with the number of its unit: F forward, R forward again, B backward, U update; G gather, S sum, C \
-    reduce-scatter. In a list, p waits for parameters, and d drops them. B and S take two units of time, p and d none, all others one.";
+    reduce-scatter. In a list, p waits for parameters, and d drops them. B and S take 2 units of time, p and d 0, others 1.";
 
 /// The width of a stream's name.
 const NAME: usize = 15;
