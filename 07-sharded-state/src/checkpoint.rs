@@ -1,11 +1,13 @@
 //! Checkpoints of a run whose state is in chunks: a checkpoint is a *set* of files.
 //!
-//! Each rank writes its *shard*, a safetensors file. A shard has a chunk of each unit, and the state of the optimizer for the chunk.
-//! Rank 0's shard has the buffers, too. Then rank 0 writes the *index*, a checkpoint of stage 5. The index has the progress of the run,
-//! all settings, the names and shapes of each unit, and a hash of each shard. No run resumes from a set without an index.
+//! Each rank writes its *shard*, a safetensors file. A shard has a chunk of each unit, and the state of the
+//! optimizer for the chunk. Rank 0's shard has the buffers, too. Then rank 0 writes the *index*, a checkpoint of
+//! stage 5. The index has the progress of the run, all settings, the names and shapes of each unit, and a hash of
+//! each shard. No run resumes from a set without an index.
 //!
-//! A run resumes on any number of ranks: a rank reads its new chunks from all shards that have a part of them. The ranks need one
-//! folder, on a file system that all see. Under DDP every rank has everything, and stage 5's checkpoints do as they are.
+//! A run resumes on any number of ranks: a rank reads its new chunks from all shards that have a part of them. The
+//! ranks need one folder, on a file system that all see. Under DDP every rank has everything, and stage 5's
+//! checkpoints do as they are.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Display;
@@ -44,8 +46,8 @@ pub struct Sets<'a, M> {
 }
 
 impl<'a, M: ModuleT> Sets<'a, M> {
-    /// The sets of this executor's rank. The configuration in `flags` has the settings that the training loop does not know, such as
-    /// the name of the model. It needs neither the sharing nor the units.
+    /// The sets of this executor's rank. The configuration in `flags` has the settings that the training loop does
+    /// not know, such as the name of the model. It needs neither the sharing nor the units.
     pub fn new(
         mut flags: Checkpoints,
         sharing: Sharing,
@@ -68,7 +70,8 @@ impl<'a, M: ModuleT> Sets<'a, M> {
         self.executor.rank().expect("an executor has a connection")
     }
 
-    /// The length of the row of which a tensor is a chunk, or belongs to a chunk: `mean/unit0.chunk` belongs to `unit0.chunk`.
+    /// The length of the row of which a tensor is a chunk, or belongs to a chunk: `mean/unit0.chunk` belongs to
+    /// `unit0.chunk`.
     fn row(&self, name: &str) -> Option<usize> {
         self.rows.get(name.rsplit('/').next()?).copied()
     }
@@ -162,7 +165,8 @@ struct Part<'a> {
 }
 
 impl<M: ModuleT> Sets<'_, M> {
-    /// What this rank takes from a shard: of a chunk the numbers that are in both chunks. Everything else is in the first shard.
+    /// What this rank takes from a shard: of a chunk the numbers that are in both chunks. Everything else is in the
+    /// first shard.
     fn part<'a>(
         &self,
         (name, tensor): &'a (String, Tensor),

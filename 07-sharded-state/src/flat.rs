@@ -1,8 +1,9 @@
 //! The parameters of a unit as one row of numbers, which ranks share in chunks, gather and free.
 //!
-//! Layers and computation graphs hold the tensors of the parameters. So a parameter cannot be replaced by another tensor. Its
-//! *memory* can: [`free`](Flat::free) takes the memory out of a tensor, and [`fill`](Flat::fill) puts other memory in. All
-//! clones and views of the tensor see the change, also those that a graph keeps for its backward pass.
+//! Layers and computation graphs hold the tensors of the parameters. So a parameter cannot be replaced by another
+//! tensor. Its *memory* can: [`free`](Flat::free) takes the memory out of a tensor, and [`fill`](Flat::fill) puts
+//! other memory in. All clones and views of the tensor see the change, also those that a graph keeps for its
+//! backward pass.
 
 use std::sync::Mutex;
 
@@ -58,8 +59,8 @@ impl Flat {
         self.tensors.iter().map(part).collect()
     }
 
-    /// Gives the parameters the values of a row of `[len]`, in memory of their own. Fails when the row has another length or is
-    /// on another device.
+    /// Gives the parameters the values of a row of `[len]`, in memory of their own. Fails when the row has another
+    /// length or is on another device.
     pub fn fill(&self, row: &Tensor) -> Result<()> {
         if row.elem_count() != self.len() {
             bail!("a row of {} numbers for {} parameters", row.elem_count(), self.len());
@@ -90,7 +91,8 @@ impl Flat {
     }
 }
 
-/// A byte of a type that nothing computes with: every operation refuses it. Of another type, an operation would read beyond it.
+/// A byte of a type that nothing computes with: every operation refuses it. Of another type, an operation would read
+/// beyond it.
 fn nothing(memory: &CudaStorage) -> Result<CudaStorage> {
     let byte = memory.device().zeros_impl(&1.into(), DType::U8)?;
     #[cfg(feature = "cuda")]

@@ -1,8 +1,9 @@
 //! Stage 7: what a device holds, and how to hold less of it: ZeRO 1, 2 and 3, prefetch, and recomputation.
 //!
-//! A step is a list, as in stage 6. A strategy is a function from list to list ([`strategies`]), and stage 6's checker,
-//! simulator and executor do the rest. What is new is a second kind of [`Unit`](model_parallel::execute::unit::Unit), whose
-//! parameters can be freed and filled again ([`flat`], [`mod@unit`]).
+//! A step is a list, as in stage 6. A strategy is a function from list to list ([`strategies`]), and stage 6's
+//! checker, simulator and executor do the rest. What is new is a second kind of
+//! [`Unit`](model_parallel::execute::unit::Unit), whose parameters can be freed and filled again ([`flat`],
+//! [`mod@unit`]).
 
 pub mod checkpoint;
 pub mod counted;
@@ -48,7 +49,8 @@ pub struct Strategy {
 }
 
 impl Strategy {
-    /// The list of a step of so many units and micro-batches on each of so many replicas. One replica has nothing to share.
+    /// The list of a step of so many units and micro-batches on each of so many replicas. One replica has nothing to
+    /// share.
     pub fn schedule(self, units: usize, micro_batches: usize, replicas: usize) -> Schedule {
         let mut list: List = passes(units, micro_batches);
         if let Some(every) = self.recomputes {

@@ -1,6 +1,7 @@
 //! What a rank holds and sends under each strategy, in closed form.
 //!
-//! With parameters of P bytes on n ranks, and K times as much state of the optimizer, the literature has, without what travels:
+//! With parameters of P bytes on n ranks, and K times as much state of the optimizer, the literature has, without
+//! what travels:
 //!
 //! ```text
 //!          parameters   gradients   optimizer's state   sent per rank and step
@@ -10,8 +11,9 @@
 //! ZeRO 3       P/n          P/n           K·P/n             3(n − 1)/n · P
 //! ```
 //!
-//! Source: Rajbhandari et al., *ZeRO: Memory Optimizations Toward Training Trillion Parameter Models*, 2020, arXiv 1910.02054,
-//! sections 5 and 7. The functions below add what is whole for a moment: units that compute, and rows that travel.
+//! Source: Rajbhandari et al., *ZeRO: Memory Optimizations Toward Training Trillion Parameter Models*, 2020, arXiv
+//! 1910.02054, sections 5 and 7. The functions below add what is whole for a moment: units that compute, and rows
+//! that travel.
 
 use itertools::Itertools as _;
 use model_parallel::{Bytes, Cost};
@@ -21,8 +23,8 @@ use crate::{Sharing, Strategy};
 // ANCHOR: memory
 /// The most bytes of parameters, gradients and optimizer's state that one of so many ranks holds at one time.
 ///
-/// `units` has the bytes of each unit. With one micro-batch a backward pass finds no sum to add to. Recomputation changes none
-/// of these kinds.
+/// `units` has the bytes of each unit. With one micro-batch a backward pass finds no sum to add to. Recomputation
+/// changes none of these kinds.
 pub fn held(strategy: Strategy, units: &[Cost], micro_batches: usize, ranks: usize) -> Bytes {
     let sizes: Vec<usize> = units.iter().map(|unit| unit.parameters).collect();
     let whole: usize = sizes.iter().sum();

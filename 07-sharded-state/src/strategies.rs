@@ -1,7 +1,7 @@
 //! Strategies: functions from list to list. Each decides what a rank holds, and when it communicates.
 //!
-//! A list begins as the passes of one device. All micro-batches pass a unit before the next unit, so a unit is gathered once for
-//! each direction.
+//! A list begins as the passes of one device. All micro-batches pass a unit before the next unit, so a unit is gathered
+//! once for each direction.
 
 use itertools::Itertools as _;
 use model_parallel::instructions::Action::{
@@ -62,8 +62,8 @@ fn units(list: &List) -> Vec<usize> {
 // ANCHOR_END: summed
 
 // ANCHOR: zero
-/// ZeRO 1: the optimizer's state is in chunks. All gradients stay until the end; then each rank updates its chunk of a unit, and
-/// the unit is gathered again.
+/// ZeRO 1: the optimizer's state is in chunks. All gradients stay until the end. Then each rank updates its chunk of a
+/// unit, and the unit is gathered again.
 pub fn zero1(mut passes: List) -> List {
     passes.extend(units(&passes).into_iter().rev().map(|unit| of(unit, ReduceScatter)));
     gathered_again(updated(passes))
@@ -81,8 +81,7 @@ pub fn zero3(passes: List) -> List {
 // ANCHOR_END: zero
 
 // ANCHOR: gathered
-/// Gathers a unit before each run of its passes, and frees it after the run. The last unit goes forward and backward
-/// in one run.
+/// Gathers a unit before each run of its passes, and frees it after the run.
 pub fn gathered(list: List) -> List {
     let around = |run: &[Instruction]| {
         let unit = run[0].unit;
@@ -91,7 +90,7 @@ pub fn gathered(list: List) -> List {
     list.chunk_by(|a, b| a.unit == b.unit).flat_map(around).collect()
 }
 
-/// Updates a unit right after the next sum has started. Under ZeRO 2 and 3, the unit's own sum has then had the time of a backward pass.
+/// Updates a unit right after the next sum has started. Under ZeRO 2 and 3, its own sum then had a backward pass of time.
 pub fn updated(list: List) -> List {
     let (mut updated, mut waiting) = (List::new(), None);
     for it in list {

@@ -31,8 +31,8 @@ pub struct Sharded<M> {
 }
 
 impl<M: ModuleT> Sharded<M> {
-    /// Takes this replica's chunk of a unit, which is whole. Fails when layers compute in bf16: they keep rounded copies of the
-    /// parameters, which would not be freed.
+    /// Takes this replica's chunk of a unit, which is whole. Fails when layers compute in bf16: they keep rounded
+    /// copies of the parameters, which would not be freed.
     pub fn new(number: usize, network: Network<M>, replicas: &Rc<Replicas>) -> Result<Self, Error> {
         let precision = network.precision();
         if precision.layers() != precision.weights() {
@@ -72,7 +72,8 @@ impl<M: ModuleT> Sharded<M> {
         self.flat.len()
     }
 
-    /// All parameters and buffers by name, in CPU memory, joined from the chunks of all replicas, which call this together.
+    /// All parameters and buffers by name, in CPU memory, joined from the chunks of all replicas, which call this
+    /// together.
     pub fn whole(&self) -> Result<Snapshot, Error> {
         let mut whole = Vec::new();
         if let Some(chunk) = self.chunk() {
