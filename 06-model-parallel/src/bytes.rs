@@ -22,6 +22,11 @@ pub struct Bytes {
     pub messages: usize,
 }
 
+/// Formats bytes as megabytes.
+pub fn megabytes(bytes: usize) -> String {
+    format!("{:.1}", bytes as f64 / 1e6)
+}
+
 impl Bytes {
     /// The sum of all kinds.
     pub fn total(&self) -> usize {
@@ -170,17 +175,14 @@ pub(crate) fn weigh(
     costs: &[Cost],
     order: impl Iterator<Item = (usize, Instruction)>,
 ) -> Vec<Bytes> {
-    let listed = |it: Instruction| schedule.lists[schedule.placement[it.unit]].contains(&it);
-    let has_chunks = |&unit: &usize| {
-        schedule.sharded || listed(Instruction { unit, action: Action::ReduceScatter })
-    };
-    let has_chunks: Vec<bool> = (0..schedule.units()).map(|unit| has_chunks(&unit)).collect();
+    let in_chunks = schedule.in_chunks();
     let recomputed: HashSet<_> = schedule.lists.iter().flatten().filter_map(recomputed).collect();
     let always = |stage| {
         schedule.units_of(stage).fold(Bytes::default(), |mut held, unit| {
-            let share = if has_chunks[unit] { schedule.replicas } else { 1 };
+            let has_chunk = in_chunks.contains(&unit);
+            let share = if has_chunk { schedule.replicas } else { 1 };
             held.optimizer += costs[unit].optimizer.div_ceil(share);
-            if has_chunks[unit] {
+            if has_chunk {
                 held.parameters += costs[unit].parameters.div_ceil(share);
             }
             if !schedule.sharded {
@@ -253,7 +255,7 @@ pub(crate) fn weigh(
             Action::AllReduce => (none, none),
             // The gradients of a unit are joined in a row.
             Action::ReduceScatter => (gradients(cost.parameters, 0), gradients(cost.parameters, 0)),
-            Action::Update if has_chunks[unit] => {
+            Action::Update if in_chunks.contains(&unit) => {
                 *held = held.with(gradients(cost.parameters, 0), usize::saturating_sub);
                 (gradients(chunk, 0), gradients(chunk, 0))
             }

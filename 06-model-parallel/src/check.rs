@@ -118,10 +118,11 @@ pub fn check(schedule: Schedule, capacity: usize) -> Result<Checked, Error> {
         let text = format!("{stages} stages in chunks: {WHOLE_IN_PIPELINES}");
         return broken(Law::Parameters, &[], text);
     }
+    let in_chunks = schedule.in_chunks();
     for stage in 0..stages {
         let done = check_tasks(&schedule, stage)?;
         check_kept(&schedule, stage, &done)?;
-        check_parameters(&schedule, stage)?;
+        check_parameters(&schedule, stage, &in_chunks)?;
     }
     check_order_of_messages(&schedule)?;
     let smallest_capacity = smallest_capacity(&schedule, capacity)?;
@@ -294,16 +295,18 @@ enum Parameters {
 
 /// Checks that the layers of a unit run while its parameters are there, and that a unit ends a step in the state in
 /// which it began.
-fn check_parameters(schedule: &Schedule, stage: usize) -> Result<(), Error> {
+fn check_parameters(
+    schedule: &Schedule,
+    stage: usize,
+    in_chunks: &BTreeSet<usize>,
+) -> Result<(), Error> {
     use Parameters::{Freed, Old, OnTheirWay, Whole};
     let list = &schedule.lists[stage];
     let begin = if schedule.sharded { Freed } else { Whole };
-    let scattered = |it: &&Instruction| it.action == ReduceScatter;
-    let scattered: BTreeSet<_> = list.iter().filter(scattered).map(|it| it.unit).collect();
     let mut units = vec![(begin, 0); schedule.units()];
     for (position, Instruction { unit, action }) in list.iter().enumerate() {
         let (now, last) = &mut units[*unit];
-        let has_chunks = schedule.sharded || scattered.contains(unit);
+        let has_chunks = in_chunks.contains(unit);
         let (moves, runs) = (matches!(action, Gather | Await | Free), action.runs_layers());
         let next = match (action, *now) {
             _ if moves && !has_chunks => Err(
@@ -451,17 +454,22 @@ fn check_order_of_messages(schedule: &Schedule) -> Result<(), Error> {
 /// Checks that all replicas, each with its own list, start their collectives in one order. Otherwise a sum of one unit
 /// would meet a gather of another.
 pub fn in_one_order(replicas: &[Vec<Instruction>]) -> Result<(), Error> {
-    let collective = |list: &Vec<Instruction>, number| {
-        let found = list.iter().filter(|it| it.action.is_collective()).nth(number);
-        found.map_or_else(|| "none".to_owned(), Instruction::to_string)
+    let collectives = |list: &Vec<Instruction>| {
+        let of_list = list.iter().filter(|it| it.action.is_collective());
+        of_list.copied().collect::<Vec<_>>()
     };
-    for (replica, list) in replicas.iter().enumerate().skip(1) {
-        for number in 0..list.len().max(replicas[0].len()) {
-            let [first, other] = [&replicas[0], list].map(|list| collective(list, number));
+    let named = |it: Option<Instruction>| it.map_or_else(|| "none".to_owned(), |it| it.to_string());
+    let all = replicas.iter().map(collectives).collect_vec();
+    for (replica, of_replica) in all.iter().enumerate().skip(1) {
+        let pairs = all[0].iter().copied().zip_longest(of_replica.iter().copied()).enumerate();
+        for (number, (first, other)) in pairs.map(|(number, pair)| (number, pair.left_and_right()))
+        {
             if first != other {
                 let text = format!(
-                    "collective {number}: replica 0 starts {first}, replica {replica} {other}. All replicas start their \
-                     collectives in one order"
+                    "collective {number}: replica 0 starts {}, replica {replica} {}. All replicas start their collectives \
+                     in one order",
+                    named(first),
+                    named(other)
                 );
                 return broken(Law::Messages, &[], text);
             }

@@ -7,6 +7,7 @@ use drawing::gantt::{Bar, Gantt, Group, IDLE, Lane, Row, SHADES, Unit};
 use harness::report::{counted, number};
 use itertools::Itertools as _;
 
+use crate::bytes::megabytes;
 use crate::instructions::{Action, Instruction};
 use crate::simulate::{Span, Timeline};
 
@@ -198,8 +199,10 @@ pub fn chart<const N: usize>(
     let lighter = lighter.map(|(name, number)| format!("{name} {}", letter(number))).join(", ");
     let communication = "a sum, a gather, or a message on its way".to_owned();
     // A prediction without bytes counts micro-batches.
-    let megabytes = format!("{:.1} MB", most as f64 / 1e6);
-    let held = if N == 1 { counted(most, "micro-batch") } else { megabytes };
+    let held = match N {
+        1 => counted(most, "micro-batch"),
+        _ => format!("{} MB", megabytes(most)),
+    };
     let more = [
         (!lighter.is_empty(), Some(0), LIGHT, format!("lighter: {lighter}")),
         (N > 1, Some(0), SHADES[1][0], "upper row, pale: predicted".to_owned()),

@@ -193,6 +193,15 @@ impl Schedule {
         (0..self.units()).filter(move |&unit| self.placement[unit] == stage)
     }
 
+    /// The units of which each replica updates its chunk alone.
+    pub fn in_chunks(&self) -> BTreeSet<usize> {
+        let scattered = self.lists.iter().flatten().filter(|it| it.action == Action::ReduceScatter);
+        match self.sharded {
+            true => (0..self.units()).collect(),
+            false => scattered.map(|it| it.unit).collect(),
+        }
+    }
+
     /// Whether a unit is the last one, which ends in the loss. Unit 0 begins with the data.
     pub fn is_last(&self, unit: usize) -> bool {
         unit + 1 == self.units()

@@ -56,7 +56,8 @@ impl<'a> Outcome<'a> {
             one.map(|it| largest_difference(&weights[at], &it.trained.weights[at])).transpose()
         };
         let errors = [error(one, 0)?, error(complete, 1)?];
-        let steps = way.predicted.clone().zip(median_step(&trained.steps)).map(Into::into);
+        let measured = Timeline::median(&trained.steps, Timeline::bubble);
+        let steps = way.predicted.clone().zip(measured.cloned()).map(Into::into);
         let outcome = Self { way, trained, summary, seconds_per_step, errors, steps };
         if let Some(metrics) = &mut outputs.metrics {
             metrics.write_json("split", &outcome.line())?;
@@ -114,14 +115,6 @@ impl<'a> Outcome<'a> {
     }
 }
 
-/// The step with the median bubble, without the first step if there are more. The first step uses memory that the
-/// system has not provided yet.
-fn median_step(steps: &[Timeline]) -> Option<Timeline> {
-    let steps = steps.iter().skip((steps.len() > 1).into());
-    let steps = steps.sorted_by(|a, b| a.bubble().total_cmp(&b.bubble())).collect_vec();
-    steps.get(steps.len() / 2).copied().cloned()
-}
-
 #[cfg(test)]
 pub(crate) mod tests {
     use clap::Parser as _;
@@ -176,7 +169,8 @@ pub(crate) mod tests {
     #[test]
     fn the_middle_step_is_shown_and_the_first_does_not_count() {
         let of = |makespans: &[f64]| {
-            median_step(&makespans.iter().map(|&end| step(end)).collect::<Vec<_>>())
+            let steps: Vec<_> = makespans.iter().map(|&end| step(end)).collect();
+            Timeline::median(&steps, Timeline::bubble).cloned()
         };
         assert_eq!(of(&[100.0, 4.0, 2.0, 50.0]), Some(step(4.0)));
         assert_eq!(step(4.0).bubble(), 0.75);

@@ -10,6 +10,7 @@ use harness::report::summary::Summary;
 use harness::report::{Table, joined, line, paragraph, seconds};
 use harness::verdict::{Doubt, Speed, ranked, rounding, rounding_test};
 use itertools::Itertools as _;
+use model_parallel::bytes::megabytes;
 use model_parallel::execute::Held;
 use model_parallel::gantt::chart;
 
@@ -269,11 +270,6 @@ fn of_memory(all: &[Outcome<'_>]) -> String {
         text += &format!(" The predicted peaks of all kinds are off by {percent:.0} % at most.");
     }
     text
-}
-
-/// Formats bytes as megabytes.
-fn megabytes(bytes: usize) -> String {
-    format!("{:.1}", bytes as f64 / 1e6)
 }
 
 #[cfg(test)]

@@ -44,6 +44,14 @@ impl Timeline {
         Self { stages: stages.len(), spans: stages.concat() }
     }
 
+    /// The step in the middle by this number, without the first step if there are more. The first step uses memory that
+    /// the system has not provided yet.
+    pub fn median(steps: &[Self], by: impl Fn(&Self) -> f64) -> Option<&Self> {
+        let mut steps: Vec<&Self> = steps.iter().skip((steps.len() > 1).into()).collect();
+        steps.sort_by(|a, b| by(a).total_cmp(&by(b)));
+        steps.get(steps.len() / 2).copied()
+    }
+
     /// The spans of one stage, in order.
     pub fn of_stage(&self, stage: usize) -> impl Iterator<Item = &Span> {
         self.spans.iter().filter(move |span| span.stage == stage)

@@ -7,7 +7,7 @@
 //!
 //! A run resumes on any number of ranks: a rank reads its new chunks from all shards that have a part of them. The
 //! ranks need one folder, on a file system that all see. Under DDP every rank has everything, and stage 5's
-//! checkpoints do as they are.
+//! checkpoints serve unchanged.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Display;

@@ -48,13 +48,20 @@ pub struct Strategy {
     pub recomputes: Option<usize>,
 }
 
+impl Sharing {
+    /// The strategy without prefetch and recomputation.
+    pub const fn plain(self) -> Strategy {
+        Strategy { sharing: self, prefetches: false, recomputes: None }
+    }
+}
+
 impl Strategy {
     /// The list of a step of so many units and micro-batches on each of so many replicas. One replica has nothing to
     /// share.
     pub fn schedule(self, units: usize, micro_batches: usize, replicas: usize) -> Schedule {
         let mut list: List = passes(units, micro_batches);
         if let Some(every) = self.recomputes {
-            list = recomputed(list, every);
+            list = recomputed(list, |unit| unit.is_multiple_of(every));
         }
         let mut list = match self.sharing {
             Sharing::Ddp if replicas == 1 => alone(list),

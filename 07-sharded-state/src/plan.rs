@@ -11,8 +11,8 @@ use harness::report::file::LazyFile;
 use model_parallel::execute::Held;
 use model_parallel::layers::Layers;
 use model_parallel::partition::{self, Setting};
-use model_parallel::{Action, Checked, Cost, Instruction, Timeline, UNBOUNDED, check};
-use sharded_state::{Sharing, Strategy};
+use model_parallel::{Checked, Timeline, UNBOUNDED, check};
+use sharded_state::{Sharing, Strategy, memory};
 use trainer::TrainSetup;
 use trainer::memory::{Footprint, NetworkSize};
 
@@ -65,11 +65,10 @@ impl Prepared {
             let (step, held) = (Timeline::joined(None), Held::default());
             Ok(Run { name, strategy, plan, replicas, checked, step, held })
         };
-        let alone = Strategy { sharing: Sharing::Ddp, prefetches: false, recomputes: None };
         let one = flags.launch.each.plan_one_of(&several)?;
         // Each process has a device, so no process trains alone. A resumed run waits for nobody.
         let trains_alone = launch.processes().is_none() && flags.checkpoints.is_none();
-        let alone = trains_alone.then(|| run("one device".into(), alone, &one, 1));
+        let alone = trains_alone.then(|| run("one device".into(), Sharing::Ddp.plain(), &one, 1));
         let shared = flags.strategies().into_iter();
         let shared = shared.map(|it| run(it.to_string(), it, &several, devices));
         let runs = alone.into_iter().chain(shared).collect::<Result<Vec<_>>>()?;
@@ -107,23 +106,18 @@ impl Prepared {
             let (dtype, tensors, adamw) = (setup.dtype, device.tensors(), &mut AdamW::default());
             let measure = || partition::measure(layers, &units, setting, dtype, tensors, adamw);
             let mut costs = device.run(measure)?;
-            // Around a ring, a rank sends all chunks but one, for each half of an all-reduce.
-            let half = |cost: &Cost| cost.parameters * (ranks - 1) / ranks;
             for cost in &mut costs {
+                // Around a ring, a rank sends all chunks but one, for each half of an all-reduce.
+                let half = cost.parameters * (ranks - 1) / ranks;
                 // One device has no link: a sum is an addition for each other rank.
                 let additions = cost.all_reduce * (ranks - 1) as f64;
-                let link = slowness.map(|it| 2.0 * it.takes(half(cost)).as_secs_f64());
+                let link = slowness.map(|it| 2.0 * it.takes(half).as_secs_f64());
                 cost.all_reduce = link.unwrap_or(additions);
             }
             for run in self.runs.iter_mut().filter(|run| run.replicas == ranks) {
                 run.step = run.checked.simulate(&costs, 0.0)?;
-                let sent = run.step.spans.iter().map(|span| match span.instruction {
-                    Instruction { unit, action: Action::AllReduce } => 2 * half(&costs[unit]),
-                    Instruction { unit, action } if action.is_collective() => half(&costs[unit]),
-                    _ => 0,
-                });
-                let (peak, total) = (run.step.peak(0), run.step.peak_total(0));
-                run.held = Held { peak, total, sent: sent.sum() };
+                let sent = memory::sent(run.strategy.sharing, &costs, ranks);
+                run.held = Held { peak: run.step.peak(0), total: run.step.peak_total(0), sent };
             }
         }
         Ok(())

@@ -7,6 +7,7 @@ use harness::report::{Table, file, line, paragraph, seconds};
 use harness::verdict::{Doubt, ranked, rounding, rounding_test};
 use itertools::Itertools as _;
 use model_parallel::Bytes;
+use model_parallel::bytes::megabytes;
 use model_parallel::execute::Held;
 use model_parallel::gantt::chart;
 use model_state::weights_hash::WeightsHash;
@@ -136,8 +137,4 @@ fn conclusion(all: &[Outcome<'_>], doubts: &[Doubt]) -> String {
         ));
     }
     text.iter().filter(|it| !it.is_empty()).join(" ")
-}
-
-fn megabytes(bytes: usize) -> String {
-    format!("{:.1}", bytes as f64 / 1e6)
 }

@@ -133,12 +133,12 @@ pub fn prefetched(list: List) -> List {
 // ANCHOR_END: prefetched
 
 // ANCHOR: recomputed
-/// Recomputation: every n-th unit keeps its input only, and goes forward again before its backward pass. The last unit
+/// Recomputation: a chosen unit keeps its input only, and goes forward again before its backward pass. The last unit
 /// goes backward at once, and keeps everything.
-pub fn recomputed(list: List, every: usize) -> List {
+pub fn recomputed(list: List, chosen: impl Fn(usize) -> bool) -> List {
     let last = list.iter().map(|it| it.unit).max();
     let again = |it: Instruction| match it.action {
-        _ if Some(it.unit) == last || !it.unit.is_multiple_of(every) => vec![it],
+        _ if Some(it.unit) == last || !chosen(it.unit) => vec![it],
         Forward(i) => vec![of(it.unit, ForwardOnly(i))],
         Backward(i) => vec![of(it.unit, Recompute(i)), it],
         _ => vec![it],

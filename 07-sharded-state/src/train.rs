@@ -98,10 +98,7 @@ fn train_units<U: Unit>(
     let adamw = (&mut AdamW::default() as _, 0);
     let trained = train(executor, &setup.data, &setup.options, adamw, store, &mut report, observe)?;
     let weights = [first.unwrap_or_default(), whole()?];
-    // The first step uses memory that the system has not provided yet.
-    let steps = executor.timelines()?.into_iter().skip(1);
-    let steps = steps.sorted_by(|a, b| a.makespan().total_cmp(&b.makespan())).collect_vec();
-    let step = steps.get(steps.len() / 2).cloned();
+    let step = Timeline::median(&executor.timelines()?, Timeline::makespan).cloned();
     let sent = sent.into_iter().min().unwrap_or(0);
     let held = Held { sent, ..executor.measured().held };
     Ok(Trained { records: trained.records, weights, held, step })

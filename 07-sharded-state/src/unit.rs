@@ -26,8 +26,10 @@ pub struct Sharded<M> {
     /// The sum of the gradients over the micro-batches.
     sum: RefCell<Vec<Tensor>>,
     is_whole: Cell<bool>,
-    /// Whether a gather, and whether a sum, is on its way.
-    travels: [Cell<bool>; 2],
+    /// Whether a gather is on its way.
+    gathers: Cell<bool>,
+    /// Whether a sum is on its way.
+    sums: Cell<bool>,
 }
 
 impl<M: ModuleT> Sharded<M> {
@@ -52,9 +54,9 @@ impl<M: ModuleT> Sharded<M> {
             let tensor = flat.row()?.narrow(0, own.start, own.len())?.copy()?;
             owned.parameters = vec![Named { name: format!("unit{number}.chunk"), tensor }];
         }
-        let (sum, is_whole, travels) = (RefCell::default(), Cell::new(true), Default::default());
-        let replicas = Rc::clone(replicas);
-        Ok(Self { number, network, flat, owned, replicas, sum, is_whole, travels })
+        let (sum, is_whole) = (RefCell::default(), Cell::new(true));
+        let (gathers, sums, replicas) = (Cell::default(), Cell::default(), Rc::clone(replicas));
+        Ok(Self { number, network, flat, owned, replicas, sum, is_whole, gathers, sums })
     }
 
     /// This replica's chunk of the parameters, or `None` for a unit without parameters.
@@ -120,13 +122,13 @@ impl<M: ModuleT> Unit for Sharded<M> {
                 self.replicas.start(of, |_| Ok(Vec::new()))
             }
             (Action::Gather, Some(chunk)) => {
-                self.travels[0].set(true);
+                self.gathers.set(true);
                 // The second connection carries tensors in CPU memory.
                 let chunk = chunk.to_device(&Device::Cpu)?;
                 self.replicas.start(of, move |comm| Ok(vec![comm.all_gather(&chunk, len)?]))
             }
             (Action::ReduceScatter, Some(_)) => {
-                self.travels[1].set(true);
+                self.sums.set(true);
                 let row = Flat::join(&self.sum.take())?.to_device(&Device::Cpu)?;
                 self.replicas.start(of, move |comm| Ok(vec![comm.reduce_scatter(&row)?]))
             }
@@ -139,7 +141,7 @@ impl<M: ModuleT> Unit for Sharded<M> {
         for row in &arrived {
             self.flat.fill(&move_view(row, self.network.device())?)?;
         }
-        self.travels[0].set(false);
+        self.gathers.set(false);
         self.is_whole.set(true);
         Ok(arrived)
     }
@@ -151,7 +153,7 @@ impl<M: ModuleT> Unit for Sharded<M> {
 
     fn take_gradients(&self) -> Result<Vec<Tensor>, Error> {
         let chunk = self.replicas.take(self.instruction(Action::ReduceScatter))?;
-        self.travels[1].set(false);
+        self.sums.set(false);
         let device = self.network.device();
         Ok(chunk.iter().map(|it| move_view(it, device)).collect::<TensorResult<_>>()?)
     }
@@ -162,8 +164,8 @@ impl<M: ModuleT> Unit for Sharded<M> {
             self.chunk().map_or(0, size_in_bytes),
             self.flat.len() * self.owned.precision.weights().size_in_bytes(),
         );
-        let rows = usize::from(self.is_whole.get()) + usize::from(self.travels[0].get());
-        let has_gradients = !self.sum.borrow().is_empty() || self.travels[1].get();
+        let rows = usize::from(self.is_whole.get()) + usize::from(self.gathers.get());
+        let has_gradients = !self.sum.borrow().is_empty() || self.sums.get();
         let gradients = if has_gradients { whole } else { 0 };
         Bytes { parameters: of_chunk + rows * whole, gradients, ..Bytes::default() }
     }

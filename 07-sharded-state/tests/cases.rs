@@ -175,7 +175,7 @@ impl Case {
     pub fn alone(&self) -> Trained {
         let micro_batches = self.micro_batches * self.ranks;
         let alone = Self { micro_batches, ranks: 1, ..*self };
-        let strategy = Strategy { sharing: Sharing::Ddp, prefetches: false, recomputes: None };
+        let strategy = Sharing::Ddp.plain();
         alone.train(strategy)
     }
 

@@ -31,7 +31,7 @@ use tempfile::TempDir;
 
 use crate::cases::{Named, Updates, on_ranks, sorted, values};
 
-const ZERO1: Strategy = Strategy { sharing: Sharing::Zero1, prefetches: false, recomputes: None };
+const ZERO1: Strategy = Sharing::Zero1.plain();
 const ZERO3: Strategy = Strategy { sharing: Sharing::Zero3, prefetches: true, recomputes: None };
 const DDP: Strategy = Strategy { sharing: Sharing::Ddp, ..ZERO1 };
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use model_parallel::Action::{Free, Gather, ReduceScatter, Update, Wait};
 use model_parallel::{Schedule, UNBOUNDED, check};
-use sharded_state::{Sharing, Strategy};
+use sharded_state::Sharing;
 
 use crate::cases::CASE;
 use crate::numbers::{SHARINGS, strategies, without_recomputation};
@@ -50,7 +50,7 @@ fn each_single_deletion_is_refused_by_a_law() {
 
 /// Three units in chunks, one micro-batch. The function gets the list of two ranks.
 fn zero3(edit: impl FnOnce(&mut Vec<model_parallel::Instruction>)) -> Schedule {
-    let strategy = Strategy { sharing: Sharing::Zero3, prefetches: false, recomputes: None };
+    let strategy = Sharing::Zero3.plain();
     let mut schedule = strategy.schedule(3, 1, 2);
     edit(&mut schedule.lists[0]);
     schedule

@@ -144,7 +144,7 @@ fn prefetch_and_recomputation_change_no_bit() {
     for ranks in [2, 3] {
         let case = Case { ranks, ..CASE };
         for strategy in strategies() {
-            let plain = Strategy { prefetches: false, recomputes: None, ..strategy };
+            let plain = strategy.sharing.plain();
             same(&case.train(strategy), &case.train(plain), &format!("{strategy:?}"));
         }
     }
@@ -154,7 +154,7 @@ fn prefetch_and_recomputation_change_no_bit() {
 /// same bits.
 #[test]
 fn the_list_of_ddp_has_the_bits_of_the_wrapper() {
-    let ddp = Strategy { sharing: Sharing::Ddp, prefetches: false, recomputes: None };
+    let ddp = Sharing::Ddp.plain();
     let all = [(1, Algorithm::OneShot), (2, Algorithm::OneShot), (2, Algorithm::Ring)];
     let all = all.into_iter().chain([3, 4].map(|ranks| (ranks, Algorithm::OneShot)));
     for (ranks, algorithm) in all {
@@ -179,7 +179,7 @@ fn the_list_of_ddp_has_the_bits_of_the_wrapper() {
 /// Along the tree of shards, with several micro-batches, and with the batch norms of shards.
 #[test]
 fn the_list_of_ddp_has_the_bits_of_the_wrapper_by_shards() {
-    let ddp = Strategy { sharing: Sharing::Ddp, prefetches: false, recomputes: None };
+    let ddp = Sharing::Ddp.plain();
     for (ranks, micro_batches) in [(1, 4), (2, 2), (4, 1), (2, 3)] {
         let settings = Settings { by_shards: true, ..CASE.settings };
         let case = Case { ranks, micro_batches, settings, ..CASE };

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use model_parallel::check::in_one_order;
 use model_parallel::{Schedule, UNBOUNDED, check};
-use sharded_state::{Sharing, Strategy};
+use sharded_state::Sharing;
 
 use crate::cases::{CASE, Case, Trained, Updates};
 use crate::numbers::{same, strategies};
@@ -55,10 +55,9 @@ fn random_lists_have_the_same_bits() {
         let of_ranks: Vec<_> = (0..ranks).map(|_| shuffled(&common, false, random)).collect();
         assert!(of_ranks.iter().all(|other| other.lists != schedule.lists), "seed {seed}");
         assert!(of_ranks[0].lists != of_ranks[1].lists, "seed {seed}");
-        let expected =
-            plain.entry((strategy.sharing as usize, ranks, micro_batches)).or_insert_with(|| {
-                case.train(Strategy { prefetches: false, recomputes: None, ..strategy })
-            });
+        let expected = plain
+            .entry((strategy.sharing as usize, ranks, micro_batches))
+            .or_insert_with(|| case.train(strategy.sharing.plain()));
         let found = case.train_lists(whole, &of_ranks).unwrap();
         same(&found, expected, &format!("seed {seed}, {strategy:?}, {of_ranks:?}"));
         lists += ranks;

@@ -3,11 +3,11 @@
 use model_parallel::Action::{Forward, Gather, ReduceScatter, Update, Wait};
 use model_parallel::check::in_one_order;
 use model_parallel::{Instruction, Schedule, UNBOUNDED, check};
-use sharded_state::{Sharing, Strategy};
+use sharded_state::Sharing;
 
 /// The list of ZeRO 3 on two ranks, with three units and one micro-batch.
 fn zero3() -> Schedule {
-    Strategy { sharing: Sharing::Zero3, prefetches: false, recomputes: None }.schedule(3, 1, 2)
+    Sharing::Zero3.plain().schedule(3, 1, 2)
 }
 
 fn place(schedule: &Schedule, unit: usize, action: model_parallel::Action) -> usize {

@@ -103,7 +103,7 @@ fn hidden(step: &Timeline, part: f64) -> f64 {
     1.0 - (step.makespan() - step.busy(0)) / communicating
 }
 
-const PLAIN: Strategy = Strategy { sharing: Sharing::Zero3, prefetches: false, recomputes: None };
+const PLAIN: Strategy = Sharing::Zero3.plain();
 const PREFETCHED: Strategy = Strategy { prefetches: true, ..PLAIN };
 
 #[test]

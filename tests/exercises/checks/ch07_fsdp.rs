@@ -48,7 +48,7 @@ fn cases() -> impl Iterator<Item = Case> {
 impl Case {
     fn passes(self) -> List {
         let list = passes(self.0, self.1);
-        if self.2 { recomputed(list, 1) } else { list }
+        if self.2 { recomputed(list, |_| true) } else { list }
     }
 }
 
@@ -74,7 +74,7 @@ fn the_passes_stay(answer: Answer, &case: &Case) -> Outcome {
 
 fn the_checker_accepts_the_list(answer: Answer, &case: &Case) -> Outcome {
     let list = updated((answer.reduced)((answer.gathered)(case.passes())));
-    checked(schedule(&list, case.0, case.1, true), LAWFUL).map(drop)
+    checked(schedule(&list, case.0, case.1), LAWFUL).map(drop)
 }
 
 fn no_more_is_held_and_sent_than_has_to_be(answer: Answer, &case: &Case) -> Outcome {
@@ -86,9 +86,8 @@ fn no_more_is_held_and_sent_than_has_to_be(answer: Answer, &case: &Case) -> Outc
     let what = "the number of gathers";
     expect(gathers[1] <= gathers[0], what, (gathers[0], gathers[1]), ONCE)?;
     let costs = costs(&vec![120; case.0], 2.0);
-    let [ours, yours] = lists.map(|list| {
-        checked(schedule(&list, case.0, case.1, true), LAWFUL).map(|it| step(&it, &costs))
-    });
+    let [ours, yours] = lists
+        .map(|list| checked(schedule(&list, case.0, case.1), LAWFUL).map(|it| step(&it, &costs)));
     let [ours, yours] = [ours?, yours?];
     let [expected, got] = [&ours, &yours].map(|it| it.peak(0).parameters);
     expect(got <= expected, "the most bytes of parameters at one time", (expected, got), FREED)?;

@@ -48,12 +48,12 @@ const UNIT: usize = 120;
 impl Case {
     fn list(self) -> List {
         let list = passes(self.0, self.1);
-        zero3(if self.2 { recomputed(list, 1) } else { list })
+        zero3(if self.2 { recomputed(list, |_| true) } else { list })
     }
 
     /// The simulated step of an answer's list.
     fn step(self, list: &List) -> Outcome<Timeline> {
-        let checked = checked(schedule(list, self.0, self.1, true), LAWFUL)?;
+        let checked = checked(schedule(list, self.0, self.1), LAWFUL)?;
         let free = step(&checked, &costs(&vec![UNIT; self.0], 0.0));
         // Two gathers and a sum are three halves of an all-reduce. The last unit is gathered once.
         let all_reduces = (3 * self.0 - 1) as f64 / 2.0;

@@ -2,11 +2,12 @@
 //!
 //! The simulator weighs the step with the answer's units. The best choice is the best of all.
 
-use model_parallel::{Action, Cost, Timeline};
-use sharded_state::strategies::{List, alone, passes};
+use model_parallel::{Cost, Schedule, Timeline};
+use sharded_state::Sharing;
+use sharded_state::strategies::{alone, passes, recomputed};
 
 use crate::prelude::*;
-use crate::sharded::{checked, schedule, step};
+use crate::sharded::{checked, step};
 
 /// The µs of forward passes, the bytes of activations and of inputs, and the budget; the units to recompute.
 pub type Answer = fn(&[u64], &[u64], &[u64], u64) -> Vec<usize>;
@@ -70,9 +71,9 @@ impl Case {
     /// The simulated step in which these units are recomputed.
     fn step(&self, units: &[usize]) -> Outcome<Timeline> {
         let count = self.forward.len();
-        let list = alone(recomputed(passes(count, 1), units));
-        let mut schedule = schedule(&list, count, 1, false);
-        schedule.replicas = 1;
+        let list = alone(recomputed(passes(count, 1), |unit| units.contains(&unit)));
+        let of_one = Sharing::Ddp.plain().schedule(count, 1, 1);
+        let schedule = Schedule { lists: vec![list], ..of_one };
         let cost = |unit: usize| Cost {
             forward: self.forward[unit] as f64,
             activations: self.activations[unit] as usize,
@@ -82,19 +83,6 @@ impl Case {
         let costs: Vec<Cost> = (0..count).map(cost).collect();
         Ok(step(&checked(schedule, EXISTS)?, &costs))
     }
-}
-
-/// The list in which these units are recomputed.
-pub fn recomputed(list: List, units: &[usize]) -> List {
-    let again = |it: model_parallel::Instruction| {
-        let of = |action| model_parallel::Instruction { action, ..it };
-        match it.action {
-            Action::Forward(i) if units.contains(&it.unit) => vec![of(Action::ForwardOnly(i))],
-            Action::Backward(i) if units.contains(&it.unit) => vec![of(Action::Recompute(i)), it],
-            _ => vec![it],
-        }
-    };
-    list.into_iter().flat_map(again).collect()
 }
 
 /// The example; equal units; a cheap unit among expensive ones; then random models, each with four budgets.

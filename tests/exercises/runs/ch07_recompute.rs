@@ -5,12 +5,11 @@ use datasets::SAMPLE;
 use model_parallel::Cost;
 use model_parallel::layers::Layers;
 use model_parallel::partition::{self, Setting};
-use sharded_state::strategies::{passes, prefetched, zero3};
+use sharded_state::strategies::{passes, prefetched, recomputed, zero3};
 
 use super::prelude::*;
 use super::sharded::{UNITS, WIDTHS, compare, list_of};
 pub use crate::checks::ch07_recompute::Answer;
-use crate::checks::ch07_recompute::recomputed;
 
 /// Asks for the units of a measured model, and trains with these units, with none, and with all. Fails when the answer panics.
 pub fn run(answer: Answer) -> Run {
@@ -31,7 +30,10 @@ pub fn run(answer: Answer) -> Run {
         "Activations may take {megabytes:.1} MB. You recompute the units {}.\n",
         in_a_row(&units)
     ))?;
-    let list = |units: &[usize]| list_of(&prefetched(zero3(recomputed(passes(UNITS, 1), units))));
+    let list = |units: &[usize]| {
+        let passes = recomputed(passes(UNITS, 1), |unit| units.contains(&unit));
+        list_of(&prefetched(zero3(passes)))
+    };
     let yours = match list(&units) {
         Err(refusal) => return Ok(paragraph(refusal)?),
         Ok(yours) => yours,

@@ -58,9 +58,7 @@ impl Pipeline<'_> {
             let part = Training::of(name, &model, (&data, &OPTIONS))?;
             let (executor, [first, last]) = (&model.model, part.weights);
             let whole = executor.whole(first)?.zip(executor.whole(last)?);
-            let mut steps = executor.timelines()?;
-            steps.sort_by(|a, b| a.bubble().total_cmp(&b.bubble()));
-            let step = steps.get(steps.len() / 2).cloned();
+            let step = Timeline::median(&executor.timelines()?, Timeline::bubble).cloned();
             let training =
                 whole.map(|(first, last)| Training::new(name, part.records, [first, last]));
             Ok::<_, ModelError>(training.transpose()?.map(|training| (training, step)))

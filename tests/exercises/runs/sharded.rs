@@ -2,15 +2,16 @@
 
 use concise_wrapper::slow_link::{SlowNetwork, Slowness};
 use datasets::SAMPLE;
+use model_parallel::bytes::megabytes;
 use model_parallel::execute::Settings;
 use model_parallel::layers::Layers;
 use model_parallel::mesh::Mesh;
-use model_parallel::{Bytes, Checked, Executor};
+use model_parallel::{Bytes, Checked, Executor, UNBOUNDED, check};
 use sharded_state::Sharded;
 use sharded_state::strategies::List;
 
 use super::prelude::*;
-use crate::sharded::{RANKS, checked, schedule};
+use crate::sharded::{RANKS, schedule};
 
 /// The outputs of the layers. Each layer is a unit.
 pub(super) const WIDTHS: [usize; 9] = [784, 512, 512, 512, 512, 512, 512, 512, 10];
@@ -19,10 +20,7 @@ const OPTIONS: TrainOptions = options(2, 256, 0.1);
 
 /// A list of one micro-batch for the network, or the sentence of the law that it breaks.
 pub(super) fn list_of(list: &List) -> Result<Checked, String> {
-    checked(schedule(list, UNITS, 1, true), "").map_err(|refusal| {
-        let refusal = refusal.to_string();
-        let law = refusal.lines().find_map(|line| line.trim().strip_prefix("got"));
-        let law = law.unwrap_or(&refusal).trim();
+    check(schedule(list, UNITS, 1), UNBOUNDED).map_err(|law| {
         format!("The checker refuses your list for {UNITS} units: {law}. So no device runs it.")
     })
 }
@@ -63,7 +61,6 @@ pub(super) fn compare(lists: &[(&str, &Checked)], link: Option<f64>) -> Run {
             }
             it => {
                 let (mut training, held) = it?;
-                let megabytes = |bytes: usize| format!("{:.1}", bytes as f64 / 1e6);
                 let kinds = [held.parameters, held.gradients, held.activations];
                 training.more.extend(kinds.map(megabytes));
                 trained.push(training);

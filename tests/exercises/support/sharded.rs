@@ -2,6 +2,7 @@
 
 use model_parallel::check::Error;
 use model_parallel::{Checked, Cost, Instruction, Schedule, Timeline, UNBOUNDED, check};
+use sharded_state::Sharing;
 
 use crate::outcome::{Finding, Outcome};
 
@@ -11,21 +12,10 @@ pub const RANKS: usize = 2;
 /// The number of instructions that a message shows before the wrong one.
 const BEFORE: usize = 5;
 
-/// A schedule of these lists for two ranks. Between two steps, ranks hold chunks, or whole units.
-pub fn schedule(
-    list: &[Instruction],
-    units: usize,
-    micro_batches: usize,
-    sharded: bool,
-) -> Schedule {
-    Schedule {
-        micro_batches,
-        replicas: RANKS,
-        placement: vec![0; units],
-        first_trained: 0,
-        sharded,
-        lists: vec![list.to_vec()],
-    }
+/// A schedule of ZeRO 3 for two ranks, with this list in place of its own.
+pub fn schedule(list: &[Instruction], units: usize, micro_batches: usize) -> Schedule {
+    let of_zero3 = Sharing::Zero3.plain().schedule(units, micro_batches, RANKS);
+    Schedule { lists: vec![list.to_vec()], ..of_zero3 }
 }
 
 /// Demands that stage 6's checker accepts a schedule. A finding shows the list up to the wrong instruction.

@@ -10,19 +10,15 @@ use crate::lists::{Catalogue, HELD, Label, Menu, Shape, Step, Writer};
 
 /// The strategies of the figure, with their names.
 pub const STRATEGIES: [(&str, Strategy); 6] = [
-    ("DDP", strategy(Sharing::Ddp)),
-    ("ZeRO 1", strategy(Sharing::Zero1)),
-    ("ZeRO 2", strategy(Sharing::Zero2)),
-    ("ZeRO 3", strategy(Sharing::Zero3)),
+    ("DDP", Sharing::Ddp.plain()),
+    ("ZeRO 1", Sharing::Zero1.plain()),
+    ("ZeRO 2", Sharing::Zero2.plain()),
+    ("ZeRO 3", Sharing::Zero3.plain()),
     ("ZeRO 3, prefetch", PREFETCHED),
     ("ZeRO 3, prefetch, recomputation", Strategy { recomputes: Some(1), ..PREFETCHED }),
 ];
 
-const PREFETCHED: Strategy = Strategy { prefetches: true, ..strategy(Sharing::Zero3) };
-
-const fn strategy(sharing: Sharing) -> Strategy {
-    Strategy { sharing, prefetches: false, recomputes: None }
-}
+const PREFETCHED: Strategy = Strategy { prefetches: true, ..Sharing::Zero3.plain() };
 
 /// The number of units of the model.
 pub const UNITS: usize = 6;
