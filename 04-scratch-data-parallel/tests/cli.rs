@@ -1,5 +1,7 @@
 //! The binary as a newcomer meets it: three runs and a comparison, deliberate bugs, and refusals.
 
+#[path = "../../tests/src/program.rs"]
+mod program;
 #[path = "../../tests/src/screen.rs"]
 mod screen;
 #[cfg(unix)]
@@ -14,14 +16,8 @@ use serde_json::Value;
 #[cfg(unix)]
 use self::signals::with_default_sigint;
 
-/// A mirror that nobody runs.
-const NOBODY: &str = "http://127.0.0.1:9";
-
 fn scratch(arguments: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_scratch-data-parallel"));
-    // No test depends on a network, or on what is in this user's cache.
-    command.env("COURSE_MIRRORS", NOBODY);
-    command.env("COURSE_DATA_DIR", concat!(env!("CARGO_TARGET_TMPDIR"), "/no-data"));
+    let mut command = program::command(env!("CARGO_BIN_EXE_scratch-data-parallel"));
     command.arg("--device=cpu").args(arguments);
     if !arguments.contains(&"--threads-per-device") {
         command.arg("--threads-per-device=1");
@@ -346,10 +342,7 @@ fn what_makes_no_sense_is_refused() {
         (&["--break", "everything"], "possible values: skip-allreduce"),
         (&["--break", "same-shard", "--devices", "1"], "use it with --devices 2 or more"),
     ] {
-        let one_line = predicate::function(|text: &str| {
-            text.starts_with("error: ") && text.lines().count() == 1
-        });
-        scratch(arguments).assert().code(2).stdout("").stderr(contains(complaint).and(one_line));
+        program::refused(scratch(arguments), complaint);
     }
 }
 

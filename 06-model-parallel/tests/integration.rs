@@ -3,8 +3,12 @@
 mod any_order;
 mod broken;
 mod cli;
+#[path = "../../tests/src/layers.rs"]
+mod layers;
 mod pipelines;
 mod prelude;
+#[path = "../../tests/src/random.rs"]
+mod random_numbers;
 mod schedules;
 mod tensor_parallel;
 mod timelines;

@@ -20,7 +20,7 @@ pub(crate) use devices::DevicePlan;
 pub(crate) use harness::records::{BatchSums, TrainOptions};
 pub(crate) use harness::report::Report;
 pub(crate) use model_parallel::execute::unit::Whole;
-pub(crate) use model_parallel::layers::{Builder, Layers, Stage};
+pub(crate) use model_parallel::layers::{Layers, Stage};
 pub(crate) use model_parallel::mesh::{Axis, Mesh};
 pub(crate) use model_parallel::tensor_parallel::mappings::{by_column, by_row, gather};
 pub(crate) use model_parallel::tensor_parallel::sharding::part;

@@ -4,6 +4,9 @@
 
 #![expect(clippy::unwrap_used, reason = "in a test a panic is the right answer")]
 
+#[allow(dead_code, reason = "other tests use all of it")]
+#[path = "../../tests/src/layers.rs"]
+mod layers;
 #[allow(unused_imports, reason = "other tests use all of it")]
 mod prelude;
 #[allow(dead_code, reason = "other tests use all of it")]
@@ -14,6 +17,7 @@ use std::thread::sleep;
 
 use candle_core::{CpuStorage, Result, Storage};
 use harness::statistics::median;
+use model_parallel::layers::Builder;
 use model_parallel::partition::{Setting, each, measure};
 use ops::backward::{backward_from, backward_in_halves, record_in_halves};
 use ops::conv2d;

@@ -6,25 +6,23 @@ use std::ops::Range;
 use std::time::Duration;
 
 use crate::device::{on_gpus, plan};
+use crate::layers;
 use candle_core::{DType, Device, Tensor};
-use candle_nn::init::Init;
 use concise_wrapper::ddp::{Ddp, Reduction};
 use concise_wrapper::optimizer::{AdamW, Momentum, Optimizer, Sgd};
 use concise_wrapper::{Error, Model, Network};
-use datasets::{Batch, CLASSES};
 use model_parallel::execute::unit::{Unit, Whole};
 use model_parallel::execute::{Measured, Settings};
-use model_parallel::layers::{Builder, Layers, Stage};
+use model_parallel::layers::{Layers, Stage};
 use model_parallel::mesh::Mesh;
 use model_parallel::{Checked, Executor, Schedule, UNBOUNDED, check};
-use ops::{avg_pool2d, conv2d_relu_pool, cross_entropy, flatten, linear};
+use ops::cross_entropy;
 use params_and_allreduce::Algorithm;
 use params_and_allreduce::communicator::{Communicator as _, SharedCommunicator};
 use params_and_allreduce::thread::{Rank, run_ranks};
 use sharded_state::flat::Flat;
 use sharded_state::{Counted, Sharded, Sharing, Strategy};
 use split_batch::loader::LocalBatch;
-use split_batch::split::split_batch;
 
 pub type Named = Vec<(String, Tensor)>;
 
@@ -64,7 +62,7 @@ impl Net {
             Self::Dense(widths) => Layers::dense(widths).unwrap(),
             Self::Lenet => Layers::lenet(),
             Self::ResNet18 => Layers::resnet18(2),
-            Self::Pooled => pooled(),
+            Self::Pooled => layers::pooled(),
             Self::Made(layers, _) => layers(),
         }
     }
@@ -78,30 +76,6 @@ impl Net {
             Self::Made(_, sample) => sample,
         }
     }
-}
-
-fn pooled() -> Layers {
-    let normal = |inputs: usize| Init::Randn { mean: 0.0, stdev: (2.0 / inputs as f64).sqrt() };
-    let convolution = |number: usize, inputs: usize, outputs: usize| {
-        move |builder: &Builder<'_>| {
-            let (vb, shape) = (builder.vb.pp(format!("conv{number}")), (outputs, inputs, 3, 3));
-            let weight = vb.get_with_hints(shape, "weight", normal(inputs * 9))?;
-            let bias = vb.get(outputs, "bias")?;
-            Ok(move |x: &Tensor| conv2d_relu_pool(x, &weight, &bias, 2))
-        }
-    };
-    let dense = move |builder: &Builder<'_>| {
-        let vb = builder.vb;
-        let weight = vb.get_with_hints((7, CLASSES), "dense.weight", normal(7))?;
-        let bias = vb.get(CLASSES, "dense.bias")?;
-        Ok(move |x: &Tensor| linear(x, &weight, &bias))
-    };
-    Layers::named("pooling first")
-        .then(|_| Ok(|x: &Tensor| avg_pool2d(x, 2, 2)))
-        .then(convolution(1, 2, 5))
-        .then(convolution(2, 5, 7))
-        .then(|_| Ok(|x: &Tensor| flatten(x)))
-        .then(dense)
 }
 
 /// A training.
@@ -153,22 +127,8 @@ impl Case {
     }
 
     /// A batch of this step, in micro-batches of all ranks. Those beyond the number of samples are empty.
-    ///
-    /// Noise, and each sample has a brightness of its own: a batch norm makes rounding errors of a constant channel.
     pub fn batch(&self, step: usize, micro_batches: usize) -> LocalBatch {
-        let (samples, width) = (self.samples, self.net.sample().iter().product::<usize>());
-        let part = |i: usize, by: f64| (i as f64 * by).fract();
-        let noise = |i: usize| part((step * 7919 + i).pow(2), 0.754_877_666);
-        let value = |i: usize| noise(i) + part(step * 7 + i / width, 0.618_033_989) - 1.0;
-        let values: Vec<f64> = (0..samples * width).map(value).collect();
-        let shape = [&[samples], self.net.sample()].concat();
-        let images = Tensor::from_vec(values, shape, &Device::Cpu).unwrap();
-        let labels: Vec<u32> = (0..samples).map(|i| ((step + i * 7) % 10) as u32).collect();
-        let labels = Tensor::new(labels, &Device::Cpu).unwrap();
-        let images = images.to_dtype(self.dtype).unwrap();
-        let shards = split_batch(&images, &labels, micro_batches).unwrap().into_iter();
-        let shards = shards.map(|(images, labels)| Batch { images, labels }).collect();
-        LocalBatch { shards, samples }
+        layers::batch((self.net.sample(), self.dtype), step, self.samples, micro_batches).unwrap()
     }
 
     /// Trains on one device, which goes through the micro-batches of all ranks.
@@ -242,18 +202,10 @@ impl Case {
         Ok(Trained { measured, sent, ..of_ranks.swap_remove(0) })
     }
 
-    pub fn network(&self, layers: Range<usize>, device: &Device) -> Result<Network<Stage>, Error> {
+    pub fn network(&self, range: Range<usize>, device: &Device) -> Result<Network<Stage>, Error> {
         let all = self.net.layers();
-        let network = all.build(layers.clone(), 1, self.dtype, device)?;
-        let mut names = Vec::new();
-        for layer in layers.filter(|layer| self.frozen.contains(layer)) {
-            let of_layer = all.build(layer..layer + 1, 1, self.dtype, &Device::Cpu)?;
-            names.extend(of_layer.weights().parameters.iter().map(|named| named.name.clone()));
-        }
-        if names.is_empty() {
-            return Ok(network);
-        }
-        Ok(network.freeze(|name| names.iter().any(|frozen| frozen == name))?)
+        let network = all.build(range.clone(), 1, self.dtype, device)?;
+        layers::freeze(network, (&all, range), self.frozen)
     }
 
     /// The executor of a rank whose units are whole.

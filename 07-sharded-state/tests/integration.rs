@@ -13,8 +13,12 @@ mod evaluation;
 mod faults;
 mod gpu;
 mod laws;
+#[path = "../../tests/src/layers.rs"]
+mod layers;
 mod numbers;
 mod random;
+#[path = "../../tests/src/random.rs"]
+mod random_numbers;
 mod sentences;
 #[cfg(unix)]
 mod signals;

@@ -8,18 +8,7 @@ use sharded_state::Sharing;
 
 use crate::cases::{CASE, Case, Trained, Updates};
 use crate::numbers::{same, strategies};
-
-/// SplitMix64: Steele et al., "Fast splittable pseudorandom number generators", 2014.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((mixed ^ (mixed >> 31)) % bound as u64) as usize
-    }
-}
+use crate::random_numbers::Random;
 
 /// Moves instructions to other places as long as the checker accepts the list. If `orders`, collectives change their order, too.
 fn shuffled(schedule: &Schedule, orders: bool, random: &mut Random) -> Schedule {

@@ -9,6 +9,8 @@ mod cases;
 #[path = "../../tests/src/device.rs"]
 #[expect(dead_code, reason = "tests across stages use the rest")]
 mod device;
+#[path = "../../tests/src/layers.rs"]
+mod layers;
 
 use std::thread::sleep;
 use std::time::Duration;

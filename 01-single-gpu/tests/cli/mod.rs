@@ -1,6 +1,8 @@
 //! The binary as a newcomer meets it: help, a small run, and everything it refuses.
 
 mod data;
+#[path = "../../../tests/src/program.rs"]
+mod program;
 mod results;
 #[path = "../../../tests/src/screen.rs"]
 mod screen;
@@ -15,14 +17,8 @@ use devices::{DeviceKind, DevicePlan};
 use predicates::prelude::*;
 use predicates::str::{contains, starts_with};
 
-/// A mirror that nobody runs.
-const NOBODY: &str = "http://127.0.0.1:9";
-
 fn single_gpu(arguments: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_single-gpu"));
-    // No test depends on a network, or on what is in this user's cache.
-    command.env("COURSE_MIRRORS", NOBODY);
-    command.env("COURSE_DATA_DIR", concat!(env!("CARGO_TARGET_TMPDIR"), "/no-data"));
+    let mut command = program::command(env!("CARGO_BIN_EXE_single-gpu"));
     command.args(arguments);
     command
 }
@@ -208,11 +204,7 @@ fn what_makes_no_sense_is_refused_in_one_line_with_code_2() {
         (&["--no-such-flag"], "unexpected argument '--no-such-flag'"),
         (&["surplus"], "unexpected argument 'surplus'"),
     ] {
-        single_gpu(arguments).assert().code(2).stdout("").stderr(contains(complaint).and(
-            predicate::function(|text: &str| {
-                text.starts_with("error: ") && text.lines().count() == 1
-            }),
-        ));
+        program::refused(single_gpu(arguments), complaint);
     }
 }
 

@@ -1,6 +1,8 @@
 //! The binary as a newcomer meets it: wrappers, results, files, and refusals.
 
 mod output;
+#[path = "../../../tests/src/program.rs"]
+mod program;
 mod recordings;
 mod refusals;
 mod resumed;
@@ -14,14 +16,8 @@ use predicates::prelude::PredicateBooleanExt as _;
 use predicates::str::contains;
 use serde_json::Value;
 
-/// A mirror that nobody runs.
-const NOBODY: &str = "http://127.0.0.1:9";
-
 fn wrapper(arguments: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_concise-wrapper"));
-    // No test depends on a network, or on what is in this user's cache.
-    command.env("COURSE_MIRRORS", NOBODY);
-    command.env("COURSE_DATA_DIR", concat!(env!("CARGO_TARGET_TMPDIR"), "/no-data"));
+    let mut command = program::command(env!("CARGO_BIN_EXE_concise-wrapper"));
     command.args(["--device=cpu", "--threads-per-device=1"]).args(arguments);
     command
 }

@@ -3,6 +3,7 @@
 use predicates::prelude::*;
 use predicates::str::contains;
 
+use crate::program::refused;
 use crate::{SMALL, wrapper};
 
 #[cfg(not(feature = "mpi"))]
@@ -136,8 +137,6 @@ fn what_makes_no_sense_is_refused_in_one_line() {
         ),
     ];
     for (arguments, told) in refusals {
-        wrapper(arguments).arg("--data=synthetic").assert().code(2).stdout("").stderr(
-            contains(told).and(predicate::function(|text: &str| text.lines().count() == 1)),
-        );
+        refused(wrapper(&[arguments, &["--data=synthetic"]].concat()), told);
     }
 }

@@ -4,6 +4,8 @@ mod ends;
 mod files;
 mod held;
 mod memory;
+#[path = "../../../tests/src/program.rs"]
+mod program;
 mod refusals;
 #[path = "../../../tests/src/screen.rs"]
 mod screen;
@@ -18,14 +20,8 @@ use predicates::prelude::*;
 use predicates::str::contains;
 use serde_json::Value;
 
-/// A mirror that nobody runs.
-const NOBODY: &str = "http://127.0.0.1:9";
-
 fn program(arguments: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_model-parallel"));
-    // No test depends on a network, or on what is in this user's cache.
-    command.env("COURSE_MIRRORS", NOBODY);
-    command.env("COURSE_DATA_DIR", concat!(env!("CARGO_TARGET_TMPDIR"), "/no-data"));
+    let mut command = program::command(env!("CARGO_BIN_EXE_model-parallel"));
     // A drawing has no devices.
     if !arguments.contains(&"--draw") {
         command.args(["--device=cpu", "--threads-per-device=1"]);

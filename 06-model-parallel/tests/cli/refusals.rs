@@ -2,19 +2,10 @@
 
 use std::path::Path;
 
-use predicates::prelude::*;
-use predicates::str::contains;
-
 use super::program;
 
-/// One line on standard error, and nothing anywhere else.
 fn refused(arguments: &[&str], says: &str) {
-    program(arguments)
-        .assert()
-        .code(2)
-        .stdout("")
-        .stderr(contains(says))
-        .stderr(predicate::function(|text: &str| text.lines().count() == 1));
+    program::refused(program(arguments), says);
 }
 
 /// No machine has the memory for these weights.

@@ -3,21 +3,10 @@
 use super::numbers::{kinds, same};
 use super::training::{Case, checked_on, dense, lenet, pooled, resnet18};
 use crate::prelude::*;
+use crate::random_numbers::Random;
 
-/// SplitMix64: Steele et al., "Fast splittable pseudorandom number generators", 2014.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((mixed ^ (mixed >> 31)) % bound as u64) as usize
-    }
-
-    fn coin(&mut self) -> bool {
-        self.below(2) == 1
-    }
+fn coin(random: &mut Random) -> bool {
+    random.below(2) == 1
 }
 
 /// A training in a pipeline.
@@ -38,14 +27,14 @@ impl Drawn {
         let models = [lenet, dense, dense, pooled, pooled, resnet18];
         let mut case = models[random.below(models.len())]();
         case.steps = 2;
-        case.dtype = if random.coin() { DType::F32 } else { DType::F64 };
+        case.dtype = if coin(random) { DType::F32 } else { DType::F64 };
         let layers = case.layers.len();
         let trained = random.below(layers);
         case.frozen = match random.below(3) {
             0 => Vec::new(),
             // The first layers, as in fine-tuning.
             1 => (0..trained).collect(),
-            _ => (0..layers).filter(|&layer| layer != trained && random.coin()).collect(),
+            _ => (0..layers).filter(|&layer| layer != trained && coin(random)).collect(),
         };
         // The layer may be one of those that have nothing to train.
         if case
@@ -63,7 +52,7 @@ impl Drawn {
             begins.remove(random.below(begins.len()));
         }
         let cut = model_parallel::partition::cut_by_hand(&begins, layers).unwrap();
-        let (samples, by_shards) = (1 + random.below(9), random.coin());
+        let (samples, by_shards) = (1 + random.below(9), coin(random));
         let data = if by_shards { 1 + random.below(2) } else { 1 };
         let (kind, stages, micro_batches) = loop {
             let micro_batches = 1 + random.below(6);

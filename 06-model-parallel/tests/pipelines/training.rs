@@ -1,13 +1,10 @@
 //! Some steps of training: on one device, in a pipeline, and data-parallel.
 
-use candle_nn::init::Init;
-use datasets::Batch;
 use model_parallel::execute::{Measured, Settings};
-use ops::{avg_pool2d, conv2d_relu_pool};
 use params_and_allreduce::thread::RankFailure;
 use scratch_data_parallel::FixedTree;
-use split_batch::split::split_batch;
 
+use crate::layers;
 use crate::prelude::*;
 
 pub type Weights = Vec<(String, Tensor)>;
@@ -51,28 +48,7 @@ pub fn resnet18() -> Case {
 
 /// Five layers, and the first one has nothing to train.
 pub fn pooled() -> Case {
-    let normal = |inputs: usize| Init::Randn { mean: 0.0, stdev: (2.0 / inputs as f64).sqrt() };
-    let convolution = |number: usize, inputs: usize, outputs: usize| {
-        move |builder: &Builder<'_>| {
-            let (vb, shape) = (builder.vb.pp(format!("conv{number}")), (outputs, inputs, 3, 3));
-            let weight = vb.get_with_hints(shape, "weight", normal(inputs * 9))?;
-            let bias = vb.get(outputs, "bias")?;
-            Ok(move |x: &Tensor| conv2d_relu_pool(x, &weight, &bias, 2))
-        }
-    };
-    let dense = move |builder: &Builder<'_>| {
-        let vb = builder.vb;
-        let weight = vb.get_with_hints((7, 10), "dense.weight", normal(7))?;
-        let bias = vb.get(10, "dense.bias")?;
-        Ok(move |x: &Tensor| linear(&flatten(x)?, &weight, &bias))
-    };
-    let layers = Layers::named("pooling, two convolutions and a dense layer")
-        .then(|_| Ok(|x: &Tensor| avg_pool2d(x, 2, 2)))
-        .then(convolution(1, 2, 5))
-        .then(convolution(2, 5, 7))
-        .then(|_| Ok(|x: &Tensor| flatten(x)))
-        .then(dense);
-    Case::new("pooling first", layers, &[2, 20, 20])
+    Case::new("pooling first", layers::pooled(), &[2, 20, 20])
 }
 
 /// Noise of all brightnesses.
@@ -83,30 +59,9 @@ pub fn images(count: usize) -> Dataset {
 }
 
 impl Case {
-    /// A batch of this step: noise, and each sample has a brightness of its own.
-    ///
-    /// Not garments: where they are black, channels are constant, and a batch norm makes them rounding errors
-    /// around 0, on either side of relu's kink.
-    fn batch(&self, step: usize, samples: usize) -> Batch {
-        let pixels: usize = self.sample.iter().product();
-        let part = |i: usize, by: f64| (i as f64 * by).fract();
-        let noise = |i: usize| part((step * 7919 + i).pow(2), 0.754_877_666);
-        let brightness = |i: usize| part(step * 7 + i / pixels, 0.618_033_989);
-        let value = |i: usize| noise(i) + brightness(i) - 1.0;
-        let values: Vec<f64> = (0..samples * pixels).map(value).collect();
-        let shape = [&[samples], self.sample].concat();
-        let images = Tensor::from_vec(values, shape, &Device::Cpu).unwrap();
-        let images = images.to_dtype(self.dtype).unwrap();
-        let labels: Vec<u32> = (0..samples).map(|i| ((step + i * 7) % 10) as u32).collect();
-        Batch { images, labels: Tensor::new(labels, &Device::Cpu).unwrap() }
-    }
-
-    /// The same batch in micro-batches; those beyond the number of samples are empty.
+    /// The batch of this step in micro-batches; those beyond the number of samples are empty.
     pub fn share(&self, step: usize, samples: usize, micro_batches: usize) -> LocalBatch {
-        let Batch { images, labels } = self.batch(step, samples);
-        let shards = split_batch(&images, &labels, micro_batches).unwrap();
-        let shards = shards.into_iter().map(|(images, labels)| Batch { images, labels });
-        LocalBatch { shards: shards.collect(), samples }
+        layers::batch((self.sample, self.dtype), step, samples, micro_batches).unwrap()
     }
 
     /// A rank's part of some of the layers.
@@ -115,17 +70,9 @@ impl Case {
         layers: Range<usize>,
         group: &SharedCommunicator,
     ) -> Result<Network<Stage>, Error> {
-        let (seed, cpu) = (1, &Device::Cpu);
-        let network = self.layers.build_part(layers.clone(), seed, self.dtype, cpu, group)?;
-        let mut names = Vec::new();
-        for layer in layers.filter(|layer| self.frozen.contains(layer)) {
-            let of_layer = self.layers.build(layer..layer + 1, seed, self.dtype, cpu)?;
-            names.extend(of_layer.weights().parameters.iter().map(|named| named.name.clone()));
-        }
-        if names.is_empty() {
-            return Ok(network);
-        }
-        Ok(network.freeze(|name| names.iter().any(|frozen| frozen == name))?)
+        let (range, cpu) = (layers.clone(), &Device::Cpu);
+        let network = self.layers.build_part(range, 1, self.dtype, cpu, group)?;
+        layers::freeze(network, (&self.layers, layers), &self.frozen)
     }
 
     /// All layers on one device.

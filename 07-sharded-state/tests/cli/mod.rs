@@ -1,5 +1,7 @@
 //! The program as a newcomer meets it: strategies, results, drawings, files, and refusals.
 
+#[path = "../../../tests/src/program.rs"]
+mod program;
 mod refusals;
 mod results;
 #[path = "../../../tests/src/screen.rs"]
@@ -12,14 +14,8 @@ use assert_cmd::Command;
 use predicates::prelude::*;
 use predicates::str::contains;
 
-/// A mirror that nobody runs.
-const NOBODY: &str = "http://127.0.0.1:9";
-
 fn program(arguments: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_sharded-state"));
-    // No test depends on a network, or on what is in this user's cache.
-    command.env("COURSE_MIRRORS", NOBODY);
-    command.env("COURSE_DATA_DIR", concat!(env!("CARGO_TARGET_TMPDIR"), "/no-data"));
+    let mut command = program::command(env!("CARGO_BIN_EXE_sharded-state"));
     // A drawing has no devices.
     if !arguments.contains(&"--draw") {
         command.args(["--device=cpu", "--threads-per-device=1"]);

@@ -1,18 +1,11 @@
 //! Flags that make no sense.
 
-use predicates::prelude::*;
 use predicates::str::contains;
 
 use super::{SMALL, program};
 
-/// One line on standard error, and nothing anywhere else.
 fn refused(arguments: &[&str], says: &str) {
-    program(arguments)
-        .assert()
-        .code(2)
-        .stdout("")
-        .stderr(contains(says))
-        .stderr(predicate::function(|text: &str| text.lines().count() == 1));
+    program::refused(program(arguments), says);
 }
 
 #[test]
