@@ -243,7 +243,7 @@ pub(crate) fn weigh(
                 (gradients(cost.parameters, 0), activations(cost.activations + cost.halves, 0))
             }
             Action::Gather => (parameters(cost.parameters), none),
-            // What arrives is copied to the layers.
+            // A row that arrives is copied to the layers.
             Action::Wait if !std::mem::replace(&mut whole[unit], true) => {
                 (parameters(cost.parameters), parameters(cost.parameters))
             }

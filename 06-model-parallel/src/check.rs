@@ -96,8 +96,8 @@ impl Checked {
     }
 }
 
-/// Checks a schedule for channels that hold `capacity` messages. Fails with the first law that the schedule breaks, and
-/// where: see [`Error`].
+/// Checks a schedule for channels that hold `capacity` messages. Fails with the first law that the schedule breaks,
+/// and where: see [`Error`].
 pub fn check(schedule: Schedule, capacity: usize) -> Result<Checked, Error> {
     let Schedule { micro_batches, replicas, ref placement, sharded, .. } = schedule;
     let (stages, units) = (schedule.stages(), schedule.units());
@@ -425,8 +425,8 @@ fn never_done(schedule: &Schedule, task: Instruction) -> String {
 // ANCHOR_END: missing
 
 // ANCHOR: all_stages
-/// Checks that both ends of every channel have the same messages in the same order. Each stage does everything once, so
-/// both ends have the same number of messages.
+/// Checks that both ends of every channel have the same messages in the same order. Each stage does everything once,
+/// so both ends have the same number of messages.
 fn check_order_of_messages(schedule: &Schedule) -> Result<(), Error> {
     let mut channels = BTreeMap::<_, [Vec<(Message, Step)>; 2]>::new();
     for (stage, list) in schedule.lists.iter().enumerate() {

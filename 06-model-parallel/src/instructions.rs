@@ -45,7 +45,8 @@ pub enum Action {
     AllReduce,
     /// Starts to sum the gradients of the unit over all replicas. Each replica gets its chunk of the sum.
     ReduceScatter,
-    /// Updates the weights of the unit with the summed gradients, or the replica's chunk of the weights with its chunk.
+    /// Updates the weights of the unit with the summed gradients, or the replica's chunk of the weights with its
+    /// chunk.
     Update,
 }
 

@@ -44,8 +44,8 @@ impl Timeline {
         Self { stages: stages.len(), spans: stages.concat() }
     }
 
-    /// The step in the middle by this number, without the first step if there are more. The first step uses memory that
-    /// the system has not provided yet.
+    /// The step in the middle by this number, without the first step if there are more. The first step uses memory
+    /// that the system has not provided yet.
     pub fn median(steps: &[Self], by: impl Fn(&Self) -> f64) -> Option<&Self> {
         let mut steps: Vec<&Self> = steps.iter().skip((steps.len() > 1).into()).collect();
         steps.sort_by(|a, b| by(a).total_cmp(&by(b)));

@@ -34,7 +34,7 @@ use crate::{Sharded, Sharing};
 /// The tensor of the index: a hash of each shard, in the order of the ranks.
 const HASHES: &str = "shards";
 
-/// What follows the name of the index in the name of a shard.
+/// The text between the name of the index and the number of a shard.
 const SHARD: &str = ".shard-";
 
 /// A folder for the checkpoints of a run on executors of [`Sharded`] units.
@@ -165,8 +165,8 @@ struct Part<'a> {
 }
 
 impl<M: ModuleT> Sets<'_, M> {
-    /// What this rank takes from a shard: of a chunk the numbers that are in both chunks. Everything else is in the
-    /// first shard.
+    /// The numbers that this rank takes from a shard. Of a chunk, these are the numbers in both chunks. Everything
+    /// else is in the first shard.
     fn part<'a>(
         &self,
         (name, tensor): &'a (String, Tensor),
@@ -227,7 +227,7 @@ fn read(
     }
 }
 
-/// Removes shards without an index: those of surplus sets, and those of a set that was not completed.
+/// Removes shards without an index: the shards of surplus sets, and of a set that was not completed.
 fn remove_without_index(folder: &Path) -> io::Result<()> {
     for entry in fs::read_dir(folder)? {
         let path = entry?.path();

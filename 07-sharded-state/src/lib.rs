@@ -1,7 +1,7 @@
-//! Stage 7: what a device holds, and how to hold less of it: ZeRO 1, 2 and 3, prefetch, and recomputation.
+//! Stage 7: the state that a device holds, and ways to hold less state: ZeRO 1, 2 and 3, prefetch, and recomputation.
 //!
 //! A step is a list, as in stage 6. A strategy is a function from list to list ([`strategies`]), and stage 6's
-//! checker, simulator and executor do the rest. What is new is a second kind of
+//! checker, simulator and executor do the rest. New is a second kind of
 //! [`Unit`](model_parallel::execute::unit::Unit), whose parameters can be freed and filled again ([`flat`],
 //! [`mod@unit`]).
 
@@ -24,7 +24,7 @@ use model_parallel::{Refused, Schedule};
 use strategies::{List, alone, ddp, passes, prefetched, recomputed, zero1, zero2, zero3};
 
 // ANCHOR: strategy
-/// What is shared out over the replicas.
+/// The state that is shared out over the replicas.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sharing {
     /// Nothing: every replica holds everything.
@@ -37,10 +37,10 @@ pub enum Sharing {
     Zero3,
 }
 
-/// A strategy: what is shared out, and when gathers and forward passes happen.
+/// A strategy: the state that is shared out, and the places of gathers and forward passes in the list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Strategy {
-    /// What is shared out.
+    /// The state that is shared out.
     pub sharing: Sharing,
     /// Whether a gather starts a unit earlier.
     pub prefetches: bool,

@@ -1,7 +1,7 @@
-//! What a rank holds and sends under each strategy, in closed form.
+//! The bytes that a rank holds and sends under each strategy, in closed form.
 //!
-//! With parameters of P bytes on n ranks, and K times as much state of the optimizer, the literature has, without
-//! what travels:
+//! The parameters have P bytes, the optimizer's state has K times as many, and there are n ranks. Without tensors that
+//! travel, the literature has:
 //!
 //! ```text
 //!          parameters   gradients   optimizer's state   sent per rank and step
@@ -12,8 +12,8 @@
 //! ```
 //!
 //! Source: Rajbhandari et al., *ZeRO: Memory Optimizations Toward Training Trillion Parameter Models*, 2020, arXiv
-//! 1910.02054, sections 5 and 7. The functions below add what is whole for a moment: units that compute, and rows
-//! that travel.
+//! 1910.02054, sections 5 and 7. The functions below add the tensors that are whole for a moment: units that compute,
+//! and rows that travel.
 
 use itertools::Itertools as _;
 use model_parallel::{Bytes, Cost};
@@ -56,7 +56,7 @@ pub fn held(strategy: Strategy, units: &[Cost], micro_batches: usize, ranks: usi
         },
         Sharing::Zero3 => {
             Bytes {
-                // What arrives is copied to the layers. With prefetch, a unit and the next one are not more.
+                // A row that arrives is copied to the layers. With prefetch, a unit and the next one are not more.
                 parameters: chunks + 2 * row,
                 gradients: passing,
                 optimizer: state(ranks),

@@ -36,7 +36,7 @@ pub trait Unit {
         false
     }
 
-    /// What this rank updates: the parameters that [`take_gradients`](Self::take_gradients) returns gradients of.
+    /// The parameters that this rank updates. [`take_gradients`](Self::take_gradients) returns their gradients.
     fn owned(&self) -> &Weights;
 
     /// Adds the gradients of a micro-batch to the sum.
@@ -45,8 +45,8 @@ pub trait Unit {
     /// Starts a collective. Fails for a collective that this unit does not have.
     fn start(&self, collective: Action) -> Result<(), Error>;
 
-    /// Waits for the gathered parameters, and gives them to the layers. Returns what has arrived, which is free when
-    /// the caller drops it.
+    /// Waits for the gathered parameters, and gives them to the layers. Returns the rows that have arrived. The caller
+    /// drops them, which frees their memory.
     fn wait(&self) -> Result<Vec<Tensor>, Error>;
 
     /// Drops the gathered parameters.
@@ -61,7 +61,8 @@ pub trait Unit {
 // ANCHOR_END: unit
 
 // ANCHOR: replicas
-/// The connection to the ranks that hold the same units, and the second thread of this rank, which does the collectives.
+/// The connection to the ranks that hold the same units, and the second thread of this rank, which does the
+/// collectives.
 pub struct Replicas {
     /// The first connection, for the main thread.
     pub comm: SharedCommunicator,
@@ -154,7 +155,7 @@ impl Replicas {
         self.times.take()
     }
 
-    /// The number of this rank's first micro-batch among those of all replicas.
+    /// The number of this rank's first micro-batch among the micro-batches of all replicas.
     fn first(&self) -> usize {
         self.tree.held_by(self.comm.rank()).start
     }
@@ -204,7 +205,7 @@ impl Sum {
         }
     }
 
-    /// Ends the sum on this rank, and adds those of all ranks of `comm`.
+    /// Ends the sum on this rank, and adds the sums of all ranks of `comm`.
     fn over(
         self,
         comm: &(impl Communicator + ?Sized),
