@@ -237,10 +237,7 @@ impl Optimizer for AdamW {
             let deviation = (&*v / corrected(beta2))?.sqrt()?;
             let direction = ((&*m / corrected(beta1))? / (deviation + self.epsilon)?)?;
             let decayed = (w.detach() * (1.0 - rate * self.weight_decay))?;
-            // Of an empty tensor the result is the tensor itself.
-            if w.elem_count() > 0 {
-                overwrite(w, &(decayed - (direction * rate)?)?)?;
-            }
+            overwrite(w, &(decayed - (direction * rate)?)?)?;
         }
         self.keep(state);
         Ok(())

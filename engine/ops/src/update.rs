@@ -130,6 +130,10 @@ fn walk<T: Element>(
 /// Overwrites the elements of `tensor` in place with those of `value`, of the same shape and type, on any device. Tensors
 /// that share the memory of `tensor` see the new values. Fails when the two share memory.
 pub fn overwrite(tensor: &Tensor, value: &Tensor) -> Result<()> {
+    // Of empty tensors, operations return an operand, and no memory is copied to itself.
+    if tensor.elem_count() == 0 && tensor.shape() == value.shape() {
+        return Ok(());
+    }
     let value = move_view(&value.detach(), tensor.device())?.contiguous()?;
     // A scalar cannot be sliced, so both tensors get a new first axis.
     tensor.detach().unsqueeze(0)?.slice_set(&value.unsqueeze(0)?, 0, 0)
