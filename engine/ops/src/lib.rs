@@ -38,30 +38,40 @@ mod kernels;
 pub mod backward;
 
 pub mod add_bias;
+pub mod attention;
 pub mod avg_pool2d;
 pub mod batch_norm;
 pub mod conv2d;
 pub mod copies;
 pub mod cross_entropy;
 pub mod difference;
+pub mod embedding;
+pub mod gelu;
+pub mod layer_norm;
 pub mod linear;
 pub mod relu;
+pub mod softmax;
 pub mod update;
 
 #[cfg(test)]
 mod tests;
 
 pub use add_bias::{add_bias, add_bias_relu};
+pub use attention::causal_attention;
 pub use avg_pool2d::{avg_pool2d, global_avg_pool};
 pub use batch_norm::{batch_norm, batch_norm_with};
 pub use conv2d::{conv2d, conv2d_relu_pool};
 pub use copies::{cast, flatten, transpose};
 pub use cross_entropy::{cross_entropy, loss_and_correct};
+pub use embedding::{embedding, embedding_of_part};
+pub use gelu::{gelu, gelu_tanh};
 pub(crate) use kernels::element::Element;
 pub use kernels::elementwise::sum;
 pub use kernels::memory;
+pub use layer_norm::layer_norm;
 pub use linear::{linear, linear_relu};
 pub use relu::{add_relu, relu};
+pub use softmax::softmax;
 
 /// Returns the size of a tensor in bytes.
 pub fn size_in_bytes(tensor: &candle_core::Tensor) -> usize {
