@@ -152,7 +152,7 @@ impl<'a, 'o, U: Unit> StepState<'a, 'o, U> {
                 Carries::Gradients => output,
             };
             // One sample stands in for an empty micro-batch.
-            let rows = self.micro_batches[micro_batch].len().max(1);
+            let rows = self.micro_batches[micro_batch].samples().max(1);
             let dtype = unit.network().dtype();
             self.tensors.insert(key, pipeline.recv(from, &batch_of(rows, sample), dtype)?);
         }
@@ -174,7 +174,7 @@ impl<'a, 'o, U: Unit> StepState<'a, 'o, U> {
         } else if unit > 0 {
             take(&mut self.tensors, (Carries::Activations, unit, i), "activation")?
         } else if batch.is_empty() {
-            Tensor::zeros(batch_of(1, sample), network.dtype(), network.device())?
+            Tensor::zeros(batch_of(1, sample), batch.images.dtype(), network.device())?
         } else {
             batch.images.to_device(network.device())?
         };
@@ -221,7 +221,7 @@ impl<'a, 'o, U: Unit> StepState<'a, 'o, U> {
             return stand_in_loss(logits);
         }
         let labels = batch.labels.to_device(logits.device())?;
-        let loss = (self.executor.settings.loss)(logits, &labels)?;
+        let loss = (self.executor.settings.loss)(logits, &labels.flatten_all()?)?;
         let batch = Batch { images: batch.images.clone(), labels };
         self.sums.insert(i, StepSums::new(&loss, logits, &batch)?);
         Ok(loss)
