@@ -7,7 +7,7 @@ use candle_core::{DType, Device, Error, Result, Tensor, bail};
 use rand::RngExt as _;
 use sha2::{Digest as _, Sha256};
 
-use super::{CLASSES, PIXELS, SAMPLE, text};
+use super::{CLASSES, PIXELS, SAMPLE};
 use devices::move_view;
 use harness::random;
 
@@ -19,18 +19,14 @@ const FINGERPRINT: usize = 8;
 pub struct Dataset {
     /// The pixels of all images, image after image, or the text.
     bytes: Arc<Vec<u8>>,
-    kind: Kind,
+    /// The labels of images. A text has none: the label of each byte is the byte after it.
+    labels: Arc<Vec<u8>>,
+    /// `[channels, height, width]` of an image, or `[context]` of a window.
+    shape: Vec<usize>,
+    /// The byte of a text that the first window begins at.
+    offset: usize,
     /// Computed by the first use.
     pub(super) fingerprint: Arc<OnceLock<String>>,
-}
-
-/// What a sample is.
-#[derive(Clone, Debug)]
-enum Kind {
-    /// An image with a label, its class.
-    Image { labels: Arc<Vec<u8>>, shape: [usize; 3] },
-    /// A window of `context` bytes of a text. The label of each byte is the byte after it. The first window begins at byte `offset`.
-    Window { context: [usize; 1], offset: usize },
 }
 
 impl Dataset {
@@ -63,10 +59,7 @@ impl Dataset {
                 let label = labels[at];
                 format!("label {at} is {label}, but there are {classes} classes, counted from 0")
             }
-            _ => {
-                let kind = Kind::Image { labels: Arc::new(labels), shape };
-                return Ok(Self { bytes: Arc::new(pixels), kind, fingerprint: Arc::default() });
-            }
+            _ => return Ok(Self::of(pixels, labels, shape.to_vec())),
         };
         Err(Error::Msg(refusal))
     }
@@ -76,51 +69,43 @@ impl Dataset {
     pub fn text(text: Vec<u8>, context: usize) -> Result<Self> {
         if context == 0 || text.len() <= context {
             let bytes = text.len();
-            return Err(Error::Msg(format!(
-                "a text of {bytes} bytes has no window of {context} bytes with a byte after it"
-            )));
+            return Err(Error::Msg(format!("{bytes} bytes are too few for a window of {context}")));
         }
-        let kind = Kind::Window { context: [context], offset: 0 };
-        Ok(Self { bytes: Arc::new(text), kind, fingerprint: Arc::default() })
+        Ok(Self::of(text, Vec::new(), vec![context]))
+    }
+
+    fn of(bytes: Vec<u8>, labels: Vec<u8>, shape: Vec<usize>) -> Self {
+        let (bytes, labels) = (Arc::new(bytes), Arc::new(labels));
+        Self { bytes, labels, shape, offset: 0, fingerprint: Arc::default() }
     }
 
     /// Returns the samples of an epoch. The windows of a text begin elsewhere in each epoch, at an offset that depends on the seed
     /// and the epoch alone; their number is always the same. Images are the same in all epochs.
     #[must_use]
     pub fn of_epoch(&self, seed: u64, epoch: usize) -> Self {
-        let (mut of_epoch, windows) = (self.clone(), self.len());
-        if let Kind::Window { context: [context], offset } = &mut of_epoch.kind {
-            let most = (*context - 1).min(self.bytes.len() - 1 - windows * *context);
-            let mut random = random::generator(seed, &format!("windows/{epoch}"));
-            *offset = random.random_range(0..=most);
-        }
-        of_epoch
+        let offset = self.context().map_or(0, |context| {
+            let most = (context - 1).min(self.bytes.len() - 1 - context * self.len());
+            random::generator(seed, &format!("windows/{epoch}")).random_range(0..=most)
+        });
+        Self { offset, ..self.clone() }
     }
 
     /// The number of samples: of images, or of windows.
     #[expect(clippy::len_without_is_empty, reason = "a data set has at least one sample")]
     pub fn len(&self) -> usize {
-        match &self.kind {
-            Kind::Image { labels, .. } => labels.len(),
-            // Every offset below `context` leaves so many windows, unless the text has one window only.
-            Kind::Window { context: [context], .. } => (self.bytes.len() / context - 1).max(1),
-        }
+        // Every offset below the context leaves so many windows, unless there is only one.
+        let windows = |context: usize| (self.bytes.len() / context - 1).max(1);
+        self.context().map_or(self.labels.len(), windows)
     }
 
     /// The shape of a sample: `[channels, height, width]` of an image, or `[context]` of a window.
     pub fn shape(&self) -> &[usize] {
-        match &self.kind {
-            Kind::Image { shape, .. } => shape,
-            Kind::Window { context, .. } => context,
-        }
+        &self.shape
     }
 
     /// The bytes of a window of a text. `None` for images.
     pub fn context(&self) -> Option<usize> {
-        match self.kind {
-            Kind::Image { .. } => None,
-            Kind::Window { context: [context], .. } => Some(context),
-        }
+        if let [context] = self.shape[..] { Some(context) } else { None }
     }
 
     /// The number of labels of so many samples: an image has one, and a window has one for each byte.
@@ -128,44 +113,31 @@ impl Dataset {
         samples * self.context().unwrap_or(1)
     }
 
-    /// The samples of a batch that takes no more memory than a batch of so many images, for an evaluation: so many images, or
-    /// [`text::at_once`] windows.
+    /// The samples that an evaluation computes at a time: so many images, or windows of 32 times as many tokens.
     pub fn at_once(&self, images: usize) -> usize {
-        self.context().map_or(images, text::at_once)
+        (32 * images / self.count_labels(1)).clamp(1, images)
     }
 
     /// The pixels of all images, one byte per pixel, image after image, each channel by channel and row by row. Of a text, the bytes
     /// of all windows and the byte after the last.
     pub fn bytes(&self) -> &[u8] {
-        match self.kind {
-            Kind::Image { .. } => &self.bytes,
-            Kind::Window { offset, .. } => {
-                &self.bytes[offset..=offset + self.count_labels(self.len())]
-            }
-        }
+        let size = self.context().map_or(self.bytes.len(), |context| context * self.len() + 1);
+        &self.bytes[self.offset..][..size]
     }
 
     /// The labels: the classes of all images, or the byte after each byte of all windows.
     pub fn labels(&self) -> &[u8] {
-        match &self.kind {
-            Kind::Image { labels, .. } => labels,
-            Kind::Window { .. } => &self.bytes()[1..],
-        }
+        if self.context().is_some() { &self.bytes()[1..] } else { &self.labels }
     }
 
     /// Keeps the first `count` samples. At least one stays.
     pub fn truncate(&mut self, count: usize) {
         if count < self.len() {
-            let (count, size) = (count.max(1), self.shape().iter().product::<usize>());
-            let kept = match &mut self.kind {
-                Kind::Image { labels, .. } => {
-                    Arc::make_mut(labels).truncate(count);
-                    count
-                }
-                // Windows need room to begin elsewhere in each epoch.
-                Kind::Window { .. } => count + 1,
-            };
-            Arc::make_mut(&mut self.bytes).truncate(kept * size);
+            let (count, size) = (count.max(1), self.size());
+            // Windows need room to begin elsewhere in each epoch.
+            let room = usize::from(self.context().is_some());
+            Arc::make_mut(&mut self.bytes).truncate((count + room) * size);
+            Arc::make_mut(&mut self.labels).truncate(count);
             self.fingerprint = Arc::default();
         }
     }
@@ -177,45 +149,39 @@ impl Dataset {
             // The number of samples separates the images from the labels.
             hash.update((self.len() as u64).to_le_bytes());
             hash.update(&*self.bytes);
-            if let Kind::Image { labels, .. } = &self.kind {
-                hash.update(&**labels);
-            }
+            hash.update(&*self.labels);
             // The same bytes can be samples of another shape.
-            if self.shape() != SAMPLE {
-                self.shape().iter().for_each(|&size| hash.update((size as u64).to_le_bytes()));
+            if self.shape != SAMPLE {
+                self.shape.iter().for_each(|&size| hash.update((size as u64).to_le_bytes()));
             }
             format!("{:x}", HexDisplay(&hash.finalize()[..FINGERPRINT]))
         })
     }
 
+    fn size(&self) -> usize {
+        self.shape.iter().product()
+    }
+
     /// Makes a batch of the samples with these indices, in CPU memory. Pixels are scaled to 0..=1. Fails when an index is out of
     /// range, and for images when `dtype` is not a floating-point type.
     pub fn batch(&self, indices: &[u32], dtype: DType) -> Result<Batch> {
-        let (samples, cpu) = (indices.len(), &Device::Cpu);
         if let Some(index) = indices.iter().find(|&&index| index as usize >= self.len()) {
             bail!("sample {index} of a data set of {}", self.len());
         }
-        match &self.kind {
-            &Kind::Image { shape: [channels, height, width], ref labels } => {
-                if !dtype.is_float() {
-                    bail!("pixels from 0 to 1 need a floating-point type, not {}", dtype.as_str());
-                }
-                let (shape, size) = ((samples, channels, height, width), channels * height * width);
-                let pixels = take(&self.bytes, size, indices, |pixel| f32::from(pixel) / 255.0);
-                let labels = take(labels, 1, indices, u32::from);
-                Ok(Batch {
-                    images: Tensor::from_vec(pixels, shape, cpu)?.to_dtype(dtype)?,
-                    labels: Tensor::from_vec(labels, samples, cpu)?,
-                })
-            }
-            &Kind::Window { context: [context], .. } => {
-                let tokens = |bytes| {
-                    let tokens = take(bytes, context, indices, u32::from);
-                    Tensor::from_vec(tokens, (samples, context), cpu)
-                };
-                Ok(Batch { images: tokens(self.bytes())?, labels: tokens(self.labels())? })
-            }
-        }
+        let (size, cpu) = (self.size(), &Device::Cpu);
+        let shape = |of_sample: &[usize]| [&[indices.len()], of_sample].concat();
+        let images = if self.context().is_some() {
+            let tokens = take(self.bytes(), size, indices, u32::from);
+            Tensor::from_vec(tokens, shape(&self.shape), cpu)?
+        } else if dtype.is_float() {
+            let pixels = take(self.bytes(), size, indices, |pixel| f32::from(pixel) / 255.0);
+            Tensor::from_vec(pixels, shape(&self.shape), cpu)?.to_dtype(dtype)?
+        } else {
+            bail!("pixels from 0 to 1 need a floating-point type, not {}", dtype.as_str());
+        };
+        let labels = take(self.labels(), self.count_labels(1), indices, u32::from);
+        let labels = Tensor::from_vec(labels, shape(self.context().as_slice()), cpu)?;
+        Ok(Batch { images, labels })
     }
 }
 

@@ -1,8 +1,7 @@
 //! Text: the course's pages, or a file, cut into a training and a validation part.
 
-use std::fs;
-use std::io::ErrorKind;
 use std::path::PathBuf;
+use std::{fs, io};
 
 use clap::Args;
 use harness::cli::UsageError;
@@ -11,38 +10,15 @@ pub use harness::records::bits_per_byte;
 use super::Dataset;
 use super::source::{LoadedData, Sizes, last_name};
 
-/// The book's pages of November 2026, in the order of their file names. A form feed is between two pages.
+/// The book's pages of November 2026, in the order of their file names, with a form feed between two pages.
 const PAGES: &[u8] = include_bytes!("../text/pages.txt");
 
-/// SHA-256 of [`PAGES`].
-#[cfg(test)]
-const SHA256: &str = "261c606c7891344e7fc7f523882f327c55d5881d685442d0aa1cb0ea426ea2b2";
-
-/// The byte between two pages.
 const FORM_FEED: u8 = 0x0c;
 
-/// Of a number of pages or of bytes, one in so many is for validation.
-const OF: usize = 10;
-
-/// The place among ten pages of the one that is for validation.
-const VALIDATION: usize = 7;
-
-/// The most tokens of a batch in an evaluation, unless a window has more.
-const TOKENS: usize = 8192;
-
-/// The number that a bigram model adds to the count of each pair, also of a pair that never occurs. Of the usual numbers, this one
-/// gives the fewest bits per byte on the course's pages: 0.04 fewer than 1.
+/// The number that a bigram model adds to the count of each pair. It gives 0.04 fewer bits per byte on the pages than 1.
 const SMOOTHING: f64 = 0.05;
 
-/// The number of tokens that there are.
-pub const VOCABULARY: usize = 256;
-
-/// The windows of `context` tokens that an evaluation computes at a time.
-pub fn at_once(context: usize) -> usize {
-    (TOKENS / context).max(1)
-}
-
-/// A flag that chooses the text.
+/// The flag that chooses the text.
 #[derive(Args, Clone, Debug, Default)]
 pub struct TextArguments {
     /// Train on the bytes of this file; its last tenth is for validation [default: the course's pages]
@@ -51,7 +27,7 @@ pub struct TextArguments {
 }
 
 impl TextArguments {
-    /// Loads the text in windows of `context` bytes, of which the first `sizes` are used. `fits` refuses numbers of training and
+    /// Loads the text in windows of `context` bytes, at least one. The first `sizes` are used. `fits` refuses numbers of training and
     /// validation windows, before a file is read. Fails with the error of `fits`, and with a [`UsageError`] when the file cannot be
     /// read, or is too short for a window.
     pub fn load(
@@ -60,31 +36,24 @@ impl TextArguments {
         sizes: Sizes,
         fits: impl Fn((usize, usize)) -> Result<(), UsageError>,
     ) -> Result<LoadedData, UsageError> {
-        let (name, training, validation) = match &self.text {
-            None => {
-                let (training, validation) = split_pages(PAGES);
-                ("the course's pages".to_owned(), training, validation)
-            }
+        let (name, (training, validation)) = match &self.text {
+            None => ("the course's pages".to_owned(), split_pages(PAGES)),
             Some(path) => {
                 let refusal =
-                    |why: &str| UsageError::new(format_args!("--text {}: {why}", path.display()));
-                let described = fs::metadata(path).map_err(|error| match error.kind() {
-                    ErrorKind::NotFound => refusal("there is no such file"),
-                    _ => refusal(&error.to_string()),
-                })?;
-                let (bytes, least) = (described.len() as usize, OF * (context + 1));
+                    |why| UsageError::new(format_args!("--text {}: {why}", path.display()));
+                let failed = |error: io::Error| refusal(error.to_string());
+                let file = fs::metadata(path).map_err(failed)?;
+                let (bytes, least) = (file.len() as usize, 10 * (context + 1));
                 match () {
-                    () if described.is_dir() => Err(refusal("this is a folder; name a file")),
-                    () if !described.is_file() => Err(refusal("this is no regular file")),
-                    () if bytes == 0 => Err(refusal("this file is empty")),
-                    () if bytes < least => Err(refusal(&format!(
-                        "{bytes} bytes are too few: for windows of {context} bytes, a text needs at least {least}"
+                    () if !file.is_file() => Err(refusal("this is no file to read".to_owned())),
+                    () if bytes < least => Err(refusal(format!(
+                        "{bytes} bytes are too few: windows of {context} bytes need a text of {least}"
                     ))),
-                    () => fits((bytes / context, bytes / OF / context)),
+                    () => fits((bytes / context, bytes / 10 / context)),
                 }?;
-                let mut training = fs::read(path).map_err(|error| refusal(&error.to_string()))?;
-                let validation = training.split_off(training.len() - training.len() / OF);
-                (last_name(path), training, validation)
+                let mut training = fs::read(path).map_err(failed)?;
+                let validation = training.split_off(training.len() - training.len() / 10);
+                (last_name(path), (training, validation))
             }
         };
         let windows = |text, size: Option<usize>| {
@@ -102,8 +71,7 @@ impl TextArguments {
 /// Splits pages into those to train on and those for validation: every tenth page, from the eighth on.
 fn split_pages(pages: &[u8]) -> (Vec<u8>, Vec<u8>) {
     let pages = pages.split(|&byte| byte == FORM_FEED).enumerate();
-    let (validation, training): (Vec<_>, Vec<_>) =
-        pages.partition(|(number, _)| number % OF == VALIDATION);
+    let (validation, training): (Vec<_>, Vec<_>) = pages.partition(|(number, _)| number % 10 == 7);
     let join = |pages: Vec<(usize, &[u8])>| {
         pages.into_iter().map(|(_, page)| page).collect::<Vec<_>>().join(&FORM_FEED)
     };
@@ -111,33 +79,14 @@ fn split_pages(pages: &[u8]) -> (Vec<u8>, Vec<u8>) {
 }
 
 /// The bits per byte of a bigram model on `validation`. The model predicts a byte from the byte before, by the counts of such pairs
-/// in `training`, each raised by 0.05. The first byte is not predicted. NaN without a pair.
+/// in `training`, each raised by 0.05. The first byte is not predicted.
 pub fn bigram_bits_per_byte(training: &[u8], validation: &[u8]) -> f64 {
-    let pairs = |text: &[u8]| {
-        let places = text.windows(2).map(|pair| usize::from(pair[0]) << 8 | usize::from(pair[1]));
-        places.fold(vec![0.0; VOCABULARY * VOCABULARY], |mut counts: Vec<f64>, place| {
-            counts[place] += 1.0;
-            counts
-        })
-    };
-    let (known, asked) = (pairs(training), pairs(validation));
-    let mut bits = 0.0;
-    for (known, asked) in known.chunks(VOCABULARY).zip(asked.chunks(VOCABULARY)) {
-        let all = known.iter().sum::<f64>() + VOCABULARY as f64 * SMOOTHING;
-        let of_pairs = known.iter().zip(asked);
-        bits +=
-            of_pairs.map(|(known, asked)| asked * (all / (known + SMOOTHING)).log2()).sum::<f64>();
-    }
-    bits / asked.iter().sum::<f64>()
-}
-
-/// The accuracy of guessing: the share of the most frequent byte of `training` among the bytes to predict.
-pub(crate) fn guessing(training: &[u8], predicted: &[u8]) -> f64 {
-    let mut counts = [0_usize; VOCABULARY];
-    training.iter().for_each(|&byte| counts[usize::from(byte)] += 1);
-    let most = (0..=u8::MAX).max_by_key(|&byte| counts[usize::from(byte)]);
-    let right = predicted.iter().filter(|&&byte| Some(byte) == most).count();
-    right as f64 / predicted.len() as f64
+    let pairs = |text| <[u8]>::windows(text, 2).map(|pair| [pair[0], pair[1]].map(usize::from));
+    let mut counts = vec![[SMOOTHING; 256]; 256];
+    pairs(training).for_each(|[byte, next]| counts[byte][next] += 1.0);
+    let all: Vec<f64> = counts.iter().map(|row| row.iter().sum()).collect();
+    let bits = pairs(validation).map(|[byte, next]| (all[byte] / counts[byte][next]).log2());
+    bits.sum::<f64>() / (validation.len() as f64 - 1.0)
 }
 
 #[cfg(test)]
@@ -149,6 +98,9 @@ mod tests {
     use sha2::{Digest as _, Sha256};
 
     use super::*;
+
+    /// SHA-256 of [`PAGES`].
+    const SHA256: &str = "261c606c7891344e7fc7f523882f327c55d5881d685442d0aa1cb0ea426ea2b2";
 
     #[test]
     fn the_pages_are_those_of_the_digest_and_a_tenth_of_them_is_for_validation() {
@@ -162,8 +114,8 @@ mod tests {
         // What a small model has to beat.
         let bits = bigram_bits_per_byte(&training, &validation);
         assert!((3.77..3.79).contains(&bits), "{bits}");
-        let uniform = guessing(&training, &validation);
-        assert!((0.14..0.16).contains(&uniform), "{uniform}");
+        let pages = TextArguments::default().load(64, (None, None), |_| Ok(())).unwrap();
+        assert!((0.14..0.16).contains(&pages.guessing()), "{}", pages.guessing());
     }
 
     #[test]
@@ -188,7 +140,9 @@ mod tests {
         // Nothing is known of x, so every byte is as likely.
         approx::assert_relative_eq!(bigram_bits_per_byte(&text, b"xy"), 8.0, max_relative = 1e-12);
         approx::assert_relative_eq!(bits_per_byte(256f64.ln()), 8.0, max_relative = 1e-12);
-        assert_eq!(guessing(b"aab", b"bbab"), 0.25);
+        let text = |bytes: &[u8]| Dataset::text(bytes.to_vec(), 1).unwrap();
+        let (train, test) = (text(b"aaabx"), text(b"bbaabx"));
+        assert_eq!(LoadedData { name: String::new(), train, test }.guessing(), 0.4);
     }
 
     fn load(path: &Path, context: usize) -> Result<LoadedData, String> {
@@ -219,14 +173,13 @@ mod tests {
             fs::write(&path, vec![0; bytes]).unwrap();
             path
         };
-        let short = "649 bytes are too few: for windows of 64 bytes, a text needs at least 650";
+        let short = "bytes are too few: windows of 64 bytes need a text of 650";
         for (path, why) in [
-            (folder.path().join("none"), "there is no such file"),
-            (folder.path().to_owned(), "this is a folder; name a file"),
-            (file("empty", 0), "this file is empty"),
-            (file("short", 649), short),
-            #[cfg(unix)]
-            ("/dev/null".into(), "this is no regular file"),
+            (folder.path().join("none"), "No such file or directory (os error 2)"),
+            (folder.path().to_owned(), "this is no file to read"),
+            (file("empty", 0), &format!("0 {short}")),
+            (file("short", 649), &format!("649 {short}")),
+            ("/dev/null".into(), "this is no file to read"),
         ] {
             let expected = format!("--text {}: {why}", path.display());
             assert_eq!(load(&path, 64).unwrap_err(), expected);
@@ -234,6 +187,6 @@ mod tests {
         assert!(load(&file("long enough", 650), 64).is_ok());
         let refused = TextArguments::default().load(100_000, (None, None), |_| Ok(()));
         let refused = refused.unwrap_err().to_string();
-        assert!(refused.starts_with("the course's pages: a text of "), "{refused}");
+        assert!(refused.starts_with("the course's pages: 47"), "{refused}");
     }
 }

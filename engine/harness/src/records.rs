@@ -31,19 +31,11 @@ pub enum Unit {
 }
 
 impl Unit {
-    /// `image` or `token`.
-    pub fn noun(self) -> &'static str {
+    /// The noun, and the unit of speeds.
+    pub fn names(self) -> (&'static str, &'static str) {
         match self {
-            Self::Images => "image",
-            Self::Tokens => "token",
-        }
-    }
-
-    /// The unit of speeds: `img/s` or `tok/s`.
-    pub fn speed(self) -> &'static str {
-        match self {
-            Self::Images => "img/s",
-            Self::Tokens => "tok/s",
+            Self::Images => ("image", "img/s"),
+            Self::Tokens => ("token", "tok/s"),
         }
     }
 }

@@ -131,13 +131,8 @@ pub fn speed_up(devices: &str, one: &str, ratio: f64) -> String {
 
 /// Compares the test accuracy of one run with guessing.
 pub fn of_one(run: &Summary) -> String {
-    let (noun, does) = (
-        run.unit.noun(),
-        match run.unit {
-            Unit::Images => "classifies",
-            Unit::Tokens => "predicts",
-        },
-    );
+    let noun = run.unit.names().0;
+    let does = if run.unit == Unit::Images { "classifies" } else { "predicts" };
     match run.has_learned() {
         _ if run.test_accuracy.is_nan() => {
             format!("No test {noun} was evaluated, so nothing is known of the accuracy.")
@@ -171,7 +166,7 @@ pub fn accuracies(one: &Summary, several: &Summary, cause: &str) -> String {
         () if chance_explains(accuracies, images) => format!(
             "Test accuracy is {after:.3}, and {before:.3} on one device: {} test {}s show no clear difference.",
             thousands(images),
-            several.unit.noun()
+            several.unit.names().0
         ),
         () => {
             let than = if after > before { "higher than" } else { "lower than" };

@@ -9,7 +9,7 @@ use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 
 use datasets::source::LoadedData;
-use datasets::{DataArguments, Dataset, TextArguments};
+use datasets::{DataArguments, TextArguments};
 use devices::DevicePlan;
 use harness::cli::{ReportArguments, UsageError, number, whole};
 use harness::load::Load;
@@ -95,10 +95,8 @@ impl TrainSetup {
     /// Describes the run in one line: the model, the data and the hyperparameters.
     pub fn headline(&self, model: &str) -> String {
         let TrainOptions { epochs, batch_size, learning_rate, seed } = self.options;
-        let samples = match self.data.train.context() {
-            None => "images".to_owned(),
-            Some(context) => format!("windows of {}", counted(context, "byte")),
-        };
+        let windows = |context| format!("windows of {}", counted(context, "byte"));
+        let samples = self.data.train.context().map_or("images".to_owned(), windows);
         format!(
             "{model} on {}: {} training and {} test {samples}, batch {batch_size}, lr {}, {}, seed {seed}",
             self.data.name,
@@ -124,12 +122,11 @@ impl TrainSetup {
     ) -> Summary {
         let Self { data, options, .. } = self;
         let epochs_trained = epochs_trained(records);
-        let labels = |part: &Dataset| part.count_labels(part.len());
         let load = mem::replace(&mut *locked(&self.load), Load::now());
         Summary {
             run: run.to_owned(),
             data: data.name.clone(),
-            images: (labels(&data.train), labels(&data.test)),
+            images: (data.train.labels().len(), data.test.labels().len()),
             unit: data.unit(),
             options: *options,
             dtype: self.dtype.as_str().to_owned(),
@@ -190,9 +187,8 @@ impl TrainArguments {
         };
         // If possible, refuse before anything is downloaded.
         self.train_size.map_or(Ok(()), are_enough)?;
-        let (sizes, context) =
-            ((self.train_size, self.test_size), text.map(|(_, context)| context));
-        let fits = |samples| footprint.check(RunSize { context, ..self.size(samples) });
+        let (sizes, context) = ((self.train_size, self.test_size), text.map(|(_, it)| it));
+        let fits = |samples| self.check_memory(footprint, samples, context);
         let (data, data_note) = match text {
             Some((text, context)) => (text.load(context, sizes, fits)?, None),
             None => self.data.load(sizes, fits)?,
@@ -204,16 +200,13 @@ impl TrainArguments {
         Ok(TrainSetup { data, options, dtype, outputs, load, data_note })
     }
 
-    /// Refuses a run with so many training and test images that cannot fit into the machine's memory.
+    /// Refuses a run with so many training and test images, or windows of a text, that cannot fit into the machine's memory.
     pub fn check_memory(
         &self,
         footprint: &Footprint,
         images: (usize, usize),
+        context: Option<usize>,
     ) -> Result<(), UsageError> {
-        footprint.check(self.size(images))
-    }
-
-    fn size(&self, images: (usize, usize)) -> RunSize {
-        RunSize { batch_size: self.batch_size, images, context: None, dtype: self.dtype }
+        footprint.check(RunSize { batch_size: self.batch_size, images, context, dtype: self.dtype })
     }
 }

@@ -4,7 +4,7 @@
 //! `tests/cli/memory.rs` of stage 6 measures. A GPU reports that its memory is full, so for GPUs only the images count.
 
 use candle_core::DType;
-use datasets::{CLASSES, PIXELS, text};
+use datasets::{CLASSES, PIXELS};
 use devices::DevicePlan;
 use harness::cli::UsageError;
 use harness::machine::{self, Amount, gigabytes};
@@ -139,10 +139,9 @@ impl Footprint {
         let (training, test) = run.images;
         let (bytes, batch) = (run.dtype.size_in_bytes() as f64, self.largest_batch(run));
         let on_cpu = |numbers: usize| if self.on_cpu { numbers as f64 * bytes } else { 0.0 };
-        // A sample in a batch, in the data set, and the samples of an evaluation. A token is a number, and so is its label.
         let (numbers, stored, evaluated) = match run.context {
             None => (PIXELS, PIXELS + 1, EVALUATED),
-            Some(context) => (2 * context, context, text::at_once(context)),
+            Some(context) => (2 * context, context, (32 * EVALUATED / context).clamp(1, EVALUATED)),
         };
         let evaluated = self.devices * test.min(evaluated);
         Estimate {

@@ -22,11 +22,9 @@ const MEASURES: [Measure; 2] = [
 
 /// The parts of the data: a short name, and the title.
 fn parts(runs: &[FinishedRun]) -> [(&'static str, String); 2] {
-    let noun = runs.first().map(|run| run.summary.unit).unwrap_or_default().noun();
-    [
-        ("test", format!("test {noun}s, after the epoch")),
-        ("training", format!("training {noun}s, during the epoch")),
-    ]
+    let noun = runs.first().map(|run| run.summary.unit).unwrap_or_default().names().0;
+    [("test", "after"), ("training", "during")]
+        .map(|(part, when)| (part, format!("{part} {noun}s, {when} the epoch")))
 }
 
 pub(super) fn draw(title: &str, runs: &[FinishedRun]) -> String {

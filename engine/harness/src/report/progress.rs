@@ -99,7 +99,7 @@ impl<'a> Report<'a> {
                 sums.mean_loss(),
                 sums.accuracy(),
                 sums.samples as f64 / elapsed.as_secs_f64(),
-                self.unit.speed()
+                self.unit.names().1
             ));
         }
         bar.set_position(batches as u64);
@@ -132,7 +132,7 @@ fn epoch_line(record: &EpochRecord, unit: Unit, epochs: usize, most: usize) -> S
         Unit::Tokens => format!("  bits/byte {:.3}", bits_per_byte(record.test_loss)),
     };
     let end = format!("  test acc {test}  {seconds} s");
-    let speed = format!("  {:.0} {}", record.images_per_second, unit.speed());
+    let speed = format!("  {:.0} {}", record.images_per_second, unit.names().1);
     let longer = [[&*start, &train, &end, &speed].concat(), [&*start, &train, &end].concat()];
     let fitting = longer.into_iter().find(|line| line.chars().count() <= most);
     fitting.unwrap_or(start + &end)
