@@ -12,7 +12,8 @@
 //! | [`copies`] | a copy of a tensor in another shape, order or type |
 //! | [`linear`](mod@linear) | x · w + b, with its relu |
 //! | [`sum`] | x + y of gradients or of devices' tensors, without a backward |
-//! | [`cross_entropy`](mod@cross_entropy) | the *sum* over the batch of −log softmax at the label |
+//! | [`cross_entropy`](mod@cross_entropy) | the *sum* over the batch of −log softmax at the label, also of classes in parts |
+//! | [`embedding`](mod@embedding) | a row of a table for each token |
 //!
 //! candle's operations are wrong or slow for these networks: the gradient of its pooling is wrong when the input is not a
 //! multiple of the kernel, the derivative of its relu at 0 is 1, and the backward of its convolution is slow. Tests check
@@ -62,7 +63,10 @@ pub use avg_pool2d::{avg_pool2d, global_avg_pool};
 pub use batch_norm::{batch_norm, batch_norm_with};
 pub use conv2d::{conv2d, conv2d_relu_pool};
 pub use copies::{cast, flatten, transpose};
-pub use cross_entropy::{cross_entropy, loss_and_correct};
+pub use cross_entropy::{
+    cross_entropy, cross_entropy_of_part, loss_and_correct, loss_and_correct_of_parts,
+    row_statistics,
+};
 pub use embedding::{embedding, embedding_of_part};
 pub use gelu::{gelu, gelu_tanh};
 pub(crate) use kernels::element::Element;
