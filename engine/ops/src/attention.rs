@@ -196,25 +196,35 @@ impl Attention {
     #[inline(always)]
     fn row_products<T: Element>(&self, rows: &[T], first: usize, panel: &[Line<T>]) -> Tile<T> {
         // A tile that is larger than the rest repeats the last row.
-        let rows: [&[T]; HIGH] = std::array::from_fn(|row| {
-            &rows[(first + row).min(self.tokens - 1) * self.stride()..][..self.size]
-        });
-        let left = |at: usize| rows.map(|row| row[at]);
-        add_products(none(), 0..self.size, left, panel)
+        let rows: [&[T]; HIGH] = std::array::from_fn(
+            #[inline(always)]
+            |row| &rows[(first + row).min(self.tokens - 1) * self.stride()..][..self.size],
+        );
+        add_products(
+            none(),
+            0..self.size,
+            #[inline(always)]
+            |at| [rows[0][at], rows[1][at], rows[2][at], rows[3][at]],
+            panel,
+        )
     }
 
     /// For queries from `first` on, the sums of weight · row over the tokens up to the query.
     #[inline(always)]
     fn up_to_query<T: Element>(&self, weights: &[T], first: usize, panel: &[Line<T>]) -> Tile<T> {
-        let width = self.width();
-        let rows: [&[T]; HIGH] = std::array::from_fn(|row| &weights[row * width..][..width]);
-        let left = |at: usize| rows.map(|row| row[at]);
-        let tile = add_products(none(), 0..first + 1, left, panel);
-        let edge = first + 1..(first + HIGH).min(self.tokens);
+        let rows = Rows { weights: &weights[..HIGH * self.width()], width: self.width() };
+        let tile = add_products(
+            none(),
+            0..first + 1,
+            #[inline(always)]
+            |at| rows.column(at),
+            panel,
+        );
         add_some(
             tile,
-            edge,
-            left,
+            first + 1..(first + HIGH).min(self.tokens),
+            #[inline(always)]
+            |at| rows.column(at),
             panel,
             #[inline(always)]
             |row, at| at <= first + row,
@@ -267,22 +277,21 @@ impl Attention {
         for start in (0..tokens).step_by(BLOCK) {
             let end = (start + BLOCK).min(tokens);
             for first in (start..end).step_by(HIGH) {
-                let last = |row: usize| (first + row).min(tokens - 1);
-                let [sums, dots] = [
-                    std::array::from_fn::<T, HIGH, _>(|row| sums[last(row)]),
-                    std::array::from_fn(|row| {
-                        let [y, dy] = [y, dy].map(|of| &of[last(row) * stride..][..size]);
-                        y.iter().zip(dy).map(|(&y, &dy)| y * dy).sum()
-                    }),
-                ];
+                let [mut of_rows, mut dots] = [[T::zero(); HIGH]; 2];
+                for row in 0..HIGH {
+                    let last = (first + row).min(tokens - 1);
+                    of_rows[row] = sums[last];
+                    dots[row] = dot(&y[last * stride..][..size], &dy[last * stride..][..size]);
+                }
                 let at = (first - start) * width;
-                for panel in 0..=last(HIGH - 1) / COLUMNS {
+                for panel in 0..=(first + HIGH - 1).min(tokens - 1) / COLUMNS {
                     let mut tile = self.row_products(q, first, of_keys.panel(panel));
                     let mut dtile = self.row_products(dy, first, of_values.panel(panel));
                     for row in 0..HIGH {
-                        let of_row = tile[row].iter_mut().zip(&mut dtile[row]);
-                        for (score, dscore) in of_row.flat_map(|(a, b)| a.iter_mut().zip(b)) {
-                            *score = exp(*score * scale - sums[row]);
+                        let [scores, dscores] = [&mut tile[row], &mut dtile[row]];
+                        let dscores = dscores.as_flattened_mut();
+                        for (score, dscore) in scores.as_flattened_mut().iter_mut().zip(dscores) {
+                            *score = exp(*score * scale - of_rows[row]);
                             *dscore = *score * (*dscore - dots[row]);
                         }
                     }
@@ -324,17 +333,20 @@ impl Attention {
         panel: &[Line<T>],
     ) {
         let width = self.width();
-        let left = |at: usize| -> [T; HIGH] {
-            let weights = &weights[(at - block.start) * width + first..][..HIGH];
-            std::array::from_fn(|row| weights[row])
-        };
+        let keys = |at: usize| &weights[(at - block.start) * width + first..][..HIGH];
         let whole = block.end.min(block.start.max(first + HIGH - 1));
-        let edge = block.start.max(first)..whole;
-        let sums = add_products(*tile, whole..block.end, left, panel);
+        let sums = add_products(
+            *tile,
+            whole..block.end,
+            #[inline(always)]
+            |at| four(keys(at)),
+            panel,
+        );
         *tile = add_some(
             sums,
-            edge,
-            left,
+            block.start.max(first)..whole,
+            #[inline(always)]
+            |at| four(keys(at)),
             panel,
             #[inline(always)]
             |row, at| at >= first + row,
@@ -342,9 +354,40 @@ impl Attention {
     }
 }
 
+/// The weights of the rows of a tile.
+struct Rows<'a, T> {
+    weights: &'a [T],
+    width: usize,
+}
+
+impl<T: Element> Rows<'_, T> {
+    #[inline(always)]
+    fn column(&self, at: usize) -> [T; HIGH] {
+        let Self { weights, width } = *self;
+        [weights[at], weights[width + at], weights[2 * width + at], weights[3 * width + at]]
+    }
+}
+
+#[inline(always)]
+fn four<T: Element>(of: &[T]) -> [T; HIGH] {
+    [of[0], of[1], of[2], of[3]]
+}
+
 #[inline(always)]
 fn none<T: Element>() -> Tile<T> {
     [[[T::zero(); LANES]; 2]; HIGH]
+}
+
+/// The sum of products of two rows, in lanes.
+#[inline(always)]
+fn dot<T: Element>(a: &[T], b: &[T]) -> T {
+    let mut sums = [T::zero(); LANES];
+    for (a, b) in a.chunks(LANES).zip(b.chunks(LANES)) {
+        for ((sum, &a), &b) in sums.iter_mut().zip(a).zip(b) {
+            *sum += a * b;
+        }
+    }
+    sums.into_iter().sum()
 }
 
 /// Stores a tile into rows of `width` numbers.
