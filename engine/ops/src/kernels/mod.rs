@@ -7,4 +7,5 @@ pub(crate) mod gemm;
 pub(crate) mod gpu;
 pub mod memory;
 pub(crate) mod simd;
+pub(crate) mod tiles;
 pub(crate) mod windows;
