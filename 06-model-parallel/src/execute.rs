@@ -43,7 +43,7 @@ use crate::mesh::{Axis, Mesh};
 use crate::simulate::{Span, Timeline, peaks};
 use begin::{behind_nothing_to_train, each_in_one_stage, not_recomputed, with_shapes};
 use step::StepState;
-use unit::{Replicas, Unit, Whole, joined};
+use unit::{Replicas, Unit, Whole, joined, refuse};
 
 /// The largest number of timelines that an executor keeps.
 const MOST_STEPS: usize = 200;
@@ -246,6 +246,11 @@ impl<U: Unit> Executor<U> {
         self.units.iter().map(|it| &it.unit)
     }
 
+    /// The number of ranks that share each layer.
+    pub fn parts(&self) -> usize {
+        self.parts.world_size()
+    }
+
     /// The schedule that is executed: without the gradients that nobody needs.
     pub fn schedule(&self) -> &Schedule {
         self.checked.schedule()
@@ -439,10 +444,6 @@ impl Measured {
 /// The shape of a batch of so many samples.
 fn batch_of(rows: usize, sample: &[usize]) -> Shape {
     [&[rows], sample].concat().into()
-}
-
-fn refuse<T>(text: String) -> Result<T, Error> {
-    Err(candle_core::Error::Msg(text).into())
 }
 
 /// Adds to an error the stage and its instruction or phase.

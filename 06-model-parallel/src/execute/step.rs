@@ -118,11 +118,7 @@ impl<'a, 'o, U: Unit> StepState<'a, 'o, U> {
                 // The gradients were joined in a row.
                 self.weigh(Bytes { gradients, ..Bytes::default() });
             }
-            (Action::Wait, _) => {
-                let row = of_unit.wait()?;
-                let parameters = row.iter().map(size_in_bytes).sum();
-                self.weigh(Bytes { parameters, ..Bytes::default() });
-            }
+            (Action::Wait, _) => of_unit.wait()?,
             (Action::Free, _) => of_unit.free()?,
             // ANCHOR_END: collectives
             (Action::Update, _) => self.update(unit)?,
