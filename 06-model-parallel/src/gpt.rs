@@ -122,11 +122,7 @@ impl Gpt {
         })
     }
 
-    fn mlp(
-        self,
-        builder: &Builder<'_>,
-        block: usize,
-    ) -> Result<impl Module + Send + Sync + use<>> {
+    fn mlp(self, builder: &Builder<'_>, block: usize) -> Result<impl Module + Send + Sync + use<>> {
         let (width, hidden) = (self.width, 4 * self.width);
         let name = |part: &str| format!("block{block}.mlp.{part}");
         let norm = norm(builder, &name("norm"), width)?;
@@ -210,7 +206,7 @@ fn columns(
         true => builder.get(&format!("{name}.bias"), &shape[1..], ZERO, Some(0))?,
         false => Tensor::zeros(weight.dim(1)?, weight.dtype(), weight.device())?,
     };
-    Ok(move |x: &Tensor| temporary(x, &weight, &bias))
+    Ok(move |x: &Tensor| linear(x, &weight, &bias))
 }
 
 /// A layer [by rows](by_row).
@@ -226,15 +222,8 @@ fn rows(
     let group = Arc::clone(builder.group);
     Ok(move |x: &Tensor| match group.world_size() {
         // Product and bias in one pass over memory.
-        1 => temporary(x, &weight, &bias),
-        _ => by_row(x, &group, |x| temporary(x, &weight, &no_bias), |sum| add(sum, &bias)),
+        1 => linear(x, &weight, &bias),
+        _ => by_row(x, &group, |x| linear(x, &weight, &no_bias), |sum| add(sum, &bias)),
     })
-}
-
-fn temporary(x: &Tensor, weight: &Tensor, bias: &Tensor) -> Result<Tensor> {
-    let (inputs, outputs) = weight.dims2()?;
-    let rows = linear(&reshape(x, (x.elem_count() / inputs, inputs))?, weight, bias)?;
-    let shape = [&x.dims()[..x.dims().len() - 1], &[outputs]].concat();
-    reshape(&rows, shape)
 }
 // ANCHOR_END: parts

@@ -57,7 +57,13 @@ struct Trained {
 }
 
 impl<'a> Way<'a> {
-    fn new(layers: &'a Layers, mesh: &str, kind: Kind, begins: &'a str, micro_batches: usize) -> Self {
+    fn new(
+        layers: &'a Layers,
+        mesh: &str,
+        kind: Kind,
+        begins: &'a str,
+        micro_batches: usize,
+    ) -> Self {
         let mesh: Mesh = mesh.parse().unwrap();
         let checked = checked_on(mesh, kind, micro_batches / mesh.data);
         Self { layers, mesh, checked, begins, by_shards: false, divisor: None }

@@ -1,7 +1,5 @@
 //! Five steps of AdamW: every parameter, every moment and every loss is one device's.
 
-use ops::backward::is_recorded;
-
 use super::{Trained, Way, difference, gpt, hash, texts};
 use crate::pipelines::numbers::kinds;
 use crate::prelude::*;
@@ -59,20 +57,6 @@ fn pipelines_of_every_schedule_equal_one_device() {
         }
     }
     println!("pipelines: {worst:.1e}");
-}
-
-/// Every unit of a pipeline is on the tape: otherwise candle's slower backward pass runs, and not in halves.
-#[test]
-fn every_layer_is_recorded() {
-    let layers = gpt();
-    let mut x = texts(0, 1).shards[0].images.clone();
-    for layer in 0..layers.len() {
-        let network = layers.build(layer..layer + 1, 1, DType::F64, &Device::Cpu).unwrap();
-        let input = if layer == 0 { x } else { Var::from_tensor(&x).unwrap().into_inner() };
-        let output = network.forward_training(&input).unwrap();
-        assert!(is_recorded(&output), "layer {layer}");
-        x = output.detach();
-    }
 }
 
 /// Replicas share the micro-batches out.
