@@ -72,19 +72,13 @@ impl<M: ModuleT> Sharded<M> {
     /// All parameters and buffers by name, in CPU memory, joined from the chunks of all replicas, which call this
     /// together.
     pub fn whole(&self) -> Result<Snapshot, Error> {
-        let Weights { parameters, .. } = self.network.weights();
-        let mut whole = Vec::new();
+        let mut weights = self.network.weights().clone();
         if let Some(chunk) = self.chunk() {
             let row = self.replicas.comm.all_gather(chunk, self.row_len())?;
-            let row = row.to_device(&Device::Cpu)?;
-            let values = flat::split(&row, parameters.iter().map(|named| &named.tensor))?;
-            for (named, value) in parameters.iter().zip(values) {
-                whole.push((named.name.clone(), value.copy()?));
-            }
+            let values = flat::split(&row, weights.parameters.iter().map(|named| &named.tensor))?;
+            weights.parameters.iter_mut().zip(values).for_each(|(named, it)| named.tensor = it);
         }
-        let buffers = Weights { parameters: Vec::new(), ..self.owned.clone() };
-        whole.extend(buffers.snapshot()?);
-        Ok(whole)
+        Ok(weights.snapshot()?)
     }
 
     fn instruction(&self, action: Action) -> Instruction {

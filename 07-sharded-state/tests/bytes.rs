@@ -145,22 +145,23 @@ fn zero3_holds_a_chunk_of_everything_and_two_units() {
 /// On a mesh with a tensor axis, a rank has a chunk of its part of each layer.
 #[test]
 fn ranks_of_a_mesh_hold_chunks_of_parts() {
-    let net = Net::Dense(&[24, 36, 24, 48, 12]);
-    let case = Case { net, parts: 2, steps: 2, ..CASE };
-    let layers = net.layers();
-    let part = |unit| {
-        let parameters = layers.parameters(unit..unit + 1).unwrap().into_iter();
-        let parts = |spec: &ParameterSpec| if spec.cut.is_some() { case.parts } else { 1 };
-        let parameters = parameters.map(|spec| 8 * spec.elements() / parts(&spec)).sum();
-        Cost { parameters, optimizer: 2 * parameters, ..Cost::default() }
-    };
-    let costs: Vec<Cost> = (0..case.units()).map(part).collect();
-    for strategy in strategies() {
-        let expected = memory::held(strategy, &costs, case.micro_batches, case.ranks);
-        for measured in case.train(strategy).measured {
-            let Bytes { parameters, gradients, .. } = measured.held.peak;
-            let expected = (expected.parameters, expected.gradients);
-            assert_eq!((parameters, gradients), expected, "{strategy:?}");
+    for net in [Net::Dense(&[24, 36, 24, 48, 12]), Net::Gpt] {
+        let case = Case { net, parts: 2, steps: 2, ..CASE };
+        let layers = net.layers();
+        let of_rank = |unit| {
+            let parameters = layers.parameters(unit..unit + 1).unwrap();
+            let parts = |it: &ParameterSpec| if it.cut.is_some() { case.parts } else { 1 };
+            let parameters = parameters.iter().map(|it| 8 * it.elements() / parts(it)).sum();
+            Cost { parameters, optimizer: 2 * parameters, ..Cost::default() }
+        };
+        let costs: Vec<Cost> = (0..case.units()).map(of_rank).collect();
+        for strategy in strategies() {
+            let expected = memory::held(strategy, &costs, case.micro_batches, case.ranks);
+            for measured in case.train(strategy).measured {
+                let Bytes { parameters, gradients, .. } = measured.held.peak;
+                let expected = (expected.parameters, expected.gradients);
+                assert_eq!((parameters, gradients), expected, "{net:?} {strategy:?}");
+            }
         }
     }
 }

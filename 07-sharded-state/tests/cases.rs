@@ -13,15 +13,17 @@ use candle_core::{DType, Device, Tensor};
 use concise_wrapper::ddp::{Ddp, Reduction};
 use concise_wrapper::optimizer::{AdamW, Momentum, Optimizer, Sgd};
 use concise_wrapper::{Error, Model, Network};
+use datasets::Batch;
 use model_parallel::execute::unit::{Replicas, Unit, Whole};
 use model_parallel::execute::{Measured, Settings};
 use model_parallel::layers::{Layers, Stage};
 use model_parallel::mesh::{Axis, Mesh};
-use model_parallel::{Checked, Executor, Schedule, UNBOUNDED, check};
+use model_parallel::{Checked, Executor, Gpt, Schedule, UNBOUNDED, check};
 use params_and_allreduce::communicator::{Communicator as _, SharedCommunicator};
 use params_and_allreduce::thread::{Rank, run_ranks};
 use sharded_state::{Counted, Sharded, Sharing, Strategy, flat};
 use split_batch::loader::LocalBatch;
+use split_batch::split::split_batch;
 
 pub type Named = Vec<(String, Tensor)>;
 
@@ -51,6 +53,8 @@ pub enum Net {
     ResNet18,
     /// Pooling, two convolutions, flattening, and a dense layer. The first and the fourth layer have no parameters.
     Pooled,
+    /// A small GPT, whose vocabulary divides by 2 and by 4.
+    Gpt,
     /// Layers of a test, and the shape of a sample.
     Made(fn() -> Layers, &'static [usize]),
 }
@@ -62,6 +66,7 @@ impl Net {
             Self::Lenet => Layers::lenet(),
             Self::ResNet18 => Layers::resnet18(2),
             Self::Pooled => layers::pooled(),
+            Self::Gpt => Layers::gpt(&GPT).unwrap(),
             Self::Made(layers, _) => layers(),
         }
     }
@@ -72,9 +77,24 @@ impl Net {
             Self::Lenet => &[1, 28, 28],
             Self::ResNet18 => &[1, 20, 20],
             Self::Pooled => &[2, 20, 20],
+            Self::Gpt => &[GPT.context],
             Self::Made(_, sample) => sample,
         }
     }
+}
+
+const GPT: Gpt = Gpt { vocabulary: 20, context: 5, width: 16, heads: 4, blocks: 2 };
+
+/// The batch of a step in micro-batches: texts of tokens below 17, so some tokens never occur.
+fn texts(step: usize, texts: usize, micro_batches: usize) -> LocalBatch {
+    let part = |i: usize| ((step * 7919 + i).pow(2) as f64 * 0.754_877_666).fract();
+    let tokens = (0..texts * (GPT.context + 1)).map(|i| (17.0 * part(i)) as u32);
+    let tokens = Tensor::from_iter(tokens, &Device::Cpu).unwrap();
+    let tokens = tokens.reshape((texts, GPT.context + 1)).unwrap();
+    let from = |first: usize| tokens.narrow(1, first, GPT.context).unwrap().contiguous().unwrap();
+    let shards = split_batch(&from(0), &from(1), micro_batches).unwrap().into_iter();
+    let shards = shards.map(|(images, labels)| Batch { images, labels });
+    LocalBatch { shards: shards.collect(), samples: texts * GPT.context }
 }
 
 /// A training.
@@ -130,6 +150,9 @@ impl Case {
 
     /// A batch of this step, in micro-batches of all ranks. Those beyond the number of samples are empty.
     pub fn batch(&self, step: usize, micro_batches: usize) -> LocalBatch {
+        if let Net::Gpt = self.net {
+            return texts(step, self.samples, micro_batches);
+        }
         layers::batch((self.net.sample(), self.dtype), step, self.samples, micro_batches).unwrap()
     }
 
@@ -223,6 +246,12 @@ impl Case {
         layers::freeze(network, (&all, range), self.frozen)
     }
 
+    /// The loss is the model's.
+    fn settings(&self) -> Settings {
+        let Settings { by_shards, algorithm, .. } = self.settings;
+        Settings { by_shards, algorithm, ..Settings::of(&self.net.layers()) }
+    }
+
     fn mesh(&self) -> Mesh {
         Mesh { data: self.ranks, pipeline: 1, tensor: self.parts }
     }
@@ -260,7 +289,7 @@ impl Case {
         let (comm, sample) = (comm.shared(), self.net.sample());
         let networks = (0..self.units()).map(|unit| self.network(unit..unit + 1, &comm, device));
         let networks = networks.collect::<Result<_, _>>()?;
-        Executor::with(checked, networks, comm, self.mesh(), sample, self.settings)
+        Executor::with(checked, networks, comm, self.mesh(), sample, self.settings())
     }
 
     /// The executor of a rank whose units are in chunks.
@@ -274,7 +303,7 @@ impl Case {
         let unit = |unit, replicas: &Rc<Replicas>| {
             Sharded::new(unit, self.network(unit..unit + 1, &all, device)?, replicas)
         };
-        Executor::of_units(checked, comm.shared(), self.mesh(), sample, self.settings, unit)
+        Executor::of_units(checked, comm.shared(), self.mesh(), sample, self.settings(), unit)
     }
 
     fn whole(&self, device: &Device, comm: &Counted, checked: &Checked) -> Result<Trained, Error> {

@@ -84,6 +84,15 @@ fn every_strategy_equals_one_device_on_a_mesh_with_a_tensor_axis() {
     equals_one_device(&Case { ranks: 1, parts: 3, ..CASE }, strategies(), 1e-10);
 }
 
+/// The heads and the vocabulary are cut along the tensor axis.
+#[test]
+fn a_gpt_equals_one_device_on_every_mesh() {
+    for (ranks, parts, samples) in [(2, 1, 7), (2, 2, 7), (2, 2, 3), (3, 2, 4), (1, 4, 5)] {
+        let case = Case { net: Net::Gpt, rate: 0.01, ranks, parts, samples, ..CASE };
+        equals_one_device(&case, strategies(), 1e-10);
+    }
+}
+
 /// Seven samples in eight micro-batches, and two in six: ranks with nothing at all.
 #[test]
 fn micro_batches_may_be_empty() {
