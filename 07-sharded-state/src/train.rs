@@ -71,7 +71,7 @@ pub(crate) fn train_rank(
     let unit = |unit, replicas: &_| Sharded::new(unit, build(unit)?, replicas);
     let executor = Executor::of_units(&run.checked, comm, mesh, &SAMPLE, settings, unit)?;
     let whole = || executor.units().map(Sharded::whole).flatten_ok().collect();
-    let sets = checkpoints.map(|it| Sets::new(it, run.strategy.sharing, &executor));
+    let sets = checkpoints.map(|it| Sets::new(it, run.strategy.sharing, &executor)).transpose()?;
     let store = sets.as_ref().map(|it| it as &dyn Store);
     train_units(&executor, whole, store, &counted, prepared, report)
 }
