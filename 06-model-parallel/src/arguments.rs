@@ -4,17 +4,17 @@
 use std::path::PathBuf;
 
 use clap::{Parser, ValueEnum};
-use concise_wrapper::launch::{Launch, LaunchArguments};
+use concise_wrapper::launch::Launch;
 use concise_wrapper::optimizer::Extras;
 use concise_wrapper::sizing;
 use datasets::{CLASSES, PIXELS};
 use devices::DevicePlan;
-use harness::cli::{Format, ReportArguments, SVG, UsageError, whole};
+use harness::cli::{Format, SVG, UsageError, whole};
 use harness::report::counted;
 use model_parallel::Kind::{self, GPipe, Interleaved, Naive, OneFOneB, ZbH1};
 use model_parallel::layers::Layers;
 use model_parallel::mesh::Mesh;
-use trainer::TrainArguments;
+use model_parallel::runs::RunArguments;
 use trainer::memory::NetworkSize;
 
 /// The number of micro-batches without `--micro-batches`.
@@ -59,13 +59,10 @@ pub(crate) struct Arguments {
     width: Option<u32>,
 
     #[command(flatten)]
-    pub(crate) train: TrainArguments,
+    pub(crate) common: RunArguments,
 
     #[command(flatten)]
     pub(crate) extras: Extras,
-
-    #[command(flatten)]
-    pub(crate) launch: LaunchArguments,
 
     /// Micro-batches of a batch in a pipeline [default: 8]
     ///
@@ -107,16 +104,9 @@ pub(crate) struct Arguments {
     ])]
     pub(crate) draw: bool,
 
-    /// Draw a step of each stage, measured and predicted
-    #[arg(long, help_heading = "Output", value_name = "FILE.svg")]
-    pub(crate) gantt: Option<PathBuf>,
-
     /// Write the schedule as a list for PyTorch's pipelining runtime
     #[arg(long, help_heading = "Output", value_name = "FILE.csv", hide_short_help = true)]
     pub(crate) export: Option<PathBuf>,
-
-    #[command(flatten)]
-    pub(crate) reports: ReportArguments,
 }
 
 /// Reads one layer of `--cut`.
@@ -182,15 +172,17 @@ impl Arguments {
         let of_dense = !self.widths.is_empty() && self.model != ModelKind::Dense;
         let of_resnet = self.width.is_some() && !self.has_norms();
         let of_stages = self.schedule.len() + self.cut.len() > 0 || self.micro_batches.is_some();
-        let of_stages = of_stages || self.gantt.is_some() || self.export.is_some();
+        let of_stages = of_stages || self.common.gantt.is_some() || self.export.is_some();
         let each = self.schedules(mesh).iter().map(|&(_, number)| number).max().unwrap_or(1);
-        let (batch_size, pieces) = (self.train.batch_size, mesh.data * each);
+        let (batch_size, pieces) = (self.common.train.batch_size, mesh.data * each);
         let replicas = counted(mesh.data, "replica");
         Err(UsageError::new(if !launch.has_messages() {
             "stages send each other activations, and NCCL, which alone connects these processes, has no messages between \
              two: start them with mpirun"
                 .to_owned()
-        } else if let Some(devices) = self.launch.devices.filter(|&devices| devices != of_mesh) {
+        } else if let Some(devices) =
+            self.common.launch.devices.filter(|&devices| devices != of_mesh)
+        {
             format!(
                 "--mesh {mesh} has {of_mesh} devices, and --devices is {devices}: leave one of the two out"
             )
@@ -227,11 +219,12 @@ impl Arguments {
                 "--export writes one list, and there are {lists} schedules: take one, such as --schedule 1f1b"
             )));
         }
+        let RunArguments { reports, gantt, .. } = &mut self.common;
         if !speaks {
-            (self.reports, self.gantt, self.export) = Default::default();
+            (*reports, *gantt, self.export) = Default::default();
         }
-        let (gantt, export) = (self.gantt.as_deref(), self.export.as_deref());
+        let (gantt, export) = (gantt.as_deref(), self.export.as_deref());
         let csv: Format = ("a CSV file", &["csv"]);
-        self.reports.check(&[("--gantt", gantt, SVG), ("--export", export, csv)], None)
+        reports.check(&[("--gantt", gantt, SVG), ("--export", export, csv)], None)
     }
 }

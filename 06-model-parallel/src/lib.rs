@@ -32,6 +32,7 @@
 //! | [`partition`] | where to cut the model: the smallest largest stage |
 //! | [`tensor_parallel`] | every device holds a part of every layer |
 //! | [`mesh`] | replicas, stages and parts together |
+//! | [`runs`] | the runs of a program: this stage's and the next stage's |
 
 pub mod bytes;
 pub mod check;
@@ -45,6 +46,7 @@ pub mod networks;
 pub mod orders;
 pub mod partition;
 pub mod pytorch;
+pub mod runs;
 pub mod simulate;
 pub mod tensor_parallel;
 

@@ -1,17 +1,15 @@
 //! The flags. clap refuses single flags and pairs of flags; [`Arguments::check`] refuses flags that do not fit together, or do
 //! not fit the devices.
 
-use std::path::PathBuf;
-
 use candle_core::DType;
 use checkpoints::Checkpoints;
 use clap::Parser;
-use concise_wrapper::launch::{Launch, LaunchArguments};
+use concise_wrapper::launch::Launch;
 use concise_wrapper::slow_link::parse_speed;
 use datasets::{CLASSES, PIXELS};
-use harness::cli::{ReportArguments, SVG, UsageError, each_once, whole};
+use harness::cli::{SVG, UsageError, each_once, whole};
+use model_parallel::runs::RunArguments;
 use sharded_state::Strategy;
-use trainer::TrainArguments;
 
 /// Train one model on one device, then on K that share its state: DDP, ZeRO 1, 2 and 3.
 ///
@@ -40,10 +38,7 @@ pub(crate) struct Arguments {
     widths: Vec<usize>,
 
     #[command(flatten)]
-    pub(crate) train: TrainArguments,
-
-    #[command(flatten)]
-    pub(crate) launch: LaunchArguments,
+    pub(crate) common: RunArguments,
 
     /// ddp, zero1, zero2, zero3 or zero3+prefetch, each also with +recompute [default: six of them]
     #[arg(long, help_heading = "Sharing the state", value_name = "NAME,…", value_delimiter = ',', value_parser = str::parse::<Strategy>,
@@ -73,15 +68,8 @@ pub(crate) struct Arguments {
     ])]
     pub(crate) draw: bool,
 
-    /// Draw a step of a device under each strategy, measured and predicted
-    #[arg(long, help_heading = "Output", value_name = "FILE.svg")]
-    pub(crate) gantt: Option<PathBuf>,
-
     #[command(flatten)]
     pub(crate) checkpoints: Option<Checkpoints>,
-
-    #[command(flatten)]
-    pub(crate) reports: ReportArguments,
 }
 
 fn element_type(name: &str) -> Result<DType, &'static str> {
@@ -111,7 +99,7 @@ impl Arguments {
     /// Refuses flags that contradict each other, or that make no sense on so many devices, and files that cannot be written. A
     /// process that does not speak writes no files.
     pub(crate) fn check(&mut self, launch: &Launch, devices: usize) -> Result<(), UsageError> {
-        let (batch_size, pieces) = (self.train.batch_size, devices * self.micro_batches);
+        let (batch_size, pieces) = (self.common.train.batch_size, devices * self.micro_batches);
         let recomputes = self.strategy.iter().any(|it| it.recomputes.is_some());
         each_once("--strategy", &self.strategy, Strategy::to_string)?;
         let cannot_be_cut = format!(
@@ -129,14 +117,15 @@ impl Arguments {
         } else if batch_size < pieces && !self.draw {
             &cannot_be_cut
         } else {
+            let RunArguments { reports, gantt, train, .. } = &mut self.common;
             if !launch.speaks() {
-                (self.reports, self.gantt) = Default::default();
+                (*reports, *gantt) = Default::default();
                 return Ok(());
             }
             let folder = self.checkpoints.as_ref();
-            let folder = folder.map(|it| ("--checkpoint", it.folder.as_path()));
-            self.reports.check(&[("--gantt", self.gantt.as_deref(), SVG)], folder)?;
-            return self.checkpoints.as_ref().map_or(Ok(()), |it| it.check(self.train.epochs));
+            let path = folder.map(|it| ("--checkpoint", it.folder.as_path()));
+            reports.check(&[("--gantt", gantt.as_deref(), SVG)], path)?;
+            return folder.map_or(Ok(()), |it| it.check(train.epochs));
         }))
     }
 }
