@@ -152,7 +152,7 @@ impl<'a, 'o, U: Unit> StepState<'a, 'o, U> {
                 Carries::Gradients => output,
             };
             // One sample stands in for an empty micro-batch.
-            let rows = self.micro_batches[micro_batch].labels.dim(0)?.max(1);
+            let rows = self.micro_batches[micro_batch].samples().max(1);
             let dtype = unit.network().dtype();
             self.tensors.insert(key, pipeline.recv(from, &batch_of(rows, sample), dtype)?);
         }
