@@ -4,7 +4,7 @@ use concise_wrapper::launch::Launch;
 use harness::report::outputs::Outputs;
 use itertools::Itertools as _;
 use model_parallel::Timeline;
-use model_parallel::mesh::Axis;
+use model_parallel::execute::Held;
 use model_parallel::runs::{self, Trained};
 use serde_json::{Value, json};
 
@@ -74,12 +74,9 @@ pub(crate) fn idle(it: &Outcome<'_>) -> Option<[f64; 2]> {
 
 /// The largest error of predicted bytes, as a share of the measured bytes.
 pub(crate) fn error_of_bytes(it: &Outcome<'_>) -> Option<f64> {
-    let Way { mesh, by_shards, ref predicted, .. } = *it.run;
-    // The prediction is about whole layers and running sums.
-    let step = predicted.as_ref().filter(|_| mesh.tensor == 1 && !by_shards)?;
-    let peak = |device| step.peak(mesh.coordinate(device, Axis::Pipeline));
-    let held = it.trained.held.iter().enumerate();
-    held.map(|(device, held)| peak(device).largest_error(held.peak)).reduce(f64::max)
+    let error =
+        |(device, held): (usize, &Held)| Some(it.run.held(device)?.peak.largest_error(held.peak));
+    it.trained.held.iter().enumerate().filter_map(error).reduce(f64::max)
 }
 
 #[cfg(test)]

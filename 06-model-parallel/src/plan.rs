@@ -5,12 +5,12 @@ use std::ops::Range;
 
 use anyhow::{Result, bail};
 use concise_wrapper::launch::Launch;
-use concise_wrapper::optimizer::Sgd;
 use harness::cli::{UsageError, each_once};
 use harness::report::counted;
 use itertools::Itertools as _;
+use model_parallel::execute::Held;
 use model_parallel::layers::Layers;
-use model_parallel::mesh::Mesh;
+use model_parallel::mesh::{Axis, Mesh};
 use model_parallel::partition::{self, shorten};
 use model_parallel::runs::{RunArguments, Training};
 use model_parallel::{Checked, Cost, Kind, Timeline, UNBOUNDED, check};
@@ -61,6 +61,13 @@ impl Way {
     /// without `--shards`, round in another way.
     pub(crate) fn has_same_bits(&self) -> bool {
         self.mesh.tensor == 1 && (self.mesh.data == 1 || self.by_shards)
+    }
+
+    /// The predicted bytes of a device. The prediction is about whole layers and running sums.
+    pub(crate) fn held(&self, device: usize) -> Option<Held> {
+        let step = self.predicted.as_ref().filter(|_| self.mesh.tensor == 1 && !self.by_shards)?;
+        let stage = self.mesh.coordinate(device, Axis::Pipeline);
+        Some(Held { peak: step.peak(stage), total: step.peak_total(stage), sent: 0 })
     }
 
     /// The name, and the number of devices if there are several.
@@ -185,7 +192,7 @@ impl Prepared {
         let (several, world_size) = launch.plan(&devices.each, asked)?;
         let mesh = flags.mesh.unwrap_or(Mesh::pipeline(world_size));
         flags.check(launch, mesh)?;
-        let ((size, layers), mut notes) = (flags.network(&several)?, Vec::new());
+        let ((layers, size), mut notes) = (flags.network(&several)?, Vec::new());
         let mut ways = flags.ways(mesh, &layers, &mut notes)?;
         // Each process has a device, so no process trains alone.
         ways.retain(|way| launch.processes().is_none() || !way.is_alone());
@@ -220,8 +227,8 @@ impl Prepared {
         let mut costs = |units: &[Range<usize>], shards: usize| -> Result<Vec<Cost>> {
             let key = (units.to_vec(), shards);
             if !known.contains_key(&key) {
-                let sgd = &mut Sgd::new(flags.extras.constants);
-                known.insert(key.clone(), training.costs(&device, units, shards, sgd)?);
+                let optimizer = &mut *flags.optimizer();
+                known.insert(key.clone(), training.costs(&device, units, shards, optimizer)?);
             }
             Ok(known[&key].clone())
         };

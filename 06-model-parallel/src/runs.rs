@@ -4,7 +4,7 @@ use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use clap::Args;
 use concise_wrapper::ddp::alike;
 use concise_wrapper::launch::{Launch, LaunchArguments};
@@ -12,14 +12,14 @@ use concise_wrapper::model::Progress;
 use concise_wrapper::optimizer::Optimizer;
 use concise_wrapper::weights::Snapshot;
 use concise_wrapper::{Error, Model as _, Store, sizing, text, train};
-use datasets::SAMPLE;
+use datasets::TextArguments;
 use devices::{ComputeDevice, DevicePlan};
 use drawing::Place;
-use harness::cli::ReportArguments;
+use harness::cli::{ReportArguments, UsageError, whole};
 use harness::records::EpochRecord;
 use harness::report::outputs::Outputs;
 use harness::report::summary::{Summary, Versions};
-use harness::report::{Report, file};
+use harness::report::{Report, counted, file};
 use harness::verdict::{Doubt, ranked};
 use model_state::weights_hash::WeightsHash;
 use ops::difference::largest_difference;
@@ -30,7 +30,8 @@ use trainer::{TrainArguments, TrainSetup};
 use crate::execute::unit::Unit;
 use crate::execute::{Executor, Held};
 use crate::gantt::chart;
-use crate::layers::Layers;
+use crate::gpt::Gpt;
+use crate::layers::{Layers, ParameterSpec};
 use crate::partition::{self, Setting};
 use crate::{Cost, Timeline};
 
@@ -39,6 +40,27 @@ const IMAGES_ON_A_CPU: (usize, usize) = (10_240, 2_000);
 
 /// The number of times that each unit is measured. The least counts.
 const TRIES: usize = 5;
+
+/// The flags of a GPT and its text. The width is a flag of the program.
+#[derive(Args, Debug)]
+#[command(next_help_heading = "What to train")]
+#[expect(missing_docs, reason = "the flags explain themselves")]
+pub struct GptArguments {
+    /// Blocks of the GPT [default: 3]
+    #[arg(long, hide_short_help = true, value_name = "N", value_parser = whole::<usize>(1..=1024))]
+    pub blocks: Option<usize>,
+
+    /// Heads of the GPT's attention [default: 4]
+    #[arg(long, hide_short_help = true, value_name = "N", value_parser = whole::<usize>(1..=1024))]
+    pub heads: Option<usize>,
+
+    /// Bytes in a window of the GPT's text [default: 64]
+    #[arg(long, hide_short_help = true, value_name = "N", value_parser = whole::<usize>(1..=8192))]
+    pub context: Option<usize>,
+
+    #[command(flatten)]
+    pub text: TextArguments,
+}
 
 /// The flags of every program that makes several runs.
 #[derive(Args, Debug)]
@@ -51,11 +73,68 @@ pub struct RunArguments {
     pub launch: LaunchArguments,
 
     #[command(flatten)]
+    pub gpt: GptArguments,
+
+    #[command(flatten)]
     pub reports: ReportArguments,
 
     /// Draw a step of each run, measured and predicted
     #[arg(long, help_heading = "Output", value_name = "FILE.svg")]
     pub gantt: Option<PathBuf>,
+}
+
+impl RunArguments {
+    /// The GPT of these flags, of such a width, and its sizes. Fails with a [`UsageError`] for flags of images, and when heads do
+    /// not divide the width.
+    pub fn gpt(&self, width: Option<u32>) -> Result<(Layers, NetworkSize)> {
+        // Small enough to learn the course's pages in a minute.
+        let (flags, usual) = (&self.gpt, Gpt { width: 64, blocks: 3, ..Gpt::default() });
+        let gpt @ Gpt { vocabulary, context, width, heads, blocks } = Gpt {
+            context: flags.context.unwrap_or(usual.context),
+            width: width.map_or(usual.width, |width| width as usize),
+            heads: flags.heads.unwrap_or(usual.heads),
+            blocks: flags.blocks.unwrap_or(usual.blocks),
+            ..usual
+        };
+        if self.train.data.is_chosen() {
+            bail!(UsageError::new(
+                "--data is about images, and --model gpt reads a text: take --text"
+            ));
+        }
+        if !width.is_multiple_of(heads) {
+            bail!(UsageError::new(format_args!(
+                "--width {width} cannot be cut into {}: take a multiple, such as {}",
+                counted(heads, "head"),
+                width.next_multiple_of(heads)
+            )));
+        }
+        let layers = Layers::gpt(&gpt)?;
+        let parameters = layers.parameters(0..layers.len())?;
+        let size = NetworkSize {
+            cause: format!("--width {width}"),
+            advice: "a smaller --width",
+            parameters: parameters.iter().map(ParameterSpec::elements).sum(),
+            // The results of all operations, and their gradients for a block.
+            training: context * (19 * width * (blocks + 1) + 3 * vocabulary),
+            evaluation: context * (16 * width + 2 * vocabulary),
+        };
+        Ok((layers, size))
+    }
+
+    /// Refuses flags of a GPT for another model.
+    pub fn check_no_gpt(&self) -> Result<(), UsageError> {
+        match &self.gpt {
+            GptArguments {
+                blocks: None,
+                heads: None,
+                context: None,
+                text: TextArguments { text: None },
+            } => Ok(()),
+            _ => Err(UsageError::new(
+                "--blocks, --heads, --context and --text are about --model gpt",
+            )),
+        }
+    }
 }
 
 /// The data, the model and the devices of a program.
@@ -82,17 +161,20 @@ impl Training {
         (weights, activations): (usize, usize),
         of_runs: Vec<String>,
     ) -> Result<Self> {
-        let RunArguments { train, reports, .. } = flags;
+        let RunArguments { train, reports, gpt, .. } = flags;
         let one = flags.launch.each.plan_one_of(&several)?;
-        let part = sizing::limit_images(train, &several, IMAGES_ON_A_CPU);
+        let of_tokens = layers.takes_tokens();
+        let part = !of_tokens && sizing::limit_images(train, &several, IMAGES_ON_A_CPU);
         let notes = launch.note(&several).into_iter().chain(sizing::note(None, part));
         let mut notes: Vec<String> = notes.chain(of_runs).collect();
         let batches = several.len() as f64 / world_size as f64;
         let sizes = Footprint::new(size, &several);
         let footprint = Footprint { weights, activations, batches, ..sizes };
+        let context = gpt.context.unwrap_or(Gpt::default().context);
+        let text = of_tokens.then_some((&gpt.text, context));
         let mut setup = launch.one_first(|first| {
             train.data.follows = !first;
-            train.prepare(reports, shards, shards, &footprint)
+            train.prepare_on(reports, shards, shards, &footprint, text)
         })?;
         notes.extend(setup.data_note.take());
         Ok(Self { setup, layers, notes, several, one })
@@ -101,6 +183,11 @@ impl Training {
     /// Describes the program's runs in one line.
     pub fn headline(&self) -> String {
         self.setup.headline(self.layers.name())
+    }
+
+    /// The shape of a sample.
+    pub fn sample(&self) -> &[usize] {
+        self.setup.data.train.shape()
     }
 
     /// The devices of this process for a run on so many devices.
@@ -119,7 +206,7 @@ impl Training {
         let Self { setup, layers, .. } = self;
         let batch = setup.options.batch_size.min(setup.data.train.len());
         let rows = batch.div_ceil(micro_batches);
-        let setting = Setting { sample: &SAMPLE, rows, tries: TRIES };
+        let setting = Setting { sample: self.sample(), rows, tries: TRIES };
         let (dtype, on) = (setup.dtype, device.tensors());
         Ok(device.run(|| partition::measure(layers, units, setting, dtype, on, optimizer))?)
     }

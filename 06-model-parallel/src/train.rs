@@ -1,8 +1,6 @@
 //! Training in one way, on one of its ranks.
 
-use concise_wrapper::optimizer::Sgd;
 use concise_wrapper::{Error, Model as _};
-use datasets::SAMPLE;
 use devices::ComputeDevice;
 use harness::report::Report;
 use harness::report::trace;
@@ -31,9 +29,9 @@ pub(crate) fn train_rank(
     };
     let units = checked.schedule().units_of(mesh.coordinate(all.rank(), Axis::Pipeline));
     let units = units.map(build).collect::<Result<_, _>>()?;
-    let settings = Settings { by_shards: way.by_shards, ..Settings::default() };
-    let executor = Executor::with(checked, units, all.clone(), *mesh, &SAMPLE, settings)?;
-    let update = (&mut Sgd::new(flags.extras.constants) as _, flags.extras.warm_up);
+    let settings = Settings { by_shards: way.by_shards, ..Settings::of(layers) };
+    let executor = Executor::with(checked, units, all.clone(), *mesh, training.sample(), settings)?;
+    let (mut optimizer, warm_up) = (flags.optimizer(), flags.extras.warm_up);
     let whole = || executor.whole(layers.join(executor.weights().snapshot()?, &group)?);
-    Trained::with(&executor, setup, update, None, (whole, || 0), report)
+    Trained::with(&executor, setup, (&mut *optimizer, warm_up), None, (whole, || 0), report)
 }

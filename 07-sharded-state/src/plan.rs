@@ -6,11 +6,9 @@ use concise_wrapper::optimizer::AdamW;
 use concise_wrapper::slow_link::Slowness;
 use harness::report::file::LazyFile;
 use model_parallel::execute::Held;
-use model_parallel::layers::Layers;
 use model_parallel::runs::{RunArguments, Training};
 use model_parallel::{Checked, Timeline, UNBOUNDED, check, partition};
 use sharded_state::{Sharing, Strategy, memory};
-use trainer::memory::NetworkSize;
 
 use crate::arguments::Arguments;
 use crate::draw::draw;
@@ -43,9 +41,8 @@ impl Prepared {
         let RunArguments { launch: asked, .. } = &flags.common;
         let (several, devices) = launch.plan(&asked.each, asked.devices)?;
         flags.check(launch, devices)?;
-        let features = flags.features();
-        let model = (Layers::dense(&features)?, NetworkSize::dense(&features));
-        let units = features.len() - 1;
+        let model = flags.network()?;
+        let units = model.0.len();
         let run = |(name, strategy, replicas): (String, Strategy, usize)| {
             let schedule = strategy.schedule(units, flags.micro_batches, replicas);
             let (checked, held) = (check(schedule, UNBOUNDED)?, Held::default());

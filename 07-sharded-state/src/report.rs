@@ -8,6 +8,7 @@ use harness::verdict::{Doubt, ranked, rounding, rounding_test};
 use itertools::Itertools as _;
 use model_parallel::bytes::megabytes;
 use model_parallel::execute::Held;
+use model_parallel::generate::print_text;
 use model_parallel::runs::{self, Trained, draw_steps, largest_error};
 use model_parallel::{Bytes, Timeline};
 use serde_json::json;
@@ -49,6 +50,9 @@ pub(crate) fn report(
     line("")?;
     // The conclusion has a note for all busy runs.
     all.iter().try_for_each(|it| line(Summary { busy: None, ..it.summary.clone() }))?;
+    if prepared.training.layers.takes_tokens() {
+        print_text(all, &prepared.training)?;
+    }
     paragraph("\nWhat a device holds at most and sends in a step, in MB")?;
     table(all).print()?;
     let doubts = Doubt::about(&all.iter().map(|it| &it.summary).collect_vec());

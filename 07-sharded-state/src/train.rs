@@ -5,7 +5,6 @@ use std::sync::Arc;
 use concise_wrapper::optimizer::AdamW;
 use concise_wrapper::slow_link::SlowNetwork;
 use concise_wrapper::{Error, Model as _, Store};
-use datasets::SAMPLE;
 use devices::ComputeDevice;
 use harness::report::{Report, trace};
 use itertools::Itertools as _;
@@ -31,17 +30,17 @@ pub(crate) fn train_rank(
     let Training { layers, setup, .. } = training;
     training.compare(&comm, &run.name, String::new())?;
     let mesh = Mesh { data: run.replicas, ..Mesh::pipeline(1) };
-    let settings = Settings { algorithm: Algorithm::Ring, ..Settings::default() };
+    let settings = Settings { algorithm: Algorithm::Ring, ..Settings::of(layers) };
     let (seed, dtype, sent) = (setup.options.seed, setup.dtype, || counted.sent());
-    let mut adamw = AdamW::default();
-    let adamw = (&mut adamw as _, 0);
+    let (sample, mut adamw) = (training.sample(), AdamW::default());
+    let adamw = (&mut adamw as _, flags.warm_up);
     let mut checkpoints = flags.checkpoints.clone();
     let of_model = ("model", layers.name().to_owned());
     checkpoints.iter_mut().for_each(|it| it.configuration.extend([of_model.clone()]));
     let build = |unit| layers.build(unit..unit + 1, seed, dtype, device.tensors());
     if run.strategy.sharing == Sharing::Ddp {
         let units = (0..layers.len()).map(build).collect::<Result<_, _>>()?;
-        let executor = Executor::with(&run.checked, units, comm, mesh, &SAMPLE, settings)?;
+        let executor = Executor::with(&run.checked, units, comm, mesh, sample, settings)?;
         let whole = || Ok(Some(executor.weights().snapshot()?));
         let of_ddp = ("sharing", "ddp".to_owned());
         checkpoints.iter_mut().for_each(|it| it.configuration.extend([of_ddp.clone()]));
@@ -49,7 +48,7 @@ pub(crate) fn train_rank(
         return Trained::with(&executor, setup, adamw, store, (whole, sent), report);
     }
     let unit = |unit, replicas: &_| Sharded::new(unit, build(unit)?, replicas);
-    let executor = Executor::of_units(&run.checked, comm, mesh, &SAMPLE, settings, unit)?;
+    let executor = Executor::of_units(&run.checked, comm, mesh, sample, settings, unit)?;
     let whole =
         || executor.units().map(Sharded::whole).flatten_ok().collect::<Result<_, _>>().map(Some);
     let sets = checkpoints.map(|it| Sets::new(it, run.strategy.sharing, &executor));
