@@ -33,11 +33,14 @@
 //! | [`partition`] | where to cut the model: the smallest largest stage |
 //! | [`tensor_parallel`] | every device holds a part of every layer |
 //! | [`mesh`] | replicas, stages and parts together |
+//! | [`generate`] | a text that a trained GPT writes |
+//! | [`runs`] | the runs of a program: this stage's and the next stage's |
 
 pub mod bytes;
 pub mod check;
 pub mod execute;
 pub mod gantt;
+pub mod generate;
 pub mod gpt;
 pub mod held;
 pub mod instructions;
@@ -47,6 +50,7 @@ pub mod networks;
 pub mod orders;
 pub mod partition;
 pub mod pytorch;
+pub mod runs;
 pub mod simulate;
 pub mod tensor_parallel;
 
