@@ -40,7 +40,7 @@ pub fn evaluate_part(
     device: &Device,
 ) -> Result<SumsByBatch> {
     let _span = info_span!(target: COMPUTE, "evaluate").entered();
-    part.evaluate(dataset.len(), BATCH, |samples| {
+    part.evaluate(dataset.len(), dataset.at_once(BATCH), |samples| {
         if interrupt::is_new() {
             // The sums are not used.
             return Ok(BatchSums::of_no_samples());
@@ -48,7 +48,7 @@ pub fn evaluate_part(
         let batch = dataset.batch(samples, dtype)?.to_device(device)?;
         // No backward pass follows, so the layers need not keep their inputs for one.
         let logits = no_grad(|| model.forward(&batch.images))?;
-        let loss = cross_entropy(&logits, &batch.labels)?;
+        let loss = cross_entropy(&logits, &batch.labels.flatten_all()?)?;
         StepSums::new(&loss, &logits, &batch)?.read()
     })
 }

@@ -23,6 +23,7 @@
 //! | module | subject |
 //! | --- | --- |
 //! | [`layers`], [`networks`] | a model as a list of layers, of which a device builds its own |
+//! | [`gpt`] | a GPT as a list of layers |
 //! | [`instructions`] | a step is a list: the language |
 //! | [`orders`] | lists: naive, GPipe, 1F1B, interleaved, zero-bubble |
 //! | [`mod@check`] | the laws that every list keeps, and deadlock |
@@ -37,6 +38,7 @@ pub mod bytes;
 pub mod check;
 pub mod execute;
 pub mod gantt;
+pub mod gpt;
 pub mod held;
 pub mod instructions;
 pub mod layers;
@@ -51,6 +53,7 @@ pub mod tensor_parallel;
 pub use bytes::{Bytes, Cost};
 pub use check::{Checked, check};
 pub use execute::Executor;
+pub use gpt::Gpt;
 pub use instructions::{Action, Instruction, Schedule, UNBOUNDED};
 pub use orders::Kind;
 pub use simulate::Timeline;

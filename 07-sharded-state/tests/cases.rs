@@ -16,8 +16,6 @@ use model_parallel::execute::{Measured, Settings};
 use model_parallel::layers::{Layers, Stage};
 use model_parallel::mesh::Mesh;
 use model_parallel::{Checked, Executor, Schedule, UNBOUNDED, check};
-use ops::cross_entropy;
-use params_and_allreduce::Algorithm;
 use params_and_allreduce::communicator::{Communicator as _, SharedCommunicator};
 use params_and_allreduce::thread::{Rank, run_ranks};
 use sharded_state::flat::Flat;
@@ -105,7 +103,7 @@ pub const CASE: Case = Case {
     micro_batches: 2,
     ranks: 2,
     steps: 5,
-    settings: Settings { loss: cross_entropy, by_shards: false, algorithm: Algorithm::OneShot },
+    settings: Settings::IMAGES,
 };
 
 /// The result of a training.

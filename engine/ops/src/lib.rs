@@ -7,6 +7,7 @@
 //! | [`batch_norm`](mod@batch_norm) | each channel to mean 0 and variance 1, with its relu |
 //! | [`relu`](mod@relu) | max(x, 0), with derivative 0 at 0 |
 //! | [`add_bias`](mod@add_bias) | x + b for each channel, with its relu, after a sum over devices |
+//! | [`add`](mod@add) | x + y, such as a layer's output and its input, with y repeated over the first axes |
 //! | [`add_relu`] | max(x + y, 0), at the end of a shortcut |
 //! | [`global_avg_pool`] | the mean of each plane |
 //! | [`copies`] | a copy of a tensor in another shape, order or type |
@@ -37,6 +38,7 @@ mod kernels;
 
 pub mod backward;
 
+pub mod add;
 pub mod add_bias;
 pub mod attention;
 pub mod avg_pool2d;
@@ -56,12 +58,13 @@ pub mod update;
 #[cfg(test)]
 mod tests;
 
+pub use add::add;
 pub use add_bias::{add_bias, add_bias_relu};
 pub use attention::causal_attention;
 pub use avg_pool2d::{avg_pool2d, global_avg_pool};
 pub use batch_norm::{batch_norm, batch_norm_with};
 pub use conv2d::{conv2d, conv2d_relu_pool};
-pub use copies::{cast, flatten, transpose};
+pub use copies::{cast, flatten, reshape, transpose};
 pub use cross_entropy::{cross_entropy, loss_and_correct};
 pub use embedding::{embedding, embedding_of_part};
 pub use gelu::{gelu, gelu_tanh};
