@@ -38,7 +38,7 @@ use split_batch::loader::{LocalBatch, Shards};
 
 use crate::bytes::Bytes;
 use crate::check::{Checked, in_one_order};
-use crate::gpt;
+use crate::gpt::loss_of_parts;
 use crate::instructions::{Instruction, Schedule};
 use crate::layers::Layers;
 use crate::mesh::{Axis, Mesh};
@@ -65,7 +65,7 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// The cross-entropy of images and their classes, and running sums.
+    /// Of images and their classes: the cross-entropy, and running sums.
     pub const IMAGES: Self = Self {
         loss: |logits, labels, _| {
             let loss = cross_entropy(logits, labels)?;
@@ -77,8 +77,15 @@ impl Settings {
         algorithm: Algorithm::OneShot,
     };
 
-    /// The cross-entropy of tokens and the next tokens, whose logits ranks share, and running sums.
-    pub const TOKENS: Self = Self { loss: gpt::loss, takes_tokens: true, ..Self::IMAGES };
+    /// Of tokens and the next tokens: the same, and ranks may share the vocabulary.
+    pub const TOKENS: Self = Self {
+        loss: |logits, labels, parts| match parts.world_size() {
+            1 => (Self::IMAGES.loss)(logits, labels, parts),
+            _ => loss_of_parts(logits, labels, parts),
+        },
+        takes_tokens: true,
+        ..Self::IMAGES
+    };
 
     /// The settings of a model, with running sums.
     pub fn of(layers: &Layers) -> Self {

@@ -1,40 +1,39 @@
-//! A GPT: for each token of a text, it predicts the next one (Radford et al., "Language Models are Unsupervised Multitask
-//! Learners", 2019, which is GPT-2).
-//!
-//! B texts of T tokens pass through the layers as `[B, T, C]`: C features for each token, the width. Each block adds to them:
+//! A GPT: for each token of a text, it predicts the next one (GPT-2: Radford et al., "Language Models are Unsupervised
+//! Multitask Learners", 2019). B texts of T tokens pass through the layers as `[B, T, C]`: C features of each token.
 //!
 //! ```text
-//! embedding      tokens [B, T] → a row of a table for each token + a row for each position
-//! attention      x + output(attention(query, key, value of norm(x)))     a token reads the tokens up to itself
-//! MLP            x + down(gelu(up(norm(x))))                             each token by itself
-//! head           norm(x) → logits [B · T, vocabulary]
+//! embedding    tokens [B, T] → a row of a table for each token + a row for each position
+//! attention    x + output(attention(query, key, value of norm(x)))      a token reads the tokens up to itself
+//! MLP          x + down(gelu(up(norm(x))))                              each token by itself
+//! head         norm(x) → logits [B · T, vocabulary]
 //! ```
 //!
-//! In a group, each rank has some of the heads, of the MLP's hidden features and of the tokens of the vocabulary. An attention and
-//! an MLP are each a layer by columns and a layer by rows, with one all-reduce forward (g) and one backward (f):
+//! In a group, each rank has some of the heads, of the MLP's hidden features and of the tokens of the vocabulary, with an
+//! all-reduce at each f (backward) and at each g (forward):
 //!
 //! ```text
-//!                      norm → f → query, key, value by columns → attention of own heads → output by rows → g → + bias
-//!                      norm → f → up by columns → gelu                                  → down by rows   → g → + bias
-//! tokens → rows of own tokens, zeros for others → g → + positions
-//!                      norm → f → head by columns → logits of own tokens → the loss from statistics of all ranks
+//! tokens → rows of own tokens, zeros for other tokens → g → + positions
+//!     x → norm → f → query, key, value by columns → own heads → output by rows → g → + bias → + x
+//!     x → norm → f → up by columns → gelu → down by rows → g → + bias → + x
+//! x → norm → f → head by columns → logits of own tokens
 //! ```
 //!
-//! Norms, positions and the biases after g are whole on every rank. The gradients that reach them are complete, because f has
-//! added them up, and equal on all ranks.
+//! Norms, positions and the biases after g are whole on every rank. Their gradients are complete, because f adds the ranks'
+//! terms up, and equal on all ranks.
 
 use std::sync::Arc;
 
 use candle_core::{Module, Result, Tensor, bail};
 use candle_nn::init::{Init, ONE, ZERO};
 use ops::{
-    add, causal_attention, cross_entropy, embedding, embedding_of_part, gelu_tanh, layer_norm,
-    linear, loss_and_correct, reshape,
+    add, causal_attention, cross_entropy_of_part, embedding, embedding_of_part, gelu_tanh,
+    layer_norm, linear, loss_and_correct_of_parts, reshape, row_statistics,
 };
 use params_and_allreduce::communicator::SharedCommunicator;
 
 use crate::layers::{Builder, Layers};
 use crate::tensor_parallel::mappings::{by_column, by_row};
+use crate::tensor_parallel::sharding::join;
 
 // ANCHOR: gpt
 /// The sizes of a GPT: tokens of the vocabulary, the most tokens of a text, features of a token, heads, and blocks.
@@ -83,10 +82,8 @@ impl Gpt {
         let Self { vocabulary, context, width, .. } = self;
         let own = builder.share(TOKENS, vocabulary)?;
         let own = own * builder.group.rank()..own * (builder.group.rank() + 1);
-        let table =
-            builder.get("embedding.weight", &[vocabulary, width], normal(DEVIATION), Some(0))?;
-        let positions =
-            builder.get("positions.weight", &[context, width], normal(OF_POSITIONS), None)?;
+        let table = builder.get("embedding.weight", &[vocabulary, width], NORMAL, Some(0))?;
+        let positions = builder.get("positions.weight", &[context, width], OF_POSITIONS, None)?;
         let group = Arc::clone(builder.group);
         Ok(move |tokens: &Tensor| {
             let (_, length) = tokens.dims2()?;
@@ -136,52 +133,45 @@ impl Gpt {
     }
 
     fn head(self, builder: &Builder<'_>) -> Result<impl Module + Send + Sync + use<>> {
-        let width = self.width;
         builder.share(TOKENS, self.vocabulary)?;
-        let norm = norm(builder, "norm", width)?;
-        let head = columns(builder, "head", [width, self.vocabulary], false)?;
+        let norm = norm(builder, "norm", self.width)?;
+        let head = columns(builder, "head", [self.width, self.vocabulary], false)?;
         let group = Arc::clone(builder.group);
         Ok(move |x: &Tensor| {
-            let rows = reshape(&norm(x)?, (x.elem_count() / width, width))?;
+            let rows = reshape(&norm(x)?, (x.elem_count() / self.width, self.width))?;
             by_column(&rows, &group, &head)
         })
     }
 
-    /// The deviation of the weights whose output is added to x, of which there are two in a block: the variance of the sum does
-    /// not grow with the number of blocks.
-    fn of_residual(self) -> f64 {
-        DEVIATION / (2.0 * self.blocks as f64).sqrt()
+    /// Of the weights whose output is added to x, twice in a block: the variance of the sum does not grow with the blocks.
+    fn of_residual(self) -> Init {
+        Init::Randn { mean: 0.0, stdev: 0.02 / (2.0 * self.blocks as f64).sqrt() }
     }
 }
 // ANCHOR_END: layers
 
 // ANCHOR: loss
-/// The cross-entropy of the next tokens, summed over the tokens, and the sums of loss and correct answers: from this rank's part of
-/// the logits, `[N, vocabulary / ranks]`, and the labels `[N]`. All ranks of the group call this together, and get the same.
-pub fn loss(
+/// The cross-entropy, summed over the tokens, and the sums of loss and correct answers, from each rank's part of the logits,
+/// `[N, vocabulary / ranks]`, and the labels `[N]`. No rank holds all logits: four numbers of each row travel.
+pub fn loss_of_parts(
     logits: &Tensor,
     labels: &Tensor,
     group: &SharedCommunicator,
 ) -> Result<(Tensor, Tensor)> {
-    if group.world_size() > 1 {
-        bail!("a vocabulary in parts comes later");
-    }
-    let loss = cross_entropy(logits, labels)?;
-    let sums = loss_and_correct(&loss, logits, labels)?;
-    Ok((loss, sums))
+    let first = group.rank() * logits.dim(1)?;
+    let mine = row_statistics(&logits.detach(), labels, first)?.unsqueeze(0)?;
+    let all = join(&mine, 0, group.world_size(), group)?;
+    let loss = cross_entropy_of_part(logits, labels, first, &all)?;
+    Ok((loss.clone(), loss_and_correct_of_parts(&loss, &all, labels)?))
 }
 // ANCHOR_END: loss
 
 // ANCHOR: parts
-/// The deviations of GPT-2's initial weights, and of its positions.
-const DEVIATION: f64 = 0.02;
-const OF_POSITIONS: f64 = 0.01;
+/// GPT-2's initial weights, and its positions.
+const NORMAL: Init = Init::Randn { mean: 0.0, stdev: 0.02 };
+const OF_POSITIONS: Init = Init::Randn { mean: 0.0, stdev: 0.01 };
 
 const TOKENS: &str = "tokens of the vocabulary";
-
-fn normal(stdev: f64) -> Init {
-    Init::Randn { mean: 0.0, stdev }
-}
 
 /// A layer norm, whole on every rank.
 fn norm(
@@ -201,7 +191,7 @@ fn columns(
     shape: [usize; 2],
     with_bias: bool,
 ) -> Result<impl Fn(&Tensor) -> Result<Tensor> + Send + Sync + use<>> {
-    let weight = builder.get(&format!("{name}.weight"), &shape, normal(DEVIATION), Some(1))?;
+    let weight = builder.get(&format!("{name}.weight"), &shape, NORMAL, Some(1))?;
     let bias = match with_bias {
         true => builder.get(&format!("{name}.bias"), &shape[1..], ZERO, Some(0))?,
         false => Tensor::zeros(weight.dim(1)?, weight.dtype(), weight.device())?,
@@ -214,9 +204,9 @@ fn rows(
     builder: &Builder<'_>,
     name: &str,
     shape: [usize; 2],
-    deviation: f64,
+    init: Init,
 ) -> Result<impl Fn(&Tensor) -> Result<Tensor> + Send + Sync + use<>> {
-    let weight = builder.get(&format!("{name}.weight"), &shape, normal(deviation), Some(0))?;
+    let weight = builder.get(&format!("{name}.weight"), &shape, init, Some(0))?;
     let bias = builder.get(&format!("{name}.bias"), &shape[1..], ZERO, None)?;
     let no_bias = Tensor::zeros(bias.shape(), bias.dtype(), bias.device())?;
     let group = Arc::clone(builder.group);

@@ -2,7 +2,10 @@
 
 #![expect(clippy::unwrap_used, reason = "in a test a panic is the right answer")]
 
+mod mistakes;
 mod numbers;
+mod refusals;
+mod traffic;
 
 use concise_wrapper::optimizer::AdamW;
 use concise_wrapper::weights::Snapshot;

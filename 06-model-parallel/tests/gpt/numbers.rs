@@ -59,6 +59,46 @@ fn pipelines_of_every_schedule_equal_one_device() {
     println!("pipelines: {worst:.1e}");
 }
 
+/// Heads, hidden features and the vocabulary are cut.
+#[test]
+fn parts_equal_one_device() {
+    let layers = gpt();
+    let expected = Way::one_device(&layers).train();
+    let mut worst: f64 = 0.0;
+    for ranks in [2, 4] {
+        let trained = Way::parts(&layers, ranks).train();
+        worst = worst.max(equals(&trained, &expected, &format!("{ranks} ranks")));
+    }
+    println!("parts: {worst:.1e}");
+}
+
+#[test]
+fn every_mesh_equals_one_device() {
+    let layers = gpt();
+    let expected = Way::one_device(&layers).train();
+    let mut worst: f64 = 0.0;
+    let interleaved = Kind::Interleaved { chunks: 2 };
+    for (mesh, kind, begins) in [
+        ("2x1x1", Kind::GPipe, ""),
+        ("2x1x2", Kind::Naive, ""),
+        ("1x2x2", Kind::OneFOneB, "4"),
+        ("2x2x1", Kind::ZbH1, "3"),
+        ("1x2x4", Kind::ZbH1, "5"),
+        ("1x4x2", Kind::OneFOneB, "2,4,6"),
+        ("2x2x2", Kind::GPipe, "4"),
+        ("2x2x2", Kind::ZbH1, "4"),
+        ("2x2x2", interleaved, "2,4,6"),
+    ] {
+        // 7 texts: uneven micro-batches, and an empty one.
+        for micro_batches in [4, 8] {
+            let trained = Way::new(&layers, mesh, kind, begins, micro_batches).train();
+            let what = format!("{mesh}, {micro_batches} × {kind}");
+            worst = worst.max(equals(&trained, &expected, &what));
+        }
+    }
+    println!("meshes: {worst:.1e}");
+}
+
 /// Replicas share the micro-batches out.
 #[test]
 fn by_shards_the_number_of_ranks_changes_no_bit() {

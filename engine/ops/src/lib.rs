@@ -65,7 +65,10 @@ pub use avg_pool2d::{avg_pool2d, global_avg_pool};
 pub use batch_norm::{batch_norm, batch_norm_with};
 pub use conv2d::{conv2d, conv2d_relu_pool};
 pub use copies::{cast, flatten, reshape, transpose};
-pub use cross_entropy::{cross_entropy, loss_and_correct};
+pub use cross_entropy::{
+    cross_entropy, cross_entropy_of_part, loss_and_correct, loss_and_correct_of_parts,
+    row_statistics,
+};
 pub use embedding::{embedding, embedding_of_part};
 pub use gelu::{gelu, gelu_tanh};
 pub(crate) use kernels::element::Element;

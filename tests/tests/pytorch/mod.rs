@@ -15,8 +15,9 @@ use cases::{BIAS, INPUT, WEIGHT, for_each_case, precisions};
 use itertools::iproduct;
 use ops::batch_norm::{Statistics, average_all};
 use ops::{
-    add_bias, add_bias_relu, add_relu, avg_pool2d, batch_norm, batch_norm_with, conv2d,
-    conv2d_relu_pool, cross_entropy, global_avg_pool, linear, relu,
+    add_bias, add_bias_relu, add_relu, avg_pool2d, batch_norm, batch_norm_with, causal_attention,
+    conv2d, conv2d_relu_pool, cross_entropy, embedding, gelu, gelu_tanh, global_avg_pool,
+    layer_norm, linear, relu, softmax,
 };
 use single_gpu::layers;
 
@@ -210,6 +211,55 @@ fn cross_entropy_agrees() {
             case.compare("grad_input", loss.backward()?.get(&logits).expect("a gradient"))?;
         }
         Ok(())
+    });
+}
+
+#[test]
+fn layer_norm_agrees() {
+    for_each_case("layer_norm", 4, |case, [batch, tokens, features]| {
+        let x = ((noise((batch, tokens, features), INPUT)? * 2.0)? + 3.0)?;
+        let x = Var::from_tensor(&x.to_dtype(case.dtype)?)?;
+        let (w, b) = (case.variable(&[features], WEIGHT)?, case.variable(&[features], BIAS)?);
+        let inputs = [("grad_input", &x), ("grad_weight", &w), ("grad_bias", &b)];
+        case.check(&inputs, &layer_norm(&x, &w, &b, 1e-5)?)
+    });
+}
+
+#[test]
+fn both_gelus_and_softmax_agree() {
+    type OfOne = fn(&Tensor) -> Result<Tensor>;
+    for (name, of) in [("gelu", gelu as OfOne), ("gelu_tanh", gelu_tanh)] {
+        for_each_case(name, 2, |case, [length, scale]| {
+            let x = (noise(length, INPUT)? * scale as f64)?.to_dtype(case.dtype)?;
+            let x = Var::from_tensor(&x)?;
+            case.check(&[("grad_input", &x)], &of(&x)?)
+        });
+    }
+    for_each_case("softmax", 4, |case, [rows, features, scale]| {
+        let x = (noise((rows, features), INPUT)? * scale as f64)?.to_dtype(case.dtype)?;
+        let x = Var::from_tensor(&x)?;
+        case.check(&[("grad_input", &x)], &softmax(&x)?)
+    });
+}
+
+#[test]
+fn causal_attention_agrees() {
+    for_each_case("attention", 5, |case, [batch, tokens, heads, size]| {
+        let shape = [batch, tokens, heads * size];
+        let q = (noise(&shape, INPUT)? * 4.0)?.to_dtype(case.dtype)?;
+        let q = Var::from_tensor(&q)?;
+        let (k, v) = (case.variable(&shape, WEIGHT)?, case.variable(&shape, BIAS)?);
+        let inputs = [("grad_query", &q), ("grad_key", &k), ("grad_value", &v)];
+        case.check(&inputs, &causal_attention(&q, &k, &v, heads)?)
+    });
+}
+
+#[test]
+fn embedding_agrees() {
+    for_each_case("embedding", 3, |case, [batch, tokens, vocabulary, features]| {
+        let table = case.variable(&[vocabulary, features], WEIGHT)?;
+        let tokens = labels(batch * tokens, vocabulary)?.reshape((batch, tokens))?;
+        case.check(&[("grad_table", &table)], &embedding(&tokens, &table)?)
     });
 }
 
