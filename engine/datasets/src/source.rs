@@ -9,6 +9,7 @@ use clap::Args;
 use super::download::{self, FASHION_MNIST, Mirrors, TimeLimits};
 use super::{Dataset, GUESSING, Split, synthetic, text};
 use harness::cli::{DATA_FOLDER, DATA_MIRRORS, UsageError};
+use harness::records::Unit;
 use harness::{images, machine};
 
 /// The number of images in the two parts of Fashion-MNIST, and of synthetic garments.
@@ -145,6 +146,11 @@ impl DataArguments {
 }
 
 impl LoadedData {
+    /// The samples that metrics count.
+    pub fn unit(&self) -> Unit {
+        if self.train.context().is_some() { Unit::Tokens } else { Unit::Images }
+    }
+
     /// The accuracy of guessing: any class of images, or always the most frequent byte of a text.
     pub fn guessing(&self) -> f64 {
         match self.train.context() {

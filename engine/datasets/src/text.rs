@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use harness::cli::UsageError;
+pub use harness::records::bits_per_byte;
 
 use super::Dataset;
 use super::source::{LoadedData, Sizes, last_name};
@@ -107,11 +108,6 @@ fn split_pages(pages: &[u8]) -> (Vec<u8>, Vec<u8>) {
         pages.into_iter().map(|(_, page)| page).collect::<Vec<_>>().join(&FORM_FEED)
     };
     (join(training), join(validation))
-}
-
-/// The bits per byte of a model whose mean loss is so many nats per byte.
-pub fn bits_per_byte(mean_loss: f64) -> f64 {
-    mean_loss / std::f64::consts::LN_2
 }
 
 /// The bits per byte of a bigram model on `validation`. The model predicts a byte from the byte before, by the counts of such pairs

@@ -21,6 +21,7 @@ use crate::backward::record;
 use crate::kernels::element::{
     Element, by_device, check_dtype, computed_in, cpu_memory, tensor, with_elements,
 };
+use crate::kernels::functions::exp;
 use crate::kernels::gpu::{self, STATISTICS};
 use crate::kernels::memory::made_by_row;
 use crate::kernels::simd::{LANES, vectorised};
@@ -191,7 +192,8 @@ fn by_row<T: Element, R: Send>(
     .collect()
 }
 
-/// Returns a row's [statistics](row_statistics), with the label at a place of the row, or elsewhere.
+/// Returns a row's [statistics](row_statistics), with its label at this place of the row, or elsewhere. Whole vectors have the
+/// exponential of vectors. What is left has the system's, one after the other, so rows of few classes keep their old bits.
 #[inline(always)]
 fn statistics<T: Element>(row: &[T], label: usize, first_class: usize) -> [T; STATISTICS] {
     let (largest, index) = largest(row);
@@ -199,7 +201,7 @@ fn statistics<T: Element>(row: &[T], label: usize, first_class: usize) -> [T; ST
     let mut sums = [T::zero(); LANES];
     for vector in vectors {
         for (sum, &logit) in sums.iter_mut().zip(vector) {
-            *sum += (logit - largest).exp();
+            *sum += exp(logit - largest);
         }
     }
     let rest = rest.iter().map(|&logit| (logit - largest).exp());
@@ -254,21 +256,29 @@ fn sum_of_losses<T: Element>(all: &[T], rows: usize) -> T {
     T::from_f64(losses.map(WithDType::to_f64).sum())
 }
 
-/// Computes the gradient of the logits, with the label of each row at a place of the row, or elsewhere.
+/// Computes the gradient of the logits by the same exponentials. The label of each row is at this place, or elsewhere.
 fn gradients_of_rows<T: Element>(logits: &[T], labels: &[usize], all: &[T], upstream: T) -> Vec<T> {
     let rows = labels.len();
     let classes = logits.len() / rows.max(1);
     made_by_row(rows, classes, |row, columns, gradients| {
         let [largest, sum, _] = combined(all, rows, row);
         let logits = &logits[row * classes..][columns.clone()];
-        let label = labels[row].wrapping_sub(columns.start);
+        let label = labels[row].wrapping_sub(columns.start) as u32;
+        let of = |power: T, place: u32| {
+            let target = if place == label { T::one() } else { T::zero() };
+            upstream * (power / sum - target)
+        };
+        let in_vectors = (classes / LANES * LANES).saturating_sub(columns.start);
+        let (vectors, rest) = gradients.split_at_mut(in_vectors.min(columns.len()));
+        let places = (0..).zip(logits);
+        for (gradient, (place, &logit)) in rest.iter_mut().zip(places.clone().skip(vectors.len())) {
+            *gradient = of((logit - largest).exp(), place);
+        }
         vectorised(
             #[inline(always)]
             || {
-                for (place, (gradient, &logit)) in gradients.iter_mut().zip(logits).enumerate() {
-                    let softmax = (logit - largest).exp() / sum;
-                    let target = if place == label { T::one() } else { T::zero() };
-                    *gradient = upstream * (softmax - target);
+                for (gradient, (place, &logit)) in vectors.iter_mut().zip(places) {
+                    *gradient = of(exp(logit - largest), place);
                 }
             },
         );

@@ -96,3 +96,105 @@ fn gradient<T: Element>(tokens: &[usize], dy: &[T], [rows, features]: [usize; 2]
         }
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use candle_core::{Device, Var};
+
+    use super::*;
+    use crate::tests::agreement::{
+        EXACT, FEW, assert_agree, assert_close, device, noise, noises, numbers,
+    };
+
+    /// Tokens of two texts, on the device of the tests. Some are there many times.
+    fn tokens(count: usize, vocabulary: usize) -> Tensor {
+        let tokens: Vec<u32> = (0..count).map(|at| (at * at % vocabulary) as u32).collect();
+        Tensor::from_vec(tokens, (2, count / 2), &device()).unwrap()
+    }
+
+    #[test]
+    fn it_is_its_formula_in_every_type() {
+        for (count, vocabulary, features) in [(10, 5, 3), (600, 7, 67), (40, 300, 5), (6, 90, 600)]
+        {
+            let tokens = tokens(count, vocabulary);
+            let formula = |table: &Tensor| {
+                let tokens = tokens.to_device(&Device::Cpu)?;
+                table.index_select(&tokens.flatten_all()?, 0)?.reshape((2, (), features))
+            };
+            let table = noises([&[vocabulary, features]]);
+            assert_agree(&FEW, &table, &|t| embedding(&tokens, t[0]), &|t| formula(t[0]));
+            // One rank's rows are a part of the table. The sum over ranks has the same rows.
+            let cut = vocabulary / 3;
+            assert_agree(
+                &FEW,
+                &table,
+                &|t| {
+                    let part = |rows: Range<usize>| {
+                        let part = t[0].narrow(0, rows.start, rows.len())?;
+                        embedding_of_part(&tokens, &part, rows, vocabulary)
+                    };
+                    part(0..cut)? + part(cut..vocabulary)?
+                },
+                &|t| formula(t[0]),
+            );
+        }
+    }
+
+    #[test]
+    fn no_tokens_and_no_features_are_nothing() {
+        for (count, features) in [(0, 3), (4, 0)] {
+            let table = noise("table", &[5, features]);
+            let y = embedding(&tokens(count, 5).to_device(&Device::Cpu).unwrap(), &table).unwrap();
+            assert_eq!(y.dims(), [2, count / 2, features]);
+            let gradients = y.sum_all().unwrap().backward().unwrap();
+            assert_eq!(numbers(gradients.get(&table).unwrap()), vec![0.0; 5 * features]);
+        }
+    }
+
+    #[test]
+    fn bits_are_the_same_on_any_number_of_threads() {
+        let table = noise("table", &[90, 500]).to_dtype(DType::F32).unwrap();
+        let (table, tokens) =
+            (Var::from_tensor(&table).unwrap(), tokens(4000, 90).to_device(&Device::Cpu).unwrap());
+        let upstream = noise("upstream", &[2, 2000, 500]).to_dtype(DType::F32).unwrap();
+        let outcome = |threads: usize| {
+            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+            pool.install(|| {
+                let y = embedding(&tokens, &table).unwrap();
+                let gradients = crate::backward::backward_from(&y, &upstream).unwrap();
+                [y, gradients.get(&table).unwrap().clone()]
+            })
+        };
+        let one = outcome(1);
+        for threads in [2, 3] {
+            for (one, several) in one.iter().zip(outcome(threads)) {
+                assert_close("threads", &several, one, EXACT[0].1);
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_not_in_the_vocabulary_is_refused_and_nan_on_a_gpu() {
+        let table = noise("table", &[3, 2]).to_device(&device()).unwrap();
+        for (token, mine) in [(3u32, 0..3), (9, 4..7), (u32::MAX, 1..4)] {
+            let vocabulary = if mine.start == 0 { 3 } else { 9 };
+            let tokens = Tensor::new(&[1u32, token], &device()).unwrap();
+            match embedding_of_part(&tokens, &table, mine, vocabulary) {
+                // A GPU cannot report an error.
+                Ok(y) => assert!(device().is_cuda() && numbers(&y)[2..].iter().all(|y| y.is_nan())),
+                Err(error) => {
+                    let words = format!("token {token} is not in a vocabulary of {vocabulary}");
+                    assert!(error.to_string().contains(&words), "{error}");
+                }
+            }
+        }
+        let tokens = Tensor::new(&[1u32], &device()).unwrap();
+        for (mine, vocabulary) in [(0..2, 3), (1..4, 3)] {
+            let error = embedding_of_part(&tokens, &table, mine, vocabulary).unwrap_err();
+            assert!(error.to_string().contains("were expected, got [3, 2]"), "{error}");
+        }
+        let tokens = tokens.to_dtype(DType::I64).unwrap();
+        let error = embedding(&tokens, &table).unwrap_err().to_string();
+        assert!(error.contains("tokens of U32 were expected, got [3, 2] and I64"), "{error}");
+    }
+}
