@@ -6,6 +6,7 @@ use candle_core::{DType, Result, Tensor};
 use super::element::{Element, computed_in, tensor};
 use super::gpu::SUM;
 use super::memory::{RUN, made};
+use super::simd::vectorised;
 use crate::BLOCK;
 
 /// Computes an operation by element of contiguous tensors of one shape and type, as a [`Storage`](candle_core::Storage): by the
@@ -53,6 +54,25 @@ pub(crate) fn map<T: Element, const N: usize>(
         for (place, result) in results.iter_mut().enumerate() {
             *result = of(operands.map(|operand| operand[place]));
         }
+    })
+}
+
+/// Does the same as [`map`] for a function of many instructions: the loops are compiled for the widest vectors.
+pub(crate) fn map_vectorised<T: Element, const N: usize>(
+    operands: [&[T]; N],
+    of: impl Fn([T; N]) -> T + Sync + Send,
+) -> Vec<T> {
+    made(operands[0].len(), |places, results| {
+        vectorised(
+            #[inline(always)]
+            || {
+                // These slices are values of this closure, so the compiler knows that no result overwrites them.
+                let operands = operands.map(|operand| &operand[places.clone()][..results.len()]);
+                for (place, result) in results.iter_mut().enumerate() {
+                    *result = of(operands.map(|operand| operand[place]));
+                }
+            },
+        );
     })
 }
 

@@ -7,5 +7,6 @@ pub(crate) mod gemm;
 pub(crate) mod gpu;
 pub mod memory;
 pub(crate) mod simd;
+pub(crate) mod sums;
 pub(crate) mod tiles;
 pub(crate) mod windows;
