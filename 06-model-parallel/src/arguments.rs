@@ -36,6 +36,7 @@ Examples:
   model-parallel --draw --devices 4 --schedule 1f1b,zb-h1
 "
 )]
+#[command(mut_arg("text", |text| text.hide_short_help(true)))]
 #[command(mut_arg("seed", |seed| seed.hide_short_help(true)))]
 #[command(mut_arg("threads_per_device", |threads| threads.hide_short_help(true)))]
 #[command(mut_arg("lr", |rate| rate.default_value("0.02").default_value_if("model", "gpt", "0.003")))]
@@ -45,7 +46,7 @@ Examples:
 #[command(mut_arg("weight_decay", |decay| decay.default_value_if("model", "gpt", "0.01")))]
 #[command(mut_arg("momentum", |momentum| momentum.default_value("0.9").default_value_if("model", "gpt", "0")))]
 pub(crate) struct Arguments {
-    /// The network: dense, lenet, resnet18 or gpt
+    /// Network: dense, lenet, resnet18, gpt
     #[arg(long, value_enum, default_value_t = ModelKind::Dense, help_heading = "What to train")]
     model: ModelKind,
 

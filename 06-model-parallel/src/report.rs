@@ -219,6 +219,7 @@ fn of_times(all: &[Outcome<'_>], doubts: &[Doubt]) -> String {
 /// The bytes that devices hold and send. Devices with the same numbers share a row. For a text, the table also has the
 /// predicted bytes.
 fn memory(outcomes: &[Outcome<'_>]) -> Table {
+    type Row = (String, String, Held, Option<Held>);
     let stages = outcomes.iter().any(|it| it.run.has_stages());
     let of_text = outcomes.iter().any(|it| it.summary.unit == Unit::Tokens);
     let rows = outcomes.iter().flat_map(|it| {
@@ -229,7 +230,7 @@ fn memory(outcomes: &[Outcome<'_>]) -> Table {
         };
         names.zip(groups(held)).map(row)
     });
-    let columns: [Column<'_, (String, String, Held, Option<Held>)>; 9] = [
+    let columns: [Column<'_, Row>; 9] = [
         ("device", 0, true, &|(_, devices, ..)| Some(devices.clone())),
         ("para-\nmeters", 2, true, &|(.., it, _)| Some(megabytes(it.peak.parameters))),
         ("gradi-\nents", 2, true, &|(.., it, _)| Some(megabytes(it.peak.gradients))),

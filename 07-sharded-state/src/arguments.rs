@@ -34,6 +34,7 @@ Examples:
   sharded-state --draw --strategy zero3,zero3+prefetch
 "
 )]
+#[command(mut_arg("text", |text| text.hide_short_help(true)))]
 #[command(mut_arg("seed", |seed| seed.hide_short_help(true)))]
 #[command(mut_arg("plot", |plot| plot.hide_short_help(true)))]
 #[command(mut_arg("threads_per_device", |threads| threads.hide_short_help(true)))]
@@ -138,8 +139,11 @@ impl Arguments {
         let (batch_size, pieces) = (self.common.train.batch_size, devices * self.micro_batches);
         let recomputes = self.strategy.iter().any(|it| it.recomputes.is_some());
         each_once("--strategy", &self.strategy, Strategy::to_string)?;
-        let is_gpt = self.model == ModelKind::Gpt;
-        if !is_gpt {
+        let of_other = match self.model {
+            ModelKind::Gpt => !self.widths.is_empty(),
+            ModelKind::Dense => self.width.is_some(),
+        };
+        if self.model != ModelKind::Gpt {
             self.common.check_no_gpt()?;
         }
         let cannot_be_cut = format!(
@@ -148,7 +152,7 @@ impl Arguments {
         );
         Err(UsageError::new(if !launch.has_messages() {
             "chunks are messages, and NCCL, which alone connects these processes, has no messages between two: start them with mpirun"
-        } else if if is_gpt { !self.widths.is_empty() } else { self.width.is_some() } {
+        } else if of_other {
             "--widths is about --model dense, and --width is about --model gpt"
         } else if self.slow_link.is_some() && launch.processes().is_some() {
             "--slow-link needs a clock that all ranks read, and these ranks are processes: start this program by itself"
