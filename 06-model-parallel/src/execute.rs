@@ -53,8 +53,8 @@ const MOST_STEPS: usize = 200;
 /// The choices of a training.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
-    /// The loss of a micro-batch, summed over its labels, and the sums of loss and correct answers (`[2]`, f64), from the logits
-    /// of this rank, the labels, and the ranks that share the layers.
+    /// Computes the loss of a micro-batch, summed over its labels, and the sums of loss and correct answers (`[2]`,
+    /// f64), from the logits of this rank, the labels `[N]`, and the ranks that share the layers.
     pub loss: fn(&Tensor, &Tensor, &SharedCommunicator) -> TensorResult<(Tensor, Tensor)>,
     /// Whether the model reads tokens (u32), and not images.
     pub takes_tokens: bool,
@@ -159,8 +159,8 @@ impl<M: ModuleT> Executor<Whole<M>> {
     ///
     /// `networks` are the units of the stage: [`Schedule::units_of`]. From now on their batch norms normalise by
     /// micro-batch. `sample` is the shape of one sample of the data, such as `[1, 28, 28]`, or `[64]` for 64 tokens. The
-    /// settings are the default. Fails when mesh, schedule and networks do not fit together, when two stages have a tensor of one name,
-    /// or when another rank stops or stalls.
+    /// settings are the default. Fails when mesh, schedule and networks do not fit together, when two stages have a
+    /// tensor of one name, or when another rank stops or stalls.
     pub fn new(
         checked: &Checked,
         networks: Vec<Network<M>>,
@@ -394,7 +394,7 @@ impl<U: Unit> Model for Executor<U> {
     /// Executes every instruction of this stage's list. All ranks call this together.
     ///
     /// The shards of `share` are the micro-batches, of any sizes. Unit 0 uses the images and the last unit the labels.
-    /// A black image stands in for an empty micro-batch, and its loss and statistics count nothing.
+    /// A black image or a text of tokens 0 stands in for an empty micro-batch, and its loss and statistics count nothing.
     fn step(
         &self,
         share: &LocalBatch,

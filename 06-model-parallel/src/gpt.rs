@@ -8,8 +8,8 @@
 //! head         norm(x) → logits [B · T, vocabulary]
 //! ```
 //!
-//! In a group, each rank has some of the heads, of the MLP's hidden features and of the tokens of the vocabulary, with an
-//! all-reduce at each f (backward) and at each g (forward):
+//! In a group, each rank has some of the heads, of the MLP's hidden features and of the tokens of the vocabulary. Each f is
+//! an all-reduce backward, and each g is one forward:
 //!
 //! ```text
 //! tokens → rows of own tokens, zeros for other tokens → g → + positions
@@ -18,8 +18,8 @@
 //! x → norm → f → head by columns → logits of own tokens
 //! ```
 //!
-//! Norms, positions and the biases after g are whole on every rank. Their gradients are complete, because f adds the ranks'
-//! terms up, and equal on all ranks.
+//! Norms, positions and the biases after g are whole on every rank. Their gradients are equal on all ranks, and complete,
+//! because f adds the terms of the ranks up.
 
 use std::sync::Arc;
 

@@ -66,8 +66,8 @@ impl<'a> Builder<'a> {
         Self { vb, norms, group, cuts: RefCell::default(), shares: RefCell::default() }
     }
 
-    /// This rank's share of things of which each rank has as many, such as heads. Fails when the ranks do not divide their number:
-    /// the message names the things.
+    /// This rank's share of things of which each rank has as many, such as heads. Fails when the number of ranks does not
+    /// divide the number of things: the message names the things.
     pub fn share(&self, what: &str, count: usize) -> Result<usize> {
         check_share(what, count, self.group.world_size())?;
         self.shares.borrow_mut().insert(what.to_owned(), count);

@@ -105,8 +105,8 @@ pub fn cut_by_hand(begins: &[usize], layers: usize) -> Result<Vec<Range<usize>>,
 // ANCHOR_END: by_hand
 
 // ANCHOR: measure
-/// How to measure: the shape of one sample, such as `[1, 28, 28]` or `[64]` tokens, the samples of a micro-batch, and the number of
-/// tries. Of all tries, the least counts.
+/// How to measure: the shape of one sample, such as `[1, 28, 28]` or `[64]` tokens, the samples of a micro-batch, and
+/// the number of tries. Of all tries, the least counts.
 #[derive(Clone, Copy, Debug)]
 #[expect(missing_docs, reason = "the lines above explain the fields")]
 pub struct Setting<'a> {

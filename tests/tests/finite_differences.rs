@@ -191,8 +191,8 @@ fn cross_entropy_summed() {
     check("cross_entropy", &[&logits], &|| cross_entropy(&logits, &labels));
     let logits = variable(&[5, 70], 1);
     check("cross_entropy", &[&logits], &|| cross_entropy(&logits, &labels));
-    let part = |of: &Tensor, rank| of.narrow(1, rank * 35, 35)?.contiguous();
-    let statistics = |rank| row_statistics(&part(&logits, rank)?, &labels, rank * 35);
+    let part = |of: &Tensor, rank: usize| of.narrow(1, rank * 35, 35)?.contiguous();
+    let statistics = |rank: usize| row_statistics(&part(&logits, rank)?, &labels, rank * 35);
     let other = Var::from_tensor(&part(&logits, 0).unwrap()).unwrap();
     check("cross_entropy_of_part", &[&other], &|| {
         let all = [row_statistics(&other, &labels, 0)?, statistics(1)?];

@@ -49,6 +49,7 @@ struct Way<'a> {
     checked: Checked,
     begins: &'a str,
     by_shards: bool,
+    dtype: DType,
     /// The number that the update divides by, if it is not the number of tokens.
     divisor: Option<usize>,
 }
@@ -69,7 +70,7 @@ impl<'a> Way<'a> {
     ) -> Self {
         let mesh: Mesh = mesh.parse().unwrap();
         let checked = checked_on(mesh, kind, micro_batches / mesh.data);
-        Self { layers, mesh, checked, begins, by_shards: false, divisor: None }
+        Self { layers, mesh, checked, begins, by_shards: false, dtype: DType::F64, divisor: None }
     }
 
     /// The whole batch at once on one device.
@@ -130,7 +131,7 @@ impl<'a> Way<'a> {
         let stage = self.mesh.coordinate(rank.rank(), Axis::Pipeline);
         let cut = cut(self.begins, self.layers.len());
         let build = |unit: usize| {
-            self.layers.build_part(cut[unit].clone(), 1, DType::F64, &Device::Cpu, &group)
+            self.layers.build_part(cut[unit].clone(), 1, self.dtype, &Device::Cpu, &group)
         };
         let units = self.checked.schedule().units_of(stage).map(build).collect::<Result<_, _>>()?;
         let settings = Settings { by_shards: self.by_shards, ..Settings::of(self.layers) };

@@ -13,7 +13,8 @@
 //! | [`copies`] | a copy of a tensor in another shape, order or type |
 //! | [`linear`](mod@linear) | x · w + b, with its relu |
 //! | [`sum`] | x + y of gradients or of devices' tensors, without a backward |
-//! | [`cross_entropy`](mod@cross_entropy) | the *sum* over the batch of −log softmax at the label |
+//! | [`cross_entropy`](mod@cross_entropy) | the *sum* over the batch of −log softmax at the label, also of classes in parts |
+//! | [`embedding`](mod@embedding) | a row of a table for each token |
 //!
 //! candle's operations are wrong or slow for these networks: the gradient of its pooling is wrong when the input is not a
 //! multiple of the kernel, the derivative of its relu at 0 is 1, and the backward of its convolution is slow. Tests check
