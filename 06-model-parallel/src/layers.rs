@@ -179,6 +179,19 @@ impl Layers {
     }
     // ANCHOR_END: then
 
+    /// Puts another layer in the place of layer `number`, such as an exercise's. Panics when there is no such layer.
+    #[must_use]
+    pub fn replace<L: ModuleT + Send + Sync + 'static>(
+        self,
+        number: usize,
+        build: impl Fn(&Builder<'_>) -> Result<L> + Send + Sync + 'static,
+    ) -> Self {
+        let mut layers = self.then(build);
+        // The last layer takes the place.
+        layers.list.swap_remove(number);
+        layers
+    }
+
     /// The number of layers.
     pub fn len(&self) -> usize {
         self.list.len()
