@@ -1,7 +1,9 @@
-//! The exponential, as a formula without branches and calls, which the compiler vectorises.
+//! The exponential, as a formula without branches, which the compiler vectorises.
 //!
-//! It takes a few units in the last place. Its coefficients minimise the largest relative error, by Remez' algorithm in
-//! arithmetic of 50 digits.
+//! Call it within [`vectorised`](super::simd::vectorised): elsewhere [`Float::mul_add`], a product and a sum with one rounding,
+//! may be a slow call. It has the same bits on every processor.
+//!
+//! The coefficients minimise the largest error relative to the value, by Remez' algorithm.
 
 use num_traits::{Float, FloatConst};
 
@@ -24,9 +26,9 @@ pub(crate) trait Functions: Float + FloatConst + 'static {
 impl Functions for f32 {
     const BOUNDS: [Self; 2] = [-88.0, 89.0];
     const ROUNDING: Self = 12_582_912.0;
-    const LOGARITHM: [Self; 2] = [0.693_359_375, -2.121_944_4e-4];
+    const LOGARITHM: [Self; 2] = [0.693_359_4, -2.121_944_4e-4];
     const POWERS: &'static [Self] = &[
-        1.383_674_2e-3, 8.374_898e-3, 4.166_823e-2, 1.666_641_9e-1, 4.999_999_2e-1, 1.0, 1.0,
+        1.383_674_2e-3, 8.374_899e-3, 4.166_823_3e-2, 1.666_642e-1, 4.999_999e-1, 1.0, 1.0,
     ];
 
     #[inline(always)]
@@ -41,9 +43,9 @@ impl Functions for f64 {
     const ROUNDING: Self = 6_755_399_441_055_744.0;
     const LOGARITHM: [Self; 2] = [0.693_147_180_369_123_8, 1.908_214_929_270_587_7e-10];
     const POWERS: &'static [Self] = &[
-        2.499_418_944_242_079e-8, 2.763_244_279_587_086_7e-7, 2.755_762_374_402_688_6e-6, 2.480_148_611_944_981_7e-5,
-        1.984_126_943_022_574_9e-4, 1.388_888_895_159_698e-3, 8.333_333_333_561_082e-3, 4.166_666_666_649_138e-2,
-        1.666_666_666_666_616_4e-1, 5.000_000_000_000_018e-1, 1.0, 1.0,
+        2.499_418_944_242_079_3e-8, 2.763_244_279_587_087e-7, 2.755_762_374_402_686_3e-6, 2.480_148_611_944_981_7e-5,
+        1.984_126_943_022_575e-4, 1.388_888_895_159_698e-3, 8.333_333_333_561_082e-3, 4.166_666_666_649_138e-2,
+        1.666_666_666_666_616_3e-1, 5.000_000_000_000_018e-1, 1.0, 1.0,
     ];
 
     #[inline(always)]
@@ -55,7 +57,7 @@ impl Functions for f64 {
 /// Evaluates a polynomial, from the highest power to the lowest.
 #[inline(always)]
 fn polynomial<T: Float>(coefficients: &[T], x: T) -> T {
-    coefficients[1..].iter().fold(coefficients[0], |sum, &next| sum * x + next)
+    coefficients[1..].iter().fold(coefficients[0], |sum, &next| sum.mul_add(x, next))
 }
 
 /// Returns eˣ: of a NaN a NaN. The smallest numbers of a type, those with fewer digits, become 0. In f32 eˣ is infinite from
@@ -66,9 +68,10 @@ pub(crate) fn exp<T: Functions>(x: T) -> T {
     // The comparisons leave a NaN as it is.
     let x = if x < lowest { lowest } else { x };
     let x = if x > highest { highest } else { x };
-    let rounded = x * T::LOG2_E() + T::ROUNDING;
+    let rounded = x.mul_add(T::LOG2_E(), T::ROUNDING);
     let exponent = rounded - T::ROUNDING;
-    let rest = x - exponent * T::LOGARITHM[0] - exponent * T::LOGARITHM[1];
+    let rest = (-exponent).mul_add(T::LOGARITHM[0], x);
+    let rest = (-exponent).mul_add(T::LOGARITHM[1], rest);
     polynomial(T::POWERS, rest) * T::two_to(rounded)
 }
 
