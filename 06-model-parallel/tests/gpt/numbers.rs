@@ -7,6 +7,7 @@ use crate::pipelines::numbers::kinds;
 use crate::pipelines::training::on_ranks;
 use crate::prelude::*;
 use crate::random_numbers::Random;
+use ops::backward::is_recorded;
 
 /// Compares with one device, and returns the largest difference.
 #[track_caller]
@@ -163,5 +164,19 @@ fn every_mesh_evaluates_as_one_device() {
             );
             assert!((sums.loss / expected.loss - 1.0).abs() < 1e-10, "{mesh}");
         }
+    }
+}
+
+/// Every unit of a pipeline is on the tape: otherwise candle's slower backward pass runs, and not in halves.
+#[test]
+fn every_layer_is_recorded() {
+    let layers = gpt();
+    let mut x = texts(0, 1).shards[0].images.clone();
+    for layer in 0..layers.len() {
+        let network = layers.build(layer..layer + 1, 1, DType::F64, &Device::Cpu).unwrap();
+        let input = if layer == 0 { x } else { Var::from_tensor(&x).unwrap().into_inner() };
+        let output = network.forward_training(&input).unwrap();
+        assert!(is_recorded(&output), "layer {layer}");
+        x = output.detach();
     }
 }

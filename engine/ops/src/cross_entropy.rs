@@ -55,7 +55,13 @@ pub fn row_statistics(logits: &Tensor, labels: &Tensor, first_class: usize) -> R
     let on_gpu = || gpu::row_statistics(logits, labels, first_class);
     let statistics = by_device!("cross_entropy", |logits| on_gpu()?, {
         let labels = labels.to_vec1()?;
-        let of_row = |row: &[_], label| statistics(row, place(label, first_class), first_class);
+        let of_row = |row: &[_], label| {
+            let label = place(label, first_class);
+            vectorised(
+                #[inline(always)]
+                || statistics(row, label, first_class),
+            )
+        };
         cpu_memory(by_row(logits, &labels, of_row).into_flattened())
     });
     Ok(tensor(statistics, (labels.elem_count(), STATISTICS)))
@@ -109,7 +115,13 @@ pub fn loss_and_correct(loss: &Tensor, logits: &Tensor, labels: &Tensor) -> Resu
     }
     let (logits, labels) = &checked(&logits.to_dtype(computed_in(logits.dtype()))?, labels)?;
     let correct = with_elements!("loss_and_correct", |logits| {
-        let is_correct = |row: &[_], label| usize::from(largest(row).1 == label as usize);
+        let is_correct = |row: &[_], label| {
+            let answer = vectorised(
+                #[inline(always)]
+                || largest(row).1,
+            );
+            usize::from(answer == label as usize)
+        };
         by_row(logits, &labels.to_vec1()?, is_correct).iter().sum()
     });
     with_count(loss, correct)
@@ -183,13 +195,7 @@ fn by_row<T: Element, R: Send>(
     // A batch may be empty.
     let classes = (logits.len() / labels.len().max(1)).max(1);
     let rows = logits.par_chunks_exact(classes).zip(labels).with_min_len(BLOCK.div_ceil(classes));
-    rows.map(|(row, &label)| {
-        vectorised(
-            #[inline(always)]
-            || of(row, label),
-        )
-    })
-    .collect()
+    rows.map(|(row, &label)| of(row, label)).collect()
 }
 
 /// Returns a row's [statistics](row_statistics), with its label at this place of the row, or elsewhere. Whole vectors have the
@@ -216,10 +222,10 @@ fn largest<T: Element>(row: &[T]) -> (T, usize) {
     /// As many logits are compared at once, without a branch.
     const RUN: usize = 4 * LANES;
     let larger = |a: T, b: T| if b > a || b.is_nan() { b } else { a };
-    let (vectors, rest) = row.as_chunks::<LANES>();
-    let mut lanes = [T::neg_infinity(); LANES];
-    for vector in vectors {
-        for (largest, &logit) in lanes.iter_mut().zip(vector) {
+    let (runs, rest) = row.as_chunks::<RUN>();
+    let mut lanes = [T::neg_infinity(); RUN];
+    for run in runs {
+        for (largest, &logit) in lanes.iter_mut().zip(run) {
             *largest = larger(*largest, logit);
         }
     }
@@ -263,25 +269,27 @@ fn gradients_of_rows<T: Element>(logits: &[T], labels: &[usize], all: &[T], upst
     made_by_row(rows, classes, |row, columns, gradients| {
         let [largest, sum, _] = combined(all, rows, row);
         let logits = &logits[row * classes..][columns.clone()];
-        let label = labels[row].wrapping_sub(columns.start) as u32;
-        let of = |power: T, place: u32| {
-            let target = if place == label { T::one() } else { T::zero() };
-            upstream * (power / sum - target)
-        };
-        let in_vectors = (classes / LANES * LANES).saturating_sub(columns.start);
-        let (vectors, rest) = gradients.split_at_mut(in_vectors.min(columns.len()));
-        let places = (0..).zip(logits);
-        for (gradient, (place, &logit)) in rest.iter_mut().zip(places.clone().skip(vectors.len())) {
-            *gradient = of((logit - largest).exp(), place);
-        }
+        let label = labels[row].wrapping_sub(columns.start);
+        let in_vectors = (classes / LANES * LANES).saturating_sub(columns.start).min(columns.len());
+        let (vectors, rest) = gradients.split_at_mut(in_vectors);
+        let (of_vectors, of_rest) = logits.split_at(in_vectors);
         vectorised(
             #[inline(always)]
             || {
-                for (gradient, (place, &logit)) in vectors.iter_mut().zip(places) {
-                    *gradient = of(exp(logit - largest), place);
+                for (gradient, &logit) in vectors.iter_mut().zip(of_vectors) {
+                    *gradient = exp(logit - largest) / sum;
                 }
             },
         );
+        for (gradient, &logit) in rest.iter_mut().zip(of_rest) {
+            *gradient = (logit - largest).exp() / sum;
+        }
+        if let Some(softmax) = gradients.get_mut(label) {
+            *softmax -= T::one();
+        }
+        for gradient in gradients {
+            *gradient = upstream * *gradient;
+        }
     })
 }
 
