@@ -210,10 +210,23 @@ fn statistics<T: Element>(row: &[T], label: usize, first_class: usize) -> [T; ST
             *sum += exp(logit - largest);
         }
     }
-    let rest = rest.iter().map(|&logit| (logit - largest).exp());
-    let sum = sums.into_iter().chain(rest).sum();
+    let of_vectors = if vectors.is_empty() { T::zero() } else { joined(sums, |a, b| a + b) };
+    let sum = rest.iter().fold(of_vectors, |sum, &logit| sum + (logit - largest).exp());
     let at_label = row.get(label).copied().unwrap_or(T::neg_infinity());
     [largest, T::from_f64((first_class + index) as f64), sum, at_label]
+}
+
+/// Joins each lane with another, until one is left. The number of lanes is a power of two.
+#[inline(always)]
+fn joined<T: Copy, const N: usize>(mut lanes: [T; N], of: impl Fn(T, T) -> T) -> T {
+    let mut left = N;
+    while left > 1 {
+        left /= 2;
+        for lane in 0..left {
+            lanes[lane] = of(lanes[lane], lanes[lane + left]);
+        }
+    }
+    lanes[0]
 }
 
 /// Returns the first of a row's largest logits and its index. A NaN is larger than all.
@@ -229,7 +242,8 @@ fn largest<T: Element>(row: &[T]) -> (T, usize) {
             *largest = larger(*largest, logit);
         }
     }
-    let largest = lanes.iter().chain(rest).copied().fold(T::neg_infinity(), larger);
+    let of_runs = if runs.is_empty() { T::neg_infinity() } else { joined(lanes, larger) };
+    let largest = rest.iter().copied().fold(of_runs, larger);
     let is_largest = |&logit: &T| logit == largest || logit.is_nan();
     let others = |run: &&[T]| !run.iter().fold(false, |any, logit| any | is_largest(logit));
     let before = row.chunks(RUN).take_while(others).count() * RUN;
