@@ -12,7 +12,8 @@ use ops::backward::backward_from;
 use ops::batch_norm::Statistics;
 use ops::{
     add_bias, add_bias_relu, add_relu, avg_pool2d, batch_norm, batch_norm_with, conv2d,
-    cross_entropy, flatten, global_avg_pool, linear, relu, transpose,
+    cross_entropy, flatten, gelu, gelu_tanh, global_avg_pool, layer_norm, linear, relu, softmax,
+    transpose,
 };
 use single_gpu::gradient_check::{STEP, finite_differences, gradient_errors};
 use single_gpu::layers;
@@ -136,6 +137,21 @@ fn batch_norm_with_statistics_that_are_given() {
         check(&format!("batch_norm_with, relu {relu}"), &[&x, &weight, &bias], &|| {
             batch_norm_with(&x, &weight, &bias, &given, EPSILON, relu)
         });
+    }
+}
+
+#[test]
+fn layer_norm_softmax_and_both_gelus() {
+    for shape in [&[5, 7][..], &[2, 3, 19], &[67, 3]] {
+        let x = variable(shape, 1);
+        let features = &shape[shape.len() - 1..];
+        let (weight, bias) = (variable(features, 2), variable(features, 3));
+        check(&format!("layer_norm {shape:?}"), &[&x, &weight, &bias], &|| {
+            layer_norm(&x, &weight, &bias, EPSILON)
+        });
+        check(&format!("softmax {shape:?}"), &[&x], &|| softmax(&(x.as_tensor() * 3.0)?));
+        check(&format!("gelu {shape:?}"), &[&x], &|| gelu(&(x.as_tensor() * 3.0)?));
+        check(&format!("gelu_tanh {shape:?}"), &[&x], &|| gelu_tanh(&(x.as_tensor() * 3.0)?));
     }
 }
 

@@ -1,17 +1,143 @@
-//! GELU: x times the probability that a normal number is below x.
+//! GELU: x times the probability that a normal number is below x (Hendrycks, Gimpel, "Gaussian error linear units", 2016).
+//!
+//! Backward computes the derivative from the input, so forward writes nothing but the result. Cost: one pass over memory each way,
+//! and some twenty operations for each element, a division among them.
 
-use candle_core::{Result, Tensor};
+use candle_core::{DType, Result, Tensor};
 
-/// `x · Φ(x)`, exactly, of any shape: PyTorch's `gelu`.
+use crate::backward::{record, record_copy};
+use crate::copies::cast;
+use crate::kernels::element::{Element, cpu_memory, tensor, with_elements};
+use crate::kernels::elementwise::map_vectorised;
+use crate::kernels::functions::{Functions as _, exp};
+
+/// `x · Φ(x)`, exactly, of any shape: PyTorch's `gelu`. Fails when `x` is none of f32, f64 and bf16.
 pub fn gelu(x: &Tensor) -> Result<Tensor> {
-    // candle's `gelu_erf` rounds 1 / √2π in its gradient to seven digits.
-    (x * ((x * std::f64::consts::FRAC_1_SQRT_2)?.erf()? + 1.0)?)? * 0.5
+    recorded(x, Form::Exact)
 }
 
-/// GELU by its approximation with a hyperbolic tangent, of any shape: PyTorch's `gelu(approximate="tanh")`.
+/// GELU by its approximation with a hyperbolic tangent, of any shape: PyTorch's `gelu(approximate="tanh")`. Fails like [`gelu`].
 pub fn gelu_tanh(x: &Tensor) -> Result<Tensor> {
-    // candle's `gelu` rounds √(2 / π) in its gradient to seven digits.
-    let cubic = (x + (x.sqr()? * x)?.affine(0.044715, 0.0)?)?;
-    let slope = std::f64::consts::FRAC_2_SQRT_PI * std::f64::consts::FRAC_1_SQRT_2;
-    (x * ((cubic * slope)?.tanh()? + 1.0)?)? * 0.5
+    recorded(x, Form::Tanh)
+}
+
+#[derive(Clone, Copy)]
+enum Form {
+    Exact,
+    Tanh,
+}
+
+/// The factor of x³ in the approximation.
+const CUBIC: f64 = 0.044_715;
+
+fn recorded(x: &Tensor, form: Form) -> Result<Tensor> {
+    if x.dtype() == DType::BF16 {
+        return cast(&recorded(&cast(x, DType::F32)?, form)?, DType::BF16);
+    }
+    let x = &x.contiguous()?;
+    let of_x = x.clone();
+    if x.device().is_cuda() {
+        let y = on_gpu(&x.detach(), form)?.0;
+        return record_copy("gelu", &y, [x], move |_, dy| {
+            Ok([Some((dy * on_gpu(&of_x.detach(), form)?.1)?)])
+        });
+    }
+    let y = with_elements!("gelu", |x| cpu_memory(match form {
+        Form::Exact => map_vectorised(
+            [x],
+            #[inline(always)]
+            |[x]| x * T::below(x)
+        ),
+        Form::Tanh => map_vectorised(
+            [x],
+            #[inline(always)]
+            |[x]| by_tanh(x).0
+        ),
+    }));
+    record("gelu", y, x.shape(), [x], move |_, dy| {
+        let (x, dy) = (&of_x, &dy.contiguous()?);
+        let dx = with_elements!("gelu", |x, dy| cpu_memory(match form {
+            Form::Exact => map_vectorised(
+                [x, dy],
+                #[inline(always)]
+                |[x, dy]| dy * T::gelu_slope(x)
+            ),
+            Form::Tanh => map_vectorised(
+                [x, dy],
+                #[inline(always)]
+                |[x, dy]| dy * by_tanh(x).1
+            ),
+        }));
+        Ok([Some(tensor(dx, x.shape()))])
+    })
+}
+
+/// Returns x · (1 + tanh u) / 2 for u = √(2 / π) · (x + [`CUBIC`] · x³), and its derivative. (1 + tanh u) / 2 is 1 / (1 + exp(−2 · u)).
+#[inline(always)]
+fn by_tanh<T: Element>(x: T) -> (T, T) {
+    let double = T::FRAC_2_SQRT_PI() * T::SQRT_2();
+    let [cubic, thrice] = [CUBIC, 3.0 * CUBIC].map(T::from_f64);
+    let square = x * x;
+    let below = T::one() / (T::one() + exp(-(double * (x + cubic * square * x))));
+    let slope = double * (T::one() + thrice * square);
+    (x * below, below + x * (below * (T::one() - below)) * slope)
+}
+
+/// Does the same on a GPU, by candle's operations. The gradients of candle's own GELUs have constants of seven digits.
+fn on_gpu(x: &Tensor, form: Form) -> Result<(Tensor, Tensor)> {
+    use std::f64::consts::{FRAC_1_SQRT_2, FRAC_2_SQRT_PI, SQRT_2};
+    let (square, double) = (x.sqr()?, FRAC_2_SQRT_PI * SQRT_2);
+    let (below, rising) = match form {
+        Form::Exact => {
+            let bell = ((&square * -0.5)?.exp()? * (FRAC_2_SQRT_PI * FRAC_1_SQRT_2 / 2.0))?;
+            ((x * FRAC_1_SQRT_2)?.erf()?.affine(0.5, 0.5)?, bell)
+        }
+        Form::Tanh => {
+            let tanh = ((x + ((&square * x)? * CUBIC)?)? * (double / 2.0))?.tanh()?;
+            let slope = square.affine(3.0 * CUBIC * double, double)?;
+            let steep = (tanh.sqr()?.affine(-0.25, 0.25)? * slope)?;
+            (tanh.affine(0.5, 0.5)?, steep)
+        }
+    };
+    Ok(((x * &below)?, (below + (x * rising)?)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backward::is_recorded;
+    use crate::tests::agreement::{FEW, assert_agree, noise, noises};
+
+    /// candle's operations, without its GELUs.
+    fn formula(x: &Tensor, form: Form) -> Result<Tensor> {
+        use std::f64::consts::{FRAC_1_SQRT_2, FRAC_2_SQRT_PI};
+        let bounded = match form {
+            Form::Exact => (x * FRAC_1_SQRT_2)?.erf()?,
+            Form::Tanh => {
+                let sum = (x + ((x.sqr()? * x)? * CUBIC)?)?;
+                (sum * (FRAC_2_SQRT_PI * FRAC_1_SQRT_2))?.tanh()?
+            }
+        };
+        (x * (bounded + 1.0)?)? * 0.5
+    }
+
+    #[test]
+    fn both_are_their_formulas_in_every_type() {
+        type OfOne = fn(&Tensor) -> Result<Tensor>;
+        for (form, ours) in [(Form::Exact, gelu as OfOne), (Form::Tanh, gelu_tanh)] {
+            // Numbers for one thread and for several.
+            for shape in [&[1][..], &[5, 7], &[3, 5, 67], &[257, 131]] {
+                let x = noises([shape]);
+                assert_agree(&FEW, &x, &|x| ours(x[0]), &|x| formula(x[0], form));
+                let wide = [(&x[0] * 3.0).unwrap()];
+                assert_agree(&FEW, &wide, &|x| ours(x[0]), &|x| formula(x[0], form));
+            }
+            let ours = |x: &[&Tensor]| ours(&x[0].t()?);
+            assert_agree(&FEW, &noises([&[70, 31]]), &ours, &|x| formula(&x[0].t()?, form));
+        }
+        let x = noise("x", &[3]);
+        assert!(is_recorded(&gelu(&gelu_tanh(&x).unwrap()).unwrap()));
+        let error = gelu(&x.to_dtype(DType::U8).unwrap()).unwrap_err().to_string();
+        assert!(error.contains("gelu: works on f32 and f64, not on U8"), "{error}");
+    }
 }

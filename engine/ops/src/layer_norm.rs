@@ -1,13 +1,315 @@
-//! Layer norm: each row to mean 0 and variance 1, then a scale and a shift for each feature.
+//! Layer norm: each row to mean 0 and variance 1, then a scale and a shift for each feature (Ba, Kiros, Hinton, 2016).
+//!
+//! ```text
+//! x̂ = (x − mean) / √(variance + ε)        y = x̂ · weight + bias
+//! g = dy · weight                         dx = (g − Σ g / n − x̂ · Σ g · x̂ / n) / √(variance + ε)
+//! ```
+//!
+//! A row of activations is in the cache during all loops over the row. The gradients of weight and bias are sums over the
+//! rows: each task adds up its rows, and one thread adds up the tasks in their order.
 
-use candle_core::{D, Result, Tensor};
+use candle_core::{D, DType, Result, Tensor, WithDType, bail};
+
+use crate::backward::{record, record_copy};
+use crate::copies::cast;
+use crate::kernels::element::{Element, cpu_memory, tensor, with_elements};
+use crate::kernels::memory::made_by_task;
+use crate::kernels::simd::vectorised;
+use crate::kernels::sums::{correction, mean_and_squares, sums};
+
+/// The rows of a task.
+const ROWS: usize = 64;
 
 /// Normalises the last axis: `[…, features]` with a weight and a bias `[features]` → `[…, features]`.
 ///
-/// `(x − mean) / √(variance + epsilon) · weight + bias`, with the biased variance, as PyTorch's `layer_norm`.
+/// `(x − mean) / √(variance + epsilon) · weight + bias`, with the biased variance, as PyTorch's `layer_norm`. Fails when the
+/// shapes or types do not fit, when there are no features, when `epsilon` is not positive, and on dtypes but f32, f64 and
+/// bf16. When `x` is bf16, the computation is in f32, and the parameters are bf16 or f32.
 pub fn layer_norm(x: &Tensor, weight: &Tensor, bias: &Tensor, epsilon: f64) -> Result<Tensor> {
+    check(x, [weight, bias], epsilon)?;
+    if x.dtype() == DType::BF16 {
+        let wide = |of| cast(of, DType::F32);
+        let y = layer_norm(&wide(x)?, &wide(weight)?, &wide(bias)?, epsilon)?;
+        return cast(&y, DType::BF16);
+    }
+    let (x, weight, bias) = (&x.contiguous()?, &weight.contiguous()?, &bias.contiguous()?);
+    let (of_x, of_weight) = (x.clone(), weight.clone());
+    if x.device().is_cuda() {
+        let y = normalised_on_gpu(&x.detach(), epsilon)?.0.broadcast_mul(&weight.detach())?;
+        let y = y.broadcast_add(&bias.detach())?;
+        return record_copy("layer_norm", &y, [x, weight, bias], move |_, dy| {
+            gradients_on_gpu([&of_x.detach(), &of_weight.detach(), dy], epsilon)
+        });
+    }
+    let (y, rows) = with_elements!("layer_norm", |x, weight, bias| {
+        let (y, rows) = normalise([x, weight, bias], epsilon);
+        (cpu_memory(y), rows)
+    });
+    record("layer_norm", y, x.shape(), [x, weight, bias], move |_, dy| {
+        let (x, weight, dy) = (&of_x, &of_weight, &dy.contiguous()?);
+        let [dx, dweight, dbias] = with_elements!("layer_norm", |x, weight, dy| {
+            gradients([x, weight, dy], &rows).map(cpu_memory)
+        });
+        let of_parameter = |of| Some(tensor(of, weight.shape()));
+        Ok([Some(tensor(dx, x.shape())), of_parameter(dweight), of_parameter(dbias)])
+    })
+}
+
+/// x̂ = (x − centre) · scale + shift of a row. The mean is rounded to the type of x, and the shift takes the rounding error.
+#[derive(Clone, Copy)]
+struct Row {
+    centre: f64,
+    scale: f64,
+    shift: f64,
+}
+
+impl Row {
+    #[inline(always)]
+    fn of<T: Element>(x: &[T], epsilon: f64) -> Self {
+        let (mut mean, squares) = mean_and_squares(x);
+        let mut variance = squares / x.len() as f64;
+        if !variance.is_finite() {
+            (mean, variance) = by_definition(x);
+        }
+        let centre: T = WithDType::from_f64(mean);
+        let scale = 1.0 / (variance + epsilon).sqrt();
+        let shift = correction(centre, mean, scale);
+        Self { centre: WithDType::to_f64(centre), scale, shift }
+    }
+
+    /// Returns the three numbers in the type of x.
+    #[inline(always)]
+    fn line<T: Element>(self) -> [T; 3] {
+        [self.centre, self.scale, self.shift].map(T::from_f64)
+    }
+}
+
+/// Returns x̂.
+#[inline(always)]
+fn normalised<T: Element>([centre, scale, shift]: [T; 3], x: T) -> T {
+    (x - centre) * scale + shift
+}
+
+/// Computes mean and variance number by number in f64. In f32 the squares of numbers above 1e19 are infinite.
+#[cold]
+fn by_definition<T: Element>(x: &[T]) -> (f64, f64) {
+    let (values, count) = (|| x.iter().map(|&x| WithDType::to_f64(x)), x.len() as f64);
+    let mean = values().sum::<f64>() / count;
+    (mean, values().map(|x| (x - mean) * (x - mean)).sum::<f64>() / count)
+}
+
+/// Returns the normalised rows, and how each row was normalised.
+fn normalise<T: Element>([x, weight, bias]: [&[T]; 3], epsilon: f64) -> (Vec<T>, Vec<Row>) {
+    let features = weight.len();
+    let (y, rows) = made_by_task(x.len(), ROWS * features, |task, y: &mut [T]| {
+        vectorised(
+            #[inline(always)]
+            || {
+                let x = &x[task * ROWS * features..][..y.len()];
+                let mut rows = Vec::with_capacity(ROWS);
+                for (x, y) in x.chunks_exact(features).zip(y.chunks_exact_mut(features)) {
+                    let row = Row::of(x, epsilon);
+                    let line = row.line();
+                    for (((y, &x), &weight), &bias) in y.iter_mut().zip(x).zip(weight).zip(bias) {
+                        *y = normalised(line, x) * weight + bias;
+                    }
+                    rows.push(row);
+                }
+                rows
+            },
+        )
+    });
+    (y, rows.concat())
+}
+
+/// Returns the gradients of x, of the weight and of the bias.
+fn gradients<T: Element>([x, weight, dy]: [&[T]; 3], rows: &[Row]) -> [Vec<T>; 3] {
+    let features = weight.len();
+    let (dx, of_tasks) = made_by_task(x.len(), ROWS * features, |task, dx: &mut [T]| {
+        vectorised(
+            #[inline(always)]
+            || {
+                let mut sums = [vec![T::zero(); features], vec![T::zero(); features]];
+                let rows = &rows[task * ROWS..];
+                for (nth, (dx, &row)) in dx.chunks_exact_mut(features).zip(rows).enumerate() {
+                    let start = (task * ROWS + nth) * features;
+                    let [x, dy] = [x, dy].map(|of| &of[start..][..features]);
+                    row_gradients(row, [x, weight, dy], dx, &mut sums);
+                }
+                sums
+            },
+        )
+    });
+    let total = |nth: usize| {
+        let mut total = vec![0.0; features];
+        for sums in &of_tasks {
+            for (total, &sum) in total.iter_mut().zip(&sums[nth]) {
+                *total += WithDType::to_f64(sum);
+            }
+        }
+        total.into_iter().map(T::from_f64).collect()
+    };
+    [dx, total(0), total(1)]
+}
+
+/// Computes the gradient of a row of x, and adds the row's terms to the sums of weight and bias.
+#[inline(always)]
+fn row_gradients<T: Element>(
+    row: Row,
+    [x, weight, dy]: [&[T]; 3],
+    dx: &mut [T],
+    [of_weight, of_bias]: &mut [Vec<T>; 2],
+) {
+    let line = row.line();
+    let [sum, product] = sums(
+        [x, weight, dy],
+        #[inline(always)]
+        |[x, weight, dy]| {
+            let g = dy * weight;
+            [g, g * normalised(line, x)]
+        },
+    );
+    let share = row.scale / x.len() as f64;
+    let [scale, push, pull] = [row.scale, sum * share, product * share].map(T::from_f64);
+    let parameters = weight.iter().zip(of_weight).zip(of_bias);
+    for (((dx, &x), &dy), ((&weight, of_weight), of_bias)) in
+        dx.iter_mut().zip(x).zip(dy).zip(parameters)
+    {
+        let x = normalised(line, x);
+        *dx = dy * weight * scale - x * pull - push;
+        *of_weight += dy * x;
+        *of_bias += dy;
+    }
+}
+
+/// Returns x̂ and 1 / √(variance + ε), on a GPU by candle's operations.
+fn normalised_on_gpu(x: &Tensor, epsilon: f64) -> Result<(Tensor, Tensor)> {
     let centred = x.broadcast_sub(&x.mean_keepdim(D::Minus1)?)?;
     let variance = centred.sqr()?.mean_keepdim(D::Minus1)?;
-    let normalised = centred.broadcast_div(&(variance + epsilon)?.sqrt()?)?;
-    normalised.broadcast_mul(weight)?.broadcast_add(bias)
+    let scale = (variance + epsilon)?.sqrt()?.recip()?;
+    Ok((centred.broadcast_mul(&scale)?, scale))
+}
+
+fn gradients_on_gpu([x, weight, dy]: [&Tensor; 3], epsilon: f64) -> Result<[Option<Tensor>; 3]> {
+    let (normalised, scale) = normalised_on_gpu(x, epsilon)?;
+    let g = dy.broadcast_mul(weight)?;
+    let pull = normalised.broadcast_mul(&(&g * &normalised)?.mean_keepdim(D::Minus1)?)?;
+    let dx = (g.broadcast_sub(&g.mean_keepdim(D::Minus1)?)? - pull)?.broadcast_mul(&scale)?;
+    let over_rows = |of: &Tensor| of.reshape(((), weight.dim(0)?))?.sum(0);
+    Ok([Some(dx), Some(over_rows(&(dy * &normalised)?)?), Some(over_rows(dy)?)])
+}
+
+fn check(x: &Tensor, parameters: [&Tensor; 2], epsilon: f64) -> Result<()> {
+    let features = x.dims().last().copied().unwrap_or(0);
+    if features == 0 {
+        bail!("layer_norm: […, features] with at least one feature expected, got {:?}", x.dims());
+    }
+    for (name, parameter) in ["weight", "bias"].into_iter().zip(parameters) {
+        let (dtype, found) = (x.dtype(), parameter.dtype());
+        let fits = found == dtype || (dtype == DType::BF16 && found == DType::F32);
+        if parameter.dims() != [features] || !fits {
+            let (dims, of_parameter) = (x.dims(), parameter.dims());
+            bail!(
+                "layer_norm: {dtype:?} {dims:?} needs a {name} {dtype:?} [{features}], got \
+                 {found:?} {of_parameter:?}"
+            );
+        }
+    }
+    // The comparison also refuses a NaN.
+    if epsilon.partial_cmp(&0.0) != Some(std::cmp::Ordering::Greater) {
+        bail!("layer_norm: epsilon must be above 0, got {epsilon}");
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use candle_core::{Device, Var};
+
+    use super::*;
+    use crate::backward::{backward_from, is_recorded};
+    use crate::tests::agreement::{
+        MANY, assert_agree, assert_empty_batch_is_nothing, noise, noises, numbers,
+    };
+
+    fn formula(t: &[&Tensor]) -> Result<Tensor> {
+        let (normalised, _) = normalised_on_gpu(t[0], 1e-5)?;
+        normalised.broadcast_mul(t[1])?.broadcast_add(t[2])
+    }
+
+    #[test]
+    fn it_is_its_formula_in_every_type() {
+        // Fewer features than lanes, whole vectors, and a rest. More rows than a task has.
+        for shape in [&[7][..], &[3, 4], &[5, 7], &[2, 67, 33], &[3, 5, 48], &[1, 2, 131]] {
+            let features = shape[shape.len() - 1];
+            let inputs = noises([shape, &[features], &[features]]);
+            let ours = |t: &[&Tensor]| layer_norm(t[0], t[1], t[2], 1e-5);
+            assert_agree(&MANY, &inputs, &ours, &formula);
+        }
+        let inputs = noises([&[6, 31], &[6], &[2, 6]]);
+        let ours = |t: &[&Tensor]| layer_norm(&t[0].t()?, t[1], &t[2].get(1)?, 1e-5);
+        assert_agree(&MANY, &inputs, &ours, &|t| formula(&[&t[0].t()?, t[1], &t[2].get(1)?]));
+        let [x, weight, bias] = [&[2, 3][..], &[3], &[3]].map(|shape| noise("of the tape", shape));
+        assert!(is_recorded(&layer_norm(&x, &weight, &bias, 1e-5).unwrap()));
+    }
+
+    #[test]
+    fn a_mean_far_from_zero_and_large_numbers_lose_no_digits() {
+        let parameters = [1f32, 0.0].map(|of| Tensor::full(of, 40, &Device::Cpu).unwrap());
+        let of = |x: &[f32]| {
+            let x = Tensor::new(x, &Device::Cpu).unwrap();
+            numbers(&layer_norm(&x, &parameters[0], &parameters[1], 1e-5).unwrap())
+        };
+        let steps = |centre: f32, step: f32| (0..40).map(|n| centre + n as f32 * step).collect();
+        let near: Vec<f32> = steps(0.0, 1.0);
+        for far in [steps(1e6, 1.0), steps(-3e5, 1.0), steps(0.0, 1e30)] {
+            for (near, far) in of(&near).iter().zip(of(&far)) {
+                assert!((near - far).abs() < 1e-5, "{near} and {far}");
+            }
+        }
+    }
+
+    #[test]
+    fn one_thread_and_several_have_the_same_bits() {
+        let inputs = noises([&[5, 67, 37], &[37], &[37]]).map(|of| Var::from_tensor(&of).unwrap());
+        let [x, weight, bias] = &inputs;
+        let results = [1, 3].map(|threads| {
+            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+            pool.install(|| {
+                let y = layer_norm(x, weight, bias, 1e-5).unwrap();
+                let gradients = backward_from(&y, &noise("upstream", y.dims())).unwrap();
+                let gradients = inputs.iter().map(|of| numbers(gradients.get(of).unwrap()));
+                [numbers(&y)].into_iter().chain(gradients).collect::<Vec<_>>()
+            })
+        });
+        assert_eq!(results[0], results[1]);
+    }
+
+    #[test]
+    fn an_empty_batch_has_gradients_of_zero() {
+        let (weight, bias) = (noise("weight", &[5]), noise("bias", &[5]));
+        let operation = |x: &Tensor| layer_norm(x, &weight, &bias, 1e-5);
+        assert_empty_batch_is_nothing(&[3, 5], &[3, 5], &[&weight, &bias], operation);
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused_in_words() {
+        let of = |shape: &[usize]| noise("of", shape);
+        for (x, weight, bias, epsilon, complaint) in [
+            (
+                of(&[2, 3]),
+                of(&[2]),
+                of(&[3]),
+                1.0,
+                "F64 [2, 3] needs a weight F64 [3], got F64 [2]",
+            ),
+            (of(&[2, 3]), of(&[3]), of(&[3, 1]), 1.0, "needs a bias F64 [3], got F64 [3, 1]"),
+            (of(&[2, 0]), of(&[0]), of(&[0]), 1.0, "at least one feature expected, got [2, 0]"),
+            (of(&[]), of(&[]), of(&[]), 1.0, "at least one feature expected, got []"),
+            (of(&[2]), of(&[2]), of(&[2]), 0.0, "epsilon must be above 0, got 0"),
+        ] {
+            let error = layer_norm(&x, &weight, &bias, epsilon).unwrap_err().to_string();
+            assert!(error.contains(complaint), "{error}");
+        }
+    }
 }

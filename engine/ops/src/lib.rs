@@ -5,9 +5,12 @@
 //! | [`conv2d`](mod@conv2d) | convolution by the algorithm for its shape, with relu and pooling |
 //! | [`avg_pool2d`](mod@avg_pool2d) | average pooling; pixels outside all windows get no gradient |
 //! | [`batch_norm`](mod@batch_norm) | each channel to mean 0 and variance 1, with its relu |
+//! | [`layer_norm`](mod@layer_norm) | each row to mean 0 and variance 1, with a scale and a shift by feature |
 //! | [`relu`](mod@relu) | max(x, 0), with derivative 0 at 0 |
 //! | [`add_bias`](mod@add_bias) | x + b for each channel, with its relu, after a sum over devices |
 //! | [`add_relu`] | max(x + y, 0), at the end of a shortcut |
+//! | [`gelu`](mod@gelu), [`gelu_tanh`] | x · Φ(x), exactly and by a hyperbolic tangent |
+//! | [`softmax`](mod@softmax) | exp(x) / Σ exp(x) over the last axis |
 //! | [`global_avg_pool`] | the mean of each plane |
 //! | [`copies`] | a copy of a tensor in another shape, order or type |
 //! | [`linear`](mod@linear) | x · w + b, with its relu |
@@ -19,7 +22,7 @@
 //! every gradient against finite differences and against PyTorch.
 //!
 //! The crate has three parts, each of which uses only those before it:
-//! 1. `kernels`: elements and memory, products, loops over elements, and the kernels of a GPU, all without gradients.
+//! 1. `kernels`: elements and memory, functions, products, loops over elements, and the kernels of a GPU, all without gradients.
 //! 2. [`backward`](mod@backward): the tape, and the backward pass.
 //! 3. The operations of the table, [`update`]: tensors that change in place, and [`difference`], which compares tensors.
 //!

@@ -1,12 +1,11 @@
 //! The loops over one plane, and the numbers of a channel that they compute and use.
 //!
-//! A sum over a plane is added up in [`LANES`] interleaved sums, which a processor keeps in one or a few vector registers,
-//! and then the lanes as a tree. The sums of planes are added in f64.
+//! The sums of planes are added in f64.
 
 use candle_core::WithDType;
 
 use crate::Element;
-use crate::kernels::simd::{LANES, Simd};
+use crate::kernels::sums::{correction, sums};
 use crate::relu;
 
 /// Compiles an expression for a flag that is `true` and for one that is `false`, so its loops have no branches for the flag.
@@ -43,65 +42,6 @@ pub(super) struct Sums {
     pub(super) weight: f64,
 }
 
-/// Adds up `N` terms of the elements at each place of planes.
-#[inline(always)]
-fn sums<T: Element, const P: usize, const N: usize>(
-    planes: [&[T]; P],
-    terms: impl Fn([T; P]) -> [T; N],
-) -> [f64; N] {
-    let (mut lanes, mut last) = ([[T::zero(); LANES]; N], [T::zero(); N]);
-    let planes = planes.map(<[T]>::as_chunks::<LANES>);
-    for nth in 0..planes[0].0.len() {
-        let rows = planes.map(|(rows, _)| &rows[nth]);
-        for lane in 0..LANES {
-            let terms = terms(rows.map(|row| row[lane]));
-            for n in 0..N {
-                lanes[n][lane] += terms[n];
-            }
-        }
-    }
-    for place in 0..planes[0].1.len() {
-        let terms = terms(planes.map(|(_, rest)| rest[place]));
-        for n in 0..N {
-            last[n] += terms[n];
-        }
-    }
-    std::array::from_fn(|n| total(lanes[n], last[n]))
-}
-
-/// Adds up all lanes as a tree, and then `rest`, the sum of the elements after the last whole row.
-#[inline(always)]
-fn total<T: Element>(lanes: Simd<T>, rest: T) -> f64 {
-    let (mut eight, mut four) = ([T::zero(); 8], [T::zero(); 4]);
-    for lane in 0..8 {
-        eight[lane] = lanes[lane] + lanes[lane + 8];
-    }
-    for lane in 0..4 {
-        four[lane] = eight[lane] + eight[lane + 4];
-    }
-    // The sums go through memory: otherwise the compiler shuffles the vectors in every iteration.
-    let [a, b, c, d] = std::hint::black_box(four);
-    WithDType::to_f64((a + c) + (b + d)) + WithDType::to_f64(rest)
-}
-
-/// Returns the mean of a plane and the sum of squared distances from the mean. The second pass corrects the rounding of the
-/// first (Chan, Golub, LeVeque, "Algorithms for computing the sample variance", 1983): with K near the mean, Σ(x − K)² −
-/// (Σ(x − K))² / n loses no digits, however far the mean is from zero.
-#[inline(always)]
-pub(super) fn mean_and_squares<T: Element>(x: &[T]) -> (f64, f64) {
-    let share = 1.0 / x.len() as f64;
-    let [sum] = sums([x], |of| of);
-    let near: T = WithDType::from_f64(sum * share);
-    let [first, squares] = sums([x], |[x]| {
-        let distance = x - near;
-        [distance, distance * distance]
-    });
-    let squares = squares - first * first * share;
-    // Rounding can make the sum negative. A NaN stays a NaN.
-    let squares = if squares < 0.0 { 0.0 } else { squares };
-    (WithDType::to_f64(near) + first * share, squares)
-}
-
 /// Returns the gradient that passes the relu with output `y`, or all of `grad` without a relu.
 #[inline(always)]
 fn passed<T: Element>(relu: bool, y: T, grad: T) -> T {
@@ -115,17 +55,6 @@ pub(super) fn gradient_sums<T: Element>(relu: bool, of: [&[T]; 3], centre: T) ->
         let grad = passed(relu, y, grad);
         [grad, grad * (x - centre)]
     }))
-}
-
-/// Returns `factor` times the rounding error of a mean, `centre` − `mean`, or 0 if the mean or the factor is infinite: zero
-/// times infinity would be a NaN, and the other terms of the sum are infinite already.
-#[inline(always)]
-pub(super) fn correction<T: Element>(centre: T, mean: f64, factor: f64) -> f64 {
-    if centre.is_finite() && factor.is_finite() {
-        (WithDType::to_f64(centre) - mean) * factor
-    } else {
-        0.0
-    }
 }
 
 /// y = (x − centre) · scale + shift over a plane, followed by max(y, 0) if a relu follows.

@@ -22,6 +22,7 @@ use crate::Element;
 use crate::kernels::element::{cpu_memory, tensor, with_elements};
 use crate::kernels::memory::zeros;
 use crate::kernels::simd::vectorised;
+use crate::kernels::sums::{correction, mean_and_squares};
 use crate::kernels::windows::Channels;
 
 /// The contiguous elements that a block takes from each image if planes are small: a stretch that is efficient to read.
@@ -71,7 +72,7 @@ impl Moments {
             let share = 1.0 / (before + 1) as f64;
             let spread = sizes.plane as f64 * before as f64 * share;
             for (moments, channel) in all.iter_mut().zip(channels.clone()) {
-                let (mean, squares) = loops::mean_and_squares(&x[sizes.plane(before, channel)]);
+                let (mean, squares) = mean_and_squares(&x[sizes.plane(before, channel)]);
                 let distance = mean - moments.mean;
                 moments.mean += distance * share;
                 moments.variance += squares + distance * distance * spread;
@@ -86,7 +87,7 @@ impl Moments {
         all
     }
 
-    /// Computes mean and variance of a channel, value by value in f64. In f32 the squares of [`loops::mean_and_squares`]
+    /// Computes mean and variance of a channel, value by value in f64. In f32 the squares of [`mean_and_squares`]
     /// overflow for numbers above 1e19, and an infinite variance would turn the whole normalised channel into zeros.
     #[cold]
     fn by_definition<T: Element>(sizes: &Channels, x: &[T], channel: usize) -> Self {
@@ -171,7 +172,7 @@ impl Sums {
         for (sums, moments) in all.iter_mut().zip(moments) {
             // The loops took the distances from the mean rounded to `T`.
             let centre: T = WithDType::from_f64(moments.mean);
-            sums.weight += loops::correction(centre, moments.mean, sums.bias);
+            sums.weight += correction(centre, moments.mean, sums.bias);
             sums.weight *= moments.inverse_deviation(epsilon);
         }
         all

@@ -10,10 +10,11 @@ use candle_core::{
 };
 use num_traits::Float;
 
+use super::functions::Functions;
 use super::memory::Shelved;
 
 /// A number type that layers compute with: `f32`, or `f64` for tests that need sixteen digits.
-pub(crate) trait Element: WithDType + Float + std::iter::Sum + Shelved {}
+pub(crate) trait Element: WithDType + Float + std::iter::Sum + Shelved + Functions {}
 
 impl Element for f32 {}
 impl Element for f64 {}

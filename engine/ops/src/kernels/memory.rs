@@ -6,6 +6,7 @@
 //! Operations whose memory is not in proportion to their operands ask [`excess`] first: the system would end the process.
 
 use std::cell::RefCell;
+use std::mem::MaybeUninit;
 use std::ops::{Deref, DerefMut, Range};
 use std::sync::LazyLock;
 use std::thread::LocalKey;
@@ -60,6 +61,27 @@ pub(crate) fn made<T: Copy + Default + Send>(
     let mut numbers = runs.collect::<Vec<_>>().into_flattened();
     numbers.truncate(len);
     numbers
+}
+
+/// Computes `len` numbers in parallel, `of_task` of them in each task. `make` overwrites the zeros of the task with this number.
+/// Also returns the results of the tasks, in order.
+#[expect(unsafe_code, reason = "the memory has no initial values; each task writes its own")]
+pub(crate) fn made_by_task<T: Copy + Default + Send, R: Send>(
+    len: usize,
+    of_task: usize,
+    make: impl Fn(usize, &mut [T]) -> R + Sync + Send,
+) -> (Vec<T>, Vec<R>) {
+    let mut numbers = Vec::with_capacity(len);
+    let tasks = numbers.spare_capacity_mut()[..len].par_chunks_mut(of_task).enumerate();
+    let results = tasks.map(|(task, memory)| {
+        memory.fill(MaybeUninit::new(T::default()));
+        // SAFETY: the line above has written each number of `memory`.
+        make(task, unsafe { &mut *(std::ptr::from_mut(memory) as *mut [T]) })
+    });
+    let results = results.collect();
+    // SAFETY: the tasks have written all numbers, each in its memory.
+    unsafe { numbers.set_len(len) };
+    (numbers, results)
 }
 
 /// The released blocks of one thread, for one element type, by size.
@@ -170,6 +192,15 @@ mod tests {
             });
             assert_eq!(numbers, (0..len).map(|place| place as f64).collect::<Vec<_>>());
             assert_eq!(count.into_inner(), len);
+            let (by_task, tasks) = made_by_task::<f64, _>(len, 100, |task, numbers| {
+                for (place, number) in (task * 100..).zip(numbers.iter_mut()) {
+                    *number += place as f64;
+                }
+                (task, numbers.len())
+            });
+            assert_eq!(by_task, numbers);
+            assert!(tasks.iter().map(|task| task.0).eq(0..len.div_ceil(100)));
+            assert_eq!(tasks.iter().map(|task| task.1).sum::<usize>(), len);
             assert_eq!(zeros::<f32>(len), vec![0.0; len]);
         }
     }

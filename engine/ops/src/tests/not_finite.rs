@@ -11,12 +11,13 @@ use proptest::sample::{Index, select};
 
 use crate::backward::backward_from;
 use crate::batch_norm::{OutputGradient, Statistics, average_all};
+use crate::kernels::functions::Functions as _;
 use crate::tests::agreement::{NOT_FINITE, assert_same_kind, device, has, numbers, variable};
 use crate::update::{momentum_step, overwrite_rounded, sgd_step_all};
 use crate::{
     add_bias, add_bias_relu, add_relu, avg_pool2d, batch_norm, batch_norm_with, cast,
-    cross_entropy, flatten, global_avg_pool, linear, linear_relu, loss_and_correct, relu, sum,
-    transpose,
+    cross_entropy, flatten, gelu, gelu_tanh, global_avg_pool, layer_norm, linear, linear_relu,
+    loss_and_correct, relu, softmax, sum, transpose,
 };
 
 const EPSILON: f64 = 1e-3;
@@ -148,7 +149,8 @@ impl Case {
     /// Compares all operations with their definitions after a change of their operands.
     fn assert_with(&self, change: impl Fn(&mut [Vec<f64>])) {
         let types = ALL.iter().map(|&(dtype, _)| dtype).filter(|&dtype| has(dtype)).collect_vec();
-        let operations = [self.elementwise(), self.pools(), self.products(), self.updates()];
+        let operations =
+            [self.elementwise(), self.rows(), self.pools(), self.products(), self.updates()];
         for operation in operations.into_iter().flatten().chain(self.batch_norms()) {
             if operation.types[0] == TO_BF16[0] && !types.contains(&DType::BF16) {
                 continue;
@@ -170,7 +172,24 @@ impl Case {
             vec![y, map([&t[0], &t[1]], |[x, dy]| passed(true, x, dy))]
         };
         let same: Formula = <[_]>::to_vec;
-        let of_one: [(_, _, &[usize], OfOne, _); 4] = [
+        let exact: Formula = |t| {
+            let density = (2.0 * std::f64::consts::PI).sqrt().recip();
+            let y = map([&t[0]], |[x]| x * f64::below(x));
+            let slope = |x: f64| f64::below(x) + x * (-x * x / 2.0).exp() * density;
+            vec![y, map([&t[0], &t[1]], |[x, dy]| dy * slope(x))]
+        };
+        let by_tanh: Formula = |t| {
+            let factor = (2.0 / std::f64::consts::PI).sqrt();
+            let tanh = |x: f64| (factor * (x + 0.044_715 * x * x * x)).tanh();
+            let y = map([&t[0]], |[x]| x * (1.0 + tanh(x)) / 2.0);
+            let inner = |x: f64| factor * (1.0 + 3.0 * 0.044_715 * x * x);
+            let rising = |x: f64| x * (1.0 - tanh(x) * tanh(x)) / 2.0 * inner(x);
+            let slope = |x: f64| (1.0 + tanh(x)) / 2.0 + rising(x);
+            vec![y, map([&t[0], &t[1]], |[x, dy]| dy * slope(x))]
+        };
+        let of_one: [(_, _, &[usize], OfOne, _); 6] = [
+            ("gelu", ALL, &matrix, gelu, exact),
+            ("gelu_tanh", ALL, &matrix, gelu_tanh, by_tanh),
             ("relu", ALL, &matrix, relu, rectified),
             ("flatten", ALL, &image, flatten, same),
             ("transpose, twice", ALL, &matrix, |x| transpose(&transpose(x)?), same),
@@ -195,6 +214,55 @@ impl Case {
         let formula: Formula = |t| vec![map([&t[0], &t[1]], |[x, y]| x + y)];
         let summed = Operation::new("sum", ALL, &[&matrix[..]; 2], sum, formula);
         of_one.into_iter().chain([added, summed]).collect()
+    }
+
+    fn rows(&self) -> Vec<Operation<'_>> {
+        let row = self.channels * self.height * self.width;
+        let matrix = [self.batch, row];
+        let softmax = Operation::new(
+            "softmax",
+            ALL,
+            &[&matrix, &matrix],
+            |t| differentiated(1, t, |t| softmax(t[0])),
+            move |t| {
+                let (mut results, rows) = (vec![vec![]; 2], t[0].chunks(row).zip(t[1].chunks(row)));
+                for (x, dy) in rows {
+                    let largest = x.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+                    let sum: f64 = x.iter().map(|x| (x - largest).exp()).sum();
+                    let y = map([x], |[x]| (x - largest).exp() / sum);
+                    let product: f64 = map([&y, dy], |[y, dy]| y * dy).iter().sum();
+                    results[1].extend(map([&y, dy], |[y, dy]| y * (dy - product)));
+                    results[0].extend(y);
+                }
+                results
+            },
+        );
+        let normalised = Operation::new(
+            "layer_norm",
+            ALL,
+            &[&matrix, &[row], &[row], &matrix],
+            |t| differentiated(3, t, |t| layer_norm(t[0], t[1], t[2], EPSILON)),
+            move |t| {
+                let mut results = vec![vec![], vec![], vec![0.0; row], vec![0.0; row]];
+                for (x, dy) in t[0].chunks(row).zip(t[3].chunks(row)) {
+                    let (mean, variance) = moments(x);
+                    let deviation = (variance + EPSILON).sqrt();
+                    let x = map([x], |[x]| (x - mean) / deviation);
+                    let g = map([dy, &t[1]], |[dy, weight]| dy * weight);
+                    let mean = |of: &[f64]| of.iter().sum::<f64>() / row as f64;
+                    let (push, pull) = (mean(&g), mean(&map([&g, &x], |[g, x]| g * x)));
+                    results[0]
+                        .extend(map([&x, &t[1], &t[2]], |[x, weight, bias]| x * weight + bias));
+                    results[1].extend(map([&g, &x], |[g, x]| (g - push - x * pull) / deviation));
+                    for place in 0..row {
+                        results[2][place] += dy[place] * x[place];
+                        results[3][place] += dy[place];
+                    }
+                }
+                results
+            },
+        );
+        vec![softmax, normalised]
     }
 
     fn pools(&self) -> Vec<Operation<'_>> {
