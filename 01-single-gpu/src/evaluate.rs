@@ -15,7 +15,7 @@ use ops::cross_entropy;
 use trainer::StepSums;
 
 /// Images per forward pass, on one device and on many. This number keeps a device busy, and the
-/// images fit into the memory of every device.
+/// images fit into the memory of every device. Of a text, fewer windows: [`Dataset::at_once`].
 pub const BATCH: usize = 256;
 
 /// Sums the loss and counts the correct answers of a model over a whole data set. Fails when the
@@ -40,7 +40,7 @@ pub fn evaluate_part(
     device: &Device,
 ) -> Result<SumsByBatch> {
     let _span = info_span!(target: COMPUTE, "evaluate").entered();
-    part.evaluate(dataset.len(), BATCH, |samples| {
+    part.evaluate(dataset.len(), dataset.at_once(BATCH), |samples| {
         if interrupt::is_new() {
             // The sums are not used.
             return Ok(BatchSums::of_no_samples());
@@ -48,7 +48,7 @@ pub fn evaluate_part(
         let batch = dataset.batch(samples, dtype)?.to_device(device)?;
         // No backward pass follows, so the layers need not keep their inputs for one.
         let logits = no_grad(|| model.forward(&batch.images))?;
-        let loss = cross_entropy(&logits, &batch.labels)?;
+        let loss = cross_entropy(&logits, &batch.labels.flatten_all()?)?;
         StepSums::new(&loss, &logits, &batch)?.read()
     })
 }
@@ -61,7 +61,7 @@ mod tests {
 
     use super::*;
     use crate::lenet::Lenet;
-    use datasets::{Split, synthetic};
+    use datasets::{Split, synthetic, text};
 
     /// A model that records whether its logits carry a gradient.
     struct Noted(Lenet, Cell<Option<bool>>);
@@ -72,6 +72,36 @@ mod tests {
             self.1.set(Some(logits.track_op()));
             Ok(logits)
         }
+    }
+
+    /// A bigram model: a token's row of the table is the logits of the next token.
+    struct Bigram(Tensor);
+
+    impl Module for Bigram {
+        fn forward(&self, tokens: &Tensor) -> Result<Tensor> {
+            ops::embedding(tokens, &self.0)?.flatten(0, 1)
+        }
+    }
+
+    #[test]
+    fn the_loss_of_a_text_is_a_sum_over_tokens() {
+        // Several batches of windows, and the last is shorter.
+        let text: Vec<u8> = (0..30_000_u32).map(|i| (i * i / 7 % 97) as u8).collect();
+        let data = Dataset::text(text, 50).unwrap();
+        let (dtype, device) = (DType::F64, &Device::Cpu);
+        let mut counts = vec![0.05; 256 * 256];
+        for pair in data.bytes().windows(2) {
+            counts[usize::from(pair[0]) << 8 | usize::from(pair[1])] += 1.0;
+        }
+        let table = Tensor::from_vec(counts, (256, 256), device).unwrap().log().unwrap();
+        let model = Bigram(table);
+        let sums = evaluate(&model, &data, dtype, device).unwrap();
+        assert_eq!(sums.samples, 50 * 599);
+        let expected = text::bigram_bits_per_byte(data.bytes(), data.bytes());
+        let found = text::bits_per_byte(sums.mean_loss());
+        approx::assert_relative_eq!(found, expected, max_relative = 1e-12);
+        let part = |nth| evaluate_part(&model, &data, Part { nth, of: 2 }, dtype, device).unwrap();
+        assert_eq!(part(1).and(part(0)).total(), sums);
     }
 
     #[test]

@@ -43,7 +43,7 @@ impl Shards {
 pub struct LocalBatch {
     /// The shards of the rank. If a batch has fewer samples than shards, the last shards of the batch are empty.
     pub shards: Vec<Batch>,
-    /// The number of samples of the global batch.
+    /// The number of samples of the global batch. Of a text, the number of tokens.
     pub samples: usize,
 }
 
@@ -81,12 +81,13 @@ impl Epochs for ShardLoader {
     }
 
     fn samples_per_epoch(&self) -> usize {
-        self.dataset.len()
+        self.dataset.count_labels(self.dataset.len())
     }
 
     fn rest_of_epoch(&self, epoch: usize, done: usize) -> Prefetch<LocalBatch> {
         let Self { dataset, dtype, global_batch, seed, shards: Shards { held, of, sampler } } =
             self.clone();
+        let dataset = dataset.of_epoch(seed, epoch);
         let share = |shard| sampler(dataset.len(), global_batch, of, shard, seed, epoch);
         let shares: Vec<Vec<Vec<u32>>> = held.map(share).collect();
         prefetch(done..self.batches_per_epoch(), move |step| {
@@ -94,7 +95,9 @@ impl Epochs for ShardLoader {
             let samples = |share: &Vec<Vec<u32>>| share.get(step).cloned().unwrap_or_default();
             let shards = shares.iter().map(|share| dataset.batch(&samples(share), dtype));
             let samples = global_batch.min(dataset.len() - step * global_batch);
-            Ok(LocalBatch { shards: shards.collect::<Result<_, _>>()?, samples })
+            let (shards, samples) =
+                (shards.collect::<Result<_, _>>()?, dataset.count_labels(samples));
+            Ok(LocalBatch { shards, samples })
         })
     }
 }
@@ -122,6 +125,32 @@ mod tests {
                 let expected = sampler.epoch(2).nth(step).unwrap();
                 assert_eq!(batch.labels.to_vec1::<u32>().unwrap(), expected);
             }
+        }
+    }
+
+    /// Five windows of four bytes in batches of three: the shards of all ranks have the windows of the epoch, and the divisor
+    /// counts tokens.
+    #[test]
+    fn shards_of_a_text_have_the_windows_of_their_epoch() {
+        let text = Dataset::text((0..27).collect(), 4).unwrap();
+        for epoch in 0..3 {
+            let loader = ShardLoader::new(&text, 3, 7, DType::F32, Shards::new(0..3, 3));
+            let batches: Vec<LocalBatch> = loader.epoch(epoch).collect::<Result<_>>().unwrap();
+            assert_eq!(batches.iter().map(|batch| batch.samples).collect::<Vec<_>>(), [12, 8]);
+            assert_eq!(loader.samples_per_epoch(), 20);
+            let shards = batches.iter().flat_map(|batch| &batch.shards);
+            assert_eq!(
+                shards.clone().map(|it| it.samples()).collect::<Vec<_>>(),
+                [1, 1, 1, 1, 1, 0]
+            );
+            let mut labels: Vec<u32> = Vec::new();
+            for shard in shards {
+                labels.extend(shard.labels.flatten_all().unwrap().to_vec1::<u32>().unwrap());
+            }
+            labels.sort_unstable();
+            let expected: Vec<u32> =
+                text.of_epoch(7, epoch).labels().iter().map(|&byte| byte.into()).collect();
+            assert_eq!(labels, expected, "epoch {epoch}");
         }
     }
 }

@@ -29,32 +29,20 @@ fn run() -> anyhow::Result<()> {
     let timeout = |flags: &Arguments| flags.launch.timeout();
     let (launch, mut prepared) = Launch::begin(timeout, Prepared::new)?;
     interrupt::watch()?;
-    launch.say(prepared.headline())?;
-    for note in &prepared.notes {
-        launch.say(format_args!("note: {note}"))?;
-    }
     let mut outputs = std::mem::take(&mut prepared.setup.outputs);
-    let (mut finished, mut failed) = (Vec::new(), Ok(()));
-    for run in &prepared.runs {
-        if !launch.announce(run.title())? {
-            break;
-        }
-        let report = if launch.speaks() { outputs.report(run.name) } else { Report::silent() };
-        let trained = train_run(run, &prepared, &launch, report);
-        match trained.and_then(|it| report::finish(run, it, &launch, &prepared, &mut outputs)) {
-            Ok(run) => finished.push(run),
-            Err(error) => {
-                failed = Err(error);
-                break;
-            }
-        }
-    }
+    let (finished, made) = launch.make_runs(
+        (&prepared.headline(), &prepared.notes),
+        (&prepared.runs, &mut outputs),
+        |run| (run.name, run.title()),
+        |run, report| train_run(run, &prepared, &launch, report),
+        |run, trained, _, outputs| report::finish(run, trained, &launch, &prepared, outputs),
+    );
     // After a failure, the earlier runs are reported. The failure stays the error of the program.
-    if launch.speaks() {
-        failed.and(report::report(&finished, &prepared, &mut outputs))
+    made.and(if launch.speaks() {
+        report::report(&finished, &prepared, &mut outputs)
     } else {
-        failed
-    }
+        Ok(())
+    })
 }
 
 /// Makes a run. Returns the result of rank 0, and a hash of the weights of every rank. Without ranks, there are no hashes.

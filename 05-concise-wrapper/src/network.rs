@@ -15,7 +15,7 @@ use harness::lock::locked;
 use harness::report::trace::COMPUTE;
 use model_state::initial;
 use model_state::parameters::no_gradient;
-use ops::backward::{Gradients, backward, record_parameter};
+use ops::backward::{Gradients, backward, record_parameter, record_views};
 use ops::update::overwrite_rounded;
 use tracing::info_span;
 
@@ -49,6 +49,8 @@ pub struct Network<M> {
     norms: Norms,
     device: Device,
     build: Arc<Build<M>>,
+    /// The row of which all parameters are views, if they are.
+    row: Option<Tensor>,
     /// Whether a wrapper sums the gradients over all ranks.
     pub(crate) wrapped: bool,
 }
@@ -96,6 +98,33 @@ impl<M: ModuleT> Network<M> {
         self.copied(device, |_| false)
     }
 
+    /// Moves all parameters into one [row](Self::row), of which they become views. The layers must compute in the type of the
+    /// parameters.
+    pub fn in_one_row(self) -> Result<Self> {
+        let mut weights = self.weights().clone();
+        if weights.parameters.is_empty() {
+            return Ok(self);
+        }
+        let rows = weights.parameters.iter().map(|it| it.tensor.detach().flatten_all());
+        let row = record_parameter(&Tensor::cat(&rows.collect::<Result<Vec<_>>>()?, 0)?)?;
+        let shapes = weights.parameters.iter().map(|it| it.tensor.shape().clone());
+        let views = record_views(&row, &shapes.collect::<Vec<_>>())?;
+        weights.parameters.iter_mut().zip(views).for_each(|(named, view)| named.tensor = view);
+        let (norms, precision) = (self.norms.replica(), self.precision());
+        let frozen = weights.buffers.iter().map(|named| named.name.clone()).collect();
+        let values = Box::new(move |name: &str, _: &Shape, _, _| match weights.get(name) {
+            Some(tensor) => Ok(tensor.clone()),
+            None => bail!("the layers have not asked for {name} before"),
+        });
+        let network = Self::built(values, norms, precision, &self.device, self.build, frozen)?;
+        Ok(Self { row: Some(row), ..network })
+    }
+
+    /// Returns the memory of all parameters, in order, if they are [in one row](Self::in_one_row).
+    pub fn row(&self) -> Option<&Tensor> {
+        self.row.as_ref()
+    }
+
     /// Makes constants of the parameters of some names, like PyTorch's `requires_grad_(False)`. They become buffers, without
     /// gradients and updates. All ranks freeze the same parameters, before they wrap the network. Fails when no parameter has
     /// such a name.
@@ -140,7 +169,7 @@ impl<M: ModuleT> Network<M> {
         let builder = VarBuilder::from_backend(Box::new(registry), layers, device.clone());
         let module = build(&builder, &norms)?;
         let made = locked(&made).clone();
-        Ok(Self { module, made, norms, device: device.clone(), build, wrapped: false })
+        Ok(Self { module, made, norms, device: device.clone(), build, row: None, wrapped: false })
     }
     // ANCHOR_END: new
 
@@ -183,9 +212,17 @@ impl<M: ModuleT> Network<M> {
     /// backward pass. Fails when a parameter has no gradient: the message names it.
     pub fn parameter_gradients(&self, found: &Gradients) -> Result<Vec<Tensor>> {
         let parameters = self.weights().parameters.iter().zip(self.used());
-        let gradient = |(Named { name, tensor }, used): (&Named, &Tensor)| match found.get(used) {
-            Some(gradient) => gradient.to_dtype(tensor.dtype()),
-            None => bail!("{}", no_gradient(name)),
+        let of_row = self.row().and_then(|row| found.get(row));
+        let gradient = |(Named { name, tensor }, used): (&Named, &Tensor)| {
+            match (found.get(used), of_row) {
+                (Some(gradient), _) => gradient.to_dtype(tensor.dtype()),
+                // candle has computed the gradients, and knows no views.
+                (None, Some(row)) => {
+                    let start = tensor.layout().start_offset();
+                    row.narrow(0, start, tensor.elem_count())?.reshape(tensor.shape())
+                }
+                (None, None) => bail!("{}", no_gradient(name)),
+            }
         };
         parameters.map(gradient).collect()
     }
@@ -267,7 +304,11 @@ impl SimpleBackend for Registry {
             weights.buffers.push(named(&frozen));
             frozen
         } else {
-            let parameter = record_parameter(&value.to_dtype(dtype)?)?;
+            // A view of a parameter is one already.
+            let parameter = match value.track_op() {
+                true => value.clone(),
+                false => record_parameter(&value.to_dtype(dtype)?)?,
+            };
             weights.parameters.push(named(if kept == dtype { &parameter } else { &value }));
             parameter
         };

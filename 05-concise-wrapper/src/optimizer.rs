@@ -10,7 +10,7 @@ use clap::Args;
 use devices::move_view;
 use harness::cli::{number, whole};
 use harness::report::trace::COMPUTE;
-use ops::update::{momentum_step, overwrite, sgd_step_all};
+use ops::update::{Adam, adamw, momentum_step, sgd_step_all};
 use single_gpu::sgd::check_gradients;
 use tracing::info_span;
 
@@ -225,19 +225,13 @@ impl Optimizer for AdamW {
     fn step(&mut self, weights: &Weights, sums: &[Tensor], rate: f64, count: usize) -> Result<()> {
         check(weights, sums, count)?;
         let _span = info_span!(target: COMPUTE, "update").entered();
-        let ([beta1, beta2], mut state) = (self.betas, self.state(weights)?);
+        let mut state = self.state(weights)?;
         let slots = weights.parameters.iter().zip(sums).zip(state.as_chunks_mut().0);
         for ((Named { tensor: w, .. }, sum), [(_, m), (_, v), (_, t)]) in slots {
-            let g = (sum / count as f64)?;
-            *m = ((&*m * beta1)? + (&g * (1.0 - beta1))?)?;
-            *v = ((&*v * beta2)? + (g.sqr()? * (1.0 - beta2))?)?;
             *t = (&*t + 1.0)?;
-            let steps = t.to_scalar::<f64>()?;
-            let corrected = |beta: f64| 1.0 - beta.powf(steps);
-            let deviation = (&*v / corrected(beta2))?.sqrt()?;
-            let direction = ((&*m / corrected(beta1))? / (deviation + self.epsilon)?)?;
-            let decayed = (w.detach() * (1.0 - rate * self.weight_decay))?;
-            overwrite(w, &(decayed - (direction * rate)?)?)?;
+            let &mut Self { betas, epsilon, weight_decay: decay, .. } = self;
+            let (share, steps) = (1.0 / count as f64, t.to_scalar()?);
+            adamw([w, m, v], sum, Adam { share, rate, betas, epsilon, decay, steps })?;
         }
         self.keep(state);
         Ok(())

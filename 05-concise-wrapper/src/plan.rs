@@ -76,7 +76,7 @@ impl Prepared {
         let footprint = Footprint { batches, ..Footprint::new(network, &devices) };
         let reduction = reduction(&flags, launch, &devices, world_size)?;
         if let Some(slowness) = flags.reduction.slow_link().filter(|_| world_size > 1) {
-            flags.train.check_memory(&footprint, (1, 1))?;
+            flags.train.check_memory(&footprint, (1, 1), None)?;
             // In reproducible mode, each gradient travels by itself.
             let (caps, algorithm) = match reduction {
                 Reduction::Buckets { caps, algorithm, .. } => (caps, Some(algorithm)),

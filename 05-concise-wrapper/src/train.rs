@@ -66,11 +66,16 @@ pub fn train(
 mod tests {
     use candle_core::{DType, Device};
     use datasets::{CLASSES, Dataset, PIXELS};
+    use devices::DevicePlan;
     use model_state::weights_hash::WeightsHash;
+    use ops::difference::largest_difference;
+    use params_and_allreduce::communicator::Communicator as _;
+    use params_and_allreduce::thread::{DEFAULT_TIMEOUT, run_ranks};
 
     use super::*;
-    use crate::Network;
+    use crate::ddp::Reduction;
     use crate::optimizer::{Momentum, Sgd};
+    use crate::{Ddp, Network};
 
     /// The observer sees every step, and the weights after its update.
     #[test]
@@ -108,5 +113,42 @@ mod tests {
         };
         train(&model, &data, &options, (sgd, 0), None, &mut Report::silent(), observe).unwrap();
         assert_eq!(seen, expected);
+    }
+
+    /// Three windows of four tokens in batches of two: the last batch leaves a rank without a window.
+    #[test]
+    fn a_text_trains_alike_on_one_rank_and_on_two_and_tokens_are_the_divisor() {
+        let text = |bytes: std::ops::Range<u8>| Dataset::text(bytes.collect(), 4).unwrap();
+        let data = LoadedData { name: String::new(), train: text(0..16), test: text(3..20) };
+        let options = TrainOptions { epochs: 2, batch_size: 2, learning_rate: 0.5, seed: 1 };
+        let network = || {
+            let build = |vb: &candle_nn::VarBuilder<'_>, _: &_| {
+                let table = vb.get((256, 256), "table")?;
+                Ok(candle_nn::func(move |tokens| ops::embedding(tokens, &table)?.flatten(0, 1)))
+            };
+            Network::new(1, DType::F64, &Device::Cpu, build).unwrap()
+        };
+        let (sgd, mut divisors) = (&mut Sgd::new(Momentum::default()), Vec::new());
+        let observe = |now: Progress<'_>| {
+            divisors.extend(now.last.map(|(batch, _)| batch.samples));
+            Ok(())
+        };
+        let silent = &mut Report::silent();
+        let one = train(&network(), &data, &options, (sgd, 0), None, silent, observe).unwrap();
+        assert_eq!(divisors, [8, 4, 8, 4]);
+        assert!(one.records.iter().all(|it| it.part == 1.0 && it.test_loss.is_finite()));
+        let (plan, whole) = (DevicePlan::slices(2).unwrap(), network());
+        let both = run_ranks(&plan, DEFAULT_TIMEOUT, |rank| {
+            let model = Ddp::new(whole.replica(rank.device())?, rank, Reduction::default())?;
+            let (sgd, silent) = (&mut Sgd::new(Momentum::default()), &mut Report::silent());
+            train(&model, &data, &options, (sgd, 0), None, silent, |_| Ok(()))
+        });
+        for two in both.unwrap() {
+            assert!(largest_difference(&two.weights, &one.weights).unwrap() < 1e-12);
+            for (two, one) in two.records.iter().zip(&one.records) {
+                assert!((two.train_loss - one.train_loss).abs() < 1e-12);
+                assert_eq!((two.test_accuracy, two.part), (one.test_accuracy, one.part));
+            }
+        }
     }
 }

@@ -4,17 +4,17 @@
 use std::path::PathBuf;
 
 use clap::{Parser, ValueEnum};
-use concise_wrapper::launch::{Launch, LaunchArguments};
-use concise_wrapper::optimizer::Extras;
+use concise_wrapper::launch::Launch;
+use concise_wrapper::optimizer::{AdamW, Extras, Optimizer, Sgd};
 use concise_wrapper::sizing;
 use datasets::{CLASSES, PIXELS};
 use devices::DevicePlan;
-use harness::cli::{Format, ReportArguments, SVG, UsageError, whole};
+use harness::cli::{Format, SVG, UsageError, whole};
 use harness::report::counted;
 use model_parallel::Kind::{self, GPipe, Interleaved, Naive, OneFOneB, ZbH1};
 use model_parallel::layers::Layers;
 use model_parallel::mesh::Mesh;
-use trainer::TrainArguments;
+use model_parallel::runs::RunArguments;
 use trainer::memory::NetworkSize;
 
 /// The number of micro-batches without `--micro-batches`.
@@ -36,14 +36,17 @@ Examples:
   model-parallel --draw --devices 4 --schedule 1f1b,zb-h1
 "
 )]
+#[command(mut_arg("text", |text| text.hide_short_help(true)))]
 #[command(mut_arg("seed", |seed| seed.hide_short_help(true)))]
 #[command(mut_arg("threads_per_device", |threads| threads.hide_short_help(true)))]
-#[command(mut_arg("lr", |rate| rate.default_value("0.02")))]
-#[command(mut_arg("batch_size", |size| size.default_value("1024")))]
-#[command(mut_arg("epochs", |epochs| epochs.default_value("4")))]
-#[command(mut_arg("momentum", |momentum| momentum.default_value("0.9")))]
+#[command(mut_arg("lr", |rate| rate.default_value("0.02").default_value_if("model", "gpt", "0.003")))]
+#[command(mut_arg("batch_size", |size| size.default_value("1024").default_value_if("model", "gpt", "16")))]
+#[command(mut_arg("epochs", |epochs| epochs.default_value("4").default_value_if("model", "gpt", "1")))]
+#[command(mut_arg("warm_up", |steps| steps.default_value_if("model", "gpt", "20")))]
+#[command(mut_arg("weight_decay", |decay| decay.default_value_if("model", "gpt", "0.01")))]
+#[command(mut_arg("momentum", |momentum| momentum.default_value("0.9").default_value_if("model", "gpt", "0")))]
 pub(crate) struct Arguments {
-    /// The network: dense, lenet or resnet18
+    /// Network: dense, lenet, resnet18, gpt
     #[arg(long, value_enum, default_value_t = ModelKind::Dense, help_heading = "What to train")]
     model: ModelKind,
 
@@ -54,18 +57,15 @@ pub(crate) struct Arguments {
           value_parser = whole::<usize>(1..=65_536))]
     widths: Vec<usize>,
 
-    /// Planes of ResNet-18's first group [default: 64; 16 on a CPU]
+    /// Planes of ResNet-18's first group [default: 64; 16 on a CPU], or features of the GPT [default: 64]
     #[arg(long, help_heading = "What to train", hide_short_help = true, value_name = "W", value_parser = whole::<u32>(1..=1024))]
     width: Option<u32>,
 
     #[command(flatten)]
-    pub(crate) train: TrainArguments,
+    pub(crate) common: RunArguments,
 
     #[command(flatten)]
     pub(crate) extras: Extras,
-
-    #[command(flatten)]
-    pub(crate) launch: LaunchArguments,
 
     /// Micro-batches of a batch in a pipeline [default: 8]
     ///
@@ -101,22 +101,15 @@ pub(crate) struct Arguments {
     /// In the drawing, a forward pass takes one unit of time, a backward pass takes two, and a message takes none.
     // Flags of environment variables may be there for other commands.
     #[arg(long, help_heading = "Output", conflicts_with_all = [
-        "model", "widths", "width", "cut", "mesh", "shards", "momentum", "weight_decay", "warm_up", "data",
+        "model", "widths", "width", "blocks", "heads", "context", "text", "cut", "mesh", "shards", "momentum", "weight_decay", "warm_up", "data",
         "train_size", "test_size", "epochs", "batch_size", "lr", "seed", "dtype", "device",
         "threads_per_device", "tf32", "metrics", "plot", "trace", "timeline",
     ])]
     pub(crate) draw: bool,
 
-    /// Draw a step of each stage, measured and predicted
-    #[arg(long, help_heading = "Output", value_name = "FILE.svg")]
-    pub(crate) gantt: Option<PathBuf>,
-
     /// Write the schedule as a list for PyTorch's pipelining runtime
     #[arg(long, help_heading = "Output", value_name = "FILE.csv", hide_short_help = true)]
     pub(crate) export: Option<PathBuf>,
-
-    #[command(flatten)]
-    pub(crate) reports: ReportArguments,
 }
 
 /// Reads one layer of `--cut`.
@@ -138,6 +131,8 @@ enum ModelKind {
     Lenet,
     /// 18 layers with batch norm; in stages only
     Resnet18,
+    /// A transformer that reads bytes
+    Gpt,
 }
 
 impl Arguments {
@@ -147,7 +142,7 @@ impl Arguments {
             // A drawing of all schedules would be long.
             [] if self.draw => &[Naive, GPipe, OneFOneB],
             [] if mesh.pipeline == 1 => &[Naive],
-            [] if self.mesh.is_some() => &[OneFOneB],
+            [] if self.mesh.is_some() || self.model == ModelKind::Gpt => &[OneFOneB],
             [] => &[Naive, GPipe, OneFOneB, Interleaved { chunks: 2 }, ZbH1],
             kinds => kinds,
         };
@@ -159,16 +154,28 @@ impl Arguments {
         kinds.iter().map(|&kind| (kind, micro_batches(kind))).collect()
     }
 
-    /// The network on these devices: its sizes, and its layers.
-    pub(crate) fn network(&self, plan: &DevicePlan) -> candle_core::Result<(NetworkSize, Layers)> {
+    /// The network on these devices: its layers, and its sizes.
+    pub(crate) fn network(&self, plan: &DevicePlan) -> anyhow::Result<(Layers, NetworkSize)> {
         let hidden = if self.widths.is_empty() { &[512; 6] } else { self.widths.as_slice() };
         let features = [&[PIXELS], hidden, &[CLASSES]].concat();
         let width = sizing::width(self.width, plan);
         Ok(match self.model {
-            ModelKind::Dense => (NetworkSize::dense(&features), Layers::dense(&features)?),
-            ModelKind::Lenet => (NetworkSize::lenet(), Layers::lenet()),
-            ModelKind::Resnet18 => (NetworkSize::resnet18(width), Layers::resnet18(width)),
+            ModelKind::Dense => (Layers::dense(&features)?, NetworkSize::dense(&features)),
+            ModelKind::Lenet => (Layers::lenet(), NetworkSize::lenet()),
+            ModelKind::Resnet18 => (Layers::resnet18(width), NetworkSize::resnet18(width)),
+            ModelKind::Gpt => self.common.gpt(self.width)?,
         })
+    }
+
+    /// An optimizer that has made no step.
+    pub(crate) fn optimizer(&self) -> Box<dyn Optimizer + Send> {
+        let constants = self.extras.constants;
+        match self.model {
+            ModelKind::Gpt => {
+                Box::new(AdamW { weight_decay: constants.weight_decay, ..AdamW::default() })
+            }
+            _ => Box::new(Sgd::new(constants)),
+        }
     }
 
     /// Whether the network has batch norms, which compute other statistics for each micro-batch.
@@ -180,22 +187,31 @@ impl Arguments {
     pub(crate) fn check(&self, launch: &Launch, mesh: Mesh) -> Result<(), UsageError> {
         let of_mesh = mesh.devices();
         let of_dense = !self.widths.is_empty() && self.model != ModelKind::Dense;
-        let of_resnet = self.width.is_some() && !self.has_norms();
+        let is_gpt = self.model == ModelKind::Gpt;
+        let of_width = self.width.is_some() && !self.has_norms() && !is_gpt;
         let of_stages = self.schedule.len() + self.cut.len() > 0 || self.micro_batches.is_some();
-        let of_stages = of_stages || self.gantt.is_some() || self.export.is_some();
+        let of_stages = of_stages || self.common.gantt.is_some() || self.export.is_some();
         let each = self.schedules(mesh).iter().map(|&(_, number)| number).max().unwrap_or(1);
-        let (batch_size, pieces) = (self.train.batch_size, mesh.data * each);
+        if !is_gpt {
+            self.common.check_no_gpt()?;
+        }
+        let (batch_size, pieces) = (self.common.train.batch_size, mesh.data * each);
         let replicas = counted(mesh.data, "replica");
         Err(UsageError::new(if !launch.has_messages() {
             "stages send each other activations, and NCCL, which alone connects these processes, has no messages between \
              two: start them with mpirun"
                 .to_owned()
-        } else if let Some(devices) = self.launch.devices.filter(|&devices| devices != of_mesh) {
+        } else if let Some(devices) =
+            self.common.launch.devices.filter(|&devices| devices != of_mesh)
+        {
             format!(
                 "--mesh {mesh} has {of_mesh} devices, and --devices is {devices}: leave one of the two out"
             )
-        } else if of_dense || of_resnet {
-            "--widths is about --model dense, and --width is about --model resnet18".to_owned()
+        } else if of_dense || of_width {
+            "--widths is about --model dense, and --width is about --model resnet18 or gpt"
+                .to_owned()
+        } else if is_gpt && self.extras.constants.momentum > 0.0 {
+            "--momentum is about SGD, and --model gpt trains with AdamW: leave it out".to_owned()
         } else if mesh.pipeline == 1 && of_stages {
             let several = Mesh { pipeline: mesh.tensor.max(2), tensor: 1, ..mesh };
             format!(
@@ -227,11 +243,12 @@ impl Arguments {
                 "--export writes one list, and there are {lists} schedules: take one, such as --schedule 1f1b"
             )));
         }
+        let RunArguments { reports, gantt, .. } = &mut self.common;
         if !speaks {
-            (self.reports, self.gantt, self.export) = Default::default();
+            (*reports, *gantt, self.export) = Default::default();
         }
-        let (gantt, export) = (self.gantt.as_deref(), self.export.as_deref());
+        let (gantt, export) = (gantt.as_deref(), self.export.as_deref());
         let csv: Format = ("a CSV file", &["csv"]);
-        self.reports.check(&[("--gantt", gantt, SVG), ("--export", export, csv)], None)
+        reports.check(&[("--gantt", gantt, SVG), ("--export", export, csv)], None)
     }
 }

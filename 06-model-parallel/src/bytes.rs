@@ -243,11 +243,11 @@ pub(crate) fn weigh(
                 (gradients(cost.parameters, 0), activations(cost.activations + cost.halves, 0))
             }
             Action::Gather => (parameters(cost.parameters), none),
-            // A row that arrives is copied to the layers.
-            Action::Wait if !std::mem::replace(&mut whole[unit], true) => {
-                (parameters(cost.parameters), parameters(cost.parameters))
+            // The layers take over the memory of the row that arrives. A row from before is freed.
+            Action::Wait if std::mem::replace(&mut whole[unit], true) => {
+                (none, parameters(cost.parameters))
             }
-            Action::Wait => (none, parameters(cost.parameters)),
+            Action::Wait => (none, none),
             Action::Free => {
                 whole[unit] = false;
                 (none, parameters(cost.parameters))

@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::iter::successors;
 
 use harness::report::counted;
-use itertools::Itertools as _;
+use itertools::{EitherOrBoth, Itertools as _};
 
 use crate::Refused;
 use crate::bytes::Cost;
@@ -454,25 +454,19 @@ fn check_order_of_messages(schedule: &Schedule) -> Result<(), Error> {
 /// Checks that all replicas, each with its own list, start their collectives in one order. Otherwise a sum of one unit
 /// would meet a gather of another.
 pub fn in_one_order(replicas: &[Vec<Instruction>]) -> Result<(), Error> {
-    let collectives = |list: &Vec<Instruction>| {
-        let of_list = list.iter().filter(|it| it.action.is_collective());
-        of_list.copied().collect::<Vec<_>>()
-    };
-    let named = |it: Option<Instruction>| it.map_or_else(|| "none".to_owned(), |it| it.to_string());
-    let all = replicas.iter().map(collectives).collect_vec();
-    for (replica, of_replica) in all.iter().enumerate().skip(1) {
-        let pairs = all[0].iter().copied().zip_longest(of_replica.iter().copied()).enumerate();
-        for (number, (first, other)) in pairs.map(|(number, pair)| (number, pair.left_and_right()))
-        {
-            if first != other {
-                let text = format!(
-                    "collective {number}: replica 0 starts {}, replica {replica} {}. All replicas start their collectives \
-                     in one order",
-                    named(first),
-                    named(other)
-                );
-                return broken(Law::Messages, &[], text);
-            }
+    let collectives =
+        |of: usize| replicas[of].iter().filter(|it: &&Instruction| it.action.is_collective());
+    let named = |it: Option<&Instruction>| it.map_or("none".to_owned(), Instruction::to_string);
+    for replica in 1..replicas.len() {
+        let pairs = collectives(0).zip_longest(collectives(replica));
+        let mut pairs = pairs.map(EitherOrBoth::left_and_right).enumerate();
+        if let Some((number, (first, other))) = pairs.find(|(_, (first, other))| first != other) {
+            let (first, other) = (named(first), named(other));
+            let text = format!(
+                "collective {number}: replica 0 starts {first}, replica {replica} {other}. All replicas start their \
+                 collectives in one order"
+            );
+            return broken(Law::Messages, &[], text);
         }
     }
     Ok(())

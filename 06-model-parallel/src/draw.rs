@@ -1,16 +1,12 @@
 //! `--draw`: schedules as text, without training.
 
-use std::io;
-use std::path::Path;
-
 use anyhow::bail;
 use devices::SeveralDevices;
-use drawing::Place;
 use harness::cli::UsageError;
-use harness::report::{self, counted, file, joined, line, number, paragraph, thousands};
+use harness::report::{self, counted, joined, line, number, paragraph, thousands};
 use itertools::Itertools as _;
-use model_parallel::gantt::chart;
 use model_parallel::mesh::Mesh;
+use model_parallel::runs::{draw_steps, write};
 use model_parallel::{Checked, Cost, Kind, Timeline, UNBOUNDED, check};
 
 use crate::arguments::Arguments;
@@ -22,7 +18,7 @@ const MOST_COLUMNS: usize = 1000;
 /// `--gantt` draws a picture, too, and with `--export` writes the list. A process that does not speak only checks the flags.
 /// Fails with a [`UsageError`] when there is no such schedule, or a drawing is too wide.
 pub(crate) fn draw(mut flags: Arguments, speaks: bool) -> anyhow::Result<()> {
-    let stages = flags.launch.devices.unwrap_or(SeveralDevices::DEFAULT);
+    let stages = flags.common.launch.devices.unwrap_or(SeveralDevices::DEFAULT);
     let schedules = flags.schedules(Mesh::pipeline(stages));
     for &(kind, micro_batches) in &schedules {
         kind.check(stages, micro_batches).map_err(UsageError::new)?;
@@ -70,19 +66,10 @@ pub(crate) fn draw(mut flags: Arguments, speaks: bool) -> anyhow::Result<()> {
     }
     paragraph(least_idle(&drawn))?;
     let list = || drawn.iter().map(|(_, checked, _)| checked.schedule().to_pytorch()).collect();
-    let exported = write("--export", flags.export.as_deref(), &list);
-    let picture = || {
-        let title = "Predicted steps: a forward pass takes one unit of time, a backward pass two, a message nothing";
-        let steps = drawn.iter().map(|(name, _, step)| (&**name, [step])).collect_vec();
-        chart(title, None, &steps).svg(Place::File)
-    };
-    Ok(write("--gantt", flags.gantt.as_deref(), &picture).and(exported)?)
-}
-
-/// Writes the file of a flag, if there is one.
-pub(crate) fn write(flag: &str, path: Option<&Path>, text: &dyn Fn() -> String) -> io::Result<()> {
-    let write = |path| file::write_flag(flag, path, |file| file.write_all(text().as_bytes()));
-    path.map_or(Ok(()), write)
+    let exported = write("--export", flags.export.as_deref(), list);
+    let title = "Predicted steps: a forward pass takes one unit of time, a backward pass two, a message nothing";
+    let steps = drawn.iter().map(|(name, _, step)| (&**name, [step])).collect_vec();
+    Ok(draw_steps(flags.common.gantt.as_deref(), title, &[], &steps).and(exported)?)
 }
 
 /// Checks a schedule, and predicts its step in units of time.

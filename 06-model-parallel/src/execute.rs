@@ -28,7 +28,7 @@ use concise_wrapper::weights::{Named, Snapshot, Weights};
 use concise_wrapper::{Error, Model, Network, allreduce_sums, replicas, text};
 use datasets::Dataset;
 use harness::records::BatchSums;
-use ops::cross_entropy;
+use ops::{cross_entropy, loss_and_correct};
 use params_and_allreduce::Algorithm;
 use params_and_allreduce::communicator::{self, SharedCommunicator};
 use scratch_data_parallel::FixedTree;
@@ -38,12 +38,14 @@ use split_batch::loader::{LocalBatch, Shards};
 
 use crate::bytes::Bytes;
 use crate::check::{Checked, in_one_order};
+use crate::gpt::loss_of_parts;
 use crate::instructions::{Instruction, Schedule};
+use crate::layers::Layers;
 use crate::mesh::{Axis, Mesh};
 use crate::simulate::{Span, Timeline, peaks};
 use begin::{behind_nothing_to_train, each_in_one_stage, not_recomputed, with_shapes};
 use step::StepState;
-use unit::{Replicas, Unit, Whole, joined};
+use unit::{Replicas, Unit, Whole, joined, refuse};
 
 /// The largest number of timelines that an executor keeps.
 const MOST_STEPS: usize = 200;
@@ -51,18 +53,49 @@ const MOST_STEPS: usize = 200;
 /// The choices of a training.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
-    /// The loss of a micro-batch, summed over its samples, from the logits and the labels.
-    pub loss: fn(&Tensor, &Tensor) -> TensorResult<Tensor>,
+    /// Computes the loss of a micro-batch, summed over its labels, and the sums of loss and correct answers (`[2]`,
+    /// f64), from the logits of this rank, the labels `[N]`, and the ranks that share the layers.
+    pub loss: fn(&Tensor, &Tensor, &SharedCommunicator) -> TensorResult<(Tensor, Tensor)>,
+    /// Whether the model reads tokens (u32), and not images.
+    pub takes_tokens: bool,
     /// Whether gradients and losses are added along the tree of chapter 4: the bits of any number of replicas.
     pub by_shards: bool,
     /// The all-reduce of whole gradients that are not added along the tree.
     pub algorithm: Algorithm,
 }
 
+impl Settings {
+    /// Of images and their classes: the cross-entropy, and running sums.
+    pub const IMAGES: Self = Self {
+        loss: |logits, labels, _| {
+            let loss = cross_entropy(logits, labels)?;
+            let sums = loss_and_correct(&loss, logits, labels)?;
+            Ok((loss, sums))
+        },
+        takes_tokens: false,
+        by_shards: false,
+        algorithm: Algorithm::OneShot,
+    };
+
+    /// Of tokens and the next tokens: the same, and ranks may share the vocabulary.
+    pub const TOKENS: Self = Self {
+        loss: |logits, labels, parts| match parts.world_size() {
+            1 => (Self::IMAGES.loss)(logits, labels, parts),
+            _ => loss_of_parts(logits, labels, parts),
+        },
+        takes_tokens: true,
+        ..Self::IMAGES
+    };
+
+    /// The settings of a model, with running sums.
+    pub fn of(layers: &Layers) -> Self {
+        if layers.takes_tokens() { Self::TOKENS } else { Self::IMAGES }
+    }
+}
+
 impl Default for Settings {
-    /// The cross-entropy, and running sums.
     fn default() -> Self {
-        Self { loss: cross_entropy, by_shards: false, algorithm: Algorithm::default() }
+        Self::IMAGES
     }
 }
 
@@ -125,9 +158,9 @@ impl<M: ModuleT> Executor<Whole<M>> {
     /// The executor of a stage on one rank of `mesh`. All ranks call this together.
     ///
     /// `networks` are the units of the stage: [`Schedule::units_of`]. From now on their batch norms normalise by
-    /// micro-batch. `sample` is the shape of one sample of the data, such as `[1, 28, 28]`. The settings are the
-    /// default. Fails when mesh, schedule and networks do not fit together, when two stages have a tensor of one name,
-    /// or when another rank stops or stalls.
+    /// micro-batch. `sample` is the shape of one sample of the data, such as `[1, 28, 28]`, or `[64]` for 64 tokens. The
+    /// settings are the default. Fails when mesh, schedule and networks do not fit together, when two stages have a
+    /// tensor of one name, or when another rank stops or stalls.
     pub fn new(
         checked: &Checked,
         networks: Vec<Network<M>>,
@@ -213,7 +246,7 @@ impl<U: Unit> Executor<U> {
             each_in_one_stage(&pipeline, made.iter().map(|(_, unit)| unit.network().weights()))?;
             Box::new(made.into_iter().map(Ok))
         };
-        let units = with_shapes(schedule, units, &pipeline, sample)
+        let units = with_shapes(schedule, units, &pipeline, (sample, settings))
             .map_err(|error| failed(stage, ", before the first step", error))?;
         let checked = behind_nothing_to_train(checked, &units, &pipeline)?;
         // All clocks count from one moment. No rank leaves a barrier at exactly the moment of another.
@@ -244,6 +277,11 @@ impl<U: Unit> Executor<U> {
     /// The units of this stage, in the order of the model.
     pub fn units(&self) -> impl Iterator<Item = &U> {
         self.units.iter().map(|it| &it.unit)
+    }
+
+    /// The number of ranks that share each layer.
+    pub fn parts(&self) -> usize {
+        self.parts.world_size()
     }
 
     /// The schedule that is executed: without the gradients that nobody needs.
@@ -361,7 +399,7 @@ impl<U: Unit> Model for Executor<U> {
     /// Executes every instruction of this stage's list. All ranks call this together.
     ///
     /// The shards of `share` are the micro-batches, of any sizes. Unit 0 uses the images and the last unit the labels.
-    /// A black image stands in for an empty micro-batch, and its loss and statistics count nothing.
+    /// A black image or a text of tokens 0 stands in for an empty micro-batch, and its loss and statistics count nothing.
     fn step(
         &self,
         share: &LocalBatch,
@@ -439,10 +477,6 @@ impl Measured {
 /// The shape of a batch of so many samples.
 fn batch_of(rows: usize, sample: &[usize]) -> Shape {
     [&[rows], sample].concat().into()
-}
-
-fn refuse<T>(text: String) -> Result<T, Error> {
-    Err(candle_core::Error::Msg(text).into())
 }
 
 /// Adds to an error the stage and its instruction or phase.

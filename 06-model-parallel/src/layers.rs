@@ -33,6 +33,7 @@ type Build = dyn Fn(&Builder<'_>) -> Result<Layer> + Send + Sync;
 pub struct Layers {
     name: String,
     list: Vec<Arc<Build>>,
+    takes_tokens: bool,
 }
 
 /// A run of layers of a model, in order.
@@ -56,11 +57,21 @@ pub struct Builder<'a> {
     pub group: &'a SharedCommunicator,
     /// The axes of the tensors that are cut, by name.
     cuts: RefCell<BTreeMap<String, usize>>,
+    /// The number of things of which each rank has as many, by name.
+    shares: RefCell<BTreeMap<String, usize>>,
 }
 
 impl<'a> Builder<'a> {
     fn new(vb: &'a VarBuilder<'a>, norms: &'a Norms, group: &'a SharedCommunicator) -> Self {
-        Self { vb, norms, group, cuts: RefCell::default() }
+        Self { vb, norms, group, cuts: RefCell::default(), shares: RefCell::default() }
+    }
+
+    /// This rank's share of things of which each rank has as many, such as heads. Fails when the number of ranks does not
+    /// divide the number of things: the message names the things.
+    pub fn share(&self, what: &str, count: usize) -> Result<usize> {
+        check_share(what, count, self.group.world_size())?;
+        self.shares.borrow_mut().insert(what.to_owned(), count);
+        Ok(count / self.group.world_size())
     }
 
     /// This rank's part of a tensor of this shape, cut along an axis. With `None`, each rank has the whole tensor. Fails when
@@ -113,6 +124,13 @@ impl ParameterSpec {
     }
 }
 
+fn check_share(what: &str, count: usize, ranks: usize) -> Result<()> {
+    match count.is_multiple_of(ranks) {
+        true => Ok(()),
+        false => refuse(format!("{count} {what} cannot be cut into {ranks} equal parts")),
+    }
+}
+
 /// Refuses a command line, so without a backtrace.
 fn refuse(text: String) -> Result<()> {
     Err(TensorError::Msg(text))
@@ -127,7 +145,18 @@ fn shared<'a>(parameters: &'a [ParameterSpec], name: &str) -> Option<(&'a Parame
 impl Layers {
     /// An empty list for a model of this name.
     pub fn named(name: impl Into<String>) -> Self {
-        Self { name: name.into(), list: Vec::new() }
+        Self { name: name.into(), list: Vec::new(), takes_tokens: false }
+    }
+
+    /// The list of a model that reads tokens (u32), and not images.
+    #[must_use]
+    pub fn of_tokens(self) -> Self {
+        Self { takes_tokens: true, ..self }
+    }
+
+    /// Whether the model reads tokens.
+    pub fn takes_tokens(&self) -> bool {
+        self.takes_tokens
     }
 
     /// The name of the model, such as `dense stack 784-512-10`.
@@ -150,6 +179,19 @@ impl Layers {
     }
     // ANCHOR_END: then
 
+    /// Puts another layer in the place of layer `number`, such as an exercise's. Panics when there is no such layer.
+    #[must_use]
+    pub fn replace<L: ModuleT + Send + Sync + 'static>(
+        self,
+        number: usize,
+        build: impl Fn(&Builder<'_>) -> Result<L> + Send + Sync + 'static,
+    ) -> Self {
+        let mut layers = self.then(build);
+        // The last layer takes the place.
+        layers.list.swap_remove(number);
+        layers
+    }
+
     /// The number of layers.
     pub fn len(&self) -> usize {
         self.list.len()
@@ -170,6 +212,11 @@ impl Layers {
     /// The parameters of some of the layers, in order. The layers are built of tensors without memory: a model on paper may
     /// fit no machine that is here. Fails when there are no such layers.
     pub fn parameters(&self, layers: Range<usize>) -> Result<Vec<ParameterSpec>> {
+        self.asked(layers).map(|(parameters, _)| parameters)
+    }
+
+    /// The parameters, and the shares: everything that the layers ask a builder for.
+    fn asked(&self, layers: Range<usize>) -> Result<(Vec<ParameterSpec>, BTreeMap<String, usize>)> {
         let asked = Mutex::default();
         let source = VarBuilder::from_backend(Box::new(Blank(&asked)), DType::F32, Device::Cpu);
         let (norms, group) = (Norms::default(), Alone(Device::Cpu).into());
@@ -180,16 +227,17 @@ impl Layers {
             let cut = cuts.get(&name).copied();
             ParameterSpec { name, shape: shape.into_dims(), cut }
         };
-        Ok(asked.into_iter().map(spec).collect())
+        Ok((asked.into_iter().map(spec).collect(), builder.shares.into_inner()))
     }
 
-    /// Checks that layers can be cut into so many parts. Fails when no layer can be cut, or a tensor has too few
-    /// features: the message names the model or the tensor.
+    /// Checks that layers can be cut into so many parts. Fails when no layer can be cut, a tensor has too few features, or
+    /// things cannot be shared out evenly: the message names the model, the tensor or the things.
     pub fn check_parts(&self, parts: usize) -> Result<()> {
-        let parameters = self.parameters(0..self.len())?;
+        let (parameters, shares) = self.asked(0..self.len())?;
         if parameters.iter().all(|spec| spec.cut.is_none()) {
             return refuse(format!("{} is split in stages only", self.name));
         }
+        shares.iter().try_for_each(|(what, &count)| check_share(what, count, parts))?;
         parameters.iter().try_for_each(|spec| spec.check(parts))
     }
 

@@ -23,6 +23,7 @@
 //! | module | subject |
 //! | --- | --- |
 //! | [`layers`], [`networks`] | a model as a list of layers, of which a device builds its own |
+//! | [`gpt`] | a GPT as a list of layers |
 //! | [`instructions`] | a step is a list: the language |
 //! | [`orders`] | lists: naive, GPipe, 1F1B, interleaved, zero-bubble |
 //! | [`mod@check`] | the laws that every list keeps, and deadlock |
@@ -32,11 +33,15 @@
 //! | [`partition`] | where to cut the model: the smallest largest stage |
 //! | [`tensor_parallel`] | every device holds a part of every layer |
 //! | [`mesh`] | replicas, stages and parts together |
+//! | [`generate`] | a text that a trained GPT writes |
+//! | [`runs`] | the runs of a program: this stage's and the next stage's |
 
 pub mod bytes;
 pub mod check;
 pub mod execute;
 pub mod gantt;
+pub mod generate;
+pub mod gpt;
 pub mod held;
 pub mod instructions;
 pub mod layers;
@@ -45,12 +50,14 @@ pub mod networks;
 pub mod orders;
 pub mod partition;
 pub mod pytorch;
+pub mod runs;
 pub mod simulate;
 pub mod tensor_parallel;
 
 pub use bytes::{Bytes, Cost};
 pub use check::{Checked, check};
 pub use execute::Executor;
+pub use gpt::Gpt;
 pub use instructions::{Action, Instruction, Schedule, UNBOUNDED};
 pub use orders::Kind;
 pub use simulate::Timeline;

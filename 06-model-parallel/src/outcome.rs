@@ -1,123 +1,88 @@
 //! The results of a way, in numbers.
 
+use concise_wrapper::launch::Launch;
 use harness::report::outputs::Outputs;
-use harness::report::summary::Summary;
 use itertools::Itertools as _;
 use model_parallel::Timeline;
-use model_parallel::mesh::Axis;
-use model_state::weights_hash::WeightsHash;
-use ops::difference::largest_difference;
+use model_parallel::execute::Held;
+use model_parallel::runs::{self, Trained};
 use serde_json::{Value, json};
 
 use crate::plan::{Prepared, Way};
-use crate::train::Trained;
 
 /// The results of a way.
-pub(crate) struct Outcome<'a> {
-    pub(crate) way: &'a Way,
-    pub(crate) trained: Trained,
-    pub(crate) summary: Summary,
-    pub(crate) seconds_per_step: f64,
-    /// The largest differences from the weights of one device, after the first step and at the end.
-    pub(crate) errors: [Option<f64>; 2],
-    /// A pipeline's predicted step, and the measured step with the median bubble.
-    pub(crate) steps: Option<[Timeline; 2]>,
+pub(crate) type Outcome<'a> = runs::Outcome<'a, Way>;
+
+/// Summarises the results of a way, and writes them to the files of the run. `before` has the earlier ways.
+pub(crate) fn of_way<'a>(
+    way: &'a Way,
+    trained: Trained,
+    before: &[Outcome<'a>],
+    (launch, prepared): (&Launch, &Prepared),
+    outputs: &mut Outputs,
+) -> anyhow::Result<Outcome<'a>> {
+    // With batch norms, other micro-batches are another function.
+    let is_comparable = |it: &&Outcome<'_>| {
+        it.run.is_alone() && (it.run.shards == way.shards || !prepared.flags.has_norms())
+    };
+    let outcome = Outcome::new(
+        (way, &way.name, way.title(), prepared.training.plan(way.mesh.devices())),
+        trained,
+        before.iter().find(is_comparable),
+        (way.predicted.as_ref(), Timeline::bubble),
+        (launch, &prepared.training.setup),
+        outputs,
+    )?;
+    if let Some(metrics) = &mut outputs.metrics {
+        metrics.write_json("split", &line(&outcome))?;
+    }
+    Ok(outcome)
 }
 
-impl<'a> Outcome<'a> {
-    /// Summarises the results of a way, and writes them to the files of the run. `before` has the earlier ways.
-    pub(crate) fn new(
-        way: &'a Way,
-        prepared: &Prepared,
-        mut trained: Trained,
-        before: &[Outcome<'_>],
-        outputs: &mut Outputs,
-    ) -> anyhow::Result<Self> {
-        // A pipeline has its weights by stage, and one device has parameters before buffers.
-        trained.weights.iter_mut().for_each(|named| named.sort_by(|(a, _), (b, _)| a.cmp(b)));
-        let Trained { records, weights, .. } = &trained;
-        let (setup, hash) = (&prepared.setup, WeightsHash::new(&weights[1])?);
-        let mut summary = setup.summary(&way.name, prepared.devices_of(way), records, hash);
-        if !way.is_alone() {
-            summary.devices.clone_from(&prepared.devices);
-            summary.method = Some(way.title());
-        }
-        outputs.run_ended(&summary, records)?;
-        let batches = setup.data.train.len().div_ceil(setup.options.batch_size);
-        let seconds_per_step = summary.seconds_per_epoch / batches as f64;
-        // With batch norms, other micro-batches are another function.
-        let is_comparable = |it: &&Outcome<'_>| {
-            it.way.is_alone() && (it.way.shards == way.shards || !prepared.flags.has_norms())
-        };
-        let one = before.iter().find(is_comparable);
-        // After an interrupt, a way may have trained for fewer epochs.
-        let complete = one.filter(|it| it.summary.epochs_trained == summary.epochs_trained);
-        let error = |one: Option<&Outcome<'_>>, at: usize| {
-            one.map(|it| largest_difference(&weights[at], &it.trained.weights[at])).transpose()
-        };
-        let errors = [error(one, 0)?, error(complete, 1)?];
-        let measured = Timeline::median(&trained.steps, Timeline::bubble);
-        let steps = way.predicted.clone().zip(measured.cloned()).map(Into::into);
-        let outcome = Self { way, trained, summary, seconds_per_step, errors, steps };
-        if let Some(metrics) = &mut outputs.metrics {
-            metrics.write_json("split", &outcome.line())?;
-        }
-        Ok(outcome)
-    }
+/// The line of the metrics.
+fn line(Outcome { run: way, trained, seconds_per_step, steps, .. }: &Outcome<'_>) -> Value {
+    let [predicted, measured] =
+        steps.as_ref().map(|it| it.each_ref().map(Some)).unwrap_or_default();
+    let peaks = |it: &Timeline| {
+        let of_stage = |stage| json!({"peak": it.peak(stage), "total": it.peak_total(stage)});
+        (0..it.stages).map(of_stage).collect_vec()
+    };
+    json!({
+        "run": way.name,
+        "cut": if way.has_stages() { &way.cut[..] } else { &[] },
+        "seconds_per_step": seconds_per_step,
+        "held": trained.held,
+        "predicted": predicted,
+        "predicted_bubble": predicted.map(Timeline::bubble),
+        "measured": measured,
+        "measured_bubble": measured.map(Timeline::bubble),
+        "predicted_held": predicted.map(peaks),
+    })
+}
 
-    /// The line of the metrics.
-    fn line(&self) -> Value {
-        let way = self.way;
-        let [predicted, measured] =
-            self.steps.as_ref().map(|it| it.each_ref().map(Some)).unwrap_or_default();
-        let peaks = |it: &Timeline| {
-            let of_stage = |stage| json!({"peak": it.peak(stage), "total": it.peak_total(stage)});
-            (0..it.stages).map(of_stage).collect_vec()
-        };
-        json!({
-            "run": way.name,
-            "cut": if way.has_stages() { &way.cut[..] } else { &[] },
-            "seconds_per_step": self.seconds_per_step,
-            "held": self.trained.held,
-            "predicted": predicted,
-            "predicted_bubble": predicted.map(Timeline::bubble),
-            "measured": measured,
-            "measured_bubble": measured.map(Timeline::bubble),
-            "predicted_held": predicted.map(peaks),
-        })
-    }
+/// The name in a sentence.
+pub(crate) fn name(it: &Outcome<'_>) -> String {
+    let Way { label, shards, .. } = it.run;
+    let several = *shards > 1 && it.run.is_alone();
+    if several { format!("{label} on {shards} micro-batches") } else { label.clone() }
+}
 
-    /// The name in a sentence.
-    pub(crate) fn name(&self) -> String {
-        let Way { label, shards, .. } = self.way;
-        let several = *shards > 1 && self.way.is_alone();
-        if several { format!("{label} on {shards} micro-batches") } else { label.clone() }
-    }
+/// The predicted and the measured share of the time in which the devices of a pipeline are idle.
+pub(crate) fn idle(it: &Outcome<'_>) -> Option<[f64; 2]> {
+    it.steps.as_ref().map(|steps| steps.each_ref().map(Timeline::bubble))
+}
 
-    /// The bytes of the fullest device.
-    pub(crate) fn bytes(&self) -> usize {
-        self.trained.held.iter().map(|held| held.total).max().unwrap_or(0)
-    }
-
-    /// The predicted and the measured share of the time in which the devices of a pipeline are idle.
-    pub(crate) fn idle(&self) -> Option<[f64; 2]> {
-        self.steps.as_ref().map(|steps| steps.each_ref().map(Timeline::bubble))
-    }
-
-    /// The largest error of predicted bytes, as a share of the measured bytes.
-    pub(crate) fn error_of_bytes(&self) -> Option<f64> {
-        let Way { mesh, by_shards, ref predicted, .. } = *self.way;
-        // The prediction is about whole layers and running sums.
-        let step = predicted.as_ref().filter(|_| mesh.tensor == 1 && !by_shards)?;
-        let peak = |device| step.peak(mesh.coordinate(device, Axis::Pipeline));
-        let held = self.trained.held.iter().enumerate();
-        held.map(|(device, held)| peak(device).largest_error(held.peak)).reduce(f64::max)
-    }
+/// The largest error of predicted bytes, as a share of the measured bytes.
+pub(crate) fn error_of_bytes(it: &Outcome<'_>) -> Option<f64> {
+    let error =
+        |(device, held): (usize, &Held)| Some(it.run.held(device)?.peak.largest_error(held.peak));
+    it.trained.held.iter().enumerate().filter_map(error).reduce(f64::max)
 }
 
 #[cfg(test)]
 pub(crate) mod tests {
     use clap::Parser as _;
+    use harness::report::summary::Summary;
     use model_parallel::Bytes;
     use model_parallel::instructions::{Action, Instruction};
     use model_parallel::layers::Layers;
@@ -143,9 +108,9 @@ pub(crate) mod tests {
             seconds_per_epoch: 10.0,
             ..Summary::default()
         };
-        let outcome = |(way, &seconds_per_step)| {
+        let outcome = |(run, &seconds_per_step)| {
             let (trained, summary) = (Trained::default(), summary.clone());
-            Outcome { way, trained, summary, seconds_per_step, errors: [None; 2], steps: None }
+            Outcome { run, trained, summary, seconds_per_step, errors: [None; 2], steps: None }
         };
         ways.iter().zip(times).map(outcome).collect()
     }

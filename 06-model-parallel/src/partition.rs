@@ -11,7 +11,7 @@
 use std::ops::Range;
 use std::time::Instant;
 
-use candle_core::{Device, ModuleT, Result as TensorResult, Tensor, Var};
+use candle_core::{DType, Device, ModuleT, Result as TensorResult, Tensor, Var};
 use concise_wrapper::optimizer::Optimizer;
 use concise_wrapper::{Network, Precision};
 use ops::backward::{backward_from, backward_in_halves};
@@ -105,8 +105,8 @@ pub fn cut_by_hand(begins: &[usize], layers: usize) -> Result<Vec<Range<usize>>,
 // ANCHOR_END: by_hand
 
 // ANCHOR: measure
-/// How to measure: the shape of one sample, such as `[1, 28, 28]`, the samples of a micro-batch, and the number of
-/// tries. Of all tries, the least counts.
+/// How to measure: the shape of one sample, such as `[1, 28, 28]` or `[64]` tokens, the samples of a micro-batch, and
+/// the number of tries. Of all tries, the least counts.
 #[derive(Clone, Copy, Debug)]
 #[expect(missing_docs, reason = "the lines above explain the fields")]
 pub struct Setting<'a> {
@@ -137,7 +137,10 @@ pub fn measure(
 ) -> TensorResult<Vec<Cost>> {
     let (precision, Setting { sample, rows, tries }) = (precision.into(), setting);
     let shape = [&[rows], sample].concat();
-    let mut x = Tensor::randn(0f32, 1.0, shape, device)?.to_dtype(precision.weights())?;
+    let mut x = match layers.takes_tokens() {
+        true => Tensor::zeros(shape, DType::U32, device)?,
+        false => Tensor::randn(0f32, 1.0, shape, device)?.to_dtype(precision.weights())?,
+    };
     let of_unit = |unit: &Range<usize>| {
         let network = layers.build(unit.clone(), 0, precision, device)?;
         let (output, mut least) = once(&network, &x, unit.start == 0, optimizer)?;

@@ -5,41 +5,24 @@ use std::ops::Range;
 
 use anyhow::{Result, bail};
 use concise_wrapper::launch::Launch;
-use concise_wrapper::optimizer::Sgd;
-use concise_wrapper::sizing;
-use datasets::SAMPLE;
-use devices::DevicePlan;
 use harness::cli::{UsageError, each_once};
 use harness::report::counted;
 use itertools::Itertools as _;
+use model_parallel::execute::Held;
 use model_parallel::layers::Layers;
-use model_parallel::mesh::Mesh;
-use model_parallel::partition::{self, Setting, shorten};
+use model_parallel::mesh::{Axis, Mesh};
+use model_parallel::partition::{self, shorten};
+use model_parallel::runs::{RunArguments, Training};
 use model_parallel::{Checked, Cost, Kind, Timeline, UNBOUNDED, check};
-use trainer::TrainSetup;
-use trainer::memory::Footprint;
 
 use crate::arguments::Arguments;
 use crate::draw;
 
-/// On a CPU, the number of training and test images without `--train-size` and `--test-size`.
-const IMAGES_ON_A_CPU: (usize, usize) = (10_240, 2_000);
-
-/// The number of times that each layer is measured. The least counts.
-const TIMES: usize = 5;
-
 /// The flags of a call that trains, checked, with the data loaded.
 pub(crate) struct Prepared {
     pub(crate) flags: Arguments,
-    pub(crate) setup: TrainSetup,
-    pub(crate) layers: Layers,
+    pub(crate) training: Training,
     pub(crate) ways: Vec<Way>,
-    pub(crate) notes: Vec<String>,
-    /// The devices of this process, and one of them alone.
-    several: DevicePlan,
-    one: DevicePlan,
-    /// The names of all processes' devices, in the process that prints.
-    pub(crate) devices: Vec<String>,
 }
 
 /// One way to train: a mesh of devices, and the order of work on the mesh.
@@ -78,6 +61,13 @@ impl Way {
     /// without `--shards`, round in another way.
     pub(crate) fn has_same_bits(&self) -> bool {
         self.mesh.tensor == 1 && (self.mesh.data == 1 || self.by_shards)
+    }
+
+    /// The predicted bytes of a device. The prediction is about whole layers and running sums.
+    pub(crate) fn held(&self, device: usize) -> Option<Held> {
+        let step = self.predicted.as_ref().filter(|_| self.mesh.tensor == 1 && !self.by_shards)?;
+        let stage = self.mesh.coordinate(device, Axis::Pipeline);
+        Some(Held { peak: step.peak(stage), total: step.peak_total(stage), sent: 0 })
     }
 
     /// The name, and the number of devices if there are several.
@@ -197,45 +187,28 @@ impl Prepared {
             draw::draw(flags, launch.speaks())?;
             return Ok(None);
         }
-        let devices = flags.mesh.map(|mesh| mesh.devices()).or(flags.launch.devices);
-        let (several, world_size) = launch.plan(&flags.launch.each, devices)?;
+        let RunArguments { launch: devices, .. } = &flags.common;
+        let asked = flags.mesh.map(|mesh| mesh.devices()).or(devices.devices);
+        let (several, world_size) = launch.plan(&devices.each, asked)?;
         let mesh = flags.mesh.unwrap_or(Mesh::pipeline(world_size));
         flags.check(launch, mesh)?;
-        let part = sizing::limit_images(&mut flags.train, &several, IMAGES_ON_A_CPU);
-        let mut notes =
-            launch.note(&several).into_iter().chain(sizing::note(None, part)).collect_vec();
-        let (size, layers) = flags.network(&several)?;
-        let one = flags.launch.each.plan_one_of(&several)?;
+        let ((layers, size), mut notes) = (flags.network(&several)?, Vec::new());
         let mut ways = flags.ways(mesh, &layers, &mut notes)?;
         // Each process has a device, so no process trains alone.
         ways.retain(|way| launch.processes().is_none() || !way.is_alone());
         flags.check_files(launch.speaks(), mesh)?;
         // Each rank of tensor parallelism has whole activations, and copies in messages.
         let activations = ways.iter().map(|way| way.mesh.tensor).max().filter(|&parts| parts > 1);
-        let footprint = Footprint {
-            // Each run keeps its results, and the threads of its ranks leave their memory to the next run.
-            weights: 2 + 4 * ways.len(),
-            activations: activations.map_or(1, |parts| 2 * parts),
-            batches: several.len() as f64 / world_size as f64,
-            ..Footprint::new(size, &several)
-        };
-        let mut setup = launch.one_first(|first| {
-            flags.train.data.follows = !first;
-            flags.train.prepare(&flags.reports, mesh.data, mesh.data, &footprint)
-        })?;
-        notes.extend(setup.data_note.take());
-        Ok(Some(Self { flags, setup, layers, ways, notes, several, one, devices: Vec::new() }))
-    }
-
-    /// The devices of this process for a way.
-    pub(crate) fn devices_of(&self, way: &Way) -> &DevicePlan {
-        if way.is_alone() { &self.one } else { &self.several }
+        // Each run keeps its results, and the threads of its ranks leave their memory to the next run.
+        let copies = (2 + 4 * ways.len(), activations.map_or(1, |parts| 2 * parts));
+        let (model, plan) = ((layers, size), (several, world_size, mesh.data));
+        let training = Training::prepare(launch, &mut flags.common, model, plan, copies, notes)?;
+        Ok(Some(Self { flags, training, ways }))
     }
 
     /// Cuts the model by the measured costs of its layers. All processes call this together: the process that prints measures
     /// and predicts, and all processes get its cuts.
     pub(crate) fn cut_by_cost(&mut self, launch: &Launch) -> Result<()> {
-        self.devices = launch.devices(&self.several)?;
         let measures = launch.speaks() && self.ways.iter().any(Way::has_stages);
         launch.agree(if measures { self.measure() } else { Ok(()) })?;
         let cuts = launch.of_speaker(self.ways.iter().map(|way| way.cut.clone()).collect_vec())?;
@@ -247,42 +220,37 @@ impl Prepared {
 
     /// Measures the layers on the first device, for each size of a micro-batch. Then cuts and predicts all pipelines.
     fn measure(&mut self) -> Result<()> {
-        let device = self.several.slots()[0].open()?;
-        let Self { flags, setup, layers, ways, notes, .. } = self;
-        let batch = setup.options.batch_size.min(setup.data.train.len());
-        let mut known = HashMap::new();
-        let mut costs = |units: &[Range<usize>], rows: usize| -> Result<Vec<Cost>> {
-            let key = (units.to_vec(), rows);
+        let Self { flags, training, ways } = self;
+        let (device, each) =
+            (training.several.slots()[0].open()?, partition::each(&training.layers));
+        let (mut known, mut notes) = (HashMap::new(), Vec::new());
+        let mut costs = |units: &[Range<usize>], shards: usize| -> Result<Vec<Cost>> {
+            let key = (units.to_vec(), shards);
             if !known.contains_key(&key) {
-                let setting = Setting { sample: &SAMPLE, rows, tries: TIMES };
-                let (sgd, on) = (&mut Sgd::new(flags.extras.constants), device.tensors());
-                let measure = || partition::measure(layers, units, setting, setup.dtype, on, sgd);
-                known.insert(key.clone(), device.run(measure)?);
+                let optimizer = &mut *flags.optimizer();
+                known.insert(key.clone(), training.costs(&device, units, shards, optimizer)?);
             }
             Ok(known[&key].clone())
         };
-        let (each, rows) = (partition::each(layers), |way: &Way| batch.div_ceil(way.shards));
         let mut pipelines = ways.iter_mut().filter(|way| way.has_stages()).collect_vec();
         // The smallest micro-batches belong to the schedules that should be fast.
-        let smallest = pipelines.iter().map(|way| rows(way)).min().unwrap_or(batch);
-        let totals = costs(&each, smallest)?.iter().map(Cost::total).collect_vec();
+        let most = pipelines.iter().map(|way| way.shards).max().unwrap_or(1);
+        let totals = costs(&each, most)?.iter().map(Cost::total).collect_vec();
         for way in &mut pipelines {
             let mut how = "as asked";
             if flags.cut.is_empty() {
                 (how, way.cut) = ("by measured cost", partition::cut(&totals, way.cut.len())?);
                 if way.kind.chunks() > 1 {
-                    way.cut = shorten(&way.checked, &costs(&each, rows(way))?, way.cut.clone())?;
+                    way.cut = shorten(&way.checked, &costs(&each, way.shards)?, way.cut.clone())?;
                 }
             }
-            let note = way.note(how, &totals);
-            if !notes.contains(&note) {
-                notes.push(note);
-            }
+            notes.push(way.note(how, &totals));
             // One device has no replicas: a sum is an addition for each other replica.
-            let mut of_units = costs(&way.cut, rows(way))?;
+            let mut of_units = costs(&way.cut, way.shards)?;
             of_units.iter_mut().for_each(|it| it.all_reduce *= (way.mesh.data - 1) as f64);
             way.predicted = Some(way.checked.simulate(&of_units, 0.0)?);
         }
+        training.notes.extend(notes.into_iter().unique());
         Ok(())
     }
 }

@@ -4,7 +4,7 @@ use std::io;
 use std::iter::repeat;
 
 use concise_wrapper::replicas::verdict;
-use drawing::Place;
+use harness::records::Unit;
 use harness::report::outputs::Outputs;
 use harness::report::summary::Summary;
 use harness::report::{Table, joined, line, paragraph, seconds};
@@ -12,10 +12,10 @@ use harness::verdict::{Doubt, Speed, ranked, rounding, rounding_test};
 use itertools::Itertools as _;
 use model_parallel::bytes::megabytes;
 use model_parallel::execute::Held;
-use model_parallel::gantt::chart;
+use model_parallel::generate::print_text;
+use model_parallel::runs::{draw_steps, largest_error, write};
 
-use crate::draw::write;
-use crate::outcome::Outcome;
+use crate::outcome::{Outcome, error_of_bytes, idle, name};
 use crate::plan::{Prepared, range};
 
 /// Prints the results, and tables of them with a conclusion each. Then writes the files of the run.
@@ -25,19 +25,26 @@ pub(crate) fn report(
     headline: &str,
     outputs: &Outputs,
 ) -> anyhow::Result<()> {
-    let Some(first) = outcomes.first() else { return Ok(()) };
+    if outcomes.is_empty() {
+        return Ok(());
+    }
     line("")?;
     for it in outcomes {
         // The conclusion has a note for all busy runs.
-        line(Summary { run: it.name(), busy: None, ..it.summary.clone() })?;
+        line(Summary { run: name(it), busy: None, ..it.summary.clone() })?;
+    }
+    if prepared.training.layers.takes_tokens() {
+        print_text(outcomes, &prepared.training)?;
     }
     let doubts = doubts_about(outcomes);
     if outcomes.iter().any(|it| it.errors[0].is_some()) {
         let title = "Weights: the largest difference from the weights of one device (error)";
-        let on_slices = prepared.devices_of(first.way).is_of_slices();
+        let on_slices = prepared.training.several.is_of_slices();
         print_block(title, &errors(outcomes), &of_weights(outcomes, on_slices))?;
     }
-    for Outcome { way, trained, .. } in outcomes.iter().filter(|it| it.trained.replicas.len() > 1) {
+    for Outcome { run: way, trained, .. } in
+        outcomes.iter().filter(|it| it.trained.replicas.len() > 1)
+    {
         paragraph(format_args!("{}: {}.", way.name, verdict(&trained.replicas)))?;
     }
     let title = "Time of a step, and the devices' idle time (bubble)";
@@ -45,19 +52,14 @@ pub(crate) fn report(
     let title = "Memory of each device, and what a stage sends in a step, in MB";
     print_block(title, &memory(outcomes), &of_memory(outcomes))?;
     let steps =
-        outcomes.iter().filter_map(|it| Some((&*it.way.name, it.steps.as_ref()?.each_ref())));
-    let steps = steps.collect_vec();
-    let picture = || {
-        let doubt = (!doubts.is_empty()).then(|| ranked(&doubts, String::new));
-        chart(&format!("One step of {headline}"), doubt, &steps).svg(Place::File)
-    };
+        outcomes.iter().filter_map(|it| Some((&*it.run.name, it.steps.as_ref()?.each_ref())));
     // An error of one file does not prevent the next file.
     let (flags, written) = (&prepared.flags, outputs.write(headline));
-    let gantt = flags.gantt.as_deref().filter(|_| !steps.is_empty());
-    let drawn = write("--gantt", gantt, &picture);
+    let title = format!("One step of {headline}");
+    let drawn = draw_steps(flags.common.gantt.as_deref(), &title, &doubts, &steps.collect_vec());
     let pipelines = || prepared.ways.iter().filter(|way| way.has_stages());
     let list = || pipelines().map(|way| way.checked.schedule().to_pytorch()).collect();
-    let exported = write("--export", flags.export.as_deref(), &list);
+    let exported = write("--export", flags.export.as_deref(), list);
     Ok(written.and(drawn).and(exported)?)
 }
 
@@ -86,22 +88,22 @@ fn table<R>(rows: &[R], name: impl Fn(&R) -> String, columns: &[Column<'_, R>]) 
 
 /// The ways of one device, which come first, and the ways of several devices.
 fn alone_and_split<'a>(all: &'a [Outcome<'a>]) -> (&'a [Outcome<'a>], &'a [Outcome<'a>]) {
-    all.split_at(all.partition_point(|it| it.way.is_alone()))
+    all.split_at(all.partition_point(|it| it.run.is_alone()))
 }
 
 fn names<'a>(all: impl IntoIterator<Item = &'a Outcome<'a>>) -> String {
-    joined(all.into_iter().map(Outcome::name))
+    joined(all.into_iter().map(name))
 }
 
 /// The differences from one device.
 fn errors(outcomes: &[Outcome<'_>]) -> Table {
     let error = |error: f64| if error == 0.0 { "0".to_owned() } else { format!("{error:.1e}") };
     let columns: [Column<'_, Outcome<'_>>; 3] = [
-        ("micro-\nbatches", 1, true, &|it| Some(it.way.shards.to_string())),
+        ("micro-\nbatches", 1, true, &|it| Some(it.run.shards.to_string())),
         ("error\nafter 1 step", 0, true, &|it| it.errors[0].map(error)),
         ("error\nat the end", 0, true, &|it| it.errors[1].map(error)),
     ];
-    table(outcomes, |it| it.way.label.clone(), &columns)
+    table(outcomes, |it| it.run.label.clone(), &columns)
 }
 
 /// Names the ways that ended with the bits of one device, and judges the errors of the others by the largest difference that
@@ -109,18 +111,21 @@ fn errors(outcomes: &[Outcome<'_>]) -> Table {
 fn of_weights(all: &[Outcome<'_>], on_slices: bool) -> String {
     let ((alone, splits), mut sentences) = (alone_and_split(all), Vec::new());
     for one in alone {
-        let key = |it: &Outcome<'_>| (it.way.shards, it.summary.epochs_trained);
-        let alike = splits.iter().filter(|it| it.way.has_same_bits() && key(it) == key(one));
+        let key = |it: &Outcome<'_>| (it.run.shards, it.summary.epochs_trained);
+        let alike = splits.iter().filter(|it| it.run.has_same_bits() && key(it) == key(one));
         let is_equal = |it: &&Outcome<'_>| it.summary.weights_hash == one.summary.weights_hash;
         let (equal, others): (Vec<_>, Vec<_>) = alike.partition(is_equal);
         let how =
             [(equal, "the weights of", ", to the last bit"), (others, "other weights than", "")];
         for (ways, what, end) in how.into_iter().filter(|(ways, ..)| !ways.is_empty()) {
-            sentences.push(format!("{} ended with {what} {}{end}.", names(ways), one.name()));
+            sentences.push(format!("{} ended with {what} {}{end}.", names(ways), name(one)));
         }
     }
     let dtype = all.first().map_or("", |it| &it.summary.dtype);
-    sentences.extend(of_errors(all, dtype, rounding(dtype, on_slices)));
+    // AdamW, which trains on text, divides by the size of a gradient: in f32, errors of small gradients grow.
+    let grows = dtype != "f64" && all.iter().any(|it| it.summary.unit == Unit::Tokens);
+    let of_rounding = if grows { 1e-3 } else { rounding(dtype, on_slices) };
+    sentences.extend(of_errors(all, dtype, of_rounding));
     sentences.join(" ")
 }
 
@@ -128,10 +133,7 @@ fn of_weights(all: &[Outcome<'_>], on_slices: bool) -> String {
 fn of_errors(all: &[Outcome<'_>], dtype: &str, of_rounding: f64) -> Option<String> {
     /// In f32, rounding can move the input of a relu across 0, which changes the gradient of one sample.
     const OF_RELU: f64 = 1e-2;
-    let largest = |at: usize| {
-        all.iter().filter_map(|it| it.errors[at]).filter(|it| it.is_finite()).reduce(f64::max)
-    };
-    let (first, last) = (largest(0)?, largest(1).unwrap_or(0.0));
+    let (first, last) = (largest_error(all, 0)?, largest_error(all, 1).unwrap_or(0.0));
     let judged = match first {
         0.0 if last == 0.0 => return None,
         _ if first <= of_rounding => {
@@ -151,12 +153,12 @@ fn doubts_about(all: &[Outcome<'_>]) -> Vec<Doubt> {
     let (alone, splits) = alone_and_split(all);
     let implausible = |split: &Outcome<'_>| {
         let doubt = |one: &Outcome<'_>, idle| {
-            let name = format!("{} over {}", split.name(), one.name());
+            let name = format!("{} over {}", name(split), name(one));
             let ratio = one.seconds_per_step / split.seconds_per_step;
-            Doubt::of_speed_up(&name, ratio, split.way.mesh.devices(), idle)
+            Doubt::of_speed_up(&name, ratio, split.run.mesh.devices(), idle)
         };
-        let alike = alone.iter().find(|it| it.way.shards == split.way.shards);
-        let idle = split.idle().map_or(0.0, |[_, measured]| measured);
+        let alike = alone.iter().find(|it| it.run.shards == split.run.shards);
+        let idle = idle(split).map_or(0.0, |[_, measured]| measured);
         let first = alone.first()?;
         doubt(alike.unwrap_or(first), idle).or_else(|| doubt(first, 0.0))
     };
@@ -169,17 +171,17 @@ fn doubts_about(all: &[Outcome<'_>]) -> Vec<Doubt> {
 
 /// The time of a step, and the idle time of pipelines. With doubts about the times, the table has no speed-ups.
 fn times(outcomes: &[Outcome<'_>], doubts: &[Doubt]) -> Table {
-    let stages = outcomes.iter().any(|it| it.way.has_stages());
+    let stages = outcomes.iter().any(|it| it.run.has_stages());
     let one = alone_and_split(outcomes).0.first();
     let ratio = |it: &Outcome<'_>| Some(one?.seconds_per_step / it.seconds_per_step);
     let columns: [Column<'_, Outcome<'_>>; 5] = [
-        ("micro-\nbatches", 1, true, &|it| Some(it.way.shards.to_string())),
+        ("micro-\nbatches", 1, true, &|it| Some(it.run.shards.to_string())),
         ("s/step", 0, true, &|it| Some(seconds(it.seconds_per_step))),
         ("speed-up", 0, doubts.is_empty(), &|it| Some(format!("{:.2}×", ratio(it)?))),
-        ("idle, %,\npredicted", 2, stages, &|it| Some(format!("{:.0}", 100.0 * it.idle()?[0]))),
-        ("idle, %,\nmeasured", 1, stages, &|it| Some(format!("{:.0}", 100.0 * it.idle()?[1]))),
+        ("idle, %,\npredicted", 2, stages, &|it| Some(format!("{:.0}", 100.0 * idle(it)?[0]))),
+        ("idle, %,\nmeasured", 1, stages, &|it| Some(format!("{:.0}", 100.0 * idle(it)?[1]))),
     ];
-    table(outcomes, |it| it.way.label.clone(), &columns)
+    table(outcomes, |it| it.run.label.clone(), &columns)
 }
 
 /// Names the doubts about times; without a doubt, the fastest splits and the error of the predicted idle time. Empty without
@@ -201,36 +203,43 @@ fn of_times(all: &[Outcome<'_>], doubts: &[Doubt]) -> String {
     };
     let mut text = format!("Fastest: {}, {speed}.", names(fastest));
     let percent = |idle: [f64; 2]| idle.map(|share| (100.0 * share).round());
-    let off = splits.iter().filter_map(Outcome::idle).map(percent).map(|[a, b]| (a - b).abs());
+    let off = splits.iter().filter_map(idle).map(percent).map(|[a, b]| (a - b).abs());
     if let Some(off) = off.reduce(f64::max) {
         text += &format!(
             " The prediction of the idle time is off by {off:.0} % of a step at most: it leaves out messages and other \
              programs."
         );
-        if splits.iter().any(|it| it.way.mesh.data > 1) {
+        if splits.iter().any(|it| it.run.mesh.data > 1) {
             text += " A sum over replicas is predicted as additions, without messages.";
         }
     }
     text
 }
 
-/// The bytes that devices hold and send. Devices with the same numbers share a row.
+/// The bytes that devices hold and send. Devices with the same numbers share a row. For a text, the table also has the
+/// predicted bytes.
 fn memory(outcomes: &[Outcome<'_>]) -> Table {
-    let stages = outcomes.iter().any(|it| it.way.has_stages());
+    type Row = (String, String, Held, Option<Held>);
+    let stages = outcomes.iter().any(|it| it.run.has_stages());
+    let of_text = outcomes.iter().any(|it| it.summary.unit == Unit::Tokens);
     let rows = outcomes.iter().flat_map(|it| {
         let held = &it.trained.held;
-        let names = [it.way.label.clone()].into_iter().chain(repeat(String::new()));
-        names.zip(groups(held)).map(|(name, it)| (name, ranges(&it), held[it[0]]))
+        let names = [it.run.label.clone()].into_iter().chain(repeat(String::new()));
+        let row = |(name, group): (_, Vec<usize>)| {
+            (name, ranges(&group), held[group[0]], it.run.held(group[0]))
+        };
+        names.zip(groups(held)).map(row)
     });
-    let columns: [Column<'_, (String, String, Held)>; 8] = [
-        ("device", 0, true, &|(_, devices, _)| Some(devices.clone())),
-        ("para-\nmeters", 2, true, &|(.., it)| Some(megabytes(it.peak.parameters))),
-        ("gradi-\nents", 2, true, &|(.., it)| Some(megabytes(it.peak.gradients))),
-        ("opt.\nstate", 3, true, &|(.., it)| Some(megabytes(it.peak.optimizer))),
-        ("activa-\ntions", 1, true, &|(.., it)| Some(megabytes(it.peak.activations))),
-        ("mes-\nsages", 4, true, &|(.., it)| Some(megabytes(it.peak.messages))),
-        ("in\nall", 0, true, &|(.., it)| Some(megabytes(it.total))),
-        ("sent", 5, stages, &|(.., it)| (it.sent > 0).then(|| megabytes(it.sent))),
+    let columns: [Column<'_, Row>; 9] = [
+        ("device", 0, true, &|(_, devices, ..)| Some(devices.clone())),
+        ("para-\nmeters", 2, true, &|(.., it, _)| Some(megabytes(it.peak.parameters))),
+        ("gradi-\nents", 2, true, &|(.., it, _)| Some(megabytes(it.peak.gradients))),
+        ("opt.\nstate", 3, true, &|(.., it, _)| Some(megabytes(it.peak.optimizer))),
+        ("activa-\ntions", 1, true, &|(.., it, _)| Some(megabytes(it.peak.activations))),
+        ("mes-\nsages", 4, !of_text, &|(.., it, _)| Some(megabytes(it.peak.messages))),
+        ("in\nall", 0, true, &|(.., it, _)| Some(megabytes(it.total))),
+        ("pre-\ndicted", 0, of_text, &|(.., it)| it.map(|it| megabytes(it.total))),
+        ("sent", 5, stages, &|(.., it, _)| (it.sent > 0).then(|| megabytes(it.sent))),
     ];
     table(&rows.collect_vec(), |(name, ..)| name.clone(), &columns)
 }
@@ -259,12 +268,12 @@ fn ranges(numbers: &[usize]) -> String {
 fn of_memory(all: &[Outcome<'_>]) -> String {
     let (alone, splits) = alone_and_split(all);
     let Some(least) = splits.iter().min_by_key(|it| it.bytes()) else { return String::new() };
-    let (name, bytes) = (least.name(), megabytes(least.bytes()));
+    let (name, bytes) = (name(least), megabytes(least.bytes()));
     let mut text = format!("Least memory: {name}, {bytes} MB on the fullest device.");
     if let Some(one) = alone.first() {
         text += &format!(" One device alone needs {} MB.", megabytes(one.bytes()));
     }
-    let errors = splits.iter().filter_map(Outcome::error_of_bytes).filter(|it| it.is_finite());
+    let errors = splits.iter().filter_map(error_of_bytes).filter(|it| it.is_finite());
     if let Some(error) = errors.reduce(f64::max) {
         let percent = (100.0 * error).ceil();
         text += &format!(" The predicted peaks of all kinds are off by {percent:.0} % at most.");
@@ -389,9 +398,9 @@ mod tests {
         assert!(told.contains("1F1B ended with other weights than one device on 8"), "{told}");
         // Replicas without --shards, and parts of layers, have other bits, which is no mistake.
         others[3].mesh.tensor = 2;
-        all[3].way = &others[3];
+        all[3].run = &others[3];
         assert!(!text(&all).contains("other weights"));
-        all[3].way = &ways[3];
+        all[3].run = &ways[3];
         // An interrupted run has fewer epochs, and no error at the end.
         (all[3].summary.epochs_trained, all[3].errors[1]) = (0.5, None);
         assert!(!text(&all).contains("1F1B"));

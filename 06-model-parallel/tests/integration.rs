@@ -3,6 +3,7 @@
 mod any_order;
 mod broken;
 mod cli;
+mod gpt;
 #[path = "../../tests/src/layers.rs"]
 mod layers;
 mod pipelines;

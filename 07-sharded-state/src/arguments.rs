@@ -1,17 +1,26 @@
 //! The flags. clap refuses single flags and pairs of flags; [`Arguments::check`] refuses flags that do not fit together, or do
 //! not fit the devices.
 
-use std::path::PathBuf;
-
 use candle_core::DType;
 use checkpoints::Checkpoints;
-use clap::Parser;
-use concise_wrapper::launch::{Launch, LaunchArguments};
+use clap::{Parser, ValueEnum};
+use concise_wrapper::launch::Launch;
 use concise_wrapper::slow_link::parse_speed;
 use datasets::{CLASSES, PIXELS};
-use harness::cli::{ReportArguments, SVG, UsageError, each_once, whole};
+use harness::cli::{SVG, UsageError, each_once, whole};
+use model_parallel::layers::Layers;
+use model_parallel::runs::RunArguments;
 use sharded_state::Strategy;
-use trainer::TrainArguments;
+use trainer::memory::NetworkSize;
+
+/// The networks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum ModelKind {
+    /// Dense layers with relu between them
+    Dense,
+    /// A transformer that reads bytes
+    Gpt,
+}
 
 /// Train one model on one device, then on K that share its state: DDP, ZeRO 1, 2 and 3.
 ///
@@ -25,13 +34,19 @@ Examples:
   sharded-state --draw --strategy zero3,zero3+prefetch
 "
 )]
+#[command(mut_arg("text", |text| text.hide_short_help(true)))]
 #[command(mut_arg("seed", |seed| seed.hide_short_help(true)))]
 #[command(mut_arg("plot", |plot| plot.hide_short_help(true)))]
 #[command(mut_arg("threads_per_device", |threads| threads.hide_short_help(true)))]
-#[command(mut_arg("lr", |rate| rate.default_value("0.001").help("Learning rate of AdamW")))]
-#[command(mut_arg("epochs", |epochs| epochs.default_value("2")))]
+#[command(mut_arg("lr", |rate| rate.default_value("0.001").default_value_if("model", "gpt", "0.003").help("Learning rate of AdamW")))]
+#[command(mut_arg("batch_size", |size| size.default_value("256").default_value_if("model", "gpt", "16")))]
+#[command(mut_arg("epochs", |epochs| epochs.default_value("2").default_value_if("model", "gpt", "1")))]
 #[command(mut_arg("dtype", |dtype| dtype.value_parser(element_type)))]
 pub(crate) struct Arguments {
+    /// The network: dense or gpt
+    #[arg(long, value_enum, default_value_t = ModelKind::Dense, help_heading = "What to train")]
+    model: ModelKind,
+
     /// Outputs of the dense layers [default: ten times 512]
     ///
     /// Each layer is a unit. The last layer has an output for each class, and is not in the list. A drawing has three layers by default.
@@ -39,11 +54,17 @@ pub(crate) struct Arguments {
           value_parser = whole::<usize>(1..=65_536))]
     widths: Vec<usize>,
 
-    #[command(flatten)]
-    pub(crate) train: TrainArguments,
+    /// Features of the GPT [default: 64]
+    #[arg(long, help_heading = "What to train", hide_short_help = true, value_name = "W", value_parser = whole::<u32>(1..=65_536))]
+    width: Option<u32>,
+
+    /// Steps over which the learning rate rises to its full height
+    #[arg(long, help_heading = "What to train", hide_short_help = true, value_name = "STEPS", default_value = "0",
+          default_value_if("model", "gpt", "20"), value_parser = whole::<usize>(0..=u32::MAX.into()))]
+    pub(crate) warm_up: usize,
 
     #[command(flatten)]
-    pub(crate) launch: LaunchArguments,
+    pub(crate) common: RunArguments,
 
     /// ddp, zero1, zero2, zero3 or zero3+prefetch, each also with +recompute [default: six of them]
     #[arg(long, help_heading = "Sharing the state", value_name = "NAME,…", value_delimiter = ',', value_parser = str::parse::<Strategy>,
@@ -68,20 +89,13 @@ pub(crate) struct Arguments {
     /// Draw the list of each strategy, and train nothing
     // Flags of environment variables may be there for other commands.
     #[arg(long, help_heading = "Output", conflicts_with_all = [
-        "data", "train_size", "test_size", "epochs", "batch_size", "lr", "seed", "dtype", "device", "threads_per_device", "tf32",
+        "model", "width", "warm_up", "blocks", "heads", "context", "text", "data", "train_size", "test_size", "epochs", "batch_size", "lr", "seed", "dtype", "device", "threads_per_device", "tf32",
         "slow_link", "gantt", "checkpoint", "every", "keep", "resume", "metrics", "plot", "trace", "timeline",
     ])]
     pub(crate) draw: bool,
 
-    /// Draw a step of a device under each strategy, measured and predicted
-    #[arg(long, help_heading = "Output", value_name = "FILE.svg")]
-    pub(crate) gantt: Option<PathBuf>,
-
     #[command(flatten)]
     pub(crate) checkpoints: Option<Checkpoints>,
-
-    #[command(flatten)]
-    pub(crate) reports: ReportArguments,
 }
 
 fn element_type(name: &str) -> Result<DType, &'static str> {
@@ -108,18 +122,38 @@ impl Arguments {
         [&[PIXELS], hidden, &[CLASSES]].concat()
     }
 
+    /// The network: its layers, and its sizes.
+    pub(crate) fn network(&self) -> anyhow::Result<(Layers, NetworkSize)> {
+        match self.model {
+            ModelKind::Gpt => self.common.gpt(self.width),
+            ModelKind::Dense => {
+                let features = self.features();
+                Ok((Layers::dense(&features)?, NetworkSize::dense(&features)))
+            }
+        }
+    }
+
     /// Refuses flags that contradict each other, or that make no sense on so many devices, and files that cannot be written. A
     /// process that does not speak writes no files.
     pub(crate) fn check(&mut self, launch: &Launch, devices: usize) -> Result<(), UsageError> {
-        let (batch_size, pieces) = (self.train.batch_size, devices * self.micro_batches);
+        let (batch_size, pieces) = (self.common.train.batch_size, devices * self.micro_batches);
         let recomputes = self.strategy.iter().any(|it| it.recomputes.is_some());
         each_once("--strategy", &self.strategy, Strategy::to_string)?;
+        let of_other = match self.model {
+            ModelKind::Gpt => !self.widths.is_empty(),
+            ModelKind::Dense => self.width.is_some(),
+        };
+        if self.model != ModelKind::Gpt {
+            self.common.check_no_gpt()?;
+        }
         let cannot_be_cut = format!(
             "--batch-size {batch_size} cannot be cut into {pieces} micro-batches ({devices} devices × {}): take at least {pieces}",
             self.micro_batches
         );
         Err(UsageError::new(if !launch.has_messages() {
             "chunks are messages, and NCCL, which alone connects these processes, has no messages between two: start them with mpirun"
+        } else if of_other {
+            "--widths is about --model dense, and --width is about --model gpt"
         } else if self.slow_link.is_some() && launch.processes().is_some() {
             "--slow-link needs a clock that all ranks read, and these ranks are processes: start this program by itself"
         } else if self.recompute.is_some() && !recomputes {
@@ -129,14 +163,15 @@ impl Arguments {
         } else if batch_size < pieces && !self.draw {
             &cannot_be_cut
         } else {
+            let RunArguments { reports, gantt, train, .. } = &mut self.common;
             if !launch.speaks() {
-                (self.reports, self.gantt) = Default::default();
+                (*reports, *gantt) = Default::default();
                 return Ok(());
             }
             let folder = self.checkpoints.as_ref();
-            let folder = folder.map(|it| ("--checkpoint", it.folder.as_path()));
-            self.reports.check(&[("--gantt", self.gantt.as_deref(), SVG)], folder)?;
-            return self.checkpoints.as_ref().map_or(Ok(()), |it| it.check(self.train.epochs));
+            let path = folder.map(|it| ("--checkpoint", it.folder.as_path()));
+            reports.check(&[("--gantt", gantt.as_deref(), SVG)], path)?;
+            return folder.map_or(Ok(()), |it| it.check(train.epochs));
         }))
     }
 }

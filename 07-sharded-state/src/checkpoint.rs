@@ -10,7 +10,7 @@
 //! checkpoints serve unchanged.
 
 use std::collections::{BTreeMap, HashMap};
-use std::fmt::Display;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
@@ -23,7 +23,7 @@ use harness::records::TrainerState;
 use harness::report::{Report, file};
 use itertools::Itertools as _;
 use model_parallel::Executor;
-use model_parallel::execute::unit::Unit as _;
+use model_parallel::execute::unit::{Unit as _, refuse};
 use model_state::weights_hash::WeightsHash;
 use ops::update::overwrite;
 use params_and_allreduce::collectives::chunk_range;
@@ -34,6 +34,9 @@ use crate::{Sharded, Sharing};
 /// The tensor of the index: a hash of each shard, in the order of the ranks.
 const HASHES: &str = "shards";
 
+/// A hash of each shard.
+type Hashes = Vec<Vec<u8>>;
+
 /// The text between the name of the index and the number of a shard.
 const SHARD: &str = ".shard-";
 
@@ -41,29 +44,29 @@ const SHARD: &str = ".shard-";
 pub struct Sets<'a, M> {
     flags: Checkpoints,
     executor: &'a Executor<Sharded<M>>,
-    /// The length of each unit's row, by the name of its chunk.
-    rows: HashMap<String, usize>,
 }
 
 impl<'a, M: ModuleT> Sets<'a, M> {
     /// The sets of this executor's rank. The configuration in `flags` has the settings that the training loop does
-    /// not know, such as the name of the model. It needs neither the sharing nor the units.
+    /// not know, such as the name of the model. It needs neither the sharing nor the units. Fails when ranks share the
+    /// layers: the index has the shapes of one part.
     pub fn new(
         mut flags: Checkpoints,
         sharing: Sharing,
         executor: &'a Executor<Sharded<M>>,
-    ) -> Self {
-        let (settings, mut rows) = (&mut flags.configuration, HashMap::new());
+    ) -> Result<Self, Error> {
+        if executor.parts() > 1 {
+            return refuse("a mesh with a tensor axis has no checkpoints in shards".to_owned());
+        }
+        let settings = &mut flags.configuration;
         settings.extend([("sharing", format!("{sharing:?}").to_lowercase())]);
         for unit in executor.units() {
             let tensors = unit.network().weights().iter();
             let mut tensors = tensors.map(|it| format!("{} {:?}", it.name, it.tensor.dims()));
             let value = format!("{} ({} in a row)", tensors.join(", "), unit.row_len());
             settings.extend([(&*format!("unit {}", unit.number()), value)]);
-            let chunk = unit.owned().parameters.first();
-            rows.extend(chunk.map(|chunk| (chunk.name.clone(), unit.row_len())));
         }
-        Self { flags, executor, rows }
+        Ok(Self { flags, executor })
     }
 
     fn comm(&self) -> &SharedCommunicator {
@@ -73,7 +76,29 @@ impl<'a, M: ModuleT> Sets<'a, M> {
     /// The length of the row of which a tensor is a chunk, or belongs to a chunk: `mean/unit0.chunk` belongs to
     /// `unit0.chunk`.
     fn row(&self, name: &str) -> Option<usize> {
-        self.rows.get(name.rsplit('/').next()?).copied()
+        let chunk = name.rsplit('/').next()?;
+        let mut units = self.executor.units();
+        let is_of = |of: &&Sharded<M>| of.owned().parameters.iter().any(|it| it.name == chunk);
+        units.find(is_of).map(Sharded::row_len)
+    }
+
+    /// The numbers that this rank takes from a shard: their places in its tensor and in the shard's. Of a chunk, these
+    /// are the numbers in both chunks. Everything else is in the first shard.
+    fn common(
+        &self,
+        (name, tensor): &(String, Tensor),
+        nth: usize,
+        shards: usize,
+    ) -> Option<[Range<usize>; 2]> {
+        let (comm, count) = (self.comm(), tensor.elem_count());
+        let chunks = match self.row(name).filter(|_| tensor.rank() == 1) {
+            Some(len) => [(comm.world_size(), comm.rank()), (shards, nth)]
+                .map(|(chunks, chunk)| chunk_range(len, chunks, chunk)),
+            None => [0..count, 0..if nth == 0 { count } else { 0 }],
+        };
+        let [own, theirs] = &chunks;
+        let (start, end) = (own.start.max(theirs.start), own.end.min(theirs.end));
+        (start < end).then(|| chunks.map(|chunk| start - chunk.start..end - chunk.start))
     }
 }
 
@@ -102,7 +127,7 @@ impl<M: ModuleT> Store for Sets<'_, M> {
         let bytes = safetensors::serialize(own.iter().map(|(name, it)| (name, it)), None);
         let bytes = bytes.map_err(io::Error::other);
         let written = bytes.and_then(|bytes| file::write(&path, |file| file.write_all(&bytes)));
-        written.map_err(|reason| unusable("write", &path, &reason))?;
+        written.map_err(CheckpointError::io("write", &path))?;
         // No rank gets all hashes before all shards are on the disk.
         let hashes = replicas::hashes(&**self.comm(), &own)?;
         if let Some(folder) = folder {
@@ -111,11 +136,12 @@ impl<M: ModuleT> Store for Sets<'_, M> {
             let mut all = (0..ranks).map(|rank| shard(index, rank, ranks));
             if let Some(elsewhere) = all.find(|path| !path.exists()) {
                 let reason = "another rank wrote it to another file system: all ranks need one";
-                return Err(unusable("find", &elsewhere, &reason).into());
+                let reason = io::Error::other(reason);
+                return Err(CheckpointError::io("find", &elsewhere)(reason).into());
             }
             folder.write(index, state, &[(HASHES.to_owned(), hashes)])?;
             let removed = remove_without_index(&self.flags.folder);
-            removed.map_err(|reason| unusable("remove shards in", &self.flags.folder, &reason))?;
+            removed.map_err(CheckpointError::io("remove shards in", &self.flags.folder))?;
         }
         Ok(self.comm().barrier()?)
     }
@@ -130,63 +156,27 @@ impl<M: ModuleT> Store for Sets<'_, M> {
     ) -> Result<TrainerState, Error> {
         let found = folder.map(|folder| folder.find(complete, report)).transpose()?;
         let found = text::value_of_rank_0(&**self.comm(), &found.unwrap_or_default())?;
-        let (state, (index, hashes)): (TrainerState, (String, Vec<String>)) = found;
+        let (state, (index, hashes)): (TrainerState, (String, Hashes)) = found;
         let index = self.flags.folder.join(index);
         for nth in 0..hashes.len() {
-            let of_shard = |it| self.part(it, nth, hashes.len());
-            let parts = tensors.iter().filter_map(of_shard).collect_vec();
+            let common = |it| Some((it, self.common(it, nth, hashes.len())?));
+            let parts = tensors.iter().filter_map(common).collect_vec();
             if parts.is_empty() {
                 continue;
             }
             let shard = read(&index, nth, &hashes)?;
-            for Part { name, tensor, to, from, len } in parts {
-                let value = shard.get(name).ok_or_else(|| damaged(&index, "it is not whole"))?;
-                let value = value.flatten_all()?.narrow(0, from, len)?;
-                overwrite(&tensor.flatten_all()?.narrow(0, to, len)?, &value)?;
+            for ((name, tensor), [to, from]) in parts {
+                let value = shard
+                    .get(name)
+                    .ok_or_else(|| CheckpointError::damaged(&index, "it is not whole"))?;
+                let value = value.flatten_all()?.narrow(0, from.start, from.len())?;
+                overwrite(&tensor.flatten_all()?.narrow(0, to.start, to.len())?, &value)?;
             }
         }
         for unit in self.executor.units().filter(|unit| !unit.is_freed()) {
-            let (parameters, whole) = (&unit.network().weights().parameters, unit.whole()?);
-            for (named, (_, value)) in parameters.iter().zip(&whole) {
-                overwrite(&named.tensor, value)?;
-            }
+            unit.network().weights().set(&unit.whole()?)?;
         }
         Ok(state)
-    }
-}
-
-/// A run of numbers of a tensor, and its place in the tensor and in a shard.
-struct Part<'a> {
-    name: &'a str,
-    tensor: &'a Tensor,
-    to: usize,
-    from: usize,
-    len: usize,
-}
-
-impl<M: ModuleT> Sets<'_, M> {
-    /// The numbers that this rank takes from a shard. Of a chunk, these are the numbers in both chunks. Everything
-    /// else is in the first shard.
-    fn part<'a>(
-        &self,
-        (name, tensor): &'a (String, Tensor),
-        nth: usize,
-        shards: usize,
-    ) -> Option<Part<'a>> {
-        let (comm, count) = (self.comm(), tensor.elem_count());
-        let [own, theirs] = match self.row(name).filter(|_| tensor.rank() == 1) {
-            Some(len) => [(comm.world_size(), comm.rank()), (shards, nth)]
-                .map(|(chunks, chunk)| chunk_range(len, chunks, chunk)),
-            None => [0..count, 0..if nth == 0 { count } else { 0 }],
-        };
-        let (start, end) = (own.start.max(theirs.start), own.end.min(theirs.end));
-        (start < end).then(|| Part {
-            name,
-            tensor,
-            to: start - own.start,
-            from: start - theirs.start,
-            len: end - start,
-        })
     }
 }
 
@@ -199,12 +189,12 @@ fn shard(index: &Path, rank: usize, ranks: usize) -> PathBuf {
 fn complete(
     index: &Path,
     mut tensors: BTreeMap<String, Tensor>,
-) -> Result<(String, Vec<String>), CheckpointError> {
+) -> Result<(String, Hashes), CheckpointError> {
     let name = index.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let hashes = tensors.remove(HASHES).map(|hashes| hashes.to_vec2::<u8>());
-    let Some(Ok(hashes)) = hashes else { return Err(damaged(index, "it has no hashes of shards")) };
-    let hex = |hash: Vec<u8>| hash.iter().map(|byte| format!("{byte:02x}")).collect();
-    let hashes: Vec<String> = hashes.into_iter().map(hex).collect();
+    let Some(Ok(hashes)) = hashes else {
+        return Err(CheckpointError::damaged(index, "it has no hashes of shards"));
+    };
     (0..hashes.len()).try_for_each(|nth| read(index, nth, &hashes).map(drop))?;
     Ok((name, hashes))
 }
@@ -213,17 +203,20 @@ fn complete(
 fn read(
     index: &Path,
     nth: usize,
-    hashes: &[String],
+    hashes: &[Vec<u8>],
 ) -> Result<HashMap<String, Tensor>, CheckpointError> {
     let path = shard(index, nth, hashes.len());
-    let bytes = fs::read(&path).map_err(|reason| unusable("read", &path, &reason))?;
+    let bytes = fs::read(&path).map_err(CheckpointError::io("read", &path))?;
     let Ok(tensors) = load_buffer(&bytes, &Device::Cpu) else {
-        return Err(damaged(&path, "it is no safetensors file"));
+        return Err(CheckpointError::damaged(&path, "it is no safetensors file"));
     };
     let hash = WeightsHash::new(&tensors.clone().into_iter().collect_vec());
-    match hash.is_ok_and(|hash| format!("{hash:?}") == hashes[nth]) {
+    let hash = hash.and_then(|hash| hash.to_tensor(&Device::Cpu)?.to_vec1());
+    match hash.is_ok_and(|hash: Vec<u8>| hash == hashes[nth]) {
         true => Ok(tensors),
-        false => Err(damaged(&path, "its content is not the content that was written")),
+        false => {
+            Err(CheckpointError::damaged(&path, "its content is not the content that was written"))
+        }
     }
 }
 
@@ -239,12 +232,4 @@ fn remove_without_index(folder: &Path) -> io::Result<()> {
         }
     }
     Ok(())
-}
-
-fn unusable(task: &str, path: &Path, reason: &dyn Display) -> CheckpointError {
-    CheckpointError::Unusable(format!("cannot {task} {}: {reason}", path.display()))
-}
-
-fn damaged(path: &Path, reason: &str) -> CheckpointError {
-    CheckpointError::Unusable(format!("checkpoint {} is damaged: {reason}", path.display()))
 }

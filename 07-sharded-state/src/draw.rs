@@ -19,7 +19,7 @@ const NAME: usize = 15;
 
 /// Prints each list, and the two streams of a device over time. Of several processes, one prints.
 pub(crate) fn draw(flags: &mut Arguments, launch: &Launch) -> Result<()> {
-    let devices = flags.launch.devices.unwrap_or(SeveralDevices::DEFAULT);
+    let devices = flags.common.launch.devices.unwrap_or(SeveralDevices::DEFAULT);
     let (units, micro_batches) = (flags.features().len() - 1, flags.micro_batches);
     flags.check(launch, devices)?;
     launch.say(LEGEND)?;

@@ -1,9 +1,9 @@
 //! The parameters of a unit as one row of numbers, which ranks share in chunks, gather and free.
 //!
 //! Layers and computation graphs hold the tensors of the parameters. So a parameter cannot be replaced by another
-//! tensor. Its *memory* can: [`free`](Flat::free) takes the memory out of a tensor, and [`fill`](Flat::fill) puts
-//! other memory in. All clones and views of the tensor see the change, also those that a graph keeps for its
-//! backward pass.
+//! tensor. The tensors are views of one [row](concise_wrapper::Network::row), and its *memory* can be exchanged:
+//! [`free`] takes the memory out of the row, and [`fill`] puts other memory in. All views and clones see the change,
+//! also those that a graph keeps for its backward pass.
 
 use std::sync::Mutex;
 
@@ -16,78 +16,52 @@ use candle_core::{
 use harness::lock::locked;
 
 // ANCHOR: flat
-/// The parameters of a unit, in order, as one row.
-pub struct Flat {
-    tensors: Vec<Tensor>,
+/// Joins the values of tensors in a row. Fails when there are no tensors, or their types differ.
+pub fn join(tensors: &[Tensor]) -> Result<Tensor> {
+    let rows = tensors.iter().map(|tensor| tensor.detach().flatten_all());
+    Tensor::cat(&rows.collect::<Result<Vec<_>>>()?, 0)
 }
 
-impl Flat {
-    /// The row of these tensors, which stay whole.
-    pub fn new(tensors: Vec<Tensor>) -> Self {
-        Self { tensors }
-    }
+/// Cuts a row into the shapes of tensors, in order: views of the row.
+pub fn split<'a>(row: &Tensor, of: impl IntoIterator<Item = &'a Tensor>) -> Result<Vec<Tensor>> {
+    let mut start = 0;
+    let part = |tensor: &Tensor| {
+        let part = row.narrow(0, start, tensor.elem_count())?.reshape(tensor.shape())?;
+        start += tensor.elem_count();
+        Ok(part)
+    };
+    of.into_iter().map(part).collect()
+}
 
-    /// The number of numbers in the row.
-    pub fn len(&self) -> usize {
-        self.tensors.iter().map(Tensor::elem_count).sum()
+/// Gives a row, and the parameters that are views of it, the memory of `values`, which is freed. Nothing is copied.
+/// Fails when `values` is a view, or has another length, type or device.
+pub fn fill(row: &Tensor, values: &Tensor) -> Result<()> {
+    let kind = |tensor: &Tensor| (tensor.elem_count(), tensor.dtype(), tensor.device().location());
+    if kind(row) != kind(values) || values.layout() != &Layout::contiguous(row.elem_count()) {
+        bail!("{:?} for a row of {:?}", kind(values), kind(row));
     }
+    let memory = Exchange::nothing(values)?;
+    values.inplace_op1(&memory)?;
+    row.inplace_op1(&memory)
+}
 
-    /// Whether the unit has no parameters.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
+/// Frees the memory of a row. Any later read of a parameter is an error.
+pub fn free(row: &Tensor) -> Result<()> {
+    row.inplace_op1(&Exchange::nothing(row)?)
+}
 
-    /// Joins the values of tensors: `[len]`. Fails when there are no tensors, or their types differ.
-    pub fn join(tensors: &[Tensor]) -> Result<Tensor> {
-        let rows = tensors.iter().map(|tensor| tensor.detach().flatten_all());
-        Tensor::cat(&rows.collect::<Result<Vec<_>>>()?, 0)
-    }
+/// Exchanges the memory of a tensor, of its clones and of its views for other memory, and keeps the memory before.
+struct Exchange(Mutex<Storage>);
 
-    /// Joins the values of the parameters: `[len]`. Fails after [`free`](Self::free).
-    pub fn row(&self) -> Result<Tensor> {
-        Self::join(&self.tensors)
-    }
-
-    /// Cuts a row of `[len]` into the shapes of the parameters: views of the row.
-    pub fn split(&self, row: &Tensor) -> Result<Vec<Tensor>> {
-        let mut start = 0;
-        let part = |tensor: &Tensor| {
-            let part = row.narrow(0, start, tensor.elem_count())?.reshape(tensor.shape())?;
-            start += tensor.elem_count();
-            Ok(part)
+impl Exchange {
+    /// Memory for a tensor that is not read any more.
+    fn nothing(tensor: &Tensor) -> Result<Self> {
+        let nothing = match &*tensor.storage_and_layout().0 {
+            Storage::Cpu(_) => Storage::Cpu(CpuStorage::F4(Vec::new())),
+            Storage::Cuda(memory) => Storage::Cuda(nothing(memory)?),
+            Storage::Metal(_) => bail!("no parameters on {:?}", tensor.device()),
         };
-        self.tensors.iter().map(part).collect()
-    }
-
-    /// Gives the parameters the values of a row of `[len]`, in memory of their own. Fails when the row has another
-    /// length or is on another device.
-    pub fn fill(&self, row: &Tensor) -> Result<()> {
-        if row.elem_count() != self.len() {
-            bail!("a row of {} numbers for {} parameters", row.elem_count(), self.len());
-        }
-        for (tensor, part) in self.tensors.iter().zip(self.split(row)?) {
-            let (memory, layout) = part.storage_and_layout();
-            let copy = match &*memory {
-                Storage::Cpu(memory) => Storage::Cpu(memory.to_dtype(layout, tensor.dtype())?),
-                Storage::Cuda(memory) => Storage::Cuda(memory.to_dtype(layout, tensor.dtype())?),
-                Storage::Metal(_) => bail!("no parameters on {:?}", tensor.device()),
-            };
-            tensor.inplace_op1(&Exchange(Mutex::new(copy)))?;
-        }
-        Ok(())
-    }
-
-    /// Frees the memory of the parameters. Any later read of a parameter is an error.
-    pub fn free(&self) -> Result<()> {
-        for tensor in &self.tensors {
-            let nothing = match &*tensor.storage_and_layout().0 {
-                Storage::Cpu(_) => Storage::Cpu(CpuStorage::F4(Vec::new())),
-                Storage::Cuda(memory) => Storage::Cuda(nothing(memory)?),
-                Storage::Metal(_) => bail!("no parameters on {:?}", tensor.device()),
-            };
-            tensor.inplace_op1(&Exchange(Mutex::new(nothing)))?;
-        }
-        Ok(())
+        Ok(Self(Mutex::new(nothing)))
     }
 }
 
@@ -101,9 +75,6 @@ fn nothing(memory: &CudaStorage) -> Result<CudaStorage> {
     }
     Ok(byte)
 }
-
-/// Exchanges the memory of a tensor, of its clones and of its views for other memory.
-struct Exchange(Mutex<Storage>);
 
 impl InplaceOp1 for Exchange {
     fn name(&self) -> &'static str {

@@ -31,8 +31,8 @@ pub fn held(strategy: Strategy, units: &[Cost], micro_batches: usize, ranks: usi
     let largest = |all: &mut dyn Iterator<Item = usize>| all.max().unwrap_or(0);
     let row = largest(&mut sizes.iter().copied());
     let pairs = || sizes.iter().copied().tuple_windows::<(_, _)>();
+    let two = largest(&mut pairs().map(|(unit, next)| unit + next)).max(row);
     let chunks: usize = sizes.iter().map(|size| size.div_ceil(ranks)).sum();
-    let state = |ranks| units.iter().map(|unit| unit.optimizer.div_ceil(ranks)).sum();
     // A gradient beside the sum to which it is added.
     let added = |size| if micro_batches > 1 { size } else { 0 };
     // The gradients of a unit and of all later units.
@@ -43,27 +43,17 @@ pub fn held(strategy: Strategy, units: &[Cost], micro_batches: usize, ranks: usi
     // The sum of the next unit, which still travels, the gradients of this unit, and the row that they are joined in.
     let last = sizes.last().copied().unwrap_or(0);
     let passing = largest(&mut pairs().map(|(unit, next)| 2 * unit + next)).max(2 * last);
-    match strategy.sharing {
-        Sharing::Ddp => {
-            Bytes { parameters: whole, gradients: kept, optimizer: state(1), ..Bytes::default() }
-        }
-        Sharing::Zero1 | Sharing::Zero2 => Bytes {
-            // One unit at a time is gathered again.
-            parameters: whole + chunks + row,
-            gradients: if strategy.sharing == Sharing::Zero2 { passing } else { kept.max(late) },
-            optimizer: state(ranks),
-            ..Bytes::default()
-        },
-        Sharing::Zero3 => {
-            Bytes {
-                // A row that arrives is copied to the layers. With prefetch, a unit and the next one are not more.
-                parameters: chunks + 2 * row,
-                gradients: passing,
-                optimizer: state(ranks),
-                ..Bytes::default()
-            }
-        }
-    }
+    let (parameters, gradients, sharing) = match strategy.sharing {
+        Sharing::Ddp => (whole, kept, 1),
+        // One unit at a time is gathered again.
+        Sharing::Zero1 => (whole + chunks + row, kept.max(late), ranks),
+        Sharing::Zero2 => (whole + chunks + row, passing, ranks),
+        // One unit at a time is whole. With prefetch, the next one is on its way.
+        Sharing::Zero3 if strategy.prefetches => (chunks + two, passing, ranks),
+        Sharing::Zero3 => (chunks + row, passing, ranks),
+    };
+    let optimizer = units.iter().map(|unit| unit.optimizer.div_ceil(sharing)).sum();
+    Bytes { parameters, gradients, optimizer, ..Bytes::default() }
 }
 
 /// The bytes that each of so many ranks sends in a step, around a ring.

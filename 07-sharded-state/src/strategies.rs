@@ -27,15 +27,22 @@ pub fn passes(units: usize, micro_batches: usize) -> List {
 }
 
 /// One device: the passes, then the updates.
-pub fn alone(passes: List) -> List {
-    updated_at_the_end(passes)
+pub fn alone(mut passes: List) -> List {
+    passes.extend(units(&passes).into_iter().rev().map(|unit| of(unit, Update)));
+    passes
+}
+
+/// The units of a list, in the order of the forward passes.
+fn units(list: &List) -> Vec<usize> {
+    list.iter().map(|it| it.unit).unique().collect()
 }
 // ANCHOR_END: passes
 
 // ANCHOR: ddp
-/// DDP: every rank holds everything. A unit's gradients travel while earlier units go backward.
+/// DDP: every rank holds everything. A unit's gradients travel while earlier units go backward. Each rank updates as one
+/// device does.
 pub fn ddp(passes: List) -> List {
-    updated_at_the_end(summed(passes, AllReduce))
+    alone(summed(passes, AllReduce))
 }
 // ANCHOR_END: ddp
 
@@ -48,16 +55,6 @@ pub fn summed(list: List, sum: Action) -> List {
         [it].into_iter().chain(sum)
     };
     list.iter().enumerate().flat_map(with_sum).collect()
-}
-
-fn updated_at_the_end(mut list: List) -> List {
-    list.extend(units(&list).into_iter().rev().map(|unit| of(unit, Update)));
-    list
-}
-
-/// The units of a list, in the order of the forward passes.
-fn units(list: &List) -> Vec<usize> {
-    list.iter().map(|it| it.unit).unique().collect()
 }
 // ANCHOR_END: summed
 
@@ -92,29 +89,26 @@ pub fn gathered(list: List) -> List {
 
 /// Updates a unit right after the next sum has started. Under ZeRO 2 and 3, its own sum then had a backward pass of time.
 pub fn updated(list: List) -> List {
-    let (mut updated, mut waiting) = (List::new(), None);
-    for it in list {
-        updated.push(it);
-        if it.action == ReduceScatter {
-            updated.extend(waiting.replace(it.unit).map(|unit| of(unit, Update)));
-        }
-    }
-    updated.extend(waiting.map(|unit| of(unit, Update)));
-    updated
+    one_later(list, ReduceScatter, None, Update)
 }
 
 /// Gathers each unit after its update, while the rank goes on. The unit is waited for before the next gather.
 fn gathered_again(list: List) -> List {
-    let (mut again, mut on_its_way) = (List::new(), None);
+    one_later(list, Update, Some(Gather), Wait)
+}
+
+/// After each `first`, does `later` with the unit of the `first` before, and then `now` with this unit.
+fn one_later(list: List, first: Action, now: Option<Action>, later: Action) -> List {
+    let (mut all, mut waiting) = (List::new(), None);
     for it in list {
-        again.push(it);
-        if it.action == Update {
-            again.extend(on_its_way.replace(it.unit).map(|unit| of(unit, Wait)));
-            again.push(of(it.unit, Gather));
+        all.push(it);
+        if it.action == first {
+            all.extend(waiting.replace(it.unit).map(|unit| of(unit, later)));
+            all.extend(now.map(|now| of(it.unit, now)));
         }
     }
-    again.extend(on_its_way.map(|unit| of(unit, Wait)));
-    again
+    all.extend(waiting.map(|unit| of(unit, later)));
+    all
 }
 // ANCHOR_END: gathered
 

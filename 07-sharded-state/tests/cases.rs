@@ -2,7 +2,9 @@
 //!
 //! With `TEST_DEVICE=cuda` all of it runs on GPUs, which ranks share if there are too few.
 
+use std::collections::BTreeSet;
 use std::ops::Range;
+use std::rc::Rc;
 use std::time::Duration;
 
 use crate::device::{on_gpus, plan};
@@ -11,18 +13,17 @@ use candle_core::{DType, Device, Tensor};
 use concise_wrapper::ddp::{Ddp, Reduction};
 use concise_wrapper::optimizer::{AdamW, Momentum, Optimizer, Sgd};
 use concise_wrapper::{Error, Model, Network};
-use model_parallel::execute::unit::{Unit, Whole};
+use datasets::Batch;
+use model_parallel::execute::unit::{Replicas, Unit, Whole};
 use model_parallel::execute::{Measured, Settings};
 use model_parallel::layers::{Layers, Stage};
-use model_parallel::mesh::Mesh;
-use model_parallel::{Checked, Executor, Schedule, UNBOUNDED, check};
-use ops::cross_entropy;
-use params_and_allreduce::Algorithm;
+use model_parallel::mesh::{Axis, Mesh};
+use model_parallel::{Checked, Executor, Gpt, Schedule, UNBOUNDED, check};
 use params_and_allreduce::communicator::{Communicator as _, SharedCommunicator};
 use params_and_allreduce::thread::{Rank, run_ranks};
-use sharded_state::flat::Flat;
-use sharded_state::{Counted, Sharded, Sharing, Strategy};
+use sharded_state::{Counted, Sharded, Sharing, Strategy, flat};
 use split_batch::loader::LocalBatch;
+use split_batch::split::split_batch;
 
 pub type Named = Vec<(String, Tensor)>;
 
@@ -52,6 +53,8 @@ pub enum Net {
     ResNet18,
     /// Pooling, two convolutions, flattening, and a dense layer. The first and the fourth layer have no parameters.
     Pooled,
+    /// A small GPT, whose vocabulary divides by 2 and by 4.
+    Gpt,
     /// Layers of a test, and the shape of a sample.
     Made(fn() -> Layers, &'static [usize]),
 }
@@ -63,6 +66,7 @@ impl Net {
             Self::Lenet => Layers::lenet(),
             Self::ResNet18 => Layers::resnet18(2),
             Self::Pooled => layers::pooled(),
+            Self::Gpt => Layers::gpt(&GPT).unwrap(),
             Self::Made(layers, _) => layers(),
         }
     }
@@ -73,9 +77,24 @@ impl Net {
             Self::Lenet => &[1, 28, 28],
             Self::ResNet18 => &[1, 20, 20],
             Self::Pooled => &[2, 20, 20],
+            Self::Gpt => &[GPT.context],
             Self::Made(_, sample) => sample,
         }
     }
+}
+
+const GPT: Gpt = Gpt { vocabulary: 20, context: 5, width: 16, heads: 4, blocks: 2 };
+
+/// The batch of a step in micro-batches: texts of tokens below 17, so some tokens never occur.
+fn texts(step: usize, texts: usize, micro_batches: usize) -> LocalBatch {
+    let part = |i: usize| ((step * 7919 + i).pow(2) as f64 * 0.754_877_666).fract();
+    let tokens = (0..texts * (GPT.context + 1)).map(|i| (17.0 * part(i)) as u32);
+    let tokens = Tensor::from_iter(tokens, &Device::Cpu).unwrap();
+    let tokens = tokens.reshape((texts, GPT.context + 1)).unwrap();
+    let from = |first: usize| tokens.narrow(1, first, GPT.context).unwrap().contiguous().unwrap();
+    let shards = split_batch(&from(0), &from(1), micro_batches).unwrap().into_iter();
+    let shards = shards.map(|(images, labels)| Batch { images, labels });
+    LocalBatch { shards: shards.collect(), samples: texts * GPT.context }
 }
 
 /// A training.
@@ -91,6 +110,8 @@ pub struct Case {
     /// The micro-batches of each rank.
     pub micro_batches: usize,
     pub ranks: usize,
+    /// The parts of each layer: each of `ranks` is a group of so many ranks.
+    pub parts: usize,
     pub steps: usize,
     pub settings: Settings,
 }
@@ -104,8 +125,9 @@ pub const CASE: Case = Case {
     samples: 11,
     micro_batches: 2,
     ranks: 2,
+    parts: 1,
     steps: 5,
-    settings: Settings { loss: cross_entropy, by_shards: false, algorithm: Algorithm::OneShot },
+    settings: Settings::IMAGES,
 };
 
 /// The result of a training.
@@ -128,13 +150,16 @@ impl Case {
 
     /// A batch of this step, in micro-batches of all ranks. Those beyond the number of samples are empty.
     pub fn batch(&self, step: usize, micro_batches: usize) -> LocalBatch {
+        if let Net::Gpt = self.net {
+            return texts(step, self.samples, micro_batches);
+        }
         layers::batch((self.net.sample(), self.dtype), step, self.samples, micro_batches).unwrap()
     }
 
     /// Trains on one device, which goes through the micro-batches of all ranks.
     pub fn alone(&self) -> Trained {
         let micro_batches = self.micro_batches * self.ranks;
-        let alone = Self { micro_batches, ranks: 1, ..*self };
+        let alone = Self { micro_batches, ranks: 1, parts: 1, ..*self };
         let strategy = Sharing::Ddp.plain();
         alone.train(strategy)
     }
@@ -146,7 +171,8 @@ impl Case {
     /// Trains under a strategy.
     pub fn train(&self, strategy: Strategy) -> Trained {
         let schedule = self.schedule(strategy);
-        self.train_lists(strategy.sharing == Sharing::Ddp, &vec![schedule; self.ranks]).unwrap()
+        let lists = vec![schedule; self.ranks * self.parts];
+        self.train_lists(strategy.sharing == Sharing::Ddp, &lists).unwrap()
     }
 
     /// Trains each rank by its own list.
@@ -175,7 +201,7 @@ impl Case {
     pub fn wrapped(&self, reduction: Reduction) -> Trained {
         let trained = self.on_ranks(|rank| {
             let comm = Counted::new(rank);
-            let network = self.network(0..self.units(), rank.device())?;
+            let network = self.network(0..self.units(), &comm.shared(), rank.device())?;
             let ddp = Ddp::new(network, comm.shared(), reduction)?;
             let mut optimizer = self.updates.optimizer();
             let (losses, sent) = self.steps(&ddp, &mut *optimizer, &comm)?;
@@ -191,7 +217,7 @@ impl Case {
         &self,
         work: impl Fn(&Rank) -> Result<Trained, Error> + Sync,
     ) -> Result<Trained, String> {
-        let mut of_ranks = on_ranks(self.ranks, work)?;
+        let mut of_ranks = on_ranks(self.ranks * self.parts, work)?;
         let measured = of_ranks.iter_mut().flat_map(|it| std::mem::take(&mut it.measured));
         let measured = measured.collect();
         let sent = of_ranks.iter().flat_map(|it| it.sent.clone()).collect();
@@ -202,10 +228,55 @@ impl Case {
         Ok(Trained { measured, sent, ..of_ranks.swap_remove(0) })
     }
 
-    pub fn network(&self, range: Range<usize>, device: &Device) -> Result<Network<Stage>, Error> {
+    /// This rank's part of some of the layers.
+    pub fn network(
+        &self,
+        range: Range<usize>,
+        comm: &SharedCommunicator,
+        device: &Device,
+    ) -> Result<Network<Stage>, Error> {
         let all = self.net.layers();
-        let network = all.build(range.clone(), 1, self.dtype, device)?;
+        let network = match self.parts {
+            1 => all.build(range.clone(), 1, self.dtype, device)?,
+            _ => {
+                let group = self.mesh().along(comm, Axis::Tensor)?;
+                all.build_part(range.clone(), 1, self.dtype, device, &group)?
+            }
+        };
         layers::freeze(network, (&all, range), self.frozen)
+    }
+
+    /// The loss is the model's.
+    fn settings(&self) -> Settings {
+        let Settings { by_shards, algorithm, .. } = self.settings;
+        Settings { by_shards, algorithm, ..Settings::of(&self.net.layers()) }
+    }
+
+    fn mesh(&self) -> Mesh {
+        Mesh { data: self.ranks, pipeline: 1, tensor: self.parts }
+    }
+
+    /// Joins the parts of a state of the optimizer, which has names such as `mean/dense0.weight`.
+    fn joined_state(&self, state: Named, comm: &SharedCommunicator) -> Result<Named, Error> {
+        let kind = |name: &str| name.split_once('/').map(|(kind, _)| kind.to_owned()).unwrap();
+        let kinds: BTreeSet<String> = state.iter().map(|(name, _)| kind(name)).collect();
+        let mut joined = Vec::new();
+        for kind in kinds {
+            let of_kind = state.iter().filter_map(|(name, tensor)| {
+                let name = name.strip_prefix(&*kind)?.strip_prefix('/')?;
+                Some((name.to_owned(), tensor.clone()))
+            });
+            // A count of steps has no axis that is cut.
+            let (parts, counts) = of_kind.partition(|(_, tensor)| tensor.rank() > 0);
+            let all = self.joined(parts, comm)?.into_iter().chain(counts);
+            joined.extend(all.map(|(name, tensor)| (format!("{kind}/{name}"), tensor)));
+        }
+        Ok(joined)
+    }
+
+    /// Joins the parts of all ranks.
+    fn joined(&self, named: Named, comm: &SharedCommunicator) -> Result<Named, Error> {
+        Ok(self.net.layers().join(named, &self.mesh().along(comm, Axis::Tensor)?)?)
     }
 
     /// The executor of a rank whose units are whole.
@@ -215,11 +286,10 @@ impl Case {
         comm: &Counted,
         checked: &Checked,
     ) -> Result<Executor<Whole<Stage>>, Error> {
-        let networks = (0..self.units()).map(|unit| self.network(unit..unit + 1, device));
-        let networks = networks.collect::<Result<_, _>>()?;
-        let mesh = Mesh { data: self.ranks, ..Mesh::pipeline(1) };
         let (comm, sample) = (comm.shared(), self.net.sample());
-        Executor::with(checked, networks, comm, mesh, sample, self.settings)
+        let networks = (0..self.units()).map(|unit| self.network(unit..unit + 1, &comm, device));
+        let networks = networks.collect::<Result<_, _>>()?;
+        Executor::with(checked, networks, comm, self.mesh(), sample, self.settings())
     }
 
     /// The executor of a rank whose units are in chunks.
@@ -229,19 +299,21 @@ impl Case {
         comm: &Counted,
         checked: &Checked,
     ) -> Result<Executor<Sharded<Stage>>, Error> {
-        let mesh = Mesh { data: self.ranks, ..Mesh::pipeline(1) };
-        let (comm, sample) = (comm.shared(), self.net.sample());
-        Executor::of_units(checked, comm, mesh, sample, self.settings, |unit, replicas| {
-            Sharded::new(unit, self.network(unit..unit + 1, device)?, replicas)
-        })
+        let (all, sample) = (comm.shared(), self.net.sample());
+        let unit = |unit, replicas: &Rc<Replicas>| {
+            Sharded::new(unit, self.network(unit..unit + 1, &all, device)?, replicas)
+        };
+        Executor::of_units(checked, comm.shared(), self.mesh(), sample, self.settings(), unit)
     }
 
     fn whole(&self, device: &Device, comm: &Counted, checked: &Checked) -> Result<Trained, Error> {
         let executor = self.executor_of_whole(device, comm, checked)?;
         let mut optimizer = self.updates.optimizer();
         let (losses, sent) = self.steps(&executor, &mut *optimizer, comm)?;
-        let weights = sorted(executor.weights().snapshot()?);
-        let state = sorted(on_the_cpu(optimizer.state(executor.weights())?)?);
+        let all = comm.shared();
+        let weights = sorted(self.joined(executor.weights().snapshot()?, &all)?);
+        let state = on_the_cpu(optimizer.state(executor.weights())?)?;
+        let state = sorted(self.joined_state(state, &all)?);
         let measured = vec![executor.measured()];
         Ok(Trained { weights, state, losses, measured, sent: vec![sent] })
     }
@@ -256,19 +328,20 @@ impl Case {
         let mut optimizer = self.updates.optimizer();
         let (losses, sent) = self.steps(&executor, &mut *optimizer, comm)?;
         let all = comm.shared();
+        let replicas = self.mesh().along(&all, Axis::Data)?;
         let (mut weights, mut state) = (Vec::new(), Vec::new());
         for unit in executor.units() {
             let whole = unit.whole()?;
             // Buffers come after the parameters.
             let parameters = &whole[..unit.network().weights().parameters.len()];
-            let flat = Flat::new(parameters.iter().map(|(_, tensor)| tensor.clone()).collect());
             for (name, chunk) in optimizer.state(unit.owned())? {
                 let (kind, _) = name.split_once('/').unwrap();
                 let of_parameters: Vec<Tensor> = match chunk.rank() {
                     0 => vec![chunk; parameters.len()],
                     _ => {
-                        let row = all.all_gather(&chunk, flat.len())?;
-                        flat.split(&row.to_device(&Device::Cpu)?)?
+                        let row = replicas.all_gather(&chunk, unit.row_len())?;
+                        let row = row.to_device(&Device::Cpu)?;
+                        flat::split(&row, parameters.iter().map(|(_, tensor)| tensor))?
                     }
                 };
                 let names = parameters.iter().map(|(name, _)| format!("{kind}/{name}"));
@@ -276,7 +349,8 @@ impl Case {
             }
             weights.extend(whole);
         }
-        let (weights, state) = (sorted(weights), sorted(on_the_cpu(state)?));
+        let weights = sorted(self.joined(weights, &all)?);
+        let state = sorted(self.joined_state(on_the_cpu(state)?, &all)?);
         let measured = vec![executor.measured()];
         Ok(Trained { weights, state, losses, measured, sent: vec![sent] })
     }

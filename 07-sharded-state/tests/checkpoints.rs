@@ -25,11 +25,11 @@ use model_parallel::{Checked, Executor, UNBOUNDED, check};
 use ops::difference::largest_difference;
 use params_and_allreduce::communicator::{Communicator as _, SharedCommunicator};
 use params_and_allreduce::thread::Rank;
-use sharded_state::{Sets, Sharded, Sharing, Strategy};
+use sharded_state::{Counted, Sets, Sharded, Sharing, Strategy};
 use split_batch::loader::{LocalBatch, Shards};
 use tempfile::TempDir;
 
-use crate::cases::{Named, Updates, on_ranks, sorted, values};
+use crate::cases::{CASE, Case, Named, Updates, on_ranks, sorted, values};
 
 const ZERO1: Strategy = Sharing::Zero1.plain();
 const ZERO3: Strategy = Strategy { sharing: Sharing::Zero3, prefetches: true, recomputes: None };
@@ -183,6 +183,7 @@ impl Run {
             flags.folder = self.elsewhere.clone().filter(|_| is_last).unwrap_or(flags.folder);
             Sets::new(flags, sharing, &executor)
         });
+        let sets = sets.transpose()?;
         let store = sets.as_ref().map(|it| it as &dyn Store);
         let (losses, records) = self.steps(&executor, data, store)?;
         let mut weights = Named::new();
@@ -573,4 +574,19 @@ fn all_ranks_need_one_folder() {
     let expected = format!("cannot find {}: another rank wrote it to another", missing.display());
     assert!(told.contains(&expected) && !told.contains('\n'), "{told}");
     assert!(indices(folder.path()).is_empty());
+}
+
+#[test]
+fn a_mesh_with_a_tensor_axis_has_no_shards() {
+    let folder = TempDir::new().unwrap();
+    let Run { checkpoints, .. } = run(ZERO3, Updates::AdamW).keeping(folder.path());
+    let case = Case { ranks: 1, parts: 2, ..CASE };
+    let told = on_ranks(2, |rank| {
+        let checked = check(case.schedule(ZERO3), UNBOUNDED).unwrap();
+        let executor = case.executor_of_chunks(rank.device(), &Counted::new(rank), &checked)?;
+        Sets::new(checkpoints.clone().unwrap(), Sharing::Zero3, &executor).map(drop)
+    });
+    let told = told.unwrap_err();
+    let expected = "a mesh with a tensor axis has no checkpoints in shards";
+    assert!(told.contains(expected) && !told.contains('\n'), "{told}");
 }

@@ -8,7 +8,7 @@ use harness::records::BatchSums;
 use model_parallel::execute::unit::Unit;
 use model_parallel::layers::Layers;
 use model_parallel::{Executor, UNBOUNDED, check};
-use params_and_allreduce::communicator::Communicator as _;
+use params_and_allreduce::communicator::{Alone, Communicator as _};
 use params_and_allreduce::thread::Rank;
 use sharded_state::{Counted, Sharing, Strategy};
 use single_gpu::evaluate::BATCH;
@@ -77,7 +77,9 @@ fn every_strategy_evaluates_as_one_device() {
                 let case = Case { net, ranks, samples, updates, steps: 1, ..CASE };
                 let ended = on_ranks(ranks, |rank| evaluated(&case, strategy, rank, &data));
                 let ended = ended.unwrap();
-                let alone = case.network(0..case.units(), &Device::Cpu).unwrap();
+                let alone = case
+                    .network(0..case.units(), &Alone(Device::Cpu).into(), &Device::Cpu)
+                    .unwrap();
                 alone.weights().set(&ended[0].1).unwrap();
                 let expected = alone.evaluate(&data).unwrap();
                 for (sums, _) in ended {

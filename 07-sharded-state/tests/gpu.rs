@@ -1,9 +1,9 @@
 //! What the gate runs on simulated GPUs, too: freed memory, and every strategy.
 
 use candle_core::{DType, Result, Tensor, Var};
-use ops::backward::backward_from;
+use ops::backward::{backward_from, record_parameter, record_views};
 use ops::{conv2d, flatten, linear};
-use sharded_state::flat::Flat;
+use sharded_state::flat;
 
 use crate::cases::{CASE, Case, Net, Updates};
 use crate::device::device;
@@ -17,11 +17,10 @@ fn on_each_device_reading_a_freed_parameter_is_an_error() {
             Tensor::new(values, &device())?.to_dtype(dtype)?.reshape(shape)
         };
         let numbers: Vec<f64> = (0..24).map(f64::from).collect();
-        let (weight, bias) =
-            (of(&numbers[..12], &[4, 3]).unwrap(), of(&numbers[..3], &[3]).unwrap());
-        let kernel = of(&numbers[..9], &[1, 1, 3, 3]).unwrap();
-        let flat = Flat::new(vec![weight.clone(), bias.clone(), kernel.clone()]);
-        let row = flat.row().unwrap();
+        let row = record_parameter(&of(&numbers, &[24]).unwrap()).unwrap();
+        let shapes = [(4, 3).into(), 3.into(), (1, 1, 3, 3).into()];
+        let [weight, bias, kernel] = record_views(&row, &shapes).unwrap().try_into().unwrap();
+        let values = row.copy().unwrap();
         let (clone, view) = (weight.clone(), weight.narrow(0, 1, 2).unwrap());
         let x = Var::from_tensor(&of(&numbers[..8], &[2, 4]).unwrap()).unwrap();
         let images = of(&numbers[..16], &[1, 1, 4, 4]).unwrap();
@@ -38,7 +37,7 @@ fn on_each_device_reading_a_freed_parameter_is_an_error() {
             Box::new(|| linear(&x, &weight, &bias)),
             Box::new(|| linear(&flatten(&x)?, &weight, &bias)),
             Box::new(|| conv2d(&images, &kernel, None, 1, 0)),
-            Box::new(|| flat.row()),
+            Box::new(|| row.copy()),
             Box::new(|| {
                 let mut found = backward_from(&y, &y.ones_like()?)?;
                 found.remove(&x).ok_or_else(|| candle_core::Error::Msg("nothing".to_owned()))
@@ -49,17 +48,20 @@ fn on_each_device_reading_a_freed_parameter_is_an_error() {
             reads.map(|read| read()?.flatten_all()?.to_dtype(DType::F64)?.to_vec1()).collect()
         };
         let before: Vec<_> = results().into_iter().map(Result::unwrap).collect();
-        flat.free().unwrap();
+        flat::free(&row).unwrap();
         for (number, result) in results().into_iter().enumerate() {
             // A copy of a byte is a byte, and no number of the parameter.
             assert!(result.is_err(), "{dtype:?}, read {number}: {result:?}");
         }
-        flat.fill(&row).unwrap();
+        // The numbers of a view are in memory that is not its own.
+        let all = Tensor::cat(&[&values, &values], 0).unwrap();
+        assert!(flat::fill(&row, &all.narrow(0, 24, 24).unwrap()).is_err());
+        assert!(flat::fill(&row, &all).is_err());
+        flat::fill(&row, &values).unwrap();
         let after: Vec<_> = results().into_iter().map(Result::unwrap).collect();
         assert_eq!(after, before, "{dtype:?}");
-        // The row and the parameters have memory of their own.
-        flat.free().unwrap();
-        assert_eq!(row.to_dtype(DType::F64).unwrap().to_vec1::<f64>().unwrap()[23], 8.0);
+        // The row has taken the memory.
+        assert!((&values + 1.0).is_err());
     }
 }
 

@@ -1,9 +1,13 @@
 //! Every strategy has the numbers of one device.
 
+use candle_nn::func;
+use candle_nn::init::Init;
 use concise_wrapper::ddp::Reduction;
 use concise_wrapper::ddp::bucket::BucketCaps;
 use model_parallel::execute::Settings;
+use model_parallel::layers::Layers;
 use ops::difference::largest_difference;
+use ops::linear;
 use params_and_allreduce::Algorithm;
 use sharded_state::{Sharing, Strategy};
 
@@ -68,6 +72,27 @@ fn every_strategy_equals_one_device() {
     }
 }
 
+/// Each rank has a chunk of its part of each layer. The widths are odd, so the parts differ in size.
+#[test]
+fn every_strategy_equals_one_device_on_a_mesh_with_a_tensor_axis() {
+    for updates in [Updates::Momentum, Updates::AdamW] {
+        let case = Case { updates, parts: 2, ..CASE };
+        equals_one_device(&case, strategies(), 1e-10);
+        let case = Case { ranks: 3, micro_batches: 1, ..case };
+        equals_one_device(&case, without_recomputation(), 1e-10);
+    }
+    equals_one_device(&Case { ranks: 1, parts: 3, ..CASE }, strategies(), 1e-10);
+}
+
+/// The heads and the vocabulary are cut along the tensor axis.
+#[test]
+fn a_gpt_equals_one_device_on_every_mesh() {
+    for (ranks, parts, samples) in [(2, 1, 7), (2, 2, 7), (2, 2, 3), (3, 2, 4), (1, 4, 5)] {
+        let case = Case { net: Net::Gpt, rate: 0.01, ranks, parts, samples, ..CASE };
+        equals_one_device(&case, strategies(), 1e-10);
+    }
+}
+
 /// Seven samples in eight micro-batches, and two in six: ranks with nothing at all.
 #[test]
 fn micro_batches_may_be_empty() {
@@ -101,6 +126,20 @@ fn layers_may_be_frozen() {
             equals_one_device(&case, without_recomputation(), 1e-10);
         }
     }
+}
+
+/// candle computes the gradients then, and knows the row of a unit in place of its parameters.
+#[test]
+fn layers_may_use_operations_that_are_not_on_the_tape() {
+    let layers = || {
+        Layers::dense(&[6, 9]).unwrap().then(|builder| {
+            let weight = builder.get("weight", &[9, 10], Init::Const(0.1), None)?;
+            let bias = builder.get("bias", &[10], Init::Const(0.2), None)?;
+            Ok(func(move |x| linear(x, &weight, &bias)?.tanh()))
+        })
+    };
+    let case = Case { net: Net::Made(layers, &[6]), steps: 3, ..CASE };
+    equals_one_device(&case, strategies(), 1e-10);
 }
 
 #[test]

@@ -17,8 +17,7 @@ use model_parallel::Instruction;
 /// ```
 ///
 /// G is `Gather`, W is `Wait`, F is `Forward`, D is `Free`. A `Gather` starts and the rank goes on; a `Wait` waits for the parameters, and
-/// copies them to the layers. While a unit is on its way, its parameters take memory; at its `Wait`, they take it twice; from its `Wait` to
-/// its `Free`, once.
+/// gives their memory to the layers. The parameters of a unit take memory from its `Gather` to its `Free`.
 ///
 /// The result has the same instructions, and only gathers have other places. The gathers stay in their order. The check simulates the list:
 ///

@@ -12,7 +12,6 @@ import signal
 import socket
 import sys
 import tempfile
-from collections import OrderedDict
 
 import torch
 import torch.distributed as dist
@@ -20,8 +19,8 @@ import torch.multiprocessing as mp
 from signatures import sketches
 from torch.distributed.fsdp import fully_shard
 from torch.multiprocessing.spawn import ProcessException
-from torch.nn import Linear, ReLU, Sequential
-from torch.nn.functional import cross_entropy
+from torch.nn import Embedding, LayerNorm, Linear, Module, Parameter, ReLU, Sequential
+from torch.nn.functional import cross_entropy, gelu, scaled_dot_product_attention
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import SGD
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
@@ -35,10 +34,10 @@ NEEDS = {
     "tf.": "TensorFlow",
     "TF_CONFIG": "TensorFlow",
     "jax.": "JAX",
-    "(2, 4)": "eight processes, which chapter 6b's mesh has",
+    "(2, 4)": "eight processes, and chapter 6b has a mesh of four",
 }
-# Chapter 6's mesh has three axes.
-WORLD_SIZES = {"ch06b-tensor-parallel": 8}
+# Chapter 6b's mesh has two axes.
+WORLD_SIZES = {"ch06b-tensor-parallel": 4}
 # Seconds after which a page's processes are ended.
 PATIENCE = 120
 LEARNING_RATE = 0.1
@@ -75,10 +74,32 @@ def stage_of(model, rank):
     return Sequential(*(layers[:2] if rank == 0 else layers[2:]))
 
 
-def build_stage(number):
-    """Return the two layers of a stage."""
-    torch.manual_seed(number)
-    return Sequential(OrderedDict(first=Linear(4, 8), second=Linear(8, 4)))
+class Gpt(Module):
+    """A GPT of one block: 8 tokens in the vocabulary, width 8, heads of 4 features."""
+
+    def __init__(self):
+        torch.manual_seed(1)
+        super().__init__()
+        self.embedding, self.positions = Embedding(8, 8), Parameter(torch.randn(6, 8))
+        self.norm, self.query, self.key, self.value = LayerNorm(8), Linear(8, 8), Linear(8, 8, bias=False), Linear(8, 8)
+        self.output, self.up, self.down, self.head = Linear(8, 8), Linear(8, 32), Linear(32, 8), Linear(8, 8, bias=False)
+
+    def forward(self, tokens):
+        """Return the logits of the next tokens."""
+        x = self.embedding(tokens) + self.positions
+        read = self.norm(x)
+        by_head = [layer(read).unflatten(-1, (-1, 4)).transpose(1, 2) for layer in (self.query, self.key, self.value)]
+        mixed = scaled_dot_product_attention(*by_head, is_causal=True)
+        x = x + self.output(mixed.transpose(1, 2).flatten(2))
+        x = x + self.down(gelu(self.up(self.norm(x))))
+        return self.head(self.norm(x))
+
+
+def texts():
+    """Return tokens, and the next tokens."""
+    torch.manual_seed(2)
+    windows = torch.randint(8, (4, 7))
+    return windows[:, :-1], windows[:, 1:]
 
 
 def exported_list(rank):
@@ -93,6 +114,8 @@ def surroundings(rank, world_size):
     """Return what the sketches take for granted."""
     model = Model()
     layers = stage_of(model, rank)
+    # The data axis is the first of two: ranks 0 and 1 have the first half.
+    tokens, labels = (part.chunk(2)[rank // 2 % 2] for part in texts())
     return globals() | {
         "dataset": TensorDataset(*samples()),
         "device": torch.device("cpu"),
@@ -100,6 +123,8 @@ def surroundings(rank, world_size):
         "exported": exported_list(rank),
         "folder": f"{tempfile.gettempdir()}/sketches-{os.environ['MASTER_PORT']}",
         "global_batch": SAMPLES // 2,
+        "gpt": Gpt(),
+        "labels": labels,
         "learning_rate": LEARNING_RATE,
         "loader": batches(),
         "loss_fn": cross_entropy,
@@ -107,6 +132,7 @@ def surroundings(rank, world_size):
         "my_layers": layers,
         "optimizer": SGD(layers.parameters(), lr=LEARNING_RATE),
         "rank": rank,
+        "tokens": tokens,
         "units": [Sequential(model[0], ReLU()), model[2]],
         "world_size": world_size,
     }
@@ -196,9 +222,14 @@ def pipeline(names):
 
 
 def mesh(names):
-    """Chapter 6b: the data axis and the tensor axis cut the weights, and two pipeline stages hold different ones."""
-    assert [names["layers"].get_parameter(f"{name}.weight").to_local().shape for name in ("first", "second")] == [(2, 4), (2, 4)]
-    assert names["number"] == names["rank"] // 2 % 2
+    """Chapter 6b: both axes cut the matrices, and the gradients are those of one device on the whole batch."""
+    expected = Gpt()
+    tokens, labels = texts()
+    cross_entropy(expected(tokens).flatten(0, 1), labels.flatten()).backward()
+    for (name, parameter), other in zip(names["gpt"].named_parameters(), expected.parameters(), strict=True):
+        parts = 2 if "norm" in name or name in ("positions", "output.bias", "down.bias") else 4
+        assert parameter.to_local().numel() * parts == parameter.numel(), name
+        torch.testing.assert_close(parameter.grad.full_tensor(), other.grad)
 
 
 def sharded(names):

@@ -1,11 +1,13 @@
-//! The committed PyTorch results: `fixtures/pytorch.safetensors`, made by `fixtures/make_fixtures.py`, and
-//! `fixtures/resnet18.safetensors`, made by `fixtures/make_resnet18.py`.
+//! The committed PyTorch results: `fixtures/pytorch.safetensors`, made by `fixtures/make_fixtures.py`,
+//! `fixtures/resnet18.safetensors`, made by `fixtures/make_resnet18.py`, and `fixtures/gpt.safetensors`, made by
+//! `fixtures/make_gpt.py`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use candle_core::{Device, Result, Tensor, bail};
 
 const OPERATIONS: &[u8] = include_bytes!("../fixtures/pytorch.safetensors");
+const GPT: &[u8] = include_bytes!("../fixtures/gpt.safetensors");
 const RESNET18: &[u8] = include_bytes!("../fixtures/resnet18.safetensors");
 
 /// All tensors of the fixture, by name.
@@ -18,6 +20,11 @@ impl Fixture {
     /// The operations one by one, and LeNet.
     pub fn load() -> Result<Self> {
         Self::read(OPERATIONS)
+    }
+
+    /// A small GPT in training.
+    pub fn gpt() -> Result<Self> {
+        Self::read(GPT)
     }
 
     /// A narrow ResNet-18 in training.

@@ -12,8 +12,8 @@ use ops::backward::backward_from;
 use ops::batch_norm::Statistics;
 use ops::{
     add_bias, add_bias_relu, add_relu, avg_pool2d, batch_norm, batch_norm_with, conv2d,
-    cross_entropy, flatten, gelu, gelu_tanh, global_avg_pool, layer_norm, linear, relu, softmax,
-    transpose,
+    cross_entropy, cross_entropy_of_part, embedding, flatten, gelu, gelu_tanh, global_avg_pool,
+    layer_norm, linear, relu, row_statistics, softmax, transpose,
 };
 use single_gpu::gradient_check::{STEP, finite_differences, gradient_errors};
 use single_gpu::layers;
@@ -204,6 +204,22 @@ fn cross_entropy_summed() {
     let labels = Tensor::new(&[2u32, 0, 3, 3, 1], &device()).unwrap();
     let logits = variable(&[5, 4], 1);
     check("cross_entropy", &[&logits], &|| cross_entropy(&logits, &labels));
+    let logits = variable(&[5, 70], 1);
+    check("cross_entropy", &[&logits], &|| cross_entropy(&logits, &labels));
+    let part = |of: &Tensor, rank: usize| of.narrow(1, rank * 35, 35)?.contiguous();
+    let statistics = |rank: usize| row_statistics(&part(&logits, rank)?, &labels, rank * 35);
+    let other = Var::from_tensor(&part(&logits, 0).unwrap()).unwrap();
+    check("cross_entropy_of_part", &[&other], &|| {
+        let all = [row_statistics(&other, &labels, 0)?, statistics(1)?];
+        cross_entropy_of_part(&other, &labels, 0, &Tensor::stack(&all, 0)?)
+    });
+}
+
+#[test]
+fn embeddings() {
+    let tokens = Tensor::new(&[[2u32, 0, 3], [3, 3, 1]], &device()).unwrap();
+    let table = variable(&[5, 4], 1);
+    check("embedding", &[&table], &|| embedding(&tokens, &table));
 }
 
 /// LeNet with dense noise for weights *and* biases, large enough for every layer to matter.

@@ -66,7 +66,7 @@ fn one_hash_for_any_number_of_devices_and_threads() {
 fn one_bit_of_one_input_changes_the_hash() {
     let data = synthetic::dataset(Split::Train, STEPS * 64);
     let expected = hash(&batches(&data, 64), &plan(2));
-    let mut pixels = data.pixels().to_vec();
+    let mut pixels = data.bytes().to_vec();
     // A pixel in the middle of a garment, and its lowest bit.
     pixels[100 * PIXELS + 14 * 28 + 14] ^= 1;
     let data = Dataset::of_shape(pixels, SAMPLE, data.labels().to_vec(), CLASSES).unwrap();

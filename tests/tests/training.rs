@@ -8,6 +8,7 @@ mod checkpoints;
 mod equivalence;
 mod finite_differences;
 mod first_step;
+mod gpt;
 mod gpu;
 mod overlap;
 mod precision;

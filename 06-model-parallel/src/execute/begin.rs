@@ -11,7 +11,7 @@ use ops::backward::no_grad;
 use params_and_allreduce::communicator::SharedCommunicator;
 
 use super::unit::Unit;
-use super::{Placed, batch_of, refuse};
+use super::{Placed, Settings, batch_of, refuse};
 use crate::check::{Checked, check};
 use crate::instructions::{Action, Instruction, Schedule, UNBOUNDED};
 
@@ -65,7 +65,7 @@ pub(super) fn with_shapes<U: Unit>(
     schedule: &Schedule,
     units: impl Iterator<Item = Result<(usize, U), Error>>,
     pipeline: &SharedCommunicator,
-    sample: &[usize],
+    (sample, settings): (&[usize], Settings),
 ) -> Result<Vec<Placed<U>>, Error> {
     /// The largest number of axes, without the axis of the batch. Shapes with fewer axes end in zeros.
     const AXES: usize = 7;
@@ -84,10 +84,14 @@ pub(super) fn with_shapes<U: Unit>(
             }
         };
         let network = unit.network();
-        let zeros = Tensor::zeros(batch_of(1, &input), network.dtype(), network.device())?;
+        let is_token = number == 0 && settings.takes_tokens;
+        let dtype = if is_token { DType::U32 } else { network.dtype() };
+        let zeros = Tensor::zeros(batch_of(1, &input), dtype, network.device())?;
         // In evaluation the statistics of batch norms stay as they are.
         let output = match no_grad(|| network.forward(&zeros))?.dims() {
             [1, output @ ..] if output.len() <= AXES => output.to_vec(),
+            // The logits are no message, and may have a row for each token.
+            _ if settings.takes_tokens && schedule.is_last(number) => Vec::new(),
             other => {
                 return refuse(format!(
                     "one sample of {input:?} becomes {other:?}: the first axis is the batch's"

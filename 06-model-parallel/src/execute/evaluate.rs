@@ -29,7 +29,7 @@ impl<U: Unit> Executor<U> {
     pub fn evaluate_part(&self, images: &Dataset, part: Part) -> Result<SumsByBatch, Error> {
         let _span = info_span!(target: COMPUTE, "evaluate").entered();
         let (none, mut batches) = (BatchSums::of_no_samples(), Vec::new());
-        part.evaluate(images.len(), BATCH, |samples| {
+        part.evaluate(images.len(), images.at_once(BATCH), |samples| {
             batches.push(samples.to_vec());
             Ok::<_, Error>(none)
         })?;
@@ -56,7 +56,7 @@ impl<U: Unit> Executor<U> {
             self.replicas.times();
         }
         let mut sums = sums.into_iter();
-        part.evaluate(images.len(), BATCH, |_| Ok(sums.next().unwrap_or(none)))
+        part.evaluate(images.len(), images.at_once(BATCH), |_| Ok(sums.next().unwrap_or(none)))
     }
 
     /// Whether a signal has reached a rank. All ranks call this together, and return the same.

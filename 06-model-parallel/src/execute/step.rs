@@ -118,11 +118,7 @@ impl<'a, 'o, U: Unit> StepState<'a, 'o, U> {
                 // The gradients were joined in a row.
                 self.weigh(Bytes { gradients, ..Bytes::default() });
             }
-            (Action::Wait, _) => {
-                let row = of_unit.wait()?;
-                let parameters = row.iter().map(size_in_bytes).sum();
-                self.weigh(Bytes { parameters, ..Bytes::default() });
-            }
+            (Action::Wait, _) => of_unit.wait()?,
             (Action::Free, _) => of_unit.free()?,
             // ANCHOR_END: collectives
             (Action::Update, _) => self.update(unit)?,
@@ -152,7 +148,7 @@ impl<'a, 'o, U: Unit> StepState<'a, 'o, U> {
                 Carries::Gradients => output,
             };
             // One sample stands in for an empty micro-batch.
-            let rows = self.micro_batches[micro_batch].len().max(1);
+            let rows = self.micro_batches[micro_batch].samples().max(1);
             let dtype = unit.network().dtype();
             self.tensors.insert(key, pipeline.recv(from, &batch_of(rows, sample), dtype)?);
         }
@@ -167,14 +163,15 @@ impl<'a, 'o, U: Unit> StepState<'a, 'o, U> {
         let (unit, schedule) = (it.unit, self.schedule);
         let again = matches!(it.action, Action::Recompute(_));
         let keeps_graph = again || matches!(it.action, Action::Forward(_));
-        let Placed { unit: layers, input: sample, .. } = self.executor.placed(unit);
-        let (network, batch) = (layers.network(), &self.micro_batches[i]);
+        let (network, batch) = (self.executor.unit(unit).network(), &self.micro_batches[i]);
         let x = if again {
             take(&mut self.inputs, (unit, i), "input")?
         } else if unit > 0 {
             take(&mut self.tensors, (Carries::Activations, unit, i), "activation")?
         } else if batch.is_empty() {
-            Tensor::zeros(batch_of(1, sample), network.dtype(), network.device())?
+            // Black images, and tokens 0.
+            let sample = &batch.images.dims()[1..];
+            Tensor::zeros(batch_of(1, sample), batch.images.dtype(), network.device())?
         } else {
             batch.images.to_device(network.device())?
         };
@@ -220,10 +217,10 @@ impl<'a, 'o, U: Unit> StepState<'a, 'o, U> {
         if batch.is_empty() {
             return stand_in_loss(logits);
         }
-        let labels = batch.labels.to_device(logits.device())?;
-        let loss = (self.executor.settings.loss)(logits, &labels)?;
-        let batch = Batch { images: batch.images.clone(), labels };
-        self.sums.insert(i, StepSums::new(&loss, logits, &batch)?);
+        let Executor { settings, parts, .. } = self.executor;
+        let labels = batch.labels.to_device(logits.device())?.flatten_all()?;
+        let (loss, sums) = (settings.loss)(logits, &labels, parts)?;
+        self.sums.insert(i, StepSums::Deferred(sums, batch.len() as u64));
         Ok(loss)
     }
 

@@ -1,7 +1,7 @@
 //! A unit on one rank: its layers, the sum of its gradients, and its update.
 
-use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
+use std::cell::RefCell;
+use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
 use std::time::Instant;
 
@@ -16,7 +16,7 @@ use params_and_allreduce::communicator::{self, Communicator, SharedCommunicator}
 use scratch_data_parallel::{FixedTree, TreeSum};
 use tracing::info_span;
 
-use super::{Settings, refuse};
+use super::Settings;
 use crate::bytes::Bytes;
 use crate::instructions::{Action, Instruction};
 use crate::simulate::QUEUE;
@@ -45,9 +45,8 @@ pub trait Unit {
     /// Starts a collective. Fails for a collective that this unit does not have.
     fn start(&self, collective: Action) -> Result<(), Error>;
 
-    /// Waits for the gathered parameters, and gives them to the layers. Returns the rows that have arrived. The caller
-    /// drops them, which frees their memory.
-    fn wait(&self) -> Result<Vec<Tensor>, Error>;
+    /// Waits for the gathered parameters, and gives them to the layers.
+    fn wait(&self) -> Result<(), Error>;
 
     /// Drops the gathered parameters.
     fn free(&self) -> Result<(), Error>;
@@ -73,8 +72,8 @@ pub struct Replicas {
     algorithm: Algorithm,
     /// `None` with one replica.
     thread: Option<Worker<Done>>,
-    /// The collectives that were started and are not done.
-    started: Cell<usize>,
+    /// The collectives that were started and whose results are not taken.
+    started: RefCell<HashSet<Instruction>>,
     done: RefCell<HashMap<Instruction, Vec<Tensor>>>,
     times: RefCell<Vec<[Instant; 2]>>,
 }
@@ -117,30 +116,29 @@ impl Replicas {
             let result = job(comm)?;
             Ok::<_, communicator::Error>(Done { of, result, times: [start, Instant::now()] })
         };
+        self.started.borrow_mut().insert(of);
         match &self.thread {
-            Some(thread) => {
-                self.started.update(|started| started + 1);
-                thread.add(job);
-            }
+            Some(thread) => thread.add(job),
             None => self.keep(job(&self.comm)?),
         }
         Ok(())
     }
 
+    /// Whether a collective was started, and its result is not taken.
+    pub fn is_on_its_way(&self, of: Instruction) -> bool {
+        self.started.borrow().contains(&of)
+    }
+
     /// Waits for the result of a collective that was started.
     pub fn take(&self, of: Instruction) -> Result<Vec<Tensor>, Error> {
+        if !self.started.borrow_mut().remove(&of) {
+            return refuse(format!("no {of} was started"));
+        }
         loop {
-            if let Some(result) = self.done.borrow_mut().remove(&of) {
-                return Ok(result);
-            }
-            match self.thread.as_ref().filter(|_| self.started.get() > 0) {
-                Some(thread) => {
-                    self.keep(thread.next()?);
-                    self.started.update(|started| started - 1);
-                }
-                None => {
-                    return Err(communicator::Error::Other(format!("no {of} was started")).into());
-                }
+            let result = self.done.borrow_mut().remove(&of);
+            match (result, &self.thread) {
+                (None, Some(thread)) => self.keep(thread.next()?),
+                (result, _) => return Ok(result.expect("one replica does its jobs at once")),
             }
         }
     }
@@ -259,8 +257,8 @@ impl<M: ModuleT> Unit for Whole<M> {
         self.replicas.start(self.all_reduce(), move |comm| sum.over(&**comm, algorithm))
     }
 
-    fn wait(&self) -> Result<Vec<Tensor>, Error> {
-        self.is_whole().map(|()| Vec::new())
+    fn wait(&self) -> Result<(), Error> {
+        self.is_whole()
     }
 
     fn free(&self) -> Result<(), Error> {
@@ -301,6 +299,11 @@ pub fn add(sum: &mut Vec<Tensor>, gradients: Vec<Tensor>) -> TensorResult<()> {
     };
     *sum = added;
     Ok(())
+}
+
+/// Fails with an error of the executor's caller.
+pub fn refuse<T>(text: String) -> Result<T, Error> {
+    Err(candle_core::Error::Msg(text).into())
 }
 
 /// All of these weights.

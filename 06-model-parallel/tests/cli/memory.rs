@@ -56,7 +56,7 @@ fn an_estimate_is_near_the_peak_of_a_run() {
             footprint.weights = 2 + 4 * 3;
         }
         let images = (2 * batch, 300);
-        let run = RunSize { batch_size: batch, images, dtype: DType::F32 };
+        let run = RunSize { batch_size: batch, images, context: None, dtype: DType::F32 };
         let estimate = footprint.estimate(run).total();
         let sizes = format!(
             "--devices={devices} --threads-per-device=1 --batch-size={batch} --train-size={} --test-size={}",

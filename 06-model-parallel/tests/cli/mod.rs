@@ -2,6 +2,7 @@
 
 mod ends;
 mod files;
+mod gpt;
 mod held;
 mod memory;
 #[path = "../../../tests/src/program.rs"]

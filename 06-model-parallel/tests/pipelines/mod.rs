@@ -10,7 +10,7 @@ mod layers;
 mod measured;
 mod mesh;
 mod model;
-mod numbers;
+pub mod numbers;
 mod random;
 #[cfg(unix)]
 mod signals;

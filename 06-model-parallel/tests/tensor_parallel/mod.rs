@@ -10,7 +10,7 @@ mod layers;
 mod mappings;
 mod networks;
 mod refusals;
-mod traffic;
+pub mod traffic;
 
 use single_gpu::init;
 

@@ -10,7 +10,7 @@ const BATCH: usize = 5;
 
 /// One exchange between all ranks of a group.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Exchange {
+pub enum Exchange {
     /// Each rank brings so many numbers, and all get the sum.
     AllReduce(usize),
     /// All get all parts: so many numbers for each feature, and the features of all parts.
@@ -23,7 +23,7 @@ impl Exchange {
     ///
     /// In a ring of n, an all-reduce of N numbers costs each rank about 2(n − 1)/n · N, and an all-gather (n − 1) times
     /// the widest part. Two ranks send each other all their numbers.
-    fn sends(self, ranks: usize, rank: usize) -> usize {
+    pub fn sends(self, ranks: usize, rank: usize) -> usize {
         match self {
             AllGather(rows, features) => (ranks - 1) * rows * features.div_ceil(ranks),
             AllReduce(elements) if ranks <= 2 => (ranks - 1) * elements,

@@ -47,11 +47,26 @@ fn what_makes_no_sense_is_refused_in_one_line() {
     ] {
         refused(&[&["--data=synthetic"], arguments].concat(), says);
     }
+    for (arguments, says) in [
+        (&["--model=gpt", "--data=synthetic"][..], "--data is about images, and --model gpt reads"),
+        (
+            &["--model=gpt", "--widths=9"],
+            "--widths is about --model dense, and --width is about --model gpt",
+        ),
+        (&["--width=9"], "--width is about --model gpt"),
+        (&["--heads=2"], "--blocks, --heads, --context and --text are about --model gpt"),
+        (&["--model=gpt", "--heads=3"], "--width 64 cannot be cut into 3 heads"),
+        (&["--model=gpt", "--text=/nowhere"], "--text /nowhere: there is no such file"),
+    ] {
+        refused(arguments, says);
+    }
 }
 
 #[test]
 fn a_drawing_has_no_training() {
     for of_training in [
+        "--model=gpt",
+        "--context=9",
         "--data=/nonexistent",
         "--train-size=9",
         "--test-size=9",

@@ -62,6 +62,38 @@ fn strategies_and_links_change_no_bit() {
     assert_eq!(hashes(&slow)[1..], [all[1].clone(), all[1].clone()]);
 }
 
+/// On one device and on two, and with a checkpoint: the hash of each run.
+#[test]
+fn a_gpt_under_all_strategies() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("letters.txt");
+    let letters = |at: u32| b"to be\nor not"[(at * at / 5 % 12) as usize];
+    fs::write(&path, (0..1500).map(letters).collect::<Vec<u8>>()).expect("a file");
+    let (text, metrics) = (format!("--text={}", path.display()), folder.path().join("metrics"));
+    let gpt = ["--model=gpt", "--width=16", "--heads=2", "--blocks=2", "--context=8", &text];
+    program(&[&gpt[..], &["--batch-size=40"]].concat())
+        .arg("--metrics")
+        .arg(&metrics)
+        .assert()
+        .success()
+        .stdout(said("GPT of 2 blocks, width 16, 2 heads on letters.txt: "))
+        .stdout(said("A bigram model, which counts pairs of bytes, needs "))
+        .stdout(contains("\nA text by one device: The "))
+        .stdout(said(", as rounding does."));
+    let lines = fs::read_to_string(&metrics).expect("metrics");
+    let lines = lines.lines().map(|line| serde_json::from_str::<Value>(line).expect("JSON"));
+    let of = |kind: &str| lines.clone().filter(|it| it["kind"] == kind).collect::<Vec<_>>();
+    let hashes: Vec<Value> = of("summary").iter().map(|it| it["weights_hash"].clone()).collect();
+    assert_eq!(hashes.len(), 7);
+    assert!(hashes[2..].iter().all(|hash| *hash == hashes[1]), "{hashes:?}");
+    for line in of("sharded") {
+        let [found, expected] =
+            [&line["held"], &line["predicted_held"]].map(|it| it["total"].as_f64());
+        let (found, expected) = (found.expect("bytes"), expected.expect("bytes"));
+        assert!((found - expected).abs() <= 0.1 * found, "{line}");
+    }
+}
+
 /// In f32: the layers have 15,700, 378, 304 and 170 parameters.
 #[test]
 fn what_a_device_holds_and_sends_is_as_predicted() {

@@ -186,6 +186,7 @@ impl Arguments {
         Footprint { activations: 3, ..Footprint::new(network, plan) }.check(RunSize {
             batch_size,
             images,
+            context: None,
             dtype: DType::F32,
         })?;
         let (model, layers) = match kind {

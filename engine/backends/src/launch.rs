@@ -18,7 +18,8 @@ use anyhow::{Result, anyhow};
 use clap::{Args, Parser};
 use devices::{ComputeDevice, DeviceArguments, DevicePlan, SeveralDevices, available_cores};
 use harness::cli::{self, ErrorReport, ReportedElsewhere, UsageError, report_error, whole};
-use harness::report::{counted, paragraph};
+use harness::report::outputs::Outputs;
+use harness::report::{Report, counted, paragraph};
 use harness::{interrupt, launcher};
 use params_and_allreduce::communicator::{Error, SharedCommunicator};
 use params_and_allreduce::thread::{DEFAULT_TIMEOUT, RankFailure, run_ranks_with};
@@ -60,8 +61,8 @@ impl LaunchArguments {
 
 /// Where ranks come from.
 ///
-/// All processes call [`agree`](Self::agree), [`any`](Self::any), [`announce`](Self::announce),
-/// [`of_speaker`](Self::of_speaker) and [`devices`](Self::devices) together. The call fails when another process stops or stalls.
+/// All processes call [`agree`](Self::agree), [`make_runs`](Self::make_runs), [`of_speaker`](Self::of_speaker) and
+/// [`devices`](Self::devices) together. The call fails when another process stops or stalls.
 pub struct Launch {
     /// `None` if ranks are threads of this process.
     processes: Option<Processes>,
@@ -126,15 +127,34 @@ impl Launch {
         if self.speaks() { paragraph(text) } else { Ok(()) }
     }
 
-    /// Announces a run by its title, and returns whether the processes make this run. After an interrupt of any process, they
-    /// leave the run out: a signal may have reached one process alone.
-    pub fn announce(&self, title: impl Display) -> Result<bool> {
-        self.say(format_args!("\n{title}"))?;
-        let interrupted = self.any(interrupt::requested())?;
-        if interrupted {
-            self.say("  left out after the interrupt")?;
-        }
-        Ok(!interrupted)
+    /// Makes the runs of a program in turn, in all processes together, below its headline and its notes. `name` has the name and
+    /// the title of a run, `train` trains, and `conclude` makes an outcome of the result and of the outcomes before. Runs after an
+    /// interrupt of any process are left out: a signal may have reached one process alone. Returns the outcomes, and the first
+    /// failure, which ends the program after its report.
+    pub fn make_runs<'a, R, T, O>(
+        &self,
+        (headline, notes): (&str, &[String]),
+        (runs, outputs): (&'a [R], &mut Outputs),
+        name: impl Fn(&R) -> (&str, String),
+        train: impl Fn(&'a R, Report<'_>) -> Result<T>,
+        conclude: impl Fn(&'a R, T, &[O], &mut Outputs) -> Result<O>,
+    ) -> (Vec<O>, Result<()>) {
+        let mut outcomes = Vec::new();
+        let mut make = |run: &'a R| {
+            let (name, title) = name(run);
+            self.say(format_args!("\n{title}"))?;
+            if self.values(interrupt::requested())?.contains(&true) {
+                return Ok(self.say("  left out after the interrupt")?);
+            }
+            let report = if self.speaks() { outputs.report(name) } else { Report::silent() };
+            let trained = train(run, report)?;
+            outcomes.push(conclude(run, trained, &outcomes, outputs)?);
+            Ok(())
+        };
+        let notes = notes.iter().map(|note| format!("note: {note}"));
+        let begun = [headline.to_owned()].into_iter().chain(notes).try_for_each(|it| self.say(it));
+        let made = begun.map_err(Into::into).and_then(|()| runs.iter().try_for_each(&mut make));
+        (outcomes, made)
     }
 
     /// Plans the devices of this process. Returns the plan and the number of devices of all processes. Fails when there are
@@ -213,11 +233,6 @@ impl Launch {
         }
         self.agree(Ok(()))?;
         work(false)
-    }
-
-    /// Whether the condition holds for any process.
-    pub fn any(&self, mine: bool) -> Result<bool, Error> {
-        Ok(self.values(mine)?.contains(&true))
     }
 
     /// The value of the process that prints, on all processes.

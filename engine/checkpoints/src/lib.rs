@@ -33,11 +33,12 @@ pub enum Error {
 
 impl Error {
     /// Adds a task, such as `write`, and a path to an error of the system.
-    fn io(task: &str, path: &Path) -> impl FnOnce(io::Error) -> Self {
+    pub fn io(task: &str, path: &Path) -> impl FnOnce(io::Error) -> Self {
         move |reason| Self::Unusable(format!("cannot {task} {}: {reason}", path.display()))
     }
 
-    fn damaged(path: &Path, reason: impl Display) -> Self {
+    /// Says that a file does not have the content that was written.
+    pub fn damaged(path: &Path, reason: impl Display) -> Self {
         Self::Unusable(format!("checkpoint {} is damaged: {reason}", path.display()))
     }
 }

@@ -25,7 +25,7 @@ pub fn write(path: &Path, images: &Dataset, columns: usize) -> io::Result<()> {
 
 /// Returns the sheet's width and height in pixels, and its grey pixels row by row.
 fn draw(images: &Dataset, columns: usize) -> (usize, usize, Vec<u8>) {
-    let (pixels, _) = images.pixels().as_chunks::<PIXELS>();
+    let (pixels, _) = images.bytes().as_chunks::<PIXELS>();
     let (width, height) = (columns * STEP + GAP, CLASSES * STEP + GAP);
     let mut sheet = vec![GAP_SHADE; width * height];
     for class in 0..CLASSES {

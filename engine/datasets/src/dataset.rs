@@ -4,21 +4,27 @@ use std::sync::{Arc, OnceLock};
 
 use base16ct::HexDisplay;
 use candle_core::{DType, Device, Error, Result, Tensor, bail};
+use rand::RngExt as _;
 use sha2::{Digest as _, Sha256};
 
 use super::{CLASSES, PIXELS, SAMPLE};
 use devices::move_view;
+use harness::random;
 
 /// The number of bytes of the hash that a fingerprint has.
 const FINGERPRINT: usize = 8;
 
-/// Images and their labels, in CPU memory, with one byte per pixel. Clones share the memory.
+/// Samples in CPU memory: images, each with a label, or windows of a text. Clones share the memory.
 #[derive(Clone, Debug)]
 pub struct Dataset {
-    /// The pixels of all images, image after image.
-    pixels: Arc<Vec<u8>>,
+    /// The pixels of all images, image after image, or the text.
+    bytes: Arc<Vec<u8>>,
+    /// The labels of images. A text has none: the label of each byte is the byte after it.
     labels: Arc<Vec<u8>>,
-    shape: [usize; 3],
+    /// `[channels, height, width]` of an image, or `[context]` of a window.
+    shape: Vec<usize>,
+    /// The byte of a text that the first window begins at.
+    offset: usize,
     /// Computed by the first use.
     pub(super) fingerprint: Arc<OnceLock<String>>,
 }
@@ -53,54 +59,98 @@ impl Dataset {
                 let label = labels[at];
                 format!("label {at} is {label}, but there are {classes} classes, counted from 0")
             }
-            _ => {
-                let (pixels, labels) = (Arc::new(pixels), Arc::new(labels));
-                return Ok(Self { pixels, labels, shape, fingerprint: Arc::default() });
-            }
+            _ => return Ok(Self::of(pixels, labels, shape.to_vec())),
         };
         Err(Error::Msg(refusal))
     }
 
-    /// The number of images.
-    #[expect(clippy::len_without_is_empty, reason = "a data set has at least one image")]
+    /// Makes a data set of the windows of a text: `context` bytes each, one after the other, none twice. Fails when the text has no
+    /// window with a byte after it, and when `context` is 0.
+    pub fn text(text: Vec<u8>, context: usize) -> Result<Self> {
+        if context == 0 || text.len() <= context {
+            let bytes = text.len();
+            return Err(Error::Msg(format!("{bytes} bytes are too few for a window of {context}")));
+        }
+        Ok(Self::of(text, Vec::new(), vec![context]))
+    }
+
+    fn of(bytes: Vec<u8>, labels: Vec<u8>, shape: Vec<usize>) -> Self {
+        let (bytes, labels) = (Arc::new(bytes), Arc::new(labels));
+        Self { bytes, labels, shape, offset: 0, fingerprint: Arc::default() }
+    }
+
+    /// Returns the samples of an epoch. The windows of a text begin elsewhere in each epoch, at an offset that depends on the seed
+    /// and the epoch alone; their number is always the same. Images are the same in all epochs.
+    #[must_use]
+    pub fn of_epoch(&self, seed: u64, epoch: usize) -> Self {
+        let offset = self.context().map_or(0, |context| {
+            let most = (context - 1).min(self.bytes.len() - 1 - context * self.len());
+            random::generator(seed, &format!("windows/{epoch}")).random_range(0..=most)
+        });
+        Self { offset, ..self.clone() }
+    }
+
+    /// The number of samples: of images, or of windows.
+    #[expect(clippy::len_without_is_empty, reason = "a data set has at least one sample")]
     pub fn len(&self) -> usize {
-        self.labels.len()
+        // Every offset below the context leaves so many windows, unless there is only one.
+        let windows = |context: usize| (self.bytes.len() / context - 1).max(1);
+        self.context().map_or(self.labels.len(), windows)
     }
 
-    /// The shape of an image, `[channels, height, width]`.
-    pub fn shape(&self) -> [usize; 3] {
-        self.shape
+    /// The shape of a sample: `[channels, height, width]` of an image, or `[context]` of a window.
+    pub fn shape(&self) -> &[usize] {
+        &self.shape
     }
 
-    /// The pixels of all images, one byte per pixel, image after image, each channel by channel and row by row.
-    pub fn pixels(&self) -> &[u8] {
-        &self.pixels
+    /// The bytes of a window of a text. `None` for images.
+    pub fn context(&self) -> Option<usize> {
+        if let [context] = self.shape[..] { Some(context) } else { None }
     }
 
-    /// The labels.
+    /// The number of labels of so many samples: an image has one, and a window has one for each byte.
+    pub fn count_labels(&self, samples: usize) -> usize {
+        samples * self.context().unwrap_or(1)
+    }
+
+    /// The samples that an evaluation computes at a time: so many images, or windows of 32 times as many tokens.
+    pub fn at_once(&self, images: usize) -> usize {
+        (32 * images / self.count_labels(1)).clamp(1, images)
+    }
+
+    /// The pixels of all images, one byte per pixel, image after image, each channel by channel and row by row. Of a text, the bytes
+    /// of all windows and the byte after the last.
+    pub fn bytes(&self) -> &[u8] {
+        let size = self.context().map_or(self.bytes.len(), |context| context * self.len() + 1);
+        &self.bytes[self.offset..][..size]
+    }
+
+    /// The labels: the classes of all images, or the byte after each byte of all windows.
     pub fn labels(&self) -> &[u8] {
-        &self.labels
+        if self.context().is_some() { &self.bytes()[1..] } else { &self.labels }
     }
 
-    /// Keeps the first `count` images. At least one image stays.
+    /// Keeps the first `count` samples. At least one stays.
     pub fn truncate(&mut self, count: usize) {
         if count < self.len() {
-            let (count, image) = (count.max(1), self.image());
-            Arc::make_mut(&mut self.pixels).truncate(count * image);
+            let (count, size) = (count.max(1), self.size());
+            // Windows need room to begin elsewhere in each epoch.
+            let room = usize::from(self.context().is_some());
+            Arc::make_mut(&mut self.bytes).truncate((count + room) * size);
             Arc::make_mut(&mut self.labels).truncate(count);
             self.fingerprint = Arc::default();
         }
     }
 
-    /// Returns the first 16 hexadecimal digits of SHA-256 over the images and the labels, computed once for all clones.
+    /// Returns the first 16 hexadecimal digits of SHA-256 over the samples and the labels, computed once for all clones.
     pub fn fingerprint(&self) -> &str {
         self.fingerprint.get_or_init(|| {
             let mut hash = Sha256::new();
-            // The number of images separates the images from the labels.
+            // The number of samples separates the images from the labels.
             hash.update((self.len() as u64).to_le_bytes());
-            hash.update(self.pixels());
-            hash.update(self.labels());
-            // The same number of pixels can be images of another shape.
+            hash.update(&*self.bytes);
+            hash.update(&*self.labels);
+            // The same bytes can be samples of another shape.
             if self.shape != SAMPLE {
                 self.shape.iter().for_each(|&size| hash.update((size as u64).to_le_bytes()));
             }
@@ -108,48 +158,60 @@ impl Dataset {
         })
     }
 
-    fn image(&self) -> usize {
+    fn size(&self) -> usize {
         self.shape.iter().product()
     }
 
-    /// Makes a batch of the samples with these indices, in CPU memory. Pixels are scaled to 0..=1. Fails when an index
-    /// is out of range or `dtype` is not a floating-point type.
+    /// Makes a batch of the samples with these indices, in CPU memory. Pixels are scaled to 0..=1. Fails when an index is out of
+    /// range, and for images when `dtype` is not a floating-point type.
     pub fn batch(&self, indices: &[u32], dtype: DType) -> Result<Batch> {
-        if !dtype.is_float() {
+        if let Some(index) = indices.iter().find(|&&index| index as usize >= self.len()) {
+            bail!("sample {index} of a data set of {}", self.len());
+        }
+        let (size, cpu) = (self.size(), &Device::Cpu);
+        let shape = |of_sample: &[usize]| [&[indices.len()], of_sample].concat();
+        let images = if self.context().is_some() {
+            let tokens = take(self.bytes(), size, indices, u32::from);
+            Tensor::from_vec(tokens, shape(&self.shape), cpu)?
+        } else if dtype.is_float() {
+            let pixels = take(self.bytes(), size, indices, |pixel| f32::from(pixel) / 255.0);
+            Tensor::from_vec(pixels, shape(&self.shape), cpu)?.to_dtype(dtype)?
+        } else {
             bail!("pixels from 0 to 1 need a floating-point type, not {}", dtype.as_str());
-        }
-        let image = self.image();
-        let mut pixels = Vec::with_capacity(indices.len() * image);
-        let mut labels = Vec::with_capacity(indices.len());
-        for &index in indices {
-            let index = index as usize;
-            let Some(&label) = self.labels.get(index) else {
-                bail!("sample {index} of a data set of {}", self.len());
-            };
-            let image = &self.pixels[index * image..][..image];
-            pixels.extend(image.iter().map(|&pixel| f32::from(pixel) / 255.0));
-            labels.push(u32::from(label));
-        }
-        let [channels, height, width] = self.shape;
-        let shape = (indices.len(), channels, height, width);
-        Ok(Batch {
-            images: Tensor::from_vec(pixels, shape, &Device::Cpu)?.to_dtype(dtype)?,
-            labels: Tensor::from_vec(labels, indices.len(), &Device::Cpu)?,
-        })
+        };
+        let labels = take(self.labels(), self.count_labels(1), indices, u32::from);
+        let labels = Tensor::from_vec(labels, shape(self.context().as_slice()), cpu)?;
+        Ok(Batch { images, labels })
     }
+}
+
+/// Takes samples of `size` bytes each, byte by byte as `value`.
+fn take<T>(bytes: &[u8], size: usize, samples: &[u32], value: impl Fn(u8) -> T) -> Vec<T> {
+    let mut values = Vec::with_capacity(samples.len() * size);
+    for &sample in samples {
+        let sample = &bytes[sample as usize * size..][..size];
+        values.extend(sample.iter().map(|&byte| value(byte)));
+    }
+    values
 }
 
 /// Samples in the memory of one device.
 #[derive(Clone, Debug)]
 pub struct Batch {
-    /// `[B, channels, height, width]`, for garments `[B, 1, 28, 28]`: 0 (black) to 1 (white).
+    /// Images `[B, channels, height, width]`, for garments `[B, 1, 28, 28]`: 0 (black) to 1 (white). Or windows of a text: their
+    /// bytes as tokens `[B, context]`, u32.
     pub images: Tensor,
-    /// `[B]`, u32.
+    /// The classes of images, `[B]`, or the next byte of each byte, `[B, context]`; u32.
     pub labels: Tensor,
 }
 
 impl Batch {
-    /// The number of samples, B.
+    /// The number of samples, B: of images, or of windows.
+    pub fn samples(&self) -> usize {
+        self.labels.dims().first().copied().unwrap_or(0)
+    }
+
+    /// The number of labels, which the loss is a sum over: one for each image, or for each token.
     pub fn len(&self) -> usize {
         self.labels.elem_count()
     }
@@ -177,15 +239,70 @@ mod tests {
     fn images_of_any_shape_are_a_data_set() {
         let pixels: Vec<u8> = (0..2 * 3 * 4 * 5).collect();
         let mut data = Dataset::of_shape(pixels, [3, 4, 5], vec![0, 255], 256).unwrap();
-        assert_eq!((data.len(), data.shape()), (2, [3, 4, 5]));
+        assert_eq!((data.len(), data.shape()), (2, &[3, 4, 5][..]));
         let Batch { images, labels } = data.batch(&[1, 0, 1], DType::F64).unwrap();
         assert_eq!(images.dims(), [3, 3, 4, 5]);
         let first = images.flatten_all().unwrap().to_vec1::<f64>().unwrap();
         assert_eq!(first[..3], [60, 61, 62].map(|pixel| f64::from(pixel as f32 / 255.0)));
         assert_eq!(labels.to_vec1::<u32>().unwrap(), [255, 0, 255]);
         data.truncate(1);
-        assert_eq!((data.len(), data.pixels().len()), (1, 60));
+        assert_eq!((data.len(), data.bytes().len()), (1, 60));
         assert!(data.batch(&[1], DType::F32).is_err());
+    }
+
+    /// The bytes 0, 1, 2 and so on, as a text.
+    fn counted(bytes: u8, context: usize) -> Dataset {
+        Dataset::text((0..bytes).collect(), context).unwrap()
+    }
+
+    #[test]
+    fn a_window_has_the_next_bytes_as_labels() {
+        let text = counted(23, 4);
+        assert_eq!((text.len(), text.shape(), text.count_labels(3)), (4, &[4][..], 12));
+        let batch = text.batch(&[2, 0], DType::F32).unwrap();
+        assert_eq!((batch.samples(), batch.len()), (2, 8));
+        let values = |tokens: &Tensor| tokens.to_vec2::<u32>().unwrap();
+        assert_eq!(values(&batch.images), [[8, 9, 10, 11], [0, 1, 2, 3]]);
+        assert_eq!(values(&batch.labels), [[9, 10, 11, 12], [1, 2, 3, 4]]);
+        let none = text.batch(&[], DType::F32).unwrap();
+        assert_eq!((none.images.dims(), none.samples(), none.is_empty()), (&[0, 4][..], 0, true));
+        assert!(text.batch(&[4], DType::F32).is_err());
+        for (bytes, context) in [(4, 4), (0, 1), (4, 0)] {
+            assert!(Dataset::text(vec![0; bytes], context).is_err());
+        }
+    }
+
+    #[test]
+    fn windows_begin_elsewhere_in_each_epoch_and_their_number_stays() {
+        for (bytes, context, windows) in [(23, 4, 4), (24, 4, 5), (5, 4, 1), (9, 4, 1), (7, 1, 6)] {
+            let text = counted(bytes, context);
+            let mut offsets = Vec::new();
+            for epoch in 0..50 {
+                let of_epoch = text.of_epoch(7, epoch);
+                assert_eq!(of_epoch.bytes(), text.of_epoch(7, epoch).bytes());
+                assert_eq!((text.len(), of_epoch.len()), (windows, windows));
+                let last = of_epoch.batch(&[windows as u32 - 1], DType::F32).unwrap();
+                let last = last.labels.flatten_all().unwrap().to_vec1::<u32>().unwrap();
+                let offset = of_epoch.bytes()[0];
+                assert_eq!(last[context - 1] as usize, usize::from(offset) + windows * context);
+                offsets.push(offset);
+            }
+            offsets.sort_unstable();
+            offsets.dedup();
+            let all = context.min(usize::from(bytes) - windows * context);
+            assert_eq!(offsets, (0..all as u8).collect::<Vec<_>>(), "{bytes} bytes");
+        }
+        let (text, first) =
+            (counted(200, 50), |seed| counted(200, 50).of_epoch(seed, 0).bytes()[0]);
+        assert!((0..9).any(|seed| first(seed) != first(9)));
+        assert_eq!(text.bytes()[0], 0, "an evaluation begins with the text");
+        let mut shorter = text.clone();
+        shorter.truncate(2);
+        assert_eq!((shorter.len(), shorter.bytes()), (2, &text.bytes()[..=100]));
+        let other = counted(200, 49);
+        let others = [&text, &shorter, &other].map(Dataset::fingerprint);
+        assert!(others[0] != others[1] && others[0] != others[2]);
+        assert_eq!(text.of_epoch(1, 2).fingerprint(), others[0]);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Images and labels: downloaded, from a folder, or drawn.
+//! Images and labels: downloaded, from a folder, or drawn. Windows of a text: the course's pages, or a file.
 
 pub mod contact_sheet;
 mod dataset;
@@ -6,10 +6,12 @@ pub mod download;
 pub mod loader;
 pub mod source;
 pub mod synthetic;
+pub mod text;
 
 pub use dataset::{Batch, Dataset};
 pub use harness::images::{CLASSES, PIXELS, SIDE, Split};
 pub use source::DataArguments;
+pub use text::TextArguments;
 
 /// The shape of an image in a batch, without the batch's axis: one channel.
 pub const SAMPLE: [usize; 3] = [1, SIDE, SIDE];

@@ -42,14 +42,14 @@ impl Epochs for Loader {
     }
 
     fn samples_per_epoch(&self) -> usize {
-        self.dataset.len()
+        self.dataset.count_labels(self.dataset.len())
     }
 
     fn rest_of_epoch(&self, epoch: usize, done: usize) -> Prefetch<Batch> {
-        let (loader, order) = (self.clone(), self.order(epoch));
+        let (order, batch_size, dtype) = (self.order(epoch), self.batch_size, self.dtype);
+        let samples = self.dataset.of_epoch(self.seed, epoch);
         prefetch(done..self.batches_per_epoch(), move |batch| {
-            let samples = batch_of(&order, loader.batch_size, batch);
-            loader.dataset.batch(samples, loader.dtype)
+            samples.batch(batch_of(&order, batch_size, batch), dtype)
         })
     }
 }
@@ -62,7 +62,7 @@ pub trait Epochs {
     /// The number of batches in an epoch.
     fn batches_per_epoch(&self) -> usize;
 
-    /// The number of samples in an epoch, over all devices.
+    /// The number of samples in an epoch, over all devices. Of a text, the number of tokens.
     fn samples_per_epoch(&self) -> usize;
 
     /// Returns the batches of an epoch, in CPU memory. A second thread makes them.
@@ -156,6 +156,21 @@ mod tests {
             let mut sorted = order;
             sorted.sort_unstable();
             assert_eq!(sorted, (0..10).collect::<Vec<u32>>());
+        }
+    }
+
+    #[test]
+    fn windows_of_a_text_are_those_of_the_epoch() {
+        let text = Dataset::text((0..200).collect(), 9).unwrap();
+        let loader = Loader::new(&text, 4, 7, DType::F32);
+        assert_eq!((loader.batches_per_epoch(), loader.samples_per_epoch()), (6, 21 * 9));
+        for epoch in 0..3 {
+            let batches: Vec<_> = loader.epoch(epoch).map(Result::unwrap).collect();
+            let order = loader.order(epoch);
+            let expected = text.of_epoch(7, epoch).batch(&order[..4], DType::F32).unwrap();
+            let values = |batch: &Batch| batch.images.to_vec2::<u32>().unwrap();
+            assert_eq!(values(&batches[0]), values(&expected));
+            assert_eq!(batches.iter().map(Batch::len).sum::<usize>(), loader.samples_per_epoch());
         }
     }
 

@@ -7,8 +7,9 @@ use anyhow::{Context as _, bail};
 use clap::Args;
 
 use super::download::{self, FASHION_MNIST, Mirrors, TimeLimits};
-use super::{Dataset, Split, synthetic};
+use super::{Dataset, GUESSING, Split, synthetic};
 use harness::cli::{DATA_FOLDER, DATA_MIRRORS, UsageError};
+use harness::records::Unit;
 use harness::{images, machine};
 
 /// The number of images in the two parts of Fashion-MNIST, and of synthetic garments.
@@ -49,13 +50,18 @@ pub struct DataArguments {
 pub struct LoadedData {
     /// The data set's name in result lines.
     pub name: String,
-    /// The images to train on.
+    /// The samples to train on.
     pub train: Dataset,
-    /// The images to measure accuracy on.
+    /// The samples to measure accuracy on. Of a text, those for validation.
     pub test: Dataset,
 }
 
 impl DataArguments {
+    /// Whether a flag names a source of images.
+    pub fn is_chosen(&self) -> bool {
+        self.data != "auto"
+    }
+
     /// Loads the images. Returns a note if drawn images replace the real ones. `fits` refuses numbers of training and test images,
     /// before any is drawn. Fails with the error of `fits`, and with a [`UsageError`] when a folder does not exist or lacks a file.
     pub fn load(
@@ -94,7 +100,7 @@ impl DataArguments {
             _ => {
                 let folder = Path::new(&self.data);
                 let found = match (folder.is_dir(), folder.exists()) {
-                    (true, _) => return read(folder, &folder_name(folder), "--data"),
+                    (true, _) => return read(folder, &last_name(folder), "--data"),
                     (false, true) => "this is not a folder",
                     (false, false) => "there is no such folder",
                 };
@@ -140,6 +146,23 @@ impl DataArguments {
 }
 
 impl LoadedData {
+    /// The samples that metrics count.
+    pub fn unit(&self) -> Unit {
+        if self.train.context().is_some() { Unit::Tokens } else { Unit::Images }
+    }
+
+    /// The accuracy of guessing: any class of images, or always the most frequent byte of a text.
+    pub fn guessing(&self) -> f64 {
+        if self.unit() == Unit::Images {
+            return GUESSING;
+        }
+        let mut counts = [0_usize; 256];
+        self.train.bytes().iter().for_each(|&byte| counts[usize::from(byte)] += 1);
+        let most = (0..=u8::MAX).max_by_key(|&byte| counts[usize::from(byte)]);
+        let (labels, right) = (self.test.labels(), |byte: &&u8| Some(**byte) == most);
+        labels.iter().filter(right).count() as f64 / labels.len() as f64
+    }
+
     /// Draws synthetic garments.
     pub fn draw(sizes: Sizes) -> Self {
         Self {
@@ -166,9 +189,10 @@ fn read(
     Ok(dataset)
 }
 
-fn folder_name(folder: &Path) -> String {
-    let absolute = folder.canonicalize().unwrap_or_else(|_| folder.to_owned());
-    let name = absolute.file_name().unwrap_or(folder.as_os_str()).to_string_lossy();
+/// The name of a folder or a file, without escape sequences.
+pub(crate) fn last_name(path: &Path) -> String {
+    let absolute = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    let name = absolute.file_name().unwrap_or(path.as_os_str()).to_string_lossy();
     // An escape sequence would change the terminal, and SVG forbids control characters.
     name.replace(char::is_control, "\u{fffd}")
 }

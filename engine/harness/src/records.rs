@@ -20,6 +20,31 @@ pub struct TrainOptions {
     pub seed: u64,
 }
 
+/// The samples that metrics count.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Unit {
+    /// Images, each with its class.
+    #[default]
+    Images,
+    /// Tokens of a text, each with the next one. A token is a byte.
+    Tokens,
+}
+
+impl Unit {
+    /// The noun, and the unit of speeds.
+    pub fn names(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Images => ("image", "img/s"),
+            Self::Tokens => ("token", "tok/s"),
+        }
+    }
+}
+
+/// The bits per byte of a model whose mean loss is so many nats per byte.
+pub fn bits_per_byte(mean_loss: f64) -> f64 {
+    mean_loss / std::f64::consts::LN_2
+}
+
 /// The metrics of a step or of many steps, as sums: shards of any size can be added.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct BatchSums {
@@ -86,7 +111,7 @@ pub struct EpochRecord {
     pub test_accuracy: f64,
     /// Training time, without the evaluation.
     pub seconds: f64,
-    /// Training samples per second.
+    /// Training samples per second. The samples of a text are its tokens.
     pub images_per_second: f64,
 }
 

@@ -3,6 +3,7 @@
 
 use itertools::Itertools as _;
 
+use crate::records::Unit;
 use crate::report::summary::Summary;
 use crate::report::thousands;
 use crate::statistics::chance_explains;
@@ -130,12 +131,14 @@ pub fn speed_up(devices: &str, one: &str, ratio: f64) -> String {
 
 /// Compares the test accuracy of one run with guessing.
 pub fn of_one(run: &Summary) -> String {
+    let noun = run.unit.names().0;
+    let does = if run.unit == Unit::Images { "classifies" } else { "predicts" };
     match run.has_learned() {
         _ if run.test_accuracy.is_nan() => {
-            "No test image was evaluated, so nothing is known of the accuracy.".to_owned()
+            format!("No test {noun} was evaluated, so nothing is known of the accuracy.")
         }
         true => format!(
-            "The network classifies {:.0} % of the test images correctly; guessing gives {:.0} %.",
+            "The network {does} {:.0} % of the test {noun}s correctly; guessing gives {:.0} %.",
             100.0 * run.test_accuracy,
             100.0 * run.guessing
         ),
@@ -161,8 +164,9 @@ pub fn accuracies(one: &Summary, several: &Summary, cause: &str) -> String {
             not_learned("Neither run is", several)
         }
         () if chance_explains(accuracies, images) => format!(
-            "Test accuracy is {after:.3}, and {before:.3} on one device: {} test images show no clear difference.",
-            thousands(images)
+            "Test accuracy is {after:.3}, and {before:.3} on one device: {} test {}s show no clear difference.",
+            thousands(images),
+            several.unit.names().0
         ),
         () => {
             let than = if after > before { "higher than" } else { "lower than" };
@@ -293,6 +297,10 @@ mod tests {
         for (accuracy, expected) in [(0.894, learned), (0.11, guesses), (f64::NAN, untested)] {
             assert_eq!(of_one(&run(1, accuracy)), expected);
         }
+        let text = Summary { unit: Unit::Tokens, ..run(1, 0.517) };
+        let predicts =
+            "The network predicts 52 % of the test tokens correctly; guessing gives 10 %.";
+        assert_eq!(of_one(&text), predicts);
         let alike = "0.630, and 0.620 on one device: 2,000 test images show no clear difference.";
         for (before, after, expected) in [
             (f64::NAN, 0.5, ""),

@@ -12,16 +12,22 @@ use crate::kernels::gpu;
 /// axes already is copied, for the tape. Fails when there is no first axis.
 pub fn flatten(x: &Tensor) -> Result<Tensor> {
     let [batch, others @ ..] = x.dims() else { bail!("flatten: a batch has at least one axis") };
-    let shape: Shape = (*batch, others.iter().product::<usize>()).into();
+    reshape(x, (*batch, others.iter().product::<usize>()))
+}
+
+/// The same elements in another shape. Only a tensor that carries a gradient and has another shape is copied, for the tape.
+/// Fails when the shape has another number of elements.
+pub fn reshape(x: &Tensor, shape: impl Into<Shape>) -> Result<Tensor> {
+    let shape = shape.into();
     if x.shape() == &shape {
         return Ok(x.clone());
     }
-    if !x.track_op() {
+    if !x.track_op() || x.elem_count() != shape.elem_count() {
         return x.reshape(shape);
     }
     let (x, x_shape) = (x.contiguous()?, x.shape().clone());
     let copy = copied(&x, x.layout(), x.dtype())?;
-    record("flatten", copy, shape, [&x], move |_, dy| Ok([Some(dy.reshape(&x_shape)?)]))
+    record("reshape", copy, shape, [&x], move |_, dy| Ok([Some(dy.reshape(&x_shape)?)]))
 }
 
 /// Exchanges rows and columns: `[M, N]` → `[N, M]`, contiguous. Fails when there are not two axes.
@@ -85,6 +91,8 @@ mod tests {
     fn copies_are_candles_in_every_type() {
         let images = noises([&[3, 5, 4, 4]]);
         assert_agree(&EXACT, &images, &|x| flatten(x[0]), &|x| x[0].flatten_from(1));
+        let shape = (15, 2, 8);
+        assert_agree(&EXACT, &images, &|x| reshape(x[0], shape), &|x| x[0].reshape(shape));
         for shape in [[70, 31], [10, 512], [512, 10], [1, 7], [33, 1]] {
             assert_agree(&EXACT, &noises([&shape]), &|x| transpose(x[0]), &|x| x[0].t());
         }

@@ -8,6 +8,7 @@
 //! | [`layer_norm`](mod@layer_norm) | each row to mean 0 and variance 1, with a scale and a shift by feature |
 //! | [`relu`](mod@relu) | max(x, 0), with derivative 0 at 0 |
 //! | [`add_bias`](mod@add_bias) | x + b for each channel, with its relu, after a sum over devices |
+//! | [`add`](mod@add) | x + y, such as a layer's output and its input, with y repeated over the first axes |
 //! | [`add_relu`] | max(x + y, 0), at the end of a shortcut |
 //! | [`gelu`](mod@gelu), [`gelu_tanh`] | x · Φ(x), exactly and by a hyperbolic tangent |
 //! | [`softmax`](mod@softmax) | exp(x) / Σ exp(x) over the last axis |
@@ -15,7 +16,8 @@
 //! | [`copies`] | a copy of a tensor in another shape, order or type |
 //! | [`linear`](mod@linear) | x · w + b, with its relu |
 //! | [`sum`] | x + y of gradients or of devices' tensors, without a backward |
-//! | [`cross_entropy`](mod@cross_entropy) | the *sum* over the batch of −log softmax at the label |
+//! | [`cross_entropy`](mod@cross_entropy) | the *sum* over the batch of −log softmax at the label, also of classes in parts |
+//! | [`embedding`](mod@embedding) | a row of a table for each token |
 //!
 //! candle's operations are wrong or slow for these networks: the gradient of its pooling is wrong when the input is not a
 //! multiple of the kernel, the derivative of its relu at 0 is 1, and the backward of its convolution is slow. Tests check
@@ -40,6 +42,7 @@ mod kernels;
 
 pub mod backward;
 
+pub mod add;
 pub mod add_bias;
 pub mod attention;
 pub mod avg_pool2d;
@@ -59,13 +62,17 @@ pub mod update;
 #[cfg(test)]
 mod tests;
 
+pub use add::add;
 pub use add_bias::{add_bias, add_bias_relu};
 pub use attention::causal_attention;
 pub use avg_pool2d::{avg_pool2d, global_avg_pool};
 pub use batch_norm::{batch_norm, batch_norm_with};
 pub use conv2d::{conv2d, conv2d_relu_pool};
-pub use copies::{cast, flatten, transpose};
-pub use cross_entropy::{cross_entropy, loss_and_correct};
+pub use copies::{cast, flatten, reshape, transpose};
+pub use cross_entropy::{
+    cross_entropy, cross_entropy_of_part, loss_and_correct, loss_and_correct_of_parts,
+    row_statistics,
+};
 pub use embedding::{embedding, embedding_of_part};
 pub use gelu::{gelu, gelu_tanh};
 pub(crate) use kernels::element::Element;

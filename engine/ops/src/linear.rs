@@ -26,8 +26,9 @@ const ROWS: usize = 64;
 /// The number of samples in a run. The type of the tensors adds up the bias gradients of a run.
 const RUN: usize = 256;
 
-/// Computes x · w + b: `[B, in]`, `[in, out]`, `[out]` → `[B, out]`. The batch may be empty. Fails when the shapes do not
-/// fit, without inputs or outputs, on a dtype other than f32, f64 and bf16, or when a CPU lacks memory for the output.
+/// Computes x · w + b: `[…, in]`, `[in, out]`, `[out]` → `[…, out]`. The leading axes of x are the samples: one axis or more, of
+/// any size, also 0. Fails when the shapes do not fit, without inputs or outputs, on a dtype other than f32, f64 and bf16, or
+/// when a CPU lacks memory for the output.
 pub fn linear(x: &Tensor, weight: &Tensor, bias: &Tensor) -> Result<Tensor> {
     multiply(x, weight, bias, false)
 }
@@ -38,7 +39,11 @@ pub fn linear_relu(x: &Tensor, weight: &Tensor, bias: &Tensor) -> Result<Tensor>
 }
 
 fn multiply(x: &Tensor, weight: &Tensor, bias: &Tensor, with_relu: bool) -> Result<Tensor> {
-    let ((samples, inputs), (weight_inputs, outputs)) = (x.dims2()?, weight.dims2()?);
+    let (&[ref samples @ .., inputs], 2..) = (x.dims(), x.rank()) else {
+        bail!("linear: a batch […, in] was expected, got {:?}", x.dims());
+    };
+    let (weight_inputs, outputs) = weight.dims2()?;
+    let shape = [samples, &[outputs]].concat();
     if inputs != weight_inputs || bias.dims() != [outputs] {
         let (weight, bias) = (weight.dims(), bias.dims());
         bail!(
@@ -49,9 +54,9 @@ fn multiply(x: &Tensor, weight: &Tensor, bias: &Tensor, with_relu: bool) -> Resu
         bail!("linear: inputs and outputs must be at least 1, got weights {:?}", weight.dims());
     }
     if x.device().is_cpu()
-        && let Some(excess) = excess(product(&[samples, outputs]), x.dtype())
+        && let Some(excess) = excess(product(&shape), x.dtype())
     {
-        bail!("linear: an output [{samples}, {outputs}] {excess}");
+        bail!("linear: an output {shape:?} {excess}");
     }
     if is_rounded(x) {
         let in_f32 = |of: &[Tensor]| multiply(&of[0], &of[1], &of[2], with_relu);
@@ -61,13 +66,21 @@ fn multiply(x: &Tensor, weight: &Tensor, bias: &Tensor, with_relu: bool) -> Resu
     let (x, weight, bias) = (&x.contiguous()?, &weight.contiguous()?, &bias.contiguous()?);
     let y = by_device!(
         "linear",
-        |x, weight, bias| gpu::add_bias(&x.detach().matmul(&weight.detach())?, bias, with_relu)?,
+        |x, weight, bias| {
+            let product = matrix(x, inputs)?.matmul(&weight.detach())?;
+            gpu::add_bias(&product, bias, with_relu)?
+        },
         cpu_memory(linear.product_with_bias(x, weight, bias))
     );
     let (of_x, of_weight) = (x.clone(), weight.clone());
-    record_in_halves("linear", y, (samples, outputs), [x, weight, bias], move |y, dy, wanted| {
+    record_in_halves("linear", y, shape, [x, weight, bias], move |y, dy, wanted| {
         linear.backward(&of_x, &of_weight, y, dy, wanted)
     })
+}
+
+/// Views a contiguous tensor `[…, columns]` as a matrix, without a gradient.
+fn matrix(of: &Tensor, columns: usize) -> Result<Tensor> {
+    of.detach().reshape(((), columns))
 }
 
 struct Linear {
@@ -88,16 +101,19 @@ impl Linear {
     ) -> Result<[Option<Tensor>; 3]> {
         let grad = grad.contiguous()?;
         if grad.device().is_cuda() {
+            let (y, grad) = (matrix(y, self.outputs)?, matrix(&grad, self.outputs)?);
             let (grad, dbias) = match (self.with_relu, wanted.weights) {
                 // Without a relu the input's gradient needs no pass over the incoming gradient.
                 (false, false) => (grad, None),
                 _ => {
-                    let (grad, dbias) = gpu::bias_gradients(self.with_relu.then_some(y), &grad)?;
+                    let (grad, dbias) = gpu::bias_gradients(self.with_relu.then_some(&y), &grad)?;
                     (grad, wanted.weights.then_some(dbias))
                 }
             };
-            let dweight = wanted.weights.then(|| x.detach().t()?.matmul(&grad)).transpose()?;
-            let dx = wanted.input.then(|| grad.matmul(&weight.detach().t()?)).transpose()?;
+            let dweight = || matrix(x, self.inputs)?.t()?.matmul(&grad);
+            let dx = || grad.matmul(&weight.detach().t()?)?.reshape(x.shape());
+            let dweight = wanted.weights.then(dweight).transpose()?;
+            let dx = wanted.input.then(dx).transpose()?;
             return Ok([dx, dweight, dbias]);
         }
         let grad = &if self.with_relu { relu::gradient(y, &grad)? } else { grad };
@@ -193,9 +209,12 @@ mod tests {
 
     #[test]
     fn it_is_its_formula_in_every_type() {
-        let formula = |t: &[&Tensor]| t[0].matmul(t[1])?.broadcast_add(t[2]);
-        for [samples, inputs, outputs] in [[70, 800, 128], [5, 3, 7]] {
-            let inputs = noises([&[samples, inputs], &[inputs, outputs], &[outputs]]);
+        let formula = |t: &[&Tensor]| t[0].broadcast_matmul(t[1])?.broadcast_add(t[2]);
+        for (samples, inputs, outputs) in
+            [(&[70][..], 800, 128), (&[5], 3, 7), (&[7, 10], 80, 12), (&[2, 3, 5], 8, 9)]
+        {
+            let x = [samples, &[inputs]].concat();
+            let inputs = noises([&x, &[inputs, outputs], &[outputs]]);
             assert_agree(&MANY, &inputs, &|t| linear(t[0], t[1], t[2]), &formula);
             // bf16 may round a sum to the other side of the relu's kink.
             let wide = &MANY[..2];
@@ -208,17 +227,20 @@ mod tests {
     #[test]
     fn what_does_not_fit_or_has_no_size_is_refused() {
         let zeros = |shape: &[usize]| Tensor::zeros(shape, DType::F32, &Device::Cpu).unwrap();
-        let refusal = |x: [usize; 2], weight: [usize; 2], bias: usize| {
-            linear(&zeros(&x), &zeros(&weight), &zeros(&[bias])).unwrap_err().to_string()
+        let refusal = |x: &[usize], weight: [usize; 2], bias: usize| {
+            linear(&zeros(x), &zeros(&weight), &zeros(&[bias])).unwrap_err().to_string()
         };
         let (many, more) = (1 << 23, 1 << 22);
-        for (x, weight, bias, complaint) in [
-            ([2, 3], [3, 4], 3, "3 inputs need weights [3, O] and a bias [O], got [3, 4] and [3]"),
-            ([2, 4], [3, 4], 4, "4 inputs need weights [4, O]"),
-            ([2, 0], [0, 4], 4, "inputs and outputs must be at least 1"),
-            ([2, 3], [3, 0], 0, "inputs and outputs must be at least 1"),
-            ([many, 1], [1, more], more, "an output [8388608, 4194304] needs at least 131072 GiB"),
-        ] {
+        let cases: [(&[usize], _, _, _); 7] = [
+            (&[2, 3], [3, 4], 3, "3 inputs need weights [3, O] and a bias [O], got [3, 4] and [3]"),
+            (&[2, 4], [3, 4], 4, "4 inputs need weights [4, O]"),
+            (&[2, 0], [0, 4], 4, "inputs and outputs must be at least 1"),
+            (&[2, 3], [3, 0], 0, "inputs and outputs must be at least 1"),
+            (&[many, 1], [1, more], more, "an output [8388608, 4194304] needs at least 131072 GiB"),
+            (&[3], [3, 4], 4, "a batch […, in] was expected, got [3]"),
+            (&[], [3, 4], 4, "a batch […, in] was expected, got []"),
+        ];
+        for (x, weight, bias, complaint) in cases {
             let error = refusal(x, weight, bias);
             assert!(error.starts_with(&format!("linear: {complaint}")), "{error}");
         }
@@ -248,6 +270,7 @@ mod tests {
         for with_relu in [false, true] {
             let operation = |x: &Tensor| multiply(x, &weight, &bias, with_relu);
             assert_empty_batch_is_nothing(&[130], &[5], &[&weight, &bias], operation);
+            assert_empty_batch_is_nothing(&[7, 130], &[7, 5], &[&weight, &bias], operation);
         }
     }
 }

@@ -1,13 +1,19 @@
-//! Tensors that change in place: stochastic gradient descent, and copies from other tensors.
+//! Tensors that change in place: stochastic gradient descent, AdamW, and copies from other tensors.
 //!
 //! A kernel updates a tensor in one pass over its elements and its gradient. In f32 this moves 12 bytes for each element, a
-//! quarter of a formula of tensors. On a GPU eight tensors share one launch.
+//! quarter of a formula of tensors, and 28 bytes with AdamW's moments. On a GPU eight tensors share one launch, but AdamW is a
+//! formula of tensors there.
 
-use candle_core::{CpuStorage, DType, InplaceOp3, Layout, Result, Tensor, WithDType, bail};
+use std::cell::Cell;
+use std::marker::PhantomData;
+
+use candle_core::{
+    CpuStorage, DType, InplaceOp1, InplaceOp3, Layout, Result, Tensor, WithDType, bail,
+};
 use devices::move_view;
 use rayon::prelude::*;
 
-use crate::kernels::element::cpu_elements;
+use crate::kernels::element::{cpu_elements, with_elements};
 use crate::kernels::gpu;
 use crate::kernels::simd::vectorised;
 use crate::{BLOCK, Element};
@@ -52,6 +58,127 @@ pub fn momentum_step(slots: &[[&Tensor; 3]], constants: [f64; 4]) -> Result<()> 
         velocity.inplace_op3(&gradient.contiguous()?, &value.detach(), &accelerate)?;
         sgd_step_all([(*value, *velocity)], rate)
     })
+}
+
+/// The constants of a step of [`adamw`].
+#[derive(Clone, Copy, Debug)]
+pub struct Adam {
+    /// The factor of the gradient: 1 / samples makes the mean of a sum.
+    pub share: f64,
+    /// The learning rate.
+    pub rate: f64,
+    /// β₁ and β₂: the shares of the two moments that are kept.
+    pub betas: [f64; 2],
+    /// ε keeps the denominator above 0.
+    pub epsilon: f64,
+    /// How strongly values are pulled towards 0.
+    pub decay: f64,
+    /// t: the number of steps, with this one.
+    pub steps: f64,
+}
+
+/// Updates a value w and its moments m and v in place, as PyTorch's AdamW does. With g = share · gradient:
+///
+/// ```text
+/// m ← β₁ · m + (1 − β₁) · g
+/// v ← β₂ · v + (1 − β₂) · g²
+/// w ← (1 − rate · decay) · w − rate · (m / (1 − β₁ᵗ)) / (√(v / (1 − β₂ᵗ)) + ε)
+/// ```
+///
+/// Fails before any change when the four tensors differ in type or shape, and when two of them share memory.
+pub fn adamw(changed: [&Tensor; 3], gradient: &Tensor, adam: Adam) -> Result<()> {
+    let [value, mean, square] = changed;
+    let all = [value, mean, square, gradient];
+    for (nth, tensor) in all.iter().enumerate() {
+        if (tensor.shape(), tensor.dtype()) != (value.shape(), value.dtype()) {
+            let (a, of_a, b, of_b) = (value.dtype(), value.dims(), tensor.dtype(), tensor.dims());
+            bail!("adamw: {a:?} {of_a:?} cannot be updated with {b:?} {of_b:?}");
+        }
+        // Operations return empty operands as they are.
+        let memory = |of: &Tensor| std::ptr::from_ref(&*of.storage_and_layout().0);
+        if tensor.elem_count() > 0 && all[..nth].iter().any(|of| memory(of) == memory(tensor)) {
+            bail!("adamw: a value, its moments and its gradient share memory");
+        }
+    }
+    if value.elem_count() == 0 {
+        return Ok(());
+    }
+    if !value.device().is_cpu() || !matches!(value.dtype(), DType::F32 | DType::F64) {
+        return adam.step_tensors(changed, gradient);
+    }
+    let gradient = &gradient.contiguous()?;
+    with_elements!("adamw", |gradient| {
+        change(value, |w| change(mean, |m| change(square, |v| adam.step(w, m, v, gradient))))
+    })
+}
+
+impl Adam {
+    /// Returns 1 / (1 − β₁ᵗ) and 1 / (1 − β₂ᵗ): moments that begin at 0 are too small by the inverse of these factors.
+    fn corrections(self) -> [f64; 2] {
+        self.betas.map(|beta| 1.0 / (1.0 - beta.powf(self.steps)))
+    }
+
+    /// Updates slices in the calling thread's pool. The order of the roundings is that of [`step_tensors`](Self::step_tensors).
+    fn step<T: Element>(self, w: &mut [T], m: &mut [T], v: &mut [T], gradient: &[T]) -> Result<()> {
+        let number = <T as WithDType>::from_f64;
+        let (betas, others) = (self.betas.map(number), self.betas.map(|beta| number(1.0 - beta)));
+        let ([of_m, of_v], kept) = (self.corrections().map(number), 1.0 - self.rate * self.decay);
+        let [share, rate, epsilon, kept] = [self.share, self.rate, self.epsilon, kept].map(number);
+        let changed = w.par_chunks_mut(BLOCK).zip(m.par_chunks_mut(BLOCK));
+        let blocks = changed.zip(v.par_chunks_mut(BLOCK)).zip(gradient.par_chunks(BLOCK));
+        blocks.for_each(|(((w, m), v), gradient)| {
+            vectorised(
+                #[inline(always)]
+                || {
+                    for (((w, m), v), &gradient) in w.iter_mut().zip(m).zip(v).zip(gradient) {
+                        let g = gradient * share;
+                        *m = *m * betas[0] + g * others[0];
+                        *v = *v * betas[1] + g * g * others[1];
+                        let direction = *m * of_m / ((*v * of_v).sqrt() + epsilon);
+                        *w = *w * kept - direction * rate;
+                    }
+                },
+            );
+        });
+        Ok(())
+    }
+
+    /// Does the same by a formula of tensors.
+    fn step_tensors(self, [w, m, v]: [&Tensor; 3], gradient: &Tensor) -> Result<()> {
+        let ([beta1, beta2], [of_m, of_v]) = (self.betas, self.corrections());
+        let g = (gradient * self.share)?;
+        overwrite(m, &((m.detach() * beta1)? + (&g * (1.0 - beta1))?)?)?;
+        overwrite(v, &((v.detach() * beta2)? + (g.sqr()? * (1.0 - beta2))?)?)?;
+        let deviation = (v.detach() * of_v)?.sqrt()?;
+        let direction = ((m.detach() * of_m)? / (deviation + self.epsilon)?)?;
+        let kept = (w.detach() * (1.0 - self.rate * self.decay))?;
+        overwrite(w, &(kept - (direction * self.rate)?)?)
+    }
+}
+
+/// Calls `of` with the elements of a contiguous tensor of type `T` in CPU memory, which may change.
+fn change<T: Element>(tensor: &Tensor, of: impl FnOnce(&mut [T]) -> Result<()>) -> Result<()> {
+    struct Change<T, F>(Cell<Option<F>>, PhantomData<T>);
+
+    impl<T: Element, F: FnOnce(&mut [T]) -> Result<()>> InplaceOp1 for Change<T, F> {
+        fn name(&self) -> &'static str {
+            "change"
+        }
+
+        fn cpu_fwd(&self, memory: &mut CpuStorage, layout: &Layout) -> Result<()> {
+            let (Some((start, end)), Some(of)) = (layout.contiguous_offsets(), self.0.take())
+            else {
+                bail!("a tensor that changes must be contiguous, got {layout:?}")
+            };
+            let mut elements = T::cpu_storage_data(std::mem::replace(memory, EMPTY))?;
+            let changed = of(&mut elements[start..end]);
+            *memory = T::to_cpu_storage_owned(elements);
+            changed
+        }
+    }
+
+    const EMPTY: CpuStorage = CpuStorage::U8(Vec::new());
+    tensor.inplace_op1(&Change(Cell::new(Some(of)), PhantomData))
 }
 
 /// Returns value − step · direction. The product is rounded first, as in a formula of tensors.
@@ -161,7 +288,7 @@ mod tests {
 
     use super::*;
     use crate::batch_norm::{Average, average_all};
-    use crate::tests::agreement::{EXACT, FEW, assert_close, device, has, noise, there};
+    use crate::tests::agreement::{EXACT, FEW, assert_close, device, has, noise, numbers, there};
 
     /// Makes ten tensors of two rows, of different sizes.
     fn memory(name: &str, dtype: DType) -> Vec<Tensor> {
@@ -255,6 +382,75 @@ mod tests {
                 Ok([velocity, value])
             },
         );
+    }
+
+    const ADAM: Adam = Adam {
+        share: 0.25,
+        rate: 0.1,
+        betas: [0.9, 0.999],
+        epsilon: 1e-8,
+        decay: 0.01,
+        steps: 3.0,
+    };
+
+    #[test]
+    fn an_adamw_step_is_its_formula_in_every_type() {
+        // On a GPU the compiler may fuse a product and a sum.
+        assert_updates(
+            if device().is_cuda() { &FEW[..2] } else { updated() },
+            ["value", "mean", "square"],
+            None,
+            |[values, means, squares], gradients| {
+                for (nth, gradient) in gradients.iter().enumerate() {
+                    overwrite(&squares[nth], &squares[nth].abs()?)?;
+                    adamw([&values[nth], &means[nth], &squares[nth]], gradient, ADAM)?;
+                }
+                Ok(())
+            },
+            |_, [w, m, v], gradient| {
+                let g = (gradient / 4.0)?;
+                let m = ((m * 0.9)? + (&g * (1.0 - 0.9))?)?;
+                let v = ((v.abs()? * 0.999)? + (g.sqr()? * (1.0 - 0.999))?)?;
+                let deviation = (&v / (1.0 - 0.999f64.powf(3.0)))?.sqrt()?;
+                let direction = ((&m / (1.0 - 0.9f64.powf(3.0)))? / (deviation + 1e-8)?)?;
+                Ok([((w * (1.0 - 0.1 * 0.01))? - (direction * 0.1)?)?, m, v])
+            },
+        );
+    }
+
+    #[test]
+    fn an_adamw_step_has_the_same_bits_on_any_number_of_threads() {
+        let after = |threads| {
+            let names = ["value", "mean", "square", "gradient"];
+            let [w, m, v, g] = names.map(|name| noise(name, &[3 * BLOCK + 5]));
+            overwrite(&v, &v.sqr().unwrap()).unwrap();
+            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+            pool.install(|| adamw([&w, &m, &v], &g, ADAM)).unwrap();
+            [w, m, v].map(|of| numbers(&of))
+        };
+        assert_eq!(after(1), after(2));
+        assert_eq!(after(1), after(3));
+    }
+
+    #[test]
+    fn what_is_no_state_of_a_value_is_refused() {
+        let [w, m, v] = ["value", "mean", "square"].map(|name| noise(name, &[2, 3]));
+        let refused = |changed: [&Tensor; 3], gradient: &Tensor| {
+            let before = changed.map(numbers);
+            let error = adamw(changed, gradient, ADAM).unwrap_err().to_string();
+            assert_eq!(changed.map(numbers), before);
+            error
+        };
+        for wrong in [noise("g", &[3, 2]).as_tensor(), &m.to_dtype(DType::F32).unwrap()] {
+            let error = refused([&w, &m, &v], wrong);
+            assert!(error.contains("F64 [2, 3] cannot be updated with"), "{error}");
+            refused([&w, &m, wrong], &v);
+        }
+        let empty = Tensor::zeros(0, DType::F64, &Device::Cpu).unwrap();
+        adamw([&empty; 3], &empty, ADAM).unwrap();
+        let error = refused([&w, &m, &m], &v);
+        assert!(error.contains("share memory"), "{error}");
+        refused([&w, &m, &v], &w);
     }
 
     #[test]

@@ -8,8 +8,8 @@ use candle_core::DType;
 use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 
-use datasets::DataArguments;
 use datasets::source::LoadedData;
+use datasets::{DataArguments, TextArguments};
 use devices::DevicePlan;
 use harness::cli::{ReportArguments, UsageError, number, whole};
 use harness::load::Load;
@@ -77,7 +77,7 @@ pub struct TrainArguments {
 /// The loaded data and the checked flags of a training run.
 #[derive(Debug)]
 pub struct TrainSetup {
-    /// Images and labels.
+    /// The samples.
     pub data: LoadedData,
     /// The hyperparameters.
     pub options: TrainOptions,
@@ -95,8 +95,10 @@ impl TrainSetup {
     /// Describes the run in one line: the model, the data and the hyperparameters.
     pub fn headline(&self, model: &str) -> String {
         let TrainOptions { epochs, batch_size, learning_rate, seed } = self.options;
+        let windows = |context| format!("windows of {}", counted(context, "byte"));
+        let samples = self.data.train.context().map_or("images".to_owned(), windows);
         format!(
-            "{model} on {}: {} training and {} test images, batch {batch_size}, lr {}, {}, seed {seed}",
+            "{model} on {}: {} training and {} test {samples}, batch {batch_size}, lr {}, {}, seed {seed}",
             self.data.name,
             thousands(self.data.train.len()),
             thousands(self.data.test.len()),
@@ -124,7 +126,8 @@ impl TrainSetup {
         Summary {
             run: run.to_owned(),
             data: data.name.clone(),
-            images: (data.train.len(), data.test.len()),
+            images: (data.train.labels().len(), data.test.labels().len()),
+            unit: data.unit(),
             options: *options,
             dtype: self.dtype.as_str().to_owned(),
             devices: plan.slots().iter().map(ToString::to_string).collect(),
@@ -135,7 +138,7 @@ impl TrainSetup {
             epochs_trained,
             interrupted: epochs_trained < options.epochs as f64,
             test_accuracy: records.last().map_or(f64::NAN, |record| record.test_accuracy),
-            guessing: datasets::GUESSING,
+            guessing: data.guessing(),
             seconds_per_epoch: seconds_per_epoch(records),
             weights_hash: format!("{weights_hash:?}"),
             versions: Versions::of_this_binary(),
@@ -153,6 +156,18 @@ impl TrainArguments {
         shards: usize,
         footprint: &Footprint,
     ) -> anyhow::Result<TrainSetup> {
+        self.prepare_on(reports, devices, shards, footprint, None)
+    }
+
+    /// [`prepare`](Self::prepare), on windows of so many bytes of a text in place of images, if there is a text.
+    pub fn prepare_on(
+        &self,
+        reports: &ReportArguments,
+        devices: usize,
+        shards: usize,
+        footprint: &Footprint,
+        text: Option<(&TextArguments, usize)>,
+    ) -> anyhow::Result<TrainSetup> {
         let &Self { epochs, batch_size, lr: learning_rate, seed, dtype, .. } = self;
         if batch_size < shards {
             let advice = "give every device at least one sample";
@@ -161,30 +176,37 @@ impl TrainArguments {
             bail!(UsageError::new(refusal));
         }
         reports.check(&[], None)?;
-        let are_enough = |images: usize| match images < devices {
+        let sample = if text.is_some() { "training window" } else { "training image" };
+        let are_enough = |samples: usize| match samples < devices {
             true => Err(UsageError::new(format_args!(
                 "{} for {}: each device needs at least one, so raise --train-size or lower --devices",
-                counted(images, "training image"),
+                counted(samples, sample),
                 counted(devices, "device")
             ))),
             false => Ok(()),
         };
         // If possible, refuse before anything is downloaded.
         self.train_size.map_or(Ok(()), are_enough)?;
-        let fits = |images| self.check_memory(footprint, images);
-        let (data, data_note) = self.data.load((self.train_size, self.test_size), fits)?;
+        let (sizes, context) = ((self.train_size, self.test_size), text.map(|(_, it)| it));
+        let fits = |samples| self.check_memory(footprint, samples, context);
+        let (data, data_note) = match text {
+            Some((text, context)) => (text.load(context, sizes, fits)?, None),
+            None => self.data.load(sizes, fits)?,
+        };
         are_enough(data.train.len())?;
         let options = TrainOptions { epochs, batch_size, learning_rate, seed };
-        let (outputs, load) = (reports.open()?, Mutex::new(Load::now()));
+        let (mut outputs, load) = (reports.open()?, Mutex::new(Load::now()));
+        outputs.unit = data.unit();
         Ok(TrainSetup { data, options, dtype, outputs, load, data_note })
     }
 
-    /// Refuses a run with so many training and test images that cannot fit into the machine's memory.
+    /// Refuses a run with so many training and test images, or windows of a text, that cannot fit into the machine's memory.
     pub fn check_memory(
         &self,
         footprint: &Footprint,
         images: (usize, usize),
+        context: Option<usize>,
     ) -> Result<(), UsageError> {
-        footprint.check(RunSize { batch_size: self.batch_size, images, dtype: self.dtype })
+        footprint.check(RunSize { batch_size: self.batch_size, images, context, dtype: self.dtype })
     }
 }

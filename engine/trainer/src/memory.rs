@@ -100,8 +100,10 @@ pub struct Footprint {
 pub struct RunSize {
     /// The samples of a batch, as `--batch-size` has it.
     pub batch_size: usize,
-    /// The training and the test images.
+    /// The training and the test images, or windows of a text.
     pub images: (usize, usize),
+    /// The bytes of a window. `None` for images.
+    pub context: Option<usize>,
     /// The element type of weights and activations.
     pub dtype: DType,
 }
@@ -137,12 +139,16 @@ impl Footprint {
         let (training, test) = run.images;
         let (bytes, batch) = (run.dtype.size_in_bytes() as f64, self.largest_batch(run));
         let on_cpu = |numbers: usize| if self.on_cpu { numbers as f64 * bytes } else { 0.0 };
-        let evaluated = self.devices * test.min(EVALUATED);
+        let (numbers, stored, evaluated) = match run.context {
+            None => (PIXELS, PIXELS + 1, EVALUATED),
+            Some(context) => (2 * context, context, (32 * EVALUATED / context).clamp(1, EVALUATED)),
+        };
+        let evaluated = self.devices * test.min(evaluated);
         Estimate {
             activations: batch * on_cpu(self.network.training * self.activations),
             evaluation: evaluated as f64 * on_cpu(self.network.evaluation),
-            batches: batch * (BATCHES * PIXELS) as f64 * bytes,
-            data_set: (training + test) as f64 * (PIXELS + 1) as f64,
+            batches: batch * (BATCHES * numbers) as f64 * bytes,
+            data_set: (training + test) as f64 * stored as f64,
             weights: on_cpu(self.network.parameters) * self.weights as f64,
         }
     }
@@ -183,8 +189,9 @@ impl Footprint {
         } else {
             (self.network.cause.clone(), self.network.advice.to_owned())
         };
+        let data = if run.context.is_some() { "text" } else { "images" };
         Err(UsageError::new(format_args!(
-            "{cause} needs about {} on {} (activations {}, images {}, weights {}), and {amount} are free: take {advice}",
+            "{cause} needs about {} on {} (activations {}, {data} {}, weights {}), and {amount} are free: take {advice}",
             gigabytes(total),
             counted(self.devices, "device"),
             gigabytes(activations + evaluation),
@@ -217,7 +224,7 @@ mod tests {
     }
 
     fn run(batch_size: usize, images: usize) -> RunSize {
-        RunSize { batch_size, images: (images, 10_000), dtype: DType::F32 }
+        RunSize { batch_size, images: (images, 10_000), context: None, dtype: DType::F32 }
     }
 
     #[test]
@@ -267,6 +274,17 @@ mod tests {
             estimate.total() - estimate.data_set - PROGRAM
         });
         assert_eq!(double, 2.0 * single);
+    }
+
+    #[test]
+    fn windows_of_a_text_are_small_and_their_activations_are_not() {
+        let network = NetworkSize { training: 1_000_000, ..NetworkSize::dense(&[8, 8]) };
+        let text = Footprint::new(network, &slices(1));
+        let run = RunSize { context: Some(64), ..run(10_000, 10_000) };
+        let Estimate { batches, data_set, .. } = text.estimate(run);
+        assert_eq!((batches, data_set), (3.0 * 10_000.0 * 128.0 * 4.0, 20_000.0 * 64.0));
+        let message = refused(&text, run, 10e9);
+        assert!(message.contains("(activations 40 GB, text 17 MB, weights"), "{message}");
     }
 
     #[test]

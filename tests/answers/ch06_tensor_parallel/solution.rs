@@ -2,7 +2,7 @@
 //! else.
 
 use candle_core::Tensor;
-use exercises::two_layers::{Gradients, Layer, TwoLayers};
+use exercises::two_layers::{Gradients, Layer, TwoLayers, gelu, gelu_slope};
 use params_and_allreduce::Algorithm;
 use params_and_allreduce::communicator::{Communicator, Error};
 use split_batch::shard_range;
@@ -17,35 +17,34 @@ pub fn part(whole: &TwoLayers, rank: usize, ranks: usize) -> Result<TwoLayers, E
     })
 }
 
-/// H and Y of a batch: this rank's columns of H, `[B, h]`, and all of Y, `[B, out]`, the same on every rank.
+/// Z and Y of N tokens: this rank's columns of Z, `[N, h]`, and all of Y, `[N, out]`, the same on every rank.
 pub fn forward(
     rank: &impl Communicator,
     part: &TwoLayers,
     x: &Tensor,
 ) -> Result<(Tensor, Tensor), Error> {
     let TwoLayers { first, second } = part;
-    let hidden = x.matmul(&first.weight)?.broadcast_add(&first.bias)?.relu()?;
-    let term = hidden.matmul(&second.weight)?;
+    let z = x.matmul(&first.weight)?.broadcast_add(&first.bias)?;
+    let term = gelu(&z)?.matmul(&second.weight)?;
     // After the sum: in every term, the bias would count k times.
     let y = rank.all_reduce(&term, Algorithm::default())?.broadcast_add(&second.bias)?;
-    Ok((hidden, y))
+    Ok((z, y))
 }
 
-/// The gradients of the input, `[B, in]`, the same on every rank, and of this rank's part.
+/// The gradients of the input, `[N, in]`, the same on every rank, and of this rank's part.
 pub fn backward(
     rank: &impl Communicator,
     part: &TwoLayers,
     x: &Tensor,
-    hidden: &Tensor,
+    z: &Tensor,
     dy: &Tensor,
 ) -> Result<Gradients, Error> {
     // Y is a sum, so each of its terms has the gradient of Y: whole, and here already.
-    let second = Layer { weight: hidden.t()?.matmul(dy)?, bias: dy.sum(0)? };
-    let passed = hidden.gt(0.0)?.to_dtype(dy.dtype())?;
-    let before_relu = (dy.matmul(&part.second.weight.t()?)? * passed)?;
-    let first = Layer { weight: x.t()?.matmul(&before_relu)?, bias: before_relu.sum(0)? };
+    let second = Layer { weight: gelu(z)?.t()?.matmul(dy)?, bias: dy.sum(0)? };
+    let dz = (dy.matmul(&part.second.weight.t()?)? * gelu_slope(z)?)?;
+    let first = Layer { weight: x.t()?.matmul(&dz)?, bias: dz.sum(0)? };
     // X is used on all ranks, and its gradient is the sum over all uses.
-    let term = before_relu.matmul(&part.first.weight.t()?)?;
+    let term = dz.matmul(&part.first.weight.t()?)?;
     let x = rank.all_reduce(&term, Algorithm::default())?;
     Ok(Gradients { x, layers: TwoLayers { first, second } })
 }

@@ -1,11 +1,11 @@
-//! Chapter 6b, `book/src/ch06b-tensor-parallel.md`: two dense layers on k ranks, one cut by columns, one by rows.
+//! Chapter 6b, `book/src/ch06b-tensor-parallel.md`: the MLP of a GPT on k ranks, one layer by columns, one by rows.
 //!
 //! Cut, forward and backward, each with right input, are compared with one device and automatic differentiation. Then the
 //! messages.
 
 use crate::expectation::Known;
 use crate::prelude::*;
-use crate::two_layers::{Computed, Gradients, TwoLayers, whole_numbers};
+use crate::two_layers::{Computed, Gradients, TwoLayers, gelu, gelu_slope, whole_numbers};
 
 /// The functions `part`, `forward` and `backward`.
 #[derive(Clone, Copy)]
@@ -27,25 +27,25 @@ pub const LAWS: &[Law<Answer>] = laws![
         |answer, rank| Case::new([3, 2, 3, 5, 2]).backward(answer, rank),
 ];
 
-const TOGETHER: &str = "a column of H is one rank's, with its column of A, its a and its row of B";
+const TOGETHER: &str = "a column of Z is one rank's, with its column of A, its a and its row of B";
 const IN_RUNS: &str = "ranks take runs of columns in their order, as shard_range does: the first ranks take the columns that are left over";
 const SHAPE: &str = "a gradient has the shape of its tensor";
-const WHOLE: &str = "b is for all columns of H together: every rank has all of it";
-const IN_PLACE: &str = "relu works on each number for itself: a rank applies it to its H";
-const REDUCED: &str = "each rank has a term of H·B: add up the terms, then add the bias once";
+const WHOLE: &str = "b is for all columns of Z together: every rank has all of it";
+const COLUMNS: &str = "a column of Z is complete on its rank: X·A + a, before GELU";
+const REDUCED: &str = "each rank has a term of gelu(Z)·B: add up the terms, then add the bias once";
 /// The laws of the gradients of A, a, B and b.
 const OWN: [&str; 4] = [
-    "where relu has let a number pass, its gradient passes; then it is complete: none is sent",
-    "where relu has let a number pass, its gradient passes; then it is complete: none is sent",
+    "GELU multiplies the gradient by its slope at Z; then it is complete: none is sent",
+    "GELU multiplies the gradient by its slope at Z; then it is complete: none is sent",
     "the gradient of a part is complete on the rank that holds the part: none is sent",
     "Y is the same on all ranks, and so is its gradient: k copies of one loss, not k losses",
 ];
 const ALL_USES: &str = "X is used on all ranks: its gradient is the sum over all ranks";
 const ORDER: &str = "all ranks add in the same order, or one adds for all: else their results part in the last bits";
 const ONE_SUM: &str = "a layer by columns, then one by rows need one sum forward, behind the second, and one backward, before the first";
-const OVER_B: &str = "divided by B: gradients are sums over the batch";
+const OVER_N: &str = "divided by N: gradients are sums over the tokens";
 
-/// Ranks, batch, in, hidden and out: columns that divide evenly, and no two sizes alike; one rank; columns that do not divide;
+/// Ranks, tokens, in, hidden and out: columns that divide evenly, and no two sizes alike; one rank; columns that do not divide;
 /// a column for each rank; one of everything.
 const CASES: [[usize; 5]; 6] = [
     [2, 3, 6, 4, 5],
@@ -68,8 +68,8 @@ struct Case {
     alone: Vec<Computed>,
 }
 
-shown!(Case { sizes: [ranks, batch, inputs, hidden, outputs], .. } =>
-    "{}, B = {batch}, in = {inputs}, hidden = {hidden}, out = {outputs}", counted(*ranks, "rank"));
+shown!(Case { sizes: [ranks, tokens, inputs, hidden, outputs], .. } =>
+    "{}, N = {tokens}, in = {inputs}, hidden = {hidden}, out = {outputs}", counted(*ranks, "rank"));
 
 impl Case {
     fn new(sizes: [usize; 5]) -> Self {
@@ -89,9 +89,9 @@ impl Case {
     /// A case of other numbers than whole ones.
     fn of(sizes: [usize; 5], other: fn(&Tensor) -> Result<Tensor>) -> Self {
         let computed = || {
-            let [ranks, batch, inputs, hidden, outputs] = sizes;
-            let x = other(&whole_numbers(&[batch, inputs], 4)?)?;
-            let dy = other(&whole_numbers(&[batch, outputs], 5)?)?;
+            let [ranks, tokens, inputs, hidden, outputs] = sizes;
+            let x = other(&whole_numbers(&[tokens, inputs], 4)?)?;
+            let dy = other(&whole_numbers(&[tokens, outputs], 5)?)?;
             let whole = TwoLayers::of_small_numbers(inputs, hidden, outputs)?.map(other)?;
             let one_device = whole.on_one_device(&x, &dy)?;
             let parts = whole.parts(ranks)?;
@@ -116,11 +116,10 @@ impl Case {
         (answer.forward)(rank, &self.parts[rank.rank()], &self.x)
     }
 
-    /// The backward pass from the right H.
+    /// The backward pass from the right Z.
     fn backward(&self, answer: Answer, rank: &Rank) -> Result<Gradients, Error> {
         let own = rank.rank();
-        let hidden = self.alone[own].before_relu.relu()?;
-        (answer.backward)(rank, &self.parts[own], &self.x, &hidden, &self.dy)
+        (answer.backward)(rank, &self.parts[own], &self.x, &self.alone[own].z, &self.dy)
     }
 }
 
@@ -147,7 +146,7 @@ fn a_part_is_cut(answer: Answer, case: &Case) -> Outcome {
                 "b" => WHOLE,
                 _ => TOGETHER,
             };
-            let what = format!("{name} on rank {rank} (columns {columns:?} of H)");
+            let what = format!("{name} on rank {rank} (columns {columns:?} of Z)");
             compare(&what, law, tensors, vec![])?;
         }
     }
@@ -157,18 +156,23 @@ fn a_part_is_cut(answer: Answer, case: &Case) -> Outcome {
 fn forward_is_that_of_one_device(answer: Answer, case: &Case) -> Outcome {
     let found = case.run(REDUCED, move |case, rank| case.forward(answer, rank))?;
     let (bias, y, k) = (&case.whole.second.bias, &case.one_device.y, case.parts.len() as f64);
-    for (rank, (hidden, got)) in found.iter().enumerate() {
-        let Computed { before_relu, y: alone, .. } = &case.alone[rank];
+    let mut without_gelu = bias.broadcast_as(y.shape())?.contiguous()?;
+    for (alone, part) in case.alone.iter().zip(&case.parts) {
+        without_gelu = (without_gelu + alone.z.matmul(&part.second.weight)?)?;
+    }
+    for (rank, (z, got)) in found.iter().enumerate() {
+        let Computed { z: right, y: alone, .. } = &case.alone[rank];
         let a = &case.parts[rank].first.bias;
         let known = vec![
-            ("X·A + a before relu", Ok(before_relu.clone())),
+            ("gelu(Z)", gelu(right)),
             (
-                "relu(X·A + a/k): a is not added up over the ranks",
-                before_relu.broadcast_sub(&(a * (1.0 - 1.0 / k))?)?.relu(),
+                "X·A + a/k: a is not added up over the ranks",
+                right.broadcast_sub(&(a * (1.0 - 1.0 / k))?),
             ),
         ];
-        compare(&format!("H on rank {rank}"), IN_PLACE, [&before_relu.relu()?, hidden], known)?;
+        compare(&format!("Z on rank {rank}"), COLUMNS, [right, z], known)?;
         let known = vec![
+            ("GELU behind the sum, of terms without GELU", gelu(&without_gelu)),
             ("the sum with the bias k times", y.broadcast_add(&(bias * (k - 1.0))?)),
             ("the term of this rank alone, with the bias", Ok(alone.clone())),
             ("the sum without the bias", y.broadcast_sub(bias)),
@@ -180,37 +184,41 @@ fn forward_is_that_of_one_device(answer: Answer, case: &Case) -> Outcome {
 
 fn backward_is_that_of_one_device(answer: Answer, case: &Case) -> Outcome {
     let found = case.run(OWN[2], move |case, rank| case.backward(answer, rank))?;
-    let (right, batch) = (&case.one_device.gradients, case.sizes[1] as f64);
+    let (right, tokens) = (&case.one_device.gradients, case.sizes[1] as f64);
     let parts = right.layers.parts(case.parts.len())?;
     let shape = |law, tensors: [&Tensor; 2]| match tensors[0].dims() == tensors[1].dims() {
         true => law,
         false => SHAPE,
     };
     for (rank, found) in found.iter().enumerate() {
+        let z = &case.alone[rank].z;
         let of_hidden = case.dy.matmul(&case.parts[rank].second.weight.t()?)?;
+        let elsewhere = (&of_hidden * gelu_slope(&gelu(z)?)?)?;
         // The backward pass computes the second layer first.
         let pairs = parts[rank].beside(&found.layers).into_iter().enumerate().rev();
         for (index, (name, tensors)) in pairs {
             let every = parts.iter().map(|part| part.beside(part)[index].1[0]);
             let every = Tensor::stack(&every.collect::<Vec<_>>(), 0);
-            let without_relu = match index {
-                0 => case.x.t()?.matmul(&of_hidden),
-                _ => of_hidden.sum(0),
+            let of_first = |dz: &Tensor| match index {
+                0 => case.x.t()?.matmul(dz),
+                _ => dz.sum(0),
             };
             let known = vec![
-                (OVER_B, tensors[0] / batch),
+                (OVER_N, tensors[0] / tokens),
                 (
                     "the sum over all ranks, though each holds another part",
                     every.and_then(|every| every.sum(0)),
                 ),
-                ("what it would be without relu", without_relu),
+                ("what it would be without GELU", of_first(&of_hidden)),
+                ("the slope at gelu(Z), in place of Z", of_first(&elsewhere)),
+                ("the product with Z, in place of gelu(Z)", z.t()?.matmul(&case.dy)),
             ];
             let what = format!("the gradient of {name} on rank {rank}");
             compare(&what, shape(OWN[index], tensors), tensors, known)?;
         }
         let known = vec![
             ("the term of this rank alone", Ok(case.alone[rank].gradients.x.clone())),
-            (OVER_B, &right.x / batch),
+            (OVER_N, &right.x / tokens),
         ];
         let (what, tensors) = (format!("the gradient of X on rank {rank}"), [&right.x, &found.x]);
         compare(&what, shape(ALL_USES, tensors), tensors, known)?;

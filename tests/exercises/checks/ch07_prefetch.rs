@@ -22,7 +22,7 @@ pub const LAWS: &[Law<Answer>] = laws![
 const MOVES: &str =
     "all instructions but the gathers stay in their order, and the gathers stay in theirs";
 const LAWFUL: &str = "a gather starts after the unit was freed, and before the unit's Wait";
-const TWO: &str = "at a Wait, a unit takes its memory twice: the next gather starts after it, and only the next unit is on its way";
+const TWO: &str = "a unit takes memory from its Gather to its Free: while a unit computes, only the next unit is on its way";
 const HIDDEN: &str = "while a unit computes, the parameters of the next unit travel: at least 80 % of the communication is hidden";
 const SHARE: f64 = 0.8;
 

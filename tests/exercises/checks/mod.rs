@@ -23,6 +23,7 @@ pub mod ch05_resume;
 pub mod ch05_sync_batch_norm;
 pub mod ch05_unequal_devices;
 pub mod ch06_1f1b;
+pub mod ch06_attention;
 pub mod ch06_balance;
 pub mod ch06_tensor_parallel;
 pub mod ch06_two_stages;

@@ -1,19 +1,45 @@
-//! Stage 6's training of two dense layers, by the learner's parts.
+//! The MLP of a GPT block, as a network for images: trained by the learner's parts, and by stage 6's combinators.
 
 use std::cell::Cell;
 
 use candle_core::{Error as TensorError, ModuleT};
+use candle_nn::init::{Init, ZERO};
 use concise_wrapper::weights::Weights;
 use model_parallel::layers::Layers;
+use model_parallel::tensor_parallel::mappings::{by_column, by_row};
 use ops::backward::record_copy;
-use ops::flatten;
+use ops::{add_bias, flatten, linear};
 
 use super::pipeline::{DEVICES, IMAGES, OPTIONS};
 use super::prelude::*;
 pub use crate::checks::ch06_tensor_parallel::Answer;
+use crate::two_layers::gelu;
 
-/// The tensors of two layers, by their names in stage 6.
-const NAMES: [&str; 4] = ["dense0.weight", "dense0.bias", "dense1.weight", "dense1.bias"];
+/// The tensors of the two layers, by their names.
+const NAMES: [&str; 4] = ["up.weight", "up.bias", "down.weight", "down.bias"];
+
+/// The hidden features of the MLP, which two ranks cannot share equally.
+const HIDDEN: usize = 511;
+
+/// The MLP as one layer of stage 6.
+fn ours() -> Layers {
+    Layers::named(format!("MLP {PIXELS}-{HIDDEN}-{CLASSES}")).then(|builder| {
+        let get = |at: usize, shape: &[usize], cut| {
+            let normal = Init::Randn { mean: 0.0, stdev: (1.0 / shape[0] as f64).sqrt() };
+            builder.get(NAMES[at], shape, if shape.len() == 1 { ZERO } else { normal }, cut)
+        };
+        let a = get(0, &[PIXELS, HIDDEN], Some(1))?;
+        let a_bias = get(1, &[HIDDEN], Some(0))?;
+        let b = get(2, &[HIDDEN, CLASSES], Some(0))?;
+        let b_bias = get(3, &[CLASSES], None)?;
+        let (no_bias, group) = (b_bias.zeros_like()?, Arc::clone(builder.group));
+        Ok(move |images: &Tensor| {
+            let up = |x: &Tensor| gelu(&linear(x, &a, &a_bias)?);
+            let hidden = by_column(&flatten(images)?, &group, up)?;
+            by_row(&hidden, &group, |h| linear(h, &b, &no_bias), |sum| add_bias(sum, &b_bias))
+        })
+    })
+}
 
 /// All numbers in one row: an operation has three inputs at most.
 fn row(tensors: [&Tensor; 4]) -> candle_core::Result<Tensor> {
@@ -41,9 +67,9 @@ fn network(
         Ok(move |images: &Tensor| {
             let (x, rank) = (flatten(images)?, Peer::new(all.clone()));
             let own = part.each_ref().map(Tensor::detach).into();
-            let (hidden, y) = (answer.forward)(&rank, &own, &x).map_err(TensorError::wrap)?;
+            let (z, y) = (answer.forward)(&rank, &own, &x).map_err(TensorError::wrap)?;
             record_copy("yours", &y, [&row(part.each_ref())?], move |_, dy| {
-                let found = (answer.backward)(&rank, &own, &x, &hidden, dy);
+                let found = (answer.backward)(&rank, &own, &x, &z, dy);
                 Ok([Some(row(found.map_err(TensorError::wrap)?.layers.tensors())?)])
             })
         })
@@ -85,7 +111,7 @@ fn train<M: Model>(
 
 /// Trains by the learner's parts, by stage 6's and on one device. Fails with the answer.
 pub fn run(answer: Answer) -> Run {
-    let layers = Layers::dense(&[PIXELS, 511, CLASSES])?;
+    let layers = ours();
     let all = 0..layers.len();
     let part = |rank: &Rank, group: &SharedCommunicator| {
         layers.build_part(all.clone(), OPTIONS.seed, DType::F32, rank.device(), group)

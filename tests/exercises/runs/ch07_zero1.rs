@@ -5,7 +5,7 @@ use std::sync::Mutex;
 
 use harness::lock::locked;
 use ops::size_in_bytes;
-use sharded_state::flat::Flat;
+use sharded_state::flat;
 
 use super::data_parallel::setting;
 use super::prelude::*;
@@ -35,12 +35,12 @@ fn on_rows<'a>(
         let local = local_gradients(model, &batch.shards[0].to_device(comm.device())?)?;
         let parameters: Vec<Tensor> =
             model.parameters().iter().map(|it| it.value.as_detached_tensor()).collect();
-        let (row, gradient) = (Flat::join(&parameters)?, Flat::join(&local.gradients)?);
+        let (row, gradient) = (flat::join(&parameters)?, flat::join(&local.gradients)?);
         let velocity = locked(velocities).get(&comm.rank()).cloned();
         let constants = [MOMENTUM, rate / batch.samples as f64];
         let (row, velocity) = step(comm, &row, &gradient, velocity.as_ref(), constants)?;
         locked(velocities).insert(comm.rank(), velocity);
-        let values = Flat::new(parameters).split(&row)?;
+        let values = flat::split(&row, &parameters)?;
         for (parameter, value) in model.parameters().iter().zip(values) {
             parameter.value.set(&value)?;
         }

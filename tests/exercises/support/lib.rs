@@ -24,6 +24,7 @@
 
 #![deny(missing_docs)]
 
+pub mod attention;
 pub mod call;
 #[path = "../checks/mod.rs"]
 pub mod checks;

@@ -1,11 +1,13 @@
-//! Two dense layers with relu between them: as a whole, or one rank's part of them; and their gradients.
+//! The MLP of a block of the GPT, two dense layers with GELU between them: as a whole, or one rank's part; and the gradients.
 //!
 //! ```text
-//! H = relu(X·A + a)        A and a are the first layer's weight and bias
-//! Y = H·B + b              B and b the second's
+//! Z = X·A + a              A and a are the first layer's weight and bias
+//! Y = gelu(Z)·B + b        B and b the second's
 //! ```
 
 use candle_core::{Device, Result, Tensor, Var};
+use ops::backward::{backward, backward_from};
+pub use ops::gelu_tanh as gelu;
 use split_batch::shard_range;
 
 /// A dense layer, or the gradients of one.
@@ -29,18 +31,18 @@ pub struct TwoLayers {
 /// The gradients of the loss.
 #[derive(Clone, Debug)]
 pub struct Gradients {
-    /// The gradient of the input, `[B, in]`.
+    /// The gradient of the input, `[N, in]`.
     pub x: Tensor,
     /// The gradients of the layers.
     pub layers: TwoLayers,
 }
 
-/// The results of one device for a batch.
+/// The results of one device for some tokens.
 #[derive(Clone, Debug)]
 pub struct Computed {
-    /// X·A + a, before relu: `[B, hidden]`.
-    pub before_relu: Tensor,
-    /// Y `[B, out]`.
+    /// Z = X·A + a, before GELU: `[N, hidden]`.
+    pub z: Tensor,
+    /// Y `[N, out]`.
     pub y: Tensor,
     /// The gradients.
     pub gradients: Gradients,
@@ -52,6 +54,13 @@ pub fn whole_numbers(shape: &[usize], salt: usize) -> Result<Tensor> {
     let number =
         |index: usize| ((index + salt) * (index + 3 * salt + 5) * 31 % 97 % 7) as f64 - 3.0;
     Tensor::from_vec((0..count).map(number).collect::<Vec<_>>(), shape, &Device::Cpu)
+}
+
+/// The derivative of GELU at each number of a tensor, of any shape.
+pub fn gelu_slope(z: &Tensor) -> Result<Tensor> {
+    let variable = Var::from_tensor(z)?;
+    let found = backward_from(&gelu(&variable)?, &z.ones_like()?)?;
+    Ok(found.get(&variable).map_or_else(|| z.zeros_like(), |slope| Ok(slope.clone()))?.detach())
 }
 
 impl From<[Tensor; 4]> for TwoLayers {
@@ -68,13 +77,10 @@ impl TwoLayers {
         [&first.weight, &first.bias, &second.weight, &second.bias]
     }
 
-    /// Layers of small numbers, whose sums are exact in every order.
-    ///
-    /// Their weights are whole, and the first layer's biases are not: with a whole input, no number before relu is
-    /// zero. At zero, the gradient of relu would be a convention.
+    /// Layers of small numbers.
     pub fn of_small_numbers(inputs: usize, hidden: usize, outputs: usize) -> Result<Self> {
         let [a, b] = [whole_numbers(&[inputs, hidden], 1)?, whole_numbers(&[hidden, outputs], 3)?];
-        let a_bias = (whole_numbers(&[hidden], 2)? + 0.5)?;
+        let a_bias = whole_numbers(&[hidden], 2)?;
         let b_bias = Tensor::arange(5f64, 5.0 + outputs as f64, &Device::Cpu)?;
         Ok([a, a_bias, b, b_bias].into())
     }
@@ -98,20 +104,20 @@ impl TwoLayers {
         (0..ranks).map(part).collect()
     }
 
-    /// The results of these layers for `x` `[B, in]` on one device, when the gradient of Y is `dy` `[B, out]`.
+    /// The results of these layers for `x` `[N, in]` on one device, when the gradient of Y is `dy` `[N, out]`.
     ///
     /// Automatic differentiation computes the gradients.
     pub fn on_one_device(&self, x: &Tensor, dy: &Tensor) -> Result<Computed> {
         let [a, a_bias, b, b_bias] = self.tensors().map(Var::from_tensor);
         let (x, a, a_bias, b, b_bias) = (Var::from_tensor(x)?, a?, a_bias?, b?, b_bias?);
-        let before_relu = x.matmul(&a)?.broadcast_add(&a_bias)?;
-        let y = before_relu.relu()?.matmul(&b)?.broadcast_add(&b_bias)?;
-        let found = (&y * dy)?.sum_all()?.backward()?;
+        let z = x.matmul(&a)?.broadcast_add(&a_bias)?;
+        let y = gelu(&z)?.matmul(&b)?.broadcast_add(&b_bias)?;
+        let found = backward(&(&y * dy)?.sum_all()?)?;
         let of =
             |var: &Var| found.get(var).map_or_else(|| var.zeros_like(), |one| Ok(one.detach()));
         let layers = [of(&a)?, of(&a_bias)?, of(&b)?, of(&b_bias)?].into();
         let gradients = Gradients { x: of(&x)?, layers };
-        Ok(Computed { before_relu: before_relu.detach(), y: y.detach(), gradients })
+        Ok(Computed { z: z.detach(), y: y.detach(), gradients })
     }
 
     /// Pairs of a tensor of these layers and the same tensor of other layers, with their names.

@@ -43,7 +43,7 @@ fn another_run_s_checkpoint_is_refused_with_the_difference() {
     // A folder of the same name with as many images, of which one has another pixel.
     let pixel = told(&|run| {
         let train = &mut run.data.train;
-        let mut pixels = train.pixels().to_vec();
+        let mut pixels = train.bytes().to_vec();
         pixels[9 * PIXELS + 400] ^= 1;
         *train = Dataset::of_shape(pixels, SAMPLE, train.labels().to_vec(), CLASSES).unwrap();
     });

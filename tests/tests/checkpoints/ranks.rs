@@ -76,8 +76,8 @@ fn ranks_that_were_not_started_alike_are_told() {
     assert!(slower.contains("rank 1 has learning rate 0.01, rank 0 has 0.05"), "{slower}");
     // What the images are called is the same, and how many there are.
     let inverted = |data: &Dataset| {
-        let pixels = data.pixels().iter().map(|pixel| !pixel).collect();
-        Dataset::of_shape(pixels, data.shape(), data.labels().to_vec(), CLASSES).unwrap()
+        let pixels = data.bytes().iter().map(|pixel| !pixel).collect();
+        Dataset::of_shape(pixels, SAMPLE, data.labels().to_vec(), CLASSES).unwrap()
     };
     for which in ["training", "test"] {
         let mut other = settings.resume(Resume::Newest);

@@ -37,6 +37,7 @@ fn our_side_answers_with_what_it_is_asked_for() {
         ("data-parallel-step --batch 4", step),
         ("resnet18-step --batch 4", step),
         ("resnet18-step --batch 4 --precision bf16", step),
+        ("gpt-step --batch 2 --blocks 1 --width 8 --heads 2 --context 4", step),
         ("resnet18-ddp-step --batch 4", step),
         ("convolutions --batch 1", &["forward", "backward", "both"]),
         ("all-reduce --algorithm tree", sizes),

@@ -8,13 +8,15 @@ use super::summary::{FinishedRun, Summary, sparklines};
 use super::trace::Recording;
 use super::{Report, line, paragraph, plot, thousands, timeline};
 use crate::lock::locked;
-use crate::records::EpochRecord;
+use crate::records::{EpochRecord, Unit};
 
 /// The files to write. By default there are none; [`ReportArguments::open`](crate::cli::ReportArguments::open) makes others.
 #[derive(Debug, Default)]
 pub struct Outputs {
     /// The metrics file, if there is one.
     pub metrics: Option<LazyFile>,
+    /// The samples that the runs count.
+    pub unit: Unit,
     pub(crate) plot: Option<PathBuf>,
     pub(crate) trace: Option<PathBuf>,
     pub(crate) timeline: Option<PathBuf>,
@@ -26,7 +28,7 @@ pub struct Outputs {
 impl Outputs {
     /// Returns the reporter for a run that begins.
     pub fn report(&mut self, run: &str) -> Report<'_> {
-        Report::new(run, self.metrics.as_mut())
+        Report::new(run, self.unit, self.metrics.as_mut())
     }
 
     /// Adds a run that has ended, interrupted or not. Fails when the metrics cannot be written. The run is still drawn.

@@ -12,7 +12,7 @@ use crate::records::{EpochRecord, epochs_trained};
 /// A number of an epoch.
 type Number = fn(&EpochRecord) -> f64;
 
-/// A measure: its name, and its numbers of the images of [`IMAGES`].
+/// A measure: its name, and its numbers of the two [`parts`] of the data.
 type Measure = (&'static str, [Number; 2]);
 
 const MEASURES: [Measure; 2] = [
@@ -20,9 +20,12 @@ const MEASURES: [Measure; 2] = [
     ("loss", [|record| record.test_loss, |record| record.train_loss]),
 ];
 
-/// The images: a short name, and the title.
-const IMAGES: [(&str, &str); 2] =
-    [("test", "test images, after the epoch"), ("training", "training images, during the epoch")];
+/// The parts of the data: a short name, and the title.
+fn parts(runs: &[FinishedRun]) -> [(&'static str, String); 2] {
+    let noun = runs.first().map(|run| run.summary.unit).unwrap_or_default().names().0;
+    [("test", "after"), ("training", "during")]
+        .map(|(part, when)| (part, format!("{part} {noun}s, {when} the epoch")))
+}
 
 pub(super) fn draw(title: &str, runs: &[FinishedRun]) -> String {
     let heading = Heading { title: title.to_owned(), doubt: None, conclusion: conclusion(runs) };
@@ -40,7 +43,7 @@ pub(super) fn draw(title: &str, runs: &[FinishedRun]) -> String {
         (name(run), columns.to_vec())
     };
     let columns = MEASURES.iter().map(|measure| (axis(runs, measure, 4), None)).collect();
-    let series = IMAGES.map(|(_, title)| title.to_owned()).to_vec();
+    let series = parts(runs).map(|(_, title)| title).to_vec();
     Dots { heading, columns, series, rows: runs.iter().map(row).collect() }.svg(Place::File)
 }
 
@@ -55,20 +58,20 @@ fn axis(runs: &[FinishedRun], (name, numbers): &Measure, gaps: u32) -> Axis {
     Axis::around(name, records.flat_map(|record| numbers.map(|number| number(record))), gaps)
 }
 
-/// The panels of a measure, one for each kind of images, with a common axis.
+/// The panels of a measure, one for each part of the data, with a common axis.
 fn panels(runs: &[FinishedRun], measure: &Measure, last: f64) -> Vec<Panel> {
     let y = axis(runs, measure, 6);
-    let panel = |((images, title), number): ((&str, &str), Number)| {
+    let panel = |((part, title), number): ((&str, String), Number)| {
         let curve = |(index, run): (usize, &FinishedRun)| Curve {
             name: name(run),
             series: Some(index),
             width: stroke(index, runs.len()),
-            points: points(run, &format!("{images} {}", measure.0), number),
+            points: points(run, &format!("{part} {}", measure.0), number),
         };
         let (x, curves) = (Axis::counting("epoch", last, 10), runs.iter().enumerate().map(curve));
-        Panel { title: title.to_owned(), x, y: y.clone(), curves: curves.collect() }
+        Panel { title, x, y: y.clone(), curves: curves.collect() }
     };
-    IMAGES.into_iter().zip(measure.1).map(panel).collect()
+    parts(runs).into_iter().zip(measure.1).map(panel).collect()
 }
 
 /// The points of a run's curve. The point of an epoch lies at its end, which comes earlier for an interrupted epoch. The
@@ -106,6 +109,7 @@ fn conclusion(runs: &[FinishedRun]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::records::Unit;
     use crate::report::summary::Summary;
 
     fn run(name: &str, records: Vec<EpochRecord>) -> FinishedRun {
@@ -167,6 +171,9 @@ mod tests {
         assert_eq!(svg.matches("<title>").count(), 2 * 4);
         assert_eq!(svg.matches(">0.750</text>").count(), 2);
         assert_eq!(svg.matches("<title>test images, after the epoch: 0.750</title>").count(), 2);
+        let mut of_text = run("text", epochs(1));
+        of_text.summary.unit = Unit::Tokens;
+        assert!(draw("title", &[of_text]).contains("<title>test tokens, after the epoch: "));
     }
 
     #[test]

@@ -8,7 +8,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use super::file::{LazyFile, Line};
 use super::{columns, line, wrapped};
-use crate::records::{BatchSums, EpochRecord};
+use crate::records::{BatchSums, EpochRecord, Unit, bits_per_byte};
 
 /// Makes a progress bar on standard error. It is hidden if standard error is not a terminal.
 pub fn progress_bar(template: &str) -> ProgressBar {
@@ -22,6 +22,7 @@ pub fn progress_bar(template: &str) -> ProgressBar {
 #[derive(Debug)]
 pub struct Report<'a> {
     run: String,
+    unit: Unit,
     /// `None` for a silent reporter.
     bar: Option<ProgressBar>,
     metrics: Option<&'a mut LazyFile>,
@@ -30,19 +31,19 @@ pub struct Report<'a> {
 
 impl<'a> Report<'a> {
     /// Makes a reporter that prints on the terminal and writes to `metrics`, if there are any.
-    pub(super) fn new(run: &str, metrics: Option<&'a mut LazyFile>) -> Self {
+    pub(super) fn new(run: &str, unit: Unit, metrics: Option<&'a mut LazyFile>) -> Self {
         // The widest texts around the bar: `epoch 10/10`, `123/235`, and the message.
         const AROUND: usize = 58;
         let template = match columns().saturating_sub(AROUND) {
             room @ 5.. => format!("{{prefix}} {{bar:{room}}} {{pos}}/{{len}}  {{msg}}"),
             _ => "{prefix} {pos}/{len}  {msg}".to_owned(),
         };
-        Self { run: run.to_owned(), bar: Some(progress_bar(&template)), metrics, epochs: 0 }
+        Self { run: run.to_owned(), unit, bar: Some(progress_bar(&template)), metrics, epochs: 0 }
     }
 
     /// Makes a reporter that prints and writes nothing.
     pub fn silent() -> Self {
-        Self { run: String::new(), bar: None, metrics: None, epochs: 0 }
+        Self { run: String::new(), unit: Unit::Images, bar: None, metrics: None, epochs: 0 }
     }
 
     /// The reporters of so many ranks: this one for the first, and silent ones for the others.
@@ -94,10 +95,11 @@ impl<'a> Report<'a> {
         let Some(bar) = &self.bar else { return };
         if !bar.is_hidden() {
             bar.set_message(format!(
-                "loss {:.4}  acc {:.3}  {:.0} img/s",
+                "loss {:.4}  acc {:.3}  {:.0} {}",
                 sums.mean_loss(),
                 sums.accuracy(),
-                sums.samples as f64 / elapsed.as_secs_f64()
+                sums.samples as f64 / elapsed.as_secs_f64(),
+                self.unit.names().1
             ));
         }
         bar.set_position(batches as u64);
@@ -111,23 +113,26 @@ impl<'a> Report<'a> {
             metrics.write_line(&Line { kind: "epoch", run, content: record })?;
         }
         let Some(bar) = &self.bar else { return Ok(()) };
-        let text = epoch_line(record, self.epochs, columns());
+        let text = epoch_line(record, self.unit, self.epochs, columns());
         // Without the bar, which would be in the same line.
         bar.suspend(|| line(text))
     }
 }
 
 /// The line of an epoch, in at most `most` columns if it fits. Without room the line leaves out the speed first, and the
-/// accuracy on the training images second.
-fn epoch_line(record: &EpochRecord, epochs: usize, most: usize) -> String {
+/// accuracy on the training images second. In place of the latter, the line of a text has the bits per byte of the test.
+fn epoch_line(record: &EpochRecord, unit: Unit, epochs: usize, most: usize) -> String {
     let EpochRecord { epoch, part, train_loss, train_accuracy, test_accuracy, .. } = record;
     let width = epochs.to_string().len();
     let part = if *part < 1.0 { format!(" ({:.0} %)", 100.0 * part) } else { String::new() };
     let (test, seconds) = (super::accuracy(*test_accuracy), super::seconds(record.seconds));
     let start = format!("  epoch {epoch:>width$}/{epochs}{part}  loss {train_loss:.4}");
-    let train = format!("  train acc {train_accuracy:.3}");
+    let train = match unit {
+        Unit::Images => format!("  train acc {train_accuracy:.3}"),
+        Unit::Tokens => format!("  bits/byte {:.3}", bits_per_byte(record.test_loss)),
+    };
     let end = format!("  test acc {test}  {seconds} s");
-    let speed = format!("  {:.0} img/s", record.images_per_second);
+    let speed = format!("  {:.0} {}", record.images_per_second, unit.names().1);
     let longer = [[&*start, &train, &end, &speed].concat(), [&*start, &train, &end].concat()];
     let fitting = longer.into_iter().find(|line| line.chars().count() <= most);
     fitting.unwrap_or(start + &end)
@@ -155,9 +160,14 @@ mod tests {
         let shortest = "  epoch  3/10  loss 0.7488  test acc 0.794  34.7 s";
         for (most, line) in [(100, whole), (80, whole), (79, slower), (60, shortest), (9, shortest)]
         {
-            assert_eq!(epoch_line(&record, 10, most), line);
+            assert_eq!(epoch_line(&record, Unit::Images, 10, most), line);
         }
-        let cut = epoch_line(&EpochRecord { part: 0.4, ..record }, 10, 80);
+        let cut = epoch_line(&EpochRecord { part: 0.4, ..record }, Unit::Images, 10, 80);
         assert!(cut.starts_with("  epoch  3/10 (40 %)  loss 0.7488  train acc"), "{cut}");
+        let text = EpochRecord { test_loss: 2.0 * 2f64.ln(), ..record };
+        assert_eq!(
+            epoch_line(&text, Unit::Tokens, 10, 80),
+            "  epoch  3/10  loss 0.7488  bits/byte 2.000  test acc 0.794  34.7 s  13179 tok/s"
+        );
     }
 }

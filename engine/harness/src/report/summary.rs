@@ -5,7 +5,7 @@ use std::fmt;
 use serde::Serialize;
 
 use super::{columns, listed, seconds, wrapped};
-use crate::records::{EpochRecord, TrainOptions};
+use crate::records::{EpochRecord, TrainOptions, Unit};
 use crate::statistics::chance;
 
 #[derive(Debug)]
@@ -21,8 +21,11 @@ pub struct Summary {
     pub run: String,
     /// The data set's name.
     pub data: String,
-    /// The number of training images and of test images.
+    /// The number of training images and of test images. Of a text, the number of tokens.
     pub images: (usize, usize),
+    /// The samples that the run counts.
+    #[serde(skip)]
+    pub unit: Unit,
     /// The hyperparameters.
     pub options: TrainOptions,
     /// The element type of the layers. Weights have the same type, except that weights of bf16 layers are f32.

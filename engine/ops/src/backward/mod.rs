@@ -23,7 +23,9 @@ use candle_core::{Result, Tensor, TensorId, bail};
 
 pub use halves::{SecondHalf, backward_in_halves};
 pub(crate) use tape::{Kind, record_node};
-pub use tape::{Wanted, no_grad, record, record_copy, record_in_halves, record_parameter};
+pub use tape::{
+    Wanted, no_grad, record, record_copy, record_in_halves, record_parameter, record_views,
+};
 
 use crate::{size_in_bytes, sum};
 use tape::{Hook, Node, node_of, with_hook};

@@ -7,7 +7,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
-use std::sync::{Arc, LazyLock, Mutex, OnceLock, Weak};
+use std::sync::{Arc, LazyLock, Mutex, Weak};
 
 use candle_core::{
     CpuStorage, CudaStorage, CustomOp1, CustomOp2, CustomOp3, DType, Layout, Result, Shape,
@@ -59,8 +59,8 @@ pub(super) struct Node {
     pub(super) kind: Kind,
     /// The result, until candle has taken it.
     result: Mutex<Option<(Storage, Shape)>>,
-    /// The tensor of the result, as soon as there is one.
-    id: OnceLock<TensorId>,
+    /// The tensor of the result, as soon as there is one, and its [views](record_views).
+    ids: Mutex<Vec<TensorId>>,
 }
 
 impl Node {
@@ -77,6 +77,12 @@ impl Node {
             return (self.backward)(result, gradient, wanted);
         }
         Ok(Vec::new())
+    }
+
+    /// Notes that a tensor is the result, or a view of it.
+    fn computed(self: &Arc<Self>, tensor: &Tensor) {
+        locked(&self.ids).push(tensor.id());
+        locked(&NODES).insert(tensor.id(), Arc::downgrade(self));
     }
 
     /// Takes the result out, with memory of the kind that `of` accepts.
@@ -163,6 +169,21 @@ pub fn record_parameter(value: &Tensor) -> Result<Tensor> {
 }
 // ANCHOR_END: parameter
 
+/// Cuts a [parameter](record_parameter) of one axis into parameters of these shapes. They are views: they share its memory. A
+/// backward pass gives each its gradient. If candle computes the gradients, the whole has one.
+pub fn record_views(whole: &Tensor, shapes: &[Shape]) -> Result<Vec<Tensor>> {
+    let Some(node) = node_of(whole) else { bail!("views are cut out of a parameter") };
+    let mut start = 0;
+    let view = |shape: &Shape| {
+        let part = whole.narrow(0, start, shape.elem_count())?;
+        start += shape.elem_count();
+        let view = part.reshape(shape)?;
+        [&part, &view].into_iter().for_each(|tensor| node.computed(tensor));
+        Ok(view)
+    };
+    shapes.iter().map(view).collect()
+}
+
 /// Runs a backward pass of candle with a hook for the gradients of parameters.
 pub(super) fn with_hook<R>(hook: &Rc<Hook>, run: impl FnOnce() -> R) -> R {
     let before = HOOK.replace(Some(Rc::clone(hook)));
@@ -188,7 +209,7 @@ pub(crate) fn record_node<const N: usize>(
     let backward: Box<Backward> = Box::new(move |y, dy, wanted| {
         Ok(backward(y, dy, wanted)?.into_iter().take(count).collect())
     });
-    let node = Arc::new(Node { name, inputs, backward, kind, result, id: OnceLock::new() });
+    let node = Arc::new(Node { name, inputs, backward, kind, result, ids: Mutex::default() });
     let recorded = Recorded(Arc::clone(&node));
     let result = match node.inputs.as_slice() {
         [x] => x.apply_op1(recorded),
@@ -196,7 +217,7 @@ pub(crate) fn record_node<const N: usize>(
         [x, y, z] => x.apply_op3(y, z, recorded),
         inputs => bail!("{name}: candle's operations have at most 3 inputs, not {}", inputs.len()),
     }?;
-    locked(&NODES).insert(*node.id.get_or_init(|| result.id()), Arc::downgrade(&node));
+    node.computed(&result);
     Ok(result)
 }
 
@@ -237,8 +258,9 @@ static NODES: LazyLock<Mutex<HashMap<TensorId, Weak<Node>>>> = LazyLock::new(Mut
 
 impl Drop for Node {
     fn drop(&mut self) {
-        if let Some(id) = self.id.get() {
-            locked(&NODES).remove(id);
+        let mut nodes = locked(&NODES);
+        for id in &*locked(&self.ids) {
+            nodes.remove(id);
         }
     }
 }
@@ -293,7 +315,7 @@ mod tests {
     use candle_core::{DType, Device, Var};
 
     use super::*;
-    use crate::relu;
+    use crate::{linear, relu};
 
     #[test]
     fn a_graph_that_is_dropped_is_forgotten() {
@@ -308,6 +330,41 @@ mod tests {
         assert_eq!(lives(), (false, false));
         // A tensor without a gradient has no node at all.
         assert!(node_of(&relu(&x.as_detached_tensor()).unwrap()).is_none());
+    }
+
+    #[test]
+    fn views_of_a_parameter_have_the_gradients_of_parameters_of_their_own() {
+        let cpu = Device::Cpu;
+        let values = Tensor::arange(0f64, 15.0, &cpu).unwrap();
+        let whole = record_parameter(&values).unwrap();
+        let shapes = [Shape::from((4, 3)), 3.into(), 0.into()];
+        let views = record_views(&whole, &shapes).unwrap();
+        let own: Vec<_> = views.iter().map(|it| record_parameter(it).unwrap()).collect();
+        let x = Var::from_tensor(&Tensor::ones((2, 4), DType::F64, &cpu).unwrap()).unwrap();
+        let pass = |of: &[Tensor], by_candle: bool| {
+            let mut y = linear(&x, &of[0], &of[1]).unwrap();
+            y = if by_candle { (y * 1.0).unwrap() } else { y };
+            (crate::backward::backward_from(&y, &y.ones_like().unwrap()).unwrap(), y)
+        };
+        let [(found, y), (expected, of_own)] = [&views, &own].map(|of| pass(of, false));
+        let row = |it: &Tensor| it.flatten_all().unwrap().to_vec1::<f64>().unwrap();
+        assert_eq!(row(&y), row(&of_own));
+        for (view, own) in views.iter().zip(&own).take(2) {
+            let [found, expected] = [found.get(view), expected.get(own)].map(Option::unwrap);
+            assert_eq!((found.dims(), row(found)), (expected.dims(), row(expected)));
+        }
+        assert!(found.get(&whole).is_none());
+        // candle knows the whole alone.
+        let (by_candle, _) = pass(&views, true);
+        let all = by_candle.get(&whole).unwrap();
+        let of_view = all.narrow(0, 0, 12).unwrap();
+        assert_eq!(row(&of_view), row(found.get(&views[0]).unwrap()));
+        let ids = [whole.id(), views[0].id(), views[1].id()];
+        drop((y, found, by_candle, views));
+        assert!(ids.iter().all(|id| locked(&NODES).contains_key(id)));
+        drop(whole);
+        assert!(ids.iter().all(|id| !locked(&NODES).contains_key(id)));
+        assert!(record_views(&values, &shapes).is_err());
     }
 
     #[test]

@@ -45,6 +45,23 @@ pub(crate) fn zeros<T: Copy + Default + Send>(len: usize) -> Vec<T> {
     if len < BLOCK { vec![T::default(); len] } else { made(len, |_, _| {}) }
 }
 
+/// Computes rows of `columns` numbers in parallel. `make` overwrites the zeros of a part of a row, in these columns.
+pub(crate) fn made_by_row<T: Copy + Default + Send>(
+    rows: usize,
+    columns: usize,
+    make: impl Fn(usize, Range<usize>, &mut [T]) + Sync + Send,
+) -> Vec<T> {
+    made(rows * columns, |places, mut run| {
+        let mut start = places.start;
+        while !run.is_empty() {
+            let (row, column) = (start / columns, start % columns);
+            let (part, next) = run.split_at_mut(run.len().min(columns - column));
+            make(row, column..column + part.len(), part);
+            (start, run) = (start + part.len(), next);
+        }
+    })
+}
+
 /// Computes `len` numbers in parallel. `make` overwrites the zeros of a run of neighbouring numbers, at these indices.
 pub(crate) fn made<T: Copy + Default + Send>(
     len: usize,

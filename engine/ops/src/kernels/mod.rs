@@ -8,4 +8,5 @@ pub(crate) mod gpu;
 pub mod memory;
 pub(crate) mod simd;
 pub(crate) mod sums;
+pub(crate) mod tiles;
 pub(crate) mod windows;

@@ -12,12 +12,13 @@ use proptest::sample::{Index, select};
 use crate::backward::backward_from;
 use crate::batch_norm::{OutputGradient, Statistics, average_all};
 use crate::kernels::functions::Functions as _;
+use crate::kernels::simd::LANES;
 use crate::tests::agreement::{NOT_FINITE, assert_same_kind, device, has, numbers, variable};
-use crate::update::{momentum_step, overwrite_rounded, sgd_step_all};
+use crate::update::{Adam, adamw, momentum_step, overwrite_rounded, sgd_step_all};
 use crate::{
     add_bias, add_bias_relu, add_relu, avg_pool2d, batch_norm, batch_norm_with, cast,
-    cross_entropy, flatten, gelu, gelu_tanh, global_avg_pool, layer_norm, linear, linear_relu,
-    loss_and_correct, relu, softmax, sum, transpose,
+    cross_entropy, embedding_of_part, flatten, gelu, gelu_tanh, global_avg_pool, layer_norm,
+    linear, linear_relu, loss_and_correct, relu, softmax, sum, transpose,
 };
 
 const EPSILON: f64 = 1e-3;
@@ -361,45 +362,72 @@ impl Case {
                 },
             ));
         }
-        let classes = width + 1;
-        let labels = (0..batch).map(|row| (row * 7 + 3) % classes).collect_vec();
-        // The labels of the CPU's and of any other device's tensors, and those of the two definitions.
-        let there = move |device: &Device| {
-            Tensor::from_iter((0..batch).map(|row| ((row * 7 + 3) % classes) as u32), device)
-        };
-        let of_count = labels.clone();
+        // A row of few classes, and a row that begins with whole vectors.
+        for classes in [width + 1, 2 * LANES + width] {
+            let labels = (0..batch).map(|row| (row * 7 + 3) % classes).collect_vec();
+            // The labels of the CPU's and of any other device's tensors, and those of the two definitions.
+            let there = move |device: &Device| {
+                Tensor::from_iter((0..batch).map(|row| ((row * 7 + 3) % classes) as u32), device)
+            };
+            let of_count = labels.clone();
+            all.push(Operation::new(
+                "cross_entropy",
+                WIDE,
+                &[&[batch, classes], &[]],
+                move |t| differentiated(1, t, |t| cross_entropy(t[0], &there(t[0].device())?)),
+                move |t| {
+                    let (mut loss, mut gradient) = (0.0, Vec::new());
+                    for (row, &label) in t[0].chunks(classes).zip(&labels) {
+                        let largest = row.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+                        let sum: f64 = row.iter().map(|z| (z - largest).exp()).sum();
+                        loss += sum.ln() - (row[label] - largest);
+                        gradient.extend(row.iter().enumerate().map(|(class, z)| {
+                            let target = if class == label { 1.0 } else { 0.0 };
+                            t[1][0] * ((z - largest).exp() / sum - target)
+                        }));
+                    }
+                    vec![vec![loss], gradient]
+                },
+            ));
+            all.push(Operation::new(
+                "loss_and_correct",
+                ALL,
+                &[&[], &[batch, classes]],
+                move |t| Ok(vec![loss_and_correct(&t[0], &t[1], &there(t[1].device())?)?]),
+                move |t| {
+                    let answers = t[1].chunks(classes).map(|row| {
+                        let nan = row.iter().position(|z| z.is_nan());
+                        let largest = row.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+                        nan.or_else(|| row.iter().position(|&z| z == largest)).unwrap()
+                    });
+                    let correct = answers.zip(&of_count).filter(|(answer, label)| answer == *label);
+                    vec![vec![t[0][0], correct.count() as f64]]
+                },
+            ));
+        }
+        // The table has the rows 1.. of a vocabulary with one row more at either end.
+        let (rows, count) = (width, batch * height);
+        let token = move |place: usize| (place * 7 + 3) % (rows + 2);
         all.push(Operation::new(
-            "cross_entropy",
-            WIDE,
-            &[&[batch, classes], &[]],
-            move |t| differentiated(1, t, |t| cross_entropy(t[0], &there(t[0].device())?)),
-            move |t| {
-                let (mut loss, mut gradient) = (0.0, Vec::new());
-                for (row, &label) in t[0].chunks(classes).zip(&labels) {
-                    let largest = row.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-                    let sum: f64 = row.iter().map(|z| (z - largest).exp()).sum();
-                    loss += sum.ln() - (row[label] - largest);
-                    gradient.extend(row.iter().enumerate().map(|(class, z)| {
-                        let target = if class == label { 1.0 } else { 0.0 };
-                        t[1][0] * ((z - largest).exp() / sum - target)
-                    }));
-                }
-                vec![vec![loss], gradient]
-            },
-        ));
-        all.push(Operation::new(
-            "loss_and_correct",
+            "embedding_of_part",
             ALL,
-            &[&[], &[batch, classes]],
-            move |t| Ok(vec![loss_and_correct(&t[0], &t[1], &there(t[1].device())?)?]),
+            &[&[rows, channels], &[count, channels]],
             move |t| {
-                let answers = t[1].chunks(classes).map(|row| {
-                    let nan = row.iter().position(|z| z.is_nan());
-                    let largest = row.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-                    nan.or_else(|| row.iter().position(|&z| z == largest)).unwrap()
-                });
-                let correct = answers.zip(&of_count).filter(|(answer, label)| answer == *label);
-                vec![vec![t[0][0], correct.count() as f64]]
+                let tokens = (0..count).map(|place| token(place) as u32);
+                let tokens = Tensor::from_iter(tokens, t[0].device())?;
+                let lookup =
+                    |t: &[&Tensor]| embedding_of_part(&tokens, t[0], 1..rows + 1, rows + 2);
+                differentiated(1, t, lookup)
+            },
+            move |t| {
+                let (mut y, mut dtable) = (vec![0.0; t[1].len()], vec![0.0; t[0].len()]);
+                let mine = (0..count).filter(|&place| (1..=rows).contains(&token(place)));
+                for (place, feature) in mine.cartesian_product(0..channels) {
+                    let (row, place) = (token(place) - 1, place * channels + feature);
+                    y[place] = t[0][row * channels + feature];
+                    dtable[row * channels + feature] += t[1][place];
+                }
+                vec![y, dtable]
             },
         ));
         all
@@ -409,7 +437,30 @@ impl Case {
         let &Self { batch, channels, height, width, momentum, decay, .. } = self;
         let shape: &[usize] = &[batch, channels, height, width];
         let copy = |of: &Tensor| Var::from_tensor(of);
+        let mut adam = Operation::new(
+            "adamw",
+            WIDE,
+            &[shape; 4],
+            move |t| {
+                let (w, m, v) = (copy(&t[0])?, copy(&t[1])?, copy(&t[2])?);
+                let (betas, epsilon, steps) = ([momentum, 0.5], 1e-3, 2.0);
+                let adam = Adam { share: 0.25, rate: 0.1, betas, epsilon, decay, steps };
+                adamw([&w, &m, &v], &t[3], adam)?;
+                Ok([w, m, v].iter().map(Var::as_detached_tensor).collect())
+            },
+            move |t| {
+                let m = map([&t[1], &t[3]], |[m, g]| momentum * m + (1.0 - momentum) * 0.25 * g);
+                let v = map([&t[2], &t[3]], |[v, g]| 0.5 * v + 0.5 * 0.25 * 0.25 * g * g);
+                let w = map([&t[0], &m, &v], |[w, m, v]| {
+                    let direction = m / (1.0 - momentum * momentum) / ((v / 0.75).sqrt() + 1e-3);
+                    w * (1.0 - 0.1 * decay) - 0.1 * direction
+                });
+                vec![w, m, v]
+            },
+        );
+        adam.variance = Some(2);
         vec![
+            adam,
             Operation::new(
                 "sgd_step",
                 WIDE,

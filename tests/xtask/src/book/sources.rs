@@ -28,7 +28,7 @@ ch05b-batch-norm 05-concise-wrapper src/batch_norm
 ch06-model-parallel 06-model-parallel src/instructions src/orders src/partition src/execute/step src/execute/unit
 ch06-model-parallel 06-model-parallel src/pytorch
 ch06a-better-lists 06-model-parallel src/orders src/partition src/check src/simulate
-ch06b-tensor-parallel 06-model-parallel src/mesh src/tensor_parallel/mappings src/tensor_parallel/sharding
+ch06b-tensor-parallel 06-model-parallel src/gpt src/mesh src/tensor_parallel/mappings src/tensor_parallel/sharding
 ch07-sharded-state 06-model-parallel src/check
 ch07-sharded-state 07-sharded-state src/strategies src/flat src/unit
 ";
@@ -54,6 +54,7 @@ ch06-model-parallel ch06_two_stages two_layers.rs:first two_layers.rs:second
 ch06-model-parallel ch06_balance partition.rs:cut
 ch06-model-parallel ch06_1f1b orders.rs:one_f_one_b orders.rs:generate
 ch06b-tensor-parallel ch06_tensor_parallel networks.rs:dense networks.rs:dense_layer
+ch06b-tensor-parallel ch06_attention gpt.rs:layers
 ch07-sharded-state ch07_zero1 one_unit.rs:chunks
 ch07-sharded-state ch07_fsdp strategies.rs:gathered strategies.rs:summed
 ch07-sharded-state ch07_prefetch strategies.rs:prefetched

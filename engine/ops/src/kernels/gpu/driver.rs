@@ -83,6 +83,7 @@ impl Source {
             Self::Bias => include_str!("bias.cu"),
             Self::CrossEntropy => include_str!("cross_entropy.cu"),
             Self::Elementwise => include_str!("elementwise.cu"),
+            Self::Embedding => include_str!("embedding.cu"),
             Self::Pooling => include_str!("pooling.cu"),
             Self::Update => include_str!("update.cu"),
         }
@@ -159,11 +160,12 @@ mod tests {
     use super::*;
     use crate::kernels::gpu::VECTOR;
 
-    const ALL: [Source; 6] = [
+    const ALL: [Source; 7] = [
         Source::BatchNorm,
         Source::Bias,
         Source::CrossEntropy,
         Source::Elementwise,
+        Source::Embedding,
         Source::Pooling,
         Source::Update,
     ];

@@ -26,6 +26,7 @@ pub(super) enum Source {
     Bias,
     CrossEntropy,
     Elementwise,
+    Embedding,
     Pooling,
     Update,
 }

@@ -2,7 +2,7 @@
 //!
 //! | file | contents |
 //! | --- | --- |
-//! | `elementwise`, `bias`, `pooling`, `cross_entropy`, `batch_norm`, `update` | the kernels (`.cu`) and their functions (`.rs`) |
+//! | `elementwise`, `bias`, `pooling`, `cross_entropy`, `embedding`, `batch_norm`, `update` | the kernels (`.cu`) and their functions (`.rs`) |
 //! | `prelude.cuh` | the beginning of every file of kernels |
 //! | `kernel` | what the driver queues: a kernel, its arguments and operands |
 //! | `launch` | a kernel with its arguments, and the checks before it is queued |
@@ -26,6 +26,7 @@ mod cross_entropy;
 #[cfg_attr(not(feature = "cuda"), path = "no_driver.rs")]
 pub(crate) mod driver;
 mod elementwise;
+mod embedding;
 mod kernel;
 pub(crate) mod launch;
 mod pooling;
@@ -35,7 +36,9 @@ mod update;
 
 pub(crate) use kernel::Operand;
 pub(crate) use launch::on_gpu;
-pub(crate) use {batch_norm::*, bias::*, cross_entropy::*, elementwise::*, pooling::*, update::*};
+pub(crate) use {
+    batch_norm::*, bias::*, cross_entropy::*, elementwise::*, embedding::*, pooling::*, update::*,
+};
 
 /// The number of threads in a block: a power of two, because blocks add up in a tree.
 const THREADS: usize = 256;

@@ -12,7 +12,8 @@ use crate::peers::table::{Ratio, Row, Table};
 /// The label and the ratio of a row that is drawn: work that takes time on both sides, whole.
 fn drawn(row: &Row, on_a_gpu: bool) -> Option<(String, Ratio)> {
     let whole = match row.topic.as_str() {
-        "lenet-step" | "data-parallel-step" | "resnet18-step" | "resnet18-ddp-step" => true,
+        "lenet-step" | "data-parallel-step" | "resnet18-step" | "resnet18-ddp-step"
+        | "gpt-step" => true,
         "convolutions" => row.series == "both",
         _ => false,
     };

@@ -17,6 +17,8 @@ pub(super) enum Topic {
     Convolutions,
     /// A training step of ResNet-18 on one device
     Resnet18Step,
+    /// A training step of the small GPT on one device
+    GptStep,
     /// A training step of LeNet on two devices of one core
     DataParallelStep,
     /// A training step of ResNet-18 on two devices of one core
@@ -133,6 +135,24 @@ pub(super) fn on_cores(quick: bool) -> Vec<Comparison> {
     all.extend(of_resnet18.map(|(batch, threads, repeated)| {
         step(Topic::Resnet18Step, batch, threads, times(repeated))
     }));
+    for (blocks, width, heads, context, batch, repeated) in
+        [(4, 128, 4, 64, 32, 9), (6, 384, 6, 256, 8, 3)]
+    {
+        let sizes = [
+            ("batch", batch),
+            ("blocks", blocks),
+            ("width", width),
+            ("heads", heads),
+            ("context", context),
+            times(repeated),
+        ];
+        let what = format!("GPT step, {blocks} × {width}, {context} tokens, batch {batch}");
+        all.extend([1, 2].map(|threads| {
+            Comparison::new(Topic::GptStep, what.clone(), threads, &sizes)
+                .side("ours", Ours(Work::GptStep))
+                .side("PyTorch", Script("gpt_step.py"))
+        }));
+    }
     all.push(step(Topic::DataParallelStep, 256, 1, times(30)));
     all.push(step(Topic::Resnet18DdpStep, 32, 1, times(7)));
     let mut reduce = Comparison::new(Topic::AllReduce, "all-reduce".to_owned(), 1, &[times(11)]);

@@ -32,6 +32,7 @@ pub(crate) enum Work {
     Convolutions,
     DataParallelStep,
     Resnet18Step,
+    GptStep,
     Resnet18DdpStep,
     AllReduce,
     AddAndCopy,
@@ -51,6 +52,14 @@ pub(crate) struct Arguments {
     batch: NonZeroUsize,
     #[arg(long, default_value = "60000")]
     images: NonZeroUsize,
+    #[arg(long, default_value = "4")]
+    blocks: usize,
+    #[arg(long, default_value = "128")]
+    width: usize,
+    #[arg(long, default_value = "4")]
+    heads: usize,
+    #[arg(long, default_value = "64")]
+    context: usize,
     #[arg(long, value_enum, default_value_t)]
     algorithm: Algorithm,
     #[arg(long, value_enum, default_value_t = DeviceKind::Cpu)]
@@ -89,6 +98,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         Work::LenetStep => step(steps::lenet(arguments)),
         Work::DataParallelStep => step(steps::lenet_on_two_devices(arguments)),
         Work::Resnet18Step => step(steps::on_one_device(arguments, steps::resnet18)),
+        Work::GptStep => step(steps::gpt(arguments)),
         Work::Resnet18DdpStep => step(steps::resnet18_on_two_devices(arguments)),
         Work::Convolutions => convolutions::measure(arguments),
         Work::AllReduce | Work::AddAndCopy => all_reduce::measure(arguments),

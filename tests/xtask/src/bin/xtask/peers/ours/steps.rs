@@ -8,13 +8,15 @@ use candle_nn::VarBuilder;
 use concise_wrapper::batch_norm::Norms;
 use concise_wrapper::ddp::Reduction;
 use concise_wrapper::lenet::LeNet;
-use concise_wrapper::optimizer::{Momentum, Optimizer as _, Sgd};
+use concise_wrapper::optimizer::{AdamW, Momentum, Optimizer, Sgd};
 use concise_wrapper::resnet::{ResNet18, WIDTH};
 use concise_wrapper::{Ddp, Error, Model, Network};
 use course_tests::lenet::local_batch;
 use datasets::loader::Epochs as _;
 use datasets::{Batch, CLASSES, Dataset, PIXELS};
 use harness::random;
+use model_parallel::gpt::Gpt;
+use model_parallel::layers::Layers;
 use params_and_allreduce::communicator::Communicator as _;
 use params_and_allreduce::thread::{DEFAULT_TIMEOUT, run_ranks};
 use params_and_allreduce::{Algorithm, get_params};
@@ -68,7 +70,7 @@ pub(super) fn resnet18_on_two_devices(arguments: &Arguments) -> anyhow::Result<V
     let mut seconds = run_ranks(&arguments.plan(2)?, DEFAULT_TIMEOUT, |rank| {
         let replica = fresh(arguments, &Device::Cpu, resnet18)?;
         let ddp = Ddp::new(replica, rank, Reduction::default())?;
-        steps(&ddp, &images, arguments, Duration::ZERO)
+        steps(&ddp, &images, &mut sgd(), arguments, Duration::ZERO)
     })?;
     Ok(seconds.swap_remove(0))
 }
@@ -86,7 +88,7 @@ pub(super) fn on_one_device<M: ModuleT>(
     let images = images(arguments.batch.get())?;
     Ok(device.run(|| {
         let network = fresh(arguments, device.tensors(), build)?;
-        steps(&network, &images, arguments, arguments.warm_up())
+        steps(&network, &images, &mut sgd(), arguments, arguments.warm_up())
     })?)
 }
 
@@ -100,22 +102,40 @@ fn fresh<M: ModuleT>(
     Ok(Network::new(1, if bf16 { DType::BF16 } else { DType::F32 }, device, build)?)
 }
 
+/// Measures a step of the small GPT on one device, with AdamW.
+pub(super) fn gpt(arguments: &Arguments) -> anyhow::Result<Vec<f64>> {
+    let &Arguments { batch, blocks, width, heads, context, .. } = arguments;
+    let size = Gpt { vocabulary: 256, context, width, heads, blocks };
+    let layers = Layers::gpt(&size)?;
+    let mut bytes = vec![0; batch.get() * context + context];
+    random::generator(1, "peers/text").fill_bytes(&mut bytes);
+    let text = Dataset::text(bytes, context)?;
+    let device = arguments.plan(1)?.slots()[0].open()?;
+    Ok(device.run(|| {
+        let network = layers.build(0..layers.len(), 1, DType::F32, device.tensors())?;
+        steps(&network, &text, &mut AdamW::default(), arguments, arguments.warm_up())
+    })?)
+}
+
 fn steps(
     model: &impl Model,
     images: &Dataset,
+    optimizer: &mut dyn Optimizer,
     arguments: &Arguments,
     warm_up: Duration,
 ) -> Result<Vec<f64>, Error> {
     let batch = arguments.batch.get();
     let shares = ShardLoader::new(images, batch, 1, DType::F32, model.hosts());
     let shares: Vec<LocalBatch> = shares.epoch(1).collect::<candle_core::Result<_>>()?;
-    let mut sgd = Sgd::new(Momentum::default());
     times(arguments.repetitions, warm_up, || {
-        let step = model.backward(&shares[0])?;
-        sgd.step(model.weights(), &step.gradients, LEARNING_RATE, batch)?;
+        let step = model.step(&shares[0], optimizer, LEARNING_RATE)?;
         // The scripts wait for the loss of every step, too.
         Ok(step.sums.read().map(drop)?)
     })
+}
+
+fn sgd() -> Sgd {
+    Sgd::new(Momentum::default())
 }
 
 /// Makes images of uniformly random pixels with uniformly random labels, the same images every time.

@@ -1,0 +1,355 @@
+//! The runs of a program: what stages 6 and 7 prepare, train, measure and draw alike.
+
+use std::io;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Result, bail};
+use clap::Args;
+use concise_wrapper::ddp::alike;
+use concise_wrapper::launch::{Launch, LaunchArguments};
+use concise_wrapper::model::Progress;
+use concise_wrapper::optimizer::Optimizer;
+use concise_wrapper::weights::Snapshot;
+use concise_wrapper::{Error, Model as _, Store, sizing, text, train};
+use datasets::TextArguments;
+use devices::{ComputeDevice, DevicePlan};
+use drawing::Place;
+use harness::cli::{ReportArguments, UsageError, whole};
+use harness::records::EpochRecord;
+use harness::report::outputs::Outputs;
+use harness::report::summary::{Summary, Versions};
+use harness::report::{Report, counted, file};
+use harness::verdict::{Doubt, ranked};
+use model_state::weights_hash::WeightsHash;
+use ops::difference::largest_difference;
+use params_and_allreduce::communicator::SharedCommunicator;
+use trainer::memory::{Footprint, NetworkSize};
+use trainer::{TrainArguments, TrainSetup};
+
+use crate::execute::unit::Unit;
+use crate::execute::{Executor, Held};
+use crate::gantt::chart;
+use crate::gpt::Gpt;
+use crate::layers::{Layers, ParameterSpec};
+use crate::partition::{self, Setting};
+use crate::{Cost, Timeline};
+
+/// On a CPU, the number of training and test images without `--train-size` and `--test-size`.
+const IMAGES_ON_A_CPU: (usize, usize) = (10_240, 2_000);
+
+/// The number of times that each unit is measured. The least counts.
+const TRIES: usize = 5;
+
+/// The flags of a GPT and its text. The width is a flag of the program.
+#[derive(Args, Debug)]
+#[command(next_help_heading = "What to train")]
+#[expect(missing_docs, reason = "the flags explain themselves")]
+pub struct GptArguments {
+    /// Blocks of the GPT [default: 3]
+    #[arg(long, hide_short_help = true, value_name = "N", value_parser = whole::<usize>(1..=1024))]
+    pub blocks: Option<usize>,
+
+    /// Heads of the GPT's attention [default: 4]
+    #[arg(long, hide_short_help = true, value_name = "N", value_parser = whole::<usize>(1..=1024))]
+    pub heads: Option<usize>,
+
+    /// Bytes in a window of the GPT's text [default: 64]
+    #[arg(long, hide_short_help = true, value_name = "N", value_parser = whole::<usize>(1..=8192))]
+    pub context: Option<usize>,
+
+    #[command(flatten)]
+    pub text: TextArguments,
+}
+
+/// The flags of every program that makes several runs.
+#[derive(Args, Debug)]
+#[expect(missing_docs, reason = "the flags explain themselves")]
+pub struct RunArguments {
+    #[command(flatten)]
+    pub train: TrainArguments,
+
+    #[command(flatten)]
+    pub launch: LaunchArguments,
+
+    #[command(flatten)]
+    pub gpt: GptArguments,
+
+    #[command(flatten)]
+    pub reports: ReportArguments,
+
+    /// Draw a step of each run, measured and predicted
+    #[arg(long, help_heading = "Output", value_name = "FILE.svg")]
+    pub gantt: Option<PathBuf>,
+}
+
+impl RunArguments {
+    /// The GPT of these flags, of such a width, and its sizes. Fails with a [`UsageError`] for flags of images, and when heads do
+    /// not divide the width.
+    pub fn gpt(&self, width: Option<u32>) -> Result<(Layers, NetworkSize)> {
+        // Small enough to learn the course's pages in a minute.
+        let (flags, usual) = (&self.gpt, Gpt { width: 64, blocks: 3, ..Gpt::default() });
+        let gpt @ Gpt { vocabulary, context, width, heads, blocks } = Gpt {
+            context: flags.context.unwrap_or(usual.context),
+            width: width.map_or(usual.width, |width| width as usize),
+            heads: flags.heads.unwrap_or(usual.heads),
+            blocks: flags.blocks.unwrap_or(usual.blocks),
+            ..usual
+        };
+        if self.train.data.is_chosen() {
+            bail!(UsageError::new(
+                "--data is about images, and --model gpt reads a text: take --text"
+            ));
+        }
+        if !width.is_multiple_of(heads) {
+            bail!(UsageError::new(format_args!(
+                "--width {width} cannot be cut into {}: take a multiple, such as {}",
+                counted(heads, "head"),
+                width.next_multiple_of(heads)
+            )));
+        }
+        let layers = Layers::gpt(&gpt)?;
+        let parameters = layers.parameters(0..layers.len())?;
+        let size = NetworkSize {
+            cause: format!("--width {width}"),
+            advice: "a smaller --width",
+            parameters: parameters.iter().map(ParameterSpec::elements).sum(),
+            // The results of all operations, and their gradients for a block.
+            training: context * (19 * width * (blocks + 1) + 3 * vocabulary),
+            evaluation: context * (16 * width + 2 * vocabulary),
+        };
+        Ok((layers, size))
+    }
+
+    /// Refuses flags of a GPT for another model.
+    pub fn check_no_gpt(&self) -> Result<(), UsageError> {
+        match &self.gpt {
+            GptArguments {
+                blocks: None,
+                heads: None,
+                context: None,
+                text: TextArguments { text: None },
+            } => Ok(()),
+            _ => Err(UsageError::new(
+                "--blocks, --heads, --context and --text are about --model gpt",
+            )),
+        }
+    }
+}
+
+/// The data, the model and the devices of a program.
+#[expect(missing_docs, reason = "the names say it")]
+pub struct Training {
+    pub setup: TrainSetup,
+    pub layers: Layers,
+    /// Remarks about the flags and the times.
+    pub notes: Vec<String>,
+    /// The devices of this process, and one of them alone.
+    pub several: DevicePlan,
+    pub one: DevicePlan,
+}
+
+impl Training {
+    /// Loads the data, and opens the files of flags. All processes call this together, with the devices of this process and
+    /// the number of all processes' devices. A batch has so many `shards`. `weights` and `activations` are the copies that
+    /// all devices hold at a time. Fails as [`TrainArguments::prepare`] does.
+    pub fn prepare(
+        launch: &Launch,
+        flags: &mut RunArguments,
+        (layers, size): (Layers, NetworkSize),
+        (several, world_size, shards): (DevicePlan, usize, usize),
+        (weights, activations): (usize, usize),
+        of_runs: Vec<String>,
+    ) -> Result<Self> {
+        let RunArguments { train, reports, gpt, .. } = flags;
+        let one = flags.launch.each.plan_one_of(&several)?;
+        let of_tokens = layers.takes_tokens();
+        let part = !of_tokens && sizing::limit_images(train, &several, IMAGES_ON_A_CPU);
+        let notes = launch.note(&several).into_iter().chain(sizing::note(None, part));
+        let mut notes: Vec<String> = notes.chain(of_runs).collect();
+        let batches = several.len() as f64 / world_size as f64;
+        let sizes = Footprint::new(size, &several);
+        let footprint = Footprint { weights, activations, batches, ..sizes };
+        let context = gpt.context.unwrap_or(Gpt::default().context);
+        let text = of_tokens.then_some((&gpt.text, context));
+        let mut setup = launch.one_first(|first| {
+            train.data.follows = !first;
+            train.prepare_on(reports, shards, shards, &footprint, text)
+        })?;
+        notes.extend(setup.data_note.take());
+        Ok(Self { setup, layers, notes, several, one })
+    }
+
+    /// Describes the program's runs in one line.
+    pub fn headline(&self) -> String {
+        self.setup.headline(self.layers.name())
+    }
+
+    /// The shape of a sample.
+    pub fn sample(&self) -> &[usize] {
+        self.setup.data.train.shape()
+    }
+
+    /// The devices of this process for a run on so many devices.
+    pub fn plan(&self, devices: usize) -> &DevicePlan {
+        if devices == 1 { &self.one } else { &self.several }
+    }
+
+    /// Measures the cost of units on a device, on micro-batches of which so many make a batch.
+    pub fn costs(
+        &self,
+        device: &ComputeDevice,
+        units: &[Range<usize>],
+        micro_batches: usize,
+        optimizer: &mut (dyn Optimizer + Send),
+    ) -> Result<Vec<Cost>> {
+        let Self { setup, layers, .. } = self;
+        let batch = setup.options.batch_size.min(setup.data.train.len());
+        let rows = batch.div_ceil(micro_batches);
+        let setting = Setting { sample: self.sample(), rows, tries: TRIES };
+        let (dtype, on) = (setup.dtype, device.tensors());
+        Ok(device.run(|| partition::measure(layers, units, setting, dtype, on, optimizer))?)
+    }
+
+    /// Fails on a rank with other settings than rank 0. The executor and the training loop compare further settings.
+    pub fn compare(&self, all: &SharedCommunicator, run: &str, parts: String) -> Result<(), Error> {
+        let settings = [
+            ("program version", format!("{:?}", Versions::of_this_binary())),
+            ("model", self.layers.name().to_owned()),
+            ("epochs", self.setup.options.epochs.to_string()),
+            ("run", run.to_owned()),
+            ("parts", parts),
+        ];
+        alike::compare(all, &settings.map(|(what, value)| (what.to_owned(), value)))
+    }
+}
+
+/// The results of a run on a rank.
+#[derive(Default)]
+pub struct Trained {
+    /// The epochs.
+    pub records: Vec<EpochRecord>,
+    /// The weights of the whole model: after the first step, before rounding errors have grown, and at the end. The first rank
+    /// of each replica has them.
+    pub weights: [Snapshot; 2],
+    /// The hash of each replica's whole weights.
+    pub replicas: Vec<String>,
+    /// The bytes of each device.
+    pub held: Vec<Held>,
+    /// The timelines of the first steps.
+    pub steps: Vec<Timeline>,
+}
+
+impl Trained {
+    /// Trains with an executor. All ranks call this together. `whole` gives the first rank of each replica the weights of the
+    /// whole model; all ranks call `whole` together. `sent` is the number of bytes that this rank has sent in collectives.
+    pub fn with<U: Unit>(
+        executor: &Executor<U>,
+        setup: &TrainSetup,
+        update: (&mut dyn Optimizer, usize),
+        store: Option<&dyn Store>,
+        (whole, sent): (impl Fn() -> Result<Option<Snapshot>, Error>, impl Fn() -> u64),
+        mut report: Report<'_>,
+    ) -> Result<Self, Error> {
+        let (mut first, mut before, mut of_steps) = (None, 0, Vec::new());
+        let observe = |now: Progress<'_>| {
+            if now.last.is_some() {
+                // Between the last step of an epoch and the next step is an evaluation.
+                of_steps.push((sent() - before) as usize);
+                first = if now.steps == 1 { whole()? } else { first.take() };
+            }
+            before = sent();
+            Ok(())
+        };
+        let (data, options) = (&setup.data, &setup.options);
+        let records = train(executor, data, options, update, store, &mut report, observe)?.records;
+        let weights = [first, whole()?].map(|whole| {
+            let mut weights = whole.unwrap_or_default();
+            // A pipeline has its weights by stage, and one device has parameters before buffers.
+            weights.sort_by(|(a, _), (b, _)| a.cmp(b));
+            weights
+        });
+        let mut held = executor.measured().held;
+        held.sent += of_steps.into_iter().min().unwrap_or(0);
+        let all = &**executor.rank().expect("an executor is on a rank");
+        let hash = (!weights[1].is_empty()).then(|| WeightsHash::new(&weights[1])).transpose()?;
+        let hashes = text::values_gathered(all, &hash.map(|hash| format!("{hash:?}")))?;
+        let (replicas, held) =
+            (hashes.into_iter().flatten().collect(), text::values_gathered(all, &held)?);
+        Ok(Self { records, weights, replicas, held, steps: executor.timelines()? })
+    }
+}
+
+/// The results of a run, beside those of one device.
+pub struct Outcome<'a, R> {
+    /// The run.
+    pub run: &'a R,
+    /// The results of rank 0, in the process that prints.
+    pub trained: Trained,
+    /// The line of the run.
+    pub summary: Summary,
+    /// The average of the epochs.
+    pub seconds_per_step: f64,
+    /// The largest differences from the weights of one device, after the first step and at the end.
+    pub errors: [Option<f64>; 2],
+    /// The predicted step, and the measured step in the middle.
+    pub steps: Option<[Timeline; 2]>,
+}
+
+impl<'a, R> Outcome<'a, R> {
+    /// Summarises a run on the devices of a plan, and adds the run to the outputs. All processes call this together. `one` is
+    /// the run that the weights are compared with, and `by` orders the measured steps.
+    pub fn new(
+        (run, name, title, plan): (&'a R, &str, String, &DevicePlan),
+        trained: Trained,
+        one: Option<&Self>,
+        (predicted, by): (Option<&Timeline>, impl Fn(&Timeline) -> f64),
+        (launch, setup): (&Launch, &TrainSetup),
+        outputs: &mut Outputs,
+    ) -> Result<Self> {
+        let Trained { records, weights, steps, .. } = &trained;
+        let hash = WeightsHash::new(&weights[1])?;
+        let devices = launch.devices(plan)?;
+        let method = (devices.len() > 1).then_some(title);
+        let summary = Summary { devices, method, ..setup.summary(name, plan, records, hash) };
+        outputs.run_ended(&summary, records)?;
+        let batches = setup.data.train.len().div_ceil(setup.options.batch_size);
+        let seconds_per_step = summary.seconds_per_epoch / batches as f64;
+        // After an interrupt, a run may have trained for fewer epochs.
+        let complete = one.filter(|it| it.summary.epochs_trained == summary.epochs_trained);
+        let error = |one: Option<&Self>, at: usize| {
+            one.map(|it| largest_difference(&weights[at], &it.trained.weights[at])).transpose()
+        };
+        let errors = [error(one, 0)?, error(complete, 1)?];
+        let steps = predicted.zip(Timeline::median(steps, by)).map(|(a, b)| [a.clone(), b.clone()]);
+        Ok(Self { run, trained, summary, seconds_per_step, errors, steps })
+    }
+
+    /// The bytes of the fullest device.
+    pub fn bytes(&self) -> usize {
+        self.trained.held.iter().map(|held| held.total).max().unwrap_or(0)
+    }
+}
+
+/// The largest finite error of all runs, after the first step or at the end.
+pub fn largest_error<R>(all: &[Outcome<'_, R>], at: usize) -> Option<f64> {
+    all.iter().filter_map(|it| it.errors[at]).filter(|it| it.is_finite()).reduce(f64::max)
+}
+
+/// Writes the picture of a step of each run, if there is one. With doubts about times, the picture has no conclusion.
+pub fn draw_steps<const N: usize>(
+    path: Option<&Path>,
+    title: &str,
+    doubts: &[Doubt],
+    steps: &[(&str, [&Timeline; N])],
+) -> io::Result<()> {
+    let doubt = (!doubts.is_empty()).then(|| ranked(doubts, String::new));
+    let path = path.filter(|_| !steps.is_empty());
+    write("--gantt", path, || chart(title, doubt, steps).svg(Place::File))
+}
+
+/// Writes the file of a flag, if there is one.
+pub fn write(flag: &str, path: Option<&Path>, text: impl FnOnce() -> String) -> io::Result<()> {
+    let write = |path| file::write_flag(flag, path, |file| file.write_all(text().as_bytes()));
+    path.map_or(Ok(()), write)
+}

@@ -1,0 +1,126 @@
+//! Products of small matrices, a tile of results at a time.
+//!
+//! The sums of a tile stay in registers. The right matrix lies in panels, so that each step reads one line of a panel:
+//!
+//! ```text
+//! left     4 rows, one number each  ─┐
+//! right    1 line of 32 columns     ─┴→  4 × 32 sums
+//! ```
+//!
+//! `gemm` copies both matrices before each product and knows no triangles. A product of 64 × 32 × 64 takes less time here.
+
+use std::ops::Range;
+
+use super::element::Element;
+use super::memory::Scratch;
+use super::simd::{LANES, Simd};
+
+/// Rows of a tile.
+pub(crate) const HIGH: usize = 4;
+/// Columns of a tile, and of a panel.
+pub(crate) const COLUMNS: usize = WIDE * LANES;
+const WIDE: usize = 2;
+
+/// The columns of one row of a tile.
+pub(crate) type Line<T> = [Simd<T>; WIDE];
+/// The sums of a tile.
+pub(crate) type Tile<T> = [Line<T>; HIGH];
+
+/// Adds left · right to the sums of a tile, for these rows of `right`. `left` returns the numbers of all rows at one step.
+#[inline(always)]
+pub(crate) fn add_products<T: Element>(
+    mut sums: Tile<T>,
+    inner: Range<usize>,
+    left: impl Fn(usize) -> [T; HIGH],
+    right: &[Line<T>],
+) -> Tile<T> {
+    for (step, line) in inner.clone().zip(&right[inner]) {
+        // By value, the compiler keeps the line in registers.
+        let (left, line) = (left(step), *line);
+        for (sums, left) in sums.iter_mut().zip(left) {
+            for (sum, right) in sums.iter_mut().zip(line) {
+                *sum = add_fused(*sum, left, right);
+            }
+        }
+    }
+    sums
+}
+
+/// Does the same for the rows of the tile that take part in a step. The others do not read its numbers, which may be NaN.
+#[inline(always)]
+pub(crate) fn add_some<T: Element>(
+    mut sums: Tile<T>,
+    inner: Range<usize>,
+    left: impl Fn(usize) -> [T; HIGH],
+    right: &[Line<T>],
+    takes_part: impl Fn(usize, usize) -> bool,
+) -> Tile<T> {
+    for (step, line) in inner.clone().zip(&right[inner]) {
+        for ((row, sums), left) in sums.iter_mut().enumerate().zip(left(step)) {
+            if takes_part(row, step) {
+                for (sum, right) in sums.iter_mut().zip(*line) {
+                    *sum = add_fused(*sum, left, right);
+                }
+            }
+        }
+    }
+    sums
+}
+
+#[inline(always)]
+fn add_fused<T: Element>(sum: Simd<T>, left: T, right: Simd<T>) -> Simd<T> {
+    std::array::from_fn(
+        #[inline(always)]
+        |lane| left.mul_add(right[lane], sum[lane]),
+    )
+}
+
+/// Views memory as lines.
+pub(crate) fn lines<T>(numbers: &[T]) -> &[Line<T>] {
+    numbers.as_chunks().0.as_chunks().0
+}
+
+/// Views mutable memory as lines.
+pub(crate) fn lines_mut<T>(numbers: &mut [T]) -> &mut [Line<T>] {
+    numbers.as_chunks_mut().0.as_chunks_mut().0
+}
+
+/// A matrix in panels: the first [`COLUMNS`] columns of all rows, then the next. The last panel ends in arbitrary numbers.
+pub(crate) struct Panels<T: Element> {
+    numbers: Scratch<T>,
+    rows: usize,
+}
+
+impl<T: Element> Panels<T> {
+    /// Copies the matrix with these numbers of rows and columns. Its rows begin `stride` numbers apart.
+    #[inline(always)]
+    pub(crate) fn of(matrix: &[T], rows: usize, columns: usize, stride: usize) -> Self {
+        let mut numbers = Scratch::new(rows * columns.next_multiple_of(COLUMNS));
+        for (row, from) in matrix.chunks(stride).take(rows).enumerate() {
+            for (panel, from) in from[..columns].chunks(COLUMNS).enumerate() {
+                numbers[(panel * rows + row) * COLUMNS..][..from.len()].copy_from_slice(from);
+            }
+        }
+        Self { numbers, rows }
+    }
+
+    /// Copies the transpose of the matrix.
+    #[inline(always)]
+    pub(crate) fn transposed(matrix: &[T], rows: usize, columns: usize, stride: usize) -> Self {
+        let mut numbers = Scratch::new(columns * rows.next_multiple_of(COLUMNS));
+        for (row, from) in matrix.chunks(stride).take(rows).enumerate() {
+            let first = row / COLUMNS * COLUMNS * columns + row % COLUMNS;
+            let to = numbers[first..].iter_mut().step_by(COLUMNS);
+            for (to, &from) in to.zip(&from[..columns]) {
+                *to = from;
+            }
+        }
+        Self { numbers, rows: columns }
+    }
+
+    /// The lines of one panel, one for each row.
+    #[inline(always)]
+    pub(crate) fn panel(&self, nth: usize) -> &[Line<T>] {
+        &lines(&self.numbers)[nth * self.rows..][..self.rows]
+    }
+}
