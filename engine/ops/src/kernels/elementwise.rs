@@ -5,7 +5,7 @@ use candle_core::{DType, Result, Tensor};
 
 use super::element::{Element, computed_in, tensor};
 use super::gpu::SUM;
-use super::memory::{RUN, made};
+use super::memory::{RUN, made, made_by_task};
 use super::simd::vectorised;
 use crate::BLOCK;
 
@@ -62,18 +62,21 @@ pub(crate) fn map_vectorised<T: Element, const N: usize>(
     operands: [&[T]; N],
     of: impl Fn([T; N]) -> T + Sync + Send,
 ) -> Vec<T> {
-    made(operands[0].len(), |places, results| {
+    /// The numbers of a task: the results stay in the first cache from the zeros to the last write.
+    const TASK: usize = 4096;
+    let results = made_by_task(operands[0].len(), TASK, |task, results: &mut [T]| {
         vectorised(
             #[inline(always)]
             || {
                 // These slices are values of this closure, so the compiler knows that no result overwrites them.
-                let operands = operands.map(|operand| &operand[places.clone()][..results.len()]);
+                let operands = operands.map(|operand| &operand[task * TASK..][..results.len()]);
                 for (place, result) in results.iter_mut().enumerate() {
                     *result = of(operands.map(|operand| operand[place]));
                 }
             },
         );
-    })
+    });
+    results.0
 }
 
 /// Computes a + b by element, without a gradient. Fails when shapes or types differ.
