@@ -40,7 +40,7 @@ Examples:
 #[command(mut_arg("seed", |seed| seed.hide_short_help(true)))]
 #[command(mut_arg("threads_per_device", |threads| threads.hide_short_help(true)))]
 #[command(mut_arg("lr", |rate| rate.default_value("0.02").default_value_if("model", "gpt", "0.003")))]
-#[command(mut_arg("batch_size", |size| size.default_value("1024").default_value_if("model", "gpt", "16")))]
+#[command(mut_arg("batch_size", |size| size.default_value("1024").default_value_if("model", "gpt", "32")))]
 #[command(mut_arg("epochs", |epochs| epochs.default_value("4").default_value_if("model", "gpt", "1")))]
 #[command(mut_arg("warm_up", |steps| steps.default_value_if("model", "gpt", "20")))]
 #[command(mut_arg("weight_decay", |decay| decay.default_value_if("model", "gpt", "0.01")))]
@@ -57,7 +57,7 @@ pub(crate) struct Arguments {
           value_parser = whole::<usize>(1..=65_536))]
     widths: Vec<usize>,
 
-    /// Planes of ResNet-18's first group [default: 64; 16 on a CPU], or features of the GPT [default: 64]
+    /// Planes of ResNet-18's first group [default: 64; 16 on a CPU], or features of the GPT [default: 128]
     #[arg(long, help_heading = "What to train", hide_short_help = true, value_name = "W", value_parser = whole::<u32>(1..=1024))]
     width: Option<u32>,
 

@@ -46,7 +46,7 @@ const TRIES: usize = 5;
 #[command(next_help_heading = "What to train")]
 #[expect(missing_docs, reason = "the flags explain themselves")]
 pub struct GptArguments {
-    /// Blocks of the GPT [default: 3]
+    /// Blocks of the GPT [default: 4]
     #[arg(long, hide_short_help = true, value_name = "N", value_parser = whole::<usize>(1..=1024))]
     pub blocks: Option<usize>,
 
@@ -87,8 +87,7 @@ impl RunArguments {
     /// The GPT of these flags, of such a width, and its sizes. Fails with a [`UsageError`] for flags of images, and when heads do
     /// not divide the width.
     pub fn gpt(&self, width: Option<u32>) -> Result<(Layers, NetworkSize)> {
-        // Small enough to learn the course's pages in a minute.
-        let (flags, usual) = (&self.gpt, Gpt { width: 64, blocks: 3, ..Gpt::default() });
+        let (flags, usual) = (&self.gpt, Gpt::default());
         let gpt @ Gpt { vocabulary, context, width, heads, blocks } = Gpt {
             context: flags.context.unwrap_or(usual.context),
             width: width.map_or(usual.width, |width| width as usize),

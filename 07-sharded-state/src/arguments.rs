@@ -39,7 +39,7 @@ Examples:
 #[command(mut_arg("plot", |plot| plot.hide_short_help(true)))]
 #[command(mut_arg("threads_per_device", |threads| threads.hide_short_help(true)))]
 #[command(mut_arg("lr", |rate| rate.default_value("0.001").default_value_if("model", "gpt", "0.003").help("Learning rate of AdamW")))]
-#[command(mut_arg("batch_size", |size| size.default_value("256").default_value_if("model", "gpt", "16")))]
+#[command(mut_arg("batch_size", |size| size.default_value("256").default_value_if("model", "gpt", "32")))]
 #[command(mut_arg("epochs", |epochs| epochs.default_value("2").default_value_if("model", "gpt", "1")))]
 #[command(mut_arg("dtype", |dtype| dtype.value_parser(element_type)))]
 pub(crate) struct Arguments {
@@ -54,7 +54,7 @@ pub(crate) struct Arguments {
           value_parser = whole::<usize>(1..=65_536))]
     widths: Vec<usize>,
 
-    /// Features of the GPT [default: 64]
+    /// Features of the GPT [default: 128]
     #[arg(long, help_heading = "What to train", hide_short_help = true, value_name = "W", value_parser = whole::<u32>(1..=65_536))]
     width: Option<u32>,
 

@@ -104,7 +104,7 @@ fn flags_of_other_models_are_refused() {
         ),
         (
             &["--model=gpt", "--heads=3"],
-            "--width 64 cannot be cut into 3 heads: take a multiple, such as 66",
+            "--width 128 cannot be cut into 3 heads: take a multiple, such as 129",
         ),
         (&["--model=gpt", "--mesh=1x1x3"], "4 heads cannot be cut into 3 equal parts"),
         (&["--model=gpt", "--text=/nowhere"], "--text /nowhere: there is no such file"),

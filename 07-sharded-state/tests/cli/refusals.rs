@@ -55,7 +55,7 @@ fn what_makes_no_sense_is_refused_in_one_line() {
         ),
         (&["--width=9"], "--width is about --model gpt"),
         (&["--heads=2"], "--blocks, --heads, --context and --text are about --model gpt"),
-        (&["--model=gpt", "--heads=3"], "--width 64 cannot be cut into 3 heads"),
+        (&["--model=gpt", "--heads=3"], "--width 128 cannot be cut into 3 heads"),
         (&["--model=gpt", "--text=/nowhere"], "--text /nowhere: there is no such file"),
     ] {
         refused(arguments, says);
