@@ -10,9 +10,8 @@ use split_batch::shard_range;
 
 pub fn part(whole: &Attention, heads: usize, rank: usize, ranks: usize) -> Result<Attention> {
     let (size, mine) = (whole.key.dim(1)? / heads, shard_range(heads, ranks, rank));
-    let cut = |tensor: &Tensor, axis: usize| {
-        tensor.narrow(axis, mine.start * size, mine.len() * size)
-    };
+    let cut =
+        |tensor: &Tensor, axis: usize| tensor.narrow(axis, mine.start * size, mine.len() * size);
     let columns = |layer: &Layer| {
         Ok::<_, candle_core::Error>(Layer {
             weight: cut(&layer.weight, 1)?,
