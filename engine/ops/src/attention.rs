@@ -1,7 +1,7 @@
 //! Causal attention: each token is a weighted mean of the values of the tokens up to itself.
 //!
 //! Forward and backward work as FlashAttention (Dao et al., 2022). A task computes one head of one sample, and holds the scores
-//! of [`BLOCK`] queries at a time. Forward keeps one number for each query, the logarithm of the sum of its exponentials.
+//! of sixteen queries at a time. Forward keeps one number for each query, the logarithm of the sum of its exponentials.
 //! Backward computes the scores again. Cost for each head: 2 · T² · size operations forward, and 5 · T² · size backward.
 //!
 //! A query reads nothing of the keys, values and gradients of later tokens, so their NaNs do not reach it.
