@@ -41,7 +41,10 @@ impl TextArguments {
             Some(path) => {
                 let refusal =
                     |why| UsageError::new(format_args!("--text {}: {why}", path.display()));
-                let failed = |error: io::Error| refusal(error.to_string());
+                let failed = |error: io::Error| match error.kind() {
+                    io::ErrorKind::NotFound => refusal("there is no such file".to_owned()),
+                    _ => refusal(error.to_string()),
+                };
                 let file = fs::metadata(path).map_err(failed)?;
                 let (bytes, least) = (file.len() as usize, 10 * (context + 1));
                 match () {
@@ -175,7 +178,7 @@ mod tests {
         };
         let short = "bytes are too few: windows of 64 bytes need a text of 650";
         for (path, why) in [
-            (folder.path().join("none"), "No such file or directory (os error 2)"),
+            (folder.path().join("none"), "there is no such file"),
             (folder.path().to_owned(), "this is no file to read"),
             (file("empty", 0), &format!("0 {short}")),
             (file("short", 649), &format!("649 {short}")),
