@@ -11,7 +11,7 @@ pub(super) enum Mask {
     TimesAndRounding,
 }
 
-pattern!(TIMES, r"\d[\d,]*(?:\.\d+)?( ?)(ms|µs|s/epoch|s|img/s|GB/s|min)\b|\d+\.\d+(×)");
+pattern!(TIMES, r"\d[\d,]*(?:\.\d+)?( ?)(ms|µs|s/epoch|s|img/s|tok/s|GB/s|min)\b|\d+\.\d+(×)");
 // The heading of a table of times, and the number in a cell of such a table. With a doubt, the column of ratios is missing.
 pattern!(TIMED, r"(?:^|  )(?:s/step|measured)(?:  |$)");
 pattern!(CELL, r"(  )[+-]?\d[\d,]*(?:\.\d+)?(×|  |$)");
