@@ -5,6 +5,8 @@ use predicates::str::contains;
 
 #[cfg(unix)]
 use super::signals::with_default_sigint;
+#[cfg(unix)]
+use super::wrapped::in_one_line;
 use super::{SMALL, program};
 
 /// In the middle of the second way, of one that has others after it; and on all ranks of a mesh at once.
@@ -36,14 +38,14 @@ fn an_interrupt_ends_a_pipeline_and_leaves_the_rest_out() {
         assert!(kill.expect("kill").success());
         assert_eq!(child.wait().expect("an end").code(), Some(130));
         let told = read(&told);
-        let in_one_line = told.split_whitespace().collect::<Vec<_>>().join(" ");
+        let told_in_one_line = in_one_line(&told);
         for (text, times) in [
             ("left out after the interrupt", left_out),
             (", interrupted after ", 1),
             ("Memory of each device", 1),
             ("A run was interrupted", 1),
         ] {
-            assert_eq!(in_one_line.matches(text).count(), times, "{text:?} in:\n{told}");
+            assert_eq!(told_in_one_line.matches(text).count(), times, "{text:?} in:\n{told}");
         }
         // A part of the training is not compared with the whole: only its first step is.
         let errors = told.split("\nWeights: ").nth(1).expect("a table of errors");

@@ -9,6 +9,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use super::program::refused;
+use super::wrapped::said;
 use super::{all_metrics, program};
 
 /// Flags of a small GPT, and a text of pairs of letters. The last batch of its windows is uneven.
@@ -26,13 +27,6 @@ fn small() -> (TempDir, Vec<String>) {
 
 fn with<'a>(small: &'a [String], further: &[&'a str]) -> Vec<&'a str> {
     small.iter().map(|flag| &**flag).chain(further.iter().copied()).collect()
-}
-
-/// Whether an output has a text, on one line or on several.
-fn said(text: &'static str) -> impl Predicate<str> {
-    predicate::function(move |output: &str| {
-        output.split_whitespace().collect::<Vec<_>>().join(" ").contains(text)
-    })
 }
 
 #[test]

@@ -15,6 +15,8 @@ mod screen;
 mod signals;
 mod ways;
 mod width;
+#[path = "../../../tests/src/wrapped.rs"]
+mod wrapped;
 
 use assert_cmd::Command;
 use predicates::prelude::*;

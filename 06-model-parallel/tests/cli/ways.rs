@@ -4,6 +4,7 @@ use predicates::prelude::*;
 use predicates::str::contains;
 use serde_json::Value;
 
+use super::wrapped::said;
 use super::{SMALL, all_metrics, metrics, program};
 
 /// Each run's name, and the hash of its weights.
@@ -11,14 +12,6 @@ fn hashes(arguments: &[&str]) -> Vec<(String, String)> {
     let text = |value: &Value| value.as_str().expect("a text").to_owned();
     let summaries = metrics(&[&SMALL[..], arguments].concat(), "summary");
     summaries.iter().map(|line| (text(&line["run"]), text(&line["weights_hash"]))).collect()
-}
-
-/// Whether an output has a text, on one line or on several.
-fn said(text: &str) -> impl Predicate<str> + use<> {
-    let text = text.to_owned();
-    predicate::function(move |output: &str| {
-        output.split_whitespace().collect::<Vec<_>>().join(" ").contains(text.trim())
-    })
 }
 
 #[test]

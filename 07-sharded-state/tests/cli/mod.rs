@@ -9,6 +9,8 @@ mod screen;
 #[cfg(unix)]
 #[path = "../../../tests/src/signals.rs"]
 mod signals;
+#[path = "../../../tests/src/wrapped.rs"]
+mod wrapped;
 
 use assert_cmd::Command;
 use predicates::prelude::*;

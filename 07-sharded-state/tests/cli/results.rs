@@ -8,6 +8,7 @@ use serde_json::Value;
 
 #[cfg(unix)]
 use super::signals::with_default_sigint;
+use super::wrapped::{in_one_line, said};
 use super::{SMALL, program};
 
 /// Runs with `--metrics`, and returns its lines of a kind.
@@ -22,15 +23,6 @@ fn metrics(arguments: &[&str], kind: &str) -> Vec<Value> {
 
 fn hashes(arguments: &[&str]) -> Vec<Value> {
     metrics(arguments, "summary").iter().map(|line| line["weights_hash"].clone()).collect()
-}
-
-/// The output in one line: lines are wrapped to the terminal.
-fn in_one_line(text: &str) -> String {
-    text.split_whitespace().collect::<Vec<_>>().join(" ")
-}
-
-fn said(text: &'static str) -> impl Predicate<str> {
-    predicate::function(move |output: &str| in_one_line(output).contains(text))
 }
 
 #[test]
