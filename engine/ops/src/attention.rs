@@ -17,8 +17,9 @@ use crate::kernels::element::{Element, cpu_memory, tensor, with_elements};
 use crate::kernels::functions::exp;
 use crate::kernels::memory::{Scratch, zeros};
 use crate::kernels::simd::{LANES, vectorised};
+use crate::kernels::sums::largest;
 use crate::kernels::tiles::{
-    COLUMNS, HIGH, Line, Panels, Tile, add_products, add_some, lines, lines_mut,
+    COLUMNS, HIGH, Line, Panels, Tile, add_products, add_some, lines, lines_mut, no_sums,
 };
 use crate::softmax::softmax;
 
@@ -165,15 +166,8 @@ impl Attention {
                 let query = first + row;
                 let scores = &mut scores[row * width..][..(query / LANES + 1) * LANES];
                 scores[query + 1..].fill(T::neg_infinity());
+                let largest = largest(scores);
                 let (scores, _) = scores.as_chunks_mut::<LANES>();
-                let mut largest = [T::neg_infinity(); LANES];
-                for scores in &*scores {
-                    for (largest, &score) in largest.iter_mut().zip(scores) {
-                        *largest = if score > *largest { score } else { *largest };
-                    }
-                }
-                let largest =
-                    largest.into_iter().fold(T::neg_infinity(), <T as num_traits::Float>::max);
                 let mut sum = [T::zero(); LANES];
                 for scores in scores {
                     for (sum, score) in sum.iter_mut().zip(scores) {
@@ -201,7 +195,7 @@ impl Attention {
             |row| &rows[(first + row).min(self.tokens - 1) * self.stride()..][..self.size],
         );
         add_products(
-            none(),
+            no_sums(),
             0..self.size,
             #[inline(always)]
             |at| [rows[0][at], rows[1][at], rows[2][at], rows[3][at]],
@@ -214,7 +208,7 @@ impl Attention {
     fn up_to_query<T: Element>(&self, weights: &[T], first: usize, panel: &[Line<T>]) -> Tile<T> {
         let rows = Rows { weights: &weights[..HIGH * self.width()], width: self.width() };
         let tile = add_products(
-            none(),
+            no_sums(),
             0..first + 1,
             #[inline(always)]
             |at| rows.column(at),
@@ -371,11 +365,6 @@ impl<T: Element> Rows<'_, T> {
 #[inline(always)]
 fn four<T: Element>(of: &[T]) -> [T; HIGH] {
     [of[0], of[1], of[2], of[3]]
-}
-
-#[inline(always)]
-fn none<T: Element>() -> Tile<T> {
-    [[[T::zero(); LANES]; 2]; HIGH]
 }
 
 /// The sum of products of two rows, in lanes.

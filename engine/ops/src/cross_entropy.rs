@@ -8,8 +8,8 @@
 //! all ranks    gathered [k, N, 4] ── cross_entropy_of_part ──→ the loss, and on rank r the gradient [N, V/k]
 //! ```
 //!
-//! One device has one part. Cost: an exponential for each logit forward, and another one backward, in parallel over rows. A row
-//! stays in the cache between its maximum and its sum. One task computes each row, so the number of threads never changes
+//! A single device has the whole as its part. Cost: an exponential for each logit forward, and another backward, in parallel over
+//! rows. A row stays in the cache between its maximum and its sum. One task computes each row, so the number of threads never changes
 //! the bits.
 
 use candle_core::{DType, Result, Tensor, WithDType, bail};
@@ -29,8 +29,8 @@ use crate::kernels::simd::{LANES, vectorised};
 /// Computes Σ over the batch of −log softmax(logits) at the label: `[B, classes]`, B labels (u32, of any shape) → scalar.
 ///
 /// The largest logit of a row is subtracted before the exponentials, so large logits do not overflow. The gradient of a row
-/// is softmax(logits) − one-hot(label). Fails when shapes or types do not fit, and when a label is not below the number of
-/// classes, of which there is at least one. A GPU cannot report a wrong label: there the loss becomes NaN.
+/// is softmax(logits) − one-hot(label). Fails when shapes or types do not fit, without classes, and when a label is not below the
+/// number of classes. A GPU cannot report a wrong label: on a GPU the loss becomes NaN.
 pub fn cross_entropy(logits: &Tensor, labels: &Tensor) -> Result<Tensor> {
     if !logits.device().is_cuda() {
         let statistics = row_statistics(logits, labels, 0)?.unsqueeze(0)?;
@@ -280,13 +280,11 @@ fn sum_of_losses<T: Element>(all: &[T], rows: usize) -> T {
 fn gradients_of_rows<T: Element>(logits: &[T], labels: &[usize], all: &[T], upstream: T) -> Vec<T> {
     let rows = labels.len();
     let classes = logits.len() / rows.max(1);
-    made_by_row(rows, classes, |row, columns, gradients| {
+    made_by_row(rows, classes, |row, gradients| {
         let [largest, sum, _] = combined(all, rows, row);
-        let logits = &logits[row * classes..][columns.clone()];
-        let label = labels[row].wrapping_sub(columns.start);
-        let in_vectors = (classes / LANES * LANES).saturating_sub(columns.start).min(columns.len());
+        let in_vectors = classes / LANES * LANES;
         let (vectors, rest) = gradients.split_at_mut(in_vectors);
-        let (of_vectors, of_rest) = logits.split_at(in_vectors);
+        let (of_vectors, of_rest) = logits[row * classes..][..classes].split_at(in_vectors);
         vectorised(
             #[inline(always)]
             || {
@@ -298,7 +296,7 @@ fn gradients_of_rows<T: Element>(logits: &[T], labels: &[usize], all: &[T], upst
         for (gradient, &logit) in rest.iter_mut().zip(of_rest) {
             *gradient = (logit - largest).exp() / sum;
         }
-        if let Some(softmax) = gradients.get_mut(label) {
+        if let Some(softmax) = gradients.get_mut(labels[row]) {
             *softmax -= T::one();
         }
         for gradient in gradients {

@@ -66,9 +66,9 @@ pub fn embedding_of_part(
 
 /// Copies a row of the table for each token, or zeros for a token beyond the table.
 fn looked_up<T: Element>(tokens: &[usize], table: &[T], features: usize) -> Vec<T> {
-    made_by_row(tokens.len(), features, |place, columns, y| {
+    made_by_row(tokens.len(), features, |place, y| {
         if tokens[place] < table.len() / features {
-            y.copy_from_slice(&table[tokens[place] * features..][columns]);
+            y.copy_from_slice(&table[tokens[place] * features..][..features]);
         }
     })
 }
@@ -86,11 +86,10 @@ fn gradient<T: Element>(tokens: &[usize], dy: &[T], [rows, features]: [usize; 2]
         places[ends[token]] = place;
         ends[token] += 1;
     }
-    made_by_row(rows, features, |token, columns, sums| {
+    made_by_row(rows, features, |token, sums| {
         let start = token.checked_sub(1).map_or(0, |before| ends[before]);
         for place in &places[start..ends[token]] {
-            let dy = &dy[place * features..][columns.clone()];
-            for (sum, &dy) in sums.iter_mut().zip(dy) {
+            for (sum, &dy) in sums.iter_mut().zip(&dy[place * features..]) {
                 *sum += dy;
             }
         }

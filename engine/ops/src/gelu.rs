@@ -6,7 +6,7 @@
 use candle_core::{DType, Result, Tensor};
 
 use crate::backward::{record, record_copy};
-use crate::copies::cast;
+use crate::copies::rounded;
 use crate::kernels::element::{Element, cpu_memory, tensor, with_elements};
 use crate::kernels::elementwise::map_vectorised;
 use crate::kernels::functions::{Functions as _, exp};
@@ -32,7 +32,7 @@ const CUBIC: f64 = 0.044_715;
 
 fn recorded(x: &Tensor, form: Form) -> Result<Tensor> {
     if x.dtype() == DType::BF16 {
-        return cast(&recorded(&cast(x, DType::F32)?, form)?, DType::BF16);
+        return rounded("gelu", &[x], |of| recorded(&of[0], form));
     }
     let x = &x.contiguous()?;
     let of_x = x.clone();

@@ -2,12 +2,11 @@
 
 use candle_core::{D, DType, Result, Tensor, WithDType};
 
-use crate::BLOCK;
 use crate::backward::{record, record_copy};
-use crate::copies::cast;
+use crate::copies::rounded;
 use crate::kernels::element::{Element, cpu_memory, tensor, with_elements};
 use crate::kernels::functions::exp;
-use crate::kernels::memory::made_by_task;
+use crate::kernels::memory::made_by_row;
 use crate::kernels::simd::vectorised;
 use crate::kernels::sums::{largest, sums};
 
@@ -15,7 +14,7 @@ use crate::kernels::sums::{largest, sums};
 pub fn softmax(x: &Tensor) -> Result<Tensor> {
     let width = x.dim(D::Minus1)?;
     if x.dtype() == DType::BF16 {
-        return cast(&softmax(&cast(x, DType::F32)?)?, DType::BF16);
+        return rounded("softmax", &[x], |of| softmax(&of[0]));
     }
     let x = &x.contiguous()?;
     if x.device().is_cuda() && x.elem_count() > 0 {
@@ -36,67 +35,46 @@ pub fn softmax(x: &Tensor) -> Result<Tensor> {
     })
 }
 
-/// Computes rows of `width` numbers: `make` gets the places of a row and the row.
-fn by_row<T: Element>(
-    len: usize,
-    width: usize,
-    make: impl Fn(std::ops::Range<usize>, &mut [T]) + Sync + Send,
-) -> Vec<T> {
-    let width = width.max(1);
-    let of_task = (BLOCK / width).max(1) * width;
-    let work = |task: usize, rows: &mut [T]| {
+fn values<T: Element>(x: &[T], width: usize) -> Vec<T> {
+    made_by_row(x.len() / width.max(1), width, |row, y| {
         vectorised(
             #[inline(always)]
             || {
-                for (nth, row) in rows.chunks_exact_mut(width).enumerate() {
-                    let start = task * of_task + nth * width;
-                    make(start..start + width, row);
+                let x = &x[row * width..][..width];
+                // The largest of a row with a NaN does not matter: the sum is a NaN.
+                let largest = largest(x);
+                for (y, &x) in y.iter_mut().zip(x) {
+                    *y = exp(x - largest);
                 }
+                let [sum] = sums([y], |of| of);
+                let share: T = WithDType::from_f64(1.0 / sum);
+                y.iter_mut().for_each(|y| *y *= share);
             },
         );
-    };
-    made_by_task(len, of_task, work).0
-}
-
-fn values<T: Element>(x: &[T], width: usize) -> Vec<T> {
-    by_row(
-        x.len(),
-        width,
-        #[inline(always)]
-        |places, y| {
-            let x = &x[places];
-            // The largest of a row with a NaN does not matter: the sum is a NaN.
-            let largest = largest(x);
-            for (y, &x) in y.iter_mut().zip(x) {
-                *y = exp(x - largest);
-            }
-            let [sum] = sums([y], |of| of);
-            let share: T = WithDType::from_f64(1.0 / sum);
-            y.iter_mut().for_each(|y| *y *= share);
-        },
-    )
+    })
 }
 
 /// dx = y · (dy − Σ y · dy) over each row.
 fn gradients<T: Element>(y: &[T], dy: &[T], width: usize) -> Vec<T> {
-    by_row(
-        y.len(),
-        width,
-        #[inline(always)]
-        |places, dx| {
-            let (y, dy) = (&y[places.clone()], &dy[places]);
-            let [product] = sums([y, dy], |[y, dy]| [y * dy]);
-            let product: T = WithDType::from_f64(product);
-            for ((dx, &y), &dy) in dx.iter_mut().zip(y).zip(dy) {
-                *dx = y * (dy - product);
-            }
-        },
-    )
+    made_by_row(y.len() / width.max(1), width, |row, dx| {
+        vectorised(
+            #[inline(always)]
+            || {
+                let [y, dy] = [y, dy].map(|of| &of[row * width..][..width]);
+                let [product] = sums([y, dy], |[y, dy]| [y * dy]);
+                let product: T = WithDType::from_f64(product);
+                for ((dx, &y), &dy) in dx.iter_mut().zip(y).zip(dy) {
+                    *dx = y * (dy - product);
+                }
+            },
+        );
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::BLOCK;
     use crate::backward::is_recorded;
     use crate::tests::agreement::{MANY, assert_agree, noise, noises, numbers, there};
 

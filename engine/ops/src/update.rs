@@ -7,13 +7,11 @@
 use std::cell::Cell;
 use std::marker::PhantomData;
 
-use candle_core::{
-    CpuStorage, DType, InplaceOp1, InplaceOp3, Layout, Result, Tensor, WithDType, bail,
-};
+use candle_core::{CpuStorage, DType, InplaceOp1, Layout, Result, Tensor, WithDType, bail};
 use devices::move_view;
 use rayon::prelude::*;
 
-use crate::kernels::element::{cpu_elements, with_elements};
+use crate::kernels::element::with_elements;
 use crate::kernels::gpu;
 use crate::kernels::simd::vectorised;
 use crate::{BLOCK, Element};
@@ -35,10 +33,9 @@ pub fn sgd_step_all<'a>(
     if pairs.iter().any(|(value, _)| value.device().is_cuda()) {
         return gpu::sgd_step(&pairs, step);
     }
-    let step = InPlace { name: "sgd", of_f32: step_of(step), of_f64: step_of(step) };
     pairs.iter().try_for_each(|(value, direction)| {
-        let direction = direction.contiguous()?;
-        value.inplace_op3(&direction, &direction, &step)
+        let direction = &direction.contiguous()?;
+        with_elements!("sgd", |direction| walk(value, [direction], step_of(step)))
     })
 }
 
@@ -52,10 +49,11 @@ pub fn momentum_step(slots: &[[&Tensor; 3]], constants: [f64; 4]) -> Result<()> 
         return gpu::momentum_step(slots, constants);
     }
     let [constants @ .., rate] = constants;
-    let (of_f32, of_f64) = (velocity_of(constants), velocity_of(constants));
-    let accelerate = InPlace { name: "momentum", of_f32, of_f64 };
     slots.iter().try_for_each(|[velocity, value, gradient]| {
-        velocity.inplace_op3(&gradient.contiguous()?, &value.detach(), &accelerate)?;
+        let (gradient, detached) = (&gradient.contiguous()?, &value.detach());
+        with_elements!("momentum", |gradient, detached| {
+            walk(velocity, [gradient, detached], velocity_of(constants))
+        })?;
         sgd_step_all([(*value, *velocity)], rate)
     })
 }
@@ -178,14 +176,17 @@ fn change<T: Element>(tensor: &Tensor, of: impl FnOnce(&mut [T]) -> Result<()>) 
     }
 
     const EMPTY: CpuStorage = CpuStorage::U8(Vec::new());
+    if tensor.dtype() != T::DTYPE {
+        bail!("a tensor that changes must be {:?}, got {:?}", T::DTYPE, tensor.dtype());
+    }
     tensor.inplace_op1(&Change(Cell::new(Some(of)), PhantomData))
 }
 
 /// Returns value − step · direction. The product is rounded first, as in a formula of tensors.
-fn step_of<T: Element>(step: f64) -> impl Fn(T, [T; 2]) -> T {
+fn step_of<T: Element>(step: f64) -> impl Fn(T, [T; 1]) -> T {
     let step: T = WithDType::from_f64(step);
     #[inline(always)]
-    move |value, [direction, _]| value - direction * step
+    move |value, [direction]| value - direction * step
 }
 
 /// Returns momentum · velocity + (share · gradient + decay · value).
@@ -198,60 +199,29 @@ fn velocity_of<T: Element>(constants: [f64; 3]) -> impl Fn(T, [T; 2]) -> T {
     }
 }
 
-/// Changes a tensor in place: each element becomes a function of its old value and of the elements of two other tensors.
-struct InPlace<A, B> {
-    name: &'static str,
-    of_f32: A,
-    of_f64: B,
-}
-
-impl<A: Fn(f32, [f32; 2]) -> f32 + Sync, B: Fn(f64, [f64; 2]) -> f64 + Sync> InplaceOp3
-    for InPlace<A, B>
-{
-    fn name(&self) -> &'static str {
-        self.name
-    }
-
-    fn cpu_fwd(
-        &self,
-        changed: &mut CpuStorage,
-        of_changed: &Layout,
-        a: &CpuStorage,
-        of_a: &Layout,
-        b: &CpuStorage,
-        of_b: &Layout,
-    ) -> Result<()> {
-        let (name, strides) = (self.name, of_changed.stride());
-        let Some((start, end)) = of_changed.contiguous_offsets() else {
-            bail!("{name}: a tensor that changes must be contiguous, got strides {strides:?}")
-        };
-        let read = [(a, of_a), (b, of_b)];
-        match changed {
-            CpuStorage::F32(changed) => walk(&mut changed[start..end], read, &self.of_f32),
-            CpuStorage::F64(changed) => walk(&mut changed[start..end], read, &self.of_f64),
-            _ => bail!("{name}: works on f32 and f64"),
-        }
-    }
-}
-
-fn walk<T: Element>(
-    changed: &mut [T],
-    [(a, of_a), (b, of_b)]: [(&CpuStorage, &Layout); 2],
-    of: impl Fn(T, [T; 2]) -> T + Sync,
+/// Changes a tensor in place: each element becomes a function of its old value and of the elements of others, of the same number.
+fn walk<T: Element, const N: usize>(
+    tensor: &Tensor,
+    others: [&[T]; N],
+    of: impl Fn(T, [T; N]) -> T + Sync,
 ) -> Result<()> {
-    let (a, b) = (cpu_elements(a, of_a)?, cpu_elements(b, of_b)?);
-    let blocks = changed.par_chunks_mut(BLOCK).zip(a.par_chunks(BLOCK)).zip(b.par_chunks(BLOCK));
-    blocks.for_each(|((changed, a), b)| {
-        vectorised(
-            #[inline(always)]
-            || {
-                for ((changed, &a), &b) in changed.iter_mut().zip(a).zip(b) {
-                    *changed = of(*changed, [a, b]);
-                }
-            },
-        );
-    });
-    Ok(())
+    change(tensor, |changed| {
+        if let Some(other) = others.iter().find(|other| other.len() != changed.len()) {
+            bail!("{} elements cannot change by {}", changed.len(), other.len());
+        }
+        changed.par_chunks_mut(BLOCK).enumerate().for_each(|(block, changed)| {
+            vectorised(
+                #[inline(always)]
+                || {
+                    let others = others.map(|of| &of[block * BLOCK..][..changed.len()]);
+                    for (place, changed) in changed.iter_mut().enumerate() {
+                        *changed = of(*changed, others.map(|of| of[place]));
+                    }
+                },
+            );
+        });
+        Ok(())
+    })
 }
 
 /// Overwrites the elements of `tensor` in place with those of `value`, of the same shape and type, on any device. Tensors

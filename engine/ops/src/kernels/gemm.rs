@@ -1,7 +1,8 @@
 //! A safe interface to the `gemm` crate: the product of two matrices in slices.
 //!
 //! The product of an m×k and a k×n matrix costs 2·m·n·k operations, near the processor's peak from some thousand results on.
-//! Beside one function of `memory` this is the only `unsafe` code on the CPU: every condition of a sound call is checked before the call.
+//! Beside a function of `memory` this is the only `unsafe` code on the CPU: every condition of a sound call is checked before
+//! the call.
 
 use std::ops::Range;
 

@@ -45,23 +45,6 @@ pub(crate) fn zeros<T: Copy + Default + Send>(len: usize) -> Vec<T> {
     if len < BLOCK { vec![T::default(); len] } else { made(len, |_, _| {}) }
 }
 
-/// Computes rows of `columns` numbers in parallel. `make` overwrites the zeros of a part of a row, in these columns.
-pub(crate) fn made_by_row<T: Copy + Default + Send>(
-    rows: usize,
-    columns: usize,
-    make: impl Fn(usize, Range<usize>, &mut [T]) + Sync + Send,
-) -> Vec<T> {
-    made(rows * columns, |places, mut run| {
-        let mut start = places.start;
-        while !run.is_empty() {
-            let (row, column) = (start / columns, start % columns);
-            let (part, next) = run.split_at_mut(run.len().min(columns - column));
-            make(row, column..column + part.len(), part);
-            (start, run) = (start + part.len(), next);
-        }
-    })
-}
-
 /// Computes `len` numbers in parallel. `make` overwrites the zeros of a run of neighbouring numbers, at these indices.
 pub(crate) fn made<T: Copy + Default + Send>(
     len: usize,
@@ -99,6 +82,22 @@ pub(crate) fn made_by_task<T: Copy + Default + Send, R: Send>(
     // SAFETY: the tasks have written all numbers, each in its memory.
     unsafe { numbers.set_len(len) };
     (numbers, results)
+}
+
+/// Computes rows of `columns` numbers in parallel. `make` overwrites the zeros of the row with this number.
+pub(crate) fn made_by_row<T: Copy + Default + Send>(
+    rows: usize,
+    columns: usize,
+    make: impl Fn(usize, &mut [T]) + Sync + Send,
+) -> Vec<T> {
+    // There may be no columns.
+    let (len, columns) = (rows * columns, columns.max(1));
+    let of_task = (BLOCK / columns).max(1);
+    let work = |task: usize, numbers: &mut [T]| {
+        let rows = numbers.chunks_exact_mut(columns);
+        rows.enumerate().for_each(|(nth, row)| make(task * of_task + nth, row));
+    };
+    made_by_task(len, of_task * columns, work).0
 }
 
 /// The released blocks of one thread, for one element type, by size.

@@ -26,6 +26,12 @@ pub(crate) type Line<T> = [Simd<T>; WIDE];
 /// The sums of a tile.
 pub(crate) type Tile<T> = [Line<T>; HIGH];
 
+/// Sums that nothing was added to.
+#[inline(always)]
+pub(crate) fn no_sums<T: Element>() -> Tile<T> {
+    [[[T::zero(); LANES]; WIDE]; HIGH]
+}
+
 /// Adds left · right to the sums of a tile, for these rows of `right`. `left` returns the numbers of all rows at one step.
 #[inline(always)]
 pub(crate) fn add_products<T: Element>(
