@@ -110,13 +110,8 @@ impl<M: ModuleT> Network<M> {
         let shapes = weights.parameters.iter().map(|it| it.tensor.shape().clone());
         let views = record_views(&row, &shapes.collect::<Vec<_>>())?;
         weights.parameters.iter_mut().zip(views).for_each(|(named, view)| named.tensor = view);
-        let (norms, precision) = (self.norms.replica(), self.precision());
-        let frozen = weights.buffers.iter().map(|named| named.name.clone()).collect();
-        let values = Box::new(move |name: &str, _: &Shape, _, _| match weights.get(name) {
-            Some(tensor) => Ok(tensor.clone()),
-            None => bail!("the layers have not asked for {name} before"),
-        });
-        let network = Self::built(values, norms, precision, &self.device, self.build, frozen)?;
+        let network =
+            self.rebuilt(weights, &self.device, |_| false, |tensor| Ok(tensor.clone()))?;
         Ok(Self { row: Some(row), ..network })
     }
 
@@ -136,15 +131,27 @@ impl<M: ModuleT> Network<M> {
     }
 
     fn copied(&self, device: &Device, freezes: impl Fn(&str) -> bool) -> Result<Self> {
-        let (weights, to) = (self.weights().clone(), device.clone());
+        let to = device.clone();
+        let copy = move |tensor: &Tensor| move_view(&tensor.detach().force_contiguous()?, &to);
+        self.rebuilt(self.weights().clone(), device, freezes, copy)
+    }
+
+    /// Builds the layers again, with what `tensor` makes of these weights.
+    fn rebuilt(
+        &self,
+        weights: Weights,
+        device: &Device,
+        freezes: impl Fn(&str) -> bool,
+        tensor: impl Fn(&Tensor) -> Result<Tensor> + Send + Sync + 'static,
+    ) -> Result<Self> {
         let frozen = weights.parameters.iter().filter(|named| freezes(&named.name));
         // The parameters that were frozen before are buffers.
         let frozen = frozen.chain(&weights.buffers).map(|named| named.name.clone()).collect();
         let values = move |name: &str, shape: &Shape, _: Init, _: DType| match weights
             .get(name)
-            .filter(|tensor| tensor.shape() == shape)
+            .filter(|found| found.shape() == shape)
         {
-            Some(tensor) => move_view(&tensor.detach().force_contiguous()?, &to),
+            Some(found) => tensor(found),
             None => bail!("one replica has a tensor {name} of {shape:?}, another has none"),
         };
         let (norms, precision) = (self.norms.replica(), self.precision());
