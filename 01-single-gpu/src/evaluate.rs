@@ -48,7 +48,7 @@ pub fn evaluate_part(
         let batch = dataset.batch(samples, dtype)?.to_device(device)?;
         // No backward pass follows, so the layers need not keep their inputs for one.
         let logits = no_grad(|| model.forward(&batch.images))?;
-        let loss = cross_entropy(&logits, &batch.labels.flatten_all()?)?;
+        let loss = cross_entropy(&logits, &batch.labels)?;
         StepSums::new(&loss, &logits, &batch)?.read()
     })
 }

@@ -113,7 +113,7 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
         cli::writable("--contact-sheet", path, ("a PNG picture", &["png"]))?;
     }
     let footprint = arguments.footprint(&plan);
-    let mut setup = arguments.train.prepare(&arguments.reports, 1, 1, &footprint)?;
+    let mut setup = arguments.train.prepare(&arguments.reports, 1, 1, &footprint, None)?;
     if let Some(path) = &arguments.contact_sheet {
         setup.notes(&plan).try_for_each(|note| line(format_args!("note: {note}")))?;
         return write_contact_sheet(path, &setup.data.train);

@@ -107,7 +107,8 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
     let methods = arguments.methods(&plan)?;
     let footprint = Footprint::new(NetworkSize::lenet(), &plan);
     let devices = plan.len();
-    let mut setup = arguments.train.prepare(&arguments.reports, devices, devices, &footprint)?;
+    let mut setup =
+        arguments.train.prepare(&arguments.reports, devices, devices, &footprint, None)?;
     let mut outputs = std::mem::take(&mut setup.outputs);
     interrupt::watch()?;
     let headline = setup.headline("LeNet");

@@ -85,7 +85,8 @@ fn run(mut flags: Arguments) -> Result<()> {
     // With K times the batch each device has a whole batch.
     let footprint = Footprint::new(NetworkSize::resnet18(width), &plan);
     let footprint = Footprint { batches: devices as f64, ..footprint };
-    let setup = flags.train.prepare(&ReportArguments::default(), devices, devices, &footprint)?;
+    let setup =
+        flags.train.prepare(&ReportArguments::default(), devices, devices, &footprint, None)?;
     interrupt::watch()?;
     paragraph(setup.headline(&format!("ResNet-18 of width {width}")))?;
     let notes = setup.notes(&plan).map(str::to_owned).chain(sizing::note(narrow, part));

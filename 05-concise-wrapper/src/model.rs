@@ -99,7 +99,7 @@ pub(crate) fn loss_of<M: ModuleT>(
     }
     let shard = shard.to_device(network.device())?;
     let logits = network.forward_training(&shard.images)?;
-    let loss = cross_entropy(&logits, &shard.labels.flatten_all()?)?;
+    let loss = cross_entropy(&logits, &shard.labels)?;
     let sums = StepSums::new(&loss, &logits, &shard)?;
     Ok((loss, sums))
 }

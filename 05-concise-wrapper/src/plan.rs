@@ -107,7 +107,7 @@ impl Prepared {
             let mut train = flags.train.clone();
             // Images are of the type of the weights.
             (train.data.follows, train.dtype) = (!first, Precision::from(precision).weights());
-            train.prepare(&flags.reports, world_size, shards, &footprint)
+            train.prepare(&flags.reports, world_size, shards, &footprint, None)
         })?;
         setup.dtype = precision;
         notes.extend(setup.data_note.take());

@@ -54,7 +54,7 @@ const MOST_STEPS: usize = 200;
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
     /// Computes the loss of a micro-batch, summed over its labels, and the sums of loss and correct answers (`[2]`,
-    /// f64), from the logits of this rank, the labels `[N]`, and the ranks that share the layers.
+    /// f64), from the logits of this rank, the labels, and the ranks that share the layers.
     pub loss: fn(&Tensor, &Tensor, &SharedCommunicator) -> TensorResult<(Tensor, Tensor)>,
     /// Whether the model reads tokens (u32), and not images.
     pub takes_tokens: bool,

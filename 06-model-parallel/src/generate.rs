@@ -7,6 +7,7 @@ use datasets::text::{bigram_bits_per_byte, bits_per_byte};
 use harness::random;
 use harness::report::paragraph;
 use ops::backward::no_grad;
+use ops::softmax;
 use rand::RngExt as _;
 
 use crate::layers::Layers;
@@ -31,10 +32,8 @@ pub fn generate(
         let tokens = read.iter().map(|&byte| u32::from(byte)).collect();
         let tokens = Tensor::from_vec(tokens, (1, read.len()), device)?;
         let logits = no_grad(|| network.forward(&tokens))?.get(read.len() - 1)?;
-        let logits = (logits.to_dtype(DType::F64)? / temperature)?.to_vec1::<f64>()?;
-        let largest = logits.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-        let shares: Vec<f64> = logits.iter().map(|logit| (logit - largest).exp()).collect();
-        let mut rest = random.random_range(0.0..1.0) * shares.iter().sum::<f64>();
+        let shares = softmax(&(logits.to_dtype(DType::F64)? / temperature)?)?.to_vec1::<f64>()?;
+        let mut rest: f64 = random.random_range(0.0..1.0);
         let drawn = shares.iter().position(|share| {
             rest -= share;
             rest < 0.0

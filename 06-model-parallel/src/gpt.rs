@@ -152,7 +152,7 @@ impl Gpt {
 
 // ANCHOR: loss
 /// The cross-entropy, summed over the tokens, and the sums of loss and correct answers, from each rank's part of the logits,
-/// `[N, vocabulary / ranks]`, and the labels `[N]`. No rank holds all logits: four numbers of each row travel.
+/// `[N, vocabulary / ranks]`, and N labels. No rank holds all logits: four numbers of each row travel.
 pub fn loss_of_parts(
     logits: &Tensor,
     labels: &Tensor,

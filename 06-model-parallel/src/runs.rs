@@ -1,4 +1,4 @@
-//! The runs of a program: what stages 6 and 7 prepare, train, measure and draw alike.
+//! The runs of a program: stages 6 and 7 prepare, train, measure and draw their runs alike.
 
 use std::io;
 use std::ops::Range;
@@ -173,7 +173,7 @@ impl Training {
         let text = of_tokens.then_some((&gpt.text, context));
         let mut setup = launch.one_first(|first| {
             train.data.follows = !first;
-            train.prepare_on(reports, shards, shards, &footprint, text)
+            train.prepare(reports, shards, shards, &footprint, text)
         })?;
         notes.extend(setup.data_note.take());
         Ok(Self { setup, layers, notes, several, one })
@@ -194,7 +194,7 @@ impl Training {
         if devices == 1 { &self.one } else { &self.several }
     }
 
-    /// Measures the cost of units on a device, on micro-batches of which so many make a batch.
+    /// Measures the cost of units on a device. A batch has so many micro-batches.
     pub fn costs(
         &self,
         device: &ComputeDevice,

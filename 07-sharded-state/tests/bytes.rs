@@ -22,7 +22,7 @@ fn costs(case: &Case) -> Vec<Cost> {
 }
 
 fn simulated(case: &Case, strategy: Strategy, costs: &[Cost]) -> Bytes {
-    // The executor leaves out what units without parameters do before the first that is trained.
+    // The executor leaves out the instructions of units before the first unit that is trained.
     let first = costs.iter().position(|unit| unit.parameters > 0).unwrap();
     let schedule = case.schedule(strategy).trained_from(first);
     let checked = check(schedule, UNBOUNDED).unwrap();
@@ -111,7 +111,7 @@ fn predicted_peaks_are_the_measured_peaks() {
     println!("{compared} ranks, {:.1} % at most", 100.0 * largest);
 }
 
-/// As the bound of the literature has it: a chunk of everything, and the two largest units, also of unequal ones.
+/// The bound of the literature: a chunk of everything, and the two largest units. Also with unequal units.
 #[test]
 fn zero3_holds_a_chunk_of_everything_and_two_units() {
     let net = Net::Dense(&[24, 36, 12, 48, 24, 12]);

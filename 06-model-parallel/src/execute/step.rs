@@ -218,7 +218,7 @@ impl<'a, 'o, U: Unit> StepState<'a, 'o, U> {
             return stand_in_loss(logits);
         }
         let Executor { settings, parts, .. } = self.executor;
-        let labels = batch.labels.to_device(logits.device())?.flatten_all()?;
+        let labels = batch.labels.to_device(logits.device())?;
         let (loss, sums) = (settings.loss)(logits, &labels, parts)?;
         self.sums.insert(i, StepSums::Deferred(sums, batch.len() as u64));
         Ok(loss)

@@ -1,10 +1,10 @@
-//! What a step of a GPT in parts sends is what the formula says.
+//! A step of a GPT in parts sends the bytes of the formula.
 
 use super::{SIZES, Way, gpt, on_ranks, texts};
 use crate::prelude::*;
 use crate::tensor_parallel::traffic::Exchange::{self, AllGather, AllReduce};
 
-/// The exchanges of a step: four all-reduces of an activation in each block, and those of the vocabulary.
+/// The exchanges of a step: four all-reduces of an activation in each block, and the collectives of the vocabulary.
 fn exchanges(tokens: usize, ranks: usize) -> Vec<Exchange> {
     let activation = AllReduce(tokens * SIZES.width);
     // g and f of the attention and of the MLP.
@@ -34,7 +34,7 @@ fn a_step_sends_what_the_formula_says() {
     }
 }
 
-/// All other parameters are in one part only.
+/// All other parameters are in a single part.
 #[test]
 fn a_rank_of_k_holds_a_kth_and_the_norms_positions_and_biases_of_rows() {
     let layers = gpt();

@@ -115,7 +115,7 @@ impl Dataset {
 
     /// The samples that an evaluation computes at a time: so many images, or windows of 32 times as many tokens.
     pub fn at_once(&self, images: usize) -> usize {
-        (32 * images / self.count_labels(1)).clamp(1, images)
+        at_once(images, self.count_labels(1))
     }
 
     /// The pixels of all images, one byte per pixel, image after image, each channel by channel and row by row. Of a text, the bytes
@@ -183,6 +183,11 @@ impl Dataset {
         let labels = Tensor::from_vec(labels, shape(self.context().as_slice()), cpu)?;
         Ok(Batch { images, labels })
     }
+}
+
+/// [`Dataset::at_once`], of samples with so many labels each.
+pub fn at_once(images: usize, labels: usize) -> usize {
+    (32 * images / labels).clamp(1, images)
 }
 
 /// Takes samples of `size` bytes each, byte by byte as `value`.

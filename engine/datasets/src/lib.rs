@@ -8,7 +8,7 @@ pub mod source;
 pub mod synthetic;
 pub mod text;
 
-pub use dataset::{Batch, Dataset};
+pub use dataset::{Batch, Dataset, at_once};
 pub use harness::images::{CLASSES, PIXELS, SIDE, Split};
 pub use source::DataArguments;
 pub use text::TextArguments;

@@ -147,20 +147,10 @@ impl TrainSetup {
 }
 
 impl TrainArguments {
-    /// Checks the flags and the memory of the run, then loads the data. A batch has so many `shards`. Fails with a [`UsageError`] for
-    /// flags that make no sense and for a run that cannot fit, and with another error for a malformed data file.
+    /// Checks the flags and the memory of the run, then loads the images, or windows of so many bytes of a text. A batch has so many
+    /// `shards`. Fails with a [`UsageError`] for flags that make no sense and for a run that cannot fit, and with another error
+    /// for a malformed data file.
     pub fn prepare(
-        &self,
-        reports: &ReportArguments,
-        devices: usize,
-        shards: usize,
-        footprint: &Footprint,
-    ) -> anyhow::Result<TrainSetup> {
-        self.prepare_on(reports, devices, shards, footprint, None)
-    }
-
-    /// [`prepare`](Self::prepare), on windows of so many bytes of a text in place of images, if there is a text.
-    pub fn prepare_on(
         &self,
         reports: &ReportArguments,
         devices: usize,

@@ -4,7 +4,7 @@
 //! `tests/cli/memory.rs` of stage 6 measures. A GPU reports that its memory is full, so for GPUs only the images count.
 
 use candle_core::DType;
-use datasets::{CLASSES, PIXELS};
+use datasets::{CLASSES, PIXELS, at_once};
 use devices::DevicePlan;
 use harness::cli::UsageError;
 use harness::machine::{self, Amount, gigabytes};
@@ -141,7 +141,7 @@ impl Footprint {
         let on_cpu = |numbers: usize| if self.on_cpu { numbers as f64 * bytes } else { 0.0 };
         let (numbers, stored, evaluated) = match run.context {
             None => (PIXELS, PIXELS + 1, EVALUATED),
-            Some(context) => (2 * context, context, (32 * EVALUATED / context).clamp(1, EVALUATED)),
+            Some(context) => (2 * context, context, at_once(EVALUATED, context)),
         };
         let evaluated = self.devices * test.min(evaluated);
         Estimate {

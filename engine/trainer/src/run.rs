@@ -210,9 +210,10 @@ pub enum StepSums {
 }
 
 impl StepSums {
-    /// Computes the sums of a batch, on its device. `loss` is the sum over its labels, and `logits` has a row for each. Fails when the shapes do not fit.
+    /// Computes the sums of a batch, on its device. `loss` is the sum over its labels, and `logits` has a row for each. Fails when
+    /// the shapes do not fit.
     pub fn new(loss: &Tensor, logits: &Tensor, batch: &Batch) -> candle_core::Result<Self> {
-        let sums = loss_and_correct(loss, logits, &batch.labels.flatten_all()?)?;
+        let sums = loss_and_correct(loss, logits, &batch.labels)?;
         Ok(Self::Deferred(sums, batch.len() as u64))
     }
 

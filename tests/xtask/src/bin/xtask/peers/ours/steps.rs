@@ -105,7 +105,7 @@ fn fresh<M: ModuleT>(
 /// Measures a step of the small GPT on one device, with AdamW.
 pub(super) fn gpt(arguments: &Arguments) -> anyhow::Result<Vec<f64>> {
     let &Arguments { batch, blocks, width, heads, context, .. } = arguments;
-    let size = Gpt { vocabulary: 256, context, width, heads, blocks };
+    let size = Gpt { context, width, heads, blocks, ..Gpt::default() };
     let layers = Layers::gpt(&size)?;
     let mut bytes = vec![0; batch.get() * context + context];
     random::generator(1, "peers/text").fill_bytes(&mut bytes);
