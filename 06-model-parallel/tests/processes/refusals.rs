@@ -28,7 +28,7 @@ fn processes_that_were_not_started_alike_are_told_the_difference() {
             &["--widths=9,7"],
             "rank 1 has model dense stack 784-9-7-10, rank 0 has",
         ),
-        (&["--schedule=gpipe"], &["--schedule=1f1b"], "rank 1 has way 1F1B, 8 micro-batches"),
+        (&["--schedule=gpipe"], &["--schedule=1f1b"], "rank 1 has run 1F1B, 8 micro-batches"),
         (&["--cut=1"], &["--cut=2"], "rank 1 has cut "),
     ];
     for (of_rank_0, of_rank_1, says) in differences {

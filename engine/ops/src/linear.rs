@@ -15,7 +15,7 @@ use rayon::prelude::*;
 use crate::backward::{Wanted, record_in_halves};
 use crate::copies::{is_rounded, rounded};
 use crate::kernels::element::{Element, by_device, cpu_memory, tensor, with_elements};
-use crate::kernels::gemm::{Matrix, Store, gemm};
+use crate::kernels::gemm::{Matrix, Store, gemm, transposed};
 use crate::kernels::gpu;
 use crate::kernels::memory::{excess, product, zeros};
 use crate::relu::{self, rectified};
@@ -120,8 +120,10 @@ impl Linear {
         let (shape, of_weight) = (x.shape(), weight.shape());
         with_elements!("linear", |x, weight, grad| {
             let tensor = |values, shape: &Shape| tensor(cpu_memory(values), shape);
-            let weight = Matrix::new(weight, self.inputs, self.outputs).transposed();
-            let input_gradient = || rows_of_product(grad, weight, |_| {});
+            let input_gradient = || {
+                let weight = transposed(weight, self.outputs);
+                rows_of_product(grad, Matrix::new(&weight, self.outputs, self.inputs), |_| {})
+            };
             Ok([
                 wanted.input.then(|| tensor(input_gradient(), shape)),
                 wanted.weights.then(|| tensor(self.weight_gradient(x, grad), of_weight)),
