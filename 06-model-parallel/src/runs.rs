@@ -194,18 +194,18 @@ impl Training {
         if devices == 1 { &self.one } else { &self.several }
     }
 
-    /// Measures the cost of units on a device. A batch has so many micro-batches.
+    /// Measures the cost of units on a device. A batch has so many micro-batches, and so many ranks share each layer.
     pub fn costs(
         &self,
         device: &ComputeDevice,
         units: &[Range<usize>],
-        micro_batches: usize,
+        (micro_batches, parts): (usize, usize),
         optimizer: &mut (dyn Optimizer + Send),
     ) -> Result<Vec<Cost>> {
         let Self { setup, layers, .. } = self;
         let batch = setup.options.batch_size.min(setup.data.train.len());
         let rows = batch.div_ceil(micro_batches);
-        let setting = Setting { sample: self.sample(), rows, tries: TRIES };
+        let setting = Setting { sample: self.sample(), rows, tries: TRIES, parts };
         let (dtype, on) = (setup.dtype, device.tensors());
         Ok(device.run(|| partition::measure(layers, units, setting, dtype, on, optimizer))?)
     }

@@ -77,7 +77,8 @@ impl Prepared {
             (training.several.slots()[0].open()?, partition::each(&training.layers));
         for of_ranks in runs.chunk_by_mut(|a, b| a.replicas == b.replicas) {
             let (ranks, adamw) = (of_ranks[0].replicas, &mut AdamW::default());
-            let mut costs = training.costs(&device, &units, ranks * flags.micro_batches, adamw)?;
+            let mut costs =
+                training.costs(&device, &units, (ranks * flags.micro_batches, 1), adamw)?;
             for cost in &mut costs {
                 // Around a ring, a rank sends all chunks but one, for each half of an all-reduce.
                 let half = cost.parameters * (ranks - 1) / ranks;
