@@ -12,7 +12,7 @@ use model_parallel::execute::Held;
 use model_parallel::layers::Layers;
 use model_parallel::mesh::{Axis, Mesh};
 use model_parallel::partition::{self, shorten};
-use model_parallel::runs::{RunArguments, Training};
+use model_parallel::runs::Training;
 use model_parallel::{Checked, Cost, Kind, Timeline, UNBOUNDED, check};
 
 use crate::arguments::Arguments;
@@ -104,7 +104,7 @@ impl Arguments {
         layers: &Layers,
         notes: &mut Vec<String>,
     ) -> Result<Vec<Way>> {
-        let chosen = self.mesh.is_some() || !self.schedule.is_empty();
+        let chosen = self.common.mesh.is_some() || !self.schedule.is_empty();
         let pipelines = self.schedules(mesh).into_iter().map(|(kind, number)| (mesh, kind, number));
         let of_tensors = (!chosen).then(|| (Mesh::tensor(mesh.devices()), Kind::Naive, 1));
         let several = pipelines.chain(of_tensors).filter(|(mesh, ..)| mesh.devices() > 1);
@@ -187,10 +187,7 @@ impl Prepared {
             draw::draw(flags, launch.speaks())?;
             return Ok(None);
         }
-        let RunArguments { launch: devices, .. } = &flags.common;
-        let asked = flags.mesh.map(|mesh| mesh.devices()).or(devices.devices);
-        let (several, world_size) = launch.plan(&devices.each, asked)?;
-        let mesh = flags.mesh.unwrap_or(Mesh::pipeline(world_size));
+        let (several, mesh) = flags.common.plan(launch, Mesh::pipeline)?;
         flags.check(launch, mesh)?;
         let ((layers, size), mut notes) = (flags.network(&several)?, Vec::new());
         let mut ways = flags.ways(mesh, &layers, &mut notes)?;
@@ -201,7 +198,7 @@ impl Prepared {
         let activations = ways.iter().map(|way| way.mesh.tensor).max().filter(|&parts| parts > 1);
         // Each run keeps its results, and the threads of its ranks leave their memory to the next run.
         let copies = (2 + 4 * ways.len(), activations.map_or(1, |parts| 2 * parts));
-        let (model, plan) = ((layers, size), (several, world_size, mesh.data));
+        let (model, plan) = ((layers, size), (several, mesh));
         let training = Training::prepare(launch, &mut flags.common, model, plan, copies, notes)?;
         Ok(Some(Self { flags, training, ways }))
     }

@@ -6,6 +6,7 @@ use devices::SeveralDevices;
 use harness::report::{columns, counted, line, paragraph};
 use itertools::Itertools as _;
 use model_parallel::gantt::words;
+use model_parallel::mesh::Mesh;
 use model_parallel::simulate::Span;
 use model_parallel::{Cost, Instruction, Timeline, UNBOUNDED, check};
 
@@ -21,7 +22,7 @@ const NAME: usize = 15;
 pub(crate) fn draw(flags: &mut Arguments, launch: &Launch) -> Result<()> {
     let devices = flags.common.launch.devices.unwrap_or(SeveralDevices::DEFAULT);
     let (units, micro_batches) = (flags.features().len() - 1, flags.micro_batches);
-    flags.check(launch, devices)?;
+    flags.check(launch, Mesh { data: devices, ..Mesh::pipeline(1) })?;
     launch.say(LEGEND)?;
     let all_reduce = if devices > 1 { 2.0 } else { 0.0 };
     let costs = vec![Cost { all_reduce, update: 1.0, ..Cost::UNITS }; units];

@@ -9,7 +9,7 @@ use devices::ComputeDevice;
 use harness::report::{Report, trace};
 use itertools::Itertools as _;
 use model_parallel::execute::{Executor, Settings};
-use model_parallel::mesh::Mesh;
+use model_parallel::mesh::Axis;
 use model_parallel::runs::{Trained, Training};
 use params_and_allreduce::Algorithm;
 use params_and_allreduce::communicator::SharedCommunicator;
@@ -29,7 +29,8 @@ pub(crate) fn train_rank(
     let Prepared { flags, training, .. } = prepared;
     let Training { layers, setup, .. } = training;
     training.compare(&comm, &run.name, String::new())?;
-    let mesh = Mesh { data: run.replicas, ..Mesh::pipeline(1) };
+    let Run { strategy, mesh, checked, .. } = run;
+    let group = mesh.along(&comm, Axis::Tensor)?;
     let settings = Settings { algorithm: Algorithm::Ring, ..Settings::of(layers) };
     let (seed, dtype, sent) = (setup.options.seed, setup.dtype, || counted.sent());
     let (sample, mut adamw) = (training.sample(), AdamW::default());
@@ -37,21 +38,23 @@ pub(crate) fn train_rank(
     let mut checkpoints = flags.checkpoints.clone();
     let of_model = ("model", layers.name().to_owned());
     checkpoints.iter_mut().for_each(|it| it.configuration.extend([of_model.clone()]));
-    let build = |unit| layers.build(unit..unit + 1, seed, dtype, device.tensors());
-    if run.strategy.sharing == Sharing::Ddp {
+    let build = |unit| layers.build_part(unit..unit + 1, seed, dtype, device.tensors(), &group);
+    if strategy.sharing == Sharing::Ddp {
         let units = (0..layers.len()).map(build).collect::<Result<_, _>>()?;
-        let executor = Executor::with(&run.checked, units, comm, mesh, sample, settings)?;
-        let whole = || Ok(Some(executor.weights().snapshot()?));
+        let executor = Executor::with(checked, units, comm, *mesh, sample, settings)?;
+        let whole = || executor.whole(layers.join(executor.weights().snapshot()?, &group)?);
         let of_ddp = ("sharing", "ddp".to_owned());
         checkpoints.iter_mut().for_each(|it| it.configuration.extend([of_ddp.clone()]));
         let store = checkpoints.as_ref().map(|it| it as &dyn Store);
         return Trained::with(&executor, setup, adamw, store, (whole, sent), report);
     }
     let unit = |unit, replicas: &_| Sharded::new(unit, build(unit)?, replicas);
-    let executor = Executor::of_units(&run.checked, comm, mesh, sample, settings, unit)?;
-    let whole =
-        || executor.units().map(Sharded::whole).flatten_ok().collect::<Result<_, _>>().map(Some);
-    let sets = checkpoints.map(|it| Sets::new(it, run.strategy.sharing, &executor)).transpose()?;
+    let executor = Executor::of_units(checked, comm, *mesh, sample, settings, unit)?;
+    let whole = || {
+        let parts = executor.units().map(Sharded::whole).flatten_ok().collect::<Result<_, _>>()?;
+        executor.whole(layers.join(parts, &group)?)
+    };
+    let sets = checkpoints.map(|it| Sets::new(it, strategy.sharing, &executor)).transpose()?;
     let store = sets.as_ref().map(|it| it as &dyn Store);
     Trained::with(&executor, setup, adamw, store, (whole, sent), report)
 }
