@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use concise_wrapper::counted::Counted;
 use concise_wrapper::optimizer::AdamW;
 use concise_wrapper::slow_link::SlowNetwork;
 use concise_wrapper::{Error, Model as _, Store};
@@ -13,7 +14,7 @@ use model_parallel::mesh::Axis;
 use model_parallel::runs::{Trained, Training};
 use params_and_allreduce::Algorithm;
 use params_and_allreduce::communicator::SharedCommunicator;
-use sharded_state::{Counted, Sets, Sharded, Sharing};
+use sharded_state::{Sets, Sharded, Sharing};
 
 use crate::plan::{Prepared, Run};
 
@@ -25,7 +26,7 @@ pub(crate) fn train_rank(
 ) -> Result<Trained, Error> {
     let _rank = trace::rank(&run.name, comm.rank(), device);
     let counted = Counted::new(slow.map_or(comm.clone(), |slow| slow.slow_down(comm)));
-    let comm: SharedCommunicator = Arc::new(counted.clone());
+    let comm = counted.shared();
     let Prepared { flags, training, .. } = prepared;
     let Training { layers, setup, .. } = training;
     training.compare(&comm, &run.name, String::new())?;
