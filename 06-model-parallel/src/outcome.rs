@@ -69,7 +69,8 @@ pub(crate) fn name(it: &Outcome<'_>) -> String {
 
 /// The predicted and the measured share of the time in which the devices of a pipeline are idle.
 pub(crate) fn idle(it: &Outcome<'_>) -> Option<[f64; 2]> {
-    it.steps.as_ref().map(|steps| steps.each_ref().map(Timeline::bubble))
+    let steps = it.steps.as_ref().filter(|_| it.run.has_stages())?;
+    Some(steps.each_ref().map(Timeline::bubble))
 }
 
 /// The largest error of predicted bytes, as a share of the measured bytes.

@@ -9,13 +9,15 @@
 //! ```
 
 use std::ops::Range;
+use std::sync::Arc;
 use std::time::Instant;
 
-use candle_core::{DType, Device, ModuleT, Result as TensorResult, Tensor, Var};
+use candle_core::{DType, Device, ModuleT, Result as TensorResult, Shape, Tensor, Var};
 use concise_wrapper::optimizer::Optimizer;
 use concise_wrapper::{Network, Precision};
 use ops::backward::{backward_from, backward_in_halves};
 use ops::size_in_bytes;
+use params_and_allreduce::communicator::{self, Communicator, SharedCommunicator};
 
 use crate::Refused;
 use crate::bytes::Cost;
@@ -105,14 +107,15 @@ pub fn cut_by_hand(begins: &[usize], layers: usize) -> Result<Vec<Range<usize>>,
 // ANCHOR_END: by_hand
 
 // ANCHOR: measure
-/// How to measure: the shape of one sample, such as `[1, 28, 28]` or `[64]` tokens, the samples of a micro-batch, and
-/// the number of tries. Of all tries, the least counts.
+/// How to measure: the shape of one sample, such as `[1, 28, 28]` or `[64]` tokens, the samples of a micro-batch, the
+/// number of tries, and the number of ranks that share each layer. Of all tries, the least counts.
 #[derive(Clone, Copy, Debug)]
 #[expect(missing_docs, reason = "the lines above explain the fields")]
 pub struct Setting<'a> {
     pub sample: &'a [usize],
     pub rows: usize,
     pub tries: usize,
+    pub parts: usize,
 }
 
 /// Every layer of a model as a unit.
@@ -122,7 +125,7 @@ pub fn each(layers: &Layers) -> Vec<Range<usize>> {
 
 /// Measures the cost of units, which are runs of layers from the first layer on: seconds of each pass and of the
 /// update, and bytes. There is one device, so the time of the sum over replicas is the time of one addition of the
-/// gradients.
+/// gradients. With parts, the costs are those of the first part, and messages take no time.
 ///
 /// The function builds one unit at a time, so the whole model need not fit on the device. The optimizer makes no
 /// change: its rate is 0. Call it on the threads of the device ([`ComputeDevice::run`](devices::ComputeDevice::run)).
@@ -135,14 +138,15 @@ pub fn measure(
     device: &Device,
     optimizer: &mut dyn Optimizer,
 ) -> TensorResult<Vec<Cost>> {
-    let (precision, Setting { sample, rows, tries }) = (precision.into(), setting);
+    let (precision, Setting { sample, rows, tries, parts }) = (precision.into(), setting);
+    let group: SharedCommunicator = Arc::new(Silent { parts, device: device.clone() });
     let shape = [&[rows], sample].concat();
     let mut x = match layers.takes_tokens() {
         true => Tensor::zeros(shape, DType::U32, device)?,
         false => Tensor::randn(0f32, 1.0, shape, device)?.to_dtype(precision.weights())?,
     };
     let of_unit = |unit: &Range<usize>| {
-        let network = layers.build(unit.clone(), 0, precision, device)?;
+        let network = layers.build_for(unit.clone(), 0, precision, device, &group)?;
         let (output, mut least) = once(&network, &x, unit.start == 0, optimizer)?;
         for _ in 1..tries {
             least = least.with(&once(&network, &x, unit.start == 0, optimizer)?.1, f64::min);
@@ -208,6 +212,36 @@ fn once<M: ModuleT>(
     Ok((output.detach(), cost))
 }
 // ANCHOR_END: measure
+
+// ANCHOR: silent
+/// The first of the ranks that share a layer, without the others: they receive nothing, and send zeros.
+struct Silent {
+    parts: usize,
+    device: Device,
+}
+
+impl Communicator for Silent {
+    fn rank(&self) -> usize {
+        0
+    }
+
+    fn world_size(&self) -> usize {
+        self.parts
+    }
+
+    fn device(&self) -> &Device {
+        &self.device
+    }
+
+    fn send(&self, _: usize, _: &Tensor) -> Result<(), communicator::Error> {
+        Ok(())
+    }
+
+    fn recv(&self, _: usize, shape: &Shape, dtype: DType) -> Result<Tensor, communicator::Error> {
+        Ok(Tensor::zeros(shape, dtype, &self.device)?)
+    }
+}
+// ANCHOR_END: silent
 
 // ANCHOR: shorten
 /// Moves the borders of a cut, a layer at a time, as long as that makes the predicted step shorter.
@@ -366,7 +400,7 @@ mod tests {
     /// The costs of a model whose units are its layers.
     fn costs(layers: &Layers, sample: &[usize], rows: usize) -> TensorResult<Vec<Cost>> {
         let (setting, mut sgd) =
-            (Setting { sample, rows, tries: 3 }, Sgd::new(Momentum::default()));
+            (Setting { sample, rows, tries: 3, parts: 1 }, Sgd::new(Momentum::default()));
         measure(layers, &each(layers), setting, DType::F32, &Device::Cpu, &mut sgd)
     }
 

@@ -51,8 +51,8 @@ pub(crate) fn report(
     print_block(title, &times(outcomes, &doubts), &of_times(outcomes, &doubts))?;
     let title = "Memory of each device, and what a stage sends in a step, in MB";
     print_block(title, &memory(outcomes), &of_memory(outcomes))?;
-    let steps =
-        outcomes.iter().filter_map(|it| Some((&*it.run.name, it.steps.as_ref()?.each_ref())));
+    let pipelines = outcomes.iter().filter(|it| it.run.has_stages());
+    let steps = pipelines.filter_map(|it| Some((&*it.run.name, it.steps.as_ref()?.each_ref())));
     // An error of one file does not prevent the next file.
     let (flags, written) = (&prepared.flags, outputs.write(headline));
     let title = format!("One step of {headline}");

@@ -46,7 +46,8 @@ impl Layered {
     ) -> anyhow::Result<Self> {
         let device = plan.slots()[0].open()?;
         let dtype = candle_core::DType::F32;
-        let (setting, units) = (Setting { sample: &SAMPLE, rows, tries: TIMES }, each(layers));
+        let (setting, units) =
+            (Setting { sample: &SAMPLE, rows, tries: TIMES, parts: 1 }, each(layers));
         let (tensors, mut sgd) = (device.tensors(), Sgd::new(Momentum::default()));
         let measure = || partition::measure(layers, &units, setting, dtype, tensors, &mut sgd);
         let costs = device.run(measure)?;
