@@ -120,8 +120,7 @@ pub fn check(schedule: Schedule, capacity: usize) -> Result<Checked, Error> {
     }
     let in_chunks = schedule.in_chunks();
     for stage in 0..stages {
-        let done = check_tasks(&schedule, stage)?;
-        check_kept(&schedule, stage, &done)?;
+        check_tasks(&schedule, stage)?;
         check_parameters(&schedule, stage, &in_chunks)?;
     }
     check_order_of_messages(&schedule)?;
@@ -131,9 +130,6 @@ pub fn check(schedule: Schedule, capacity: usize) -> Result<Checked, Error> {
 // ANCHOR_END: check
 
 // ANCHOR: one_stage
-/// The position in a list at which each task is done.
-type Done = BTreeMap<Instruction, usize>;
-
 /// The law about chunks in a pipeline.
 const WHOLE_IN_PIPELINES: &str =
     "the units of a pipeline are whole; only a model on one stage is sharded";
@@ -143,9 +139,10 @@ fn step(schedule: &Schedule, stage: usize, position: usize) -> Step {
 }
 
 /// Checks that a stage does each task of its units once, and in order.
-fn check_tasks(schedule: &Schedule, stage: usize) -> Result<Done, Error> {
+fn check_tasks(schedule: &Schedule, stage: usize) -> Result<(), Error> {
     let step = |position| step(schedule, stage, position);
-    let mut done = Done::new();
+    // The position in the list at which each task is done.
+    let mut done = BTreeMap::new();
     for (position, &instruction) in schedule.lists[stage].iter().enumerate() {
         if let Some(text) = no_such(schedule, stage, instruction) {
             let it = step(position);
@@ -196,21 +193,25 @@ fn check_tasks(schedule: &Schedule, stage: usize) -> Result<Done, Error> {
             return broken(Law::InOrder, &[early, needs], text);
         }
     }
-    Ok(done)
+    Ok(())
 }
 
-/// The tasks of an instruction: a backward pass in one piece is both halves, and there are two ways to go forward and
-/// two ways to sum. A unit may be gathered and freed many times, which is no task.
+// ANCHOR: kept
+/// The tasks of an instruction: a backward pass in one piece is both halves, and there are two ways to sum. A unit may
+/// be gathered and freed many times, which is no task.
 fn tasks(Instruction { unit, action }: Instruction) -> Vec<Instruction> {
     let actions = match action {
-        Backward(i) => vec![BackwardInput(i), BackwardWeight(i)],
+        // A recomputation keeps the activations that the forward pass has not kept.
+        Forward(i) => vec![Forward(i), Recompute(i)],
         ForwardOnly(i) => vec![Forward(i)],
+        Backward(i) => vec![BackwardInput(i), BackwardWeight(i)],
         ReduceScatter => vec![AllReduce],
         Gather | Await | Free => vec![],
         _ => vec![action],
     };
     actions.into_iter().map(|action| Instruction { unit, action }).collect()
 }
+// ANCHOR_END: kept
 
 /// Whether a stage must do a task, and not only may.
 fn demands(schedule: &Schedule, stage: usize, task: Instruction) -> bool {
@@ -219,7 +220,6 @@ fn demands(schedule: &Schedule, stage: usize, task: Instruction) -> bool {
         && match task.action {
             Forward(_) => true,
             AllReduce if schedule.sharded => task.unit >= schedule.first_trained,
-            Recompute(_) => false,
             _ => schedule.has(task),
         }
 }
@@ -235,8 +235,7 @@ fn order(unit: usize, i: usize) -> Vec<(Instruction, Instruction, &'static str)>
         (RecvActivation(i), Forward(i), received),
         (Forward(i), SendActivation(i), sent),
         (Forward(i), Recompute(i), "A recomputation starts from the input that was kept"),
-        (Recompute(i), BackwardInput(i), "The backward pass uses what the recomputation has kept"),
-        (Forward(i), BackwardInput(i), "The backward pass uses what the forward pass has kept"),
+        (Recompute(i), BackwardInput(i), "The backward pass uses what the forward pass has kept"),
         (RecvGradient(i), BackwardInput(i), "A backward pass starts from the received gradient"),
         (BackwardInput(i), SendGradient(i), sent),
         (BackwardInput(i), BackwardWeight(i), "The second half uses what the first half has left"),
@@ -256,30 +255,6 @@ fn order(unit: usize, i: usize) -> Vec<(Instruction, Instruction, &'static str)>
     order
 }
 // ANCHOR_END: one_stage
-
-// ANCHOR: kept
-/// Checks that either the forward pass or a recomputation keeps the activations for a backward pass.
-fn check_kept(schedule: &Schedule, stage: usize, done: &Done) -> Result<(), Error> {
-    let list = &schedule.lists[stage];
-    for (position, &it) in list.iter().enumerate() {
-        let at =
-            |action| done.get(&Instruction { action, ..it }).map(|&position| list[position].action);
-        let law = match it.action {
-            ForwardOnly(i) if it.unit >= schedule.first_trained && at(Recompute(i)).is_none() => {
-                "a unit that is trained keeps its activations for the backward pass: this is Forward, or a Recompute comes \
-                 later"
-            }
-            Recompute(i) if at(Forward(i)) != Some(ForwardOnly(i)) => {
-                "the forward pass has kept the activations: it is ForwardOnly, or this is left out"
-            }
-            _ => continue,
-        };
-        let it = step(schedule, stage, position);
-        return broken(Law::Exists, &[it], format!("{it}: {law}"));
-    }
-    Ok(())
-}
-// ANCHOR_END: kept
 
 // ANCHOR: parameters
 /// The parameters of a unit on a rank.
@@ -303,22 +278,18 @@ fn check_parameters(
     use Parameters::{Freed, Old, OnTheirWay, Whole};
     let list = &schedule.lists[stage];
     let begin = if schedule.sharded { Freed } else { Whole };
-    let mut units = vec![(begin, 0); schedule.units()];
-    for (position, Instruction { unit, action }) in list.iter().enumerate() {
-        let (now, last) = &mut units[*unit];
-        let has_chunks = in_chunks.contains(unit);
-        let (moves, runs) = (matches!(action, Gather | Await | Free), action.runs_layers());
-        let next = match (action, *now) {
-            _ if moves && !has_chunks => Err(
+    let mut states = vec![begin; schedule.units()];
+    for (position, &Instruction { unit, action }) in list.iter().enumerate() {
+        let (has_chunks, runs) = (in_chunks.contains(&unit), action.runs_layers());
+        let next = match (action, states[unit]) {
+            (Gather | Await | Free, _) if !has_chunks => Err(
                 "each replica updates the whole unit, and no replica has a chunk of it to gather",
             ),
-            _ if runs && *now == Freed => {
-                Err("the layers of a unit run after its Gather and its Wait")
-            }
-            _ if runs && *now == OnTheirWay => {
+            (_, Freed) if runs => Err("the layers of a unit run after its Gather and its Wait"),
+            (_, OnTheirWay) if runs => {
                 Err("the parameters are on their way, and the layers of a unit run after its Wait")
             }
-            _ if runs && *now == Old => Err(
+            (_, Old) if runs => Err(
                 "the update has changed the chunks, and the unit is gathered again before its layers run",
             ),
             (Gather, Whole) => Err("the parameters are there already"),
@@ -335,71 +306,82 @@ fn check_parameters(
             (Update, Whole) if has_chunks => Ok(Old),
             (_, now) => Ok(now),
         };
-        let it = step(schedule, stage, position);
-        (*now, *last) = match next {
-            Ok(next) => (next, position),
-            Err(law) => return broken(Law::Parameters, &[it], format!("{it}: {law}")),
-        };
+        states[unit] = next.or_else(|law| {
+            let it = step(schedule, stage, position);
+            broken(Law::Parameters, &[it], format!("{it}: {law}"))
+        })?;
     }
-    let law = "A unit ends a step in the state in which it began";
-    let wrong = units.into_iter().enumerate().find(|(_, (end, _))| *end != begin);
-    wrong.map_or(Ok(()), |(unit, (end, last))| {
-        let state = match end {
-            Whole => "whole, without its Free",
-            Old => "with parameters from before the update, without a Gather and a Wait",
-            OnTheirWay => "with its parameters on their way, without its Wait",
-            Freed => "freed",
-        };
-        let last = step(schedule, stage, last);
-        broken(
-            Law::Parameters,
-            &[last],
-            format!("{last}: unit {unit} ends the step {state}. {law}"),
-        )
-    })
+    let Some(unit) = states.iter().position(|end| *end != begin) else { return Ok(()) };
+    let state = match states[unit] {
+        Whole => "whole, without its Free",
+        Old => "with parameters from before the update, without a Gather and a Wait",
+        OnTheirWay => "with its parameters on their way, without its Wait",
+        Freed => "freed",
+    };
+    let last = list.iter().rposition(|it| it.unit == unit).expect("its state has changed");
+    let (last, law) =
+        (step(schedule, stage, last), "A unit ends a step in the state in which it began");
+    broken(Law::Parameters, &[last], format!("{last}: unit {unit} ends the step {state}. {law}"))
 }
 // ANCHOR_END: parameters
 
 // ANCHOR: missing
-/// The reason why a stage has no such instruction, or `None` if it has.
+/// The reason why a stage has no such instruction, or `None` if it may have it.
 fn no_such(schedule: &Schedule, stage: usize, it: Instruction) -> Option<String> {
-    let Instruction { unit, action } = it;
-    let last = schedule.micro_batches - 1;
-    if unit >= schedule.units() {
-        let last = schedule.units() - 1;
-        return Some(format!("there is no unit {unit}; the last one is unit {last}"));
-    }
-    if schedule.placement[unit] != stage {
-        return Some(format!("unit {unit} is on stage {}", schedule.placement[unit]));
-    }
-    if let Some(i) = action.micro_batch().filter(|&i| i > last) {
-        return Some(format!("there is no micro-batch {i}; the last one is micro-batch {last}"));
-    }
-    if schedule.has(it) {
-        return None;
-    }
-    let text = match action {
-        Forward(_) => "no backward pass uses what this pass keeps: this is ForwardOnly",
-        Gather | Await | Free | ReduceScatter if schedule.stages() > 1 => WHOLE_IN_PIPELINES,
-        AllReduce if schedule.sharded => {
-            "the replicas hold chunks, and each needs its chunk of the sum: this is ReduceScatter"
+    let (Instruction { unit, action }, last) = (it, schedule.micro_batches - 1);
+    match (schedule.placement.get(unit), action.micro_batch()) {
+        (None, _) => {
+            let last = schedule.units() - 1;
+            Some(format!("there is no unit {unit}; the last one is unit {last}"))
         }
-        AllReduce if schedule.replicas == 1 => "there is one replica, and nothing to sum over",
-        Await | Free => "this unit has nothing to train, and stays whole",
-        action if action.computes() || action.is_collective() => "this unit has nothing to train",
-        SendActivation(_) | RecvGradient(_) if schedule.is_last(unit) => {
-            "this is the end of the model: its activation goes into the loss, and its gradient begins at the loss"
+        (Some(&other), _) if other != stage => Some(format!("unit {unit} is on stage {other}")),
+        (_, Some(i)) if i > last => {
+            Some(format!("there is no micro-batch {i}; the last one is micro-batch {last}"))
         }
-        RecvActivation(_) | SendGradient(_) if unit == 0 => {
-            "this is the beginning of the model: its input is the data, which no other stage sends, and which needs \
-             no gradient"
-        }
-        RecvGradient(_) | SendGradient(_) if unit <= schedule.first_trained => {
-            "nobody needs this gradient: there is nothing to train before"
-        }
-        _ => "the neighbouring unit is on the same stage, without a message",
-    };
-    Some(text.to_owned())
+        _ => schedule.no_such(it).map(str::to_owned),
+    }
+}
+
+impl Schedule {
+    /// Whether a step may have such an instruction. Many are demanded, too: [`check`] says which.
+    pub fn has(&self, it: Instruction) -> bool {
+        self.no_such(it).is_none()
+    }
+
+    /// The reason why a step has no such instruction, or `None` if it may have it.
+    fn no_such(&self, it: Instruction) -> Option<&'static str> {
+        let (Instruction { unit, action }, is_trained) = (it, it.unit >= self.first_trained);
+        let text = match action {
+            ForwardOnly(_) => return None,
+            Forward(_) if !is_trained => {
+                "no backward pass uses what this pass keeps: this is ForwardOnly"
+            }
+            Gather | Await | Free | ReduceScatter if self.stages() > 1 => WHOLE_IN_PIPELINES,
+            Gather | Await | Free if self.sharded => return None,
+            AllReduce if self.sharded => {
+                "the replicas hold chunks, and each needs its chunk of the sum: this is ReduceScatter"
+            }
+            AllReduce if self.replicas == 1 => "there is one replica, and nothing to sum over",
+            Await | Free if !is_trained => "this unit has nothing to train, and stays whole",
+            _ if self.message(it).is_some() => return None,
+            SendActivation(_) | RecvGradient(_) if self.is_last(unit) => {
+                "this is the end of the model: its activation goes into the loss, and its gradient begins at the loss"
+            }
+            RecvActivation(_) | SendGradient(_) if unit == 0 => {
+                "this is the beginning of the model: its input is the data, which no other stage sends, and which needs \
+                 no gradient"
+            }
+            RecvGradient(_) | SendGradient(_) if unit <= self.first_trained => {
+                "nobody needs this gradient: there is nothing to train before"
+            }
+            RecvActivation(_) | SendActivation(_) | RecvGradient(_) | SendGradient(_) => {
+                "the neighbouring unit is on the same stage, without a message"
+            }
+            _ if !is_trained => "this unit has nothing to train",
+            _ => return None,
+        };
+        Some(text)
+    }
 }
 
 /// The consequence of a task that is never done, and the law.
@@ -414,6 +396,10 @@ fn never_done(schedule: &Schedule, task: Instruction) -> String {
         (Forward(_) | ForwardOnly(_), _) => "Every micro-batch passes every unit forward once",
         (AllReduce | ReduceScatter, _) => {
             "Every replica has gradients, and the update needs the sum of all"
+        }
+        (Recompute(_), _) => {
+            "A unit that is trained keeps its activations for the backward pass: it goes Forward, or a Recompute comes \
+             later"
         }
         (Update, _) => "Every unit with something to train is updated once",
         _ => {

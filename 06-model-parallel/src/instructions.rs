@@ -208,21 +208,6 @@ impl Schedule {
         unit + 1 == self.units()
     }
 
-    /// Whether a step may have such an instruction. Many are demanded, too: [`check`](super::check()) says which.
-    pub fn has(&self, it: Instruction) -> bool {
-        let (is_trained, is_alone) = (it.unit >= self.first_trained, self.stages() == 1);
-        match it.action {
-            Action::ForwardOnly(_) => true,
-            Action::AllReduce => is_trained && self.replicas > 1 && !self.sharded,
-            Action::ReduceScatter => is_trained && is_alone,
-            Action::Gather | Action::Wait | Action::Free => {
-                is_alone && (is_trained || self.sharded)
-            }
-            action if action.computes() => is_trained,
-            _ => self.message(it).is_some(),
-        }
-    }
-
     /// The message that an instruction sends or receives. `None` for an instruction that does neither, and when there
     /// is no such message: the neighbouring unit is missing or on the same stage, or nobody needs the gradient.
     pub fn message(&self, Instruction { unit, action }: Instruction) -> Option<Message> {

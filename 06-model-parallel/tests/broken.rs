@@ -3,8 +3,8 @@
 #![expect(clippy::unwrap_used, reason = "in a test a panic is the right answer")]
 
 use model_parallel::Action::{
-    AllReduce, Backward, BackwardInput, BackwardWeight, Forward, ForwardOnly, RecvActivation,
-    RecvGradient, SendActivation, SendGradient, Update,
+    AllReduce, Backward, BackwardInput, BackwardWeight, Forward, ForwardOnly, Recompute,
+    RecvActivation, RecvGradient, SendActivation, SendGradient, Update,
 };
 
 use crate::prelude::*;
@@ -319,6 +319,17 @@ fn every_single_deletion_is_refused_by_its_law() {
 }
 
 #[test]
+fn activations_are_kept_once() {
+    one_f_one_b().replace(0, Forward(0), ForwardOnly(0)).rejected(
+        "stage 0 never does Recompute(0) of unit 0. A unit that is trained keeps its activations for the backward pass: \
+         it goes Forward, or a Recompute comes later",
+    );
+    let twice = check(one_f_one_b().put(0, 2, Recompute(0)).0, UNBOUNDED).unwrap_err().to_string();
+    let first = "stage 0, instruction 2, Recompute(0) of unit 0: instruction 0, Forward(0) of unit 0, has done that";
+    assert!(twice.starts_with(first), "{twice}");
+}
+
+#[test]
 fn several_tasks_are_forgotten() {
     for (edit, missing) in [
         (gpipe().drop(2, Forward(3)).drop(2, Backward(3)).drop(2, SendGradient(3)), "Forward(3)"),
@@ -395,11 +406,6 @@ fn an_instruction_does_not_exist() {
         (
             one_f_one_b().put(0, 16, AllReduce),
             "stage 0, instruction 16, AllReduce of unit 0: there is one replica, and nothing to sum over",
-        ),
-        (
-            one_f_one_b().replace(0, Forward(0), ForwardOnly(0)),
-            "stage 0, instruction 0, ForwardOnly(0) of unit 0: a unit that is trained keeps its activations for the \
-             backward pass: this is Forward, or a Recompute comes later",
         ),
         (
             replicas().replace(0, ForwardOnly(0), Forward(0)),

@@ -16,7 +16,7 @@ const LAWS: [(&str, usize); 9] = [
     ("Every micro-batch passes every unit with something to train backward once", 360),
     ("Every replica has gradients, and the update needs the sum of all", 180),
     ("Every unit with something to train is updated once", 180),
-    ("a unit that is trained keeps its activations for the backward pass", 150),
+    ("A unit that is trained keeps its activations for the backward pass", 150),
     ("no Gather is on its way, and a Wait needs one before it", 198),
     ("the layers of a unit run after its Wait", 126),
     ("the parameters are there already", 54),
