@@ -7,7 +7,7 @@ use std::ops::Add;
 use candle_core::{Result as TensorResult, Tensor, Var, bail};
 use concise_wrapper::Error;
 use concise_wrapper::model::stand_in_loss;
-use concise_wrapper::optimizer::Optimizer;
+use concise_wrapper::weights::Weights;
 use datasets::Batch;
 use harness::records::BatchSums;
 use harness::report::trace::{COMMUNICATION, COMPUTE};
@@ -23,14 +23,16 @@ use crate::held::activations;
 use crate::instructions::{Action, Carries, Instruction, Key, Message, Schedule};
 
 // ANCHOR: state
+/// Updates the weights of a unit with their summed gradients. Returns the bytes of the optimizer's state.
+pub(super) type Update<'a> = dyn FnMut(&Weights, &[Tensor]) -> TensorResult<usize> + 'a;
+
 /// The state of a list between two instructions.
-pub(super) struct StepState<'a, 'o, U> {
+pub(super) struct StepState<'a, U> {
     executor: &'a Executor<U>,
-    schedule: &'a Schedule,
+    pub(super) schedule: &'a Schedule,
     micro_batches: &'a [Batch],
-    /// The optimizer, the learning rate and the number of samples of the global batch. Without an optimizer this is an
-    /// evaluation: batch norms use their running statistics.
-    updates: Option<(&'o mut dyn Optimizer, f64, usize)>,
+    /// Without updates this is an evaluation: batch norms use their running statistics.
+    update: Option<&'a mut Update<'a>>,
     /// Activations and gradients that wait for a pass of this stage, or for the instruction that sends them.
     tensors: BTreeMap<Key, Tensor>,
     /// The messages to take in for each message that this stage waits for.
@@ -62,18 +64,18 @@ struct Kept {
     bytes: usize,
 }
 
-impl<'a, 'o, U: Unit> StepState<'a, 'o, U> {
+impl<'a, U: Unit> StepState<'a, U> {
     pub(super) fn new(
         executor: &'a Executor<U>,
         schedule: &'a Schedule,
         micro_batches: &'a [Batch],
-        updates: Option<(&'o mut dyn Optimizer, f64, usize)>,
+        update: Option<&'a mut Update<'a>>,
     ) -> Self {
         Self {
             executor,
             schedule,
             micro_batches,
-            updates,
+            update,
             tensors: BTreeMap::new(),
             arrivals: schedule.arrivals(executor.stage),
             inputs: BTreeMap::new(),
@@ -185,7 +187,7 @@ impl<'a, 'o, U: Unit> StepState<'a, 'o, U> {
         let x = input.as_ref().map_or(x, |input| input.as_tensor().clone());
         network.norms().shard(i);
         network.norms().stand_in(batch.is_empty());
-        let output = match (&self.updates, keeps_graph) {
+        let output = match (&self.update, keeps_graph) {
             (None, _) => no_grad(|| candle_core::Module::forward(network, &x))?,
             (_, true) => network.forward_training(&x)?,
             (_, false) => no_grad(|| network.forward_training(&x))?,
@@ -288,12 +290,10 @@ impl<'a, 'o, U: Unit> StepState<'a, 'o, U> {
 
     /// Updates the weights of a unit.
     fn update(&mut self, unit: usize) -> Result<(), Error> {
-        let Some((optimizer, rate, samples)) = &mut self.updates else { return Ok(()) };
-        let (layers, gradients) = (self.executor.unit(unit), std::mem::take(&mut self.summed));
-        optimizer.step(layers.owned(), &gradients, *rate, *samples)?;
-        let state = optimizer.state(layers.owned())?;
-        let bytes = state.iter().map(|(_, tensor)| size_in_bytes(tensor)).sum();
-        self.executor.placed(unit).state.set(bytes);
+        let Some(update) = &mut self.update else { return Ok(()) };
+        let (Placed { unit, state, .. }, gradients) =
+            (self.executor.placed(unit), std::mem::take(&mut self.summed));
+        state.set(update(unit.owned(), &gradients)?);
         self.weigh(bytes_of_gradients(&gradients));
         Ok(())
     }
