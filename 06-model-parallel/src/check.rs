@@ -9,6 +9,7 @@
 //! 5. The layers of a unit run while all its parameters are there, and a unit ends a step in the state in which it began.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::iter::successors;
 
 use harness::report::counted;
@@ -68,6 +69,11 @@ pub enum Law {
 fn broken<T>(law: Law, places: &[Step], text: impl Into<String>) -> Result<T, Error> {
     let places = places.iter().map(|it| (it.stage, it.position)).collect();
     Err(Error { law, places, text: text.into() })
+}
+
+/// Refuses a single instruction.
+fn refused<T>(law: Law, it: Step, text: impl fmt::Display) -> Result<T, Error> {
+    broken(law, &[it], format!("{it}: {text}"))
 }
 
 impl Checked {
@@ -130,33 +136,31 @@ pub fn check(schedule: Schedule, capacity: usize) -> Result<Checked, Error> {
 // ANCHOR_END: check
 
 // ANCHOR: one_stage
+/// The law about tasks that are never done, or twice.
+const ONCE: &str = "Every micro-batch passes a unit forward once and backward once, its activations are kept once, every \
+                    message is sent once, and every unit is summed and updated once";
+
 /// The law about chunks in a pipeline.
 const WHOLE_IN_PIPELINES: &str =
     "the units of a pipeline are whole; only a model on one stage is sharded";
 
-fn step(schedule: &Schedule, stage: usize, position: usize) -> Step {
-    Step { stage, position, instruction: schedule.lists[stage][position] }
+/// The instructions of a stage, each with its position in the list.
+fn steps(schedule: &Schedule, stage: usize) -> impl DoubleEndedIterator<Item = Step> {
+    let list = schedule.lists[stage].iter().enumerate();
+    list.map(move |(position, &instruction)| Step { stage, position, instruction })
 }
 
 /// Checks that a stage does each task of its units once, and in order.
 fn check_tasks(schedule: &Schedule, stage: usize) -> Result<(), Error> {
-    let step = |position| step(schedule, stage, position);
-    // The position in the list at which each task is done.
-    let mut done = BTreeMap::new();
-    for (position, &instruction) in schedule.lists[stage].iter().enumerate() {
-        if let Some(text) = no_such(schedule, stage, instruction) {
-            let it = step(position);
-            return broken(Law::Exists, &[it], format!("{it}: {text}"));
+    let mut done = BTreeMap::<Instruction, Step>::new();
+    for it in steps(schedule, stage) {
+        if let Some(text) = no_such(schedule, stage, it.instruction) {
+            return refused(Law::Exists, it, text);
         }
-        for task in tasks(instruction) {
-            if let Some(first) = done.insert(task, position) {
-                let (it, Step { position: first, instruction, .. }) = (step(position), step(first));
-                let text = format!(
-                    "{it}: instruction {first}, {instruction}, has done that already. Every micro-batch passes a unit \
-                     forward once and backward once, every message is sent once, and every unit is summed and updated \
-                     once"
-                );
-                return broken(Law::Once, &[it], text);
+        for task in tasks(it.instruction) {
+            if let Some(Step { position, instruction, .. }) = done.insert(task, it) {
+                let text = format!("instruction {position}, {instruction}, has done that already");
+                return refused(Law::Once, it, format!("{text}. {ONCE}"));
             }
         }
     }
@@ -175,17 +179,17 @@ fn check_tasks(schedule: &Schedule, stage: usize) -> Result<(), Error> {
             };
             let missing = Instruction { action, ..task };
             let end = Step { stage, position: schedule.lists[stage].len(), instruction: missing };
-            let text = never_done(schedule, missing);
-            return broken(
-                Law::Missing,
-                &[end],
-                format!("stage {stage} never does {missing}{text}"),
-            );
+            let other = match schedule.message(missing) {
+                Some(Message { sends: true, to, .. }) => format!(", and stage {to} waits for it"),
+                Some(Message { from, .. }) => format!(", and stage {from} sends it"),
+                None => String::new(),
+            };
+            let text = format!("stage {stage} never does {missing}{other}. {ONCE}");
+            return broken(Law::Missing, &[end], text);
         }
         if let (Some(&needs), Some(&early)) = (done.get(&first), done.get(&then))
-            && needs > early
+            && needs.position > early.position
         {
-            let (early, needs) = (step(early), step(needs));
             let text = format!(
                 "{early}: it needs {} first, and that comes later, as instruction {}. {law}",
                 needs.instruction, needs.position
@@ -276,10 +280,10 @@ fn check_parameters(
     in_chunks: &BTreeSet<usize>,
 ) -> Result<(), Error> {
     use Parameters::{Freed, Old, OnTheirWay, Whole};
-    let list = &schedule.lists[stage];
     let begin = if schedule.sharded { Freed } else { Whole };
     let mut states = vec![begin; schedule.units()];
-    for (position, &Instruction { unit, action }) in list.iter().enumerate() {
+    for it in steps(schedule, stage) {
+        let Instruction { unit, action } = it.instruction;
         let (has_chunks, runs) = (in_chunks.contains(&unit), action.runs_layers());
         let next = match (action, states[unit]) {
             (Gather | Await | Free, _) if !has_chunks => Err(
@@ -306,10 +310,7 @@ fn check_parameters(
             (Update, Whole) if has_chunks => Ok(Old),
             (_, now) => Ok(now),
         };
-        states[unit] = next.or_else(|law| {
-            let it = step(schedule, stage, position);
-            broken(Law::Parameters, &[it], format!("{it}: {law}"))
-        })?;
+        states[unit] = next.or_else(|law| refused(Law::Parameters, it, law))?;
     }
     let Some(unit) = states.iter().position(|end| *end != begin) else { return Ok(()) };
     let state = match states[unit] {
@@ -318,10 +319,11 @@ fn check_parameters(
         OnTheirWay => "with its parameters on their way, without its Wait",
         Freed => "freed",
     };
-    let last = list.iter().rposition(|it| it.unit == unit).expect("its state has changed");
-    let (last, law) =
-        (step(schedule, stage, last), "A unit ends a step in the state in which it began");
-    broken(Law::Parameters, &[last], format!("{last}: unit {unit} ends the step {state}. {law}"))
+    let last = steps(schedule, stage).rfind(|it| it.instruction.unit == unit);
+    let text = format!(
+        "unit {unit} ends the step {state}. A unit ends a step in the state in which it began"
+    );
+    refused(Law::Parameters, last.expect("an instruction has changed the state"), text)
 }
 // ANCHOR_END: parameters
 
@@ -350,8 +352,8 @@ impl Schedule {
 
     /// The reason why a step has no such instruction, or `None` if it may have it.
     fn no_such(&self, it: Instruction) -> Option<&'static str> {
-        let (Instruction { unit, action }, is_trained) = (it, it.unit >= self.first_trained);
-        let text = match action {
+        let is_trained = it.unit >= self.first_trained;
+        let text = match it.action {
             ForwardOnly(_) => return None,
             Forward(_) if !is_trained => {
                 "no backward pass uses what this pass keeps: this is ForwardOnly"
@@ -364,49 +366,14 @@ impl Schedule {
             AllReduce if self.replicas == 1 => "there is one replica, and nothing to sum over",
             Await | Free if !is_trained => "this unit has nothing to train, and stays whole",
             _ if self.message(it).is_some() => return None,
-            SendActivation(_) | RecvGradient(_) if self.is_last(unit) => {
-                "this is the end of the model: its activation goes into the loss, and its gradient begins at the loss"
-            }
-            RecvActivation(_) | SendGradient(_) if unit == 0 => {
-                "this is the beginning of the model: its input is the data, which no other stage sends, and which needs \
-                 no gradient"
-            }
-            RecvGradient(_) | SendGradient(_) if unit <= self.first_trained => {
-                "nobody needs this gradient: there is nothing to train before"
-            }
             RecvActivation(_) | SendActivation(_) | RecvGradient(_) | SendGradient(_) => {
-                "the neighbouring unit is on the same stage, without a message"
+                "there is no such message: the neighbouring unit is missing or on the same stage, or nobody needs the gradient"
             }
             _ if !is_trained => "this unit has nothing to train",
             _ => return None,
         };
         Some(text)
     }
-}
-
-/// The consequence of a task that is never done, and the law.
-fn never_done(schedule: &Schedule, task: Instruction) -> String {
-    let law = match (task.action, schedule.message(task)) {
-        (_, Some(Message { sends, from, to, .. })) => {
-            let (other, does) = if sends { (to, "waits for") } else { (from, "sends") };
-            return format!(
-                ", and stage {other} {does} it. A message is sent once and received once"
-            );
-        }
-        (Forward(_) | ForwardOnly(_), _) => "Every micro-batch passes every unit forward once",
-        (AllReduce | ReduceScatter, _) => {
-            "Every replica has gradients, and the update needs the sum of all"
-        }
-        (Recompute(_), _) => {
-            "A unit that is trained keeps its activations for the backward pass: it goes Forward, or a Recompute comes \
-             later"
-        }
-        (Update, _) => "Every unit with something to train is updated once",
-        _ => {
-            "Every micro-batch passes every unit with something to train backward once, in one piece or in both halves"
-        }
-    };
-    format!(". {law}")
 }
 // ANCHOR_END: missing
 
@@ -415,12 +382,10 @@ fn never_done(schedule: &Schedule, task: Instruction) -> String {
 /// so both ends have the same number of messages.
 fn check_order_of_messages(schedule: &Schedule) -> Result<(), Error> {
     let mut channels = BTreeMap::<_, [Vec<(Message, Step)>; 2]>::new();
-    for (stage, list) in schedule.lists.iter().enumerate() {
-        for (position, &instruction) in list.iter().enumerate() {
-            let Some(message) = schedule.message(instruction) else { continue };
+    for it in (0..schedule.stages()).flat_map(|stage| steps(schedule, stage)) {
+        if let Some(message) = schedule.message(it.instruction) {
             let ends = channels.entry(message.channel()).or_default();
-            let step = Step { stage, position, instruction };
-            ends[usize::from(!message.sends)].push((message, step));
+            ends[usize::from(!message.sends)].push((message, it));
         }
     }
     for [sends, receives] in channels.into_values() {

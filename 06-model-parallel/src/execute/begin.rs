@@ -7,7 +7,7 @@ use std::time::{Instant, SystemTime};
 
 use candle_core::{DType, Module as _, ModuleT, Tensor};
 use concise_wrapper::ddp::alike;
-use concise_wrapper::weights::Weights;
+use concise_wrapper::weights::Named;
 use concise_wrapper::{Error, Network, text};
 use model_state::weights::is_buffer;
 use ops::backward::no_grad;
@@ -17,7 +17,7 @@ use scratch_data_parallel::FixedTree;
 use super::unit::{Replicas, Unit, Whole, joined, refuse};
 use super::{Executor, Placed, Settings, batch_of, failed};
 use crate::check::{Checked, check, in_one_order};
-use crate::instructions::{Action, Schedule, UNBOUNDED};
+use crate::instructions::{Action, Instruction, Schedule, UNBOUNDED};
 use crate::mesh::{Axis, Mesh};
 
 // ANCHOR: begin
@@ -47,10 +47,8 @@ impl<M: ModuleT> Executor<Whole<M>> {
         sample: &[usize],
         settings: Settings,
     ) -> Result<Self, Error> {
-        let (wanted, found) = (
-            checked.schedule().units_of(mesh.coordinate(all.rank(), Axis::Pipeline)).count(),
-            networks.len(),
-        );
+        let stage = mesh.coordinate(all.rank(), Axis::Pipeline);
+        let (wanted, found) = (checked.schedule().units_of(stage).count(), networks.len());
         if wanted != found {
             return refuse(format!("a schedule with {wanted} units on a stage that has {found}"));
         }
@@ -78,16 +76,11 @@ impl<U: Unit> Executor<U> {
         mut unit: impl FnMut(usize, &Rc<Replicas>) -> Result<U, Error>,
     ) -> Result<Self, Error> {
         let schedule = checked.schedule();
-        let wanted = [
-            ("stages", schedule.stages(), mesh.pipeline),
-            ("replicas", schedule.replicas, mesh.data),
-        ];
-        for (what, of_schedule, of_mesh) in wanted {
-            if of_schedule != of_mesh {
-                return refuse(format!(
-                    "a schedule of {of_schedule} {what} needs as many ranks, and the mesh has {of_mesh}"
-                ));
-            }
+        if (schedule.stages(), schedule.replicas) != (mesh.pipeline, mesh.data) {
+            let (stages, replicas) = (schedule.stages(), schedule.replicas);
+            return refuse(format!(
+                "a schedule of {stages} stages and {replicas} replicas on the mesh {mesh}"
+            ));
         }
         let pipeline = mesh.along(&all, Axis::Pipeline)?;
         let of_data = mesh.along(&all, Axis::Data)?;
@@ -154,7 +147,18 @@ pub(super) fn introduce<U: Unit>(
         if stage == pipeline.rank() {
             let unit = unit(number)?;
             let network = unit.network();
-            refuse_to_recompute_norms(schedule, number, unit.network().weights())?;
+            let mut norms = network.weights().buffers.iter().filter(|it| is_buffer(&it.name));
+            let is_again =
+                |it: &Instruction| it.unit == number && matches!(it.action, Action::Recompute(_));
+            if let Some(Named { name, .. }) = norms.next()
+                && schedule.lists[stage].iter().any(is_again)
+            {
+                // The second pass would count the batch twice in the running statistics.
+                return refuse(format!(
+                    "unit {number} has the batch norm of {name}, which would count its batch twice: do not recompute this \
+                     unit"
+                ));
+            }
             let names: Vec<_> = network.weights().iter().map(|it| it.name.clone()).collect();
             if let Some((name, first)) = names.iter().find_map(|it| owners.get_key_value(it)) {
                 return refuse(format!(
@@ -189,22 +193,5 @@ pub(super) fn introduce<U: Unit>(
         shape = output;
     }
     Ok((units, first_trained))
-}
-
-/// A batch norm's second forward pass would count the batch twice in the running statistics.
-fn refuse_to_recompute_norms(
-    schedule: &Schedule,
-    unit: usize,
-    weights: &Weights,
-) -> Result<(), Error> {
-    let mut of_unit = schedule.lists.iter().flatten().filter(|it| it.unit == unit);
-    let is_recomputed = of_unit.any(|it| matches!(it.action, Action::Recompute(_)));
-    let norm = weights.buffers.iter().find(|it| is_buffer(&it.name));
-    norm.filter(|_| is_recomputed).map_or(Ok(()), |norm| {
-        refuse(format!(
-            "unit {unit} has the batch norm of {}, which would count its batch twice: do not recompute this unit",
-            norm.name
-        ))
-    })
 }
 // ANCHOR_END: begin
