@@ -432,26 +432,19 @@ fn smallest_capacity(schedule: &Schedule, capacity: usize) -> Result<usize, Erro
     let most = schedule.units() * schedule.micro_batches;
     let suffices = if enough(&most) { (0..=most).find(enough) } else { None };
     let Some(waiting) = stuck(capacity) else { return Ok(suffices.unwrap_or(capacity)) };
-    let messages = |capacity| match capacity {
+    let held = match capacity {
         UNBOUNDED => "any number of messages".to_owned(),
         _ => counted(capacity, "message"),
     };
     let circle = circle(&waiting);
-    let wait = |Wait { step: Step { stage, position, instruction }, on }: &Wait| {
-        let does = if instruction.action.sends() { "receive" } else { "send" };
-        format!(
-            "stage {stage} (instruction {position}, {instruction}) waits for stage {on} to {does}"
-        )
-    };
-    let waits = circle.iter().map(wait).join(", ");
+    let waits = circle.iter().map(|it| format!("{} waits for stage {}", it.step, it.on)).join("; ");
     let remedy = match suffices {
-        Some(suffices) => format!("Channels that hold {} would do", messages(suffices)),
+        Some(suffices) => format!("Channels that hold {} would do", counted(suffices, "message")),
         None => "No channel helps, however much it holds: each needs what another has yet to send"
             .to_owned(),
     };
     let places: Vec<Step> = circle.iter().map(|wait| wait.step).collect();
-    let text =
-        format!("deadlock with channels that hold {}: {waits}. {remedy}", messages(capacity));
+    let text = format!("deadlock with channels that hold {held}: {waits}. {remedy}");
     broken(Law::Deadlock, &places, text)
 }
 

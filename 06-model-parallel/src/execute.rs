@@ -80,25 +80,16 @@ impl Settings {
         algorithm: Algorithm::OneShot,
     };
 
-    /// Of tokens and the next tokens: the same, and ranks may share the vocabulary.
-    pub const TOKENS: Self = Self {
-        loss: |logits, labels, parts| match parts.world_size() {
+    /// The settings of a model, with running sums. If the model reads tokens, ranks may share the vocabulary.
+    pub fn of(layers: &Layers) -> Self {
+        if !layers.takes_tokens() {
+            return Self::IMAGES;
+        }
+        let loss = |logits: &_, labels: &_, parts: &SharedCommunicator| match parts.world_size() {
             1 => (Self::IMAGES.loss)(logits, labels, parts),
             _ => loss_of_parts(logits, labels, parts),
-        },
-        takes_tokens: true,
-        ..Self::IMAGES
-    };
-
-    /// The settings of a model, with running sums.
-    pub fn of(layers: &Layers) -> Self {
-        if layers.takes_tokens() { Self::TOKENS } else { Self::IMAGES }
-    }
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Self::IMAGES
+        };
+        Self { loss, takes_tokens: true, ..Self::IMAGES }
     }
 }
 

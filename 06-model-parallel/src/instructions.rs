@@ -62,11 +62,6 @@ impl Action {
         }
     }
 
-    /// Whether the action sends a message.
-    pub fn sends(self) -> bool {
-        matches!(self, Self::SendActivation(_) | Self::SendGradient(_))
-    }
-
     /// Whether all replicas do the action together. The second thread of each rank does it, while the rank goes on.
     pub fn is_collective(self) -> bool {
         matches!(self, Self::Gather | Self::AllReduce | Self::ReduceScatter)

@@ -270,9 +270,6 @@ fn of_times(all: &[Outcome<'_>], doubts: &[Doubt]) -> String {
             " The prediction of the idle time is off by {off:.0} % of a step at most: it leaves out messages and other \
              programs."
         );
-        if splits.iter().any(|it| it.run.mesh.data > 1) {
-            text += " A sum over replicas is predicted as additions, without messages.";
-        }
     }
     text
 }

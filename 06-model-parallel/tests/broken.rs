@@ -451,10 +451,10 @@ fn nothing_to_do() {
 fn every_send_waits_for_its_receiver() {
     one_f_one_b().rejected_with(
         0,
-        "deadlock with channels that hold 0 messages: stage 1 (instruction 5, \
-         SendActivation(1) of unit 1) waits for stage 2 to receive, stage 2 (instruction 3, \
-         SendGradient(0) of unit 2) waits for stage 1 to receive. Channels that hold 1 \
-         message would do",
+        "deadlock with channels that hold 0 messages: stage 1, instruction \
+         5, SendActivation(1) of unit 1 waits for stage 2; stage 2, \
+         instruction 3, SendGradient(0) of unit 2 waits for stage 1. \
+         Channels that hold 1 message would do",
     );
 }
 // ANCHOR_END: deadlock
@@ -470,10 +470,10 @@ fn mixed(micro_batches: usize) -> Edit {
 fn stages_of_different_kinds_need_larger_channels() {
     mixed(4).rejected_with(
         1,
-        "deadlock with channels that hold 1 message: stage 0 (instruction 7, \
-         SendActivation(3) of unit 0) waits for stage 1 to receive, stage 1 (instruction 7, \
-         SendGradient(1) of unit 1) waits for stage 0 to receive. Channels that hold 2 messages \
-         would do",
+        "deadlock with channels that hold 1 message: stage 0, instruction \
+         7, SendActivation(3) of unit 0 waits for stage 1; stage 1, \
+         instruction 7, SendGradient(1) of unit 1 waits for stage 0. \
+         Channels that hold 2 messages would do",
     );
     // The smallest capacity is found, however large it is.
     for micro_batches in 1..20 {
@@ -493,26 +493,26 @@ fn stages_wait_in_a_circle_that_no_channel_opens() {
         (
             // A stage waits for what it has yet to cause.
             gpipe().swap(0, SendActivation(3), RecvGradient(0)),
-            "stage 0 (instruction 7, RecvGradient(0) of unit 0) waits for stage 1 to send, stage 1 (instruction 9, \
-             RecvActivation(3) of unit 1) waits for stage 0 to send",
+            "stage 0, instruction 7, RecvGradient(0) of unit 0 waits for stage 1; stage 1, instruction 9, \
+             RecvActivation(3) of unit 1 waits for stage 0",
         ),
         (
             // Stages 0 and 1 wait for the circle, and are not part of it.
             interleaved(4, 4).at_first(0, RecvActivation(0)).at_first(2, RecvGradient(0)),
-            "stage 2 (instruction 0, RecvGradient(0) of unit 6) waits for stage 3 to send, stage 3 (instruction 0, \
-             RecvActivation(0) of unit 3) waits for stage 2 to send",
+            "stage 2, instruction 0, RecvGradient(0) of unit 6 waits for stage 3; stage 3, instruction 0, \
+             RecvActivation(0) of unit 3 waits for stage 2",
         ),
         (
             // Chunks make a ring of the stages: stage 0 is also behind stage 2.
             interleaved(3, 3).at_first(0, RecvActivation(0)),
-            "stage 0 (instruction 0, RecvActivation(0) of unit 3) waits for stage 2 to send, stage 2 (instruction 0, \
-             RecvActivation(0) of unit 2) waits for stage 1 to send, stage 1 (instruction 0, RecvActivation(0) of unit \
-             1) waits for stage 0 to send",
+            "stage 0, instruction 0, RecvActivation(0) of unit 3 waits for stage 2; stage 2, instruction 0, \
+             RecvActivation(0) of unit 2 waits for stage 1; stage 1, instruction 0, RecvActivation(0) of unit \
+             1 waits for stage 0",
         ),
     ] {
         edit.rejected(&format!(
-            "deadlock with channels that hold any number of messages: {circle}. No channel helps, however much it \
-             holds: each needs what another has yet to send"
+            "deadlock with channels that hold any number of messages: {circle}. No channel helps, however much \
+             it holds: each needs what another has yet to send"
         ));
     }
 }

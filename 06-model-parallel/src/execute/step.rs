@@ -99,9 +99,6 @@ impl<'a, U: Unit> StepState<'a, U> {
         self.held = Bytes::default();
         self.weigh(bytes_of_gradients(&self.summed));
         let of_unit = self.executor.unit(unit);
-        if action.runs_layers() && of_unit.is_freed() {
-            return refuse(format!("the parameters of unit {unit} are freed"));
-        }
         match (action, self.schedule.message(it)) {
             (Action::Forward(i) | Action::ForwardOnly(i) | Action::Recompute(i), _) => {
                 self.forward(it, i)?;

@@ -31,11 +31,6 @@ pub trait Unit {
     /// The layers.
     fn network(&self) -> &Network<Self::Module>;
 
-    /// Whether the parameters are not there, so the layers cannot run.
-    fn is_freed(&self) -> bool {
-        false
-    }
-
     /// The parameters that this rank updates. [`take_gradients`](Self::take_gradients) returns their gradients.
     fn owned(&self) -> &Weights;
 
