@@ -215,9 +215,8 @@ impl<U: Unit> Executor<U> {
     /// Adds the sums of all micro-batches, on all ranks: with shards along the tree over the replicas, then over all
     /// ranks.
     fn total(&self, sums: &[BatchSums]) -> Result<BatchSums, Error> {
-        let (Replicas { comm, tree, by_tree, .. }, mut mine) =
-            (&*self.replicas, BatchSums::of_no_samples());
-        if *by_tree {
+        let (Replicas { comm, tree, .. }, mut mine) = (&*self.replicas, BatchSums::of_no_samples());
+        if self.settings.by_shards {
             // Every replica has this sum, and one of them counts. The last stage alone has sums that are not 0.
             let sum = tree_sums(&**comm, sums, tree)?;
             mine = if comm.rank() == 0 { sum } else { mine };
@@ -227,11 +226,6 @@ impl<U: Unit> Executor<U> {
         Ok(allreduce_sums(&*self.all, mine, Algorithm::OneShot)?)
     }
 
-    /// Whether the loss of this rank counts.
-    fn has_loss(&self) -> bool {
-        self.parts.rank() == 0 && self.units.iter().any(|it| self.schedule().is_last(it.number))
-    }
-
     fn placed(&self, number: usize) -> &Placed<U> {
         let found = self.units.iter().find(|it| it.number == number);
         found.expect("a checked list names the units of its own stage")
@@ -239,6 +233,11 @@ impl<U: Unit> Executor<U> {
 
     fn unit(&self, number: usize) -> &U {
         &self.placed(number).unit
+    }
+
+    /// Seconds on the clock of all ranks.
+    fn now(&self) -> f64 {
+        self.origin.elapsed().as_secs_f64()
     }
 }
 
@@ -318,14 +317,10 @@ impl<U: Unit> Executor<U> {
 
     /// Executes one instruction after the other. An error names the phase of the training.
     fn execute(&self, state: &mut StepState<'_, U>, phase: &str) -> Result<Vec<Span>, Error> {
-        let (stage, mut spans) = (self.stage, Vec::new());
-        for &instruction in &state.schedule.lists[stage] {
-            let named = |error| failed(stage, phase.to_owned() + &doing(instruction), error);
-            state.prepare(instruction).map_err(named)?;
-            let start = self.origin.elapsed().as_secs_f64();
-            let held = state.execute(instruction).map_err(named)?;
-            let end = self.origin.elapsed().as_secs_f64();
-            spans.push(Span { stage, instruction, start, end, held });
+        let mut spans = Vec::new();
+        for &it in &state.schedule.lists[self.stage] {
+            let named = |error| failed(self.stage, phase.to_owned() + &doing(it), error);
+            spans.push(state.execute(it).map_err(named)?);
         }
         // The second thread has measured the collectives.
         let collectives = spans.iter_mut().filter(|it| it.instruction.action.is_collective());
@@ -342,7 +337,7 @@ impl<U: Unit> Executor<U> {
     /// signal that has reached its process. All ranks call this together, those of a pipeline with the same part.
     ///
     /// Fails when the images do not fit the model, or another stage stops or stalls: the message names the stage.
-    /// After a signal no list begins, and the sums are not used.
+    /// After a signal on any rank no list begins, and the sums are not used.
     pub fn evaluate_part(&self, images: &Dataset, part: Part) -> Result<SumsByBatch, Error> {
         let _span = info_span!(target: COMPUTE, "evaluate").entered();
         let (none, mut batches) = (BatchSums::of_no_samples(), Vec::new());
@@ -356,7 +351,7 @@ impl<U: Unit> Executor<U> {
         lists.resize(most.unwrap_or(0), &[]);
         let mut sums = Vec::new();
         for batches in lists {
-            if self.is_cut()? {
+            if text::values(&*self.all, &interrupt::is_new())?.contains(&true) {
                 break;
             }
             let dtype = self.weights.precision.weights();
@@ -369,13 +364,6 @@ impl<U: Unit> Executor<U> {
         }
         let mut sums = sums.into_iter();
         part.evaluate(images.len(), images.at_once(BATCH), |_| Ok(sums.next().unwrap_or(none)))
-    }
-
-    /// Whether a signal has reached a rank. All ranks call this together, and return the same.
-    fn is_cut(&self) -> Result<bool, Error> {
-        let is_new = Tensor::new(&[f32::from(u8::from(interrupt::is_new()))], self.all.device())?;
-        let of_all = self.all.all_reduce(&is_new, Algorithm::OneShot)?;
-        Ok(of_all.to_vec1::<f32>()?[0] > 0.0)
     }
     // ANCHOR_END: evaluate
 }

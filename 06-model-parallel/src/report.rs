@@ -227,7 +227,8 @@ fn doubts_about(all: &[Outcome<'_>]) -> Vec<Doubt> {
 
 /// The predicted and the measured share of the time in which the devices of a pipeline are idle.
 fn idle(it: &Outcome<'_>) -> Option<[f64; 2]> {
-    it.steps.as_ref().map(|steps| steps.each_ref().map(Timeline::bubble))
+    let steps = it.steps.as_ref().filter(|_| it.run.has_stages())?;
+    Some(steps.each_ref().map(Timeline::bubble))
 }
 
 /// The time of a step, and the idle time of pipelines. With doubts about the times, the table has no speed-ups.

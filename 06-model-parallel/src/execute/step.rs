@@ -21,6 +21,7 @@ use super::{Executor, Placed, batch_of, refuse};
 use crate::bytes::Bytes;
 use crate::held::activations;
 use crate::instructions::{Action, Carries, Instruction, Key, Message, Schedule};
+use crate::simulate::Span;
 
 // ANCHOR: state
 /// Updates the weights of a unit with their summed gradients. Returns the bytes of the optimizer's state.
@@ -43,10 +44,8 @@ pub(super) struct StepState<'a, U> {
     kept: BTreeMap<(usize, usize), Kept>,
     /// Backward passes after their first half: the gradients of parameters so far, the second half, and the bytes kept.
     halves: BTreeMap<(usize, usize), (Gradients, SecondHalf, usize)>,
-    /// Loss and correct answers of each micro-batch, on the last unit's stage.
+    /// Loss and correct answers of each micro-batch, on the rank whose loss counts.
     sums: BTreeMap<usize, StepSums>,
-    /// The summed gradients of the unit that is updated next.
-    summed: Vec<Tensor>,
     /// The bytes of messages that this stage has sent.
     pub(super) sent: usize,
     /// The bytes of activations that are kept now.
@@ -82,7 +81,6 @@ impl<'a, U: Unit> StepState<'a, U> {
             kept: BTreeMap::new(),
             halves: BTreeMap::new(),
             sums: BTreeMap::new(),
-            summed: Vec::new(),
             sent: 0,
             activations: 0,
             held: Bytes::default(),
@@ -92,16 +90,18 @@ impl<'a, U: Unit> StepState<'a, U> {
     // ANCHOR_END: state
 
     // ANCHOR: execute
-    /// Executes one instruction, and waits for the device. Returns the most bytes that the stage has held meanwhile.
-    pub(super) fn execute(&mut self, it: Instruction) -> Result<Bytes, Error> {
-        let Instruction { unit, action } = it;
-        let _span = span(action).entered();
+    /// Executes one instruction, and waits for the device. The span has the most bytes that the stage has held meanwhile.
+    pub(super) fn execute(&mut self, instruction: Instruction) -> Result<Span, Error> {
+        let (Instruction { unit, action }, executor) = (instruction, self.executor);
+        let of_unit = executor.unit(unit);
+        // To wait for the sum over the replicas is no work.
+        let summed = if action == Action::Update { of_unit.take_gradients()? } else { Vec::new() };
+        let (start, _span) = (executor.now(), span(action).entered());
         self.held = Bytes::default();
-        self.weigh(bytes_of_gradients(&self.summed));
-        let of_unit = self.executor.unit(unit);
-        match (action, self.schedule.message(it)) {
+        self.weigh(bytes_of_gradients(&summed));
+        match (action, self.schedule.message(instruction)) {
             (Action::Forward(i) | Action::ForwardOnly(i) | Action::Recompute(i), _) => {
-                self.forward(it, i)?;
+                self.forward(instruction, i)?;
             }
             (Action::Backward(i), _) => self.backward(unit, i, false)?,
             (Action::BackwardInput(i), _) => self.backward(unit, i, true)?,
@@ -120,20 +120,21 @@ impl<'a, U: Unit> StepState<'a, U> {
             (Action::Wait, _) => of_unit.wait()?,
             (Action::Free, _) => of_unit.free()?,
             // ANCHOR_END: collectives
-            (Action::Update, _) => self.update(unit)?,
+            (Action::Update, _) => self.update(unit, &summed)?,
             (_, Some(message @ Message { sends: false, .. })) => self.receive(message)?,
             (_, Some(message)) => {
                 let tensor = take(&mut self.tensors, message.key, "result")?;
                 self.sent += size_in_bytes(&tensor);
-                self.executor.pipeline.send_shared(message.to, &tensor)?;
+                executor.pipeline.send_shared(message.to, &tensor)?;
             }
-            (_, None) => return refuse(format!("{it} is no message")),
+            (_, None) => return refuse(format!("{instruction} is no message")),
         }
         if action.computes() {
             // A GPU goes on computing after the call has returned.
             of_unit.network().device().synchronize()?;
         }
-        Ok(self.held)
+        let (stage, end, held) = (executor.stage, executor.now(), self.held);
+        Ok(Span { stage, instruction, start, end, held })
     }
 
     /// Receives a message, and the messages that arrive before it.
@@ -219,7 +220,10 @@ impl<'a, U: Unit> StepState<'a, U> {
         let Executor { settings, parts, .. } = self.executor;
         let labels = batch.labels.to_device(logits.device())?;
         let (loss, sums) = (settings.loss)(logits, &labels, parts)?;
-        self.sums.insert(i, StepSums::Deferred(sums, batch.len() as u64));
+        // Ranks that share the layers have the same sums, which count once.
+        if parts.rank() == 0 {
+            self.sums.insert(i, StepSums::Deferred(sums, batch.len() as u64));
+        }
         Ok(loss)
     }
 
@@ -277,28 +281,20 @@ impl<'a, U: Unit> StepState<'a, U> {
     // ANCHOR_END: passes
 
     // ANCHOR: update
-    /// Waits for everything from other replicas that an instruction needs. Waiting is no work.
-    pub(super) fn prepare(&mut self, it: Instruction) -> Result<(), Error> {
-        if it.action == Action::Update {
-            self.summed = self.executor.unit(it.unit).take_gradients()?;
-        }
-        Ok(())
-    }
-
     /// Updates the weights of a unit.
-    fn update(&mut self, unit: usize) -> Result<(), Error> {
-        let Some(update) = &mut self.update else { return Ok(()) };
-        let (Placed { unit, state, .. }, gradients) =
-            (self.executor.placed(unit), std::mem::take(&mut self.summed));
-        state.set(update(unit.owned(), &gradients)?);
-        self.weigh(bytes_of_gradients(&gradients));
+    fn update(&mut self, unit: usize, summed: &[Tensor]) -> TensorResult<()> {
+        if let Some(update) = &mut self.update {
+            let Placed { unit, state, .. } = self.executor.placed(unit);
+            state.set(update(unit.owned(), summed)?);
+            self.weigh(bytes_of_gradients(summed));
+        }
         Ok(())
     }
 
     /// Loss and correct answers of each micro-batch: on other ranks than the one whose loss counts, zeros.
     pub(super) fn sums(&self) -> TensorResult<Vec<BatchSums>> {
-        let (none, has_loss) = (BatchSums::of_no_samples(), self.executor.has_loss());
-        let of = |i| self.sums.get(&i).filter(|_| has_loss).map_or(Ok(none), StepSums::read);
+        let none = BatchSums::of_no_samples();
+        let of = |i| self.sums.get(&i).map_or(Ok(none), StepSums::read);
         (0..self.schedule.micro_batches).map(of).collect()
     }
 

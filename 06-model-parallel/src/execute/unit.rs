@@ -66,9 +66,7 @@ pub struct Replicas {
     pub comm: SharedCommunicator,
     /// The tree over the micro-batches of all replicas.
     pub(super) tree: FixedTree,
-    /// Whether gradients are added along the tree.
-    pub(super) by_tree: bool,
-    algorithm: Algorithm,
+    settings: Settings,
     /// `None` with one replica.
     thread: Option<Worker<Done>>,
     /// The collectives that were started and whose results are not taken.
@@ -93,9 +91,8 @@ impl Replicas {
     ) -> Result<Self, Error> {
         let several = comm.world_size() > 1;
         let thread = several.then(|| Worker::with_queue(&comm, QUEUE)).transpose()?;
-        let Settings { by_shards: by_tree, algorithm, .. } = settings;
         let (started, done, times) = Default::default();
-        Ok(Self { comm, tree, by_tree, algorithm, thread, started, done, times })
+        Ok(Self { comm, tree, settings, thread, started, done, times })
     }
 
     /// Starts the collective of an instruction: the second thread does `job` with the second connection, after the
@@ -190,7 +187,7 @@ impl<M> Whole<M> {
 
 impl Sum {
     fn new(replicas: &Replicas) -> Self {
-        match replicas.by_tree {
+        match replicas.settings.by_shards {
             true => Self::Tree(TreeSum::new(replicas.tree)),
             false => Self::Running(Vec::new()),
         }
@@ -240,14 +237,14 @@ impl<M: ModuleT> Unit for Whole<M> {
             Some(Sum::Tree(sum)) => Sum::Tree(sum.to_device(&Device::Cpu)?),
             None => return refuse(format!("the sum of unit {} is on its way twice", self.number)),
         };
-        let algorithm = self.replicas.algorithm;
+        let algorithm = self.replicas.settings.algorithm;
         self.replicas.start(self.all_reduce(), move |comm| sum.over(&**comm, algorithm))
     }
 
     fn take_gradients(&self) -> Result<Vec<Tensor>, Error> {
         let gradients = match self.sum.replace(Some(Sum::new(&self.replicas))) {
             None => self.replicas.take(self.all_reduce())?,
-            Some(sum) => sum.over(&*self.replicas.comm, self.replicas.algorithm)?,
+            Some(sum) => sum.over(&*self.replicas.comm, self.replicas.settings.algorithm)?,
         };
         let device = self.network.device();
         Ok(gradients.iter().map(|it| move_view(it, device)).collect::<TensorResult<_>>()?)
