@@ -43,7 +43,7 @@ const IMAGES_ON_A_CPU: (usize, usize) = (10_240, 2_000);
 const TRIES: usize = 5;
 
 /// The flags of a GPT and its text. The width is a flag of the program.
-#[derive(Args, Debug)]
+#[derive(Args, Debug, Default, PartialEq)]
 #[command(next_help_heading = "What to train")]
 #[expect(missing_docs, reason = "the flags explain themselves")]
 pub struct GptArguments {
@@ -163,17 +163,11 @@ impl RunArguments {
 
     /// Refuses flags of a GPT for another model.
     pub fn check_no_gpt(&self) -> Result<(), UsageError> {
-        match &self.gpt {
-            GptArguments {
-                blocks: None,
-                heads: None,
-                context: None,
-                text: TextArguments { text: None },
-            } => Ok(()),
-            _ => Err(UsageError::new(
-                "--blocks, --heads, --context and --text are about --model gpt",
-            )),
+        if self.gpt == GptArguments::default() {
+            return Ok(());
         }
+        let text = "--blocks, --heads, --context and --text are about --model gpt";
+        Err(UsageError::new(text))
     }
 }
 

@@ -176,7 +176,7 @@ impl Run {
         let unit = |unit: usize, replicas: &_| {
             Sharded::new(unit, layers.build(unit..unit + 1, 1, DType::F64, &Device::Cpu)?, replicas)
         };
-        let (mesh, settings) = (self.mesh(), Settings::default());
+        let (mesh, settings) = (self.mesh(), Settings::IMAGES);
         let executor = Executor::of_units(checked, rank.into(), mesh, &SAMPLE, settings, unit)?;
         let sharing = self.strategy.sharing;
         let is_last = rank.rank() + 1 == self.ranks;
