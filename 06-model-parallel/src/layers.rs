@@ -279,7 +279,7 @@ impl Layers {
 
     /// A rank draws each whole tensor, keeps its part and frees the rest, as Megatron-LM does on the CPU. So all parts
     /// together are the tensor of one device, to the last bit.
-    fn build_for(
+    pub(crate) fn build_for(
         &self,
         layers: Range<usize>,
         seed: u64,

@@ -16,6 +16,7 @@ use concise_wrapper::optimizer::Optimizer;
 use concise_wrapper::{Network, Precision};
 use ops::backward::{backward_from, backward_in_halves};
 use ops::size_in_bytes;
+use params_and_allreduce::communicator::{Alone, SharedCommunicator};
 
 use crate::Refused;
 use crate::bytes::Cost;
@@ -135,6 +136,20 @@ pub fn measure(
     device: &Device,
     optimizer: &mut dyn Optimizer,
 ) -> TensorResult<Vec<Cost>> {
+    let alone = Alone(device.clone()).into();
+    measure_part(layers, units, setting, precision, (device, &alone), optimizer)
+}
+
+/// [Measures](measure) this rank's part of each unit. All ranks of the group call this together, and the passes contain
+/// their messages.
+pub fn measure_part(
+    layers: &Layers,
+    units: &[Range<usize>],
+    setting: Setting<'_>,
+    precision: impl Into<Precision>,
+    (device, group): (&Device, &SharedCommunicator),
+    optimizer: &mut dyn Optimizer,
+) -> TensorResult<Vec<Cost>> {
     let (precision, Setting { sample, rows, tries }) = (precision.into(), setting);
     let shape = [&[rows], sample].concat();
     let mut x = match layers.takes_tokens() {
@@ -142,7 +157,7 @@ pub fn measure(
         false => Tensor::randn(0f32, 1.0, shape, device)?.to_dtype(precision.weights())?,
     };
     let of_unit = |unit: &Range<usize>| {
-        let network = layers.build(unit.clone(), 0, precision, device)?;
+        let network = layers.build_for(unit.clone(), 0, precision, device, group)?;
         let (output, mut least) = once(&network, &x, unit.start == 0, optimizer)?;
         for _ in 1..tries {
             least = least.with(&once(&network, &x, unit.start == 0, optimizer)?.1, f64::min);
@@ -197,6 +212,7 @@ fn once<M: ModuleT>(
         backward_input,
         backward_weight,
         all_reduce,
+        handling: 0.0,
         update,
         parameters: weights.parameter_bytes(),
         optimizer: state.iter().map(|(_, tensor)| size_in_bytes(tensor)).sum(),
