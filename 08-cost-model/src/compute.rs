@@ -12,14 +12,21 @@ use concise_wrapper::Error;
 use concise_wrapper::optimizer::AdamW;
 use concise_wrapper::slow_link::{SlowNetwork, Slowness};
 use devices::DevicePlan;
-use model_parallel::Cost;
+use harness::statistics::median;
+use model_parallel::execute::{Executor, Settings};
 use model_parallel::layers::Layers;
+use model_parallel::mesh::Mesh;
 use model_parallel::partition::{self, Setting, each};
+use model_parallel::{Action, Cost, Instruction, UNBOUNDED, check};
 use params_and_allreduce::communicator::{Alone, Communicator as _};
 use params_and_allreduce::thread::{DEFAULT_TIMEOUT, RankFailure, run_ranks};
+use sharded_state::Sharing;
+use split_batch::loader::LocalBatch;
 
-/// The number of times that a unit is measured with each number of samples. The least counts.
-const TRIES: usize = 5;
+use crate::run::{timed, zeros};
+
+/// The steps in which layers are timed. The median counts.
+const TRIES: usize = 9;
 
 // ANCHOR: line
 /// The costs of all layers of a model with any number of samples: lines through two measurements.
@@ -68,8 +75,9 @@ fn line([b, few]: [f64; 2], [c, many]: [f64; 2], x: f64) -> f64 {
 /// Measures the layers on all devices of a plan at the same time. Slices of one CPU share its memory, its caches and its
 /// power, so a slice is slower when other slices compute.
 ///
-/// With `parts`, the devices share each layer, and the passes contain the messages of tensor parallelism on this link. A
-/// layer takes as long as on the slowest device. Fails when a rank fails.
+/// The seconds are those of stage 6's executor: in a loop around one layer, everything would be in a cache. With `parts`,
+/// the devices share each layer, and the passes contain the messages of tensor parallelism on this link. A layer takes
+/// as long as on the slowest device. Fails when a rank fails.
 pub fn measure(
     plan: &DevicePlan,
     (layers, sample): (&Layers, &[usize]),
@@ -77,14 +85,36 @@ pub fn measure(
     (parts, slow): (bool, Option<Slowness>),
 ) -> Result<Lines, RankFailure<Error>> {
     let slow = slow.map(|slow| SlowNetwork::new(slow, DEFAULT_TIMEOUT));
+    let mesh = if parts { Mesh::tensor(plan.len()) } else { Mesh::pipeline(1) };
     let [few, many] = samples.map(|rows| {
-        let setting = Setting { sample, rows, tries: TRIES };
+        let setting = Setting { sample, rows, tries: 1 };
         let of_ranks = run_ranks(plan, DEFAULT_TIMEOUT, |rank| {
-            let (device, units, mut adamw) = (rank.device(), each(layers), AdamW::default());
+            let (device, units) = (rank.device(), each(layers));
             let comm = || slow.as_ref().map_or(rank.into(), |slow| slow.slow_down(rank.into()));
             let group = if parts { comm() } else { Alone(device.clone()).into() };
-            let on = (device, &group);
-            Ok(partition::measure_part(layers, &units, setting, DType::F32, on, &mut adamw)?)
+            let (on, adamw) = ((device, &group), &mut AdamW::default());
+            let mut costs =
+                partition::measure_part(layers, &units, setting, DType::F32, on, adamw)?;
+            let list = Sharing::Ddp.plain().schedule(units.len(), 1, 1);
+            let checked = check(list, UNBOUNDED).map_err(|wrong| Error::Model(wrong.into()))?;
+            let build = |unit| layers.build_part(unit, 1, DType::F32, device, &group);
+            let units = units.into_iter().map(build).collect::<Result<Vec<_>, _>>()?;
+            let executor =
+                Executor::with(&checked, units, group.clone(), mesh, sample, Settings::of(layers))?;
+            let shards = vec![zeros(layers, sample, rows, device)?];
+            timed(&executor, &LocalBatch { shards, samples: rows }, rank, TRIES)?;
+            let steps = executor.measured().steps;
+            for (unit, cost) in costs.iter_mut().enumerate() {
+                let seconds = |action| {
+                    let spans = steps.iter().skip(1).flatten();
+                    let of = spans.filter(|it| it.instruction == Instruction { unit, action });
+                    median(of.map(|it| it.end - it.start))
+                };
+                cost.forward = seconds(Action::Forward(0));
+                cost.backward = seconds(Action::Backward(0));
+                cost.update = seconds(Action::Update);
+            }
+            Ok::<_, Error>(costs)
         })?;
         let slower = |(a, b): (&Cost, &Cost)| a.with(b, f64::max);
         let slowest = of_ranks.into_iter().reduce(|a, b| a.iter().zip(&b).map(slower).collect());

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use candle_core::{DType, Tensor};
+use candle_core::{DType, Device, Tensor};
 use concise_wrapper::optimizer::AdamW;
 use concise_wrapper::slow_link::{SlowNetwork, Slowness};
 use concise_wrapper::{Error, Model as _};
@@ -42,13 +42,7 @@ pub fn run(
         let build = |unit: usize| {
             layers.build_part(predicted.units[unit].clone(), 1, DType::F32, device, &group)
         };
-        let rows = plan.rows(batch);
-        let (dtype, labels) = match layers.takes_tokens() {
-            true => (DType::U32, vec![rows, sample[0]]),
-            false => (DType::F32, vec![rows]),
-        };
-        let images = Tensor::zeros([&[rows], sample].concat(), dtype, device)?;
-        let micro_batch = Batch { images, labels: Tensor::zeros(labels, DType::U32, device)? };
+        let micro_batch = zeros(layers, sample, plan.rows(batch), device)?;
         let share = LocalBatch { shards: vec![micro_batch; plan.micro_batches], samples: batch };
         let settings = Settings { algorithm: Algorithm::Ring, ..Settings::of(layers) };
         if plan.strategy.sharing == Sharing::Ddp {
@@ -67,8 +61,23 @@ pub fn run(
     Ok(Step { seconds: slowest(&times), peak, total })
 }
 
+/// A micro-batch of so many samples, all zeros.
+pub(crate) fn zeros(
+    layers: &Layers,
+    sample: &[usize],
+    rows: usize,
+    device: &Device,
+) -> candle_core::Result<Batch> {
+    let (dtype, labels) = match layers.takes_tokens() {
+        true => (DType::U32, vec![rows, sample[0]]),
+        false => (DType::F32, vec![rows]),
+    };
+    let images = Tensor::zeros([&[rows], sample].concat(), dtype, device)?;
+    Ok(Batch { images, labels: Tensor::zeros(labels, DType::U32, device)? })
+}
+
 /// Seconds of each step but the first, which finds memory that was never touched, and the most bytes.
-fn timed<U: Unit>(
+pub(crate) fn timed<U: Unit>(
     executor: &Executor<U>,
     share: &LocalBatch,
     rank: &Rank,

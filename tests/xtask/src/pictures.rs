@@ -2,14 +2,12 @@
 
 use std::collections::BTreeSet;
 
-use drawing::chart::{Chart, Curve, Panel};
 use drawing::svg::{Anchor, FONT, GAP as SPACE, LINE, Point};
-use drawing::{Axis, Heading, Place, Svg};
-use harness::report::{number, thousands};
+use drawing::{Heading, Place, Svg};
+use harness::report::number;
 use model_parallel::gantt::chart;
 use model_parallel::{Bytes, Cost, UNBOUNDED, check};
 
-use crate::number::Rounded;
 use crate::{schedules, sharded, steps};
 
 /// The size of a chunk of a tensor, the gaps between chunks and between ranks, and from one step to the next.

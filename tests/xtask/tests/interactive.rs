@@ -5,7 +5,6 @@ use model_parallel::check;
 use params_and_allreduce::Algorithm;
 use params_and_allreduce::communicator::Communicator as _;
 use xtask::lists::{Row, Shape, State, Step};
-use xtask::number::Rounded;
 use xtask::schedules::{FAST, KINDS, Plan};
 use xtask::{schedules, sharded, steps};
 
