@@ -124,27 +124,12 @@ pub fn measure(
 }
 // ANCHOR_END: measure
 
-// ANCHOR: merged
-/// The cost of a run of layers as one unit. The output of a layer is the input of the next, and is in memory once.
-pub fn merged(layers: &[Cost]) -> Cost {
-    let both = |a: Cost, b: &Cost| Cost {
-        parameters: a.parameters + b.parameters,
-        optimizer: a.optimizer + b.optimizer,
-        activations: a.activations + b.activations - b.input,
-        halves: a.halves + b.halves,
-        output: b.output,
-        ..a.with(b, |a, b| a + b)
-    };
-    let (first, rest) = layers.split_first().expect("a unit has a layer");
-    rest.iter().fold(*first, both)
-}
-// ANCHOR_END: merged
-
 #[cfg(test)]
 mod tests {
     use model_parallel::gpt::Gpt;
 
     use super::*;
+    use crate::plan::merged;
 
     #[test]
     fn a_line_goes_through_what_was_measured() {

@@ -189,13 +189,10 @@ mod tests {
                 // Besides the moments, the optimizer counts the steps of each tensor.
                 let counts = b.optimizer - 2 * a.optimizer / 3;
                 assert!(2 * a.parameters == b.parameters && counts <= 8 * 9, "{what}: {counts}");
-                // The positions of an embedding are the same for all samples, and are not counted.
-                let positions = if layer == 0 { 4 * 8 * 32 } else { 0 };
-                assert_eq!(
-                    (2 * a.activations, 2 * a.input),
-                    (b.activations - positions, b.input),
-                    "{what}"
-                );
+                // Positions, which are the same for all samples, and tokens, of four bytes, are not counted.
+                let (positions, tokens) = if layer == 0 { (4 * 8 * 32, 4 * 3 * 8) } else { (0, 0) };
+                let measured = (b.activations - positions - tokens, b.input + tokens);
+                assert_eq!((2 * a.activations, 2 * a.input), measured, "{what}");
             }
         }
         // A forward pass multiplies with each weight for each token; and the scores of 8 queries, at 8 keys and values.

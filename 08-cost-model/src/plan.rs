@@ -12,7 +12,6 @@ use serde::{Deserialize, Serialize};
 use sharded_state::{Sharing, Strategy};
 
 use crate::all_reduce::Way;
-use crate::compute::merged;
 use crate::link::Hosts;
 
 // ANCHOR: plan
@@ -84,8 +83,6 @@ impl Plan {
         Ok(strategy.of_passes((0..micro_batches).flat_map(pass).collect(), mesh.data))
     }
 }
-// ANCHOR_END: plan
-
 impl fmt::Display for Plan {
     /// `ZeRO 3 + prefetch`, `1F1B 8 × DDP`, `tensor 8`
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -100,6 +97,23 @@ impl fmt::Display for Plan {
         }
     }
 }
+// ANCHOR_END: plan
+
+// ANCHOR: merged
+/// The cost of a run of layers as one unit. The output of a layer is the input of the next, and is in memory once.
+pub fn merged(layers: &[Cost]) -> Cost {
+    let both = |a: Cost, b: &Cost| Cost {
+        parameters: a.parameters + b.parameters,
+        optimizer: a.optimizer + b.optimizer,
+        activations: a.activations + b.activations - b.input,
+        halves: a.halves + b.halves,
+        output: b.output,
+        ..a.with(b, |a, b| a + b)
+    };
+    let (first, rest) = layers.split_first().expect("a unit has a layer");
+    rest.iter().fold(*first, both)
+}
+// ANCHOR_END: merged
 
 // ANCHOR: predict
 /// A step: its seconds, and the bytes of its fullest device, by kind and in all.
@@ -152,10 +166,10 @@ impl Plan {
         Ok(Predicted { checked, units, timeline, step })
     }
 }
-// ANCHOR_END: predict
 
 /// The fastest step that needs at most so many bytes: its index.
 pub fn fastest(steps: &[Step], bytes: f64) -> Option<usize> {
     let fits = (0..steps.len()).filter(|&it| steps[it].total as f64 <= bytes);
     fits.min_by(|&a, &b| steps[a].seconds.total_cmp(&steps[b].seconds))
 }
+// ANCHOR_END: predict

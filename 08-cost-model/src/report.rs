@@ -32,6 +32,7 @@ impl Row {
     }
 }
 
+// ANCHOR: report
 /// A row for each plan, and one below it if it was measured. Bytes are in GB if the largest has one.
 fn table(rows: &[Row]) -> Table {
     let most = rows.iter().map(|row| row.predicted.total).max().unwrap_or(0);
@@ -98,6 +99,7 @@ fn conclusion(rows: &[Row], fits: Option<f64>, doubt: Option<&str>) -> String {
     }
     text
 }
+// ANCHOR_END: report
 
 #[cfg(test)]
 mod tests {

@@ -2,9 +2,9 @@
 
 use concise_wrapper::slow_link::Slowness;
 use cost_model::all_reduce::Way;
-use cost_model::compute::{measure, merged};
+use cost_model::compute::measure;
 use cost_model::link::{self, Hosts, Link};
-use cost_model::plan::{Plan, Predicted};
+use cost_model::plan::{Plan, Predicted, merged};
 use cost_model::run::run as run_steps;
 use datasets::SAMPLE;
 use harness::machine::available_cores;
