@@ -197,7 +197,7 @@ mod tests {
         }
         // A forward pass multiplies with each weight for each token; and the scores of 8 queries, at 8 keys and values.
         let products =
-            |layer: usize| (counted[layer].parameters[1] - [0, 96, 128, 0][layer]) * 2 * 8;
+            |layer: usize| (counted[layer].parameters[1] - [0, 64, 128, 0][layer]) * 2 * 8;
         assert_eq!(counted[1].operations, (products(1) + 2 * 8 * 8 * 32) as f64);
         assert_eq!(counted[2].operations, products(2) as f64);
         assert_eq!(counted[0].operations, 0.0);
